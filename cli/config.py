@@ -40,14 +40,10 @@ def config_show(
     Example: `rn50 config show abci_2048_open batch.per_rank=40`
     """
     from ..config.load import load
-    from ..config.manifest import FILE_NAME
-    from ..config.names import is_file
     from ..config.plan import build_plan
 
     loaded = load(config, on_machine(overrides or [], system))
     plan = build_plan(loaded.run)
-    folder = Path(loaded.run.data.path)
-    there = "a packed set" if is_file(folder / FILE_NAME) else "no packed set there"
     if as_json:
         origins = {path: str(origin) for path, _, origin in loaded.leaves()}
         shown = {"config": loaded.to_dict(), "sha256": loaded.sha256, "origins": origins}
@@ -56,7 +52,6 @@ def config_show(
     rows = [(path, yaml_value(value), str(origin)) for path, value, origin in loaded.leaves()]
     print_table(("key", "value", "from"), rows, free=(1,))
     print()
-    say(f"data.path is {folder.absolute()} ({there})")
     print(
         f"{plan.ranks} ranks, global batch {plan.global_batch_size}, "
         f"{plan.steps_per_epoch:g} steps an epoch, {plan.epochs} epochs = {plan.total_steps} "

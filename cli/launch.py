@@ -78,7 +78,7 @@ def launch(
 
     The last line gives the reason for the end and the command to continue with, as do `reason` and
     `next` in result.json. If CONFIG is the `config.yaml` of a recorded run, a line (`repeats` in
-    result.json) says whether this run repeated its accuracy curve. --json prints result.json and
+    result.json) says whether this run repeated it bit for bit. --json prints result.json and
     nothing else. Several runs share a folder with the layout of a submission.
 
     Exit 0: target reached and the official checker passes (apart from a target below the closed

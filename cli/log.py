@@ -1,16 +1,32 @@
-"""`rn50 log`: read, check and score MLPerf logs."""
+"""`rn50 log`: read, check, score and compare MLPerf logs, and report on one."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .console import EXIT_BAD, TYPER_OPTIONS, Json, print_json, print_table, say, with_unit
+from ..config.atomic import is_stdout, write_output
+from .console import (
+    EXIT_BAD,
+    TYPER_OPTIONS,
+    Json,
+    output_file,
+    print_json,
+    print_table,
+    say,
+    with_unit,
+)
 
 if TYPE_CHECKING:
+    from ..compliance.check_log import Check
     from ..compliance.score import Score
+    from ..report.compare import Comparison
+    from ..report.run_folder import LogFigures, Subject
 
 log_app = typer.Typer(help="Check, score and compare MLPerf logs.", **TYPER_OPTIONS)
 
@@ -30,29 +46,54 @@ def log_show(
 
     Example: `rn50 log show results/quick/20261121T080000Z`
     """
-    from ..compliance.check_log import FAIL, check_log
-    from ..launch.verdict import ON_THE_TARGET, errors_of
-    from ..report.show import find_logs, shown
+    from ..compliance.check_log import check_log
+    from ..report.compare import read_all
 
-    summaries = [(log, shown(log), check_log(log, official=False)) for log in find_logs(path)]
+    found = [(log, subject) for subject in read_all([path]) for log in subject.logs]
+    summaries = [(shown(*one), check_log(one[0].path, official=False)) for one in found]
     if as_json:
-        content = [one | {"verdict": check.verdict} for _, one, check in summaries]
+        content = [one | {"verdict": check.verdict} for one, check in summaries]
         print_json(content[0] if len(content) == 1 else content)
         return
-    for number, (log, summary, check) in enumerate(summaries):
+    for number, (summary, check) in enumerate(summaries):
         if number:
             print()
-        own_target = summary["target"] is not None and set(errors_of(check)) == ON_THE_TARGET
-        failed = check.verdict == FAIL and not own_target
-        _print_summary(log, summary, check.cause if failed else None)
+        _print_summary(summary, check)
+    for note in (note for _, subject in found for note in subject.notes):
+        say(f"rn50: note: {note}", to=sys.stderr)
 
 
-def _print_summary(log: Path, summary: dict[str, Any], fault: str | None) -> None:
-    """`fault`: why `log check` fails the log, so that its times are no result."""
+def shown(log: LogFigures, subject: Subject) -> dict[str, Any]:
+    """What `rn50 log show --json` says of a log; None where the log does not say it."""
+    from ..report.published import standing_of
+
+    run = log.figures
+    batch = run.parameters.get("global_batch_size")
+    last = run.evaluations[-1] if run.evaluations else None
+    place = standing_of(log.path, subject.config, [run])
+    return {
+        "status": run.status,
+        "time_to_train_s": run.run_s,
+        "init_s": run.init_s,
+        "epochs": last.epoch if last else None,
+        "eval_accuracy": last.accuracy if last else None,
+        "global_batch_size": batch if isinstance(batch, int) else None,
+        "images_per_s": run.images_per_s,
+        "evaluations": [
+            (one.epoch, one.accuracy, one.time_s)
+            for one in run.evaluations
+            if one.epoch is not None and one.time_s is not None
+        ],
+        "target": subject.config.eval.target if subject.config else None,
+        "published": place.text if place else None,
+    }
+
+
+def _print_summary(summary: dict[str, Any], check: Check) -> None:
     accuracy = with_unit(summary["eval_accuracy"], "", 5)
     if summary["target"] is not None:
         accuracy += f", target {summary['target']:g}"
-    rows = [("log check", f"FAIL: {fault}")] if fault else []
+    rows = [("log check", f"{check.verdict}: {check.cause}")]
     rows += [
         ("status", summary["status"] or "no run_stop: the run did not finish"),
         ("time to train", with_unit(summary["time_to_train_s"], "s", 3)),
@@ -67,7 +108,7 @@ def _print_summary(log: Path, summary: dict[str, Any], fault: str | None) -> Non
         (f"epoch {epoch:g}", f"{accuracy:.5f} after {seconds:.1f} s")
         for epoch, accuracy, seconds in summary["evaluations"]
     ]
-    say(str(log))
+    say(str(check.path))
     print_table(("", ""), rows)
 
 
@@ -113,10 +154,6 @@ def log_score(
         ),
     ],
     ruleset: Ruleset = None,
-    scale: Annotated[
-        bool | None,
-        typer.Option(help="Multiply by the RCP factor; default: as in the round (from 2.1.0 on)."),
-    ] = None,
     as_json: Json = False,
 ) -> None:
     """The score of a submission: its verdict, run times, olympic mean of five, RCP test and factor.
@@ -131,7 +168,7 @@ def log_score(
     from ..logging.places import log_folders
 
     found = [folder for given in folders for folder in log_folders(given)]
-    scores = [score_folder(folder, ruleset, scale=scale) for folder in found]
+    scores = [score_folder(folder, ruleset) for folder in found]
     if as_json:
         content = [score.to_dict() for score in scores]
         print_json(content[0] if len(content) == 1 else content, allow_nan=False)
@@ -147,17 +184,14 @@ def log_rules(
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print the page docs/rules.md.")
     ] = False,
-    as_json: Json = False,
 ) -> None:
     """Every rule: code, name, what it judges, rulesets, severity, what it checks, source.
 
     Example: `rn50 log rules`
     """
-    from ..compliance.rules_page import COLUMNS, render_markdown, rows, to_json
+    from ..compliance.rules_page import COLUMNS, render_markdown, rows
 
-    if as_json:
-        print_json(to_json())
-    elif markdown:
+    if markdown:
         print(render_markdown(), end="")
     else:
         print_table(COLUMNS[:-1], [row[:-1] for row in rows()], free=(6,))
@@ -178,19 +212,12 @@ def _print_score(score: Score) -> None:
     ]
     say(f"{score.verdict} {score.path}: {score.cause}")
     print_table(("run", "minutes", "epochs", "accuracy", ""), rows)
-    times = [run.minutes for run in score.runs if run.minutes is not None]
-    if len(times) > 1:
-        print(f"spread {max(times) - min(times):.5f} min")
     rcp = score.rcp
     if rcp is not None:
-        mean = "-" if rcp.mean is None else f"{rcp.mean:g}"
         say(f"RCP test ({score.ruleset}): {'PASS' if rcp.passed else 'FAIL'}, {rcp.reason}")
         if rcp.reference is not None and rcp.reference.mean == rcp.reference.mean:
-            points = " and ".join(f"{batch:,}" for batch in rcp.reference.batches)
-            print(
-                f"  epochs {mean}, reference {rcp.reference.mean:.4f} (point {points}), accepted "
-                f"from {rcp.reference.minimum:.4f}, factor {rcp.factor:.10f}"
-            )
+            epochs = f"epochs {with_unit(rcp.mean, '', 2)}, reference {rcp.reference.mean:.4f}"
+            print(f"  {epochs}, accepted from {rcp.reference.minimum:.4f}")
     for note in score.notes:
         say(f"note: {note}")
     if score.score_min is None:
@@ -200,3 +227,111 @@ def _print_score(score: Score) -> None:
         scaled = f" x {score.scaling_factor:.10f}" if score.scaled else ""
         mean = f"olympic mean {score.unscaled_min:.6f}"
         print(f"score {score.score_min:.6f} min = {mean}{scaled}{valid}")
+
+
+@log_app.command("compare")
+def log_compare(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Logs, folders of runs, or directories of submissions.", metavar="PATH..."
+        ),
+    ],
+    sort: Annotated[
+        str | None,
+        typer.Option(
+            help="Sort the rows by this column, such as time_to_train_s; -COLUMN: falling.",
+            metavar="COLUMN",
+        ),
+    ] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            help="Group the runs by this key of their configs, or column: mean and range of each.",
+            metavar="KEY",
+        ),
+    ] = None,
+    html: Annotated[Path | None, output_file("Write a page with a row a run, to be sorted")] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare logs, runs or submissions.
+
+    Each is a row: what differs in results, hyper-parameters, config, submission and clocks. Below
+    the tables follow what is the same in all, and, for runs of one config and seed, the first loss
+    or accuracy that differs from the first run's in any bit.
+
+    Example: `rn50 log compare results/quick/20261121T110041Z results/quick/20261121T110158Z`
+
+    Example: `rn50 log compare results/quick --sort time_to_train_s --html runs.html`
+
+    Example: `rn50 log compare results/lrstudy --by optimizer.base_lr --html study.html`
+    """
+    from ..report.compare import compare, group_by, group_table, order_of, read_all, to_json
+
+    comparison = compare(read_all(paths))
+    order = order_of(comparison.columns, sort, len(comparison.subjects))
+    groups = group_by(comparison, by) if by is not None else []
+    if html is not None:
+        from ..report.html import render_comparison
+
+        write_output(html, render_comparison(comparison, order, sort, groups, by))
+    if as_json:
+        print_json(to_json(comparison, order), allow_nan=False)
+        return
+    if by is not None:
+        print_table(*group_table(groups, by))
+        print()
+    _print_rows(comparison, order)
+    for note in (note for subject in comparison.subjects for note in subject.notes):
+        say(f"rn50: note: {note}", to=sys.stderr)
+    if comparison.sentences:
+        print()
+    for line in comparison.sentences:
+        say(line)
+
+
+_MOST_COLUMNS = 10
+"""Of a table, so that a terminal of 80 characters has room for each."""
+
+
+def _print_rows(comparison: Comparison, order: Sequence[int]) -> None:
+    """Tables by group, a row a run: the results with the runs' names, then what differs."""
+    lead = {"": comparison.letters, "run": comparison.names}
+    for group, found in groupby(comparison.table, key=lambda column: column.group):
+        columns = list(found)
+        if len(lead) == 1:
+            print(f"\n{group}")
+        for first in range(0, len(columns), _MOST_COLUMNS):
+            shown = columns[first : first + _MOST_COLUMNS]
+            cells = list(zip(*lead.values(), *(one.cells for one in shown), strict=True))
+            print_table(
+                (*lead, *(one.title for one in shown)),
+                [cells[row] for row in order],
+                right=[at for at, one in enumerate(shown, len(lead)) if one.is_number],
+            )
+            lead = {"": comparison.letters}
+    if comparison.shared:
+        print()
+        say(f"the same in all: {', '.join(map(' '.join, comparison.shared))}")
+
+
+@log_app.command("report")
+def log_report(
+    path: Annotated[
+        Path, typer.Argument(help="A log, the folder of a run, or a submission's directory.")
+    ],
+    out: Annotated[
+        Path | None, output_file("The file; default: report.html in the folder, for a log here")
+    ] = None,
+) -> None:
+    """Write a self-contained page on a run: verdicts, curves, clocks, schedule, config.
+
+    Example: `rn50 log report results/quick/20261121T110041Z --out report.html`
+
+    Example: `rn50 log report results/quick/20261121T110041Z --out - | gzip >report.html.gz`
+    """
+    from ..report.html import write_report
+
+    written = write_report(path, out)
+    if not is_stdout(written):
+        say(str(written))

@@ -24,7 +24,7 @@ from .console import (
 _COMMANDS = {
     "config": "config:config_app",
     "data": "data:data_app",
-    "log": "report:log_app",
+    "log": "log:log_app",
     "bench": "bench:bench_app",
     "export": "export:export_app",
     "predict": "predict:predict_app",

@@ -239,7 +239,7 @@ def predict(
 
 
 def _predict_best(asked: Asked, plot: Path | None, *, as_json: bool) -> None:
-    from ..report.prediction import best_rows, write_best_plot
+    from ..report.prediction import best_rows, write_plot
 
     answers = asked.best()
     header = ("batch", "global batch", "groups", "algorithm", "step", "epochs", "time to train")
@@ -250,7 +250,7 @@ def _predict_best(asked: Asked, plot: Path | None, *, as_json: bool) -> None:
         say(f"{first.job.name}, {first.job.gpus} accelerators: the fastest batch first")
         print_table((*header, "90 % interval"), best_rows(answers), right=(0, 1, 4, 5, 6))
     if plot is not None:
-        write_best_plot(answers, plot)
+        write_plot(answers[0], plot)
 
 
 def _print_prediction(answer: Prediction) -> None:
@@ -315,14 +315,12 @@ def calibrate(
     Example: `rn50 predict calibrate runs/1 runs/2 --system dgxa100 --out mine.yaml`
     """
     from ..config.load import load_system, system_yaml
-    from ..report.predict_logs import check_device, common_precision, find_source, read_measurement
+    from ..report.predict_logs import common_precision, find_source, read_measurement
     from ..scaling.calibrate import calibrate as fit_to
 
     sources = [find_source(run) for run in runs]
     own = next((source.run.system for source in sources if source.run), None)
     base = load_system(system or "local") if system or own is None else own
-    for source in sources:
-        check_device(source, base)
     precision = common_precision(sources, base, precision)
     measured = [read_measurement(source) for source in sources]
     fit = fit_to(system or base.name, base, measured, precision)

@@ -24,7 +24,7 @@ from ..config.load import Loaded, load_system
 from ..config.reading import read_object
 from ..config.recorded import load_recorded
 from ..logging.places import run_folders
-from ..report.divergence import without_places
+from ..report.reproduction import without_places
 from .system_description import UNKNOWN, describe_system, system_id
 
 HERE = Path(__file__).resolve().parent

@@ -303,7 +303,7 @@ def conclude(run: Run, out: Path, options: Options) -> dict[str, Any]:
 def try_report(out: Path, check: Check | None = None) -> None:
     """Write report.html; whatever stands in its way is one line."""
     try:
-        from ..report.write import write_report
+        from ..report.html import write_report
 
         write_report(out, checks=None if check is None else (check,))
     except Exception as error:

@@ -8,7 +8,6 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from ..config.finding import number
-from .run_folder import Subject
 from .run_summary import amount, show
 
 PHASES = {
@@ -31,23 +30,17 @@ class Bar(NamedTuple):
     start_s: float
     duration_s: float
 
-
-class StartUp(NamedTuple):
-    """`work_s`: the stages added up; above `wall_s` where they overlap."""
-
-    bars: tuple[Bar, ...]
-    wall_s: float
-    work_s: float
+    @property
+    def end_s(self) -> float:
+        return self.start_s + self.duration_s
 
 
-def start_up(spans: Sequence[dict[str, Any]]) -> StartUp | None:
-    """Return the spans before the first epoch by start; None where there are none."""
+def start_up(spans: Sequence[dict[str, Any]]) -> list[Bar]:
+    """Return the spans before the first epoch by start."""
     clock = [span["ts"] for span in spans if _FIRST_OF_THE_CLOCK.match(str(span.get("name")))]
     before = [span for span in spans if not clock or span["ts"] < min(clock)][:_MOST_BARS]
-    if not before:
-        return None
-    zero = min(span["ts"] for span in before)
-    bars = tuple(
+    zero = min((span["ts"] for span in before), default=0.0)
+    return [
         Bar(
             name=show(span.get("name")),
             thread=show(span.get("tid")),
@@ -55,9 +48,7 @@ def start_up(spans: Sequence[dict[str, Any]]) -> StartUp | None:
             duration_s=span["dur"] / 1e6,
         )
         for span in before
-    )
-    wall_s = max(bar.start_s + bar.duration_s for bar in bars)
-    return StartUp(bars, wall_s, sum(bar.duration_s for bar in bars))
+    ]
 
 
 class PhaseRow(NamedTuple):
@@ -72,39 +63,27 @@ class PhaseRow(NamedTuple):
     """Of the medians' sum."""
 
 
-class StepBreakdown(NamedTuple):
-    """The phases of a step on rank 0, over `points` log points."""
-
-    rows: tuple[PhaseRow, ...]
-    points: int
-    lead_ms: float | None
-    """How long a batch lay ready before the device asked for it."""
-
-
-def step_breakdown(records: Sequence[dict[str, Any]]) -> StepBreakdown | None:
-    """Sum up the "steps" records of metrics.jsonl; None where there are none."""
-    medians = {
-        name: value for name in PHASES if (value := _middle(records, f"{name}_p50_ms")) is not None
+def step_breakdown(records: Sequence[dict[str, Any]]) -> list[PhaseRow]:
+    """Sum up the "steps" records of metrics.jsonl; empty where one has not all phases."""
+    columns = {
+        (name, of): _numbers(record.get(f"{name}_{of}_ms") for record in records)
+        for name in PHASES
+        for of in ("p50", "p90")
     }
-    if len(medians) < len(PHASES):
-        return None
-    total_ms = sum(medians.values()) or 1.0
-    rows = tuple(
+    if not all(columns.values()):
+        return []
+    medians = {key: median(values) for key, values in columns.items()}
+    total_ms = sum(medians[name, "p50"] for name in PHASES) or 1.0
+    return [
         PhaseRow(
             name=name,
-            meaning=PHASES[name],
-            median_ms=median_ms,
-            slow_ms=_middle(records, f"{name}_p90_ms") or 0.0,
-            share=median_ms / total_ms,
+            meaning=meaning,
+            median_ms=medians[name, "p50"],
+            slow_ms=medians[name, "p90"],
+            share=medians[name, "p50"] / total_ms,
         )
-        for name, median_ms in medians.items()
-    )
-    return StepBreakdown(rows, len(records), _middle(records, "input_lead_p50_ms"))
-
-
-def _middle(records: Iterable[dict[str, Any]], key: str) -> float | None:
-    found = _numbers(record.get(key) for record in records)
-    return median(found) if found else None
+        for name, meaning in PHASES.items()
+    ]
 
 
 class RankRow(NamedTuple):
@@ -115,13 +94,6 @@ class RankRow(NamedTuple):
     middle: str
     most: str
     at: str
-
-
-class RankSpread(NamedTuple):
-    """What the ranks of a run needed."""
-
-    ranks: int
-    rows: tuple[RankRow, ...]
 
 
 _FIGURES = (
@@ -137,12 +109,12 @@ _FIGURES = (
 )
 
 
-def rank_spread(content: Mapping[str, Any]) -> RankSpread | None:
-    """Sum up the content of ranks.json; None where it is not one."""
+def rank_spread(content: Mapping[str, Any]) -> list[RankRow]:
+    """Sum up the content of ranks.json; empty where it is not one."""
     table = content.get("ranks")
     hosts = table.get("host") if isinstance(table, dict) else None
     if not isinstance(table, dict) or not isinstance(hosts, list):
-        return None
+        return []
     rows = []
     for name, columns, divisor, unit in _FIGURES:
         values = _added([table.get(column) for column in columns], len(hosts))
@@ -157,25 +129,7 @@ def rank_spread(content: Mapping[str, Any]) -> RankSpread | None:
                     at=f"rank {worst} on {show(hosts[worst])}",
                 )
             )
-    return RankSpread(len(hosts), tuple(rows)) if rows else None
-
-
-_FEW_CORES = 0.6
-
-
-def too_few_cores(subject: Subject) -> str | None:
-    """Return a sentence where ranks on CPUs got less than most of a core each."""
-    folder = subject.folder
-    if folder is None or subject.config is None or subject.config.system.device != "cpu":
-        return None
-    elapsed_s, table = number(folder.ranks.get("elapsed_s")), folder.ranks.get("ranks")
-    used = _numbers(table.get("cpu_s") or ()) if isinstance(table, dict) else []
-    if not used or not elapsed_s or (share := median(used) / elapsed_s) >= _FEW_CORES:
-        return None
-    return (
-        f"Ranks had {100 * share:.0f} % of a core each: this time is not comparable with that of a "
-        "machine that had nothing else to do."
-    )
+    return rows
 
 
 def _added(columns: Sequence[Any], ranks: int) -> list[float]:

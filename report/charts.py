@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PANEL_IN = 3.6
-"""Inches of the side of a panel, where several stand side by side."""
+"""Inches of the height of panels that stand side by side."""
 PAGE_PX = {"full": (896, 320, 12.5), "half": (358, 240, 11.5)}
 """Width, height and text of a chart in a page, which shows the one that fits (report.html.j2): the
 column of a desktop, or a screen of 390 px and half a sheet of paper."""
@@ -37,7 +37,6 @@ _MAX_POINTS = 600
 _DOTS_UP_TO = 60
 _LOG_FROM_RATIO = 20.0
 _LARGEST = 1e15
-_MANY_DECADES = 3000.0
 _LEGEND_ROWS = 5
 MOST_WITHIN = 10
 """Entries of a legend within the axes; a longer one would cover what is drawn and stands below."""
@@ -81,7 +80,7 @@ def new_figure(
     return Figure(figsize=(width_in, height_in), layout=layout)
 
 
-def new_panels(count: int, width_in: float = PANEL_IN) -> tuple[Figure, Sequence[Axes]]:
+def new_panels(count: int, width_in: float) -> tuple[Figure, Sequence[Axes]]:
     """A figure with `count` panels side by side."""
     figure = new_figure(width_in * count, PANEL_IN)
     return figure, figure.subplots(1, count, squeeze=False)[0]
@@ -95,8 +94,7 @@ def finish(axes: Axes, *, legend: bool = True) -> None:
     axes.set_axisbelow(True)
     for axis in (axes.xaxis, axes.yaxis):
         if axis.get_scale() == "log":
-            low, high = axis.get_view_interval()
-            axis.set_major_locator(LogLocator(subs=(1, 3) if high / low < _MANY_DECADES else (1,)))
+            axis.set_major_locator(LogLocator(subs=(1, 3)))
             axis.set_major_formatter(tick_text)
             axis.set_minor_formatter(NullFormatter())
         elif isinstance(axis.get_major_formatter(), ScalarFormatter):
@@ -130,9 +128,7 @@ def draw_lines(
     *,
     x_label: str,
     marks: Sequence[tuple[str, float]] = (),
-    from_zero: bool = False,
-    spread_x: bool = False,
-    y_limits: tuple[float, float] | None = None,
+    y_limits: tuple[float | None, float | None] = (None, None),
 ) -> None:
     """Lines with their names, and levels to compare them with.
 
@@ -140,9 +136,7 @@ def draw_lines(
         series: drawn in their order, the first one on top.
         x_label: name and unit of the x axis.
         marks: (name, level), drawn across.
-        from_zero: the y axis begins at 0.
-        spread_x: a logarithmic x axis where the lines end at very different places.
-        y_limits: of the y axis, which all lines lie within.
+        y_limits: where the y axis begins and ends.
     """
     ends = []
     for number, (label, lines) in enumerate(series):
@@ -161,11 +155,8 @@ def draw_lines(
     for name, level in marks:
         axes.axhline(level, color=INK, lw=0.8, ls=":", label=name)
     axes.set_xlabel(x_label)
-    if from_zero:
-        axes.set_ylim(bottom=0)
-    if y_limits is not None:
-        axes.set_ylim(y_limits)
-    if spread_x and min(ends, default=0) > 0 and max(ends) / min(ends) > _LOG_FROM_RATIO:
+    axes.set_ylim(*y_limits)
+    if min(ends, default=0) > 0 and max(ends) / min(ends) > _LOG_FROM_RATIO:
         axes.set_xscale("log")
     finish(axes, legend=len(series) + len(marks) > 1)
 
@@ -181,14 +172,6 @@ def svg(figure: Figure, **options: Any) -> str:
 def save(figure: Figure, path: Path) -> None:
     """Write the figure where an option such as `--plot` says."""
     write_output(path, svg(figure))
-
-
-class Plot(NamedTuple):
-    """A chart of a page, with its title and unit."""
-
-    title: str
-    unit: str
-    chart: Markup
 
 
 def page_chart(title: str, draw: Callable[[Axes], None]) -> Markup:
@@ -240,29 +223,22 @@ def draw_measurements(
 
     Args:
         measurements: unit -> contender -> its values.
-        ratios: what was divided -> its spread; in a panel of their own, with a line at 1.
+        ratios: what was divided -> its least, median and most; in a panel of their own.
     """
-    counts = [len(values) for values in (*measurements.values(), ratios) if values]
-    names = [name for values in (*measurements.values(), ratios) for name in values]
-    heights = [0.9 + 0.3 * count for count in counts]
-    figure = new_figure(5.0 + 0.06 * max(map(len, names)), sum(heights))
+    panels = dict(measurements)
+    if ratios:
+        panels["ratio"] = {
+            name: [one["min"], one["median"], one["max"]] for name, one in ratios.items()
+        }
+    heights = [0.9 + 0.3 * len(values) for values in panels.values()]
+    longest = max(len(name) for values in panels.values() for name in values)
+    figure = new_figure(5.0 + 0.06 * longest, sum(heights))
     axes = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for panel, (unit, values) in zip(axes, measurements.items(), strict=False):
-        for place, found in enumerate(list(values.values())[::-1]):
+    for panel, (unit, values) in zip(axes, panels.items(), strict=True):
+        for place, found in enumerate(reversed(list(values.values()))):
             panel.plot(found, [place] * len(found), "o", color="C0", alpha=0.45, ms=4)
             panel.plot([median(found)], [place], "|", color="C1", ms=14, mew=2)
-        _label_rows(panel, list(values), f"{unit} (each measurement; |: median)")
-    if ratios:
-        for place, one in enumerate(list(ratios.values())[::-1]):
-            axes[-1].plot([one["min"], one["max"]], [place, place], color="C0")
-            axes[-1].plot([one["median"]], [place], "|", color="C1", ms=14, mew=2)
-        axes[-1].axvline(1, color=INK, ls=":", lw=1)
-        _label_rows(axes[-1], list(ratios), "ratio (|: median; from least to most)")
+        panel.set_yticks(range(len(values)), list(values)[::-1])
+        panel.set(ylim=(-0.6, len(values) - 0.4), xlabel=f"{unit} (|: median)")
+        finish(panel, legend=False)
     return figure
-
-
-def _label_rows(axes: Axes, names: Sequence[str], label: str) -> None:
-    """Names at the rows of a panel, the first at the top."""
-    axes.set_yticks(range(len(names)), names[::-1])
-    axes.set(ylim=(-0.6, len(names) - 0.4), xlabel=label)
-    finish(axes, legend=False)

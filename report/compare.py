@@ -1,30 +1,28 @@
-"""Logs, runs and submissions side by side: each is a row, each figure that it has a column."""
+"""Logs, runs and submissions side by side: each is a row, each figure that it has a column.
+Rows can be grouped by a value, such as the seeds of each learning rate."""
 
 from __future__ import annotations
 
 import math
-import re
 import string
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from ..compliance.check_log import Check, check_log
-from ..compliance.score import score_checks
+from ..compliance.check_log import check_log
 from ..compliance.submission import check_folder
-from ..config import benchmark
 from ..config.errors import UserError
 from ..config.leaves import flatten
 from ..config.schema import PLACES
 from ..logging.places import job_of, run_folders
-from .divergence import Divergence, diverge
 from .published import machine_of
+from .reproduction import FirstBit, are_of_one_config, first_bit
 from .run_folder import Subject, read_subjects
 from .run_summary import MISSING, RunSummary, decimals, show
 
 RESULTS, PARAMETERS, CONFIG = "results", "hyper-parameters", "config"
-SUBMISSION, CLOCKS = "submission", "clocks"
 
 
 class Figure(NamedTuple):
@@ -35,23 +33,19 @@ class Figure(NamedTuple):
     read: Callable[[RunSummary], float | None]
 
 
-RESULT_FIGURES = {
+FIGURES = {
     "time_to_train_s": Figure("time to train", "s", lambda r: r.run_s),
     "images_per_s": Figure("training rate", "images/s", lambda r: r.images_per_s),
     "best_accuracy": Figure("best accuracy", "", lambda r: r.best and r.best.accuracy),
     "target": Figure("target", "", lambda r: r.target),
     "epochs_to_target": Figure("epochs to target", "", lambda r: r.reached and r.reached.epoch),
-}
-"""Figures by the name of their column in `--sort` and in JSON."""
-CLOCK_FIGURES = {
-    "time_to_target_s": Figure("time to target", "s", lambda r: r.reached and r.reached.time_s),
-    "init_s": Figure("init", "s", lambda r: r.init_s),
-    "init_stop_to_run_start_s": Figure("init_stop to run_start", "s", lambda r: r.start_gap_s),
     "epoch_s": Figure("time per epoch", "s", lambda r: r.epoch_s),
     "eval_s": Figure("time per evaluation", "s", lambda r: r.eval_s),
+    "init_s": Figure("init", "s", lambda r: r.init_s),
 }
-FIGURES = {**RESULT_FIGURES, **CLOCK_FIGURES}
-_ALWAYS = {"log_check", "accelerators", "images_per_s_each", "score", *FIGURES} - {"target"}
+"""Figures by the name of their column in `--sort` and in JSON."""
+_OF_GROUPS = {"time_to_train_s": ",.1f", "best_accuracy": ".4f", "epochs_to_target": ".4g"}
+"""The figures of a group of runs, and how they are shown."""
 
 
 class Column(NamedTuple):
@@ -66,8 +60,9 @@ class Column(NamedTuple):
 
     @property
     def differs(self) -> bool:
-        """Whether two subjects have different values."""
-        return len({cell for cell in self.cells if cell != MISSING}) > 1
+        """Whether two subjects have different values, or one has no result that another has."""
+        known = {cell for cell in self.cells if self.group == RESULTS or cell != MISSING}
+        return len(known) > 1
 
     @property
     def places(self) -> tuple[int | None, ...]:
@@ -83,13 +78,13 @@ class Column(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """Subjects, each compared with the first."""
+    """Subjects, the rows of a table."""
 
     subjects: tuple[Subject, ...]
     columns: tuple[Column, ...]
     """Of what any subject has, by groups."""
-    divergences: tuple[Divergence, ...]
-    """Of the second, third, ... subject from the first."""
+    first_bits: tuple[FirstBit | None, ...]
+    """Where each subject differs from the first, if both are runs of one config and seed."""
 
     @property
     def letters(self) -> tuple[str, ...]:
@@ -101,44 +96,35 @@ class Comparison(NamedTuple):
 
     @property
     def table(self) -> tuple[Column, ...]:
-        """The columns of a table of runs: what differs; of one run its results and clocks. A config
-        value that the logs have too, under another name, has no column of its own."""
+        """The columns of a table of runs: what differs; of one run its results. A config value that
+        the logs have too, under another name, has no column of its own."""
         logged = {one.cells for one in self.columns if one.group == PARAMETERS}
         return tuple(
             one
             for one in self.columns
-            if one not in self.alike
-            and (one.differs or one.key in _ALWAYS)
+            if (one.differs or (len(self.subjects) == 1 and one.group == RESULTS))
             and not (one.group == CONFIG and (one.key == "name" or one.cells in logged))
         )
 
     @property
-    def alike(self) -> tuple[Column, ...]:
-        """The results and clocks that are the same in all of several rows."""
-        return tuple(
-            one
-            for one in self.columns
-            if one.key in _ALWAYS and len(self.subjects) > 1 and len(set(one.cells)) == 1
-        )
-
-    @property
     def shared(self) -> tuple[tuple[str, str], ...]:
-        """Title and value of each hyper-parameter that is the same in all logs that have it."""
+        """Title and value of what is the same in all that have it, but for values of configs."""
+        shown = self.table
         return tuple(
             (column.title, next(cell for cell in column.cells if cell != MISSING))
             for column in self.columns
-            if column.group == PARAMETERS and not column.differs
+            if column.group != CONFIG and column not in shown
         )
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What `divergences` say, a sentence each."""
-        lines = []
-        for name, found in zip(self.letters[1:], self.divergences, strict=True):
-            lines.append(f"A and {name}: {found.curve_text}")
-            if found.first_bit is not None:
-                lines.append(f"A and {name}, same config and seed: {found.first_bit.text}")
-        return tuple(lines)
+        """What `first_bits` say, a sentence each."""
+        pairs = zip(self.letters, self.first_bits, strict=True)
+        return tuple(
+            f"A and {name}, same config and seed: {bit.text}"
+            for name, bit in pairs
+            if bit is not None
+        )
 
 
 def letter(index: int) -> str:
@@ -172,19 +158,20 @@ def read_all(paths: Iterable[Path]) -> list[Subject]:
 
 
 def compare(subjects: Sequence[Subject]) -> Comparison:
-    """Compare subjects, one or more, with the first of them."""
-    divergences = tuple(diverge(subjects[0], other) for other in subjects[1:])
+    """Set subjects, one or more, side by side."""
+    first = subjects[0]
     found = (
         *_result_columns(subjects),
         *parameter_columns(subjects),
         *_config_columns(subjects),
-        *_submission_columns(subjects),
-        *(_figure_column(CLOCKS, key, subjects) for key in CLOCK_FIGURES),
     )
     return Comparison(
         subjects=tuple(subjects),
         columns=tuple(one for one in found if any(cell != MISSING for cell in one.cells)),
-        divergences=divergences,
+        first_bits=tuple(
+            first_bit(first, one) if one is not first and are_of_one_config(first, one) else None
+            for one in subjects
+        ),
     )
 
 
@@ -198,134 +185,67 @@ def order_of(columns: Sequence[Column], sort: str | None, count: int) -> list[in
     if column is None:
         keys = ", ".join(dict.fromkeys(column.key for column in columns))
         raise UserError(f"--sort: one of {keys} expected, found {name}")
-    places = column.places
-    known = [row for row in range(count) if places[row] is not None]
-    known.sort(key=lambda row: places[row] or 0, reverse=sort.startswith("-"))
-    return [*known, *(row for row in range(count) if places[row] is None)]
+    places, sign = column.places, -1 if sort.startswith("-") else 1
+    return sorted(range(count), key=lambda at: (places[at] is None, sign * (places[at] or 0)))
 
 
-def to_json(comparison: Comparison, order: Sequence[int]) -> dict[str, Any]:
-    """Return the comparison for programs, its subjects in `order`: numbers as logged, nothing
-    rounded."""
-    subjects = [
-        {
-            "letter": letter(row),
-            "path": str(subject.path),
-            "notes": list(subject.notes),
-            "row": {column.key: column.values[row] for column in comparison.columns},
-            "runs": [
-                {
-                    "path": str(log.path),
-                    "status": log.figures.status,
-                    **{key: figure.read(log.figures) for key, figure in FIGURES.items()},
-                    "evaluations": [one._asdict() for one in log.figures.evaluations],
-                }
-                for log in subject.logs
-            ],
-        }
-        for row, subject in enumerate(comparison.subjects)
+def to_json(comparison: Comparison, order: Sequence[int]) -> list[dict[str, Any]]:
+    """Return the rows for programs: numbers as logged, nothing rounded."""
+    return [
+        {"letter": letter(row), "path": str(comparison.subjects[row].path)}
+        | {column.key: column.values[row] for column in comparison.columns}
+        for row in order
     ]
-    return {
-        "subjects": [subjects[row] for row in order],
-        "divergences": [
-            {
-                "right": name,
-                **found._asdict(),
-                "parting": found.parting and found.parting._asdict(),
-                "first_bit": found.first_bit and found.first_bit._asdict(),
-            }
-            for name, found in zip(comparison.letters[1:], comparison.divergences, strict=True)
-        ],
-    }
 
 
 def _result_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
-    yield from (_figure_column(RESULTS, key, subjects) for key in RESULT_FIGURES)
-    yield from _accelerator_columns(subjects)
-    checks = [_checks(subject) for subject in subjects]
-    verdicts = [found[-1].verdict if found else MISSING for found in checks]
-    yield _text_column(RESULTS, "log check", verdicts)
-    scores = [_score(*pair) for pair in zip(subjects, checks, strict=True)]
-    yield _text_column(RESULTS, "score (min)", scores)
-    statuses = [_joined(run.status or "no run_stop" for run in one.runs) for one in subjects]
-    yield _text_column(RESULTS, "run_stop", statuses)
-
-
-def _checks(subject: Subject) -> tuple[Check, ...]:
-    """The verdict on a log, or on several and last on them as a submission, without the official
-    checker."""
-    if len(subject.files) > 1:
-        return check_folder(subject.path, official=False)
-    return tuple(check_log(path, official=False) for path in subject.files)
-
-
-def _score(subject: Subject, checks: tuple[Check, ...]) -> str:
-    """The score of five runs or more, with the RCP factor where it is applied."""
-    if len(subject.files) < benchmark.RUNS:
-        return MISSING
-    score = score_checks(subject.path, checks)
-    if score.score_min is None:
-        return MISSING
-    factor = f" (x {score.scaling_factor:.4f})" if score.scaled else ""
-    return f"{score.score_min:.3f}{factor}"
-
-
-def _accelerator_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
-    """How many accelerators trained, and the rate of each; of a run on CPUs: its ranks."""
+    yield _text_column(RESULTS, "log check", [_verdict(subject) for subject in subjects])
+    yield from (_figure_column(key, subjects) for key in FIGURES)
     machines = [machine_of(subject.path, subject.config) for subject in subjects]
     counts = [machine[1] if machine else None for machine in machines]
-    yield _column(RESULTS, "accelerators", "accelerators", counts, ",.0f")
-    rates = [_median(subject, RESULT_FIGURES["images_per_s"]) for subject in subjects]
+    yield _column("accelerators", "accelerators", counts, ",.0f")
+    rates = [_median(subject, FIGURES["images_per_s"]) for subject in subjects]
     each = [r / n if r and n else None for r, n in zip(rates, counts, strict=True)]
-    yield _column(RESULTS, "images_per_s_each", "images/s each", each, ",.1f")
+    yield _column("images_per_s_each", "images/s each", each, ",.1f")
+
+
+def _verdict(subject: Subject) -> str:
+    """The verdict on a log, or on several as a submission, without the official checker."""
+    if len(subject.files) > 1:
+        return check_folder(subject.path, official=False)[-1].verdict
+    return check_log(subject.files[0], official=False).verdict
 
 
 def parameter_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
     """The hyper-parameters of the logs, a column each."""
     names = (name for one in subjects for run in one.runs for name in run.parameters)
     for name in dict.fromkeys(names):
-        # The unit of decay steps is not logged: published logs have epochs as well as steps.
-        title = f"{name} (unit not logged)" if name.endswith("decay_steps") else name
-        cells = [_joined(_values(one.runs, name)) for one in subjects]
-        yield _text_column(PARAMETERS, title, cells)
-
-
-def _values(runs: Iterable[RunSummary], name: str) -> Iterable[str]:
-    for run in runs:
-        if name in run.parameters:
-            value = run.parameters[name]
-            yield " | ".join(map(show, value)) if isinstance(value, list) else show(value)
+        cells = [
+            _joined(show(run.parameters[name]) for run in one.runs if name in run.parameters)
+            for one in subjects
+        ]
+        yield _text_column(PARAMETERS, name, cells)
 
 
 def _config_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
     """The values of configs, but for paths and for what the logs have under the same name."""
-    trees: list[Mapping[str, Any] | None] = [
-        dict(flatten(one.folder.config.to_dict())) if one.folder and one.folder.config else None
-        for one in subjects
-    ]
+    configs = [one.folder.config if one.folder else None for one in subjects]
+    trees = [dict(flatten(config.to_dict())) if config else {} for config in configs]
     logged = {name for one in subjects for run in one.runs for name in run.parameters}
-    for key in dict.fromkeys(key for tree in trees if tree is not None for key in tree):
-        if key.startswith(PLACES) or key.rpartition(".")[2] in logged:
-            continue
-        cells = [MISSING if t is None else show(t[key]) if key in t else "absent" for t in trees]
-        yield _text_column(CONFIG, key, cells)
+    for key in dict.fromkeys(key for tree in trees for key in tree):
+        if not key.startswith(PLACES) and key.rpartition(".")[2] not in logged:
+            cells = [show(tree[key]) if key in tree else MISSING for tree in trees]
+            yield _text_column(CONFIG, key, cells)
 
 
-def _submission_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
-    for name in ("org", "platform", "division", "status"):
-        cells = [_joined(run.submission.get(name, "") for run in one.runs) for one in subjects]
-        yield _text_column(SUBMISSION, name, cells)
-    yield _text_column(SUBMISSION, "runs", [str(len(subject.logs)) for subject in subjects])
-
-
-def _figure_column(group: str, key: str, subjects: Iterable[Subject]) -> Column:
+def _figure_column(key: str, subjects: Iterable[Subject]) -> Column:
     """The median of each subject's runs, all with the same number of decimals."""
     figure = FIGURES[key]
     title, unit, _ = figure
     values = [_median(subject, figure) for subject in subjects]
     digits = decimals(min((abs(value) for value in values if value is not None), default=0.0))
     form = f",.{digits}f" if unit else ".5f" if key == "best_accuracy" else ".6g"
-    return _column(group, key, f"{title}, {unit}" if unit else title, values, form)
+    return _column(key, f"{title}, {unit}" if unit else title, values, form)
 
 
 def _median(subject: Subject, figure: Figure) -> float | None:
@@ -333,25 +253,91 @@ def _median(subject: Subject, figure: Figure) -> float | None:
     return median(found) if found else None
 
 
-def _column(group: str, key: str, title: str, values: Sequence[float | None], form: str) -> Column:
+def _column(key: str, title: str, values: Sequence[float | None], form: str) -> Column:
     cells = tuple(MISSING if value is None else format(value, form) for value in values)
-    return Column(group, key, title, cells, tuple(values))
+    return Column(RESULTS, key, title, cells, tuple(values))
 
 
 def _text_column(group: str, title: str, cells: Sequence[str]) -> Column:
-    key = title.partition(" (")[0].replace(" ", "_")
-    return Column(group, show(key), show(title), tuple(cells), tuple(map(_value, cells)))
+    key = show(title.replace(" ", "_"))
+    return Column(group, key, show(title), tuple(cells), tuple(map(_value, cells)))
 
 
 def _value(cell: str) -> float | str | None:
     """What a cell is sorted by: its number where it is one."""
     if cell == MISSING:
         return None
-    if re.fullmatch(r"[-+]?\d+(\.\d*)?(e[-+]?\d+)?", cell, re.ASCII | re.IGNORECASE):
-        return value if math.isfinite(value := float(cell)) else cell
+    with suppress(ValueError):
+        if math.isfinite(value := float(cell)):
+            return value
     return cell
 
 
 def _joined(values: Iterable[str]) -> str:
     """The value that all runs share, else the different ones."""
     return show(", ".join(dict.fromkeys(values))) or MISSING
+
+
+# --- groups ---------------------------------------------------------------------------------------
+
+
+class Group(NamedTuple):
+    """Runs with the same value, by the numbers of their rows; `spreads`: mean, least and most of
+    each figure, over the runs that have it. A time to train is that of a run that reached its
+    target."""
+
+    value: str
+    rows: tuple[int, ...]
+    reached: int
+    runs: int
+    spreads: dict[str, tuple[float, float, float]]
+
+
+def group_by(comparison: Comparison, key: str) -> list[Group]:
+    """The groups by rising value. `key`: of a config, or a column's. Raises UserError: none has
+    it."""
+    keys = (
+        key,
+        key.rpartition(".")[2],
+    )  # a config's value that logs have too is a column of theirs
+    column = next((one for one in comparison.columns if one.key in keys), None)
+    if column is None:
+        raise UserError(f"--by: a key of the runs' configs or a column expected, found {key}")
+    rows: dict[int | None, list[int]] = {}
+    for row, place in enumerate(column.places):
+        rows.setdefault(place, []).append(row)
+    rising = sorted(rows, key=lambda place: (place is None, place or 0))
+    return [_group(comparison, column.cells[rows[place][0]], rows[place]) for place in rising]
+
+
+def _group(comparison: Comparison, value: str, rows: Sequence[int]) -> Group:
+    runs = [run for row in rows for run in comparison.subjects[row].runs]
+    reached = [run for run in runs if run.reached]
+    spreads = {}
+    for key in _OF_GROUPS:
+        of = reached if key == "time_to_train_s" else runs
+        found = [number for run in of if (number := FIGURES[key].read(run)) is not None]
+        if found:
+            spreads[key] = (fmean(found), min(found), max(found))
+    return Group(value, tuple(rows), len(reached), len(runs), spreads)
+
+
+def group_table(groups: Sequence[Group], key: str) -> tuple[list[str], list[list[str]]]:
+    """Header and cells: a row a group."""
+    titles = [f"{FIGURES[figure].title}, mean (range)" for figure in _OF_GROUPS]
+    rows = [
+        [
+            group.value,
+            f"{group.reached} of {group.runs}",
+            *(_cell(group, figure) for figure in _OF_GROUPS),
+        ]
+        for group in groups
+    ]
+    return [key, "reached", *titles], rows
+
+
+def _cell(group: Group, figure: str) -> str:
+    if figure not in group.spreads:
+        return MISSING
+    mean, least, most = (format(value, _OF_GROUPS[figure]) for value in group.spreads[figure])
+    return f"{mean} {FIGURES[figure].unit}".rstrip() + f" ({least} to {most})"

@@ -8,8 +8,8 @@ from __future__ import annotations
 import csv
 import importlib
 import io
-import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 from ..config.errors import UserError, failing_as
 from ..config.finding import number, printable
 from ..config.leaves import flatten
+from ..logging.parse import read_log
 from ..logging.places import recorded_runs
-from .run_folder import RunFolder, read_folder
+from .run_folder import RunFolder, read_run_folder
 
 _PARAMETERS = ("name", "seed", "optimizer.", "schedule.", "batch.", "model.")
 
@@ -49,30 +50,27 @@ class Exported(NamedTuple):
 
 def read_runs(paths: Sequence[Path]) -> tuple[list[Exported], list[str]]:
     """(runs of the folders, notes on what is left out); a folder means the runs in it and below.
-    Raises
-    UserError: none has records."""
-    folders = [folder for path in paths for folder in recorded_runs(path)]
-    found = [_read(folder) for folder in folders]
-    runs = [run for run in found if run is not None]
-    notes = [
-        f"{folder / 'metrics.jsonl'}: the records of a run expected, found none"
-        for folder, run in zip(folders, found, strict=True)
-        if run is None
-    ]
+    Raises UserError: none has records."""
+    runs: list[Exported] = []
+    notes: list[str] = []
+    for path in (folder for one in paths for folder in recorded_runs(one)):
+        folder = read_run_folder(path)
+        if folder.metrics:
+            runs.append(Exported("/".join(path.resolve().parts[-2:]), folder, _start_unix_s(path)))
+            notes += [f"{path}: {note}" for note in folder.notes]
+        else:
+            notes.append(f"{path / 'metrics.jsonl'}: the records of a run expected, found none")
     if not runs:
         raise UserError(*notes)
-    return runs, notes + [f"{run.folder.path}: {note}" for run in runs for note in run.folder.notes]
+    return runs, notes
 
 
-def _read(path: Path) -> Exported | None:
-    subject = read_folder(path) if (path / "metrics.jsonl").is_file() else None
-    if subject is None or (folder := subject.folder) is None or not folder.metrics:
-        return None
-    events = subject.logs[0].log.events if subject.logs else ()
-    starts = (event.time_ms for event in events if event.key == "run_start")
-    parts = path.resolve().parts
-    name = "/".join(parts[-3 if re.fullmatch(r"run_\d+", parts[-1]) else -2 :])
-    return Exported(name, folder, next(starts, 0.0) / 1000)
+def _start_unix_s(path: Path) -> float:
+    """The `run_start` of its log; 0 where there is none."""
+    with suppress(UserError):
+        if event := read_log(path / "result_0.txt").first("run_start"):
+            return event.time_ms / 1000
+    return 0.0
 
 
 def _numbers(record: Mapping[str, Any]) -> dict[str, float]:

@@ -15,7 +15,8 @@ import shlex
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from statistics import median
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -23,54 +24,67 @@ from markupsafe import Markup, escape
 from ..compliance.check_log import Check, check_log
 from ..compliance.score import score_checks
 from ..compliance.submission import check_folder
-from . import headline
-from .breakdown import rank_spread, start_up, step_breakdown, too_few_cores
-from .compare import Comparison, parameter_columns
-from .groups import Group, group_table
+from ..config.atomic import write_output
+from ..config.errors import UserError
+from ..config.finding import clock_time, number
+from ..data.describe import describe_data
+from .breakdown import rank_spread, start_up, step_breakdown
+from .compare import Comparison, Group, group_table, name_of, parameter_columns
 from .plots import page_charts
 from .published import standing_of
-from .run_folder import RunFolder, Subject
-from .run_summary import amount, show
+from .run_folder import RunFolder, Subject, read_subjects
+from .run_summary import MISSING, RunSummary, amount, show
 
 
-def judge(subject: Subject) -> tuple[Check, ...]:
-    """Return the verdict on each log, and last, where there are several, on the submission."""
-    if len(subject.files) > 1:
-        return check_folder(subject.path)
-    return tuple(check_log(path) for path in subject.files)
+def write_report(
+    path: Path, out: Path | None = None, checks: tuple[Check, ...] | None = None
+) -> Path:
+    """Write the report on `path` (a log, a run's folder, a submission) and say where: by default
+    report.html in the folder. `checks`: the verdicts, where they are known.
+
+    Raises UserError: nothing readable there, or the file cannot be written.
+    """
+    subjects = read_subjects(path)
+    if len(subjects) != 1:
+        raise UserError(f"{path}: one run or submission expected, found {len(subjects)} below it")
+    if out is None:
+        out = path / "report.html" if path.is_dir() else Path("report.html")
+    if out.exists() and any(out.samefile(log) for log in subjects[0].files):
+        raise UserError(f"{out}: another file than the log that is reported on expected")
+    write_output(out, render_report(subjects[0], checks))
+    return out
 
 
-def render_report(
-    subject: Subject, checks: Sequence[Check] | None = None, data: str | None = None
-) -> str:
+def render_report(subject: Subject, checks: tuple[Check, ...] | None = None) -> str:
     """Return the page. The same input makes the same page: nothing of the present is in it.
 
     Args:
         subject: the log, run or submission that the page is about.
-        checks: the verdicts as `judge` gives them; None: they are made.
-        data: the image set in words; None: its counts in the log.
+        checks: the verdict on each log, and last, where there are several, on the submission;
+            None: they are made.
     """
-    checks = judge(subject) if checks is None else checks
     folder, several = subject.folder, len(subject.files) > 1
+    if checks is None and several:
+        checks = check_folder(subject.path)
+    elif checks is None:
+        checks = tuple(check_log(path) for path in subject.files)
     return _fill(
         "report.html.j2",
         subject=subject,
-        title=headline.title(subject),
-        started=headline.started(subject),
-        outcome=headline.outcome(subject),
-        next_command=headline.next_command(subject),
-        slow=too_few_cores(subject),
+        title=_title(subject),
+        outcome=_outcome(subject),
+        next_command=show(folder.result.get("next", ""), 2000) if folder else "",
         standing=standing_of(subject.path, subject.config, subject.runs),
-        data=data or headline.data_logged(subject),
-        facts=headline.facts(subject),
+        data=describe_data(subject.config.data) if subject.config else None,
+        facts=_facts(subject),
         verdicts=checks[:-1] if several else checks,
         submission=checks[-1] if several else None,
-        score=score_checks(subject.path, tuple(checks)) if several else None,
+        score=score_checks(subject.path, checks) if several else None,
         figures={log.path: log.figures for log in subject.logs},
         plots=page_charts([subject]),
-        breakdown=step_breakdown(folder.records("steps")) if folder else None,
-        ranks=rank_spread(folder.ranks) if folder else None,
-        start_up=start_up(folder.spans) if folder else None,
+        breakdown=step_breakdown(folder.records("steps")) if folder else [],
+        ranks=rank_spread(folder.ranks) if folder else [],
+        start_up=start_up(folder.spans) if folder else [],
         parameters=[(one.title, one.cells[0]) for one in parameter_columns([subject])],
         environment=_environment(folder),
         config=_config(folder),
@@ -105,7 +119,6 @@ def render_comparison(
         rows=[(row, comparison.letters[row], names[row]) for row in order],
         columns=columns,
         heads=heads,
-        starts=[sum(count for _, count in heads[:number]) for number in range(len(heads))],
         groups=group_table(groups, by) if by is not None else None,
         sorted_by=(sort or "").removeprefix("-"),
         direction="descending" if (sort or "").startswith("-") else "ascending",
@@ -127,7 +140,6 @@ def _fill(template: str, **values: Any) -> str:
         keep_trailing_newline=True,
     )
     settings.filters["breakable"] = _breakable
-    settings.filters["beside_the_set"] = headline.beside_the_set
     settings.filters["digest"] = _digest
     return settings.get_template(template).render(**values)
 
@@ -166,3 +178,80 @@ def _config(folder: RunFolder | None) -> list[tuple[str, str, str]]:
     return [
         (key, show(value), folder.origins.get(key, "")) for key, value, _ in folder.config.leaves()
     ]
+
+
+# --- the top of a report --------------------------------------------------------------------------
+
+
+class Fact(NamedTuple):
+    """One of the figures at the top."""
+
+    label: str
+    value: str
+    note: str
+
+
+def _title(subject: Subject) -> str:
+    """Return the name of the config, else the submitter and the system in the log."""
+    if subject.folder and subject.folder.config:
+        return subject.folder.config.run.name
+    named = subject.runs[0].submission if subject.runs else {}
+    return " ".join(named[key] for key in ("org", "platform") if key in named) or name_of(subject)
+
+
+def _outcome(subject: Subject) -> str:
+    """Return how a run ended, in a sentence; of a run that missed its target, why."""
+    result = subject.folder.result if subject.folder else {}
+    status, reason = result.get("status"), result.get("reason") or result.get("stopped")
+    if status in ("failed", "aborted") and reason is not None:
+        ended = "failed" if status == "failed" else "was aborted"
+        return f"The run {ended}: {show(reason, 2000)}."
+    if not subject.logs:
+        return "No log that can be read."
+    if len(subject.logs) > 1:
+        reached = sum(run.reached is not None for run in subject.runs)
+        return f"{reached} of {len(subject.logs)} runs reached the target."
+    run = subject.runs[0]
+    if run.reached is not None:
+        when = "" if run.reached.epoch is None else f" after epoch {run.reached.epoch:g}"
+        ended = "" if run.status == "success" else f", run_stop {run.status or 'missing'}"
+        return f"Reached {run.reached.accuracy:.5g} top-1{when}, target {run.target:g}{ended}."
+    if run.best is None:
+        return "No evaluation in the log."
+    return f"Did not reach {run.target:g}: best top-1 {run.best.accuracy:.5g}."
+
+
+def _facts(subject: Subject) -> list[Fact]:
+    """Return the figures at the top; of several runs the medians."""
+    runs = subject.runs
+    if not runs:
+        return []
+    found = [_time(runs)]
+    shown = next((run.reached for run in runs if run.reached), None) or runs[0].best
+    if shown is not None:
+        epoch = "" if shown.epoch is None else f", epoch {shown.epoch:g}"
+        found.append(Fact("Top-1", f"{shown.accuracy:.4f}", f"target {runs[0].target:g}{epoch}"))
+    rates = [run.images_per_s for run in runs if run.images_per_s is not None]
+    if rates:
+        found.append(Fact("Throughput", amount(median(rates), "images/s"), "evaluations excluded"))
+    if (batch := number(runs[0].parameters.get("global_batch_size"))) is not None:
+        ranks = subject.folder.result.get("ranks") if subject.folder else None
+        on = f"on {show(ranks)} ranks" if ranks is not None else "images"
+        found.append(Fact("Global batch", f"{batch:,.0f}", on))
+    return found
+
+
+def _time(runs: Sequence[RunSummary]) -> Fact:
+    """Only a run that reached its target has a time to train."""
+    stopped = [run for run in runs if run.run_s is not None]
+    reached = [run for run in stopped if run.reached]
+    if not stopped:
+        return Fact("Clock at run_stop", MISSING, "no run_stop in the log")
+    time_s = median(run.run_s or 0.0 for run in reached or stopped)
+    label = "Time to train" if reached else "Clock at run_stop"
+    note = clock_time(time_s) if time_s >= 120 else "run_start to run_stop"
+    return Fact(
+        label if len(runs) < 2 else f"{label}, median",
+        amount(time_s, "s"),
+        note if reached else "target not reached",
+    )

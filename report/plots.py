@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from markupsafe import Markup
+
 from ..config.errors import UserError
 from ..config.finding import number
 from ..config.plan import build_plan
 from ..train.schedule import step_settings
 from .breakdown import PHASES
-from .charts import COLOURS, Plot, Series, draw_lines, finish, page_chart
+from .charts import COLOURS, Series, draw_lines, finish, page_chart
 from .compare import letter
 from .published import standing_of
 from .run_folder import Subject
@@ -24,6 +26,14 @@ Points = Sequence[tuple[float, float]]
 Subjects = Sequence[tuple[str, Subject]]
 """Subjects with their names in a legend; those of one name have one colour."""
 Draw = Callable[["Axes"], None]
+
+
+class Plot(NamedTuple):
+    """A chart as a page has it, with its title and unit."""
+
+    title: str
+    unit: str
+    chart: Markup
 
 
 class Chart(NamedTuple):
@@ -90,10 +100,7 @@ def _accuracy(subjects: Subjects, by: str, x_label: str) -> Draw | None:
     targets = dict.fromkeys(run.target for _, one in subjects for run in one.runs)
     marks = [(f"target {target:g}", target) for target in targets]
     find = partial(_curves, by=by)
-    spread_x = by == "time_s"
-    return _overlaid(
-        subjects, find, x_label=x_label, marks=marks, from_zero=True, spread_x=spread_x
-    )
+    return _overlaid(subjects, find, x_label=x_label, marks=marks, y_limits=(0, None))
 
 
 _NEAR = 0.02
@@ -111,21 +118,12 @@ def _near_the_target(subjects: Subjects) -> Draw | None:
         return None
 
     def find(subject: Subject) -> Sequence[Points]:
-        return [_end_above(curve, low) for curve in _curves(subject, "epoch")]
+        curves = _curves(subject, "epoch")
+        return [[(x, y) for x, y in curve if y >= low] for curve in curves]
 
     marks = [(f"target {target:g}", target)]
     top = max(best, target) + _ABOVE_BEST
     return _overlaid(subjects, find, x_label="epoch", marks=marks, y_limits=(low, top))
-
-
-def _end_above(curve: Points, low: float) -> Points:
-    """The curve from where it rises above `low` for the last time."""
-    below = max((at for at, (_, y) in enumerate(curve) if y < low), default=-1)
-    after = list(curve[below + 1 :])
-    if below < 0 or not after:
-        return after
-    (x, y), (next_x, next_y) = curve[below], after[0]
-    return [(x + (next_x - x) * (low - y) / (next_y - y), low), *after]
 
 
 def _published(subjects: Subjects) -> Draw | None:
@@ -148,34 +146,15 @@ def _published(subjects: Subjects) -> Draw | None:
     return draw
 
 
-def _throughput(subjects: Subjects) -> Draw | None:
-    """Images per second as measured; of a bare log those of its epochs."""
-
-    def find(subject: Subject) -> Sequence[Points]:
-        points = _pairs(_records(subject, "train"), "time_s", "images_per_s")
-        run = subject.shown.figures if subject.shown else None
-        if not points and run is not None and run.train_samples is not None:
-            points = [
-                (one.stop_s, run.train_samples * one.epochs / one.duration_s)
-                for one in run.epochs
-                if one.duration_s > 1e-6
-            ]
-        return [points]
-
-    return _overlaid(
-        subjects, find, x_label="seconds after run_start", from_zero=True, spread_x=True
-    )
-
-
-def _logged(subjects: Subjects, key: str, *, from_zero: bool = True) -> Draw | None:
-    """A number of the log points by epoch; a setting (from zero) only if it ever changed."""
+def _logged(subjects: Subjects, key: str, least: float | None = 0) -> Draw | None:
+    """A number of the log points by epoch, if it ever changed; `least`: where the y axis begins."""
 
     def find(subject: Subject) -> Sequence[Points]:
         points = _pairs(_records(subject, "train"), "epoch", key)
         changed = len({value for _, value in points}) > 1
         return [points] if changed else []
 
-    return _overlaid(subjects, find, x_label="epoch", from_zero=from_zero)
+    return _overlaid(subjects, find, x_label="epoch", y_limits=(least, None))
 
 
 _PLANNED_POINTS = 500
@@ -234,16 +213,6 @@ def _phases(subjects: Subjects) -> Draw | None:
     return draw
 
 
-def _step_times(subjects: Subjects) -> Draw | None:
-    """Median, 90th percentile and longest step between log points, of the first subject."""
-    names = {"step_p50_ms": "median", "step_p90_ms": "90th percentile", "step_max_ms": "longest"}
-    records = _records(subjects[0][1], "steps")
-    series = [Series(name, [_pairs(records, "step", key)]) for key, name in names.items()]
-    if len(series[0].lines[0]) < 2:
-        return None
-    return partial(draw_lines, series=series, x_label="step", from_zero=True)
-
-
 CHARTS = (
     Chart(
         "accuracy",
@@ -264,23 +233,12 @@ CHARTS = (
         _near_the_target,
     ),
     Chart("published", "Time to train by round", "s; published: olympic mean of five", _published),
-    Chart("training", "Throughput", "images/s", _throughput),
-    Chart(
-        "training",
-        "Training loss",
-        "mean over all ranks",
-        partial(_logged, key="loss", from_zero=False),
-    ),
+    Chart("training", "Throughput", "images/s", partial(_logged, key="images_per_s")),
+    Chart("training", "Training loss", "mean of ranks", partial(_logged, key="loss", least=None)),
     Chart("step", "Phases of a step", "ms, rank 0", _phases),
-    Chart("step", "Time of a step", "ms, rank 0", _step_times),
     Chart("schedule", "Learning rate", "as planned; points: as run", _learning_rate),
-    *(
-        Chart("schedule", title, "as run", partial(_logged, key=key))
-        for key, title in (
-            ("momentum", "Momentum"),
-            ("global_batch_size", "Global batch"),
-        )
-    ),
+    Chart("schedule", "Momentum", "as run", partial(_logged, key="momentum")),
+    Chart("schedule", "Global batch", "as run", partial(_logged, key="global_batch_size")),
 )
 
 

@@ -10,27 +10,22 @@ from typing import NamedTuple
 
 from ..config.benchmark import BENCHMARK, IMAGENET_EVAL_SAMPLES, IMAGENET_TRAIN_SAMPLES
 from ..config.errors import UserError
-from ..config.load import load
 from ..config.machine import System
 from ..config.schema import Run
-from ..logging.parse import read_events
 from ..logging.places import config_of
 from ..scaling.calibrate import Measurement
 from ..scaling.predict import check_network, precision_of
-from .run_summary import RunSummary, show, summarise
-from .show import find_logs
+from .compare import read_all
+from .run_folder import LogFigures
+from .run_summary import RunSummary, show
 
 
 class Source(NamedTuple):
     """A run to calibrate on: its log, its config where one lies beside, its number of GPUs."""
 
-    log: Path
+    log: LogFigures
     run: Run | None
     gpus: int
-
-    @property
-    def config(self) -> Path:
-        return config_of(self.log.parent)
 
 
 def find_source(argument: str) -> Source:
@@ -38,51 +33,43 @@ def find_source(argument: str) -> Source:
     Raises UserError: unreadable, a config of another network, or nothing that says how many
     GPUs."""
     path, gpus = _split(argument)
-    log = find_logs(path)[0]
-    config = config_of(log.parent)
-    run = load(config, within=config.parent).run if config.is_file() else None
+    subject = read_all([path])[0]
+    log, run = subject.logs[0], subject.config
     if run is not None:
-        check_network(run, str(config))
+        check_network(run, str(config_of(log.path.parent)))
         gpus = gpus or run.system.world_size
     if gpus is None:
         raise UserError(
-            f"{log}: LOG:GPUS expected (a log does not say on how many GPUs it ran, and no "
+            f"{log.path}: LOG:GPUS expected (a log does not say on how many GPUs it ran, and no "
             "config.yaml is beside it)"
         )
     return Source(log, run, gpus)
 
 
-def check_device(source: Source, system: System) -> None:
-    """Raises UserError where a run was not on the kind of device that `system` has."""
-    run = source.run
-    if run is not None and run.system.device != system.device:
-        raise UserError(
-            f"{source.config}: a run on a {system.device} expected, as {system.name} has, "
-            f"found system.device {run.system.device}"
-        )
-
-
 def common_precision(sources: Sequence[Source], system: System, asked: str | None) -> str:
     """What the runs computed in: fp16, fp32 or tf32; `asked`, or fp16, where no config says. Raises
     UserError: runs of different precisions, or another one asked for."""
-    own = sorted({precision_of(source.run, system) for source in sources if source.run})
-    if len(own) > 1:
-        raise UserError(f"runs of one precision expected, found {' and '.join(own)}")
-    alike = ("fp32", "tf32") if own in (["fp32"], ["tf32"]) else own  # float32 in a config
-    if asked is not None and own and asked not in alike:
-        raise UserError(f"--precision: {own[0]} expected, as the runs have, found {asked}")
-    return asked or (own[0] if own else "fp16")
+    own = {precision_of(source.run, system) for source in sources if source.run}
+    found = sorted(own | {asked} if asked is not None else own)
+    if len(found) > 1:
+        raise UserError(f"runs of one precision expected, found {' and '.join(found)}")
+    return found[0] if found else "fp16"
 
 
 def read_measurement(source: Source) -> Measurement:
     """Step time of a run, and the clocks around it. Raises UserError: unreadable, no epochs in it,
     or not this benchmark."""
-    log, gpus = source.log, source.gpus
-    run = summarise(read_events(log))
+    (log, run), gpus = source.log, source.gpus
     batch = _whole(run, "global_batch_size", log)
     samples = _whole(run, "train_samples", log, IMAGENET_TRAIN_SAMPLES)
     images = _whole(run, "eval_samples", log, IMAGENET_EVAL_SAMPLES)
-    _check_benchmark(source, run.submission.get("benchmark", BENCHMARK), samples)
+    benchmark = run.submission.get("benchmark", BENCHMARK)
+    if benchmark != BENCHMARK or (source.run is None and samples != IMAGENET_TRAIN_SAMPLES):
+        # Our own runs of other networks and crops write the same benchmark.
+        raise UserError(
+            f"{log}: submission_benchmark {BENCHMARK} with train_samples {IMAGENET_TRAIN_SAMPLES} "
+            f"or a config.yaml beside it expected, found {benchmark} with {samples}"
+        )
     if batch % gpus:
         raise UserError(f"{log}: a global batch of {batch} is no multiple of {gpus} GPUs")
     first_s = min((one.start_s for one in (*run.blocks, *run.epochs)), default=0.0)
@@ -104,21 +91,6 @@ def _split(argument: str) -> tuple[Path, int | None]:
             raise UserError(f"{argument}: GPUs after the colon from 1 expected, found {tail}")
         return Path(head), int(tail)
     return Path(argument), None
-
-
-def _check_benchmark(source: Source, benchmark: str, samples: int) -> None:
-    """Without a config the log itself must say that this is ResNet-50 on ImageNet.
-
-    Our own runs of other networks and crops write the same benchmark; their images give them away.
-    """
-    log = source.log
-    if benchmark != BENCHMARK:
-        raise UserError(f"{log}: submission_benchmark {BENCHMARK} expected, found {benchmark!r}")
-    if source.run is None and samples != IMAGENET_TRAIN_SAMPLES:
-        raise UserError(
-            f"{log}: train_samples {IMAGENET_TRAIN_SAMPLES} (ImageNet) expected, since no "
-            f"config.yaml beside it says which network at which crop, found {samples}"
-        )
 
 
 def _epoch_s(run: RunSummary, log: Path) -> float:

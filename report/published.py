@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from ..config.benchmark import TARGET_ACCURACY
+from ..config.benchmark import IMAGENET_TRAIN_SAMPLES, TARGET_ACCURACY
 from ..config.schema import Run
 from ..logging.places import job_of
 from ..scaling.epochs import read_table
@@ -37,24 +37,18 @@ class Standing(NamedTuple):
     entries: tuple[Entry, ...]
 
     @property
-    def best(self) -> Entry:
-        return self.entries[0]
-
-    @property
-    def median_s(self) -> float:
-        return median(entry.score_s for entry in self.entries)
-
-    @property
     def place(self) -> int:
         """Of the time among them: 1 is the fastest."""
         return 1 + sum(entry.score_s < self.time_s for entry in self.entries)
 
     @property
     def text(self) -> str:
+        best = self.entries[0]
+        median_s = median(entry.score_s for entry in self.entries)
         return (
             f"place {self.place} beside {len(self.entries)} on {self.machine}: best "
-            f"{self.best.score_s:,.1f} s ({self.best.org}, v{self.best.round}), median "
-            f"{self.median_s:,.1f} s"
+            f"{best.score_s:,.1f} s ({best.org}, v{best.round}), median "
+            f"{median_s:,.1f} s"
         )
 
 
@@ -90,12 +84,12 @@ def standing(accelerator: str, accelerators: int, time_s: float) -> Standing | N
     """Where a time stands; `accelerator` as a machine's file or the table names it. None: no
     published run has this accelerator and count."""
     name, memory = _model(accelerator)
-    found = []
-    for entry in entries():
-        theirs, their_memory = _model(entry.accelerator)
-        same = theirs == name and their_memory in ("", memory)
-        if same and entry.accelerators == accelerators:
-            found.append(entry)
+    found = [
+        entry
+        for entry in entries()
+        if entry.accelerators == accelerators
+        and _model(entry.accelerator) in ((name, memory), (name, ""))
+    ]
     machine = f"{accelerators:,} x {accelerator}"
     return Standing(machine, time_s, tuple(found)) if found else None
 
@@ -108,7 +102,7 @@ def standing_of(path: Path, config: Run | None, runs: Sequence[RunSummary]) -> S
         if run.reached and run.run_s is not None and run.target >= TARGET_ACCURACY
     ]
     machine = machine_of(path, config)
-    if not times_s or machine is None or not runs[0].is_imagenet:
+    if not times_s or machine is None or runs[0].train_samples != IMAGENET_TRAIN_SAMPLES:
         return None
     return standing(*machine, median(times_s))
 

@@ -1,28 +1,47 @@
-"""Whether a run from a saved config repeats the recorded one: its accuracy curve, its losses."""
+"""Whether a run repeats a recorded one bit for bit: its losses, its accuracies."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..config.errors import UserError
+from ..config.finding import number
+from ..config.image_set import SYNTHETIC
 from ..config.leaves import flatten
-from .divergence import diverge, without_places
+from ..config.load import Loaded
+from ..config.schema import PLACES
 from .run_folder import RunFolder, Subject, read_folder
 from .run_summary import show
 
-_MAX_REASONS = 5
 _AROUND = ("launcher", "processor", "packages")
 """Sections of environment.json that are compared beside the config."""
 
 
+class FirstBit(NamedTuple):
+    """The first value in which two runs differ; `where` None: in none that both have."""
+
+    compared: int
+    where: str | None = None
+    left: float | None = None
+    right: float | None = None
+
+    @property
+    def text(self) -> str:
+        if not self.compared:
+            return "no loss or accuracy that both have"
+        if self.where is None:
+            return f"the same in every bit of {self.compared} losses and accuracies"
+        return f"first bitwise difference: {show(self.where)}, {self.left!r} against {self.right!r}"
+
+
 class Repeat(NamedTuple):
-    """`same`: as far as both curves go; None where there is nothing to compare."""
+    """`same`: as far as both runs go; None where there is nothing to compare."""
 
     recorded: str
     same: bool | None
     compared: int
-    """Evaluations that both runs have."""
+    """Losses and accuracies that both runs have."""
     text: str
 
     @property
@@ -41,44 +60,55 @@ def find_recorded(config: str) -> Path | None:
 
 
 def compare_with_recorded(recorded: Path, out: Path) -> Repeat:
-    """Compare the run in folder `out` with the one in folder `recorded`; never raises on content.
-
-    The curves are the same if every accuracy is equal in every bit, at the same epochs.
-    """
+    """Compare the run in folder `out` with that in `recorded`; never raises on content."""
     try:
-        old, new = _first_run(recorded), _first_run(out)
+        old, new = read_folder(recorded), read_folder(out)
     except UserError as error:
         return Repeat(str(recorded), None, 0, show(str(error).splitlines()[0]))
-    then, now = ([(e.epoch, e.accuracy) for e in one.runs[0].evaluations] for one in (old, new))
-    both = min(len(then), len(now))
-    if not both:
-        where = "the recorded log" if not then else "the new log"
-        return Repeat(str(recorded), None, 0, f"no evaluation in {where}")
-    found = diverge(new, old)
-    differing = [pair for pair in zip(then, now, strict=False) if pair[0] != pair[1]]
-    if differing:
-        (_, there), (epoch, here) = differing[0]
-        near = "beyond" if found.parting else "within"
-        parts = [
-            f"other accuracy curve from epoch {show(epoch)}: {here!r} here, {there!r} there",
-            f"{near} 3 standard deviations ({found.basis})",
-        ]
-    else:
-        counts = f"evaluations: {len(now)} here, {len(then)} there"
-        parts = [f"same accuracy curve, bit for bit ({counts})"]
-    if found.first_bit is not None:
-        parts.append(found.first_bit.text)
+    bit = first_bit(new, old)
+    parts = [bit.text]
     if reasons := _differences(old.folder, new.folder):
-        more = [f"and {len(reasons) - _MAX_REASONS} more"] if len(reasons) > _MAX_REASONS else []
-        parts.append(f"here, there: {', '.join(reasons[:_MAX_REASONS] + more)}")
-    return Repeat(str(recorded), not differing, both, "; ".join(parts))
+        parts.append(f"here, there: {show(', '.join(reasons), 400)}")
+    same = bit.where is None if bit.compared else None
+    return Repeat(str(recorded), same, bit.compared, "; ".join(parts))
 
 
-def _first_run(folder: Path) -> Subject:
-    subject = read_folder(folder)
-    if not subject.logs:
-        raise UserError(*subject.notes or (f"{folder}: no log",))
-    return subject._replace(logs=subject.logs[:1])
+def first_bit(left: Subject, right: Subject) -> FirstBit:
+    """Return the first loss or accuracy in which two runs differ in any bit."""
+    ours, theirs = _values(left), _values(right)
+    shared = [where for where in ours if where in theirs]
+    for where in shared:
+        if ours[where] != theirs[where]:
+            return FirstBit(len(shared), where, ours[where], theirs[where])
+    return FirstBit(len(shared))
+
+
+def are_of_one_config(left: Subject, right: Subject) -> bool:
+    """Whether two subjects are a run each, of the same config and seed."""
+    ours, theirs = (one.folder.config if one.folder else None for one in (left, right))
+    if ours is None or theirs is None or len(left.logs) != 1 or len(right.logs) != 1:
+        return False
+    return without_places(ours) == without_places(theirs)
+
+
+def without_places(config: Loaded) -> dict[str, Any]:
+    """Return the leaves of a config by dotted path, without those that change no result: where
+    files lie, and what to draw where there are none."""
+    places = (*PLACES, SYNTHETIC)
+    return {key: value for key, value in flatten(config.to_dict()) if not key.startswith(places)}
+
+
+def _values(subject: Subject) -> dict[str, float | None]:
+    """All losses and accuracies by where they are: from the metrics, else from the log."""
+    found: dict[str, float | None] = {}
+    for record in subject.folder.metrics if subject.folder is not None else ():
+        if record.get("kind") == "train":
+            found[f"loss at step {show(record.get('step'))}"] = number(record.get("loss"))
+        elif record.get("kind") == "eval":
+            found[f"accuracy of epoch {show(record.get('epoch'))}"] = number(record.get("accuracy"))
+    if found or not subject.runs:
+        return found
+    return {f"accuracy of epoch {show(e.epoch)}": e.accuracy for e in subject.runs[0].evaluations}
 
 
 def _differences(old: RunFolder | None, new: RunFolder | None) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,14 +16,8 @@ from ..config.load import Loaded, load
 from ..config.reading import read_file
 from ..config.schema import Run
 from ..logging.metrics_read import Series, read_metrics
-from ..logging.parse import Log, read_log
-from ..logging.places import (
-    config_of,
-    log_folders,
-    require,
-    results_in,
-    run_folders,
-)
+from ..logging.parse import read_log
+from ..logging.places import config_of, log_folders, require, results_in, run_folders
 from .run_summary import RunSummary, show, summarise
 
 _JSON_BYTES = 8 << 20
@@ -54,7 +47,6 @@ class LogFigures(NamedTuple):
     """One log with its figures."""
 
     path: Path
-    log: Log
     figures: RunSummary
 
 
@@ -71,10 +63,6 @@ class Subject(NamedTuple):
     folder: RunFolder | None
     notes: tuple[str, ...]
     """Logs that could not be read, one line each."""
-
-    @property
-    def first(self) -> RunSummary | None:
-        return self.logs[0].figures if self.logs else None
 
     @property
     def shown(self) -> LogFigures | None:
@@ -96,9 +84,7 @@ def read_subjects(path: Path) -> list[Subject]:
     nothing readable there."""
     require(path)
     if not path.is_dir():
-        config = recorded_config(path.parent)
-        target = config.eval.target if config else None
-        return [Subject(path, (path,), (read_figures(path, target),), None, ())]
+        return [read_folder(path.parent, path)._replace(path=path)]
     if results_in(path):
         return [read_folder(path)]
     runs, folders = run_folders(path), log_folders(path)
@@ -125,9 +111,9 @@ def _readable(folders: Iterable[Path]) -> list[Subject]:
     return [found[0]._replace(notes=(*notes, *found[0].notes)), *found[1:]]
 
 
-def read_folder(path: Path) -> Subject:
-    """A run's folder, or a submission's directory, whatever of it can be read. Raises UserError: no
-    log in it can be read, and it is not a run's folder either."""
+def read_folder(path: Path, only: Path | None = None) -> Subject:
+    """A run's folder, or a submission's directory, whatever of it can be read; `only`: of its logs
+    this one. Raises UserError: no log in it can be read, and it is not a run's folder either."""
     config = config_of(path)
     folder = read_run_folder(config.parent) if os.path.lexists(config) else None
     target = folder.config.run.eval.target if folder and folder.config else None
@@ -135,21 +121,16 @@ def read_folder(path: Path) -> Subject:
         folder = folder._replace(path=path, result={}, metrics=(), spans=(), ranks={})
     logs: list[LogFigures] = []
     notes: list[str] = []
-    files = results_in(path)
+    files = results_in(path) if only is None else [only]
     for file in files:
         try:
-            logs.append(read_figures(file, target))
+            events = read_log(file, checked_keys()).events
+            logs.append(LogFigures(file, summarise(events, target)))
         except UserError as error:
             notes.extend(str(error).splitlines())
-    if not logs and folder is None:
+    if not logs and (folder is None or only is not None):
         raise UserError(*(notes or [f"{path}: a log or the config of a run expected, found none"]))
     return Subject(path, tuple(files), tuple(logs), folder, tuple(notes))
-
-
-def read_figures(path: Path, target: float | None) -> LogFigures:
-    """Read one log and take its figures."""
-    log = read_log(path, checked_keys())
-    return LogFigures(path, log, summarise(log.events, target))
 
 
 def read_run_folder(path: Path) -> RunFolder:
@@ -198,23 +179,13 @@ def read_run_folder(path: Path) -> RunFolder:
     )
 
 
-def recorded_config(folder: Path) -> Run | None:
-    """The config that the logs in `folder` were made by; None: there is none that can be read."""
-    config = config_of(folder)
-    with suppress(UserError):
-        if config.is_file():
-            return load(config, within=config.parent).run
-    return None
-
-
 def _spans(trace: dict[str, Any]) -> tuple[dict[str, Any], ...]:
     """The complete spans ("X") of a Chrome trace, by their start."""
     events = trace.get("traceEvents")
-    events = events if isinstance(events, list) else []
-    spans = [span for span in events if isinstance(span, dict) and _is_span(span)]
+    spans = [
+        span
+        for span in (events if isinstance(events, list) else [])
+        if isinstance(span, dict) and span.get("ph") == "X"
+        if number(span.get("ts")) is not None and (number(span.get("dur")) or -1) > 0
+    ]
     return tuple(sorted(spans, key=lambda span: (span["ts"], -span["dur"])))
-
-
-def _is_span(span: dict[str, Any]) -> bool:
-    times = number(span.get("ts")), number(span.get("dur"))
-    return span.get("ph") == "X" and None not in times and (times[1] or 0) >= 0

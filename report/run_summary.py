@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -18,10 +17,10 @@ from ..logging.parse import Event
 
 MISSING = "-"
 _MAX_SHOWN = 200
-_SUBMISSION = ("benchmark", "division", "org", "platform", "status")
+_SUBMISSION = ("submission_benchmark", "submission_org", "submission_platform")
 _PARAMETER = re.compile(
     r"(?:lars_|sgd_|akiba_)?opt_(?P<rule>\w+)|lars_(?P<lars>\w+)|num_(?P<set>train|eval)_examples"
-    r"|(?P<own>seed|opt_name|global_batch_size(?:_change)?|gradient_accumulation_steps"
+    r"|(?P<own>seed|global_batch_size(?:_change)?|gradient_accumulation_steps"
     r"|model_bn_span|train_samples|eval_samples|\w*label_smoothing)"
 )
 
@@ -38,7 +37,6 @@ class Evaluation(NamedTuple):
 class Interval(NamedTuple):
     """A start and its stop in seconds from run_start, over `epochs` epochs."""
 
-    epoch: float | None
     start_s: float
     stop_s: float
     epochs: float = 1.0
@@ -56,22 +54,14 @@ class RunSummary(NamedTuple):
     status: str | None
     init_s: float | None
     """init_start to init_stop."""
-    start_gap_s: float | None
-    """init_stop to run_start: nobody's clock."""
     run_s: float | None
     """run_start to run_stop: the time to train."""
     target: float
     evaluations: tuple[Evaluation, ...]
     epochs: tuple[Interval, ...]
-    """Training, by epochs where they are logged, else by blocks, else between evaluations."""
+    """Training, by epochs where they are logged, else by blocks."""
     evals: tuple[Interval, ...]
     blocks: tuple[Interval, ...] = ()
-
-    @property
-    def start_s(self) -> float | None:
-        """init_start to run_start: what lies before the clock."""
-        parts = (self.init_s, self.start_gap_s)
-        return None if parts[0] is None or parts[1] is None else parts[0] + parts[1]
 
     @property
     def reached(self) -> Evaluation | None:
@@ -93,19 +83,6 @@ class RunSummary(NamedTuple):
         return _median(one.duration_s for one in self.evals)
 
     @property
-    def evaluations_inside(self) -> bool:
-        """Whether the time of an epoch or block has that of an evaluation in it."""
-        return any(
-            b.start_s < a.stop_s and b.stop_s > a.start_s for a in self.epochs for b in self.evals
-        )
-
-    @property
-    def batch(self) -> float | None:
-        """The global batch, where the log has one."""
-        batch = number(self.parameters.get("global_batch_size"))
-        return batch if batch is not None and batch > 0 else None
-
-    @property
     def train_samples(self) -> float | None:
         """Training images; those of the benchmark where the log has no count (v0.6 needs none)."""
         is_benchmark = self.submission.get("benchmark") == benchmark.BENCHMARK
@@ -113,15 +90,10 @@ class RunSummary(NamedTuple):
         return number(self.parameters.get("train_samples", usual))
 
     @property
-    def is_imagenet(self) -> bool:
-        """Whether its images are those of the benchmark, by their count."""
-        return self.train_samples == benchmark.IMAGENET_TRAIN_SAMPLES
-
-    @property
     def images_per_s(self) -> float | None:
         """Training images over the time of the epochs."""
         samples = self.train_samples
-        seconds = _total_s(self.epochs)
+        seconds = sum(one.duration_s for one in self.epochs)
         epochs = sum(one.epochs for one in self.epochs)
         return samples * epochs / seconds if samples and seconds > 1e-6 else None
 
@@ -129,32 +101,24 @@ class RunSummary(NamedTuple):
 def summarise(events: Sequence[Event], target: float | None = None) -> RunSummary:
     """What one log says; `target` where it is known not to be the benchmark's."""
     clock_ms = _first_time(events, "run_start")
-    init_ms, ready_ms = _first_time(events, "init_start"), _first_time(events, "init_stop")
     stops = [event for event in events if event.key == "run_stop"]
     status = stops[0].metadata.get("status") if stops else None
     timed = [event for event in events if event.time_ms > 0]
     epochs = _intervals(timed, "epoch_start", ("epoch_stop",), clock_ms)
     blocks = _intervals(timed, "block_start", ("block_stop",), clock_ms)
-    evaluations = _evaluations(events, clock_ms)
-    training = epochs or blocks
-    between = _between_evaluations(evaluations)
-    if _total_s(training) < 0.5 * _total_s(between):
-        training = between  # such as v0.6 Google, which logs most blocks as lasting 0 s
     return RunSummary(
         submission={
-            name: show(value)
-            for name in _SUBMISSION
-            for value in [e.value for e in events if e.key == f"submission_{name}"][:1]
-            if value is not None
+            event.key.removeprefix("submission_"): show(event.value)
+            for event in reversed(events)  # the first of each counts
+            if event.key in _SUBMISSION and event.value is not None
         },
         parameters=_parameters(events),
         status=show(status) if status is not None else None,
-        init_s=_seconds(init_ms, ready_ms),
-        start_gap_s=_seconds(ready_ms, clock_ms),
+        init_s=_seconds(_first_time(events, "init_start"), _first_time(events, "init_stop")),
         run_s=_seconds(clock_ms, _first_time(events, "run_stop")),
         target=benchmark.TARGET_ACCURACY if target is None else target,
-        evaluations=evaluations,
-        epochs=training,
+        evaluations=_evaluations(events, clock_ms),
+        epochs=epochs or blocks,
         evals=_intervals(timed, "eval_start", ("eval_stop", "eval_accuracy"), clock_ms),
         blocks=blocks,
     )
@@ -190,27 +154,12 @@ def _parameters(events: Sequence[Event]) -> dict[str, Any]:
     """Hyper-parameters under names without the optimizer's prefix; a list where values differ."""
     found: dict[str, list[Any]] = {}
     for event in events:
-        match = _PARAMETER.fullmatch(event.key)
-        if match:
-            name = _parameter_name(event.key, match)
-            values = found.setdefault(name, [])
-            if len(values) < 8 and not any(_same(event.value, other) for other in values):
+        if match := _PARAMETER.fullmatch(event.key):
+            name = match["rule"] or match["lars"] or match["own"] or f"{match['set']}_samples"
+            values = found.setdefault("optimizer" if event.key == "opt_name" else name, [])
+            if len(values) < 8 and event.value not in values:
                 values.append(event.value)
     return {name: values[0] if len(values) == 1 else values for name, values in found.items()}
-
-
-def _parameter_name(key: str, match: re.Match[str]) -> str:
-    if key == "opt_name":
-        return "optimizer"
-    samples = match["set"]
-    return f"{samples}_samples" if samples else match["rule"] or match["lars"] or match["own"]
-
-
-def _same(left: Any, right: Any) -> bool:
-    """Equal as numbers or as text; 2 and 2.0 are, true and 1 are not."""
-    if isinstance(left, bool) or isinstance(right, bool):
-        return left is right
-    return bool(left == right)
 
 
 def _evaluations(events: Sequence[Event], clock_ms: float | None) -> tuple[Evaluation, ...]:
@@ -236,19 +185,6 @@ def _evaluations(events: Sequence[Event], clock_ms: float | None) -> tuple[Evalu
     return tuple(found.values())
 
 
-def _between_evaluations(evaluations: Sequence[Evaluation]) -> tuple[Interval, ...]:
-    """Training with the evaluation that ends it, for logs whose blocks are not those of the run."""
-    timed = [(0.0, 0.0)]
-    timed += [
-        (e.epoch, e.time_s) for e in evaluations if e.epoch is not None and e.time_s is not None
-    ]
-    return tuple(
-        Interval(later[0], earlier[1], later[1], later[0] - earlier[0])
-        for earlier, later in pairwise(timed)
-        if later[0] > earlier[0] and later[1] > earlier[1]
-    )
-
-
 def _intervals(
     events: Iterable[Event], start: str, stops: tuple[str, ...], clock_ms: float | None
 ) -> tuple[Interval, ...]:
@@ -265,7 +201,7 @@ def _intervals(
             if epoch is None or epoch not in seen:
                 opened = event
                 seen.update(() if epoch is None else (epoch,))
-        elif event.key in stops and opened is not None and event.time_ms >= opened.time_ms:
+        elif event.key in stops and opened is not None and event.time_ms > opened.time_ms:
             epoch = _epoch(event)
             if epoch in closed:
                 continue  # a slower rank's copy
@@ -273,7 +209,6 @@ def _intervals(
             count = number(opened.metadata.get("epoch_count")) or 1.0
             found.append(
                 Interval(
-                    _epoch(opened),
                     (opened.time_ms - clock_ms) / 1000,
                     (event.time_ms - clock_ms) / 1000,
                     count if count > 0 else 1.0,
@@ -296,10 +231,6 @@ def _first_time(events: Sequence[Event], key: str) -> float | None:
 
 def _seconds(start_ms: float | None, stop_ms: float | None) -> float | None:
     return None if start_ms is None or stop_ms is None else (stop_ms - start_ms) / 1000
-
-
-def _total_s(intervals: Iterable[Interval]) -> float:
-    return sum(one.duration_s for one in intervals)
 
 
 def _median(values: Iterable[float]) -> float | None:

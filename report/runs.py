@@ -75,7 +75,7 @@ class RunRow(NamedTuple):
     """Over the whole run; of one that has not ended, at its last log point."""
     ranks: int | None = None
     verdict: str | None = None
-    """Of `rn50 log check`, for a run that ended by itself."""
+    """Of `rn50 log check`."""
     resumable: bool = False
     reason: str | None = None
     scheduler: str | None = None
@@ -144,6 +144,7 @@ def read_run(found: Found) -> RunRow:
     last = newest_records(folder / "metrics.jsonl", "train", "eval")
     train, evaluation = last.get("train", {}), last.get("eval", {})
     ended_s = number(result.get("time_to_train_s"))
+    check = result.get("check") if status in (SUCCESS, MISSED) else None
     times_s = (number(one.get("time_s")) for one in (train, evaluation))
     last_s = max((time_s for time_s in times_s if time_s is not None), default=None)
     return row._replace(
@@ -155,7 +156,7 @@ def read_run(found: Found) -> RunRow:
         target=_first(result.get("target"), row.target),
         images_per_s=_first(result.get("images_per_s"), train.get("images_per_s")),
         ranks=_whole(result.get("ranks")) or row.ranks,
-        verdict=_verdict(result) if status in (SUCCESS, MISSED) else None,
+        verdict=_text(check.get("verdict")) if isinstance(check, dict) else None,
         resumable=status in (STOPPED, FAILED, KILLED) and _is_resumable(folder, result),
         progress=_progress(brief, train) if status == RUNNING else None,
     )
@@ -209,14 +210,6 @@ def _started(folder: Path) -> str | None:
     for name in (folder.name, folder.parent.name):
         if stamp := _STAMP.fullmatch(name):
             return "{}-{}-{}T{}:{}:{}Z".format(*stamp.groups())
-    return None
-
-
-def _verdict(result: Mapping[str, Any]) -> str | None:
-    for key in ("check", "official_checker"):
-        found = result.get(key)
-        if isinstance(found, dict) and (verdict := _text(found.get("verdict"))):
-            return verdict
     return None
 
 

@@ -18,8 +18,8 @@ from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.logging import metrics_read
 from rn50.logging.metrics_read import read_metrics
+from rn50.report.html import write_report
 from rn50.report.run_folder import read_run_folder
-from rn50.report.write import write_report
 from tests.compliance.log_text import good_run, write
 
 pytestmark = pytest.mark.usefixtures("alarm")

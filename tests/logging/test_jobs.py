@@ -14,8 +14,8 @@ from rn50.cli.main import app
 from rn50.config.load import load
 from rn50.logging.places import config_of, log_folders, recorded_runs, run_folders
 from rn50.report.compare import name_of
+from rn50.report.html import write_report
 from rn50.report.run_folder import read_subjects
-from rn50.report.write import write_report
 from tests.compliance.log_text import good_run, last, put, vary, write
 
 TARGET = 0.4
@@ -113,7 +113,7 @@ def test_report(job: Path) -> None:
 def test_a_bare_log_has_the_target_of_the_config_beside_it(job: Path) -> None:
     for log in (job / "run_2/result_0.txt", job / "results/local_n1/resnet/result_2.txt"):
         (subject,) = read_subjects(log)
-        assert subject.first is not None and subject.first.target == TARGET
+        assert subject.runs[0].target == TARGET
 
 
 def test_a_job_of_one_run_is_that_run(tmp_path: Path) -> None:
@@ -152,23 +152,8 @@ def test_a_submission_of_others_is_no_job(tmp_path: Path) -> None:
     for number in range(5):
         write(logs / f"result_{number}.txt", good_run())
     (subject,) = read_subjects(tmp_path / "ORG")
-    assert subject.folder is None and subject.first is not None
-    assert subject.first.target == 0.759
+    assert subject.folder is None and subject.runs[0].target == 0.759
     assert name_of(subject) == "ORG/SYSTEM"
-
-
-def test_rules_for_programs() -> None:
-    rules = json.loads(invoke("log", "rules", "--json").stdout)
-    by_id = {rule["name"]: rule for rule in rules}
-    assert len(by_id) > 30
-    assert (
-        by_id["eval-samples"]["severity"] == "policy"
-        and "4.0.0" in by_id["eval-samples"]["rulesets"]
-    )
-    assert by_id["five-runs"]["rulesets"] is None
-    assert {key for rule in rules for key in rule} == {
-        *("id", "name", "judges", "rulesets", "severity", "open", "checks", "source", "keys")
-    }
 
 
 def test_a_folder_above_runs_means_the_runs(tmp_path: Path, job: Path) -> None:

@@ -41,14 +41,16 @@ def test_a_run_is_repeated_from_its_own_folder(rn50, small_data: Path, tmp_path:
     shutil.copytree(small_data, moved)
     done = rn50("launch", str(recorded / "config.yaml"), f"data.path={moved}", places[1])
     assert f"recorded run: {recorded}" in done.stdout, done.stderr
-    assert "reproduced: same accuracy curve, bit for bit (evaluations: 3 here" in done.stdout
-    assert re.search(r"; the same in every bit of \d+ losses and accuracies; recorded", done.stdout)
+    same = r"\nreproduced: the same in every bit of \d+ losses and accuracies; recorded"
+    assert re.search(same, done.stdout)
     result = json.loads((rn50.run_folder() / "result.json").read_text())
-    assert result["repeats"]["same"] is True and result["repeats"]["compared"] == 3
+    assert result["repeats"]["same"] is True and result["repeats"]["compared"] > 3
     assert result["repeats"]["recorded"] == str(recorded)
 
     config = recorded / "config.yaml"
     config.write_text(config.read_text().replace(" per_rank: 10", " per_rank: 9"))
     repeat = compare_with_recorded(recorded, rn50.run_folder())
-    assert repeat.same is True  # the curve is what it is; that the config is not the same is told
+    assert (
+        repeat.same is True
+    )  # the bits are what they are; that the config is not the same is told
     assert repeat.line.endswith(f"here, there: batch.per_rank (10, 9); recorded run: {recorded}")

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rn50.report.breakdown import PHASES, rank_spread, step_breakdown
 from rn50.train.step_times import PHASES as MEASURED
@@ -31,7 +29,7 @@ def records(points: int = 3) -> list[dict[str, Any]]:
 
 def table(hosts: list[str], **columns: list[Any]) -> dict[str, Any]:
     default = {name: [10.0] * len(hosts) for name in FIGURES}
-    return {"elapsed_s": 20.0, "ranks": {"host": hosts, **default, **columns}}
+    return {"ranks": {"host": hosts, **default, **columns}}
 
 
 def test_the_phases_are_those_that_are_measured() -> None:
@@ -40,33 +38,25 @@ def test_the_phases_are_those_that_are_measured() -> None:
 
 def test_shares() -> None:
     found = step_breakdown(records())
-    assert found is not None and found.points == 3
-    assert [row.share for row in found.rows] == pytest.approx([1 / 6] * 6)
-    by_name = {row.name: row for row in found.rows}
+    assert [row.share for row in found] == pytest.approx([1 / 6] * 6)
+    by_name = {row.name: row for row in found}
     assert by_name["forward"].median_ms == 20 and by_name["forward"].slow_ms == 40
-    assert step_breakdown([]) is None
-    assert step_breakdown([{"kind": "steps", "step_p50_ms": 1.0}]) is None
+    assert step_breakdown([]) == []
+    assert step_breakdown([{"kind": "steps", "step_p50_ms": 1.0}]) == []
 
 
 def test_the_slowest_rank_is_named() -> None:
     hosts = ["a", "a", "b", "b"]
     found = rank_spread(table(hosts, backward_p50_ms=[10.0, 11.0, 30.0, 31.0]))
-    assert found is not None and found.ranks == 4
-    computing = found.rows[0]
+    computing = found[0]
     assert (computing.least, computing.most) == ("20.00 ms", "41.00 ms")
     assert computing.at == "rank 3 on b"
-    assert found.rows[-1].name == "CPU time" and found.rows[-1].middle == "10.00 s"
+    assert found[-1].name == "CPU time" and found[-1].middle == "10.00 s"
 
 
-anything = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
-    max_leaves=8,
+@pytest.mark.parametrize(
+    "content",
+    [None, 1, {}, {"host": 3}, *({"host": ["a"], "cpu_s": one} for one in (4, ["b"], [1.0, 2.0]))],
 )
-
-
-@given(anything, st.sampled_from(["host", "cpu_s", "forward_p50_ms"]))
-def test_foreign_content_is_left_out(content: Any, column: str) -> None:
-    rank_spread({"ranks": content, "elapsed_s": content})
-    spread = rank_spread({"elapsed_s": 1.0, "ranks": {**table(["a"])["ranks"], column: content}})
-    assert spread is None or spread.ranks >= 1
+def test_foreign_content_is_left_out(content: Any) -> None:
+    assert rank_spread({"ranks": content}) == []

@@ -12,20 +12,15 @@ import pytest
 from typer.testing import CliRunner
 
 from rn50.cli.main import app
-from rn50.compliance.check_log import check_log
 from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.launch.run import try_report
-from rn50.report import write as report_module
-from rn50.report.breakdown import start_up
 from rn50.report.charts import Series, draw_lines, page_chart
-from rn50.report.headline import beside_the_set
-from rn50.report.html import render_report
+from rn50.report.html import render_report, write_report
 from rn50.report.plots import _planned, page_charts
 from rn50.report.run_folder import read_subjects
-from rn50.report.write import write_report
-from tests.compliance.log_text import Edit, Run, find, good_run, last, meta, put, write
-from tests.report.conftest import Chromium
+from tests.compliance.log_text import Run, find, good_run, last, write
+from tests.report.conftest import Measure
 from tests.report.test_breakdown import records as step_records
 from tests.report.test_breakdown import table as rank_table
 
@@ -48,7 +43,7 @@ def train_records(steps: int = 10) -> list[dict[str, object]]:
             "lr": 0.1 / i,
             "momentum": 0.9,
             "global_batch_size": 64,
-            "images_per_s": 640.0,
+            "images_per_s": 640.0 + i,
         }
         for i in range(1, steps + 1)
     ]
@@ -117,12 +112,6 @@ def hostile_folder(run_folder: Path) -> Path:
     return run_folder
 
 
-def top_of(page: str) -> str:
-    """The text of a page's header."""
-    start, stop = page.index("<header>"), page.index("</header>") + len("</header>")
-    return " ".join(Shape(page[start:stop]).text.split())
-
-
 def page_of(path: Path) -> str:
     (subject,) = read_subjects(path)
     return render_report(subject)
@@ -167,7 +156,7 @@ def test_all_of_a_run_is_on_its_page(run_folder: Path) -> None:
     shape = Shape(page_of(run_folder))
     for said in (
         "smoke",  # its name
-        "target 0.7, epoch 35; top-5 0.9000",
+        "target 0.7, epoch 35",
         "MLCommons compliance checker 4.1.68",
         "PASS",
         "Top-1 accuracy by epoch",
@@ -177,12 +166,10 @@ def test_all_of_a_run_is_on_its_page(run_folder: Path) -> None:
         "Learning rate",
         "4.500 s of stages in 3.500 s",  # of the start-up
         "connect ranks",
-        "startup_0",
-        "Rank 0, as its device did it: medians of 3 log points",
+        "Rank 0, as its device did it: medians of the log points",
         "exposed: from the end of backward",
         "rank 0 on node-17",
         f"rn50 launch {run_folder}/config.yaml",
-        "node-17",
         "packages.mxnet",
         "base_learning_rate",
         "config/smoke.yaml",  # where a value of the config comes from
@@ -190,20 +177,11 @@ def test_all_of_a_run_is_on_its_page(run_folder: Path) -> None:
         load("smoke", ["seed=7", "eval.target=0.7"]).sha256,
     ):
         assert said in shape.text, said
-    assert shape.tags.count("svg") == 16
+    assert shape.tags.count("svg") == 12
     ids = [value for name, value in shape.attributes if name == "id"]
     assert len(ids) == len(set(ids))
     links = [value for name, value in shape.attributes if name == "href"]
     assert {str(link).removeprefix("#") for link in links} <= set(ids)
-
-
-def test_findings_are_listed(run_folder: Path) -> None:
-    run = good_run()
-    last(run, "run_stop").metadata["status"] = "aborted"
-    write(run_folder / "result_0.txt", run)
-    text = Shape(page_of(run_folder)).text
-    assert "FAIL" in text and "run-not-successful" in text
-    assert "run_stop aborted" in text
 
 
 def test_a_bare_log_has_a_page(tmp_path: Path) -> None:
@@ -213,62 +191,14 @@ def test_a_bare_log_has_a_page(tmp_path: Path) -> None:
     assert "target 0.759, epoch 35" in shape.text
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("result", "expected"),
-    [
-        (
-            {"status": "failed", "reason": "rank 1 on n7 failed", "next": "rn50 launch x"},
-            ["The run failed: rank 1 on n7 failed.", "Next rn50 launch x"],
-        ),
-        ({"status": "aborted", "stopped": "limits.time_s spent"}, ["aborted: limits.time_s spent"]),
-        ({"status": "success", "reason": "target 0.7 reached"}, ["Reached 0.7592 top-1"]),
-    ],
-)
-def test_the_top_has_the_end_of_the_run(
-    run_folder: Path, result: dict[str, str], expected: list[str]
-) -> None:
+def test_the_top_has_the_end_of_the_run(run_folder: Path) -> None:
+    result = {"status": "failed", "reason": "rank 1 on n7 failed", "next": "rn50 launch x"}
     (run_folder / "result.json").write_text(json.dumps(result))
-    top = top_of(page_of(run_folder))
-    for text in expected:
-        assert text in top
-    assert ("Next" in top) == ("next" in result)
-
-
-@pytest.mark.parametrize(
-    ("edits", "names"),
-    [
-        ([put("eval_samples", 400), put("train_samples", 1000)], "eval-samples, train-samples"),
-        ([put("eval_samples", 400), meta("run_stop", "status", "aborted")], None),
-        ([], None),
-    ],
-)
-def test_a_set_that_is_not_imagenet_breaks_no_other_rule(
-    tmp_path: Path, edits: list[Edit], names: str | None
-) -> None:
-    run = good_run()
-    for edit in edits:
-        edit(run)
-    log = write(tmp_path / "log.txt", run)
-    text = beside_the_set(check_log(log, official=False))
-    assert text is None if names is None else names in str(text)
-    assert ("clean, on another image set" in page_of(log).split("</style>")[1]) == bool(names)
-
-
-@pytest.mark.slow
-def test_the_top_names_the_image_set(run_folder: Path, smoke_data: Path, tmp_path: Path) -> None:
-    def top(path: Path) -> str:
-        return top_of(write_report(path, tmp_path / "page.html").read_text())
-
-    drawn = "1,000 training and 400 evaluation images of 4 classes"
-    assert f"({load('smoke').run.data.path}), {drawn}" in top(run_folder)
-    assert "1,281,167 training and 50,000 evaluation images, by the log" in top(
-        write(tmp_path / "bare.txt", good_run())
-    )
-    own = load("smoke", ["seed=7", "eval.target=0.7", f"data.path={smoke_data}"])
-    (run_folder / "config.yaml").write_text(own.to_yaml())
-    # Its config has no `synthetic`; its manifest says that it was drawn.
-    assert f"DRAWN textures ({smoke_data}), {drawn}" in top(run_folder)
+    text = Shape(page_of(run_folder)).text
+    assert "The run failed: rank 1 on n7 failed." in text and "Next rn50 launch x" in text
+    (run_folder / "result.json").write_text('{"status": "success", "reason": "target reached"}')
+    text = Shape(page_of(run_folder)).text
+    assert "Reached 0.7592 top-1" in text and "Next" not in text
 
 
 def test_a_run_without_its_target_has_no_time_to_train(tmp_path: Path) -> None:
@@ -277,6 +207,7 @@ def test_a_run_without_its_target_has_no_time_to_train(tmp_path: Path) -> None:
     text = Shape(page_of(write(tmp_path / "log.txt", run))).text
     assert "Clock at run_stop" in text and "target not reached" in text
     assert "Did not reach 0.759: best top-1 0.758." in text
+    assert "FAIL" in text and "did not converge: best 0.758" in text  # the verdict, the finding
 
 
 def test_an_empty_log_is_a_verdict_and_a_note(tmp_path: Path) -> None:
@@ -286,19 +217,14 @@ def test_an_empty_log_is_a_verdict_and_a_note(tmp_path: Path) -> None:
     assert "CANNOT READ" in text and "empty file" in text
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "missing",
-    ["config.yaml", "origins.json", "metrics.jsonl", "timeline.json", "environment.json"],
-)
-def test_a_page_without_one_of_the_files(run_folder: Path, missing: str) -> None:
-    (run_folder / missing).unlink()
-    assert "epoch 35" in Shape(page_of(run_folder)).text
-    (run_folder / missing).write_bytes(b'\xff{"a": [')
-    shape = Shape(page_of(run_folder))
-    assert "epoch 35" in shape.text
-    if missing not in ("metrics.jsonl", "config.yaml"):
-        assert f"{missing}: left out" in shape.text
+def test_a_file_that_cannot_be_read_is_a_note(run_folder: Path) -> None:
+    names = ("config.yaml", "origins.json", "timeline.json", "environment.json", "ranks.json")
+    for name in names:
+        (run_folder / name).write_bytes(b'\xff{"a": [')
+    text = Shape(page_of(run_folder)).text
+    assert "target 0.759, epoch 35" in text
+    for name in names:
+        assert f"{name}: left out" in text
 
 
 @pytest.mark.slow
@@ -339,32 +265,22 @@ def test_hostile_text_is_text(hostile_folder: Path) -> None:
 # --- the command and the launcher -----------------------------------------------------------------
 
 
-def test_a_page_does_not_replace_its_log(run_folder: Path) -> None:
+def test_a_page_is_about_one_subject_and_does_not_replace_its_log(run_folder: Path) -> None:
     log = run_folder / "result_0.txt"
+    (run_folder.parent / "other").mkdir()
     before = log.read_text()
     for path in (log, run_folder):
         with pytest.raises(UserError, match="another file than the log"):
             write_report(path, log)
     assert log.read_text() == before
-
-
-def test_a_page_is_about_one_subject(tmp_path: Path) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        write(tmp_path / name / "result_0.txt", good_run())
+    write(run_folder.parent / "other/result_0.txt", good_run())
     with pytest.raises(UserError, match="one run or submission expected, found 2"):
-        write_report(tmp_path)
+        write_report(run_folder.parent)
 
 
-def test_a_launch_survives_its_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail(out: Path, **_: object) -> Path:
-        raise RuntimeError("two\nlines")
-
-    monkeypatch.setattr(report_module, "write_report", fail)
+def test_a_launch_survives_its_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     try_report(tmp_path)
-    assert capsys.readouterr().err == "rn50: warning: no report.html: two lines\n"
+    assert capsys.readouterr().err.startswith("rn50: warning: no report.html: ")
 
 
 def test_the_command(run_folder: Path, tmp_path: Path) -> None:
@@ -375,28 +291,6 @@ def test_the_command(run_folder: Path, tmp_path: Path) -> None:
 
 
 # --- phases and charts ----------------------------------------------------------------------------
-
-
-def test_the_start_up_ends_with_the_first_epoch() -> None:
-    found = start_up(SPANS)
-    assert found is not None
-    assert [bar.name for bar in found.bars] == ["load MXNet", "connect ranks", "build network"]
-    assert (found.wall_s, found.work_s) == (3.5, 4.5)
-    assert (found.bars[1].start_s, found.bars[1].duration_s) == (2, 1)
-
-
-@pytest.mark.parametrize(
-    ("cpu_s", "device", "said"),
-    [([2.0, 3.0], "cpu", "25 % of a core"), ([7.0, 7.0], "cpu", ""), ([2.0, 2.0], "gpu", "")],
-)
-def test_ranks_without_their_cores_are_a_finding(
-    run_folder: Path, cpu_s: list[float], device: str, said: str
-) -> None:
-    (run_folder / "config.yaml").write_text(load("smoke", [f"system.device={device}"]).to_yaml())
-    table = {"elapsed_s": 10.0, "ranks": {"host": ["a", "b"], "cpu_s": cpu_s}}
-    (run_folder / "ranks.json").write_text(json.dumps(table))
-    top = top_of(page_of(run_folder))
-    assert ("not comparable" in top) == bool(said) and said in top
 
 
 def test_the_learning_rate_is_the_planned_one(run_folder: Path) -> None:
@@ -411,17 +305,6 @@ def test_the_learning_rate_is_the_planned_one(run_folder: Path) -> None:
     assert ">planned<" in lr.chart and ">as run<" in lr.chart
 
 
-def test_a_chart_says_what_it_shows() -> None:
-    lines = [Series("A", [[(1, 3), (2, 1)]]), Series("B", [[(1, 2)]])]
-    marks = [("goal", 2.0)]
-    chart = page_chart("An A", lambda axes: draw_lines(axes, lines, x_label="epoch", marks=marks))
-    for size in ("full", "half"):
-        assert f'<title id="an-a-{size}-t">An A</title>' in chart
-    assert chart.count('role="img"') == 2
-    for text in ("A", "B", "goal", "epoch"):
-        assert f">{text}</text>" in chart
-
-
 def test_the_legend_of_many_lines_stands_below_them() -> None:
     heights = {}
     for count in (3, 22):
@@ -434,66 +317,48 @@ def test_the_legend_of_many_lines_stands_below_them() -> None:
     assert heights[3] == 240 and heights[22] > 300
 
 
-PAGE_PX = (816 - 106, 1056 - 106)
-"""US Letter at 96 pixels an inch, less margins of 14 mm: width and height."""
-
 # --- in a browser ---------------------------------------------------------------------------------
 
+FIGURES = """{
+  title: document.title,
+  text: document.body.innerText,
+  active: document.scripts.length + document.images.length,
+  width: document.documentElement.scrollWidth,
+  charts: [...document.querySelectorAll(".chart")].map(one => one.getBoundingClientRect())
+    .filter(box => box.width > 0).map(box => [box.width, box.height]),
+  colours: [getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color],
+}"""
+
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 400])
-@pytest.mark.parametrize("hostile", [False, True])
+@pytest.mark.parametrize(
+    ("folder", "width", "dark"),
+    [("run_folder", 1280, False), ("run_folder", 400, True), ("hostile_folder", 400, False)],
+)
 def test_the_page_in_a_browser(
-    opened: Chromium, request: pytest.FixtureRequest, hostile: bool, width: int, dark: bool
+    measure: Measure, request: pytest.FixtureRequest, folder: str, width: int, dark: bool
 ) -> None:
-    folder = request.getfixturevalue("hostile_folder" if hostile else "run_folder")
-    opened.open(write_report(folder), width=width, dark=dark)
-    text = opened.value("document.body.innerText")
+    page = write_report(request.getfixturevalue(folder))
+    found = measure(page, FIGURES, width=width, dark=dark)
+    hostile = folder == "hostile_folder"
     for figure in ("39.57", "0.7592", "target 0.7, epoch 35", "1,281,167", "PASS"):
-        assert figure in text or hostile, figure
-    assert ('document.title="owned"' in text) == hostile
-    assert opened.value("document.title") == "smoke · rn50 report"
-    assert opened.value("document.scripts.length + document.images.length") == 0
-    assert opened.value("document.documentElement.scrollWidth") == width
-    size, column_px = ("full", 896) if width == 1280 else ("half", 358)
-    for chart in range(opened.value(f"document.querySelectorAll('.chart.{size}').length")):
-        box = f"document.querySelectorAll('.chart.{size}')[{chart}].getBoundingClientRect()"
-        assert opened.value(f"{box}.width") == column_px
-        assert opened.value(f"{box}.height") > 150
-    paper, ink = (
-        opened.value(f"getComputedStyle(document.body).{name}")
-        for name in ("backgroundColor", "color")
-    )
-    lightness = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (paper, ink)]
-    assert (lightness[0] < lightness[1]) == dark
-
-
-@pytest.mark.slow
-def test_the_page_on_paper(opened: Chromium, run_folder: Path) -> None:
-    """Sections kept whole left half of most pages empty: a small run filled 20 of them. Bars, which
-    are backgrounds, were left out, and a dark reader's page was dark."""
-    opened.open(write_report(run_folder), width=PAGE_PX[0], dark=True, paper=True)
-    style = "getComputedStyle(document.documentElement)"
-    assert opened.value(f"{style}.printColorAdjust") == "exact"
-    assert opened.value("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-    height = opened.value("document.documentElement.scrollHeight")
-    assert opened.value("document.documentElement.scrollWidth") == PAGE_PX[0]
-    filled = height / PAGE_PX[1]
-    pages = len(re.findall(rb"/Type */Page\b", opened.printed()))
-    assert filled <= pages <= filled * 1.15 + 1
+        assert figure in found["text"] or hostile, figure
+    assert ('document.title="owned"' in found["text"]) == hostile
+    assert (found["title"], found["active"]) == ("smoke · rn50 report", 0)
+    assert found["width"] == width
+    widths, heights = zip(*found["charts"], strict=True)
+    assert set(widths) == {896 if width == 1280 else 358} and min(heights) > 150
+    paper, ink = (sum(map(int, re.findall(r"\d+", one)[:3])) for one in found["colours"])
+    assert (paper < ink) == dark
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not LOGS.is_dir(), reason="no published logs beside this checkout")
-@pytest.mark.parametrize("round_name", ["v0.6", "v1.0", "v3.1", "v4.0"])
+@pytest.mark.parametrize("round_name", ["v0.6", "v4.0"])
 def test_pages_of_published_logs_in_a_browser(
-    opened: Chromium, tmp_path: Path, round_name: str
+    measure: Measure, tmp_path: Path, round_name: str
 ) -> None:
-    subjects = read_subjects(LOGS / round_name)
     page = tmp_path / "report.html"
-    page.write_text(render_report(subjects[0]))
-    for width in (1280, 400):
-        opened.open(page, width=width)
-        assert opened.value("document.documentElement.scrollWidth") == width
-        assert "Top-1" in opened.value("document.body.innerText")
+    page.write_text(render_report(read_subjects(LOGS / round_name)[0]))
+    found = measure(page, FIGURES, width=400)
+    assert found["width"] == 400 and "Top-1" in found["text"]
