@@ -224,9 +224,8 @@ def unsafe(log: Log) -> str | None:
             return f"unsafe value of {key}"
     if log.problem_count > len(log.problems):
         return "too many records that cannot be read"
-    # It may read what this parser does not: the name of a record that was skipped is a guess.
-    unread = (problem for problem in log.problems if problem.kind in ("form", "long", "type"))
-    if any(one.kind != "type" or one.key in (None, *_NAMING_KEYS) for one in unread):
+    # It may read what this parser does not.
+    if any(problem.kind in ("form", "long", "type") for problem in log.problems):
         return "a record whose values are not known"
     return None
 

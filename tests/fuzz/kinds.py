@@ -6,7 +6,7 @@ import logging
 from importlib import import_module
 from typing import NamedTuple
 
-from tests.fuzz import configs, folders, logs, records
+from tests.fuzz import configs, folders, logs
 from tests.fuzz.values import Generator
 
 
@@ -20,7 +20,6 @@ class Kind(NamedTuple):
 KINDS = {
     "logs": Kind(logs.case, 40),
     "configs": Kind(configs.case, 20),
-    "records": Kind(records.case, 30),
     "submissions": Kind(folders.submission_case, 15),
     "runs": Kind(folders.run_case, 20),
 }
