@@ -1,8 +1,7 @@
-"""Logs: mutants of built and published ones, by record, by byte, in number and in encoding."""
+"""Logs: mutants of built and published ones, by record, by byte and in number."""
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import random
@@ -32,9 +31,6 @@ def case(seed: int, folder: Path) -> Case:
         edit(rng, lines)
         done.append(edit.__name__.strip("_"))
     content = b"".join(line + b"\n" for line in lines)
-    if rng.random() < 0.25:
-        content, how = _encoded(rng, content)
-        done.append(how)
     path = folder / "result_0.txt"
     path.write_bytes(content)
     ruleset = ("--ruleset", rng.choice(benchmark.RULESETS)) if rng.random() < 0.2 else ()
@@ -214,27 +210,3 @@ EDITS: tuple[Callable[[random.Random, Lines], None], ...] = (
     *(_field, _field, _metadata, _stamp, _stamp, _drop, _repeat, _move, _raw, _flood),
     *(_noise, _bytes, _bytes, _old_form),
 )
-
-
-def _encoded(rng: random.Random, content: bytes) -> tuple[bytes, str]:
-    """The same text in another encoding, with other line ends, or packed."""
-    text = content.decode("utf-8", "replace")
-    how = rng.choice(("crlf", "cr", "utf-16", "bom", "gzip", "prefix", "latin", "no end", "huge"))
-    if how == "crlf":
-        return content.replace(b"\n", b"\r\n"), how
-    if how == "cr":
-        return content.replace(b"\n", b"\r"), how
-    if how == "utf-16":
-        return text.encode("utf-16"), how
-    if how == "bom":
-        return b"\xef\xbb\xbf" + content, how
-    if how == "gzip":
-        return gzip.compress(content, mtime=0), how
-    if how == "prefix":
-        prefix = rng.choice((b"0: ", b"[1,0]<stdout>:", b"\x1b[0m", b"2024-01-01T00:00:00Z "))
-        return b"".join(prefix + line + b"\n" for line in content.split(b"\n")), how
-    if how == "latin":
-        return content.replace(b"a", b"\xe4", rng.randrange(5)), how
-    if how == "huge":
-        return content + b"x" * rng.choice((1 << 20, 20 << 20)) + b"\n", how
-    return content.rstrip(b"\n"), how
