@@ -151,6 +151,13 @@ def test_a_short_series_is_whole(tmp_path: Path) -> None:
     assert not found.thinned
 
 
+def test_a_record_has_numbers_alone(tmp_path: Path) -> None:
+    """Reports draw them, and texts or lists could be of any size."""
+    record = {"kind": "train", "loss": 1.5, "text": "x", "list": [1], "huge": 10**40}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    assert read_metrics(tmp_path / "metrics.jsonl").records == ({"kind": "train", "loss": 1.5},)
+
+
 def test_a_long_series_is_thinned_evenly(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rare kinds stay, and so does the course of the frequent one."""
     monkeypatch.setattr(metrics_read, "MOST_RECORDS", 136)
