@@ -18,7 +18,6 @@ OFFICIAL_BYTES = 16 << 20
 """Beyond it the official checker is not run unasked: it takes 0.3 s and 7 MB a MB. The largest
 published log has 3.4 MB."""
 
-_OFFICIAL_MOST_BYTES = 256 << 20
 _OFFICIAL_RECORD_BYTES = 1 << 16
 """It takes 2 s for a record of 64 KB, and four times as long for one of twice the length."""
 
@@ -202,9 +201,9 @@ def _run_official_checker(
         return None
     size = path.stat().st_size
     reason = unread
-    if reason is None and size > (OFFICIAL_BYTES if asked is None else _OFFICIAL_MOST_BYTES):
-        orders = "; --official runs it" if size <= _OFFICIAL_MOST_BYTES else ""
-        reason = f"{size / 1e6:.0f} MB would take it {size / 1e6 * 0.3:.0f} s{orders}"
+    if reason is None and asked is None and size > OFFICIAL_BYTES:
+        took_s = size / 1e6 * 0.3
+        reason = f"{size / 1e6:.0f} MB would take it {took_s:.0f} s; --official runs it"
     if reason is None and log is not None:
         reason = unsafe(log)
         if reason is None and asked is None and log.longest_bytes > _OFFICIAL_RECORD_BYTES:
