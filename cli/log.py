@@ -147,17 +147,14 @@ def log_rules(
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print the page docs/rules.md.")
     ] = False,
-    as_json: Json = False,
 ) -> None:
     """Every rule: code, name, what it judges, rulesets, severity, what it checks, source.
 
     Example: `rn50 log rules`
     """
-    from ..compliance.rules_page import COLUMNS, render_markdown, rows, to_json
+    from ..compliance.rules_page import COLUMNS, render_markdown, rows
 
-    if as_json:
-        print_json(to_json())
-    elif markdown:
+    if markdown:
         print(render_markdown(), end="")
     else:
         print_table(COLUMNS[:-1], [row[:-1] for row in rows()], free=(6,))

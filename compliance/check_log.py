@@ -91,7 +91,7 @@ def check_log(path: Path, ruleset: str | None = None, *, official: bool | None =
     except CannotRead as error:
         own = find_ruleset(path, log, None)
         return _unreadable(path, error, own.name, own.source, None)
-    run = LoggedRun(log, found.name, found.doubts)
+    run = LoggedRun(log, found.name)
     official_check = _run_official_checker(path, log, found.name, official)
     findings = no_milder(tuple(apply(run)), official_check)
     verdict = verdict_of(findings)

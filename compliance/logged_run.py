@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from ..config import benchmark
 from ..config.finding import number
 from ..logging.events import RUN_KEYS, Event, Log
-from .rule import Setting, Violation
+from .rule import Setting
 
 SAME_MS = 1000
 """Copies of a record, from ranks or nodes, lie within a second."""
@@ -60,10 +60,9 @@ class Trained(NamedTuple):
 class LoggedRun:
     """What the rules ask about one log under one ruleset."""
 
-    def __init__(self, log: Log, ruleset: str, doubts: tuple[Violation, ...] = ()) -> None:
+    def __init__(self, log: Log, ruleset: str) -> None:
         self.log = log
         self.ruleset = ruleset
-        self.doubts = doubts
         second = _second_run(log)
         self.second_run_line = second.line if second is not None else None
         self.events = log.events

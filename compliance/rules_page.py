@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from ..config import benchmark
 from . import config_rules, submission  # noqa: F401 (register their rules)
@@ -48,18 +47,6 @@ def rows() -> Iterator[tuple[str, ...]]:
             *(each.code, each.name, each.judges, span, each.severity, open_severity),
             *(what, each.source),
         )
-
-
-def to_json() -> list[dict[str, Any]]:
-    """The same for programs. `rulesets`: null for a rule on a config or a folder of runs alone;
-    `id` is the code."""
-    found: list[dict[str, Any]] = []
-    for each, row in zip(_all_rules(), rows(), strict=True):
-        cells: dict[str, Any] = dict(zip(("id", *COLUMNS[1:]), row, strict=True))
-        rulesets = list(each.rulesets) if each.judges in (LOG, BOTH) else None
-        more = {"rulesets": rulesets, "open": each.open_severity}
-        found.append(cells | more | {"keys": list(each.keys)})
-    return found
 
 
 def render_markdown() -> str:

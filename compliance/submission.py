@@ -13,7 +13,7 @@ from typing import Any
 
 from ..config import benchmark
 from ..config.errors import UserError
-from ..config.finding import ERROR, NOTE, POLICY, SEVERITIES, plain, printable, shown
+from ..config.finding import ERROR, NOTE, POLICY, SEVERITIES, printable, shown
 from ..config.names import PRESETS, list_systems
 from ..config.reading import read_file
 from ..logging.places import RESULT_FILES, RESULT_NAME, job_of, results_in, run_folders
@@ -320,32 +320,15 @@ def _same_hyperparameters(submission: Submission) -> Iterator[Violation]:
             return
 
 
-@folder_rule(
-    "MLP908",
-    "system-description",
-    POLICY,
-    f"{_PACKAGE}, system_desc_checker",
-    keys=("global_batch_size",),
-)
+@folder_rule("MLP908", "system-description", POLICY, f"{_PACKAGE}, system_desc_checker")
 def _system(submission: Submission) -> Iterator[Violation]:
-    """The system description is there, and its accelerators divide the global batch."""
-    path, chips = submission.system_path, submission.chips
+    """The system description is there."""
+    path = submission.system_path
     if path is None:
         where = "ORG/systems/SYSTEM.json beside ORG/results/SYSTEM/resnet"
         yield against("system description:", "the folder lies in no package", where, severity=NOTE)
     elif submission.system is None:
         yield against("system description:", f"no {path.name} in {path.parent}", "a JSON object")
-    elif chips is None:
-        names = "number_of_nodes and accelerators_per_node"
-        yield against(f"{path.name}:", f"{names} are no counts", "counts", severity=NOTE)
-    else:
-        for name, run in submission.runs:
-            if run.batch is not None and run.batch % chips:
-                subject = f"{name}: global_batch_size"
-                why = "the accelerators of the system description"
-                found, expected = f"is {plain(run.batch)}", f"a multiple of {chips}"
-                yield against(subject, found, expected, why, severity=NOTE)
-                return
 
 
 @folder_rule(

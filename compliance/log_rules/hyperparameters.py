@@ -15,6 +15,7 @@ from ..rule import (
     CLOSED_ERROR,
     CLOSED_POLICY,
     FROM_070,
+    POLICY,
     RULES_TEXT,
     Violation,
     against,
@@ -26,10 +27,15 @@ from ..rule import (
 
 @rule("MLP703", "invalid-batch-size", CLOSED_ERROR, CLOSED, keys=("global_batch_size",))
 def batch_size(run: LoggedRun) -> Iterator[Violation]:
-    """global_batch_size is logged, a number above 0."""
-    event = run.first("global_batch_size")
-    if event is not None and (number(event.value) or 0) <= 0:
-        yield as_setting(event).violation("a number above 0")
+    """global_batch_size is logged, a number above 0; if it is no integer, or more than the images
+    of ImageNet, that is policy."""
+    for event in run.all("global_batch_size")[:1]:
+        batch = number(event.value) or 0.0
+        most = benchmark.IMAGENET_TRAIN_SAMPLES
+        if batch <= 0:
+            yield as_setting(event).violation("a number above 0")
+        elif batch > most or not batch.is_integer():
+            yield as_setting(event).violation(f"an integer up to {most:,}", severity=POLICY)
     yield from missing(run, ["global_batch_size"])
 
 

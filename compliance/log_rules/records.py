@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from unicodedata import normalize
 
 from ...config.finding import number, plain, printable
-from ...logging.events import MLL, PLAIN_KEY, RUN_KEYS, Event, cut
+from ...logging.events import MLL, PLAIN_KEY, RUN_KEYS, cut
 from ..logged_run import CONTEXT_KEYS, SAME_MS, LoggedRun, spread_ms
 from ..rule import CHECKER, ERROR, LOG, NOTE, POLICY, Violation, against, rule, rules_on
 
@@ -65,41 +65,10 @@ def stamps(run: LoggedRun) -> Iterator[Violation]:
         more = f" (and {len(odd) - 1} more records)" if len(odd) > 1 else ""
         yield against(
             odd[0],
-            f"is stamped {plain(odd[0].time_ms)}{_what_stamp(odd[0])}{more}",
+            f"is stamped {plain(odd[0].time_ms)}{more}",
             f"{unit} since 1970, from 2018 on",
             severity=POLICY if early and not in_seconds else None,
         )
-
-
-def _what_stamp(event: Event) -> str:
-    """What a stamp that is no time of a run looks like."""
-    if int(event.time_ms) in _SECONDS:
-        return ": seconds?"
-    return ": micro- or nanoseconds?" if event.time_ms > _LATEST_MS else ""
-
-
-@rule("MLP003", "odd-record", NOTE, f"{CHECKER}, mlp_parser")
-def other_format(run: LoggedRun) -> Iterator[Violation]:
-    """No record has another format (:::MLL, :::MLLOG). A 0.6.0 log with such records fails: its
-    parser cannot read them."""
-    other = run.log.other_dialect
-    if other is not None:
-        key = printable(cut(other.key))
-        yield Violation(
-            message=f"line {other.line}: a record of another format ({key})",
-            line=other.line,
-            expected=f":::{run.log.dialect} records alone",
-            actual="two formats",
-            severity=ERROR if run.ruleset == "0.6.0" else None,
-        )
-
-
-@rule("MLP005", "ruleset-contradicted", POLICY, "a log is held to the rules of its round")
-def ruleset(run: LoggedRun) -> Iterator[Violation]:
-    """Nothing beside the log contradicts the round whose rules apply: not the folder of an earlier
-    round than its dates or format. A config.yaml beside it that does is a note, because it decides
-    nothing. (`--ruleset` decides alone; dates before the folder's round are usual.)"""
-    yield from run.doubts
 
 
 @rule("MLP006", "joined-records", NOTE, "a newline that was lost between two writers")

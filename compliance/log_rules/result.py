@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ...config import benchmark
-from ...config.finding import number, plain, printable, shown
-from ..logged_run import SAME_MS, Evaluation, LoggedRun, as_setting, reaches_target
+from ...config.finding import plain, printable, shown
+from ..logged_run import SAME_MS, Evaluation, LoggedRun, reaches_target
 from ..rule import CHECKER, ERROR, NOTE, POLICY, RULES_TEXT, Violation, against, rule
 
 _TARGET = f"in [{benchmark.TARGET_ACCURACY}, {plain(benchmark.HIGHEST_ACCURACY)})"
@@ -200,29 +200,6 @@ def pairs(run: LoggedRun) -> Iterator[Violation]:
         if starts and stops and len(starts) != len(stops):
             found = f"against {len(stops)} {stop}"
             yield against(f"{len(starts)} {start}", found, "pairs", line=starts[-1].line)
-
-
-@rule(
-    "MLP310",
-    "indivisible-batch",
-    NOTE,
-    f"{RULES_TEXT}: batch = batch per accelerator x accelerators x accumulation",
-    keys=("global_batch_size", "gradient_accumulation_steps"),
-)
-def batch_divides(run: LoggedRun) -> Iterator[Violation]:
-    """The batch is an integer and a multiple of the accumulation steps. A batch above the set of
-    ImageNet is policy."""
-    batch, event = run.batch, run.first("global_batch_size")
-    steps = number(run.value("gradient_accumulation_steps"))
-    if batch is None or event is None:
-        return
-    if batch > benchmark.IMAGENET_TRAIN_SAMPLES:
-        most = f"up to {benchmark.IMAGENET_TRAIN_SAMPLES:,}"
-        yield as_setting(event).violation(most, "all images of an epoch", severity=POLICY)
-    elif not batch.is_integer():
-        yield as_setting(event).violation("an integer", severity=POLICY)
-    elif steps is not None and steps > 0 and batch % steps:
-        yield as_setting(event).violation(f"a multiple of {plain(steps)} accumulation steps")
 
 
 _DIVISORS = sorted(2**i * 5**k for i in range(5) for k in range(6) if 2**i * 5**k <= 3125)

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from rn50.cli.log_check import check_lines
-from rn50.compliance.check_log import CANNOT_READ, PASS, Check, check_log
+from rn50.compliance.check_log import CANNOT_READ, Check, check_log
 from rn50.compliance.log_rules import checked_keys
-from rn50.config.finding import ERROR, NOTE, POLICY, SEVERITIES, Finding
+from rn50.config.finding import ERROR, SEVERITIES, Finding
 from rn50.logging import parse
 from tests.compliance.log_text import Record, find, good_run, last, official, put, write
 
@@ -307,51 +307,7 @@ def test_a_file_that_has_no_end_is_refused(tmp_path: Path) -> None:
 # --- the ruleset ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("folder", "written", "ruleset", "source", "doubt"),
-    [
-        ("", "", "4.0.0", "dates in the log", None),
-        ("", "0.7.0", "4.0.0", "dates in the log", NOTE),
-        ("v0.7", "", "4.0.0", "dates in the log", POLICY),
-        ("training_results_v4.0/us/results/v3.1", "", "4.0.0", "path", POLICY),
-        ("v4.0/us/results/v3.1", "", "4.0.0", "path", POLICY),
-    ],
-)
-def test_a_file_or_a_name_beside_a_log_chooses_no_ruleset(
-    tmp_path: Path, folder: str, written: str, ruleset: str, source: str, doubt: str | None
-) -> None:
-    """The log is of 4.0.0, or of an earlier round where its folder may decide."""
-    (tmp_path / folder).mkdir(parents=True, exist_ok=True)
-    run = good_run("3.0.0" if source == "path" else "4.0.0")
-    path = write(tmp_path / folder / "result_0.txt", run)
-    if written:
-        (tmp_path / folder / "config.yaml").write_text(f"ruleset: {written}\n")
-    found = check_log(path, official=False)
-    assert (found.ruleset, found.ruleset_source) == (ruleset, source)
-    doubts = [f.severity for f in found.findings if f.name == "ruleset-contradicted"]
-    assert doubts == ([] if doubt is None else [doubt])
-    assert found.verdict == ("POLICY" if doubt == POLICY else PASS)
-    assert check_log(path, "4.0", official=False).ruleset_source == "given"
-
-
-def test_a_config_decides_where_the_log_has_no_stamps(tmp_path: Path) -> None:
-    """A link to a config out of the folder does not."""
-    run = good_run()
-    for record in run:
-        record.time_ms = 0
-    path = write(tmp_path / "result_0.txt", run)
-    config = tmp_path / "config.yaml"
-    config.write_text("ruleset: 3.0.0\n")
-    found = check_log(path, official=False)
-    assert (found.ruleset, found.ruleset_source) == ("3.0.0", "config.yaml beside it")
-    assert of(found, "ruleset-contradicted").severity == NOTE
-    config.unlink()
-    config.symlink_to("/etc/hostname")
-    assert check_log(path, official=False).ruleset == "4.0.0"
-
-
 def test_records_of_the_other_format_do_not_choose_the_rules(tmp_path: Path) -> None:
     other = ':::MLL 1560000000.0 junk: {"value": 1, "metadata": {}}\n'
     found = checked(tmp_path / "log.txt", [*good_lines(), *[other] * 500], None)
     assert (found.verdict, found.ruleset) == ("PASS", "4.0.0")
-    assert of(found, "odd-record").severity == NOTE
