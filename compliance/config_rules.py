@@ -87,8 +87,6 @@ class ConfigUnderCheck:
         """The value of a hyper-parameter as the log will have it; nothing for what is not the
         config's to say."""
         own = self.run.optimizer
-        if name.endswith("_momentum"):
-            name = name if name == f"{'sgd' if own.name == 'sgd' else 'lars'}_momentum" else ""
         if name == "optimizer":
             return [self.setting("optimizer.variant", own.name)]
         if name == "epsilon":
@@ -119,8 +117,7 @@ _SETTINGS = {
     "decay_power": "schedule.power",
     "weight_decay": "optimizer.weight_decay",
     "base_lr": "optimizer.base_lr",
-    "lars_momentum": "optimizer.momentum",
-    "sgd_momentum": "optimizer.momentum",
+    "momentum": "optimizer.momentum",
     "label_smoothing": "model.label_smoothing",
     "train_samples": "data.train_samples",
     "eval_samples": "data.eval_samples",
@@ -347,19 +344,6 @@ def _rcp_reached(config: ConfigUnderCheck) -> Iterator[Violation]:
         yield config.violation(
             "schedule.length", f"{math.ceil(reference.mean)} epochs or more", why
         )
-
-
-@imagenet_rule("MLP759", "score-scaled-down", NOTE, _RCP)
-def _rcp_scaled(config: ConfigUnderCheck) -> Iterator[Violation]:
-    """An evaluation that would be accepted but scaled down is pointed out."""
-    reference = config.reference
-    if reference is None:
-        return
-    stop = next((e for e in config.plan.eval_epochs if e >= reference.minimum), None)
-    if stop is not None and stop < reference.mean:
-        expected = f"an evaluation at the RCP mean, {reference.mean:.2f} epochs"
-        why = f"converging at epoch {stop} multiplies the score by {reference.mean / stop:.6f}"
-        yield config.violation("eval.offset", expected, why)
 
 
 @config_rule(

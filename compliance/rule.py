@@ -86,8 +86,8 @@ class Setting(NamedTuple):
         return found._replace(actual=actual)
 
 
-class Judged(Protocol):
-    """What decides which rules apply to a logged run or a config."""
+class HasSettings(Protocol):
+    """What rules ask a logged run and a config alike."""
 
     @property
     def ruleset(self) -> str: ...
@@ -98,10 +98,6 @@ class Judged(Protocol):
     @property
     def optimizer(self) -> str | None:
         """lars or sgd; None for any other."""
-
-
-class HasSettings(Judged, Protocol):
-    """What the limits of the closed division ask a logged run and a config alike."""
 
     @property
     def batch(self) -> float | None:
@@ -116,7 +112,7 @@ class HasSettings(Judged, Protocol):
 
 class Rule(NamedTuple):
     """`open_severity`: in the open division; None: not a rule there. `keys`: of the log records
-    that it reads, beside those of `logged_run.CONTEXT_KEYS`. `exempt_if_synthetic`: not a rule on
+    that it reads, beside `logged_run.READ_KEYS`. `exempt_if_synthetic`: not a rule on
     configs whose images are not ImageNet's."""
 
     code: str
@@ -136,7 +132,7 @@ class Rule(NamedTuple):
         """What it checks: the function's docstring."""
         return " ".join((self.check.__doc__ or "").split())
 
-    def applies(self, run: Judged) -> bool:
+    def applies(self, run: HasSettings) -> bool:
         """Whether it is a rule for this log."""
         return (
             run.ruleset in self.rulesets
@@ -144,7 +140,7 @@ class Rule(NamedTuple):
             and self.optimizer in (None, run.optimizer)
         )
 
-    def findings(self, run: Judged) -> Iterator[Finding]:
+    def findings(self, run: HasSettings) -> Iterator[Finding]:
         """What breaks this rule in a log to which it applies."""
         usual = self.open_severity if run.division == "open" else self.severity
         for violation in self.check(run):

@@ -13,10 +13,10 @@ from typing import Any
 
 from ..config import benchmark
 from ..config.errors import UserError
-from ..config.finding import ERROR, NOTE, POLICY, SEVERITIES, printable, shown
+from ..config.finding import ERROR, NOTE, POLICY, SEVERITIES, shown
 from ..config.names import PRESETS, list_systems
 from ..config.reading import read_file
-from ..logging.places import RESULT_FILES, RESULT_NAME, job_of, results_in, run_folders
+from ..logging.places import RESULT_FILES, job_of, results_in, run_folders
 from .check_log import CANNOT_READ, FAIL, POLICY_VERDICT, Check, check_log, verdict_of
 from .logged_run import LoggedRun
 from .rule import FOLDER, RULES_TEXT, Violation, against, rule, rules_on
@@ -113,11 +113,6 @@ def check_folder(
 def _five_runs(submission: Submission) -> Iterator[Violation]:
     """Five result_*.txt, numbered from 0, of which at most one is no valid run."""
     count = len(submission.checks)
-    files = sorted(path.name for path in submission.folder.glob(RESULT_FILES))
-    others = [name for name in files if not RESULT_NAME.fullmatch(name)]
-    if others:
-        names = printable(", ".join(others[:4]))
-        yield against(names, "no runs of a submission", "result_0.txt, ...", severity=NOTE)
     if count != benchmark.RUNS:
         alone = count == 1 and _is_ours(submission.folder)
         yield against(
@@ -218,13 +213,7 @@ def _overlap(one: LoggedRun, other: LoggedRun) -> bool:
     return begin_ms < min(one.stop.time_ms, other.stop.time_ms)
 
 
-@folder_rule(
-    "MLP904",
-    "faster-than-reference",
-    ERROR,
-    "mlcommons/logging 4.1.68, rcp_checker",
-    keys=("global_batch_size",),
-)
+@folder_rule("MLP904", "faster-than-reference", ERROR, "mlcommons/logging 4.1.68, rcp_checker")
 def _rcp(submission: Submission) -> Iterator[Violation]:
     """Closed, from 1.0.0 on: the runs do not converge faster than the reference allows."""
     if not submission.closed or len(submission.checks) < benchmark.RUNS:
@@ -250,11 +239,7 @@ def _one_round(submission: Submission) -> Iterator[Violation]:
 
 
 @folder_rule(
-    "MLP906",
-    "seed-not-fresh",
-    POLICY,
-    f"{RULES_TEXT} lines 166-183; {_PACKAGE}, seed_checker",
-    keys=("seed",),
+    "MLP906", "seed-not-fresh", POLICY, f"{RULES_TEXT} lines 166-183; {_PACKAGE}, seed_checker"
 )
 def _seeds(submission: Submission) -> Iterator[Violation]:
     """Closed, from 1.0.0 on: each run logs an integer seed, no two runs the same in one place."""
@@ -298,9 +283,7 @@ _SAME_IN_ALL = (
 )
 
 
-@folder_rule(
-    "MLP907", "different-hyperparameters", POLICY, f"{RULES_TEXT} line 62", keys=_SAME_IN_ALL
-)
+@folder_rule("MLP907", "different-hyperparameters", POLICY, f"{RULES_TEXT} line 62")
 def _same_hyperparameters(submission: Submission) -> Iterator[Violation]:
     """All runs have one division, organisation, platform, batch, optimizer and hyper-parameters,
     and the division of the system description."""
@@ -336,7 +319,6 @@ def _system(submission: Submission) -> Iterator[Violation]:
     "impossible-accelerator-rate",
     POLICY,
     "data sheets of config/system/*.yaml; 24.6 GFLOP an image",
-    keys=("train_samples",),
 )
 def _possible_on_accelerators(submission: Submission) -> Iterator[Violation]:
     """The accelerators of the system description can have trained so fast: at most at the peak of

@@ -24,7 +24,7 @@ LOG_IT = "log it once, from rank 0"
 _SAMPLES = ("train_samples", "eval_samples")
 
 
-@rule("MLP101", "missing-submission-key", ERROR, _COMMON, keys=benchmark.submission_keys("0.6.0"))
+@rule("MLP101", "missing-submission-key", ERROR, _COMMON)
 def submission_keys(run: LoggedRun) -> Iterator[Violation]:
     """submission_org, _platform, _division, _status and _benchmark are logged (0.6.0: also
     _poc_name and _entry)."""
@@ -164,7 +164,7 @@ def _block_problem(event: Event, other: str | None) -> Violation | None:
     return against(event, f"has {name} {shown(data[name])}", expected)
 
 
-@rule("MLP110", "missing-samples", ERROR, _COMMON, rulesets=FROM_070, keys=_SAMPLES)
+@rule("MLP110", "missing-samples", ERROR, _COMMON, rulesets=FROM_070)
 def samples(run: LoggedRun) -> Iterator[Violation]:
     """train_samples and eval_samples are logged and not empty."""
     for key in _SAMPLES:

@@ -25,7 +25,7 @@ from ..rule import (
 )
 
 
-@rule("MLP703", "invalid-batch-size", CLOSED_ERROR, CLOSED, keys=("global_batch_size",))
+@rule("MLP703", "invalid-batch-size", CLOSED_ERROR, CLOSED)
 def batch_size(run: LoggedRun) -> Iterator[Violation]:
     """global_batch_size is logged, a number above 0; if it is no integer, or more than the images
     of ImageNet, that is policy."""
@@ -45,7 +45,6 @@ def batch_size(run: LoggedRun) -> Iterator[Violation]:
     CLOSED_ERROR,
     f"{CHECKER}, closed_common.yaml",
     rulesets=since("1.0.0"),
-    keys=("gradient_accumulation_steps",),
 )
 def accumulation(run: LoggedRun) -> Iterator[Violation]:
     """gradient_accumulation_steps is logged, above 0 (from 1.0.0 on)."""
@@ -68,7 +67,6 @@ _WEIGHTS = ("weights_initialization",)
     CLOSED_ERROR,
     CLOSED,
     rulesets=benchmark.WEIGHT_NAMES_RULESETS,
-    keys=_WEIGHTS,
 )
 def weights_logged(run: LoggedRun) -> Iterator[Violation]:
     """weights_initialization is logged (the checker of the v1.1 round only warned)."""
@@ -84,7 +82,6 @@ def weights_logged(run: LoggedRun) -> Iterator[Violation]:
     CLOSED_ERROR,
     CLOSED,
     rulesets=benchmark.WEIGHT_NAMES_RULESETS,
-    keys=_WEIGHTS,
 )
 def weights_named(run: LoggedRun) -> Iterator[Violation]:
     """weights_initialization names exactly the 161 tensors of the reference."""
@@ -117,7 +114,6 @@ def weights_named(run: LoggedRun) -> Iterator[Violation]:
     CLOSED_ERROR,
     f"{LARS}, closed_resnet_sgd.yaml",
     rulesets=FROM_070,
-    keys=(*benchmark.LARS_KEYS, *benchmark.SGD_KEYS),
 )
 def hyperparameters_logged(run: LoggedRun) -> Iterator[Violation]:
     """Every hyper-parameter of the optimizer in use is logged."""
@@ -145,7 +141,6 @@ _SCHEDULE = {
     CLOSED_POLICY,
     f"{RULES_TEXT} lines 850, 854",
     rulesets=FROM_070,
-    keys=tuple(key for keys in _SCHEDULE.values() for key in keys),
 )
 def schedule_lengths(run: LoggedRun) -> Iterator[Violation]:
     """Rate, decay steps and warm-up are finite numbers from 0 on, those of SGD in whole steps or
@@ -161,13 +156,7 @@ def schedule_lengths(run: LoggedRun) -> Iterator[Violation]:
         yield as_setting(event).violation(f"{'an integer' if integral else 'a number'} from 0 on")
 
 
-@rule(
-    "MLP718",
-    "invalid-bn-span",
-    CLOSED_POLICY,
-    "batch norm is over images of one batch",
-    keys=("model_bn_span", "global_batch_size"),
-)
+@rule("MLP718", "invalid-bn-span", CLOSED_POLICY, "batch norm is over images of one batch")
 def bn_span(run: LoggedRun) -> Iterator[Violation]:
     """model_bn_span, where it is logged, is a number from 1 to the global batch."""
     for event in run.all("model_bn_span")[:1]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from unicodedata import normalize
 
-from ...config.finding import number, plain, printable
+from ...config.finding import plain, printable
 from ...logging.events import MLL, PLAIN_KEY, RUN_KEYS, cut
-from ..logged_run import CONTEXT_KEYS, SAME_MS, LoggedRun, spread_ms
+from ..logged_run import READ_KEYS, SAME_MS, LoggedRun, spread_ms
 from ..rule import CHECKER, ERROR, LOG, NOTE, POLICY, Violation, against, rule, rules_on
 
 _FIRST_MS = 1_514_764_800_000
@@ -26,7 +26,7 @@ def records(run: LoggedRun) -> Iterator[Violation]:
         message = f"line {problem.line}: {printable(problem.message)}"
         advice = "write from rank 0 alone, one record a line, nothing else on that line"
         if problem.kind == "truncated":
-            message = f"truncated: {message}{_last_record(run)}"
+            message = f"truncated: {message}"
             advice = "the job was killed or the disk was full: run again"
         yield Violation(
             message=message,
@@ -40,15 +40,6 @@ def records(run: LoggedRun) -> Iterator[Violation]:
         yield Violation(
             message=f"{more} more records cannot be read", expected="0", actual=f"{more}"
         )
-
-
-def _last_record(run: LoggedRun) -> str:
-    if not run.log.events:
-        return ""
-    last = run.log.events[-1]
-    epoch = number(last.metadata.get("epoch_num"))
-    at = f" epoch {plain(epoch)}" if epoch is not None else ""
-    return f"; last complete record {printable(last.key)}{at}"
 
 
 @rule("MLP002", "impossible-stamp", ERROR, "a clock that cannot be right")
@@ -117,7 +108,7 @@ _READ_METADATA = ("epoch_num", "first_epoch_num", "epoch_count", "status", "tens
 def look_alikes(run: LoggedRun) -> Iterator[Violation]:
     """No key, and no name of metadata, looks like one that a rule reads and is another: by
     invisible characters or letters of other scripts."""
-    keys = {key for each in rules_on(LOG) for key in each.keys} | set(CONTEXT_KEYS)
+    keys = READ_KEYS.union(*(each.keys for each in rules_on(LOG)))
     metadata = {_plain_letters(name): name for name in _READ_METADATA}
     read_keys = {_plain_letters(key): key for key in keys}
     names = [(event, event.key, read_keys) for event in run.log.odd_keys.values()]

@@ -143,7 +143,6 @@ def evaluated_once(run: LoggedRun) -> Iterator[Violation]:
     "impossible-rate",
     ERROR,
     "peak of the largest published machine (config/benchmark.py)",
-    keys=("train_samples",),
 )
 def possible_rate(run: LoggedRun) -> Iterator[Violation]:
     """From run_start to the target a run trains at most at 7e7 images/s, ten times the fastest
