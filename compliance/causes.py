@@ -41,25 +41,30 @@ _BY_THE_CLOCK = (
     "target-off-the-clock",
     "impossible-rate",
 )
+_BY_ANOTHER = {
+    "misplaced-run-stop": "misplaced-run-start",
+    "missing-epoch-metadata": "misplaced-run-start",
+    "target-not-reached": "missing-accuracy",
+}
 
 
 def explain(run: LoggedRun, findings: list[Finding]) -> list[Finding]:
-    """Mark what follows from another finding, where its own rule has not said so."""
+    """Mark what follows from another finding."""
     problems = run.log.problems
     # A lost record of a known key is not missed by the rules: they ask `LoggedRun.absent`.
     torn = run.log.truncated or any(problem.lost for problem in problems)
     unknown = run.log.truncated or any(one.lost and one.key is None for one in problems)
-    codes = {finding.id for finding in findings}
     serious = {finding.name for finding in findings if finding.severity != NOTE}
     clock = next((name for name in _CLOCK if name in serious), "")
 
     def cause(finding: Finding) -> str:
-        if finding.caused_by in codes:
-            return finding.caused_by
         missing = finding.found == "none" and finding.line is None
         out_of_order = finding.expected.endswith(" first")
         if (unknown and missing) or (torn and (out_of_order or finding.name in _OF_LOST_RECORDS)):
             return "broken-record"
+        other = _BY_ANOTHER.get(finding.name)
+        if other in serious:
+            return other
         return clock if finding.name in _BY_THE_CLOCK and finding.name != clock else ""
 
     return [finding._replace(caused_by=code_of(cause(finding))) for finding in findings]

@@ -28,8 +28,7 @@ CLOSED_ONLY = (ERROR, NOTE)
 
 
 class Violation(NamedTuple):
-    """What a rule function yields; `severity` only where it differs from the rule's. `caused_by`:
-    the name of the rule whose finding explains this one; void where that rule finds nothing."""
+    """What a rule function yields; `severity` only where it differs from the rule's."""
 
     message: str
     line: int | None = None
@@ -37,7 +36,6 @@ class Violation(NamedTuple):
     actual: str = ""
     advice: str = ""
     severity: str | None = None
-    caused_by: str = ""
 
 
 def against(
@@ -50,8 +48,7 @@ def against(
         actual: what is found; with the subject before it a sentence.
         expected: what is right.
         why: the reason, or a hint, at the end of the message.
-        **more: other fields of `Violation`: `line` (of a record its own), `advice`, `severity`,
-            `caused_by`.
+        **more: other fields of `Violation`: `line` (of a record its own), `advice`, `severity`.
     """
     place = subject
     if isinstance(subject, Event):
@@ -159,7 +156,6 @@ class Rule(NamedTuple):
             found=violation.actual,
             message=violation.message,
             advice=violation.advice,
-            caused_by=code_of(violation.caused_by),
             name=self.name,
         )
 

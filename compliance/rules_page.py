@@ -32,9 +32,8 @@ COLUMNS = ("code", "name", "judges", "rulesets", "severity", "open", "checks", "
 
 def _all_rules() -> list[Rule]:
     """Every rule by its code; one whose config has a function of its own comes twice."""
-    judging_logs = {id(each) for each in RULES}
-    rest = (each for each in (*rules_on(CONFIG), *rules_on(FOLDER)) if id(each) not in judging_logs)
-    return sorted((*RULES, *rest), key=lambda each: each.code)
+    every = dict.fromkeys((*RULES, *rules_on(CONFIG), *rules_on(FOLDER)))
+    return sorted(every, key=lambda each: each.code)
 
 
 def rows() -> Iterator[tuple[str, ...]]:

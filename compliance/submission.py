@@ -69,9 +69,7 @@ def find_results(folder: Path) -> list[Path]:
     """The result files of a folder by number. Raises UserError where there is none."""
     files = results_in(folder)
     if not files:
-        below = len({path.parent for path in folder.glob(f"*/{RESULT_FILES}")})
-        hint = f"; {below} below it have them: {folder}/*" if below else ""
-        raise UserError(f"{folder}: {RESULT_FILES} expected in it, found none{hint}")
+        raise UserError(f"{folder}: {RESULT_FILES} expected in it, found none")
     return files
 
 
@@ -119,7 +117,7 @@ def _five_runs(submission: Submission) -> Iterator[Violation]:
             "runs of the submission:",
             str(count),
             str(benchmark.RUNS),
-            advice="rn50 submit --runs 5; of more than five `rn50 log score` names the window",
+            advice="rn50 submit --runs 5",
             severity=NOTE if alone else None,  # one run of this harness, not a submission
         )
     failed = invalid(submission.checks)

@@ -55,10 +55,8 @@ def stamps_there(run: LoggedRun) -> Iterator[Violation]:
     zero = [event for event in run.events if event.time_ms == 0]
     serious = [event for event in zero if event.key in timed]
     for event in (serious or zero)[:1]:
-        keys = ", ".join(sorted({one.key for one in serious or zero})[:6])
-        text = f"zero time stamps on {keys}"
         severity = ERROR if serious else None
-        yield Violation(message=text, line=event.line, actual="0", severity=severity)
+        yield against(event, "is stamped 0", "a time", severity=severity)
 
 
 @rule(

@@ -82,8 +82,6 @@ def copies(run: LoggedRun) -> Iterator[Violation]:
         return
     count = max(len(run.all(key)) for key in repeated)
     spread = max(spread_ms(run.all(key)) for key in repeated)
-    keys = f"{len(repeated)} keys" if len(repeated) > 3 else ", ".join(repeated)
-    who = f"{count} ranks wrote" if run.duplicate_writers > 1 else f"{count} writers logged"
-    found = f"the same records ({keys}; spread {plain(spread)} ms)"
+    found = f"logged {count} x ({len(repeated)} keys; spread {plain(spread)} ms)"
     line = run.all(repeated[0])[1].line
-    yield against(who, found, "one record of each", line=line, advice=LOG_IT)
+    yield against(repeated[0], found, "one record of each", line=line, advice=LOG_IT)

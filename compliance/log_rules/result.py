@@ -44,7 +44,6 @@ def converged(run: LoggedRun) -> Iterator[Violation]:
     if not numeric:
         return  # missing-accuracy says it
     best, last = run.best, numeric[-1]
-    unread = "missing-accuracy" if len(numeric) < len(events) else ""
     severity = POLICY if run.ruleset == "0.6.0" else None  # its checker has no threshold
     if run.needs_target:
         # Without an end, or with a torn record, it is a consequence.
@@ -54,8 +53,7 @@ def converged(run: LoggedRun) -> Iterator[Violation]:
     elif any(event.value < benchmark.HIGHEST_ACCURACY for event in numeric):
         return
     if best is None or not last.value < benchmark.HIGHEST_ACCURACY:
-        found = as_setting(last).violation("a fraction below 1", severity=severity)
-        yield found._replace(caused_by=unread)
+        yield as_setting(last).violation("a fraction below 1", severity=severity)
         return
     yield against(
         "did not converge: best",
@@ -64,7 +62,6 @@ def converged(run: LoggedRun) -> Iterator[Violation]:
         line=best.line,
         advice="one such run in five is allowed",
         severity=severity,
-        caused_by=unread,
     )
 
 
