@@ -56,10 +56,8 @@ def find_ruleset(path: Path, log: Log | None, given: str | None) -> Ruleset:
         wanted = parse_ruleset(given)
         if log is not None and (log.dialect == MLL) != (wanted == "0.6.0"):
             expected = ":::MLL" if wanted == "0.6.0" else ":::MLLOG"
-            rounds = "0.6" if log.dialect == MLL else "0.7 and later"
-            raise CannotRead(
-                path, f"this is the format of {rounds}; ruleset {wanted} expects {expected}"
-            )
+            reason = f"{expected} records expected for ruleset {wanted}, found :::{log.dialect}"
+            raise CannotRead(path, reason)
         return Ruleset(wanted, "given")
     if log is not None and log.dialect == MLL:
         return Ruleset("0.6.0", "format")

@@ -26,7 +26,6 @@ from .events import (
     RUN_KEYS,
     CannotRead,
     Event,
-    JoinedLines,
     Log,
     Problem,
     cut,
@@ -376,7 +375,7 @@ class _Reader:
             truncated=self.truncated,
             other_dialect=next(of_a_run, self.first.get(other)),
             odd_keys=self.odd_keys,
-            joined=JoinedLines(self.joined_lines, self.first_joined),
+            joined=(self.joined_lines, self.first_joined),
             lines=self.lines,
             longest_bytes=self.longest,
         )

@@ -162,16 +162,6 @@ def test_more_records_than_a_run_has_leave_no_verdict(
     assert "1,000" in found.cause and "line 1001" in found.cause and "seed" in found.cause
 
 
-def test_other_words_mean_the_same(tmp_path: Path) -> None:
-    plain = good_lines()
-    spaced = [
-        f":::MLLOG {json.dumps(json.loads(line[9:]), separators=(',', ':'))}\r\n" for line in plain
-    ]
-    one, other = (checked(tmp_path / "log.txt", lines).run for lines in (plain, spaced))
-    assert one is not None and other is not None
-    assert one.log.events == other.log.events
-
-
 # --- hostile content ------------------------------------------------------------------------------
 
 

@@ -450,7 +450,7 @@ def test_a_log_of_another_format_than_the_ruleset_cannot_be_read(tmp_path: Path)
     new = write(tmp_path / "new.txt", good_run())
     found = check_log(new, "0.6.0")
     assert found.verdict == "CANNOT_READ"
-    assert "format of 0.7 and later; ruleset 0.6.0 expects :::MLL" in found.cause
+    assert ":::MLL records expected for ruleset 0.6.0, found :::MLLOG" in found.cause
     old = write(tmp_path / "old.txt", good_run("0.6.0"), "0.6.0")
     assert check_log(old, "4.0.0").verdict == "CANNOT_READ"
 

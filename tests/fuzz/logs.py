@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from rn50.config import benchmark
-from tests.compliance.log_text import START_MS, good_run
-from tests.fuzz.values import Case, json_text, mutate, rng_of, scalar, tree
+from tests.compliance.log_text import START_MS, Record, good_run
+from tests.fuzz.values import Case, mutate, rng_of, scalar, tree
 
 Lines = list[bytes]
 _ROOT = Path(__file__).resolve().parents[2]
@@ -86,7 +86,7 @@ def _record(rng: random.Random, lines: Lines) -> tuple[int, dict[str, Any]] | No
 
 def _write(lines: Lines, at: int, record: object) -> None:
     prefix, token, _ = lines[at].partition(_TOKEN)
-    lines[at] = prefix + token + json_text(record).encode()
+    lines[at] = prefix + token + json.dumps(record).encode()
 
 
 def _field(rng: random.Random, lines: Lines) -> None:
@@ -168,21 +168,11 @@ def _flood(rng: random.Random, lines: Lines) -> None:
     key = rng.choice(("unknown_{}", "unknown", "eval_accuracy", "seed", "run_stop", "epoch_start"))
     value = rng.choice(("{}", "0.1", "x"))
     new = [
-        _TOKEN
-        + json_text(
-            {
-                "namespace": "",
-                "time_ms": stamp,
-                "event_type": "POINT_IN_TIME",
-                "key": key.format(number),
-                "value": value.format(number),
-                "metadata": {"file": "a", "lineno": 1, "epoch_num": number},
-            }
-        ).encode()
+        Record(key.format(number), value.format(number), stamp, epoch_num=number).text("4.0.0")
         for number in range(count)
     ]
     at = rng.choice((0, len(lines), rng.randrange(len(lines) + 1)))
-    lines[at:at] = new
+    lines[at:at] = [line.encode() for line in new]
 
 
 def _noise(rng: random.Random, lines: Lines) -> None:
@@ -200,7 +190,7 @@ def _bytes(rng: random.Random, lines: Lines) -> None:
 def _old_form(rng: random.Random, lines: Lines) -> None:
     """A v0.6 record in between."""
     stamp = rng.choice(("1560000000.1", "-1", "inf", "1e400", "nan", "x", "0", "1.2.3", "9" * 400))
-    value = json_text(tree(rng))
+    value = json.dumps(tree(rng))
     key = rng.choice(("run_start", "run_stop", "eval_accuracy", "x", "init_start"))
     text = rng.choice((f'{{"value": {value}, "metadata": {{"epoch_num": 3}}}}', value))
     lines.insert(rng.randrange(len(lines) + 1), f":::MLL {stamp} {key}: {text}".encode())
