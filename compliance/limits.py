@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from ..config import benchmark
-from ..config.finding import ERROR, POLICY, number, plain
+from ..config.finding import ERROR, NOTE, POLICY, number, plain
 from .rule import (
     BOTH,
     CHECKER,
@@ -139,11 +139,13 @@ def sgd_base_lr(run: HasSettings) -> Iterator[Violation]:
 
 @limit("MLP713", "lars-momentum", CLOSED_POLICY, f"{RULES_TEXT} line 839", optimizer="lars")
 def lars_momentum(run: HasSettings) -> Iterator[Violation]:
-    """LARS momentum is 0.9 for a batch below 32k, here 32,000."""
-    free_from = benchmark.MOMENTUM_FREE_FROM_BATCH
-    if run.batch is None or run.batch < free_from:
+    """LARS momentum is 0.9 for a batch below 32k (32,000; up to 32,767 a note)."""
+    batch, free_from = run.batch or 0.0, benchmark.MOMENTUM_FREE_FROM_BATCH
+    if batch < benchmark.MOMENTUM_FREE_BEYOND_DOUBT:
         expected = f"{benchmark.MOMENTUM} below a batch of {free_from:,}"
-        yield from _one_of(run, "momentum", (benchmark.MOMENTUM,), expected)
+        severity = NOTE if batch >= free_from else None
+        for found in _one_of(run, "momentum", (benchmark.MOMENTUM,), expected):
+            yield found._replace(severity=severity)
 
 
 @limit("MLP714", "sgd-momentum", CLOSED_POLICY, f"{RULES_TEXT} line 852", optimizer="sgd")

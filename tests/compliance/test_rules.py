@@ -425,7 +425,9 @@ def test_a_value_that_is_right_in_other_digits(
     assert checked(tmp_path, run).findings == ()
 
 
-@pytest.mark.parametrize(("batch", "severities"), [(31_999, [POLICY]), (32_000, [])])
+@pytest.mark.parametrize(
+    ("batch", "severities"), [(31_999, [POLICY]), (32_000, [NOTE]), (32_767, [NOTE]), (32_768, [])]
+)
 def test_lars_momentum_is_free_from_a_batch_of_32k(
     tmp_path: Path, batch: int, severities: list[str]
 ) -> None:
