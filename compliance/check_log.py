@@ -18,7 +18,6 @@ OFFICIAL_BYTES = 16 << 20
 """Beyond it the official checker is not run unasked: it takes 0.3 s and 7 MB a MB. The largest
 published log has 3.4 MB."""
 
-_OFFICIAL_MOST_BYTES = 256 << 20
 _OFFICIAL_RECORD_BYTES = 1 << 16
 """It takes 2 s for a record of 64 KB, and four times as long for one of twice the length."""
 
@@ -79,20 +78,26 @@ def check_log(path: Path, ruleset: str | None = None, *, official: bool | None =
         ruleset: the round whose rules hold; None: found from the log.
         official: run the official checker too; None: unless the log is huge.
     """
+    log = None
     try:
         log = read_log(path, checked_keys())
-    except CannotRead as error:
-        found = find_ruleset(path, None, ruleset)
-        # It may read records that this parser does not, whose values are unknown.
-        unread = "records that cannot be read" if error.records else None
-        official_check = _run_official_checker(path, None, found.name, official, unread)
-        return _unreadable(path, error, found.name, found.source, official_check)
-    try:
         found = find_ruleset(path, log, ruleset)
     except CannotRead as error:
-        own = find_ruleset(path, log, None)
-        return _unreadable(path, error, own.name, own.source, None)
-    run = LoggedRun(log, found.name, found.doubts)
+        found = find_ruleset(path, log, ruleset if log is None else None)
+        official_check = None
+        if log is None:  # it may read records that this parser does not, of unknown values
+            unread = "records that cannot be read" if error.records else None
+            official_check = _run_official_checker(path, None, found.name, official, unread)
+        return Check(
+            path=path,
+            verdict=CANNOT_READ,
+            cause=error.reason,
+            ruleset=found.name,
+            ruleset_source=found.source,
+            official=official_check,
+            findings=(_finding(UNREADABLE, "an MLPerf log", error.reason, error.reason),),
+        )
+    run = LoggedRun(log, found.name)
     official_check = _run_official_checker(path, log, found.name, official)
     findings = no_milder(tuple(apply(run)), official_check)
     verdict = verdict_of(findings)
@@ -129,17 +134,13 @@ def no_milder(
     reasons = [line.split(":::")[0].strip(" :") for line in official_check.messages]
     failed = [reason for reason in reasons if " failed" in reason] or reasons
     reason = printable(" ".join(failed)[:200])
-    code, name = OFFICIAL_FAILS
-    own = Finding(
-        id=code,
-        severity=ERROR,
-        line=None,
-        expected="PASS of the official checker",
-        found=FAIL,
-        message=f"the official checker fails it: {reason}",
-        name=name,
-    )
-    return (own, *findings)
+    message = f"the official checker fails it: {reason}"
+    return (_finding(OFFICIAL_FAILS, "PASS of the official checker", FAIL, message), *findings)
+
+
+def _finding(rule: tuple[str, str], expected: str, found: str, message: str) -> Finding:
+    code, name = rule
+    return Finding(code, ERROR, None, expected, found, message, name=name)
 
 
 def round_verdict(ruleset: str, findings: tuple[Finding, ...]) -> str | None:
@@ -148,30 +149,6 @@ def round_verdict(ruleset: str, findings: tuple[Finding, ...]) -> str | None:
     if not any(finding.name in only_warned for finding in findings):
         return None
     return verdict_of(tuple(f for f in findings if f.name not in only_warned))
-
-
-def _unreadable(
-    path: Path, error: CannotRead, ruleset: str, source: str, official_check: Official | None
-) -> Check:
-    code, name = UNREADABLE
-    finding = Finding(
-        id=code,
-        severity=ERROR,
-        line=None,
-        expected="an MLPerf log",
-        found=error.reason,
-        message=error.reason,
-        name=name,
-    )
-    return Check(
-        path=path,
-        verdict=CANNOT_READ,
-        cause=error.reason,
-        ruleset=ruleset,
-        ruleset_source=source,
-        official=official_check,
-        findings=(finding,),
-    )
 
 
 def _cause(run: LoggedRun, findings: tuple[Finding, ...]) -> str:
@@ -202,9 +179,9 @@ def _run_official_checker(
         return None
     size = path.stat().st_size
     reason = unread
-    if reason is None and size > (OFFICIAL_BYTES if asked is None else _OFFICIAL_MOST_BYTES):
-        orders = "; --official runs it" if size <= _OFFICIAL_MOST_BYTES else ""
-        reason = f"{size / 1e6:.0f} MB would take it {size / 1e6 * 0.3:.0f} s{orders}"
+    if reason is None and asked is None and size > OFFICIAL_BYTES:
+        took_s = size / 1e6 * 0.3
+        reason = f"{size / 1e6:.0f} MB would take it {took_s:.0f} s; --official runs it"
     if reason is None and log is not None:
         reason = unsafe(log)
         if reason is None and asked is None and log.longest_bytes > _OFFICIAL_RECORD_BYTES:
@@ -224,9 +201,8 @@ def unsafe(log: Log) -> str | None:
             return f"unsafe value of {key}"
     if log.problem_count > len(log.problems):
         return "too many records that cannot be read"
-    # It may read what this parser does not: the name of a record that was skipped is a guess.
-    unread = (problem for problem in log.problems if problem.kind in ("form", "long", "type"))
-    if any(one.kind != "type" or one.key in (None, *_NAMING_KEYS) for one in unread):
+    # It may read what this parser does not.
+    if any(problem.kind in ("form", "long", "type") for problem in log.problems):
         return "a record whose values are not known"
     return None
 
@@ -242,9 +218,5 @@ def _difference(
         return ""
     if ours_fails:
         return f"the official checker does not test {findings[0].rule}: {findings[0].message}"
-    if any(finding.name == _JOINED for finding in findings):
-        return "the official checker reads the last record of a line alone"
-    return (
-        f"the official checker says {official_check.verdict}: "
-        + " ".join(official_check.messages)[:200]
-    )
+    reasons = " ".join(official_check.messages)[:200]
+    return f"the official checker says {official_check.verdict}: {reasons}"

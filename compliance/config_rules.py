@@ -25,9 +25,9 @@ from ..config.names import is_file
 from ..config.plan import Plan, build_plan
 from ..config.schema import Run
 from ..config.values import Duration
+from ..config.variants import VARIANTS
 from . import limits  # noqa: F401 (registers the limits that judge configs too)
 from . import rcp as convergence
-from .published_lr import family_of, published_range
 from .rule import CLOSED_ONLY, CLOSED_POLICY, CONFIG, RULES_TEXT, Setting, Violation, rule, rules_on
 
 NOT_IMAGENET = ("MLP762", "not-imagenet")
@@ -86,8 +86,6 @@ class ConfigUnderCheck:
         """The value of a hyper-parameter as the log will have it; nothing for what is not the
         config's to say."""
         own = self.run.optimizer
-        if name.endswith("_momentum"):
-            name = name if name == f"{'sgd' if own.name == 'sgd' else 'lars'}_momentum" else ""
         if name == "optimizer":
             return [self.setting("optimizer.variant", own.name)]
         if name == "epsilon":
@@ -118,8 +116,7 @@ _SETTINGS = {
     "decay_power": "schedule.power",
     "weight_decay": "optimizer.weight_decay",
     "base_lr": "optimizer.base_lr",
-    "lars_momentum": "optimizer.momentum",
-    "sgd_momentum": "optimizer.momentum",
+    "momentum": "optimizer.momentum",
     "label_smoothing": "model.label_smoothing",
     "train_samples": "data.train_samples",
     "eval_samples": "data.eval_samples",
@@ -209,9 +206,9 @@ def facts(config: ConfigUnderCheck) -> dict[str, Any]:
     }
     if run.schedule.shape in ("poly", "cosine"):
         found |= {"decay_steps": plan.decay_steps, "decay_from": run.schedule.decay_from}
-    about = published_range(run, config.batch)
+    about = published_lr(run, config.batch)
     if about is not None:
-        found["published_base_lr"] = [float(f"{value:.3g}") for value in (about.low, about.high)]
+        found["published_base_lr"] = [float(f"{value:.3g}") for value in about]
     reference = config.reference
     if reference is None or not run.data.is_imagenet or run.model.network != "resnet":
         return found
@@ -346,19 +343,6 @@ def _rcp_reached(config: ConfigUnderCheck) -> Iterator[Violation]:
         )
 
 
-@imagenet_rule("MLP759", "score-scaled-down", NOTE, _RCP)
-def _rcp_scaled(config: ConfigUnderCheck) -> Iterator[Violation]:
-    """An evaluation that would be accepted but scaled down is pointed out."""
-    reference = config.reference
-    if reference is None:
-        return
-    stop = next((e for e in config.plan.eval_epochs if e >= reference.minimum), None)
-    if stop is not None and stop < reference.mean:
-        expected = f"an evaluation at the RCP mean, {reference.mean:.2f} epochs"
-        why = f"converging at epoch {stop} multiplies the score by {reference.mean / stop:.6f}"
-        yield config.violation("eval.offset", expected, why)
-
-
 @config_rule(
     "MLP716", "invalid-schedule-length", CLOSED_POLICY, f"{RULES_TEXT} line 854", optimizer="sgd"
 )
@@ -380,23 +364,40 @@ def _counts(config: ConfigUnderCheck) -> Iterator[Violation]:
             yield from config.held_to(key, count, f"as in {folder / FILE_NAME}")
 
 
+# Of the recipes in docs/recipes.md and the reference convergence points: the power of the global
+# batch that base learning rates grow with, the lowest and highest rate over it, and the usual eta.
+_PUBLISHED_LR = {
+    "lars": (0.5, 0.087, 0.2, benchmark.LARS_ETA),
+    "sony": (0.5, 0.123, 0.183, VARIANTS["sony"].eta),
+    "sgd": (1.0, 0.00039, 0.00184, None),
+    "akiba": (1.0, 0.000195, 0.000196, None),
+}
+_LR_SLACK = 2.0
+"""Up to so many times outside the range is not commented on."""
+
+
+def published_lr(run: Run, batch: int) -> tuple[float, float] | None:
+    """The lowest and the highest base learning rate that recipes suggest for `run`'s optimizer at a
+    global batch; None for other networks than ResNets of full width."""
+    if (run.model.network, run.model.width, run.model.stem) != ("resnet", 64, "imagenet"):
+        return None
+    own = run.optimizer
+    power, low, high, usual = _PUBLISHED_LR[own.variant if own.variant == "sony" else own.name]
+    scale = batch**power * (1.0 if usual is None else usual / own.rule.eta)
+    return low * scale, high * scale
+
+
 @config_rule("MLP751", "unusual-learning-rate", WARNING, "published recipes (docs/recipes.md)")
 def _lr_for_batch(config: ConfigUnderCheck) -> Iterator[Violation]:
-    """The base learning rate is in the range of the published recipes for optimizer and batch."""
-    about = published_range(config.run, config.batch)
-    if about is None or about.supports(config.run.optimizer.base_lr):
-        return
-    low, high = (f"{value:.3g}" for value in (about.low, about.high))
-    span = low if low == high else f"{low} to {high}"
-    family = {"lars": "LARS", "sgd": "SGD"}.get(family_of(config.run.optimizer))
-    named = f" with {family}" if family else ""
-    near, other = about.same_lr, about.same_batch
-    yield config.violation(
-        "optimizer.base_lr",
-        f"about {span} at a global batch of {config.batch:,}{named}",
-        f"{near.base_lr:.3g} is made for a batch of {near.batch:,} ({near.source}), and the recipe "
-        f"nearest to yours has {other.base_lr:.3g} at {other.batch:,} ({other.source})",
-    )
+    """The base learning rate is in the range of the published recipes for optimizer and batch, or
+    up to twice outside it."""
+    about = published_lr(config.run, config.batch)
+    own = config.run.optimizer.base_lr
+    if about is not None and not about[0] / _LR_SLACK <= own <= about[1] * _LR_SLACK:
+        span = f"about {about[0]:.3g} to {about[1]:.3g}"
+        why = "the range of the published recipes"
+        expected = f"{span} at a global batch of {config.batch:,}"
+        yield config.violation("optimizer.base_lr", expected, why)
 
 
 RULES = rules_on(CONFIG)

@@ -9,21 +9,38 @@ from typing import Any, NamedTuple
 from ..config import benchmark
 from ..config.finding import number
 from ..logging.events import RUN_KEYS, Event, Log
-from .rule import Setting, Violation
+from .rule import Setting
 
 SAME_MS = 1000
 """Copies of a record, from ranks or nodes, lie within a second."""
 
 _PREAMBLE = (*benchmark.SUBMISSION_KEYS, "cache_clear", "init_start")
-CONTEXT_KEYS = (*_PREAMBLE, "opt_name", *RUN_KEYS)
-"""Which run it is, in which division, with which optimizer, and its events: no rule has to declare
-these."""
 LABEL_SMOOTHING_KEYS = (
     "label_smoothing",
     "model_label_smoothing",
     "lars_opt_label_smoothing",
     "sgd_opt_label_smoothing",
 )
+READ_KEYS = frozenset(
+    {
+        *RUN_KEYS,
+        *_PREAMBLE,
+        *benchmark.submission_keys("0.6.0"),
+        *benchmark.LARS_KEYS,
+        *benchmark.SGD_KEYS,
+        *LABEL_SMOOTHING_KEYS,
+        "eval_samples",
+        "global_batch_size",
+        "gradient_accumulation_steps",
+        "opt_base_learning_rate",
+        "opt_learning_rate_decay_boundary_epochs",
+        "opt_name",
+        "seed",
+        "train_samples",
+        "weights_initialization",
+    }
+)
+"""Keys that the parser keeps for every check: a rule declares none but others."""
 _OF_THE_RUN = {*RUN_KEYS, "train_samples", "eval_samples"} - {"init_start", "run_stop"}
 
 _SETTING_KEYS = {
@@ -33,8 +50,7 @@ _SETTING_KEYS = {
     "epsilon": "lars_epsilon",
     "weight_decay": "{optimizer}_opt_weight_decay",
     "base_lr": "{optimizer}_opt_base_learning_rate",
-    "lars_momentum": "lars_opt_momentum",
-    "sgd_momentum": "sgd_opt_momentum",
+    "momentum": "{optimizer}_opt_momentum",
 }
 """The log's names of what configs and logs both have."""
 
@@ -60,10 +76,9 @@ class Trained(NamedTuple):
 class LoggedRun:
     """What the rules ask about one log under one ruleset."""
 
-    def __init__(self, log: Log, ruleset: str, doubts: tuple[Violation, ...] = ()) -> None:
+    def __init__(self, log: Log, ruleset: str) -> None:
         self.log = log
         self.ruleset = ruleset
-        self.doubts = doubts
         second = _second_run(log)
         self.second_run_line = second.line if second is not None else None
         self.events = log.events

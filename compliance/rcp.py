@@ -31,14 +31,10 @@ _T95 = {9: 1.8331129, 11: 1.7958848, 14: 1.7613101, 15: 1.7530504, 16: 1.7458837
 
 
 class Point(NamedTuple):
-    """A record: epochs that its runs took, and its hyper-parameters."""
+    """A record: epochs that its runs took."""
 
     batch: int
     epochs: tuple[int, ...]
-    base_lr: float
-    warmup_epochs: float
-    momentum: float
-    weight_decay: float
 
     @property
     def mean(self) -> float:
@@ -79,17 +75,7 @@ def points(ruleset: str) -> tuple[Point, ...]:
     file = Path(mlperf_logging.__path__[0], f"rcp_checker/training_{ruleset}/rcps_resnet.json")
     found = []
     for record in json.loads(file.read_bytes()).values():
-        logged = record["Hyperparams"]
-        found.append(
-            Point(
-                record["BS"],
-                tuple(record["Epochs to converge"]),
-                logged["opt_base_learning_rate"],
-                logged["opt_learning_rate_warmup_epochs"],
-                logged["opt_momentum"],
-                logged["opt_weight_decay"],
-            )
-        )
+        found.append(Point(record["BS"], tuple(record["Epochs to converge"])))
     return tuple(sorted(found))
 
 

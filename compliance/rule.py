@@ -28,8 +28,7 @@ CLOSED_ONLY = (ERROR, NOTE)
 
 
 class Violation(NamedTuple):
-    """What a rule function yields; `severity` only where it differs from the rule's. `caused_by`:
-    the name of the rule whose finding explains this one; void where that rule finds nothing."""
+    """What a rule function yields; `severity` only where it differs from the rule's."""
 
     message: str
     line: int | None = None
@@ -37,7 +36,6 @@ class Violation(NamedTuple):
     actual: str = ""
     advice: str = ""
     severity: str | None = None
-    caused_by: str = ""
 
 
 def against(
@@ -50,8 +48,7 @@ def against(
         actual: what is found; with the subject before it a sentence.
         expected: what is right.
         why: the reason, or a hint, at the end of the message.
-        **more: other fields of `Violation`: `line` (of a record its own), `advice`, `severity`,
-            `caused_by`.
+        **more: other fields of `Violation`: `line` (of a record its own), `advice`, `severity`.
     """
     place = subject
     if isinstance(subject, Event):
@@ -86,8 +83,8 @@ class Setting(NamedTuple):
         return found._replace(actual=actual)
 
 
-class Judged(Protocol):
-    """What decides which rules apply to a logged run or a config."""
+class HasSettings(Protocol):
+    """What rules ask a logged run and a config alike."""
 
     @property
     def ruleset(self) -> str: ...
@@ -98,10 +95,6 @@ class Judged(Protocol):
     @property
     def optimizer(self) -> str | None:
         """lars or sgd; None for any other."""
-
-
-class HasSettings(Judged, Protocol):
-    """What the limits of the closed division ask a logged run and a config alike."""
 
     @property
     def batch(self) -> float | None:
@@ -116,7 +109,7 @@ class HasSettings(Judged, Protocol):
 
 class Rule(NamedTuple):
     """`open_severity`: in the open division; None: not a rule there. `keys`: of the log records
-    that it reads, beside those of `logged_run.CONTEXT_KEYS`. `exempt_if_synthetic`: not a rule on
+    that it reads, beside `logged_run.READ_KEYS`. `exempt_if_synthetic`: not a rule on
     configs whose images are not ImageNet's."""
 
     code: str
@@ -136,7 +129,7 @@ class Rule(NamedTuple):
         """What it checks: the function's docstring."""
         return " ".join((self.check.__doc__ or "").split())
 
-    def applies(self, run: Judged) -> bool:
+    def applies(self, run: HasSettings) -> bool:
         """Whether it is a rule for this log."""
         return (
             run.ruleset in self.rulesets
@@ -144,7 +137,7 @@ class Rule(NamedTuple):
             and self.optimizer in (None, run.optimizer)
         )
 
-    def findings(self, run: Judged) -> Iterator[Finding]:
+    def findings(self, run: HasSettings) -> Iterator[Finding]:
         """What breaks this rule in a log to which it applies."""
         usual = self.open_severity if run.division == "open" else self.severity
         for violation in self.check(run):
@@ -163,7 +156,6 @@ class Rule(NamedTuple):
             found=violation.actual,
             message=violation.message,
             advice=violation.advice,
-            caused_by=code_of(violation.caused_by),
             name=self.name,
         )
 

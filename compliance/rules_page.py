@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from ..config import benchmark
 from . import config_rules, submission  # noqa: F401 (register their rules)
@@ -33,9 +32,8 @@ COLUMNS = ("code", "name", "judges", "rulesets", "severity", "open", "checks", "
 
 def _all_rules() -> list[Rule]:
     """Every rule by its code; one whose config has a function of its own comes twice."""
-    judging_logs = {id(each) for each in RULES}
-    rest = (each for each in (*rules_on(CONFIG), *rules_on(FOLDER)) if id(each) not in judging_logs)
-    return sorted((*RULES, *rest), key=lambda each: each.code)
+    every = dict.fromkeys((*RULES, *rules_on(CONFIG), *rules_on(FOLDER)))
+    return sorted(every, key=lambda each: each.code)
 
 
 def rows() -> Iterator[tuple[str, ...]]:
@@ -48,18 +46,6 @@ def rows() -> Iterator[tuple[str, ...]]:
             *(each.code, each.name, each.judges, span, each.severity, open_severity),
             *(what, each.source),
         )
-
-
-def to_json() -> list[dict[str, Any]]:
-    """The same for programs. `rulesets`: null for a rule on a config or a folder of runs alone;
-    `id` is the code."""
-    found: list[dict[str, Any]] = []
-    for each, row in zip(_all_rules(), rows(), strict=True):
-        cells: dict[str, Any] = dict(zip(("id", *COLUMNS[1:]), row, strict=True))
-        rulesets = list(each.rulesets) if each.judges in (LOG, BOTH) else None
-        more = {"rulesets": rulesets, "open": each.open_severity}
-        found.append(cells | more | {"keys": list(each.keys)})
-    return found
 
 
 def render_markdown() -> str:

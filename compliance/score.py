@@ -2,19 +2,17 @@
 
 Reads alone: no scaling.json is written or removed (the official tools do both).
 Source: mlcommons/logging 4.1.68, result_summarizer and rcp_checker; training_rules.adoc lines 509,
-530, 954; of more than five runs (from v1.1 on): in order of launch, the window of five consecutive
-runs with the median score, a window without a score as the slowest.
+530, 954.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..config import benchmark
-from ..config.finding import number, printable
+from ..config.finding import number
 from ..config.reading import read_object
 from . import rcp as convergence
 from .check_log import Check
@@ -94,12 +92,8 @@ def score_checks(folder: Path, judged: Sequence[Check], *, scale: bool | None = 
     logged = [check.run for check in checks if check.run is not None]
     name = newest(checks)
     division = next((run.division for run in logged if run.division), None)
-    runs = [run_score(check) for check in checks]
-    window, outside = _median_window(checks, runs)
-    scored, mean_min = _olympic([runs[at] for at in window])
-    for at, run in zip(window, scored, strict=True):
-        runs[at] = run
-    rcp = judge_convergence([checks[at] for at in window])
+    runs, mean_min = _olympic([run_score(check) for check in checks])
+    rcp = judge_convergence(checks)
     factor = rcp.factor if rcp is not None else 1.0
     applies = rcp is not None and rcp.passed and division == "closed"
     if scale is None:
@@ -121,38 +115,7 @@ def score_checks(folder: Path, judged: Sequence[Check], *, scale: bool | None = 
         published,
         rcp,
         tuple(runs),
-        (*outside, *_notes(scored, division, rcp, factor, scaled, published)),
-    )
-
-
-def _median_window(
-    checks: Sequence[Check], runs: list[RunScore]
-) -> tuple[list[int], tuple[str, ...]]:
-    """Which runs are scored: all; of more than five the window with the median score, and notes
-    that say so. The runs outside are marked as dropped."""
-    everything = list(range(len(runs)))
-    if len(runs) <= benchmark.RUNS:
-        return everything, ()
-    starts = [None if check.run is None else check.run.start for check in checks]
-    unknown = next((c.path.name for c, s in zip(checks, starts, strict=True) if s is None), None)
-    if unknown is not None:
-        return everything, (f"no order of launch: {printable(unknown)} has no run_start",)
-    launched = sorted(everything, key=lambda at: start.time_ms if (start := starts[at]) else 0.0)
-    windows = [launched[at : at + benchmark.RUNS] for at in range(len(runs) - benchmark.RUNS + 1)]
-
-    def mean_min(window: list[int]) -> float:
-        mean = _olympic([runs[at] for at in window])[1]
-        return math.inf if mean is None else mean
-
-    window = sorted(windows, key=mean_min)[len(windows) // 2]
-    for at in launched:
-        if at not in window:
-            runs[at] = runs[at]._replace(dropped="not in the median window")
-    names = ", ".join(printable(checks[at].path.name) for at in window)
-    even = ", the slower of the two in the middle" if len(windows) % 2 == 0 else ""
-    return window, (
-        f"{len(runs)} runs: of {len(windows)} windows of five in order of launch, the one with the "
-        f"median score{even}, is scored: {names}",
+        tuple(_notes(runs, division, rcp, factor, scaled, published)),
     )
 
 

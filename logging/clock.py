@@ -10,8 +10,6 @@ JUMP_S = 0.1
 both clocks alike."""
 _MONOTONIC = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """Linux's CLOCK_MONOTONIC stands still while a machine is suspended: that time counts too."""
-_READ_S = 0.001
-_READS = 10
 
 
 class Clock:
@@ -60,12 +58,5 @@ class Clock:
 
 
 def _read_both() -> tuple[float, float]:
-    """(wall clock, monotonic clock) of one moment: read again where the process was held up."""
-    best = (float("inf"), 0.0, 0.0)
-    for _ in range(_READS):
-        before_s, wall_s = time.clock_gettime(_MONOTONIC), time.time()
-        took_s = time.clock_gettime(_MONOTONIC) - before_s
-        best = min(best, (took_s, wall_s, before_s + took_s / 2))
-        if best[0] < _READ_S:
-            break
-    return best[1], best[2]
+    """(wall clock, monotonic clock) of one moment."""
+    return time.time(), time.clock_gettime(_MONOTONIC)

@@ -59,13 +59,6 @@ class Problem(NamedTuple):
     lost: bool
 
 
-class JoinedLines(NamedTuple):
-    """Lines that hold more than one whole record: how many, and the number of the first."""
-
-    lines: int
-    first: int
-
-
 class CannotRead(UserError):
     """Not a log that can be checked; `reason` says what it is instead, `records` whether it has
     some that cannot be read."""
@@ -95,7 +88,8 @@ class Log(NamedTuple):
     """The first record in the other dialect; of those, one of `RUN_KEYS` before any other."""
     odd_keys: Mapping[str, Event]
     """The first record of each key that has another character than those of `PLAIN_KEY`."""
-    joined: JoinedLines
+    joined: tuple[int, int]
+    """Lines that hold more than one whole record: how many, and the number of the first."""
     lines: int
     longest_bytes: int
     """Of a line that has a record."""

@@ -10,11 +10,10 @@ import math
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from itertools import islice
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from ..config.reading import open_file
 
@@ -27,8 +26,6 @@ _TAIL_BYTES = 1 << 20
 """Some 7,000 records: more than lie between two evaluations."""
 _MOST_TORN = 8
 """Lines looked at for a whole record; the last one alone may be torn."""
-_MOST_KEYS = 24
-_KIND_CHARACTERS = 40
 
 
 class Series(NamedTuple):
@@ -42,7 +39,7 @@ def read_metrics(path: Path, within: Path | None = None) -> Series:
     """The records of a metrics.jsonl: their kinds and numbers. A torn line, such as a killed run
     leaves, is skipped. Raises OSError: no regular file of that size `within` the folder."""
     with open_file(path, MOST_BYTES, within=within) as file:
-        records = [one for line in _lines(file) if (one := _record(line)) is not None]
+        records = [one for line in file if (one := _record(line)) is not None]
     counts = Counter(one.get("kind") for one in records)
     steps = {kind: math.ceil(count / MOST_RECORDS) for kind, count in counts.items()}
     kept: list[dict[str, Any]] = []
@@ -79,16 +76,6 @@ def _newest(tail: bytes, start: bytes) -> dict[str, Any] | None:
     return None
 
 
-def _lines(file: BinaryIO) -> Iterator[bytes]:
-    """The lines but for those too long for a record."""
-    while line := file.readline(_LINE_BYTES):
-        if line.endswith(b"\n") or len(line) < _LINE_BYTES:
-            yield line
-            continue
-        while (rest := file.readline(_LINE_BYTES)) and not rest.endswith(b"\n"):
-            pass
-
-
 def _record(line: bytes) -> dict[str, Any] | None:
     try:
         content = json.loads(line)
@@ -96,14 +83,13 @@ def _record(line: bytes) -> dict[str, Any] | None:
         return None
     if not isinstance(content, dict):
         return None
-    plain = ((sys.intern(key), value) for key, value in content.items() if _is_plain(key, value))
-    return dict(islice(plain, _MOST_KEYS))
+    return {sys.intern(key): value for key, value in content.items() if _is_plain(key, value)}
 
 
 def _is_plain(key: str, value: Any) -> bool:
-    """A number, or the short name of its kind: texts and lists could be of any size."""
+    """A number, or the name of its kind."""
     if isinstance(value, str):
-        return key == "kind" and len(value) <= _KIND_CHARACTERS
+        return key == "kind"
     if isinstance(value, int):
         return value.bit_length() <= 64
     return value is None or isinstance(value, float)

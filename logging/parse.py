@@ -26,7 +26,6 @@ from .events import (
     RUN_KEYS,
     CannotRead,
     Event,
-    JoinedLines,
     Log,
     Problem,
     cut,
@@ -145,7 +144,6 @@ class _Reader:
         self.longest = 0
         self.records = 0
         self.kept = 0
-        self.old_records = 0
         self.events: dict[str, list[Event]] = {MLLOG: [], MLL: []}
         self.first: dict[str, Event] = {}
         """The first record of a dialect, of whatever key."""
@@ -240,37 +238,18 @@ class _Reader:
         if foreign:
             what = f"text that does not belong there after the record: {foreign[:60]!r}"
             self._problem("trailing", key or _salvaged_key(text), what, lost=False)
-        if dialect == MLL or not self._passes_over(content):
-            self._content(content, key, seconds, dialect)
+        self._content(content, key, seconds, dialect)
         return not foreign
-
-    def _passes_over(self, content: Any) -> bool:
-        """Whether a record of :::MLLOG is whole, of a key that is not read, and not the first: the
-        short way, which most records of a large log take."""
-        if self.keys is None or MLLOG not in self.first or type(content) is not dict:
-            return False
-        key, stamp = content.get("key"), content.get("time_ms")
-        if type(key) is not str or key in self.keys or PLAIN_KEY.fullmatch(key) is None:
-            return False
-        if type(stamp) is not int:
-            return False
-        whole = "value" in content and "metadata" in content and -_NO_STAMP < stamp < _NO_STAMP
-        self.records += whole
-        return whole
 
     def _odd_token(self, raw: bytes, text: str, *, closed: bool) -> None:
         """A token that is not followed by one blank: the official parsers do not see a record."""
-        if raw.startswith(b":::MLPv0.5"):
-            self.old_records += 1
-        elif not closed and _MLLOG_TOKEN.startswith(raw):
+        if not closed and _MLLOG_TOKEN.startswith(raw):
             self._problem("truncated", None, "the file ends inside a token")
         elif (match := _ODD_MLLOG.match(text)) is not None:
             key = _salvaged_key(text)
             if key is None or self.keys is None or key in self.keys:
-                found = {"": "nothing", "\t": "a tab"}.get(match[1], repr(match[1]))
-                why = f'one blank expected after ":::MLLOG", found {found}'
-                message = f"{why}: the official parser does not see this record ({key})"
-                self._problem("token", key, message)
+                what = f'record ({key}): one blank expected after ":::MLLOG", found {match[1]!r}'
+                self._problem("token", key, what)
         elif text.startswith(":::MLL") and len(self.forms) < _KEPT_PROBLEMS:
             what = f'":::MLL SECONDS KEY: {{json}}" expected, found {text[:60].rstrip()!r}'
             like_one = _LIKE_MLL_RECORD.match(text) is not None
@@ -279,12 +258,9 @@ class _Reader:
     def _torn(self, text: str, error: Exception, *, closed: bool) -> None:
         key = _salvaged_key(text)
         name = f" ({key})" if key else ""
-        no_json = isinstance(error, StopIteration | json.JSONDecodeError)
-        if not no_json:  # Python's limit on the digits of an integer
-            self._problem("torn", key, f"record{name} has a number too long")
-        elif closed:
-            why = "no value" if isinstance(error, StopIteration) else str(error)
-            self._problem("torn", key, f"record{name} cannot be read: {why}")
+        # Other errors than of JSON: Python's limit on the digits of an integer.
+        if closed or not isinstance(error, StopIteration | json.JSONDecodeError):
+            self._problem("torn", key, f"record{name} cannot be read as JSON")
         else:
             self._problem("truncated", key, f"the file ends inside a record{name}")
 
@@ -350,22 +326,17 @@ class _Reader:
     def _stamp(self, key: str, content: dict[str, Any], seconds: str | None) -> float | None:
         """The stamp of a record in milliseconds; None, and a problem, where there is none."""
         if seconds is None and "time_ms" not in content:
-            found = 'found "time_s"' if "time_s" in content else "found none"
-            self._problem("missing", key, f'record ({cut(key)}) has no "time_ms", {found}')
+            self._problem("missing", key, f'record ({cut(key)}) has no "time_ms"')
             return None
         stamp: Any = content["time_ms"] if seconds is None else seconds
         if isinstance(stamp, str):  # in v0.6 it is one; elsewhere the official parser reads it too
             with contextlib.suppress(ValueError):
                 stamp = float(stamp) if seconds is None else round(float(stamp) * 1000, 3)
-        if isinstance(stamp, bool) or not isinstance(stamp, int | float):
-            found = type_name(stamp)
-            self._problem("type", key, f"time_ms of {cut(key)} is {found}, expected a number")
-            return None
-        if -_NO_STAMP < stamp < _NO_STAMP:
-            return stamp
-        if self.keys is None or key in self.keys:
-            found = "a huge number" if isinstance(stamp, int) else type_name(stamp)
-            self._problem("type", key, f"time_ms of {cut(key)} is no time: {found}")
+        is_number = isinstance(stamp, int | float) and not isinstance(stamp, bool)
+        if is_number and -_NO_STAMP < stamp < _NO_STAMP:
+            return stamp  # type: ignore[no-any-return]
+        if not is_number or self.keys is None or key in self.keys:
+            self._problem("type", key, f"time_ms of {cut(key)} is no time: {type_name(stamp)}")
         return None
 
     def log(self) -> Log:
@@ -404,7 +375,7 @@ class _Reader:
             truncated=self.truncated,
             other_dialect=next(of_a_run, self.first.get(other)),
             odd_keys=self.odd_keys,
-            joined=JoinedLines(self.joined_lines, self.first_joined),
+            joined=(self.joined_lines, self.first_joined),
             lines=self.lines,
             longest_bytes=self.longest,
         )
@@ -414,12 +385,8 @@ class _Reader:
         problem = min((*self.problems, *self.forms), key=lambda one: one.line, default=None)
         if self.size == 0:
             found = "an empty file (0 bytes)"
-        elif self.head.startswith(b"\x1f\x8b"):
-            found = "what looks like gzip: unpack it first"
-        elif self.head.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in self.head:
-            found = "binary data or UTF-16: convert UTF-16 with iconv"
-        elif self.old_records:
-            found = "the v0.5 format (:::MLPv0.5.0), which has no rules for ResNet"
+        elif self.head.startswith((b"\x1f\x8b", b"\xff\xfe", b"\xfe\xff")) or b"\0" in self.head:
+            found = "gzip, UTF-16 or other binary data"
         elif problem is not None:
             found = f"none that can be read (first: line {problem.line}: {problem.message})"
         else:

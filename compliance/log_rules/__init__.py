@@ -8,7 +8,7 @@ from importlib import import_module
 
 from ...config.finding import SEVERITIES, Finding
 from ..causes import explain
-from ..logged_run import CONTEXT_KEYS, LoggedRun
+from ..logged_run import READ_KEYS, LoggedRun
 from ..rule import LOG, rules_on
 
 for _file in sorted(os.listdir(__path__[0])):  # noqa: PTH208 (a glob takes 3 ms)
@@ -17,14 +17,11 @@ for _file in sorted(os.listdir(__path__[0])):  # noqa: PTH208 (a glob takes 3 ms
 
 RULES = rules_on(LOG)
 
-_FOLDER_KEYS = ("seed",)
-"""Keys that rules on folders alone read: `submission` does not load with a log's check."""
-
 
 @cache
 def checked_keys() -> frozenset[str]:
     """The keys of records that a rule reads: what the parser has to keep."""
-    return frozenset((*CONTEXT_KEYS, *_FOLDER_KEYS, *(key for each in RULES for key in each.keys)))
+    return READ_KEYS.union(*(each.keys for each in RULES))
 
 
 def apply(run: LoggedRun) -> list[Finding]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from itertools import accumulate
 
 from ...config import benchmark
-from ...config.finding import number, plain, shown
+from ...config.finding import plain, shown
 from ...logging.events import Event
 from ..logged_run import SAME_MS, LoggedRun
 from ..rule import CHECKER, CLOSED_POLICY, ERROR, NOTE, POLICY, RULES_TEXT, Violation, against, rule
@@ -55,29 +55,8 @@ def stamps_there(run: LoggedRun) -> Iterator[Violation]:
     zero = [event for event in run.events if event.time_ms == 0]
     serious = [event for event in zero if event.key in timed]
     for event in (serious or zero)[:1]:
-        keys = ", ".join(sorted({one.key for one in serious or zero})[:6])
-        text = f"zero time stamps on {keys}"
         severity = ERROR if serious else None
-        yield Violation(message=text, line=event.line, actual="0", severity=severity)
-
-
-class _StepBack(NamedTuple):
-    """A record stamped earlier than the one before it; `by_ms`: than the latest before it, so that
-    many small steps are one large one."""
-
-    by_ms: float
-    event: Event
-
-
-def _steps_back(events: list[Event]) -> Iterator[_StepBack]:
-    previous_ms = latest_ms = 0.0
-    for event in events:
-        if event.time_ms <= 0:
-            continue  # impossible-stamp and zero-stamp say it
-        if event.time_ms < previous_ms:
-            yield _StepBack(by_ms=latest_ms - event.time_ms, event=event)
-        previous_ms = event.time_ms
-        latest_ms = max(latest_ms, previous_ms)
+        yield against(event, "is stamped 0", "a time", severity=severity)
 
 
 @rule(
@@ -85,18 +64,20 @@ def _steps_back(events: list[Event]) -> Iterator[_StepBack]:
 )
 def clock_steady(run: LoggedRun) -> Iterator[Violation]:
     """Stamps do not go back from record to record by a second or more; less is a note."""
-    steps = list(_steps_back(run.events))
-    if not steps or (run.run_ms is not None and run.run_ms <= 0):
+    stamped = [event for event in run.events if event.time_ms > 0]
+    latest_ms = accumulate((event.time_ms for event in stamped), max)
+    behind = [(late - event.time_ms, event) for late, event in zip(latest_ms, stamped, strict=True)]
+    by_ms, worst = max(behind, key=lambda one: one[0], default=(0.0, None))
+    if worst is None or by_ms <= 0 or (run.run_ms is not None and run.run_ms <= 0):
         return  # run-time-not-positive says it
-    worst = max(steps, key=lambda step: step.by_ms)
-    if worst.by_ms < SAME_MS and run.duplicate_writers > 1:
+    if by_ms < SAME_MS and run.duplicate_writers > 1:
         return  # copied-records says it
     yield against(
-        f"time goes back {len(steps)} x, most at {worst.event.place}:",
-        f"{plain(round(worst.by_ms / 1000, 3))} s",
+        f"time goes back, most at {worst.place}:",
+        f"{plain(round(by_ms / 1000, 3))} s",
         "stamps that rise",
-        line=worst.event.line,
-        severity=None if worst.by_ms >= SAME_MS else NOTE,
+        line=worst.line,
+        severity=None if by_ms >= SAME_MS else NOTE,
     )
 
 
@@ -154,16 +135,13 @@ def caches_cleared_first(run: LoggedRun) -> Iterator[Violation]:
 def resumed(run: LoggedRun) -> Iterator[Violation]:
     """The run was not interrupted; one resumed from a checkpoint logs `run_resumed`."""
     for event in run.all("run_resumed"):
-        parts = [f"resumed after step {shown(event.value)}; its clock ran on meanwhile"]
         names = ("steps_repeated", "ranks_before", "ranks", "lost_bytes")
-        repeated, before, ranks, lost = (number(event.metadata.get(name)) for name in names)
-        if repeated:
-            parts.append(f"{plain(repeated)} or more steps were trained twice and logged once")
-        if before is not None and ranks is not None:
-            parts.append(f"{plain(ranks)} ranks instead of {plain(before)}: sums round differently")
-        if lost:
-            parts.append(f"{plain(lost)} bytes of the log before it are lost")
-        yield against("interrupted and", "; ".join(parts), "an uninterrupted run", line=event.line)
+        known = [
+            f"{name} {shown(event.metadata[name])}" for name in names if name in event.metadata
+        ]
+        found = f"resumed after step {shown(event.value)}; its clock ran on meanwhile"
+        found += f" ({', '.join(known)})" if known else ""
+        yield against("interrupted and", found, "an uninterrupted run", line=event.line)
 
 
 @rule(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...config import benchmark
-from ...config.finding import number, plain, shown
+from ...config.finding import number, shown
 from ...logging.events import Event, type_name
 from ..logged_run import LoggedRun
 from ..rule import (
@@ -24,7 +24,7 @@ LOG_IT = "log it once, from rank 0"
 _SAMPLES = ("train_samples", "eval_samples")
 
 
-@rule("MLP101", "missing-submission-key", ERROR, _COMMON, keys=benchmark.submission_keys("0.6.0"))
+@rule("MLP101", "missing-submission-key", ERROR, _COMMON)
 def submission_keys(run: LoggedRun) -> Iterator[Violation]:
     """submission_org, _platform, _division, _status and _benchmark are logged (0.6.0: also
     _poc_name and _entry)."""
@@ -43,11 +43,7 @@ def run_stop_exists(run: LoggedRun) -> Iterator[Violation]:
     """The run ended: run_stop is there."""
     if run.all("run_stop") or "run_stop" in run.log.lost_keys or run.log.truncated:
         return  # broken-record says it of a log that was cut
-    best = ""
-    if run.best is not None:
-        at = "" if run.best.epoch is None else f" at epoch {plain(run.best.epoch)}"
-        best = f"best accuracy {plain(run.best.accuracy)}{at}"
-    found = against("run did not finish:", "no run_stop", "run_stop", best, line=run.log.lines)
+    found = against("run did not finish:", "no run_stop", "run_stop", line=run.log.lines)
     yield found._replace(actual="none")
 
 
@@ -59,9 +55,8 @@ def _before_run_start(run: LoggedRun, event: Event) -> bool:
     return run.start is None or event.order < run.start.order
 
 
-def _too_early(run: LoggedRun, event: Event) -> Violation:
-    cause = "misplaced-run-start" if run.start is None else ""
-    return against(event, "stands before run_start", "run_start first", caused_by=cause)
+def _too_early(event: Event) -> Violation:
+    return against(event, "stands before run_start", "run_start first")
 
 
 @rule("MLP104", "misplaced-run-stop", ERROR, _COMMON)
@@ -69,7 +64,7 @@ def run_stop(run: LoggedRun) -> Iterator[Violation]:
     """run_stop comes after run_start and carries metadata.status."""
     for event in run.all("run_stop"):
         if _before_run_start(run, event):
-            yield _too_early(run, event)
+            yield _too_early(event)
             return
         if "status" not in event.metadata:
             yield _without(event, "status")
@@ -135,7 +130,7 @@ def epoch_metadata(run: LoggedRun) -> Iterator[Violation]:
     of epochs above 0."""
     other = _OTHER_COUNT.get(run.ruleset)
     blocks = run.all("block_start")
-    yield from [_too_early(run, one) for one in blocks if _before_run_start(run, one)][:1]
+    yield from [_too_early(one) for one in blocks if _before_run_start(run, one)][:1]
     yield from [found for one in blocks if (found := _block_problem(one, other)) is not None][:1]
     for key, name, alternative in (
         ("block_stop", "first_epoch_num", other),
@@ -164,7 +159,7 @@ def _block_problem(event: Event, other: str | None) -> Violation | None:
     return against(event, f"has {name} {shown(data[name])}", expected)
 
 
-@rule("MLP110", "missing-samples", ERROR, _COMMON, rulesets=FROM_070, keys=_SAMPLES)
+@rule("MLP110", "missing-samples", ERROR, _COMMON, rulesets=FROM_070)
 def samples(run: LoggedRun) -> Iterator[Violation]:
     """train_samples and eval_samples are logged and not empty."""
     for key in _SAMPLES:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from unicodedata import normalize
 
-from ...config.finding import number, plain, printable
-from ...logging.events import MLL, PLAIN_KEY, RUN_KEYS, Event, cut
-from ..logged_run import CONTEXT_KEYS, SAME_MS, LoggedRun, spread_ms
+from ...config.finding import plain, printable
+from ...logging.events import MLL, PLAIN_KEY, RUN_KEYS, cut
+from ..logged_run import READ_KEYS, SAME_MS, LoggedRun, spread_ms
 from ..rule import CHECKER, ERROR, LOG, NOTE, POLICY, Violation, against, rule, rules_on
 
 _FIRST_MS = 1_514_764_800_000
@@ -26,7 +26,7 @@ def records(run: LoggedRun) -> Iterator[Violation]:
         message = f"line {problem.line}: {printable(problem.message)}"
         advice = "write from rank 0 alone, one record a line, nothing else on that line"
         if problem.kind == "truncated":
-            message = f"truncated: {message}{_last_record(run)}"
+            message = f"truncated: {message}"
             advice = "the job was killed or the disk was full: run again"
         yield Violation(
             message=message,
@@ -40,15 +40,6 @@ def records(run: LoggedRun) -> Iterator[Violation]:
         yield Violation(
             message=f"{more} more records cannot be read", expected="0", actual=f"{more}"
         )
-
-
-def _last_record(run: LoggedRun) -> str:
-    if not run.log.events:
-        return ""
-    last = run.log.events[-1]
-    epoch = number(last.metadata.get("epoch_num"))
-    at = f" epoch {plain(epoch)}" if epoch is not None else ""
-    return f"; last complete record {printable(last.key)}{at}"
 
 
 @rule("MLP002", "impossible-stamp", ERROR, "a clock that cannot be right")
@@ -65,41 +56,10 @@ def stamps(run: LoggedRun) -> Iterator[Violation]:
         more = f" (and {len(odd) - 1} more records)" if len(odd) > 1 else ""
         yield against(
             odd[0],
-            f"is stamped {plain(odd[0].time_ms)}{_what_stamp(odd[0])}{more}",
+            f"is stamped {plain(odd[0].time_ms)}{more}",
             f"{unit} since 1970, from 2018 on",
             severity=POLICY if early and not in_seconds else None,
         )
-
-
-def _what_stamp(event: Event) -> str:
-    """What a stamp that is no time of a run looks like."""
-    if int(event.time_ms) in _SECONDS:
-        return ": seconds?"
-    return ": micro- or nanoseconds?" if event.time_ms > _LATEST_MS else ""
-
-
-@rule("MLP003", "odd-record", NOTE, f"{CHECKER}, mlp_parser")
-def other_format(run: LoggedRun) -> Iterator[Violation]:
-    """No record has another format (:::MLL, :::MLLOG). A 0.6.0 log with such records fails: its
-    parser cannot read them."""
-    other = run.log.other_dialect
-    if other is not None:
-        key = printable(cut(other.key))
-        yield Violation(
-            message=f"line {other.line}: a record of another format ({key})",
-            line=other.line,
-            expected=f":::{run.log.dialect} records alone",
-            actual="two formats",
-            severity=ERROR if run.ruleset == "0.6.0" else None,
-        )
-
-
-@rule("MLP005", "ruleset-contradicted", POLICY, "a log is held to the rules of its round")
-def ruleset(run: LoggedRun) -> Iterator[Violation]:
-    """Nothing beside the log contradicts the round whose rules apply: not the folder of an earlier
-    round than its dates or format. A config.yaml beside it that does is a note, because it decides
-    nothing. (`--ruleset` decides alone; dates before the folder's round are usual.)"""
-    yield from run.doubts
 
 
 @rule("MLP006", "joined-records", NOTE, "a newline that was lost between two writers")
@@ -133,9 +93,7 @@ def two_runs(run: LoggedRun) -> Iterator[Violation]:
             "two runs in one file:", actual, "one run", line=starts[-1].line, advice=advice
         )
     if second is not None:
-        lines = [event.line for event in run.log.events]
-        before = max((line for line in lines if line < second), default=second)
-        actual = f"lines {lines[0]}-{before} and {second}-{lines[-1]}"
+        actual = f"another from line {second} on"
         yield against("two runs in one file:", actual, "one run", line=second, advice=advice)
 
 
@@ -148,7 +106,7 @@ _READ_METADATA = ("epoch_num", "first_epoch_num", "epoch_count", "status", "tens
 def look_alikes(run: LoggedRun) -> Iterator[Violation]:
     """No key, and no name of metadata, looks like one that a rule reads and is another: by
     invisible characters or letters of other scripts."""
-    keys = {key for each in rules_on(LOG) for key in each.keys} | set(CONTEXT_KEYS)
+    keys = READ_KEYS.union(*(each.keys for each in rules_on(LOG)))
     metadata = {_plain_letters(name): name for name in _READ_METADATA}
     read_keys = {_plain_letters(key): key for key in keys}
     names = [(event, event.key, read_keys) for event in run.log.odd_keys.values()]

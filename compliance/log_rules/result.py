@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator
 
 from ...config import benchmark
-from ...config.finding import number, plain, printable, shown
+from ...config.finding import plain, printable, shown
 from ..logged_run import SAME_MS, Evaluation, LoggedRun, as_setting, reaches_target
 from ..rule import CHECKER, ERROR, NOTE, POLICY, RULES_TEXT, Violation, against, rule
 
@@ -40,55 +39,30 @@ def clock_forward(run: LoggedRun) -> Iterator[Violation]:
 )
 def converged(run: LoggedRun) -> Iterator[Violation]:
     """The target was reached: an eval_accuracy in [0.759, 1) (open from 1.0.0 on: one below 1)."""
-    numbers = [
-        event.value for event in run.all("eval_accuracy") if isinstance(event.value, int | float)
-    ]
-    if not numbers:
+    events = run.all("eval_accuracy")
+    numeric = [event for event in events if isinstance(event.value, int | float)]
+    if not numeric:
         return  # missing-accuracy says it
-    unread = "missing-accuracy" if len(numbers) < len(run.all("eval_accuracy")) else ""
-    if not run.needs_target:
-        if not any(value < benchmark.HIGHEST_ACCURACY for value in numbers):
-            line = run.all("eval_accuracy")[0].line
-            found = f"{shown(numbers[0])} is the first"
-            expected = "one that is a fraction below 1"
-            yield against("eval_accuracy:", found, expected, line=line, caused_by=unread)
+    best, last = run.best, numeric[-1]
+    severity = POLICY if run.ruleset == "0.6.0" else None  # its checker has no threshold
+    if run.needs_target:
+        # Without an end, or with a torn record, it is a consequence.
+        explained = run.stop is None or "eval_accuracy" in run.log.lost_keys
+        if explained or any(reaches_target(event.value) for event in numeric):
+            return
+    elif any(event.value < benchmark.HIGHEST_ACCURACY for event in numeric):
         return
-    if any(reaches_target(value) for value in numbers):
+    if best is None or not last.value < benchmark.HIGHEST_ACCURACY:
+        yield as_setting(last).violation("a fraction below 1", severity=severity)
         return
-    if run.stop is None or "eval_accuracy" in run.log.lost_keys:
-        return  # a consequence of the run not ending, or of the record that was torn
-    odd, best = _odd_accuracy(run), run.best
-    if odd is None and best is None:
-        return
-    said = f"; run_stop says {shown(run.status)}" if isinstance(run.status, str) else ""
-    line, actual = run.all("eval_accuracy")[-1].line, shown(numbers[-1])
-    if odd is None and best is not None:
-        line, actual = best.line, plain(best.accuracy)
-        rounds = round(best.accuracy, 3) >= benchmark.TARGET_ACCURACY
-        odd = f"did not converge: best {actual} at {_at(best)}, target {benchmark.TARGET_ACCURACY}"
-        odd += " (rounds to it but is below)" if rounds else ""
-    yield Violation(
-        message=f"{odd}{said}",
-        line=line,
-        expected=_TARGET,
-        actual=actual,
+    yield against(
+        "did not converge: best",
+        f"{plain(best.accuracy)} at {_at(best)}",
+        _TARGET,
+        line=best.line,
         advice="one such run in five is allowed",
-        severity=POLICY if run.ruleset == "0.6.0" else None,  # its checker has no threshold
-        caused_by=unread,
+        severity=severity,
     )
-
-
-def _odd_accuracy(run: LoggedRun) -> str | None:
-    """The last accuracy, if it is no fraction: NaN, percent, exactly one."""
-    values = [event for event in run.all("eval_accuracy") if type(event.value) in (int, float)]
-    if not values or values[-1].value < benchmark.HIGHEST_ACCURACY:
-        return None
-    place, value = values[-1].place, values[-1].value
-    if not math.isfinite(value):
-        return f"{place} is {'NaN' if math.isnan(value) else 'infinite'}: training diverged"
-    if benchmark.HIGHEST_ACCURACY < value <= 100:
-        return f"{place}: {plain(value)} looks like percent, expected a fraction"
-    return f"{place}: {plain(value)} is outside [{benchmark.TARGET_ACCURACY}, 1)"
 
 
 @rule("MLP302", "target-outside-run", ERROR, f"{RULES_TEXT} lines 441, 491")
@@ -202,29 +176,6 @@ def pairs(run: LoggedRun) -> Iterator[Violation]:
             yield against(f"{len(starts)} {start}", found, "pairs", line=starts[-1].line)
 
 
-@rule(
-    "MLP310",
-    "indivisible-batch",
-    NOTE,
-    f"{RULES_TEXT}: batch = batch per accelerator x accelerators x accumulation",
-    keys=("global_batch_size", "gradient_accumulation_steps"),
-)
-def batch_divides(run: LoggedRun) -> Iterator[Violation]:
-    """The batch is an integer and a multiple of the accumulation steps. A batch above the set of
-    ImageNet is policy."""
-    batch, event = run.batch, run.first("global_batch_size")
-    steps = number(run.value("gradient_accumulation_steps"))
-    if batch is None or event is None:
-        return
-    if batch > benchmark.IMAGENET_TRAIN_SAMPLES:
-        most = f"up to {benchmark.IMAGENET_TRAIN_SAMPLES:,}"
-        yield as_setting(event).violation(most, "all images of an epoch", severity=POLICY)
-    elif not batch.is_integer():
-        yield as_setting(event).violation("an integer", severity=POLICY)
-    elif steps is not None and steps > 0 and batch % steps:
-        yield as_setting(event).violation(f"a multiple of {plain(steps)} accumulation steps")
-
-
 _DIVISORS = sorted(2**i * 5**k for i in range(5) for k in range(6) if 2**i * 5**k <= 3125)
 """Of 50,000, up to a sixteenth of it. That accuracies of four decimals, as most logs have them, are
 all counts over so few images is no chance."""
@@ -246,7 +197,7 @@ def _fractions(run: LoggedRun) -> list[Evaluation]:
     return list(first.values())
 
 
-@rule("MLP812", "accuracy-not-a-count", NOTE, f"{RULES_TEXT} line 939", keys=("eval_samples",))
+@rule("MLP812", "accuracy-not-a-count", NOTE, f"{RULES_TEXT} line 939")
 def accuracies_are_counts(run: LoggedRun) -> Iterator[Violation]:
     """Three accuracies or more are not all counts over a small part of the 50,000 images."""
     found = _fractions(run)
@@ -258,7 +209,7 @@ def accuracies_are_counts(run: LoggedRun) -> Iterator[Violation]:
             return
 
 
-@rule("MLP813", "unlikely-accuracy", NOTE, "published logs", keys=("eval_samples",))
+@rule("MLP813", "unlikely-accuracy", NOTE, "published logs")
 def likely_accuracies(run: LoggedRun) -> Iterator[Violation]:
     """Three accuracies in a row are not equal, and none up to epoch 4 is above 0.6."""
     found = _fractions(run)

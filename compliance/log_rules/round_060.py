@@ -50,14 +50,7 @@ _LARS = (
 )
 
 
-@rule(
-    "MLP604",
-    "invalid-hyperparameter-060",
-    ERROR,
-    f"{_SOURCE}/resnet.yaml",
-    rulesets=_060,
-    keys=(*ONCE, _BOUNDARIES, *_LARS),
-)
+@rule("MLP604", "invalid-hyperparameter-060", ERROR, f"{_SOURCE}/resnet.yaml", rulesets=_060)
 def hyperparameters(run: LoggedRun) -> Iterator[Violation]:
     """Batch, base learning rate, warm-up and bn_span are logged and above 0; opt_name is lars or
     sgd and has its own keys once."""

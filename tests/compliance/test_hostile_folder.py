@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,13 +60,6 @@ def link(path: Path, secret: Path) -> None:
     path.symlink_to(secret)
 
 
-def winding(path: Path, secret: Path) -> None:
-    """By way of a folder that is a link itself."""
-    if not (path.parent / "way").is_symlink():
-        (path.parent / "way").symlink_to(secret.parent)
-    path.symlink_to(Path("way") / secret.name)
-
-
 def fifo(path: Path, secret: Path) -> None:
     os.mkfifo(path)
 
@@ -78,45 +68,16 @@ def zeros(path: Path, secret: Path) -> None:
     path.symlink_to("/dev/zero")
 
 
-def proc(path: Path, secret: Path) -> None:
-    path.symlink_to("/proc/self/environ")
-
-
 def sparse(path: Path, secret: Path) -> None:
     path.touch()
     os.truncate(path, 6 << 30)
-
-
-def inner_folder(path: Path, secret: Path) -> None:
-    path.mkdir()
 
 
 def deep(path: Path, secret: Path) -> None:
     path.write_text('{"a":' * 100_000)
 
 
-def many_digits(path: Path, secret: Path) -> None:
-    path.write_text('{"a": 1' + "0" * 10_000 + "}")
-
-
-PLANTS = (link, winding, fifo, zeros, proc, sparse, inner_folder, deep, many_digits)
-
-
-def limited(command: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
-    """A command in a process that may take neither long nor much."""
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
-
-    return subprocess.run(
-        [sys.executable, "-m", "rn50.cli.entry", *command],
-        cwd=cwd,
-        preexec_fn=limit,
-        timeout=60,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+PLANTS = (link, fifo, zeros, sparse, deep)
 
 
 @pytest.mark.parametrize("plant", PLANTS)
@@ -128,7 +89,7 @@ def test_no_side_file_gets_more_than_a_note(folder: Path, secret: Path, plant: P
     assert found.config is None
     assert (found.result, found.environment, found.origins, found.metrics) == ({}, {}, {}, ())
     noted = [note.partition(":")[0] for note in found.notes]
-    lenient = {"metrics.jsonl"} if plant in (deep, many_digits) else set()  # its lines are torn
+    lenient = {"metrics.jsonl"} if plant is deep else set()  # its lines are torn
     assert set(SIDE_FILES) - {"scaling.json"} - set(noted) == lenient
     assert SECRET not in " ".join(found.notes) and "root:" not in " ".join(found.notes)
 
@@ -149,20 +110,6 @@ def test_each_command_ends_and_tells_nothing(
     assert SECRET not in said and "Traceback" not in said
 
 
-def test_the_whole_command_ends_soon_and_in_little_memory(folder: Path, secret: Path) -> None:
-    """The plants of one folder together, in a process with a limit."""
-    plants = dict(zip(SIDE_FILES, (fifo, zeros, sparse, link, sparse, fifo, zeros), strict=True))
-    for name, plant in plants.items():
-        (folder / name).unlink(missing_ok=True)
-        plant(folder / name, secret)
-    done = limited(["log", "report", str(folder), "--out", "page.html"], folder.parent)
-    assert done.returncode == 0, done.stderr
-    page = (folder.parent / "page.html").read_text()
-    for name in SIDE_FILES[:-1]:
-        assert f"{name}: left out: " in page
-    assert SECRET not in page
-
-
 @pytest.mark.parametrize(
     "base",
     ["../home/secret", "/etc/passwd", "../home/base.yaml", "inner.yaml", "quick.yaml", "~/x"],
@@ -176,13 +123,6 @@ def test_the_base_of_a_foreign_config_is_no_file(folder: Path, secret: Path, bas
     (note,) = found.notes
     assert "config.yaml: left out: " in note and "none in a recorded config" in note
     assert SECRET not in note and "root:" not in note
-
-
-def test_a_manifest_that_a_foreign_config_names_is_not_read(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "set").mkdir()
-    os.mkfifo(tmp_path / "set/manifest.json")
-    (folder / "config.yaml").write_text(f"name: x\ndata: {{path: {tmp_path / 'set'}}}\n")
-    assert read_run_folder(folder).config is not None
 
 
 def test_links_to_runs_elsewhere_are_not_followed(folder: Path, tmp_path: Path) -> None:
@@ -211,6 +151,13 @@ def test_a_short_series_is_whole(tmp_path: Path) -> None:
     assert not found.thinned
 
 
+def test_a_record_has_numbers_alone(tmp_path: Path) -> None:
+    """Reports draw them, and texts or lists could be of any size."""
+    record = {"kind": "train", "loss": 1.5, "text": "x", "list": [1], "huge": 10**40}
+    (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    assert read_metrics(tmp_path / "metrics.jsonl").records == ({"kind": "train", "loss": 1.5},)
+
+
 def test_a_long_series_is_thinned_evenly(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rare kinds stay, and so does the course of the frequent one."""
     monkeypatch.setattr(metrics_read, "MOST_RECORDS", 136)
@@ -220,25 +167,6 @@ def test_a_long_series_is_thinned_evenly(folder: Path, monkeypatch: pytest.Monke
     assert steps == [*range(0, 4321, 32)]
     assert found.records("eval") == [{"kind": "eval", "epoch": 1, "accuracy": 0.5}]
     assert "metrics.jsonl: of train one record in 32 is taken, as there are so many" in found.notes
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        '{"kind": "train", "text": "%s"}' % ("x" * 60_000),
-        '{"kind": "train", "list": %s}' % ([[]] * 10_000),
-        '{"kind": "train", "number": 1%s}' % ("0" * 4000),
-        json.dumps({f"k{n}": n for n in range(3000)}),
-        '{"kind": "%s"}' % ("k" * 5000),
-        "x" * 100_000,
-    ],
-    ids=lambda line: line[:30],
-)
-def test_a_record_takes_little_room(tmp_path: Path, line: str) -> None:
-    (tmp_path / "metrics.jsonl").write_text(f"{line}\n" * 20)
-    found = read_metrics(tmp_path / "metrics.jsonl")
-    assert all(len(record) <= 24 for record in found.records)
-    assert len(repr(found.records)) < 20 * 1000
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
@@ -275,15 +203,3 @@ def test_a_system_description_is_a_file_of_the_package(
     done = CliRunner().invoke(app, ["log", "check", "--no-official", str(logs)])
     assert done.exit_code == 1 and "no machine.json" in done.output
     assert SECRET not in done.output
-
-
-@pytest.mark.parametrize("plant", [fifo, zeros, sparse, inner_folder])
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_a_log_that_is_no_file(folder: Path, secret: Path, plant: Plant, command: Command) -> None:
-    """By itself, and beside a whole one."""
-    plant(folder / "x.txt", secret)
-    done = CliRunner().invoke(app, [*command, str(folder / "x.txt")])
-    assert done.exit_code != 0 and isinstance(done.exception, SystemExit | UserError)
-    plant(folder / "result_1.txt", secret)
-    done = CliRunner().invoke(app, [*command, str(folder)])
-    assert done.exception is None or isinstance(done.exception, SystemExit | UserError)

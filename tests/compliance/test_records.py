@@ -11,18 +11,13 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from rn50.cli.log_check import check_lines
-from rn50.compliance.check_log import CANNOT_READ, PASS, Check, check_log
+from rn50.compliance.check_log import CANNOT_READ, Check, check_log
 from rn50.compliance.log_rules import checked_keys
-from rn50.compliance.score import score_folder
-from rn50.compliance.submission import check_folder
-from rn50.config.finding import ERROR, NOTE, POLICY, SEVERITIES, Finding
+from rn50.config.finding import ERROR, SEVERITIES, Finding
 from rn50.logging import parse
 from tests.compliance.log_text import Record, find, good_run, last, official, put, write
 
@@ -167,16 +162,6 @@ def test_more_records_than_a_run_has_leave_no_verdict(
     assert "1,000" in found.cause and "line 1001" in found.cause and "seed" in found.cause
 
 
-def test_other_words_mean_the_same(tmp_path: Path) -> None:
-    plain = good_lines()
-    spaced = [
-        f":::MLLOG {json.dumps(json.loads(line[9:]), separators=(',', ':'))}\r\n" for line in plain
-    ]
-    one, other = (checked(tmp_path / "log.txt", lines).run for lines in (plain, spaced))
-    assert one is not None and other is not None
-    assert one.log.events == other.log.events
-
-
 # --- hostile content ------------------------------------------------------------------------------
 
 
@@ -197,74 +182,20 @@ def judge(folder: Path, content: bytes, ruleset: str | None) -> None:
     assert "".join(check_lines(found)).isprintable()
 
 
-RULESETS = st.sampled_from([None, "0.6.0", "1.1.0", "4.0.0"])
-GOOD = {ruleset: "".join(good_lines(ruleset)).encode() for ruleset in ("0.6.0", "4.0.0")}
-VALUES = st.recursive(
-    st.one_of(
-        st.none(),
-        st.booleans(),
-        st.floats(),
-        st.integers(),
-        st.text(max_size=8),
-        st.sampled_from([10**400, -(10**400), 2**63, 0, 0.759, "../../x", "\x1b[2J"]),
-    ),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=4), inner, max_size=3)
-    ),
-    max_leaves=5,
+@pytest.mark.parametrize(
+    "content",
+    [
+        b":::MLLOG " + b"[" * 100_000,
+        b":::MLLOG {" + b"\x00" * 50,
+        b":::MLL 1.2.3 run_start: {}",
+        b":::MLL 1 run_start: " + b"9" * 10_000,
+        b'\r:::MLLOG {"key": "a", "time_ms": 1, "value": 1, "metadata": {}}\r\r',
+    ],
+    ids=range(5),
 )
-
-
-@settings(max_examples=50)
-@given(st.binary(max_size=400), RULESETS)
-@example(b":::MLLOG " + b"[" * 100_000, None)
-@example(b":::MLLOG {" + b"\x00" * 50, None)
-@example(b":::MLL 1.2.3 run_start: {}", None)
-@example(b":::MLL 1 run_start: " + b"9" * 10_000, None)
-@example(b'\r:::MLLOG {"key": "a", "time_ms": 1, "value": 1, "metadata": {}}\r\r', None)
-def test_random_bytes(folder: Path, content: bytes, ruleset: str | None) -> None:
-    judge(folder, b":::MLLOG " + content, ruleset)
-    judge(folder, content, ruleset)
-
-
-EDITS = st.tuples(st.integers(0, 10**6), st.integers(0, 60), st.binary(max_size=12))
-
-
-@settings(max_examples=50)
-@given(st.sampled_from(sorted(GOOD)), st.lists(EDITS, max_size=5), st.integers(0, 10**6))
-def test_mutated_and_cut_logs(
-    folder: Path, ruleset: str, edits: list[tuple[int, int, bytes]], end: int
-) -> None:
-    content = bytearray(GOOD[ruleset])
-    for at, length, new in edits:
-        at %= len(content)
-        content[at : at + length] = new
-    judge(folder, bytes(content)[: end % (2 * len(content))], None)
-
-
-@settings(max_examples=50)
-@given(
-    st.lists(st.tuples(st.integers(0, 10**6), VALUES, st.integers(0, 3)), min_size=1, max_size=3),
-    st.sampled_from(["0.7.0", "1.1.0", "4.0.0"]),
-)
-def test_a_good_run_with_odd_parts(
-    folder: Path, edits: list[tuple[int, Any, int]], ruleset: str
-) -> None:
-    run = good_run(ruleset)
-    for at, value, what in edits:
-        record = run[at % len(run)]
-        if what == 0:
-            record.value = value
-        elif what == 1:
-            record.metadata = value
-        elif what == 2:
-            record.time_ms = value
-        else:
-            record.metadata = dict.fromkeys(["file", "epoch_num", "status", "tensor"], value)
-    text = "".join(record.text(ruleset) + "\n" for record in run)
-    judge(folder, text.encode("utf-8", "surrogatepass"), ruleset)
-    score_folder(folder).to_dict()
-    check_folder(folder, official=False)[-1].to_dict()
+def test_hostile_bytes(folder: Path, content: bytes) -> None:
+    """`tests/fuzz/logs.py` makes more of them."""
+    judge(folder, content, None)
 
 
 @pytest.mark.parametrize("key", sorted(checked_keys()))
@@ -366,51 +297,7 @@ def test_a_file_that_has_no_end_is_refused(tmp_path: Path) -> None:
 # --- the ruleset ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("folder", "written", "ruleset", "source", "doubt"),
-    [
-        ("", "", "4.0.0", "dates in the log", None),
-        ("", "0.7.0", "4.0.0", "dates in the log", NOTE),
-        ("v0.7", "", "4.0.0", "dates in the log", POLICY),
-        ("training_results_v4.0/us/results/v3.1", "", "4.0.0", "path", POLICY),
-        ("v4.0/us/results/v3.1", "", "4.0.0", "path", POLICY),
-    ],
-)
-def test_a_file_or_a_name_beside_a_log_chooses_no_ruleset(
-    tmp_path: Path, folder: str, written: str, ruleset: str, source: str, doubt: str | None
-) -> None:
-    """The log is of 4.0.0, or of an earlier round where its folder may decide."""
-    (tmp_path / folder).mkdir(parents=True, exist_ok=True)
-    run = good_run("3.0.0" if source == "path" else "4.0.0")
-    path = write(tmp_path / folder / "result_0.txt", run)
-    if written:
-        (tmp_path / folder / "config.yaml").write_text(f"ruleset: {written}\n")
-    found = check_log(path, official=False)
-    assert (found.ruleset, found.ruleset_source) == (ruleset, source)
-    doubts = [f.severity for f in found.findings if f.name == "ruleset-contradicted"]
-    assert doubts == ([] if doubt is None else [doubt])
-    assert found.verdict == ("POLICY" if doubt == POLICY else PASS)
-    assert check_log(path, "4.0", official=False).ruleset_source == "given"
-
-
-def test_a_config_decides_where_the_log_has_no_stamps(tmp_path: Path) -> None:
-    """A link to a config out of the folder does not."""
-    run = good_run()
-    for record in run:
-        record.time_ms = 0
-    path = write(tmp_path / "result_0.txt", run)
-    config = tmp_path / "config.yaml"
-    config.write_text("ruleset: 3.0.0\n")
-    found = check_log(path, official=False)
-    assert (found.ruleset, found.ruleset_source) == ("3.0.0", "config.yaml beside it")
-    assert of(found, "ruleset-contradicted").severity == NOTE
-    config.unlink()
-    config.symlink_to("/etc/hostname")
-    assert check_log(path, official=False).ruleset == "4.0.0"
-
-
 def test_records_of_the_other_format_do_not_choose_the_rules(tmp_path: Path) -> None:
     other = ':::MLL 1560000000.0 junk: {"value": 1, "metadata": {}}\n'
     found = checked(tmp_path / "log.txt", [*good_lines(), *[other] * 500], None)
     assert (found.verdict, found.ruleset) == ("PASS", "4.0.0")
-    assert of(found, "odd-record").severity == NOTE

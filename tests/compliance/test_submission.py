@@ -78,10 +78,9 @@ def test_any_other_number_of_runs_fails(tmp_path: Path, runs: int) -> None:
     found = whole(submission(tmp_path, runs=runs))
     assert found.verdict == "FAIL"
     assert messages(found, "five-runs")[0][0] == "error"
-    if runs < 5:
-        score = score_folder(tmp_path)
-        assert (score.score_min, score.verdict) == (None, "FAIL")
-        assert any(f"{runs} run" in note for note in score.notes)
+    score = score_folder(tmp_path)
+    assert (score.score_min, score.verdict) == (None, "FAIL")
+    assert any(f"{runs} run" in note for note in score.notes)
 
 
 def test_one_run_of_this_harness_is_no_submission(tmp_path: Path) -> None:
@@ -115,14 +114,10 @@ def test_hyper_parameters_are_alike(tmp_path: Path) -> None:
 
 
 def test_the_system_description(tmp_path: Path) -> None:
-    found = whole(package(tmp_path / "a", {**SYSTEM, "accelerators_per_node": 7}))
-    assert "a multiple of 28" in messages(found, "system-description")[0][1]
     found = whole(package(tmp_path / "b", {**SYSTEM, "division": "open"}))
     assert '"open"' in messages(found, "different-hyperparameters")[0][1]
     found = whole(package(tmp_path / "c", None))
     assert messages(found, "system-description")[0][0] == "policy"
-    found = whole(package(tmp_path / "d", {"number_of_nodes": []}))
-    assert messages(found, "system-description")[0][0] == "note"
 
 
 def test_runs_faster_than_the_reference_fail(tmp_path: Path) -> None:
@@ -270,14 +265,6 @@ def test_a_folder_without_results(tmp_path: Path) -> None:
         score_folder(tmp_path)
 
 
-def test_a_folder_of_runs_names_them(tmp_path: Path) -> None:
-    submission(tmp_path / "mine/first", runs=1)
-    submission(tmp_path / "mine/second", runs=2)
-    told = rf"expected in it, found none; 2 below it have them: {tmp_path}/mine/\*$"
-    with pytest.raises(UserError, match=told):
-        check_folder(tmp_path / "mine")
-
-
 # --- score --------------------------------------------------------------------------------------
 
 
@@ -332,36 +319,6 @@ def test_two_failed_runs_make_no_score(tmp_path: Path) -> None:
     found = score_folder(submission(tmp_path, {0: lost, 1: lost}))
     assert found.score_min is None
     assert any("no score: 2 of 5 runs failed" in note for note in found.notes)
-
-
-def later(hours: int) -> Callable[[Run], None]:
-    def edit(run: Run) -> None:
-        for record in run:
-            record.time_ms += hours * 3.6e6
-
-    return edit
-
-
-def test_of_more_than_five_runs_the_median_window_is_scored(tmp_path: Path) -> None:
-    """Seven runs, each a second longer than the one before, launched in reverse order: of the
-    windows 6-2, 5-1, 4-0 (by number) the median is 5-1."""
-    found = score_folder(
-        submission(tmp_path, {n: later(9 - n) for n in range(7)}, runs=7), scale=False
-    )
-    assert found.score_min == pytest.approx(minutes(good_run()) + 3 / 60)
-    outside = [run.path.name for run in found.runs if run.dropped == "not in the median window"]
-    assert outside == ["result_0.txt", "result_6.txt"]
-    assert "7 runs: of 3 windows of five in order of launch" in found.notes[0]
-    assert found.verdict == "FAIL"
-    assert "7, expected 5" in found.cause
-
-
-def test_a_window_without_a_score_is_the_slowest(tmp_path: Path) -> None:
-    edits = {0: lost, 1: lost}
-    found = score_folder(submission(tmp_path, edits, runs=7), scale=False)
-    assert found.score_min == pytest.approx(minutes(good_run()) + 4 / 60)  # none, 3-5, 3-5
-    found = score_folder(submission(tmp_path / "six", edits, runs=6), scale=False)
-    assert found.score_min is None  # of two windows the slower one
 
 
 def test_a_score_carries_the_verdict_of_what_it_scores(tmp_path: Path) -> None:
@@ -476,15 +433,16 @@ def test_a_ruleset_without_resnet(text: str) -> None:
 def test_where_the_ruleset_comes_from(tmp_path: Path) -> None:
     for folder, expected, source in (
         ("plain", "4.0.0", "dates in the log"),
+        ("v0.7", "4.0.0", "dates in the log"),
+        ("v4.0/us/results/v2.1", "4.0.0", "path"),
         ("v2.1/x", "2.1.0", "path"),
         ("training_results_v3.0/x", "3.0.0", "path"),
     ):
         (tmp_path / folder).mkdir(parents=True)
-        run = good_run("4.0.0" if folder == "plain" else "2.0.0")
+        run = good_run("2.0.0" if source == "path" else "4.0.0")
         path = write(tmp_path / folder / "result_0.txt", run)
         found = check_log(path, official=False)
         assert (found.ruleset, found.ruleset_source) == (expected, source)
-        assert "ruleset-contradicted" not in {finding.name for finding in found.findings}
     assert check_log(tmp_path / "plain/result_0.txt", "1.0", official=False).ruleset == "1.0.0"
 
 
@@ -492,7 +450,7 @@ def test_a_log_of_another_format_than_the_ruleset_cannot_be_read(tmp_path: Path)
     new = write(tmp_path / "new.txt", good_run())
     found = check_log(new, "0.6.0")
     assert found.verdict == "CANNOT_READ"
-    assert "format of 0.7 and later; ruleset 0.6.0 expects :::MLL" in found.cause
+    assert ":::MLL records expected for ruleset 0.6.0, found :::MLLOG" in found.cause
     old = write(tmp_path / "old.txt", good_run("0.6.0"), "0.6.0")
     assert check_log(old, "4.0.0").verdict == "CANNOT_READ"
 

@@ -4,26 +4,17 @@ from __future__ import annotations
 
 import logging
 from importlib import import_module
-from typing import NamedTuple
 
-from tests.fuzz import configs, folders, logs, records
+from tests.fuzz import configs, folders, logs
 from tests.fuzz.values import Generator
 
-
-class Kind(NamedTuple):
-    """A generator, and how many of its cases the suite runs, from seed 0 on."""
-
-    generate: Generator
-    suite: int
-
-
-KINDS = {
-    "logs": Kind(logs.case, 40),
-    "configs": Kind(configs.case, 20),
-    "records": Kind(records.case, 30),
-    "submissions": Kind(folders.submission_case, 15),
-    "runs": Kind(folders.run_case, 20),
+KINDS: dict[str, tuple[Generator, int]] = {
+    "logs": (logs.case, 40),
+    "configs": (configs.case, 20),
+    "submissions": (folders.submission_case, 15),
+    "runs": (folders.run_case, 20),
 }
+"""A generator, and how many of its cases the suite runs, from seed 0 on."""
 _LOADED = (
     "mlperf_logging.compliance_checker.mlp_compliance",
     "rn50.cli.main",

@@ -90,4 +90,4 @@ def test_what_config_check_objects_to_is_said_beforehand() -> None:
     assert check_note(check_config(load("smoke"))) == ""
     assert "eval.target" in check_note(check_config(load("smoke", ["eval.target=0.7"])))
     note = check_note(check_config(load("base", ["system.ranks_per_node=8"])))
-    assert note.startswith("config check: optimizer.base_lr (default) is 10.5, expected about 2.")
+    assert note.startswith("config check: optimizer.base_lr (default) is 10.5, expected about 1.")
