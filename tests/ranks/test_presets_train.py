@@ -90,7 +90,7 @@ def results(
     """What `preset_steps.py` found, by preset; a crash leaves the presets after it without."""
     done = subprocess.run(
         [sys.executable, str(PRESET_STEPS), str(tmp_path_factory.mktemp("presets"))],
-        input=json.dumps(overlays),
+        input=json.dumps({**overlays, "smoke#2": [*overlays["smoke"], "seed=2"]}),
         cwd=root,
         env=os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "2"},
         capture_output=True,
@@ -134,3 +134,8 @@ def test_preset_takes_two_steps_and_evaluates(
     assert result["evaluated"] == 400
     assert 0 <= result["correct"] <= 400
     assert result["log_state"] == "done"
+
+
+def test_another_seed_draws_other_weights(results: dict[str, dict[str, Any]]) -> None:
+    one, other = results["smoke"], results["smoke#2"]
+    assert one["tensors"] == other["tensors"] and one["first_weight"] != other["first_weight"]
