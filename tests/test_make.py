@@ -34,21 +34,7 @@ def copy(root: Path, tmp_path: Path) -> Path:
     """A checkout in use, as far as make's removing can see it."""
     for path in ("Makefile", "pyproject.toml", ".gitignore"):
         shutil.copy(root / path, tmp_path / path)
-    for room in (
-        "bench",
-        "cli",
-        "compliance",
-        "config",
-        "data",
-        "launch",
-        "logging",
-        "report",
-        "scaling",
-        "scripts",
-        "sweep",
-        "train",
-        "tests",
-    ):
+    for room in (*ROOMS, "scripts", "tests"):
         (tmp_path / room).mkdir()
     for name in (*KEPT, *ENVIRONMENTS, *CACHES):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -16,11 +16,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
-
-import psutil
 
 from rn50.config.load import Loaded
 from rn50.config.reading import read_ends, read_object
@@ -44,13 +41,6 @@ class Measured(NamedTuple):
 
     ranks: int
     end: str
-    connected_s: float
-    """From the start of the watchdog; the launcher's program and all ranks start within."""
-    launcher_cpu_s: float
-    """Its own, from its start to its end, imports and report included."""
-    launcher_mb: float
-    watchdog_cpu_s: float
-    messages: int
     opens: float
     """Files that all ranks open before the clock starts."""
     checkpoint_bytes: int
@@ -107,17 +97,10 @@ def measure(loaded: Loaded, end: str, *, model_mb: float) -> Measured:
 
 
 def _watch(launcher: subprocess.Popen[bytes], exchange: Exchange, out: Path, end: str) -> Measured:
-    process, cpu_s, peak_bytes = psutil.Process(launcher.pid), 0.0, 0
-
     def wait_for(happened: Callable[[], bool]) -> None:
-        """Look at the launcher's use of the machine until then."""
-        nonlocal cpu_s, peak_bytes
         until_s = time.monotonic() + PATIENCE_S
         while not happened():
             assert time.monotonic() < until_s, read_ends(out.parent / "launcher.txt")
-            with suppress(psutil.Error):
-                cpu_s = sum(process.cpu_times()[:2])
-                peak_bytes = max(peak_bytes, process.memory_info().rss)
             time.sleep(POLL_S)
 
     at_work = lambda: len(exchange.sums) > LOG_POINTS  # noqa: E731
@@ -132,17 +115,11 @@ def _watch(launcher: subprocess.Popen[bytes], exchange: Exchange, out: Path, end
     wait_for(lambda: launcher.poll() is not None)
     end_s = time.monotonic() - begun_s
     wait_for(lambda: exchange.gone_s is not None)
-    use, result = read_object(out / "watchdog.json"), read_object(out / "result.json")
     sizes = [path.stat().st_size for path in (out / CHECKPOINTS).glob("*")]
-    reason = str(result.get("reason"))
+    reason = str(read_object(out / "result.json").get("reason"))
     return Measured(
         ranks=len(exchange.pids),
         end=end,
-        connected_s=use["connected_s"],
-        launcher_cpu_s=cpu_s,
-        launcher_mb=peak_bytes / 1e6,
-        watchdog_cpu_s=use["cpu_s"],
-        messages=use["messages"],
         opens=exchange.sums[0][0],
         checkpoint_bytes=sum(sizes),
         checkpoint_files=len(sizes),

@@ -21,7 +21,6 @@ def test_each_end_of_a_job(smoke_data: Path, tmp_path: Path) -> None:
     assert "stopped by Ctrl-C" in asked.reason and "checkpoint of step" in asked.reason
     assert asked.checkpoint_files == 9  # a part of each rank and the manifest
     assert 8 * 212_480 < asked.checkpoint_bytes < 8 * 220_000 + 150_000
-    assert all(one.messages >= 8 for one in (killed, stopped, asked))
 
 
 def test_totals_grow_no_faster_than_ranks(smoke_data: Path, tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
@@ -30,11 +29,9 @@ from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.config.manifest import SPLITS
 from rn50.data.dataset import load_table
-from rn50.launch import supervisor
 from rn50.launch.ending import Failed, Stopped
 from rn50.launch.launchers import LAUNCHERS, Job, Launcher
 from rn50.launch.run import Options, launch
-from rn50.launch.watchdog import RankStatus, Watchdog
 from rn50.train import __main__ as rank_main
 from rn50.train import checkpoint, checkpoint_folder
 from rn50.train.context import RunContext
@@ -64,33 +61,9 @@ class Forked(Launcher):
         return True
 
 
-class Counted(Watchdog):
-    """Leaves watchdog.json: what it needed for its ranks."""
-
-    folder: ClassVar[Path]
-    connected_s, messages, cpu_s = 0.0, 0, 0.0
-
-    def _handle(self, status: RankStatus, message: Mapping[str, Any]) -> None:
-        super()._handle(status, message)
-        self.messages += 1
-        if not self.not_connected:
-            self.connected_s = self.connected_s or time.monotonic() - self._start_s
-
-    def _evaluate(self, now_s: float) -> None:
-        super()._evaluate(now_s)
-        self.cpu_s = time.thread_time()
-
-    def close(self) -> None:
-        super().close()
-        names = ("connected_s", "messages", "cpu_s")
-        write_json(self.folder / "watchdog.json", {name: getattr(self, name) for name in names})
-
-
 def launch_thin(config: str, out: str, model_values: str) -> int:
     """Run to the end that the driver brings about."""
     LAUNCHERS[NAME] = Forked()
-    Counted.folder = Path(out)
-    supervisor.Watchdog = Counted  # type: ignore[misc]
     try:
         track = lambda _: lambda done, total: None  # noqa: E731
         launch(load(config), track, Options(NAME, out=Path(out), program=(model_values,)))

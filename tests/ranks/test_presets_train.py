@@ -49,7 +49,7 @@ def shrunk_batches(run: Run) -> list[int]:
 
 
 def smoke_overlay(run: Run, folder: str) -> list[str]:
-    """Overrides that make `run` a run of one CPU rank on the images of `smoke`."""
+    """Overrides that make `run` a run of one CPU rank on the images of `small_data`."""
     first, *changed, reference = shrunk_batches(run)
     changes = [
         {"after_epoch": change.after_epoch, "per_rank": batch, "active_ranks": 1}
@@ -61,8 +61,8 @@ def smoke_overlay(run: Run, folder: str) -> list[str]:
         "system.ranks_per_node": 1,
         "system.device": "cpu",
         "data.path": folder,
-        "data.train_samples": 1000,
-        "data.eval_samples": 400,
+        "data.train_samples": 400,
+        "data.eval_samples": 200,
         "data.classes": 4,
         "batch.per_rank": first,
         "batch.active_ranks": 1,
@@ -79,8 +79,8 @@ def smoke_overlay(run: Run, folder: str) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def overlays(smoke_data: Path) -> dict[str, list[str]]:
-    return {name: smoke_overlay(load(name).run, str(smoke_data)) for name in list_presets()}
+def overlays(small_data: Path) -> dict[str, list[str]]:
+    return {name: smoke_overlay(load(name).run, str(small_data)) for name in list_presets()}
 
 
 @pytest.fixture(scope="session")
@@ -131,8 +131,8 @@ def test_preset_takes_two_steps_and_evaluates(
     assert len(result["unchanged"]) < result["tensors"] / 2
     assert 0 < first["momentum"] < 1
     assert first["global_batch_size"] == run.batch.per_rank
-    assert result["evaluated"] == 400
-    assert 0 <= result["correct"] <= 400
+    assert result["evaluated"] == 200
+    assert 0 <= result["correct"] <= 200
     assert result["log_state"] == "done"
 
 

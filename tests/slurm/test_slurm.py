@@ -283,22 +283,6 @@ def test_a_job_near_its_time_limit_goes_on_from_the_queue_and_then_in_a_new_job(
     assert digest(folder / "run_0") == uninterrupted
 
 
-@pytest.mark.nightly
-def test_a_failed_node_is_called_that(rn50, smoke_data: Path) -> None:
-    process, job, folder = submit(rn50, smoke_data, "log.every=5 steps", *LONG)
-    wait_for_training(folder)
-    node = ["scontrol", "update", "nodename=node2"]
-    subprocess.run([*node, "state=down", "reason=test"], check=True)
-    try:
-        out, err = process.communicate(timeout=180)
-    finally:
-        subprocess.run([*node, "state=idle"], check=False)
-    assert process.returncode == 1
-    assert re.search(r"stopped by SIGTERM at step ", out + err)
-    assert settled_state(job) == "NODE_FAIL"
-    leave_nothing(folder / "run_0")
-
-
 def power_off(lab: Path, node: str) -> None:
     """Everything that runs on a node is gone at once: slurmd, its steps and what they started."""
     victims = [psutil.Process(int((lab.parent / f"slurmd-{node}.pid").read_text()))]
