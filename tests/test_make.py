@@ -54,12 +54,6 @@ def test_make_removes_no_data(copy: Path, target: str, removed: tuple[str, ...])
     assert not (copy / "config/__pycache__").exists()
 
 
-def test_no_target_names_what_holds_data(root: Path) -> None:
-    recipes = [line for line in (root / "Makefile").read_text().splitlines() if line[:1] == "\t"]
-    assert recipes
-    assert not [line for line in recipes if "results" in line or "datasets" in line]
-
-
 def test_a_wheel_has_every_file_that_code_opens(root: Path) -> None:
     """An installation from a wheel once lacked stamp.c, which every rank compiles."""
     settings = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]

@@ -21,8 +21,7 @@ from rn50.logging.parse import read_events
 from rn50.train import checkpoint_folder
 from tests import mpi
 from tests.conftest import ROOT, RUN, Rn50
-from tests.faults.kills import rank_process
-from tests.waiting import leave_nothing, wait_until
+from tests.waiting import leave_nothing, rank_process, wait_until
 
 pytestmark = pytest.mark.slow
 LAUNCHERS = ["gloo", *([] if mpi.WHY_NOT else [mpi.LAUNCHER])]
@@ -236,11 +235,3 @@ def test_after_a_bit_flip_the_run_goes_on_from_where_replicas_agreed(
     assert re.search(said, done.stderr) and "base_lr" not in done.stderr
     assert "going on after step 40 " in done.stdout
     assert bits(rn50.run_folder()) == bits(whole)
-
-
-def test_another_config_is_refused(rn50: Any, copied: Path) -> None:
-    log = (copied / "result_0.txt").read_bytes()
-    done = resume(rn50, copied, "optimizer.base_lr=0.06")
-    assert done.returncode == 2
-    assert "rn50: error: optimizer.base_lr: 0.05 expected" in done.stderr
-    assert (copied / "result_0.txt").read_bytes() == log
