@@ -45,11 +45,11 @@ gpu-test:
 	.venv-gpu/bin/python -m pytest tests/gpu
 
 # What a night is for: emulated networks, 64 thin ranks, the image, fresh Debians (root), every fault,
-# new seeds. Each is a target of its own too.
+# new seeds, and each test marked nightly. Each is a target of its own too.
 test-nightly: lab-test fault-matrix container-test portability-test fuzz
 
 lab-test: setup
-	$(PYTHON) -m pytest --nightly tests/lab
+	$(PYTHON) -m pytest --nightly
 
 fault-matrix: setup
 	$(PYTHON) -m tests.faults.matrix

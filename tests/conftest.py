@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from hypothesis import HealthCheck, settings
 
 # Before Horovod, which loads MXNet's symbols for everybody: Pillow would then write JPEG files with
@@ -43,7 +44,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="neither slow tests nor those that run the command; ten examples of a property",
     )
-    parser.addoption("--nightly", action="store_true", help="tests/lab too: make test-nightly")
+    parser.addoption(
+        "--nightly",
+        action="store_true",
+        help="instead of all others: tests/lab and what is marked nightly (make test-nightly)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -64,16 +69,22 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Files with slow tests come first: of several processes that run files, the one with a long
     file at the end would be alone."""
+    nightly = config.getoption("--nightly")
+    left_out = [item for item in items if _is_nightly(item) != nightly]
     if config.getoption("--fast"):
-        left_out = [item for item in items if _is_slow(item) or _starts_processes(item)]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+        left_out += [item for item in items if _is_slow(item) or _starts_processes(item)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in set(left_out)]
     slow_files = {item.path for item in items if _is_slow(item)}
     items.sort(key=lambda item: item.path not in slow_files)
 
 
 def _is_slow(item: pytest.Item) -> bool:
     return item.get_closest_marker("slow") is not None
+
+
+def _is_nightly(item: pytest.Item) -> bool:
+    return item.path.parent.name == "lab" or item.get_closest_marker("nightly") is not None
 
 
 def _starts_processes(item: pytest.Item) -> bool:
@@ -110,17 +121,34 @@ def packed(folder: Path, samples: str) -> Path:
 
 
 @pytest.fixture(scope="session")
-def smoke_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The packed set of `smoke`."""
-    return packed(tmp_path_factory.mktemp("datasets") / "smoke", "{}")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of all processes that run this session's tests."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+def made_once(folder: Path, make: Callable[[Path], object]) -> Path:
+    """`folder`, which the first process that asks for it makes. To be read, or copied."""
+    made = folder.with_name(f"{folder.name}.made")
+    with FileLock(f"{folder}.lock"):
+        if not made.exists():
+            make(folder)
+            made.touch()
+    return folder
 
 
 @pytest.fixture(scope="session")
-def small_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def smoke_data(shared: Path) -> Path:
+    """The packed set of `smoke`."""
+    return made_once(shared / "set", lambda folder: packed(folder, "{}"))
+
+
+@pytest.fixture(scope="session")
+def small_data(shared: Path) -> Path:
     """The same in small: an epoch of two ranks is 20 steps, not 50. For runs that need not learn
     much: one of four epochs costs 5 CPU-seconds less, and its start 9."""
-    folder = tmp_path_factory.mktemp("datasets") / "small"
-    return packed(folder, "{train_samples: 400, eval_samples: 200}")
+    few = "{train_samples: 400, eval_samples: 200}"
+    return made_once(shared / "small_set", lambda folder: packed(folder, few))
 
 
 IN_PROCESS = {"config", "log", "predict", "runs", "submission"}
@@ -193,3 +221,44 @@ def device(tmp_path: Path) -> Callable[[str], Path]:
 @pytest.fixture
 def rn50(tmp_path: Path) -> Rn50:
     return Rn50(tmp_path / "results")
+
+
+RUN = (
+    *("smoke", "seed=1", "schedule.length=4 epochs", "eval.period=2", "eval.offset=1"),
+    *("eval.target=0.999", "log.every=5 steps", "checkpoint.every=8 steps"),
+)
+"""Four epochs of 20 steps on `small_data`, evaluated after 2 and 4; the target is out of reach."""
+
+
+@pytest.fixture(scope="session")
+def whole(shared: Path, small_data: Path) -> Path:
+    """The folder of a finished RUN that nobody interrupted, for all tests of the session; its bits
+    do not depend on the launcher."""
+    rn50 = Rn50(shared / "whole")
+
+    def run(_: Path) -> None:
+        done = rn50("launch", *RUN, f"data.path={small_data}", f"system.results={rn50.results}")
+        assert done.returncode == 1, done.stderr
+
+    made_once(rn50.results, run)
+    return rn50.run_folder()
+
+
+@pytest.fixture(scope="session")
+def smoke_run(shared: Path, smoke_data: Path) -> Callable[[str], Path]:
+    """`smoke_run(launcher)`: the folder of a finished run of `smoke seed=1`, for all tests of the
+    session; `printed.txt` in it: its standard output."""
+
+    def finished(launcher: str) -> Path:
+        rn50 = Rn50(shared / f"smoke_{launcher}")
+
+        def run(_: Path) -> None:
+            words = ("launch", "smoke", "--launcher", launcher, "seed=1", "log.profile=5")
+            done = rn50(*words, f"data.path={smoke_data}", f"system.results={rn50.results}")
+            assert done.returncode == 0, done.stderr
+            (rn50.run_folder() / "printed.txt").write_text(done.stdout)
+
+        made_once(rn50.results, run)
+        return rn50.run_folder()
+
+    return finished

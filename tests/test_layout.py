@@ -110,13 +110,6 @@ def test_no_room_is_imported_absolutely() -> None:
                     assert not (ROOT / "logging" / f"{module}.py").exists(), name_of(path)
 
 
-def test_tests_import_the_package_by_its_name() -> None:
-    for path in TESTS:
-        for level, name in imports(path):
-            assert level == 0, f"{name_of(path)}: {name}"
-            assert name.split(".")[0] not in set(ROOMS) - {"logging"}, f"{name_of(path)}: {name}"
-
-
 # --- what loads without a framework -------------------------------------------------------------
 
 WRITING = {"rn50.logging.mlperf"}  # mlperf-logging's writer
@@ -136,14 +129,6 @@ def test_no_module_for_laptops_loads_a_framework() -> None:
         f"    found = [name for name in {FRAMEWORKS} if name in sys.modules]\n"
         "    assert not found, f'{module} loads {found}'"
     )
-
-
-@pytest.mark.parametrize("room", ["config", "scaling"])
-def test_room_names_no_framework_even_inside_functions(room: str) -> None:
-    for path in FILES:
-        if room_of(path) == room:
-            names = [name for _, name in imports(path)]
-            assert not [n for n in names if f"{n}.".startswith(tuple(f"{f}." for f in FRAMEWORKS))]
 
 
 # --- the README's road --------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Waiting for what other processes do: patience costs time only where something is wrong."""
+"""Other processes; waiting for what they do: patience costs time only where something is wrong."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TypeVar
 
 import psutil
 import pytest
+
+from rn50.train.process_info import read_process_info
 
 T = TypeVar("T")
 
@@ -32,3 +34,17 @@ def mentioning(path: Path) -> list[str]:
 def leave_nothing(path: Path) -> None:
     """Processes that mention `path` end soon."""
     wait_until(lambda: not mentioning(path), 10)
+
+
+def rank_process(parent: int, rank: int) -> psutil.Process | None:
+    """The process of a rank below the launcher, once it is there."""
+    for child in psutil.Process(parent).children(recursive=True):
+        try:
+            command, environment = child.cmdline(), child.environ()
+        except psutil.Error:
+            continue
+        found = read_process_info(environment)
+        ours = "rn50.train" in command and "python" in Path(command[0]).name
+        if ours and found.launcher != "none" and found.rank == rank:
+            return child
+    return None

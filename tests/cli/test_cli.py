@@ -68,6 +68,10 @@ def bad(tmp_path: Path) -> Path:
             ],
         ),
         (["data", "make", "/proc/images"], ["/proc/images: cannot create"]),
+        (["bench", "allreduce", "--sizes", "4q"], ["--sizes: "]),
+        (["bench", "allreduce", "--algorithms", "rings"], ["comm.algorithm"]),
+        (["bench", "startup", "--ranks", "0"], ["--ranks: "]),
+        (["bench", "overlap", "--groupings", "cube(3)"], ["--groupings: "]),
         (["log", "show", "{bad}/none.txt"], ["none.txt: a log or a folder expected, found none"]),
         (["log", "show", "{bad}/unknown.yaml"], ["an MLPerf log (:::MLLOG records) expected"]),
     ],
@@ -137,23 +141,6 @@ def test_bench_loop_compares_on_real_ranks(rn50, smoke_data: Path) -> None:
     ratio = figures["ratios"]["trainer / bare loop throughput"]
     assert ratio["n"] == 3 and 0 < ratio["min"] <= ratio["median"] <= ratio["max"]
     assert figures["figures"]["ranks"] == 2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("allreduce", "--sizes", "4q"), "--sizes: "),
-        (("allreduce", "--ranks", "2,,4"), "--ranks: "),
-        (("allreduce", "--algorithms", "rings"), "comm.algorithm"),
-        (("startup", "--ranks", "0"), "--ranks: "),
-        (("overlap", "--groupings", "cube(3)"), "--groupings: "),
-    ],
-)
-def test_bench_refuses_what_it_cannot_read(rn50, arguments, message) -> None:
-    done = rn50("bench", *arguments)
-    assert done.returncode == 2
-    assert message in done.stderr and "Traceback" not in done.stderr
-    assert len(done.stderr.strip().splitlines()) <= 2
 
 
 @pytest.mark.slow

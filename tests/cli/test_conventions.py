@@ -13,12 +13,9 @@ import pytest
 
 from rn50 import __version__
 from rn50.config.benchmark import RULESETS, ruleset_name
-from rn50.config.choices import LAUNCHERS as LAUNCHER_NAMES
-from rn50.config.choices import SCHEDULERS as SCHEDULER_NAMES
+from rn50.config.choices import LAUNCHERS
 from rn50.config.errors import UserError
 from rn50.config.load import load
-from rn50.launch.launchers import LAUNCHERS
-from rn50.launch.schedulers import SCHEDULERS
 
 PROGRAM = Path(sys.executable).with_name("rn50")
 
@@ -32,7 +29,6 @@ def test_version_and_help(rn50) -> None:
 
 
 def test_choices_are_shown_and_refused_with_their_list(rn50) -> None:
-    assert set(LAUNCHERS) == set(LAUNCHER_NAMES) and set(SCHEDULERS) == set(SCHEDULER_NAMES)
     for command in ("launch", "bench loop"):
         assert "mpirun|gloo|srun" in rn50(*command.split(), "--help").stdout
     assert "slurm|sge|pbs|lsf|local" in rn50("submit", "--help").stdout
@@ -89,7 +85,7 @@ def completed(*words: str) -> set[str]:
     [
         (["rn50", "lo"], {"log"}),
         (["rn50", "launch", "qui"], {"quick"}),
-        (["rn50", "launch", "quick", "--launcher", ""], set(LAUNCHER_NAMES)),
+        (["rn50", "launch", "quick", "--launcher", ""], set(LAUNCHERS)),
         (["rn50", "submit", "--scheduler", "s"], {"slurm", "sge"}),
         (["rn50", "predict", "--system", "dgxh"], {"dgxh100", "dgxh100_own"}),
         (["rn50", "launch", "quick", "optimizer.base"], {"optimizer.base_lr="}),

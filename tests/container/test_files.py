@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from rn50.launch.engine_environment import Environment
 from rn50.launch.environment_record import describe_environment
-
-ROOMS = (
-    "bench",
-    "cli",
-    "compliance",
-    "config",
-    "data",
-    "launch",
-    "logging",
-    "report",
-    "scaling",
-    "scripts",
-    "sweep",
-    "train",
-    "rn50",
-)
+from tests.rooms import ROOMS
 
 
 def test_the_context_holds_the_rooms_and_nothing_else(root: Path) -> None:
@@ -34,26 +17,7 @@ def test_the_context_holds_the_rooms_and_nothing_else(root: Path) -> None:
     assert lines[0] == "*"
     let_in = {line[1:] for line in lines if line.startswith("!")}
     files = {"LICENSE", "pyproject.toml", "requirements", "requirements*.txt", "run_and_time.sh"}
-    assert let_in == {*ROOMS, *files}
-
-
-def test_versions_have_one_home(root: Path) -> None:
-    """What requirements*.txt and setup.sh pin is named in no other file of the container."""
-    files = [*root.glob("requirements*.txt"), *root.glob("requirements/*.txt")]
-    pins = re.findall(r"==([\w.]+)", "".join(file.read_text() for file in files))
-    assert len(pins) > 50
-    for file in (root / "Dockerfile", *(root / "scripts").glob("container_*.sh")):
-        words = set(re.findall(r"[\w.]+", file.read_text()))
-        assert not words & {pin for pin in pins if pin.count(".") >= 2}, file
-
-
-@pytest.mark.parametrize("arguments", [["--nonsense"], ["--stack", "extra"]])
-def test_set_up_names_an_argument_it_does_not_know(root: Path, arguments: list[str]) -> None:
-    done = subprocess.run(
-        [root / "scripts/setup.sh", *arguments], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"setup: error: unknown argument {arguments[-1]}; --gpu, ")
+    assert let_in == {*ROOMS, "rn50", "scripts", *files}
 
 
 @pytest.mark.parametrize(

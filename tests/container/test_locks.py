@@ -52,29 +52,39 @@ def test_what_decides_results_is_the_same_for_every_python(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "asked"), [((3, 11), {"a-b", "numpy"}), ((3, 12), {"a-b", "numpy", "c"})]
+    ("arguments", "expected"),
+    [
+        (["--nonsense"], "unknown argument --nonsense; --gpu, "),
+        (["--stack", "extra"], "unknown argument extra; --gpu, "),
+        (
+            ["--into", "new"],
+            "Python 3.10 to 3.13 with venv expected of PYTHON=my python, found Python 3.9.2; ",
+        ),
+        (
+            ["--into", "thesis"],
+            "--into: a new folder or a Python environment expected, found thesis with other things",
+        ),
+    ],
 )
-def test_markers_are_read(version: tuple[int, int], asked: set[str]) -> None:
-    text = 'numpy==1; python_version < "3.12" # why\nA.b==2\n# no\nc; python_version >= "3.12"\n'
-    assert asked_for(text + 'numpy; python_version >= "3.12"\n', version) == asked
-
-
-def test_set_up_refuses_a_python_that_does_not_suit(root: Path, tmp_path: Path) -> None:
+def test_set_up_refuses_what_does_not_suit(
+    root: Path, tmp_path: Path, arguments: list[str], expected: str
+) -> None:
     python = tmp_path / "my python"
     python.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.9.2\n')
     python.chmod(0o755)
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis/thesis.tex").touch()
+    paths = {"new": str(tmp_path / "new"), "thesis": str(tmp_path / "thesis")}
     done = subprocess.run(
-        [root / "scripts/setup.sh", "--into", tmp_path / "new"],
+        [root / "scripts/setup.sh", *(paths.get(word, word) for word in arguments)],
         env=os.environ | {"PYTHON": str(python)},
         capture_output=True,
         text=True,
     )
     assert done.returncode == 1
-    assert done.stderr.startswith(
-        f"setup: error: Python 3.10 to 3.13 with venv expected of PYTHON={python}, found "
-        "Python 3.9.2; install one"
-    )
-    assert not (tmp_path / "new").exists()
+    said = done.stderr.replace(f"{tmp_path}/", "")
+    assert said.startswith(f"setup: error: {expected}")
+    assert (tmp_path / "thesis/thesis.tex").exists() and not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(

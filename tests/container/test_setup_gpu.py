@@ -157,16 +157,3 @@ def test_nvcc_gets_a_compiler_that_it_takes(
     out = run(root, machine, hide + 'gpu_build; printf "%s\n" "${flags[@]}"')
     found = re.findall(r"CUDAHOSTCXX=|-allow-unsupported-compiler", out)
     assert found == ([] if flag is None else [flag])
-
-
-def test_set_up_spares_a_folder_that_is_no_environment(root: Path, tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").touch()
-    done = subprocess.run(
-        [root / "scripts/setup.sh", "--into", tmp_path], capture_output=True, text=True
-    )
-    assert done.returncode == 1
-    assert done.stderr == (
-        "setup: error: --into: a new folder or a Python environment expected, "
-        f"found {tmp_path} with other things\n"
-    )
-    assert (tmp_path / "thesis.tex").exists()

@@ -11,7 +11,6 @@ import math
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -198,13 +197,7 @@ def run_case(case: Case, data: Path, bound_s: float = DEATH_BOUND_S) -> Outcome:
         struck, _, memory = mark.read_text().partition(" ") if mark.exists() else ("nan", "", "")
         stop_s = ended_s - (begun_s if case.victim is None else float(struck))
         messages = [line for line in err.splitlines() if line.startswith("rn50: error:")]
-        message = messages[0].removeprefix("rn50: error: ") if messages else err[-200:]
-        message = message.partition("; details:")[0]
-        if case.code == 1:
-            told = re.search(case.words, _in_order(folder) + out + err)
-            message = f"(in order) {told[0] if told else case.words}"
-        elif case.code == -9:
-            message = "(no process is left to print it)"
+        message = messages[0].partition("; details:")[0] if messages else ""
         said = out + err
         problems = list(_problems(case, folder, process.returncode, messages, said, err))
         if not stop_s <= case.wait_s + bound_s:
@@ -218,8 +211,7 @@ def run_case(case: Case, data: Path, bound_s: float = DEATH_BOUND_S) -> Outcome:
         if problems:
             for path in folder.rglob("stderr.log"):
                 problems += [line[:200] for line in path.read_text().splitlines()[-80:]]
-        shown = message.replace(socket.gethostname(), "HOST").replace(str(folder), "")
-        return Outcome(case, stop_s, process.returncode, shown, tuple(problems))
+        return Outcome(case, stop_s, process.returncode, message, tuple(problems))
 
 
 def _problems(

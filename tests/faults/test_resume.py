@@ -8,9 +8,11 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from rn50.compliance.check_log import check_log
@@ -18,15 +20,11 @@ from rn50.config.recorded import RESUME, words_to_repeat
 from rn50.logging.parse import read_events
 from rn50.train import checkpoint_folder
 from tests import mpi
-from tests.conftest import ROOT
+from tests.conftest import ROOT, RUN, Rn50
+from tests.waiting import leave_nothing, rank_process, wait_until
 
 pytestmark = pytest.mark.slow
 LAUNCHERS = ["gloo", *([] if mpi.WHY_NOT else [mpi.LAUNCHER])]
-# Four epochs of 20 steps, evaluated after 2 and 4.
-RUN = (
-    *("smoke", "seed=1", "schedule.length=4 epochs", "eval.period=2", "eval.offset=1"),
-    *("eval.target=0.999", "log.every=5 steps", "checkpoint.every=8 steps"),
-)
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
@@ -43,38 +41,16 @@ def bits(folder: Path) -> tuple[str, float]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, small_data: Path) -> Path:
-    """The folder of the run that nobody interrupts; its bits do not depend on the launcher."""
-    from tests.conftest import Rn50
-
-    rn50 = Rn50(tmp_path_factory.mktemp("whole"))
-    done = rn50("launch", *RUN, f"data.path={small_data}", f"system.results={rn50.results}")
-    assert done.returncode == 1, done.stderr  # the target is out of reach
-    return rn50.run_folder()
-
-
-def interrupt(rn50: Any, data: Path, launcher: str, sign: str = "") -> Path:
-    """SIGTERM to `rn50 launch` when its output shows `sign`, or the end of a budget of three
-    epochs, the last of which has no evaluation; the folder of the run."""
-    process = rn50.start(
-        *("launch", *RUN, "--launcher", launcher, *(() if sign else ("limits.epochs=3",))),
-        *(f"data.path={data}", f"system.results={rn50.results}"),
-    )
-    for line in process.stdout:
-        if sign and sign in line:
-            process.send_signal(signal.SIGTERM)
-            break
-    process.communicate(timeout=120)
-    assert process.returncode == (130 if sign else 1)
-    return rn50.run_folder()
-
-
-@pytest.fixture(scope="module")
 def spent(tmp_path_factory: pytest.TempPathFactory, small_data: Path) -> Path:
-    """The folder of a run whose budget ended after three epochs, for `copied`."""
-    from tests.conftest import Rn50
-
-    return interrupt(Rn50(tmp_path_factory.mktemp("spent")), small_data, LAUNCHERS[-1])
+    """The folder of a run whose budget ended after three epochs, the last of which has no
+    evaluation; for `copied`."""
+    rn50 = Rn50(tmp_path_factory.mktemp("spent"))
+    words = ("launch", *RUN, "--launcher", LAUNCHERS[-1], "limits.epochs=3")
+    done = rn50(*words, f"data.path={small_data}", f"system.results={rn50.results}")
+    assert done.returncode == 1, done.stderr
+    result = json.loads((rn50.run_folder() / "result.json").read_text())
+    assert result["status"] == "aborted" and result["stopped"].startswith("budget of 3 epochs")
+    return rn50.run_folder()
 
 
 @pytest.fixture
@@ -87,26 +63,13 @@ def resume(rn50: Any, folder: Path, *more: str) -> subprocess.CompletedProcess[s
     return rn50("launch", "--resume", str(folder), "limits.epochs=null", *words, *more)
 
 
-@pytest.mark.parametrize(
-    ("sign", "launcher"),
-    [("step 15/", LAUNCHERS[0]), ("* epoch 2", LAUNCHERS[-1]), ("", LAUNCHERS[-1])],
-)
-def test_resumed_is_uninterrupted(
-    rn50: Any, small_data: Path, whole: Path, launcher: str, sign: str
-) -> None:
-    """In the first epoch, after an evaluation, at the end of an epoch without one."""
-    folder = interrupt(rn50, small_data, launcher, sign)
-    stopped = json.loads((folder / "result.json").read_text())
-    assert stopped["status"] == "aborted"
-    assert stopped["stopped"].startswith("asked to stop at step " if sign else "budget of 3 epochs")
+def goes_on_as_if_uninterrupted(rn50: Any, folder: Path, whole: Path, *more: str) -> None:
     assert read_events(folder / "result_0.txt")[-1].metadata["status"] == "aborted"
-    elsewhere = shutil.copytree(small_data, rn50.results / "copy")  # the same set all the same
-    done = resume(rn50, folder, "--launcher", launcher, f"data.path={elsewhere}")
+    done = resume(rn50, folder, *more)
     assert done.returncode == 1, done.stderr  # the target is out of reach
     assert bits(folder) == bits(whole)
     assert records(folder) == records(whole)
-    events = read_events(folder / "result_0.txt")
-    found = [event.key for event in events]
+    found = [event.key for event in read_events(folder / "result_0.txt")]
     expected = [event.key for event in read_events(whole / "result_0.txt")]
     assert [key for key in found if key != "run_resumed"] == expected
     assert (folder / "attempt_1" / "interrupted_0.txt").is_file()
@@ -114,24 +77,91 @@ def test_resumed_is_uninterrupted(
     assert "resumed-run" in {finding.name for finding in check.findings}
 
 
+def stand_still(job: psutil.Process, for_s: float) -> None:
+    """`scontrol suspend`, a machine that is suspended: nobody is silent, time is."""
+    family = [job, *job.children(recursive=True)]
+    for member in family:
+        member.suspend()
+    time.sleep(for_s)
+    for member in family:
+        member.resume()
+
+
 @pytest.mark.parametrize(
-    "overrides",
+    ("launcher", "number", "by", "sign"),
     [
-        # LARS; rank 1 idles in the epoch that is resumed and has a share in the next one.
-        (
-            *("optimizer.variant=nvidia", "batch.active_ranks=1"),
-            "batch.changes=[{after_epoch: 1, per_rank: 10}]",
-        ),
-        ("optimizer.variant=akiba",),
+        ("gloo", signal.SIGINT, "Ctrl-C", "step 15/"),
+        (LAUNCHERS[-1], signal.SIGTERM, "SIGTERM", "* epoch 2"),
     ],
-    ids=["LARS", "Akiba"],
 )
-def test_resumed_is_uninterrupted_whatever_the_update(
-    rn50: Any, small_data: Path, tmp_path: Path, overrides: tuple[str, ...]
+def test_stopped_in_order_and_resumed_is_uninterrupted(
+    rn50: Any,
+    small_data: Path,
+    whole: Path,
+    launcher: str,
+    number: signal.Signals,
+    by: str,
+    sign: str,
 ) -> None:
-    """From the first checkpoint of a run, whose folder is copied without the later ones."""
+    """In the first epoch, after it stood still; and after an evaluation. The launcher is told to
+    wait a millisecond, the ranks know that their log point takes longer."""
+    process = rn50.start(
+        *("launch", *RUN, "--launcher", launcher, "watchdog.silence_s=8", "limits.grace_s=0.001"),
+        *(f"data.path={small_data}", f"system.results={rn50.results}"),
+    )
+    assert any(sign in line for line in process.stdout)
+    if by == "Ctrl-C":
+        stand_still(psutil.Process(process.pid), 10)
+        assert "images/s" in process.stdout.readline()
+    process.send_signal(number)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130 and "Traceback" not in err
+    assert "Ctrl-C again ends it without" in err
+    folder = rn50.run_folder()
+    leave_nothing(folder)
+    result = json.loads((folder / "result.json").read_text())
+    assert result["status"] == "aborted"
+    assert re.fullmatch(
+        rf"stopped by {by} at step (\d+) \(checkpoint of step \1\)", result["reason"]
+    )
+    again = f"rn50 launch --resume {folder} --launcher {launcher} data.path={small_data}"
+    assert result["next"] == again
+    last = err.splitlines()[-1]
+    assert last.startswith(f"rn50: {result['reason']}: {folder}; go on with: "), err
+    assert last.endswith(again)
+    elsewhere = shutil.copytree(small_data, rn50.results / "copy")  # the same set all the same
+    place = ("--launcher", launcher, f"data.path={elsewhere}")
+    goes_on_as_if_uninterrupted(rn50, folder, whole, *place)
+
+
+def test_a_spent_budget_and_resumed_is_uninterrupted(rn50: Any, copied: Path, whole: Path) -> None:
+    """At the end of an epoch without an evaluation."""
+    goes_on_as_if_uninterrupted(rn50, copied, whole)
+
+
+def test_a_killed_rank_costs_time_not_bits(rn50: Any, small_data: Path, whole: Path) -> None:
+    """kill -9 in training, `system.job.max_restarts=1`."""
+    process = rn50.start(
+        *("launch", *RUN, "--launcher", "gloo", "system.job.max_restarts=1"),
+        *("watchdog.silence_s=60", f"data.path={small_data}", f"system.results={rn50.results}"),
+    )
+    wait_until(lambda: list(rn50.results.glob("*/*/checkpoint/step_*.ckpt")))
+    rank_process(process.pid, 1).kill()
+    out, err = process.communicate(timeout=300)
+    assert re.search(r"rank 1 (on .*: |was )killed by SIGKILL", err)
+    assert "going on after step " in out
+    assert bits(rn50.run_folder()) == bits(whole)
+
+
+def test_resumed_is_uninterrupted_whatever_the_update(
+    rn50: Any, small_data: Path, tmp_path: Path
+) -> None:
+    """Two states a weight; rank 1 idles in the epoch that is resumed and has a share in the next.
+    From the first checkpoint of a run, whose folder is copied without the later ones."""
     done = rn50(
-        *("launch", *RUN, *overrides, "schedule.length=2 epochs", "checkpoint.keep=9"),
+        *("launch", *RUN, "optimizer.variant=akiba", "batch.active_ranks=1"),
+        "batch.changes=[{after_epoch: 1, per_rank: 10}]",
+        *("schedule.length=2 epochs", "checkpoint.keep=9"),
         *(f"data.path={small_data}", f"system.results={rn50.results}"),
     )
     assert done.returncode == 1, done.stderr
@@ -166,15 +196,20 @@ def test_a_torn_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
     assert stamps == sorted(stamps)
 
 
-def test_a_log_that_a_crash_cut_short_has_a_gap_and_says_so(
+def test_a_log_that_a_crash_cut_short_has_a_gap_and_another_rank_count_other_bits(
     rn50: Any, copied: Path, whole: Path
 ) -> None:
     folder = copied
     log = folder / "result_0.txt"
     log.write_bytes(log.read_bytes()[:1500])  # as after the loss of power
-    done = resume(rn50, folder, "--launcher", LAUNCHERS[-1])
+    done = resume(rn50, folder, "--ranks", "4", "--launcher", LAUNCHERS[-1])
+    assert done.returncode == 1, done.stderr
     assert "is taken all the same, and the log has a gap" in done.stderr
-    assert bits(folder) == bits(whole)
+    (resumed,) = (e for e in read_events(log) if e.key == "run_resumed")
+    assert (resumed.metadata["ranks"], resumed.metadata["ranks_before"]) == (4, 2)
+    assert [r["step"] for r in records(folder)] == [r["step"] for r in records(whole)]
+    ours, theirs = records(folder)[-2]["loss"], records(whole)[-2]["loss"]
+    assert ours != theirs and abs(ours - theirs) < 0.2, "batch norm over 5 images, not 10"
 
 
 def test_after_a_bit_flip_the_run_goes_on_from_where_replicas_agreed(
@@ -198,22 +233,3 @@ def test_after_a_bit_flip_the_run_goes_on_from_where_replicas_agreed(
     assert re.search(said, done.stderr) and "base_lr" not in done.stderr
     assert "going on after step 40 " in done.stdout
     assert bits(rn50.run_folder()) == bits(whole)
-
-
-def test_another_rank_count_goes_on_and_is_logged(rn50: Any, copied: Path, whole: Path) -> None:
-    folder = copied
-    done = resume(rn50, folder, "--ranks", "4", "--launcher", LAUNCHERS[-1])
-    assert done.returncode == 1, done.stderr
-    (resumed,) = (e for e in read_events(folder / "result_0.txt") if e.key == "run_resumed")
-    assert (resumed.metadata["ranks"], resumed.metadata["ranks_before"]) == (4, 2)
-    assert [r["step"] for r in records(folder)] == [r["step"] for r in records(whole)]
-    ours, theirs = records(folder)[-2]["loss"], records(whole)[-2]["loss"]
-    assert ours != theirs and abs(ours - theirs) < 0.2, "batch norm over 5 images, not 10"
-
-
-def test_another_config_is_refused(rn50: Any, copied: Path) -> None:
-    log = (copied / "result_0.txt").read_bytes()
-    done = resume(rn50, copied, "optimizer.base_lr=0.06")
-    assert done.returncode == 2
-    assert "rn50: error: optimizer.base_lr: 0.05 expected" in done.stderr
-    assert (copied / "result_0.txt").read_bytes() == log

@@ -6,9 +6,8 @@ import errno
 import fcntl
 import json
 import os
-import re
+import shutil
 import signal
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,8 +18,8 @@ import pytest
 
 from rn50.config.load import load
 from rn50.launch.run import Options, conclude
-from tests.conftest import Rn50
-from tests.faults.test_resume import LAUNCHERS, RUN
+from tests.conftest import RUN
+from tests.faults.test_resume import LAUNCHERS
 
 pytestmark = pytest.mark.slow
 SIGN = "step 20/"
@@ -49,7 +48,7 @@ def test_a_closed_terminal_leaves_a_checkpoint(rn50: Any, small_data: Path) -> N
     assert not [name for name in (".lock", ".reserve") if (folder / name).exists()]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def left() -> Iterator[list[Path]]:
     """Folders in shared memory as launchers make them: of one that is gone, and this process's."""
     folders = [Path(tempfile.mkdtemp(prefix="rn50-ranks-", dir="/dev/shm")) for _ in range(2)]
@@ -62,32 +61,14 @@ def left() -> Iterator[list[Path]]:
     folders[1].rmdir()
 
 
-@pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory, small_data: Path, left: list[Path]) -> Path:
-    """A run under `nohup`, to which a closed terminal is nothing; its folder."""
-    rn50 = Rn50(tmp_path_factory.mktemp("nohup"))
-    process = rn50.start(
-        *("launch", *RUN, f"data.path={small_data}", f"system.results={rn50.results}"),
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
-    )
-    assert process.stdout is not None and any(SIGN in line for line in process.stdout)
-    process.send_signal(signal.SIGHUP)
-    process.communicate(timeout=120)
-    assert process.returncode == 1
-    return rn50.run_folder()
-
-
-def test_nohup_is_respected(ended: Path) -> None:
-    assert json.loads((ended / "result.json").read_text())["epochs"] == 4
-
-
-def test_the_memory_of_a_dead_launcher_is_given_back(ended: Path, left: list[Path]) -> None:
-    assert ended.is_dir() and [folder.exists() for folder in left] == [False, True]
-
-
 def test_a_disk_that_is_full_at_the_end_costs_no_verdict(
-    ended: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    whole: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    ended = shutil.copytree(whole, tmp_path / "ended")
+
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -114,28 +95,21 @@ def test_a_full_standard_output_is_named_and_leaves_no_reserve(
     assert not (folder / ".reserve").exists()
 
 
-def test_a_stop_waits_for_the_log_point_that_heeds_it(rn50: Any, small_data: Path) -> None:
-    process = rn50.start(
-        *("launch", *RUN, "log.every=20 steps", "limits.grace_s=0.001"),
-        *(f"data.path={small_data}", f"system.results={rn50.results}"),
-    )
-    assert any(SIGN in line for line in process.stdout)
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130 and "Ctrl-C again ends it without" in err
-    result = json.loads((rn50.run_folder() / "result.json").read_text())
-    said = r"stopped by Ctrl-C at step (\d+) \(checkpoint of step \1\)"
-    assert re.fullmatch(said, result["reason"])
-
-
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_a_launcher_that_is_killed_is_named(rn50: Any, small_data: Path, launcher: str) -> None:
-    process: subprocess.Popen[str] = rn50.start(
+def test_a_launcher_that_is_killed_is_named(
+    rn50: Any, small_data: Path, left: list[Path], launcher: str
+) -> None:
+    """Under `nohup`, to which a closed terminal is nothing. The memory that another launcher left,
+    which is dead, is given back."""
+    process = rn50.start(
         *("launch", *RUN, "--launcher", launcher),
         *(f"data.path={small_data}", f"system.results={rn50.results}"),
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
     )
-    assert process.stdout is not None
     assert any(SIGN in line for line in process.stdout)
+    assert [folder.exists() for folder in left] == [False, True]
+    process.send_signal(signal.SIGHUP)
+    assert "images/s" in process.stdout.readline() + process.stdout.readline()
     (child,) = psutil.Process(process.pid).children()
     child.kill()
     _, err = process.communicate(timeout=60)

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.launch.engine_environment import engine_environment
 from tests.gpu.runs import HALF, SHORT
@@ -158,9 +157,3 @@ def test_a_float16_run_on_a_torus_reaches_its_target(
     result = json.loads((tmp_path / "result.json").read_text())
     assert (result["status"], result["ranks"], result["epochs"]) == ("success", 4, 2)
     assert all(each["ncclReduceScatter over 2"] > 0 for each in reports(tmp_path))
-
-
-def test_what_horovod_would_ignore_is_refused() -> None:
-    run = load("smoke", ["system.device=gpu", *TORUS]).run
-    with pytest.raises(UserError, match="two nodes or more expected for torus_2d"):
-        engine_environment(run, {})

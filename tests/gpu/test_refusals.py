@@ -34,54 +34,62 @@ def start_rank(out: Path, *words: str, **environment: str) -> subprocess.Complet
     )
 
 
+CAPABILITY, DRIVER, NAME = "FAKECUDA_CAPABILITY", "FAKECUDA_DRIVER", "FAKECUDA_NAME"
+B200 = {NAME: "NVIDIA B200", CAPABILITY: "10.0"}
+H100 = {NAME: "NVIDIA H100", CAPABILITY: "9.0"}
+A100 = {NAME: "NVIDIA A100", CAPABILITY: "8.0"}
+CPU_DECODER = ("data.decoder=cpu",)
+SECOND = {f"HOROVOD_{name}": "1" for name in ("RANK", "LOCAL_RANK")}
+SECOND |= {"HOROVOD_SIZE": "2", "FAKECUDA_DEVICES": "1"}
+TWO_RANKS = ("system.ranks_per_node=2",)
+
+
 @pytest.mark.parametrize(
-    ("name", "capability", "words", "expected"),
+    ("words", "environment", "expected"),
     [
-        ("NVIDIA B200", "10.0", (), "our own kernels run from 5.0 to 9.0; MXNet has ELF for sm_50"),
-        ("NVIDIA H100", "9.0", ALEXNET, "our own kernels have no alexnet (dropout is MXNet's);"),
-        ("NVIDIA H100", "9.0", ("model.kernels=mxnet",), "MXNet has ELF for sm_50, sm_60"),
-        ("NVIDIA A100", "8.0", (*ALEXNET, "model.kernels=own"), "our own kernels have no alexnet"),
+        ((), B200, "our own kernels run from 5.0 to 9.0; MXNet has ELF for sm_50"),
+        (ALEXNET, H100, "our own kernels have no alexnet (dropout is MXNet's);"),
+        (("model.kernels=mxnet",), H100, "MXNet has ELF for sm_50, sm_60"),
+        ((*ALEXNET, "model.kernels=own"), A100, "our own kernels have no alexnet"),
+        (
+            (),
+            {DRIVER: "11080"},
+            "a driver for CUDA 12.0 (525 or newer) expected, found one for 11.",
+        ),
+        (CPU_DECODER, {DRIVER: "11040"}, "MXNet: a driver for CUDA 11.8 (520 or newer) expected, "),
+        (TWO_RANKS, SECOND, "a GPU for local rank 1 expected, found 1"),
     ],
 )
 def test_a_gpu_that_cannot_run_the_network_is_refused_in_one_line(
-    name: str,
-    capability: str,
     words: tuple[str, ...],
+    environment: dict[str, str],
     expected: str,
     fake_environment: Path,
     tmp_path: Path,
 ) -> None:
-    done = start_rank(tmp_path, *words, FAKECUDA_NAME=name, FAKECUDA_CAPABILITY=capability)
+    done = start_rank(tmp_path, *words, **environment)
     assert done.returncode == 3
     (line,) = done.stderr.strip().splitlines()
-    assert f"found {name} with {capability}" in line and expected in line
+    assert expected in line
+    if name := environment.get(NAME):
+        assert f"found {name} with {environment[CAPABILITY]}" in line
     assert not (tmp_path / "result_0.txt").exists()  # no log was begun, no data looked at
 
 
-@pytest.mark.parametrize("capability", ["8.9", "9.0"])
-def test_ada_runs_amperes_code_and_hopper_ours(
-    capability: str, fake_environment: Path, tmp_path: Path
+@pytest.mark.parametrize(
+    ("words", "environment"),
+    [
+        ((), {CAPABILITY: "8.9"}),  # Ada runs Ampere's code
+        ((), {CAPABILITY: "9.0"}),  # ours
+        (CPU_DECODER, {DRIVER: "11080"}),  # without DALI's GPU part it need not be that new
+        (TWO_RANKS, SECOND | {"CUDA_VISIBLE_DEVICES": "3"}),  # one for each task: 0 of every rank
+    ],
+)
+def test_a_gpu_that_can_is_taken(
+    words: tuple[str, ...], environment: dict[str, str], fake_environment: Path, tmp_path: Path
 ) -> None:
-    done = start_rank(tmp_path, FAKECUDA_CAPABILITY=capability)
+    done = start_rank(tmp_path, *words, **environment)
     assert "/no/such/data" in done.stderr  # it came as far as the data
-
-
-def test_the_driver_that_dali_needs_is_asked_for(fake_environment: Path, tmp_path: Path) -> None:
-    done = start_rank(tmp_path, FAKECUDA_DRIVER="11080")
-    assert done.returncode == 3
-    assert "a driver for CUDA 12.0 (525 or newer) expected, found one for 11.8" in done.stderr
-    done = start_rank(tmp_path, "data.decoder=cpu", FAKECUDA_DRIVER="11080")
-    assert "/no/such/data" in done.stderr  # without DALI's GPU part it need not be that new
-
-
-def test_the_driver_that_mxnets_fused_operators_need_is_asked_for(
-    fake_environment: Path, tmp_path: Path
-) -> None:
-    done = start_rank(tmp_path, "data.decoder=cpu", FAKECUDA_DRIVER="11040")
-    assert done.returncode == 3
-    assert (
-        "MXNet: a driver for CUDA 11.8 (520 or newer) expected, found one for 11.4" in done.stderr
-    )
 
 
 def test_a_machine_without_a_driver_says_so(tmp_path: Path) -> None:
@@ -89,16 +97,6 @@ def test_a_machine_without_a_driver_says_so(tmp_path: Path) -> None:
     assert done.returncode == 3
     assert "an NVIDIA driver" in done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_ranks_beyond_the_gpus_are_refused(fake_environment: Path, tmp_path: Path) -> None:
-    place = {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_RANK": "1"}
-    done = start_rank(tmp_path, "system.ranks_per_node=2", FAKECUDA_DEVICES="1", **place)
-    assert "a GPU for local rank 1 expected, found 1" in done.stderr
-    # One visible GPU for each task: it is number 0 of every rank.
-    seen = place | {"CUDA_VISIBLE_DEVICES": "3"}
-    done = start_rank(tmp_path, "system.ranks_per_node=2", FAKECUDA_DEVICES="1", **seen)
-    assert "/no/such/data" in done.stderr
 
 
 def test_mxnets_kernels_do_not_load_on_hopper(fake_environment: Path) -> None:

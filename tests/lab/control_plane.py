@@ -16,17 +16,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
-
-import psutil
 
 from rn50.config.load import Loaded
 from rn50.config.reading import read_ends, read_object
 from rn50.data.prepare import prepare
 from rn50.launch.run import load_for_launch
-from rn50.launch.run_files import CHECKPOINTS
 from rn50.launch.scratch import scratch_folder
 from tests.lab.exchange import Exchange
 
@@ -44,17 +40,8 @@ class Measured(NamedTuple):
 
     ranks: int
     end: str
-    connected_s: float
-    """From the start of the watchdog; the launcher's program and all ranks start within."""
-    launcher_cpu_s: float
-    """Its own, from its start to its end, imports and report included."""
-    launcher_mb: float
-    watchdog_cpu_s: float
-    messages: int
     opens: float
     """Files that all ranks open before the clock starts."""
-    checkpoint_bytes: int
-    checkpoint_files: int
     end_s: float
     """To the exit of `rn50 launch`, with its report."""
     gone_s: float
@@ -70,21 +57,21 @@ def load_thin(config: str, overrides: list[str], ranks: int) -> Loaded:
     settings = (
         *(f"system.nodes={ranks // per_node}", f"system.ranks_per_node={per_node}"),
         *("batch.per_rank=1", "schedule.length=1000 epochs", f"log.every={LOG_POINTS} steps"),
-        *("watchdog.start_s=600", "limits.grace_s=300", "checkpoint.enabled=true", "seed=1"),
+        *("watchdog.start_s=600", "limits.grace_s=300", "checkpoint.enabled=false", "seed=1"),
     )
     loaded = load_for_launch(config, [*overrides, *settings], None)
     prepare(loaded.run.data, lambda _: lambda done, total: None, loaded.origins)
     return loaded
 
 
-def measure(loaded: Loaded, end: str, *, model_mb: float) -> Measured:
+def measure(loaded: Loaded, end: str) -> Measured:
     """Launch the thin ranks of `loaded` and bring about an end."""
     with scratch_folder(loaded, "lab") as folder:
         out = folder / "run"
         out.mkdir()
         exchange = Exchange(out, loaded.run.system.world_size)
         command = [sys.executable, "-m", "tests.lab.thin_rank", "launch"]
-        command += [str(folder / "config.yaml"), str(out), str(int(model_mb * 1e6 / 4))]
+        command += [str(folder / "config.yaml"), str(out)]
         with (folder / "launcher.txt").open("w") as text:
             launcher = subprocess.Popen(
                 command,
@@ -107,17 +94,10 @@ def measure(loaded: Loaded, end: str, *, model_mb: float) -> Measured:
 
 
 def _watch(launcher: subprocess.Popen[bytes], exchange: Exchange, out: Path, end: str) -> Measured:
-    process, cpu_s, peak_bytes = psutil.Process(launcher.pid), 0.0, 0
-
     def wait_for(happened: Callable[[], bool]) -> None:
-        """Look at the launcher's use of the machine until then."""
-        nonlocal cpu_s, peak_bytes
         until_s = time.monotonic() + PATIENCE_S
         while not happened():
             assert time.monotonic() < until_s, read_ends(out.parent / "launcher.txt")
-            with suppress(psutil.Error):
-                cpu_s = sum(process.cpu_times()[:2])
-                peak_bytes = max(peak_bytes, process.memory_info().rss)
             time.sleep(POLL_S)
 
     at_work = lambda: len(exchange.sums) > LOG_POINTS  # noqa: E731
@@ -132,20 +112,11 @@ def _watch(launcher: subprocess.Popen[bytes], exchange: Exchange, out: Path, end
     wait_for(lambda: launcher.poll() is not None)
     end_s = time.monotonic() - begun_s
     wait_for(lambda: exchange.gone_s is not None)
-    use, result = read_object(out / "watchdog.json"), read_object(out / "result.json")
-    sizes = [path.stat().st_size for path in (out / CHECKPOINTS).glob("*")]
-    reason = str(result.get("reason"))
+    reason = str(read_object(out / "result.json").get("reason"))
     return Measured(
         ranks=len(exchange.pids),
         end=end,
-        connected_s=use["connected_s"],
-        launcher_cpu_s=cpu_s,
-        launcher_mb=peak_bytes / 1e6,
-        watchdog_cpu_s=use["cpu_s"],
-        messages=use["messages"],
-        opens=exchange.sums[0][0],
-        checkpoint_bytes=sum(sizes),
-        checkpoint_files=len(sizes),
+        opens=exchange.sums[1][0],
         end_s=end_s,
         gone_s=(exchange.gone_s or begun_s) - begun_s,
         named=None if end == "asked" else f"rank {victim} on " in reason,
@@ -163,7 +134,7 @@ def main() -> None:
     for ranks in map(int, options.ranks.split(",")):
         loaded = load_thin(options.config, options.overrides, ranks)
         for end in options.ends.split(","):
-            print(json.dumps(measure(loaded, end, model_mb=204.5)._asdict()), flush=True)
+            print(json.dumps(measure(loaded, end)._asdict()), flush=True)
 
 
 if __name__ == "__main__":

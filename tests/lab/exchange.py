@@ -1,4 +1,4 @@
-"""In the place of Horovod's collectives between thin ranks: a sum and an allgather by one hub.
+"""In the place of Horovod's collectives between thin ranks: sums by one hub.
 
 The hub is the driver's, so that its work counts as neither the launcher's nor the ranks'.
 """
@@ -19,9 +19,8 @@ import numpy as np
 
 from rn50.launch.host_limits import raise_open_files
 
-_HEAD = struct.Struct("<cI")
+_HEAD = struct.Struct("<I")
 _HELLO = struct.Struct("<II")
-SUM, GATHER = b"s", b"g"
 
 
 def _address(out: Path) -> str:
@@ -39,18 +38,10 @@ class Member:
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """Added up over all ranks."""
-        data = self._ask(SUM, np.array(values, np.float64).tobytes())
-        return np.frombuffer(data, np.float64).tolist()
-
-    def gather(self, data: bytes) -> list[bytes]:
-        """The bytes of all ranks, as many of each, by rank."""
-        everyone = self._ask(GATHER, data)
-        return [everyone[at : at + len(data)] for at in range(0, len(everyone), len(data))]
-
-    def _ask(self, kind: bytes, data: bytes) -> bytes:
-        self._socket.sendall(_HEAD.pack(kind, len(data)) + data)
-        _, size = _HEAD.unpack(self._read(_HEAD.size))
-        return self._read(size)
+        data = np.array(values, np.float64).tobytes()
+        self._socket.sendall(_HEAD.pack(len(data)) + data)
+        (size,) = _HEAD.unpack(self._read(_HEAD.size))
+        return np.frombuffer(self._read(size), np.float64).tolist()
 
     def _read(self, size: int) -> bytes:
         data = bytearray()
@@ -75,7 +66,7 @@ class Exchange:
         """When (monotonic) the last process of those that had joined was gone."""
         self._ranks = ranks
         self._writers: dict[int, asyncio.StreamWriter] = {}
-        self._asked: dict[int, tuple[bytes, bytes]] = {}
+        self._asked: dict[int, bytes] = {}
         self._loop = asyncio.new_event_loop()
         server = asyncio.start_unix_server(self._serve, _address(out), backlog=4096)
         self._server = self._loop.run_until_complete(server)
@@ -93,22 +84,19 @@ class Exchange:
         self._writers[rank], self.pids[rank] = writer, pid
         try:
             while True:
-                kind, size = _HEAD.unpack(await reader.readexactly(_HEAD.size))
-                self._asked[rank] = kind, await reader.readexactly(size)
+                (size,) = _HEAD.unpack(await reader.readexactly(_HEAD.size))
+                self._asked[rank] = await reader.readexactly(size)
                 if len(self._asked) == self._ranks:
-                    self._answer(kind)
+                    self._answer()
         except (asyncio.IncompleteReadError, ConnectionError):
             del self._writers[rank]
             if not self._writers:
                 self.gone_s = time.monotonic()
 
-    def _answer(self, kind: bytes) -> None:
-        rows = [self._asked[rank][1] for rank in range(self._ranks)]
+    def _answer(self) -> None:
+        total = np.sum([np.frombuffer(row, np.float64) for row in self._asked.values()], axis=0)
         self._asked.clear()
-        answer = b"".join(rows)
-        if kind == SUM:
-            total = np.sum([np.frombuffer(row, np.float64) for row in rows], axis=0)
-            self.sums.append(total.tolist())
-            answer = total.tobytes()
+        self.sums.append(total.tolist())
+        answer = total.tobytes()
         for writer in self._writers.values():
-            writer.write(_HEAD.pack(kind, len(answer)) + answer)
+            writer.write(_HEAD.pack(len(answer)) + answer)

@@ -15,12 +15,12 @@ root_gb=5  # of one root, with what it takes from the caches
 limit_s=3600 # of one command in a root: a build of Horovod on a busy machine, with room
 # What shows another Python, NumPy, compiler or MPI at work; README's second command runs them.
 tests=(tests/train/test_{mxnet_import,mpi_library,types,optimizer}.py tests/launch/test_launchers.py
-  tests/ranks/test_collectives.py::test_{the_sum_is_the_plain_sum,who_is_done_waits_for_those_who_are_late}
-  tests/ranks/test_launch.py::test_{smoke_from_images_to_a_clean_log,a_killed_rank_ends_the_job}
-  tests/ranks/test_launch.py::test_ctrl_c_leaves_nothing_behind
-  tests/faults/test_resume.py::test_resumed_is_uninterrupted tests/faults/test_matrix.py
-  # Of the sums those on four ranks; of the faults a rank that stands still.
-  -k "'not (plain_sum or test_matrix) or 4] or SIGSTOP and mpirun and mid-epoch'")
+  tests/ranks/test_collectives.py
+  tests/ranks/test_launch.py::test_smoke_from_images_to_a_clean_log
+  tests/faults/test_resume.py::test_{stopped_in_order,a_spent_budget}_and_resumed_is_uninterrupted
+  tests/faults/test_matrix.py
+  # Of the faults a rank that stands still.
+  -k "'not test_matrix or SIGSTOP and mpirun and mid-epoch'")
 
 say() { printf '[portability %4d s] %s\n' "$SECONDS" "$*" >&2; }
 fail() {
@@ -180,20 +180,21 @@ test_root() {
     if [ "$smoke" = 0 ]; then
       say "$name: make test TESTS=..."
       begin_s=$SECONDS
-      in_root "$name" env PYTEST_ADDOPTS=--junitxml=/root/tests.xml \
-        make -C /root/rn50 test TESTS="${tests[*]}" && tested=0 || tested=$?
+      in_root "$name" make -C /root/rn50 test TESTS="${tests[*]}" && tested=0 || tested=$?
       tested_s=$((SECONDS - begin_s))
     fi
-    cp "$root"/root/rn50/results/smoke/*/{result,environment}.json "$root/root/tests.xml" \
+    cp "$root"/root/rn50/results/smoke/*/{result,environment}.json \
       "$root"/root/rn50/results/smoke/*/stderr.log "$root/etc/debian_version" "$logs" 2>/dev/null || true
   fi
-  printf '{"date": "%s", "commit": "%s", "smoke": %d, "smoke_s": %d, "tests": %d, "tests_s": %d}\n' \
-    "$(date -u +%F)" "$commit" "$smoke" "$smoke_s" "$tested" "$tested_s" \
-    >"$logs/record.json"
+  local digest
+  digest=$(sed -n 's/.*"weights_digest": "\([^"]*\)".*/\1/p' "$logs/result.json" 2>/dev/null || true)
+  say "$name: smoke: exit code $smoke, $smoke_s s, digest ${digest:-?}; tests: exit code $tested, $tested_s s"
+  digests+=("${digest:-?}")
   if [ -z "$keep" ]; then rm -rf --one-file-system "$root"; fi
   if [ "$smoke$tested" = 00 ]; then
     say "$name: done; its log: $logs/log.txt"
   else
+    code=1
     tail -n 15 "$logs/log.txt" >&2
     say "$name: failed; its log: $logs/log.txt"
   fi
@@ -201,7 +202,11 @@ test_root() {
 
 commit=$(git rev-parse --short HEAD)
 if ! git diff --quiet HEAD --; then say "changes that are not committed are not tested"; fi
-for name in "${names[@]}"; do test_root "$name"; done
 code=0
-python3 -m tests.lab.portability "$store/logs" "${names[@]}" || code=$?
+digests=()
+for name in "${names[@]}"; do test_root "$name"; done
+if [ "$(printf '%s\n' "${digests[@]}" | sort -u | wc -l)" != 1 ]; then
+  say "smoke seed=1: one digest expected, found ${digests[*]}"
+  code=1
+fi
 exit "$code"

@@ -9,7 +9,7 @@ from tests.lab.control_plane import ENDS, Measured, load_thin, measure
 
 def measured(data: Path, results: Path, ranks: int, end: str) -> Measured:
     overrides = [f"data.path={data}", f"system.results={results}"]
-    found = measure(load_thin("smoke", overrides, ranks), end, model_mb=0.1)
+    found = measure(load_thin("smoke", overrides, ranks), end)
     assert list(results.iterdir()) == []
     return found
 
@@ -18,17 +18,11 @@ def test_each_end_of_a_job(smoke_data: Path, tmp_path: Path) -> None:
     killed, stopped, asked = (measured(smoke_data, tmp_path, 8, end) for end in ENDS)
     assert (killed.named, stopped.named, asked.named) == (True, True, None)
     assert "its process is stopped" in stopped.reason
-    assert "stopped by Ctrl-C" in asked.reason and "checkpoint of step" in asked.reason
-    assert asked.checkpoint_files == 1
-    assert 8 * 212_480 < asked.checkpoint_bytes < 8 * 220_000 + 150_000
-    assert all(one.messages >= 8 for one in (killed, stopped, asked))
+    assert "stopped by Ctrl-C" in asked.reason
 
 
 def test_totals_grow_no_faster_than_ranks(smoke_data: Path, tmp_path: Path) -> None:
-    """Files opened to start, and the bytes of a checkpoint: what a rank adds is the same from 16 to
-    64 ranks as from 4 to 16. Counted, not timed."""
-    few, some, many = (measured(smoke_data, tmp_path, ranks, "asked") for ranks in (4, 16, 64))
-    for name in ("opens", "checkpoint_bytes"):
-        first = (getattr(some, name) - getattr(few, name)) / 12
-        then = (getattr(many, name) - getattr(some, name)) / 48
-        assert 0 < then <= 1.1 * first, name
+    """Files opened to start: what a rank adds is the same from 16 to 64 ranks as from 4 to 16.
+    Counted, not timed."""
+    few, some, many = (measured(smoke_data, tmp_path, n, "asked").opens for n in (4, 16, 64))
+    assert 0 < (many - some) / 48 <= 1.1 * (some - few) / 12

@@ -92,12 +92,6 @@ def test_any_user_and_a_read_only_image_will_do(box: Box) -> None:
     assert (box.newest("other_user") / "report.html").is_file()
 
 
-def test_bad_input_is_one_line(box: Box) -> None:
-    done = box.run("smok")
-    assert done.returncode == 2
-    assert [line[:12] for line in done.stderr.splitlines()] == ["rn50: error:"]
-
-
 def test_the_default_user_is_not_root_and_there_is_no_compiler(box: Box) -> None:
     done = box.run(
         *("-c", "id -u; command -v g++ gcc make nvcc; touch /opt/rn50/config/x"),

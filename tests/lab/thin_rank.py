@@ -1,51 +1,41 @@
 """A rank with the whole control plane and no MXNet: `control_plane.py` starts thousands of them.
 
-    python -m tests.lab.thin_rank launch CONFIG OUT MODEL_VALUES          `rn50 launch` with them
-    python -m tests.lab.thin_rank RANKS RANKS_PER_NODE MODEL_VALUES CONFIG --out OUT    its program
+    python -m tests.lab.thin_rank launch CONFIG OUT                        `rn50 launch` with them
+    python -m tests.lab.thin_rank RANKS RANKS_PER_NODE CONFIG --out OUT    its program
 
 The program loads what a rank imports once and forks the ranks, which so share their pages. Each
 goes through `train/__main__.py` as a rank that trains does (config, place, locks, signals,
-watchdog, failure), then start-up, log points, checkpoint and stop by the product's own functions.
+watchdog, failure), then start-up, log points and stop by the product's own functions.
 A step is asleep; `exchange.py` stands in for Horovod.
 """
 
 from __future__ import annotations
 
 import gc
-import hashlib
 import itertools
 import os
 import sys
 import time
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
-
-import numpy as np
 
 from rn50.config.atomic import write_json
 from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.config.manifest import SPLITS
 from rn50.data.dataset import load_table
-from rn50.launch import supervisor
 from rn50.launch.ending import Failed, Stopped
 from rn50.launch.launchers import LAUNCHERS, Job, Launcher
 from rn50.launch.run import Options, launch
-from rn50.launch.watchdog import RankStatus, Watchdog
 from rn50.train import __main__ as rank_main
-from rn50.train import checkpoint, checkpoint_folder
 from rn50.train.context import RunContext
 from rn50.train.identity import identity_of
 from rn50.train.limits import agreed_stop
-from rn50.train.state import LossScaleState
 from tests.lab.exchange import Member
 
 NAME = "forked"
 STEP_S = 1.0
-STATISTICS = 2 * 26_560
-"""Of each rank: running mean and variance of ResNet-50's 26,560 channels."""
 
 
 class Forked(Launcher):
@@ -62,36 +52,12 @@ class Forked(Launcher):
         return True
 
 
-class Counted(Watchdog):
-    """Leaves watchdog.json: what it needed for its ranks."""
-
-    folder: ClassVar[Path]
-    connected_s, messages, cpu_s = 0.0, 0, 0.0
-
-    def _handle(self, status: RankStatus, message: Mapping[str, Any]) -> None:
-        super()._handle(status, message)
-        self.messages += 1
-        if not self.not_connected:
-            self.connected_s = self.connected_s or time.monotonic() - self._start_s
-
-    def _evaluate(self, now_s: float) -> None:
-        super()._evaluate(now_s)
-        self.cpu_s = time.thread_time()
-
-    def close(self) -> None:
-        super().close()
-        names = ("connected_s", "messages", "cpu_s")
-        write_json(self.folder / "watchdog.json", {name: getattr(self, name) for name in names})
-
-
-def launch_thin(config: str, out: str, model_values: str) -> int:
+def launch_thin(config: str, out: str) -> int:
     """Run to the end that the driver brings about."""
     LAUNCHERS[NAME] = Forked()
-    Counted.folder = Path(out)
-    supervisor.Watchdog = Counted  # type: ignore[misc]
     try:
         track = lambda _: lambda done, total: None  # noqa: E731
-        launch(load(config), track, Options(NAME, out=Path(out), program=(model_values,)))
+        launch(load(config), track, Options(NAME, out=Path(out), program=()))
     except (Failed, Stopped, UserError) as error:
         print(f"rn50: error: {error}", file=sys.stderr, flush=True)
         return 1
@@ -112,17 +78,15 @@ def count_opens() -> list[str]:
     return opened
 
 
-def train(context: RunContext, opened: list[str], model_values: int) -> None:
-    """In the place of training: runs until it is asked to stop. `model_values`: float32, of the
-    checkpoint."""
+def train(context: RunContext, opened: list[str]) -> None:
+    """In the place of training: runs until it is asked to stop."""
     process, plan = context.process, context.plan
     with context.timeline.span("build pipelines"):
         tables = [load_table(Path(context.run.data.path), split) for split in SPLITS]
     with context.timeline.span("open connections"):
         ranks = Member(context.out, process.rank)
     with context.timeline.span("agree on weights"):
-        digest = hashlib.blake2b(context.loaded.sha256.encode(), digest_size=16).digest()
-        assert set(ranks.gather(digest)) == {digest}
+        ranks.sum([0.0])
     context.start_clock([])
     ranks.sum([float(len(opened))])
     context.timeline.phase = "epoch 1"
@@ -136,7 +100,6 @@ def train(context: RunContext, opened: list[str], model_values: int) -> None:
             context.metrics.write("train", step=step, loss=loss)
         if reason := agreed_stop(requests):
             break
-    save_now(context, ranks, model_values)
     context.log.abort()
     if process.rank == 0:
         stopped = f"{reason} at step {context.state.step}"
@@ -144,45 +107,27 @@ def train(context: RunContext, opened: list[str], model_values: int) -> None:
     ranks.sum([0.0])
 
 
-def save_now(context: RunContext, ranks: Member, model_values: int) -> None:
-    """A checkpoint, as `train/checkpointer.py` writes it. Rank 0 makes up the statistics of all."""
-    process, folder = context.process, context.out / "checkpoint"
-    with context.timeline.span("checkpoint"):
-        world_size = len(ranks.gather(bytes(16)))
-        if process.rank:
-            return
-        folder.mkdir(exist_ok=True)
-        path = folder / checkpoint.file_name(context.state.step)
-        arrays = {
-            "model": np.zeros(model_values, np.float32),
-            "statistics": np.zeros((world_size, STATISTICS), np.float32),
-        }
-        meta = context.meta(0.0, LossScaleState(value=1.0), world_size)
-        checkpoint.write(path, meta, arrays)
-        checkpoint_folder.prune(folder, context.run.checkpoint.keep)
-
-
 def main(arguments: list[str]) -> int:
     """Fork the ranks and wait for all of them; 0 if each ended well. The others learn of a rank
     that failed from the watchdog alone: a launcher on another node may take no notice either."""
-    ranks, per_node, model_values = map(int, arguments[:3])
-    options = rank_main.parse(arguments[3:])
+    ranks, per_node = map(int, arguments[:2])
+    options = rank_main.parse(arguments[2:])
     identity_of(load(options.config))  # what that imports, reads and makes once is shared too
     gc.collect()
     gc.freeze()  # a collection would write to every page, and so copy it
     for rank in range(ranks):
         if os.fork() == 0:
-            _be(rank, ranks, per_node, model_values, options)
+            _be(rank, ranks, per_node, options)
     codes = [os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(ranks)]
     return int(any(codes))
 
 
-def _be(rank: int, ranks: int, per_node: int, model_values: int, options: Any) -> NoReturn:
+def _be(rank: int, ranks: int, per_node: int, options: Any) -> NoReturn:
     """One rank; its environment is what horovodrun would give it."""
     names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
     for name, value in zip(names, (rank, ranks, rank % per_node, per_node), strict=True):
         os.environ[f"HOROVOD_{name}"] = str(value)
-    body = partial(train, opened=count_opens(), model_values=model_values)
+    body = partial(train, opened=count_opens())
     rank_main.run_rank(options.config, options.overrides, options.out, train=body)
     os._exit(0)
 

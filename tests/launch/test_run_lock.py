@@ -17,9 +17,8 @@ from rn50.data.lock import LOCK, RANK_LOCK, FolderInUse, hold
 from rn50.launch.resume import is_interrupted, load_resumed
 from rn50.launch.run_lock import hold_run, wait_for_rank
 from rn50.logging.parse import read_events
-from tests.faults.kills import rank_process
 from tests.faults.matrix import ROOT
-from tests.waiting import leave_nothing, wait_until
+from tests.waiting import leave_nothing, rank_process, wait_until
 
 LONG = (
     *("smoke", "seed=1", "schedule.length=40 epochs", "eval.period=20", "eval.offset=19"),

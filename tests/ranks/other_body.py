@@ -1,22 +1,23 @@
-"""Rank 1 is of another run: `other_body.py OVERRIDE|VARIABLE=VALUE|PYTHONPATH=FOLDER CONFIG ...`.
+"""Rank 1 is of another run: `other_body.py CHANGES PROGRAM ...`; all others run PROGRAM unchanged.
 
-All other ranks are the usual ones.
+CHANGES is a JSON list of VARIABLE=VALUE, set in its environment, and of overrides, added behind.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 
 from rn50.train.process_info import read_process_info
 
 if __name__ == "__main__":
-    change, *rest = sys.argv[1:]
-    if read_process_info().rank == 1:
+    changes, *program = sys.argv[1:]
+    for change in json.loads(changes) if read_process_info().rank == 1 else ():
         name, _, value = change.partition("=")
         if name.isupper():
             os.environ[name] = value
         else:
-            rest.append(change)
+            program.append(change)
     os.environ["PYTHONSAFEPATH"] = "1"  # else the working folder's rn50 comes first
-    os.execv(sys.executable, [sys.executable, "-m", "rn50.train", *rest])
+    os.execv(sys.executable, [sys.executable, *program])

@@ -1,7 +1,8 @@
 """Two steps and an evaluation of presets in one process: `python preset_steps.py OUT < JOBS`.
 
-JOBS is a JSON object, preset name -> overrides. One JSON line a preset goes to stdout. One process
-for all: MXNet and Horovod take seconds to load and start once in a process.
+JOBS is a JSON object, preset name -> overrides; a # and what follows it in the name tell jobs of
+one preset apart. One JSON line a job goes to stdout. One process for all: MXNet and Horovod take
+seconds to load and start once in a process.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ STEPS = 2
 
 def two_steps(name: str, overrides: list[str], out: Path) -> dict[str, Any]:
     """A run of the preset cut off after `STEPS` steps, then evaluated: calls and order of `run`."""
-    loaded = load(name, overrides)
+    loaded = load(name.partition("#")[0], overrides)
     check_supported(loaded.run)
     context = RunContext(loaded, out, ProcessInfo("none", 0, 1, 0, "here"))
     context.progress = Progress(context.plan, loaded.run.eval.target, shown=False)
@@ -62,6 +63,7 @@ def two_steps(name: str, overrides: list[str], out: Path) -> dict[str, Any]:
         "correct": accuracy.correct,
         "not_finite": sum(int((~np.isfinite(array)).sum()) for array in everything),
         "tensors": len(before),
+        "first_weight": float(next(array.flat[0] for array in before.values() if array.std())),
         "unchanged": [key for key in before if np.array_equal(before[key], after[key])],
         "log_state": context.log.state,
     }

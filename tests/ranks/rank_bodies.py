@@ -1,4 +1,4 @@
-"""What single ranks run in tests: `python rank_bodies.py NAME`, then what `rn50.train` takes.
+"""What single ranks run in tests: `python rank_bodies.py NAME[+NAME]`, then what `rn50.train` gets.
 
 Each name replaces one function of the trainer by one that does a little more.
 """
@@ -101,6 +101,7 @@ BODIES: dict[str, tuple[Any, str, Any]] = {
 }
 
 if __name__ == "__main__":
-    name, *arguments = sys.argv[1:]
-    setattr(*BODIES[name])
+    names, *arguments = sys.argv[1:]
+    for name in names.split("+"):
+        setattr(*BODIES[name])
     entry.main(arguments)

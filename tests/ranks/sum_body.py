@@ -1,5 +1,5 @@
-"""A rank of test_collectives.py: `python sum_body.py CONFIG OUT`; sums, and the statistics of batch
-norm, against NumPy's."""
+"""A rank of test_collectives.py: `python sum_body.py CONFIG OUT [OVERRIDES ...]`; sums, for each of
+OVERRIDES (their keys apart by a space), and the statistics of batch norm, against NumPy's."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import numpy as np
 from mxnet.gluon import nn
 
 from rn50.config.load import load
+from rn50.config.schema import Run
 from rn50.logging.timeline import Timeline
 from rn50.train.comm import Communicator, context
 from rn50.train.connection import Connection
@@ -25,21 +26,28 @@ STEPS = 3
 WIDTHS = (7, 33, 100, 5)
 
 
-def main(config: str, out: str) -> None:
-    """Reduce random gradients `STEPS` times; rank 0 writes the largest errors of the sums and of
-    the statistics."""
+def main(config: str, out: str, *kinds: str) -> None:
+    """Rank 0 writes the largest error of the sums of each kind, then that of the statistics."""
     run = load(config).run
-    ranks = run.system.world_size
     connection = Connection(run, Timeline(0), over_mpi=read_process_info().over_mpi)
     connection.begin()
     ctx = context(run.system.device, read_process_info().local_rank)
     comm = Communicator(Operators(ctx), connection)
     comm.start()
+    worst = [sums_error(comm, load(config, kind.split()).run) for kind in kinds or ("",)]
+    worst.append(max(statistics_error(comm, mode) for mode in ("average", "batch")))
+    comm.stop()
+    if comm.rank == 0:
+        (Path(out) / "worst.txt").write_text(" ".join(map(repr, worst)))
+
+
+def sums_error(comm: Communicator, run: Run) -> float:
+    """The largest error of `STEPS` sums of random gradients."""
     net = nn.Sequential(prefix="")
     for width in WIDTHS:
         net.add(nn.Dense(width, in_units=3 * width))
     net.add(nn.BatchNorm(in_channels=WIDTHS[-1]))  # stays float32 in a float16 model
-    net.initialize(ctx=ctx)
+    net.initialize(ctx=comm.ctx)
     net.cast(run.model.dtype)
     parameters = [p for p in net.collect_params().values() if p.grad_req != "null"]
     comm.plan_groups(run.comm.groups, parameters, run.comm.gradient_dtype)
@@ -48,7 +56,7 @@ def main(config: str, out: str) -> None:
         shapes = [p.shape for p in parameters]
         drawn = [
             [np.random.default_rng([step, rank, n]).normal(size=s) for n, s in enumerate(shapes)]
-            for rank in range(ranks)
+            for rank in range(comm.world_size)
         ]
         for p, values in zip(parameters, drawn[comm.rank], strict=True):
             p.grad()[:] = values
@@ -56,10 +64,7 @@ def main(config: str, out: str) -> None:
         for number, p in enumerate(parameters):
             wanted = sum(values[number] for values in drawn)
             worst = max(worst, float(np.abs(p.grad().asnumpy() - wanted).max()))
-    of_statistics = max(statistics_error(comm, mode) for mode in ("average", "batch"))
-    comm.stop()
-    if comm.rank == 0:
-        (Path(out) / "worst.txt").write_text(f"{worst!r} {of_statistics!r}")
+    return worst
 
 
 def statistics_error(comm: Communicator, mode: str) -> float:

@@ -1,4 +1,4 @@
-"""Real ranks through the real command: end to end, repeatable, and gone when they fail."""
+"""Real ranks through the real command: end to end and repeatable. Ends: tests/faults."""
 
 from __future__ import annotations
 
@@ -6,28 +6,27 @@ import json
 import re
 import shutil
 import signal
+import subprocess
 import sys
-import time
+from collections.abc import Callable
 from pathlib import Path
 
-import psutil
+import numpy as np
 import pytest
 
 from rn50.compliance.official import check_officially
-from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.launch.launchers import build_job
 from rn50.launch.run import load_for_launch
 from rn50.launch.supervisor import run_job
 from rn50.logging.parse import Event, read_events
-from rn50.train.process_info import read_process_info
-from tests import mpi
+from tests.conftest import RUN
 from tests.mpi import EVERY_LAUNCHER
 from tests.waiting import leave_nothing
 
 pytestmark = pytest.mark.slow
-FOUR_EPOCHS = ("schedule.length=4 epochs", "eval.period=2", "eval.offset=1", "eval.target=0.999")
 GOLDEN = Path(__file__).parent.parent / "golden" / "smoke_result_0.txt"
+BODIES = str(Path(__file__).with_name("rank_bodies.py"))
 
 
 def shape(events: list[Event]) -> list[tuple[str, object, dict[str, object]]]:
@@ -44,25 +43,21 @@ def shape(events: list[Event]) -> list[tuple[str, object, dict[str, object]]]:
 
 
 @pytest.mark.parametrize("launcher", EVERY_LAUNCHER)
-def test_smoke_from_images_to_a_clean_log(rn50, smoke_data: Path, launcher: str) -> None:
-    done = rn50(
-        *("launch", "smoke", "--launcher", launcher, "seed=1", "log.profile=5"),
-        *(f"data.path={smoke_data}", f"system.results={rn50.results}"),
-    )
-    assert done.returncode == 0, done.stderr
-    folder = rn50.run_folder()
+def test_smoke_from_images_to_a_clean_log(smoke_run: Callable[[str], Path], launcher: str) -> None:
+    folder = smoke_run(launcher)
+    printed = (folder / "printed.txt").read_text()
     result = json.loads((folder / "result.json").read_text())
     assert result["status"] == "success"
     assert 0.8 <= result["eval_accuracy"] < 1
     assert result["ranks"] == 2 and result["global_batch_size"] == 20 and result["seed"] == 1
     assert result["official_checker"]["verdict"] == "PASS"
     assert result["config_sha256"] == load(folder / "config.yaml").sha256
-    assert re.search(r"^RESULT success .*official_checker=PASS\(4\.0\.0\)", done.stdout, re.M)
-    assert re.search(r"epoch +\d.* images/s .* left$", done.stdout, re.M)
+    assert re.search(r"^RESULT success .*official_checker=PASS\(4\.0\.0\)", printed, re.M)
+    assert re.search(r"epoch +\d.* images/s .* left$", printed, re.M)
     reached = f"target 0.8 reached: accuracy {result['eval_accuracy']:.4f} after epoch"
-    assert done.stdout.splitlines()[-1].startswith(reached)
+    assert printed.splitlines()[-1].startswith(reached)
     assert result["reason"].startswith(reached) and "next" not in result
-    assert "POLICY" not in done.stdout  # a first success is no warning
+    assert "POLICY" not in printed  # a first success is no warning
     assert check_officially(folder / "result_0.txt", "4.0.0").messages == ()
     for kind, count in (("train", 10), ("steps", 10), ("eval", 1)):
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
@@ -95,24 +90,25 @@ def test_the_golden_log_passes() -> None:
     assert check_officially(GOLDEN, "4.0.0").verdict == "PASS"
 
 
-def test_same_seed_same_weights_bit_for_bit(rn50, small_data: Path) -> None:
+def joined_while_loading(folder: Path) -> bool:
+    spans = json.loads((folder / "timeline.json").read_text())["traceEvents"]
+    times = {
+        span["name"]: (span["ts"], span["ts"] + span["dur"]) for span in spans if "dur" in span
+    }
+    return times["join ranks"][0] < times["load MXNet and Horovod"][1]
+
+
+def test_same_seed_same_weights_bit_for_bit(rn50, small_data: Path, whole: Path) -> None:
     """However it starts up: overlapped or serial, weights seeded or broadcast."""
-    digests, joined_while_loading = [], []
-    for seed, startup in ((5, "{}"), (5, "{serial: true, weights: broadcast}"), (6, "{}")):
-        rn50(
-            *("launch", "smoke", f"seed={seed}", f"startup={startup}", *FOUR_EPOCHS),
-            *(f"data.path={small_data}", f"system.results={rn50.results}"),
-        )
-        folder = rn50.run_folder()
-        result = json.loads((folder / "result.json").read_text())
-        digests.append((result["weights_digest"], result["eval_accuracy"]))
-        spans = json.loads((folder / "timeline.json").read_text())["traceEvents"]
-        spans = [span for span in spans if span["ph"] == "X"]
-        times = {span["name"]: (span["ts"], span["ts"] + span["dur"]) for span in spans}
-        joined_while_loading.append(times["join ranks"][0] < times["load MXNet and Horovod"][1])
-    assert digests[0] == digests[1]
-    assert digests[2][0] != digests[0][0]
-    assert joined_while_loading == [True, False, True]
+    rn50(
+        *("launch", *RUN, "startup={serial: true, weights: broadcast}"),
+        *(f"data.path={small_data}", f"system.results={rn50.results}"),
+    )
+    serial = rn50.run_folder()
+    for key in ("weights_digest", "eval_accuracy"):
+        one, other = (json.loads((f / "result.json").read_text())[key] for f in (whole, serial))
+        assert one == other
+    assert [joined_while_loading(folder) for folder in (whole, serial)] == [True, False]
 
 
 def test_batch_control_with_a_rank_that_drops_out(rn50, smoke_data: Path) -> None:
@@ -160,102 +156,41 @@ def test_one_rank_with_twice_the_batch_trains_alike(rn50, small_data: Path) -> N
     assert one[-1] < one[0] - 0.005  # it did learn, so there was something to differ in
 
 
-def run_body(name: str, launcher: str, out: Path, *overrides: str) -> None:
-    """Run `rank_bodies.NAME` on every rank."""
-    loaded = load_for_launch("smoke", ["seed=1", *overrides], None)
+def config_of(out: Path, ranks: int | None, *overrides: str) -> Path:
+    """The config of a run in the new folder `out`."""
+    loaded = load_for_launch("smoke", ["seed=1", *overrides], ranks)
     out.mkdir()
     (out / "config.yaml").write_text(loaded.to_yaml())
-    body = str(Path(__file__).with_name("rank_bodies.py"))
-    command = [sys.executable, body, name, str(out / "config.yaml"), "--out", str(out)]
-    job, _ = build_job(loaded.run, launcher, command)
-    run_job(job, launcher, out)
+    return out / "config.yaml"
 
 
-def test_other_weights_end_the_job_with_one_line(tmp_path: Path, smoke_data: Path) -> None:
-    out = tmp_path / "run"
-    with pytest.raises(UserError, match=r"in agree on weights.*rank 1 on .* in weights") as caught:
-        run_body("OtherWeights", "gloo", out, f"data.path={smoke_data}", "log.every=5 steps")
-    assert "\n" not in str(caught.value)
-    leave_nothing(out)
-
-
-def test_nothing_of_a_run_lies_on_another_device(tmp_path: Path, smoke_data: Path) -> None:
-    """A run on cpu(1), which is not where arrays are made that name no device."""
-    out = tmp_path / "run"
-    overrides = (
-        *(
-            "schedule.length=2 epochs",
-            "eval.period=1",
-            "eval.offset=0",
-            "checkpoint.every=1 epochs",
-        ),
-        *("batch.active_ranks=1", "eval.bn_stats=batch"),  # the second rank idles
+def test_nothing_is_on_another_device_and_no_rank_reads_before_the_clock(
+    tmp_path: Path, small_data: Path
+) -> None:
+    """A run on cpu(1), which is not where arrays are made that name no device; the clock of rank 0
+    is late."""
+    config = config_of(
+        *(tmp_path / "run", None, f"data.path={small_data}", "schedule.length=2 epochs"),
+        *("eval.period=1", "eval.offset=0", "checkpoint.every=1 epochs", "eval.bn_stats=batch"),
+        "batch.changes=[{after_epoch: 1, per_rank: 10, active_ranks: 1}]",  # the second rank idles
         *("model.loss_scale=dynamic", "optimizer.variant=nvidia", "comm.gradient_dtype=float16"),
     )
-    run_body("OnSecondCpu", "gloo", out, f"data.path={smoke_data}", *overrides)
+    out = config.parent
+    command = [sys.executable, BODIES, "LateClock+OnSecondCpu", str(config), "--out", str(out)]
+    job, _ = build_job(load(config).run, "gloo", command)
+    run_job(job, "gloo", out)
     assert json.loads((out / "result.json").read_text())["epochs"] == 2
     assert list((out / "checkpoint").glob("step_*.ckpt"))
-
-
-def test_reading_the_data_before_the_clock_is_caught(tmp_path: Path, smoke_data: Path) -> None:
-    with pytest.raises(UserError, match=r"read before run_start: train\.rec"):
-        run_body("EarlyReader", "gloo", tmp_path / "run", f"data.path={smoke_data}")
-    assert "run_start" not in (tmp_path / "run" / "result_0.txt").read_text()
-
-
-def test_no_rank_reads_before_the_clock_of_rank_0(tmp_path: Path, small_data: Path) -> None:
-    out, short = tmp_path / "run", ("schedule.length=2 epochs", "eval.period=2", "eval.offset=1")
-    run_body("LateClock", "gloo", out, f"data.path={small_data}", *short)
     (started,) = [e for e in read_events(out / "result_0.txt") if e.key == "run_start"]
     assert started.time_ms <= 1000 * float((out / "first_batch").read_text())
 
 
-def start_and_wait(rn50, launcher: str, smoke_data: Path, *more: str):
-    """A long run that has begun to train: (process, run folder, pids of its ranks)."""
-    process = rn50.start(
-        *("launch", "smoke", "--launcher", launcher, "schedule.length=400 epochs"),
-        *(f"data.path={smoke_data}", f"system.results={rn50.results}", "log.every=5 steps"),
-        *("eval.target=0.999", "eval.period=200", "eval.offset=199", *more),
-    )
-    for line in process.stdout:
-        if "images/s" in line:
-            break
-    folder = rn50.run_folder()
-    ranks = {}
-    for child in psutil.Process(process.pid).children(recursive=True):
-        command = child.cmdline()
-        if "rn50.train" in command and "python" in Path(command[0]).name:
-            process_info = read_process_info(child.environ())
-            if process_info.launcher != "none":  # horovodrun's own line names the module too
-                ranks[process_info.rank] = child.pid
-    assert sorted(ranks) == [0, 1]
-    return process, folder, ranks
-
-
-@pytest.mark.parametrize(
-    ("launcher", "number"), [("gloo", signal.SIGINT), (mpi.LAUNCHER, signal.SIGTERM)]
-)
-def test_ctrl_c_leaves_nothing_behind(
-    rn50, smoke_data: Path, launcher: str, number: signal.Signals
-) -> None:
-    process, folder, ranks = start_and_wait(rn50, launcher, smoke_data)
-    process.send_signal(number)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert "Traceback" not in err
-    leave_nothing(folder)
-    assert not any(psutil.pid_exists(pid) for pid in ranks.values())
-    assert read_events(folder / "result_0.txt")[-1].metadata["status"] == "aborted"
-    result = json.loads((folder / "result.json").read_text())
-    by = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
-    assert re.fullmatch(
-        rf"stopped by {by} at step (\d+) \(checkpoint of step \1\)", result["reason"]
-    )
-    again = f"rn50 launch --resume {folder} --launcher {launcher} data.path={smoke_data}"
-    assert result["next"] == again
-    last = err.splitlines()[-1]
-    assert last.startswith(f"rn50: {result['reason']}: {folder}; go on with: "), err
-    assert last.endswith(again)
+def test_reading_the_data_before_the_clock_is_caught(tmp_path: Path, small_data: Path) -> None:
+    config = config_of(tmp_path / "run", 1, f"data.path={small_data}")
+    command = [sys.executable, BODIES, "EarlyReader", str(config), "--out", str(config.parent)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode and "read before run_start: train.rec" in done.stderr
+    assert "run_start" not in (config.parent / "result_0.txt").read_text()
 
 
 def test_a_stop_in_start_up_says_how_to_start_again(rn50, small_data: Path) -> None:
@@ -272,37 +207,13 @@ def test_a_stop_in_start_up_says_how_to_start_again(rn50, small_data: Path) -> N
     assert err.splitlines()[-1].startswith(said) and "Traceback" not in err
 
 
-def test_a_suspended_job_goes_on(rn50, smoke_data: Path) -> None:
-    """`scontrol suspend`, a machine that stands still: nobody was silent, time was."""
-    process, folder, _ = start_and_wait(rn50, "gloo", smoke_data, "watchdog.silence_s=8")
-    job = psutil.Process(process.pid)
-    family = [job, *job.children(recursive=True)]
-    for member in family:
-        member.suspend()
-    time.sleep(10)
-    for member in family:
-        member.resume()
-    said = [line for line, _ in zip(process.stdout, range(10), strict=False)]
-    assert all("images/s" in line for line in said), said
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 130, err
-    result = json.loads((folder / "result.json").read_text())
-    assert result["stopped"].startswith("asked to stop at step ")
-
-
-def test_a_signal_reaches_a_rank_that_is_blocked(tmp_path: Path, smoke_data: Path, rn50) -> None:
+def test_a_signal_reaches_a_rank_that_is_blocked(tmp_path: Path, small_data: Path) -> None:
     """Rank 0 logs run_stop aborted though its main thread never comes back."""
-    out = tmp_path / "run"
-    out.mkdir()
-    loaded = load_for_launch("smoke", ["seed=1", f"data.path={smoke_data}"], 1)
-    (out / "config.yaml").write_text(loaded.to_yaml())
-    body = str(Path(__file__).with_name("rank_bodies.py"))
-    process = psutil.Popen(
-        [sys.executable, body, "Stops", str(out / "config.yaml"), "--out", str(out)],
-        stdout=-1,
-        text=True,
-    )
+    config = config_of(tmp_path / "run", 1, f"data.path={small_data}")
+    out = config.parent
+    command = [sys.executable, BODIES, "Stops", str(config), "--out", str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("hanging"):
             break
@@ -311,25 +222,15 @@ def test_a_signal_reaches_a_rank_that_is_blocked(tmp_path: Path, smoke_data: Pat
     assert read_events(out / "result_0.txt")[-1].metadata["status"] == "aborted"
 
 
-def test_damaged_records_are_an_error_not_a_hang(rn50, smoke_data: Path, tmp_path: Path) -> None:
+def test_damaged_records_are_an_error_not_a_hang(rn50, small_data: Path, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged"
-    shutil.copytree(smoke_data, damaged)
-    import numpy as np
-
-    table = np.load(damaged / "train.npy")
-    bad = table[100:103]
+    shutil.copytree(small_data, damaged)
     with (damaged / "train.rec").open("r+b") as file:
-        for row in bad:
+        for row in np.load(damaged / "train.npy")[100:103]:
             file.seek(int(row["offset"]) + 32)
             file.write(bytes(int(row["length"]) - 32))
-    command = (
-        "launch",
-        "smoke",
-        "seed=1",
-        f"data.path={damaged}",
-        f"system.results={rn50.results}",
-    )
-    done = rn50(*command)
+    place = (f"data.path={damaged}", f"system.results={rn50.results}")
+    done = rn50("launch", "smoke", "seed=1", *place)
     assert done.returncode == 2
     error = [line for line in done.stderr.splitlines() if line.startswith("rn50: error:")]
     assert len(error) == 1 and "epoch 1" in error[0], done.stderr

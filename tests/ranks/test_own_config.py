@@ -31,24 +31,16 @@ def place(tmp_path: Path, small_data: Path) -> Path:
     return tmp_path
 
 
-def run_of(place: Path) -> Path:
+def test_launch_finds_the_set_beside_the_file_and_says_when_it_is_gone(rn50, place: Path) -> None:
+    done = rn50("launch", str(place / "configs/mine.yaml"), "seed=1", "limits.epochs=1")
+    assert done.returncode == 1, done.stderr
     (folder,) = (path.parent for path in place.glob("runs/mine/*/checkpoint"))
-    return folder
-
-
-def test_launch_and_resume_find_the_set_beside_the_file(rn50, place: Path) -> None:
-    config = str(place / "configs/mine.yaml")
-    first = rn50("launch", config, "seed=1", "limits.epochs=2")
-    assert first.returncode == 1, first.stderr
-    folder = run_of(place)
     origins = json.loads((folder / "origins.json").read_text())
     assert origins["data.classes"] == str(place / "images/manifest.json")
     assert origins["data.path"].endswith("configs/mine.yaml:3")
-    data = f"data.path={place}/images"
-    again = rn50("launch", "--resume", str(folder), "limits.epochs=null", data)
-    assert "RESULT success" in again.stdout, again.stderr
     shutil.move(place / "images", place / "moved")
-    gone = rn50("launch", str(folder / "config.yaml"), data, f"system.results={place}/runs")
+    words = (f"data.path={place}/images", f"system.results={place}/runs")
+    gone = rn50("launch", str(folder / "config.yaml"), *words)
     assert gone.returncode == 2
     assert f"data.path: a packed image set expected at {place}/images" in gone.stderr
     assert f"did you mean {place}/moved" in gone.stderr or "rn50 data pack" in gone.stderr

@@ -49,7 +49,7 @@ def shrunk_batches(run: Run) -> list[int]:
 
 
 def smoke_overlay(run: Run, folder: str) -> list[str]:
-    """Overrides that make `run` a run of one CPU rank on the images of `smoke`."""
+    """Overrides that make `run` a run of one CPU rank on the images of `small_data`."""
     first, *changed, reference = shrunk_batches(run)
     changes = [
         {"after_epoch": change.after_epoch, "per_rank": batch, "active_ranks": 1}
@@ -61,8 +61,8 @@ def smoke_overlay(run: Run, folder: str) -> list[str]:
         "system.ranks_per_node": 1,
         "system.device": "cpu",
         "data.path": folder,
-        "data.train_samples": 1000,
-        "data.eval_samples": 400,
+        "data.train_samples": 400,
+        "data.eval_samples": 200,
         "data.classes": 4,
         "batch.per_rank": first,
         "batch.active_ranks": 1,
@@ -79,8 +79,8 @@ def smoke_overlay(run: Run, folder: str) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def overlays(smoke_data: Path) -> dict[str, list[str]]:
-    return {name: smoke_overlay(load(name).run, str(smoke_data)) for name in list_presets()}
+def overlays(small_data: Path) -> dict[str, list[str]]:
+    return {name: smoke_overlay(load(name).run, str(small_data)) for name in list_presets()}
 
 
 @pytest.fixture(scope="session")
@@ -90,7 +90,7 @@ def results(
     """What `preset_steps.py` found, by preset; a crash leaves the presets after it without."""
     done = subprocess.run(
         [sys.executable, str(PRESET_STEPS), str(tmp_path_factory.mktemp("presets"))],
-        input=json.dumps(overlays),
+        input=json.dumps({**overlays, "smoke#2": [*overlays["smoke"], "seed=2"]}),
         cwd=root,
         env=os.environ | {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "2"},
         capture_output=True,
@@ -131,6 +131,11 @@ def test_preset_takes_two_steps_and_evaluates(
     assert len(result["unchanged"]) < result["tensors"] / 2
     assert 0 < first["momentum"] < 1
     assert first["global_batch_size"] == run.batch.per_rank
-    assert result["evaluated"] == 400
-    assert 0 <= result["correct"] <= 400
+    assert result["evaluated"] == 200
+    assert 0 <= result["correct"] <= 200
     assert result["log_state"] == "done"
+
+
+def test_another_seed_draws_other_weights(results: dict[str, dict[str, Any]]) -> None:
+    one, other = results["smoke"], results["smoke#2"]
+    assert one["tensors"] == other["tensors"] and one["first_weight"] != other["first_weight"]

@@ -1,4 +1,5 @@
-"""`rn50 submit` on a real Slurm: munge, slurmctld and three slurmd on this machine."""
+"""`rn50 submit` on a real Slurm: munge, slurmctld and three slurmd on this machine. At night what
+takes minutes: a time limit, nodes that fail, a stopped rank, the script to submit by hand."""
 
 from __future__ import annotations
 
@@ -10,19 +11,19 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from rn50.compliance.official import check_officially
-from rn50.config.load import load
-from rn50.logging.parse import Event, read_events
+from rn50.logging.parse import read_events
 from rn50.train import checkpoint_folder
 from rn50.train.mpi_library import MPICH_ABI
 from tests import mpi
 from tests.conftest import Rn50
+from tests.ranks.test_launch import shape
 from tests.waiting import leave_nothing, wait_until
 
 pytestmark = pytest.mark.slow
@@ -82,14 +83,6 @@ def settled_state(job: str) -> str:
     return state_of(job)
 
 
-def shape(events: list[Event]) -> list[tuple[str, object, dict[str, object]]]:
-    """Events without their time and place in the source: what two runs of one seed share."""
-    return [
-        (e.key, e.value, {k: v for k, v in e.metadata.items() if k not in ("file", "lineno")})
-        for e in events
-    ]
-
-
 def submit(rn50, smoke_data: Path, *arguments: str) -> tuple[subprocess.Popen[str], str, Path]:
     """A submitted run that `--wait`s: (process, job, folder)."""
     process = rn50.start(
@@ -107,7 +100,9 @@ def wait_for_training(folder: Path) -> None:
     wait_until(lambda: log.is_file() and "images/s" in log.read_text())
 
 
-def test_two_nodes_give_the_log_of_a_local_run(rn50, smoke_data: Path) -> None:
+def test_two_nodes_give_the_log_of_a_local_run(
+    rn50, smoke_data: Path, smoke_run: Callable[[str], Path]
+) -> None:
     process, job, folder = submit(rn50, smoke_data, "seed=1")
     out, err = process.communicate(timeout=300)
     assert process.returncode == 0, out + err + (folder / "job.log").read_text()
@@ -122,12 +117,7 @@ def test_two_nodes_give_the_log_of_a_local_run(rn50, smoke_data: Path) -> None:
     page = json.loads((folder / "systems/local_n2.json").read_text())
     assert page["number_of_nodes"] == "2"
 
-    done = rn50(
-        *("launch", "smoke", "--launcher", mpi.LAUNCHER, "seed=1"),
-        *(f"data.path={smoke_data}", f"system.results={rn50.results / 'local'}"),
-    )
-    assert done.returncode == 0, done.stderr
-    (local,) = (rn50.results / "local/smoke").iterdir()
+    local = smoke_run(mpi.LAUNCHER)
     # The same two ranks, the same images in the same order: every value of the log is the same.
     found, expected = (shape(read_events(x / "result_0.txt")) for x in (run, local))
     assert found == expected
@@ -147,7 +137,10 @@ def ranks_of(folder: Path) -> list[psutil.Process]:
 
 @pytest.mark.parametrize(
     ("signal_", "reason"),
-    [(signal.SIGKILL, "killed by SIGKILL"), (signal.SIGSTOP, "silent for 10 s")],
+    [
+        (signal.SIGKILL, "killed by SIGKILL"),
+        pytest.param(signal.SIGSTOP, "silent for 10 s", marks=pytest.mark.nightly),
+    ],
 )
 def test_a_killed_or_stopped_rank_fails_the_job_at_once(
     rn50, smoke_data: Path, signal_: signal.Signals, reason: str
@@ -249,6 +242,7 @@ def test_a_requeued_job_goes_on_and_a_second_one_waits_its_turn(
     assert digest(folder / "run_0") == uninterrupted
 
 
+@pytest.mark.nightly
 def test_a_job_near_its_time_limit_goes_on_from_the_queue_and_then_in_a_new_job(
     rn50, lab: Path, smoke_data: Path, uninterrupted: str
 ) -> None:
@@ -289,21 +283,6 @@ def test_a_job_near_its_time_limit_goes_on_from_the_queue_and_then_in_a_new_job(
     assert digest(folder / "run_0") == uninterrupted
 
 
-def test_a_failed_node_is_called_that(rn50, smoke_data: Path) -> None:
-    process, job, folder = submit(rn50, smoke_data, "log.every=5 steps", *LONG)
-    wait_for_training(folder)
-    node = ["scontrol", "update", "nodename=node2"]
-    subprocess.run([*node, "state=down", "reason=test"], check=True)
-    try:
-        out, err = process.communicate(timeout=180)
-    finally:
-        subprocess.run([*node, "state=idle"], check=False)
-    assert process.returncode == 1
-    assert re.search(r"stopped by SIGTERM at step ", out + err)
-    assert settled_state(job) == "NODE_FAIL"
-    leave_nothing(folder / "run_0")
-
-
 def power_off(lab: Path, node: str) -> None:
     """Everything that runs on a node is gone at once: slurmd, its steps and what they started."""
     victims = [psutil.Process(int((lab.parent / f"slurmd-{node}.pid").read_text()))]
@@ -338,6 +317,7 @@ def turned_on_again(lab: Path) -> Iterator[str]:
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("told", [True, False])
 def test_a_job_goes_on_with_the_nodes_that_are_left(
     rn50, lab: Path, smoke_data: Path, turned_on_again: str, told: bool
@@ -387,28 +367,12 @@ def test_a_job_that_was_killed_without_a_word_is_what_slurm_says(rn50, smoke_dat
     leave_nothing(folder / "run_0")
 
 
-def test_data_are_staged_on_the_node_and_cleared_away(
-    rn50, smoke_data: Path, tmp_path: Path
-) -> None:
-    """One node: the emulated ones share their disk."""
-    disk = tmp_path / "local disk"
-    disk.mkdir()
-    process, job, folder = submit(
-        rn50, smoke_data, "seed=1", "system.nodes=1", f"system.job.stage={disk}"
-    )
-    out, err = process.communicate(timeout=300)
-    told = (folder / "job.log").read_text()
-    assert process.returncode == 0, out + err + told
-    assert load(str(folder / "run_0/config.yaml")).run.data.path == f"{disk}/rn50_data"
-    assert settled_state(job) == "COMPLETED"
-    assert list(disk.iterdir()) == []
-
-
 def test_launch_within_an_allocation_takes_srun(rn50, smoke_data: Path) -> None:
     done = subprocess.run(
         [
             *("salloc", "--nodes=2", "--ntasks-per-node=1", "--quiet"),
             *(sys.executable, "-m", "rn50.cli.entry", "launch", "smoke", *TWO_NODES),
+            *("seed=1", "division=open", "eval.target=0.3", "eval.period=1", "eval.offset=0"),
             *(f"data.path={smoke_data}", f"system.results={rn50.results}"),
         ],
         capture_output=True,
@@ -421,6 +385,7 @@ def test_launch_within_an_allocation_takes_srun(rn50, smoke_data: Path) -> None:
     assert re.search(r"^RESULT success ", done.stdout, re.M)
 
 
+@pytest.mark.nightly
 def test_the_script_to_submit_by_hand_runs(root: Path, tmp_path: Path, smoke_data: Path) -> None:
     """`sbatch launch/examples/smoke_slurm.sub` in a checkout, here one of links."""
     for name in ("rn50", "launch"):
