@@ -1,4 +1,4 @@
-"""`rn50 runs`: the runs of this machine and of jobs in a queue, as a list and live."""
+"""`rn50 runs`: the runs of this machine and of jobs, as a list and live."""
 
 from __future__ import annotations
 
@@ -14,14 +14,12 @@ import typer
 from ..config.errors import UserError
 from ..config.finding import clock_time, printable
 from ..logging.places import require
-from ..report.runs import OPEN, RUNNING, STATUSES, RunRow, read_runs
+from ..report.runs import RUNNING, STATUSES, RunRow, read_runs
 from .console import Json, choices, plain_table, print_json, print_table, say
 
 RESULTS = Path("results")
 _LOOK_S = 1.0
 """Between two looks at what the ranks have written."""
-_QUEUED_LOOK_S = 5.0
-"""Where nothing is running: the scheduler is asked."""
 
 FREE = (0, 2)
 """Columns that a narrow terminal folds: the run, its progress."""
@@ -84,13 +82,13 @@ def runs(
     newest: Annotated[int | None, typer.Option(min=1, help="Only so many, the newest.")] = None,
     watch: Annotated[
         bool,
-        typer.Option("--watch", help="Show progress live, until no run is running or queued."),
+        typer.Option("--watch", help="Show progress live, until no run is running."),
     ] = False,
     as_json: Json = False,
 ) -> None:
     """List runs, the newest first: status, time to train, accuracy, rate, verdict.
 
-    Finds runs of this machine and of jobs in a queue, below `results` or the given folders. Times
+    Finds runs of this machine and of jobs, below `results` or the given folders. Times
     in brackets are of runs that did not reach their target. `resume` is `yes` where
     `rn50 launch --resume FOLDER` can resume a run; docs/how_it_works.md has the statuses.
 
@@ -112,7 +110,7 @@ def runs(
     below = places[0] if len(places) == 1 else Path()
 
     def look() -> list[RunRow]:
-        rows = _with_jobs(read_runs(places))
+        rows = read_runs(places)
         kept = [row for row in rows if not status or row.status in status]
         return [row for row in kept if name is None or fnmatchcase(row.name or "", name)][:newest]
 
@@ -124,30 +122,6 @@ def runs(
         print_table(*_table(rows, below), free=FREE)
     else:
         say(f"no runs below {', '.join(map(str, places))}", to=sys.stderr)
-
-
-def _with_jobs(rows: Sequence[RunRow]) -> list[RunRow]:
-    """The rows, each with a status: those of jobs in which no run has begun have none yet. A job
-    that goes on although none of its runs does has a row of its own."""
-    from ..launch.submit import goes_on, look_at
-
-    known = []
-    for row in rows:
-        if not row.status:
-            status, reason = look_at(row.job_folder or row.folder, row.scheduler, row.job)
-            row = row._replace(status=status, reason=reason)
-        known.append(row)
-    jobs = {row.job_folder: row for row in known}
-    at_work = {row.job_folder for row in known if row.status in OPEN}
-    for folder, row in jobs.items():
-        if folder is None or folder in at_work:
-            continue
-        if found := goes_on(folder, row.scheduler, row.job):
-            status, reason = found
-            more = RunRow(folder, status, row.name, row.started, target=row.target, reason=reason)
-            more = more._replace(scheduler=row.scheduler, job=row.job, job_folder=folder)
-            known = [more, *(other for other in known if other.folder != folder)]
-    return known
 
 
 def _below(folder: Path, top: Path) -> str:
@@ -165,18 +139,16 @@ def _table(rows: Sequence[RunRow], below: Path) -> tuple[tuple[str, ...], list[t
 
 
 def _watch(look: Callable[[], list[RunRow]], below: Path) -> None:
-    """Show the table, open runs first, until nothing is running or queued; without a terminal its
-    end alone."""
+    """Show the table, running ones first, until none is; without a terminal its end alone."""
     from rich.live import Live
 
     with Live("no runs", auto_refresh=False) as live:
         while True:
-            rows = sorted(look(), key=lambda row: row.status not in OPEN)
+            rows = sorted(look(), key=lambda row: row.status != RUNNING)
             if rows:
                 live.update(plain_table(*_table(rows, below), free=FREE), refresh=True)
-            if not any(row.status in OPEN for row in rows):
+            if not any(row.status == RUNNING for row in rows):
                 break
-            running = any(row.status == RUNNING for row in rows)
-            time.sleep(_LOOK_S if running else _QUEUED_LOOK_S)
+            time.sleep(_LOOK_S)
     if not live.console.is_terminal:
         print()  # rich leaves the last line open there

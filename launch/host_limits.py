@@ -9,11 +9,9 @@ import os
 import re
 import resource
 from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
 from ..config.errors import UserError
-from ..config.reading import read_text
 
 NO_MEMORY = re.compile(
     r"Cannot allocate memory|[Cc]annot allocate memory for thread-local data"
@@ -22,7 +20,6 @@ NO_MEMORY = re.compile(
 )
 """Signs that a process got no more memory: engines abort, MPI ends, for want of a map or thread."""
 _NO_FILES = re.compile(r"Too many open files")
-_NO_PROCESS = re.compile(r"Resource temporarily unavailable|can't start new thread|fork: retry")
 _NO_SHARED = re.compile(r"PMIX ERROR: OUT-OF-RESOURCE|\[Errno 28\]|No space left on device|SIGBUS")
 LEAST_OPEN_FILES = 64
 """With two ranks mpirun hangs at 26, ends without its words at 32 and starts at 40."""
@@ -34,12 +31,10 @@ _SMALL_BYTES = 16 << 20
 
 
 class Limits(NamedTuple):
-    """Of this machine and shell; None: none. `shared`: /dev/shm. `processes`: of a cgroup in which
-    the kernel has refused a process or thread."""
+    """Of this machine and shell; None: none. `shared`: /dev/shm."""
 
     address_space_bytes: int | None
     open_files: int | None
-    processes: int | None
     shared_free_bytes: int
     shared_bytes: int
 
@@ -56,26 +51,9 @@ def read_limits() -> Limits:
     return Limits(
         address_space_bytes=None if space == none else space,
         open_files=None if files == none else files,
-        processes=_most_processes(),
         shared_free_bytes=free_bytes,
         shared_bytes=total_bytes,
     )
-
-
-def _most_processes(root: Path = Path("/")) -> int | None:
-    """The lowest pids.max of this process's cgroups that was reached; None: none was."""
-    groups, found = read_text(root / "proc/self/cgroup"), []
-    for folder, line in (
-        ("sys/fs/cgroup", r"^0::/*(.*)$"),
-        ("sys/fs/cgroup/pids", r":pids:/*(.*)$"),
-    ):
-        path = re.search(line, groups, re.M)
-        own = root / folder / (path[1] if path else "")
-        for group in (own, *own.parents):  # in a container it may be the host's path: not there
-            limit, events = (read_text(group / f"pids.{name}") for name in ("max", "events"))
-            if limit.isdigit() and re.search(r"^max [1-9]", events, re.M):
-                found.append(int(limit))
-    return min(found, default=None)
 
 
 def check_open_files(limits: Limits, ranks: int = 0) -> None:
@@ -99,18 +77,16 @@ def shortages(reason: str, stderr: str, limits: Limits) -> str:
     """What was short when a job failed because of `reason`; empty where nothing shows it. `stderr`:
     of launcher and ranks: a sign found there alone is quoted."""
     space, free, size = limits.address_space_bytes, limits.shared_free_bytes, limits.shared_bytes
-    pids = limits.processes
     shared_small = size < _SMALL_BYTES or free < _NEARLY_FULL_BYTES
     ended = r"SIGABRT|SIGSEGV|SIGBUS|its process|before any rank"
     words = []
     for sign, is_short, fact in (
         (_NO_FILES, True, f"open files are limited: ulimit -n {limits.open_files}"),
-        (_NO_PROCESS, pids is not None, f"processes and threads are limited: pids.max {pids}"),
         (NO_MEMORY, space is not None, f"address space is limited: ulimit -v {(space or 0) >> 10}"),
         (_NO_SHARED, shared_small, f"/dev/shm: {free >> 10:,} kB free, {size >> 10:,} kB in all"),
     ):
         found = sign.search(reason) or sign.search(stderr)
-        unexplained = sign in (NO_MEMORY, _NO_PROCESS) and re.search(ended, reason)
+        unexplained = sign is NO_MEMORY and re.search(ended, reason)
         if is_short and (found or unexplained) and fact not in reason:
             words.append(f"{found[0]}; {fact}" if found and found[0] not in reason else fact)
     return "; ".join(words)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -21,24 +20,19 @@ from .preflight import problems_with, refuse
 PROBE_S = 30.0
 """Longest time in which a node starts a process. Slurm gives up a dead one after its MessageTimeout
 (10 s), before it calls it down (SlurmdTimeout, 300 s)."""
-POLL_S = 5.0
 _AT_ONCE = 32
 
 
 def on_nodes_left(loaded: Loaded, launcher: str, out: Path) -> tuple[Loaded, tuple[str, ...]]:
     """(config, hosts) to go on with after a failure: `loaded`, with which the run in `out` began,
-    on as many of its nodes as are left, with its global batch. No hosts: as it began, which waits
-    for nodes that do not answer.
+    on as many of its nodes as are left, with its global batch. No hosts: as it began.
 
     Raises UserError: fewer are left than system.job.min_nodes, or the config cannot run on them.
     """
     run = loaded.run
     nodes, least = run.system.nodes, run.system.job.min_nodes
-    hosts = LAUNCHERS[launcher].hosts() if nodes > 1 else ()
-    if not hosts:
-        return loaded, ()
-    if least is None:
-        _wait_for(run, launcher, hosts[:nodes])
+    hosts = LAUNCHERS[launcher].hosts() if nodes > 1 and least is not None else ()
+    if least is None or not hosts:
         return loaded, ()
     answering = _answering(run, launcher, hosts)
     if len(hosts) >= nodes and answering[:nodes] == hosts[:nodes]:
@@ -57,27 +51,12 @@ def on_nodes_left(loaded: Loaded, launcher: str, out: Path) -> tuple[Loaded, tup
     return fewer, left
 
 
-def _wait_for(run: Run, launcher: str, hosts: Sequence[str]) -> None:
-    """Until all `hosts` answer, at most `watchdog.start_s`: a restart within an outage is lost."""
-    until_s = time.monotonic() + run.watchdog.start_s
-    said: tuple[str, ...] | None = None
-    while (found := _answering(run, launcher, hosts)) != tuple(hosts):
-        if time.monotonic() > until_s:
-            return
-        if found != said:
-            gone = ", ".join(host for host in hosts if host not in found)
-            print(f"{gone}: no answer, waiting up to {run.watchdog.start_s:g} s", flush=True)
-            said = found
-        time.sleep(POLL_S)
-
-
 def _answering(run: Run, launcher: str, hosts: Sequence[str]) -> tuple[str, ...]:
     """Those of `hosts` on which the launcher starts a process."""
     job, _ = build_job(run, launcher, ("true",))
-    job = job._replace(ranks_per_node=1)
 
     def starts(host: str) -> bool:
-        return _starts(launcher, job._replace(ranks=1, hosts=(host,)))
+        return _starts(launcher, job._replace(ranks=1, ranks_per_node=1, hosts=(host,)))
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         found = list(pool.map(starts, hosts))

@@ -7,7 +7,6 @@ hold on this one, where ranks are to run here: `launch` refuses.
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -30,22 +29,10 @@ CANNOT_RUN = ("MLP061", "cannot-run")
 """Id of what `config check` finds of any machine."""
 
 
-def free_memory_bytes(root: Path = Path("/")) -> int | None:
-    """What the kernel has for new processes without its page cache, or less where the limit of this
-    process's memory cgroup (version 2) or of one above leaves less; None: not known. `root`: where
-    `proc` and `sys` lie."""
-    available = re.search(r"^MemAvailable:\s*(\d+) kB", read_text(root / "proc/meminfo"), re.M)
-    if available is None:
-        return None
-    found = [int(available[1]) * 1024]
-    path = re.search(r"^0::/*(.*)$", read_text(root / "proc/self/cgroup"), re.M)
-    folder = root / "sys/fs/cgroup" / (path[1] if path else "")
-    for group in (folder, *folder.parents):  # in a container it may be the host's path: not there
-        limit, used = (read_text(group / f"memory.{name}") for name in ("max", "current"))
-        if limit.isdigit() and used.isdigit():
-            cache = re.search(r"^inactive_file (\d+)$", read_text(group / "memory.stat"), re.M)
-            found.append(max(0, int(limit) - int(used) + (int(cache[1]) if cache else 0)))
-    return min(found)
+def free_memory_bytes() -> int | None:
+    """What the kernel has for new processes without swapping; None: not known."""
+    found = re.search(r"^MemAvailable:\s*(\d+) kB", read_text(Path("/proc/meminfo")), re.M)
+    return int(found[1]) * 1024 if found else None
 
 
 def refuse(problems: Sequence[str]) -> None:
@@ -67,22 +54,7 @@ def problems_with(run: Run, launcher: str) -> list[str]:
     here, on this one; empty: it can."""
     here = run.system.nodes == 1 and not LAUNCHERS[launcher].may_start_elsewhere
     found = refusals(run, (LAUNCHERS[launcher].controller,))
-    if LAUNCHERS[launcher].controller == "gloo":
-        found += _own_name_unknown()
     return found + (obstacles_here(run) if here else [])
-
-
-def _own_name_unknown() -> list[str]:
-    """Gloo looks up its host's name, and its ranks crash where there is no such name."""
-    name = socket.gethostname()
-    try:
-        socket.getaddrinfo(name, None)
-    except OSError as error:
-        return [
-            f"host name {name}: an address expected for the launcher gloo, found none "
-            f"({error.strerror}): add the name to /etc/hosts, or use MPI"
-        ]
-    return []
 
 
 def refusals(run: Run, controllers: Sequence[Controller] = ("mpi", "gloo")) -> list[str]:
@@ -93,7 +65,10 @@ def refusals(run: Run, controllers: Sequence[Controller] = ("mpi", "gloo")) -> l
     engines = [_refused(partial(engine_environment, run, {}, one, mpi)) for one in controllers]
     if all(engines):
         found += engines[0]
-    return found + _beyond_the_device(run)
+    if run.system.device == "gpu":
+        name = f"system.accelerator: {run.system.accelerator}"
+        found += _beyond(run, device_bytes(run.system), 1, name)
+    return found
 
 
 def obstacles_here(run: Run) -> list[str]:
@@ -109,14 +84,7 @@ def obstacles_here(run: Run) -> list[str]:
                 f"{name} {version}, which has no code for GPUs"
             ]
         return found
-    of_a_rank, free = rank_bytes(run), free_memory_bytes()
-    if free is None or of_a_rank is None or ranks * of_a_rank <= free:
-        return []
-    return [
-        f"batch.per_rank: at most what {_gb(free)} of free memory hold expected, found "
-        f"{largest_batch(run)}: {ranks} ranks of it need {_gb(ranks * of_a_rank)} or more; take "
-        "fewer ranks or a smaller batch"
-    ]
+    return _beyond(run, free_memory_bytes(), ranks, f"free for {ranks} ranks")
 
 
 def _check_gpu(run: Run, local_rank: int) -> None:
@@ -134,14 +102,14 @@ def check_whether_it_runs(check: ConfigCheck, run: Run) -> ConfigCheck:
     return check._replace(findings=(*found, *check.findings), verdict="FAIL", cause=never[0])
 
 
-def _beyond_the_device(run: Run) -> list[str]:
-    """A batch larger than the memory that the accelerator's name gives."""
-    limit, needed = device_bytes(run.system), rank_bytes(run)
-    if run.system.device != "gpu" or limit is None or needed is None or needed <= limit:
+def _beyond(run: Run, limit: float | None, ranks: int, where: str) -> list[str]:
+    """A batch with which `ranks` need more than `limit` bytes."""
+    of_a_rank = rank_bytes(run)
+    if limit is None or of_a_rank is None or ranks * of_a_rank <= limit:
         return []
     return [
-        f"batch.per_rank: at most what {_gb(limit)} hold expected (system.accelerator: "
-        f"{run.system.accelerator}), found {largest_batch(run)}: {_gb(needed)} or more"
+        f"batch.per_rank: at most what {_gb(limit)} hold expected ({where}), found "
+        f"{largest_batch(run)}: {_gb(ranks * of_a_rank)} or more"
     ]
 
 

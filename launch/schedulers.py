@@ -17,7 +17,7 @@ from ..config.schema import Run
 LIMIT_SIGNAL = "SIGUSR1"
 """What a job with system.job.requeue gets before its time ends."""
 EXIT_REQUEUE = 99
-"""Grid Engine, and LSF with -Q, put a job that ends with it back into its queue."""
+"""Grid Engine puts a job that ends with it back into its queue."""
 _AFTER_GRACE_S = 60
 """For result, report and staged data, between `limits.grace_s` and the end of the time."""
 _EARLY_S = 60
@@ -58,28 +58,21 @@ def _limit_s(run: Run) -> tuple[int, int]:
 class Scheduler:
     """Base of all schedulers.
 
-    `launcher`: a row of launchers.py. `mpirun`: the scheduler has none of its own, and the job
-    script names the hosts of the allocation; a container's MPI has it, else it stands for the
-    launcher of this machine's MPI. `command`: submits; the script's name follows, on stdin where
-    `from_stdin`. `state_command`: tells of a job whose id follows; `ended_pattern` matches what it
-    says of one that has ended (it says nothing: ended too); `never_begins`: what it says of one
-    that stays in its queue for ever. `requeue_command`: shell text with which a job puts itself
-    back into its queue. `job_id`, `submitted_from`: shell words, in the job. The directives stand
-    before system.job.account and system.job.queue.
+    `launcher`: a row of launchers.py; None: the scheduler has none of its own, and that of the MPI
+    of Horovod is taken. `command`: submits; the script's name follows. `state_command`: tells of a
+    job whose id follows; `ended_pattern` matches what it says of one that has ended (it says
+    nothing: ended too). `requeue_command`: shell text with which a job puts itself back into its
+    queue. The directives stand before system.job.account and system.job.queue.
     """
 
     name: ClassVar[str]
-    launcher: ClassVar[str] = "mpirun"
+    launcher: ClassVar[str | None] = None
     command: ClassVar[tuple[str, ...]]
-    from_stdin: ClassVar[bool] = False
     id_pattern: ClassVar[str] = r"(\S+)"
     state_command: ClassVar[tuple[str, ...]] = ()
     ended_pattern: ClassVar[str] = ""
-    never_begins: ClassVar[str] = ""
     cancel_command: ClassVar[str] = ""
     requeue_command: ClassVar[str] = ""
-    job_id: ClassVar[str] = ""
-    submitted_from: ClassVar[str] = "$PWD"
     account_directive: ClassVar[str] = ""
     queue_directive: ClassVar[str] = ""
 
@@ -90,12 +83,10 @@ class Scheduler:
     def who_pays(self, run: Run) -> Iterator[str]:
         """Account and queue, where the config names them."""
         job = run.system.job
-        for directive, value in (
-            (self.account_directive, job.account),
-            (self.queue_directive, job.queue),
-        ):
-            if value:
-                yield f"{directive}{require_token(value)}"
+        if job.account:
+            yield f"{self.account_directive}{require_token(job.account)}"
+        if job.queue:
+            yield f"{self.queue_directive}{require_token(job.queue)}"
 
 
 class Slurm(Scheduler):
@@ -106,12 +97,10 @@ class Slurm(Scheduler):
     launcher = "srun"
     command = ("sbatch", "--parsable")
     id_pattern = r"(\d+)"
-    job_id = "${SLURM_JOB_ID:-}"
     state_command = ("squeue", "-h", "-o", "%T %r", "-j")
-    never_begins = "DependencyNeverSatisfied"
-    ended_pattern = rf"Invalid job id|{never_begins}"
+    ended_pattern = "Invalid job id|DependencyNeverSatisfied"
     cancel_command = "scancel"
-    requeue_command = f'scontrol requeue "{job_id}"'
+    requeue_command = "scontrol requeue ${SLURM_JOB_ID:-}"
 
     def directives(self, run: Run) -> Iterator[str]:
         system, job = run.system, run.system.job
@@ -144,7 +133,6 @@ class Sge(Scheduler):
     account_directive, queue_directive = "#$ -P ", "#$ -q "
     command = ("qsub", "-terse")
     id_pattern = r"(\d+)"
-    job_id = "${JOB_ID:-}"
     state_command = ("qstat", "-j")
     ended_pattern = r"do not exist|does not exist|Unknown"
     cancel_command = "qdel"
@@ -173,8 +161,6 @@ class Pbs(Scheduler):
 
     name = "pbs"
     account_directive, queue_directive = "#PBS -P ", "#PBS -q "
-    job_id = "${PBS_JOBID:-}"
-    submitted_from = "$PBS_O_WORKDIR"
     command = ("qsub",)
     state_command = ("qstat",)
     ended_pattern = r"Unknown Job|has finished"
@@ -197,34 +183,6 @@ class Pbs(Scheduler):
         yield from self.who_pays(run)
 
 
-class Lsf(Scheduler):
-    """LSF as at Summit, where jsrun starts the ranks."""
-
-    name = "lsf"
-    account_directive, queue_directive = "#BSUB -P ", "#BSUB -q "
-    launcher = "jsrun"
-    command = ("bsub",)
-    from_stdin = True
-    id_pattern = r"Job <(\d+)>"
-    job_id = "${LSB_JOBID:-}"
-    state_command = ("bjobs", "-noheader", "-o", "stat")
-    ended_pattern = r"DONE|EXIT|is not found"
-    cancel_command = "bkill"
-    requeue_command = f"exit {EXIT_REQUEUE}"
-
-    def directives(self, run: Run) -> Iterator[str]:
-        job = run.system.job
-        yield f"#BSUB -J {require_token(run.name)}"
-        yield f"#BSUB -nnodes {run.system.nodes}"
-        yield f"#BSUB -W {require_token(job.walltime)[:-3]}"
-        if job.requeue:
-            yield "#BSUB -r"
-            yield f'#BSUB -Q "{EXIT_REQUEUE}"'
-            yield f"#BSUB -wa {LIMIT_SIGNAL[3:]}"
-            yield f"#BSUB -wt {math.ceil(_limit_s(run)[1] / 60)}"
-        yield from self.who_pays(run)
-
-
 class Local(Scheduler):
     """No scheduler: this machine, or the hosts in the file that RN50_HOSTS names, by ssh."""
 
@@ -234,10 +192,10 @@ class Local(Scheduler):
 
     def directives(self, run: Run) -> Iterator[str]:
         if run.system.job.requeue:
-            raise UserError("system.job.requeue: slurm, sge, pbs or lsf expected, found local")
+            raise UserError("system.job.requeue: slurm, sge or pbs expected, found local")
         return iter(())
 
 
 SCHEDULERS: dict[str, Scheduler] = {
-    scheduler.name: scheduler for scheduler in (Slurm(), Sge(), Pbs(), Lsf(), Local())
+    scheduler.name: scheduler for scheduler in (Slurm(), Sge(), Pbs(), Local())
 }

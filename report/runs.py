@@ -15,15 +15,13 @@ from ..config.reading import open_file, read_object
 from ..data.lock import LOCK, RANK_LOCK, is_held
 from ..logging.metrics_read import newest_records
 
-QUEUED, RUNNING, SUCCESS, MISSED = "queued", "running", "success", "missed"
+RUNNING, SUCCESS, MISSED = "running", "success", "missed"
 STOPPED, FAILED, KILLED = "stopped", "failed", "killed"
-STATUSES = (QUEUED, RUNNING, SUCCESS, MISSED, STOPPED, FAILED, KILLED)
-OPEN = (QUEUED, RUNNING)
-"""The statuses of runs that will go on by themselves."""
+STATUSES = (RUNNING, SUCCESS, MISSED, STOPPED, FAILED, KILLED)
 SUBMISSION = "submission.json"
-"""In the folder of a job: its scheduler, its id there, how many runs it has, and `RUN`."""
+"""In the folder of a job: its scheduler, its id there, how many runs it has."""
 RUN = "run"
-"""Key of SUBMISSION and of a run's environment.json: config/plan.py's `in_brief` of the config."""
+"""Key of a run's environment.json: config/plan.py's `in_brief` of the config."""
 
 _LOCKS = {LOCK, RANK_LOCK}
 _OF_A_RUN = {"environment.json", "metrics.jsonl", "result.json", RANK_LOCK}
@@ -38,12 +36,12 @@ _OLD_FORMAT = b"RN50CKP1"
 
 
 class Found(NamedTuple):
-    """The folder of a run, or of a job that has none yet, and the names in it."""
+    """The folder of a run and the names in it."""
 
     folder: Path
     names: frozenset[str]
     job: Path | None
-    """The folder of its job; of a job without a run: its own."""
+    """The folder of its job."""
 
 
 class Progress(NamedTuple):
@@ -64,7 +62,7 @@ class RunRow(NamedTuple):
 
     folder: Path
     status: str
-    """One of STATUSES; empty: of a job that has no run yet, which its scheduler is asked about."""
+    """One of STATUSES."""
     name: str | None
     started: str | None
     """UTC, by the name of its folder."""
@@ -103,7 +101,7 @@ def read_runs(folders: list[Path]) -> list[RunRow]:
 
 
 def find_runs(folder: Path, depth: int = _DEPTH, job: Path | None = None) -> Iterator[Found]:
-    """The runs in and below `folder`, and the jobs without one; links are not followed."""
+    """The runs in and below `folder`; links are not followed."""
     try:
         with os.scandir(folder) as entries:
             kinds = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
@@ -115,33 +113,19 @@ def find_runs(folder: Path, depth: int = _DEPTH, job: Path | None = None) -> Ite
         taken_up = bool(names & _OF_A_JOB)  # a run of `rn50 launch` that a job resumes
         yield Found(folder, names, folder if taken_up else job)
     elif names & _OF_A_JOB:
-        runs = [name for name in below if _RUN_OF_A_JOB.fullmatch(name)]
-        found = [one for name in runs for one in find_runs(folder / name, 0, folder)]
-        yield from found or [Found(folder, names, folder)]
+        for name in filter(_RUN_OF_A_JOB.fullmatch, below):
+            yield from find_runs(folder / name, 0, folder)
     elif depth:
         for name in below:
             yield from find_runs(folder / name, depth - 1)
 
 
 def read_run(found: Found) -> RunRow:
-    """Read the row of a run's folder, or what is known of a job without a run."""
+    """Read the row of a run's folder."""
     folder, names, job = found
     submission = read_object(job / SUBMISSION) if job else {}
-    brief = read_object(folder / "environment.json").get(RUN) or submission.get(RUN)
+    brief = read_object(folder / "environment.json").get(RUN)
     brief = brief if isinstance(brief, dict) else {}
-    row = RunRow(
-        folder=folder,
-        status="",
-        name=_text(brief.get("name")),
-        started=_started(folder),
-        target=number(brief.get("target")),
-        ranks=_whole(brief.get("ranks")),
-        scheduler=_text(submission.get("scheduler")),
-        job=_text(submission.get("job")),
-        job_folder=job,
-    )
-    if not names & _OF_A_RUN:
-        return row
     result = read_object(folder / "result.json") if "result.json" in names else {}
     status, reason = _status(folder, names, result)
     last = newest_records(folder / "metrics.jsonl", "train", "eval")
@@ -149,17 +133,23 @@ def read_run(found: Found) -> RunRow:
     ended_s = number(result.get("time_to_train_s"))
     times_s = (number(one.get("time_s")) for one in (train, evaluation))
     last_s = max((time_s for time_s in times_s if time_s is not None), default=None)
-    return row._replace(
+    return RunRow(
+        folder=folder,
         status=status,
+        name=_text(brief.get("name")),
+        started=_started(folder),
         reason=reason,
         time_to_train_s=ended_s if status == SUCCESS else None,
         elapsed_s=last_s if ended_s is None else ended_s,
         eval_accuracy=_first(result.get("eval_accuracy"), evaluation.get("accuracy")),
-        target=_first(result.get("target"), row.target),
+        target=_first(result.get("target"), brief.get("target")),
         images_per_s=_first(result.get("images_per_s"), train.get("images_per_s")),
-        ranks=_whole(result.get("ranks")) or row.ranks,
+        ranks=_whole(result.get("ranks")) or _whole(brief.get("ranks")),
         verdict=_verdict(result) if status in (SUCCESS, MISSED) else None,
         resumable=status in (STOPPED, FAILED, KILLED) and _is_resumable(folder, result),
+        scheduler=_text(submission.get("scheduler")),
+        job=_text(submission.get("job")),
+        job_folder=job,
         progress=_progress(brief, train) if status == RUNNING else None,
     )
 

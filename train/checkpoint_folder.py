@@ -18,17 +18,13 @@ from .checkpoint import BEST, Checkpoint, Part, read
 _NAME = re.compile(r"(step|best)_(\d{10})\.(?:ckpt|(?:model|rank_\d{5,7})\.safetensors)")
 
 
-def newest(
-    folder: Path, check: Callable[[Checkpoint], None] = lambda _: None
-) -> tuple[Checkpoint | None, list[str]]:
-    """The newest whole checkpoint of a folder, and what is wrong with those that are newer.
-    `check`: raises UserError for one that is not to be taken."""
+def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The newest whole checkpoint of a folder, and what is wrong with those that are newer."""
     problems: list[str] = []
     for path in reversed(listed(folder)):
         try:
             found = read(path)
             found.verify()
-            check(found)
             return found, problems
         except UserError as error:
             problems.append(str(error))

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import re
 import signal
 import subprocess
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,20 +47,7 @@ def test_a_closed_terminal_leaves_a_checkpoint(rn50: Any, small_data: Path) -> N
 
 
 @pytest.fixture(scope="module")
-def left() -> Iterator[list[Path]]:
-    """Folders in shared memory as launchers make them: of one that is gone, and this process's."""
-    folders = [Path(tempfile.mkdtemp(prefix="rn50-ranks-", dir="/dev/shm")) for _ in range(2)]
-    for folder in folders:
-        os.utime(folder, (0, 0))
-    descriptor = os.open(folders[1], os.O_RDONLY)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    yield folders
-    os.close(descriptor)
-    folders[1].rmdir()
-
-
-@pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory, small_data: Path, left: list[Path]) -> Path:
+def ended(tmp_path_factory: pytest.TempPathFactory, small_data: Path) -> Path:
     """A run under `nohup`, to which a closed terminal is nothing; its folder."""
     rn50 = Rn50(tmp_path_factory.mktemp("nohup"))
     process = rn50.start(
@@ -79,10 +63,6 @@ def ended(tmp_path_factory: pytest.TempPathFactory, small_data: Path, left: list
 
 def test_nohup_is_respected(ended: Path) -> None:
     assert json.loads((ended / "result.json").read_text())["epochs"] == 4
-
-
-def test_the_memory_of_a_dead_launcher_is_given_back(ended: Path, left: list[Path]) -> None:
-    assert ended.is_dir() and [folder.exists() for folder in left] == [False, True]
 
 
 def test_a_disk_that_is_full_at_the_end_costs_no_verdict(

@@ -25,12 +25,11 @@ def described(config: str, *overrides: str) -> dict[str, Any]:
 
 def test_what_is_said_of_a_run_here_and_of_a_published_one(smoke_data: Path) -> None:
     found = described("smoke", f"data.path={smoke_data}", "seed=7")
-    assert found["problems"] == [] and found["time"].startswith("unknown")
+    assert found["problems"] == []
     for name, words in (
         ("data", f"DRAWN textures ({smoke_data}), 1,000 training and 400 evaluation images"),
         ("device", "cpu (CPU core), nodes: 1"),
         ("ranks", "2 by gloo"),
-        ("recipe", "resnet tiny, 16 wide, 24 px, float32; sgd"),
         ("length", "up to 8 epochs, 400 steps"),
         ("division", "closed, ruleset 4.0.0"),
         ("memory", "0.37 GB a rank or more"),
@@ -39,7 +38,6 @@ def test_what_is_said_of_a_run_here_and_of_a_published_one(smoke_data: Path) -> 
     assert found["seed"] == 7
     assert " ".join(found["command"]).endswith("--gloo -np 2 python -m rn50.train")
     published = described("abci_2048_open")
-    assert re.match(r"\d\d\.\d s to the target predicted \(\d", published["time"])
     assert published["memory"] == "2.15 GB a rank or more"
     assert any("a packed image set expected" in problem for problem in published["problems"])
 

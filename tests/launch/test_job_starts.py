@@ -16,9 +16,6 @@ from typing import Any
 import psutil
 import pytest
 
-from rn50.launch import job_steps as steps
-from rn50.launch.job_folder import EXIT_MISSED
-from rn50.launch.job_steps import EXIT_HAD_ENDED
 from rn50.logging.parse import read_events
 from rn50.train import checkpoint_folder
 from tests.waiting import leave_nothing, wait_until
@@ -92,14 +89,10 @@ def test_a_second_start_waits_its_turn_goes_on_and_overwrites_nothing(
         run / "result_0.txt"
     ).read_bytes()
 
-    whole = content(folder)
+    whole = content(run)
     third = start(folder)
-    own = folder.with_name(f"{folder.name}.2")
-    assert third.returncode == 0, (own / "job.log").read_text()
-    assert content(folder) == whole, "the first job's evidence"
-    assert "RESULT success" in (own / "job.log").read_text()
-    seeds = {json.loads((f / "run_0/result.json").read_text())["seed"] for f in (folder, own)}
-    assert len(seeds) == 2, "a run of its own"
+    assert third.returncode == 0, log.read_text()
+    assert content(run) == whole and "has ended in a start before" in log.read_text()
 
 
 @pytest.mark.slow
@@ -161,54 +154,3 @@ def test_a_full_disk_is_one_line_and_the_right_exit_code(
     result = json.loads((folder / "run_0/result.json").read_text())
     assert result["status"] == "failed" and "No space left on device" in result["reason"]
     assert read_events(folder / "run_0/result_0.txt")[-1].metadata["status"] == "aborted"
-
-
-# --- steps: which run goes on --------------------------------------------------------------------
-
-
-@pytest.fixture
-def arguments(tmp_path: Path, smoke_data: Path) -> list[str]:
-    """`job_steps begin`, of the first run of a job."""
-    return ["begin", str(tmp_path / "job/run_0"), str(smoke_data), "smoke", "seed=7"]
-
-
-def seed_of(out: Path) -> str:
-    return re.search(r"^seed: (\d+)", (out / "config.yaml").read_text(), re.M)[1]  # type: ignore[index]
-
-
-@pytest.mark.slow
-def test_a_run_without_a_checkpoint_begins_again_with_its_own_seed(
-    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "job/run_0"
-    assert steps.main(arguments) == 0
-    (out / "result_0.txt").write_text("the log of the start before\n")
-    (out / "failure_1.json").write_text('{"rank": 1}')
-    assert steps.main([word.replace("seed=7", "seed=8") for word in arguments]) == 0
-    assert seed_of(out) == "7"
-    assert not (out / "result_0.txt").exists() and not (out / steps.RESUME_FROM).exists()
-    kept = out / "attempt_1"
-    assert (kept / "interrupted_0.txt").read_text() == "the log of the start before\n"
-    assert {path.name for path in kept.iterdir()} >= {"failure_1.json", "config.yaml"}
-    said = f"{out}: the start before: left no result: killed, or its node failed"
-    assert said in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("result", "code"),
-    [
-        ({"status": "success"}, EXIT_HAD_ENDED),
-        ({"status": "aborted"}, EXIT_HAD_ENDED + EXIT_MISSED),
-        ({"status": "aborted", "stopped": "asked to stop at step 5"}, 0),
-        ({"status": "failed", "reason": "rank 1 was killed by SIGKILL"}, 0),
-    ],
-)
-def test_a_run_that_has_ended_is_left_as_it_is(
-    arguments: list[str], tmp_path: Path, result: dict[str, str], code: int
-) -> None:
-    out = tmp_path / "job/run_0"
-    assert steps.main(arguments) == 0
-    (out / "result.json").write_text(json.dumps(result))
-    before = content(out)
-    assert steps.main(arguments) == code
-    assert (content(out) == before) == (code != 0)

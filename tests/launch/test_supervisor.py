@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rn50.launch import stderr_log
+from rn50.launch import supervisor
 from rn50.launch.supervisor import RankFailed, run_watched
 
 ORPHAN = (
@@ -40,14 +40,12 @@ def test_later_orphans_are_no_children_of_ours(tmp_path: Path) -> None:
 def test_a_flood_on_the_standard_error_keeps_its_first_and_last_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stderr_log, "MOST_BYTES_A_RANK", 100_000)
+    monkeypatch.setattr(supervisor, "MOST_BYTES_A_RANK", 100_000)
     flood = "for i in range(50_000): print(i, 'x' * 20, file=sys.stderr)"
-    repeated = "for i in range(5_000): print('bind failed', file=sys.stderr)"
-    code = f"import sys\nprint('first', file=sys.stderr)\n{repeated}\n{flood}\nsys.exit(7)"
+    code = f"import sys\nprint('first', file=sys.stderr)\n{flood}\nsys.exit(7)"
     with pytest.raises(RankFailed, match="exit code 7"):
         run_watched([sys.executable, "-c", code], {}, tmp_path, 1, None, 0.0)
     text = (tmp_path / "stderr.log").read_text()
     assert len(text) < 110_000
-    assert text.startswith("first\nbind failed\n") and text.count("\nbind failed") == 100
-    assert "49999 xxx" in text and " lines left out ...]" in text
-    assert text.endswith("[4,900 more lines like this one: ] bind failed\n")
+    assert text.startswith("first\n0 xxx") and " lines left out ...]\n" in text
+    assert text.splitlines()[-1].startswith("49999 xxx")

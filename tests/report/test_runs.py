@@ -20,7 +20,6 @@ from typer.testing import CliRunner
 from rn50.cli.main import app
 from rn50.config.load import load
 from rn50.config.plan import in_brief
-from rn50.data.lock import hold
 from rn50.report.runs import Progress, RunRow, read_runs
 from tests.data.test_lock import left_elsewhere, start_holder
 from tests.waiting import wait_until
@@ -203,41 +202,8 @@ def test_filters(tmp_path: Path) -> None:
     assert listed(str(tmp_path / "a/20261103T000000Z"))[0]["time_to_train_s"] == 49.342
     for wrong in (["--status", "done"], [str(tmp_path / "nothing")], ["--watch", "--json"]):
         assert CliRunner().invoke(app, ["runs", *wrong]).exit_code != 0
-    done = CliRunner().invoke(app, ["runs", str(tmp_path), "--status", "queued"])
+    done = CliRunner().invoke(app, ["runs", str(tmp_path), "--status", "killed"])
     assert done.exit_code == 0 and done.stderr == f"no runs below {tmp_path}\n"
-
-
-def test_a_job_goes_on_between_two_runs_and_in_its_queue(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """--watch ended where the first of five runs did, and after `submit --resume`."""
-    job = tmp_path / "results/smoke/20261123T000000Z"
-    make_run(job / "run_0", SUCCESS)
-    (job / "job.sh").write_text("")
-    (job / "submission.json").write_text('{"scheduler": "slurm", "job": "42"}')
-
-    def statuses() -> list[str]:
-        return [row["status"] for row in listed(str(job.parents[1]))]
-
-    squeue = tmp_path / "squeue"
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    for answer, expected in (("echo RUNNING", ["queued", "success"]), ("", ["success"])):
-        squeue.write_text(f"#!/bin/sh\n{answer}\n")
-        squeue.chmod(0o755)
-        assert statuses() == expected
-    with hold(job / ".job.lock", job):
-        assert statuses() == ["running", "success"]
-    squeue.write_text("#!/bin/sh\necho RUNNING\n")
-    (job / "exit_code").write_text("0\n")  # its last words
-    assert statuses() == ["success"]
-    make_run(job / "run_1", {"status": "failed", **RESUMES})
-    (job / "exit_code").unlink()  # submitted again
-    assert statuses() == ["queued", "stopped", "success"]
-    (job / "run_0").rename(tmp_path / "run_0")
-    (job / "run_1").rename(tmp_path / "run_1")
-    assert statuses() == ["queued"]
-    squeue.write_text("#!/bin/sh\n")  # cancelled before it began
-    assert statuses() == ["failed"]
 
 
 def test_live(run: Path, held: subprocess.Popen[str]) -> None:

@@ -422,26 +422,3 @@ def test_launch_within_an_allocation_takes_srun(rn50, smoke_data: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert "smoke: 2 ranks by srun" in done.stdout
     assert re.search(r"^RESULT success ", done.stdout, re.M)
-
-
-def test_the_script_to_submit_by_hand_runs(root: Path, tmp_path: Path, smoke_data: Path) -> None:
-    """`sbatch launch/examples/smoke_slurm.sub` in a checkout, here one of links."""
-    for name in ("rn50", "launch"):
-        (tmp_path / name).symlink_to(root / name)
-    (tmp_path / ".venv").symlink_to(sys.prefix)
-    (tmp_path / "datasets").mkdir()
-    (tmp_path / "datasets/smoke").symlink_to(smoke_data)
-    done = subprocess.run(
-        ["sbatch", "--parsable", "launch/examples/smoke_slurm.sub"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    # Not sbatch --wait: it asks at ever longer intervals, 40 s for a job of 10 s.
-    assert settled_state(done.stdout.strip()) == "COMPLETED"
-    (folder,) = (tmp_path / "results/smoke").iterdir()
-    assert "RESULT success" in (folder / "job.log").read_text()
-    assert (folder / "exit_code").read_text() == "0\n"
-    log = folder / "results/local_n2/resnet/result_0.txt"
-    assert check_officially(log, "4.0.0").verdict == "PASS"
