@@ -17,7 +17,7 @@ from ..config.errors import UserError
 from ..config.machine import Job
 from ..config.schema import Run
 from .preflight import refuse_common_seed
-from .schedulers import SCHEDULERS, Scheduler, require_token
+from .schedulers import SCHEDULERS, Scheduler
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -64,7 +64,7 @@ def _head(run: Run, dialect: Scheduler) -> Iterator[str]:
     yield from dialect.directives(run)
     yield "#"
     shape = f"{system.nodes} node{'s' * (system.nodes > 1)} x {system.ranks_per_node} ranks"
-    yield f"# {require_token(run.name)}: {shape}, on {dialect.name}."
+    yield f"# {run.name}: {shape}, on {dialect.name}."
     yield "# Written by `rn50 submit`; may be edited and submitted by hand."
     yield "set -euo pipefail"
 
@@ -82,7 +82,7 @@ def _modules(run: Run) -> Iterator[str]:
         yield "set +u  # modules are not written for it"
         yield "# shellcheck source=/dev/null"
         yield '[[ -n $(type -t module) ]] || source "${MODULESHOME:-/usr/share/modules}/init/bash"'
-        yield f"module load {' '.join(map(require_token, run.system.job.modules))}"
+        yield f"module load {' '.join(run.system.job.modules)}"
         yield "set -u"
 
 

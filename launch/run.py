@@ -16,6 +16,7 @@ from ..compliance.config_rules import check_config
 from ..compliance.official import check_officially
 from ..config.atomic import write_file, write_json
 from ..config.errors import UserError
+from ..config.finding import ERROR, WARNING
 from ..config.load import Loaded, load
 from ..config.manifest import Manifest
 from ..config.plan import build_plan, in_brief
@@ -48,7 +49,7 @@ from .resume import begin_attempt, close_attempt, is_hopeless, with_ranks
 from .run_files import give_back, new_run_folder, reserve
 from .run_lock import driven_by_another, hold_run
 from .supervisor import RankFailed, run_job
-from .verdict import check_note, errors_of, verdict_lines
+from .verdict import errors_of, verdict_lines
 
 RANK = (sys.executable, "-m", "rn50.train")
 
@@ -235,8 +236,9 @@ def announce(plan: LaunchPlan) -> None:
         flush=True,
     )
     print(f"data: {describe_data(run.data, plan.manifest)}", flush=True)
-    if note := check_note(check_config(plan.loaded)):
-        print(f"note: {note}", flush=True)
+    findings = check_config(plan.loaded).findings
+    for finding in [one for one in findings if one.severity in (ERROR, WARNING)][:1]:
+        print(f"note: config check: {finding.message}", flush=True)
     for variable, value in plan.environment.kept.items():
         print(f"kept from your environment: {variable}={value}", flush=True)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
 from ..config.atomic import write_file
@@ -25,16 +25,13 @@ def new_run_folder(run: Run) -> Path:
     """`results/<name>/<UTC time>/`, created. Raises UserError where it cannot be."""
     parent = Path(run.system.results) / run.name
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    for suffix in ("", *(f"-{n}" for n in range(2, 100))):
-        folder = parent / f"{stamp}{suffix}"
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise UserError(f"{folder}: cannot create: {error.strerror}") from None
-        return folder
-    raise UserError(f"{parent}: cannot create a new folder for this run")
+    with failing_as(f"{parent}: cannot create a new folder in it"):
+        for number in count(1):
+            folder = parent / (stamp if number == 1 else f"{stamp}-{number}")
+            with suppress(FileExistsError):
+                folder.mkdir(parents=True)
+                return folder
+    raise AssertionError("a number is free")
 
 
 @contextmanager
@@ -74,17 +71,6 @@ def reserve(out: Path) -> None:
 
 
 def give_back(out: Path) -> None:
-    """Make the room free. A line that the full disk has cut short in a log to which this process
-    writes ends here, so that the reason of the failure stands on a line of its own."""
+    """Make the room free."""
     with suppress(OSError):
         (out / _RESERVE).unlink(missing_ok=True)
-    for descriptor in (1, 2):
-        with suppress(OSError):
-            size_bytes = os.fstat(descriptor).st_size  # of a terminal or a pipe: 0
-            if not size_bytes:
-                continue
-            with Path(f"/proc/self/fd/{descriptor}").open("rb") as file:
-                file.seek(size_bytes - 1)
-                last = file.read(1)
-            if last != b"\n":
-                os.write(descriptor, b"\n")

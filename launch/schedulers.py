@@ -1,7 +1,7 @@
 """What differs between schedulers: directives, launcher, submission and state. Pure.
 
 A class below is one dialect; `job_script.py` writes what they share, `submit.py` calls them. Values
-in directives, where no quoting is safe, are tokens of an allow-list.
+in directives, where no quoting is safe, are single words by the config's schema.
 """
 
 from __future__ import annotations
@@ -24,15 +24,6 @@ _EARLY_S = 60
 """Slurm sends the signal up to a minute early; a job is to have as much before it at least."""
 
 
-def require_token(value: str) -> str:
-    """`value`, if it is one word that no scheduler's directive parser can misread. Raises
-    UserError: it is not."""
-    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.,:=+@/-]*", value):
-        expected = "one word of letters, digits and _ . , : = + @ / -"
-        raise UserError(f"{expected} expected, found {value!r}")
-    return value
-
-
 def asks_for_gpus(run: Run, resource: str, pattern: str) -> bool:
     """Has a script to ask for the ranks' GPUs, since `resource` and system.job.options do not?
     `pattern`: matches what asks for them, in the words of the submission command."""
@@ -43,7 +34,7 @@ def asks_for_gpus(run: Run, resource: str, pattern: str) -> bool:
 def _limit_s(run: Run) -> tuple[int, int]:
     """Seconds of system.job.walltime, and how many before its end the signal comes. Raises
     UserError: too little would be left to train."""
-    walltime = require_token(run.system.job.walltime)
+    walltime = run.system.job.walltime
     hours, minutes, seconds = map(int, walltime.split(":"))
     total_s = 3600 * hours + 60 * minutes + seconds
     before_s = math.ceil(run.limits.grace_s) + _AFTER_GRACE_S
@@ -84,9 +75,9 @@ class Scheduler:
         """Account and queue, where the config names them."""
         job = run.system.job
         if job.account:
-            yield f"{self.account_directive}{require_token(job.account)}"
+            yield f"{self.account_directive}{job.account}"
         if job.queue:
-            yield f"{self.queue_directive}{require_token(job.queue)}"
+            yield f"{self.queue_directive}{job.queue}"
 
 
 class Slurm(Scheduler):
@@ -104,11 +95,11 @@ class Slurm(Scheduler):
 
     def directives(self, run: Run) -> Iterator[str]:
         system, job = run.system, run.system.job
-        yield f"#SBATCH --job-name={require_token(run.name)}"
+        yield f"#SBATCH --job-name={run.name}"
         yield f"#SBATCH --nodes={system.nodes}"
         yield f"#SBATCH --ntasks-per-node={system.ranks_per_node}"
         yield f"#SBATCH --cpus-per-task={system.cores_per_rank}"
-        yield f"#SBATCH --time={require_token(job.walltime)}"
+        yield f"#SBATCH --time={job.walltime}"
         yield "#SBATCH --exclusive"
         if job.requeue:
             yield "#SBATCH --requeue"
@@ -120,7 +111,7 @@ class Slurm(Scheduler):
             yield "#SBATCH --no-kill"  # when a node fails
         yield from self.who_pays(run)
         if job.resource:
-            yield f"#SBATCH --gres={require_token(job.resource)}"
+            yield f"#SBATCH --gres={job.resource}"
         gres = f"--gres={job.resource}" if job.resource else ""
         if asks_for_gpus(run, gres, r"(--gres[= ](none|\S*\bgpu)|--gpus|(^| )-G)"):
             yield f"#SBATCH --gpus-per-node={system.ranks_per_node}"
@@ -140,17 +131,17 @@ class Sge(Scheduler):
 
     def directives(self, run: Run) -> Iterator[str]:
         system, job = run.system, run.system.job
-        yield f"#$ -N {'' if run.name[:1].isalpha() else 'j'}{require_token(run.name)}"
+        yield f"#$ -N {'' if run.name[:1].isalpha() else 'j'}{run.name}"
         yield "#$ -S /bin/bash"
         yield "#$ -cwd"
         yield "#$ -j y"
-        yield f"#$ -l h_rt={require_token(job.walltime)}"
+        yield f"#$ -l h_rt={job.walltime}"
         if job.requeue:
             total_s, before_s = _limit_s(run)
             yield "#$ -r y"
             yield f"#$ -l s_rt={total_s - before_s}"  # where SIGUSR1 comes
         if job.resource:
-            yield f"#$ -l {require_token(job.resource)}={system.nodes}"
+            yield f"#$ -l {job.resource}={system.nodes}"
         else:
             yield f"#$ -pe mpi {system.world_size}"
         yield from self.who_pays(run)
@@ -173,10 +164,10 @@ class Pbs(Scheduler):
         chunk += f":ompthreads={system.cores_per_rank}"  # else PBS sets it to all cores
         if asks_for_gpus(run, job.resource or "", r"\bngpus="):
             chunk += f":ngpus={system.ranks_per_node}"
-        yield f"#PBS -N {require_token(run.name)}"
-        yield f"#PBS -l select={chunk}{f':{require_token(job.resource)}' if job.resource else ''}"
+        yield f"#PBS -N {run.name}"
+        yield f"#PBS -l select={chunk}{f':{job.resource}' if job.resource else ''}"
         yield "#PBS -l place=scatter:excl"
-        yield f"#PBS -l walltime={require_token(job.walltime)}"
+        yield f"#PBS -l walltime={job.walltime}"
         if job.requeue:
             yield "#PBS -r y"
         yield "#PBS -j oe"

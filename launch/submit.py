@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from ..config.atomic import write_file, write_json
 from ..config.errors import UserError
 from ..config.load import Loaded
-from ..config.reading import read_file, read_object
+from ..config.reading import read_object
 from ..config.recorded import RESUME_JOB, leads_out, load_recorded
 from ..report.runs import SUBMISSION
 from .job_folder import ENDED, JOB_SCRIPT, exit_code_of, put_aside
@@ -31,7 +31,6 @@ from .schedulers import SCHEDULERS, Scheduler
 POLL_S = 2.0
 JOB_ID = re.compile(r"\d[\w.\[\]-]*")
 """Of every scheduler; never an option of its commands."""
-_EXIT_CODE_BYTES = 16
 SETTLE_S = 10.0
 """Time for a file of the job to show up here once the scheduler has forgotten the job."""
 
@@ -127,13 +126,10 @@ def wait(plan: Submission, job: str, poll_s: float = POLL_S, settle_s: float = S
     UserError: it left none."""
     while is_alive(plan.scheduler, job):
         time.sleep(poll_s)
-    until = time.monotonic() + settle_s
-    path = plan.folder / "exit_code"
-    while True:
-        with suppress(OSError, ValueError):
-            return int(read_file(path, _EXIT_CODE_BYTES, within=plan.folder))
-        if time.monotonic() >= until:
-            break
+    until_s = time.monotonic() + settle_s
+    while time.monotonic() < until_s:
+        if (code := exit_code_of(plan.folder)).isdecimal():
+            return int(code)
         time.sleep(min(poll_s, 0.2))
     raise UserError(
         f"job {job} ended without an exit code: its script was killed or can never begin; see "

@@ -1,4 +1,4 @@
-"""`rn50 launch --dry-run` says what would run; --json and --system mean the same everywhere."""
+"""`rn50 launch --dry-run` says what would run, and `--json` prints JSON alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from rn50.cli.console import on_machine
 from rn50.config.load import load
 from rn50.launch.dry_run import describe_launch
 from tests.waiting import wait_until
@@ -68,24 +67,6 @@ def test_a_run_that_diverges_is_not_restarted(rn50, smoke_data: Path) -> None:
     assert done.returncode == 2
     assert json.loads(done.stdout)["status"] == "failed"  # all else on stderr
     assert "training diverged" in done.stderr and not list(rn50.run_folder().glob("attempt_*"))
-
-
-# --- --system -----------------------------------------------------------------------------------
-
-
-def test_a_machine_takes_the_ranks_of_the_config() -> None:
-    """As `rn50 predict CONFIG --system NAME` has it: 2,048 ranks on nodes of eight."""
-    run = load("abci_2048_open", on_machine([], "dgxa100")).run
-    assert (run.system.nodes, run.system.ranks_per_node) == (256, 8)
-    assert run.system.accelerator.startswith("NVIDIA A100")
-    small = load("smoke", on_machine([], "DGX-A100")).run
-    assert (small.system.nodes, small.system.ranks_per_node) == (1, 2)
-    given = on_machine(["system.nodes=512", "system.ranks_per_node=4"], "dgxa100")
-    assert load("abci_2048_open", given).run.system.nodes == 512
-    assert on_machine(["seed=1"], None) == ["seed=1"]
-
-
-# --- submit -------------------------------------------------------------------------------------
 
 
 def test_a_job_goes_on_when_nobody_waits(

@@ -99,13 +99,6 @@ def test_the_cause_comes_first(
     assert told.endswith(PROCESS_EXITED) or not expected.endswith(PROCESS_EXITED)
 
 
-def test_a_block_of_hydras_for_each_of_many_ranks(alarm: None) -> None:
-    """Without the line that ends them each block was once searched to the end of the text."""
-    block = "=   RANK {0} PID 5 RUNNING AT h\n=   KILLED BY SIGNAL: 15 (Terminated)\n"
-    stderr = "".join(block.format(rank) for rank in range(60_000))
-    assert explain_failure(Evidence([], stderr, 1, lost=GONE)).endswith(PROCESS_EXITED)
-
-
 SAID = {
     "mpirun_slots": "There are not enough slots available in the system to satisfy the 8 slots",
     "mpirun_ppr": "Your job has requested more processes than the ppr for this topology",

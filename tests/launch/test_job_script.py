@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import shutil
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 
 from rn50.config.errors import UserError
 from rn50.config.load import load
-from rn50.config.machine import Job
 from rn50.launch.job_script import JobPaths, job_script
 from rn50.launch.schedulers import SCHEDULERS
 from rn50.launch.system_description import system_id
@@ -55,11 +53,7 @@ def test_script_is_the_golden_one(case: str) -> None:
     text = render(case)
     if os.environ.get("ACCEPT") == "1":
         path.write_text(text)
-    golden = path.read_text() if path.is_file() else ""
-    if text != golden:
-        lines = golden.splitlines(), text.splitlines()
-        diff = "\n".join(difflib.unified_diff(*lines, str(path), "now", lineterm=""))
-        pytest.fail(f"{diff}\n\nto accept: ACCEPT=1 pytest {__file__}", pytrace=False)
+    assert text == path.read_text(), f"to accept: ACCEPT=1 pytest {__file__}"
 
 
 def test_every_script_passes_shellcheck(tmp_path: Path) -> None:
@@ -194,14 +188,3 @@ def test_names_reach_the_one_command_unchanged(
     words = (start / "seen").read_text().split("\0")
     assert f"--job={folder}" in words
     assert words[words.index("--") + 1 : -1] == [text]
-
-
-@pytest.mark.parametrize("field", ["account", "queue", "resource", "walltime"])
-@pytest.mark.parametrize("scheduler", ["slurm", "sge", "pbs"])
-def test_a_directive_takes_one_word_even_past_the_schema(scheduler: str, field: str) -> None:
-    plain = load("smoke").run
-    for bad in ("a\n#SBATCH --uid=0", "a b", "a'b", "$(x)"):
-        job = Job.model_construct(**(Job().model_dump() | {field: bad}))
-        run = plain.model_copy(update={"system": plain.system.model_copy(update={"job": job})})
-        with pytest.raises(UserError, match="one word"):
-            job_script(run, scheduler, PATHS)

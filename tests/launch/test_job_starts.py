@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -25,16 +22,6 @@ SHORT = (
     *("eval.target=0.3", "division=open", "log.every=5 steps", "checkpoint.every=20 steps"),
     "watchdog.silence_s=60",
 )
-
-
-def submit(rn50: Any, data: Path, *more: str) -> tuple[psutil.Process, Path]:
-    done = rn50(
-        *("submit", "smoke", "--scheduler", "local", *SHORT),
-        *(f"data.path={data}", f"system.results={rn50.results}", *more),
-    )
-    match = re.match(r"local job (\d+) in (\S+) \(to stop it: kill \1\)", done.stdout)
-    assert match, done.stdout + done.stderr
-    return psutil.Process(int(match[1])), Path(match[2])
 
 
 def start(folder: Path) -> subprocess.CompletedProcess[str]:
@@ -54,7 +41,13 @@ def content(folder: Path) -> dict[str, str]:
 def test_a_second_start_waits_its_turn_goes_on_and_overwrites_nothing(
     rn50: Any, smoke_data: Path
 ) -> None:
-    job, folder = submit(rn50, smoke_data)
+    done = rn50(
+        *("submit", "smoke", "--scheduler", "local", *SHORT),
+        *(f"data.path={smoke_data}", f"system.results={rn50.results}"),
+    )
+    match = re.match(r"local job (\d+) in (\S+) \(to stop it: kill \1\)", done.stdout)
+    assert match, done.stdout + done.stderr
+    job, folder = psutil.Process(int(match[1])), Path(match[2])
     run, log = folder / "run_0", folder / "job.log"
     wait_until(lambda: checkpoint_folder.listed(run / "checkpoint"))
     refused = start(folder)
@@ -115,42 +108,3 @@ def test_a_run_that_was_interrupted_goes_on_as_a_job_in_its_folder(
     assert (keys.count("run_start"), keys.count("run_resumed")) == (1, 1)
     refused = rn50("submit", "--resume", str(run), results[0])
     assert refused.returncode == 2 and f"{run} has ended" in refused.stderr
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    if os.geteuid() != 0:
-        pytest.skip("a small file system needs root")
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", str(disk)]
-    subprocess.run(command, check=True)
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
-
-
-@pytest.mark.slow
-def test_a_full_disk_is_one_line_and_the_right_exit_code(
-    rn50: Any, smoke_data: Path, small_disk: Path
-) -> None:
-    process = rn50.start(
-        *("submit", "smoke", "--scheduler", "local", "--wait", *SHORT, "eval.target=0.999"),
-        *(f"data.path={smoke_data}", f"system.results={small_disk}/results"),
-    )
-    folder = Path(re.search(r" in (\S+) \(", process.stdout.readline())[1])
-    wait_until(lambda: checkpoint_folder.listed(folder / "run_0/checkpoint"))
-    with (small_disk / "filler").open("wb", buffering=0) as file, suppress(OSError):
-        while True:
-            file.write(bytes(4096))
-    out, err = process.communicate(timeout=300)
-    log = (folder / "job.log").read_text()
-    assert process.returncode == 1 and "ended with exit code 3" in out, out + err
-    assert "Traceback" not in out + err + log
-    errors = re.findall(r"^rn50: error: .*", log, re.M)
-    assert len(errors) == 1, log
-    assert re.search(r"rank 0 on \S+ failed in .*: cannot write: No space left on dev", errors[0])
-    assert errors[0] in out
-    assert (folder / "exit_code").read_text() == "3\n"
-    result = json.loads((folder / "run_0/result.json").read_text())
-    assert result["status"] == "failed" and "No space left on device" in result["reason"]
-    assert read_events(folder / "run_0/result_0.txt")[-1].metadata["status"] == "aborted"

@@ -76,28 +76,30 @@ def test_one_that_starts_nothing_in_time_is_dead(
     leave_nothing(Path("sleep 600"))
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_a_dead_node_goes_whether_slurm_knows_of_it_or_not(
-    slurm: Path, capfd: pytest.CaptureFixture[str], known: bool
+@pytest.mark.parametrize(
+    ("dead", "allocated", "overrides", "hosts", "batch"),
+    [
+        ("node3", "", (), "node1 node2 node4", (16, 4)),
+        ("node3", "node1 node2 node4", (), "node1 node2 node4", (16, 4)),  # Slurm knows of it
+        # A spare node: as many ranks with the same shares.
+        ("node1", "", ("system.nodes=3", "system.job.min_nodes=3"), "node2 node3 node4", (8, None)),
+    ],
+)
+def test_nodes_that_answer_take_the_global_batch(
+    slurm: Path,
+    dead: str,
+    allocated: str,
+    overrides: tuple[str, ...],
+    hosts: str,
+    batch: tuple[int, int | None],
 ) -> None:
-    (slurm / "DEAD").write_text("node3")
-    if known:
-        (slurm / "ALLOCATED").write_text("node1\nnode2\nnode4\n")
-    loaded, hosts = on_nodes_left(run_of(slurm), "srun", slurm)
-    assert hosts == ("node1", "node2", "node4")
+    (slurm / "DEAD").write_text(dead)
+    if allocated:
+        (slurm / "ALLOCATED").write_text(allocated)
+    loaded, found = on_nodes_left(run_of(slurm, *overrides), "srun", slurm)
     run = loaded.run
-    assert (run.system.nodes, run.batch.per_rank, run.batch.active_ranks) == (3, 16, 4)
-    assert run.system.job.min_nodes == 2 and run.seed == 1
-    out = capfd.readouterr().out
-    assert "3 of 4 nodes answer: going on with node1, node2, node4" in out
-
-
-def test_a_spare_node_takes_the_place_of_a_dead_one(slurm: Path) -> None:
-    (slurm / "DEAD").write_text("node1")
-    began = run_of(slurm, "system.nodes=3", "system.job.min_nodes=3")
-    loaded, hosts = on_nodes_left(began, "srun", slurm)
-    assert hosts == ("node2", "node3", "node4")
-    assert loaded.run == began.run, "as many ranks with the same shares"
+    assert found == tuple(hosts.split()) and run.seed == 1
+    assert (run.system.nodes, run.batch.per_rank, run.batch.active_ranks) == (3, *batch)
 
 
 def test_too_few_are_left(slurm: Path) -> None:

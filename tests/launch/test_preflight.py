@@ -9,8 +9,7 @@ import pytest
 from rn50.compliance.config_rules import check_config
 from rn50.config.errors import UserError
 from rn50.config.load import load
-from rn50.config.machine import System
-from rn50.config.memory import device_bytes, rank_bytes
+from rn50.config.memory import rank_bytes
 from rn50.config.names import list_presets
 from rn50.launch.preflight import (
     check_whether_it_runs,
@@ -63,23 +62,19 @@ def test_no_preset_is_refused_for_this_machines_sake(
     assert refusals(load(name).run) == []
 
 
-def set_memory(monkeypatch: pytest.MonkeyPatch, free_bytes: int | None) -> None:
-    monkeypatch.setattr("rn50.launch.preflight.free_memory_bytes", lambda: free_bytes)
-
-
 def test_a_batch_that_memory_does_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     run = load("quick", ["batch.per_rank=400"]).run
     later = load("quick", ["batch.changes=[{after_epoch: 1, per_rank: 400}]"]).run
-    set_memory(monkeypatch, 8_000_000_000)
+    free = "rn50.launch.preflight.free_memory_bytes"
+    monkeypatch.setattr(free, lambda: 8_000_000_000)
     (found,) = obstacles_here(run)
     assert found == (
         "batch.per_rank: at most what 8 GB hold expected (free for 2 ranks), found 400: 16.6 GB or "
         "more"
     )
     assert obstacles_here(later) == [found]
-    for free_bytes in (17_000_000_000, None):
-        set_memory(monkeypatch, free_bytes)
-        assert obstacles_here(run) == []
+    monkeypatch.setattr(free, lambda: 17_000_000_000)
+    assert obstacles_here(run) == []
 
 
 # One rank's peak resident memory in GB, as /usr/bin/time shows it (config/memory.py).
@@ -97,12 +92,6 @@ def test_the_estimate_lies_below_what_was_measured(words: tuple[str, ...], peak_
     """A run that would fit is never refused; one of twice the memory is."""
     estimate = rank_bytes(load(words[0], words[1:]).run)
     assert estimate is not None and 0.6 * peak_gb < estimate / 1e9 < peak_gb
-
-
-def test_memory_of_devices_and_networks_without_an_estimate() -> None:
-    assert device_bytes(System(accelerator="NVIDIA A100 SXM4 80 GB")) == 80 << 30
-    assert device_bytes(System(accelerator="NVIDIA Tesla P100")) is None
-    assert rank_bytes(load("you_alexnet_32k").run) is None
 
 
 def test_mxnet_without_gpus_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
