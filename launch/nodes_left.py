@@ -31,8 +31,7 @@ def on_nodes_left(loaded: Loaded, launcher: str, out: Path) -> tuple[Loaded, tup
     """
     run = loaded.run
     nodes, least = run.system.nodes, run.system.job.min_nodes
-    hosts = LAUNCHERS[launcher].hosts() if nodes > 1 and least is not None else ()
-    if least is None or not hosts:
+    if nodes == 1 or least is None or not (hosts := LAUNCHERS[launcher].hosts()):
         return loaded, ()
     answering = _answering(run, launcher, hosts)
     if len(hosts) >= nodes and answering[:nodes] == hosts[:nodes]:
