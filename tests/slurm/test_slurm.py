@@ -274,7 +274,7 @@ def test_a_job_near_its_time_limit_goes_on_from_the_queue_and_then_in_a_new_job(
     stopped = r"stopped by SIGUSR1 at step \d+ \(checkpoint of step \d+\)"
     assert re.search(rf"the start before: {stopped}", log)
     log = (folder / "job.1.log").read_text()
-    assert re.search(stopped, log) and f'\nback into the queue: scontrol requeue {job}\n' in log
+    assert re.search(stopped, log) and f"\nback into the queue: scontrol requeue {job}\n" in log
     assert (folder / "exit_code.1").read_text() == "143\n"
 
     subprocess.run(["scancel", job], check=True)
