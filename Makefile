@@ -5,7 +5,7 @@
 .PHONY: gpu-test lab-test fault-matrix container-test portability-test
 PYTHON := .venv/bin/python
 ROOMS := bench cli compliance config data launch logging report scaling scripts sweep train tests
-SHELL_SCRIPTS := run_and_time.sh $(wildcard scripts/*.sh tests/lab/*.sh) $(wildcard launch/examples/*) .ci/run
+SHELL_SCRIPTS := run_and_time.sh $(wildcard scripts/*.sh tests/lab/*.sh) .ci/run
 
 # Most of the suite's time is waiting, for ranks to start and for patience to end: more processes
 # than cores, each with whole files.
@@ -36,7 +36,6 @@ lint: setup
 	.venv/bin/ruff check .
 	.venv/bin/mypy
 	.venv/bin/shellcheck $(SHELL_SCRIPTS)
-	.venv/bin/shellcheck --shell=bash --exclude=SC2154,SC2329 launch/container_job.sh  # names set by Python
 	.venv/bin/hadolint Dockerfile
 
 # The real rank on mxnet-cu112 over a fake CUDA, without a GPU. Its environment, 6 GB, lies beside .venv.

@@ -10,7 +10,7 @@ from typing import Any
 from ..config.load import Loaded
 from ..data.prepare import prepare
 from ..launch.launchers import build_job
-from ..launch.scratch import scratch_folder
+from ..launch.run_files import scratch_folder
 from ..launch.supervisor import run_job
 from ..train.capabilities import check_supported
 from .harness import Job

@@ -28,19 +28,13 @@ def submission(
 ) -> None:
     """Write a submission package from five runs and check it officially (`docs/submission.md`).
 
-    On a terminal, asks for what the page of the machine lacks; Enter leaves a field empty.
     Exit 1: MLPerf's package checker finds errors.
 
     Example: `rn50 submission results/dgxa100_8/TIME --org Example --out submission`
     """
     from ..launch.package import runs_in, write_package
 
-    def ask(field: str) -> str:
-        if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            return ""
-        return str(typer.prompt(field, default="", show_default=False, err=True)).strip()
-
-    package = write_package(runs_in(runs), out, org, system, ask)
+    package = write_package(runs_in(runs), out, org, system)
     for message in package.messages:
         say(message, to=sys.stderr)
     if package.missing:

@@ -118,8 +118,7 @@ def _wanted(
     """The config, the submission that this one resumes, and the overrides which the job's own
     config.yaml does not have."""
     from ..config.recorded import JOB, load_named
-    from ..launch.interrupted import find_interrupted
-    from ..launch.submit import Last
+    from ..launch.submit import Last, find_interrupted
 
     preset, texts = split_config(config or "quick", overrides)
     if resume is None:
@@ -137,8 +136,7 @@ def _print_plan(plan: Submission, *, as_json: bool) -> None:
         print_json({"script": plan.script, "command": plan.command, "folder": folder})
         return
     print(plan.script, end="")
-    stdin = " <job.sh" if plan.scheduler.from_stdin else ""
-    print(f"# would submit, in {plan.folder}: {shlex.join(plan.command)}{stdin}")
+    print(f"# would submit, in {plan.folder}: {shlex.join(plan.command)}")
 
 
 def _wait(plan: Submission, scheduler: str, job: str, to: TextIO) -> int:

@@ -56,14 +56,12 @@ LAUNCHERS = {
     "gloo": "horovodrun without MPI",
     "srun": "Slurm",
     "hydra": "MPICH and Intel MPI",
-    "jsrun": "LSF on IBM's machines",
     "pals": "HPE Cray PALS",
 }
 SCHEDULERS = {
     "slurm": "Slurm",
     "sge": "Grid Engine",
     "pbs": "PBS Pro",
-    "lsf": "LSF",
     "local": "none: the job runs at once, on this machine",
 }
 

@@ -31,7 +31,6 @@ LAUNCHED_BY = (
     RankVariables("hydra", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     _with_prefix("pals", "PMI"),
     RankVariables("pals", "PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", None),
-    _with_prefix("jsrun", "JSM_NAMESPACE"),
     # srun by what its --mpi= was: pmix, pmi2, cray_shasta. Slurm's own variables are a batch
     # script's as well, which is no rank.
     RankVariables("srun", "PMIX_RANK", "SLURM_NTASKS", "SLURM_LOCALID", _PER_NODE),

@@ -1,4 +1,4 @@
-"""`rn50 launch --dry-run`: what would run, on what and how long; nothing is started or made."""
+"""`rn50 launch --dry-run`: what would run, and on what; nothing is started or made."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from ..compliance.config_rules import check_config
 from ..config.errors import UserError
 from ..config.load import Loaded
 from ..config.plan import build_plan
-from ..config.schema import Data, Run
+from ..config.schema import Data
 from ..data.dataset import check_before_run
 from ..data.describe import describe_data
 from ..data.prepare import explain_missing, is_free
-from ..scaling.predict import job_of_config, predict
 from .launchers import LAUNCHERS, build_job, pick_launcher
 from .preflight import check_whether_it_runs, problems_with, refusals
 
@@ -37,7 +36,6 @@ def describe_launch(
         "data": data,
         "device": f"{system.device} ({system.accelerator}), nodes: {system.nodes}",
         "ranks": f"{plan.ranks} by {name}",
-        "recipe": _recipe(run),
         "batch": f"{plan.global_batch_size} images a step",
         "length": f"up to {plan.epochs} epochs, {plan.total_steps} steps",
         "target": f"{run.eval.target}, evaluated after epochs "
@@ -45,24 +43,11 @@ def describe_launch(
         "division": f"{run.division}, ruleset {run.ruleset}",
         "seed": "drawn at the start" if run.seed is None else run.seed,
         "allreduce": run.comm.algorithm,
-        "time": _predicted(run),
         "config check": f"{check.verdict}: {check.cause}",
         "results": f"{system.results}/{run.name}/" if resume is None else str(resume),
         "command": list(words),
         "problems": [*problems_with(run, name), *missing],
     }
-
-
-def _recipe(run: Run) -> str:
-    model, schedule, optimizer = run.model, run.schedule, run.optimizer
-    network: str = model.network
-    if network == "resnet":
-        network = f"resnet {model.depth}, {model.width} wide"
-    return (
-        f"{network}, {run.data.crop_px} px, {model.dtype}; {optimizer.variant}, "
-        f"base LR {optimizer.base_lr:g}, {schedule.shape} over {schedule.length}, "
-        f"warm-up {schedule.warmup}"
-    )
 
 
 def find_data(data: Data, origins: Mapping[str, Any]) -> tuple[str, list[str]]:
@@ -75,18 +60,3 @@ def find_data(data: Data, origins: Mapping[str, Any]) -> tuple[str, list[str]]:
     if data.synthetic is not None and is_free(Path(data.path)):
         return f"{describe_data(data)}, not drawn yet", []
     return "none", [explain_missing(data.path, origins.get("data.path"))]
-
-
-def _predicted(run: Run) -> str:
-    """`rn50 predict` of the config on its own system; without figures for that: why."""
-    if run.system.performance is None:
-        return "unknown: no performance figures for this system"
-    try:
-        answer = predict(job_of_config(run)).to_dict()
-    except UserError as error:
-        return f"unknown: {str(error).splitlines()[0]}"
-    low, high = answer["interval"]
-    return (
-        f"{answer['time_to_train_s']:.1f} s to the target predicted ({low:.1f} to {high:.1f}), "
-        f"{answer['step_time_ms']:.2f} ms a step, {answer['epochs']:g} epochs to it"
-    )

@@ -16,11 +16,9 @@ from typing import Any, NamedTuple
 
 from ..config.errors import UserError
 from ..config.finding import number, plain
-from ..train.limits import REASONS, REQUESTED
 from ..train.resume import last_log_point, stopped_at
 
 GO_ON, START_AGAIN = "go on with", "start again with"
-_STOPPED_BY = "stopped by "
 _RESUME = "rn50 launch --resume"
 
 
@@ -72,20 +70,11 @@ def asked_by(stop: BaseException) -> str:
     return "Ctrl-C" if name in ("", "SIGINT") else name
 
 
-def was_stopped(result: Mapping[str, Any]) -> bool:
-    """Did a signal end this run, by its result.json? Then nothing is wrong with it."""
-    return str(result.get("reason", "")).startswith(_STOPPED_BY) or str(
-        result.get("stopped", "")
-    ).startswith(REASONS[REQUESTED])
-
-
 def run_stopped(by: str, folder: Path, launcher: str | None = None) -> Ending:
     """A run that a signal stopped. `by`: of `asked_by`. `launcher`: asked for by name."""
     checkpoint, kept = _newest_checkpoint(folder)
     step = max(last_log_point(folder) or 0, stopped_at(folder) or 0)
-    if step and stopped_at(folder) is None and kept != f"checkpoint of step {step}":
-        kept += ", none at the stop: it took longer than limits.grace_s or was given up"
-    reason = f"{_STOPPED_BY}{by} at step {step} ({kept})"
+    reason = f"stopped by {by} at step {step} ({kept})"
     return Ending(reason, str(folder), *_onward(checkpoint, folder, launcher))
 
 

@@ -35,9 +35,7 @@ def describe_environment(
     mpi = library_version(library.path) if library else ""
     return {
         "host": platform.node(),
-        "system": platform.platform(),
         "processor": processor(),
-        "cores": len(os.sched_getaffinity(0)),
         "machine": read_machine(),
         "python": platform.python_version(),
         "packages": installed_packages(),

@@ -22,7 +22,7 @@ from ..train.resume import FREE, recorded_run
 from ..train.state import log_position
 from .launchers import build_job, pick_launcher
 from .resume import with_ranks
-from .scratch import scratch_folder
+from .run_files import scratch_folder
 from .supervisor import run_job
 
 _ASKED = ("data.", "model.", "eval.bn_stats")

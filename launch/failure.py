@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..config.reading import read_ends, read_object
-from .host_limits import NO_MEMORY, Limits, read_limits, shortages
+from ..config.reading import read_object
+from .host_limits import NO_MEMORY, Limits, shortages
 
 PROCESS_EXITED = "its process is gone"
 """The reason of a rank whose process ended before it reported one."""
@@ -55,27 +55,15 @@ _CRASH = re.compile(
     r"Fatal Python error: .*|terminate called .*(\n.*what\(\): .*)?|Segmentation fault: .*"
     r"|Signal: (Segmentation fault|Aborted|Bus error).*|MPI_INIT failed"
 )
-# How launchers say that they start nothing: ssh; srun, salloc and jsrun; mpirun's and horovodrun's
-# parsers; Hydra; the first paragraphs of a block of Open MPI's; a Python exception of horovodrun's.
-_REFUSED = (
-    re.compile(r"^(?P<text>ssh: .*|.*Permission denied \(publickey.*|Host key verif.*)", re.M),
-    re.compile(r"^(?:srun|salloc|jsrun): (?P<text>(?:error|fatal): (?!\S+: tasks? \d).*)", re.M),
-    re.compile(r"^slurmstepd\S*: (?P<text>error: (?:execve|\*\*\*).*)", re.M),
-    re.compile(r"^(?P<text>(?:mpirun|horovodrun): .*(?:rror|option).*)", re.M),
-    re.compile(r"^\[(?:mpiexec|proxy)[^]]*\] \w+ \([^()]*\): (?P<text>.*)", re.M),
-    re.compile(
-        r"^-{60,}\n(?!Primary job|mpirun (?:detected|noticed))(?P<text>[^-](?s:.{,300}))", re.M
-    ),
-    re.compile(r"^(?P<text>(?:mpirun|prterun) has detected .*)", re.M),
-    re.compile(r"^(?P<text>(?:\w+\.)*\w+Error: .*)", re.M),
-)
+_EXCEPTION = re.compile(r"^(?:\w+\.)*\w+Error: .*", re.M)
+_RULER = re.compile(r"[-=]{60,}")
 # As `train/__main__.py` prints a failure.
 _OWN_WORDS = re.compile(
     r"^(?:\[\d+\]<stderr>:)?rank (?P<rank>\d+) on (?P<host>\S+) in (?P<phase>[^:\n]+): "
     r"(?P<reason>.+)$",
     re.M,
 )
-_LONGEST = 300
+_LONGEST = 500
 _TEMPLATE = "rank {rank} on {host} failed in {phase} at step {step}: {reason}"
 
 
@@ -121,12 +109,6 @@ def explain_failure(evidence: Evidence) -> str:
     return told if short else why
 
 
-def explain_folder(out: Path, code: int) -> str:
-    """The same of a run that is over, by what it left in its folder `out`."""
-    text = read_ends(out / "stderr.log")
-    return explain_failure(Evidence(read_failures(out), text, code, limits=read_limits()))
-
-
 def _reported(evidence: Evidence) -> str:
     """The first reason that a rank gave itself and that no other rank caused."""
     for failure in evidence.failures:
@@ -149,26 +131,27 @@ def _launcher_killed(evidence: Evidence) -> str:
     """The launcher's own process ended by a signal: what the ranks say followed from that."""
     if evidence.code >= 0:
         return ""
-    known = -evidence.code in set(signal.Signals)
-    name = signal.Signals(-evidence.code).name if known else f"signal {-evidence.code}"
-    return f"the launcher's process, not a rank, was killed by {name}"
+    return f"the launcher's process, not a rank, was killed by {_name(-evidence.code)}"
+
+
+def _name(number: int) -> str:
+    """Of a signal."""
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
 def _found_by_watchdog(evidence: Evidence) -> str:
     """A rank that was silent or stood still before the launcher was stopped because of it."""
-    lost = _lost(evidence)
-    found = lost is not None and lost["reason"] != PROCESS_EXITED
-    return _TEMPLATE.format(**lost) if lost and found else ""
+    lost = evidence.lost
+    return _TEMPLATE.format(**lost) if lost and lost["reason"] != PROCESS_EXITED else ""
 
 
 def _killed(evidence: Evidence) -> str:
     """A rank that a signal ended, in the words of its launcher. One that had not reached the
     watchdog yet took those along that had."""
-    lost, away = _lost(evidence), evidence.not_connected
+    lost, away = evidence.lost, evidence.not_connected
     ends = list(_ends(evidence.stderr, lost))
     for rank, number in sorted(ends, key=lambda end: end[0] not in away):
-        known = number in set(signal.Signals)
-        killed = f"killed by {signal.Signals(number).name if known else f'signal {number}'}"
+        killed = f"killed by {_name(number)}"
         if evidence.out_of_memory and number == signal.SIGKILL:
             killed += " (the kernel was out of memory)"
         if number == signal.SIGBUS:
@@ -184,7 +167,7 @@ def _killed(evidence: Evidence) -> str:
 
 def _gone(evidence: Evidence) -> str:
     """A rank whose process ended, and what its runtime printed of that."""
-    if (lost := _lost(evidence)) is None:
+    if (lost := evidence.lost) is None:
         return ""
     exited = PROCESS_EXITED + crash_message(lost["rank"], evidence.stderr)
     return _TEMPLATE.format(**{**lost, "reason": exited})
@@ -195,20 +178,15 @@ def _secondary(evidence: Evidence) -> str:
 
 
 def _refused(evidence: Evidence) -> str:
-    """The launcher started no rank: its own sentence, else the end of what it wrote."""
-    found = filter(None, (pattern.search(evidence.stderr) for pattern in _REFUSED))
-    text = next((match["text"].partition("\n---")[0] for match in found), "")
-    if not text:
-        text = "\n".join(evidence.stderr.strip().splitlines()[-20:])
-    shown = " ".join(text.split())[:_LONGEST]
+    """The launcher started no rank: its Python exception, else the beginning and the end of what it
+    wrote."""
+    exception = _EXCEPTION.search(evidence.stderr)
+    text = exception[0] if exception else _RULER.sub("", evidence.stderr)
+    shown = " ".join(text.split())
+    if len(shown) > _LONGEST:
+        shown = f"{shown[: _LONGEST // 2]} ... {shown[-_LONGEST // 2 :]}"
     ended = f"the launcher ended with exit code {evidence.code} before any rank reported"
     return f"{ended}: {shown}" if shown else ended
-
-
-def _lost(evidence: Evidence) -> Mapping[str, Any] | None:
-    """The watchdog's finding; where it is read later, its record among the failures."""
-    gone = (one for one in evidence.failures if one["reason"] == PROCESS_EXITED)
-    return evidence.lost or next(gone, None)
 
 
 def _ends(stderr: str, lost: Mapping[str, Any] | None) -> Iterator[tuple[int | None, int]]:

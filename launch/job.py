@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..config.atomic import write_file, write_json
+from ..config.benchmark import BENCHMARK
 from ..config.errors import UserError, failing_as
 from ..config.load import Loaded, load
 from ..config.progress import Tracker
@@ -25,16 +25,16 @@ from ..config.reading import read_file, read_object
 from ..config.schema import Run
 from .ending import GO_ON, Ending, Failed, Stopped, asked_by, of_job
 from .job_folder import EXIT_FAILED, EXIT_MISSED, EXIT_STOPPED, EXIT_USAGE, JOB_SCRIPT, OpenJob
+from .job_script import ROOT, program_on_nodes
 from .launchers import LAUNCHERS, Job, build_job, pick_launcher
 from .preflight import problems_with, refuse, refuse_common_seed
-from .resume import is_hopeless, is_interrupted, load_attempt, read_result
-from .run import RANK, Options, launch, load_for_launch
+from .resume import is_hopeless, is_interrupted, load_attempt
+from .run import Options, launch, load_for_launch
 from .run_lock import check_free
 from .schedulers import LIMIT_SIGNAL
 from .system_description import describe_system, system_id
 from .verdict import is_good
 
-ROOT = Path(__file__).resolve().parent.parent
 DROP_CACHES = (
     *("bash", "-c"),
     "sync; echo 3 2>/dev/null >/proc/sys/vm/drop_caches || sudo -n sysctl -q vm.drop_caches=3",
@@ -59,10 +59,10 @@ def run_all(job: OpenJob, request: Request, track: Tracker) -> None:
     before = job.checkpoints()
     try:
         job.exit_code = EXIT_USAGE
-        launcher = pick_launcher(request.launcher)
         run = load(request.config, list(request.overrides)).run
+        launcher = pick_launcher(request.launcher, run.system.job.container)
         refuse_common_seed(run, request.runs)
-        refuse(problems_with(run, launcher))
+        refuse([] if run.system.job.container else problems_with(run, launcher))
         with staged(run, (request.config, *request.overrides), launcher) as overrides:
             request = request._replace(
                 overrides=(*request.overrides, *overrides), launcher=launcher
@@ -73,7 +73,12 @@ def run_all(job: OpenJob, request: Request, track: Tracker) -> None:
                 if job.exit_code > EXIT_MISSED:
                     break
     except (UserError, OSError) as error:
-        job.exit_code = say_error(error, job.folder)
+        text, job.exit_code = str(error), EXIT_USAGE
+        if isinstance(error, OSError):  # such as a full disk
+            text = f"{error.filename or job.folder}: {error.strerror or error}"
+            job.exit_code = EXIT_FAILED
+        for line in text.splitlines():
+            print(f"rn50: error: {line}", file=sys.stderr, flush=True)
     except KeyboardInterrupt as stop:
         job.exit_code = EXIT_STOPPED
         job.stop = stop.ending.line if isinstance(stop, Stopped) else f"stopped by {asked_by(stop)}"
@@ -96,20 +101,21 @@ def put_back(command: str) -> int:
 def _run_one(job: OpenJob, number: int, request: Request, run: Run, track: Tracker) -> int:
     """Run number `number` of the job, or what is left of it; returns its exit code."""
     out = job.run(number)
-    todo = next_run(out, request.config, request.overrides)
-    if todo is None:
-        return 0 if read_result(out).get("status") == "success" else EXIT_MISSED
+    resumes = (out / "config.yaml").is_file()
+    loaded = next_run(out, request.config, request.overrides)
+    if loaded is None:
+        return 0 if read_object(out / "result.json").get("status") == "success" else EXIT_MISSED
     if run.system.job.drop_caches:
-        run_once_per_node(run, pick_launcher(request.launcher), DROP_CACHES)
+        run_once_per_node(run, str(request.launcher), DROP_CACHES)
 
     try:
         options = Options(
-            default_launcher=request.launcher,
+            picked_launcher=request.launcher,
             out=out,
-            resume=out if todo.resumes else None,
-            program=(*bind(run), *RANK),
+            resume=out if resumes else None,
+            program=rank_program(loaded.run),
         )
-        result = launch(todo.loaded, track, options)
+        result = launch(loaded, track, options)
         keep_log(job, run, number)
         return 0 if is_good(result) else EXIT_MISSED
     except (Failed, Stopped) as error:
@@ -125,55 +131,39 @@ def _run_one(job: OpenJob, number: int, request: Request, run: Run, track: Track
         return EXIT_MISSED if is_hopeless(out) else EXIT_FAILED
 
 
-class ToDo(NamedTuple):
-    """A run that a job begins or resumes."""
-
-    loaded: Loaded
-    resumes: bool
-
-
-def next_run(out: Path, config: str, overrides: Sequence[str]) -> ToDo | None:
-    """What is to be done in the folder of a run; None: it has ended in a start before. Raises
-    UserError: the config is not the run's, or another process uses the folder."""
+def next_run(out: Path, config: str, overrides: Sequence[str]) -> Loaded | None:
+    """The config with which the run in a folder begins or goes on; None: it has ended in a start
+    before. Raises UserError: the config is not the run's, or another process uses the folder."""
     if not (out / "config.yaml").is_file():
         loaded = load_for_launch(config, list(overrides), None, own=True)
         with failing_as(f"{out}: cannot create"):
             out.mkdir(parents=True, exist_ok=True)
-        return ToDo(loaded, resumes=False)
+        return loaded
     check_free(out)
     if not is_interrupted(out):
         print(f"{out}: has ended in a start before, is left as it is", flush=True)
         return None
-    result = read_result(out)
+    result = read_object(out / "result.json")
     known = str(result.get("reason") or result.get("stopped") or "")
     why = known or "left no result: killed, or its node failed"
     loaded = load_attempt(out, config, [o for o in overrides if not o.startswith("seed=")])
     print(f"{out}: the start before: {why}", flush=True)
-    return ToDo(loaded, resumes=True)
+    return loaded
 
 
 def keep_log(job: OpenJob, run: Run, number: int) -> None:
     """The log of a run among those of the submission, and the page of the machine."""
-    source, folder = job.run(number) / "result_0.txt", job.results(run)
+    source, system = job.run(number) / "result_0.txt", system_id(run)
     if source.is_file():
         with suppress(OSError):  # such as a full disk
             page = describe_system(run, read_object(source.with_name("environment.json")))
             systems = job.folder / "systems"
             systems.mkdir(exist_ok=True)
-            write_json(systems / f"{system_id(run)}.json", page)
+            write_json(systems / f"{system}.json", page)
+            folder = job.folder / "results" / system / BENCHMARK
             folder.mkdir(parents=True, exist_ok=True)
             content = read_file(source, _LONGEST_LOG_BYTES, within=job.folder)
             write_file(folder / f"result_{number}.txt", content)
-
-
-def say_error(error: UserError | OSError, folder: Path) -> int:
-    """What ends a job that works in `folder`, a line a problem; its exit code."""
-    text, code = str(error), EXIT_USAGE
-    if isinstance(error, OSError):  # such as a full disk
-        text, code = f"{error.filename or folder}: {error.strerror or error}", EXIT_FAILED
-    for line in text.splitlines():
-        print(f"rn50: error: {line}", file=sys.stderr, flush=True)
-    return code
 
 
 def say_ending(out: Path, ending: Ending, job: Path) -> None:
@@ -188,9 +178,26 @@ def say_ending(out: Path, ending: Ending, job: Path) -> None:
 # --- beside the ranks: once on every node, through the same launcher ---
 
 
-def bind(run: Run) -> list[str]:
-    """What stands before a rank's command: it takes its cores, GPU and network card."""
-    return [] if run.system.job.bind == "none" else [str(ROOT / "scripts/bind.sh")]
+def rank_program(run: Run) -> list[str]:
+    """What one rank is started with: in the container, if there is one, bound to its cores, GPU and
+    network card. Pyxis takes options of srun."""
+    job, start = run.system.job, Path.cwd()
+    home, python = program_on_nodes(job) if job.container else (str(ROOT), sys.executable)
+    bound = [] if job.bind == "none" else [f"{home}/scripts/bind.sh"]
+    rank = [*bound, python, "-m", "rn50.train"]
+    if not job.container:
+        return rank
+    mounts = [f"{start}:{start}", *job.mounts]
+    if job.stage:
+        mounts.append(f"{run.data.path}:{run.data.path}")
+    rank = ["env", f"PYTHONPATH={home}", *rank]
+    if job.engine == "pyxis":
+        image = [f"--container-image={job.container}", "--container-name=rn50"]
+        where = [f"--container-mounts={','.join(mounts)}", f"--container-workdir={start}"]
+        return [*image, *where, *rank]
+    gpus = ["--nv"] if run.system.device == "gpu" else []
+    binds = [word for mount in mounts for word in ("--bind", mount)]
+    return ["singularity", "exec", *gpus, *binds, "--pwd", str(start), job.container, *rank]
 
 
 @contextmanager
@@ -216,14 +223,11 @@ def staged(run: Run, config: Sequence[str], launcher: str) -> Iterator[tuple[str
 
 
 def node_folder(value: str) -> str:
-    """A folder on the nodes; $NAME between slashes is that variable, and has to be set."""
-    parts = value.split("/")
-    for index, part in enumerate(parts):
-        if match := re.fullmatch(r"\$([A-Z][A-Z0-9_]*)", part):
-            parts[index] = os.environ.get(match[1], "")
-            if not parts[index]:
-                raise UserError(f"system.job.stage: {match[1]}: a node-local folder expected")
-    return "/".join(parts)
+    """A folder on the nodes; $NAME is that variable, and has to be set."""
+    folder = os.path.expandvars(value)
+    if "$" in folder:
+        raise UserError(f"system.job.stage: variables that are set here expected, found {value}")
+    return folder
 
 
 def run_once_per_node(run: Run, launcher: str, command: Sequence[str]) -> None:

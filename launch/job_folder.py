@@ -1,8 +1,8 @@
 """The folder of a job: its lock, its log, its exit code; a second start writes over nothing.
 
-While the first runs a second one is refused, after an interruption it goes on in the same folder,
-and after the end of all runs it gets FOLDER.2. job.log and exit_code are the newest start's; those
-before are job.1.log, exit_code.1 and so on.
+While the first runs a second one is refused; later it goes on in the same folder, where runs that
+have ended stay. job.log and exit_code are the newest start's; those before are job.1.log,
+exit_code.1 and so on.
 """
 
 from __future__ import annotations
@@ -14,13 +14,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ..config.atomic import write_file
-from ..config.benchmark import BENCHMARK
 from ..config.errors import failing_as
 from ..config.reading import read_file
-from ..config.schema import Run
 from ..data.lock import hold
 from .run_files import CHECKPOINTS, is_run
-from .system_description import system_id
 
 JOB_LOCK = ".job.lock"
 JOB_SCRIPT = "job.sh"
@@ -51,20 +48,12 @@ class OpenJob:
         name = f"{CHECKPOINTS}/step_*.ckpt"
         return {*self.folder.glob(name), *self.folder.glob(f"run_*/{name}")}
 
-    def results(self, run: Run) -> Path:
-        """Where a submission has the logs of its runs."""
-        return self.folder / "results" / system_id(run) / BENCHMARK
-
 
 @contextmanager
-def open_job(first: Path, *, log: bool) -> Iterator[OpenJob]:
-    """Be the only one that runs the job in `first`, or in the folder that follows after its end.
-    `log`: this process's output goes to the folder's job.log from here on. Raises UserError:
-    another process runs it, or the folder cannot be made."""
-    folder, starts = first, 1
-    while exit_code_of(folder) in ENDED:
-        starts += 1
-        folder = first.with_name(f"{first.name}.{starts}")
+def open_job(folder: Path, *, log: bool) -> Iterator[OpenJob]:
+    """Be the only one that runs the job in `folder`. `log`: this process's output goes to the
+    folder's job.log from here on. Raises UserError: another process runs it, or the folder cannot
+    be made."""
     with failing_as(f"{folder}: cannot create"):
         folder.mkdir(parents=True, exist_ok=True)
     job, exit_code = OpenJob(folder), folder / "exit_code"
@@ -76,7 +65,8 @@ def open_job(first: Path, *, log: bool) -> Iterator[OpenJob]:
         try:
             yield job
         finally:
-            _write_in_place(exit_code, f"{job.exit_code}\n")
+            with suppress(OSError):  # such as a full disk
+                write_file(exit_code, f"{job.exit_code}\n")
 
 
 def put_aside(folder: Path) -> None:
@@ -106,12 +96,3 @@ def _redirect(log: Path) -> None:
     os.dup2(nothing, 0)
     os.close(nothing)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-
-
-def _write_in_place(path: Path, text: str) -> None:
-    """A full disk has room for what takes no more than the file has already."""
-    with suppress(OSError):
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        os.pwrite(descriptor, text.encode(), 0)
-        os.ftruncate(descriptor, len(text))
-        os.close(descriptor)

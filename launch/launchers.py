@@ -1,7 +1,7 @@
 """How ranks are started: a class a launcher, each of which turns a job into a command line.
 
 Their names are those of config/choices.py. `rn50 launch` takes the table below on this machine,
-within an allocation and in every scheduler's job script.
+within an allocation and in every scheduler's job.
 """
 
 from __future__ import annotations
@@ -38,22 +38,13 @@ class Job(NamedTuple):
     ranks_per_node: int
     environment: Mapping[str, str] = {}
     hosts: Sequence[str] = ()
-    cores_per_node: int = 1
-    gpus_per_node: int = 0
     as_root: bool = False
     pmi: str = "pmix"
 
     @classmethod
     def of(cls, run: Run, command: Sequence[str]) -> Job:
         """`command` on every rank of `run`."""
-        system = run.system
-        return cls(
-            command,
-            system.world_size,
-            system.ranks_per_node,
-            cores_per_node=system.ranks_per_node * system.cores_per_rank,
-            gpus_per_node=system.ranks_per_node if system.device == "gpu" else 0,
-        )
+        return cls(command, run.system.world_size, run.system.ranks_per_node)
 
     @property
     def nodes(self) -> int:
@@ -184,23 +175,8 @@ class Srun(Launcher):
         return tuple(names.split()) if names else ()
 
 
-class Jsrun(Launcher):
-    """LSF's launcher at Summit: one resource set a node, so that a rank sees all its GPUs. jsrun,
-    like srun, takes the whole environment along."""
-
-    name, program, product, may_start_elsewhere = "jsrun", "jsrun", "LSF", True
-
-    def command(self, job: Job) -> list[str]:
-        tokens = ["jsrun", "-n", str(job.nodes), "-r", "1", "-a", str(job.ranks_per_node)]
-        tokens += ["-c", str(job.cores_per_node)]
-        if job.gpus_per_node:
-            tokens += ["-g", str(job.gpus_per_node)]
-        return [*tokens, "-b", "none", *job.command]
-
-
 LAUNCHERS: dict[str, Launcher] = {
-    launcher.name: launcher
-    for launcher in (OpenMpi(), Horovodrun(), Srun(), Hydra(), Jsrun(), Pals())
+    launcher.name: launcher for launcher in (OpenMpi(), Horovodrun(), Srun(), Hydra(), Pals())
 }
 OF_FAMILY: dict[Family, str] = {
     **dict.fromkeys(MPICH_ABI, "hydra"),
@@ -219,10 +195,11 @@ _PMI: dict[Family, tuple[str, ...]] = {
 """What srun may offer to the ranks of an MPI, the best first."""
 
 
-def pick_launcher(wanted: str | None) -> str:
+def pick_launcher(wanted: str | None, container: str | None = None) -> str:
     """The launcher asked for; else srun in a Slurm allocation, else that of the MPI which Horovod
-    was linked to if any, else gloo. Raises UserError: what cannot start the ranks here."""
-    library = horovods_mpi()
+    was linked to if any, else gloo. The Horovod of a container is taken for one with Open MPI.
+    Raises UserError: what cannot start the ranks here."""
+    library = MpiLibrary("a container's", None) if container else horovods_mpi()
     if wanted is None:
         if "SLURM_JOB_ID" in os.environ and LAUNCHERS["srun"].is_installed():
             return "srun"
@@ -236,37 +213,30 @@ def pick_launcher(wanted: str | None) -> str:
     if not launcher.is_installed():
         expected = f"{launcher.product}'s {launcher.program} on the PATH expected"
         raise UserError(f"--launcher {wanted}: {expected}, found none")
-    if launcher.controller == "mpi":
-        _check_family(launcher, library)
+    if launcher.controller == "mpi" and library is None:
+        raise UserError(
+            f"--launcher {wanted}: a Horovod built with MPI expected, found one without; "
+            "install an MPI and run scripts/setup.sh again, or use --launcher gloo"
+        )
+    family = library.family if library else None
+    if family and launcher.controller == "mpi" and family not in launcher.families:
+        # It would start ranks of which each is alone.
+        able = ", ".join(name for name, one in LAUNCHERS.items() if family in one.families)
+        raise UserError(
+            f"--launcher {wanted}: one of {able} expected, as Horovod was linked to "
+            f"{PRODUCTS[family]}, found {launcher.product}'s"
+        )
     return wanted
 
 
-def _check_family(launcher: Launcher, library: MpiLibrary | None) -> None:
-    """Refuse what would start ranks of which each is alone."""
-    if library is None:
-        raise UserError(
-            f"--launcher {launcher.name}: a Horovod built with MPI expected, found one without; "
-            "install an MPI and run scripts/setup.sh again, or use --launcher gloo"
-        )
-    if library.family and library.family not in launcher.families:
-        able = ", ".join(name for name, one in LAUNCHERS.items() if library.family in one.families)
-        raise UserError(
-            f"--launcher {launcher.name}: one that joins ranks of {library.product} expected, to "
-            f"which Horovod was linked ({able}), found {launcher.product}'s"
-        )
-
-
-def pick_pmi(listed: Sequence[str], family: Family | None) -> str:
-    """What srun is to offer ranks of `family`, out of what it has. `listed`: by `srun --mpi=list`;
-    empty: unknown."""
+def pick_pmi(family: Family | None) -> str:
+    """What srun is to offer ranks of `family`, out of what `srun --mpi=list` prints."""
     wanted = _PMI[family or "openmpi"]
-    return next((name for name in wanted if name in listed), wanted[0])
-
-
-def listed_pmi() -> list[str]:
-    """The names that `srun --mpi=list` prints; older ones begin with `srun: `."""
+    if not LAUNCHERS["srun"].is_installed():
+        return wanted[0]
     done = subprocess.run(["srun", "--mpi=list"], capture_output=True, text=True, check=False)
-    return re.findall(r"^(?:srun: )?\s*([a-z]\w*)\s*$", done.stdout + done.stderr, re.M)
+    listed = re.findall(r"^(?:srun: )?\s*([a-z]\w*)\s*$", done.stdout + done.stderr, re.M)
+    return next((name for name in wanted if name in listed), wanted[0])
 
 
 def family_here() -> Family | None:
@@ -307,6 +277,5 @@ def build_job(
         hosts = allocated_hosts()[: system.nodes]
     job = Job.of(run, command)
     if launcher == "srun":
-        listed = listed_pmi() if LAUNCHERS["srun"].is_installed() else ()
-        job = job._replace(pmi=pick_pmi(listed, family))
+        job = job._replace(pmi=pick_pmi(family))
     return job._replace(environment=variables, hosts=hosts, as_root=os.geteuid() == 0), environment

@@ -10,13 +10,12 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from ..compliance.check_log import check_log
 from ..config import benchmark
 from ..config.atomic import new_folder, write_json
 from ..config.errors import UserError
@@ -68,19 +67,16 @@ def runs_in(paths: Sequence[Path]) -> list[Path]:
     return found
 
 
-def write_package(
-    runs: Sequence[Path], out: Path, org: str, machine: str | None, ask: Callable[[str], str]
-) -> Package:
+def write_package(runs: Sequence[Path], out: Path, org: str, machine: str | None) -> Package:
     """Write `out/ORG` with the five `runs` and let the official checker judge it.
 
     `machine`: a name or YAML file whose `description` fills the machine's page; None: that of the
-    runs' config. `ask`: gives the text of a field that is still empty. Raises UserError: the runs
-    are of several configs or organisations, or the folder cannot be written.
+    runs' config. Raises UserError: the runs are of several configs or organisations, or the folder
+    cannot be written.
     """
-    loaded, ruleset = _common(runs, org, machine)
+    loaded = _common(runs, org, machine)
     run = loaded.run
     page = describe_system(run, read_object(runs[0] / "environment.json"))
-    page |= {key: ask(key) for key, text in page.items() if text == UNKNOWN}
     system = system_id(run)
     with new_folder(out / org) as folder:
         results = folder / "results" / system / benchmark.BENCHMARK
@@ -90,15 +86,15 @@ def write_package(
         (folder / "systems").mkdir()
         write_json(folder / "systems" / f"{system}.json", page)
         _write_code(folder / "benchmarks" / benchmark.BENCHMARK, runs[0], system, loaded, page)
-    lines = _check(out / org, ruleset)
+    lines = _check(out / org, run.ruleset)
     messages = tuple(line for line in lines if line.startswith(("ERROR", "WARNING")))
     missing = tuple(key for key, text in page.items() if text == UNKNOWN)
     passes = any(_SUCCESS in line for line in lines)
     return Package(out / org, system, missing, passes, messages)
 
 
-def _common(runs: Sequence[Path], org: str, machine: str | None) -> tuple[Loaded, str]:
-    """The config and the ruleset of runs that differ in nothing but their seeds."""
+def _common(runs: Sequence[Path], org: str, machine: str | None) -> Loaded:
+    """The config of runs that differ in nothing but their seeds."""
     configs = [load_recorded(path / "config.yaml", keys=()) for path in runs]
     first = without_places(configs[0])
     for path, config in zip(runs, configs, strict=True):
@@ -113,16 +109,11 @@ def _common(runs: Sequence[Path], org: str, machine: str | None) -> tuple[Loaded
             f"{runs[0] / 'result_0.txt'}: submission_org {org} expected (--org), found {named}; "
             "log.org=NAME sets it before a run"
         )
-    rulesets = {check_log(path / "result_0.txt", official=False).ruleset for path in runs}
-    if len(rulesets) > 1:
-        raise UserError(f"logs of one ruleset expected, found {', '.join(sorted(rulesets))}")
-    words = [] if machine is None else [f"system.description={_description(machine)}"]
-    return load_recorded(runs[0] / "config.yaml", words, keys=()), rulesets.pop()
-
-
-def _description(machine: str) -> str:
-    """The description in a machine's file, as the value of an override."""
-    return json.dumps(load_system(machine).description.model_dump(exclude_none=True))
+    words = []
+    if machine is not None:
+        description = load_system(machine).description.model_dump(exclude_none=True)
+        words = [f"system.description={json.dumps(description)}"]
+    return load_recorded(runs[0] / "config.yaml", words, keys=())
 
 
 def _write_code(

@@ -31,22 +31,10 @@ CANNOT_RUN = ("MLP061", "cannot-run")
 """Id of what `config check` finds of any machine."""
 
 
-def free_memory_bytes(root: Path = Path("/")) -> int | None:
-    """What the kernel has for new processes without its page cache, or less where the limit of this
-    process's memory cgroup (version 2) or of one above leaves less; None: not known. `root`: where
-    `proc` and `sys` lie."""
-    available = re.search(r"^MemAvailable:\s*(\d+) kB", read_text(root / "proc/meminfo"), re.M)
-    if available is None:
-        return None
-    found = [int(available[1]) * 1024]
-    path = re.search(r"^0::/*(.*)$", read_text(root / "proc/self/cgroup"), re.M)
-    folder = root / "sys/fs/cgroup" / (path[1] if path else "")
-    for group in (folder, *folder.parents):  # in a container it may be the host's path: not there
-        limit, used = (read_text(group / f"memory.{name}") for name in ("max", "current"))
-        if limit.isdigit() and used.isdigit():
-            cache = re.search(r"^inactive_file (\d+)$", read_text(group / "memory.stat"), re.M)
-            found.append(max(0, int(limit) - int(used) + (int(cache[1]) if cache else 0)))
-    return min(found)
+def free_memory_bytes() -> int | None:
+    """What the kernel has for new processes without swapping; None: not known."""
+    found = re.search(r"^MemAvailable:\s*(\d+) kB", read_text(Path("/proc/meminfo")), re.M)
+    return int(found[1]) * 1024 if found else None
 
 
 def refuse(problems: Sequence[str]) -> None:
@@ -94,7 +82,9 @@ def refusals(run: Run, controllers: Sequence[Controller] = ("mpi", "gloo")) -> l
     engines = [_refused(partial(engine_environment, run, {}, one, mpi)) for one in controllers]
     if all(engines):
         found += engines[0]
-    return found + _beyond_the_device(run)
+    if run.system.device == "gpu":
+        found += _beyond_the_device(run)
+    return found
 
 
 def obstacles_here(run: Run) -> list[str]:

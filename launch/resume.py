@@ -9,12 +9,10 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
-from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any
 
-from ..config.atomic import partial_beside
+from ..config.atomic import write_file
 from ..config.errors import UserError, failing_as
 from ..config.load import Loaded, load
 from ..config.reading import read_file, read_object
@@ -31,13 +29,12 @@ from ..train.resume import (
     resumed_config,
 )
 from .failure import read_failures
-from .run_files import COPIED, give_back, is_run, reserve
+from .run_files import give_back, is_run, reserve
 from .run_lock import check_free, driven_by_another, remove_rank_lock, wait_for_rank
 
-_FILES = (METRICS, "stderr.log", "result.json", "ranks.json", "timeline.json", "report.html")
-_KEPT = {LOG: INTERRUPTED_LOG, **{name: name for name in _FILES}}
-_ENDED = {"success": "reached its target", "aborted": "been trained to its last epoch"}
-"""Statuses of runs that nothing stopped."""
+_COPIED = (METRICS, "config.yaml", "origins.json", "environment.json")
+"""What an attempt leaves and the next one goes on with or writes anew, beside the log."""
+_MOVED = ("stderr.log", "result.json", "ranks.json", "timeline.json", "report.html")
 _MOST_BYTES = 256 << 20
 """Of a log or metrics file: metrics have 150 bytes a line."""
 
@@ -60,9 +57,9 @@ def load_resumed(
     if not source.is_file():
         raise UserError(f"--resume: the folder of a run expected, found no {source}")
     check_free(folder)
-    result = read_result(folder)
-    if "stopped" not in result and (how := _ENDED.get(str(result.get("status")))):
-        raise UserError(f"--resume: an interrupted run expected, {folder} has {how}")
+    result = read_object(folder / "result.json")
+    if "stopped" not in result and result.get("status") in ("success", "aborted"):
+        raise UserError(f"--resume: an interrupted run expected, {folder} has ended")
     found = checkpoint_folder.newest_expected(folder / "checkpoint")
     if config is None:
         loaded = resumed_config(found, overrides, source)
@@ -90,78 +87,64 @@ def load_attempt(folder: Path, config: str, overrides: list[str]) -> Loaded:
 def begin_attempt(out: Path) -> Checkpoint | None:
     """Put aside what the last attempt left, cut the log where its checkpoint was taken.
 
-    The caller holds the run (run_lock.hold_run). Returns the newest whole checkpoint whose log is
-    there; where that is so of none, the newest whole one, and the log has a gap. None: there is no
-    checkpoint, the run begins anew. Raises FolderInUse: a rank of the last attempt still writes
-    there, or another driver took over; UserError: what the last attempt left cannot be read or
-    copied; nothing has been moved.
+    The caller holds the run (run_lock.hold_run). Returns the newest whole checkpoint; None: there
+    is none, the run begins anew. Raises FolderInUse: a rank of the last attempt still writes there,
+    or another driver took over; UserError: what the last attempt left cannot be read or copied;
+    its log is whole.
     """
     if (other_driver := driven_by_another(out)) is not None:
         raise FolderInUse(out, other_driver)
     wait_for_rank(out)
-    number = next(n for n in count(1) if not os.path.lexists(out / f"attempt_{n}"))
     for failure in read_failures(out):  # replicas differed: what was saved since they last agreed
         if type(step := failure.get("agreed_step")) is int:
             checkpoint_folder.remove_after(out / "checkpoint", step)
-    found = _checkpoint_to_go_on_from(out, number)
-    begun = _copy_starts(out, found, number)
-    _keep_attempt(out, out / f"attempt_{number}")
+    found, warnings = checkpoint_folder.newest(out / "checkpoint")
+    for warning in warnings:
+        print(f"rn50: warning: {warning}", file=sys.stderr, flush=True)
+    with failing_as(f"{out}: cannot keep what the last attempt left"):
+        _keep_attempt(out)
+        if found is None:
+            (out / LOG).unlink(missing_ok=True)
+            (out / METRICS).unlink(missing_ok=True)
+        else:
+            _cut(out, LOG, found.meta.log_bytes)
+            _cut(out, METRICS, found.meta.metrics_bytes)
     reserve(out)
     if found is None:
         print(f"{out}: no checkpoint yet: from the beginning", flush=True)
         return None
-    for name, path in begun.items():
-        path.replace(out / name)
     checkpoint_folder.remove_after(out / "checkpoint", found.meta.step)
     print(f"{out}: going on after step {found.meta.step} ({found.path.name})", flush=True)
     return found
 
 
-def _checkpoint_to_go_on_from(out: Path, number: int) -> Checkpoint | None:
-    """The newest whole checkpoint, of those whose log is there if there is one. `number`: of the
-    attempt to be kept."""
-    folder = out / "checkpoint"
-    found, warnings = checkpoint_folder.newest(folder, partial(_check_logs, out, number))
-    if found is None and (found := checkpoint_folder.newest(folder)[0]):
-        warnings.append(f"{found.path.name} is taken all the same, and the log has a gap")
-    for warning in warnings:
-        print(f"rn50: warning: {warning}", file=sys.stderr, flush=True)
-    return found
-
-
-def _copy_starts(out: Path, found: Checkpoint | None, number: int) -> dict[str, Path]:
-    """Log and metrics up to the checkpoint, in files beside them; name -> file. Raises UserError:
-    one cannot be copied; none of the files stays."""
-    begun: dict[str, Path] = {}
-    try:
-        for name, size_bytes in _log_sizes(found).items() if found else ():
-            begun[name] = partial_beside(out / name)
-            # With a gap there may be the end that the last attempt was given.
-            lines = _start_of(out, name, size_bytes, number).splitlines(keepends=True)
-            went_on = [line for line in lines if b'"key": "run_stop"' not in line]
-            with (
-                failing_as(f"{out / name}: cannot copy"),
-                begun[name].open("wb") as file,
-            ):
-                file.writelines(went_on)
-    except BaseException:
-        for path in begun.values():
-            path.unlink(missing_ok=True)
-        raise
-    return begun
-
-
-def _keep_attempt(out: Path, kept: Path) -> None:
-    """Put what the last attempt left into the folder `kept`."""
+def _keep_attempt(out: Path) -> None:
+    """Put what the last attempt left into a new folder attempt_<n>."""
+    kept = next(path for n in count(1) if not os.path.lexists(path := out / f"attempt_{n}"))
     kept.mkdir()
-    for name, new_name in _KEPT.items():
+    for name, new_name in ((LOG, INTERRUPTED_LOG), *((name, name) for name in _COPIED)):
         if (out / name).is_file():
-            (out / name).replace(kept / new_name)
-    for path in out.glob("failure_*.json"):
-        path.replace(kept / path.name)
-    for name in COPIED:
-        if (out / name).is_file():
-            (kept / name).write_bytes(read_file(out / name, _MOST_BYTES, within=out))
+            (kept / new_name).write_bytes(read_file(out / name, _MOST_BYTES, within=out))
+    for path in (*(out / name for name in _MOVED), *out.glob("failure_*.json")):
+        if path.is_file():
+            path.replace(kept / path.name)
+
+
+def _cut(out: Path, name: str, size_bytes: int) -> None:
+    """Cut a log to its first `size_bytes`, or to the whole lines that a crash of the file system
+    left of them. A run that ended there in an attempt before goes on: no line says that it ended.
+    """
+    text = read_file(out / name, _MOST_BYTES, within=out) if (out / name).is_file() else b""
+    text = text[: text.rfind(b"\n", 0, size_bytes) + 1]
+    if len(text) < size_bytes:
+        print(
+            f"rn50: warning: {out / name}: {size_bytes} bytes of whole lines expected, as when the "
+            f"checkpoint was written, found {len(text)}: it has a gap",
+            file=sys.stderr,
+            flush=True,
+        )
+    lines = text.splitlines(keepends=True)
+    write_file(out / name, b"".join(one for one in lines if b'"key": "run_stop"' not in one))
 
 
 def close_attempt(out: Path) -> None:
@@ -202,60 +185,20 @@ def latest_interrupted(
         if written and is_interrupted(folder):
             with suppress(OSError):
                 last_written[folder] = written[-1].stat().st_mtime_ns
-    busy = None
     for folder in sorted(last_written, key=lambda folder: last_written[folder], reverse=True):
-        try:
+        with suppress(UserError):
             check_free(folder)
             return folder
-        except UserError as error:
-            busy = busy or error
-    but = f" but this one: {busy}" if busy else ""
     wanted = "an interrupted run with a checkpoint" if with_checkpoint else "an interrupted run"
-    raise UserError(f"--resume latest: {wanted} expected, found none in {parent}{but}")
+    raise UserError(
+        f"--resume latest: {wanted} that no process uses expected, found none in {parent}"
+    )
 
 
 def is_interrupted(folder: Path) -> bool:
     """Did the run in `folder` end before its time, and would it not fail again the same way? A run
     that reached its target, or trained to its last epoch without, has ended."""
-    result = read_result(folder)
+    result = read_object(folder / "result.json")
     if result.get("status") == "success" or is_hopeless(folder):
         return False
     return result.get("status") != "aborted" or "stopped" in result
-
-
-def read_result(folder: Path) -> dict[str, Any]:
-    """The content of its result.json; nothing where there is none."""
-    return read_object(folder / "result.json")
-
-
-def _log_sizes(found: Checkpoint) -> dict[str, int]:
-    return {LOG: found.meta.log_bytes, METRICS: found.meta.metrics_bytes}
-
-
-def _check_logs(out: Path, attempts: int, found: Checkpoint) -> None:
-    """Raise UserError where less is left of a log than when the checkpoint was written."""
-    for name, size_bytes in _log_sizes(found).items():
-        if (here := len(_start_of(out, name, size_bytes, attempts))) < size_bytes:
-            raise UserError(
-                f"{out / name}: {size_bytes} bytes of whole lines expected, as when "
-                f"{found.path.name} was written, found {here}"
-            )
-
-
-def _start_of(out: Path, name: str, size_bytes: int, attempts: int) -> bytes:
-    """The whole lines in the first `size_bytes` of `name`: fewer bytes after a crash of the file
-    system, which may leave zeros. Where going on was interrupted before, the file is in an
-    `attempt_<n>/` alone."""
-    longest = b""
-    for folder in (out, *(out / f"attempt_{n}" for n in range(attempts - 1, 0, -1))):
-        source = folder / (name if folder == out else _KEPT[name])
-        try:
-            text = read_file(source, _MOST_BYTES, within=out)[:size_bytes]
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            raise UserError(f"{source}: cannot copy: {error.strerror}") from None
-        longest = max(longest, text[: text.rfind(b"\n") + 1], key=len)
-        if len(longest) == size_bytes:
-            break
-    return longest

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -17,6 +16,7 @@ from ..compliance.config_rules import check_config
 from ..compliance.official import check_officially
 from ..config.atomic import write_file, write_json
 from ..config.errors import UserError
+from ..config.finding import ERROR, WARNING
 from ..config.load import Loaded, load
 from ..config.manifest import Manifest
 from ..config.plan import build_plan, in_brief
@@ -41,7 +41,7 @@ from .ending import (
 )
 from .engine_environment import Environment
 from .environment_record import describe_environment
-from .failure import explain_folder
+from .failure import Evidence, explain_failure, read_failures
 from .launchers import LAUNCHERS, Job, build_job, pick_launcher
 from .nodes_left import on_nodes_left
 from .preflight import refusals, refuse
@@ -49,7 +49,7 @@ from .resume import begin_attempt, close_attempt, is_hopeless, with_ranks
 from .run_files import give_back, new_run_folder, reserve
 from .run_lock import driven_by_another, hold_run
 from .supervisor import RankFailed, run_job
-from .verdict import check_note, errors_of, verdict_lines
+from .verdict import errors_of, verdict_lines
 
 RANK = (sys.executable, "-m", "rn50.train")
 
@@ -69,13 +69,13 @@ def load_for_launch(
 class Options(NamedTuple):
     """How `launch` is to run a config; the defaults are those of the command.
 
-    `launcher`: asked for by name; the command to go on with names it too. `out`: the new run's
-    folder. `resume`: that of an interrupted run to go on with. `recorded`: that of a run to compare
-    with. `program`: what one rank is started with.
+    `launcher`: asked for by name; the command to go on with names it too. `picked_launcher`: of
+    `pick_launcher`, in a job. `out`: the new run's folder. `resume`: that of an interrupted run to
+    go on with. `recorded`: that of a run to compare with. `program`: what one rank is started with.
     """
 
     launcher: str | None = None
-    default_launcher: str | None = None
+    picked_launcher: str | None = None
     out: Path | None = None
     resume: Path | None = None
     recorded: Path | None = None
@@ -107,29 +107,20 @@ def launch(loaded: Loaded, track: Tracker, options: Options) -> dict[str, Any]:
     plan = prepare(loaded, track, options)
     with hold_run(plan.folder):
         run_attempts(plan)
-        try:
-            return conclude(plan.run, plan.folder, options)
-        except KeyboardInterrupt as stop:
-            command = f"rn50 log check {shlex.quote(str(plan.folder))}"
-            reason = f"stopped by {asked_by(stop)} after the run had ended, while it was checked"
-            raise Stopped(Ending(reason, str(plan.folder), "check it with", command)) from None
+        return conclude(plan.run, plan.folder, options)
 
 
 def prepare(loaded: Loaded, track: Tracker, options: Options) -> LaunchPlan:
     """Everything before the first rank: refusals, the job, the image set, the folder."""
     run = loaded.run
-    name = pick_launcher(options.launcher or options.default_launcher)
+    name = options.picked_launcher or pick_launcher(options.launcher)
     refuse(refusals(run, (LAUNCHERS[name].controller,)))
     job, environment = build_job(run, name, ())  # its refusals before data or a folder is made
     manifest = prepare_data(run.data, track, loaded.origins)
     folder = options.resume or options.out or new_run_folder(run)
-    job = job._replace(command=rank_command(options.program, folder))
+    rank = [*options.program, str(folder / "config.yaml"), "--out", str(folder)]
+    job = job._replace(command=rank)
     return LaunchPlan(loaded, name, job, environment, folder, manifest, options)
-
-
-def rank_command(program: Sequence[str], folder: Path) -> list[str]:
-    """What one rank of the run in `folder` is started with."""
-    return [*program, str(folder / "config.yaml"), "--out", str(folder)]
 
 
 def run_attempts(plan: LaunchPlan) -> None:
@@ -206,7 +197,8 @@ def begin_run(plan: LaunchPlan) -> None:
 def check_result(out: Path) -> None:
     """Raises RankFailed where no result is there: srun has ended with 0 without a start."""
     if not (out / "result.json").is_file():
-        raise RankFailed(explain_folder(out, 0), out / "stderr.log")
+        evidence = Evidence(read_failures(out), read_ends(out / "stderr.log"), 0)
+        raise RankFailed(explain_failure(evidence), out / "stderr.log")
 
 
 def end_failed(run: Run, out: Path, reason: str, options: Options) -> Ending:
@@ -244,8 +236,9 @@ def announce(plan: LaunchPlan) -> None:
         flush=True,
     )
     print(f"data: {describe_data(run.data, plan.manifest)}", flush=True)
-    if note := check_note(check_config(plan.loaded)):
-        print(f"note: {note}", flush=True)
+    findings = check_config(plan.loaded).findings
+    for finding in [one for one in findings if one.severity in (ERROR, WARNING)][:1]:
+        print(f"note: config check: {finding.message}", flush=True)
     for variable, value in plan.environment.kept.items():
         print(f"kept from your environment: {variable}={value}", flush=True)
 

@@ -1,19 +1,21 @@
-"""The folder of a run: a new one, and room on its disk for what is to be said of a failure."""
+"""Folders of runs: a new one, one to throw away, and room on its disk for what a failure says."""
 
 from __future__ import annotations
 
-import os
+import shutil
+import tempfile
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 
-from ..config.errors import UserError
+from ..config.atomic import write_file
+from ..config.errors import UserError, failing_as
+from ..config.load import Loaded
 from ..config.schema import Run
 
 CHECKPOINTS = "checkpoint"
-COPIED = ("config.yaml", "origins.json", "environment.json")
-"""Of which each attempt keeps a copy: they are written anew for the next one, which may run
-elsewhere or on another number of ranks."""
 _RESERVE = ".reserve"
 _RESERVE_BYTES = 1 << 20
 """result.json, run_stop and the lines of a job's log take some kB, a report about 300."""
@@ -23,16 +25,37 @@ def new_run_folder(run: Run) -> Path:
     """`results/<name>/<UTC time>/`, created. Raises UserError where it cannot be."""
     parent = Path(run.system.results) / run.name
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    for suffix in ("", *(f"-{n}" for n in range(2, 100))):
-        folder = parent / f"{stamp}{suffix}"
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        except OSError as error:
-            raise UserError(f"{folder}: cannot create: {error.strerror}") from None
-        return folder
-    raise UserError(f"{parent}: cannot create a new folder for this run")
+    with failing_as(f"{parent}: cannot create a new folder in it"):
+        for number in count(1):
+            folder = parent / (stamp if number == 1 else f"{stamp}-{number}")
+            with suppress(FileExistsError):
+                folder.mkdir(parents=True)
+                return folder
+    raise AssertionError("a number is free")
+
+
+@contextmanager
+def scratch_folder(loaded: Loaded, name: str) -> Iterator[Path]:
+    """A folder below the results for ranks that are no run (a benchmark, an evaluation), where all
+    nodes can read, with `config.yaml` in it.
+
+    It is removed, unless a rank failed: then it stays, as `<name>_failed_...`, with stderr.log.
+    """
+    results = Path(loaded.run.system.results)
+    with failing_as(f"{results}: cannot create a folder in it"):
+        results.mkdir(parents=True, exist_ok=True)
+        out = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=results))
+    try:
+        write_file(out / "config.yaml", loaded.to_yaml())
+        yield out
+    except UserError as error:
+        if str(out) not in str(error):
+            raise
+        kept = results / f"{name}_failed_{out.name.removeprefix(f'.{name}-')}"
+        out.rename(kept)
+        raise UserError(*str(error).replace(str(out), str(kept)).split("\n")) from None
+    finally:
+        shutil.rmtree(out, ignore_errors=True)
 
 
 def is_run(folder: Path) -> bool:
@@ -48,17 +71,6 @@ def reserve(out: Path) -> None:
 
 
 def give_back(out: Path) -> None:
-    """Make the room free. A line that the full disk has cut short in a log to which this process
-    writes ends here, so that the reason of the failure stands on a line of its own."""
+    """Make the room free."""
     with suppress(OSError):
         (out / _RESERVE).unlink(missing_ok=True)
-    for descriptor in (1, 2):
-        with suppress(OSError):
-            size_bytes = os.fstat(descriptor).st_size  # of a terminal or a pipe: 0
-            if not size_bytes:
-                continue
-            with Path(f"/proc/self/fd/{descriptor}").open("rb") as file:
-                file.seek(size_bytes - 1)
-                last = file.read(1)
-            if last != b"\n":
-                os.write(descriptor, b"\n")

@@ -1,7 +1,7 @@
 """What differs between schedulers: directives, launcher, submission and state. Pure.
 
 A class below is one dialect; `job_script.py` writes what they share, `submit.py` calls them. Values
-in directives, where no quoting is safe, are tokens of an allow-list.
+in directives, where no quoting is safe, are single words by the config's schema.
 """
 
 from __future__ import annotations
@@ -17,20 +17,11 @@ from ..config.schema import Run
 LIMIT_SIGNAL = "SIGUSR1"
 """What a job with system.job.requeue gets before its time ends."""
 EXIT_REQUEUE = 99
-"""Grid Engine, and LSF with -Q, put a job that ends with it back into its queue."""
+"""Grid Engine puts a job that ends with it back into its queue."""
 _AFTER_GRACE_S = 60
 """For result, report and staged data, between `limits.grace_s` and the end of the time."""
 _EARLY_S = 60
 """Slurm sends the signal up to a minute early; a job is to have as much before it at least."""
-
-
-def require_token(value: str) -> str:
-    """`value`, if it is one word that no scheduler's directive parser can misread. Raises
-    UserError: it is not."""
-    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.,:=+@/-]*", value):
-        expected = "one word of letters, digits and _ . , : = + @ / -"
-        raise UserError(f"{expected} expected, found {value!r}")
-    return value
 
 
 def asks_for_gpus(run: Run, resource: str, pattern: str) -> bool:
@@ -43,7 +34,7 @@ def asks_for_gpus(run: Run, resource: str, pattern: str) -> bool:
 def _limit_s(run: Run) -> tuple[int, int]:
     """Seconds of system.job.walltime, and how many before its end the signal comes. Raises
     UserError: too little would be left to train."""
-    walltime = require_token(run.system.job.walltime)
+    walltime = run.system.job.walltime
     hours, minutes, seconds = map(int, walltime.split(":"))
     total_s = 3600 * hours + 60 * minutes + seconds
     before_s = math.ceil(run.limits.grace_s) + _AFTER_GRACE_S
@@ -58,28 +49,21 @@ def _limit_s(run: Run) -> tuple[int, int]:
 class Scheduler:
     """Base of all schedulers.
 
-    `launcher`: a row of launchers.py. `mpirun`: the scheduler has none of its own, and the job
-    script names the hosts of the allocation; a container's MPI has it, else it stands for the
-    launcher of this machine's MPI. `command`: submits; the script's name follows, on stdin where
-    `from_stdin`. `state_command`: tells of a job whose id follows; `ended_pattern` matches what it
-    says of one that has ended (it says nothing: ended too); `never_begins`: what it says of one
-    that stays in its queue for ever. `requeue_command`: shell text with which a job puts itself
-    back into its queue. `job_id`, `submitted_from`: shell words, in the job. The directives stand
-    before system.job.account and system.job.queue.
+    `launcher`: a row of launchers.py; None: the scheduler has none of its own, and that of the MPI
+    of Horovod is taken. `command`: submits; the script's name follows. `state_command`: tells of a
+    job whose id follows; `ended_pattern` matches what it says of one that has ended (it says
+    nothing: ended too). `requeue_command`: shell text with which a job puts itself back into its
+    queue. The directives stand before system.job.account and system.job.queue.
     """
 
     name: ClassVar[str]
-    launcher: ClassVar[str] = "mpirun"
+    launcher: ClassVar[str | None] = None
     command: ClassVar[tuple[str, ...]]
-    from_stdin: ClassVar[bool] = False
     id_pattern: ClassVar[str] = r"(\S+)"
     state_command: ClassVar[tuple[str, ...]] = ()
     ended_pattern: ClassVar[str] = ""
-    never_begins: ClassVar[str] = ""
     cancel_command: ClassVar[str] = ""
     requeue_command: ClassVar[str] = ""
-    job_id: ClassVar[str] = ""
-    submitted_from: ClassVar[str] = "$PWD"
     account_directive: ClassVar[str] = ""
     queue_directive: ClassVar[str] = ""
 
@@ -90,12 +74,10 @@ class Scheduler:
     def who_pays(self, run: Run) -> Iterator[str]:
         """Account and queue, where the config names them."""
         job = run.system.job
-        for directive, value in (
-            (self.account_directive, job.account),
-            (self.queue_directive, job.queue),
-        ):
-            if value:
-                yield f"{directive}{require_token(value)}"
+        if job.account:
+            yield f"{self.account_directive}{job.account}"
+        if job.queue:
+            yield f"{self.queue_directive}{job.queue}"
 
 
 class Slurm(Scheduler):
@@ -106,20 +88,18 @@ class Slurm(Scheduler):
     launcher = "srun"
     command = ("sbatch", "--parsable")
     id_pattern = r"(\d+)"
-    job_id = "${SLURM_JOB_ID:-}"
     state_command = ("squeue", "-h", "-o", "%T %r", "-j")
-    never_begins = "DependencyNeverSatisfied"
-    ended_pattern = rf"Invalid job id|{never_begins}"
+    ended_pattern = "Invalid job id|DependencyNeverSatisfied"
     cancel_command = "scancel"
-    requeue_command = f'scontrol requeue "{job_id}"'
+    requeue_command = "scontrol requeue ${SLURM_JOB_ID:-}"
 
     def directives(self, run: Run) -> Iterator[str]:
         system, job = run.system, run.system.job
-        yield f"#SBATCH --job-name={require_token(run.name)}"
+        yield f"#SBATCH --job-name={run.name}"
         yield f"#SBATCH --nodes={system.nodes}"
         yield f"#SBATCH --ntasks-per-node={system.ranks_per_node}"
         yield f"#SBATCH --cpus-per-task={system.cores_per_rank}"
-        yield f"#SBATCH --time={require_token(job.walltime)}"
+        yield f"#SBATCH --time={job.walltime}"
         yield "#SBATCH --exclusive"
         if job.requeue:
             yield "#SBATCH --requeue"
@@ -131,7 +111,7 @@ class Slurm(Scheduler):
             yield "#SBATCH --no-kill"  # when a node fails
         yield from self.who_pays(run)
         if job.resource:
-            yield f"#SBATCH --gres={require_token(job.resource)}"
+            yield f"#SBATCH --gres={job.resource}"
         gres = f"--gres={job.resource}" if job.resource else ""
         if asks_for_gpus(run, gres, r"(--gres[= ](none|\S*\bgpu)|--gpus|(^| )-G)"):
             yield f"#SBATCH --gpus-per-node={system.ranks_per_node}"
@@ -144,7 +124,6 @@ class Sge(Scheduler):
     account_directive, queue_directive = "#$ -P ", "#$ -q "
     command = ("qsub", "-terse")
     id_pattern = r"(\d+)"
-    job_id = "${JOB_ID:-}"
     state_command = ("qstat", "-j")
     ended_pattern = r"do not exist|does not exist|Unknown"
     cancel_command = "qdel"
@@ -152,17 +131,17 @@ class Sge(Scheduler):
 
     def directives(self, run: Run) -> Iterator[str]:
         system, job = run.system, run.system.job
-        yield f"#$ -N {'' if run.name[:1].isalpha() else 'j'}{require_token(run.name)}"
+        yield f"#$ -N {'' if run.name[:1].isalpha() else 'j'}{run.name}"
         yield "#$ -S /bin/bash"
         yield "#$ -cwd"
         yield "#$ -j y"
-        yield f"#$ -l h_rt={require_token(job.walltime)}"
+        yield f"#$ -l h_rt={job.walltime}"
         if job.requeue:
             total_s, before_s = _limit_s(run)
             yield "#$ -r y"
             yield f"#$ -l s_rt={total_s - before_s}"  # where SIGUSR1 comes
         if job.resource:
-            yield f"#$ -l {require_token(job.resource)}={system.nodes}"
+            yield f"#$ -l {job.resource}={system.nodes}"
         else:
             yield f"#$ -pe mpi {system.world_size}"
         yield from self.who_pays(run)
@@ -173,8 +152,6 @@ class Pbs(Scheduler):
 
     name = "pbs"
     account_directive, queue_directive = "#PBS -P ", "#PBS -q "
-    job_id = "${PBS_JOBID:-}"
-    submitted_from = "$PBS_O_WORKDIR"
     command = ("qsub",)
     state_command = ("qstat",)
     ended_pattern = r"Unknown Job|has finished"
@@ -187,41 +164,13 @@ class Pbs(Scheduler):
         chunk += f":ompthreads={system.cores_per_rank}"  # else PBS sets it to all cores
         if asks_for_gpus(run, job.resource or "", r"\bngpus="):
             chunk += f":ngpus={system.ranks_per_node}"
-        yield f"#PBS -N {require_token(run.name)}"
-        yield f"#PBS -l select={chunk}{f':{require_token(job.resource)}' if job.resource else ''}"
+        yield f"#PBS -N {run.name}"
+        yield f"#PBS -l select={chunk}{f':{job.resource}' if job.resource else ''}"
         yield "#PBS -l place=scatter:excl"
-        yield f"#PBS -l walltime={require_token(job.walltime)}"
+        yield f"#PBS -l walltime={job.walltime}"
         if job.requeue:
             yield "#PBS -r y"
         yield "#PBS -j oe"
-        yield from self.who_pays(run)
-
-
-class Lsf(Scheduler):
-    """LSF as at Summit, where jsrun starts the ranks."""
-
-    name = "lsf"
-    account_directive, queue_directive = "#BSUB -P ", "#BSUB -q "
-    launcher = "jsrun"
-    command = ("bsub",)
-    from_stdin = True
-    id_pattern = r"Job <(\d+)>"
-    job_id = "${LSB_JOBID:-}"
-    state_command = ("bjobs", "-noheader", "-o", "stat")
-    ended_pattern = r"DONE|EXIT|is not found"
-    cancel_command = "bkill"
-    requeue_command = f"exit {EXIT_REQUEUE}"
-
-    def directives(self, run: Run) -> Iterator[str]:
-        job = run.system.job
-        yield f"#BSUB -J {require_token(run.name)}"
-        yield f"#BSUB -nnodes {run.system.nodes}"
-        yield f"#BSUB -W {require_token(job.walltime)[:-3]}"
-        if job.requeue:
-            yield "#BSUB -r"
-            yield f'#BSUB -Q "{EXIT_REQUEUE}"'
-            yield f"#BSUB -wa {LIMIT_SIGNAL[3:]}"
-            yield f"#BSUB -wt {math.ceil(_limit_s(run)[1] / 60)}"
         yield from self.who_pays(run)
 
 
@@ -234,10 +183,10 @@ class Local(Scheduler):
 
     def directives(self, run: Run) -> Iterator[str]:
         if run.system.job.requeue:
-            raise UserError("system.job.requeue: slurm, sge, pbs or lsf expected, found local")
+            raise UserError("system.job.requeue: slurm, sge or pbs expected, found local")
         return iter(())
 
 
 SCHEDULERS: dict[str, Scheduler] = {
-    scheduler.name: scheduler for scheduler in (Slurm(), Sge(), Pbs(), Lsf(), Local())
+    scheduler.name: scheduler for scheduler in (Slurm(), Sge(), Pbs(), Local())
 }

@@ -1,4 +1,4 @@
-"""A job to its scheduler: the folder, the submission, waiting. All programs are called here."""
+"""A job to its scheduler: the folder, the submission, waiting, and which job is resumed."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from ..config.errors import UserError
 from ..config.finding import printable
 from ..config.load import Loaded
 from ..config.plan import in_brief
-from ..config.reading import read_ends, read_file, read_object
-from ..config.recorded import leads_out
-from ..data.lock import is_held, read_holder
+from ..config.reading import read_ends, read_object
+from ..config.recorded import RESUME_JOB, leads_out, load_recorded
+from ..data.lock import is_held
 from ..report.runs import FAILED, KILLED, QUEUED, RUN, RUNNING, STOPPED, SUBMISSION
-from .job_folder import EXIT_STOPPED, JOB_LOCK, JOB_SCRIPT, exit_code_of, put_aside
-from .job_script import JobPaths, job_script
+from .job_folder import ENDED, EXIT_STOPPED, JOB_LOCK, JOB_SCRIPT, exit_code_of, put_aside
+from .job_script import ROOT, JobPaths, job_script, program_on_nodes
 from .preflight import refusals, refuse
-from .run_files import new_run_folder
+from .resume import is_interrupted, latest_interrupted, load_attempt
+from .run_files import is_run, new_run_folder
+from .run_lock import check_free
 from .schedulers import SCHEDULERS, Scheduler
 
-ROOT = Path(__file__).resolve().parent.parent
 POLL_S = 2.0
 JOB_ID = re.compile(r"\d[\w.\[\]-]*")
 """Of every scheduler; never an option of its commands."""
-_EXIT_CODE_BYTES = 16
 SETTLE_S = 10.0
 """Time for a file of the job to show up here once the scheduler has forgotten the job."""
 
@@ -65,17 +65,12 @@ def plan_submission(
     dialect, job = SCHEDULERS[scheduler], loaded.run.system.job
     data = loaded.run.data.path  # `rn50 data prepare` asks for it as well
     more = (f"data.path={json.dumps(data)}",) if leads_out(data, folder) else ()
-    paths = JobPaths(
-        config=(str(folder / "config.yaml"), *overrides, *more),
-        start=str(Path.cwd()),
-        folder=str(folder),
-        home=job.home or str(ROOT),
-        python=job.python or (f"{job.home}/.venv/bin/python" if job.home else sys.executable),
-    )
+    home, python = (str(ROOT), sys.executable) if job.container else program_on_nodes(job)
+    config = (str(folder / "config.yaml"), *overrides, *more)
+    paths = JobPaths(config, str(Path.cwd()), str(folder), home, python)
     script = job_script(loaded.run, scheduler, paths, runs)
-    options = [] if scheduler == "local" else list(job.options)
-    command = [*dialect.command, *options, *([] if dialect.from_stdin else [JOB_SCRIPT])]
-    return Submission(dialect, folder, script, command)
+    options = [] if scheduler == "local" else job.options
+    return Submission(dialect, folder, script, [*dialect.command, *options, JOB_SCRIPT])
 
 
 def submit(
@@ -108,8 +103,7 @@ def submit(
 
 def _queue(plan: Submission) -> str:
     """Hand the script to the scheduler; the job's id."""
-    script = plan.script if plan.scheduler.from_stdin else ""
-    done = _call(plan.command, script, plan.folder)
+    done = _call(plan.command, plan.folder)
     match = re.search(plan.scheduler.id_pattern, done.stdout)
     if done.returncode != 0 or match is None:
         said = " ".join((done.stderr or done.stdout).split())[:500] or "nothing"
@@ -135,23 +129,14 @@ def wait(plan: Submission, job: str, poll_s: float = POLL_S, settle_s: float = S
     UserError: it left none."""
     while is_alive(plan.scheduler, job):
         time.sleep(poll_s)
-    until = time.monotonic() + settle_s
-    path = plan.folder / "exit_code"
-    while True:
-        with suppress(OSError, ValueError):
-            return int(read_file(path, _EXIT_CODE_BYTES, within=plan.folder))
-        if time.monotonic() >= until:
-            break
+    until_s = time.monotonic() + settle_s
+    while time.monotonic() < until_s:
+        if (code := exit_code_of(plan.folder)).isdecimal():
+            return int(code)
         time.sleep(min(poll_s, 0.2))
-    never = plan.scheduler.never_begins
-    if never and never in _call([*plan.scheduler.state_command, job]).stdout:
-        raise UserError(
-            f"job {job} will never begin: {never} (to remove it: "
-            f"{plan.scheduler.cancel_command} {job})"
-        )
     raise UserError(
-        f"job {job} ended without an exit code: its script was killed or never began; see "
-        f"{plan.folder}/job.log"
+        f"job {job} ended without an exit code: its script was killed or can never begin; see "
+        f"{plan.folder}/job.log and `{plan.scheduler.cancel_command} {job}`"
     )
 
 
@@ -164,9 +149,7 @@ def look_at(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, 
         status = STOPPED if code == str(EXIT_STOPPED) else FAILED
         return status, printable(lines[-1][:500]) if lines else f"exit code {code}"
     if code == "running":
-        lock = folder / JOB_LOCK  # that of a container's script has no record
-        alive = is_held(lock) or (lock.is_file() and read_holder(lock) is None)
-        return RUNNING if alive else KILLED, "no run has begun"
+        return RUNNING if is_held(folder / JOB_LOCK) else KILLED, "no run has begun"
     if scheduler not in SCHEDULERS or not JOB_ID.fullmatch(job or ""):
         return FAILED, "not known to any scheduler"
     if scheduler_has(scheduler, job) is False:
@@ -189,21 +172,11 @@ def goes_on(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, 
     return (QUEUED, f"{scheduler} job {job}") if has else None
 
 
-def _call(
-    command: Sequence[str], stdin: str = "", folder: Path | None = None
-) -> subprocess.CompletedProcess[str]:
+def _call(command: Sequence[str], folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    nothing = subprocess.DEVNULL
     return subprocess.run(
-        command, cwd=folder, input=stdin, capture_output=True, text=True, check=False
+        command, cwd=folder, stdin=nothing, capture_output=True, text=True, check=False
     )
-
-
-def scheduler_has(scheduler: str | None, job: object) -> bool | None:
-    """Whether a scheduler still has a job, as SUBMISSION names them; None: it cannot be asked."""
-    if scheduler not in SCHEDULERS or not isinstance(job, str) or not JOB_ID.fullmatch(job):
-        return None
-    dialect = SCHEDULERS[scheduler]
-    can_tell = dialect.state_command and shutil.which(dialect.state_command[0])
-    return is_alive(dialect, job) if can_tell else None
 
 
 def is_alive(scheduler: Scheduler, job: str) -> bool:
@@ -217,6 +190,49 @@ def is_alive(scheduler: Scheduler, job: str) -> bool:
     if re.search(scheduler.ended_pattern, done.stdout + done.stderr):
         return False
     return done.returncode != 0 or bool(done.stdout.strip())
+
+
+def find_interrupted(where: str, config: str | None, overrides: list[str]) -> tuple[Loaded, Last]:
+    """The job or run in the folder `where`, or the one of the run that was interrupted last
+    (`latest`, of `config` or of all). Raises UserError: it has ended, is in its queue or runs, or
+    the overrides make another training of it."""
+    if config is not None and where != "latest":
+        raise UserError(f"--resume {where}: no CONFIG beside a folder expected, found {config}")
+    folder = Path(where)
+    if where == "latest":
+        folder = latest_interrupted(config, overrides, with_checkpoint=False)
+    if re.fullmatch(r"run_\d+", folder.name) and (folder.parent / "config.yaml").is_file():
+        folder = folder.parent
+    source = folder / "config.yaml"
+    if not source.is_file():
+        raise UserError(f"--resume: the folder of a job or of a run expected, found no {source}")
+    known = read_object(folder / SUBMISSION)
+    scheduler, job, runs = (known.get(key) for key in ("scheduler", "job", "runs"))
+    dialect = SCHEDULERS.get(str(scheduler))
+    if dialect is not None and scheduler_has(dialect.name, job):
+        raise UserError(
+            f"--resume: {folder}: an interrupted job expected, found {dialect.name} job {job} in "
+            f"its queue or running (to stop it: {dialect.cancel_command} {job})"
+        )
+    loaded = load_recorded(source, overrides, RESUME_JOB)
+    if exit_code_of(folder) in ENDED or (is_run(folder) and not is_interrupted(folder)):
+        raise UserError(f"--resume: an interrupted job or run expected, {folder} has ended")
+    without_seed = [text for text in overrides if not text.startswith("seed=")]
+    for run in [folder] if is_run(folder) else sorted(folder.glob("run_*")):
+        if (run / "config.yaml").is_file() and is_interrupted(run):
+            check_free(run)
+            load_attempt(run, str(source), without_seed)  # refuses another training
+    whole = runs if type(runs) is int and runs > 0 else 1
+    return loaded, Last(folder, dialect.name if dialect else None, whole)
+
+
+def scheduler_has(scheduler: str | None, job: object) -> bool | None:
+    """Whether a scheduler still has a job, as SUBMISSION names them; None: it cannot be asked."""
+    if scheduler not in SCHEDULERS or not isinstance(job, str) or not JOB_ID.fullmatch(job):
+        return None
+    dialect = SCHEDULERS[scheduler]
+    can_tell = dialect.state_command and shutil.which(dialect.state_command[0])
+    return is_alive(dialect, job) if can_tell else None
 
 
 def last_result(folder: Path) -> dict[str, Any]:

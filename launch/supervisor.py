@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -32,7 +33,6 @@ from .failure import LABEL, Evidence, explain_failure, read_failures
 from .host_limits import read_limits
 from .launchers import LAUNCHERS, Job
 from .run_files import give_back
-from .stderr_log import StderrLog
 from .watchdog import Watchdog, oom_kills
 
 GRACE_S = 10.0
@@ -42,8 +42,14 @@ FAILED_GRACE_S = 2.0
 POLL_S = 0.05
 EXIT_RANK_LOST = 1
 _LONGEST_LINE = 1 << 16
-_SCRATCH = "rn50-ranks-"
 _PR_SET_CHILD_SUBREAPER = 36
+MOST_BYTES_A_RANK = 10_000_000
+_MOST_BYTES = 100_000_000
+"""Of all ranks; half of it may be in memory."""
+_MOST_REPEATS = 100
+_MOST_COUNTED = 10_000
+"""Different lines whose repeats are counted; messages that flood are among the first."""
+_SCRATCH = "rn50-ranks-"
 _HYDRAS_ROW = re.compile(r"={70,}\n")
 
 
@@ -82,12 +88,8 @@ def run_watched(
 ) -> None:
     """Run a launcher's command line under `watchdog`; otherwise as `run_job`."""
     kills = oom_kills()
-    # Read through this handle at the end: somebody may have removed the folder meanwhile.
-    with (
-        StderrLog(out / "stderr.log", ranks) as log,
-        StopSignals() as stop,
-        _orphans_become_children(),
-    ):
+    log = StderrLog(out / "stderr.log", ranks)
+    with StopSignals() as stop, _orphans_become_children():
         child = subprocess.Popen(
             tokens,
             env=os.environ | dict(environment),
@@ -133,6 +135,31 @@ def run_watched(
 
 
 @contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Hold a lock on a folder, which the kernel gives back when this process ends, however it does.
+    Gives whether it could be had."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield True
+    except BlockingIOError:
+        yield False
+    finally:
+        os.close(descriptor)
+
+
+def _remove_dead_scratch(parent: Path) -> None:
+    """Remove the folders of launchers that were killed with all that they had started: up to 8 MB
+    of shared memory each. One that is being made has no lock yet."""
+    for folder in parent.glob(f"{_SCRATCH}*"):
+        with suppress(OSError):
+            if folder.lstat().st_uid == os.getuid() and time.time() - folder.lstat().st_mtime > 60:
+                with _locked(folder) as is_dead:
+                    if is_dead:
+                        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
 def _orphans_become_children() -> Iterator[None]:
     """So that `stop_descendants` finds ranks whose own launcher has ended; no longer than that."""
     libc = ctypes.CDLL(None)
@@ -166,6 +193,56 @@ def _explain(
                 if not os.path.lexists(path) or not path.lstat().st_size:
                     write_file(path, json.dumps(failure) + "\n")
     return RankFailed(why, out / "stderr.log")
+
+
+class StderrLog:
+    """What launcher and ranks write to their standard error, bounded in size: one message of Open
+    MPI, repeated without end, once wrote 100 MB in 90 s onto a shared disk. The first half is
+    written as it comes, the last half at the end; a line that has come 100 times is only counted
+    from then on."""
+
+    def __init__(self, path: Path, ranks: int) -> None:
+        self._file = path.open("w+b", buffering=0)
+        self._half_bytes = min(MOST_BYTES_A_RANK * ranks, _MOST_BYTES) // 2
+        self._lock = threading.Lock()
+        self._seen: Counter[str] = Counter()
+        self._written_bytes = self._kept_bytes = self._dropped = 0
+        self._last: deque[str] = deque()
+
+    def write(self, line: str) -> None:
+        """Keep a line, or count it. May be called by several threads."""
+        with self._lock:
+            if line in self._seen or len(self._seen) < _MOST_COUNTED:
+                self._seen[line] += 1
+                if self._seen[line] > _MOST_REPEATS:
+                    return
+            if not self._last and self._written_bytes + len(line) <= self._half_bytes:
+                self._written_bytes += len(line)
+                self._write(line)
+                return
+            self._last.append(line)
+            self._kept_bytes += len(line)
+            while self._kept_bytes > self._half_bytes:
+                self._kept_bytes -= len(self._last.popleft())
+                self._dropped += 1
+
+    def finish(self) -> str:
+        """Write the last lines and how many were left out; returns the whole text, read through
+        the open file, as somebody may have removed the folder meanwhile."""
+        with self._lock, self._file:
+            if self._dropped:
+                self._write(f"[... {self._dropped:,} lines left out ...]\n")
+            for line in self._last:
+                self._write(line)
+            for line, count in self._seen.items():
+                if count > _MOST_REPEATS:
+                    self._write(f"[{count - _MOST_REPEATS:,} more lines like this one: ] {line}")
+            self._file.seek(0)
+            return self._file.read().decode(errors="replace")
+
+    def _write(self, text: str) -> None:
+        with suppress(OSError, ValueError):  # a full disk, the end: a full pipe holds up the ranks
+            self._file.write(text.encode(errors="replace"))
 
 
 class StopSignals:
@@ -240,31 +317,6 @@ def _scratch(watchdog: Watchdog | None, *, one_machine: bool) -> Iterator[dict[s
     finally:
         if watchdog is not None:
             watchdog.close()
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Hold a lock on a folder, which the kernel gives back when this process ends, however it does.
-    Gives whether it could be had."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield True
-    except BlockingIOError:
-        yield False
-    finally:
-        os.close(descriptor)
-
-
-def _remove_dead_scratch(parent: Path) -> None:
-    """Remove the folders of launchers that were killed with all that they had started: up to 8 MB
-    of shared memory each. One that is being made has no lock yet."""
-    for folder in parent.glob(f"{_SCRATCH}*"):
-        with suppress(OSError):
-            if folder.lstat().st_uid == os.getuid() and time.time() - folder.lstat().st_mtime > 60:
-                with _locked(folder) as is_dead:
-                    if is_dead:
-                        shutil.rmtree(folder, ignore_errors=True)
 
 
 def stop_descendants(grace_s: float = GRACE_S) -> None:

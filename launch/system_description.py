@@ -69,7 +69,7 @@ def describe_system(run: Run, environment: Mapping[str, Any]) -> dict[str, str]:
     system = run.system
     count = system.ranks_per_node if system.device == "gpu" else 0
     name, _, memory = system.accelerator.partition(" GB")[0].rpartition(" ")
-    packages = environment.get("packages", {})
+    packages = {} if system.job.container else environment.get("packages", {})  # the host's
     software = [f"{package} {number}" for package, number in packages.items()]
     gpus = environment.get("gpus") or {}
     found = [device.rpartition(" (")[0] for device in gpus.get("devices", ()) if count]

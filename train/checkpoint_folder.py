@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,17 +17,13 @@ from .checkpoint import BEST, Checkpoint, read, step_of
 _NAME = re.compile(r"step_\d{10}\.ckpt")
 
 
-def newest(
-    folder: Path, check: Callable[[Checkpoint], None] = lambda _: None
-) -> tuple[Checkpoint | None, list[str]]:
-    """The newest whole checkpoint of a folder, and what is wrong with those that are newer.
-    `check`: raises UserError for one that is not to be taken."""
+def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The newest whole checkpoint of a folder, and what is wrong with those that are newer."""
     problems: list[str] = []
     for path in reversed(listed(folder)):
         try:
             found = read(path)
             found.verify()
-            check(found)
             return found, problems
         except UserError as error:
             problems.append(str(error))

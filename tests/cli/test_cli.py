@@ -43,7 +43,7 @@ def bad(tmp_path: Path) -> Path:
         ),
         (
             ["launch", "quick", "--launcher", "ssh"],
-            ["mpirun, gloo, srun, hydra, jsrun, pals expected, found ssh"],
+            ["mpirun, gloo, srun, hydra, pals expected, found ssh"],
         ),
         (["launch", "smoke", "data.path={bad}/nowhere"], ["a packed image set expected"]),
         (

@@ -31,10 +31,10 @@ def test_version_and_help(rn50) -> None:
 def test_choices_are_shown_and_refused_with_their_list(rn50) -> None:
     for command in ("launch", "bench loop"):
         assert "mpirun|gloo|srun" in rn50(*command.split(), "--help").stdout
-    assert "slurm|sge|pbs|lsf|local" in rn50("submit", "--help").stdout
+    assert "slurm|sge|pbs|local" in rn50("submit", "--help").stdout
     done = rn50("submit", "smoke", "--scheduler", "slrum", "--dry-run")
     assert done.returncode == 2
-    assert "--scheduler: slurm, sge, pbs, lsf, local expected, found slrum" in done.stderr
+    assert "--scheduler: slurm, sge, pbs, local expected, found slrum" in done.stderr
 
 
 # --- rulesets -----------------------------------------------------------------------------------

@@ -204,7 +204,7 @@ def test_a_log_that_a_crash_cut_short_has_a_gap_and_another_rank_count_other_bit
     log.write_bytes(log.read_bytes()[:1500])  # as after the loss of power
     done = resume(rn50, folder, "--ranks", "4", "--launcher", LAUNCHERS[-1])
     assert done.returncode == 1, done.stderr
-    assert "is taken all the same, and the log has a gap" in done.stderr
+    assert "it has a gap" in done.stderr
     (resumed,) = (e for e in read_events(log) if e.key == "run_resumed")
     assert (resumed.metadata["ranks"], resumed.metadata["ranks_before"]) == (4, 2)
     assert [r["step"] for r in records(folder)] == [r["step"] for r in records(whole)]

@@ -21,7 +21,7 @@ _SIDE_FILES = (
     *("origins.json", "failure_0.json", "stderr.log"),
 )
 _WRITTEN = (
-    *("result_0.txt", "checkpoint", "resume_from", "attempt_1", "exit_code", ".lock"),
+    *("result_0.txt", "checkpoint", "attempt_1", "exit_code", ".lock"),
     "checkpoint/step_0000000010.ckpt",
 )
 _NAMES = ("result_\x1b[2J.txt", "result_7.txt", "result_.txt", "result_0.txt~", "\udcff")

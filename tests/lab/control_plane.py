@@ -23,7 +23,7 @@ from rn50.config.load import Loaded
 from rn50.config.reading import read_ends, read_object
 from rn50.data.prepare import prepare
 from rn50.launch.run import load_for_launch
-from rn50.launch.scratch import scratch_folder
+from rn50.launch.run_files import scratch_folder
 from tests.lab.exchange import Exchange
 
 ENDS = ("killed", "stopped", "asked")

@@ -18,12 +18,11 @@ def test_driver_and_libraries_are_judged(tmp_path: Path) -> None:
     library = tmp_path / "libmxnet.so"
     library.write_bytes(fat_binary((ELF, 80, b"")))
     cards = (Gpu("A100", (8, 0)), Gpu("H100", (9, 0)), Gpu("B200", (10, 0)))
-    driver, *found, nccl = gpu_rows(Gpus("470.1", (11, 4), cards), library)
+    driver, *found = gpu_rows(Gpus("470.1", (11, 4), cards), library)
     assert driver.outcome == FAILED
     assert [row.outcome for row in found] == [OK, OK, FAILED]
     assert "our own kernels" in found[1].found
     assert "12.0" in driver.found and "11.4" in driver.found
-    assert nccl.outcome == FAILED and "libnccl.so.2" in nccl.found
 
 
 @pytest.mark.slow
@@ -43,4 +42,4 @@ def test_this_machine_is_fit_and_a_host_without_an_address_is_named(rn50) -> Non
         "host nosuch.invalid"
     ]
     assert done.returncode == 1
-    assert {"copy float16 on cpu", "convolution float32 on cpu", "JPEG decoder on cpu"} <= {*rows}
+    assert {"convolution on cpu", "JPEG decoder on cpu"} <= {*rows}

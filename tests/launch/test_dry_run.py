@@ -1,4 +1,4 @@
-"""`rn50 launch --dry-run` says what would run; --json and --system mean the same everywhere."""
+"""`rn50 launch --dry-run` says what would run, and `--json` prints JSON alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from rn50.cli.console import on_machine
 from rn50.config.load import load
 from rn50.launch.dry_run import describe_launch
 from tests.waiting import wait_until
@@ -25,12 +24,11 @@ def described(config: str, *overrides: str) -> dict[str, Any]:
 
 def test_what_is_said_of_a_run_here_and_of_a_published_one(smoke_data: Path) -> None:
     found = described("smoke", f"data.path={smoke_data}", "seed=7")
-    assert found["problems"] == [] and found["time"].startswith("unknown")
+    assert found["problems"] == []
     for name, words in (
         ("data", f"DRAWN textures ({smoke_data}), 1,000 training and 400 evaluation images"),
         ("device", "cpu (CPU core), nodes: 1"),
         ("ranks", "2 by gloo"),
-        ("recipe", "resnet tiny, 16 wide, 24 px, float32; sgd"),
         ("length", "up to 8 epochs, 400 steps"),
         ("division", "closed, ruleset 4.0.0"),
     ):
@@ -38,7 +36,6 @@ def test_what_is_said_of_a_run_here_and_of_a_published_one(smoke_data: Path) -> 
     assert found["seed"] == 7
     assert " ".join(found["command"]).endswith("--gloo -np 2 python -m rn50.train")
     published = described("abci_2048_open")
-    assert re.match(r"\d\d\.\d s to the target predicted \(\d", published["time"])
     assert any("a packed image set expected" in problem for problem in published["problems"])
 
 
@@ -68,24 +65,6 @@ def test_a_run_that_diverges_is_not_restarted(rn50, smoke_data: Path) -> None:
     assert done.returncode == 2
     assert json.loads(done.stdout)["status"] == "failed"  # all else on stderr
     assert "training diverged" in done.stderr and not list(rn50.run_folder().glob("attempt_*"))
-
-
-# --- --system -----------------------------------------------------------------------------------
-
-
-def test_a_machine_takes_the_ranks_of_the_config() -> None:
-    """As `rn50 predict CONFIG --system NAME` has it: 2,048 ranks on nodes of eight."""
-    run = load("abci_2048_open", on_machine([], "dgxa100")).run
-    assert (run.system.nodes, run.system.ranks_per_node) == (256, 8)
-    assert run.system.accelerator.startswith("NVIDIA A100")
-    small = load("smoke", on_machine([], "DGX-A100")).run
-    assert (small.system.nodes, small.system.ranks_per_node) == (1, 2)
-    given = on_machine(["system.nodes=512", "system.ranks_per_node=4"], "dgxa100")
-    assert load("abci_2048_open", given).run.system.nodes == 512
-    assert on_machine(["seed=1"], None) == ["seed=1"]
-
-
-# --- submit -------------------------------------------------------------------------------------
 
 
 def test_a_job_goes_on_when_nobody_waits(

@@ -53,7 +53,5 @@ def test_a_launcher_and_a_scheduler_are_a_row_and_a_class(monkeypatch: pytest.Mo
     found = json.loads(output("launch", "smoke", "--launcher", "dummy", "--dry-run", "--json"))
     assert found["ranks"] == "2 by dummy" and found["command"][:2] == ["dummyrun", "2"]
     assert load("smoke", ["system.scheduler=dummy"]).run.system.scheduler == "dummy"
-    for container in ((), ("system.job.container=x", "system.job.engine=singularity")):
-        script = output("submit", "smoke", "--scheduler", "dummy", "--dry-run", *container)
-        assert "#DUMMY nodes=1" in script, script
-        assert ("ranks=(dummyrun 2" in script) if container else ("--launcher dummy" in script)
+    script = output("submit", "smoke", "--scheduler", "dummy", "--dry-run")
+    assert "#DUMMY nodes=1" in script and "--launcher dummy" in script

@@ -4,38 +4,33 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from rn50.config.errors import UserError
 from rn50.config.load import load
-from rn50.launch.job import Request, bind, keep_log, node_folder, run_all
+from rn50.launch.job import Request, keep_log, node_folder, rank_program, run_all
 from rn50.launch.job_folder import EXIT_MISSED, OpenJob, open_job
+from rn50.launch.job_script import ROOT
 from rn50.launch.system_description import system_id
 
 
-def start(folder: Path, code: int) -> Path:
-    """A start of a job that ends with `code`; its folder."""
+def start(folder: Path, code: int) -> None:
+    """A start of a job that ends with `code`."""
     with open_job(folder, log=False) as job:
-        assert (job.folder / "exit_code").read_text() == "running\n"
+        assert (folder / "exit_code").read_text() == "running\n"
         job.exit_code = code
-    return job.folder
 
 
-def test_a_start_after_an_interruption_goes_on_and_after_the_end_gets_a_folder_of_its_own(
-    tmp_path: Path,
-) -> None:
-    folder = tmp_path / "job"
-    assert start(folder, 143) == folder
-    (folder / "job.log").write_text("the first\n")
-    assert start(folder, 0) == folder
-    assert (folder / "exit_code.1").read_text() == "143\n"
-    assert (folder / "job.1.log").read_text() == "the first\n"
-    assert (folder / "exit_code").read_text() == "0\n"
-    assert start(folder, 1) == tmp_path / "job.2"
-    assert start(folder, 2) == tmp_path / "job.3"
-    assert start(folder, 3) == tmp_path / "job.3"
+def test_a_second_start_keeps_what_the_first_left(tmp_path: Path) -> None:
+    start(tmp_path, 143)
+    (tmp_path / "job.log").write_text("the first\n")
+    start(tmp_path, 0)
+    assert (tmp_path / "exit_code.1").read_text() == "143\n"
+    assert (tmp_path / "job.1.log").read_text() == "the first\n"
+    assert (tmp_path / "exit_code").read_text() == "0\n"
 
 
 def test_a_second_start_is_refused_while_the_first_runs(
@@ -91,13 +86,38 @@ def test_a_folder_on_the_nodes_may_be_named_by_their_variable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("PBS_LOCALDIR", "/local/7")
-    assert node_folder("$PBS_LOCALDIR/a") == "/local/7/a"
-    assert node_folder("/scratch/$x y") == "/scratch/$x y"
+    assert node_folder("$PBS_LOCALDIR/a b") == "/local/7/a b"
     with pytest.raises(UserError, match="NOWHERE"):
         node_folder("/$NOWHERE")
 
 
-def test_ranks_of_a_job_are_bound_as_the_machine_says(root: Path) -> None:
-    script = str(root / "scripts/bind.sh")
-    for wanted, tokens in (("none", []), ("auto", [script])):
-        assert bind(load("smoke", [f"system.job.bind={wanted}"]).run) == tokens
+HERE = str(Path.cwd())
+HOME = "/opt/rn50"
+IN_IMAGE = ["env", f"PYTHONPATH={HOME}", f"{HOME}/scripts/bind.sh", f"{HOME}/.venv/bin/python"]
+SINGULARITY = ["singularity", "exec", "--bind", f"{HERE}:{HERE}", "--bind", "/raid:/raid:ro"]
+
+
+@pytest.mark.parametrize(
+    ("job", "tokens"),
+    [
+        (["bind=none"], [sys.executable]),
+        ([], [f"{ROOT}/scripts/bind.sh", sys.executable]),
+        (
+            ["container=a b"],
+            ["--container-image=a b", "--container-name=rn50",
+             f"--container-mounts={HERE}:{HERE},/raid:/raid:ro", f"--container-workdir={HERE}",
+             *IN_IMAGE],
+        ),
+        (
+            ["container=$x", "engine=singularity", "stage=/scratch"],
+            [*SINGULARITY, "--bind", "/scratch/rn50_data:/scratch/rn50_data", "--pwd", HERE, "$x",
+             *IN_IMAGE],
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_rank_is_started_with(job: list[str], tokens: list[str]) -> None:
+    """A list of words, which no shell reads."""
+    overrides = ["mounts=[/raid:/raid:ro]", "home=/opt/rn50", *job]
+    words = [f"system.job.{text}" for text in overrides]
+    run = load("smoke", [*words, "data.path=/scratch/rn50_data"]).run
+    assert rank_program(run) == [*tokens, "-m", "rn50.train"]

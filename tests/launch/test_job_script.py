@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import shutil
@@ -16,8 +15,6 @@ from hypothesis import strategies as st
 
 from rn50.config.errors import UserError
 from rn50.config.load import load
-from rn50.config.machine import Job
-from rn50.config.schema import Run
 from rn50.launch.job_script import JobPaths, job_script
 from rn50.launch.schedulers import SCHEDULERS
 from rn50.launch.system_description import system_id
@@ -35,12 +32,7 @@ CASES: dict[str, tuple[str, list[str]]] = {
         ["account=grp1", "queue=rt_HF", "resource=ngpus=4", "stage=$PBS_LOCALDIR",
          "container=/apps/rn50.sif", "engine=singularity"],
     ),
-    "lsf": ("lsf", ["system=summit", "account=CSC000"]),
     "slurm": ("slurm", ["system=superpod", "account=mlperf"]),
-    "slurm_pyxis": (
-        "slurm",
-        ["system=superpod", "container=registry#rn50:gpu", "mounts=[/raid:/raid:ro]"],
-    ),
     "local": ("local", ["system=dgx1"]),
 }  # fmt: skip
 NODES = 512
@@ -61,47 +53,19 @@ def test_script_is_the_golden_one(case: str) -> None:
     text = render(case)
     if os.environ.get("ACCEPT") == "1":
         path.write_text(text)
-    golden = path.read_text() if path.is_file() else ""
-    if text != golden:
-        lines = golden.splitlines(), text.splitlines()
-        diff = "\n".join(difflib.unified_diff(*lines, str(path), "now", lineterm=""))
-        pytest.fail(f"{diff}\n\nto accept: ACCEPT=1 pytest {__file__}", pytrace=False)
+    assert text == path.read_text(), f"to accept: ACCEPT=1 pytest {__file__}"
 
 
 def test_every_script_passes_shellcheck(tmp_path: Path) -> None:
     golden = sorted(GOLDEN.glob("*.sh"))
     assert {path.stem for path in golden} == set(CASES)
     for scheduler in SCHEDULERS:
-        for container in ("", "image.sif"):
-            overrides = ["system.job.engine=singularity", "comm.algorithm=ring"]
-            overrides += ["system.job.drop_caches=true", "system.job.stage=$TMPDIR/x"]
-            overrides += [f"system.job.container={container}"] * bool(container)
-            overrides.append(f"system.job.requeue={scheduler != 'local'}")
-            text = job_script(load("abci_2048_open", overrides).run, scheduler, PATHS, runs=2)
-            (tmp_path / f"{scheduler}{container}.sh").write_text(text)
+        overrides = [f"system.job.requeue={scheduler != 'local'}", "system.job.modules=[gcc/12]"]
+        text = job_script(load("abci_2048_open", overrides).run, scheduler, PATHS, runs=2)
+        (tmp_path / f"{scheduler}.sh").write_text(text)
     scripts = [*golden, *tmp_path.iterdir()]
     done = subprocess.run([SHELLCHECK, *scripts], capture_output=True, text=True, check=False)
-    assert len(scripts) == 16 and done.returncode == 0, done.stdout
-
-
-EXAMPLES: dict[str, tuple[str, tuple[str, ...]]] = {
-    # scheduler, CONFIG and overrides
-    "smoke_slurm.sub": ("slurm", ("smoke", "system.nodes=2", "system.ranks_per_node=1")),
-    "smoke_local.sh": ("local", ("smoke",)),
-}
-
-
-@pytest.mark.parametrize("name", EXAMPLES)
-def test_a_script_to_submit_by_hand_is_the_text_that_submit_writes(root: Path, name: str) -> None:
-    path = root / "launch/examples" / name
-    assert {path.name for path in path.parent.iterdir()} == set(EXAMPLES)
-    scheduler, config = EXAMPLES[name]
-    run = load(config[0], config[1:]).run
-    paths = JobPaths(config, home=run.system.job.home, python=run.system.job.python)
-    text = job_script(run, scheduler, paths._replace(name=f"launch/examples/{name}"))
-    if os.environ.get("ACCEPT") == "1":
-        path.write_text(text)
-    assert path.is_file() and path.read_text() == text, f"ACCEPT=1 pytest {__file__}"
+    assert len(scripts) == 8 and done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize(
@@ -117,7 +81,6 @@ def test_a_script_to_submit_by_hand_is_the_text_that_submit_writes(root: Path, n
         ("pbs", "superpod", ["resource=ngpus=4"], ":ngpus=4"),
         ("pbs", "superpod", ["options=[-l, 'select=2:ngpus=8']"], None),
         ("pbs", "local", [], None),
-        ("lsf", "superpod", ["container=x", "engine=singularity"], " -g 4 "),
     ],
 )
 def test_gpus_are_asked_for_once(
@@ -128,16 +91,15 @@ def test_gpus_are_asked_for_once(
         overrides.append("model.dtype=float32")
     overrides += ["comm.algorithm=ring", *(f"system.job.{key}" for key in job)]
     text = job_script(load("abci_2048_open", overrides).run, scheduler, PATHS)
-    found = re.findall(r"--gpus-per-node=\d+|--gres=\S*gpu\S*|:ngpus=\d+| -g \d+ ", text)
+    found = re.findall(r"--gpus-per-node=\d+|--gres=\S*gpu\S*|:ngpus=\d+", text)
     if asked is None:
         assert not found
     else:
-        assert asked in text
-        assert len(set(found)) == 1 and text.count(asked) == (1 if scheduler != "lsf" else 2)
+        assert len(found) == text.count(asked) == 1
 
 
 EXIT_99 = '  --requeue "exit 99" \\'
-SCONTROL = '  --requeue "scontrol requeue \\"${SLURM_JOB_ID:-}\\"" \\'
+SCONTROL = '  --requeue "scontrol requeue ${SLURM_JOB_ID:-}" \\'
 
 
 @pytest.mark.parametrize(
@@ -147,7 +109,6 @@ SCONTROL = '  --requeue "scontrol requeue \\"${SLURM_JOB_ID:-}\\"" \\'
                    "#SBATCH --signal=B:USR1@75", SCONTROL]),
         ("sge", ["#$ -r y", "#$ -l s_rt=3525", EXIT_99]),
         ("pbs", ["#PBS -r y"]),
-        ("lsf", ["#BSUB -r", '#BSUB -Q "99"', "#BSUB -wa USR1", "#BSUB -wt 2", EXIT_99]),
     ],
 )  # fmt: skip
 def test_a_job_that_is_to_be_requeued_asks_for_it_and_for_a_warning(
@@ -169,41 +130,12 @@ def test_a_job_survives_a_failed_node_where_it_may_go_on_without() -> None:
         assert ("#SBATCH --no-kill" in script.splitlines()) == (overrides == both)
 
 
-@pytest.mark.parametrize("trained", [True, False])
-def test_a_container_job_goes_back_into_its_queue_with_a_new_checkpoint_alone(
-    tmp_path: Path, trained: bool
-) -> None:
-    """Else one whose time is too short would come back for ever."""
-    checkpoint = tmp_path / "job/run_0/checkpoint/step_0000000020.ckpt"
-    checkpoint.parent.mkdir(parents=True)
-    commands = {
-        "srun": f"""if [[ " $* " == *" rn50.train "* ]]; then
-          {f"touch {checkpoint}" if trained else ":"}
-          kill -USR1 $PPID
-          exec sleep 60
-        fi""",
-        "scontrol": f'echo "$*" >{tmp_path}/asked',
-    }
-    for name, text in commands.items():
-        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
-        (tmp_path / name).chmod(0o755)
-    run = load("smoke", ["system.job.container=image", "system.job.requeue=true"]).run
-    paths = JobPaths(("smoke",), str(tmp_path), "job", str(tmp_path), "python")
-    (tmp_path / "job.sh").write_text(job_script(run, "slurm", paths))
-    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
-    done = subprocess.run(["bash", tmp_path / "job.sh"], env=environment, check=False)
-    assert done.returncode == 143, (tmp_path / "job/job.log").read_text()
-    assert (tmp_path / "job/exit_code").read_text() == "143\n"
-    asked = [path.read_text() for path in tmp_path.glob("asked")]
-    assert asked == (["requeue 7\n"] if trained else [])
-
-
 @pytest.mark.parametrize(
     ("scheduler", "overrides", "runs", "message"),
     [
         ("slurm", ["seed=3"], 5, "seed: none for 5 runs"),
         ("sge", ["system.job.container=image"], 1, "singularity expected with sge"),
-        ("local", ["system.job.requeue=true"], 1, "requeue: slurm, sge, pbs or lsf expected"),
+        ("local", ["system.job.requeue=true"], 1, "requeue: slurm, sge or pbs expected"),
         (
             "slurm",
             ["system.job.requeue=true", "system.job.walltime='00:03:09'"],
@@ -233,84 +165,8 @@ NASTY = st.text(
      "${HOME}", "a b", "$(touch BAD)'\"\n\\", "|| touch BAD #", "\\'; touch BAD"]
 )  # fmt: skip
 STUB = """#!/bin/bash
-for argument in "$@"; do printf '%s\\0' "$argument"; done >>"$SEEN"
-printf '\\1\\0' >>"$SEEN"
+printf '%s\\0' "$@" >"$SEEN"
 """
-
-
-@pytest.fixture(scope="module")
-def stubs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Launchers and an interpreter that only note their arguments."""
-    folder = tmp_path_factory.mktemp("stubs")
-    for name in ("srun", "mpirun", "jsrun", "singularity", "python", "module"):
-        (folder / name).write_text(STUB)
-        (folder / name).chmod(0o755)
-    return folder
-
-
-def nasty_run(text: str, scheduler: str, engine: str, staged: bool) -> Run:
-    """A run whose free texts are all `text`, past the schema, which refuses most of it."""
-    plain = load("smoke").run
-    job = Job.model_construct(
-        **(
-            Job().model_dump()
-            | {
-                "container": text,
-                "engine": engine,
-                "mounts": (f"/{text}",),
-                "stage": f"stage/{text}" if staged else None,
-                "environment": (f"FREE={text}",),
-            }
-        )
-    )
-    system = plain.system.model_copy(update={"job": job, "name": text})
-    data = plain.data.model_copy(update={"path": text})
-    return plain.model_copy(update={"system": system, "data": data})
-
-
-@pytest.mark.slow
-@settings(max_examples=40)
-@given(
-    text=NASTY,
-    staged=st.booleans(),
-    case=st.sampled_from([("slurm", "pyxis"), *((s, "singularity") for s in SCHEDULERS)]),
-)
-@example(text="$(touch BAD)'\"\n\\`touch BAD`", staged=True, case=("slurm", "pyxis"))
-@example(text="'; touch BAD; '", staged=True, case=("pbs", "singularity"))
-@example(text="'; touch BAD; '", staged=False, case=("sge", "singularity"))
-def test_names_inject_nothing(
-    text: str,
-    staged: bool,
-    case: tuple[str, str],
-    stubs: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
-    scheduler, engine = case
-    start = tmp_path_factory.mktemp("start")
-    folder = start / "job" / text.replace("/", "_").strip(".")
-    (folder / "run_0").mkdir(parents=True)  # as `job_steps begin` does
-    (start / "hosts").write_text("h1\n")
-    paths = JobPaths((text,), str(start), str(folder), text, "python")
-    run = nasty_run(text, scheduler, engine, staged)
-    script = job_script(run, scheduler, paths)
-    (start / "job.sh").write_text(script)
-    environment = {
-        "PATH": f"{stubs}:{os.environ['PATH']}",
-        "SEEN": str(start / "seen"),
-        "HOME": "/nowhere",
-        **dict.fromkeys(("PBS_NODEFILE", "PE_HOSTFILE", "RN50_HOSTS"), str(start / "hosts")),
-    }
-    subprocess.run(["bash", "-n", start / "job.sh"], check=True)
-    subprocess.run(["bash", start / "job.sh"], env=environment, cwd=start, check=False)
-    log = (folder / "job.log").read_text(errors="replace")
-    assert (folder / "exit_code").read_text() == "0\n", log
-    assert not list(start.rglob("BAD*")), log
-    calls = [call.split("\0") for call in (start / "seen").read_text().split("\1\0")]
-    words = [word for call in calls for word in call]
-    # Unchanged, as one argument: the data folder, the image or what names it.
-    assert (f"stage/{text}/rn50_data" if staged else text) in words
-    assert text in words or f"--container-image={text}" in words
-    assert [call[-2] for call in calls if "begin" in call] == [text]  # CONFIG; "" ends a call
 
 
 @pytest.mark.slow
@@ -318,33 +174,17 @@ def test_names_inject_nothing(
 @given(text=NASTY, scheduler=st.sampled_from(list(SCHEDULERS)))
 @example(text="'; touch BAD; '", scheduler="slurm")
 def test_names_reach_the_one_command_unchanged(
-    text: str, scheduler: str, stubs: Path, tmp_path_factory: pytest.TempPathFactory
+    text: str, scheduler: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     start = tmp_path_factory.mktemp("start")
+    (start / "python").write_text(STUB)
+    (start / "python").chmod(0o755)
     folder = str(start / text.replace("/", "_"))
-    run = nasty_run(text, scheduler, "pyxis", staged=True)
-    job = run.system.job.model_copy(update={"container": None})
-    run = run.model_copy(update={"system": run.system.model_copy(update={"job": job})})
-    (start / "job.sh").write_text(
-        job_script(run, scheduler, JobPaths((text,), str(start), folder, text, "python"))
-    )
-    environment = {"PATH": f"{stubs}:{os.environ['PATH']}", "SEEN": str(start / "seen")}
+    paths = JobPaths((text,), str(start), folder, text, "python")
+    (start / "job.sh").write_text(job_script(load("smoke").run, scheduler, paths))
+    environment = {"PATH": f"{start}:{os.environ['PATH']}", "SEEN": str(start / "seen")}
     subprocess.run(["bash", start / "job.sh"], env=environment, cwd=start, check=True)
     assert not list(start.rglob("BAD*"))
     words = (start / "seen").read_text().split("\0")
     assert f"--job={folder}" in words
-    assert words[words.index("--") + 1 : -2] == [text]
-
-
-@pytest.mark.parametrize("field", ["account", "queue", "resource", "walltime"])
-@pytest.mark.parametrize("scheduler", ["slurm", "sge", "pbs", "lsf"])
-def test_a_directive_takes_one_word_even_past_the_schema(scheduler: str, field: str) -> None:
-    plain = load("smoke").run
-    for bad in ("a\n#SBATCH --uid=0", "a b", "a'b", "$(x)"):
-        job = Job.model_construct(**(Job().model_dump() | {field: bad}))
-        run = plain.model_copy(update={"system": plain.system.model_copy(update={"job": job})})
-        if (scheduler, field) == ("lsf", "resource"):
-            assert bad not in job_script(run, scheduler, PATHS)
-        else:
-            with pytest.raises(UserError, match="one word"):
-                job_script(run, scheduler, PATHS)
+    assert words[words.index("--") + 1 : -1] == [text]

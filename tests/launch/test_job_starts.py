@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,9 +13,6 @@ from typing import Any
 import psutil
 import pytest
 
-from rn50.launch import job_steps as steps
-from rn50.launch.job_folder import EXIT_MISSED
-from rn50.launch.job_steps import EXIT_HAD_ENDED
 from rn50.logging.parse import read_events
 from rn50.train import checkpoint_folder
 from tests.waiting import leave_nothing, wait_until
@@ -28,16 +22,6 @@ SHORT = (
     *("eval.target=0.3", "division=open", "log.every=5 steps", "checkpoint.every=20 steps"),
     "watchdog.silence_s=60",
 )
-
-
-def submit(rn50: Any, data: Path, *more: str) -> tuple[psutil.Process, Path]:
-    done = rn50(
-        *("submit", "smoke", "--scheduler", "local", *SHORT),
-        *(f"data.path={data}", f"system.results={rn50.results}", *more),
-    )
-    match = re.match(r"local job (\d+) in (\S+) \(to stop it: kill \1\)", done.stdout)
-    assert match, done.stdout + done.stderr
-    return psutil.Process(int(match[1])), Path(match[2])
 
 
 def start(folder: Path) -> subprocess.CompletedProcess[str]:
@@ -57,7 +41,13 @@ def content(folder: Path) -> dict[str, str]:
 def test_a_second_start_waits_its_turn_goes_on_and_overwrites_nothing(
     rn50: Any, smoke_data: Path
 ) -> None:
-    job, folder = submit(rn50, smoke_data)
+    done = rn50(
+        *("submit", "smoke", "--scheduler", "local", *SHORT),
+        *(f"data.path={smoke_data}", f"system.results={rn50.results}"),
+    )
+    match = re.match(r"local job (\d+) in (\S+) \(to stop it: kill \1\)", done.stdout)
+    assert match, done.stdout + done.stderr
+    job, folder = psutil.Process(int(match[1])), Path(match[2])
     run, log = folder / "run_0", folder / "job.log"
     wait_until(lambda: checkpoint_folder.listed(run / "checkpoint"))
     refused = start(folder)
@@ -92,14 +82,10 @@ def test_a_second_start_waits_its_turn_goes_on_and_overwrites_nothing(
         run / "result_0.txt"
     ).read_bytes()
 
-    whole = content(folder)
+    whole = content(run)
     third = start(folder)
-    own = folder.with_name(f"{folder.name}.2")
-    assert third.returncode == 0, (own / "job.log").read_text()
-    assert content(folder) == whole, "the first job's evidence"
-    assert "RESULT success" in (own / "job.log").read_text()
-    seeds = {json.loads((f / "run_0/result.json").read_text())["seed"] for f in (folder, own)}
-    assert len(seeds) == 2, "a run of its own"
+    assert third.returncode == 0, log.read_text()
+    assert content(run) == whole and "has ended in a start before" in log.read_text()
 
 
 @pytest.mark.slow
@@ -122,93 +108,3 @@ def test_a_run_that_was_interrupted_goes_on_as_a_job_in_its_folder(
     assert (keys.count("run_start"), keys.count("run_resumed")) == (1, 1)
     refused = rn50("submit", "--resume", str(run), results[0])
     assert refused.returncode == 2 and f"{run} has ended" in refused.stderr
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    if os.geteuid() != 0:
-        pytest.skip("a small file system needs root")
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=40m", "tmpfs", str(disk)]
-    subprocess.run(command, check=True)
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
-
-
-@pytest.mark.slow
-def test_a_full_disk_is_one_line_and_the_right_exit_code(
-    rn50: Any, smoke_data: Path, small_disk: Path
-) -> None:
-    process = rn50.start(
-        *("submit", "smoke", "--scheduler", "local", "--wait", *SHORT, "eval.target=0.999"),
-        *(f"data.path={smoke_data}", f"system.results={small_disk}/results"),
-    )
-    folder = Path(re.search(r" in (\S+) \(", process.stdout.readline())[1])
-    wait_until(lambda: checkpoint_folder.listed(folder / "run_0/checkpoint"))
-    with (small_disk / "filler").open("wb", buffering=0) as file, suppress(OSError):
-        while True:
-            file.write(bytes(4096))
-    out, err = process.communicate(timeout=300)
-    log = (folder / "job.log").read_text()
-    assert process.returncode == 1 and "ended with exit code 3" in out, out + err
-    assert "Traceback" not in out + err + log
-    errors = re.findall(r"^rn50: error: .*", log, re.M)
-    assert len(errors) == 1, log
-    assert re.search(r"rank 0 on \S+ failed in .*: cannot write: No space left on dev", errors[0])
-    assert errors[0] in out
-    assert (folder / "exit_code").read_text() == "3\n"
-    result = json.loads((folder / "run_0/result.json").read_text())
-    assert result["status"] == "failed" and "No space left on device" in result["reason"]
-    assert read_events(folder / "run_0/result_0.txt")[-1].metadata["status"] == "aborted"
-
-
-# --- steps: which run goes on --------------------------------------------------------------------
-
-
-@pytest.fixture
-def arguments(tmp_path: Path, smoke_data: Path) -> list[str]:
-    """`job_steps begin`, of the first run of a job."""
-    return ["begin", str(tmp_path / "job/run_0"), str(smoke_data), "smoke", "seed=7"]
-
-
-def seed_of(out: Path) -> str:
-    return re.search(r"^seed: (\d+)", (out / "config.yaml").read_text(), re.M)[1]  # type: ignore[index]
-
-
-@pytest.mark.slow
-def test_a_run_without_a_checkpoint_begins_again_with_its_own_seed(
-    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "job/run_0"
-    assert steps.main(arguments) == 0
-    (out / "result_0.txt").write_text("the log of the start before\n")
-    (out / "failure_1.json").write_text('{"rank": 1}')
-    assert steps.main([word.replace("seed=7", "seed=8") for word in arguments]) == 0
-    assert seed_of(out) == "7"
-    assert not (out / "result_0.txt").exists() and not (out / steps.RESUME_FROM).exists()
-    kept = out / "attempt_1"
-    assert (kept / "interrupted_0.txt").read_text() == "the log of the start before\n"
-    assert {path.name for path in kept.iterdir()} >= {"failure_1.json", "config.yaml"}
-    said = f"{out}: the start before: left no result: killed, or its node failed"
-    assert said in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("result", "code"),
-    [
-        ({"status": "success"}, EXIT_HAD_ENDED),
-        ({"status": "aborted"}, EXIT_HAD_ENDED + EXIT_MISSED),
-        ({"status": "aborted", "stopped": "asked to stop at step 5"}, 0),
-        ({"status": "failed", "reason": "rank 1 was killed by SIGKILL"}, 0),
-    ],
-)
-def test_a_run_that_has_ended_is_left_as_it_is(
-    arguments: list[str], tmp_path: Path, result: dict[str, str], code: int
-) -> None:
-    out = tmp_path / "job/run_0"
-    assert steps.main(arguments) == 0
-    (out / "result.json").write_text(json.dumps(result))
-    before = content(out)
-    assert steps.main(arguments) == code
-    assert (content(out) == before) == (code != 0)

@@ -68,23 +68,18 @@ def test_what_the_official_checker_finds_is_printed(rn50: Any, job: Path, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("words", "change", "expected"),
+    ("runs", "org", "change", "expected"),
     [
-        (("--org", "Other"), {}, "submission_org Other expected"),
-        (("--org", "Example"), {"optimizer.base_lr": "3"}, "optimizer.base_lr: "),
+        ("", "Other", (), "submission_org Other expected"),
+        ("", "Example", ("optimizer.base_lr=3",), "optimizer.base_lr: "),
+        ("run_0", "Example", (), "5 runs expected, found 1"),
     ],
 )
-def test_runs_that_do_not_belong_together_are_refused(
-    words: tuple[str, ...], change: dict[str, str], expected: str, rn50: Any, job: Path
+def test_runs_that_make_no_submission_are_refused(
+    runs: str, org: str, change: tuple[str, ...], expected: str, rn50: Any, job: Path
 ) -> None:
-    if change:
-        words_of_run = [*WORDS, "seed=4", *(f"{key}={value}" for key, value in change.items())]
-        (job / "run_4/config.yaml").write_text(load("dgxa100_8", words_of_run).to_yaml())
-    done = rn50("submission", str(job), *words, "--out", str(job / "out"))
+    of_one = load("dgxa100_8", [*WORDS, "seed=4", *change])
+    (job / "run_4/config.yaml").write_text(of_one.to_yaml())
+    done = rn50("submission", str(job / runs), "--org", org, "--out", str(job / "out"))
     assert done.returncode == 2 and expected in done.stderr
     assert not (job / "out").exists()
-
-
-def test_a_number_of_runs_that_is_no_submissions_is_refused(rn50: Any, job: Path) -> None:
-    done = rn50("submission", str(job / "run_0"), "--org", "Example")
-    assert done.returncode == 2 and "5 runs expected, found 1" in done.stderr

@@ -12,9 +12,7 @@ from rn50.config.load import load
 from rn50.config.names import list_presets
 from rn50.launch.preflight import (
     check_whether_it_runs,
-    free_memory_bytes,
     obstacles_here,
-    problems_with,
     refusals,
 )
 from rn50.launch.run import Options, launch
@@ -71,36 +69,3 @@ def test_mxnet_without_gpus_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rn50.launch.preflight.gpu_code", lambda path: {})
     (found,) = obstacles_here(run)
     assert found.startswith("system.device: MXNet for GPUs (scripts/setup.sh --gpu) for gpu expect")
-
-
-# --- free memory --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("path", ["job/step", "of/the/host"])
-def test_the_limit_of_a_group_counts_and_page_cache_does_not(tmp_path: Path, path: str) -> None:
-    """The group above the process's own has the limit; in a container its path leads nowhere."""
-    limited = "sys/fs/cgroup/job" if path == "job/step" else "sys/fs/cgroup"
-    assert free_memory_bytes(tmp_path) is None
-    for name, text in (
-        ("proc/meminfo", "MemTotal: 9000 kB\nMemAvailable:    5000 kB\n"),
-        ("proc/self/cgroup", f"0::/{path}\n"),
-        ("sys/fs/cgroup/job/step/memory.max", "max\n"),
-        ("sys/fs/cgroup/job/step/memory.current", "1000\n"),
-        (f"{limited}/memory.max", "9000\n"),
-        (f"{limited}/memory.current", "4000\n"),
-        (f"{limited}/memory.stat", "anon 1000\ninactive_file 2500\n"),
-    ):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert free_memory_bytes(tmp_path) == 9000 - 4000 + 2500
-
-
-def test_gloo_needs_a_host_name_that_resolves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its ranks would crash; those of MPI train."""
-    monkeypatch.setattr("socket.gethostname", lambda: "no.such.host.invalid")
-    run = load("smoke").run
-    (problem,) = problems_with(run, "gloo")
-    assert problem.startswith(
-        "host name no.such.host.invalid: an address expected for the launcher"
-    )
-    assert problems_with(run, "mpirun") == []

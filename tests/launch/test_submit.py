@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,11 +18,23 @@ import pytest
 from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.launch.job_folder import open_job
+from rn50.launch.job_script import ROOT
+from rn50.launch.resume import latest_interrupted
 from rn50.launch.schedulers import SCHEDULERS
-from rn50.launch.submit import ROOT, is_alive, look_at, plan_submission, submit, wait
+from rn50.launch.submit import (
+    Last,
+    find_interrupted,
+    is_alive,
+    look_at,
+    plan_submission,
+    submit,
+    wait,
+)
 from rn50.launch.system_description import describe_system, read_machine
 from rn50.logging.parse import read_events
 from rn50.report.runs import read_runs
+from rn50.train import checkpoint
+from tests.train.test_checkpoint import CONFIG, arrays, meta
 from tests.waiting import wait_until
 
 
@@ -31,8 +44,6 @@ def test_five_runs_make_a_submission(
 ) -> None:
     monkeypatch.setenv("HOROVOD_CYCLE_TIME", "2")
     monkeypatch.setenv("NCCL_DEBUG", "WARN")
-    monkeypatch.setenv("HOROVOD_SECRET_KEY", "hunter2")
-    monkeypatch.setenv("MY_PASSWORD", "hunter2")
     done = rn50(
         *("submit", "smoke", "--scheduler", "local", "--runs", "5", "--wait"),
         # Open: a closed submission has to converge like the reference, on ImageNet.
@@ -71,12 +82,10 @@ def test_five_runs_make_a_submission(
     assert official.returncode == 0 and "passed" in official.stdout + official.stderr
 
     assert log.count("kept from your environment: HOROVOD_CYCLE_TIME=2") == 5
-    text = (folder / "run_4/environment.json").read_text()
-    environment = json.loads(text)
+    environment = json.loads((folder / "run_4/environment.json").read_text())
     assert environment["variables_kept_from_user"] == {"HOROVOD_CYCLE_TIME": "2"}
     assert "HOROVOD_CYCLE_TIME" not in environment["variables"]
     assert environment["variables_present"]["NCCL_DEBUG"] == "WARN"
-    assert "hunter2" not in text
 
 
 @pytest.mark.slow
@@ -111,6 +120,30 @@ def test_a_local_job_that_is_killed_closes_its_log(rn50, smoke_data: Path) -> No
     assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
 
 
+@pytest.mark.slow
+def test_ranks_in_a_container_are_launched_from_the_host(
+    rn50, smoke_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine is a stand-in that keeps its arguments and starts what follows the image."""
+    start = (
+        f'echo "$*" >>{tmp_path}/calls; until [[ $1 == image ]]; do shift; done; exec "${{@:2}}"'
+    )
+    program(tmp_path, "singularity", start)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    words = ["container=image", "engine=singularity", "bind=none", "mounts=[/raid]"]
+    done = rn50(
+        *("submit", "smoke", "--scheduler", "local", "--wait", "seed=1", "eval.target=0.1"),
+        *("eval.period=1", "eval.offset=0", f"data.path={smoke_data}"),
+        *(f"system.results={rn50.results}", *(f"system.job.{word}" for word in words)),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    calls = (tmp_path / "calls").read_text().splitlines()
+    assert len(calls) == 2 and all("--bind /raid " in call for call in calls)
+    assert "note: config check: eval.target" in (rn50.run_folder() / "job.log").read_text()
+    page = json.loads((rn50.run_folder() / "systems/local_n1.json").read_text())
+    assert (page["framework"], page["other_software_stack"]) == ("MXNet", ""), "the image's"
+
+
 def test_dry_run_prints_script_and_command_and_makes_nothing(rn50) -> None:
     done = rn50(
         *("submit", "abci_2048_open", "--runs", "5", "--dry-run"),
@@ -132,12 +165,10 @@ def program(folder: Path, name: str, text: str) -> None:
 
 
 SAYS = {
-    "slurm": ("sbatch", "echo '42;cluster'", "42", "squeue", "squeue: error: Invalid job id"),
+    "slurm": ("sbatch", "echo '42;cluster'", "42", "squeue", "PENDING DependencyNeverSatisfied"),
     "sge": ("qsub", "echo 42", "42", "qstat", "Following jobs do not exist: 42"),
     "pbs": ("qsub", "echo 42.server", "42.server", "qstat", "qstat: 42 Job has finished"),
-    "lsf": ("bsub", "cat >seen; echo 'Job <42> is submitted to queue <batch>.'", "42", "bjobs",
-            "Job <42> is not found"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SAYS)
@@ -149,25 +180,21 @@ def test_submission_and_waiting(name: str, tmp_path: Path, monkeypatch: pytest.M
     plan, found = submit(loaded, name, 1)
     assert found == job
     assert (plan.folder / "job.sh").read_text() == plan.script
-    if plan.scheduler.from_stdin:
-        assert (plan.folder / "seen").read_text() == plan.script
     known = json.loads((plan.folder / "submission.json").read_text())
     assert known.items() >= {"scheduler": name, "job": job, "runs": 1}.items()
     (row,) = read_runs([tmp_path])
     assert (row.folder, row.scheduler, row.job, row.status) == (plan.folder, name, job, "")
     program(tmp_path, state, "echo RUNNING")
     assert look_at(plan.folder, name, job) == ("queued", f"{name} job {job}")
-    assert is_alive(plan.scheduler, job)
-    program(tmp_path, state, "echo cannot reach the server >&2; exit 1")
-    assert is_alive(plan.scheduler, job)
-    program(tmp_path, state, f"echo '{gone}' >&2; exit 1")
-    assert not is_alive(plan.scheduler, job)
+    for text, alive in (
+        ("echo RUNNING", True),
+        ("echo cannot reach the server >&2; exit 1", True),
+        (f"echo '{gone}' >&2; exit 1", False),
+    ):
+        program(tmp_path, state, text)
+        assert is_alive(plan.scheduler, job) == alive, text
     with pytest.raises(UserError, match="ended without an exit code"):
         wait(plan, job, poll_s=0.01, settle_s=0.05)
-    if name == "slurm":
-        program(tmp_path, state, "echo 'PENDING DependencyNeverSatisfied'")
-        with pytest.raises(UserError, match="job 42 will never begin: DependencyNeverSatisfied"):
-            wait(plan, job, poll_s=0.01, settle_s=0.05)
     (plan.folder / "exit_code").write_text("3\n")
     assert wait(plan, job, poll_s=0.01) == 3
     (plan.folder / "job.log").write_text("data: ...\nrn50: error: data.path: a\x1bb\n\n")
@@ -201,11 +228,10 @@ def test_where_things_lie(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     assert f"start={tmp_path}\n" in plan.script
     assert f"home={shlex.quote(str(ROOT))}\n" in plan.script
     assert f"python={shlex.quote(sys.executable)}\n" in plan.script
-    there = load("smoke", ["system.job.home=/opt/rn50"])
-    assert (
-        "python=/opt/rn50/.venv/bin/python\n"
-        in plan_submission(there, "slurm", 1, Path("f")).script
-    )
+    for container, python in (("", "/opt/rn50/.venv/bin/python"), ("x", sys.executable)):
+        there = load("smoke", ["system.job.home=/opt/rn50", f"system.job.container={container}"])
+        script = plan_submission(there, "slurm", 1, Path("f")).script
+        assert f"python={shlex.quote(python)}\n" in script
     assert set(SCHEDULERS) == {*SAYS, "local"}
 
 
@@ -233,17 +259,80 @@ def test_system_page_of_a_recorded_machine(tmp_path: Path) -> None:
     page = describe_system(run, environment)
     assert all(isinstance(value, str) for value in page.values())
     assert page["other_software_stack"].startswith("horovod 0.28.1, NVIDIA driver")
-    for key, value in (
-        ("host_processors_per_node", "2"),
-        ("host_processor_core_count", "2"),
-        ("host_processor_vcpu_count", "4"),
-        ("host_memory_capacity", "378 GB"),
-        ("operating_system", "CentOS Linux 7 (Core)"),
-        ("framework", "MXNet (mxnet-cu112 1.9.1)"),
-        ("accelerator_model_name", "Tesla V100-SXM2-16GB"),
-        ("accelerators_per_node", "4"),
-        ("accelerator_memory_capacity", "16 GB"),
-    ):
-        assert page[key] == value, key
-    elsewhere = describe_system(run, {"machine": read_machine(tmp_path / "nothing")})
-    assert elsewhere["accelerator_model_name"] == run.system.accelerator
+    expected = {
+        "host_processors_per_node": "2",
+        "host_processor_core_count": "2",
+        "host_processor_vcpu_count": "4",
+        "host_memory_capacity": "378 GB",
+        "operating_system": "CentOS Linux 7 (Core)",
+        "framework": "MXNet (mxnet-cu112 1.9.1)",
+        "accelerator_model_name": "Tesla V100-SXM2-16GB",
+        "accelerators_per_node": "4",
+        "accelerator_memory_capacity": "16 GB",
+    }
+    assert {key: page[key] for key in expected} == expected
+
+
+# --- submit --resume: which job goes on, and which is refused ---
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An interrupted job of five runs, whose id Slurm does not know any more."""
+    run = tmp_path / "job/run_0"
+    (run / "checkpoint").mkdir(parents=True)
+    checkpoint.write(run / "checkpoint" / checkpoint.file_name(7), meta(), arrays())
+    (run / "config.yaml").write_text(load(*CONFIG).to_yaml())
+    (run / "environment.json").write_text("{}")
+    (run.parent / "config.yaml").write_text(load(CONFIG[0]).to_yaml())
+    (run.parent / "submission.json").write_text('{"scheduler": "slurm", "job": "42", "runs": 5}')
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    program(tmp_path, "squeue", "echo slurm_load_jobs error: Invalid job id specified")
+    return run.parent
+
+
+def test_a_job_is_found_by_its_folder_and_by_that_of_its_run(job: Path) -> None:
+    for folder in (job, job / "run_0"):
+        loaded, last = find_interrupted(str(folder), None, ["system.job.walltime='02:00:00'"])
+        assert last == Last(job, "slurm", 5)
+        assert loaded.run.system.job.walltime == "02:00:00"
+
+
+def test_the_latest_job_needs_no_checkpoint(job: Path) -> None:
+    (job.parent / "smoke").mkdir()
+    top = job.rename(job.parent / "smoke/2026")
+    results = [f"system.results={job.parent}"]
+    assert find_interrupted("latest", "smoke", results)[1].folder == top
+    shutil.rmtree(top / "run_0/checkpoint")
+    assert find_interrupted("latest", None, results)[1].folder == top
+    with pytest.raises(UserError, match="an interrupted run with a checkpoint"):
+        latest_interrupted(None, results)
+
+
+def test_a_run_is_found_where_no_job_is_around_it(job: Path) -> None:
+    (job / "config.yaml").unlink()
+    assert find_interrupted(str(job / "run_0"), None, [])[1] == Last(job / "run_0", None, 1)
+
+
+@pytest.mark.parametrize("told", [{"scheduler": ["x"], "job": 1, "runs": True}, [], {"runs": 0.5}])
+def test_what_a_stranger_wrote_of_the_submission_is_no_more_than_unknown(
+    job: Path, told: object
+) -> None:
+    (job / "submission.json").write_text(json.dumps(told))
+    assert find_interrupted(str(job), None, [])[1] == Last(job, None, 1)
+
+
+def test_what_cannot_go_on_is_refused(job: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no CONFIG beside a folder expected, found smoke"):
+        find_interrupted(str(job), "smoke", [])
+    with pytest.raises(UserError, match=r"optimizer\.base_lr"):
+        find_interrupted(str(job), None, ["optimizer.base_lr=7"])
+    with pytest.raises(UserError, match=r"the folder of a job or of a run expected, found no .*/x"):
+        find_interrupted(str(tmp_path / "x"), None, [])
+    program(tmp_path, "squeue", "echo PENDING")
+    with pytest.raises(UserError, match=r"found slurm job 42 in its queue .*: scancel 42"):
+        find_interrupted(str(job), None, [])
+    program(tmp_path, "squeue", "true")
+    (job / "exit_code").write_text("1\n")
+    with pytest.raises(UserError, match=r"job or run expected, .* has ended"):
+        find_interrupted(str(job), None, [])

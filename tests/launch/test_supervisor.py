@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rn50.launch import stderr_log
+from rn50.launch import supervisor
 from rn50.launch.supervisor import RankFailed, run_watched
 
 ORPHAN = (
@@ -40,7 +40,7 @@ def test_later_orphans_are_no_children_of_ours(tmp_path: Path) -> None:
 def test_a_flood_on_the_standard_error_keeps_its_first_and_last_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stderr_log, "MOST_BYTES_A_RANK", 100_000)
+    monkeypatch.setattr(supervisor, "MOST_BYTES_A_RANK", 100_000)
     flood = "for i in range(50_000): print(i, 'x' * 20, file=sys.stderr)"
     repeated = "for i in range(5_000): print('bind failed', file=sys.stderr)"
     code = f"import sys\nprint('first', file=sys.stderr)\n{repeated}\n{flood}\nsys.exit(7)"

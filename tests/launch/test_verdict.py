@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from rn50.compliance.check_log import check_log
-from rn50.compliance.config_rules import check_config
 from rn50.config.load import load
-from rn50.launch.verdict import check_note, errors_of, is_good, verdict_lines
+from rn50.launch.verdict import errors_of, is_good, verdict_lines
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "smoke_result_0.txt"
 IMAGENET = (("400", "50000"), ("1000", "1281167"))
@@ -84,10 +83,3 @@ def test_its_own_target_counts_and_the_rules_that_apply_to_its_set(
     lines, found = judged(tmp_path, *edits, **values)
     assert (lines[0][: len(first)], found) == (first, good)
     assert ("the set is not ImageNet: eval-samples and" in lines[-1]) != is_imagenet
-
-
-def test_what_config_check_objects_to_is_said_beforehand() -> None:
-    assert check_note(check_config(load("smoke"))) == ""
-    assert "eval.target" in check_note(check_config(load("smoke", ["eval.target=0.7"])))
-    note = check_note(check_config(load("base", ["system.ranks_per_node=8"])))
-    assert note.startswith("config check: optimizer.base_lr (default) is 10.5, expected about 1.")
