@@ -42,15 +42,19 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "STALE_S", 0.5)
 
 
-@pytest.fixture
-def elsewhere(tmp_path: Path, quick: None) -> Path:
+def left_elsewhere(path: Path) -> Path:
     """The lock that a process on another machine has left, or still holds."""
-    path, record = tmp_path / "lock", tmp_path / "lock.holder"
+    record = path.with_name(f"{path.name}.holder")
     with hold(path, path.parent):
         marker, holder = path.read_text(), record.read_text()
     path.write_text(re.sub("host=.*", "host=gpu017", marker))
     record.write_text(holder.replace(platform.node(), "gpu017"))
     return path
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, quick: None) -> Path:
+    return left_elsewhere(tmp_path / "lock")
 
 
 def test_the_second_is_refused_by_name_and_a_killed_holder_is_followed_at_once(

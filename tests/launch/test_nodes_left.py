@@ -60,8 +60,6 @@ def run_of(folder: Path, *overrides: str) -> Loaded:
 def test_where_all_answer_or_no_fewer_are_allowed_the_run_stays_as_it_is(slurm: Path) -> None:
     loaded = run_of(slurm)
     assert on_nodes_left(loaded, "srun", slurm) == (loaded, ())
-    # Of an allocation whose launcher alone has the names of its nodes.
-    assert on_nodes_left(loaded, "jsrun", slurm) == (loaded, ())
 
 
 def test_where_no_fewer_are_allowed_it_waits_for_nodes_that_do_not_answer(
