@@ -12,10 +12,11 @@ import typer
 from .console import EXIT_BAD, Json, Launcher, Overrides, Ranks, print_json, say, track
 
 _RUN = "Folder of a run, for its best checkpoint, else its newest; or a file `*.ckpt`."
+RunOrCheckpoint = Annotated[Path, typer.Argument(help=_RUN, metavar="RUN")]
 
 
 def evaluate(
-    path: Annotated[Path, typer.Argument(help=_RUN, metavar="RUN")],
+    path: RunOrCheckpoint,
     overrides: Overrides = None,
     ranks: Ranks = None,
     launcher: Launcher = None,

@@ -1,4 +1,4 @@
-"""`rn50 export`: runs for other tools."""
+"""`rn50 export`: runs and trained models for other tools."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..config.atomic import write_output
+from ..config.atomic import new_folder, refuse_content, write_output
 from .console import TYPER_OPTIONS, output_file, say
+from .evaluate import RunOrCheckpoint
 
 if TYPE_CHECKING:
     from ..report.export import Exported
 
-export_app = typer.Typer(help="Export runs to other tools.", **TYPER_OPTIONS)
+export_app = typer.Typer(help="Export runs and trained models to other tools.", **TYPER_OPTIONS)
 
 Runs = Annotated[
     list[Path], typer.Argument(help="Folders of runs or jobs, or above them.", metavar="RUN...")
@@ -59,3 +60,35 @@ def export_tensorboard(
 
     to_tensorboard(_read(paths), out)
     say(f"tensorboard --logdir {shlex.quote(str(out))}")
+
+
+@export_app.command("model")
+def export_model(
+    path: RunOrCheckpoint,
+    out: Annotated[Path, typer.Option(help="The new folder for the model's files.")] = Path(
+        "model"
+    ),
+    onnx: Annotated[
+        bool, typer.Option("--onnx", help="ONNX too; needs onnx (`docs/export.md`).")
+    ] = False,
+) -> None:
+    """A checkpoint as MXNet's symbol and parameters, which MXNet loads without rn50, and as ONNX.
+
+    The network of evaluation in float32: images (NCHW) to logits. model.json says how images have
+    to be prepared.
+
+    Example: `rn50 export model results/smoke/20261123T050000Z --out model --onnx`
+    """
+    from ..report.export import extra
+    from ..train.checkpoint_folder import chosen
+
+    refuse_content(out)
+    if onnx:
+        extra("onnx", "onnx")
+    found = chosen(path)
+    from ..train.model_export import export_model as write
+
+    with new_folder(out) as folder:
+        write(found, folder, onnx=onnx)
+    for file in sorted(out.iterdir()):
+        say(str(file))

@@ -239,7 +239,7 @@ def predict(
 
 
 def _predict_best(asked: Asked, plot: Path | None, *, as_json: bool) -> None:
-    from ..report.prediction import best_rows, write_plot
+    from ..report.prediction import best_rows, write_best_plot
 
     answers = asked.best()
     header = ("batch", "global batch", "groups", "algorithm", "step", "epochs", "time to train")
@@ -250,7 +250,7 @@ def _predict_best(asked: Asked, plot: Path | None, *, as_json: bool) -> None:
         say(f"{first.job.name}, {first.job.gpus} accelerators: the fastest batch first")
         print_table((*header, "90 % interval"), best_rows(answers), right=(0, 1, 4, 5, 6))
     if plot is not None:
-        write_plot(answers[0], plot)
+        write_best_plot(answers, plot)
 
 
 def _print_prediction(answer: Prediction) -> None:

@@ -69,10 +69,22 @@ def load_recorded(
 
 
 def load_named(config: str, overrides: Sequence[str], keys: tuple[str, ...] = RUN) -> Loaded:
-    """The config that a command line names, read by `load_recorded` if it is a recorded one."""
+    """The config that a command line names, read by `load_recorded` if it is a recorded one. A new
+    run of a sweep's trial goes beside the sweep, not into it."""
     if recorded_in(Path(config)) is None:
         return load(config, overrides)
-    return load_recorded(Path(config), overrides, keys)
+    loaded = load_recorded(Path(config), overrides, keys)
+    results, name = Path(loaded.run.system.results), loaded.run.name
+    is_trial = results.name == "trials" and re.fullmatch(r"trial_\d+", name) is not None
+    if not is_trial or any(text.startswith("system.results=") for text in overrides):
+        return loaded
+    beside = [f"system.results={json.dumps(str(results.parent.parent))}"]
+    beside += (
+        []
+        if any(text.startswith("name=") for text in overrides)
+        else [f"name={results.parent.name}_{name}"]
+    )
+    return load_recorded(Path(config), [*overrides, *beside], keys)
 
 
 def words_to_repeat(folder: Path, keys: tuple[str, ...]) -> list[str]:

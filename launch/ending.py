@@ -74,6 +74,8 @@ def run_stopped(by: str, folder: Path, launcher: str | None = None) -> Ending:
     """A run that a signal stopped. `by`: of `asked_by`. `launcher`: asked for by name."""
     checkpoint, kept = _newest_checkpoint(folder)
     step = max(last_log_point(folder) or 0, stopped_at(folder) or 0)
+    if step and stopped_at(folder) is None and kept != f"checkpoint of step {step}":
+        kept += ", none at the stop: it took longer than limits.grace_s or was given up"
     reason = f"stopped by {by} at step {step} ({kept})"
     return Ending(reason, str(folder), *_onward(checkpoint, folder, launcher))
 

@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from ..config.finding import number
+from .run_folder import Subject
 from .run_summary import amount, show
 
 PHASES = {
@@ -130,6 +131,24 @@ def rank_spread(content: Mapping[str, Any]) -> list[RankRow]:
                 )
             )
     return rows
+
+
+_FEW_CORES = 0.6
+
+
+def too_few_cores(subject: Subject) -> str | None:
+    """Return a sentence where ranks on CPUs got less than most of a core each."""
+    folder = subject.folder
+    if folder is None or subject.config is None or subject.config.system.device != "cpu":
+        return None
+    elapsed_s, table = number(folder.ranks.get("elapsed_s")), folder.ranks.get("ranks")
+    used = _numbers(table.get("cpu_s") or ()) if isinstance(table, dict) else []
+    if not used or not elapsed_s or (share := median(used) / elapsed_s) >= _FEW_CORES:
+        return None
+    return (
+        f"Ranks had {100 * share:.0f} % of a core each: this time is not comparable with that of a "
+        "machine that had nothing else to do."
+    )
 
 
 def _added(columns: Sequence[Any], ranks: int) -> list[float]:

@@ -11,8 +11,10 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from ..compliance.check_log import check_log
+from ..compliance.check_log import Check, check_log
+from ..compliance.score import score_checks
 from ..compliance.submission import check_folder
+from ..config.benchmark import RUNS
 from ..config.errors import UserError
 from ..config.leaves import flatten
 from ..config.schema import PLACES
@@ -199,7 +201,8 @@ def to_json(comparison: Comparison, order: Sequence[int]) -> list[dict[str, Any]
 
 
 def _result_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
-    yield _text_column(RESULTS, "log check", [_verdict(subject) for subject in subjects])
+    checks = [_checks(subject) for subject in subjects]
+    yield _text_column(RESULTS, "log check", [found[-1].verdict for found in checks])
     yield from (_figure_column(key, subjects) for key in FIGURES)
     machines = [machine_of(subject.path, subject.config) for subject in subjects]
     counts = [machine[1] if machine else None for machine in machines]
@@ -207,13 +210,25 @@ def _result_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
     rates = [_median(subject, FIGURES["images_per_s"]) for subject in subjects]
     each = [r / n if r and n else None for r, n in zip(rates, counts, strict=True)]
     yield _column("images_per_s_each", "images/s each", each, ",.1f")
+    scores = [_score(*pair) for pair in zip(subjects, checks, strict=True)]
+    yield _text_column(RESULTS, "score (min)", scores)
 
 
-def _verdict(subject: Subject) -> str:
-    """The verdict on a log, or on several as a submission, without the official checker."""
+def _checks(subject: Subject) -> tuple[Check, ...]:
+    """The verdict on a log, or on several and last on them as a submission, without the official
+    checker."""
     if len(subject.files) > 1:
-        return check_folder(subject.path, official=False)[-1].verdict
-    return check_log(subject.files[0], official=False).verdict
+        return check_folder(subject.path, official=False)
+    return tuple(check_log(path, official=False) for path in subject.files)
+
+
+def _score(subject: Subject, checks: tuple[Check, ...]) -> str:
+    """The score of five runs, with the RCP factor where it is applied."""
+    score = score_checks(subject.path, checks) if len(subject.files) >= RUNS else None
+    if score is None or score.score_min is None:
+        return MISSING
+    factor = f" (x {score.scaling_factor:.4f})" if score.scaled else ""
+    return f"{score.score_min:.3f}{factor}"
 
 
 def parameter_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
@@ -296,10 +311,8 @@ class Group(NamedTuple):
 def group_by(comparison: Comparison, key: str) -> list[Group]:
     """The groups by rising value. `key`: of a config, or a column's. Raises UserError: none has
     it."""
-    keys = (
-        key,
-        key.rpartition(".")[2],
-    )  # a config's value that logs have too is a column of theirs
+    # A config's value that logs have too is a column of theirs.
+    keys = (key, key.rpartition(".")[2])
     column = next((one for one in comparison.columns if one.key in keys), None)
     if column is None:
         raise UserError(f"--by: a key of the runs' configs or a column expected, found {key}")

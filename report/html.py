@@ -21,14 +21,14 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from ..compliance.check_log import Check, check_log
+from ..compliance.check_log import ON_THE_SET, Check, check_log
 from ..compliance.score import score_checks
 from ..compliance.submission import check_folder
 from ..config.atomic import write_output
 from ..config.errors import UserError
-from ..config.finding import clock_time, number
+from ..config.finding import NOTE, clock_time, number
 from ..data.describe import describe_data
-from .breakdown import rank_spread, start_up, step_breakdown
+from .breakdown import rank_spread, start_up, step_breakdown, too_few_cores
 from .compare import Comparison, Group, group_table, name_of, parameter_columns
 from .plots import page_charts
 from .published import standing_of
@@ -73,6 +73,7 @@ def render_report(subject: Subject, checks: tuple[Check, ...] | None = None) -> 
         subject=subject,
         title=_title(subject),
         outcome=_outcome(subject),
+        slow=too_few_cores(subject),
         next_command=show(folder.result.get("next", ""), 2000) if folder else "",
         standing=standing_of(subject.path, subject.config, subject.runs),
         data=describe_data(subject.config.data) if subject.config else None,
@@ -139,6 +140,7 @@ def _fill(template: str, **values: Any) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    settings.filters["beside_the_set"] = beside_the_set
     settings.filters["breakable"] = _breakable
     settings.filters["digest"] = _digest
     return settings.get_template(template).render(**values)
@@ -255,3 +257,11 @@ def _time(runs: Sequence[RunSummary]) -> Fact:
         amount(time_s, "s"),
         note if reached else "target not reached",
     )
+
+
+def beside_the_set(check: Check) -> str | None:
+    """Return a sentence where a log breaks no rule but those for ImageNet's size."""
+    broken = sorted({found.name for found in check.findings if found.severity != NOTE})
+    if not broken or not ON_THE_SET.issuperset(broken):
+        return None
+    return f"PASS by all other rules: the set is not ImageNet, which breaks {', '.join(broken)}."

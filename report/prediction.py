@@ -54,6 +54,29 @@ def best_rows(answers: Sequence[Prediction]) -> list[tuple[str, ...]]:
     ]
 
 
+def write_best_plot(answers: Sequence[Prediction], path: Path) -> None:
+    """Time to train and its parts by the batch, with the best groups and algorithm of each."""
+    figure, (time, parts) = new_panels(2, 5.6)
+    by_batch = sorted(answers, key=lambda one: one.phases[0].batch)
+    batches = [one.phases[0].batch for one in by_batch]
+    low, high = zip(*(one.time_interval_s for one in by_batch), strict=True)
+    time.plot(batches, [one.run.total_s for one in by_batch], "o-", ms=4, label="time to train")
+    time.fill_between(batches, low, high, alpha=0.2, lw=0, label="90 % interval")
+    time.set(title="Time to train by batch", xlabel="images a GPU", ylabel="s", xscale="log")
+    right = parts.twinx()
+    parts.plot(batches, [one.step.total_s * 1e3 for one in by_batch], "o-", ms=4, label="step")
+    right.plot(batches, [one.epochs for one in by_batch], "s--", ms=3, color="C1", label="epochs")
+    parts.set(title="Step (-) and epochs (--)", xlabel="images a GPU", ylabel="ms", xscale="log")
+    right.set(ylabel="epochs", ylim=(0, None))
+    right.spines["right"].set_visible(True)
+    for axes in (time, parts):
+        axes.set_ylim(bottom=0)
+        finish(axes)
+    first = answers[0]
+    figure.suptitle(f"{first.job.name}, {first.job.gpus} accelerators")
+    save(figure, path)
+
+
 def write_plot(answer: Prediction, path: Path) -> None:
     """One figure: the curve over GPUs, the step over GPUs, and the overlap in one step."""
     figure, (time, parts, overlap) = new_panels(3, 5.6)

@@ -26,6 +26,9 @@ from rn50.train.checkpoint import file_name
 TIME, EPOCHS = "time budget (limits.time_s) spent", "budget of 2 epochs (limits.epochs) spent"
 
 
+GIVEN_UP = "none at the stop: it took longer than limits.grace_s or was given up"
+
+
 @pytest.fixture(autouse=True)
 def _our_rn50_is_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
@@ -47,7 +50,7 @@ def standing(folder: Path, step: int, checkpoint: int | None) -> str:
     ("step", "checkpoint", "launcher", "place"),
     [
         (0, None, None, "at step 0 (no checkpoint)"),
-        (120, 100, None, "at step 120 (checkpoint of step 100)"),
+        (120, 100, None, f"at step 120 (checkpoint of step 100, {GIVEN_UP})"),
         (40, 40, "gloo", "at step 40 (checkpoint of step 40)"),
     ],
 )

@@ -101,3 +101,15 @@ def test_a_recorded_config_has_no_base(tmp_path: Path, base: str) -> None:
     for read in (load, load_recorded):
         with pytest.raises(UserError, match=r"yaml:1: (system\.)?\w+: none in a recorded config"):
             read(config)
+
+
+def test_a_repeated_trial_goes_beside_its_sweep(tmp_path: Path) -> None:
+    run = tmp_path / "results/study/trials/trial_0003/2026"
+    results = f"system.results={run.parent.parent}"
+    config = recorded(run, f"results: {run.parent.parent}")
+    loaded = load_named(str(config), ["name=trial_0003", results], RUN)
+    assert loaded.run.system.results == str(run.parent.parent)  # as asked for
+    config.write_text(config.read_text().replace("name: smoke", "name: trial_0003", 1))
+    loaded = load_named(str(config), [], ("data.path",))
+    assert loaded.run.system.results == str(tmp_path / "results")
+    assert loaded.run.name == "study_trial_0003"

@@ -5,14 +5,17 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from rn50.config.errors import UserError
+from rn50.config.load import load
 from rn50.config.reading import read_object
 from rn50.config.recorded import RUN, words_to_repeat
 from rn50.report.export import extra, read_runs, to_tensorboard
@@ -20,6 +23,23 @@ from rn50.train import checkpoint_folder
 from tests.conftest import Rn50, packed
 
 TAGS = {"train/loss", "train/lr", "train/images_per_s", "eval/accuracy", "eval/correct_top5"}
+PLAIN_MXNET = """
+import sys
+import numpy as np
+plain = hasattr(np, "product")
+if not plain:
+    import rn50  # MXNet itself does not load over NumPy 2
+import mxnet as mx
+images, labels = (np.load(path) for path in sys.argv[2:])
+symbol, arguments, states = mx.model.load_checkpoint(sys.argv[1], 0)
+net = symbol.bind(mx.cpu(), {"data": mx.nd.array(images), **arguments}, aux_states=states)
+logits = net.forward(is_train=False)[0].asnumpy()
+assert not plain or "rn50" not in sys.modules
+np.save(sys.argv[1] + "-logits.npy", logits)
+print((logits.argmax(axis=1) == labels).sum())
+"""
+
+
 DRAWN = "{train_samples: 400, eval_samples: 200, classes: 10}"
 
 
@@ -68,6 +88,48 @@ def test_an_evaluation_again_finds_the_recorded_counts(rn50: Rn50, run: Path) ->
         assert found[key] == recorded[key]
     assert found["correct"] < found["correct_top5"] < found["total"]
     assert not list(run.parent.parent.glob(".evaluate-*"))
+
+
+@pytest.mark.slow
+def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
+    rn50: Rn50, run: Path, tmp_path: Path
+) -> None:
+    """The run's own evaluation images go to programs that do not know rn50."""
+    from rn50.data.pipeline import build_eval_source
+
+    with_onnx = has("onnx")
+    out, data = tmp_path / "model", load(str(run / "config.yaml")).run.data
+    done = rn50("export", "model", str(run), "--out", str(out), *["--onnx"] * with_onnx)
+    assert done.returncode == 0, done.stderr
+    made = ["model-0000.params", "model-symbol.json", "model.json", *["model.onnx"] * with_onnx]
+    assert [path.name for path in sorted(out.iterdir())] == made
+    about, last = json.loads((out / "model.json").read_text()), evaluations(run)[-1]
+    assert (about["accuracy"], about["step"]) == (last["accuracy"], last["step"])
+    assert about["input"]["centre_crop_px"] == data.crop_px
+    manifest = json.loads((Path(data.path) / "manifest.json").read_text())
+    assert about["output"] == {"logits": 10, "classes": manifest["classes"]}
+    batch = build_eval_source(data, batch_per_rank=data.eval_samples, rank=0, ranks=1).next()
+    images, labels = tmp_path / "images.npy", tmp_path / "labels.npy"
+    np.save(images, batch.images.asnumpy())
+    np.save(labels, batch.labels.asnumpy())
+    words = [sys.executable, "-c", PLAIN_MXNET, str(out / "model"), str(images), str(labels)]
+    counted = subprocess.run(words, cwd="/", capture_output=True, text=True, check=False)
+    assert counted.stdout.split()[-1:] == [str(last["correct"])], counted.stderr
+    if not (with_onnx and has("onnxruntime")):
+        pytest.skip("no onnx, onnxruntime here: the MXNet half has passed")
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(out / "model.onnx", providers=["CPUExecutionProvider"])
+    (logits,) = session.run(None, {"data": np.load(images)})
+    np.testing.assert_allclose(logits, np.load(f"{out}/model-logits.npy"), rtol=1e-4, atol=1e-4)
+
+
+def has(module: str) -> bool:
+    try:
+        extra(module, module)
+    except UserError:
+        return False
+    return True
 
 
 @pytest.mark.slow

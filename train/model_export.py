@@ -1,0 +1,116 @@
+"""A checkpoint as files that other programs load: MXNet's symbol and parameters, and ONNX.
+
+The network is the one of evaluation, from float32 images in NCHW to logits; float16 and bfloat16
+runs and those with channels last become that without a change of any weight.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+
+from ..config.errors import UserError
+from ..config.manifest import load_manifest
+from ..config.schema import Data, Run
+from .checkpoint import Checkpoint
+from .checkpoint_state import restore_network
+from .networks import build_network, copy_parameters, image_shape
+from .operators import Operators
+from .resume import recorded_run
+
+PREFIX = "model"
+_EPOCH = 0  # the number that MXNet's file names have
+_OPSET = 13, 7
+"""ONNX's operator set, and the version of its files that goes with it."""
+
+
+def export_model(found: Checkpoint, folder: Path, *, onnx: bool) -> None:
+    """Write `model-symbol.json`, `model-0000.params` and `model.json`, which describes the images;
+    with `onnx` `model.onnx` too. Raises UserError: the checkpoint is damaged, or is not of the
+    network that its config names."""
+    run = recorded_run(found)
+    net = build_evaluation_network(found, run)
+    shape = image_shape(net, 1, run.data.crop_px)
+    net.hybridize()
+    net(mx.nd.zeros(shape)).wait_to_read()  # MXNet exports what it has run
+    prefix = folder / PREFIX
+    net.export(str(prefix), _EPOCH)
+    (folder / f"{PREFIX}.json").write_text(json.dumps(describe(found, run), indent=1) + "\n")
+    if onnx:
+        write_onnx(prefix, shape)
+
+
+def build_evaluation_network(found: Checkpoint, run: Run) -> Any:
+    """The network with the checkpoint's weights, in float32 and NCHW, on the CPU."""
+    plain = run.model.model_copy(update={"dtype": "float32", "layout": "NCHW"})
+    nets = [
+        build_network(model, run.data.classes, crop_px=run.data.crop_px)
+        for model in (run.model, plain)
+    ]
+    for net in nets:
+        net.initialize(mx.init.Zero())
+    trained, exported = nets
+    restore_network(found, trained)
+    copy_parameters(trained, exported, Operators(mx.cpu()))
+    return exported
+
+
+def describe(found: Checkpoint, run: Run) -> dict[str, Any]:
+    """What a program needs besides the files: the images of evaluation, and where it comes from."""
+    data, state = run.data, found.meta.state
+    return {
+        "input": {
+            "name": "data",
+            "layout": "NCHW",
+            "dtype": "float32",
+            "channels": "RGB, 0 to 255, minus mean, divided by std",
+            "mean": data.mean,
+            "std": data.std,
+            "resize_shorter_px": data.eval_resize_px,
+            "interpolation": "linear",
+            "centre_crop_px": data.crop_px,
+        },
+        "output": {"logits": data.classes, **class_names(data)},
+        "network": run.model.model_dump(mode="json"),
+        "step": state.step,
+        "epochs": state.epochs_trained,
+        "accuracy": state.accuracy,
+        "config_sha256": found.meta.config_sha256,
+    }
+
+
+def class_names(data: Data) -> dict[str, list[str]]:
+    """The names of the logits, by the image set's manifest; none where the set is out of reach."""
+    with suppress(UserError):
+        manifest = load_manifest(Path(data.path))
+        if manifest.counts == (data.classes, data.train_samples, data.eval_samples):
+            return {"classes": manifest.classes}  # else another set that came to lie there
+    return {}
+
+
+def write_onnx(prefix: Path, shape: tuple[int, ...]) -> None:
+    """`prefix`.onnx from MXNet's two files, for any number of images at once; ONNX checks it."""
+    import onnx
+    from mxnet.onnx import export_model as convert
+    from mxnet.onnx.mx2onnx import _op_translations
+
+    for number in ("12", "13"):  # imported without ONNX (mxnet_import.py), they hold no operator
+        importlib.reload(getattr(_op_translations, f"_op_translations_opset{number}"))
+    path = f"{prefix}.onnx"
+    files = f"{prefix}-symbol.json", f"{prefix}-{_EPOCH:04d}.params"
+    shapes = [("images", *shape[1:])]
+    convert(*files, [shape], np.float32, path, dynamic=True, dynamic_input_shapes=shapes)
+    model = onnx.load(path)
+    # MXNet writes operators of this set, and the newest that onnx has as its number.
+    model.opset_import[0].version, model.ir_version = _OPSET
+    held = {weights.name for weights in model.graph.initializer}
+    for value in [value for value in model.graph.input if value.name in held]:
+        model.graph.input.remove(value)  # as an input a weight is no constant: slower, warnings
+    onnx.checker.check_model(model, full_check=True)
+    onnx.save(model, path)
