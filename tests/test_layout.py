@@ -23,8 +23,8 @@ MAY_IMPORT = {
 }
 LARGEST_SHARE = 1 / 5  # the trainer, with its own CUDA kernels
 
-PRODUCT_LINES = 34_050
-TEST_LINES = 26_100
+PRODUCT_LINES = 29_950
+TEST_LINES = 23_250
 SCRIPT_LINES = 760
 """Budgets, on the way to 28,500 and 22,000. To raise one, give its reason in CHANGELOG.md."""
 FUNCTION_LINES = 50
