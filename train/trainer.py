@@ -110,7 +110,7 @@ def start_up(
     operators = operators_for(run.model, ctx)
     comm = communicator(operators, context.connection, context.process.world_size)
     stages = [
-        Stage("open connections", comm.start),
+        Stage("open connections", comm.start, waits=True),
         Stage("build pipelines", partial(sources or build_sources, context, ctx)),
         Stage("build network", partial(build_model, context, comm)),
         Stage("warm up network", partial(warm_up, context, operators), ("build network",)),
@@ -118,9 +118,12 @@ def start_up(
             "agree on weights",
             partial(verify_replicas, context, comm),
             ("open connections", "build network", "warm up network"),
+            waits=True,
         ),
     ]
-    built = run_stages(stages, context.timeline, serial=run.startup.serial)
+    built = run_stages(
+        stages, context.timeline, serial=run.startup.serial, cores=run.system.cores_per_rank
+    )
     model, data = built["build network"], built["build pipelines"]
     context.start_clock([p.name for p in trainable(model.net)])
     comm.barrier()  # no rank touches the data before rank 0 has started the clock

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Any
 
 import pytest
 
@@ -90,13 +91,19 @@ def test_stages_run_after_what_they_need(serial: bool) -> None:
 
 
 def test_stages_overlap_unless_serial() -> None:
-    """Two stages that wait for each other can only end if they run at the same time."""
-    meeting = threading.Barrier(2, timeout=20)
-    stages = [Stage(name, meeting.wait) for name in ("connect ranks", "build network")]
-    run_stages(stages, Timeline(0), serial=False)
-    lonely = threading.Barrier(2, timeout=0.2)
-    with pytest.raises(threading.BrokenBarrierError):
-        run_stages([Stage(n, lonely.wait) for n in "ab"], Timeline(0), serial=True)
+    """Two stages that wait for each other can only end if they run at the same time: with a core
+    for each, or where one of them needs none."""
+
+    def meet(*, seconds: float = 20, waits: bool = False, **how: Any) -> None:
+        meeting = threading.Barrier(2, timeout=seconds)
+        both = [Stage("connect", meeting.wait, waits=waits), Stage("build", meeting.wait)]
+        run_stages(both, Timeline(0), **how)
+
+    meet(serial=False, waits=True)
+    meet(serial=False, cores=2)
+    for how in ({"serial": True, "waits": True}, {"serial": False}):
+        with pytest.raises(threading.BrokenBarrierError):
+            meet(seconds=0.2, **how)
 
 
 def test_a_stages_error_is_raised() -> None:
