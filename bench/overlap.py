@@ -86,7 +86,7 @@ def overlap(
     for rule in in_turn(list(loaded), 1, job.track("timing steps")):
         found = measure_on_ranks(loaded[rule], job.launcher, "overlap", rounds, steps)
         step_ms[rule] = {kind: scaled(seconds, 1e3) for kind, seconds in found.items()}
-    rows = overlap_rows(step_ms)
+    rows = overlap_rows({rule: step_ms[rule] for rule in loaded})
     return Outcome(
         rows=rows,
         figures={"ranks": ranks, "batch per rank": run.batch.per_rank},

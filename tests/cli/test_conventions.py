@@ -56,7 +56,7 @@ def test_an_unknown_ruleset_is_refused_with_the_list(rn50, root: Path, tmp_path:
     with pytest.raises(UserError, match=r"ruleset: expected 0\.6\.0, .* found 5\.0"):
         load("smoke", ["ruleset=5.0"])
     log = shutil.copy(root / "tests/golden/smoke_result_0.txt", tmp_path / "result_0.txt")
-    for command in (["log", "check", log], ["log", "score", tmp_path], ["predict", "dgx1_8"]):
+    for command in (["log", "check", log], ["log", "score", tmp_path]):
         done = rn50(*map(str, command), "--ruleset", "5.0")
         assert done.returncode == 2
         assert "--ruleset: " in done.stderr and ", ".join(RULESETS) in done.stderr

@@ -222,7 +222,7 @@ def test_a_requeued_job_goes_on_and_a_second_one_waits_its_turn(
     ).stdout.strip()
     assert settled_state(second) == "FAILED"
     assert re.fullmatch(
-        rf"rn50: error: {folder}: in use by process \d+ on \S+, job {job} .*\n",
+        rf"rn50: error: {folder}: in use by process \d+ on \S+ .*\n",
         (folder / f"slurm-{second}.out").read_text(),
     )
     assert not (folder / "job.1.log").exists()
