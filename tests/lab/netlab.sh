@@ -10,6 +10,7 @@
 #
 # COMMAND may be `rn50 launch|bench ...`: Open MPI finds the hosts by itself, one rank on each.
 #   tests/lab/netlab.sh run 4 1000 250 -- rn50 bench allreduce --ranks 4
+#   tests/lab/netlab.sh run 2 300 100 -- rn50 bench overlap --launcher gloo system.nodes=2 system.ranks_per_node=1
 # RN50_NETLAB_PIN=1 gives each host one core of its own (more hosts than cores: they share).
 #
 # With a delay frames pass a small switch of ours (netlab_switch.c; few kernels on clouds and in
@@ -107,7 +108,14 @@ up() { # HOSTS RATE_MBIT DELAY_US
         cp "$STATE/hosts" "/etc/netns/$PREFIX$i/hosts"
     done
     printf '#!/bin/sh\nexec "%s" rsh "$@"\n' "$HERE/netlab.sh" >"$STATE/agent"
-    chmod +x "$STATE/agent"
+    mkdir "$STATE/bin" # ssh [OPTIONS] HOST [OPTIONS] COMMAND, as horovodrun calls it
+    cat >"$STATE/bin/ssh" <<END
+#!/bin/bash
+words=()
+while ((\$#)); do case \$1 in -[opli]) shift 2 ;; *) words+=("\$1"); shift ;; esac; done
+exec "$HERE/netlab.sh" rsh "\${words[@]}"
+END
+    chmod +x "$STATE/agent" "$STATE/bin/ssh"
     trap - EXIT
 }
 
@@ -148,7 +156,7 @@ execute() { # COMMAND... on h1, Open MPI and Horovod set to use the lab
     export OMPI_MCA_plm=rsh OMPI_MCA_plm_rsh_agent=$STATE/agent OMPI_MCA_plm_rsh_no_tree_spawn=1
     export OMPI_MCA_orte_default_hostfile=$STATE/hostfile OMPI_MCA_oob_tcp_if_include=$SUBNET.0/24
     export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,tcp OMPI_MCA_btl_tcp_if_include=$SUBNET.0/24
-    export HOROVOD_GLOO_IFACE=e0
+    export HOROVOD_GLOO_IFACE=e0 RN50_HOSTS=$STATE/hostfile PATH=$STATE/bin:$PATH
     on_host h1 "$@"
 }
 
