@@ -1,4 +1,4 @@
-"""`rn50 data bench`: how fast images come in a core, and what of it a machine's GPU gets."""
+"""`rn50 data bench`: images per CPU-second of the input pipeline, and the roofline of a machine."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def _is_integer(value: float) -> bool:
 
 @rule("MLP102", "invalid-submission-value", ERROR, f"{CHECKER}, common.yaml", judges=BOTH)
 def submission_values(run: HasSettings) -> Iterator[Violation]:
-    """Names are not empty (others that name nobody, null or blanks, are policy); division, status
+    """Names are not empty (null or blanks are policy); division, status
     and benchmark are allowed words."""
     allowed = {
         "submission_division": benchmark.DIVISIONS,

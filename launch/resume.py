@@ -33,7 +33,7 @@ from .run_files import give_back, is_run, reserve
 from .run_lock import check_free, driven_by_another, remove_rank_lock, wait_for_rank
 
 _COPIED = (METRICS, "config.yaml", "origins.json", "environment.json")
-"""What an attempt leaves and the next one goes on with or writes anew, beside the log."""
+"""Files of an attempt that are copied: the next one continues or overwrites them."""
 _MOVED = ("stderr.log", "result.json", "ranks.json", "timeline.json", "report.html")
 _MOST_BYTES = 256 << 20
 """Of a log or metrics file: metrics have 150 bytes a line."""

@@ -21,7 +21,7 @@ from .machine import uses_sheet
 from .predict import Job, Prediction, job_of_config, job_of_system, predict, step_sigma
 from .step import build, step_time
 
-SOURCES = ("mlperf_runs.csv", "scaling_tables.csv")
+MLPERF_RUNS, SCALING_TABLES = "mlperf_runs.csv", "scaling_tables.csv"
 
 # Settings of a published variant; the rest of a row's recipe is the system's own.
 ALGORITHM_OF_VARIANT = {
@@ -46,10 +46,10 @@ SONY_RUNS_S = {
 
 # Why a row is not a fair test of the model, where that is known. The row counts all the same.
 KNOWN_REASONS = {
-    "XL675d-Gen10-Plus_A100-SXM-80GB_4N": "20 ms of communication: its evaluations take no longer",
-    "XL675d-Gen10-Plus_A100-SXM-80GB_8N": "5 ms of communication: its evaluations take no longer",
-    "v100-512": "9 ms more at both batches, evaluations as on DGX-2H: communication or launches",
-    "v100-256": "9 ms more at both batches, evaluations as on DGX-2H: communication or launches",
+    "XL675d-Gen10-Plus_A100-SXM-80GB_4N": "20 ms more, evaluations as expected: communication?",
+    "XL675d-Gen10-Plus_A100-SXM-80GB_8N": "5 ms more, evaluations as expected: communication?",
+    "v100-512": "9 ms more at both batches, evaluations as on DGX-2H: communication or launches?",
+    "v100-256": "9 ms more at both batches, evaluations as on DGX-2H: communication or launches?",
     "dgxa100_n2_ngc20.06": "same software: 8 GPUs with twice the batch take 144.8 ms, not 2 x 86.8",
     "dgx1_multi_ngc18.11": "v0.5 software: no fused kernels and host-side update; epochs as given",
     "dgx2h_multi_ngc18.11": "v0.5 software: no fused kernels and host-side update; epochs as given",
@@ -131,7 +131,7 @@ def summarise(rows: Sequence[Row], kind: str) -> Summary:
 
 
 def _mlperf_rows() -> Iterator[Row]:
-    for row in read_table(SOURCES[0]):
+    for row in read_table(MLPERF_RUNS):
         if row["machine"]:
             gpus, batch = int(row["n_accelerators"]), int(row["batch_per_accelerator"])
             epochs = _epochs(row["epochs"])
@@ -142,7 +142,7 @@ def _mlperf_rows() -> Iterator[Row]:
 
 
 def _table_rows() -> Iterator[Row]:
-    for row in read_table(SOURCES[1]):
+    for row in read_table(SCALING_TABLES):
         if not row["machine"]:
             continue
         gpus = int(row["n_accelerators"])
@@ -276,7 +276,7 @@ class Score:
 def cases() -> tuple[Case, ...]:
     """All rows of MLPerf on machines with a data sheet."""
     found = []
-    for row in read_table(SOURCES[0]):
+    for row in read_table(MLPERF_RUNS):
         if not row["machine"]:
             continue
         system = load_system(row["machine"])
@@ -436,8 +436,10 @@ def text_lines(found: Validation) -> Iterator[str | Table]:
             f"rows (mean {s.bias:+.1%}; {s.within_10_percent} within 10 %, {s.within_interval} "
             f"within their 90 % interval); {s.calibrated} calibrated rows do not count"
         )
-    unplaced = [r for name in SOURCES for r in read_table(name) if not r["machine"]]
-    yield f"{len(unplaced)} published rows have no machine (column left_out of scaling/published/)"
+    unplaced = [
+        r for name in (MLPERF_RUNS, SCALING_TABLES) for r in read_table(name) if not r["machine"]
+    ]
+    yield f"{len(unplaced)} published rows have no machine (scaling/published/)"
     yield ""
     yield "fp16 steps of machines with a data sheet, fitted without what is predicted:"
     by_size = (f"from {LARGE_GPUS} on: rows", "mean error")
