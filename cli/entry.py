@@ -83,18 +83,12 @@ def _stopped(stop: KeyboardInterrupt) -> int:
 
 def _meant(line: str) -> str:
     """The end of an error that names a path of the command line which is not there, but nearly."""
-    from difflib import get_close_matches
+    from ..config.names import nearest_path
 
     for word in sys.argv[1:]:
-        with suppress(OSError):  # such as a name too long: a value that is no path
-            path = Path(word.partition("=")[2] or word)
-            while not path.parent.exists():
-                path = path.parent
-            if "did you mean" in line or path.exists() or str(path) not in line:
-                continue
-            names = [one.name for one in path.parent.iterdir()]
-            near = get_close_matches(path.name, names, n=1, cutoff=0.75)
-            return f"; did you mean {path.parent / near[0]}?" if near else ""
+        path = Path(word.partition("=")[2] or word)
+        if "did you mean" not in line and str(path) in line and (hint := nearest_path(path)):
+            return hint
     return ""
 
 

@@ -34,7 +34,12 @@ def submission(
     """
     from ..launch.package import runs_in, write_package
 
-    package = write_package(runs_in(runs), out, org, system)
+    def ask(field: str) -> str:
+        question = f"systems/*.json: {field} (Enter leaves it empty)"
+        terminal = sys.stdin.isatty()
+        return typer.prompt(question, "", show_default=False, err=True) if terminal else ""
+
+    package = write_package(runs_in(runs), out, org, system, ask)
     for message in package.messages:
         say(message, to=sys.stderr)
     if package.missing:

@@ -7,6 +7,7 @@ import difflib
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from .errors import UserError, show
@@ -59,6 +60,21 @@ def _none(kind: str, name: str, folder: Path, wanted: str, known: Mapping[str, s
     meant = f"{name}.yaml" if file_beside(f"{name}.yaml", folder) else meant
     hint = f'; did you mean "{meant}"?' if meant else ""
     return UserError(f"a YAML file or {kind} expected, found {show(name)}{hint}")
+
+
+def nearest_path(path: Path) -> str:
+    """The end of an error for a path that is not there: what beside its first wrong part is meant;
+    empty where nothing is near."""
+    if os.path.lexists(path):
+        return ""
+    with suppress(OSError):  # such as a name too long: a value that is no path
+        wrong = path
+        while not wrong.parent.is_dir():
+            wrong = wrong.parent
+        names = [one.name for one in wrong.parent.iterdir()]
+        if near := difflib.get_close_matches(wrong.name, names, n=1, cutoff=0.75):
+            return f"; did you mean {wrong.parent / near[0]}?"
+    return ""
 
 
 def recorded_in(config: Path) -> Path | None:

@@ -13,6 +13,7 @@ from ..config.errors import UserError, failing_as
 from ..config.image_set import SYNTHETIC, wrong_counts
 from ..config.leaves import Origin
 from ..config.manifest import FILE_NAME, Counts, Manifest
+from ..config.names import nearest_path
 from ..config.progress import Tracker
 from ..config.schema import Data, Synthetic
 from .dataset import check_before_run
@@ -74,7 +75,7 @@ def explain_missing(path: str, written_at: Origin | None = None) -> str:
     where = "" if written_at is None else f"{written_at}: "
     return (
         f"{where}data.path: a packed image set expected at {folder}, found {found} "
-        f"(make one with `rn50 data pack IMAGES {shlex.quote(str(folder))}`)"
+        f"(make one with `rn50 data pack IMAGES {shlex.quote(str(folder))}`){nearest_path(folder)}"
     )
 
 

@@ -10,7 +10,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,18 +67,21 @@ def runs_in(paths: Sequence[Path]) -> list[Path]:
     return found
 
 
-def write_package(runs: Sequence[Path], out: Path, org: str, machine: str | None) -> Package:
+def write_package(
+    runs: Sequence[Path], out: Path, org: str, machine: str | None, ask: Callable[[str], str]
+) -> Package:
     """Write `out/ORG` with the five `runs` and let the official checker judge it.
 
     `machine`: a name or YAML file whose `description` fills the machine's page; None: that of the
-    runs' config. Raises UserError: the runs are of several configs or organisations, or the folder
-    cannot be written.
+    runs' config. `ask`: returns the text of a field of the page that neither knows. Raises
+    UserError: the runs are of several configs or organisations, or the folder cannot be written.
     """
     loaded = _common(runs, org, machine)
     run = loaded.run
     page = describe_system(run, read_object(runs[0] / "environment.json"))
     system = system_id(run)
     with new_folder(out / org) as folder:
+        page = {key: ask(key) if text == UNKNOWN else text for key, text in page.items()}
         results = folder / "results" / system / benchmark.BENCHMARK
         results.mkdir(parents=True)
         for number, source in enumerate(runs):

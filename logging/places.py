@@ -6,13 +6,13 @@ results/SYSTEM/resnet/result_0.txt, result_1.txt, ...
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from pathlib import Path
 
 from ..config.benchmark import BENCHMARK
 from ..config.errors import UserError
+from ..config.names import nearest_path
 
 RESULT_FILES = "result_*.txt"
 METRICS = "metrics.jsonl"
@@ -46,13 +46,7 @@ def require(path: Path) -> None:
     """Raise UserError where nothing is at `path`, with the name beside it that is meant."""
     if os.path.lexists(path):
         return
-    wrong = path
-    while not wrong.parent.is_dir():
-        wrong = wrong.parent
-    beside = [other.name for other in wrong.parent.iterdir()]
-    near = difflib.get_close_matches(wrong.name, beside, n=1)
-    hint = f"; did you mean {wrong.parent / near[0]}?" if near else ""
-    raise UserError(f"{path}: a log or a folder expected, found none{hint}")
+    raise UserError(f"{path}: a log or a folder expected, found none{nearest_path(path)}")
 
 
 def results_in(folder: Path) -> list[Path]:

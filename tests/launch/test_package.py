@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,20 @@ def test_a_job_becomes_a_package_that_the_official_checker_passes(
     assert (code / "rn50/train/loop.py").is_file() and (code / "scripts/setup.sh").is_file()
     again = rn50("submission", str(job), "--org", "Example", "--out", str(out))
     assert again.returncode == 2 and "Example" in again.stderr
+
+
+def test_a_terminal_is_asked_for_what_is_missing(rn50: Any, job: Path, tmp_path: Path) -> None:
+    ours, theirs = os.openpty()
+    os.write(ours, b"\nfour fans\n" + 30 * b"\n")  # the first field stays empty
+    asked = rn50.start(
+        "submission", str(job), "--org", "Example", "--out", str(tmp_path), stdin=theirs
+    )
+    printed, questions = asked.communicate()
+    assert asked.returncode == 0, questions
+    (page,) = (tmp_path / "Example/systems").iterdir()
+    fields = re.findall(r"json: (\S+) \(Enter", questions)
+    assert json.loads(page.read_text())[fields[1]] == "four fans"
+    assert f"empty: {', '.join([fields[0], *fields[2:]])};" in printed
 
 
 def test_what_the_official_checker_finds_is_printed(rn50: Any, job: Path, tmp_path: Path) -> None:

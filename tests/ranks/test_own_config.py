@@ -38,12 +38,11 @@ def test_launch_finds_the_set_beside_the_file_and_says_when_it_is_gone(rn50, pla
     origins = json.loads((folder / "origins.json").read_text())
     assert origins["data.classes"] == str(place / "images/manifest.json")
     assert origins["data.path"].endswith("configs/mine.yaml:3")
-    shutil.move(place / "images", place / "moved")
-    words = (f"data.path={place}/images", f"system.results={place}/runs")
-    gone = rn50("launch", str(folder / "config.yaml"), *words)
+    shutil.move(place / "images", place / "image")
+    gone = rn50("launch", str(place / "configs/mine.yaml"))
     assert gone.returncode == 2
-    assert f"data.path: a packed image set expected at {place}/images" in gone.stderr
-    assert f"did you mean {place}/moved" in gone.stderr or "rn50 data pack" in gone.stderr
+    assert f"mine.yaml:3: data.path: a packed image set expected at {place}/images" in gone.stderr
+    assert f"did you mean {place}/image?" in gone.stderr
     assert not (place / "images").exists()
 
 
