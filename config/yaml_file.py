@@ -64,10 +64,10 @@ def read_layers(
         else:
             layers.append(machine_layer(found, chain))
     prefix = "system." if machine else ""
-    own = []
+    own, name = [], short(path)
     for entry in entries:
         if entry not in bases:
-            own.append(_set(prefix + entry.key, entry.value, Origin(short(path), entry.line)))
+            own.append(_set(prefix + entry.key, entry.value, Origin(name, entry.line)))
     return [*layers, Layer(tuple(own))]
 
 

@@ -332,6 +332,7 @@ def stop_descendants(grace_s: float = GRACE_S) -> None:
     _, alive = psutil.wait_procs(alive, timeout=grace_s)
     for process in alive:
         _signal(process, signal.SIGKILL)
+    psutil.wait_procs(alive, timeout=GRACE_S)  # a zombie rank 0 would still hold its lock
 
 
 def _is_tracker(process: psutil.Process) -> bool:

@@ -27,10 +27,9 @@ WATCHDOG_ENV = "RN50_WATCHDOG"
 SCRATCH_ENV = "RN50_SCRATCH"
 """Set by the launcher: the folder of the job's temporary files, where it is on one machine."""
 PERIOD_S = 1.0
-"""Between two messages from the same place; a new phase is sent at once, a step within `TICK_S`."""
-TICK_S = 0.5
-"""Ten looks a second, of 56 us of CPU time each, of 2,048 ranks on one machine took a core."""
-PAUSE_S = 1.0
+"""Between two messages; a new phase is sent at once. Ten looks a second, of 56 us of CPU time each,
+of 2,048 ranks on one machine took a core."""
+PAUSE_S = 2.0
 """Longer between two looks at a clock: this process was suspended, most likely with all others
 (`scontrol suspend`, a virtual machine that stood still)."""
 _PACKAGE = str(Path(__file__).parent.parent)
@@ -85,21 +84,21 @@ class HeartbeatClient:
             self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def _beat(self) -> None:
-        context, last_sent_s, last_sent = self._context, 0.0, ("", -1)
+        context, last_sent_s, last_phase = self._context, 0.0, ""
         incoming = select.poll()  # select() takes no descriptor above 1,023
         incoming.register(self._socket, select.POLLIN)
         incoming.register(self._news, select.POLLIN)
         last_received_s = last_tick_s = time.monotonic()
         while not self._over:
-            now_s, place = time.monotonic(), (context.timeline.phase, context.state.step)
+            now_s, phase = time.monotonic(), context.timeline.phase
             last_received_s += suspended_s(last_tick_s, now_s)
             last_tick_s = now_s
             try:
-                if place != last_sent or now_s >= last_sent_s + PERIOD_S:
+                if phase != last_phase or now_s >= last_sent_s + PERIOD_S:
                     about = {"at": main_thread(), "grace_s": context.grace_s}
-                    self._send({"phase": place[0], "step": place[1], **about})
-                    last_sent_s, last_sent = now_s, place
-                wait_s = min(TICK_S, max(0.0, last_sent_s + PERIOD_S - now_s))
+                    self._send({"phase": phase, "step": context.state.step, **about})
+                    last_sent_s, last_phase = now_s, phase
+                wait_s = max(0.0, last_sent_s + PERIOD_S - now_s)
                 ready = [descriptor for descriptor, _ in incoming.poll(1e3 * wait_s)]
                 if self._news in ready:
                     os.eventfd_read(self._news)

@@ -42,6 +42,8 @@ class Measured(NamedTuple):
     end: str
     opens: float
     """Files that all ranks open before the clock starts."""
+    connected_s: float
+    """From the launch until all ranks have joined."""
     end_s: float
     """To the exit of `rn50 launch`, with its report."""
     gone_s: float
@@ -69,6 +71,7 @@ def measure(loaded: Loaded, end: str) -> Measured:
     with scratch_folder(loaded, "lab") as folder:
         out = folder / "run"
         out.mkdir()
+        begun_s = time.monotonic()
         exchange = Exchange(out, loaded.run.system.world_size)
         command = [sys.executable, "-m", "tests.lab.thin_rank", "launch"]
         command += [str(folder / "config.yaml"), str(out)]
@@ -82,7 +85,7 @@ def measure(loaded: Loaded, end: str) -> Measured:
                 start_new_session=True,  # Ctrl-C reaches the driver alone
             )
         try:
-            return _watch(launcher, exchange, out, end)
+            return _watch(launcher, exchange, out, end, begun_s)
         finally:
             if launcher.returncode is None:
                 launcher.kill()  # its ranks find their connections closed and end
@@ -93,13 +96,17 @@ def measure(loaded: Loaded, end: str) -> Measured:
             exchange.close()
 
 
-def _watch(launcher: subprocess.Popen[bytes], exchange: Exchange, out: Path, end: str) -> Measured:
+def _watch(
+    launcher: subprocess.Popen[bytes], exchange: Exchange, out: Path, end: str, launched_s: float
+) -> Measured:
     def wait_for(happened: Callable[[], bool]) -> None:
         until_s = time.monotonic() + PATIENCE_S
         while not happened():
             assert time.monotonic() < until_s, read_ends(out.parent / "launcher.txt")
             time.sleep(POLL_S)
 
+    wait_for(lambda: bool(exchange.sums) or launcher.poll() is not None)
+    connected_s = time.monotonic() - launched_s
     at_work = lambda: len(exchange.sums) > LOG_POINTS  # noqa: E731
     wait_for(lambda: at_work() or launcher.poll() is not None)
     assert at_work(), read_ends(out.parent / "launcher.txt")
@@ -117,6 +124,7 @@ def _watch(launcher: subprocess.Popen[bytes], exchange: Exchange, out: Path, end
         ranks=len(exchange.pids),
         end=end,
         opens=exchange.sums[1][0],
+        connected_s=connected_s,
         end_s=end_s,
         gone_s=(exchange.gone_s or begun_s) - begun_s,
         named=None if end == "asked" else f"rank {victim} on " in reason,
