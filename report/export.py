@@ -68,7 +68,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Exported], list[str]]:
 def _start_unix_s(path: Path) -> float:
     """The `run_start` of its log; 0 where there is none."""
     with suppress(UserError):
-        if event := read_log(path / "result_0.txt").first("run_start"):
+        if event := read_log(path / "result_0.txt", frozenset({"run_start"})).first("run_start"):
             return event.time_ms / 1000
     return 0.0
 

@@ -114,7 +114,7 @@ def _near_the_target(subjects: Subjects) -> Draw | None:
     target = max((run.target for run in runs), default=1.0)
     accuracies = [one.accuracy for run in runs for one in run.evaluations]
     low, best = target - _NEAR, max(accuracies, default=0.0)
-    if best < low or min(accuracies) >= low:
+    if best < low or min(accuracies, default=low) >= low:
         return None
 
     def find(subject: Subject) -> Sequence[Points]:

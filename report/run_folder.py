@@ -16,7 +16,7 @@ from ..config.load import Loaded, load
 from ..config.reading import read_file
 from ..config.schema import Run
 from ..logging.metrics_read import Series, read_metrics
-from ..logging.parse import read_log
+from ..logging.parse import open_pipe, read_log
 from ..logging.places import config_of, log_folders, require, results_in, run_folders
 from .run_summary import RunSummary, show, summarise
 
@@ -83,6 +83,10 @@ def read_subjects(path: Path) -> list[Subject]:
     """The subjects of a path: one, or one for each directory of logs below it. Raises UserError:
     nothing readable there."""
     require(path)
+    if open_pipe(path) is not None:
+        raise UserError(
+            f"{path}: a file expected, found a pipe, which `rn50 log check` alone reads"
+        )
     if not path.is_dir():
         return [read_folder(path.parent, path)._replace(path=path)]
     if results_in(path):
@@ -118,7 +122,7 @@ def read_folder(path: Path, only: Path | None = None) -> Subject:
     folder = read_run_folder(config.parent) if os.path.lexists(config) else None
     target = folder.config.run.eval.target if folder and folder.config else None
     if folder is not None and config.parent != path:  # of the first of several runs
-        folder = folder._replace(path=path, result={}, metrics=(), spans=(), ranks={})
+        folder = folder._replace(result={}, metrics=(), spans=(), ranks={})
     logs: list[LogFigures] = []
     notes: list[str] = []
     files = results_in(path) if only is None else [only]

@@ -63,6 +63,8 @@ def test_where_things_lie(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert config_of(job / "run_3") == job / "run_3/config.yaml"
     monkeypatch.chdir(logs)
     assert config_of(Path()).resolve() == job / "run_0/config.yaml"
+    shutil.rmtree(job / "results")  # killed before its first run was at its end
+    assert log_folders(job) == run_folders(job)
 
 
 def test_score(job: Path) -> None:
@@ -99,6 +101,7 @@ def test_report(job: Path) -> None:
     page = path.read_text()
     assert "5 of 5 runs reached the target" in page
     assert f"target {TARGET}" in page and "target 0.759" not in page
+    assert f"rn50 launch {job}/run_0/config.yaml" in page
     (subject,) = read_subjects(job)
     assert [log.path.name for log in subject.logs] == [f"result_{n}.txt" for n in range(5)]
     assert subject.folder is not None and subject.folder.config is not None
@@ -157,6 +160,8 @@ def test_a_folder_above_runs_means_the_runs(tmp_path: Path, job: Path) -> None:
         run = study / f"trials/trial_{number}/20261122T105236Z"
         shutil.copytree(job / f"run_{number}", run)
         (run / "metrics.jsonl").write_text('{"kind": "train", "step": 1, "loss": 2.0}\n')
+    (run / "attempt_1").mkdir()  # as resuming a run leaves it
+    shutil.copy(run / "metrics.jsonl", run / "attempt_1")
     trials = [study / f"trials/trial_{n}/20261122T105236Z" for n in range(2)]
     assert log_folders(study) == recorded_runs(study) == trials
     assert recorded_runs(trials[0]) == [trials[0]]

@@ -20,7 +20,7 @@ from rn50.report.charts import Series, draw_lines, page_chart
 from rn50.report.html import beside_the_set, render_report, write_report
 from rn50.report.plots import _planned, page_charts
 from rn50.report.run_folder import read_subjects
-from tests.compliance.log_text import Edit, Run, find, good_run, last, meta, put, write
+from tests.compliance.log_text import Edit, Run, drop, find, good_run, last, meta, put, write
 from tests.report.conftest import Measure
 from tests.report.test_breakdown import records as step_records
 from tests.report.test_breakdown import table as rank_table
@@ -211,6 +211,14 @@ def test_a_run_without_its_target_has_no_time_to_train(tmp_path: Path) -> None:
     assert "FAIL" in text and "did not converge: best 0.758" in text  # the verdict, the finding
 
 
+def test_a_run_without_an_evaluation_has_a_page(tmp_path: Path) -> None:
+    run = good_run()
+    drop("eval_accuracy")(run)
+    write(tmp_path / "result_0.txt", run)
+    (tmp_path / "config.yaml").write_text(load("smoke", ["eval.target=0.01"]).to_yaml())
+    assert "No evaluation in the log." in page_of(tmp_path)
+
+
 def test_an_empty_log_is_a_verdict_and_a_note(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(load("smoke").to_yaml())
     (tmp_path / "result_0.txt").write_text("")
@@ -387,10 +395,15 @@ def test_a_set_that_is_not_imagenet_breaks_no_other_rule(
 
 @pytest.mark.parametrize(
     ("cpu_s", "device", "said"),
-    [([2.0, 3.0], "cpu", "25 % of a core"), ([7.0, 7.0], "cpu", ""), ([2.0, 2.0], "gpu", "")],
+    [
+        ([2.0, 3.0], "cpu", "25 % of a core"),
+        ([7.0, 7.0], "cpu", ""),
+        ([2.0, 2.0], "gpu", ""),
+        (4.0, "cpu", ""),
+    ],
 )
 def test_ranks_without_their_cores_are_a_finding(
-    run_folder: Path, cpu_s: list[float], device: str, said: str
+    run_folder: Path, cpu_s: object, device: str, said: str
 ) -> None:
     (run_folder / "config.yaml").write_text(load("smoke", [f"system.device={device}"]).to_yaml())
     table = {"elapsed_s": 10.0, "ranks": {"host": ["a", "b"], "cpu_s": cpu_s}}
