@@ -103,11 +103,6 @@ class Log(NamedTuple):
         """All records of a key, in file order."""
         return self.by_key.get(key, [])
 
-    def value(self, key: str) -> Any:
-        """The value of the first record of a key; None where there is none."""
-        event = self.first(key)
-        return None if event is None else event.value
-
 
 def cut(key: str) -> str:
     """A key as messages and reports have it: it may be as long as a line."""
