@@ -66,8 +66,8 @@ class Evaluation(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """Before an evaluation: how many epochs were trained, and up to which each from the first on
-    (in a log without `epoch_start`, their count)."""
+    """What was trained before an evaluation: how many epochs, and the last one up to which all were
+    trained (in a log without `epoch_start`: their number)."""
 
     epochs: int
     reach: int

@@ -1,6 +1,6 @@
 """metrics.jsonl read as a stream, into a series of bounded size that still shows its whole course.
 
-Of a kind with more records than that every second, third, ... one is left, spread over the run.
+If a kind has more records than that, every second, third, ... one of the whole run is kept.
 """
 
 from __future__ import annotations

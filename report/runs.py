@@ -183,7 +183,7 @@ def _status(folder: Path, names: frozenset[str], result: Mapping[str, Any]) -> t
 
 
 def _is_resumable(folder: Path, result: Mapping[str, Any]) -> bool:
-    """Has it a checkpoint, and does its result not say that to go on would end there again?"""
+    """Whether it has a checkpoint, and its result does not say that resuming it is of no use."""
     if "reason" in result and "--resume" not in str(result.get("next")):
         return False
     return any((folder / "checkpoint").glob("step_*.ckpt"))
