@@ -312,7 +312,7 @@ def _print_rows(comparison: Comparison, order: Sequence[int]) -> None:
             lead = {"": comparison.letters}
     if comparison.shared:
         print()
-        say(f"the same in all: {', '.join(map(' '.join, comparison.shared))}")
+        say(f"the same in all: {'; '.join(map(' '.join, comparison.shared))}")
 
 
 @log_app.command("report")

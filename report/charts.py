@@ -36,7 +36,8 @@ STYLES = ("-", "--", ":", "-.")
 _MAX_POINTS = 600
 _DOTS_UP_TO = 60
 _LOG_FROM_RATIO = 20.0
-_LARGEST = 1e15
+LARGEST = 1e15
+"""Larger numbers are not drawn: matplotlib fails at some of them."""
 _LEGEND_ROWS = 5
 MOST_WITHIN = 10
 """Entries of a legend within the axes; a longer one would cover what is drawn and stands below."""
@@ -141,7 +142,7 @@ def draw_lines(
     ends = []
     for number, (label, lines) in enumerate(series):
         for line in lines:
-            points = [point for point in line if max(map(abs, point)) < _LARGEST]
+            points = [point for point in line if max(map(abs, point)) < LARGEST]
             if not points:
                 continue
             marker = "o" if len(points) <= _DOTS_UP_TO else ""

@@ -185,8 +185,8 @@ def order_of(columns: Sequence[Column], sort: str | None, count: int) -> list[in
     name = sort.removeprefix("-")
     column = next((column for column in columns if column.key == name), None)
     if column is None:
-        keys = ", ".join(dict.fromkeys(column.key for column in columns))
-        raise UserError(f"--sort: one of {keys} expected, found {name}")
+        keys = ", ".join(column.key for column in columns if column.group != CONFIG)
+        raise UserError(f"--sort: one of {keys} or a key of the configs expected, found {name}")
     places, sign = column.places, -1 if sort.startswith("-") else 1
     return sorted(range(count), key=lambda at: (places[at] is None, sign * (places[at] or 0)))
 

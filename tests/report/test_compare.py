@@ -269,7 +269,7 @@ def test_each_run_is_a_row(many: list[str]) -> None:
     assert [row[0] for row in rows] == [chr(65 + n) for n in range(24)] * tables and tables > 1
     assert rows[23][2:4] == ["PASS", "62.57"] and "FAIL" in rows[2]
     words = " ".join(out.split())
-    assert "the same in all: " in words and ", learning_rate_warmup_epochs 2, " in words
+    assert "the same in all: " in words and "; learning_rate_warmup_epochs 2; " in words
 
 
 def test_rows_are_sorted_and_what_has_no_value_comes_last(many: list[str]) -> None:

@@ -206,7 +206,7 @@ def test_a_run_without_its_target_has_no_time_to_train(tmp_path: Path) -> None:
     run = good_run()
     last(run, "eval_accuracy").value = 0.758
     text = Shape(page_of(write(tmp_path / "log.txt", run))).text
-    assert "Clock at run_stop" in text and "target not reached" in text
+    assert "target not reached" in text and "Time to train" not in text
     assert "Did not reach 0.759: best top-1 0.758." in text
     assert "FAIL" in text and "did not converge: best 0.758" in text  # the verdict, the finding
 
@@ -269,6 +269,15 @@ def test_hostile_text_is_text(hostile_folder: Path) -> None:
     text = Shape(page).text
     assert '<script>document.title="owned"</script>' in text
     assert "{{ 7*7 }}" in text
+
+
+def test_numbers_that_no_axis_takes_are_not_drawn(run_folder: Path) -> None:
+    records = [*train_records(), *step_records()]
+    for record in records[1::2]:
+        record |= {key: 1e308 for key, value in record.items() if isinstance(value, float)}
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    (run_folder / "metrics.jsonl").write_text(lines)
+    assert "Learning rate" in page_of(run_folder)
 
 
 # --- the command and the launcher -----------------------------------------------------------------
