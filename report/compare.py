@@ -99,8 +99,10 @@ class Comparison(NamedTuple):
     @property
     def table(self) -> tuple[Column, ...]:
         """The columns of a table of runs: what differs; of one run its results. A config value that
-        the logs have too, under another name, has no column of its own."""
-        logged = {one.cells for one in self.columns if one.group == PARAMETERS}
+        the logs have too, under another name, has no column of its own. (`seed` has one name: that
+        the ranks of two runs are 1 and 2 as their seeds is chance.)"""
+        named = (one for one in self.columns if one.group == PARAMETERS and one.key != "seed")
+        logged = {one.cells for one in named}
         return tuple(
             one
             for one in self.columns

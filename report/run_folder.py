@@ -147,9 +147,9 @@ def read_run_folder(path: Path) -> RunFolder:
     def read(name: str, parse: Callable[[Path], Any], empty: Any) -> Any:
         try:
             return parse(path / name) if os.path.lexists(path / name) else empty
-        except (OSError, ValueError, RecursionError) as error:
-            why = error.strerror if isinstance(error, OSError) else str(error)
-            notes.append(f"{name}: left out: {show(why or type(error).__name__)}")
+        except (UserError, OSError, ValueError, RecursionError) as error:
+            why = error.strerror if isinstance(error, OSError) else str(error).partition("\n")[0]
+            notes.append(f"{name}: left out: {show(why or type(error).__name__, 400)}")
             return empty
 
     def read_json(file: Path) -> dict[str, Any]:
@@ -159,11 +159,7 @@ def read_run_folder(path: Path) -> RunFolder:
             raise ValueError("a JSON object expected")
         return value
 
-    config = None
-    try:
-        config = load(path / "config.yaml", within=path)
-    except UserError as error:
-        notes.append(f"config.yaml: left out: {show(str(error).splitlines()[0], 400)}")
+    config = read("config.yaml", lambda file: load(file, within=path), None)
     origins = read("origins.json", read_json, {})
     metrics = read("metrics.jsonl", partial(read_metrics, within=path), Series())
     notes += [

@@ -15,7 +15,7 @@ from rn50.config.load import load
 from rn50.logging.places import config_of, log_folders, recorded_runs, run_folders
 from rn50.report.compare import name_of
 from rn50.report.html import write_report
-from rn50.report.run_folder import read_subjects
+from rn50.report.run_folder import read_run_folder, read_subjects
 from tests.compliance.log_text import good_run, last, put, vary, write
 
 TARGET = 0.4
@@ -160,6 +160,7 @@ def test_a_folder_above_runs_means_the_runs(tmp_path: Path, job: Path) -> None:
         run = study / f"trials/trial_{number}/20261122T105236Z"
         shutil.copytree(job / f"run_{number}", run)
         (run / "metrics.jsonl").write_text('{"kind": "train", "step": 1, "loss": 2.0}\n')
+    assert read_run_folder(run / "nothing").notes == ()
     (run / "attempt_1").mkdir()  # as resuming a run leaves it
     shutil.copy(run / "metrics.jsonl", run / "attempt_1")
     trials = [study / f"trials/trial_{n}/20261122T105236Z" for n in range(2)]

@@ -99,17 +99,17 @@ def test_what_differs_is_a_column_and_what_one_lacks_is_not(tmp_path: Path) -> N
 
 
 def test_a_value_of_log_and_config_is_one_column(tmp_path: Path) -> None:
-    for number in range(4):
+    for number in range(1, 5):
         folder = tmp_path / str(number)
         folder.mkdir()
         run = good_run()
         find(run, "seed").value = number
         write(folder / "result_0.txt", run)
-        overrides = [f"seed={number}", f"batch.per_rank={number + 1}", f"data.path=/d/{number}"]
+        overrides = [f"seed={number}", f"batch.per_rank={number}", f"data.path=/d/{number}"]
         (folder / "config.yaml").write_text(load("smoke", overrides).to_yaml())
     found = compared(tmp_path)
     assert [(one.group, one.cells) for one in found.columns if one.key.endswith("seed")] == [
-        ("hyper-parameters", ("0", "1", "2", "3"))
+        ("hyper-parameters", ("1", "2", "3", "4"))
     ]
     assert [one.key for one in found.table if one.group == "config"] == ["batch.per_rank"]
     assert found.subjects[0].runs[0].target == load("smoke").run.eval.target
