@@ -69,8 +69,8 @@ def check_lines(check: Check) -> list[str]:
         explained = f" (explained by {finding.caused_by})" if finding.caused_by else ""
         lines.append(f"  {finding.severity:6} {finding.rule}{place}: {finding.message}{explained}")
         parts = []
-        if finding.expected and finding.expected not in finding.message:
-            parts.append(f"expected {finding.expected}, found {finding.found or 'none'}")
+        if finding.expected not in finding.message and finding.found not in finding.message:
+            parts.append(f"expected {finding.expected}, found {finding.found}")
         if finding.advice:
             parts.append(finding.advice)
         if parts:
