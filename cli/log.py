@@ -291,7 +291,7 @@ def log_compare(
 
 
 _MOST_COLUMNS = 10
-"""Of a table, so that a terminal of 80 characters has room for each."""
+"""How many a table has, so that a terminal of 80 characters has room for each."""
 
 
 def _print_rows(comparison: Comparison, order: Sequence[int]) -> None:

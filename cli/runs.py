@@ -19,7 +19,7 @@ from .console import Json, choices, plain_table, print_json, print_table, say
 
 RESULTS = Path("results")
 _LOOK_S = 1.0
-"""Between two looks at what the ranks have written."""
+"""The time between two looks at what the ranks have written."""
 _QUEUED_LOOK_S = 5.0
 """Where nothing is running: the scheduler is asked."""
 

@@ -114,7 +114,7 @@ class LoggedRun:
         return [event for event in self.all(key) if begin < event.order < end]
 
     def numbered(self, key: str) -> list[tuple[float, Event]]:
-        """Of `during`, those whose epoch is a number, with it."""
+        """The records of `during` whose epoch is a number, with that number."""
         epochs = ((epoch_of(event), event) for event in self.during(key))
         return [(epoch, event) for epoch, event in epochs if epoch is not None]
 

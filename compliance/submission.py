@@ -121,7 +121,7 @@ def _five_runs(submission: Submission) -> Iterator[Violation]:
         names = ", ".join(check.path.name for check in failed)
         yield against(
             f"{len(failed)} of {count} runs",
-            f"not valid ({names})",
+            f"are not valid ({names})",
             f"at most {allowed}",
             failed[0].cause,
             severity=NOTE if len(failed) <= allowed else None,

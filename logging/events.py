@@ -92,7 +92,7 @@ class Log(NamedTuple):
     """Lines that hold more than one whole record: how many, and the number of the first."""
     lines: int
     longest_bytes: int
-    """Of a line that has a record."""
+    """The length of the longest line that has a record."""
 
     def first(self, key: str) -> Event | None:
         """The first record of a key."""

@@ -20,7 +20,7 @@ from ..config.reading import open_file
 MOST_BYTES = 64 << 20
 """250,000 records of this harness."""
 MOST_RECORDS = 50_000
-"""Of one kind: a plot has fewer points across."""
+"""How many of one kind are kept: a plot has fewer points across."""
 _LINE_BYTES = 1 << 16
 _TAIL_BYTES = 1 << 20
 """Some 7,000 records: more than lie between two evaluations."""

@@ -46,7 +46,7 @@ CLOCK_JUMP = "wall_clock_jump"
 """Our key for the place where the host's wall clock was seen to have jumped, by so many seconds."""
 _TAIL_BYTES = 65536
 _MOST_BYTES = 64 << 20
-"""Of a log of ours: 90 epochs take 100 kB."""
+"""The largest log of ours that is read: 90 epochs take 100 kB."""
 _EPOCH_AFTER_EPOCH = (key.EPOCH_START, "trained")
 
 
@@ -155,7 +155,7 @@ class MLPerfLog:
 
     @property
     def size_bytes(self) -> int:
-        """Of the file so far."""
+        """The size of the file so far."""
         return 0 if self._path is None else self._path.stat().st_size
 
     def resume(self, step: int, *, ranks: int, ranks_before: int) -> None:

@@ -47,7 +47,7 @@ _RECORD_CHARACTERS = 1 << 20
 _KEPT_PROBLEMS = 50
 _NO_STAMP = 1e21
 _LARGEST_INTEGER = 10**18
-"""Beyond it arithmetic with floats can overflow."""
+"""Larger ones become floats: arithmetic with floats can overflow."""
 
 _TOKEN = b":::ML"
 _MLLOG_TOKEN = b":::MLLOG "

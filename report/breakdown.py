@@ -59,9 +59,9 @@ class PhaseRow(NamedTuple):
     meaning: str
     median_ms: float
     slow_ms: float
-    """Of the 90th percentiles."""
+    """The median of the 90th percentiles."""
     share: float
-    """Of the medians' sum."""
+    """Its median's share of the sum of the medians."""
 
 
 def step_breakdown(records: Sequence[dict[str, Any]]) -> list[PhaseRow]:

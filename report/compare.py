@@ -84,7 +84,7 @@ class Comparison(NamedTuple):
 
     subjects: tuple[Subject, ...]
     columns: tuple[Column, ...]
-    """Of what any subject has, by groups."""
+    """The columns that any subject has, by groups."""
     first_bits: tuple[FirstBit | None, ...]
     """Where each subject differs from the first, if both are runs of one config and seed."""
 

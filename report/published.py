@@ -38,7 +38,7 @@ class Standing(NamedTuple):
 
     @property
     def place(self) -> int:
-        """Of the time among them: 1 is the fastest."""
+        """The place of the time among them: 1 is the fastest."""
         return 1 + sum(entry.score_s < self.time_s for entry in self.entries)
 
     @property
