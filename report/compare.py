@@ -99,8 +99,8 @@ class Comparison(NamedTuple):
     @property
     def table(self) -> tuple[Column, ...]:
         """The columns of a table of runs: what differs; of one run its results. A config value that
-        the logs have too, under another name, has no column of its own. (`seed` has one name: that
-        the ranks of two runs are 1 and 2 as their seeds is chance.)"""
+        the logs have too, under another name, has no column of its own. (Not compared with `seed`:
+        its values, such as 1 and 2, can be those of another key by chance.)"""
         named = (one for one in self.columns if one.group == PARAMETERS and one.key != "seed")
         logged = {one.cells for one in named}
         return tuple(

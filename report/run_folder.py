@@ -84,9 +84,7 @@ def read_subjects(path: Path) -> list[Subject]:
     nothing readable there."""
     require(path)
     if open_pipe(path) is not None:
-        raise UserError(
-            f"{path}: a file expected, found a pipe, which `rn50 log check` alone reads"
-        )
+        raise UserError(f"{path}: a file expected, found a pipe (only `rn50 log check` reads one)")
     if not path.is_dir():
         return [read_folder(path.parent, path)._replace(path=path)]
     if results_in(path):

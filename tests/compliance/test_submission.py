@@ -14,7 +14,7 @@ from rn50.cli.main import app
 from rn50.compliance.check_log import Check, check_log
 from rn50.compliance.ruleset import parse_ruleset
 from rn50.compliance.score import score_folder
-from rn50.compliance.submission import SET_RULES, check_folder
+from rn50.compliance.submission import check_folder
 from rn50.config.errors import UserError
 from tests.compliance.log_text import Run, drop, find, good_run, last, meta, put, shift, vary, write
 
@@ -232,21 +232,6 @@ def test_no_accelerator_is_faster_than_its_data_sheet(
     found = whole(package(tmp_path, {**SYSTEM, "accelerator_model_name": accelerator}))
     severities = [severity for severity, _ in messages(found, "impossible-accelerator-rate")]
     assert severities == (["policy"] if too_fast else [])
-
-
-def test_every_rule_of_a_set_is_tested() -> None:
-    assert {rule.name for rule in SET_RULES} == {
-        "five-runs",
-        "seed-not-fresh",
-        "different-hyperparameters",
-        "system-description",
-        "faster-than-reference",
-        "copied-run",
-        "copied-accuracies",
-        "shared-moments",
-        "impossible-accelerator-rate",
-        "mixed-rounds",
-    }
 
 
 def test_links_out_of_the_folder_are_not_followed(tmp_path: Path) -> None:
