@@ -312,6 +312,7 @@ def test_a_score_carries_the_verdict_of_what_it_scores(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["log", "score", str(good)])
     assert done.exit_code == 0
     assert done.stdout.startswith(f"PASS {good}: 5 of 5 runs pass")
+    assert "RCP test (4.0.0): PASS" in done.stdout and "dropped, fastest" in done.stdout
     done = CliRunner().invoke(app, ["log", "score", str(bad)])
     assert done.exit_code == 1
     assert done.stdout.startswith(f"FAIL {bad}: ")
