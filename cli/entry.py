@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import sys
 from contextlib import suppress
@@ -85,9 +86,10 @@ def _meant(line: str) -> str:
     """The end of an error that names a path of the command line which is not there, but nearly."""
     from ..config.names import nearest_path
 
-    for word in sys.argv[1:]:
+    for word in sys.argv[1:] if "did you mean" not in line else ():
         path = Path(word.partition("=")[2] or word)
-        if "did you mean" not in line and str(path) in line and (hint := nearest_path(path)):
+        named = rf"(?<![\w.-]){re.escape(str(path))}(?=[/:,']|$)"  # `log` in "a log" is no path
+        if re.search(named, line) and (hint := nearest_path(path)):
             return hint
     return ""
 

@@ -291,7 +291,7 @@ def log_compare(
 
 
 _MOST_COLUMNS = 10
-"""Of a table, so that a terminal of 80 characters has room for each."""
+"""How many a table has, so that a terminal of 80 characters has room for each."""
 
 
 def _print_rows(comparison: Comparison, order: Sequence[int]) -> None:
@@ -312,7 +312,7 @@ def _print_rows(comparison: Comparison, order: Sequence[int]) -> None:
             lead = {"": comparison.letters}
     if comparison.shared:
         print()
-        say(f"the same in all: {', '.join(map(' '.join, comparison.shared))}")
+        say(f"the same in all: {'; '.join(map(' '.join, comparison.shared))}")
 
 
 @log_app.command("report")

@@ -19,7 +19,7 @@ from .console import Json, choices, plain_table, print_json, print_table, say
 
 RESULTS = Path("results")
 _LOOK_S = 1.0
-"""Between two looks at what the ranks have written."""
+"""The time between two looks at what the ranks have written."""
 _QUEUED_LOOK_S = 5.0
 """Where nothing is running: the scheduler is asked."""
 
@@ -101,13 +101,13 @@ def runs(
     Example: `rn50 runs --watch`
     """
     if watch and as_json:
-        raise UserError("--watch: no --json expected beside it")
+        raise UserError("--watch and --json: one of them expected, found both")
     for wanted in set(status or ()) - set(STATUSES):
         raise UserError(f"--status: {', '.join(STATUSES)} expected, found {wanted}")
     for folder in folders or ():
         require(folder)
         if not folder.is_dir():
-            raise UserError(f"{folder}: a folder expected, found none")
+            raise UserError(f"{folder}: a folder expected, found a file")
     places = folders or [RESULTS]
     below = places[0] if len(places) == 1 else Path()
 

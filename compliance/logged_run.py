@@ -66,8 +66,8 @@ class Evaluation(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """Before an evaluation: how many epochs were trained, and up to which each from the first on
-    (in a log without `epoch_start`, their count)."""
+    """What was trained before an evaluation: how many epochs, and the last one up to which all were
+    trained (in a log without `epoch_start`: their number)."""
 
     epochs: int
     reach: int
@@ -114,7 +114,7 @@ class LoggedRun:
         return [event for event in self.all(key) if begin < event.order < end]
 
     def numbered(self, key: str) -> list[tuple[float, Event]]:
-        """Of `during`, those whose epoch is a number, with it."""
+        """The records of `during` whose epoch is a number, with that number."""
         epochs = ((epoch_of(event), event) for event in self.during(key))
         return [(epoch, event) for epoch, event in epochs if epoch is not None]
 

@@ -58,7 +58,7 @@ class Reference(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Of the RCP test; `factor` multiplies the score where the test passes."""
+    """The outcome of the RCP test; `factor` multiplies the score where the test passes."""
 
     passed: bool
     reason: str

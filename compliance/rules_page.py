@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..config import benchmark
-from . import config_rules, submission  # noqa: F401 (register their rules)
+from . import submission  # noqa: F401 (registers its rules)
 from .check_log import OFFICIAL_FAILS, UNREADABLE
+from .config_rules import NOT_IMAGENET
 from .log_rules import RULES
 from .rule import BOTH, CONFIG, FOLDER, LOG, Rule, rules_on
 
@@ -23,8 +24,9 @@ open division gets notes. Sources: training_rules.adoc of mlcommons/training_pol
 d73e20f), and the official tools, mlcommons/logging 4.1.68.
 
 Findings have the code and the name of their rule; in `--json` they are `id` and `name`, and
-`caused_by` is a code. Two findings come from no rule: {unreadable} (a log that cannot be read)
-and {official} (if no rule here fails the log).
+`caused_by` is a code. Four findings come from no rule: {unreadable} (a log that cannot be read),
+{official} (if no rule here fails the log), MLP061 cannot-run (a config that no machine of its kind
+can run) and {another_set} (a note on what is not applied to a config with other images).
 
 """
 COLUMNS = ("code", "name", "judges", "rulesets", "severity", "open", "checks", "source")
@@ -50,7 +52,8 @@ def rows() -> Iterator[tuple[str, ...]]:
 
 def render_markdown() -> str:
     """The whole page."""
-    head = _HEAD.format(unreadable=" ".join(UNREADABLE), official=" ".join(OFFICIAL_FAILS))
+    names = {"unreadable": UNREADABLE, "official": OFFICIAL_FAILS, "another_set": NOT_IMAGENET}
+    head = _HEAD.format(**{key: " ".join(name) for key, name in names.items()})
     lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     lines += [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows()]
     return head + "\n".join(lines) + "\n"

@@ -67,27 +67,21 @@ def _rcp_dict(rcp: Verdict) -> dict[str, Any]:
     }
 
 
-def score_folder(folder: Path, ruleset: str | None = None, *, scale: bool | None = None) -> Score:
+def score_folder(folder: Path, ruleset: str | None = None) -> Score:
     """Score the result files of a folder.
 
     Raises UserError: no result files, or a ruleset without ResNet.
 
     Args:
         folder: the submission.
-        ruleset: None: found from the first log.
-        scale: multiply the mean by the factor; None: as the round did (from 2.1.0 on).
+        ruleset: None: found from the logs.
     """
-    return score_checks(folder, check_folder(folder, ruleset, official=False), scale=scale)
+    return score_checks(folder, check_folder(folder, ruleset, official=False))
 
 
-def score_checks(folder: Path, judged: Sequence[Check], *, scale: bool | None = None) -> Score:
-    """Score a folder that has been judged.
-
-    Args:
-        folder: the submission.
-        judged: the verdicts on its logs and, last, on itself, as `check_folder` gives them.
-        scale: as of `score_folder`.
-    """
+def score_checks(folder: Path, judged: Sequence[Check]) -> Score:
+    """Score a folder that has been judged: `judged` has the verdicts on its logs and, last, on
+    itself, as `check_folder` gives them."""
     *checks, whole = judged
     logged = [check.run for check in checks if check.run is not None]
     name = newest(checks)
@@ -96,9 +90,7 @@ def score_checks(folder: Path, judged: Sequence[Check], *, scale: bool | None = 
     rcp = judge_convergence(checks)
     factor = rcp.factor if rcp is not None else 1.0
     applies = rcp is not None and rcp.passed and division == "closed"
-    if scale is None:
-        scale = benchmark.at_least(name, convergence.SCALED_FROM)
-    scaled = applies and scale and factor != 1.0
+    scaled = applies and benchmark.at_least(name, convergence.SCALED_FROM) and factor != 1.0
     score = mean_min * factor if mean_min is not None and scaled else mean_min
     committees = read_object(folder / "scaling.json", _SCALING_BYTES)
     published = number(committees.get("scaling_factor"))
@@ -152,10 +144,10 @@ def _notes(
     notes = []
     failed = sum(not run.converged for run in runs)
     if failed > benchmark.RUNS_THAT_MAY_FAIL:
-        notes.append(f"no score: {failed} of {len(runs)} runs failed, one may")
+        notes.append(f"no score: {failed} of {len(runs)} runs failed, at most one may")
     if len(runs) != benchmark.RUNS:
         count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
-        notes.append(f"no score: {count}, a score is of {benchmark.RUNS}")
+        notes.append(f"no score: {count}, a score needs {benchmark.RUNS}")
     if rcp is None:
         notes.append("no RCP test: none before 1.0.0, or no common global_batch_size")
     elif division != "closed":

@@ -31,8 +31,8 @@ _FEWEST = 3
 _SHEET = re.compile(r"^accelerator: (.+?)$.*?^  tensor_flops_per_s: ([\d.e]+)", re.M | re.S)
 _MODEL = re.compile(r"[A-Z]+\d+[A-Z]*")
 _COARSE_MS = 10
-"""Stamps that are all multiples of so much or more tell no two runs apart: in units of 50 ms
-evaluations of honest runs at hand are equally far apart (v1.0 Shampoo), in 20 ms those of none."""
+"""If all stamps are multiples of so much or more, equal intervals prove nothing: published runs
+with stamps in units of 50 ms have equal ones (v1.0 Shampoo). With 20 ms none had."""
 
 
 @dataclass(frozen=True)
@@ -65,19 +65,14 @@ class Submission:
         return int(counts[0]) * max(1, int(counts[1])) or None
 
 
-def find_results(folder: Path) -> list[Path]:
-    """The result files of a folder by number. Raises UserError where there is none."""
-    files = results_in(folder)
-    if not files:
-        raise UserError(f"{folder}: {RESULT_FILES} expected in it, found none")
-    return files
-
-
 def check_folder(
     folder: Path, ruleset: str | None = None, *, official: bool | None = None
 ) -> tuple[Check, ...]:
-    """Every result file of a folder, and last the folder itself as a submission."""
-    files = find_results(folder)
+    """Every result file of a folder, and last the folder itself as a submission. Raises UserError:
+    there is none."""
+    files = results_in(folder)
+    if not files:
+        raise UserError(f"{folder}: {RESULT_FILES} expected in it, found none")
     checks = tuple(check_log(path, ruleset, official=official) for path in files)
     system, system_path = _read_system(folder)
     submission = Submission(folder, checks, system, system_path)
@@ -109,7 +104,7 @@ def check_folder(
 
 @folder_rule("MLP901", "five-runs", ERROR, f"{RULES_TEXT} lines 509, 954; {_PACKAGE}")
 def _five_runs(submission: Submission) -> Iterator[Violation]:
-    """Five result_*.txt, numbered from 0, of which at most one is no valid run."""
+    """Five result_*.txt, of which at most one is no valid run."""
     count = len(submission.checks)
     if count != benchmark.RUNS:
         alone = count == 1 and _is_ours(submission.folder)
@@ -126,7 +121,7 @@ def _five_runs(submission: Submission) -> Iterator[Violation]:
         names = ", ".join(check.path.name for check in failed)
         yield against(
             f"{len(failed)} of {count} runs",
-            f"not valid ({names})",
+            f"are not valid ({names})",
             f"at most {allowed}",
             failed[0].cause,
             severity=NOTE if len(failed) <= allowed else None,

@@ -6,23 +6,23 @@ import time
 from typing import Any
 
 JUMP_S = 0.1
-"""Wall-clock steps from here on are noted: NTP's daemons step by 0.128 s at least, below they slew
-both clocks alike."""
+"""The smallest step of the wall clock that is noted: NTP's daemons step by at least 0.128 s, and
+for less they slew both clocks."""
 _MONOTONIC = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """Linux's CLOCK_MONOTONIC stands still while a machine is suspended: that time counts too."""
 
 
 class Clock:
     """Every stamp and every duration of a run comes from one of these. `not_before_unix_s`: the
-    last stamp of the run so far, where it goes on: stamps never run back, even if the wall clock
-    was set back meanwhile."""
+    last stamp of a run that is resumed; stamps do not go back, even if the wall clock was set back
+    in between."""
 
     def __init__(self, not_before_unix_s: float = 0.0) -> None:
         wall_s, self._begun_monotonic_s = _read_both()
         self._begun_unix_s = max(wall_s, not_before_unix_s)
         self.behind_s = self._begun_unix_s - wall_s
-        """How far the wall clock was behind `not_before_unix_s`: of the time between, so much is
-        not known."""
+        """How far the wall clock was behind `not_before_unix_s`: by so much the length of the
+        interruption is uncertain."""
         self._seen_ahead_s = -self.behind_s
         self.jumps: list[dict[str, float]] = []
         """What `look` found: `unix_s` (by this clock) and `by_s`."""

@@ -92,7 +92,7 @@ class Log(NamedTuple):
     """Lines that hold more than one whole record: how many, and the number of the first."""
     lines: int
     longest_bytes: int
-    """Of a line that has a record."""
+    """The length of the longest line that has a record."""
 
     def first(self, key: str) -> Event | None:
         """The first record of a key."""
@@ -102,11 +102,6 @@ class Log(NamedTuple):
     def all(self, key: str) -> list[Event]:
         """All records of a key, in file order."""
         return self.by_key.get(key, [])
-
-    def value(self, key: str) -> Any:
-        """The value of the first record of a key; None where there is none."""
-        event = self.first(key)
-        return None if event is None else event.value
 
 
 def cut(key: str) -> str:

@@ -30,7 +30,7 @@ class Metrics:
 
     @property
     def size_bytes(self) -> int:
-        """Of the file so far."""
+        """The size of the file so far."""
         return 0 if self._path is None else self._path.stat().st_size
 
     @property

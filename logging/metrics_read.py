@@ -1,6 +1,6 @@
 """metrics.jsonl read as a stream, into a series of bounded size that still shows its whole course.
 
-Of a kind with more records than that every second, third, ... one is left, spread over the run.
+If a kind has more records than that, every second, third, ... one of the whole run is kept.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..config.reading import open_file
 MOST_BYTES = 64 << 20
 """250,000 records of this harness."""
 MOST_RECORDS = 50_000
-"""Of one kind: a plot has fewer points across."""
+"""How many of one kind are kept: a plot has fewer points across."""
 _LINE_BYTES = 1 << 16
 _TAIL_BYTES = 1 << 20
 """Some 7,000 records: more than lie between two evaluations."""

@@ -41,12 +41,12 @@ _ORDER: dict[str, tuple[frozenset[str], str]] = {
     key.BLOCK_STOP: (frozenset({"evaluated"}), "run"),
 }
 RESUMED = "run_resumed"
-"""Our key for the place where a run went on from a checkpoint."""
+"""Our key for the place where a run was resumed from a checkpoint."""
 CLOCK_JUMP = "wall_clock_jump"
 """Our key for the place where the host's wall clock was seen to have jumped, by so many seconds."""
 _TAIL_BYTES = 65536
 _MOST_BYTES = 64 << 20
-"""Of a log of ours: 90 epochs take 100 kB."""
+"""The largest log of ours that is read: 90 epochs take 100 kB."""
 _EPOCH_AFTER_EPOCH = (key.EPOCH_START, "trained")
 
 
@@ -155,11 +155,11 @@ class MLPerfLog:
 
     @property
     def size_bytes(self) -> int:
-        """Of the file so far."""
+        """The size of the file so far."""
         return 0 if self._path is None else self._path.stat().st_size
 
     def resume(self, step: int, *, ranks: int, ranks_before: int) -> None:
-        """The run goes on after `step`: a key of our own; its clock has never stopped."""
+        """The run is resumed after `step`: a key of our own; its clock has never stopped."""
         others = {} if ranks == ranks_before else {"ranks_before": ranks_before}
         self._write(RESUMED, step, ranks=ranks, **others)
 

@@ -47,7 +47,7 @@ _RECORD_CHARACTERS = 1 << 20
 _KEPT_PROBLEMS = 50
 _NO_STAMP = 1e21
 _LARGEST_INTEGER = 10**18
-"""Beyond it arithmetic with floats can overflow."""
+"""Larger ones become floats: arithmetic with floats can overflow."""
 
 _TOKEN = b":::ML"
 _MLLOG_TOKEN = b":::MLLOG "
@@ -61,7 +61,7 @@ _SCAN = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # its types 
 def open_log(path: Path) -> BinaryIO:
     """Open a log for one pass over it.
 
-    A FIFO by its name is refused, because its other end may never come; one that is open already,
+    A FIFO by its name is refused, because nothing may ever write to it; one that is open already,
     as in `rn50 log check <(zcat result_0.txt.gz)`, is read.
 
     Raises OSError: the log cannot be opened, or is neither a regular file nor an open pipe.

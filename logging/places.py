@@ -29,7 +29,7 @@ def log_folders(path: Path) -> list[Path]:
         return [path]
     found = (folder for folder in path.glob(f"results/*/{BENCHMARK}") if _is_in(folder, path))
     own = sorted(folder for folder in found if any(folder.glob(RESULT_FILES)))
-    return own or ([] if run_folders(path) else _below(path)) or [path]
+    return own or _below(path) or [path]
 
 
 def _below(path: Path) -> list[Path]:
@@ -91,8 +91,9 @@ def recorded_runs(path: Path) -> list[Path]:
     require(path)
     if (path / METRICS).is_file():
         return [path]
-    below = (file.parent for file in path.rglob(METRICS))
-    return run_folders(path) or sorted(below) or [path]
+    below = {file.parent for file in path.rglob(METRICS)}
+    runs = sorted(run for run in below if run.parent not in below)  # an attempt is part of its run
+    return run_folders(path) or runs or [path]
 
 
 def config_of(folder: Path) -> Path:

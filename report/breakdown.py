@@ -59,9 +59,9 @@ class PhaseRow(NamedTuple):
     meaning: str
     median_ms: float
     slow_ms: float
-    """Of the 90th percentiles."""
+    """The median of the 90th percentiles."""
     share: float
-    """Of the medians' sum."""
+    """Its median's share of the sum of the medians."""
 
 
 def step_breakdown(records: Sequence[dict[str, Any]]) -> list[PhaseRow]:
@@ -142,7 +142,8 @@ def too_few_cores(subject: Subject) -> str | None:
     if folder is None or subject.config is None or subject.config.system.device != "cpu":
         return None
     elapsed_s, table = number(folder.ranks.get("elapsed_s")), folder.ranks.get("ranks")
-    used = _numbers(table.get("cpu_s") or ()) if isinstance(table, dict) else []
+    column = table.get("cpu_s") if isinstance(table, dict) else None
+    used = _numbers(column) if isinstance(column, list) else []
     if not used or not elapsed_s or (share := median(used) / elapsed_s) >= _FEW_CORES:
         return None
     return (

@@ -27,16 +27,17 @@ PAGE_PX = {"full": (896, 320, 12.5), "half": (358, 240, 11.5)}
 """Width, height and text of a chart in a page, which shows the one that fits (report.html.j2): the
 column of a desktop, or a screen of 390 px and half a sheet of paper."""
 INK = "#191b1f"
-"""Of text and axes in a file; a page has `currentColor` there, which a dark one changes."""
+"""The colour of text and axes in a file; a page has `currentColor`, which a dark one changes."""
 COLOURS = ("#2f7fd6", "#d9730d", "#2f9e58", "#d64545", "#8a63c9",
            "#9c6b3f", "#c95ba1", "#8b9098", "#a09a12", "#1f9fb2")  # fmt: skip
-"""Of series; they can be told from white and from nearly black."""
+"""The colours of series; they can be told from white and from nearly black."""
 STYLES = ("-", "--", ":", "-.")
-"""Of the first ten series, the next ten, ..."""
+"""The line styles of the first ten series, the next ten, ..."""
 _MAX_POINTS = 600
 _DOTS_UP_TO = 60
 _LOG_FROM_RATIO = 20.0
-_LARGEST = 1e15
+LARGEST = 1e15
+"""Larger numbers are not drawn: matplotlib fails at some of them."""
 _LEGEND_ROWS = 5
 MOST_WITHIN = 10
 """Entries of a legend within the axes; a longer one would cover what is drawn and stands below."""
@@ -141,7 +142,7 @@ def draw_lines(
     ends = []
     for number, (label, lines) in enumerate(series):
         for line in lines:
-            points = [point for point in line if max(map(abs, point)) < _LARGEST]
+            points = [point for point in line if max(map(abs, point)) < LARGEST]
             if not points:
                 continue
             marker = "o" if len(points) <= _DOTS_UP_TO else ""

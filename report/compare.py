@@ -84,7 +84,7 @@ class Comparison(NamedTuple):
 
     subjects: tuple[Subject, ...]
     columns: tuple[Column, ...]
-    """Of what any subject has, by groups."""
+    """The columns that any subject has, by groups."""
     first_bits: tuple[FirstBit | None, ...]
     """Where each subject differs from the first, if both are runs of one config and seed."""
 
@@ -99,8 +99,10 @@ class Comparison(NamedTuple):
     @property
     def table(self) -> tuple[Column, ...]:
         """The columns of a table of runs: what differs; of one run its results. A config value that
-        the logs have too, under another name, has no column of its own."""
-        logged = {one.cells for one in self.columns if one.group == PARAMETERS}
+        the logs have too, under another name, has no column of its own. (Not compared with `seed`:
+        its values, such as 1 and 2, can be those of another key by chance.)"""
+        named = (one for one in self.columns if one.group == PARAMETERS and one.key != "seed")
+        logged = {one.cells for one in named}
         return tuple(
             one
             for one in self.columns
@@ -185,8 +187,8 @@ def order_of(columns: Sequence[Column], sort: str | None, count: int) -> list[in
     name = sort.removeprefix("-")
     column = next((column for column in columns if column.key == name), None)
     if column is None:
-        keys = ", ".join(dict.fromkeys(column.key for column in columns))
-        raise UserError(f"--sort: one of {keys} expected, found {name}")
+        keys = ", ".join(column.key for column in columns if column.group != CONFIG)
+        raise UserError(f"--sort: one of {keys} or a key of the configs expected, found {name}")
     places, sign = column.places, -1 if sort.startswith("-") else 1
     return sorted(range(count), key=lambda at: (places[at] is None, sign * (places[at] or 0)))
 
@@ -211,7 +213,7 @@ def _result_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
     each = [r / n if r and n else None for r, n in zip(rates, counts, strict=True)]
     yield _column("images_per_s_each", "images/s each", each, ",.1f")
     scores = [_score(*pair) for pair in zip(subjects, checks, strict=True)]
-    yield _text_column(RESULTS, "score (min)", scores)
+    yield _column("score_min", "score, min", scores, ".3f")
 
 
 def _checks(subject: Subject) -> tuple[Check, ...]:
@@ -222,13 +224,9 @@ def _checks(subject: Subject) -> tuple[Check, ...]:
     return tuple(check_log(path, official=False) for path in subject.files)
 
 
-def _score(subject: Subject, checks: tuple[Check, ...]) -> str:
-    """The score of five runs, with the RCP factor where it is applied."""
-    score = score_checks(subject.path, checks) if len(subject.files) >= RUNS else None
-    if score is None or score.score_min is None:
-        return MISSING
-    factor = f" (x {score.scaling_factor:.4f})" if score.scaled else ""
-    return f"{score.score_min:.3f}{factor}"
+def _score(subject: Subject, checks: tuple[Check, ...]) -> float | None:
+    """The score of five runs, as `rn50 log score` has it."""
+    return score_checks(subject.path, checks).score_min if len(subject.files) >= RUNS else None
 
 
 def parameter_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
@@ -312,8 +310,9 @@ def group_by(comparison: Comparison, key: str) -> list[Group]:
     """The groups by rising value. `key`: of a config, or a column's. Raises UserError: none has
     it."""
     # A config's value that logs have too is a column of theirs.
-    keys = (key, key.rpartition(".")[2])
-    column = next((one for one in comparison.columns if one.key in keys), None)
+    logged = (PARAMETERS, key.rpartition(".")[2])
+    known = (one for one in comparison.columns if one.key == key or (one.group, one.key) == logged)
+    column = next(known, None)
     if column is None:
         raise UserError(f"--by: a key of the runs' configs or a column expected, found {key}")
     rows: dict[int | None, list[int]] = {}

@@ -56,7 +56,9 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Exported], list[str]]:
     for path in (folder for one in paths for folder in recorded_runs(one)):
         folder = read_run_folder(path)
         if folder.metrics:
-            runs.append(Exported("/".join(path.resolve().parts[-2:]), folder, _start_unix_s(path)))
+            whole = path.resolve()
+            own = whole.parts[-3 if whole.name.startswith("run_") else -2 :]
+            runs.append(Exported("/".join(own), folder, _start_unix_s(path)))
             notes += [f"{path}: {note}" for note in folder.notes]
         else:
             notes.append(f"{path / 'metrics.jsonl'}: the records of a run expected, found none")
@@ -68,7 +70,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Exported], list[str]]:
 def _start_unix_s(path: Path) -> float:
     """The `run_start` of its log; 0 where there is none."""
     with suppress(UserError):
-        if event := read_log(path / "result_0.txt").first("run_start"):
+        if event := read_log(path / "result_0.txt", frozenset({"run_start"})).first("run_start"):
             return event.time_ms / 1000
     return 0.0
 

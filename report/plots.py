@@ -14,7 +14,7 @@ from ..config.finding import number
 from ..config.plan import build_plan
 from ..train.schedule import step_settings
 from .breakdown import PHASES
-from .charts import COLOURS, Series, draw_lines, finish, page_chart
+from .charts import COLOURS, LARGEST, Series, draw_lines, finish, page_chart
 from .compare import letter
 from .published import standing_of
 from .run_folder import Subject
@@ -114,7 +114,7 @@ def _near_the_target(subjects: Subjects) -> Draw | None:
     target = max((run.target for run in runs), default=1.0)
     accuracies = [one.accuracy for run in runs for one in run.evaluations]
     low, best = target - _NEAR, max(accuracies, default=0.0)
-    if best < low or min(accuracies) >= low:
+    if best < low or min(accuracies, default=low) >= low:
         return None
 
     def find(subject: Subject) -> Sequence[Points]:
@@ -247,9 +247,7 @@ def _records(subject: Subject, kind: str) -> list[dict[str, Any]]:
 
 
 def _pairs(records: Iterable[dict[str, Any]], x: str, y: str) -> list[tuple[float, float]]:
-    """Return (x, y) of the records that have both as numbers, x rising."""
-    return sorted(
-        (a, b)
-        for record in records
-        if (a := number(record.get(x))) is not None and (b := number(record.get(y))) is not None
-    )
+    """Return (x, y) of the records that have both as numbers that can be drawn, x rising."""
+    points = ((number(record.get(x)), number(record.get(y))) for record in records)
+    known = ((a, b) for a, b in points if a is not None and b is not None)
+    return sorted(point for point in known if max(map(abs, point)) < LARGEST)

@@ -38,7 +38,7 @@ class Standing(NamedTuple):
 
     @property
     def place(self) -> int:
-        """Of the time among them: 1 is the fastest."""
+        """The place of the time among them: 1 is the fastest."""
         return 1 + sum(entry.score_s < self.time_s for entry in self.entries)
 
     @property
@@ -46,9 +46,8 @@ class Standing(NamedTuple):
         best = self.entries[0]
         median_s = median(entry.score_s for entry in self.entries)
         return (
-            f"place {self.place} beside {len(self.entries)} on {self.machine}: best "
-            f"{best.score_s:,.1f} s ({best.org}, v{best.round}), median "
-            f"{median_s:,.1f} s"
+            f"place {self.place} of {len(self.entries) + 1} on {self.machine}: best published "
+            f"{best.score_s:,.1f} s ({best.org}, v{best.round}), median {median_s:,.1f} s"
         )
 
 

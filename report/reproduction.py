@@ -68,7 +68,7 @@ def compare_with_recorded(recorded: Path, out: Path) -> Repeat:
     bit = first_bit(new, old)
     parts = [bit.text]
     if reasons := _differences(old.folder, new.folder):
-        parts.append(f"here, there: {show(', '.join(reasons), 400)}")
+        parts.append(f"differences (here, there): {show(', '.join(reasons), 400)}")
     same = bit.where is None if bit.compared else None
     return Repeat(str(recorded), same, bit.compared, "; ".join(parts))
 

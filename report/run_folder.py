@@ -16,7 +16,7 @@ from ..config.load import Loaded, load
 from ..config.reading import read_file
 from ..config.schema import Run
 from ..logging.metrics_read import Series, read_metrics
-from ..logging.parse import read_log
+from ..logging.parse import open_pipe, read_log
 from ..logging.places import config_of, log_folders, require, results_in, run_folders
 from .run_summary import RunSummary, show, summarise
 
@@ -83,6 +83,8 @@ def read_subjects(path: Path) -> list[Subject]:
     """The subjects of a path: one, or one for each directory of logs below it. Raises UserError:
     nothing readable there."""
     require(path)
+    if open_pipe(path) is not None:
+        raise UserError(f"{path}: a file expected, found a pipe (only `rn50 log check` reads one)")
     if not path.is_dir():
         return [read_folder(path.parent, path)._replace(path=path)]
     if results_in(path):
@@ -118,7 +120,7 @@ def read_folder(path: Path, only: Path | None = None) -> Subject:
     folder = read_run_folder(config.parent) if os.path.lexists(config) else None
     target = folder.config.run.eval.target if folder and folder.config else None
     if folder is not None and config.parent != path:  # of the first of several runs
-        folder = folder._replace(path=path, result={}, metrics=(), spans=(), ranks={})
+        folder = folder._replace(result={}, metrics=(), spans=(), ranks={})
     logs: list[LogFigures] = []
     notes: list[str] = []
     files = results_in(path) if only is None else [only]
@@ -143,9 +145,9 @@ def read_run_folder(path: Path) -> RunFolder:
     def read(name: str, parse: Callable[[Path], Any], empty: Any) -> Any:
         try:
             return parse(path / name) if os.path.lexists(path / name) else empty
-        except (OSError, ValueError, RecursionError) as error:
-            why = error.strerror if isinstance(error, OSError) else str(error)
-            notes.append(f"{name}: left out: {show(why or type(error).__name__)}")
+        except (UserError, OSError, ValueError, RecursionError) as error:
+            why = error.strerror if isinstance(error, OSError) else str(error).partition("\n")[0]
+            notes.append(f"{name}: left out: {show(why or type(error).__name__, 400)}")
             return empty
 
     def read_json(file: Path) -> dict[str, Any]:
@@ -155,11 +157,7 @@ def read_run_folder(path: Path) -> RunFolder:
             raise ValueError("a JSON object expected")
         return value
 
-    config = None
-    try:
-        config = load(path / "config.yaml", within=path)
-    except UserError as error:
-        notes.append(f"config.yaml: left out: {show(str(error).splitlines()[0], 400)}")
+    config = read("config.yaml", lambda file: load(file, within=path), None)
     origins = read("origins.json", read_json, {})
     metrics = read("metrics.jsonl", partial(read_metrics, within=path), Series())
     notes += [

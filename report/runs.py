@@ -29,7 +29,7 @@ _OF_A_RUN = {"environment.json", "metrics.jsonl", "result.json", RANK_LOCK}
 _OF_A_JOB = {"job.sh", "exit_code", ".job.lock"}
 _RUN_OF_A_JOB = re.compile(r"run_[0-9]{1,6}")
 _DEPTH = 5
-"""Of folders above a run: results/SWEEP/TRIAL/NAME/TIME/run_0."""
+"""How many folders may lie above a run: results/SWEEP/TRIAL/NAME/TIME/run_0."""
 _STAMP = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)Z(?:-\d{1,2})?")
 _SHOWN_CHARACTERS = 300
 
@@ -66,7 +66,7 @@ class RunRow(NamedTuple):
     started: str | None
     """UTC, by the name of its folder."""
     time_to_train_s: float | None = None
-    """Of a run that reached its target."""
+    """Only a run that reached its target has one."""
     elapsed_s: float | None = None
     """The run's clock at its last record or its end."""
     eval_accuracy: float | None = None
@@ -75,7 +75,7 @@ class RunRow(NamedTuple):
     """Over the whole run; of one that has not ended, at its last log point."""
     ranks: int | None = None
     verdict: str | None = None
-    """Of `rn50 log check`."""
+    """The verdict of `rn50 log check`."""
     resumable: bool = False
     reason: str | None = None
     scheduler: str | None = None
@@ -183,7 +183,7 @@ def _status(folder: Path, names: frozenset[str], result: Mapping[str, Any]) -> t
 
 
 def _is_resumable(folder: Path, result: Mapping[str, Any]) -> bool:
-    """Has it a checkpoint, and does its result not say that to go on would end there again?"""
+    """Whether it has a checkpoint, and its result does not say that resuming it is of no use."""
     if "reason" in result and "--resume" not in str(result.get("next")):
         return False
     return any((folder / "checkpoint").glob("step_*.ckpt"))

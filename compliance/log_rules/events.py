@@ -146,15 +146,15 @@ def epoch_metadata(run: LoggedRun) -> Iterator[Violation]:
 
 def _block_problem(event: Event, other: str | None) -> Violation | None:
     data = event.metadata
-    name, least, expected = "epoch_count", 0.0, "above 0"
+    name, expected = "epoch_count", "above 0"
     if "epoch_count" not in data and other is not None and other in data:
-        name, least, expected = other, -1.0, "0 or more"
+        name, expected = other, "0 or more"
     else:
         for needed in ("epoch_count", "first_epoch_num"):
             if needed not in data:
                 return _without(event, needed)
     count = number(data[name])
-    if count is not None and count > least and (least == 0.0 or count >= 0):
+    if count is not None and (count > 0 or (count == 0 and name == other)):
         return None
     return against(event, f"has {name} {shown(data[name])}", expected)
 

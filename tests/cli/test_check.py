@@ -86,18 +86,6 @@ def test_a_folder_is_a_submission(tmp_path: Path) -> None:
     assert invoke("log", "check", "--no-official", tmp_path).exit_code == 1
 
 
-def test_score(tmp_path: Path) -> None:
-    done = invoke("log", "score", five(tmp_path))
-    assert done.exit_code == 0
-    assert "RCP test (4.0.0): PASS" in done.stdout
-    assert "dropped, fastest" in done.stdout
-    content = json.loads(invoke("log", "score", "--json", tmp_path).stdout)
-    assert content["score_min"] == pytest.approx(content["unscaled_min"] * 35.15384615 / 35)
-    assert content["rcp"]["verdict"] == "PASS"
-    assert {"score_min", "scaling_factor", "rcp", "runs"} <= set(content)
-    assert len(content["runs"]) == 5
-
-
 def test_config_check() -> None:
     done = invoke("config", "check", "abci_2048_closed_64k")
     assert done.exit_code == 0

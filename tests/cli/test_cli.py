@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
+
+from rn50.cli import entry
 
 
 @pytest.fixture
@@ -104,6 +107,15 @@ def test_a_misspelt_folder_gets_a_suggestion(words: tuple[str, ...], rn50, tmp_p
     assert done.stderr.rstrip().endswith(f"; did you mean {tmp_path}/imagenet?")
     long = rn50(*words, name, f"data.synthetic={'x' * 5000}")  # no path, and too long for one
     assert long.returncode == 2 and "Traceback" not in long.stderr
+
+
+def test_a_word_of_the_command_is_no_misspelt_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nolog").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["rn50", "log", "show", "nolog"])
+    assert entry._meant("nolog: a log (result_0.txt) expected in it, found none") == ""
 
 
 def test_make_pack_verify_show(rn50, tmp_path: Path) -> None:

@@ -95,19 +95,6 @@ def test_completion_in_bash(words: list[str], offered: set[str]) -> None:
     assert completed(*words) == offered
 
 
-def test_a_command_loads_no_other_command(root: Path) -> None:
-    """To load all of them takes five times what a check of a log needs."""
-    code = (
-        "import sys\n"
-        "from rn50.cli import entry\n"
-        "sys.argv = ['rn50', 'log', 'check', '--no-official', sys.argv[1]]\n"
-        "try:\n    entry.main()\nexcept SystemExit:\n    pass\n"
-        "assert not {'numpy', 'rn50.cli.bench', 'rn50.cli.data'} & set(sys.modules)\n"
-    )
-    log = root / "tests/golden/smoke_result_0.txt"
-    subprocess.run([sys.executable, "-c", code, log], check=True, stdout=subprocess.DEVNULL)
-
-
 # --- tables on a terminal -----------------------------------------------------------------------
 
 

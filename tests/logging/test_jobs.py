@@ -14,8 +14,9 @@ from rn50.cli.main import app
 from rn50.config.load import load
 from rn50.logging.places import config_of, log_folders, recorded_runs, run_folders
 from rn50.report.compare import name_of
+from rn50.report.export import read_runs
 from rn50.report.html import write_report
-from rn50.report.run_folder import read_subjects
+from rn50.report.run_folder import read_run_folder, read_subjects
 from tests.compliance.log_text import good_run, last, put, vary, write
 
 TARGET = 0.4
@@ -63,6 +64,8 @@ def test_where_things_lie(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert config_of(job / "run_3") == job / "run_3/config.yaml"
     monkeypatch.chdir(logs)
     assert config_of(Path()).resolve() == job / "run_0/config.yaml"
+    shutil.rmtree(job / "results")  # killed before its first run was at its end
+    assert log_folders(job) == run_folders(job)
 
 
 def test_score(job: Path) -> None:
@@ -99,6 +102,7 @@ def test_report(job: Path) -> None:
     page = path.read_text()
     assert "5 of 5 runs reached the target" in page
     assert f"target {TARGET}" in page and "target 0.759" not in page
+    assert f"rn50 launch {job}/run_0/config.yaml" in page
     (subject,) = read_subjects(job)
     assert [log.path.name for log in subject.logs] == [f"result_{n}.txt" for n in range(5)]
     assert subject.folder is not None and subject.folder.config is not None
@@ -157,6 +161,9 @@ def test_a_folder_above_runs_means_the_runs(tmp_path: Path, job: Path) -> None:
         run = study / f"trials/trial_{number}/20261122T105236Z"
         shutil.copytree(job / f"run_{number}", run)
         (run / "metrics.jsonl").write_text('{"kind": "train", "step": 1, "loss": 2.0}\n')
+    assert read_run_folder(run / "nothing").notes == ()
+    (run / "attempt_1").mkdir()  # as resuming a run leaves it
+    shutil.copy(run / "metrics.jsonl", run / "attempt_1")
     trials = [study / f"trials/trial_{n}/20261122T105236Z" for n in range(2)]
     assert log_folders(study) == recorded_runs(study) == trials
     assert recorded_runs(trials[0]) == [trials[0]]
@@ -168,6 +175,9 @@ def test_a_folder_above_runs_means_the_runs(tmp_path: Path, job: Path) -> None:
     rows = list(csv.DictReader((tmp_path / "study.csv").open()))
     assert [row["run"] for row in rows] == [f"trial_{n}/20261122T105236Z" for n in range(2)]
     assert [(row["name"], row["seed"]) for row in rows] == [("smoke", "0"), ("smoke", "1")]
+    shutil.copy(run / "metrics.jsonl", job / "run_0")
+    ((of_job,), _) = read_runs([job / "run_0"])  # another job may have begun in the same second
+    assert of_job.name == "smoke/20261122T105236Z/run_0"
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_what_is_not_whole_is_a_problem(
     found = log.problems[0]
     assert (found.line, found.kind, found.key, found.lost) == (2, kind, key, lost)
     assert words in found.message
-    assert log.value("first") == 1
+    assert [event.value for event in log.all("first")] == [1]
 
 
 def test_text_as_a_stamp_is_read_as_the_official_parser_does(tmp_path: Path) -> None:

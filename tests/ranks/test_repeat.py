@@ -53,4 +53,4 @@ def test_a_run_is_repeated_from_its_own_folder(
     assert (
         repeat.same is True
     )  # the bits are what they are; that the config is not the same is told
-    assert repeat.line.endswith(f"here, there: batch.per_rank (10, 9); recorded run: {recorded}")
+    assert repeat.line.endswith(f"there): batch.per_rank (10, 9); recorded run: {recorded}")

@@ -20,7 +20,7 @@ from rn50.report.charts import Series, draw_lines, page_chart
 from rn50.report.html import beside_the_set, render_report, write_report
 from rn50.report.plots import _planned, page_charts
 from rn50.report.run_folder import read_subjects
-from tests.compliance.log_text import Edit, Run, find, good_run, last, meta, put, write
+from tests.compliance.log_text import Edit, Run, drop, find, good_run, last, meta, put, write
 from tests.report.conftest import Measure
 from tests.report.test_breakdown import records as step_records
 from tests.report.test_breakdown import table as rank_table
@@ -206,9 +206,17 @@ def test_a_run_without_its_target_has_no_time_to_train(tmp_path: Path) -> None:
     run = good_run()
     last(run, "eval_accuracy").value = 0.758
     text = Shape(page_of(write(tmp_path / "log.txt", run))).text
-    assert "Clock at run_stop" in text and "target not reached" in text
+    assert "target not reached" in text and "Time to train" not in text
     assert "Did not reach 0.759: best top-1 0.758." in text
     assert "FAIL" in text and "did not converge: best 0.758" in text  # the verdict, the finding
+
+
+def test_a_run_without_an_evaluation_has_a_page(tmp_path: Path) -> None:
+    run = good_run()
+    drop("eval_accuracy")(run)
+    write(tmp_path / "result_0.txt", run)
+    (tmp_path / "config.yaml").write_text(load("smoke", ["eval.target=0.01"]).to_yaml())
+    assert "No evaluation in the log." in page_of(tmp_path)
 
 
 def test_an_empty_log_is_a_verdict_and_a_note(tmp_path: Path) -> None:
@@ -261,6 +269,15 @@ def test_hostile_text_is_text(hostile_folder: Path) -> None:
     text = Shape(page).text
     assert '<script>document.title="owned"</script>' in text
     assert "{{ 7*7 }}" in text
+
+
+def test_numbers_that_no_axis_takes_are_not_drawn(run_folder: Path) -> None:
+    records = [*train_records(), *step_records()]
+    for record in records[1::2]:
+        record |= {key: 1e308 for key, value in record.items() if isinstance(value, float)}
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    (run_folder / "metrics.jsonl").write_text(lines)
+    assert "Learning rate" in page_of(run_folder)
 
 
 # --- the command and the launcher -----------------------------------------------------------------
@@ -387,10 +404,15 @@ def test_a_set_that_is_not_imagenet_breaks_no_other_rule(
 
 @pytest.mark.parametrize(
     ("cpu_s", "device", "said"),
-    [([2.0, 3.0], "cpu", "25 % of a core"), ([7.0, 7.0], "cpu", ""), ([2.0, 2.0], "gpu", "")],
+    [
+        ([2.0, 3.0], "cpu", "25 % of a core"),
+        ([7.0, 7.0], "cpu", ""),
+        ([2.0, 2.0], "gpu", ""),
+        (4.0, "cpu", ""),
+    ],
 )
 def test_ranks_without_their_cores_are_a_finding(
-    run_folder: Path, cpu_s: list[float], device: str, said: str
+    run_folder: Path, cpu_s: object, device: str, said: str
 ) -> None:
     (run_folder / "config.yaml").write_text(load("smoke", [f"system.device={device}"]).to_yaml())
     table = {"elapsed_s": 10.0, "ranks": {"host": ["a", "b"], "cpu_s": cpu_s}}
