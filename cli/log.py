@@ -93,10 +93,11 @@ def _print_summary(summary: dict[str, Any], check: Check) -> None:
     accuracy = with_unit(summary["eval_accuracy"], "", 5)
     if summary["target"] is not None:
         accuracy += f", target {summary['target']:g}"
+    clock = "time to train" if summary["status"] == "success" else "clock at run_stop"
     rows = [("log check", f"{check.verdict}: {check.cause}")]
     rows += [
         ("status", summary["status"] or "no run_stop: the run did not finish"),
-        ("time to train", with_unit(summary["time_to_train_s"], "s", 3)),
+        (clock, with_unit(summary["time_to_train_s"], "s", 3)),
         *([("published", summary["published"])] if summary["published"] else []),
         ("init (not counted)", with_unit(summary["init_s"], "s", 2)),
         ("epochs", with_unit(summary["epochs"], "", 0)),
