@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 import threading
 from pathlib import Path
 
@@ -28,6 +29,14 @@ def test_a_file_is_made_and_replaced_as_a_whole(tmp_path: Path) -> None:
     with pytest.raises(UnicodeEncodeError):
         write_output(path, "\udcff")
     assert path.read_text() == "two" and beside(path) == {"page.html"}
+
+
+def test_files_in_shared_memory_are_replaced_too() -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        path = Path(folder, "plot.svg")
+        write_output(path, "one")
+        write_output(path, "two")
+        assert path.read_text() == "two"
 
 
 @pytest.mark.parametrize("write", [write_output, lambda path, _: check_output(path)])
