@@ -156,6 +156,11 @@ def make_images(
             f"data.synthetic.min_px: at most max_px ({settings.max_px}) expected, "
             f"found {settings.min_px}"
         )
+    if settings.train_samples < settings.classes:
+        raise UserError(
+            f"data.synthetic.train_samples: at least classes ({settings.classes}) expected, "
+            f"found {settings.train_samples}"
+        )
     total = settings.train_samples + settings.eval_samples
     with new_folder(out) as folder:
         for split, label in product(("train", "val"), range(settings.classes)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import re
 import shutil
 import signal
@@ -115,6 +116,10 @@ def test_drawn_files_are_jpeg_of_varied_sizes_and_the_same_for_a_seed(
     assert 40 <= min(edges) <= 45 and 51 <= max(edges) <= 56
     with pytest.raises(UserError, match=r"min_px: at most max_px \(40\) expected, found 50"):
         synthetic.make_images(tmp_path / "x", Synthetic(min_px=50, max_px=40))
+    with pytest.raises(
+        UserError, match=r"train_samples: at least classes \(10\) expected, found 9"
+    ):
+        synthetic.make_images(tmp_path / "x", Synthetic(train_samples=9))
 
 
 def test_the_packed_set_holds_every_original_byte(drawn: Path, tmp_path: Path) -> None:
@@ -165,6 +170,16 @@ def test_what_is_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         assert manifest.splits["val"].class_counts == [1, 0]
         assert {("a", png), ("a", turned)} < {*records_of(out, "train")}
         assert f"{images}: not packed: 4 files" in capsys.readouterr().err
+
+
+def test_names_of_any_bytes_are_packed_and_read_again(tmp_path: Path) -> None:
+    strange = os.fsdecode(b"K\xe4fer")
+    images = image_folder(tmp_path / "images", {f"train/{strange}": 2, f"val/{strange}": 1})
+    (images / "train" / strange / f"{strange}.jpg").write_text("bad")
+    pack_images(images, tmp_path / "out", skip_bad=1)
+    manifest = verify(tmp_path / "out")
+    assert manifest.classes == [r"K\xe4fer"]
+    assert manifest.odd_files[0].path.endswith(r"/K\xe4fer/K\xe4fer.jpg")
 
 
 # --- the layouts ---------------------------------------------------------------------------------
