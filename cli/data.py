@@ -163,7 +163,7 @@ def data_stage(
     from ..train.process_info import read_process_info
 
     if to is None:
-        raise UserError("--to: a folder on the node's own disk expected, found none")
+        raise UserError("--to is missing: a folder on the node's own disk")
     rank = local_rank()
     run = load_named(*split_config(config, overrides), DATA).run
     source, part = Path(run.data.path), WHOLE

@@ -92,11 +92,11 @@ def launch(
     Example: `rn50 launch --resume latest`
     """
     if ranks is not None and nodes is not None:
-        raise UserError("--ranks: ranks on one machine expected, found --nodes beside it")
+        raise UserError("--ranks is for one machine: omit --nodes")
     overrides = on_nodes(overrides, nodes)
     if (runs > 1 or job is not None) and not dry_run:
         if resume is not None or as_json:
-            raise UserError("--runs, --job: neither --resume nor --json expected beside them")
+            raise UserError("--runs and --job exclude --resume and --json")
         from ..launch.job import Request
         from ..launch.resume import with_ranks
 
@@ -105,7 +105,7 @@ def launch(
         request = Request(name, tuple(texts), runs, launcher, requeue)
         raise typer.Exit(_run_job(request, job))
     if requeue is not None:
-        raise UserError("--requeue: --job expected beside it, found none")
+        raise UserError("--requeue needs --job")
     wanted = _load(config, overrides, ranks, system, resume, draw=not dry_run)
     if dry_run:
         _say_what_would_run(wanted, launcher, as_json)

@@ -104,7 +104,7 @@ class _Interrupted(Exception):
 
 
 def run(arguments: list[str]) -> None:
-    """Run the command that `arguments` name; `entry` tells its errors."""
+    """Run the command that `arguments` name; `entry` prints its errors."""
     for number in command_stop_signals():
         signal.signal(number, interrupt)
     try:

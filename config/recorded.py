@@ -59,7 +59,7 @@ def load_recorded(
 ) -> Loaded:
     """The config `source` in the folder of a run or a job, with overrides, which may set anything.
     Raises UserError: as of `load`; the file is a link or has a file as a base; or it sets some of
-    `keys` that need the command line's word."""
+    `keys` in a way that only the command line may."""
     leaves = merge([*read_layers(source, within=source.parent), *parse_overrides(overrides)])
     if found := list(_refused(leaves, source, keys)):
         raise UserError(

@@ -311,7 +311,7 @@ class Eval(Section):
 
 
 class Checkpoint(Section):
-    """What is kept so that an interrupted run goes on (docs/reliability.md)."""
+    """What is kept so that an interrupted run can be resumed (docs/reliability.md)."""
 
     enabled: Bool = default(True, "Write checkpoints.")
     every: Length = default(
@@ -374,7 +374,7 @@ class Run(Section):
     comm: Comm = default(Comm(), "How gradients travel.")
     startup: Startup = default(Startup(), "From process start to the first step.")
     eval: Eval = default(Eval(), "When accuracy is measured, and the target.")
-    checkpoint: Checkpoint = default(Checkpoint(), "What a run goes on from.")
+    checkpoint: Checkpoint = default(Checkpoint(), "What a run resumes from.")
     watchdog: Watchdog = default(Watchdog(), "When a rank counts as lost.")
     limits: Limits = default(Limits(), "What ends a run early.")
     log: Log = default(Log(), "The MLPerf log and metrics.")

@@ -165,8 +165,8 @@ def override(key: str, value: Any) -> str:
 def load_sweep(path: Path, machine: str | None = None) -> LoadedSweep:
     """Read a SWEEP.yaml, its config and its parameters' keys.
 
-    `config` is a path relative to the sweep's file or a preset's name, as `base` in a config; paths
-    among `overrides` and `parameters` are relative to it too. A sweep may have a `base:`.
+    `config` is a path relative to the sweep's file or a preset's name, as `base` in a config. Paths
+    among `overrides` are relative to the working folder. A sweep may have a `base:`.
 
     Args:
         path: the file.
