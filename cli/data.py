@@ -57,17 +57,22 @@ def data_make(
 
     Example: `rn50 data make images --train 4000 --val 1000`
     """
+    from pydantic import ValidationError
+
     from ..config.schema import Synthetic
     from ..data.synthetic import make_images
 
-    settings = Synthetic(
-        classes=classes,
-        train_samples=train_samples,
-        eval_samples=eval_samples,
-        min_px=min_px,
-        max_px=max_px,
-        seed=seed,
-    )
+    try:
+        settings = Synthetic(
+            classes=classes,
+            train_samples=train_samples,
+            eval_samples=eval_samples,
+            min_px=min_px,
+            max_px=max_px,
+            seed=seed,
+        )
+    except ValidationError as error:
+        raise UserError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
     count = make_images(out, settings, track("drawing images"))
     say(f"{out}: {count} images in {classes} classes")
 

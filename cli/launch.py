@@ -176,7 +176,7 @@ def _load(
         loaded = load_for_launch(name, texts, ranks, draw=draw)
         return _Wanted(loaded, find_recorded(name), None)
     if system is not None:
-        raise UserError("--system: a new run expected, found --resume; system=NAME goes with it")
+        raise UserError("--system is for a new run; with --resume give system=NAME")
     own = name if config is not None and "=" not in config else None
     folder, loaded = load_resumed(resume, own, texts, ranks)
     return _Wanted(loaded, None, folder)

@@ -167,10 +167,10 @@ def _sized(
     Raises UserError: both sizes are given."""
     from ..config.load import load_system
 
-    if nodes is None or gpus is not None:
-        if nodes is not None:
-            raise UserError("--nodes and --gpus exclude each other")
+    if nodes is None:
         return arguments, gpus
+    if gpus is not None:
+        raise UserError("--nodes and --gpus exclude each other")
     if system is not None and not arguments:
         return arguments, nodes * load_system(system).ranks_per_node
     return [*(arguments or []), f"system.nodes={nodes}"], None

@@ -59,6 +59,14 @@ class Synthetic(Section):
     max_px: Pixels = default(56, "Largest height and width of an image.")
     seed: Seed = default(0, "Of all that is random in the images.")
 
+    @model_validator(mode="after")
+    def _check(self) -> Synthetic:
+        for low, high in (("min_px", "max_px"), ("classes", "train_samples")):
+            least, most = getattr(self, low), getattr(self, high)
+            if least > most:
+                raise ValueError(f"{low}: at most {high} ({most}) expected, found {least}")
+        return self
+
 
 class Augmentation(Section):
     """Further operations on the random window, nnabla's (docs/recipes.md): for each a range, from

@@ -68,6 +68,7 @@ def bad(tmp_path: Path) -> Path:
             ],
         ),
         (["data", "make", "/proc/images"], ["/proc/images: cannot create"]),
+        (["data", "make", "{bad}/out", "--min-px", "60"], ["min_px: at most max_px (56) expected"]),
         (["bench", "allreduce", "--sizes", "4q"], ["--sizes: "]),
         (["bench", "allreduce", "--algorithms", "rings"], ["comm.algorithm"]),
         (["bench", "startup", "--ranks", "0"], ["--ranks: "]),

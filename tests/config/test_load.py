@@ -139,6 +139,8 @@ def test_a_bad_base_is_one_error_with_its_place(folder: Path, text: str, problem
         ("data: {area: [0.9, 0.1]}", "1: data.area", "[0.9, 0.1]"),
         ("data: {aspect: [2, 1]}", "1: data.aspect", "[2, 1]"),
         ("model: {depth: '18'}", "1: model.depth", "'18'"),
+        ("data: {synthetic: {min_px: 50, max_px: 40}}", "1: data.synthetic.min_px", "max_px (40)"),
+        ("data: {synthetic: {train_samples: 9}}", "1: data.synthetic.classes", "train_samples (9)"),
         ("data: {crop_px: 300}", "1: data.eval_resize_px", "256"),
         ("data: 3", "1: data", "3"),
         ("schedule: {length: 90}", "1: schedule.length", "90"),
