@@ -28,11 +28,11 @@ Processes = Annotated[
     int | None, typer.Option(min=1, help="Processes; default: one for each core.")
 ]
 LIKE_IMAGENET = (
-    *("data.path=datasets/like_imagenet", "data.classes=10", "data.train_samples=1000"),
-    *("data.eval_samples=100", "data.crop_px=224", "data.eval_resize_px=256"),
-    *("data.area=[0.08,1.0]", "data.synthetic.train_samples=1000"),
-    *("data.synthetic.eval_samples=100", "data.synthetic.classes=10"),
-    *("data.synthetic.min_px=375", "data.synthetic.max_px=500", "batch.per_rank=32"),
+    "data.path=datasets/like_imagenet",
+    "data.synthetic={classes: 10, train_samples: 1000, eval_samples: 100}",
+    "data.synthetic={min_px: 375, max_px: 500}",
+    "data={crop_px: 224, eval_resize_px: 256, area: [0.08, 1.0]}",
+    "batch.per_rank=32",
 )
 """Images of ImageNet's size: 375 to 500 px a side, 110 KB in the mean."""
 
