@@ -68,11 +68,7 @@ def time_on_random(out: Path, rounds: str, steps: str) -> list[float]:
     return time_rounds(started_trainer(out, random_sources), rounds, steps)
 
 
-@bench(
-    "throughput",
-    rank=time_on_random,
-    config="quick",
-)
+@bench("throughput", rank=time_on_random, config="quick")
 def throughput(
     job: Job,
     *,

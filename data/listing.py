@@ -177,6 +177,8 @@ def _hold_out(
     for sources in by_class.values():
         count = min(max(1, round(share * len(sources))), len(sources) - 1)
         held.update(sorted(sources, key=digest)[:count])
+    if not held:
+        raise UserError(f"--hold-out: {images}: a class of two images expected, found none")
     return [one for one in train if one not in held], [one for one in train if one in held]
 
 

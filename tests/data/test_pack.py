@@ -261,6 +261,10 @@ def test_a_share_of_every_class_is_held_out(tmp_path: Path, layout: str) -> None
     assert split("b", 0.2) == first
     assert split("c", 0.2, seed=1)[1] != first[1]
     assert first[1] < split("d", 0.4)[1]
+    for name in ("cat", "dog", "rare"):
+        shutil.rmtree(images / layout / name)
+    with pytest.raises(UserError, match=r"--hold-out: .*photos: a class of two images expected"):
+        split("e", 0.2)
 
 
 EMPTY = {f"train/e{number:02}": 0 for number in range(12)}
