@@ -29,6 +29,7 @@ from .yaml_file import machine_layer, parse_overrides, read_layers
 _PLAIN = {
     "missing": "one value more",  # in a list
     "too_long": "fewer values",
+    "too_short": "one value or more",
     "model_type": "a section (keys and values)",
     "tuple_type": "a list",
 }

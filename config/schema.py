@@ -6,6 +6,7 @@ descriptions are the reference's: `rn50 config explain`, docs/config.md.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
@@ -207,9 +208,7 @@ class Batch(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Batch:
-        epochs = [change.after_epoch for change in self.changes]
-        if epochs != sorted(set(epochs)):
-            raise ValueError(f"changes: rising after_epoch expected, found {epochs}")
+        _check_rising("changes", self.changes)
         return self
 
 
@@ -279,7 +278,14 @@ class Schedule(Section):
                 f"milestones: a list for shape step alone expected, found shape {self.shape} "
                 f"with {len(self.milestones)}"
             )
+        _check_rising("milestones", self.milestones)
         return self
+
+
+def _check_rising(key: str, entries: Sequence[BatchChange | Milestone]) -> None:
+    epochs = [entry.after_epoch for entry in entries]
+    if epochs != sorted(set(epochs)):
+        raise ValueError(f"{key}: rising after_epoch expected, found {epochs}")
 
 
 class Comm(Section):

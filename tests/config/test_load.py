@@ -10,6 +10,7 @@ from rn50.config.load import Loaded, load
 from rn50.config.plan import build_plan
 
 FUZZ = settings(max_examples=50)
+FALLING = "[{after_epoch: 3, factor: 1}, {after_epoch: 1, factor: 1}]"
 
 
 def write(name: str, text: str | bytes) -> Path:
@@ -143,6 +144,8 @@ def test_a_bad_base_is_one_error_with_its_place(folder: Path, text: str, problem
         ("data: {synthetic: {train_samples: 9}}", "1: data.synthetic.classes", "train_samples (9)"),
         ("data: {crop_px: 300}", "1: data.eval_resize_px", "256"),
         ("data: 3", "1: data", "3"),
+        (f"schedule: {{shape: step, milestones: {FALLING}}}", "1: schedule.milestones", "[3, 1]"),
+        ("system: {performance: {fp16: {points: []}}}", "1: system", "one value or more, found []"),
         ("schedule: {length: 90}", "1: schedule.length", "90"),
         ("schedule: {length: 90 %}", "1: schedule.length", "90 %"),
         ("comm: {groups: cubic(0)}", "1: comm.groups", "'cubic(0)'"),
