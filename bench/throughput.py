@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -108,20 +108,17 @@ def throughput(
     curves = {
         f"batch {images}": [Case(run.name, count, images) for count in counts] for images in batches
     }
-    return _measure(job, curves, timing, lambda case: case.ranks)
+    return _measure(job, curves, timing, here=True)
 
 
 def _measure(
-    job: Job,
-    curves: Mapping[str, Sequence[Case]],
-    timing: Timing,
-    ranks: Callable[[Case], int | None],
+    job: Job, curves: Mapping[str, Sequence[Case]], timing: Timing, *, here: bool
 ) -> Outcome:
-    """`ranks`: a job -> its ranks on this machine; None: on the config's own nodes."""
+    """`here`: all ranks on this machine; else on the nodes of the config."""
 
     def load(case: Case) -> Loaded:
         own = (f"batch.per_rank={case.per_rank}", f"eval.batch_per_rank={case.per_rank}")
-        return job.load(*_PLAIN, *own, ranks=ranks(case))
+        return job.load(*_PLAIN, *own, ranks=case.ranks if here else None)
 
     return measure_curves(job, "throughput", curves, load, timing)
 
@@ -136,7 +133,7 @@ def _against_reference(job: Job, save: Path | None, check: bool, timing: Timing)
         known = ", ".join(run.system.references) or "none"
         raise UserError(f"system.references: one of {name} expected (--save), found {known}")
     case = Case(name, run.system.world_size, run.batch.per_rank)
-    outcome = _measure(job, {name: [case]}, timing, lambda _: None)
+    outcome = _measure(job, {name: [case]}, timing, here=False)
     rate, notes, passes = outcome.rows[0]["images_per_s"]["median"], [*outcome.notes], True
     if reference is not None and check:
         notes.append(reference.line(name, rate))

@@ -147,9 +147,7 @@ def _run_job(request: Request, folder: Path | None) -> int:
     # Whether the folder's own config may decide so much, `submit` has asked the user.
     if folder is None or Path(request.config) != folder / "config.yaml":
         run = load_named(request.config, request.overrides, JOB).run
-    with (
-        open_job(folder or new_run_folder(run), log=folder is not None) as job,
-    ):
+    with open_job(folder or new_run_folder(run), log=folder is not None) as job:
         run_all(job, request, track)
         if request.runs > 1 and job.exit_code <= EXIT_BAD:
             with contextlib.suppress(typer.Exit, UserError):  # the runs' own verdict counts

@@ -12,14 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from ..train.limits import command_stop_signals, interrupt
-from .console import (
-    EXIT_BAD,
-    TYPER_OPTIONS,
-    Json,
-    print_json,
-    print_table,
-    print_version,
-)
+from .console import EXIT_BAD, TYPER_OPTIONS, Json, print_json, print_table, print_version
 
 _COMMANDS = {
     "config": "config:config_app",

@@ -275,9 +275,7 @@ def _print_prediction(answer: Prediction) -> None:
 
 
 @predict_app.command("validate")
-def validate(
-    as_json: Json = False,
-) -> None:
+def validate(as_json: Json = False) -> None:
     """Compare every published figure with the model, worst first.
 
     Example: `rn50 predict validate >docs/scaling/validation.txt`

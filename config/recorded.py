@@ -79,11 +79,8 @@ def load_named(config: str, overrides: Sequence[str], keys: tuple[str, ...] = RU
     if not is_trial or any(text.startswith("system.results=") for text in overrides):
         return loaded
     beside = [f"system.results={json.dumps(str(results.parent.parent))}"]
-    beside += (
-        []
-        if any(text.startswith("name=") for text in overrides)
-        else [f"name={results.parent.name}_{name}"]
-    )
+    if not any(text.startswith("name=") for text in overrides):
+        beside.append(f"name={results.parent.name}_{name}")
     return load_recorded(Path(config), [*overrides, *beside], keys)
 
 

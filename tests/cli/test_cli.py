@@ -107,19 +107,6 @@ def test_a_misspelt_folder_gets_a_suggestion(words: tuple[str, ...], rn50, tmp_p
     assert long.returncode == 2 and "Traceback" not in long.stderr
 
 
-def test_make_pack_verify_show(rn50, tmp_path: Path) -> None:
-    """The road of one's own images, by hand."""
-    images, packed = tmp_path / "images", tmp_path / "packed"
-    made = rn50("data", "make", str(images), "--train", "30", "--val", "12", "--classes", "3")
-    assert made.returncode == 0 and "42 images in 3 classes" in made.stdout
-    assert len(list(images.glob("train/n*/*.JPEG"))) == 30
-    done = rn50("data", "pack", str(images), str(packed))
-    assert done.returncode == 0 and "30 train, 12 val images in 3 classes" in done.stdout
-    assert rn50("data", "verify", str(packed), "--full").returncode == 0
-    again = rn50("data", "pack", str(images), str(packed))
-    assert again.returncode == 2 and "found one with content" in again.stderr
-
-
 def test_log_show_reads_the_golden_log(rn50, root: Path) -> None:
     log = root / "tests" / "golden" / "smoke_result_0.txt"
     done = rn50("log", "show", str(log), "--json")

@@ -466,17 +466,21 @@ def test_a_full_disk_is_named_and_packing_goes_on_when_there_is_room(
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_packing_and_verifying_by_the_command(tmp_path: Path, rn50: Rn50) -> None:
-    images, out = image_folder(tmp_path / "photos", {"a": 4, "b": 1}), tmp_path / "mine"
-    (images / "a/bad.jpg").write_text("bad")
-    command = ("data", "pack", str(images), str(out), "--hold-out", "0.25")
+def test_making_packing_and_verifying_by_the_command(tmp_path: Path, rn50: Rn50) -> None:
+    images, out = tmp_path / "images/train", tmp_path / "mine"
+    counts = ("--train", "15", "--val", "1", "--classes", "3")
+    assert "16 images in 3 classes" in rn50("data", "make", str(images.parent), *counts).stdout
+    (images / "n90000000/bad.jpg").write_text("bad")
+    command = ("data", "pack", str(images), str(out), "--hold-out", "0.2")
     done = rn50(*command)
-    bad = f"{images}/a/bad.jpg: a JPEG or PNG image expected, found b'bad' at its start"
+    bad = f"{images}/n90000000/bad.jpg: a JPEG or PNG image expected, found b'bad' at its start"
     assert done.returncode == 2 and f"rn50: error: {bad}\n" in done.stderr
     done = rn50(*command, "--skip-bad", "1")
     assert done.returncode == 0 and "1 bad files left out" in done.stdout
-    assert load_manifest(out).splits["train"].class_counts == [3, 1]
+    assert load_manifest(out).splits["train"].class_counts == [4, 4, 4]
+    assert "found one with content" in rn50(*command).stderr
     assert "a sample of them decoded" in rn50("data", "verify", str(out)).stdout
+    assert "all decoded" in rn50("data", "verify", str(out), "--full").stdout
     (out / "train.idx").write_text("")
     done = rn50("data", "verify", str(out))
     assert done.returncode == 2 and "train.idx" in done.stderr
