@@ -82,10 +82,7 @@ def _decode(run: Run) -> Callable[[], Any]:
     return source.run
 
 
-WAYS: dict[str, Callable[[Run], Callable[[], Any]]] = {
-    "decode": _decode,
-    "full": _full,
-}
+WAYS: dict[str, Callable[[Run], Callable[[], Any]]] = {"decode": _decode, "full": _full}
 
 
 # --- all ways in turn -----------------------------------------------------------------------------
@@ -109,9 +106,7 @@ def bench_input(job: Job, *, passes: int, images: int, sizes_px: Sequence[int] =
             rates[way].append(measure_on_ranks(its, job.launcher, "input", kind, images))
     table = load_table(Path(loaded.run.data.path), "train")
     return Outcome(
-        ratios={
-            "whole pipeline / decoding": ratio_spread(rates["full"], rates["decode"]),
-        },
+        ratios={"whole pipeline / decoding": ratio_spread(rates["full"], rates["decode"])},
         figures={
             **{f"{way}: images per CPU-second": spread(r) for way, r in rates.items()},
             "kB an image (mean)": float(table["length"].mean()) / 1e3,

@@ -68,11 +68,7 @@ def time_on_random(out: Path, rounds: str, steps: str) -> list[float]:
     return time_rounds(started_trainer(out, random_sources), rounds, steps)
 
 
-@bench(
-    "throughput",
-    rank=time_on_random,
-    config="quick",
-)
+@bench("throughput", rank=time_on_random, config="quick")
 def throughput(
     job: Job,
     *,
@@ -84,10 +80,11 @@ def throughput(
     rounds: Annotated[int, option("Rounds of a job, after one that warms up.", min=1)] = 3,
     steps: Annotated[int, option("Steps of a round.", min=1)] = 10,
     save: Annotated[
-        Path | None, option("Write the rate as the config's reference into this machine's YAML.")
+        Path | None,
+        option("Write the rate, on the config's own ranks and batch, into this machine's YAML."),
     ] = None,
     check: Annotated[
-        bool, option("Compare with the machine's `references`; exit 1 if it is slower.")
+        bool, option("Compare this rate with the machine's `references`; exit 1 if it is lower.")
     ] = False,
 ) -> Outcome:
     """Ranks x batches without a data set: images/s of all ranks and of one, and how they scale.
@@ -111,26 +108,32 @@ def throughput(
     curves = {
         f"batch {images}": [Case(run.name, count, images) for count in counts] for images in batches
     }
-    return _measure(job, curves, timing)
+    return _measure(job, curves, timing, here=True)
 
 
-def _measure(job: Job, curves: Mapping[str, Sequence[Case]], timing: Timing) -> Outcome:
+def _measure(
+    job: Job, curves: Mapping[str, Sequence[Case]], timing: Timing, *, here: bool
+) -> Outcome:
+    """`here`: all ranks on this machine; else on the nodes of the config."""
+
     def load(case: Case) -> Loaded:
         own = (f"batch.per_rank={case.per_rank}", f"eval.batch_per_rank={case.per_rank}")
-        return job.load(*_PLAIN, *own, ranks=case.ranks)
+        return job.load(*_PLAIN, *own, ranks=case.ranks if here else None)
 
     return measure_curves(job, "throughput", curves, load, timing)
 
 
 def _against_reference(job: Job, save: Path | None, check: bool, timing: Timing) -> Outcome:
-    """The config as it is on one node of its machine, whose median rate is kept or judged."""
+    """The config on its own nodes and ranks, as a run has it: its median rate is kept or judged."""
+    if save is not None:
+        load_system(str(save.resolve()))  # before minutes of measuring; a path, never a name
     run = job.load(*_PLAIN).run
     name, reference = run.name, run.system.references.get(run.name)
     if check and reference is None:
         known = ", ".join(run.system.references) or "none"
         raise UserError(f"system.references: one of {name} expected (--save), found {known}")
-    case = Case(name, run.system.ranks_per_node, run.batch.per_rank)
-    outcome = _measure(job, {name: [case]}, timing)
+    case = Case(name, run.system.world_size, run.batch.per_rank)
+    outcome = _measure(job, {name: [case]}, timing, here=False)
     rate, notes, passes = outcome.rows[0]["images_per_s"]["median"], [*outcome.notes], True
     if reference is not None and check:
         notes.append(reference.line(name, rate))
@@ -143,8 +146,7 @@ def _against_reference(job: Job, save: Path | None, check: bool, timing: Timing)
 
 def save_reference(machine: Path, config: str, images_per_s: float) -> None:
     """Write a rate into the machine's file, whose comments and other keys stay. Raises UserError:
-    it is no file of a machine, or cannot be written."""
-    load_system(str(machine))
+    it cannot be written."""
     yaml = YAML()
     with failing_as(f"{machine}: cannot write"):
         tree: Any = yaml.load(machine.read_text()) or {}

@@ -46,8 +46,7 @@ def config_show(
     plan = build_plan(loaded.run)
     if as_json:
         origins = {path: str(origin) for path, _, origin in loaded.leaves()}
-        shown = {"config": loaded.to_dict(), "sha256": loaded.sha256, "origins": origins}
-        print_json(shown)
+        print_json({"config": loaded.to_dict(), "sha256": loaded.sha256, "origins": origins})
         return
     rows = [(path, yaml_value(value), str(origin)) for path, value, origin in loaded.leaves()]
     print_table(("key", "value", "from"), rows, free=(1,))

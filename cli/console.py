@@ -153,7 +153,7 @@ def split_config(config: str, overrides: list[str] | None) -> tuple[str, list[st
 
 
 def track(name: str) -> Advance:
-    """Say on stderr how a long work goes: a line now and then. Returns the callback that is told
+    """Print on stderr how far a long work is, a line now and then. Returns the callback for
     (done, total)."""
     say(f"{name} ...", to=sys.stderr)
     every_s = 5.0 if sys.stderr.isatty() else 30.0

@@ -28,11 +28,11 @@ Processes = Annotated[
     int | None, typer.Option(min=1, help="Processes; default: one for each core.")
 ]
 LIKE_IMAGENET = (
-    *("data.path=datasets/like_imagenet", "data.classes=10", "data.train_samples=1000"),
-    *("data.eval_samples=100", "data.crop_px=224", "data.eval_resize_px=256"),
-    *("data.area=[0.08,1.0]", "data.synthetic.train_samples=1000"),
-    *("data.synthetic.eval_samples=100", "data.synthetic.classes=10"),
-    *("data.synthetic.min_px=375", "data.synthetic.max_px=500", "batch.per_rank=32"),
+    "data.path=datasets/like_imagenet",
+    "data.synthetic={classes: 10, train_samples: 1000, eval_samples: 100}",
+    "data.synthetic={min_px: 375, max_px: 500}",
+    "data={crop_px: 224, eval_resize_px: 256, area: [0.08, 1.0]}",
+    "batch.per_rank=32",
 )
 """Images of ImageNet's size: 375 to 500 px a side, 110 KB in the mean."""
 
@@ -57,17 +57,22 @@ def data_make(
 
     Example: `rn50 data make images --train 4000 --val 1000`
     """
+    from pydantic import ValidationError
+
     from ..config.schema import Synthetic
     from ..data.synthetic import make_images
 
-    settings = Synthetic(
-        classes=classes,
-        train_samples=train_samples,
-        eval_samples=eval_samples,
-        min_px=min_px,
-        max_px=max_px,
-        seed=seed,
-    )
+    try:
+        settings = Synthetic(
+            classes=classes,
+            train_samples=train_samples,
+            eval_samples=eval_samples,
+            min_px=min_px,
+            max_px=max_px,
+            seed=seed,
+        )
+    except ValidationError as error:
+        raise UserError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
     count = make_images(out, settings, track("drawing images"))
     say(f"{out}: {count} images in {classes} classes")
 
@@ -163,7 +168,7 @@ def data_stage(
     from ..train.process_info import read_process_info
 
     if to is None:
-        raise UserError("--to: a folder on the node's own disk expected, found none")
+        raise UserError("--to is missing: a folder on the node's own disk")
     rank = local_rank()
     run = load_named(*split_config(config, overrides), DATA).run
     source, part = Path(run.data.path), WHOLE

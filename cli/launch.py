@@ -92,11 +92,11 @@ def launch(
     Example: `rn50 launch --resume latest`
     """
     if ranks is not None and nodes is not None:
-        raise UserError("--ranks: ranks on one machine expected, found --nodes beside it")
+        raise UserError("--ranks is for one machine: omit --nodes")
     overrides = on_nodes(overrides, nodes)
     if (runs > 1 or job is not None) and not dry_run:
         if resume is not None or as_json:
-            raise UserError("--runs, --job: neither --resume nor --json expected beside them")
+            raise UserError("--runs and --job exclude --resume and --json")
         from ..launch.job import Request
         from ..launch.resume import with_ranks
 
@@ -105,7 +105,7 @@ def launch(
         request = Request(name, tuple(texts), runs, launcher, requeue)
         raise typer.Exit(_run_job(request, job))
     if requeue is not None:
-        raise UserError("--requeue: --job expected beside it, found none")
+        raise UserError("--requeue needs --job")
     wanted = _load(config, overrides, ranks, system, resume, draw=not dry_run)
     if dry_run:
         _say_what_would_run(wanted, launcher, as_json)
@@ -147,9 +147,7 @@ def _run_job(request: Request, folder: Path | None) -> int:
     # Whether the folder's own config may decide so much, `submit` has asked the user.
     if folder is None or Path(request.config) != folder / "config.yaml":
         run = load_named(request.config, request.overrides, JOB).run
-    with (
-        open_job(folder or new_run_folder(run), log=folder is not None) as job,
-    ):
+    with open_job(folder or new_run_folder(run), log=folder is not None) as job:
         run_all(job, request, track)
         if request.runs > 1 and job.exit_code <= EXIT_BAD:
             with contextlib.suppress(typer.Exit, UserError):  # the runs' own verdict counts
@@ -176,7 +174,7 @@ def _load(
         loaded = load_for_launch(name, texts, ranks, draw=draw)
         return _Wanted(loaded, find_recorded(name), None)
     if system is not None:
-        raise UserError("--system: a new run expected, found --resume; system=NAME goes with it")
+        raise UserError("--system is for a new run; with --resume give system=NAME")
     own = name if config is not None and "=" not in config else None
     folder, loaded = load_resumed(resume, own, texts, ranks)
     return _Wanted(loaded, None, folder)

@@ -12,14 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from ..train.limits import command_stop_signals, interrupt
-from .console import (
-    EXIT_BAD,
-    TYPER_OPTIONS,
-    Json,
-    print_json,
-    print_table,
-    print_version,
-)
+from .console import EXIT_BAD, TYPER_OPTIONS, Json, print_json, print_table, print_version
 
 _COMMANDS = {
     "config": "config:config_app",
@@ -104,7 +97,7 @@ class _Interrupted(Exception):
 
 
 def run(arguments: list[str]) -> None:
-    """Run the command that `arguments` name; `entry` tells its errors."""
+    """Run the command that `arguments` name; `entry` prints its errors."""
     for number in command_stop_signals():
         signal.signal(number, interrupt)
     try:

@@ -69,9 +69,9 @@ Machine = Annotated[
     ),
 ]
 Gpus = Annotated[
-    int | None, typer.Option(help="Accelerators; instead of the config's nodes and ranks.")
+    int | None, typer.Option(min=1, help="Accelerators; instead of the config's nodes and ranks.")
 ]
-Batch = Annotated[int | None, typer.Option(help="Images per accelerator and step.")]
+Batch = Annotated[int | None, typer.Option(min=1, help="Images per accelerator and step.")]
 Algorithm = Annotated[
     str | None, typer.Option(help="Allreduce: auto, ring, torus_2d, hierarchical, double_tree, ...")
 ]
@@ -100,7 +100,8 @@ class Asked:
             return self._of_config(self.arguments[0], self.arguments[1:])
         if self.system is None or self.arguments:
             raise UserError(
-                "CONFIG or --system NAME expected, found neither (`rn50 predict --help`)"
+                "CONFIG (before its overrides) or --system NAME alone expected; see "
+                "`rn50 predict --help`"
             )
         return self._of_system(self.system)
 
@@ -109,14 +110,14 @@ class Asked:
         from ..scaling.best import best_of_each_batch
 
         if self.batch is not None:
-            raise UserError("--best: no --batch-per-gpu expected beside it, as it finds the batch")
+            raise UserError("--best finds the batch: omit --batch-per-gpu")
         if self.system is None or self.arguments:
             job = self.job()
             given = self._given() | {"precision": job.precision}
             return best_of_each_batch(job.name, job.system, job.gpus, **given)
         machine, given = self._machine(self.system)
         if self.gpus is None:
-            raise UserError("--best: --gpus or --nodes expected beside --system, found neither")
+            raise UserError("--best --system needs --gpus or --nodes")
         return best_of_each_batch(self.system, machine, self.gpus, **given)
 
     def _given(self) -> dict[str, Any]:
@@ -139,8 +140,8 @@ class Asked:
         system, given = self._machine(name)
         if self.gpus is None or self.batch is None:
             raise UserError(
-                "--system: --gpus and --batch-per-gpu expected beside it, found not both; --best "
-                "finds the batch, --nodes stands for --gpus"
+                "--system without CONFIG needs --gpus (or --nodes) and --batch-per-gpu, or --best, "
+                "which finds the batch"
             )
         return job_of_system(name, system, self.gpus, self.batch, **given)
 
@@ -166,10 +167,10 @@ def _sized(
     Raises UserError: both sizes are given."""
     from ..config.load import load_system
 
-    if nodes is None or gpus is not None:
-        if nodes is not None:
-            raise UserError("--nodes or --gpus expected, found both")
+    if nodes is None:
         return arguments, gpus
+    if gpus is not None:
+        raise UserError("--nodes and --gpus exclude each other")
     if system is not None and not arguments:
         return arguments, nodes * load_system(system).ranks_per_node
     return [*(arguments or []), f"system.nodes={nodes}"], None
@@ -274,9 +275,7 @@ def _print_prediction(answer: Prediction) -> None:
 
 
 @predict_app.command("validate")
-def validate(
-    as_json: Json = False,
-) -> None:
+def validate(as_json: Json = False) -> None:
     """Compare every published figure with the model, worst first.
 
     Example: `rn50 predict validate >docs/scaling/validation.txt`

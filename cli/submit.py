@@ -124,7 +124,7 @@ def _wanted(
     if resume is None:
         return load_named(preset, on_machine(texts, system), JOB), Last(), []
     if system is not None:
-        raise UserError("--system: a new job expected, found --resume; system=NAME goes with it")
+        raise UserError("--system is for a new job; with --resume give system=NAME")
     own = preset if config is not None and "=" not in config else None
     loaded, last = find_interrupted(resume, own, texts)
     return loaded, last, texts

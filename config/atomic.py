@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import UserError, failing_as
+from .reading import named_descriptor
 
 
 @contextmanager
@@ -53,7 +54,7 @@ def write_file(path: Path, content: str | bytes) -> None:
     """Write `content` to `path`: a regular file is replaced as a whole and keeps its mode; a device
     or a FIFO is opened as it is. Raises OSError: it cannot be written."""
     data = content.encode() if isinstance(content, str) else content
-    if path.exists() and (not path.is_file() or path.parts[:2] == ("/", "dev")):
+    if path.exists() and (not path.is_file() or named_descriptor(path) is not None):
         with path.open("ab") as file:  # /dev/stdout may be a file that `>>` appends to
             file.write(data)
         return
@@ -90,7 +91,7 @@ def check_output(path: Path) -> None:
     with failing_as(f"{path}: cannot write"):
         if path.is_dir():
             raise UserError(f"{path}: a file expected, found a folder")
-        place = path if path.exists() else follow_links(path).parent
+        place = path if path.exists() else f"{follow_links(path).parent}/"  # no file, by the slash
         if not is_stdout(path) and not os.access(place, os.W_OK):
             raise UserError(f"{path}: cannot write: no folder or no permission")
 

@@ -12,7 +12,7 @@ _SHOWN_CHARACTERS = 80
 
 class UserError(Exception):
     """Bad input or a bad environment. Each argument is a problem and a line of the message, which
-    says where, what was expected, what was found, and holds nothing that a terminal obeys."""
+    says where, what was expected, what was found, and has no control characters."""
 
     def __str__(self) -> str:
         return "\n".join(printable(str(line)) for line in self.args)

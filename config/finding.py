@@ -31,7 +31,7 @@ class Finding(NamedTuple):
 
 
 def printable(text: str) -> str:
-    """Text without anything that a terminal obeys: control characters become \\x1b and the like."""
+    """Text without control characters, which become \\x1b and the like."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -9,11 +9,6 @@ from .leaves import Layer, Leaf, Origin, remove
 from .machine import MeasuredOn, System
 
 NODES, RANKS_PER_NODE = "system.nodes", "system.ranks_per_node"
-_DEFAULTS = {
-    NODES: System.model_fields["nodes"].default,
-    RANKS_PER_NODE: System.model_fields["ranks_per_node"].default,
-}
-
 _NETWORK = {name: f"system.performance.{name}" for name in MeasuredOn.model_fields}
 _NETWORK["ranks_per_node"] = RANKS_PER_NODE
 _POINTS = {
@@ -70,5 +65,6 @@ def lay_out(leaves: dict[str, Leaf], ranks: int) -> None:
 
 def _count(leaves: Mapping[str, Leaf], key: str) -> int:
     """A value, or 0 where validation will refuse it."""
-    value = leaves[key].value if key in leaves else _DEFAULTS[key]
+    default = System.model_fields[key.removeprefix("system.")].default
+    value = leaves[key].value if key in leaves else default
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0

@@ -27,8 +27,9 @@ from .yaml_file import machine_layer, parse_overrides, read_layers
 
 # What pydantic says in its own terms, by the type of the error.
 _PLAIN = {
-    "missing": "one value more",
+    "missing": "one value more",  # in a list
     "too_long": "fewer values",
+    "too_short": "one value or more",
     "model_type": "a section (keys and values)",
     "tuple_type": "a list",
 }
@@ -163,6 +164,8 @@ def explain(
             yield f"{origin}: {key}: unknown key{_suggest(problem['loc'], root)}"
         elif problem["type"] == "value_error" and _section_at(problem["loc"], root) is not None:
             yield f"{origin}: {key}.{message}" if key else f"{origin}: {message}"
+        elif problem["type"] == "missing" and isinstance(problem["loc"][-1], str):
+            yield f"{origin}: {key}: a value expected, found none"
         else:
             expected = _PLAIN.get(problem["type"], message.removeprefix("Input should be "))
             yield f"{origin}: {key}: expected {expected}, found {show(problem['input'])}"

@@ -37,7 +37,7 @@ LAUNCHED_BY = (
     RankVariables("srun", "PMI_RANK", "PMI_SIZE", "SLURM_LOCALID", _PER_NODE),
     RankVariables("srun", "PALS_RANKID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", _PER_NODE),
 )
-"""Asked in this order. Slurm's come last: mpirun within an allocation starts its ranks from one
+"""Tried in this order. Slurm's come last: mpirun within an allocation starts its ranks from one
 task, so that all of them see its SLURM_LOCALID 0. `scripts/bind.sh` has the same order."""
 
 

@@ -188,7 +188,7 @@ class Description(Section):
 
 
 class Reference(Section):
-    """A rate that a config had on this machine when it was well."""
+    """A rate that a config reached on this machine while it was known to be healthy."""
 
     images_per_s: Positive = Field(description="Of all ranks.")
     tolerance: Share = default(0.05, "Part by which a rate may lie below it.")

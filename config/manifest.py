@@ -24,7 +24,7 @@ SPLITS = ("train", "val")
 SUFFIXES = ("rec", "idx", "npy")
 MOST_BYTES = 256 << 20
 """A million files that were left out take 150 MB."""
-_DRAWN_CLASS = re.compile("n9000000[0-9]")  # data/synthetic.py, wnid; ImageNet's end at n15102894
+_DRAWN_CLASS = re.compile("n90000[0-9]{3}")  # data/synthetic.py, wnid; ImageNet's end at n15102894
 
 
 class File(Section):

@@ -1,8 +1,8 @@
-"""The one door for files that this program did not write: regular, bounded, inside their folder.
+"""The only way to open files not written by this program: regular, bounded, inside their folder.
 
 A FIFO does not hold the program up, a device or a sparse file is not read without end, and a
 symbolic link in a foreign folder does not lead to a file outside it. What is refused raises OSError
-with its reason as `strerror`, so a caller words it as it words a missing file.
+with its reason as `strerror`, so that callers report it as they report a missing file.
 """
 
 from __future__ import annotations

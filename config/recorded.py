@@ -59,7 +59,7 @@ def load_recorded(
 ) -> Loaded:
     """The config `source` in the folder of a run or a job, with overrides, which may set anything.
     Raises UserError: as of `load`; the file is a link or has a file as a base; or it sets some of
-    `keys` that need the command line's word."""
+    `keys` in a way that only the command line may."""
     leaves = merge([*read_layers(source, within=source.parent), *parse_overrides(overrides)])
     if found := list(_refused(leaves, source, keys)):
         raise UserError(
@@ -79,11 +79,8 @@ def load_named(config: str, overrides: Sequence[str], keys: tuple[str, ...] = RU
     if not is_trial or any(text.startswith("system.results=") for text in overrides):
         return loaded
     beside = [f"system.results={json.dumps(str(results.parent.parent))}"]
-    beside += (
-        []
-        if any(text.startswith("name=") for text in overrides)
-        else [f"name={results.parent.name}_{name}"]
-    )
+    if not any(text.startswith("name=") for text in overrides):
+        beside.append(f"name={results.parent.name}_{name}")
     return load_recorded(Path(config), [*overrides, *beside], keys)
 
 

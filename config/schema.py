@@ -6,6 +6,7 @@ descriptions are the reference's: `rn50 config explain`, docs/config.md.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
@@ -58,6 +59,14 @@ class Synthetic(Section):
     min_px: Pixels = default(40, "Smallest height and width of an image.")
     max_px: Pixels = default(56, "Largest height and width of an image.")
     seed: Seed = default(0, "Of all that is random in the images.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Synthetic:
+        for low, high in (("min_px", "max_px"), ("classes", "train_samples")):
+            least, most = getattr(self, low), getattr(self, high)
+            if least > most:
+                raise ValueError(f"{low}: at most {high} ({most}) expected, found {least}")
+        return self
 
 
 class Augmentation(Section):
@@ -199,9 +208,7 @@ class Batch(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Batch:
-        epochs = [change.after_epoch for change in self.changes]
-        if epochs != sorted(set(epochs)):
-            raise ValueError(f"changes: rising after_epoch expected, found {epochs}")
+        _check_rising("changes", self.changes)
         return self
 
 
@@ -271,7 +278,14 @@ class Schedule(Section):
                 f"milestones: a list for shape step alone expected, found shape {self.shape} "
                 f"with {len(self.milestones)}"
             )
+        _check_rising("milestones", self.milestones)
         return self
+
+
+def _check_rising(key: str, entries: Sequence[BatchChange | Milestone]) -> None:
+    epochs = [entry.after_epoch for entry in entries]
+    if epochs != sorted(set(epochs)):
+        raise ValueError(f"{key}: rising after_epoch expected, found {epochs}")
 
 
 class Comm(Section):
@@ -311,7 +325,7 @@ class Eval(Section):
 
 
 class Checkpoint(Section):
-    """What is kept so that an interrupted run goes on (docs/reliability.md)."""
+    """What is kept so that an interrupted run can be resumed (docs/reliability.md)."""
 
     enabled: Bool = default(True, "Write checkpoints.")
     every: Length = default(
@@ -374,7 +388,7 @@ class Run(Section):
     comm: Comm = default(Comm(), "How gradients travel.")
     startup: Startup = default(Startup(), "From process start to the first step.")
     eval: Eval = default(Eval(), "When accuracy is measured, and the target.")
-    checkpoint: Checkpoint = default(Checkpoint(), "What a run goes on from.")
+    checkpoint: Checkpoint = default(Checkpoint(), "What a run resumes from.")
     watchdog: Watchdog = default(Watchdog(), "When a rank counts as lost.")
     limits: Limits = default(Limits(), "What ends a run early.")
     log: Log = default(Log(), "The MLPerf log and metrics.")

@@ -16,6 +16,7 @@ import os
 import tokenize
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
 from itertools import repeat
 from pathlib import Path
@@ -63,7 +64,7 @@ def load_table(folder: Path, split: str) -> Table:
 
 
 def check_before_run(data: Data, origins: Mapping[str, Origin] | None = None) -> Manifest:
-    """The checks a launcher makes before any clock: counts, sizes and table.
+    """The checks a launcher makes before any clock: counts, what was drawn, sizes and table.
 
     Cheap at ImageNet size (reads the table, and two records a split).
 
@@ -79,6 +80,11 @@ def check_before_run(data: Data, origins: Mapping[str, Origin] | None = None) ->
     manifest = load_manifest(folder, None if data.shards else WHOLE)
     if problems := [*wrong_counts(data, manifest.counts, folder / FILE_NAME, origins or {})]:
         raise UserError(*problems)
+    if data.synthetic is not None and manifest.drawn not in (None, data.synthetic):
+        raise UserError(
+            f"{data.path}: drawn with {data.synthetic} expected, found {manifest.drawn}; "
+            "give data.path another folder, or remove this one to have it drawn anew"
+        )
     check_sizes(folder, manifest)
     for split in SPLITS:
         _check_table(folder, split, manifest)
@@ -115,13 +121,16 @@ def verify(
         tables[split] = table[np.linspace(0, len(table) - 1, count).astype(int)]
     total = sum(map(len, tables.values()))
     done = 0
-    with ProcessPoolExecutor(processes) if processes > 1 else nullcontext() as pool:
-        for split, table in tables.items():
-            path = folder / f"{split}.rec"
-            parts = [table[at : at + _PART_RECORDS] for at in range(0, len(table), _PART_RECORDS)]
-            for count in (pool.map if pool else map)(_check_records, repeat(path), parts):
-                done += count
-                progress(done, total)
+    try:
+        with ProcessPoolExecutor(processes) if processes > 1 else nullcontext() as pool:
+            for split, table in tables.items():
+                path, starts = folder / f"{split}.rec", range(0, len(table), _PART_RECORDS)
+                parts = [table[start : start + _PART_RECORDS] for start in starts]
+                for count in (pool.map if pool else map)(_check_records, repeat(path), parts):
+                    done += count
+                    progress(done, total)
+    except BrokenProcessPool:
+        raise UserError(f"{folder}: not checked: a worker process was killed") from None
     return manifest
 
 

@@ -12,10 +12,8 @@ def describe_data(data: Data, manifest: Manifest | None = None) -> str:
     "datasets/mine, 1,000 training and 240 evaluation images of 20 classes", or
     "DRAWN textures (datasets/quick), 3,200 training and 1,000 evaluation images of 10 classes".
 
-    Args:
-        data: the data section of the resolved config.
-        manifest: of the set, as `prepare` and `load_manifest` return it; its counts and its mark
-            count. None, where the set is out of reach (a report of a run elsewhere): the config's.
+    `manifest`: its counts and its mark count. None, where the set is out of reach (a report of a
+    run elsewhere): the config's.
     """
     if manifest is None:
         train, evaluation, classes = data.train_samples, data.eval_samples, data.classes

@@ -62,7 +62,7 @@ class Source(NamedTuple):
         return image
 
     def __str__(self) -> str:
-        return self.path if self.length < 0 else f"{self.path}: {self.name}"
+        return _in_utf8(self.path if self.length < 0 else f"{self.path}: {self.name}")
 
 
 def list_images(
@@ -102,7 +102,12 @@ def list_images(
         raise UserError(f"{images}/val: images ({_KINDS}) expected, found none")
     if other:
         print(f"{images}: not packed: {other:,} files that are no {_KINDS}", file=sys.stderr)
-    return classes, {"train": train, "val": val}
+    return [_in_utf8(name) for name in classes], {"train": train, "val": val}
+
+
+def _in_utf8(name: str) -> str:
+    """A name on disk as a manifest can hold it: a byte that is not UTF-8 becomes \\xff."""
+    return os.fsencode(name).decode(errors="backslashreplace")
 
 
 def shortened(names: list[str]) -> str:
@@ -172,6 +177,8 @@ def _hold_out(
     for sources in by_class.values():
         count = min(max(1, round(share * len(sources))), len(sources) - 1)
         held.update(sorted(sources, key=digest)[:count])
+    if not held:
+        raise UserError(f"--hold-out: {images}: a class of two images expected, found none")
     return [one for one in train if one not in held], [one for one in train if one in held]
 
 

@@ -133,8 +133,8 @@ def read_holder(path: Path) -> Holder | None:
 
 
 def is_held(path: Path) -> bool:
-    """Whether the holder on record is at work, as far as a look shows. The lock is not tried: that
-    could be in the way of a process that wants it.
+    """Whether the holder on record is at work. The lock itself is not tried, because that could
+    disturb a process that wants it.
 
     A holder on this machine has the file open. One elsewhere has renewed the file's time, so that
     its clock and ours may differ by STALE_S less a beat."""

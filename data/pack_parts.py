@@ -184,9 +184,4 @@ def _encode_part(number: int) -> Part:
         records += record
     content = b"".join(records)
     _job.path(number).with_suffix(".rec").write_bytes(content)
-    return Part(
-        bytes=len(content),
-        crc32=zlib.crc32(content),
-        odd=odd,
-        rows=rows,
-    )
+    return Part(bytes=len(content), crc32=zlib.crc32(content), odd=odd, rows=rows)

@@ -44,13 +44,7 @@ def prepare(data: Data, track: Tracker, origins: Mapping[str, Origin] | None = N
             raise UserError(*problems)
         with failing_as(f"{folder}: cannot create"):
             _draw_once(folder, data.synthetic, track)
-    manifest = check_before_run(data, origins)
-    if data.synthetic is not None and manifest.drawn not in (None, data.synthetic):
-        raise UserError(
-            f"{data.path}: drawn with {data.synthetic} expected, found {manifest.drawn}; "
-            "give data.path another folder, or remove this one to have it drawn anew"
-        )
-    return manifest
+    return check_before_run(data, origins)
 
 
 def is_free(folder: Path) -> bool:

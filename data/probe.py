@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ def drop_caches(folder: Path) -> None:
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         descriptor = os.open(path, os.O_RDONLY)
         try:
-            os.fdatasync(descriptor)
+            with suppress(OSError):  # squashfs has no dirty pages and refuses
+                os.fdatasync(descriptor)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(descriptor)

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..config.atomic import new_folder
-from ..config.errors import UserError
 from ..config.schema import Synthetic
 
 Plane = NDArray[np.floating[Any]]  # float32, which NumPy 2's types forget
@@ -149,13 +148,8 @@ def make_images(
 ) -> int:
     """Write the set below `out` (must not exist yet); returns the number of images.
 
-    The folder appears only when it is complete. Raises UserError.
+    The folder appears only when it is complete. Raises UserError: it cannot be made or written.
     """
-    if settings.min_px > settings.max_px:
-        raise UserError(
-            f"data.synthetic.min_px: at most max_px ({settings.max_px}) expected, "
-            f"found {settings.min_px}"
-        )
     total = settings.train_samples + settings.eval_samples
     with new_folder(out) as folder:
         for split, label in product(("train", "val"), range(settings.classes)):

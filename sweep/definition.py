@@ -74,7 +74,8 @@ class Parameter(Section):
         return FloatDistribution(low, high, log=self.log is not None, step=self.step)
 
     def in_config(self, value: Any) -> Any:
-        """A drawn value as the config takes it: with its unit."""
+        """A drawn value as the config takes it: with its unit, and whole where it is whole."""
+        value = int(value) if isinstance(value, float) and value.is_integer() else value
         return value if self.unit is None else f"{value!r} {self.unit}"
 
 
@@ -122,6 +123,8 @@ class Sweep(Section):
                     f"dependent.{key}.of: one of parameters ({names}) expected, "
                     f"found {dependent.of}"
                 )
+            if key in self.parameters:
+                raise ValueError(f"dependent.{key}: also in parameters; remove one of the two")
         for key, parameter in self.parameters.items():
             if self.sampler == "grid" and parameter.choice is None:
                 raise ValueError(f"parameters.{key}.choice: needed by sampler grid, found none")
@@ -157,6 +160,11 @@ class LoadedSweep:
         return {**dict(flatten(tree)), "resolved_config_sha256": self.base.sha256}
 
 
+def problems_of(error: UserError) -> list[str]:
+    """The lines of a config's error; what a sweep sets is on no command line."""
+    return [line.removeprefix("command line: ") for line in str(error).splitlines()]
+
+
 def override(key: str, value: Any) -> str:
     """`key.path=value` that reads back as exactly `value`: JSON is YAML, but for its surrogates."""
     return f"{key}={json.dumps(value, ensure_ascii=False, default=str)}"
@@ -165,8 +173,8 @@ def override(key: str, value: Any) -> str:
 def load_sweep(path: Path, machine: str | None = None) -> LoadedSweep:
     """Read a SWEEP.yaml, its config and its parameters' keys.
 
-    `config` is a path relative to the sweep's file or a preset's name, as `base` in a config; paths
-    among `overrides` and `parameters` are relative to it too. A sweep may have a `base:`.
+    `config` is a path relative to the sweep's file or a preset's name, as `base` in a config. Paths
+    among `overrides` are relative to the working folder. A sweep may have a `base:`.
 
     Args:
         path: the file.
@@ -186,7 +194,10 @@ def load_sweep(path: Path, machine: str | None = None) -> LoadedSweep:
     if machine is not None:
         sweep = sweep.model_copy(update={"overrides": {**sweep.overrides, "system": machine}})
     config = str(file_beside(sweep.config, path.parent) or sweep.config)
-    base = load_named(config, [override(key, value) for key, value in sweep.overrides.items()])
+    try:
+        base = load_named(config, [override(key, value) for key, value in sweep.overrides.items()])
+    except UserError as error:
+        raise UserError(*(f"{path}: {line}" for line in problems_of(error))) from None
     known = [key for key, _ in flatten(base.to_dict())]
     for key in (*sweep.parameters, *sweep.dependent):
         if key not in known:

@@ -25,7 +25,7 @@ from ..data.prepare import prepare
 from ..launch.ending import GO_ON, Ending, Stopped, asked_by
 from ..launch.run_lock import hold_run
 from ..launch.supervisor import StopSignals
-from .definition import LoadedSweep
+from .definition import LoadedSweep, problems_of
 from .report import write_results
 from .study import Study, training_seed
 from .trial import CONFIG, Ended, evaluations, read_end, start, stop
@@ -152,7 +152,7 @@ class Driver:
         try:
             loaded = self._loaded.load_trial(trial.params, *own)
         except UserError as error:
-            reason = "; ".join(str(error).splitlines())
+            reason = "; ".join(problems_of(error))
             self._study.end(trial.number, TrialState.FAIL, reason=reason)
             self._say(f"trial {trial.number}: fail: {reason}")
             return

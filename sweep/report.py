@@ -17,17 +17,8 @@ from .study import REASON, Study
 
 def write_results(loaded: LoadedSweep, study: Study, folder: Path) -> dict[str, Any]:
     """Write trials.json and, where a trial is complete, best.yaml; all trials as plain JSON."""
-    best, found = study.best(), results(loaded, study)
-    write_output(folder / "trials.json", json.dumps(found, indent=1, allow_nan=False) + "\n")
-    if best is not None:
-        write_output(folder / "best.yaml", best_preset(loaded, best))
-    return found
-
-
-def results(loaded: LoadedSweep, study: Study) -> dict[str, Any]:
-    """All trials as plain JSON."""
     best = study.best()
-    return {
+    found = {
         "sweep": loaded.sweep.name,
         "objective": loaded.sweep.objective,
         "best": None if best is None else best.number,
@@ -43,6 +34,10 @@ def results(loaded: LoadedSweep, study: Study) -> dict[str, Any]:
             for trial in study.trials
         ],
     }
+    write_output(folder / "trials.json", json.dumps(found, indent=1, allow_nan=False) + "\n")
+    if best is not None:
+        write_output(folder / "best.yaml", best_preset(loaded, best))
+    return found
 
 
 def best_preset(loaded: LoadedSweep, best: FrozenTrial) -> str:

@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 
+from rn50.bench import throughput
+from rn50.bench.curves import Case
+from rn50.bench.harness import Job
 from rn50.bench.throughput import save_reference
 from rn50.config.errors import UserError
-from rn50.config.load import load_system
+from rn50.config.load import Loaded, load_system
+from rn50.config.load import load as load_config
 from rn50.launch.verdict import is_good
 from tests import mpi
 
@@ -33,6 +37,29 @@ def test_a_rate_is_written_beside_what_is_there(tmp_path: Path) -> None:
     assert quick.line("quick", 150.0).startswith("reference of quick: FAIL: 150.0 images/s, -27.5%")
     with pytest.raises(UserError, match="nothing"):
         save_reference(tmp_path / "nothing.yaml", "quick", 207.0)
+
+
+def test_what_is_measured_against_a_reference_is_the_config_as_a_run_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All nodes of the config. A machine that is not there is named before anything is measured."""
+
+    def load(*overrides: str, ranks: int | None = None) -> Loaded:
+        assert ranks is None
+        return load_config("dgxa100_n128", overrides)
+
+    def measure(job: Job, name: str, curves: dict[str, list[Case]], load: Any, _: Any) -> None:
+        ((case,),) = curves.values()
+        assert case.ranks == load(case).run.system.world_size == 1024
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(throughput, "measure_curves", measure)
+    job = Job(lambda _: print, "gloo", load)
+    with pytest.raises(UserError, match=r"found '/.*/nothing'"):
+        throughput.throughput(job, save=tmp_path / "nothing")
+    (tmp_path / "mine.yaml").write_text(MACHINE)
+    with pytest.raises(KeyboardInterrupt):
+        throughput.throughput(job, save=tmp_path / "mine.yaml")
 
 
 def test_a_slow_run_is_not_a_good_one() -> None:

@@ -71,6 +71,7 @@ def bad(tmp_path: Path) -> Path:
             ],
         ),
         (["data", "make", "/proc/images"], ["/proc/images: cannot create"]),
+        (["data", "make", "{bad}/out", "--min-px", "60"], ["min_px: at most max_px (56) expected"]),
         (["bench", "allreduce", "--sizes", "4q"], ["--sizes: "]),
         (["bench", "allreduce", "--algorithms", "rings"], ["comm.algorithm"]),
         (["bench", "startup", "--ranks", "0"], ["--ranks: "]),
@@ -116,19 +117,6 @@ def test_a_word_of_the_command_is_no_misspelt_folder(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["rn50", "log", "show", "nolog"])
     assert entry._meant("nolog: a log (result_0.txt) expected in it, found none") == ""
-
-
-def test_make_pack_verify_show(rn50, tmp_path: Path) -> None:
-    """The road of one's own images, by hand."""
-    images, packed = tmp_path / "images", tmp_path / "packed"
-    made = rn50("data", "make", str(images), "--train", "30", "--val", "12", "--classes", "3")
-    assert made.returncode == 0 and "42 images in 3 classes" in made.stdout
-    assert len(list(images.glob("train/n*/*.JPEG"))) == 30
-    done = rn50("data", "pack", str(images), str(packed))
-    assert done.returncode == 0 and "30 train, 12 val images in 3 classes" in done.stdout
-    assert rn50("data", "verify", str(packed), "--full").returncode == 0
-    again = rn50("data", "pack", str(images), str(packed))
-    assert again.returncode == 2 and "found one with content" in again.stderr
 
 
 def test_log_show_reads_the_golden_log(rn50, root: Path) -> None:

@@ -180,9 +180,9 @@ def test_runs_of_a_machine_of_their_own_need_no_system(rn50, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--gpus", "8"], "CONFIG or --system NAME expected"),
+        (["--gpus", "8"], "CONFIG (before its overrides) or --system NAME alone expected"),
         (["--system", "cray", "--gpus", "8", "--batch-per-gpu", "8"], "a YAML file or a machine"),
-        (["--system", "abci"], "--gpus and --batch-per-gpu expected"),
+        (["--system", "abci"], "--system without CONFIG needs --gpus"),
         (["abci_2048_open", "--system", "dgxa100", "--gpus", "12"], "--gpus: a multiple of 8"),
         (["quick"], "quick: ResNet-50 v1.5 at 224 px expected, found model.width 16"),
         (["dgxa100_8", "data.crop_px=192"], "found data.crop_px 192 (not 224)"),

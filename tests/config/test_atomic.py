@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 import threading
 from pathlib import Path
 
@@ -30,13 +31,23 @@ def test_a_file_is_made_and_replaced_as_a_whole(tmp_path: Path) -> None:
     assert path.read_text() == "two" and beside(path) == {"page.html"}
 
 
+def test_files_in_shared_memory_are_replaced_too() -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        path = Path(folder, "plot.svg")
+        write_output(path, "one")
+        write_output(path, "two")
+        assert path.read_text() == "two"
+
+
 @pytest.mark.parametrize("write", [write_output, lambda path, _: check_output(path)])
 def test_a_folder_and_a_missing_one_are_refused(tmp_path: Path, write) -> None:
     with pytest.raises(UserError, match=r"(a file expected, found a folder|Is a directory)"):
         write(tmp_path, "text")
-    with pytest.raises(UserError, match="none/x: cannot write: "):
-        write(tmp_path / "none/x", "text")
-    assert not list(tmp_path.iterdir())
+    (tmp_path / "file").touch()
+    for name in ("none/x", "file/x"):
+        with pytest.raises(UserError, match=f"{name}: cannot write: "):
+            write(tmp_path / name, "text")
+    assert beside(tmp_path / "file") == {"file"}
 
 
 def test_a_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from rn50.config.load import Loaded, load
 from rn50.config.plan import build_plan
 
 FUZZ = settings(max_examples=50)
+FALLING = "[{after_epoch: 3, factor: 1}, {after_epoch: 1, factor: 1}]"
 
 
 def write(name: str, text: str | bytes) -> Path:
@@ -139,8 +140,12 @@ def test_a_bad_base_is_one_error_with_its_place(folder: Path, text: str, problem
         ("data: {area: [0.9, 0.1]}", "1: data.area", "[0.9, 0.1]"),
         ("data: {aspect: [2, 1]}", "1: data.aspect", "[2, 1]"),
         ("model: {depth: '18'}", "1: model.depth", "'18'"),
+        ("data: {synthetic: {min_px: 50, max_px: 40}}", "1: data.synthetic.min_px", "max_px (40)"),
+        ("data: {synthetic: {train_samples: 9}}", "1: data.synthetic.classes", "train_samples (9)"),
         ("data: {crop_px: 300}", "1: data.eval_resize_px", "256"),
         ("data: 3", "1: data", "3"),
+        (f"schedule: {{shape: step, milestones: {FALLING}}}", "1: schedule.milestones", "[3, 1]"),
+        ("system: {performance: {fp16: {points: []}}}", "1: system", "one value or more, found []"),
         ("schedule: {length: 90}", "1: schedule.length", "90"),
         ("schedule: {length: 90 %}", "1: schedule.length", "90 %"),
         ("comm: {groups: cubic(0)}", "1: comm.groups", "'cubic(0)'"),
@@ -196,6 +201,9 @@ schedule: {warmup: 5}
         ("- name: a\n", "x.yaml:1: a mapping of sections expected, found "),
         ("name: a\nseed: 1\nname: b\n", "x.yaml:3: not valid YAML: .* key .name"),
         ("eval:\n  offset: 1\n  offset: 2\n", "x.yaml:3: not valid YAML: .* key .offset"),
+        ("[" * 60_000, "x.yaml: not valid YAML: too many levels"),
+        ("{a: " * 15_000, "x.yaml: not valid YAML: too many levels"),
+        ("a: &a {b: *a}\n", "x.yaml:1: not valid YAML: .*no alias"),
         ("#" * 70_000, "x.yaml: cannot read: at most 65,536 bytes expected, found 70,000"),
     ],
 )

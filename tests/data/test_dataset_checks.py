@@ -1,6 +1,8 @@
 import io
 import json
+import os
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from rn50.config.errors import UserError
 from rn50.config.leaves import Origin
 from rn50.config.manifest import load_manifest
 from rn50.config.schema import Data
-from rn50.data import recordio
+from rn50.data import dataset, recordio
 from rn50.data.dataset import check_before_run, digest_file, load_table, verify
 from rn50.data.pack import pack_images
 
@@ -172,6 +174,18 @@ def test_images_that_do_not_decode_are_found_in_a_sealed_set(packed: Path, proce
     reseal(packed)
     with pytest.raises(UserError, match=rf"val\.rec: record at byte {row['offset']}: an image"):
         verify(packed, processes=processes)
+
+
+def die(path: Path, table: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_worker_that_is_killed_is_one_error(
+    packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dataset, "_check_records", die)
+    with pytest.raises(UserError, match="set: not checked: a worker process was killed"):
+        verify(packed, processes=2)
 
 
 def test_a_table_is_mapped_not_read(packed: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import re
 import shutil
 import signal
@@ -113,8 +114,6 @@ def test_drawn_files_are_jpeg_of_varied_sizes_and_the_same_for_a_seed(
     edges = {edge for size in sizes for edge in size}
     assert len(images) == 80 and len(sizes) > 40
     assert 40 <= min(edges) <= 45 and 51 <= max(edges) <= 56
-    with pytest.raises(UserError, match=r"min_px: at most max_px \(40\) expected, found 50"):
-        synthetic.make_images(tmp_path / "x", Synthetic(min_px=50, max_px=40))
 
 
 def test_the_packed_set_holds_every_original_byte(drawn: Path, tmp_path: Path) -> None:
@@ -165,6 +164,16 @@ def test_what_is_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         assert manifest.splits["val"].class_counts == [1, 0]
         assert {("a", png), ("a", turned)} < {*records_of(out, "train")}
         assert f"{images}: not packed: 4 files" in capsys.readouterr().err
+
+
+def test_names_of_any_bytes_are_packed_and_read_again(tmp_path: Path) -> None:
+    strange = os.fsdecode(b"K\xe4fer")
+    images = image_folder(tmp_path / "images", {f"train/{strange}": 2, f"val/{strange}": 1})
+    (images / "train" / strange / f"{strange}.jpg").write_text("bad")
+    pack_images(images, tmp_path / "out", skip_bad=1)
+    manifest = verify(tmp_path / "out")
+    assert manifest.classes == [r"K\xe4fer"]
+    assert manifest.odd_files[0].path.endswith(r"/K\xe4fer/K\xe4fer.jpg")
 
 
 # --- the layouts ---------------------------------------------------------------------------------
@@ -252,6 +261,10 @@ def test_a_share_of_every_class_is_held_out(tmp_path: Path, layout: str) -> None
     assert split("b", 0.2) == first
     assert split("c", 0.2, seed=1)[1] != first[1]
     assert first[1] < split("d", 0.4)[1]
+    for name in ("cat", "dog", "rare"):
+        shutil.rmtree(images / layout / name)
+    with pytest.raises(UserError, match=r"--hold-out: .*photos: a class of two images expected"):
+        split("e", 0.2)
 
 
 EMPTY = {f"train/e{number:02}": 0 for number in range(12)}
@@ -453,17 +466,21 @@ def test_a_full_disk_is_named_and_packing_goes_on_when_there_is_room(
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_packing_and_verifying_by_the_command(tmp_path: Path, rn50: Rn50) -> None:
-    images, out = image_folder(tmp_path / "photos", {"a": 4, "b": 1}), tmp_path / "mine"
-    (images / "a/bad.jpg").write_text("bad")
-    command = ("data", "pack", str(images), str(out), "--hold-out", "0.25")
+def test_making_packing_and_verifying_by_the_command(tmp_path: Path, rn50: Rn50) -> None:
+    images, out = tmp_path / "images/train", tmp_path / "mine"
+    counts = ("--train", "15", "--val", "1", "--classes", "3")
+    assert "16 images in 3 classes" in rn50("data", "make", str(images.parent), *counts).stdout
+    (images / "n90000000/bad.jpg").write_text("bad")
+    command = ("data", "pack", str(images), str(out), "--hold-out", "0.2")
     done = rn50(*command)
-    bad = f"{images}/a/bad.jpg: a JPEG or PNG image expected, found b'bad' at its start"
+    bad = f"{images}/n90000000/bad.jpg: a JPEG or PNG image expected, found b'bad' at its start"
     assert done.returncode == 2 and f"rn50: error: {bad}\n" in done.stderr
     done = rn50(*command, "--skip-bad", "1")
     assert done.returncode == 0 and "1 bad files left out" in done.stdout
-    assert load_manifest(out).splits["train"].class_counts == [3, 1]
+    assert load_manifest(out).splits["train"].class_counts == [4, 4, 4]
+    assert "found one with content" in rn50(*command).stderr
     assert "a sample of them decoded" in rn50("data", "verify", str(out)).stdout
+    assert "all decoded" in rn50("data", "verify", str(out), "--full").stdout
     (out / "train.idx").write_text("")
     done = rn50("data", "verify", str(out))
     assert done.returncode == 2 and "train.idx" in done.stderr

@@ -96,6 +96,8 @@ def test_a_set_that_was_drawn_and_packed_by_hand_is_known_by_its_classes(tmp_pat
     photos = tmp_path / "images"
     make_images(photos, SETTINGS)
     assert pack_images(photos, tmp_path / "drawn").is_drawn
+    make_images(tmp_path / "many", Synthetic(classes=11, train_samples=11, eval_samples=1))
+    assert pack_images(tmp_path / "many", tmp_path / "of_many").is_drawn
     (tmp_path / "photos").mkdir()
     for split in ("train", "val"):
         shutil.copytree(photos / split / wnid(0), tmp_path / "photos" / split / "cat")

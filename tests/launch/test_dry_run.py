@@ -39,6 +39,13 @@ def test_what_is_said_of_a_run_here_and_of_a_published_one(smoke_data: Path) -> 
     assert any("a packed image set expected" in problem for problem in published["problems"])
 
 
+def test_a_set_that_was_drawn_otherwise_does_not_fit(small_data: Path) -> None:
+    counts = "{train_samples: 400, eval_samples: 200, seed: 1}"
+    found = described("smoke", f"data.path={small_data}", f"data.synthetic={counts}")
+    assert found["data"] == f"{small_data}, which does not fit"
+    assert "seed=1 expected, found" in found["problems"][-1]
+
+
 def test_what_stands_in_the_way_is_all_told() -> None:
     found = described("dgx1_8", "model.dtype=bfloat16", "comm.algorithm=torus_2d")
     assert len(found["problems"]) == 3 + (not Path("/proc/driver/nvidia/version").exists())

@@ -27,6 +27,8 @@ objective: accuracy
 """
 DEPENDENT = "dependent: {{optimizer.eta: {{factor: 1, of: {}}}}}\nparameters:"
 
+TWICE = "dependent: {batch.per_rank: {factor: 1, of: batch.per_rank}}\nparameters:"
+
 
 def write(folder: Path, text: str) -> Path:
     path = folder / "sweep.yaml"
@@ -43,6 +45,13 @@ def test_dotted_and_nested_keys_mean_the_same(tmp_path: Path) -> None:
     run = loaded.load_trial(values).run
     assert (run.optimizer.base_lr, str(run.schedule.warmup)) == (0.1, "1.5 epochs")
     assert (run.batch.per_rank, run.eval.period, str(run.schedule.length)) == (5, 1, "4 epochs")
+
+
+def test_a_whole_number_of_a_range_is_one(tmp_path: Path) -> None:
+    text = GOOD.replace("choice: [5, 10]", "linear: [5, 15], step: 5")
+    values = {"optimizer.base_lr": 1.0, "schedule.warmup": 1.0, "batch.per_rank": 10.0}
+    run = load_sweep(write(tmp_path, text)).load_trial(values).run
+    assert (run.batch.per_rank, str(run.schedule.warmup)) == (10, "1 epochs")
 
 
 @pytest.mark.parametrize("path", sorted((PRESETS / "sweeps").glob("*.yaml")), ids=lambda p: p.stem)
@@ -105,6 +114,10 @@ def test_a_config_beside_the_sweep_and_a_base_of_it(tmp_path: Path) -> None:
         ("name: a", "name: a\nsampler: grid", "parameters.optimizer.base_lr.choice: needed"),
         ("parameters:", DEPENDENT.format("seed"), "eta.of: one of parameters (optimizer.b"),
         ("parameters:", DEPENDENT.format("seed, to: 1"), "optimizer.eta.to: unknown key"),
+        ("parameters:", TWICE, "sweep.yaml: dependent.batch.per_rank: also in parameters"),
+        ("name: a", "", "sweep.yaml: name: a value expected, found none"),
+        ("config: smoke", "config: smok", "sweep.yaml: a YAML file or a preset's name"),
+        ("period: 1", "periods: 1", "sweep.yaml: eval.periods: unknown key; did you mean period?"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_in_one_line(
