@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..config.atomic import new_folder, refuse_content, write_output
+from ..config.atomic import is_stdout, new_folder, refuse_content, write_output
 from .console import TYPER_OPTIONS, output_file, say
 from .evaluate import RunOrCheckpoint
 
@@ -41,6 +41,8 @@ def export_csv(paths: Runs, out: Annotated[Path, output_file("The table")] = Pat
     from ..report.export import to_csv
 
     write_output(out, to_csv(_read(paths)))
+    if not is_stdout(out):
+        say(f"{out}: written")
 
 
 @export_app.command("tensorboard")

@@ -5,6 +5,7 @@ What `rn50 config explain` prints and docs/config.md holds.
 
 from __future__ import annotations
 
+import difflib
 import types
 from collections.abc import Iterator
 from functools import lru_cache
@@ -46,7 +47,11 @@ def find_keys(word: str) -> list[Key]:
     within = [key for path, key in keys if is_within(path, word)]
     if found := within or [key for path, key in keys if word in path]:
         return found
-    raise UserError(f"{show(word)}: a key of a config expected; `rn50 config explain` lists them")
+    near = difflib.get_close_matches(word, [path for path, key in keys if key.values], n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    raise UserError(
+        f"{show(word)}: a key of a config expected; `rn50 config explain` lists them{hint}"
+    )
 
 
 def render_markdown() -> str:

@@ -30,7 +30,7 @@ BYTES_PER_PARAMETER = 12
 """fp16 weight and gradient, fp32 master and momentum."""
 
 
-MXNET_KERNELS = 152
+MXNET_KERNELS = 153
 """Of a float16 step of ResNet-50 with LARS by MXNet's operators (tests/gpu/test_steps.py)."""
 
 

@@ -112,7 +112,9 @@ class Driver:
                     raise KeyboardInterrupt(stop_signals.name)
             except BaseException:
                 if self.active:
-                    self._say(f"stopping {len(self.active)} trials ...")
+                    self._say(
+                        f"stopping {len(self.active)} trial{'s' * (len(self.active) > 1)} ..."
+                    )
                     stop(*(active.folder for active in self.active.values()))
                 raise
 

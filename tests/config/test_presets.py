@@ -29,6 +29,12 @@ def test_a_preset_can_be_planned_and_reads_back_the_same(tmp_path: Path, name: s
     assert again.sha256 == loaded.sha256
 
 
+@pytest.mark.parametrize("path", [*PRESETS.glob("*.yaml"), *SYSTEMS], ids=lambda path: path.stem)
+def test_the_first_line_of_a_file_is_whole_sentences(path: Path) -> None:
+    """`rn50 config list` shows that line alone."""
+    assert path.read_text().splitlines()[0].endswith(".")
+
+
 @pytest.mark.parametrize("path", SYSTEMS, ids=lambda path: path.stem)
 def test_a_system_file_speaks_of_the_machine_alone(path: Path) -> None:
     keys = set(YAML(typ="safe", pure=True).load(path))

@@ -48,6 +48,8 @@ def test_a_key_is_found_by_path_name_or_section(word: str, first: str, count: in
 def test_a_key_that_does_not_exist() -> None:
     with pytest.raises(UserError, match="'zzz': a key of a config expected; `rn50 config explain`"):
         find_keys("zzz")
+    with pytest.raises(UserError, match=r"; did you mean optimizer\.base_lr\?$"):
+        find_keys("optimizer.lr")
 
 
 @pytest.mark.parametrize(

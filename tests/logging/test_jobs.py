@@ -171,7 +171,8 @@ def test_a_folder_above_runs_means_the_runs(tmp_path: Path, job: Path) -> None:
     assert log_folders(tmp_path) == [job / "results/local_n1/resnet", *trials]  # no run twice
     assert recorded_runs(job) == run_folders(job)
     assert invoke("log", "show", study).output.count("result_0.txt") == 2
-    invoke("export", "csv", study, "--out", tmp_path / "study.csv")
+    done = invoke("export", "csv", study, "--out", tmp_path / "study.csv")
+    assert done.output == f"{tmp_path / 'study.csv'}: written\n"
     rows = list(csv.DictReader((tmp_path / "study.csv").open()))
     assert [row["run"] for row in rows] == [f"trial_{n}/20261122T105236Z" for n in range(2)]
     assert [(row["name"], row["seed"]) for row in rows] == [("smoke", "0"), ("smoke", "1")]
