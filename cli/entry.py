@@ -86,6 +86,8 @@ def _meant(line: str) -> str:
     from ..config.names import nearest_path
 
     for word in sys.argv[1:]:
+        if word.startswith("-") and "=" not in word:
+            continue  # no path: an option, which the error may quote
         path = Path(word.partition("=")[2] or word)
         if "did you mean" not in line and str(path) in line and (hint := nearest_path(path)):
             return hint

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from rn50.cli.entry import _meant
+
 
 @pytest.fixture
 def bad(tmp_path: Path) -> Path:
@@ -104,6 +106,17 @@ def test_a_misspelt_folder_gets_a_suggestion(words: tuple[str, ...], rn50, tmp_p
     assert done.stderr.rstrip().endswith(f"; did you mean {tmp_path}/imagenet?")
     long = rn50(*words, name, f"data.synthetic={'x' * 5000}")  # no path, and too long for one
     assert long.returncode == 2 and "Traceback" not in long.stderr
+
+
+def test_an_option_gets_no_suggestion_of_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "launch").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["rn50", "--launcher", "srun", "lunch", "--out=lanch"])
+    held = "x: in use by process 1 on vm (`entry.py launch --launcher srun`)"
+    assert _meant(held) == ""
+    assert _meant("lunch: none") == _meant("lanch: none") == "; did you mean launch?"
 
 
 def test_make_pack_verify_show(rn50, tmp_path: Path) -> None:
