@@ -7,6 +7,7 @@ after the checkpoint from which the next one goes on is cut off; all of it stays
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from contextlib import suppress
 from itertools import count
@@ -60,7 +61,11 @@ def load_resumed(
     result = read_object(folder / "result.json")
     if "stopped" not in result and result.get("status") in ("success", "aborted"):
         raise UserError(f"--resume: an interrupted run expected, {folder} has ended")
-    found = checkpoint_folder.newest_expected(folder / "checkpoint")
+    try:
+        found = checkpoint_folder.newest_expected(folder / "checkpoint")
+    except UserError as error:
+        again = shlex.join(["rn50", "launch", str(source)])
+        raise UserError(f"{error}; start again with: {again}") from None
     if config is None:
         loaded = resumed_config(found, overrides, source)
     else:

@@ -94,7 +94,12 @@ def submit(
         write_file(plan.folder / "config.yaml", loaded.to_yaml())
     put_aside(plan.folder)
     write_file(plan.folder / JOB_SCRIPT, plan.script)
-    job = _start_here(plan) if scheduler == "local" else _queue(plan)
+    try:
+        job = _start_here(plan) if scheduler == "local" else _queue(plan)
+    except UserError:
+        if folder is None:  # else `rn50 runs` lists a job that there has never been
+            shutil.rmtree(plan.folder, ignore_errors=True)
+        raise
     with suppress(OSError):  # it has been submitted in any case
         about = {"scheduler": scheduler, "job": job, "runs": runs, RUN: in_brief(loaded.run)}
         write_json(plan.folder / SUBMISSION, about)
@@ -107,7 +112,8 @@ def _queue(plan: Submission) -> str:
     match = re.search(plan.scheduler.id_pattern, done.stdout)
     if done.returncode != 0 or match is None:
         said = " ".join((done.stderr or done.stdout).split())[:500] or "nothing"
-        raise UserError(f"{plan.command[0]} ended with exit code {done.returncode}: {said}")
+        why = f"{plan.command[0]} ended with exit code {done.returncode}: {said}"
+        raise UserError(f"{why}; --dry-run prints the script")
     return match[1]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rn50.cli import entry
+from rn50.cli.entry import _meant
 
 
 @pytest.fixture
@@ -110,13 +110,16 @@ def test_a_misspelt_folder_gets_a_suggestion(words: tuple[str, ...], rn50, tmp_p
     assert long.returncode == 2 and "Traceback" not in long.stderr
 
 
-def test_a_word_of_the_command_is_no_misspelt_folder(
+def test_no_other_word_of_the_command_is_a_misspelt_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "nolog").mkdir()
+    for name in ("nolog", "launch"):
+        (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["rn50", "log", "show", "nolog"])
-    assert entry._meant("nolog: a log (result_0.txt) expected in it, found none") == ""
+    monkeypatch.setattr(sys, "argv", ["rn50", "log", "--launcher", "srun", "lunch", "--out=lanch"])
+    assert _meant("nolog: a log (result_0.txt) expected in it, found none") == ""
+    assert _meant("x: in use by process 1 on vm (`entry.py launch --launcher srun`)") == ""
+    assert _meant("lunch: none") == _meant("lanch: none") == "; did you mean launch?"
 
 
 def test_log_show_reads_the_golden_log(rn50, root: Path) -> None:

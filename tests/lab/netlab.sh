@@ -156,7 +156,8 @@ execute() { # COMMAND... on h1, Open MPI and Horovod set to use the lab
     export OMPI_MCA_plm=rsh OMPI_MCA_plm_rsh_agent=$STATE/agent OMPI_MCA_plm_rsh_no_tree_spawn=1
     export OMPI_MCA_orte_default_hostfile=$STATE/hostfile OMPI_MCA_oob_tcp_if_include=$SUBNET.0/24
     export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,tcp OMPI_MCA_btl_tcp_if_include=$SUBNET.0/24
-    export HOROVOD_GLOO_IFACE=e0 RN50_HOSTS=$STATE/hostfile PATH=$STATE/bin:$PATH
+    # At the end: sudo leaves out an environment that is activated.
+    export HOROVOD_GLOO_IFACE=e0 RN50_HOSTS=$STATE/hostfile PATH=$STATE/bin:$PATH:${HERE%/tests/lab}/.venv/bin
     on_host h1 "$@"
 }
 

@@ -135,7 +135,9 @@ def test_latest_is_the_newest_interrupted_run_of_the_preset_or_of_all(tmp_path: 
     in_job = a_run(tmp_path / "smoke/20260103T000000Z/run_1", 200)
     other = a_run(tmp_path / "quick/20260101T000000Z", 300)
     whole = "/checkpoint: a whole checkpoint expected in it, found none:"
-    assert found("smoke", tmp_path).startswith(f"{in_job}{whole}")
+    told = found("smoke", tmp_path)
+    assert told.startswith(f"{in_job}{whole}")
+    assert told.endswith(f"; start again with: rn50 launch {in_job}/config.yaml")
     assert found(None, tmp_path).startswith(f"{other}{whole}")
     with hold_run(in_job):
         assert found("smoke", tmp_path).startswith(f"{old}{whole}")

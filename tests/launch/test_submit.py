@@ -213,13 +213,17 @@ def test_a_job_in_which_no_run_has_begun(tmp_path: Path) -> None:
     assert look_at(tmp_path, None, None) == ("stopped", "exit code 143")
 
 
-def test_a_refused_submission_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_submission_is_one_line_and_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     program(tmp_path, "sbatch", "echo 'sbatch: error: invalid partition' >&2; exit 1")
     loaded = load("smoke", [f"system.results={tmp_path}/results"])
     with pytest.raises(UserError) as caught:
         submit(loaded, "slurm", 1)
-    assert str(caught.value) == "sbatch ended with exit code 1: sbatch: error: invalid partition"
+    refused = "sbatch ended with exit code 1: sbatch: error: invalid partition"
+    assert str(caught.value) == f"{refused}; --dry-run prints the script"
+    assert read_runs([tmp_path]) == [] and list((tmp_path / "results/smoke").iterdir()) == []
 
 
 def test_where_things_lie(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
