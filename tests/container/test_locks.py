@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import subprocess
@@ -85,6 +86,45 @@ def test_set_up_refuses_what_does_not_suit(
     said = done.stderr.replace(f"{tmp_path}/", "")
     assert said.startswith(f"setup: error: {expected}")
     assert (tmp_path / "thesis/thesis.tex").exists() and not (tmp_path / "new").exists()
+
+
+def print_of(root: Path, *names: str) -> str:
+    """The line of a set-up's stamp for CPU ranks."""
+    files = [*sorted(root.glob("requirements/*.txt")), root / "scripts/setup.sh"]
+    content = b"".join(path.read_bytes() for path in [*files, *(root / name for name in names)])
+    return f"cpu {hashlib.sha256(content).hexdigest()}  -\n"
+
+
+@pytest.mark.parametrize(
+    ("built", "has_headers", "is_done"),
+    [
+        ("without MPI\n", False, True),
+        ("without MPI\n", True, False),
+        ("", True, True),
+    ],
+)
+def test_an_mpi_installed_after_the_set_up_is_built_with(
+    root: Path, tmp_path: Path, built: str, has_headers: bool, is_done: bool
+) -> None:
+    (tmp_path / "bin").mkdir()
+    mpicxx, python = tmp_path / "bin/mpicxx", tmp_path / "bin/python"
+    mpicxx.write_text(f"#!/bin/sh\necho g++ -I{tmp_path} -lmpi\n")
+    python.write_text("#!/bin/sh\necho Python 3.9.2\n")  # with which nothing is set up
+    mpicxx.chmod(0o755)
+    python.chmod(0o755)
+    if has_headers:
+        (tmp_path / "mpi.h").touch()
+    (tmp_path / "venv").mkdir()
+    (tmp_path / "venv/pyvenv.cfg").touch()
+    (tmp_path / "venv/stack.stamp").write_text(print_of(root) + built)
+    (tmp_path / "venv/setup.stamp").write_text(print_of(root, "pyproject.toml") + built)
+    done = subprocess.run(
+        [root / "scripts/setup.sh", "--into", tmp_path / "venv"],
+        env={"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "PYTHON": str(python)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.stderr == "", done.returncode) == (is_done, 0 if is_done else 1), done.stderr
 
 
 @pytest.mark.parametrize(
