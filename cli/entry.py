@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import sys
 from contextlib import suppress
@@ -87,7 +88,9 @@ def _meant(line: str) -> str:
 
     for word in sys.argv[1:]:
         path = Path(word.partition("=")[2] or word)
-        if "did you mean" not in line and str(path) in line and (hint := nearest_path(path)):
+        # Whole, not as the letters of another: "pack" is in "packed".
+        named = re.search(rf"(?<![\w./-]){re.escape(str(path))}(?![\w-])", line)
+        if "did you mean" not in line and named and (hint := nearest_path(path)):
             return hint
     return ""
 

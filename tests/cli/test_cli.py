@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from rn50.cli import entry
+
 
 @pytest.fixture
 def bad(tmp_path: Path) -> Path:
@@ -104,6 +106,15 @@ def test_a_misspelt_folder_gets_a_suggestion(words: tuple[str, ...], rn50, tmp_p
     assert done.stderr.rstrip().endswith(f"; did you mean {tmp_path}/imagenet?")
     long = rn50(*words, name, f"data.synthetic={'x' * 5000}")  # no path, and too long for one
     assert long.returncode == 2 and "Traceback" not in long.stderr
+
+
+def test_a_command_is_no_misspelt_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "packed").mkdir()
+    monkeypatch.setattr("sys.argv", ["rn50", "data", "pack", "images", "packed"])
+    assert entry._meant("packed: a folder that does not exist yet expected") == ""
+    monkeypatch.setattr("sys.argv", ["rn50", "data", "verify", "paked"])
+    assert entry._meant("paked: a packed image set expected") == "; did you mean packed?"
 
 
 def test_make_pack_verify_show(rn50, tmp_path: Path) -> None:
