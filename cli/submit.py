@@ -144,10 +144,7 @@ def _wait(plan: Submission, scheduler: str, job: str, to: TextIO) -> int:
     from ..launch import submit as jobs
 
     log = plan.folder / "job.log"
-    see = f"tail -f {shlex.quote(str(log))}"
-    print(
-        f"waiting for its end, which may take long; to see its output: {see}", file=to, flush=True
-    )
+    print(f"waiting; its output: tail -f {shlex.quote(str(log))}", file=to, flush=True)
     code = jobs.wait(plan, job)
     lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
     for line in jobs.results_of("\n".join(lines)) or lines[-20:]:

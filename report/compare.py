@@ -189,10 +189,8 @@ def order_of(columns: Sequence[Column], sort: str | None, count: int) -> list[in
         keys = list(dict.fromkeys(column.key for column in columns))
         near = difflib.get_close_matches(name, keys, n=1, cutoff=0.4)
         hint = f"; did you mean {near[0]}?" if near else ""
-        short = ", ".join(key for key in keys if "." not in key)
-        raise UserError(
-            f"--sort: one of {short} or a key of the configs expected, found {name}{hint}"
-        )
+        wanted = ", ".join(key for key in keys if "." not in key) + " or a key of the configs"
+        raise UserError(f"--sort: one of {wanted} expected, found {name}{hint}")
     places, sign = column.places, -1 if sort.startswith("-") else 1
     return sorted(range(count), key=lambda at: (places[at] is None, sign * (places[at] or 0)))
 

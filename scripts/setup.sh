@@ -121,21 +121,16 @@ holds() { [ -f "$1" ] && grep -qxF "$2" "$1"; } # holds STAMP PRINT
 kind=${gpu:+gpu}${system_mxnet:+system}
 kind=${kind:-cpu}
 mpi_has_headers() { # though there may be no compiler yet that has_mpi could ask
-  local word
-  for word in $(mpicxx -show 2>/dev/null || true); do
-    if [[ $word == -I* && -f ${word#-I}/mpi.h ]]; then return; fi
+  local include
+  for include in $(mpicxx -show 2>/dev/null | grep -o -- '-I[^ ]*'); do
+    if [ -f "${include#-I}/mpi.h" ]; then return; fi
   done
   return 1
 }
-# An MPI that was installed since: Horovod is then built anew.
-mpi_is_new() { holds "$stack_stamp" "without MPI" && mpi_has_headers; }
+mpi_is_new() { holds "$stack_stamp" "without MPI" && mpi_has_headers; } # Horovod is built anew
 stack_is_done() { holds "$stack_stamp" "$(print_of "$kind")" && ! mpi_is_new; }
 all_is_done() {
-  if [ -n "$stack_only" ]; then
-    stack_is_done
-  else
-    holds "$stamp" "$(print_of "$kind" pyproject.toml)" && ! mpi_is_new
-  fi
+  if [ -n "$stack_only" ]; then stack_is_done; else ! mpi_is_new && holds "$stamp" "$(print_of "$kind" pyproject.toml)"; fi
 }
 all_is_done && exit 0
 if grep -q '^gpu ' "$stack_stamp" 2>/dev/null && holds "$stack_stamp" "$(print_of gpu)"; then gpu=1; fi

@@ -111,10 +111,9 @@ def test_a_misspelt_folder_gets_a_suggestion(words: tuple[str, ...], rn50, tmp_p
 def test_a_command_is_no_misspelt_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "packed").mkdir()
-    monkeypatch.setattr("sys.argv", ["rn50", "data", "pack", "images", "packed"])
-    assert entry._meant("packed: a folder that does not exist yet expected") == ""
-    monkeypatch.setattr("sys.argv", ["rn50", "data", "verify", "paked"])
-    assert entry._meant("paked: a packed image set expected") == "; did you mean packed?"
+    monkeypatch.setattr("sys.argv", ["rn50", "data", "pack", "images", "paked"])
+    assert entry._meant("packed: a folder expected") == ""
+    assert entry._meant("paked: a folder expected") == "; did you mean packed?"
 
 
 def test_make_pack_verify_show(rn50, tmp_path: Path) -> None:
