@@ -143,8 +143,9 @@ def _wait(plan: Submission, scheduler: str, job: str, to: TextIO) -> int:
     """Until the job has ended: print what its runs came to, and the last line; its exit code."""
     from ..launch import submit as jobs
 
-    code = jobs.wait(plan, job)
     log = plan.folder / "job.log"
+    print(f"waiting; its output: tail -f {shlex.quote(str(log))}", file=to, flush=True)
+    code = jobs.wait(plan, job)
     lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
     for line in jobs.results_of("\n".join(lines)) or lines[-20:]:
         say(line, to=to)

@@ -63,7 +63,8 @@ def runs_in(paths: Sequence[Path]) -> list[Path]:
         found += runs
     if len(found) != benchmark.RUNS:
         places = ", ".join(map(str, paths))
-        raise UserError(f"{places}: {benchmark.RUNS} runs expected, found {len(found)}")
+        make = f"rn50 submit CONFIG --runs {benchmark.RUNS} log.org=ORG makes them"
+        raise UserError(f"{places}: {benchmark.RUNS} runs expected, found {len(found)}; {make}")
     return found
 
 

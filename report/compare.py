@@ -3,6 +3,7 @@ Rows can be grouped by a value, such as the seeds of each learning rate."""
 
 from __future__ import annotations
 
+import difflib
 import math
 import string
 from collections.abc import Callable, Iterable, Sequence
@@ -187,8 +188,12 @@ def order_of(columns: Sequence[Column], sort: str | None, count: int) -> list[in
     name = sort.removeprefix("-")
     column = next((column for column in columns if column.key == name), None)
     if column is None:
+        near = difflib.get_close_matches(name, [one.key for one in columns], n=1, cutoff=0.4)
+        hint = f"; did you mean {near[0]}?" if near else ""
         keys = ", ".join(column.key for column in columns if column.group != CONFIG)
-        raise UserError(f"--sort: one of {keys} or a key of the configs expected, found {name}")
+        raise UserError(
+            f"--sort: one of {keys} or a key of the configs expected, found {name}{hint}"
+        )
     places, sign = column.places, -1 if sort.startswith("-") else 1
     return sorted(range(count), key=lambda at: (places[at] is None, sign * (places[at] or 0)))
 

@@ -21,7 +21,7 @@ still() {
   local never
   exec {never}<> <(:) 9>&- # to wait on without a process that outlives this one
   while read -r -t 15 -u "$never" || kill -0 $$ 2>/dev/null; do
-    say "still $1: $(tail -n 1 "$2" | tr -d '\r' | cut -c 1-80)"
+    say "still $1: $(tail -n 1 "$2" | sed 's/^ *//; s/\r//g' | cut -c 1-100)"
   done
 }
 # quietly WHAT COMMAND...: output to the log; on failure its last lines and one clear line
@@ -120,9 +120,17 @@ print_of() { # print_of cpu|gpu FILE...
 holds() { [ -f "$1" ] && grep -qxF "$2" "$1"; } # holds STAMP PRINT
 kind=${gpu:+gpu}${system_mxnet:+system}
 kind=${kind:-cpu}
-stack_is_done() { holds "$stack_stamp" "$(print_of "$kind")"; }
+mpi_has_headers() { # though there may be no compiler yet that has_mpi could ask
+  local include
+  for include in $(mpicxx -show 2>/dev/null | grep -o -- '-I[^ ]*'); do
+    if [ -f "${include#-I}/mpi.h" ]; then return; fi
+  done
+  return 1
+}
+mpi_is_new() { holds "$stack_stamp" "without MPI" && mpi_has_headers; } # Horovod is built anew
+stack_is_done() { holds "$stack_stamp" "$(print_of "$kind")" && ! mpi_is_new; }
 all_is_done() {
-  if [ -n "$stack_only" ]; then stack_is_done; else holds "$stamp" "$(print_of "$kind" pyproject.toml)"; fi
+  if [ -n "$stack_only" ]; then stack_is_done; else ! mpi_is_new && holds "$stamp" "$(print_of "$kind" pyproject.toml)"; fi
 }
 all_is_done && exit 0
 if grep -q '^gpu ' "$stack_stamp" 2>/dev/null && holds "$stack_stamp" "$(print_of gpu)"; then gpu=1; fi
@@ -139,6 +147,7 @@ write_stamp() { # write_stamp STAMP FILE...
   fi
   print_of cpu "$@" >"$stamp"
   if [ -n "$gpu" ]; then print_of gpu "$@" >>"$stamp"; fi
+  if [ -z "$mpi" ]; then echo "without MPI" >>"$stamp"; fi
 }
 
 # One set-up at a time: the commands that call this may be started side by side.
@@ -152,7 +161,7 @@ python=$(find_python) || {
   if [ -z "${PYTHON:-}" ] && may_apt; then apt_install python3 python3-venv || true; fi
   python=$(find_python) ||
     fail "Python 3.10 to 3.13 with venv expected${PYTHON:+ of PYTHON=$PYTHON}, found $(
-      "${PYTHON:-python3}" --version 2>&1 | sed 1q || true
+      "${PYTHON:-python3}" --version 2>/dev/null || echo none
     ); install one (Debian: apt-get install python3 python3-venv) or name one by PYTHON=/path/to/python"
 }
 missing=()
@@ -175,13 +184,6 @@ has_mpi() {
     }')
   [ -n "$mpi" ]
 }
-mpi_has_headers() { # though there may be no compiler yet that has_mpi could ask
-  local word
-  for word in $(mpicxx -show 2>/dev/null || true); do
-    if [[ $word == -I* && -f ${word#-I}/mpi.h ]]; then return; fi
-  done
-  return 1
-}
 if ! has_mpi && ! mpi_has_headers && may_apt; then missing+=(openmpi-bin libopenmpi-dev); fi
 if [ ${#missing[@]} -gt 0 ]; then
   may_apt || fail "${missing[*]} expected, found none; install them (as root: apt-get install ${missing[*]})"
@@ -199,7 +201,7 @@ found="Python $("$python" -V | cut -d' ' -f2), $cxx $("$cxx" -dumpfullversion)"
 if has_mpi; then
   say "$found, $mpi"
 else
-  say "$found, no MPI to build with: ranks talk by Gloo"
+  say "$found, no MPI to build with: ranks talk by Gloo (Debian: apt-get install openmpi-bin libopenmpi-dev)"
 fi
 
 if ! [ -x "$venv/bin/python" ] || ! usable_python "$venv/bin/python"; then
@@ -208,6 +210,7 @@ if ! [ -x "$venv/bin/python" ] || ! usable_python "$venv/bin/python"; then
 fi
 rm -f "$stamp"
 : >"$log"
+export PIP_PROGRESS_BAR=off # a line of the log names what is loaded, and how large it is
 pip=("$venv/bin/python" -m pip --disable-pip-version-check)
 locked=("${pip[@]}" install --no-deps --require-hashes) # a lock names all that is needed
 

@@ -24,7 +24,7 @@ TOKEN = re.compile(r"[\w.*<>/-]+")
 
 def tracked() -> set[str]:
     """Files of the repository and the folders above them; those about to be added too."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    command = ["sh", "-c", "git ls-files --cached --others --exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode:
         pytest.skip(f"no git here: {listed.stderr.strip()}", allow_module_level=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import subprocess
@@ -75,16 +76,31 @@ def test_set_up_refuses_what_does_not_suit(
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis/thesis.tex").touch()
     paths = {"new": str(tmp_path / "new"), "thesis": str(tmp_path / "thesis")}
-    done = subprocess.run(
-        [root / "scripts/setup.sh", *(paths.get(word, word) for word in arguments)],
-        env=os.environ | {"PYTHON": str(python)},
-        capture_output=True,
-        text=True,
-    )
+    command = [root / "scripts/setup.sh", *(paths.get(word, word) for word in arguments)]
+    environment = os.environ | {"PYTHON": str(python)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 1
     said = done.stderr.replace(f"{tmp_path}/", "")
     assert said.startswith(f"setup: error: {expected}")
     assert (tmp_path / "thesis/thesis.tex").exists() and not (tmp_path / "new").exists()
+
+
+def test_an_mpi_installed_after_the_set_up_is_built_with(root: Path, tmp_path: Path) -> None:
+    for name, line in (("mpicxx", f"g++ -I{tmp_path}"), ("python", "Python 3.9.2")):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho {line}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "pyvenv.cfg").touch()
+    digest, files = hashlib.sha256(), [*sorted(root.glob("requirements/*.txt"))]
+    for name, last in (("stack.stamp", "scripts/setup.sh"), ("setup.stamp", "pyproject.toml")):
+        for path in [*files, root / last]:
+            digest.update(path.read_bytes())
+        (tmp_path / name).write_text(f"cpu {digest.hexdigest()}  -\nwithout MPI\n")
+        files = []
+    command = [root / "scripts/setup.sh", "--into", tmp_path]
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHON": f"{tmp_path}/python"}
+    assert subprocess.run(command, env=environment).returncode == 0
+    (tmp_path / "mpi.h").touch()
+    assert subprocess.run(command, env=environment).returncode == 1  # which Python 3.9 cannot
 
 
 @pytest.mark.parametrize(
@@ -106,10 +122,6 @@ def test_the_compiler_is_the_systems_own_or_the_newest_that_suits(
     script = (root / "scripts/setup.sh").read_text()
     parts = re.findall(r"^newest_compiler=.*\n|^find_compiler\(\) \{\n(?:.*\n)*?\}\n", script, re.M)
     assert len(parts) == 2
-    done = subprocess.run(
-        ["/bin/bash", "-euo", "pipefail", "-c", "".join(parts) + "find_compiler"],
-        env={"PATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
+    command = ["/bin/bash", "-euo", "pipefail", "-c", "".join(parts) + "find_compiler"]
+    done = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, text=True)
     assert (done.stdout.strip(), done.returncode) == (chosen, 0 if chosen else 1)
