@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated
@@ -117,7 +117,7 @@ def runs(
         return [row for row in kept if name is None or fnmatchcase(row.name or "", name)][:newest]
 
     if watch:
-        (_watch if sys.stdout.isatty() else _follow)(look, below)
+        _watch(look, below)
     elif as_json:
         print_json([row.to_dict() for row in look()])
     elif rows := look():
@@ -164,35 +164,19 @@ def _table(rows: Sequence[RunRow], below: Path) -> tuple[tuple[str, ...], list[t
     return tuple(shown), list(zip(*shown.values(), strict=True))
 
 
-def _looks(look: Callable[[], list[RunRow]]) -> Iterator[list[RunRow]]:
-    """The rows again and again, open runs first, until nothing is running or queued."""
-    while True:
-        rows = sorted(look(), key=lambda row: row.status not in OPEN)
-        yield rows
-        if not any(row.status in OPEN for row in rows):
-            return
-        running = any(row.status == RUNNING for row in rows)
-        time.sleep(_LOOK_S if running else _QUEUED_LOOK_S)
-
-
 def _watch(look: Callable[[], list[RunRow]], below: Path) -> None:
-    """Show the table until nothing is running or queued."""
+    """Show the table, open runs first, until nothing is running or queued; without a terminal its
+    end alone."""
     from rich.live import Live
 
     with Live("no runs", auto_refresh=False) as live:
-        for rows in _looks(look):
+        while True:
+            rows = sorted(look(), key=lambda row: row.status not in OPEN)
             if rows:
                 live.update(plain_table(*_table(rows, below), free=FREE), refresh=True)
-
-
-def _follow(look: Callable[[], list[RunRow]], below: Path) -> None:
-    """`_watch` without a terminal: a line whenever a run progresses, and the table at the end."""
-    seen: dict[Path, tuple[str, int]] = {}
-    for rows in _looks(look):
-        for row in rows:
-            at = row.status, row.progress.step if row.progress else 0
-            if at != seen.get(row.folder, at if row.status not in OPEN else None):
-                words = filter(None, (row.status, _progress(row)))
-                say(f"{_below(row.folder, below)}: {', '.join(words)}")
-            seen[row.folder] = at
-    print_table(*_table(rows, below), free=FREE)
+            if not any(row.status in OPEN for row in rows):
+                break
+            running = any(row.status == RUNNING for row in rows)
+            time.sleep(_LOOK_S if running else _QUEUED_LOOK_S)
+    if not live.console.is_terminal:
+        print()  # rich leaves the last line open there

@@ -50,20 +50,3 @@ def test_ranks_on_emulated_hosts(tmp_path: Path, delay_us: int) -> None:
     assert rows["ring", 1_000_000]["bus_bytes_per_s"] < 200e6 / 8 * 1.6  # a burst of tbf's is free
     left = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False)
     assert "rn50-h" not in left.stdout
-
-
-def test_the_lab_finds_rn50_under_sudo(root: Path) -> None:
-    """sudo sets a PATH of its own."""
-    if reason := why_no_netlab():
-        pytest.skip(reason)
-    if not (root / ".venv/bin/rn50").exists():
-        pytest.skip(f"{root}/.venv expected, found none")
-    done = subprocess.run(
-        [NETLAB, "run", "1", "0", "0", "--", "rn50", "--help"],
-        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr

@@ -16,7 +16,6 @@ from rn50.compliance.check_log import check_log
 from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.launch.run import try_report
-from rn50.report.charts import Series, draw_lines, page_chart
 from rn50.report.html import beside_the_set, render_report, write_report
 from rn50.report.plots import _planned, page_charts
 from rn50.report.run_folder import read_subjects
@@ -321,18 +320,6 @@ def test_the_learning_rate_is_the_planned_one(run_folder: Path) -> None:
     assert planned[-1][0] == pytest.approx(8)
     (lr,) = [p for p in page_charts(read_subjects(run_folder))["schedule"] if "rate" in p.title]
     assert ">planned<" in lr.chart and ">as run<" in lr.chart
-
-
-def test_the_legend_of_many_lines_stands_below_them() -> None:
-    heights = {}
-    for count in (3, 22):
-        lines = [Series(f"line {n}", [[(0, n), (1, n + 1)]]) for n in range(count)]
-        chart = page_chart("A", lambda axes, lines=lines: draw_lines(axes, lines, x_label="x"))
-        heights[count] = int(re.search(r'viewBox="0 0 358 (\d+)"', chart)[1])
-        assert chart.count(">line 1<") == 2  # once in each size
-        dashes = len(set(re.findall(r"stroke-dasharray: ([^;]+)", chart)))
-        assert dashes == (0 if count == 3 else 2)  # ten colours, then dashed, then dotted
-    assert heights[3] == 240 and heights[22] > 300
 
 
 # --- in a browser ---------------------------------------------------------------------------------

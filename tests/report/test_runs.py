@@ -261,13 +261,3 @@ def test_live(run: Path, held: subprocess.Popen[str]) -> None:
     assert process.returncode == 0
     assert max(map(len, lines)) <= 120
     assert any("0.9125" in line and "success" in line for line in lines)
-
-
-def test_watch_prints_lines_without_a_terminal(run: Path, held: subprocess.Popen[str]) -> None:
-    command = [Path(sys.executable).with_name("rn50"), "runs", "--watch", str(run.parents[1])]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout and ": running, epoch 0.50/" in process.stdout.readline()
-        (run / "result.json").write_text(json.dumps(SUCCESS))
-        held.communicate("")  # the driver ends
-        ended, _, row = process.stdout.readlines()
-    assert ended == f"{run.relative_to(run.parents[1])}: success\n" and "success" in row
