@@ -37,7 +37,10 @@ def submission(
     def ask(field: str) -> str:
         question = f"systems/*.json: {field} (Enter leaves it empty)"
         terminal = sys.stdin.isatty()
-        return typer.prompt(question, "", show_default=False, err=True) if terminal else ""
+        try:
+            return typer.prompt(question, "", show_default=False, err=True) if terminal else ""
+        except typer.Abort:  # Ctrl-C, which ends every command with its own line
+            raise KeyboardInterrupt from None
 
     package = write_package(runs_in(runs), out, org, system, ask)
     for message in package.messages:

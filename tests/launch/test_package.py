@@ -64,12 +64,13 @@ def test_a_job_becomes_a_package_that_the_official_checker_passes(
 
 def test_a_terminal_is_asked_for_what_is_missing(rn50: Any, job: Path, tmp_path: Path) -> None:
     ours, theirs = os.openpty()
-    os.write(ours, b"\nfour fans\n" + 30 * b"\n")  # the first field stays empty
-    asked = rn50.start(
-        "submission", str(job), "--org", "Example", "--out", str(tmp_path), stdin=theirs
-    )
+    os.write(ours, b"\nfour fans\n" + 30 * b"\n" + b"\x04")  # the first field stays empty
+    words = ("submission", str(job), "--org", "Example", "--out", str(tmp_path))
+    asked = rn50.start(*words, stdin=theirs)
     printed, questions = asked.communicate()
     assert asked.returncode == 0, questions
+    again = rn50.start(*words[:-1], f"{tmp_path}/2", stdin=theirs)
+    assert "rn50: stopped by" in again.communicate()[1] and again.returncode == 130
     (page,) = (tmp_path / "Example/systems").iterdir()
     fields = re.findall(r"json: (\S+) \(Enter", questions)
     assert json.loads(page.read_text())[fields[1]] == "four fans"
