@@ -24,7 +24,7 @@ MAY_IMPORT = {
 LARGEST_SHARE = 1 / 5  # the trainer, with its own CUDA kernels
 
 PRODUCT_LINES = 29_950
-TEST_LINES = 23_250
+TEST_LINES = 23_300
 SCRIPT_LINES = 760
 """Budgets, on the way to 28,500 and 22,000. To raise one, give its reason in CHANGELOG.md."""
 FUNCTION_LINES = 50
