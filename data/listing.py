@@ -135,7 +135,8 @@ def _train_files(images: Path) -> dict[str, list[Place]]:
         return {name[:-4]: _in_tar(tar, f"{name[:-4]}/", start) for name, start, _ in inner}
     if images.is_dir() and not _has_val(images):
         return _in_classes(images)
-    raise UserError(f"{folder}: a folder expected ({_LAYOUT}), found none")
+    missing = folder if images.is_dir() else images
+    raise UserError(f"{missing}: a folder expected ({_LAYOUT}), found none")
 
 
 def _val_files(images: Path) -> dict[str, list[Place]]:

@@ -275,7 +275,7 @@ GOOD = {"train/a": 2, "val/a": 1}
 @pytest.mark.parametrize(
     ("counts", "told"),
     [
-        ({}, "photos/train: a folder expected"),
+        ({}, "photos: a folder expected"),
         ({"": 3}, "photos: a folder for each class expected, found none"),
         ({"a/b": 3}, "photos: a: images .* expected, found none"),
         ({"a": 1, "val/a": 1}, "photos/train: a folder expected .*, found none"),
