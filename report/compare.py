@@ -13,7 +13,7 @@ from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from ..compliance.check_log import Check, check_log
-from ..compliance.score import score_checks
+from ..compliance.score import Score, score_checks
 from ..compliance.submission import check_folder
 from ..config.benchmark import RUNS
 from ..config.errors import UserError
@@ -218,7 +218,9 @@ def _result_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
     each = [r / n if r and n else None for r, n in zip(rates, counts, strict=True)]
     yield _column("images_per_s_each", "images/s each", each, ",.1f")
     scores = [_score(*pair) for pair in zip(subjects, checks, strict=True)]
-    yield _column("score_min", "score, min", scores, ".3f")
+    yield _column("score_min", "score, min", [s and s.score_min for s in scores], ".3f")
+    factors = [s.scaling_factor if s and s.scaled else None for s in scores]
+    yield _column("rcp_factor", "its RCP factor", factors, ".4f")
 
 
 def _checks(subject: Subject) -> tuple[Check, ...]:
@@ -229,9 +231,9 @@ def _checks(subject: Subject) -> tuple[Check, ...]:
     return tuple(check_log(path, official=False) for path in subject.files)
 
 
-def _score(subject: Subject, checks: tuple[Check, ...]) -> float | None:
+def _score(subject: Subject, checks: tuple[Check, ...]) -> Score | None:
     """The score of five runs, as `rn50 log score` has it."""
-    return score_checks(subject.path, checks).score_min if len(subject.files) >= RUNS else None
+    return score_checks(subject.path, checks) if len(subject.files) >= RUNS else None
 
 
 def parameter_columns(subjects: Sequence[Subject]) -> Iterable[Column]:

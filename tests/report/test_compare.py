@@ -173,8 +173,9 @@ def test_submissions_are_sorted_by_their_scores(tmp_path: Path) -> None:
             last(run, "run_stop").time_ms += 60_000 * minutes + number
             write(tmp_path / name / f"result_{number}.txt", run)
     out = invoke("compare", str(tmp_path), "--sort", "score_min", "--json")[1]
-    scores = [row["score_min"] for row in json.loads(out)]
-    assert scores == [score_folder(tmp_path / name).score_min for name in ("fast", "slow")]
+    found = [(row["score_min"], row["rcp_factor"]) for row in json.loads(out)]
+    scores = [score_folder(tmp_path / name) for name in ("fast", "slow")]
+    assert found == [(score.score_min, score.scaling_factor) for score in scores]
 
 
 def test_a_pipe_that_can_be_read_once_has_no_figures(tmp_path: Path) -> None:
