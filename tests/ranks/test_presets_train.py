@@ -98,10 +98,10 @@ def results(
         timeout=600,
     )
     print(done.stderr[-4000:])
+    reason = done.stderr.partition("Fatal Python error")[0][-2000:]
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     by_name: dict[str, dict[str, Any]] = {
-        name: {"error": f"no result, exit status {done.returncode}: {done.stderr[-2000:]}"}
-        for name in overlays
+        name: {"error": f"no result, exit status {done.returncode}: {reason}"} for name in overlays
     }
     return by_name | {result["name"]: result for result in found}
 

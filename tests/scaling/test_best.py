@@ -51,9 +51,9 @@ def test_the_command_prints_draws_and_takes_nodes(rn50: Any, tmp_path: Path) -> 
     assert rows[0]["time_to_train_s"] == min(row["time_to_train_s"] for row in rows)
     assert rows[0]["batch_per_gpu"] * 128 == rows[0]["global_batch_size"]
     for wrong, expected in (
-        (("--batch-per-gpu", "8", "--gpus", "128"), "--best: no --batch-per-gpu expected"),
-        ((), "--best: --gpus or --nodes expected"),
-        (("--gpus", "8", "--nodes", "1"), "--nodes or --gpus expected"),
+        (("--batch-per-gpu", "8", "--gpus", "128"), "--best finds the batch: omit --batch-per-gpu"),
+        ((), "--best --system needs --gpus or --nodes"),
+        (("--gpus", "8", "--nodes", "1"), "--nodes and --gpus exclude each other"),
     ):
         done = rn50(*words, *wrong)
         assert done.returncode == 2 and expected in done.stderr
