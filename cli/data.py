@@ -59,6 +59,7 @@ def data_make(
     """
     from pydantic import ValidationError
 
+    from ..config.load import explain
     from ..config.schema import Synthetic
     from ..data.synthetic import make_images
 
@@ -72,7 +73,7 @@ def data_make(
             seed=seed,
         )
     except ValidationError as error:
-        raise UserError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
+        raise UserError(*explain(error, {}, "data make", Synthetic)) from None
     count = make_images(out, settings, track("drawing images"))
     say(f"{out}: {count} images in {classes} classes")
 

@@ -68,11 +68,6 @@ def check_lines(check: Check) -> list[str]:
         place = "" if finding.line is None else f" line {finding.line}"
         explained = f" (explained by {finding.caused_by})" if finding.caused_by else ""
         lines.append(f"  {finding.severity:6} {finding.rule}{place}: {finding.message}{explained}")
-        parts = []
-        if finding.expected not in finding.message and finding.found not in finding.message:
-            parts.append(f"expected {finding.expected}, found {finding.found}")
-        if finding.advice:
-            parts.append(finding.advice)
-        if parts:
-            lines.append(f"         {'; '.join(parts)}")
+        if more := "; ".join(filter(None, (finding.comparison, finding.advice))):
+            lines.append(f"         {more}")
     return [printable(line) for line in lines]

@@ -29,6 +29,13 @@ class Finding(NamedTuple):
         """Code and name, as people are shown them."""
         return f"{self.id} {self.name}".rstrip()
 
+    @property
+    def comparison(self) -> str:
+        """What was expected and found; empty where the message has one of them already."""
+        if self.expected in self.message or self.found in self.message:
+            return ""
+        return f"expected {self.expected}, found {self.found}"
+
 
 def printable(text: str) -> str:
     """Text without control characters, which become \\x1b and the like."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import io
 import json
@@ -20,7 +19,7 @@ from .image_set import fill_counts, forget_other_set
 from .layout import forget_same_network, lay_out, note_network, ranks_of, says_ranks
 from .leaves import Layer, Leaf, Origin, flatten, put, remove, tree_of
 from .machine import System
-from .names import find_config, find_system, recorded_in
+from .names import find_config, find_system, nearest_name, recorded_in
 from .schema import Run
 from .values import section_of
 from .yaml_file import machine_layer, parse_overrides, read_layers
@@ -189,8 +188,7 @@ def _suggest(loc: tuple[int | str, ...], root: type[BaseModel]) -> str:
     if section is None:
         return ""
     fields = section.model_fields
-    near = difflib.get_close_matches(str(loc[-1]), fields, n=1)
-    return f"; did you mean {near[0]}?" if near else f"; valid here: {', '.join(fields)}"
+    return nearest_name(str(loc[-1]), fields) or f"; valid here: {', '.join(fields)}"
 
 
 def _section_at(loc: tuple[int | str, ...], root: type[BaseModel]) -> type[BaseModel] | None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -60,6 +60,13 @@ def _none(kind: str, name: str, folder: Path, wanted: str, known: Mapping[str, s
     meant = f"{name}.yaml" if file_beside(f"{name}.yaml", folder) else meant
     hint = f'; did you mean "{meant}"?' if meant else ""
     return UserError(f"a YAML file or {kind} expected, found {show(name)}{hint}")
+
+
+def nearest_name(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+    """The end of an error for a word that is none of the `known`: the nearest of them; empty where
+    none is near."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def nearest_path(path: Path) -> str:

@@ -5,7 +5,6 @@ What `rn50 config explain` prints and docs/config.md holds.
 
 from __future__ import annotations
 
-import difflib
 import types
 from collections.abc import Iterator
 from functools import lru_cache
@@ -17,6 +16,7 @@ from pydantic_core import to_jsonable_python
 from .choices import Form
 from .errors import UserError, show
 from .leaves import is_within, yaml_value
+from .names import nearest_name
 from .schema import Run
 from .values import Section, section_of
 
@@ -47,8 +47,7 @@ def find_keys(word: str) -> list[Key]:
     within = [key for path, key in keys if is_within(path, word)]
     if found := within or [key for path, key in keys if word in path]:
         return found
-    near = difflib.get_close_matches(word, [path for path, key in keys if key.values], n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    hint = nearest_name(word, (path for path, key in keys if key.values))
     raise UserError(
         f"{show(word)}: a key of a config expected; `rn50 config explain` lists them{hint}"
     )

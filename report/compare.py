@@ -3,7 +3,6 @@ Rows can be grouped by a value, such as the seeds of each learning rate."""
 
 from __future__ import annotations
 
-import difflib
 import math
 import string
 from collections.abc import Callable, Iterable, Sequence
@@ -18,6 +17,7 @@ from ..compliance.submission import check_folder
 from ..config.benchmark import RUNS
 from ..config.errors import UserError
 from ..config.leaves import flatten
+from ..config.names import nearest_name
 from ..config.schema import PLACES
 from ..logging.places import job_of, run_folders
 from .published import machine_of
@@ -188,8 +188,7 @@ def order_of(columns: Sequence[Column], sort: str | None, count: int) -> list[in
     name = sort.removeprefix("-")
     column = next((column for column in columns if column.key == name), None)
     if column is None:
-        near = difflib.get_close_matches(name, [one.key for one in columns], n=1, cutoff=0.4)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = nearest_name(name, (one.key for one in columns), cutoff=0.4)
         keys = ", ".join(column.key for column in columns if column.group != CONFIG)
         raise UserError(
             f"--sort: one of {keys} or a key of the configs expected, found {name}{hint}"

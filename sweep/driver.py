@@ -112,9 +112,7 @@ class Driver:
                     raise KeyboardInterrupt(stop_signals.name)
             except BaseException:
                 if self.active:
-                    self._say(
-                        f"stopping {len(self.active)} trial{'s' * (len(self.active) > 1)} ..."
-                    )
+                    self._say(f"stopping the trials that run ({len(self.active)}) ...")
                     stop(*(active.folder for active in self.active.values()))
                 raise
 
