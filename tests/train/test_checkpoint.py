@@ -224,6 +224,15 @@ def test_only_what_changes_no_bits_may_differ(
             check_config(checkpoint.read(good), loaded)
 
 
+def test_nodes_with_a_part_each_stay_as_many(tmp_path: Path) -> None:
+    parts = ["seed=1", "data.shards=node", "system.ranks_per_node=1"]
+    config = load("smoke", [*parts, "system.nodes=2"]).to_dict()
+    checkpoint.write(tmp_path / "a.ckpt", meta(config=config), arrays())
+    others = load("smoke", [*parts, "system.nodes=4", "batch.per_rank=5"])
+    with pytest.raises(UserError, match=r"^system.nodes: 2 expected"):
+        check_config(checkpoint.read(tmp_path / "a.ckpt"), others)
+
+
 def test_the_image_set_is_known_by_its_content(tmp_path: Path) -> None:
     """A copy elsewhere is the same set; another under the same name is not."""
 

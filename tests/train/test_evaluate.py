@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import mxnet as mx
 import numpy as np
 import pytest
 
+from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.config.plan import build_plan
 from rn50.data.pipeline import NOT_COUNTED, Batch
@@ -43,6 +44,31 @@ def test_hits_are_counted_exactly(classes: int, dtype: str) -> None:
         samples=samples,
     )
     assert found == Accuracy(int((places == 0).sum()), samples, int((places < 5).sum()))
+
+
+@pytest.mark.parametrize("expected", [2, 4])
+def test_an_evaluation_of_other_images_than_all_is_none(expected: int) -> None:
+    batch = Batch(mx.nd.zeros((4, 3)), mx.nd.array([0, 1, 2, NOT_COUNTED]))
+    alone = LoneCommunicator(Operators(mx.cpu()))
+    with pytest.raises(UserError, match=f"{expected} images expected, found 3"):
+        evaluate(lambda images: images, lambda: batch, alone, batches=1, samples=expected)
+
+
+@pytest.mark.parametrize(("epoch", "active_ranks"), [(1, 2), (2, 1)])
+def test_statistics_are_those_of_the_ranks_that_trained_and_weights_are_compared_before(
+    epoch: int, active_ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changes = "batch.changes=[{after_epoch: 1, per_rank: 20, active_ranks: 1}]"
+    trainer = MagicMock(run=load("smoke", [changes]).run)
+    trainer.plan = build_plan(trainer.run)
+    for name in ("quick_digest", "bn_statistics", "copy_parameters", "evaluate"):
+        monkeypatch.setattr(run, name, getattr(trainer, name))
+    monkeypatch.setattr(run, "sync_bn_statistics", trainer.sync)
+    run.evaluate_epoch(trainer, epoch)
+    assert trainer.sync.call_args.kwargs["active_ranks"] == active_ranks
+    calls = [name for name, *_ in trainer.mock_calls]
+    places = [calls.index(n) for n in ("comm.check_replicas", "sync", "copy_parameters", "evaluate")]
+    assert places == sorted(places)
 
 
 @pytest.mark.parametrize(("correct", "reached"), [(37_950, True), (37_949, False)])

@@ -55,9 +55,11 @@ def test_losses_and_their_gradients(dtype: str, scale: float, smoothing: float) 
     found = []
     for criterion in (OwnCriterion(emulated.operators(), loss), Criterion(loss)):
         net = Identity(logits)
-        losses = criterion.forward(net, None, nd.array(labels), scale)
-        criterion.backward(losses, scale)
-        found.append((losses.asnumpy(), net.logits.grad.asnumpy().astype(np.float64) / scale))
+        for now in (scale, scale / 2, scale):  # a dynamic one changes
+            losses = criterion.forward(net, None, nd.array(labels), now)
+            criterion.backward(losses, now)
+            gradient = net.logits.grad.asnumpy().astype(np.float64)
+            found.append((losses.asnumpy(), gradient / now))
     expected = cross_entropy(logits, labels, loss.other)
     rounding = 8e-6 if dtype == "float32" else 6e-4  # of a gradient in float16, at most 1
     for losses, gradient in found:

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import threading
 import time
+from itertools import product
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rn50.config.errors import UserError
+from rn50.config.leaves import flatten, nest
 from rn50.config.load import load
+from rn50.config.plan import build_plan
 from rn50.logging.timeline import Timeline
+from rn50.train import run
 from rn50.train.__main__ import one_line
 from rn50.train.capabilities import check_supported
 from rn50.train.host_reads import RUN_AHEAD_STEPS, RunAheadLimiter
-from rn50.train.identity import differing_ranks
+from rn50.train.identity import differing_ranks, identity_of, part_digests
+from rn50.train.loop import train_steps, zero_gradient_steps
 from rn50.train.process_info import read_process_info
 from rn50.train.seeding import stream_seed
 from rn50.train.startup import Stage, run_stages
@@ -67,12 +75,12 @@ def test_placement(variables: str, expected: tuple[object, ...]) -> None:
     ],
 )
 def test_precisions_by_device(device: str, dtype: str, good: bool) -> None:
-    run = load("quick", [f"system.device={device}", f"model.dtype={dtype}"]).run
+    loaded = load("quick", [f"system.device={device}", f"model.dtype={dtype}"])
     if good:
-        check_supported(run)
+        check_supported(loaded.run)
     else:
         with pytest.raises(UserError, match=f"model.dtype: .* on a {device}, found {dtype}"):
-            check_supported(run)
+            check_supported(loaded.run)
 
 
 @pytest.mark.parametrize("serial", [True, False])
@@ -110,9 +118,17 @@ def test_a_stages_error_is_raised() -> None:
     def fail() -> None:
         raise UserError("no such device")
 
-    later = Stage("later", lambda _: time.sleep(0), ("bad",))
+    held = threading.Event()
+    ended: list[bool] = []
+    stages = [
+        Stage("connect", lambda: ended.append(held.wait(10)), waits=True),
+        Stage("bad", fail),
+        Stage("later", lambda _: time.sleep(0), ("bad",)),
+    ]
     with pytest.raises(UserError, match="no such device"):
-        run_stages([Stage("bad", fail), later], Timeline(0), serial=False)
+        run_stages(stages, Timeline(0), serial=False)
+    assert not ended  # other ranks, for which it waits, may never come
+    held.set()
 
 
 @pytest.mark.parametrize(
@@ -128,6 +144,44 @@ def test_a_stages_error_is_raised() -> None:
 )
 def test_ranks_that_differ_are_named(digests: str, odd: list[int]) -> None:
     assert differing_ranks([digest.encode() for digest in digests]) == odd
+
+
+def test_all_of_the_config_but_places_and_machine_is_the_same_on_all_ranks() -> None:
+    loaded = load("quick")
+    before = part_digests(identity_of(loaded))
+    for key, _ in flatten(loaded.to_dict()):
+        tree = loaded.to_dict()
+        nest(tree, key, "another")
+        changed = Mock(run=loaded.run, to_dict=lambda tree=tree: tree)
+        own = key.startswith(("system.", "data.synthetic.")) or key == "data.path"
+        assert (part_digests(identity_of(changed)) == before) == own, key
+
+
+@given(st.integers(1, 30), st.integers(0, 30), st.integers(1, 12))
+def test_a_rank_without_a_share_comes_to_log_points_at_the_same_steps(
+    first: int, more: int, log_every: int
+) -> None:
+    """They are collective. What a step computes is left out."""
+    expected = [
+        (step, min(log_every, step - first + 1))
+        for step in range(first, first + more + 1)
+        if step % log_every == 0
+    ]
+    for steps in (train_steps, zero_gradient_steps):
+        points = steps(Mock(), first, first + more, log_every)
+        assert [(point.step, point.steps) for point in points] == expected
+
+
+def test_dropout_differs_between_ranks_epochs_and_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[int] = []
+    monkeypatch.setattr(run.mx.random, "seed", seeds.append)
+    smoke = load("smoke", ["seed=1"]).run
+    trainer = Mock(run=smoke, plan=build_plan(smoke))
+    for rank, epoch, step in product(range(3), (1, 2), (0, 5)):
+        trainer.context.process.rank = rank
+        trainer.context.state.step = trainer.plan.epoch_end_step(epoch - 1) + step
+        run.seed_dropout(trainer, epoch)
+    assert len(set(seeds)) == 12
 
 
 def test_errors_become_one_line() -> None:

@@ -1,0 +1,150 @@
+"""Whole runs of one rank in this process: what they leave, and that one which stopped goes on bit
+for bit. Those of several ranks: tests/ranks and tests/faults."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import pytest
+
+from rn50.compliance.check_log import check_log
+from rn50.config.load import load
+from rn50.data import pipeline
+from rn50.launch.resume import begin_attempt
+from rn50.logging.parse import read_events
+from rn50.train import checkpoint, checkpoint_folder, comm
+from rn50.train.comm import LoneCommunicator
+from rn50.train.context import RunContext
+from rn50.train.process_info import ProcessInfo
+from rn50.train.run import train_and_evaluate
+from tests.conftest import made_once, packed
+
+CONFIG = (
+    *("seed=1", "system.ranks_per_node=1", "optimizer.variant=nvidia", "model.loss_scale=dynamic"),
+    *("schedule.length=4 epochs", "schedule.warmup=1 epochs", "eval.period=2", "eval.offset=1"),
+    *("eval.target=0.999", "eval.batch_per_rank=8", "limits.min_accuracy_by=9 epochs"),
+    *("batch.changes=[{after_epoch: 2, per_rank: 20}]", "batch.follow=momentum"),
+    *("log.every=3 steps", "checkpoint.every=3 steps", "checkpoint.keep=9"),
+)
+"""Epochs of 4, 4, 2 and 2 steps, evaluated after the second and the fourth."""
+SAMPLES = "{train_samples: 40, eval_samples: 20}"
+Train = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def train(shared: Path) -> Any:
+    """`train(FOLDER, *OVERRIDES)`: begins the run in a folder, or goes on with it."""
+    drawn = made_once(shared / "forty", lambda folder: packed(folder, SAMPLES))
+    data = (f"data.path={drawn}", f"data.synthetic={SAMPLES}")
+
+    def run(folder: Path, *overrides: str) -> Path:
+        folder.mkdir(exist_ok=True)
+        loaded = load("smoke", [*CONFIG, *data, *overrides])
+        resumed = begin_attempt(folder) if any(folder.iterdir()) else None
+        context = RunContext(loaded, folder, ProcessInfo("none", 0, 1, 0, "here"), resumed)
+        context.prepare()
+        context.begin_connecting()
+        train_and_evaluate(context)
+        return folder
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"):
+            patch.setenv(name, "gloo")  # MPI starts once a process
+        yield run
+
+
+@pytest.fixture(scope="module")
+def whole(train: Train, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return train(tmp_path_factory.mktemp("lone") / "whole")
+
+
+def records(folder: Path, kind: str) -> list[dict[str, Any]]:
+    lines = (json.loads(line) for line in (folder / "metrics.jsonl").open())
+    return [line for line in lines if line["kind"] == kind]
+
+
+def result(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "result.json").read_text())
+
+
+def keys(folder: Path) -> list[str]:
+    return [event.key for event in read_events(folder / "result_0.txt")]
+
+
+def saved(folder: Path) -> list[int]:
+    return list(map(checkpoint.step_of, checkpoint_folder.listed(folder / "checkpoint")))
+
+
+def test_what_a_run_leaves(whole: Path) -> None:
+    found = result(whole)
+    evaluations = records(whole, "eval")
+    assert [(e["epoch"], e["step"], e["total"]) for e in evaluations] == [(2, 8, 20), (4, 12, 20)]
+    expected = {
+        **{"status": "aborted", "target": 0.999, "epochs": 4, "ranks": 1, "seed": 1},
+        **{"global_batch_size": 10, "eval_accuracy": evaluations[-1]["correct"] / 20},
+    }
+    assert found.items() >= expected.items() and "stopped" not in found
+    points = records(whole, "train")
+    assert [p["step"] for p in points] == [3, 6, 9, 12]
+    assert [p["global_batch_size"] for p in points] == [10, 10, 20, 20]
+    assert [p["momentum"] for p in points] == pytest.approx([0.9, 0.9, 0.95, 0.95])
+    samples = 8 * 10 + 4 * 20
+    assert 0 < samples / found["images_per_s"] < found["time_to_train_s"]
+    table = json.loads((whole / "ranks.json").read_text())["ranks"]
+    assert table["host"] == ["here"] and table["steps"] == [12]
+    block = [*(["epoch_start", "epoch_stop"] * 2), "eval_start", "eval_stop", "eval_accuracy"]
+    changed = list(dict.fromkeys(k for k in keys(whole) if "batch_size_change" in k))
+    first = keys(whole).index("block_start")
+    two_blocks = [*block, "block_stop", "block_start", *changed, *block, "block_stop"]
+    assert keys(whole)[first:] == ["block_start", *two_blocks, "run_stop"]
+    best = max(evaluations, key=lambda e: (e["accuracy"], -e["epoch"]))
+    assert saved(whole) == [3, 6, 8, 12]  # 8: the first evaluation is the best so far
+    assert checkpoint.read(whole / "checkpoint" / "best.ckpt").meta.step == best["step"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "stops_at"),
+    [("limits.time_s=0.001", 3), ("limits.epochs=1", 4), ("limits.epochs=2", 8)],
+)
+def test_a_run_that_stopped_goes_on_bit_for_bit(
+    train: Train, whole: Path, tmp_path: Path, limit: str, stops_at: int
+) -> None:
+    """Within an epoch, between two epochs of a block, after an evaluation. It logs every step when
+    it goes on: a point's loss is the mean over its steps, whichever they are."""
+    folder = train(tmp_path / "run", limit)
+    assert result(folder)["stopped"].endswith(f" at step {stops_at}")
+    assert saved(folder)[-1] == stops_at
+    assert read_events(folder / "result_0.txt")[-1].metadata["status"] == "aborted"
+    train(folder, "log.every=1 steps")
+    assert result(folder)["resumed_after_step"] == stops_at
+    for key in ("weights_digest", "eval_accuracy", "epochs", "global_batch_size"):
+        assert result(folder)[key] == result(whole)[key]
+    assert [key for key in keys(folder) if key != "run_resumed"] == keys(whole)
+    losses = {p["step"]: p["loss"] for p in records(folder, "train")}
+    for point, steps in zip(records(whole, "train"), ((1, 2, 3), (5, 6), (9,), (11, 12)), strict=True):
+        if steps[0] > stops_at:
+            assert point["loss"] == pytest.approx(mean(losses[n] for n in steps), rel=1e-6)
+
+
+def test_no_rank_reads_before_the_clock_of_rank_0_and_none_leaves_before_the_others(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+
+    def noted(owner: Any, name: str) -> None:
+        action = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *a, **k: (order.append(name), action(*a, **k))[1])
+
+    for owner, name in (
+        (RunContext, "start_clock"),
+        (LoneCommunicator, "barrier"),
+        (pipeline.Source, "next"),
+        (comm.hvd, "shutdown"),
+    ):
+        noted(owner, name)
+    train(tmp_path / "run", "limits.time_s=0.001")
+    assert order == ["start_clock", "barrier", *["next"] * 3, "barrier", "shutdown"]
