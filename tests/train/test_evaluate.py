@@ -67,7 +67,9 @@ def test_statistics_are_those_of_the_ranks_that_trained_and_weights_are_compared
     run.evaluate_epoch(trainer, epoch)
     assert trainer.sync.call_args.kwargs["active_ranks"] == active_ranks
     calls = [name for name, *_ in trainer.mock_calls]
-    places = [calls.index(n) for n in ("comm.check_replicas", "sync", "copy_parameters", "evaluate")]
+    places = [
+        calls.index(n) for n in ("comm.check_replicas", "sync", "copy_parameters", "evaluate")
+    ]
     assert places == sorted(places)
 
 

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from rn50.compliance.check_log import check_log
 from rn50.config.load import load
 from rn50.data import pipeline
 from rn50.launch.resume import begin_attempt
 from rn50.logging.parse import read_events
-from rn50.train import checkpoint, checkpoint_folder, comm
+from rn50.train import checkpoint, checkpoint_folder, comm, loss_scale
 from rn50.train.comm import LoneCommunicator
 from rn50.train.context import RunContext
 from rn50.train.process_info import ProcessInfo
@@ -31,6 +30,7 @@ CONFIG = (
     *("log.every=3 steps", "checkpoint.every=3 steps", "checkpoint.keep=9"),
 )
 """Epochs of 4, 4, 2 and 2 steps, evaluated after the second and the fourth."""
+STEPS_OF_POINTS = ((1, 2, 3), (5, 6), (9,), (11, 12))
 SAMPLES = "{train_samples: 40, eval_samples: 20}"
 Train = Callable[..., Path]
 
@@ -54,6 +54,7 @@ def train(shared: Path) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"):
             patch.setenv(name, "gloo")  # MPI starts once a process
+        patch.setattr(loss_scale, "DOUBLE_AFTER_STEPS", 2)
         yield run
 
 
@@ -84,12 +85,18 @@ def test_what_a_run_leaves(whole: Path) -> None:
     evaluations = records(whole, "eval")
     assert [(e["epoch"], e["step"], e["total"]) for e in evaluations] == [(2, 8, 20), (4, 12, 20)]
     expected = {
-        **{"status": "aborted", "target": 0.999, "epochs": 4, "ranks": 1, "seed": 1},
-        **{"global_batch_size": 10, "eval_accuracy": evaluations[-1]["correct"] / 20},
+        "status": "aborted",
+        "target": 0.999,
+        "epochs": 4,
+        "ranks": 1,
+        "seed": 1,
+        "global_batch_size": 10,
+        "eval_accuracy": evaluations[-1]["correct"] / 20,
     }
     assert found.items() >= expected.items() and "stopped" not in found
     points = records(whole, "train")
     assert [p["step"] for p in points] == [3, 6, 9, 12]
+    assert len({p["loss_scale"] for p in points}) > 2
     assert [p["global_batch_size"] for p in points] == [10, 10, 20, 20]
     assert [p["momentum"] for p in points] == pytest.approx([0.9, 0.9, 0.95, 0.95])
     samples = 8 * 10 + 4 * 20
@@ -124,10 +131,12 @@ def test_a_run_that_stopped_goes_on_bit_for_bit(
     for key in ("weights_digest", "eval_accuracy", "epochs", "global_batch_size"):
         assert result(folder)[key] == result(whole)[key]
     assert [key for key in keys(folder) if key != "run_resumed"] == keys(whole)
-    losses = {p["step"]: p["loss"] for p in records(folder, "train")}
-    for point, steps in zip(records(whole, "train"), ((1, 2, 3), (5, 6), (9,), (11, 12)), strict=True):
-        if steps[0] > stops_at:
-            assert point["loss"] == pytest.approx(mean(losses[n] for n in steps), rel=1e-6)
+    found = {point["step"]: point for point in records(folder, "train")}
+    for point, steps in zip(records(whole, "train"), STEPS_OF_POINTS, strict=True):
+        for key in ("epoch", "lr", "momentum", "global_batch_size", "loss_scale"):
+            assert found[point["step"]][key] == point[key]
+        logged = steps if steps[0] > stops_at else steps[-1:]
+        assert point["loss"] == pytest.approx(mean(found[n]["loss"] for n in logged), rel=1e-6)
 
 
 def test_no_rank_reads_before_the_clock_of_rank_0_and_none_leaves_before_the_others(
