@@ -13,11 +13,13 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import nd
+from mxnet.gluon import nn
 
 from rn50.config.load import load
-from rn50.train import comm
+from rn50.train import checkpointer, comm
 from rn50.train.comm import Communicator
 from rn50.train.limits import ReplicasDifferError
+from rn50.train.loss_scale import LossScaler
 from rn50.train.operators import Operators
 from tests.ranks.sum_body import STEPS, statistics_error, sums_error
 from tests.ranks.test_collectives import FLOAT32, HALF
@@ -102,6 +104,28 @@ def test_statistics_of_batch_norm_are_those_of_all_active_ranks_images(
     horovod: Threads, mode: str
 ) -> None:
     assert max(on_ranks(horovod, lambda one: statistics_error(one, mode))) < 1e-4
+
+
+@pytest.mark.parametrize(("kinds", "rows"), [(1, [0]), (2, [0, 1, 0]), (3, [0, 1, 2])])
+def test_a_checkpoint_has_the_statistics_of_each_rank_where_any_differ(
+    horovod: Threads, kinds: int, rows: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointer, "weight_arrays", lambda _: {})
+
+    def collect(one: Communicator) -> checkpointer.Snapshot | None:
+        trainer = Mock(comm=one)
+        trainer.model.net = nn.BatchNorm(in_channels=2, prefix="")
+        trainer.model.net.initialize()
+        trainer.model.net.running_var.set_data(nd.array([one.rank % kinds, 7]))
+        trainer.model.updater.arrays.return_value = {}
+        trainer.model.updater.scaler = LossScaler(1.0)
+        return checkpointer.collect(trainer)
+
+    snapshot, *others = on_ranks(horovod, collect)
+    assert snapshot is not None and others == [None, None]
+    held = snapshot.arrays
+    assert held["statistics/running_var"].tolist() == [[row, 7] for row in rows]
+    assert held["statistics/running_mean"].tolist() == [[0, 0]] * len(rows)
 
 
 def test_ranks_that_differ_are_named_to_all_with_where_they_agreed(horovod: Threads) -> None:

@@ -31,6 +31,8 @@ CONFIG = (
 )
 """Epochs of 4, 4, 2 and 2 steps, evaluated after the second and the fourth."""
 STEPS_OF_POINTS = ((1, 2, 3), (5, 6), (9,), (11, 12))
+EPOCHS = ("first_epoch_num", "epoch_count", "epoch_num")
+"""What the log's events may tell."""
 SAMPLES = "{train_samples: 40, eval_samples: 20}"
 Train = Callable[..., Path]
 
@@ -72,8 +74,13 @@ def result(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "result.json").read_text())
 
 
-def keys(folder: Path) -> list[str]:
-    return [event.key for event in read_events(folder / "result_0.txt")]
+def events(folder: Path) -> list[tuple[str, object, dict[str, object]]]:
+    """Of the log, without stamps and the lines of our own code."""
+    place = ("file", "lineno")
+    return [
+        (event.key, event.value, {k: v for k, v in event.metadata.items() if k not in place})
+        for event in read_events(folder / "result_0.txt")
+    ]
 
 
 def saved(folder: Path) -> list[int]:
@@ -103,11 +110,20 @@ def test_what_a_run_leaves(whole: Path) -> None:
     assert 0 < samples / found["images_per_s"] < found["time_to_train_s"]
     table = json.loads((whole / "ranks.json").read_text())["ranks"]
     assert table["host"] == ["here"] and table["steps"] == [12]
-    block = [*(["epoch_start", "epoch_stop"] * 2), "eval_start", "eval_stop", "eval_accuracy"]
-    changed = list(dict.fromkeys(k for k in keys(whole) if "batch_size_change" in k))
-    first = keys(whole).index("block_start")
-    two_blocks = [*block, "block_stop", "block_start", *changed, *block, "block_stop"]
-    assert keys(whole)[first:] == ["block_start", *two_blocks, "run_stop"]
+    epochs = [(key, *(told[k] for k in EPOCHS if k in told)) for key, _, told in events(whole)]
+    expected_epochs = []
+    for first, changed in ((1, []), (3, [key for key, *_ in epochs if "batch_size_change" in key])):
+        last = first + 1
+        expected_epochs += [
+            ("block_start", first, 2),
+            *((key, first) for key in (*changed, "epoch_start", "epoch_stop")),
+            *((key, last) for key in ("epoch_start", "epoch_stop")),
+            *((key, last) for key in ("eval_start", "eval_stop", "eval_accuracy")),
+            ("block_stop", first),
+        ]
+    assert epochs[epochs.index(expected_epochs[0]) :] == [*expected_epochs, ("run_stop",)]
+    spans = json.loads((whole / "timeline.json").read_text())["traceEvents"]
+    assert {"warm up network", "epoch 4", "evaluate 4", "checkpoint"} <= {s["name"] for s in spans}
     best = max(evaluations, key=lambda e: (e["accuracy"], -e["epoch"]))
     assert saved(whole) == [3, 6, 8, 12]  # 8: the first evaluation is the best so far
     assert checkpoint.read(whole / "checkpoint" / "best.ckpt").meta.step == best["step"]
@@ -130,7 +146,7 @@ def test_a_run_that_stopped_goes_on_bit_for_bit(
     assert result(folder)["resumed_after_step"] == stops_at
     for key in ("weights_digest", "eval_accuracy", "epochs", "global_batch_size"):
         assert result(folder)[key] == result(whole)[key]
-    assert [key for key in keys(folder) if key != "run_resumed"] == keys(whole)
+    assert [event for event in events(folder) if event[0] != "run_resumed"] == events(whole)
     found = {point["step"]: point for point in records(folder, "train")}
     for point, steps in zip(records(whole, "train"), STEPS_OF_POINTS, strict=True):
         for key in ("epoch", "lr", "momentum", "global_batch_size", "loss_scale"):
