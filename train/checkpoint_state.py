@@ -37,7 +37,7 @@ def restore_network(found: Checkpoint, net: Any, *, rank: int = 0, ranks: int = 
 def active_ranks(found: Checkpoint) -> int:
     """How many ranks had a share of the batch when the checkpoint was written."""
     plan = build_plan(recorded_run(found))
-    return plan.segment_of_epoch(max(1, round(plan.epoch_at(found.meta.step)))).active_ranks
+    return plan.segment_of_step(max(1, found.meta.step)).active_ranks
 
 
 def _load(

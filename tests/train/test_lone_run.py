@@ -9,16 +9,24 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import numpy as np
 import pytest
+from mxnet import gluon
 
+from rn50.config.leaves import nest
 from rn50.config.load import load
 from rn50.data import pipeline
 from rn50.launch.resume import begin_attempt
 from rn50.logging.parse import read_events
 from rn50.train import checkpoint, checkpoint_folder, comm, loss_scale
+from rn50.train.checkpoint_folder import newest_expected
+from rn50.train.checkpoint_state import restore_network
 from rn50.train.comm import LoneCommunicator
 from rn50.train.context import RunContext
+from rn50.train.model_export import export_model
+from rn50.train.networks import build_network, statistics_arrays, weight_arrays
 from rn50.train.process_info import ProcessInfo
+from rn50.train.resume import recorded_run
 from rn50.train.run import train_and_evaluate
 from tests.conftest import made_once, packed
 
@@ -173,3 +181,45 @@ def test_no_rank_reads_before_the_clock_of_rank_0_and_none_leaves_before_the_oth
         noted(owner, name)
     train(tmp_path / "run", "limits.time_s=0.001")
     assert order == ["start_clock", "barrier", *["next"] * 3, "barrier", "shutdown"]
+
+
+def test_the_exported_model_scores_as_the_run_did(whole: Path, tmp_path: Path) -> None:
+    found = newest_expected(whole / "checkpoint")
+    data = recorded_run(found).data
+    export_model(found, tmp_path, onnx=False)
+    about = json.loads((tmp_path / "model.json").read_text())
+    last = records(whole, "eval")[-1]
+    assert (about["step"], about["epochs"], about["accuracy"]) == (12, 4, last["accuracy"])
+    assert len(about["output"]["classes"]) == data.classes
+    files = (str(tmp_path / "model-symbol.json"), ["data"], str(tmp_path / "model-0000.params"))
+    batch = pipeline.build_eval_source(data, batch_per_rank=20, rank=0, ranks=1).next()
+    highest = gluon.SymbolBlock.imports(*files)(batch.images).argmax(axis=1)
+    assert int((highest == batch.labels).sum().asscalar()) == last["correct"]
+
+
+@pytest.mark.parametrize(
+    ("step", "rank", "ranks", "of_rows"),
+    [(4, 0, 2, [0]), (4, 1, 2, [1]), (4, 0, 1, [0, 1]), (4, 2, 3, [0, 1]), (5, 2, 3, [0])],
+)
+def test_statistics_of_each_rank_are_its_own_or_the_mean_of_those_that_took_part(
+    whole: Path, tmp_path: Path, step: int, rank: int, ranks: int, of_rows: list[int]
+) -> None:
+    """Of two ranks the second has no share of the batch from the third epoch on."""
+    found = newest_expected(whole / "checkpoint")
+    run = recorded_run(found)
+    net = build_network(run.model, run.data.classes, crop_px=run.data.crop_px)
+    net.initialize()
+    arrays = {name: array.asnumpy() for name, array in weight_arrays(net).items()}
+    rows = (1.0, 4.0)
+    for name, array in statistics_arrays(net).items():
+        arrays[name] = np.stack([np.full(array.shape, row, np.float32) for row in rows])
+    config = found.meta.config
+    nest(config, "system.ranks_per_node", 2)
+    nest(config, "batch.changes", [{"after_epoch": 2, "per_rank": 20, "active_ranks": 1}])
+    state = found.meta.state.model_copy(update={"step": step})
+    more = {"ranks": 2, "statistics_rows": 2, "config": config, "state": state}
+    checkpoint.write(tmp_path / "a.ckpt", found.meta.model_copy(update=more), arrays)
+    restore_network(checkpoint.read(tmp_path / "a.ckpt"), net, rank=rank, ranks=ranks)
+    expected = mean(rows[row] for row in of_rows)
+    for array in statistics_arrays(net).values():
+        assert (array.asnumpy() == expected).all()
