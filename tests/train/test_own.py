@@ -55,7 +55,7 @@ def test_losses_and_their_gradients(dtype: str, scale: float, smoothing: float) 
     found = []
     for criterion in (OwnCriterion(emulated.operators(), loss), Criterion(loss)):
         net = Identity(logits)
-        for now in (scale, scale / 2, scale):  # a dynamic one changes
+        for now in (scale, 2 * scale, scale):  # a dynamic one changes
             losses = criterion.forward(net, None, nd.array(labels), now)
             criterion.backward(losses, now)
             gradient = net.logits.grad.asnumpy().astype(np.float64)
