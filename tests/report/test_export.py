@@ -19,7 +19,7 @@ from rn50.config.load import load
 from rn50.config.reading import read_object
 from rn50.config.recorded import RUN, words_to_repeat
 from rn50.report.export import extra, read_runs, to_tensorboard
-from rn50.train import checkpoint_folder
+from rn50.train import checkpoint, checkpoint_folder
 from tests.conftest import Rn50, packed
 
 TAGS = {"train/loss", "train/lr", "train/images_per_s", "eval/accuracy", "eval/correct_top5"}
@@ -88,6 +88,20 @@ def test_an_evaluation_again_finds_the_recorded_counts(rn50: Rn50, run: Path) ->
         assert found[key] == recorded[key]
     assert found["correct"] < found["correct_top5"] < found["total"]
     assert not list(run.parent.parent.glob(".evaluate-*"))
+
+
+@pytest.mark.slow
+def test_as_many_ranks_score_with_the_statistics_of_all_as_one_rank_does(
+    rn50: Rn50, whole: Path, small_data: Path
+) -> None:
+    """Of a checkpoint between evaluations, which has those of each rank."""
+    kept = map(checkpoint.read, checkpoint_folder.listed(whole / "checkpoint"))
+    path = next(found.path for found in kept if found.meta.statistics_rows == 2)
+    counts = []
+    for ranks in ("1", "2"):
+        done = rn50("evaluate", str(path), f"data.path={small_data}", "--ranks", ranks, "--json")
+        counts.append(json.loads(done.stdout)["correct"])
+    assert counts[0] == counts[1]
 
 
 @pytest.mark.slow

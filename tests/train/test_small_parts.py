@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rn50.config.errors import UserError
+from rn50.config.errors import UserError, show
 from rn50.config.leaves import flatten, nest
 from rn50.config.load import load
 from rn50.config.plan import build_plan
@@ -21,7 +21,7 @@ from rn50.train import run
 from rn50.train.__main__ import one_line
 from rn50.train.capabilities import check_supported
 from rn50.train.host_reads import RUN_AHEAD_STEPS, RunAheadLimiter
-from rn50.train.identity import differing_ranks, identity_of, part_digests
+from rn50.train.identity import differences, differing_ranks, identity_of, part_digests
 from rn50.train.loop import train_steps, zero_gradient_steps
 from rn50.train.process_info import read_process_info
 from rn50.train.seeding import stream_seed
@@ -148,13 +148,16 @@ def test_ranks_that_differ_are_named(digests: str, odd: list[int]) -> None:
 
 def test_all_of_the_config_but_places_and_machine_is_the_same_on_all_ranks() -> None:
     loaded = load("quick")
-    before = part_digests(identity_of(loaded))
+    before = identity_of(loaded)
     for key, _ in flatten(loaded.to_dict()):
         tree = loaded.to_dict()
         nest(tree, key, "another")
         changed = Mock(run=loaded.run, to_dict=lambda tree=tree: tree)
         own = key.startswith(("system.", "data.synthetic.")) or key == "data.path"
-        assert (part_digests(identity_of(changed)) == before) == own, key
+        now = identity_of(changed)
+        assert (part_digests(now) == part_digests(before)) == own, key
+        told = [line.partition(" expected")[0] for line in differences(before, now)]
+        assert told == ([] if own else [f"config: {key} {show(before['config'][key])}"])
 
 
 @given(st.integers(1, 30), st.integers(0, 30), st.integers(1, 12))

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
+import threading
 from pathlib import Path
 
 import pytest
+from mxnet import nd
 
 from rn50.config.load import load
+from rn50.train import host_reads
 from rn50.train.context import RunContext
-from rn50.train.heartbeat import HeartbeatClient
+from rn50.train.heartbeat import HeartbeatClient, main_thread
 from rn50.train.limits import REQUESTED
 from rn50.train.process_info import ProcessInfo
 from tests.waiting import wait_until
@@ -70,3 +74,23 @@ def test_the_launcher_is_told_of_a_new_phase_and_step(context: RunContext) -> No
             context.state.step = 7
             assert next(place["step"] for place in places if place["step"]) == 7
             heartbeat.stop()
+
+
+def test_a_main_thread_that_waits_for_the_device_is_in_an_engine() -> None:
+    places = {main_thread()}
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.001):
+            places.add(main_thread())
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    product = nd.ones((1000, 1000))
+    for _ in range(20):
+        product = nd.dot(product, product)
+    host_reads.counts(product)
+    over.set()
+    looking.join()
+    found = {re.sub(r":\d+ ", " ", place) for place in places}
+    assert {"train/heartbeat.py main_thread", "train/host_reads.py counts (in an engine)"} <= found
