@@ -92,14 +92,15 @@ def test_an_evaluation_again_finds_the_recorded_counts(rn50: Rn50, run: Path) ->
 
 @pytest.mark.slow
 def test_as_many_ranks_score_with_the_statistics_of_all_as_one_rank_does(
-    rn50: Rn50, whole: Path, small_data: Path
+    rn50: Rn50, whole: Path
 ) -> None:
     """Of a checkpoint between evaluations, which has those of each rank."""
     kept = map(checkpoint.read, checkpoint_folder.listed(whole / "checkpoint"))
     path = next(found.path for found in kept if found.meta.statistics_rows == 2)
     counts = []
     for ranks in ("1", "2"):
-        done = rn50("evaluate", str(path), f"data.path={small_data}", "--ranks", ranks, "--json")
+        done = rn50("evaluate", str(path), *places(whole), "--ranks", ranks, "--json")
+        assert done.returncode == 0, done.stderr
         counts.append(json.loads(done.stdout)["correct"])
     assert counts[0] == counts[1]
 
