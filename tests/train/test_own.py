@@ -130,6 +130,7 @@ def test_steps_and_an_evaluation_are_those_of_mxnets_operators() -> None:
     found = []
     for operators in (emulated.operators(), Operators(mx.cpu())):
         net, eval_net, loss = build_networks(model, 5, crop_px=40, seed=1, operators=operators)
+        assert len(net.collect_params()["fc_weight"].shape) == (4 if operators.own else 2)
         buckets = lay_out_gradients(trainable(net), "equal_count(3)", operators)
         criterion = operators.criterion(loss)
         scaler = LossScaler(8.0)
