@@ -134,6 +134,12 @@ def test_a_wish_to_stop_reaches_all_ranks_also_one_that_joins_later(watchdog: Wa
     """Ctrl-C in start-up: such a rank trained on until the launcher's grace was over."""
     first = Rank(watchdog, 0)
     assert first.socket.recv(5) == b"beat\n"
-    watchdog.request_stop()
-    assert first.socket.recv(5) == b"stop\n"
-    assert Rank(watchdog, 1).socket.recv(5) == b"stop\n"
+    watchdog.request_stop("SIGTERM")
+    assert first.socket.recv(5) == b"hold\n"
+    first.say(begun=7)
+    assert first.socket.recv(5) == b"beat\n"
+    last = Rank(watchdog, 1)
+    assert last.socket.recv(10) == b"beat\nhold\n"
+    last.say(begun=9)
+    for rank in (first, last):
+        assert b"stop 9 asked to stop by SIGTERM\n" in rank.socket.recv(100)
