@@ -13,6 +13,7 @@ from typing import Any
 
 from ..config.errors import UserError
 from ..config.finding import printable
+from ..train.limits import command_stop_signals, interrupt
 
 EXIT_BAD, EXIT_USAGE, EXIT_STOPPED = 1, 2, 130
 
@@ -25,6 +26,8 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     code: object = 0
     try:
+        for number in command_stop_signals():
+            signal.signal(number, interrupt)
         checked = _check_logs(sys.argv[1:])
         if checked is not None:
             code = checked
@@ -37,6 +40,9 @@ def main() -> None:
     except UserError as error:
         for line in str(error).split("\n"):
             _say(f"error: {line}{_meant(line)}")
+        code = EXIT_USAGE
+    except ImportError as error:
+        _say(f"error: {_not_loaded(error)}")
         code = EXIT_USAGE
     except BrokenPipeError:
         code = EXIT_BAD  # `| head` has what it wants
@@ -60,13 +66,20 @@ def _check_logs(arguments: list[str]) -> int | None:
     paths = [Path(argument) for argument in arguments[2:] if argument not in flags]
     if arguments[:2] != ["log", "check"] or not paths or not flags <= _CHECK_FLAGS:
         return None
-    from ..train.limits import interrupt
     from .log_check import run_check
 
-    signal.signal(signal.SIGTERM, interrupt)
     official = "--official" in flags if flags & {"--official", "--no-official"} else None
     strict, as_json = "--strict" in flags, "--json" in flags
     return run_check(paths, None, strict=strict, official=official, as_json=as_json)
+
+
+def _not_loaded(error: ImportError) -> str:
+    """A package that is gone or that another one hides."""
+    cause = str(error).strip().split("\n")[0]
+    foreign = os.environ.get("PYTHONPATH")
+    if foreign:
+        return f"{cause}: packages of {sys.prefix} alone expected, found PYTHONPATH={foreign} too"
+    return f"{cause}: whole packages expected in {sys.prefix}; scripts/setup.sh makes it anew"
 
 
 def _stopped(stop: KeyboardInterrupt) -> int:

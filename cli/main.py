@@ -3,15 +3,17 @@ is needed."""
 
 from __future__ import annotations
 
-import signal
+import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from ..train.limits import command_stop_signals, interrupt
+from ..config.errors import UserError
 from .console import EXIT_BAD, TYPER_OPTIONS, Json, print_json, print_table, print_version
 
 _COMMANDS = {
@@ -53,11 +55,13 @@ class Commands(TyperGroup):
         command.name = cmd_name
         return command
 
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        with _past_typer():
+            return super().make_context(*arguments, **options)
+
     def invoke(self, ctx: Any) -> Any:
-        try:
+        with _past_typer():
             return super().invoke(ctx)
-        except KeyboardInterrupt as stop:
-            raise _Interrupted(stop) from None
 
 
 app = typer.Typer(cls=Commands, **TYPER_OPTIONS | {"add_completion": True})
@@ -77,6 +81,12 @@ def doctor(
 
     Example: `rn50 doctor node2 node3`
     """
+    from ..launch.installed import losses_here
+
+    losses = losses_here()
+    if losses:  # without them the other rows cannot even be tried
+        lines = (f"{name}: {file} expected, found none" for name, file in losses)
+        raise UserError(*lines, f"{sys.prefix}: scripts/setup.sh makes this environment anew")
     from ..launch.doctor import FAILED, examine
 
     rows = list(examine(hosts or []))
@@ -96,10 +106,16 @@ class _Interrupted(Exception):
         self.stop = stop
 
 
+@contextmanager
+def _past_typer() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        raise _Interrupted(stop) from None
+
+
 def run(arguments: list[str]) -> None:
     """Run the command that `arguments` name; `entry` prints its errors."""
-    for number in command_stop_signals():
-        signal.signal(number, interrupt)
     try:
         app(arguments)
     except _Interrupted as interrupted:

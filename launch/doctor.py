@@ -24,6 +24,7 @@ from ..train.gpu import LIBRARY, Gpu, Gpus, check_driver, dotted, read_gpus
 from ..train.gpu_code import OWN_CAPABILITIES, gpu_code, runs
 from ..train.mxnet_package import library
 from .host_limits import check_open_files, read_limits
+from .installed import SITE, folders
 from .preflight import free_memory_bytes
 
 if TYPE_CHECKING:
@@ -54,6 +55,9 @@ def examine(hosts: Sequence[str]) -> Iterator[Row]:
     """Look at this machine and try the libraries of a run on its CPU and on each GPU. `hosts`:
     names that have to resolve beside this machine's own."""
     gpus = read_gpus()
+    yield Row(
+        "packages", OK, f"{len(folders(SITE))}, no file is gone"
+    )  # else the command ends here
     yield from machine_rows(hosts)
     yield from gpu_rows(gpus, library())
     for device in ("cpu", *(f"gpu{number}" for number in range(len(gpus.devices) if gpus else 0))):

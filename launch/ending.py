@@ -16,7 +16,6 @@ from typing import Any, NamedTuple
 
 from ..config.errors import UserError
 from ..config.finding import number, plain
-from ..train.resume import last_log_point, stopped_at
 
 GO_ON, START_AGAIN = "go on with", "start again with"
 _RESUME = "rn50 launch --resume"
@@ -72,6 +71,8 @@ def asked_by(stop: BaseException) -> str:
 
 def run_stopped(by: str, folder: Path, launcher: str | None = None) -> Ending:
     """A run that a signal stopped. `by`: of `asked_by`. `launcher`: asked for by name."""
+    from ..train.resume import last_log_point, stopped_at  # numpy, which a signal may have broken
+
     checkpoint, kept = _newest_checkpoint(folder)
     step = max(last_log_point(folder) or 0, stopped_at(folder) or 0)
     if step and stopped_at(folder) is None and kept != f"checkpoint of step {step}":

@@ -113,7 +113,7 @@ def run_watched(
                 grace_s = FAILED_GRACE_S
         except KeyboardInterrupt:
             if watchdog is not None:
-                watchdog.request_stop()
+                watchdog.request_stop(stop.name)
                 orderly_s = max(stop_grace_s, watchdog.grace_s)
                 with suppress(OSError):  # such as a closed terminal
                     line = f"rn50: stopping, with a checkpoint within {math.ceil(orderly_s)} s; "

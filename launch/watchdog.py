@@ -72,9 +72,11 @@ class Watchdog:
         self._selector.register(self._listener, selectors.EVENT_READ, None)
         self._statuses: dict[int, RankStatus] = {}
         self._closed = False
+        self._asked_by = ""
+        self._asked: set[int] = set()
+        self._begun: dict[int, int] = {}
         self._stop_sent = False
         self.grace_s = 0.0
-        self._stop_wanted = False
         self.failures: list[dict[str, Any]] = []
         self.lost: dict[str, Any] | None = None
         self._lost_s = 0.0
@@ -92,9 +94,9 @@ class Watchdog:
     def not_connected(self) -> frozenset[int]:
         return frozenset(self._missing)
 
-    def request_stop(self) -> None:
-        """Ask all ranks for a checkpoint and an orderly end."""
-        self._stop_wanted = True
+    def request_stop(self, by: str) -> None:
+        """Ask all ranks for a checkpoint and an orderly end after the same step. `by`: who asks."""
+        self._asked_by = self._asked_by or by
 
     def close(self) -> None:
         """End the thread and close every connection."""
@@ -112,14 +114,25 @@ class Watchdog:
                     self._accept()
                 else:
                     self._read(key.data)
-            if self._stop_wanted and not self._stop_sent:
-                self._stop_sent = True
-                for status in list(self._statuses.values()):  # one that is gone is taken out
-                    self._reply(status, b"stop\n")
+            if self._asked_by and not self._stop_sent:
+                self._stop_all()
             # A look goes over all ranks: one a message would be their square.
             if time.monotonic() >= next_look_s:
                 self._evaluate(time.monotonic())
                 next_look_s = time.monotonic() + _TICK_S
+
+    def _stop_all(self) -> None:
+        """Ask each rank to hold; when all have answered, name the last step (train/limits.py)."""
+        for rank, status in list(self._statuses.items()):  # one that is gone is taken out
+            if rank not in self._asked:
+                self._asked.add(rank)
+                self._reply(status, b"hold\n")
+        if self._missing or self._statuses.keys() - self._begun.keys():
+            return
+        self._stop_sent = True
+        line = f"stop {max(self._begun.values(), default=0)} asked to stop by {self._asked_by}\n"
+        for status in list(self._statuses.values()):
+            self._reply(status, line.encode())
 
     def _accept(self) -> None:
         """All that wait to connect."""
@@ -164,12 +177,14 @@ class Watchdog:
             if not self._missing and not self._compared:
                 self._compared = True
                 self._compare_identities()
-            if self._stop_sent:  # to those that were there
-                self._reply(status, b"stop\n")
         elif "failure" in message:
             known = ("rank", "host", "phase", "step", "reason", "retryable", "agreed_step")
             self.failures.append({name: message["failure"][name] for name in known})
             self._unregister(status)
+        elif "stop" in message:
+            self.request_stop(f"{str(message['stop'])[:20]} to rank {status.rank} on {status.host}")
+        elif "begun" in message:
+            self._begun[status.rank] = int(message["begun"])
         elif "done" in message:
             self._unregister(status)
         else:

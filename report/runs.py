@@ -195,7 +195,8 @@ def _progress(brief: Mapping[str, Any], train: Mapping[str, Any]) -> Progress | 
     if not steps or epochs is None:
         return None
     step = min(_whole(train.get("step")) or 0, steps)
-    rate, batch = number(train.get("images_per_s")), number(train.get("global_batch_size"))
+    rate = _first(train.get("recent_images_per_s"), train.get("images_per_s"))
+    batch = number(train.get("global_batch_size"))
     return Progress(
         step=step,
         steps=steps,

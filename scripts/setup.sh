@@ -129,8 +129,23 @@ mpi_has_headers() { # though there may be no compiler yet that has_mpi could ask
 }
 mpi_is_new() { holds "$stack_stamp" "without MPI" && mpi_has_headers; } # Horovod is built anew
 stack_is_done() { holds "$stack_stamp" "$(print_of "$kind")" && ! mpi_is_new; }
+# The checkout and the environment that belong together. Scripts of the one name the other, so that
+# in a copy of both they would run what lies at the old place.
+place=$venv/setup.place
+lies_here() { # an environment that was not made here has no such file
+  local checkout environment
+  if ! [ -f "$place" ]; then return; fi
+  { read -r checkout && read -r environment; } <"$place" || return
+  [ "$checkout" -ef . ] && [ "$environment" -ef "$venv" ]
+}
+# What a purge by age took: a line a package.
+losses() { "$venv/bin/python" -I launch/installed.py check 2>&1; }
 all_is_done() {
-  if [ -n "$stack_only" ]; then stack_is_done; else ! mpi_is_new && holds "$stamp" "$(print_of "$kind" pyproject.toml)"; fi
+  if [ -n "$stack_only" ]; then
+    lies_here && stack_is_done
+  else
+    lies_here && ! mpi_is_new && holds "$stamp" "$(print_of "$kind" pyproject.toml)" && losses >/dev/null
+  fi
 }
 all_is_done && exit 0
 if grep -q '^gpu ' "$stack_stamp" 2>/dev/null && holds "$stack_stamp" "$(print_of gpu)"; then gpu=1; fi
@@ -204,13 +219,25 @@ else
   say "$found, no MPI to build with: ranks talk by Gloo (Debian: apt-get install openmpi-bin libopenmpi-dev)"
 fi
 
+if ! lies_here; then
+  say "$venv was made at another place, for $(head -n 1 "$place"): making it anew"
+  rm -rf "$venv"
+elif [ -f "$stamp" ] && usable_python "$venv/bin/python" && ! lost=$(losses); then
+  say "files of $venv are gone (${lost%%$'\n'*}): making it anew"
+  rm -rf "$venv"
+fi
 if ! [ -x "$venv/bin/python" ] || ! usable_python "$venv/bin/python"; then
   rm -rf "$venv"
   "$python" -m venv ${system_mxnet:+--system-site-packages} "$venv" || fail "$python cannot make a virtual environment in $venv"
+  printf '%s\n' "$PWD" "$venv" >"$place"
 fi
 rm -f "$stamp"
 : >"$log"
 export PIP_PROGRESS_BAR=off # a line of the log names what is loaded, and how large it is
+# What a user's pip.conf or shell says of other environments, not of this one.
+export PIP_USER=0 PYTHONNOUSERSITE=1
+unset PIP_TARGET PIP_PREFIX PIP_ROOT
+if [ -z "$system_mxnet" ]; then unset PYTHONPATH; fi # another NumPy, say, that a module brought
 pip=("$venv/bin/python" -m pip --disable-pip-version-check)
 locked=("${pip[@]}" install --no-deps --require-hashes) # a lock names all that is needed
 
@@ -346,5 +373,6 @@ quietly "building our kernels" "$venv/bin/python" -m rn50.train.kernels
 quietly "checking the stack" "$venv/bin/python" -c \
   'import rn50, horovod.mxnet as hvd, mlperf_logging.mllog, nvidia.dali, sys; assert hvd.gloo_built() or sys.argv[1:]' \
   ${system_mxnet:+system} # whose Horovod may have MPI alone
+"$venv/bin/python" -I launch/installed.py record
 write_stamp "$stamp" pyproject.toml
 say "ready: source ${venv#"$PWD"/}/bin/activate, then rn50 --help"

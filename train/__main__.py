@@ -27,7 +27,7 @@ from ..data.lock import RANK_LOCK, FolderInUse, Holder, hold
 from .capabilities import check_supported
 from .context import RunContext
 from .heartbeat import SCRATCH_ENV, WATCHDOG_ENV, HeartbeatClient
-from .limits import STOP_SIGNALS, NonRetryableError
+from .limits import REQUESTED, STOP_SIGNALS, NonRetryableError
 from .process_info import ProcessInfo, read_process_info
 from .resume import read_checkpoint
 from .seeding import draw_seed
@@ -161,7 +161,12 @@ class _Rank:
         """Ask for a checkpoint and an orderly end; where that takes too long, end."""
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
         number = self._signals.recv(1)[0]
-        if context.request_stop():
+        # It may come again when the first has been obeyed: a rank that writes its checkpoint or
+        # takes leave of the others is not ended by that.
+        if context.is_started:
+            context.stop(REQUESTED)
+            if self.heartbeat is not None:
+                self.heartbeat.ask_for_stop(signal.Signals(number).name)
             time.sleep(context.grace_s)
         self._close_log()
         self._exit(128 + number)

@@ -18,7 +18,7 @@ from .connection import Connection
 from .gpu import check_machine
 from .gpu_code import choose_kernels
 from .identity import identity_of
-from .limits import REQUESTED, StopRequest
+from .limits import StopRequest
 from .process_info import ProcessInfo
 from .progress import Progress
 from .resume import LOG, METRICS, last_stamp_unix_s
@@ -67,8 +67,6 @@ class RunContext:
         self.timeline.add("read identity", begun_s, self.clock.unix_s)
         self.connection = Connection(self.run, self.timeline, over_mpi=process.over_mpi)
         self.stop = StopRequest()
-        self.log_point_s = 0.0
-        """Between the last two log points."""
         self.run_started_unix_s = resumed.meta.run_started_unix_s if resumed else None
         """When the run's clock started; None: not yet."""
         self.init_s = 0.0
@@ -84,9 +82,9 @@ class RunContext:
 
     @property
     def grace_s(self) -> float:
-        """From a request to stop to the last checkpoint, at most. A request is heeded at the next
-        log point."""
-        return max(self.run.limits.grace_s, 3 * self.log_point_s)
+        """From a request to stop to the last checkpoint, at most: some steps, or an evaluation that
+        is under way."""
+        return max(self.run.limits.grace_s, 3 * self.stop.longest_step_s)
 
     def prepare(self) -> None:
         """Drop the caches of the data set, watch it from then on, start the init clock."""
@@ -108,16 +106,10 @@ class RunContext:
         if not self.run.startup.serial:
             self.connection.begin()
 
-    def request_stop(self) -> bool:
-        """Ask for a checkpoint and an orderly end. False in start-up, which has nothing to save.
-
-        A request may come twice, the second when the first has been obeyed: a rank that writes its
-        checkpoint or takes leave of the others must not be ended by that.
-        """
-        if self.run_started_unix_s is None:
-            return False
-        self.stop(REQUESTED)
-        return True
+    @property
+    def is_started(self) -> bool:
+        """Whether there is anything to save: the run's clock has started."""
+        return self.run_started_unix_s is not None
 
     def meta(self, previous_lr: float, loss_scale: LossScaleState, statistics_rows: int) -> Meta:
         """Where the run is, for a checkpoint."""

@@ -68,6 +68,11 @@ class HeartbeatClient:
         self._send({"token": token, **about, "identity": identity})
         threading.Thread(target=self._beat, name="watchdog", daemon=True).start()
 
+    def ask_for_stop(self, by: str) -> None:
+        """Of all ranks, as this one got a signal. `by`: its name."""
+        with suppress(OSError):
+            self._send({"stop": by})
+
     def report_failure(self, failure: dict[str, Any]) -> None:
         """Why this rank ends, in case its disk does not take it."""
         with suppress(OSError):
@@ -85,6 +90,7 @@ class HeartbeatClient:
 
     def _beat(self) -> None:
         context, last_sent_s, last_phase = self._context, 0.0, ""
+        received = b""
         incoming = select.poll()  # select() takes no descriptor above 1,023
         incoming.register(self._socket, select.POLLIN)
         incoming.register(self._news, select.POLLIN)
@@ -107,13 +113,24 @@ class HeartbeatClient:
                     if not data:
                         raise ConnectionResetError
                     last_received_s = now_s
-                    if b"stop" in data and not context.request_stop():
-                        self._end("asked to stop during start-up")
+                    *lines, received = (received + data).split(b"\n")
+                    for line in lines:
+                        self._obey(*line.decode().split(" ", 2))
             except OSError:
                 if not self._over:
                     self._end("the launcher is gone")
             if now_s > last_received_s + self._patience_s and not self._over:
                 self._end(f"no word from the launcher for {self._patience_s:g} s")
+
+    def _obey(self, word: str, step: str = "", reason: str = "") -> None:
+        """A line of the launcher: `beat`, `hold`, or `stop STEP REASON`."""
+        stop = self._context.stop
+        if word == "hold" and not self._context.is_started:
+            self._end("asked to stop during start-up")
+        elif word == "hold":
+            self._send({"begun": stop.hold()})
+        elif word == "stop":
+            stop.stop_after(int(step), reason)
 
 
 def suspended_s(last_s: float, now_s: float) -> float:

@@ -1,9 +1,12 @@
-"""What ends a run before its time: a request, a budget, or training that leads nowhere. Pure."""
+"""What ends a run before its time: a request, a budget, or training that leads nowhere."""
 
 from __future__ import annotations
 
 import math
 import signal
+import sys
+import threading
+import time
 from types import FrameType
 
 from ..config.errors import UserError
@@ -13,9 +16,9 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 def command_stop_signals() -> tuple[signal.Signals, ...]:
-    """The signals that end a command in order: also those of a terminal that is closed, unless
-    `nohup` has it ignored, and of Ctrl-\\."""
-    more = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR2)
+    """The signals that end a command in order: also those of a terminal that is closed and of its
+    keys, unless `nohup` or a shell's background has them ignored."""
+    more = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR2)
     taken = (number for number in more if signal.getsignal(number) is not signal.SIG_IGN)
     return (*STOP_SIGNALS, *taken)
 
@@ -47,13 +50,51 @@ class ReplicasDifferError(UserError):
 
 
 class StopRequest:
-    """Why this rank would like to stop; the ranks agree at the next log point."""
+    """Why and after which step this rank is to stop. It does so at the next log point, where the
+    ranks add up their `flags`, or after the step that the launcher has named.
+
+    The launcher asks every rank to hold. Each answers with the last step that it has begun, or is
+    about to begin, and waits before the next one. The largest of these is the last step of all.
+    """
 
     def __init__(self) -> None:
         self.flags = [0.0] * len(REASONS)
+        self.reason = REASONS[REQUESTED]
+        self.longest_step_s = 0.0
+        """From one call of `may_begin` to the next, whatever lay between."""
+        self._looked_s = math.inf
+        self._begun = 0
+        self._holds = False
+        self.last_step: int = sys.maxsize
+        """Of all ranks, once the launcher has named it."""
+        self._is_named = threading.Event()
 
     def __call__(self, reason: int) -> None:
         self.flags[reason] = 1.0
+
+    def may_begin(self, step: int) -> bool:
+        """Whether `step` is one of those that all ranks train. Called before each; waits only for
+        the launcher's answer, once it has asked to hold."""
+        # Before the look at `_holds`: a step that `hold` does not know of is not begun.
+        self._begun = step
+        now_s = time.monotonic()
+        self.longest_step_s = max(self.longest_step_s, now_s - self._looked_s)
+        self._looked_s = now_s
+        if self._holds:
+            self._is_named.wait()
+        return step <= self.last_step
+
+    def hold(self) -> int:
+        """Begin no other step; returns the last one that may have been begun. Called by the
+        heartbeat's thread, as `stop_after` is."""
+        self._holds = True
+        return self._begun
+
+    def stop_after(self, step: int, reason: str) -> None:
+        """The last step of all ranks, and who asked for it."""
+        self.last_step = step
+        self.reason = reason
+        self._is_named.set()
 
 
 def agreed_stop(totals: list[float]) -> str | None:

@@ -33,6 +33,7 @@ class StepContext(NamedTuple):
     limit_run_ahead: RunAheadLimiter
     times: StepTimes
     profile: ProfileWindow
+    may_begin: Callable[[int], bool]
 
 
 class LogPoint(NamedTuple):
@@ -44,11 +45,14 @@ class LogPoint(NamedTuple):
 
 
 def train_steps(context: StepContext, first: int, last: int, log_every: int) -> Iterator[LogPoint]:
-    """Train steps `first` to `last`, both included, counted from 1; yield every `log_every`."""
+    """Train steps `first` to `last`, both included, counted from 1; yield every `log_every`. Ends
+    before a step that may not begin."""
     comm, criterion, updater = context.comm, context.criterion, context.updater
     times, operators = context.times, comm.operators
     loss_sum, steps = None, 0
     for step in range(first, last + 1):
+        if not context.may_begin(step):
+            return
         context.profile(step)
         times.begin(step)
         batch = context.next_batch()
@@ -75,6 +79,8 @@ def zero_gradient_steps(
     """The same steps on a rank without a share of the batch: zeros to the sum, the same update."""
     zero, steps = context.comm.operators.zeros(1), 0
     for step in range(first, last + 1):
+        if not context.may_begin(step):
+            return
         context.profile(step)
         context.comm.clear()
         context.comm.reduce()

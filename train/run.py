@@ -81,6 +81,7 @@ def train_blocks(trainer: Trainer, checkpointer: Checkpointer) -> bool:
     whether the target was reached."""
     context, plan, state = trainer.context, trainer.plan, trainer.context.state
     for block in blocks_left(plan, state):
+        stop_if_asked(trainer)
         if log_position(plan, state) == "run":
             context.log.block_start(block.first_epoch, block.last_epoch - block.first_epoch + 1)
         stopwatch = Stopwatch()
@@ -112,6 +113,7 @@ def train_epoch(
     """The steps of one epoch; nothing here waits for the device between two epochs."""
     context, plan, state = trainer.context, trainer.plan, trainer.context.state
     segment, last = plan.segment_of_epoch(epoch), plan.epoch_end_step(epoch)
+    stop_if_asked(trainer)
     if not is_within_epoch(plan, state):
         if segment.first_epoch == epoch > 1:
             trainer.log.batch_change(epoch, segment.global_batch_size)
@@ -124,9 +126,20 @@ def train_epoch(
             log_point(trainer, point, stopwatch.lap_s())
             if checkpointer.saves_within_epochs and checkpointer.save_if_due():
                 seed_dropout(trainer, epoch)
+    last = min(last, context.stop.last_step)
     state.advance(plan, last, stopwatch.lap_s())
+    if last < plan.epoch_end_step(epoch):
+        raise StopTraining(context.stop.reason)
     state.epochs_trained = epoch
     context.log.epoch_stop(epoch)
+
+
+def stop_if_asked(trainer: Trainer) -> None:
+    """Raise StopTraining between two epochs, before either the log or an evaluation knows of the
+    second, where the step before was the last that all ranks train."""
+    stop = trainer.context.stop
+    if not stop.may_begin(trainer.context.state.step + 1):
+        raise StopTraining(stop.reason)
 
 
 def seed_dropout(trainer: Trainer, epoch: int) -> None:
@@ -145,7 +158,6 @@ def log_point(trainer: Trainer, point: LogPoint, training_s: float = 0.0) -> Non
     ranks alike."""
     context, budget_s = trainer.context, trainer.run.limits.time_s
     context.state.advance(trainer.plan, point.step, training_s)
-    context.log_point_s = training_s
     if budget_s is not None and context.elapsed_s >= budget_s:
         context.stop(OUT_OF_TIME)
     comm = trainer.comm

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import resource
+from collections import deque
 from typing import Any
 
 import mxnet as mx
@@ -20,8 +21,30 @@ from .progress import warn
 from .schedule import Settings
 from .step_times import COLUMNS, percentiles
 
+RATE_WINDOW_S = 60.0
+"""Of the rate for people and of the time that is left, which one slow interval must not decide."""
 _ROW_BYTES = 2048
 """A rank's figures as JSON: 19 numbers and a name of at most 64 characters."""
+
+
+class RecentRate:
+    """Images a second in the intervals of the last minute, evaluations left out."""
+
+    def __init__(self) -> None:
+        self._intervals: deque[tuple[float, int]] = deque()
+        self._total_s = 0.0
+        self._total_images = 0
+
+    def add(self, interval_s: float, images: int) -> float:
+        """The rate with this interval as the last one."""
+        self._intervals.append((interval_s, images))
+        self._total_s += interval_s
+        self._total_images += images
+        while self._total_s - self._intervals[0][0] >= RATE_WINDOW_S:
+            first_s, first_images = self._intervals.popleft()
+            self._total_s -= first_s
+            self._total_images -= first_images
+        return self._total_images / self._total_s
 
 
 class RunLog:
@@ -32,6 +55,7 @@ class RunLog:
         # The window of the throughput figure: since the last log point or evaluation.
         self._window_s = context.elapsed_s
         self._window_samples = context.plan.images_after(context.state.step)
+        self._recent = RecentRate()
 
     def batch_change(self, epoch: int, global_batch_size: int) -> None:
         """A new batch size is in force from `epoch` on."""
@@ -47,18 +71,21 @@ class RunLog:
             return
         self._compare_clocks()
         now_s, samples = context.elapsed_s, context.plan.images_after(step)
-        images_per_s = (samples - self._window_samples) / (now_s - self._window_s)
+        interval_s = now_s - self._window_s
+        images = samples - self._window_samples
+        recent_images_per_s = self._recent.add(interval_s, images)
         self._window_s, self._window_samples = now_s, samples
         context.metrics.write(
             "train",
             step=step,
             epoch=context.plan.epoch_at(step),
             loss=loss,
-            images_per_s=images_per_s,
+            images_per_s=images / interval_s,
+            recent_images_per_s=recent_images_per_s,
             **now._asdict(),
             **({} if loss_scale is None else {"loss_scale": loss_scale}),
         )
-        context.progress.trained(step, loss, now.lr, images_per_s, now_s)
+        context.progress.trained(step, loss, now.lr, recent_images_per_s, now_s)
 
     def step_times(self, step: int, phases_ms: NDArray[np.float32]) -> None:
         """Rank 0's steps since the last log point, as far as they are done: (steps, columns)."""

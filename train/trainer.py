@@ -143,6 +143,7 @@ def start_up(
             limit_run_ahead=RunAheadLimiter(),
             times=StepTimes(context.plan.log_every_steps),
             profile=ProfileWindow(context),
+            may_begin=context.stop.may_begin,
         ),
         next_eval_batch=batches_of(data.evaluation, ctx),
         log=RunLog(context),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -85,22 +86,59 @@ def test_set_up_refuses_what_does_not_suit(
     assert (tmp_path / "thesis/thesis.tex").exists() and not (tmp_path / "new").exists()
 
 
-def test_an_mpi_installed_after_the_set_up_is_built_with(root: Path, tmp_path: Path) -> None:
-    for name, line in (("mpicxx", f"g++ -I{tmp_path}"), ("python", "Python 3.9.2")):
-        (tmp_path / name).write_text(f"#!/bin/sh\necho {line}\n")
-        (tmp_path / name).chmod(0o755)
-    (tmp_path / "pyvenv.cfg").touch()
-    digest, files = hashlib.sha256(), [*sorted(root.glob("requirements/*.txt"))]
-    for name, last in (("stack.stamp", "scripts/setup.sh"), ("setup.stamp", "pyproject.toml")):
-        for path in [*files, root / last]:
+@pytest.fixture
+def environment(root: Path, tmp_path: Path) -> Path:
+    """What set-up takes for an environment that it has made; its Python is too old to make one."""
+    made = tmp_path / "made"
+    (made / "bin").mkdir(parents=True)
+    for path, line in (("mpicxx", f"echo g++ -I{made}"), ("bin/python", "[ ! -e $0.lost ]")):
+        (made / path).write_text(f"#!/bin/sh\n{line}\n")
+        (made / path).chmod(0o755)
+    (made / "pyvenv.cfg").touch()
+    (made / "setup.place").write_text(f"{root}\n{made}\n")
+    digest = hashlib.sha256()
+    files = [*sorted(root.glob("requirements/*.txt")), root / "scripts/setup.sh"]
+    for name, last in (("stack.stamp", files), ("setup.stamp", [root / "pyproject.toml"])):
+        for path in last:
             digest.update(path.read_bytes())
-        (tmp_path / name).write_text(f"cpu {digest.hexdigest()}  -\nwithout MPI\n")
-        files = []
-    command = [root / "scripts/setup.sh", "--into", tmp_path]
-    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHON": f"{tmp_path}/python"}
-    assert subprocess.run(command, env=environment).returncode == 0
-    (tmp_path / "mpi.h").touch()
-    assert subprocess.run(command, env=environment).returncode == 1  # which Python 3.9 cannot
+        (made / name).write_text(f"cpu {digest.hexdigest()}  -\nwithout MPI\n")
+    return made
+
+
+def set_up(root: Path, environment: Path) -> int:
+    """The exit code: 0 where all is done; 1 where it would be made, which Python 3.9 cannot."""
+    old = environment.parent / "python3.9"
+    old.write_text("#!/bin/sh\nexit 1\n")
+    old.chmod(0o755)
+    variables = {"PATH": f"{environment}:/usr/bin:/bin", "PYTHON": str(old)}
+    command = [root / "scripts/setup.sh", "--into", environment]
+    return subprocess.run(command, env=variables).returncode
+
+
+def test_an_environment_that_is_whole_is_left_as_it_is(root: Path, environment: Path) -> None:
+    assert set_up(root, environment) == 0
+    linked = environment.with_name("linked")
+    linked.symlink_to(environment)
+    assert set_up(root, linked) == 0
+
+
+def test_an_mpi_installed_after_the_set_up_is_built_with(root: Path, environment: Path) -> None:
+    (environment / "mpi.h").touch()
+    assert set_up(root, environment) == 1
+
+
+def test_an_environment_that_lost_files_is_made_anew(root: Path, environment: Path) -> None:
+    (environment / "bin/python.lost").touch()
+    assert set_up(root, environment) == 1
+
+
+def test_a_copy_of_an_environment_is_made_anew(root: Path, environment: Path) -> None:
+    """Its scripts would run the code of the original."""
+    copy = environment.with_name("copy")
+    shutil.copytree(environment, copy)
+    assert set_up(root, copy) == 1
+    moved = environment.rename(environment.with_name("moved"))
+    assert set_up(root, moved) == 1
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,9 @@ def train(context: RunContext, opened: list[str]) -> None:
     ranks.sum([float(len(opened))])
     context.timeline.phase = "epoch 1"
     for step in itertools.count(1):
+        if not context.stop.may_begin(step):
+            reason = context.stop.reason
+            break
         time.sleep(STEP_S)
         context.state.advance(plan, step, STEP_S)
         if step % plan.log_every_steps:

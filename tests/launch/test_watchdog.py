@@ -26,6 +26,7 @@ class Rank:
     def __init__(self, watchdog: Watchdog, rank: int, token: str | None = None) -> None:
         host, port, right = watchdog.environment[WATCHDOG_ENV].rsplit(":", 2)
         self.socket = socket.create_connection((host, int(port)), PATIENCE_S)
+        self.lines = self.socket.makefile("rb")
         self.say(token=token or right, rank=rank, host=f"h{rank}", pid=1, identity="{}")
 
     def say(self, **message: Any) -> None:
@@ -130,10 +131,22 @@ def test_a_stranger_is_cut_off_and_changes_nothing(watchdog: Watchdog, data: byt
     assert watchdog.lost is None and watchdog.failures == []
 
 
+def lines_until(rank: Rank, begin: bytes) -> list[bytes]:
+    """What the launcher says up to a line that begins so."""
+    lines = []
+    while not lines or not lines[-1].startswith(begin):
+        lines.append(rank.lines.readline())
+    return lines
+
+
 def test_a_wish_to_stop_reaches_all_ranks_also_one_that_joins_later(watchdog: Watchdog) -> None:
     """Ctrl-C in start-up: such a rank trained on until the launcher's grace was over."""
     first = Rank(watchdog, 0)
-    assert first.socket.recv(5) == b"beat\n"
-    watchdog.request_stop()
-    assert first.socket.recv(5) == b"stop\n"
-    assert Rank(watchdog, 1).socket.recv(5) == b"stop\n"
+    watchdog.request_stop("SIGTERM")
+    lines_until(first, b"hold")
+    first.say(begun=7)
+    last = Rank(watchdog, 1)
+    lines_until(last, b"hold")
+    last.say(begun=9)
+    for rank in (first, last):
+        assert lines_until(rank, b"stop")[-1] == b"stop 9 asked to stop by SIGTERM\n"

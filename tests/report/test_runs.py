@@ -40,7 +40,7 @@ SUCCESS = {
     "check": {"verdict": "POLICY"},
 }
 TRAIN = {"kind": "train", "time_s": 12.5, "step": 25, "epoch": 0.5, "loss": 1.25}
-TRAIN |= {"images_per_s": 250.0, "global_batch_size": 20}
+TRAIN |= {"images_per_s": 250.0, "recent_images_per_s": 125.0, "global_batch_size": 20}
 EVAL = {"kind": "eval", "time_s": 11.0, "epoch": 1, "step": 20, "accuracy": 0.5}
 
 
@@ -117,7 +117,7 @@ def test_a_run_is_followed_while_it_is_written(run: Path, held: subprocess.Popen
     assert (row.status, row.resumable, row.started) == ("running", False, "2026-11-22T12:59:59Z")
     assert row.progress is not None
     # 1,000 images on two ranks of 10: 50 steps an epoch; the 8th is evaluated last.
-    assert row.progress == Progress(25, 400, 0.5, 8, 1.25, 375 * 20 / 250)
+    assert row.progress == Progress(25, 400, 0.5, 8, 1.25, 375 * 20 / 125)
     with (run / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(EVAL) + "\n" + json.dumps(TRAIN | {"step": 30}) + "\n")
         file.write('{"kind": "train", "step": 35, "epo')  # being written

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import socket
+import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from rn50.config.load import load
 from rn50.train import host_reads
 from rn50.train.context import RunContext
 from rn50.train.heartbeat import HeartbeatClient, main_thread
-from rn50.train.limits import REQUESTED
+from rn50.train.limits import StopRequest
 from rn50.train.process_info import ProcessInfo
 from tests.waiting import wait_until
 
@@ -33,11 +35,39 @@ def start(context: RunContext) -> None:
     context.start_clock([])
 
 
-def test_a_second_request_leaves_a_rank_that_has_ended_alone(context: RunContext) -> None:
-    start(context)
-    assert context.request_stop()
-    context.log.abort()
-    assert context.request_stop()
+STEPS = 2000
+
+
+def train(stop: StopRequest, begun: list[int]) -> None:
+    """As a rank: it begins steps until it may not."""
+    for step in range(1, STEPS + 1):
+        if not stop.may_begin(step):
+            return
+        begun.append(step)
+
+
+@pytest.mark.parametrize("delay_s", [0.0, 1e-4, 3e-4, 1e-3])
+def test_all_ranks_end_after_the_same_step_wherever_they_are_asked(delay_s: float) -> None:
+    ranks = [StopRequest() for _ in range(4)]
+    begun: list[list[int]] = [[] for _ in ranks]
+    threads = [
+        threading.Thread(target=train, args=arguments)
+        for arguments in zip(ranks, begun, strict=True)
+    ]
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        time.sleep(delay_s)
+        last = max([stop.hold() for stop in ranks])
+        for stop in ranks:
+            stop.stop_after(last, "asked")
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval_s)
+    assert begun == [list(range(1, last + 1))] * len(ranks)
 
 
 @pytest.mark.parametrize("started", [False, True])
@@ -46,6 +76,7 @@ def test_the_launchers_word_ends_a_rank_in_start_up_only(
 ) -> None:
     if started:
         start(context)
+        assert context.stop.may_begin(7)
     reasons: list[str] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}:token"
@@ -53,9 +84,14 @@ def test_the_launchers_word_ends_a_rank_in_start_up_only(
         connection, _ = server.accept()
         with connection, connection.makefile("rb") as lines:
             assert json.loads(lines.readline())["rank"] == 1
-            connection.sendall(b"stop\n")
-            wait_until(lambda: reasons or context.stop.flags[REQUESTED])
+            connection.sendall(b"beat\nhold\nst")
+            messages = (json.loads(line) for line in lines)
+            if started:
+                assert next(message["begun"] for message in messages if "begun" in message) == 7
+                connection.sendall(b"op 9 asked by SIGTERM\n")
+            wait_until(lambda: reasons or context.stop.last_step == 9)
             heartbeat.stop()
+    assert [context.stop.may_begin(step) for step in (9, 10)] == [True, not started]
     assert reasons == ([] if started else ["asked to stop during start-up"])
 
 
