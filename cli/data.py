@@ -92,12 +92,16 @@ def data_pack(
             help="Without a val: hold out this share of every class, such as 0.2, to evaluate on.",
         ),
     ] = None,
+    recursive: Annotated[
+        bool, typer.Option("--recursive", help="Take images in folders below a class as its own.")
+    ] = False,
     skip_bad: Annotated[int, typer.Option(min=0, help="Leave out up to this many bad files.")] = 0,
 ) -> None:
-    """Pack images into RecordIO: original bytes, index, sample table, manifest.
+    """Pack images into RecordIO: original bytes, index, names, sample table, manifest.
 
-    All bad files (unreadable, no JPEG or PNG) are reported together. If it is killed, the same
-    command continues where it was and gives the same bytes.
+    All bad files (unreadable, no JPEG or PNG, cut off) are reported together, and what is no image
+    by its name is listed by kind. If it is killed, the same command continues where it was and
+    gives the same bytes.
 
     Example: `rn50 data pack photos datasets/mine --hold-out 0.2`
 
@@ -112,6 +116,7 @@ def data_pack(
         processes=processes,
         skip_bad=skip_bad,
         hold_out=hold_out,
+        recursive=recursive,
         progress=track("packing records"),
     )
     counts = ", ".join(f"{split.samples:,} {name}" for name, split in manifest.splits.items())

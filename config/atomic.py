@@ -36,8 +36,13 @@ def new_folder(out: Path) -> Iterator[Path]:
 
 def refuse_content(out: Path) -> None:
     """Raises UserError where `out` exists and is not an empty folder."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if not is_free(out):
         raise UserError(f"{out}: a folder that does not exist yet expected, found one with content")
+
+
+def is_free(folder: Path) -> bool:
+    """Whether nothing is there, or an empty folder, or a link to nowhere."""
+    return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
 
 
 def follow_links(path: Path) -> Path:

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import shlex
 from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import Field, ValidationError
 
 from .errors import UserError, show
+from .names import nearest_path
 from .reading import read_file
 from .schema import Synthetic
 from .values import Section
@@ -22,6 +25,8 @@ FORMAT: Final = "rn50-recordio-1"
 FILE_NAME = "manifest.json"
 SPLITS = ("train", "val")
 SUFFIXES = ("rec", "idx", "npy")
+LIST = "lst"
+"""Suffix of the photos' names, which sets packed by older versions lack; no content."""
 MOST_BYTES = 256 << 20
 """A million files that were left out take 150 MB."""
 _DRAWN_CLASS = re.compile("n90000[0-9]{3}")  # data/synthetic.py, wnid; ImageNet's end at n15102894
@@ -105,33 +110,64 @@ class Manifest(Section):
     @property
     def files(self) -> dict[str, File]:
         """Every file of the set by its name."""
-        return {f"{s}.{x}": self.splits[s].files[x] for s in SPLITS for x in SUFFIXES}
+        return {f"{s}.{x}": file for s in SPLITS for x, file in self.splits[s].files.items()}
 
     @property
     def digest(self) -> str:
         """A digest of the content of the set's files: a copy has the same, wherever it lies."""
-        files = "".join(f"{name} {file.sha256}\n" for name, file in self.files.items())
+        names = (f"{split}.{suffix}" for split in SPLITS for suffix in SUFFIXES)
+        files = "".join(f"{name} {self.files[name].sha256}\n" for name in names)
         return hashlib.sha256(files.encode()).hexdigest()[:16]
 
     def to_json(self) -> str:
         return json.dumps(self.model_dump(), indent=1) + "\n"
 
 
+def has_manifest(folder: Path) -> bool:
+    """Whether a set may be there. Raises UserError: nobody can tell, such as without permission."""
+    try:
+        (folder / FILE_NAME).lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise UserError(f"{folder}: a packed image set expected: {error.strerror}") from None
+    return True
+
+
+def explain_missing(folder: Path) -> str:
+    """The error of a folder without a manifest: what is there, and where to pack a set to."""
+    folder = Path(os.path.realpath(folder))
+    out = "ANOTHER_FOLDER"
+    if any(folder.glob("*.rec")):
+        found = f"records without {FILE_NAME}, as im2rec makes them"
+    elif os.path.lexists(folder):
+        found = "something else"
+    else:
+        found = "none"
+        out = shlex.quote(str(folder))
+    return (
+        f"a packed image set expected at {folder}, found {found} "
+        f"(make one with `rn50 data pack IMAGES {out}`){nearest_path(folder)}"
+    )
+
+
 def load_manifest(folder: Path, part: Part | None = None) -> Manifest:
     """Read `folder`/manifest.json. `part`: the training records that must be there; None: any.
     Raises UserError naming file and key."""
     path = folder / FILE_NAME
+    if not has_manifest(folder):
+        raise UserError(explain_missing(folder))
     try:
         manifest = Manifest.model_validate_json(read_file(path, MOST_BYTES))
     except OSError as error:
-        hint = "make one with `rn50 data pack IMAGES OUT`"
-        raise UserError(f"{path}: a packed image set expected ({hint}): {error.strerror}") from None
+        raise UserError(f"{path}: a packed image set expected: {error.strerror}") from None
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"]) or "JSON"
         raise UserError(f"{path}: {key}: {first['msg']}, found {show(first['input'])}") from None
     for split in SPLITS:
-        if split not in manifest.splits or set(manifest.splits[split].files) != set(SUFFIXES):
+        files = manifest.splits[split].files if split in manifest.splits else ()
+        if {*files} - {LIST} != {*SUFFIXES}:
             raise UserError(f"{path}: splits.{split}: files {', '.join(SUFFIXES)} expected")
     number, parts = found = manifest.part
     if not number < parts <= manifest.splits["train"].samples:

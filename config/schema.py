@@ -17,6 +17,7 @@ from .choices import NETWORKS, SHAPES, Algorithm, Groups, Network, OneOf, Shape,
 from .machine import System
 from .resnet_stages import UNITS
 from .values import (
+    MOST,
     MOST_EPOCHS,
     BelowOne,
     Bool,
@@ -94,7 +95,7 @@ class Data(Section):
     std: ClassVar = benchmark.RGB_STD
     path: Text = default("datasets/imagenet", "Folder that rn50 data pack has made.")
     synthetic: Synthetic | None = default(None, "Drawn where data.path is missing; null: nothing.")
-    classes: Count = default(
+    classes: Annotated[int, Field(strict=True, ge=2, le=MOST)] = default(
         benchmark.IMAGENET_CLASSES, "Not given: of data.synthetic, manifest.json, or ImageNet's."
     )
     train_samples: Count = default(

@@ -4,6 +4,7 @@
     train.rec, val.rec  RecordIO, original image bytes
     train.idx, val.idx  text index, "number<TAB>offset" a line, as MXNet's im2rec writes it
     train.npy, val.npy  sample table: where each image lies, its label, height and width
+    train.lst, val.lst  "number<TAB>label<TAB>class/photo" a line, as im2rec's lists
 
 The manifest and the table hold what the rules let a run know before its clock starts: "shapes,
 labels, number and size of records". The records and the index are not read before `run_start`.
@@ -14,11 +15,12 @@ from __future__ import annotations
 import hashlib
 import os
 import tokenize
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import nullcontext
-from itertools import repeat
+from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -28,7 +30,7 @@ from numpy.typing import NDArray
 from ..config.errors import UserError, failing_as
 from ..config.image_set import wrong_counts
 from ..config.leaves import Origin
-from ..config.manifest import FILE_NAME, SPLITS, WHOLE, File, Manifest, load_manifest
+from ..config.manifest import FILE_NAME, LIST, SPLITS, WHOLE, File, Manifest, load_manifest
 from ..config.reading import open_file
 from ..config.schema import Data
 from . import recordio
@@ -44,7 +46,10 @@ TABLE = np.dtype(
 )
 Table = NDArray[np.void]
 _PART_RECORDS = 256
+_MOST_NAMED = 20
 SAMPLED = 1000
+Fault = tuple[int, str]
+"""The number of a record, and what is wrong with it."""
 
 
 def load_table(folder: Path, split: str) -> Table:
@@ -108,37 +113,95 @@ def verify(
         progress: called with (records looked at, records to look at).
 
     Raises:
-        UserError: the first fault, with file, offset and what was found.
+        UserError: the first file that is not whole, or the records of a split that do not fit or
+            do not decode, with the names of their photos.
     """
     manifest = load_manifest(folder, WHOLE)
     check_sizes(folder, manifest)
     for name, file in manifest.files.items() if full else ():
-        check_digest(folder / name, file)
-    tables = {}
+        if not name.endswith(".rec"):
+            check_digest(folder / name, file)
+    chosen: dict[str, list[int]] = {}
     for split in SPLITS:
         table = _check_table(folder, split, manifest)
+        if full:
+            _check_bytes(folder, split, manifest, table)
         count = len(table) if full else min(SAMPLED, len(table))
-        tables[split] = table[np.linspace(0, len(table) - 1, count).astype(int)]
-    total = sum(map(len, tables.values()))
+        chosen[split] = np.linspace(0, len(table) - 1, count).astype(int).tolist()
+    total = sum(map(len, chosen.values()))
     done = 0
     try:
         with ProcessPoolExecutor(processes) if processes > 1 else nullcontext() as pool:
-            for split, table in tables.items():
-                path, starts = folder / f"{split}.rec", range(0, len(table), _PART_RECORDS)
-                parts = [table[start : start + _PART_RECORDS] for start in starts]
-                for count in (pool.map if pool else map)(_check_records, repeat(path), parts):
-                    done += count
+            for split, numbers in chosen.items():
+                starts = range(0, len(numbers), _PART_RECORDS)
+                parts = [numbers[start : start + _PART_RECORDS] for start in starts]
+                look = partial(_find_faults, folder, split)
+                faults: list[Fault] = []
+                for part, found in zip(
+                    parts, (pool.map if pool else map)(look, parts), strict=True
+                ):
+                    faults += found
+                    done += len(part)
                     progress(done, total)
+                _refuse(faults, folder, split, manifest)
     except BrokenProcessPool:
         raise UserError(f"{folder}: not checked: a worker process was killed") from None
     return manifest
 
 
-def _check_records(path: Path, table: Table) -> int:
+def _find_faults(
+    folder: Path, split: str, numbers: Sequence[int], *, decode: bool = True
+) -> list[Fault]:
+    path = folder / f"{split}.rec"
+    table = load_table(folder, split)
+    faults = []
     with open_file(path) as file:
-        for row in table:
-            _check_record(file, path, row, decode=True)
-    return len(table)
+        for number in numbers:
+            try:
+                _check_record(file, path, table[number], decode=decode)
+            except UserError as error:
+                faults.append((number, str(error)))
+    return faults
+
+
+def _refuse(faults: Sequence[Fault], folder: Path, split: str, manifest: Manifest) -> None:
+    """Raises UserError: there are faults; each with the name of the photo, or of its class in a set
+    of an older version, which has no list."""
+    if not faults:
+        return
+    labels = load_table(folder, split)["label"]
+    photos: list[bytes] = []
+    with suppress(OSError), open_file(folder / f"{split}.{LIST}") as file:
+        photos = file.read().split(b"\n")
+    lines = []
+    for number, message in faults[:_MOST_NAMED]:
+        line = photos[number] if number < len(photos) else b""
+        photo = line.rpartition(b"\t")[2].decode(errors="backslashreplace")
+        lines.append(f"{message} (record {number}, {photo or manifest.classes[labels[number]]})")
+    more = len(faults) - len(lines)
+    raise UserError(*lines, *([f"{folder / split}.rec: {more:,} more records"] if more else []))
+
+
+def _check_bytes(folder: Path, split: str, manifest: Manifest, table: Table) -> None:
+    """Raises UserError: the record file has not the digest of the manifest; of the first chunk that
+    has changed it names the records that show it, or where it begins."""
+    path = folder / f"{split}.rec"
+    try:
+        check_digest(path, manifest.files[path.name])
+        return
+    except UserError as error:
+        told = str(error)
+    start = 0
+    with open_file(path) as file:
+        for end, wanted in manifest.splits[split].chunks:
+            if zlib.crc32(file.read(end - start)) != wanted:
+                inside = (start <= table["offset"]) & (table["offset"] < end)
+                numbers = np.flatnonzero(inside).tolist()
+                changed = f"{told}: in one of {len(numbers)} records from this on"
+                faults = _find_faults(folder, split, numbers)
+                _refuse(faults or [(n, changed) for n in numbers[:1]], folder, split, manifest)
+            start = end
+    raise UserError(told)
 
 
 def digest_file(path: Path) -> File:
@@ -172,16 +235,15 @@ def check_digest(path: Path, wanted: File) -> None:
 
 def _check_table(folder: Path, split: str, manifest: Manifest) -> Table:
     """The table fits the manifest, and the records at its ends are where it says."""
-    table, path = load_table(folder, split), folder / f"{split}.rec"
+    table = load_table(folder, split)
     samples, classes = manifest.splits[split].samples, len(manifest.classes)
     if len(table) != samples:
         raise UserError(f"{folder / split}.npy: {samples} rows expected, found {len(table)}")
     if (label := table["label"].max()) >= classes:
         raise UserError(f"{folder / split}.npy: labels below {classes} expected, found {label}")
     first, last = manifest.part.images(len(table)) if split == "train" else (0, len(table))
-    with open_file(path) as file:
-        for row in table[[first, last - 1]]:
-            _check_record(file, path, row, decode=False)
+    faults = _find_faults(folder, split, [first, last - 1], decode=False)
+    _refuse(faults, folder, split, manifest)
     return table
 
 
@@ -192,9 +254,9 @@ def _check_record(file: BinaryIO, path: Path, row: np.void, *, decode: bool) -> 
     if found != (row["label"], row["length"] or found[1]):
         raise UserError(f"{where}: (label, bytes) {wanted} expected, found {found}")
     if decode:
-        from .jpeg import read_size
+        from .jpeg import read_image
 
         try:
-            read_size(record.image, decode=True)
+            read_image(record.image, decode=True)
         except ValueError as error:
             raise UserError(f"{where}: an image that decodes expected, {error}") from None

@@ -1,36 +1,61 @@
-"""The sides of an image from its header; and whether it decodes."""
+"""What a JPEG or PNG is packed as: whether it is whole, its sides, and its transparency."""
 
 from __future__ import annotations
 
 import io
-import warnings
 
 from PIL import Image
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
 
-_END = b"\xff\xd9"
-_FORMATS = ("JPEG", "PNG")  # ImageNet holds a PNG under a .JPEG name
+_PNG = b"\x89PNG\r\n\x1a\n"
+_PNG_END = b"IEND\xaeB`\x82"
+_JPEG = b"\xff\xd8\xff"
+_JPEG_END = b"\xff\xd9"
 _MOST_PX = 65_535  # the sample table has 16 bits for a side, as JPEG itself
-_TOO_LARGE = (Image.DecompressionBombError, Image.DecompressionBombWarning)
+_MOST_PIXELS = 89_478_485  # 256 MiB of RGB, as Pillow's own limit
 
 
-def read_size(image: bytes, *, decode: bool = False) -> tuple[int, int]:
-    """(height, width) in pixels as stored of a JPEG or PNG. A JPEG without an end marker is
-    decoded: perhaps it is cut off, and then neither Pillow nor DALI decodes it.
+def read_image(image: bytes, *, decode: bool = False) -> tuple[bytes, int, int]:
+    """(bytes to pack, height, width in pixels as stored) of a JPEG or PNG. A PNG with transparent
+    pixels becomes one on white; all else is packed as it is.
 
-    Raises ValueError: it is neither, is cut off, has more pixels than Pillow's limit of 89,478,485,
-    or (`decode`) does not decode.
+    A PNG must have its end, without which Pillow decodes it but DALI does not. A JPEG without an
+    end marker behind its first scan (an EXIF thumbnail lies before it) is decoded: perhaps it is
+    cut off, and then neither does.
+
+    Raises ValueError: it is neither, is cut off, is too large, or (`decode`) does not decode.
     """
+    is_png = image.startswith(_PNG)  # ImageNet holds one under a .JPEG name
+    if not is_png and not image.startswith(_JPEG):
+        raise ValueError(f"found {image[:8]!r} at its start")
+    stream = io.BytesIO(image)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            opened = Image.open(io.BytesIO(image), formats=_FORMATS)
-        if decode or (opened.format != "PNG" and _END not in image[-4096:]):
+        opened = PngImageFile(stream) if is_png else JpegImageFile(stream)
+        width, height = opened.size
+        if max(opened.size) > _MOST_PX or width * height > _MOST_PIXELS:
+            raise ValueError(
+                f"{width} x {height} pixels, more than {_MOST_PIXELS:,} or a side's most"
+            )
+        if is_png and _PNG_END not in image:
+            raise ValueError("it is cut off")
+        if decode or (not is_png and image.rfind(_JPEG_END, stream.tell()) < 0):
             opened.load()
-    except Image.UnidentifiedImageError:
-        raise ValueError(f"found {image[:8]!r} at its start") from None
-    except (OSError, SyntaxError, ValueError, *_TOO_LARGE) as error:
+        return (_on_white(image, opened) if is_png else image), height, width
+    except (OSError, SyntaxError, ValueError) as error:
         raise ValueError(f"found one that does not decode: {error}") from None
-    if max(opened.size) > _MOST_PX:
-        raise ValueError(f"found {opened.width} x {opened.height} pixels")
-    return opened.height, opened.width
+
+
+def _on_white(image: bytes, opened: Image.Image) -> bytes:
+    """A PNG whose transparent pixels, under which any colour may lie, show white. The one
+    transparent level of a 16-bit grey PNG stays as it is: Pillow cannot compose it."""
+    if not opened.has_transparency_data or opened.mode.startswith("I"):
+        return image
+    layer = opened.convert("RGBA")
+    if layer.getchannel("A").getextrema() == (255, 255):
+        return image
+    white = Image.new("RGBA", layer.size, "white")
+    white.alpha_composite(layer)
+    out = io.BytesIO()
+    white.convert("RGB").save(out, "PNG")
+    return out.getvalue()

@@ -5,7 +5,8 @@
                             development kit, ILSVRC2012_devkit_t12.tar.gz
     <class>/*.jpg           and train alone: a share of every class is held out in the place of val
 
-All give the same list in the same order, so the packed set does not depend on the layout.
+All give the same list in the same order, so the packed set does not depend on the layout. What lies
+there and is not packed is printed by kind.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ import io
 import os
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from ..config.errors import UserError
+from ..config.finding import printable
 from ..config.reading import open_file
 
 IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png")
@@ -28,8 +31,11 @@ DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
 """Has the number of the class of each validation image, and the WordNet ID of each number."""
 _IN_KIT = ("ILSVRC2012_validation_ground_truth.txt", "meta.mat")
 _LAYOUT = "layout: train/<class>/*.JPEG, val/<class>/*.JPEG; docs/data.md names the others"
-_KINDS = ".JPEG, .jpg, .png"
+_KINDS = ".jpg, .jpeg, .png, in any case"
+_FLAT, _LOOSE = "", "/"
+"""In the place of a class: all of a val without classes; what lies beside the class folders."""
 _MOST_NAMED = 10
+_EXAMPLES = 3
 _IMAGE_BYTES = 64 << 20  # the largest of ImageNet has 15 MB
 
 
@@ -61,48 +67,94 @@ class Source(NamedTuple):
             raise OSError(0, f"{self.length:,} bytes expected, found {len(image):,}")
         return image
 
+    @property
+    def listed(self) -> str:
+        """The name as one line of UTF-8."""
+        return printable(_in_utf8(self.name))
+
     def __str__(self) -> str:
         return _in_utf8(self.path if self.length < 0 else f"{self.path}: {self.name}")
 
 
 def list_images(
-    images: Path, hold_out: float | None = None, seed: int = 0
+    images: Path, hold_out: float | None = None, seed: int = 0, *, recursive: bool = False
 ) -> tuple[list[str], dict[str, list[Source]]]:
     """Class names in order, and the images of `train` and `val`, sorted by class and name. Prints
-    how many files among them are no images by their names.
+    what else lies there.
 
     Args:
         images: folder with one of the layouts above.
         hold_out: without a val: the share of every class of train that is taken for it, between 0
             and 1; one image at least, never all.
         seed: which images are held out.
+        recursive: images in folders below that of a class are of the class.
 
     Raises:
         UserError: naming the folder or file.
     """
     found = _train_files(images)
-    classes = sorted(found)
+    classes = sorted(found.keys() - {_LOOSE})
     if not classes:
         raise UserError(f"{images}: a folder for each class expected, found none")
+    if not recursive:
+        _refuse_nested(images, found)
+    if len(classes) < 2:
+        raise UserError(f"{images}: folders of two classes expected, found {classes[0]} alone")
+    beside = _beside_train(images)
+    in_val: dict[str, list[Place]] = {}
     train = _sources(found, classes)
     seen = {source.label for source in train}
     if empty := [name for label, name in enumerate(classes) if label not in seen]:
         raise UserError(f"{images}: {shortened(empty)}: images ({_KINDS}) expected, found none")
-    other = sum(map(len, found.values())) - len(train)
     if hold_out is not None:
         train, val = _hold_out(images, train, hold_out, seed)
     else:
-        in_val = _val_files(images)
-        if unknown := sorted(set(in_val) - {*classes, ""}):
+        in_val = _val_files(images, beside)
+        if not recursive:
+            _refuse_nested(images / "val", in_val)
+        if unknown := sorted(in_val.keys() - {*classes, _FLAT, _LOOSE}):
             raise UserError(f"{images}/val: classes of train expected, found {shortened(unknown)}")
-        flat = in_val.get("")
+        flat = in_val.get(_FLAT)
         val = _sources(in_val, classes) if flat is None else _label(flat, images, classes)
-        other += sum(map(len, in_val.values())) - len(val)
     if not val:
         raise UserError(f"{images}/val: images ({_KINDS}) expected, found none")
-    if other:
-        print(f"{images}: not packed: {other:,} files that are no {_KINDS}", file=sys.stderr)
+    _print_left_out(images, beside, found, in_val)
     return [_in_utf8(name) for name in classes], {"train": train, "val": val}
+
+
+def _refuse_nested(folder: Path, found: Mapping[str, list[Place]]) -> None:
+    """Raises UserError: there are images in folders below that of a class."""
+    below = Counter(
+        "/".join(place.name.split("/")[:2])
+        for places in found.values()
+        for place in places
+        if place.name.count("/") > 1 and _is_image(place)
+    )
+    if below:
+        counts = [f"{name} (images: {count:,})" for name, count in sorted(below.items())]
+        raise UserError(
+            f"{folder}: images right in the folders of the classes expected, found them in "
+            f"{shortened(counts)}; --recursive takes them as images of the class"
+        )
+
+
+def _print_left_out(images: Path, beside: list[str], *splits: Mapping[str, list[Place]]) -> None:
+    """Print what is not packed, by kind."""
+    names: dict[str, list[str]] = {"beside train": beside} if beside else {}
+    for label, places in (item for found in splits for item in found.items()):
+        for place in places:
+            if label == _LOOSE or not _is_image(place):
+                file = Path(place.name)
+                kind = file.suffix.lower() or "without suffix"
+                kind = "hidden" if file.name.startswith(".") else kind
+                kind = "beside the class folders" if label == _LOOSE else kind
+                names.setdefault(kind, []).append(place.name)
+    kinds = [
+        f"{len(of_kind):,} {kind} ({', '.join(sorted(of_kind)[:_EXAMPLES])})"
+        for kind, of_kind in sorted(names.items())
+    ]
+    if kinds:
+        print(printable(f"{images}: not packed: {'; '.join(kinds)}"), file=sys.stderr)
 
 
 def _in_utf8(name: str) -> str:
@@ -139,17 +191,26 @@ def _train_files(images: Path) -> dict[str, list[Place]]:
     raise UserError(f"{missing}: a folder expected ({_LAYOUT}), found none")
 
 
-def _val_files(images: Path) -> dict[str, list[Place]]:
-    """The files of each class of val; of a flat val under the name ""."""
+def _val_files(images: Path, beside: list[str]) -> dict[str, list[Place]]:
+    """The files of each class of val. `beside`: what may be meant where there is none."""
     folder, tar = images / "val", images / VAL_TAR
     if folder.is_dir():
-        return _in_classes(folder) or {"": _in_folder(folder, "")}
+        found = _in_classes(folder)
+        return found if found.keys() != {_LOOSE} else {_FLAT: found[_LOOSE]}
     if tar.is_file():
-        return {"": _in_tar(tar, "", 0)}
+        return {_FLAT: _in_tar(tar, "", 0)}
     raise UserError(
-        f"{folder}: a folder expected ({_LAYOUT}), found none; "
-        "or take a fifth of every class of train for it with --hold-out 0.2"
+        f"{folder}: a folder expected ({_LAYOUT}), found {shortened(beside) or 'none'}; "
+        "rename the one that is meant, or hold out a fifth of every class of train: --hold-out 0.2"
     )
+
+
+def _beside_train(images: Path) -> list[str]:
+    """What is neither train nor val beside these; folders end in a slash."""
+    names = {entry.name + "/" * entry.is_dir() for entry in os.scandir(images)}
+    if not names & {"train/", TRAIN_TAR}:
+        return []
+    return sorted(names - {"train/", "val/", TRAIN_TAR, VAL_TAR, DEVKIT})
 
 
 def _has_val(images: Path) -> bool:
@@ -184,25 +245,40 @@ def _hold_out(
 
 
 def _images_of(places: list[Place]) -> list[Place]:
-    """The images among files, by their names, in order."""
-    return sorted(place for place in places if _is_image(place.name.rpartition("/")[2]))
+    """The images among files, in order."""
+    return sorted(filter(_is_image, places))
 
 
-def _is_image(name: str) -> bool:
-    """Hidden files are such as a Mac's `._photo.jpg`."""
+def _is_image(place: Place) -> bool:
+    """By its name. Hidden files are such as a Mac's `._photo.jpg`."""
+    name = place.name.rpartition("/")[2]
     return name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")
 
 
 def _in_classes(folder: Path) -> dict[str, list[Place]]:
-    """What lies in each folder of `folder`."""
-    classes = [entry.name for entry in os.scandir(folder) if entry.is_dir()]
-    return {
-        name: _in_folder(folder / name, f"{name}/") for name in classes if not name.startswith(".")
-    }
+    """What lies in each folder of `folder`, and beside these."""
+    found: dict[str, list[Place]] = {_LOOSE: []}
+    for entry in os.scandir(folder):
+        if entry.is_dir() and not entry.name.startswith("."):
+            found[entry.name] = _in_folder(entry.path, f"{entry.name}/")
+        else:
+            found[_LOOSE].append(Place(entry.name, entry.path))
+    return found
 
 
-def _in_folder(folder: Path, prefix: str) -> list[Place]:
-    return [Place(prefix + entry.name, entry.path) for entry in os.scandir(folder)]
+def _in_folder(folder: str, prefix: str) -> list[Place]:
+    """The files of a class and of all folders below; a link to a folder, which may lead back, and
+    a hidden folder are as files that are no images."""
+    found = []
+    left = [(folder, prefix)]
+    while left:
+        folder, prefix = left.pop()
+        for entry in os.scandir(folder):
+            if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+                left.append((entry.path, f"{prefix}{entry.name}/"))
+            else:
+                found.append(Place(prefix + entry.name, entry.path))
+    return found
 
 
 def _in_tar(tar: Path, prefix: str, start: int) -> list[Place]:

@@ -1,4 +1,5 @@
-"""An image set in ImageNet's layout to RecordIO: original bytes, no re-encoding.
+"""An image set in ImageNet's layout to RecordIO: original bytes, no re-encoding but of PNGs with
+transparency.
 
 Killed at any point, the same command continues with the first part that is not complete and ends
 with the same bytes.
@@ -35,6 +36,7 @@ def pack_images(
     processes: int | None = None,
     skip_bad: int = 0,
     hold_out: float | None = None,
+    recursive: bool = False,
     drawn: Synthetic | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Manifest:
@@ -51,6 +53,7 @@ def pack_images(
         processes: that read and encode; default: one for each core. The result is the same.
         skip_bad: so many files that are no image are left out and named in the manifest.
         hold_out: without a val: the share of every class of train that is taken for it.
+        recursive: images in folders below that of a class are of the class.
         drawn: what the images were drawn with, for the manifest.
         progress: called with (images done, images in all) after each part.
 
@@ -59,7 +62,7 @@ def pack_images(
             another process packs into `out`.
     """
     refuse_content(out)
-    classes, found = list_images(images, hold_out, shuffle_seed)
+    classes, found = list_images(images, hold_out, shuffle_seed, recursive=recursive)
     orders = {split: _shuffled(found[split], shuffle_seed) for split in SPLITS}
     total = sum(map(len, orders.values()))
     done = 0

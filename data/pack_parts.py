@@ -26,10 +26,10 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from ..config.atomic import write_file
-from ..config.manifest import SUFFIXES, File, OddFile, Split
+from ..config.manifest import LIST, SUFFIXES, File, OddFile, Split
 from . import recordio
 from .dataset import TABLE, Table, digest_file
-from .jpeg import read_size
+from .jpeg import read_image
 from .listing import Source
 
 PART_IMAGES = 128
@@ -44,6 +44,7 @@ class Part(NamedTuple):
     crc32: int
     odd: list[dict[str, str]]
     rows: list[list[int]]  # of the sample table; offsets from the part's own start
+    names: list[str]  # of the photos
 
 
 class Job(NamedTuple):
@@ -70,11 +71,12 @@ _job: Job
 
 
 def pack_split(job: Job, advance: Callable[[int], None]) -> tuple[Split, list[OddFile]]:
-    """Write rec, idx and npy of a split from its sources in their order: what the manifest says of
-    it. `advance` gets the number of images of each part that is done. Raises OSError: a write that
+    """Write the files of a split from its sources in their order: what the manifest says of it.
+    `advance` gets the number of images of each part that is done. Raises OSError: a write that
     failed, or a worker that was killed."""
     sha, end = hashlib.sha256(), 0
     tables, chunks, odd = list[Table](), list[tuple[int, int]](), list[OddFile]()
+    names = list[str]()
 
     def add(part: Part, content: bytes) -> None:
         nonlocal end
@@ -86,6 +88,7 @@ def pack_split(job: Job, advance: Callable[[int], None]) -> tuple[Split, list[Od
         tables.append(table)
         chunks.append((end, part.crc32))
         odd.extend(OddFile(**file) for file in part.odd)
+        names.extend(part.names)
 
     with (job.folder / f"{job.split}.rec").open("ab+") as records:
         records.seek(0)
@@ -105,7 +108,10 @@ def pack_split(job: Job, advance: Callable[[int], None]) -> tuple[Split, list[Od
     with (job.folder / f"{job.split}.idx").open("w") as index:
         index.writelines(f"{n}\t{offset}\n" for n, offset in enumerate(table["offset"].tolist()))
     np.save(job.folder / f"{job.split}.npy", table)
-    files = {suffix: digest_file(job.folder / f"{job.split}.{suffix}") for suffix in SUFFIXES[1:]}
+    with (job.folder / f"{job.split}.{LIST}").open("w", encoding="utf-8") as listing:
+        photos = zip(table["label"].tolist(), names, strict=True)
+        listing.writelines(f"{n}\t{label}\t{name}\n" for n, (label, name) in enumerate(photos))
+    files = {x: digest_file(job.folder / f"{job.split}.{x}") for x in (*SUFFIXES[1:], LIST)}
     split = Split.model_construct(  # unchecked: one without any image is refused later
         samples=len(table),
         class_counts=np.bincount(table["label"], minlength=job.classes).tolist(),
@@ -167,11 +173,11 @@ def _encode_part(number: int) -> Part:
     of later parts do not wait for it.
     """
     rows, odd = list[list[int]](), list[dict[str, str]]()
+    names = list[str]()
     records, offset = list[bytes](), 0
     for place, source in enumerate(_job.sources_of(number), number * PART_IMAGES):
         try:
-            image = source.read()
-            height, width = read_size(image)
+            image, height, width = read_image(source.read())
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             found = f"a JPEG or PNG image expected, {reason}"
@@ -180,8 +186,9 @@ def _encode_part(number: int) -> Part:
         record = recordio.encode(source.label, place, image)
         length = 0 if recordio.is_split(record) else len(image)
         rows.append([offset, length, source.label, height, width])
+        names.append(source.listed)
         offset += sum(map(len, record))
         records += record
     content = b"".join(records)
     _job.path(number).with_suffix(".rec").write_bytes(content)
-    return Part(bytes=len(content), crc32=zlib.crc32(content), odd=odd, rows=rows)
+    return Part(len(content), zlib.crc32(content), odd, rows, names)

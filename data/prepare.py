@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from ..config.atomic import follow_links
+from ..config.atomic import follow_links, is_free
 from ..config.errors import UserError, failing_as
 from ..config.image_set import SYNTHETIC, wrong_counts
 from ..config.leaves import Origin
-from ..config.manifest import FILE_NAME, Counts, Manifest
-from ..config.names import nearest_path
+from ..config.manifest import Counts, Manifest, explain_missing, has_manifest
 from ..config.progress import Tracker
 from ..config.schema import Data, Synthetic
 from .dataset import check_before_run
@@ -36,9 +33,9 @@ def prepare(data: Data, track: Tracker, origins: Mapping[str, Origin] | None = N
         UserError: no set and none to be drawn, or one that does not fit the config.
     """
     folder = Path(data.path)
-    if not os.path.lexists(folder / FILE_NAME):
+    if not has_manifest(folder):
         if data.synthetic is None or not is_free(folder):
-            raise UserError(explain_missing(data.path, (origins or {}).get("data.path")))
+            raise UserError(describe_missing(data, origins or {}))
         counts = Counts(*(getattr(data.synthetic, field) for field in Counts._fields))
         if problems := [*wrong_counts(data, counts, SYNTHETIC, origins or {})]:
             raise UserError(*problems)
@@ -47,30 +44,10 @@ def prepare(data: Data, track: Tracker, origins: Mapping[str, Origin] | None = N
     return check_before_run(data, origins)
 
 
-def is_free(folder: Path) -> bool:
-    """Whether nothing is there that drawing would touch."""
-    try:
-        return not any(folder.iterdir())
-    except FileNotFoundError:  # also a link to nowhere
-        return True
-    except OSError:
-        return not os.path.lexists(folder)
-
-
-def explain_missing(path: str, written_at: Origin | None = None) -> str:
-    """One line for a `data.path` without a packed set: where it was written and what to do.
-
-    Args:
-        path: `data.path`.
-        written_at: the file and line, or the command line, that it comes from.
-    """
-    folder = Path(os.path.realpath(path))
-    found = "something else" if os.path.lexists(folder) else "none"
-    where = "" if written_at is None else f"{written_at}: "
-    return (
-        f"{where}data.path: a packed image set expected at {folder}, found {found} "
-        f"(make one with `rn50 data pack IMAGES {shlex.quote(str(folder))}`){nearest_path(folder)}"
-    )
+def describe_missing(data: Data, origins: Mapping[str, Origin]) -> str:
+    """One line for a `data.path` without a packed set: where it was written and what to do."""
+    where = f"{origins['data.path']}: " if "data.path" in origins else ""
+    return f"{where}data.path: {explain_missing(Path(data.path))}"
 
 
 def _draw_once(folder: Path, settings: Synthetic, track: Tracker) -> None:

@@ -10,9 +10,10 @@ import os
 import shutil
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
-from ..config.atomic import follow_links
+from ..config.atomic import follow_links, is_free
 from ..config.errors import UserError, failing_as
 from ..config.manifest import FILE_NAME, SPLITS, WHOLE, Manifest, Part, load_manifest
 from ..config.reading import open_file
@@ -49,14 +50,17 @@ def stage(
     total = sum(end - start for few in chunks.values() for start, end, _ in few)
     with failing_as(f"{target}: cannot write"):
         target.parent.mkdir(parents=True, exist_ok=True)
-        with hold(target.with_name(f".{target.name}.staging.lock"), target, wait=True):
+        lock = target.with_name(f".{target.name}.staging.lock")
+        with hold(lock, target, wait=True), ExitStack() as cleanup:
             if not _is_staged(source, target, manifest):
                 unfinished = _unfinished(target)
-                shutil.rmtree(unfinished, ignore_errors=True)
+                shutil.rmtree(unfinished, ignore_errors=True)  # of one that was killed
+                cleanup.callback(shutil.rmtree, unfinished, ignore_errors=True)
                 unfinished.mkdir()
                 done = 0
                 for split in SPLITS:
-                    for name in (f"{split}.idx", f"{split}.npy"):
+                    for suffix in manifest.splits[split].files.keys() - {"rec"}:
+                        name = f"{split}.{suffix}"
                         shutil.copyfile(source / name, unfinished / name)
                         check_digest(unfinished / name, manifest.files[name])
                     name = f"{split}.rec"
@@ -75,7 +79,7 @@ def remove(target: Path) -> None:
     `target` is there and is no packed set, or cannot be deleted."""
     target = follow_links(target)
     with failing_as(f"{target}: cannot remove"):
-        if target.exists() and any(target.iterdir()):
+        if not is_free(target):
             for name in (*load_manifest(target).files, FILE_NAME):
                 (target / name).unlink(missing_ok=True)
         if target.exists():
@@ -85,7 +89,7 @@ def remove(target: Path) -> None:
 
 def _is_staged(source: Path, target: Path, manifest: Manifest) -> bool:
     """The set at `target` is that of `source`, by its manifest and sizes."""
-    if not target.is_dir() or not any(target.iterdir()):
+    if is_free(target):
         return False
     if load_manifest(target) != manifest:
         raise UserError(f"{target}: the set of {source} expected, found another; --remove it first")

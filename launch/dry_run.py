@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..compliance.config_rules import check_config
+from ..config.atomic import is_free
 from ..config.errors import UserError
 from ..config.load import Loaded
+from ..config.manifest import has_manifest
 from ..config.plan import build_plan
 from ..config.schema import Data
 from ..data.dataset import check_before_run
 from ..data.describe import describe_data
-from ..data.prepare import explain_missing, is_free
+from ..data.prepare import describe_missing
 from .launchers import LAUNCHERS, build_job, pick_launcher
 from .preflight import check_whether_it_runs, problems_with, refusals
 
@@ -52,11 +53,11 @@ def describe_launch(
 
 def find_data(data: Data, origins: Mapping[str, Any]) -> tuple[str, list[str]]:
     """The set in words, and what is wrong with it."""
-    if os.path.lexists(Path(data.path) / "manifest.json"):
-        try:
+    try:
+        if has_manifest(Path(data.path)):
             return describe_data(data, check_before_run(data, origins)), []
-        except UserError as error:
-            return f"{data.path}, which does not fit", str(error).splitlines()
+    except UserError as error:
+        return f"{data.path}, which does not fit", str(error).splitlines()
     if data.synthetic is not None and is_free(Path(data.path)):
         return f"{describe_data(data)}, not drawn yet", []
-    return "none", [explain_missing(data.path, origins.get("data.path"))]
+    return "none", [describe_missing(data, origins)]

@@ -110,6 +110,13 @@ def test_counts_come_from_the_manifest_unless_given(folder: Path) -> None:
     assert origins(given, "classes") == ["command line"]
 
 
+def test_a_set_of_one_class_is_refused(folder: Path) -> None:
+    write_manifest("datasets/mine", classes=1)
+    for override, source in (("", "datasets/mine/manifest.json"), ("data.classes=1", "command ")):
+        with pytest.raises(UserError, match=f"^{source}.*: data.classes: .*, found 1$"):
+            load("dgxa100_8", ["data.path=datasets/mine", *override.split()])
+
+
 def test_what_is_to_be_drawn_counts_before_what_is_there(folder: Path) -> None:
     """The two are compared before a run; here the config says what it says."""
     write_manifest("datasets/quick")

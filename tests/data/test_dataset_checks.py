@@ -1,5 +1,6 @@
 import io
 import json
+import multiprocessing
 import os
 import shutil
 import signal
@@ -94,7 +95,7 @@ def test_an_untouched_set_passes(packed: Path) -> None:
 
 AT_0 = "/set/train.rec: record at byte 0:"
 SPOILT: list[tuple[Spoil, bool, str]] = [
-    (shutil.rmtree, False, "/set/manifest.json: a packed image set expected"),
+    (shutil.rmtree, False, "a packed image set expected at .*/set, found none"),
     (records(lambda c: c[:-4]), False, r"/set/train.rec: \d+ bytes expected \(manif.*, found \d+"),
     (
         records(lambda c: b"\xff" + c[1:]),
@@ -161,7 +162,8 @@ def test_counts_of_the_config_must_be_those_of_the_set(packed: Path) -> None:
 def test_verify_finds_any_flipped_byte(packed: Path, name: str) -> None:
     path = packed / name
     edit(path, lambda c: c[:-40] + bytes([c[-40] ^ 1]) + c[-39:])
-    with pytest.raises(UserError, match=f"{name}: SHA-256 .* expected"):
+    where = ".* one of 12 records .*record 0, class" if name == "train.rec" else ""
+    with pytest.raises(UserError, match=f"{name}: SHA-256 .* expected{where}"):
         verify(packed)
 
 
@@ -170,20 +172,63 @@ def test_images_that_do_not_decode_are_found_in_a_sealed_set(packed: Path, proce
     assert verify(packed, processes=processes) == load_manifest(packed)
     row = load_table(packed, "val")[3]
     start = int(row["offset"]) + recordio.HEADER_BYTES
+    number, label, photo = (packed / "val.lst").read_text().splitlines()[3].split("\t")
+    assert (number, label) == ("3", str(row["label"])) and photo.startswith(f"class{label}/")
     edit(packed / "val.rec", lambda c: c[:start] + bytes(40) + c[start + 40 :])
+    told = rf"val\.rec: record at byte {row['offset']}: an image .*record 3, "
+    with pytest.raises(UserError, match=rf"{told}{photo}\)"):
+        verify(packed, processes=processes)
     reseal(packed)
-    with pytest.raises(UserError, match=rf"val\.rec: record at byte {row['offset']}: an image"):
+    for full in (True, False):
+        with pytest.raises(UserError, match=rf"{told}{photo}\)"):
+            verify(packed, full=full, processes=processes)
+    older(packed)
+    with pytest.raises(UserError, match=rf"{told}class{label}\)"):
         verify(packed, processes=processes)
 
 
-def die(path: Path, table: object) -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+def older(folder: Path) -> None:
+    """Make of a set one of an older version, which kept no names."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    for split, content in manifest["splits"].items():
+        del content["files"]["lst"]
+        (folder / f"{split}.lst").unlink()
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+
+
+def test_a_set_of_an_older_version_is_the_same_set(packed: Path) -> None:
+    digest = load_manifest(packed).digest
+    older(packed)
+    assert verify(packed).digest == check_before_run(config(packed)).digest == digest
+
+
+def test_every_bad_record_of_a_split_is_named(packed: Path) -> None:
+    """A PNG without its end, as older versions packed it."""
+    out = io.BytesIO()
+    Image.new("RGB", (24, 18)).save(out, "PNG")
+    rows = load_table(packed, "train")[[2, 7]]
+    content = bytearray((packed / "train.rec").read_bytes())
+    for row in rows:
+        start = int(row["offset"]) + recordio.HEADER_BYTES
+        content[start : start + row["length"]] = out.getvalue()[:-12].ljust(row["length"], b"\0")
+    (packed / "train.rec").write_bytes(content)
+    reseal(packed)
+    with pytest.raises(UserError) as caught:
+        verify(packed)
+    lines = str(caught.value).splitlines()
+    assert [line.partition("(")[2].partition(",")[0] for line in lines] == ["record 2", "record 7"]
+
+
+def die(*_: object, **__: object) -> list[object]:
+    if multiprocessing.parent_process() is not None:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return []
 
 
 def test_a_worker_that_is_killed_is_one_error(
     packed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dataset, "_check_records", die)
+    monkeypatch.setattr(dataset, "_find_faults", die)
     with pytest.raises(UserError, match="set: not checked: a worker process was killed"):
         verify(packed, processes=2)
 

@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from PIL import Image
 
+from rn50.config.manifest import load_manifest
 from tests.waiting import leave_nothing, wait_until
 
 pytestmark = pytest.mark.slow
@@ -76,6 +78,39 @@ def run(commands: str, folder: Path) -> str:
     out, _ = process.communicate(timeout=600)
     assert process.returncode == (130 if stopped else 0), f"{commands}\n{out}"
     return out
+
+
+def test_smaller_copies_lose_nothing(root: Path, tmp_path: Path) -> None:
+    """Photos whose names differ by suffix alone, deep in a class, transparent, of 16 bits."""
+    (commands,) = (
+        block.commands
+        for block in blocks((root / "docs/own_data.md").read_text())
+        if "thumbnail" in block.commands
+    )
+    for name, mode in (
+        ("a/1.png", "RGBA"),
+        ("a/1.jpg", "RGB"),
+        ("b/c/2.png", "I;16"),
+        ("b/3.png", "P"),
+    ):
+        (tmp_path / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.new(mode, (600, 300), 30_000 if mode == "I;16" else 0).save(
+            tmp_path / "photos" / name
+        )
+    (tmp_path / "photos/b/notes.txt").write_text("no image")
+    assert "photos/b/notes.txt" in run(commands, tmp_path)
+    small = tmp_path / "small"
+    pixels = {
+        str(path.relative_to(small)): Image.open(path).getpixel((9, 9))
+        for path in small.rglob("*.jpg")
+    }
+    assert pixels == {
+        "a/1.png.jpg": (255, 255, 255),
+        "a/1.jpg.jpg": (0, 0, 0),
+        "b/c/2.png.jpg": (117, 117, 117),
+        "b/3.png.jpg": (0, 0, 0),
+    }
+    assert load_manifest(tmp_path / "datasets/small").counts == (2, 2, 2)
 
 
 def test_the_page_is_walked_as_it_stands(root: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from rn50.data import recordio, synthetic
 from rn50.data.dataset import load_table, verify
 from rn50.data.listing import Source
 from rn50.data.pack import pack_images
-from rn50.data.stage import remove, stage
+from rn50.data.stage import stage
 from tests.conftest import Rn50
 
 SETTINGS = Synthetic(classes=10, train_samples=60, eval_samples=20, min_px=40, max_px=56, seed=3)
@@ -68,7 +69,7 @@ def records_of(folder: Path, split: str) -> list[tuple[str, bytes]]:
     with (folder / f"{split}.rec").open("rb") as file:
         for number, row in enumerate(load_table(folder, split)):
             record = recordio.read(file, int(row["offset"]), "x")
-            assert (record.id, record.label) == (number, row["label"])
+            assert record.id >= number and record.label == row["label"]  # a bad file leaves a gap
             assert row["length"] == len(record.image)
             assert Image.open(io.BytesIO(record.image)).size == (row["width"], row["height"])
             found.append((classes[int(record.label)], record.image))
@@ -123,6 +124,7 @@ def test_the_packed_set_holds_every_original_byte(drawn: Path, tmp_path: Path) -
     for split, count in (("train", 60), ("val", 20)):
         expected = [(path.parent.name, path.read_bytes()) for path in (drawn / split).glob("*/*")]
         assert sorted(records_of(packed, split)) == sorted(expected)
+        check_names(packed, drawn, split)
         assert manifest.splits[split].samples == count
         assert manifest.splits[split].class_counts == [count // 10] * 10
     for name, signed in manifest.files.items():
@@ -142,8 +144,8 @@ def test_the_packed_set_holds_every_original_byte(drawn: Path, tmp_path: Path) -
 def test_what_is_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A PNG under a .JPEG name (ImageNet has one), any case of suffix, an EXIF orientation (which
     does not change the size in the table), a class without val images, an empty folder as the
-    target, a target whose parents do not exist; other files are counted: a Mac's hidden twins of
-    photos, formats that are not read, folders within a class.
+    target, a target whose parents do not exist. What is not packed is listed by kind: a Mac's
+    hidden twins of photos, formats that are not read, links to folders, photos of no class.
     """
     exif = Image.Exif()
     exif[0x0112] = 6  # rotate by 90 degrees on display
@@ -155,7 +157,12 @@ def test_what_is_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     for name in ("readme.txt", "1.webp", "._0.JPEG"):
         (images / "train/a" / name).write_text("not an image")
     (images / "train/a/more").mkdir()
+    (images / "train/a/more/notes.TXT").write_text("not an image")
+    (images / "train/a/again").symlink_to("..")
     (images / "train/.thumbnails").mkdir()
+    (images / "train/loose.jpg").write_bytes(png)
+    (images / "val/loose.jpg").write_bytes(png)
+    (images / "test").mkdir()
     (tmp_path / "empty").mkdir()
     for out in (tmp_path / "empty", tmp_path / "new/deep/out"):
         manifest = pack_images(images, out)
@@ -163,17 +170,99 @@ def test_what_is_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         assert manifest.splits["train"].class_counts == [3, 1]
         assert manifest.splits["val"].class_counts == [1, 0]
         assert {("a", png), ("a", turned)} < {*records_of(out, "train")}
-        assert f"{images}: not packed: 4 files" in capsys.readouterr().err
+        line = capsys.readouterr().err.splitlines()[-1]
+        assert line.startswith(f"{images}: not packed: ")
+        for kind in (
+            "1 .webp (a/1.webp)",
+            "2 .txt (a/more/notes.TXT, a/readme.txt)",
+            "1 hidden (a/._0.JPEG)",
+            "1 without suffix (a/again)",
+            "3 beside the class folders (.thumbnails, loose.jpg, loose.jpg)",
+            "1 beside train (test/)",
+        ):
+            assert kind in line
+
+
+def test_folders_below_a_class_are_refused_or_packed(tmp_path: Path) -> None:
+    counts = {"train/a": 2, "train/a/2023/may": 3, "train/a/2024": 1, "train/b/x": 4, "val/a/y": 1}
+    images = image_folder(tmp_path / "images", counts)
+    with pytest.raises(UserError) as caught:
+        pack_images(images, tmp_path / "out")
+    for named in ("a/2023 (images: 3)", "a/2024 (images: 1)", "b/x (images: 4)", "--recursive"):
+        assert named in str(caught.value)
+    manifest = pack_images(images, tmp_path / "out", recursive=True)
+    assert manifest.splits["train"].class_counts == [6, 4]
+    assert sorted(photos_of(tmp_path / "out", "train"))[:4] == [
+        "a/0.JPEG",
+        "a/1.JPEG",
+        "a/2023/may/0.JPEG",
+        "a/2023/may/1.JPEG",
+    ]
+    assert photos_of(tmp_path / "out", "val") == ["a/y/0.JPEG"]
+    for name in ("2023", "2024"):
+        shutil.rmtree(images / "train/a" / name)
+    shutil.rmtree(images / "train/b/x")
+    (images / "train/b/0.JPEG").write_bytes(noise(0))
+    with pytest.raises(UserError, match=r"/val: .* a/y \(images: 1\)"):
+        pack_images(images, tmp_path / "again")
+
+
+def check_names(packed: Path, images: Path, split: str) -> None:
+    """Every name of a set's list is that of the photo in its record."""
+    photos = [(images / split / name).read_bytes() for name in photos_of(packed, split)]
+    assert photos == [image for _, image in records_of(packed, split)]
+
+
+def photos_of(folder: Path, split: str) -> list[str]:
+    """The names in a set's list, whose numbers and labels are those of its records."""
+    lines = (folder / f"{split}.lst").read_text().splitlines()
+    labels = load_table(folder, split)["label"].tolist()
+    rows = [line.split("\t") for line in lines]
+    assert [(int(number), int(label)) for number, label, _ in rows] == [*enumerate(labels)]
+    return [name for _, _, name in rows]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "on_white"),
+    [
+        ("RGBA", {}, True),
+        ("LA", {}, True),
+        ("P", {"transparency": 0}, True),
+        ("L", {"transparency": 0}, True),
+        ("RGB", {"transparency": (0, 0, 0)}, True),
+        ("RGB", {}, False),
+        ("P", {}, False),
+        ("I;16", {}, False),
+    ],
+)
+def test_transparent_pixels_are_packed_as_white(
+    tmp_path: Path, kind: str, options: dict[str, Any], on_white: bool
+) -> None:
+    """All other bytes are packed as they are, those of a PNG whose pixels are all opaque too."""
+    images = image_folder(tmp_path / "images", {"train/a": 0, "train/b": 1, "val/a": 1})
+    png = encode(Image.new(kind, (20, 16)), "PNG", **options)
+    (images / "train/a/0.png").write_bytes(png)
+    opaque = encode(Image.new("RGBA", (20, 16), "red"), "PNG")
+    (images / "train/a/opaque.png").write_bytes(opaque)
+    pack_images(images, tmp_path / "out")
+    packed = {image for name, image in records_of(tmp_path / "out", "train") if name == "a"}
+    assert opaque in packed and (png in packed) == (not on_white)
+    (image,) = packed - {opaque}
+    if on_white:
+        assert Image.open(io.BytesIO(image)).convert("RGB").getcolors() == [(320, (255,) * 3)]
 
 
 def test_names_of_any_bytes_are_packed_and_read_again(tmp_path: Path) -> None:
     strange = os.fsdecode(b"K\xe4fer")
-    images = image_folder(tmp_path / "images", {f"train/{strange}": 2, f"val/{strange}": 1})
+    counts = {f"train/{strange}": 2, f"val/{strange}": 1, "train/two\nlines": 1}
+    images = image_folder(tmp_path / "images", counts)
     (images / "train" / strange / f"{strange}.jpg").write_text("bad")
     pack_images(images, tmp_path / "out", skip_bad=1)
     manifest = verify(tmp_path / "out")
-    assert manifest.classes == [r"K\xe4fer"]
+    assert manifest.classes == [r"K\xe4fer", "two\nlines"]
     assert manifest.odd_files[0].path.endswith(r"/K\xe4fer/K\xe4fer.jpg")
+    names = [r"K\xe4fer/0.JPEG", r"K\xe4fer/1.JPEG", r"two\nlines/0.JPEG"]
+    assert sorted(photos_of(tmp_path / "out", "train")) == names
 
 
 # --- the layouts ---------------------------------------------------------------------------------
@@ -261,15 +350,16 @@ def test_a_share_of_every_class_is_held_out(tmp_path: Path, layout: str) -> None
     assert split("b", 0.2) == first
     assert split("c", 0.2, seed=1)[1] != first[1]
     assert first[1] < split("d", 0.4)[1]
-    for name in ("cat", "dog", "rare"):
+    for name in ("cat", "dog"):
         shutil.rmtree(images / layout / name)
+    (images / layout / "rare/31.jpg").unlink()
     with pytest.raises(UserError, match=r"--hold-out: .*photos: a class of two images expected"):
         split("e", 0.2)
 
 
 EMPTY = {f"train/e{number:02}": 0 for number in range(12)}
 UNKNOWN = {f"val/u{number:02}": 0 for number in range(12)}
-GOOD = {"train/a": 2, "val/a": 1}
+GOOD = {"train/a": 2, "train/b": 1, "val/a": 1}
 
 
 @pytest.mark.parametrize(
@@ -277,11 +367,15 @@ GOOD = {"train/a": 2, "val/a": 1}
     [
         ({}, "photos: a folder expected"),
         ({"": 3}, "photos: a folder for each class expected, found none"),
-        ({"a/b": 3}, "photos: a: images .* expected, found none"),
+        ({"a": 0, "b": 3}, "photos: a: images .* expected, found none"),
+        ({"a": 3}, "photos: folders of two classes expected, found a alone"),
+        (GOOD | {"val/a": 0, "validation/a": 1, "test/a": 1}, "photos/val: images"),
+        (
+            {"train/a": 2, "train/b": 1, "validation/a": 1, "test/a": 1},
+            "photos/val: a folder expected .* test/, validation/.*--hold-out 0.2$",
+        ),
         ({"a": 1, "val/a": 1}, "photos/train: a folder expected .*, found none"),
         ({"a": 2, "b": 1}, "photos/val: a folder expected .*--hold-out 0.2$"),
-        ({"train/a": 2}, "photos/val: a folder expected .*--hold-out 0.2$"),
-        ({"train/a": 2, "val/a": 0}, "photos/val: images .* expected, found none"),
         (GOOD | EMPTY, "photos: e00, .*e09, and 2 more: images .* expected, found none"),
         (GOOD | UNKNOWN, "photos/val: classes of train expected, found u00, .*u09, and 2 more"),
     ],
@@ -301,6 +395,15 @@ def test_folders_of_another_layout_get_an_answer(
 # --- bad files -----------------------------------------------------------------------------------
 
 
+SOUND = {"train/a": 3, "train/b": 1, "val/a": 2}
+
+
+def with_thumbnail(jpeg: bytes) -> bytes:
+    """A JPEG with another, whole one in its EXIF segment, as cameras write it."""
+    exif = b"Exif\0\0II*\0\x08\0\0\0\0\0\0\0\0\0" + noise(2)
+    return jpeg[:2] + b"\xff\xe1" + (len(exif) + 2).to_bytes(2, "big") + exif + jpeg[2:]
+
+
 def spoil(images: Path, count: int) -> list[str]:
     """Bad files of all kinds, in both splits; their paths."""
     kinds = [b"", b"hello world", noise(1)[:-2], noise(2)[: len(noise(2)) // 2], noise(1, "GIF")]
@@ -313,20 +416,20 @@ def spoil(images: Path, count: int) -> list[str]:
 
 
 def test_every_bad_file_of_both_splits_is_named_in_one_go(tmp_path: Path) -> None:
-    images = image_folder(tmp_path / "images", {"train/a": 3, "val/a": 2})
+    images = image_folder(tmp_path / "images", SOUND)
     bad = spoil(images, 31)
     with pytest.raises(UserError) as caught:
         pack_images(images, tmp_path / "out", skip_bad=3)
     lines = str(caught.value).splitlines()
     assert [line.partition(": ")[0] for line in lines[:-1]] == bad[:20]
-    assert re.match(r"31 bad .* 36 images, .* 3 of --skip-bad.*--skip-bad 31\b", lines[-1])
+    assert re.match(r"31 bad .* 37 images, .* 3 of --skip-bad.*--skip-bad 31\b", lines[-1])
     assert not (tmp_path / "out").exists()
 
 
 def test_leaving_them_out_continues_with_what_is_packed_and_mended_files_are_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    images = image_folder(tmp_path / "images", {"train/a": 3, "val/a": 2})
+    images = image_folder(tmp_path / "images", SOUND)
     bad = spoil(images, 4)
     with pytest.raises(UserError, match="of --skip-bad"):
         pack_images(images, tmp_path / "out", skip_bad=3)
@@ -336,10 +439,11 @@ def test_leaving_them_out_continues_with_what_is_packed_and_mended_files_are_rea
         manifest = pack_images(images, tmp_path / "out", skip_bad=4)
     assert sorted(file.path for file in manifest.odd_files) == bad
     verify(tmp_path / "out")
+    check_names(tmp_path / "out", images, "train")
     for path in bad:
         Path(path).write_bytes(noise(5))
     manifest = pack_images(images, tmp_path / "mended")
-    assert (manifest.splits["train"].samples, manifest.splits["val"].samples) == (5, 4)
+    assert (manifest.splits["train"].samples, manifest.splits["val"].samples) == (6, 4)
     assert manifest.odd_files == []
     assert names_in(tmp_path) == {"images", "out", "mended"}
 
@@ -352,9 +456,15 @@ def test_leaving_them_out_continues_with_what_is_packed_and_mended_files_are_rea
         (noise(1)[:20], ""),
         (noise(1)[:-2], "truncated"),
         (noise(1)[:-40], "truncated"),
+        (with_thumbnail(noise(1)[:-40]), "truncated"),
+        (with_thumbnail(noise(1)), None),
+        (encode(Image.new("L", (90, 90)), progressive=True)[:-60], "truncated"),
+        (noise(1, "PNG")[:-12], "cut off"),
+        (noise(1, "PNG")[:-1], "cut off"),
+        (noise(1, "PNG") + bytes(5000), None),
         (noise(1, "PNG", (70_000, 1)), "70000 x 1 pixels"),
-        (encode(Image.new("1", (10_000, 9_000)), "PNG"), "90000000 pixels"),
-        (Path.mkdir, "a regular file expected"),
+        (encode(Image.new("1", (10_000, 9_000)), "PNG"), "10000 x 9000 pixels, .*89,478,485"),
+        (os.mkfifo, "a regular file expected"),
         (lambda path: path.symlink_to("nowhere"), "No such file"),
         (noise(1) + bytes(5000), None),
     ],
@@ -362,8 +472,8 @@ def test_leaving_them_out_continues_with_what_is_packed_and_mended_files_are_rea
 def test_what_does_not_decode_is_bad(
     tmp_path: Path, content: bytes | Callable[[Path], object], found: str | None
 ) -> None:
-    """A JPEG that only lacks its end marker does; one that is cut off ends a training."""
-    images = image_folder(tmp_path / "images", {"train/a": 3, "val/a": 2})
+    """Nor is what is cut off taken, which ends a training: Pillow decodes a PNG without its end."""
+    images = image_folder(tmp_path / "images", SOUND)
     path = images / "train/a/9.jpg"
     if isinstance(content, bytes):
         path.write_bytes(content)
@@ -371,7 +481,7 @@ def test_what_does_not_decode_is_bad(
         content(path)
     manifest = pack_images(images, tmp_path / "out", skip_bad=1)
     named = [f"{file.path}: {file.found}" for file in manifest.odd_files]
-    assert manifest.splits["train"].samples == (3 if named else 4)
+    assert manifest.splits["train"].samples == (4 if named else 5)
     assert bool(named) == (found is not None)
     assert all(re.match(f"{path}: a JPEG or PNG image expected, .*{found}", line) for line in named)
 
@@ -456,8 +566,7 @@ def test_a_full_disk_is_named_and_packing_goes_on_when_there_is_room(
         assert names_in(disk) == {"earlier", ".set.partial"}
         with pytest.raises(UserError, match="cannot write: No space left on device"):
             stage(many / "set", disk / "staged")
-        assert not (disk / "staged").exists()
-        remove(disk / "staged")
+        assert names_in(disk) == {"earlier", ".set.partial"}
         subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
         pack_images(many / "images", disk / "set", processes=2)
         assert contents(disk / "set") == contents(many / "set")

@@ -49,6 +49,7 @@ def set_in(folder: Path, **settings: Any) -> Data:
         ("set", {"synthetic": None}, "found something else"),
         ("set", {}, "found something else"),
         ("set/precious", {}, "found something else"),
+        ("set/train.rec", {}, "im2rec.*`rn50 data pack IMAGES ANOTHER_FOLDER`"),
         ("set", {"path": "{}/set/below"}, "/set/below: cannot create: "),
         ("", {"classes": 3}, "data.classes: 2 expected, as in data.synthetic, found 3"),
     ],
@@ -66,6 +67,22 @@ def test_what_is_not_to_be_drawn_is_named_and_what_is_there_left(
         prepare(set_in(tmp_path, **settings), silent, {"data.path": Origin("mine.yaml", 3)})
     assert "\n" not in str(caught.value)
     assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_set_of_another_user_is_a_matter_of_permission(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir(mode=0)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65_534)
+    try:
+        for act in (
+            lambda: prepare(set_in(tmp_path), silent),
+            lambda: verify(tmp_path / "set"),
+        ):
+            with pytest.raises(UserError, match=r"/set: a packed .* expected: Permission denied$"):
+                act()
+    finally:
+        os.seteuid(user)
 
 
 def test_an_empty_folder_and_a_link_to_another_disk_are_drawn_into(tmp_path: Path) -> None:

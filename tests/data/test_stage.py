@@ -23,10 +23,11 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A set of 300 training images, which are three chunks."""
     folder = tmp_path_factory.mktemp("pristine")
     for split, count in (("train", 300), ("val", 4)):
-        (folder / "images" / split / "a").mkdir(parents=True)
         for number in range(count):
             image = Image.effect_noise((40, 40), number + 1)
-            image.save(folder / "images" / split / "a" / f"{number}.jpg")
+            path = folder / "images" / split / "ab"[number % 2] / f"{number}.jpg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            image.save(path)
     pack_images(folder / "images", folder / "set")
     return folder / "set"
 
@@ -43,6 +44,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def test_a_set_is_copied_once_and_removed(packed: Path, tmp_path: Path) -> None:
     target = tmp_path / "disk/node/set"
+    (tmp_path / "disk/node/.set.partial/train.rec").mkdir(parents=True)  # of one that was killed
     calls: list[tuple[int, int]] = []
     stage(packed, target, progress=lambda *counts: calls.append(counts))
     assert files(packed) == files(target)
@@ -56,7 +58,7 @@ def test_a_set_is_copied_once_and_removed(packed: Path, tmp_path: Path) -> None:
     assert list((tmp_path / "disk/node").iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["train.rec", "val.rec", "train.idx", "val.npy"])
+@pytest.mark.parametrize("name", ["train.rec", "val.rec", "train.idx", "val.npy", "val.lst"])
 def test_other_bytes_than_the_manifest_says_are_refused(
     packed: Path, tmp_path: Path, name: str
 ) -> None:
@@ -66,9 +68,9 @@ def test_other_bytes_than_the_manifest_says_are_refused(
         UserError, match=rf"/{name}: (SHA-256 .*|CRC-32 .*|a sample table) expected"
     ):
         stage(packed, tmp_path / "disk/set")
-    assert not (tmp_path / "disk/set").exists()
+    assert list((tmp_path / "disk").glob("*")) == []  # a copy that is begun anew is of no use
     (packed / name).write_bytes(whole)
-    stage(packed, tmp_path / "disk/set")  # what was left is copied anew
+    stage(packed, tmp_path / "disk/set")
     assert files(packed) == files(tmp_path / "disk/set")
 
 
@@ -84,7 +86,7 @@ def test_something_else_at_the_target_is_left_alone(packed: Path, tmp_path: Path
 
 
 def data_of(folder: Path, **more: object) -> Data:
-    counts = {"classes": 1, "train_samples": 300, "eval_samples": 4}
+    counts = {"classes": 2, "train_samples": 300, "eval_samples": 4}
     sizes = {"crop_px": 16, "eval_resize_px": 20}
     return Data.model_validate({"path": str(folder), "last_batch": "pad"} | counts | sizes | more)
 
