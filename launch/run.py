@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,7 +41,8 @@ from .ending import (
 )
 from .engine_environment import Environment
 from .environment_record import describe_environment
-from .failure import Evidence, explain_failure, read_failures
+from .failure import Evidence, explain_failure, read_failures, with_shortages
+from .host_limits import read_limits
 from .launchers import LAUNCHERS, Job, build_job, pick_launcher
 from .nodes_left import on_nodes_left
 from .preflight import refusals, refuse
@@ -142,7 +143,8 @@ def run_attempts(plan: LaunchPlan) -> None:
             close_result(out, plan.run, ending)
         raise Stopped(ending) from None
     except OSError as error:  # such as a full standard output
-        reason = f"{error.filename or 'standard output'}: cannot write: {error.strerror}"
+        where = f"{error.filename}: cannot write" if error.filename else "launch"
+        reason = with_shortages(f"{where}: {error.strerror or error}", "", read_limits())
         give_back(out)
         ending = end_failed(plan.run, out, reason, options)
         raise Failed(f"{reason}{ending.what_next}", ending) from None
@@ -187,11 +189,23 @@ def _next_attempt(
 
 def begin_run(plan: LaunchPlan) -> None:
     """Write what the ranks will read, and print what runs."""
-    reserve(plan.folder)
-    save_config(plan.loaded, plan.folder)
-    described = describe_environment(plan.environment, plan.launcher, plan.job.command)
-    write_json(plan.folder / "environment.json", described | {RUN: in_brief(plan.run)})
-    announce(plan)
+    with _naming(plan.folder):
+        reserve(plan.folder)
+        save_config(plan.loaded, plan.folder)
+        described = describe_environment(plan.environment, plan.launcher, plan.job.command)
+        write_json(plan.folder / "environment.json", described | {RUN: in_brief(plan.run)})
+    with _naming("standard output"):
+        announce(plan)
+
+
+@contextmanager
+def _naming(what: object) -> Iterator[None]:
+    """Let an OSError of the block that names no file name `what`."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or what
+        raise
 
 
 def check_result(out: Path) -> None:

@@ -9,7 +9,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,9 @@ DEATH_GRACE_S = 5.0
 """From the end of a rank's process to that of the job, if its launcher does not see to it."""
 _TICK_S = 0.25
 _MAX_LINE_BYTES = 65536
+_HERE = "127.0.0.1"
+_MOST_HOSTS = 8
+_NETWORK = "their launcher hangs, or the network between hosts drops what they send (firewall, MTU)"
 _JOINING = ("join ranks", "open connections", "agree on weights")
 """Stages of start-up in which a rank waits for others."""
 
@@ -57,22 +60,33 @@ class Watchdog:
     """Listens in a thread, on one machine on its own address alone. To be read at any time:
     `failures` (what ranks reported of their own end, in this order), `lost` (the first rank whose
     process ended without a word, and where it was), `failed_rank` (for which the job must end),
-    `grace_s` (which the ranks need for an orderly end)."""
+    `grace_s` (which the ranks need for an orderly end), `asked_by` (who has asked for it).
+    `hosts`: each rank's, where they are known."""
 
-    def __init__(self, settings: Settings, ranks: int, *, one_machine: bool) -> None:
+    def __init__(
+        self, settings: Settings, ranks: int, *, one_machine: bool, hosts: Sequence[str] = ()
+    ) -> None:
         self._settings = settings
         self._missing = set(range(ranks))
         self._start_s = self._evaluated_s = time.monotonic()
         self._token = secrets.token_hex(16)
-        self._host = "127.0.0.1" if one_machine else socket.gethostname()
-        self._listener = socket.create_server((self._host if one_machine else "", 0), backlog=4096)
+        self._hosts = dict(enumerate(hosts))
+        self._host = _HERE if one_machine else socket.gethostname()
+        # A host's name may have an address of IPv6 alone.
+        both = not one_machine and socket.has_dualstack_ipv6()
+        self._listener = socket.create_server(
+            (self._host if one_machine else "", 0),
+            family=socket.AF_INET6 if both else socket.AF_INET,
+            backlog=4096,
+            dualstack_ipv6=both,
+        )
         raise_open_files()  # a connection for every rank
         self._listener.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listener, selectors.EVENT_READ, None)
         self._statuses: dict[int, RankStatus] = {}
         self._closed = False
-        self._asked_by = ""
+        self.asked_by = ""
         self._asked: set[int] = set()
         self._begun: dict[int, int] = {}
         self._stop_sent = False
@@ -96,7 +110,7 @@ class Watchdog:
 
     def request_stop(self, by: str) -> None:
         """Ask all ranks for a checkpoint and an orderly end after the same step. `by`: who asks."""
-        self._asked_by = self._asked_by or by
+        self.asked_by = self.asked_by or by
 
     def close(self) -> None:
         """End the thread and close every connection."""
@@ -114,7 +128,7 @@ class Watchdog:
                     self._accept()
                 else:
                     self._read(key.data)
-            if self._asked_by and not self._stop_sent:
+            if self.asked_by and not self._stop_sent:
                 self._stop_all()
             # A look goes over all ranks: one a message would be their square.
             if time.monotonic() >= next_look_s:
@@ -130,7 +144,7 @@ class Watchdog:
         if self._missing or self._statuses.keys() - self._begun.keys():
             return
         self._stop_sent = True
-        line = f"stop {max(self._begun.values(), default=0)} asked to stop by {self._asked_by}\n"
+        line = f"stop {max(self._begun.values(), default=0)} asked to stop by {self.asked_by}\n"
         for status in list(self._statuses.values()):
             self._reply(status, line.encode())
 
@@ -257,8 +271,14 @@ class Watchdog:
         if not self._missing or now_s <= self._start_s + start_s:
             return None
         absent = RankStatus(self._listener, now_s)
-        absent.rank, absent.host = min(self._missing), "an unknown host"
-        return absent.report(f"not connected after {start_s:g} s")
+        absent.rank = min(self._missing)
+        hosts = [self._hosts[rank] for rank in sorted(self._missing) if rank in self._hosts]
+        absent.host = hosts[0] if hosts else "an unknown host"
+        reason = f"not connected after {start_s:g} s"
+        if self._host != _HERE:
+            of = ", ".join(list(dict.fromkeys(hosts))[:_MOST_HOSTS])
+            reason += f", as {len(self._missing)} ranks{of and ' of '}{of}: {_NETWORK}"
+        return absent.report(reason)
 
     def _silent(self, now_s: float) -> dict[str, Any] | None:
         """A connected rank sends nothing: its process, its node or the network stands still."""
