@@ -40,6 +40,7 @@ def test_more_images_a_step_than_anybody_trained_with_are_refused() -> None:
         best_of_each_batch("dgxh100", load_system("dgxh100"), 24_000)
 
 
+@pytest.mark.in_process
 def test_the_command_prints_draws_and_takes_nodes(rn50: Any, tmp_path: Path) -> None:
     plot = tmp_path / "best.svg"
     words = ("predict", "--best", "--system", "dgxh100")
