@@ -70,6 +70,8 @@ FULL = PLENTY._replace(shared_free_bytes=32 << 10, shared_bytes=64 << 10)
         ([], MPIRUN, {"lost": GONE | {"reason": "silent for 4 s"}}, HERE + "silent for 4 s"),
         # One that had not reached the watchdog took those along that had.
         ([], MPIRUN, {"lost": GONE, "not_connected": {3}}, "rank 3 was killed by SIGKILL"),
+        ([], f"{ABORTED}\n{MPIRUN}", {"lost": GONE, "not_connected": {3}}, "rank 3 was killed by"),
+        ([], f"{MPIRUN}\n{ABORTED}", {"lost": GONE, "not_connected": {1}}, "killed by SIGABRT"),
         ([], CRASH + ABORTED, {"lost": GONE}, HERE + "killed by SIGABRT (terminate called"),
         (
             [],

@@ -7,8 +7,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rn50.config.schema import Watchdog as Settings
 from rn50.launch import supervisor
-from rn50.launch.supervisor import RankFailed, run_watched
+from rn50.launch.supervisor import RankFailed, StopSignals, run_watched, wait_for_launcher
+from rn50.launch.watchdog import Watchdog
 
 ORPHAN = (
     "import subprocess, sys; sleep = subprocess.Popen(['sleep', '600'], stdout=subprocess.DEVNULL);"
@@ -51,3 +53,38 @@ def test_a_flood_on_the_standard_error_keeps_its_first_and_last_lines(
     assert text.startswith("first\nbind failed\n") and text.count("\nbind failed") == 100
     assert "49999 xxx" in text and " lines left out ...]" in text
     assert text.endswith("[4,900 more lines like this one: ] bind failed\n")
+
+
+@pytest.mark.parametrize(("of_config_s", "of_ranks_s"), [(10.0, 30.0), (30.0, 10.0)])
+def test_a_stop_waits_for_the_longer_of_two_times(
+    of_config_s: float, of_ranks_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object) -> int:
+        raise KeyboardInterrupt("SIGTERM")
+
+    waited: list[float] = []
+    monkeypatch.setattr(supervisor, "wait_for_launcher", stopped)
+    monkeypatch.setattr(supervisor, "_wait_for_end", lambda *of: waited.append(of[2]))
+    watchdog = Watchdog(Settings(), 1, one_machine=True)
+    watchdog.grace_s = of_ranks_s
+    with pytest.raises(KeyboardInterrupt):
+        run_watched(["true"], {}, tmp_path, 1, watchdog, of_config_s)
+    watchdog.close()
+    assert waited == [30.0]
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_what_ended_well_as_the_signal_came_is_not_stopped(code: int) -> None:
+    stop = StopSignals()
+
+    class Child(subprocess.Popen[str]):
+        def poll(self) -> int | None:
+            stop.name = "SIGTERM"
+            return self.wait()
+
+    with Child(["sh", "-c", f"exit {code}"], text=True) as child:
+        if code == 0:
+            assert wait_for_launcher(child, None, stop) == 0
+        else:
+            with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
+                wait_for_launcher(child, None, stop)
