@@ -14,7 +14,6 @@ import argparse
 import ast
 import asyncio
 import contextlib
-import ctypes
 import os
 import random
 import re
@@ -31,6 +30,7 @@ from typing import NamedTuple
 
 import psutil
 
+from rn50.launch.supervisor import _orphans_become_children
 from tests.rooms import ROOMS, ROOT
 
 OTHER: dict[type, type] = {
@@ -52,7 +52,7 @@ OTHER: dict[type, type] = {
     ast.And: ast.Or,
     ast.Or: ast.And,
 }
-OF_ANY_ORDER = ("max", "min", "isclose", "gcd")
+OF_ANY_ORDER = ("gcd", "isclose", "max", "maximum", "min", "minimum")
 NEVER_RUN = ("annotation", "returns")
 """Fields of a node. Nor is a fault drawn within an f-string, which is a message or a token."""
 SURVIVED = "survived"
@@ -61,7 +61,6 @@ NO_TESTS = 5
 PATIENCE = 4
 """How many times as long as without a fault tests may take."""
 LONGEST_S = 3600
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 class Fault(NamedTuple):
@@ -123,10 +122,9 @@ def _replaced(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, ast.expr | a
             yield node, ast.Constant(value + 1)
         case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test):
             yield test, ast.UnaryOp(ast.Not(), test)
-        case ast.Call(func=ast.Name(id=name)) if name in OF_ANY_ORDER:
-            pass
-        case ast.Call(args=[ast.expr() as first, ast.expr() as second, *rest]):
-            if not any(isinstance(one, ast.Starred) for one in node.args):
+        case ast.Call(func=function, args=[first, second, *rest]):
+            ordered = ast.unparse(function).rpartition(".")[2] not in OF_ANY_ORDER
+            if ordered and not any(isinstance(one, ast.Starred) for one in node.args):
                 yield node, ast.Call(node.func, [second, first, *rest], node.keywords)
         case ast.Expr(value=ast.Constant()):  # a docstring
             pass
@@ -317,8 +315,8 @@ def main(root: Path = ROOT) -> int:
         parser.error(f"--rooms: some of {', '.join(ROOMS)} expected, found {', '.join(unknown)}")
     tiers = {"fast": ["--fast"]} | ({"all": []} if given.all else {})
     faults = draw(root, rooms, given.n, given.seed)
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # orphans of tests become children of ours
-    with tempfile.TemporaryDirectory(prefix="rn50-mutants-") as folder:
+    scratch = tempfile.TemporaryDirectory(prefix="rn50-mutants-")
+    with scratch as folder, _orphans_become_children():
         try:
             found = asyncio.run(run(root, Path(folder), faults, given.workers, tiers))
         except asyncio.CancelledError:
