@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +54,18 @@ def test_a_flood_on_the_standard_error_keeps_its_first_and_last_lines(
     assert text.startswith("first\nbind failed\n") and text.count("\nbind failed") == 100
     assert "49999 xxx" in text and " lines left out ...]" in text
     assert text.endswith("[4,900 more lines like this one: ] bind failed\n")
+
+
+def test_scratch_of_dead_launchers_is_removed(tmp_path: Path) -> None:
+    dead, alive, young = (tmp_path / f"{supervisor._SCRATCH}{name}" for name in "abc")
+    for folder in (dead, alive, young):
+        folder.mkdir()
+        if folder != young:
+            os.utime(folder, (0, 0))
+    with supervisor._locked(alive) as mine:
+        supervisor._remove_dead_scratch(tmp_path)
+    assert mine
+    assert {*tmp_path.iterdir()} == {alive, young}
 
 
 @pytest.mark.parametrize(("of_config_s", "of_ranks_s"), [(10.0, 30.0), (30.0, 10.0)])
