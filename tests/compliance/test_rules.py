@@ -273,6 +273,8 @@ CASES = (
     Case("different-values", ERROR, again("global_batch_size", value=1536), "FAIL"),
     Case("copied-records", NOTE, ranks, "PASS"),
     Case("copied-records", NOTE, again("submission_org"), "PASS"),
+    Case("different-values", ERROR, again("global_batch_size", value=1), "FAIL"),
+    Case("copied-records", NOTE, again("gradient_accumulation_steps"), "PASS"),
     Case("run-time-not-positive", ERROR, shift("run_stop", -92_664_000), "PASS"),
     Case("target-outside-run", ERROR, after_the_clock, "PASS"),
     Case("target-off-the-clock", ERROR, one("eval_accuracy", -1, by_ms=3.6e6), "PASS"),
@@ -287,6 +289,7 @@ CASES = (
     Case("run-not-successful", ERROR, meta("run_stop", "status", "SUCCESS"), "PASS"),
     Case("run-not-successful", ERROR, meta("run_stop", "status", "aborted"), "FAIL", "0.6.0"),
     Case("ranks-disagree", ERROR, until_it_passes, "PASS"),
+    Case("ranks-disagree", ERROR, again("eval_accuracy", value=0.7), "PASS"),
     Case("trained-past-target", NOTE, one("eval_accuracy", -2, value=0.7595), "PASS"),
     Case("unpaired-events", NOTE, again("epoch_start"), "PASS"),
     Case("target-before-training", ERROR, at_once, "PASS"),
@@ -436,6 +439,16 @@ def test_lars_momentum_is_free_from_a_batch_of_32k(
     put("global_batch_size", batch)(run)
     found = checked(tmp_path, run).findings
     assert [finding.severity for finding in found if finding.name == "lars-momentum"] == severities
+
+
+def test_a_block_may_count_samples_in_place_of_epochs(tmp_path: Path) -> None:
+    run = good_run()
+    block = find(run, "block_start")
+    del block.metadata["epoch_count"]
+    for count, is_found in ((0, False), (-1, True)):
+        block.metadata["samples_count"] = count
+        names = {finding.name for finding in checked(tmp_path, run).findings}
+        assert ("missing-epoch-metadata" in names) == is_found
 
 
 def test_limits_at_their_edge() -> None:

@@ -15,6 +15,7 @@ from rn50.compliance.check_log import Check, check_log
 from rn50.compliance.ruleset import parse_ruleset
 from rn50.compliance.score import score_folder
 from rn50.compliance.submission import check_folder
+from rn50.config.benchmark import RULESETS
 from rn50.config.errors import UserError
 from tests.compliance.log_text import Run, drop, find, good_run, last, meta, put, shift, vary, write
 
@@ -428,6 +429,12 @@ def test_where_the_ruleset_comes_from(tmp_path: Path) -> None:
         found = check_log(path, official=False)
         assert (found.ruleset, found.ruleset_source) == (expected, source)
     assert check_log(tmp_path / "plain/result_0.txt", "1.0", official=False).ruleset == "1.0.0"
+    run = good_run()
+    first_ms = run[0].time_ms
+    for record in run:  # of a clock that starts with the machine
+        record.time_ms -= first_ms
+    found = check_log(write(tmp_path / "plain/result_1.txt", run), official=False)
+    assert found.ruleset == RULESETS[-1]
 
 
 def test_a_log_of_another_format_than_the_ruleset_cannot_be_read(tmp_path: Path) -> None:

@@ -84,6 +84,7 @@ def test_what_the_official_checker_finds_is_printed(rn50: Any, job: Path, tmp_pa
     assert done.returncode == 1 and "2 files do not comply" in done.stderr
 
 
+@pytest.mark.in_process
 @pytest.mark.parametrize(
     ("runs", "org", "change", "expected"),
     [

@@ -10,7 +10,7 @@ import pytest
 
 from rn50.config.errors import UserError
 from rn50.config.load import load_system
-from rn50.scaling.best import best_of_each_batch
+from rn50.scaling.best import LARGEST_GLOBAL_BATCH, best_of_each_batch
 from rn50.scaling.predict import job_of_system, predict
 
 
@@ -36,10 +36,14 @@ def test_what_is_given_is_not_searched_and_one_node_has_no_torus() -> None:
 
 
 def test_more_images_a_step_than_anybody_trained_with_are_refused() -> None:
+    system = load_system("dgxh100")
+    (one,) = best_of_each_batch("dgxh100", system, 20_480)
+    assert one.phases[0].batch * 20_480 == LARGEST_GLOBAL_BATCH
     with pytest.raises(UserError, match="beyond every published run"):
-        best_of_each_batch("dgxh100", load_system("dgxh100"), 24_000)
+        best_of_each_batch("dgxh100", system, 24_000)
 
 
+@pytest.mark.in_process
 def test_the_command_prints_draws_and_takes_nodes(rn50: Any, tmp_path: Path) -> None:
     plot = tmp_path / "best.svg"
     words = ("predict", "--best", "--system", "dgxh100")

@@ -70,6 +70,7 @@ def test_calibrated_rows_are_marked_and_few(rows: list[Row]) -> None:
     assert all(load_system(machine).performance is not None for machine in machines)
 
 
+@pytest.mark.in_process
 def test_the_documented_table_is_the_one_generated(rn50, root) -> None:
     """`rn50 predict validate > docs/scaling/validation.txt`; its end is in `docs/scaling.md`, its
     two mean errors are in the README."""
@@ -111,6 +112,7 @@ def test_intervals_hold_what_they_say(scores: dict[str, Score]) -> None:
     assert scores["more than 128 accelerators"].within_interval >= 0.85
 
 
+@pytest.mark.in_process
 def test_a_described_gpu_needs_no_point(rn50, tmp_path: Path) -> None:
     sheet = tmp_path / "mine.yaml"
     sheet.write_text(
