@@ -90,7 +90,7 @@ def test_what_the_official_checker_finds_is_printed(rn50: Any, job: Path, tmp_pa
         ("", "Other", (), "submission_org Other expected"),
         ("", "Example", ("optimizer.base_lr=3",), "optimizer.base_lr: "),
         ("run_0", "Example", (), "5 runs expected, found 1; rn50 submit CONFIG"),
-        ("", "../victim", ("log.org=../victim",), "--org: "),
+        ("", "x/../../victim", ("log.org=x/../../victim",), "--org: "),
         ("", "..", ("log.org=..",), "--org: "),
     ],
 )
