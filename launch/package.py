@@ -84,7 +84,11 @@ def write_package(
         raise UserError(f"--org: the name of a folder to make in {out} expected, found {show(org)}")
     loaded = _common(runs, org, machine)
     run = loaded.run
-    page = describe_system(run, read_object(runs[0] / "environment.json"))
+    environment = runs[0] / "environment.json"
+    try:
+        page = describe_system(run, read_object(environment))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise UserError(f"{environment}: what a run leaves there expected: {error}") from None
     system = system_id(run)
     with new_folder(out / org) as folder:
         page = {key: ask(key) if text == UNKNOWN else text for key, text in page.items()}
@@ -151,6 +155,7 @@ def _write_code(
     _copy(run / "config.yaml", implementation / config)
     templates = Environment(loader=FileSystemLoader(HERE), undefined=StrictUndefined)
     git = read_object(run / "environment.json").get("git")
+    git = {"commit": "unknown", "modified": False} | git if isinstance(git, dict) else None
     about = {"run": loaded.run, "page": page, "config": config, "git": git}
     text = templates.get_template("submission_readme.md.j2").render(about)
     (implementation / "README.md").write_text(text)

@@ -114,3 +114,16 @@ def test_what_a_link_of_a_foreign_run_leads_to_is_not_published(
     done = rn50("submission", str(job), "--org", "Example", "--out", str(tmp_path / "out"))
     assert done.returncode == 2 and f"{file}: " in done.stderr
     assert not list((tmp_path / "out").glob("*"))
+
+
+@pytest.mark.parametrize(
+    ("environment", "code"), [({"machine": "x"}, 2), ({"gpus": [1]}, 2), ({"git": "x"}, 0)]
+)
+def test_a_foreign_environment_is_no_traceback(
+    environment: dict[str, Any], code: int, rn50: Any, job: Path, tmp_path: Path
+) -> None:
+    file = job / "run_0/environment.json"
+    file.write_text(json.dumps(ENVIRONMENT | environment))
+    done = rn50("submission", str(job), "--org", "Example", "--out", str(tmp_path / "out"))
+    assert done.returncode == code, done.stderr
+    assert (f"rn50: error: {file}: " in done.stderr) == (code == 2)
