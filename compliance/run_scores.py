@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ..config import benchmark
 from . import rcp as convergence
-from .check_log import CANNOT_READ, FAIL, Check
+from .check_log import Check, is_valid
 from .rcp import Verdict
 
 _NO_CLOCK = (
@@ -87,5 +87,5 @@ def run_score(check: Check) -> RunScore:
         run.epochs_to(last) if last else None,
         last.accuracy if last else None,
         "" if converged else check.cause,
-        check.cause if (check.round_verdict or check.verdict) in (FAIL, CANNOT_READ) else "",
+        "" if is_valid(check.round_verdict or check.verdict) else check.cause,
     )

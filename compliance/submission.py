@@ -17,7 +17,7 @@ from ..config.finding import ERROR, NOTE, POLICY, SEVERITIES, shown
 from ..config.names import PRESETS, list_systems
 from ..config.reading import read_file
 from ..logging.places import RESULT_FILES, job_of, results_in, run_folders
-from .check_log import CANNOT_READ, FAIL, POLICY_VERDICT, Check, check_log, verdict_of
+from .check_log import POLICY_VERDICT, Check, check_log, is_valid, verdict_of
 from .logged_run import LoggedRun
 from .rule import FOLDER, RULES_TEXT, Violation, against, rule, rules_on
 from .run_scores import judge_convergence, newest
@@ -80,7 +80,7 @@ def check_folder(
         each.finding(violation) for each in SET_RULES for violation in each.check(submission)
     )
     findings = tuple(sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity)))
-    good = sum(check.verdict not in (FAIL, CANNOT_READ) for check in checks)
+    good = sum(is_valid(check.verdict) for check in checks)
     cause = f"{good} of {len(checks)} runs pass"
     verdict = verdict_of(findings)
     odd = next((check for check in checks if check.verdict == POLICY_VERDICT), None)
@@ -130,7 +130,7 @@ def _five_runs(submission: Submission) -> Iterator[Violation]:
 
 def invalid(checks: Sequence[Check]) -> list[Check]:
     """The logs that are no valid run."""
-    return [check for check in checks if check.verdict in (FAIL, CANNOT_READ)]
+    return [check for check in checks if not is_valid(check.verdict)]
 
 
 def _is_ours(folder: Path) -> bool:

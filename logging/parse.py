@@ -8,13 +8,11 @@ a record as a newline does. What cannot be read becomes a `Problem` with its lin
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import math
 import os
 import re
 import stat
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -140,6 +138,8 @@ class _Reader:
         self.keys = keys
         self.head = b""
         self.size = 0
+        self.ended = 0
+        """Newlines so far."""
         self.lines = 0
         self.longest = 0
         self.records = 0
@@ -175,37 +175,45 @@ class _Reader:
             self._chunk(chunk)
 
     def _chunk(self, chunk: bytes) -> None:
-        """Read the lines of a part of the file, which ends with a line or with 16 MB of one."""
-        for raw in iter(partial(io.BytesIO(chunk).readline, _LINE_BYTES), b""):
-            goes_on = self.goes_on
-            self.lines += not goes_on
-            self.goes_on = not raw.endswith(b"\n")
-            start = -1 if goes_on else raw.find(_TOKEN)
-            if start == -1:
+        """Read the lines of a part of the file, which ends with a line or with 16 MB of one. Those
+        without a token, such as blank ones, are counted and cost no more than other bytes."""
+        end = 0  # of the line before: its newline
+        while (token := chunk.find(_TOKEN, end)) != -1:
+            start = chunk.rfind(b"\n", end, token) + 1 or end
+            self.ended += chunk.count(b"\n", end, start)
+            self.lines = self.ended + 1
+            end = chunk.find(b"\n", token)
+            whole = end != -1
+            end = end if whole else len(chunk)
+            raw = chunk[start : end + 1]
+            if start == 0 and self.goes_on:
                 continue
             self.longest = max(self.longest, len(raw))
-            whole = not self.goes_on
-            if whole and b"\r" not in raw and raw.rfind(_TOKEN) == start:
-                self._record(raw[start:], closed=True)
-            elif whole or len(raw) < _LINE_BYTES:
-                self._line(raw, ended=whole)
+            if len(raw) < _LINE_BYTES:
+                self._line(raw, token - start, ended=whole)
             else:
                 text = f"a line of more than {_LINE_BYTES:,} bytes was skipped"
                 self._problem("long", None, text)
+        self.ended += chunk.count(b"\n", end)
+        self.goes_on = not chunk.endswith(b"\n")
+        self.lines = self.ended + self.goes_on
 
-    def _line(self, raw: bytes, *, ended: bool) -> None:
-        """Read the records of a line; `ended`: by a newline."""
-        parts = raw.split(b"\r")
-        for part in parts:
-            begins = [match.start() for match in re.finditer(_TOKEN, part)]
-            ends = [*begins[1:], len(part)]
-            whole = 0
-            for start, end in zip(begins, ends, strict=False):
-                closed = ended or end < len(part) or part is not parts[-1]
-                whole += self._record(part[start:end], closed=closed)
-            if whole > 1:
-                self.joined_lines += 1
-                self.first_joined = self.first_joined or self.lines
+    def _line(self, raw: bytes, start: int, *, ended: bool) -> None:
+        """Read the records of a line, of which the first has its token at `start`; `ended`: by a
+        newline. A carriage return ends what two records are joined in."""
+        whole = 0
+        while start != -1:
+            following = raw.find(_TOKEN, start + 1)
+            end = following if following != -1 else len(raw)
+            returned = raw.find(b"\r", start, end)
+            stop = end if returned == -1 else returned
+            whole += self._record(raw[start:stop], closed=ended or stop < len(raw))
+            if returned != -1 or following == -1:
+                if whole > 1:
+                    self.joined_lines += 1
+                    self.first_joined = self.first_joined or self.lines
+                whole = 0
+            start = following
 
     def _record(self, raw: bytes, *, closed: bool) -> bool:
         """Read what begins with a token; `closed`: something follows it. Returns whether it is a

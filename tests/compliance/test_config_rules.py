@@ -128,6 +128,9 @@ def test_the_facts() -> None:
     assert facts["rcp"]["mean_epochs"] == pytest.approx(83.6459, abs=1e-4)
     assert facts["rcp"]["min_epochs"] == pytest.approx(82.8916, abs=1e-3)
     assert facts["rcp"]["first_accepted_evaluation"] == 84
+    assert facts["rcp"]["min_epochs"] < 83 < facts["rcp"]["mean_epochs"]
+    between = check("abci_2048_closed_64k", "eval.offset=2").facts
+    assert between["rcp"]["first_accepted_evaluation"] == 83
     padded = check("abci_2048_open").facts
     assert padded["steps_per_epoch"] == 15
     assert padded["padding_images"] == 15 * 86016 - 1281167

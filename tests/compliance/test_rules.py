@@ -222,6 +222,20 @@ def hidden_stop(run: Run) -> None:
     run.insert(run.index(stop), aborted)
 
 
+def in_ten_minutes(edit: Edit) -> Edit:
+    """A run so long that 1 % of it is more than a second."""
+
+    def edited(run: Run) -> None:
+        shift("run_stop", 560_000)(run)
+        edit(run)
+
+    return edited
+
+
+SECONDS_LATE = in_ten_minutes(one("eval_accuracy", -1, by_ms=562_000))
+SECONDS_EARLY = in_ten_minutes(one("run_start", 0, by_ms=2000))
+
+
 class Case(NamedTuple):
     """An edit of a good run that breaks a rule; `official`: the official checker's verdict."""
 
@@ -279,6 +293,7 @@ CASES = (
     Case("target-outside-run", ERROR, after_the_clock, "PASS"),
     Case("target-off-the-clock", ERROR, one("eval_accuracy", -1, by_ms=3.6e6), "PASS"),
     Case("target-off-the-clock", ERROR, one("eval_accuracy", -1, by_ms=-3.6e6), "PASS"),
+    Case("target-off-the-clock", ERROR, SECONDS_LATE, "PASS"),
     Case("target-not-reached", ERROR, never_reached, "FAIL"),
     Case("target-not-reached", ERROR, never_reached, "FAIL", "0.7.0", "open"),
     Case("target-not-reached", POLICY, never_reached, "PASS", "0.6.0"),
@@ -294,6 +309,7 @@ CASES = (
     Case("unpaired-events", NOTE, again("epoch_start"), "PASS"),
     Case("target-before-training", ERROR, at_once, "PASS"),
     Case("epoch-before-run-start", POLICY, one("run_start", 0, by_ms=2500), "PASS"),
+    Case("epoch-before-run-start", POLICY, SECONDS_EARLY, "PASS"),
     Case("epochs-out-of-order", POLICY, one("epoch_start", 4, epoch_num=40), "PASS"),
     Case("untrained-epoch", POLICY, one("eval_accuracy", 4, epoch_num=27), "PASS"),
     Case("untrained-epoch", POLICY, drop("epoch_stop"), "PASS"),
@@ -455,6 +471,29 @@ def test_limits_at_their_edge() -> None:
     assert reaches_target(0.759)
     assert not reaches_target(math.nextafter(0.759, 0)) and not reaches_target(1.0)
     assert cadence_problem([0, 3, 7, 11]) is None  # epoch 0: an evaluation before training
+
+
+@pytest.mark.parametrize(
+    ("ruleset", "division", "minutes"),
+    [
+        ("0.7.0", "closed", 20),
+        ("0.7.0", "open", 20),
+        ("1.0.0", "closed", 30),
+        ("1.1.0", "open", 30),
+        ("2.0.0", "closed", 30),
+        ("2.0.0", "open", 240),
+    ],
+)
+def test_how_long_initialisation_may_take(ruleset: str, division: str, minutes: int) -> None:
+    assert benchmark.init_limit_s(ruleset, division) == 60 * minutes
+
+
+def test_epochs_may_be_counted_from_0_and_evaluations_from_1(tmp_path: Path) -> None:
+    run = good_run()
+    for record in run:
+        if record.key.startswith("epoch_"):
+            record.metadata["epoch_num"] -= 1
+    assert "untrained-epoch" not in {one.name for one in checked(tmp_path, run).findings}
 
 
 # --- one cause -----------------------------------------------------------------------------------

@@ -162,6 +162,17 @@ def test_one_odd_log_does_not_switch_the_rcp_test_off(
     assert scored.rcp is not None and not scored.rcp.passed
 
 
+def test_a_log_that_cannot_be_read_does_not_decide_the_round(tmp_path: Path) -> None:
+    folder = submission(tmp_path, runs=4, ruleset="2.0.0")
+    (folder / "result_4.txt").write_text("no log")
+    assert check_folder(folder, official=False)[-1].ruleset == "2.0.0"
+
+
+def test_runs_that_learn_nothing_are_not_copies(tmp_path: Path) -> None:
+    submission(tmp_path, dict.fromkeys(range(2), put("eval_accuracy", 0.001)))
+    assert messages(whole(tmp_path), "copied-accuracies") == []
+
+
 def an_hour_apart(number: int, run: Run) -> None:
     for record in run:
         record.time_ms += 3_600_000 * number * (record.time_ms > 0)

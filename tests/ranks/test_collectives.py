@@ -61,6 +61,7 @@ def test_a_run_on_a_torus_reaches_its_target(rn50, small_data: Path) -> None:
     done = rn50(
         *("launch", "smoke", "--ranks", "4", "--launcher", mpi.LAUNCHER, "seed=1"),
         *("comm.algorithm=torus_2d", "batch.per_rank=5", "eval.target=0.5"),
+        "division=open",
         *(f"data.path={small_data}", f"system.results={rn50.results}"),
     )
     assert done.returncode == 0, done.stderr

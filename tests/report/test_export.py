@@ -18,7 +18,8 @@ from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.config.reading import read_object
 from rn50.config.recorded import RUN, words_to_repeat
-from rn50.report.export import extra, read_runs, to_tensorboard
+from rn50.logging.metrics_read import MOST_KINDS
+from rn50.report.export import MOST_COLUMNS, extra, read_runs, to_csv, to_tensorboard
 from rn50.train import checkpoint, checkpoint_folder
 from tests.conftest import Rn50, packed
 
@@ -55,6 +56,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = rn50(
         *("launch", "smoke", "--ranks", "2", "seed=1", "schedule.length=3 epochs"),
         *("eval.period=1", "eval.offset=0", "eval.target=0.15", "log.every=5 steps"),
+        "division=open",
         *(f"data.path={packed(folder / 'set', DRAWN)}", f"data.synthetic={DRAWN}"),
         f"system.results={rn50.results}",
     )
@@ -188,6 +190,20 @@ def test_a_table_has_all_records(rn50: Rn50, run: Path, tmp_path: Path) -> None:
     stamps = [float(row["unix_s"]) for row in rows]
     assert all(a <= b for a, b in pairwise(stamps))
     assert abs(stamps[0] - (run / "config.yaml").stat().st_mtime) < 60
+
+
+def test_a_table_has_no_more_columns_than_any_program_writes(tmp_path: Path) -> None:
+    """Each name would cost a cell in every row, each kind as many rows as a plot has points."""
+    kinds = [f"k{number}" for number in range(MOST_KINDS + 1)] * 2
+    records = [{"kind": kind, f"n{number}": 1} for number, kind in enumerate(kinds)]
+    metrics = tmp_path / "metrics.jsonl"
+    metrics.write_text("".join(json.dumps(record) + "\n" for record in records))
+    table = to_csv(read_runs([tmp_path])[0])
+    assert len({row["kind"] for row in csv.DictReader(table.splitlines())}) == MOST_KINDS
+    with metrics.open("a") as file:
+        file.write(json.dumps({"kind": "k0"} | {f"m{n}": 1 for n in range(MOST_COLUMNS)}) + "\n")
+    with pytest.raises(UserError, match=rf"^{metrics}: at most {MOST_COLUMNS} columns expected"):
+        to_csv(read_runs([tmp_path])[0])
 
 
 @pytest.mark.slow
