@@ -25,7 +25,7 @@ from ..config.names import is_file
 from ..config.plan import Plan, build_plan
 from ..config.schema import Run
 from ..config.values import Duration
-from ..config.variants import VARIANTS
+from ..config.variants import VARIANTS, WEIGHTS
 from . import limits  # noqa: F401 (registers the limits that judge configs too)
 from . import rcp as convergence
 from .rule import CLOSED_ONLY, CLOSED_POLICY, CONFIG, RULES_TEXT, Setting, Violation, rule, rules_on
@@ -90,6 +90,9 @@ class ConfigUnderCheck:
             return [self.setting("optimizer.variant", own.name)]
         if name == "epsilon":
             return [self.setting("optimizer.epsilon", own.rule.epsilon)]
+        if name == "weight_decay" and own.rule.decay_times_base_lr:
+            found = self.setting("optimizer.weight_decay", own.weight_decay * own.base_lr)
+            return [found._replace(place=f"base_lr x {found.place}")]
         return [self.setting(_SETTINGS[name])] if name in _SETTINGS else []
 
     def setting(self, key: str, value: Any = None) -> Setting:
@@ -240,6 +243,17 @@ def _eta(config: ConfigUnderCheck) -> Iterator[Violation]:
     if config.run.optimizer.name == "lars" and actual != benchmark.LARS_ETA:
         expected = f"{plain(benchmark.LARS_ETA)}, as the reference"
         yield config.violation("optimizer.eta", expected, actual=actual)
+
+
+@imagenet_rule("MLP759", "lars-tensors", CLOSED_POLICY, _TABLE, optimizer="lars")
+def _tensors(config: ConfigUnderCheck) -> Iterator[Violation]:
+    """LARS scales and decays weights alone, as the reference; the published NVIDIA entries decay
+    the classifier's bias too."""
+    variant = config.run.optimizer.rule
+    decays = (WEIGHTS, VARIANTS["nvidia"].decayed)
+    if variant.scaled != WEIGHTS or variant.decayed not in decays or variant.epsilon_only_below:
+        why = "it scales or decays other tensors, or has another trust ratio"
+        yield config.violation("optimizer.variant", "reference or nvidia", why)
 
 
 @config_rule("MLP803", "evaluation-cadence", CLOSED_POLICY, f"{RULES_TEXT} lines 939, 443")

@@ -80,6 +80,14 @@ BROKEN = [
     ("decay-shape", POLICY, "poly", ["schedule.shape=cosine"]),
     ("decay-shape", POLICY, "warmup_end", ["schedule.decay_from=run_start"]),
     ("lars-eta", POLICY, "as the reference", ["optimizer.eta=0.01"]),
+    ("lars-tensors", POLICY, "reference or nvidia", ["optimizer.variant=you"]),
+    (
+        "lars-tensors",
+        POLICY,
+        "reference or nvidia",
+        ["optimizer.variant=sony", "optimizer.epsilon=0"],
+    ),
+    ("weight-decay", ERROR, "base_lr x optimizer.weight_decay", ["optimizer.variant=fujitsu"]),
     ("eval-samples", POLICY, "50000", ["data.eval_samples=100"]),
     ("image-preparation", POLICY, "expected 224", ["data.crop_px=192"]),
     ("image-preparation", POLICY, "expected none", ["data.augmentation.noise=[0,1]"]),
@@ -108,6 +116,20 @@ def test_what_breaks_a_rule_is_found(
     opened = check("dgxa100_8", *overrides, "division=open")
     told = {finding.severity for finding in opened.findings if finding.name == rule}
     assert told == ({severity} if rule in IN_EVERY_DIVISION else {NOTE})
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("optimizer.variant=reference", "optimizer.epsilon=0"),
+        ("optimizer.variant=fujitsu", "optimizer.epsilon=0", "optimizer.eta=0.001"),
+    ],
+)
+def test_a_variant_that_does_as_the_reference_passes(overrides: tuple[str, ...]) -> None:
+    """Fujitsu's decay is 12.5 times this one."""
+    decay = "optimizer.weight_decay=8e-6" if "fujitsu" in overrides[0] else "seed=null"
+    found = check("dgxa100_8", *overrides, "optimizer.base_lr=12.5", decay)
+    assert found.verdict == "PASS", found.findings
 
 
 def test_every_rule_has_a_case() -> None:
