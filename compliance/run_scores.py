@@ -56,8 +56,8 @@ def judge_convergence(checks: Sequence[Check]) -> Verdict | None:
     counting = {batch for at, batch in enumerate(logged) if at not in out}
     batches = {batch for batch in counting or logged if batch is not None}
     if len(batches) != 1:
-        found = " and ".join(f"{batch:,g}" for batch in sorted(batches)) or "none"
-        return Verdict(False, f"one global_batch_size expected, found {found}", None, None, 1.0)
+        found = " and ".join(f"{batch:,g}" for batch in sorted(batches)) or "no batch"
+        return Verdict(False, f"{found} are no common batch of the runs", None, None, 1.0)
     epochs = [
         None
         if check.run is None or check.run.batch is None or at in out

@@ -144,15 +144,13 @@ def schedule_lengths(run: LoggedRun) -> Iterator[Violation]:
         if event is None:
             continue
         value = number(event.value)
-        expected = "an integer from 0 on" if run.optimizer == "sgd" else "a number from 0 on"
-        fits = value is not None and value >= 0
-        if key.endswith("base_learning_rate"):
-            expected = "a number above 0"
-            fits = value is not None and value > 0
-        elif value is not None and run.optimizer == "sgd":
-            fits = fits and value.is_integer()
-        if not fits:
-            yield as_setting(event).violation(expected)
+        is_rate = key.endswith("base_learning_rate")
+        integral = run.optimizer == "sgd" and not is_rate
+        fits = value is not None and (value > 0 or (value == 0 and not is_rate))
+        if fits and (not integral or float(value or 0).is_integer()):
+            continue
+        lowest = "above 0" if is_rate else "from 0 on"
+        yield as_setting(event).violation(f"{'an integer' if integral else 'a number'} {lowest}")
 
 
 @rule("MLP718", "invalid-bn-span", CLOSED_POLICY, "batch norm is over images of one batch")

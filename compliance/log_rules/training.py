@@ -96,8 +96,7 @@ def epochs_rise(run: LoggedRun) -> Iterator[Violation]:
     """Epochs start in rising order, and no block in which epochs start claims one that a block
     before it claimed, or an earlier one."""
     yield from _first_step_back(run, "epoch_start")
-    starts = [*run.during("block_start"), *run.during("epoch_start")]
-    starts.sort(key=lambda event: event.order)
+    starts = [event for event in run.events if event.key in ("block_start", "epoch_start")]
     latest = -1
     for block, after in pairwise(starts if run.duplicate_writers < 2 else ()):
         claimed = epochs_of(block) if block.key != after.key == "epoch_start" else set()
