@@ -349,7 +349,7 @@ class _Reader:
         if isinstance(stamp, str):  # in v0.6 it is one; elsewhere the official parser reads it too
             with contextlib.suppress(ValueError):
                 stamp = float(stamp) if seconds is None else round(float(stamp) * 1000, 3)
-        is_number = isinstance(stamp, int | float) and not isinstance(stamp, bool)
+        is_number = type(stamp) in (int, float)
         if is_number and -_NO_STAMP < stamp < _NO_STAMP:
             return stamp  # type: ignore[no-any-return]
         if not is_number or self.keys is None or key in self.keys:
