@@ -90,9 +90,6 @@ class ConfigUnderCheck:
             return [self.setting("optimizer.variant", own.name)]
         if name == "epsilon":
             return [self.setting("optimizer.epsilon", own.rule.epsilon)]
-        if name == "weight_decay" and own.rule.decay_times_base_lr:
-            found = self.setting("optimizer.weight_decay", own.weight_decay * own.base_lr)
-            return [found._replace(place=f"base_lr x {found.place}")]
         return [self.setting(_SETTINGS[name])] if name in _SETTINGS else []
 
     def setting(self, key: str, value: Any = None) -> Setting:
@@ -238,14 +235,15 @@ def _shape(config: ConfigUnderCheck) -> Iterator[Violation]:
 
 @imagenet_rule("MLP755", "lars-as-reference", CLOSED_POLICY, _TABLE, optimizer="lars")
 def _lars(config: ConfigUnderCheck) -> Iterator[Violation]:
-    """LARS has eta 0.001, and scales and decays weights alone, as the reference (NVIDIA's published
-    entries decay the classifier's bias too)."""
+    """LARS has eta 0.001 and the trust ratio of the reference, and scales and decays weights alone
+    (NVIDIA's published entries decay the classifier's bias too)."""
     own = config.run.optimizer.rule
     if own.eta != benchmark.LARS_ETA:
         expected = f"{plain(benchmark.LARS_ETA)}, as the reference"
         yield config.violation("optimizer.eta", expected, actual=own.eta)
     decays = (WEIGHTS, VARIANTS["nvidia"].decayed)
-    if own.scaled != WEIGHTS or own.decayed not in decays or own.epsilon_only_below:
+    other_ratio = own.decay_times_base_lr or own.epsilon_only_below
+    if own.scaled != WEIGHTS or own.decayed not in decays or other_ratio:
         why = "it scales or decays other tensors, or has another trust ratio"
         yield config.violation("optimizer.variant", "reference or nvidia", why)
 
