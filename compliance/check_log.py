@@ -210,7 +210,7 @@ def unsafe(log: Log) -> str | None:
     if log.problem_count > len(log.problems):
         return "too many records that cannot be read"
     # It may read what this parser does not.
-    if any(problem.kind in ("form", "long", "type") for problem in log.problems):
+    if any(problem.kind in ("form", "long", "twice", "type") for problem in log.problems):
         return "a record whose values are not known"
     return None
 

@@ -179,8 +179,8 @@ def train_samples(run: HasSettings) -> Iterator[Violation]:
 
 
 def cadence_problem(epochs: list[float]) -> str | None:
-    """What is wrong with the evaluated epochs (rising, distinct); None: every 4, from 1-4 on. One
-    at epoch 0, before training, is harmless."""
+    """What is wrong with the evaluated epochs (rising, distinct); None: every 4, from one of 1 to 4
+    on. One at epoch 0, before training, is harmless."""
     trained = [epoch for epoch in epochs if epoch > 0]
     if not trained:
         return None
@@ -188,7 +188,7 @@ def cadence_problem(epochs: list[float]) -> str | None:
     gaps = [after - before for before, after in pairwise(trained)]
     odd = sorted({plain(round(gap, 3)) for gap in gaps if abs(gap - period) > slack})
     parts = []
-    if trained[0] > period + slack:
+    if trained[0] > period + slack or abs(trained[0] - round(trained[0])) > slack:
         parts.append(f"the first at epoch {plain(trained[0])}")
     if odd:
         parts.append(f"gaps of {', '.join(odd[:6])} epochs")

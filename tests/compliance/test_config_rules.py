@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from rn50.compliance.config_rules import RULES, ConfigCheck, check_config, publi
 from rn50.config.finding import ERROR, NOTE, POLICY, WARNING
 from rn50.config.load import load
 from rn50.config.names import list_presets
+from rn50.config.variants import ALL, VARIANTS
 from tests.config.test_image_set import write_manifest
 
 RECIPES = [name for name in list_presets() if name != "base"]
@@ -79,7 +82,8 @@ BROKEN = [
     ("evaluation-cadence", POLICY, "expected 4", ["eval.period=5", "schedule.length=60 epochs"]),
     ("decay-shape", POLICY, "poly", ["schedule.shape=cosine"]),
     ("decay-shape", POLICY, "warmup_end", ["schedule.decay_from=run_start"]),
-    ("lars-eta", POLICY, "as the reference", ["optimizer.eta=0.01"]),
+    ("lars-as-reference", POLICY, "as the reference", ["optimizer.eta=0.01"]),
+    ("lars-as-reference", POLICY, "reference or nvidia", ["optimizer.variant=you"]),
     ("eval-samples", POLICY, "50000", ["data.eval_samples=100"]),
     ("image-preparation", POLICY, "expected 224", ["data.crop_px=192"]),
     ("image-preparation", POLICY, "expected none", ["data.augmentation.noise=[0,1]"]),
@@ -108,6 +112,26 @@ def test_what_breaks_a_rule_is_found(
     opened = check("dgxa100_8", *overrides, "division=open")
     told = {finding.severity for finding in opened.findings if finding.name == rule}
     assert told == ({severity} if rule in IN_EVERY_DIVISION else {NOTE})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"scaled": ALL},
+        {"decayed": ALL},
+        {"epsilon_only_below": True},
+        {"decay_times_base_lr": True},
+    ],
+)
+def test_each_flag_of_a_variant_is_judged(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    reference = replace(VARIANTS["reference"], epsilon=0.0)
+    monkeypatch.setitem(VARIANTS, "you", reference)
+    assert check("dgxa100_8", "optimizer.variant=you").verdict == "PASS"
+    monkeypatch.setitem(VARIANTS, "you", replace(reference, **changes))
+    found = check("dgxa100_8", "optimizer.variant=you")
+    assert [finding.name for finding in found.findings] == ["lars-as-reference"]
 
 
 def test_every_rule_has_a_case() -> None:
