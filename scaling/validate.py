@@ -230,9 +230,9 @@ LARGE_GPUS = 256
 SMALL_GPUS = 128
 """What "small" is where large runs are predicted from small ones."""
 
-_HUBER = 2.0
-"""In sigmas: beyond it a row pulls no harder. Four entries of 195 are slower than their sites'
-other entries say."""
+_HUBER = 0.25
+"""In sigmas: beyond it a row pulls no harder, so that nearly the sum of absolute errors is the
+least. An entry can be much slower than its site's other entries, but not much faster."""
 _SIGMA = 0.05
 _ITERATIONS = 20
 
@@ -329,7 +329,7 @@ def fit_sheet(rows: Sequence[Case]) -> Sheet:
         known.append(total_s - machine.compute_s(case.batch) + update_s(about))
         flops = case.batch / (about.tensor_flops_per_s or math.inf)
         moved = case.batch / about.memory_bytes_per_s
-        terms.append((flops, moved, float(about.graphs), float(not about.graphs)))
+        terms.append((flops, moved, about.graphs / about.clock_hz, float(not about.graphs)))
         measured.append(case.step_s)
         weights.append(repeats[case.system.accelerator, case.gpus, case.batch] ** -0.5 / _SIGMA)
     design = np.array(terms)
