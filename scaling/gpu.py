@@ -1,8 +1,9 @@
 """What a data sheet says of a GPU's step: two rates and the launches of its software. Pure.
 
 step alone = launches + update bytes / memory rate + batch x (FLOP / tensor rate + bytes / memory
-rate). In a CUDA graph the launches are cycles of the device. Four constants, fitted to all MLPerf rows of data-sheet machines at once (`validate.py` fits
-them again with rows left out, and a test compares).
+rate). In a CUDA graph the launches are cycles of the device. Four constants, fitted to all MLPerf
+rows of data-sheet machines at once (`validate.py` fits them again with rows left out, and a test
+compares).
 """
 
 from __future__ import annotations
