@@ -78,7 +78,8 @@ def hierarchical(rows: int, columns: int, n_bytes: float, inside: Link, across: 
     """Reduce to a leader among X ranks, ring over Y leaders with all n, broadcast (Jia 2018).
 
     Reduce = reduce-scatter + gather to the leader, broadcast = scatter + allgather (van de
-    Geijn): 4(X-1) + 2(Y-1) rounds, Jia's count; X times the torus's bytes across.
+    Geijn): 4(X-1) + 2(Y-1) rounds, Jia's count; X times the torus's bytes across. Sony's "the
+    same amount of GPU-to-GPU operation as the 2D-Torus" contradicts this by 2(X-1) rounds.
     """
     chunk, rounds = n_bytes / columns, columns - 1
     time_s = rounds * (3 * inside.message_s(chunk) + inside.reduced_s(chunk))
