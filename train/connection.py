@@ -41,8 +41,8 @@ class Connection:
         self.rows: list[ProcessSet] = []
         self.columns: list[ProcessSet] = []
         if run.system.device == "cpu" and run.comm.algorithm.startswith("torus_2d"):
-            sides = parse_algorithm(allreduce_of(run), ranks)[1]
-            numbers = np.arange(ranks).reshape(sides)
+            _, sides = parse_algorithm(allreduce_of(run), ranks)
+            numbers = np.arange(ranks).reshape(sides or ranks)
             self.rows = [ProcessSet(row.tolist()) for row in numbers]
             self.columns = [ProcessSet(column.tolist()) for column in numbers.T]
         self._joined: Future[None] | None = None
