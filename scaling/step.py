@@ -160,7 +160,7 @@ def _counts(machine: Machine, gpus: int, algorithm: str) -> tuple[int, ...]:
 
 
 def as_run(machine: Machine, gpus: int, algorithm: str) -> str:
-    """`algorithm` with its grid; one that `gpus` do not form, as on a scaling curve, is left out."""
+    """`algorithm` with its grid; one that the ranks cannot have (a scaling curve) is left out."""
     topology = topology_of(machine, gpus)
     name = algorithm.partition("(")[0]
     for choice in (algorithm, name):
