@@ -175,9 +175,8 @@ def label_smoothing(run: HasSettings) -> Iterator[Violation]:
     judges=BOTH,
 )
 def decay_shape(run: HasSettings) -> Iterator[Violation]:
-    """The learning rate decays by a polynomial, whose keys a log needs (one of this harness has the
-    shape too, `opt_learning_rate_decay_shape`); a config counts it from the end of the warm-up, or
-    that is policy."""
+    """The learning rate decays by a polynomial (policy: counted from the end of the warm-up). Logs
+    of this harness say so in `opt_learning_rate_decay_shape` and `_from`."""
     yield from _judge(run, "decay_shape", lambda shape: shape == "poly", "poly")
     for found in _judge(run, "decay_from", lambda place: place == "warmup_end", "warmup_end"):
         yield found._replace(severity=POLICY)

@@ -62,7 +62,7 @@ ALL_RIGHT = {"overrides": ("eval.target=0.7",), "eval_accuracy": 1.0}
         ((accuracy("0.725"),), LOW, True, "check: this config's target 0.7 is reached", False),
         ((accuracy("1.0"),), ALL_RIGHT, True, "check: this config's target 0.7 is", False),
         ((accuracy("0.725"), (".*cache_clear.*\n", "")), LOW, False, "official checker: ", False),
-        ((ABORTED,), {"status": "aborted"}, False, "check: FAIL: run_stop (line 38) says", True),
+        ((ABORTED,), {"status": "aborted"}, False, "check: FAIL: run_stop (line 39) says", True),
         (
             (ABORTED,),
             {"status": "aborted", "stopped": "asked to stop at step 9"},

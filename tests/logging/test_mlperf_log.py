@@ -181,9 +181,12 @@ def test_only_a_polynomial_has_its_power_and_its_steps(tmp_path: Path, name: str
     run = load(name, ["seed=2"]).run
     log = tmp_path / "result_0.txt"
     values = {event.key: event.value for event in full_log(log, run)}
-    polynomial = {key for key in values if key.endswith(("decay_poly_power", "decay_steps"))}
     assert values["opt_learning_rate_decay_shape"] == run.schedule.shape
-    assert len(polynomial) == (2 if run.schedule.shape == "poly" else 0)
+    polynomial = ("opt_learning_rate_decay_poly_power", "opt_learning_rate_decay_steps")
+    found = [key for key in values if key.endswith(polynomial)]
+    assert len(found) == (2 if run.schedule.shape == "poly" else 0)
+    place = run.schedule.decay_from if run.schedule.shape == "poly" else None
+    assert values.get("opt_learning_rate_decay_from") == place
     assert check_officially(log, "4.0.0").verdict == "PASS"
 
 
