@@ -83,13 +83,13 @@ def evaluate(
 
 def _check_shared(paths: Sequence[Path], loaded: Sequence[Loaded]) -> None:
     """Raise UserError for the first run whose images or type are not those of the first."""
-    wanted, *others = (dict(flatten(one.to_dict())) for one in loaded)
-    for path, found in zip(paths[1:], others, strict=True):
+    trees = [dict(flatten(one.to_dict())) for one in loaded]
+    for path, tree in zip(paths, trees, strict=True):
         for key in _SHARED:
-            if found[key] != wanted[key]:
+            if tree[key] != trees[0][key]:
                 raise UserError(
-                    f"{path}: {key} {wanted[key]!r} expected, as in {paths[0]}, found "
-                    f"{found[key]!r}; the networks of an ensemble are scored on the same images"
+                    f"{path}: {key} {trees[0][key]!r} expected as in {paths[0]}, found "
+                    f"{tree[key]!r}; an ensemble is scored on the same images"
                 )
 
 

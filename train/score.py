@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ..config.atomic import write_file
 from ..config.load import load
 from ..config.schema import Run
@@ -70,7 +68,7 @@ def score(
         ranks=ranks,
         device_id=ctx.device_id if decodes_on_gpu(run) else None,
     )
-    scorers = nets if len(nets) == 1 else [*nets, partial(_mean_softmax, nets)]
+    scorers = nets if len(nets) == 1 else [*nets, partial(_ensemble, nets)]
     accuracies = [
         evaluate(
             scorer,
@@ -104,16 +102,13 @@ def _network(run: Run, found: Checkpoint, comm: Communicator, place: ProcessInfo
     return eval_net
 
 
-def _mean_softmax(nets: Sequence[Any], images: Any) -> Any:
-    """The scores of an ensemble. On the host, as not every GPU has MXNet's operators."""
-    from mxnet import nd
+def _ensemble(nets: Sequence[Any], images: Any) -> Any:
+    """The sum of the networks' softmax, which ranks classes as their mean. On the CPU, as MXNet has
+    no code for some GPUs."""
+    from mxnet import cpu, nd
 
-    total: Any = 0.0
-    for net in nets:
-        logits = net(images).asnumpy().astype(np.float64)
-        shares = np.exp(logits - logits.max(axis=1, keepdims=True))
-        total += shares / shares.sum(axis=1, keepdims=True)
-    return nd.array(total / len(nets), images.context, dtype="float32")
+    logits = [net(images).as_in_context(cpu()).astype("float32") for net in nets]
+    return nd.add_n(*map(nd.softmax, logits)).as_in_context(images.context)
 
 
 if __name__ == "__main__":
