@@ -60,7 +60,9 @@ class Waiting(Section):
     switches_reduce: Bool = default(
         False, "Switches add gradients (SHARP), where that is faster and `algorithm` is auto."
     )
-    square_torus: Bool = default(False, "A torus as square as the ranks allow, across nodes.")
+    square_torus: Bool = default(
+        False, "A torus may be any grid across nodes, and is the squarest by default."
+    )
     launch_s: NonNegative = default(2e-5, "Time before a group's first message.")
     jitter: Fraction = default(0.005, "Standard deviation of a rank's computing time, a share.")
     os_noise_fraction: Fraction = default(1e-5, "Share of time that rare interruptions take.")
