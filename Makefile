@@ -1,10 +1,11 @@
 # make test: the whole suite, format, lint, types and shell lint among it. make check: the same.
 # make test TESTS=tests/config: some of it. make test-fast: what runs no command, in a minute.
 # make fuzz MINUTES=30: cases of every kind with new seeds (tests/fuzz); 1 where one is wrong.
-.PHONY: setup locks test test-fast test-nightly check fuzz lint architecture format clean distclean
+# make mutants ROOMS=launch,scaling N=20 SEED=4: random faults that tests are to notice; ALL=1: by slow tests too.
+.PHONY: setup locks test test-fast test-nightly check fuzz mutants lint architecture format clean distclean
 .PHONY: gpu-test lab-test fault-matrix container-test portability-test
 PYTHON := .venv/bin/python
-ROOMS := bench cli compliance config data launch logging report scaling scripts sweep train tests
+FOLDERS := bench cli compliance config data launch logging report scaling scripts sweep train tests
 SHELL_SCRIPTS := run_and_time.sh $(wildcard scripts/*.sh tests/lab/*.sh) .ci/run
 
 # Most of the suite's time is waiting, for ranks to start and for patience to end: more processes
@@ -23,6 +24,11 @@ check: test
 MINUTES := 5
 fuzz: setup
 	$(PYTHON) -m tests.fuzz --minutes $(MINUTES)
+
+# One fault at a time in a copy; by room, how many the tests noticed (docs/architecture.md). Ctrl-C leaves nothing.
+mutants: setup
+	$(PYTHON) -m tests.mutants $(if $(ROOMS),--rooms $(ROOMS)) $(if $(N),--n $(N)) $(if $(SEED),--seed $(SEED)) \
+		$(if $(ALL),--all)
 
 setup:
 	@scripts/setup.sh
@@ -73,7 +79,7 @@ format: setup
 # What programs make again by themselves. No target removes results/ or datasets/: hours are in them.
 clean:
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info
-	find $(ROOMS) -name __pycache__ -type d -prune -exec rm -rf {} +
+	find $(FOLDERS) -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The environments too: the next command sets them up anew.
 distclean: clean

@@ -81,9 +81,9 @@ def launch(
     result.json) says whether this run repeated it bit for bit. --json prints result.json and
     nothing else. Several runs share a folder with the layout of a submission.
 
-    Exit 0: target reached and the official checker passes (apart from a target below the closed
-    division's); 1: not; 2: bad input or a failed rank; 130: stopped by a signal. With --runs or
-    --job: 0: so did all runs; 1: not; 2: bad input; 3: a failed rank; 143: stopped by a signal.
+    Exit 0: target reached, and `rn50 log check` and the official checker pass the log; 1: not; 2:
+    bad input or a failed rank; 130: stopped by a signal. With --runs or --job: 0: so did all runs;
+    1: not; 2: bad input; 3: a failed rank; 143: stopped by a signal.
 
     Example: `rn50 launch quick --ranks 2 --launcher gloo seed=1`
 

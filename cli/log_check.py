@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..compliance.check_log import CANNOT_READ, FAIL, POLICY_VERDICT, Check, check_log
+from ..compliance.check_log import CANNOT_READ, PASS, Check, check_log, is_valid
 from ..config.finding import printable
 from ..logging.places import log_folders
 
@@ -45,7 +45,7 @@ def run_check(
 def _exit_code(verdict: str, strict: bool) -> int:
     if verdict == CANNOT_READ:
         return 2
-    return 1 if verdict == FAIL or (strict and verdict == POLICY_VERDICT) else 0
+    return 0 if verdict == PASS or (is_valid(verdict) and not strict) else 1
 
 
 def check_lines(check: Check) -> list[str]:

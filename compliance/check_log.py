@@ -115,6 +115,12 @@ def check_log(path: Path, ruleset: str | None = None, *, official: bool | None =
     )
 
 
+def is_valid(verdict: str | None) -> bool:
+    """Whether a log, or a submission, of this verdict is a valid result: `log check` and `launch`
+    end with exit code 0."""
+    return verdict in (PASS, POLICY_VERDICT)
+
+
 def verdict_of(findings: tuple[Finding, ...]) -> str:
     """FAIL with an error, else POLICY with a policy finding, else PASS."""
     severities = {finding.severity for finding in findings}
@@ -152,10 +158,12 @@ def round_verdict(ruleset: str, findings: tuple[Finding, ...]) -> str | None:
 
 
 def _cause(run: LoggedRun, findings: tuple[Finding, ...]) -> str:
-    """One sentence: what explains the first error, else that error, else the first policy finding,
-    else how the run ended."""
+    """One sentence: what explains the first error, else that error, else the first policy finding
+    (and whether it is about the image set alone), else how the run ended."""
     if findings and findings[0].severity != NOTE:
         worst = findings[0]
+        if ON_THE_SET.issuperset(one.name for one in findings if one.severity != NOTE):
+            return f"{worst.message}: the set is not ImageNet; no other rule is broken"
         why = (f for f in findings if f.id == worst.caused_by and not f.caused_by)
         return next(why, worst).message
     time_s = "" if run.run_ms is None else f" after {run.run_ms / 1000:.3f} s"
@@ -202,7 +210,7 @@ def unsafe(log: Log) -> str | None:
     if log.problem_count > len(log.problems):
         return "too many records that cannot be read"
     # It may read what this parser does not.
-    if any(problem.kind in ("form", "long", "type") for problem in log.problems):
+    if any(problem.kind in ("form", "long", "twice", "type") for problem in log.problems):
         return "a record whose values are not known"
     return None
 

@@ -25,7 +25,7 @@ from ..config.names import is_file
 from ..config.plan import Plan, build_plan
 from ..config.schema import Run
 from ..config.values import Duration
-from ..config.variants import VARIANTS
+from ..config.variants import VARIANTS, WEIGHTS
 from . import limits  # noqa: F401 (registers the limits that judge configs too)
 from . import rcp as convergence
 from .rule import CLOSED_ONLY, CLOSED_POLICY, CONFIG, RULES_TEXT, Setting, Violation, rule, rules_on
@@ -113,6 +113,8 @@ class ConfigUnderCheck:
 
 _SETTINGS = {
     "end_lr": "schedule.end_lr",
+    "decay_shape": "schedule.shape",
+    "decay_from": "schedule.decay_from",
     "decay_power": "schedule.power",
     "weight_decay": "optimizer.weight_decay",
     "base_lr": "optimizer.base_lr",
@@ -179,7 +181,7 @@ def _another_set(loaded: Loaded) -> Finding:
     classes, origin = loaded.run.data.classes, loaded.origin("data.classes")
     message = (
         f"left out for a set of {classes} classes ({origin}): the rules on ImageNet's size and "
-        "images, on the network, the seed, eta and reference convergence; held to: those on "
+        "images, on the network, the seed, LARS and reference convergence; held to: those on "
         "hyper-parameters and evaluation"
     )
     expected = f"{benchmark.IMAGENET_CLASSES} classes"
@@ -226,20 +228,19 @@ def facts(config: ConfigUnderCheck) -> dict[str, Any]:
     return found
 
 
-@config_rule("MLP754", "decay-shape", CLOSED_POLICY, _TABLE)
-def _shape(config: ConfigUnderCheck) -> Iterator[Violation]:
-    """The learning rate decays by a polynomial, counted from the end of the warm-up."""
-    yield from config.held_to("schedule.shape", "poly", said="poly")
-    yield from config.held_to("schedule.decay_from", "warmup_end", "as the reference counts")
-
-
-@imagenet_rule("MLP755", "lars-eta", CLOSED_POLICY, _TABLE)
-def _eta(config: ConfigUnderCheck) -> Iterator[Violation]:
-    """LARS has eta 0.001, as the reference."""
-    actual = config.run.optimizer.rule.eta
-    if config.run.optimizer.name == "lars" and actual != benchmark.LARS_ETA:
+@imagenet_rule("MLP755", "lars-as-reference", CLOSED_POLICY, _TABLE, optimizer="lars")
+def _lars(config: ConfigUnderCheck) -> Iterator[Violation]:
+    """LARS has eta 0.001 and the trust ratio of the reference, and scales and decays weights alone
+    (NVIDIA's published entries decay the classifier's bias too)."""
+    own = config.run.optimizer.rule
+    if own.eta != benchmark.LARS_ETA:
         expected = f"{plain(benchmark.LARS_ETA)}, as the reference"
-        yield config.violation("optimizer.eta", expected, actual=actual)
+        yield config.violation("optimizer.eta", expected, actual=own.eta)
+    decays = (WEIGHTS, VARIANTS["nvidia"].decayed)
+    other_ratio = own.decay_times_base_lr or own.epsilon_only_below
+    if own.scaled != WEIGHTS or own.decayed not in decays or other_ratio:
+        why = "it scales or decays other tensors, or has another trust ratio"
+        yield config.violation("optimizer.variant", "reference or nvidia", why)
 
 
 @config_rule("MLP803", "evaluation-cadence", CLOSED_POLICY, f"{RULES_TEXT} lines 939, 443")

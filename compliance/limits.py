@@ -18,6 +18,7 @@ from .rule import (
     BOTH,
     CHECKER,
     CLOSED_ERROR,
+    CLOSED_ONLY,
     CLOSED_POLICY,
     FROM_070,
     RULES_TEXT,
@@ -166,6 +167,21 @@ def label_smoothing(run: HasSettings) -> Iterator[Violation]:
     yield from _one_of(run, "label_smoothing", benchmark.LABEL_SMOOTHING, "0 or 0.1")
 
 
+@rule(
+    "MLP754",
+    "decay-shape",
+    CLOSED_ONLY,
+    f"{_LARS_AND_SGD}; {RULES_TEXT} lines 834-857",
+    judges=BOTH,
+)
+def decay_shape(run: HasSettings) -> Iterator[Violation]:
+    """The learning rate decays by a polynomial (policy: counted from the end of the warm-up). Logs
+    of this harness say so in `opt_learning_rate_decay_shape` and `_from`."""
+    yield from _judge(run, "decay_shape", lambda shape: shape == "poly", "poly")
+    for found in _judge(run, "decay_from", lambda place: place == "warmup_end", "warmup_end"):
+        yield found._replace(severity=POLICY)
+
+
 @limit("MLP801", "eval-samples", CLOSED_POLICY, f"{RULES_TEXT} line 443", exempt_if_synthetic=True)
 def eval_samples(run: HasSettings) -> Iterator[Violation]:
     """eval_samples is 50,000: evaluation is as thorough as the reference's."""
@@ -179,8 +195,8 @@ def train_samples(run: HasSettings) -> Iterator[Violation]:
 
 
 def cadence_problem(epochs: list[float]) -> str | None:
-    """What is wrong with the evaluated epochs (rising, distinct); None: every 4, from 1-4 on. One
-    at epoch 0, before training, is harmless."""
+    """What is wrong with the evaluated epochs (rising, distinct); None: every 4, from one of 1 to 4
+    on. One at epoch 0, before training, is harmless."""
     trained = [epoch for epoch in epochs if epoch > 0]
     if not trained:
         return None
@@ -188,7 +204,7 @@ def cadence_problem(epochs: list[float]) -> str | None:
     gaps = [after - before for before, after in pairwise(trained)]
     odd = sorted({plain(round(gap, 3)) for gap in gaps if abs(gap - period) > slack})
     parts = []
-    if trained[0] > period + slack:
+    if trained[0] > period + slack or abs(trained[0] - round(trained[0])) > slack:
         parts.append(f"the first at epoch {plain(trained[0])}")
     if odd:
         parts.append(f"gaps of {', '.join(odd[:6])} epochs")

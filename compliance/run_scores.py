@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ..config import benchmark
 from . import rcp as convergence
-from .check_log import CANNOT_READ, FAIL, Check
+from .check_log import Check, is_valid
 from .rcp import Verdict
 
 _NO_CLOCK = (
@@ -45,15 +45,19 @@ def newest(checks: Sequence[Check]) -> str:
 
 
 def judge_convergence(checks: Sequence[Check]) -> Verdict | None:
-    """The RCP test on the runs by the newest of their rulesets; None where that round has none, or
-    the runs have no common batch size. A run whose batch is no number did not converge with it, and
-    the one that may fail, whatever for, has no epochs that count."""
-    logged = [check.run for check in checks if check.run is not None]
-    batches = {run.batch for run in logged if run.batch is not None}
+    """The RCP test on the runs by the newest of their rulesets; None where that round has none. A
+    run whose batch is no number did not converge with it, and the one that may fail, whatever for,
+    has no epochs that count. Runs that count and have no common batch size do not pass."""
     ruleset = newest(checks)
-    if len(batches) != 1 or not convergence.kept_points(ruleset):
+    if not convergence.kept_points(ruleset):
         return None
     out = left_out([run_score(check) for check in checks])
+    logged = [None if check.run is None else check.run.batch for check in checks]
+    counting = {batch for at, batch in enumerate(logged) if at not in out}
+    batches = {batch for batch in counting or logged if batch is not None}
+    if len(batches) != 1:
+        found = " and ".join(f"{batch:,g}" for batch in sorted(batches)) or "no batch"
+        return Verdict(False, f"{found} are no common batch of the runs", None, None, 1.0)
     epochs = [
         None
         if check.run is None or check.run.batch is None or at in out
@@ -87,5 +91,5 @@ def run_score(check: Check) -> RunScore:
         run.epochs_to(last) if last else None,
         last.accuracy if last else None,
         "" if converged else check.cause,
-        check.cause if (check.round_verdict or check.verdict) in (FAIL, CANNOT_READ) else "",
+        "" if is_valid(check.round_verdict or check.verdict) else check.cause,
     )

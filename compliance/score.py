@@ -149,7 +149,7 @@ def _notes(
         count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
         notes.append(f"no score: {count}, a score needs {benchmark.RUNS}")
     if rcp is None:
-        notes.append("no RCP test: none before 1.0.0, or no common global_batch_size")
+        notes.append(f"no RCP test: none before {convergence.FIRST_RULESET}")
     elif division != "closed":
         notes.append("the RCP test is for information: it binds the closed division alone")
     elif factor != 1.0 and not scaled:

@@ -17,7 +17,7 @@ from ..config.finding import ERROR, NOTE, POLICY, SEVERITIES, shown
 from ..config.names import PRESETS, list_systems
 from ..config.reading import read_file
 from ..logging.places import RESULT_FILES, job_of, results_in, run_folders
-from .check_log import CANNOT_READ, FAIL, POLICY_VERDICT, Check, check_log, verdict_of
+from .check_log import POLICY_VERDICT, Check, check_log, is_valid, verdict_of
 from .logged_run import LoggedRun
 from .rule import FOLDER, RULES_TEXT, Violation, against, rule, rules_on
 from .run_scores import judge_convergence, newest
@@ -29,6 +29,7 @@ _MOST_RUNS = 20
 _FEWEST = 3
 """Equal evaluations that are no chance."""
 _SHEET = re.compile(r"^accelerator: (.+?)$.*?^  tensor_flops_per_s: ([\d.e]+)", re.M | re.S)
+_COUNT = re.compile(r'"(\d{1,9})x')
 _MODEL = re.compile(r"[A-Z]+\d+[A-Z]*")
 _COARSE_MS = 10
 """If all stamps are multiples of so much or more, equal intervals prove nothing: published runs
@@ -56,13 +57,13 @@ class Submission:
         return any(run.division != "open" for _, run in self.runs)
 
     @property
-    def chips(self) -> int | None:
-        """Accelerators (of nodes without, nodes) of the description; None: no counts, or none."""
+    def machine(self) -> tuple[int, int]:
+        """Nodes and accelerators (of nodes without, nodes) of the description; 0: not known."""
         system = self.system or {}
         counts = [str(system.get(key)) for key in ("number_of_nodes", "accelerators_per_node")]
         if not all(count.isascii() and count.isdigit() and len(count) < 10 for count in counts):
-            return None
-        return int(counts[0]) * max(1, int(counts[1])) or None
+            return 0, 0
+        return int(counts[0]), int(counts[0]) * max(1, int(counts[1]))
 
 
 def check_folder(
@@ -80,7 +81,7 @@ def check_folder(
         each.finding(violation) for each in SET_RULES for violation in each.check(submission)
     )
     findings = tuple(sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity)))
-    good = sum(check.verdict not in (FAIL, CANNOT_READ) for check in checks)
+    good = sum(is_valid(check.verdict) for check in checks)
     cause = f"{good} of {len(checks)} runs pass"
     verdict = verdict_of(findings)
     odd = next((check for check in checks if check.verdict == POLICY_VERDICT), None)
@@ -130,7 +131,7 @@ def _five_runs(submission: Submission) -> Iterator[Violation]:
 
 def invalid(checks: Sequence[Check]) -> list[Check]:
     """The logs that are no valid run."""
-    return [check for check in checks if check.verdict in (FAIL, CANNOT_READ)]
+    return [check for check in checks if not is_valid(check.verdict)]
 
 
 def _is_ours(folder: Path) -> bool:
@@ -208,11 +209,12 @@ def _overlap(one: LoggedRun, other: LoggedRun) -> bool:
 
 @folder_rule("MLP904", "faster-than-reference", ERROR, "mlcommons/logging 4.1.68, rcp_checker")
 def _rcp(submission: Submission) -> Iterator[Violation]:
-    """Closed, from 1.0.0 on: the runs do not converge faster than the reference allows."""
+    """Closed, from 1.0.0 on: the runs have one batch and do not converge faster than the reference
+    allows."""
     if not submission.closed or len(submission.checks) < benchmark.RUNS:
         return
     verdict = judge_convergence(submission.checks)
-    if verdict is None or verdict.passed or verdict.reference is None:
+    if verdict is None or verdict.passed:
         return
     too_many = len(invalid(submission.checks)) > benchmark.RUNS_THAT_MAY_FAIL
     if verdict.mean is not None or not too_many:  # five-runs says it
@@ -232,28 +234,32 @@ def _one_round(submission: Submission) -> Iterator[Violation]:
 
 
 @folder_rule(
-    "MLP906", "seed-not-fresh", POLICY, f"{RULES_TEXT} lines 166-183; {_PACKAGE}, seed_checker"
+    "MLP906", "seed-not-fresh", ERROR, f"{RULES_TEXT} lines 166-183; {_PACKAGE}, seed_checker"
 )
 def _seeds(submission: Submission) -> Iterator[Violation]:
-    """Closed, from 1.0.0 on: each run logs an integer seed, no two runs the same in one place."""
+    """Closed, from 1.0.0 on: each run logs a seed (if none it is policy: submitters could bypass
+    the package checker), an integer, and no seed comes twice from one place in the sources."""
     runs = submission.runs if submission.closed else []
     runs = [(name, run) for name, run in runs if run.at_least("1.0.0")]
     taken: dict[tuple[str, str, str], str] = {}
     for name, run in runs:
         for event in run.all("seed"):
-            seed, metadata = shown(event.value), event.metadata
+            seed, metadata = str(event.value), event.metadata  # the checker takes "1" for 1
             place = (shown(metadata.get("file")), shown(metadata.get("lineno")), seed)
+            subject = f"{name} line {event.line}: seed"
+            found = f"is {shown(event.value)}"
             if not _is_integer(event.value):
-                subject = f"{name} line {event.line}: seed"
-                yield against(subject, f"is {seed}", "an integer", line=event.line)
-            elif taken.setdefault(place, name) != name:
+                yield against(subject, found, "an integer", line=event.line)
+            elif place in taken:
+                found += f", as in {taken[place]}"
                 advice = "draw it from the clock or from urandom"
-                subject = f"{taken[place]} and {name}"
-                found = f"have the same seed {seed}"
                 yield against(subject, found, "a fresh one each", line=event.line, advice=advice)
+            taken[place] = name
     without = ", ".join(name for name, run in runs if not run.all("seed"))
     if without:
-        yield against("no seed in", without, "the root seed under the key seed in every log")
+        expected = "the root seed under the key seed in every log"
+        why = "the official package checker fails it, unless it is told to bypass seeds"
+        yield against("no seed in", without, expected, why, severity=POLICY)
 
 
 def _is_integer(value: Any) -> bool:
@@ -271,6 +277,8 @@ _SAME_IN_ALL = (
     "gradient_accumulation_steps",
     "opt_name",
     "opt_base_learning_rate",
+    "opt_learning_rate_decay_from",
+    "opt_learning_rate_decay_shape",
     *benchmark.LARS_KEYS,
     *benchmark.SGD_KEYS,
 )
@@ -296,15 +304,39 @@ def _same_hyperparameters(submission: Submission) -> Iterator[Violation]:
             return
 
 
-@folder_rule("MLP908", "system-description", POLICY, f"{_PACKAGE}, system_desc_checker")
+@folder_rule("MLP908", "system-description", ERROR, f"{_PACKAGE}, system_desc_checker")
 def _system(submission: Submission) -> Iterator[Violation]:
-    """The system description is there."""
+    """The system description is there (before 1.0.0 policy) and, from then on, has every field."""
     path = submission.system_path
+    checked = benchmark.at_least(newest(submission.checks), "1.0.0")
+    absent = [field for field in benchmark.SYSTEM_FIELDS if field not in (submission.system or {})]
     if path is None:
         where = "ORG/systems/SYSTEM.json beside ORG/results/SYSTEM/resnet"
         yield against("system description:", "the folder lies in no package", where, severity=NOTE)
     elif submission.system is None:
-        yield against("system description:", f"no {path.name} in {path.parent}", "a JSON object")
+        found = f"no {path.name} in {path.parent}"
+        severity = None if checked else POLICY
+        yield against("system description:", found, "a JSON object", severity=severity)
+    elif checked and absent:
+        yield against(path.name, f"has no {', '.join(absent[:5])}", "every field of a system")
+
+
+@folder_rule("MLP910", "another-system", POLICY, f"{RULES_TEXT} line 62")
+def _as_described(submission: Submission) -> Iterator[Violation]:
+    """The logs are of the system that is described: each accelerator has whole images of the batch,
+    and a platform such as 4xNAME counts its nodes or its accelerators."""
+    counts = submission.machine
+    for name, run in submission.runs if all(counts) else ():
+        if run.batch is not None and run.batch % counts[1]:
+            found = f"{run.batch:g} images on {counts[1]} accelerators"
+            yield against(f"{name}:", found, "as many on each")
+            return
+        platform = _COUNT.match(shown(run.value("submission_platform")))
+        if platform is not None and int(platform[1]) not in counts:
+            found = f"is {platform[1]}x..."
+            expected = f"{counts[0]} nodes or {counts[1]} accelerators, as described"
+            yield against(f"{name}: submission_platform", found, expected)
+            return
 
 
 @folder_rule(
@@ -316,15 +348,15 @@ def _system(submission: Submission) -> Iterator[Violation]:
 def _possible_on_accelerators(submission: Submission) -> Iterator[Violation]:
     """The accelerators of the system description can have trained so fast: at most at the peak of
     their data sheets' tensor cores."""
-    chips, system = submission.chips, submission.system or {}
-    name = shown(system.get("accelerator_model_name", ""))
+    chips = submission.machine[1]
+    name = shown((submission.system or {}).get("accelerator_model_name", ""))
     flops_per_s = _peak_flops_per_s(name)
     for file, run in submission.runs if chips and flops_per_s else ():
         samples, epochs = run.value("train_samples"), run.convergence_epoch
         if not epochs or not run.run_ms or samples != benchmark.IMAGENET_TRAIN_SAMPLES:
             continue
         rate = epochs * samples / (run.run_ms / 1000)
-        most = (chips or 0) * (flops_per_s or 0) / benchmark.TRAINING_FLOPS_PER_IMAGE
+        most = chips * (flops_per_s or 0) / benchmark.TRAINING_FLOPS_PER_IMAGE
         if rate > most:
             found = f"{rate:.2g} images/s with {chips} x {name}"
             yield against(f"{file}:", found, f"up to {most:.2g}", "the peak of the data sheet")

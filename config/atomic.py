@@ -50,6 +50,15 @@ def follow_links(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
+def in_its_folder(path: Path) -> Path:
+    """`path`, where its folder may be another user's and is written to. Raises UserError: it is a
+    link out of the folder."""
+    target = follow_links(path)
+    if not target.is_relative_to(follow_links(path.parent)):
+        raise UserError(f"{path}: no link out of its folder expected, found one to {target}")
+    return path
+
+
 def partial_beside(target: Path) -> Path:
     """A new name beside `target` for what shall become it."""
     return target.with_name(f".{target.name[:40]}.partial-{secrets.token_hex(4)}")

@@ -94,11 +94,14 @@ def rank_failed(
 def run_ended(result: Mapping[str, Any], folder: Path, launcher: str | None = None) -> Ending:
     """A run whose ranks all ended in order: at its target, at its last epoch, or when asked to.
     `result`: of result.json."""
+    from .verdict import objection  # compliance: 0.05 s
+
     accuracy, target = number(result.get("eval_accuracy")), number(result.get("target")) or 0.0
     reached = "no evaluation" if accuracy is None else f"accuracy {accuracy:.4f}"
     where = f"{reached} after epoch {result.get('epochs', 0)}"
     if result.get("status") == "success":
-        reason = f"target {plain(target)} reached: {where}"
+        against = objection(result)
+        reason = f"target {plain(target)} reached: {where}" + (against and f", but {against}")
         return Ending(reason, str(folder), f"its report: {folder / 'report.html'}")
     early = result.get("stopped")
     if early is None:

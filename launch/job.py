@@ -104,7 +104,7 @@ def _run_one(job: OpenJob, number: int, request: Request, run: Run, track: Track
     resumes = (out / "config.yaml").is_file()
     loaded = next_run(out, request.config, request.overrides)
     if loaded is None:
-        return 0 if read_object(out / "result.json").get("status") == "success" else EXIT_MISSED
+        return 0 if is_good(read_object(out / "result.json")) else EXIT_MISSED
     if run.system.job.drop_caches:
         run_once_per_node(run, str(request.launcher), DROP_CACHES)
 

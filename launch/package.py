@@ -18,9 +18,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from ..config import benchmark
 from ..config.atomic import new_folder, write_json
-from ..config.errors import UserError
+from ..config.errors import UserError, failing_as, show
 from ..config.load import Loaded, load_system
-from ..config.reading import read_object
+from ..config.reading import read_file, read_object
 from ..config.recorded import load_recorded
 from ..logging.places import run_folders
 from ..report.reproduction import without_places
@@ -36,6 +36,8 @@ _CODE = (
 _NOT_CODE = shutil.ignore_patterns("__pycache__", "*.pyc", "notebook")
 _IMPLEMENTATION = "rn50"
 _SUCCESS = "PACKAGE CHECKER FOUND NO ERRORS"
+_MOST_BYTES = 256 << 20
+"""Of a log or a config."""
 
 
 class Package(NamedTuple):
@@ -75,18 +77,25 @@ def write_package(
 
     `machine`: a name or YAML file whose `description` fills the machine's page; None: that of the
     runs' config. `ask`: returns the text of a field of the page that neither knows. Raises
-    UserError: the runs are of several configs or organisations, or the folder cannot be written.
+    UserError: the runs are of several configs or organisations, a file of theirs is a link out of
+    their folder, `org` is no folder's name, or the folder cannot be written.
     """
+    if org != Path(org).name or org.startswith("."):
+        raise UserError(f"--org: the name of a folder to make in {out} expected, found {show(org)}")
     loaded = _common(runs, org, machine)
     run = loaded.run
-    page = describe_system(run, read_object(runs[0] / "environment.json"))
+    environment = runs[0] / "environment.json"
+    try:
+        page = describe_system(run, read_object(environment))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise UserError(f"{environment}: what a run leaves there expected: {error}") from None
     system = system_id(run)
     with new_folder(out / org) as folder:
         page = {key: ask(key) if text == UNKNOWN else text for key, text in page.items()}
         results = folder / "results" / system / benchmark.BENCHMARK
         results.mkdir(parents=True)
         for number, source in enumerate(runs):
-            shutil.copyfile(source / "result_0.txt", results / f"result_{number}.txt")
+            _copy(source / "result_0.txt", results / f"result_{number}.txt")
         (folder / "systems").mkdir()
         write_json(folder / "systems" / f"{system}.json", page)
         _write_code(folder / "benchmarks" / benchmark.BENCHMARK, runs[0], system, loaded, page)
@@ -95,6 +104,13 @@ def write_package(
     missing = tuple(key for key, text in page.items() if text == UNKNOWN)
     passes = any(_SUCCESS in line for line in lines)
     return Package(out / org, system, missing, passes, messages)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file of a run, which may be another user's: what a link points to is not published."""
+    with failing_as(f"{source}: cannot read"):
+        content = read_file(source, _MOST_BYTES, within=source.parent)
+    target.write_bytes(content)
 
 
 def _common(runs: Sequence[Path], org: str, machine: str | None) -> Loaded:
@@ -136,9 +152,10 @@ def _write_code(
             shutil.copy2(source, code / name)
     shutil.copytree(ROOT / "rn50", code / "rn50", symlinks=True, ignore=_NOT_CODE)
     config = f"config_{system}.yaml"
-    shutil.copyfile(run / "config.yaml", implementation / config)
+    _copy(run / "config.yaml", implementation / config)
     templates = Environment(loader=FileSystemLoader(HERE), undefined=StrictUndefined)
     git = read_object(run / "environment.json").get("git")
+    git = {"commit": "unknown", "modified": False} | git if isinstance(git, dict) else None
     about = {"run": loaded.run, "page": page, "config": config, "git": git}
     text = templates.get_template("submission_readme.md.j2").render(about)
     (implementation / "README.md").write_text(text)

@@ -50,7 +50,6 @@ from .resume import begin_attempt, close_attempt, is_hopeless, with_ranks
 from .run_files import give_back, new_run_folder, reserve
 from .run_lock import driven_by_another, hold_run
 from .supervisor import RankFailed, run_job
-from .verdict import errors_of, verdict_lines
 
 RANK = (sys.executable, "-m", "rn50.train")
 
@@ -277,8 +276,7 @@ def conclude(run: Run, out: Path, options: Options) -> dict[str, Any]:
         check = check._replace(official=check_officially(log, run.ruleset))
     assert check.official is not None
     result["official_checker"] = check.official._asdict()
-    errors = errors_of(check)
-    result["check"] = {"verdict": check.verdict, "cause": check.cause, "errors": errors}
+    result["check"] = {"verdict": check.verdict, "cause": check.cause}
     repeat = compare_with_recorded(options.recorded, out) if options.recorded else None
     if repeat is not None:
         result["repeats"] = repeat._asdict()
@@ -293,8 +291,7 @@ def conclude(run: Run, out: Path, options: Options) -> dict[str, Any]:
         write_json(out / "result.json", result)
     except OSError as error:  # the run itself is over, and its verdict known
         print(f"rn50: warning: {out / 'result.json'}: cannot write: {error.strerror}")
-    for line in verdict_lines(run, check, result, out):
-        print(line)
+    print(f"check: {check.verdict}: {check.cause} (rn50 log check {out})")
     try_report(out, check)
     if repeat is not None:
         print(repeat.line)

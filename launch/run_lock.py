@@ -10,6 +10,7 @@ import time
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
+from ..config.atomic import in_its_folder
 from ..data.lock import LOCK, RANK_LOCK, FolderInUse, Holder, hold, read_holder
 
 RANK_GRACE_S = 20.0
@@ -54,6 +55,9 @@ def driven_by_another(out: Path) -> Holder | None:
 
 
 def check_free(out: Path) -> None:
-    """Raises UserError where a process drives the run in `out`, or it takes no lock file."""
+    """Raises UserError where a process drives the run in `out`, it takes no lock file, or a link in
+    it leads elsewhere: the run would be written there."""
+    for path in out.iterdir():
+        in_its_folder(path)
     with hold_run(out):
         pass

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..config.atomic import write_file, write_json
+from ..config.atomic import in_its_folder, write_file, write_json
 from ..config.errors import UserError
 from ..config.finding import printable
 from ..config.load import Loaded
@@ -212,6 +212,8 @@ def find_interrupted(where: str, config: str | None, overrides: list[str]) -> tu
     source = folder / "config.yaml"
     if not source.is_file():
         raise UserError(f"--resume: the folder of a job or of a run expected, found no {source}")
+    for path in folder.iterdir():
+        in_its_folder(path)
     known = read_object(folder / SUBMISSION)
     scheduler, job, runs = (known.get(key) for key in ("scheduler", "job", "runs"))
     dialect = SCHEDULERS.get(str(scheduler))

@@ -52,8 +52,8 @@ class Problem(NamedTuple):
 
     line: int
     kind: str
-    """truncated, torn, trailing, missing, shape (no JSON object), type, long, token (not one blank
-    after it) or form (of a :::MLL record)."""
+    """truncated, torn, twice (a name), binary (no text), trailing, missing, shape (no JSON object),
+    type, long, token (not one blank after it) or form (of a :::MLL record)."""
     key: str | None
     message: str
     lost: bool

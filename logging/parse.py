@@ -8,13 +8,11 @@ a record as a newline does. What cannot be read becomes a `Problem` with its lin
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import math
 import os
 import re
 import stat
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -56,6 +54,10 @@ _LIKE_MLL_RECORD = re.compile(r":::MLL\s*[-+]?[\d.]+\D")
 _ODD_MLLOG = re.compile(r':::MLLOG([^\w{\["]{0,200})(?=\{\s*")')
 _SALVAGED_KEY = re.compile(r'"key": ?"([^"]{1,100})"|:::MLL\s+[\d.+-]+\s+([A-Za-z0-9_]{1,100}) ?:')
 _SCAN = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # its types have raw_decode alone
+_BINARY = (b"\x1f\x8b\x08", b"\xfd7zXZ\0", b"(\xb5/\xfd", b":\0:\0:\0M\0L")
+"""How gzip, xz and zstd data begin, and a token in UTF-16."""
+_BINARY_BYTES = b"\0\x1f\xfd"
+"""Each of these has one of them."""
 
 
 def open_log(path: Path) -> BinaryIO:
@@ -140,6 +142,8 @@ class _Reader:
         self.keys = keys
         self.head = b""
         self.size = 0
+        self.ended = 0
+        """Newlines so far."""
         self.lines = 0
         self.longest = 0
         self.records = 0
@@ -175,37 +179,56 @@ class _Reader:
             self._chunk(chunk)
 
     def _chunk(self, chunk: bytes) -> None:
-        """Read the lines of a part of the file, which ends with a line or with 16 MB of one."""
-        for raw in iter(partial(io.BytesIO(chunk).readline, _LINE_BYTES), b""):
-            goes_on = self.goes_on
-            self.lines += not goes_on
-            self.goes_on = not raw.endswith(b"\n")
-            start = -1 if goes_on else raw.find(_TOKEN)
-            if start == -1:
+        """Read the lines of a part of the file, which ends with a line or with 16 MB of one. Those
+        without a token, such as blank ones, are counted and cost no more than other bytes."""
+        if any(byte in chunk for byte in _BINARY_BYTES):  # finds a byte 200 times as fast
+            self._find_binary(chunk)
+        end = 0  # of the line before: its newline
+        while (token := chunk.find(_TOKEN, end)) != -1:
+            start = chunk.rfind(b"\n", end, token) + 1 or end
+            self.ended += chunk.count(b"\n", end, start)
+            self.lines = self.ended + 1
+            end = chunk.find(b"\n", token)
+            whole = end != -1
+            end = end if whole else len(chunk)
+            raw = chunk[start : end + 1]
+            if start == 0 and self.goes_on:
                 continue
             self.longest = max(self.longest, len(raw))
-            whole = not self.goes_on
-            if whole and b"\r" not in raw and raw.rfind(_TOKEN) == start:
-                self._record(raw[start:], closed=True)
-            elif whole or len(raw) < _LINE_BYTES:
-                self._line(raw, ended=whole)
+            if len(raw) < _LINE_BYTES:
+                self._line(raw, token - start, ended=whole)
             else:
                 text = f"a line of more than {_LINE_BYTES:,} bytes was skipped"
                 self._problem("long", None, text)
+        self.ended += chunk.count(b"\n", end)
+        self.goes_on = not chunk.endswith(b"\n")
+        self.lines = self.ended + self.goes_on
 
-    def _line(self, raw: bytes, *, ended: bool) -> None:
-        """Read the records of a line; `ended`: by a newline."""
-        parts = raw.split(b"\r")
-        for part in parts:
-            begins = [match.start() for match in re.finditer(_TOKEN, part)]
-            ends = [*begins[1:], len(part)]
-            whole = 0
-            for start, end in zip(begins, ends, strict=False):
-                closed = ended or end < len(part) or part is not parts[-1]
-                whole += self._record(part[start:end], closed=closed)
-            if whole > 1:
-                self.joined_lines += 1
-                self.first_joined = self.first_joined or self.lines
+    def _find_binary(self, chunk: bytes) -> None:
+        """Name the line in which the first data begin that are no text."""
+        places = (chunk.find(mark) for mark in _BINARY)
+        first = min((place for place in places if place != -1), default=-1)
+        if first != -1:
+            self.lines = self.ended + chunk.count(b"\n", 0, first) + 1
+            what = "gzip, UTF-16 or other binary data, which may hold records"
+            self._problem("binary", None, what, lost=False)
+
+    def _line(self, raw: bytes, start: int, *, ended: bool) -> None:
+        """Read the records of a line, of which the first has its token at `start`; `ended`: by a
+        newline. A carriage return ends what two records are joined in."""
+        whole = 0
+        while start != -1:
+            following = raw.find(_TOKEN, start + 1)
+            end = following if following != -1 else len(raw)
+            returned = raw.find(b"\r", start, end)
+            stop = end if returned == -1 else returned
+            whole += self._record(raw[start:stop], closed=ended or stop < len(raw))
+            if returned != -1 or following == -1:
+                if whole > 1:
+                    self.joined_lines += 1
+                    self.first_joined = self.first_joined or self.lines
+                whole = 0
+            start = following
 
     def _record(self, raw: bytes, *, closed: bool) -> bool:
         """Read what begins with a token; `closed`: something follows it. Returns whether it is a
@@ -225,11 +248,17 @@ class _Reader:
             head = len(text) - len(text[head:].lstrip(" \t"))
         try:
             content, end = _SCAN(text, head)
+            colons = text.count(":", head, end)
+            twice = colons > _names(content) and _has_a_name_twice(text[head:end])
         except RecursionError:
             self._problem("type", None, "values nested too deeply")
             return False
         except (StopIteration, ValueError) as error:
             self._torn(text, error, closed=closed)
+            return False
+        if twice:
+            what = "a name twice in a record: which value counts?"
+            self._problem("twice", key or _salvaged_key(text), what)
             return False
         if end > _RECORD_CHARACTERS:
             self._problem("long", key or _salvaged_key(text), "a record of more than 1 MB")
@@ -293,14 +322,16 @@ class _Reader:
                 self._problem(kind, None, f'record needs a text "key", found {found}')
                 return
         time_ms = self._stamp(key, content, seconds)
-        for name in ("value", "metadata"):
-            if name not in content and (name == "value" or dialect == MLLOG):  # v0.6 does without
-                self._problem("missing", key, f'record ({cut(key)}) has no "{name}"', lost=False)
+        if "value" not in content:
+            self._problem("missing", key, f'record ({cut(key)}) has no "value"', lost=False)
+        if "metadata" not in content and dialect == MLLOG:  # v0.6 does without
+            self._problem("missing", key, f'record ({cut(key)}) has no "metadata"', lost=False)
         if time_ms is None:
             return
         self.records += 1
         wanted = self.keys is None or key in self.keys
-        odd = PLAIN_KEY.fullmatch(key) is None and len(self.odd_keys) < MOST_ODD_KEYS
+        plain = (key.isascii() and key.isidentifier()) or PLAIN_KEY.fullmatch(key) is not None
+        odd = not plain and len(self.odd_keys) < MOST_ODD_KEYS
         if not wanted and not odd and dialect in self.first:
             return
         metadata = content.get("metadata")
@@ -332,7 +363,7 @@ class _Reader:
         if isinstance(stamp, str):  # in v0.6 it is one; elsewhere the official parser reads it too
             with contextlib.suppress(ValueError):
                 stamp = float(stamp) if seconds is None else round(float(stamp) * 1000, 3)
-        is_number = isinstance(stamp, int | float) and not isinstance(stamp, bool)
+        is_number = type(stamp) in (int, float)
         if is_number and -_NO_STAMP < stamp < _NO_STAMP:
             return stamp  # type: ignore[no-any-return]
         if not is_number or self.keys is None or key in self.keys:
@@ -345,7 +376,7 @@ class _Reader:
         Raises CannotRead: there is no record.
         """
         if not self.first:
-            records = bool(self.problems) or any(form.lost for form in self.forms)
+            records = any(problem.lost for problem in (*self.problems, *self.forms))
             raise CannotRead(self.path, self._what_else(), records=records)
 
         def weight(dialect: str) -> tuple[int, int, bool]:
@@ -392,6 +423,24 @@ class _Reader:
         else:
             found = f"none in {self.lines} lines"
         return f"an MLPerf log (:::MLLOG records) expected, found {found}"
+
+
+def _names(content: Any) -> int:
+    """The names in a record, its value and its metadata: each has a colon, as texts may have."""
+    if not isinstance(content, dict):
+        return 0
+    value = content.get("value")
+    metadata = content.get("metadata")
+    of_value = len(value) if isinstance(value, dict) else 0
+    of_metadata = len(metadata) if isinstance(metadata, dict) else 0
+    return len(content) + of_value + of_metadata
+
+
+def _has_a_name_twice(text: str) -> bool:
+    """Whether an object of a JSON text has; Python's decoder takes the last in silence."""
+    objects: list[list[str]] = []
+    json.loads(text, object_pairs_hook=lambda pairs: objects.append([name for name, _ in pairs]))
+    return any(len(set(names)) < len(names) for names in objects)
 
 
 def _salvaged_key(text: str) -> str | None:

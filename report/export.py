@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import importlib
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -18,9 +18,11 @@ from ..config.errors import UserError, failing_as
 from ..config.finding import number, printable
 from ..config.leaves import flatten
 from ..logging.parse import read_log
-from ..logging.places import recorded_runs
+from ..logging.places import METRICS, recorded_runs
 from .run_folder import RunFolder, read_run_folder
 
+MOST_COLUMNS = 200
+"""Of a table: one of ours has 63. A name costs a cell in every row."""
 _PARAMETERS = ("name", "seed", "optimizer.", "schedule.", "batch.", "model.")
 
 
@@ -61,7 +63,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Exported], list[str]]:
             runs.append(Exported("/".join(own), folder, _start_unix_s(path)))
             notes += [f"{path}: {note}" for note in folder.notes]
         else:
-            notes.append(f"{path / 'metrics.jsonl'}: the records of a run expected, found none")
+            notes.append(f"{path / METRICS}: the records of a run expected, found none")
     if not runs:
         raise UserError(*notes)
     return runs, notes
@@ -86,9 +88,27 @@ def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
 
 def to_csv(runs: Sequence[Exported]) -> str:
     """A table with a row for each record, and a column for each hyper-parameter of its run and each
-    number that a record has."""
-    rows = [
-        {
+    number that a record has. Raises UserError: the records have more names than any program's."""
+    columns: dict[str, None] = {}
+    for run in runs:
+        for row in _rows(run):
+            columns.update(dict.fromkeys(row))
+        if len(columns) > MOST_COLUMNS:
+            expected = f"at most {MOST_COLUMNS} columns expected, found {len(columns)}"
+            raise UserError(f"{run.folder.path / METRICS}: {expected}")
+    text = io.StringIO()
+    table = csv.DictWriter(text, columns, lineterminator="\n")
+    table.writeheader()
+    for run in runs:
+        table.writerows(_rows(run))
+    return text.getvalue()
+
+
+def _rows(run: Exported) -> Iterator[dict[str, Any]]:
+    """The rows of its records, one at a time: there may be 400,000."""
+    parameters = run.parameters
+    for record in run.folder.metrics:
+        yield {
             "run": printable(run.name),
             "kind": printable(str(record.get("kind"))),
             "unix_s": run.unix_s(record),
@@ -96,16 +116,6 @@ def to_csv(runs: Sequence[Exported]) -> str:
             **parameters,
             **_numbers(record),
         }
-        for run in runs
-        for parameters in [run.parameters]
-        for record in run.folder.metrics
-    ]
-    text = io.StringIO()
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    table = csv.DictWriter(text, columns, lineterminator="\n")
-    table.writeheader()
-    table.writerows(rows)
-    return text.getvalue()
 
 
 # --- TensorBoard ----------------------------------------------------------------------------------

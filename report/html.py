@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from ..compliance.check_log import ON_THE_SET, Check, check_log
+from ..compliance.check_log import Check, check_log
 from ..compliance.score import score_checks
 from ..compliance.submission import check_folder
-from ..config.atomic import write_output
+from ..config.atomic import in_its_folder, write_output
 from ..config.errors import UserError
-from ..config.finding import NOTE, clock_time, number
+from ..config.finding import clock_time, number
 from ..data.describe import describe_data
 from .breakdown import rank_spread, start_up, step_breakdown, too_few_cores
 from .compare import Comparison, Group, group_table, name_of, parameter_columns
@@ -48,7 +48,7 @@ def write_report(
     if len(subjects) != 1:
         raise UserError(f"{path}: one run or submission expected, found {len(subjects)} below it")
     if out is None:
-        out = path / "report.html" if path.is_dir() else Path("report.html")
+        out = in_its_folder(path / "report.html") if path.is_dir() else Path("report.html")
     if out.exists() and any(out.samefile(log) for log in subjects[0].files):
         raise UserError(f"{out}: another file than the log that is reported on expected")
     write_output(out, render_report(subjects[0], checks))
@@ -140,7 +140,6 @@ def _fill(template: str, **values: Any) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    settings.filters["beside_the_set"] = beside_the_set
     settings.filters["breakable"] = _breakable
     settings.filters["digest"] = _digest
     return settings.get_template(template).render(**values)
@@ -257,11 +256,3 @@ def _time(runs: Sequence[RunSummary]) -> Fact:
         amount(time_s, "s"),
         note if reached else "target not reached",
     )
-
-
-def beside_the_set(check: Check) -> str | None:
-    """Return a sentence where a log breaks no rule but those for ImageNet's size."""
-    broken = sorted({found.name for found in check.findings if found.severity != NOTE})
-    if not broken or not ON_THE_SET.issuperset(broken):
-        return None
-    return f"PASS by all other rules: the set is not ImageNet, which breaks {', '.join(broken)}."

@@ -75,7 +75,7 @@ class RunRow(NamedTuple):
     """Over the whole run; of one that has not ended, at its last log point."""
     ranks: int | None = None
     verdict: str | None = None
-    """The verdict of `rn50 log check`."""
+    """The verdict of `rn50 log check`; None: of a run that did not end in order."""
     resumable: bool = False
     reason: str | None = None
     scheduler: str | None = None
@@ -144,7 +144,7 @@ def read_run(found: Found) -> RunRow:
     last = newest_records(folder / "metrics.jsonl", "train", "eval")
     train, evaluation = last.get("train", {}), last.get("eval", {})
     ended_s = number(result.get("time_to_train_s"))
-    check = result.get("check") if status in (SUCCESS, MISSED) else None
+    check = result.get("check")
     times_s = (number(one.get("time_s")) for one in (train, evaluation))
     last_s = max((time_s for time_s in times_s if time_s is not None), default=None)
     return row._replace(

@@ -60,7 +60,7 @@ class Study:
                 pruner=pruner,
                 load_if_exists=True,
             )
-        except (AttributeError, KeyError, LookupError, TypeError, ValueError) as error:
+        except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
             raise UserError(f"{journal}: Optuna's journal expected: {error}") from None
         mine = json.loads(json.dumps(definition))
         began = self.optuna.user_attrs.get(_DEFINITION)

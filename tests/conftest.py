@@ -88,7 +88,8 @@ def _is_nightly(item: pytest.Item) -> bool:
 
 
 def _starts_processes(item: pytest.Item) -> bool:
-    return "rn50" in getattr(item, "fixturenames", ())
+    runs_commands = "rn50" in getattr(item, "fixturenames", ())
+    return runs_commands and item.get_closest_marker("in_process") is None
 
 
 @pytest.fixture(scope="session")

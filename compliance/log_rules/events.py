@@ -171,10 +171,10 @@ def samples(run: LoggedRun) -> Iterator[Violation]:
 
 @rule("MLP111", "missing-accuracy", ERROR, f"{CHECKER}, *_resnet.yaml")
 def eval_accuracy(run: LoggedRun) -> Iterator[Violation]:
-    """eval_accuracy is logged, as numbers (0.6.0: policy, as its checker takes anything)."""
+    """eval_accuracy is logged, as finite numbers (0.6.0: policy, as its checker takes anything)."""
     yield from missing(run, ["eval_accuracy"], "at least one")
     for event in run.all("eval_accuracy"):
-        if not isinstance(event.value, int | float):
+        if number(event.value) is None:
             severity = POLICY if run.ruleset == "0.6.0" else None
             found = shown(event.value) if isinstance(event.value, str) else type_name(event.value)
             yield against(event, f"is {found}", "a fraction such as 0.7592", severity=severity)

@@ -47,14 +47,17 @@ def batch_size(run: LoggedRun) -> Iterator[Violation]:
     rulesets=since("1.0.0"),
 )
 def accumulation(run: LoggedRun) -> Iterator[Violation]:
-    """gradient_accumulation_steps is logged, above 0 (from 1.0.0 on)."""
+    """gradient_accumulation_steps is logged, above 0 (from 1.0.0 on); if it is no integer, that is
+    policy."""
     key = "gradient_accumulation_steps"
     advice = "log it once before init_stop, 1 without accumulation"
     why = ": closed logs need it since 1.0.0"
     yield from missing(run, [key], "a number above 0", advice, why)
     for event in run.all(key):
-        if (number(event.value) or 0) <= 0:
-            yield as_setting(event).violation("a number above 0")
+        steps = number(event.value) or 0.0
+        if steps <= 0 or not steps.is_integer():
+            severity = POLICY if steps > 0 else None
+            yield as_setting(event).violation("an integer above 0", severity=severity)
             return
 
 
@@ -134,17 +137,20 @@ _SCHEDULE = {
     rulesets=FROM_070,
 )
 def schedule_lengths(run: LoggedRun) -> Iterator[Violation]:
-    """Rate, decay steps and warm-up are finite numbers from 0 on, those of SGD in whole steps or
-    epochs."""
+    """The base rate is a finite number above 0; decay steps and warm-up are finite numbers from 0
+    on, those of SGD in whole steps or epochs."""
     for key in _SCHEDULE.get(run.optimizer or "", ()):
         event = run.first(key)
         if event is None:
             continue
         value = number(event.value)
-        integral = run.optimizer == "sgd" and not key.endswith("base_learning_rate")
-        if value is not None and value >= 0 and (not integral or value.is_integer()):
+        is_rate = key.endswith("base_learning_rate")
+        integral = run.optimizer == "sgd" and not is_rate
+        fits = value is not None and (value > 0 or (value == 0 and not is_rate))
+        if fits and (not integral or float(value or 0).is_integer()):
             continue
-        yield as_setting(event).violation(f"{'an integer' if integral else 'a number'} from 0 on")
+        lowest = "above 0" if is_rate else "from 0 on"
+        yield as_setting(event).violation(f"{'an integer' if integral else 'a number'} {lowest}")
 
 
 @rule("MLP718", "invalid-bn-span", CLOSED_POLICY, "batch norm is over images of one batch")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
+from fractions import Fraction
 
 from ...config import benchmark
 from ...config.finding import plain, printable, shown
-from ..logged_run import SAME_MS, Evaluation, LoggedRun, as_setting, reaches_target
+from ..logged_run import SAME_MS, Evaluation, LoggedRun, as_setting, epoch_of, reaches_target
 from ..rule import CHECKER, ERROR, NOTE, POLICY, RULES_TEXT, Violation, against, rule
 
 _TARGET = f"in [{benchmark.TARGET_ACCURACY}, {plain(benchmark.HIGHEST_ACCURACY)})"
@@ -165,9 +167,16 @@ def stops_at_target(run: LoggedRun) -> Iterator[Violation]:
 
 @rule("MLP309", "unpaired-events", NOTE, "intervals of a successful run")
 def pairs(run: LoggedRun) -> Iterator[Violation]:
-    """In a successful run starts and stops of blocks, epochs and evaluations pair up."""
+    """In a successful run starts and stops of blocks, epochs and evaluations pair up. If the
+    evaluation at target alone has none, that is policy: its time belongs to the run."""
     if not run.converged:
         return
+    target = run.target
+    for key in ("eval_start", "eval_stop"):
+        epochs = {epoch_of(event) for event in run.all(key)}
+        if target is not None and epochs and target.epoch not in epochs:
+            subject = f"the evaluation at target (line {target.line})"
+            yield against(subject, f"has no {key}", "its own", line=target.line, severity=POLICY)
     for kind in ("block", "epoch", "eval"):
         start, stop = f"{kind}_start", f"{kind}_stop"
         starts, stops = run.all(start), run.all(stop)
@@ -176,11 +185,13 @@ def pairs(run: LoggedRun) -> Iterator[Violation]:
             yield against(f"{len(starts)} {start}", found, "pairs", line=starts[-1].line)
 
 
-_DIVISORS = sorted(2**i * 5**k for i in range(5) for k in range(6) if 2**i * 5**k <= 3125)
-"""Of 50,000, up to a sixteenth of it. That accuracies of four decimals, as most logs have them, are
-all counts over so few images is no chance."""
-_EXACT = 5e-9
-"""Rounding of accuracies with eight decimals or more."""
+_FEW = 1 / 16
+"""Of the images. That accuracies of four decimals, as most logs have them, are all counts over so
+few is no chance."""
+_MOST = 0.9
+"""A last batch that is left out has less than the rest of the images."""
+_ARITHMETIC = 1e-12
+"""Rounding of a quotient that was never shortened."""
 _EARLY_EPOCH, _EARLY_ACCURACY = 4, 0.6
 """The best published accuracy at epoch 4 is below 0.6."""
 
@@ -199,14 +210,23 @@ def _fractions(run: LoggedRun) -> list[Evaluation]:
 
 @rule("MLP812", "accuracy-not-a-count", NOTE, f"{RULES_TEXT} line 939")
 def accuracies_are_counts(run: LoggedRun) -> Iterator[Violation]:
-    """Three accuracies or more are not all counts over a small part of the 50,000 images."""
+    """Three accuracies or more are not all counts over a small part of the 50,000 images; if they
+    are over somewhat fewer, as where a last batch is left out, that is policy."""
     found = _fractions(run)
-    for images in _DIVISORS if len(found) >= 3 else ():
-        if all(abs(e.accuracy - round(e.accuracy * images) / images) <= _EXACT for e in found):
-            text = f"all {len(found)} are counts over {images:,} images"
-            all_images = f"counts over {benchmark.IMAGENET_EVAL_SAMPLES:,}"
-            yield against("accuracies:", text, all_images, line=found[-1].line)
-            return
+    most = benchmark.IMAGENET_EVAL_SAMPLES
+    quotients = [Fraction(e.accuracy).limit_denominator(most) for e in found]
+    images = math.lcm(*(quotient.denominator for quotient in quotients))
+    pairs = zip(found, quotients, strict=True)
+    exact = all(abs(e.accuracy - quotient) <= _ARITHMETIC for e, quotient in pairs)
+    left_out = _MOST * most < images < most
+    if len(found) >= 3 and exact and (left_out or images <= _FEW * most):
+        yield against(
+            "accuracies:",
+            f"all {len(found)} are counts over {images:,} images",
+            f"counts over {most:,}",
+            line=found[-1].line,
+            severity=POLICY if left_out else None,
+        )
 
 
 @rule("MLP813", "unlikely-accuracy", NOTE, "published logs")

@@ -8,12 +8,13 @@ without `epoch_start` is its implementation's habit.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from ...config import benchmark
 from ...config.finding import number, plain, shown
 from ...logging.events import Event
 from ..limits import cadence_problem
-from ..logged_run import SAME_MS, LoggedRun, epoch_of
+from ..logged_run import SAME_MS, LoggedRun, epoch_of, epochs_of
 from ..rule import (
     CLOSED_POLICY,
     ERROR,
@@ -92,8 +93,18 @@ def _first_step_back(run: LoggedRun, key: str) -> Iterator[Violation]:
 
 @rule("MLP404", "epochs-out-of-order", POLICY, f"{RULES_TEXT} line 208: one pass of epochs")
 def epochs_rise(run: LoggedRun) -> Iterator[Violation]:
-    """Epochs start in rising order."""
+    """Epochs start in rising order, and no block in which epochs start claims one that a block
+    before it claimed, or an earlier one."""
     yield from _first_step_back(run, "epoch_start")
+    starts = [event for event in run.events if event.key in ("block_start", "epoch_start")]
+    latest = -1
+    for block, after in pairwise(starts if run.duplicate_writers < 2 else ()):
+        claimed = epochs_of(block) if block.key != after.key == "epoch_start" else set()
+        if claimed and min(claimed) <= latest:
+            found = f"claims epoch {min(claimed)}, and a block before it epoch {latest}"
+            yield against(block, found, "each epoch once")
+            return
+        latest = max(claimed, default=latest)
 
 
 @rule("MLP405", "untrained-epoch", POLICY, f"{RULES_TEXT} lines 208, 939")

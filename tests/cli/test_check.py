@@ -97,7 +97,7 @@ def test_config_check() -> None:
     assert done.exit_code == 1
     content = json.loads(invoke("config", "check", "--json", "abci_2048_open").stdout)
     assert content["verdict"] == "PASS"
-    assert len(content["findings"]) == 9
+    assert len(content["findings"]) == 10
 
 
 def test_an_interrupt_ends_the_check(rn50, tmp_path: Path) -> None:

@@ -122,6 +122,7 @@ def test_no_other_word_of_the_command_is_a_misspelt_folder(
     assert _meant("lunch: none") == _meant("lanch: none") == "; did you mean launch?"
 
 
+@pytest.mark.in_process
 def test_log_show_reads_the_golden_log(rn50, root: Path) -> None:
     log = root / "tests" / "golden" / "smoke_result_0.txt"
     done = rn50("log", "show", str(log), "--json")

@@ -52,6 +52,7 @@ def test_a_ruleset_as_people_write_it(written: object, name: str | None) -> None
     assert ruleset_name(written) == name
 
 
+@pytest.mark.in_process
 def test_an_unknown_ruleset_is_refused_with_the_list(rn50, root: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"ruleset: expected 0\.6\.0, .* found 5\.0"):
         load("smoke", ["ruleset=5.0"])
@@ -98,6 +99,7 @@ def test_completion_in_bash(words: list[str], offered: set[str]) -> None:
 # --- tables on a terminal -----------------------------------------------------------------------
 
 
+@pytest.mark.in_process
 def test_a_pipe_gets_every_row_on_a_line(rn50) -> None:
     lines = rn50("config", "show", "abci_2048_closed_32k").stdout.splitlines()
     assert sum("config/abci_2048_closed_32k.yaml:" in line for line in lines) > 5

@@ -12,6 +12,7 @@ from rn50.sweep.definition import load_sweep
 MINE = "base: dgxa100\nname: mine\nranks_per_node: 4\n"
 
 
+@pytest.mark.in_process
 def test_predict_puts_a_recipe_there_with_as_many_ranks(rn50, tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text(MINE)

@@ -11,6 +11,7 @@ import pytest
 from rn50.config.benchmark import IMAGENET_EVAL_SAMPLES, IMAGENET_TRAIN_SAMPLES
 from rn50.config.load import load
 
+pytestmark = pytest.mark.in_process
 LINE = ':::MLLOG {{"time_ms": {time}, "event_type": "{kind}", "key": "{key}", "value": {value}, "metadata": {{{more}}}}}\n'  # noqa: E501
 
 
@@ -65,6 +66,7 @@ def test_choices_change_the_answer(rn50) -> None:
     assert single["step_time_ms"] != tree["step_time_ms"]
 
 
+@pytest.mark.slow
 def test_one_plot_has_all_panels(rn50, tmp_path: Path) -> None:
     plot = tmp_path / "all.svg"
     done = rn50("predict", "dgxh100_8", "--plot", str(plot))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from rn50.compliance.config_rules import RULES, ConfigCheck, check_config, publi
 from rn50.config.finding import ERROR, NOTE, POLICY, WARNING
 from rn50.config.load import load
 from rn50.config.names import list_presets
+from rn50.config.variants import ALL, VARIANTS
 from tests.config.test_image_set import write_manifest
 
 RECIPES = [name for name in list_presets() if name != "base"]
@@ -77,9 +80,10 @@ BROKEN = [
     ("lars-momentum", POLICY, "0.9 below a batch of 32,000", ["optimizer.momentum=0.95"]),
     ("label-smoothing", POLICY, "0 or 0.1", ["model.label_smoothing=0.2"]),
     ("evaluation-cadence", POLICY, "expected 4", ["eval.period=5", "schedule.length=60 epochs"]),
-    ("decay-shape", POLICY, "poly", ["schedule.shape=cosine"]),
+    ("decay-shape", ERROR, "poly", ["schedule.shape=cosine"]),
     ("decay-shape", POLICY, "warmup_end", ["schedule.decay_from=run_start"]),
-    ("lars-eta", POLICY, "as the reference", ["optimizer.eta=0.01"]),
+    ("lars-as-reference", POLICY, "as the reference", ["optimizer.eta=0.01"]),
+    ("lars-as-reference", POLICY, "reference or nvidia", ["optimizer.variant=you"]),
     ("eval-samples", POLICY, "50000", ["data.eval_samples=100"]),
     ("image-preparation", POLICY, "expected 224", ["data.crop_px=192"]),
     ("image-preparation", POLICY, "expected none", ["data.augmentation.noise=[0,1]"]),
@@ -110,6 +114,26 @@ def test_what_breaks_a_rule_is_found(
     assert told == ({severity} if rule in IN_EVERY_DIVISION else {NOTE})
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"scaled": ALL},
+        {"decayed": ALL},
+        {"epsilon_only_below": True},
+        {"decay_times_base_lr": True},
+    ],
+)
+def test_each_flag_of_a_variant_is_judged(
+    monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]
+) -> None:
+    reference = replace(VARIANTS["reference"], epsilon=0.0)
+    monkeypatch.setitem(VARIANTS, "you", reference)
+    assert check("dgxa100_8", "optimizer.variant=you").verdict == "PASS"
+    monkeypatch.setitem(VARIANTS, "you", replace(reference, **changes))
+    found = check("dgxa100_8", "optimizer.variant=you")
+    assert [finding.name for finding in found.findings] == ["lars-as-reference"]
+
+
 def test_every_rule_has_a_case() -> None:
     assert {rule.name for rule in RULES} == {case[0] for case in BROKEN}
     assert all(rule.description.endswith(".") for rule in RULES)
@@ -128,6 +152,9 @@ def test_the_facts() -> None:
     assert facts["rcp"]["mean_epochs"] == pytest.approx(83.6459, abs=1e-4)
     assert facts["rcp"]["min_epochs"] == pytest.approx(82.8916, abs=1e-3)
     assert facts["rcp"]["first_accepted_evaluation"] == 84
+    assert facts["rcp"]["min_epochs"] < 83 < facts["rcp"]["mean_epochs"]
+    between = check("abci_2048_closed_64k", "eval.offset=2").facts
+    assert between["rcp"]["first_accepted_evaluation"] == 83
     padded = check("abci_2048_open").facts
     assert padded["steps_per_epoch"] == 15
     assert padded["padding_images"] == 15 * 86016 - 1281167

@@ -110,6 +110,14 @@ def test_each_command_ends_and_tells_nothing(
     assert SECRET not in said and "Traceback" not in said
 
 
+def test_a_report_is_not_written_through_a_link(folder: Path, secret: Path) -> None:
+    before = secret.read_bytes()
+    (folder / "report.html").symlink_to(secret)
+    with pytest.raises(UserError, match=r"^\S+/report.html: no link out of its folder expected"):
+        write_report(folder)
+    assert secret.read_bytes() == before
+
+
 @pytest.mark.parametrize(
     "base",
     ["../home/secret", "/etc/passwd", "../home/base.yaml", "inner.yaml", "quick.yaml", "~/x"],

@@ -6,8 +6,9 @@ import math
 import random
 
 import pytest
+from scipy import stats
 
-from rn50.compliance.rcp import judge, kept_points, points, reference
+from rn50.compliance.rcp import _T95, judge, kept_points, points, reference
 from rn50.config import benchmark
 
 rcp_checker = pytest.importorskip("mlperf_logging.rcp_checker.rcp_checker")
@@ -79,3 +80,8 @@ def test_rounds_without_reference() -> None:
     above = reference(70_000, "4.0.0")
     assert above is not None
     assert math.isnan(above.mean)
+
+
+def test_the_limit_is_that_of_a_one_sided_t_test() -> None:
+    for freedom, quantile in _T95.items():
+        assert quantile == pytest.approx(stats.t.ppf(0.95, freedom), abs=1e-6)

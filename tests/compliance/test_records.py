@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import logging
+import lzma
 import os
 import random
 import subprocess
@@ -71,6 +73,43 @@ def test_records_that_are_not_whole(
     assert found.findings[0].name == rule
     assert str(of(found, rule).line) in of(found, rule).message
     assert official(path, "4.0.0") in ("FAIL", "CRASH")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "twice"),
+    [
+        ('"value": "us"', '"value": "us", "value": "them"', True),
+        ('"key": "seed"', '"key": "seed", "key": "tracked"', True),
+        ('"status": "success"', '"status": "aborted", "status": "success"', True),
+        ('"value": "us"', '"value": {"a": {"b": 1, "b": 2}}', True),
+        ('"value": "us"', '"value": {"a": "b: c: d"}', False),
+    ],
+)
+def test_a_name_twice_has_no_value(tmp_path: Path, old: str, new: str, twice: bool) -> None:
+    lines = good_lines()
+    (number,) = (number for number, line in enumerate(lines, 1) if old in line)
+    found = checked(tmp_path / "log.txt", [replaced(old, new)("".join(lines))])
+    named = [(one.line, one.severity) for one in found.findings if one.name == "broken-record"]
+    assert named == ([(number, ERROR)] if twice else [])
+
+
+@pytest.mark.parametrize(
+    "packed", [gzip.compress, lzma.compress, lambda content: content.decode().encode("utf-16-be")]
+)
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_what_is_no_text_may_hold_records(
+    tmp_path: Path, packed: Callable[[bytes], bytes], end: str
+) -> None:
+    """A second run behind the first, where no reader finds it."""
+    path = tmp_path / "log.txt"
+    lines = good_lines()
+    text = "".join(lines)
+    path.write_bytes(text.removesuffix("\n").encode() + end.encode() + packed(text.encode()))
+    found = check_log(path, "4.0.0", official=False)
+    assert found.verdict == "FAIL"
+    assert found.findings[0].name == "broken-record"
+    assert found.findings[0].line == len(lines) + bool(end)
+    assert "binary" in found.cause
 
 
 @pytest.mark.parametrize(
@@ -233,6 +272,7 @@ def test_the_official_checker_never_sees_an_unsafe_name(
     [
         ':::MLL 1.5 opt_name:\xa0{"value": "../../evil", "metadata": {}}',
         ':::MLLOG {"key": "opt_name", "time_ms": true, "value": "../../evil", "metadata": {}}',
+        ':::MLLOG {"key": "a", "key": "opt_name", "time_ms": 1, "value": "../evil", "metadata": 1}',
     ],
 )
 def test_nor_a_name_that_we_cannot_read(tmp_path: Path, line: str) -> None:

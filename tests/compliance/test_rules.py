@@ -222,6 +222,40 @@ def hidden_stop(run: Run) -> None:
     run.insert(run.index(stop), aborted)
 
 
+def in_ten_minutes(edit: Edit) -> Edit:
+    """A run so long that 1 % of it is more than a second."""
+
+    def edited(run: Run) -> None:
+        shift("run_stop", 560_000)(run)
+        edit(run)
+
+    return edited
+
+
+SECONDS_LATE = in_ten_minutes(one("eval_accuracy", -1, by_ms=562_000))
+SECONDS_EARLY = in_ten_minutes(one("run_start", 0, by_ms=2000))
+
+
+def back_at_each_evaluation(run: Run) -> None:
+    """The clock goes back 0.95 s at each of nine evaluations."""
+    by_ms = 0.0
+    for record in run:
+        by_ms += 950 * (record.key == "eval_accuracy")
+        record.time_ms -= by_ms
+
+
+def passing_by_itself(run: Run) -> None:
+    """The evaluation at target has no events of its own."""
+    run.remove(last(run, "eval_start"))
+    run.remove(last(run, "eval_stop"))
+
+
+def after_half_epochs(run: Run) -> None:
+    for record in run:
+        if record.key.startswith("eval"):
+            record.metadata["epoch_num"] = record.metadata.get("epoch_num", 0) - 0.5
+
+
 class Case(NamedTuple):
     """An edit of a good run that breaks a rule; `official`: the official checker's verdict."""
 
@@ -267,16 +301,20 @@ CASES = (
     Case("missing-samples", ERROR, put("train_samples", ""), "FAIL"),
     Case("missing-accuracy", ERROR, drop("eval_accuracy"), "FAIL"),
     Case("missing-accuracy", ERROR, put("eval_accuracy", "0.8"), "CRASH"),
+    Case("missing-accuracy", ERROR, one("eval_accuracy", 0, value=math.inf), "PASS"),
     Case("missing-accuracy", POLICY, one("eval_accuracy", 0, value=None), "PASS", "0.6.0"),
     Case("several-clocks", ERROR, again("run_stop", metadata={"status": "aborted"}), "PASS"),
     Case("several-clocks", ERROR, again("run_stop", 60_000), "PASS"),
     Case("different-values", ERROR, again("global_batch_size", value=1536), "FAIL"),
     Case("copied-records", NOTE, ranks, "PASS"),
     Case("copied-records", NOTE, again("submission_org"), "PASS"),
+    Case("different-values", ERROR, again("global_batch_size", value=1), "FAIL"),
+    Case("copied-records", NOTE, again("gradient_accumulation_steps"), "PASS"),
     Case("run-time-not-positive", ERROR, shift("run_stop", -92_664_000), "PASS"),
     Case("target-outside-run", ERROR, after_the_clock, "PASS"),
     Case("target-off-the-clock", ERROR, one("eval_accuracy", -1, by_ms=3.6e6), "PASS"),
     Case("target-off-the-clock", ERROR, one("eval_accuracy", -1, by_ms=-3.6e6), "PASS"),
+    Case("target-off-the-clock", ERROR, SECONDS_LATE, "PASS"),
     Case("target-not-reached", ERROR, never_reached, "FAIL"),
     Case("target-not-reached", ERROR, never_reached, "FAIL", "0.7.0", "open"),
     Case("target-not-reached", POLICY, never_reached, "PASS", "0.6.0"),
@@ -287,11 +325,16 @@ CASES = (
     Case("run-not-successful", ERROR, meta("run_stop", "status", "SUCCESS"), "PASS"),
     Case("run-not-successful", ERROR, meta("run_stop", "status", "aborted"), "FAIL", "0.6.0"),
     Case("ranks-disagree", ERROR, until_it_passes, "PASS"),
+    Case("ranks-disagree", ERROR, again("eval_accuracy", value=0.7), "PASS"),
     Case("trained-past-target", NOTE, one("eval_accuracy", -2, value=0.7595), "PASS"),
     Case("unpaired-events", NOTE, again("epoch_start"), "PASS"),
+    Case("unpaired-events", POLICY, passing_by_itself, "PASS"),
     Case("target-before-training", ERROR, at_once, "PASS"),
     Case("epoch-before-run-start", POLICY, one("run_start", 0, by_ms=2500), "PASS"),
+    Case("epoch-before-run-start", POLICY, SECONDS_EARLY, "PASS"),
     Case("epochs-out-of-order", POLICY, one("epoch_start", 4, epoch_num=40), "PASS"),
+    Case("epochs-out-of-order", POLICY, one("block_start", 4, first_epoch_num=12), "PASS"),
+    Case("epochs-out-of-order", POLICY, one("block_start", 4, epoch_count=5), "PASS"),
     Case("untrained-epoch", POLICY, one("eval_accuracy", 4, epoch_num=27), "PASS"),
     Case("untrained-epoch", POLICY, drop("epoch_stop"), "PASS"),
     Case("untrained-epoch", POLICY, hardly_trained, "PASS"),
@@ -307,6 +350,7 @@ CASES = (
     Case("zero-stamp", ERROR, stamped("eval_accuracy", 0), "PASS"),
     Case("time-goes-back", POLICY, shift("run_start", -30_000), "PASS"),
     Case("time-goes-back", NOTE, shift("run_start", -20), "PASS"),
+    Case("time-goes-back", POLICY, back_at_each_evaluation, "PASS"),
     Case("time-goes-back", NOTE, shift("run_start", -30_000), "PASS", "4.0.0", "open"),
     Case("late-run-start", POLICY, shift("run_start", 1_800_000), "PASS"),
     Case("run-start-before-init-stop", POLICY, shift("run_start", -30_000), "PASS"),
@@ -331,6 +375,8 @@ CASES = (
     Case("missing-hyperparameter", ERROR, drop("model_bn_span"), "FAIL", optimizer="sgd"),
     Case("end-learning-rate", ERROR, put("lars_opt_end_learning_rate", 0), "FAIL"),
     Case("lars-decay-power", ERROR, put("lars_opt_learning_rate_decay_poly_power", 1), "FAIL"),
+    Case("decay-shape", ERROR, added("opt_learning_rate_decay_shape", "cosine"), "PASS"),
+    Case("decay-shape", POLICY, added("opt_learning_rate_decay_from", "run_start"), "PASS"),
     Case("lars-epsilon", ERROR, put("lars_epsilon", 1e-9), "FAIL"),
     Case("weight-decay", ERROR, put("lars_opt_weight_decay", 0), "FAIL"),
     Case("weight-decay", ERROR, put("lars_opt_weight_decay", 3e-5), "FAIL"),
@@ -343,6 +389,7 @@ CASES = (
     ),
     Case("invalid-accumulation", ERROR, drop("gradient_accumulation_steps"), "FAIL", "1.0.0"),
     Case("invalid-accumulation", ERROR, put("gradient_accumulation_steps", 0), "FAIL"),
+    Case("invalid-accumulation", POLICY, put("gradient_accumulation_steps", 0.5), "PASS"),
     Case("missing-weight-initialization", ERROR, drop("weights_initialization"), "FAIL", "2.1.0"),
     Case("weight-initialization-names", ERROR, wrong_name, "FAIL", "1.1.0"),
     Case("lars-momentum", POLICY, put("lars_opt_momentum", 0.95), "PASS"),
@@ -357,9 +404,18 @@ CASES = (
     Case(
         "invalid-schedule-length", POLICY, put("lars_opt_learning_rate_warmup_epochs", -5), "PASS"
     ),
+    Case("invalid-schedule-length", POLICY, put("lars_opt_base_learning_rate", 0), "PASS"),
+    Case(
+        "invalid-schedule-length",
+        POLICY,
+        put("sgd_opt_learning_rate_decay_steps", 0.5),
+        "PASS",
+        optimizer="sgd",
+    ),
     Case("invalid-bn-span", POLICY, put("model_bn_span", 3265), "PASS", optimizer="sgd"),
     Case("invalid-bn-span", POLICY, put("model_bn_span", 0), "PASS", optimizer="sgd"),
     Case("accuracy-not-a-count", NOTE, accuracies(lambda value: round(value, 3)), "PASS"),
+    Case("accuracy-not-a-count", POLICY, accuracies(lambda v: round(v * 49_984) / 49_984), "PASS"),
     Case("unlikely-accuracy", NOTE, one("eval_accuracy", 0, value=0.61), "PASS"),
     Case("unlikely-accuracy", NOTE, three_equal, "PASS"),
     Case("label-smoothing", POLICY, added("model_label_smoothing", 0.2), "PASS"),
@@ -367,6 +423,7 @@ CASES = (
     Case("train-samples", POLICY, put("train_samples", 10), "PASS"),
     Case("train-samples", NOTE, put("train_samples", 10), "PASS", "4.0.0", "open"),
     Case("evaluation-cadence", POLICY, every_eight, "PASS"),
+    Case("evaluation-cadence", POLICY, after_half_epochs, "PASS"),
     Case("epochs-from-zero", POLICY, renumbered(-1), "PASS"),
     Case("late-first-epoch", NOTE, renumbered(1), "PASS"),
     Case("epoch-not-a-number", POLICY, meta("eval_accuracy", "epoch_num", "x"), "PASS"),
@@ -438,10 +495,43 @@ def test_lars_momentum_is_free_from_a_batch_of_32k(
     assert [finding.severity for finding in found if finding.name == "lars-momentum"] == severities
 
 
+def test_a_block_may_count_samples_in_place_of_epochs(tmp_path: Path) -> None:
+    run = good_run()
+    block = find(run, "block_start")
+    del block.metadata["epoch_count"]
+    for count, is_found in ((0, False), (-1, True)):
+        block.metadata["samples_count"] = count
+        names = {finding.name for finding in checked(tmp_path, run).findings}
+        assert ("missing-epoch-metadata" in names) == is_found
+
+
 def test_limits_at_their_edge() -> None:
     assert reaches_target(0.759)
     assert not reaches_target(math.nextafter(0.759, 0)) and not reaches_target(1.0)
     assert cadence_problem([0, 3, 7, 11]) is None  # epoch 0: an evaluation before training
+
+
+@pytest.mark.parametrize(
+    ("ruleset", "division", "minutes"),
+    [
+        ("0.7.0", "closed", 20),
+        ("0.7.0", "open", 20),
+        ("1.0.0", "closed", 30),
+        ("1.1.0", "open", 30),
+        ("2.0.0", "closed", 30),
+        ("2.0.0", "open", 240),
+    ],
+)
+def test_how_long_initialisation_may_take(ruleset: str, division: str, minutes: int) -> None:
+    assert benchmark.init_limit_s(ruleset, division) == 60 * minutes
+
+
+def test_epochs_may_be_counted_from_0_and_evaluations_from_1(tmp_path: Path) -> None:
+    run = good_run()
+    for record in run:
+        if record.key.startswith("epoch_"):
+            record.metadata["epoch_num"] -= 1
+    assert "untrained-epoch" not in {one.name for one in checked(tmp_path, run).findings}
 
 
 # --- one cause -----------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from mlperf_logging.system_desc_checker.system_desc_checker import check_system_desc
 from typer.testing import CliRunner
 
 from rn50.cli.main import app
@@ -15,8 +16,21 @@ from rn50.compliance.check_log import Check, check_log
 from rn50.compliance.ruleset import parse_ruleset
 from rn50.compliance.score import score_folder
 from rn50.compliance.submission import check_folder
+from rn50.config import benchmark
 from rn50.config.errors import UserError
-from tests.compliance.log_text import Run, drop, find, good_run, last, meta, put, shift, vary, write
+from tests.compliance.log_text import (
+    Run,
+    again,
+    drop,
+    find,
+    good_run,
+    last,
+    meta,
+    put,
+    shift,
+    vary,
+    write,
+)
 
 Edits = dict[int, Callable[[Run], object]]
 
@@ -54,7 +68,12 @@ def package(folder: Path, system: dict[str, object] | None) -> Path:
     return submission(folder / "us/results/box/resnet")
 
 
-SYSTEM = {"division": "closed", "number_of_nodes": "4", "accelerators_per_node": "8"}
+SYSTEM = {
+    **dict.fromkeys(benchmark.SYSTEM_FIELDS, ""),
+    "division": "closed",
+    "number_of_nodes": "4",
+    "accelerators_per_node": "8",
+}
 
 
 def test_a_good_submission_breaks_no_rule(tmp_path: Path) -> None:
@@ -93,15 +112,19 @@ def test_one_run_of_this_harness_is_no_submission(tmp_path: Path) -> None:
 
 
 def test_seeds(tmp_path: Path) -> None:
-    found = whole(submission(tmp_path / "same", {3: put("seed", 1001)}))
-    assert found.verdict == "POLICY"
-    assert "result_1.txt and result_3.txt" in found.cause and "1001" in found.cause
-    for seed in ("x", 1.5):
+    for seed in (1001, "1001"):
+        found = whole(submission(tmp_path / "same", {3: put("seed", seed)}))
+        assert found.verdict == "FAIL"
+        assert all(word in found.cause for word in ("result_1.txt", "result_3.txt", "1001"))
+    for seed in ("x", 1.5, None):
         found = whole(submission(tmp_path / str(seed), {3: put("seed", seed)}))
         severity, message = messages(found, "seed-not-fresh")[0]
-        assert severity == "policy" and "result_3.txt" in message and "integer" in message
+        assert severity == "error" and "result_3.txt" in message and "integer" in message
+    found = whole(submission(tmp_path / "twice", {3: again("seed")}))
+    assert messages(found, "seed-not-fresh")[0][0] == "error"
     found = whole(submission(tmp_path / "none", {0: drop("seed")}))
-    assert "result_0.txt" in messages(found, "seed-not-fresh")[0][1]
+    severity, message = messages(found, "seed-not-fresh")[0]
+    assert severity == "policy" and "result_0.txt" in message
 
 
 def test_hyper_parameters_are_alike(tmp_path: Path) -> None:
@@ -117,7 +140,45 @@ def test_the_system_description(tmp_path: Path) -> None:
     found = whole(package(tmp_path / "b", {**SYSTEM, "division": "open"}))
     assert '"open"' in messages(found, "different-hyperparameters")[0][1]
     found = whole(package(tmp_path / "c", None))
-    assert messages(found, "system-description")[0][0] == "policy"
+    assert messages(found, "system-description")[0][0] == "error"
+    found = whole(package(tmp_path / "d", {}))
+    assert messages(found, "system-description")[0][0] == "error"
+
+
+@pytest.mark.parametrize("field", benchmark.SYSTEM_FIELDS)
+def test_a_system_description_has_every_field_that_the_official_checker_asks_for(
+    tmp_path: Path, field: str
+) -> None:
+    path = tmp_path / "box.json"
+    path.write_text(json.dumps(SYSTEM))
+    assert check_system_desc(str(path), "training", "1.0.0")[0]
+    lacking = {name: value for name, value in SYSTEM.items() if name != field}
+    path.write_text(json.dumps(lacking))
+    assert not check_system_desc(str(path), "training", "1.0.0")[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "platform", "told"),
+    [
+        ({}, "4xDGX", False),
+        ({}, "32xDGX", False),
+        ({}, "8xDGX", True),
+        ({"accelerators_per_node": "9"}, "DGX", True),
+        ({"number_of_nodes": "4000"}, "DGX", True),
+        ({"number_of_nodes": "two"}, "8xDGX", False),
+    ],
+)
+def test_the_logs_are_of_the_system_that_is_described(
+    tmp_path: Path, changes: dict[str, str], platform: str, told: bool
+) -> None:
+    """A batch of 3,264 images."""
+    folder = package(tmp_path, SYSTEM | changes)
+    for number in range(5):
+        run = vary(good_run(), number)
+        put("submission_platform", platform)(run)
+        write(folder / f"result_{number}.txt", run)
+    severities = [severity for severity, _ in messages(whole(folder), "another-system")]
+    assert severities == (["policy"] if told else [])
 
 
 def test_runs_faster_than_the_reference_fail(tmp_path: Path) -> None:
@@ -159,6 +220,17 @@ def test_one_odd_log_does_not_switch_the_rcp_test_off(
     scored = score_folder(folder)
     assert scored.ruleset == found.ruleset == "4.0.0"
     assert scored.rcp is not None and not scored.rcp.passed
+
+
+def test_a_log_that_cannot_be_read_does_not_decide_the_round(tmp_path: Path) -> None:
+    folder = submission(tmp_path, runs=4, ruleset="2.0.0")
+    (folder / "result_4.txt").write_text("no log")
+    assert check_folder(folder, official=False)[-1].ruleset == "2.0.0"
+
+
+def test_runs_that_learn_nothing_are_not_copies(tmp_path: Path) -> None:
+    submission(tmp_path, dict.fromkeys(range(2), put("eval_accuracy", 0.001)))
+    assert messages(whole(tmp_path), "copied-accuracies") == []
 
 
 def an_hour_apart(number: int, run: Run) -> None:
@@ -396,10 +468,26 @@ def test_nothing_in_the_folder_changes(tmp_path: Path) -> None:
     assert score_folder(folder).published_factor is None
 
 
-def test_mixed_batches_have_no_rcp_test(tmp_path: Path) -> None:
-    found = score_folder(submission(tmp_path, {1: put("global_batch_size", 1632)}))
-    assert found.rcp is None
-    assert found.score_min is not None
+@pytest.mark.parametrize("failed", [None, 1])
+@pytest.mark.parametrize(("division", "verdict"), [("closed", "FAIL"), ("open", "POLICY")])
+def test_runs_that_count_have_one_batch(
+    tmp_path: Path, division: str, verdict: str, failed: int | None
+) -> None:
+    """A test that cannot be made is no pass; one of another batch may be the one that failed."""
+    edits: Edits = dict.fromkeys(range(5), put("submission_division", division))
+    edits[1] = lambda run: [
+        edit(run)
+        for edit in (
+            put("submission_division", division),
+            put("global_batch_size", 1632),
+            lost if failed else lambda run: None,
+        )
+    ]
+    folder = submission(tmp_path, edits)
+    found = score_folder(folder)
+    assert found.verdict == ("POLICY" if failed else verdict)
+    assert found.rcp is not None and found.rcp.passed == bool(failed)
+    assert bool(messages(whole(folder), "faster-than-reference")) == (found.verdict == "FAIL")
 
 
 # --- rulesets -----------------------------------------------------------------------------------
@@ -428,6 +516,12 @@ def test_where_the_ruleset_comes_from(tmp_path: Path) -> None:
         found = check_log(path, official=False)
         assert (found.ruleset, found.ruleset_source) == (expected, source)
     assert check_log(tmp_path / "plain/result_0.txt", "1.0", official=False).ruleset == "1.0.0"
+    run = good_run()
+    first_ms = run[0].time_ms
+    for record in run:  # of a clock that starts with the machine
+        record.time_ms -= first_ms
+    found = check_log(write(tmp_path / "plain/result_1.txt", run), official=False)
+    assert found.ruleset == benchmark.RULESETS[-1]
 
 
 def test_a_log_of_another_format_than_the_ruleset_cannot_be_read(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from rn50.config.errors import UserError
 from rn50.config.load import load
-from rn50.config.plan import Plan, Segment, build_plan, spread
+from rn50.config.plan import Plan, Segment, build_plan, in_brief, momentum_for_batch, spread
 from rn50.config.schema import Run
-from rn50.config.values import Duration
+from rn50.config.values import Duration, dynamic_start
 
 CHANGE = "batch.changes=[{{after_epoch: 2, per_rank: {}, active_ranks: {}}}]"
 
@@ -59,6 +59,34 @@ def test_evaluations_of_the_fujitsu_record() -> None:
 def test_parts_that_contradict_each_other_are_refused(overrides: list[str], problem: str) -> None:
     with pytest.raises(UserError, match=f"^{problem}"):
         plan_of("quick", *overrides)
+
+
+def test_a_run_is_shown_with_the_steps_that_it_trains() -> None:
+    """Its last evaluation comes before the end of the schedule."""
+    run = load("dgxa100_8").run
+    assert in_brief(run)["steps"] == 13_755 < build_plan(run).total_steps
+
+
+@pytest.mark.parametrize(
+    ("scale", "batch", "start"),
+    [
+        (128.0, 64, None),
+        ("dynamic", 1, 65536),
+        ("dynamic", 64, 1024),
+        ("dynamic", 65, 512),
+        ("dynamic(2048)", 64, 2048),
+        ("dynamic(0.5)", 64, 0.5),
+        ("dynamics", 64, None),
+    ],
+)
+def test_where_a_dynamic_loss_scale_starts(scale: object, batch: int, start: float | None) -> None:
+    assert dynamic_start(scale, batch) == start
+
+
+def test_momentum_follows_the_batch() -> None:
+    """Four times the batch: the noise scale stays, or the formula as Sony printed it."""
+    assert momentum_for_batch("momentum", 4096, 1024, 0.9) == pytest.approx(1 - 0.1 / 4)
+    assert momentum_for_batch("momentum_as_printed", 4096, 1024, 0.9) == pytest.approx(1 - 0.1 * 4)
 
 
 def test_the_longest_warmup_leaves_one_step() -> None:

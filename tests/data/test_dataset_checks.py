@@ -105,6 +105,7 @@ SPOILT: list[tuple[Spoil, bool, str]] = [
     (records(lambda c: c[:12] + HALF + c[16:]), False, rf"{AT_0} .* expected, found \(2.5, "),
     (records(lambda c: c[:-40]), True, r"/set/train.rec: a record at byte \d+ .* \(truncated\)"),
     (table(first("label", 77)), False, "/set/train.npy: labels below 3 expected, found 77"),
+    (table(first("label", 3)), False, "/set/train.npy: labels below 3 expected, found 3"),
     (table(first("length", 5)), False, f"{AT_0} .* expected, found"),
     (table(lambda rows: rows[:-1]), True, "/set/train.npy: 12 rows expected, found 11"),
     (table(lambda rows: np.arange(12)), True, "/set/train.npy: a sample table .* another type"),

@@ -233,6 +233,17 @@ def test_windows_of_a_common_photo_follow_the_reference_distribution() -> None:
     assert np.abs(np.corrcoef(drawn) - np.eye(4)).max() < 0.05
 
 
+def test_a_panorama_is_cropped_to_its_whole_height_and_the_widest_aspect() -> None:
+    """No window of that area fits into 20 x 100 pixels."""
+    size = float_sizes(20), float_sizes(100)
+    limits = {"area": (0.99, 1.0), "aspect": (3 / 4, 4 / 3)}
+    for heights, widths, width_first in ((*size, False), (*size[::-1], True)):
+        anchors, shapes = sampling.crop_windows(heights, widths, np.arange(1), 1, **limits)
+        order = -1 if width_first else 1
+        assert shapes[0, ::order] == pytest.approx([1, 20 * 4 / 3 / 100])
+        assert anchors[0] == pytest.approx((1 - shapes[0]) / 2)
+
+
 def test_windows_of_tiny_images_hold_a_pixel() -> None:
     size = np.repeat([*product((1, 2, 3, 7), (1, 2, 300))], 500, axis=0).astype(np.float32)
     anchors, shapes = sampling.crop_windows(*size.T, np.arange(len(size)), 1, **REFERENCE)

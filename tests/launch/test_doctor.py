@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rn50.launch.doctor import FAILED, NO_GPU, OK, gpu_rows, try_library
+from rn50.launch.doctor import FAILED, NO_GPU, OK, Row, examine, gpu_rows, try_library
 from rn50.train.gpu import Gpu, Gpus
 from tests.train.test_gpu_code import ELF, fat_binary
 
@@ -23,6 +23,30 @@ def test_driver_and_libraries_are_judged(tmp_path: Path) -> None:
     assert [row.outcome for row in found] == [OK, OK, FAILED]
     assert "our own kernels" in found[1].found
     assert "12.0" in driver.found and "11.4" in driver.found
+
+
+@pytest.mark.parametrize(
+    ("gpus", "devices"),
+    [
+        (None, ["cpu"]),
+        (Gpus("535.1", (12, 2), ()), ["cpu"]),
+        (Gpus("535.1", (12, 2), (Gpu("A100", (8, 0)),) * 2), ["cpu", "gpu0", "gpu1"]),
+    ],
+)
+def test_both_libraries_are_tried_on_every_device(
+    gpus: Gpus | None, devices: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = []
+
+    def process(library: str, device: str) -> list[Row]:
+        tried.append((device, library))
+        return []
+
+    monkeypatch.setattr("rn50.launch.doctor.read_gpus", lambda: gpus)
+    monkeypatch.setattr("rn50.launch.doctor.try_library", process)
+    *_, last = examine(())
+    assert tried == [(device, library) for device in devices for library in ("mxnet", "dali")]
+    assert (last.outcome == NO_GPU) == (devices == ["cpu"])
 
 
 @pytest.mark.slow

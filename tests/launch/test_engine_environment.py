@@ -60,6 +60,7 @@ def test_what_a_run_sets(
         ("[ib0, ib1]", "mpi", "openmpi", {"OMPI_MCA_btl_tcp_if_include": "ib0,ib1"}),
         ("[ib0, ib1]", "mpi", "mpich", {"HYDRA_IFACE": "ib0", "NCCL_SOCKET_IFNAME": "ib0,ib1"}),
         ("[ib0]", "gloo", None, {"HOROVOD_GLOO_IFACE": "ib0"}),
+        ("[]", "mpi", "mpich", {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1"}),  # more ranks than cores
     ],
 )
 def test_the_engines_use_the_interfaces_asked_for_and_no_bridge_of_containers(
@@ -88,6 +89,7 @@ def test_the_users_settings_win_over_the_machines() -> None:
     [
         # Horovod would replace these by NCCL's own.
         ("dgxa100_8", ("torus_2d", ONE_NODE), "mpi", None, "two nodes or more"),
+        ("dgxa100_8", ("torus_2d(4x4)", TWO_NODES), "mpi", None, r"torus_2d\(2x8\) on GPUs"),
         ("dgxa100_8", ("hierarchical", ONE_NODE), "mpi", None, "two nodes or more"),
         ("dgxa100_8", ("hierarchical", TWO_NODES), "gloo", None, "found gloo"),
         ("quick", ("double_tree",), "mpi", "openmpi", r"Open MPI offers .*found double_"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,8 @@ FULL = PLENTY._replace(shared_free_bytes=32 << 10, shared_bytes=64 << 10)
         ([], MPIRUN, {"lost": GONE | {"reason": "silent for 4 s"}}, HERE + "silent for 4 s"),
         # One that had not reached the watchdog took those along that had.
         ([], MPIRUN, {"lost": GONE, "not_connected": {3}}, "rank 3 was killed by SIGKILL"),
+        ([], f"{ABORTED}\n{MPIRUN}", {"lost": GONE, "not_connected": {3}}, "rank 3 was killed by"),
+        ([], f"{MPIRUN}\n{ABORTED}", {"lost": GONE, "not_connected": {1}}, "killed by SIGABRT"),
         ([], CRASH + ABORTED, {"lost": GONE}, HERE + "killed by SIGABRT (terminate called"),
         (
             [],
@@ -140,6 +143,16 @@ def test_a_launcher_that_starts_nothing_is_quoted(path: Path) -> None:
 def test_what_was_short_is_named(reason: str, stderr: str, limits: Limits, short: str) -> None:
     told = explain_failure(Evidence([OWN | {"reason": reason}], stderr, 1, limits=limits))
     assert short in told if short else told.endswith(reason)
+
+
+def test_limits_are_those_of_this_process() -> None:
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    if before[1] != resource.RLIM_INFINITY:
+        pytest.skip("the address space is limited here")
+    for limit, found in ((1 << 46, 1 << 46), (resource.RLIM_INFINITY, None)):
+        resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
+        assert read_limits().address_space_bytes == found
+    resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def test_too_few_open_files_are_refused() -> None:

@@ -11,9 +11,11 @@ import pytest
 
 from rn50.config.errors import UserError
 from rn50.config.load import load
+from rn50.launch.ending import Failed, rank_failed
 from rn50.launch.job import Request, keep_log, node_folder, rank_program, run_all
 from rn50.launch.job_folder import EXIT_MISSED, OpenJob, open_job
 from rn50.launch.job_script import ROOT
+from rn50.launch.run import Options
 from rn50.launch.system_description import system_id
 
 
@@ -65,6 +67,23 @@ def test_runs_that_have_ended_are_left(tmp_path: Path, capsys: pytest.CaptureFix
         (out / "result.json").write_text(json.dumps({"status": status}))
     assert run_job(tmp_path, runs=2) == EXIT_MISSED
     assert capsys.readouterr().out.count("has ended in a start before, is left as it is") == 2
+
+
+@pytest.mark.parametrize(("retryable", "begun", "code"), [(False, 2, 1), (True, 1, 3)])
+def test_a_run_that_would_fail_again_leaves_the_others_their_turn(
+    retryable: bool, begun: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failure = {"rank": 0, "host": "h", "phase": "epoch 1", "step": 7, "reason": "no number"}
+
+    def fails(loaded: object, track: object, options: Options) -> None:
+        assert options.out is not None
+        text = json.dumps(failure | {"retryable": retryable})
+        (options.out / "failure_0.json").write_text(text)
+        raise Failed("no number", rank_failed("no number", options.out))
+
+    monkeypatch.setattr("rn50.launch.job.launch", fails)
+    assert run_job(tmp_path, runs=2) == code
+    assert len(list(tmp_path.glob("run_*"))) == begun
 
 
 def test_a_kept_log_has_the_page_of_its_machine_beside_it(tmp_path: Path) -> None:

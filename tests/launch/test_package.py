@@ -84,12 +84,15 @@ def test_what_the_official_checker_finds_is_printed(rn50: Any, job: Path, tmp_pa
     assert done.returncode == 1 and "2 files do not comply" in done.stderr
 
 
+@pytest.mark.in_process
 @pytest.mark.parametrize(
     ("runs", "org", "change", "expected"),
     [
         ("", "Other", (), "submission_org Other expected"),
         ("", "Example", ("optimizer.base_lr=3",), "optimizer.base_lr: "),
         ("run_0", "Example", (), "5 runs expected, found 1; rn50 submit CONFIG"),
+        ("", "x/../../victim", ("log.org=x/../../victim",), "--org: "),
+        ("", "..", ("log.org=..",), "--org: "),
     ],
 )
 def test_runs_that_make_no_submission_are_refused(
@@ -100,3 +103,28 @@ def test_runs_that_make_no_submission_are_refused(
     done = rn50("submission", str(job / runs), "--org", org, "--out", str(job / "out"))
     assert done.returncode == 2 and expected in done.stderr
     assert not (job / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["result_0.txt", "config.yaml"])
+def test_what_a_link_of_a_foreign_run_leads_to_is_not_published(
+    name: str, rn50: Any, job: Path, tmp_path: Path
+) -> None:
+    file = job / f"run_0/{name}"
+    file.rename(tmp_path / "secret")
+    file.symlink_to(tmp_path / "secret")
+    done = rn50("submission", str(job), "--org", "Example", "--out", str(tmp_path / "out"))
+    assert done.returncode == 2 and f"{file}: " in done.stderr
+    assert not list((tmp_path / "out").glob("*"))
+
+
+@pytest.mark.parametrize(
+    ("environment", "code"), [({"machine": "x"}, 2), ({"gpus": [1]}, 2), ({"git": "x"}, 0)]
+)
+def test_a_foreign_environment_is_no_traceback(
+    environment: dict[str, Any], code: int, rn50: Any, job: Path, tmp_path: Path
+) -> None:
+    file = job / "run_0/environment.json"
+    file.write_text(json.dumps(ENVIRONMENT | environment))
+    done = rn50("submission", str(job), "--org", "Example", "--out", str(tmp_path / "out"))
+    assert done.returncode == code, done.stderr
+    assert (f"rn50: error: {file}: " in done.stderr) == (code == 2)

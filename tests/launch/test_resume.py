@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from rn50.config.load import load
 from rn50.data.lock import LOCK, RANK_LOCK, FolderInUse, hold
 from rn50.launch.resume import LOG, METRICS, begin_attempt, close_attempt, load_resumed
 from rn50.launch.run import save_config
+from rn50.launch.submit import find_interrupted
 from rn50.train import checkpoint
 from tests.data.test_lock import start_holder
 from tests.train.test_checkpoint import CONFIG, arrays, meta
@@ -124,3 +126,19 @@ def test_what_a_killed_rank_0_left_of_its_lock_goes(run: Path) -> None:
     killed.wait()
     close_attempt(run)
     assert not (run / RANK_LOCK).exists()
+
+
+@pytest.mark.parametrize("name", [".reserve", LOCK, "metrics.jsonl", "checkpoint", "run_1"])
+def test_a_foreign_folder_is_not_written_through_its_links(
+    run: Path, tmp_path_factory: pytest.TempPathFactory, name: str
+) -> None:
+    save_config(LOADED, run)
+    victim = tmp_path_factory.mktemp("home") / "victim"
+    shutil.rmtree(run / name, ignore_errors=True)
+    (run / name).unlink(missing_ok=True)
+    (run / name).symlink_to(victim)
+    for resume in (load_resumed, find_interrupted):
+        words = (None, [], None) if resume is load_resumed else (None, [])
+        with pytest.raises(UserError, match=f"^{run / name}: no link out of its folder expected"):
+            resume(str(run), *words)
+    assert not victim.exists()

@@ -71,7 +71,7 @@ def test_a_run_has_one_driver_and_a_killed_one_is_followed(rn50: Any, smoke_data
     assert again.returncode == 1, again.stderr
     assert not rank_0.is_running()
     row = listed(rn50)
-    assert (row["status"], row["resumable"], row["verdict"]) == ("stopped", True, None)
+    assert (row["status"], row["resumable"], row["verdict"]) == ("stopped", True, "FAIL")
     events = [event.key for event in read_events(log)]
     assert (events.count("run_resumed"), events.count("run_stop")) == (1, 1)
     assert not [path.name for path in folder.iterdir() if path.name.startswith(".")]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,8 +8,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from rn50.config.schema import Watchdog as Settings
 from rn50.launch import supervisor
-from rn50.launch.supervisor import RankFailed, run_watched
+from rn50.launch.supervisor import RankFailed, StopSignals, run_watched, wait_for_launcher
+from rn50.launch.watchdog import Watchdog
 
 ORPHAN = (
     "import subprocess, sys; sleep = subprocess.Popen(['sleep', '600'], stdout=subprocess.DEVNULL);"
@@ -51,3 +54,50 @@ def test_a_flood_on_the_standard_error_keeps_its_first_and_last_lines(
     assert text.startswith("first\nbind failed\n") and text.count("\nbind failed") == 100
     assert "49999 xxx" in text and " lines left out ...]" in text
     assert text.endswith("[4,900 more lines like this one: ] bind failed\n")
+
+
+def test_scratch_of_dead_launchers_is_removed(tmp_path: Path) -> None:
+    dead, alive, young = (tmp_path / f"{supervisor._SCRATCH}{name}" for name in "abc")
+    for folder in (dead, alive, young):
+        folder.mkdir()
+        if folder != young:
+            os.utime(folder, (0, 0))
+    with supervisor._locked(alive) as mine:
+        supervisor._remove_dead_scratch(tmp_path)
+    assert mine
+    assert {*tmp_path.iterdir()} == {alive, young}
+
+
+@pytest.mark.parametrize(("of_config_s", "of_ranks_s"), [(10.0, 30.0), (30.0, 10.0)])
+def test_a_stop_waits_for_the_longer_of_two_times(
+    of_config_s: float, of_ranks_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object) -> int:
+        raise KeyboardInterrupt("SIGTERM")
+
+    waited: list[float] = []
+    monkeypatch.setattr(supervisor, "wait_for_launcher", stopped)
+    monkeypatch.setattr(supervisor, "_wait_for_end", lambda *of: waited.append(of[2]))
+    watchdog = Watchdog(Settings(), 1, one_machine=True)
+    watchdog.grace_s = of_ranks_s
+    with pytest.raises(KeyboardInterrupt):
+        run_watched(["true"], {}, tmp_path, 1, watchdog, of_config_s)
+    watchdog.close()
+    assert waited == [30.0]
+
+
+@pytest.mark.parametrize(("code", "found"), [(0, 0), (1, None)])
+def test_what_ended_well_as_the_signal_came_is_not_stopped(code: int, found: int | None) -> None:
+    stop = StopSignals()
+
+    class Child(subprocess.Popen[str]):
+        def poll(self) -> int | None:
+            stop.name = "SIGTERM"
+            return self.wait()
+
+    with Child(["sh", "-c", f"exit {code}"], text=True) as child:
+        try:
+            ended = wait_for_launcher(child, None, stop)
+        except KeyboardInterrupt:
+            ended = None
+    assert ended == found

@@ -1,42 +1,34 @@
-"""What is said of a finished run: its own target counts, and the rules that apply to its set."""
+"""One verdict on a run: `launch`, `runs`, the report, result.json and `log check` say the same."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from rn50.compliance.check_log import check_log
+from rn50.cli.main import app
 from rn50.config.load import load
-from rn50.launch.verdict import errors_of, is_good, verdict_lines
+from rn50.launch.run import Options, conclude
+from rn50.launch.verdict import is_good
+from rn50.report.runs import read_runs
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "smoke_result_0.txt"
+LEFT = {
+    "status": "success",
+    "time_to_train_s": 10.5,
+    "init_s": 3.5,
+    "images_per_s": 372.1,
+    "epochs": 4,
+    "eval_accuracy": 0.895,
+    "target": 0.8,
+    "ranks": 2,
+}
+"""result.json as rank 0 leaves it."""
 IMAGENET = (("400", "50000"), ("1000", "1281167"))
-
-
-def judged(
-    tmp_path: Path, *edits: tuple[str, str], overrides: tuple[str, ...] = (), **values: object
-) -> tuple[list[str], bool]:
-    """(lines, good?) of the golden log after some edits, by the real official checker."""
-    text = GOLDEN.read_text()
-    for pattern, new in edits:
-        text, count = re.subn(pattern, new, text)
-        assert count, pattern
-    log = tmp_path / "result_0.txt"
-    log.write_text(text)
-    check = check_log(log, "4.0.0", official=True)
-    assert check.official is not None
-    result: dict[str, object] = {
-        "status": "success",
-        "eval_accuracy": 0.895,
-        "official_checker": check.official._asdict(),
-        "check": {"errors": errors_of(check)},
-        **values,
-    }
-    run = load("smoke", overrides).run
-    return verdict_lines(run, check, result, Path("F")), is_good(result)
 
 
 def accuracy(value: str) -> tuple[str, str]:
@@ -45,41 +37,63 @@ def accuracy(value: str) -> tuple[str, str]:
 
 ABORTED = ('"status": "success"', '"status": "aborted"')
 MOMENTUM = ('("key": "sgd_opt_momentum", "value": )0.9', r"\g<1>0.95")
+OPEN = ('("key": "submission_division", "value": )"closed"', r'\g<1>"open"')
+NO_CACHE_CLEAR = (".*cache_clear.*\n", "")
+OFF_THE_CLOCK = (r'("time_ms": )\d+(.*"eval_accuracy")', r"\g<1>1750000000000\g<2>")
 SIZES = tuple(
     (f'("key": "{key}_samples", "value": ){old}', rf"\g<1>{new}")
     for key, (old, new) in zip(("eval", "train"), IMAGENET, strict=True)
 )
-LOW = {"overrides": ("eval.target=0.7",), "eval_accuracy": 0.725}
-ALL_RIGHT = {"overrides": ("eval.target=0.7",), "eval_accuracy": 1.0}
+STOPPED = {"status": "aborted", "stopped": "asked to stop at step 9"}
+ON_THE_SET_ALONE = "the set is not ImageNet; no other rule is broken"
 
 
 @pytest.mark.parametrize(
-    ("edits", "values", "good", "first", "is_imagenet"),
+    ("edits", "result", "verdict", "cause"),
     [
-        ((), {}, True, "check: PASS by every rule that applies", False),
-        ((MOMENTUM,), {}, True, "check: POLICY: sgd_opt_momentum (line ", False),
-        (SIZES, {}, True, "check: PASS: converged: 0.895 at epoch 4", True),
-        ((accuracy("0.725"),), LOW, True, "check: this config's target 0.7 is reached", False),
-        ((accuracy("1.0"),), ALL_RIGHT, True, "check: this config's target 0.7 is", False),
-        ((accuracy("0.725"), (".*cache_clear.*\n", "")), LOW, False, "official checker: ", False),
-        ((ABORTED,), {"status": "aborted"}, False, "check: FAIL: run_stop (line 37) says", True),
-        (
-            (ABORTED,),
-            {"status": "aborted", "stopped": "asked to stop at step 9"},
-            False,
-            "check: none: the run was stopped before its end",
-            True,
-        ),
+        (SIZES, {}, "PASS", "converged: 0.895 at epoch 4"),
+        ((), {}, "POLICY", ON_THE_SET_ALONE),
+        ((OPEN,), {}, "PASS", "complete run"),
+        ((MOMENTUM,), {}, "POLICY", "sgd_opt_momentum (line "),
+        ((accuracy("0.725"),), {"target": 0.7}, "FAIL", "did not converge: best 0.725"),
+        ((accuracy("0.725"), OPEN), {"target": 0.7}, "PASS", "complete run"),
+        ((accuracy("1.0"), OPEN), {"target": 0.7}, "FAIL", "a fraction below 1"),
+        ((NO_CACHE_CLEAR,), {}, "FAIL", "cache_clear"),
+        ((OFF_THE_CLOCK,), {}, "FAIL", "before run_start (line 21)"),
+        ((ABORTED,), {"status": "aborted"}, "FAIL", "run_stop (line 37) says aborted"),
+        ((ABORTED,), STOPPED, "FAIL", "run_stop (line 37) says aborted"),
     ],
 )
-def test_its_own_target_counts_and_the_rules_that_apply_to_its_set(
+def test_every_place_has_the_verdict_of_log_check(
     tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
     edits: tuple[tuple[str, str], ...],
-    values: dict[str, Any],
-    good: bool,
-    first: str,
-    is_imagenet: bool,
+    result: dict[str, Any],
+    verdict: str,
+    cause: str,
 ) -> None:
-    lines, found = judged(tmp_path, *edits, **values)
-    assert (lines[0][: len(first)], found) == (first, good)
-    assert ("the set is not ImageNet: eval-samples and" in lines[-1]) != is_imagenet
+    folder = tmp_path / "smoke/20261125T120000Z"
+    folder.mkdir(parents=True)
+    text = GOLDEN.read_text()
+    for pattern, new in edits:
+        text, count = re.subn(pattern, new, text)
+        assert count, pattern
+    log = folder / "result_0.txt"
+    log.write_text(text)
+    left = LEFT | result
+    (folder / "result.json").write_text(json.dumps(left))
+    found = conclude(load("smoke").run, folder, Options())
+    (line,) = [one for one in capsys.readouterr().out.splitlines() if one.startswith("check: ")]
+    (row,) = read_runs([tmp_path])
+    checked = CliRunner().invoke(app, ["log", "check", "--json", str(log)])
+    referee = json.loads(checked.stdout)
+    assert (referee["verdict"], cause in referee["cause"]) == (verdict, True)
+    assert line.startswith(f"check: {verdict}: {referee['cause']} (")
+    assert found["check"] == {"verdict": verdict, "cause": referee["cause"]}
+    assert row.verdict == verdict
+    page = (folder / "report.html").read_text()
+    shown = re.findall(r'rn50, rules of .*?<span class="verdict \w+">(\w+)</span>', page, re.S)
+    assert shown == [verdict]
+    assert is_good(found) == (checked.exit_code == 0)
+    reached = left["status"] == "success"
+    assert ("but log check says" in found["reason"]) == (reached and verdict == "FAIL")

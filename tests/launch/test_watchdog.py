@@ -150,3 +150,21 @@ def test_a_wish_to_stop_reaches_all_ranks_also_one_that_joins_later(watchdog: Wa
     last.say(begun=9)
     for rank in (first, last):
         assert lines_until(rank, b"stop")[-1] == b"stop 9 asked to stop by SIGTERM\n"
+
+
+def test_another_line_is_no_progress_and_the_first_to_fall_silent_is_blamed(
+    watchdog: Watchdog,
+) -> None:
+    ranks = [Rank(watchdog, number) for number in (1, 0)]
+    for rank in ranks:
+        assert rank.socket.recv(5) == b"beat\n"
+    status = watchdog._statuses[0]
+    seen_s = []
+    for step, at in ((7, WAITS), (7, FETCHES), (8, FETCHES)):
+        ranks[1].beat("epoch 1", step, at)
+        assert ranks[1].socket.recv(5) == b"beat\n"
+        assert status.place == ("epoch 1", step, at)
+        seen_s.append(status.last_progress_s)
+    assert seen_s[0] == seen_s[1] < seen_s[2]
+    silent = watchdog._silent(time.monotonic() + 1e6)
+    assert silent is not None and silent["rank"] == 1

@@ -82,3 +82,6 @@ def test_the_end_of_an_interrupted_log_is_not_before_its_last_stamp(tmp_path: Pa
     assert '"run_stop"' in path.read_text()
     assert last_stamp_unix_s(path) * 1000 >= late_ms
     assert last_stamp_unix_s(tmp_path / "none") == 0
+    closed = path.read_bytes()
+    close_interrupted(path)
+    assert path.read_bytes() == closed

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -156,3 +158,21 @@ def test_a_large_log_loses_records_of_unread_keys_alone(tmp_path: Path) -> None:
     assert [(problem.line, problem.kind) for problem in log.problems] == [(15_002, "torn")]
     assert log.joined == (1, 15_004)
     assert log.lines == 20_000
+
+
+@pytest.mark.parametrize("junk", [b"\n", b"\r\n", b"x\n", b"\r"])
+def test_junk_is_not_gone_through_line_by_line(tmp_path: Path, junk: bytes) -> None:
+    """A MB of newlines took 0.2 s, and a file of 1 GiB is read."""
+
+    def work(count: int) -> int:
+        """How many functions reading takes, those of C as well."""
+        calls: Counter[str] = Counter()
+        sys.setprofile(lambda frame, event, argument: calls.update([event]))
+        try:
+            content = record().encode() + junk * count + b"\n" + record().encode() + b"\n"
+            assert len(read(tmp_path, content).events) == 2
+        finally:
+            sys.setprofile(None)
+        return calls.total()
+
+    assert work(100_000) == work(100)

@@ -29,7 +29,7 @@ OTHERS = ("segmented_ring", "recursive_doubling", "recursive_halving_doubling")
         pytest.param(mpi.LAUNCHER, "ring", 3, FLOAT32, marks=mpi.NEEDED),
         pytest.param(mpi.LAUNCHER, "torus_2d", 4, FLOAT32, marks=mpi.NEEDED),
         ("gloo", "ring", 3, FLOAT32 + HALF),
-        ("gloo", "torus_2d(2x2)", 4, FLOAT32),
+        ("gloo", "torus_2d(2x3)", 6, HALF[1:]),
         *(
             pytest.param(mpi.LAUNCHER, name, 6, FLOAT32, marks=[mpi.NEEDED, pytest.mark.nightly])
             for name in OTHERS
@@ -61,6 +61,7 @@ def test_a_run_on_a_torus_reaches_its_target(rn50, small_data: Path) -> None:
     done = rn50(
         *("launch", "smoke", "--ranks", "4", "--launcher", mpi.LAUNCHER, "seed=1"),
         *("comm.algorithm=torus_2d", "batch.per_rank=5", "eval.target=0.5"),
+        "division=open",
         *(f"data.path={small_data}", f"system.results={rn50.results}"),
     )
     assert done.returncode == 0, done.stderr

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.slow
 MINE = """\
 base: smoke
 name: mine
+division: open
 data: {path: PLACE/images}
 system: {results: PLACE/runs}
 log: {every: 5 steps}
@@ -37,11 +38,11 @@ def test_launch_finds_the_set_beside_the_file_and_says_when_it_is_gone(rn50, pla
     (folder,) = (path.parent for path in place.glob("runs/mine/*/checkpoint"))
     origins = json.loads((folder / "origins.json").read_text())
     assert origins["data.classes"] == str(place / "images/manifest.json")
-    assert origins["data.path"].endswith("configs/mine.yaml:3")
+    assert origins["data.path"].endswith("configs/mine.yaml:4")
     shutil.move(place / "images", place / "image")
     gone = rn50("launch", str(place / "configs/mine.yaml"))
     assert gone.returncode == 2
-    assert f"mine.yaml:3: data.path: a packed image set expected at {place}/images" in gone.stderr
+    assert f"mine.yaml:4: data.path: a packed image set expected at {place}/images" in gone.stderr
     assert f"did you mean {place}/image?" in gone.stderr
     assert not (place / "images").exists()
 

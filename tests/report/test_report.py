@@ -12,14 +12,13 @@ import pytest
 from typer.testing import CliRunner
 
 from rn50.cli.main import app
-from rn50.compliance.check_log import check_log
 from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.launch.run import try_report
-from rn50.report.html import beside_the_set, render_report, write_report
+from rn50.report.html import render_report, write_report
 from rn50.report.plots import _planned, page_charts
 from rn50.report.run_folder import read_subjects
-from tests.compliance.log_text import Edit, Run, drop, find, good_run, last, meta, put, write
+from tests.compliance.log_text import Run, drop, find, good_run, last, write
 from tests.report.conftest import Measure
 from tests.report.test_breakdown import records as step_records
 from tests.report.test_breakdown import table as rank_table
@@ -367,26 +366,6 @@ def test_pages_of_published_logs_in_a_browser(
     page.write_text(render_report(read_subjects(LOGS / round_name)[0]))
     found = measure(page, FIGURES, width=400)
     assert found["width"] == 400 and "Top-1" in found["text"]
-
-
-@pytest.mark.parametrize(
-    ("edits", "names"),
-    [
-        ([put("eval_samples", 400), put("train_samples", 1000)], "eval-samples, train-samples"),
-        ([put("eval_samples", 400), meta("run_stop", "status", "aborted")], None),
-        ([], None),
-    ],
-)
-def test_a_set_that_is_not_imagenet_breaks_no_other_rule(
-    tmp_path: Path, edits: list[Edit], names: str | None
-) -> None:
-    run = good_run()
-    for edit in edits:
-        edit(run)
-    log = write(tmp_path / "log.txt", run)
-    text = beside_the_set(check_log(log, official=False))
-    assert text is None if names is None else names in str(text)
-    assert ("clean, on another image set" in page_of(log).split("</style>")[1]) == bool(names)
 
 
 @pytest.mark.parametrize(

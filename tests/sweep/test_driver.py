@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
+from optuna.trial import TrialState
 
 from rn50.config.errors import UserError
 from rn50.launch.run_lock import hold_run
 from rn50.logging.parse import read_events
 from rn50.sweep.definition import load_sweep
-from rn50.sweep.driver import run_sweep, sweep_folder
+from rn50.sweep.driver import Active, Driver, run_sweep, sweep_folder
 from rn50.sweep.study import JOURNAL, Study
 from rn50.sweep.trial import evaluations, launchers, read_end
 from tests.waiting import leave_nothing, wait_until
@@ -162,3 +164,29 @@ def test_evaluations_are_read_while_they_are_written(tmp_path: Path) -> None:
         found = evaluations(tmp_path)
         complete = [lines[1] + "\n" in whole[:end], whole[:end].endswith(lines[2] + "\n")]
         assert found == [(1, 0.25), (2, 0.5)][: sum(complete)]
+
+
+def test_a_trial_at_the_target_is_not_pruned(tmp_path: Path) -> None:
+    """Though it is the worst of all so far."""
+    path = tmp_path / "sweep.yaml"
+    text = SWEEP.format(folder=tmp_path, epochs=2, ranks=1).replace("0.999", "0.5")
+    path.write_text(f"prune_from: 1\n{text}")
+    loaded = load_sweep(path)
+    study = Study(loaded.sweep, tmp_path, {})
+    for _ in range(6):
+        number = study.ask().number
+        study.report(number, 2, 0.9)
+        study.end(number, TrialState.COMPLETE, 0.9)
+    driver = Driver(loaded, study, lambda *_: None, lambda _: None)
+    for accuracy, state in ((0.5, TrialState.COMPLETE), (0.49, TrialState.PRUNED)):
+        number = study.ask().number
+        folder = tmp_path / str(number)
+        (folder / "1").mkdir(parents=True)
+        result = {"status": "success", "eval_accuracy": accuracy, "time_to_train_s": 1.0}
+        (folder / "1/result.json").write_text(json.dumps(result))
+        line = json.dumps({"kind": "eval", "epoch": 2, "accuracy": accuracy})
+        (folder / "1/metrics.jsonl").write_text(f"{line}\n")
+        process = subprocess.Popen(["true"])
+        process.wait()
+        assert driver._has_ended(Active(number, folder, process))
+        assert study.trials[number].state == state

@@ -78,7 +78,7 @@ def test_a_journal_torn_by_a_kill_goes_on(tmp_path: Path) -> None:
     assert draw(sweep, tmp_path / "b", 1, reopen=False) == whole
 
 
-@pytest.mark.parametrize("text", ["no journal\n", "[]\n", '{"a": 1}\n'])
+@pytest.mark.parametrize("text", ["no journal\n", "[]\n", '{"a": 1}\n', f"{'[' * 100_000}\n"])
 def test_a_file_that_is_no_journal_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / JOURNAL).write_text(text)
     with pytest.raises(UserError, match=r"journal\.log: Optuna's journal expected"):

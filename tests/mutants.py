@@ -1,0 +1,331 @@
+"""`python -m tests.mutants`: random single faults, and the tests that are to notice them.
+
+python -m tests.mutants --rooms launch,scaling --n 20 --seed 4
+python -m tests.mutants --rooms launch --all
+
+Each fault is put into a copy of this checkout, uncommitted changes too. One that `--fast` tests of
+its room and of tests/cli let pass has survived; with --all those without `--fast` look as well.
+Some faults change nothing that counts (a message, a guard that is never met).
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import asyncio
+import contextlib
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from rn50.launch.supervisor import _orphans_become_children
+from tests.rooms import ROOMS, ROOT
+
+OTHER: dict[type, type] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+}
+OF_ANY_ORDER = ("gcd", "isclose", "max", "maximum", "min", "minimum")
+NEVER_RUN = ("annotation", "returns")
+"""Fields of a node. Nor is a fault drawn within an f-string, which is a message or a token."""
+SURVIVED = "survived"
+EXIT_STOPPED = 130
+NO_TESTS = 5
+PATIENCE = 4
+"""How many times as long as without a fault tests may take."""
+LONGEST_S = 3600
+
+
+class Fault(NamedTuple):
+    """Bytes `start` to `end` of a file are replaced by `new`."""
+
+    file: str
+    line: int
+    start: int
+    end: int
+    old: str
+    new: str
+
+    @property
+    def room(self) -> str:
+        return self.file.split("/")[0]
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}  {self.old}  ->  {self.new}"
+
+
+def faults_of(text: str, file: str = "") -> list[Fault]:
+    """Every fault that may be put into a module."""
+    content = text.encode()
+    starts = [0]
+    for line in content.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    found = []
+    for node in _nodes(ast.parse(text)):
+        for old, new in _replaced(node):
+            spelt = ast.unparse(new)
+            if isinstance(new, ast.expr):
+                spelt = f"({spelt})"
+            if ast.dump(old) != ast.dump(new):
+                start = starts[old.lineno - 1] + old.col_offset
+                end = starts[(old.end_lineno or 0) - 1] + (old.end_col_offset or 0)
+                found.append(Fault(file, old.lineno, start, end, ast.unparse(old), spelt))
+    return found
+
+
+def _nodes(node: ast.AST) -> Iterator[ast.AST]:
+    yield node
+    for name, value in ast.iter_fields(node):
+        for child in value if isinstance(value, list) else [value]:
+            is_code = isinstance(child, ast.AST) and name not in NEVER_RUN
+            if is_code and not isinstance(child, ast.JoinedStr):
+                yield from _nodes(child)
+
+
+def _replaced(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, ast.expr | ast.stmt]]:
+    """Of one node, or of its condition, what stands in its place."""
+    match node:
+        case ast.Compare(ops=[first, *rest]) if type(first) in OTHER:
+            yield node, ast.Compare(node.left, [OTHER[type(first)](), *rest], node.comparators)
+        case ast.BinOp(op=op) if type(op) in OTHER:
+            yield node, ast.BinOp(node.left, OTHER[type(op)](), node.right)
+        case ast.BoolOp(op=op):
+            yield node, ast.BoolOp(OTHER[type(op)](), node.values)
+        case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
+            yield node, ast.Constant(value + 1)
+        case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test):
+            yield test, ast.UnaryOp(ast.Not(), test)
+        case ast.Call(func=function, args=[first, second, *rest]):
+            ordered = ast.unparse(function).rpartition(".")[2] not in OF_ANY_ORDER
+            if ordered and not any(isinstance(one, ast.Starred) for one in node.args):
+                yield node, ast.Call(node.func, [second, first, *rest], node.keywords)
+        case ast.Expr(value=ast.Constant()):  # a docstring
+            pass
+        case ast.Expr() | ast.AugAssign():
+            yield node, ast.Pass()
+
+
+def draw(root: Path, rooms: list[str], count: int, seed: int) -> list[Fault]:
+    """`count` faults of the rooms' modules; the same for the same sources and seed."""
+    names = [name for name in _files(root) if name.endswith(".py") and name.split("/")[0] in rooms]
+    every = [fault for name in names for fault in faults_of((root / name).read_text(), name)]
+    return random.Random(seed).sample(every, min(count, len(every)))
+
+
+def _files(root: Path) -> list[str]:
+    """What git tracks, or would."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    return sorted(
+        {name for name in listed.stdout.split("\0") if os.path.lexists(root / name)} - {""}
+    )
+
+
+class Copy:
+    """A checkout of its own in `folder`, with the compiled code that a first run has left."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "rn50"
+        self._temporary = folder / "tmp"
+        self._temporary.mkdir(parents=True, exist_ok=True)
+
+    @contextlib.contextmanager
+    def with_fault(self, fault: Fault) -> Iterator[None]:
+        """The module returns with its time of change, so that its compiled code stays valid."""
+        path = self.root / fault.file
+        kept = path.with_suffix(".kept")
+        content = path.read_bytes()
+        path.rename(kept)
+        path.write_bytes(content[: fault.start] + fault.new.encode() + content[fault.end :])
+        try:
+            yield
+        finally:
+            kept.replace(path)
+
+    async def noticed_by(self, tests: list[str], patience_s: float | None = None) -> str:
+        """The first test that fails, or how else the tests did not pass; empty: they did. Without
+        `patience_s` the code is as it was, and what is compiled of it is kept."""
+        environment = os.environ | {"PYTHONPATH": str(self.root), "TMPDIR": str(self._temporary)}
+        if patience_s:
+            environment["PYTHONDONTWRITEBYTECODE"] = "1"
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "pytest", "-x", "-q", "--tb=no", "-p", "no:cacheprovider"),
+            *tests,
+            cwd=self.root,
+            env=environment,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,  # Ctrl-C reaches us alone
+        )
+        try:
+            out, _ = await asyncio.wait_for(process.communicate(), patience_s)
+        except asyncio.TimeoutError:
+            return "time"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+            self._clear()
+        if process.returncode in (0, NO_TESTS):
+            return ""
+        named = re.search(r"^(?:FAILED|ERROR) (\S+)", out.decode(errors="replace"), re.M)
+        return named[1] if named else f"exit code {process.returncode}"
+
+    def _clear(self) -> None:
+        """End what tests have left running in this copy, and remove their files."""
+        left = []
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if Path(process.cwd()).is_relative_to(self.root.parent):
+                    process.kill()
+                    left.append(process)
+        psutil.wait_procs(left, timeout=10)
+        shutil.rmtree(self._temporary, ignore_errors=True)
+        self._temporary.mkdir()
+
+
+def _tests(root: Path, room: str, module: str = "") -> list[str]:
+    """Those of the module come first: they fail soonest."""
+    folders = [f"tests/{name}" for name in dict.fromkeys((room, "cli"))]
+    named = f"tests/{room}/test_{module}.py"
+    return [path for path in (named, *folders) if (root / path).exists()]
+
+
+async def _without_a_fault(copy: Copy, rooms: set[str]) -> dict[str, float]:
+    """How long each room's fast tests take, which all pass."""
+    took_s = {}
+    for room in sorted(rooms):
+        start_s = time.monotonic()
+        if failed := await copy.noticed_by(["--fast", f"tests/{room}"]):
+            raise SystemExit(f"mutants: without a fault: tests that pass expected, {failed} failed")
+        took_s[room] = time.monotonic() - start_s
+    return took_s
+
+
+async def run(
+    root: Path, folder: Path, faults: list[Fault], workers: int, tiers: dict[str, list[str]]
+) -> Counter[tuple[str, str]]:
+    """Put the faults in, and print what becomes of each; counts (room, tier that noticed it)."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    copies = [Copy(folder / str(number)) for number in range(workers)]
+    for name in _files(root):
+        target = copies[0].root / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(root / name, target, follow_symlinks=False)
+    (copies[0].root / ".venv").symlink_to(root / ".venv")
+    took_s = await _without_a_fault(copies[0], {"cli"} | {fault.room for fault in faults})
+    free: asyncio.Queue[Copy] = asyncio.Queue()
+    free.put_nowait(copies[0])
+    for copy in copies[1:]:
+        shutil.copytree(copies[0].root, copy.root, symlinks=True)
+        free.put_nowait(copy)
+
+    async def outcome(fault: Fault) -> tuple[Fault, str, str]:
+        copy = await free.get()
+        tests = _tests(copy.root, fault.room, Path(fault.file).stem)
+        try:
+            with copy.with_fault(fault):
+                for tier, words in tiers.items():
+                    patience_s = LONGEST_S
+                    if words:
+                        patience_s = PATIENCE * (took_s[fault.room] + took_s["cli"]) + 60
+                    if by := await copy.noticed_by([*words, *tests], patience_s):
+                        return fault, tier, by
+            return fault, SURVIVED, ""
+        finally:
+            free.put_nowait(copy)
+
+    start_s = time.monotonic()
+    found: Counter[tuple[str, str]] = Counter()
+    tasks = [asyncio.create_task(outcome(fault)) for fault in faults]
+    try:
+        for number, done in enumerate(asyncio.as_completed(tasks), 1):
+            fault, tier, by = await done
+            found[fault.room, tier] += 1
+            minutes, seconds = divmod(int(time.monotonic() - start_s), 60)
+            print(
+                f"{number:3}/{len(faults)} {minutes:3}:{seconds:02}  {tier:8}  {fault}  {by}",
+                flush=True,
+            )
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return found
+
+
+def table(found: Counter[tuple[str, str]], tiers: list[str]) -> str:
+    """By room how many were noticed, and by which tests."""
+    columns = [*tiers, SURVIVED]
+    lines = [f"{'room':12}{'drawn':>10}" + "".join(f"{name:>10}" for name in columns)]
+    for room in [*sorted({room for room, _ in found}), "all"]:
+        counts = [
+            sum(n for (of, tier), n in found.items() if tier == name and room in (of, "all"))
+            for name in columns
+        ]
+        lines.append(f"{room:12}{sum(counts):10}" + "".join(f"{count:10}" for count in counts))
+    return "\n".join(lines)
+
+
+def main(root: Path = ROOT) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.mutants",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--rooms", default=",".join(ROOMS), help="such as launch,scaling")
+    parser.add_argument("--n", type=int, default=40, help="faults")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--all", action="store_true", help="without --fast as well")
+    parser.add_argument("--workers", type=int, default=2, help="faults at a time")
+    given = parser.parse_args()
+    rooms = given.rooms.split(",")
+    if unknown := set(rooms) - set(ROOMS):
+        parser.error(f"--rooms: some of {', '.join(ROOMS)} expected, found {', '.join(unknown)}")
+    tiers = {"fast": ["--fast"]} | ({"all": []} if given.all else {})
+    faults = draw(root, rooms, given.n, given.seed)
+    scratch = tempfile.TemporaryDirectory(prefix="rn50-mutants-")
+    with scratch as folder, _orphans_become_children():
+        try:
+            found = asyncio.run(run(root, Path(folder), faults, given.workers, tiers))
+        except asyncio.CancelledError:
+            return EXIT_STOPPED
+    print(table(found, list(tiers)))
+    noticed = sum(count for (_, tier), count in found.items() if tier != SURVIVED)
+    print(f"{noticed} of {len(faults)} noticed ({noticed / len(faults):.0%}), seed {given.seed}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
