@@ -142,8 +142,8 @@ def run_attempts(plan: LaunchPlan) -> None:
             close_result(out, plan.run, ending)
         raise Stopped(ending) from None
     except OSError as error:  # such as a full standard output
-        where = f"{error.filename}: cannot write" if error.filename else "launch"
-        reason = with_shortages(f"{where}: {error.strerror or error}", "", read_limits())
+        why = f"{error.filename or 'launch'}: {error.strerror or error}"
+        reason = with_shortages(why, "", read_limits())
         give_back(out)
         ending = end_failed(plan.run, out, reason, options)
         raise Failed(f"{reason}{ending.what_next}", ending) from None
@@ -188,22 +188,22 @@ def _next_attempt(
 
 def begin_run(plan: LaunchPlan) -> None:
     """Write what the ranks will read, and print what runs."""
-    with _naming(plan.folder):
+    with _writing(plan.folder):
         reserve(plan.folder)
         save_config(plan.loaded, plan.folder)
         described = describe_environment(plan.environment, plan.launcher, plan.job.command)
         write_json(plan.folder / "environment.json", described | {RUN: in_brief(plan.run)})
-    with _naming("standard output"):
+    with _writing("standard output"):
         announce(plan)
 
 
 @contextmanager
-def _naming(what: object) -> Iterator[None]:
-    """Let an OSError of the block that names no file name `what`."""
+def _writing(what: object) -> Iterator[None]:
+    """Let an OSError of the block say so; one that names no file names `what`."""
     try:
         yield
     except OSError as error:
-        error.filename = error.filename or what
+        error.filename = f"{error.filename or what}: cannot write"
         raise
 
 

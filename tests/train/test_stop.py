@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -110,6 +111,31 @@ def test_the_launcher_is_told_of_a_new_phase_and_step(context: RunContext) -> No
             context.state.step = 7
             assert next(place["step"] for place in places if place["step"]) == 7
             heartbeat.stop()
+
+
+NO_PORT = """
+import pathlib, socket, types
+from rn50.config.load import load
+from rn50.train.heartbeat import HeartbeatClient
+pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").write_text("60000 60001")
+server = socket.create_server(("127.0.0.1", 5000))
+taken = [socket.create_connection(("127.0.0.1", 5000)) for _ in range(2)]
+HeartbeatClient("127.0.0.1:5000:token", types.SimpleNamespace(run=load("quick").run), print)
+"""
+
+
+def test_a_host_without_a_free_port_is_named_by_its_range() -> None:
+    alone = ["unshare", "--user", "--map-root-user", "--net", "--"]
+    if subprocess.run([*alone, "ip", "link"], capture_output=True, check=False).returncode:
+        pytest.skip("a network namespace and ip expected, found none")
+    shell = 'ip link set lo up; exec "$0" -c "$1"'
+    done = subprocess.run(
+        [*alone, "sh", "-c", shell, sys.executable, NO_PORT],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert re.search(r"net\.ipv4\.ip_local_port_range: .* 60000 to 60001", done.stderr)
 
 
 def test_a_main_thread_that_waits_for_the_device_is_in_an_engine() -> None:
