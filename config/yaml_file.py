@@ -112,6 +112,8 @@ def _read(path: Path, within: Path | None) -> list[_Entry]:
         mark = getattr(error, "problem_mark", None)
         where = path if mark is None else f"{path}:{mark.line + 1}"
         raise UserError(f"{where}: {_problem(error)}") from None
+    if not raw.strip():
+        raise UserError(f"{path}: settings expected, found an empty file")
     if tree is None:
         return []
     if type(tree) is not dict:
@@ -180,6 +182,9 @@ def _override(text: str) -> list[_Entry]:
     key = key.strip()
     if not equals or not key:
         raise UserError(f"{text!r}: an override KEY.PATH=VALUE expected, such as batch.per_rank=16")
+    if key in PLACES and not value.isprintable():  # such as a newline, of which YAML makes a blank
+        _check_utf8(value, f"{_COMMAND_LINE}: {key}")
+        return [_Entry(key, value, 0)]
     try:
         node, tree = _parse(value)
     except YAMLError as error:
@@ -187,6 +192,14 @@ def _override(text: str) -> list[_Entry]:
     if type(tree) is dict and tree:
         return list(_entries(node, tree, f"{key}."))
     return [_Entry(key, tree, 0)]
+
+
+def _check_utf8(value: str, where: str) -> None:
+    """Refuse a name whose bytes no text file could hold."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{where}: a name in UTF-8 expected, found {show(value)}") from None
 
 
 def _entries(node: MappingNode, section: dict[Any, Any], prefix: str = "") -> Iterator[_Entry]:

@@ -1,41 +1,48 @@
-"""A lock file that one process holds at a time, also over machines that share its folder.
+"""A lock file that one process holds at a time, also over users, containers and machines.
 
-The file is filelock's lease: it lies there while it is held and its time is renewed every BEAT_S.
-It is taken over at once where its process on this machine is gone, and after STALE_S without a beat
-where the machine may be down. No clocks are compared and no `flock` is needed, which NFS with
-`local_lock` and Lustre without `flock` grant to several machines. `NAME.holder` beside it says who
-holds it, for messages.
+The rule: a lock is held as long as the time of its file moves. Its holder renews it every BEAT_S by
+the clock of the file system; one that has stood still for STALE_S is anybody's. Holders are told
+apart by a random token: a process number, a host's name and a host's clock may be those of another,
+and NFS with `local_lock` and Lustre without `flock` grant an advisory lock to several machines.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+import secrets
 import shlex
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from tempfile import TemporaryFile
+from typing import NamedTuple
 
-from ..config.atomic import write_json
+from ..config.atomic import sync
 from ..config.errors import UserError
-from ..config.reading import read_object
-
-if TYPE_CHECKING:
-    from filelock import LeaseCompromise, SoftFileLease
+from ..config.finding import printable
+from ..config.reading import open_file
 
 LOCK, RANK_LOCK = ".lock", ".rank_0.lock"
 """The locks of a run's folder: that of its launcher, that of the rank which writes the log."""
-BEAT_S = 5.0
+BEAT_S = 1.0
 STALE_S = 30.0
 _POLL_S = 0.2
+_SAY_S = 60.0
+_MOST_BYTES = 4096
+_ours: list[str] = []
+"""The tokens of this process."""
 
 
 class Holder(NamedTuple):
-    """The record of who holds a lock."""
+    """What a lock file says of its holder: `token` tells it from others, the rest tells people."""
 
+    token: str
     host: str
     pid: int
     command: str
@@ -44,8 +51,13 @@ class Holder(NamedTuple):
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host} (`{self.command}`, since {self.since})"
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process holds, or held, the lock."""
+        return self.token in _ours
 
-Lost = Callable[[Holder | None], None]
+
+Lost = Callable[[Holder], None]
 
 
 class FolderInUse(UserError):
@@ -56,120 +68,182 @@ class FolderInUse(UserError):
         super().__init__(f"{folder}: in use by {who}: wait for its end, or stop it first")
 
 
+class _Sight(NamedTuple):
+    """What one look at a lock file shows."""
+
+    content: bytes
+    mtime_ns: int
+
+    @property
+    def holder(self) -> Holder | None:
+        try:
+            return Holder(**json.loads(self.content))
+        except (ValueError, TypeError, RecursionError):
+            return None
+
+
 @contextmanager
-def hold(path: Path, of: Path, *, wait: bool = False, lost: Lost | None = None) -> Iterator[None]:
+def hold(path: Path, of: Path, *, wait_s: float = 0.0, lost: Lost | None = None) -> Iterator[None]:
     """Hold the lock file `path` within the block; it is removed behind it.
 
     Args:
         path: the lock file, in a folder that exists.
         of: the folder that it guards, for messages.
-        wait: wait without limit for another holder.
+        wait_s: how long to wait for a holder that is alive.
         lost: called from a thread if another process has taken the lock over: this one was held up
             for so long that it counted as dead.
 
     Raises:
-        FolderInUse: another process holds it, and `wait` is false.
-        UserError: the file cannot be made.
+        FolderInUse: another process holds it.
+        UserError: the file cannot be made, or that of a dead holder not be removed.
     """
-    from filelock import SoftFileLease  # only a process that takes a lock needs it
-
-    def compromised(loss: LeaseCompromise) -> None:
-        if loss.reason == "owner-changed" and lost is not None:
-            lost(read_holder(path))
-
-    lease = SoftFileLease(
-        path,
-        lease_duration=STALE_S,
-        heartbeat_interval=BEAT_S,
-        on_compromise=compromised,
-        thread_local=False,  # a rank's watchdog thread gives the lock back
-    )
-    record = _record_of(path)
-    ours = _own_record()
+    token = secrets.token_hex(8)
+    _ours.append(token)
+    over = threading.Event()
+    beat = threading.Thread(target=_beat, args=(path, token, over, lost), daemon=True)
     try:
-        _acquire(lease, path, of, wait=wait)
-        write_json(record, ours._asdict())
-    except OSError as error:
-        lease.release()
-        raise UserError(f"{path}: cannot lock: {error.strerror}") from None
-    try:
+        try:
+            _acquire(path, of, token, wait_s)
+        except OSError as error:
+            holder = read_holder(path)
+            left = f" (left by {holder})" if holder else ""
+            raise UserError(f"{path}: cannot lock: {error.strerror}{left}") from None
+        beat.start()
         yield
     finally:
-        if read_holder(path) == ours:
-            with suppress(OSError):
-                record.unlink(missing_ok=True)
+        over.set()
         with suppress(OSError):
-            lease.release()
-
-
-def _acquire(lease: SoftFileLease, path: Path, of: Path, *, wait: bool) -> None:
-    from filelock import Timeout
-
-    first_beat, known = None, False
-    while True:
-        try:
-            lease.acquire(timeout=0)
-            return
-        except Timeout:
             holder = read_holder(path)
-        beat = path.stat().st_mtime_ns if path.exists() else None
-        first_beat = first_beat or beat
-        here = holder is not None and holder.host == platform.node()
-        at_work = has_open(holder.pid, path) if holder and here else beat != first_beat
-        if at_work and not wait:
-            raise FolderInUse(of, holder)
-        if not known:
-            known = True
-            print(f"{of}: waiting for {holder or 'another process'}", file=sys.stderr, flush=True)
+            if holder is not None and holder.token == token:
+                path.unlink()
+
+
+def _acquire(path: Path, of: Path, token: str, wait_s: float) -> None:
+    begun_s = moved_s = time.monotonic()
+    say_s = begun_s + 2 * BEAT_S
+    seen: _Sight | None = None
+    while not _create(path, token):
+        now_s = time.monotonic()
+        sight = _look(path)
+        still_s = now_s - moved_s
+        if sight != seen:
+            if sight is not None and seen is not None and now_s > begun_s + wait_s:
+                raise FolderInUse(of, sight.holder)
+            seen = sight
+            moved_s = now_s
+        # Three beats all the same: Lustre and Ceph take times from the clocks of their clients.
+        elif still_s > STALE_S or (still_s > 3 * BEAT_S and _is_old(path, sight)):
+            _remove(path, of, sight, token, wait_s)
+        if now_s > say_s:
+            say_s = now_s + _SAY_S
+            who = (seen and seen.holder) or "another process"
+            until = f"until it ends, or {path} stands still for {STALE_S:g} s"
+            print(printable(f"{of}: waiting for {who}, {until}"), file=sys.stderr, flush=True)
         time.sleep(_POLL_S)
 
 
-def read_holder(path: Path) -> Holder | None:
-    """The holder on record of the lock file `path`; None: there is no record."""
-    try:
-        return Holder(**read_object(_record_of(path)))
-    except TypeError:
-        return None
-
-
-def is_held(path: Path) -> bool:
-    """Whether the holder on record is at work. The lock itself is not tried, because that could
-    disturb a process that wants it.
-
-    A holder on this machine has the file open. One elsewhere has renewed the file's time, so that
-    its clock and ours may differ by STALE_S less a beat."""
-    holder = read_holder(path)
-    if holder is None:
-        return False
-    if holder.host == platform.node():
-        return has_open(holder.pid, path)
-    try:
-        return time.time() - path.stat().st_mtime < STALE_S
-    except OSError:
-        return False
-
-
-def has_open(pid: int, path: Path) -> bool:
-    """Whether a process of this machine has the file open; of another user's: whether it runs."""
-    import psutil
-
-    try:
-        return os.path.realpath(path) in {file.path for file in psutil.Process(pid).open_files()}
-    except psutil.AccessDenied:
-        return True
-    except psutil.NoSuchProcess:
-        return False
-
-
-def _record_of(path: Path) -> Path:
-    return path.with_name(f"{path.name}.holder")
-
-
-def _own_record() -> Holder:
+def _create(path: Path, token: str) -> bool:
+    """Whether the file was made, and is on the disk; otherwise there is one."""
     words = [Path(sys.argv[0]).name, *sys.argv[1:]]
-    return Holder(
+    ours = Holder(
+        token=token,
         host=platform.node(),
         pid=os.getpid(),
         command=shlex.join(words)[:200],
         since=time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
     )
+    try:
+        file = path.open("xb")
+    except FileExistsError:
+        return False
+    try:
+        with file:
+            file.write(json.dumps(ours._asdict()).encode())
+        sync(path)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return True
+
+
+def _look(path: Path) -> _Sight | None:
+    """The file is opened each time: NFS asks its server only then."""
+    try:
+        with open_file(path, _MOST_BYTES, within=path.parent) as file:
+            return _Sight(file.read(), os.fstat(file.fileno()).st_mtime_ns)
+    except FileNotFoundError:
+        return None
+
+
+def _is_old(path: Path, sight: _Sight | None) -> bool | None:
+    """Whether a lock has stood still for STALE_S by the clock of its file system: that of a new
+    file beside it. None: the folder takes no file."""
+    try:
+        with TemporaryFile(dir=path.parent) as probe:
+            now_ns = os.fstat(probe.fileno()).st_mtime_ns
+    except OSError:
+        return None
+    return sight is not None and abs(now_ns - sight.mtime_ns) > STALE_S * 1e9
+
+
+def _remove(path: Path, of: Path, sight: _Sight | None, token: str, wait_s: float) -> None:
+    """Remove the file of a dead holder. Only the holder of a lock that bears its name may: of two
+    that wait, the slower would otherwise remove the lock of the faster."""
+    name = zlib.crc32(sight.content if sight else b"")
+    right = path.with_name(f"{path.name}.{name:08x}")
+    _acquire(right, of, token, wait_s)
+    try:
+        if _look(path) == sight:
+            path.unlink()
+    finally:
+        right.unlink(missing_ok=True)
+
+
+def _beat(path: Path, token: str, over: threading.Event, lost: Lost | None) -> None:
+    while not over.wait(BEAT_S):
+        # Such as a server that is away; a file that somebody has removed is not made anew.
+        with suppress(OSError), open_file(path, _MOST_BYTES, within=path.parent) as file:
+            holder = _Sight(file.read(), 0).holder
+            if holder is None or holder.token == token:
+                os.utime(file.fileno())
+            elif over.is_set():
+                return
+            else:
+                if lost is not None:
+                    lost(holder)
+                return
+
+
+def read_holder(path: Path) -> Holder | None:
+    """The holder on record of the lock file `path`; None: there is none."""
+    with suppress(OSError):
+        sight = _look(path)
+        return sight and sight.holder
+    return None
+
+
+def is_held(path: Path) -> bool:
+    """Whether a lock file is held, as `held` finds."""
+    return bool(held([path]))
+
+
+def held(paths: Iterable[Path]) -> set[Path]:
+    """Those of the lock files that are held, by one look; in folders that take no file, by two
+    looks three beats apart. None is tried: that could disturb a process that wants it."""
+    found: set[Path] = set()
+    unclear: dict[Path, _Sight] = {}
+    for path in paths:
+        with suppress(OSError):
+            if (sight := _look(path)) is not None:
+                is_old = _is_old(path, sight)
+                if is_old is None:
+                    unclear[path] = sight
+                elif not is_old:
+                    found.add(path)
+    if unclear:
+        time.sleep(3 * BEAT_S)
+    for path, sight in unclear.items():
+        with suppress(OSError):
+            if _look(path) not in (None, sight):
+                found.add(path)
+    return found

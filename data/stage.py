@@ -6,6 +6,7 @@ its whole size, but only the records of the part take space. All else is copied 
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import zlib
@@ -49,7 +50,7 @@ def stage(
     total = sum(end - start for few in chunks.values() for start, end, _ in few)
     with failing_as(f"{target}: cannot write"):
         target.parent.mkdir(parents=True, exist_ok=True)
-        with hold(target.with_name(f".{target.name}.staging.lock"), target, wait=True):
+        with hold(target.with_name(f".{target.name}.staging.lock"), target, wait_s=math.inf):
             if not _is_staged(source, target, manifest):
                 unfinished = _unfinished(target)
                 shutil.rmtree(unfinished, ignore_errors=True)

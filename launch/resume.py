@@ -31,7 +31,7 @@ from ..train.resume import (
 )
 from .failure import read_failures
 from .run_files import give_back, is_run, reserve
-from .run_lock import check_free, driven_by_another, remove_rank_lock, wait_for_rank
+from .run_lock import check_free, driven_by_another, wait_for_rank
 
 _COPIED = (METRICS, "config.yaml", "origins.json", "environment.json")
 """Files of an attempt that are copied: the next one continues or overwrites them."""
@@ -159,7 +159,6 @@ def close_attempt(out: Path) -> None:
     if driven_by_another(out) is not None:
         return
     give_back(out)
-    remove_rank_lock(out)
     checkpoint_folder.remove_partial(out / "checkpoint")
     checkpoint_folder.remove_partial(out)
     if (out / LOG).is_file():

@@ -4,17 +4,13 @@ seconds."""
 
 from __future__ import annotations
 
-import os
-import platform
-import time
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 
-from ..data.lock import LOCK, RANK_LOCK, FolderInUse, Holder, hold, read_holder
+from ..data.lock import LOCK, RANK_LOCK, Holder, hold, read_holder
 
-RANK_GRACE_S = 20.0
+_RANK_GRACE_S = 20.0
 """For ranks whose launcher was killed to end: most do at once."""
-_POLL_S = 0.5
 
 
 def hold_run(out: Path) -> AbstractContextManager[None]:
@@ -23,34 +19,26 @@ def hold_run(out: Path) -> AbstractContextManager[None]:
     return hold(out / LOCK, out)
 
 
-def wait_for_rank(out: Path, grace_s: float = RANK_GRACE_S) -> None:
+def wait_for_rank(out: Path, grace_s: float = _RANK_GRACE_S) -> None:
     """Until rank 0 of the attempt before has left `out`, and remove what one that was killed left.
     Raises FolderInUse: it still writes there after `grace_s`."""
-    until_s = time.monotonic() + grace_s
-    while (out / RANK_LOCK).exists():
-        try:
-            with hold(out / RANK_LOCK, out):
-                return
-        except FolderInUse:
-            if time.monotonic() > until_s:
-                raise
-        time.sleep(_POLL_S)
+    with hold(out / RANK_LOCK, out, wait_s=grace_s):
+        pass
 
 
 def remove_rank_lock(out: Path) -> None:
-    """Remove what a rank 0 that was killed on this machine has left of its lock."""
-    holder = read_holder(out / RANK_LOCK)
-    if holder is not None and holder.host == platform.node():
-        with suppress(FolderInUse):
-            wait_for_rank(out, 0.0)
+    """Remove what a rank 0 left that was killed. The caller drives the run, unless it was taken
+    over, and knows that all its ranks have ended."""
+    if driven_by_another(out) is None:
+        with suppress(OSError):
+            (out / RANK_LOCK).unlink(missing_ok=True)
 
 
 def driven_by_another(out: Path) -> Holder | None:
     """The process that drives the run in `out`, if that is another than this one. One that was
     suspended finds so when it continues: its lock was taken over."""
     holder = read_holder(out / LOCK)
-    ours = (platform.node(), os.getpid())
-    return None if holder is None or (holder.host, holder.pid) == ours else holder
+    return None if holder is None or holder.is_ours else holder
 
 
 def check_free(out: Path) -> None:

@@ -166,10 +166,10 @@ class _Rank:
         self._close_log()
         self._exit(128 + number)
 
-    def taken_over(self, holder: Holder | None) -> NoReturn:
+    def taken_over(self, holder: Holder) -> NoReturn:
         """From the lock's thread: the log is another's now, as this process was held up for so long
         that it counted as dead."""
-        self._say(f"{self._out}: taken over by {holder or 'another process'}")
+        self._say(f"{self._out}: taken over by {holder}")
         os._exit(EXIT_FAILED)
 
     def release(self) -> None:
