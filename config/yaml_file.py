@@ -182,8 +182,7 @@ def _override(text: str) -> list[_Entry]:
     key = key.strip()
     if not equals or not key:
         raise UserError(f"{text!r}: an override KEY.PATH=VALUE expected, such as batch.per_rank=16")
-    if key in PLACES and not value.isprintable():  # such as a newline, of which YAML makes a blank
-        _check_utf8(value, f"{_COMMAND_LINE}: {key}")
+    if key in PLACES and not value.isprintable():  # YAML makes a blank of a newline
         return [_Entry(key, value, 0)]
     try:
         node, tree = _parse(value)
@@ -192,14 +191,6 @@ def _override(text: str) -> list[_Entry]:
     if type(tree) is dict and tree:
         return list(_entries(node, tree, f"{key}."))
     return [_Entry(key, tree, 0)]
-
-
-def _check_utf8(value: str, where: str) -> None:
-    """Refuse a name whose bytes no text file could hold."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise UserError(f"{where}: a name in UTF-8 expected, found {show(value)}") from None
 
 
 def _entries(node: MappingNode, section: dict[Any, Any], prefix: str = "") -> Iterator[_Entry]:

@@ -120,7 +120,7 @@ def hold(path: Path, of: Path, *, wait_s: float = 0.0, lost: Lost | None = None)
 
 def _acquire(path: Path, of: Path, token: str, wait_s: float) -> None:
     begun_s = moved_s = time.monotonic()
-    say_s = begun_s + 2 * BEAT_S
+    say_s = begun_s + 4 * BEAT_S
     seen: _Sight | None = None
     while not _create(path, token):
         now_s = time.monotonic()

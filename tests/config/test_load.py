@@ -197,6 +197,7 @@ schedule: {warmup: 5}
         ("name: [1\n", "x.yaml:2: not valid YAML: "),
         ("seed: *nowhere\n", "x.yaml:1: not valid YAML: "),
         ("\0", "x.yaml: not valid YAML: "),
+        ("", "x.yaml: settings expected, found an empty file"),  # as a crash may leave it
         (b"name: \xff\xfe\n", "x.yaml: not valid YAML: .utf-8. codec .* in position 6"),
         ("- name: a\n", "x.yaml:1: a mapping of sections expected, found "),
         ("name: a\nseed: 1\nname: b\n", "x.yaml:3: not valid YAML: .* key .name"),

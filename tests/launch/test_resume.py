@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,10 @@ import pytest
 
 from rn50.config.errors import UserError
 from rn50.config.load import load
-from rn50.data.lock import LOCK, RANK_LOCK, FolderInUse, hold
+from rn50.data.lock import LOCK, FolderInUse, hold
 from rn50.launch.resume import LOG, METRICS, begin_attempt, close_attempt, load_resumed
 from rn50.launch.run import save_config
 from rn50.train import checkpoint
-from tests.data.test_lock import start_holder
 from tests.train.test_checkpoint import CONFIG, arrays, meta
 
 LOADED = load(*CONFIG)
@@ -104,23 +102,11 @@ def test_a_run_trained_to_its_last_epoch_is_not_resumed(run: Path) -> None:
 
 def test_a_driver_that_was_taken_over_touches_nothing(run: Path) -> None:
     with hold(run / LOCK, run):
-        record = run / f"{LOCK}.holder"
-        record.write_text(record.read_text().replace(f'"pid": {os.getpid()}', '"pid": 1'))
+        record = (run / LOCK).read_text().replace('"token": "', '"token": "x')
+        (run / LOCK).write_text(record)
         before = sorted(run.rglob("*"))
         close_attempt(run)
-        with pytest.raises(FolderInUse, match="in use by process 1 "):
+        with pytest.raises(FolderInUse, match="in use by process "):
             begin_attempt(run)
         assert sorted(run.rglob("*")) == before
         assert {name: (run / name).read_text() for name in TEXT} == TEXT
-
-
-def test_what_a_killed_rank_0_left_of_its_lock_goes(run: Path) -> None:
-    with hold(run / RANK_LOCK, run):
-        close_attempt(run)
-        assert (run / RANK_LOCK).exists(), "it is alive"
-    killed = start_holder(run / RANK_LOCK)
-    assert killed.stdout.readline() == "held\n"
-    killed.kill()
-    killed.wait()
-    close_attempt(run)
-    assert not (run / RANK_LOCK).exists()

@@ -67,6 +67,7 @@ def test_a_run_has_one_driver_and_a_killed_one_is_followed(rn50: Any, smoke_data
     first.kill()  # -9: the ranks see it by their connections, a little later
     first.communicate()
     assert (folder / LOCK).exists(), "nobody was left to remove it"
+    os.utime(folder / LOCK, (0, 0))  # instead of a wait of STALE_S
     again = rn50("launch", "--resume", str(folder), "limits.time_s=1", settings[0])
     assert again.returncode == 1, again.stderr
     assert not rank_0.is_running()
@@ -81,6 +82,7 @@ def test_a_run_has_one_driver_and_a_killed_one_is_followed(rn50: Any, smoke_data
 def test_a_rank_that_outlives_its_launcher_is_waited_for(tmp_path: Path) -> None:
     wait_for_rank(tmp_path)
     told = f"in use by process {os.getpid()} on"
+    assert not list(tmp_path.iterdir())
     with hold(tmp_path / RANK_LOCK, tmp_path), pytest.raises(FolderInUse, match=told):
         wait_for_rank(tmp_path, 0.0)
     wait_for_rank(tmp_path)
