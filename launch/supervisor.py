@@ -27,13 +27,13 @@ import psutil
 from ..config.atomic import write_file
 from ..config.errors import UserError
 from ..config.schema import Run
+from ..data.lock import LOCK, RANK_LOCK, other_holder
 from ..train.heartbeat import SCRATCH_ENV
 from ..train.limits import command_stop_signals
 from .failure import LABEL, Evidence, explain_failure, read_failures
 from .host_limits import read_limits
 from .launchers import LAUNCHERS, Job
 from .run_files import give_back
-from .run_lock import remove_rank_lock
 from .watchdog import Watchdog, oom_kills
 
 GRACE_S = 10.0
@@ -79,8 +79,9 @@ def run_job(job: Job, launcher: str, out: Path, run: Run | None = None) -> None:
         try:
             run_watched(tokens, job.environment, out, job.ranks, watchdog, grace_s)
         finally:
-            if one_machine:
-                remove_rank_lock(out)
+            if one_machine and other_holder(out / LOCK) is None:
+                with suppress(OSError):  # of a rank 0 that was killed; its folder takes no change
+                    (out / RANK_LOCK).unlink(missing_ok=True)
 
 
 def run_watched(

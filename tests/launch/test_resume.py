@@ -101,12 +101,11 @@ def test_a_run_trained_to_its_last_epoch_is_not_resumed(run: Path) -> None:
 
 
 def test_a_driver_that_was_taken_over_touches_nothing(run: Path) -> None:
-    with hold(run / LOCK, run):
-        record = (run / LOCK).read_text().replace('"token": "', '"token": "x')
-        (run / LOCK).write_text(record)
+    with hold(run / LOCK):
+        (run / LOCK).write_text("another\nprocess 1 on gpu017")
         before = sorted(run.rglob("*"))
         close_attempt(run)
-        with pytest.raises(FolderInUse, match="in use by process "):
+        with pytest.raises(FolderInUse, match="in use by process 1 on gpu017:"):
             begin_attempt(run)
         assert sorted(run.rglob("*")) == before
         assert {name: (run / name).read_text() for name in TEXT} == TEXT

@@ -217,7 +217,7 @@ def test_a_job_goes_on_between_two_runs_and_in_its_queue(
         squeue.write_text(f"#!/bin/sh\n{answer}\n")
         squeue.chmod(0o755)
         assert statuses() == expected
-    with hold(job / ".job.lock", job):
+    with hold(job / ".job.lock"):
         assert statuses() == ["running", "success"]
     squeue.write_text("#!/bin/sh\necho RUNNING\n")
     (job / "exit_code").write_text("0\n")  # its last words

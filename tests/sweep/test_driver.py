@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rn50.config.errors import UserError
-from rn50.launch.run_lock import hold_run
+from rn50.data.lock import LOCK, hold
 from rn50.logging.parse import read_events
 from rn50.sweep.definition import load_sweep
 from rn50.sweep.driver import run_sweep, sweep_folder
@@ -127,7 +127,7 @@ def test_two_drivers_do_not_share_a_sweep(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     mine = f"in use by process {os.getpid()} on "
     silent = lambda *_: None  # noqa: E731
-    with hold_run(folder), pytest.raises(UserError, match=mine):
+    with hold(folder / LOCK), pytest.raises(UserError, match=mine):
         run_sweep(loaded, lambda _: silent, silent, "")
 
 
