@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from rn50.launch import supervisor
 from rn50.launch.supervisor import RankFailed, run_watched
+from tests.faults.file_system import refusing
 
 ORPHAN = (
     "import subprocess, sys; sleep = subprocess.Popen(['sleep', '600'], stdout=subprocess.DEVNULL);"
@@ -51,3 +53,11 @@ def test_a_flood_on_the_standard_error_keeps_its_first_and_last_lines(
     assert text.startswith("first\nbind failed\n") and text.count("\nbind failed") == 100
     assert "49999 xxx" in text and " lines left out ...]" in text
     assert text.endswith("[4,900 more lines like this one: ] bind failed\n")
+
+
+def test_a_place_that_refuses_locks_is_one_for_ranks_all_the_same(tmp_path: Path) -> None:
+    code = "import sys; from rn50.launch.supervisor import _locked\nwith _locked(sys.argv[1]): pass"
+    refused = refusing(tmp_path, flock="ENOLCK")
+    subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], env=os.environ | refused, check=True
+    )

@@ -63,6 +63,7 @@ def test_a_sweep_survives_kills_of_driver_and_trial_and_a_trial_that_fails(
     wait_until(lambda: list(trials[good[1]].glob("*/metrics.jsonl")))
     driver.send_signal(signal.SIGKILL)
     driver.communicate()
+    os.utime(folder / LOCK, (0, 0))  # instead of a wait of STALE_S
     assert launchers(trials[good[1]])
     with (folder / JOURNAL).open("ab") as file:
         file.write(b'{"op_code": 6, "worker_id": "')  # as if it had been writing
