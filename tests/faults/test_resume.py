@@ -170,12 +170,13 @@ def test_results_that_turn_read_only_end_the_run_and_mended_it_goes_on(
         *(f"data.path={small_data}", f"system.results={rn50.results}"),
         env=os.environ | refused,
     )
-    wait_until(lambda: list(rn50.results.glob("*/*/checkpoint/step_*.ckpt")))
+    saved = "*/*/checkpoint/step_*.ckpt"
+    wait_until(lambda: process.poll() or list(rn50.results.glob(saved)), 300)
     broken.touch()
     if stop:
         process.send_signal(stop)
     _, err = process.communicate(timeout=120)
-    assert process.returncode == (130 if stop else 2)
+    assert process.returncode == (130 if stop else 2), err
     assert "stopped by SIGTERM" in err if stop else "Read-only file system; details:" in err
     if stop:
         return
