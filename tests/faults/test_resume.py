@@ -162,8 +162,7 @@ def test_results_that_turn_read_only_end_the_run_and_mended_it_goes_on(
 ) -> None:
     """As ext4 does on an error. Locks cannot be removed; `config.yaml` is on the disk by then."""
     broken = tmp_path / "broken"
-    calls = ("write", "unlink", "fsync", "futimens")
-    refused = refusing(rn50.results, broken, **dict.fromkeys(calls, "EROFS"))
+    refused = refusing(rn50.results, broken, write="EROFS", unlink="EROFS", fsync="EROFS")
     process = rn50.start(
         *("launch", *RUN, "--launcher", LAUNCHERS[-1], "watchdog.silence_s=60"),
         *(["log.every=80 steps"] if stop else []),
