@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ..config.atomic import follow_links
+from ..config.atomic import follow_links, sync
 from ..config.errors import UserError, failing_as
 from ..config.manifest import FILE_NAME, SPLITS, WHOLE, Manifest, Part, load_manifest
 from ..config.reading import open_file
@@ -124,8 +124,7 @@ def _copy_chunks(source: Path, target: Path, chunks: list[tuple[int, int, int]])
                     f"{source}: CRC-32 {wanted:08x} of bytes {start} to {end} expected "
                     f"(manifest.json), copied {found:08x}"
                 )
-        out.flush()
-        os.fsync(out.fileno())
+    sync(target)
 
 
 def _unfinished(target: Path) -> Path:

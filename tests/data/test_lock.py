@@ -188,6 +188,16 @@ def test_a_place_that_takes_no_file_is_watched(path: Path, holder: psutil.Popen)
             assert is_alive == "False"
 
 
+def test_a_lock_is_on_the_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a crash of the machine leaves one that names nobody."""
+    synced: list[Path] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda number: synced.append(Path(f"/proc/self/fd/{number}").readlink())
+    )
+    with hold(path):
+        assert synced == [path] and "\nprocess " in path.read_text()
+
+
 def test_locks_and_links_that_a_file_system_refuses_are_not_missed(path: Path) -> None:
     refused = refusing(path.parent, flock="ENOLCK", link="EPERM", fsync="EINVAL")
     assert look_at(path, **refused) == ["False", "free"]
