@@ -100,6 +100,13 @@ def test_a_run_trained_to_its_last_epoch_is_not_resumed(run: Path) -> None:
     assert sorted(run.rglob("*")) == before
 
 
+def test_an_empty_config_is_not_one_of_defaults(run: Path) -> None:
+    """As a crash of the file system may leave it."""
+    (run / "config.yaml").write_text("")
+    with pytest.raises(UserError, match=f"^{run}/config.yaml: .* an empty file"):
+        load_resumed(str(run), None, [], None)
+
+
 def test_a_driver_that_was_taken_over_touches_nothing(run: Path) -> None:
     with hold(run / LOCK):
         (run / LOCK).write_text("another\nprocess 1 on gpu017")
