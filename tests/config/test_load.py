@@ -74,7 +74,7 @@ def test_an_override_of_a_section_changes_the_keys_it_names(folder: Path) -> Non
     ],
 )
 def test_override_values_are_yaml(folder: Path, override: str, key: str, value: object) -> None:
-    leaves = {path: found for path, found, _ in load_text("", override).leaves()}
+    leaves = {path: found for path, found, _ in load_text("{}", override).leaves()}
     assert leaves[key] == value
 
 
