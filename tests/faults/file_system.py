@@ -9,12 +9,12 @@ from functools import cache
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("file_system.c")
+_built = tempfile.TemporaryDirectory(prefix="rn50-tests-")  # until this process ends
 
 
 @cache
 def _library() -> Path:
-    folder = Path(tempfile.mkdtemp(prefix="rn50-tests-"))
-    library = folder / "file_system.so"
+    library = Path(_built.name) / "file_system.so"
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, SOURCE, "-ldl"], check=True)
     return library
 
