@@ -23,6 +23,7 @@ from ..config.load import Loaded, load
 from ..config.progress import Tracker
 from ..config.reading import read_file, read_object
 from ..config.schema import Run
+from ..data.lock import check_free
 from .ending import GO_ON, Ending, Failed, Stopped, asked_by, of_job
 from .job_folder import EXIT_FAILED, EXIT_MISSED, EXIT_STOPPED, EXIT_USAGE, JOB_SCRIPT, OpenJob
 from .job_script import ROOT, program_on_nodes
@@ -30,7 +31,6 @@ from .launchers import LAUNCHERS, Job, build_job, pick_launcher
 from .preflight import problems_with, refuse, refuse_common_seed
 from .resume import is_hopeless, is_interrupted, load_attempt
 from .run import Options, launch, load_for_launch
-from .run_lock import check_free
 from .schedulers import LIMIT_SIGNAL
 from .system_description import describe_system, system_id
 from .verdict import is_good

@@ -57,7 +57,7 @@ def open_job(folder: Path, *, log: bool) -> Iterator[OpenJob]:
     with failing_as(f"{folder}: cannot create"):
         folder.mkdir(parents=True, exist_ok=True)
     job, exit_code = OpenJob(folder), folder / "exit_code"
-    with hold(folder / JOB_LOCK, folder):
+    with hold(folder / JOB_LOCK):
         put_aside(folder)
         if log:
             _redirect(folder / "job.log")

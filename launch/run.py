@@ -25,6 +25,7 @@ from ..config.reading import read_ends, read_object
 from ..config.recorded import load_named
 from ..config.schema import Run
 from ..data.describe import describe_data
+from ..data.lock import LOCK, hold, other_holder
 from ..data.prepare import prepare as prepare_data
 from ..report.reproduction import compare_with_recorded
 from ..report.runs import RUN
@@ -48,7 +49,6 @@ from .nodes_left import on_nodes_left
 from .preflight import refusals, refuse
 from .resume import begin_attempt, close_attempt, is_hopeless, with_ranks
 from .run_files import give_back, new_run_folder, reserve
-from .run_lock import driven_by_another, hold_run
 from .supervisor import RankFailed, run_job
 
 RANK = (sys.executable, "-m", "rn50.train")
@@ -105,7 +105,7 @@ def launch(loaded: Loaded, track: Tracker, options: Options) -> dict[str, Any]:
     """Run `loaded` to its end; returns the content of result.json. Raises UserError before the
     ranks start; Failed: one of them failed; Stopped: a signal ended it."""
     plan = prepare(loaded, track, options)
-    with hold_run(plan.folder):
+    with hold(plan.folder / LOCK):
         run_attempts(plan)
         return conclude(plan.run, plan.folder, options)
 
@@ -225,7 +225,7 @@ def close_result(out: Path, run: Run, ending: Ending) -> None:
     """result.json and report of a run that did not come to its end by itself. What ranks that ended
     in order have written there stays, with the ending beside it. A folder that another driver has
     taken over is left alone."""
-    if driven_by_another(out) is not None:
+    if other_holder(out / LOCK) is not None:
         return
     result = read_object(out / "result.json") or {"status": "failed", "seed": run.seed}
     with suppress(OSError):  # such as a full disk: the reason itself is what counts
