@@ -71,17 +71,6 @@ def test_scratch_of_dead_launchers_is_removed(tmp_path: Path) -> None:
     assert {*tmp_path.iterdir()} == {alive, young}
 
 
-def test_a_file_system_without_locks_is_no_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(*_: object) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr("fcntl.flock", refused)
-    with supervisor._locked(tmp_path) as held:
-        assert not held
-
-
 def test_an_error_below_the_lock_stays_what_it_is(tmp_path: Path) -> None:
     """A fork that is refused is a BlockingIOError, as a lock is that another has."""
     with pytest.raises(BlockingIOError), supervisor._locked(tmp_path):
