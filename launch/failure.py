@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..config.reading import read_object
-from .host_limits import NO_COMPONENT, NO_MEMORY, Limits, shortages
+from .host_limits import NO_COMPONENT, NO_MEMORY, Limits, with_shortages
 
 PROCESS_EXITED = "its process is gone"
 """The reason of a rank whose process ended before it reported one."""
@@ -110,13 +110,6 @@ def explain_failure(evidence: Evidence) -> str:
     )
     why = next(filter(None, (detector(evidence) for detector in detectors)))
     return with_shortages(why, evidence.stderr, evidence.limits) if evidence.limits else why
-
-
-def with_shortages(why: str, stderr: str, limits: Limits) -> str:
-    """A reason, and in brackets what was short."""
-    if not (short := shortages(why, stderr, limits)):
-        return why
-    return f"{why[:-1]}; {short})" if why.endswith(")") else f"{why} ({short})"
 
 
 def _reported(evidence: Evidence) -> str:

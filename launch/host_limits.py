@@ -29,10 +29,22 @@ NO_COMPONENT = (
 """Of Open MPI: a setting may ask for what it was built without."""
 _NO_PROCESS = "Resource temporarily unavailable|can't start new thread|fork: retry"
 _NO_SHARED = r"PMIX ERROR: OUT-OF-RESOURCE|\[Errno 28\]|No space left on device|SIGBUS"
-_NO_TASKS = "More processors requested than permitted"
 _NO_WORDS = "SIGABRT|SIGSEGV|SIGBUS|its process|before any rank"
 """In the reason, where nobody says what was short."""
 _NEVER = "(?!)"
+_SIGNS = (
+    ("n", "Too many open files", _NEVER),
+    ("u", _NO_PROCESS, _NEVER),
+    ("pids", _NO_PROCESS, _NO_WORDS),
+    ("v", NO_MEMORY.pattern, _NO_WORDS),
+    ("f", "File too large|SIGXFSZ", _NO_WORDS),
+    ("t", "SIGXCPU|SIGKILL", _NEVER),
+    ("shared", _NO_SHARED, _NEVER),
+    ("tasks", "More processors requested than permitted", _NEVER),
+    # MXNet without docstrings, or where a warning is an error.
+    ("variables", NO_COMPONENT, "DeprecationWarning: |, NoneType found"),
+)
+"""What may have been short; what is printed then; a reason that is enough."""
 _ULIMITS = {
     "n": (resource.RLIMIT_NOFILE, "open files are"),
     "u": (resource.RLIMIT_NPROC, "processes and threads are"),
@@ -118,32 +130,28 @@ def raise_open_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def shortages(reason: str, stderr: str, limits: Limits) -> str:
-    """What was short when a job failed because of `reason`; empty where nothing shows it. `stderr`:
-    of launcher and ranks: a sign found there alone is quoted."""
+def with_shortages(reason: str, stderr: str, limits: Limits) -> str:
+    """Why a job failed, and in brackets what was short, where something shows it. `stderr`: of
+    launcher and ranks: a sign found there alone is quoted."""
     free = limits.shared_free_bytes
     size = limits.shared_bytes
-    shared = f"/dev/shm: {free >> 10:,} kB free, {size >> 10:,} kB in all"
-    pids = f"processes and threads are limited: pids.max {limits.processes}"
-    ulimits = {
+    facts = {
         letter: f"{_ULIMITS[letter][1]} limited: ulimit -{letter} {limit}"
         for letter, limit in limits.ulimits.items()
     }
+    facts["variables"] = limits.variables
+    facts["tasks"] = "a task a rank in the allocation expected, or --launcher mpirun"
+    if limits.processes is not None:
+        facts["pids"] = f"processes and threads are limited: pids.max {limits.processes}"
+    if size < _SMALL_BYTES or free < _NEARLY_FULL_BYTES:
+        facts["shared"] = f"/dev/shm: {free >> 10:,} kB free, {size >> 10:,} kB in all"
     words = []
-    # What is printed, a reason that is enough, what was short then.
-    for sign, end, fact in (
-        ("Too many open files", _NEVER, ulimits.get("n")),
-        (_NO_PROCESS, _NEVER, ulimits.get("u")),
-        (_NO_PROCESS, _NO_WORDS, None if limits.processes is None else pids),
-        (NO_MEMORY.pattern, _NO_WORDS, ulimits.get("v")),
-        ("File too large|SIGXFSZ", _NO_WORDS, ulimits.get("f")),
-        ("SIGXCPU|SIGKILL", _NEVER, ulimits.get("t")),
-        (_NO_SHARED, _NEVER, shared if size < _SMALL_BYTES or free < _NEARLY_FULL_BYTES else None),
-        (_NO_TASKS, _NEVER, "a task a rank in the allocation expected, or --launcher mpirun"),
-        # MXNet without docstrings, or where a warning is an error.
-        (NO_COMPONENT, "DeprecationWarning: |, NoneType found", limits.variables),
-    ):
+    for name, sign, end in _SIGNS:
+        fact = facts.get(name, "")
         found = re.search(sign, reason) or re.search(sign, stderr)
         if fact and fact not in reason and (found or re.search(end, reason)):
             words.append(f"{found[0]}; {fact}" if found and found[0] not in reason else fact)
-    return "; ".join(words)
+    if not words:
+        return reason
+    short = "; ".join(words)
+    return f"{reason[:-1]}; {short})" if reason.endswith(")") else f"{reason} ({short})"

@@ -42,8 +42,8 @@ from .ending import (
 )
 from .engine_environment import Environment
 from .environment_record import describe_environment
-from .failure import Evidence, explain_failure, read_failures, with_shortages
-from .host_limits import read_limits
+from .failure import Evidence, explain_failure, read_failures
+from .host_limits import read_limits, with_shortages
 from .launchers import LAUNCHERS, Job, build_job, pick_launcher
 from .nodes_left import on_nodes_left
 from .preflight import refusals, refuse

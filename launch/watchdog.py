@@ -272,12 +272,13 @@ class Watchdog:
             return None
         absent = RankStatus(self._listener, now_s)
         absent.rank = min(self._missing)
-        hosts = [self._hosts[rank] for rank in sorted(self._missing) if rank in self._hosts]
-        absent.host = hosts[0] if hosts else "an unknown host"
+        of_ranks = (self._hosts.get(rank, "an unknown host") for rank in sorted(self._missing))
+        hosts = list(dict.fromkeys(of_ranks))
+        absent.host = hosts[0]
         reason = f"not connected after {start_s:g} s"
         if self._host != _HERE:
-            of = ", ".join(list(dict.fromkeys(hosts))[:_MOST_HOSTS])
-            reason += f", as {len(self._missing)} ranks{of and ' of '}{of}: {_NETWORK}"
+            named = ", ".join(hosts[:_MOST_HOSTS])
+            reason += f", as {len(self._missing)} ranks of {named}: {_NETWORK}"
         return absent.report(reason)
 
     def _silent(self, now_s: float) -> dict[str, Any] | None:

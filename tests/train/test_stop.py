@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from mxnet import nd
 
 from rn50.config.load import load
 from rn50.train import host_reads
+from rn50.train.__main__ import _Rank
 from rn50.train.context import RunContext
 from rn50.train.heartbeat import HeartbeatClient, main_thread
 from rn50.train.limits import StopRequest
@@ -26,7 +28,7 @@ from tests.waiting import wait_until
 @pytest.fixture
 def context(tmp_path: Path) -> RunContext:
     """A rank above 0, which writes nothing, before it has begun."""
-    loaded = load("quick", ["watchdog.silence_s=60", "watchdog.stall_s=100"])
+    loaded = load("quick", ["watchdog.silence_s=60", "watchdog.stall_s=100", "limits.grace_s=1e6"])
     return RunContext(loaded, tmp_path, ProcessInfo("none", 1, 2, 1, "here"))
 
 
@@ -111,6 +113,23 @@ def test_the_launcher_is_told_of_a_new_phase_and_step(context: RunContext) -> No
             context.state.step = 7
             assert next(place["step"] for place in places if place["step"]) == 7
             heartbeat.stop()
+
+
+def test_a_signal_to_a_rank_is_told_to_the_launcher_alone(context: RunContext) -> None:
+    """Who asked would stay unknown where the ranks agree at a log point before it has answered."""
+    start(context)
+    rank = _Rank(context.out)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}:token"
+        rank.heartbeat = HeartbeatClient(address, context, lambda _: None)
+        connection, _ = server.accept()
+        with connection, connection.makefile("rb") as lines:
+            threading.Thread(target=rank.stop_on_signal, args=(context,), daemon=True).start()
+            rank.to_signals.send(bytes([signal.SIGTERM]))
+            messages = (json.loads(line) for line in lines)
+            assert next(one["stop"] for one in messages if "stop" in one) == "SIGTERM"
+            rank.heartbeat.stop()
+    assert not any(context.stop.flags)
 
 
 NO_PORT = """
