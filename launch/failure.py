@@ -76,7 +76,7 @@ class Evidence(NamedTuple):
     `failures`: of `read_failures`. `stderr`: of launcher and ranks. `code`: the launcher's exit
     code. `lost`: the watchdog's finding. `not_connected`: ranks that had not reached the watchdog,
     which can only have seen what followed. `out_of_memory`: the kernel has killed a process here.
-    `asked_by`: whose signal to a rank asked for an orderly end.
+    `signals`: that asked ranks to stop.
     """
 
     failures: Sequence[Mapping[str, Any]]
@@ -86,7 +86,7 @@ class Evidence(NamedTuple):
     not_connected: Collection[int] = ()
     out_of_memory: bool = False
     limits: Limits | None = None
-    asked_by: str = ""
+    signals: Mapping[int, str] = {}
 
 
 def read_failures(out: Path) -> list[dict[str, Any]]:
@@ -140,11 +140,14 @@ def _launcher_killed(evidence: Evidence) -> str:
 
 
 def _launcher_asked(evidence: Evidence) -> str:
-    """Ranks got a signal, and no rank's own end is known: mpirun passes SIGTERM on, kills its ranks
-    soon after, and ends without a word and with exit code 1."""
-    if not evidence.asked_by:
+    """The first rank that was gone had got a signal, and no launcher says how it ended: mpirun
+    passes SIGTERM on, kills its ranks soon after, and ends without a word and with exit code 1. The
+    others of a rank that ended by itself get one too, but later."""
+    lost, signals = evidence.lost, evidence.signals
+    if not signals or (lost and lost["rank"] not in signals):
         return ""
-    return f"the launcher's process, not a rank, was most likely asked to end: {evidence.asked_by}"
+    names = ", ".join(sorted(set(signals.values())))
+    return f"the launcher's process, not a rank, was asked to end: its ranks got {names}"
 
 
 def _name(number: int) -> str:

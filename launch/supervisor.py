@@ -188,8 +188,8 @@ def _explain(
     reported = watchdog.failures if watchdog else []
     away = watchdog.not_connected if watchdog else frozenset()
     failures = [*reported, *read_failures(out)]
-    asked_by = watchdog.asked_by if watchdog else ""
-    evidence = Evidence(failures, stderr, code, lost, away, out_of_memory, read_limits(), asked_by)
+    signals = watchdog.signals if watchdog else {}
+    evidence = Evidence(failures, stderr, code, lost, away, out_of_memory, read_limits(), signals)
     why = explain_failure(evidence)
     if not out.is_dir():
         return UserError(

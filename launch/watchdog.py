@@ -60,7 +60,8 @@ class Watchdog:
     """Listens in a thread, on one machine on its own address alone. To be read at any time:
     `failures` (what ranks reported of their own end, in this order), `lost` (the first rank whose
     process ended without a word, and where it was), `failed_rank` (for which the job must end),
-    `grace_s` (which the ranks need for an orderly end), `asked_by` (who has asked for it).
+    `grace_s` (which the ranks need for an orderly end), `signals` (which a rank
+    got, by rank).
     `hosts`: each rank's, where they are known."""
 
     def __init__(
@@ -86,8 +87,9 @@ class Watchdog:
         self._selector.register(self._listener, selectors.EVENT_READ, None)
         self._statuses: dict[int, RankStatus] = {}
         self._closed = False
-        self.asked_by = ""
+        self._asked_by = ""
         self._asked: set[int] = set()
+        self.signals: dict[int, str] = {}
         self._begun: dict[int, int] = {}
         self._stop_sent = False
         self.grace_s = 0.0
@@ -110,7 +112,7 @@ class Watchdog:
 
     def request_stop(self, by: str) -> None:
         """Ask all ranks for a checkpoint and an orderly end after the same step. `by`: who asks."""
-        self.asked_by = self.asked_by or by
+        self._asked_by = self._asked_by or by
 
     def close(self) -> None:
         """End the thread and close every connection."""
@@ -128,7 +130,7 @@ class Watchdog:
                     self._accept()
                 else:
                     self._read(key.data)
-            if self.asked_by and not self._stop_sent:
+            if self._asked_by and not self._stop_sent:
                 self._stop_all()
             # A look goes over all ranks: one a message would be their square.
             if time.monotonic() >= next_look_s:
@@ -144,7 +146,7 @@ class Watchdog:
         if self._missing or self._statuses.keys() - self._begun.keys():
             return
         self._stop_sent = True
-        line = f"stop {max(self._begun.values(), default=0)} asked to stop by {self.asked_by}\n"
+        line = f"stop {max(self._begun.values(), default=0)} asked to stop by {self._asked_by}\n"
         for status in list(self._statuses.values()):
             self._reply(status, line.encode())
 
@@ -196,7 +198,8 @@ class Watchdog:
             self.failures.append({name: message["failure"][name] for name in known})
             self._unregister(status)
         elif "stop" in message:
-            self.request_stop(f"{str(message['stop'])[:20]} to rank {status.rank} on {status.host}")
+            name = self.signals[status.rank] = str(message["stop"])[:20]
+            self.request_stop(f"{name} to rank {status.rank} on {status.host}")
         elif "begun" in message:
             self._begun[status.rank] = int(message["begun"])
         elif "done" in message:

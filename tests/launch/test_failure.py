@@ -117,13 +117,11 @@ FULL = PLENTY._replace(shared_free_bytes=32 << 10, shared_bytes=64 << 10)
         ),
         ([ECHO], SRUN.replace("Killed", "CPU time limit exceeded"), {}, "killed by SIGXCPU"),
         ([ECHO], SRUN.replace("Killed", "File size limit exceeded"), {}, "killed by SIGXFSZ"),
-        (
-            [ECHO],
-            "",
-            {"lost": GONE, "asked_by": "SIGTERM to rank 1"},
-            "the launcher's process, not",
-        ),
-        ([ECHO], MPIRUN, {"asked_by": "SIGTERM to rank 3"}, "rank 3 was killed by SIGKILL"),
+        # The launcher's own process got SIGTERM, or a rank's end made it send that to the others.
+        ([ECHO], "", {"lost": GONE, "signals": {1: "SIGTERM"}}, "process, not a rank, was asked"),
+        ([], "", {"signals": {1: "SIGTERM"}}, "was asked to end: its ranks got SIGTERM"),
+        ([], "", {"lost": GONE, "signals": {0: "SIGTERM"}}, HERE + PROCESS_EXITED),
+        ([ECHO], MPIRUN, {"signals": {3: "SIGTERM"}}, "rank 3 was killed by SIGKILL"),
         ([OWN], "", {"code": -19}, "the launcher's process, not a rank, was stopped by SIGSTOP"),
         # The launcher's own process; a node without the run's folder.
         ([OWN], "", {"code": -9}, "the launcher's process, not a rank, was killed by SIGKILL"),
