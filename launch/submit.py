@@ -23,7 +23,8 @@ from ..config.reading import read_ends, read_object
 from ..config.recorded import RESUME_JOB, leads_out, load_recorded
 from ..data.lock import check_free, held
 from ..report.runs import FAILED, KILLED, QUEUED, RUN, RUNNING, STOPPED, SUBMISSION
-from .job_folder import ENDED, EXIT_STOPPED, JOB_LOCK, JOB_SCRIPT, exit_code_of, put_aside
+from .ending import JOB_SCRIPT
+from .job_folder import ENDED, EXIT_STOPPED, JOB_LOCK, exit_code_of, put_aside
 from .job_script import ROOT, JobPaths, job_script, program_on_nodes
 from .preflight import refusals, refuse
 from .resume import is_interrupted, latest_interrupted, load_attempt

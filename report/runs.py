@@ -6,13 +6,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..config.errors import UserError
 from ..config.finding import number, printable
 from ..config.reading import read_object
 from ..data.lock import LOCK, RANK_LOCK, held
 from ..logging.metrics_read import newest_records
+from ..train import checkpoint
 
 QUEUED, RUNNING, SUCCESS, MISSED = "queued", "running", "success", "missed"
 STOPPED, FAILED, KILLED = "stopped", "failed", "killed"
@@ -186,7 +189,14 @@ def _is_resumable(folder: Path, result: Mapping[str, Any]) -> bool:
     """Whether it has a checkpoint, and its result does not say that resuming it is of no use."""
     if "reason" in result and "--resume" not in str(result.get("next")):
         return False
-    return any((folder / "checkpoint").glob("step_*.ckpt"))
+    return any(_is_whole(path) for path in (folder / "checkpoint").glob("step_*.ckpt"))
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a checkpoint has its header and size; its digest, of all its bytes, is not made."""
+    with suppress(UserError):
+        return bool(checkpoint.read(path))
+    return False
 
 
 def _progress(brief: Mapping[str, Any], train: Mapping[str, Any]) -> Progress | None:
