@@ -166,8 +166,10 @@ def _failure_of_attempt(plan: LaunchPlan, found: Checkpoint | None) -> UserError
         run_job(job, plan.launcher, plan.folder, plan.run)
         check_result(plan.folder)
     except UserError as error:
-        close_attempt(plan.folder)
-        return error
+        if not _is_over(plan.folder):
+            close_attempt(plan.folder)
+            return error
+        print(f"rn50: warning: after the last step: {error}", file=sys.stderr, flush=True)
     return None
 
 
