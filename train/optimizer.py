@@ -241,14 +241,18 @@ class Updater:
             return gradient
         return gradient.astype("float32", copy=False)
 
+    def _akiba_shares(self, step: int, now: Settings) -> tuple[float, float]:
+        """(a_sgd, a_rms) of a step; a_rms = (1 - a_sgd) 3e-4 / lr: the RMSprop rate is absolute."""
+        sgd = akiba_sgd_share(self._epoch_at(step))
+        return sgd, AKIBA_RMS / now.lr * (1 - sgd) if now.lr else 0.0
+
     def _apply_rmsprop_warmup(self, step: int, now: Settings) -> None:
         """Akiba et al. (1711.04325): RMSprop at first, handing over to momentum SGD.
 
         m <- mu2 m + (1 - mu2) g^2;  d <- mu1 d - (a_sgd + a_rms / (sqrt(m) + eps)) g
-        w <- w + lr d,  a_rms = (1 - a_sgd) 3e-4 / lr: the RMSprop rate is absolute
+        w <- w + lr d
         """
-        sgd = akiba_sgd_share(self._epoch_at(step))
-        rms = AKIBA_RMS / now.lr * (1 - sgd) if now.lr else 0.0
+        sgd, rms = self._akiba_shares(step, now)
         for tensor, square in zip(self._tensors, self._squares, strict=True):
             w, d = tensor.weight, tensor.momentum
             g = (tensor.gradient * self._rescale(now) + tensor.decay * w) * self.scaler.finite

@@ -13,14 +13,14 @@ import numpy as np
 from mxnet import autograd, nd
 
 from ..config.schema import Model, Optimizer
-from .buckets import ALIGN_BYTES
+from .buckets import side_by_side
 from .gpu import visible_gpu
 from .gpu_code import choose_kernels
 from .kernels.device import CudaModule, Module, blocks_for
 from .networks import Loss, trainable
 from .operators import TOP, Criterion, Operators
-from .optimizer import AKIBA_EPSILON, AKIBA_MU2, AKIBA_RMS, Updater
-from .schedule import Settings, akiba_sgd_share
+from .optimizer import AKIBA_EPSILON, AKIBA_MU2, Updater
+from .schedule import Settings
 
 CHUNK = 16384
 """Elements of a tensor that one block takes (device.cu)."""
@@ -156,7 +156,7 @@ class OwnUpdater(Updater):
         masters = self._zeros([p.shape for p in half]) if half else []
         for p, master in zip(half, masters, strict=True):
             master[:] = nd.array(p.data().asnumpy().astype(np.float32))
-        return {p.name: m for p, m in zip(half, masters, strict=True)}
+        return dict(zip((p.name for p in half), masters, strict=True))
 
     def _prepare(self) -> None:
         """The table of the tensors' addresses, and for each block the tensor of its chunk."""
@@ -166,7 +166,9 @@ class OwnUpdater(Updater):
         rows = [
             [
                 *map(_address, (t.weight, t.gradient, t.momentum, t.master, square)),
-                *(t.weight.size, int(first[number]), int(t.master is not None)),
+                t.weight.size,
+                int(first[number]),
+                int(t.master is not None),
             ]
             for number, (t, square) in enumerate(zip_longest(tensors, self._squares))
         ]
@@ -194,16 +196,25 @@ class OwnUpdater(Updater):
         rescale = self._rescale(now)
         self._square_sums(self._blocks, self._table, self._chunks, self._sums)
         self.operators.launch(
-            *("rates", 1, self._table, self._etas, self._decays, self._sums, self._rates, count),
-            *(int(scaler.is_dynamic), now.lr, rescale, rule.epsilon, self._trust_decay_factor),
+            "rates",
+            1,
+            self._table,
+            self._etas,
+            self._decays,
+            self._sums,
+            self._rates,
+            count,
+            int(scaler.is_dynamic),
+            now.lr,
+            rescale,
+            rule.epsilon,
+            self._trust_decay_factor,
             int(rule.epsilon_only_below),
         )
         arguments = [self._table, self._chunks, self._decays, self._rates, count]
         arguments += [now.momentum, rescale]
         if self._squares:
-            sgd = akiba_sgd_share(self._epoch_at(step))
-            rms = AKIBA_RMS / now.lr * (1 - sgd) if now.lr else 0.0
-            arguments += [now.lr, sgd, rms, AKIBA_MU2, AKIBA_EPSILON]
+            arguments += [now.lr, *self._akiba_shares(step, now), AKIBA_MU2, AKIBA_EPSILON]
         self._update(self._blocks, *arguments)
         if scaler.is_dynamic:  # a copy: the next steps write theirs before this one is read
             finite = nd.empty((1,), self.operators.ctx)
@@ -232,20 +243,6 @@ def updater_for(
     if isinstance(operators, OwnOperators):
         return OwnUpdater(parameters, settings, operators=operators, buckets=buckets, **more)
     return Updater(parameters, settings, operators=operators, **more)
-
-
-def side_by_side(
-    operators: Operators, shapes: Sequence[tuple[int, ...]], kind: Any
-) -> tuple[nd.NDArray, list[nd.NDArray]]:
-    """One array of zeros, and views of these shapes into it, each on a boundary of ALIGN_BYTES."""
-    step = ALIGN_BYTES // np.dtype(kind).itemsize
-    sizes = [int(np.prod(shape)) for shape in shapes]
-    starts = np.cumsum([0, *(-(-size // step) * step for size in sizes)]).tolist()
-    flat = operators.zeros(starts[-1], kind)
-    return flat, [
-        flat[start : start + size].reshape(shape)
-        for start, size, shape in zip(starts, sizes, shapes, strict=False)
-    ]
 
 
 def _address(array: nd.NDArray | None) -> int:
