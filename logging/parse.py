@@ -330,8 +330,7 @@ class _Reader:
             return
         self.records += 1
         wanted = self.keys is None or key in self.keys
-        plain = (key.isascii() and key.isidentifier()) or PLAIN_KEY.fullmatch(key) is not None
-        odd = not plain and len(self.odd_keys) < MOST_ODD_KEYS
+        odd = PLAIN_KEY.fullmatch(key) is None and len(self.odd_keys) < MOST_ODD_KEYS
         if not wanted and not odd and dialect in self.first:
             return
         metadata = content.get("metadata")
@@ -429,11 +428,8 @@ def _names(content: Any) -> int:
     """The names in a record, its value and its metadata: each has a colon, as texts may have."""
     if not isinstance(content, dict):
         return 0
-    value = content.get("value")
-    metadata = content.get("metadata")
-    of_value = len(value) if isinstance(value, dict) else 0
-    of_metadata = len(metadata) if isinstance(metadata, dict) else 0
-    return len(content) + of_value + of_metadata
+    parts = (content, content.get("value"), content.get("metadata"))
+    return sum(len(part) for part in parts if isinstance(part, dict))
 
 
 def _has_a_name_twice(text: str) -> bool:
