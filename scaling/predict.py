@@ -74,8 +74,11 @@ class Job:
     period: int = EVAL_PERIOD_EPOCHS
     offset: int | None = None
     bn_average: bool = True
-    checkpoint_epochs: float | None = None
-    """Least training between two checkpoints; None: a tenth of the run, inf: there are none."""
+
+    @property
+    def choice(self) -> dict[str, str | None]:
+        """What is asked of `step_time`."""
+        return {"groups": self.groups, "algorithm": self.algorithm}
 
 
 @dataclass(frozen=True)
@@ -196,9 +199,6 @@ def job_of_config(run: Run, **choices: Any) -> Job:
         "period": run.eval.period,
         "offset": run.eval.offset,
         "bn_average": run.eval.bn_stats != "local",
-        "checkpoint_epochs": plan.checkpoint_every_steps / plan.steps_per_epoch
-        if run.checkpoint.enabled
-        else math.inf,
     }
     if run.division == "open" or len(plan.segments) > 1 or run.eval.target != TARGET_ACCURACY:
         settings["epochs"] = float(plan.eval_epochs[-1])
@@ -257,8 +257,7 @@ def predict(job: Job, machine: Machine | None = None) -> Prediction:
     if machine is None:
         machine = build(job.name, job.system, job.precision)
     first = job.segments[0]
-    choice = {"groups": job.groups, "algorithm": job.algorithm}
-    step = step_time(machine, job.gpus, first.batch, **choice)
+    step = step_time(machine, job.gpus, first.batch, **job.choice)
     known = epochs_to_target(first.ranks * first.batch, job.ruleset)
     if job.epochs is None:
         epochs = float(stop_epoch(known.expected, job.period, job.offset))
@@ -345,14 +344,15 @@ def step_sigma(machine: Machine, gpus: int, batch: int, total_s: float) -> float
 def _phases(machine: Machine, job: Job, epochs: float) -> tuple[Phase, ...]:
     starts = [segment.first_epoch - 1 for segment in job.segments]
     ends = [*starts[1:], math.inf]
-    choice = {"groups": job.groups, "algorithm": job.algorithm}
     return tuple(
         Phase(
             epochs=min(end, epochs) - start,
             ranks=segment.ranks,
             batch=segment.batch,
             steps_per_epoch=segment.steps_per_epoch,
-            step_s=step_time(machine, job.gpus, segment.batch, **choice).total_s,  # idle ones too
+            step_s=step_time(
+                machine, job.gpus, segment.batch, **job.choice
+            ).total_s,  # idle ones too
         )
         for segment, start, end in zip(job.segments, starts, ends, strict=True)
         if start < epochs

@@ -107,7 +107,7 @@ class Residual(nn.HybridBlock):
         width: int,
         stride: int,
         *,
-        is_last: bool = False,
+        is_last: bool,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)

@@ -118,11 +118,10 @@ def sony_b(epoch: float) -> float:
     return (29 if epoch < 30 else 50) * (1 - min(epoch, 90) / 90) ** 2
 
 
-def akiba_sgd_share(epoch: float, *, centre: float = 10.0, period: float = 5.0) -> float:
-    """Share of SGD in Akiba's RMSprop warm-up (1711.04325): 0 to 1, 0.5 at `centre`.
+def akiba_sgd_share(epoch: float) -> float:
+    """Share of SGD in Akiba's RMSprop warm-up (1711.04325): 0 to 1, 0.5 at epoch 10.
 
-    The printed middle branch would reach 1.5; 0.5 + (e - c) / p joins its neighbours.
+    The printed middle branch would reach 1.5; 0.5 + (e - 10) / 5 joins its neighbours.
     """
-    if epoch < centre:
-        return 0.5 * math.exp(2 * (epoch - centre) / period)
-    return min(1.0, 0.5 + (epoch - centre) / period)
+    periods = (epoch - 10) / 5
+    return 0.5 * math.exp(2 * periods) if periods < 0 else min(1.0, 0.5 + periods)
