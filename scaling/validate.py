@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import lru_cache
 from statistics import mean
 from typing import NamedTuple
@@ -558,16 +558,9 @@ def _row_cells(row: Row) -> tuple[str, ...]:
     )
 
 
+_SCORE_FORMS = ("", "", ".1%", "+.1%", ".0%", ".0%", ".0%", ".0%", "", ".1%")
+"""How the fields of `Score` are shown, in their order."""
+
+
 def _score_cells(score: Score) -> tuple[str, ...]:
-    return (
-        score.left_out,
-        str(score.rows),
-        f"{score.mean_absolute_error:.1%}",
-        f"{score.bias:+.1%}",
-        f"{score.within_interval:.0%}",
-        f"{score.times_within_interval:.0%}",
-        f"{score.times_faster:.0%}",
-        f"{score.times_slower:.0%}",
-        str(score.large_rows),
-        f"{score.large_mean_absolute_error:.1%}",
-    )
+    return tuple(map(format, astuple(score), _SCORE_FORMS))
