@@ -156,7 +156,8 @@ class Asked:
         from ..scaling.machine import known_precisions
         from ..scaling.predict import job_of_system
 
-        system, given = load_system(name), self._given()
+        system = load_system(name)
+        given = self._given()
         known = known_precisions(system.performance) if system.performance else []
         if known:
             given.setdefault("precision", known[0])
@@ -175,7 +176,8 @@ class Asked:
         if self.batch is not None:
             overrides = [*overrides, f"batch.per_rank={self.batch}"]
         placed = on_machine(overrides, self.system)
-        run, choices = load(config, placed).run, dict(self.choices)
+        run = load(config, placed).run
+        choices = dict(self.choices)
         if self.gpus is not None:  # laid on whole nodes of the machine
             choices["system"] = load(config, [*placed, "system.nodes=1"]).run.system
             run = on_system(run, choices["system"], self.gpus)

@@ -18,7 +18,10 @@ from ..logging.events import Event
 CHECKER = "mlcommons/logging 4.1.68, compliance_checker"
 RULES_TEXT = "training_rules.adoc"
 
-LOG, CONFIG, BOTH, FOLDER = "log", "config", "log, config", "folder"
+LOG = "log"
+CONFIG = "config"
+BOTH = "log, config"
+FOLDER = "folder"
 """What a rule judges."""
 
 CLOSED_ERROR = (ERROR, None)

@@ -244,7 +244,8 @@ def _seeds(submission: Submission) -> Iterator[Violation]:
     taken: dict[tuple[str, str, str], str] = {}
     for name, run in runs:
         for event in run.all("seed"):
-            seed, metadata = str(event.value), event.metadata  # the checker takes "1" for 1
+            seed = str(event.value)
+            metadata = event.metadata  # the checker takes "1" for 1
             place = (shown(metadata.get("file")), shown(metadata.get("lineno")), seed)
             subject = f"{name} line {event.line}: seed"
             found = f"is {shown(event.value)}"
@@ -352,7 +353,8 @@ def _possible_on_accelerators(submission: Submission) -> Iterator[Violation]:
     name = shown((submission.system or {}).get("accelerator_model_name", ""))
     flops_per_s = _peak_flops_per_s(name) if chips else 0.0
     for file, run in submission.runs if flops_per_s else ():
-        samples, epochs = run.value("train_samples"), run.convergence_epoch
+        samples = run.value("train_samples")
+        epochs = run.convergence_epoch
         if not epochs or not run.run_ms or samples != benchmark.IMAGENET_TRAIN_SAMPLES:
             continue
         rate = epochs * samples / (run.run_ms / 1000)

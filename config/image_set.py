@@ -16,7 +16,8 @@ from .manifest import FILE_NAME, Counts, load_manifest
 from .names import is_file
 from .schema import Data, Synthetic
 
-PATH, SYNTHETIC = "data.path", "data.synthetic"
+PATH = "data.path"
+SYNTHETIC = "data.synthetic"
 COUNTS = tuple(f"data.{field}" for field in Counts._fields)
 
 

@@ -237,13 +237,19 @@ class _Reader:
             text = raw.decode()
         except UnicodeDecodeError:
             text = raw.decode("latin-1")  # as the official parser does
-        key, seconds, head, dialect = None, None, len(_MLLOG_TOKEN), MLLOG
+        key = None
+        seconds = None
+        head = len(_MLLOG_TOKEN)
+        dialect = MLLOG
         if not raw.startswith(_MLLOG_TOKEN):
             match = _MLL_RECORD.match(text)
             if match is None:
                 self._odd_token(raw, text, closed=closed)
                 return False
-            seconds, key, head, dialect = match[1], match[2], match.end(), MLL
+            seconds = match[1]
+            key = match[2]
+            head = match.end()
+            dialect = MLL
         if text[head : head + 1] in (" ", "\t"):
             head = len(text) - len(text[head:].lstrip(" \t"))
         try:

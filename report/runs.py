@@ -14,8 +14,13 @@ from ..config.reading import read_object
 from ..data.lock import LOCK, RANK_LOCK, is_held
 from ..logging.metrics_read import newest_records
 
-QUEUED, RUNNING, SUCCESS, MISSED = "queued", "running", "success", "missed"
-STOPPED, FAILED, KILLED = "stopped", "failed", "killed"
+QUEUED = "queued"
+RUNNING = "running"
+SUCCESS = "success"
+MISSED = "missed"
+STOPPED = "stopped"
+FAILED = "failed"
+KILLED = "killed"
 STATUSES = (QUEUED, RUNNING, SUCCESS, MISSED, STOPPED, FAILED, KILLED)
 OPEN = (QUEUED, RUNNING)
 """The statuses of runs that will go on by themselves."""
@@ -142,7 +147,8 @@ def read_run(found: Found) -> RunRow:
     result = read_object(folder / "result.json") if "result.json" in names else {}
     status, reason = _status(folder, names, result)
     last = newest_records(folder / "metrics.jsonl", "train", "eval")
-    train, evaluation = last.get("train", {}), last.get("eval", {})
+    train = last.get("train", {})
+    evaluation = last.get("eval", {})
     ended_s = number(result.get("time_to_train_s"))
     check = result.get("check")
     times_s = (number(one.get("time_s")) for one in (train, evaluation))
@@ -191,7 +197,8 @@ def _is_resumable(folder: Path, result: Mapping[str, Any]) -> bool:
 
 def _progress(brief: Mapping[str, Any], train: Mapping[str, Any]) -> Progress | None:
     """How far a run is by its last log point; None where the run's own files do not have it."""
-    steps, epochs = _whole(brief.get("steps")), _whole(brief.get("epochs"))
+    steps = _whole(brief.get("steps"))
+    epochs = _whole(brief.get("epochs"))
     if not steps or epochs is None:
         return None
     step = min(_whole(train.get("step")) or 0, steps)

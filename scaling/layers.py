@@ -34,7 +34,8 @@ FLOPS_PER_BYTE = 70.0
 """Where a layer turns from memory- to compute-bound; achieved fp16 rates of V100: 56 TFLOP/s on
 convolutions, 0.8 TB/s. Moves shares between layers only, never the length of a step."""
 
-BATCH_NORM_PASSES_FORWARD, BATCH_NORM_PASSES_BACKWARD = 3, 5
+BATCH_NORM_PASSES_FORWARD = 3
+BATCH_NORM_PASSES_BACKWARD = 5
 """Times an activation is read or written around a convolution by batch norm, ReLU and the sum."""
 
 BATCH_NORM_EXCHANGES = 2 * 53
@@ -95,7 +96,8 @@ def resnet50(shape: Shape = IMAGENET) -> tuple[tuple[Layer, ...], tuple[Tensor, 
     def convolution(
         prefix: str, name: str, kernel: int, c_in: int, c_out: int, px: int, stride: int
     ) -> None:
-        weights, out = kernel**2 * c_in * c_out, (px // stride) ** 2
+        weights = kernel**2 * c_in * c_out
+        out = (px // stride) ** 2
         number = len(layers)
         layers.append(
             Layer(f"{prefix}{name}", 2 * weights * out, out * c_out, c_in * px**2, weights)
@@ -105,7 +107,8 @@ def resnet50(shape: Shape = IMAGENET) -> tuple[tuple[Layer, ...], tuple[Tensor, 
         tensors.append(Tensor(f"{prefix}{norm}_gamma", c_out, "gamma", number))
         tensors.append(Tensor(f"{prefix}{norm}_beta", c_out, "beta", number))
 
-    px, channels = shape.crop_px, shape.width
+    px = shape.crop_px
+    channels = shape.width
     if shape.stem == "imagenet":
         convolution("", "conv0", 7, 3, channels, px, 2)
         px //= 4
@@ -121,7 +124,8 @@ def resnet50(shape: Shape = IMAGENET) -> tuple[tuple[Layer, ...], tuple[Tensor, 
             convolution(prefix, "conv3", 1, width, 4 * width, px // stride, 1)
             if unit == 1:
                 convolution(prefix, "convsc", 1, channels, 4 * width, px, stride)
-            px, channels = px // stride, 4 * width
+            px = px // stride
+            channels = 4 * width
     weights = channels * shape.classes
     layers.append(Layer("fc", 2 * weights, shape.classes, channels, weights))
     tensors.append(Tensor("fc_weight", weights, "weight", len(layers) - 1))
@@ -163,7 +167,8 @@ def backward_fraction() -> float:
 @lru_cache
 def ready_shares() -> tuple[float, ...]:
     """Share of backward done when the gradients of each layer are there, first layer first."""
-    done, shares = 0.0, []
+    done = 0.0
+    shares = []
     for share in reversed(backward_shares()):
         done += share
         shares.append(min(done, 1.0))
@@ -189,7 +194,8 @@ def wire_groups(rule: str, precision: str) -> tuple[Group, ...]:
 
 
 def _group(tensors: Sequence[Tensor], precision: str) -> Group:
-    first, layers = min(tensor.layer for tensor in tensors), len(resnet50()[0])
+    first = min(tensor.layer for tensor in tensors)
+    layers = len(resnet50()[0])
     return Group(
         tensors=len(tensors),
         n_bytes=sum(tensor.gradient_bytes(precision) for tensor in tensors),

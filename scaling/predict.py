@@ -124,7 +124,8 @@ class Prediction:
 
     def to_dict(self) -> dict[str, Any]:
         """What `rn50 predict --json` prints: figures for programs, and what else is known."""
-        step, first = self.step, self.phases[0]
+        step = self.step
+        first = self.phases[0]
         return {
             "step_time_ms": round(step.total_s * 1e3, 4),
             "images_per_s": round(self.images_per_s, 1),
@@ -245,7 +246,8 @@ def on_system(run: Run, system: System, gpus: int | None = None) -> Run:
 
 def precision_of(run: Run, system: System) -> str:
     """How `system` computes the config's dtype: float32 is TF32 by default from Ampere on."""
-    precision, about = PRECISIONS[run.model.dtype], system.performance
+    precision = PRECISIONS[run.model.dtype]
+    about = system.performance
     if precision == "fp32" and about is not None and about.fp32 is None and about.tf32 is not None:
         return "tf32"
     return precision
@@ -267,7 +269,8 @@ def predict(job: Job, machine: Machine | None = None) -> Prediction:
                 f"expected, found the first after {epochs:g}"
             )
     else:
-        epochs, known = job.epochs, Epochs(job.epochs, job.epochs, job.epochs)
+        epochs = job.epochs
+        known = Epochs(job.epochs, job.epochs, job.epochs)
     evals = evaluations(math.ceil(epochs), job.period, job.offset)
     phases = _phases(machine, job, epochs)
     run = train_time(machine, phases, evals, job.gpus, bn_average=job.bn_average)
@@ -300,7 +303,8 @@ def predict(job: Job, machine: Machine | None = None) -> Prediction:
 
 def curve(answer: Prediction) -> list[Prediction]:
     """The same job on fewer and on more GPUs, with the same batch on each (weak scaling)."""
-    job, first = answer.job, answer.job.segments[0]
+    job = answer.job
+    first = answer.job.segments[0]
     counts = sorted(
         {
             max(1, round(job.gpus * 2.0**power))
@@ -331,7 +335,8 @@ def step_sigma(machine: Machine, gpus: int, batch: int, total_s: float) -> float
     known_gpus = max((point.gpus for point in points), default=1)
     far = SIGMA_PER_DOUBLING_OF_GPUS * max(0.0, math.log2(gpus / known_gpus))
     if machine.covariance is not None:
-        growing, fixed = machine.growing_s(batch) / total_s, machine.fixed_s / total_s
+        growing = machine.growing_s(batch) / total_s
+        fixed = machine.fixed_s / total_s
         per_image, launch, both = machine.covariance
         variance = growing**2 * per_image + fixed**2 * launch + 2 * growing * fixed * both
         waiting = SIGMA_WAITING * (1 - growing - fixed)

@@ -27,7 +27,9 @@ MAX_TENSORS_PER_CALL = 60
 # RMSprop warm-up: mu2, epsilon, RMSprop rate. That the rate is absolute, not times the LR, is from
 # public re-implementations (the paper is silent): times an LR of 6.4 one step would move a weight
 # by its own size.
-AKIBA_MU2, AKIBA_EPSILON, AKIBA_RMS = 0.99, 1e-8, 3e-4
+AKIBA_MU2 = 0.99
+AKIBA_EPSILON = 1e-8
+AKIBA_RMS = 3e-4
 
 
 class Tensor(NamedTuple):
@@ -87,7 +89,8 @@ class Updater:
         scaler: LossScaler | None = None,
         epoch_at: Callable[[int], float] = float,
     ) -> None:
-        self.operators, self.scaler = operators, scaler or LossScaler(1.0)
+        self.operators = operators
+        self.scaler = scaler or LossScaler(1.0)
         self._rule = settings.rule
         self._trust_decay_factor = settings.base_lr if self._rule.decay_times_base_lr else 1.0
         self._epoch_at = epoch_at
@@ -223,7 +226,8 @@ class Updater:
         w = nd.sqrt(nd.multi_sum_sq(*weights, **options))
         g = nd.sqrt(nd.multi_sum_sq(*gradients, **options))
         g = g * self._rescale(now)
-        epsilon, denominator = self._rule.epsilon, g + self._trust_decay_factor * decays * w
+        epsilon = self._rule.epsilon
+        denominator = g + self._trust_decay_factor * decays * w
         if self._rule.epsilon_only_below:
             denominator = denominator + epsilon * (denominator < epsilon)
             scaled = (w > 0) * (w >= epsilon) * (denominator > 0)
@@ -254,7 +258,8 @@ class Updater:
         """
         sgd, rms = self._akiba_shares(step, now)
         for tensor, square in zip(self._tensors, self._squares, strict=True):
-            w, d = tensor.weight, tensor.momentum
+            w = tensor.weight
+            d = tensor.momentum
             g = (tensor.gradient * self._rescale(now) + tensor.decay * w) * self.scaler.finite
             square[:] = AKIBA_MU2 * square + (1 - AKIBA_MU2) * g * g
             scale = sgd + rms / (nd.sqrt(square) + AKIBA_EPSILON)

@@ -129,7 +129,8 @@ class OwnCriterion(Criterion):
         classes = logits.size // logits.shape[0]
         arguments = (logits, labels, losses, gradient, classes, self.loss.other, scale)
         self._operators.launch(f"loss_{_kind(logits)}", logits.shape[0], *arguments)
-        self._logits, self._gradient = logits, gradient
+        self._logits = logits
+        self._gradient = gradient
         return losses
 
     def backward(self, losses: nd.NDArray, scale: float) -> None:  # noqa: ARG002
@@ -143,7 +144,8 @@ class OwnUpdater(Updater):
     operators: OwnOperators
 
     def __init__(self, *arguments: Any, buckets: Sequence[nd.NDArray], **options: Any) -> None:
-        self._buckets, self._flats = list(buckets), list[nd.NDArray]()
+        self._buckets = list(buckets)
+        self._flats = list[nd.NDArray]()
         super().__init__(*arguments, **options)
 
     def _zeros(self, shapes: Sequence[tuple[int, ...]]) -> list[nd.NDArray]:
@@ -160,7 +162,8 @@ class OwnUpdater(Updater):
 
     def _prepare(self) -> None:
         """The table of the tensors' addresses, and for each block the tensor of its chunk."""
-        tensors, ctx = self._tensors, self.operators.ctx
+        tensors = self._tensors
+        ctx = self.operators.ctx
         chunks = [-(-t.weight.size // CHUNK) for t in tensors]
         first = np.cumsum([0, *chunks])
         rows = [
@@ -192,7 +195,9 @@ class OwnUpdater(Updater):
         self.written_last = weights
 
     def _apply(self, step: int, now: Settings) -> None:
-        rule, scaler, count = self._rule, self.scaler, len(self._tensors)
+        rule = self._rule
+        scaler = self.scaler
+        count = len(self._tensors)
         rescale = self._rescale(now)
         self._square_sums(self._blocks, self._table, self._chunks, self._sums)
         self.operators.launch(

@@ -86,7 +86,8 @@ def two_runs(run: LoggedRun) -> Iterator[Violation]:
     if other is not None and other.key in RUN_KEYS:
         actual = f"one in :::{run.log.dialect} records, one in another format ({other.place})"
         yield against("two runs in one file:", actual, "one run", line=other.line, advice=advice)
-    starts, second = run.all("run_start"), run.second_run_line
+    starts = run.all("run_start")
+    second = run.second_run_line
     if second is None and min(spread_ms(starts), spread_ms(run.all("init_stop"))) > SAME_MS:
         actual = f"their records mixed, run_start in lines {starts[0].line} and {starts[-1].line}"
         yield against(
