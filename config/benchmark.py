@@ -121,6 +121,7 @@ SGD_KEYS = (
     "model_bn_span",
     "opt_learning_rate_warmup_epochs",
 )
+OPTIMIZER_KEYS = {"lars": LARS_KEYS, "sgd": SGD_KEYS}
 WEIGHT_NAMES_RULESETS = ("1.1.0", "2.0.0", "2.1.0")
 """Closed logs of these rulesets name every tensor in `weights_initialization`."""
 

@@ -11,25 +11,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 from ..config.benchmark import CROP_PX, IMAGENET_CLASSES
 from ..config.resnet_stages import UNITS
 from .groups import gradient_groups
 
-
-class Shape(NamedTuple):
-    """What distinguishes a ResNet of bottlenecks from ResNet-50 v1.5 for ImageNet."""
-
-    depth: int | str = 50
-    width: int = 64
-    crop_px: int = CROP_PX
-    classes: int = IMAGENET_CLASSES
-    stem: str = "imagenet"
-
-
-IMAGENET = Shape()
-
+DEPTH = 50
+WIDTH = 64
 FLOPS_PER_BYTE = 70.0
 """Where a layer turns from memory- to compute-bound; achieved fp16 rates of V100: 56 TFLOP/s on
 convolutions, 0.8 TB/s. Moves shares between layers only, never the length of a step."""
@@ -70,7 +58,6 @@ class Layer:
     activation_elements: int
     """Elements of the output."""
     input_elements: int
-    weights: int
 
 
 @dataclass(frozen=True)
@@ -88,8 +75,8 @@ class Group:
 
 
 @lru_cache
-def resnet50(shape: Shape = IMAGENET) -> tuple[tuple[Layer, ...], tuple[Tensor, ...]]:
-    """All 54 layers and 161 tensors of ResNet-50, first layer first, or those of `shape`."""
+def resnet50() -> tuple[tuple[Layer, ...], tuple[Tensor, ...]]:
+    """All 54 layers and 161 tensors of ResNet-50, first layer first."""
     layers: list[Layer] = []
     tensors: list[Tensor] = []
 
@@ -99,23 +86,17 @@ def resnet50(shape: Shape = IMAGENET) -> tuple[tuple[Layer, ...], tuple[Tensor, 
         weights = kernel**2 * c_in * c_out
         out = (px // stride) ** 2
         number = len(layers)
-        layers.append(
-            Layer(f"{prefix}{name}", 2 * weights * out, out * c_out, c_in * px**2, weights)
-        )
+        layers.append(Layer(f"{prefix}{name}", 2 * weights * out, out * c_out, c_in * px**2))
         norm = name.replace("conv", "bn")
         tensors.append(Tensor(f"{prefix}{name}_weight", weights, "weight", number))
         tensors.append(Tensor(f"{prefix}{norm}_gamma", c_out, "gamma", number))
         tensors.append(Tensor(f"{prefix}{norm}_beta", c_out, "beta", number))
 
-    px = shape.crop_px
-    channels = shape.width
-    if shape.stem == "imagenet":
-        convolution("", "conv0", 7, 3, channels, px, 2)
-        px //= 4
-    else:
-        convolution("", "conv0", 3, 3, channels, px, 1)
-    for stage, units in enumerate(UNITS[shape.depth], start=1):
-        width = shape.width << (stage - 1)
+    channels = WIDTH
+    convolution("", "conv0", 7, 3, channels, CROP_PX, 2)
+    px = CROP_PX // 4
+    for stage, units in enumerate(UNITS[DEPTH], start=1):
+        width = WIDTH << (stage - 1)
         for unit in range(1, units + 1):
             stride = 2 if unit == 1 and stage > 1 else 1
             prefix = f"stage{stage}_unit{unit}_"
@@ -126,10 +107,10 @@ def resnet50(shape: Shape = IMAGENET) -> tuple[tuple[Layer, ...], tuple[Tensor, 
                 convolution(prefix, "convsc", 1, channels, 4 * width, px, stride)
             px = px // stride
             channels = 4 * width
-    weights = channels * shape.classes
-    layers.append(Layer("fc", 2 * weights, shape.classes, channels, weights))
+    weights = channels * IMAGENET_CLASSES
+    layers.append(Layer("fc", 2 * weights, IMAGENET_CLASSES, channels))
     tensors.append(Tensor("fc_weight", weights, "weight", len(layers) - 1))
-    tensors.append(Tensor("fc_bias", shape.classes, "bias", len(layers) - 1))
+    tensors.append(Tensor("fc_bias", IMAGENET_CLASSES, "bias", len(layers) - 1))
     return tuple(layers), tuple(tensors)
 
 

@@ -111,7 +111,7 @@ def weights_named(run: LoggedRun) -> Iterator[Violation]:
 )
 def hyperparameters_logged(run: LoggedRun) -> Iterator[Violation]:
     """Every hyper-parameter of the optimizer in use is logged."""
-    due = {"lars": benchmark.LARS_KEYS, "sgd": benchmark.SGD_KEYS}.get(run.optimizer or "", ())
+    due = benchmark.OPTIMIZER_KEYS.get(run.optimizer or "", ())
     yield from missing(run, due, advice="log each before init_stop")
 
 
