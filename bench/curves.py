@@ -132,7 +132,8 @@ COLUMNS = {
 def curves_outcome(curves: Mapping[str, Sequence[Row]], run: Run) -> Outcome:
     """What is printed and drawn of `curves`: label -> rows, of the config `run`."""
     most = max(row["ranks"] for rows in curves.values() for row in rows)
-    cores, needed = machine()["cores"], most * run.system.cores_per_rank
+    cores = machine()["cores"]
+    needed = most * run.system.cores_per_rank
     shared = run.system.device == "cpu" and needed > cores
     return Outcome(
         ratios={

@@ -18,7 +18,8 @@ from .jobs import load_ready, measure_on_ranks
 if TYPE_CHECKING:
     from ..train.trainer import Trainer
 
-OURS, BASELINE = "ours", "Horovod's example"
+OURS = "ours"
+BASELINE = "Horovod's example"
 BASELINE_ENV = ("OMP_NUM_THREADS", "HOROVOD_CPU_OPERATIONS", "OMPI_MCA_mpi_yield_when_idle")
 """What the baseline gets of our settings: its cores, its backend, and that a waiting rank yields;
 without the last, ranks that share cores starve each other."""
@@ -44,9 +45,11 @@ def _example(trainer: Trainer, steps: int) -> Callable[[], None]:
     from ..train.networks import build_networks
     from ..train.seeding import stream_seeds
 
-    run, log_every = trainer.run, trainer.plan.log_every_steps
+    run = trainer.run
+    log_every = trainer.plan.log_every_steps
     net, _, _ = build_networks(
-        *(run.model, run.data.classes),
+        run.model,
+        run.data.classes,
         crop_px=run.data.crop_px,
         seed=stream_seeds(run.seed or 0)["weights"],
         operators=trainer.comm.operators,
@@ -95,7 +98,12 @@ def horovod_baseline(
     progress = job.track("timing ours and Horovod's example in turn")
     for contender in in_turn(list(step_s), passes, progress):
         step_s[contender] += measure_on_ranks(
-            *(loaded, job.launcher, "horovod-baseline", contender, rounds, steps),
+            loaded,
+            job.launcher,
+            "horovod-baseline",
+            contender,
+            rounds,
+            steps,
             settings=None if contender == OURS else BASELINE_ENV,
         )
     step_ms = {name: scaled(found, 1e3) for name, found in step_s.items()}

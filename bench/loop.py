@@ -61,7 +61,8 @@ def loop(
     loaded = load_ready(job)
     job.track("timing rounds")
     seconds = measure_on_ranks(loaded, job.launcher, "loop", rounds, steps)
-    ranks, per_rank = build_plan(loaded.run).ranks, loaded.run.batch.per_rank
+    ranks = build_plan(loaded.run).ranks
+    per_rank = loaded.run.batch.per_rank
     images = steps * ranks * per_rank
     images_per_s = {name: [images / s for s in found] for name, found in seconds.items()}
     ratio = ratio_spread(seconds["bare loop"], seconds["trainer"])

@@ -19,7 +19,9 @@ from .jobs import measure_on_ranks
 if TYPE_CHECKING:
     from mxnet import gluon
 
-BATCH, LR, DECAY = 3264, 10.5, 5e-5
+BATCH = 3264
+LR = 10.5
+DECAY = 5e-5
 PASSES = 7  # over all parameters
 
 
@@ -88,7 +90,8 @@ def _contenders() -> tuple[dict[str, Callable[[], None]], int]:
         kvstore=None,
     )
     size = sum(p.data().size for p in nets[0])
-    source, target = nd.ones(size), nd.zeros(size)
+    source = nd.ones(size)
+    target = nd.zeros(size)
     return {
         "ours": lambda: ours.step(1, now),
         "MXNet's LARS": lambda: _trainer_step(stock, nets[1]),

@@ -44,7 +44,8 @@ def next_steps(trainer: Trainer, count: int) -> Callable[[], None]:
     from ..train.loop import train_steps
     from ..train.run import log_point
 
-    log_every, firsts = trainer.plan.log_every_steps, itertools.count(1, count)
+    log_every = trainer.plan.log_every_steps
+    firsts = itertools.count(1, count)
 
     def run() -> None:
         first = next(firsts)

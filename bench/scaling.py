@@ -48,7 +48,8 @@ def scaling(
 
     Example: `rn50 bench scaling cpu_small --models resnet50 --ranks 1,2,4 --plot scaling.svg`
     """
-    counts, names = parse_counts("--ranks", ranks), models.split(",")
+    counts = parse_counts("--ranks", ranks)
+    names = models.split(",")
     if unknown := [name for name in names if name not in MODELS]:
         raise UserError(f"--models: {', '.join(MODELS)} expected, found {unknown[0]}")
     base = job.load(ranks=counts[0])

@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from ..train.trainer import Sources
 
 _PLAIN = (
-    *("batch.changes=[]", "batch.active_ranks=null", LOW_LR),
+    "batch.changes=[]",
+    "batch.active_ranks=null",
+    LOW_LR,
     f"data.train_samples={benchmark.IMAGENET_TRAIN_SAMPLES}",  # steps enough for any batch
     "data.eval_resize_px=1024",  # above any data.crop_px; nothing is evaluated
 )
@@ -42,7 +44,8 @@ class RandomBatch:
 
         run = context.run
         draw = np.random.default_rng(context.process.rank)
-        side, images = run.data.crop_px, run.batch.per_rank
+        side = run.data.crop_px
+        images = run.batch.per_rank
         shape = (images, side, side, 3) if run.model.layout == "NHWC" else (images, 3, side, side)
         pixels = draw.standard_normal(shape, np.float32)
         labels = draw.integers(run.data.classes, size=images)
@@ -128,13 +131,16 @@ def _against_reference(job: Job, save: Path | None, check: bool, timing: Timing)
     if save is not None:
         load_system(str(save.resolve()))  # before minutes of measuring; a path, never a name
     run = job.load(*_PLAIN).run
-    name, reference = run.name, run.system.references.get(run.name)
+    name = run.name
+    reference = run.system.references.get(run.name)
     if check and reference is None:
         known = ", ".join(run.system.references) or "none"
         raise UserError(f"system.references: one of {name} expected (--save), found {known}")
     case = Case(name, run.system.world_size, run.batch.per_rank)
     outcome = _measure(job, {name: [case]}, timing, here=False)
-    rate, notes, passes = outcome.rows[0]["images_per_s"]["median"], [*outcome.notes], True
+    rate = outcome.rows[0]["images_per_s"]["median"]
+    notes = [*outcome.notes]
+    passes = True
     if reference is not None and check:
         notes.append(reference.line(name, rate))
         passes = reference.passes(rate)

@@ -41,7 +41,8 @@ def command_of(benchmark: Benchmark) -> Callable[..., None]:
     """The Typer command of a benchmark: the driver's options beside those that all have."""
 
     def command(config: str, overrides: list[str], plot: Path | None, **own: Any) -> None:
-        begun_s, as_json = time.monotonic(), own.pop("as_json")
+        begun_s = time.monotonic()
+        as_json = own.pop("as_json")
         preset, more = split_config(config, overrides)
         more = on_machine(more, own.pop("system"))
         launcher = pick_launcher(own.pop("launcher"))
@@ -56,7 +57,8 @@ def command_of(benchmark: Benchmark) -> Callable[..., None]:
             raise typer.Exit(EXIT_BAD)
 
     parameters = list(_parameters(benchmark))
-    command.__name__, command.__doc__ = benchmark.run.__name__, benchmark.run.__doc__
+    command.__name__ = benchmark.run.__name__
+    command.__doc__ = benchmark.run.__doc__
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return command

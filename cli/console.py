@@ -40,7 +40,8 @@ def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]
     return lambda incomplete: [name for name in names() if name.startswith(incomplete)]
 
 
-complete_preset, complete_system = completing(list_presets), completing(list_systems)
+complete_preset = completing(list_presets)
+complete_system = completing(list_systems)
 
 
 def complete_key(incomplete: str) -> list[str]:

@@ -177,9 +177,11 @@ def data_stage(
         raise UserError("--to is missing: a folder on the node's own disk")
     rank = local_rank()
     run = load_named(*split_config(config, overrides), DATA).run
-    source, part = Path(run.data.path), WHOLE
+    source = Path(run.data.path)
+    part = WHOLE
     if run.data.shards:
-        place, nodes = read_process_info(), run.system.nodes
+        place = read_process_info()
+        nodes = run.system.nodes
         part = Part(place.rank * nodes // place.world_size, nodes)
     if source.resolve() == to.resolve():
         raise UserError(f"--to: another folder than data.path expected, found {to}")

@@ -15,7 +15,9 @@ from ..config.errors import UserError
 from ..config.finding import printable
 from ..train.limits import command_stop_signals, interrupt
 
-EXIT_BAD, EXIT_USAGE, EXIT_STOPPED = 1, 2, 130
+EXIT_BAD = 1
+EXIT_USAGE = 2
+EXIT_STOPPED = 130
 
 
 def main() -> None:
@@ -72,7 +74,8 @@ def _check_logs(arguments: list[str]) -> int | None:
     from .log_check import run_check
 
     official = "--official" in flags if flags & {"--official", "--no-official"} else None
-    strict, as_json = "--strict" in flags, "--json" in flags
+    strict = "--strict" in flags
+    as_json = "--json" in flags
     return run_check(paths, None, strict=strict, official=official, as_json=as_json)
 
 

@@ -69,7 +69,8 @@ def _say_counts(found: Mapping[str, Any]) -> None:
 
 
 def _say_whether_as_recorded(found: Mapping[str, Any]) -> None:
-    recorded, total = found["recorded_accuracy"], found["total"]
+    recorded = found["recorded_accuracy"]
+    total = found["total"]
     if found["as_recorded"]:
         say("the same as the run recorded")
     elif recorded is None:

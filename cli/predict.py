@@ -28,7 +28,6 @@ from .console import (
 )
 
 if TYPE_CHECKING:
-    from ..config.machine import System
     from ..scaling.calibrate import Calibration
     from ..scaling.predict import Job, Prediction
 
@@ -151,21 +150,17 @@ class Asked:
     def _given(self) -> dict[str, Any]:
         return {key: value for key, value in self.choices.items() if value is not None}
 
-    def _machine(self, name: str) -> tuple[System, dict[str, Any]]:
-        """A machine, and the fields of `Job` that are given, with a precision that it has."""
+    def _of_system(self, name: str) -> Job:
+        """A batch on a machine, in a precision that it has."""
         from ..config.load import load_system
         from ..scaling.machine import known_precisions
+        from ..scaling.predict import job_of_system
 
-        system, given = load_system(name), self._given()
+        system = load_system(name)
+        given = self._given()
         known = known_precisions(system.performance) if system.performance else []
         if known:
             given.setdefault("precision", known[0])
-        return system, given
-
-    def _of_system(self, name: str) -> Job:
-        from ..scaling.predict import job_of_system
-
-        system, given = self._machine(name)
         if self.gpus is None or self.batch is None:
             raise UserError(
                 "--system without CONFIG needs --gpus (or --nodes) and --batch-per-gpu, or --best, "
@@ -181,7 +176,8 @@ class Asked:
         if self.batch is not None:
             overrides = [*overrides, f"batch.per_rank={self.batch}"]
         placed = on_machine(overrides, self.system)
-        run, choices = load(config, placed).run, dict(self.choices)
+        run = load(config, placed).run
+        choices = dict(self.choices)
         if self.gpus is not None:  # laid on whole nodes of the machine
             choices["system"] = load(config, [*placed, "system.nodes=1"]).run.system
             run = on_system(run, choices["system"], self.gpus)

@@ -80,7 +80,8 @@ def submit(
     from ..launch import submit as jobs
 
     loaded, last, texts = _wanted(config, on_nodes(overrides, nodes), system, resume)
-    name, runs = scheduler or last.scheduler or loaded.run.system.scheduler, runs or last.runs
+    name = scheduler or last.scheduler or loaded.run.system.scheduler
+    runs = runs or last.runs
     if dry_run:
         folder = last.folder or Path(loaded.run.system.results) / loaded.run.name / "job"
         _print_plan(jobs.plan_submission(loaded, name, runs, folder, texts), as_json=as_json)

@@ -12,7 +12,10 @@ from .logged_run import LoggedRun
 from .official import NOT_RUN, Official, check_officially, installed_version
 from .ruleset import find_ruleset
 
-PASS, POLICY_VERDICT, FAIL, CANNOT_READ = "PASS", "POLICY", "FAIL", "CANNOT_READ"
+PASS = "PASS"
+POLICY_VERDICT = "POLICY"
+FAIL = "FAIL"
+CANNOT_READ = "CANNOT_READ"
 
 OFFICIAL_BYTES = 16 << 20
 """Beyond it the official checker is not run unasked: it takes 0.3 s and 7 MB a MB. The largest

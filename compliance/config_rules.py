@@ -178,7 +178,8 @@ def check_config(loaded: Loaded) -> ConfigCheck:
 
 def _another_set(loaded: Loaded) -> Finding:
     """The rules of the closed division that a set other than ImageNet leaves out, as one note."""
-    classes, origin = loaded.run.data.classes, loaded.origin("data.classes")
+    classes = loaded.run.data.classes
+    origin = loaded.origin("data.classes")
     message = (
         f"left out for a set of {classes} classes ({origin}): the rules on ImageNet's size and "
         "images, on the network, the seed, LARS and reference convergence; held to: those on "
@@ -191,7 +192,8 @@ def _another_set(loaded: Loaded) -> Finding:
 
 def facts(config: ConfigUnderCheck) -> dict[str, Any]:
     """What the config means in numbers."""
-    plan, run = config.plan, config.run
+    plan = config.plan
+    run = config.run
     batches = math.ceil(plan.train_samples / config.batch)
     padding = batches * config.batch - plan.train_samples if run.data.last_batch == "pad" else 0
     found: dict[str, Any] = {
@@ -335,7 +337,8 @@ def _rcp_covers(config: ConfigUnderCheck) -> Iterator[Violation]:
 @imagenet_rule("MLP753", "shorter-than-reference", CLOSED_ONLY, _RCP)
 def _rcp_reached(config: ConfigUnderCheck) -> Iterator[Violation]:
     """The run is long enough to converge within the reference's epochs."""
-    reference, last = config.reference, config.plan.eval_epochs[-1]
+    reference = config.reference
+    last = config.plan.eval_epochs[-1]
     if reference is not None and last < reference.minimum:  # of a batch above all points: NaN
         accepts = f"the RCP test accepts from {reference.minimum:.2f}"
         why = f"evaluated last after epoch {last}, {accepts}"

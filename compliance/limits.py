@@ -81,7 +81,8 @@ def submission_values(run: HasSettings) -> Iterator[Violation]:
     }
     for key in benchmark.submission_keys(run.ruleset):
         for setting in list(run.settings(key))[:1]:
-            value, words = setting.value, allowed.get(key)
+            value = setting.value
+            words = allowed.get(key)
             if words is not None and value not in words:
                 yield setting.violation(" or ".join(words))
             elif words is None and value == "":
@@ -141,7 +142,8 @@ def sgd_base_lr(run: HasSettings) -> Iterator[Violation]:
 @limit("MLP713", "lars-momentum", CLOSED_POLICY, f"{RULES_TEXT} line 839", optimizer="lars")
 def lars_momentum(run: HasSettings) -> Iterator[Violation]:
     """LARS momentum is 0.9 for a batch below 32k (32,000; up to 32,767 a note)."""
-    batch, free_from = run.batch or 0.0, benchmark.MOMENTUM_FREE_FROM_BATCH
+    batch = run.batch or 0.0
+    free_from = benchmark.MOMENTUM_FREE_FROM_BATCH
     if batch < benchmark.MOMENTUM_FREE_BEYOND_DOUBT:
         expected = f"{benchmark.MOMENTUM} below a batch of {free_from:,}"
         severity = NOTE if batch >= free_from else None
@@ -200,7 +202,8 @@ def cadence_problem(epochs: list[float]) -> str | None:
     trained = [epoch for epoch in epochs if epoch > 0]
     if not trained:
         return None
-    period, slack = benchmark.EVAL_PERIOD_EPOCHS, 0.05
+    period = benchmark.EVAL_PERIOD_EPOCHS
+    slack = 0.05
     gaps = [after - before for before, after in pairwise(trained)]
     odd = sorted({plain(round(gap, 3)) for gap in gaps if abs(gap - period) > slack})
     parts = []

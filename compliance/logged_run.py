@@ -257,7 +257,8 @@ class LoggedRun:
         events = [event for key in (*keys, "eval_accuracy") for event in self.all(key)]
         started: set[int] = set()
         done: set[int] = set()
-        whole, found = 0, {}
+        whole = 0
+        found = {}
         for event in sorted(events, key=lambda event: event.order):
             if event.key == "eval_accuracy":
                 while whole + 1 in done:
@@ -277,7 +278,8 @@ class LoggedRun:
     def epochs_to(self, evaluation: Evaluation) -> float | None:
         """Epochs that were trained for an evaluation: what its record claims, but no more than the
         log has before it; None where neither says a number of epochs that can be."""
-        claimed, before = evaluation.epoch, self.trained[evaluation.order].epochs
+        claimed = evaluation.epoch
+        before = self.trained[evaluation.order].epochs
         if claimed is not None and not _is_possible(claimed):
             claimed = None
         if not before and not self.all("epoch_start"):

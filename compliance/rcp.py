@@ -91,7 +91,8 @@ def kept_points(ruleset: str) -> tuple[Point, ...]:
     kept = [point for point in everything if point.batch >= fastest.batch]
     i = 1
     while i < len(kept) - 1:
-        low, high = kept[i - 1], kept[i + 1]
+        low = kept[i - 1]
+        high = kept[i + 1]
         if kept[i].mean > _between(kept[i].batch, low, high, low.mean, high.mean):
             del kept[i]
         else:
@@ -113,7 +114,8 @@ def reference(batch: float, ruleset: str) -> Reference | None:
     if batch > kept[-1].batch:
         return Reference("above", (kept[-1].batch,), math.nan, math.nan)
     high_at = next(i for i, point in enumerate(kept) if point.batch > batch)
-    low, high = kept[high_at - 1], kept[high_at]
+    low = kept[high_at - 1]
+    high = kept[high_at]
     mean = _between(batch, low, high, low.mean, high.mean)
     stdev = _between(batch, low, high, low.stdev, high.stdev)
     return Reference(
@@ -174,7 +176,8 @@ def _minimum(mean: float, stdev: float, runs: int) -> float:
         return mean
     spread = stdev * math.sqrt(1 / runs + 1 / _SUBMITTED)
     limit = mean - _T95[runs + _SUBMITTED - 2] * spread
-    low, high = 0.0, mean
+    low = 0.0
+    high = mean
     middle = (low + high) / 2
     while high - low > _TOLERANCE:
         if middle > limit:

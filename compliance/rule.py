@@ -18,7 +18,10 @@ from ..logging.events import Event
 CHECKER = "mlcommons/logging 4.1.68, compliance_checker"
 RULES_TEXT = "training_rules.adoc"
 
-LOG, CONFIG, BOTH, FOLDER = "log", "config", "log, config", "folder"
+LOG = "log"
+CONFIG = "config"
+BOTH = "log, config"
+FOLDER = "folder"
 """What a rule judges."""
 
 CLOSED_ERROR = (ERROR, None)
@@ -115,14 +118,14 @@ class Rule(NamedTuple):
     code: str
     name: str
     severity: str
-    source: str
-    keys: tuple[str, ...]
-    check: Callable[[Any], Iterator[Violation]]
-    judges: str
-    rulesets: tuple[str, ...]
-    optimizer: str | None
     open_severity: str | None
-    exempt_if_synthetic: bool
+    source: str
+    check: Callable[[Any], Iterator[Violation]]
+    keys: tuple[str, ...] = ()
+    judges: str = LOG
+    rulesets: tuple[str, ...] = benchmark.RULESETS
+    optimizer: str | None = None
+    exempt_if_synthetic: bool = False
 
     @property
     def description(self) -> str:
@@ -179,32 +182,16 @@ def rule(
     name: str,
     severity: str | tuple[str, str | None],
     source: str,
-    *,
-    keys: Iterable[str] = (),
-    judges: str = LOG,
-    rulesets: tuple[str, ...] = benchmark.RULESETS,
-    optimizer: str | None = None,
-    exempt_if_synthetic: bool = False,
+    **options: Any,
 ) -> Callable[[Callable[[Any], Iterator[Violation]]], Rule]:
     """Make a rule of a function and register it. One code may judge a log and a config by two
-    functions. `severity`: of both divisions, or one for each."""
-    usual, in_open = severity if isinstance(severity, tuple) else (severity, severity)
+    functions. `severity`: of both divisions, or one for each. `options`: the fields of `Rule` that
+    have a default."""
+    severities = severity if isinstance(severity, tuple) else (severity, severity)
 
     def register(check: Callable[[Any], Iterator[Violation]]) -> Rule:
-        made = Rule(
-            code=code,
-            name=name,
-            severity=usual,
-            source=source,
-            keys=tuple(keys),
-            check=check,
-            judges=judges,
-            rulesets=rulesets,
-            optimizer=optimizer,
-            open_severity=in_open,
-            exempt_if_synthetic=exempt_if_synthetic,
-        )
-        for subject in judges.split(", "):
+        made = Rule(code, name, *severities, source, check, **options)
+        for subject in made.judges.split(", "):
             if (code, subject) in _REGISTERED:
                 raise ValueError(f"{code} judges a {subject} twice")
             _REGISTERED[code, subject] = made

@@ -45,8 +45,14 @@ def rows() -> Iterator[tuple[str, ...]]:
         span = _span(each.rulesets) if each.judges in (LOG, BOTH) else "all"
         open_severity = each.open_severity or "-"
         yield (
-            *(each.code, each.name, each.judges, span, each.severity, open_severity),
-            *(what, each.source),
+            each.code,
+            each.name,
+            each.judges,
+            span,
+            each.severity,
+            open_severity,
+            what,
+            each.source,
         )
 
 

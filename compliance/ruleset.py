@@ -28,7 +28,8 @@ _ROUND_FROM_MS = (
 """First month whose logs belong to a round: its checker appeared about then (mlcommons/logging tags
 0.7 2020-06, 1.0 2021-05, 1.1 2021-10, 2.0 2022-05, 2.1 2022-10, 3.0 2023-05, 3.1 2023-09, 4.0
 2024-05), and logs are written in the three months before the results are due."""
-_FIRST_MS, _LATEST_MS = 1_514_764_800_000, 4_102_444_800_000
+_FIRST_MS = 1_514_764_800_000
+_LATEST_MS = 4_102_444_800_000
 """2018, before which there was no MLPerf, to the end of 2099."""
 
 
@@ -61,7 +62,8 @@ def find_ruleset(path: Path, log: Log | None, given: str | None) -> Ruleset:
         return Ruleset(wanted, "given")
     if log is not None and log.dialect == MLL:
         return Ruleset("0.6.0", "format")
-    folder, dated = _from_path(path), None if log is None else _dated(log)
+    folder = _from_path(path)
+    dated = None if log is None else _dated(log)
     if log is not None and folder == "0.6.0":  # its format is that of 0.7 and later
         folder = None
     if dated is not None and (folder is None or not benchmark.at_least(folder, dated)):

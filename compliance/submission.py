@@ -14,7 +14,8 @@ from typing import Any
 from ..config import benchmark
 from ..config.errors import UserError
 from ..config.finding import ERROR, NOTE, POLICY, SEVERITIES, shown
-from ..config.names import PRESETS, list_systems
+from ..config.load import load_system
+from ..config.names import list_systems
 from ..config.reading import read_file
 from ..logging.places import RESULT_FILES, job_of, results_in, run_folders
 from .check_log import POLICY_VERDICT, Check, check_log, is_valid, verdict_of
@@ -28,7 +29,6 @@ _PACKAGE = "mlcommons/logging 4.1.68, package_checker"
 _MOST_RUNS = 20
 _FEWEST = 3
 """Equal evaluations that are no chance."""
-_SHEET = re.compile(r"^accelerator: (.+?)$.*?^  tensor_flops_per_s: ([\d.e]+)", re.M | re.S)
 _COUNT = re.compile(r'"(\d{1,9})x')
 _MODEL = re.compile(r"[A-Z]+\d+[A-Z]*")
 _COARSE_MS = 10
@@ -244,7 +244,8 @@ def _seeds(submission: Submission) -> Iterator[Violation]:
     taken: dict[tuple[str, str, str], str] = {}
     for name, run in runs:
         for event in run.all("seed"):
-            seed, metadata = str(event.value), event.metadata  # the checker takes "1" for 1
+            seed = str(event.value)
+            metadata = event.metadata  # the checker takes "1" for 1
             place = (shown(metadata.get("file")), shown(metadata.get("lineno")), seed)
             subject = f"{name} line {event.line}: seed"
             found = f"is {shown(event.value)}"
@@ -350,26 +351,28 @@ def _possible_on_accelerators(submission: Submission) -> Iterator[Violation]:
     their data sheets' tensor cores."""
     chips = submission.machine[1]
     name = shown((submission.system or {}).get("accelerator_model_name", ""))
-    flops_per_s = _peak_flops_per_s(name)
-    for file, run in submission.runs if chips and flops_per_s else ():
-        samples, epochs = run.value("train_samples"), run.convergence_epoch
+    flops_per_s = _peak_flops_per_s(name) if chips else 0.0
+    for file, run in submission.runs if flops_per_s else ():
+        samples = run.value("train_samples")
+        epochs = run.convergence_epoch
         if not epochs or not run.run_ms or samples != benchmark.IMAGENET_TRAIN_SAMPLES:
             continue
         rate = epochs * samples / (run.run_ms / 1000)
-        most = chips * (flops_per_s or 0) / benchmark.TRAINING_FLOPS_PER_IMAGE
+        most = chips * flops_per_s / benchmark.TRAINING_FLOPS_PER_IMAGE
         if rate > most:
             found = f"{rate:.2g} images/s with {chips} x {name}"
             yield against(f"{file}:", found, f"up to {most:.2g}", "the peak of the data sheet")
             return
 
 
-def _peak_flops_per_s(accelerator: str) -> float | None:
+def _peak_flops_per_s(accelerator: str) -> float:
     """The highest tensor rate of the data sheets in `config/system/` of an accelerator, known by
-    a word of its name (A100, L40S, H100); None: no such sheet."""
+    a word of its name (A100, L40S, H100); 0: no such sheet."""
     words = set(_MODEL.findall(accelerator.upper()))
-    sheets = (_SHEET.search((PRESETS / f"system/{n}.yaml").read_text()) for n in list_systems())
-    named = (one for one in sheets if one and words.intersection(_MODEL.findall(one[1])[:1]))
-    return max((float(one[2]) for one in named), default=None)
+    systems = map(load_system, list_systems())
+    named = (one for one in systems if words.intersection(_MODEL.findall(one.accelerator)[:1]))
+    rates = (one.performance.tensor_flops_per_s for one in named if one.performance)
+    return max(filter(None, rates), default=0.0)
 
 
 SET_RULES = rules_on(FOLDER)

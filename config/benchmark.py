@@ -6,7 +6,6 @@ Source: mlcommons/training_policies training_rules.adoc (v0.6 to v4.0) and mlcom
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 RULESETS = ("0.6.0", "0.7.0", "1.0.0", "1.1.0", "2.0.0", "2.1.0", "3.0.0", "3.1.0", "4.0.0")
 """Rulesets that have ResNet files; 4.0.0 is the last round with ResNet."""
@@ -122,16 +121,16 @@ SGD_KEYS = (
     "model_bn_span",
     "opt_learning_rate_warmup_epochs",
 )
+OPTIMIZER_KEYS = {"lars": LARS_KEYS, "sgd": SGD_KEYS}
 WEIGHT_NAMES_RULESETS = ("1.1.0", "2.0.0", "2.1.0")
 """Closed logs of these rulesets name every tensor in `weights_initialization`."""
 
 
-def ruleset_name(written: object, known: Sequence[str] = RULESETS) -> str | None:
-    """The ruleset that is written as 4.0.0, 4.0, v4.0 or, in YAML, the number 4.0. None: none
-    of `known`."""
+def ruleset_name(written: object) -> str | None:
+    """The ruleset that is written as 4.0.0, 4.0, v4.0 or, in YAML, the number 4.0. None: none."""
     text = str(written).strip().lower().removeprefix("v")
     name = f"{text}.0" if re.fullmatch(r"\d\.\d", text) else text
-    return name if name in known else None
+    return name if name in RULESETS else None
 
 
 def at_least(ruleset: str, first: str) -> bool:

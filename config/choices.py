@@ -71,7 +71,8 @@ class Form:
     and the function that reads it; one that returns None refuses the value."""
 
     def __init__(self, text: str, read: Callable[[Any], Any]) -> None:
-        self._text, self._read = text, read
+        self._text = text
+        self._read = read
 
     def __str__(self) -> str:
         return self._text

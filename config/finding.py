@@ -4,7 +4,10 @@ import json
 import math
 from typing import Any, NamedTuple
 
-ERROR, POLICY, WARNING, NOTE = "error", "policy", "warning", "note"
+ERROR = "error"
+POLICY = "policy"
+WARNING = "warning"
+NOTE = "note"
 SEVERITIES = (ERROR, POLICY, WARNING, NOTE)
 _SHOWN_CHARACTERS = 200
 

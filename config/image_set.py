@@ -16,7 +16,8 @@ from .manifest import FILE_NAME, Counts, load_manifest
 from .names import is_file
 from .schema import Data, Synthetic
 
-PATH, SYNTHETIC = "data.path", "data.synthetic"
+PATH = "data.path"
+SYNTHETIC = "data.synthetic"
 COUNTS = tuple(f"data.{field}" for field in Counts._fields)
 
 
@@ -33,7 +34,7 @@ def forget_other_set(leaves: dict[str, Leaf], layer: Layer) -> None:
         remove(leaves, SYNTHETIC)
 
 
-def fill_counts(leaves: dict[str, Leaf], *, from_manifest: bool = True) -> None:
+def fill_counts(leaves: dict[str, Leaf], *, from_manifest: bool) -> None:
     """Set the counts that no layer gives, where the set to be drawn or (`from_manifest`) a manifest
     has them. Raises UserError: the manifest is needed and cannot be read."""
     missing = [key for key in COUNTS if key not in leaves]

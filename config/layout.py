@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from .leaves import Layer, Leaf, Origin, remove
 from .machine import MeasuredOn, System
 
-NODES, RANKS_PER_NODE = "system.nodes", "system.ranks_per_node"
+NODES = "system.nodes"
+RANKS_PER_NODE = "system.ranks_per_node"
 _NETWORK = {name: f"system.performance.{name}" for name in MeasuredOn.model_fields}
 _NETWORK["ranks_per_node"] = RANKS_PER_NODE
 _POINTS = {
@@ -35,7 +36,8 @@ def forget_same_network(leaves: dict[str, Leaf]) -> None:
 
 
 def _network(leaves: Mapping[str, Leaf]) -> dict[str, Leaf]:
-    fields, default = MeasuredOn.model_fields, Origin("default")
+    fields = MeasuredOn.model_fields
+    default = Origin("default")
     return {n: leaves.get(key, Leaf(fields[n].default, default)) for n, key in _NETWORK.items()}
 
 
@@ -48,7 +50,8 @@ def ranks_of(leaves: Mapping[str, Leaf]) -> int | None:
     """Ranks of a config's leaves; None where it has no machine yet, or values that are none."""
     if NODES not in leaves and RANKS_PER_NODE not in leaves:
         return None
-    nodes, per_node = _count(leaves, NODES), _count(leaves, RANKS_PER_NODE)
+    nodes = _count(leaves, NODES)
+    per_node = _count(leaves, RANKS_PER_NODE)
     return nodes * per_node if nodes and per_node else None
 
 

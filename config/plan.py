@@ -125,7 +125,8 @@ class Plan:
         if duration.unit == "%":
             return round(duration.value / 100 * (total_steps or 0))
         whole = math.floor(duration.value)
-        start, stop = self.epoch_end_step(whole), self.epoch_end_step(whole + 1)
+        start = self.epoch_end_step(whole)
+        stop = self.epoch_end_step(whole + 1)
         if len(self.segments) == 1:
             return round(duration.value * self.steps_per_epoch)
         return start + round((duration.value - whole) * (stop - start))
@@ -163,7 +164,8 @@ def build_plan(run: Run) -> Plan:
     changes: list[Batch | BatchChange] = [run.batch, *run.batch.changes]
     for change in changes:
         first_epoch = change.after_epoch + 1 if isinstance(change, BatchChange) else 1
-        per_rank, active = change.per_rank, change.active_ranks or ranks
+        per_rank = change.per_rank
+        active = change.active_ranks or ranks
         if active > ranks:
             raise UserError(f"batch.active_ranks: at most {ranks} ranks expected, found {active}")
         if per_rank * active > run.data.train_samples:
@@ -207,7 +209,9 @@ def _with_schedule(plan: Plan, run: Run) -> Plan:
     With one batch and the decay counted from the warm-up, both are whole steps. Otherwise epochs
     are exact: set sizes of images, which a step may pass (Sony, arXiv:1811.05233 section 3.2).
     """
-    schedule, total, mixes = run.schedule, plan.total_steps, plan.last_batch == "mix"
+    schedule = run.schedule
+    total = plan.total_steps
+    mixes = plan.last_batch == "mix"
     from_start = schedule.decay_from == "run_start"
     exact = len(plan.segments) > 1 or from_start
 
@@ -217,7 +221,8 @@ def _with_schedule(plan: Plan, run: Run) -> Plan:
         if exact and duration.unit == "epochs":
             if mixes:
                 return start + duration.value * plan.train_samples
-            duration, first = Duration(plan.epoch_at(first) + duration.value, "epochs"), 0
+            duration = Duration(plan.epoch_at(first) + duration.value, "epochs")
+            first = 0
         return plan.images_after(first + plan.steps(duration, total))
 
     warmup_images = end(schedule.warmup, 0)
@@ -249,7 +254,8 @@ def spread(global_batch: int, ranks: int) -> tuple[int, int]:
 
 
 def _check_momentum(run: Run, plan: Plan) -> None:
-    follow, reference = run.batch.follow, run.batch.reference or plan.global_batch_size
+    follow = run.batch.follow
+    reference = run.batch.reference or plan.global_batch_size
     for batch in (segment.global_batch_size for segment in plan.segments):
         momentum = momentum_for_batch(follow, batch, reference, run.optimizer.momentum)
         if follow.startswith("momentum") and momentum < 0:

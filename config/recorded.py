@@ -23,8 +23,11 @@ from .schema import PLACES
 from .yaml_file import parse_overrides, read_layers, short
 
 _ENVIRONMENT = "system.job.environment"
-DATA, RESUME, RESUME_JOB = ("data.path",), ("data.path", _ENVIRONMENT), ("data.path", "system.job.")
-RUN, JOB = (*RESUME, "system.results"), (*RESUME_JOB, "system.results")
+DATA = ("data.path",)
+RESUME = ("data.path", _ENVIRONMENT)
+RESUME_JOB = ("data.path", "system.job.")
+RUN = (*RESUME, "system.results")
+JOB = (*RESUME_JOB, "system.results")
 """The keys that affect the machine: of commands for an image set, of a run or a job that is resumed
 and of a new one. Job scripts alone read more of `system.job` than the environment."""
 
@@ -74,7 +77,8 @@ def load_named(config: str, overrides: Sequence[str], keys: tuple[str, ...] = RU
     if recorded_in(Path(config)) is None:
         return load(config, overrides)
     loaded = load_recorded(Path(config), overrides, keys)
-    results, name = Path(loaded.run.system.results), loaded.run.name
+    results = Path(loaded.run.system.results)
+    name = loaded.run.name
     is_trial = results.name == "trials" and re.fullmatch(r"trial_\d+", name) is not None
     if not is_trial or any(text.startswith("system.results=") for text in overrides):
         return loaded
@@ -128,7 +132,8 @@ def leads_out(path: str, folder: Path) -> bool:
     in the latter (of a container's image: datasets, results)?"""
     if "\0" in path:
         return False
-    there, home = Path(os.path.realpath(path)), Path.cwd()
+    there = Path(os.path.realpath(path))
+    home = Path.cwd()
     links = [] if home == folder.resolve() else [one for one in home.iterdir() if one.is_symlink()]
     return not any(
         there.is_relative_to(os.path.realpath(place)) for place in (folder, home, *links)

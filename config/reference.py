@@ -20,7 +20,8 @@ from .names import nearest_name
 from .schema import Run
 from .values import Section, section_of
 
-BEGIN, END = "<!-- keys: begin -->", "<!-- keys: end -->"
+BEGIN = "<!-- keys: begin -->"
+END = "<!-- keys: end -->"
 _BOUNDS = {Ge: "{} or more", Gt: "above {}", Le: "at most {}", Lt: "below {}"}
 _WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text"}
 
@@ -112,7 +113,8 @@ def _values(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
     forms = [str(item) for item in metadata if isinstance(item, Form)]
     if forms:
         return forms[-1]
-    origin, arguments = get_origin(annotation), get_args(annotation)
+    origin = get_origin(annotation)
+    arguments = get_args(annotation)
     if origin is Literal:
         return ", ".join(map(str, arguments))
     if origin in (Union, types.UnionType):

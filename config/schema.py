@@ -64,7 +64,8 @@ class Synthetic(Section):
     @model_validator(mode="after")
     def _check(self) -> Synthetic:
         for low, high in (("min_px", "max_px"), ("classes", "train_samples")):
-            least, most = getattr(self, low), getattr(self, high)
+            least = getattr(self, low)
+            most = getattr(self, high)
             if least > most:
                 raise ValueError(f"{low}: at most {high} ({most}) expected, found {least}")
         return self

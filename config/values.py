@@ -19,7 +19,8 @@ MOST_EPOCHS = 10_000
 MOST_RANKS = 1_000_000
 MOST_WORKERS = 4096  # threads and cores of a rank, batches in memory
 MOST_S = 1e9
-SMALLEST, LARGEST = 1e-15, 1e15
+SMALLEST = 1e-15
+LARGEST = 1e15
 """The range of what is measured. Squares and quotients of two such numbers do not overflow."""
 LOSS_SCALES = (2.0**-14, 2.0**24)
 """The range in which a dynamic loss scale moves."""
@@ -40,7 +41,8 @@ class Duration:
         match = _DURATION.fullmatch(text.lower())
         if match is None or float(match[1]) >= 10**12:
             return None
-        value, unit = float(match[1]), f"{match[2]}s" if match[2] else "%"
+        value = float(match[1])
+        unit = f"{match[2]}s" if match[2] else "%"
         return None if unit == "steps" and not value.is_integer() else cls(value, unit)
 
     def __str__(self) -> str:

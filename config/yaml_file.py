@@ -64,7 +64,8 @@ def read_layers(
         else:
             layers.append(machine_layer(found, chain))
     prefix = "system." if machine else ""
-    own, name = [], short(path)
+    own = []
+    name = short(path)
     for entry in entries:
         if entry not in bases:
             own.append(_set(prefix + entry.key, entry.value, Origin(name, entry.line)))
@@ -161,7 +162,8 @@ def _parse(text: str | bytes) -> tuple[Any, Any]:
     """The tree of a YAML 1.2 text as nodes, which have lines, and as plain values. Remembered:
     bases and machines are read again for each of the presets. Raises YAMLError."""
     yaml = YAML(typ="safe", pure=True)
-    yaml.Composer, yaml.Constructor = _Composer, _Constructor
+    yaml.Composer = _Composer
+    yaml.Constructor = _Constructor
     try:
         text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
         node = yaml.compose(text)

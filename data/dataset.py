@@ -217,7 +217,8 @@ def digest_file(path: Path) -> File:
 def check_sizes(folder: Path, manifest: Manifest) -> None:
     """Raises UserError: a file of a set has another size than its manifest says, or is missing."""
     for name, file in manifest.files.items():
-        path, wanted = folder / name, file.bytes
+        path = folder / name
+        wanted = file.bytes
         with failing_as(str(path)), open_file(path) as opened:
             found = os.fstat(opened.fileno()).st_size
         if found != wanted:
@@ -236,7 +237,8 @@ def check_digest(path: Path, wanted: File) -> None:
 def _check_table(folder: Path, split: str, manifest: Manifest) -> Table:
     """The table fits the manifest, and the records at its ends are where it says."""
     table = load_table(folder, split)
-    samples, classes = manifest.splits[split].samples, len(manifest.classes)
+    samples = manifest.splits[split].samples
+    classes = len(manifest.classes)
     if len(table) != samples:
         raise UserError(f"{folder / split}.npy: {samples} rows expected, found {len(table)}")
     if (label := table["label"].max()) >= classes:
@@ -250,7 +252,8 @@ def _check_table(folder: Path, split: str, manifest: Manifest) -> Table:
 def _check_record(file: BinaryIO, path: Path, row: np.void, *, decode: bool) -> None:
     record = recordio.read(file, int(row["offset"]), str(path))
     where = f"{path}: record at byte {row['offset']}"
-    found, wanted = (record.label, len(record.image)), (row["label"], row["length"])
+    found = (record.label, len(record.image))
+    wanted = (row["label"], row["length"])
     if found != (row["label"], row["length"] or found[1]):
         raise UserError(f"{where}: (label, bytes) {wanted} expected, found {found}")
     if decode:

@@ -16,9 +16,12 @@ def describe_data(data: Data, manifest: Manifest | None = None) -> str:
     run elsewhere): the config's.
     """
     if manifest is None:
-        train, evaluation, classes = data.train_samples, data.eval_samples, data.classes
+        train = data.train_samples
+        evaluation = data.eval_samples
+        classes = data.classes
         drawn = data.synthetic is not None
     else:
-        (classes, train, evaluation), drawn = manifest.counts, manifest.is_drawn
+        (classes, train, evaluation) = manifest.counts
+        drawn = manifest.is_drawn
     name = f"DRAWN textures ({data.path})" if drawn else data.path
     return f"{name}, {train:,} training and {evaluation:,} evaluation images of {classes:,} classes"

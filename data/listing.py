@@ -26,13 +26,15 @@ from ..config.finding import printable
 from ..config.reading import open_file
 
 IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png")
-TRAIN_TAR, VAL_TAR = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
+TRAIN_TAR = "ILSVRC2012_img_train.tar"
+VAL_TAR = "ILSVRC2012_img_val.tar"
 DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
 """Has the number of the class of each validation image, and the WordNet ID of each number."""
 _IN_KIT = ("ILSVRC2012_validation_ground_truth.txt", "meta.mat")
 _LAYOUT = "layout: train/<class>/*.JPEG, val/<class>/*.JPEG; docs/data.md names the others"
 _KINDS = ".jpg, .jpeg, .png, in any case"
-_FLAT, _LOOSE = "", "/"
+_FLAT = ""
+_LOOSE = "/"
 """In the place of a class: all of a val without classes; what lies beside the class folders."""
 _MOST_NAMED = 10
 _EXAMPLES = 3
@@ -179,7 +181,8 @@ def _sources(found: dict[str, list[Place]], classes: list[str]) -> list[Source]:
 
 def _train_files(images: Path) -> dict[str, list[Place]]:
     """The files of each class of train."""
-    folder, tar = images / "train", images / TRAIN_TAR
+    folder = images / "train"
+    tar = images / TRAIN_TAR
     if folder.is_dir():
         return _in_classes(folder)
     if tar.is_file():
@@ -193,7 +196,8 @@ def _train_files(images: Path) -> dict[str, list[Place]]:
 
 def _val_files(images: Path, beside: list[str]) -> dict[str, list[Place]]:
     """The files of each class of val. `beside`: what may be meant where there is none."""
-    folder, tar = images / "val", images / VAL_TAR
+    folder = images / "val"
+    tar = images / VAL_TAR
     if folder.is_dir():
         found = _in_classes(folder)
         return found if found.keys() != {_LOOSE} else {_FLAT: found[_LOOSE]}

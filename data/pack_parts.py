@@ -74,8 +74,11 @@ def pack_split(job: Job, advance: Callable[[int], None]) -> tuple[Split, list[Od
     """Write the files of a split from its sources in their order: what the manifest says of it.
     `advance` gets the number of images of each part that is done. Raises OSError: a write that
     failed, or a worker that was killed."""
-    sha, end = hashlib.sha256(), 0
-    tables, chunks, odd = list[Table](), list[tuple[int, int]](), list[OddFile]()
+    sha = hashlib.sha256()
+    end = 0
+    tables = list[Table]()
+    chunks = list[tuple[int, int]]()
+    odd = list[OddFile]()
     names = list[str]()
 
     def add(part: Part, content: bytes) -> None:
@@ -172,9 +175,11 @@ def _encode_part(number: int) -> Part:
     A record's number is its file's place in the list: one that is bad leaves a gap, and the numbers
     of later parts do not wait for it.
     """
-    rows, odd = list[list[int]](), list[dict[str, str]]()
+    rows = list[list[int]]()
+    odd = list[dict[str, str]]()
     names = list[str]()
-    records, offset = list[bytes](), 0
+    records = list[bytes]()
+    offset = 0
     for place, source in enumerate(_job.sources_of(number), number * PART_IMAGES):
         try:
             image, height, width = read_image(source.read())

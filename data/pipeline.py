@@ -48,11 +48,13 @@ class RecordFile:
     """Images of one record file by number, as views of its memory map."""
 
     def __init__(self, path: Path, table: Table) -> None:
-        self.path, self.table = path, table
+        self.path = path
+        self.table = table
 
     def images(self, numbers: sampling.Indices) -> list[Bytes]:
         """The stored bytes of the chosen images. Opens the file on first use."""
-        data, rows = self._bytes, self.table[numbers]
+        data = self._bytes
+        rows = self.table[numbers]
         starts = (rows["offset"] + recordio.HEADER_BYTES).tolist()
         return [
             data[start : start + length] if length else self._reassemble(start)
@@ -92,7 +94,8 @@ class Source:
         data: Data,
         device_id: int | None,
     ) -> None:
-        self._path, self.device_id = path, device_id
+        self._path = path
+        self.device_id = device_id
         steps = itertools.count()
         # DALI reads the fed arrays in its own threads, uncopied: they live until it is done.
         alive: deque[tuple[Any, ...]] = deque(maxlen=data.prefetch + 3)
@@ -213,7 +216,8 @@ class _TrainFeed(NamedTuple):
 
     def batch(self, _: int) -> tuple[Any, ...]:
         """(images, labels, anchors, shapes, mirror, operations)."""
-        data, seeds = self.data, self.seeds
+        data = self.data
+        seeds = self.seeds
         numbers, positions, epochs = self.order.batch(next(self.steps), self.rank)
         rows = self.records.table[numbers]
         heights, widths = (rows[side].astype(np.float32) for side in ("height", "width"))
@@ -274,7 +278,8 @@ def _augment(images: Any, operations: tuple[Any, ...], tile: Any, crop_px: int) 
     border is repeated outside, then contrast, brightness and noise. Float HWC, 0 to 255."""
     matrices, colours, starts = operations
     if images.device == "gpu":
-        matrices, colours = matrices.gpu(), colours.gpu()
+        matrices = matrices.gpu()
+        colours = colours.gpu()
     floats = types.DALIDataType.FLOAT
     shape = images.shape(dtype=floats, device=images.device)
     matrices = matrices * fn.reshape(fn.stack(shape[1], shape[0]), shape=[2, 1])

@@ -23,7 +23,10 @@ _HEADER = struct.Struct("<IfQQ")
 HEADER_BYTES = _WORDS.size + _HEADER.size
 _LENGTH_BITS = 29
 _MAX_LENGTH = (1 << _LENGTH_BITS) - 1
-_WHOLE, _FIRST, _MIDDLE, _LAST = 0, 1, 2, 3
+_WHOLE = 0
+_FIRST = 1
+_MIDDLE = 2
+_LAST = 3
 
 
 class Record(NamedTuple):
@@ -74,7 +77,8 @@ def _read_payload(file: BinaryIO) -> bytearray:
         magic, word = _WORDS.unpack(words)
         if magic != MAGIC:
             raise ValueError(f"magic {MAGIC:#x} expected, found {magic:#x}")
-        flag, length = word >> _LENGTH_BITS, word & _MAX_LENGTH
+        flag = word >> _LENGTH_BITS
+        length = word & _MAX_LENGTH
         part = file.read(length)
         if len(part) < length:
             raise ValueError(f"{length} bytes expected, found {len(part)} (truncated)")
@@ -86,7 +90,8 @@ def _read_payload(file: BinaryIO) -> bytearray:
 
 
 def _split_at_magic(payload: bytes) -> list[bytes]:
-    parts, start = [], 0
+    parts = []
+    start = 0
     for found in re.finditer(re.escape(_MAGIC_BYTES), payload):  # two cannot overlap
         if found.start() % 4 == 0:
             parts.append(payload[start : found.start()])

@@ -123,7 +123,8 @@ def eval_batch(
     The shards of the ranks cover each image once. The last batches are filled with image 0, which
     then does not count.
     """
-    first, last = samples * rank // ranks, samples * (rank + 1) // ranks
+    first = samples * rank // ranks
+    last = samples * (rank + 1) // ranks
     images = np.arange(batch_per_rank, dtype=np.int64) + first + batch * batch_per_rank
     counts = images < last
     return np.where(counts, images, 0), counts
@@ -148,7 +149,8 @@ def crop_windows(
     u = uniforms(positions, seed, 4 * _ATTEMPTS).reshape(batch, _ATTEMPTS, 4)
     pixels = (heights * widths)[:, None]
     target = pixels * (area[0] + (area[1] - area[0]) * u[..., 0])
-    low, high = np.log(aspect[0]), np.log(aspect[1])
+    low = np.log(aspect[0])
+    high = np.log(aspect[1])
     ratio = np.exp(low + (high - low) * u[..., 1])
     width = np.sqrt(target * ratio)
     height = np.sqrt(target / ratio)
@@ -210,14 +212,16 @@ def operations(
         drawn = low * (high / low) ** part if neutral else low + (high - low) * part
         return np.where(off[:, None], neutral, drawn)
 
-    padding, angle = draw("padding", 0, 0), np.deg2rad(draw("rotation_deg", 0, 1))
+    padding = draw("padding", 0, 0)
+    angle = np.deg2rad(draw("rotation_deg", 0, 1))
     stretch = np.sqrt(draw("aspect", 1, 2))
     view = np.hstack([1 / stretch, stretch]) / draw("scale", 1, 3)
     turn = np.hstack([np.cos(angle), -np.sin(angle), np.sin(angle), np.cos(angle)])
     linear = turn.reshape(-1, 2, 2) * view[:, None]
     centre = u[:, 4:6] * (1 + 2 * padding - view) + view / 2 - padding
     matrices = np.dstack([linear / crop_px, centre - linear.sum(axis=2) / 2])
-    gain, noise = draw("contrast", 1, 6, 3), 255 * draw("noise", 0, 12)
+    gain = draw("contrast", 1, 6, 3)
+    noise = 255 * draw("noise", 0, 12)
     summand = (255 * draw("brightness", 0, 9, 3) - 127.5) * gain + 127.5
     colours = np.stack([gain, summand, np.repeat(noise, 3, axis=1)], axis=1)
     starts = (u[:, 13:] * (3 * crop_px**2 + 1)).astype(np.int32)

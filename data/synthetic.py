@@ -67,12 +67,14 @@ def _grid(y: Plane, x: Plane, rng: np.random.Generator) -> Plane:
 
 
 def _rings(y: Plane, x: Plane, rng: np.random.Generator) -> Plane:
-    centre_y, centre_x = _middle(y, rng), _middle(x, rng)
+    centre_y = _middle(y, rng)
+    centre_x = _middle(x, rng)
     return _waves(np.hypot(y - centre_y, x - centre_x))
 
 
 def _middle(along: Plane, rng: np.random.Generator) -> float:
-    low, high = float(along.min()), float(along.max())
+    low = float(along.min())
+    high = float(along.max())
     margin = 0.35 * float(np.ptp(along))
     return rng.uniform(low + margin, high - margin)
 
@@ -122,7 +124,8 @@ def draw_image(label: int, rng: np.random.Generator, *, min_px: int, max_px: int
     while np.abs(high - low).max() < 90:  # a pattern that nobody can see teaches nothing
         high = rng.uniform(0, 255, 3)
     if label >= 100:
-        low, high = low / 4, 255 * np.array(hsv_to_rgb(label // 100 / 10, 1.0, 1.0))
+        low = low / 4
+        high = 255 * np.array(hsv_to_rgb(label // 100 / 10, 1.0, 1.0))
     pixels = low + (high - low) * pattern + rng.normal(0, 12, (height, width, 3))
     return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
 

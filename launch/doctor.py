@@ -30,7 +30,9 @@ from .preflight import free_memory_bytes
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-OK, FAILED, NO_GPU = "ok", "failed", "no GPU"
+OK = "ok"
+FAILED = "failed"
+NO_GPU = "no GPU"
 LEAST_SHARED_BYTES = 64 << 20
 """Of /dev/shm: Docker's default. Open MPI takes 4 MiB a rank and more of it."""
 PATIENCE_S = 120
@@ -72,7 +74,8 @@ def examine(hosts: Sequence[str]) -> Iterator[Row]:
 
 def machine_rows(hosts: Sequence[str]) -> Iterator[Row]:
     """Memory, /dev/shm, limits of the shell, names of hosts."""
-    limits, free = read_limits(), free_memory_bytes()
+    limits = read_limits()
+    free = free_memory_bytes()
     cores = len(os.sched_getaffinity(0))
     yield Row("machine", OK, f"{platform.node()}: {cores} cores, {' '.join(platform.libc_ver())}")
     yield Row("memory", OK, "unknown" if free is None else f"{free / 1e9:.1f} GB free")
@@ -110,7 +113,8 @@ def code_row(number: int, gpu: Gpu, code: Mapping[str, Collection[int]]) -> Row:
     first, last = OWN_CAPABILITIES
     fit = runs(code, gpu.capability)
     if not fit and code and first <= gpu.capability <= last:
-        fit, has = True, f"{has}; our own kernels train ResNet here"
+        fit = True
+        has = f"{has}; our own kernels train ResNet here"
     name = f"{gpu.name}, compute capability {dotted(gpu.capability)}"
     return Row(f"GPU {number}", OK if fit else FAILED, f"{name}; {has}")
 
@@ -212,7 +216,8 @@ def decoder(device_id: int | None) -> str:
 
     settings = Synthetic(train_samples=10, eval_samples=10, min_px=375, max_px=500)
     jpegs = [content for _, content in draw_split(settings, "train")]
-    found, luma = _decode(jpegs, device_id), np.array([0.299, 0.587, 0.114])
+    found = _decode(jpegs, device_id)
+    luma = np.array([0.299, 0.587, 0.114])
     pairs = zip(found, (simplejpeg.decode_jpeg(jpeg) for jpeg in jpegs), strict=True)
     mean = float(np.mean([np.abs((a.astype(float) - b) @ luma).mean() for a, b in pairs]))
     if mean > MOST_GREY_LEVELS:

@@ -26,7 +26,9 @@ def describe_launch(
 ) -> dict[str, Any]:
     """What `rn50 launch` would do, a text a row, and in `problems` why it would refuse to.
     `command`: what one rank is started with. `resume`: the folder of the run that would go on."""
-    run, plan, name = loaded.run, build_plan(loaded.run), pick_launcher(launcher)
+    run = loaded.run
+    plan = build_plan(loaded.run)
+    name = pick_launcher(launcher)
     system = run.system
     words: Sequence[str] = ()
     allreduce = run.comm.algorithm

@@ -19,7 +19,8 @@ from ..config.finding import number, plain
 
 JOB_SCRIPT = "job.sh"
 """In the folder of a job."""
-GO_ON, START_AGAIN = "go on with", "start again with"
+GO_ON = "go on with"
+START_AGAIN = "start again with"
 _RESUME = "rn50 launch --resume"
 _RESUME_JOB = ("rn50", "submit", "--resume")
 
@@ -99,7 +100,8 @@ def run_ended(result: Mapping[str, Any], folder: Path, launcher: str | None = No
     `result`: of result.json."""
     from .verdict import objection  # compliance: 0.05 s
 
-    accuracy, target = number(result.get("eval_accuracy")), number(result.get("target")) or 0.0
+    accuracy = number(result.get("eval_accuracy"))
+    target = number(result.get("target")) or 0.0
     reached = "no evaluation" if accuracy is None else f"accuracy {accuracy:.4f}"
     where = f"{reached} after epoch {result.get('epochs', 0)}"
     if result.get("status") == "success":

@@ -121,9 +121,23 @@ _BRIDGE = re.compile(r"(docker|podman|cni-podman|virbr|lxcbr|lxdbr)\d+|br-[0-9a-
 for ever (518,000 lines of "bind on local address" in 90 s)."""
 
 ENGINE_PREFIXES = (
-    *("NCCL_", "HOROVOD_", "MXNET_", "DALI_", "CUDA_", "UCX_", "FI_"),
-    *("OMP_", "KMP_", "GOMP_", "OPENBLAS_"),
-    *("OMPI_MCA_", "PRTE_MCA_", "MPICH_", "MPIR_CVAR_", "I_MPI_", "MV2_"),
+    "NCCL_",
+    "HOROVOD_",
+    "MXNET_",
+    "DALI_",
+    "CUDA_",
+    "UCX_",
+    "FI_",
+    "OMP_",
+    "KMP_",
+    "GOMP_",
+    "OPENBLAS_",
+    "OMPI_MCA_",
+    "PRTE_MCA_",
+    "MPICH_",
+    "MPIR_CVAR_",
+    "I_MPI_",
+    "MV2_",
 )
 """What the engines read begins so; anything else of the environment is nobody's business."""
 

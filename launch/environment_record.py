@@ -31,7 +31,8 @@ def describe_environment(
     environment: Environment, launcher: str, command: Sequence[str]
 ) -> dict[str, Any]:
     """Versions, host, processor, git state, and the engines' variables."""
-    gpus, library = read_gpus(), horovods_mpi()
+    gpus = read_gpus()
+    library = horovods_mpi()
     mpi = library_version(library.path) if library else ""
     return {
         "host": platform.node(),

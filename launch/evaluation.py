@@ -124,7 +124,9 @@ def _config_of(found: Checkpoint, overrides: list[str]) -> Loaded:
 def _recorded(found: Checkpoint, loaded: Loaded, ranks: int) -> float | None:
     """The accuracy that the run itself found for these weights; None: it has not evaluated them, or
     this evaluation is another."""
-    state, then, now = found.meta.state, dict(flatten(found.meta.config)), loaded.to_dict()
+    state = found.meta.state
+    then = dict(flatten(found.meta.config))
+    now = loaded.to_dict()
     asked = {k: v for k, v in flatten(now) if k.startswith(_ASKED) and not k.startswith(FREE)}
     is_same = all(then.get(key) == value for key, value in asked.items())
     statistics_fit = found.meta.statistics_rows == 1 or ranks == found.meta.ranks

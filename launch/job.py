@@ -36,7 +36,8 @@ from .system_description import describe_system, system_id
 from .verdict import is_good
 
 DROP_CACHES = (
-    *("bash", "-c"),
+    "bash",
+    "-c",
     "sync; echo 3 2>/dev/null >/proc/sys/vm/drop_caches || sudo -n sysctl -q vm.drop_caches=3",
 )
 _LONGEST_LOG_BYTES = 256 << 20
@@ -73,7 +74,8 @@ def run_all(job: OpenJob, request: Request, track: Tracker) -> None:
                 if job.exit_code > EXIT_MISSED:
                     break
     except (UserError, OSError) as error:
-        text, job.exit_code = str(error), EXIT_USAGE
+        text = str(error)
+        job.exit_code = EXIT_USAGE
         if isinstance(error, OSError):  # such as a full disk
             text = f"{error.filename or job.folder}: {error.strerror or error}"
             job.exit_code = EXIT_FAILED
@@ -154,7 +156,8 @@ def next_run(out: Path, config: str, overrides: Sequence[str]) -> Loaded | None:
 
 def keep_log(job: OpenJob, run: Run, number: int) -> None:
     """The log of a run among those of the submission, and the page of the machine."""
-    source, system = job.run(number) / "result_0.txt", system_id(run)
+    source = job.run(number) / "result_0.txt"
+    system = system_id(run)
     if source.is_file():
         with suppress(OSError):  # such as a full disk
             page = describe_system(run, read_object(source.with_name("environment.json")))
@@ -173,7 +176,8 @@ def keep_log(job: OpenJob, run: Run, number: int) -> None:
 def rank_program(run: Run) -> list[str]:
     """What one rank is started with: in the container, if there is one, bound to its cores, GPU and
     network card. Pyxis takes options of srun."""
-    job, start = run.system.job, Path.cwd()
+    job = run.system.job
+    start = Path.cwd()
     home, python = program_on_nodes(job) if job.container else (str(ROOT), sys.executable)
     bound = [] if job.bind == "none" else [f"{home}/scripts/bind.sh"]
     rank = [*bound, python, "-m", "rn50.train"]

@@ -20,7 +20,10 @@ from ..data.lock import hold
 from .run_files import CHECKPOINTS, is_run
 
 JOB_LOCK = ".job.lock"
-EXIT_MISSED, EXIT_USAGE, EXIT_FAILED, EXIT_STOPPED = 1, 2, 3, 143
+EXIT_MISSED = 1
+EXIT_USAGE = 2
+EXIT_FAILED = 3
+EXIT_STOPPED = 143
 """Of a job: a run ended short of its target; bad input; a rank failed; a signal."""
 ENDED = (str(0), str(EXIT_MISSED))
 """Exit codes of a job of which nothing is left to do."""
@@ -55,7 +58,8 @@ def open_job(folder: Path, *, log: bool) -> Iterator[OpenJob]:
     be made."""
     with failing_as(f"{folder}: cannot create"):
         folder.mkdir(parents=True, exist_ok=True)
-    job, exit_code = OpenJob(folder), folder / "exit_code"
+    job = OpenJob(folder)
+    exit_code = folder / "exit_code"
     with hold(folder / JOB_LOCK):
         put_aside(folder)
         if log:

@@ -47,7 +47,8 @@ def program_on_nodes(job: Job) -> tuple[str, str]:
 def job_script(run: Run, scheduler: str, paths: JobPaths, runs: int = 1) -> str:
     """The text to submit, which may be edited and submitted by hand as well. Raises UserError: what
     the scheduler or the container cannot express."""
-    dialect, job = SCHEDULERS[scheduler], run.system.job
+    dialect = SCHEDULERS[scheduler]
+    job = run.system.job
     refuse_common_seed(run, runs)
     if job.container and job.engine == "pyxis" and scheduler != "slurm":
         raise UserError(f"system.job.engine: singularity expected with {scheduler}, found pyxis")

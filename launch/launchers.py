@@ -85,7 +85,9 @@ class OpenMpi(Launcher):
     """Takes its hosts from the scheduler's allocation, unless they are given. Open MPI 5 (PRRTE)
     takes these options as Open MPI 4 does, without a warning (4.1.4, 5.0.7)."""
 
-    name, program, product = "mpirun", "mpirun", "Open MPI"
+    name = "mpirun"
+    program = "mpirun"
+    product = "Open MPI"
     families = ("openmpi", "spectrum")
 
     def command(self, job: Job) -> list[str]:
@@ -110,7 +112,9 @@ class OpenMpi(Launcher):
 class Hydra(Launcher):
     """The process manager of MPICH, MVAPICH2 and Intel MPI; their mpirun is the same program."""
 
-    name, program, product = "hydra", "mpiexec.hydra", "MPICH"
+    name = "hydra"
+    program = "mpiexec.hydra"
+    product = "MPICH"
     families = MPICH_ABI
     options: ClassVar[tuple[str, ...]] = ("-ppn", "-hosts", "-bind-to", "-genvlist")
     """For ranks a node, hosts, binding and the variables to export."""
@@ -129,7 +133,9 @@ class Hydra(Launcher):
 class Pals(Hydra):
     """HPE Cray's own mpiexec, within an allocation of PBS; it takes the whole environment along."""
 
-    name, program, product = "pals", "mpiexec", "HPE Cray PALS"
+    name = "pals"
+    program = "mpiexec"
+    product = "HPE Cray PALS"
     families = ("cray", "mpich")
     options = ("--ppn", "--hosts", "--cpu-bind")
 
@@ -137,7 +143,10 @@ class Pals(Hydra):
 class Horovodrun(Launcher):
     """Horovod's own launcher with its Gloo controller; needs no MPI, exports all variables."""
 
-    name, program, product, controller = "gloo", "horovodrun", "Horovod", "gloo"
+    name = "gloo"
+    program = "horovodrun"
+    product = "Horovod"
+    controller = "gloo"
 
     def command(self, job: Job) -> list[str]:
         horovodrun = str(Path(sys.executable).with_name("horovodrun"))
@@ -157,7 +166,10 @@ class Srun(Launcher):
     ever for a rank that failed. With hosts named a node is gone: without --overlap the step would
     wait for the one before, which Slurm does not end as long as it expects that node back."""
 
-    name, program, product, may_start_elsewhere = "srun", "srun", "Slurm", True
+    name = "srun"
+    program = "srun"
+    product = "Slurm"
+    may_start_elsewhere = True
 
     def command(self, job: Job) -> list[str]:
         tokens = ["srun", f"--mpi={job.pmi}", "--kill-on-bad-exit=1", f"--nodes={job.nodes}"]
@@ -264,7 +276,9 @@ def build_job(
     some of the allocation; default: all that `run` wants. Raises UserError: the engines refuse the
     config, or this shell's limits are too low for a launcher."""
     check_open_files(read_limits(), run.system.world_size if run.watchdog.enabled else 0)
-    controller, system, family = LAUNCHERS[launcher].controller, run.system, family_here()
+    controller = LAUNCHERS[launcher].controller
+    system = run.system
+    family = family_here()
     networks = [name for _, name in socket.if_nameindex()]
     environment = engine_environment(run, os.environ, controller, family, networks)
     variables = environment.settings | environment.kept  # on all nodes, the user's as well

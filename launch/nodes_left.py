@@ -33,7 +33,8 @@ def on_nodes_left(loaded: Loaded, launcher: str, out: Path) -> tuple[Loaded, tup
     Raises UserError: fewer are left than system.job.min_nodes, or the config cannot run on them.
     """
     run = loaded.run
-    nodes, least = run.system.nodes, run.system.job.min_nodes
+    nodes = run.system.nodes
+    least = run.system.job.min_nodes
     hosts = LAUNCHERS[launcher].hosts() if nodes > 1 else ()
     if not hosts:
         return loaded, ()

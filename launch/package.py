@@ -29,8 +29,16 @@ from .system_description import UNKNOWN, describe_system, system_id
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 _CODE = (
-    *("run_and_time.sh", "Dockerfile", "Makefile", "pyproject.toml", "README.md", "LICENSE"),
-    *("requirements.txt", "requirements-gpu.txt", "requirements", "docs"),
+    "run_and_time.sh",
+    "Dockerfile",
+    "Makefile",
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "requirements.txt",
+    "requirements-gpu.txt",
+    "requirements",
+    "docs",
 )
 """What a rebuild needs beside the rooms, which are the links in rn50/."""
 _NOT_CODE = shutil.ignore_patterns("__pycache__", "*.pyc", "notebook")

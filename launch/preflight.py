@@ -119,7 +119,8 @@ def check_whether_it_runs(check: ConfigCheck, run: Run) -> ConfigCheck:
 
 def _beyond_the_device(run: Run) -> list[str]:
     """A batch of ResNet-50 larger than the memory of a described machine's device."""
-    about, model = run.system.performance, run.model
+    about = run.system.performance
+    model = run.model
     real = (model.network, model.depth, run.data.crop_px) == ("resnet", 50, benchmark.CROP_PX)
     if about is None or about.memory_bytes is None or not real:
         return []

@@ -59,7 +59,8 @@ def load_for_launch(
 ) -> Loaded:
     """The config as the ranks will see it: `--ranks` applied, a fresh seed drawn if it has none.
     `own`: it is that of a job, which the user has submitted."""
-    overrides, read = with_ranks(overrides, ranks), load if own else load_named
+    overrides = with_ranks(overrides, ranks)
+    read = load if own else load_named
     loaded = read(config, overrides)
     if loaded.run.seed is None and draw:
         loaded = read(config, [*overrides, f"seed={draw_seed()}"])
@@ -127,12 +128,14 @@ def prepare(loaded: Loaded, track: Tracker, options: Options) -> LaunchPlan:
 def run_attempts(plan: LaunchPlan) -> None:
     """Start the ranks, and again from the last checkpoint as often as the config allows. The caller
     holds the run. Raises as `launch` does."""
-    out, options = plan.folder, plan.options
+    out = plan.folder
+    options = plan.options
     # Before the try: a stop while the last attempt still writes there must not close its log.
     found = begin_attempt(out) if options.resume else None
     try:
         begin_run(plan)
-        now, restarts = plan, plan.run.system.job.max_restarts
+        now = plan
+        restarts = plan.run.system.job.max_restarts
         while (error := _failure_of_attempt(now, found)) is not None:
             now, found = _next_attempt(plan, now, error, restarts)
             restarts -= 1
@@ -178,7 +181,8 @@ def _next_attempt(
 ) -> tuple[LaunchPlan, Checkpoint | None]:
     """The attempt after one that failed, on the nodes that are left. Raises Failed: there is none.
     `began`: the plan of the first attempt."""
-    out, options = now.folder, now.options
+    out = now.folder
+    options = now.options
     line = str(error)
     reason = error.reason if isinstance(error, RankFailed) else line
     if restarts > 0 and not is_hopeless(out):
@@ -252,7 +256,8 @@ def warnings_in(out: Path) -> list[str]:
 
 def announce(plan: LaunchPlan) -> None:
     """Print what is about to run, on what, and which settings the user's environment overrides."""
-    run, steps = plan.run, build_plan(plan.run)
+    run = plan.run
+    steps = build_plan(plan.run)
     print(
         f"{run.name}: {steps.ranks} ranks by {plan.launcher}, global batch "
         f"{steps.global_batch_size}, up to {steps.epochs} epochs of {steps.steps_per_epoch:g} "
@@ -328,7 +333,8 @@ def try_report(out: Path, check: Check | None = None) -> None:
 
 def result_line(result: dict[str, Any], out: Path) -> str:
     """The one line that sums up a run."""
-    official, accuracy = result["official_checker"], result["eval_accuracy"]
+    official = result["official_checker"]
+    accuracy = result["eval_accuracy"]
     reached = result["status"] == "success"
     why = "" if reached else f"reason={json.dumps(result['reason'])} "
     time_to_train_s = f"{result['time_to_train_s']:.3f}" if reached else "none"

@@ -84,7 +84,8 @@ class Slurm(Scheduler):
     """sbatch and srun; `--wait` asks squeue (`sbatch --wait` polls with ever longer pauses)."""
 
     name = "slurm"
-    account_directive, queue_directive = "#SBATCH --account=", "#SBATCH --partition="
+    account_directive = "#SBATCH --account="
+    queue_directive = "#SBATCH --partition="
     launcher = "srun"
     command = ("sbatch", "--parsable")
     id_pattern = r"(\d+)"
@@ -94,7 +95,8 @@ class Slurm(Scheduler):
     requeue_command = "scontrol requeue ${SLURM_JOB_ID:-}"
 
     def directives(self, run: Run) -> Iterator[str]:
-        system, job = run.system, run.system.job
+        system = run.system
+        job = run.system.job
         yield f"#SBATCH --job-name={run.name}"
         yield f"#SBATCH --nodes={system.nodes}"
         yield f"#SBATCH --ntasks-per-node={system.ranks_per_node}"
@@ -121,7 +123,8 @@ class Sge(Scheduler):
     """Grid Engine as at ABCI: `resource` (rt_F) is a node type; the group is `-g` of qsub."""
 
     name = "sge"
-    account_directive, queue_directive = "#$ -P ", "#$ -q "
+    account_directive = "#$ -P "
+    queue_directive = "#$ -q "
     command = ("qsub", "-terse")
     id_pattern = r"(\d+)"
     state_command = ("qstat", "-j")
@@ -130,7 +133,8 @@ class Sge(Scheduler):
     requeue_command = f"exit {EXIT_REQUEUE}"
 
     def directives(self, run: Run) -> Iterator[str]:
-        system, job = run.system, run.system.job
+        system = run.system
+        job = run.system.job
         yield f"#$ -N {'' if run.name[:1].isalpha() else 'j'}{run.name}"
         yield "#$ -S /bin/bash"
         yield "#$ -cwd"
@@ -151,14 +155,16 @@ class Pbs(Scheduler):
     """OpenPBS and PBS Professional: one chunk a node."""
 
     name = "pbs"
-    account_directive, queue_directive = "#PBS -P ", "#PBS -q "
+    account_directive = "#PBS -P "
+    queue_directive = "#PBS -q "
     command = ("qsub",)
     state_command = ("qstat",)
     ended_pattern = r"Unknown Job|has finished"
     cancel_command = "qdel"
 
     def directives(self, run: Run) -> Iterator[str]:
-        system, job = run.system, run.system.job
+        system = run.system
+        job = run.system.job
         cores = system.ranks_per_node * system.cores_per_rank
         chunk = f"{system.nodes}:ncpus={cores}:mpiprocs={system.ranks_per_node}"
         chunk += f":ompthreads={system.cores_per_rank}"  # else PBS sets it to all cores

@@ -62,7 +62,8 @@ def plan_submission(
     if scheduler not in SCHEDULERS:
         raise UserError(f"--scheduler: {', '.join(SCHEDULERS)} expected, found {scheduler}")
     refuse(refusals(loaded.run, ("mpi",)))
-    dialect, job = SCHEDULERS[scheduler], loaded.run.system.job
+    dialect = SCHEDULERS[scheduler]
+    job = loaded.run.system.job
     data = loaded.run.data.path  # `rn50 data prepare` asks for it as well
     more = (f"data.path={json.dumps(data)}",) if leads_out(data, folder) else ()
     home, python = (str(ROOT), sys.executable) if job.container else program_on_nodes(job)

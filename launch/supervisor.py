@@ -368,7 +368,8 @@ def _keep(stderr: IO[str], log: StderrLog) -> None:
 def _relay(stdout: IO[str], log: StderrLog) -> None:
     """Show what rank 0 prints; Hydra's message on the end of a rank, below a row of its own on the
     standard output, goes to the log, as the launchers' other messages do."""
-    read, ended = True, False
+    read = True
+    ended = False
     for line in stdout:
         ended = ended or _HYDRAS_ROW.fullmatch(line) is not None
         if ended:

@@ -17,8 +17,12 @@ from ..config.schema import Run
 
 UNKNOWN = ""
 FROM_LINUX = (
-    *("host_processors_per_node", "host_processor_model_name", "host_processor_core_count"),
-    *("host_processor_vcpu_count", "host_memory_capacity", "operating_system"),
+    "host_processors_per_node",
+    "host_processor_model_name",
+    "host_processor_core_count",
+    "host_processor_vcpu_count",
+    "host_memory_capacity",
+    "operating_system",
 )
 """What `read_machine` fills in."""
 AVAILABILITY = {

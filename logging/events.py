@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from ..config.errors import UserError
 
-MLLOG, MLL = "MLLOG", "MLL"
+MLLOG = "MLLOG"
+MLL = "MLL"
 """The two dialects: v0.7 to v4.0, and v0.6."""
 RUN_KEYS = frozenset(
     {

@@ -24,21 +24,21 @@ from ..config.reading import open_file, read_file
 from ..config.schema import Run
 from .clock import Clock
 
-# Where each event may come, and the state it leads to.
-_ORDER: dict[str, tuple[frozenset[str], str]] = {
-    "submission": (frozenset({"new"}), "submitted"),
-    key.CACHE_CLEAR: (frozenset({"submitted"}), "cleared"),
-    key.INIT_START: (frozenset({"cleared"}), "init"),
-    "hyperparameters": (frozenset({"init"}), "described"),
-    key.INIT_STOP: (frozenset({"described"}), "ready"),
-    key.RUN_START: (frozenset({"ready"}), "run"),
-    key.BLOCK_START: (frozenset({"run"}), "block"),
-    key.EPOCH_START: (frozenset({"block"}), "epoch"),
-    key.EPOCH_STOP: (frozenset({"epoch"}), "trained"),
-    key.EVAL_START: (frozenset({"trained"}), "eval"),
-    key.EVAL_STOP: (frozenset({"eval"}), "measured"),
-    key.EVAL_ACCURACY: (frozenset({"measured"}), "evaluated"),
-    key.BLOCK_STOP: (frozenset({"evaluated"}), "run"),
+# The state in which each event may come, and the one it leads to.
+_ORDER: dict[str, tuple[str, str]] = {
+    "submission": ("new", "submitted"),
+    key.CACHE_CLEAR: ("submitted", "cleared"),
+    key.INIT_START: ("cleared", "init"),
+    "hyperparameters": ("init", "described"),
+    key.INIT_STOP: ("described", "ready"),
+    key.RUN_START: ("ready", "run"),
+    key.BLOCK_START: ("run", "block"),
+    key.EPOCH_START: ("block", "epoch"),
+    key.EPOCH_STOP: ("epoch", "trained"),
+    key.EVAL_START: ("trained", "eval"),
+    key.EVAL_STOP: ("eval", "measured"),
+    key.EVAL_ACCURACY: ("measured", "evaluated"),
+    key.BLOCK_STOP: ("evaluated", "run"),
 }
 RESUMED = "run_resumed"
 """Our key for the place where a run was resumed from a checkpoint."""
@@ -227,10 +227,10 @@ class MLPerfLog:
             self._write(key.RUN_STOP, status=key.ABORTED)
 
     def _enter(self, event: str) -> None:
-        allowed, state = _ORDER[event]
-        if self.state not in allowed and (event, self.state) != _EPOCH_AFTER_EPOCH:
+        before, after = _ORDER[event]
+        if self.state != before and (event, self.state) != _EPOCH_AFTER_EPOCH:
             raise RuntimeError(f"{event} not allowed in state {self.state}")
-        self.state = state
+        self.state = after
 
     def _write(self, name: str, value: Any = None, **metadata: Any) -> None:
         """An event, an interval's start or its end, as its name says, where it may come."""

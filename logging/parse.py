@@ -237,13 +237,19 @@ class _Reader:
             text = raw.decode()
         except UnicodeDecodeError:
             text = raw.decode("latin-1")  # as the official parser does
-        key, seconds, head, dialect = None, None, len(_MLLOG_TOKEN), MLLOG
+        key = None
+        seconds = None
+        head = len(_MLLOG_TOKEN)
+        dialect = MLLOG
         if not raw.startswith(_MLLOG_TOKEN):
             match = _MLL_RECORD.match(text)
             if match is None:
                 self._odd_token(raw, text, closed=closed)
                 return False
-            seconds, key, head, dialect = match[1], match[2], match.end(), MLL
+            seconds = match[1]
+            key = match[2]
+            head = match.end()
+            dialect = MLL
         if text[head : head + 1] in (" ", "\t"):
             head = len(text) - len(text[head:].lstrip(" \t"))
         try:
@@ -330,8 +336,7 @@ class _Reader:
             return
         self.records += 1
         wanted = self.keys is None or key in self.keys
-        plain = (key.isascii() and key.isidentifier()) or PLAIN_KEY.fullmatch(key) is not None
-        odd = not plain and len(self.odd_keys) < MOST_ODD_KEYS
+        odd = PLAIN_KEY.fullmatch(key) is None and len(self.odd_keys) < MOST_ODD_KEYS
         if not wanted and not odd and dialect in self.first:
             return
         metadata = content.get("metadata")
@@ -429,11 +434,8 @@ def _names(content: Any) -> int:
     """The names in a record, its value and its metadata: each has a colon, as texts may have."""
     if not isinstance(content, dict):
         return 0
-    value = content.get("value")
-    metadata = content.get("metadata")
-    of_value = len(value) if isinstance(value, dict) else 0
-    of_metadata = len(metadata) if isinstance(metadata, dict) else 0
-    return len(content) + of_value + of_metadata
+    parts = (content, content.get("value"), content.get("metadata"))
+    return sum(len(part) for part in parts if isinstance(part, dict))
 
 
 def _has_a_name_twice(text: str) -> bool:

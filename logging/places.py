@@ -99,7 +99,8 @@ def recorded_runs(path: Path) -> list[Path]:
 def config_of(folder: Path) -> Path:
     """Where the config of the logs in `folder` is, if there is one: beside them, or in the job's
     folder, which may be one of `rn50 submit` or of a script written by hand."""
-    own, job = folder / "config.yaml", job_of(folder)
+    own = folder / "config.yaml"
+    job = job_of(folder)
     if job is None or own.exists():
         return own
     runs = run_folders(job)

@@ -141,7 +141,8 @@ def too_few_cores(subject: Subject) -> str | None:
     folder = subject.folder
     if folder is None or subject.config is None or subject.config.system.device != "cpu":
         return None
-    elapsed_s, table = number(folder.ranks.get("elapsed_s")), folder.ranks.get("ranks")
+    elapsed_s = number(folder.ranks.get("elapsed_s"))
+    table = folder.ranks.get("ranks")
     column = table.get("cpu_s") if isinstance(table, dict) else None
     used = _numbers(column) if isinstance(column, list) else []
     if not used or not elapsed_s or (share := median(used) / elapsed_s) >= _FEW_CORES:

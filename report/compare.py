@@ -25,7 +25,9 @@ from .reproduction import FirstBit, are_of_one_config, first_bit
 from .run_folder import Subject, read_subjects
 from .run_summary import MISSING, RunSummary, decimals, show
 
-RESULTS, PARAMETERS, CONFIG = "results", "hyper-parameters", "config"
+RESULTS = "results"
+PARAMETERS = "hyper-parameters"
+CONFIG = "config"
 
 
 class Figure(NamedTuple):
@@ -193,7 +195,8 @@ def order_of(columns: Sequence[Column], sort: str | None, count: int) -> list[in
         raise UserError(
             f"--sort: one of {keys} or a key of the configs expected, found {name}{hint}"
         )
-    places, sign = column.places, -1 if sort.startswith("-") else 1
+    places = column.places
+    sign = -1 if sort.startswith("-") else 1
     return sorted(range(count), key=lambda at: (places[at] is None, sign * (places[at] or 0)))
 
 

@@ -63,7 +63,8 @@ def render_report(subject: Subject, checks: tuple[Check, ...] | None = None) -> 
         checks: the verdict on each log, and last, where there are several, on the submission;
             None: they are made.
     """
-    folder, several = subject.folder, len(subject.files) > 1
+    folder = subject.folder
+    several = len(subject.files) > 1
     if checks is None and several:
         checks = check_folder(subject.path)
     elif checks is None:
@@ -110,7 +111,8 @@ def render_comparison(
         sort: the column by which they are in that order, as `--sort` has it.
         groups: of the runs, by the key `by`; each has a colour in the charts.
     """
-    names, columns = comparison.names, comparison.table
+    names = comparison.names
+    columns = comparison.table
     group_of = {row: group.value for group in groups for row in group.rows}
     labels = [group_of[row] for row in range(len(names))] if groups else None
     heads = [(name, len(list(found))) for name, found in groupby(columns, lambda one: one.group)]
@@ -203,7 +205,8 @@ def _title(subject: Subject) -> str:
 def _outcome(subject: Subject) -> str:
     """Return how a run ended, in a sentence; of a run that missed its target, why."""
     result = subject.folder.result if subject.folder else {}
-    status, reason = result.get("status"), result.get("reason") or result.get("stopped")
+    status = result.get("status")
+    reason = result.get("reason") or result.get("stopped")
     if status in ("failed", "aborted") and reason is not None:
         ended = "failed" if status == "failed" else "was aborted"
         return f"The run {ended}: {show(reason, 2000)}."

@@ -113,7 +113,8 @@ def _near_the_target(subjects: Subjects) -> Draw | None:
     runs = [run for _, one in subjects for run in one.runs]
     target = max((run.target for run in runs), default=1.0)
     accuracies = [one.accuracy for run in runs for one in run.evaluations]
-    low, best = target - _NEAR, max(accuracies, default=0.0)
+    low = target - _NEAR
+    best = max(accuracies, default=0.0)
     if best < low or min(accuracies, default=low) >= low:
         return None
 

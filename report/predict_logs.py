@@ -34,7 +34,8 @@ def find_source(argument: str) -> Source:
     GPUs."""
     path, gpus = _split(argument)
     subject = read_all([path])[0]
-    log, run = subject.logs[0], subject.config
+    log = subject.logs[0]
+    run = subject.config
     if run is not None:
         check_network(run, str(config_of(log.path.parent)))
         gpus = gpus or run.system.world_size
@@ -59,7 +60,8 @@ def common_precision(sources: Sequence[Source], system: System, asked: str | Non
 def read_measurement(source: Source) -> Measurement:
     """Step time of a run, and the clocks around it. Raises UserError: unreadable, no epochs in it,
     or not this benchmark."""
-    (log, run), gpus = source.log, source.gpus
+    (log, run) = source.log
+    gpus = source.gpus
     batch = _whole(run, "global_batch_size", log)
     samples = _whole(run, "train_samples", log, IMAGENET_TRAIN_SAMPLES)
     images = _whole(run, "eval_samples", log, IMAGENET_EVAL_SAMPLES)

@@ -123,7 +123,8 @@ def _overlap(answer: Prediction, axes: Axes) -> None:
     axes.barh("compute", forward, color="C0", label="forward")
     axes.barh("compute", end, left=forward, color="C9", label="backward")
     for number, group in enumerate(step.groups):
-        start, stop = forward + group.start_s * 1e3, forward + group.end_s * 1e3
+        start = forward + group.start_s * 1e3
+        stop = forward + group.end_s * 1e3
         axes.barh("allreduce", stop - start, left=start, color=f"C{1 + number % 8}")
         axes.plot(forward + group.ready_s * 1e3, "allreduce", "|", color=INK, ms=14)
     axes.axvline(forward + end, color=INK, lw=0.8, ls=":")

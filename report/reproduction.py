@@ -62,7 +62,8 @@ def find_recorded(config: str) -> Path | None:
 def compare_with_recorded(recorded: Path, out: Path) -> Repeat:
     """Compare the run in folder `out` with that in `recorded`; never raises on content."""
     try:
-        old, new = read_folder(recorded), read_folder(out)
+        old = read_folder(recorded)
+        new = read_folder(out)
     except UserError as error:
         return Repeat(str(recorded), None, 0, show(str(error).splitlines()[0]))
     bit = first_bit(new, old)
@@ -75,7 +76,8 @@ def compare_with_recorded(recorded: Path, out: Path) -> Repeat:
 
 def first_bit(left: Subject, right: Subject) -> FirstBit:
     """Return the first loss or accuracy in which two runs differ in any bit."""
-    ours, theirs = _values(left), _values(right)
+    ours = _values(left)
+    theirs = _values(right)
     shared = [where for where in ours if where in theirs]
     for where in shared:
         if ours[where] != theirs[where]:

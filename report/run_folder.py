@@ -89,7 +89,8 @@ def read_subjects(path: Path) -> list[Subject]:
         return [read_folder(path.parent, path)._replace(path=path)]
     if results_in(path):
         return [read_folder(path)]
-    runs, folders = run_folders(path), log_folders(path)
+    runs = run_folders(path)
+    folders = log_folders(path)
     if len(runs) == 1 or (runs and folders == [path]):  # such as a job whose ranks never started
         return [read_folder(runs[-1])]
     if folders != [path]:

@@ -17,8 +17,13 @@ from ..data.lock import LOCK, RANK_LOCK, held
 from ..logging.metrics_read import newest_records
 from ..train import checkpoint
 
-QUEUED, RUNNING, SUCCESS, MISSED = "queued", "running", "success", "missed"
-STOPPED, FAILED, KILLED = "stopped", "failed", "killed"
+QUEUED = "queued"
+RUNNING = "running"
+SUCCESS = "success"
+MISSED = "missed"
+STOPPED = "stopped"
+FAILED = "failed"
+KILLED = "killed"
 STATUSES = (QUEUED, RUNNING, SUCCESS, MISSED, STOPPED, FAILED, KILLED)
 OPEN = (QUEUED, RUNNING)
 """The statuses of runs that will go on by themselves."""
@@ -148,7 +153,8 @@ def read_run(found: Found, *, is_at_work: bool) -> RunRow:
     result = read_object(folder / "result.json") if "result.json" in names else {}
     status, reason = (RUNNING, "") if is_at_work else _end_of(folder, names, result)
     last = newest_records(folder / "metrics.jsonl", "train", "eval")
-    train, evaluation = last.get("train", {}), last.get("eval", {})
+    train = last.get("train", {})
+    evaluation = last.get("eval", {})
     ended_s = number(result.get("time_to_train_s"))
     check = result.get("check")
     times_s = (number(one.get("time_s")) for one in (train, evaluation))
@@ -201,7 +207,8 @@ def _is_whole(path: Path) -> bool:
 
 def _progress(brief: Mapping[str, Any], train: Mapping[str, Any]) -> Progress | None:
     """How far a run is by its last log point; None where the run's own files do not have it."""
-    steps, epochs = _whole(brief.get("steps")), _whole(brief.get("epochs"))
+    steps = _whole(brief.get("steps"))
+    epochs = _whole(brief.get("epochs"))
     if not steps or epochs is None:
         return None
     step = min(_whole(train.get("step")) or 0, steps)

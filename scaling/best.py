@@ -36,7 +36,8 @@ def best_of_each_batch(at: Callable[[int], Job], given: Collection[str] = ()) ->
 
     Raises UserError: no batch is possible.
     """
-    found, refused = [], ""
+    found = []
+    refused = ""
     for batch in BATCHES:
         try:
             job = at(batch)

@@ -43,7 +43,8 @@ def ring(ranks: int, n_bytes: float, link: Link) -> Cost:
 
     p-1 rounds reduce-scatter chunks of n/p, p-1 gather them: Fujitsu's 2(m-1) steps of N/m.
     """
-    chunk, rounds = n_bytes / ranks, ranks - 1
+    chunk = n_bytes / ranks
+    rounds = ranks - 1
     time_s = rounds * (link.reduced_s(chunk) + link.message_s(chunk))
     return Cost(time_s, 2 * rounds, 2 * rounds * chunk)
 
@@ -60,8 +61,10 @@ def segmented_ring(
     k = max(1, math.ceil(n_bytes / ranks / segment_bytes))
     if k == 1 or ranks == 1:
         return ring(ranks, n_bytes, link)
-    segment, rounds = n_bytes / ranks / k, (ranks - 1) * k
-    message_s, reduce_s = link.message_s(segment), segment * link.gamma_s_per_byte
+    segment = n_bytes / ranks / k
+    rounds = (ranks - 1) * k
+    message_s = link.message_s(segment)
+    reduce_s = segment * link.gamma_s_per_byte
     scatter_s = rounds * max(message_s, reduce_s) + min(message_s, reduce_s)
     return Cost(scatter_s + rounds * message_s, 2 * rounds, 2 * rounds * segment)
 
@@ -82,7 +85,8 @@ def hierarchical(rows: int, columns: int, n_bytes: float, inside: Link, across: 
     Geijn): 4(X-1) + 2(Y-1) rounds, Jia's count; X times the torus's bytes across. Sony's "the
     same amount of GPU-to-GPU operation as the 2D-Torus" contradicts this by 2(X-1) rounds.
     """
-    chunk, rounds = n_bytes / columns, columns - 1
+    chunk = n_bytes / columns
+    rounds = columns - 1
     time_s = rounds * (3 * inside.message_s(chunk) + inside.reduced_s(chunk))
     return Cost(time_s, 4 * rounds, 3 * rounds * chunk).then(ring(rows, n_bytes, across))
 
@@ -102,7 +106,8 @@ def double_tree(
         return FREE
     chunks = max(1, math.ceil(n_bytes / 2 / TREE_CHUNK_BYTES))
     chunk = n_bytes / 2 / chunks
-    chain, levels = ranks_per_node - 1, math.ceil(math.log2(nodes))
+    chain = ranks_per_node - 1
+    levels = math.ceil(math.log2(nodes))
     fill_s = chain * (inside.message_s(chunk) + inside.reduced_s(chunk))
     beta = inside.beta_s_per_byte if chain else 0.0
     if levels:
@@ -143,7 +148,8 @@ def _halving_doubling(ranks: int, n_bytes: float, link_at: Callable[[int], Link]
     doublings = ranks.bit_length() - 1
     time_s = sent = 0.0
     for k in range(doublings):
-        part, link = n_bytes / (2 << k), link_at(1 << k)
+        part = n_bytes / (2 << k)
+        link = link_at(1 << k)
         time_s += link.reduced_s(part) + link.message_s(part)
         sent += 2 * part
     return _folded(ranks, n_bytes, link_at(1), Cost(time_s, 2 * doublings, sent))
@@ -183,7 +189,8 @@ def parse_algorithm(algorithm: str, ranks: int) -> tuple[str, tuple[int, int] | 
     sides = rest.removesuffix(")").split("x")
     if len(sides) != 2 or not all(side.isdecimal() for side in sides):
         raise ValueError(f"{name}(ROWSxCOLUMNS) expected, found {algorithm}")
-    rows, columns = int(sides[0]), int(sides[1])
+    rows = int(sides[0])
+    columns = int(sides[1])
     if rows * columns != ranks:
         raise ValueError(f"{algorithm}: a grid of {ranks} ranks expected")
     return name, (rows, columns)
@@ -245,7 +252,8 @@ def topology_grid(topology: Topology) -> tuple[int, int]:
 
 def _on_torus(topology: Topology, n_bytes: float, sides: tuple[int, int]) -> Cost:
     rows, columns = sides
-    inside, across = topology.ring(1, columns), topology.ring(columns, rows)
+    inside = topology.ring(1, columns)
+    across = topology.ring(columns, rows)
     return torus_2d(rows, columns, n_bytes, inside, across)
 
 

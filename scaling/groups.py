@@ -41,7 +41,8 @@ def gradient_groups(rule: str, sizes_bytes: Sequence[int]) -> list[Group]:
 def _cubic_bounds(sizes: Sequence[int], factor: int) -> list[int]:
     """Fujitsu's rule: group k ends at tensor max(0, T - F (k+1)^3); 161, 3 -> 3, 21, 57, 80."""
     bounds: list[int] = []
-    tensors, k = len(sizes), 0
+    tensors = len(sizes)
+    k = 0
     while not bounds or bounds[-1] > 0:
         k += 1
         bounds.append(max(0, tensors - factor * k**3))
@@ -70,7 +71,8 @@ def _halving_bounds(sizes: Sequence[int], groups: int) -> list[int]:
 def _bounds_by_share(sizes: Sequence[int], groups: int, parts: Callable[[int], int]) -> list[int]:
     """The next group takes one of the `parts` of what is left, given how many are still to fill."""
     bounds: list[int] = []
-    left, filled = sum(sizes), 0
+    left = sum(sizes)
+    filled = 0
     for index in reversed(range(len(sizes))):
         filled += sizes[index]
         still = groups - len(bounds)

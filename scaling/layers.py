@@ -11,30 +11,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 from ..config.benchmark import CROP_PX, IMAGENET_CLASSES
 from ..config.resnet_stages import UNITS
 from .groups import gradient_groups
 
-
-class Shape(NamedTuple):
-    """What distinguishes a ResNet of bottlenecks from ResNet-50 v1.5 for ImageNet."""
-
-    depth: int | str = 50
-    width: int = 64
-    crop_px: int = CROP_PX
-    classes: int = IMAGENET_CLASSES
-    stem: str = "imagenet"
-
-
-IMAGENET = Shape()
-
+DEPTH = 50
+WIDTH = 64
 FLOPS_PER_BYTE = 70.0
 """Where a layer turns from memory- to compute-bound; achieved fp16 rates of V100: 56 TFLOP/s on
 convolutions, 0.8 TB/s. Moves shares between layers only, never the length of a step."""
 
-BATCH_NORM_PASSES_FORWARD, BATCH_NORM_PASSES_BACKWARD = 3, 5
+BATCH_NORM_PASSES_FORWARD = 3
+BATCH_NORM_PASSES_BACKWARD = 5
 """Times an activation is read or written around a convolution by batch norm, ReLU and the sum."""
 
 BATCH_NORM_EXCHANGES = 2 * 53
@@ -69,7 +58,6 @@ class Layer:
     activation_elements: int
     """Elements of the output."""
     input_elements: int
-    weights: int
 
 
 @dataclass(frozen=True)
@@ -87,32 +75,28 @@ class Group:
 
 
 @lru_cache
-def resnet50(shape: Shape = IMAGENET) -> tuple[tuple[Layer, ...], tuple[Tensor, ...]]:
-    """All 54 layers and 161 tensors of ResNet-50, first layer first, or those of `shape`."""
+def resnet50() -> tuple[tuple[Layer, ...], tuple[Tensor, ...]]:
+    """All 54 layers and 161 tensors of ResNet-50, first layer first."""
     layers: list[Layer] = []
     tensors: list[Tensor] = []
 
     def convolution(
         prefix: str, name: str, kernel: int, c_in: int, c_out: int, px: int, stride: int
     ) -> None:
-        weights, out = kernel**2 * c_in * c_out, (px // stride) ** 2
+        weights = kernel**2 * c_in * c_out
+        out = (px // stride) ** 2
         number = len(layers)
-        layers.append(
-            Layer(f"{prefix}{name}", 2 * weights * out, out * c_out, c_in * px**2, weights)
-        )
+        layers.append(Layer(f"{prefix}{name}", 2 * weights * out, out * c_out, c_in * px**2))
         norm = name.replace("conv", "bn")
         tensors.append(Tensor(f"{prefix}{name}_weight", weights, "weight", number))
         tensors.append(Tensor(f"{prefix}{norm}_gamma", c_out, "gamma", number))
         tensors.append(Tensor(f"{prefix}{norm}_beta", c_out, "beta", number))
 
-    px, channels = shape.crop_px, shape.width
-    if shape.stem == "imagenet":
-        convolution("", "conv0", 7, 3, channels, px, 2)
-        px //= 4
-    else:
-        convolution("", "conv0", 3, 3, channels, px, 1)
-    for stage, units in enumerate(UNITS[shape.depth], start=1):
-        width = shape.width << (stage - 1)
+    channels = WIDTH
+    convolution("", "conv0", 7, 3, channels, CROP_PX, 2)
+    px = CROP_PX // 4
+    for stage, units in enumerate(UNITS[DEPTH], start=1):
+        width = WIDTH << (stage - 1)
         for unit in range(1, units + 1):
             stride = 2 if unit == 1 and stage > 1 else 1
             prefix = f"stage{stage}_unit{unit}_"
@@ -121,11 +105,12 @@ def resnet50(shape: Shape = IMAGENET) -> tuple[tuple[Layer, ...], tuple[Tensor, 
             convolution(prefix, "conv3", 1, width, 4 * width, px // stride, 1)
             if unit == 1:
                 convolution(prefix, "convsc", 1, channels, 4 * width, px, stride)
-            px, channels = px // stride, 4 * width
-    weights = channels * shape.classes
-    layers.append(Layer("fc", 2 * weights, shape.classes, channels, weights))
+            px = px // stride
+            channels = 4 * width
+    weights = channels * IMAGENET_CLASSES
+    layers.append(Layer("fc", 2 * weights, IMAGENET_CLASSES, channels))
     tensors.append(Tensor("fc_weight", weights, "weight", len(layers) - 1))
-    tensors.append(Tensor("fc_bias", shape.classes, "bias", len(layers) - 1))
+    tensors.append(Tensor("fc_bias", IMAGENET_CLASSES, "bias", len(layers) - 1))
     return tuple(layers), tuple(tensors)
 
 
@@ -163,7 +148,8 @@ def backward_fraction() -> float:
 @lru_cache
 def ready_shares() -> tuple[float, ...]:
     """Share of backward done when the gradients of each layer are there, first layer first."""
-    done, shares = 0.0, []
+    done = 0.0
+    shares = []
     for share in reversed(backward_shares()):
         done += share
         shares.append(min(done, 1.0))
@@ -189,7 +175,8 @@ def wire_groups(rule: str, precision: str) -> tuple[Group, ...]:
 
 
 def _group(tensors: Sequence[Tensor], precision: str) -> Group:
-    first, layers = min(tensor.layer for tensor in tensors), len(resnet50()[0])
+    first = min(tensor.layer for tensor in tensors)
+    layers = len(resnet50()[0])
     return Group(
         tensors=len(tensors),
         n_bytes=sum(tensor.gradient_bytes(precision) for tensor in tensors),

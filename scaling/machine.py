@@ -72,7 +72,8 @@ def as_measured(machine: Machine) -> Machine:
 
 def topology_of(machine: Machine, gpus: int, *, tree: bool = False) -> Topology:
     """The nodes that `gpus` ranks fill; `tree`: with NCCL's tree latency, which is its own."""
-    about, per_node = machine.performance, min(gpus, machine.system.ranks_per_node)
+    about = machine.performance
+    per_node = min(gpus, machine.system.ranks_per_node)
     alpha = about.tree_latency_s if tree else about.inter_latency_s
     beta = 1 / (about.nic_bytes_per_s * _NETWORK_EFFICIENCY)
     inside = Link(about.intra_latency_s, 1 / about.intra_bytes_per_s, GAMMA_S_PER_BYTE)
@@ -148,9 +149,11 @@ def _refined(
     the logarithms, each deviation in units of its sigma."""
     prior = np.diag([SIGMA_PER_IMAGE**-2, SIGMA_FIXED**-2])
     offset = np.zeros(2)
-    machine, spread = sheet, np.linalg.inv(prior)
+    machine = sheet
+    spread = np.linalg.inv(prior)
     for _ in range(_ROUNDS):
-        misses, slopes = [], []
+        misses = []
+        slopes = []
         for point in points:
             total_s = step_s(machine, point.gpus, point.batch)
             misses.append(math.log(point.step_s / total_s))
@@ -187,7 +190,8 @@ def _through(machine: Machine, compute: Compute, alone: list[float]) -> Machine:
     else:
         slope, fixed = map(float, np.polyfit(grown, alone, 1))
         if fixed < 0:  # no step starts before zero: the line through it instead
-            slope, fixed = float(np.mean(np.divide(alone, grown))), 0.0
+            slope = float(np.mean(np.divide(alone, grown)))
+            fixed = 0.0
     if slope <= 0:
         raise UserError(
             f"{machine.name}: points on a rising line expected, found "

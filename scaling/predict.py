@@ -74,8 +74,11 @@ class Job:
     period: int = EVAL_PERIOD_EPOCHS
     offset: int | None = None
     bn_average: bool = True
-    checkpoint_epochs: float | None = None
-    """Least training between two checkpoints; None: a tenth of the run, inf: there are none."""
+
+    @property
+    def choice(self) -> dict[str, str | None]:
+        """What is asked of `step_time`."""
+        return {"groups": self.groups, "algorithm": self.algorithm}
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,8 @@ class Prediction:
 
     def to_dict(self) -> dict[str, Any]:
         """What `rn50 predict --json` prints: figures for programs, and what else is known."""
-        step, first = self.step, self.phases[0]
+        step = self.step
+        first = self.phases[0]
         return {
             "step_time_ms": round(step.total_s * 1e3, 4),
             "images_per_s": round(self.images_per_s, 1),
@@ -196,9 +200,6 @@ def job_of_config(run: Run, **choices: Any) -> Job:
         "period": run.eval.period,
         "offset": run.eval.offset,
         "bn_average": run.eval.bn_stats != "local",
-        "checkpoint_epochs": plan.checkpoint_every_steps / plan.steps_per_epoch
-        if run.checkpoint.enabled
-        else math.inf,
     }
     if run.division == "open" or len(plan.segments) > 1 or run.eval.target != TARGET_ACCURACY:
         settings["epochs"] = float(plan.eval_epochs[-1])
@@ -245,7 +246,8 @@ def on_system(run: Run, system: System, gpus: int | None = None) -> Run:
 
 def precision_of(run: Run, system: System) -> str:
     """How `system` computes the config's dtype: float32 is TF32 by default from Ampere on."""
-    precision, about = PRECISIONS[run.model.dtype], system.performance
+    precision = PRECISIONS[run.model.dtype]
+    about = system.performance
     if precision == "fp32" and about is not None and about.fp32 is None and about.tf32 is not None:
         return "tf32"
     return precision
@@ -257,8 +259,7 @@ def predict(job: Job, machine: Machine | None = None) -> Prediction:
     if machine is None:
         machine = build(job.name, job.system, job.precision)
     first = job.segments[0]
-    choice = {"groups": job.groups, "algorithm": job.algorithm}
-    step = step_time(machine, job.gpus, first.batch, **choice)
+    step = step_time(machine, job.gpus, first.batch, **job.choice)
     known = epochs_to_target(first.ranks * first.batch, job.ruleset)
     if job.epochs is None:
         epochs = float(stop_epoch(known.expected, job.period, job.offset))
@@ -268,7 +269,8 @@ def predict(job: Job, machine: Machine | None = None) -> Prediction:
                 f"expected, found the first after {epochs:g}"
             )
     else:
-        epochs, known = job.epochs, Epochs(job.epochs, job.epochs, job.epochs)
+        epochs = job.epochs
+        known = Epochs(job.epochs, job.epochs, job.epochs)
     evals = evaluations(math.ceil(epochs), job.period, job.offset)
     phases = _phases(machine, job, epochs)
     run = train_time(machine, phases, evals, job.gpus, bn_average=job.bn_average)
@@ -301,7 +303,8 @@ def predict(job: Job, machine: Machine | None = None) -> Prediction:
 
 def curve(answer: Prediction) -> list[Prediction]:
     """The same job on fewer and on more GPUs, with the same batch on each (weak scaling)."""
-    job, first = answer.job, answer.job.segments[0]
+    job = answer.job
+    first = answer.job.segments[0]
     counts = sorted(
         {
             max(1, round(job.gpus * 2.0**power))
@@ -332,7 +335,8 @@ def step_sigma(machine: Machine, gpus: int, batch: int, total_s: float) -> float
     known_gpus = max((point.gpus for point in points), default=1)
     far = SIGMA_PER_DOUBLING_OF_GPUS * max(0.0, math.log2(gpus / known_gpus))
     if machine.covariance is not None:
-        growing, fixed = machine.growing_s(batch) / total_s, machine.fixed_s / total_s
+        growing = machine.growing_s(batch) / total_s
+        fixed = machine.fixed_s / total_s
         per_image, launch, both = machine.covariance
         variance = growing**2 * per_image + fixed**2 * launch + 2 * growing * fixed * both
         waiting = SIGMA_WAITING * (1 - growing - fixed)
@@ -345,14 +349,15 @@ def step_sigma(machine: Machine, gpus: int, batch: int, total_s: float) -> float
 def _phases(machine: Machine, job: Job, epochs: float) -> tuple[Phase, ...]:
     starts = [segment.first_epoch - 1 for segment in job.segments]
     ends = [*starts[1:], math.inf]
-    choice = {"groups": job.groups, "algorithm": job.algorithm}
     return tuple(
         Phase(
             epochs=min(end, epochs) - start,
             ranks=segment.ranks,
             batch=segment.batch,
             steps_per_epoch=segment.steps_per_epoch,
-            step_s=step_time(machine, job.gpus, segment.batch, **choice).total_s,  # idle ones too
+            step_s=step_time(
+                machine, job.gpus, segment.batch, **job.choice
+            ).total_s,  # idle ones too
         )
         for segment, start, end in zip(job.segments, starts, ends, strict=True)
         if start < epochs

@@ -103,7 +103,8 @@ def step_time(
     """One step of `gpus` ranks with `batch` images each; None takes the system's own choice."""
     about = machine.performance
     planned = wire_groups(groups or about.groups, machine.precision)
-    growing, fixed = machine.growing_s(batch), machine.fixed_s
+    growing = machine.growing_s(batch)
+    fixed = machine.fixed_s
     optimizer = min(fixed, update_s(about))
     launch = fixed - optimizer
     share = backward_fraction()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import lru_cache
 from statistics import mean
 from typing import NamedTuple
@@ -21,7 +21,8 @@ from .machine import uses_sheet
 from .predict import Job, Prediction, job_of_config, job_of_system, predict
 from .step import build, step_time
 
-MLPERF_RUNS, SCALING_TABLES = "mlperf_runs.csv", "scaling_tables.csv"
+MLPERF_RUNS = "mlperf_runs.csv"
+SCALING_TABLES = "scaling_tables.csv"
 
 # Settings of a published variant; the rest of a row's recipe is the system's own.
 ALGORITHM_OF_VARIANT = {
@@ -141,7 +142,8 @@ def _mlperf_rows() -> Iterator[Row]:
     for row in read_table(MLPERF_RUNS):
         if row["machine"]:
             name = f"{row['version']} {row['org']} {row['system']}"
-            step_ms, time_s = float(row["ms_per_step"]), float(row["score_s"])
+            step_ms = float(row["ms_per_step"])
+            time_s = float(row["score_s"])
             yield from _rows("mlperf_runs", row["machine"], name, _mlperf_job(row), step_ms, time_s)
 
 
@@ -191,7 +193,8 @@ def _rows(
     source: str, machine: str, name: str, job: Job, step_ms: float, time_s: float
 ) -> Iterator[Row]:
     """What was published of one job, its step or its time or both (0: not given), against ours."""
-    answer, batch = predict(job), job.segments[0].batch
+    answer = predict(job)
+    batch = job.segments[0].batch
     step_interval_ms = [1e3 * value for value in answer.step_interval_s]
     for kind, published, predicted, (low, high) in (
         ("step", step_ms, answer.step.total_s * 1e3, step_interval_ms),
@@ -307,7 +310,8 @@ def cases() -> tuple[Case, ...]:
             continue
         job = _mlperf_job(row)
         if uses_sheet(_about(job.system), "fp16"):
-            step_s, time_s = float(row["ms_per_step"]) / 1e3, float(row["score_s"])
+            step_s = float(row["ms_per_step"]) / 1e3
+            time_s = float(row["score_s"])
             found.append(Case(row["version"], job, step_s, time_s))
     return tuple(found)
 
@@ -337,7 +341,10 @@ def fit_sheet(rows: Sequence[Case]) -> Sheet:
     logarithm of the step. Equal configurations share a weight; what a step waits for is taken from
     the present constants."""
     repeats = Counter((case.job.system.accelerator, case.gpus, case.batch) for case in rows)
-    weights, known, terms, measured = [], [], [], []
+    weights = []
+    known = []
+    terms = []
+    measured = []
     for case in rows:
         system = case.job.system
         about = _about(system)
@@ -463,7 +470,8 @@ def _efficiencies() -> Iterator[Efficiency]:
         few = EFFICIENCY_FROM.get(row["table"])
         if few is None:
             continue
-        batch, gpus = int(row["batch_per_accelerator"]), int(row["n_accelerators"])
+        batch = int(row["batch_per_accelerator"])
+        gpus = int(row["n_accelerators"])
         machine = build(row["machine"], _load_system(row["machine"]), row["precision"])
         small_s, large_s = (step_time(machine, n, batch).total_s for n in (few, gpus))
         published = float(row["efficiency_pct"]) / 100
@@ -558,16 +566,9 @@ def _row_cells(row: Row) -> tuple[str, ...]:
     )
 
 
+_SCORE_FORMS = ("", "", ".1%", "+.1%", ".0%", ".0%", ".0%", ".0%", "", ".1%")
+"""How the fields of `Score` are shown, in their order."""
+
+
 def _score_cells(score: Score) -> tuple[str, ...]:
-    return (
-        score.left_out,
-        str(score.rows),
-        f"{score.mean_absolute_error:.1%}",
-        f"{score.bias:+.1%}",
-        f"{score.within_interval:.0%}",
-        f"{score.times_within_interval:.0%}",
-        f"{score.times_faster:.0%}",
-        f"{score.times_slower:.0%}",
-        str(score.large_rows),
-        f"{score.large_mean_absolute_error:.1%}",
-    )
+    return tuple(map(format, astuple(score), _SCORE_FORMS))

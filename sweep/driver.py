@@ -68,7 +68,8 @@ def run_sweep(loaded: LoadedSweep, track: Callable[[str], Advance], say: Say, ag
         UserError: another driver at work, another definition in the folder, or no data.
         Stopped: a signal ended it; its trials have been stopped and are run again later.
     """
-    folder, sweep = sweep_folder(loaded), loaded.sweep
+    folder = sweep_folder(loaded)
+    sweep = loaded.sweep
     with failing_as(f"{folder}: cannot create"):
         folder.mkdir(parents=True, exist_ok=True)
     with hold(folder / LOCK):
@@ -90,8 +91,10 @@ class Driver:
     """The loop over trials."""
 
     def __init__(self, loaded: LoadedSweep, study: Study, progress: Advance, say: Say) -> None:
-        self._loaded, self._study = loaded, study
-        self._progress, self._say = progress, say
+        self._loaded = loaded
+        self._study = study
+        self._progress = progress
+        self._say = say
         self.active: dict[int, Active] = {}
         """The trials that run; after a signal those that ran."""
 
@@ -181,7 +184,8 @@ class Driver:
 
     def _settle(self, active: Active, ended: Ended) -> None:
         """Note how a trial ended by itself."""
-        objective, result = self._loaded.sweep.objective, ended.result
+        objective = self._loaded.sweep.objective
+        result = ended.result
         accuracy, value = (number_of(result.get(MEASURED[key])) for key in ("accuracy", objective))
         ended_well = ("success", "aborted") if objective == "accuracy" else ("success",)
         if ended.status in ended_well and value is not None:

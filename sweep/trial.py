@@ -18,7 +18,8 @@ import psutil
 
 from ..config.reading import read_ends, read_object
 
-CONFIG, OUTPUT = "config.yaml", "output.log"
+CONFIG = "config.yaml"
+OUTPUT = "output.log"
 STOP_S = 20.0
 """For a trial to end in order before its launcher is killed."""
 

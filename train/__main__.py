@@ -32,7 +32,8 @@ from .process_info import ProcessInfo, read_process_info
 from .resume import read_checkpoint
 from .seeding import draw_seed
 
-EXIT_USAGE, EXIT_FAILED = 2, 3
+EXIT_USAGE = 2
+EXIT_FAILED = 3
 _SIGNALS = (signal.SIGINT, *STOP_SIGNALS)
 _FRAMES = ("Traceback", "Stack trace", "Stacktrace", "File ", "[frame", "[bt]")
 
@@ -123,7 +124,8 @@ class _Rank:
 
     def fail(self, error: BaseException) -> NoReturn:
         """Say why in one line and in a file, close the log, end."""
-        context, process = self.context, self.process
+        context = self.context
+        process = self.process
         failure = {
             "rank": process.rank,
             "host": process.host,

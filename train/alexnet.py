@@ -36,11 +36,14 @@ class AlexNet(Network):
     def __init__(self, model: Model, classes: int, *, crop_px: int, **kwargs: Any) -> None:
         super().__init__(model, **kwargs)
         with self.name_scope():
-            channels, side = 3, crop_px
+            channels = 3
+            side = crop_px
             for number, (maps, kernel, stride, padding, pooled) in enumerate(CONVOLUTIONS, start=1):
-                name, sizes = f"conv{number}", (channels, maps, kernel, stride, padding)
+                name = f"conv{number}"
+                sizes = (channels, maps, kernel, stride, padding)
                 self.body.add(build_convolution(model.layout, name, *sizes))
-                channels, side = maps, (side + 2 * padding - kernel) // stride + 1
+                channels = maps
+                side = (side + 2 * padding - kernel) // stride + 1
                 if pooled:
                     self.body.add(nn.MaxPool2D(3, 2, layout=model.layout))
                     side = (side - 3) // 2 + 1

@@ -6,8 +6,10 @@ after it (a grouped allreduce copies every byte into Horovod's fusion buffer and
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -68,14 +70,28 @@ def _type_of_most_bytes(types: Sequence[np.dtype[Any]], sizes: Sequence[int]) ->
 
 def _flatten(parameters: Sequence[Any], operators: Operators, parts: int) -> nd.NDArray:
     weights = [p.data() for p in parameters]
-    step = ALIGN_BYTES // np.dtype(weights[0].dtype).itemsize
-    starts = np.cumsum([0, *(_round_up(w.size, step) for w in weights)])
-    flat = operators.zeros(_round_up(int(starts[-1]), parts * step), weights[0].dtype)
-    for p, weight, start in zip(parameters, weights, starts[:-1].tolist(), strict=True):
-        view = flat[start : start + weight.size].reshape(weight.shape)
+    shapes = [weight.shape for weight in weights]
+    flat, views = side_by_side(operators, shapes, weights[0].dtype, parts)
+    for p, weight, view in zip(parameters, weights, views, strict=True):
         p._grad = [view]  # as Parameter._init_grad does with arrays of its own
         autograd.mark_variables([weight], [view], p.grad_req)
     return flat
+
+
+def side_by_side(
+    operators: Operators, shapes: Sequence[tuple[int, ...]], kind: Any, parts: int = 1
+) -> tuple[nd.NDArray, list[nd.NDArray]]:
+    """One array of zeros, to be cut into equal `parts`, and views of these shapes into it, each on
+    a boundary of ALIGN_BYTES."""
+    step = ALIGN_BYTES // np.dtype(kind).itemsize
+    sizes = [math.prod(shape) for shape in shapes]
+    starts = list(accumulate((_round_up(size, step) for size in sizes), initial=0))
+    flat = operators.zeros(_round_up(starts[-1], parts * step), kind)
+    views = [
+        flat[start : start + size].reshape(shape)
+        for start, size, shape in zip(starts, sizes, shapes, strict=False)
+    ]
+    return flat, views
 
 
 def _round_up(value: int, step: int) -> int:

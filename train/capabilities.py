@@ -45,7 +45,8 @@ def check_supported(run: Run) -> None:
 
 def check_accelerator(run: Run) -> None:
     """Raise UserError for a GPU that cannot run the network, before anything waits for it."""
-    system, capability = run.system, run.system.compute_capability
+    system = run.system
+    capability = run.system.compute_capability
     if system.device == "cpu" and run.model.kernels == "own":
         raise UserError("model.kernels: own is for GPUs; auto or mxnet on a cpu expected")
     if system.device == "gpu" and capability is not None:
@@ -69,7 +70,8 @@ def check_network(model: Model, crop_px: int) -> None:
     if model.network == "resnet":
         return
     for key in RESNET_KEYS:
-        default, found = Model.model_fields[key].default, getattr(model, key)
+        default = Model.model_fields[key].default
+        found = getattr(model, key)
         if found != default:
             raise UserError(
                 f"model.{key}: its default ({default}) for {model.network} expected, "

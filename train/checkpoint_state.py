@@ -50,7 +50,8 @@ def _load(
     some: bool = False,
 ) -> None:
     """Fill `arrays` and the statistics of a network."""
-    statistics, rows = statistics_arrays(net), found.meta.statistics_rows
+    statistics = statistics_arrays(net)
+    rows = found.meta.statistics_rows
     shapes = {**_shapes(arrays), **_shapes(statistics, rows)}
     values = found.load(shapes, some=some)
     load_arrays(arrays, values)

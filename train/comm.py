@@ -44,7 +44,8 @@ class Communicator:
     def __init__(self, operators: Operators, connection: Connection | None = None) -> None:
         self.operators, self.ctx = operators, operators.ctx
         self._connection = connection
-        self.rank, self.world_size = 0, 1
+        self.rank = 0
+        self.world_size = 1
         self._torus = Torus(connection) if connection and connection.rows else None
         self.buckets: list[nd.NDArray] = []
         """The gradients, group by group."""
@@ -62,7 +63,8 @@ class Communicator:
         else:
             self._connection.wait()
             hvd.init(process_sets=self._connection.process_sets)  # joined: the Python side alone
-        self.rank, self.world_size = hvd.rank(), hvd.size()
+        self.rank = hvd.rank()
+        self.world_size = hvd.size()
         self._open_connections()
 
     def _open_connections(self) -> None:
@@ -107,7 +109,8 @@ class Communicator:
         Horovod's response cache answers instead of a negotiation.
         """
         for number, bucket in enumerate(self.buckets):
-            name, priority = f"group{number}", len(self.buckets) - number
+            name = f"group{number}"
+            priority = len(self.buckets) - number
             half = self._halves[number]
             if half is None:
                 self.sum_(bucket, name, priority)

@@ -57,7 +57,8 @@ class LocalNorm(nn.HybridBlock):
 
     def __init__(self, model: Model, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._last, self._half = model.layout == "NHWC", model.dtype == "float16"
+        self._last = model.layout == "NHWC"
+        self._half = model.dtype == "float16"
 
     def hybrid_forward(self, F: Any, x: Any) -> Any:
         x = F.transpose(x, axes=TO_NCHW) if self._last else x

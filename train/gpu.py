@@ -17,7 +17,8 @@ the PTX that NVRTC 11.8 makes of MXNet's fused operators."""
 LIBRARY = "libcuda.so.1"
 
 _VERSION_FILE = Path("/proc/driver/nvidia/version")
-_CAPABILITY_MAJOR, _CAPABILITY_MINOR = 75, 76  # of CUdevice_attribute
+_CAPABILITY_MAJOR = 75
+_CAPABILITY_MINOR = 76  # of CUdevice_attribute
 
 
 class Gpu(NamedTuple):
@@ -59,7 +60,8 @@ def read_gpus(library: str = LIBRARY, version_file: Path = _VERSION_FILE) -> Gpu
 
 
 def _read_gpu(cuda: ctypes.CDLL, device: int) -> Gpu:
-    name, value = ctypes.create_string_buffer(256), ctypes.c_int()
+    name = ctypes.create_string_buffer(256)
+    value = ctypes.c_int()
     cuda.cuDeviceGetName(name, len(name), device)
     capability = []
     for attribute in (_CAPABILITY_MAJOR, _CAPABILITY_MINOR):

@@ -14,7 +14,9 @@ from ..config.schema import Model
 from .gpu import dotted
 from .mxnet_package import library
 
-_MAGIC, _FATBIN, _ENTRY = struct.pack("<I", 0xBA55ED50), struct.Struct("<IHHQ"), 64
+_MAGIC = struct.pack("<I", 0xBA55ED50)
+_FATBIN = struct.Struct("<IHHQ")
+_ENTRY = 64
 
 OWN_CAPABILITIES = ((5, 0), (9, 0))
 """What NVRTC 11.8 compiles our kernels for, and cuDNN 8.9 has kernels for."""

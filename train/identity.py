@@ -43,7 +43,7 @@ _VARIABLES = re.compile(
 )
 
 
-def identity_of(loaded: Loaded, environment: Mapping[str, str] = os.environ) -> Identity:
+def identity_of(loaded: Loaded) -> Identity:
     """The identity of this process with the config `loaded`."""
     folder = Path(loaded.run.data.path)
     leaves = flatten(loaded.to_dict())
@@ -55,7 +55,7 @@ def identity_of(loaded: Loaded, environment: Mapping[str, str] = os.environ) -> 
             for found in islice(metadata.distributions(name=name), 1)
         },
         "image set": {"manifest": image_set_in(folder) or f"none in {folder}"},
-        "variable": {n: environment[n] for n in sorted(environment) if _VARIABLES.fullmatch(n)},
+        "variable": {n: os.environ[n] for n in sorted(os.environ) if _VARIABLES.fullmatch(n)},
         "config": {key: value for key, value in leaves if not key.startswith(_OWN)},
     }
 
@@ -97,7 +97,8 @@ def image_set_in(folder: Path) -> str | None:
 @cache
 def code_digest() -> str:
     """Of the sources of rn50 that a rank imports: 0.7 MB, 5 ms of CPU time."""
-    package, digest = Path(__file__).parent.parent, hashlib.sha256()
+    package = Path(__file__).parent.parent
+    digest = hashlib.sha256()
     for room in _ROOMS:
         for path in sorted((package / room).rglob("*")):
             if path.suffix in (".py", ".cc", ".c"):

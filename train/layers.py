@@ -8,7 +8,8 @@ from mxnet.gluon import nn
 
 from ..config.schema import Model
 
-TO_NCHW, TO_NHWC = (0, 3, 1, 2), (0, 2, 3, 1)
+TO_NCHW = (0, 3, 1, 2)
+TO_NHWC = (0, 2, 3, 1)
 """Axes of a transposition from the other layout; convolutions' weights too, (out, in) as (N, C)."""
 
 
@@ -24,7 +25,8 @@ class Network(nn.HybridBlock):
     def __init__(self, model: Model, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.layout = model.layout
-        self._half, self._own = model.dtype == "float16", model.kernels == "own"
+        self._half = model.dtype == "float16"
+        self._own = model.kernels == "own"
         with self.name_scope():
             self.body = nn.HybridSequential(prefix="")
 

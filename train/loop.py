@@ -47,9 +47,13 @@ class LogPoint(NamedTuple):
 def train_steps(context: StepContext, first: int, last: int, log_every: int) -> Iterator[LogPoint]:
     """Train steps `first` to `last`, both included, counted from 1; yield every `log_every`. Ends
     before a step that may not begin."""
-    comm, criterion, updater = context.comm, context.criterion, context.updater
-    times, operators = context.times, comm.operators
-    loss_sum, steps = None, 0
+    comm = context.comm
+    criterion = context.criterion
+    updater = context.updater
+    times = context.times
+    operators = comm.operators
+    loss_sum = None
+    steps = 0
     for step in range(first, last + 1):
         if not context.may_begin(step):
             return
@@ -66,18 +70,21 @@ def train_steps(context: StepContext, first: int, last: int, log_every: int) -> 
         times.after("reduction", comm.buckets)
         updater.step(step, context.settings_at(step))
         times.after("update", updater.written_last)
-        loss_sum, steps = operators.add_losses(losses, loss_sum), steps + 1
+        loss_sum = operators.add_losses(losses, loss_sum)
+        steps = steps + 1
         context.limit_run_ahead(losses, batch)
         if step % log_every == 0:
             yield LogPoint(step, steps, loss_sum)
-            loss_sum, steps = None, 0
+            loss_sum = None
+            steps = 0
 
 
 def zero_gradient_steps(
     context: StepContext, first: int, last: int, log_every: int
 ) -> Iterator[LogPoint]:
     """The same steps on a rank without a share of the batch: zeros to the sum, the same update."""
-    zero, steps = context.comm.operators.zeros(1), 0
+    zero = context.comm.operators.zeros(1)
+    steps = 0
     for step in range(first, last + 1):
         if not context.may_begin(step):
             return

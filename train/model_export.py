@@ -63,7 +63,8 @@ def build_evaluation_network(found: Checkpoint, run: Run) -> Any:
 
 def describe(found: Checkpoint, run: Run) -> dict[str, Any]:
     """What a program needs besides the files: the images of evaluation, and where it comes from."""
-    data, state = run.data, found.meta.state
+    data = run.data
+    state = found.meta.state
     return {
         "input": {
             "name": "data",

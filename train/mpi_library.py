@@ -94,7 +94,8 @@ def family_of(version: str) -> Family | None:
 
 def library_version(path: str) -> str:
     """The text of MPI_Get_library_version, which needs no MPI_Init; empty: there is none."""
-    text, length = ctypes.create_string_buffer(_LONGEST_VERSION), ctypes.c_int()
+    text = ctypes.create_string_buffer(_LONGEST_VERSION)
+    length = ctypes.c_int()
     try:
         ask = ctypes.CDLL(path).MPI_Get_library_version
     except (OSError, AttributeError):  # not there, or of before MPI 3

@@ -42,13 +42,15 @@ class Seeded(mx.init.Initializer):
 
     def __init__(self, seed: int, layout: str) -> None:
         super().__init__(seed=seed)
-        self._seed, self._layout = seed, layout
+        self._seed = seed
+        self._layout = layout
 
     def _init_weight(self, name: str, arr: mx.nd.NDArray) -> None:
         key = np.array([self._seed, zlib.crc32(str(name).encode())], dtype=np.uint64)
         rng = np.random.Generator(np.random.Philox(key=key))
         scale = 0.01 if str(name) == CLASSIFIER else np.sqrt(2 / np.prod(arr.shape[1:]))
-        shape, channels_last = arr.shape, self._layout == "NHWC" and arr.ndim == 4
+        shape = arr.shape
+        channels_last = self._layout == "NHWC" and arr.ndim == 4
         if channels_last:
             shape = tuple(shape[axis] for axis in TO_NCHW)
         drawn = rng.standard_normal(shape, dtype=np.float32) * np.float32(scale)
@@ -130,7 +132,8 @@ def copy_parameters(source: Network, target: Network, operators: Operators) -> N
     """Enqueue a copy of all weights and statistics to a net of the same kind, of NCHW or alike."""
     pairs = zip(source.collect_params().values(), target.collect_params().values(), strict=True)
     for mine, theirs in pairs:
-        array, other = mine.list_data()[0], theirs.list_data()[0]
+        array = mine.list_data()[0]
+        other = theirs.list_data()[0]
         if source.layout != target.layout and array.ndim == 4:
             operators.copy_channels_first(array, other)
         else:
@@ -198,7 +201,8 @@ def quick_digest(net: Any) -> bytes:
     for parameter in net.collect_params().values():
         if parameter.grad_req != "null":
             bits = np.frombuffer(parameter.list_data()[0].asnumpy(), np.uint8)
-            words, rest = bits[: len(bits) // 8 * 8].view(np.uint64), bits[len(bits) // 8 * 8 :]
+            words = bits[: len(bits) // 8 * 8].view(np.uint64)
+            rest = bits[len(bits) // 8 * 8 :]
             digest.update(np.bitwise_xor.reduce(words))
             digest.update(words.sum(dtype=np.uint64))
             digest.update(rest.tobytes())

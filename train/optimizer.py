@@ -27,7 +27,9 @@ MAX_TENSORS_PER_CALL = 60
 # RMSprop warm-up: mu2, epsilon, RMSprop rate. That the rate is absolute, not times the LR, is from
 # public re-implementations (the paper is silent): times an LR of 6.4 one step would move a weight
 # by its own size.
-AKIBA_MU2, AKIBA_EPSILON, AKIBA_RMS = 0.99, 1e-8, 3e-4
+AKIBA_MU2 = 0.99
+AKIBA_EPSILON = 1e-8
+AKIBA_RMS = 3e-4
 
 
 class Tensor(NamedTuple):
@@ -87,7 +89,8 @@ class Updater:
         scaler: LossScaler | None = None,
         epoch_at: Callable[[int], float] = float,
     ) -> None:
-        self.operators, self.scaler = operators, scaler or LossScaler(1.0)
+        self.operators = operators
+        self.scaler = scaler or LossScaler(1.0)
         self._rule = settings.rule
         self._trust_decay_factor = settings.base_lr if self._rule.decay_times_base_lr else 1.0
         self._epoch_at = epoch_at
@@ -223,7 +226,8 @@ class Updater:
         w = nd.sqrt(nd.multi_sum_sq(*weights, **options))
         g = nd.sqrt(nd.multi_sum_sq(*gradients, **options))
         g = g * self._rescale(now)
-        epsilon, denominator = self._rule.epsilon, g + self._trust_decay_factor * decays * w
+        epsilon = self._rule.epsilon
+        denominator = g + self._trust_decay_factor * decays * w
         if self._rule.epsilon_only_below:
             denominator = denominator + epsilon * (denominator < epsilon)
             scaled = (w > 0) * (w >= epsilon) * (denominator > 0)
@@ -241,16 +245,21 @@ class Updater:
             return gradient
         return gradient.astype("float32", copy=False)
 
+    def _akiba_shares(self, step: int, now: Settings) -> tuple[float, float]:
+        """(a_sgd, a_rms) of a step; a_rms = (1 - a_sgd) 3e-4 / lr: the RMSprop rate is absolute."""
+        sgd = akiba_sgd_share(self._epoch_at(step))
+        return sgd, AKIBA_RMS / now.lr * (1 - sgd) if now.lr else 0.0
+
     def _apply_rmsprop_warmup(self, step: int, now: Settings) -> None:
         """Akiba et al. (1711.04325): RMSprop at first, handing over to momentum SGD.
 
         m <- mu2 m + (1 - mu2) g^2;  d <- mu1 d - (a_sgd + a_rms / (sqrt(m) + eps)) g
-        w <- w + lr d,  a_rms = (1 - a_sgd) 3e-4 / lr: the RMSprop rate is absolute
+        w <- w + lr d
         """
-        sgd = akiba_sgd_share(self._epoch_at(step))
-        rms = AKIBA_RMS / now.lr * (1 - sgd) if now.lr else 0.0
+        sgd, rms = self._akiba_shares(step, now)
         for tensor, square in zip(self._tensors, self._squares, strict=True):
-            w, d = tensor.weight, tensor.momentum
+            w = tensor.weight
+            d = tensor.momentum
             g = (tensor.gradient * self._rescale(now) + tensor.decay * w) * self.scaler.finite
             square[:] = AKIBA_MU2 * square + (1 - AKIBA_MU2) * g * g
             scale = sgd + rms / (nd.sqrt(square) + AKIBA_EPSILON)

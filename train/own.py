@@ -13,14 +13,14 @@ import numpy as np
 from mxnet import autograd, nd
 
 from ..config.schema import Model, Optimizer
-from .buckets import ALIGN_BYTES
+from .buckets import side_by_side
 from .gpu import visible_gpu
 from .gpu_code import choose_kernels
 from .kernels.device import CudaModule, Module, blocks_for
 from .networks import Loss, trainable
 from .operators import TOP, Criterion, Operators
-from .optimizer import AKIBA_EPSILON, AKIBA_MU2, AKIBA_RMS, Updater
-from .schedule import Settings, akiba_sgd_share
+from .optimizer import AKIBA_EPSILON, AKIBA_MU2, Updater
+from .schedule import Settings
 
 CHUNK = 16384
 """Elements of a tensor that one block takes (device.cu)."""
@@ -129,7 +129,8 @@ class OwnCriterion(Criterion):
         classes = logits.size // logits.shape[0]
         arguments = (logits, labels, losses, gradient, classes, self.loss.other, scale)
         self._operators.launch(f"loss_{_kind(logits)}", logits.shape[0], *arguments)
-        self._logits, self._gradient = logits, gradient
+        self._logits = logits
+        self._gradient = gradient
         return losses
 
     def backward(self, losses: nd.NDArray, scale: float) -> None:  # noqa: ARG002
@@ -143,7 +144,8 @@ class OwnUpdater(Updater):
     operators: OwnOperators
 
     def __init__(self, *arguments: Any, buckets: Sequence[nd.NDArray], **options: Any) -> None:
-        self._buckets, self._flats = list(buckets), list[nd.NDArray]()
+        self._buckets = list(buckets)
+        self._flats = list[nd.NDArray]()
         super().__init__(*arguments, **options)
 
     def _zeros(self, shapes: Sequence[tuple[int, ...]]) -> list[nd.NDArray]:
@@ -156,17 +158,20 @@ class OwnUpdater(Updater):
         masters = self._zeros([p.shape for p in half]) if half else []
         for p, master in zip(half, masters, strict=True):
             master[:] = nd.array(p.data().asnumpy().astype(np.float32))
-        return {p.name: m for p, m in zip(half, masters, strict=True)}
+        return dict(zip((p.name for p in half), masters, strict=True))
 
     def _prepare(self) -> None:
         """The table of the tensors' addresses, and for each block the tensor of its chunk."""
-        tensors, ctx = self._tensors, self.operators.ctx
+        tensors = self._tensors
+        ctx = self.operators.ctx
         chunks = [-(-t.weight.size // CHUNK) for t in tensors]
         first = np.cumsum([0, *chunks])
         rows = [
             [
                 *map(_address, (t.weight, t.gradient, t.momentum, t.master, square)),
-                *(t.weight.size, int(first[number]), int(t.master is not None)),
+                t.weight.size,
+                int(first[number]),
+                int(t.master is not None),
             ]
             for number, (t, square) in enumerate(zip_longest(tensors, self._squares))
         ]
@@ -190,20 +195,31 @@ class OwnUpdater(Updater):
         self.written_last = weights
 
     def _apply(self, step: int, now: Settings) -> None:
-        rule, scaler, count = self._rule, self.scaler, len(self._tensors)
+        rule = self._rule
+        scaler = self.scaler
+        count = len(self._tensors)
         rescale = self._rescale(now)
         self._square_sums(self._blocks, self._table, self._chunks, self._sums)
         self.operators.launch(
-            *("rates", 1, self._table, self._etas, self._decays, self._sums, self._rates, count),
-            *(int(scaler.is_dynamic), now.lr, rescale, rule.epsilon, self._trust_decay_factor),
+            "rates",
+            1,
+            self._table,
+            self._etas,
+            self._decays,
+            self._sums,
+            self._rates,
+            count,
+            int(scaler.is_dynamic),
+            now.lr,
+            rescale,
+            rule.epsilon,
+            self._trust_decay_factor,
             int(rule.epsilon_only_below),
         )
         arguments = [self._table, self._chunks, self._decays, self._rates, count]
         arguments += [now.momentum, rescale]
         if self._squares:
-            sgd = akiba_sgd_share(self._epoch_at(step))
-            rms = AKIBA_RMS / now.lr * (1 - sgd) if now.lr else 0.0
-            arguments += [now.lr, sgd, rms, AKIBA_MU2, AKIBA_EPSILON]
+            arguments += [now.lr, *self._akiba_shares(step, now), AKIBA_MU2, AKIBA_EPSILON]
         self._update(self._blocks, *arguments)
         if scaler.is_dynamic:  # a copy: the next steps write theirs before this one is read
             finite = nd.empty((1,), self.operators.ctx)
@@ -232,20 +248,6 @@ def updater_for(
     if isinstance(operators, OwnOperators):
         return OwnUpdater(parameters, settings, operators=operators, buckets=buckets, **more)
     return Updater(parameters, settings, operators=operators, **more)
-
-
-def side_by_side(
-    operators: Operators, shapes: Sequence[tuple[int, ...]], kind: Any
-) -> tuple[nd.NDArray, list[nd.NDArray]]:
-    """One array of zeros, and views of these shapes into it, each on a boundary of ALIGN_BYTES."""
-    step = ALIGN_BYTES // np.dtype(kind).itemsize
-    sizes = [int(np.prod(shape)) for shape in shapes]
-    starts = np.cumsum([0, *(-(-size // step) * step for size in sizes)]).tolist()
-    flat = operators.zeros(starts[-1], kind)
-    return flat, [
-        flat[start : start + size].reshape(shape)
-        for start, size, shape in zip(starts, sizes, shapes, strict=False)
-    ]
 
 
 def _address(array: nd.NDArray | None) -> int:

@@ -44,7 +44,8 @@ class Unit(nn.HybridBlock):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self._relu, self._alone = relu, model.kernels != "mxnet"
+        self._relu = relu
+        self._alone = model.kernels != "mxnet"
         with self.name_scope():
             self.conv = nn.Conv2D(
                 channels,
@@ -107,7 +108,7 @@ class Residual(nn.HybridBlock):
         width: int,
         stride: int,
         *,
-        is_last: bool = False,
+        is_last: bool,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -151,7 +152,8 @@ class ResNet(Network):
 
     def __init__(self, model: Model, classes: int, **kwargs: Any) -> None:
         super().__init__(model, **kwargs)
-        width, own = model.width, model.kernels == "own"
+        width = model.width
+        own = model.kernels == "own"
         with self.name_scope():
             if model.stem == "imagenet":
                 self.body.add(Unit(model, "conv0", 3, width, kernel=7, stride=2, prefix=""))

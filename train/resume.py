@@ -25,13 +25,23 @@ from .identity import image_set_in
 
 # What may differ: none of it changes what is learned; the number of ranks changes bits.
 FREE = (
-    *("checkpoint.", "watchdog.", "limits.", "system.", "startup.", "comm.cycle_ms", "log.every"),
-    *("data.path", "data.synthetic", "data.decode_threads", "data.prefetch"),
+    "checkpoint.",
+    "watchdog.",
+    "limits.",
+    "system.",
+    "startup.",
+    "comm.cycle_ms",
+    "log.every",
+    "data.path",
+    "data.synthetic",
+    "data.decode_threads",
+    "data.prefetch",
     "eval.batch_per_rank",
 )
 _SHARES = ("batch.per_rank", "batch.active_ranks", "batch.changes")
 METRICS = "metrics.jsonl"
-LOG, INTERRUPTED_LOG = "result_0.txt", "interrupted_0.txt"
+LOG = "result_0.txt"
+INTERRUPTED_LOG = "interrupted_0.txt"
 """The log of a run, and the name that the log of an attempt gets below attempt_<n>/: `rn50 log
 check` looks at every result_*.txt as a run's own."""
 
@@ -55,7 +65,8 @@ def read_checkpoint(path: Path, loaded: Loaded) -> Checkpoint:
 def check_config(found: Checkpoint, loaded: Loaded) -> None:
     """Raise UserError naming the first key in which config and checkpoint differ, or both image
     sets."""
-    then, now = dict(flatten(found.meta.config)), dict(flatten(loaded.to_dict()))
+    then = dict(flatten(found.meta.config))
+    now = dict(flatten(loaded.to_dict()))
     other_ranks = loaded.run.system.world_size != found.meta.ranks
     bound = ("system.nodes",) if loaded.run.data.shards else ()  # each node has its part
     for key in sorted(then.keys() | now.keys()):
@@ -67,13 +78,15 @@ def check_config(found: Checkpoint, loaded: Loaded) -> None:
             f"{key}: {_show(then, key)} expected, as in {found.path}, found {_show(now, key)}; "
             "only the same config can go on from a checkpoint"
         )
-    before, batches = _batches_of(recorded_run(found)), _batches_of(loaded.run)
+    before = _batches_of(recorded_run(found))
+    batches = _batches_of(loaded.run)
     if batches != before:
         raise UserError(
             f"batch: global batches by epoch {before} expected, as in {found.path}, "
             f"found {batches}: keep ranks x batch.per_rank"
         )
-    folder, expected = Path(loaded.run.data.path), found.meta.image_set
+    folder = Path(loaded.run.data.path)
+    expected = found.meta.image_set
     # None here, as on the login node of a cluster: each rank looks where it runs.
     if (here := image_set_in(folder)) not in (None, expected):
         raise UserError(

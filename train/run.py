@@ -36,7 +36,8 @@ class Stopwatch:
 
     def lap_s(self) -> float:
         """Since the last call."""
-        last_s, self._last_s = self._last_s, time.monotonic()
+        last_s = self._last_s
+        self._last_s = time.monotonic()
         return self._last_s - last_s
 
 
@@ -62,7 +63,8 @@ def train_and_evaluate(context: RunContext) -> None:
 def write_result(trainer: Trainer, *, reached: bool, stopped: str | None = None) -> None:
     """The result, with what each rank needed; all ranks call it when the run's clock has stopped.
     What it does itself is not in the run's time."""
-    context, steps = trainer.context, trainer.steps
+    context = trainer.context
+    steps = trainer.steps
     time_s = context.elapsed_s
     steps.profile.end()
     ranks = gather_ranks(
@@ -79,7 +81,9 @@ def write_result(trainer: Trainer, *, reached: bool, stopped: str | None = None)
 def train_blocks(trainer: Trainer, checkpointer: Checkpointer) -> bool:
     """Blocks of epochs, an evaluation after each, until the target or the last evaluation. Returns
     whether the target was reached."""
-    context, plan, state = trainer.context, trainer.plan, trainer.context.state
+    context = trainer.context
+    plan = trainer.plan
+    state = trainer.context.state
     for block in blocks_left(plan, state):
         stop_if_asked(trainer)
         if log_position(plan, state) == "run":
@@ -111,8 +115,11 @@ def train_epoch(
     trainer: Trainer, checkpointer: Checkpointer, epoch: int, stopwatch: Stopwatch
 ) -> None:
     """The steps of one epoch; nothing here waits for the device between two epochs."""
-    context, plan, state = trainer.context, trainer.plan, trainer.context.state
-    segment, last = plan.segment_of_epoch(epoch), plan.epoch_end_step(epoch)
+    context = trainer.context
+    plan = trainer.plan
+    state = trainer.context.state
+    segment = plan.segment_of_epoch(epoch)
+    last = plan.epoch_end_step(epoch)
     stop_if_asked(trainer)
     if not is_within_epoch(plan, state):
         if segment.first_epoch == epoch > 1:
@@ -156,14 +163,16 @@ def log_point(trainer: Trainer, point: LogPoint, training_s: float = 0.0) -> Non
 
     With it travels whether a rank wants to stop. Raises NonRetryableError, StopTraining: on all
     ranks alike."""
-    context, budget_s = trainer.context, trainer.run.limits.time_s
+    context = trainer.context
+    budget_s = trainer.run.limits.time_s
     context.state.advance(trainer.plan, point.step, training_s)
     if budget_s is not None and context.elapsed_s >= budget_s:
         context.stop(OUT_OF_TIME)
     comm = trainer.comm
     sums = comm.sum_losses(comm.operators.join(point.loss_sum, context.stop.flags))
     loss_sum, *requests = host_reads.losses(sums)
-    now, scaler = trainer.steps.settings_at(point.step), trainer.model.updater.scaler
+    now = trainer.steps.settings_at(point.step)
+    scaler = trainer.model.updater.scaler
     loss = loss_sum / (point.steps * now.global_batch_size)
     scale = scaler.scale.value if scaler.is_dynamic else None
     trainer.log.train(point.step, loss, now, scale)
@@ -178,7 +187,9 @@ def evaluate_epoch(trainer: Trainer, epoch: int) -> Accuracy:
 
     The caller has waited for all of training.
     """
-    context, run, plan = trainer.context, trainer.run, trainer.plan
+    context = trainer.context
+    run = trainer.run
+    plan = trainer.plan
     start_s = context.elapsed_s
     context.log.eval_start(epoch)
     with context.timeline.span(f"evaluate {epoch}"):

@@ -70,11 +70,13 @@ class RunLog:
         if context.process.rank != 0:
             return
         self._compare_clocks()
-        now_s, samples = context.elapsed_s, context.plan.images_after(step)
+        now_s = context.elapsed_s
+        samples = context.plan.images_after(step)
         interval_s = now_s - self._window_s
         images = samples - self._window_samples
         recent_images_per_s = self._recent.add(interval_s, images)
-        self._window_s, self._window_samples = now_s, samples
+        self._window_s = now_s
+        self._window_samples = samples
         context.metrics.write(
             "train",
             step=step,
@@ -94,7 +96,8 @@ class RunLog:
 
     def evaluation(self, epoch: int, accuracy: Accuracy, start_s: float) -> None:
         """An evaluation that began at `start_s` of the run's clock."""
-        context, now_s = self._context, self._context.elapsed_s
+        context = self._context
+        now_s = self._context.elapsed_s
         context.metrics.write(
             "eval",
             epoch=epoch,
@@ -118,7 +121,9 @@ class RunLog:
     ) -> None:
         """result.json and ranks.json, `time_s` after `run_start`; the launcher adds the official
         verdict."""
-        context, state, plan = self._context, self._context.state, self._context.plan
+        context = self._context
+        state = self._context.state
+        plan = self._context.plan
         if context.process.rank != 0:
             return
         self._compare_clocks()

@@ -28,7 +28,8 @@ def step_settings(run: Run, plan: Plan) -> Callable[[int], Settings]:
 
     def at(step: int) -> Settings:
         batch = plan.segment_of_step(step).global_batch_size
-        lr, momentum = lr_at(step), run.optimizer.momentum
+        lr = lr_at(step)
+        momentum = run.optimizer.momentum
         if run.batch.follow == "lr":
             lr *= batch / first_batch
         elif run.batch.follow != "none":
@@ -41,7 +42,8 @@ def step_settings(run: Run, plan: Plan) -> Callable[[int], Settings]:
 def _falling(run: Run, plan: Plan, curve: Callable[..., float]) -> LearningRate:
     """A curve over the images trained on since the start of the decay, in steps of the first batch:
     with one batch these are the steps themselves, to the last bit."""
-    schedule, batch = run.schedule, plan.global_batch_size
+    schedule = run.schedule
+    batch = plan.global_batch_size
     origin = 0.0 if schedule.decay_from == "run_start" else plan.warmup_images / batch
     late = int(schedule.decay_from == "first_step_after_warmup")
     ends = {
@@ -59,7 +61,8 @@ def _stepped(run: Run, plan: Plan) -> LearningRate:
 
 def _after_warmup(run: Run, plan: Plan, decay: LearningRate) -> LearningRate:
     """Linear warm-up over the images trained on, then `decay`."""
-    start_lr, base_lr = run.schedule.warmup_start_lr, run.optimizer.base_lr
+    start_lr = run.schedule.warmup_start_lr
+    base_lr = run.optimizer.base_lr
     batch = plan.global_batch_size
     warmup_steps = plan.warmup_images / batch
 
@@ -118,11 +121,10 @@ def sony_b(epoch: float) -> float:
     return (29 if epoch < 30 else 50) * (1 - min(epoch, 90) / 90) ** 2
 
 
-def akiba_sgd_share(epoch: float, *, centre: float = 10.0, period: float = 5.0) -> float:
-    """Share of SGD in Akiba's RMSprop warm-up (1711.04325): 0 to 1, 0.5 at `centre`.
+def akiba_sgd_share(epoch: float) -> float:
+    """Share of SGD in Akiba's RMSprop warm-up (1711.04325): 0 to 1, 0.5 at epoch 10.
 
-    The printed middle branch would reach 1.5; 0.5 + (e - c) / p joins its neighbours.
+    The printed middle branch would reach 1.5; 0.5 + (e - 10) / 5 joins its neighbours.
     """
-    if epoch < centre:
-        return 0.5 * math.exp(2 * (epoch - centre) / period)
-    return min(1.0, 0.5 + (epoch - centre) / period)
+    periods = (epoch - 10) / 5
+    return 0.5 * math.exp(2 * periods) if periods < 0 else min(1.0, 0.5 + periods)

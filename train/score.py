@@ -57,7 +57,8 @@ def score(
     from .own import operators_for
     from .trainer import batches_of
 
-    ctx, ranks = context(run.system.device, place.local_rank), place.world_size
+    ctx = context(run.system.device, place.local_rank)
+    ranks = place.world_size
     comm = communicator(operators_for(run.model, ctx), connection, ranks)
     comm.start()
     nets = [_network(*pair, comm, place) for pair in zip(runs, found, strict=True)]
@@ -96,7 +97,8 @@ def _network(run: Run, found: Checkpoint, comm: Communicator, place: ProcessInfo
     # It waits for all before: the last network's statistics were reduced under the same name.
     restore_network(found, net, rank=place.rank, ranks=place.world_size)
     if found.meta.statistics_rows > 1 and place.world_size == found.meta.ranks:
-        mode, active = run.eval.bn_stats, active_ranks(found)
+        mode = run.eval.bn_stats
+        active = active_ranks(found)
         sync_bn_statistics(bn_statistics(net), comm, mode=mode, active_ranks=active)
     copy_parameters(net, eval_net, comm.operators)
     return eval_net

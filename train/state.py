@@ -43,7 +43,8 @@ class TrainState(BaseModel):
 
     def record_evaluation(self, epoch: int, accuracy: float) -> bool:
         """Note the accuracy after `epoch`; returns whether it is the best so far."""
-        self.epochs_evaluated, self.accuracy = epoch, accuracy
+        self.epochs_evaluated = epoch
+        self.accuracy = accuracy
         if self.best_accuracy is not None and accuracy <= self.best_accuracy:
             return False
         self.best_accuracy = accuracy

@@ -40,7 +40,8 @@ class _Context(ctypes.Structure):  # of include/mxnet/base.h
 # A stamp is a plain operation of a CPU (Context::kCPU, FnProperty::kNormal of mxnet/engine.h): the
 # worker that has done the phase runs it next; on the threads for what goes first it would be woken
 # for it, which took 4 % of a step of 18 ms on two busy cores.
-_ON_CPU, _PLAIN = _Context(1, 0), ctypes.c_int(0)
+_ON_CPU = _Context(1, 0)
+_PLAIN = ctypes.c_int(0)
 
 
 @cache
@@ -60,7 +61,8 @@ class StepTimes:
         self._operation = _load()
         # A row for each step that is under way, or over and not yet taken.
         self._stamps = np.full((most_steps + 2 * RUN_AHEAD_STEPS + 1, 6), np.nan)
-        self._next, self._last = 1, 0
+        self._next = 1
+        self._last = 0
         """First step not yet taken, and the last one asked for."""
         self._begun_s = np.nan
         """End of the update before `_next`; NaN: something else than a step lay between."""
@@ -70,7 +72,8 @@ class StepTimes:
         """The host asks for the batch of a step."""
         if step != self._last + 1:  # the first after a resume, or epochs without this rank
             self.log_point()
-            self._next, self._begun_s = step, np.nan
+            self._next = step
+            self._begun_s = np.nan
         self._last = step
         row = self._row
         row[:] = np.nan
@@ -106,10 +109,12 @@ class StepTimes:
         steps = np.arange(max(self._next, self._last + 1 - len(self._stamps)), self._last + 1)
         stamps = self._stamps[steps % len(self._stamps)]
         over = int(np.logical_and.accumulate(~np.isnan(stamps[:, _UPDATE])).sum())
-        steps, stamps = steps[:over], stamps[:over]
+        steps = steps[:over]
+        stamps = stamps[:over]
         found = phases_ms(stamps, self._begun_s)
         if over:
-            self._next, self._begun_s = int(steps[-1]) + 1, stamps[-1, _UPDATE]
+            self._next = int(steps[-1]) + 1
+            self._begun_s = stamps[-1, _UPDATE]
             self._past_ms.append(found)
         return found
 

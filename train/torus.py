@@ -22,7 +22,8 @@ class Torus:
 
     def __init__(self, connection: Connection) -> None:
         self.columns = len(connection.columns)
-        self._rows, self._columns = connection.rows, connection.columns
+        self._rows = connection.rows
+        self._columns = connection.columns
         self._parts: dict[str, nd.NDArray] = {}
 
     def sum_(self, flat: nd.NDArray, name: str, priority: int) -> None:
@@ -35,8 +36,10 @@ class Torus:
         row, column = divmod(hvd.rank(), self.columns)
         if name not in self._parts:
             self._parts[name] = nd.zeros(flat.size // self.columns, flat.context, dtype=flat.dtype)
-        part, row_set = self._parts[name], self._rows[row]
-        one, scale = ctypes.c_int(1), ctypes.c_double(1)
+        part = self._parts[name]
+        row_set = self._rows[row]
+        one = ctypes.c_int(1)
+        scale = ctypes.c_double(1)
         check_call(
             LIBRARY.horovod_mxnet_reducescatter_async(
                 ctypes.byref(flat.handle),

@@ -124,7 +124,8 @@ def start_up(
     built = run_stages(
         stages, context.timeline, serial=run.startup.serial, cores=run.system.cores_per_rank
     )
-    model, data = built["build network"], built["build pipelines"]
+    model = built["build network"]
+    data = built["build pipelines"]
     context.start_clock([p.name for p in trainable(model.net)])
     comm.barrier()  # no rank touches the data before rank 0 has started the clock
     return Trainer(
@@ -156,7 +157,8 @@ def build_sources(context: RunContext, ctx: mx.Context) -> Sources:
     # Imported here: DALI loads within this stage, beside the others.
     from ..data.pipeline import build_eval_source, build_train_source
 
-    run, plan = context.run, context.plan
+    run = context.run
+    plan = context.plan
     where: Any = {
         "rank": context.process.rank,
         "device_id": ctx.device_id if decodes_on_gpu(run) else None,
@@ -177,7 +179,8 @@ def build_sources(context: RunContext, ctx: mx.Context) -> Sources:
 
 def build_model(context: RunContext, comm: Communicator) -> Model:
     """Networks with seeded weights; their gradients in the communicator's groups."""
-    run, model = context.run, context.run.model
+    run = context.run
+    model = context.run.model
     if run.eval.bn_stats == "batch":  # keep the last batch's statistics, no average
         model = model.model_copy(update={"bn_momentum": 0.0})
     net, eval_net, loss = build_networks(
@@ -210,11 +213,14 @@ def warm_up(context: RunContext, operators: Operators, model: Model) -> bytes:
 
     Weights keep their bits (learning rate 0), batch-norm statistics are put back.
     """
-    run, side = context.run, context.run.data.crop_px
+    run = context.run
+    side = context.run.data.crop_px
     net, eval_net, criterion, updater = model
-    zeros, scale = operators.zeros, updater.scaler.value_at(1)
+    zeros = operators.zeros
+    scale = updater.scaler.value_at(1)
     for batch in warm_up_batches(context.plan, context.state.step):
-        images, labels = zeros(image_shape(net, batch, side)), zeros(batch)
+        images = zeros(image_shape(net, batch, side))
+        labels = zeros(batch)
         criterion.backward(criterion.forward(net, images, labels, scale), scale)
     updater.step(1, Settings(0.0, 0.0, context.plan.global_batch_size))
     copy_parameters(net, eval_net, operators)

@@ -18,8 +18,12 @@ from .networks import build_networks, trainable
 from .own import operators_for, updater_for
 from .schedule import Settings
 
-STEPS, BATCH, PX, CLASSES = 20, 16, 64, 10
-LR, MOMENTUM = 0.02, 0.9
+STEPS = 20
+BATCH = 16
+PX = 64
+CLASSES = 10
+LR = 0.02
+MOMENTUM = 0.9
 SCALE = 128.0
 """Of the losses: gradients in float16 survive."""
 
@@ -38,9 +42,11 @@ def trial_losses(ctx: mx.Context, dtype: Any, layout: Any = "NCHW") -> NDArray[n
     operators = operators_for(model, ctx)
     net, _, loss = build_networks(model, CLASSES, crop_px=PX, seed=1, operators=operators)
     buckets = lay_out_gradients(trainable(net), "single", operators)
-    settings, scaler = Optimizer(variant="sgd", base_lr=LR), LossScaler(SCALE)
+    settings = Optimizer(variant="sgd", base_lr=LR)
+    scaler = LossScaler(SCALE)
     updater = updater_for(operators, trainable(net), settings, buckets, scaler=scaler)
-    criterion, rng = operators.criterion(loss), np.random.default_rng(1)
+    criterion = operators.criterion(loss)
+    rng = np.random.default_rng(1)
     drawn = rng.normal(size=(BATCH, 3, PX, PX)).astype(np.float32)
     images = nd.array(drawn.transpose(TO_NHWC) if layout == "NHWC" else drawn, ctx)
     labels = nd.array(np.arange(BATCH) % CLASSES, ctx)

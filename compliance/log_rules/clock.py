@@ -16,7 +16,8 @@ from ..rule import CHECKER, CLOSED_POLICY, ERROR, NOTE, POLICY, RULES_TEXT, Viol
 def init_limit(run: LoggedRun) -> Iterator[Violation]:
     """Every init_stop comes less than the limit after the first init_start before it: 20 min, from
     1.0.0 on 30, in the open division from 2.0.0 on 240."""
-    begins, stops = run.all("init_start"), run.all("init_stop")
+    begins = run.all("init_start")
+    stops = run.all("init_stop")
     if not begins or not stops:
         return
     took_ms, stop = max(_init_times(begins, stops), key=lambda one: one[0])
@@ -40,7 +41,8 @@ def _limit_ms(run: LoggedRun) -> float:
 
 def _init_times(begins: list[Event], stops: list[Event]) -> Iterator[tuple[float, Event]]:
     """(milliseconds since the earliest init_start before it, init_stop) of each init_stop."""
-    earliest_ms, at = begins[0].time_ms, 0
+    earliest_ms = begins[0].time_ms
+    at = 0
     for stop in stops:
         while at < len(begins) and begins[at].order < stop.order:
             earliest_ms = min(earliest_ms, begins[at].time_ms)
@@ -87,7 +89,9 @@ def clock_steady(run: LoggedRun) -> Iterator[Violation]:
 @rule("MLP504", "late-run-start", CLOSED_POLICY, f"{RULES_TEXT} lines 489, 491")
 def run_starts_in_time(run: LoggedRun) -> Iterator[Violation]:
     """run_start, and not only init_stop, comes within the init limit of the first init_start."""
-    begins, start, stop = run.all("init_start"), run.start, run.first("init_stop")
+    begins = run.all("init_start")
+    start = run.start
+    stop = run.first("init_stop")
     if not begins or start is None:
         return
     first_ms = min(event.time_ms for event in begins)
@@ -102,7 +106,8 @@ def run_starts_in_time(run: LoggedRun) -> Iterator[Violation]:
 @rule("MLP505", "run-start-before-init-stop", CLOSED_POLICY, f"{RULES_TEXT} lines 489, 491")
 def init_before_run(run: LoggedRun) -> Iterator[Violation]:
     """run_start is not stamped before init_stop: else the init times are those of another time."""
-    stop, start = run.first("init_stop"), run.start
+    stop = run.first("init_stop")
+    start = run.start
     if stop is None or start is None or start.time_ms <= 0 or stop.time_ms <= 0:
         return
     ahead_ms = stop.time_ms - start.time_ms
@@ -123,7 +128,8 @@ def caches_cleared(run: LoggedRun) -> Iterator[Violation]:
 @rule("MLP507", "cache-clear-after-init-start", CLOSED_POLICY, f"{RULES_TEXT} line 220")
 def caches_cleared_first(run: LoggedRun) -> Iterator[Violation]:
     """cache_clear is logged before init_start."""
-    clear, begin = run.first("cache_clear"), run.first("init_start")
+    clear = run.first("cache_clear")
+    begin = run.first("init_start")
     if clear is not None and begin is not None and clear.order > begin.order:
         yield against(clear, f"is logged after {begin.place}", "it before init_start")
 

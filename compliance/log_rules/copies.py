@@ -15,7 +15,6 @@ from .events import LOG_IT
 _CLOCK = ("run_start", "run_stop")
 _SAMPLES = ("train_samples", "eval_samples")
 _ONCE_CLOSED = ("global_batch_size", "opt_name", "gradient_accumulation_steps")
-_OF_OPTIMIZER = {"lars": benchmark.LARS_KEYS, "sgd": benchmark.SGD_KEYS}
 
 
 def once_keys(run: LoggedRun) -> list[str]:
@@ -26,7 +25,7 @@ def once_keys(run: LoggedRun) -> list[str]:
     keys += _SAMPLES
     if run.division != "open":
         keys += [key for key in _ONCE_CLOSED if run.at_least("1.0.0") or "gradient" not in key]
-        keys += _OF_OPTIMIZER.get(run.optimizer or "", ())
+        keys += benchmark.OPTIMIZER_KEYS.get(run.optimizer or "", ())
     return keys
 
 

@@ -77,7 +77,8 @@ def run_start(run: LoggedRun) -> Iterator[Violation]:
     if run.absent("run_start"):
         text = "no run_start: the clock never started"
         yield Violation(message=text, expected="run_start", actual="none")
-    event, stop = run.start, run.first("init_stop")
+    event = run.start
+    stop = run.first("init_stop")
     if event is not None and stop is not None and event.order < stop.order:
         yield against(event, f"stands before {stop.place}", "init_stop first")
 
@@ -86,7 +87,9 @@ def run_start(run: LoggedRun) -> Iterator[Violation]:
 def init(run: LoggedRun) -> Iterator[Violation]:
     """init_start and init_stop are logged, in this order and before run_start."""
     yield from missing(run, ["init_start", "init_stop"])
-    begin, stop, start = run.first("init_start"), run.first("init_stop"), run.start
+    begin = run.first("init_start")
+    stop = run.first("init_stop")
+    start = run.start
     end = min((e for e in (stop, start) if e), key=lambda e: e.order, default=None)
     for event in run.all("init_start"):
         if end is not None and event.order > end.order:
@@ -146,9 +149,11 @@ def epoch_metadata(run: LoggedRun) -> Iterator[Violation]:
 
 def _block_problem(event: Event, other: str | None) -> Violation | None:
     data = event.metadata
-    name, expected = "epoch_count", "above 0"
+    name = "epoch_count"
+    expected = "above 0"
     if "epoch_count" not in data and other is not None and other in data:
-        name, expected = other, "0 or more"
+        name = other
+        expected = "0 or more"
     else:
         for needed in ("epoch_count", "first_epoch_num"):
             if needed not in data:

@@ -111,7 +111,7 @@ def weights_named(run: LoggedRun) -> Iterator[Violation]:
 )
 def hyperparameters_logged(run: LoggedRun) -> Iterator[Violation]:
     """Every hyper-parameter of the optimizer in use is logged."""
-    due = {"lars": benchmark.LARS_KEYS, "sgd": benchmark.SGD_KEYS}.get(run.optimizer or "", ())
+    due = benchmark.OPTIMIZER_KEYS.get(run.optimizer or "", ())
     yield from missing(run, due, advice="log each before init_stop")
 
 
@@ -157,6 +157,7 @@ def schedule_lengths(run: LoggedRun) -> Iterator[Violation]:
 def bn_span(run: LoggedRun) -> Iterator[Violation]:
     """model_bn_span, where it is logged, is a number from 1 to the global batch."""
     for event in run.all("model_bn_span")[:1]:
-        span, batch = number(event.value), run.batch or math.inf
+        span = number(event.value)
+        batch = run.batch or math.inf
         if span is None or not 1 <= span <= batch:
             yield as_setting(event).violation(f"from 1 to the batch ({batch:,g})")

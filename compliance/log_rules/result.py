@@ -26,7 +26,8 @@ def _at(evaluation: Evaluation) -> str:
 @rule("MLP301", "run-time-not-positive", ERROR, "a clock that cannot be right")
 def clock_forward(run: LoggedRun) -> Iterator[Violation]:
     """run_stop is stamped later than run_start."""
-    run_ms, stop = run.run_ms, run.stop
+    run_ms = run.run_ms
+    stop = run.stop
     if run_ms is None or stop is None or run_ms > 0:
         return
     found = f"is {-run_ms / 1000:g} s before run_start" if run_ms else "has run_start's stamp"
@@ -45,7 +46,8 @@ def converged(run: LoggedRun) -> Iterator[Violation]:
     numeric = [event for event in events if isinstance(event.value, int | float)]
     if not numeric:
         return  # missing-accuracy says it
-    best, last = run.best, numeric[-1]
+    best = run.best
+    last = numeric[-1]
     severity = POLICY if run.ruleset == "0.6.0" else None  # its checker has no threshold
     if run.needs_target:
         # Without an end, or with a torn record, it is a consequence.
@@ -86,11 +88,13 @@ def target_on_the_clock(run: LoggedRun) -> Iterator[Violation]:
 def target_stamped_on_the_clock(run: LoggedRun) -> Iterator[Violation]:
     """An evaluation at target is stamped between run_start and run_stop, to a second or 1 % of the
     run, whichever is less."""
-    start, stop = run.start, run.stop
+    start = run.start
+    stop = run.stop
     if not run.needs_target or start is None or stop is None or (run.run_ms or 0) <= 0:
         return
     stamped = [e for e in run.evaluations_at_target if e.time_ms != 0]
-    begin_ms, end_ms = start.time_ms - run.slack_ms, stop.time_ms + run.slack_ms
+    begin_ms = start.time_ms - run.slack_ms
+    end_ms = stop.time_ms + run.slack_ms
     if not stamped or start.time_ms <= 0 or any(begin_ms <= e.time_ms <= end_ms for e in stamped):
         return
     one = stamped[0]
@@ -127,7 +131,8 @@ def ranks_agree(run: LoggedRun) -> Iterator[Violation]:
         if evaluation.epoch is not None:
             groups[evaluation.epoch].append(evaluation)
     for epoch, group in ((n, one) for n, all_ in groups.items() for one in _at_once(all_)):
-        low, high = min(e.accuracy for e in group), max(e.accuracy for e in group)
+        low = min(e.accuracy for e in group)
+        high = max(e.accuracy for e in group)
         if low == high:
             continue
         good = sum(reaches_target(e.accuracy) for e in group)
@@ -178,8 +183,10 @@ def pairs(run: LoggedRun) -> Iterator[Violation]:
             subject = f"the evaluation at target (line {target.line})"
             yield against(subject, f"has no {key}", "its own", line=target.line, severity=POLICY)
     for kind in ("block", "epoch", "eval"):
-        start, stop = f"{kind}_start", f"{kind}_stop"
-        starts, stops = run.all(start), run.all(stop)
+        start = f"{kind}_start"
+        stop = f"{kind}_stop"
+        starts = run.all(start)
+        stops = run.all(stop)
         if starts and stops and len(starts) != len(stops):
             found = f"against {len(stops)} {stop}"
             yield against(f"{len(starts)} {start}", found, "pairs", line=starts[-1].line)
@@ -192,7 +199,8 @@ _MOST = 0.9
 """A last batch that is left out has less than the rest of the images."""
 _ARITHMETIC = 1e-12
 """Rounding of a quotient that was never shortened."""
-_EARLY_EPOCH, _EARLY_ACCURACY = 4, 0.6
+_EARLY_EPOCH = 4
+_EARLY_ACCURACY = 0.6
 """The best published accuracy at epoch 4 is below 0.6."""
 
 
@@ -241,6 +249,7 @@ def likely_accuracies(run: LoggedRun) -> Iterator[Violation]:
     for one in found:
         early = one.epoch is not None and one.epoch <= _EARLY_EPOCH
         if early and one.accuracy > _EARLY_ACCURACY:
-            subject, most = f"{plain(one.accuracy)} (line {one.line})", f"at most {_EARLY_ACCURACY}"
+            subject = f"{plain(one.accuracy)} (line {one.line})"
+            most = f"at most {_EARLY_ACCURACY}"
             yield against(subject, f"at {_at(one)}", most, line=one.line)
             return

@@ -68,7 +68,8 @@ def hyperparameters(run: LoggedRun) -> Iterator[Violation]:
         return
     for optimizer, keys in (("sgd", (_BOUNDARIES,)), ("lars", _LARS)):
         for key in keys:
-            count, due = len(run.all(key)), int(name.value == optimizer)
+            count = len(run.all(key))
+            due = int(name.value == optimizer)
             if count != due:
                 why = f"opt_name is {shown(name.value)}"
                 yield against(f"{key} is logged", f"{count} x", f"{due} x", why)

@@ -160,7 +160,9 @@ def possible_rate(run: LoggedRun) -> Iterator[Violation]:
     published run. (An epoch has ImageNet's images, in the open division as many as logged.)"""
     logged = number(run.value("train_samples")) if run.division == "open" else None
     samples = logged if logged is not None and logged > 0 else benchmark.IMAGENET_TRAIN_SAMPLES
-    start, target, epochs = run.start, run.target, run.convergence_epoch
+    start = run.start
+    target = run.target
+    epochs = run.convergence_epoch
     if start is None or start.time_ms <= 0 or target is None or not epochs:
         return
     time_s = (target.time_ms - start.time_ms) / 1000

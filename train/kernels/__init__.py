@@ -37,17 +37,13 @@ def build(source: Path) -> Path:
     if shutil.which("g++") is None:
         raise UserError(f"g++ expected (to build {source.name}), found none")
     partial = path.with_suffix(f".{secrets.token_hex(8)}.so")
-    command = ["g++", "-O2", "-fPIC", "-shared", str(source), "-o", str(partial)]
+    flags = ["-x", "c"]
     if source == SOURCE:
-        command += [
-            *("-std=c++17", "-fopenmp", f"-I{headers()}"),
-            str(operator_source()),
-            # Horovod makes MXNet's symbols global, and MXNet holds classes of the same names as
-            # lib_api.cc: without these two the library would use MXNet's and crash.
-            *("-fno-gnu-unique", "-Wl,-Bsymbolic"),
-        ]
-    else:
-        command[1:1] = ["-x", "c"]
+        # Horovod makes MXNet's symbols global, and MXNet holds classes of the same names as
+        # lib_api.cc: without the last two the library would use MXNet's and crash.
+        flags = ["-std=c++17", "-fopenmp", "-fno-gnu-unique", "-Wl,-Bsymbolic"]
+        flags += [f"-I{headers()}", str(operator_source())]
+    command = ["g++", "-O2", "-fPIC", "-shared", *flags, str(source), "-o", str(partial)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr)
@@ -77,5 +73,6 @@ def update(arrays: Sequence[mx.nd.NDArray], attributes: dict[str, str]) -> mx.nd
         arrays: weight, gradient, velocity of each tensor in turn, float32 on a CPU.
         attributes: see update.cc.
     """
-    keys, values = list(attributes), list(attributes.values())
+    keys = list(attributes)
+    values = list(attributes.values())
     return _imperative_invoke(load(), list(arrays), keys, values, None, False, False)

@@ -52,7 +52,8 @@ class CudaModule:
 
     def __init__(self, ctx: mx.Context, capability: tuple[int, int]) -> None:
         source = SOURCE.read_text()
-        self._ctx, self._parameters = ctx, parameters(source)
+        self._ctx = ctx
+        self._parameters = parameters(source)
         architecture = "--gpu-architecture=compute_{}{}".format(*capability)
         self._module = mx.rtc.CudaModule(source, options=(architecture,))
 
