@@ -127,7 +127,10 @@ def run_case(lab: Lab, seed: int) -> tuple[Failure | None, int]:
                 leaves_nothing(results, in_memory, killed=False)
                 shutil.rmtree(results)
                 return None, struck
-            words = next_words(ended, folder) or lab.words(results, launcher, target)
+            words = next_words(ended)
+            if words is None and folder is not None:  # nobody was left to say it
+                words = ["launch", "--resume", str(folder), f"data.path={lab.data}"]
+            words = words or lab.words(results, launcher, target)
         raise Wrong(f"not at its end after {_MOST_ATTEMPTS} attempts")
     except Wrong as wrong:
         return Failure(KIND, seed, "; ".join(story), str(wrong)), struck
@@ -236,12 +239,10 @@ def is_concluded(folder: Path) -> bool:
     return False
 
 
-def next_words(ended: Ended, folder: Path | None) -> list[str] | None:
-    """The words of the command to go on with: that of the last line, or where nobody was left to
-    print one, `--resume`; None: there is nothing to go on with."""
-    if found := _NEXT.search(ended.err) or _NEXT.search(ended.out):
-        return shlex.split(found[1])
-    return None if folder is None else ["launch", "--resume", str(folder)]
+def next_words(ended: Ended) -> list[str] | None:
+    """The words of the command in the last line; None: there is none."""
+    found = _NEXT.search(ended.err) or _NEXT.search(ended.out)
+    return shlex.split(found[1]) if found else None
 
 
 def is_as_if_uninterrupted(folder: Path, whole: Path, odd_steps: set[int]) -> None:
