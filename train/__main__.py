@@ -29,6 +29,7 @@ from .context import RunContext
 from .heartbeat import SCRATCH_ENV, WATCHDOG_ENV, HeartbeatClient
 from .limits import REQUESTED, STOP_SIGNALS, NonRetryableError
 from .process_info import ProcessInfo, read_process_info
+from .reserve import give_back
 from .resume import read_checkpoint
 from .seeding import draw_seed
 
@@ -188,6 +189,7 @@ class _Rank:
 
     def _close_log(self) -> None:
         if self.context is not None:
+            give_back(self._out)
             with suppress(UserError):  # a full disk has been reported already
                 self.context.log.abort()
 

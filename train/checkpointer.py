@@ -11,6 +11,7 @@ import numpy as np
 from mxnet import nd
 from numpy.typing import NDArray
 
+from ..config.errors import reason_of
 from . import checkpoint
 from .checkpoint_folder import mark_best, prune
 from .networks import statistics_arrays, weight_arrays
@@ -89,7 +90,8 @@ class Checkpointer:
             prune(self._folder, self._settings.keep, self._trainer.comm.agreed_step)
         except OSError as error:
             warn(
-                f"no checkpoint of step {step}: {path}: cannot write: {error.strerror}; "
+                f"no checkpoint of step {step}: {error.filename or path}: cannot write: "
+                f"{reason_of(error)}; "
                 "training goes on"
             )
 
