@@ -21,6 +21,9 @@ EXIT_BAD, EXIT_USAGE, EXIT_STOPPED = 1, 2, 130
 def main() -> None:
     """The command. A user error is one line a problem on stderr and exit code 2, never a traceback;
     Ctrl-C and SIGTERM are one line, which says how to go on, and exit code 130."""
+    if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
+        os.environ["PYTHONUTF8"] = "1"  # file names and pages are UTF-8, whatever the locale
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # file names are bytes, and not always of UTF-8
             stream.reconfigure(errors="backslashreplace")

@@ -1,53 +1,78 @@
-"""`rn50 evaluate`: a checkpoint scored again."""
+"""`rn50 evaluate`: checkpoints scored again, several as an ensemble too."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from .console import EXIT_BAD, Json, Launcher, Overrides, Ranks, print_json, say, track
+from .console import EXIT_BAD, Json, Launcher, Ranks, print_json, say, track
 
 _RUN = "Folder of a run, for its best checkpoint, else its newest; or a file `*.ckpt`."
 RunOrCheckpoint = Annotated[Path, typer.Argument(help=_RUN, metavar="RUN")]
+RunsAndOverrides = Annotated[
+    list[str],
+    typer.Argument(
+        help=f"{_RUN} `key.path=value` changes the config of each.", metavar="RUN|KEY=VALUE"
+    ),
+]
 
 
 def evaluate(
-    path: RunOrCheckpoint,
-    overrides: Overrides = None,
+    words: RunsAndOverrides,
     ranks: Ranks = None,
     launcher: Launcher = None,
     as_json: Json = False,
 ) -> None:
     """Score a checkpoint again: top-1 and top-5 on the run's evaluation set, by the run's code.
 
-    Exit 0: as many correct images as the run recorded for these weights, or it recorded none; 1:
-    another number; 2: bad input or a failed rank.
+    Several are scored one by one and as an ensemble, by the mean of their softmax.
+
+    Exit 0: as many correct images as the run recorded for these weights, or it recorded none, or
+    several were scored; 1: another number; 2: bad input or a failed rank.
 
     Example: `rn50 evaluate results/smoke/20261123T050000Z --ranks 1`
 
     Example: `rn50 evaluate results/quick/20261123T050000Z data.path=/scratch/quick`
+
+    Example: `rn50 evaluate results/quick/*`
     """
     from ..launch.evaluation import evaluate as score
 
+    overrides = [word for word in words[1:] if "=" in word and not Path(word).exists()]
+    paths = [Path(word) for word in words if word not in overrides]
     aside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
     with aside:
-        found = score(path, overrides or [], ranks, launcher, track)
+        found = score(paths, overrides, ranks, launcher, track)
     if as_json:
         print_json(found)
     else:
-        recorded, total = found["recorded_accuracy"], found["total"]
-        say(f"{found['checkpoint']}: step {found['step']}, {found['epochs']} epochs trained")
-        for name, count in (("top-1", "correct"), ("top-5", "correct_top5")):
-            say(f"{name} {found[count] / total:.5f} ({found[count]} of {total})")
-        if found["as_recorded"]:
-            say("the same as the run recorded")
-        elif recorded is None:
-            say("the run recorded no such evaluation of these weights")
-        else:
-            say(f"the run recorded {recorded:.5f} ({round(recorded * total)} of {total})")
-    if found["as_recorded"] is False:
+        for one in found.get("runs", [found]):
+            say(f"{one['checkpoint']}: step {one['step']}, {one['epochs']} epochs trained")
+            _say_counts(one)
+            _say_whether_as_recorded(one)
+        if "ensemble" in found:
+            say(f"ensemble of {len(found['runs'])}, the mean of their softmax")
+            _say_counts(found["ensemble"])
+    if found.get("as_recorded") is False:
         raise typer.Exit(EXIT_BAD)
+
+
+def _say_counts(found: Mapping[str, Any]) -> None:
+    total = found["total"]
+    for name, count in (("top-1", "correct"), ("top-5", "correct_top5")):
+        say(f"{name} {found[count] / total:.5f} ({found[count]} of {total})")
+
+
+def _say_whether_as_recorded(found: Mapping[str, Any]) -> None:
+    recorded, total = found["recorded_accuracy"], found["total"]
+    if found["as_recorded"]:
+        say("the same as the run recorded")
+    elif recorded is None:
+        say("the run recorded no such evaluation of these weights")
+    else:
+        say(f"the run recorded {recorded:.5f} ({round(recorded * total)} of {total})")

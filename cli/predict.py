@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -111,14 +112,41 @@ class Asked:
 
         if self.batch is not None:
             raise UserError("--best finds the batch: omit --batch-per-gpu")
-        if self.system is None or self.arguments:
-            job = self.job()
-            given = self._given() | {"precision": job.precision}
-            return best_of_each_batch(job.name, job.system, job.gpus, **given)
-        machine, given = self._machine(self.system)
-        if self.gpus is None:
+        if self.system is not None and not self.arguments and self.gpus is None:
             raise UserError("--best --system needs --gpus or --nodes")
-        return best_of_each_batch(self.system, machine, self.gpus, **given)
+        return best_of_each_batch(self._one_batch, self._given())
+
+    def _one_batch(self, batch: int) -> Job:
+        """The job with `batch` images a GPU for the whole run, and, unless they are given, the
+        epochs that published runs of such a batch needed."""
+        arguments = self.arguments and [*self.arguments, "batch.changes=[]"]
+        job = replace(self, arguments=arguments, batch=batch).job()
+        return replace(job, epochs=self.choices["epochs"])
+
+    def command(self, answer: Prediction) -> str:
+        """`rn50 predict` with the batch, groups and algorithm of `answer` written out. A config
+        takes what has a `=` over, for `rn50 launch` as well."""
+        job = answer.job
+        about = answer.machine.performance
+        groups = job.groups or about.groups
+        algorithm = job.algorithm or about.algorithm
+        batch = answer.phases[0].batch
+        words = ["rn50", "predict", *(self.arguments or [])]
+        if self.arguments:
+            words += [f"batch.per_rank={batch}", "batch.changes=[]"]
+            words += [f"comm.groups={groups}", f"comm.algorithm={algorithm}"]
+        else:
+            words += ["--batch-per-gpu", str(batch), "--groups", groups, "--algorithm", algorithm]
+        given = {
+            "--epochs": answer.epochs if self.arguments else self.choices["epochs"],
+            "--precision": self.choices["precision"],
+            "--system": self.system,
+            "--gpus": self.gpus,
+        }
+        for option, value in given.items():
+            if value is not None:
+                words += [option, str(value)]
+        return shlex.join(words)
 
     def _given(self) -> dict[str, Any]:
         return {key: value for key, value in self.choices.items() if value is not None}
@@ -250,6 +278,7 @@ def _predict_best(asked: Asked, plot: Path | None, *, as_json: bool) -> None:
         first = answers[0]
         say(f"{first.job.name}, {first.job.gpus} accelerators: the fastest batch first")
         print_table((*header, "90 % interval"), best_rows(answers), right=(0, 1, 4, 5, 6))
+        say(f"the first row: {asked.command(first)}")
     if plot is not None:
         write_best_plot(answers, plot)
 
@@ -288,6 +317,8 @@ def validate(as_json: Json = False) -> None:
             {
                 "summary": [asdict(summary) for summary in found.summaries],
                 "cross_validation": [asdict(score) for score in found.scores],
+                "efficiencies": [asdict(one) for one in found.efficiencies],
+                "without_machine": [one._asdict() for one in found.unplaced],
                 "rows": [{**asdict(row), "error": round(row.error, 5)} for row in found.rows],
             }
         )

@@ -113,6 +113,8 @@ class ConfigUnderCheck:
 
 _SETTINGS = {
     "end_lr": "schedule.end_lr",
+    "decay_shape": "schedule.shape",
+    "decay_from": "schedule.decay_from",
     "decay_power": "schedule.power",
     "weight_decay": "optimizer.weight_decay",
     "base_lr": "optimizer.base_lr",
@@ -224,13 +226,6 @@ def facts(config: ConfigUnderCheck) -> dict[str, Any]:
         found["rcp"]["first_accepted_evaluation"] = stop
         found["rcp"]["factor_there"] = max(1.0, reference.mean / stop)
     return found
-
-
-@config_rule("MLP754", "decay-shape", CLOSED_POLICY, _TABLE)
-def _shape(config: ConfigUnderCheck) -> Iterator[Violation]:
-    """The learning rate decays by a polynomial, counted from the end of the warm-up."""
-    yield from config.held_to("schedule.shape", "poly", said="poly")
-    yield from config.held_to("schedule.decay_from", "warmup_end", "as the reference counts")
 
 
 @imagenet_rule("MLP755", "lars-as-reference", CLOSED_POLICY, _TABLE, optimizer="lars")

@@ -18,6 +18,7 @@ from .rule import (
     BOTH,
     CHECKER,
     CLOSED_ERROR,
+    CLOSED_ONLY,
     CLOSED_POLICY,
     FROM_070,
     RULES_TEXT,
@@ -164,6 +165,21 @@ def sgd_power(run: HasSettings) -> Iterator[Violation]:
 def label_smoothing(run: HasSettings) -> Iterator[Violation]:
     """Label smoothing, where a log has it, is 0 or 0.1."""
     yield from _one_of(run, "label_smoothing", benchmark.LABEL_SMOOTHING, "0 or 0.1")
+
+
+@rule(
+    "MLP754",
+    "decay-shape",
+    CLOSED_ONLY,
+    f"{_LARS_AND_SGD}; {RULES_TEXT} lines 834-857",
+    judges=BOTH,
+)
+def decay_shape(run: HasSettings) -> Iterator[Violation]:
+    """The learning rate decays by a polynomial (policy: counted from the end of the warm-up). Logs
+    of this harness say so in `opt_learning_rate_decay_shape` and `_from`."""
+    yield from _judge(run, "decay_shape", lambda shape: shape == "poly", "poly")
+    for found in _judge(run, "decay_from", lambda place: place == "warmup_end", "warmup_end"):
+        yield found._replace(severity=POLICY)
 
 
 @limit("MLP801", "eval-samples", CLOSED_POLICY, f"{RULES_TEXT} line 443", exempt_if_synthetic=True)

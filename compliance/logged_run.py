@@ -34,6 +34,8 @@ READ_KEYS = frozenset(
         "gradient_accumulation_steps",
         "opt_base_learning_rate",
         "opt_learning_rate_decay_boundary_epochs",
+        "opt_learning_rate_decay_from",
+        "opt_learning_rate_decay_shape",
         "opt_name",
         "seed",
         "train_samples",
@@ -46,6 +48,8 @@ _OF_THE_RUN = {*RUN_KEYS, "train_samples", "eval_samples"} - {"init_start", "run
 _SETTING_KEYS = {
     "optimizer": "opt_name",
     "end_lr": "{optimizer}_opt_end_learning_rate",
+    "decay_shape": "opt_learning_rate_decay_shape",
+    "decay_from": "opt_learning_rate_decay_from",
     "decay_power": "{optimizer}_opt_learning_rate_decay_poly_power",
     "epsilon": "lars_epsilon",
     "weight_decay": "{optimizer}_opt_weight_decay",

@@ -277,6 +277,8 @@ _SAME_IN_ALL = (
     "gradient_accumulation_steps",
     "opt_name",
     "opt_base_learning_rate",
+    "opt_learning_rate_decay_from",
+    "opt_learning_rate_decay_shape",
     *benchmark.LARS_KEYS,
     *benchmark.SGD_KEYS,
 )

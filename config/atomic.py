@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from .errors import UserError, failing_as
 from .reading import named_descriptor
+
+_REFUSALS = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM, errno.EACCES)
+"""What file systems say that cannot do a thing."""
 
 
 @contextmanager
@@ -64,10 +68,30 @@ def partial_beside(target: Path) -> Path:
     return target.with_name(f".{target.name[:40]}.partial-{secrets.token_hex(4)}")
 
 
+def sync(path: Path) -> None:
+    """What has been written to a file, or to the list of a folder, is on the disk, unless its file
+    system cannot promise that."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno not in _REFUSALS:
+            raise
+
+
+def encoded(content: str | bytes) -> bytes:
+    """Text as a file has it; a byte of a file's name that is no UTF-8 becomes `\\udcff`."""
+    return content if isinstance(content, bytes) else content.encode(errors="backslashreplace")
+
+
 def write_file(path: Path, content: str | bytes) -> None:
-    """Write `content` to `path`: a regular file is replaced as a whole and keeps its mode; a device
-    or a FIFO is opened as it is. Raises OSError: it cannot be written."""
-    data = content.encode() if isinstance(content, str) else content
+    """Write `content` to `path`: a regular file is replaced as a whole, also where the machine
+    crashes, and keeps its mode if the file system has modes; a device or a FIFO is opened as it is.
+    Raises OSError: it cannot be written."""
+    data = encoded(content)
     if path.exists() and (not path.is_file() or named_descriptor(path) is not None):
         with path.open("ab") as file:  # /dev/stdout may be a file that `>>` appends to
             file.write(data)
@@ -76,9 +100,12 @@ def write_file(path: Path, content: str | bytes) -> None:
     partial = partial_beside(target)
     try:
         partial.write_bytes(data)
+        sync(partial)
         if target.exists():
-            shutil.copymode(target, partial)
+            with suppress(OSError):
+                shutil.copymode(target, partial)
         partial.replace(target)
+        sync(target.parent)
     finally:
         partial.unlink(missing_ok=True)
 
@@ -96,7 +123,7 @@ def write_output(path: Path, content: str | bytes) -> None:
             return
         sys.stdout.flush()
         with os.fdopen(os.dup(1), "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            file.write(encoded(content))
 
 
 def check_output(path: Path) -> None:

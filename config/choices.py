@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 NETWORKS = {
     "resnet": "ResNet v1.5; depth, width, stem, norm and zero_gamma are of it alone",
-    "alexnet": "AlexNet with batch norm",
+    "alexnet": "AlexNet, without batch norm",
     "googlenet": "GoogLeNet, Inception v1",
 }
 SHAPES = {

@@ -60,7 +60,9 @@ class Waiting(Section):
     switches_reduce: Bool = default(
         False, "Switches add gradients (SHARP), where that is faster and `algorithm` is auto."
     )
-    square_torus: Bool = default(False, "A torus as square as the ranks allow, across nodes.")
+    square_torus: Bool = default(
+        False, "A torus may be any grid across nodes, and is the squarest by default."
+    )
     launch_s: NonNegative = default(2e-5, "Time before a group's first message.")
     jitter: Fraction = default(0.005, "Standard deviation of a rank's computing time, a share.")
     os_noise_fraction: Fraction = default(1e-5, "Share of time that rare interruptions take.")
@@ -68,7 +70,9 @@ class Waiting(Section):
         0, "Images over which ranks share batch-norm statistics; 0: never."
     )
     bn_group_ranks: Count = default(4, "Ranks that share batch-norm statistics at most.")
-    bn_exchange_s: NonNegative = default(1.2e-5, "One exchange of them between two ranks.")
+    bn_exchange_s: NonNegative = default(
+        6e-6, "One exchange of them between two ranks: two hops inside a node."
+    )
     node_images_per_s: Positive | None = default(None, "Images that a node decodes; null: enough.")
 
 
@@ -104,6 +108,9 @@ class Performance(Waiting):
         None, "Dense 16-bit rate in the data sheet; null: no data sheet is used."
     )
     memory_bytes_per_s: Positive = default(9e11, "Rate of a device's memory in the data sheet.")
+    clock_hz: Positive = default(
+        1.41e9, "Boost clock in the data sheet, with which the launches of a CUDA graph shorten."
+    )
     memory_bytes: Positive | None = default(None, "Of a device; null: every batch fits.")
     graphs: Bool = default(True, "Steps are CUDA graphs, as MLPerf entries from v1.0 on are.")
     kernels: Ranks | None = default(

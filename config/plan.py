@@ -136,7 +136,7 @@ def momentum_for_batch(
 ) -> float:
     """Momentum at a global batch, from that of a reference batch. The learning rate cancels.
 
-    "momentum" keeps the noise scale lr N / (B (1 - m)) (Smith and Le, 1711.00489). Any other value
+    "momentum" keeps the noise scale lr N / (B (1 - m)) (Smith and Le, 1710.06451). Any other value
     is Sony's formula as printed (1811.05233 section 3.2), dashes read as products.
     """
     ratio = reference_batch / batch if follow == "momentum" else batch / reference_batch

@@ -112,6 +112,8 @@ def _read(path: Path, within: Path | None) -> list[_Entry]:
         mark = getattr(error, "problem_mark", None)
         where = path if mark is None else f"{path}:{mark.line + 1}"
         raise UserError(f"{where}: {_problem(error)}") from None
+    if not raw.strip():
+        raise UserError(f"{path}: settings expected, found an empty file")
     if tree is None:
         return []
     if type(tree) is not dict:
@@ -180,6 +182,8 @@ def _override(text: str) -> list[_Entry]:
     key = key.strip()
     if not equals or not key:
         raise UserError(f"{text!r}: an override KEY.PATH=VALUE expected, such as batch.per_rank=16")
+    if key in PLACES and not value.isprintable():  # YAML makes a blank of a newline
+        return [_Entry(key, value, 0)]
     try:
         node, tree = _parse(value)
     except YAMLError as error:

@@ -1,175 +1,191 @@
-"""A lock file that one process holds at a time, also over machines that share its folder.
+"""A lock file that one process holds at a time, also over users, containers and machines.
 
-The file is filelock's lease: it lies there while it is held and its time is renewed every BEAT_S.
-It is taken over at once where its process on this machine is gone, and after STALE_S without a beat
-where the machine may be down. No clocks are compared and no `flock` is needed, which NFS with
-`local_lock` and Lustre without `flock` grant to several machines. `NAME.holder` beside it says who
-holds it, for messages.
+The rule: a lock is held as long as the time of its file moves. Its holder renews it every BEAT_S by
+the clock of the file system; one that has stood still for STALE_S is anybody's. A random token
+tells holders apart: a process number, a host's name and a host's clock may be those of another, and
+NFS with `local_lock` and Lustre without `flock` grant an advisory lock to several machines.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import secrets
 import shlex
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from tempfile import TemporaryFile
+from typing import NamedTuple
 
-from ..config.atomic import write_json
-from ..config.errors import UserError
-from ..config.reading import read_object
-
-if TYPE_CHECKING:
-    from filelock import LeaseCompromise, SoftFileLease
+from ..config.atomic import encoded, in_its_folder, sync
+from ..config.errors import UserError, failing_as
+from ..config.finding import printable
+from ..config.reading import read_file
 
 LOCK, RANK_LOCK = ".lock", ".rank_0.lock"
-"""The locks of a run's folder: that of its launcher, that of the rank which writes the log."""
-BEAT_S = 5.0
+"""In a run's folder: that of its one driver (`rn50 launch`, the steps of a job script), and that of
+the rank which writes log and checkpoints and may outlive the driver by seconds."""
+BEAT_S = 1.0
 STALE_S = 30.0
 _POLL_S = 0.2
+_SAY_S = 60.0
+_MOST_BYTES = 4096
+_TOKEN = secrets.token_hex(8)
 
 
-class Holder(NamedTuple):
-    """The record of who holds a lock."""
-
-    host: str
-    pid: int
-    command: str
-    since: str
-
-    def __str__(self) -> str:
-        return f"process {self.pid} on {self.host} (`{self.command}`, since {self.since})"
-
-
-Lost = Callable[[Holder | None], None]
+Lost = Callable[[str], object]
 
 
 class FolderInUse(UserError):
     """Another process holds the lock of this folder: nothing of it may be touched."""
 
-    def __init__(self, folder: Path, holder: Holder | None) -> None:
-        who = holder or "another process"
-        super().__init__(f"{folder}: in use by {who}: wait for its end, or stop it first")
+    def __init__(self, folder: Path, holder: str) -> None:
+        super().__init__(f"{folder}: in use by {holder}: wait for its end, or stop it first")
+
+
+class _Sight(NamedTuple):
+    """What one look at a lock file shows; `holder` is for people."""
+
+    token: str
+    holder: str
+    mtime_ns: int
 
 
 @contextmanager
-def hold(path: Path, of: Path, *, wait: bool = False, lost: Lost | None = None) -> Iterator[None]:
+def hold(
+    path: Path, of: Path | None = None, *, wait_s: float = 0.0, lost: Lost = lambda _: None
+) -> Iterator[None]:
     """Hold the lock file `path` within the block; it is removed behind it.
 
     Args:
         path: the lock file, in a folder that exists.
-        of: the folder that it guards, for messages.
-        wait: wait without limit for another holder.
-        lost: called from a thread if another process has taken the lock over: this one was held up
-            for so long that it counted as dead.
+        of: the folder that it guards, for messages; by default that in which it lies.
+        wait_s: how long to wait for a holder that is alive.
+        lost: called from a thread with the holder if another process has taken the lock over: this
+            one was held up for so long that it counted as dead.
 
     Raises:
-        FolderInUse: another process holds it, and `wait` is false.
-        UserError: the file cannot be made.
+        FolderInUse: another process holds it.
+        UserError: the file cannot be made, or that of a dead holder not be removed.
     """
-    from filelock import SoftFileLease  # only a process that takes a lock needs it
-
-    def compromised(loss: LeaseCompromise) -> None:
-        if loss.reason == "owner-changed" and lost is not None:
-            lost(read_holder(path))
-
-    lease = SoftFileLease(
-        path,
-        lease_duration=STALE_S,
-        heartbeat_interval=BEAT_S,
-        on_compromise=compromised,
-        thread_local=False,  # a rank's watchdog thread gives the lock back
-    )
-    record = _record_of(path)
-    ours = _own_record()
+    over = threading.Event()
+    with failing_as(f"{path}: cannot lock"):
+        _acquire(path, of or path.parent, wait_s)
     try:
-        _acquire(lease, path, of, wait=wait)
-        write_json(record, ours._asdict())
-    except OSError as error:
-        lease.release()
-        raise UserError(f"{path}: cannot lock: {error.strerror}") from None
-    try:
+        threading.Thread(target=_beat, args=(path, over, lost), daemon=True).start()
         yield
     finally:
-        if read_holder(path) == ours:
+        over.set()
+        if other_holder(path) is None:
             with suppress(OSError):
-                record.unlink(missing_ok=True)
-        with suppress(OSError):
-            lease.release()
+                path.unlink()
 
 
-def _acquire(lease: SoftFileLease, path: Path, of: Path, *, wait: bool) -> None:
-    from filelock import Timeout
-
-    first_beat, known = None, False
-    while True:
-        try:
-            lease.acquire(timeout=0)
-            return
-        except Timeout:
-            holder = read_holder(path)
-        beat = path.stat().st_mtime_ns if path.exists() else None
-        first_beat = first_beat or beat
-        here = holder is not None and holder.host == platform.node()
-        at_work = has_open(holder.pid, path) if holder and here else beat != first_beat
-        if at_work and not wait:
-            raise FolderInUse(of, holder)
-        if not known:
-            known = True
-            print(f"{of}: waiting for {holder or 'another process'}", file=sys.stderr, flush=True)
+def _acquire(path: Path, of: Path, wait_s: float) -> None:
+    begun_s = moved_s = time.monotonic()
+    say_s = begun_s + 4 * BEAT_S
+    seen: _Sight | None = None
+    while not _create(path):
+        now_s = time.monotonic()
+        sight = _look(path)
+        still_s = now_s - moved_s
+        if sight != seen:
+            if sight and seen and now_s > begun_s + wait_s:
+                raise FolderInUse(of, sight.holder)
+            seen = sight
+            moved_s = now_s
+        # Three beats all the same: Lustre and Ceph take times from the clocks of their clients.
+        elif still_s > STALE_S or (still_s > 3 * BEAT_S and _is_old(path, sight)):
+            _remove(path, of, sight, wait_s)
+        if sight and now_s > say_s:
+            say_s = now_s + _SAY_S
+            until = f"until it ends, or {path} stands still for {STALE_S:g} s"
+            line = f"{of}: waiting for {sight.holder}, {until}"
+            print(printable(line), file=sys.stderr, flush=True)
         time.sleep(_POLL_S)
 
 
-def read_holder(path: Path) -> Holder | None:
-    """The holder on record of the lock file `path`; None: there is no record."""
+def _create(path: Path) -> bool:
+    """Whether the file was made, and is on the disk; otherwise there is one."""
+    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])[:200]
+    since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+    holder = f"process {os.getpid()} on {platform.node()} (`{command}`, since {since})"
     try:
-        return Holder(**read_object(_record_of(path)))
-    except TypeError:
-        return None
-
-
-def is_held(path: Path) -> bool:
-    """Whether the holder on record is at work. The lock itself is not tried, because that could
-    disturb a process that wants it.
-
-    A holder on this machine has the file open. One elsewhere has renewed the file's time, so that
-    its clock and ours may differ by STALE_S less a beat."""
-    holder = read_holder(path)
-    if holder is None:
+        with path.open("xb") as file:
+            file.write(encoded(f"{_TOKEN}\n{holder}"))
+    except FileExistsError:
         return False
-    if holder.host == platform.node():
-        return has_open(holder.pid, path)
+    sync(path)
+    return True
+
+
+def _look(path: Path) -> _Sight | None:
+    """Whose lock it is and when its time moved. None: there is no file."""
+    text = b""
+    with suppress(OSError):  # another user's; opened each time, as NFS asks its server only then
+        text = read_file(path, _MOST_BYTES, within=path.parent)
+    token, _, holder = text.decode(errors="replace").partition("\n")
+    with suppress(OSError):
+        return _Sight(token, holder or "another process", path.lstat().st_mtime_ns)
+    return None
+
+
+def _is_old(path: Path, sight: _Sight | None) -> bool | None:
+    """Whether a lock has stood still for STALE_S by the clock of its file system: that of a new
+    file beside it. None: the folder takes no file."""
+    with suppress(OSError), TemporaryFile(dir=path.parent) as probe:
+        now_ns = os.fstat(probe.fileno()).st_mtime_ns
+        return sight is not None and abs(now_ns - sight.mtime_ns) > STALE_S * 1e9
+    return None
+
+
+def _remove(path: Path, of: Path, sight: _Sight | None, wait_s: float) -> None:
+    """Remove the file of a dead holder. Only the holder of a lock that bears its time may: of two
+    that wait, the slower would otherwise remove the lock of the faster."""
+    right = path.with_name(f"{path.name}.{sight and sight.mtime_ns}")
+    _acquire(right, of, wait_s)
     try:
-        return time.time() - path.stat().st_mtime < STALE_S
-    except OSError:
-        return False
+        if _look(path) == sight:
+            path.unlink(missing_ok=True)
+    finally:
+        right.unlink(missing_ok=True)
 
 
-def has_open(pid: int, path: Path) -> bool:
-    """Whether a process of this machine has the file open; of another user's: whether it runs."""
-    import psutil
-
-    try:
-        return os.path.realpath(path) in {file.path for file in psutil.Process(pid).open_files()}
-    except psutil.AccessDenied:
-        return True
-    except psutil.NoSuchProcess:
-        return False
+def _beat(path: Path, over: threading.Event, lost: Lost) -> None:
+    while not over.wait(BEAT_S):
+        if holder := other_holder(path):
+            if not over.is_set():
+                lost(holder)
+            return
+        with suppress(OSError):  # a server that is away; a file that somebody has removed
+            os.utime(path)
 
 
-def _record_of(path: Path) -> Path:
-    return path.with_name(f"{path.name}.holder")
+def other_holder(path: Path) -> str | None:
+    """The process on record of a lock file, for people, if that is another than this one."""
+    sight = _look(path)
+    return None if sight is None or sight.token == _TOKEN else sight.holder
 
 
-def _own_record() -> Holder:
-    words = [Path(sys.argv[0]).name, *sys.argv[1:]]
-    return Holder(
-        host=platform.node(),
-        pid=os.getpid(),
-        command=shlex.join(words)[:200],
-        since=time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
-    )
+def check_free(out: Path) -> None:
+    """Raises UserError where a process drives the run in `out`, it takes no lock file, or a link in
+    it leads elsewhere: the run would be written there."""
+    for path in out.iterdir():
+        in_its_folder(path)
+    with hold(out / LOCK):
+        pass
+
+
+def held(paths: Iterable[Path]) -> set[Path]:
+    """Those of the lock files that are held, by one look; in folders that take no file, by two
+    looks three beats apart. None is tried: that could disturb a process that wants it."""
+    seen = {path: sight for path in paths if (sight := _look(path))}
+    old = {path: _is_old(path, sight) for path, sight in seen.items()}
+    if None in old.values():
+        time.sleep(3 * BEAT_S)
+        old |= {path: _look(path) == seen[path] for path in old if old[path] is None}
+    return {path for path in old if not old[path]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -55,7 +56,7 @@ def _draw_once(folder: Path, settings: Synthetic, track: Tracker) -> None:
     target = follow_links(folder)
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = target.with_name(f".{target.name}.images")
-    with hold(target.with_name(f".{target.name}.lock"), target, wait=True):
+    with hold(target.with_name(f".{target.name}.lock"), target, wait_s=math.inf):
         if not is_free(target):
             return
         shutil.rmtree(scratch, ignore_errors=True)  # of one that was killed

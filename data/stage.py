@@ -6,6 +6,7 @@ its whole size, but only the records of the part take space. All else is copied 
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import zlib
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from ..config.atomic import follow_links, is_free
+from ..config.atomic import follow_links, is_free, sync
 from ..config.errors import UserError, failing_as
 from ..config.manifest import FILE_NAME, SPLITS, WHOLE, Manifest, Part, load_manifest
 from ..config.reading import open_file
@@ -51,7 +52,7 @@ def stage(
     with failing_as(f"{target}: cannot write"):
         target.parent.mkdir(parents=True, exist_ok=True)
         lock = target.with_name(f".{target.name}.staging.lock")
-        with hold(lock, target, wait=True), ExitStack() as cleanup:
+        with hold(lock, target, wait_s=math.inf), ExitStack() as cleanup:
             if not _is_staged(source, target, manifest):
                 unfinished = _unfinished(target)
                 shutil.rmtree(unfinished, ignore_errors=True)  # of one that was killed
@@ -127,8 +128,7 @@ def _copy_chunks(source: Path, target: Path, chunks: list[tuple[int, int, int]])
                     f"{source}: CRC-32 {wanted:08x} of bytes {start} to {end} expected "
                     f"(manifest.json), copied {found:08x}"
                 )
-        out.flush()
-        os.fsync(out.fileno())
+    sync(target)
 
 
 def _unfinished(target: Path) -> Path:

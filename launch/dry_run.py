@@ -16,6 +16,7 @@ from ..config.schema import Data
 from ..data.dataset import check_before_run
 from ..data.describe import describe_data
 from ..data.prepare import describe_missing
+from ..scaling.cost import allreduce_of
 from .launchers import LAUNCHERS, build_job, pick_launcher
 from .preflight import check_whether_it_runs, problems_with, refusals
 
@@ -28,7 +29,9 @@ def describe_launch(
     run, plan, name = loaded.run, build_plan(loaded.run), pick_launcher(launcher)
     system = run.system
     words: Sequence[str] = ()
+    allreduce = run.comm.algorithm
     if not refusals(run, (LAUNCHERS[name].controller,)):
+        allreduce = allreduce_of(run)
         words = LAUNCHERS[name].command(build_job(run, name, command)[0])
     data, missing = find_data(run.data, loaded.origins)
     check = check_whether_it_runs(check_config(loaded), run)
@@ -43,7 +46,7 @@ def describe_launch(
         + ", ".join(map(str, plan.eval_epochs)),
         "division": f"{run.division}, ruleset {run.ruleset}",
         "seed": "drawn at the start" if run.seed is None else run.seed,
-        "allreduce": run.comm.algorithm,
+        "allreduce": allreduce,
         "config check": f"{check.verdict}: {check.cause}",
         "results": f"{system.results}/{run.name}/" if resume is None else str(resume),
         "command": list(words),

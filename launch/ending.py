@@ -17,8 +17,11 @@ from typing import Any, NamedTuple
 from ..config.errors import UserError
 from ..config.finding import number, plain
 
+JOB_SCRIPT = "job.sh"
+"""In the folder of a job."""
 GO_ON, START_AGAIN = "go on with", "start again with"
 _RESUME = "rn50 launch --resume"
+_RESUME_JOB = ("rn50", "submit", "--resume")
 
 
 class Ending(NamedTuple):
@@ -128,6 +131,11 @@ def _newest_checkpoint(folder: Path) -> tuple[bool, str]:
 
 def _onward(checkpoint: bool, folder: Path, launcher: str | None) -> tuple[str, str]:
     """Advice and command for a run that is not at its end."""
+    if not folder.is_dir():
+        return f"if it was moved, {GO_ON}", f"{_RESUME} FOLDER"
+    for job in (folder, folder.parent):
+        if (job / JOB_SCRIPT).is_file():  # which a login node should not start
+            return GO_ON, shlex.join([*_RESUME_JOB, str(job), *_words(job, "RESUME_JOB")])
     more = ("--launcher", launcher) if launcher else ()
     if checkpoint:
         return GO_ON, f"{_RESUME} {shlex.join([str(folder), *more, *_words(folder, 'RESUME')])}"
@@ -142,21 +150,11 @@ def _words(folder: Path, commands: str) -> list[str]:
     return recorded.words_to_repeat(folder, getattr(recorded, commands))
 
 
-def of_job(command: str, folder: Path) -> str:
-    """What goes on with the job in `folder` where `command` would with one of its runs, which a
-    login node should not start."""
-    if not command.startswith("rn50 launch "):
-        return command
-    return shlex.join(["rn50", "submit", "--resume", str(folder), *_words(folder, "RESUME_JOB")])
-
-
 def job_ended(scheduler: str, job: str, code: int, folder: Path, last: Mapping[str, Any]) -> Ending:
     """`submit --wait` at the end of its job. `last`: result.json of the job's last run; empty where
     there is none."""
     why = f", {last['reason']}" if last.get("reason") else ""
     command = str(last.get("next", ""))
-    if scheduler != "local":
-        command = of_job(command, folder)
     advice = f"its log: {folder / 'job.log'}" + (f"; {GO_ON}" if command else "")
     reason = f"{scheduler} job {job} ended with exit code {code}{why}"
     return Ending(reason, str(folder), advice, command)

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from ..config.errors import UserError
 from ..config.schema import Run
-from ..scaling.cost import torus_grid
+from ..scaling.cost import allreduce_of
 from ..train.mpi_library import PRODUCTS, Family
 
 Backend = Literal["mpi", "gloo", "nccl"]
@@ -155,10 +155,14 @@ def engine_environment(
             f"comm.algorithm: one that {engine} offers expected ({', '.join(offered)}), "
             f"found {run.comm.algorithm}"
         )
-    if backend == "nccl":
-        _check_on_nccl(algorithm, run.system.nodes, controller)
-    elif algorithm == "torus_2d":
-        torus_grid(run.comm.algorithm, run.system.world_size)
+    allreduce_of(run)
+    if algorithm == "hierarchical" and controller != "mpi":
+        # Horovod 0.28.1 sums over nodes by MPI_Allreduce there (the torus does by NCCL), and else
+        # takes NCCL's own allreduce without a word.
+        raise UserError(
+            "comm.algorithm: a launcher of MPI (mpirun, srun) expected for hierarchical on nccl, "
+            f"found {controller}"
+        )
     wanted = {
         "OMP_NUM_THREADS": str(run.system.cores_per_rank),
         # Groups are static: Horovod keeps them as they are and answers from its response cache.
@@ -203,20 +207,3 @@ def _interfaces(
     else:
         found |= {"HYDRA_IFACE": chosen[0], "FI_TCP_IFACE": chosen[0]}
     return found
-
-
-def _check_on_nccl(algorithm: str, nodes: int, controller: Controller) -> None:
-    """Refuse what Horovod 0.28.1 would silently replace by NCCL's own allreduce.
-
-    In its horovod/common/operations.cc both apply only if `size != local_size`, and the
-    hierarchical one needs MPI (it sums over nodes by MPI_Allreduce; the torus does by NCCL).
-    """
-    if algorithm in ("torus_2d", "hierarchical") and nodes < 2:
-        raise UserError(
-            f"comm.algorithm: two nodes or more expected for {algorithm} on nccl, found {nodes}"
-        )
-    if algorithm == "hierarchical" and controller != "mpi":
-        raise UserError(
-            "comm.algorithm: a launcher of MPI (mpirun, srun) expected for hierarchical on nccl, "
-            f"found {controller}"
-        )

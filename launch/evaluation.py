@@ -1,8 +1,9 @@
-"""`rn50 evaluate`: a checkpoint scored again by the evaluation of its run, on ranks."""
+"""`rn50 evaluate`: checkpoints scored again by the evaluation of their runs, on ranks."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,40 +28,69 @@ from .supervisor import run_job
 
 _ASKED = ("data.", "model.", "eval.bn_stats")
 """What the accuracy of given weights depends on."""
+_SHARED = (
+    "data.path",
+    "data.classes",
+    "data.eval_samples",
+    "data.crop_px",
+    "data.eval_resize_px",
+    "model.dtype",
+)
+"""What the networks of an ensemble must have in common: their images, and the type in which they
+compute (bfloat16's casts are those of a whole process)."""
 
 
 def evaluate(
-    path: Path,
+    paths: Sequence[Path],
     overrides: list[str],
     ranks: int | None,
     launcher: str | None,
     track: Tracker,
 ) -> dict[str, Any]:
-    """Score a checkpoint; returns what `rn50 evaluate --json` prints.
+    """Score checkpoints, several as an ensemble too; returns what `rn50 evaluate --json` prints.
 
     Args:
-        path: a checkpoint, or the folder of a run.
-        overrides: `key.path=value` over the config of the run.
-        ranks: on this machine; None: the run's own.
+        paths: checkpoints, or folders of runs.
+        overrides: `key.path=value` over the config of each run.
+        ranks: on this machine; None: the first run's own.
 
     Raises:
-        UserError: no such checkpoint, no images, or a rank failed.
+        UserError: no such checkpoint, no images, runs that make no ensemble, or a rank failed.
     """
-    found = checkpoint_folder.chosen(path)
-    loaded = _config_of(found, with_ranks(overrides, ranks))
-    run = loaded.run
-    prepare(run.data, track, loaded.origins)
+    found = [checkpoint_folder.chosen(path) for path in paths]
+    loaded = [_config_of(one, with_ranks(overrides, ranks)) for one in found]
+    _check_shared(paths, loaded)
+    run = loaded[0].run
+    prepare(run.data, track, loaded[0].origins)
     name = pick_launcher(launcher)
-    with scratch_folder(loaded, "evaluate") as out:
-        result, config = out / "score.json", out / "config.yaml"
-        write_file(config, loaded.to_yaml())
-        words = [str(result), str(config), str(found.path.absolute())]
+    with scratch_folder(loaded[0], "evaluate") as out:
+        result = out / "score.json"
+        words = [str(result)]
+        for number, one in enumerate(found):
+            config = out / f"config_{number}.yaml"
+            write_file(config, loaded[number].to_yaml())
+            words += [str(config), str(one.path.absolute())]
         job, _ = build_job(run, name, [sys.executable, "-m", "rn50.train.score", *words])
         run_job(job, name, out)
-        counts = read_object(result)
-    counts["accuracy"] = counts["correct"] / counts["total"]
-    counts["accuracy_top5"] = counts["correct_top5"] / counts["total"]
-    return _report(found, loaded, counts, run.system.world_size)
+        counts = read_object(result)["counts"]
+    for one in counts:
+        one["accuracy"] = one["correct"] / one["total"]
+        one["accuracy_top5"] = one["correct_top5"] / one["total"]
+    members = zip(found, loaded, counts[: len(found)], strict=True)
+    scored = [_report(*member, run.system.world_size) for member in members]
+    return scored[0] if len(scored) == 1 else {"runs": scored, "ensemble": counts[-1]}
+
+
+def _check_shared(paths: Sequence[Path], loaded: Sequence[Loaded]) -> None:
+    """Raise UserError for the first run whose images or type are not those of the first."""
+    trees = [dict(flatten(one.to_dict())) for one in loaded]
+    for path, tree in zip(paths, trees, strict=True):
+        for key in _SHARED:
+            if tree[key] != trees[0][key]:
+                raise UserError(
+                    f"{path}: {key} {trees[0][key]!r} expected as in {paths[0]}, found "
+                    f"{tree[key]!r}; an ensemble is scored on the same images"
+                )
 
 
 def _report(

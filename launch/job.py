@@ -23,14 +23,14 @@ from ..config.load import Loaded, load
 from ..config.progress import Tracker
 from ..config.reading import read_file, read_object
 from ..config.schema import Run
-from .ending import GO_ON, Ending, Failed, Stopped, asked_by, of_job
-from .job_folder import EXIT_FAILED, EXIT_MISSED, EXIT_STOPPED, EXIT_USAGE, JOB_SCRIPT, OpenJob
+from ..data.lock import check_free
+from .ending import Failed, Stopped, asked_by
+from .job_folder import EXIT_FAILED, EXIT_MISSED, EXIT_STOPPED, EXIT_USAGE, OpenJob
 from .job_script import ROOT, program_on_nodes
 from .launchers import LAUNCHERS, Job, build_job, pick_launcher
 from .preflight import problems_with, refuse, refuse_common_seed
 from .resume import is_hopeless, is_interrupted, load_attempt
 from .run import Options, launch, load_for_launch
-from .run_lock import check_free
 from .schedulers import LIMIT_SIGNAL
 from .system_description import describe_system, system_id
 from .verdict import is_good
@@ -125,7 +125,8 @@ def _run_one(job: OpenJob, number: int, request: Request, run: Run, track: Track
             job.stop = ending.reason
         if request.requeue and LIMIT_SIGNAL in job.stop.split():  # it goes on by itself
             ending = ending._replace(advice="", next="")
-        say_ending(out, ending, job.folder)
+        print(f"rn50: error: {ending.reason}; details: {out / 'stderr.log'}", file=sys.stderr)
+        print(f"{out}{ending.what_next}", file=sys.stderr, flush=True)
         if isinstance(error, Stopped):
             return EXIT_STOPPED
         return EXIT_MISSED if is_hopeless(out) else EXIT_FAILED
@@ -164,15 +165,6 @@ def keep_log(job: OpenJob, run: Run, number: int) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             content = read_file(source, _LONGEST_LOG_BYTES, within=job.folder)
             write_file(folder / f"result_{number}.txt", content)
-
-
-def say_ending(out: Path, ending: Ending, job: Path) -> None:
-    """The two lines of a run that did not come to its end by itself, in the folder of `job`."""
-    log = out / "stderr.log"
-    print(f"rn50: error: {ending.reason}; details: {log}", file=sys.stderr, flush=True)
-    if (job / JOB_SCRIPT).is_file() and ending.next:
-        ending = ending._replace(advice=GO_ON, next=of_job(ending.next, job))
-    print(f"{out}{ending.what_next}", file=sys.stderr, flush=True)
 
 
 # --- beside the ranks: once on every node, through the same launcher ---

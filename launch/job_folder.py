@@ -20,7 +20,6 @@ from ..data.lock import hold
 from .run_files import CHECKPOINTS, is_run
 
 JOB_LOCK = ".job.lock"
-JOB_SCRIPT = "job.sh"
 EXIT_MISSED, EXIT_USAGE, EXIT_FAILED, EXIT_STOPPED = 1, 2, 3, 143
 """Of a job: a run ended short of its target; bad input; a rank failed; a signal."""
 ENDED = (str(0), str(EXIT_MISSED))
@@ -57,7 +56,7 @@ def open_job(folder: Path, *, log: bool) -> Iterator[OpenJob]:
     with failing_as(f"{folder}: cannot create"):
         folder.mkdir(parents=True, exist_ok=True)
     job, exit_code = OpenJob(folder), folder / "exit_code"
-    with hold(folder / JOB_LOCK, folder):
+    with hold(folder / JOB_LOCK):
         put_aside(folder)
         if log:
             _redirect(folder / "job.log")

@@ -18,7 +18,7 @@ from ..config.errors import UserError, failing_as
 from ..config.load import Loaded, load
 from ..config.reading import read_file, read_object
 from ..config.recorded import RESUME, load_named
-from ..data.lock import FolderInUse
+from ..data.lock import LOCK, RANK_LOCK, FolderInUse, check_free, hold, other_holder
 from ..logging.mlperf import close_interrupted
 from ..train import checkpoint_folder
 from ..train.checkpoint import Checkpoint
@@ -32,11 +32,12 @@ from ..train.resume import (
 )
 from .failure import read_failures
 from .run_files import is_run
-from .run_lock import check_free, driven_by_another, remove_rank_lock, wait_for_rank
 
 _COPIED = (METRICS, "config.yaml", "origins.json", "environment.json")
 """Files of an attempt that are copied: the next one continues or overwrites them."""
 _MOVED = ("stderr.log", "result.json", "ranks.json", "timeline.json", "report.html")
+RANK_GRACE_S = 20.0
+"""For ranks whose launcher was killed to end: most do at once."""
 _MOST_BYTES = 256 << 20
 """Of a log or metrics file: metrics have 150 bytes a line."""
 
@@ -93,14 +94,15 @@ def load_attempt(folder: Path, config: str, overrides: list[str]) -> Loaded:
 def begin_attempt(out: Path) -> Checkpoint | None:
     """Put aside what the last attempt left, cut the log where its checkpoint was taken.
 
-    The caller holds the run (run_lock.hold_run). Returns the newest whole checkpoint; None: there
+    The caller holds the run. Returns the newest whole checkpoint; None: there
     is none, the run begins anew. Raises FolderInUse: a rank of the last attempt still writes there,
     or another driver took over; UserError: what the last attempt left cannot be read or copied;
     its log is whole.
     """
-    if (other_driver := driven_by_another(out)) is not None:
+    if other_driver := other_holder(out / LOCK):  # this process was suspended
         raise FolderInUse(out, other_driver)
-    wait_for_rank(out)
+    with hold(out / RANK_LOCK, wait_s=RANK_GRACE_S):
+        pass
     for failure in read_failures(out):  # replicas differed: what was saved since they last agreed
         if type(step := failure.get("agreed_step")) is int:
             checkpoint_folder.remove_after(out / "checkpoint", step)
@@ -157,10 +159,9 @@ def close_attempt(out: Path) -> None:
     """After a failure: end the log where rank 0 could not, remove half a checkpoint. Gives back
     what was reserved on the disk, for this and for what is to be said. A folder that another driver
     has taken over is left alone."""
-    if driven_by_another(out) is not None:
+    if other_holder(out / LOCK) is not None:
         return
     give_back(out)
-    remove_rank_lock(out)
     checkpoint_folder.remove_partial(out / "checkpoint")
     checkpoint_folder.remove_partial(out)
     if (out / LOG).is_file():

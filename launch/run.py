@@ -25,6 +25,7 @@ from ..config.reading import read_ends, read_object
 from ..config.recorded import load_named
 from ..config.schema import Run
 from ..data.describe import describe_data
+from ..data.lock import LOCK, hold, other_holder
 from ..data.prepare import prepare as prepare_data
 from ..report.reproduction import compare_with_recorded
 from ..report.runs import RUN
@@ -48,8 +49,7 @@ from .nodes_left import on_nodes_left
 from .preflight import refusals, refuse
 from .resume import begin_attempt, close_attempt, is_hopeless, with_ranks
 from .run_files import new_run_folder
-from .run_lock import driven_by_another, hold_run
-from .supervisor import RankFailed, run_job
+from .supervisor import RankFailed, StopSignals, run_job
 
 RANK = (sys.executable, "-m", "rn50.train")
 
@@ -105,9 +105,10 @@ def launch(loaded: Loaded, track: Tracker, options: Options) -> dict[str, Any]:
     """Run `loaded` to its end; returns the content of result.json. Raises UserError before the
     ranks start; Failed: one of them failed; Stopped: a signal ended it."""
     plan = prepare(loaded, track, options)
-    with hold_run(plan.folder):
+    with hold(plan.folder / LOCK):
         run_attempts(plan)
-        return conclude(plan.run, plan.folder, options)
+        with StopSignals():  # the result first: what comes now changes nothing
+            return conclude(plan.run, plan.folder, options)
 
 
 def prepare(loaded: Loaded, track: Tracker, options: Options) -> LaunchPlan:
@@ -136,6 +137,8 @@ def run_attempts(plan: LaunchPlan) -> None:
             now, found = _next_attempt(plan, now, error, restarts)
             restarts -= 1
     except KeyboardInterrupt as stop:
+        if _is_over(out):
+            return
         close_attempt(out)
         ending = run_stopped(asked_by(stop), out, options.launcher)
         with suppress(KeyboardInterrupt):  # a second one: the report is not worth a wait
@@ -146,6 +149,12 @@ def run_attempts(plan: LaunchPlan) -> None:
         give_back(out)
         ending = end_failed(plan.run, out, reason, options)
         raise Failed(f"{reason}{ending.what_next}", ending) from None
+
+
+def _is_over(out: Path) -> bool:
+    """Whether the ranks came to the end of the run by themselves, before a stop reached them."""
+    result = read_object(out / "result.json")
+    return result.get("status") in ("success", "aborted") and "stopped" not in result
 
 
 def _failure_of_attempt(plan: LaunchPlan, found: Checkpoint | None) -> UserError | None:
@@ -212,7 +221,7 @@ def close_result(out: Path, run: Run, ending: Ending) -> None:
     """result.json and report of a run that did not come to its end by itself. What ranks that ended
     in order have written there stays, with the ending beside it. A folder that another driver has
     taken over is left alone."""
-    if driven_by_another(out) is not None:
+    if other_holder(out / LOCK) is not None:
         return
     result = read_object(out / "result.json") or {"status": "failed", "seed": run.seed}
     with suppress(OSError):  # such as a full disk: the reason itself is what counts
@@ -305,9 +314,11 @@ def try_report(out: Path, check: Check | None = None) -> None:
 def result_line(result: dict[str, Any], out: Path) -> str:
     """The one line that sums up a run."""
     official, accuracy = result["official_checker"], result["eval_accuracy"]
-    why = "" if result["status"] == "success" else f"reason={json.dumps(result['reason'])} "
+    reached = result["status"] == "success"
+    why = "" if reached else f"reason={json.dumps(result['reason'])} "
+    time_to_train_s = f"{result['time_to_train_s']:.3f}" if reached else "none"
     return (
-        f"RESULT {result['status']} time_to_train_s={result['time_to_train_s']:.3f} "
+        f"RESULT {result['status']} time_to_train_s={time_to_train_s} "
         f"accuracy={'none' if accuracy is None else format(accuracy, '.4f')} "
         f"target={result['target']} "
         f"epochs={result['epochs']} ranks={result['ranks']} "

@@ -21,14 +21,14 @@ from ..config.load import Loaded
 from ..config.plan import in_brief
 from ..config.reading import read_ends, read_object
 from ..config.recorded import RESUME_JOB, leads_out, load_recorded
-from ..data.lock import is_held
+from ..data.lock import check_free, held
 from ..report.runs import FAILED, KILLED, QUEUED, RUN, RUNNING, STOPPED, SUBMISSION
-from .job_folder import ENDED, EXIT_STOPPED, JOB_LOCK, JOB_SCRIPT, exit_code_of, put_aside
+from .ending import JOB_SCRIPT
+from .job_folder import ENDED, EXIT_STOPPED, JOB_LOCK, exit_code_of, put_aside
 from .job_script import ROOT, JobPaths, job_script, program_on_nodes
 from .preflight import refusals, refuse
 from .resume import is_interrupted, latest_interrupted, load_attempt
 from .run_files import is_run, new_run_folder
-from .run_lock import check_free
 from .schedulers import SCHEDULERS, Scheduler
 
 POLL_S = 2.0
@@ -155,7 +155,7 @@ def look_at(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, 
         status = STOPPED if code == str(EXIT_STOPPED) else FAILED
         return status, printable(lines[-1][:500]) if lines else f"exit code {code}"
     if code == "running":
-        return RUNNING if is_held(folder / JOB_LOCK) else KILLED, "no run has begun"
+        return RUNNING if held([folder / JOB_LOCK]) else KILLED, "no run has begun"
     if scheduler not in SCHEDULERS or not JOB_ID.fullmatch(job or ""):
         return FAILED, "not known to any scheduler"
     if scheduler_has(scheduler, job) is False:
@@ -167,7 +167,7 @@ def goes_on(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, 
     """(status, why) of a job whose runs have all ended and that has more to do, as between two runs
     or once it is submitted again; None: it has ended. The scheduler is asked only where the job's
     folder does not say that it has."""
-    if is_held(folder / JOB_LOCK):
+    if held([folder / JOB_LOCK]):
         return RUNNING, "its next run has not begun"
     code = exit_code_of(folder)
     if code not in ("", "running", str(EXIT_STOPPED)):

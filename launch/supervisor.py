@@ -27,6 +27,7 @@ import psutil
 from ..config.atomic import write_file
 from ..config.errors import UserError
 from ..config.schema import Run
+from ..data.lock import LOCK, RANK_LOCK, other_holder
 from ..train.heartbeat import SCRATCH_ENV
 from ..train.limits import command_stop_signals
 from ..train.reserve import give_back
@@ -75,7 +76,12 @@ def run_job(job: Job, launcher: str, out: Path, run: Run | None = None) -> None:
         job = job._replace(environment={**job.environment, **added})
         grace_s = run.limits.grace_s if run else 0.0
         tokens = LAUNCHERS[launcher].command(job)
-        run_watched(tokens, job.environment, out, job.ranks, watchdog, grace_s)
+        try:
+            run_watched(tokens, job.environment, out, job.ranks, watchdog, grace_s)
+        finally:
+            if one_machine and other_holder(out / LOCK) is None:
+                with suppress(OSError):  # of a rank 0 that was killed; its folder takes no change
+                    (out / RANK_LOCK).unlink(missing_ok=True)
 
 
 def run_watched(
@@ -139,11 +145,12 @@ def _locked(folder: Path) -> Iterator[bool]:
     """Hold a lock on a folder, which the kernel gives back when this process ends, however it does.
     Gives whether it could be had."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    is_ours = False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield True
-    except BlockingIOError:
-        yield False
+        with suppress(OSError):  # another's, or of a file system without such locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_ours = True
+        yield is_ours
     finally:
         os.close(descriptor)
 
@@ -332,7 +339,7 @@ def stop_descendants(grace_s: float = GRACE_S) -> None:
     _, alive = psutil.wait_procs(alive, timeout=grace_s)
     for process in alive:
         _signal(process, signal.SIGKILL)
-    psutil.wait_procs(alive, timeout=GRACE_S)  # a zombie rank 0 would still hold its lock
+    psutil.wait_procs(alive, timeout=GRACE_S)
 
 
 def _is_tracker(process: psutil.Process) -> bool:

@@ -42,6 +42,10 @@ RESUMED = "run_resumed"
 """Our key for the place where a run was resumed from a checkpoint."""
 CLOCK_JUMP = "wall_clock_jump"
 """Our key for the place where the host's wall clock was seen to have jumped, by so many seconds."""
+DECAY_SHAPE = "opt_learning_rate_decay_shape"
+DECAY_FROM = "opt_learning_rate_decay_from"
+"""Our keys for the shape of the schedule and where a polynomial counts from: those of the rules
+describe one polynomial."""
 _TAIL_BYTES = 65536
 _MOST_BYTES = 64 << 20
 """The largest log of ours that is read: 90 epochs take 100 kB."""
@@ -124,11 +128,14 @@ class MLPerfLog:
         values |= {
             f"{prefix}_base_learning_rate": run.optimizer.base_lr,
             f"{prefix}_end_learning_rate": run.schedule.end_lr,
-            f"{prefix}_learning_rate_decay_poly_power": run.schedule.power,
-            f"{prefix}_learning_rate_decay_steps": plan.decay_steps,
+            DECAY_SHAPE: run.schedule.shape,
             f"{prefix}_momentum": run.optimizer.momentum,
             f"{prefix}_weight_decay": run.optimizer.weight_decay,
         }
+        if run.schedule.shape == "poly":
+            values[f"{prefix}_learning_rate_decay_poly_power"] = run.schedule.power
+            values[f"{prefix}_learning_rate_decay_steps"] = plan.decay_steps
+            values[DECAY_FROM] = run.schedule.decay_from
         if run.optimizer.name == "lars":
             values[key.LARS_EPSILON] = run.optimizer.rule.epsilon
             values[key.LARS_OPT_LEARNING_RATE_WARMUP_EPOCHS] = round(warmup_epochs, 6)

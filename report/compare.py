@@ -37,7 +37,7 @@ class Figure(NamedTuple):
 
 
 FIGURES = {
-    "time_to_train_s": Figure("time to train", "s", lambda r: r.run_s),
+    "time_to_train_s": Figure("time to train", "s", lambda r: r.time_to_train_s),
     "images_per_s": Figure("training rate", "images/s", lambda r: r.images_per_s),
     "best_accuracy": Figure("best accuracy", "", lambda r: r.best and r.best.accuracy),
     "target": Figure("target", "", lambda r: r.target),
@@ -333,8 +333,7 @@ def _group(comparison: Comparison, value: str, rows: Sequence[int]) -> Group:
     reached = [run for run in runs if run.reached]
     spreads = {}
     for key in _OF_GROUPS:
-        of = reached if key == "time_to_train_s" else runs
-        found = [number for run in of if (number := FIGURES[key].read(run)) is not None]
+        found = [number for run in runs if (number := FIGURES[key].read(run)) is not None]
         if found:
             spreads[key] = (fmean(found), min(found), max(found))
     return Group(value, tuple(rows), len(reached), len(runs), spreads)

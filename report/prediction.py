@@ -22,6 +22,7 @@ def summary_rows(answer: Prediction) -> list[tuple[str, str, str]]:
         ("step", f"{answer.step.total_s * 1e3:.2f} ms", f"{step_low:.2f} to {step_high:.2f} ms"),
         ("training rate", f"{answer.images_per_s:,.0f} images/s", ""),
         ("efficiency", f"{answer.efficiency:.1%}", "of computation alone"),
+        ("allreduce", answer.step.allreduce or "none", ""),
         ("epochs", f"{answer.epochs:g}", epochs),
         ("time to train", f"{answer.run.total_s:.1f} s", f"{low_s:.1f} to {high_s:.1f} s"),
     ]

@@ -69,6 +69,11 @@ class RunSummary(NamedTuple):
         return next((e for e in self.evaluations if e.counts and e.accuracy >= self.target), None)
 
     @property
+    def time_to_train_s(self) -> float | None:
+        """The run's clock, of a run that reached its target alone."""
+        return self.run_s if self.reached else None
+
+    @property
     def best(self) -> Evaluation | None:
         return max(self.evaluations, key=lambda one: one.accuracy, default=None)
 

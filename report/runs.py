@@ -6,13 +6,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..config.errors import UserError
 from ..config.finding import number, printable
 from ..config.reading import read_object
-from ..data.lock import LOCK, RANK_LOCK, is_held
+from ..data.lock import LOCK, RANK_LOCK, held
 from ..logging.metrics_read import newest_records
+from ..train import checkpoint
 
 QUEUED, RUNNING, SUCCESS, MISSED = "queued", "running", "success", "missed"
 STOPPED, FAILED, KILLED = "stopped", "failed", "killed"
@@ -95,7 +98,9 @@ class RunRow(NamedTuple):
 def read_runs(folders: list[Path]) -> list[RunRow]:
     """Read the rows of all runs in or below these folders, the newest first."""
     found = {one.folder: one for folder in folders for one in find_runs(folder)}
-    rows = map(read_run, found.values())
+    locks = (one.folder / name for one in found.values() for name in one.names & _LOCKS)
+    at_work = {path.parent for path in held(locks)}
+    rows = [read_run(one, is_at_work=one.folder in at_work) for one in found.values()]
     return sorted(rows, key=lambda row: (row.started or "", row.folder), reverse=True)
 
 
@@ -120,8 +125,9 @@ def find_runs(folder: Path, depth: int = _DEPTH, job: Path | None = None) -> Ite
             yield from find_runs(folder / name, depth - 1)
 
 
-def read_run(found: Found) -> RunRow:
-    """Read the row of a run's folder, or what is known of a job without a run."""
+def read_run(found: Found, *, is_at_work: bool) -> RunRow:
+    """Read the row of a run's folder, or what is known of a job without a run. `is_at_work`: one of
+    its locks is held."""
     folder, names, job = found
     submission = read_object(job / SUBMISSION) if job else {}
     brief = read_object(folder / "environment.json").get(RUN) or submission.get(RUN)
@@ -140,7 +146,7 @@ def read_run(found: Found) -> RunRow:
     if not names & _OF_A_RUN:
         return row
     result = read_object(folder / "result.json") if "result.json" in names else {}
-    status, reason = _status(folder, names, result)
+    status, reason = (RUNNING, "") if is_at_work else _end_of(folder, names, result)
     last = newest_records(folder / "metrics.jsonl", "train", "eval")
     train, evaluation = last.get("train", {}), last.get("eval", {})
     ended_s = number(result.get("time_to_train_s"))
@@ -162,11 +168,8 @@ def read_run(found: Found) -> RunRow:
     )
 
 
-def _status(folder: Path, names: frozenset[str], result: Mapping[str, Any]) -> tuple[str, str]:
-    """The status of a run, and why it has it."""
-    locks = names & _LOCKS
-    if any(is_held(folder / lock) for lock in locks):
-        return RUNNING, ""
+def _end_of(folder: Path, names: frozenset[str], result: Mapping[str, Any]) -> tuple[str, str]:
+    """The status of a run that no process drives, and why it has it."""
     reason = _text(result.get("reason")) or _text(result.get("stopped")) or ""
     ended = result.get("status")
     if ended == SUCCESS:
@@ -175,7 +178,7 @@ def _status(folder: Path, names: frozenset[str], result: Mapping[str, Any]) -> t
         if "stopped" in result or reason.startswith("stopped by "):
             return STOPPED, reason
         return MISSED if ended == "aborted" else FAILED, reason
-    if locks:
+    if names & _LOCKS:
         return KILLED, "its processes are gone and left no result"
     failures = sorted(name for name in names if name.startswith("failure_"))
     why = read_object(folder / failures[0]).get("reason") if failures else None
@@ -186,7 +189,14 @@ def _is_resumable(folder: Path, result: Mapping[str, Any]) -> bool:
     """Whether it has a checkpoint, and its result does not say that resuming it is of no use."""
     if "reason" in result and "--resume" not in str(result.get("next")):
         return False
-    return any((folder / "checkpoint").glob("step_*.ckpt"))
+    return any(_is_whole(path) for path in (folder / "checkpoint").glob("step_*.ckpt"))
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a checkpoint has its header and size; its digest, of all its bytes, is not made."""
+    with suppress(UserError):
+        return bool(checkpoint.read(path))
+    return False
 
 
 def _progress(brief: Mapping[str, Any], train: Mapping[str, Any]) -> Progress | None:

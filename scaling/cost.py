@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..config.errors import UserError
+from ..config.schema import Run
 from .topology import Link, Topology
 
 SEGMENT_BYTES = 1 << 20  # Open MPI's choice for its segmented ring
@@ -78,7 +79,8 @@ def hierarchical(rows: int, columns: int, n_bytes: float, inside: Link, across: 
     """Reduce to a leader among X ranks, ring over Y leaders with all n, broadcast (Jia 2018).
 
     Reduce = reduce-scatter + gather to the leader, broadcast = scatter + allgather (van de
-    Geijn): 4(X-1) + 2(Y-1) rounds, Jia's count; X times the torus's bytes across.
+    Geijn): 4(X-1) + 2(Y-1) rounds, Jia's count; X times the torus's bytes across. Sony's "the
+    same amount of GPU-to-GPU operation as the 2D-Torus" contradicts this by 2(X-1) rounds.
     """
     chunk, rounds = n_bytes / columns, columns - 1
     time_s = rounds * (3 * inside.message_s(chunk) + inside.reduced_s(chunk))
@@ -166,11 +168,15 @@ def grid(ranks: int) -> tuple[int, int]:
     return rows, ranks // rows
 
 
+GRIDS = ("torus_2d", "hierarchical")
+"""Algorithms of rows and columns."""
+
+
 def parse_algorithm(algorithm: str, ranks: int) -> tuple[str, tuple[int, int] | None]:
     """`torus_2d(2x4)` -> torus_2d, (2, 4): rows x columns. No brackets: no grid. Raises ValueError:
     unknown algorithm, or a grid that does not hold `ranks`."""
     name, bracket, rest = algorithm.partition("(")
-    if name not in ALGORITHMS or (bracket and name not in ("torus_2d", "hierarchical")):
+    if name not in ALGORITHMS or (bracket and name not in GRIDS):
         raise ValueError(f"one of {', '.join(ALGORITHMS)} expected, found {algorithm}")
     if not bracket:
         return name, None
@@ -183,19 +189,51 @@ def parse_algorithm(algorithm: str, ranks: int) -> tuple[str, tuple[int, int] | 
     return name, (rows, columns)
 
 
-def torus_grid(algorithm: str, ranks: int) -> tuple[int, int]:
-    """(rows, columns) of `torus_2d` (as square as the rank count allows) or `torus_2d(RxC)`. Raises
-    UserError: the ranks do not form that grid, or none with two rows and two columns."""
+def with_grid(algorithm: str, ranks: int, per_node: int, *, any_grid: bool) -> str:
+    """`algorithm` with the grid, rows x columns, on which `ranks` sum by it, if it has one.
+
+    Args:
+        per_node: ranks of a node.
+        any_grid: the torus may be any, and is the squarest by default (on CPUs); else rows are
+            nodes (Horovod 0.28.1 over NCCL: columns are the ranks of a node).
+
+    Raises:
+        UserError: unknown algorithm, a grid that is not to be had, or one of too few ranks, where
+            Horovod would take another allreduce.
+    """
+    if algorithm == "auto":
+        return algorithm
     try:
-        rows, columns = parse_algorithm(algorithm, ranks)[1] or grid(ranks)
+        name, given = parse_algorithm(algorithm, ranks)
     except ValueError as error:
         raise UserError(f"comm.algorithm: {error}") from None
-    if rows < 2 or columns < 2:
+    if name not in GRIDS:
+        return algorithm
+    own = (math.ceil(ranks / per_node), min(ranks, per_node))
+    if any_grid and name == "torus_2d":
+        own = grid(ranks)
+    rows, columns = given or own
+    if not any_grid and (rows, columns) != own:
         raise UserError(
-            f"comm.algorithm: ranks in a grid of at least 2x2 for {algorithm} expected, "
-            f"found {ranks} = {rows}x{columns}"
+            f"comm.algorithm: {name}({own[0]}x{own[1]}) on GPUs expected, nodes x ranks of a node, "
+            f"found {algorithm}"
         )
-    return rows, columns
+    if rows < 2 or (any_grid and columns < 2):
+        least = "ranks in a grid of at least 2x2" if any_grid else "two nodes or more"
+        raise UserError(
+            f"comm.algorithm: {least} for {algorithm} expected, found {ranks} = {rows}x{columns}"
+        )
+    return f"{name}({rows}x{columns})"
+
+
+def allreduce_of(run: Run) -> str:
+    """`comm.algorithm` with the grid on which the trainer's ranks sum. Raises UserError: they
+    cannot."""
+    system = run.system
+    any_grid = system.device == "cpu"
+    return with_grid(
+        run.comm.algorithm, system.world_size, system.ranks_per_node, any_grid=any_grid
+    )
 
 
 def topology_grid(topology: Topology) -> tuple[int, int]:

@@ -81,6 +81,13 @@ def topology_of(machine: Machine, gpus: int, *, tree: bool = False) -> Topology:
     return Topology(node, nodes, about.rack_nodes, about.oversubscription)
 
 
+def takes_any_grid(system: System) -> bool:
+    """Whether its ranks sum on any grid: ours on CPUs, and accelerators with software of their own
+    for it. On GPUs Horovod's rows are the nodes."""
+    about = system.performance
+    return system.device == "cpu" or (about is not None and about.square_torus)
+
+
 def uses_sheet(about: Performance, precision: str) -> bool:
     """Whether the data sheet describes computing in `precision`."""
     return precision == "fp16" and about.tensor_flops_per_s is not None

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from statistics import NormalDist
 from typing import NamedTuple
 
+from ..config.errors import UserError
 from ..config.machine import System
-from .cost import allreduce, grid, in_switches
+from .cost import allreduce, in_switches, with_grid
 from .gpu import SHEET, Sheet, update_s
 from .layers import BATCH_NORM_EXCHANGES, Group, backward_fraction, wire_groups
-from .machine import Machine, as_measured, build_machine, topology_of
+from .machine import Machine, as_measured, build_machine, takes_any_grid, topology_of
 
 PAUSE_S = 0.1
 """Length of a rare interruption of a rank (page-cache flush, daemon, link retrain)."""
@@ -58,6 +60,11 @@ class Step:
     @property
     def total_s(self) -> float:
         return math.fsum(self.parts.values())
+
+    @property
+    def allreduce(self) -> str:
+        """How the groups are summed; empty: by nobody."""
+        return ", ".join(dict.fromkeys(group.algorithm for group in self.groups))
 
 
 class Overlap(NamedTuple):
@@ -137,9 +144,9 @@ def group_cost_s(machine: Machine, gpus: int, n_bytes: float, algorithm: str) ->
     costs_s = []
     for ranks in _counts(machine, gpus, algorithm):
         topology = topology_of(machine, ranks, tree=algorithm == "double_tree")
-        cost = allreduce(with_grid(machine, ranks, algorithm), topology, n_bytes)
+        cost = allreduce(as_run(machine, ranks, algorithm), topology, n_bytes)
         costs_s.append(cost.time_s)
-    return algorithm, min(costs_s)
+    return as_run(machine, gpus, algorithm), min(costs_s)
 
 
 def _counts(machine: Machine, gpus: int, algorithm: str) -> tuple[int, ...]:
@@ -152,18 +159,16 @@ def _counts(machine: Machine, gpus: int, algorithm: str) -> tuple[int, ...]:
     return gpus, (1 << nodes.bit_length()) * min(gpus, machine.system.ranks_per_node)
 
 
-def with_grid(machine: Machine, gpus: int, algorithm: str) -> str:
-    """`algorithm` with the grid of machines whose torus is square (Sony), not nodes x ranks.
-
-    A grid that was given for another number of ranks, as on a scaling curve, is not used.
-    """
-    name, _, sides = algorithm.rstrip(")").partition("(")
-    if sides and math.prod(map(int, sides.split("x"))) != topology_of(machine, gpus).ranks:
-        algorithm = name
-    if algorithm == "torus_2d" and machine.performance.square_torus:
-        rows, columns = grid(topology_of(machine, gpus).ranks)
-        return f"torus_2d({rows}x{columns})"
-    return algorithm
+def as_run(machine: Machine, gpus: int, algorithm: str) -> str:
+    """`algorithm` with its grid; one that the ranks cannot have (a scaling curve) is left out."""
+    topology = topology_of(machine, gpus)
+    name = algorithm.partition("(")[0]
+    for choice in (algorithm, name):
+        with suppress(UserError):
+            return with_grid(
+                choice, topology.ranks, topology.node.ranks, any_grid=takes_any_grid(machine.system)
+            )
+    return name
 
 
 def straggler_s(

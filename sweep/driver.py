@@ -21,9 +21,9 @@ from ..config.atomic import write_file
 from ..config.errors import UserError, failing_as
 from ..config.finding import number as number_of
 from ..config.progress import Advance
+from ..data.lock import LOCK, hold
 from ..data.prepare import prepare
 from ..launch.ending import GO_ON, Ending, Stopped, asked_by
-from ..launch.run_lock import hold_run
 from ..launch.supervisor import StopSignals
 from .definition import LoadedSweep, problems_of
 from .report import write_results
@@ -71,7 +71,7 @@ def run_sweep(loaded: LoadedSweep, track: Callable[[str], Advance], say: Say, ag
     folder, sweep = sweep_folder(loaded), loaded.sweep
     with failing_as(f"{folder}: cannot create"):
         folder.mkdir(parents=True, exist_ok=True)
-    with hold_run(folder):
+    with hold(folder / LOCK):
         study = Study(sweep, folder, loaded.definition())
         # once: two trials would both draw it
         prepare(loaded.base.run.data, track, loaded.base.origins)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import os
 import signal
 import stat
@@ -13,12 +14,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 from hypothesis import HealthCheck, settings
 
 # Before Horovod, which loads MXNet's symbols for everybody: Pillow would then write JPEG files with
 # MXNet's older libjpeg ("library is 80, caller expects 62"). The program never has both at once.
 from PIL import Image  # noqa: F401
+
+from rn50.data.lock import hold
 
 # Before any test imports MXNet, whose finder the package installs.
 from rn50.train import mxnet_import  # noqa: F401
@@ -131,7 +133,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def made_once(folder: Path, make: Callable[[Path], object]) -> Path:
     """`folder`, which the first process that asks for it makes. To be read, or copied."""
     made = folder.with_name(f"{folder.name}.made")
-    with FileLock(f"{folder}.lock"):
+    with hold(folder.with_name(f"{folder.name}.lock"), wait_s=math.inf):
         if not made.exists():
             make(folder)
             made.touch()

@@ -23,13 +23,12 @@ from ..config.errors import UserError
 from ..config.load import load
 from ..config.plan import build_plan
 from ..config.schema import Run
-from ..data.lock import RANK_LOCK, FolderInUse, Holder, hold
+from ..data.lock import RANK_LOCK, FolderInUse, hold
 from .capabilities import check_supported
 from .context import RunContext
 from .heartbeat import SCRATCH_ENV, WATCHDOG_ENV, HeartbeatClient
 from .limits import REQUESTED, STOP_SIGNALS, NonRetryableError
 from .process_info import ProcessInfo, read_process_info
-from .reserve import give_back
 from .resume import read_checkpoint
 from .seeding import draw_seed
 
@@ -83,7 +82,7 @@ def run_rank(
         resumed = None if resume is None else read_checkpoint(resume, loaded)
         if rank.process.rank == 0:
             # Before the log is opened, which empties it.
-            rank.held.enter_context(hold(out / RANK_LOCK, out, lost=rank.taken_over))
+            rank.held.enter_context(hold(out / RANK_LOCK, lost=rank.taken_over))
         rank.context = context = RunContext(loaded, out, rank.process, resumed)
         threading.Thread(target=rank.stop_on_signal, args=(context,), daemon=True).start()
         if address := os.environ.get(WATCHDOG_ENV):
@@ -172,10 +171,10 @@ class _Rank:
         self._close_log()
         self._exit(128 + number)
 
-    def taken_over(self, holder: Holder | None) -> NoReturn:
+    def taken_over(self, holder: str) -> NoReturn:
         """From the lock's thread: the log is another's now, as this process was held up for so long
         that it counted as dead."""
-        self._say(f"{self._out}: taken over by {holder or 'another process'}")
+        self._say(f"{self._out}: taken over by {holder}")
         os._exit(EXIT_FAILED)
 
     def release(self) -> None:
@@ -189,7 +188,7 @@ class _Rank:
 
     def _close_log(self) -> None:
         if self.context is not None:
-            give_back(self._out)
+            self.context.give_back()
             with suppress(UserError):  # a full disk has been reported already
                 self.context.log.abort()
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, NamedTuple
@@ -21,7 +20,7 @@ from typing import Annotated, Any, BinaryIO, NamedTuple
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
-from ..config.atomic import partial_beside
+from ..config.atomic import partial_beside, sync
 from ..config.errors import UserError, failing_as
 from ..config.reading import open_file
 from .state import Meta, Strict
@@ -122,27 +121,17 @@ def write(
     end = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
     header = bytes(data[:end]).replace(_NO_DIGEST, f'"{digest}"'.encode(), 1)
     for log in (*logs, *(log.parent for log in logs[:1])):
-        _sync(log)
+        sync(log)
     partial = partial_beside(path)
     try:
         with partial.open("wb") as file:
             file.write(header)
             file.write(data[end:])
-            file.flush()
-            os.fsync(file.fileno())
+        sync(partial)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
-    _sync(path.parent)
-
-
-def _sync(path: Path) -> None:
-    """What has been written to a file, or to the list of a folder, is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync(path.parent)
 
 
 def read(path: Path) -> Checkpoint:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from ..config.atomic import partial_beside
+from ..config.atomic import partial_beside, sync
 from ..config.errors import UserError
 from .checkpoint import BEST, Checkpoint, read, step_of
 
@@ -56,11 +57,14 @@ def listed(folder: Path) -> list[Path]:
         return []
 
 
-def prune(folder: Path, keep: int, agreed_step: int | None = None) -> None:
+def prune(
+    folder: Path, keep: int, agreed_step: int | None = None, unmarked: Path | None = None
+) -> None:
     """Remove what is older than the newest `keep` checkpoints (the best has another name too), but
-    for the newest that is no newer than `agreed_step`, if it is given."""
+    for `unmarked`, a best one that has not, and for the newest that is no newer than `agreed_step`,
+    if they are given."""
     paths = listed(folder)
-    kept = paths[-keep:]
+    kept = [*paths[-keep:], unmarked]
     kept += [path for path in paths if step_of(path) <= (agreed_step or 0)][-1:]
     for path in paths:
         if path not in kept:
@@ -75,10 +79,14 @@ def remove_after(folder: Path, step: int) -> None:
 
 
 def mark_best(path: Path) -> None:
-    """Give a checkpoint the name `best.ckpt` too: a link, so it is no copy."""
+    """Give a checkpoint the name `best.ckpt` too: a link, or a copy where there are no links."""
     partial = partial_beside(path)
     try:
-        os.link(path, partial)
+        try:
+            os.link(path, partial)
+        except OSError:
+            shutil.copyfile(path, partial)
+            sync(partial)
         partial.replace(path.with_name(BEST))
     finally:
         partial.unlink(missing_ok=True)

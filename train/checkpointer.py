@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +15,7 @@ from numpy.typing import NDArray
 
 from ..config.errors import reason_of
 from . import checkpoint
+from .checkpoint import BEST
 from .checkpoint_folder import mark_best, prune
 from .networks import statistics_arrays, weight_arrays
 from .progress import warn
@@ -44,6 +47,8 @@ class Checkpointer:
         self._folder = trainer.context.out / "checkpoint"
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._running: Future[None] | None = None
+        self._unmarked: Path | None = None
+        """The best one, until it has its name."""
 
     def save_if_due(self, *, is_best: bool = False) -> bool:
         """A checkpoint where the interval is over, or where the evaluation just done is the best.
@@ -85,15 +90,23 @@ class Checkpointer:
             self._folder.mkdir(exist_ok=True)
             logs = [self._folder.parent / name for name in (LOG, METRICS)]
             checkpoint.write(path, snapshot.meta, snapshot.arrays, logs)
-            if is_best:
-                mark_best(path)
-            prune(self._folder, self._settings.keep, self._trainer.comm.agreed_step)
         except OSError as error:
             warn(
                 f"no checkpoint of step {step}: {error.filename or path}: cannot write: "
-                f"{reason_of(error)}; "
-                "training goes on"
+                f"{reason_of(error)}; training goes on"
             )
+            return
+        if is_best:
+            self._unmarked = path
+        try:
+            if self._unmarked is not None:
+                mark_best(self._unmarked)
+                self._unmarked = None
+        except OSError as error:
+            warn(f"{self._unmarked} is the best, but no {BEST}: cannot write: {error.strerror}")
+        with suppress(OSError):  # one too many is no harm
+            agreed_step = self._trainer.comm.agreed_step
+            prune(self._folder, self._settings.keep, agreed_step, self._unmarked)
 
 
 def collect(trainer: Trainer) -> Snapshot | None:

@@ -20,7 +20,7 @@ from horovod.common.process_sets import ProcessSet
 
 from ..config.schema import Run
 from ..logging.timeline import Timeline
-from ..scaling.cost import torus_grid
+from ..scaling.cost import allreduce_of, parse_algorithm
 from .mpi_library import horovods_mpi
 from .mxnet_package import library
 
@@ -41,7 +41,8 @@ class Connection:
         self.rows: list[ProcessSet] = []
         self.columns: list[ProcessSet] = []
         if run.system.device == "cpu" and run.comm.algorithm.startswith("torus_2d"):
-            numbers = np.arange(ranks).reshape(torus_grid(run.comm.algorithm, ranks))
+            _, sides = parse_algorithm(allreduce_of(run), ranks)
+            numbers = np.arange(ranks).reshape(sides or ranks)
             self.rows = [ProcessSet(row.tolist()) for row in numbers]
             self.columns = [ProcessSet(column.tolist()) for column in numbers.T]
         self._joined: Future[None] | None = None

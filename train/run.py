@@ -22,7 +22,6 @@ from .limits import (
 )
 from .loop import LogPoint, train_steps, zero_gradient_steps
 from .networks import bn_statistics, copy_parameters, quick_digest
-from .reserve import give_back
 from .run_log import gather_ranks
 from .seeding import stream_seed
 from .state import blocks_left, is_within_epoch, log_position
@@ -47,14 +46,14 @@ def train_and_evaluate(context: RunContext) -> None:
     checkpointer = Checkpointer(trainer)
     try:
         reached = train_blocks(trainer, checkpointer)
-        give_back(context.out)
+        context.give_back()
         context.log.run_stop(success=reached)
         write_result(trainer, reached=reached)
         if reached:  # the model that the run was for; its clock has stopped
             checkpointer.save_now(is_best=True)
     except StopTraining as stop:  # on all ranks at the same step
         checkpointer.save_now()
-        give_back(context.out)
+        context.give_back()
         context.log.abort()
         write_result(trainer, reached=False, stopped=str(stop))
     checkpointer.finish()

@@ -1,14 +1,18 @@
-"""`python -m rn50.train.score RESULT CONFIG CHECKPOINT`: one rank that scores a checkpoint.
+"""`python -m rn50.train.score RESULT CONFIG CHECKPOINT ...`: one rank that scores checkpoints.
 
-Rank 0 leaves the counts in the file RESULT. The evaluation is that of a run: its network, its
-images by DALI, its shards, its counting (`evaluate.py`).
+Rank 0 leaves the counts in the file RESULT: of each checkpoint, and of several then those of their
+ensemble. The evaluation is that of a run: its network, its images by DALI, its shards, its counting
+(`evaluate.py`).
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from ..config.atomic import write_file
 from ..config.load import load
@@ -22,43 +26,41 @@ from .checkpoint import Checkpoint
 from .connection import Connection
 from .process_info import ProcessInfo, read_process_info
 
+if TYPE_CHECKING:
+    from .comm import Communicator
 
-def main(result: Path, config: Path, path: Path) -> None:
+
+def main(result: Path, *pairs: Path) -> None:
     """Score on this rank. If that fails, the reason is left beside `result` and the process ends
     at once."""
     place = read_process_info()
     try:
-        counts = score(load(str(config)).run, checkpoint.read(path), place)
+        runs = [load(str(config)).run for config in pairs[::2]]
+        counts = score(runs, [checkpoint.read(path) for path in pairs[1::2]], place)
         if place.rank == 0:
-            write_file(result, json.dumps(counts))
+            write_file(result, json.dumps({"counts": counts}))
     except BaseException as error:  # whatever it was, the others must not wait
         end_failed(error, place, "evaluation", result.parent)
 
 
-def score(run: Run, found: Checkpoint, place: ProcessInfo) -> dict[str, int]:
-    """The counts of `evaluate.Accuracy` over all ranks. Batch-norm statistics are those that the
-    checkpoint holds; where they are each rank's own still, `eval.bn_stats` is done to them."""
+def score(
+    runs: Sequence[Run], found: Sequence[Checkpoint], place: ProcessInfo
+) -> list[dict[str, int]]:
+    """The counts of `evaluate.Accuracy` over all ranks: a pass over the first run's images for each
+    checkpoint, and for several one more by the mean of their softmax."""
+    run = runs[0]
     connection = Connection(run, Timeline(place.rank), over_mpi=place.over_mpi)
     connection.begin()
     from ..data.pipeline import build_eval_source
-    from .checkpoint_state import active_ranks, restore_network
     from .comm import communicator, context
-    from .evaluate import evaluate, sync_bn_statistics
-    from .networks import bn_statistics, build_networks, copy_parameters
+    from .evaluate import evaluate
     from .own import operators_for
     from .trainer import batches_of
 
     ctx, ranks = context(run.system.device, place.local_rank), place.world_size
     comm = communicator(operators_for(run.model, ctx), connection, ranks)
     comm.start()
-    net, eval_net, _ = build_networks(
-        run.model, run.data.classes, crop_px=run.data.crop_px, seed=0, operators=comm.operators
-    )
-    restore_network(found, net, rank=place.rank, ranks=ranks)
-    if found.meta.statistics_rows > 1 and ranks == found.meta.ranks:
-        mode, active = run.eval.bn_stats, active_ranks(found)
-        sync_bn_statistics(bn_statistics(net), comm, mode=mode, active_ranks=active)
-    copy_parameters(net, eval_net, comm.operators)
+    nets = [_network(*pair, comm, place) for pair in zip(runs, found, strict=True)]
     images = build_eval_source(
         run.data,
         batch_per_rank=run.eval.batch_per_rank,
@@ -66,15 +68,47 @@ def score(run: Run, found: Checkpoint, place: ProcessInfo) -> dict[str, int]:
         ranks=ranks,
         device_id=ctx.device_id if decodes_on_gpu(run) else None,
     )
-    accuracy = evaluate(
-        eval_net,
-        batches_of(images, ctx),
-        comm,
-        batches=eval_batches(run.data.eval_samples, ranks, run.eval.batch_per_rank),
-        samples=run.data.eval_samples,
-    )
+    scorers = nets if len(nets) == 1 else [*nets, partial(_ensemble, nets)]
+    accuracies = [
+        evaluate(
+            scorer,
+            batches_of(images, ctx),
+            comm,
+            batches=eval_batches(run.data.eval_samples, ranks, run.eval.batch_per_rank),
+            samples=run.data.eval_samples,
+        )
+        for scorer in scorers
+    ]
     comm.stop()
-    return accuracy._asdict()
+    return [accuracy._asdict() for accuracy in accuracies]
+
+
+def _network(run: Run, found: Checkpoint, comm: Communicator, place: ProcessInfo) -> Any:
+    """The evaluation network of a checkpoint. Batch-norm statistics are those that it holds; where
+    they are each rank's own still, `eval.bn_stats` is done to them."""
+    from .checkpoint_state import active_ranks, restore_network
+    from .evaluate import sync_bn_statistics
+    from .networks import bn_statistics, build_networks, copy_parameters
+
+    net, eval_net, _ = build_networks(
+        run.model, run.data.classes, crop_px=run.data.crop_px, seed=0, operators=comm.operators
+    )
+    # It waits for all before: the last network's statistics were reduced under the same name.
+    restore_network(found, net, rank=place.rank, ranks=place.world_size)
+    if found.meta.statistics_rows > 1 and place.world_size == found.meta.ranks:
+        mode, active = run.eval.bn_stats, active_ranks(found)
+        sync_bn_statistics(bn_statistics(net), comm, mode=mode, active_ranks=active)
+    copy_parameters(net, eval_net, comm.operators)
+    return eval_net
+
+
+def _ensemble(nets: Sequence[Any], images: Any) -> Any:
+    """The sum of the networks' softmax, which ranks classes as their mean. On the CPU, as MXNet has
+    no code for some GPUs."""
+    from mxnet import cpu, nd
+
+    logits = [net(images).as_in_context(cpu()).astype("float32") for net in nets]
+    return nd.add_n(*map(nd.softmax, logits)).as_in_context(images.context)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""2D-torus allreduce on CPU ranks (Mikami et al. 2018, section 3.3) over Horovod's process sets.
+"""2D-torus allreduce on CPU ranks (Mikami et al. 2018, section 2.2) over Horovod's process sets.
 
 Ranks form a grid of `rows` x `columns`, rank = row * columns + column: reduce-scatter along the
 row, allreduce along the column on 1/columns of the data, allgather along the row. On GPUs Horovod

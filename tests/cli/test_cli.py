@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -157,3 +159,20 @@ def test_bench_overlap_on_real_ranks(rn50, smoke_data: Path) -> None:
     rows = json.loads(done.stdout)["rows"]
     assert [row["groups"] for row in rows] == ["single", "equal_bytes(3)"]
     assert min(row["communication"]["min"] for row in rows) > 0
+
+
+@pytest.mark.parametrize("locale", [{}, {"LC_ALL": "C", "PYTHONUTF8": "0"}])
+@pytest.mark.parametrize("name", [b"log\xff.txt", "log ü.txt".encode(), b"a\nb.txt"])
+def test_a_name_of_any_bytes_is_shown_in_any_locale(
+    rn50, root: Path, tmp_path: Path, locale: dict[str, str], name: bytes
+) -> None:
+    log = shutil.copy(root / "tests/golden/smoke_result_0.txt", tmp_path / os.fsdecode(name))
+    page = str(tmp_path / "page.html")
+    environment = os.environ | locale | ({"PYTHONCOERCECLOCALE": "0"} if locale else {})
+    process = rn50.start("log", "report", str(log), "--out", page, env=environment)
+    assert (process.communicate(), process.returncode) == ((f"{page}\n", ""), 0)
+    process = rn50.start("launch", "smoke", f"data.path={log}", "--dry-run", env=environment)
+    _, err = process.communicate()
+    (line,) = err.splitlines()
+    assert process.returncode == 2 and line.startswith("rn50: error: command line: data.path: ")
+    assert ("not valid YAML" in line, "printable" in line) == (False, "ü" not in str(log))

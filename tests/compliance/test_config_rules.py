@@ -80,7 +80,7 @@ BROKEN = [
     ("lars-momentum", POLICY, "0.9 below a batch of 32,000", ["optimizer.momentum=0.95"]),
     ("label-smoothing", POLICY, "0 or 0.1", ["model.label_smoothing=0.2"]),
     ("evaluation-cadence", POLICY, "expected 4", ["eval.period=5", "schedule.length=60 epochs"]),
-    ("decay-shape", POLICY, "poly", ["schedule.shape=cosine"]),
+    ("decay-shape", ERROR, "poly", ["schedule.shape=cosine"]),
     ("decay-shape", POLICY, "warmup_end", ["schedule.decay_from=run_start"]),
     ("lars-as-reference", POLICY, "as the reference", ["optimizer.eta=0.01"]),
     ("lars-as-reference", POLICY, "reference or nvidia", ["optimizer.variant=you"]),

@@ -375,6 +375,8 @@ CASES = (
     Case("missing-hyperparameter", ERROR, drop("model_bn_span"), "FAIL", optimizer="sgd"),
     Case("end-learning-rate", ERROR, put("lars_opt_end_learning_rate", 0), "FAIL"),
     Case("lars-decay-power", ERROR, put("lars_opt_learning_rate_decay_poly_power", 1), "FAIL"),
+    Case("decay-shape", ERROR, added("opt_learning_rate_decay_shape", "cosine"), "PASS"),
+    Case("decay-shape", POLICY, added("opt_learning_rate_decay_from", "run_start"), "PASS"),
     Case("lars-epsilon", ERROR, put("lars_epsilon", 1e-9), "FAIL"),
     Case("weight-decay", ERROR, put("lars_opt_weight_decay", 0), "FAIL"),
     Case("weight-decay", ERROR, put("lars_opt_weight_decay", 3e-5), "FAIL"),

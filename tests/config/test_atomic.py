@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from rn50.config.atomic import check_output, new_folder, write_file, write_output
 from rn50.config.errors import UserError
+from tests.faults.file_system import refusing
 
 
 def beside(path: Path) -> set[str]:
@@ -26,8 +29,36 @@ def test_a_file_is_made_and_replaced_as_a_whole(tmp_path: Path) -> None:
     write_output(path, b"two")
     assert path.read_text() == "two" and stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.stat().st_ino != first  # a reader of the old one keeps the old one
-    with pytest.raises(UnicodeEncodeError):
-        write_output(path, "\udcff")
+    write_output(path, "a name that is no UTF-8: \udcff")
+    assert path.read_text().endswith(r": \udcff") and beside(path) == {"page.html"}
+
+
+def test_a_file_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a crash of the machine it is the old or the new one, not one of 0 bytes."""
+    path, synced = tmp_path / "config.yaml", []
+
+    def sync(number: int) -> None:
+        synced.append((Path(f"/proc/self/fd/{number}").readlink().name, path.exists()))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    write_file(path, "name: smoke\n")
+    (partial, before), folder = synced
+    assert partial.startswith(".config.yaml.partial-") and not before
+    assert folder == (tmp_path.name, True)
+
+
+@pytest.mark.parametrize("calls", [("chmod", "fchmod"), ("fsync",)])
+def test_what_a_file_system_has_not_fails_no_write(tmp_path: Path, calls: tuple[str, ...]) -> None:
+    path = tmp_path / "page.html"
+    code = "import sys; from rn50.config.atomic import *; write_file(Path(sys.argv[1]), 'two')"
+    path.write_text("one")
+    subprocess.run(
+        [sys.executable, "-c", code, str(path)],
+        env=os.environ | refusing(tmp_path, **dict.fromkeys(calls, "EPERM")),
+        check=True,
+    )
     assert path.read_text() == "two" and beside(path) == {"page.html"}
 
 

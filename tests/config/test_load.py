@@ -74,7 +74,7 @@ def test_an_override_of_a_section_changes_the_keys_it_names(folder: Path) -> Non
     ],
 )
 def test_override_values_are_yaml(folder: Path, override: str, key: str, value: object) -> None:
-    leaves = {path: found for path, found, _ in load_text("", override).leaves()}
+    leaves = {path: found for path, found, _ in load_text("{}", override).leaves()}
     assert leaves[key] == value
 
 
@@ -197,6 +197,7 @@ schedule: {warmup: 5}
         ("name: [1\n", "x.yaml:2: not valid YAML: "),
         ("seed: *nowhere\n", "x.yaml:1: not valid YAML: "),
         ("\0", "x.yaml: not valid YAML: "),
+        ("", "x.yaml: settings expected, found an empty file"),  # as a crash may leave it
         (b"name: \xff\xfe\n", "x.yaml: not valid YAML: .utf-8. codec .* in position 6"),
         ("- name: a\n", "x.yaml:1: a mapping of sections expected, found "),
         ("name: a\nseed: 1\nname: b\n", "x.yaml:3: not valid YAML: .* key .name"),

@@ -120,7 +120,7 @@ def test_a_machines_file_may_have_a_machine_as_its_base(folder: Path) -> None:
     [
         ("system: sumit", [], 'x.yaml:1: system: .*"summit"'),
         ("name: x\nsystem: {base: sumit}", [], 'x.yaml:2: system.base: .*"summit"'),
-        ("", ["system=sumit"], 'a YAML file or a machine .*"summit"'),
+        ("{}", ["system=sumit"], 'a YAML file or a machine .*"summit"'),
         ("system: x.yaml", [], "x.yaml:1: system: .*circle.* x.yaml -> x.yaml"),
         ("system: 3", [], "x.yaml:1: system: expected a section"),
     ],

@@ -525,7 +525,10 @@ def test_a_target_is_left_alone_named_where_it_cannot_be_made_and_whole_or_absen
 PACK = """
 import os, signal, sys
 from pathlib import Path
+from rn50.data import lock
 from rn50.data.pack import pack_images
+lock.BEAT_S = 0.1
+lock.STALE_S = 1.0
 def progress(done, total):
     if done >= int(sys.argv[4]):
         os.kill(os.getpid(), signal.SIGKILL)

@@ -128,7 +128,9 @@ PREPARE = """
 import sys, time
 from pathlib import Path
 from rn50.config.schema import Data, Synthetic
+from rn50.data import lock
 from rn50.data.prepare import prepare
+lock.STALE_S = 5.0
 def track(name):
     print(name, flush=True)
     if len(sys.argv) > 2:

@@ -117,18 +117,18 @@ def before_building(*arguments: Any) -> Any:
 
 def during_checkpoints() -> None:
     """Half of a checkpoint is on the disk, or it is about to be collected."""
-    sync, collect = os.fsync, checkpointer.collect
+    sync, collect = checkpoint.sync, checkpointer.collect
 
-    def syncing(number: int) -> None:
+    def syncing(path: Path) -> None:
         strike()
-        sync(number)
+        sync(path)
 
     def collecting(*arguments: Any, **options: Any) -> Any:
         strike()
         return collect(*arguments, **options)
 
     if victim == "0" and not fault.startswith("disk"):
-        checkpoint.os.fsync = syncing  # type: ignore[assignment]
+        checkpoint.sync = syncing
     else:
         checkpointer.collect = collecting
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import signal
@@ -17,11 +18,13 @@ import pytest
 
 from rn50.compliance.check_log import check_log
 from rn50.config.recorded import RESUME, words_to_repeat
+from rn50.data.lock import LOCK, RANK_LOCK
 from rn50.logging.parse import read_events
 from rn50.train import checkpoint_folder
 from rn50.train.resume import stopped_at
 from tests import mpi
 from tests.conftest import ROOT, RUN, Rn50
+from tests.faults.file_system import refusing
 from tests.waiting import leave_nothing, rank_process, wait_until
 
 pytestmark = pytest.mark.slow
@@ -151,17 +154,49 @@ def test_a_spent_budget_and_resumed_is_uninterrupted(rn50: Any, copied: Path, wh
 
 
 def test_a_killed_rank_costs_time_not_bits(rn50: Any, small_data: Path, whole: Path) -> None:
-    """kill -9 in training, `system.job.max_restarts=1`."""
+    """kill -9 in training, `system.job.max_restarts=1`. Nobody waits for the lock of rank 0."""
     process = rn50.start(
         *("launch", *RUN, "--launcher", "gloo", "system.job.max_restarts=1"),
         *("watchdog.silence_s=60", f"data.path={small_data}", f"system.results={rn50.results}"),
     )
     wait_until(lambda: list(rn50.results.glob("*/*/checkpoint/step_*.ckpt")))
-    rank_process(process.pid, 1).kill()
+    rank_process(process.pid, 0).kill()
     out, err = process.communicate(timeout=300)
-    assert re.search(r"rank 1 (on .*: |was )killed by SIGKILL", err)
+    assert re.search(r"rank 0 (on .*: |was )killed by SIGKILL", err) and "waiting for" not in err
     assert "going on after step " in out
     assert bits(rn50.run_folder()) == bits(whole)
+
+
+@pytest.mark.parametrize("stop", [None, signal.SIGTERM])
+def test_results_that_turn_read_only_end_the_run_and_mended_it_goes_on(
+    rn50: Any, small_data: Path, whole: Path, tmp_path: Path, stop: int | None
+) -> None:
+    """As ext4 does on an error. Locks cannot be removed; `config.yaml` is on the disk by then."""
+    broken = tmp_path / "broken"
+    refused = refusing(rn50.results, broken, write="EROFS", unlink="EROFS", fsync="EROFS")
+    process = rn50.start(
+        *("launch", *RUN, "--launcher", LAUNCHERS[-1], "watchdog.silence_s=60"),
+        *(["log.every=80 steps"] if stop else []),
+        *(f"data.path={small_data}", f"system.results={rn50.results}"),
+        env=os.environ | refused,
+    )
+    saved = "*/*/checkpoint/step_*.ckpt"
+    wait_until(lambda: process.poll() or list(rn50.results.glob(saved)), 300)
+    broken.touch()
+    if stop:
+        process.send_signal(stop)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == (130 if stop else 2), err
+    assert "stopped by SIGTERM" in err if stop else "Read-only file system; details:" in err
+    if stop:
+        return
+    folder = rn50.run_folder()
+    for name in (LOCK, RANK_LOCK):
+        os.utime(folder / name, (0, 0))  # instead of a wait of STALE_S
+    done = resume(rn50, folder)
+    assert "going on after step " in done.stdout
+    assert bits(folder) == bits(whole)
+    assert not [path for path in folder.iterdir() if path.name.startswith(".")]
 
 
 def test_resumed_is_uninterrupted_whatever_the_update(

@@ -98,15 +98,27 @@ def test_what_stopped_a_command() -> None:
     assert asked_by(KeyboardInterrupt("SIGTERM")) == "SIGTERM"
 
 
-def test_a_job_that_has_ended_says_what_its_last_run_says(tmp_path: Path) -> None:
-    last = {"reason": "asked to stop", "next": f"rn50 launch --resume {tmp_path}"}
+@pytest.mark.parametrize("checkpoint", [40, None])
+@pytest.mark.parametrize("name", [".", "run_1"])
+def test_a_run_of_a_job_goes_on_with_the_job(
+    tmp_path: Path, name: str, checkpoint: int | None
+) -> None:
+    (tmp_path / "job.sh").touch()
+    run = tmp_path / name
+    run.mkdir(exist_ok=True)
+    standing(run, 40, checkpoint)
+    command = f"rn50 submit --resume {tmp_path}"
+    assert run_stopped("SIGTERM", run).next == command
+    assert rank_failed("why", run).next == command
+    last = run_stopped("SIGTERM", run).to_dict()
     found = job_ended("slurm", "42", 143, tmp_path, last)
-    assert "slurm job 42 ended with exit code 143, asked to stop" in found.reason
-    assert found.next == f"rn50 submit --resume {tmp_path}" and f"{tmp_path}/job.log" in found.line
-    last["next"] = f"rn50 launch {tmp_path}/run_1/config.yaml"  # no checkpoint yet
-    found = job_ended("slurm", "42", 3, tmp_path, last)
-    assert found.next == f"rn50 submit --resume {tmp_path}"
+    assert last["reason"] in found.reason and "143" in found.reason
+    assert found.next == command and f"{tmp_path}/job.log" in found.line
     assert job_ended("slurm", "42", 0, tmp_path, {}).next == ""
+
+
+def test_a_folder_that_was_moved_is_not_named_to_go_on_with(tmp_path: Path) -> None:
+    assert str(tmp_path) not in rank_failed("why", tmp_path / "moved").next
 
 
 def test_a_command_is_spelt_as_it_can_be_called(

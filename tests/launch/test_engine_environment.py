@@ -89,6 +89,7 @@ def test_the_users_settings_win_over_the_machines() -> None:
     [
         # Horovod would replace these by NCCL's own.
         ("dgxa100_8", ("torus_2d", ONE_NODE), "mpi", None, "two nodes or more"),
+        ("dgxa100_8", ("torus_2d(4x4)", TWO_NODES), "mpi", None, r"torus_2d\(2x8\) on GPUs"),
         ("dgxa100_8", ("hierarchical", ONE_NODE), "mpi", None, "two nodes or more"),
         ("dgxa100_8", ("hierarchical", TWO_NODES), "gloo", None, "found gloo"),
         ("quick", ("double_tree",), "mpi", "openmpi", r"Open MPI offers .*found double_"),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,22 @@ def test_several_nodes_get_what_the_engines_read(
     assert job.environment["NCCL_DEBUG"] == "WARN" and "PATH" in job.environment
     assert "MY_PASSWORD" not in job.environment
     assert build_job(load("smoke").run, "mpirun", COMMAND)[0].hosts == ()
+
+
+def test_fujitsus_values_for_nccl_reach_every_rank() -> None:
+    """JobScripts/parameters of its MLPerf v0.6 entry."""
+    expected = {
+        "NCCL_BUFFSIZE": "2097152",
+        "NCCL_LL_THRESHOLD": "1024",
+        "NCCL_MIN_NRINGS": "4",
+        "NCCL_MAX_NRINGS": "16",
+        "NCCL_NET_GDR_READ": "1",
+    }
+    job, _ = build_job(load("abci_2048_open").run, "mpirun", COMMAND)
+    assert job.environment.items() >= expected.items()
+    words = LAUNCHERS["mpirun"].command(job)
+    exported = {after for word, after in pairwise(words) if word == "-x"}
+    assert exported >= expected.keys()
 
 
 OPEN_MPI, MPICH = MpiLibrary("libmpi.so.40", "openmpi"), MpiLibrary("libmpi.so.12", "mpich")

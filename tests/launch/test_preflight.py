@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from rn50.compliance.config_rules import check_config
 from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.config.names import list_presets
+from rn50.launch.dry_run import describe_launch
 from rn50.launch.preflight import (
     check_whether_it_runs,
     obstacles_here,
@@ -17,6 +19,7 @@ from rn50.launch.preflight import (
 )
 from rn50.launch.run import Options, launch
 from rn50.launch.submit import plan_submission
+from rn50.scaling.predict import job_of_config, predict
 from rn50.train.gpu import Gpu
 
 NEVER = [
@@ -33,8 +36,15 @@ NEVER = [
     ),
 ]
 
+GRIDS = [
+    (("sony_3456", "comm.algorithm=torus_2d(48x72)"), "torus_2d(864x4) on GPUs expected"),
+    (("abci_2048_open", "comm.algorithm=torus_2d(7x9)"), "a grid of 2048 ranks expected"),
+    (("abci_2048_open", "system.nodes=1"), "two nodes or more for torus_2d expected"),
+    (("you_2048_knl", "comm.algorithm=torus_2d(7x9)"), "a grid of 2048 ranks expected"),
+]
 
-@pytest.mark.parametrize(("words", "why"), NEVER)
+
+@pytest.mark.parametrize(("words", "why"), NEVER + GRIDS)
 def test_what_launch_refuses_check_and_submit_refuse(
     words: tuple[str, ...], why: str, tmp_path: Path
 ) -> None:
@@ -50,6 +60,33 @@ def test_what_launch_refuses_check_and_submit_refuse(
         launch(loaded, lambda name: lambda done, total: None, Options("mpirun"))
     assert str(submitted.value) == str(launched.value) == found
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("words", "why"), GRIDS)
+def test_a_grid_that_cannot_be_had_is_neither_priced_nor_shown(
+    words: tuple[str, ...], why: str
+) -> None:
+    loaded = load(words[0], words[1:])
+    with pytest.raises(UserError, match=re.escape(why)):
+        job_of_config(loaded.run)
+    assert why in describe_launch(loaded, "mpirun", ())["problems"][0]
+
+
+@pytest.mark.parametrize(
+    ("config", "grid"),
+    [
+        ("sony_1024", "256x4"),
+        ("sony_2176", "544x4"),
+        ("sony_3456", "864x4"),
+        ("sony_4096", "1024x4"),  # not 544x4 in the first epochs, where half of the ranks idle
+        ("you_2048_knl", "32x64"),  # on CPUs our own, the squarest
+    ],
+)
+def test_the_grid_that_runs_is_priced_and_shown(config: str, grid: str) -> None:
+    loaded = load(config, ["comm.algorithm=torus_2d"])
+    expected = f"torus_2d({grid})"
+    assert describe_launch(loaded, "mpirun", ())["allreduce"] == expected
+    assert predict(job_of_config(loaded.run)).to_dict()["allreduce"] == expected
 
 
 @pytest.mark.parametrize("name", sorted(set(list_presets())))

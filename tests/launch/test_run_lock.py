@@ -14,8 +14,8 @@ import pytest
 
 from rn50.config.errors import UserError
 from rn50.data.lock import LOCK, RANK_LOCK, FolderInUse, hold
-from rn50.launch.resume import is_interrupted, load_resumed
-from rn50.launch.run_lock import hold_run, wait_for_rank
+from rn50.launch import resume
+from rn50.launch.resume import begin_attempt, is_interrupted, load_resumed
 from rn50.logging.parse import read_events
 from tests.faults.matrix import ROOT
 from tests.waiting import leave_nothing, rank_process, wait_until
@@ -67,6 +67,7 @@ def test_a_run_has_one_driver_and_a_killed_one_is_followed(rn50: Any, smoke_data
     first.kill()  # -9: the ranks see it by their connections, a little later
     first.communicate()
     assert (folder / LOCK).exists(), "nobody was left to remove it"
+    os.utime(folder / LOCK, (0, 0))  # instead of a wait of STALE_S
     again = rn50("launch", "--resume", str(folder), "limits.time_s=1", settings[0])
     assert again.returncode == 1, again.stderr
     assert not rank_0.is_running()
@@ -78,12 +79,15 @@ def test_a_run_has_one_driver_and_a_killed_one_is_followed(rn50: Any, smoke_data
     leave_nothing(folder)
 
 
-def test_a_rank_that_outlives_its_launcher_is_waited_for(tmp_path: Path) -> None:
-    wait_for_rank(tmp_path)
-    told = f"in use by process {os.getpid()} on"
-    with hold(tmp_path / RANK_LOCK, tmp_path), pytest.raises(FolderInUse, match=told):
-        wait_for_rank(tmp_path, 0.0)
-    wait_for_rank(tmp_path)
+def test_a_rank_that_outlives_its_launcher_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resume, "RANK_GRACE_S", 0.0)
+    told = f"{tmp_path}: in use by process {os.getpid()} on"
+    with hold(tmp_path / RANK_LOCK), pytest.raises(FolderInUse, match=told):
+        begin_attempt(tmp_path)
+    assert not list(tmp_path.iterdir())
+    assert begin_attempt(tmp_path) is None
 
 
 # --- --resume latest: which run ------------------------------------------------------------------
@@ -139,8 +143,8 @@ def test_latest_is_the_newest_interrupted_run_of_the_preset_or_of_all(tmp_path: 
     assert told.startswith(f"{in_job}{whole}")
     assert told.endswith(f"; start again with: rn50 launch {in_job}/config.yaml")
     assert found(None, tmp_path).startswith(f"{other}{whole}")
-    with hold_run(in_job):
+    with hold(in_job / LOCK):
         assert found("smoke", tmp_path).startswith(f"{old}{whole}")
-        with hold_run(old):
+        with hold(old / LOCK):
             said = found("smoke", tmp_path)
     assert "with a checkpoint that no process uses expected, found none in" in said

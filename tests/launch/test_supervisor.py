@@ -12,6 +12,7 @@ from rn50.config.schema import Watchdog as Settings
 from rn50.launch import supervisor
 from rn50.launch.supervisor import RankFailed, StopSignals, run_watched, wait_for_launcher
 from rn50.launch.watchdog import Watchdog
+from tests.faults.file_system import refusing
 
 ORPHAN = (
     "import subprocess, sys; sleep = subprocess.Popen(['sleep', '600'], stdout=subprocess.DEVNULL);"
@@ -101,3 +102,11 @@ def test_what_ended_well_as_the_signal_came_is_not_stopped(code: int, found: int
         except KeyboardInterrupt:
             ended = None
     assert ended == found
+
+
+def test_a_place_that_refuses_locks_is_one_for_ranks_all_the_same(tmp_path: Path) -> None:
+    code = "import sys; from rn50.launch.supervisor import _locked\nwith _locked(sys.argv[1]): pass"
+    refused = refusing(tmp_path, flock="ENOLCK")
+    subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], env=os.environ | refused, check=True
+    )

@@ -59,9 +59,9 @@ ON_THE_SET_ALONE = "the set is not ImageNet; no other rule is broken"
         ((accuracy("0.725"), OPEN), {"target": 0.7}, "PASS", "complete run"),
         ((accuracy("1.0"), OPEN), {"target": 0.7}, "FAIL", "a fraction below 1"),
         ((NO_CACHE_CLEAR,), {}, "FAIL", "cache_clear"),
-        ((OFF_THE_CLOCK,), {}, "FAIL", "before run_start (line 21)"),
-        ((ABORTED,), {"status": "aborted"}, "FAIL", "run_stop (line 37) says aborted"),
-        ((ABORTED,), STOPPED, "FAIL", "run_stop (line 37) says aborted"),
+        ((OFF_THE_CLOCK,), {}, "FAIL", "before run_start (line 23)"),
+        ((ABORTED,), {"status": "aborted"}, "FAIL", "run_stop (line 39) says aborted"),
+        ((ABORTED,), STOPPED, "FAIL", "run_stop (line 39) says aborted"),
     ],
 )
 def test_every_place_has_the_verdict_of_log_check(

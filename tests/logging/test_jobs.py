@@ -18,6 +18,7 @@ from rn50.report.export import read_runs
 from rn50.report.html import write_report
 from rn50.report.run_folder import read_run_folder, read_subjects
 from tests.compliance.log_text import good_run, last, put, vary, write
+from tests.compliance.test_submission import SYSTEM
 
 TARGET = 0.4
 
@@ -37,6 +38,7 @@ def make_job(folder: Path, runs: int) -> Path:
     logs = folder / "results/local_n1/resnet"
     logs.mkdir(parents=True)
     (folder / "systems").mkdir()
+    (folder / "systems/local_n1.json").write_text(json.dumps(SYSTEM))
     (folder / "config.yaml").write_text(load("smoke", overrides).to_yaml())
     (folder / "job.sh").write_text("#!/usr/bin/env bash\n")
     for number in range(runs):

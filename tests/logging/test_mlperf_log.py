@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from rn50.compliance.official import check_officially
 from rn50.config.load import load
 from rn50.config.plan import build_plan
 from rn50.config.schema import Run
@@ -173,6 +174,20 @@ def test_warmup_and_decay_are_those_that_images_give(
     values = {e.key: e.value for e in full_log(tmp_path / "log.txt", load(name, ["seed=2"]).run)}
     assert values["lars_opt_learning_rate_warmup_epochs"] == epochs
     assert values["lars_opt_learning_rate_decay_steps"] == decay
+
+
+@pytest.mark.parametrize("name", ["akiba_1024", "sony_3456", "abci_2048_open"])
+def test_only_a_polynomial_has_its_power_and_its_steps(tmp_path: Path, name: str) -> None:
+    run = load(name, ["seed=2"]).run
+    log = tmp_path / "result_0.txt"
+    values = {event.key: event.value for event in full_log(log, run)}
+    assert values["opt_learning_rate_decay_shape"] == run.schedule.shape
+    polynomial = ("opt_learning_rate_decay_poly_power", "opt_learning_rate_decay_steps")
+    found = [key for key in values if key.endswith(polynomial)]
+    assert len(found) == (2 if run.schedule.shape == "poly" else 0)
+    place = run.schedule.decay_from if run.schedule.shape == "poly" else None
+    assert values.get("opt_learning_rate_decay_from") == place
+    assert check_officially(log, "4.0.0").verdict == "PASS"
 
 
 def test_file_and_line_are_those_of_the_caller(tmp_path: Path) -> None:

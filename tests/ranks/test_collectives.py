@@ -29,7 +29,7 @@ OTHERS = ("segmented_ring", "recursive_doubling", "recursive_halving_doubling")
         pytest.param(mpi.LAUNCHER, "ring", 3, FLOAT32, marks=mpi.NEEDED),
         pytest.param(mpi.LAUNCHER, "torus_2d", 4, FLOAT32, marks=mpi.NEEDED),
         ("gloo", "ring", 3, FLOAT32 + HALF),
-        ("gloo", "torus_2d(2x2)", 4, FLOAT32),
+        ("gloo", "torus_2d(2x3)", 6, HALF[1:]),
         *(
             pytest.param(mpi.LAUNCHER, name, 6, FLOAT32, marks=[mpi.NEEDED, pytest.mark.nightly])
             for name in OTHERS

@@ -28,7 +28,6 @@ EXCEPTIONS = {
     ("model.dtype", "float16"): "float32",
     ("model.layout", "NHWC"): "NCHW",
     ("comm.algorithm", "torus_2d"): "auto",
-    ("comm.algorithm", "torus_2d(48x72)"): "auto",
 }
 
 every_preset = pytest.mark.parametrize("name", list_presets())

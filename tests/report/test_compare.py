@@ -154,6 +154,8 @@ def test_runs_are_grouped_by_a_key_of_their_configs(study: Path, tmp_path: Path)
     assert most - least == pytest.approx(1) and mean == pytest.approx((most + least) / 2)
     # A run that missed its target has no time to train.
     assert slow.spreads["time_to_train_s"][1] == pytest.approx(most + 1)
+    columns = {column.key: column for column in compared(study).columns}
+    assert [time_s is None for time_s in columns["time_to_train_s"].values].count(True) == 1
     assert slow.spreads["best_accuracy"][1] == 0.5
     assert "optimizer.base_lr" in Shape(page.read_text()).text
     legend = re.findall(r">([^<>]*)</text>", page.read_text())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,21 @@ import pytest
 from rn50.config.errors import UserError
 from rn50.config.load import load_system
 from rn50.scaling.best import LARGEST_GLOBAL_BATCH, best_of_each_batch
-from rn50.scaling.predict import job_of_system, predict
+from rn50.scaling.predict import Job, Prediction, job_of_system, predict
+
+
+def best_of(gpus: int, **given: Any) -> list[Prediction]:
+    system = load_system("dgxh100")
+
+    def at(batch: int) -> Job:
+        return job_of_system("dgxh100", system, gpus, batch, **given)
+
+    return best_of_each_batch(at, given)
 
 
 def test_no_groups_and_no_algorithm_train_faster_than_those_found() -> None:
     system = load_system("dgxh100")
-    answers = best_of_each_batch("dgxh100", system, 128, precision="fp16")
+    answers = best_of(128, precision="fp16")
     times = [one.run.total_s for one in answers]
     assert times == sorted(times) and len(answers) > 10
     for one in answers[:3]:
@@ -28,19 +38,17 @@ def test_no_groups_and_no_algorithm_train_faster_than_those_found() -> None:
 
 
 def test_what_is_given_is_not_searched_and_one_node_has_no_torus() -> None:
-    system = load_system("dgxh100")
-    for one in best_of_each_batch("dgxh100", system, 128, algorithm="torus_2d"):
+    for one in best_of(128, algorithm="torus_2d"):
         assert one.job.algorithm == "torus_2d"
-    for one in best_of_each_batch("dgxh100", system, 8):
+    for one in best_of(8):
         assert one.job.algorithm in ("ring", "double_tree", None)
 
 
 def test_more_images_a_step_than_anybody_trained_with_are_refused() -> None:
-    system = load_system("dgxh100")
-    (one,) = best_of_each_batch("dgxh100", system, 20_480)
-    assert one.phases[0].batch * 20_480 == LARGEST_GLOBAL_BATCH
+    (only,) = best_of(20_480)
+    assert only.phases[0].batch * 20_480 == LARGEST_GLOBAL_BATCH
     with pytest.raises(UserError, match="beyond every published run"):
-        best_of_each_batch("dgxh100", system, 24_000)
+        best_of(24_000)
 
 
 @pytest.mark.in_process
@@ -61,3 +69,37 @@ def test_the_command_prints_draws_and_takes_nodes(rn50: Any, tmp_path: Path) -> 
     ):
         done = rn50(*words, *wrong)
         assert done.returncode == 2 and expected in done.stderr
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("--system", "dgxh100", "--gpus", "64"),
+        ("--system", "abci", "--nodes", "8", "--algorithm", "ring", "--epochs", "60"),
+        ("abci_2048_open",),
+        ("sony_3456",),
+        ("dgxh100_8", "--system", "dgxa100", "--gpus", "16"),
+    ],
+)
+def test_the_printed_command_gives_the_first_row(rn50: Any, asked: tuple[str, ...]) -> None:
+    """A config's command differs from its own batch schedule, groups and algorithm."""
+    (first, *_) = json.loads(rn50("predict", "--best", *asked, "--json").stdout)
+    printed = rn50("predict", "--best", *asked).stdout
+    program, *words = shlex.split(printed.splitlines()[-1].removeprefix("the first row: "))
+    assert program == "rn50"
+    again = json.loads(rn50(*words, "--json").stdout)
+    for key in ("global_batch_size", "batch_per_gpu", "gpus", "step_time_ms", "epochs"):
+        assert again[key] == first[key]
+    assert again["time_to_train_s"] == first["time_to_train_s"]
+    assert again["breakdown"] == first["breakdown"]
+
+
+def test_the_printed_overrides_launch_the_first_row(rn50: Any) -> None:
+    printed = rn50("predict", "--best", "dgxh100_8").stdout.splitlines()[-1]
+    words = shlex.split(printed.removeprefix("the first row: "))
+    overrides = [word for word in words if "=" in word]
+    rows = json.loads(rn50("predict", "--best", "dgxh100_8", "--json").stdout)
+    plan = rn50("launch", "dgxh100_8", *overrides, "--dry-run").stdout.splitlines()
+    shown = {line.split()[0]: line.split()[1] for line in plan}
+    assert int(shown["batch"]) == rows[0]["global_batch_size"]
+    assert f"comm.algorithm={shown['allreduce']}" in overrides

@@ -115,6 +115,15 @@ def test_oversubscription_costs_whoever_goes_far() -> None:
     assert slow > fast
 
 
+def test_neighbours_on_two_nodes_leave_the_rack_every_other_time() -> None:
+    """Ranks next to each other are at least a node apart where they are on two: in racks of two
+    nodes half of the hops go up, at a third of the rate."""
+    racks = ABCI._replace(rack_nodes=2)
+    full = racks._replace(oversubscription=1.0)
+    ratio = racks.ring(1, 2048).beta_s_per_byte / full.ring(1, 2048).beta_s_per_byte
+    assert ratio == pytest.approx(1.5)
+
+
 def test_horovods_torus_is_the_default_where_nodes_have_ranks() -> None:
     assert allreduce("torus_2d", ABCI, 1e6) == allreduce("torus_2d(512x4)", ABCI, 1e6)
 

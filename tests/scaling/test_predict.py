@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 
 from rn50.config.errors import UserError
 from rn50.config.load import load, load_system, system_yaml
-from rn50.config.names import list_presets
+from rn50.config.names import PRESETS, list_presets
 from rn50.scaling.calibrate import Measurement, calibrate
 from rn50.scaling.predict import Prediction, job_of_config, job_of_system, on_system, predict
 from rn50.scaling.step import build, step_time
@@ -47,6 +48,23 @@ def test_sonys_efficiency(gpus: int, efficiency: float) -> None:
     one_node = answer("abci_nnl", 4, 32).step.total_s
     all_nodes = answer("abci_nnl", gpus, 32, algorithm=grid).step.total_s
     assert 100 * one_node / all_nodes == pytest.approx(efficiency, abs=3)
+
+
+@pytest.mark.parametrize(
+    "name", ["sony_1024", "sony_2176", "sony_3456", "sony_3456_64k", "sony_4096"]
+)
+def test_the_header_prices_the_torus_that_runs_and_that_of_the_paper(name: str) -> None:
+    header = (PRESETS / f"{name}.yaml").read_text()
+    found = re.search(
+        r"# Torus: (\w+) here, (\S+) ms a step by `rn50 predict`; Table 4's (\w+): (\S+) ms", header
+    )
+    assert found is not None
+    here, here_ms, theirs, theirs_ms = found.groups()
+    as_theirs = [f"comm.algorithm=torus_2d({theirs})", "system.performance.square_torus=true"]
+    for grid, ms, overrides in ((here, here_ms, []), (theirs, theirs_ms, as_theirs)):
+        step = predict(job_of_config(load(name, overrides).run)).step
+        assert step.allreduce == f"torus_2d({grid})"
+        assert step.total_s * 1e3 == pytest.approx(float(ms), rel=0.03)
 
 
 def test_json_is_the_one_of_the_design() -> None:

@@ -84,6 +84,17 @@ def test_older_recipes_needed_more_epochs_and_intervals_widen_beyond_the_data() 
     assert outside.high - outside.low > 2 * (inside.high - inside.low)
 
 
+def test_beyond_the_data_the_interval_widens_by_half_of_the_change() -> None:
+    """86,016 images are the largest published batch; the last slope is that of all batches."""
+    largest = epochs_to_target(86_016)
+    beyond = epochs_to_target(172_032)
+    change = beyond.expected - largest.expected
+    assert change > 20
+    for low_or_high in (beyond.high - beyond.expected, beyond.expected - beyond.low):
+        scatter = largest.high - largest.expected
+        assert low_or_high == pytest.approx(scatter + change / 2)
+
+
 def test_clocks_add_up_and_reading_counts_once() -> None:
     machine = build("dgx1", load_system("dgx1"))
     step_s = step_time(machine, 8, 208).total_s

@@ -359,7 +359,8 @@ def test_a_job_goes_on_with_the_nodes_that_are_left(
 def test_a_job_that_was_killed_without_a_word_is_what_slurm_says(rn50, smoke_data: Path) -> None:
     process, job, folder = one_node(rn50, smoke_data)
     wait_for_checkpoint(folder)
-    os.kill(json.loads((folder / ".job.lock.holder").read_text())["pid"], signal.SIGKILL)
+    holder = re.search(r"^process (\d+) on ", (folder / ".job.lock").read_text(), re.M)
+    os.kill(int(holder[1]), signal.SIGKILL)
     _, err = process.communicate(timeout=180)
     assert process.returncode == 2
     assert re.search(rf"job {job} ended without an exit code", err)

@@ -6,6 +6,8 @@ import json
 import os
 import random
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from rn50.train.checkpoint import BEST, Checkpoint
 from rn50.train.identity import image_set_in
 from rn50.train.resume import check_config, resumed_config
 from rn50.train.state import LossScaleState, Meta, TrainState
+from tests.faults.file_system import refusing
 
 CONFIG = ("smoke", ["seed=1"])
 COPY = ["data.path=copy", "data.classes=4", "data.train_samples=1000", "data.eval_samples=400"]
@@ -179,6 +182,30 @@ def test_the_newest_the_best_and_the_newest_that_agreed_are_kept(
     assert len(list(tmp_path.iterdir())) == len(kept) + 1
 
 
+def test_the_best_is_a_copy_where_there_are_no_links_and_kept_where_there_is_no_room(
+    tmp_path: Path,
+) -> None:
+    code = (
+        "import sys; from pathlib import Path; from rn50.train.checkpoint_folder import mark_best;"
+        "mark_best(Path(sys.argv[1]))"
+    )
+    best = write(tmp_path, 1)
+    command = [sys.executable, "-c", code, str(best)]
+    full = {"link": "EPERM", "write": "ENOSPC"}
+    done = [
+        subprocess.run(command, env=os.environ | refusing(tmp_path, **calls), check=False)
+        for calls in (full, {"link": "EPERM"})
+    ]
+    assert [one.returncode for one in done] == [1, 0]
+    assert (tmp_path / BEST).read_bytes() == best.read_bytes()
+    assert not best.samefile(tmp_path / BEST)
+    for step in (2, 3, 4):
+        write(tmp_path, step)
+    checkpoint_folder.prune(tmp_path, 2, unmarked=best)
+    steps = [checkpoint.step_of(path) for path in checkpoint_folder.listed(tmp_path)]
+    assert steps == [1, 3, 4] and len(list(tmp_path.iterdir())) == 4
+
+
 def test_a_write_that_fails_leaves_the_old_file_and_no_rest(
     good: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,7 +215,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_rest(
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         checkpoint.write(good, meta(8), arrays())
     assert good.read_bytes() == before and list(good.parent.iterdir()) == [good]

@@ -1,0 +1,58 @@
+"""The result first, then signals: what comes after a run's end changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rn50.config.load import load
+from rn50.launch import run
+from rn50.launch.ending import Stopped
+from rn50.launch.launchers import Job
+
+MISSED = {"status": "aborted"}
+STOPPED = {"status": "aborted", "stopped": "asked to stop at step 20"}
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Of a run whose ranks are not started."""
+    loaded = load("smoke")
+    job = Job(command=[], ranks=2, ranks_per_node=2)
+    options = run.Options()
+    plan = SimpleNamespace(folder=tmp_path, loaded=loaded, run=loaded.run, job=job, options=options)
+    plan.launcher = "gloo"
+    monkeypatch.setattr(run, "prepare", lambda *_: plan)
+    monkeypatch.setattr(run, "begin_run", lambda _: None)
+    monkeypatch.setattr(run, "try_report", lambda *_: None)
+    return plan
+
+
+@pytest.mark.parametrize("result", [{"status": "success"}, MISSED, STOPPED, None])
+def test_a_signal_after_the_last_step_and_one_during_the_conclusion(
+    plan: Any, monkeypatch: pytest.MonkeyPatch, result: dict[str, Any] | None
+) -> None:
+    def ranks(*_: object) -> None:
+        if result is not None:
+            (plan.folder / "result.json").write_text(json.dumps(result))
+        raise KeyboardInterrupt("SIGTERM")
+
+    def conclude(*_: object) -> dict[str, Any]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return {"concluded": True}
+
+    monkeypatch.setattr(run, "run_job", ranks)
+    monkeypatch.setattr(run, "conclude", conclude)
+    if result in (STOPPED, None):
+        with pytest.raises(Stopped):
+            run.launch(plan.loaded, lambda _: lambda *_: None, plan.options)
+    else:
+        concluded = run.launch(plan.loaded, lambda _: lambda *_: None, plan.options)
+        assert concluded == {"concluded": True}
+        assert "next" not in json.loads((plan.folder / "result.json").read_text())
