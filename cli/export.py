@@ -82,7 +82,7 @@ def export_model(
     Example: `rn50 export model results/smoke/20261123T050000Z --out model --onnx`
     """
     from ..report.export import extra
-    from ..train.checkpoint_folder import chosen
+    from ..train.checkpoint_folder import chosen, held
 
     refuse_content(out)
     if onnx:
@@ -91,6 +91,8 @@ def export_model(
     from ..train.model_export import export_model as write
 
     with new_folder(out) as folder:
-        write(found, folder, onnx=onnx)
+        checkpoint = held(found, folder / ".ckpt")
+        write(checkpoint, folder, onnx=onnx)
+        checkpoint.path.unlink()
     for file in sorted(out.iterdir()):
         say(str(file))

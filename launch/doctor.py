@@ -80,7 +80,7 @@ def machine_rows(hosts: Sequence[str]) -> Iterator[Row]:
     if limits.shared_free_bytes < LEAST_SHARED_BYTES:
         shared += f"; {LEAST_SHARED_BYTES / 1e6:.0f} MB expected (docker run --shm-size)"
     yield Row("/dev/shm", FAILED if "expected" in shared else OK, shared)
-    files = f"{limits.open_files or 'unlimited'} files"
+    files = f"{limits.ulimits.get('n', 'unlimited')} files"
     yield _unless_refused("ulimit -n", lambda: check_open_files(limits), files)
     for host in (platform.node(), *hosts):
         try:

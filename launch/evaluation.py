@@ -66,17 +66,20 @@ def evaluate(
     with scratch_folder(loaded[0], "evaluate") as out:
         result = out / "score.json"
         words = [str(result)]
+        held = []
         for number, one in enumerate(found):
             config = out / f"config_{number}.yaml"
             write_file(config, loaded[number].to_yaml())
-            words += [str(config), str(one.path.absolute())]
+            held.append(checkpoint_folder.held(one, out / f"{number}.ckpt"))
+            words += [str(config), str(held[-1].path.absolute())]
         job, _ = build_job(run, name, [sys.executable, "-m", "rn50.train.score", *words])
         run_job(job, name, out)
         counts = read_object(result)["counts"]
     for one in counts:
         one["accuracy"] = one["correct"] / one["total"]
         one["accuracy_top5"] = one["correct_top5"] / one["total"]
-    members = zip(found, loaded, counts[: len(found)], strict=True)
+    read = [one._replace(path=known.path) for one, known in zip(held, found, strict=True)]
+    members = zip(read, loaded, counts[: len(found)], strict=True)
     scored = [_report(*member, run.system.world_size) for member in members]
     return scored[0] if len(scored) == 1 else {"runs": scored, "ensemble": counts[-1]}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..config.reading import read_object
-from .host_limits import NO_MEMORY, Limits, shortages
+from .host_limits import NO_COMPONENT, NO_MEMORY, Limits, with_shortages
 
 PROCESS_EXITED = "its process is gone"
 """The reason of a rank whose process ended before it reported one."""
@@ -33,6 +33,8 @@ _SIGNALS = {
     "Segmentation fault": signal.SIGSEGV,
     "Aborted": signal.SIGABRT,
     "Bus error": signal.SIGBUS,
+    "CPU time limit exceeded": signal.SIGXCPU,
+    "File size limit exceeded": signal.SIGXFSZ,
 }
 _WORD = f"(?P<word>{'|'.join(_SIGNALS)})"
 # What launchers print of a rank that a signal ended: Open MPI 4 and 5, horovodrun's shell, srun,
@@ -54,6 +56,7 @@ _CUT = "a file in use, such as a record file, was cut short, its disk failed, or
 _CRASH = re.compile(
     r"Fatal Python error: .*|terminate called .*(\n.*what\(\): .*)?|Segmentation fault: .*"
     r"|Signal: (Segmentation fault|Aborted|Bus error).*|MPI_INIT failed"
+    rf"|from \S+ to: \S+ Unable to connect to the peer .*|{NO_COMPONENT}"
 )
 _EXCEPTION = re.compile(r"^(?:\w+\.)*\w+Error: .*", re.M)
 _RULER = re.compile(r"[-=]{60,}")
@@ -73,6 +76,7 @@ class Evidence(NamedTuple):
     `failures`: of `read_failures`. `stderr`: of launcher and ranks. `code`: the launcher's exit
     code. `lost`: the watchdog's finding. `not_connected`: ranks that had not reached the watchdog,
     which can only have seen what followed. `out_of_memory`: the kernel has killed a process here.
+    `signals`: that asked ranks to stop.
     """
 
     failures: Sequence[Mapping[str, Any]]
@@ -82,6 +86,7 @@ class Evidence(NamedTuple):
     not_connected: Collection[int] = ()
     out_of_memory: bool = False
     limits: Limits | None = None
+    signals: Mapping[int, str] = {}
 
 
 def read_failures(out: Path) -> list[dict[str, Any]]:
@@ -101,12 +106,10 @@ def explain_failure(evidence: Evidence) -> str:
     brackets what was short on this machine, where its limits show it."""
     detectors = (
         *(_launcher_killed, _reported, _said_at_start, _found_by_watchdog, _killed),
-        *(_gone, _secondary, _refused),
+        *(_launcher_asked, _gone, _secondary, _refused),
     )
     why = next(filter(None, (detector(evidence) for detector in detectors)))
-    short = shortages(why, evidence.stderr, evidence.limits) if evidence.limits else ""
-    told = f"{why[:-1]}; {short})" if why.endswith(")") else f"{why} ({short})"
-    return told if short else why
+    return with_shortages(why, evidence.stderr, evidence.limits) if evidence.limits else why
 
 
 def _reported(evidence: Evidence) -> str:
@@ -128,10 +131,23 @@ def _said_at_start(evidence: Evidence) -> str:
 
 
 def _launcher_killed(evidence: Evidence) -> str:
-    """The launcher's own process ended by a signal: what the ranks say followed from that."""
+    """The launcher's own process ended by a signal, or stands still: what the ranks say followed
+    from that."""
     if evidence.code >= 0:
         return ""
-    return f"the launcher's process, not a rank, was killed by {_name(-evidence.code)}"
+    ended = "stopped" if evidence.code == -signal.SIGSTOP else "killed"
+    return f"the launcher's process, not a rank, was {ended} by {_name(-evidence.code)}"
+
+
+def _launcher_asked(evidence: Evidence) -> str:
+    """The first rank that was gone had got a signal, and no launcher says how it ended: mpirun
+    passes SIGTERM on, kills its ranks soon after, and ends without a word and with exit code 1. The
+    others of a rank that ended by itself get one too, but later."""
+    lost, signals = evidence.lost, evidence.signals
+    if not signals or (lost and lost["rank"] not in signals):
+        return ""
+    names = ", ".join(sorted(set(signals.values())))
+    return f"the launcher's process, not a rank, was asked to end: its ranks got {names}"
 
 
 def _name(number: int) -> str:

@@ -1,4 +1,4 @@
-"""What was short here when a job failed: limits of the shell, /dev/shm.
+"""What was short here, or set by the user, when a job failed: limits, /dev/shm, variables.
 
 Engines and launchers seldom name the limit that they ran into; the kernel can be asked.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -21,9 +22,38 @@ NO_MEMORY = re.compile(
     r"|Failed to allocate CPU Memory|pthread_create[^\n]*Resource temporarily unavailable"
 )
 """Signs that a process got no more memory: engines abort, MPI ends, for want of a map or thread."""
-_NO_FILES = re.compile(r"Too many open files")
-_NO_PROCESS = re.compile(r"Resource temporarily unavailable|can't start new thread|fork: retry")
-_NO_SHARED = re.compile(r"PMIX ERROR: OUT-OF-RESOURCE|\[Errno 28\]|No space left on device|SIGBUS")
+NO_COMPONENT = (
+    r"No components were able to be opened in the \S+ framework|PML \S+ cannot be selected"
+    r"|At least one pair of MPI processes are unable to reach each other"
+)
+"""Of Open MPI: a setting may ask for what it was built without."""
+_NO_PROCESS = "Resource temporarily unavailable|can't start new thread|fork: retry"
+_NO_SHARED = r"PMIX ERROR: OUT-OF-RESOURCE|\[Errno 28\]|No space left on device|SIGBUS"
+_NO_WORDS = "SIGABRT|SIGSEGV|SIGBUS|its process|before any rank"
+"""In the reason, where nobody says what was short."""
+_NEVER = "(?!)"
+_SIGNS = (
+    ("n", "Too many open files", _NEVER),
+    ("u", _NO_PROCESS, _NEVER),
+    ("pids", _NO_PROCESS, _NO_WORDS),
+    ("v", NO_MEMORY.pattern, _NO_WORDS),
+    ("f", "File too large|SIGXFSZ", _NO_WORDS),
+    ("t", "SIGXCPU|SIGKILL", _NEVER),
+    ("shared", _NO_SHARED, _NEVER),
+    ("tasks", "More processors requested than permitted", _NEVER),
+    # MXNet without docstrings, or where a warning is an error.
+    ("variables", NO_COMPONENT, "DeprecationWarning: |, NoneType found"),
+)
+"""What may have been short; what is printed then; a reason that is enough."""
+_ULIMITS = {
+    "n": (resource.RLIMIT_NOFILE, "open files are"),
+    "u": (resource.RLIMIT_NPROC, "processes and threads are"),
+    "v": (resource.RLIMIT_AS, "address space is"),
+    "f": (resource.RLIMIT_FSIZE, "file size is"),
+    "t": (resource.RLIMIT_CPU, "CPU time is"),
+}
+_IN_KIB = "vf"
+_OBEYED = ("OMPI_MCA_", "PYTHONOPTIMIZE", "PYTHONWARNINGS")
 LEAST_OPEN_FILES = 64
 """With two ranks mpirun hangs at 26, ends without its words at 32 and starts at 40."""
 _OWN_FILES = 32
@@ -34,31 +64,36 @@ _SMALL_BYTES = 16 << 20
 
 
 class Limits(NamedTuple):
-    """Of this machine and shell; None: none. `shared`: /dev/shm. `processes`: of a cgroup in which
-    the kernel has refused a process or thread."""
+    """Of this machine and shell. `ulimits`: those that are set, by the letter of `ulimit` and in
+    its unit. `processes`: of a cgroup in which the kernel has refused a process or thread.
+    `shared`: /dev/shm. `variables`: of the user, which Open MPI and Python obey."""
 
-    address_space_bytes: int | None
-    open_files: int | None
+    ulimits: Mapping[str, int]
     processes: int | None
     shared_free_bytes: int
     shared_bytes: int
+    variables: str = ""
 
 
 def read_limits() -> Limits:
     """The limits that processes started from here have."""
-    space = resource.getrlimit(resource.RLIMIT_AS)[0]
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]  # to which the watchdog raises it
+    ulimits = {}
+    for letter, (number, _) in _ULIMITS.items():
+        limit = resource.getrlimit(number)[letter == "n"]  # files: the watchdog raises it to that
+        if limit != resource.RLIM_INFINITY:
+            ulimits[letter] = limit >> 10 if letter in _IN_KIB else limit
+    if os.geteuid() == 0:
+        ulimits.pop("u", None)  # which the kernel does not apply to root
     free_bytes = total_bytes = 0
     with suppress(OSError):
         shared = os.statvfs("/dev/shm")
         free_bytes, total_bytes = (n * shared.f_frsize for n in (shared.f_bavail, shared.f_blocks))
-    none = resource.RLIM_INFINITY
     return Limits(
-        address_space_bytes=None if space == none else space,
-        open_files=None if files == none else files,
+        ulimits=ulimits,
         processes=_most_processes(),
         shared_free_bytes=free_bytes,
         shared_bytes=total_bytes,
+        variables=", ".join(f"{k}={v}" for k, v in os.environ.items() if k.startswith(_OBEYED)),
     )
 
 
@@ -82,10 +117,10 @@ def check_open_files(limits: Limits, ranks: int = 0) -> None:
     """Raises UserError where the launchers would hang or end without being able to say why.
     `ranks`: that connect to this process, the watchdog's."""
     least = max(LEAST_OPEN_FILES, _OWN_FILES + ranks)
-    if limits.open_files is not None and limits.open_files < least:
+    if limits.ulimits.get("n", least) < least:
         raise UserError(
             f"ulimit -n: at least {least} open files a process expected, found "
-            f"{limits.open_files}: too many open files for a launcher and its ranks"
+            f"{limits.ulimits['n']}: too many open files for a launcher and its ranks"
         )
 
 
@@ -95,22 +130,28 @@ def raise_open_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def shortages(reason: str, stderr: str, limits: Limits) -> str:
-    """What was short when a job failed because of `reason`; empty where nothing shows it. `stderr`:
-    of launcher and ranks: a sign found there alone is quoted."""
-    space, free, size = limits.address_space_bytes, limits.shared_free_bytes, limits.shared_bytes
-    pids = limits.processes
-    shared_small = size < _SMALL_BYTES or free < _NEARLY_FULL_BYTES
-    ended = r"SIGABRT|SIGSEGV|SIGBUS|its process|before any rank"
+def with_shortages(reason: str, stderr: str, limits: Limits) -> str:
+    """Why a job failed, and in brackets what was short, where something shows it. `stderr`: of
+    launcher and ranks: a sign found there alone is quoted."""
+    free = limits.shared_free_bytes
+    size = limits.shared_bytes
+    facts = {
+        letter: f"{_ULIMITS[letter][1]} limited: ulimit -{letter} {limit}"
+        for letter, limit in limits.ulimits.items()
+    }
+    facts["variables"] = limits.variables
+    facts["tasks"] = "a task a rank in the allocation expected, or --launcher mpirun"
+    if limits.processes is not None:
+        facts["pids"] = f"processes and threads are limited: pids.max {limits.processes}"
+    if size < _SMALL_BYTES or free < _NEARLY_FULL_BYTES:
+        facts["shared"] = f"/dev/shm: {free >> 10:,} kB free, {size >> 10:,} kB in all"
     words = []
-    for sign, is_short, fact in (
-        (_NO_FILES, True, f"open files are limited: ulimit -n {limits.open_files}"),
-        (_NO_PROCESS, pids is not None, f"processes and threads are limited: pids.max {pids}"),
-        (NO_MEMORY, space is not None, f"address space is limited: ulimit -v {(space or 0) >> 10}"),
-        (_NO_SHARED, shared_small, f"/dev/shm: {free >> 10:,} kB free, {size >> 10:,} kB in all"),
-    ):
-        found = sign.search(reason) or sign.search(stderr)
-        unexplained = sign in (NO_MEMORY, _NO_PROCESS) and re.search(ended, reason)
-        if is_short and (found or unexplained) and fact not in reason:
+    for name, sign, end in _SIGNS:
+        fact = facts.get(name, "")
+        found = re.search(sign, reason) or re.search(sign, stderr)
+        if fact and fact not in reason and (found or re.search(end, reason)):
             words.append(f"{found[0]}; {fact}" if found and found[0] not in reason else fact)
-    return "; ".join(words)
+    if not words:
+        return reason
+    short = "; ".join(words)
+    return f"{reason[:-1]}; {short})" if reason.endswith(")") else f"{reason} ({short})"

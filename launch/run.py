@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,6 +44,7 @@ from .ending import (
 from .engine_environment import Environment
 from .environment_record import describe_environment
 from .failure import Evidence, explain_failure, read_failures
+from .host_limits import read_limits, with_shortages
 from .launchers import LAUNCHERS, Job, build_job, pick_launcher
 from .nodes_left import on_nodes_left
 from .preflight import refusals, refuse
@@ -145,7 +146,8 @@ def run_attempts(plan: LaunchPlan) -> None:
             close_result(out, plan.run, ending)
         raise Stopped(ending) from None
     except OSError as error:  # such as a full standard output
-        reason = f"{error.filename or 'standard output'}: cannot write: {error.strerror}"
+        why = f"{error.filename or 'launch'}: {error.strerror or error}"
+        reason = with_shortages(why, "", read_limits())
         give_back(out)
         ending = end_failed(plan.run, out, reason, options)
         raise Failed(f"{reason}{ending.what_next}", ending) from None
@@ -165,8 +167,10 @@ def _failure_of_attempt(plan: LaunchPlan, found: Checkpoint | None) -> UserError
         run_job(job, plan.launcher, plan.folder, plan.run)
         check_result(plan.folder)
     except UserError as error:
-        close_attempt(plan.folder)
-        return error
+        if not _is_over(plan.folder):
+            close_attempt(plan.folder)
+            return error
+        print(f"rn50: warning: after the last step: {error}", file=sys.stderr, flush=True)
     return None
 
 
@@ -196,11 +200,23 @@ def _next_attempt(
 
 def begin_run(plan: LaunchPlan) -> None:
     """Write what the ranks will read, and print what runs."""
-    reserve(plan.folder)
-    save_config(plan.loaded, plan.folder)
-    described = describe_environment(plan.environment, plan.launcher, plan.job.command)
-    write_json(plan.folder / "environment.json", described | {RUN: in_brief(plan.run)})
-    announce(plan)
+    with _writing(plan.folder):
+        reserve(plan.folder)
+        save_config(plan.loaded, plan.folder)
+        described = describe_environment(plan.environment, plan.launcher, plan.job.command)
+        write_json(plan.folder / "environment.json", described | {RUN: in_brief(plan.run)})
+    with _writing("standard output"):
+        announce(plan)
+
+
+@contextmanager
+def _writing(what: object) -> Iterator[None]:
+    """Let an OSError of the block say so; one that names no file names `what`."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = f"{error.filename or what}: cannot write"
+        raise
 
 
 def check_result(out: Path) -> None:

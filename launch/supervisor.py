@@ -71,7 +71,10 @@ def run_job(job: Job, launcher: str, out: Path, run: Run | None = None) -> None:
     """
     one_machine = job.nodes == 1 and not LAUNCHERS[launcher].may_start_elsewhere
     settings = run.watchdog if run is not None and run.watchdog.enabled else None
-    watchdog = Watchdog(settings, job.ranks, one_machine=one_machine) if settings else None
+    hosts = [host for host in job.hosts for _ in range(job.ranks_per_node)]
+    watchdog = None
+    if settings:
+        watchdog = Watchdog(settings, job.ranks, one_machine=one_machine, hosts=hosts)
     with _scratch(watchdog, one_machine=one_machine) as added:
         job = job._replace(environment={**job.environment, **added})
         grace_s = run.limits.grace_s if run else 0.0
@@ -185,7 +188,8 @@ def _explain(
     reported = watchdog.failures if watchdog else []
     away = watchdog.not_connected if watchdog else frozenset()
     failures = [*reported, *read_failures(out)]
-    evidence = Evidence(failures, stderr, code, lost, away, out_of_memory, read_limits())
+    signals = watchdog.signals if watchdog else {}
+    evidence = Evidence(failures, stderr, code, lost, away, out_of_memory, read_limits(), signals)
     why = explain_failure(evidence)
     if not out.is_dir():
         return UserError(
@@ -279,14 +283,16 @@ class StopSignals:
 def wait_for_launcher(
     child: subprocess.Popen[str], watchdog: Watchdog | None, stop: StopSignals
 ) -> int:
-    """The exit code of the launcher; not 0 as soon as the watchdog has found a failed rank.
+    """The exit code of the launcher; not 0 as soon as the watchdog has found a failed rank, and
+    that of SIGSTOP where it stands still itself.
 
     Raises KeyboardInterrupt once asked to stop, unless all has ended well by then.
     """
     code = None
     while code is None and not stop.name:
         if watchdog is not None and watchdog.failed_rank is not None:
-            return EXIT_RANK_LOST
+            is_stopped = psutil.Process(child.pid).status() == psutil.STATUS_STOPPED
+            return -signal.SIGSTOP if is_stopped else EXIT_RANK_LOST
         time.sleep(POLL_S)
         code = child.poll()
     if code is None or (stop.name and code != 0):

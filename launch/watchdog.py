@@ -9,7 +9,7 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,9 @@ DEATH_GRACE_S = 5.0
 """From the end of a rank's process to that of the job, if its launcher does not see to it."""
 _TICK_S = 0.25
 _MAX_LINE_BYTES = 65536
+_HERE = "127.0.0.1"
+_MOST_HOSTS = 8
+_NETWORK = "their launcher hangs, or the network between hosts drops what they send (firewall, MTU)"
 _JOINING = ("join ranks", "open connections", "agree on weights")
 """Stages of start-up in which a rank waits for others."""
 
@@ -57,15 +60,27 @@ class Watchdog:
     """Listens in a thread, on one machine on its own address alone. To be read at any time:
     `failures` (what ranks reported of their own end, in this order), `lost` (the first rank whose
     process ended without a word, and where it was), `failed_rank` (for which the job must end),
-    `grace_s` (which the ranks need for an orderly end)."""
+    `grace_s` (which the ranks need for an orderly end), `signals` (which a rank
+    got, by rank).
+    `hosts`: each rank's, where they are known."""
 
-    def __init__(self, settings: Settings, ranks: int, *, one_machine: bool) -> None:
+    def __init__(
+        self, settings: Settings, ranks: int, *, one_machine: bool, hosts: Sequence[str] = ()
+    ) -> None:
         self._settings = settings
         self._missing = set(range(ranks))
         self._start_s = self._evaluated_s = time.monotonic()
         self._token = secrets.token_hex(16)
-        self._host = "127.0.0.1" if one_machine else socket.gethostname()
-        self._listener = socket.create_server((self._host if one_machine else "", 0), backlog=4096)
+        self._hosts = dict(enumerate(hosts))
+        self._host = _HERE if one_machine else socket.gethostname()
+        # A host's name may have an address of IPv6 alone.
+        both = not one_machine and socket.has_dualstack_ipv6()
+        self._listener = socket.create_server(
+            (self._host if one_machine else "", 0),
+            family=socket.AF_INET6 if both else socket.AF_INET,
+            backlog=4096,
+            dualstack_ipv6=both,
+        )
         raise_open_files()  # a connection for every rank
         self._listener.setblocking(False)
         self._selector = selectors.DefaultSelector()
@@ -74,6 +89,7 @@ class Watchdog:
         self._closed = False
         self._asked_by = ""
         self._asked: set[int] = set()
+        self.signals: dict[int, str] = {}
         self._begun: dict[int, int] = {}
         self._stop_sent = False
         self.grace_s = 0.0
@@ -182,7 +198,8 @@ class Watchdog:
             self.failures.append({name: message["failure"][name] for name in known})
             self._unregister(status)
         elif "stop" in message:
-            self.request_stop(f"{str(message['stop'])[:20]} to rank {status.rank} on {status.host}")
+            name = self.signals[status.rank] = str(message["stop"])[:20]
+            self.request_stop(f"{name} to rank {status.rank} on {status.host}")
         elif "begun" in message:
             self._begun[status.rank] = int(message["begun"])
         elif "done" in message:
@@ -257,8 +274,15 @@ class Watchdog:
         if not self._missing or now_s <= self._start_s + start_s:
             return None
         absent = RankStatus(self._listener, now_s)
-        absent.rank, absent.host = min(self._missing), "an unknown host"
-        return absent.report(f"not connected after {start_s:g} s")
+        absent.rank = min(self._missing)
+        of_ranks = (self._hosts.get(rank, "an unknown host") for rank in sorted(self._missing))
+        hosts = list(dict.fromkeys(of_ranks))
+        absent.host = hosts[0]
+        reason = f"not connected after {start_s:g} s"
+        if self._host != _HERE:
+            named = ", ".join(hosts[:_MOST_HOSTS])
+            reason += f", as {len(self._missing)} ranks of {named}: {_NETWORK}"
+        return absent.report(reason)
 
     def _silent(self, now_s: float) -> dict[str, Any] | None:
         """A connected rank sends nothing: its process, its node or the network stands still."""

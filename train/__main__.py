@@ -163,10 +163,11 @@ class _Rank:
         number = self._signals.recv(1)[0]
         # It may come again when the first has been obeyed: a rank that writes its checkpoint or
         # takes leave of the others is not ended by that.
-        if context.is_started:
+        if self.heartbeat is not None:  # names a step, and us
+            self.heartbeat.ask_for_stop(signal.Signals(number).name)
+        else:
             context.stop(REQUESTED)
-            if self.heartbeat is not None:
-                self.heartbeat.ask_for_stop(signal.Signals(number).name)
+        if context.is_started:
             time.sleep(context.grace_s)
         self._close_log()
         self._exit(128 + number)

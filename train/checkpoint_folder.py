@@ -82,14 +82,25 @@ def mark_best(path: Path) -> None:
     """Give a checkpoint the name `best.ckpt` too: a link, or a copy where there are no links."""
     partial = partial_beside(path)
     try:
-        try:
-            os.link(path, partial)
-        except OSError:
-            shutil.copyfile(path, partial)
-            sync(partial)
+        _name_too(path, partial)
         partial.replace(path.with_name(BEST))
     finally:
         partial.unlink(missing_ok=True)
+
+
+def held(found: Checkpoint, path: Path) -> Checkpoint:
+    """A checkpoint under the new name `path`, where a run that trains can neither replace nor
+    remove it between its metadata and its arrays; `found` may be older than what it is now."""
+    _name_too(found.path.resolve(), path)
+    return read(path)
+
+
+def _name_too(path: Path, other: Path) -> None:
+    try:
+        os.link(path, other)
+    except OSError:
+        shutil.copyfile(path, other)
+        sync(other)
 
 
 def remove_partial(folder: Path) -> None:

@@ -7,6 +7,7 @@ launcher is gone, so that no rank is left behind. Messages are one line of JSON;
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config.errors import UserError
+from ..config.reading import read_text
 from .context import RunContext
 
 WATCHDOG_ENV = "RN50_WATCHDOG"
@@ -32,6 +34,7 @@ of 2,048 ranks on one machine took a core."""
 PAUSE_S = 2.0
 """Longer between two looks at a clock: this process was suspended, most likely with all others
 (`scontrol suspend`, a virtual machine that stood still)."""
+_PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _PACKAGE = str(Path(__file__).parent.parent)
 _ENGINES = ("/mxnet/", "/horovod/")
 IN_ENGINE_SUFFIX = " (in an engine)"
@@ -54,6 +57,11 @@ class HeartbeatClient:
         try:
             self._socket = socket.create_connection((host, int(port)), self._patience_s)
         except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise UserError(
+                    "net.ipv4.ip_local_port_range: a free port of this host expected, found none "
+                    f"in {' to '.join(read_text(_PORT_RANGE).split())}"
+                ) from None
             raise UserError(
                 f"watchdog: the launcher at {host}:{port} expected, cannot reach it: "
                 f"{error.strerror or error} (watchdog.enabled=false goes without)"

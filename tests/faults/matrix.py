@@ -121,7 +121,8 @@ def cases() -> Iterator[Case]:
         warning = "no checkpoint of step 20: .* cannot write: No space left on device"
         yield Case("disk nearly full", launcher, "checkpoint", 0, warning, math.inf, code=1)
         for phase in PHASES[1:]:
-            yield Case("SIGTERM", launcher, phase, 1, "asked to stop at step", code=1)
+            asked = r"asked to stop by SIGTERM to rank 1 on \S+ at step"
+            yield Case("SIGTERM", launcher, phase, 1, asked, code=1)
             yield Case("launcher killed", launcher, phase, 1, "", code=-9)
     for launcher, sign in zip(LAUNCHERS, "+-", strict=True):
         jumped = rf"rn50: warning: the wall clock jumped by \{sign}3600\.0 s by step \d+"

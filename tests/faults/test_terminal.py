@@ -18,10 +18,12 @@ import pytest
 
 from rn50.config.load import load
 from rn50.launch.run import Options, conclude
+from tests import mpi
 from tests.conftest import RUN
 from tests.faults.test_resume import LAUNCHERS
 
 pytestmark = pytest.mark.slow
+OPEN_MPI = mpi.LAUNCHER == "mpirun" and not mpi.WHY_NOT
 SIGN = "step 20/"
 
 
@@ -95,9 +97,13 @@ def test_a_full_standard_output_is_named_and_leaves_no_reserve(
     assert not (folder / ".reserve").exists()
 
 
-@pytest.mark.parametrize("launcher", LAUNCHERS)
+@pytest.mark.parametrize(
+    ("launcher", "number", "told"),
+    [(launcher, signal.SIGKILL, "killed by SIGKILL") for launcher in LAUNCHERS]
+    + [(mpi.LAUNCHER, signal.SIGTERM, "asked to end: its ranks got SIGTERM")] * OPEN_MPI,
+)
 def test_a_launcher_that_is_killed_is_named(
-    rn50: Any, small_data: Path, left: list[Path], launcher: str
+    rn50: Any, small_data: Path, left: list[Path], launcher: str, number: int, told: str
 ) -> None:
     """Under `nohup`, to which a closed terminal is nothing. The memory that another launcher left,
     which is dead, is given back."""
@@ -111,7 +117,7 @@ def test_a_launcher_that_is_killed_is_named(
     process.send_signal(signal.SIGHUP)
     assert "images/s" in process.stdout.readline() + process.stdout.readline()
     (child,) = psutil.Process(process.pid).children()
-    child.kill()
+    child.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 2
-    assert "the launcher's process, not a rank, was killed by SIGKILL" in err
+    assert f"the launcher's process, not a rank, was {told}" in err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import resource
 from pathlib import Path
@@ -18,6 +20,7 @@ from rn50.launch.host_limits import (
     read_limits,
 )
 
+EAGAIN = os.strerror(errno.EAGAIN)
 RECORDED = Path(__file__).resolve().parent.parent / "golden" / "refusals"
 OWN = {"rank": 1, "host": "h", "phase": "epoch 2", "step": 7, "reason": "UserError: bad record"}
 GONE = OWN | {"reason": PROCESS_EXITED}
@@ -42,11 +45,23 @@ YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)
 PRTERUN = (
     "prterun noticed that process rank 1 with PID 18792 on node vm exited on\nsignal 9 (Killed)"
 )
+# Open MPI 4.1.4 with OMPI_MCA_pml=ucx; a rank on h2 that cannot reach h3.
+NO_PML = "-----\nNo components were able to be opened in the pml framework.\n\nThis typically means"
+NO_PEER = (
+    "[[4352,1],1][btl_tcp_endpoint.c:626:mca_btl_tcp_endpoint_recv_connect_ack] from h2 "
+    "to: h3 Unable to connect to the peer 10.79.0.3 on port 1024: No route to host\n"
+)
+NO_TASKS = "srun: error: Unable to create step for job 7: More processors requested than permitted"
 NO_FOLDER = "rank 4 on h2 in start: /r/config.yaml: expected: a folder that all nodes share\n"
 HERE = "rank 1 on h failed in epoch 2 at step 7: "
-PLENTY = Limits(None, 1024, None, 1 << 30, 1 << 30)
+PLENTY = Limits({"n": 1024}, None, 1 << 30, 1 << 30)
 NO_PIDS = PLENTY._replace(processes=30)
-SMALL_SPACE = PLENTY._replace(address_space_bytes=900_000 << 10)
+SMALL_SPACE = PLENTY._replace(ulimits={"v": 900_000})
+SMALL_FILES = PLENTY._replace(ulimits={"f": 300})
+NO_TIME = PLENTY._replace(ulimits={"t": 4})
+FEW_PROCESSES = PLENTY._replace(ulimits={"u": 60})
+UCX = PLENTY._replace(variables="OMPI_MCA_pml=ucx")
+OPTIMIZED = PLENTY._replace(variables="PYTHONOPTIMIZE=2")
 FULL = PLENTY._replace(shared_free_bytes=32 << 10, shared_bytes=64 << 10)
 
 
@@ -88,6 +103,26 @@ FULL = PLENTY._replace(shared_free_bytes=32 << 10, shared_bytes=64 << 10)
         ),
         ([], "[0]<stderr>:It looks like MPI_INIT failed\n", {"lost": GONE}, PROCESS_EXITED),
         ([], "a\n\nno slots\n", {}, "exit code 9 before any rank reported: a no slots"),
+        (
+            [],
+            NO_PML,
+            {"lost": GONE},
+            "gone (No components were able to be opened in the pml framew",
+        ),
+        (
+            [],
+            NO_PEER,
+            {"lost": GONE},
+            "gone (from h2 to: h3 Unable to connect to the peer 10.79.0.3",
+        ),
+        ([ECHO], SRUN.replace("Killed", "CPU time limit exceeded"), {}, "killed by SIGXCPU"),
+        ([ECHO], SRUN.replace("Killed", "File size limit exceeded"), {}, "killed by SIGXFSZ"),
+        # The launcher's own process got SIGTERM, or a rank's end made it send that to the others.
+        ([ECHO], "", {"lost": GONE, "signals": {1: "SIGTERM"}}, "process, not a rank, was asked"),
+        ([], "", {"signals": {1: "SIGTERM"}}, "was asked to end: its ranks got SIGTERM"),
+        ([], "", {"lost": GONE, "signals": {0: "SIGTERM"}}, HERE + PROCESS_EXITED),
+        ([ECHO], MPIRUN, {"signals": {3: "SIGTERM"}}, "rank 3 was killed by SIGKILL"),
+        ([OWN], "", {"code": -19}, "the launcher's process, not a rank, was stopped by SIGSTOP"),
         # The launcher's own process; a node without the run's folder.
         ([OWN], "", {"code": -9}, "the launcher's process, not a rank, was killed by SIGKILL"),
         ([], NO_FOLDER, {"lost": GONE, "not_connected": {4}}, "rank 4 on h2 failed in start at"),
@@ -135,6 +170,18 @@ def test_a_launcher_that_starts_nothing_is_quoted(path: Path) -> None:
         ("killed by SIGABRT", "", NO_PIDS, "(processes and threads are limited: pids.max 30)"),
         ("killed by SIGBUS: a file", "", FULL, "(/dev/shm: 32 kB free, 64 kB in all)"),
         (PROCESS_EXITED, "PMIX ERROR: OUT-OF-RESOURCE in x", FULL, "(PMIX ERROR: OUT-OF-RESOURCE;"),
+        ("[Errno 27] File too large", "", SMALL_FILES, "(file size is limited: ulimit -f 300)"),
+        (PROCESS_EXITED, "", SMALL_FILES, "(file size is limited: ulimit -f 300)"),
+        ("killed by SIGXCPU", "", NO_TIME, "(CPU time is limited: ulimit -t 4)"),
+        ("killed by SIGKILL", "", NO_TIME, "(CPU time is limited: ulimit -t 4)"),
+        (f"{EAGAIN} x", "", FEW_PROCESSES, "(processes and threads are limited: ulimit -u 60)"),
+        (PROCESS_EXITED, NO_PML, UCX, "pml framework; OMPI_MCA_pml=ucx)"),
+        ("TypeError: str instance, NoneType found", "", OPTIMIZED, "(PYTHONOPTIMIZE=2)"),
+        ("x", NO_TASKS, PLENTY, "or --launcher mpirun)"),
+        ("killed by SIGKILL", "", FEW_PROCESSES, ""),
+        ("ValueError: x", "", SMALL_FILES, ""),
+        (PROCESS_EXITED, "", NO_TIME, ""),
+        (PROCESS_EXITED, "", UCX, ""),
         ("killed by SIGBUS: a file", "", PLENTY, ""),
         ("ValueError: x", "", SMALL_SPACE, ""),
         ("MemoryError", "", PLENTY, ""),
@@ -145,21 +192,34 @@ def test_what_was_short_is_named(reason: str, stderr: str, limits: Limits, short
     assert short in told if short else told.endswith(reason)
 
 
-def test_limits_are_those_of_this_process() -> None:
-    before = resource.getrlimit(resource.RLIMIT_AS)
+@pytest.mark.parametrize(
+    ("letter", "number", "found"),
+    [
+        ("v", resource.RLIMIT_AS, 1 << 36),
+        ("f", resource.RLIMIT_FSIZE, 1 << 36),
+        ("t", resource.RLIMIT_CPU, 1 << 46),
+    ],
+)
+def test_limits_are_those_of_this_process(
+    monkeypatch: pytest.MonkeyPatch, letter: str, number: int, found: int
+) -> None:
+    before = resource.getrlimit(number)
     if before[1] != resource.RLIM_INFINITY:
-        pytest.skip("the address space is limited here")
-    for limit, found in ((1 << 46, 1 << 46), (resource.RLIM_INFINITY, None)):
-        resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
-        assert read_limits().address_space_bytes == found
-    resource.setrlimit(resource.RLIMIT_AS, before)
+        pytest.skip(f"ulimit -{letter} is set here")
+    monkeypatch.setenv("OMPI_MCA_pml", "ucx")
+    for limit, expected in ((1 << 46, found), (resource.RLIM_INFINITY, None)):
+        resource.setrlimit(number, (limit, before[1]))
+        limits = read_limits()
+        assert limits.ulimits.get(letter) == expected
+        assert "OMPI_MCA_pml=ucx" in limits.variables
+    resource.setrlimit(number, before)
 
 
 def test_too_few_open_files_are_refused() -> None:
-    check_open_files(PLENTY._replace(open_files=None))
-    check_open_files(PLENTY._replace(open_files=4096), 2048)
+    check_open_files(PLENTY._replace(ulimits={}))
+    check_open_files(PLENTY._replace(ulimits={"n": 4096}), 2048)
     with pytest.raises(UserError, match=r"^ulimit -n: at least 64 open files .* found 63"):
-        check_open_files(PLENTY._replace(open_files=LEAST_OPEN_FILES - 1))
+        check_open_files(PLENTY._replace(ulimits={"n": LEAST_OPEN_FILES - 1}))
     with pytest.raises(UserError, match=r"at least 2080 .* found 1024"):
-        check_open_files(PLENTY._replace(open_files=1024), 2048)
+        check_open_files(PLENTY._replace(ulimits={"n": 1024}), 2048)
     assert read_limits().shared_bytes > 0

@@ -13,8 +13,9 @@ import pytest
 
 from rn50.config.load import load
 from rn50.launch import run
-from rn50.launch.ending import Stopped
+from rn50.launch.ending import Failed, Stopped
 from rn50.launch.launchers import Job
+from rn50.launch.supervisor import RankFailed
 
 MISSED = {"status": "aborted"}
 STOPPED = {"status": "aborted", "stopped": "asked to stop at step 20"}
@@ -34,14 +35,15 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return plan
 
 
+@pytest.mark.parametrize("end", [KeyboardInterrupt("SIGTERM"), RankFailed("x", Path("stderr.log"))])
 @pytest.mark.parametrize("result", [{"status": "success"}, MISSED, STOPPED, None])
-def test_a_signal_after_the_last_step_and_one_during_the_conclusion(
-    plan: Any, monkeypatch: pytest.MonkeyPatch, result: dict[str, Any] | None
+def test_a_signal_or_a_failure_after_the_last_step_and_a_signal_during_the_conclusion(
+    plan: Any, monkeypatch: pytest.MonkeyPatch, result: dict[str, Any] | None, end: BaseException
 ) -> None:
     def ranks(*_: object) -> None:
         if result is not None:
             (plan.folder / "result.json").write_text(json.dumps(result))
-        raise KeyboardInterrupt("SIGTERM")
+        raise end
 
     def conclude(*_: object) -> dict[str, Any]:
         os.kill(os.getpid(), signal.SIGTERM)
@@ -50,7 +52,7 @@ def test_a_signal_after_the_last_step_and_one_during_the_conclusion(
     monkeypatch.setattr(run, "run_job", ranks)
     monkeypatch.setattr(run, "conclude", conclude)
     if result in (STOPPED, None):
-        with pytest.raises(Stopped):
+        with pytest.raises(Stopped if isinstance(end, KeyboardInterrupt) else Failed):
             run.launch(plan.loaded, lambda _: lambda *_: None, plan.options)
     else:
         concluded = run.launch(plan.loaded, lambda _: lambda *_: None, plan.options)

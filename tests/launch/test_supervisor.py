@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -67,6 +69,22 @@ def test_scratch_of_dead_launchers_is_removed(tmp_path: Path) -> None:
         supervisor._remove_dead_scratch(tmp_path)
     assert mine
     assert {*tmp_path.iterdir()} == {alive, young}
+
+
+def test_an_error_below_the_lock_stays_what_it_is(tmp_path: Path) -> None:
+    """A fork that is refused is a BlockingIOError, as a lock is that another has."""
+    with pytest.raises(BlockingIOError), supervisor._locked(tmp_path):
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+
+def test_a_launcher_that_stands_still_is_seen(tmp_path: Path) -> None:
+    watchdog = Watchdog(Settings(start_s=0.1), 1, one_machine=True)
+    with subprocess.Popen(["sleep", "600"], text=True) as child:
+        child.send_signal(signal.SIGSTOP)
+        code = wait_for_launcher(child, watchdog, StopSignals())
+        child.kill()
+    watchdog.close()
+    assert code == -signal.SIGSTOP
 
 
 @pytest.mark.parametrize(("of_config_s", "of_ranks_s"), [(10.0, 30.0), (30.0, 10.0)])

@@ -32,6 +32,10 @@ class Rank:
     def say(self, **message: Any) -> None:
         self.socket.sendall(json.dumps(message).encode() + b"\n")
 
+    def leave(self) -> None:
+        self.lines.close()  # or the connection would stay
+        self.socket.close()
+
     def beat(self, phase: str, step: int, at: str = "train/run.py:1 x") -> None:
         self.say(phase=phase, step=step, at=at)
 
@@ -48,10 +52,10 @@ def watchdog(request: pytest.FixtureRequest) -> Iterator[Watchdog]:
 def test_a_rank_that_is_gone_is_named_with_its_place(watchdog: Watchdog) -> None:
     ranks = [Rank(watchdog, 0), Rank(watchdog, 1)]
     ranks[1].beat("epoch 3", 120)
-    ranks[1].socket.close()
+    ranks[1].leave()
     lost = wait_until(lambda: watchdog.lost)
     assert lost == {"rank": 1, "host": "h1", "phase": "epoch 3", "step": 120} | EXITED
-    ranks[0].socket.close()  # what follows from the first is not news
+    ranks[0].leave()  # what follows from the first is not news
     failed = wait_until(lambda: watchdog.failed_rank)
     assert failed is not None and failed["rank"] == 1
 
@@ -65,9 +69,33 @@ def test_a_rank_that_has_said_why_or_is_done_is_not_lost(watchdog: Watchdog) -> 
     ranks[0].say(done=True)
     assert wait_until(lambda: watchdog.failures) == [told]
     for rank in ranks:
-        rank.socket.close()
+        rank.leave()
     time.sleep(0.6)
     assert watchdog.lost is None and watchdog.failed_rank is None
+
+
+@pytest.mark.slow
+def test_hosts_whose_ranks_never_connect_are_named() -> None:
+    settings = Settings(start_s=0.5, silence_s=0.4)
+    hosts = ["h1", "h1", "h2", "h3"]
+    watchdog = Watchdog(settings, 4, one_machine=False, hosts=hosts)
+    try:
+        failed = wait_until(lambda: watchdog.failed_rank)
+    finally:
+        watchdog.close()
+    assert (failed["rank"], failed["host"]) == (0, "h1")
+    assert "4 ranks of h1, h2, h3" in failed["reason"] and "MTU" in failed["reason"]
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="IPv6 expected, found none")
+@pytest.mark.parametrize("address", ["::1", "127.0.0.1"])
+def test_ranks_of_other_hosts_connect_over_ipv4_or_ipv6(address: str) -> None:
+    watchdog = Watchdog(Settings(), 1, one_machine=False)
+    port = int(watchdog.environment[WATCHDOG_ENV].rsplit(":", 2)[1])
+    try:
+        socket.create_connection((address, port), PATIENCE_S).close()
+    finally:
+        watchdog.close()
 
 
 WAITS, FETCHES = "train/comm.py:120 barrier (in an engine)", "data/pipeline.py:90 next"

@@ -175,4 +175,4 @@ def test_junk_is_not_gone_through_line_by_line(tmp_path: Path, junk: bytes) -> N
             sys.setprofile(None)
         return calls.total()
 
-    assert work(100_000) == work(100)
+    assert work(100_000) < work(100) + 1_000  # a collector may call functions of its own

@@ -310,3 +310,23 @@ def test_another_rank_count_keeps_the_global_batch(good: Path, tmp_path: Path) -
     other = load("smoke", ["seed=1", "system.ranks_per_node=4"])
     with pytest.raises(UserError, match=r"batch: .*\{1: 20\} expected.*found \{1: 40\}"):
         check_config(found, other)
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_a_held_checkpoint_is_one_whatever_the_run_writes(
+    tmp_path: Path, links: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run puts another best.ckpt in place between metadata and arrays."""
+    best = tmp_path / "best.ckpt"
+    checkpoint.write(best, meta(7), arrays())
+    found = checkpoint.read(best)
+    if not links:
+        monkeypatch.setattr(os, "link", _refused)
+    held = checkpoint_folder.held(found, tmp_path / "held.ckpt")
+    checkpoint.write(best, meta(9), {name: array + 1 for name, array in arrays().items()})
+    assert held.meta.step == 7
+    assert np.array_equal(held.load(shapes(arrays()))["weight/a"], arrays()["weight/a"])
+
+
+def _refused(*_: object) -> None:
+    raise PermissionError

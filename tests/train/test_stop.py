@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -15,6 +17,7 @@ from mxnet import nd
 
 from rn50.config.load import load
 from rn50.train import host_reads
+from rn50.train.__main__ import _Rank
 from rn50.train.context import RunContext
 from rn50.train.heartbeat import HeartbeatClient, main_thread
 from rn50.train.limits import StopRequest
@@ -25,7 +28,7 @@ from tests.waiting import wait_until
 @pytest.fixture
 def context(tmp_path: Path) -> RunContext:
     """A rank above 0, which writes nothing, before it has begun."""
-    loaded = load("quick", ["watchdog.silence_s=60", "watchdog.stall_s=100"])
+    loaded = load("quick", ["watchdog.silence_s=60", "watchdog.stall_s=100", "limits.grace_s=1e6"])
     return RunContext(loaded, tmp_path, ProcessInfo("none", 1, 2, 1, "here"))
 
 
@@ -110,6 +113,48 @@ def test_the_launcher_is_told_of_a_new_phase_and_step(context: RunContext) -> No
             context.state.step = 7
             assert next(place["step"] for place in places if place["step"]) == 7
             heartbeat.stop()
+
+
+def test_a_signal_to_a_rank_is_told_to_the_launcher_alone(context: RunContext) -> None:
+    """Who asked would stay unknown where the ranks agree at a log point before it has answered."""
+    start(context)
+    rank = _Rank(context.out)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}:token"
+        rank.heartbeat = HeartbeatClient(address, context, lambda _: None)
+        connection, _ = server.accept()
+        with connection, connection.makefile("rb") as lines:
+            threading.Thread(target=rank.stop_on_signal, args=(context,), daemon=True).start()
+            rank.to_signals.send(bytes([signal.SIGTERM]))
+            messages = (json.loads(line) for line in lines)
+            assert next(one["stop"] for one in messages if "stop" in one) == "SIGTERM"
+            rank.heartbeat.stop()
+    assert not any(context.stop.flags)
+
+
+NO_PORT = """
+import pathlib, socket, types
+from rn50.config.load import load
+from rn50.train.heartbeat import HeartbeatClient
+pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").write_text("60000 60001")
+server = socket.create_server(("127.0.0.1", 5000))
+taken = [socket.create_connection(("127.0.0.1", 5000)) for _ in range(2)]
+HeartbeatClient("127.0.0.1:5000:token", types.SimpleNamespace(run=load("quick").run), print)
+"""
+
+
+def test_a_host_without_a_free_port_is_named_by_its_range() -> None:
+    alone = ["unshare", "--user", "--map-root-user", "--net", "--"]
+    if subprocess.run([*alone, "ip", "link"], capture_output=True, check=False).returncode:
+        pytest.skip("a network namespace and ip expected, found none")
+    shell = 'ip link set lo up; exec "$0" -c "$1"'
+    done = subprocess.run(
+        [*alone, "sh", "-c", shell, sys.executable, NO_PORT],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert re.search(r"net\.ipv4\.ip_local_port_range: .* 60000 to 60001", done.stderr)
 
 
 def test_a_main_thread_that_waits_for_the_device_is_in_an_engine() -> None:
