@@ -1,6 +1,7 @@
 # make test: the whole suite, format, lint, types and shell lint among it. make check: the same.
 # make test TESTS=tests/config: some of it. make test-fast: what runs no command, in a minute.
-# make fuzz MINUTES=30: cases of every kind with new seeds (tests/fuzz); 1 where one is wrong.
+# make fuzz MINUTES=30: cases of every kind with new seeds (tests/fuzz), half of the time interrupted
+# runs; 1 where one is wrong.
 # make mutants ROOMS=launch,scaling N=20 SEED=4: random faults that tests are to notice; ALL=1: by slow tests too.
 .PHONY: setup locks test test-fast test-nightly check fuzz mutants lint architecture format clean distclean
 .PHONY: gpu-test lab-test fault-matrix container-test portability-test

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 from .finding import printable
 
@@ -27,7 +30,17 @@ def failing_as(what: str) -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise UserError(f"{what}: {error.strerror}") from None
+        raise UserError(f"{what}: {reason_of(error)}") from None
+
+
+def reason_of(error: OSError) -> str:
+    """The system's reason. No space may mean no inode: a quota on files, many small ones."""
+    if error.errno == errno.ENOSPC and error.filename:
+        with suppress(OSError):
+            held = os.statvfs(Path(error.filename).parent)
+            if held.f_files and not held.f_favail:  # a system without a table of them has 0 of 0
+                return "no free inodes"
+    return str(error.strerror)
 
 
 def show(value: object) -> str:

@@ -22,6 +22,7 @@ from ..data.lock import LOCK, RANK_LOCK, FolderInUse, check_free, hold, other_ho
 from ..logging.mlperf import close_interrupted
 from ..train import checkpoint_folder
 from ..train.checkpoint import Checkpoint
+from ..train.reserve import give_back, reserve
 from ..train.resume import (
     INTERRUPTED_LOG,
     LOG,
@@ -30,7 +31,7 @@ from ..train.resume import (
     resumed_config,
 )
 from .failure import read_failures
-from .run_files import give_back, is_run, reserve
+from .run_files import is_run
 
 _COPIED = (METRICS, "config.yaml", "origins.json", "environment.json")
 """Files of an attempt that are copied: the next one continues or overwrites them."""

@@ -30,6 +30,7 @@ from ..data.prepare import prepare as prepare_data
 from ..report.reproduction import compare_with_recorded
 from ..report.runs import RUN
 from ..train.checkpoint import Checkpoint
+from ..train.reserve import give_back, reserve
 from ..train.seeding import draw_seed
 from .ending import (
     Ending,
@@ -48,7 +49,7 @@ from .launchers import LAUNCHERS, Job, build_job, pick_launcher
 from .nodes_left import on_nodes_left
 from .preflight import refusals, refuse
 from .resume import begin_attempt, close_attempt, is_hopeless, with_ranks
-from .run_files import give_back, new_run_folder, reserve
+from .run_files import new_run_folder
 from .supervisor import RankFailed, StopSignals, run_job
 
 RANK = (sys.executable, "-m", "rn50.train")

@@ -1,4 +1,4 @@
-"""Folders of runs: a new one, one to throw away, and room on its disk for what a failure says."""
+"""Folders of runs: a new one, and one to throw away."""
 
 from __future__ import annotations
 
@@ -16,9 +16,6 @@ from ..config.load import Loaded
 from ..config.schema import Run
 
 CHECKPOINTS = "checkpoint"
-_RESERVE = ".reserve"
-_RESERVE_BYTES = 1 << 20
-"""result.json, run_stop and the lines of a job's log take some kB, a report about 300."""
 
 
 def new_run_folder(run: Run) -> Path:
@@ -61,16 +58,3 @@ def scratch_folder(loaded: Loaded, name: str) -> Iterator[Path]:
 def is_run(folder: Path) -> bool:
     """Is this the folder of a run, begun by a launcher, rather than that of a job?"""
     return (folder / "environment.json").is_file()
-
-
-def reserve(out: Path) -> None:
-    """Keep room on the disk of a run, if there is any: on a full disk the end of the log,
-    result.json and the line that says why find a place all the same."""
-    with suppress(OSError):
-        (out / _RESERVE).write_bytes(bytes(_RESERVE_BYTES))
-
-
-def give_back(out: Path) -> None:
-    """Make the room free."""
-    with suppress(OSError):
-        (out / _RESERVE).unlink(missing_ok=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from ..config.errors import failing_as
 from .clock import Clock
+from .line_file import LineFile
 
 
 class Metrics:
@@ -19,8 +19,7 @@ class Metrics:
     def __init__(
         self, path: Path | None, clock: Clock | None = None, *, resumed: bool = False
     ) -> None:
-        self._path = path
-        self._file = None if path is None else _open(path, resumed=resumed)
+        self._file = None if path is None else LineFile(path, resumed=resumed)
         self._clock = clock or Clock()
         self._start_unix_s = self._clock.unix_s
 
@@ -31,7 +30,7 @@ class Metrics:
     @property
     def size_bytes(self) -> int:
         """The size of the file so far."""
-        return 0 if self._path is None else self._path.stat().st_size
+        return 0 if self._file is None else self._file.size_bytes
 
     @property
     def elapsed_s(self) -> float:
@@ -46,10 +45,4 @@ class Metrics:
                 k: None if isinstance(v, float) and not math.isfinite(v) else v
                 for k, v in record.items()
             }
-            with failing_as(f"{self._path}: cannot write"):
-                self._file.write(json.dumps(finite, allow_nan=False) + "\n")
-
-
-def _open(path: Path, *, resumed: bool) -> TextIO:
-    with failing_as(f"{path}: cannot open"):
-        return path.open("a" if resumed else "w", buffering=1)
+            self._file.write(json.dumps(finite, allow_nan=False))

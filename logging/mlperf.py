@@ -8,9 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-import sys
 from collections.abc import Sequence
-from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +16,11 @@ from mlperf_logging.mllog import constants as key
 from mlperf_logging.mllog.mllog import MLLogger
 
 from ..config import benchmark
-from ..config.errors import UserError, failing_as
 from ..config.plan import Plan
 from ..config.reading import open_file, read_file
 from ..config.schema import Run
 from .clock import Clock
+from .line_file import LineFile
 
 # The state in which each event may come, and the one it leads to.
 _ORDER: dict[str, tuple[str, str]] = {
@@ -59,17 +57,15 @@ def _official_name(tensor: str) -> str:
     return tensor.replace("_convsc_", "_conv1sc_").replace("fc_", "fc1_")
 
 
-class _Handler(logging.FileHandler):
-    """A log that cannot be written ends the run, where logging would go on without it."""
+class _Handler(logging.Handler):
+    """A log that cannot be written ends the run, where logging's own would go on without it."""
 
-    def _open(self) -> TextIOWrapper:
-        with failing_as(f"{self.baseFilename}: cannot open"):
-            return super()._open()
+    def __init__(self, file: LineFile) -> None:
+        super().__init__()
+        self._file = file
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002
-        error = sys.exc_info()[1]
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise UserError(f"{self.baseFilename}: cannot write: {reason}") from None
+    def emit(self, record: logging.LogRecord) -> None:
+        self._file.write(self.format(record))
 
 
 class MLPerfLog:
@@ -86,12 +82,12 @@ class MLPerfLog:
         self, path: Path | None, clock: Clock | None = None, *, resumed: str | None = None
     ) -> None:
         self.state = resumed or "new"
-        self._path = path
+        self._file = None if path is None else LineFile(path, resumed=resumed is not None)
         self._clock = clock or Clock()
         self._logger: MLLogger | None = None
-        if path is not None:
+        if self._file is not None:
             sink = logging.Logger("rn50.mlperf", logging.INFO)  # its own: no parents, no registry
-            sink.addHandler(_Handler(path, mode="a" if resumed else "w"))
+            sink.addHandler(_Handler(self._file))
             # Two frames up from mllog: the caller of this class, not the class.
             self._logger = MLLogger(
                 sink,
@@ -163,7 +159,7 @@ class MLPerfLog:
     @property
     def size_bytes(self) -> int:
         """The size of the file so far."""
-        return 0 if self._path is None else self._path.stat().st_size
+        return 0 if self._file is None else self._file.size_bytes
 
     def resume(self, step: int, *, ranks: int, ranks_before: int) -> None:
         """The run is resumed after `step`: a key of our own; its clock has never stopped."""

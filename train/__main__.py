@@ -191,6 +191,7 @@ class _Rank:
 
     def _close_log(self) -> None:
         if self.context is not None:
+            self.context.give_back()
             with suppress(UserError):  # a full disk has been reported already
                 self.context.log.abort()
 

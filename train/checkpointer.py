@@ -13,6 +13,7 @@ import numpy as np
 from mxnet import nd
 from numpy.typing import NDArray
 
+from ..config.errors import reason_of
 from . import checkpoint
 from .checkpoint import BEST
 from .checkpoint_folder import mark_best, prune
@@ -91,8 +92,8 @@ class Checkpointer:
             checkpoint.write(path, snapshot.meta, snapshot.arrays, logs)
         except OSError as error:
             warn(
-                f"no checkpoint of step {step}: {path}: cannot write: {error.strerror}; "
-                "training goes on"
+                f"no checkpoint of step {step}: {error.filename or path}: cannot write: "
+                f"{reason_of(error)}; training goes on"
             )
             return
         if is_best:

@@ -21,6 +21,7 @@ from .identity import identity_of
 from .limits import StopRequest
 from .process_info import ProcessInfo
 from .progress import Progress
+from .reserve import give_back
 from .resume import LOG, METRICS, last_stamp_unix_s
 from .state import LossScaleState, Meta, TrainState, log_position
 
@@ -85,6 +86,11 @@ class RunContext:
         """From a request to stop to the last checkpoint, at most: some steps, or an evaluation that
         is under way."""
         return max(self.run.limits.grace_s, 3 * self.stop.longest_step_s)
+
+    def give_back(self) -> None:
+        """Make room for what the end of the run writes, if this is the rank that writes it."""
+        if self.process.rank == 0:
+            give_back(self.out)
 
     def prepare(self) -> None:
         """Drop the caches of the data set, watch it from then on, start the init clock."""

@@ -47,12 +47,14 @@ def train_and_evaluate(context: RunContext) -> None:
     checkpointer = Checkpointer(trainer)
     try:
         reached = train_blocks(trainer, checkpointer)
+        context.give_back()
         context.log.run_stop(success=reached)
         write_result(trainer, reached=reached)
         if reached:  # the model that the run was for; its clock has stopped
             checkpointer.save_now(is_best=True)
     except StopTraining as stop:  # on all ranks at the same step
         checkpointer.save_now()
+        context.give_back()
         context.log.abort()
         write_result(trainer, reached=False, stopped=str(stop))
     checkpointer.finish()

@@ -32,6 +32,19 @@ def test_a_record_is_on_disk_at_once(tmp_path: Path) -> None:
         assert len(lines_of(path)) == step
 
 
+def test_a_file_that_is_removed_is_put_back_with_all_its_lines(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    metrics = Metrics(path)
+    for step in range(1, 4):
+        metrics.write("train", step=step)
+        path.unlink()
+    assert metrics.size_bytes == path.stat().st_size
+    assert [line["step"] for line in lines_of(path)] == [1, 2, 3]
+    assert capfd.readouterr().err.count(f"rn50: warning: {path}: removed") == 3
+
+
 def test_times_count_from_the_start_of_the_clock(tmp_path: Path) -> None:
     clock = Clock()
     metrics = Metrics(tmp_path / "metrics.jsonl", clock)

@@ -1,0 +1,51 @@
+"""A file of lines that a run writes for hours, and that somebody may remove meanwhile."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Literal, TextIO
+
+from ..config.atomic import write_file
+from ..config.errors import failing_as
+
+
+class LineFile:
+    """Appends lines, each on disk at once: to a new file, or with `resumed` to what is there. One
+    that was removed is put back with all that it had, which the open file still has. Raises
+    UserError: it cannot be opened, written or put back."""
+
+    def __init__(self, path: Path, *, resumed: bool) -> None:
+        self._path = path
+        self._file = self._open("a" if resumed else "w")
+
+    def write(self, line: str) -> None:
+        """Append a line."""
+        self._put_back()
+        with failing_as(f"{self._path}: cannot write"):
+            self._file.write(f"{line}\n")
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the file so far."""
+        self._put_back()
+        return os.fstat(self._file.fileno()).st_size
+
+    def _open(self, mode: Literal["a", "w"]) -> TextIO:
+        with failing_as(f"{self._path}: cannot open"):
+            return self._path.open(mode, buffering=1)
+
+    def _put_back(self) -> None:
+        if self._path.exists():
+            return
+        with failing_as(f"{self._path}: removed while the run was in progress, cannot be put back"):
+            write_file(self._path, Path(f"/proc/self/fd/{self._file.fileno()}").read_bytes())
+        self._file.close()
+        self._file = self._open("a")
+        print(
+            f"rn50: warning: {self._path}: removed while the run was in progress; put back with "
+            "all of its lines; training goes on",
+            file=sys.stderr,
+            flush=True,
+        )

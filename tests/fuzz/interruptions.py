@@ -1,0 +1,253 @@
+"""Runs that are interrupted at random moments and resumed, as their last lines say, to their end.
+
+A seed decides launcher, target, and of each interruption signal, victim and moment: a share of the
+time that a whole run takes here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import random
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from rn50.logging.parse import read_events
+from tests.conftest import RUN, Rn50, packed
+from tests.faults.matrix import shared_memory
+from tests.faults.test_resume import LAUNCHERS, bits, records
+from tests.fuzz.runner import Failure
+from tests.fuzz.values import rng_of
+from tests.waiting import rank_process
+
+KIND = "interruptions"
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
+VICTIMS = ("launcher", "rank 0", "rank 1", "engine", "all")
+"""`engine`: mpirun or horovodrun. Where a victim is not there yet, it is the launcher."""
+TARGETS = (0.999, 0.01)
+"""Out of reach; reached at the first evaluation."""
+MOST_S = 600.0
+"""Of an attempt, however busy the machine is."""
+_MOST_ATTEMPTS = 12
+_LOG_EVERY = 5
+_NEXT = re.compile(r"; (?:go on|start again) with: .*?rn50 (launch .*)")
+
+
+class Blow(NamedTuple):
+    """One interruption. `moment`: of the time of a whole run."""
+
+    number: signal.Signals
+    victim: str
+    moment: float
+
+    def __str__(self) -> str:
+        return f"{self.number.name} to {self.victim} at {self.moment:.4f}"
+
+
+class Ended(NamedTuple):
+    """An attempt. `blow`: the one that struck. `was_over`: the run had its result by then."""
+
+    code: int
+    out: str
+    err: str
+    blow: Blow | None
+    was_over: bool
+
+
+class Lab:
+    """What all cases share: an image set, the runs that nobody interrupts, a /dev/shm of its own
+    (without root, nobody else may run ranks here), the care for processes of killed parents."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.data = packed(folder / "set", "{train_samples: 400, eval_samples: 200}")
+        self.whole = lru_cache(self._whole)
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
+        if os.geteuid() == 0 and not libc.unshare(0x00020000):  # CLONE_NEWNS
+            mount = "mount --make-rprivate / && mount -t tmpfs -o size=1g tmpfs /dev/shm"
+            subprocess.run(["sh", "-c", mount], check=True)
+
+    def words(self, results: Path, launcher: str, target: float) -> list[str]:
+        """The command of a new run."""
+        more = [f"data.path={self.data}", f"system.results={results}", f"eval.target={target}"]
+        return ["launch", *RUN, "--launcher", launcher, "watchdog.silence_s=60", *more]
+
+    def _whole(self, target: float) -> tuple[Path, int, float]:
+        """The folder, the exit code and the time of a run that nobody interrupts."""
+        results = self.folder / f"whole_{target}"
+        begun_s = time.monotonic()
+        done = Rn50(results)(*self.words(results, LAUNCHERS[0], target))
+        folder = newest_run(results)
+        assert folder is not None and is_over(folder), done.stderr
+        return folder, done.returncode, time.monotonic() - begun_s
+
+
+def run_case(lab: Lab, seed: int) -> tuple[Failure | None, int]:
+    """What was wrong with the run of a seed, and how often it was interrupted."""
+    story: list[str] = []
+    failure = None
+    try:
+        _run_to_its_end(lab, seed, story)
+    except AssertionError as wrong:
+        failure = Failure(KIND, seed, "; ".join(story), str(wrong))
+    return failure, sum(" at " in part for part in story)
+
+
+def _run_to_its_end(lab: Lab, seed: int, story: list[str]) -> None:
+    """`story` gets a line of each attempt. Raises AssertionError: something is wrong."""
+    rng = rng_of(KIND, seed)
+    launcher, target = LAUNCHERS[seed % len(LAUNCHERS)], rng.choice(TARGETS)
+    whole, code, whole_s = lab.whole(target)
+    blows = [draw(rng, whole_s) for _ in range(rng.randint(1, 4))]
+    results = Path(tempfile.mkdtemp(prefix="rn50-interruptions-"))
+    story.append(f"{launcher}, target {target}, in {results}")
+    new_run = words = lab.words(results, launcher, target)
+    excused = before = shared_memory()
+    odd_steps = set[int]()
+    for number in range(_MOST_ATTEMPTS):
+        ended = attempt(words, results, blows[number] if number < len(blows) else None, whole_s)
+        story.append(f"{ended.blow or 'left alone'}: exit {ended.code}")
+        judge(ended, code)
+        odd_steps |= {int(step) for step in re.findall(r"on after step (\d+)", ended.out)}
+        left = what_is_left(results)
+        killed = ended.code == -signal.SIGKILL
+        assert killed or left <= excused, f"left: {left - excused}"
+        for path in (left - excused) & shared_memory():
+            os.utime(path, (time.time() - 120,) * 2)  # the next attempt removes it, if it is old
+        excused = excused | left
+        folder = newest_run(results)
+        if folder is not None and is_over(folder):
+            is_as_if_uninterrupted(folder, whole, odd_steps)
+            left = what_is_left(folder) - before
+            assert killed or not left, f"left by one that was killed: {left}"
+            shutil.rmtree(results)
+            return
+        words = next_words(ended) or new_run
+        if words is new_run and folder is not None:  # nobody was left to say it
+            words = ["launch", "--resume", str(folder), f"data.path={lab.data}"]
+    raise AssertionError(f"not at its end after {_MOST_ATTEMPTS} attempts")
+
+
+def draw(rng: random.Random, whole_s: float) -> Blow:
+    """One in three within the first three seconds, from 10 ms on."""
+    early = 0.01 * 300 ** rng.random() / whole_s
+    late = rng.random()
+    moment = early if rng.random() < 1 / 3 else late
+    return Blow(rng.choice(SIGNALS), rng.choice(VICTIMS), moment)
+
+
+def attempt(words: list[str], results: Path, blow: Blow | None, whole_s: float) -> Ended:
+    """Run the command and strike."""
+    process = Rn50(results).start(*words)
+    struck = was_over = False
+    if blow is not None:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(blow.moment * whole_s)
+        folder = newest_run(results)
+        was_over = folder is not None and is_over(folder)
+        struck = process.poll() is None and strike(process.pid, blow)
+    out, err = process.communicate(timeout=MOST_S)
+    return Ended(process.returncode, out, err, blow if struck else None, was_over)
+
+
+def strike(launcher: int, blow: Blow) -> bool:
+    """Send the signal; whether there was a process to take it."""
+    command = psutil.Process(launcher)
+    victims = [command]
+    if blow.victim == "all":
+        victims += command.children(recursive=True)
+    elif blow.victim == "engine":
+        victims = command.children() or victims
+    elif blow.victim != "launcher":
+        victims = [rank_process(launcher, int(blow.victim[-1])) or command]
+    taken = False
+    for victim in victims:
+        with suppress(psutil.NoSuchProcess):
+            victim.send_signal(blow.number)
+            taken = True
+    return taken
+
+
+def judge(ended: Ended, end_code: int) -> None:
+    """Exit code and lines are those of the documented ends. `end_code`: of a run that nobody
+    interrupts."""
+    code, out, err, blow, was_over = ended
+    texts = f"exit {code}\n{out[-3000:]}\n{err[-3000:]}"
+    assert "Traceback" not in out + err, texts
+    if code < 0:  # before Python runs, a signal ends a process without a word
+        assert blow and code == -blow.number, texts
+        assert code == -signal.SIGKILL or not out + err, texts
+        return
+    expected = {end_code}
+    if blow is None:
+        expected |= {2} if _NEXT.search(err) else set()
+    elif was_over:
+        pass
+    elif blow.number != signal.SIGKILL and blow.victim in ("launcher", "all"):
+        expected |= {130}
+    else:  # a rank that is asked to stop stops all in order; in start-up it fails
+        expected |= {1, 2, 130}
+    assert code in expected, f"exit code of {expected} expected: {texts}"
+    said = re.findall(r"^rn50: (?!warning|stopping).*", err, re.MULTILINE)
+    results = len(re.findall(r"^RESULT ", out, re.MULTILINE))
+    if code in (0, 1):
+        assert results == 1 and not said, f"one RESULT and no error expected: {texts}"
+    else:
+        assert not results and err.splitlines()[-1:] == said, f"one last line expected: {texts}"
+
+
+def what_is_left(folder: Path) -> set[Path]:
+    """Files in memory, locks, halves of files; processes are waited for."""
+    _, alive = psutil.wait_procs(psutil.Process().children(recursive=True), timeout=60)
+    lines = [" ".join(process.cmdline())[:200] for process in alive]
+    for process in alive:
+        process.kill()
+    assert not alive, f"processes left: {lines}"
+    return {*shared_memory(), *folder.rglob(".*")}
+
+
+def newest_run(results: Path) -> Path | None:
+    """The folder of the last run, which one that starts again has replaced."""
+    folders = [path for path in results.glob("*/*") if (path / "config.yaml").is_file()]
+    return max(folders, key=lambda path: path.stat().st_ctime_ns, default=None)
+
+
+def is_over(folder: Path) -> bool:
+    """Whether rank 0 has left the result of a run that came to its end."""
+    with suppress(OSError, ValueError):
+        result = json.loads((folder / "result.json").read_text())
+        return result["status"] in ("success", "aborted") and "stopped" not in result
+    return False
+
+
+def next_words(ended: Ended) -> list[str] | None:
+    """The words of the command in the last line; None: there is none."""
+    found = _NEXT.search(ended.err) or _NEXT.search(ended.out)
+    return shlex.split(found[1]) if found else None
+
+
+def is_as_if_uninterrupted(folder: Path, whole: Path, odd_steps: set[int]) -> None:
+    """Result, metrics and log are those of `whole`. `odd_steps`: after which it went on; between
+    two log points the next loss is the mean since then."""
+    assert bits(folder) == bits(whole), f"{bits(whole)} expected, found {bits(folder)}"
+    both = records(folder), records(whole)
+    for step in (step for step in odd_steps if step % _LOG_EVERY):
+        for of_run in both:
+            next(record for record in of_run if record["step"] > step).pop("loss", None)
+    assert both[0] == both[1], f"{folder}: other metrics than in {whole}"
+    keys = [[event.key for event in read_events(run / "result_0.txt")] for run in (folder, whole)]
+    found = [key for key in keys[0] if key != "run_resumed"]
+    assert found == keys[1], f"{folder}: other events in result_0.txt than in {whole}"
