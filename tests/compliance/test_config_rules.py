@@ -197,16 +197,6 @@ def test_the_readmes_first_trap() -> None:
     assert check("base", "system.ranks_per_node=8", "optimizer.base_lr=2.5").verdict == "PASS"
 
 
-@pytest.mark.parametrize("factor", [0.1, 10])
-@pytest.mark.parametrize("name", [name for name in RECIPES if published_lr(load(name).run, 1)])
-def test_ten_times_the_rate_of_a_recipe_is_outside_the_range(name: str, factor: float) -> None:
-    lr = load(name).run.optimizer.base_lr
-    found = check(name, f"optimizer.base_lr={lr * factor}")
-    (warned,) = (finding for finding in found.findings if finding.name == "unusual-learning-rate")
-    assert warned.severity == WARNING
-    assert found.verdict in ("WARN", "FAIL")  # FAIL: of SGD 0.001 x k
-
-
 @pytest.mark.parametrize(
     ("overrides", "low", "high"),
     [

@@ -134,11 +134,9 @@ def test_a_bad_base_is_one_error_with_its_place(folder: Path, text: str, problem
     ("text", "place", "found"),
     [
         ("batch: {per_rank: 2.0}", "1: batch.per_rank", "2.0"),
-        ("optimizer: {variant: adam}", "1: optimizer.variant", "'adam'"),
         ("optimizer: {base_lr: 1e999}", "1: optimizer.base_lr", "inf"),
         ("data: {area: [0.5, 1, 1]}", "1: data.area", "[0.5, 1, 1]"),
         ("data: {area: [0.9, 0.1]}", "1: data.area", "[0.9, 0.1]"),
-        ("data: {aspect: [2, 1]}", "1: data.aspect", "[2, 1]"),
         ("model: {depth: '18'}", "1: model.depth", "'18'"),
         ("data: {synthetic: {min_px: 50, max_px: 40}}", "1: data.synthetic.min_px", "max_px (40)"),
         ("data: {synthetic: {train_samples: 9}}", "1: data.synthetic.classes", "train_samples (9)"),
@@ -146,7 +144,6 @@ def test_a_bad_base_is_one_error_with_its_place(folder: Path, text: str, problem
         ("data: 3", "1: data", "3"),
         (f"schedule: {{shape: step, milestones: {FALLING}}}", "1: schedule.milestones", "[3, 1]"),
         ("system: {performance: {fp16: {points: []}}}", "1: system", "one value or more, found []"),
-        ("schedule: {length: 90}", "1: schedule.length", "90"),
         ("schedule: {length: 90 %}", "1: schedule.length", "90 %"),
         ("comm: {groups: cubic(0)}", "1: comm.groups", "'cubic(0)'"),
         ("comm: {algorithm: torus_2d(0x2)}", "1: comm.algorithm", "'torus_2d(0x2)'"),
@@ -156,7 +153,6 @@ def test_a_bad_base_is_one_error_with_its_place(folder: Path, text: str, problem
         ("name: ../x", "1: name", "'../x'"),
         ("batch: {changes: [{after_epoch: 1}]}", "1: batch.changes.per_rank", ""),
         ("batch: {changes: [{zzz: 0}]}", "1: batch.changes.zzz", "unknown key"),
-        ("batch: {zzz: 2}", "1: batch.zzz", "valid here: per_rank, active_ranks, changes"),
     ],
 )
 def test_a_bad_value_is_named_with_its_place(
