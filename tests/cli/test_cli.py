@@ -122,18 +122,6 @@ def test_no_other_word_of_the_command_is_a_misspelt_folder(
     assert _meant("lunch: none") == _meant("lanch: none") == "; did you mean launch?"
 
 
-@pytest.mark.in_process
-def test_log_show_reads_the_golden_log(rn50, root: Path) -> None:
-    log = root / "tests" / "golden" / "smoke_result_0.txt"
-    done = rn50("log", "show", str(log), "--json")
-    summary = json.loads(done.stdout)
-    assert summary["status"] == "success" and summary["epochs"] == 4
-    assert 0.8 <= summary["eval_accuracy"] < 1 and summary["images_per_s"] > 0
-    text = rn50("log", "show", str(log)).stdout
-    for word in ("time to train", "init", "epochs", "top-1 accuracy", "images/s"):
-        assert word in text
-
-
 @pytest.mark.slow
 def test_bench_loop_compares_on_real_ranks(rn50, smoke_data: Path) -> None:
     done = rn50(

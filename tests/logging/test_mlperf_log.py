@@ -56,7 +56,6 @@ NEXT = {
     "block_stop": {"block_start", "run_stop"},
     "run_stop": set(),
 }
-LEGAL = [(after, event) for after, events in NEXT.items() for event in sorted(events)]
 ILLEGAL = [
     (after, event) for after, events in NEXT.items() for event in CALLS if event not in events
 ]
@@ -69,11 +68,6 @@ def after(event: str, path: Path | None = None) -> MLPerfLog:
     for name in road[: road.index(event) + 1] if event else []:
         CALLS[name](log)
     return log
-
-
-@pytest.mark.parametrize(("before", "event"), LEGAL)
-def test_the_legal_order_passes(before: str, event: str) -> None:
-    CALLS[event](after(before))
 
 
 @pytest.mark.parametrize(("before", "event"), ILLEGAL)
@@ -233,13 +227,6 @@ def test_ranks_above_0_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert log.state == "done"
     after("epoch_start").abort()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_each_line_is_on_disk_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "log.txt"
-    log = after("block_start", path)
-    log.epoch_start(7)
-    assert read_events(path)[-1].metadata["epoch_num"] == 7
 
 
 def test_a_log_is_begun_anew(tmp_path: Path) -> None:
