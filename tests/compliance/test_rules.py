@@ -307,8 +307,6 @@ CASES = (
     Case("several-clocks", ERROR, again("run_stop", 60_000), "PASS"),
     Case("different-values", ERROR, again("global_batch_size", value=1536), "FAIL"),
     Case("copied-records", NOTE, ranks, "PASS"),
-    Case("copied-records", NOTE, again("submission_org"), "PASS"),
-    Case("different-values", ERROR, again("global_batch_size", value=1), "FAIL"),
     Case("copied-records", NOTE, again("gradient_accumulation_steps"), "PASS"),
     Case("run-time-not-positive", ERROR, shift("run_stop", -92_664_000), "PASS"),
     Case("target-outside-run", ERROR, after_the_clock, "PASS"),

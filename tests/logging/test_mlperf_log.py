@@ -201,10 +201,9 @@ def test_file_and_line_are_those_of_the_caller(tmp_path: Path) -> None:
     assert list(dict.fromkeys(event.metadata["lineno"] for event in events)) == lines
 
 
-@pytest.mark.parametrize("folder", ["c++", "a [b](c)*", "x\\1"])
-def test_the_program_may_lie_in_any_folder(tmp_path: Path, folder: str) -> None:
+def test_the_program_may_lie_in_any_folder(tmp_path: Path) -> None:
     """mlperf-logging takes the root folder for a regular expression."""
-    home = tmp_path / folder
+    home = tmp_path / "c++ [b](c)*\\1"
     for room in ("config", "logging"):
         shutil.copytree(ROOT / room, home / "rn50" / room)
     shutil.copy(ROOT / "rn50/__init__.py", home / "rn50")
