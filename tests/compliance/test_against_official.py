@@ -5,9 +5,7 @@ beyond it only by the rules that it does not have."""
 from __future__ import annotations
 
 import copy
-import logging
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,13 +36,6 @@ KEYS = [
     *("train_samples", "eval_samples", "global_batch_size", "opt_name", "lars_opt_momentum"),
     *("gradient_accumulation_steps", "lars_opt_weight_decay", "lars_epsilon"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def edit(run: Run, rng: random.Random) -> None:

@@ -5,10 +5,9 @@ import pytest
 from rn50.compliance.official import Official, check_officially
 from rn50.config import benchmark
 from rn50.config.load import load
-from rn50.config.plan import build_plan
-from rn50.logging.mlperf import MLPerfLog
 from rn50.train.networks import build_network, trainable
 from tests.compliance.log_text import good_run, write
+from tests.logging.test_mlperf_log import full_log
 
 RULESETS = benchmark.RULESETS[1:]
 """0.6.0 has line tokens of its own (:::MLL), which are not written."""
@@ -23,25 +22,11 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def check_run(folder: Path, config: str, *overrides: str, accuracy: float = 0.8) -> Official:
-    """The checker's verdict on a log of one block, as the class writes it."""
+    """The checker's verdict on a log as the class writes it."""
     run = load(config, ["seed=1", *overrides]).run
     path = folder / "log.txt"
-    log = MLPerfLog(path)
-    log.submission(run)
-    log.cache_clear()
-    log.init_start()
     net = build_network(run.model, run.data.classes, crop_px=run.data.crop_px)
-    log.hyperparameters(run, build_plan(run), [p.name for p in trainable(net)])
-    log.init_stop()
-    log.run_start(run)
-    log.block_start(1, 1)
-    log.epoch_start(1)
-    log.epoch_stop(1)
-    log.eval_start(1)
-    log.eval_stop(1)
-    log.eval_accuracy(1, accuracy)
-    log.block_stop(1)
-    log.run_stop(success=accuracy >= run.eval.target)
+    full_log(path, run, reached=accuracy, weights=[p.name for p in trainable(net)])
     return check_officially(path, run.ruleset)
 
 

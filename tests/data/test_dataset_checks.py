@@ -82,11 +82,6 @@ def first(field: str, value: int) -> Callable[[Any], Any]:
     return change
 
 
-def test_an_untouched_set_passes(packed: Path) -> None:
-    manifest = check_before_run(config(packed))
-    assert manifest == load_manifest(packed) == verify(packed)
-
-
 AT_0 = "/set/train.rec: record at byte 0:"
 SPOILT: list[tuple[Spoil, bool, str]] = [
     (shutil.rmtree, False, "a packed image set expected at .*/set, found none"),
@@ -98,7 +93,6 @@ SPOILT: list[tuple[Spoil, bool, str]] = [
     ),
     (records(lambda c: c[:12] + HALF + c[16:]), False, rf"{AT_0} .* expected, found \(2.5, "),
     (records(lambda c: c[:-40]), True, r"/set/train.rec: a record at byte \d+ .* \(truncated\)"),
-    (table(first("label", 77)), False, "/set/train.npy: labels below 3 expected, found 77"),
     (table(first("label", 3)), False, "/set/train.npy: labels below 3 expected, found 3"),
     (table(first("length", 5)), False, f"{AT_0} .* expected, found"),
     (table(lambda rows: rows[:-1]), True, "/set/train.npy: 12 rows expected, found 11"),

@@ -89,13 +89,6 @@ def test_show(job: Path) -> None:
     assert one["target"] == TARGET
 
 
-def test_the_config_of_a_job_does_not_overrule_its_logs(job: Path) -> None:
-    checked = json.loads(invoke("log", "check", "--json", "--no-official", job).stdout)
-    assert {(one["ruleset"], one["ruleset_from"]) for one in checked} == {
-        ("4.0.0", "dates in the log")
-    }
-
-
 @pytest.mark.slow
 def test_report(job: Path) -> None:
     """Against 0.759, none of the five would have reached its target."""
