@@ -120,10 +120,7 @@ def write_run(
     ("preset", "overrides", "expected"),
     [
         ("smoke", [], "model.depth tiny (not 50), model.width 16 (not 64), model.stem small "),
-        ("quick", [], "data.crop_px 32 (not 224)"),
         ("dgxa100_8", ["model.network=alexnet"], "found model.network alexnet (not resnet)"),
-        ("dgxa100_8", ["model.depth=101"], "found model.depth 101 (not 50)"),
-        ("dgxa100_8", ["data.crop_px=192"], "found data.crop_px 192 (not 224)"),
         ("dgxa100_8", ["model.norm=none"], "found model.norm none (not batch)"),
     ],
 )

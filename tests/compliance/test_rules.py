@@ -12,15 +12,13 @@ import pytest
 from rn50.compliance import rule as rule_module
 from rn50.compliance.check_log import Check, check_log, no_milder
 from rn50.compliance.limits import cadence_problem
-from rn50.compliance.log_rules import RULES, checked_keys
-from rn50.compliance.logged_run import READ_KEYS, LoggedRun, reaches_target
+from rn50.compliance.log_rules import RULES
+from rn50.compliance.logged_run import reaches_target
 from rn50.compliance.official import Official
 from rn50.compliance.rule import Rule, Violation, rule
 from rn50.compliance.rules_page import render_markdown
 from rn50.config import benchmark
 from rn50.config.finding import ERROR, NOTE, POLICY, Finding
-from rn50.logging.events import Event
-from rn50.logging.parse import read_log
 from tests.compliance.log_text import (
     Edit,
     Record,
@@ -579,33 +577,6 @@ def test_no_verdict_is_milder_than_the_official_one() -> None:
 
 
 # --- the register --------------------------------------------------------------------------------
-
-
-class RecordedRun(LoggedRun):
-    """A logged run that remembers which keys were asked for."""
-
-    asked: set[str]
-
-    def all(self, key: str) -> list[Event]:
-        self.asked.add(key)
-        return super().all(key)
-
-
-def test_no_rule_reads_a_key_that_it_does_not_declare(tmp_path: Path) -> None:
-    """The parser keeps the declared keys alone."""
-    asked: dict[str, set[str]] = {each.name: set() for each in RULES}
-    for case in CASES:
-        run = good_run(case.ruleset, case.division, case.optimizer)
-        case.edit(run)
-        log = read_log(write(tmp_path / "log.txt", run, case.ruleset), checked_keys())
-        for each in RULES:
-            recorded = RecordedRun(log, case.ruleset)
-            recorded.asked = asked[each.name]
-            if each.applies(recorded):
-                list(each.findings(recorded))
-    for each in RULES:
-        undeclared = asked[each.name] - {*each.keys, *READ_KEYS}
-        assert {key for key in undeclared if not key.startswith("None_")} == set(), each.name
 
 
 def test_a_code_judges_one_thing_once(monkeypatch: pytest.MonkeyPatch) -> None:
