@@ -36,7 +36,10 @@ def error_of(text: str | bytes, *overrides: str) -> str:
 
 
 def test_an_override_of_a_section_changes_the_keys_it_names(folder: Path) -> None:
-    loaded = load_text("optimizer: {base_lr: 2.0}\n", "optimizer={variant: sgd, momentum: 0.5}")
+    """Over those of the file; the last of two counts."""
+    section = "optimizer={variant: sgd, momentum: 0.5}"
+    text = "optimizer: {base_lr: 2.0, momentum: 0.1}\n"
+    loaded = load_text(text, "optimizer.momentum=0.4", section)
     assert loaded.run.optimizer.variant == "sgd"
     assert loaded.run.optimizer.momentum == 0.5
     assert loaded.run.optimizer.base_lr == 2.0
