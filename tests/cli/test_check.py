@@ -12,7 +12,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from rn50.cli.main import app
-from tests.compliance.log_text import Edit, drop, good_run, meta, put, vary, write
+from tests.compliance.log_text import Edit, drop, good_run, meta, put, write
+from tests.compliance.test_submission import submission
 from tests.waiting import wait_until
 
 
@@ -24,12 +25,6 @@ def log(folder: Path, edit: Edit = lambda run: None, name: str = "result_0.txt")
     run = good_run()
     edit(run)
     return write(folder / name, run)
-
-
-def five(folder: Path) -> Path:
-    for number in range(5):
-        write(folder / f"result_{number}.txt", vary(good_run(), number))
-    return folder
 
 
 @pytest.mark.parametrize(
@@ -64,16 +59,13 @@ def test_the_official_verdict_stands_beside_ours(tmp_path: Path) -> None:
     path = log(tmp_path, meta("run_stop", "status", "aborted"))
     done = invoke("log", "check", path)
     assert "official checker 4.1.68: PASS" in done.stdout
-    assert (
-        "the two differ: the official checker does not test MLP305 run-not-successful"
-        in done.stdout
-    )
+    assert "MLP305 run-not-successful" in done.stdout
     content = json.loads(invoke("log", "check", "--json", path).stdout)
     assert content["official"] == {"verdict": "PASS", "version": "4.1.68"}
 
 
 def test_a_folder_is_a_submission(tmp_path: Path) -> None:
-    done = invoke("log", "check", "--no-official", "--json", five(tmp_path))
+    done = invoke("log", "check", "--no-official", "--json", submission(tmp_path))
     content = json.loads(done.stdout)
     assert done.exit_code == 0
     assert [Path(part["path"]).name for part in content[:-1]] == [
@@ -87,17 +79,14 @@ def test_a_folder_is_a_submission(tmp_path: Path) -> None:
 
 
 def test_config_check() -> None:
-    done = invoke("config", "check", "abci_2048_closed_64k")
-    assert done.exit_code == 0
-    assert done.stdout.startswith("PASS abci_2048_closed_64k: within the closed division")
     done = invoke("config", "check", "abci_2048_closed_64k", "batch.per_rank=42")
     assert done.exit_code == 1
-    assert "86,016 is above the largest point 67,840: needs its own RCP" in done.stdout
+    assert done.stdout.startswith("FAIL abci_2048_closed_64k: ")
     done = invoke("config", "check", "dgxa100_8", "optimizer.momentum=0.95", "--strict")
     assert done.exit_code == 1
-    content = json.loads(invoke("config", "check", "--json", "abci_2048_open").stdout)
-    assert content["verdict"] == "PASS"
-    assert len(content["findings"]) == 10
+    done = invoke("config", "check", "--json", "abci_2048_open")
+    content = json.loads(done.stdout)
+    assert (done.exit_code, content["verdict"], len(content["findings"])) == (0, "PASS", 10)
 
 
 def test_an_interrupt_ends_the_check(rn50, tmp_path: Path) -> None:

@@ -22,10 +22,9 @@ def bad(tmp_path: Path) -> Path:
     )
     for split in ("train", "val"):
         (tmp_path / "empty" / split).mkdir(parents=True)
-    text = tmp_path / "text"
-    for split in ("train", "val"):
-        (text / split / "n01440764").mkdir(parents=True)
-        (text / split / "n01440764" / "a.JPEG").write_text("this is not an image")
+    for name in ("train/n01440764", "train/n01443537", "val/n01440764"):
+        (tmp_path / "text" / name).mkdir(parents=True)
+        (tmp_path / "text" / name / "a.JPEG").write_text("this is not an image")
     return tmp_path
 
 
@@ -50,11 +49,6 @@ def bad(tmp_path: Path) -> Path:
             ["launch", "quick", "--launcher", "ssh"],
             ["mpirun, gloo, srun, hydra, pals expected, found ssh"],
         ),
-        (["launch", "smoke", "data.path={bad}/nowhere"], ["a packed image set expected"]),
-        (
-            ["launch", "quick", "model.dtype=float16"],
-            ["model.dtype: float32 or bfloat16 expected on a cpu, found float16"],
-        ),
         (
             ["launch", "smoke", "system.results=/proc/x", "data.path={smoke}"],
             ["/proc/x/smoke", "cannot create"],
@@ -68,17 +62,16 @@ def bad(tmp_path: Path) -> Path:
             ["data", "pack", "{bad}/text", "{bad}/out"],
             [
                 "train/n01440764/a.JPEG: a JPEG or PNG image expected",
+                "train/n01443537/a.JPEG: a JPEG or PNG image expected",
                 "val/n01440764/a.JPEG: a JPEG or PNG image expected",
-                "2 bad file",
+                "3 bad file",
             ],
         ),
         (["data", "make", "/proc/images"], ["/proc/images: cannot create"]),
         (["data", "make", "{bad}/out", "--min-px", "60"], ["min_px: at most max_px (56) expected"]),
         (["bench", "allreduce", "--sizes", "4q"], ["--sizes: "]),
-        (["bench", "allreduce", "--algorithms", "rings"], ["comm.algorithm"]),
         (["bench", "startup", "--ranks", "0"], ["--ranks: "]),
         (["bench", "overlap", "--groupings", "cube(3)"], ["comm.groups: "]),
-        (["log", "show", "{bad}/none.txt"], ["none.txt: a log or a folder expected, found none"]),
         (["log", "show", "{bad}/unknown.yaml"], ["an MLPerf log (:::MLLOG records) expected"]),
     ],
 )
@@ -99,16 +92,13 @@ def test_bad_input_is_one_clear_line(
         assert not [path.name for path in bad.iterdir() if "partial" in path.name]
 
 
-@pytest.mark.parametrize(
-    "words", [("log", "show"), ("export", "csv"), ("launch", "quick", "data.synthetic=null")]
-)
-def test_a_misspelt_folder_gets_a_suggestion(words: tuple[str, ...], rn50, tmp_path: Path) -> None:
+def test_a_misspelt_folder_of_images_gets_a_suggestion(rn50, tmp_path: Path) -> None:
     (tmp_path / "imagenet").mkdir()
-    name = f"{'data.path=' if 'launch' in words else ''}{tmp_path}/imagenett"
-    done = rn50(*words, name)
+    words = ("launch", "quick", "data.synthetic=null", f"data.path={tmp_path}/imagenett")
+    done = rn50(*words)
     assert done.returncode == 2
     assert done.stderr.rstrip().endswith(f"; did you mean {tmp_path}/imagenet?")
-    long = rn50(*words, name, f"data.synthetic={'x' * 5000}")  # no path, and too long for one
+    long = rn50(*words, f"data.synthetic={'x' * 5000}")  # no path, and too long for one
     assert long.returncode == 2 and "Traceback" not in long.stderr
 
 
@@ -122,18 +112,6 @@ def test_no_other_word_of_the_command_is_a_misspelt_folder(
     assert _meant("nolog: a log (result_0.txt) expected in it, found none") == ""
     assert _meant("x: in use by process 1 on vm (`entry.py launch --launcher srun`)") == ""
     assert _meant("lunch: none") == _meant("lanch: none") == "; did you mean launch?"
-
-
-@pytest.mark.in_process
-def test_log_show_reads_the_golden_log(rn50, root: Path) -> None:
-    log = root / "tests" / "golden" / "smoke_result_0.txt"
-    done = rn50("log", "show", str(log), "--json")
-    summary = json.loads(done.stdout)
-    assert summary["status"] == "success" and summary["epochs"] == 4
-    assert 0.8 <= summary["eval_accuracy"] < 1 and summary["images_per_s"] > 0
-    text = rn50("log", "show", str(log)).stdout
-    for word in ("time to train", "init", "epochs", "top-1 accuracy", "images/s"):
-        assert word in text
 
 
 @pytest.mark.slow

@@ -87,7 +87,6 @@ def completed(*words: str) -> set[str]:
         (["rn50", "lo"], {"log"}),
         (["rn50", "launch", "qui"], {"quick"}),
         (["rn50", "launch", "quick", "--launcher", ""], set(LAUNCHERS)),
-        (["rn50", "submit", "--scheduler", "s"], {"slurm", "sge"}),
         (["rn50", "predict", "--system", "dgxh"], {"dgxh100", "dgxh100_own"}),
         (["rn50", "launch", "quick", "optimizer.base"], {"optimizer.base_lr="}),
     ],

@@ -37,9 +37,7 @@ def test_a_dash_has_the_standard_output_to_itself(rn50, tmp_path: Path) -> None:
     assert "step = " in done.stderr
 
 
-@pytest.mark.parametrize(
-    "command", ["log check --no-official LOG", "log report LOG --out -", "config list"]
-)
+@pytest.mark.parametrize("command", ["log check --no-official LOG", "log report LOG --out -"])
 def test_a_closed_full_or_unread_standard_output(log: str, command: str) -> None:
     """What a full disk or `| head` leaves in Python's buffer was two lines of it, and exit 120."""
     program = shlex.quote(str(Path(sys.executable).with_name("rn50")))

@@ -120,10 +120,7 @@ def write_run(
     ("preset", "overrides", "expected"),
     [
         ("smoke", [], "model.depth tiny (not 50), model.width 16 (not 64), model.stem small "),
-        ("quick", [], "data.crop_px 32 (not 224)"),
         ("dgxa100_8", ["model.network=alexnet"], "found model.network alexnet (not resnet)"),
-        ("dgxa100_8", ["model.depth=101"], "found model.depth 101 (not 50)"),
-        ("dgxa100_8", ["data.crop_px=192"], "found data.crop_px 192 (not 224)"),
         ("dgxa100_8", ["model.norm=none"], "found model.norm none (not batch)"),
     ],
 )
@@ -186,7 +183,6 @@ def test_runs_of_a_machine_of_their_own_need_no_system(rn50, tmp_path: Path) -> 
         (["--system", "cray", "--gpus", "8", "--batch-per-gpu", "8"], "a YAML file or a machine"),
         (["--system", "abci"], "--system without CONFIG needs --gpus"),
         (["abci_2048_open", "--system", "dgxa100", "--gpus", "12"], "--gpus: a multiple of 8"),
-        (["quick"], "quick: ResNet-50 v1.5 at 224 px expected, found model.width 16"),
         (["dgxa100_8", "data.crop_px=192"], "found data.crop_px 192 (not 224)"),
         (["base"], "performance section in its YAML expected"),
         (["dgx1_8", "--algorithm", "star"], "one of ring"),

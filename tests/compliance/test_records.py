@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import logging
 import lzma
 import os
 import random
@@ -24,13 +23,6 @@ from rn50.logging import parse
 from tests.compliance.log_text import Record, find, good_run, last, official, put, write
 
 Lines = list[str]
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def good_lines(ruleset: str = "4.0.0") -> Lines:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import math
+import random
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,15 +14,13 @@ import pytest
 from rn50.compliance import rule as rule_module
 from rn50.compliance.check_log import Check, check_log, no_milder
 from rn50.compliance.limits import cadence_problem
-from rn50.compliance.log_rules import RULES, checked_keys
-from rn50.compliance.logged_run import READ_KEYS, LoggedRun, reaches_target
+from rn50.compliance.log_rules import RULES
+from rn50.compliance.logged_run import reaches_target
 from rn50.compliance.official import Official
-from rn50.compliance.rule import Rule, Violation, rule
+from rn50.compliance.rule import FROM_070, Rule, Violation, rule
 from rn50.compliance.rules_page import render_markdown
 from rn50.config import benchmark
 from rn50.config.finding import ERROR, NOTE, POLICY, Finding
-from rn50.logging.events import Event
-from rn50.logging.parse import read_log
 from tests.compliance.log_text import (
     Edit,
     Record,
@@ -40,13 +39,6 @@ from tests.compliance.log_text import (
 )
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    logging.disable(logging.CRITICAL)
-    yield
-    logging.disable(logging.NOTSET)
 
 
 def times(factor: float) -> Edit:
@@ -307,8 +299,6 @@ CASES = (
     Case("several-clocks", ERROR, again("run_stop", 60_000), "PASS"),
     Case("different-values", ERROR, again("global_batch_size", value=1536), "FAIL"),
     Case("copied-records", NOTE, ranks, "PASS"),
-    Case("copied-records", NOTE, again("submission_org"), "PASS"),
-    Case("different-values", ERROR, again("global_batch_size", value=1), "FAIL"),
     Case("copied-records", NOTE, again("gradient_accumulation_steps"), "PASS"),
     Case("run-time-not-positive", ERROR, shift("run_stop", -92_664_000), "PASS"),
     Case("target-outside-run", ERROR, after_the_clock, "PASS"),
@@ -466,6 +456,24 @@ def test_a_broken_rule_is_found(tmp_path: Path, case: Case) -> None:
         assert found.verdict in ("POLICY", "FAIL")
 
 
+@pytest.mark.parametrize("ruleset", FROM_070)
+def test_of_two_faults_neither_hides_the_other(tmp_path: Path, ruleset: str) -> None:
+    """Ours fails where the official checker fails. (The nesting of 0.6.0 is left to that.)"""
+    rng = random.Random(ruleset)
+    failed = 0
+    for _ in range(30):
+        run = good_run(ruleset, optimizer=rng.choice(["lars", "sgd"]))
+        edits = rng.sample(CASES, 2)
+        with suppress(IndexError, StopIteration):  # the first may leave nothing to the second
+            for case in edits:
+                case.edit(run)
+        found = checked(tmp_path, run, ruleset)
+        if official(tmp_path / "result_0.txt", ruleset) != "PASS":
+            failed += 1
+            assert found.verdict in ("FAIL", "CANNOT_READ"), edits
+    assert failed > 5
+
+
 @pytest.mark.parametrize(
     ("optimizer", "key", "value"),
     [
@@ -589,33 +597,6 @@ def test_no_verdict_is_milder_than_the_official_one() -> None:
 
 
 # --- the register --------------------------------------------------------------------------------
-
-
-class RecordedRun(LoggedRun):
-    """A logged run that remembers which keys were asked for."""
-
-    asked: set[str]
-
-    def all(self, key: str) -> list[Event]:
-        self.asked.add(key)
-        return super().all(key)
-
-
-def test_no_rule_reads_a_key_that_it_does_not_declare(tmp_path: Path) -> None:
-    """The parser keeps the declared keys alone."""
-    asked: dict[str, set[str]] = {each.name: set() for each in RULES}
-    for case in CASES:
-        run = good_run(case.ruleset, case.division, case.optimizer)
-        case.edit(run)
-        log = read_log(write(tmp_path / "log.txt", run, case.ruleset), checked_keys())
-        for each in RULES:
-            recorded = RecordedRun(log, case.ruleset)
-            recorded.asked = asked[each.name]
-            if each.applies(recorded):
-                list(each.findings(recorded))
-    for each in RULES:
-        undeclared = asked[each.name] - {*each.keys, *READ_KEYS}
-        assert {key for key in undeclared if not key.startswith("None_")} == set(), each.name
 
 
 def test_a_code_judges_one_thing_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from rn50.cli.main import app
 from rn50.compliance.check_log import Check, check_log
-from rn50.compliance.ruleset import parse_ruleset
 from rn50.compliance.score import score_folder
 from rn50.compliance.submission import check_folder
 from rn50.config import benchmark
@@ -90,6 +89,7 @@ def test_one_of_five_may_fail(tmp_path: Path, bad: list[int], verdict: str) -> N
     severity, message = messages(found, "five-runs")[0]
     assert severity == ("note" if verdict == "PASS" else "error")
     assert all(f"result_{number}.txt" in message for number in bad)
+    assert (score_folder(tmp_path).score_min is None) == (verdict == "FAIL")
 
 
 @pytest.mark.parametrize("runs", [1, 2, 4, 6])
@@ -179,17 +179,6 @@ def test_the_logs_are_of_the_system_that_is_described(
         write(folder / f"result_{number}.txt", run)
     severities = [severity for severity, _ in messages(whole(folder), "another-system")]
     assert severities == (["policy"] if told else [])
-
-
-def test_runs_faster_than_the_reference_fail(tmp_path: Path) -> None:
-    def fast(run: Run) -> None:
-        for record in run:
-            if record.key == "eval_accuracy":
-                record.metadata["epoch_num"] -= 4
-
-    found = whole(submission(tmp_path, dict.fromkeys(range(5), fast)))
-    assert messages(found, "faster-than-reference")[0][0] == "error"
-    assert "converges in 31 epochs, less than the accepted minimum 34.3" in found.cause
 
 
 def aged(run: Run) -> None:
@@ -346,13 +335,6 @@ def test_olympic_mean_of_five_is_scaled_in_the_closed_division(
     assert found.scaled == (division == "closed")
 
 
-def test_a_failed_run_counts_as_the_slowest_whatever_its_clock(tmp_path: Path) -> None:
-    found = score_folder(submission(tmp_path, {0: lost}))
-    assert found.unscaled_min == pytest.approx(minutes(good_run()) + 3 / 60)
-    assert found.runs[0].dropped.startswith("slowest: did not converge")
-    assert found.runs[1].dropped == "fastest"
-
-
 @pytest.mark.parametrize("number", range(5))
 def test_a_run_that_the_check_fails_counts_as_the_slowest(tmp_path: Path, number: int) -> None:
     """It converged, and no run was faster."""
@@ -370,12 +352,6 @@ def test_a_run_that_the_check_fails_counts_as_the_slowest(tmp_path: Path, number
     base = minutes(good_run())
     assert found.unscaled_min == pytest.approx(base + sum(others[1:]) / 3 / 60)
     assert found.rcp is not None and found.rcp.mean == 35
-
-
-def test_two_failed_runs_make_no_score(tmp_path: Path) -> None:
-    found = score_folder(submission(tmp_path, {0: lost, 1: lost}))
-    assert found.score_min is None
-    assert any("no score: 2 of 5 runs failed" in note for note in found.notes)
 
 
 def test_a_score_carries_the_verdict_of_what_it_scores(tmp_path: Path) -> None:
@@ -493,15 +469,6 @@ def test_runs_that_count_have_one_batch(
 # --- rulesets -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("text", ["4.1.0", "6.1.0", "latest", "", "\x1b[2J"])
-def test_a_ruleset_without_resnet(text: str) -> None:
-    with pytest.raises(
-        UserError, match=r"no ResNet rules in .*; rulesets with ResNet: 0\.6\.0, "
-    ) as e:
-        parse_ruleset(text)
-    assert str(e.value).isprintable()
-
-
 def test_where_the_ruleset_comes_from(tmp_path: Path) -> None:
     for folder, expected, source in (
         ("plain", "4.0.0", "dates in the log"),
@@ -522,15 +489,6 @@ def test_where_the_ruleset_comes_from(tmp_path: Path) -> None:
         record.time_ms -= first_ms
     found = check_log(write(tmp_path / "plain/result_1.txt", run), official=False)
     assert found.ruleset == benchmark.RULESETS[-1]
-
-
-def test_a_log_of_another_format_than_the_ruleset_cannot_be_read(tmp_path: Path) -> None:
-    new = write(tmp_path / "new.txt", good_run())
-    found = check_log(new, "0.6.0")
-    assert found.verdict == "CANNOT_READ"
-    assert ":::MLL records expected for ruleset 0.6.0, found :::MLLOG" in found.cause
-    old = write(tmp_path / "old.txt", good_run("0.6.0"), "0.6.0")
-    assert check_log(old, "4.0.0").verdict == "CANNOT_READ"
 
 
 def test_v11_is_judged_by_its_round_too(tmp_path: Path) -> None:

@@ -9,16 +9,10 @@ import pytest
 
 from rn50.config.errors import UserError
 from rn50.config.load import Loaded, load
+from tests.config.test_load import write
 
 QUICK = (10, 3200, 1000)
 IMAGENET = (1000, 1_281_167, 50_000)
-
-
-def write(name: str, text: str) -> str:
-    path = Path(name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    return name
 
 
 def write_manifest(

@@ -2,14 +2,10 @@ import re
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from rn50.config.errors import UserError
 from rn50.config.load import Loaded, load
-from rn50.config.plan import build_plan
 
-FUZZ = settings(max_examples=50)
 FALLING = "[{after_epoch: 3, factor: 1}, {after_epoch: 1, factor: 1}]"
 
 
@@ -39,22 +35,11 @@ def error_of(text: str | bytes, *overrides: str) -> str:
 # --- bases, overrides, origins ---------------------------------------------------------------
 
 
-def test_the_nearest_file_of_a_base_chain_wins(folder: Path) -> None:
-    write("low/grandparent.yaml", "batch: {per_rank: 1}\noptimizer: {base_lr: 1, momentum: 0.1}\n")
-    write("low/parent.yaml", "base: grandparent.yaml\noptimizer: {base_lr: 2.0}\n")
-    loaded = load_text("optimizer:\n  momentum: 0.3\nbase: low/parent.yaml\n")
-    assert loaded.run.batch.per_rank == 1
-    assert loaded.run.optimizer.base_lr == 2.0
-    assert loaded.run.optimizer.momentum == 0.3
-
-
-def test_overrides_win_and_the_last_of_two_counts(folder: Path) -> None:
-    loaded = load_text("batch: {per_rank: 1}\n", "batch.per_rank=2", "batch.per_rank=3")
-    assert loaded.run.batch.per_rank == 3
-
-
 def test_an_override_of_a_section_changes_the_keys_it_names(folder: Path) -> None:
-    loaded = load_text("optimizer: {base_lr: 2.0}\n", "optimizer={variant: sgd, momentum: 0.5}")
+    """Over those of the file; the last of two counts."""
+    section = "optimizer={variant: sgd, momentum: 0.5}"
+    text = "optimizer: {base_lr: 2.0, momentum: 0.1}\n"
+    loaded = load_text(text, "optimizer.momentum=0.4", section)
     assert loaded.run.optimizer.variant == "sgd"
     assert loaded.run.optimizer.momentum == 0.5
     assert loaded.run.optimizer.base_lr == 2.0
@@ -134,11 +119,9 @@ def test_a_bad_base_is_one_error_with_its_place(folder: Path, text: str, problem
     ("text", "place", "found"),
     [
         ("batch: {per_rank: 2.0}", "1: batch.per_rank", "2.0"),
-        ("optimizer: {variant: adam}", "1: optimizer.variant", "'adam'"),
         ("optimizer: {base_lr: 1e999}", "1: optimizer.base_lr", "inf"),
         ("data: {area: [0.5, 1, 1]}", "1: data.area", "[0.5, 1, 1]"),
         ("data: {area: [0.9, 0.1]}", "1: data.area", "[0.9, 0.1]"),
-        ("data: {aspect: [2, 1]}", "1: data.aspect", "[2, 1]"),
         ("model: {depth: '18'}", "1: model.depth", "'18'"),
         ("data: {synthetic: {min_px: 50, max_px: 40}}", "1: data.synthetic.min_px", "max_px (40)"),
         ("data: {synthetic: {train_samples: 9}}", "1: data.synthetic.classes", "train_samples (9)"),
@@ -146,7 +129,6 @@ def test_a_bad_base_is_one_error_with_its_place(folder: Path, text: str, problem
         ("data: 3", "1: data", "3"),
         (f"schedule: {{shape: step, milestones: {FALLING}}}", "1: schedule.milestones", "[3, 1]"),
         ("system: {performance: {fp16: {points: []}}}", "1: system", "one value or more, found []"),
-        ("schedule: {length: 90}", "1: schedule.length", "90"),
         ("schedule: {length: 90 %}", "1: schedule.length", "90 %"),
         ("comm: {groups: cubic(0)}", "1: comm.groups", "'cubic(0)'"),
         ("comm: {algorithm: torus_2d(0x2)}", "1: comm.algorithm", "'torus_2d(0x2)'"),
@@ -156,7 +138,6 @@ def test_a_bad_base_is_one_error_with_its_place(folder: Path, text: str, problem
         ("name: ../x", "1: name", "'../x'"),
         ("batch: {changes: [{after_epoch: 1}]}", "1: batch.changes.per_rank", ""),
         ("batch: {changes: [{zzz: 0}]}", "1: batch.changes.zzz", "unknown key"),
-        ("batch: {zzz: 2}", "1: batch.zzz", "valid here: per_rank, active_ranks, changes"),
     ],
 )
 def test_a_bad_value_is_named_with_its_place(
@@ -202,7 +183,6 @@ schedule: {warmup: 5}
         ("- name: a\n", "x.yaml:1: a mapping of sections expected, found "),
         ("name: a\nseed: 1\nname: b\n", "x.yaml:3: not valid YAML: .* key .name"),
         ("eval:\n  offset: 1\n  offset: 2\n", "x.yaml:3: not valid YAML: .* key .offset"),
-        ("[" * 60_000, "x.yaml: not valid YAML: too many levels"),
         ("{a: " * 15_000, "x.yaml: not valid YAML: too many levels"),
         ("a: &a {b: *a}\n", "x.yaml:1: not valid YAML: .*no alias"),
         ("#" * 70_000, "x.yaml: cannot read: at most 65,536 bytes expected, found 70,000"),
@@ -250,56 +230,3 @@ def test_scalars_are_read_as_yaml_1_2(folder: Path, text: str, key: str, value: 
     leaves = {path: found for path, found, _ in load_text(text).leaves()}
     assert leaves[key] == value
     assert type(leaves[key]) is type(value)
-
-
-# --- nothing but UserError ----------------------------------------------------------------------
-
-_KEYS = (
-    "base name seed system data data.area batch.per_rank schedule.length eval "
-    "eval.target comm.groups data.synthetic model.depth log.org batch batch.changes "
-    "batch.active_ranks data.path x a.b ."
-)
-_VALUES = (
-    "{}|[]|null|true|x.yaml|.|!!bool x|!!int 1.5|!!omap [a: 1]|!!set {}|*a|&a [*a]|&a {b: *a}"
-    "|9e9 epochs|1 epochs|5 %|[1, 2]|{a: 1}|!!timestamp 1|!!null x|!<tag:yaml.org,2002:str> a"
-    "|2001-12-14|0o7|.inf|[{after_epoch: 1, per_rank: 2}]"
-)
-KEYS = st.sampled_from(_KEYS.split(" "))
-SCALARS = st.one_of(
-    st.text(max_size=12),
-    st.integers().map(str),
-    st.floats().map(str),
-    st.sampled_from(["1" * 400, "9" * 4400, "0x" + "f" * 60, "0x" + "f" * 5000]),
-    st.sampled_from(_VALUES.split("|")),
-)
-
-
-def load_or_refuse(text: str | bytes, *overrides: str) -> None:
-    try:
-        loaded = load_text(text, *overrides)
-    except UserError as error:
-        assert str(error).strip()
-        return
-    assert load(write("saved.yaml", loaded.to_yaml())).sha256 == loaded.sha256
-    try:
-        build_plan(loaded.run)
-    except UserError as error:
-        assert str(error).strip()
-
-
-@FUZZ
-@given(st.one_of(st.text(max_size=200), st.binary(max_size=200)))
-@example("%YAML 1.1\n---\nname: on\n")
-@example("a: !!bool perhaps\n")
-@example("schedule: {length: " + "9" * 400 + " steps}\n")
-def test_random_files_raise_nothing_else(folder: Path, text: str | bytes) -> None:
-    load_or_refuse(text if isinstance(text, bytes) else text.encode(errors="replace"))
-
-
-@FUZZ
-@given(st.lists(st.tuples(KEYS, SCALARS), max_size=4))
-def test_random_keys_and_values_raise_nothing_else(
-    folder: Path, pairs: list[tuple[str, str]]
-) -> None:
-    text = "".join(f"{key}: {value}\n" for key, value in pairs)
-    load_or_refuse(text.encode(errors="replace"))

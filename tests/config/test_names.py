@@ -8,14 +8,9 @@ from pathlib import Path
 import pytest
 
 from rn50.config.errors import UserError
-from rn50.config.load import Loaded, load, load_system
+from rn50.config.load import load, load_system
 from rn50.sweep.definition import load_sweep
-from tests.config.test_image_set import write
-
-
-def load_text(text: str, *overrides: str) -> Loaded:
-    return load(write("x.yaml", text), overrides)
-
+from tests.config.test_load import load_text, write
 
 # --- base --------------------------------------------------------------------------------------
 
@@ -31,7 +26,7 @@ def test_a_file_beside_comes_before_the_preset_of_that_name(folder: Path) -> Non
     assert load("there/x.yaml").run.name == "mine"  # beside the file, not beside the reader
     assert load("quick").run.name == "here"
     sweep = "name: s\nconfig: quick\nparameters: {optimizer.base_lr: {log: [0.1, 1]}}\n"
-    assert load_sweep(Path(write("there/sweep.yaml", sweep))).base.run.name == "mine"
+    assert load_sweep(write("there/sweep.yaml", sweep)).base.run.name == "mine"
 
 
 # --- machines ----------------------------------------------------------------------------------

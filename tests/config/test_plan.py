@@ -35,12 +35,6 @@ def test_epoch_ends_are_exact_integer_arithmetic(samples: int, batch: int, epoch
     assert padded.epoch_end_step(epochs) == epochs * padded.steps_per_epoch
 
 
-def test_evaluations_of_the_fujitsu_record() -> None:
-    plan = plan_of("abci_2048_open")
-    assert (plan.ranks, plan.steps_per_epoch, plan.decay_steps) == (2048, 15, 780)
-    assert plan.eval_epochs == tuple(range(2, 91, 4))
-
-
 @pytest.mark.parametrize(
     ("overrides", "problem"),
     [

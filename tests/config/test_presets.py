@@ -1,10 +1,8 @@
 from pathlib import Path
 
 import pytest
-from ruamel.yaml import YAML
 
 from rn50.config.load import load
-from rn50.config.machine import System
 from rn50.config.names import PRESETS, list_presets
 from rn50.config.plan import build_plan
 
@@ -33,10 +31,3 @@ def test_a_preset_can_be_planned_and_reads_back_the_same(tmp_path: Path, name: s
 def test_the_first_line_of_a_file_is_whole_sentences(path: Path) -> None:
     """`rn50 config list` shows that line alone."""
     assert path.read_text().splitlines()[0].endswith(".")
-
-
-@pytest.mark.parametrize("path", SYSTEMS, ids=lambda path: path.stem)
-def test_a_system_file_speaks_of_the_machine_alone(path: Path) -> None:
-    keys = set(YAML(typ="safe", pure=True).load(path))
-    assert keys
-    assert keys <= {*System.model_fields, "base"}

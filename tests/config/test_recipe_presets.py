@@ -71,10 +71,7 @@ def ranks_of(run: Run) -> int:
 @every_recipe
 def test_published_hyper_parameters(name: str) -> None:
     run, published = load(name).run, RECIPES[name]
-    assert run.name == name
     assert ranks_of(run) == published.ranks
-    for change in (run.batch, *run.batch.changes):
-        assert (change.active_ranks or 1) <= published.ranks
     if published.weight_decay is not None:
         assert run.optimizer.weight_decay == published.weight_decay
     assert run.model.dtype == published.dtype
@@ -93,23 +90,6 @@ def test_run_of_a_paper_is_open_aims_at_its_top1_and_evaluates_its_last_epoch(na
     assert run.division == "open"
     assert run.eval.target == published.top1
     assert (published.epochs - 1) % run.eval.period == run.eval.offset
-
-
-@pytest.mark.parametrize("name", CLOSED)
-def test_closed_preset_keeps_the_closed_limits(name: str) -> None:
-    """mlcommons/training_policies training_rules.adoc, v0.7 to v4.0."""
-    run = load(name).run
-    assert run.division == "closed"
-    assert run.optimizer.variant == "nvidia"  # eta 0.001, epsilon 0
-    doublings = math.log2(run.optimizer.weight_decay / 1e-4)
-    assert doublings == pytest.approx(round(doublings), abs=1e-5)
-    assert run.optimizer.momentum == 0.9 or build_plan(run).global_batch_size >= 32_768
-    assert run.model.label_smoothing in (0, 0.1)
-    assert (run.model.network, run.model.depth) == ("resnet", 50)
-    assert (run.data.area, run.data.aspect) == ((0.05, 1.0), (3 / 4, 4 / 3))
-    assert run.data.augment
-    assert run.data.no_augment_from_epoch is None
-    assert (run.eval.period, run.eval.target) == (4, 0.759)
 
 
 @pytest.mark.parametrize(

@@ -19,28 +19,22 @@ from rn50.config.schema import Data
 from rn50.data import dataset, recordio
 from rn50.data.dataset import check_before_run, digest_file, load_table, verify
 from rn50.data.pack import pack_images
+from tests.data.test_pack import image_folder
 
 TRAIN, VAL, CLASSES = 12, 6, 3
 Spoil = Callable[[Path], object]
 HALF = np.float32(2.5).tobytes()
 
 
-def jpeg(number: int) -> bytes:
-    pixels = np.random.default_rng(number).integers(0, 256, (18, 24, 3), np.uint8)
-    out = io.BytesIO()
-    Image.fromarray(pixels).save(out, "JPEG")
-    return out.getvalue()
-
-
 @pytest.fixture(scope="module")
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pristine")
-    for split, count in (("train", TRAIN), ("val", VAL)):
-        for number in range(count):
-            name = folder / "images" / split / f"class{number % CLASSES}"
-            name.mkdir(parents=True, exist_ok=True)
-            (name / f"{number}.JPEG").write_bytes(jpeg(number))
-    pack_images(folder / "images", folder / "set")
+    counts = {
+        f"{split}/class{number}": count // CLASSES
+        for split, count in (("train", TRAIN), ("val", VAL))
+        for number in range(CLASSES)
+    }
+    pack_images(image_folder(folder / "images", counts), folder / "set")
     return folder / "set"
 
 
@@ -88,11 +82,6 @@ def first(field: str, value: int) -> Callable[[Any], Any]:
     return change
 
 
-def test_an_untouched_set_passes(packed: Path) -> None:
-    manifest = check_before_run(config(packed))
-    assert manifest == load_manifest(packed) == verify(packed)
-
-
 AT_0 = "/set/train.rec: record at byte 0:"
 SPOILT: list[tuple[Spoil, bool, str]] = [
     (shutil.rmtree, False, "a packed image set expected at .*/set, found none"),
@@ -104,7 +93,6 @@ SPOILT: list[tuple[Spoil, bool, str]] = [
     ),
     (records(lambda c: c[:12] + HALF + c[16:]), False, rf"{AT_0} .* expected, found \(2.5, "),
     (records(lambda c: c[:-40]), True, r"/set/train.rec: a record at byte \d+ .* \(truncated\)"),
-    (table(first("label", 77)), False, "/set/train.npy: labels below 3 expected, found 77"),
     (table(first("label", 3)), False, "/set/train.npy: labels below 3 expected, found 3"),
     (table(first("length", 5)), False, f"{AT_0} .* expected, found"),
     (table(lambda rows: rows[:-1]), True, "/set/train.npy: 12 rows expected, found 11"),

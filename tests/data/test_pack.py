@@ -536,14 +536,11 @@ pack_images(Path(sys.argv[1]), Path(sys.argv[2]), processes=int(sys.argv[3]), pr
 """
 
 
-@pytest.mark.parametrize("processes", [1, 3])
-def test_killed_again_and_again_it_ends_with_the_same_bytes(
-    many: Path, tmp_path: Path, processes: int
-) -> None:
+def test_killed_again_and_again_it_ends_with_the_same_bytes(many: Path, tmp_path: Path) -> None:
     """kill -9 of the parent alone, when so many images are packed; workers must follow it."""
     out = tmp_path / "set"
-    command = [sys.executable, "-c", PACK, str(many / "images"), str(out), str(processes)]
-    for wanted in (128, 700, 1500, 2900, 3100, 3300):
+    command = [sys.executable, "-c", PACK, str(many / "images"), str(out), "3"]
+    for wanted in (128, 1500, 3300):
         done = subprocess.run([*command, str(wanted)], check=False)
         assert done.returncode == -signal.SIGKILL
         assert not out.exists()
@@ -578,21 +575,15 @@ def test_a_full_disk_is_named_and_packing_goes_on_when_there_is_room(
         subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_making_packing_and_verifying_by_the_command(tmp_path: Path, rn50: Rn50) -> None:
-    images, out = tmp_path / "images/train", tmp_path / "mine"
-    counts = ("--train", "15", "--val", "1", "--classes", "3")
-    assert "16 images in 3 classes" in rn50("data", "make", str(images.parent), *counts).stdout
-    (images / "n90000000/bad.jpg").write_text("bad")
-    command = ("data", "pack", str(images), str(out), "--hold-out", "0.2")
-    done = rn50(*command)
-    bad = f"{images}/n90000000/bad.jpg: a JPEG or PNG image expected, found b'bad' at its start"
-    assert done.returncode == 2 and f"rn50: error: {bad}\n" in done.stderr
-    done = rn50(*command, "--skip-bad", "1")
+def test_bad_files_are_left_out_and_a_spoilt_set_is_refused_by_the_command(
+    tmp_path: Path, rn50: Rn50
+) -> None:
+    images = image_folder(tmp_path / "images", SOUND)
+    spoil(images, 1)
+    out = tmp_path / "mine"
+    done = rn50("data", "pack", str(images), str(out), "--skip-bad", "1")
     assert done.returncode == 0 and "1 bad files left out" in done.stdout
-    assert load_manifest(out).splits["train"].class_counts == [4, 4, 4]
-    assert "found one with content" in rn50(*command).stderr
-    assert "a sample of them decoded" in rn50("data", "verify", str(out)).stdout
-    assert "all decoded" in rn50("data", "verify", str(out), "--full").stdout
+    assert load_manifest(out).splits["train"].class_counts == [3, 1]
     (out / "train.idx").write_text("")
     done = rn50("data", "verify", str(out))
     assert done.returncode == 2 and "train.idx" in done.stderr

@@ -145,19 +145,6 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Data:
 # --- which images -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("last_batch", ["mix", "pad"])
-def test_batches_are_those_that_sampling_decides_on_any_number_of_ranks(
-    numbered: Data, last_batch: str
-) -> None:
-    data = with_settings(numbered, last_batch=last_batch)
-    order = sampling.TrainOrder(plan_of(data, 12), SEEDS["shuffle"])
-    labels = load_table(Path(data.path), "train")["label"]
-    expected = np.array([labels[order.batch(step, 0).images] for step in range(1, 8)])
-    for ranks in (1, 2, 3):
-        sources = [training(data, 12 // ranks, rank, ranks) for rank in range(ranks)]
-        assert np.array_equal(labels_of(sources, 7).reshape(7, 12), expected)
-
-
 def test_a_rank_without_a_share_skips_those_steps(numbered: Data) -> None:
     """Also to the end of the run: prefetching then finds nothing more, and does not search on."""
     segments = (Segment(1, 0, 0, 3, 2), Segment(2, 2, 12, 6, 1))  # two steps of both ranks
@@ -308,7 +295,7 @@ def augmented_reference(image: Pixels, u: Floats, ranges: dict[str, Any], tile: 
     return 255 * ((out / 255 + brightness - 0.5) * contrast + 0.5 + noise)
 
 
-@pytest.mark.parametrize("names", [*([name] for name in OPERATIONS), list(OPERATIONS)])
+@pytest.mark.parametrize("names", [["padding"], ["noise"], list(OPERATIONS)])
 def test_each_operation_equals_a_numpy_reference(tmp_path: Path, names: list[str]) -> None:
     """Images of 255 levels from pixel to pixel, so a place is right to 1/1000 of a pixel."""
     sizes = [(16, 16), (20, 17), (24, 40), (37, 30), (50, 45)]

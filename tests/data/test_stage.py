@@ -1,12 +1,11 @@
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from PIL import Image
+from typer.testing import CliRunner
 
+from rn50.cli.main import app
 from rn50.config.errors import UserError
 from rn50.config.local_rank import local_rank
 from rn50.config.manifest import Part
@@ -16,19 +15,15 @@ from rn50.data.dataset import check_before_run, load_table, verify
 from rn50.data.pack import pack_images
 from rn50.data.pipeline import build_train_source
 from rn50.data.stage import remove, stage
+from tests.data.test_pack import image_folder
 
 
 @pytest.fixture(scope="module")
 def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A set of 300 training images, which are three chunks."""
     folder = tmp_path_factory.mktemp("pristine")
-    for split, count in (("train", 300), ("val", 4)):
-        for number in range(count):
-            image = Image.effect_noise((40, 40), number + 1)
-            path = folder / "images" / split / "ab"[number % 2] / f"{number}.jpg"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            image.save(path)
-    pack_images(folder / "images", folder / "set")
+    counts = {"train/a": 150, "train/b": 150, "val/a": 2, "val/b": 2}
+    pack_images(image_folder(folder / "images", counts), folder / "set")
     return folder / "set"
 
 
@@ -169,16 +164,19 @@ def test_the_local_rank_of_any_launcher(environment: dict[str, str], rank: int) 
     assert local_rank(environment) == rank
 
 
-def test_only_local_rank_0_copies(packed: Path, tmp_path: Path, root: Path) -> None:
+def test_only_local_rank_0_copies(packed: Path, tmp_path: Path) -> None:
     config = tmp_path / "c.yaml"
     config.write_text(f"name: c\ndata: {{path: {packed}}}\n")
-    command = [sys.executable, "-m", "rn50.cli.entry", "data", "stage", str(config)]
-    copy = [*command, "--to", str(tmp_path / "disk/set")]
+    command = ["data", "stage", str(config), "--to"]
+    whole = tmp_path / "disk/set"
     for rank, there in (("1", False), ("0", True)):
-        subprocess.run(copy, check=True, env={"SLURM_LOCALID": rank, "PYTHONPATH": str(root)})
-        assert (tmp_path / "disk/set").exists() == there
-    command += ["--to", str(tmp_path / "disk/part"), "data.shards=node", "system.nodes=3"]
-    place = {"OMPI_COMM_WORLD_RANK": "4", "OMPI_COMM_WORLD_SIZE": "6"}
-    place |= {"OMPI_COMM_WORLD_LOCAL_RANK": "0", "PYTHONPATH": str(root)}
-    done = subprocess.run(command, check=True, env=place, capture_output=True, text=True)
-    assert done.stdout == f"{tmp_path / 'disk/part'}: staged, part 2/3\n"
+        done = CliRunner().invoke(app, [*command, str(whole)], env={"SLURM_LOCALID": rank})
+        assert (done.exit_code, whole.exists()) == (0, there)
+    part = tmp_path / "disk/part"
+    place = {
+        "OMPI_COMM_WORLD_RANK": "4",
+        "OMPI_COMM_WORLD_SIZE": "6",
+        "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+    }
+    command += [str(part), "data.shards=node", "system.nodes=3"]
+    assert CliRunner().invoke(app, command, env=place).stdout == f"{part}: staged, part 2/3\n"

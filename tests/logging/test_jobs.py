@@ -8,23 +8,18 @@ import shutil
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from rn50.cli.main import app
 from rn50.config.load import load
 from rn50.logging.places import config_of, log_folders, recorded_runs, run_folders
 from rn50.report.compare import name_of
 from rn50.report.export import read_runs
 from rn50.report.html import write_report
 from rn50.report.run_folder import read_run_folder, read_subjects
+from tests.cli.test_check import invoke
 from tests.compliance.log_text import good_run, last, put, vary, write
 from tests.compliance.test_submission import SYSTEM
 
 TARGET = 0.4
-
-
-def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 @pytest.fixture
@@ -87,13 +82,6 @@ def test_show(job: Path) -> None:
     assert invoke("log", "show", job).stdout.count(f", target {TARGET}") == 5
     one = json.loads(invoke("log", "show", "--json", job / "run_0").stdout)
     assert one["target"] == TARGET
-
-
-def test_the_config_of_a_job_does_not_overrule_its_logs(job: Path) -> None:
-    checked = json.loads(invoke("log", "check", "--json", "--no-official", job).stdout)
-    assert {(one["ruleset"], one["ruleset_from"]) for one in checked} == {
-        ("4.0.0", "dates in the log")
-    }
 
 
 @pytest.mark.slow

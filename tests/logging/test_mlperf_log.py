@@ -3,7 +3,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,6 @@ NEXT = {
     "block_stop": {"block_start", "run_stop"},
     "run_stop": set(),
 }
-LEGAL = [(after, event) for after, events in NEXT.items() for event in sorted(events)]
 ILLEGAL = [
     (after, event) for after, events in NEXT.items() for event in CALLS if event not in events
 ]
@@ -71,38 +70,31 @@ def after(event: str, path: Path | None = None) -> MLPerfLog:
     return log
 
 
-@pytest.mark.parametrize(("before", "event"), LEGAL)
-def test_the_legal_order_passes(before: str, event: str) -> None:
-    CALLS[event](after(before))
-
-
 @pytest.mark.parametrize(("before", "event"), ILLEGAL)
-def test_any_other_order_is_refused(before: str, event: str) -> None:
-    log = after(before)
+def test_any_other_order_is_refused_and_leaves_no_line(
+    tmp_path: Path, before: str, event: str
+) -> None:
+    path = tmp_path / "log.txt"
+    log = after(before, path)
     state = log.state
+    content = path.read_bytes()
     with pytest.raises(RuntimeError, match=f"{event} not allowed in state {state}"):
         CALLS[event](log)
-    assert log.state == state
+    assert (log.state, path.read_bytes()) == (state, content)
 
 
-def test_a_refused_event_leaves_no_line(tmp_path: Path) -> None:
-    log = after("epoch_start", tmp_path / "log.txt")
-    before = (tmp_path / "log.txt").read_bytes()
-    with pytest.raises(RuntimeError):
-        log.eval_start(1)
-    assert (tmp_path / "log.txt").read_bytes() == before
-
-
-def full_log(path: Path, run: Run) -> list[Event]:
-    """Two blocks, of two epochs and of one, the second successful."""
+def full_log(
+    path: Path, run: Run, *, reached: float = 0.8, weights: Sequence[str] = ()
+) -> list[Event]:
+    """Two blocks, of two epochs and of one, the second successful if it reached the target."""
     log = MLPerfLog(path)
     log.submission(run)
     log.cache_clear()
     log.init_start()
-    log.hyperparameters(run, build_plan(run))
+    log.hyperparameters(run, build_plan(run), weights)
     log.init_stop()
     log.run_start(run)
-    for first, last, accuracy in ((1, 2, 0.5), (3, 3, 0.8)):
+    for first, last, accuracy in ((1, 2, 0.5), (3, 3, reached)):
         log.block_start(first, last - first + 1)
         for epoch in range(first, last + 1):
             log.epoch_start(epoch)
@@ -111,17 +103,13 @@ def full_log(path: Path, run: Run) -> list[Event]:
         log.eval_stop(last)
         log.eval_accuracy(last, accuracy)
         log.block_stop(first)
-    log.run_stop(success=True)
+    log.run_stop(success=reached >= run.eval.target)
     return read_events(path)
 
 
 def test_every_line_is_a_record_in_order(tmp_path: Path) -> None:
-    events = full_log(tmp_path / "log.txt", RUN)
+    full_log(tmp_path / "log.txt", RUN)
     lines = (tmp_path / "log.txt").read_text().splitlines()
-    assert [event.line for event in events] == list(range(1, len(lines) + 1))
-    assert all(line.startswith(":::MLLOG {") for line in lines)
-    times = [event.time_ms for event in events]
-    assert times == sorted(times)
     records = [json.loads(line.removeprefix(":::MLLOG ")) for line in lines]
     types = {record["key"]: record["event_type"] for record in records}
     assert types["run_start"] == types["block_start"] == types["eval_start"] == "INTERVAL_START"
@@ -129,51 +117,58 @@ def test_every_line_is_a_record_in_order(tmp_path: Path) -> None:
     assert types["eval_accuracy"] == types["cache_clear"] == types["seed"] == "POINT_IN_TIME"
 
 
-def test_the_keys_of_an_sgd_run(tmp_path: Path) -> None:
-    events = full_log(tmp_path / "log.txt", RUN)
-    values = {event.key: event.value for event in events}
-    expected: dict[str, Any] = {
-        "submission_benchmark": "resnet",
-        "submission_division": "closed",
-        "seed": 1,
-        "model_bn_span": RUN.batch.per_rank,
-        "global_batch_size": 2 * RUN.batch.per_rank,
-        "opt_name": "sgd",
-        "sgd_opt_base_learning_rate": RUN.optimizer.base_lr,
-        "sgd_opt_weight_decay": RUN.optimizer.weight_decay,
-        "sgd_opt_learning_rate_decay_steps": build_plan(RUN).decay_steps,
-        "opt_learning_rate_warmup_epochs": RUN.schedule.warmup.value,
-        "train_samples": RUN.data.train_samples,
-        "eval_samples": RUN.data.eval_samples,
-    }
-    assert {key: values[key] for key in expected} == expected
-
-
-def test_the_keys_of_a_lars_run(tmp_path: Path) -> None:
-    run = load("dgx1_8", ["seed=2"]).run
-    events = full_log(tmp_path / "log.txt", run)
-    values = {event.key: event.value for event in events}
-    assert not any(key.startswith("sgd") for key in values)
-    assert "opt_learning_rate_warmup_epochs" not in values
-    assert values["lars_epsilon"] == 0
-    assert values["lars_opt_learning_rate_warmup_epochs"] == pytest.approx(2, abs=1e-3)
-    assert values["lars_opt_base_learning_rate"] == 7.4
-    assert values["lars_opt_end_learning_rate"] == 1e-4
-    assert values["lars_opt_learning_rate_decay_poly_power"] == 2
-    assert values["lars_opt_weight_decay"] == 1e-4
-    assert values["global_batch_size"] == 1664
-
-
 @pytest.mark.parametrize(
-    ("name", "epochs", "decay"), [("sony_1024", 5, 3519), ("sony_2176", 34, 1030)]
+    ("name", "expected"),
+    [
+        (
+            "quick",
+            {
+                "submission_benchmark": "resnet",
+                "submission_division": "closed",
+                "seed": 1,
+                "model_bn_span": RUN.batch.per_rank,
+                "global_batch_size": 2 * RUN.batch.per_rank,
+                "opt_name": "sgd",
+                "sgd_opt_base_learning_rate": RUN.optimizer.base_lr,
+                "sgd_opt_weight_decay": RUN.optimizer.weight_decay,
+                "sgd_opt_learning_rate_decay_steps": build_plan(RUN).decay_steps,
+                "opt_learning_rate_warmup_epochs": RUN.schedule.warmup.value,
+                "train_samples": RUN.data.train_samples,
+                "eval_samples": RUN.data.eval_samples,
+            },
+        ),
+        (
+            "dgx1_8",
+            {
+                "sgd_opt_base_learning_rate": None,
+                "opt_learning_rate_warmup_epochs": None,
+                "lars_epsilon": 0,
+                "lars_opt_learning_rate_warmup_epochs": pytest.approx(2, abs=1e-3),
+                "lars_opt_base_learning_rate": 7.4,
+                "lars_opt_end_learning_rate": 1e-4,
+                "lars_opt_learning_rate_decay_poly_power": 2,
+                "lars_opt_weight_decay": 1e-4,
+                "global_batch_size": 1664,
+            },
+        ),
+        # All of 3,519 steps from the start of the run; 56 epochs of 69,632 images: 1,030.4 steps.
+        (
+            "sony_1024",
+            {"lars_opt_learning_rate_warmup_epochs": 5, "lars_opt_learning_rate_decay_steps": 3519},
+        ),
+        (
+            "sony_2176",
+            {
+                "lars_opt_learning_rate_warmup_epochs": 34,
+                "lars_opt_learning_rate_decay_steps": 1030,
+            },
+        ),
+    ],
 )
-def test_warmup_and_decay_are_those_that_images_give(
-    tmp_path: Path, name: str, epochs: int, decay: int
-) -> None:
-    """All of 3,519 steps from the start of the run; 56 epochs of 69,632 images: 1,030.4 steps."""
-    values = {e.key: e.value for e in full_log(tmp_path / "log.txt", load(name, ["seed=2"]).run)}
-    assert values["lars_opt_learning_rate_warmup_epochs"] == epochs
-    assert values["lars_opt_learning_rate_decay_steps"] == decay
+def test_the_keys_of_a_run(tmp_path: Path, name: str, expected: dict[str, Any]) -> None:
+    run = load(name, ["seed=1"]).run
+    values = {event.key: event.value for event in full_log(tmp_path / "log.txt", run)}
+    assert {key: values.get(key) for key in expected} == expected
 
 
 @pytest.mark.parametrize("name", ["akiba_1024", "sony_3456", "abci_2048_open"])
@@ -207,10 +202,9 @@ def test_file_and_line_are_those_of_the_caller(tmp_path: Path) -> None:
     assert list(dict.fromkeys(event.metadata["lineno"] for event in events)) == lines
 
 
-@pytest.mark.parametrize("folder", ["c++", "a [b](c)*", "x\\1"])
-def test_the_program_may_lie_in_any_folder(tmp_path: Path, folder: str) -> None:
+def test_the_program_may_lie_in_any_folder(tmp_path: Path) -> None:
     """mlperf-logging takes the root folder for a regular expression."""
-    home = tmp_path / folder
+    home = tmp_path / "c++ [b](c)*\\1"
     for room in ("config", "logging"):
         shutil.copytree(ROOT / room, home / "rn50" / room)
     shutil.copy(ROOT / "rn50/__init__.py", home / "rn50")
@@ -233,13 +227,6 @@ def test_ranks_above_0_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert log.state == "done"
     after("epoch_start").abort()
     assert list(tmp_path.iterdir()) == []
-
-
-def test_each_line_is_on_disk_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "log.txt"
-    log = after("block_start", path)
-    log.epoch_start(7)
-    assert read_events(path)[-1].metadata["epoch_num"] == 7
 
 
 def test_a_log_is_begun_anew(tmp_path: Path) -> None:

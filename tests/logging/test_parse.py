@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rn50.logging.parse import CannotRead, Event, Log, read_log
+from rn50.logging.parse import CannotRead, Log, read_log
 
 START = '{"namespace": "", "time_ms": 1714000000000, "event_type": "POINT_IN_TIME", '
 
@@ -39,12 +39,6 @@ def test_text_around_a_record_does_not_matter(tmp_path: Path, before: bytes, aft
     assert [(e.line, e.key, e.value) for e in log.events] == [(2, "seed", 1), (3, "seed", 1)]
     assert log.problems == []
     assert log.lines == 3
-
-
-def test_an_event_has_all_parts(tmp_path: Path) -> None:
-    assert read(tmp_path, record()).events == [
-        Event(line=1, time_ms=1714000000000, key="seed", value=1, metadata={"lineno": 1}, order=1)
-    ]
 
 
 def test_v06_seconds_become_milliseconds(tmp_path: Path) -> None:

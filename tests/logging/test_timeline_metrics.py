@@ -24,14 +24,6 @@ def test_every_record_is_a_line_of_json_with_kind_and_time(tmp_path: Path) -> No
     assert first["time_s"] <= second["time_s"]  # type: ignore[operator]
 
 
-def test_a_record_is_on_disk_at_once(tmp_path: Path) -> None:
-    path = tmp_path / "metrics.jsonl"
-    metrics = Metrics(path)
-    for step in range(1, 4):
-        metrics.write("train", step=step)
-        assert len(lines_of(path)) == step
-
-
 def test_a_file_that_is_removed_is_put_back_with_all_its_lines(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
