@@ -145,11 +145,6 @@ def test_stopped_in_order_and_resumed_is_uninterrupted(
     goes_on_as_if_uninterrupted(rn50, folder, whole, *place, stopped_step=stopped_step)
 
 
-def test_a_spent_budget_and_resumed_is_uninterrupted(rn50: Any, copied: Path, whole: Path) -> None:
-    """At the end of an epoch without an evaluation."""
-    goes_on_as_if_uninterrupted(rn50, copied, whole)
-
-
 def test_a_killed_rank_costs_time_not_bits(rn50: Any, small_data: Path, whole: Path) -> None:
     """kill -9 in training, `system.job.max_restarts=1`."""
     process = rn50.start(
@@ -162,29 +157,6 @@ def test_a_killed_rank_costs_time_not_bits(rn50: Any, small_data: Path, whole: P
     assert re.search(r"rank 1 (on .*: |was )killed by SIGKILL", err)
     assert "going on after step " in out
     assert bits(rn50.run_folder()) == bits(whole)
-
-
-def test_resumed_is_uninterrupted_whatever_the_update(
-    rn50: Any, small_data: Path, tmp_path: Path
-) -> None:
-    """Two states a weight; rank 1 idles in the epoch that is resumed and has a share in the next.
-    From the first checkpoint of a run, whose folder is copied without the later ones."""
-    done = rn50(
-        *("launch", *RUN, "optimizer.variant=akiba", "batch.active_ranks=1"),
-        "batch.changes=[{after_epoch: 1, per_rank: 10}]",
-        *("schedule.length=2 epochs", "checkpoint.keep=9"),
-        *(f"data.path={small_data}", f"system.results={rn50.results}"),
-    )
-    assert done.returncode == 1, done.stderr
-    whole = rn50.run_folder()
-    folder = shutil.copytree(whole, tmp_path / "resumed")
-    for later in checkpoint_folder.listed(folder / "checkpoint")[1:]:
-        later.unlink()
-    (folder / "result.json").unlink()  # else it has ended
-    done = resume(rn50, folder)
-    assert "going on after step" in done.stdout, done.stderr
-    assert bits(folder) == bits(whole)
-    assert records(folder) == records(whole)
 
 
 def test_a_torn_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(

@@ -9,9 +9,8 @@ from tests.fuzz import configs, folders, logs
 from tests.fuzz.values import Generator
 
 KINDS: dict[str, tuple[Generator, int]] = {
-    "logs": (logs.case, 40),
+    "logs": (logs.case, 25),
     "configs": (configs.case, 20),
-    "submissions": (folders.submission_case, 15),
     "runs": (folders.run_case, 20),
 }
 """A generator, and how many of its cases the suite runs, from seed 0 on."""

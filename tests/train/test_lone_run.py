@@ -9,21 +9,20 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import mxnet as mx
 import numpy as np
 import pytest
 
+from rn50.config.errors import UserError
 from rn50.config.leaves import nest
 from rn50.config.load import load
 from rn50.data import pipeline
 from rn50.launch.resume import begin_attempt
 from rn50.logging.parse import read_events
-from rn50.train import checkpoint, checkpoint_folder, comm, loss_scale
+from rn50.train import checkpoint, checkpoint_folder, comm, loss_scale, trainer
 from rn50.train.checkpoint_folder import newest_expected
 from rn50.train.checkpoint_state import restore_network
 from rn50.train.comm import LoneCommunicator
 from rn50.train.context import RunContext
-from rn50.train.model_export import export_model
 from rn50.train.networks import build_network, statistics_arrays, weight_arrays
 from rn50.train.process_info import ProcessInfo
 from rn50.train.resume import recorded_run
@@ -177,6 +176,32 @@ def test_a_run_that_stopped_goes_on_bit_for_bit(
         assert point["loss"] == pytest.approx(mean(found[n]["loss"] for n in logged), rel=1e-6)
 
 
+def test_two_states_a_weight_go_on_bit_for_bit(train: Train, tmp_path: Path) -> None:
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    akiba = "optimizer.variant=akiba"
+    train(whole, akiba, "limits.epochs=2")
+    for epochs in (1, 2):
+        train(resumed, akiba, f"limits.epochs={epochs}")
+    assert result(resumed)["resumed_after_step"] == 4
+    assert result(resumed)["weights_digest"] == result(whole)["weights_digest"]
+
+
+def test_reading_before_the_clock_is_refused(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_sources = trainer.build_sources
+
+    def early(*arguments: Any) -> Any:
+        sources = build_sources(*arguments)
+        sources.train.next()
+        return sources
+
+    monkeypatch.setattr(trainer, "build_sources", early)
+    with pytest.raises(UserError, match=r"^data set read before run_start: train\.rec opened"):
+        train(tmp_path / "run")
+    assert "run_start" not in {key for key, *_ in events(tmp_path / "run")}
+
+
 def test_no_rank_reads_before_the_clock_of_rank_0_and_none_leaves_before_the_others(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,21 +220,6 @@ def test_no_rank_reads_before_the_clock_of_rank_0_and_none_leaves_before_the_oth
         noted(owner, name)
     train(tmp_path / "run", "limits.time_s=0.001")
     assert order == ["start_clock", "barrier", *["next"] * 3, "barrier", "shutdown"]
-
-
-def test_the_exported_model_scores_as_the_run_did(whole: Path, tmp_path: Path) -> None:
-    found = newest_expected(whole / "checkpoint")
-    data = recorded_run(found).data
-    export_model(found, tmp_path, onnx=False)
-    about = json.loads((tmp_path / "model.json").read_text())
-    last = records(whole, "eval")[-1]
-    assert (about["step"], about["epochs"], about["accuracy"]) == (12, 4, last["accuracy"])
-    assert len(about["output"]["classes"]) == data.classes
-    symbol, arguments, states = mx.model.load_checkpoint(str(tmp_path / "model"), 0)
-    batch = pipeline.build_eval_source(data, batch_per_rank=20, rank=0, ranks=1).next()
-    net = symbol.bind(mx.cpu(), {"data": batch.images, **arguments}, aux_states=states)
-    (logits,) = net.forward(is_train=False)
-    assert int((logits.argmax(axis=1) == batch.labels).sum().asscalar()) == last["correct"]
 
 
 @pytest.mark.parametrize(
