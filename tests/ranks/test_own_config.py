@@ -32,21 +32,6 @@ def place(tmp_path: Path, small_data: Path) -> Path:
     return tmp_path
 
 
-def test_launch_finds_the_set_beside_the_file_and_says_when_it_is_gone(rn50, place: Path) -> None:
-    done = rn50("launch", str(place / "configs/mine.yaml"), "seed=1", "limits.epochs=1")
-    assert done.returncode == 1, done.stderr
-    (folder,) = (path.parent for path in place.glob("runs/mine/*/checkpoint"))
-    origins = json.loads((folder / "origins.json").read_text())
-    assert origins["data.classes"] == str(place / "images/manifest.json")
-    assert origins["data.path"].endswith("configs/mine.yaml:4")
-    shutil.move(place / "images", place / "image")
-    gone = rn50("launch", str(place / "configs/mine.yaml"))
-    assert gone.returncode == 2
-    assert f"mine.yaml:4: data.path: a packed image set expected at {place}/images" in gone.stderr
-    assert f"did you mean {place}/image?" in gone.stderr
-    assert not (place / "images").exists()
-
-
 def test_a_job_with_staged_copies_trains_on_the_counts_of_the_set(rn50, place: Path) -> None:
     config = str(place / "configs/mine.yaml")
     stage = f"system.job.stage={place}/disk"

@@ -29,18 +29,6 @@ def test_every_rule_takes_each_tensor_once_last_layers_first(rule: str, sizes: l
     assert flat == list(range(len(sizes) - 1, -1, -1))
 
 
-def test_fujitsus_groups_of_resnet_50() -> None:
-    """CUBIC with FIXED_TRANSFERSIZE 3: ids 158-160, 137-157, 80-136, 0-79."""
-    groups = gradient_groups("cubic(3)", [4] * 161)
-    assert [len(group) for group in groups] == [3, 21, 57, 80]
-    assert [(group[-1], group[0]) for group in groups] == [
-        (158, 160),
-        (137, 157),
-        (80, 136),
-        (0, 79),
-    ]
-
-
 @FUZZ
 @given(factor=st.integers(1, 20), tensors=st.integers(1, 400))
 def test_cubic_groups_end_at_cubes_from_the_back(factor: int, tensors: int) -> None:
