@@ -18,7 +18,6 @@ import pytest
 from rn50.compliance.check_log import check_log
 from rn50.config.recorded import RESUME, words_to_repeat
 from rn50.logging.parse import read_events
-from rn50.train import checkpoint_folder
 from rn50.train.resume import stopped_at
 from tests import mpi
 from tests.conftest import ROOT, RUN, Rn50
@@ -157,26 +156,6 @@ def test_a_killed_rank_costs_time_not_bits(rn50: Any, small_data: Path, whole: P
     assert re.search(r"rank 1 (on .*: |was )killed by SIGKILL", err)
     assert "going on after step " in out
     assert bits(rn50.run_folder()) == bits(whole)
-
-
-def test_a_torn_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
-    rn50: Any, copied: Path, whole: Path
-) -> None:
-    folder = copied
-    log = folder / "result_0.txt"
-    text = re.sub(r'(?<="time_ms": )\d+', lambda ms: str(int(ms[0]) + 3_600_000), log.read_text())
-    log.write_text(text)  # as if the wall clock had been an hour ahead
-    last_ms = max(event.time_ms for event in read_events(log))
-    newest = checkpoint_folder.listed(folder / "checkpoint")[-1]
-    newest.write_bytes(newest.read_bytes()[:1000])
-    done = resume(rn50, folder, "--launcher", LAUNCHERS[-1])
-    assert f"{newest}: torn or damaged" in done.stderr
-    assert bits(folder) == bits(whole) and records(folder) == records(whole)
-    events = read_events(log)
-    resumed = next(event for event in events if event.key == "run_resumed")
-    assert resumed.time_ms >= last_ms and events[-1].time_ms < last_ms + 600_000
-    stamps = [event.time_ms for event in events]
-    assert stamps == sorted(stamps)
 
 
 def test_a_log_that_a_crash_cut_short_has_a_gap_and_another_rank_count_other_bits(

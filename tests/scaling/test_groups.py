@@ -68,11 +68,6 @@ def test_halving_leaves_at_most_half_to_the_groups_that_follow(
         assert left / 2 <= n_bytes < left / 2 + max(sizes)
 
 
-@pytest.mark.parametrize("rule", ["single", "equal_bytes(1)", "equal_count(1)", "halving(1)"])
-def test_one_group_is_everything(rule: str) -> None:
-    assert gradient_groups(rule, [5, 1, 9]) == [(2, 1, 0)]
-
-
 @pytest.mark.parametrize("rule", ["", "quadratic(3)", "Cubic(3)", "cubic", "equal_bytes()"])
 def test_an_unknown_rule_is_refused(rule: str) -> None:
     with pytest.raises(ValueError, match=r"cubic\(F\), equal_bytes\(N\)|invalid literal"):

@@ -4,6 +4,7 @@ for bit. Those of several ranks: tests/ranks and tests/faults."""
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -175,6 +176,23 @@ def test_a_run_that_stopped_goes_on_bit_for_bit(
             assert found[point["step"]][key] == point[key]
         logged = steps if steps[0] > stops_at else steps[-1:]
         assert point["loss"] == pytest.approx(mean(found[n]["loss"] for n in logged), rel=1e-6)
+
+
+def test_a_torn_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
+    train: Train, whole: Path, tmp_path: Path
+) -> None:
+    folder = train(tmp_path / "run", "limits.epochs=2")
+    log = folder / "result_0.txt"
+    hour_ahead = lambda ms: str(int(ms[0]) + 3_600_000)  # noqa: E731
+    log.write_text(re.sub(r'(?<="time_ms": )\d+', hour_ahead, log.read_text()))
+    last_ms = max(event.time_ms for event in read_events(log))
+    newest = checkpoint_folder.listed(folder / "checkpoint")[-1]
+    newest.write_bytes(newest.read_bytes()[:1000])
+    train(folder)
+    assert result(folder)["resumed_after_step"] == 6
+    assert result(folder)["weights_digest"] == result(whole)["weights_digest"]
+    stamps = [event.time_ms for event in read_events(log)]
+    assert stamps == sorted(stamps) and last_ms < stamps[-1] < last_ms + 600_000
 
 
 def test_two_states_a_weight_go_on_bit_for_bit(train: Train, tmp_path: Path) -> None:
