@@ -74,10 +74,6 @@ def test_neighbours_on_two_nodes_leave_the_rack_every_other_time() -> None:
     assert ratio == pytest.approx(1.5)
 
 
-def test_horovods_torus_is_the_default_where_nodes_have_ranks() -> None:
-    assert allreduce("torus_2d", ABCI, 1e6) == allreduce("torus_2d(512x4)", ABCI, 1e6)
-
-
 @pytest.mark.parametrize(
     "algorithm", ["rings", "torus_2d(2x3)", "torus_2d(8)", "torus_2d(axb)", "ring(2x4)", "auto"]
 )
