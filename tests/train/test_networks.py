@@ -200,6 +200,7 @@ def test_both_layouts_are_the_same_function(case: str, monkeypatch: pytest.Monke
     np.testing.assert_allclose(turned_logits, logits, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(turned_losses, losses, rtol=1e-3)
     for name, expected in gradients.items():
+        assert np.isfinite(expected).all() and expected.any(), name
         if expected.ndim == 4:
             expected = expected.transpose(TO_NHWC)
         # Rounding decides some maxima of the poolings: 0.3 % of the largest in GoogLeNet's first.
