@@ -1,5 +1,6 @@
 """The part of the fault matrix that CI runs: a case of each kind, both launchers among them. A bit
-flip, SIGTERM and a launcher that is killed: test_resume.py, test_terminal.py."""
+flip, SIGTERM and a launcher that is killed: test_resume.py, test_terminal.py. A wall clock that
+jumps: tests/logging/test_clock.py."""
 
 from __future__ import annotations
 
@@ -21,7 +22,6 @@ FAST = (
     "NaN, mpirun, mid-epoch, rank 1",
     "disk full, mpirun, mid-epoch, rank 0",
     "disk nearly full, mpirun, checkpoint, rank 0",
-    "wall clock -1 h, gloo, mid-epoch, rank 0",
     "folder removed, gloo, mid-epoch, rank 0",
     "/dev/shm full, mpirun, before, rank -",
 )

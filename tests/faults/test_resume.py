@@ -20,7 +20,6 @@ from rn50.compliance.check_log import check_log
 from rn50.config.recorded import RESUME, words_to_repeat
 from rn50.data.lock import LOCK, RANK_LOCK
 from rn50.logging.parse import read_events
-from rn50.train import checkpoint_folder
 from rn50.train.resume import stopped_at
 from tests import mpi
 from tests.conftest import ROOT, RUN, Rn50
@@ -148,11 +147,6 @@ def test_stopped_in_order_and_resumed_is_uninterrupted(
     goes_on_as_if_uninterrupted(rn50, folder, whole, *place, stopped_step=stopped_step)
 
 
-def test_a_spent_budget_and_resumed_is_uninterrupted(rn50: Any, copied: Path, whole: Path) -> None:
-    """At the end of an epoch without an evaluation."""
-    goes_on_as_if_uninterrupted(rn50, copied, whole)
-
-
 def test_a_killed_rank_costs_time_not_bits(rn50: Any, small_data: Path, whole: Path) -> None:
     """kill -9 in training, `system.job.max_restarts=1`. Nobody waits for the lock of rank 0."""
     process = rn50.start(
@@ -197,49 +191,6 @@ def test_results_that_turn_read_only_end_the_run_and_mended_it_goes_on(
     assert "going on after step " in done.stdout
     assert bits(folder) == bits(whole)
     assert not [path for path in folder.iterdir() if path.name.startswith(".")]
-
-
-def test_resumed_is_uninterrupted_whatever_the_update(
-    rn50: Any, small_data: Path, tmp_path: Path
-) -> None:
-    """Two states a weight; rank 1 idles in the epoch that is resumed and has a share in the next.
-    From the first checkpoint of a run, whose folder is copied without the later ones."""
-    done = rn50(
-        *("launch", *RUN, "optimizer.variant=akiba", "batch.active_ranks=1"),
-        "batch.changes=[{after_epoch: 1, per_rank: 10}]",
-        *("schedule.length=2 epochs", "checkpoint.keep=9"),
-        *(f"data.path={small_data}", f"system.results={rn50.results}"),
-    )
-    assert done.returncode == 1, done.stderr
-    whole = rn50.run_folder()
-    folder = shutil.copytree(whole, tmp_path / "resumed")
-    for later in checkpoint_folder.listed(folder / "checkpoint")[1:]:
-        later.unlink()
-    (folder / "result.json").unlink()  # else it has ended
-    done = resume(rn50, folder)
-    assert "going on after step" in done.stdout, done.stderr
-    assert bits(folder) == bits(whole)
-    assert records(folder) == records(whole)
-
-
-def test_a_torn_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
-    rn50: Any, copied: Path, whole: Path
-) -> None:
-    folder = copied
-    log = folder / "result_0.txt"
-    text = re.sub(r'(?<="time_ms": )\d+', lambda ms: str(int(ms[0]) + 3_600_000), log.read_text())
-    log.write_text(text)  # as if the wall clock had been an hour ahead
-    last_ms = max(event.time_ms for event in read_events(log))
-    newest = checkpoint_folder.listed(folder / "checkpoint")[-1]
-    newest.write_bytes(newest.read_bytes()[:1000])
-    done = resume(rn50, folder, "--launcher", LAUNCHERS[-1])
-    assert f"{newest}: torn or damaged" in done.stderr
-    assert bits(folder) == bits(whole) and records(folder) == records(whole)
-    events = read_events(log)
-    resumed = next(event for event in events if event.key == "run_resumed")
-    assert resumed.time_ms >= last_ms and events[-1].time_ms < last_ms + 600_000
-    stamps = [event.time_ms for event in events]
-    assert stamps == sorted(stamps)
 
 
 def test_a_log_that_a_crash_cut_short_has_a_gap_and_another_rank_count_other_bits(

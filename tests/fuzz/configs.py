@@ -77,10 +77,7 @@ def _command(rng: random.Random, config: str, words: list[str]) -> tuple[str, ..
     return rng.choice(
         (
             ("config", "check", config, *words, *as_json),
-            ("config", "check", config, *words, *as_json),
             ("config", "show", config, *words, *as_json),
-            ("config", "show", config, *as_json, "--system", rng.choice(list_systems())),
-            ("predict", config, *words, *as_json),
             ("predict", config, *words, *as_json, "--system", rng.choice(list_systems())),
             ("submit", config, *words, "--dry-run", "--scheduler", "slurm"),
         )

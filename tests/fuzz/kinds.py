@@ -9,10 +9,9 @@ from tests.fuzz import configs, folders, logs
 from tests.fuzz.values import Generator
 
 KINDS: dict[str, tuple[Generator, int]] = {
-    "logs": (logs.case, 40),
+    "logs": (logs.case, 15),
     "configs": (configs.case, 20),
-    "submissions": (folders.submission_case, 15),
-    "runs": (folders.run_case, 20),
+    "runs": (folders.run_case, 8),
 }
 """A generator, and how many of its cases the suite runs, from seed 0 on."""
 _LOADED = (

@@ -1,9 +1,8 @@
-"""What a generator makes, and values that a program trips over: scalars, trees, odd files."""
+"""What a generator makes, and values that a program trips over: scalars, trees."""
 
 from __future__ import annotations
 
 import json
-import os
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -107,19 +106,3 @@ def mutate(rng: random.Random, content: bytes, most: int = 4) -> bytes:
         else:
             data[at : at + length] = bytes(length)
     return bytes(data)
-
-
-def odd_file(rng: random.Random, path: Path) -> None:
-    """Put something there that is no plain file, or an endless one."""
-    path.unlink(missing_ok=True)
-    what = rng.choice(("fifo", "folder", "hole", "link"))
-    if what == "fifo":
-        os.mkfifo(path)
-    elif what == "folder":
-        path.mkdir()
-    elif what == "hole":
-        path.touch()
-        os.truncate(path, rng.choice((32 << 20, 8 << 30, 1 << 42)))
-    else:
-        targets = ("/dev/zero", "/dev/full", "../../outside/secret.txt", path.name, "gone")
-        path.symlink_to(rng.choice(targets))

@@ -12,12 +12,6 @@ import pytest
 pytestmark = pytest.mark.slow
 
 
-ALEXNET = (
-    *("model.network=alexnet", "model.depth=50", "model.width=64", "model.stem=imagenet"),
-    *("model.zero_gamma=false", "data.crop_px=64", "data.eval_resize_px=72"),
-)
-
-
 def start_rank(out: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """`rn50.train` as a launcher starts it, on data that does not exist."""
     return subprocess.run(
@@ -36,8 +30,6 @@ def start_rank(out: Path, *words: str, **environment: str) -> subprocess.Complet
 
 CAPABILITY, DRIVER, NAME = "FAKECUDA_CAPABILITY", "FAKECUDA_DRIVER", "FAKECUDA_NAME"
 B200 = {NAME: "NVIDIA B200", CAPABILITY: "10.0"}
-H100 = {NAME: "NVIDIA H100", CAPABILITY: "9.0"}
-A100 = {NAME: "NVIDIA A100", CAPABILITY: "8.0"}
 CPU_DECODER = ("data.decoder=cpu",)
 SECOND = {f"HOROVOD_{name}": "1" for name in ("RANK", "LOCAL_RANK")}
 SECOND |= {"HOROVOD_SIZE": "2", "FAKECUDA_DEVICES": "1"}
@@ -48,9 +40,6 @@ TWO_RANKS = ("system.ranks_per_node=2",)
     ("words", "environment", "expected"),
     [
         ((), B200, "our own kernels run from 5.0 to 9.0; MXNet has ELF for sm_50"),
-        (ALEXNET, H100, "our own kernels have no alexnet (dropout is MXNet's);"),
-        (("model.kernels=mxnet",), H100, "MXNet has ELF for sm_50, sm_60"),
-        ((*ALEXNET, "model.kernels=own"), A100, "our own kernels have no alexnet"),
         (
             (),
             {DRIVER: "11080"},

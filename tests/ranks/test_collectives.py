@@ -53,16 +53,3 @@ def test_the_sum_is_the_plain_sum(
         # float32 sums of at most 8 standard normal values: a few units of the last place of 16;
         # float16 has 11 bits of at most 8.
         assert (1e-5 < worst < 2e-2) if "float16" in kind else (worst < 1e-5), kind
-
-
-@pytest.mark.nightly
-@mpi.NEEDED
-def test_a_run_on_a_torus_reaches_its_target(rn50, small_data: Path) -> None:
-    done = rn50(
-        *("launch", "smoke", "--ranks", "4", "--launcher", mpi.LAUNCHER, "seed=1"),
-        *("comm.algorithm=torus_2d", "batch.per_rank=5", "eval.target=0.5"),
-        "division=open",
-        *(f"data.path={small_data}", f"system.results={rn50.results}"),
-    )
-    assert done.returncode == 0, done.stderr
-    assert "RESULT success" in done.stdout

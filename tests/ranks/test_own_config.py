@@ -1,4 +1,4 @@
-"""One's own YAML and image set, neither in the current folder: every command finds the set."""
+"""One's own YAML and image set, neither in the current folder: a job finds the set."""
 
 from __future__ import annotations
 
@@ -23,34 +23,15 @@ eval: {target: 0.5}
 """
 
 
-@pytest.fixture
-def place(tmp_path: Path, small_data: Path) -> Path:
-    """`configs/mine.yaml`, and the set in `images`: nothing of it in the current folder."""
-    shutil.copytree(small_data, tmp_path / "images")
-    (tmp_path / "configs").mkdir()
-    (tmp_path / "configs/mine.yaml").write_text(MINE.replace("PLACE", str(tmp_path)))
-    return tmp_path
-
-
-def test_launch_finds_the_set_beside_the_file_and_says_when_it_is_gone(rn50, place: Path) -> None:
-    done = rn50("launch", str(place / "configs/mine.yaml"), "seed=1", "limits.epochs=1")
-    assert done.returncode == 1, done.stderr
-    (folder,) = (path.parent for path in place.glob("runs/mine/*/checkpoint"))
-    origins = json.loads((folder / "origins.json").read_text())
-    assert origins["data.classes"] == str(place / "images/manifest.json")
-    assert origins["data.path"].endswith("configs/mine.yaml:4")
-    shutil.move(place / "images", place / "image")
-    gone = rn50("launch", str(place / "configs/mine.yaml"))
-    assert gone.returncode == 2
-    assert f"mine.yaml:4: data.path: a packed image set expected at {place}/images" in gone.stderr
-    assert f"did you mean {place}/image?" in gone.stderr
-    assert not (place / "images").exists()
-
-
-def test_a_job_with_staged_copies_trains_on_the_counts_of_the_set(rn50, place: Path) -> None:
-    config = str(place / "configs/mine.yaml")
+def test_a_job_with_staged_copies_trains_on_the_counts_of_the_set(
+    rn50, small_data: Path, tmp_path: Path
+) -> None:
+    place = tmp_path
+    shutil.copytree(small_data, place / "images")
+    config = place / "mine.yaml"
+    config.write_text(MINE.replace("PLACE", str(place)))
     stage = f"system.job.stage={place}/disk"
-    done = rn50("submit", config, "--scheduler", "local", "--wait", "seed=1", stage)
+    done = rn50("submit", str(config), "--scheduler", "local", "--wait", "seed=1", stage)
     assert done.returncode == 0, done.stdout + done.stderr
     (result,) = place.glob("runs/mine/*/run_0/result.json")
     assert json.loads(result.read_text())["status"] == "success"

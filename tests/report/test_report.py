@@ -356,18 +356,6 @@ def test_the_page_in_a_browser(
     assert (paper < ink) == dark
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(not LOGS.is_dir(), reason="no published logs beside this checkout")
-@pytest.mark.parametrize("round_name", ["v0.6", "v4.0"])
-def test_pages_of_published_logs_in_a_browser(
-    measure: Measure, tmp_path: Path, round_name: str
-) -> None:
-    page = tmp_path / "report.html"
-    page.write_text(render_report(read_subjects(LOGS / round_name)[0]))
-    found = measure(page, FIGURES, width=400)
-    assert found["width"] == 400 and "Top-1" in found["text"]
-
-
 @pytest.mark.parametrize(
     ("cpu_s", "device", "said"),
     [

@@ -29,18 +29,6 @@ def test_every_rule_takes_each_tensor_once_last_layers_first(rule: str, sizes: l
     assert flat == list(range(len(sizes) - 1, -1, -1))
 
 
-def test_fujitsus_groups_of_resnet_50() -> None:
-    """CUBIC with FIXED_TRANSFERSIZE 3: ids 158-160, 137-157, 80-136, 0-79."""
-    groups = gradient_groups("cubic(3)", [4] * 161)
-    assert [len(group) for group in groups] == [3, 21, 57, 80]
-    assert [(group[-1], group[0]) for group in groups] == [
-        (158, 160),
-        (137, 157),
-        (80, 136),
-        (0, 79),
-    ]
-
-
 @FUZZ
 @given(factor=st.integers(1, 20), tensors=st.integers(1, 400))
 def test_cubic_groups_end_at_cubes_from_the_back(factor: int, tensors: int) -> None:
@@ -78,11 +66,6 @@ def test_halving_leaves_at_most_half_to_the_groups_that_follow(
     for number, n_bytes in enumerate(found[:-1]):
         left = sum(found[number:])
         assert left / 2 <= n_bytes < left / 2 + max(sizes)
-
-
-@pytest.mark.parametrize("rule", ["single", "equal_bytes(1)", "equal_count(1)", "halving(1)"])
-def test_one_group_is_everything(rule: str) -> None:
-    assert gradient_groups(rule, [5, 1, 9]) == [(2, 1, 0)]
 
 
 @pytest.mark.parametrize("rule", ["", "quadratic(3)", "Cubic(3)", "cubic", "equal_bytes()"])

@@ -182,21 +182,6 @@ def test_a_machine_without_a_model_can_be_calibrated(tmp_path) -> None:
     ).step.total_s == pytest.approx(19.0, rel=1e-6)
 
 
-# --- machines by name --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "machine"), [("h100", "NVIDIA DGX H100"), ("TPU-v3", "Google TPU v3")]
-)
-def test_a_machine_is_found_as_people_write_it(name: str, machine: str) -> None:
-    assert load_system(name).name == machine
-
-
-def test_an_unknown_machine_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(UserError, match=r"did you mean \"dgxa100\""):
-        load_system("dgxa10")
-
-
 @pytest.mark.parametrize("period", [200_000, 500_000_000, (1 << 62) - 1])
 def test_an_evaluation_that_no_run_reaches_is_refused(period: int) -> None:
     """The accuracy of half a billion epochs took 15 GB."""

@@ -19,21 +19,6 @@ from rn50.scaling.train_time import Phase, evaluation_s, steps_per_epoch, train_
 FUZZ = settings(max_examples=50)
 
 
-@pytest.mark.parametrize(
-    ("ranks", "batch", "steps"),
-    [(2048, 42, 15), (1040, 52, 24), (8, 208, 770), (512, 65, 39), (4320, 15, 20), (64, 51, 393)],
-)
-def test_steps_of_published_runs(ranks: int, batch: int, steps: int) -> None:
-    assert steps_per_epoch(ranks, batch) == steps
-
-
-@pytest.mark.parametrize(
-    ("epochs", "offset", "count"), [(90, 1, 23), (35, 2, 9), (56, 3, 14), (85, 0, 22), (2, 1, 1)]
-)
-def test_evaluations_of_published_runs(epochs: int, offset: int, count: int) -> None:
-    assert evaluations(epochs, 4, offset) == count
-
-
 @FUZZ
 @given(expected=st.floats(1, 200), offset=st.integers(0, 3))
 def test_a_run_stops_at_an_evaluation(expected: float, offset: int) -> None:

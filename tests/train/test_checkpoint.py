@@ -228,16 +228,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_rest(
         (["comm.groups=single"], "comm.groups"),
         (["batch.per_rank=5"], "batch.per_rank"),
         (["checkpoint.keep=9", "limits.time_s=5.0", "log.every=2 steps"], None),
-        # A copy of the set, which nobody would draw anew.
-        (
-            [
-                "data.path=copy",
-                "data.classes=4",
-                "data.train_samples=1000",
-                "data.eval_samples=400",
-            ],
-            None,
-        ),
+        (COPY, None),
     ],
 )
 def test_only_what_changes_no_bits_may_differ(

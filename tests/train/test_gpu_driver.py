@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from rn50.config.errors import UserError
-from rn50.train.gpu import (
-    Gpu,
-    Gpus,
-    check_driver,
-    read_gpus,
-)
+from rn50.train.gpu import Gpu, Gpus, check_driver, read_gpus
+from tests.train.test_mpi_library import compile_library
 
 DRIVER = """
 extern "C" {
@@ -35,12 +30,6 @@ VERSION = (
     "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Thu Oct 19 18:56:32 UTC 2023\n"
     "GCC version:  gcc version 11.4.0 (Ubuntu 11.4.0-1ubuntu1~22.04)\n"
 )
-
-
-def compile_library(path: Path, source: str) -> Path:
-    command = ["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(path)]
-    subprocess.run(command, input=source, text=True, check=True)
-    return path
 
 
 def test_driver_and_devices_are_read(tmp_path: Path) -> None:

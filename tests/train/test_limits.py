@@ -10,11 +10,7 @@ import pytest
 from mxnet.gluon import nn
 
 from rn50.train.limits import (
-    OUT_OF_TIME,
-    REQUESTED,
     NonRetryableError,
-    StopRequest,
-    agreed_stop,
     check_learning,
     check_loss,
 )
@@ -46,17 +42,6 @@ def test_chance_is_told_from_learning(
             check_learning(correct, total, classes, 5)
     else:
         check_learning(correct, total, classes, 5)
-
-
-def test_any_rank_may_ask_all_to_stop() -> None:
-    ranks = [StopRequest() for _ in range(3)]
-    assert agreed_stop([0.0, 0.0]) is None
-    ranks[1](OUT_OF_TIME)
-    totals = [sum(flags) for flags in zip(*(rank.flags for rank in ranks), strict=True)]
-    assert "time budget" in (agreed_stop(totals) or "")
-    ranks[2](REQUESTED)
-    totals = [sum(flags) for flags in zip(*(rank.flags for rank in ranks), strict=True)]
-    assert agreed_stop(totals) == "asked to stop"
 
 
 def test_one_flipped_bit_changes_the_quick_digest() -> None:

@@ -4,26 +4,27 @@ for bit. Those of several ranks: tests/ranks and tests/faults."""
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import mxnet as mx
 import numpy as np
 import pytest
 
+from rn50.config.errors import UserError
 from rn50.config.leaves import nest
 from rn50.config.load import load
 from rn50.data import pipeline
 from rn50.launch.resume import begin_attempt
 from rn50.logging.parse import read_events
-from rn50.train import checkpoint, checkpoint_folder, comm, loss_scale
+from rn50.train import checkpoint, checkpoint_folder, comm, loss_scale, trainer
 from rn50.train.checkpoint_folder import newest_expected
 from rn50.train.checkpoint_state import restore_network
 from rn50.train.comm import LoneCommunicator
 from rn50.train.context import RunContext
-from rn50.train.model_export import export_model
 from rn50.train.networks import build_network, statistics_arrays, weight_arrays
 from rn50.train.process_info import ProcessInfo
 from rn50.train.resume import recorded_run
@@ -177,6 +178,64 @@ def test_a_run_that_stopped_goes_on_bit_for_bit(
         assert point["loss"] == pytest.approx(mean(found[n]["loss"] for n in logged), rel=1e-6)
 
 
+def test_a_damaged_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
+    train: Train, whole: Path, tmp_path: Path
+) -> None:
+    folder = train(tmp_path / "run", "limits.epochs=2")
+    log = folder / "result_0.txt"
+    hour_ahead = lambda ms: str(int(ms[0]) + 3_600_000)  # noqa: E731
+    log.write_text(re.sub(r'(?<="time_ms": )\d+', hour_ahead, log.read_text()))
+    last_ms = max(event.time_ms for event in read_events(log))
+    newest = checkpoint_folder.listed(folder / "checkpoint")[-1]
+    content = bytearray(newest.read_bytes())
+    content[-1] ^= 1
+    newest.write_bytes(content)
+    train(folder)
+    assert result(folder)["resumed_after_step"] == 6
+    assert result(folder)["weights_digest"] == result(whole)["weights_digest"]
+    stamps = [event.time_ms for event in read_events(log)]
+    assert stamps == sorted(stamps) and last_ms < stamps[-1] < last_ms + 600_000
+
+
+def test_two_states_a_weight_go_on_bit_for_bit(train: Train, tmp_path: Path) -> None:
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    akiba = "optimizer.variant=akiba"
+    train(whole, akiba, "limits.epochs=2")
+    for epochs in (1, 2):
+        train(resumed, akiba, f"limits.epochs={epochs}")
+    assert result(resumed)["resumed_after_step"] == 4
+    assert result(resumed)["weights_digest"] == result(whole)["weights_digest"]
+
+
+def test_reading_before_the_clock_is_refused(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_sources = trainer.build_sources
+
+    def early(*arguments: Any) -> Any:
+        sources = build_sources(*arguments)
+        sources.train.next()
+        return sources
+
+    monkeypatch.setattr(trainer, "build_sources", early)
+    with pytest.raises(UserError, match=r"^data set read before run_start: train\.rec opened"):
+        train(tmp_path / "run")
+    assert "run_start" not in {key for key, *_ in events(tmp_path / "run")}
+
+
+def test_a_photo_that_does_not_decode_ends_the_run(
+    train: Train, small_data: Path, tmp_path: Path
+) -> None:
+    damaged = shutil.copytree(small_data, tmp_path / "damaged")
+    row = np.load(damaged / "train.npy")[100]
+    with (damaged / "train.rec").open("r+b") as file:
+        file.seek(int(row["offset"]) + 32)
+        file.write(bytes(int(row["length"]) - 32))
+    drawn = "data.synthetic={train_samples: 400, eval_samples: 200}"
+    with pytest.raises(UserError, match=r"train\.rec: images that decode expected"):
+        train(tmp_path / "run", f"data.path={damaged}", drawn)
+
+
 def test_no_rank_reads_before_the_clock_of_rank_0_and_none_leaves_before_the_others(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,21 +254,6 @@ def test_no_rank_reads_before_the_clock_of_rank_0_and_none_leaves_before_the_oth
         noted(owner, name)
     train(tmp_path / "run", "limits.time_s=0.001")
     assert order == ["start_clock", "barrier", *["next"] * 3, "barrier", "shutdown"]
-
-
-def test_the_exported_model_scores_as_the_run_did(whole: Path, tmp_path: Path) -> None:
-    found = newest_expected(whole / "checkpoint")
-    data = recorded_run(found).data
-    export_model(found, tmp_path, onnx=False)
-    about = json.loads((tmp_path / "model.json").read_text())
-    last = records(whole, "eval")[-1]
-    assert (about["step"], about["epochs"], about["accuracy"]) == (12, 4, last["accuracy"])
-    assert len(about["output"]["classes"]) == data.classes
-    symbol, arguments, states = mx.model.load_checkpoint(str(tmp_path / "model"), 0)
-    batch = pipeline.build_eval_source(data, batch_per_rank=20, rank=0, ranks=1).next()
-    net = symbol.bind(mx.cpu(), {"data": batch.images, **arguments}, aux_states=states)
-    (logits,) = net.forward(is_train=False)
-    assert int((logits.argmax(axis=1) == batch.labels).sum().asscalar()) == last["correct"]
 
 
 @pytest.mark.parametrize(

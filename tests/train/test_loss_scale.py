@@ -1,12 +1,9 @@
-"""Loss scaling: what a scale does next, what an overflow does to a step, a run that has both."""
+"""Loss scaling: what a scale does next, what an overflow does to a step. A run that resumes with
+it: test_lone_run.py."""
 
 from __future__ import annotations
 
 import itertools
-import json
-import shutil
-import sys
-from pathlib import Path
 
 import mxnet as mx
 import numpy as np
@@ -15,11 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mxnet import gluon, nd
 
-from rn50.cli.console import track
-from rn50.config.load import load
 from rn50.config.schema import Optimizer
-from rn50.launch.run import Options, launch
-from rn50.train import checkpoint, checkpoint_folder, loss_scale
+from rn50.train import loss_scale
 from rn50.train.loss_scale import (
     CHECK_DELAY_STEPS,
     DOUBLE_AFTER_STEPS,
@@ -162,38 +156,3 @@ def test_a_step_that_overflows_is_momentum_alone(
     step = 0.1 * moved if variant == "akiba" else moved
     np.testing.assert_allclose(after, weight + step, rtol=1e-6, atol=1e-7)
     assert [scaler.value_at(n + CHECK_DELAY_STEPS) for n in (1, 2)] == [64.0, 32.0]
-
-
-# --- a run ----------------------------------------------------------------------------------------
-
-BODY = Path(__file__).parents[1] / "ranks" / "rank_bodies.py"
-
-
-@pytest.mark.slow
-def test_a_run_halves_its_scale_and_resumes_with_it(smoke_data: Path, tmp_path: Path) -> None:
-    """One rank's gradients overflow in steps 18, 19 and 40; 18 and 19 are not heeded at 20."""
-    loaded = load(
-        "smoke",
-        [
-            *("seed=1", "model.loss_scale=dynamic(1024)", "schedule.length=2 epochs"),
-            *("eval.period=1", "eval.offset=0", "eval.target=0.999", "log.every=5 steps"),
-            *("checkpoint.every=20 steps", "checkpoint.keep=9"),
-            *(f"data.path={smoke_data}", f"system.results={tmp_path}"),
-        ],
-    )
-    program = (sys.executable, str(BODY), "Overflows")
-    launch(loaded, track, Options("gloo", program=program))
-    (whole,) = tmp_path.glob("*/*")
-    resumed = tmp_path / "resumed"
-    shutil.copytree(whole, resumed)
-    first, *later = checkpoint_folder.listed(resumed / "checkpoint")
-    assert first.name == checkpoint.file_name(20) and later
-    for path in later:
-        path.unlink()
-    launch(loaded, track, Options("gloo", program=program, resume=resumed))
-    for folder in (whole, resumed):
-        lines = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
-        scales = {line["step"]: line["loss_scale"] for line in lines if line["kind"] == "train"}
-        assert [scales[step] for step in (20, 25, 40, 45, 100)] == [1024, 512, 512, 256, 256]
-    results = [json.loads((f / "result.json").read_text()) for f in (whole, resumed)]
-    assert results[0]["weights_digest"] == results[1]["weights_digest"]

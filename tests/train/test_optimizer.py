@@ -198,19 +198,6 @@ def test_float16_weights_follow_float32_masters(variant: str, path: str) -> None
             np.testing.assert_array_equal(weight.asnumpy(), found.astype(np.float16))
 
 
-def test_trust_of_you_et_al_table_3() -> None:
-    """AlexNet: |w| / |g| of fc6.1 is 6.400 / 0.001734 = 3690, of conv1.1 0.098 / 0.004909 = 20."""
-    s = Optimizer(variant="you", base_lr=1.0, weight_decay=0.0)
-    for norm_w, norm_g, ratio in ((6.400, 0.001734, 3690), (0.098, 0.004909, 20)):
-        p = gluon.Parameter("fc_weight", shape=(4, 4))
-        p.initialize(ctx=mx.cpu())
-        p.data()[:] = norm_w / 4
-        p.grad()[:] = norm_g / 4
-        updater = Updater([p], s, operators=Operators(mx.cpu()))
-        updater.step(1, Settings(1.0, 0.0, 1))
-        assert updater.trusts.asscalar() == pytest.approx(0.001 * ratio, rel=3e-3)
-
-
 @pytest.mark.parametrize("path", ["multi_tensor", "own"])
 def test_rmsprop_warmup_against_its_formula(path: str) -> None:
     s = Optimizer(variant="akiba", base_lr=0.5, weight_decay=1e-2)

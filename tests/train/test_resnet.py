@@ -9,16 +9,10 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from rn50.config.load import load
 from rn50.config.schema import Model
-from rn50.scaling.layers import Shape, resnet50
-from rn50.train.networks import build_networks, trainable
+from rn50.train.networks import build_networks
 from rn50.train.operators import Operators
 from rn50.train.resnet import ResNet
-
-
-def parameters_of(model: Model, classes: int) -> list[tuple[str, tuple[int, ...]]]:
-    return [(p.name, p.shape) for p in trainable(ResNet(model, classes, prefix=""))]
 
 
 @pytest.mark.slow
@@ -31,15 +25,6 @@ def test_resnet50_names_order_and_values_are_pinned() -> None:
     first = parameters["conv0_weight"].data()[0, 0, 0, :3].asnumpy()
     np.testing.assert_allclose(first, [-0.06007548, -0.06702254, 0.09314013], rtol=1e-6)
     assert parameters["fc_weight"].data()[0, 0].asscalar() == pytest.approx(0.00597772, rel=1e-6)
-
-
-@pytest.mark.parametrize("preset", ["quick", "smoke"])
-def test_the_models_of_scaling_have_the_same_tensors(preset: str) -> None:
-    run = load(preset).run
-    model, data = run.model, run.data
-    shape = Shape(model.depth, model.width, data.crop_px, data.classes, model.stem)
-    sizes = [int(np.prod(shape)) for _, shape in parameters_of(model, data.classes)]
-    assert [tensor.size for tensor in resnet50(shape)[1]] == sizes
 
 
 @pytest.mark.parametrize(
