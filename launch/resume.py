@@ -17,7 +17,7 @@ from ..config.atomic import write_file
 from ..config.errors import UserError, failing_as
 from ..config.load import Loaded, load
 from ..config.reading import read_file, read_object
-from ..config.recorded import RESUME, load_named
+from ..config.recorded import RESUME, RUN, load_named, words_to_repeat
 from ..data.lock import LOCK, RANK_LOCK, FolderInUse, check_free, hold, other_holder
 from ..logging.mlperf import close_interrupted
 from ..train import checkpoint_folder
@@ -60,13 +60,12 @@ def load_resumed(
     if not source.is_file():
         raise UserError(f"--resume: the folder of a run expected, found no {source}")
     check_free(folder)
-    result = read_object(folder / "result.json")
-    if "stopped" not in result and result.get("status") in ("success", "aborted"):
+    if is_over(folder):
         raise UserError(f"--resume: an interrupted run expected, {folder} has ended")
     try:
         found = checkpoint_folder.newest_expected(folder / "checkpoint")
     except UserError as error:
-        again = shlex.join(["rn50", "launch", str(source)])
+        again = shlex.join(["rn50", "launch", str(source), *words_to_repeat(folder, RUN)])
         raise UserError(f"{error}; start again with: {again}") from None
     if config is None:
         loaded = resumed_config(found, overrides, source)
@@ -77,6 +76,12 @@ def load_resumed(
             loaded = load_named(config, overrides, RESUME)
     check_config(found, loaded)
     return folder, loaded
+
+
+def is_over(folder: Path) -> bool:
+    """Whether the ranks of a run came to its end by themselves."""
+    result = read_object(folder / "result.json")
+    return result.get("status") in ("success", "aborted") and "stopped" not in result
 
 
 def load_attempt(folder: Path, config: str, overrides: list[str]) -> Loaded:

@@ -48,7 +48,7 @@ from .host_limits import read_limits, with_shortages
 from .launchers import LAUNCHERS, Job, build_job, pick_launcher
 from .nodes_left import on_nodes_left
 from .preflight import refusals, refuse
-from .resume import begin_attempt, close_attempt, is_hopeless, with_ranks
+from .resume import begin_attempt, close_attempt, is_hopeless, is_over, with_ranks
 from .run_files import new_run_folder
 from .supervisor import RankFailed, StopSignals, run_job
 
@@ -141,7 +141,7 @@ def run_attempts(plan: LaunchPlan) -> None:
             now, found = _next_attempt(plan, now, error, restarts)
             restarts -= 1
     except KeyboardInterrupt as stop:
-        if _is_over(out):
+        if is_over(out):
             return
         close_attempt(out)
         ending = run_stopped(asked_by(stop), out, options.launcher)
@@ -156,12 +156,6 @@ def run_attempts(plan: LaunchPlan) -> None:
         raise Failed(f"{reason}{ending.what_next}", ending) from None
 
 
-def _is_over(out: Path) -> bool:
-    """Whether the ranks came to the end of the run by themselves, before a stop reached them."""
-    result = read_object(out / "result.json")
-    return result.get("status") in ("success", "aborted") and "stopped" not in result
-
-
 def _failure_of_attempt(plan: LaunchPlan, found: Checkpoint | None) -> UserError | None:
     """Run all ranks to their end; why they failed, None where they ended in order."""
     from_file = ["--resume", str(found.path)] if found else []
@@ -170,7 +164,7 @@ def _failure_of_attempt(plan: LaunchPlan, found: Checkpoint | None) -> UserError
         run_job(job, plan.launcher, plan.folder, plan.run)
         check_result(plan.folder)
     except UserError as error:
-        if not _is_over(plan.folder):
+        if not is_over(plan.folder):
             close_attempt(plan.folder)
             return error
         print(f"rn50: warning: after the last step: {error}", file=sys.stderr, flush=True)

@@ -47,14 +47,12 @@ def train_and_evaluate(context: RunContext) -> None:
     checkpointer = Checkpointer(trainer)
     try:
         reached = train_blocks(trainer, checkpointer)
-        context.give_back()
         context.log.run_stop(success=reached)
         write_result(trainer, reached=reached)
         if reached:  # the model that the run was for; its clock has stopped
             checkpointer.save_now(is_best=True)
     except StopTraining as stop:  # on all ranks at the same step
         checkpointer.save_now()
-        context.give_back()
         context.log.abort()
         write_result(trainer, reached=False, stopped=str(stop))
     checkpointer.finish()
@@ -68,6 +66,7 @@ def write_result(trainer: Trainer, *, reached: bool, stopped: str | None = None)
     context = trainer.context
     steps = trainer.steps
     time_s = context.elapsed_s
+    context.give_back()
     steps.profile.end()
     ranks = gather_ranks(
         trainer.comm,
