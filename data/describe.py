@@ -21,7 +21,7 @@ def describe_data(data: Data, manifest: Manifest | None = None) -> str:
         classes = data.classes
         drawn = data.synthetic is not None
     else:
-        (classes, train, evaluation) = manifest.counts
+        classes, train, evaluation = manifest.counts
         drawn = manifest.is_drawn
     name = f"DRAWN textures ({data.path})" if drawn else data.path
     return f"{name}, {train:,} training and {evaluation:,} evaluation images of {classes:,} classes"

@@ -60,7 +60,7 @@ def common_precision(sources: Sequence[Source], system: System, asked: str | Non
 def read_measurement(source: Source) -> Measurement:
     """Step time of a run, and the clocks around it. Raises UserError: unreadable, no epochs in it,
     or not this benchmark."""
-    (log, run) = source.log
+    log, run = source.log
     gpus = source.gpus
     batch = _whole(run, "global_batch_size", log)
     samples = _whole(run, "train_samples", log, IMAGENET_TRAIN_SAMPLES)

@@ -26,7 +26,7 @@ BETWEEN_NODES = ("torus_2d", "hierarchical")
 """What Horovod takes for several nodes alone."""
 
 
-def best_of_each_batch(at: Callable[[int], Job], given: Collection[str] = ()) -> list[Prediction]:
+def best_of_each_batch(at: Callable[[int], Job], given: Collection[str]) -> list[Prediction]:
     """The groups and the algorithm with the least time to train, for each batch that the machine's
     memory and the published recipes allow; the fastest batch first.
 

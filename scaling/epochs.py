@@ -98,16 +98,15 @@ def _mean(block: list[tuple[float, float]]) -> float:
 
 def _points(era: str) -> list[tuple[float, float]]:
     rows = [
-        (float(row["global_batch_size"]), float(row["epochs_mean"]))
+        row
         for row in read_table("epochs.csv")
         if recipe_round(row["version"]) == era
         and row["optimizer"] == "lars"
         and not any(word in row["system"] for word in OTHER_RECIPES)
     ]
     if era == "0.7":
-        rows += [
-            (float(row["global_batch_size"]), float(row["epochs_mean"]))
-            for row in read_table("rcp.csv")
-        ]
-        rows.append((86016.0, 90.0))  # Fujitsu's open run of v0.6: the largest batch there is
-    return rows
+        rows += read_table("rcp.csv")
+    points = [(float(row["global_batch_size"]), float(row["epochs_mean"])) for row in rows]
+    if era == "0.7":
+        points.append((86016.0, 90.0))  # Fujitsu's open run of v0.6: the largest batch there is
+    return points

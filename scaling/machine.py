@@ -10,7 +10,7 @@ import numpy as np
 
 from ..config.errors import UserError
 from ..config.machine import Compute, Performance, Point, System
-from .gpu import SHEET, SIGMA_FIXED, SIGMA_PER_IMAGE, SIGMA_POINT, Sheet, from_sheet
+from .gpu import SIGMA_FIXED, SIGMA_PER_IMAGE, SIGMA_POINT, Sheet, from_sheet
 from .topology import Link, Node, Topology
 
 GAMMA_S_PER_BYTE = 1e-12
@@ -108,7 +108,7 @@ def build_machine(
     system: System,
     precision: str,
     step_s: Callable[[Machine, int, int], float],
-    sheet: Sheet = SHEET,
+    sheet: Sheet,
 ) -> Machine:
     """The constants of computation: from the data sheet, refined by points; without a data sheet
     those with which `step_s(machine, gpus, batch)` passes through the points. Raises UserError: no

@@ -14,13 +14,17 @@ from ..rule import CHECKER, ERROR, NOTE, POLICY, RULES_TEXT, Violation, against,
 
 _TARGET = f"in [{benchmark.TARGET_ACCURACY}, {plain(benchmark.HIGHEST_ACCURACY)})"
 
-_ON_THE_CLOCK = "the target between run_start and run_stop"
-
 
 def _at(evaluation: Evaluation) -> str:
     if evaluation.epoch is None:
         return f"line {evaluation.line}"
     return f"epoch {plain(evaluation.epoch)}"
+
+
+def _off_the_clock(one: Evaluation, found: str) -> Violation:
+    subject = f"{plain(one.accuracy)} ({_at(one)}, line {one.line})"
+    expected = "the target between run_start and run_stop"
+    return against(subject, found, expected, line=one.line)
 
 
 @rule("MLP301", "run-time-not-positive", ERROR, "a clock that cannot be right")
@@ -79,9 +83,7 @@ def target_on_the_clock(run: LoggedRun) -> Iterator[Violation]:
         return
     late = outside[0].order > run.stop.order
     side, event = ("after", run.stop) if late else ("before", run.start)
-    one = outside[0]
-    subject = f"{plain(one.accuracy)} ({_at(one)}, line {one.line})"
-    yield against(subject, f"is logged {side} {event.place}", _ON_THE_CLOCK, line=one.line)
+    yield _off_the_clock(outside[0], f"is logged {side} {event.place}")
 
 
 @rule("MLP303", "target-off-the-clock", ERROR, f"{RULES_TEXT} lines 441, 491")
@@ -101,9 +103,8 @@ def target_stamped_on_the_clock(run: LoggedRun) -> Iterator[Violation]:
     late = one.time_ms > end_ms
     event = stop if late else start
     away_s = abs(one.time_ms - event.time_ms) / 1000
-    side = f"is stamped {away_s:.3f} s {'after' if late else 'before'} {event.place}"
-    subject = f"{plain(one.accuracy)} ({_at(one)}, line {one.line})"
-    yield against(subject, side, _ON_THE_CLOCK, line=one.line)
+    side = "after" if late else "before"
+    yield _off_the_clock(one, f"is stamped {away_s:.3f} s {side} {event.place}")
 
 
 @rule(

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rn50.config.load import load
+from rn50.config.schema import Model
 from rn50.scaling.layers import (
     BATCH_NORM_EXCHANGES,
-    Shape,
     backward_fraction,
     backward_shares,
     ready_shares,
@@ -26,20 +25,16 @@ def payload_bytes(precision: str) -> int:
     return sum(tensor.gradient_bytes(precision) for tensor in resnet50()[1])
 
 
-@pytest.mark.parametrize("preset", ["base", "quick", "smoke"])
-def test_tensors_are_those_of_the_trainers_network(preset: str) -> None:
+def test_tensors_are_those_of_the_trainers_network() -> None:
     from rn50.train.networks import trainable
     from rn50.train.resnet import ResNet
 
-    run = load(preset).run
-    model, data = run.model, run.data
-    resnet = ResNet(model, data.classes, prefix="")
+    resnet = ResNet(Model(), 1000, prefix="")
     net = [(p.name, math.prod(p.shape)) for p in trainable(resnet)]
-    shape = Shape(model.depth, model.width, data.crop_px, data.classes, model.stem)
-    assert [(tensor.name, tensor.size) for tensor in resnet50(shape)[1]] == net
-    if preset == "base":
-        statistics = resnet.collect_params(".*running_(mean|var)").values()
-        assert sum(4 * math.prod(p.shape) for p in statistics) == BATCH_NORM_STATISTICS_BYTES
+    _, tensors = resnet50()
+    assert [(tensor.name, tensor.size) for tensor in tensors] == net
+    statistics = resnet.collect_params(".*running_(mean|var)").values()
+    assert sum(4 * math.prod(p.shape) for p in statistics) == BATCH_NORM_STATISTICS_BYTES
 
 
 def test_published_totals() -> None:
