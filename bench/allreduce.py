@@ -134,8 +134,8 @@ def plan_allreduces(job: Job, asked: Iterable[Case]) -> tuple[dict[Case, Loaded]
     """The cases to measure with their configs, and why the others cannot be measured: an algorithm
     that the backend does not offer, a grid that the ranks do not form. Raises UserError: an
     algorithm that does not exist, or no case is possible."""
-    possible: dict[Case, Loaded] = {}
-    refused: list[str] = []
+    possible = {}
+    refused = []
     for case in asked:
         loaded = job.load(f"comm.algorithm={case.algorithm}", ranks=case.ranks)
         try:

@@ -82,7 +82,7 @@ def overlap(
     if (ranks := build_plan(run).ranks) < 2:
         raise UserError("bench overlap: two ranks or more expected, found 1: nothing to send")
     load_ready(job)
-    step_ms: dict[str, dict[str, list[float]]] = {}
+    step_ms = {}
     for rule in in_turn(list(loaded), 1, job.track("timing steps")):
         found = measure_on_ranks(loaded[rule], job.launcher, "overlap", rounds, steps)
         step_ms[rule] = {kind: scaled(seconds, 1e3) for kind, seconds in found.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from .harness import (
     Job,
@@ -67,8 +67,8 @@ def startup(
         init_s = measure_on_ranks(loaded, job.launcher, "startup", delay)
         label = f"{ranks_text(count)}, connecting +{delay:g} s"
         seconds.setdefault(label, {name: [] for name in STARTUPS})[name].append(init_s)
-    ratios: dict[str, Any] = {}
-    figures: dict[str, Any] = {}
+    ratios = {}
+    figures = {}
     for label, found in sorted(seconds.items()):
         for name, values in found.items():
             figures[f"{label}, {name}: seconds"] = spread(values)

@@ -159,7 +159,7 @@ def track(name: str) -> Advance:
     say(f"{name} ...", to=sys.stderr)
     every_s = 5.0 if sys.stderr.isatty() else 30.0
     begun_s = printed_s = time.monotonic()
-    first: int | None = None  # work of an earlier attempt is not our rate
+    first = None  # work of an earlier attempt is not our rate
 
     def advance(done: int, total: int, detail: str = "") -> None:
         nonlocal printed_s, first

@@ -21,7 +21,7 @@ def run_check(
 ) -> int:
     """Check logs and folders, print the verdicts; returns the exit code, the worst of all."""
     codes = []
-    printed: list[list[Check]] = []
+    printed = []
     for path in [folder for given in paths for folder in log_folders(given)]:
         if path.is_dir():
             from ..compliance.submission import check_folder

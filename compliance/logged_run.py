@@ -255,7 +255,7 @@ class LoggedRun:
         by_epoch = bool(self.all("epoch_start"))
         keys = ("epoch_start", "epoch_stop") if by_epoch else ("block_start",)
         events = [event for key in (*keys, "eval_accuracy") for event in self.all(key)]
-        started: set[int] = set()
+        started = set()
         done: set[int] = set()
         whole = 0
         found = {}

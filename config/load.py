@@ -91,7 +91,7 @@ def merge(layers: Iterable[Layer]) -> dict[str, Leaf]:
     """The leaves of all layers, each over those before it. A machine takes the place of the one
     below, with as many ranks, unless a layer above it says how many nodes or ranks there are."""
     leaves: dict[str, Leaf] = {}
-    ranks: int | None = None
+    ranks = None
     for layer in layers:
         if layer.is_machine:
             ranks = ranks or ranks_of(leaves)

@@ -60,7 +60,7 @@ def render_markdown() -> str:
     for key in all_keys().values():
         section = key.path.rpartition(".")[0] if key.values else key.path
         sections.setdefault(section, []).append(key)
-    lines: list[str] = []
+    lines = []
     described: dict[tuple[Key, ...], str] = {}
     for section, keys in sections.items():
         lines += [f"### {f'`{section}`' if section else 'The run'}", ""]

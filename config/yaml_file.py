@@ -56,7 +56,7 @@ def read_layers(
         raise UserError(
             f"{path}:{bases[0].line}: {bases[0].key}: none in a recorded config expected"
         )
-    layers: list[Layer] = []
+    layers = []
     for entry in bases:
         found = _base(entry, path, chain, machine)
         if entry.key == "base":
@@ -85,8 +85,8 @@ def machine_layer(path: Path, chain: tuple[Path, ...] = ()) -> Layer:
 def parse_overrides(overrides: Iterable[str]) -> list[Layer]:
     """The layers of the command line: a machine that it names, then its keys; the last counts.
     Raises UserError: no KEY.PATH=VALUE, bad YAML, or no such machine."""
-    own: list[tuple[str, Leaf]] = []
-    machine: list[Layer] = []
+    own = []
+    machine = []
     for key, value, _ in (entry for text in overrides for entry in _override(text)):
         if key in _MACHINE and isinstance(value, str):
             machine = [machine_layer(find_system(value))]

@@ -121,7 +121,7 @@ def verify(
     for name, file in manifest.files.items() if full else ():
         if not name.endswith(".rec"):
             check_digest(folder / name, file)
-    chosen: dict[str, list[int]] = {}
+    chosen = {}
     for split in SPLITS:
         table = _check_table(folder, split, manifest)
         if full:
@@ -136,7 +136,7 @@ def verify(
                 starts = range(0, len(numbers), _PART_RECORDS)
                 parts = [numbers[start : start + _PART_RECORDS] for start in starts]
                 look = partial(_find_faults, folder, split)
-                faults: list[Fault] = []
+                faults = []
                 for part, found in zip(
                     parts, (pool.map if pool else map)(look, parts), strict=True
                 ):
@@ -170,7 +170,7 @@ def _refuse(faults: Sequence[Fault], folder: Path, split: str, manifest: Manifes
     if not faults:
         return
     labels = load_table(folder, split)["label"]
-    photos: list[bytes] = []
+    photos = []
     with suppress(OSError), open_file(folder / f"{split}.{LIST}") as file:
         photos = file.read().split(b"\n")
     lines = []

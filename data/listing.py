@@ -103,7 +103,7 @@ def list_images(
     if len(classes) < 2:
         raise UserError(f"{images}: folders of two classes expected, found {classes[0]} alone")
     beside = _beside_train(images)
-    in_val: dict[str, list[Place]] = {}
+    in_val = {}
     train = _sources(found, classes)
     seen = {source.label for source in train}
     if empty := [name for label, name in enumerate(classes) if label not in seen]:

@@ -74,8 +74,8 @@ def pack_images(
 
     gc.freeze()  # the collector would walk, and workers so copy, the list of a million sources
     with _workspace(follow_links(out), _key(orders, shuffle_seed)) as folder:
-        splits: dict[str, Split] = {}
-        odd: list[OddFile] = []
+        splits = {}
+        odd = []
         for split, sources in orders.items():
             job = Job(
                 folder=folder,

@@ -61,7 +61,7 @@ def on_nodes_left(loaded: Loaded, launcher: str, out: Path) -> tuple[Loaded, tup
 def _wait_for(run: Run, launcher: str, hosts: Sequence[str]) -> None:
     """Until all `hosts` answer, at most `watchdog.start_s`: a restart within an outage is lost."""
     until_s = time.monotonic() + run.watchdog.start_s
-    said: tuple[str, ...] | None = None
+    said = None
     while (found := _answering(run, launcher, hosts)) != tuple(hosts):
         if time.monotonic() > until_s:
             return

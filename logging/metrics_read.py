@@ -44,7 +44,7 @@ def read_metrics(path: Path, within: Path | None = None) -> Series:
         records = [one for line in file if (one := _record(line)) is not None]
     counts = Counter(one.get("kind") for one in records).most_common(MOST_KINDS)
     steps = {kind: math.ceil(count / MOST_RECORDS) for kind, count in counts}
-    kept: list[dict[str, Any]] = []
+    kept = []
     seen: Counter[Any] = Counter()
     for record in records:
         kind = record.get("kind")

@@ -53,8 +53,8 @@ class Exported(NamedTuple):
 def read_runs(paths: Sequence[Path]) -> tuple[list[Exported], list[str]]:
     """(runs of the folders, notes on what is left out); a folder means the runs in it and below.
     Raises UserError: none has records."""
-    runs: list[Exported] = []
-    notes: list[str] = []
+    runs = []
+    notes = []
     for path in (folder for one in paths for folder in recorded_runs(one)):
         folder = read_run_folder(path)
         if folder.metrics:
@@ -89,7 +89,7 @@ def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
 def to_csv(runs: Sequence[Exported]) -> str:
     """A table with a row for each record, and a column for each hyper-parameter of its run and each
     number that a record has. Raises UserError: the records have more names than any program's."""
-    columns: dict[str, None] = {}
+    columns = {}
     for run in runs:
         for row in _rows(run):
             columns.update(dict.fromkeys(row))

@@ -102,7 +102,7 @@ def without_places(config: Loaded) -> dict[str, Any]:
 
 def _values(subject: Subject) -> dict[str, float | None]:
     """All losses and accuracies by where they are: from the metrics, else from the log."""
-    found: dict[str, float | None] = {}
+    found = {}
     for record in subject.folder.metrics if subject.folder is not None else ():
         if record.get("kind") == "train":
             found[f"loss at step {show(record.get('step'))}"] = number(record.get("loss"))

@@ -102,8 +102,8 @@ def read_subjects(path: Path) -> list[Subject]:
 
 def _readable(folders: Iterable[Path]) -> list[Subject]:
     """The folders that have a log; why the others have none is a note on the first."""
-    found: list[Subject] = []
-    notes: list[str] = []
+    found = []
+    notes = []
     for folder in folders:
         try:
             found.append(read_folder(folder))
@@ -122,8 +122,8 @@ def read_folder(path: Path, only: Path | None = None) -> Subject:
     target = folder.config.run.eval.target if folder and folder.config else None
     if folder is not None and config.parent != path:  # of the first of several runs
         folder = folder._replace(result={}, metrics=(), spans=(), ranks={})
-    logs: list[LogFigures] = []
-    notes: list[str] = []
+    logs = []
+    notes = []
     files = results_in(path) if only is None else [only]
     for file in files:
         try:
@@ -141,7 +141,7 @@ def read_run_folder(path: Path) -> RunFolder:
 
     Whoever made the folder chose them: regular files in it of bounded size alone are read.
     """
-    notes: list[str] = []
+    notes = []
 
     def read(name: str, parse: Callable[[Path], Any], empty: Any) -> Any:
         try:

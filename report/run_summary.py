@@ -170,8 +170,8 @@ def _parameters(events: Sequence[Event]) -> dict[str, Any]:
 def _evaluations(events: Sequence[Event], clock_ms: float | None) -> tuple[Evaluation, ...]:
     """Accuracies that are fractions, the first of each epoch, in file order."""
     found: dict[Any, Evaluation] = {}
-    started: float | None = None
-    stop: Event | None = None
+    started = None
+    stop = None
     for event in events:
         if event.key == "eval_start":
             started = _epoch(event)
@@ -194,10 +194,10 @@ def _intervals(
     events: Iterable[Event], start: str, stops: tuple[str, ...], clock_ms: float | None
 ) -> tuple[Interval, ...]:
     """Each start with the stop that follows it; copies by other ranks are left out."""
-    found: list[Interval] = []
+    found = []
     seen: set[float] = set()
     closed: set[float] = set()
-    opened: Event | None = None
+    opened = None
     for event in events:
         if clock_ms is None:
             break

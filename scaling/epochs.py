@@ -80,7 +80,7 @@ def evaluations(epochs: int, period: int, offset: int | None) -> int:
 def _monotone(era: str) -> tuple[list[float], list[float], float]:
     """Batches, epochs that never fall (pool adjacent violators), and the scatter around them."""
     points = sorted(_points(era))
-    blocks: list[list[tuple[float, float]]] = []
+    blocks = []
     for _, same_batch in groupby(points, key=itemgetter(0)):
         blocks.append(list(same_batch))
         while len(blocks) > 1 and _mean(blocks[-2]) > _mean(blocks[-1]):

@@ -78,7 +78,7 @@ class Group:
 def resnet50() -> tuple[tuple[Layer, ...], tuple[Tensor, ...]]:
     """All 54 layers and 161 tensors of ResNet-50, first layer first."""
     layers: list[Layer] = []
-    tensors: list[Tensor] = []
+    tensors = []
 
     def convolution(
         prefix: str, name: str, kernel: int, c_in: int, c_out: int, px: int, stride: int
@@ -163,7 +163,7 @@ def wire_groups(rule: str, precision: str) -> tuple[Group, ...]:
     tensors = resnet50()[1]
     half = precision in ("fp16", "bf16")
     sizes = [tensor.gradient_bytes(precision) for tensor in tensors]
-    groups: list[Group] = []
+    groups = []
     for numbers in gradient_groups(rule, sizes):
         mine = [tensors[i] for i in numbers if not (half and tensors[i].is_batch_norm)]
         if mine:

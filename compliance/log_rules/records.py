@@ -82,7 +82,7 @@ def two_runs(run: LoggedRun) -> Iterator[Violation]:
     """A file holds one run: no second one after it, or mixed with it, and none in the records
     of the other format (:::MLL, :::MLLOG)."""
     advice = "give each run its own result_N.txt; the first one is judged here"
-    found: dict[str, int] = {}
+    found = {}
     other = run.log.other_dialect
     if other is not None and other.key in RUN_KEYS:
         actual = f"one in :::{run.log.dialect} records, one in another format ({other.place})"

@@ -127,7 +127,7 @@ def success(run: LoggedRun) -> Iterator[Violation]:
 @rule("MLP306", "ranks-disagree", ERROR, f"{RULES_TEXT} line 443: one accuracy of the whole system")
 def ranks_agree(run: LoggedRun) -> Iterator[Violation]:
     """Several accuracies of one evaluation agree about the target; where all do, it is a note."""
-    groups: dict[float, list[Evaluation]] = defaultdict(list)
+    groups = defaultdict(list)
     for evaluation in run.timed_evaluations:
         if evaluation.epoch is not None:
             groups[evaluation.epoch].append(evaluation)

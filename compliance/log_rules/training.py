@@ -79,8 +79,8 @@ def no_training_before_the_clock(run: LoggedRun) -> Iterator[Violation]:
 def _first_step_back(run: LoggedRun, key: str) -> Iterator[Violation]:
     """The first record of a key with a new epoch that is lower than one before it. (Records that
     are out of order by their place alone are time-goes-back.)"""
-    seen: set[float] = set()
-    latest: tuple[float, Event] | None = None
+    seen = set()
+    latest = None
     for epoch, event in run.numbered(key):
         if latest is None or epoch >= latest[0]:
             latest = epoch, event
