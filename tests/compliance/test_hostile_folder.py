@@ -152,6 +152,13 @@ def lines(count: int) -> str:
     return "".join(json.dumps(record) + "\n" for record in records)
 
 
+def test_a_short_series_is_whole(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text(lines(100) + '{"kind": "tr')
+    found = read_metrics(tmp_path / "metrics.jsonl")
+    assert [record.get("step") for record in found.records] == [*range(100), None]
+    assert not found.thinned
+
+
 def test_a_record_has_numbers_alone(tmp_path: Path) -> None:
     """Reports draw them, and texts or lists could be of any size."""
     record = {"kind": "train", "loss": 1.5, "text": "x", "list": [1], "huge": 10**40}

@@ -333,8 +333,6 @@ CASES = (
     Case("evaluated-again", POLICY, evaluated_again, "PASS"),
     Case("impossible-rate", ERROR, a_thousand_times_faster, "PASS"),
     Case("init-too-long", ERROR, init_of(1800), "FAIL"),
-    Case("init-too-long", ERROR, init_of(1200), "FAIL", "0.7.0"),
-    Case("init-too-long", ERROR, init_of(14_400), "FAIL", "2.0.0", "open"),
     Case("init-too-long", ERROR, move("submission_division", "run_start"), "FAIL"),
     Case("zero-stamp", NOTE, stamped("opt_name", 0), "PASS"),
     Case("zero-stamp", ERROR, stamped("eval_accuracy", 0), "PASS"),

@@ -180,6 +180,8 @@ schedule: {warmup: 5}
         ("\0", "x.yaml: not valid YAML: "),
         ("", "x.yaml: settings expected, found an empty file"),  # as a crash may leave it
         (b"name: \xff\xfe\n", "x.yaml: not valid YAML: .utf-8. codec .* in position 6"),
+        ("a: !!bool perhaps\n", "x.yaml: not valid YAML: "),
+        ("seed: 2001-12-99\n", "x.yaml: not valid YAML: "),
         ("- name: a\n", "x.yaml:1: a mapping of sections expected, found "),
         ("name: a\nseed: 1\nname: b\n", "x.yaml:3: not valid YAML: .* key .name"),
         ("eval:\n  offset: 1\n  offset: 2\n", "x.yaml:3: not valid YAML: .* key .offset"),

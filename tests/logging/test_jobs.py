@@ -79,7 +79,10 @@ def test_show(job: Path) -> None:
     shown = json.loads(invoke("log", "show", "--json", job).stdout)
     assert [run["eval_accuracy"] for run in shown] == [0.45, 0.46, 0.47, 0.48, 0.49]
     assert {run["target"] for run in shown} == {TARGET}
-    assert invoke("log", "show", job).stdout.count(f", target {TARGET}") == 5
+    text = invoke("log", "show", job).stdout
+    assert text.count(f", target {TARGET}") == 5
+    for row in ("time to train", "init", "epochs", "top-1 accuracy", "training rate"):
+        assert row in text
     one = json.loads(invoke("log", "show", "--json", job / "run_0").stdout)
     assert one["target"] == TARGET
 
