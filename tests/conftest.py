@@ -163,7 +163,8 @@ def in_this_process(arguments: tuple[str, ...]) -> subprocess.CompletedProcess[s
     """What `rn50 ARGUMENTS` prints and its exit code, in the repository's root."""
     from rn50.cli import entry
 
-    out, err = io.StringIO(), io.StringIO()
+    out = io.StringIO()
+    err = io.StringIO()
     code: object = 0
     handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
     with pytest.MonkeyPatch.context() as patch:
@@ -208,7 +209,8 @@ def device(tmp_path: Path) -> Callable[[str], Path]:
     harmed by what is tested, and another user cannot harm it."""
 
     def node(name: str) -> Path:
-        theirs, mine = Path("/dev") / name, tmp_path / name
+        theirs = Path("/dev") / name
+        mine = tmp_path / name
         try:
             os.mknod(mine, 0o666 | stat.S_IFCHR, theirs.stat().st_rdev)
             mine.open("wb").close()
@@ -227,8 +229,14 @@ def rn50(tmp_path: Path) -> Rn50:
 
 
 RUN = (
-    *("smoke", "seed=1", "schedule.length=4 epochs", "eval.period=2", "eval.offset=1"),
-    *("eval.target=0.999", "log.every=5 steps", "checkpoint.every=8 steps"),
+    "smoke",
+    "seed=1",
+    "schedule.length=4 epochs",
+    "eval.period=2",
+    "eval.offset=1",
+    "eval.target=0.999",
+    "log.every=5 steps",
+    "checkpoint.every=8 steps",
 )
 """Four epochs of 20 steps on `small_data`, evaluated after 2 and 4; the target is out of reach."""
 

@@ -176,7 +176,14 @@ class Copy:
         if patience_s:
             environment["PYTHONDONTWRITEBYTECODE"] = "1"
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "pytest", "-x", "-q", "--tb=no", "-p", "no:cacheprovider"),
+            sys.executable,
+            "-m",
+            "pytest",
+            "-x",
+            "-q",
+            "--tb=no",
+            "-p",
+            "no:cacheprovider",
             *tests,
             cwd=self.root,
             env=environment,

@@ -39,7 +39,8 @@ _PURPOSE = {
     "cli": "the rn50 command",
 }
 _BOX_IN = (2.75, 0.62)
-_ROW_IN, _COLUMN_IN = 1.1, 3.1
+_ROW_IN = 1.1
+_COLUMN_IN = 3.1
 
 
 def sources() -> list[Path]:

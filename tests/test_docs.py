@@ -11,7 +11,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
-    *(ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "scaling/published/README.md"),
+    ROOT / "README.md",
+    ROOT / "CHANGELOG.md",
+    ROOT / "scaling/published/README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 TODAYS = [page for page in PAGES if "notebook" not in page.parts]  # the notebook keeps old names

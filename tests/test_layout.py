@@ -25,8 +25,8 @@ MAY_IMPORT = {
 }
 LARGEST_SHARE = 1 / 5  # the trainer, with its own CUDA kernels
 
-PRODUCT_TOKENS = 189_700
-TEST_TOKENS = 190_000
+PRODUCT_TOKENS = 194_000
+TEST_TOKENS = 197_500
 """Size is counted in tokens of code, so that a line that says one thing costs no more than one that
 says three."""
 LAYOUT = {
@@ -86,7 +86,8 @@ def test_the_walk_finds_the_code() -> None:
 
 def test_rooms_import_one_way_only() -> None:
     for path in FILES:
-        room, depth = room_of(path), len(path.relative_to(ROOT).parts) - 1
+        room = room_of(path)
+        depth = len(path.relative_to(ROOT).parts) - 1
         for level, name in imports(path):
             if level == depth + 1:
                 target = name.split(".")[0]

@@ -17,14 +17,23 @@ else:
     import tomli as tomllib
 
 KEPT = (
-    *("results/quick/20261121T085508Z/result_0.txt", "results/__pycache__/by_hand.txt"),
-    *("datasets/imagenet/train.rec", "datasets/build/image.jpeg", "mine.yaml"),
-    *("config/mine.yaml", "data/own/train.rec"),
+    "results/quick/20261121T085508Z/result_0.txt",
+    "results/__pycache__/by_hand.txt",
+    "datasets/imagenet/train.rec",
+    "datasets/build/image.jpeg",
+    "mine.yaml",
+    "config/mine.yaml",
+    "data/own/train.rec",
 )
 ENVIRONMENTS = (".venv/bin/python", ".venv-gpu/bin/python")
 CACHES = (
-    *(".mypy_cache/3.11/a.json", ".pytest_cache/v/a", ".ruff_cache/a", ".hypothesis/a"),
-    *("build/lib/a.py", "rn50.egg-info/PKG-INFO", "config/__pycache__/load.cpython-311.pyc"),
+    ".mypy_cache/3.11/a.json",
+    ".pytest_cache/v/a",
+    ".ruff_cache/a",
+    ".hypothesis/a",
+    "build/lib/a.py",
+    "rn50.egg-info/PKG-INFO",
+    "config/__pycache__/load.cpython-311.pyc",
     "tests/gpu/__pycache__/runs.cpython-311.pyc",
 )
 

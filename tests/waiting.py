@@ -40,7 +40,8 @@ def rank_process(parent: int, rank: int) -> psutil.Process | None:
     """The process of a rank below the launcher, once it is there."""
     for child in psutil.Process(parent).children(recursive=True):
         try:
-            command, environment = child.cmdline(), child.environ()
+            command = child.cmdline()
+            environment = child.environ()
         except psutil.Error:
             continue
         found = read_process_info(environment)

@@ -52,7 +52,8 @@ def test_the_table_is_sorted_and_has_the_bus_bandwidth() -> None:
     rows = allreduce_rows({(case, 64_000): [0.001], (case, 4_000): [0.002]})
     table = Outcome(figures={}, rows=rows, columns=COLUMNS).table
     assert [(row[1], row[4], row[-1]) for row in table] == [
-        *(("4000", "2.00", "3.0"), ("64000", "1.00", "96.0"))
+        ("4000", "2.00", "3.0"),
+        ("64000", "1.00", "96.0"),
     ]
 
 
@@ -60,8 +61,20 @@ def test_the_table_is_sorted_and_has_the_bus_bandwidth() -> None:
 def test_allreduces_of_two_ranks_end_with_their_results(rn50, tmp_path: Path) -> None:
     plot = tmp_path / "allreduce.svg"
     done = rn50(
-        *("bench", "allreduce", "--ranks", "2", "--sizes", "4k,64k", "--json"),
-        *("--passes", "1", "--rounds", "1", "--plot", str(plot), f"system.results={tmp_path}"),
+        "bench",
+        "allreduce",
+        "--ranks",
+        "2",
+        "--sizes",
+        "4k,64k",
+        "--json",
+        "--passes",
+        "1",
+        "--rounds",
+        "1",
+        "--plot",
+        str(plot),
+        f"system.results={tmp_path}",
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

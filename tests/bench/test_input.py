@@ -15,8 +15,19 @@ def test_every_way_in_is_measured_and_drawn_against_a_machine(
 ) -> None:
     plot = tmp_path / "roofline.svg"
     done = rn50(
-        *("data", "bench", "smoke", f"data.path={smoke_data}", "--passes", "1", "--images", "40"),
-        *("--system", "dgxa100", "--plot", str(plot), "--json"),
+        "data",
+        "bench",
+        "smoke",
+        f"data.path={smoke_data}",
+        "--passes",
+        "1",
+        "--images",
+        "40",
+        "--system",
+        "dgxa100",
+        "--plot",
+        str(plot),
+        "--json",
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

@@ -68,17 +68,36 @@ def test_a_small_study(rn50, tmp_path: Path) -> None:
     small = ["data.synthetic={train_samples: 200, eval_samples: 50}", "data.train_samples=200"]
     plot = tmp_path / "scaling.svg"
     done = rn50(
-        *("bench", "scaling", "cpu_small", *small, "data.eval_samples=50", "batch.per_rank=2"),
-        *(f"data.path={tmp_path}/data", f"system.results={tmp_path}", "--json"),
-        *("--models", "googlenet", "--ranks", "1,2", "--passes", "2", "--rounds", "1"),
-        *("--steps", "1", "--plot", str(plot)),
+        "bench",
+        "scaling",
+        "cpu_small",
+        *small,
+        "data.eval_samples=50",
+        "batch.per_rank=2",
+        f"data.path={tmp_path}/data",
+        f"system.results={tmp_path}",
+        "--json",
+        "--models",
+        "googlenet",
+        "--ranks",
+        "1,2",
+        "--passes",
+        "2",
+        "--rounds",
+        "1",
+        "--steps",
+        "1",
+        "--plot",
+        str(plot),
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     rows = found["rows"]
     assert [(row["curve"], row["ranks"], row["per_rank"]) for row in rows] == [
-        *(("googlenet, weak", 1, 2), ("googlenet, weak", 2, 2)),
-        *(("googlenet, strong", 1, 4), ("googlenet, strong", 2, 2)),
+        ("googlenet, weak", 1, 2),
+        ("googlenet, weak", 2, 2),
+        ("googlenet, strong", 1, 4),
+        ("googlenet, strong", 2, 2),
     ]
     for row in rows:
         assert row["images_per_s"]["n"] == 2
@@ -93,9 +112,26 @@ def test_a_small_study(rn50, tmp_path: Path) -> None:
 def test_throughput_needs_no_images(rn50, tmp_path: Path) -> None:
     plot = tmp_path / "throughput.svg"
     done = rn50(
-        *("bench", "throughput", "smoke", "data.classes=300", "data.crop_px=48", "--json"),
-        *(f"data.path={tmp_path}/none", f"system.results={tmp_path}", "--plot", str(plot)),
-        *("--ranks", "1,2", "--batch", "6", "--passes", "1", "--rounds", "2", "--steps", "2"),
+        "bench",
+        "throughput",
+        "smoke",
+        "data.classes=300",
+        "data.crop_px=48",
+        "--json",
+        f"data.path={tmp_path}/none",
+        f"system.results={tmp_path}",
+        "--plot",
+        str(plot),
+        "--ranks",
+        "1,2",
+        "--batch",
+        "6",
+        "--passes",
+        "1",
+        "--rounds",
+        "2",
+        "--steps",
+        "2",
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

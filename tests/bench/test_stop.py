@@ -29,9 +29,20 @@ def test_a_benchmark_on_ranks(
     rn50, smoke_data: Path, tmp_path: Path, number: signal.Signals, by: str, launcher: str
 ) -> None:
     arguments = [
-        *("bench", "loop", "smoke", "--rounds", "1000", "--steps", "5", "--launcher", launcher),
-        *(f"data.path={smoke_data}", f"system.results={tmp_path / 'results'}"),
-        *("--json", "--plot", str(tmp_path / "plot.svg")),
+        "bench",
+        "loop",
+        "smoke",
+        "--rounds",
+        "1000",
+        "--steps",
+        "5",
+        "--launcher",
+        launcher,
+        f"data.path={smoke_data}",
+        f"system.results={tmp_path / 'results'}",
+        "--json",
+        "--plot",
+        str(tmp_path / "plot.svg"),
     ]
     bench = rn50.start(*arguments)
     began = psutil.Process(bench.pid)

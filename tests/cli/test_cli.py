@@ -117,7 +117,14 @@ def test_no_other_word_of_the_command_is_a_misspelt_folder(
 @pytest.mark.slow
 def test_bench_loop_compares_on_real_ranks(rn50, smoke_data: Path) -> None:
     done = rn50(
-        *("bench", "loop", "smoke", "--rounds", "3", "--steps", "10", "--json"),
+        "bench",
+        "loop",
+        "smoke",
+        "--rounds",
+        "3",
+        "--steps",
+        "10",
+        "--json",
         f"data.path={smoke_data}",
     )
     assert done.returncode == 0, done.stderr
@@ -130,8 +137,17 @@ def test_bench_loop_compares_on_real_ranks(rn50, smoke_data: Path) -> None:
 @pytest.mark.slow
 def test_bench_overlap_on_real_ranks(rn50, smoke_data: Path) -> None:
     done = rn50(
-        *("bench", "overlap", "smoke", "--groupings", "single;equal_bytes(3)"),
-        *("--rounds", "2", "--steps", "3", "--json", f"data.path={smoke_data}"),
+        "bench",
+        "overlap",
+        "smoke",
+        "--groupings",
+        "single;equal_bytes(3)",
+        "--rounds",
+        "2",
+        "--steps",
+        "3",
+        "--json",
+        f"data.path={smoke_data}",
     )
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["rows"]

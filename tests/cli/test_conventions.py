@@ -44,8 +44,17 @@ def test_choices_are_shown_and_refused_with_their_list(rn50) -> None:
     ("written", "name"),
     [
         *((known, known) for known in RULESETS),
-        *(("4.0", "4.0.0"), (4.0, "4.0.0"), ("v4.0", "4.0.0"), ("V0.7.0", "0.7.0"), (0.6, "0.6.0")),
-        *((" 3.1 ", "3.1.0"), ("5.0", None), (4, None), ("4.0.1", None), ("", None), (None, None)),
+        ("4.0", "4.0.0"),
+        (4.0, "4.0.0"),
+        ("v4.0", "4.0.0"),
+        ("V0.7.0", "0.7.0"),
+        (0.6, "0.6.0"),
+        (" 3.1 ", "3.1.0"),
+        ("5.0", None),
+        (4, None),
+        ("4.0.1", None),
+        ("", None),
+        (None, None),
     ],
 )
 def test_a_ruleset_as_people_write_it(written: object, name: str | None) -> None:

@@ -38,7 +38,8 @@ def test_a_name_that_is_none_is_one_line_everywhere(rn50, arguments: tuple[str, 
 
 def test_a_sweep_on_another_machine_is_another_definition(root: Path) -> None:
     path = root / "config" / "sweeps" / "quick_lr.yaml"
-    here, there = load_sweep(path), load_sweep(path, "dgxa100")
+    here = load_sweep(path)
+    there = load_sweep(path, "dgxa100")
     assert there.base.run.system.name == "NVIDIA DGX A100"
     assert there.load_trial({}).run.system.name == "NVIDIA DGX A100"
     assert there.definition() != here.definition()

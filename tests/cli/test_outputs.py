@@ -19,7 +19,8 @@ def log(root: Path) -> str:
 
 
 def test_a_full_device_is_an_error_and_stays_a_device(rn50, device, log: str) -> None:
-    full, null = device("full"), device("null")
+    full = device("full")
+    null = device("null")
     done = rn50("log", "report", log, "--out", str(full))
     assert done.returncode == 2
     assert done.stderr == f"rn50: error: {full}: cannot write: No space left on device\n"
@@ -29,7 +30,8 @@ def test_a_full_device_is_an_error_and_stays_a_device(rn50, device, log: str) ->
 
 
 def test_a_dash_has_the_standard_output_to_itself(rn50, tmp_path: Path) -> None:
-    path, run = tmp_path / "out", write_log(tmp_path / "log.txt", batch=128, step_s=0.02)
+    path = tmp_path / "out"
+    run = write_log(tmp_path / "log.txt", batch=128, step_s=0.02)
     command = ["predict", "calibrate", f"{run}:8", "--system", "dgx1"]
     assert rn50(*command, "--out", str(path)).returncode == 0
     done = rn50(*command, "--out", "-")

@@ -63,7 +63,9 @@ class Record:
     """One record, mutable."""
 
     def __init__(self, key: str, value: Any, time_ms: float, **metadata: Any) -> None:
-        self.key, self.value, self.time_ms = key, value, time_ms
+        self.key = key
+        self.value = value
+        self.time_ms = time_ms
         self.metadata: Any = {"file": "train.py", "lineno": 7, **metadata}
 
     def text(self, ruleset: str) -> str:

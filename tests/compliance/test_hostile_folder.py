@@ -23,11 +23,19 @@ pytestmark = pytest.mark.usefixtures("alarm")
 
 SECRET = "correct-horse-battery-staple"
 SIDE_FILES = (
-    *("config.yaml", "environment.json", "origins.json", "result.json", "metrics.jsonl"),
-    *("timeline.json", "scaling.json"),
+    "config.yaml",
+    "environment.json",
+    "origins.json",
+    "result.json",
+    "metrics.jsonl",
+    "timeline.json",
+    "scaling.json",
 )
 COMMANDS = (
-    *(("log", "report"), ("log", "compare"), ("log", "show"), ("log", "check", "--no-official")),
+    ("log", "report"),
+    ("log", "compare"),
+    ("log", "show"),
+    ("log", "check", "--no-official"),
     ("log", "score"),
 )
 

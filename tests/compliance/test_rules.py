@@ -111,7 +111,8 @@ def after_the_clock(run: Run) -> None:
 
 def init_of(seconds: float) -> Edit:
     def edit(run: Run) -> None:
-        begin, stop = find(run, "init_start"), find(run, "init_stop")
+        begin = find(run, "init_start")
+        stop = find(run, "init_stop")
         by_ms = begin.time_ms + 1000 * seconds - stop.time_ms
         for record in run[run.index(stop) :]:
             record.time_ms += by_ms
@@ -587,7 +588,8 @@ def test_no_verdict_is_milder_than_the_official_one() -> None:
     first, second = no_milder((note,), failed)
     assert (first.name, first.severity, second) == ("official-checker-fails", ERROR, note)
     assert "init_stop" in first.message
-    error, joined = finding("target-not-reached", ERROR), finding("joined-records", NOTE)
+    error = finding("target-not-reached", ERROR)
+    joined = finding("joined-records", NOTE)
     for findings in ((error, note), (joined,)):
         assert no_milder(findings, failed) == findings
     for other in (None, failed._replace(verdict="PASS"), failed._replace(verdict="NOT_RUN")):

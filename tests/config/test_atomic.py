@@ -37,7 +37,8 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a crash of the machine it is the old or the new one, not one of 0 bytes."""
-    path, synced = tmp_path / "config.yaml", []
+    path = tmp_path / "config.yaml"
+    synced = []
 
     def sync(number: int) -> None:
         synced.append((Path(f"/proc/self/fd/{number}").readlink().name, path.exists()))
@@ -82,7 +83,8 @@ def test_a_folder_and_a_missing_one_are_refused(tmp_path: Path, write) -> None:
 
 
 def test_a_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
-    target, link = tmp_path / "target", tmp_path / "link"
+    target = tmp_path / "target"
+    link = tmp_path / "link"
     link.symlink_to("target")
     for content in ("made", "replaced"):
         check_output(link)
@@ -92,7 +94,8 @@ def test_a_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
 
 
 def test_a_new_folder_is_made_where_its_link_leads(tmp_path: Path) -> None:
-    link, empty = tmp_path / "link", tmp_path / "disk" / "empty"
+    link = tmp_path / "link"
+    empty = tmp_path / "disk" / "empty"
     empty.mkdir(parents=True)
     link.symlink_to(empty)
     with pytest.raises(ValueError, match="mine"), new_folder(link):
@@ -116,7 +119,9 @@ def test_a_device_stays_a_device(device, name: str) -> None:
 
 
 def test_a_fifo_is_written_through(tmp_path: Path) -> None:
-    path, content = tmp_path / "fifo", "x" * 1_000_000  # more than a pipe holds
+    # more than a pipe holds
+    path = tmp_path / "fifo"
+    content = "x" * 1_000_000
     os.mkfifo(path)
     writer = threading.Thread(target=write_file, args=(path, content))
     writer.start()

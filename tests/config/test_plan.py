@@ -110,7 +110,8 @@ class Walked(NamedTuple):
 def walk(run: Run) -> list[Walked]:
     """Every step of a run of whole epochs, one batch at a time, from the config alone."""
     ranks = run.system.world_size
-    samples, batch = run.data.train_samples, (run.batch.per_rank, run.batch.active_ranks or ranks)
+    samples = run.data.train_samples
+    batch = (run.batch.per_rank, run.batch.active_ranks or ranks)
     changes = {change.after_epoch: change for change in run.batch.changes}
     walked: list[Walked] = []
     places = 0
@@ -161,7 +162,8 @@ def changing_runs(draw: st.DrawFn, min_changes: int = 0) -> Run:
 
 @given(run=changing_runs())
 def test_a_plan_is_the_row_walked_step_by_step(run: Run) -> None:
-    plan, walked = build_plan(run), walk(run)
+    plan = build_plan(run)
+    walked = walk(run)
     assert plan.total_steps == len(walked)
     assert plan.images_after(0) == plan.epoch_at(0) == plan.epoch_end_step(0) == 0
     for step, found in enumerate(walked, start=1):

@@ -13,7 +13,8 @@ SYSTEMS = sorted((PRESETS / "system").glob("*.yaml"))
 def test_a_preset_can_be_planned_and_reads_back_the_same(tmp_path: Path, name: str) -> None:
     """With the counts of ImageNet, or those of the set that it draws."""
     loaded = load(name, ["seed=3", "schedule.warmup=7 steps", "log.org=' #: on'"])
-    data, drawn = loaded.run.data, loaded.run.data.synthetic
+    data = loaded.run.data
+    drawn = loaded.run.data.synthetic
     assert loaded.run.name == name
     assert build_plan(loaded.run).total_steps > 0
     assert (data.train_samples, data.eval_samples, data.classes) == (

@@ -70,7 +70,8 @@ def ranks_of(run: Run) -> int:
 
 @every_recipe
 def test_published_hyper_parameters(name: str) -> None:
-    run, published = load(name).run, RECIPES[name]
+    run = load(name).run
+    published = RECIPES[name]
     assert ranks_of(run) == published.ranks
     if published.weight_decay is not None:
         assert run.optimizer.weight_decay == published.weight_decay
@@ -86,7 +87,8 @@ def test_plan_evaluates_where_runs_stopped(name: str) -> None:
 
 @pytest.mark.parametrize("name", OPEN)
 def test_run_of_a_paper_is_open_aims_at_its_top1_and_evaluates_its_last_epoch(name: str) -> None:
-    run, published = load(name).run, OPEN[name]
+    run = load(name).run
+    published = OPEN[name]
     assert run.division == "open"
     assert run.eval.target == published.top1
     assert (published.epochs - 1) % run.eval.period == run.eval.offset

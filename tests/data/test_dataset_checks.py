@@ -21,7 +21,9 @@ from rn50.data.dataset import check_before_run, digest_file, load_table, verify
 from rn50.data.pack import pack_images
 from tests.data.test_pack import image_folder
 
-TRAIN, VAL, CLASSES = 12, 6, 3
+TRAIN = 12
+VAL = 6
+CLASSES = 3
 Spoil = Callable[[Path], object]
 HALF = np.float32(2.5).tobytes()
 

@@ -18,7 +18,8 @@ from rn50.data.pack import pack_images
 from rn50.data.pipeline import NOT_COUNTED, Source, build_eval_source, build_train_source
 from rn50.data.recordio import MAGIC
 
-TRAIN, VAL = 37, 23
+TRAIN = 37
+VAL = 23
 SEEDS = {"shuffle": 11, "augment": 12, "flip": 13, "operations": 14}
 Pixels = NDArray[np.uint8]
 Floats = NDArray[np.float64]
@@ -272,18 +273,22 @@ def augmented_reference(image: Pixels, u: Floats, ranges: dict[str, Any], tile: 
 
     height, width, pad = *image.shape[:2], 16 * value("padding", 0, 0)
     theta = value("rotation_deg", 1, 0)
-    cos, sin = np.cos(theta * np.pi / 180), np.sin(theta * np.pi / 180)
+    cos = np.cos(theta * np.pi / 180)
+    sin = np.sin(theta * np.pi / 180)
     stretch = np.sqrt(value("aspect", 2, 1))
     scale_x, scale_y = value("scale", 3, 1) * np.array([stretch, 1 / stretch])
-    room_x, room_y = (16 + 2 * pad) * scale_x - 16, (16 + 2 * pad) * scale_y - 16
+    room_x = (16 + 2 * pad) * scale_x - 16
+    room_y = (16 + 2 * pad) * scale_y - 16
     out = np.empty((16, 16, 3))
     for iy, ix in np.ndindex(16, 16):
-        dx, dy = (ix - 7.5) / scale_x, (iy - 7.5) / scale_y
+        dx = (ix - 7.5) / scale_x
+        dy = (iy - 7.5) / scale_y
         x = (u[4] * room_x + 8) / scale_x - pad + cos * dx - sin * dy
         y = (u[5] * room_y + 8) / scale_y - pad + sin * dx + cos * dy
         x = np.clip(x * width / 16 - 0.5, 0, width - 1)
         y = np.clip(y * height / 16 - 0.5, 0, height - 1)
-        left, top = min(int(x), width - 2), min(int(y), height - 2)
+        left = min(int(x), width - 2)
+        top = min(int(y), height - 2)
         near = image[top : top + 2, left : left + 2].astype(float)
         out[iy, ix] = np.tensordot(
             np.outer([top + 1 - y, y - top], [left + 1 - x, x - left]), near, 2

@@ -30,11 +30,13 @@ def test_caches_are_dropped_where_a_file_system_has_nothing_to_write_back(tmp_pa
 def test_building_pipelines_manifest_and_table_is_allowed_a_batch_is_not(small_data: Path) -> None:
     from rn50.data.pipeline import build_train_source
 
-    folder, data = small_data, load("smoke", [f"data.path={small_data}"]).run.data
+    folder = small_data
+    data = load("smoke", [f"data.path={small_data}"]).run.data
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     drop_caches(folder)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
-    probe, second = DataProbe(folder), DataProbe(folder)
+    probe = DataProbe(folder)
+    second = DataProbe(folder)
     load_manifest(folder)
     load_table(folder, "train")
     plan = Plan(1, data.train_samples, "mix", (Segment(1, 0, 0, per_rank=2, active_ranks=1),))

@@ -70,7 +70,8 @@ def test_a_record_has_mxnets_bytes_is_read_again_and_holds_its_image_at_a_fixed_
 @FUZZ
 @given(image=IMAGES, data=st.data())
 def test_a_record_cut_short_names_file_and_offset(image: bytes, data: st.DataObject) -> None:
-    first, second = joined(1, 1, b"first"), joined(2, 2, image)
+    first = joined(1, 1, b"first")
+    second = joined(2, 2, image)
     padding = -len(image) % 4
     cut = len(first) + data.draw(st.integers(0, len(second) - padding - 1))
     file = io.BytesIO((first + second)[:cut])

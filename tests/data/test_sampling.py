@@ -39,7 +39,8 @@ def float_sizes(*pixels: int) -> NDArray[np.float32]:
 def test_every_epoch_shows_its_order_once_whatever_the_changes(plan: Plan, seed: int) -> None:
     """Mixed: the batch in which an epoch ends runs over into the next, and has the old size to its
     end. Padded: it is filled from the front of its own epoch."""
-    samples, mixed = plan.train_samples, plan.last_batch == "mix"
+    samples = plan.train_samples
+    mixed = plan.last_batch == "mix"
     steps = steps_of(sampling.TrainOrder(plan, seed), plan, plan.total_steps)
     images, places, epochs = (np.concatenate(column) for column in zip(*steps, strict=True))
     assert np.array_equal(places, np.arange(len(places)))
@@ -71,7 +72,8 @@ def test_active_steps_end_where_a_rank_has_no_share_to_come(
     active: tuple[int, int, int], expected: list[int]
 ) -> None:
     """Two steps in each segment but the last; an endless search would hang a prefetching rank."""
-    segments, place = [], 0
+    segments = []
+    place = 0
     for number, ranks in enumerate(active):
         segments.append(Segment(1 + number, 2 * number, place, 12 // ranks, ranks))
         place += 24
@@ -172,7 +174,8 @@ def test_windows_lie_inside_with_area_and_aspect_in_range(
 ) -> None:
     assume(low <= high)
     count = 200
-    heights, widths = float_sizes(*[height] * count), float_sizes(*[width] * count)
+    heights = float_sizes(*[height] * count)
+    widths = float_sizes(*[width] * count)
     places = np.arange(count)
     anchors, shapes = sampling.crop_windows(
         heights, widths, places, seed, area=(low, high), aspect=(narrow, wide)
@@ -195,7 +198,8 @@ def test_windows_lie_inside_with_area_and_aspect_in_range(
 def test_windows_of_a_common_photo_follow_the_reference_distribution() -> None:
     """500 x 375: area uniform and log-aspect symmetric, but for those that do not fit."""
     count = 20_000
-    heights, widths = float_sizes(*[375] * count), float_sizes(*[500] * count)
+    heights = float_sizes(*[375] * count)
+    widths = float_sizes(*[500] * count)
     anchors, shapes = sampling.crop_windows(heights, widths, np.arange(count), 1, **REFERENCE)
     areas = shapes.astype(float).prod(axis=1)
     assert areas.min() < 0.06
@@ -225,7 +229,8 @@ def test_a_panorama_is_cropped_to_its_whole_height_and_the_widest_aspect() -> No
 def test_windows_of_tiny_images_hold_a_pixel() -> None:
     size = np.repeat([*product((1, 2, 3, 7), (1, 2, 300))], 500, axis=0).astype(np.float32)
     anchors, shapes = sampling.crop_windows(*size.T, np.arange(len(size)), 1, **REFERENCE)
-    first, last = np.rint(anchors * size), np.rint((anchors + shapes) * size)
+    first = np.rint(anchors * size)
+    last = np.rint((anchors + shapes) * size)
     assert np.all(last - first >= 1)
     assert np.all(last <= size)
 

@@ -89,7 +89,8 @@ def data_of(folder: Path, **more: object) -> Data:
 def test_a_part_holds_its_own_records_where_they_lie_in_the_whole(
     packed: Path, tmp_path: Path
 ) -> None:
-    whole, offsets = (packed / "train.rec").read_bytes(), load_table(packed, "train")["offset"]
+    whole = (packed / "train.rec").read_bytes()
+    offsets = load_table(packed, "train")["offset"]
     held = bytearray(len(whole))
     for node in range(3):
         target = tmp_path / f"disk{node}/set"
@@ -99,7 +100,8 @@ def test_a_part_holds_its_own_records_where_they_lie_in_the_whole(
         found = (target / "train.rec").read_bytes()
         # Images 0 to 99 lie in the chunk 0 to 127, 100 to 199 in this and in 128 to 255.
         bounds = [0, *offsets[[128, 256]].tolist(), len(whole)]
-        begin, end = bounds[(0, 0, 1)[node]], bounds[node + 1]
+        begin = bounds[(0, 0, 1)[node]]
+        end = bounds[node + 1]
         assert found == bytes(begin) + whole[begin:end] + bytes(len(whole) - end)
         assert (target / "train.rec").stat().st_blocks * 512 < end - begin + (16 << 10)
         held[begin:end] = found[begin:end]

@@ -117,7 +117,8 @@ def before_building(*arguments: Any) -> Any:
 
 def during_checkpoints() -> None:
     """Half of a checkpoint is on the disk, or it is about to be collected."""
-    sync, collect = checkpoint.sync, checkpointer.collect
+    sync = checkpoint.sync
+    collect = checkpointer.collect
 
     def syncing(path: Path) -> None:
         strike()
@@ -135,7 +136,8 @@ def during_checkpoints() -> None:
 
 def before_batch(trainer_: Any, name: str, at: int) -> Any:
     """The trainer with a fault before one batch, counted from 1."""
-    following, calls = getattr(trainer_.steps if name == "next_batch" else trainer_, name), 0
+    following = getattr(trainer_.steps if name == "next_batch" else trainer_, name)
+    calls = 0
 
     def next_batch() -> Any:
         nonlocal calls
@@ -162,7 +164,8 @@ MOMENTS = {
     "mid-epoch": ("next_batch", MIDDLE),
     "evaluation": ("next_eval_batch", 1),
 }
-build_model, start_up = trainer.build_model, run.start_up
+build_model = trainer.build_model
+start_up = run.start_up
 
 if __name__ == "__main__":
     if phase == "start-up":

@@ -28,7 +28,8 @@ from rn50.train import checkpoint_folder
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCHERS = ("mpirun", "gloo")
 PHASES = ("start-up", "first step", "mid-epoch", "evaluation", "checkpoint")
-SILENCE_S, STALL_S = 4.0, 6.0
+SILENCE_S = 4.0
+STALL_S = 6.0
 """Of the watchdog in these cases; the defaults are 10 and 300."""
 DEATH_BOUND_S = 10.0
 """From the death of a rank to the end of `rn50 launch`; for one that is silent or stands still,
@@ -38,8 +39,13 @@ START_S = 30.0
 BUSY_BOUND_S = 60.0
 """For tests, which run beside anything: still tells a watched job from one that hangs."""
 RUN = (
-    *("schedule.length=4 epochs", "eval.period=2", "eval.offset=1", "eval.target=0.999"),
-    *("log.every=5 steps", "checkpoint.every=20 steps", f"watchdog.silence_s={SILENCE_S}"),
+    "schedule.length=4 epochs",
+    "eval.period=2",
+    "eval.offset=1",
+    "eval.target=0.999",
+    "log.every=5 steps",
+    "checkpoint.every=20 steps",
+    f"watchdog.silence_s={SILENCE_S}",
     f"watchdog.stall_s={STALL_S}",
 )
 
@@ -172,8 +178,15 @@ def run_case(case: Case, data: Path, bound_s: float = DEATH_BOUND_S) -> Outcome:
         mark = Path(scratch) / "mark"
         settings = (*RUN, *case.more, f"system.results={folder / 'results'}", f"data.path={data}")
         command = [
-            *(sys.executable, "-m", "tests.faults.job", case.launcher, case.fault, case.phase),
-            *(case.rank, str(mark), *settings),
+            sys.executable,
+            "-m",
+            "tests.faults.job",
+            case.launcher,
+            case.fault,
+            case.phase,
+            case.rank,
+            str(mark),
+            *settings,
         ]
         if case.shell:
             command = ["bash", "-c", f'{case.shell} && exec "$@"', "-", *command]
@@ -269,7 +282,8 @@ def _clock_problems(run: Path) -> Iterator[str]:
     begin = next((event.time_ms for event in events if event.key == "run_start"), 0)
     result = json.loads((run / "result.json").read_text())
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    log_s, result_s = (stamps[-1] - begin) / 1000, result.get("time_to_train_s", math.nan)
+    log_s = (stamps[-1] - begin) / 1000
+    result_s = result.get("time_to_train_s", math.nan)
     if abs(log_s - result_s) > 1 or not 0 < records[-1]["time_s"] <= result_s:
         yield f"the log took {log_s:.1f} s, result.json says {result_s:.1f} s"
 

@@ -75,7 +75,8 @@ def goes_on_as_if_uninterrupted(
     done = resume(rn50, folder, *more)
     assert done.returncode == 1, done.stderr  # the target is out of reach
     assert bits(folder) == bits(whole)
-    found_records, expected_records = records(folder), records(whole)
+    found_records = records(folder)
+    expected_records = records(whole)
     for of_run in (found_records, expected_records):
         next(record for record in of_run if record["step"] > stopped_step).pop("loss", None)
     assert found_records == expected_records
@@ -116,8 +117,14 @@ def test_stopped_in_order_and_resumed_is_uninterrupted(
     """In the first epoch, after it stood still; and after an evaluation. The launcher is told to
     wait a millisecond, the ranks know that their log point takes longer."""
     process = rn50.start(
-        *("launch", *RUN, "--launcher", launcher, "watchdog.silence_s=8", "limits.grace_s=0.001"),
-        *(f"data.path={small_data}", f"system.results={rn50.results}"),
+        "launch",
+        *RUN,
+        "--launcher",
+        launcher,
+        "watchdog.silence_s=8",
+        "limits.grace_s=0.001",
+        f"data.path={small_data}",
+        f"system.results={rn50.results}",
     )
     assert any(sign in line for line in process.stdout)
     if by == "Ctrl-C":
@@ -150,8 +157,14 @@ def test_stopped_in_order_and_resumed_is_uninterrupted(
 def test_a_killed_rank_costs_time_not_bits(rn50: Any, small_data: Path, whole: Path) -> None:
     """kill -9 in training, `system.job.max_restarts=1`. Nobody waits for the lock of rank 0."""
     process = rn50.start(
-        *("launch", *RUN, "--launcher", "gloo", "system.job.max_restarts=1"),
-        *("watchdog.silence_s=60", f"data.path={small_data}", f"system.results={rn50.results}"),
+        "launch",
+        *RUN,
+        "--launcher",
+        "gloo",
+        "system.job.max_restarts=1",
+        "watchdog.silence_s=60",
+        f"data.path={small_data}",
+        f"system.results={rn50.results}",
     )
     wait_until(lambda: list(rn50.results.glob("*/*/checkpoint/step_*.ckpt")))
     rank_process(process.pid, 0).kill()
@@ -169,9 +182,14 @@ def test_results_that_turn_read_only_end_the_run_and_mended_it_goes_on(
     broken = tmp_path / "broken"
     refused = refusing(rn50.results, broken, write="EROFS", unlink="EROFS", fsync="EROFS")
     process = rn50.start(
-        *("launch", *RUN, "--launcher", LAUNCHERS[-1], "watchdog.silence_s=60"),
+        "launch",
+        *RUN,
+        "--launcher",
+        LAUNCHERS[-1],
+        "watchdog.silence_s=60",
         *(["log.every=80 steps"] if stop else []),
-        *(f"data.path={small_data}", f"system.results={rn50.results}"),
+        f"data.path={small_data}",
+        f"system.results={rn50.results}",
         env=os.environ | refused,
     )
     saved = "*/*/checkpoint/step_*.ckpt"
@@ -205,7 +223,8 @@ def test_a_log_that_a_crash_cut_short_has_a_gap_and_another_rank_count_other_bit
     (resumed,) = (e for e in read_events(log) if e.key == "run_resumed")
     assert (resumed.metadata["ranks"], resumed.metadata["ranks_before"]) == (4, 2)
     assert [r["step"] for r in records(folder)] == [r["step"] for r in records(whole)]
-    ours, theirs = records(folder)[-2]["loss"], records(whole)[-2]["loss"]
+    ours = records(folder)[-2]["loss"]
+    theirs = records(whole)[-2]["loss"]
     assert ours != theirs and abs(ours - theirs) < 0.2, "batch norm over 5 images, not 10"
 
 

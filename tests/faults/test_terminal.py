@@ -30,7 +30,10 @@ SIGN = "step 20/"
 def test_a_closed_terminal_leaves_a_checkpoint(rn50: Any, small_data: Path) -> None:
     ours, theirs = os.openpty()
     process = rn50.start(
-        *("launch", *RUN, f"data.path={small_data}", f"system.results={rn50.results}"),
+        "launch",
+        *RUN,
+        f"data.path={small_data}",
+        f"system.results={rn50.results}",
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -86,7 +89,10 @@ def test_a_full_standard_output_is_named_and_leaves_no_reserve(
 ) -> None:
     with device("full").open("w") as full:
         process = rn50.start(
-            *("launch", *RUN, f"data.path={small_data}", f"system.results={rn50.results}"),
+            "launch",
+            *RUN,
+            f"data.path={small_data}",
+            f"system.results={rn50.results}",
             stdout=full,
         )
         _, err = process.communicate(timeout=60)
@@ -108,8 +114,12 @@ def test_a_launcher_that_is_killed_is_named(
     """Under `nohup`, to which a closed terminal is nothing. The memory that another launcher left,
     which is dead, is given back."""
     process = rn50.start(
-        *("launch", *RUN, "--launcher", launcher),
-        *(f"data.path={small_data}", f"system.results={rn50.results}"),
+        "launch",
+        *RUN,
+        "--launcher",
+        launcher,
+        f"data.path={small_data}",
+        f"system.results={rn50.results}",
         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
     )
     assert any(SIGN in line for line in process.stdout)

@@ -64,9 +64,11 @@ def _interrupt(first: int, minutes: float, most: float) -> int:
 def _search(first: int, minutes: float) -> int:
     warm_up()
     kinds = list(KINDS)
-    end_s, failures = time.monotonic() + 60 * minutes, 0
+    end_s = time.monotonic() + 60 * minutes
+    failures = 0
     for number in itertools.count():
-        kind, seed = kinds[number % len(kinds)], first + number // len(kinds)
+        kind = kinds[number % len(kinds)]
+        seed = first + number // len(kinds)
         if time.monotonic() > end_s:
             print(f"{number:,} cases, {failures} failures")
             return 1 if failures else 0

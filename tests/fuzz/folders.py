@@ -12,8 +12,17 @@ from tests.compliance.log_text import good_run, write
 from tests.fuzz.values import Case, Step, mutate, odd_json, rng_of, tree
 
 _FILES = (
-    *("config.yaml", "environment.json", "result.json", "metrics.jsonl", "timeline.json"),
-    *("origins.json", "failure_0.json", "stderr.log", "result_0.txt", "exit_code", ".lock"),
+    "config.yaml",
+    "environment.json",
+    "result.json",
+    "metrics.jsonl",
+    "timeline.json",
+    "origins.json",
+    "failure_0.json",
+    "stderr.log",
+    "result_0.txt",
+    "exit_code",
+    ".lock",
 )
 
 

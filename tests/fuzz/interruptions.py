@@ -109,7 +109,8 @@ def run_case(lab: Lab, seed: int) -> tuple[Failure | None, int]:
 def _run_to_its_end(lab: Lab, seed: int, story: list[str]) -> None:
     """`story` gets a line of each attempt. Raises AssertionError: something is wrong."""
     rng = rng_of(KIND, seed)
-    launcher, target = LAUNCHERS[seed % len(LAUNCHERS)], rng.choice(TARGETS)
+    launcher = LAUNCHERS[seed % len(LAUNCHERS)]
+    target = rng.choice(TARGETS)
     whole, code, whole_s = lab.whole(target)
     blows = [draw(rng, whole_s) for _ in range(rng.randint(1, 4))]
     results = Path(tempfile.mkdtemp(prefix="rn50-interruptions-"))

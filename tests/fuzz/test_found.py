@@ -57,12 +57,12 @@ def test_a_record_far_behind_the_end(tmp_path: Path, offset: int) -> None:
 @pytest.mark.parametrize(
     "override",
     [
-        *(
-            "eval.period=4611686018427387904",
-            "system.nodes=1000000000",
-            "batch.per_rank=99999999999",
-        ),
-        *("optimizer.base_lr=1e300", "optimizer.base_lr=1e-300", "watchdog.stall_s=1e12"),
+        "eval.period=4611686018427387904",
+        "system.nodes=1000000000",
+        "batch.per_rank=99999999999",
+        "optimizer.base_lr=1e300",
+        "optimizer.base_lr=1e-300",
+        "watchdog.stall_s=1e12",
     ],
 )
 def test_a_number_beyond_its_bound(override: str) -> None:

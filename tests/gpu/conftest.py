@@ -26,9 +26,16 @@ from tests.gpu.runs import Done, GpuRun
 HERE = Path(__file__).parent
 DRIVER = Path("/proc/driver/nvidia/version")
 STUBS = {
-    *("cublasSetMathMode", "cublasSetStream_v2", "cudnnSetStream", "cudnnDropoutBackward"),
-    *("cudnnSetActivationDescriptor", "cudnnSetDropoutDescriptor", "cudnnRestoreDropoutDescriptor"),
-    *("cusolverDnCreate", "cusolverDnSetStream", "cuModuleUnload"),
+    "cublasSetMathMode",
+    "cublasSetStream_v2",
+    "cudnnSetStream",
+    "cudnnDropoutBackward",
+    "cudnnSetActivationDescriptor",
+    "cudnnSetDropoutDescriptor",
+    "cudnnRestoreDropoutDescriptor",
+    "cusolverDnCreate",
+    "cusolverDnSetStream",
+    "cuModuleUnload",
 }
 """What runs may call although the fake answers success and does nothing more."""
 NOT_PROVEN = (

@@ -35,7 +35,8 @@ class Answers:
     finite_read = staticmethod(host_reads.finite)
 
     def __init__(self, samples: int, script: dict[str, Any], out: Path) -> None:
-        self._samples, self._out = samples, out
+        self._samples = samples
+        self._out = out
         self._accuracies = list(script.get("accuracy", [0.5]))
         self._overflows = set(script.get("overflows", []))
         self._asked = 0
@@ -67,11 +68,15 @@ class Answers:
 
 
 def main() -> None:
-    words, script = sys.argv[1:], {}
+    words = sys.argv[1:]
+    script = {}
     if words[0] == "--script":
-        script, words = json.loads(Path(words[1]).read_text()), words[2:]
+        script = json.loads(Path(words[1]).read_text())
+        words = words[2:]
     options = parse(words)
-    config, overrides, out = options.config, options.overrides, options.out
+    config = options.config
+    overrides = options.overrides
+    out = options.out
     samples = load(config, overrides).run.data.eval_samples
     answers = Answers(samples, script, out)
     for name in ("losses", "counts", "finite"):

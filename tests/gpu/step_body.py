@@ -28,7 +28,10 @@ from tests.ranks.sum_body import statistics_error
 
 STEPS = 3
 WIDTHS = (300, 100, 700, 200)
-LR, MOMENTUM, BATCH, SCALE = 0.25, 0.5, 4, 2.0
+LR = 0.25
+MOMENTUM = 0.5
+BATCH = 4
+SCALE = 2.0
 
 
 def main(config: str, out: str) -> None:

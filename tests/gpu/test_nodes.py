@@ -46,8 +46,15 @@ def run_on_two_nodes(
     fake = {"FAKECUDA_DEVICES": "2", "FAKECUDA_REPORT": str(out / "fake"), "FAKECUDA_LAZY": "1"}
     done = subprocess.run(
         [
-            *(horovodrun, "--gloo", "-np", "4", "-H", hosts),
-            *(sys.executable, str(program), *arguments),
+            horovodrun,
+            "--gloo",
+            "-np",
+            "4",
+            "-H",
+            hosts,
+            sys.executable,
+            str(program),
+            *arguments,
         ],
         env=os.environ | settings | fake,
         capture_output=True,
@@ -142,16 +149,18 @@ def test_a_float16_run_on_a_torus_reaches_its_target(
     monkeypatch.setenv("FAKECUDA_CAPABILITY", capability)
     change = json.dumps([{"after_epoch": 1, "per_rank": 10, "active_ranks": 4}])
     run_on_two_nodes(
-        *(
-            HERE / "rank.py",
-            tmp_path,
-            *SHORT,
-            *HALF,
-            *TORUS,
-            "comm.groups=cubic(3)",
-        ),
-        *("data.decoder=cpu", f"data.path={smoke_data}", "eval.target=0.6"),
-        *("batch.active_ranks=3", f"batch.changes={change}", "eval.bn_stats=batch"),
+        HERE / "rank.py",
+        tmp_path,
+        *SHORT,
+        *HALF,
+        *TORUS,
+        "comm.groups=cubic(3)",
+        "data.decoder=cpu",
+        f"data.path={smoke_data}",
+        "eval.target=0.6",
+        "batch.active_ranks=3",
+        f"batch.changes={change}",
+        "eval.bn_stats=batch",
         script={"accuracy": [0.5, 0.7]},
     )
     result = json.loads((tmp_path / "result.json").read_text())

@@ -19,7 +19,9 @@ from rn50.config.schema import Run
 from tests.gpu.runs import GpuRun
 
 pytestmark = pytest.mark.slow
-TRAIN_SAMPLES, EVAL_SAMPLES, CLASSES = 1000, 400, 4
+TRAIN_SAMPLES = 1000
+EVAL_SAMPLES = 400
+CLASSES = 4
 GPU_PRESETS = [name for name in list_presets() if load(name).run.system.device == "gpu"]
 
 

@@ -76,8 +76,12 @@ def test_two_ranks_sum_over_nccl_and_one_of_them_may_idle(gpu_run: GpuRun) -> No
     """Sony's presets begin with ranks that have no share of the batch."""
     change = json.dumps([{"after_epoch": 1, "per_rank": 10, "active_ranks": 2}])
     done = gpu_run(
-        *("system.ranks_per_node=2", *SHORT, *HALF),
-        *("batch.active_ranks=1", f"batch.changes={change}", "log.every=20 steps"),
+        "system.ranks_per_node=2",
+        *SHORT,
+        *HALF,
+        "batch.active_ranks=1",
+        f"batch.changes={change}",
+        "log.every=20 steps",
         accuracy=[0.5, 0.9],
         gpus=2,
     )
@@ -112,8 +116,13 @@ def test_the_weights_of_a_float16_model_travel_in_the_groups_of_the_rule(gpu_run
     """Fujitsu's four groups of float16, then batch norm's in float32: not one after backward."""
     steps = 10
     done = gpu_run(
-        *("system.ranks_per_node=2", *SHORT, *HALF, *NETWORKS["resnet"], "comm.groups=cubic(3)"),
-        *(f"log.every={steps} steps", "checkpoint.enabled=false"),
+        "system.ranks_per_node=2",
+        *SHORT,
+        *HALF,
+        *NETWORKS["resnet"],
+        "comm.groups=cubic(3)",
+        f"log.every={steps} steps",
+        "checkpoint.enabled=false",
         gpus=2,
     )
     assert done.each_step("ncclAllReduce of float16", steps) == pytest.approx(4, abs=0.1)

@@ -16,9 +16,18 @@ def start_rank(out: Path, *words: str, **environment: str) -> subprocess.Complet
     """`rn50.train` as a launcher starts it, on data that does not exist."""
     return subprocess.run(
         [
-            *(sys.executable, "-m", "rn50.train", "smoke", "--out", str(out)),
-            *("system.device=gpu", "system.ranks_per_node=1", "model.dtype=float16"),
-            *("data.path=/no/such/data", "seed=1", *words),
+            sys.executable,
+            "-m",
+            "rn50.train",
+            "smoke",
+            "--out",
+            str(out),
+            "system.device=gpu",
+            "system.ranks_per_node=1",
+            "model.dtype=float16",
+            "data.path=/no/such/data",
+            "seed=1",
+            *words,
         ],
         env=os.environ | environment,
         capture_output=True,
@@ -28,7 +37,9 @@ def start_rank(out: Path, *words: str, **environment: str) -> subprocess.Complet
     )
 
 
-CAPABILITY, DRIVER, NAME = "FAKECUDA_CAPABILITY", "FAKECUDA_DRIVER", "FAKECUDA_NAME"
+CAPABILITY = "FAKECUDA_CAPABILITY"
+DRIVER = "FAKECUDA_DRIVER"
+NAME = "FAKECUDA_NAME"
 B200 = {NAME: "NVIDIA B200", CAPABILITY: "10.0"}
 CPU_DECODER = ("data.decoder=cpu",)
 SECOND = {f"HOROVOD_{name}": "1" for name in ("RANK", "LOCAL_RANK")}
@@ -92,7 +103,8 @@ def test_mxnets_kernels_do_not_load_on_hopper(fake_environment: Path) -> None:
     """What the refusal comes before: CUDA's own answer, from the wheel's real fat binaries."""
     done = subprocess.run(
         [
-            *(sys.executable, "-c"),
+            sys.executable,
+            "-c",
             "import rn50, mxnet as mx; (mx.nd.ones(4, mx.gpu(0)) * 2).asnumpy()",
         ],
         env=os.environ | {"FAKECUDA_CAPABILITY": "9.0"},

@@ -12,7 +12,8 @@ STEPS = 10
 RUN = ("schedule.length=1 epochs", "schedule.warmup=0 epochs", "eval.period=1", "eval.offset=0")
 
 
-OWN, FUSED = "own", "mxnet"
+OWN = "own"
+FUSED = "mxnet"
 
 
 @pytest.mark.parametrize(
@@ -43,9 +44,17 @@ def test_a_float16_step_of_resnet50_stays_within_its_bounds(
     monkeypatch.setenv("FAKECUDA_CAPABILITY", capability)
     eta = ("optimizer.eta=0.1",) if variant != "sgd" else ()
     done = gpu_run(
-        *(*ONE_RANK, *HALF, *FULL, *RUN, *eta, f"optimizer.variant={variant}"),
-        *(f"log.every={STEPS} steps", "model.zero_gamma=false", "checkpoint.enabled=false"),
-        *(f"model.kernels={kernels}", f"model.layout={layout}"),
+        *ONE_RANK,
+        *HALF,
+        *FULL,
+        *RUN,
+        *eta,
+        f"optimizer.variant={variant}",
+        f"log.every={STEPS} steps",
+        "model.zero_gamma=false",
+        "checkpoint.enabled=false",
+        f"model.kernels={kernels}",
+        f"model.layout={layout}",
     )
     counted = {
         name: done.each_step(name, STEPS)

@@ -57,9 +57,15 @@ def load_thin(config: str, overrides: list[str], ranks: int) -> Loaded:
     """`config` on so many ranks, which start and write on this machine's cores and disk."""
     per_node = RANKS_PER_NODE if ranks % RANKS_PER_NODE == 0 else 1
     settings = (
-        *(f"system.nodes={ranks // per_node}", f"system.ranks_per_node={per_node}"),
-        *("batch.per_rank=1", "schedule.length=1000 epochs", f"log.every={LOG_POINTS} steps"),
-        *("watchdog.start_s=600", "limits.grace_s=300", "checkpoint.enabled=false", "seed=1"),
+        f"system.nodes={ranks // per_node}",
+        f"system.ranks_per_node={per_node}",
+        "batch.per_rank=1",
+        "schedule.length=1000 epochs",
+        f"log.every={LOG_POINTS} steps",
+        "watchdog.start_s=600",
+        "limits.grace_s=300",
+        "checkpoint.enabled=false",
+        "seed=1",
     )
     loaded = load_for_launch(config, [*overrides, *settings], None)
     prepare(loaded.run.data, lambda _: lambda done, total: None, loaded.origins)

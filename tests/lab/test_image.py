@@ -32,7 +32,8 @@ class Box:
     """Containers of the image with folders mounted over /data and /results, without a network."""
 
     def __init__(self, folder: Path) -> None:
-        self.data, self.results = folder / "data", folder / "results"
+        self.data = folder / "data"
+        self.results = folder / "results"
         for mounted in (self.data, self.results):
             mounted.mkdir()
             mounted.chmod(0o777)  # the container's user is not ours
@@ -60,7 +61,11 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Box:
 def outside(rn50, box: Box, smoke_data: Path) -> Iterator[Path]:
     """The folder of a run outside the container."""
     done = rn50(
-        *("launch", "smoke", "seed=1", f"data.path={smoke_data}", f"system.results={rn50.results}"),
+        "launch",
+        "smoke",
+        "seed=1",
+        f"data.path={smoke_data}",
+        f"system.results={rn50.results}",
         "data.synthetic={}",  # so that another machine can draw it
     )
     assert done.returncode == 0, done.stderr
@@ -84,7 +89,9 @@ def test_the_log_is_the_one_from_outside(box: Box, outside: Path) -> None:
 
 def test_any_user_and_a_read_only_image_will_do(box: Box) -> None:
     done = box.run(
-        *("smoke", "seed=1", "name=other_user"),
+        "smoke",
+        "seed=1",
+        "name=other_user",
         options=("--user=4321:4321", "--read-only", "--tmpfs=/tmp"),
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -94,7 +101,8 @@ def test_any_user_and_a_read_only_image_will_do(box: Box) -> None:
 
 def test_the_default_user_is_not_root_and_there_is_no_compiler(box: Box) -> None:
     done = box.run(
-        *("-c", "id -u; command -v g++ gcc make nvcc; touch /opt/rn50/config/x"),
+        "-c",
+        "id -u; command -v g++ gcc make nvcc; touch /opt/rn50/config/x",
         options=("--entrypoint=bash",),
     )
     assert done.stdout.split() == ["1000"]
@@ -105,8 +113,18 @@ def test_stopping_the_container_stops_the_run_and_says_so_in_the_log(box: Box) -
     name = f"rn50-{uuid.uuid4().hex[:12]}"
     started = subprocess.Popen(
         [
-            *(ENGINE, "run", "--rm", "--network=none", "--name", name, *box.mounts, IMAGE),
-            *("smoke", "name=stopped", "eval.target=0.999", "schedule.length=400 epochs"),
+            ENGINE,
+            "run",
+            "--rm",
+            "--network=none",
+            "--name",
+            name,
+            *box.mounts,
+            IMAGE,
+            "smoke",
+            "name=stopped",
+            "eval.target=0.999",
+            "schedule.length=400 epochs",
         ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

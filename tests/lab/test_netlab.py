@@ -31,9 +31,25 @@ def test_ranks_on_emulated_hosts(tmp_path: Path, delay_us: int) -> None:
     rn50 = Path(sys.executable).with_name("rn50")
     done = subprocess.run(
         [
-            *(NETLAB, "run", "4", "200", str(delay_us), "--", rn50, "bench", "allreduce"),
-            *("--ranks", "4", "--sizes", "4k,1M", "--passes", "1", "--json"),
-            *("--algorithms", "ring,recursive_doubling", f"system.results={tmp_path}"),
+            NETLAB,
+            "run",
+            "4",
+            "200",
+            str(delay_us),
+            "--",
+            rn50,
+            "bench",
+            "allreduce",
+            "--ranks",
+            "4",
+            "--sizes",
+            "4k,1M",
+            "--passes",
+            "1",
+            "--json",
+            "--algorithms",
+            "ring,recursive_doubling",
+            f"system.results={tmp_path}",
         ],
         capture_output=True,
         text=True,
@@ -42,7 +58,8 @@ def test_ranks_on_emulated_hosts(tmp_path: Path, delay_us: int) -> None:
     )
     assert done.returncode == 0, done.stderr
     rows = {(r["algorithm"], r["bytes"]): r for r in json.loads(done.stdout)["rows"]}
-    ring, doubling = rows["ring", 4000], rows["recursive_doubling", 4000]
+    ring = rows["ring", 4000]
+    doubling = rows["recursive_doubling", 4000]
     assert (ring["steps"], doubling["steps"]) == (6, 2)
     # What the lab is for: every step costs a delay, and no link carries more than its rate.
     for row in (ring, doubling):

@@ -25,7 +25,8 @@ def other_python(tmp_path: Path) -> Path:
     base = Path(sys.base_prefix)
     if base in (Path("/usr"), Path("/usr/local")):
         pytest.skip(f"a Python in a folder of its own expected, to copy it, found {base}")
-    other, ours = tmp_path / "python", Path(sysconfig.get_path("platlib"))
+    other = tmp_path / "python"
+    ours = Path(sysconfig.get_path("platlib"))
     shutil.copytree(base, other, symlinks=True)
     site = other / ours.relative_to(sys.prefix)
     for path in site.iterdir():
@@ -59,7 +60,8 @@ def test_a_run_with_the_mxnet_that_is_there(
 ) -> None:
     places = ("launch", "smoke", "seed=1", f"data.path={smoke_data}")
     expected = json.loads((smoke_run("gloo") / "result.json").read_text())["weights_digest"]
-    checkout, environment = tmp_path / "checkout", tmp_path / "environment"
+    checkout = tmp_path / "checkout"
+    environment = tmp_path / "environment"
     subprocess.run(["git", "clone", "-q", root, checkout], check=True)
     subprocess.run(
         [checkout / "scripts/setup.sh", "--system-mxnet", "--into", environment],

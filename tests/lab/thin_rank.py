@@ -41,7 +41,10 @@ STEP_S = 1.0
 class Forked(Launcher):
     """All ranks on this machine, on as many nodes as the config has."""
 
-    name, program, product, controller = NAME, "fork", "rn50", "gloo"
+    name = NAME
+    program = "fork"
+    product = "rn50"
+    controller = "gloo"
     may_start_elsewhere: ClassVar[bool] = False
 
     def command(self, job: Job) -> list[str]:
@@ -80,7 +83,8 @@ def count_opens() -> list[str]:
 
 def train(context: RunContext, opened: list[str]) -> None:
     """In the place of training: runs until it is asked to stop."""
-    process, plan = context.process, context.plan
+    process = context.process
+    plan = context.plan
     with context.timeline.span("build pipelines"):
         tables = [load_table(Path(context.run.data.path), split) for split in SPLITS]
     with context.timeline.span("open connections"):

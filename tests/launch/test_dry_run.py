@@ -82,7 +82,7 @@ def test_a_job_goes_on_when_nobody_waits(
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     process = rn50.start(
-        *("submit", "smoke", "--scheduler", "slurm", "--wait"), f"system.results={rn50.results}"
+        "submit", "smoke", "--scheduler", "slurm", "--wait", f"system.results={rn50.results}"
     )
     assert process.stdout.readline().startswith("slurm job 42 in")
     process.send_signal(signal.SIGTERM)

@@ -23,7 +23,8 @@ from rn50.launch.ending import (
 )
 from rn50.train.checkpoint import file_name
 
-TIME, EPOCHS = "time budget (limits.time_s) spent", "budget of 2 epochs (limits.epochs) spent"
+TIME = "time budget (limits.time_s) spent"
+EPOCHS = "budget of 2 epochs (limits.epochs) spent"
 
 
 GIVEN_UP = "none at the stop: it took longer than limits.grace_s or was given up"

@@ -17,7 +17,8 @@ from rn50.train.mpi_library import PRODUCTS
 
 GPUS = ["system=dgxa100", "system.scheduler=local"]
 OWN = "system.job.environment=[OMP_NUM_THREADS=5, 'NCCL_IB_HCA==mlx5_0,mlx5_1']"
-ONE_NODE, TWO_NODES = "system.nodes=1", "system.nodes=2"
+ONE_NODE = "system.nodes=1"
+TWO_NODES = "system.nodes=2"
 
 
 def run_of(config: str, *overrides: str) -> Run:
@@ -66,10 +67,8 @@ def test_what_a_run_sets(
 def test_the_engines_use_the_interfaces_asked_for_and_no_bridge_of_containers(
     interfaces: str, controller: Any, family: Any, expected: dict[str, str]
 ) -> None:
-    run, networks = (
-        load("smoke", [f"system.interfaces={interfaces}"]).run,
-        ["eth0", "docker0", "br-0123456789ab"],
-    )
+    run = load("smoke", [f"system.interfaces={interfaces}"]).run
+    networks = ["eth0", "docker0", "br-0123456789ab"]
     found = engine_environment(run, {}, controller, family, networks).settings
     assert {name: found.get(name) for name in expected} == expected
     chosen = {"OMPI_MCA_btl_tcp_if_include": "eth0"}

@@ -22,7 +22,9 @@ from tests.conftest import RUN
 
 
 class DummyLauncher(Launcher):
-    name, program, product = "dummy", "dummyrun", "Dummy"
+    name = "dummy"
+    program = "dummyrun"
+    product = "Dummy"
 
     def command(self, job: Job) -> list[str]:
         return ["dummyrun", str(job.ranks), *job.command]

@@ -18,8 +18,14 @@ from rn50.train import checkpoint_folder
 from tests.waiting import leave_nothing, wait_until
 
 SHORT = (
-    *("system.nodes=1", "schedule.length=40 epochs", "eval.period=10", "eval.offset=9"),
-    *("eval.target=0.3", "division=open", "log.every=5 steps", "checkpoint.every=20 steps"),
+    "system.nodes=1",
+    "schedule.length=40 epochs",
+    "eval.period=10",
+    "eval.offset=9",
+    "eval.target=0.3",
+    "division=open",
+    "log.every=5 steps",
+    "checkpoint.every=20 steps",
     "watchdog.silence_s=60",
 )
 
@@ -42,13 +48,20 @@ def test_a_second_start_waits_its_turn_goes_on_and_overwrites_nothing(
     rn50: Any, smoke_data: Path
 ) -> None:
     done = rn50(
-        *("submit", "smoke", "--scheduler", "local", *SHORT),
-        *(f"data.path={smoke_data}", f"system.results={rn50.results}"),
+        "submit",
+        "smoke",
+        "--scheduler",
+        "local",
+        *SHORT,
+        f"data.path={smoke_data}",
+        f"system.results={rn50.results}",
     )
     match = re.match(r"local job (\d+) in (\S+) \(to stop it: kill \1\)", done.stdout)
     assert match, done.stdout + done.stderr
-    job, folder = psutil.Process(int(match[1])), Path(match[2])
-    run, log = folder / "run_0", folder / "job.log"
+    job = psutil.Process(int(match[1]))
+    folder = Path(match[2])
+    run = folder / "run_0"
+    log = folder / "job.log"
     wait_until(lambda: checkpoint_folder.listed(run / "checkpoint"))
     refused = start(folder)
     assert refused.returncode == 2 and refused.stdout == ""

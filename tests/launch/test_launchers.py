@@ -112,8 +112,10 @@ def test_fujitsus_values_for_nccl_reach_every_rank() -> None:
     assert exported >= expected.keys()
 
 
-OPEN_MPI, MPICH = MpiLibrary("libmpi.so.40", "openmpi"), MpiLibrary("libmpi.so.12", "mpich")
-CRAY, STRANGE = MpiLibrary("libmpi_gnu_91.so.12", "cray"), MpiLibrary("libmpi.so.0", None)
+OPEN_MPI = MpiLibrary("libmpi.so.40", "openmpi")
+MPICH = MpiLibrary("libmpi.so.12", "mpich")
+CRAY = MpiLibrary("libmpi_gnu_91.so.12", "cray")
+STRANGE = MpiLibrary("libmpi.so.0", None)
 
 
 def link_horovod(monkeypatch: pytest.MonkeyPatch, library: MpiLibrary | None) -> None:

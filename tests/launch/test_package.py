@@ -44,7 +44,8 @@ def test_a_job_becomes_a_package_that_the_official_checker_passes(
     out = tmp_path / "out"
     done = rn50("submission", str(job), "--org", "Example", "--out", str(out))
     assert done.returncode == 0, done.stdout + done.stderr
-    package, system = out / "Example", "NVIDIA_DGX_A100_n1"
+    package = out / "Example"
+    system = "NVIDIA_DGX_A100_n1"
     names = [f"result_{number}.txt" for number in range(5)]
     results = package / "results" / system / "resnet"
     assert sorted(path.name for path in results.iterdir()) == names

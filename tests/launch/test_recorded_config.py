@@ -54,8 +54,15 @@ def test_only_listed_variables_are_set(tmp_path: Path, settings: str, refused: s
 @pytest.mark.parametrize(
     "job",
     [
-        *("python: ./x", "home: /x", "container: x.sif", "options: [-E, x]", "modules: [x]"),
-        *("stage: /x", "drop_caches: true", 'mounts: ["/x"]', "engine: singularity"),
+        "python: ./x",
+        "home: /x",
+        "container: x.sif",
+        "options: [-E, x]",
+        "modules: [x]",
+        "stage: /x",
+        "drop_caches: true",
+        'mounts: ["/x"]',
+        "engine: singularity",
     ],
 )
 def test_a_job_script_has_no_command_of_a_recorded_config(tmp_path: Path, job: str) -> None:

@@ -21,9 +21,17 @@ from tests.faults.matrix import ROOT
 from tests.waiting import leave_nothing, rank_process, wait_until
 
 LONG = (
-    *("smoke", "seed=1", "schedule.length=40 epochs", "eval.period=20", "eval.offset=19"),
-    *("eval.target=0.999", "log.every=5 steps", "checkpoint.every=20 steps"),
-    *("watchdog.silence_s=60", "--launcher", "gloo"),
+    "smoke",
+    "seed=1",
+    "schedule.length=40 epochs",
+    "eval.period=20",
+    "eval.offset=19",
+    "eval.target=0.999",
+    "log.every=5 steps",
+    "checkpoint.every=20 steps",
+    "watchdog.silence_s=60",
+    "--launcher",
+    "gloo",
 )
 
 

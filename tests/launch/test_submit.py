@@ -45,11 +45,21 @@ def test_five_runs_make_a_submission(
     monkeypatch.setenv("HOROVOD_CYCLE_TIME", "2")
     monkeypatch.setenv("NCCL_DEBUG", "WARN")
     done = rn50(
-        *("submit", "smoke", "--scheduler", "local", "--runs", "5", "--wait"),
+        "submit",
+        "smoke",
+        "--scheduler",
+        "local",
+        "--runs",
+        "5",
+        "--wait",
         # Open: a closed submission has to converge like the reference, on ImageNet.
-        *("division=open", "batch.per_rank=20"),
-        *("eval.period=1", "eval.offset=0", "eval.target=0.4"),
-        *(f"data.path={smoke_data}", f"system.results={rn50.results}"),
+        "division=open",
+        "batch.per_rank=20",
+        "eval.period=1",
+        "eval.offset=0",
+        "eval.target=0.4",
+        f"data.path={smoke_data}",
+        f"system.results={rn50.results}",
     )
     folder = rn50.run_folder()
     log = (folder / "job.log").read_text()
@@ -91,13 +101,22 @@ def test_five_runs_make_a_submission(
 @pytest.mark.slow
 def test_a_local_job_that_is_killed_closes_its_log(rn50, smoke_data: Path) -> None:
     done = rn50(
-        *("submit", "smoke", "--scheduler", "local", "schedule.length=400 epochs"),
-        *("eval.period=200", "eval.offset=199", "eval.target=0.999", "log.every=5 steps"),
-        *(f"data.path={smoke_data}", f"system.results={rn50.results}"),
+        "submit",
+        "smoke",
+        "--scheduler",
+        "local",
+        "schedule.length=400 epochs",
+        "eval.period=200",
+        "eval.offset=199",
+        "eval.target=0.999",
+        "log.every=5 steps",
+        f"data.path={smoke_data}",
+        f"system.results={rn50.results}",
     )
     match = re.match(r"local job (\d+) in (\S+) \(to stop it: kill \1\)", done.stdout)
     assert match, done.stdout + done.stderr
-    job, folder = psutil.Process(int(match[1])), Path(match[2])
+    job = psutil.Process(int(match[1]))
+    folder = Path(match[2])
     family = [job, *job.children(recursive=True)]
     log = folder / "job.log"
     wait_until(lambda: log.is_file() and "images/s" in log.read_text())
@@ -132,9 +151,18 @@ def test_ranks_in_a_container_are_launched_from_the_host(
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     words = ["container=image", "engine=singularity", "bind=none", "mounts=[/raid]"]
     done = rn50(
-        *("submit", "smoke", "--scheduler", "local", "--wait", "seed=1", "eval.target=0.1"),
-        *("eval.period=1", "eval.offset=0", f"data.path={smoke_data}"),
-        *(f"system.results={rn50.results}", *(f"system.job.{word}" for word in words)),
+        "submit",
+        "smoke",
+        "--scheduler",
+        "local",
+        "--wait",
+        "seed=1",
+        "eval.target=0.1",
+        "eval.period=1",
+        "eval.offset=0",
+        f"data.path={smoke_data}",
+        f"system.results={rn50.results}",
+        *(f"system.job.{word}" for word in words),
     )
     # The target is reached, and the closed division wants another.
     assert done.returncode == 1, done.stdout + done.stderr
@@ -147,8 +175,13 @@ def test_ranks_in_a_container_are_launched_from_the_host(
 
 def test_dry_run_prints_script_and_command_and_makes_nothing(rn50) -> None:
     done = rn50(
-        *("submit", "abci_2048_open", "--runs", "5", "--dry-run"),
-        *("system.job.options=[-g, my group]", f"system.results={rn50.results}"),
+        "submit",
+        "abci_2048_open",
+        "--runs",
+        "5",
+        "--dry-run",
+        "system.job.options=[-g, my group]",
+        f"system.results={rn50.results}",
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

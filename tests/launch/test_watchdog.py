@@ -98,7 +98,8 @@ def test_ranks_of_other_hosts_connect_over_ipv4_or_ipv6(address: str) -> None:
         watchdog.close()
 
 
-WAITS, FETCHES = "train/comm.py:120 barrier (in an engine)", "data/pipeline.py:90 next"
+WAITS = "train/comm.py:120 barrier (in an engine)"
+FETCHES = "data/pipeline.py:90 next"
 MISSING = None
 
 

@@ -47,7 +47,8 @@ def test_a_run_that_goes_on_does_not_run_back() -> None:
 def test_log_metrics_and_timeline_share_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     log = MLPerfLog(tmp_path / "log.txt", clock, resumed="run")
-    metrics, timeline = Metrics(tmp_path / "metrics.jsonl", clock), Timeline(0, clock)
+    metrics = Metrics(tmp_path / "metrics.jsonl", clock)
+    timeline = Timeline(0, clock)
     metrics.start_clock(clock.unix_s)
     with timeline.span("epoch 1"):
         log.block_start(1, 1)

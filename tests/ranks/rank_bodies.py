@@ -20,7 +20,8 @@ from rn50.train import __main__ as entry
 from rn50.train import run, trainer
 from rn50.train.context import RunContext
 
-build_model, log_point = trainer.build_model, run.log_point
+build_model = trainer.build_model
+log_point = run.log_point
 
 
 def other_weights(context: RunContext, *more: Any) -> Any:

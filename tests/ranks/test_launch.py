@@ -95,8 +95,11 @@ def joined_while_loading(folder: Path) -> bool:
 def test_same_seed_same_weights_bit_for_bit(rn50, small_data: Path, whole: Path) -> None:
     """However it starts up: overlapped or serial, weights seeded or broadcast."""
     rn50(
-        *("launch", *RUN, "startup={serial: true, weights: broadcast}"),
-        *(f"data.path={small_data}", f"system.results={rn50.results}"),
+        "launch",
+        *RUN,
+        "startup={serial: true, weights: broadcast}",
+        f"data.path={small_data}",
+        f"system.results={rn50.results}",
     )
     serial = rn50.run_folder()
     for key in ("weights_digest", "eval_accuracy"):
@@ -108,11 +111,17 @@ def test_same_seed_same_weights_bit_for_bit(rn50, small_data: Path, whole: Path)
 def test_batch_control_with_a_rank_that_drops_out(rn50, smoke_data: Path) -> None:
     """Per-rank batch and share change in the middle; logs follow, and the target is reached."""
     done = rn50(
-        *("launch", "smoke", "seed=1", "optimizer.variant=nvidia", "batch.follow=momentum"),
+        "launch",
+        "smoke",
+        "seed=1",
+        "optimizer.variant=nvidia",
+        "batch.follow=momentum",
         "model.loss_scale=dynamic",  # the rank without a share has to see the same gradients
         "batch.changes=[{after_epoch: 1, per_rank: 20}, {after_epoch: 2, per_rank: 32, "
         "active_ranks: 1}]",
-        *(f"data.path={smoke_data}", f"system.results={rn50.results}", "log.every=5 steps"),
+        f"data.path={smoke_data}",
+        f"system.results={rn50.results}",
+        "log.every=5 steps",
         "log.profile=81-82",
     )
     assert done.returncode == 0, done.stderr
@@ -137,10 +146,21 @@ def test_one_rank_with_twice_the_batch_trains_alike(rn50, small_data: Path) -> N
     curves = []
     for ranks, batch in ((1, 20), (2, 10)):
         rn50(
-            *("launch", "smoke", "--ranks", str(ranks), f"batch.per_rank={batch}", "seed=3"),
-            *("model.norm=none", "optimizer.base_lr=0.004", "schedule.length=1 epochs"),
-            *("eval.period=1", "eval.offset=0", "log.every=1 steps", "schedule.warmup=10 steps"),
-            *(f"data.path={small_data}", f"system.results={rn50.results}"),
+            "launch",
+            "smoke",
+            "--ranks",
+            str(ranks),
+            f"batch.per_rank={batch}",
+            "seed=3",
+            "model.norm=none",
+            "optimizer.base_lr=0.004",
+            "schedule.length=1 epochs",
+            "eval.period=1",
+            "eval.offset=0",
+            "log.every=1 steps",
+            "schedule.warmup=10 steps",
+            f"data.path={small_data}",
+            f"system.results={rn50.results}",
         )
         lines = [json.loads(line) for line in (rn50.run_folder() / "metrics.jsonl").open()]
         curves.append([line["loss"] for line in lines if line["kind"] == "train"])
@@ -161,10 +181,18 @@ def config_of(out: Path, ranks: int | None, *overrides: str) -> Path:
 def test_nothing_is_on_another_device(tmp_path: Path, small_data: Path) -> None:
     """A run on cpu(1), which is not where arrays are made that name no device."""
     config = config_of(
-        *(tmp_path / "run", None, f"data.path={small_data}", "schedule.length=2 epochs"),
-        *("eval.period=1", "eval.offset=0", "checkpoint.every=1 epochs", "eval.bn_stats=batch"),
+        tmp_path / "run",
+        None,
+        f"data.path={small_data}",
+        "schedule.length=2 epochs",
+        "eval.period=1",
+        "eval.offset=0",
+        "checkpoint.every=1 epochs",
+        "eval.bn_stats=batch",
         "batch.changes=[{after_epoch: 1, per_rank: 10, active_ranks: 1}]",  # the second rank idles
-        *("model.loss_scale=dynamic", "optimizer.variant=nvidia", "comm.gradient_dtype=float16"),
+        "model.loss_scale=dynamic",
+        "optimizer.variant=nvidia",
+        "comm.gradient_dtype=float16",
     )
     out = config.parent
     command = [sys.executable, BODIES, "OnSecondCpu", str(config), "--out", str(out)]

@@ -17,10 +17,20 @@ from tests import mpi
 pytestmark = [pytest.mark.slow, mpi.NEEDED]
 
 CONFIG = (
-    *("smoke", "seed=1", "data.shards=node", "data.last_batch=pad", "system.nodes=2"),
-    *("system.ranks_per_node=1", "data.train_samples=400", "data.eval_samples=200"),
-    *("eval.period=1", "eval.offset=0", "eval.target=0.999", "limits.epochs=2"),
-    *("checkpoint.every=1 epochs", "checkpoint.keep=9"),
+    "smoke",
+    "seed=1",
+    "data.shards=node",
+    "data.last_batch=pad",
+    "system.nodes=2",
+    "system.ranks_per_node=1",
+    "data.train_samples=400",
+    "data.eval_samples=200",
+    "eval.period=1",
+    "eval.offset=0",
+    "eval.target=0.999",
+    "limits.epochs=2",
+    "checkpoint.every=1 epochs",
+    "checkpoint.keep=9",
 )
 
 

@@ -117,7 +117,8 @@ def too_small_a_change(run: Run, tensor: str) -> bool:
 def test_preset_takes_two_steps_and_evaluates(
     name: str, overlays: dict[str, list[str]], results: dict[str, dict[str, Any]]
 ) -> None:
-    result, run = results[name], load(name, overlays[name]).run
+    result = results[name]
+    run = load(name, overlays[name]).run
     assert "error" not in result, result["error"]
     first, second = result["train"]
     assert (first["step"], second["step"]) == (1, 2)
@@ -136,5 +137,6 @@ def test_preset_takes_two_steps_and_evaluates(
 
 
 def test_another_seed_draws_other_weights(results: dict[str, dict[str, Any]]) -> None:
-    one, other = results["smoke"], results["smoke#2"]
+    one = results["smoke"]
+    other = results["smoke#2"]
     assert one["tensors"] == other["tensors"] and one["first_weight"] != other["first_weight"]

@@ -35,7 +35,8 @@ def test_a_run_is_repeated_from_its_own_folder(
     rn50, whole: Path, small_data: Path, tmp_path: Path
 ) -> None:
     """The real command again: the same bits wherever the data lies."""
-    recorded, moved = tmp_path / "recorded", tmp_path / "moved"
+    recorded = tmp_path / "recorded"
+    moved = tmp_path / "moved"
     shutil.copytree(whole, recorded)
     shutil.copytree(small_data, moved)
     places = (f"data.path={moved}", f"system.results={rn50.results}")

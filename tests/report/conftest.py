@@ -14,9 +14,17 @@ from typing import Any
 import pytest
 
 FLAGS = (
-    *("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage"),
-    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
-    *("--hide-scrollbars", "--allow-file-access-from-files", "--dump-dom"),
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-dev-shm-usage",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--allow-file-access-from-files",
+    "--dump-dom",
 )
 OUTER = """<!doctype html>
 <iframe id="page" src="{page}" style="width: {width}px; height: 900px; border: 0"></iframe>

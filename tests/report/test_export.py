@@ -51,10 +51,20 @@ def train(folder: Path, *more: str) -> Path:
     """A run of two ranks on ten classes, so that top-5 is not all."""
     rn50 = Rn50(folder / "results")
     done = rn50(
-        *("launch", "smoke", "--ranks", "2", "seed=1", "schedule.length=3 epochs"),
-        *("eval.period=1", "eval.offset=0", "eval.target=0.15", "log.every=5 steps"),
+        "launch",
+        "smoke",
+        "--ranks",
+        "2",
+        "seed=1",
+        "schedule.length=3 epochs",
+        "eval.period=1",
+        "eval.offset=0",
+        "eval.target=0.15",
+        "log.every=5 steps",
         "division=open",
-        *(f"data.synthetic={DRAWN}", f"system.results={rn50.results}", *more),
+        f"data.synthetic={DRAWN}",
+        f"system.results={rn50.results}",
+        *more,
     )
     assert done.returncode in (0, 1), done.stderr
     return rn50.run_folder()
@@ -78,7 +88,8 @@ def evaluations(run: Path) -> list[dict[str, Any]]:
 @pytest.mark.slow
 def test_an_evaluation_again_finds_the_recorded_counts(rn50: Rn50, run: Path) -> None:
     done = rn50("evaluate", str(run), *places(run), "--json")
-    found, recorded = json.loads(done.stdout), evaluations(run)[-1]
+    found = json.loads(done.stdout)
+    recorded = evaluations(run)[-1]
     assert (done.returncode, found["as_recorded"], found["ranks"]) == (0, True, 2)
     for key in ("correct", "correct_top5", "total", "accuracy", "step"):
         assert found[key] == recorded[key]
@@ -148,18 +159,21 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     from rn50.data.pipeline import build_eval_source
 
     with_onnx = has("onnx")
-    out, data = tmp_path / "model", load(str(run / "config.yaml")).run.data
+    out = tmp_path / "model"
+    data = load(str(run / "config.yaml")).run.data
     done = rn50("export", "model", str(run), "--out", str(out), *["--onnx"] * with_onnx)
     assert done.returncode == 0, done.stderr
     made = ["model-0000.params", "model-symbol.json", "model.json", *["model.onnx"] * with_onnx]
     assert [path.name for path in sorted(out.iterdir())] == made
-    about, last = json.loads((out / "model.json").read_text()), evaluations(run)[-1]
+    about = json.loads((out / "model.json").read_text())
+    last = evaluations(run)[-1]
     assert (about["accuracy"], about["step"]) == (last["accuracy"], last["step"])
     assert about["input"]["centre_crop_px"] == data.crop_px
     manifest = json.loads((Path(data.path) / "manifest.json").read_text())
     assert about["output"] == {"logits": 10, "classes": manifest["classes"]}
     batch = build_eval_source(data, batch_per_rank=data.eval_samples, rank=0, ranks=1).next()
-    images, labels = tmp_path / "images.npy", tmp_path / "labels.npy"
+    images = tmp_path / "images.npy"
+    labels = tmp_path / "labels.npy"
     np.save(images, batch.images.asnumpy())
     np.save(labels, batch.labels.asnumpy())
     words = [sys.executable, "-c", PLAIN_MXNET, str(out / "model"), str(images), str(labels)]

@@ -49,7 +49,8 @@ def train_records(steps: int = 10) -> list[dict[str, object]]:
 
 
 def span(name: str, start_s: float, duration_s: float, **more: object) -> dict[str, object]:
-    ts, dur = round(start_s * 1e6), round(duration_s * 1e6)
+    ts = round(start_s * 1e6)
+    dur = round(duration_s * 1e6)
     return {"name": name, "ph": "X", "ts": ts, "dur": dur, "pid": 0, "tid": "main", **more}
 
 

@@ -130,7 +130,8 @@ def test_clocks_are_seconds_in_every_format(tmp_path: Path, ruleset: str) -> Non
 
 def test_optimizers_share_the_names_of_their_parameters(tmp_path: Path) -> None:
     path = write_run(tmp_path / "sgd.txt", good_run(optimizer="sgd"))
-    sgd, lars = set(summarise(read_log(path).events).parameters), set(of(tmp_path).parameters)
+    sgd = set(summarise(read_log(path).events).parameters)
+    lars = set(of(tmp_path).parameters)
     assert (lars - sgd, sgd - lars) == ({"epsilon"}, {"model_bn_span"})
     shared = {"base_learning_rate", "learning_rate_warmup_epochs", "weight_decay", "optimizer"}
     assert shared <= sgd & lars & set(of(tmp_path, ruleset="0.6.0").parameters)

@@ -58,7 +58,8 @@ def _half_ring(members: Ranks, n_bytes: float, *, reduce: bool, segments: int = 
     """Reduce-scatter or allgather of `n_bytes` in each row of `members`: chunks to the next."""
     places = members.shape[1]
     if places > 1:
-        src, dst = members.ravel(), np.roll(members, -1, axis=1).ravel()
+        src = members.ravel()
+        dst = np.roll(members, -1, axis=1).ravel()
         yield Round(src, dst, n_bytes / places / segments, reduce, (places - 1) * segments)
 
 
@@ -83,7 +84,8 @@ def _torus_2d(ranks: int, n_bytes: float, sides: tuple[int, int]) -> Rounds:
 def _hierarchical(ranks: int, n_bytes: float, sides: tuple[int, int]) -> Rounds:
     """Reduce to the first of each row, a ring of those, broadcast: all bytes go across."""
     members = np.arange(ranks).reshape(sides)
-    leaders, others = members[:, 0], members.T[1:]
+    leaders = members[:, 0]
+    others = members.T[1:]
     chunk = n_bytes / sides[1]
     yield from _half_ring(members, n_bytes, reduce=True)
     for member in others:
@@ -120,7 +122,8 @@ def _halving_doubling(ranks: int, n_bytes: float, _: tuple[int, int]) -> Rounds:
 def _folded(ranks: int, n_bytes: float, core: Callable[[Ranks], Rounds]) -> Rounds:
     """No power of two: of the first 2r ranks the even ones give theirs away and get the sum."""
     extra = ranks - (1 << (ranks.bit_length() - 1))
-    given, taken = np.arange(0, 2 * extra, 2), np.arange(1, 2 * extra, 2)
+    given = np.arange(0, 2 * extra, 2)
+    taken = np.arange(1, 2 * extra, 2)
     if extra:
         yield Round(given, taken, n_bytes, reduce=True)
     yield from core(np.concatenate([taken, np.arange(2 * extra, ranks)]))
@@ -134,7 +137,8 @@ def _double_tree(ranks: int, n_bytes: float, _: tuple[int, int]) -> Rounds:
     bit = rank & -rank  # NCCL's binary tree: odd ranks are leaves; 0 is its own parent here
     up = (rank ^ bit) | (bit << 1)
     parents = np.where(up < ranks, up, rank ^ bit)
-    depths, at = np.zeros(ranks, np.int64), rank
+    depths = np.zeros(ranks, np.int64)
+    at = rank
     while at.any():
         depths += at > 0
         at = parents[at]
@@ -186,13 +190,17 @@ def allreduce_s(algorithm: str, topology: Topology, n_bytes: float) -> float:
 def _times(topology: Topology, one: Round) -> tuple[Times, Times]:
     """Latency and occupancy of each message: a rank shares its link and its adder, a node its NICs,
     a rack its uplinks."""
-    node, src, dst = topology.node, one.src, one.dst
-    src_node, dst_node = src // node.ranks, dst // node.ranks
+    node = topology.node
+    src = one.src
+    dst = one.dst
+    src_node = src // node.ranks
+    dst_node = dst // node.ranks
     leaves = src_node != dst_node
     nic_beta = node.nic.beta_s_per_byte / node.nics
     across = nic_beta * _busier(src_node, dst_node, leaves)
     if 0 < topology.rack_nodes < topology.nodes:
-        src_rack, dst_rack = src_node // topology.rack_nodes, dst_node // topology.rack_nodes
+        src_rack = src_node // topology.rack_nodes
+        dst_rack = dst_node // topology.rack_nodes
         uplink = nic_beta / topology.rack_nodes * topology.oversubscription
         across = np.maximum(across, uplink * _busier(src_rack, dst_rack, src_rack != dst_rack))
     inside = node.inside.beta_s_per_byte * _busier(src, dst, ~leaves)
@@ -213,7 +221,8 @@ def _busier(src: Ranks, dst: Ranks, counted: NDArray[np.bool_]) -> Times:
 
 def _run(clocks: Times, one: Round, latency_s: Times, wire_s: Times) -> Times:
     """The ranks' clocks after a round."""
-    src, dst = one.src, one.dst
+    src = one.src
+    dst = one.dst
     once = np.bincount(src).max() == 1 == np.bincount(dst).max()  # ten times as fast
     clocks = clocks.copy()
     for _ in range(one.repeat):

@@ -26,7 +26,8 @@ def test_sonys_grids() -> None:
 @FUZZ
 @given(ranks=st.integers(2, 512), n_bytes=st.floats(1, 1e9))
 def test_segments_hide_reduction_and_cost_latency(ranks: int, n_bytes: float) -> None:
-    free, slow = Link(0.0, 1e-9, 1e-9), Link(1e-3, 1e-9)
+    free = Link(0.0, 1e-9, 1e-9)
+    slow = Link(1e-3, 1e-9)
     plain = cost.ring(ranks, n_bytes, free)
     segmented = cost.segmented_ring(ranks, n_bytes, free, segment_bytes=1e5)
     assert segmented.time_s <= plain.time_s * (1 + 1e-12)

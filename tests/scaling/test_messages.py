@@ -33,7 +33,10 @@ def test_the_tables_name_the_same_algorithms() -> None:
 @pytest.mark.parametrize("ranks", [2, 3, 4, 6, 7, 8, 12, 16, 31, 48, 64, 1000, 2048, 3456])
 def test_rounds_and_bytes_are_the_formulas(algorithm: str, ranks: int) -> None:
     """The most that one rank sends; and all ranks, together, add each byte p - 1 times."""
-    n_bytes, steps, sent, added = 51.1e6 / 8, 0, np.zeros(ranks), 0.0
+    n_bytes = 51.1e6 / 8
+    steps = 0
+    sent = np.zeros(ranks)
+    added = 0.0
     for one in schedule(algorithm, ranks, n_bytes):
         assert (one.src != one.dst).all()
         steps += one.repeat

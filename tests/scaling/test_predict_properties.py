@@ -72,16 +72,22 @@ def test_the_interval_widens_away_from_the_points(name: str) -> None:
 # --- what if the network were slower? ----------------------------------------------------------
 
 SLOWER = (
-    *("nic_bytes_per_s: 1e9", "nics: 1", "jitter: 0.05"),
-    *("intra_bytes_per_s: 5e9", "intra_latency_s: 5e-5", "inter_latency_s: 5e-5"),
-    *("tree_latency_s: 9e-5", "{rack_nodes: 2, oversubscription: 9.0}"),
+    "nic_bytes_per_s: 1e9",
+    "nics: 1",
+    "jitter: 0.05",
+    "intra_bytes_per_s: 5e9",
+    "intra_latency_s: 5e-5",
+    "inter_latency_s: 5e-5",
+    "tree_latency_s: 9e-5",
+    "{rack_nodes: 2, oversubscription: 9.0}",
 )
 
 
 @pytest.mark.parametrize("name", sorted(SYSTEMS))
 def test_a_slower_network_never_makes_a_step_shorter(name: str, tmp_path: Path) -> None:
     """By `base:` on all machines: the same computation, and no step of any size is shorter."""
-    about, node = SYSTEMS[name].performance, SYSTEMS[name].ranks_per_node
+    about = SYSTEMS[name].performance
+    node = SYSTEMS[name].ranks_per_node
     assert about is not None
     file = tmp_path / "slower.yaml"
     sizes = [1, *(n * node for n in (1, 2, 16))] if node <= 64 else [1, 64, 1024]
@@ -146,7 +152,8 @@ more inside the nodes, so that the columns have less to send: 0.45 ms of 19 at m
 @pytest.mark.parametrize("name", sorted(SYSTEMS))
 def test_more_work_never_takes_less_time(name: str) -> None:
     system = load_system(name)
-    about, local = system.performance, system.ranks_per_node
+    about = system.performance
+    local = system.ranks_per_node
     assert about is not None
     counts = [1 << k for k in range(15) if 1 << k < local]
     counts += [nodes * local for nodes in NODES if nodes * local <= 16384]

@@ -37,7 +37,8 @@ def test_a_run_stops_at_an_evaluation(expected: float, offset: int) -> None:
     era=st.sampled_from(["0.6.0", "4.0.0"]),
 )
 def test_larger_batches_never_need_fewer_epochs(batch: int, more: int, era: str) -> None:
-    small, large = epochs_to_target(batch, era), epochs_to_target(batch + more, era)
+    small = epochs_to_target(batch, era)
+    large = epochs_to_target(batch + more, era)
     assert large.expected >= small.expected
     assert small.low <= small.expected <= small.high
 
@@ -65,7 +66,8 @@ def test_epochs_of_closed_runs_are_within_their_interval() -> None:
 def test_older_recipes_needed_more_epochs_and_intervals_widen_beyond_the_data() -> None:
     """The same 33,280 images: 72 epochs in v0.6, 56 in v0.7."""
     assert epochs_to_target(33280, "0.6.0").expected - epochs_to_target(33280).expected > 12
-    inside, outside = epochs_to_target(60_000), epochs_to_target(160_000)
+    inside = epochs_to_target(60_000)
+    outside = epochs_to_target(160_000)
     assert outside.high - outside.low > 2 * (inside.high - inside.low)
 
 

@@ -86,8 +86,15 @@ def settled_state(job: str) -> str:
 def submit(rn50, smoke_data: Path, *arguments: str) -> tuple[subprocess.Popen[str], str, Path]:
     """A submitted run that `--wait`s: (process, job, folder)."""
     process = rn50.start(
-        *("submit", "smoke", "--scheduler", "slurm", "--wait", *TWO_NODES),
-        *(f"data.path={smoke_data}", f"system.results={rn50.results}", *arguments),
+        "submit",
+        "smoke",
+        "--scheduler",
+        "slurm",
+        "--wait",
+        *TWO_NODES,
+        f"data.path={smoke_data}",
+        f"system.results={rn50.results}",
+        *arguments,
     )
     line = process.stdout.readline()
     match = re.match(r"slurm job (\d+) in (\S+) \(to stop it: scancel \1\)", line)
@@ -177,8 +184,15 @@ def test_scancel_closes_the_log_and_leaves_nothing(rn50, smoke_data: Path) -> No
 
 
 SHORT = (
-    *("system.nodes=1", "system.ranks_per_node=1", "division=open", "eval.target=0.3", "seed=1"),
-    *("log.every=5 steps", "checkpoint.every=20 steps", "eval.period=4", "eval.offset=3"),
+    "system.nodes=1",
+    "system.ranks_per_node=1",
+    "division=open",
+    "eval.target=0.3",
+    "seed=1",
+    "log.every=5 steps",
+    "checkpoint.every=20 steps",
+    "eval.period=4",
+    "eval.offset=3",
 )
 """One rank, which reaches its target after 200 steps, with checkpoints meanwhile."""
 
@@ -308,7 +322,8 @@ def turned_on_again(lab: Path) -> Iterator[str]:
     yield node
     subprocess.run(["/usr/sbin/slurmd", "-f", lab, "-N", node], check=True)
     subprocess.run(["scontrol", "update", f"nodename={node}", "state=resume"], check=False)
-    pid, idle = lab.parent / f"slurmd-{node}.pid", ["sinfo", "-h", "-n", node, "-o", "%T"]
+    pid = lab.parent / f"slurmd-{node}.pid"
+    idle = ["sinfo", "-h", "-n", node, "-o", "%T"]
     wait_until(
         lambda: (
             pid.is_file()
@@ -327,9 +342,17 @@ def test_a_job_goes_on_with_the_nodes_that_are_left(
     process, job, folder = submit(
         rn50,
         smoke_data,
-        *("system.nodes=3", "batch.per_rank=20", "seed=1", "division=open", "eval.target=0.3"),
-        *("log.every=5 steps", "checkpoint.every=20 steps", "eval.period=4", "eval.offset=3"),
-        *("system.job.max_restarts=1", "system.job.min_nodes=2"),
+        "system.nodes=3",
+        "batch.per_rank=20",
+        "seed=1",
+        "division=open",
+        "eval.target=0.3",
+        "log.every=5 steps",
+        "checkpoint.every=20 steps",
+        "eval.period=4",
+        "eval.offset=3",
+        "system.job.max_restarts=1",
+        "system.job.min_nodes=2",
     )
     wait_for_checkpoint(folder)
     power_off(lab, turned_on_again)
@@ -371,10 +394,23 @@ def test_a_job_that_was_killed_without_a_word_is_what_slurm_says(rn50, smoke_dat
 def test_launch_within_an_allocation_takes_srun(rn50, smoke_data: Path) -> None:
     done = subprocess.run(
         [
-            *("salloc", "--nodes=2", "--ntasks-per-node=1", "--quiet"),
-            *(sys.executable, "-m", "rn50.cli.entry", "launch", "smoke", *TWO_NODES),
-            *("seed=1", "division=open", "eval.target=0.3", "eval.period=1", "eval.offset=0"),
-            *(f"data.path={smoke_data}", f"system.results={rn50.results}"),
+            "salloc",
+            "--nodes=2",
+            "--ntasks-per-node=1",
+            "--quiet",
+            sys.executable,
+            "-m",
+            "rn50.cli.entry",
+            "launch",
+            "smoke",
+            *TWO_NODES,
+            "seed=1",
+            "division=open",
+            "eval.target=0.3",
+            "eval.period=1",
+            "eval.offset=0",
+            f"data.path={smoke_data}",
+            f"system.results={rn50.results}",
         ],
         capture_output=True,
         text=True,

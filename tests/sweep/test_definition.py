@@ -39,7 +39,9 @@ def write(folder: Path, text: str) -> Path:
 def test_dotted_and_nested_keys_mean_the_same(tmp_path: Path) -> None:
     loaded = load_sweep(write(tmp_path, GOOD))
     assert list(loaded.sweep.parameters) == [
-        *("optimizer.base_lr", "schedule.warmup", "batch.per_rank")
+        "optimizer.base_lr",
+        "schedule.warmup",
+        "batch.per_rank",
     ]
     values = {"optimizer.base_lr": 0.1, "schedule.warmup": 1.5, "batch.per_rank": 5}
     run = loaded.load_trial(values).run

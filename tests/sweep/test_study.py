@@ -119,7 +119,8 @@ def test_the_pruner_stops_the_worse_whatever_the_direction(
         number = study.ask().number
         assert not any(study.report(number, e, a) for e, a in [(1, 0.3), (2, 0.7), (3, 0.9)])
         study.end(number, TrialState.COMPLETE, value=0.9)
-    good, bad = study.ask().number, study.ask().number
+    good = study.ask().number
+    bad = study.ask().number
     assert not study.report(good, 1, 0.01)  # too early to tell
     assert not study.report(good, 2, 0.8)
     assert study.report(bad, 2, 0.1) == (prune_from is not None)

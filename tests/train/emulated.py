@@ -33,7 +33,8 @@ def build() -> Path:
     built = Path(tempfile.gettempdir()) / f"rn50_emulated_{digest[:16]}.so"
     if not built.exists():
         with tempfile.TemporaryDirectory(dir=built.parent) as folder:
-            source, made = Path(folder) / "kernels.cc", Path(folder) / "kernels.so"
+            source = Path(folder) / "kernels.cc"
+            made = Path(folder) / "kernels.so"
             source.write_text(text)
             options = ["-std=c++20", "-O1", "-fPIC", "-shared", "-pthread", "-Wall", "-Werror"]
             subprocess.run(["g++", *options, str(source), "-o", str(made)], check=True)

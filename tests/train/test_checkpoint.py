@@ -93,7 +93,8 @@ def test_what_goes_in_comes_out_bit_for_bit(good: Path) -> None:
 
 
 def test_any_cut_and_any_flipped_bit_is_found(good: Path) -> None:
-    chosen, text = random.Random(0), good.read_bytes()
+    chosen = random.Random(0)
+    text = good.read_bytes()
     for size in {0, 1, 8, 15, 16, len(text) - 1, *chosen.choices(range(len(text)), k=20)}:
         good.write_bytes(text[:size])
         with pytest.raises(UserError, match=good.name):

@@ -78,7 +78,8 @@ def on_ranks(horovod: Threads, action: Callable[[Communicator], Any]) -> list[An
     def on_rank(number: int) -> Any:
         horovod.rank.number = number
         one = Communicator(Operators(mx.cpu()))
-        one.rank, one.world_size = number, RANKS
+        one.rank = number
+        one.world_size = RANKS
         return action(one)
 
     with ThreadPoolExecutor(RANKS) as pool:

@@ -23,7 +23,9 @@ from rn50.train.state import TrainState
 def test_hits_are_counted_exactly(classes: int, dtype: str) -> None:
     """2,500 images in three batches, the last filled up. float16 has no whole number from 2,049 to
     4,096 that is odd. The image of class c with logits ranked by place p is a hit where p = 0."""
-    samples, per_batch, rng = 2500, 900, np.random.default_rng(1)
+    samples = 2500
+    per_batch = 900
+    rng = np.random.default_rng(1)
     labels = rng.integers(classes, size=samples)
     places = np.minimum(rng.choice([0, 0, 0, 0, 0, 0, 1, 4, 5], size=samples), classes - 1)
     logits = np.zeros((3 * per_batch, classes), dtype)
@@ -80,7 +82,8 @@ def test_the_target_itself_is_success(
     overrides = ["eval.target=0.759", "schedule.length=1 epochs", "schedule.warmup=0 epochs"]
     overrides += ["eval.period=1", "eval.offset=0"]
     trainer = Mock(run=load("smoke", overrides).run)
-    trainer.plan, trainer.context.state = build_plan(trainer.run), TrainState()
+    trainer.plan = build_plan(trainer.run)
+    trainer.context.state = TrainState()
     found = Accuracy(correct, 50_000, 0)
     monkeypatch.setattr(run, "train_epoch", Mock())
     monkeypatch.setattr(run, "evaluate_epoch", lambda *_: found)

@@ -12,7 +12,8 @@ from rn50.config.schema import Model
 from rn50.train import gpu_code as module
 from rn50.train.gpu_code import WHEEL, choose_kernels, gpu_code, runs
 
-PTX, ELF = 1, 2
+PTX = 1
+ELF = 2
 
 
 def fat_binary(*codes: tuple[int, int, bytes]) -> bytes:

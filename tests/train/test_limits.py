@@ -47,7 +47,8 @@ def test_chance_is_told_from_learning(
 def test_one_flipped_bit_changes_the_quick_digest() -> None:
     net = nn.Dense(7, in_units=3)
     net.initialize()
-    before, weight = quick_digest(net), net.weight.data()
+    before = quick_digest(net)
+    weight = net.weight.data()
     for row, column, bit in ((0, 0, 0), (3, 1, 31), (6, 2, 17)):
         values = weight.asnumpy()
         values.view(np.uint32)[row, column] ^= np.uint32(1 << bit)

@@ -32,11 +32,22 @@ from rn50.train.run import train_and_evaluate
 from tests.conftest import made_once, packed
 
 CONFIG = (
-    *("seed=1", "system.ranks_per_node=1", "optimizer.variant=nvidia", "model.loss_scale=dynamic"),
-    *("schedule.length=4 epochs", "schedule.warmup=1 epochs", "eval.period=2", "eval.offset=1"),
-    *("eval.target=0.999", "eval.batch_per_rank=8", "limits.min_accuracy_by=9 epochs"),
-    *("batch.changes=[{after_epoch: 2, per_rank: 20}]", "batch.follow=momentum"),
-    *("log.every=3 steps", "checkpoint.every=3 steps", "checkpoint.keep=9"),
+    "seed=1",
+    "system.ranks_per_node=1",
+    "optimizer.variant=nvidia",
+    "model.loss_scale=dynamic",
+    "schedule.length=4 epochs",
+    "schedule.warmup=1 epochs",
+    "eval.period=2",
+    "eval.offset=1",
+    "eval.target=0.999",
+    "eval.batch_per_rank=8",
+    "limits.min_accuracy_by=9 epochs",
+    "batch.changes=[{after_epoch: 2, per_rank: 20}]",
+    "batch.follow=momentum",
+    "log.every=3 steps",
+    "checkpoint.every=3 steps",
+    "checkpoint.keep=9",
 )
 """Epochs of 4, 4, 2 and 2 steps, evaluated after the second and the fourth."""
 STEPS_OF_POINTS = ((1, 2, 3), (5, 6), (9,), (11, 12))
@@ -198,7 +209,8 @@ def test_a_damaged_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
 
 
 def test_two_states_a_weight_go_on_bit_for_bit(train: Train, tmp_path: Path) -> None:
-    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    whole = tmp_path / "whole"
+    resumed = tmp_path / "resumed"
     akiba = "optimizer.variant=akiba"
     train(whole, akiba, "limits.epochs=2")
     for epochs in (1, 2):

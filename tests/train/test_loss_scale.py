@@ -42,7 +42,8 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("soon")
 def test_it_doubles_after_so_many_steps_up_to_a_bound() -> None:
-    scales, scale = [], Scale(MAX_SCALE / 2)
+    scales = []
+    scale = Scale(MAX_SCALE / 2)
     for _ in range(9):
         following = next_scale(scale, scale.value, True)
         assert following is not None
@@ -56,7 +57,8 @@ def test_it_doubles_after_so_many_steps_up_to_a_bound() -> None:
 def test_it_stays_within_bounds_and_ends_at_the_lower_one(
     answers: list[bool], start: float
 ) -> None:
-    scale, under_way = Scale(start), [start] * CHECK_DELAY_STEPS
+    scale = Scale(start)
+    under_way = [start] * CHECK_DELAY_STEPS
     for finite in answers:
         used = under_way.pop(0)
         following = next_scale(scale, used, finite)
@@ -135,7 +137,7 @@ def test_a_step_that_overflows_is_momentum_alone(
     gradients = [parameter.grad().reshape(-1)]
     scaler = LossScaler("dynamic(64)", () if operators.own else gradients)
     updater = updater_for(
-        *(operators, [parameter], settings, gradients), scaler=scaler, epoch_at=lambda _: 30.0
+        operators, [parameter], settings, gradients, scaler=scaler, epoch_at=lambda _: 30.0
     )
 
     def weight_and_velocity() -> tuple[np.ndarray, np.ndarray]:

@@ -27,8 +27,19 @@ def compile_library(path: Path, source: str, *options: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     subprocess.run(
         [
-            *("g++", "-shared", "-fPIC", "-o", path, "-x", "c++", "-", "-x", "none"),
-            *(f"-Wl,-soname,{path.name}", "-Wl,--no-as-needed", *options),
+            "g++",
+            "-shared",
+            "-fPIC",
+            "-o",
+            path,
+            "-x",
+            "c++",
+            "-",
+            "-x",
+            "none",
+            f"-Wl,-soname,{path.name}",
+            "-Wl,--no-as-needed",
+            *options,
         ],
         input=source,
         text=True,

@@ -39,7 +39,8 @@ SMALL = {
 
 
 LAYOUTS = ("NCHW", "NHWC")
-TO_NHWC, TO_NCHW = (0, 2, 3, 1), (0, 3, 1, 2)
+TO_NHWC = (0, 2, 3, 1)
+TO_NCHW = (0, 3, 1, 2)
 
 
 def in_layout(layout: str, *nchw: int) -> tuple[int, ...]:
@@ -159,7 +160,8 @@ def test_weights_of_both_layouts_are_the_same_draw(case: str) -> None:
     for source, target in ((first, first_eval), (last, last_eval)):
         copy_parameters(source, target, Operators(mx.cpu()))
     for name, p in last_eval.collect_params().items():  # NCHW, as all evaluation
-        expected, found = first_eval.collect_params()[name].data().asnumpy(), p.data().asnumpy()
+        expected = first_eval.collect_params()[name].data().asnumpy()
+        found = p.data().asnumpy()
         assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
         np.testing.assert_array_equal(found, expected, err_msg=name)
 
@@ -274,7 +276,8 @@ def test_what_a_network_or_a_device_lacks_is_refused(
 def test_loss_against_its_definition(smoothing: float) -> None:
     classes = 6
     rng = np.random.default_rng(0)
-    logits, labels = rng.normal(size=(5, classes)), np.array([0, 5, 2, 3, 3])
+    logits = rng.normal(size=(5, classes))
+    labels = np.array([0, 5, 2, 3, 3])
     p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     target = np.full((5, classes), smoothing / (classes - 1))
     target[np.arange(5), labels] = 1 - smoothing

@@ -39,19 +39,28 @@ PUBLISHED = {
     "you": (
         ("weight", "bias", "gamma", "beta"),
         ("weight", "bias", "gamma", "beta"),
-        *(0.001, 0.0, False, lambda s: s.weight_decay),
+        0.001,
+        0.0,
+        False,
+        lambda s: s.weight_decay,
     ),
     "reference": (("weight",), ("weight",), 0.001, 1e-7, False, lambda s: s.weight_decay),
     "nvidia": (("weight",), ("weight", "bias"), 0.001, 0.0, True, lambda s: s.weight_decay),
     "fujitsu": (
         ("weight",),
         ("weight",),
-        *(0.0025, 1e-9, False, lambda s: s.weight_decay * s.base_lr),
+        0.0025,
+        1e-9,
+        False,
+        lambda s: s.weight_decay * s.base_lr,
     ),
     "sony": (
         ("weight", "bias", "gamma", "beta"),
         ("weight", "bias", "gamma", "beta"),
-        *(0.01, 1e-6, False, lambda s: s.weight_decay),
+        0.01,
+        1e-6,
+        False,
+        lambda s: s.weight_decay,
     ),
 }
 
@@ -78,7 +87,8 @@ class Reference:
             g = gradients[name].astype(np.float64) / now.global_batch_size
             decay = s.weight_decay if ending in decayed else 0.0
             trust = 1.0
-            norm_w, norm_g = np.sqrt((w**2).sum()), np.sqrt((g**2).sum())
+            norm_w = np.sqrt((w**2).sum())
+            norm_g = np.sqrt((g**2).sum())
             below = norm_g + (decay_in_trust(s) if ending in decayed else 0.0) * norm_w
             if s.variant == "sony":  # NNabla's lars.cpp
                 if norm_w >= epsilon:
@@ -204,7 +214,8 @@ def test_rmsprop_warmup_against_its_formula(path: str) -> None:
     parameters, _ = build(s, path)
     updater = updater_of(parameters, s, path, epoch_at=lambda step: step / 2)
     w = {n: p.data().asnumpy().astype(np.float64) for n, p in parameters.items()}
-    m, d = dict.fromkeys(w, 0.0), dict.fromkeys(w, 0.0)
+    m = dict.fromkeys(w, 0.0)
+    d = dict.fromkeys(w, 0.0)
     for step in range(1, 31):
         gradients = gradients_of(step)
         for name, p in parameters.items():

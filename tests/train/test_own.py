@@ -77,7 +77,8 @@ def test_logits_that_would_overflow_do_not() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("classes", [3, 41])
 def test_hits_are_those_of_mxnets_operators(dtype: str, classes: int) -> None:
-    own, theirs = emulated.operators(), Operators(mx.cpu())
+    own = emulated.operators()
+    theirs = Operators(mx.cpu())
     totals: list[Any] = [None, None]
     for _ in range(3):
         scores = np.stack([RNG.permutation(classes) for _ in range(30)]).astype(dtype)
@@ -93,7 +94,9 @@ def test_scores_that_are_no_numbers_are_no_hits_and_equal_ones_go_by_class() -> 
     scores = np.array([[np.nan] * 7, [1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1]], np.float32)
     labels = nd.array([0, 0, 5])
     assert emulated.operators().add_hits(nd.array(scores), labels, None).asnumpy().tolist() == [
-        *(1, 1, 3)
+        1,
+        1,
+        3,
     ]
 
 
@@ -101,7 +104,8 @@ def test_small_operators_do_what_mxnets_do() -> None:
     found = []
     for operators in (emulated.operators(), Operators(mx.cpu())):
         a, b = (nd.array(np.arange(700) - shift) for shift in (350, 10))
-        half, back = operators.zeros(700, "float16"), operators.zeros(700)
+        half = operators.zeros(700, "float16")
+        back = operators.zeros(700)
         operators.scale(a, 0.5)
         operators.add_square(a, b, -1)
         results = [a.asnumpy()]
@@ -126,7 +130,8 @@ def test_steps_and_an_evaluation_are_those_of_mxnets_operators() -> None:
     """A small ResNet by both: losses, weights after four steps, hits. The head of ours is a
     convolution, its lone ReLUs are other operators."""
     model = Model(depth="tiny", width=16, stem="imagenet")
-    images, labels = nd.array(RNG.normal(size=(6, 3, 40, 40))), nd.array([0, 1, 2, 3, 4, 0])
+    images = nd.array(RNG.normal(size=(6, 3, 40, 40)))
+    labels = nd.array([0, 1, 2, 3, 4, 0])
     found = []
     for operators in (emulated.operators(), Operators(mx.cpu())):
         net, eval_net, loss = build_networks(model, 5, crop_px=40, seed=1, operators=operators)
@@ -136,7 +141,8 @@ def test_steps_and_an_evaluation_are_those_of_mxnets_operators() -> None:
         scaler = LossScaler(8.0)
         settings = Optimizer(variant="nvidia", base_lr=0.05)
         updater = updater_for(operators, trainable(net), settings, buckets, scaler=scaler)
-        losses, total = [], None
+        losses = []
+        total = None
         for step in range(1, 5):
             losses.append(criterion.forward(net, images, labels, 8.0))
             total = operators.add_losses(losses[-1], total)

@@ -59,7 +59,8 @@ def walk(batches: tuple[tuple[int, int], ...], epochs: int, *, pads: bool) -> It
         batch = next(size for after, size in reversed(batches) if after <= epoch)
         end = done + IMAGES if pads else (epoch + 1) * IMAGES
         while done < end:
-            step, done = step + 1, done + batch
+            step = step + 1
+            done = done + batch
             yield At(step, done - batch, done, batch)
 
 
@@ -158,7 +159,7 @@ RUNS = {
     "sony_3456": Published(SONY, ((0, 54 * K), (30, 54 * K)), False, 90, sony_b, noise_scale),
     "sony_3456_64k": Published(SONY, ((0, 54 * K), (30, 64 * K)), False, 90, sony_b, noise_scale),
     "sony_4096": Published(
-        *(SONY, ((0, 34 * K), (30, 68 * K), (45, 85 * K), (75, 119 * K)), False, 90, sony_a)
+        SONY, ((0, 34 * K), (30, 68 * K), (45, 85 * K), (75, 119 * K)), False, 90, sony_a
     ),
     "you_2048_knl": Published(SONY, ((0, 32_768),), False, 90, you),
     "you_1600_cpu": Published(GOOGLE, ((0, 16_000),), False, 90, nvidia(25, 400, 7207)),
@@ -168,7 +169,8 @@ RUNS = {
 
 @pytest.mark.parametrize("name", RUNS)
 def test_every_step_has_the_published_learning_rate_and_momentum(name: str) -> None:
-    run, published = load(name).run, RUNS[name]
+    run = load(name).run
+    published = RUNS[name]
     plan = build_plan(run)
     settings_at = step_settings(run, plan)
     momentum = published.momentum

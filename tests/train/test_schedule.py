@@ -58,7 +58,8 @@ def test_settings_follow_the_batch(follow: str, lr_factor: int, momentum: float)
     changes = "batch.changes=[{after_epoch: 2, per_rank: 32}]"
     plan, at = settings("quick", "batch.per_rank=16", changes, f"batch.follow={follow}")
     _, plain = settings("quick", "batch.per_rank=16", changes)
-    before, after = plan.epoch_end_step(2), plan.epoch_end_step(2) + 1
+    before = plan.epoch_end_step(2)
+    after = plan.epoch_end_step(2) + 1
     assert at(before) == plain(before) == Settings(plain(before).lr, 0.9, 32)
     assert at(after).lr == pytest.approx(plain(after).lr * lr_factor)
     assert at(after).momentum == pytest.approx(momentum)

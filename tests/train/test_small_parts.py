@@ -70,8 +70,12 @@ def test_placement(variables: str, expected: tuple[object, ...]) -> None:
 @pytest.mark.parametrize(
     ("device", "dtype", "good"),
     [
-        *(("cpu", "float32", True), ("cpu", "bfloat16", True), ("cpu", "float16", False)),
-        *(("gpu", "float32", True), ("gpu", "bfloat16", False), ("gpu", "float16", True)),
+        ("cpu", "float32", True),
+        ("cpu", "bfloat16", True),
+        ("cpu", "float16", False),
+        ("gpu", "float32", True),
+        ("gpu", "bfloat16", False),
+        ("gpu", "float16", True),
     ],
 )
 def test_precisions_by_device(device: str, dtype: str, good: bool) -> None:
@@ -198,7 +202,8 @@ def test_errors_become_one_line() -> None:
 
 class Loss:
     def __init__(self, waited: list[int], step: int) -> None:
-        self._waited, self._step = waited, step
+        self._waited = waited
+        self._step = step
 
     def wait_to_read(self) -> None:
         self._waited.append(self._step)
