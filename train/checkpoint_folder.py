@@ -90,9 +90,15 @@ def mark_best(path: Path) -> None:
 
 def held(found: Checkpoint, path: Path) -> Checkpoint:
     """A checkpoint under the new name `path`, where a run that trains can neither replace nor
-    remove it between its metadata and its arrays; `found` may be older than what it is now."""
+    remove it between its metadata and its arrays; `found` may be older than what it is now. Raises
+    UserError: it is damaged."""
     _name_too(found.path.resolve(), path)
-    return read(path)
+    try:
+        again = read(path)
+        again.verify()
+    except UserError as error:
+        raise UserError(str(error).replace(str(path), str(found.path))) from None
+    return again
 
 
 def _name_too(path: Path, other: Path) -> None:

@@ -360,8 +360,9 @@ def test_a_click_sorts_the_page(
     found = measure(page, CLICKS, width=width, dark=width == 390)
     assert found["width"] == width and found["sorted_by"].startswith("time to")
     letters = "".join(map(letter, range(24)))
+    reached = letters.replace("C", "")
     known = letters.replace("D", "")
-    assert found["orders"] == [letters[::-1], known[::-1] + "D", known + "D"]
+    assert found["orders"] == [reached[::-1] + "C", known[::-1] + "D", known + "D"]
 
 
 @pytest.mark.slow
