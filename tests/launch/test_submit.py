@@ -131,7 +131,7 @@ def test_a_local_job_that_is_killed_closes_its_log(rn50, smoke_data: Path) -> No
     said = (folder / "job.log").read_text()
     assert "rn50: error: stopped by SIGTERM at step" in said
     assert result["reason"].startswith("stopped by SIGTERM at step")
-    assert result["next"] == f"rn50 launch --resume {folder}/run_0 data.path={smoke_data}"
+    assert result["next"] == f"rn50 submit --resume {folder} data.path={smoke_data}"
     last = said.splitlines()[-1]
     assert last.startswith(f"{folder}/run_0; go on with: ")
     assert last.endswith(f"rn50 submit --resume {folder} data.path={smoke_data}")
