@@ -209,6 +209,12 @@ def test_one_odd_log_does_not_switch_the_rcp_test_off(
     scored = score_folder(folder)
     assert scored.ruleset == found.ruleset == "4.0.0"
     assert scored.rcp is not None and not scored.rcp.passed
+    rcp = scored.to_dict()["rcp"]
+    assert (rcp["verdict"], rcp["min"], rcp["submission_mean"]) == (
+        "FAIL",
+        pytest.approx(55, abs=0.5),
+        35,
+    )
 
 
 def test_a_log_that_cannot_be_read_does_not_decide_the_round(tmp_path: Path) -> None:
