@@ -143,7 +143,8 @@ def _launcher_asked(evidence: Evidence) -> str:
     """The first rank that was gone had got a signal, and no launcher says how it ended: mpirun
     passes SIGTERM on, kills its ranks soon after, and ends without a word and with exit code 1. The
     others of a rank that ended by itself get one too, but later."""
-    lost, signals = evidence.lost, evidence.signals
+    lost = evidence.lost
+    signals = evidence.signals
     if not signals or (lost and lost["rank"] not in signals):
         return ""
     names = ", ".join(sorted(set(signals.values())))

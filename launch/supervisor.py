@@ -267,7 +267,7 @@ class StopSignals:
     """Ctrl-C a second time. SIGTERM comes twice where a scheduler and its script both send."""
 
     def __enter__(self) -> StopSignals:
-        numbers = (signal.SIGINT, *command_stop_signals())
+        numbers = {signal.SIGINT, *command_stop_signals()}
         self._previous = {number: signal.signal(number, self._note) for number in numbers}
         return self
 

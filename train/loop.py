@@ -71,7 +71,7 @@ def train_steps(context: StepContext, first: int, last: int, log_every: int) -> 
         updater.step(step, context.settings_at(step))
         times.after("update", updater.written_last)
         loss_sum = operators.add_losses(losses, loss_sum)
-        steps = steps + 1
+        steps += 1
         context.limit_run_ahead(losses, batch)
         if step % log_every == 0:
             yield LogPoint(step, steps, loss_sum)

@@ -14,6 +14,7 @@ from rn50.config.schema import Watchdog as Settings
 from rn50.launch import supervisor
 from rn50.launch.supervisor import RankFailed, StopSignals, run_watched, wait_for_launcher
 from rn50.launch.watchdog import Watchdog
+from rn50.train.limits import STOP_SIGNALS
 from tests.faults.file_system import refusing
 
 ORPHAN = (
@@ -128,3 +129,12 @@ def test_a_place_that_refuses_locks_is_one_for_ranks_all_the_same(tmp_path: Path
     subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)], env=os.environ | refused, check=True
     )
+
+
+def test_every_signal_is_as_it_was_behind_the_watch() -> None:
+    """SIGINT was taken twice once: Ctrl-C did nothing from the end of the ranks on."""
+    numbers = (signal.SIGINT, *STOP_SIGNALS)
+    before = [signal.getsignal(number) for number in numbers]
+    with StopSignals():
+        assert signal.getsignal(signal.SIGINT) != before[0]
+    assert [signal.getsignal(number) for number in numbers] == before
