@@ -53,8 +53,8 @@ def score(
     connection.begin()
     from ..data.pipeline import build_eval_source
     from .comm import communicator, context
+    from .devices import operators_for
     from .evaluate import evaluate
-    from .own import operators_for
     from .trainer import batches_of
 
     ctx = context(run.system.device, place.local_rank)

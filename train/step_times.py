@@ -12,6 +12,7 @@ import ctypes
 import time
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import mxnet as mx
 import numpy as np
@@ -55,10 +56,13 @@ class StepTimes:
 
     Args:
         most_steps: from one `log_point` to the next.
+        stamp: the operation that notes the time, and where the engine runs it; None: on a CPU.
     """
 
-    def __init__(self, most_steps: int) -> None:
-        self._operation = _load()
+    def __init__(self, most_steps: int, stamp: tuple[Any, Any] | None = None) -> None:
+        operation, context = stamp or (_load(), _ON_CPU)
+        self._operation: ctypes.c_void_p = operation
+        self._context: ctypes.Structure = context
         # A row for each step that is under way, or over and not yet taken.
         self._stamps = np.full((most_steps + 2 * RUN_AHEAD_STEPS + 1, 6), np.nan)
         self._next = 1
@@ -93,7 +97,7 @@ class StepTimes:
                 self._operation,
                 ctypes.c_void_p(address),
                 None,
-                ctypes.byref(_ON_CPU),
+                ctypes.byref(self._context),
                 handles,
                 len(arrays),
                 None,
