@@ -1,6 +1,8 @@
 // CUDA's runtime and driver: device memory is host memory at addresses of its own, copies are
 // copies and checked, kernels are looked up and counted; those of device.cu run as FAKECUDA_KERNELS
-// has them, Horovod's copies are made, and all others do nothing.
+// has them, Horovod's copies are made, and all others do nothing: MXNet's are machine code of a GPU,
+// and count as "kernels not computed". With FAKECUDA_COMPUTE=0 no kernel runs and no call of cuDNN or
+// cuBLAS computes.
 #include "fake.h"
 
 #include <dlfcn.h>
@@ -10,7 +12,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -18,7 +19,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include <cuda.h>
+#include <cuda.h>  // behind C++'s own, whose words it takes
 #include <cuda_runtime_api.h>
 
 namespace {
@@ -40,6 +41,9 @@ std::string quoted(const std::string& text) {
 }
 
 // --- device memory: an address range of its own, one page between two allocations ----------------
+// Zeros, which take no memory until somebody writes, so that activations of any size cost nothing;
+// but where kernels compute, what is no number, as memory that nobody has written may be.
+constexpr int kGarbage = 0xFF;
 constexpr std::size_t kRange = std::size_t(1) << 42, kPage = 4096;
 char* range_begin = nullptr;
 char* range_next = nullptr;
@@ -63,10 +67,11 @@ void* take(std::size_t bytes) {
   if (range_next + pages + kPage > range_begin + kRange) return nullptr;
   char* begin = range_next;
   range_next += pages + kPage;
-  // Zeros, and no memory until somebody writes: activations of any size cost nothing.
   if (mmap(begin, pages, PROT_READ | PROT_WRITE,
            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
     return nullptr;
+  static const bool is_garbage = fake::computes() && fake::setting("FAKECUDA_GARBAGE", 1);
+  if (is_garbage) std::memset(begin, kGarbage, bytes);
   blocks[begin] = bytes;
   allocated += bytes;
   if (allocated > peak) peak = allocated;
@@ -84,65 +89,33 @@ bool give(void* pointer) {
   return true;
 }
 
-// --- streams --------------------------------------------------------------------------------------
-struct Stream {
-  bool blocking;  // the default stream waits for it
-  std::deque<std::function<void()>> work;
-  long added = 0, done = 0;
-};
-struct Event {
-  Stream* stream = nullptr;
-  long until = 0;
-};
-auto& streams = *new std::set<Stream*>;
 auto& pinned = *new std::map<const char*, std::size_t>;  // host memory: begin -> bytes
-std::recursive_mutex running;  // one for all streams: their events may wait for each other
 
-bool lazy() {
-  static const bool found = fake::setting("FAKECUDA_LAZY", 0);
-  return found;
+// --- contexts: each device's primary one, made when it is first used ---------------------------------
+// As the runtime 11.8 has it: cudaSetDevice makes a context the thread's without making it, a call of
+// the runtime then does; a thread that set none has device 0's. The driver's calls make none.
+struct Context {
+  int device;
+  bool made;
+};
+constexpr int kDevices = 64;
+Context* context_of(int device) {
+  static auto& contexts = *new std::vector<Context>(kDevices);
+  contexts[device].device = device;
+  return &contexts[device];
 }
+thread_local Context* current = nullptr;
 
-void run(Stream* stream, long until) {
-  std::lock_guard<std::recursive_mutex> one(running);
-  while (stream->done < until) {
-    std::function<void()> work;
-    {
-      std::lock_guard<std::mutex> hold(lock);
-      work = std::move(stream->work.front());
-      stream->work.pop_front();
-    }
-    work();
-    ++stream->done;
-  }
-}
-
-long added(Stream* stream) {
-  std::lock_guard<std::mutex> hold(lock);
-  return stream->added;
-}
-
-void run_all(bool blocking_alone) {
-  std::lock_guard<std::recursive_mutex> one(running);
-  std::set<Stream*> found;
-  {
-    std::lock_guard<std::mutex> hold(lock);
-    found = streams;
-  }
-  for (Stream* stream : found)
-    if (stream->blocking || !blocking_alone) run(stream, added(stream));
-}
-
-void wait(void* stream) {
-  if (stream == nullptr) return run_all(true);
-  run(static_cast<Stream*>(stream), added(static_cast<Stream*>(stream)));
-}
-
-bool is_pinned(const void* pointer) {
-  std::lock_guard<std::mutex> hold(lock);
-  const char* place = static_cast<const char*>(pointer);
-  auto after = pinned.upper_bound(place);
-  return after != pinned.begin() && place < std::prev(after)->first + std::prev(after)->second;
+// What cuLaunchKernel and the like answer in a thread without a context that can be used.
+CUresult check_context(const char* name) {
+  if (current == nullptr)
+    return static_cast<CUresult>(fake::refuse(
+        CUDA_ERROR_INVALID_CONTEXT, std::string(name) + " in a thread without a context"));
+  if (!current->made)
+    return static_cast<CUresult>(fake::refuse(
+        CUDA_ERROR_CONTEXT_IS_DESTROYED,
+        std::string(name) + " in a thread whose device's context was never made"));
+  return CUDA_SUCCESS;
 }
 
 // --- kernels: which library brought them, and for which architectures -----------------------------
@@ -184,14 +157,17 @@ bool has_code_for(const Wrapper* image, int major, int minor) {
   return false;
 }
 
+constexpr std::size_t kSharedBytes = 49152;  // of a block, without asking for more
+
 struct Module {  // run-time compiled: PTX, as text
+  Context* context;
   std::set<std::string> entries;
 };
 struct Function {
   std::string name;
+  Context* context;
 };
 
-thread_local int device = 0;
 thread_local struct {
   dim3 grid, block;
   std::size_t shared;
@@ -200,8 +176,7 @@ thread_local struct {
 thread_local cudaError_t last = cudaSuccess;
 
 cudaError_t fail(cudaError_t code, const std::string& what) {
-  last = code;
-  return static_cast<cudaError_t>(fake::refuse(code, what));
+  return static_cast<cudaError_t>(fake::fail(code, what));
 }
 
 std::string text_of(const void* pointer) {
@@ -225,28 +200,41 @@ cudaError_t copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind k
       return fail(cudaErrorInvalidValue, std::string(name) + ": " + std::to_string(bytes) +
                                              " bytes at " + text_of(pointer) +
                                              " pass the end of an allocation");
-  // As CUDA: pageable memory is read before an asynchronous copy returns, and written before it does.
+  // As CUDA: pageable memory is read before an asynchronous copy returns, and written before it does;
+  // but a graph's copies read and write it when they are launched.
+  const bool captured = fake::is_captured(stream);
   std::shared_ptr<std::vector<char>> staged;
   const char* source = static_cast<const char*>(from);
-  if (lazy() && !from_device && !is_pinned(from))
+  if (fake::lazy() && !captured && !from_device && !fake::is_pinned(from))
     staged = std::make_shared<std::vector<char>>(source, source + bytes);
-  fake::enqueue(stream, [=] { std::memmove(to, staged ? staged->data() : source, bytes); });
-  if (!to_device && !is_pinned(to)) wait(stream);
-  fake::count(std::string("copies ") + kinds[found]);
-  fake::count(std::string("bytes ") + kinds[found], static_cast<long>(bytes));
+  fake::Work work{[=] { std::memmove(to, staged ? staged->data() : source, bytes); }};
+  work.counts[std::string("copies ") + kinds[found]] = 1;
+  work.counts[std::string("bytes ") + kinds[found]] = static_cast<long>(bytes);
+  if (to_device) work.memory.emplace_back(to, bytes);
+  if (from_device) work.memory.emplace_back(from, bytes);
+  if (int bad = fake::enqueue(stream, std::move(work))) return static_cast<cudaError_t>(bad);
+  if (!captured && !to_device && !fake::is_pinned(to)) fake::wait(stream);
   return cudaSuccess;
 }
 
-cudaError_t check_launch(const std::string& name, dim3 grid, dim3 block) {
+cudaError_t check_launch(const std::string& name, dim3 grid, dim3 block, std::size_t shared) {
   const bool fits = grid.x && grid.y && grid.z && block.x && block.y && block.z &&
                     std::uint64_t(block.x) * block.y * block.z <= 1024 && block.x <= 1024 &&
                     block.y <= 1024 && block.z <= 64 && grid.x <= 2147483647u &&
                     grid.y <= 65535 && grid.z <= 65535;
-  if (fits) return cudaSuccess;
-  return fail(cudaErrorInvalidConfiguration,
+  if (fits && shared <= kSharedBytes) return cudaSuccess;
+  return fail(fits ? cudaErrorInvalidValue : cudaErrorInvalidConfiguration,
               name + ": launched as " + std::to_string(grid.x) + "," + std::to_string(grid.y) + "," +
                   std::to_string(grid.z) + " blocks of " + std::to_string(block.x) + "," +
-                  std::to_string(block.y) + "," + std::to_string(block.z) + " threads");
+                  std::to_string(block.y) + "," + std::to_string(block.z) + " threads with " +
+                  std::to_string(shared) + " bytes of shared memory");
+}
+
+// Counts a kernel, and asks the device for what it does.
+int launch(const std::string& name, void* stream, std::function<void()> run) {
+  fake::count_call(stream, "launches");
+  fake::Work work{std::move(run), {{"kernel " + name, 1}, {"kernels", 1}}};
+  return fake::enqueue(stream, std::move(work));
 }
 
 // Horovod's copies into and out of its fusion buffer, so that sums of several tensors have their
@@ -273,24 +261,24 @@ void batched_copy(const std::string& name, void** arguments, dim3 grid, void* st
 }
 
 // A kernel of device.cu, by the library FAKECUDA_KERNELS: its arguments by value, the engine's after
-// them left out.
-void own_kernel(const std::string& name, unsigned blocks, void* stream, void** arguments) {
+// them left out. Each takes a word of eight bytes at most.
+std::function<void()> own_kernel(const std::string& name, unsigned blocks, void** arguments) {
   static const char* const path = std::getenv("FAKECUDA_KERNELS");
   static void* const library = path ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : nullptr;
-  if (library == nullptr) return;
+  if (library == nullptr || !fake::computes()) return nullptr;
   auto kernel = reinterpret_cast<void (*)(int, int, void**)>(dlsym(library, ("run_" + name).c_str()));
   auto count = static_cast<const int*>(dlsym(library, ("parameters_" + name).c_str()));
-  if (kernel == nullptr || count == nullptr) return;
+  if (kernel == nullptr || count == nullptr) return nullptr;
   std::vector<std::uint64_t> values(*count);
   for (int n = 0; n < *count; ++n) std::memcpy(&values[n], arguments[n], sizeof values[n]);
-  fake::count("kernels of our own that ran");
-  fake::enqueue(stream, [=]() mutable {
+  return [=]() mutable {
     static std::mutex one;  // emulated.h keeps a launch's shape in one place
     std::lock_guard<std::mutex> hold(one);
     std::vector<void*> places;
     for (std::uint64_t& value : values) places.push_back(&value);
     kernel(int(blocks), 1, places.data());
-  });
+    fake::count("kernels of our own that ran");
+  };
 }
 
 }  // namespace
@@ -309,6 +297,31 @@ int refuse(int code, const std::string& what) {
   return code;
 }
 
+int fail(int code, const std::string& what) {
+  set_last(code);
+  return refuse(code, what);
+}
+
+void set_last(int code) { last = static_cast<cudaError_t>(code); }
+
+bool computes() {
+  static const bool is = setting("FAKECUDA_COMPUTE", 1);
+  return is;
+}
+
+int current_device() {
+  if (current == nullptr) current = context_of(0);
+  current->made = true;
+  return current->device;
+}
+
+bool is_pinned(const void* pointer) {
+  std::lock_guard<std::mutex> hold(lock);
+  const char* place = static_cast<const char*>(pointer);
+  auto after = pinned.upper_bound(place);
+  return after != pinned.begin() && place < std::prev(after)->first + std::prev(after)->second;
+}
+
 bool in_device_range(const void* pointer) {
   const char* place = static_cast<const char*>(pointer);
   return range_begin != nullptr && place >= range_begin && place < range_begin + kRange;
@@ -321,15 +334,6 @@ bool on_device(const void* pointer, std::size_t bytes) {
   if (after == blocks.begin()) return false;
   auto block = std::prev(after);
   return place + bytes <= block->first + block->second;
-}
-
-void enqueue(void* where, std::function<void()> work) {
-  if (!lazy()) return work();
-  if (where == nullptr) return run_all(true), work();
-  std::lock_guard<std::mutex> hold(lock);
-  auto* stream = static_cast<Stream*>(where);
-  stream->work.push_back(std::move(work));
-  ++stream->added;
 }
 
 long setting(const char* name, long otherwise) {
@@ -381,7 +385,7 @@ int attribute(int which) {
     case cudaDevAttrComputeCapabilityMinor: return minor;
     case cudaDevAttrMultiProcessorCount: return 108;
     case cudaDevAttrWarpSize: return 32;
-    case cudaDevAttrMaxSharedMemoryPerBlock: return 49152;
+    case cudaDevAttrMaxSharedMemoryPerBlock: return kSharedBytes;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: return 166912;
     case cudaDevAttrMaxThreadsPerBlock: return 1024;
     case cudaDevAttrMaxGridDimX: return 2147483647;
@@ -405,14 +409,14 @@ FAKE cudaError_t cudaRuntimeGetVersion(int* version) {
   return cudaSuccess;
 }
 FAKE cudaError_t cudaGetDevice(int* which) {
-  *which = device;
+  *which = current ? current->device : 0;
   return cudaSuccess;
 }
 FAKE cudaError_t cudaSetDevice(int which) {
   if (which < 0 || which >= devices())
     return fail(cudaErrorInvalidDevice, "cudaSetDevice(" + std::to_string(which) + ") of " +
                                             std::to_string(devices()));
-  device = which;
+  current = context_of(which);
   return cudaSuccess;
 }
 FAKE cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int) {
@@ -462,6 +466,8 @@ FAKE cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* n, 
 
 // --- runtime: memory ------------------------------------------------------------------------------
 FAKE cudaError_t cudaMalloc(void** pointer, size_t bytes) {
+  if (int bad = fake::unsafe_while_capturing("cudaMalloc")) return static_cast<cudaError_t>(bad);
+  fake::current_device();
   *pointer = take(bytes);
   fake::count("cudaMalloc");
   // Not in the report's errors: MXNet's pool frees memory then, and asks again.
@@ -472,18 +478,21 @@ FAKE cudaError_t cudaMallocPitch(void** pointer, size_t* pitch, size_t width, si
   return cudaMalloc(pointer, *pitch * height);
 }
 FAKE cudaError_t cudaFree(void* pointer) {
-  run_all(false);
+  if (int bad = fake::unsafe_while_capturing("cudaFree")) return static_cast<cudaError_t>(bad);
+  fake::current_device();
+  fake::wait_for_all();
   if (pointer == nullptr || give(pointer)) return cudaSuccess;
   return fail(cudaErrorInvalidValue, "cudaFree(" + text_of(pointer) + "): no such allocation");
 }
 FAKE cudaError_t cudaHostAlloc(void** pointer, size_t bytes, unsigned) {
+  if (int bad = fake::unsafe_while_capturing("cudaHostAlloc")) return static_cast<cudaError_t>(bad);
   if (posix_memalign(pointer, 512, bytes ? bytes : 1)) return cudaErrorMemoryAllocation;
   std::lock_guard<std::mutex> hold(lock);
   pinned[static_cast<char*>(*pointer)] = bytes;
   return cudaSuccess;
 }
 FAKE cudaError_t cudaFreeHost(void* pointer) {
-  run_all(false);
+  fake::wait_for_all();
   std::lock_guard<std::mutex> hold(lock);
   pinned.erase(static_cast<char*>(pointer));
   std::free(pointer);
@@ -496,6 +505,8 @@ FAKE cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total_bytes) {
   return cudaSuccess;
 }
 FAKE cudaError_t cudaMemcpy(void* to, const void* from, size_t n, cudaMemcpyKind kind) {
+  if (int bad = fake::unsafe_while_capturing("cudaMemcpy")) return static_cast<cudaError_t>(bad);
+  fake::current_device();
   return copy(to, from, n, kind, "cudaMemcpy");
 }
 FAKE cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n, cudaMemcpyKind kind,
@@ -520,70 +531,14 @@ FAKE cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, 
 FAKE cudaError_t cudaMemsetAsync(void* pointer, int value, size_t n, cudaStream_t stream) {
   if (n && !fake::on_device(pointer, n))
     return fail(cudaErrorInvalidValue, "cudaMemsetAsync(" + text_of(pointer) + "): not on the device");
-  fake::enqueue(stream, [=] { std::memset(pointer, value, n); });
-  fake::count("cudaMemset");
-  return cudaSuccess;
+  fake::Work work{[=] { std::memset(pointer, value, n); }, {{"cudaMemset", 1}}, {{pointer, n}}};
+  return static_cast<cudaError_t>(fake::enqueue(stream, std::move(work)));
 }
 FAKE cudaError_t cudaMemset(void* pointer, int value, size_t n) {
   return cudaMemsetAsync(pointer, value, n, nullptr);
 }
 
-// --- runtime: streams, events, errors --------------------------------------------------------------
-namespace {
-cudaError_t make_stream(cudaStream_t* made, bool blocking) {
-  auto* stream = new Stream{blocking, {}, 0, 0};
-  std::lock_guard<std::mutex> hold(lock);
-  streams.insert(stream);
-  *made = reinterpret_cast<cudaStream_t>(stream);
-  return cudaSuccess;
-}
-Event* event_of(cudaEvent_t event) { return reinterpret_cast<Event*>(event); }
-}  // namespace
-
-FAKE cudaError_t cudaStreamCreate(cudaStream_t* stream) { return make_stream(stream, true); }
-FAKE cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, int) {
-  return make_stream(stream, !(flags & cudaStreamNonBlocking));
-}
-FAKE cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  wait(stream);
-  std::lock_guard<std::mutex> hold(lock);
-  streams.erase(reinterpret_cast<Stream*>(stream));  // not deleted: events may still name it
-  return cudaSuccess;
-}
-FAKE cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  fake::count("cudaStreamSynchronize");
-  wait(stream);
-  return cudaSuccess;
-}
-FAKE cudaError_t cudaDeviceSynchronize() {
-  fake::count("cudaDeviceSynchronize");
-  run_all(false);
-  return cudaSuccess;
-}
-FAKE cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  *event = reinterpret_cast<cudaEvent_t>(new Event);
-  return cudaSuccess;
-}
-FAKE cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  delete event_of(event);
-  return cudaSuccess;
-}
-FAKE cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t where) {
-  auto* stream = reinterpret_cast<Stream*>(where);
-  if (stream == nullptr) run_all(true);
-  *event_of(event) = {stream, stream ? added(stream) : 0};
-  return cudaSuccess;
-}
-FAKE cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  if (event_of(event)->stream) run(event_of(event)->stream, event_of(event)->until);
-  return cudaSuccess;
-}
-FAKE cudaError_t cudaEventQuery(cudaEvent_t event) { return cudaEventSynchronize(event); }
-FAKE cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
-  const Event now = *event_of(event);
-  if (now.stream) fake::enqueue(stream, [=] { run(now.stream, now.until); });
-  return cudaSuccess;
-}
+// --- runtime: errors --------------------------------------------------------------------------------
 FAKE cudaError_t cudaGetLastError() {
   cudaError_t code = last;
   last = cudaSuccess;
@@ -623,8 +578,8 @@ FAKE cudaError_t __cudaPopCallConfiguration(dim3* grid, dim3* block, size_t* sha
   *static_cast<void**>(stream) = pushed.stream;
   return cudaSuccess;
 }
-FAKE cudaError_t cudaLaunchKernel(const void* host, dim3 grid, dim3 block, void** arguments, size_t,
-                                  cudaStream_t stream) {
+FAKE cudaError_t cudaLaunchKernel(const void* host, dim3 grid, dim3 block, void** arguments,
+                                  size_t shared, cudaStream_t stream) {
   Kernel kernel;
   bool has_code;
   {
@@ -641,11 +596,15 @@ FAKE cudaError_t cudaLaunchKernel(const void* host, dim3 grid, dim3 block, void*
     has_code = known->second;
   }
   if (!has_code) return fail(cudaErrorNoKernelImageForDevice, kernel.name + ": no kernel image");
-  fake::count("kernel " + kernel.name);
-  fake::count("kernels");
+  if (fake::device_of(stream) != fake::current_device())
+    return fail(cudaErrorInvalidResourceHandle, kernel.name + " on another device's stream");
+  if (auto bad = check_launch(kernel.name, grid, block, shared)) return bad;
+  if (int bad = launch(kernel.name, stream, nullptr)) return static_cast<cudaError_t>(bad);
   if (kernel.name.find("batched_") != std::string::npos && kernel.name.find("memcpy_k") != std::string::npos)
     batched_copy(kernel.name, arguments, grid, stream);
-  return check_launch(kernel.name, grid, block);
+  else
+    fake::count("kernels not computed");
+  return cudaSuccess;
 }
 
 // --- driver ---------------------------------------------------------------------------------------
@@ -670,12 +629,24 @@ FAKE CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute which, CUdevic
   *value = attribute(which);
   return CUDA_SUCCESS;
 }
-FAKE CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
-  *context = static_cast<CUcontext>(std::malloc(16));
+FAKE CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice which) {
+  if (which < 0 || which >= devices()) return CUDA_ERROR_INVALID_DEVICE;
+  context_of(which)->made = true;
+  *context = reinterpret_cast<CUcontext>(context_of(which));
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuDevicePrimaryCtxRelease(CUdevice) { return CUDA_SUCCESS; }
+FAKE CUresult cuCtxSetCurrent(CUcontext context) {
+  current = reinterpret_cast<Context*>(context);
+  return CUDA_SUCCESS;
+}
+FAKE CUresult cuCtxGetCurrent(CUcontext* context) {
+  *context = reinterpret_cast<CUcontext>(current);
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuCtxGetDevice(CUdevice* which) {
-  *which = device;
+  if (auto bad = check_context("cuCtxGetDevice")) return bad;
+  *which = current->device;
   return CUDA_SUCCESS;
 }
 FAKE CUresult cuGetErrorString(CUresult code, const char** text) {
@@ -685,6 +656,7 @@ FAKE CUresult cuGetErrorString(CUresult code, const char** text) {
 // Run-time compiled code comes as PTX: its kernels and the architecture it is for are in the text.
 FAKE CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   const std::string text(static_cast<const char*>(image));
+  if (auto bad = check_context("cuModuleLoadData")) return bad;
   int major, minor, sm = 0;
   fake::capability(&major, &minor);
   const std::size_t target = text.find(".target sm_");
@@ -701,7 +673,7 @@ FAKE CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   if (sm == 0 || sm > major * 10 + minor)
     return static_cast<CUresult>(fake::refuse(
         CUDA_ERROR_NO_BINARY_FOR_GPU, "run-time compiled for sm_" + std::to_string(sm)));
-  auto* made = new Module;
+  auto* made = new Module{current, {}};
   for (std::size_t at = 0; (at = text.find(".entry ", at)) != std::string::npos;) {
     at += 7;
     made->entries.insert(text.substr(at, text.find_first_of("( \n", at) - at));
@@ -715,23 +687,34 @@ FAKE CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned, 
   return cuModuleLoadData(module, image);
 }
 FAKE CUresult cuModuleGetFunction(CUfunction* function, CUmodule module, const char* name) {
-  if (!reinterpret_cast<Module*>(module)->entries.count(name))
+  // The module's context, whatever the thread's: as libcuda 535 does it.
+  const Module& of = *reinterpret_cast<Module*>(module);
+  if (!of.entries.count(name))
     return static_cast<CUresult>(
         fake::refuse(CUDA_ERROR_NOT_FOUND, std::string("no kernel ") + name + " in its module"));
-  *function = reinterpret_cast<CUfunction>(new Function{name});
+  *function = reinterpret_cast<CUfunction>(new Function{name, of.context});
   return CUDA_SUCCESS;
 }
-FAKE CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
-                             unsigned by, unsigned bz, unsigned, CUstream stream, void** arguments,
-                             void**) {
-  const std::string& name = reinterpret_cast<Function*>(function)->name;
-  fake::count("kernel " + name);
-  fake::count("fused kernels");
-  fake::count("kernels");
-  own_kernel(name, gx, stream, arguments);
-  return check_launch(name, dim3{gx, gy, gz}, dim3{bx, by, bz}) == cudaSuccess
-             ? CUDA_SUCCESS
-             : CUDA_ERROR_INVALID_VALUE;
+FAKE CUresult cuLaunchKernel(CUfunction which, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                             unsigned by, unsigned bz, unsigned shared, CUstream stream,
+                             void** arguments, void**) {
+  const Function& function = *reinterpret_cast<Function*>(which);
+  const std::string& name = function.name;
+  if (auto bad = check_context(name.c_str())) return bad;
+  if (function.context != current)
+    return static_cast<CUresult>(fake::refuse(CUDA_ERROR_INVALID_CONTEXT,
+                                              name + " in a thread whose context is another device's"));
+  if (fake::device_of(stream) != current->device)
+    return static_cast<CUresult>(
+        fake::refuse(CUDA_ERROR_INVALID_HANDLE, name + " on another device's stream"));
+  if (check_launch(name, dim3{gx, gy, gz}, dim3{bx, by, bz}, shared)) return CUDA_ERROR_INVALID_VALUE;
+  auto run = own_kernel(name, gx, arguments);
+  if (run && gy * gz * by * bz != 1)
+    return static_cast<CUresult>(
+        fake::refuse(CUDA_ERROR_INVALID_VALUE, name + ": the emulation knows x alone"));
+  fake::count_call(stream, "fused kernels");
+  if (!run) fake::count("kernels not computed");
+  return launch(name, stream, run) ? CUDA_ERROR_STREAM_CAPTURE_INVALIDATED : CUDA_SUCCESS;
 }
 
 // Written when a process ends, where FAKECUDA_REPORT names a file.

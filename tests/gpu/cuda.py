@@ -1,0 +1,155 @@
+"""The fake CUDA by ctypes, in the test's own process: arrays on its device, calls and its report."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from collections.abc import Sequence
+from ctypes import byref, c_double, c_float, c_int, c_size_t, c_void_p
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+FLOAT = 0
+HALF = 2
+TYPES = {"float32": FLOAT, "float16": HALF}
+FORMATS = {"NCHW": 0, "NHWC": 1}
+TO_DEVICE = 1
+TO_HOST = 2
+TENSOR_OP_MATH = 1
+CROSS_CORRELATION = 1
+NOT_SUPPORTED = 9
+"""Of cuDNN."""
+THREAD_LOCAL = 1
+"""A mode of capture."""
+
+
+class Report(NamedTuple):
+    counts: dict[str, int]
+    errors: list[str]
+
+
+class Cuda:
+    """A process's device 0, a stream and a handle of cuDNN on it."""
+
+    def __init__(self, library: Path) -> None:
+        self.library = ctypes.CDLL(str(library))
+        self.library.fakecuda_report.restype = ctypes.c_char_p
+        self.stream = c_void_p()
+        self.cudnn = c_void_p()
+        self.cublas = c_void_p()
+        self.call("cudaSetDevice", 0)
+        self.call("cudaStreamCreateWithFlags", byref(self.stream), 1)
+        self.call("cudnnCreate", byref(self.cudnn))
+        self.call("cudnnSetStream", self.cudnn, self.stream)
+        self.call("cublasCreate_v2", byref(self.cublas))
+        self.call("cublasSetStream_v2", self.cublas, self.stream)
+
+    def status(self, name: str, *arguments: Any) -> int:
+        return int(getattr(self.library, name)(*arguments))
+
+    def call(self, name: str, *arguments: Any) -> None:
+        status = self.status(name, *arguments)
+        assert status == 0, (name, status, self.report().errors[-3:])
+
+    def report(self) -> Report:
+        found = json.loads(self.library.fakecuda_report())
+        return Report(found["counts"], found["errors"])
+
+    def made(self, kind: str) -> c_void_p:
+        descriptor = c_void_p()
+        self.call(f"cudnnCreate{kind}Descriptor", byref(descriptor))
+        return descriptor
+
+    def allocate(self, size_bytes: int) -> c_void_p:
+        place = c_void_p()
+        self.call("cudaMalloc", byref(place), c_size_t(size_bytes))
+        return place
+
+    def put(self, array: np.ndarray) -> c_void_p:
+        """A copy of `array` as it lies."""
+        place = self.allocate(array.nbytes)
+        source = np.ascontiguousarray(array)
+        pointer = source.ctypes.data_as(c_void_p)
+        self.call("cudaMemcpy", place, pointer, c_size_t(array.nbytes), TO_DEVICE)
+        return place
+
+    def get(self, place: c_void_p, shape: Sequence[int], dtype: str) -> np.ndarray:
+        self.call("cudaStreamSynchronize", self.stream)
+        array = np.empty(shape, dtype)
+        pointer = array.ctypes.data_as(c_void_p)
+        self.call("cudaMemcpy", pointer, place, c_size_t(array.nbytes), TO_HOST)
+        return array
+
+    def tensor(self, shape: Sequence[int], dtype: str, layout: str = "NCHW") -> Tensor:
+        """Not yet written."""
+        size_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        return Tensor(self, self.allocate(size_bytes), tuple(shape), dtype, layout)
+
+    def tensor_of(self, values: np.ndarray, dtype: str, layout: str = "NCHW") -> Tensor:
+        stored = values.astype(dtype)
+        if layout == "NHWC":
+            stored = np.moveaxis(stored, 1, -1)
+        return Tensor(self, self.put(stored), values.shape, dtype, layout)
+
+    def convolution(
+        self, stride: int, pad: int, dilation: int = 1, groups: int = 1, math: int = TENSOR_OP_MATH
+    ) -> c_void_p:
+        descriptor = self.made("Convolution")
+        sides = (pad, pad, stride, stride, dilation, dilation)
+        name = "cudnnSetConvolution2dDescriptor"
+        self.call(name, descriptor, *sides, CROSS_CORRELATION, FLOAT)
+        self.call("cudnnSetConvolutionMathType", descriptor, math)
+        self.call("cudnnSetConvolutionGroupCount", descriptor, groups)
+        return descriptor
+
+    def relu(self) -> c_void_p:
+        descriptor = self.made("Activation")
+        relu = 1
+        self.call("cudnnSetActivationDescriptor", descriptor, relu, 0, c_double(0))
+        return descriptor
+
+
+class Tensor:
+    """A tensor on the device: `shape` and what is read are N, C, H, W in either layout."""
+
+    def __init__(
+        self, cuda: Cuda, place: c_void_p, shape: tuple[int, ...], dtype: str, layout: str
+    ) -> None:
+        self.cuda = cuda
+        self.place = place
+        self.shape = shape
+        self.dtype = dtype
+        self.layout = layout
+        self.descriptor = cuda.made("Tensor")
+        arguments = (FORMATS[layout], TYPES[dtype], *shape)
+        cuda.call("cudnnSetTensor4dDescriptor", self.descriptor, *arguments)
+
+    def filter_descriptor(self) -> c_void_p:
+        """Of the same memory as a filter: K, C, R, S."""
+        descriptor = self.cuda.made("Filter")
+        arguments = (TYPES[self.dtype], FORMATS[self.layout], *self.shape)
+        self.cuda.call("cudnnSetFilter4dDescriptor", descriptor, *arguments)
+        return descriptor
+
+    @property
+    def both(self) -> tuple[c_void_p, c_void_p]:
+        """Descriptor and place, as most calls take them."""
+        return self.descriptor, self.place
+
+    def read(self) -> np.ndarray:
+        n, c, h, w = self.shape
+        if self.layout == "NCHW":
+            return self.cuda.get(self.place, self.shape, self.dtype).astype(np.float64)
+        stored = self.cuda.get(self.place, (n, h, w, c), self.dtype)
+        return np.moveaxis(stored, -1, 1).astype(np.float64)
+
+
+def one(value: float) -> Any:
+    """A factor, as cuDNN reads it."""
+    return byref(c_float(value))
+
+
+def integers(*values: int) -> Any:
+    return (c_int * len(values))(*values)
