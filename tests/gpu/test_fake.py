@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from tests.gpu.cuda import Cuda, Tensor, one
+from tests.gpu.cuda import Cuda, one
 
 RNG = np.random.default_rng(0)
 TOLERANCE = {"float32": 2e-6, "float16": 1.5e-3}

@@ -99,21 +99,6 @@ def test_sums_over_two_nodes_are_the_plain_sums(
             assert "ncclReduceScatter" not in each
 
 
-@pytest.fixture(scope="session")
-def emulated(fake: Path) -> Path:
-    """device.cu for the CPU. MXNet, which this imports, needs a driver."""
-    done = subprocess.run(
-        [sys.executable, "-c", "from tests.train.emulated import build; print(build())"],
-        env=os.environ | {"LD_PRELOAD": str(fake / "libcuda.so.1"), "LD_LIBRARY_PATH": str(fake)},
-        cwd=HERE.parent.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return Path(done.stdout.splitlines()[-1])
-
-
 @pytest.mark.parametrize(
     ("overrides", "limit"),
     [(("comm.gradient_dtype=float16",), 2e-3), (TORUS, 1e-5), ((*TORUS, *HALF), 2e-3)],
@@ -129,7 +114,7 @@ def test_updates_by_our_own_kernels_are_those_of_the_plain_sums(
     monkeypatch.setenv("FAKECUDA_CAPABILITY", "9.0")
     monkeypatch.setenv("FAKECUDA_KERNELS", str(emulated))
     monkeypatch.setenv("PYTHONPATH", str(HERE.parent.parent))
-    run_on_two_nodes(HERE / "step_body.py", tmp_path, *overrides, "model.kernels=own")
+    run_on_two_nodes(HERE / "step_body.py", tmp_path, *overrides)
     of_weights, of_statistics = map(float, (tmp_path / "worst.txt").read_text().split())
     assert of_weights < limit
     assert of_statistics < 1e-4
