@@ -17,28 +17,38 @@ from rn50.train.gpu.module import SOURCE, Launch, parameters
 from rn50.train.gpu.operators import PlanOperators
 
 HEADER = Path(__file__).with_name("emulated.h")
-THREADS = 16
+THREADS = 64
 _NUMBERS = {"int": ctypes.c_int, "float": ctypes.c_float}
 
 
-def build() -> Path:
-    """The text of the kernels, compiled by g++ once: run_NAME, and how many parameters it has."""
-    text = f'#define EMULATED\n#include "{HEADER}"\n#include "{SOURCE}"\n'
-    for name, named in parameters(SOURCE.read_text()).items():
+def wrapper(source: Path = SOURCE) -> str:
+    """C++ that has the kernels: run_NAME, and how many parameters it has."""
+    text = f'#define EMULATED\n#include "{HEADER}"\n#include "{source}"\n'
+    for name, named in parameters(source.read_text()).items():
         text += (
             f'extern "C" {{ extern const int parameters_{name} = {len(named)}; }}\n'
             f'extern "C" void run_{name}(int blocks, int threads, void** arguments) '
             f"{{ emulate({name}, blocks, threads, arguments); }}\n"
         )
+    return text
+
+
+def compile_text(text: str, made: Path, *options: str) -> None:
+    source = made.with_suffix(".cc")
+    source.write_text(text)
+    command = ["g++", "-std=c++20", "-O1", "-pthread", "-Wall", "-Werror", *options]
+    subprocess.run([*command, str(source), "-o", str(made)], check=True)
+
+
+def build() -> Path:
+    """The text of the kernels, compiled by g++ once."""
+    text = wrapper()
     digest = hashlib.sha256((text + SOURCE.read_text() + HEADER.read_text()).encode()).hexdigest()
     built = Path(tempfile.gettempdir()) / f"rn50_emulated_{digest[:16]}.so"
     if not built.exists():
         with tempfile.TemporaryDirectory(dir=built.parent) as folder:
-            source = Path(folder) / "kernels.cc"
             made = Path(folder) / "kernels.so"
-            source.write_text(text)
-            options = ["-std=c++20", "-O1", "-fPIC", "-shared", "-pthread", "-Wall", "-Werror"]
-            subprocess.run(["g++", *options, str(source), "-o", str(made)], check=True)
+            compile_text(text, made, "-fPIC", "-shared")
             made.replace(built)
     return built
 

@@ -1,0 +1,40 @@
+"""ThreadSanitizer on the emulated kernels (races.cc): threads of a block meet only at its barriers."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from rn50.train.kernels.device import SOURCE
+from tests.train import emulated
+
+MAIN = Path(__file__).with_name("races.cc")
+LAST_BARRIER = "  const float sum = parts[0];\n  __syncthreads();\n"
+"""Of block_sum: without it sums are still right, most of the time."""
+
+
+def run_under_sanitizer(source: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    program = folder / "races"
+    text = emulated.wrapper(source) + MAIN.read_text()
+    emulated.compile_text(text, program, "-g", "-fsanitize=thread", "-Wno-tsan")
+    done = subprocess.run([program], capture_output=True, text=True, check=False)
+    if "unexpected memory mapping" in done.stderr:  # GCC's sanitizer on a kernel that scatters more
+        plain = ["setarch", "-R", program]
+        done = subprocess.run(plain, capture_output=True, text=True, check=False)
+    return done
+
+
+def test_kernels_that_sum_over_a_block_have_no_race(tmp_path: Path) -> None:
+    done = run_under_sanitizer(SOURCE, tmp_path)
+    assert done.returncode == 0, (done.stdout + done.stderr)[:3000]
+
+
+def test_a_barrier_that_is_missing_is_noticed(tmp_path: Path) -> None:
+    text = SOURCE.read_text()
+    assert text.count(LAST_BARRIER) == 1
+    copy = tmp_path / "device.cu"
+    copy.write_text(text.replace(LAST_BARRIER, LAST_BARRIER.splitlines()[0] + "\n"))
+    done = run_under_sanitizer(copy, tmp_path)
+    assert done.returncode == 66  # ThreadSanitizer's
+    assert "data race" in done.stderr
+    assert "block_sum" in done.stderr
