@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 from rn50.train.kernels.device import SOURCE
+
 from tests.train import emulated
 
 MAIN = Path(__file__).with_name("races.cc")
