@@ -85,6 +85,28 @@ def fake(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def kernels(root: Path) -> str:
+    """The text of our own kernels."""
+    (source,) = root.glob("train/*/device.cu")
+    return source.read_text()
+
+
+@pytest.fixture(scope="session")
+def emulated(fake: Path, root: Path) -> Path:
+    """They compiled for the CPU: FAKECUDA_KERNELS. MXNet, which this imports, needs a driver."""
+    done = subprocess.run(
+        [sys.executable, "-c", "from tests.train.emulated import build; print(build())"],
+        env=os.environ | {"LD_PRELOAD": str(fake / "libcuda.so.1"), "LD_LIBRARY_PATH": str(fake)},
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return Path(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="session")
 def nccl(fake: Path) -> None:
     """Skips where set-up could build Horovod without GPU operations alone."""
     code = "import rn50, horovod.mxnet as hvd; assert hvd.nccl_built()"

@@ -1,4 +1,4 @@
-"""The fake computes what cuDNN and cuBLAS would, against NumPy in float64, and refuses what they do.
+"""The fake computes what cuDNN and cuBLAS would, against NumPy, and refuses what they refuse.
 
 Streams are lazy here: numbers are there when something has waited for them.
 """

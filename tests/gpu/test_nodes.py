@@ -99,21 +99,6 @@ def test_sums_over_two_nodes_are_the_plain_sums(
             assert "ncclReduceScatter" not in each
 
 
-@pytest.fixture(scope="session")
-def emulated(fake: Path) -> Path:
-    """device.cu for the CPU. MXNet, which this imports, needs a driver."""
-    done = subprocess.run(
-        [sys.executable, "-c", "from tests.train.emulated import build; print(build())"],
-        env=os.environ | {"LD_PRELOAD": str(fake / "libcuda.so.1"), "LD_LIBRARY_PATH": str(fake)},
-        cwd=HERE.parent.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return Path(done.stdout.splitlines()[-1])
-
-
 @pytest.mark.parametrize(
     ("overrides", "limit"),
     [(("comm.gradient_dtype=float16",), 2e-3), (TORUS, 1e-5), ((*TORUS, *HALF), 2e-3)],
@@ -147,6 +132,7 @@ def test_a_float16_run_on_a_torus_reaches_its_target(
 ) -> None:
     """The shape of the presets for ABCI, in small: torus, float16, a rank that idles at first."""
     monkeypatch.setenv("FAKECUDA_CAPABILITY", capability)
+    monkeypatch.setenv("FAKECUDA_COMPUTE", "0")
     change = json.dumps([{"after_epoch": 1, "per_rank": 10, "active_ranks": 4}])
     run_on_two_nodes(
         HERE / "rank.py",

@@ -1,4 +1,4 @@
-"""ThreadSanitizer on the emulated kernels (races.cc): threads of a block meet only at its barriers."""
+"""ThreadSanitizer on the emulated kernels (races.cc): a block's threads meet at barriers alone."""
 
 from __future__ import annotations
 
