@@ -1,4 +1,4 @@
-"""CUDA by ctypes, in the test's own process: the fake's arrays, calls and report; the real NVRTC."""
+"""CUDA by ctypes, in the test's process: the fake's arrays, calls and report; the real NVRTC."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ class Cuda:
         self.call("cudnnSetStream", self.cudnn, self.stream)
         self.call("cublasCreate_v2", byref(self.cublas))
         self.call("cublasSetStream_v2", self.cublas, self.stream)
+        self.scratch = self.allocate(64)
 
     def status(self, name: str, *arguments: Any) -> int:
         return int(getattr(self.library, name)(*arguments))
