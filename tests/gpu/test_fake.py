@@ -374,6 +374,7 @@ def by_channel(values: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("how", NORMALIZATIONS)
 def test_batch_norm(how: Normalization, cuda: Cuda) -> None:
     norm = BatchNorm(cuda, how)
+    errors = cuda.report().errors
     axes = (0, 2, 3)
     mean = norm.x.mean(axes)
     inverse = 1 / np.sqrt(norm.x.var(axes) + EPSILON)
@@ -409,6 +410,7 @@ def test_batch_norm(how: Normalization, cuda: Cuda) -> None:
     assert_close(numbers(norm.gradients[1]), 2 * d_bias + 1, "float32")
     if how.operation == 2:
         assert_close(norm.dz.read(), dy, how.dtype)
+    assert cuda.report().errors == errors  # its reserve space was known again
 
 
 @pytest.mark.parametrize(("dtype", "layout"), [("float32", "NCHW"), ("float16", "NHWC")])

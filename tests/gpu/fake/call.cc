@@ -133,11 +133,10 @@ int Call::done(const std::string& kind, std::function<void()> compute, std::func
   const bool is_cudnn = name_.rfind("cudnn", 0) == 0;
   count_call(handle_.stream, is_cudnn ? "cudnn calls" : "cublas calls");
   if (!is_cudnn) count_call(handle_.stream, "launches");
-  if (computes()) work_.run = [compute, check] {
+  work_.run = [compute, check] {
+    if (compute && computes()) compute();
     if (check) check();
-    if (compute) compute();
   };
-  else work_.run = check;
   return enqueue(handle_.stream, std::move(work_)) ? CUDNN_STATUS_EXECUTION_FAILED : 0;
 }
 
