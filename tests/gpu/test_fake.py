@@ -700,6 +700,10 @@ def test_streams_and_handles_stay_on_their_device(
     elsewhere(lambda: cuda.call("cudaStreamCreateWithFlags", byref(other), 1))
     arguments = (cuda.allocate(400), c_int(1), c_float(1))
     assert own.launch("scale", other, *arguments) == INVALID_HANDLE
+    assert cuda.status("cudaMemsetAsync", cuda.scratch, 0, c_size_t(8), other) == INVALID_HANDLE
+    event = c_void_p()
+    cuda.call("cudaEventCreateWithFlags", byref(event), 0)
+    assert cuda.status("cudaEventRecord", event, other) == INVALID_HANDLE
     assert cuda.status("cudnnSetStream", cuda.cudnn, other) == 7  # CUDNN_STATUS_MAPPING_ERROR
     layer = half_layer(cuda)
     target = cuda.allocate(1 << 12)
