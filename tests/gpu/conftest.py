@@ -1,7 +1,8 @@
 """The fake CUDA and real ranks on it: `make gpu-test`, in an environment of its own.
 
-What it does not prove: numerics (kernels compute nothing), DALI's GPU kernels (images are decoded
-by its CPU pipeline), NCCL itself (sums go through shared memory), and any speed.
+What it does not prove: the numbers of MXNet's kernels, which are machine code of a GPU and compute
+nothing here, and how cuDNN rounds; DALI's GPU kernels (images are decoded by its CPU pipeline),
+NCCL itself (sums go through shared memory), and any speed.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ STUBS = {
 }
 """What runs may call although the fake answers success and does nothing more."""
 NOT_PROVEN = (
-    "fake CUDA: proves types, shapes, contexts, lifetimes, launches, start-up and Horovod's calls "
-    "of NCCL; does not prove numerics, DALI's GPU kernels, NCCL between GPUs, or any speed"
+    "fake CUDA: proves types, shapes, contexts, lifetimes, launches, start-up, Horovod's calls of "
+    "NCCL and what is computed of cuDNN's calls; does not prove the numbers of MXNet's kernels, "
+    "DALI's GPU kernels, NCCL between GPUs, or any speed"
 )
 
 
