@@ -24,6 +24,7 @@ from tests.gpu.cuda import (
     NOT_SUPPORTED,
     TENSOR_OP_MATH,
     THREAD_LOCAL,
+    TO_HOST,
     Cuda,
     compile_ptx,
     one,
@@ -465,6 +466,17 @@ def test_pooling(mode: int, dtype: str, layout: str, cuda: Cuda) -> None:
     assert_close(gradient.read(), dx[:, :, 1:-1, 1:-1], dtype)
 
 
+def test_new_memory_is_no_number_and_pooling_keeps_that(cuda: Cuda) -> None:
+    source, target = (cuda.tensor((1, 2, 4, 4), "float16", "NHWC") for _ in range(2))
+    descriptor = cuda.made("Pooling")
+    cuda.call("cudnnSetPooling2dDescriptor", descriptor, MAX, 0, 1, 1, 0, 0, 1, 1)
+    arguments = (descriptor, one(1), *source.both, one(0), *target.both)
+    cuda.call("cudnnPoolingForward", cuda.cudnn, *arguments)
+    cuda.call("cudaStreamSynchronize", cuda.stream)
+    assert np.isnan(source.read()).all()
+    assert np.isnan(target.read()).all()
+
+
 def test_relu_softmax_bias_and_sums(cuda: Cuda) -> None:
     x, dy = (draw((3, 5, 2, 2), "float32") for _ in range(2))
     row = draw((1, 5, 1, 1), "float32")
@@ -659,6 +671,19 @@ def test_our_own_kernels_run_when_their_stream_is_waited_for(cuda: Cuda, own: Ke
     assert cuda.report().counts[ran] == before + 1
 
 
+@pytest.mark.parametrize(("flags", "expected"), [(0, 7), (1, 0)])
+def test_the_default_stream_waits_for_those_that_block_it(
+    flags: int, expected: int, cuda: Cuda
+) -> None:
+    stream = c_void_p()
+    cuda.call("cudaStreamCreateWithFlags", byref(stream), flags)
+    place = cuda.put(np.zeros(1, "uint8"))
+    cuda.call("cudaMemsetAsync", place, 7, c_size_t(1), stream)
+    found = ctypes.c_ubyte()
+    cuda.call("cudaMemcpy", byref(found), place, c_size_t(1), TO_HOST)
+    assert found.value == expected
+
+
 @pytest.mark.parametrize("shape", [{"bx": 1025}, {"shared": 49153}, {"gy": 65536}, {"gx": 0}])
 def test_launches_beyond_the_limits_are_refused(
     shape: dict[str, int], cuda: Cuda, own: Kernels
@@ -805,6 +830,16 @@ def test_another_thread_may_take_memory_during_a_capture(
     assert graph.ended == 0
 
 
+def test_another_thread_may_not_wait_for_a_captured_stream(
+    cuda: Cuda, elsewhere: Callable[[Callable[[], T]], T]
+) -> None:
+    def wait() -> int:
+        return cuda.status("cudaStreamSynchronize", cuda.stream)
+
+    graph = Graph(cuda, lambda: elsewhere(wait))
+    assert (graph.answer, graph.ended) == (CAPTURE_UNSUPPORTED, CAPTURE_INVALIDATED)
+
+
 def test_a_graph_whose_memory_was_given_back_is_refused(cuda: Cuda) -> None:
     place = cuda.allocate(64)
     size = c_size_t(64)
@@ -843,10 +878,14 @@ def test_bytes_of_batch_norms_are_those_of_kernels_that_read_once(cuda: Cuda) ->
     assert back[name("Backward")] == back["tensor bytes"] == 4 * tensor_bytes + mask_bytes
 
 
-@pytest.mark.parametrize(("layout", "conversions"), [("NCHW", 2), ("NHWC", 0)])
+@pytest.mark.parametrize(
+    ("layout", "capability", "conversions"),
+    [("NCHW", "7.0", 2), ("NHWC", "7.0", 0), ("NCHW", "6.0", 0)],
+)
 def test_tensors_that_cudnn_turns_for_its_tensor_cores_are_counted(
-    layout: str, conversions: int, cuda: Cuda
+    layout: str, capability: str, conversions: int, cuda: Cuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("FAKECUDA_CAPABILITY", capability)
     layer = Layer(cuda, HALF_CONVOLUTION, "float16", layout)
     layer.prepare("BackwardData")
     there = counted(cuda, lambda: layer.run_in(layer.on_device[0].place))
