@@ -28,14 +28,14 @@ def time_loops(out: Path, rounds: str, steps: str) -> dict[str, list[float]]:
 
 def _bare_steps(trainer: Trainer, count: int) -> Callable[[], None]:
     """Forward, backward, grouped allreduce, fused update on one batch: nothing else."""
-    net, _, criterion, updater = trainer.model
+    _, _, criterion, updater = trainer.model
     images, labels = (array.copy() for array in trainer.sources.train.next())
     numbers = itertools.count(1)
 
     def run() -> None:
         for step in itertools.islice(numbers, count):
             scale = updater.scaler.value_at(step)
-            losses = criterion.forward(net, images, labels, scale)
+            losses = criterion.forward(images, labels, scale)
             criterion.backward(losses, scale)
             trainer.comm.reduce()
             updater.step(step, trainer.steps.settings_at(1))

@@ -36,12 +36,12 @@ def _kinds_of_steps(trainer: Trainer) -> dict[str, Callable[[], None]]:
 
     from ..train.schedule import Settings
 
-    net, _, criterion, updater = trainer.model
+    _, _, criterion, updater = trainer.model
     images, labels = (array.copy() for array in trainer.sources.train.next())
     still = Settings(0.0, 0.0, trainer.plan.global_batch_size)
 
     def backward() -> None:
-        losses = criterion.forward(net, images, labels, 1.0)
+        losses = criterion.forward(images, labels, 1.0)
         criterion.backward(losses, 1.0)
 
     def step() -> None:

@@ -166,13 +166,15 @@ class Model(Section):
         "float32", "Of layers and gradients; weights stay float32. float16: GPUs; bfloat16: CPUs."
     )
     layout: Literal["NCHW", "NHWC"] = default(
-        "NCHW", "Order in memory in training; NHWC on GPUs alone. The function is the same."
+        "NCHW",
+        "Order in memory in training; NHWC on GPUs alone, and all that a plan has. The function is "
+        "the same.",
     )
-    kernels: Literal["auto", "own", "mxnet"] = default(
+    step: Literal["auto", "plan", "operators"] = default(
         "auto",
-        "Who computes beside cuDNN on a GPU. own: the kernels of this program, compiled for the "
-        "GPU that is there (ResNet alone); mxnet: those of MXNet's wheel, which end at compute "
-        "capability 8.9; auto: own from 9.0 on.",
+        "How a GPU computes the network. plan: by cuDNN's fused calls in NHWC and kernels of this "
+        "program (ResNet with batch norm, compute capability 7.0 to 9.0); operators: MXNet's, up "
+        "to 8.9; auto: plan where the network has one.",
     )
     loss_scale: LossScale = default(
         1.0, "Factor of the loss, for float16 gradients that vanish; dynamic: found in the run."
@@ -185,6 +187,16 @@ class Model(Section):
     label_smoothing: BelowOne = default(
         0.1, "Probability that the target distribution takes from the true class for the others."
     )
+
+    @property
+    def has_plan(self) -> bool:
+        """Can a plan compute this network?"""
+        return self.network == "resnet" and self.norm == "batch"
+
+    @property
+    def is_planned(self) -> bool:
+        """Does a plan compute it on a GPU?"""
+        return self.step == "plan" or (self.step == "auto" and self.has_plan)
 
 
 class BatchChange(Section):
@@ -394,3 +406,10 @@ class Run(Section):
     watchdog: Watchdog = default(Watchdog(), "When a rank counts as lost.")
     limits: Limits = default(Limits(), "What ends a run early.")
     log: Log = default(Log(), "The MLPerf log and metrics.")
+
+    @model_validator(mode="after")
+    def _lay_out_for_a_plan(self) -> Run:
+        if self.system.device == "gpu" and self.model.is_planned:
+            model = self.model.model_copy(update={"layout": "NHWC"})
+            object.__setattr__(self, "model", model)
+        return self

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 import numpy as np
 
 from ..config.errors import UserError
-from ..train.gpu import LIBRARY, Gpu, Gpus, check_driver, dotted, read_gpus
-from ..train.gpu_code import OWN_CAPABILITIES, gpu_code, runs
+from ..train.gpu.code import PLAN_CAPABILITIES, gpu_code, runs
+from ..train.gpu.driver import LIBRARY, Gpu, Gpus, check_driver, dotted, read_gpus
 from ..train.mxnet_package import library
 from .host_limits import check_open_files, read_limits
 from .installed import SITE, folders
@@ -107,14 +107,14 @@ def gpu_rows(gpus: Gpus | None, path: Path | None) -> Iterator[Row]:
 
 
 def code_row(number: int, gpu: Gpu, code: Mapping[str, Collection[int]]) -> Row:
-    """Whether a GPU can run the `code` of MXNet, or our own kernels."""
+    """Whether a GPU can run the `code` of MXNet, or a plan."""
     texts = [f"{kind} of {', '.join(f'sm_{sm}' for sm in sorted(code[kind]))}" for kind in code]
     has = f"MXNet has {' and '.join(texts) or 'no GPU code (scripts/setup.sh --gpu)'}"
-    first, last = OWN_CAPABILITIES
+    first, last = PLAN_CAPABILITIES
     fit = runs(code, gpu.capability)
     if not fit and code and first <= gpu.capability <= last:
         fit = True
-        has = f"{has}; our own kernels train ResNet here"
+        has = f"{has}; model.step=plan trains ResNet here"
     name = f"{gpu.name}, compute capability {dotted(gpu.capability)}"
     return Row(f"GPU {number}", OK if fit else FAILED, f"{name}; {has}")
 

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ..train.gpu import dotted, read_gpus
+from ..train.gpu.driver import dotted, read_gpus
 from ..train.mpi_library import horovods_mpi, library_version
 from ..train.mxnet_package import distribution
 from .engine_environment import ENGINE_PREFIXES, Environment

@@ -21,8 +21,8 @@ from ..config.reading import read_text
 from ..config.schema import Run
 from ..scaling.gpu import largest_batch
 from ..train.capabilities import check_supported, decodes_on_gpu
-from ..train.gpu import check_machine
-from ..train.gpu_code import choose_kernels, gpu_code
+from ..train.gpu.code import check_step, gpu_code
+from ..train.gpu.driver import check_machine
 from ..train.mxnet_package import distribution, library
 from .engine_environment import Controller, engine_environment
 from .launchers import LAUNCHERS, family_here
@@ -104,7 +104,7 @@ def obstacles_here(run: Run) -> list[str]:
 
 def _check_gpu(run: Run, local_rank: int) -> None:
     gpu = check_machine(local_rank, decodes=decodes_on_gpu(run))
-    choose_kernels(run.model, gpu.name, gpu.capability)
+    check_step(run.model, gpu.name, gpu.capability)
 
 
 def check_whether_it_runs(check: ConfigCheck, run: Run) -> ConfigCheck:

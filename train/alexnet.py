@@ -34,7 +34,7 @@ class AlexNet(Network):
     """
 
     def __init__(self, model: Model, classes: int, *, crop_px: int, **kwargs: Any) -> None:
-        super().__init__(model, **kwargs)
+        super().__init__(model, classes, **kwargs)
         with self.name_scope():
             channels = 3
             side = crop_px

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..config.errors import UserError
 from ..config.schema import Model, Run
-from .gpu_code import choose_kernels
+from .gpu.code import check_step
 
 SMALLEST_CROP_PX = {"alexnet": 64, "googlenet": 64}
 """AlexNet's last pooling needs 63 px; GoogLeNet's last modules see 2 x 2 at 64."""
@@ -47,12 +47,14 @@ def check_accelerator(run: Run) -> None:
     """Raise UserError for a GPU that cannot run the network, before anything waits for it."""
     system = run.system
     capability = run.system.compute_capability
-    if system.device == "cpu" and run.model.kernels == "own":
-        raise UserError("model.kernels: own is for GPUs; auto or mxnet on a cpu expected")
+    if run.model.step == "plan" and (system.device == "cpu" or not run.model.has_plan):
+        raise UserError(
+            "model.step: plan is for a resnet with batch norm on a GPU; auto or operators expected"
+        )
     if system.device == "gpu" and capability is not None:
         major, minor = divmod(round(capability * 10), 10)
         try:
-            choose_kernels(run.model, system.accelerator, (major, minor))
+            check_step(run.model, system.accelerator, (major, minor))
         except UserError as error:
             raise UserError(f"system.accelerator: {error}") from None
 

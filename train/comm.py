@@ -19,7 +19,7 @@ from mxnet import nd
 from ..config.errors import UserError
 from .buckets import lay_out_gradients
 from .connection import Connection
-from .gpu import gpu_number
+from .gpu.driver import gpu_number
 from .identity import differing_ranks
 from .limits import ReplicasDifferError
 from .operators import Operators

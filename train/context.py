@@ -15,8 +15,8 @@ from ..logging.timeline import Timeline
 from .capabilities import decodes_on_gpu
 from .checkpoint import Checkpoint
 from .connection import Connection
-from .gpu import check_machine
-from .gpu_code import choose_kernels
+from .gpu.code import check_step
+from .gpu.driver import check_machine
 from .identity import identity_of
 from .limits import StopRequest
 from .process_info import ProcessInfo
@@ -39,7 +39,7 @@ class RunContext:
     ) -> None:
         if loaded.run.system.device == "gpu":  # first: nothing has been written or read yet
             gpu = check_machine(process.local_rank, decodes=decodes_on_gpu(loaded.run))
-            choose_kernels(loaded.run.model, gpu.name, gpu.capability)
+            check_step(loaded.run.model, gpu.name, gpu.capability)
         self.run = loaded.run
         self.loaded = loaded
         self.resumed = resumed

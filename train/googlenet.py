@@ -100,7 +100,7 @@ class GoogLeNet(Network):
     """
 
     def __init__(self, model: Model, classes: int, **kwargs: Any) -> None:
-        super().__init__(model, **kwargs)
+        super().__init__(model, classes, **kwargs)
         layout = model.layout
         convolution = partial(build_convolution, layout)
         with self.name_scope():

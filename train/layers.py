@@ -22,17 +22,17 @@ class Network(nn.HybridBlock):
 
     has_dropout = True
 
-    def __init__(self, model: Model, **kwargs: Any) -> None:
+    def __init__(self, model: Model, classes: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.layout = model.layout
-        self._half = model.dtype == "float16"
-        self._own = model.kernels == "own"
+        self.classes = classes
+        self.dtype = "float16" if model.dtype == "float16" else "float32"
         with self.name_scope():
             self.body = nn.HybridSequential(prefix="")
 
     def hybrid_forward(self, F: Any, x: Any) -> Any:
-        if self._half:  # with its own kernels as a pair, which MXNet fuses
-            x = F.cast(x * 1 if self._own else x, dtype="float16")
+        if self.dtype == "float16":
+            x = F.cast(x, dtype="float16")
         return self.body(x)
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from mxnet import nd
-from mxnet.gluon import HybridBlock
 
 from ..data.pipeline import Batch
 from .comm import Communicator
@@ -24,7 +23,6 @@ from .step_times import StepTimes
 class StepContext(NamedTuple):
     """All that a training step needs."""
 
-    net: HybridBlock
     criterion: Criterion
     next_batch: Callable[[], Batch]
     comm: Communicator
@@ -62,7 +60,7 @@ def train_steps(context: StepContext, first: int, last: int, log_every: int) -> 
         batch = context.next_batch()
         times.have_batch()
         scale = updater.scaler.value_at(step)
-        losses = criterion.forward(context.net, batch.images, batch.labels, scale)
+        losses = criterion.forward(batch.images, batch.labels, scale)
         times.after("forward", [losses])
         criterion.backward(losses, scale)
         times.after("backward", comm.written_last)

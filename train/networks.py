@@ -17,6 +17,7 @@ from ..config.schema import Model
 from .alexnet import AlexNet
 from .capabilities import check_network
 from .googlenet import GoogLeNet
+from .gpu.operators import PlanOperators
 from .layers import TO_NCHW, TO_NHWC, Network
 from .operators import Operators
 from .resnet import ResNet
@@ -86,7 +87,7 @@ def build_network(model: Model, classes: int, *, crop_px: int) -> Network:
     return net
 
 
-def image_shape(net: Network, batch: int, crop_px: int) -> tuple[int, int, int, int]:
+def image_shape(net: Any, batch: int, crop_px: int) -> tuple[int, int, int, int]:
     """Of a batch of images as `net` takes them."""
     if net.layout == "NHWC":
         return batch, crop_px, crop_px, 3
@@ -95,7 +96,7 @@ def image_shape(net: Network, batch: int, crop_px: int) -> tuple[int, int, int, 
 
 def build_networks(
     model: Model, classes: int, *, crop_px: int, seed: int, operators: Operators
-) -> tuple[Network, Network, Loss]:
+) -> tuple[Network, Any, Loss]:
     """(training net, evaluation net, loss) with weights from the `weights` stream's seed.
 
     The evaluation net has parameters of its own, filled by `copy_parameters`. On a CPU, MXNet's
@@ -105,20 +106,25 @@ def build_networks(
 
     It is NCHW whatever `model.layout` is: with channels last MXNet 1.9.1 calls cuDNN's batch norm
     on batch x height x width rows, of which cuDNN's inference takes 65,535.
+
+    A plan reads the weights that are trained, which are NHWC.
     """
-    if operators.own or operators.ctx.device_type == "gpu":  # else auto: a CPU's
-        model = model.model_copy(update={"kernels": "own" if operators.own else "mxnet"})
+    if isinstance(operators, PlanOperators):
+        model = model.model_copy(update={"layout": "NHWC"})
     if model.dtype == "bfloat16":
         # Puts casts around the matrix operators of every net built from here on; weights stay
         # float32, and bfloat16's range needs no loss scaling.
         amp.init(target_dtype="bfloat16")
+    loss = Loss(model, classes)
     train_net = build_network(model, classes, crop_px=crop_px)
+    if isinstance(operators, PlanOperators):
+        operators.initialize(train_net, Seeded(seed, model.layout))
+        return train_net, operators.scorer(train_net), loss
     eval_model = model.model_copy(update={"layout": "NCHW"})
     eval_net = build_network(eval_model, classes, crop_px=crop_px)
     eval_net.collect_params().setattr("grad_req", "null")
     operators.initialize(train_net, Seeded(seed, model.layout))
     operators.initialize(eval_net, mx.init.Zero())
-    loss = Loss(model, classes)
     for block in (eval_net, loss):
         block.hybridize(static_alloc=True, static_shape=True)
     # `mx.random.seed` seeds dropout, in the thread that trains: MXNet has a generator for each
@@ -129,23 +135,23 @@ def build_networks(
 
 
 def copy_parameters(source: Network, target: Network, operators: Operators) -> None:
-    """Enqueue a copy of all weights and statistics to a net of the same kind, of NCHW or alike."""
+    """Enqueue a copy of all weights and statistics to a net of the same kind, of NCHW or alike. A
+    plan's evaluation needs none."""
+    if operators.planned:
+        return
     pairs = zip(source.collect_params().values(), target.collect_params().values(), strict=True)
     for mine, theirs in pairs:
         array = mine.list_data()[0]
         other = theirs.list_data()[0]
         if source.layout != target.layout and array.ndim == 4:
-            operators.copy_channels_first(array, other)
-        else:
-            array.copyto(other)
+            array = array.transpose(TO_NCHW)
+        array.copyto(other)
 
 
 def weight_arrays(net: HybridBlock) -> dict[str, mx.nd.NDArray]:
     """What is trained, by name, on the device: the same on all ranks. Complete once everything
     enqueued is done (`nd.waitall`), as are those of `statistics_arrays`."""
-    arrays = {f"weight/{p.name}": p.list_data()[0] for p in trainable(net)}
-    head = arrays[f"weight/{CLASSIFIER}"]  # a convolution with our own kernels, else dense
-    return {**arrays, f"weight/{CLASSIFIER}": head.reshape((head.shape[0], -1))}
+    return {f"weight/{p.name}": p.list_data()[0] for p in trainable(net)}
 
 
 def statistics_arrays(net: HybridBlock) -> dict[str, mx.nd.NDArray]:

@@ -1,18 +1,18 @@
 """What a rank computes beside its network, by MXNet's operators: losses, casts, sums, counts.
 
-`own.py` has the same by our own kernels; the trainer chooses once (`choose_operators`).
+`gpu/operators.py` has the same by our own kernels; `devices.py` chooses.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import mxnet as mx
 import numpy as np
 from mxnet import autograd, nd
 
-from .layers import TO_NCHW
+from .step_times import Stamp
 
 TOP = 5
 
@@ -20,10 +20,18 @@ TOP = 5
 class Operators:
     """MXNet's operators, on a CPU or a GPU of whose capability its wheel holds machine code."""
 
-    own = False
+    planned = False
+    """Is the network's step a plan of our own?"""
+    warm_up_steps = 1
+    """Until a step is as all others."""
 
     def __init__(self, ctx: mx.Context) -> None:
         self.ctx = ctx
+
+    @property
+    def stamp(self) -> Stamp | None:
+        """What notes the time for `step_times.py`, if not the host's clock."""
+        return None
 
     def zeros(self, shape: Any, dtype: Any = np.float32) -> nd.NDArray:
         """An array of zeros."""
@@ -55,10 +63,6 @@ class Operators:
         """array += sign other^2."""
         array += sign * other * other
 
-    def copy_channels_first(self, source: nd.NDArray, target: nd.NDArray) -> None:
-        """Copy a weight (out, height, width, in) to one (out, in, height, width)."""
-        source.transpose(TO_NCHW).copyto(target)
-
     def add_losses(self, losses: nd.NDArray, total: nd.NDArray | None) -> nd.NDArray:
         """The sum of a batch's losses and of `total`, as one number on the device."""
         return losses.sum() + (0 if total is None else total)
@@ -80,25 +84,41 @@ class Operators:
         counts = nd.concat(*(n.reshape(1) for n in (hits, near, (labels >= 0).sum())), dim=0)
         return counts.astype("int32") + (0 if total is None else total)
 
-    def criterion(self, loss: Any) -> Criterion:
-        """The loss of a network's logits and where backward begins."""
-        return Criterion(loss)
+    def criterion(
+        self,
+        net: Any,
+        loss: Any,
+        buckets: Sequence[nd.NDArray],  # noqa: ARG002
+    ) -> Criterion:
+        """The losses of a network and its gradients, which lie in `buckets`."""
+        return AutogradCriterion(net, loss)
 
 
-class Criterion:
+class Criterion(Protocol):
     """Losses of a batch, and backward from them times the loss scale."""
 
-    def __init__(self, loss: Any) -> None:
-        self.loss = loss
-        self._head: tuple[float, nd.NDArray] | None = None
-
-    def forward(self, net: Any, images: Any, labels: Any, scale: float) -> nd.NDArray:  # noqa: ARG002
+    def forward(self, images: Any, labels: Any, scale: float) -> nd.NDArray:
         """Enqueue the forward pass; one loss an image, not scaled."""
-        with autograd.record():
-            return self.loss(net(images), labels)
+        ...
 
     def backward(self, losses: nd.NDArray, scale: float) -> None:
         """Enqueue the backward pass of the last forward."""
+        ...
+
+
+class AutogradCriterion:
+    """By MXNet's autograd."""
+
+    def __init__(self, net: Any, loss: Any) -> None:
+        self._net = net
+        self._loss = loss
+        self._head: tuple[float, nd.NDArray] | None = None
+
+    def forward(self, images: Any, labels: Any, scale: float) -> nd.NDArray:  # noqa: ARG002
+        with autograd.record():
+            return self._loss(self._net(images), labels)
+
+    def backward(self, losses: nd.NDArray, scale: float) -> None:
         if scale == 1:
             losses.backward()
             return

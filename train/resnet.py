@@ -18,13 +18,16 @@ from .layers import Network
 Block = tuple[tuple[int, int], ...]
 BASIC: Block = ((3, 1), (3, 1))
 BOTTLENECK: Block = ((1, 1), (3, 1), (1, 4))
+WORKSPACE_MIB = 4096
+"""The most that cuDNN takes for a convolution of MXNet's: its default, 1,024, ends at 445 images of
+224 px a rank in NCHW."""
 
 
-def rectify(F: Any, x: Any, *, alone: bool) -> Any:
-    """ReLU. `alone`: by oneDNN or cuDNN; MXNet's own operator is fused with others beside it on a
-    GPU. On a CPU it would take oneDNN's blocked maps back to rows: 1.1 to 1.3 times the step in
-    float32, and 2.9 to 5.8 times in bfloat16 (docs/performance.md)."""
-    return F.Activation(x, act_type="relu") if alone else F.relu(x)
+def rectify(F: Any, x: Any) -> Any:
+    """ReLU by oneDNN or cuDNN. On a CPU MXNet's own operator would take oneDNN's blocked maps back
+    to rows: 1.1 to 1.3 times the step in float32, and 2.9 to 5.8 times in bfloat16
+    (docs/performance.md)."""
+    return F.Activation(x, act_type="relu")
 
 
 class Unit(nn.HybridBlock):
@@ -44,8 +47,7 @@ class Unit(nn.HybridBlock):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self._relu = relu
-        self._alone = model.kernels != "mxnet"
+        self.relu = relu
         with self.name_scope():
             self.conv = nn.Conv2D(
                 channels,
@@ -72,29 +74,7 @@ class Unit(nn.HybridBlock):
         x = self.conv(x)
         if self.norm is not None:
             x = self.norm(x)
-        return rectify(F, x, alone=self._alone) if self._relu else x
-
-
-class FusedSum(nn.HybridBlock):
-    """The identity, as two operators: MXNet fuses them with the sum of the gradients that come back
-    from a shortcut and a branch, which alone is a kernel of its own."""
-
-    def hybrid_forward(self, F: Any, x: Any) -> Any:  # noqa: ARG002
-        return x * 1 * 1
-
-
-class MaxPoolOfMaps(nn.HybridBlock):
-    """3 x 3 maxima with stride 2 of (batch, channels, H, W), each map as an image of one channel:
-    in backward MXNet's pooling of NCHW fills an array of int32 by a kernel of its own."""
-
-    def __init__(self, channels: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self._channels = channels
-
-    def hybrid_forward(self, F: Any, x: Any) -> Any:
-        options = {"kernel": (3, 3), "stride": (2, 2), "pad": (1, 1), "layout": "NHWC"}
-        maxima = F.Pooling(x.reshape((-3, 0, 0, 1)), pool_type="max", **options)
-        return maxima.reshape((-4, -1, self._channels, 0, -3))
+        return rectify(F, x) if self.relu else x
 
 
 class Residual(nn.HybridBlock):
@@ -107,13 +87,9 @@ class Residual(nn.HybridBlock):
         in_channels: int,
         width: int,
         stride: int,
-        *,
-        is_last: bool,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        # On a GPU with the sum before it, but for the last, which stands before pooling.
-        self._alone = model.kernels == "auto" or (is_last and model.kernels == "own")
         strided = [kernel for kernel, _ in block].index(3)
         last = len(block) - 1
         with self.name_scope():
@@ -142,7 +118,7 @@ class Residual(nn.HybridBlock):
     def hybrid_forward(self, F: Any, x: Any) -> Any:
         y = self.branch(x)
         y = y + (x if self.shortcut is None else self.shortcut(x))
-        return rectify(F, y, alone=self._alone)
+        return rectify(F, y)
 
 
 class ResNet(Network):
@@ -151,49 +127,25 @@ class ResNet(Network):
     has_dropout = False
 
     def __init__(self, model: Model, classes: int, **kwargs: Any) -> None:
-        super().__init__(model, **kwargs)
+        super().__init__(model, classes, **kwargs)
         width = model.width
-        own = model.kernels == "own"
         with self.name_scope():
             if model.stem == "imagenet":
                 self.body.add(Unit(model, "conv0", 3, width, kernel=7, stride=2, prefix=""))
-                of_maps = own and model.layout == "NCHW"
-                self.body.add(
-                    MaxPoolOfMaps(width, prefix="")
-                    if of_maps
-                    else nn.MaxPool2D(3, 2, 1, layout=model.layout)
-                )
+                self.body.add(nn.MaxPool2D(3, 2, 1, layout=model.layout))
             else:  # crops of 32 px keep their resolution
                 self.body.add(Unit(model, "conv0", 3, width, kernel=3, prefix=""))
-            if own:
-                self.body.add(FusedSum(prefix=""))
             channels = width
             block = BASIC if model.depth in BASIC_DEPTHS else BOTTLENECK
-            depths = UNITS[model.depth]
-            for stage, units in enumerate(depths, start=1):
+            for stage, units in enumerate(UNITS[model.depth], start=1):
                 stage_width = width << (stage - 1)
                 for unit in range(1, units + 1):
                     stride = 2 if unit == 1 and stage > 1 else 1
                     prefix = f"stage{stage}_unit{unit}_"
-                    is_last = stage == len(depths) and unit == units
                     self.body.add(
-                        Residual(
-                            model,
-                            block,
-                            channels,
-                            stage_width,
-                            stride,
-                            is_last=is_last,
-                            prefix=prefix,
-                        )
+                        Residual(model, block, channels, stage_width, stride, prefix=prefix)
                     )
                     channels = stage_width * block[-1][1]
             self.body.add(nn.GlobalAvgPool2D(layout=model.layout))
-            if own:  # cuDNN adds a convolution's bias
-                head = nn.Conv2D(
-                    classes, 1, in_channels=channels, layout=model.layout, prefix="fc_"
-                )
-                self.body.add(head)
-            else:
-                self.body.add(nn.Flatten())
-                self.body.add(nn.Dense(classes, in_units=channels, prefix="fc_"))
+            self.body.add(nn.Flatten())
+            self.body.add(nn.Dense(classes, in_units=channels, prefix="fc_"))

@@ -53,8 +53,8 @@ def score(
     connection.begin()
     from ..data.pipeline import build_eval_source
     from .comm import communicator, context
+    from .devices import operators_for
     from .evaluate import evaluate
-    from .own import operators_for
     from .trainer import batches_of
 
     ctx = context(run.system.device, place.local_rank)
@@ -109,8 +109,10 @@ def _ensemble(nets: Sequence[Any], images: Any) -> Any:
     no code for some GPUs."""
     from mxnet import cpu, nd
 
+    from ..data.pipeline import on_device
+
     logits = [net(images).as_in_context(cpu()).astype("float32") for net in nets]
-    return nd.add_n(*map(nd.softmax, logits)).as_in_context(images.context)
+    return on_device(nd.add_n(*map(nd.softmax, logits)), images.context)
 
 
 if __name__ == "__main__":

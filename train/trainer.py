@@ -19,6 +19,7 @@ from .checkpoint_state import restore
 from .comm import Communicator, communicator
 from .comm import context as device_context
 from .context import RunContext
+from .devices import operators_for, updater_for
 from .host_reads import RunAheadLimiter
 from .identity import part_digests
 from .loop import StepContext
@@ -33,7 +34,6 @@ from .networks import (
 )
 from .operators import Criterion, Operators
 from .optimizer import Updater
-from .own import operators_for, updater_for
 from .profile_window import ProfileWindow
 from .run_log import RunLog
 from .schedule import Settings, step_settings
@@ -135,14 +135,13 @@ def start_up(
         model=model,
         sources=data,
         steps=StepContext(
-            net=model.net,
             criterion=model.criterion,
             next_batch=batches_of(data.train, ctx),
             comm=comm,
             updater=model.updater,
             settings_at=step_settings(run, context.plan),
             limit_run_ahead=RunAheadLimiter(),
-            times=StepTimes(context.plan.log_every_steps),
+            times=StepTimes(context.plan.log_every_steps, operators.stamp),
             profile=ProfileWindow(context),
             may_begin=context.stop.may_begin,
         ),
@@ -193,7 +192,7 @@ def build_model(context: RunContext, comm: Communicator) -> Model:
     comm.plan_groups(run.comm.groups, trainable(net), run.comm.gradient_dtype)
     scaler = LossScaler(
         run.model.loss_scale,
-        () if comm.operators.own else comm.buckets,
+        () if comm.operators.planned else comm.buckets,
         batch=max(segment.global_batch_size for segment in context.plan.segments),
     )
     updater = updater_for(
@@ -204,7 +203,8 @@ def build_model(context: RunContext, comm: Communicator) -> Model:
         scaler=scaler,
         epoch_at=context.plan.epoch_at,
     )
-    return Model(net, eval_net, comm.operators.criterion(loss), updater)
+    criterion = comm.operators.criterion(net, loss, comm.buckets)
+    return Model(net, eval_net, criterion, updater)
 
 
 def warm_up(context: RunContext, operators: Operators, model: Model) -> bytes:
@@ -218,13 +218,14 @@ def warm_up(context: RunContext, operators: Operators, model: Model) -> bytes:
     net, eval_net, criterion, updater = model
     zeros = operators.zeros
     scale = updater.scaler.value_at(1)
-    for batch in warm_up_batches(context.plan, context.state.step):
+    for batch in warm_up_batches(context.plan, context.state.step) * operators.warm_up_steps:
         images = zeros(image_shape(net, batch, side))
         labels = zeros(batch)
-        criterion.backward(criterion.forward(net, images, labels, scale), scale)
-    updater.step(1, Settings(0.0, 0.0, context.plan.global_batch_size))
-    copy_parameters(net, eval_net, operators)
-    eval_net(zeros(image_shape(eval_net, run.eval.batch_per_rank, side)))
+        criterion.backward(criterion.forward(images, labels, scale), scale)
+    for _ in range(operators.warm_up_steps):
+        updater.step(1, Settings(0.0, 0.0, context.plan.global_batch_size))
+        copy_parameters(net, eval_net, operators)
+        eval_net(zeros(image_shape(eval_net, run.eval.batch_per_rank, side)))
     nd.waitall()
     updater.reset()
     reset_statistics(net, operators)
@@ -235,7 +236,8 @@ def warm_up(context: RunContext, operators: Operators, model: Model) -> bytes:
 
 
 def warm_up_batches(plan: Plan, step: int) -> list[int]:
-    """Images per rank of all segments that follow `step`; that of the next step comes last.
+    """Images per rank of all segments that follow `step`, the largest first, which takes the memory
+    of a plan; that of the next step comes last.
 
     A static graph holds one shape at a time: what a later segment needs (memory in MXNet's pool,
     oneDNN's and cuDNN's kernels) is made here and kept, and the next step finds its own shape.
@@ -243,7 +245,7 @@ def warm_up_batches(plan: Plan, step: int) -> list[int]:
     present = plan.segment_of_step(step + 1)
     left = plan.segments[plan.segments.index(present) :]
     others = {segment.per_rank for segment in left} - {present.per_rank}
-    return [*sorted(others), present.per_rank]
+    return [*sorted(others, reverse=True), present.per_rank]
 
 
 def verify_replicas(

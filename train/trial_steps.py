@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from ..config.schema import Model, Optimizer
 from . import kernels
 from .buckets import lay_out_gradients
+from .devices import operators_for, updater_for
 from .layers import TO_NHWC
 from .loss_scale import LossScaler
 from .networks import build_networks, trainable
-from .own import operators_for, updater_for
 from .schedule import Settings
 
 STEPS = 20
@@ -31,6 +31,9 @@ SCALE = 128.0
 def trial_losses(ctx: mx.Context, dtype: Any, layout: Any = "NCHW") -> NDArray[np.float64]:
     """Mean losses of `STEPS` steps on one batch: the same weights and images on every device.
 
+    Args:
+        layout: of the images; of MXNet's network too.
+
     Raises:
         UserError: the device cannot run the network.
     """
@@ -45,14 +48,14 @@ def trial_losses(ctx: mx.Context, dtype: Any, layout: Any = "NCHW") -> NDArray[n
     settings = Optimizer(variant="sgd", base_lr=LR)
     scaler = LossScaler(SCALE)
     updater = updater_for(operators, trainable(net), settings, buckets, scaler=scaler)
-    criterion = operators.criterion(loss)
+    criterion = operators.criterion(net, loss, buckets)
     rng = np.random.default_rng(1)
     drawn = rng.normal(size=(BATCH, 3, PX, PX)).astype(np.float32)
     images = nd.array(drawn.transpose(TO_NHWC) if layout == "NHWC" else drawn, ctx)
     labels = nd.array(np.arange(BATCH) % CLASSES, ctx)
     found = []
     for step in range(1, STEPS + 1):
-        losses = criterion.forward(net, images, labels, SCALE)
+        losses = criterion.forward(images, labels, SCALE)
         criterion.backward(losses, SCALE)
         updater.step(step, Settings(LR, MOMENTUM, BATCH))
         found.append(losses.asnumpy().mean(dtype=np.float64))

@@ -16,7 +16,7 @@ from rn50.config.load import load
 from rn50.config.names import list_presets
 from rn50.launch.launchers import LAUNCHERS, build_job
 from rn50.train.capabilities import check_accelerator
-from rn50.train.gpu_code import WHEEL, gpu_code
+from rn50.train.gpu.code import WHEEL, gpu_code
 
 pytestmark = pytest.mark.slow
 

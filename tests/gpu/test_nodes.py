@@ -114,7 +114,7 @@ def test_updates_by_our_own_kernels_are_those_of_the_plain_sums(
     monkeypatch.setenv("FAKECUDA_CAPABILITY", "9.0")
     monkeypatch.setenv("FAKECUDA_KERNELS", str(emulated))
     monkeypatch.setenv("PYTHONPATH", str(HERE.parent.parent))
-    run_on_two_nodes(HERE / "step_body.py", tmp_path, *overrides, "model.kernels=own")
+    run_on_two_nodes(HERE / "step_body.py", tmp_path, *overrides)
     of_weights, of_statistics = map(float, (tmp_path / "worst.txt").read_text().split())
     assert of_weights < limit
     assert of_statistics < 1e-4

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rn50.launch.doctor import FAILED, NO_GPU, OK, Row, examine, gpu_rows, try_library
-from rn50.train.gpu import Gpu, Gpus
+from rn50.train.gpu.driver import Gpu, Gpus
 from tests.train.test_gpu_code import ELF, fat_binary
 
 
@@ -21,7 +21,7 @@ def test_driver_and_libraries_are_judged(tmp_path: Path) -> None:
     driver, *found = gpu_rows(Gpus("470.1", (11, 4), cards), library)
     assert driver.outcome == FAILED
     assert [row.outcome for row in found] == [OK, OK, FAILED]
-    assert "our own kernels" in found[1].found
+    assert "model.step=plan" in found[1].found
     assert "12.0" in driver.found and "11.4" in driver.found
 
 

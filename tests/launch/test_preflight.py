@@ -20,7 +20,7 @@ from rn50.launch.preflight import (
 from rn50.launch.run import Options, launch
 from rn50.launch.submit import plan_submission
 from rn50.scaling.predict import job_of_config, predict
-from rn50.train.gpu import Gpu
+from rn50.train.gpu.driver import Gpu
 
 NEVER = [
     (("quick", "model.dtype=float16"), "model.dtype: float32 or bfloat16 expected on a cpu"),
@@ -32,7 +32,7 @@ NEVER = [
     ),
     (
         ("dgxh100_8", "system.compute_capability=10.0"),
-        "system.accelerator: a compute capability that model.network=resnet runs on expected",
+        "system.accelerator: model.step: a GPU from 7.0 to 9.0 for the plan expected",
     ),
 ]
 
@@ -93,7 +93,7 @@ def test_the_grid_that_runs_is_priced_and_shown(config: str, grid: str) -> None:
 def test_no_preset_is_refused_for_this_machines_sake(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rn50.train.gpu.read_gpus", lambda: None)
+    monkeypatch.setattr("rn50.train.gpu.driver.read_gpus", lambda: None)
     assert refusals(load(name).run) == []
 
 

@@ -6,14 +6,15 @@ import ctypes
 import hashlib
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
 import mxnet as mx
 
-from rn50.train.kernels.device import SOURCE, Launch, parameters
-from rn50.train.own import OwnOperators
+from rn50.train.gpu.calls import data_address
+from rn50.train.gpu.module import SOURCE, Launch, parameters
+from rn50.train.gpu.operators import PlanOperators
 
 HEADER = Path(__file__).with_name("emulated.h")
 THREADS = 64
@@ -58,43 +59,49 @@ def library() -> ctypes.CDLL:
 
 
 class EmulatedModule:
-    """`kernels.device.Module` on the CPU. A launch waits for its arrays and for its end."""
+    """`gpu.module.Module` on the CPU. A launch waits for its arrays and for its end."""
 
     def __init__(self) -> None:
         self.launched: list[str] = []
         self._parameters = parameters(SOURCE.read_text())
 
-    def kernel(
+    def launch(self, launch: Launch) -> None:
+        mx.nd.waitall()
+        self.launched.append(launch.name)
+        kinds = self._parameters[launch.name]
+        values = [_argument(k, a) for k, a in zip(kinds, launch.arguments, strict=True)]
+        places = [ctypes.cast(ctypes.pointer(v), ctypes.c_void_p) for v in values]
+        library()[f"run_{launch.name}"](
+            launch.blocks, THREADS, (ctypes.c_void_p * len(places))(*places)
+        )
+
+    def sequence(
         self,
-        name: str,
-        reads: Sequence[mx.nd.NDArray] = (),  # noqa: ARG002
-        writes: Sequence[mx.nd.NDArray] = (),  # noqa: ARG002
-    ) -> Launch:
-        run = library()[f"run_{name}"]
-        kinds = self._parameters[name]
+        launches: Sequence[Launch],
+        settings: mx.nd.NDArray,
+        reads: Sequence[mx.nd.NDArray],  # noqa: ARG002
+        writes: Sequence[mx.nd.NDArray],  # noqa: ARG002
+    ) -> Callable[[Sequence[int]], None]:
+        def run(words: Sequence[int]) -> None:
+            settings[: len(words)] = mx.nd.array(words, dtype="int64")
+            for launch in launches:
+                self.launch(launch)
 
-        def launch(blocks: int, *arguments: object) -> None:
-            mx.nd.waitall()
-            self.launched.append(name)
-            values = [_argument(k, a) for k, a in zip(kinds, arguments, strict=True)]
-            places = [ctypes.cast(ctypes.pointer(v), ctypes.c_void_p) for v in values]
-            run(blocks, THREADS, (ctypes.c_void_p * len(places))(*places))
-
-        return launch
+        return run
 
 
 def _argument(kind: str, value: object) -> ctypes._SimpleCData:  # type: ignore[type-arg]
     if "*" not in kind:
         return _NUMBERS[kind.split()[0]](value)
+    if value is None:
+        return ctypes.c_void_p()
     assert isinstance(value, mx.nd.NDArray)
     dtype = {"half_t": "float16", "float": "float32", "int": "int32", "long long": "int64"}
     words = kind.removeprefix("const ").partition("*")[0].strip()
     assert value.dtype == dtype[words] or value.dtype.__name__ == dtype[words], (kind, value.dtype)
-    pointer = ctypes.c_void_p()
-    mx.base.check_call(mx.base._LIB.MXNDArrayGetData(value.handle, ctypes.byref(pointer)))
-    return pointer
+    return ctypes.c_void_p(data_address(value))
 
 
-def operators() -> OwnOperators:
+def operators() -> PlanOperators:
     """Our own operators, on the CPU."""
-    return OwnOperators(mx.cpu(), EmulatedModule())
+    return PlanOperators(mx.cpu(), EmulatedModule())

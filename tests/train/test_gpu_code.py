@@ -9,8 +9,8 @@ import pytest
 
 from rn50.config.errors import UserError
 from rn50.config.schema import Model
-from rn50.train import gpu_code as module
-from rn50.train.gpu_code import WHEEL, choose_kernels, gpu_code, runs
+from rn50.train.gpu import code as module
+from rn50.train.gpu.code import WHEEL, check_step, gpu_code, runs
 
 PTX = 1
 ELF = 2
@@ -64,33 +64,33 @@ ALEXNET = {"network": "alexnet"}
 
 
 @pytest.mark.parametrize(
-    ("code", "model", "capability", "expected"),
+    ("code", "model", "capability", "refusal"),
     [
-        (WHEEL, {}, (7, 0), "mxnet"),
-        (WHEEL, {}, (8, 9), "mxnet"),
-        (WHEEL, {}, (9, 0), "own"),
-        (WHEEL, {"kernels": "own"}, (7, 0), "own"),
-        (WHEEL, {"kernels": "mxnet"}, (9, 0), "MXNet has ELF for sm_50, sm_60"),
-        (WHEEL, {}, (10, 0), r"our own kernels run from 5\.0 to 9\.0; MXNet has ELF for sm_50"),
-        (WHEEL, {}, (3, 7), r"our own kernels run from 5\.0 to 9\.0; MXNet has ELF for sm_50"),
-        (WHEEL, ALEXNET, (8, 0), "mxnet"),
-        (WHEEL, ALEXNET, (9, 0), "our own kernels have no alexnet .*; MXNet has ELF for sm_50"),
-        (WHEEL, {**ALEXNET, "kernels": "own"}, (8, 0), "our own kernels have no alexnet"),
-        (HOPPERS, ALEXNET, (9, 0), "mxnet"),  # of a container
-        (HOPPERS, {"kernels": "mxnet"}, (9, 0), "mxnet"),
+        (WHEEL, {}, (7, 0), None),
+        (WHEEL, {}, (9, 0), None),
+        (WHEEL, {}, (10, 0), r"from 7\.0 to 9\.0 for the plan expected"),
+        (WHEEL, {}, (6, 1), r"from 7\.0 to 9\.0 for the plan expected"),
+        (WHEEL, {"step": "operators"}, (6, 1), None),
+        (WHEEL, {"step": "operators"}, (8, 9), None),
+        (WHEEL, {"step": "operators"}, (9, 0), "MXNet has ELF for sm_50, sm_60"),
+        (WHEEL, {"norm": "none"}, (9, 0), "MXNet has ELF for sm_50"),
+        (WHEEL, ALEXNET, (8, 0), None),
+        (WHEEL, ALEXNET, (9, 0), "for alexnet, .*MXNet has ELF for sm_50"),
+        (HOPPERS, ALEXNET, (9, 0), None),  # of a container
+        (HOPPERS, {"step": "operators"}, (9, 0), None),
     ],
 )
-def test_the_kernels_follow_from_gpu_network_and_library(
+def test_what_a_gpu_runs_follows_from_network_and_library(
     code: dict[str, set[int]],
     model: dict[str, str],
     capability: tuple[int, int],
-    expected: str,
+    refusal: str | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(module, "code_here", lambda: code)
-    if expected in ("own", "mxnet"):
-        assert choose_kernels(Model(**model), "NVIDIA X", capability) == expected
-    else:
-        found = "found NVIDIA X with {}.{}: ".format(*capability)
-        with pytest.raises(UserError, match=f"{found}{expected}"):
-            choose_kernels(Model(**model), "NVIDIA X", capability)
+    if refusal is None:
+        check_step(Model(**model), "NVIDIA X", capability)
+        return
+    with pytest.raises(UserError, match=refusal) as refused:
+        check_step(Model(**model), "NVIDIA X", capability)
+    assert "found NVIDIA X with {}.{}".format(*capability) in str(refused.value)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rn50.config.errors import UserError
-from rn50.train.gpu import Gpu, Gpus, check_driver, read_gpus
+from rn50.train.gpu.driver import Gpu, Gpus, check_driver, read_gpus
 from tests.train.test_mpi_library import compile_library
 
 DRIVER = """

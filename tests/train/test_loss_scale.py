@@ -14,6 +14,7 @@ from mxnet import gluon, nd
 
 from rn50.config.schema import Optimizer
 from rn50.train import loss_scale
+from rn50.train.devices import updater_for
 from rn50.train.loss_scale import (
     CHECK_DELAY_STEPS,
     DOUBLE_AFTER_STEPS,
@@ -24,7 +25,6 @@ from rn50.train.loss_scale import (
     next_scale,
 )
 from rn50.train.operators import Operators
-from rn50.train.own import updater_for
 from rn50.train.schedule import Settings
 from tests.train import emulated
 
@@ -135,7 +135,7 @@ def test_a_step_that_overflows_is_momentum_alone(
     parameter.initialize(mx.init.Normal(0.5), ctx=mx.cpu())
     parameter.cast(dtype)
     gradients = [parameter.grad().reshape(-1)]
-    scaler = LossScaler("dynamic(64)", () if operators.own else gradients)
+    scaler = LossScaler("dynamic(64)", () if operators.planned else gradients)
     updater = updater_for(
         operators, [parameter], settings, gradients, scaler=scaler, epoch_at=lambda _: 30.0
     )

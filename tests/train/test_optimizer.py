@@ -12,10 +12,10 @@ from mxnet import gluon
 from rn50.config.schema import Optimizer
 from rn50.config.variants import VARIANTS
 from rn50.train import optimizer
+from rn50.train.devices import updater_for
 from rn50.train.loss_scale import LossScaler
 from rn50.train.operators import Operators
 from rn50.train.optimizer import Updater
-from rn50.train.own import updater_for
 from rn50.train.schedule import Settings, akiba_sgd_share
 from tests.train import emulated
 

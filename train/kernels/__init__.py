@@ -1,4 +1,5 @@
-"""Our own C and C++, built once beside the environment: the optimizer for CPUs, the time stamp."""
+"""Our own C and C++, built once beside the environment: the optimizer for CPUs, the time stamp, a
+GPU's step."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from ..mxnet_package import headers, operator_source
 _HERE = Path(__file__).parent
 SOURCE = _HERE / "update.cc"
 STAMP_SOURCE = _HERE / "stamp.c"
+STEP_SOURCE = _HERE.parent / "gpu" / "step.c"
 
 
 def library_path(source: Path) -> Path:

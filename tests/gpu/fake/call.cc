@@ -127,15 +127,18 @@ Call& Call::same_type(const char* what, int a, int b) {
   return *this;
 }
 
-int Call::done(const std::string& kind, std::function<void()> compute, std::function<void()> check) {
+int Call::done(const std::string& kind, std::function<void()> compute, std::function<void()> check,
+               std::function<void()> leave) {
   if (status_) return status_;
   counts(name_ + " " + kind);
   const bool is_cudnn = name_.rfind("cudnn", 0) == 0;
   count_call(handle_.stream, is_cudnn ? "cudnn calls" : "cublas calls");
   if (!is_cudnn) count_call(handle_.stream, "launches");
-  work_.run = [compute, check] {
-    if (compute && computes()) compute();
+  const bool does = computes();
+  work_.run = [compute, check, leave, does] {
     if (check) check();
+    if (compute && does) compute();
+    if (leave) leave();
   };
   return enqueue(handle_.stream, std::move(work_)) ? CUDNN_STATUS_EXECUTION_FAILED : 0;
 }

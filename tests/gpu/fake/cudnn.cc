@@ -214,7 +214,7 @@ cudnnStatus_t forward(const Normalizing& how, Blend blend, const Data& x, const 
     const Reserve left = reserve_of(how.operation, x, saved_mean, saved_deviation);
     std::memcpy(how.reserve, &left, sizeof left);
   };
-  return status(call.done(kind(x.tensor), normalize, leave));
+  return status(call.done(kind(x.tensor), normalize, nullptr, leave));
 }
 
 cudnnStatus_t backward(const Normalizing& how, Blend of_data, Blend of_parameters, const Data& x,
@@ -417,6 +417,17 @@ FAKE cudnnStatus_t cudnnDropoutGetReserveSpaceSize(cudnnTensorDescriptor_t, size
 }
 
 // --- operations -------------------------------------------------------------------------------------
+namespace {
+// Of the input what a filter meets: a kernel smaller than its stride leaves pixels out, whole rows of
+// channels in NHWC.
+std::size_t met_bytes(const Tensor& x, const Filter& w, const Convolution& c) {
+  std::size_t bytes = fake::tensor_bytes(x);
+  for (int i = 0; i < c.n; ++i)
+    if (w.size[2 + i] < c.stride[i]) bytes = bytes * w.size[2 + i] / c.stride[i];
+  return bytes;
+}
+}  // namespace
+
 FAKE cudnnStatus_t cudnnConvolutionForward(
     cudnnHandle_t handle, const void* alpha, const cudnnTensorDescriptor_t xd, const void* x_place,
     const cudnnFilterDescriptor_t wd, const void* weights, const cudnnConvolutionDescriptor_t cd,
@@ -427,7 +438,8 @@ FAKE cudnnStatus_t cudnnConvolutionForward(
   const Filter w = as<Filter>(wd);
   const Convolution c = as<Convolution>(cd);
   const Blend factors = blend(alpha, beta, x.tensor);
-  call.reads("input", x).reads("filter", {compute::as_tensor(w), weights}).writes("output", y, factors);
+  call.tensor("input", x).moves("cudnnConvolutionForward", met_bytes(x.tensor, w, c));
+  call.reads("filter", {compute::as_tensor(w), weights}).writes("output", y, factors);
   check_convolution(call, x, w, weights, c, y, Direction::kForward, algorithm, space, space_bytes);
   return status(call.done(kind(x.tensor), [=] { compute::convolve(x, w, weights, c, factors, y); }));
 }
@@ -458,7 +470,8 @@ FAKE cudnnStatus_t cudnnConvolutionBackwardFilter(
   const Filter w = as<Filter>(dwd);
   const Convolution c = as<Convolution>(cd);
   const Blend factors = blend(alpha, beta, x.tensor);
-  call.reads("input", x).reads("gradient out", dy);
+  call.tensor("input", x).moves("cudnnConvolutionBackwardFilter", met_bytes(x.tensor, w, c));
+  call.reads("gradient out", dy);
   call.writes("gradient", {compute::as_tensor(w), gradient}, factors);
   check_convolution(call, x, w, gradient, c, dy, Direction::kBackwardFilter, algorithm, space, space_bytes);
   return status(call.done(kind(x.tensor), [=] {

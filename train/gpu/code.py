@@ -1,5 +1,5 @@
-"""Which GPUs run the network of a config: by the GPU code in MXNet's library, or by our own
-kernels. Loads no framework."""
+"""Which GPUs run the network of a config: by the GPU code in MXNet's library, or by our own plan.
+Loads no framework."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
 
-from ..config.errors import UserError
-from ..config.schema import Model
-from .gpu import dotted
-from .mxnet_package import library
+from ...config.errors import UserError
+from ...config.schema import Model
+from ..mxnet_package import library
+from .driver import dotted
 
 _MAGIC = struct.pack("<I", 0xBA55ED50)
 _FATBIN = struct.Struct("<IHHQ")
 _ENTRY = 64
 
-OWN_CAPABILITIES = ((5, 0), (9, 0))
-"""What NVRTC 11.8 compiles our kernels for, and cuDNN 8.9 has kernels for."""
-OWN_FROM = (9, 0)
-"""From here on `model.kernels: auto` takes our own, which no GPU has confirmed yet."""
+PLAN_CAPABILITIES = ((7, 0), (9, 0))
+"""From the first with tensor cores to the last that NVRTC 11.8 and cuDNN 8.9 know."""
 WHEEL = {"ELF": frozenset({50, 60, 70, 80, 86})}
 """The code in mxnet-cu112 1.9.1 (tests/gpu reads it): what is planned with where no MXNet for GPUs
 is installed. No PTX, so later GPUs answer 209, "no kernel image" (apache/mxnet issue 21166)."""
@@ -70,37 +68,27 @@ def runs(code: Mapping[str, Collection[int]], capability: tuple[int, int]) -> bo
     return bool(native) or any(sm <= 10 * major + minor for sm in code.get("PTX", ()))
 
 
-def choose_kernels(model: Model, name: str, capability: tuple[int, int]) -> str:
-    """`own` or `mxnet`: who computes beside cuDNN on a GPU.
+def check_step(model: Model, name: str, capability: tuple[int, int]) -> None:
+    """Raise UserError for a GPU that cannot run a network's step as `model.step` has it.
 
     Args:
         name: of the GPU, for messages.
-
-    Raises:
-        UserError: it can run neither, or not what `model.kernels` asks for.
     """
-    first, last = OWN_CAPABILITIES
-    found = f"found {name} with {dotted(capability)}"
-    no_own = no_mxnet = ""
-    if model.network != "resnet":
-        no_own = f"our own kernels have no {model.network} (dropout is MXNet's)"
+    device = f"{name} with {dotted(capability)}"
+    first, last = PLAN_CAPABILITIES
+    if not model.is_planned:
+        code = code_here()
+        if not runs(code, capability):
+            has = ", ".join(f"{kind} for {_versions(sms)}" for kind, sms in sorted(code.items()))
+            raise UserError(
+                f"model.step: a GPU that MXNet's operators run on expected for {model.network}, "
+                f"found {device}: MXNet has {has}"
+            )
     elif not first <= capability <= last:
-        no_own = f"our own kernels run from {dotted(first)} to {dotted(last)}"
-    if not runs(code := code_here(), capability):
-        has = ", ".join(f"{kind} for {_versions(sms)}" for kind, sms in sorted(code.items()))
-        no_mxnet = f"MXNet has {has}"
-    wanted = model.kernels
-    if wanted == "auto":
-        wanted = "own" if not no_own and (no_mxnet or capability >= OWN_FROM) else "mxnet"
-    reason = {"own": no_own, "mxnet": no_mxnet}[wanted]
-    if reason and model.kernels == "auto":  # MXNet's, as ours do not run there either
-        reason = f"{no_own}; {no_mxnet}"
-    if reason:
         raise UserError(
-            f"a compute capability that model.network={model.network} runs on expected, {found}: "
-            + reason
+            f"model.step: a GPU from {dotted(first)} to {dotted(last)} for the plan expected, "
+            f"found {device}; model.step=operators runs where MXNet has code"
         )
-    return wanted
 
 
 def _versions(versions: Collection[int]) -> str:

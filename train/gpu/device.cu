@@ -1,6 +1,6 @@
-// The kernels of a training step beside cuDNN's: loss, norms, update, counts, casts. `own.py` launches
-// them. NVRTC compiles this text for the GPU that is there, so it needs no machine code of MXNet's
-// wheel; a C++ compiler takes it too, with emulated threads (tests/train/emulated.h).
+// The kernels of a training step beside cuDNN's: images, loss, norms, update, counts, casts. NVRTC
+// compiles this text for the GPU that is there, so it needs no machine code of MXNet's wheel; a C++
+// compiler takes it too, with emulated threads (tests/train/emulated.h).
 //
 // No sum depends on the order in which blocks run: replicas have to agree bit for bit. Sums of floats
 // go through `block_sum`, of integers through atomicAdd.
@@ -28,7 +28,7 @@ __device__ void store(half_t* to, float x) { *to = to_half(x); }
 
 #define KERNEL extern "C" __global__ void
 #define THREADS 256  // of every block, at most; a power of two
-#define CHUNK 16384  // elements of a tensor that one block takes (own.py)
+#define CHUNK 16384  // elements of a tensor that one block takes (update.py)
 
 // The sum (or the maximum) over the threads of a block, in a fixed order, on all of them.
 __device__ float block_sum(float value) {
@@ -57,6 +57,18 @@ __device__ float block_max(float value) {
   return largest;
 }
 
+// What changes with each step, word by word: a captured launch has always the same arguments.
+__device__ float number(const long long* now, int word) { return *(const float*)(now + word); }
+#define IMAGES 0  // of a step (plan.py)
+#define LABELS 1
+#define LOSSES 2
+#define SCALE 3
+#define LR 0  // of an update (update.py)
+#define MOMENTUM 1
+#define RESCALE 2
+#define SGD 3
+#define RMS 4
+
 __device__ bool is_finite(float x) { return fabsf(x) <= 3.402823466e38f; }
 
 // --- loss ---------------------------------------------------------------------------------------
@@ -65,16 +77,18 @@ __device__ bool is_finite(float x) { return fabsf(x) <= 3.402823466e38f; }
 // scale dL/dlogits = scale (p - (1 - K other) [label] - other). `other`: the smoothed target of each
 // class that is not the label's.
 template <typename T>
-__device__ void cross_entropy(const T* logits, const float* labels, float* losses, T* gradient,
-                              int classes, float other, float scale) {
+__device__ void cross_entropy(const T* logits, const long long* now, T* gradient, int classes,
+                              float other) {
   const long long row = (long long)blockIdx.x * classes;
-  const int label = (int)labels[blockIdx.x];
+  const int label = (int)((const float*)now[LABELS])[blockIdx.x];
+  const float scale = number(now, SCALE);
   const float true_minus_other = 1 - other * classes;
   float largest = -3.402823466e38f;
   for (int i = threadIdx.x; i < classes; i += blockDim.x)
     largest = fmaxf(largest, to_float(logits[row + i]));
   largest = block_max(largest);
-  float exponentials = 0, shifted = 0;
+  float exponentials = 0;
+  float shifted = 0;
   for (int i = threadIdx.x; i < classes; i += blockDim.x) {
     const float x = to_float(logits[row + i]) - largest;
     exponentials += expf(x);
@@ -89,26 +103,37 @@ __device__ void cross_entropy(const T* logits, const float* labels, float* losse
   if (threadIdx.x == 0) {
     const float log_sum = logf(exponentials);
     const float log_p = to_float(logits[row + label]) - largest - log_sum;
-    losses[blockIdx.x] = -(true_minus_other * log_p + other * (shifted - classes * log_sum));
+    const float loss = -(true_minus_other * log_p + other * (shifted - classes * log_sum));
+    ((float*)now[LOSSES])[blockIdx.x] = loss;
   }
 }
 
-KERNEL loss_half(const half_t* logits, const float* labels, float* losses, half_t* gradient,
-                 int classes, float other, float scale) {
-  cross_entropy(logits, labels, losses, gradient, classes, other, scale);
+KERNEL loss_half(const half_t* logits, const long long* now, half_t* gradient, int classes,
+                 float other) {
+  cross_entropy(logits, now, gradient, classes, other);
 }
 
-KERNEL loss_float(const float* logits, const float* labels, float* losses, float* gradient,
-                  int classes, float other, float scale) {
-  cross_entropy(logits, labels, losses, gradient, classes, other, scale);
+KERNEL loss_float(const float* logits, const long long* now, float* gradient, int classes,
+                  float other) {
+  cross_entropy(logits, now, gradient, classes, other);
 }
 
-// One block: sum += the losses of a batch; `first`: sum = them.
-KERNEL add_losses(const float* losses, float* sum, int images, int first) {
+__device__ float total(const float* losses, int images) {
   float mine = 0;
   for (int i = threadIdx.x; i < images; i += blockDim.x) mine += losses[i];
-  mine = block_sum(mine);
-  if (threadIdx.x == 0) sum[0] = first ? mine : sum[0] + mine;
+  return block_sum(mine);
+}
+
+// One block: the sum of a batch's losses.
+KERNEL sum_losses(const float* losses, float* sum, int images) {
+  const float batch = total(losses, images);
+  if (threadIdx.x == 0) sum[0] = batch;
+}
+
+// One block: the losses of this step join those before.
+KERNEL add_losses(const long long* now, float* sum, int images) {
+  const float batch = total((const float*)now[LOSSES], images);
+  if (threadIdx.x == 0) sum[0] += batch;
 }
 
 // --- evaluation ---------------------------------------------------------------------------------
@@ -179,7 +204,7 @@ struct Chunk {
 __device__ Chunk chunk_of(const long long* tensors, const int* chunks) {
   Chunk c;
   c.tensor = chunks[blockIdx.x];
-  const Tensor& t = ((const Tensor*)tensors)[c.tensor];
+  const Tensor t = ((const Tensor*)tensors)[c.tensor];
   c.begin = (blockIdx.x - t.first_chunk) * CHUNK;
   c.end = c.begin + CHUNK < t.size ? c.begin + CHUNK : t.size;
   return c;
@@ -188,7 +213,7 @@ __device__ Chunk chunk_of(const long long* tensors, const int* chunks) {
 // Sums of squares of weights and gradients, by chunk.
 KERNEL square_sums(const long long* tensors, const int* chunks, float* sums) {
   const Chunk c = chunk_of(tensors, chunks);
-  const Tensor& t = ((const Tensor*)tensors)[c.tensor];
+  const Tensor t = ((const Tensor*)tensors)[c.tensor];  // a copy: what is stored may alias the table
   float w = 0, g = 0;
   for (long long i = c.begin + threadIdx.x; i < c.end; i += blockDim.x) {
     w += t.value(i) * t.value(i);
@@ -205,11 +230,13 @@ KERNEL square_sums(const long long* tensors, const int* chunks, float* sums) {
 // One block: the learning rate of each tensor (`kernels/update.cc` has the formula), and behind them
 // 1, or 0 where `guarded` and a gradient is not finite.
 KERNEL rates(const long long* tensors, const float* etas, const float* decays, const float* sums,
-             float* rates, int count, int guarded, float lr, float rescale, float epsilon,
+             float* rates, const long long* now, int count, int guarded, float epsilon,
              float decay_factor, int epsilon_only_below) {
+  const float lr = number(now, LR);
+  const float rescale = number(now, RESCALE);
   float infinite = 0;
   for (int n = threadIdx.x; n < count; n += blockDim.x) {
-    const Tensor& t = ((const Tensor*)tensors)[n];
+    const Tensor t = ((const Tensor*)tensors)[n];
     double squares_w = 0, squares_g = 0;
     for (long long c = t.first_chunk; c < t.first_chunk + (t.size + CHUNK - 1) / CHUNK; ++c) {
       squares_w += sums[2 * c];
@@ -229,9 +256,11 @@ KERNEL rates(const long long* tensors, const float* etas, const float* decays, c
 
 // v <- momentum v - rate (rescale g + decay w);  w <- w + v, as MXNet's operators have the sign.
 KERNEL update(const long long* tensors, const int* chunks, const float* decays, const float* rates,
-              int count, float momentum, float rescale) {
+              const long long* now, int count) {
+  const float momentum = number(now, MOMENTUM);
+  const float rescale = number(now, RESCALE);
   const Chunk c = chunk_of(tensors, chunks);
-  const Tensor& t = ((const Tensor*)tensors)[c.tensor];
+  const Tensor t = ((const Tensor*)tensors)[c.tensor];  // a copy: what is stored may alias the table
   const float rate = rates[c.tensor], decay = decays[c.tensor];
   const bool finite = rates[count] > 0;
   for (long long i = c.begin + threadIdx.x; i < c.end; i += blockDim.x) {
@@ -242,12 +271,17 @@ KERNEL update(const long long* tensors, const int* chunks, const float* decays, 
   }
 }
 
-// Akiba et al. (1711.04325), see optimizer.py: `sgd` and `rms` are the shares of the two rules.
+// Akiba et al. (1711.04325), see optimizer.py: SGD and RMS are the shares of the two rules.
 KERNEL update_rmsprop(const long long* tensors, const int* chunks, const float* decays,
-                      const float* rates, int count, float momentum, float rescale, float lr,
-                      float sgd, float rms, float keep, float epsilon) {
+                      const float* rates, const long long* now, int count, float keep,
+                      float epsilon) {
+  const float momentum = number(now, MOMENTUM);
+  const float rescale = number(now, RESCALE);
+  const float sgd = number(now, SGD);
+  const float rms = number(now, RMS);
+  const float lr = number(now, LR);
   const Chunk c = chunk_of(tensors, chunks);
-  const Tensor& t = ((const Tensor*)tensors)[c.tensor];
+  const Tensor t = ((const Tensor*)tensors)[c.tensor];  // a copy: what is stored may alias the table
   const float decay = decays[c.tensor];
   const bool finite = rates[count] > 0;
   for (long long i = c.begin + threadIdx.x; i < c.end; i += blockDim.x) {
@@ -289,19 +323,97 @@ KERNEL add_square(float* array, const float* other, int size, float sign) {
   EACH(i, size) array[i] += sign * other[i] * other[i];
 }
 
-// A weight (out, height x width, in) as (out, in, height x width).
+// --- layers --------------------------------------------------------------------------------------
+
+// Images of three channels in float32 become (image, pixel, 4), the fourth 0: cuDNN's kernels for
+// tensor cores take channels by four. The strides are those of the source.
 template <typename T>
-__device__ void move_channels(const T* from, T* to, int out, int area, int in) {
-  EACH(i, out * area * in) {
-    const int place = i % area, channel = i / area % in, filter = i / area / in;
-    to[i] = from[(filter * area + place) * in + channel];
+__device__ void pad_images(const long long* now, T* to, int pixels, int area, int pixel_stride,
+                           int channel_stride) {
+  const float* images = (const float*)now[IMAGES];
+  EACH(i, pixels) {
+    const float* from = images + i / area * 3 * area + i % area * pixel_stride;
+    for (int channel = 0; channel < 3; ++channel)
+      store(&to[4 * i + channel], from[(long long)channel * channel_stride]);
+    store(&to[4 * i + 3], 0.0f);
   }
 }
 
-KERNEL channels_first_half(const half_t* from, half_t* to, int out, int area, int in) {
-  move_channels(from, to, out, area, in);
+KERNEL images_half(const long long* now, half_t* to, int pixels, int area, int pixel_stride,
+                   int channel_stride) {
+  pad_images(now, to, pixels, area, pixel_stride, channel_stride);
 }
 
-KERNEL channels_first_float(const float* from, float* to, int out, int area, int in) {
-  move_channels(from, to, out, area, in);
+KERNEL images_float(const long long* now, float* to, int pixels, int area, int pixel_stride,
+                    int channel_stride) {
+  pad_images(now, to, pixels, area, pixel_stride, channel_stride);
+}
+
+// Rows of a number of channels as rows of more, with zeros, or of fewer.
+template <typename T>
+__device__ void change_channels(const T* from, T* to, int size, int from_channels,
+                                int to_channels) {
+  EACH(i, size) {
+    const int channel = i % to_channels;
+    if (channel < from_channels)
+      to[i] = from[i / to_channels * from_channels + channel];
+    else
+      store(&to[i], 0.0f);
+  }
+}
+
+KERNEL channels_half(const half_t* from, half_t* to, int size, int from_channels, int to_channels) {
+  change_channels(from, to, size, from_channels, to_channels);
+}
+
+KERNEL channels_float(const float* from, float* to, int size, int from_channels, int to_channels) {
+  change_channels(from, to, size, from_channels, to_channels);
+}
+
+__device__ float positive(float x) { return x <= 0 ? 0 : x; }  // what is no number remains so
+
+// y <- ReLU(y + z), where cuDNN's batch norm does not do it; without z: ReLU(y).
+template <typename T>
+__device__ void rectify(T* y, const T* z, int size) {
+  EACH(i, size) store(&y[i], positive(to_float(y[i]) + (z ? to_float(z[i]) : 0.0f)));
+}
+
+KERNEL rectify_half(half_t* y, const half_t* z, int size) { rectify(y, z, size); }
+
+KERNEL rectify_float(float* y, const float* z, int size) { rectify(y, z, size); }
+
+// Its gradient: dy <- 0 where y is 0.
+template <typename T>
+__device__ void mask(const T* y, T* dy, int size) {
+  EACH(i, size) if (to_float(y[i]) <= 0) store(&dy[i], 0.0f);
+}
+
+KERNEL mask_half(const half_t* y, half_t* dy, int size) { mask(y, dy, size); }
+
+KERNEL mask_float(const float* y, float* dy, int size) { mask(y, dy, size); }
+
+// Batch norm by its running statistics, with the sum and the ReLU that follow it.
+template <typename T>
+__device__ void normalise(const T* x, const T* z, const float* gamma, const float* beta,
+                          const float* mean, const float* variance, T* y, int size, int channels,
+                          float epsilon, int relu) {
+  EACH(i, size) {
+    const int channel = i % channels;
+    const float scale = gamma[channel] / sqrtf(variance[channel] + epsilon);
+    float value = (to_float(x[i]) - mean[channel]) * scale + beta[channel];
+    if (z) value += to_float(z[i]);
+    store(&y[i], relu ? positive(value) : value);
+  }
+}
+
+KERNEL normalise_half(const half_t* x, const half_t* z, const float* gamma, const float* beta,
+                      const float* mean, const float* variance, half_t* y, int size, int channels,
+                      float epsilon, int relu) {
+  normalise(x, z, gamma, beta, mean, variance, y, size, channels, epsilon, relu);
+}
+
+KERNEL normalise_float(const float* x, const float* z, const float* gamma, const float* beta,
+                       const float* mean, const float* variance, float* y, int size, int channels,
+                       float epsilon, int relu) {
+  normalise(x, z, gamma, beta, mean, variance, y, size, channels, epsilon, relu);
 }

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from ..config.errors import UserError
+from ...config.errors import UserError
 
 NEEDED = {"DALI": ((12, 0), 525), "MXNet": ((11, 8), 520)}
 """What needs which CUDA of the driver, and the first driver that has it: nvidia-dali-cuda120, and

@@ -1,0 +1,140 @@
+"""A process of test_plan.py: `python plan_body.py JSON` does what the object says on a fake GPU and
+prints an object.
+
+    count      what a step of a preset asks of the device, at its full size
+    gradients  the sums of two ranks' gradients, on two ranks or by this one alone
+    losses     those of the trial of a device, and of the CPU
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import sys
+from typing import Any
+
+import rn50  # noqa: F401  before MXNet, whose finder it installs
+
+# isort: split
+import mxnet as mx
+import numpy as np
+from mxnet import nd
+
+from rn50.config.load import load
+from rn50.config.schema import Model
+from rn50.logging.timeline import Timeline
+from rn50.train.buckets import lay_out_gradients
+from rn50.train.comm import Communicator
+from rn50.train.comm import context as device_context
+from rn50.train.connection import Connection
+from rn50.train.devices import operators_for, updater_for
+from rn50.train.loss_scale import LossScaler
+from rn50.train.networks import build_networks, trainable
+from rn50.train.operators import Criterion
+from rn50.train.process_info import read_process_info
+from rn50.train.schedule import Settings
+from rn50.train.trial_steps import trial_losses
+
+FAKE = ctypes.CDLL("libcuda.so.1")
+FAKE.fakecuda_report.restype = ctypes.c_char_p
+STEPS = 4
+CLASSES = 10
+PX = 32
+BATCH = 4
+
+
+def report() -> dict[str, Any]:
+    return json.loads(FAKE.fakecuda_report())
+
+
+def count(preset: str, overrides: list[str]) -> dict[str, Any]:
+    """Of a step, by name; groups of gradients; bytes of memory."""
+    run = load(preset, overrides).run
+    ctx = mx.gpu(0)
+    operators = operators_for(run.model, ctx)
+    net, _, loss = build_networks(
+        run.model, run.data.classes, crop_px=run.data.crop_px, seed=1, operators=operators
+    )
+    buckets = lay_out_gradients(trainable(net), run.comm.groups, operators)
+    updater = updater_for(operators, trainable(net), run.optimizer, buckets, scaler=LossScaler(1.0))
+    criterion = operators.criterion(net, loss, buckets)
+    batch = run.batch.per_rank
+    images = nd.empty((batch, run.data.crop_px, run.data.crop_px, 3), ctx)
+    labels = operators.zeros(batch)
+
+    def step() -> None:
+        criterion.backward(criterion.forward(images, labels, 1.0), 1.0)
+        updater.step(1, Settings(0.1, 0.9, batch))
+
+    for _ in range(operators.warm_up_steps):
+        step()
+    nd.waitall()
+    before = report()["counts"]
+    for _ in range(STEPS):
+        step()
+    nd.waitall()
+    after = report()
+    each = {
+        name: (number - before.get(name, 0)) / STEPS for name, number in after["counts"].items()
+    }
+    return {
+        "each": each,
+        "batch": batch,
+        "groups": len(buckets),
+        "peak_bytes": after["peak_bytes"],
+    }
+
+
+def gradients(ranks: int) -> dict[str, Any]:
+    """A digest of all gradients, summed over two batches."""
+    run = load("smoke", ["system.device=gpu", f"system.ranks_per_node={ranks}"]).run
+    place = read_process_info()
+    ctx = device_context("gpu", place.local_rank)
+    model = Model(width=16, dtype="float16", depth="tiny")
+    operators = operators_for(model, ctx)
+    connection = Connection(run, Timeline(0), over_mpi=place.over_mpi)
+    connection.begin()
+    comm = Communicator(operators, connection)
+    comm.start()
+    net, _, loss = build_networks(model, CLASSES, crop_px=PX, seed=1, operators=operators)
+    comm.plan_groups("equal_count(3)", trainable(net), "float32")
+    criterion = operators.criterion(net, loss, comm.buckets)
+    held = []
+    for number in (comm.rank,) if ranks == 2 else (0, 1):
+        backward(criterion, ctx, number)
+        comm.reduce()
+        held.append([bucket.asnumpy() for bucket in comm.buckets])
+    summed = [sum(arrays) for arrays in zip(*held, strict=True)]
+    comm.stop()
+    digest = hashlib.sha256(b"".join(array.tobytes() for array in summed)).hexdigest()
+    size = float(np.abs(summed[0].astype(np.float64)).sum())
+    return {"digest": digest, "groups": len(summed), "size": size}
+
+
+def backward(criterion: Criterion, ctx: mx.Context, number: int) -> None:
+    """The gradients of one of the batches."""
+    rng = np.random.default_rng(number)
+    images = nd.array(rng.normal(size=(BATCH, PX, PX, 3)), ctx)
+    labels = nd.array(rng.integers(0, CLASSES, BATCH), ctx)
+    criterion.backward(criterion.forward(images, labels, 8.0), 8.0)
+
+
+def losses(dtype: str, layout: str) -> dict[str, Any]:
+    """Of the trial's steps, on the device and on the CPU."""
+    return {
+        "gpu": trial_losses(mx.gpu(0), dtype, layout).tolist(),
+        "cpu": trial_losses(mx.cpu(), "float32").tolist(),
+    }
+
+
+def main(text: str) -> None:
+    options = json.loads(text)
+    actions = {"count": count, "gradients": gradients, "losses": losses}
+    answer = actions[options.pop("do")](**options)
+    if read_process_info().rank == 0:
+        print(json.dumps({**answer, "counts": report()["counts"], "errors": report()["errors"]}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,193 @@
+"""The plan of a step on the fake GPU: its numbers against the CPU's, what it asks of the device.
+
+Streams are lazy wherever numbers are looked at: what a wait is missing for is missing from them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rn50.launch.doctor import MOST_OFF
+from tests.gpu.runs import HALF, ONE_RANK, GpuRun
+
+pytestmark = pytest.mark.slow
+HERE = Path(__file__).parent
+MEGABYTE = 1e6
+IMAGES_MEGABYTES = 224 * 224 * (3 * 4 + 4 * 2) / MEGABYTE
+"""What the kernel that pads an image reads and writes; the fake counts cuDNN's calls alone."""
+Body = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def body(fake_environment: Path, emulated: Path) -> Body:
+    """`body(do=..., environment={}, **options)`: plan_body.py in a process of its own."""
+
+    def start(environment: dict[str, str] | None = None, **options: Any) -> dict[str, Any]:
+        done = subprocess.run(
+            [sys.executable, str(HERE / "plan_body.py"), json.dumps(options)],
+            env=os.environ
+            | {"FAKECUDA_LAZY": "1", "FAKECUDA_KERNELS": str(emulated)}
+            | (environment or {}),
+            cwd=HERE.parent.parent,
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        assert answer["errors"] == []
+        return answer
+
+    return start
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize(
+    ("capability", "layout", "graphs"),
+    [("7.0", "NHWC", "1"), ("8.0", "NCHW", "0"), ("9.0", "NHWC", "1")],
+)
+def test_losses_are_the_cpus_step_for_step(
+    capability: str, layout: str, graphs: str, dtype: str, body: Body
+) -> None:
+    environment = {"FAKECUDA_CAPABILITY": capability, "FAKECUDA_GRAPHS": graphs}
+    answer = body(environment, do="losses", dtype=dtype, layout=layout)
+    expected = np.array(answer["cpu"])
+    distance = np.abs(np.array(answer["gpu"]) - expected).max() / expected[0]
+    print(capability, layout, dtype, graphs, distance)
+    assert distance <= MOST_OFF[dtype]
+    launches = answer["counts"].get("graph launches", 0)
+    assert (launches > 0) == (graphs == "1")
+    assert "kernels not computed" not in answer["counts"]
+
+
+def test_a_step_is_the_same_with_and_without_graphs(body: Body) -> None:
+    answers = [
+        body({"FAKECUDA_GRAPHS": graphs}, do="losses", dtype="float16", layout="NHWC")["gpu"]
+        for graphs in "01"
+    ]
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.usefixtures("nccl")
+def test_two_ranks_sum_what_one_computes(fake_environment: Path, emulated: Path) -> None:
+    """Bit for bit: float16 sums of two."""
+    answers = []
+    for ranks in (1, 2):
+        command = [sys.executable, str(HERE / "plan_body.py")]
+        command.append(json.dumps({"do": "gradients", "ranks": ranks}))
+        horovodrun = str(Path(sys.executable).with_name("horovodrun"))
+        done = subprocess.run(
+            [horovodrun, "--gloo", "-np", str(ranks), *command],
+            env=os.environ
+            | {
+                "FAKECUDA_LAZY": "1",
+                "FAKECUDA_DEVICES": "2",
+                "FAKECUDA_KERNELS": str(emulated),
+                "PYTHONPATH": str(HERE.parent.parent),
+            },
+            cwd=HERE.parent.parent,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        line = next(line for line in done.stdout.splitlines() if '{"digest"' in line)
+        answers.append(json.loads(line[line.index("{") :]))
+    alone, together = answers
+    assert alone["errors"] == together["errors"] == []
+    assert alone["groups"] == 4 and alone["size"] > 1
+    assert alone["digest"] == together["digest"]
+
+
+def run_for_real(monkeypatch: pytest.MonkeyPatch, emulated: Path) -> None:
+    """Have the next runs compute."""
+    monkeypatch.setenv("FAKECUDA_COMPUTE", "1")
+    monkeypatch.setenv("FAKECUDA_LAZY", "1")
+    monkeypatch.setenv("FAKECUDA_KERNELS", str(emulated))
+    monkeypatch.setenv("FAKECUDA_CAPABILITY", "9.0")
+
+
+TINY = (*ONE_RANK, "schedule.length=2 epochs", "schedule.warmup=0 epochs", "eval.period=1")
+TINY = (*TINY, "eval.offset=0", "eval.target=0.999", "checkpoint.every=1 epochs")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_a_run_that_was_stopped_goes_on_bit_for_bit(
+    dtype: str, gpu_run: GpuRun, emulated: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_for_real(monkeypatch, emulated)
+    words = (*TINY, f"model.dtype={dtype}", "batch.per_rank=20")
+    whole = gpu_run(*words, computed=True)
+    first = gpu_run(*words, "limits.epochs=1", computed=True)
+    again = gpu_run(*words, config=str(first.out / "config.yaml"), resume=first.out, computed=True)
+    assert again.result["weights_digest"] == whole.result["weights_digest"]
+    assert whole.result["weights_digest"] != first.result["weights_digest"]
+    assert whole.result["eval_accuracy"] > 0.3  # of four classes
+
+
+def test_an_overflow_of_a_dynamic_scale_is_skipped(
+    gpu_run: GpuRun, emulated: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_for_real(monkeypatch, emulated)
+    words = (*TINY, *HALF, "model.loss_scale=dynamic(16777216)", "log.every=1 steps")
+    done = gpu_run(*words, "limits.epochs=1", computed=True)
+    lines = [json.loads(line) for line in (done.out / "metrics.jsonl").open()]
+    train = [line for line in lines if line["kind"] == "train"]
+    assert train[0]["loss_scale"] == 16777216
+    assert train[-1]["loss_scale"] < 16777216 / 8
+    assert all(np.isfinite(line["loss"]) for line in train)
+    assert train[-1]["loss"] < train[0]["loss"]
+
+
+@pytest.mark.parametrize(
+    ("preset", "capability", "memory_gib"),
+    [("dgx1_8", "7.0", "16"), ("dgxa100_8", "8.0", "80"), ("dgxh100_8", "9.0", "80")],
+)
+@pytest.mark.parametrize("groups", ["single", "cubic(3)"])
+def test_a_step_of_a_preset_stays_within_its_bounds(
+    preset: str, capability: str, memory_gib: str, groups: str, body: Body
+) -> None:
+    environment = {
+        "FAKECUDA_CAPABILITY": capability,
+        "FAKECUDA_COMPUTE": "0",
+        "FAKECUDA_MEMORY_GIB": memory_gib,
+    }
+    options = {"do": "count", "preset": preset, "overrides": [f"comm.groups={groups}"]}
+    answer = body(environment, **options)
+    each = answer["each"]
+    kinds = {
+        name.removeprefix("tensor bytes "): round(number / answer["batch"] / MEGABYTE, 1)
+        for name, number in each.items()
+        if name.startswith("tensor bytes ")
+    }
+    moved = each["tensor bytes"] / answer["batch"] / MEGABYTE + IMAGES_MEGABYTES
+    print(preset, groups, f"{moved:.1f} MB an image", kinds, f"{answer['peak_bytes'] / 1e9:.1f} GB")
+    assert moved <= 280
+    assert each.get("layout conversions", 0) == 0
+    assert each["launches"] <= answer["groups"] + 3
+    assert each["host waits"] <= 1 + answer["groups"]
+    assert each.get("cudaMalloc", 0) == 0
+    assert preset != "dgx1_8" or answer["peak_bytes"] < 14e9
+    eager = body({**environment, "FAKECUDA_GRAPHS": "0"}, **options)["each"]
+    assert eager["launches"] + eager["cudnn calls"] <= 350
+
+
+def test_too_large_a_batch_is_one_line(body: Body) -> None:
+    with pytest.raises(AssertionError, match=r"batch: 3[0-9]\.\d GiB of the GPU's memory"):
+        body(
+            {"FAKECUDA_COMPUTE": "0", "FAKECUDA_MEMORY_GIB": "16"},
+            do="count",
+            preset="dgx1_8",
+            overrides=["batch.per_rank=800"],
+        )

@@ -1,0 +1,43 @@
+"""Who computes on a device: the one place where it is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mxnet as mx
+from mxnet import nd
+
+from ..config.schema import Model, Optimizer
+from .gpu.calls import Device
+from .gpu.code import check_step
+from .gpu.driver import visible_gpu
+from .gpu.module import CudaModule
+from .gpu.operators import PlanOperators
+from .gpu.update import PlanUpdater
+from .operators import Operators
+from .optimizer import Updater
+
+
+def operators_for(model: Model, ctx: mx.Context) -> Operators:
+    """The operators of a device for a network. Raises UserError: the GPU cannot run them."""
+    if ctx.device_type == "cpu":
+        return Operators(ctx)
+    gpu = visible_gpu(ctx.device_id)
+    check_step(model, gpu.name, gpu.capability)
+    if not model.is_planned:
+        return Operators(ctx)
+    return PlanOperators(ctx, CudaModule(Device(ctx), gpu.capability))
+
+
+def updater_for(
+    operators: Operators,
+    parameters: Sequence[Any],
+    settings: Optimizer,
+    buckets: Sequence[nd.NDArray],
+    **more: Any,
+) -> Updater:
+    """What applies an optimizer step to `parameters`, whose gradients lie in `buckets`."""
+    if isinstance(operators, PlanOperators):
+        return PlanUpdater(parameters, settings, operators=operators, buckets=buckets, **more)
+    return Updater(parameters, settings, operators=operators, **more)

@@ -1,0 +1,224 @@
+"""Work for the GPU as operations of MXNet's engine: tables of calls, which step.c makes."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any
+
+import mxnet as mx
+from mxnet import nd
+
+from ...config.errors import UserError
+from .. import kernels
+from ..step_times import EngineContext, Stamp
+
+WORDS = 30
+SETTINGS = 16
+EAGER_RUNS = 1
+"""Of a segment before it is captured: the first run of a kernel may load its code."""
+_LIBRARIES = ("libcuda.so.1", "libcudart.so.11.0", "libcudnn.so.8", "libnvrtc.so.11.2")
+_CONNECTED = (
+    "cuLaunchKernel",
+    "cudaMemcpyAsync",
+    "cudaStreamSynchronize",
+    "cudaLaunchHostFunc",
+    "cudaStreamBeginCapture",
+    "cudaStreamEndCapture",
+    "cudaGraphInstantiate",
+    "cudaGraphLaunch",
+    "cudaGetLastError",
+)
+"""As in step.c."""
+_NON_BLOCKING = 1
+_GPU = 2  # Context::kGPU
+_PLAIN = ctypes.c_int(0)  # FnProperty::kNormal
+
+
+class Call(ctypes.Structure):
+    """As in step.c: a call of cuDNN, or with `blocks` a launch of a kernel."""
+
+    _fields_ = (
+        ("function", ctypes.c_void_p),
+        ("blocks", ctypes.c_int64),
+        ("words", ctypes.c_uint64 * WORDS),
+        ("reals", ctypes.c_double * 2),
+    )
+
+
+class _Table(ctypes.Structure):
+    _fields_ = (
+        ("calls", ctypes.POINTER(Call)),
+        ("count", ctypes.c_int64),
+        ("settings", ctypes.c_void_p),
+        ("waits", ctypes.c_int64),
+        ("eager_runs", ctypes.c_int64),
+        ("graph", ctypes.c_void_p),
+        ("failed", ctypes.c_int64),
+        ("status", ctypes.c_int64),
+    )
+
+
+class _Run(ctypes.Structure):
+    _fields_ = (("table", ctypes.POINTER(_Table)), ("settings", ctypes.c_uint64 * SETTINGS))
+
+
+@cache
+def cuda() -> ctypes.CDLL:
+    """All functions of CUDA, cuDNN and NVRTC, from the libraries that MXNet has loaded."""
+    for name in _LIBRARIES:
+        ctypes.CDLL(name, ctypes.RTLD_GLOBAL)
+    return ctypes.CDLL(None)
+
+
+def address_of(function: Any) -> int:
+    """Where a function of a library lies."""
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def data_address(array: nd.NDArray | None) -> int:
+    """Where an array lies on its device; 0: there is none."""
+    if array is None:
+        return 0
+    pointer = ctypes.c_void_p()
+    mx.base.check_call(mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
+    return pointer.value or 0
+
+
+def float_bits(value: float) -> int:
+    """A float32 as the lower half of a word."""
+    return int(struct.unpack("<I", struct.pack("<f", value))[0])
+
+
+class Device:
+    """A GPU, and the stream on which all steps run one after the other."""
+
+    def __init__(self, ctx: mx.Context) -> None:
+        functions = cuda()
+        checked("cudaSetDevice", functions.cudaSetDevice(ctx.device_id))
+        stream = ctypes.c_void_p()
+        status = functions.cudaStreamCreateWithFlags(ctypes.byref(stream), _NON_BLOCKING)
+        checked("cudaStreamCreateWithFlags", status)
+        self.stream = stream
+        self._context = EngineContext(_GPU, ctx.device_id)
+        self._library = ctypes.CDLL(str(kernels.build(kernels.STEP_SOURCE)))
+        addresses = [address_of(functions[name]) for name in _CONNECTED]
+        addresses.append(stream.value or 0)
+        self._library.rn50_connect((ctypes.c_void_p * len(addresses))(*addresses))
+        self._launch_status = ctypes.c_int.in_dll(self._library, "rn50_launch_status")
+
+    def stamp(self, after: nd.NDArray) -> Stamp:
+        """What notes when the stream has come that far, between the operations that write `after`:
+        put into a stream that is being captured it would become a part of the graph."""
+        operation = ctypes.cast(self._library.rn50_stamp_step, ctypes.c_void_p)
+        return Stamp(operation, self._context, [after])
+
+    def launch(self, call: Call, reads: Iterable[nd.NDArray], writes: Iterable[nd.NDArray]) -> None:
+        """Enqueue one kernel. Raises UserError: an earlier one failed."""
+        checked("cuLaunchKernel", self._launch_status.value)
+        self._push("rn50_launch", call, reads, writes)
+
+    def run(self, run: _Run, reads: Iterable[nd.NDArray], writes: Iterable[nd.NDArray]) -> None:
+        """Enqueue a segment."""
+        self._push("rn50_run", run, reads, writes)
+
+    def _push(
+        self,
+        name: str,
+        parameter: ctypes.Structure,
+        reads: Iterable[nd.NDArray],
+        writes: Iterable[nd.NDArray],
+    ) -> None:
+        size = ctypes.sizeof(parameter)
+        memory = _malloc(size)
+        ctypes.memmove(memory, ctypes.byref(parameter), size)
+        written = {array.handle.value: array for array in writes}
+        # The engine has an array once among what an operation needs.
+        read = {array.handle.value: array for array in reads if array.handle.value not in written}
+        mx.base.check_call(
+            mx.base._LIB.MXEnginePushSyncND(
+                ctypes.cast(self._library[name], ctypes.c_void_p),
+                ctypes.c_void_p(memory),
+                ctypes.cast(_C.free, ctypes.c_void_p),
+                ctypes.byref(self._context),
+                (ctypes.c_void_p * len(read))(*read),
+                len(read),
+                (ctypes.c_void_p * len(written))(*written),
+                len(written),
+                ctypes.byref(_PLAIN),
+                0,
+                name.encode(),
+            )
+        )
+
+
+class Segment:
+    """Calls that are one operation of the engine.
+
+    Args:
+        calls: each with what it is called in a message.
+        settings: on the device, SETTINGS words; what the kernels read that changes with each run.
+        reads: all arrays that the calls read, but for those of a run.
+        writes: all that they write. A view counts as the array that it shows.
+        waits: is the work done when the operation is? Else somebody later waits.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        calls: Sequence[tuple[str, Call]],
+        settings: nd.NDArray | None,
+        reads: Sequence[nd.NDArray],
+        writes: Sequence[nd.NDArray],
+        *,
+        waits: bool = True,
+    ) -> None:
+        self._device = device
+        self._names = [name for name, _ in calls]
+        self._calls = (Call * len(calls))(*(call for _, call in calls))
+        self._settings = settings
+        self._reads = list(reads)
+        self._writes = list(writes)
+        self._table = _Table(
+            calls=self._calls,
+            count=len(calls),
+            settings=data_address(settings),
+            waits=waits,
+            eager_runs=EAGER_RUNS,
+        )
+        _TABLES.append(self._table)
+
+    def __call__(
+        self,
+        settings: Sequence[int] = (),
+        reads: Sequence[nd.NDArray] = (),
+        writes: Sequence[nd.NDArray] = (),
+    ) -> None:
+        """Enqueue a run. Raises UserError: an earlier one failed."""
+        table = self._table
+        if table.status:
+            name = self._names[table.failed - 1] if table.failed else "the step"
+            raise UserError(f"{name}: success expected on the GPU, found status {table.status}")
+        run = _Run(table=ctypes.pointer(table), settings=(ctypes.c_uint64 * SETTINGS)(*settings))
+        self._device.run(run, [*self._reads, *reads], [*self._writes, *writes])
+
+
+def checked(name: str, status: int) -> None:
+    """Raise UserError for the answer of a call that failed."""
+    if status:
+        raise UserError(f"{name}: success expected on the GPU, found status {status}")
+
+
+_TABLES: list[_Table] = []
+"""All that were made, with their calls: the engine may be about to walk one that Python let go."""
+
+_C = ctypes.CDLL(None)
+_C.malloc.restype = ctypes.c_void_p
+_C.malloc.argtypes = [ctypes.c_size_t]
+
+
+def _malloc(size: int) -> int:
+    memory: int = _C.malloc(size)
+    return memory

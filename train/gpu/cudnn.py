@@ -1,0 +1,189 @@
+"""cuDNN's descriptors, algorithms and sizes for tensors in NHWC; its calls are made by step.c."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...config.errors import UserError
+from .calls import Device, address_of, checked, cuda
+
+BN_ONLY = 0
+BN_RELU = 1
+BN_ADD_RELU = 2
+"""cudnnBatchNormOps_t."""
+SPATIAL_PERSISTENT = 2
+POOLING_AVERAGE = 2
+POOLING_MAX = 3
+"""Average without padding; the maximum whose gradient is deterministic."""
+FUSED_CHANNELS = 4
+"""Batch norm takes ReLU and a sum in float16 alone, where channels are a multiple of it."""
+WORKSPACE_BYTES = 4 << 30
+"""The most of an algorithm."""
+_NHWC = 1
+_FLOAT = 0
+_HALF = 2
+_CROSS_CORRELATION = 1
+_TENSOR_OPERATION = 1
+_RELU = 1
+_PROPAGATE_NAN = 1
+_DETERMINISTIC = 1
+_MOST_ALGORITHMS = 16
+
+Shape = tuple[int, int, int, int]
+"""Images, height, width, channels; of a filter: channels out, height, width, channels in."""
+
+
+class _Performance(ctypes.Structure):  # cudnnConvolutionFwdAlgoPerf_t, and the two alike
+    _fields_ = (
+        ("algorithm", ctypes.c_int),
+        ("status", ctypes.c_int),
+        ("time", ctypes.c_float),
+        ("memory", ctypes.c_size_t),
+        ("determinism", ctypes.c_int),
+        ("math_type", ctypes.c_int),
+        ("reserved", ctypes.c_int * 3),
+    )
+
+
+class Algorithm(NamedTuple):
+    """How a convolution is computed. `convolution`: its descriptor."""
+
+    number: int
+    convolution: int
+    workspace_bytes: int
+
+
+class Cudnn:
+    """Descriptors of tensors of one type. They live as long as the process.
+
+    Args:
+        device: where the calls will run.
+        dtype: of the tensors; sums of products are float32.
+    """
+
+    def __init__(self, device: Device, dtype: Any) -> None:
+        self._library = cuda()
+        self._type = _HALF if np.dtype(dtype) == np.float16 else _FLOAT
+        self._made: dict[tuple[Any, ...], int] = {}
+        handle = ctypes.c_void_p()
+        self._checked("cudnnCreate", ctypes.byref(handle))
+        self._checked("cudnnSetStream", handle, device.stream)
+        self.handle = handle.value or 0
+        self._one = ctypes.c_float(1)
+        self._zero = ctypes.c_float(0)
+        self.one = ctypes.addressof(self._one)
+        self.zero = ctypes.addressof(self._zero)
+        """Factors of results, and of what lies there before."""
+
+    def function(self, name: str) -> int:
+        """The address of a function."""
+        return address_of(self._library[name])
+
+    def tensor(self, shape: Shape) -> int:
+        """The descriptor of maps."""
+        images, height, width, channels = shape
+        words = (_NHWC, self._type, images, channels, height, width)
+        return self._descriptor("Tensor", "cudnnSetTensor4dDescriptor", words)
+
+    def statistics(self, channels: int) -> int:
+        """The descriptor of batch norm's parameters, float32."""
+        words = (_NHWC, _FLOAT, 1, channels, 1, 1)
+        return self._descriptor("Tensor", "cudnnSetTensor4dDescriptor", words)
+
+    def filter(self, shape: Shape) -> int:
+        """The descriptor of a convolution's weight."""
+        out, height, width, channels = shape
+        words = (self._type, _NHWC, out, channels, height, width)
+        return self._descriptor("Filter", "cudnnSetFilter4dDescriptor", words)
+
+    def pooling(self, mode: int, window: tuple[int, int], padding: int, stride: int) -> int:
+        """The descriptor of a pooling of height x width."""
+        words = (mode, _PROPAGATE_NAN, *window, padding, padding, stride, stride)
+        return self._descriptor("Pooling", "cudnnSetPooling2dDescriptor", words)
+
+    def relu(self) -> int:
+        """The descriptor of the activation."""
+        words = (_RELU, _PROPAGATE_NAN, ctypes.c_double(0))
+        return self._descriptor("Activation", "cudnnSetActivationDescriptor", words)
+
+    def algorithm(
+        self, direction: str, first: int, second: int, result: int, stride: int, padding: int
+    ) -> Algorithm:
+        """The fastest deterministic one by cuDNN's heuristics, the same on all GPUs of a kind.
+
+        Args:
+            direction: Forward, BackwardData or BackwardFilter.
+            first: the descriptors of its inputs and of its result, in cuDNN's order.
+            second: see `first`.
+            result: see `first`.
+            stride: of the convolution.
+            padding: of the convolution.
+
+        Raises:
+            UserError: cuDNN has none.
+        """
+        convolution = self._convolution(stride, padding, self._math_type)
+        count = ctypes.c_int()
+        answers = (_Performance * _MOST_ALGORITHMS)()
+        name = f"cudnnGetConvolution{direction}Algorithm_v7"
+        handle = ctypes.c_void_p(self.handle)
+        operands = [ctypes.c_void_p(word) for word in (first, second, convolution, result)]
+        self._checked(
+            name, handle, *operands, _MOST_ALGORITHMS, ctypes.byref(count), ctypes.byref(answers)
+        )
+        for answer in answers[: count.value]:
+            usable = answer.status == 0 and answer.memory <= WORKSPACE_BYTES
+            if usable and answer.determinism == _DETERMINISTIC:
+                convolution = self._convolution(stride, padding, answer.math_type)
+                size_of = f"cudnnGetConvolution{direction}WorkspaceSize"
+                size_bytes = self.size(
+                    size_of, first, second, convolution, result, answer.algorithm
+                )
+                return Algorithm(answer.algorithm, convolution, size_bytes)
+        raise UserError(f"{name}: a deterministic algorithm expected, found none")
+
+    def size(self, name: str, *words: int) -> int:
+        """Bytes, by one of cuDNN's functions for sizes."""
+        size_bytes = ctypes.c_size_t()
+        handle = ctypes.c_void_p(self.handle)
+        arguments = [ctypes.c_void_p(word) for word in words]
+        self._checked(name, handle, *arguments, ctypes.byref(size_bytes))
+        return size_bytes.value
+
+    @property
+    def _math_type(self) -> int:
+        return _TENSOR_OPERATION if self._type == _HALF else 0
+
+    def _convolution(self, stride: int, padding: int, math_type: int) -> int:
+        words = (padding, padding, stride, stride, 1, 1, _CROSS_CORRELATION, _FLOAT)
+
+        def set_math_type(descriptor: ctypes.c_void_p) -> None:
+            self._checked("cudnnSetConvolutionMathType", descriptor, math_type)
+
+        name = "cudnnSetConvolution2dDescriptor"
+        return self._descriptor("Convolution", name, words, set_math_type, math_type)
+
+    def _descriptor(
+        self,
+        kind: str,
+        setter: str,
+        words: tuple[Any, ...],
+        then: Callable[[ctypes.c_void_p], None] | None = None,
+        *more: int,
+    ) -> int:
+        key = (kind, *more, *(getattr(word, "value", word) for word in words))
+        if key not in self._made:
+            descriptor = ctypes.c_void_p()
+            self._checked(f"cudnnCreate{kind}Descriptor", ctypes.byref(descriptor))
+            self._checked(setter, descriptor, *words)
+            if then is not None:
+                then(descriptor)
+            self._made[key] = descriptor.value or 0
+        return self._made[key]
+
+    def _checked(self, name: str, *arguments: Any) -> None:
+        checked(name, self._library[name](*arguments))

@@ -1,0 +1,145 @@
+"""The CUDA kernels of device.cu: compiled by NVRTC for the GPU that is there."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from mxnet import nd
+
+from ...config.errors import UserError
+from .calls import Call, Device, Segment, checked, cuda, data_address, float_bits
+
+SOURCE = Path(__file__).with_name("device.cu")
+THREADS = 256
+"""Of a block (step.c). A power of two: sums over a block halve it."""
+LARGEST_GRID = 4096
+"""Blocks of a kernel that walks over an array."""
+
+
+class Launch(NamedTuple):
+    """Of a kernel. `arguments`: in the order of its parameters; arrays, addresses or numbers."""
+
+    name: str
+    blocks: int
+    arguments: tuple[Any, ...]
+
+
+class Module(Protocol):
+    """The kernels of device.cu on one device."""
+
+    def launch(self, launch: Launch) -> None:
+        """Enqueue a kernel that finds all its arrays among its arguments."""
+        ...
+
+    def sequence(
+        self,
+        launches: Sequence[Launch],
+        settings: nd.NDArray,
+        reads: Sequence[nd.NDArray],
+        writes: Sequence[nd.NDArray],
+    ) -> Callable[[Sequence[int]], None]:
+        """What enqueues kernels, one after the other, with settings (see `calls.Segment`)."""
+        ...
+
+
+def parameters(source: str) -> dict[str, list[str]]:
+    """Kernel -> its parameters, as `const half_t* logits`."""
+    kernels = re.findall(r"^KERNEL (\w+)\(([^)]*)\)", source, re.M)
+    return {name: " ".join(text.split()).split(", ") for name, text in kernels}
+
+
+class CudaModule:
+    """The kernels compiled for a GPU of a compute capability such as (9, 0)."""
+
+    def __init__(self, device: Device, capability: tuple[int, int]) -> None:
+        source = SOURCE.read_text()
+        self.device = device
+        self._parameters = parameters(source)
+        self._functions: dict[str, int] = {}
+        self._module = ctypes.c_void_p()
+        text = compiled(source, "--gpu-architecture=compute_{}{}".format(*capability))
+        status = cuda().cuModuleLoadData(ctypes.byref(self._module), text)
+        checked("cuModuleLoadData", status)
+
+    def call(self, launch: Launch) -> Call:
+        """The launch as an entry of a table."""
+        kinds = self._parameters[launch.name]
+        words = [_word(kind, value) for kind, value in zip(kinds, launch.arguments, strict=True)]
+        call = Call(function=self._function(launch.name), blocks=launch.blocks)
+        call.words[: len(words)] = words
+        return call
+
+    def launch(self, launch: Launch) -> None:
+        arrays = [
+            (kind, value)
+            for kind, value in zip(self._parameters[launch.name], launch.arguments, strict=True)
+            if isinstance(value, nd.NDArray)
+        ]
+        reads = [array for kind, array in arrays if kind.startswith("const ")]
+        writes = [array for kind, array in arrays if not kind.startswith("const ")]
+        self.device.launch(self.call(launch), reads, writes)
+
+    def sequence(
+        self,
+        launches: Sequence[Launch],
+        settings: nd.NDArray,
+        reads: Sequence[nd.NDArray],
+        writes: Sequence[nd.NDArray],
+    ) -> Callable[[Sequence[int]], None]:
+        calls = [(launch.name, self.call(launch)) for launch in launches]
+        return Segment(self.device, calls, settings, reads, [settings, *writes])
+
+    def _function(self, name: str) -> int:
+        if name not in self._functions:
+            function = ctypes.c_void_p()
+            status = cuda().cuModuleGetFunction(ctypes.byref(function), self._module, name.encode())
+            checked(f"kernel {name}", status)
+            self._functions[name] = function.value or 0
+        return self._functions[name]
+
+
+def compiled(source: str, architecture: str) -> bytes:
+    """The PTX of CUDA's text. Raises UserError: NVRTC does not take it."""
+    nvrtc = cuda()
+    program = ctypes.c_void_p()
+    size = ctypes.c_size_t()
+    status = nvrtc.nvrtcCreateProgram(
+        ctypes.byref(program), source.encode(), SOURCE.name.encode(), 0, None, None
+    )
+    checked("nvrtcCreateProgram", status)
+    options = (ctypes.c_char_p * 1)(architecture.encode())
+    if nvrtc.nvrtcCompileProgram(program, 1, options):
+        nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+        log = ctypes.create_string_buffer(size.value)
+        nvrtc.nvrtcGetProgramLog(program, log)
+        first = log.value.decode(errors="replace").strip().partition("\n")[0]
+        raise UserError(f"{SOURCE.name}: NVRTC failed: {first}")
+    nvrtc.nvrtcGetPTXSize(program, ctypes.byref(size))
+    text = ctypes.create_string_buffer(size.value)
+    nvrtc.nvrtcGetPTX(program, text)
+    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+    return text.raw
+
+
+def blocks_for(size: int) -> int:
+    """Blocks of a kernel that walks over `size` elements."""
+    return min(LARGEST_GRID, -(-size // THREADS))
+
+
+def type_name(dtype: Any) -> str:
+    """The end of the name of a kernel that is there for several types."""
+    return "half" if np.dtype(dtype) == np.float16 else "float"
+
+
+def _word(kind: str, value: Any) -> int:
+    if "*" in kind:
+        is_array = value is None or isinstance(value, nd.NDArray)
+        return data_address(value) if is_array else int(value)
+    if kind.startswith("float "):
+        return float_bits(value)
+    return int(value) & 0xFFFFFFFFFFFFFFFF

@@ -1,0 +1,232 @@
+"""What a rank computes on a GPU by our own plan and kernels, which run where MXNet's wheel holds no
+machine code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+from mxnet import nd
+
+from ..buckets import side_by_side
+from ..operators import TOP, Operators
+from ..step_times import Stamp
+from .calls import Device, data_address, float_bits
+from .cudnn import Cudnn
+from .layers import LayerList
+from .module import CudaModule, Launch, Module, blocks_for, type_name
+from .plan import ScoringPlan, TrainingPlan, settings_block
+from .tape import Arena, Tape
+from .writer import Writer
+
+
+class PlanOperators(Operators):
+    """Launches of `module`. Copies from the host take the place of MXNet's fills, which are kernels
+    too."""
+
+    planned = True
+    warm_up_steps = 2
+    """The second is captured."""
+
+    def __init__(self, ctx: mx.Context, module: Module) -> None:
+        super().__init__(ctx)
+        self.module = module
+        self.weights: list[nd.NDArray] = []
+        """The weights of the network that is trained, side by side, an array a type."""
+        self.statistics = self.zeros(1)
+        """The running means and variances, side by side."""
+        self.loss_sum = self.zeros(1)
+        """Of the steps since the last log point."""
+        self.arena = Arena(self.zeros(1))
+        self._cudnn: Cudnn | None = None
+
+    @property
+    def device(self) -> Device:
+        """The GPU on which plans run."""
+        assert isinstance(self.module, CudaModule)
+        return self.module.device
+
+    @property
+    def stamp(self) -> Stamp | None:
+        return self.device.stamp(self.arena.token)
+
+    def launch(self, name: str, blocks: int, *arguments: object) -> None:
+        """Enqueue a kernel that finds all its arrays among its arguments."""
+        self.module.launch(Launch(name, blocks, arguments))
+
+    def initialize(self, net: Any, initializer: mx.init.Initializer) -> None:
+        """Also lays the weights of a type side by side, and the statistics: the engine then has few
+        arrays to watch, and kernels find each tensor by its address."""
+        parameters = list(net.collect_params().values())
+        trained = [p for p in parameters if p.grad_req != "null"]
+        statistics = [p for p in parameters if p.grad_req == "null"]
+        for p in trained:
+            p.grad_req = "null"
+        net.initialize(initializer, ctx=self.ctx)
+        for dtype in sorted({np.dtype(p.dtype).name for p in trained}):
+            of_type = [p for p in trained if np.dtype(p.dtype).name == dtype]
+            self.weights.append(self._lay_out(of_type, dtype))
+        for p in trained:
+            p._grad_req = "write"  # by its setter it would be filled with an array of its own
+        if statistics:
+            self.statistics = self._lay_out(statistics, "float32")
+
+    def _lay_out(self, parameters: Sequence[Any], dtype: str) -> nd.NDArray:
+        flat, views = side_by_side(self, [p.shape for p in parameters], dtype)
+        for p, view in zip(parameters, views, strict=True):
+            p.data().copyto(view)
+            p._data = [view]
+        return flat
+
+    def zeros(self, shape: Any, dtype: Any = np.float32) -> nd.NDArray:
+        return nd.array(np.zeros(shape, dtype), self.ctx, dtype=dtype)
+
+    def fill(self, array: nd.NDArray, value: float) -> None:
+        name = f"fill_{type_name(array.dtype)}"
+        self.launch(name, blocks_for(array.size), array, array.size, value)
+
+    def scale(self, array: nd.NDArray, factor: float) -> None:
+        self.launch("scale", blocks_for(array.size), array, array.size, factor)
+
+    def narrow(self, wide: nd.NDArray, half: nd.NDArray, factor: float) -> None:
+        self.launch("narrow", blocks_for(wide.size), wide, half, wide.size, factor)
+
+    def widen(self, half: nd.NDArray, wide: nd.NDArray, factor: float) -> None:
+        self.launch("widen", blocks_for(wide.size), half, wide, wide.size, factor)
+
+    def add_square(self, array: nd.NDArray, other: nd.NDArray, sign: int) -> None:
+        self.launch("add_square", blocks_for(array.size), array, other, array.size, sign)
+
+    def add_losses(self, losses: nd.NDArray, total: nd.NDArray | None) -> nd.NDArray:
+        """A plan adds its losses to `loss_sum` in forward; those before a log point go here."""
+        if total is None:
+            self.launch("sum_losses", 1, losses, self.loss_sum, losses.size)
+        return self.loss_sum
+
+    def join(self, number: nd.NDArray, more: Sequence[float]) -> nd.NDArray:
+        joined = nd.array([0.0, *more], self.ctx)
+        number.reshape(1).copyto(joined[:1])
+        return joined
+
+    def add_hits(
+        self, scores: nd.NDArray, labels: nd.NDArray, total: nd.NDArray | None
+    ) -> nd.NDArray:
+        if total is None:
+            total = self.zeros(3, np.int32)
+        classes = scores.size // scores.shape[0]
+        arguments = (scores, labels, total, classes, min(TOP, classes))
+        self.launch(f"hits_{type_name(scores.dtype)}", scores.shape[0], *arguments)
+        return total
+
+    def criterion(self, net: Any, loss: Any, buckets: Sequence[nd.NDArray]) -> PlanCriterion:
+        return PlanCriterion(self, net, loss, buckets)
+
+    def scorer(self, net: Any) -> Scorer:
+        """The evaluation of `net` by the weights that are trained."""
+        return Scorer(self, net)
+
+    def writer(self, net: Any, image_shape: Sequence[int], settings: nd.NDArray) -> Writer:
+        """What writes a plan for images of this shape."""
+        module = self.module
+        assert isinstance(module, CudaModule)
+        channels_first = image_shape[1] == 3
+        height, width = image_shape[2:] if channels_first else image_shape[1:3]
+        if self._cudnn is None:
+            self._cudnn = Cudnn(module.device, net.dtype)
+        return Writer(
+            Tape(self._cudnn, module),
+            self._cudnn,
+            LayerList(net, height, width),
+            images=image_shape[0],
+            dtype=net.dtype,
+            settings=settings,
+        )
+
+
+class PlanCriterion:
+    """Losses of a batch and the gradients, by a plan for each shape of images."""
+
+    def __init__(
+        self, operators: PlanOperators, net: Any, loss: Any, buckets: Sequence[nd.NDArray]
+    ) -> None:
+        self._operators = operators
+        self._net = net
+        self._other = loss.other
+        self._buckets = buckets
+        self._settings = settings_block(operators.ctx)
+        self._plans: dict[tuple[int, ...], TrainingPlan] = {}
+        self._batch: tuple[nd.NDArray, nd.NDArray] | None = None
+        self._plan: TrainingPlan | None = None
+
+    def forward(self, images: Any, labels: Any, scale: float) -> nd.NDArray:
+        self._plan = self._plan_for(images.shape)
+        self._batch = (images, labels)
+        losses = nd.empty((images.shape[0],), images.context)
+        settings = [data_address(array) for array in (images, labels, losses)]
+        self._plan.forward([*settings, float_bits(scale)], self._batch, [losses])
+        return losses
+
+    def backward(self, losses: nd.NDArray, scale: float) -> None:  # noqa: ARG002
+        assert self._plan is not None and self._batch is not None
+        # The stream may still read the batch and write the losses, until the first group is done.
+        first, *others = self._plan.backward
+        first((), self._batch, [losses])
+        for segment in others:
+            segment()
+        self._batch = None
+
+    def _plan_for(self, image_shape: tuple[int, ...]) -> TrainingPlan:
+        operators = self._operators
+        plan = self._plans.get(image_shape)
+        if plan is None or plan.generation != operators.arena.generation:
+            plan = TrainingPlan(
+                operators.device,
+                operators.arena,
+                operators.writer(self._net, image_shape, self._settings),
+                image_shape=image_shape,
+                other=self._other,
+                settings=self._settings,
+                loss_sum=operators.loss_sum,
+                weights=operators.weights,
+                statistics=operators.statistics,
+                buckets=self._buckets,
+            )
+            self._plans[image_shape] = plan
+        return plan
+
+
+class Scorer:
+    """Images to logits, by the network's running statistics."""
+
+    layout = "NCHW"
+
+    def __init__(self, operators: PlanOperators, net: Any) -> None:
+        self._operators = operators
+        self._net = net
+        self._settings = settings_block(operators.ctx)
+        self._plans: dict[tuple[int, ...], ScoringPlan] = {}
+
+    def __call__(self, images: nd.NDArray) -> nd.NDArray:
+        """The logits, overwritten by the next batch of this shape."""
+        plan = self._plan_for(images.shape)
+        plan.run([data_address(images)], [images])
+        return plan.logits
+
+    def _plan_for(self, image_shape: tuple[int, ...]) -> ScoringPlan:
+        operators = self._operators
+        plan = self._plans.get(image_shape)
+        if plan is None or plan.generation != operators.arena.generation:
+            net = self._net
+            plan = ScoringPlan(
+                operators.device,
+                operators.arena,
+                operators.writer(net, image_shape, self._settings),
+                image_shape=image_shape,
+                settings=self._settings,
+                logits=operators.zeros((image_shape[0], net.classes), net.dtype),
+                reads=[*operators.weights, operators.statistics],
+            )
+            self._plans[image_shape] = plan
+        return plan

@@ -1,0 +1,119 @@
+"""The network's step as our own plan: tables of cuDNN's calls and our kernels, made once a batch.
+
+Forward is one operation of MXNet's engine and backward one for each group of gradients, whose
+allreduce runs under the rest. Values live in one piece of memory, used again when their last reader
+is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from mxnet import nd
+
+from .calls import SETTINGS, Device, Segment, data_address
+from .tape import Arena
+from .writer import Writer
+
+
+class TrainingPlan:
+    """Forward, and backward group by group, for images of one shape."""
+
+    def __init__(
+        self,
+        device: Device,
+        arena: Arena,
+        writer: Writer,
+        *,
+        image_shape: Sequence[int],
+        other: float,
+        settings: nd.NDArray,
+        loss_sum: nd.NDArray,
+        weights: Sequence[nd.NDArray],
+        statistics: nd.NDArray,
+        buckets: Sequence[nd.NDArray],
+    ) -> None:
+        writer.forward(image_shape, training=True)
+        writer.loss(other, loss_sum)
+        begun = len(writer.tape.entries)
+        writer.backward()
+        calls = writer.tape.calls(arena)
+        self.generation = arena.generation
+        self.forward = Segment(
+            device,
+            calls[:begun],
+            settings,
+            weights,
+            [settings, arena.token, statistics, loss_sum],
+            waits=False,  # what follows on the stream does, and readers wait for backward's first
+        )
+        self.backward = []
+        for group in cut(writer.written, buckets):
+            writes = [arena.token, loss_sum, *(buckets[number] for number in group.buckets)]
+            segment = Segment(device, calls[begun : group.end], None, weights, writes)
+            self.backward.append(segment)
+            begun = group.end
+
+
+class Group(NamedTuple):
+    """A part of backward: the number of the call that follows it, and the buckets it writes to."""
+
+    end: int
+    buckets: list[int]
+
+
+def cut(written: Sequence[tuple[int, Any]], buckets: Sequence[nd.NDArray]) -> list[Group]:
+    """Backward's parts, each ending where a bucket of gradients is complete.
+
+    Args:
+        written: calls by number, rising, and the parameter whose gradient each completes.
+        buckets: the arrays into which the gradients are views.
+    """
+    begins = [data_address(bucket) for bucket in buckets]
+    ends = [
+        begin + bucket.size * np.dtype(bucket.dtype).itemsize
+        for begin, bucket in zip(begins, buckets, strict=True)
+    ]
+
+    def bucket_of(parameter: Any) -> int:
+        address = data_address(parameter.grad())
+        return next(n for n, end in enumerate(ends) if begins[n] <= address < end)
+
+    places = [(call, bucket_of(parameter)) for call, parameter in written]
+    last_call = {bucket: call for call, bucket in places}
+    groups = []
+    begin = 0
+    for last in sorted(set(last_call.values())):
+        touched = {bucket for call, bucket in places if begin <= call <= last}
+        groups.append(Group(last + 1, sorted(touched)))
+        begin = last + 1
+    return groups
+
+
+class ScoringPlan:
+    """Logits of images of one shape, by the running statistics."""
+
+    def __init__(
+        self,
+        device: Device,
+        arena: Arena,
+        writer: Writer,
+        *,
+        image_shape: Sequence[int],
+        settings: nd.NDArray,
+        logits: nd.NDArray,
+        reads: Sequence[nd.NDArray],
+    ) -> None:
+        self.logits = logits
+        writer.put(len(writer.network.values) - 1, logits)
+        writer.forward(image_shape, training=False)
+        calls = writer.tape.calls(arena)
+        self.generation = arena.generation
+        self.run = Segment(device, calls, settings, reads, [settings, arena.token, logits])
+
+
+def settings_block(ctx: Any) -> nd.NDArray:
+    """Where the settings of a step lie on the device."""
+    return nd.array(np.zeros(SETTINGS, np.int64), ctx, dtype="int64")

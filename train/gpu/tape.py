@@ -1,0 +1,116 @@
+"""The calls of a step before their buffers have addresses, and the memory that gives them."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, NamedTuple, TypeAlias
+
+from mxnet import nd
+
+from ...config.errors import UserError
+from .calls import Call, cuda, data_address
+from .cudnn import Cudnn
+from .memory import Buffer, place
+from .module import CudaModule, Launch
+
+Word: TypeAlias = "int | Buffer | nd.NDArray | None"
+"""What a call is given: a number or an address, a buffer, an array."""
+
+
+class Arena:
+    """The memory of all plans of a GPU, one of which runs at a time. It is CUDA's: an array of
+    MXNet's wheel ends at 2^31 elements."""
+
+    def __init__(self, token: nd.NDArray) -> None:
+        self.token = token
+        """Stands for the memory in the engine."""
+        self.address = 0
+        self.size_bytes = 0
+        self.generation = 0
+        """Of the memory; plans of an earlier one have to be made again."""
+
+    def reserve(self, size_bytes: int) -> None:
+        """Make it large enough; what it holds is lost. Raises UserError: the GPU has no more."""
+        if size_bytes <= self.size_bytes:
+            return
+        nd.waitall()
+        address = ctypes.c_void_p(self.address)
+        cuda().cudaFree(address)
+        if cuda().cudaMalloc(ctypes.byref(address), ctypes.c_size_t(size_bytes)):
+            raise UserError(
+                f"batch: {size_bytes / 2**30:.1f} GiB of the GPU's memory for activations "
+                "expected, found less; use a smaller batch"
+            )
+        self.address = address.value or 0
+        self.size_bytes = size_bytes
+        self.generation += 1
+
+
+class Entry(NamedTuple):
+    """A call before its buffers have addresses. `blocks`: of a kernel, else 0."""
+
+    layer: str
+    function: str
+    words: tuple[Any, ...]
+    reals: tuple[float, ...]
+    blocks: int
+
+
+class Tape:
+    """The calls of a step in their order."""
+
+    def __init__(self, cudnn: Cudnn, module: CudaModule) -> None:
+        self._cudnn = cudnn
+        self._module = module
+        self.entries: list[Entry] = []
+        self._buffers: list[Buffer] = []
+        self.workspace = self.buffer(0)
+
+    def buffer(self, size_bytes: int) -> Buffer:
+        """Memory from the first call that is given it to the last."""
+        made = Buffer(size_bytes)
+        self._buffers.append(made)
+        return made
+
+    def call(self, layer: str, function: str, *words: Word, reals: tuple[float, ...] = ()) -> None:
+        """A function of cuDNN; its handle comes first."""
+        self._add(Entry(layer, function, (self._cudnn.handle, *words), reals, 0))
+
+    def kernel(self, layer: str, name: str, blocks: int, *arguments: Any) -> None:
+        """A kernel of device.cu."""
+        self._add(Entry(layer, name, arguments, (), blocks))
+
+    def space(self, size_bytes: int) -> tuple[Buffer, int]:
+        """The workspace, and how much of it a call takes."""
+        self.workspace.size_bytes = max(self.workspace.size_bytes, size_bytes)
+        return self.workspace, size_bytes
+
+    def _add(self, entry: Entry) -> None:
+        for word in entry.words:
+            if isinstance(word, Buffer):
+                word.used_at(len(self.entries))
+        self.entries.append(entry)
+
+    def calls(self, arena: Arena) -> list[tuple[str, Call]]:
+        """The table, with a name for each call; the arena is made large enough."""
+        used = [buffer for buffer in self._buffers if buffer.first is not None]
+        arena.reserve(place(used))
+        return [self._call(entry, arena.address) for entry in self.entries]
+
+    def _call(self, entry: Entry, base: int) -> tuple[str, Call]:
+        words = [_resolved(word, base) for word in entry.words]
+        name = f"{entry.function} of {entry.layer}"
+        if entry.blocks:
+            return name, self._module.call(Launch(entry.function, entry.blocks, tuple(words)))
+        call = Call(function=self._cudnn.function(entry.function))
+        call.words[: len(words)] = words
+        call.reals[: len(entry.reals)] = entry.reals
+        return name, call
+
+
+def _resolved(word: Any, base: int) -> Any:
+    if isinstance(word, Buffer):
+        return base + word.offset
+    if isinstance(word, nd.NDArray):
+        return data_address(word)
+    return word or 0

@@ -1,0 +1,126 @@
+"""Norms, learning rates and update of all tensors: three kernels, one operation of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+from mxnet import nd
+
+from ..buckets import side_by_side
+from ..optimizer import AKIBA_EPSILON, AKIBA_MU2, Updater
+from ..schedule import Settings
+from .calls import data_address, float_bits
+from .module import Launch
+from .operators import PlanOperators
+from .plan import settings_block
+
+CHUNK = 16384
+"""Elements of a tensor that one block takes (device.cu)."""
+
+
+class PlanUpdater(Updater):
+    """Three launches a step for all tensors: sums of squares, learning rates, update."""
+
+    operators: PlanOperators
+
+    def __init__(self, *arguments: Any, buckets: Sequence[nd.NDArray], **options: Any) -> None:
+        self._buckets = list(buckets)
+        self._flats = list[nd.NDArray]()
+        super().__init__(*arguments, **options)
+
+    def _zeros(self, shapes: Sequence[tuple[int, ...]]) -> list[nd.NDArray]:
+        flat, views = side_by_side(self.operators, shapes, np.float32)
+        self._flats.append(flat)
+        return views
+
+    def _masters(self, parameters: Sequence[Any]) -> dict[str, nd.NDArray]:
+        half = [p for p in parameters if p.data().dtype == np.float16]
+        masters = self._zeros([p.shape for p in half]) if half else []
+        for p, master in zip(half, masters, strict=True):
+            master[:] = nd.array(p.data().asnumpy().astype(np.float32))
+        return dict(zip((p.name for p in half), masters, strict=True))
+
+    def _prepare(self) -> None:
+        """The table of the tensors' addresses, and for each block the tensor of its chunk."""
+        tensors = self._tensors
+        ctx = self.operators.ctx
+        chunks = [-(-t.weight.size // CHUNK) for t in tensors]
+        first = np.cumsum([0, *chunks])
+        rows = [
+            [
+                *map(data_address, (t.weight, t.gradient, t.momentum, t.master, square)),
+                t.weight.size,
+                int(first[number]),
+                int(t.master is not None),
+            ]
+            for number, (t, square) in enumerate(zip_longest(tensors, self._squares))
+        ]
+        self._blocks = int(first[-1])
+
+        def on_device(values: Any, kind: str) -> nd.NDArray:
+            return nd.array(np.array(values, kind), ctx, dtype=kind)
+
+        self._table = on_device(rows, "int64")
+        self._chunks = on_device(np.repeat(np.arange(len(tensors)), chunks), "int32")
+        self._etas = on_device([self._rule.eta if t.scaled else 0 for t in tensors], "float32")
+        self._decays = on_device([t.decay for t in tensors], "float32")
+        self._sums = self.operators.zeros(2 * self._blocks)
+        self._rates = self.operators.zeros(len(tensors) + 1)
+        weights = self.operators.weights
+        changed = [*weights, *self._flats]
+        self._settings = settings_block(ctx)
+        self._run = self.operators.module.sequence(
+            [
+                Launch("square_sums", self._blocks, (self._table, self._chunks, self._sums)),
+                self._rates_launch(),
+                self._update_launch(),
+            ],
+            self._settings,
+            self._buckets,
+            [*changed, self._rates],
+        )
+        self.written_last = weights
+
+    def _rates_launch(self) -> Launch:
+        rule = self._rule
+        arguments = (
+            self._table,
+            self._etas,
+            self._decays,
+            self._sums,
+            self._rates,
+            self._settings,
+            len(self._tensors),
+            int(self.scaler.is_dynamic),
+            rule.epsilon,
+            self._trust_decay_factor,
+            int(rule.epsilon_only_below),
+        )
+        return Launch("rates", 1, arguments)
+
+    def _update_launch(self) -> Launch:
+        arguments = (
+            self._table,
+            self._chunks,
+            self._decays,
+            self._rates,
+            self._settings,
+            len(self._tensors),
+        )
+        if self._squares:
+            constants = (AKIBA_MU2, AKIBA_EPSILON)
+            return Launch("update_rmsprop", self._blocks, (*arguments, *constants))
+        return Launch("update", self._blocks, arguments)
+
+    def _apply(self, step: int, now: Settings) -> None:
+        settings = [now.lr, now.momentum, self._rescale(now)]
+        if self._squares:
+            settings += self._akiba_shares(step, now)
+        self._run([float_bits(value) for value in settings])
+        if self.scaler.is_dynamic:  # a copy: the next steps write theirs before this one is read
+            finite = nd.empty((1,), self.operators.ctx)
+            self._rates[len(self._tensors) :].copyto(finite)
+            self.scaler.note(step, finite)
