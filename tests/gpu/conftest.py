@@ -118,21 +118,6 @@ def nccl(fake: Path) -> None:
         pytest.skip("Horovod over NCCL expected: nvcc 11 on the PATH or Debian's archive")
 
 
-@pytest.fixture(scope="session")
-def emulated(fake: Path) -> Path:
-    """device.cu for the CPU. MXNet, which this imports, needs a driver."""
-    done = subprocess.run(
-        [sys.executable, "-c", "from tests.train.emulated import build; print(build())"],
-        env=os.environ | {"LD_PRELOAD": str(fake / "libcuda.so.1"), "LD_LIBRARY_PATH": str(fake)},
-        cwd=HERE.parent.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return Path(done.stdout.splitlines()[-1])
-
-
 @pytest.fixture
 def fake_environment(fake: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Processes started from here on find a driver and a GPU: the fake."""
