@@ -338,20 +338,9 @@ def stop_descendants(grace_s: float = GRACE_S) -> None:
     for process in alive:
         _signal(process, signal.SIGTERM, signal.SIGCONT)
     _, alive = psutil.wait_procs(alive, timeout=grace_s)
-    # horovodrun's semaphores are removed by a process that outlives it for just that.
-    for process in alive:
-        if not _is_tracker(process):
-            _signal(process, signal.SIGKILL)
-    _, alive = psutil.wait_procs(alive, timeout=grace_s)
     for process in alive:
         _signal(process, signal.SIGKILL)
     psutil.wait_procs(alive, timeout=GRACE_S)
-
-
-def _is_tracker(process: psutil.Process) -> bool:
-    with suppress(psutil.Error):
-        return any("multiprocessing.resource_tracker" in word for word in process.cmdline())
-    return False
 
 
 def _signal(process: psutil.Process, *numbers: int) -> None:
