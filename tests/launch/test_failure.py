@@ -182,6 +182,7 @@ def test_a_launcher_that_starts_nothing_is_quoted(path: Path) -> None:
         (PROCESS_EXITED, "", SMALL_FILES, "(file size is limited: ulimit -f 300)"),
         ("killed by SIGXCPU", "", NO_TIME, "(CPU time is limited: ulimit -t 4)"),
         ("killed by SIGKILL", "", NO_TIME, "(CPU time is limited: ulimit -t 4)"),
+        ("SIGABRT", CRASH, FEW_PROCESSES, "ulimit -u 60"),
         (f"{EAGAIN} x", "", FEW_PROCESSES, "(processes and threads are limited: ulimit -u 60)"),
         (PROCESS_EXITED, NO_PML, UCX, "pml framework; OMPI_MCA_pml=ucx)"),
         ("TypeError: str instance, NoneType found", "", OPTIMIZED, "(PYTHONOPTIMIZE=2)"),
