@@ -289,11 +289,6 @@ install_beside_system() {
     /^[a-zA-Z0-9]/ { name = $1; sub(/==.*/, "", name); skip = name ~ kept }
     !skip' "$lock" >"$venv/requirements.txt"
   quietly "installing the other requirements" "${locked[@]}" -r "$venv/requirements.txt"
-  {
-    printf '#!%s\nimport rn50\nfrom horovod.runner.launch import run_commandline\n' "$venv/bin/python"
-    printf '\nif __name__ == "__main__":\n    run_commandline()\n'
-  } >"$venv/bin/horovodrun"
-  chmod +x "$venv/bin/horovodrun"
   write_stamp "$stack_stamp"
 }
 install_stack() { # everything but rn50
@@ -362,10 +357,6 @@ if ! stack_is_done; then install_stack; fi # not ||, within which no failure wou
 if [ -n "$stack_only" ]; then exit; fi
 if [ -n "$gpu" ]; then link_cuda; fi
 quietly "installing rn50" "${pip[@]}" install --no-deps --no-build-isolation -e .
-# horovodrun imports MXNet to see what Horovod has: over NumPy 2 it cannot, and finds no Gloo, unless
-# rn50 is loaded before (train/mxnet_import.py).
-grep -q '^import rn50' "$venv/bin/horovodrun" ||
-  sed -i 's/^from horovod/import rn50\n&/' "$venv/bin/horovodrun"
 # What is installed in place pip does not compile: every command's first start would.
 quietly "compiling rn50" "$venv/bin/python" -m compileall -q bench cli compliance \
   config data launch logging report scaling sweep train rn50/__init__.py
