@@ -55,7 +55,7 @@ names = {line.rstrip().split(maxsplit=5)[-1] for line in open("/proc/self/maps")
 print(json.dumps({"said": said, "libraries": sorted(names)}))
 """
 NOT_INITIALIZED = 1  # of cuDNN and cuBLAS
-NO_DEVICE = 100
+TOO_OLD_A_DRIVER = 35
 
 
 architectures = cache(gpu_code)
@@ -114,14 +114,14 @@ def test_a_clusters_modules_do_not_come_first(
 def test_without_a_fake_the_installed_libraries_answer(
     start: str, site: Path, modules: Path
 ) -> None:
-    """In place of a driver set-up's stub, which shows no device."""
+    """In place of a driver set-up's stub."""
     path = f"{modules}:{Path(sys.prefix) / 'cuda-stub'}"
     found = load_libraries(start + ASK, PATH=os.environ["PATH"], LD_LIBRARY_PATH=path)
     assert found["said"] == {
         "cudnn": NOT_INITIALIZED,
         "cublas": NOT_INITIALIZED,
         "nccl": 0,
-        "cudart": NO_DEVICE,
+        "cudart": TOO_OLD_A_DRIVER,
     }
     libraries = {Path(name) for name in found["libraries"]}
     assert [path for path in libraries if path.parent == modules] == []
