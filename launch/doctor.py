@@ -102,7 +102,7 @@ def gpu_rows(gpus: Gpus | None, path: Path | None) -> Iterator[Row]:
         yield Row("driver", NO_GPU, words)
         return
     release = f"{gpus.driver_release or 'unknown release'}, CUDA {dotted(gpus.driver_cuda)}"
-    yield _unless_refused("driver", lambda: check_driver(gpus.driver_cuda, decodes=True), release)
+    yield _unless_refused("driver", lambda: check_driver(gpus.driver_cuda), release)
     code = gpu_code(path) if path else {}
     for number, gpu in enumerate(gpus.devices):
         yield code_row(number, gpu, code)

@@ -20,7 +20,7 @@ from ..config.plan import build_plan
 from ..config.reading import read_text
 from ..config.schema import Run
 from ..scaling.gpu import largest_batch
-from ..train.capabilities import check_supported, decodes_on_gpu
+from ..train.capabilities import check_supported
 from ..train.gpu.code import check_step, gpu_code
 from ..train.gpu.driver import check_machine
 from ..train.mxnet_package import distribution, library
@@ -103,7 +103,7 @@ def obstacles_here(run: Run) -> list[str]:
 
 
 def _check_gpu(run: Run, local_rank: int) -> None:
-    gpu = check_machine(local_rank, decodes=decodes_on_gpu(run))
+    gpu = check_machine(local_rank)
     check_step(run.model, gpu.name, gpu.capability)
 
 

@@ -145,7 +145,11 @@ def test_no_module_for_laptops_loads_a_framework() -> None:
 # --- the README's road --------------------------------------------------------------------------
 
 STARTED_AS = {"cli/launch.py": "rn50 launch", "train/__main__.py": '"rn50.train"'}
-BUILT_BY = {"train/kernels/update.cc": "kernels", "train/kernels/stamp.c": "kernels"}
+BUILT_BY = {
+    "train/gpu/step.c": "kernels",
+    "train/kernels/stamp.c": "kernels",
+    "train/kernels/update.cc": "kernels",
+}
 
 
 def test_the_readmes_road_leads_from_file_to_file() -> None:

@@ -12,7 +12,6 @@ from ..logging.clock import Clock
 from ..logging.metrics import Metrics
 from ..logging.mlperf import MLPerfLog
 from ..logging.timeline import Timeline
-from .capabilities import decodes_on_gpu
 from .checkpoint import Checkpoint
 from .connection import Connection
 from .gpu.code import check_step
@@ -38,7 +37,7 @@ class RunContext:
         resumed: Checkpoint | None = None,
     ) -> None:
         if loaded.run.system.device == "gpu":  # first: nothing has been written or read yet
-            gpu = check_machine(process.local_rank, decodes=decodes_on_gpu(loaded.run))
+            gpu = check_machine(process.local_rank)
             check_step(loaded.run.model, gpu.name, gpu.capability)
         self.run = loaded.run
         self.loaded = loaded

@@ -108,16 +108,6 @@ def emulated(fake: Path, root: Path) -> Path:
     return Path(done.stdout.splitlines()[-1])
 
 
-@pytest.fixture(scope="session")
-def nccl(fake: Path) -> None:
-    """Skips where set-up could build Horovod without GPU operations alone."""
-    code = "import rn50, horovod.mxnet as hvd; assert hvd.nccl_built()"
-    driver = {"LD_PRELOAD": str(fake / "libcuda.so.1"), "LD_LIBRARY_PATH": str(fake)}
-    done = subprocess.run([sys.executable, "-c", code], env=os.environ | driver, check=False)
-    if done.returncode:
-        pytest.skip("Horovod over NCCL expected: nvcc 11 on the PATH or Debian's archive")
-
-
 @pytest.fixture
 def fake_environment(fake: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Processes started from here on find a driver and a GPU: the fake."""

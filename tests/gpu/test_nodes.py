@@ -20,7 +20,7 @@ from rn50.launch.engine_environment import engine_environment
 from rn50.launch.launchers import HOROVODRUN
 from tests.gpu.runs import HALF, SHORT
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nccl")]
+pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
 NODES = 2
 SHAPE = ("system.device=gpu", f"system.nodes={NODES}", "system.ranks_per_node=2")

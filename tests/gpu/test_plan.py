@@ -78,7 +78,6 @@ def test_a_step_is_the_same_with_and_without_graphs(body: Body) -> None:
     assert answers[0] == answers[1]
 
 
-@pytest.mark.usefixtures("nccl")
 def test_two_ranks_sum_what_one_computes(fake_environment: Path, emulated: Path) -> None:
     """Bit for bit: float16 sums of two."""
     answers = []

@@ -73,7 +73,6 @@ def test_every_optimizer_runs_to_its_end(
     assert (done.result["status"], done.result["epochs"]) == ("success", 2)
 
 
-@pytest.mark.usefixtures("nccl")
 def test_two_ranks_sum_over_nccl_and_one_of_them_may_idle(gpu_run: GpuRun) -> None:
     """Sony's presets begin with ranks that have no share of the batch."""
     change = json.dumps([{"after_epoch": 1, "per_rank": 10, "active_ranks": 2}])
@@ -113,7 +112,6 @@ def test_a_dynamic_loss_scale_halves_and_travels_through_a_checkpoint(gpu_run: G
     assert [line["loss_scale"] for line in lines if line["kind"] == "train"][-1] == 32
 
 
-@pytest.mark.usefixtures("nccl")
 def test_the_weights_of_a_float16_model_travel_in_the_groups_of_the_rule(gpu_run: GpuRun) -> None:
     """Fujitsu's four groups of float16, then batch norm's in float32: not one after backward."""
     steps = 10

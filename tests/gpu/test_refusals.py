@@ -41,7 +41,6 @@ CAPABILITY = "FAKECUDA_CAPABILITY"
 DRIVER = "FAKECUDA_DRIVER"
 NAME = "FAKECUDA_NAME"
 B200 = {NAME: "NVIDIA B200", CAPABILITY: "10.0"}
-CPU_DECODER = ("data.decoder=cpu",)
 SECOND = {f"HOROVOD_{name}": "1" for name in ("RANK", "LOCAL_RANK")}
 SECOND |= {"HOROVOD_SIZE": "2", "FAKECUDA_DEVICES": "1"}
 TWO_RANKS = ("system.ranks_per_node=2",)
@@ -56,7 +55,6 @@ TWO_RANKS = ("system.ranks_per_node=2",)
             {DRIVER: "11080"},
             "a driver for CUDA 12.0 (525 or newer) expected, found one for 11.",
         ),
-        (CPU_DECODER, {DRIVER: "11040"}, "MXNet: a driver for CUDA 11.8 (520 or newer) expected, "),
         (TWO_RANKS, SECOND, "a GPU for local rank 1 expected, found 1"),
     ],
 )
@@ -81,7 +79,6 @@ def test_a_gpu_that_cannot_run_the_network_is_refused_in_one_line(
     [
         ((), {CAPABILITY: "8.9"}),  # Ada runs Ampere's code
         ((), {CAPABILITY: "9.0"}),  # ours
-        (CPU_DECODER, {DRIVER: "11080"}),  # without DALI's GPU part it need not be that new
         (TWO_RANKS, SECOND | {"CUDA_VISIBLE_DEVICES": "3"}),  # one for each task: 0 of every rank
     ],
 )

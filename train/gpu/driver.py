@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from ...config.errors import UserError
 
-NEEDED = {"DALI": ((12, 0), 525), "MXNet": ((11, 8), 520)}
-"""What needs which CUDA of the driver, and the first driver that has it: nvidia-dali-cuda120, and
-the PTX that NVRTC 11.8 makes of MXNet's fused operators."""
+NEEDED_CUDA = (12, 0)
+NEEDED_DRIVER = 525
+"""The CUDA of the driver that DALI and NCCL need, and the first driver that has it."""
 
 LIBRARY = "libcuda.so.1"
 
@@ -87,13 +87,11 @@ def visible_gpu(device_id: int) -> Gpu:
     return found.devices[device_id]
 
 
-def check_driver(driver_cuda: tuple[int, int], *, decodes: bool) -> None:
-    """Raise UserError for a driver too old for MXNet, or for DALI where that decodes on the GPU."""
-    user = "DALI" if decodes else "MXNet"
-    cuda, release = NEEDED[user]
-    if driver_cuda < cuda:
+def check_driver(driver_cuda: tuple[int, int]) -> None:
+    """Raise UserError for a driver too old for DALI and NCCL."""
+    if driver_cuda < NEEDED_CUDA:
         raise UserError(
-            f"{user}: a driver for CUDA {dotted(cuda)} ({release} or newer) expected, "
+            f"a driver for CUDA {dotted(NEEDED_CUDA)} ({NEEDED_DRIVER} or newer) expected, "
             f"found one for {dotted(driver_cuda)}"
         )
 
@@ -106,10 +104,9 @@ def gpu_number(local_rank: int, found: int, visible: str | None) -> int:
     return 0 if found == 1 and visible and "," not in visible else local_rank
 
 
-def check_machine(local_rank: int, *, decodes: bool) -> Gpu:
-    """The GPU of this rank, before anything else is done with it. `decodes`: does DALI decode on
-    the GPU too? Raises UserError: no driver, no GPU for this rank, or a driver that MXNet or DALI
-    cannot use."""
+def check_machine(local_rank: int) -> Gpu:
+    """The GPU of this rank, before anything else is done with it. Raises UserError: no driver, no
+    GPU for this rank, or a driver that is too old."""
     found = read_gpus()
     if found is None:
         raise UserError(
@@ -123,7 +120,7 @@ def check_machine(local_rank: int, *, decodes: bool) -> Gpu:
             f"{len(found.devices)} on this machine; use system.device=cpu or fewer ranks"
         )
     gpu = found.devices[number]
-    check_driver(found.driver_cuda, decodes=decodes)
+    check_driver(found.driver_cuda)
     return gpu
 
 

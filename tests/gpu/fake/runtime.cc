@@ -237,29 +237,6 @@ int launch(const std::string& name, void* stream, std::function<void()> run) {
   return fake::enqueue(stream, std::move(work));
 }
 
-// Horovod's copies into and out of its fusion buffer, so that sums of several tensors have their
-// numbers. Its parameters: 160 targets, 160 sources, 160 sizes, by value; a factor, which is 1 here.
-void batched_copy(const std::string& name, void** arguments, dim3 grid, void* stream) {
-  if (name.find("scaled") != std::string::npos) {
-    const void* factor = arguments[1];
-    const bool is_one = name.find("__half") != std::string::npos ? *(std::uint16_t*)factor == 0x3C00
-                        : name.find("EfE") != std::string::npos  ? *(float*)factor == 1
-                                                                 : *(double*)factor == 1;
-    if (!is_one) fake::refuse(1, name + ": not carried out");
-  }
-  constexpr int kCapacity = 160;
-  struct Copies {
-    void* to[kCapacity];
-    const void* from[kCapacity];
-    std::size_t bytes[kCapacity];
-  };
-  const Copies& copies = *static_cast<const Copies*>(arguments[0]);
-  constexpr int kBlocksPerCopy = 8;  // BLOCKS_PER_COPY_D2D_KERNEL
-  for (unsigned n = 0; n < grid.x / kBlocksPerCopy && n < kCapacity; ++n)
-    copy(copies.to[n], copies.from[n], copies.bytes[n], cudaMemcpyDeviceToDevice, "batched_memcpy_k",
-         stream);
-}
-
 // A kernel of device.cu, by the library FAKECUDA_KERNELS: its arguments by value, the engine's after
 // them left out. Each takes a word of eight bytes at most.
 std::function<void()> own_kernel(const std::string& name, unsigned blocks, void** arguments) {
@@ -602,10 +579,7 @@ FAKE cudaError_t cudaLaunchKernel(const void* host, dim3 grid, dim3 block, void*
     return fail(cudaErrorInvalidResourceHandle, kernel.name + " on another device's stream");
   if (auto bad = check_launch(kernel.name, grid, block, shared)) return bad;
   if (int bad = launch(kernel.name, stream, nullptr)) return static_cast<cudaError_t>(bad);
-  if (kernel.name.find("batched_") != std::string::npos && kernel.name.find("memcpy_k") != std::string::npos)
-    batched_copy(kernel.name, arguments, grid, stream);
-  else
-    fake::count("kernels not computed");
+  fake::count("kernels not computed");
   return cudaSuccess;
 }
 
