@@ -6,7 +6,7 @@ Batch norm, the sum of a residual unit and ReLU are one call of cuDNN where it h
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from mxnet import nd
@@ -17,6 +17,9 @@ from .layers import IMAGE_CHANNELS, Convolution, Dense, LayerList, Norm, Pooling
 from .memory import Buffer
 from .module import blocks_for, type_name
 from .tape import Tape, Word
+
+Operand: TypeAlias = "tuple[int, Word]"
+"""A descriptor and what it describes."""
 
 
 class Saved(NamedTuple):
@@ -120,24 +123,35 @@ class Writer:
         self._apply(layer, weight, shape)
 
     def _apply(self, layer: Convolution, weight: Word, shape: Shape) -> None:
-        x = self._tensor(layer.source)
-        y = self._tensor(layer.target)
-        w = self._cudnn.filter(shape)
-        algorithm = self._cudnn.algorithm("Forward", x, w, y, layer.stride, layer.padding)
+        filters = (self._cudnn.filter(shape), weight)
+        source = self._maps(layer.source)
+        self._convolution("Forward", layer, source, filters, self._maps(layer.target))
+
+    def _convolution(
+        self,
+        direction: str,
+        layer: Convolution,
+        first: Operand,
+        second: Operand,
+        result: Operand,
+        *,
+        joins: bool = False,
+    ) -> None:
+        """cuDNN's three functions take their operands alike. `joins`: the result is added to what
+        lies there."""
+        operands = (first[0], second[0], result[0])
+        algorithm = self._cudnn.algorithm(direction, *operands, layer.stride, layer.padding)
         self.tape.call(
             layer.weight.name,
-            "cudnnConvolutionForward",
+            f"cudnnConvolution{direction}",
             self._cudnn.one,
-            x,
-            self._value(layer.source),
-            w,
-            weight,
+            *first,
+            *second,
             algorithm.convolution,
             algorithm.number,
             *self.tape.space(algorithm.workspace_bytes),
-            self._cudnn.zero,
-            y,
-            self._value(layer.target),
+            self._cudnn.one if joins else self._cudnn.zero,
+            *result,
         )
 
     def _weight(self, layer: Convolution) -> tuple[Word, Shape]:
@@ -206,12 +220,10 @@ class Writer:
             *how.mode,
             self._cudnn.one,
             self._cudnn.zero,
-            how.x,
-            self._value(layer.source),
+            *self._maps(layer.source),
             how.z,
             self._residual(layer) if how.z else 0,
-            how.x,
-            self._value(layer.target),
+            *self._maps(layer.target),
             how.statistics,
             *self._trained(layer),
             parameters.running_mean.data(),
@@ -232,18 +244,16 @@ class Writer:
             "cudnnPoolingForward",
             self._pooling(layer),
             self._cudnn.one,
-            self._tensor(layer.source),
-            self._value(layer.source),
+            *self._maps(layer.source),
             self._cudnn.zero,
-            self._tensor(layer.target),
-            self._value(layer.target),
+            *self._maps(layer.target),
         )
 
     def _multiply(self, layer: Dense) -> None:
         self._apply(layer.as_convolution, layer.weight.data(), layer.filter_shape)
         one = self._cudnn.one
-        logits = (self._tensor(layer.target), self._value(layer.target))
         bias = (self._bias(layer), layer.bias.data())
+        logits = self._maps(layer.target)
         self.tape.call(layer.bias.name, "cudnnAddTensor", one, *bias, one, *logits)
 
     # --- backward --------------------------------------------------------------------------------
@@ -276,62 +286,30 @@ class Writer:
         self._complete(layer.weight)
 
     def _multiply_back(self, layer: Dense) -> None:
-        dy = self._tensor(layer.target)
-        gradient = self._gradients[layer.target]
-        bias = (self._bias(layer), layer.bias.grad())
         name = "cudnnConvolutionBackwardBias"
-        self.tape.call(
-            layer.bias.name, name, self._cudnn.one, dy, gradient, self._cudnn.zero, *bias
-        )
+        slope = self._slope(layer.target)
+        bias = (self._bias(layer), layer.bias.grad())
+        factors = (self._cudnn.one, self._cudnn.zero)
+        self.tape.call(layer.bias.name, name, factors[0], *slope, factors[1], *bias)
         self._complete(layer.bias)
         self._filter_back(layer.as_convolution, layer.filter_shape, layer.weight.grad())
         self._complete(layer.weight)
         self._data_back(layer.as_convolution, layer.filter_shape)
 
     def _filter_back(self, layer: Convolution, shape: Shape, gradient: Word) -> None:
-        x = self._tensor(layer.source)
-        dy = self._tensor(layer.target)
-        dw = self._cudnn.filter(shape)
-        algorithm = self._cudnn.algorithm("BackwardFilter", x, dy, dw, layer.stride, layer.padding)
-        self.tape.call(
-            layer.weight.name,
-            "cudnnConvolutionBackwardFilter",
-            self._cudnn.one,
-            x,
-            self._value(layer.source),
-            dy,
-            self._gradients[layer.target],
-            algorithm.convolution,
-            algorithm.number,
-            *self.tape.space(algorithm.workspace_bytes),
-            self._cudnn.zero,
-            dw,
-            gradient,
-        )
+        source = self._maps(layer.source)
+        filters = (self._cudnn.filter(shape), gradient)
+        self._convolution("BackwardFilter", layer, source, self._slope(layer.target), filters)
 
     def _data_back(self, layer: Convolution, shape: Shape) -> None:
         """The gradient of the source; it joins that of another reader."""
         joins = layer.source in self._gradients
-        gradient = self._gradients[layer.source] if joins else self._new_gradient(layer.source)
-        dy = self._tensor(layer.target)
-        dx = self._tensor(layer.source)
-        w = self._cudnn.filter(shape)
-        algorithm = self._cudnn.algorithm("BackwardData", w, dy, dx, layer.stride, layer.padding)
-        self.tape.call(
-            layer.weight.name,
-            "cudnnConvolutionBackwardData",
-            self._cudnn.one,
-            w,
-            layer.weight.data(),
-            dy,
-            self._gradients[layer.target],
-            algorithm.convolution,
-            algorithm.number,
-            *self.tape.space(algorithm.workspace_bytes),
-            self._cudnn.one if joins else self._cudnn.zero,
-            dx,
-            gradient,
-        )
+        if not joins:
+            self._new_gradient(layer.source)
+        filters = (self._cudnn.filter(shape), layer.weight.data())
+        slope = self._slope(layer.target)
+        result = self._slope(layer.source)
+        self._convolution("BackwardData", layer, filters, slope, result, joins=joins)
 
     def _norm_back(self, layer: Norm) -> None:
         parameters = layer.parameters
@@ -347,6 +325,7 @@ class Writer:
             else:
                 self._gradients[layer.residual] = dy
         y = how.x if how.relu else 0
+        self._new_gradient(layer.source)
         space_bytes = self._cudnn.size(
             "cudnnGetBatchNormalizationBackwardExWorkspaceSize",
             *how.mode,
@@ -363,16 +342,14 @@ class Writer:
             "cudnnBatchNormalizationBackwardEx",
             *how.mode,
             *(self._cudnn.one, self._cudnn.zero) * 2,
-            how.x,
-            self._value(layer.source),
+            *self._maps(layer.source),
             y,
             self._value(layer.target) if y else 0,
             how.x,
             dy,
             how.z,
             dz,
-            how.x,
-            self._new_gradient(layer.source),
+            *self._slope(layer.source),
             how.statistics,
             *self._trained(layer),
             parameters.gamma.grad(),
@@ -387,22 +364,17 @@ class Writer:
         self._complete(parameters.beta)
 
     def _pool_back(self, layer: Pooling) -> None:
-        y = self._tensor(layer.target)
-        x = self._tensor(layer.source)
+        self._new_gradient(layer.source)
         self.tape.call(
             "pooling",
             "cudnnPoolingBackward",
             self._pooling(layer),
             self._cudnn.one,
-            y,
-            self._value(layer.target),
-            y,
-            self._gradients[layer.target],
-            x,
-            self._value(layer.source),
+            *self._maps(layer.target),
+            *self._slope(layer.target),
+            *self._maps(layer.source),
             self._cudnn.zero,
-            x,
-            self._new_gradient(layer.source),
+            *self._slope(layer.source),
         )
 
     # --- of both ---------------------------------------------------------------------------------
@@ -422,6 +394,12 @@ class Writer:
     def _maps_buffer(self, number: int) -> Buffer:
         size = self._images * self.network.values[number].size
         return self.tape.buffer(size * self._item_bytes)
+
+    def _maps(self, number: int) -> Operand:
+        return self._tensor(number), self._value(number)
+
+    def _slope(self, number: int) -> Operand:
+        return self._tensor(number), self._gradients[number]
 
     def _tensor(self, number: int) -> int:
         return self._cudnn.tensor((self._images, *self.network.values[number]))
