@@ -27,6 +27,14 @@ MOMENTUM = 0.9
 SUM_ELEMENTS = 25_557_032
 """Gradients of ResNet-50."""
 SUMS = 20
+PACKAGES = (
+    "mxnet-cu112",
+    "nvidia-cudnn-cu11",
+    "nvidia-nccl-cu11",
+    "nvidia-nccl-cu12",
+    "horovod",
+    "nvidia-dali-cuda120",
+)
 SHOWN_STEPS = (1, 2, 5, 10, 20)
 OF_ENTRY_Y = 10
 OF_ENTRY_BETA = 10
@@ -66,10 +74,10 @@ def machine(_: Options) -> None:
     assert gpus is not None, "a driver expected"
     if is_fake():
         show("fake", "no GPU: every time on this page is of the host and means nothing")
-    show("driver", f"{gpus.driver_release}, CUDA {dotted(gpus.driver_cuda)}")
+    show("driver", f"{gpus.driver_release or 'unknown release'}, CUDA {dotted(gpus.driver_cuda)}")
     for gpu in gpus.devices:
         show("GPU", f"{gpu.name}, compute capability {dotted(gpu.capability)}")
-    for name in ("mxnet-cu112", "nvidia-cudnn-cu11", "horovod", "nvidia-dali-cuda120"):
+    for name in PACKAGES:
         try:
             show(name, metadata.version(name))
         except metadata.PackageNotFoundError:
@@ -112,7 +120,7 @@ class Steps:
     """Training steps of a network on one batch of random images.
 
     Raises:
-        UserError: the GPU cannot run them.
+        UserError: the GPU cannot run them so.
     """
 
     def __init__(self, run: Run, batch: int) -> None:
@@ -146,9 +154,6 @@ class Steps:
         self.images = nd.array(drawn, ctx)
         self.labels = nd.array(rng.integers(0, run.data.classes, batch), ctx)
         self.settings = Settings(LR, MOMENTUM, batch)
-        for _ in range(WARM_UP_STEPS):
-            self()
-        nd.waitall()
 
     def __call__(self) -> None:
         self.criterion.backward(self.criterion.forward(self.images, self.labels, 1.0), 1.0)
@@ -183,6 +188,7 @@ def rate(options: Options, route: str, batch: str) -> None:
     except UserError as error:
         show(name, f"refused: {error}")
         return
+    seconds(WARM_UP_STEPS, steps)
     times_s = [seconds(options.steps, steps) for _ in range(options.rounds)]
     rates = sorted(int(batch) / time_s for time_s in times_s)
     free, total = mx.context.gpu_memory_info(0)
@@ -205,6 +211,7 @@ def calls(options: Options, batch: str) -> None:
 
     run = load(options.config, [*options.overrides, "model.step=plan"]).run
     steps = Steps(run, int(batch))
+    seconds(WARM_UP_STEPS, steps)
     operators = steps.operators
     context = steps.images.context
     loss_values = nd.array(np.zeros(int(batch)), context)
@@ -217,7 +224,7 @@ def calls(options: Options, batch: str) -> None:
     writer.loss(steps.loss.other, operators.loss_sum)
     writer.backward()
     made = [call for _, call in writer.tape.calls(operators.arena)]
-    nd.waitall()
+    nd.waitall()  # what the calls read has to be there
     rounds_ms = [elapsed_ms(made, operators.device.stream) for _ in range(options.rounds)]
     medians_ms = np.median(rounds_ms, axis=0)
     kinds: dict[str, list[tuple[int, float]]] = defaultdict(list)

@@ -62,13 +62,19 @@ def sections(batches: Sequence[str]) -> Iterator[Section]:
     yield Section("NCCL, one rank", ("sum", "ms"), (Part(("nccl",), 60),))
 
 
-def outcome(part: Part, options: Sequence[str]) -> tuple[str, bool]:
-    """The rows of a part's table, and whether it came to its end."""
+def outcome(part: Part, options: Sequence[str], *, patience: float = 1) -> tuple[str, bool]:
+    """The rows of a part's table, and whether it came to its end.
+
+    Args:
+        options: of hardware_body.py.
+        patience: factor of the part's limit of time.
+    """
+    limit_s = patience * part.patience_s
     command = [sys.executable, "-m", "tests.gpu.hardware_body", *options, *part.words]
     failure = ""
     try:
         done = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, timeout=part.patience_s, check=False
+            command, cwd=ROOT, capture_output=True, text=True, timeout=limit_s, check=False
         )
         rows = done.stdout
         if done.returncode:  # minus the number of a signal
@@ -76,7 +82,7 @@ def outcome(part: Part, options: Sequence[str]) -> tuple[str, bool]:
             failure = f"exit code {done.returncode}: {last[:300]}"
     except subprocess.TimeoutExpired as error:
         rows = (error.stdout or b"").decode()
-        failure = f"no end within {part.patience_s} s"
+        failure = f"no end within {limit_s:g} s"
     if failure:
         rows += row(" ".join(part.words), f"**failed**: {failure}") + "\n"
     return rows, not failure
@@ -90,8 +96,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--batches", default="32,208,400", help="images a step, rising")
     parser.add_argument("--rounds", default=DEFAULTS.rounds, type=int)
     parser.add_argument("--steps", default=DEFAULTS.steps, type=int, help="of a round")
+    parser.add_argument("--patience", default=1, type=float, help="factor of all limits of time")
     parser.add_argument("overrides", nargs="*", help="key=value of the config")
-    given = parser.parse_args(words)
+    given = parser.parse_intermixed_args(words)
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
     options = ["--config", given.config, "--rounds", str(given.rounds), "--steps", str(given.steps)]
     for override in given.overrides:
@@ -106,7 +113,7 @@ def main(words: Sequence[str] | None = None) -> int:
             print(f"\n### {section.title}\n\n{row(*section.header)}\n{line}", file=page, flush=True)
             for part in section.parts:
                 print(*part.words, file=sys.stderr)
-                rows, ended = outcome(part, options)
+                rows, ended = outcome(part, options, patience=given.patience)
                 all_ended = all_ended and ended
                 print(rows, end="", file=page, flush=True)
     return 0 if all_ended else 1

@@ -35,22 +35,20 @@ def test_the_page_is_written_to_its_end(
     monkeypatch.setenv("FAKECUDA_KERNELS", str(emulated))
     monkeypatch.setenv("FAKECUDA_CAPABILITY", "9.0")
     page = tmp_path / "new" / "page.md"
-    words = [str(page), "--batches", "2,3", "--rounds", "2", "--steps", "2", *SMALL]
+    words = [str(page), "--patience", "4", "--batches", "2,3", "--rounds", "2", "--steps", "2"]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.gpu.on_hardware", *words],
+        [sys.executable, "-m", "tests.gpu.on_hardware", *words, *SMALL],
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=LONGEST_S,
+        timeout=4 * LONGEST_S,
         check=False,
     )
-    print(page.read_text())
     assert done.returncode == 0, done.stderr[-3000:]
+    print(page.read_text())
     machine, doctor, losses, rates, kinds, nccl = tables(page.read_text())
     assert machine[0][0] == "fake"
-    assert {"training float32 on gpu0", "training float16 on gpu0"} <= {
-        check for check, outcome_, _ in doctor if outcome_ == "ok"
-    }
+    assert {"driver", "GPU 0"} <= {check for check, found, _ in doctor if found == "ok"}
     assert [float(value) for value in losses[0][1:]] == pytest.approx(
         [float(losses[0][1])] * 3, 1e-3
     )
@@ -66,16 +64,17 @@ def test_the_page_is_written_to_its_end(
 def test_bytes_of_a_step_are_those_that_predict_prices(
     fake_environment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A strided convolution's input counts whole here, so 1 % more."""
+    """Up to 5 MB an image more: a strided convolution's input counts whole here."""
     monkeypatch.setenv("FAKECUDA_COMPUTE", "0")
     monkeypatch.setenv("FAKECUDA_CAPABILITY", "9.0")
     monkeypatch.setenv("FAKECUDA_MEMORY_GIB", "80")
-    rows, ended = outcome(Part(("calls", "208"), 300), ("--rounds", "1", "--steps", "1"))
+    options = ("--rounds", "1", "--steps", "1")
+    rows, ended = outcome(Part(("calls", "208"), 90), options, patience=4)
     assert ended, rows
     counted = next(line.split("|") for line in rows.splitlines() if line.startswith("| all "))
     about = load_system("dgxh100_own").performance
     assert about is not None and about.bytes_per_image is not None
-    assert float(counted[3]) == pytest.approx(about.bytes_per_image / 1e6, rel=0.02)
+    assert 0 < float(counted[3]) - about.bytes_per_image / 1e6 < 5
 
 
 def test_a_part_that_fails_or_hangs_says_so(
@@ -83,7 +82,7 @@ def test_a_part_that_fails_or_hangs_says_so(
 ) -> None:
     monkeypatch.setenv("FAKECUDA_MEMORY_GIB", "1")
     for part, reason in (
-        (Part(("rate", "graphs", "400"), 120), "exit code 1: "),
+        (Part(("rate", "graphs", "400"), 400), "exit code 1: "),
         (Part(("losses",), 1), "no end within 1 s"),
     ):
         rows, ended = outcome(part, ())
