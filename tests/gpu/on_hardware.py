@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -72,17 +73,19 @@ def outcome(part: Part, options: Sequence[str], *, patience: float = 1) -> tuple
     limit_s = patience * part.patience_s
     command = [sys.executable, "-m", "tests.gpu.hardware_body", *options, *part.words]
     failure = ""
-    try:
-        done = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, timeout=limit_s, check=False
-        )
-        rows = done.stdout
-        if done.returncode:  # minus the number of a signal
-            last = (done.stderr.strip().splitlines() or [""])[-1]
-            failure = f"exit code {done.returncode}: {last[:300]}"
-    except subprocess.TimeoutExpired as error:
-        rows = (error.stdout or b"").decode()
-        failure = f"no end within {limit_s:g} s"
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    ) as process:
+        try:
+            rows, errors = process.communicate(timeout=limit_s)
+            if process.returncode:  # minus the number of a signal
+                last = (errors.strip().splitlines() or [""])[-1]
+                failure = f"exit code {process.returncode}: {last[:300]}"
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)  # those that it started too
+            rows, _ = process.communicate()
+            failure = f"no end within {limit_s:g} s"
     if failure:
         rows += row(" ".join(part.words), f"**failed**: {failure}") + "\n"
     return rows, not failure
