@@ -41,7 +41,17 @@ class Batch(NamedTuple):
 
     def to(self, ctx: mx.Context) -> Batch:
         """The batch on `ctx`; enqueues the copies and returns."""
-        return Batch(self.images.as_in_context(ctx), self.labels.as_in_context(ctx))
+        return Batch(on_device(self.images, ctx), on_device(self.labels, ctx))
+
+
+def on_device(array: mx.nd.NDArray, ctx: mx.Context) -> mx.nd.NDArray:
+    """The array on `ctx`, in memory that it has now: MXNet's `as_in_context` takes it when the copy
+    runs, and a plan that asks for the address before gets another."""
+    if array.context == ctx:
+        return array
+    copy = mx.nd.empty(array.shape, ctx, array.dtype)
+    array.copyto(copy)
+    return copy
 
 
 class RecordFile:

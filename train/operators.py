@@ -12,6 +12,8 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, nd
 
+from .step_times import Stamp
+
 TOP = 5
 
 
@@ -27,8 +29,8 @@ class Operators:
         self.ctx = ctx
 
     @property
-    def stamp(self) -> tuple[Any, Any] | None:
-        """The operation that notes the time for `step_times.py`, if not its own."""
+    def stamp(self) -> Stamp | None:
+        """What notes the time for `step_times.py`, if not the host's clock."""
         return None
 
     def zeros(self, shape: Any, dtype: Any = np.float32) -> nd.NDArray:

@@ -109,8 +109,10 @@ def _ensemble(nets: Sequence[Any], images: Any) -> Any:
     no code for some GPUs."""
     from mxnet import cpu, nd
 
+    from ..data.pipeline import on_device
+
     logits = [net(images).as_in_context(cpu()).astype("float32") for net in nets]
-    return nd.add_n(*map(nd.softmax, logits)).as_in_context(images.context)
+    return on_device(nd.add_n(*map(nd.softmax, logits)), images.context)
 
 
 if __name__ == "__main__":

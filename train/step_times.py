@@ -12,7 +12,7 @@ import ctypes
 import time
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
+from typing import NamedTuple
 
 import mxnet as mx
 import numpy as np
@@ -34,21 +34,32 @@ COLUMNS = (*PHASES, "input_lead")
 _ASKED, _BATCH, _UPDATE = (PHASES.index(phase) for phase in ("host", "input", "update"))
 
 
-class _Context(ctypes.Structure):  # of include/mxnet/base.h
+class EngineContext(ctypes.Structure):
+    """Of include/mxnet/base.h."""
+
     _fields_ = (("device", ctypes.c_int), ("number", ctypes.c_int32))
+
+
+class Stamp(NamedTuple):
+    """An operation of the engine that notes the time."""
+
+    operation: ctypes.c_void_p
+    context: EngineContext
+    after: list[nd.NDArray]
+    """Arrays that it waits for, beside those of a phase."""
 
 
 # A stamp is a plain operation of a CPU (Context::kCPU, FnProperty::kNormal of mxnet/engine.h): the
 # worker that has done the phase runs it next; on the threads for what goes first it would be woken
 # for it, which took 4 % of a step of 18 ms on two busy cores.
-_ON_CPU = _Context(1, 0)
+_ON_CPU = EngineContext(1, 0)
 _PLAIN = ctypes.c_int(0)
 
 
 @cache
-def _load() -> ctypes.c_void_p:
+def _stamp_of_the_host() -> Stamp:
     library = ctypes.CDLL(str(kernels.build(kernels.STAMP_SOURCE)))
-    return ctypes.cast(library.rn50_stamp, ctypes.c_void_p)
+    return Stamp(ctypes.cast(library.rn50_stamp, ctypes.c_void_p), _ON_CPU, [])
 
 
 class StepTimes:
@@ -56,13 +67,11 @@ class StepTimes:
 
     Args:
         most_steps: from one `log_point` to the next.
-        stamp: the operation that notes the time, and where the engine runs it; None: on a CPU.
+        stamp: what notes the time; None: the host's clock.
     """
 
-    def __init__(self, most_steps: int, stamp: tuple[Any, Any] | None = None) -> None:
-        operation, context = stamp or (_load(), _ON_CPU)
-        self._operation: ctypes.c_void_p = operation
-        self._context: ctypes.Structure = context
+    def __init__(self, most_steps: int, stamp: Stamp | None = None) -> None:
+        self._stamp = stamp or _stamp_of_the_host()
         # A row for each step that is under way, or over and not yet taken.
         self._stamps = np.full((most_steps + 2 * RUN_AHEAD_STEPS + 1, 6), np.nan)
         self._next = 1
@@ -90,14 +99,15 @@ class StepTimes:
     def after(self, phase: str, arrays: Sequence[nd.NDArray]) -> None:
         """All of a phase of `PHASES` is enqueued and nothing that follows it; `arrays` are what it
         writes last."""
+        arrays = [*arrays, *self._stamp.after]
         handles = (ctypes.c_void_p * len(arrays))(*(array.handle for array in arrays))
         address = self._row.ctypes.data + PHASES.index(phase) * self._row.itemsize
         mx.base.check_call(
             mx.base._LIB.MXEnginePushSyncND(
-                self._operation,
+                self._stamp.operation,
                 ctypes.c_void_p(address),
                 None,
-                ctypes.byref(self._context),
+                ctypes.byref(self._stamp.context),
                 handles,
                 len(arrays),
                 None,

@@ -1,7 +1,8 @@
 """The fake CUDA and real ranks on it: `make gpu-test`, in an environment of its own.
 
-What it does not prove: numerics (kernels compute nothing), DALI's GPU kernels (images are decoded
-by its CPU pipeline), NCCL itself (sums go through shared memory), and any speed.
+What it does not prove: the numbers of MXNet's kernels, which are machine code of a GPU and compute
+nothing here, and how cuDNN rounds; DALI's GPU kernels (images are decoded by its CPU pipeline),
+NCCL itself (sums go through shared memory), and any speed.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ STUBS = {
 }
 """What runs may call although the fake answers success and does nothing more."""
 NOT_PROVEN = (
-    "fake CUDA: proves types, shapes, contexts, lifetimes, launches, start-up and Horovod's calls "
-    "of NCCL; does not prove numerics, DALI's GPU kernels, NCCL between GPUs, or any speed"
+    "fake CUDA: proves types, shapes, contexts, lifetimes, launches, start-up, Horovod's calls of "
+    "NCCL and what is computed of cuDNN's calls; does not prove the numbers of MXNet's kernels, "
+    "DALI's GPU kernels, NCCL between GPUs, or any speed"
 )
 
 
@@ -85,6 +87,28 @@ def fake(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def kernels(root: Path) -> str:
+    """The text of our own kernels."""
+    (source,) = root.glob("train/*/device.cu")
+    return source.read_text()
+
+
+@pytest.fixture(scope="session")
+def emulated(fake: Path, root: Path) -> Path:
+    """They compiled for the CPU: FAKECUDA_KERNELS. MXNet, which this imports, needs a driver."""
+    done = subprocess.run(
+        [sys.executable, "-c", "from tests.train.emulated import build; print(build())"],
+        env=os.environ | {"LD_PRELOAD": str(fake / "libcuda.so.1"), "LD_LIBRARY_PATH": str(fake)},
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return Path(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="session")
 def nccl(fake: Path) -> None:
     """Skips where set-up could build Horovod without GPU operations alone."""
     code = "import rn50, horovod.mxnet as hvd; assert hvd.nccl_built()"
@@ -92,21 +116,6 @@ def nccl(fake: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], env=os.environ | driver, check=False)
     if done.returncode:
         pytest.skip("Horovod over NCCL expected: nvcc 11 on the PATH or Debian's archive")
-
-
-@pytest.fixture(scope="session")
-def emulated(fake: Path) -> Path:
-    """device.cu for the CPU. MXNet, which this imports, needs a driver."""
-    done = subprocess.run(
-        [sys.executable, "-c", "from tests.train.emulated import build; print(build())"],
-        env=os.environ | {"LD_PRELOAD": str(fake / "libcuda.so.1"), "LD_LIBRARY_PATH": str(fake)},
-        cwd=HERE.parent.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return Path(done.stdout.splitlines()[-1])
 
 
 @pytest.fixture

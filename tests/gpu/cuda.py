@@ -1,4 +1,4 @@
-"""The fake CUDA by ctypes, in the test's own process: arrays on its device, calls and its report."""
+"""CUDA by ctypes, in the test's process: the fake's arrays, calls and report; the real NVRTC."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ class Cuda:
         self.call("cudnnSetStream", self.cudnn, self.stream)
         self.call("cublasCreate_v2", byref(self.cublas))
         self.call("cublasSetStream_v2", self.cublas, self.stream)
+        self.scratch = self.allocate(64)
 
     def status(self, name: str, *arguments: Any) -> int:
         return int(getattr(self.library, name)(*arguments))
@@ -153,3 +154,19 @@ def one(value: float) -> Any:
 
 def integers(*values: int) -> Any:
     return (c_int * len(values))(*values)
+
+
+def compile_ptx(site: Path, source: str, capability: tuple[int, int]) -> bytes:
+    """What NVRTC of the packages in `site` makes of a CUDA text."""
+    folder = site / "nvidia" / "cuda_nvrtc" / "lib"
+    nvrtc = ctypes.CDLL(str(folder / "libnvrtc.so.11.2"))
+    program = c_void_p()
+    created = nvrtc.nvrtcCreateProgram(byref(program), source.encode(), b"device.cu", 0, None, None)
+    assert created == 0
+    options = (ctypes.c_char_p * 1)("--gpu-architecture=compute_{}{}".format(*capability).encode())
+    assert nvrtc.nvrtcCompileProgram(program, 1, options) == 0
+    size = c_size_t()
+    assert nvrtc.nvrtcGetPTXSize(program, byref(size)) == 0
+    text = ctypes.create_string_buffer(size.value)
+    assert nvrtc.nvrtcGetPTX(program, text) == 0
+    return text.value

@@ -132,6 +132,7 @@ def test_a_float16_run_on_a_torus_reaches_its_target(
 ) -> None:
     """The shape of the presets for ABCI, in small: torus, float16, a rank that idles at first."""
     monkeypatch.setenv("FAKECUDA_CAPABILITY", capability)
+    monkeypatch.setenv("FAKECUDA_COMPUTE", "0")
     change = json.dumps([{"after_epoch": 1, "per_rank": 10, "active_ranks": 4}])
     run_on_two_nodes(
         HERE / "rank.py",

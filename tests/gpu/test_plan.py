@@ -122,12 +122,11 @@ TINY = (*ONE_RANK, "schedule.length=2 epochs", "schedule.warmup=0 epochs", "eval
 TINY = (*TINY, "eval.offset=0", "eval.target=0.999", "checkpoint.every=1 epochs")
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_a_run_that_was_stopped_goes_on_bit_for_bit(
-    dtype: str, gpu_run: GpuRun, emulated: Path, monkeypatch: pytest.MonkeyPatch
+    gpu_run: GpuRun, emulated: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_for_real(monkeypatch, emulated)
-    words = (*TINY, f"model.dtype={dtype}", "batch.per_rank=20")
+    words = (*TINY, *HALF, "batch.per_rank=20")
     whole = gpu_run(*words, computed=True)
     first = gpu_run(*words, "limits.epochs=1", computed=True)
     again = gpu_run(*words, config=str(first.out / "config.yaml"), resume=first.out, computed=True)
@@ -147,7 +146,8 @@ def test_an_overflow_of_a_dynamic_scale_is_skipped(
     assert train[0]["loss_scale"] == 16777216
     assert train[-1]["loss_scale"] < 16777216 / 8
     assert all(np.isfinite(line["loss"]) for line in train)
-    assert train[-1]["loss"] < train[0]["loss"]
+    losses = [line["loss"] for line in train]
+    assert np.mean(losses[-20:]) < np.mean(losses[:20])
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ HALF_PRESETS = [name for name in GPU_PRESETS if load(name).run.model.dtype == "f
 def test_a_rank_of_the_preset_runs_to_its_first_evaluation(
     name: str, hopper: bool, gpu_run: GpuRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On its own accelerator, and those in float16 on an H100 as well, by our own kernels."""
+    """On its own accelerator, and those in float16 on an H100 as well."""
     run = load(name).run
     overlaid = overlay(run)
     capability = run.system.compute_capability or 8.0
@@ -72,9 +72,6 @@ def test_a_rank_of_the_preset_runs_to_its_first_evaluation(
     done = gpu_run(*words, config=name, accuracy=[0.99])
     assert done.result["status"] == "success"
     assert done.result["epochs"] == build_plan(run).eval_epochs[0]
-    # What MXNet fuses is compiled in the run, by the real compiler, for this very GPU.
-    assert any(k == f"modules compiled for sm_{round(10 * capability)}" for k in done.counts)
-    report = done.reports[0]
-    print(
-        f"{name}: {report['peak_bytes'] / 2**30:.1f} GiB of the device without cuDNN's workspaces"
-    )
+    if run.model.network == "resnet" and capability >= 7:  # our kernels, by the real compiler
+        assert done.counts[f"modules compiled for sm_{round(10 * capability)}"] == 1
+    print(f"{name}: {done.reports[0]['peak_bytes'] / 2**30:.1f} GiB of the device")

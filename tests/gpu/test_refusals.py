@@ -50,7 +50,7 @@ TWO_RANKS = ("system.ranks_per_node=2",)
 @pytest.mark.parametrize(
     ("words", "environment", "expected"),
     [
-        ((), B200, "our own kernels run from 5.0 to 9.0; MXNet has ELF for sm_50"),
+        ((), B200, "a GPU from 7.0 to 9.0 for the plan expected"),
         (
             (),
             {DRIVER: "11080"},

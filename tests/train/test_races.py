@@ -1,11 +1,10 @@
-"""ThreadSanitizer on the emulated kernels (races.cc): threads of a block meet only at its barriers."""
+"""ThreadSanitizer on the emulated kernels (races.cc): a block's threads meet at barriers alone."""
 
 from __future__ import annotations
 
 import subprocess
 from pathlib import Path
 
-from rn50.train.kernels.device import SOURCE
 from tests.train import emulated
 
 MAIN = Path(__file__).with_name("races.cc")
@@ -25,12 +24,12 @@ def run_under_sanitizer(source: Path, folder: Path) -> subprocess.CompletedProce
 
 
 def test_kernels_that_sum_over_a_block_have_no_race(tmp_path: Path) -> None:
-    done = run_under_sanitizer(SOURCE, tmp_path)
+    done = run_under_sanitizer(emulated.SOURCE, tmp_path)
     assert done.returncode == 0, (done.stdout + done.stderr)[:3000]
 
 
 def test_a_barrier_that_is_missing_is_noticed(tmp_path: Path) -> None:
-    text = SOURCE.read_text()
+    text = emulated.SOURCE.read_text()
     assert text.count(LAST_BARRIER) == 1
     copy = tmp_path / "device.cu"
     copy.write_text(text.replace(LAST_BARRIER, LAST_BARRIER.splitlines()[0] + "\n"))

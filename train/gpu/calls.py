@@ -13,6 +13,7 @@ from mxnet import nd
 
 from ...config.errors import UserError
 from .. import kernels
+from ..step_times import EngineContext, Stamp
 
 WORDS = 30
 SETTINGS = 16
@@ -64,10 +65,6 @@ class _Run(ctypes.Structure):
     _fields_ = (("table", ctypes.POINTER(_Table)), ("settings", ctypes.c_uint64 * SETTINGS))
 
 
-class _Context(ctypes.Structure):  # of include/mxnet/base.h
-    _fields_ = (("device", ctypes.c_int), ("number", ctypes.c_int32))
-
-
 @cache
 def cuda() -> ctypes.CDLL:
     """All functions of CUDA, cuDNN and NVRTC, from the libraries that MXNet has loaded."""
@@ -105,18 +102,18 @@ class Device:
         status = functions.cudaStreamCreateWithFlags(ctypes.byref(stream), _NON_BLOCKING)
         checked("cudaStreamCreateWithFlags", status)
         self.stream = stream
-        self._context = _Context(_GPU, ctx.device_id)
+        self._context = EngineContext(_GPU, ctx.device_id)
         self._library = ctypes.CDLL(str(kernels.build(kernels.STEP_SOURCE)))
         addresses = [address_of(functions[name]) for name in _CONNECTED]
         addresses.append(stream.value or 0)
         self._library.rn50_connect((ctypes.c_void_p * len(addresses))(*addresses))
         self._launch_status = ctypes.c_int.in_dll(self._library, "rn50_launch_status")
 
-    @property
-    def stamp(self) -> tuple[Any, Any]:
-        """The operation that notes when the stream has come that far, and the engine's context for
-        it."""
-        return ctypes.cast(self._library.rn50_stamp_step, ctypes.c_void_p), self._context
+    def stamp(self, after: nd.NDArray) -> Stamp:
+        """What notes when the stream has come that far, between the operations that write `after`:
+        put into a stream that is being captured it would become a part of the graph."""
+        operation = ctypes.cast(self._library.rn50_stamp_step, ctypes.c_void_p)
+        return Stamp(operation, self._context, [after])
 
     def launch(self, call: Call, reads: Iterable[nd.NDArray], writes: Iterable[nd.NDArray]) -> None:
         """Enqueue one kernel. Raises UserError: an earlier one failed."""
@@ -191,6 +188,7 @@ class Segment:
             waits=waits,
             eager_runs=EAGER_RUNS,
         )
+        _TABLES.append(self._table)
 
     def __call__(
         self,
@@ -212,6 +210,9 @@ def checked(name: str, status: int) -> None:
     if status:
         raise UserError(f"{name}: success expected on the GPU, found status {status}")
 
+
+_TABLES: list[_Table] = []
+"""All that were made, with their calls: the engine may be about to walk one that Python let go."""
 
 _C = ctypes.CDLL(None)
 _C.malloc.restype = ctypes.c_void_p

@@ -12,6 +12,7 @@ from mxnet import nd
 
 from ..buckets import side_by_side
 from ..operators import TOP, Operators
+from ..step_times import Stamp
 from .calls import Device, data_address, float_bits
 from .cudnn import Cudnn
 from .layers import LayerList
@@ -48,8 +49,8 @@ class PlanOperators(Operators):
         return self.module.device
 
     @property
-    def stamp(self) -> tuple[Any, Any] | None:
-        return self.device.stamp
+    def stamp(self) -> Stamp | None:
+        return self.device.stamp(self.arena.token)
 
     def launch(self, name: str, blocks: int, *arguments: object) -> None:
         """Enqueue a kernel that finds all its arrays among its arguments."""

@@ -1,4 +1,13 @@
 // A CUDA without a GPU: what the parts of the fake share. docs/gpu.md says what it stands for.
+//
+// Settings, each an environment variable FAKECUDA_...:
+//   DEVICES 1, CAPABILITY 8.0, MEMORY_GIB 80, NAME, DRIVER 12080   the machine
+//   LAZY 0       1: work waits until something waits for it
+//   COMPUTE 1    0: calls are checked and counted, and compute nothing
+//   GARBAGE 1    0: new memory is zeros, not what is no number, where calls compute
+//   GRAPHS 1     0: no stream can be captured
+//   KERNELS      our own kernels, compiled for the CPU (tests/train/emulated.py)
+//   REPORT       where each process writes its report in the end, behind its number
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -531,6 +531,8 @@ FAKE cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, 
 FAKE cudaError_t cudaMemsetAsync(void* pointer, int value, size_t n, cudaStream_t stream) {
   if (n && !fake::on_device(pointer, n))
     return fail(cudaErrorInvalidValue, "cudaMemsetAsync(" + text_of(pointer) + "): not on the device");
+  if (fake::device_of(stream) != fake::current_device())
+    return fail(cudaErrorInvalidResourceHandle, "cudaMemsetAsync on another device's stream");
   fake::Work work{[=] { std::memset(pointer, value, n); }, {{"cudaMemset", 1}}, {{pointer, n}}};
   return static_cast<cudaError_t>(fake::enqueue(stream, std::move(work)));
 }

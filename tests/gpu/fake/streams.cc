@@ -32,6 +32,7 @@ struct Stream {
   std::shared_ptr<Capture> capture = nullptr;
 };
 struct Event {
+  int device;
   Stream* stream = nullptr;
   long until = 0;
   std::shared_ptr<Capture> capture = nullptr;
@@ -225,8 +226,7 @@ FAKE cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, 
 
 // --- events ---------------------------------------------------------------------------------------
 FAKE cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  fake::current_device();
-  *event = reinterpret_cast<cudaEvent_t>(new Event);
+  *event = reinterpret_cast<cudaEvent_t>(new Event{fake::current_device()});
   return cudaSuccess;
 }
 FAKE cudaError_t cudaEventCreate(cudaEvent_t* event) { return cudaEventCreateWithFlags(event, 0); }
@@ -236,8 +236,11 @@ FAKE cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 FAKE cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t where) {
   Stream* stream = stream_of(where);
+  const int device = event_of(event)->device;
+  if (fake::device_of(where) != device)
+    return fail(cudaErrorInvalidResourceHandle, "an event of another device than its stream's");
   if (stream == nullptr) run_all(true);
-  *event_of(event) = {stream, stream ? added(stream) : 0, capture_of(where)};
+  *event_of(event) = {device, stream, stream ? added(stream) : 0, capture_of(where)};
   return cudaSuccess;
 }
 FAKE cudaError_t cudaEventQuery(cudaEvent_t event) {

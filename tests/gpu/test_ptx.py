@@ -1,0 +1,29 @@
+"""What NVRTC makes of device.cu is assembled for every GPU that runs it, as its driver would."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.gpu.cuda import compile_ptx
+
+
+@pytest.mark.parametrize("capability", [(7, 0), (8, 0), (8, 6), (8, 9), (9, 0)])
+def test_ptxas_assembles_every_kernel_without_spills(
+    capability: tuple[int, int], kernels: str, site: Path, tmp_path: Path
+) -> None:
+    text = tmp_path / "device.ptx"
+    text.write_bytes(compile_ptx(site, kernels, capability))
+    ptxas = site / "nvidia" / "cuda_nvcc" / "bin" / "ptxas"
+    architecture = "-arch=sm_{}{}".format(*capability)
+    command = [ptxas, architecture, "-v", text, "-o", tmp_path / "device.cubin"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    spilled = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", done.stderr)
+    assert len(spilled) == len(re.findall(r"^KERNEL \w+\(", kernels, re.M))
+    assert set(spilled) == {("0", "0")}
+    registers = re.findall(r"Used (\d+) registers", done.stderr)
+    print(f"sm_{capability[0]}{capability[1]}: at most {max(map(int, registers))} registers")
