@@ -6,9 +6,6 @@
 # Any Debian or Ubuntu with Python 3.10 to 3.13 will do as BASE_IMAGE. Versions are pinned in
 # requirements*.txt and scripts/setup*.sh alone; apt's are those of the dated base.
 ARG BASE_IMAGE=debian:bookworm-20250520-slim
-# Where Horovod is built over NCCL: with nvcc 11 of the image's PATH, else with Debian's
-# (scripts/nvcc.sh). Its distribution must be the base's.
-ARG CUDA_IMAGE=${BASE_IMAGE}
 
 FROM ${BASE_IMAGE} AS runtime
 WORKDIR /opt/rn50
@@ -53,12 +50,12 @@ USER 1000
 ENTRYPOINT ["/opt/rn50/run_and_time.sh"]
 
 # --- gpu: the same over NCCL ---------------------------------------------------------------------
-FROM ${CUDA_IMAGE} AS gpu-stack
+FROM ${BASE_IMAGE} AS gpu-stack
 WORKDIR /opt/rn50
 COPY requirements-gpu.txt ./
 COPY requirements requirements
 COPY train/mxnet_import.py train/
-COPY scripts/setup.sh scripts/setup_gpu.sh scripts/nvcc.sh scripts/
+COPY scripts/setup.sh scripts/setup_gpu.sh scripts/horovod_kernels.cc scripts/
 RUN scripts/setup.sh --gpu --stack
 
 FROM gpu-stack AS gpu-build
@@ -66,11 +63,10 @@ COPY . .
 RUN scripts/setup.sh --gpu && scripts/container_app.sh /app
 
 FROM runtime AS gpu
-# CUDA_CACHE_PATH: what the driver makes of MXNet's fused operators, which are compiled as they run.
-# Writable whoever `--user` names; a folder mounted there outlives the container.
+# CUDA_CACHE_PATH: what the driver compiles as it runs. With the results it outlives the container.
 ENV NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility \
-    CUDA_CACHE_PATH=/tmp/cuda-cache
+    CUDA_CACHE_PATH=/results/.cuda-cache
 COPY --from=gpu-stack /opt/rn50/.venv .venv
 COPY --from=gpu-build /app ./
 ARG COMMIT=

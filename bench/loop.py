@@ -1,4 +1,4 @@
-"""`rn50 bench loop`: the trainer's loop and a bare loop, timed in alternation."""
+"""`rn50 bench loop`: the trainer's loop and bare loops, timed in alternation."""
 
 from __future__ import annotations
 
@@ -13,32 +13,45 @@ from .harness import Job, Outcome, bench, option, ratio_spread
 from .jobs import load_ready, measure_on_ranks
 
 if TYPE_CHECKING:
+    from ..data.pipeline import Batch
     from ..train.trainer import Trainer
 
 
 def time_loops(out: Path, rounds: str, steps: str) -> dict[str, list[float]]:
-    """Seconds of both loops on one rank."""
+    """Seconds of the loops on one rank."""
     from .rank import alternate_on_ranks, next_steps, started_trainer
 
     with started_trainer(out) as trainer:
-        bare = _bare_steps(trainer, int(steps))
-        contenders = {"trainer": next_steps(trainer, int(steps)), "bare loop": bare}
+        next_batch = trainer.steps.next_batch
+        first = next_batch()
+        kept = first._replace(images=first.images.copy(), labels=first.labels.copy())
+        contenders = {
+            "trainer": next_steps(trainer, int(steps)),
+            "bare loop": _bare_steps(trainer, int(steps), next_batch),
+            "one batch": _bare_steps(trainer, int(steps), lambda: kept),
+        }
         return alternate_on_ranks(trainer, contenders, range(int(rounds) + 1))
 
 
-def _bare_steps(trainer: Trainer, count: int) -> Callable[[], None]:
-    """Forward, backward, grouped allreduce, fused update on one batch: nothing else."""
+def _bare_steps(
+    trainer: Trainer, count: int, next_batch: Callable[[], Batch]
+) -> Callable[[], None]:
+    """Batch, forward, backward, grouped allreduce, fused update, bounded queue: nothing else."""
+    from ..train.host_reads import RunAheadLimiter
+
     _, _, criterion, updater = trainer.model
-    images, labels = (array.copy() for array in trainer.sources.train.next())
+    limit_run_ahead = RunAheadLimiter()
     numbers = itertools.count(1)
 
     def run() -> None:
         for step in itertools.islice(numbers, count):
+            batch = next_batch()
             scale = updater.scaler.value_at(step)
-            losses = criterion.forward(images, labels, scale)
+            losses = criterion.forward(batch.images, batch.labels, scale)
             criterion.backward(losses, scale)
             trainer.comm.reduce()
             updater.step(step, trainer.steps.settings_at(1))
+            limit_run_ahead(losses, batch)
 
     return run
 
@@ -47,14 +60,15 @@ def _bare_steps(trainer: Trainer, count: int) -> Callable[[], None]:
 def loop(
     job: Job,
     *,
-    rounds: Annotated[int, option("Rounds; each times both loops.", min=1)] = 10,
+    rounds: Annotated[int, option("Rounds; each times every loop.", min=1)] = 10,
     steps: Annotated[int, option("Steps a loop in each round.", min=1)] = 20,
 ) -> Outcome:
-    """Trainer against a bare loop: the same model, batch and ranks, data already in memory.
+    """Trainer against a bare loop: the same model, ranks and pipeline.
 
-    The bare loop is forward, backward, grouped allreduce and fused update on one batch that never
-    changes. The ratio is trainer throughput over bare throughput; 1 means that the pipeline, the
-    log and everything else around the step cost nothing.
+    The bare loop is the next batch, forward, backward, grouped allreduce and fused update. The
+    first ratio is trainer throughput over bare throughput; 1 means that the log, the stamps, the
+    stop and everything else around the step cost nothing. The second is the bare loop over the same
+    on one batch that never changes: what reading and decoding cost.
 
     Example: `rn50 bench loop quick --rounds 10 --steps 20`
     """
@@ -65,9 +79,12 @@ def loop(
     per_rank = loaded.run.batch.per_rank
     images = steps * ranks * per_rank
     images_per_s = {name: [images / s for s in found] for name, found in seconds.items()}
-    ratio = ratio_spread(seconds["bare loop"], seconds["trainer"])
+    bare = seconds["bare loop"]
     return Outcome(
-        ratios={"trainer / bare loop throughput": ratio},
+        ratios={
+            "trainer / bare loop throughput": ratio_spread(bare, seconds["trainer"]),
+            "bare loop / one batch throughput": ratio_spread(seconds["one batch"], bare),
+        },
         figures={
             **{
                 f"{name} images/s (median)": statistics.median(r)

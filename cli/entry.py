@@ -57,7 +57,11 @@ def main() -> None:
         _say(f"error: {line}{_meant(line)}")
         code = EXIT_USAGE
     except KeyboardInterrupt as stop:
-        code = _stopped(stop)
+        code = stop
+    for number in command_stop_signals():  # a second one, or one during Python's own end
+        signal.signal(number, signal.SIG_IGN)
+    if isinstance(code, KeyboardInterrupt):
+        code = _stopped(code)
     sys.exit(_flush_output(code))
 
 

@@ -121,7 +121,7 @@ def launch(
     aside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
     try:
         with aside:
-            result = run_launch(
+            result, _ = run_launch(
                 wanted.loaded,
                 track,
                 Options(launcher, recorded=wanted.recorded, resume=wanted.resume),

@@ -40,6 +40,8 @@ PATIENCE_S = 120
 MOST_OFF = {"float32": 0.003, "float16": 0.01}
 """Largest difference from NumPy, or from the losses on the CPU, as a share of the largest value;
 TF32 may serve as float32."""
+CUDA_LIBRARIES = {"cuDNN": "libcudnn", "cuBLAS": "libcublas", "NCCL": "libnccl"}
+"""How the names of a library's files begin."""
 MOST_GREY_LEVELS = 1.5
 """Mean difference of two decoders of one JPEG. libjpeg-turbo against itself with its quick
 transform and colours repeated as nvJPEG does it: 0.8. One pixel to the side: 14.7."""
@@ -119,6 +121,23 @@ def code_row(number: int, gpu: Gpu, code: Mapping[str, Collection[int]]) -> Row:
     return Row(f"GPU {number}", OK if fit else FAILED, f"{name}; {has}")
 
 
+def library_rows(maps: str, mxnet: Path) -> Iterator[Row]:
+    """Which files of CUDA a process has loaded, by its /proc/self/maps; none on a CPU. Those that
+    set-up linked into the folder of MXNet have to be the linked ones."""
+    lines = (line.split(maxsplit=5) for line in maps.splitlines())
+    loaded = sorted({Path(words[5]) for words in lines if len(words) > 5})
+    for name, stem in CUDA_LIBRARIES.items():
+        files = [file for file in loaded if file.name.startswith(stem)]
+        links = [mxnet / file.name for file in files]
+        pairs = zip(files, links, strict=True)
+        foreign = [file for file, link in pairs if link.is_symlink() and link.resolve() != file]
+        if foreign:
+            expected = (mxnet / foreign[0].name).resolve()
+            yield Row(name, FAILED, f"{expected} expected, found {foreign[0]}")
+        elif files:
+            yield Row(name, OK, f"{files[0]} and {len(files) - 1} parts")
+
+
 def _unless_refused(name: str, check: Callable[[], None], found: str) -> Row:
     try:
         check()
@@ -158,6 +177,10 @@ def _try_here(library: str, device: str) -> None:
         if number is not None:
             gpu = mx.gpu(number)
             trials = {f"training {dtype}": partial(training, gpu, dtype) for dtype in MOST_OFF}
+        else:
+            maps = Path("/proc/self/maps").read_text()
+            for row in library_rows(maps, Path(mx.__file__).parent):
+                print(json.dumps(row), flush=True)
     for name, trial in trials.items():
         try:
             row = Row(f"{name} on {device}", OK, trial())

@@ -90,7 +90,8 @@ ALGORITHMS: dict[str, dict[str, dict[str, str]]] = {
 # Backend -> settings with any algorithm. The bulk sizes are NVIDIA's for this benchmark (training
 # results v0.7 to v2.1): the engine waits for the stream after each bulk. With its default of 15
 # operators it did so 90 times a step of SGD, with 999 forward 76 times (counted on a fake GPU).
-# Backward's stays small, since a bulk's gradients leave only after all of it.
+# Backward's stays small, since a bulk's gradients leave only after all of it; with a single group
+# nothing leaves before its end.
 SETTINGS: dict[Backend, dict[str, str]] = {
     "mpi": {"HOROVOD_CPU_OPERATIONS": "MPI"},
     "gloo": {"HOROVOD_CPU_OPERATIONS": "GLOO"},
@@ -101,6 +102,8 @@ SETTINGS: dict[Backend, dict[str, str]] = {
         "MXNET_CUDNN_LIB_CHECKING": "0",
         # Each kernel is loaded at its first call; a run needs few of the libraries' thousands.
         "CUDA_MODULE_LOADING": "LAZY",
+        # What the driver compiles is kept; older ones would keep 256 MB.
+        "CUDA_CACHE_MAXSIZE": str(4 << 30),
     },
 }
 
@@ -189,6 +192,8 @@ def engine_environment(
     }
     if backend == "mpi":
         wanted |= _SHARING.get(mpi, {})
+    if backend == "nccl" and run.comm.groups == "single":
+        wanted["MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD"] = "999"
     wanted |= _interfaces(run.system.interfaces, controller, mpi, networks, present)
     # The machine's own settings know best what it needs.
     wanted |= dict(setting.split("=", 1) for setting in run.system.job.environment)

@@ -20,7 +20,7 @@ from .system_description import processor, read_machine
 
 PACKAGES = re.compile(
     r"mxnet(-cu\d+)?|horovod|nvidia-dali-cuda120|mlperf-logging|numpy|pydantic"
-    r"|nvidia-(cuda-runtime|cudnn|cublas|nccl)-cu11"
+    r"|nvidia-(cuda-runtime|cudnn|cublas|nccl)-cu1[12]"
 )
 """The libraries of a run; those that MXNet for GPUs calls are of requirements-gpu.txt."""
 

@@ -57,7 +57,10 @@ _CRASH = re.compile(
     r"Fatal Python error: .*|terminate called .*(\n.*what\(\): .*)?|Segmentation fault: .*"
     r"|Signal: (Segmentation fault|Aborted|Bus error).*|MPI_INIT failed"
     rf"|from \S+ to: \S+ Unable to connect to the peer .*|{NO_COMPONENT}"
+    r"|uncaught exception: .*"
 )
+_SOURCE = re.compile(r"\[/\S+:\d+\] ")
+"""Where in Gloo an error was thrown."""
 _EXCEPTION = re.compile(r"^(?:\w+\.)*\w+Error: .*", re.M)
 _RULER = re.compile(r"[-=]{60,}")
 # As `train/__main__.py` prints a failure.
@@ -117,7 +120,9 @@ def _reported(evidence: Evidence) -> str:
     for failure in evidence.failures:
         reason = failure["reason"]
         if reason != PROCESS_EXITED and not any(text in reason for text in SECONDARY_ERRORS):
-            return _TEMPLATE.format(**failure)
+            if reason.startswith("MXNetError: "):  # which keeps the last words alone, not the peer
+                reason += crash_message(failure["rank"], evidence.stderr)
+            return _TEMPLATE.format(**{**failure, "reason": reason})
     return ""
 
 
@@ -142,10 +147,10 @@ def _launcher_killed(evidence: Evidence) -> str:
 def _launcher_asked(evidence: Evidence) -> str:
     """The first rank that was gone had got a signal, and no launcher says how it ended: mpirun
     passes SIGTERM on, kills its ranks soon after, and ends without a word and with exit code 1. The
-    others of a rank that ended by itself get one too, but later."""
+    others of a rank that ended by itself get one too, but later, or before that one was known."""
     lost = evidence.lost
     signals = evidence.signals
-    if not signals or (lost and lost["rank"] not in signals):
+    if not signals or evidence.not_connected or (lost and lost["rank"] not in signals):
         return ""
     names = ", ".join(sorted(set(signals.values())))
     return f"the launcher's process, not a rank, was asked to end: its ranks got {names}"
@@ -231,7 +236,7 @@ def crash_message(rank: int, stderr: str) -> str:
     )
     crash = _CRASH.search(stderr)
     memory = NO_MEMORY.search(stderr, 0, crash.start() if crash else len(stderr))
-    words = [" ".join(crash[0].split())[:200]] if crash else []
+    words = [_SOURCE.sub("", " ".join(crash[0].split()))[:200]] if crash else []
     if memory:
         words.append(f"memory was short: {memory[0]}")
     return f" ({'; '.join(words)})" if words else ""

@@ -34,7 +34,7 @@ _NO_WORDS = "SIGABRT|SIGSEGV|SIGBUS|its process|before any rank"
 _NEVER = "(?!)"
 _SIGNS = (
     ("n", "Too many open files", _NEVER),
-    ("u", _NO_PROCESS, _NEVER),
+    ("u", f"{_NO_PROCESS}|terminate called without an active exception", _NEVER),
     ("pids", _NO_PROCESS, _NO_WORDS),
     ("v", NO_MEMORY.pattern, _NO_WORDS),
     ("f", "File too large|SIGXFSZ", _NO_WORDS),

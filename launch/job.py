@@ -117,8 +117,12 @@ def _run_one(job: OpenJob, number: int, request: Request, run: Run, track: Track
             resume=out if resumes else None,
             program=rank_program(loaded.run),
         )
-        result = launch(loaded, track, options)
+        result, late = launch(loaded, track, options)
         keep_log(job, run, number)
+        if number + 1 < request.runs:
+            late.release()
+            if late.name:
+                raise KeyboardInterrupt(late.name)
         return 0 if is_good(result) else EXIT_MISSED
     except (Failed, Stopped) as error:
         keep_log(job, run, number)

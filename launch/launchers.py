@@ -26,6 +26,7 @@ from .host_limits import check_open_files, read_limits
 HOST_FILES = ("SGE_JOB_HOSTLIST", "PE_HOSTFILE", "PBS_NODEFILE", "RN50_HOSTS")
 """Variables that name a file whose lines begin with the host names of the allocation: Grid
 Engine's (ABCI's own first), PBS's, and the user's where there is no scheduler."""
+HOROVODRUN = (sys.executable, "-m", "rn50.launch.horovodrun")
 _PATHS = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 
 
@@ -149,8 +150,7 @@ class Horovodrun(Launcher):
     controller = "gloo"
 
     def command(self, job: Job) -> list[str]:
-        horovodrun = str(Path(sys.executable).with_name("horovodrun"))
-        tokens = [horovodrun, "--gloo", "-np", str(job.ranks)]
+        tokens = [*HOROVODRUN, "--gloo", "-np", str(job.ranks)]
         if job.hosts:
             tokens += ["-H", ",".join(f"{host}:{job.ranks_per_node}" for host in job.hosts)]
             if interface := job.environment.get("HOROVOD_GLOO_IFACE"):  # between hosts alone
@@ -158,7 +158,7 @@ class Horovodrun(Launcher):
         return [*tokens, *job.command]
 
     def is_installed(self) -> bool:
-        return True  # set-up has put it beside this Python
+        return True  # with Horovod
 
 
 class Srun(Launcher):

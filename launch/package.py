@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,9 +40,10 @@ _CODE = (
     "requirements-gpu.txt",
     "requirements",
     "docs",
+    "rn50",
 )
 """What a rebuild needs beside the rooms, which are the links in rn50/."""
-_NOT_CODE = shutil.ignore_patterns("__pycache__", "*.pyc", "notebook")
+_NOT_CODE = ("__pycache__", "notebook")
 _IMPLEMENTATION = "rn50"
 _SUCCESS = "PACKAGE CHECKER FOUND NO ERRORS"
 _MOST_BYTES = 256 << 20
@@ -151,14 +153,9 @@ def _write_code(
     implementation = folder / "implementations" / _IMPLEMENTATION
     code = implementation / "code"
     code.mkdir(parents=True)
-    rooms = [link.name for link in (ROOT / "rn50").iterdir() if link.is_dir()]
-    for name in (*_CODE, *(room for room in rooms if room != "__pycache__")):
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, code / name, ignore=_NOT_CODE)
-        elif source.is_file():
-            shutil.copy2(source, code / name)
-    shutil.copytree(ROOT / "rn50", code / "rn50", symlinks=True, ignore=_NOT_CODE)
+    rooms = [link.name for link in (ROOT / "rn50").iterdir() if link.is_symlink()]
+    for name in (*_CODE, *rooms):
+        _copy_code(ROOT / name, code / name)
     config = f"config_{system}.yaml"
     _copy(run / "config.yaml", implementation / config)
     templates = Environment(loader=FileSystemLoader(HERE), undefined=StrictUndefined)
@@ -167,6 +164,21 @@ def _write_code(
     about = {"run": loaded.run, "page": page, "config": config, "git": git}
     text = templates.get_template("submission_readme.md.j2").render(about)
     (implementation / "README.md").write_text(text)
+
+
+def _copy_code(source: Path, target: Path) -> None:
+    """Names, contents and links; modes where the file system has them."""
+    if source.is_symlink():
+        target.symlink_to(source.readlink())
+    elif source.is_dir():
+        target.mkdir()
+        for path in source.iterdir():
+            if path.name not in _NOT_CODE:
+                _copy_code(path, target / path.name)
+    elif source.is_file():
+        shutil.copyfile(source, target)
+        with suppress(OSError):
+            shutil.copymode(source, target)
 
 
 def _check(package: Path, ruleset: str) -> list[str]:

@@ -103,14 +103,15 @@ class LaunchPlan:
         return self.loaded.run
 
 
-def launch(loaded: Loaded, track: Tracker, options: Options) -> dict[str, Any]:
-    """Run `loaded` to its end; returns the content of result.json. Raises UserError before the
-    ranks start; Failed: one of them failed; Stopped: a signal ended it."""
+def launch(loaded: Loaded, track: Tracker, options: Options) -> tuple[dict[str, Any], StopSignals]:
+    """Run `loaded` to its end; returns the content of result.json, and the signals since then, of
+    which none changes it: the caller releases them, or ends. Raises UserError before the ranks
+    start; Failed: one of them failed; Stopped: a signal ended it."""
     plan = prepare(loaded, track, options)
     with hold(plan.folder / LOCK):
         run_attempts(plan)
-        with StopSignals():  # the result first: what comes now changes nothing
-            return conclude(plan.run, plan.folder, options)
+        late = StopSignals().take()
+        return conclude(plan.run, plan.folder, options), late
 
 
 def prepare(loaded: Loaded, track: Tracker, options: Options) -> LaunchPlan:

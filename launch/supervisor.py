@@ -257,23 +257,29 @@ class StderrLog:
 
 
 class StopSignals:
-    """Ctrl-C and `command_stop_signals` as facts to look at, within the context. A handler that
-    raises does so anywhere: within `Popen.poll` it left a lock held, and the wait for that process
-    never ended (one in twenty `scancel`s on a busy machine)."""
+    """Ctrl-C and `command_stop_signals` as facts to look at, from `take` to `release` or within the
+    context. A handler that raises does so anywhere: within `Popen.poll` it left a lock held, and
+    the wait for that process never ended (one in twenty `scancel`s on a busy machine)."""
 
     name = ""
     """Of the first signal; empty: none has come."""
     forced = False
     """Ctrl-C a second time. SIGTERM comes twice where a scheduler and its script both send."""
 
-    def __enter__(self) -> StopSignals:
+    def take(self) -> StopSignals:
         numbers = {signal.SIGINT, *command_stop_signals()}
         self._previous = {number: signal.signal(number, self._note) for number in numbers}
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def release(self) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+
+    def __enter__(self) -> StopSignals:
+        return self.take()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
     def _note(self, number: int, _: FrameType | None) -> None:
         self.forced = self.forced or (bool(self.name) and number == signal.SIGINT)
@@ -338,20 +344,9 @@ def stop_descendants(grace_s: float = GRACE_S) -> None:
     for process in alive:
         _signal(process, signal.SIGTERM, signal.SIGCONT)
     _, alive = psutil.wait_procs(alive, timeout=grace_s)
-    # horovodrun's semaphores are removed by a process that outlives it for just that.
-    for process in alive:
-        if not _is_tracker(process):
-            _signal(process, signal.SIGKILL)
-    _, alive = psutil.wait_procs(alive, timeout=grace_s)
     for process in alive:
         _signal(process, signal.SIGKILL)
     psutil.wait_procs(alive, timeout=GRACE_S)
-
-
-def _is_tracker(process: psutil.Process) -> bool:
-    with suppress(psutil.Error):
-        return any("multiprocessing.resource_tracker" in word for word in process.cmdline())
-    return False
 
 
 def _signal(process: psutil.Process, *numbers: int) -> None:

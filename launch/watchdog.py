@@ -300,7 +300,11 @@ class Watchdog:
         if not connected or any(one.last_progress_s >= now_s - stall_s for one in connected):
             return None
         status = min(connected, key=lambda status: (status.place[1], status.waits))
-        return status.report(f"no progress for {stall_s:g} s, at {status.place[2]}")
+        reason = f"no progress for {stall_s:g} s, at {status.place[2]}"
+        places = {(*one.place[:2], one.waits) for one in connected}
+        if self._host != _HERE and len(places) == 1:  # nobody is behind
+            reason += f", as all {len(connected)} ranks: {_NETWORK}"
+        return status.report(reason)
 
 
 def oom_kills() -> int:

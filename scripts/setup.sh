@@ -114,7 +114,7 @@ fi
 print_of() { # print_of cpu|gpu FILE...
   local kind=$1
   shift
-  if [ "$kind" = gpu ]; then set -- "$@" requirements-gpu.txt scripts/setup_gpu.sh scripts/nvcc.sh; fi
+  if [ "$kind" = gpu ]; then set -- "$@" requirements-gpu.txt scripts/setup_gpu.sh scripts/horovod_kernels.cc; fi
   echo "$kind $(cat requirements/*.txt scripts/setup.sh "$@" | sha256sum)"
 }
 holds() { [ -f "$1" ] && grep -qxF "$2" "$1"; } # holds STAMP PRINT
@@ -265,6 +265,7 @@ build_horovod() { # once, though several set-ups may ask for it
   # An operator that nothing calls assigns to a const member, which g++ 14 does not let pass.
   sed -i '/ span &operator=(const span &other)/,/^  }/d' \
     "$partial/source/third_party/flatbuffers/include/flatbuffers/stl_emulation.h"
+  if [ -n "$gpu" ]; then patch_horovod "$partial/source"; fi
   # Headers that its sources leave to others to include, which those of g++ 13 no longer do.
   "${with_mxnet[@]}" PATH="$venv/bin:$PATH" CXX="$cxx" \
     CXXFLAGS="${CXXFLAGS:-} -include string -include cstdint -include memory -include stdexcept" \
@@ -289,11 +290,6 @@ install_beside_system() {
     /^[a-zA-Z0-9]/ { name = $1; sub(/==.*/, "", name); skip = name ~ kept }
     !skip' "$lock" >"$venv/requirements.txt"
   quietly "installing the other requirements" "${locked[@]}" -r "$venv/requirements.txt"
-  {
-    printf '#!%s\nimport rn50\nfrom horovod.runner.launch import run_commandline\n' "$venv/bin/python"
-    printf '\nif __name__ == "__main__":\n    run_commandline()\n'
-  } >"$venv/bin/horovodrun"
-  chmod +x "$venv/bin/horovodrun"
   write_stamp "$stack_stamp"
 }
 install_stack() { # everything but rn50
@@ -317,6 +313,8 @@ install_stack() { # everything but rn50
   sed '/^# To run/,$d' "$requirements" >"$venv/build.txt"
   quietly "installing what Horovod is built with" "${locked[@]}" -r "$venv/build.txt"
   if [ -n "$gpu" ]; then # MXNet links to all of it
+    # Of an earlier set-up; it holds the files of that for CUDA 12.
+    quietly "removing NCCL for CUDA 11" "${pip[@]}" uninstall -y nvidia-nccl-cu11
     quietly "installing ${mxnet%%=*}" "${pip[@]}" install --no-deps -r requirements-gpu.txt
   fi
   if [ -n "$gpu" ]; then link_cuda; fi
@@ -352,7 +350,7 @@ install_stack() { # everything but rn50
   fi
   quietly "installing Horovod" "${pip[@]}" install --no-deps --force-reinstall "$wheels"/horovod-*.whl
   if [ -n "$stack_only" ]; then quietly "removing cmake" "${pip[@]}" uninstall -y cmake; fi
-  if [ -n "${toolkit:-}" ]; then
+  if [ -n "$gpu" ]; then
     quietly "checking Horovod over NCCL" "${with_mxnet[@]}" "$venv/bin/python" -c \
       'import horovod.mxnet as hvd; assert hvd.nccl_built(), hvd.nccl_built()'
   fi
@@ -362,10 +360,6 @@ if ! stack_is_done; then install_stack; fi # not ||, within which no failure wou
 if [ -n "$stack_only" ]; then exit; fi
 if [ -n "$gpu" ]; then link_cuda; fi
 quietly "installing rn50" "${pip[@]}" install --no-deps --no-build-isolation -e .
-# horovodrun imports MXNet to see what Horovod has: over NumPy 2 it cannot, and finds no Gloo, unless
-# rn50 is loaded before (train/mxnet_import.py).
-grep -q '^import rn50' "$venv/bin/horovodrun" ||
-  sed -i 's/^from horovod/import rn50\n&/' "$venv/bin/horovodrun"
 # What is installed in place pip does not compile: every command's first start would.
 quietly "compiling rn50" "$venv/bin/python" -m compileall -q bench cli compliance \
   config data launch logging report scaling sweep train rn50/__init__.py

@@ -1,7 +1,6 @@
 # shellcheck shell=bash disable=SC2154
-# What `scripts/setup.sh --gpu` adds to a CPU set-up; sourced by it.
-nvcc_version=11.8.89
-capabilities=50,60,70,80,86,90 # of mxnet-cu112's machine code, and 9.0; Horovod's kernels get PTX of the last
+# What `scripts/setup.sh --gpu` adds to a CPU set-up; sourced by it. CUDA comes from pip alone, and of
+# compilers only that of Horovod is asked for.
 
 site_packages() { "$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("platlib"))'; }
 
@@ -30,88 +29,36 @@ stub_driver() {
   export LD_LIBRARY_PATH=$venv/cuda-stub${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 }
 
-release_of() { "$1" --version 2>/dev/null | sed -n 's/.*, V\([0-9.]*\).*/\1/p'; }
-
-find_toolkit() { # sets toolkit: the folder of a CUDA 11 toolkit, or nothing
-  local found kept
-  found=$(release_of nvcc || true)
-  case "$found" in
-    11.*)
-      toolkit=$(dirname "$(dirname "$(command -v nvcc)")")
-      nvcc_version=$found
-      # Older ones know no 9.0; the driver then compiles the PTX for 8.6.
-      case "$found" in 11.8*) ;; *) capabilities=${capabilities%,90} ;; esac
-      return
-      ;;
-  esac
-  kept=${XDG_CACHE_HOME:-$HOME/.cache}/rn50/nvcc-$nvcc_version
-  toolkit=$kept
-  if [ -x "$kept/bin/nvcc" ]; then return; fi
-  say "fetching nvcc $nvcc_version from Debian's archive (PATH has ${found:-none})"
-  scripts/nvcc.sh "$kept" "$venv/bin/python" >>"$log" 2>&1 || toolkit=
-}
-
-find_host_compiler() { # for nvcc: 11.8 takes g++ up to 11; a later one compiles Horovod's kernels too
-  local found
-  found=$(g++ -dumpversion)
-  if [ "${found%%.*}" -le 11 ]; then return; fi
-  if ! command -v g++-11 >/dev/null && may_apt; then apt_install g++-11 || true; fi
-  if command -v g++-11 >/dev/null; then
-    flags+=("CUDAHOSTCXX=$(command -v g++-11)")
-  else
-    cuda_flags+=" -allow-unsupported-compiler"
-  fi
-}
-
-# Horovod's setup.py hands no arguments to CMake, but calls the one that it is told.
-write_cmake() { # write_cmake ARGUMENT...: $venv/cmake, which configures with these as well
-  {
-    echo '#!/usr/bin/env bash'
-    # Without nvcc: as against the CPU's MXNet, since Horovod compiles its kernels for any other.
-    if [ -z "$toolkit" ]; then
-      # shellcheck disable=SC2016
-      echo '[ "$1" = --build ] ||' \
-        'sed -i "s/list(GET Mxnet_OUTPUT 5 Mxnet_USE_CUDA)/set(Mxnet_USE_CUDA FALSE)/"' \
-        '"$1/cmake/Modules/FindMxnet.cmake"'
-    fi
-    # shellcheck disable=SC2016
-    printf '[ "$1" = --build ] || set -- "$@"'
-    if [ $# -gt 0 ]; then printf ' %q' "$@"; fi
-    # shellcheck disable=SC2016
-    printf '\nexec %q "$@"\n' "$venv/bin/cmake"
-  } >"$venv/cmake"
-  chmod +x "$venv/cmake"
-  flags+=("HOROVOD_CMAKE=$venv/cmake")
+# Horovod without nvcc: our own file stands in for its CUDA kernels, and CMake looks for no toolkit.
+patch_horovod() { # patch_horovod SOURCE
+  local kernels=$1/horovod/common/ops/cuda
+  cp scripts/horovod_kernels.cc "$kernels"
+  cat >"$kernels/CMakeLists.txt" <<'END'
+add_library(horovod_cuda_kernels horovod_kernels.cc)
+target_link_libraries(horovod_cuda_kernels cudart)
+add_library(compatible_horovod_cuda_kernels ALIAS horovod_cuda_kernels)
+END
+  echo 'set(CUDAToolkit_FOUND TRUE)' >"$1/cmake/upstream/FindCUDAToolkit.cmake"
+  # Libraries are looked for in the folder of the links alone.
+  # shellcheck disable=SC2016
+  sed -i '/^project/a set(CMAKE_CUDA_COMPILER NOTFOUND)\
+set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)\
+set(CMAKE_INSTALL_RPATH "$ORIGIN/../../mxnet")' "$1/CMakeLists.txt"
 }
 
 gpu_build() { # adds to flags and key what Horovod over NCCL is built with
-  local site nccl headers cuda_flags="--cudart=shared"
-  find_toolkit
-  rm -rf "$venv/nccl"
-  if [ -z "$toolkit" ]; then
-    [ -z "${stack_only:-}" ] || # an image without NCCL would be of no use
-      fail "--gpu --stack: nvcc 11 on the PATH or from Debian's archive expected, found neither ($log)"
-    say "--gpu: no nvcc 11 on the PATH or from Debian's archive ($log): Horovod gets no GPU operations"
-    write_cmake
-    key+=-without-nccl
-    return
-  fi
+  local site library headers
   site=$(site_packages)
-  nccl=$(grep '^nvidia-nccl' requirements-gpu.txt)
-  mkdir -p "$venv/nccl"
-  ln -sf "$site/nvidia/nccl/lib/libnccl.so.2" "$venv/nccl/libnccl.so" # what the linker looks for
-  headers=$(printf '%s:' "$site"/nvidia/{cublas,cudnn,curand,cusolver,cusparse}/include)
-  headers=${headers%:} # MXNet's own include them
-  find_host_compiler
-  # The CUDA runtime shared, as MXNet and NCCL have it; of folders only the one of the links.
-  # shellcheck disable=SC2016
-  write_cmake -DCMAKE_CUDA_RUNTIME_LIBRARY=Shared -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON \
-    '-DCMAKE_INSTALL_RPATH=$ORIGIN/../../mxnet'
-  flags+=("PATH=$toolkit/bin:$venv/bin:$PATH" "CPATH=$headers" "LIBRARY_PATH=$toolkit/lib64"
-    "CUDAFLAGS=$cuda_flags"
+  mkdir -p "$venv/cuda-link" # by the names that the linker looks for
+  for library in nccl/lib/libnccl.so.2 cuda_runtime/lib/libcudart.so.11.0; do
+    ln -sf "$site/nvidia/$library" "$venv/cuda-link/$(basename "${library%%.so*}").so"
+  done
+  # MXNet's headers include those of libraries that Horovod does not use.
+  headers=$(printf '%s:' "$site"/nvidia/{cuda_runtime,cuda_nvcc,cublas,cudnn,curand,cusolver,cusparse}/include)
+  flags+=("CPATH=${headers%:}" "LIBRARY_PATH=$venv/cuda-link"
     "LDFLAGS=-Wl,--disable-new-dtags" # RPATH, which LD_LIBRARY_PATH does not overrule
-    HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_NCCL_LINK=SHARED "HOROVOD_CUDA_HOME=$toolkit"
-    "HOROVOD_NCCL_INCLUDE=$site/nvidia/nccl/include" "HOROVOD_NCCL_LIB=$venv/nccl"
-    "HOROVOD_BUILD_CUDA_CC_LIST=$capabilities")
-  key+=-nccl${nccl##*==}-nvcc$nvcc_version-$(sha256sum <scripts/setup_gpu.sh | cut -c1-12)
+    HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_NCCL_LINK=SHARED
+    "HOROVOD_NCCL_INCLUDE=$site/nvidia/nccl/include" "HOROVOD_NCCL_LIB=$venv/cuda-link")
+  key+=-$(sed -n 's/^nvidia-\(nccl-cu[0-9]*\)==\(.*\)/\1-\2/p' requirements-gpu.txt)
+  key+=-$(cat scripts/setup_gpu.sh scripts/horovod_kernels.cc | sha256sum | cut -c1-12)
 }

@@ -24,6 +24,7 @@ from rn50.data.lock import hold
 
 # Before any test imports MXNet, whose finder the package installs.
 from rn50.train import mxnet_import  # noqa: F401
+from rn50.train.limits import command_stop_signals
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -166,7 +167,7 @@ def in_this_process(arguments: tuple[str, ...]) -> subprocess.CompletedProcess[s
     out = io.StringIO()
     err = io.StringIO()
     code: object = 0
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    handlers = {number: signal.getsignal(number) for number in command_stop_signals()}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT)
         patch.setattr(sys, "argv", ["rn50", *map(str, arguments)])
@@ -175,7 +176,7 @@ def in_this_process(arguments: tuple[str, ...]) -> subprocess.CompletedProcess[s
                 entry.main()
             except SystemExit as done:
                 code = done.code
-    for number, handler in handlers.items():  # the command has set its own
+    for number, handler in handlers.items():  # the command has ignored them at its end
         signal.signal(number, handler)
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 

@@ -144,7 +144,7 @@ class _Rank:
         if context is not None and process.rank == 0:
             with suppress(OSError):  # the reason counts more
                 write_file(self._out / "timeline.json", context.timeline.to_json())
-        print("rank {rank} on {host} in {phase}: {reason}".format(**failure), file=sys.stderr)
+        self.say(one_line(error))
         try:
             write_file(self._out / f"failure_{process.rank}.json", json.dumps(failure) + "\n")
         except OSError as problem:
@@ -154,7 +154,7 @@ class _Rank:
     def end(self, reason: str) -> NoReturn:
         """From the watchdog's thread: the main thread may never come back."""
         self._close_log()
-        self._say(reason)
+        self.say(reason)
         if folder := os.environ.get(SCRATCH_ENV):  # the launcher, which would do it, may be gone
             shutil.rmtree(folder, ignore_errors=True)
         self._exit(EXIT_FAILED)
@@ -177,7 +177,7 @@ class _Rank:
     def taken_over(self, holder: str) -> NoReturn:
         """From the lock's thread: the log is another's now, as this process was held up for so long
         that it counted as dead."""
-        self._say(f"{self._out}: taken over by {holder}")
+        self.say(f"{self._out}: taken over by {holder}")
         os._exit(EXIT_FAILED)
 
     def release(self) -> None:
@@ -185,9 +185,12 @@ class _Rank:
         with suppress(OSError):
             self.held.close()
 
-    def _say(self, reason: str) -> None:
+    def say(self, reason: str) -> None:
+        """As launch/failure.py reads it."""
         process = self.process
-        print(f"rank {process.rank} on {process.host}: {reason}", file=sys.stderr, flush=True)
+        phase = self.context.timeline.phase if self.context else "start"
+        line = f"rank {process.rank} on {process.host} in {phase}: {reason}"
+        print(line, file=sys.stderr, flush=True)
 
     def _close_log(self) -> None:
         if self.context is not None:

@@ -71,7 +71,7 @@ class Communicator:
         if self.ctx.device_type == "gpu" and not hvd.nccl_built():
             raise UserError(
                 "Horovod over NCCL for GPU ranks expected, found one built without it: "
-                "scripts/setup.sh --gpu where nvcc 11 or Debian's archive can be had"
+                "scripts/setup.sh --gpu"
             )
         parts = self._torus.columns if self._torus else 1
         first = self.operators.zeros(CONNECT_BYTES // 4 // parts * parts)

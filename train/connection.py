@@ -22,6 +22,7 @@ from ..config.schema import Run
 from ..logging.timeline import Timeline
 from ..scaling.cost import allreduce_of, parse_algorithm
 from .mpi_library import horovods_mpi
+from .mxnet_import import load_cuda
 from .mxnet_package import library
 
 _THREAD_MULTIPLE = 3  # what Horovod asks MPI for
@@ -82,6 +83,9 @@ class Connection:
     def _join(self) -> None:
         with self._timeline.span("join ranks"):
             time.sleep(self.delay_s)
+            path = library()
+            if path:  # before MPI, which may be linked to another CUDA, and MXNet's library
+                load_cuda(path.parent)
             if self._over_mpi:
                 self._mpi = _start_mpi()
             else:

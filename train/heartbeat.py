@@ -124,9 +124,10 @@ class HeartbeatClient:
                     *lines, received = (received + data).split(b"\n")
                     for line in lines:
                         self._obey(*line.decode().split(" ", 2))
-            except OSError:
+            except OSError as error:
                 if not self._over:
-                    self._end("the launcher is gone")
+                    why = error.strerror or "closed"
+                    self._end(f"no connection to the launcher any more ({why})")
             if now_s > last_received_s + self._patience_s and not self._over:
                 self._end(f"no word from the launcher for {self._patience_s:g} s")
 

@@ -8,7 +8,7 @@ import sys
 import pytest
 from typer.core import TyperGroup
 
-from rn50.cli import entry
+from tests.conftest import in_this_process
 
 WITHOUT_NUMPY = """
 import sys
@@ -27,15 +27,34 @@ def test_the_last_line_needs_no_package_that_the_signal_broke() -> None:
 
 
 @pytest.mark.parametrize("method", ["make_context", "invoke"])
-def test_typer_keeps_no_signal_to_itself(
-    method: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_typer_keeps_no_signal_to_itself(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt("SIGTERM")
 
     monkeypatch.setattr(TyperGroup, method, stop)
-    monkeypatch.setattr(sys, "argv", ["rn50", "config", "list"])
-    with pytest.raises(SystemExit) as end:
-        entry.main()
-    assert end.value.code == 130
-    assert "SIGTERM" in capsys.readouterr().err
+    done = in_this_process(("config", "list"))
+    assert done.returncode == 130 and "SIGTERM" in done.stderr
+
+
+AT_THE_END = """
+import atexit, os, signal, sys
+from rn50.cli import entry
+
+def stop(kill=os.kill, me=os.getpid(), number=signal.SIGINT):
+    kill(me, number)
+
+class Last:
+    def __del__(self, stop=stop):
+        stop()
+
+atexit.register(stop)
+sys.last = Last()
+entry.main()
+"""
+
+
+def test_a_signal_during_pythons_own_end_changes_nothing() -> None:
+    """In the first functions that it calls, and behind the end of its own handlers."""
+    command = [sys.executable, "-c", AT_THE_END, "config", "list"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")

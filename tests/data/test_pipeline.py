@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from nvidia.dali import Pipeline
 from PIL import Image
 
 from rn50.config.errors import UserError
@@ -425,3 +426,31 @@ def test_the_same_seeds_give_the_same_bits_and_every_seed_has_its_effect(photos:
     assert bits(training(with_settings(data, decode_threads=3, prefetch=4))) == first
     for stream in SEEDS:
         assert bits(training(data, **{stream: 99})) != first
+
+
+@pytest.mark.parametrize("build", ["train", "eval"])
+@pytest.mark.parametrize("device_id", [None, 0])
+def test_the_hardware_decoder_gets_nearly_all_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: str, device_id: int | None
+) -> None:
+    """DALI checks the names of arguments when a graph is made; building it would need a GPU."""
+    outputs: list[Any] = []
+    monkeypatch.setattr(Pipeline, "build", lambda _: None)
+    monkeypatch.setattr(Pipeline, "set_outputs", lambda _, *nodes: outputs.extend(nodes))
+    data = pack(tmp_path, [encode(smooth(0, 30, 40)), encode(smooth(1, 30, 40))])
+    if build == "train":
+        plan = plan_of(data, 1)
+        build_train_source(data, plan, rank=0, seeds=SEEDS, device_id=device_id)
+    else:
+        build_eval_source(data, batch_per_rank=1, rank=0, ranks=1, device_id=device_id)
+    operation = outputs[0].source
+    while "decoders__" not in str(operation.spec):
+        operation = operation.inputs[0].source
+    lines = {line.strip() for line in str(operation.spec).splitlines()}
+    hints = {
+        "device: mixed",
+        "hw_decoder_load: 0.990000",
+        "preallocate_width_hint: 5980",
+        "preallocate_height_hint: 6430",
+    }
+    assert lines & hints == (set() if device_id is None else hints)

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import psutil
 
+from rn50.launch.launchers import HOROVODRUN
 from rn50.logging.parse import read_events
 from rn50.train import checkpoint_folder
 
@@ -290,8 +291,9 @@ def _clock_problems(run: Path) -> Iterator[str]:
 
 def other_jobs() -> bool:
     """Does anybody else on this machine run ranks, whose shared memory is not ours?"""
-    names = {"mpirun", "mpiexec.hydra", "horovodrun"}
-    return any(names & {process.info["name"]} for process in psutil.process_iter(["name"]))
+    names = ("mpirun", "mpiexec.hydra", HOROVODRUN[-1])
+    lines = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    return any(Path(word).name in names for line in lines for word in line[:3])
 
 
 def shared_memory() -> set[Path]:

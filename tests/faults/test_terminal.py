@@ -112,7 +112,7 @@ def test_a_launcher_that_is_killed_is_named(
     rn50: Any, small_data: Path, left: list[Path], launcher: str, number: int, told: str
 ) -> None:
     """Under `nohup`, to which a closed terminal is nothing. The memory that another launcher left,
-    which is dead, is given back."""
+    which is dead, is given back; no launcher has named semaphores, which nobody gives back."""
     process = rn50.start(
         "launch",
         *RUN,
@@ -127,6 +127,7 @@ def test_a_launcher_that_is_killed_is_named(
     process.send_signal(signal.SIGHUP)
     assert "images/s" in process.stdout.readline() + process.stdout.readline()
     (child,) = psutil.Process(process.pid).children()
+    assert "/dev/shm/sem." not in Path(f"/proc/{child.pid}/maps").read_text()
     child.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 2

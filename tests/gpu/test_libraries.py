@@ -9,14 +9,16 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rn50.config.load import load
 from rn50.config.names import list_presets
+from rn50.launch.doctor import OK, try_library
 from rn50.launch.launchers import LAUNCHERS, build_job
 from rn50.train.capabilities import check_accelerator
-from rn50.train.gpu.code import WHEEL, gpu_code
+from rn50.train.gpu.code import PLAN_CAPABILITIES, WHEEL, gpu_code, runs
 
 pytestmark = pytest.mark.slow
 
@@ -31,12 +33,37 @@ print(json.dumps({"nccl": bool(hvd.nccl_built()), "gloo": bool(hvd.gloo_built())
 """
 
 
+# Each way in which a rank comes to MXNet's library first; then what the libraries say themselves.
+IMPORT = "import rn50, mxnet"
+JOIN = """
+from rn50.config.load import load
+from rn50.logging.clock import Clock
+from rn50.logging.timeline import Timeline
+from rn50.train.connection import Connection
+Connection(load("smoke").run, Timeline(0, Clock(0.0)), over_mpi=False).wait()
+"""
+ASK = """
+import ctypes, json
+every = ctypes.CDLL(None)
+value = ctypes.c_void_p()
+version = ctypes.c_int()
+said = {"cudnn": every.cudnnCreate(ctypes.byref(value)),
+        "cublas": every.cublasCreate_v2(ctypes.byref(value)),
+        "nccl": every.ncclGetVersion(ctypes.byref(version)),
+        "cudart": every.cudaGetDeviceCount(ctypes.byref(version))}
+names = {line.rstrip().split(maxsplit=5)[-1] for line in open("/proc/self/maps") if ".so" in line}
+print(json.dumps({"said": said, "libraries": sorted(names)}))
+"""
+NOT_INITIALIZED = 1  # of cuDNN and cuBLAS
+TOO_OLD_A_DRIVER = 35
+
+
 architectures = cache(gpu_code)
 
 
-def load_libraries(**environment: str) -> dict[str, object]:
+def load_libraries(code: str = LOAD, /, **environment: str) -> dict[str, Any]:
     done = subprocess.run(
-        [sys.executable, "-c", LOAD],
+        [sys.executable, "-c", code],
         env=environment,
         cwd="/",
         capture_output=True,
@@ -48,9 +75,9 @@ def load_libraries(**environment: str) -> dict[str, object]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def check_own(found: dict[str, object], site: Path) -> None:
+def check_own(found: dict[str, Any], site: Path) -> None:
     libraries = found["libraries"]
-    assert isinstance(libraries, list) and len(libraries) >= 7
+    assert len(libraries) >= 7
     assert [name for name in libraries if not name.startswith(str(site / "nvidia"))] == []
 
 
@@ -63,18 +90,58 @@ def driver(fake: Path) -> dict[str, str]:
 def test_an_empty_environment_is_enough(driver: dict[str, str], site: Path) -> None:
     found = load_libraries(**driver)
     check_own(found, site)
-    linked_to = Path(sys.prefix) / "nccl" / "libnccl.so"  # set-up's, where it found nvcc
-    assert found["gloo"] and found["nccl"] is linked_to.exists()
+    assert found["gloo"] and found["nccl"]
 
 
-def test_a_clusters_old_modules_do_not_come_first(
-    driver: dict[str, str], site: Path, tmp_path: Path
+@pytest.fixture(scope="module")
+def modules(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cluster's modules: an empty library of the name of each that set-up installed."""
+    folder = tmp_path_factory.mktemp("modules")
+    for path in site.glob("nvidia/*/lib/*.so*"):
+        command = ["g++", "-shared", "-x", "c", "/dev/null", f"-Wl,-soname,{path.name}"]
+        subprocess.run([*command, "-o", folder / path.name], check=True)
+    return folder
+
+
+def test_a_clusters_modules_do_not_come_first(
+    driver: dict[str, str], site: Path, modules: Path
 ) -> None:
-    for name in ("libcudnn.so.8", "libcudart.so.11.0", "libnccl.so.2", "libcublas.so.11"):
-        command = ["g++", "-shared", "-x", "c", "/dev/null", f"-Wl,-soname,{name}", "-o", name]
-        subprocess.run(command, cwd=tmp_path, check=True)
-    path = f"{tmp_path}:{driver['LD_LIBRARY_PATH']}"
+    path = f"{modules}:{driver['LD_LIBRARY_PATH']}"
     check_own(load_libraries(**{**driver, "LD_LIBRARY_PATH": path}), site)
+
+
+@pytest.mark.parametrize("start", [IMPORT, JOIN], ids=["import", "join"])
+def test_without_a_fake_the_installed_libraries_answer(
+    start: str, site: Path, modules: Path
+) -> None:
+    """In place of a driver set-up's stub."""
+    path = f"{modules}:{Path(sys.prefix) / 'cuda-stub'}"
+    found = load_libraries(start + ASK, PATH=os.environ["PATH"], LD_LIBRARY_PATH=path)
+    assert found["said"] == {
+        "cudnn": NOT_INITIALIZED,
+        "cublas": NOT_INITIALIZED,
+        "nccl": 0,
+        "cudart": TOO_OLD_A_DRIVER,
+    }
+    libraries = {Path(name) for name in found["libraries"]}
+    assert [path for path in libraries if path.parent == modules] == []
+    parts = {path.name for path in libraries if path.parent == site / "nvidia/cudnn/lib"}
+    assert parts == {path.name for path in site.glob("nvidia/cudnn/lib/*.so*")}
+
+
+def test_doctor_names_their_files(
+    driver: dict[str, str], site: Path, modules: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LD_PRELOAD", driver["LD_PRELOAD"])
+    monkeypatch.setenv("LD_LIBRARY_PATH", f"{modules}:{driver['LD_LIBRARY_PATH']}")
+    rows = {row.check: row for row in try_library("mxnet", "cpu")}
+    for name, file in {
+        "cuDNN": "cudnn/lib/libcudnn.so.8",
+        "cuBLAS": "cublas/lib/libcublas.so.11",
+        "NCCL": "nccl/lib/libnccl.so.2",
+    }.items():
+        assert rows[name].outcome == OK
+        assert str(site / "nvidia" / file) in rows[name].found
 
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
@@ -99,20 +166,40 @@ def test_every_presets_accelerator_runs_it(name: str) -> None:
     check_accelerator(load(name).run)
 
 
-def test_horovods_kernels_are_for_the_same_gpus(site: Path) -> None:
-    libraries = list(site.glob("horovod/mxnet/mpi_lib*.so"))
-    found = architectures(libraries[0])
-    if not found:
-        pytest.skip("Horovod was built without GPU operations")
-    assert found["ELF"] >= {*WHEEL["ELF"], 90}
+@pytest.mark.parametrize(
+    "name", ["libcudnn_ops*", "libcudnn_cnn*", "libcublas.*", "libcublasLt.*", "libnccl.*"]
+)
+def test_no_library_is_compiled_for_a_gpu_that_is_offered(
+    name: str, site: Path, tmp_path: Path
+) -> None:
+    """Each has linked machine code. What `__nv_relfatbin` holds has to be linked by the driver: the
+    PTX of NCCL for CUDA 11, minutes of each rank's time on 9.0."""
+    first, last = PLAN_CAPABILITIES
+    capabilities = [(5, 0), (5, 2), (6, 0), (6, 1), (7, 0), (7, 5), (8, 0), (8, 6), (8, 9), (9, 0)]
+    offered = [capability for capability in capabilities if first <= capability <= last]
+    assert offered[0] == first and offered[-1] == last
+    libraries = list(site.glob(f"nvidia/*/lib/{name}"))
+    assert libraries
+    for library in libraries:
+        linked = tmp_path / library.name
+        command = ["objcopy", "-O", "binary", "--only-section=.nv_fatbin", library, linked]
+        subprocess.run(command, check=True)
+        native = {"ELF": gpu_code(linked)["ELF"]}
+        assert [sm for sm in offered if not runs(native, sm)] == [], library.name
+        linked.unlink()
+
+
+def test_horovod_has_no_kernels_of_its_own(site: Path) -> None:
+    """It is built without nvcc (scripts/horovod_kernels.cc)."""
+    (library,) = site.glob("horovod/mxnet/mpi_lib*.so")
+    assert architectures(library) == {}
 
 
 def test_horovod_looks_for_the_drivers_library_where_set_up_links_it(site: Path) -> None:
     """Its dlopen("libcuda.so"): the fake's folder has that name too, so the link is looked at."""
     (library,) = site.glob("horovod/mxnet/mpi_lib*.so")
     done = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True)
-    if "libnccl" in done.stdout:
-        assert re.search(r"\(RPATH\).*\[\$ORIGIN/\.\./\.\./mxnet\]", done.stdout)
+    assert re.search(r"\(RPATH\).*\[\$ORIGIN/\.\./\.\./mxnet\]", done.stdout)
     link = site / "mxnet" / "libcuda.so"
     assert link.is_symlink() and link.readlink().name == "libcuda.so.1"
 
@@ -137,5 +224,5 @@ def test_environment_json_names_gpu_driver_and_libraries(
     )
     assert done.returncode == 0, done.stderr
     text = done.stdout
-    for named in ("mxnet-cu112", "NVIDIA A100-SXM4-80GB", "nvidia-cudnn-cu11", "nvidia-nccl-cu11"):
+    for named in ("mxnet-cu112", "NVIDIA A100-SXM4-80GB", "nvidia-cudnn-cu11", "nvidia-nccl-cu12"):
         assert named in text

@@ -17,6 +17,7 @@ import pytest
 
 from rn50.config.load import load
 from rn50.launch.engine_environment import engine_environment
+from rn50.launch.launchers import HOROVODRUN
 from tests.gpu.runs import HALF, SHORT
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("nccl")]
@@ -41,12 +42,11 @@ def run_on_two_nodes(
     if script is not None:
         (out / "script.json").write_text(json.dumps(script))
         arguments = ["--script", str(out / "script.json"), str(config), "--out", str(out)]
-    horovodrun = str(Path(sys.executable).with_name("horovodrun"))
     hosts = "localhost:2,127.0.0.1:2"  # two names of this machine
     fake = {"FAKECUDA_DEVICES": "2", "FAKECUDA_REPORT": str(out / "fake"), "FAKECUDA_LAZY": "1"}
     done = subprocess.run(
         [
-            horovodrun,
+            *HOROVODRUN,
             "--gloo",
             "-np",
             "4",

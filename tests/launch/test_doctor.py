@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rn50.launch.doctor import FAILED, NO_GPU, OK, Row, examine, gpu_rows, try_library
+from rn50.launch.doctor import FAILED, NO_GPU, OK, Row, examine, gpu_rows, library_rows, try_library
 from rn50.train.gpu.driver import Gpu, Gpus
 from tests.train.test_gpu_code import ELF, fat_binary
 
@@ -23,6 +23,26 @@ def test_driver_and_libraries_are_judged(tmp_path: Path) -> None:
     assert [row.outcome for row in found] == [OK, OK, FAILED]
     assert "model.step=plan" in found[1].found
     assert "12.0" in driver.found and "11.4" in driver.found
+
+
+def test_a_library_of_another_place_is_named(tmp_path: Path) -> None:
+    mxnet = tmp_path / "mxnet"
+    files = ["cudnn/libcudnn.so.8", "cudnn/libcudnn_ops_infer.so.8", "nccl/libnccl.so.2"]
+    files += ["module/libcudnn_ops_infer.so.8"]
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    mxnet.mkdir()
+    for name in files[:2]:
+        (mxnet / Path(name).name).symlink_to(tmp_path / name)
+    lines = [f"7f00-7f01 r-xp 00000000 08:01 42 {' ' * 20}{tmp_path / name}" for name in files]
+    first, own, nccl, foreign = (f"{line}\n7f02-7f03 rw-p 0 00:00 0\n" for line in lines)
+    rows = list(library_rows(first + own + nccl, mxnet))
+    assert [row[:2] for row in rows] == [("cuDNN", OK), ("NCCL", OK)]  # cuBLAS is not loaded
+    assert f"{tmp_path / files[0]} and 1 parts" in rows[0].found
+    (row,) = library_rows(first + foreign, mxnet)
+    assert row.outcome == FAILED
+    assert str(tmp_path / files[1]) in row.found and str(tmp_path / files[3]) in row.found
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from rn50.train.mpi_library import PRODUCTS
 
 GPUS = ["system=dgxa100", "system.scheduler=local"]
 OWN = "system.job.environment=[OMP_NUM_THREADS=5, 'NCCL_IB_HCA==mlx5_0,mlx5_1']"
+BACKWARD = "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD"
 ONE_NODE = "system.nodes=1"
 TWO_NODES = "system.nodes=2"
 
@@ -33,6 +34,13 @@ def run_of(config: str, *overrides: str) -> Run:
             (),
             {"MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD": "999", "CUDA_MODULE_LOADING": "LAZY"},
         ),
+        (
+            "dgxa100_8",
+            ("comm.groups=single",),
+            {BACKWARD: "999", "CUDA_CACHE_MAXSIZE": "4294967296"},
+        ),
+        ("dgxa100_8", ("comm.groups=halving(2)",), {BACKWARD: "25"}),
+        ("smoke", ("comm.groups=single",), {BACKWARD: None}),
         ("smoke", (), {"CUDA_MODULE_LOADING": None}),
         ("dgxa100_8", ("deterministic=true",), {"MXNET_ENFORCE_DETERMINISM": "1"}),
         ("dgxa100_8", (), {"MXNET_ENFORCE_DETERMINISM": None}),

@@ -19,6 +19,7 @@ from rn50.launch.host_limits import (
     check_open_files,
     read_limits,
 )
+from rn50.train.__main__ import _Rank
 
 EAGAIN = os.strerror(errno.EAGAIN)
 RECORDED = Path(__file__).resolve().parent.parent / "golden" / "refusals"
@@ -50,6 +51,11 @@ NO_PML = "-----\nNo components were able to be opened in the pml framework.\n\nT
 NO_PEER = (
     "[[4352,1],1][btl_tcp_endpoint.c:626:mca_btl_tcp_endpoint_recv_connect_ack] from h2 "
     "to: h3 Unable to connect to the peer 10.79.0.3 on port 1024: No route to host\n"
+)
+TIMED_OUT = OWN | {"reason": "MXNetError: Connection timed out"}
+GLOO_LOOP = (
+    "[1]<stderr>:[2026-11-26 01:12:37.9: E /b/operations.cc:697] [1]: Horovod background loop "
+    "uncaught exception: [/b/tcp/pair.cc:589] Read error [10.79.0.2]:5: Connection timed out\n"
 )
 NO_TASKS = "srun: error: Unable to create step for job 7: More processors requested than permitted"
 NO_FOLDER = "rank 4 on h2 in start: /r/config.yaml: expected: a folder that all nodes share\n"
@@ -115,12 +121,14 @@ FULL = PLENTY._replace(shared_free_bytes=32 << 10, shared_bytes=64 << 10)
             {"lost": GONE},
             "gone (from h2 to: h3 Unable to connect to the peer 10.79.0.3",
         ),
+        ([TIMED_OUT], GLOO_LOOP, {}, "timed out (uncaught exception: Read error [10.79.0.2]:5: C"),
         ([ECHO], SRUN.replace("Killed", "CPU time limit exceeded"), {}, "killed by SIGXCPU"),
         ([ECHO], SRUN.replace("Killed", "File size limit exceeded"), {}, "killed by SIGXFSZ"),
         # The launcher's own process got SIGTERM, or a rank's end made it send that to the others.
         ([ECHO], "", {"lost": GONE, "signals": {1: "SIGTERM"}}, "process, not a rank, was asked"),
         ([], "", {"signals": {1: "SIGTERM"}}, "was asked to end: its ranks got SIGTERM"),
         ([], "", {"lost": GONE, "signals": {0: "SIGTERM"}}, HERE + PROCESS_EXITED),
+        ([], "", {"lost": GONE, "signals": {1: "SIGTERM"}, "not_connected": {2}}, PROCESS_EXITED),
         ([ECHO], MPIRUN, {"signals": {3: "SIGTERM"}}, "rank 3 was killed by SIGKILL"),
         ([OWN], "", {"code": -19}, "the launcher's process, not a rank, was stopped by SIGSTOP"),
         # The launcher's own process; a node without the run's folder.
@@ -174,6 +182,7 @@ def test_a_launcher_that_starts_nothing_is_quoted(path: Path) -> None:
         (PROCESS_EXITED, "", SMALL_FILES, "(file size is limited: ulimit -f 300)"),
         ("killed by SIGXCPU", "", NO_TIME, "(CPU time is limited: ulimit -t 4)"),
         ("killed by SIGKILL", "", NO_TIME, "(CPU time is limited: ulimit -t 4)"),
+        ("SIGABRT", CRASH, FEW_PROCESSES, "ulimit -u 60"),
         (f"{EAGAIN} x", "", FEW_PROCESSES, "(processes and threads are limited: ulimit -u 60)"),
         (PROCESS_EXITED, NO_PML, UCX, "pml framework; OMPI_MCA_pml=ucx)"),
         ("TypeError: str instance, NoneType found", "", OPTIMIZED, "(PYTHONOPTIMIZE=2)"),
@@ -223,3 +232,11 @@ def test_too_few_open_files_are_refused() -> None:
     with pytest.raises(UserError, match=r"at least 2080 .* found 1024"):
         check_open_files(PLENTY._replace(ulimits={"n": 1024}), 2048)
     assert read_limits().shared_bytes > 0
+
+
+def test_a_rank_that_never_connected_is_read_in_its_own_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _Rank(tmp_path).say("no connection")
+    seen = Evidence([], capsys.readouterr().err, 1, lost=GONE, not_connected={0})
+    assert explain_failure(seen).endswith(" failed in start at step 0: no connection")

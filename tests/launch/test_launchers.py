@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -27,6 +28,7 @@ COMMAND = ("python", "-m", "rn50.train", "c.yaml")
 
 ONE_NODE = Job(COMMAND, 2, 2, {"B": "2", "A": "1"})
 MANY = Job(COMMAND, 2048, 4, {"A": "1"})
+PYTHON = Path(sys.executable).name
 HOSTS = Job(COMMAND, 4, 2, {}, hosts=("h1", "h2"))
 
 
@@ -42,8 +44,12 @@ HOSTS = Job(COMMAND, 4, 2, {}, hosts=("h1", "h2"))
         ),
         ("hydra", ONE_NODE, "mpiexec.hydra -n 2 -ppn 2 -bind-to none -genvlist A,B"),
         ("hydra", HOSTS, "mpiexec.hydra -n 4 -ppn 2 -hosts h1,h2 -bind-to none"),
-        ("gloo", ONE_NODE, "horovodrun --gloo -np 2"),
-        ("gloo", HOSTS, "horovodrun --gloo -np 4 -H h1:2,h2:2"),
+        ("gloo", ONE_NODE, f"{PYTHON} -m rn50.launch.horovodrun --gloo -np 2"),
+        (
+            "gloo",
+            HOSTS,
+            f"{PYTHON} -m rn50.launch.horovodrun --gloo -np 4 -H h1:2,h2:2",
+        ),
         (
             "srun",
             MANY,

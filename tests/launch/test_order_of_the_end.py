@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,15 +15,17 @@ import pytest
 from rn50.config.load import load
 from rn50.launch import run
 from rn50.launch.ending import Failed, Stopped
+from rn50.launch.job import Request, run_all
+from rn50.launch.job_folder import OpenJob
 from rn50.launch.launchers import Job
-from rn50.launch.supervisor import RankFailed
+from rn50.launch.supervisor import RankFailed, StopSignals
 
 MISSED = {"status": "aborted"}
 STOPPED = {"status": "aborted", "stopped": "asked to stop at step 20"}
 
 
 @pytest.fixture
-def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Of a run whose ranks are not started."""
     loaded = load("smoke")
     job = Job(command=[], ranks=2, ranks_per_node=2)
@@ -32,7 +35,13 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(run, "prepare", lambda *_: plan)
     monkeypatch.setattr(run, "begin_run", lambda _: None)
     monkeypatch.setattr(run, "try_report", lambda *_: None)
-    return plan
+    with StopSignals():  # gives back what the run keeps to its process's end
+        yield plan
+
+
+def conclude(*_: object) -> dict[str, Any]:
+    os.kill(os.getpid(), signal.SIGTERM)
+    return {"concluded": True}
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt("SIGTERM"), RankFailed("x", Path("stderr.log"))])
@@ -45,16 +54,26 @@ def test_a_signal_or_a_failure_after_the_last_step_and_a_signal_during_the_concl
             (plan.folder / "result.json").write_text(json.dumps(result))
         raise end
 
-    def conclude(*_: object) -> dict[str, Any]:
-        os.kill(os.getpid(), signal.SIGTERM)
-        return {"concluded": True}
-
     monkeypatch.setattr(run, "run_job", ranks)
     monkeypatch.setattr(run, "conclude", conclude)
     if result in (STOPPED, None):
         with pytest.raises(Stopped if isinstance(end, KeyboardInterrupt) else Failed):
             run.launch(plan.loaded, lambda _: lambda *_: None, plan.options)
     else:
-        concluded = run.launch(plan.loaded, lambda _: lambda *_: None, plan.options)
-        assert concluded == {"concluded": True}
+        concluded, late = run.launch(plan.loaded, lambda _: lambda *_: None, plan.options)
+        os.kill(os.getpid(), signal.SIGINT)  # behind it as well
+        assert concluded == {"concluded": True} and late.forced
         assert "next" not in json.loads((plan.folder / "result.json").read_text())
+
+
+@pytest.mark.parametrize(("runs", "code", "stop"), [(1, 1, ""), (2, 143, "stopped by SIGTERM")])
+def test_a_signal_during_a_conclusion_keeps_a_job_from_its_next_run(
+    plan: Any, monkeypatch: pytest.MonkeyPatch, runs: int, code: int, stop: str
+) -> None:
+    monkeypatch.setattr(run, "run_job", lambda *_: None)
+    monkeypatch.setattr(run, "conclude", conclude)
+    (plan.folder / "result.json").write_text(json.dumps(MISSED))
+    job = OpenJob(plan.folder / "job")
+    run_all(job, Request("smoke", (), runs, "gloo"), lambda _: lambda *_: None)
+    assert (job.exit_code, job.stop) == (code, stop)
+    assert [path.name for path in job.folder.iterdir()] == ["run_0"]

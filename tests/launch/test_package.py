@@ -12,6 +12,7 @@ import pytest
 
 from rn50.config.load import load
 from tests.compliance.log_text import good_run, put, vary, write
+from tests.faults.file_system import refusing
 
 ENVIRONMENT = {
     "packages": {"mxnet-cu112": "1.9.1", "horovod": "0.28.1"},
@@ -58,16 +59,18 @@ def test_a_job_becomes_a_package_that_the_official_checker_passes(
     assert (implementation / f"config_{system}.yaml").is_file()
     assert "commit c0ffee, with changes" in (implementation / "README.md").read_text()
     code = implementation / "code"
-    assert (code / "rn50/train/loop.py").is_file() and (code / "scripts/setup.sh").is_file()
+    assert (code / "rn50/train/loop.py").is_file() and os.access(code / "scripts/setup.sh", os.X_OK)
     again = rn50("submission", str(job), "--org", "Example", "--out", str(out))
     assert again.returncode == 2 and "Example" in again.stderr
 
 
 def test_a_terminal_is_asked_for_what_is_missing(rn50: Any, job: Path, tmp_path: Path) -> None:
+    """On a file system without modes."""
     ours, theirs = os.openpty()
     os.write(ours, b"\nfour fans\n" + 30 * b"\n" + b"\x04")  # the first field stays empty
     words = ("submission", str(job), "--org", "Example", "--out", str(tmp_path))
-    asked = rn50.start(*words, stdin=theirs)
+    no_modes = refusing(tmp_path, chmod="EPERM", fchmod="EPERM")
+    asked = rn50.start(*words, stdin=theirs, env=os.environ | no_modes)
     printed, questions = asked.communicate()
     assert asked.returncode == 0, questions
     again = rn50.start(*words[:-1], f"{tmp_path}/2", stdin=theirs)

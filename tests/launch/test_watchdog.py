@@ -87,6 +87,20 @@ def test_hosts_whose_ranks_never_connect_are_named() -> None:
     assert "4 ranks of h1, h2, h3" in failed["reason"] and "MTU" in failed["reason"]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("other", ["warm up network", "build network"])
+def test_of_ranks_of_which_none_is_behind_the_network_is_named(other: str) -> None:
+    watchdog = Watchdog(Settings(stall_s=1.5), 2, one_machine=False)
+    try:
+        ranks = [Rank(watchdog, number) for number in range(2)]
+        for rank, phase in zip(ranks, ("warm up network", other), strict=True):
+            rank.beat(phase, 0)
+        failed = wait_until(lambda: watchdog.failed_rank)
+    finally:
+        watchdog.close()
+    assert ("as all 2 ranks" in failed["reason"]) == (other == "warm up network")
+
+
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="IPv6 expected, found none")
 @pytest.mark.parametrize("address", ["::1", "127.0.0.1"])
 def test_ranks_of_other_hosts_connect_over_ipv4_or_ipv6(address: str) -> None:

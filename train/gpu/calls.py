@@ -67,9 +67,16 @@ class _Run(ctypes.Structure):
 
 @cache
 def cuda() -> ctypes.CDLL:
-    """All functions of CUDA, cuDNN and NVRTC, from the libraries that MXNet has loaded."""
+    """All functions of CUDA, cuDNN and NVRTC, from the libraries that MXNet has loaded. Raises
+    UserError: it has others."""
     for name in _LIBRARIES:
-        ctypes.CDLL(name, ctypes.RTLD_GLOBAL)
+        try:
+            ctypes.CDLL(name, ctypes.RTLD_GLOBAL)
+        except OSError:
+            raise UserError(
+                f"model.step: {name} for the plan expected, found an MXNet over another CUDA; "
+                "use model.step=operators"
+            ) from None
     return ctypes.CDLL(None)
 
 

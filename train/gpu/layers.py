@@ -30,7 +30,6 @@ class Convolution(NamedTuple):
     source: int
     target: int
     weight: Any
-    kernel: int
     stride: int
     padding: int
 
@@ -57,10 +56,23 @@ class Pooling(NamedTuple):
 
 
 class Dense(NamedTuple):
+    """Of values that are one pixel."""
+
     source: int
     target: int
     weight: Any
     bias: Any
+
+    @property
+    def as_convolution(self) -> Convolution:
+        """The same of one pixel: cuDNN has that in all types, with its bias."""
+        return Convolution(self.source, self.target, self.weight, 1, 0)
+
+    @property
+    def filter_shape(self) -> tuple[int, int, int, int]:
+        """Of the weight as a convolution's."""
+        out, channels = self.weight.shape
+        return (out, 1, 1, channels)
 
 
 Layer = Convolution | Norm | Pooling | Dense
@@ -123,7 +135,7 @@ class LayerList:
                 out,
             )
         )
-        self.layers.append(Convolution(value, target, unit.conv.weight, kernel, stride, padding))
+        self.layers.append(Convolution(value, target, unit.conv.weight, stride, padding))
         return target
 
     def _norm(self, unit: Unit, value: int, residual: int | None, *, relu: bool) -> int:

@@ -25,7 +25,21 @@ class Saved(NamedTuple):
     mean: Buffer
     inverse_deviation: Buffer
     reserve: Buffer
-    fused: bool
+
+    @property
+    def space(self) -> tuple[Buffer, int]:
+        """The reserve space, and its bytes."""
+        return self.reserve, self.reserve.size_bytes
+
+
+class Normalising(NamedTuple):
+    """How cuDNN does a batch norm. Descriptors; 0: it does not do that part."""
+
+    mode: tuple[int, int]
+    x: int
+    z: int
+    statistics: int
+    relu: int
 
 
 class Writer:
@@ -102,16 +116,18 @@ class Writer:
         self.tape.kernel("images", name, blocks_for(pixels), *arguments)
 
     def _convolve(self, layer: Convolution) -> None:
-        dnn_ = self._cudnn
+        weight, shape = self._weight(layer)
+        self._apply(layer, weight, shape)
+
+    def _apply(self, layer: Convolution, weight: Word, shape: Shape) -> None:
         x = self._tensor(layer.source)
         y = self._tensor(layer.target)
-        weight, shape = self._weight(layer)
-        w = dnn_.filter(shape)
-        algorithm = dnn_.algorithm("Forward", x, w, y, layer.stride, layer.padding)
+        w = self._cudnn.filter(shape)
+        algorithm = self._cudnn.algorithm("Forward", x, w, y, layer.stride, layer.padding)
         self.tape.call(
             layer.weight.name,
             "cudnnConvolutionForward",
-            dnn_.one,
+            self._cudnn.one,
             x,
             self._value(layer.source),
             w,
@@ -119,7 +135,7 @@ class Writer:
             algorithm.convolution,
             algorithm.number,
             *self.tape.space(algorithm.workspace_bytes),
-            dnn_.zero,
+            self._cudnn.zero,
             y,
             self._value(layer.target),
         )
@@ -149,8 +165,7 @@ class Writer:
         arguments = (
             self._value(layer.source),
             self._residual(layer),
-            parameters.gamma.data(),
-            parameters.beta.data(),
+            *self._trained(layer),
             parameters.running_mean.data(),
             parameters.running_var.data(),
             self._value(layer.target),
@@ -165,63 +180,51 @@ class Writer:
     def _train_norm(self, layer: Norm) -> None:
         parameters = layer.parameters
         maps = self.network.values[layer.target]
-        fused = self._is_fused(layer)
-        operation = self._operation(layer, fused=fused)
-        x = self._tensor(layer.source)
-        z = x if operation == dnn.BN_ADD_RELU else 0
-        relu = self._cudnn.relu() if operation != dnn.BN_ONLY else 0
-        statistics = self._cudnn.statistics(maps.channels)
-        common = (dnn.SPATIAL_PERSISTENT, operation)
+        how = self._normalising(layer)
         size_of = self._cudnn.size
         space_bytes = size_of(
             "cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize",
-            *common,
-            x,
-            z,
-            x,
-            statistics,
-            relu,
+            *how.mode,
+            how.x,
+            how.z,
+            how.x,
+            how.statistics,
+            how.relu,
         )
         reserve_bytes = size_of(
-            "cudnnGetBatchNormalizationTrainingExReserveSpaceSize", *common, relu, x
+            "cudnnGetBatchNormalizationTrainingExReserveSpaceSize", *how.mode, how.relu, how.x
         )
         saved = Saved(
             self.tape.buffer(4 * maps.channels),
             self.tape.buffer(4 * maps.channels),
             self.tape.buffer(reserve_bytes),
-            fused,
         )
         self._saved[layer.target] = saved
         self.tape.call(
             parameters.name,
             "cudnnBatchNormalizationForwardTrainingEx",
-            *common,
+            *how.mode,
             self._cudnn.one,
             self._cudnn.zero,
-            x,
+            how.x,
             self._value(layer.source),
-            z,
-            self._residual(layer) if z else 0,
-            x,
+            how.z,
+            self._residual(layer) if how.z else 0,
+            how.x,
             self._value(layer.target),
-            statistics,
-            parameters.gamma.data(),
-            parameters.beta.data(),
+            how.statistics,
+            *self._trained(layer),
             parameters.running_mean.data(),
             parameters.running_var.data(),
-            saved.mean,
-            saved.inverse_deviation,
-            relu,
+            *saved[:2],
+            how.relu,
             *self.tape.space(space_bytes),
-            saved.reserve,
-            reserve_bytes,
+            *saved.space,
             reals=(1 - parameters._kwargs["momentum"], parameters._kwargs["eps"]),
         )
-        if layer.relu and not fused:
-            size = self._images * maps.size
-            arguments = (self._value(layer.target), self._residual(layer), size)
-            name = f"rectify_{self._type}"
-            self.tape.kernel(parameters.name, name, blocks_for(size), *arguments)
+        if layer.relu and not how.relu:
+            arguments = (self._value(layer.target), self._residual(layer))
+            self._each("rectify", layer, arguments)
 
     def _pool(self, layer: Pooling) -> None:
         self.tape.call(
@@ -237,30 +240,11 @@ class Writer:
         )
 
     def _multiply(self, layer: Dense) -> None:
-        """As a convolution of one pixel: cuDNN has all types, and adds the bias."""
-        dnn_ = self._cudnn
-        x = self._tensor(layer.source)
-        y = self._tensor(layer.target)
-        w = dnn_.filter(self._dense_shape(layer))
-        algorithm = dnn_.algorithm("Forward", x, w, y, 1, 0)
-        logits = self._value(layer.target)
-        self.tape.call(
-            layer.weight.name,
-            "cudnnConvolutionForward",
-            dnn_.one,
-            x,
-            self._value(layer.source),
-            w,
-            layer.weight.data(),
-            algorithm.convolution,
-            algorithm.number,
-            *self.tape.space(algorithm.workspace_bytes),
-            dnn_.zero,
-            y,
-            logits,
-        )
+        self._apply(layer.as_convolution, layer.weight.data(), layer.filter_shape)
+        one = self._cudnn.one
+        logits = (self._tensor(layer.target), self._value(layer.target))
         bias = (self._bias(layer), layer.bias.data())
-        self.tape.call(layer.bias.name, "cudnnAddTensor", dnn_.one, *bias, dnn_.one, y, logits)
+        self.tape.call(layer.bias.name, "cudnnAddTensor", one, *bias, one, *logits)
 
     # --- backward --------------------------------------------------------------------------------
 
@@ -292,29 +276,27 @@ class Writer:
         self._complete(layer.weight)
 
     def _multiply_back(self, layer: Dense) -> None:
-        dnn_ = self._cudnn
         dy = self._tensor(layer.target)
         gradient = self._gradients[layer.target]
         bias = (self._bias(layer), layer.bias.grad())
         name = "cudnnConvolutionBackwardBias"
-        self.tape.call(layer.bias.name, name, dnn_.one, dy, gradient, dnn_.zero, *bias)
+        self.tape.call(
+            layer.bias.name, name, self._cudnn.one, dy, gradient, self._cudnn.zero, *bias
+        )
         self._complete(layer.bias)
-        as_convolution = Convolution(layer.source, layer.target, layer.weight, 1, 1, 0)
-        shape = self._dense_shape(layer)
-        self._filter_back(as_convolution, shape, layer.weight.grad())
+        self._filter_back(layer.as_convolution, layer.filter_shape, layer.weight.grad())
         self._complete(layer.weight)
-        self._data_back(as_convolution, shape)
+        self._data_back(layer.as_convolution, layer.filter_shape)
 
     def _filter_back(self, layer: Convolution, shape: Shape, gradient: Word) -> None:
-        dnn_ = self._cudnn
         x = self._tensor(layer.source)
         dy = self._tensor(layer.target)
-        dw = dnn_.filter(shape)
-        algorithm = dnn_.algorithm("BackwardFilter", x, dy, dw, layer.stride, layer.padding)
+        dw = self._cudnn.filter(shape)
+        algorithm = self._cudnn.algorithm("BackwardFilter", x, dy, dw, layer.stride, layer.padding)
         self.tape.call(
             layer.weight.name,
             "cudnnConvolutionBackwardFilter",
-            dnn_.one,
+            self._cudnn.one,
             x,
             self._value(layer.source),
             dy,
@@ -322,24 +304,23 @@ class Writer:
             algorithm.convolution,
             algorithm.number,
             *self.tape.space(algorithm.workspace_bytes),
-            dnn_.zero,
+            self._cudnn.zero,
             dw,
             gradient,
         )
 
     def _data_back(self, layer: Convolution, shape: Shape) -> None:
         """The gradient of the source; it joins that of another reader."""
-        dnn_ = self._cudnn
         joins = layer.source in self._gradients
         gradient = self._gradients[layer.source] if joins else self._new_gradient(layer.source)
         dy = self._tensor(layer.target)
         dx = self._tensor(layer.source)
-        w = dnn_.filter(shape)
-        algorithm = dnn_.algorithm("BackwardData", w, dy, dx, layer.stride, layer.padding)
+        w = self._cudnn.filter(shape)
+        algorithm = self._cudnn.algorithm("BackwardData", w, dy, dx, layer.stride, layer.padding)
         self.tape.call(
             layer.weight.name,
             "cudnnConvolutionBackwardData",
-            dnn_.one,
+            self._cudnn.one,
             w,
             layer.weight.data(),
             dy,
@@ -347,71 +328,59 @@ class Writer:
             algorithm.convolution,
             algorithm.number,
             *self.tape.space(algorithm.workspace_bytes),
-            dnn_.one if joins else dnn_.zero,
+            self._cudnn.one if joins else self._cudnn.zero,
             dx,
             gradient,
         )
 
     def _norm_back(self, layer: Norm) -> None:
         parameters = layer.parameters
-        maps = self.network.values[layer.target]
         saved = self._saved[layer.target]
-        operation = self._operation(layer, fused=saved.fused)
+        how = self._normalising(layer)
         dy = self._gradients[layer.target]
-        value = self._value(layer.target)
-        if layer.relu and not saved.fused:
-            size = self._images * maps.size
-            name = f"mask_{self._type}"
-            self.tape.kernel(parameters.name, name, blocks_for(size), value, dy, size)
-        if layer.residual is not None and not saved.fused:
-            self._gradients[layer.residual] = dy
-        x = self._tensor(layer.source)
-        z = x if operation == dnn.BN_ADD_RELU else 0
-        y = x if operation != dnn.BN_ONLY else 0
-        relu = self._cudnn.relu() if y else 0
-        dz = self._new_gradient(layer.residual) if z and layer.residual is not None else 0
-        statistics = self._cudnn.statistics(maps.channels)
-        common = (dnn.SPATIAL_PERSISTENT, operation)
+        dz: Word = 0
+        if layer.relu and not how.relu:
+            self._each("mask", layer, (self._value(layer.target), dy))
+        if layer.residual is not None:
+            if how.z:
+                dz = self._new_gradient(layer.residual)
+            else:
+                self._gradients[layer.residual] = dy
+        y = how.x if how.relu else 0
         space_bytes = self._cudnn.size(
             "cudnnGetBatchNormalizationBackwardExWorkspaceSize",
-            *common,
-            x,
+            *how.mode,
+            how.x,
             y,
-            x,
-            z,
-            x,
-            statistics,
-            relu,
+            how.x,
+            how.z,
+            how.x,
+            how.statistics,
+            how.relu,
         )
         self.tape.call(
             parameters.name,
             "cudnnBatchNormalizationBackwardEx",
-            *common,
-            self._cudnn.one,
-            self._cudnn.zero,
-            self._cudnn.one,
-            self._cudnn.zero,
-            x,
+            *how.mode,
+            *(self._cudnn.one, self._cudnn.zero) * 2,
+            how.x,
             self._value(layer.source),
             y,
-            value if y else 0,
-            x,
+            self._value(layer.target) if y else 0,
+            how.x,
             dy,
-            z,
+            how.z,
             dz,
-            x,
+            how.x,
             self._new_gradient(layer.source),
-            statistics,
-            parameters.gamma.data(),
-            parameters.beta.data(),
+            how.statistics,
+            *self._trained(layer),
             parameters.gamma.grad(),
             parameters.beta.grad(),
-            saved.mean,
-            saved.inverse_deviation,
-            relu,
+            *saved[:2],
+            how.relu,
             *self.tape.space(space_bytes),
-            saved.reserve,
-            saved.reserve.size_bytes,
+            *saved.space,
             reals=(parameters._kwargs["eps"],),
         )
         self._complete(parameters.gamma)
@@ -460,24 +429,34 @@ class Writer:
     def _residual(self, layer: Norm) -> Word:
         return None if layer.residual is None else self._value(layer.residual)
 
-    def _is_fused(self, layer: Norm) -> bool:
+    def _normalising(self, layer: Norm) -> Normalising:
         channels = self.network.values[layer.target].channels
-        return layer.relu and self._type == "half" and channels % dnn.FUSED_CHANNELS == 0
+        fused = layer.relu and self._type == "half" and channels % dnn.FUSED_CHANNELS == 0
+        operation = dnn.BN_ONLY
+        if fused:
+            operation = dnn.BN_RELU if layer.residual is None else dnn.BN_ADD_RELU
+        x = self._tensor(layer.source)
+        return Normalising(
+            mode=(dnn.SPATIAL_PERSISTENT, operation),
+            x=x,
+            z=x if operation == dnn.BN_ADD_RELU else 0,
+            statistics=self._cudnn.statistics(channels),
+            relu=self._cudnn.relu() if fused else 0,
+        )
 
     @staticmethod
-    def _operation(layer: Norm, *, fused: bool) -> int:
-        if not fused:
-            return dnn.BN_ONLY
-        return dnn.BN_RELU if layer.residual is None else dnn.BN_ADD_RELU
+    def _trained(layer: Norm) -> tuple[nd.NDArray, nd.NDArray]:
+        return layer.parameters.gamma.data(), layer.parameters.beta.data()
+
+    def _each(self, name: str, layer: Norm, arguments: tuple[Any, ...]) -> None:
+        """A kernel of ours over all elements of a value."""
+        size = self._images * self.network.values[layer.target].size
+        name = f"{name}_{self._type}"
+        self.tape.kernel(layer.parameters.name, name, blocks_for(size), *arguments, size)
 
     def _pooling(self, layer: Pooling) -> int:
         mode = dnn.POOLING_AVERAGE if layer.average else dnn.POOLING_MAX
         return self._cudnn.pooling(mode, layer.window, layer.padding, layer.stride)
-
-    @staticmethod
-    def _dense_shape(layer: Dense) -> Shape:
-        out, channels = layer.weight.shape
-        return (out, 1, 1, channels)
 
     def _bias(self, layer: Dense) -> int:
         return self._cudnn.tensor((1, 1, 1, layer.weight.shape[0]))

@@ -1,0 +1,35 @@
+"""`python -m rn50.launch.horovodrun`: Horovod's launcher, which leaves nothing in /dev/shm.
+
+It starts every rank through a process of its own, which a `multiprocessing.Event` ends: five named
+semaphores, which nobody removes once all that knew them were killed. A pipe ends with its users.
+"""
+
+from __future__ import annotations
+
+import sys
+from multiprocessing.context import BaseContext
+
+from horovod.runner import launch
+from horovod.runner.common.util import safe_shell_exec
+
+
+class PipeEvent:
+    """What Horovod uses of a `multiprocessing.Event`: once set it stays so."""
+
+    def __init__(self, context: BaseContext) -> None:
+        self._reader, self._writer = context.Pipe(duplex=False)
+
+    def set(self) -> None:
+        self._writer.send_bytes(b"set")
+
+    def is_set(self) -> bool:
+        return self._reader.poll()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        return self._reader.poll(timeout)
+
+
+if __name__ == "__main__":
+    sys.argv[0] = "horovodrun"
+    safe_shell_exec._create_event = PipeEvent
+    launch.run_commandline()
