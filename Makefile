@@ -4,7 +4,7 @@
 # runs; 1 where one is wrong.
 # make mutants ROOMS=launch,scaling N=20 SEED=4: random faults that tests are to notice; ALL=1: by slow tests too.
 .PHONY: setup locks test test-fast test-nightly check fuzz mutants lint architecture format clean distclean
-.PHONY: gpu-test lab-test fault-matrix container-test portability-test
+.PHONY: gpu-test gpu-hardware lab-test fault-matrix container-test portability-test
 PYTHON := .venv/bin/python
 FOLDERS := bench cli compliance config data launch logging report scaling scripts sweep train tests
 SHELL_SCRIPTS := run_and_time.sh $(wildcard scripts/*.sh tests/lab/*.sh) .ci/run
@@ -49,6 +49,12 @@ lint: setup
 gpu-test:
 	@scripts/setup.sh --gpu --into .venv-gpu
 	.venv-gpu/bin/python -m pytest tests/gpu
+
+# The day a GPU is there: what it does and how fast, in 15 minutes, as a page for docs/notebook/gpu.md.
+PAGE := results/gpu.md
+gpu-hardware:
+	@scripts/setup.sh --gpu --into .venv-gpu
+	.venv-gpu/bin/python -m tests.gpu.on_hardware $(PAGE)
 
 # What a night is for: emulated networks, 64 thin ranks, the image, fresh Debians (root), every fault,
 # new seeds, and each test marked nightly. Each is a target of its own too.

@@ -296,7 +296,8 @@ def _print_prediction(answer: Prediction) -> None:
         f"{p.gpus} x {p.batch}: {p.step_s * 1e3:.2f} ms ({p.source})" for p in answer.machine.points
     ]
     known = ["the data sheet"] if answer.machine.has_sheet else []
-    print(f"\ncalibrated on {'; '.join([*known, *points])}")
+    note = "" if answer.measured else ": its software was not measured"
+    print(f"\ncalibrated on {'; '.join([*known, *points])}{note}")
 
 
 @predict_app.command("validate")

@@ -113,10 +113,10 @@ class Performance(Waiting):
     )
     memory_bytes: Positive | None = default(None, "Of a device; null: every batch fits.")
     graphs: Bool = default(True, "Steps are CUDA graphs, as MLPerf entries from v1.0 on are.")
-    kernels: Ranks | None = default(
+    bytes_per_image: Positive | None = default(
         None,
-        "Kernels of a step, by which its launches shrink from those of MXNet's operators without "
-        "graphs: an assumption, for software that was not measured; null: as MLPerf entries.",
+        "Tensor reads and writes of a step as tests/gpu counts them, for software that was not "
+        "measured; null: as MLPerf entries.",
     )
     startup_s: NonNegative = default(1.0, "run_start to the first epoch.")
     first_epoch_s: NonNegative = default(0.3, "Time that the first epoch takes longer.")

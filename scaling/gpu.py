@@ -32,9 +32,9 @@ batches (1,000 on 80 GB, 408 on 40, 236 on 24, 208 on 16) need 0.66 to 0.88 of t
 BYTES_PER_PARAMETER = 12
 """fp16 weight and gradient, fp32 master and momentum."""
 
-
-MXNET_KERNELS = 153
-"""Of a float16 step of ResNet-50 with LARS by MXNet's operators (tests/gpu/test_steps.py)."""
+ENTRY_BYTES_PER_IMAGE = 2.69e8
+"""Tensor reads and writes of an entry's step by the count that `bytes_per_image` is: convolutions
+129 MB, batch norm with sum and ReLU in one call 134, pooling 6."""
 
 
 class Sheet(NamedTuple):
@@ -59,11 +59,10 @@ def from_sheet(about: Performance, sheet: Sheet) -> tuple[float, float]:
     launch_s = sheet.launch_without_graphs_s
     if about.graphs:
         launch_s = sheet.launch_cycles / about.clock_hz
-    if about.kernels is not None:
-        launch_s = sheet.launch_without_graphs_s * about.kernels / MXNET_KERNELS
+    share = (about.bytes_per_image or ENTRY_BYTES_PER_IMAGE) / ENTRY_BYTES_PER_IMAGE
     per_image_s = (
         sheet.flops_per_image / about.tensor_flops_per_s
-        + sheet.bytes_per_image / about.memory_bytes_per_s
+        + share * sheet.bytes_per_image / about.memory_bytes_per_s
     )
     return launch_s + update_s(about), per_image_s
 

@@ -108,6 +108,11 @@ class Prediction:
         first = self.phases[0]
         return self.machine.compute_s(first.batch) / first.step_s
 
+    @property
+    def measured(self) -> bool:
+        """Is the time of such software known? Else its bytes alone are."""
+        return self.machine.performance.bytes_per_image is None or not self.machine.has_sheet
+
     def warnings(self) -> list[str]:
         """A line for each point of the fit that is missed by more than three of its sigmas."""
         measured = as_measured(self.machine)
@@ -153,6 +158,7 @@ class Prediction:
                 for p in self.machine.points
             ],
             "data_sheet": self.machine.has_sheet,
+            "measured": self.measured,
             "warnings": self.warnings(),
         }
 

@@ -11,6 +11,7 @@ from rn50.config.errors import UserError
 from rn50.config.load import load, load_system, system_yaml
 from rn50.config.names import PRESETS, list_presets
 from rn50.scaling.calibrate import Measurement, calibrate
+from rn50.scaling.gpu import ENTRY_BYTES_PER_IMAGE, SHEET, from_sheet
 from rn50.scaling.predict import Prediction, job_of_config, job_of_system, on_system, predict
 from rn50.scaling.step import build, step_time
 
@@ -80,6 +81,26 @@ def test_json_is_the_one_of_the_design() -> None:
     assert sum(figures["breakdown"]["run_s"].values()) == pytest.approx(
         figures["time_to_train_s"], abs=0.01
     )
+
+
+def test_software_that_was_not_measured_is_priced_by_its_bytes() -> None:
+    """Ours moves more of them than an entry, and is a CUDA graph as well."""
+    ours = answer("dgxh100_own", 8, 400)
+    entry = answer("dgxh100", 8, 400)
+    about = ours.machine.performance
+    assert about.bytes_per_image is not None
+    alike = about.model_copy(update={"bytes_per_image": ENTRY_BYTES_PER_IMAGE})
+    sheet = from_sheet(about.model_copy(update={"bytes_per_image": None}), SHEET)
+    assert from_sheet(alike, SHEET) == sheet
+    share = about.bytes_per_image / ENTRY_BYTES_PER_IMAGE
+    more_s = (share - 1) * SHEET.bytes_per_image / about.memory_bytes_per_s
+    assert ours.machine.per_image_s - sheet[1] == pytest.approx(more_s)
+    assert ours.machine.fixed_s == sheet[0]
+    assert ours.step.total_s > entry.step.total_s
+    calibrated = about.model_copy(update={"tensor_flops_per_s": None})
+    from_runs = replace(ours, machine=replace(ours.machine, performance=calibrated))
+    assert [found.to_dict()["measured"] for found in (ours, entry)] == [False, True]
+    assert from_runs.measured
 
 
 @pytest.mark.parametrize("name", list_presets())

@@ -1,0 +1,350 @@
+"""A process of on_hardware.py: `python -m tests.gpu.hardware_body [OPTIONS] PART [ROUTE] [BATCH]`
+prints the rows of a part's table."""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import rn50  # noqa: F401  before MXNet, whose finder it installs
+
+if TYPE_CHECKING:
+    from rn50.config.schema import Run
+
+SEED = 1
+WARM_UP_STEPS = 3
+LR = 0.01
+MOMENTUM = 0.9
+SUM_ELEMENTS = 25_557_032
+"""Gradients of ResNet-50."""
+SUMS = 20
+PACKAGES = (
+    "mxnet-cu112",
+    "nvidia-cudnn-cu11",
+    "nvidia-nccl-cu11",
+    "nvidia-nccl-cu12",
+    "horovod",
+    "nvidia-dali-cuda120",
+)
+SHOWN_STEPS = (1, 2, 5, 10, 20)
+OF_ENTRY_Y = 10
+OF_ENTRY_BETA = 10
+"""Words of cudnnBatchNormalizationBackwardEx and cudnnConvolutionBackwardData (gpu/writer.py)."""
+
+
+class Options(NamedTuple):
+    config: str
+    overrides: tuple[str, ...]
+    rounds: int
+    steps: int
+
+
+DEFAULTS = Options("dgxh100_8", (), rounds=5, steps=10)
+
+
+def row(*cells: object) -> str:
+    """Of a table in Markdown."""
+    return "| " + " | ".join(str(cell).replace("|", "/") for cell in cells) + " |"
+
+
+def show(*cells: object) -> None:
+    print(row(*cells), flush=True)
+
+
+def is_fake() -> bool:
+    return hasattr(ctypes.CDLL("libcuda.so.1"), "fakecuda_report")
+
+
+# --- what the machine is --------------------------------------------------------------------------
+
+
+def machine(_: Options) -> None:
+    from rn50.train.gpu.driver import dotted, read_gpus
+
+    gpus = read_gpus()
+    assert gpus is not None, "a driver expected"
+    if is_fake():
+        show("fake", "no GPU: every time on this page is of the host and means nothing")
+    show("driver", f"{gpus.driver_release or 'unknown release'}, CUDA {dotted(gpus.driver_cuda)}")
+    for gpu in gpus.devices:
+        show("GPU", f"{gpu.name}, compute capability {dotted(gpu.capability)}")
+    for name in PACKAGES:
+        try:
+            show(name, metadata.version(name))
+        except metadata.PackageNotFoundError:
+            show(name, "not installed")
+
+
+def doctor(_: Options) -> None:
+    from rn50.launch.doctor import examine
+
+    for line in examine([]):
+        show(*line)
+
+
+def losses(_: Options) -> None:
+    import mxnet as mx
+    import numpy as np
+
+    from rn50.launch.doctor import MOST_OFF
+    from rn50.train.trial_steps import trial_losses
+
+    expected = trial_losses(mx.cpu(), "float32")
+    computed = {dtype: trial_losses(mx.gpu(0), dtype, "NHWC") for dtype in MOST_OFF}
+    for step in SHOWN_STEPS:
+        values = [expected[step - 1], *(array[step - 1] for array in computed.values())]
+        show(step, *(f"{value:.5f}" for value in values))
+    distances = {
+        dtype: float(np.abs(array - expected).max() / expected[0])
+        for dtype, array in computed.items()
+    }
+    show("largest difference of the first", "", *(f"{d:.1e}" for d in distances.values()))
+    far = [dtype for dtype, distance in distances.items() if not distance <= MOST_OFF[dtype]]
+    if far:
+        raise ValueError(f"losses at most {MOST_OFF} from the CPU's expected, not so: {far}")
+
+
+# --- how fast it is -------------------------------------------------------------------------------
+
+
+class Steps:
+    """Training steps of a network on one batch of random images.
+
+    Raises:
+        UserError: the GPU cannot run them so.
+    """
+
+    def __init__(self, run: Run, batch: int) -> None:
+        import mxnet as mx
+        import numpy as np
+        from mxnet import nd
+
+        from rn50.train.buckets import lay_out_gradients
+        from rn50.train.devices import operators_for, updater_for
+        from rn50.train.loss_scale import LossScaler
+        from rn50.train.networks import build_networks, image_shape, trainable
+        from rn50.train.schedule import Settings
+
+        ctx = mx.gpu(0)
+        self.operators = operators_for(run.model, ctx)
+        self.net, _, self.loss = build_networks(
+            run.model,
+            run.data.classes,
+            crop_px=run.data.crop_px,
+            seed=SEED,
+            operators=self.operators,
+        )
+        parameters = trainable(self.net)
+        buckets = lay_out_gradients(parameters, run.comm.groups, self.operators)
+        self.updater = updater_for(
+            self.operators, parameters, run.optimizer, buckets, scaler=LossScaler(1.0)
+        )
+        self.criterion = self.operators.criterion(self.net, self.loss, buckets)
+        rng = np.random.default_rng(SEED)
+        drawn = rng.standard_normal(image_shape(self.net, batch, run.data.crop_px), np.float32)
+        self.images = nd.array(drawn, ctx)
+        self.labels = nd.array(rng.integers(0, run.data.classes, batch), ctx)
+        self.settings = Settings(LR, MOMENTUM, batch)
+
+    def __call__(self) -> None:
+        self.criterion.backward(self.criterion.forward(self.images, self.labels, 1.0), 1.0)
+        self.updater.step(1, self.settings)
+
+
+def seconds(times: int, action: Callable[[], object]) -> float:
+    """Of one of `times` actions, waited for at the end."""
+    from mxnet import nd
+
+    begun = time.perf_counter()
+    for _ in range(times):
+        action()
+    nd.waitall()
+    return (time.perf_counter() - begun) / times
+
+
+def rate(options: Options, route: str, batch: str) -> None:
+    import mxnet as mx
+
+    from rn50.config.errors import UserError
+    from rn50.config.load import load
+    from rn50.train.gpu import calls
+
+    if route == "eager":
+        calls.EAGER_RUNS = sys.maxsize
+    step = "operators" if route == "operators" else "plan"
+    run = load(options.config, [*options.overrides, f"model.step={step}"]).run
+    name = f"{route}, {batch}"
+    try:
+        steps = Steps(run, int(batch))
+    except UserError as error:
+        show(name, f"refused: {error}")
+        return
+    seconds(WARM_UP_STEPS, steps)
+    times_s = [seconds(options.steps, steps) for _ in range(options.rounds)]
+    rates = sorted(int(batch) / time_s for time_s in times_s)
+    free, total = mx.context.gpu_memory_info(0)
+    show(
+        name,
+        *(f"{value:,.0f}" for value in (statistics.median(rates), rates[0], rates[-1])),
+        f"{1e3 * statistics.median(times_s):.2f}",
+        f"{(total - free) / 1e9:.1f}",
+    )
+
+
+def calls(options: Options, batch: str) -> None:
+    """Each call of a step, made from here, with an event before and after it. A strided
+    convolution's input counts whole."""
+    import numpy as np
+    from mxnet import nd
+
+    from rn50.config.load import load
+    from rn50.train.gpu.calls import SETTINGS, data_address, float_bits
+
+    run = load(options.config, [*options.overrides, "model.step=plan"]).run
+    steps = Steps(run, int(batch))
+    seconds(WARM_UP_STEPS, steps)
+    operators = steps.operators
+    context = steps.images.context
+    loss_values = nd.array(np.zeros(int(batch)), context)
+    words = [data_address(array) for array in (steps.images, steps.labels, loss_values)]
+    words.append(float_bits(1.0))
+    words += [0] * (SETTINGS - len(words))
+    settings = nd.array(np.array(words), context, dtype="int64")
+    writer = operators.writer(steps.net, steps.images.shape, settings)
+    writer.forward(steps.images.shape, training=True)
+    writer.loss(steps.loss.other, operators.loss_sum)
+    writer.backward()
+    made = [call for _, call in writer.tape.calls(operators.arena)]
+    nd.waitall()  # what the calls read has to be there
+    rounds_ms = [elapsed_ms(made, operators.device.stream) for _ in range(options.rounds)]
+    medians_ms = np.median(rounds_ms, axis=0)
+    kinds: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    for entry, time_ms in zip(writer.tape.entries, medians_ms, strict=True):
+        name = "our kernels" if entry.blocks else entry.function.removeprefix("cudnn")
+        kinds[name].append((moved_bytes(entry, writer.tape.workspace), float(time_ms)))
+    kinds["all"] = [pair for pairs in kinds.values() for pair in pairs]
+    for name, pairs in kinds.items():
+        moved = sum(size for size, _ in pairs)
+        time_ms = sum(time for _, time in pairs)
+        per_image = f"{moved / int(batch) / 1e6:.1f}"
+        show(name, len(pairs), per_image, f"{time_ms:.2f}", f"{moved / time_ms / 1e6:,.0f}")
+    update_s = seconds(options.steps, lambda: steps.updater.step(1, steps.settings))
+    show("update, from the host", 3, "", f"{1e3 * update_s:.2f}", "")
+
+
+def elapsed_ms(made: Sequence[Any], stream: ctypes.c_void_p) -> list[float]:
+    """Between the ends of calls on a stream: short ones wait for the host, which makes them."""
+    from rn50.train.gpu.calls import checked, cuda
+
+    events = [ctypes.c_void_p() for _ in range(len(made) + 1)]
+    actions = [action(call, stream) for call in made]
+    for event in events:
+        checked("cudaEventCreate", cuda().cudaEventCreate(ctypes.byref(event)))
+    record = cuda().cudaEventRecord
+    record(events[0], stream)
+    for make, event in zip(actions, events[1:], strict=True):
+        checked("a call of the plan", make())
+        record(event, stream)
+    checked("cudaStreamSynchronize", cuda().cudaStreamSynchronize(stream))
+    times_ms = []
+    for begin, end in pairwise(events):
+        time_ms = ctypes.c_float()
+        checked("events", cuda().cudaEventElapsedTime(ctypes.byref(time_ms), begin, end))
+        times_ms.append(time_ms.value)
+    for event in events:
+        cuda().cudaEventDestroy(event)
+    return times_ms
+
+
+def action(call: Any, stream: ctypes.c_void_p) -> Callable[[], int]:
+    """What makes a call, as step.c does."""
+    from rn50.train.gpu.calls import WORDS, cuda
+    from rn50.train.gpu.module import THREADS
+
+    if not call.blocks:
+        types = [*[ctypes.c_uint64] * WORDS, *[ctypes.c_double] * 2]
+        function = ctypes.CFUNCTYPE(ctypes.c_int, *types)(call.function)
+        words = [*call.words, *call.reals]
+        return lambda: function(*words)
+    first = ctypes.addressof(call) + type(call).words.offset
+    parameters = (ctypes.c_void_p * WORDS)(*(first + 8 * n for n in range(WORDS)))
+    kernel = ctypes.c_void_p(call.function)
+    shape = (ctypes.c_uint(call.blocks), 1, 1, THREADS, 1, 1, 0)
+    return lambda: cuda().cuLaunchKernel(kernel, *shape, stream, parameters, None)
+
+
+def moved_bytes(entry: Any, workspace: Any) -> int:
+    """What a call reads and writes, by the sizes of what it is given."""
+    from mxnet import nd
+
+    from rn50.train.gpu.memory import Buffer
+
+    words = list(entry.words)
+    if entry.function == "cudnnBatchNormalizationBackwardEx":
+        words[OF_ENTRY_Y] = None  # ReLU's signs are in the reserve space
+    if entry.function == "cudnnConvolutionBackwardData" and words[OF_ENTRY_BETA] == words[1]:
+        words.append(words[-1])  # added to what is there
+    size_bytes = 0
+    for word in words:
+        if isinstance(word, Buffer) and word is not workspace:
+            size_bytes += word.size_bytes
+        elif isinstance(word, nd.NDArray):
+            size_bytes += word.size * word.dtype().itemsize
+    return size_bytes
+
+
+def nccl(options: Options) -> None:
+    """One rank's sums, through Horovod as in a run."""
+    import mxnet as mx
+
+    from rn50.config.load import load
+    from rn50.logging.timeline import Timeline
+    from rn50.train.comm import Communicator
+    from rn50.train.connection import Connection
+    from rn50.train.devices import operators_for
+
+    overrides = [*options.overrides, "system.nodes=1", "system.ranks_per_node=1"]
+    run = load(options.config, overrides).run
+    operators = operators_for(run.model, mx.gpu(0))
+    connection = Connection(run, Timeline(0), over_mpi=False)
+    connection.begin()
+    comm = Communicator(operators, connection)
+    begun = time.perf_counter()
+    comm.start()
+    show("the first, with joining", f"{1e3 * (time.perf_counter() - begun):.0f}")
+    gradients = operators.zeros(SUM_ELEMENTS, "float16")
+    comm.sum_(gradients, "gradients", 0)
+    each_s = seconds(SUMS, lambda: comm.sum_(gradients, "gradients", 0))
+    show(f"{SUM_ELEMENTS:,} of float16", f"{1e3 * each_s:.2f}")
+    comm.stop()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--config", default=DEFAULTS.config)
+    parser.add_argument("--override", action="append", default=[])
+    parser.add_argument("--rounds", default=DEFAULTS.rounds, type=int)
+    parser.add_argument("--steps", default=DEFAULTS.steps, type=int)
+    parser.add_argument("words", nargs="+")
+    given = parser.parse_args()
+    options = Options(given.config, tuple(given.override), given.rounds, given.steps)
+    parts: dict[str, Callable[..., None]] = {
+        part.__name__: part for part in (machine, doctor, losses, rate, calls, nccl)
+    }
+    name, *words = given.words
+    parts[name](options, *words)
+    sys.stderr.flush()
+    os._exit(0)  # a library that lost its GPU can hang on its way out
+
+
+if __name__ == "__main__":
+    main()
