@@ -23,10 +23,10 @@ MAY_IMPORT = {
     for level, row in enumerate(ORDER)
     for room in row
 }
-LARGEST_SHARE = 1 / 5  # the trainer, with its own CUDA kernels
+LARGEST_SHARE = 0.23  # the trainer, with its plan for GPUs
 
-PRODUCT_TOKENS = 194_000
-TEST_TOKENS = 197_500
+PRODUCT_TOKENS = 203_700
+TEST_TOKENS = 217_500
 """Size is counted in tokens of code, so that a line that says one thing costs no more than one that
 says three."""
 LAYOUT = {

@@ -37,10 +37,10 @@ def losses_of(
     logits: np.ndarray, labels: np.ndarray, other: float, scale: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Losses and the logits' gradients by the kernel."""
-    arrays = [nd.array(labels), nd.zeros(len(labels))]
+    arrays = [nd.array(labels), nd.array(np.zeros(len(labels)))]
     words = [0, *map(data_address, arrays), float_bits(scale)]
     settings = nd.array(words, dtype="int64")
-    gradient = nd.zeros(logits.shape, dtype=logits.dtype)
+    gradient = nd.empty(logits.shape, dtype=logits.dtype)
     name = "loss_half" if logits.dtype == np.float16 else "loss_float"
     arguments = (nd.array(logits, dtype=logits.dtype), settings, gradient, logits.shape[1], other)
     emulated.EmulatedModule().launch(Launch(name, len(labels), arguments))

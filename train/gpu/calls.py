@@ -19,7 +19,6 @@ WORDS = 30
 SETTINGS = 16
 EAGER_RUNS = 1
 """Of a segment before it is captured: the first run of a kernel may load its code."""
-_LIBRARIES = ("libcuda.so.1", "libcudart.so.11.0", "libcudnn.so.8", "libnvrtc.so.11.2")
 _CONNECTED = (
     "cuLaunchKernel",
     "cudaMemcpyAsync",
@@ -67,17 +66,16 @@ class _Run(ctypes.Structure):
 
 @cache
 def cuda() -> ctypes.CDLL:
-    """All functions of CUDA, cuDNN and NVRTC, from the libraries that MXNet has loaded. Raises
-    UserError: it has others."""
-    for name in _LIBRARIES:
-        try:
-            ctypes.CDLL(name, ctypes.RTLD_GLOBAL)
-        except OSError:
-            raise UserError(
-                f"model.step: {name} for the plan expected, found an MXNet over another CUDA; "
-                "use model.step=operators"
-            ) from None
-    return ctypes.CDLL(None)
+    """All functions of CUDA, cuDNN and NVRTC: those that set-up installed are loaded with MXNet.
+    Raises UserError: MXNet is over another CUDA."""
+    ctypes.CDLL("libcuda.so.1", ctypes.RTLD_GLOBAL)
+    functions = ctypes.CDLL(None)
+    if not hasattr(functions, "cudnnCreate"):
+        raise UserError(
+            "model.step: the CUDA libraries of scripts/setup.sh --gpu for the plan expected, found "
+            "an MXNet over others; use model.step=operators"
+        )
+    return functions
 
 
 def address_of(function: Any) -> int:
@@ -86,7 +84,8 @@ def address_of(function: Any) -> int:
 
 
 def data_address(array: nd.NDArray | None) -> int:
-    """Where an array lies on its device; 0: there is none."""
+    """Where an array lies on its device; 0: there is none. It has to have its memory: that of
+    `nd.zeros` and of copies to another device is taken by the operation that fills it."""
     if array is None:
         return 0
     pointer = ctypes.c_void_p()
@@ -122,22 +121,15 @@ class Device:
         operation = ctypes.cast(self._library.rn50_stamp_step, ctypes.c_void_p)
         return Stamp(operation, self._context, [after])
 
-    def launch(self, call: Call, reads: Iterable[nd.NDArray], writes: Iterable[nd.NDArray]) -> None:
-        """Enqueue one kernel. Raises UserError: an earlier one failed."""
-        checked("cuLaunchKernel", self._launch_status.value)
-        self._push("rn50_launch", call, reads, writes)
-
-    def run(self, run: _Run, reads: Iterable[nd.NDArray], writes: Iterable[nd.NDArray]) -> None:
-        """Enqueue a segment."""
-        self._push("rn50_run", run, reads, writes)
-
-    def _push(
+    def push(
         self,
         name: str,
         parameter: ctypes.Structure,
         reads: Iterable[nd.NDArray],
         writes: Iterable[nd.NDArray],
     ) -> None:
+        """Enqueue a function of step.c. Raises UserError: an earlier launch failed."""
+        checked("cuLaunchKernel", self._launch_status.value)
         size = ctypes.sizeof(parameter)
         memory = _malloc(size)
         ctypes.memmove(memory, ctypes.byref(parameter), size)
@@ -209,7 +201,7 @@ class Segment:
             name = self._names[table.failed - 1] if table.failed else "the step"
             raise UserError(f"{name}: success expected on the GPU, found status {table.status}")
         run = _Run(table=ctypes.pointer(table), settings=(ctypes.c_uint64 * SETTINGS)(*settings))
-        self._device.run(run, [*self._reads, *reads], [*self._writes, *writes])
+        self._device.push("rn50_run", run, [*self._reads, *reads], [*self._writes, *writes])
 
 
 def checked(name: str, status: int) -> None:

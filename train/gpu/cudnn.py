@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -126,7 +125,8 @@ class Cudnn:
         Raises:
             UserError: cuDNN has none.
         """
-        convolution = self._convolution(stride, padding, self._math_type)
+        math_type = _TENSOR_OPERATION if self._type == _HALF else 0
+        convolution = self._convolution(stride, padding, math_type)
         count = ctypes.c_int()
         answers = (_Performance * _MOST_ALGORITHMS)()
         name = f"cudnnGetConvolution{direction}Algorithm_v7"
@@ -154,34 +154,19 @@ class Cudnn:
         self._checked(name, handle, *arguments, ctypes.byref(size_bytes))
         return size_bytes.value
 
-    @property
-    def _math_type(self) -> int:
-        return _TENSOR_OPERATION if self._type == _HALF else 0
-
     def _convolution(self, stride: int, padding: int, math_type: int) -> int:
         words = (padding, padding, stride, stride, 1, 1, _CROSS_CORRELATION, _FLOAT)
-
-        def set_math_type(descriptor: ctypes.c_void_p) -> None:
-            self._checked("cudnnSetConvolutionMathType", descriptor, math_type)
-
         name = "cudnnSetConvolution2dDescriptor"
-        return self._descriptor("Convolution", name, words, set_math_type, math_type)
+        descriptor = self._descriptor("Convolution", name, words, math_type)
+        self._checked("cudnnSetConvolutionMathType", ctypes.c_void_p(descriptor), math_type)
+        return descriptor
 
-    def _descriptor(
-        self,
-        kind: str,
-        setter: str,
-        words: tuple[Any, ...],
-        then: Callable[[ctypes.c_void_p], None] | None = None,
-        *more: int,
-    ) -> int:
+    def _descriptor(self, kind: str, setter: str, words: tuple[Any, ...], *more: int) -> int:
         key = (kind, *more, *(getattr(word, "value", word) for word in words))
         if key not in self._made:
             descriptor = ctypes.c_void_p()
             self._checked(f"cudnnCreate{kind}Descriptor", ctypes.byref(descriptor))
             self._checked(setter, descriptor, *words)
-            if then is not None:
-                then(descriptor)
             self._made[key] = descriptor.value or 0
         return self._made[key]
 

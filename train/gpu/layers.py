@@ -95,9 +95,10 @@ class LayerList:
         if isinstance(block, Unit):
             return self._unit(block, value)
         if isinstance(block, nn.MaxPool2D):
-            return self._max_pooling(value)
+            return self._pooling(value, (3, 3), 2, 1, average=False)
         if isinstance(block, nn.GlobalAvgPool2D):
-            return self._average(value)
+            before = self.values[value]
+            return self._pooling(value, (before.height, before.width), 1, 0, average=True)
         if isinstance(block, nn.Dense):
             target = self._value(Maps(1, 1, block.weight.shape[0]))
             self.layers.append(Dense(value, target, block.weight, block.bias))
@@ -143,17 +144,12 @@ class LayerList:
         self.layers.append(Norm(value, target, residual, relu, unit.norm))
         return target
 
-    def _max_pooling(self, value: int) -> int:
+    def _pooling(
+        self, value: int, window: tuple[int, int], stride: int, padding: int, *, average: bool
+    ) -> int:
         before = self.values[value]
-        target = self._value(
-            Maps((before.height - 1) // 2 + 1, (before.width - 1) // 2 + 1, before.channels)
-        )
-        self.layers.append(Pooling(value, target, (3, 3), 2, 1, average=False))
-        return target
-
-    def _average(self, value: int) -> int:
-        before = self.values[value]
-        target = self._value(Maps(1, 1, before.channels))
-        window = (before.height, before.width)
-        self.layers.append(Pooling(value, target, window, 1, 0, average=True))
+        height = (before.height + 2 * padding - window[0]) // stride + 1
+        width = (before.width + 2 * padding - window[1]) // stride + 1
+        target = self._value(Maps(height, width, before.channels))
+        self.layers.append(Pooling(value, target, window, stride, padding, average))
         return target

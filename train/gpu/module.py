@@ -82,7 +82,7 @@ class CudaModule:
         ]
         reads = [array for kind, array in arrays if kind.startswith("const ")]
         writes = [array for kind, array in arrays if not kind.startswith("const ")]
-        self.device.launch(self.call(launch), reads, writes)
+        self.device.push("rn50_launch", self.call(launch), reads, writes)
 
     def sequence(
         self,

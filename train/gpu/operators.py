@@ -15,9 +15,8 @@ from ..operators import TOP, Operators
 from ..step_times import Stamp
 from .calls import Device, data_address, float_bits
 from .cudnn import Cudnn
-from .layers import LayerList
 from .module import CudaModule, Launch, Module, blocks_for, type_name
-from .plan import ScoringPlan, TrainingPlan, settings_block
+from .plan import ScoringPlan, Shared, TrainingPlan, settings_block
 from .tape import Arena, Tape
 from .writer import Writer
 
@@ -47,6 +46,11 @@ class PlanOperators(Operators):
         """The GPU on which plans run."""
         assert isinstance(self.module, CudaModule)
         return self.module.device
+
+    @property
+    def shared(self) -> Shared:
+        """What its plans are given."""
+        return Shared(self.device, self.arena, self.weights, self.statistics, self.loss_sum)
 
     @property
     def stamp(self) -> Stamp | None:
@@ -129,20 +133,10 @@ class PlanOperators(Operators):
 
     def writer(self, net: Any, image_shape: Sequence[int], settings: nd.NDArray) -> Writer:
         """What writes a plan for images of this shape."""
-        module = self.module
-        assert isinstance(module, CudaModule)
-        channels_first = image_shape[1] == 3
-        height, width = image_shape[2:] if channels_first else image_shape[1:3]
+        assert isinstance(self.module, CudaModule)
         if self._cudnn is None:
-            self._cudnn = Cudnn(module.device, net.dtype)
-        return Writer(
-            Tape(self._cudnn, module),
-            self._cudnn,
-            LayerList(net, height, width),
-            images=image_shape[0],
-            dtype=net.dtype,
-            settings=settings,
-        )
+            self._cudnn = Cudnn(self.device, net.dtype)
+        return Writer(Tape(self._cudnn, self.module), self._cudnn, net, image_shape, settings)
 
 
 class PlanCriterion:
@@ -157,43 +151,34 @@ class PlanCriterion:
         self._buckets = buckets
         self._settings = settings_block(operators.ctx)
         self._plans: dict[tuple[int, ...], TrainingPlan] = {}
-        self._batch: tuple[nd.NDArray, nd.NDArray] | None = None
         self._plan: TrainingPlan | None = None
+        self._batch: list[nd.NDArray] = []
 
     def forward(self, images: Any, labels: Any, scale: float) -> nd.NDArray:
-        self._plan = self._plan_for(images.shape)
-        self._batch = (images, labels)
+        plan = self._plan_for(images.shape)
         losses = nd.empty((images.shape[0],), images.context)
         settings = [data_address(array) for array in (images, labels, losses)]
-        self._plan.forward([*settings, float_bits(scale)], self._batch, [losses])
+        plan.forward([*settings, float_bits(scale)], [images, labels], [losses])
+        self._plan = plan
+        self._batch = [images, labels]
         return losses
 
     def backward(self, losses: nd.NDArray, scale: float) -> None:  # noqa: ARG002
-        assert self._plan is not None and self._batch is not None
+        assert self._plan is not None
         # The stream may still read the batch and write the losses, until the first group is done.
         first, *others = self._plan.backward
         first((), self._batch, [losses])
         for segment in others:
             segment()
-        self._batch = None
+        self._batch = []
 
-    def _plan_for(self, image_shape: tuple[int, ...]) -> TrainingPlan:
+    def _plan_for(self, shape: tuple[int, ...]) -> TrainingPlan:
         operators = self._operators
-        plan = self._plans.get(image_shape)
+        plan = self._plans.get(shape)
         if plan is None or plan.generation != operators.arena.generation:
-            plan = TrainingPlan(
-                operators.device,
-                operators.arena,
-                operators.writer(self._net, image_shape, self._settings),
-                image_shape=image_shape,
-                other=self._other,
-                settings=self._settings,
-                loss_sum=operators.loss_sum,
-                weights=operators.weights,
-                statistics=operators.statistics,
-                buckets=self._buckets,
-            )
-            self._plans[image_shape] = plan
+            writer = operators.writer(self._net, shape, self._settings)
+            plan = TrainingPlan(operators.shared, writer, self._other, self._buckets)
+            self._plans[shape] = plan
         return plan
 
 
@@ -214,19 +199,12 @@ class Scorer:
         plan.run([data_address(images)], [images])
         return plan.logits
 
-    def _plan_for(self, image_shape: tuple[int, ...]) -> ScoringPlan:
+    def _plan_for(self, shape: tuple[int, ...]) -> ScoringPlan:
         operators = self._operators
-        plan = self._plans.get(image_shape)
+        plan = self._plans.get(shape)
         if plan is None or plan.generation != operators.arena.generation:
-            net = self._net
-            plan = ScoringPlan(
-                operators.device,
-                operators.arena,
-                operators.writer(net, image_shape, self._settings),
-                image_shape=image_shape,
-                settings=self._settings,
-                logits=operators.zeros((image_shape[0], net.classes), net.dtype),
-                reads=[*operators.weights, operators.statistics],
-            )
-            self._plans[image_shape] = plan
+            logits = operators.zeros((shape[0], self._net.classes), self._net.dtype)
+            writer = operators.writer(self._net, shape, self._settings)
+            plan = ScoringPlan(operators.shared, writer, logits)
+            self._plans[shape] = plan
         return plan

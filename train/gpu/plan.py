@@ -18,24 +18,27 @@ from .tape import Arena
 from .writer import Writer
 
 
+class Shared(NamedTuple):
+    """What all plans of a network are given. Arrays lie side by side where there are several."""
+
+    device: Device
+    arena: Arena
+    weights: list[nd.NDArray]
+    """An array a type."""
+    statistics: nd.NDArray
+    """Running means and variances."""
+    loss_sum: nd.NDArray
+    """Of the steps since the last log point."""
+
+
 class TrainingPlan:
     """Forward, and backward group by group, for images of one shape."""
 
     def __init__(
-        self,
-        device: Device,
-        arena: Arena,
-        writer: Writer,
-        *,
-        image_shape: Sequence[int],
-        other: float,
-        settings: nd.NDArray,
-        loss_sum: nd.NDArray,
-        weights: Sequence[nd.NDArray],
-        statistics: nd.NDArray,
-        buckets: Sequence[nd.NDArray],
+        self, shared: Shared, writer: Writer, other: float, buckets: Sequence[nd.NDArray]
     ) -> None:
-        writer.forward(image_shape, training=True)
+        device, arena, weights, statistics, loss_sum = shared
+        writer.forward(training=True)
         writer.loss(other, loss_sum)
         begun = len(writer.tape.entries)
         writer.backward()
@@ -44,16 +47,16 @@ class TrainingPlan:
         self.forward = Segment(
             device,
             calls[:begun],
-            settings,
+            writer.settings,
             weights,
-            [settings, arena.token, statistics, loss_sum],
+            [writer.settings, arena.token, statistics, loss_sum],
             waits=False,  # what follows on the stream does, and readers wait for backward's first
         )
         self.backward = []
         for group in cut(writer.written, buckets):
             writes = [arena.token, loss_sum, *(buckets[number] for number in group.buckets)]
-            segment = Segment(device, calls[begun : group.end], None, weights, writes)
-            self.backward.append(segment)
+            part = calls[begun : group.end]
+            self.backward.append(Segment(device, part, None, weights, writes))
             begun = group.end
 
 
@@ -95,23 +98,16 @@ def cut(written: Sequence[tuple[int, Any]], buckets: Sequence[nd.NDArray]) -> li
 class ScoringPlan:
     """Logits of images of one shape, by the running statistics."""
 
-    def __init__(
-        self,
-        device: Device,
-        arena: Arena,
-        writer: Writer,
-        *,
-        image_shape: Sequence[int],
-        settings: nd.NDArray,
-        logits: nd.NDArray,
-        reads: Sequence[nd.NDArray],
-    ) -> None:
+    def __init__(self, shared: Shared, writer: Writer, logits: nd.NDArray) -> None:
+        arena = shared.arena
         self.logits = logits
         writer.put(len(writer.network.values) - 1, logits)
-        writer.forward(image_shape, training=False)
+        writer.forward(training=False)
         calls = writer.tape.calls(arena)
         self.generation = arena.generation
-        self.run = Segment(device, calls, settings, reads, [settings, arena.token, logits])
+        reads = [*shared.weights, shared.statistics]
+        writes = [writer.settings, arena.token, logits]
+        self.run = Segment(shared.device, calls, writer.settings, reads, writes)
 
 
 def settings_block(ctx: Any) -> nd.NDArray:

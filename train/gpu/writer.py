@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from mxnet import nd
 
+from ..resnet import ResNet
 from . import cudnn as dnn
 from .cudnn import Cudnn, Shape
 from .layers import IMAGE_CHANNELS, Convolution, Dense, LayerList, Norm, Pooling
@@ -49,7 +50,8 @@ class Writer:
     """Writes a network's layers on a tape.
 
     Args:
-        images: of a batch.
+        net: a ResNet in NHWC.
+        image_shape: of a batch, in either layout.
         settings: on the device, of this step (device.cu).
     """
 
@@ -57,19 +59,19 @@ class Writer:
         self,
         tape: Tape,
         cudnn: Cudnn,
-        network: LayerList,
-        *,
-        images: int,
-        dtype: Any,
+        net: ResNet,
+        image_shape: Sequence[int],
         settings: nd.NDArray,
     ) -> None:
+        self._channels_first = image_shape[1] == 3
+        height, width = image_shape[2:] if self._channels_first else image_shape[1:3]
         self.tape = tape
-        self.network = network
+        self.network = LayerList(net, height, width)
+        self.settings = settings
         self._cudnn = cudnn
-        self._images = images
-        self._type = type_name(dtype)
-        self._item_bytes = np.dtype(dtype).itemsize
-        self._settings = settings
+        self._images = image_shape[0]
+        self._type = type_name(net.dtype)
+        self._item_bytes = np.dtype(net.dtype).itemsize
         self._values: dict[int, Buffer | nd.NDArray] = {}
         self._gradients: dict[int, Buffer] = {}
         self._saved: dict[int, Saved] = {}
@@ -79,9 +81,9 @@ class Writer:
 
     # --- forward ---------------------------------------------------------------------------------
 
-    def forward(self, image_shape: Sequence[int], *, training: bool) -> None:
+    def forward(self, *, training: bool) -> None:
         """Images to logits."""
-        self._pad_images(image_shape)
+        self._pad_images()
         for layer in self.network.layers:
             if isinstance(layer, Convolution):
                 self._convolve(layer)
@@ -103,19 +105,17 @@ class Writer:
         classes = self.network.values[logits].channels
         gradient = self._new_gradient(logits)
         name = f"loss_{self._type}"
-        arguments = (self._value(logits), self._settings, gradient, classes, other)
+        arguments = (self._value(logits), self.settings, gradient, classes, other)
         self.tape.kernel("loss", name, self._images, *arguments)
-        self.tape.kernel("loss", "add_losses", 1, self._settings, loss_sum, self._images)
+        self.tape.kernel("loss", "add_losses", 1, self.settings, loss_sum, self._images)
 
-    def _pad_images(self, image_shape: Sequence[int]) -> None:
+    def _pad_images(self) -> None:
         maps = self.network.values[0]
         area = maps.height * maps.width
-        channels_first = image_shape[1] == 3
-        pixel_stride = 1 if channels_first else 3
-        channel_stride = area if channels_first else 1
+        strides = (1, area) if self._channels_first else (3, 1)
         pixels = self._images * area
         name = f"images_{self._type}"
-        arguments = (self._settings, self._value(0), pixels, area, pixel_stride, channel_stride)
+        arguments = (self.settings, self._value(0), pixels, area, *strides)
         self.tape.kernel("images", name, blocks_for(pixels), *arguments)
 
     def _convolve(self, layer: Convolution) -> None:
