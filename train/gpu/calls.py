@@ -103,17 +103,21 @@ class Device:
 
     def __init__(self, ctx: mx.Context) -> None:
         functions = cuda()
-        checked("cudaSetDevice", functions.cudaSetDevice(ctx.device_id))
+        self._context = EngineContext(_GPU, ctx.device_id)
+        self.activate()
         stream = ctypes.c_void_p()
         status = functions.cudaStreamCreateWithFlags(ctypes.byref(stream), _NON_BLOCKING)
         checked("cudaStreamCreateWithFlags", status)
         self.stream = stream
-        self._context = EngineContext(_GPU, ctx.device_id)
         self._library = ctypes.CDLL(str(kernels.build(kernels.STEP_SOURCE)))
         addresses = [address_of(functions[name]) for name in _CONNECTED]
         addresses.append(stream.value or 0)
         self._library.rn50_connect((ctypes.c_void_p * len(addresses))(*addresses))
         self._launch_status = ctypes.c_int.in_dll(self._library, "rn50_launch_status")
+
+    def activate(self) -> None:
+        """Make it the device of this thread: each has its own, which begins as the first GPU."""
+        checked("cudaSetDevice", cuda().cudaSetDevice(self._context.number))
 
     def stamp(self, after: nd.NDArray) -> Stamp:
         """What notes when the stream has come that far, between the operations that write `after`:

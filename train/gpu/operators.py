@@ -134,6 +134,7 @@ class PlanOperators(Operators):
     def writer(self, net: Any, image_shape: Sequence[int], settings: nd.NDArray) -> Writer:
         """What writes a plan for images of this shape."""
         assert isinstance(self.module, CudaModule)
+        self.device.activate()
         if self._cudnn is None:
             self._cudnn = Cudnn(self.device, net.dtype)
         return Writer(Tape(self._cudnn, self.module), self._cudnn, net, image_shape, settings)
