@@ -4,6 +4,7 @@ prints an object.
     count      what a step of a preset asks of the device, at its full size
     gradients  the sums of two ranks' gradients, on two ranks or by this one alone
     losses     those of the trial of a device, and of the CPU
+    preset     those of a preset's network at 32 px
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ import numpy as np
 from mxnet import nd
 
 from rn50.config.load import load
-from rn50.config.schema import Model
+from rn50.config.schema import Model, Optimizer
 from rn50.logging.timeline import Timeline
+from rn50.train import kernels
 from rn50.train.buckets import lay_out_gradients
 from rn50.train.comm import Communicator
 from rn50.train.comm import context as device_context
@@ -128,9 +130,44 @@ def losses(dtype: str, layout: str) -> dict[str, Any]:
     }
 
 
+def preset(preset: str, dtype: str) -> dict[str, Any]:
+    """Losses of steps of a preset's network, on the device and on the CPU in float32. Its units
+    begin as the identity: else batch norm over so few values makes 1e-6 of them a share of 0.07 of
+    the loss, in float32 too."""
+    model = load(preset).run.model.model_copy(update={"zero_gamma": True})
+    models = {
+        "gpu": model.model_copy(update={"dtype": dtype}),
+        "cpu": model.model_copy(update={"dtype": "float32", "layout": "NCHW"}),
+    }
+    contexts = {"gpu": mx.gpu(0), "cpu": mx.cpu()}
+    return {device: step_losses(models[device], contexts[device]) for device in models}
+
+
+def step_losses(model: Model, ctx: mx.Context) -> list[float]:
+    """Of SGD's steps on one batch."""
+    if ctx == mx.cpu():
+        kernels.load()
+    operators = operators_for(model, ctx)
+    net, _, loss = build_networks(model, 1000, crop_px=PX, seed=1, operators=operators)
+    buckets = lay_out_gradients(trainable(net), "single", operators)
+    settings = Optimizer(variant="sgd", base_lr=0.01)
+    scaler = LossScaler(8.0)
+    updater = updater_for(operators, trainable(net), settings, buckets, scaler=scaler)
+    criterion = operators.criterion(net, loss, buckets)
+    images = np.random.default_rng(1).normal(size=(BATCH, 3, PX, PX))
+    batch = (nd.array(images, ctx), nd.array(np.arange(BATCH), ctx))
+    means = []
+    for step in range(1, STEPS + 1):
+        losses = criterion.forward(*batch, 8.0)
+        criterion.backward(losses, 8.0)
+        updater.step(step, Settings(0.01, 0.9, BATCH))
+        means.append(float(losses.asnumpy().mean()))
+    return means
+
+
 def main(text: str) -> None:
     options = json.loads(text)
-    actions = {"count": count, "gradients": gradients, "losses": losses}
+    actions = {"count": count, "gradients": gradients, "losses": losses, "preset": preset}
     answer = actions[options.pop("do")](**options)
     if read_process_info().rank == 0:
         print(json.dumps({**answer, "counts": report()["counts"], "errors": report()["errors"]}))

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rn50.config.load import load
+from rn50.config.names import list_presets
 from rn50.launch.doctor import MOST_OFF
 from tests.gpu.runs import HALF, ONE_RANK, GpuRun
 
@@ -68,6 +70,23 @@ def test_losses_are_the_cpus_step_for_step(
     launches = answer["counts"].get("graph launches", 0)
     assert (launches > 0) == (graphs == "1")
     assert "kernels not computed" not in answer["counts"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("preset", ["dgxh100_8", "sony_4096"])
+def test_a_presets_network_computes_the_cpus_losses(preset: str, dtype: str, body: Body) -> None:
+    """All float16 presets have the network of one of the two: without label smoothing, or with."""
+    answer = body(do="preset", preset=preset, dtype=dtype)
+    np.testing.assert_allclose(
+        answer["gpu"], answer["cpu"], rtol=2e-5 if dtype == "float32" else 0.01
+    )
+
+
+def test_the_float16_presets_have_two_networks() -> None:
+    models = [
+        load(name).run.model for name in list_presets() if load(name).run.model.dtype == "float16"
+    ]
+    assert len({model.model_dump_json(exclude={"loss_scale"}) for model in models}) == 2
 
 
 def test_a_step_is_the_same_with_and_without_graphs(body: Body) -> None:
