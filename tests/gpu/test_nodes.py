@@ -119,7 +119,8 @@ def test_updates_by_our_own_kernels_are_those_of_the_plain_sums(
     assert of_weights < limit
     assert of_statistics < 1e-4
     for each in reports(tmp_path):
-        assert each["fused kernels"] == each["kernels of our own that ran"] > 10
+        assert each["kernels of our own that ran"] > 10
+        assert "kernels not computed" not in each
 
 
 @pytest.mark.parametrize("capability", ["8.0", "9.0"])

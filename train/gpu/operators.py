@@ -34,8 +34,9 @@ class PlanOperators(Operators):
         self.module = module
         self.weights: list[nd.NDArray] = []
         """The weights of the network that is trained, side by side, an array a type."""
-        self.statistics = self.zeros(1)
-        """The running means and variances, side by side."""
+        self.statistics: list[nd.NDArray] = []
+        """The running means and variances: arrays of their own, as the engine wants all that one of
+        Horovod's operations sums."""
         self.loss_sum = self.zeros(1)
         """Of the steps since the last log point."""
         self.arena = Arena(self.zeros(1))
@@ -61,8 +62,8 @@ class PlanOperators(Operators):
         self.module.launch(Launch(name, blocks, arguments))
 
     def initialize(self, net: Any, initializer: mx.init.Initializer) -> None:
-        """Also lays the weights of a type side by side, and the statistics: the engine then has few
-        arrays to watch, and kernels find each tensor by its address."""
+        """Also lays the weights of a type side by side: the engine has few arrays to watch then, and
+        kernels find each tensor by its address."""
         parameters = list(net.collect_params().values())
         trained = [p for p in parameters if p.grad_req != "null"]
         statistics = [p for p in parameters if p.grad_req == "null"]
@@ -71,18 +72,14 @@ class PlanOperators(Operators):
         net.initialize(initializer, ctx=self.ctx)
         for dtype in sorted({np.dtype(p.dtype).name for p in trained}):
             of_type = [p for p in trained if np.dtype(p.dtype).name == dtype]
-            self.weights.append(self._lay_out(of_type, dtype))
+            flat, views = side_by_side(self, [p.shape for p in of_type], dtype)
+            self.weights.append(flat)
+            for p, view in zip(of_type, views, strict=True):
+                p.data().copyto(view)
+                p._data = [view]
         for p in trained:
             p._grad_req = "write"  # by its setter it would be filled with an array of its own
-        if statistics:
-            self.statistics = self._lay_out(statistics, "float32")
-
-    def _lay_out(self, parameters: Sequence[Any], dtype: str) -> nd.NDArray:
-        flat, views = side_by_side(self, [p.shape for p in parameters], dtype)
-        for p, view in zip(parameters, views, strict=True):
-            p.data().copyto(view)
-            p._data = [view]
-        return flat
+        self.statistics = [p.data() for p in statistics]
 
     def zeros(self, shape: Any, dtype: Any = np.float32) -> nd.NDArray:
         return nd.array(np.zeros(shape, dtype), self.ctx, dtype=dtype)

@@ -19,13 +19,13 @@ from .writer import Writer
 
 
 class Shared(NamedTuple):
-    """What all plans of a network are given. Arrays lie side by side where there are several."""
+    """What all plans of a network are given."""
 
     device: Device
     arena: Arena
     weights: list[nd.NDArray]
-    """An array a type."""
-    statistics: nd.NDArray
+    """Side by side, an array a type."""
+    statistics: list[nd.NDArray]
     """Running means and variances."""
     loss_sum: nd.NDArray
     """Of the steps since the last log point."""
@@ -49,7 +49,7 @@ class TrainingPlan:
             calls[:begun],
             writer.settings,
             weights,
-            [writer.settings, arena.token, statistics, loss_sum],
+            [writer.settings, arena.token, *statistics, loss_sum],
             waits=False,  # what follows on the stream does, and readers wait for backward's first
         )
         self.backward = []
@@ -105,7 +105,7 @@ class ScoringPlan:
         writer.forward(training=False)
         calls = writer.tape.calls(arena)
         self.generation = arena.generation
-        reads = [*shared.weights, shared.statistics]
+        reads = [*shared.weights, *shared.statistics]
         writes = [writer.settings, arena.token, logits]
         self.run = Segment(shared.device, calls, writer.settings, reads, writes)
 
