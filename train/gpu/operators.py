@@ -62,7 +62,7 @@ class PlanOperators(Operators):
         self.module.launch(Launch(name, blocks, arguments))
 
     def initialize(self, net: Any, initializer: mx.init.Initializer) -> None:
-        """Also lays the weights of a type side by side: the engine has few arrays to watch then, and
+        """Also lays the weights of a type side by side: the engine has few arrays to watch, and
         kernels find each tensor by its address."""
         parameters = list(net.collect_params().values())
         trained = [p for p in parameters if p.grad_req != "null"]
