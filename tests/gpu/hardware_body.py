@@ -220,7 +220,7 @@ def calls(options: Options, batch: str) -> None:
     words += [0] * (SETTINGS - len(words))
     settings = nd.array(np.array(words), context, dtype="int64")
     writer = operators.writer(steps.net, steps.images.shape, settings)
-    writer.forward(steps.images.shape, training=True)
+    writer.forward(training=True)
     writer.loss(steps.loss.other, operators.loss_sum)
     writer.backward()
     made = [call for _, call in writer.tape.calls(operators.arena)]

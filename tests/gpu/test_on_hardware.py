@@ -27,7 +27,6 @@ def tables(page: str) -> Tables:
     return found
 
 
-@pytest.mark.usefixtures("nccl")
 def test_the_page_is_written_to_its_end(
     fake_environment: Path, emulated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
