@@ -164,8 +164,7 @@ def test_an_overflow_of_a_dynamic_scale_is_skipped(
     assert train[0]["loss_scale"] == 16777216
     assert train[-1]["loss_scale"] < 16777216 / 8
     assert all(np.isfinite(line["loss"]) for line in train)
-    losses = [line["loss"] for line in train]
-    assert np.mean(losses[-20:]) < np.mean(losses[:20])
+    assert done.result["eval_accuracy"] > 0.4  # of four classes
 
 
 @pytest.mark.parametrize(
