@@ -210,7 +210,7 @@ cudnnStatus_t forward(const Normalizing& how, Blend blend, const Data& x, const 
                              how.fused(z), y);
   };
   auto leave = [=] {
-    if (how.reserve_bytes < sizeof(Reserve)) return;
+    if (how.reserve == nullptr || how.reserve_bytes < sizeof(Reserve)) return;
     const Reserve left = reserve_of(how.operation, x, saved_mean, saved_deviation);
     std::memcpy(how.reserve, &left, sizeof left);
   };
@@ -237,7 +237,7 @@ cudnnStatus_t backward(const Normalizing& how, Blend of_data, Blend of_parameter
                             static_cast<const float*>(saved_deviation), how.fused(dz), dx);
   };
   auto check = [=] {
-    if (how.reserve_bytes < sizeof(Reserve)) return;
+    if (how.reserve == nullptr || how.reserve_bytes < sizeof(Reserve)) return;
     const Reserve expected = reserve_of(how.operation, x, saved_mean, saved_deviation);
     if (std::memcmp(how.reserve, &expected, sizeof expected))
       fake::refuse(0, std::string(how.name) + ": the reserve space of another call");
