@@ -147,7 +147,8 @@ def gpu_run(
         program = (sys.executable, str(HERE / "rank.py"), "--script", str(folder / "script.json"))
         name = pick_launcher(launcher)
         options = Options(name, program=program, resume=resume)
-        launch(loaded, lambda _: lambda *_: None, options)
+        _, late = launch(loaded, lambda _: lambda *_: None, options)
+        late.release()
         out = resume or max(folder.glob("*/*/"), key=os.path.getmtime)
         reports = [json.loads(p.read_text()) for p in sorted(out.glob("fake_*.json"))]
         for report in reports:
