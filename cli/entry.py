@@ -84,11 +84,17 @@ def _check_logs(arguments: list[str]) -> int | None:
 
 
 def _not_loaded(error: ImportError) -> str:
-    """A package that is gone or that another one hides."""
+    """A package that is gone, that was never installed, or that another one hides."""
+    from ..config.extras import how_to_install
+    from ..launch.installed import NAMES
+
     cause = str(error).strip().split("\n")[0]
     foreign = os.environ.get("PYTHONPATH")
     if foreign:
         return f"{cause}: packages of {sys.prefix} alone expected, found PYTHONPATH={foreign} too"
+    advice = how_to_install(error.name)
+    if advice is not None and not NAMES.is_file():  # which set-up writes
+        return f"{cause}: {advice}"
     return f"{cause}: whole packages expected in {sys.prefix}; scripts/setup.sh makes it anew"
 
 

@@ -81,12 +81,12 @@ def export_model(
 
     Example: `rn50 export model results/smoke/20261123T050000Z --out model --onnx`
     """
-    from ..report.export import extra
+    from ..config.extras import require
     from ..train.checkpoint_folder import chosen, held
 
     refuse_content(out)
     if onnx:
-        extra("onnx", "onnx")
+        require("onnx")
     found = chosen(path)
     from ..train.model_export import export_model as write
 

@@ -10,11 +10,11 @@ import importlib
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..config.errors import UserError, failing_as
+from ..config.extras import require
 from ..config.finding import number, printable
 from ..config.leaves import flatten
 from ..logging.parse import read_log
@@ -125,8 +125,8 @@ def to_tensorboard(runs: Sequence[Exported], out: Path) -> None:
     """Write an event file for each run, in a folder of its name below `out`; it replaces that of an
     earlier export. A record without a step has that of the one before. Raises UserError: it cannot
     be written, or tensorboardX is not installed."""
-    tensorboard = extra("tensorboardX", "tensorboard")
-    summary = extra("tensorboardX.summary", "tensorboard")
+    tensorboard = extra("tensorboardX")
+    summary = extra("tensorboardX.summary")
     for run in runs:
         folder = out / run.name
         with failing_as(f"{folder}: cannot write"):
@@ -148,13 +148,7 @@ def to_tensorboard(runs: Sequence[Exported], out: Path) -> None:
 # --- extras ---------------------------------------------------------------------------------------
 
 
-def extra(module: str, name: str) -> Any:
-    """An optional package. Raises UserError: it is not installed; the line has pip's command."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        wanted = (line for line in metadata.requires("rn50") or () if f'"{name}"' in line)
-        package = " ".join(f"'{line.partition(';')[0].strip()}'" for line in wanted)
-        raise UserError(
-            f"{module}: an installed package expected, found none ({error}): pip install {package}"
-        ) from None
+def extra(module: str) -> Any:
+    """A package of an extra. Raises UserError: it is not installed."""
+    require(module)
+    return importlib.import_module(module)

@@ -274,5 +274,5 @@ def test_tensorboard_reads_every_point(run: Path, tmp_path: Path) -> None:
 def test_a_missing_extra_names_pips_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     with pytest.raises(UserError, match=r"^tensorboardX: an installed .*: pip install") as e:
-        extra("tensorboardX", "tensorboard")
+        extra("tensorboardX")
     assert "\n" not in str(e.value)
