@@ -18,8 +18,6 @@ _EXTRAS = {
     "tensorboardX": "tensorboard",
 }
 """The extra that each imported name belongs to."""
-TRAINING = ("mxnet", "horovod", "nvidia.dali")
-"""What no rank starts without."""
 
 
 def how_to_install(module: str | None) -> str | None:
@@ -27,20 +25,14 @@ def how_to_install(module: str | None) -> str | None:
     extra = _EXTRAS.get((module or "").partition(".")[0])
     if extra is None:
         return None
-    checkout = " and Horovod, or in a checkout scripts/setup.sh" if extra == "train" else ""
-    return f"pip install 'rn50[{extra}]'{checkout}"
+    command = f"pip install 'rn50[{extra}]'"
+    if extra == "train":
+        return f"{command} and Horovod, or run scripts/setup.sh in a checkout"
+    return command
 
 
-def require(*modules: str) -> None:
-    """Raises UserError: one of these packages of an extra is not installed."""
-    for module in modules:
-        if not _is_installed(module):
-            advice = how_to_install(module)
-            raise UserError(f"{module}: an installed package expected, found none: {advice}")
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except (ModuleNotFoundError, ValueError):  # no parent; a name without a specification
-        return False
+def require(module: str) -> None:
+    """Raises UserError: this package of an extra is not installed."""
+    if find_spec(module) is None:
+        advice = how_to_install(module)
+        raise UserError(f"{module}: an installed package expected, found none: {advice}")

@@ -9,7 +9,6 @@ from typing import Any
 
 from ..config.atomic import write_file
 from ..config.errors import UserError
-from ..config.extras import TRAINING, require
 from ..config.leaves import flatten
 from ..config.load import Loaded
 from ..config.plan import build_plan
@@ -58,7 +57,6 @@ def evaluate(
     Raises:
         UserError: no such checkpoint, no images, runs that make no ensemble, or a rank failed.
     """
-    require(*TRAINING)
     found = [checkpoint_folder.chosen(path) for path in paths]
     loaded = [_config_of(one, with_ranks(overrides, ranks)) for one in found]
     _check_shared(paths, loaded)

@@ -15,7 +15,6 @@ from pathlib import Path
 from ..compliance.config_rules import ConfigCheck
 from ..config import benchmark
 from ..config.errors import UserError
-from ..config.extras import TRAINING, require
 from ..config.finding import ERROR, Finding
 from ..config.plan import build_plan
 from ..config.reading import read_text
@@ -90,8 +89,6 @@ def refusals(run: Run, controllers: Sequence[Controller] = ("mpi", "gloo")) -> l
 
 def obstacles_here(run: Run) -> list[str]:
     """Why the ranks of one node of `run` cannot run on this machine, one line each."""
-    if lacking := _refused(partial(require, *TRAINING)):
-        return lacking
     if run.system.device == "gpu":
         path = library()
         found = _refused(partial(_check_gpu, run, run.system.ranks_per_node - 1))
