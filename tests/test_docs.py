@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
+    ROOT / "CONTRIBUTING.md",
     ROOT / "scaling/published/README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
