@@ -19,19 +19,9 @@ from tests.conftest import made_once
 
 pytestmark = pytest.mark.slow
 
+TRACKED = "git ls-files -z --cached --others --exclude-standard"
 BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
 FRAMEWORKS = {"mxnet", "horovod", "nvidia-dali-cuda120"}
-
-
-def copy_tracked(root: Path, to: Path) -> None:
-    """The checkout without what programs made in it; a link stays a link."""
-    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
-    for name in filter(None, listed.stdout.split("\0")):
-        target = to / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if (root / name).exists():
-            shutil.copy2(root / name, target, follow_symlinks=False)
 
 
 def needed(names: Iterator[Requirement]) -> dict[str, metadata.Distribution]:
@@ -65,7 +55,9 @@ def environment(root: Path, shared: Path) -> Path:
 
     def make(folder: Path) -> None:
         checkout = folder.with_name("wheel_checkout")
-        copy_tracked(root, checkout)
+        checkout.mkdir()
+        copy = ["sh", "-c", f"{TRACKED} | xargs -0 cp -P --parents -t '{checkout}'"]
+        subprocess.run(copy, cwd=root, check=True)
         build = [sys.executable, "-c", BUILD, str(folder.with_name("wheel"))]
         subprocess.run(build, cwd=checkout, check=True, capture_output=True)
         venv.create(folder, with_pip=False)
