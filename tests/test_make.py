@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.rooms import ROOMS
 
@@ -80,3 +81,16 @@ def test_a_wheel_has_every_file_that_code_opens(root: Path) -> None:
     assert opened <= packed
     folders = {path.parent.relative_to(root) for path in files if path.suffix == ".py"}
     assert {".".join(("rn50", *folder.parts)) for folder in folders} <= set(settings["packages"])
+
+
+def test_what_pip_installs_is_what_set_up_installs(root: Path) -> None:
+    """The dependencies and the extra `train` are of requirements.txt, with its versions."""
+    lines = (root / "requirements.txt").read_text().splitlines()
+    texts = [line.partition("#")[0].strip() for line in lines]
+    stated = [Requirement(text) for text in texts if text]
+    versions = {each.name.lower(): str(each.specifier) for each in stated}
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    declared = map(Requirement, project["dependencies"] + project["optional-dependencies"]["train"])
+    for each in declared:
+        version = versions[each.name.lower()]
+        assert str(each.specifier) == version or not version.startswith("=="), each
