@@ -1,7 +1,8 @@
-"""What make removes: caches; never a run or an image set. What a wheel packs."""
+"""What make lists, and what it removes: caches; never a run or an image set. What a wheel packs."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -62,6 +63,12 @@ def test_make_removes_no_data(copy: Path, target: str, removed: tuple[str, ...])
     left = {*KEPT, *ENVIRONMENTS} - set(removed)
     assert not [name for name in left if not (copy / name).is_file()]
     assert not (copy / "config/__pycache__").exists()
+
+
+def test_help_lists_every_target(root: Path) -> None:
+    targets = re.findall(r"^([a-z][a-z-]*):(?!=)", (root / "Makefile").read_text(), re.M)
+    done = subprocess.run(["make", "-s"], cwd=root, capture_output=True, text=True, check=True)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == targets
 
 
 def test_a_wheel_has_every_file_that_code_opens(root: Path) -> None:
