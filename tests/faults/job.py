@@ -18,7 +18,7 @@ def job(_: list[str]) -> None:
     loaded = launch.load_for_launch("smoke", ["seed=1", *sys.argv[6:]], None)
     there_before = fate[2] == "-"  # then the ranks are the usual ones
     program = launch.RANK if there_before else (sys.executable, BODY, *fate)
-    result = launch.launch(loaded, track, launch.Options(launcher, program=program))
+    result, _ = launch.launch(loaded, track, launch.Options(launcher, program=program))
     sys.exit(0 if result["status"] == "success" else 1)
 
 
