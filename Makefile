@@ -1,44 +1,41 @@
-# make test: the whole suite, format, lint, types and shell lint among it. make check: the same.
-# make test TESTS=tests/config: some of it. make test-fast: what runs no command, in a minute.
-# make fuzz MINUTES=30: cases of every kind with new seeds (tests/fuzz), half of the time interrupted
-# runs; 1 where one is wrong.
-# make mutants ROOMS=launch,scaling N=20 SEED=4: random faults that tests are to notice; ALL=1: by slow tests too.
-.PHONY: setup locks test test-fast test-nightly check fuzz mutants lint architecture format clean distclean
+# `make` or `make help` lists the targets: the line after each one's `##`.
+.PHONY: help setup locks test test-fast test-nightly check fuzz mutants lint architecture format clean distclean
 .PHONY: gpu-test gpu-hardware lab-test fault-matrix container-test portability-test
 PYTHON := .venv/bin/python
 FOLDERS := bench cli compliance config data launch logging report scaling scripts sweep train tests
 SHELL_SCRIPTS := run_and_time.sh $(wildcard scripts/*.sh tests/lab/*.sh) .ci/run
 
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.* ## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
 # Most of the suite's time is waiting, for ranks to start and for patience to end: more processes
 # than cores, each with whole files.
 TEST_PROCESSES := 3
 PARALLEL := -n $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
-test: setup
+test: setup ## the whole suite, with format, lint and types; TESTS=tests/config: some of it
 	$(PYTHON) -m pytest $(PARALLEL) $(TESTS)
 
-# For the edit loop: no ranks and no commands.
-test-fast: setup
+test-fast: setup ## in a minute: what starts no ranks and no commands
 	$(PYTHON) -m pytest $(PARALLEL) -n 2 --fast
 
-check: test
+check: test ## the same as test
 
 MINUTES := 5
-fuzz: setup
+fuzz: setup ## cases of every kind with new seeds, half of the time interrupted runs; MINUTES=30
 	$(PYTHON) -m tests.fuzz --minutes $(MINUTES)
 
 # One fault at a time in a copy; by room, how many the tests noticed (docs/architecture.md). Ctrl-C leaves nothing.
-mutants: setup
+mutants: setup ## random faults that the tests are to notice; ROOMS=launch,scaling N=20 SEED=4 ALL=1
 	$(PYTHON) -m tests.mutants $(if $(ROOMS),--rooms $(ROOMS)) $(if $(N),--n $(N)) $(if $(SEED),--seed $(SEED)) \
 		$(if $(ALL),--all)
 
-setup:
+setup: ## .venv, up to date; seconds if nothing has changed
 	@scripts/setup.sh
 
-# The newest versions of what requirements.txt names, with hashes, for each Python.
-locks: setup
+locks: setup ## the newest versions of what requirements.txt leaves open, for each Python; 3 minutes
 	scripts/locks.sh
 
-lint: setup
+lint: setup ## format, lint, types, shell scripts and Dockerfile, in half a minute
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
@@ -46,48 +43,43 @@ lint: setup
 	.venv/bin/hadolint Dockerfile
 
 # The real rank on mxnet-cu112 over a fake CUDA, without a GPU. Its environment, 6 GB, lies beside .venv.
-gpu-test:
+gpu-test: ## the GPU path over a fake CUDA, without a GPU; its environment .venv-gpu takes 6 GB
 	@scripts/setup.sh --gpu --into .venv-gpu
 	.venv-gpu/bin/python -m pytest tests/gpu
 
 # The day a GPU is there: what it does and how fast, in 15 minutes, as a page for docs/notebook/gpu.md.
 PAGE := results/gpu.md
-gpu-hardware:
+gpu-hardware: ## on a machine with a GPU: what it does and how fast, in 15 minutes, as a page
 	@scripts/setup.sh --gpu --into .venv-gpu
 	.venv-gpu/bin/python -m tests.gpu.on_hardware $(PAGE)
 
-# What a night is for: emulated networks, 64 thin ranks, the image, fresh Debians (root), every fault,
-# new seeds, and each test marked nightly. Each is a target of its own too.
-test-nightly: lab-test fault-matrix container-test portability-test fuzz
+test-nightly: lab-test fault-matrix container-test portability-test fuzz ## for a night: the next four and fuzz
 
-lab-test: setup
+lab-test: setup ## emulated networks, 64 thin ranks, every test that is marked nightly
 	$(PYTHON) -m pytest --nightly
 
-fault-matrix: setup
+fault-matrix: setup ## every fault of every kind, one after another
 	$(PYTHON) -m tests.faults.matrix
 
-# Builds the image and runs smoke in it; as root where there is no base image (docs/containers.md).
-container-test: setup
+container-test: setup ## builds the image and runs smoke in it (docs/containers.md); BASE_IMAGE=...
 	tests/lab/container_test.sh $(BASE_IMAGE)
 
 # The README's two commands in fresh Debian 12 and 13, over three MPIs; as root (docs/notebook/portability.md).
 # ROOTS=bookworm,trixie,mpich: which.
-portability-test:
+portability-test: ## the two commands of README in fresh Debian 12 and 13, as root; ROOTS=bookworm,mpich
 	tests/lab/portability_test.sh $(if $(ROOTS),--roots $(ROOTS))
 
-# The picture of the rooms and their imports, from the sources.
-architecture: setup
+architecture: setup ## the picture of the rooms and their imports, from the sources
 	$(PYTHON) -m tests.rooms
 
-format: setup
+format: setup ## formats, and mends what ruff can mend
 	.venv/bin/ruff format .
 	.venv/bin/ruff check --fix .
 
 # What programs make again by themselves. No target removes results/ or datasets/: hours are in them.
-clean:
+clean: ## removes caches; never results/ or datasets/
 	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis build *.egg-info
 	find $(FOLDERS) -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# The environments too: the next command sets them up anew.
-distclean: clean
+distclean: clean ## clean, and the environments .venv and .venv-gpu
 	rm -rf .venv .venv-gpu

@@ -83,13 +83,35 @@ def _check_logs(arguments: list[str]) -> int | None:
     return run_check(paths, None, strict=strict, official=official, as_json=as_json)
 
 
+_EXTRAS = {
+    "horovod": "train",
+    "mxnet": "train",
+    "nvidia": "train",
+    "optuna": "train",
+    "safetensors": "train",
+    "simplejpeg": "train",
+    "yaml": "train",
+    "onnx": "onnx",
+    "tensorboardX": "tensorboard",
+}
+"""The extra of pyproject.toml that each imported name belongs to."""
+
+
 def _not_loaded(error: ImportError) -> str:
-    """A package that is gone or that another one hides."""
+    """A package that is gone, that was never installed, or that another one hides."""
+    from ..launch.installed import NAMES
+
     cause = str(error).strip().split("\n")[0]
     foreign = os.environ.get("PYTHONPATH")
     if foreign:
         return f"{cause}: packages of {sys.prefix} alone expected, found PYTHONPATH={foreign} too"
-    return f"{cause}: whole packages expected in {sys.prefix}; scripts/setup.sh makes it anew"
+    extra = _EXTRAS.get((error.name or "").partition(".")[0])
+    if extra is None or (extra == "train" and NAMES.is_file()):  # which set-up writes
+        return f"{cause}: whole packages expected in {sys.prefix}; scripts/setup.sh makes it anew"
+    advice = f"{cause}: pip install 'rn50[{extra}]'"
+    if extra == "train":
+        return f"{advice} and Horovod, or run scripts/setup.sh in a checkout"
+    return advice
 
 
 def _stopped(stop: KeyboardInterrupt) -> int:

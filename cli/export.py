@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -81,12 +82,11 @@ def export_model(
 
     Example: `rn50 export model results/smoke/20261123T050000Z --out model --onnx`
     """
-    from ..report.export import extra
     from ..train.checkpoint_folder import chosen, held
 
     refuse_content(out)
     if onnx:
-        extra("onnx", "onnx")
+        import_module("onnx")
     found = chosen(path)
     from ..train.model_export import export_model as write
 

@@ -73,7 +73,13 @@ def _is_integer(value: float) -> bool:
 @rule("MLP102", "invalid-submission-value", ERROR, f"{CHECKER}, common.yaml", judges=BOTH)
 def submission_values(run: HasSettings) -> Iterator[Violation]:
     """Names are not empty (null or blanks are policy); division, status
-    and benchmark are allowed words."""
+    and benchmark are allowed words.
+
+    Why: Other programs compare these words as they are: a division `Closed` ends the official
+    checker with a traceback.
+
+    Example: `{"key": "submission_division", "value": "Closed"}`
+    """
     allowed = {
         "submission_division": benchmark.DIVISIONS,
         "submission_status": benchmark.statuses(run.ruleset),
@@ -93,7 +99,12 @@ def submission_values(run: HasSettings) -> Iterator[Violation]:
 
 @rule("MLP702", "invalid-optimizer", CLOSED_ERROR, CLOSED, judges=BOTH)
 def optimizer_name(run: HasSettings) -> Iterator[Violation]:
-    """The optimizer is lars or sgd; a log says which."""
+    """The optimizer is lars or sgd; a log says which.
+
+    Why: The closed division compares machines with two optimizers. The words are lower case.
+
+    Example: `{"key": "opt_name", "value": "LARS"}`
+    """
     yield from missing(run, ["opt_name"], "lars or sgd")
     allowed = benchmark.OPTIMIZERS
     yield from _judge(run, "optimizer", lambda name: name in allowed, " or ".join(allowed))
@@ -101,7 +112,13 @@ def optimizer_name(run: HasSettings) -> Iterator[Violation]:
 
 @limit("MLP705", "end-learning-rate", CLOSED_ERROR, _LARS_AND_SGD)
 def end_lr(run: HasSettings) -> Iterator[Violation]:
-    """The end learning rate is 0.0001."""
+    """The end learning rate is 0.0001.
+
+    Why: The reference ends there. An end rate of 0, the usual choice elsewhere, belongs to the
+    open division.
+
+    Example: `{"key": "lars_opt_end_learning_rate", "value": 0}`
+    """
     yield from _fixed(run, "end_lr", benchmark.END_LR)
 
 
@@ -119,7 +136,12 @@ def lars_epsilon(run: HasSettings) -> Iterator[Violation]:
 
 @limit("MLP708", "weight-decay", CLOSED_ERROR, _LARS_AND_SGD)
 def weight_decay(run: HasSettings) -> Iterator[Violation]:
-    """The weight decay is 0.0001 x 2^N."""
+    """The weight decay is 0.0001 x 2^N.
+
+    Why: The closed division leaves a grid of values, so that a finer search gives no advantage.
+
+    Example: `{"key": "lars_opt_weight_decay", "value": 3e-05}`
+    """
 
     def fits(value: object) -> bool:
         ratio = (number(value) or 0.0) / benchmark.WEIGHT_DECAY_UNIT
@@ -186,13 +208,25 @@ def decay_shape(run: HasSettings) -> Iterator[Violation]:
 
 @limit("MLP801", "eval-samples", CLOSED_POLICY, f"{RULES_TEXT} line 443", exempt_if_synthetic=True)
 def eval_samples(run: HasSettings) -> Iterator[Violation]:
-    """eval_samples is 50,000: evaluation is as thorough as the reference's."""
+    """eval_samples is 50,000: evaluation is as thorough as the reference's.
+
+    Why: An accuracy of few images scatters, and one of several evaluations then reaches the
+    target by luck. The value counts images, neither batches nor what padding adds.
+
+    Example: `{"key": "eval_samples", "value": 1000}`
+    """
     yield from _fixed(run, "eval_samples", benchmark.IMAGENET_EVAL_SAMPLES)
 
 
 @limit("MLP802", "train-samples", CLOSED_POLICY, f"{RULES_TEXT} line 251", exempt_if_synthetic=True)
 def train_samples(run: HasSettings) -> Iterator[Violation]:
-    """train_samples is 1,281,167: each image once an epoch."""
+    """train_samples is 1,281,167: each image once an epoch.
+
+    Why: Epochs are comparable only if each has every image of ImageNet once. Generated or own
+    photos belong to the open division.
+
+    Example: `{"key": "train_samples", "value": 3200}`
+    """
     yield from _fixed(run, "train_samples", benchmark.IMAGENET_TRAIN_SAMPLES)
 
 

@@ -129,8 +129,18 @@ class Rule(NamedTuple):
 
     @property
     def description(self) -> str:
-        """What it checks: the function's docstring."""
-        return " ".join((self.check.__doc__ or "").split())
+        """What it checks: the first paragraph of the function's docstring."""
+        return _paragraphs(self.check)[0]
+
+    @property
+    def why(self) -> str:
+        """The reason for it; empty: its docstring has none."""
+        return _paragraph(self.check, "Why: ")
+
+    @property
+    def example(self) -> str:
+        """What breaks it; empty: its docstring has none."""
+        return _paragraph(self.check, "Example: ")
 
     def applies(self, run: HasSettings) -> bool:
         """Whether it is a rule for this log."""
@@ -161,6 +171,16 @@ class Rule(NamedTuple):
             advice=violation.advice,
             name=self.name,
         )
+
+
+def _paragraphs(check: Callable[..., object]) -> list[str]:
+    return [" ".join(part.split()) for part in (check.__doc__ or "").split("\n\n")]
+
+
+def _paragraph(check: Callable[..., object], begin: str) -> str:
+    """The paragraph of a docstring that begins so, without its begin; empty: there is none."""
+    texts = (part for part in _paragraphs(check) if part.startswith(begin))
+    return next(texts, "").removeprefix(begin)
 
 
 def missing(

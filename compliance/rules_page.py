@@ -29,6 +29,11 @@ Findings have the code and the name of their rule; in `--json` they are `id` and
 can run) and {another_set} (a note on what is not applied to a config with other images).
 
 """
+_FIRST = """
+## Twenty rules that a first log breaks
+
+An example is a record, in short, that breaks the rule in a log that is right otherwise.
+"""
 COLUMNS = ("code", "name", "judges", "rulesets", "severity", "open", "checks", "source")
 
 
@@ -62,7 +67,19 @@ def render_markdown() -> str:
     head = _HEAD.format(**{key: " ".join(name) for key, name in names.items()})
     lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     lines += [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows()]
-    return head + "\n".join(lines) + "\n"
+    return head + "\n".join(lines) + "\n" + _FIRST + "".join(map(_section, first_met()))
+
+
+def first_met() -> list[Rule]:
+    """The rules with a section of their own: their docstrings have a reason and an example."""
+    return [each for each in _all_rules() if each.why]
+
+
+def _section(each: Rule) -> str:
+    return (
+        f"\n### {each.code} {each.name}\n\n{each.description}\n\n"
+        f"**Why.** {each.why}\n\n**Breaks it:** {each.example}\n"
+    )
 
 
 def _span(rulesets: tuple[str, ...]) -> str:

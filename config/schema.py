@@ -92,8 +92,8 @@ class Augmentation(Section):
 class Data(Section):
     """Images on disk and what is done to them on the way to the network."""
 
-    mean: ClassVar = benchmark.RGB_MEAN
-    std: ClassVar = benchmark.RGB_STD
+    mean: ClassVar[tuple[float, ...]] = benchmark.RGB_MEAN
+    std: ClassVar[tuple[float, ...]] = benchmark.RGB_STD
     path: Text = default("datasets/imagenet", "Folder that rn50 data pack has made.")
     synthetic: Synthetic | None = default(None, "Drawn where data.path is missing; null: nothing.")
     classes: Annotated[int, Field(strict=True, ge=2, le=MOST)] = default(

@@ -6,11 +6,9 @@ It reads only the files of a run. TensorBoard's library is an extra (pyproject.t
 from __future__ import annotations
 
 import csv
-import importlib
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -124,15 +122,16 @@ def _rows(run: Exported) -> Iterator[dict[str, Any]]:
 def to_tensorboard(runs: Sequence[Exported], out: Path) -> None:
     """Write an event file for each run, in a folder of its name below `out`; it replaces that of an
     earlier export. A record without a step has that of the one before. Raises UserError: it cannot
-    be written, or tensorboardX is not installed."""
-    tensorboard = extra("tensorboardX", "tensorboard")
-    summary = extra("tensorboardX.summary", "tensorboard")
+    be written; ImportError: tensorboardX is not installed."""
+    import tensorboardX
+    from tensorboardX import summary
+
     for run in runs:
         folder = out / run.name
         with failing_as(f"{folder}: cannot write"):
             for earlier in folder.glob("events.out.tfevents.*"):
                 earlier.unlink()
-            with tensorboard.SummaryWriter(str(folder)) as writer:
+            with tensorboardX.SummaryWriter(str(folder)) as writer:
                 step = 0
                 for record in run.folder.metrics:
                     step = int(number(record.get("step")) or step)
@@ -143,18 +142,3 @@ def to_tensorboard(runs: Sequence[Exported], out: Path) -> None:
                     writer.add_text("config", f"```\n{run.folder.config.to_yaml()}\n```")
                     for part in summary.hparams(run.parameters, {"eval/accuracy": 0.0}):
                         writer.file_writer.add_summary(part)  # add_hparams writes another run
-
-
-# --- extras ---------------------------------------------------------------------------------------
-
-
-def extra(module: str, name: str) -> Any:
-    """An optional package. Raises UserError: it is not installed; the line has pip's command."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        wanted = (line for line in metadata.requires("rn50") or () if f'"{name}"' in line)
-        package = " ".join(f"'{line.partition(';')[0].strip()}'" for line in wanted)
-        raise UserError(
-            f"{module}: an installed package expected, found none ({error}): pip install {package}"
-        ) from None

@@ -4,6 +4,6 @@ import sys
 
 from .train.mxnet_import import MXNetFinder
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 sys.meta_path.insert(0, MXNetFinder())

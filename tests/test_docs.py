@@ -13,10 +13,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
+    ROOT / "CONTRIBUTING.md",
     ROOT / "scaling/published/README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
-TODAYS = [page for page in PAGES if "notebook" not in page.parts]  # the notebook keeps old names
 SOURCES = {".py", ".sh", ".sub", ".c", ".cc", ".j2", ".md"}
 MADE = re.compile(r"job\.sh|\.\./(datasets|results)(/.*)?")
 THEIRS = {"config_*.sh", "config_DGXA100.sh", "run.sub", "run_with_docker.sh"}  # NVIDIA's entries
@@ -71,7 +71,7 @@ def missing(page: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("page", TODAYS, ids=lambda path: path.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_paths_are_in_the_repository(page: Path) -> None:
     assert missing(page.read_text()) == []
 

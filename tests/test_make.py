@@ -1,13 +1,15 @@
-"""What make removes: caches; never a run or an image set. What a wheel packs."""
+"""What make lists, and what it removes: caches; never a run or an image set. What a wheel packs."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.rooms import ROOMS
 
@@ -63,6 +65,12 @@ def test_make_removes_no_data(copy: Path, target: str, removed: tuple[str, ...])
     assert not (copy / "config/__pycache__").exists()
 
 
+def test_help_lists_every_target(root: Path) -> None:
+    targets = re.findall(r"^([a-z][a-z-]*):(?!=)", (root / "Makefile").read_text(), re.M)
+    done = subprocess.run(["make", "-s"], cwd=root, capture_output=True, text=True, check=True)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == targets
+
+
 def test_a_wheel_has_every_file_that_code_opens(root: Path) -> None:
     """An installation from a wheel once lacked stamp.c, which every rank compiles."""
     settings = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]
@@ -80,3 +88,16 @@ def test_a_wheel_has_every_file_that_code_opens(root: Path) -> None:
     assert opened <= packed
     folders = {path.parent.relative_to(root) for path in files if path.suffix == ".py"}
     assert {".".join(("rn50", *folder.parts)) for folder in folders} <= set(settings["packages"])
+
+
+def test_what_pip_installs_is_what_set_up_installs(root: Path) -> None:
+    """The dependencies and the extra `train` are of requirements.txt, with its versions."""
+    lines = (root / "requirements.txt").read_text().splitlines()
+    texts = [line.partition("#")[0].strip() for line in lines]
+    stated = [Requirement(text) for text in texts if text]
+    versions = {each.name.lower(): str(each.specifier) for each in stated}
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    declared = map(Requirement, project["dependencies"] + project["optional-dependencies"]["train"])
+    for each in declared:
+        version = versions[each.name.lower()]
+        assert str(each.specifier) == version or not version.startswith("=="), each

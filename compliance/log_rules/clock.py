@@ -118,7 +118,13 @@ def init_before_run(run: LoggedRun) -> Iterator[Violation]:
 
 @rule("MLP506", "cache-not-cleared", CLOSED_POLICY, f"{RULES_TEXT} line 220")
 def caches_cleared(run: LoggedRun) -> Iterator[Violation]:
-    """cache_clear is true; null or a text is a note."""
+    """cache_clear is true; null or a text is a note.
+
+    Why: Images that earlier runs left in the system's cache make the first epoch faster than
+    the disk allows.
+
+    Example: `{"key": "cache_clear", "value": false}`
+    """
     wrong = [event for event in run.all("cache_clear") if event.value != True]  # noqa: E712 (or 1)
     for event in wrong[:1]:
         severity = None if event.value == False else NOTE  # noqa: E712 (or 0)
@@ -127,7 +133,13 @@ def caches_cleared(run: LoggedRun) -> Iterator[Violation]:
 
 @rule("MLP507", "cache-clear-after-init-start", CLOSED_POLICY, f"{RULES_TEXT} line 220")
 def caches_cleared_first(run: LoggedRun) -> Iterator[Violation]:
-    """cache_clear is logged before init_start."""
+    """cache_clear is logged before init_start.
+
+    Why: The caches have to be cold when the benchmark begins, and it begins with
+    initialisation.
+
+    Example: `cache_clear` after `init_start`.
+    """
     clear = run.first("cache_clear")
     begin = run.first("init_start")
     if clear is not None and begin is not None and clear.order > begin.order:

@@ -27,20 +27,38 @@ _SAMPLES = ("train_samples", "eval_samples")
 @rule("MLP101", "missing-submission-key", ERROR, _COMMON)
 def submission_keys(run: LoggedRun) -> Iterator[Violation]:
     """submission_org, _platform, _division, _status and _benchmark are logged (0.6.0: also
-    _poc_name and _entry)."""
+    _poc_name and _entry).
+
+    Why: The submission is listed and compared by these values, so a log without one has no
+    place there.
+
+    Example: no `submission_org` in the log.
+    """
     keys = benchmark.submission_keys(run.ruleset)
     yield from missing(run, keys, advice=f"log each of them ({LOG_IT})")
 
 
 @rule("MLP107", "no-cache-clear", ERROR, _COMMON)
 def cache_clear(run: LoggedRun) -> Iterator[Violation]:
-    """cache_clear is logged at least once."""
+    """cache_clear is logged at least once.
+
+    Why: Images that earlier runs left in the system's cache make the first epoch faster than
+    the disk allows.
+
+    Example: no `cache_clear` in the log.
+    """
     yield from missing(run, ["cache_clear"], "at least one", "log it before init")
 
 
 @rule("MLP103", "no-run-stop", ERROR, _COMMON)
 def run_stop_exists(run: LoggedRun) -> Iterator[Violation]:
-    """The run ended: run_stop is there."""
+    """The run ended: run_stop is there.
+
+    Why: The time to train ends with it. A job that was killed, or ran into its time limit,
+    leaves such a log.
+
+    Example: no `run_stop` in the log.
+    """
     if run.all("run_stop") or "run_stop" in run.log.lost_keys or run.log.truncated:
         return  # broken-record says it of a log that was cut
     found = against("run did not finish:", "no run_stop", "run_stop", line=run.log.lines)
@@ -73,7 +91,13 @@ def run_stop(run: LoggedRun) -> Iterator[Violation]:
 
 @rule("MLP105", "misplaced-run-start", ERROR, _COMMON)
 def run_start(run: LoggedRun) -> Iterator[Violation]:
-    """run_start is there, after init_stop."""
+    """run_start is there, after init_stop.
+
+    Why: The time to train begins with it. Everything before it is not counted: only set-up may
+    be there.
+
+    Example: no `run_start` in the log.
+    """
     if run.absent("run_start"):
         text = "no run_start: the clock never started"
         yield Violation(message=text, expected="run_start", actual="none")
@@ -85,7 +109,12 @@ def run_start(run: LoggedRun) -> Iterator[Violation]:
 
 @rule("MLP106", "misplaced-init", ERROR, _COMMON)
 def init(run: LoggedRun) -> Iterator[Violation]:
-    """init_start and init_stop are logged, in this order and before run_start."""
+    """init_start and init_stop are logged, in this order and before run_start.
+
+    Why: Initialisation is limited in time, and these two events measure it.
+
+    Example: no `init_start` in the log.
+    """
     yield from missing(run, ["init_start", "init_stop"])
     begin = run.first("init_start")
     stop = run.first("init_stop")
@@ -106,7 +135,13 @@ def init(run: LoggedRun) -> Iterator[Violation]:
 
 @rule("MLP108", "missing-epoch-event", ERROR, _COMMON, rulesets=FROM_070)
 def epoch_events(run: LoggedRun) -> Iterator[Violation]:
-    """Blocks or epochs start and stop; evaluations lie between their own or block events."""
+    """Blocks or epochs start and stop; evaluations lie between their own or block events.
+
+    Why: The epochs to the target, which are compared with the reference, are counted by these
+    events.
+
+    Example: no `block_start` and no `epoch_start` in the log.
+    """
     for one, other in (
         ("block_start", "epoch_start"),
         ("block_stop", "epoch_stop"),
@@ -130,7 +165,13 @@ _OTHER_COUNT = {"3.1.0": "step_num", "4.0.0": "samples_count"}
 )
 def epoch_metadata(run: LoggedRun) -> Iterator[Violation]:
     """Epoch and evaluation events carry their epoch; blocks start after run_start and have a count
-    of epochs above 0."""
+    of epochs above 0.
+
+    Why: An evaluation belongs to an epoch. Without its number the log does not say after how
+    much training the target was reached.
+
+    Example: `{"key": "eval_start", "metadata": {}}`
+    """
     other = _OTHER_COUNT.get(run.ruleset)
     blocks = run.all("block_start")
     yield from [_too_early(one) for one in blocks if _before_run_start(run, one)][:1]
@@ -166,7 +207,12 @@ def _block_problem(event: Event, other: str | None) -> Violation | None:
 
 @rule("MLP110", "missing-samples", ERROR, _COMMON, rulesets=FROM_070)
 def samples(run: LoggedRun) -> Iterator[Violation]:
-    """train_samples and eval_samples are logged and not empty."""
+    """train_samples and eval_samples are logged and not empty.
+
+    Why: They say on which images the network was trained and how thoroughly it was evaluated.
+
+    Example: no `eval_samples` in the log.
+    """
     for key in _SAMPLES:
         yield from missing(run, [key], advice=LOG_IT)
         for event in run.all(key)[:1]:

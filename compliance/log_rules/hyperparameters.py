@@ -48,7 +48,13 @@ def batch_size(run: LoggedRun) -> Iterator[Violation]:
 )
 def accumulation(run: LoggedRun) -> Iterator[Violation]:
     """gradient_accumulation_steps is logged, above 0 (from 1.0.0 on); if it is no integer, that is
-    policy."""
+    policy.
+
+    Why: The batch of an update is the global batch size: with accumulation it comes in several
+    steps.
+
+    Example: no `gradient_accumulation_steps` in the log.
+    """
     key = "gradient_accumulation_steps"
     advice = "log it once before init_stop, 1 without accumulation"
     why = ": closed logs need it since 1.0.0"
@@ -110,7 +116,13 @@ def weights_named(run: LoggedRun) -> Iterator[Violation]:
     rulesets=FROM_070,
 )
 def hyperparameters_logged(run: LoggedRun) -> Iterator[Violation]:
-    """Every hyper-parameter of the optimizer in use is logged."""
+    """Every hyper-parameter of the optimizer in use is logged.
+
+    Why: Hyper-parameters are the same in all runs of an entry and can be borrowed by others:
+    both need them in the log.
+
+    Example: no `lars_opt_momentum` in the log.
+    """
     due = benchmark.OPTIMIZER_KEYS.get(run.optimizer or "", ())
     yield from missing(run, due, advice="log each before init_stop")
 

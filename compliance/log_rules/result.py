@@ -45,7 +45,13 @@ def clock_forward(run: LoggedRun) -> Iterator[Violation]:
     f"{RULES_TEXT} lines 441, 491; {CHECKER}, closed_resnet.yaml",
 )
 def converged(run: LoggedRun) -> Iterator[Violation]:
-    """The target was reached: an eval_accuracy in [0.759, 1) (open from 1.0.0 on: one below 1)."""
+    """The target was reached: an eval_accuracy in [0.759, 1) (open from 1.0.0 on: one below 1).
+
+    Why: The time to train is the time to this target. A run that stops below it is no result;
+    one such run in five is allowed.
+
+    Example: `{"key": "eval_accuracy", "value": 0.7456}`
+    """
     events = run.all("eval_accuracy")
     numeric = [event for event in events if isinstance(event.value, int | float)]
     if not numeric:
@@ -114,7 +120,12 @@ def target_stamped_on_the_clock(run: LoggedRun) -> Iterator[Violation]:
     f"{RULES_TEXT} lines 441, 509; {CHECKER}, 0.6.0 common.yaml",
 )
 def success(run: LoggedRun) -> Iterator[Violation]:
-    """The status of run_stop is success, spelled so."""
+    """The status of run_stop is success, spelled so.
+
+    Why: The official score takes no other run. A run that was stopped or failed says `aborted`.
+
+    Example: `{"key": "run_stop", "metadata": {"status": "aborted"}}`
+    """
     for event in run.all("run_stop"):
         status = event.metadata.get("status", "success")
         if status != "success":

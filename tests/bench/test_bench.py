@@ -12,11 +12,13 @@ from rn50.bench.allreduce import COLUMNS, Case, allreduce_rows, plan_allreduces
 from rn50.bench.harness import Job, Outcome, alternate, in_turn, ratio_spread
 from rn50.bench.jobs import measure_on_ranks
 from rn50.config.errors import UserError
+from rn50.config.load import Loaded
 from rn50.launch.run import load_for_launch
+from tests.conftest import Rn50
 
 
-def plan(launcher: str, *cases: tuple[str, int]):
-    def load(*overrides: str, ranks: int):
+def plan(launcher: str, *cases: tuple[str, int]) -> tuple[dict[Case, Loaded], list[str]]:
+    def load(*overrides: str, ranks: int) -> Loaded:
         return load_for_launch("smoke", list(overrides), ranks)
 
     return plan_allreduces(Job(lambda _: print, launcher, load), [Case(*case) for case in cases])
@@ -58,7 +60,7 @@ def test_the_table_is_sorted_and_has_the_bus_bandwidth() -> None:
 
 
 @pytest.mark.slow
-def test_allreduces_of_two_ranks_end_with_their_results(rn50, tmp_path: Path) -> None:
+def test_allreduces_of_two_ranks_end_with_their_results(rn50: Rn50, tmp_path: Path) -> None:
     plot = tmp_path / "allreduce.svg"
     done = rn50(
         "bench",

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import Rn50
+
 pytestmark = pytest.mark.slow
 
 
 def test_every_way_in_is_measured_and_drawn_against_a_machine(
-    rn50, smoke_data: Path, tmp_path: Path
+    rn50: Rn50, smoke_data: Path, tmp_path: Path
 ) -> None:
     plot = tmp_path / "roofline.svg"
     done = rn50(

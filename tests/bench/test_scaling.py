@@ -12,6 +12,7 @@ from rn50.bench.curves import Case, curve_rows, curves_outcome
 from rn50.bench.scaling import MODELS
 from rn50.config.load import load
 from rn50.train.capabilities import check_supported
+from tests.conftest import Rn50
 
 
 def test_efficiencies_are_of_the_same_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +57,7 @@ def test_the_networks_are_the_real_ones(model: str, config: str) -> None:
         (["overlap", "smoke", "--ranks", "1"], ["two ranks", "found 1"]),
     ],
 )
-def test_bad_input_is_one_line(rn50, arguments: list[str], expected: list[str]) -> None:
+def test_bad_input_is_one_line(rn50: Rn50, arguments: list[str], expected: list[str]) -> None:
     done = rn50("bench", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
@@ -64,7 +65,7 @@ def test_bad_input_is_one_line(rn50, arguments: list[str], expected: list[str]) 
 
 
 @pytest.mark.slow
-def test_a_small_study(rn50, tmp_path: Path) -> None:
+def test_a_small_study(rn50: Rn50, tmp_path: Path) -> None:
     small = ["data.synthetic={train_samples: 200, eval_samples: 50}", "data.train_samples=200"]
     plot = tmp_path / "scaling.svg"
     done = rn50(
@@ -109,7 +110,7 @@ def test_a_small_study(rn50, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_throughput_needs_no_images(rn50, tmp_path: Path) -> None:
+def test_throughput_needs_no_images(rn50: Rn50, tmp_path: Path) -> None:
     plot = tmp_path / "throughput.svg"
     done = rn50(
         "bench",

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.conftest import Rn50
 from tests.waiting import leave_nothing, wait_until
 
 pytestmark = pytest.mark.slow
@@ -26,7 +27,7 @@ def _has_mxnet(process: psutil.Process) -> bool:
     [(signal.SIGINT, "Ctrl-C", "mpirun"), (signal.SIGTERM, "SIGTERM", "gloo")],
 )
 def test_a_benchmark_on_ranks(
-    rn50, smoke_data: Path, tmp_path: Path, number: signal.Signals, by: str, launcher: str
+    rn50: Rn50, smoke_data: Path, tmp_path: Path, number: signal.Signals, by: str, launcher: str
 ) -> None:
     arguments = [
         "bench",

@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 from rn50.cli.main import app
 from tests.compliance.log_text import Edit, drop, good_run, meta, put, write
 from tests.compliance.test_submission import submission
+from tests.conftest import Rn50
 from tests.waiting import wait_until
 
 
@@ -89,7 +90,7 @@ def test_config_check() -> None:
     assert (done.exit_code, content["verdict"], len(content["findings"])) == (0, "PASS", 10)
 
 
-def test_an_interrupt_ends_the_check(rn50, tmp_path: Path) -> None:
+def test_an_interrupt_ends_the_check(rn50: Rn50, tmp_path: Path) -> None:
     """It was swallowed, and the check began again. The log is large: it is being read when Ctrl-C
     comes, which a terminal sends to the whole group."""
     path = log(tmp_path)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rn50.cli.entry import _meant
+from tests.conftest import Rn50
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def bad(tmp_path: Path) -> Path:
     ],
 )
 def test_bad_input_is_one_clear_line(
-    rn50, bad: Path, smoke_data: Path, arguments: list[str], expected: list[str]
+    rn50: Rn50, bad: Path, smoke_data: Path, arguments: list[str], expected: list[str]
 ) -> None:
     done = rn50(*(text.format(bad=bad, smoke=smoke_data) for text in arguments))
     assert done.returncode == 2
@@ -92,7 +93,7 @@ def test_bad_input_is_one_clear_line(
         assert not [path.name for path in bad.iterdir() if "partial" in path.name]
 
 
-def test_a_misspelt_folder_of_images_gets_a_suggestion(rn50, tmp_path: Path) -> None:
+def test_a_misspelt_folder_of_images_gets_a_suggestion(rn50: Rn50, tmp_path: Path) -> None:
     (tmp_path / "imagenet").mkdir()
     words = ("launch", "quick", "data.synthetic=null", f"data.path={tmp_path}/imagenett")
     done = rn50(*words)
@@ -115,7 +116,7 @@ def test_no_other_word_of_the_command_is_a_misspelt_folder(
 
 
 @pytest.mark.slow
-def test_bench_loop_compares_on_real_ranks(rn50, smoke_data: Path) -> None:
+def test_bench_loop_compares_on_real_ranks(rn50: Rn50, smoke_data: Path) -> None:
     done = rn50(
         "bench",
         "loop",
@@ -135,7 +136,7 @@ def test_bench_loop_compares_on_real_ranks(rn50, smoke_data: Path) -> None:
 
 
 @pytest.mark.slow
-def test_bench_overlap_on_real_ranks(rn50, smoke_data: Path) -> None:
+def test_bench_overlap_on_real_ranks(rn50: Rn50, smoke_data: Path) -> None:
     done = rn50(
         "bench",
         "overlap",
@@ -158,7 +159,7 @@ def test_bench_overlap_on_real_ranks(rn50, smoke_data: Path) -> None:
 @pytest.mark.parametrize("locale", [{}, {"LC_ALL": "C", "PYTHONUTF8": "0"}])
 @pytest.mark.parametrize("name", [b"log\xff.txt", "log ü.txt".encode(), b"a\nb.txt"])
 def test_a_name_of_any_bytes_is_shown_in_any_locale(
-    rn50, root: Path, tmp_path: Path, locale: dict[str, str], name: bytes
+    rn50: Rn50, root: Path, tmp_path: Path, locale: dict[str, str], name: bytes
 ) -> None:
     log = shutil.copy(root / "tests/golden/smoke_result_0.txt", tmp_path / os.fsdecode(name))
     page = str(tmp_path / "page.html")

@@ -16,11 +16,12 @@ from rn50.config.benchmark import RULESETS, ruleset_name
 from rn50.config.choices import LAUNCHERS
 from rn50.config.errors import UserError
 from rn50.config.load import load
+from tests.conftest import Rn50
 
 PROGRAM = Path(sys.executable).with_name("rn50")
 
 
-def test_version_and_help(rn50) -> None:
+def test_version_and_help(rn50: Rn50) -> None:
     done = rn50("--version")
     assert (done.returncode, done.stdout) == (0, f"rn50 {__version__}\n")
     without_arguments = rn50()
@@ -28,7 +29,7 @@ def test_version_and_help(rn50) -> None:
     assert without_arguments.stdout == rn50("--help").stdout
 
 
-def test_choices_are_shown_and_refused_with_their_list(rn50) -> None:
+def test_choices_are_shown_and_refused_with_their_list(rn50: Rn50) -> None:
     for command in ("launch", "bench loop"):
         assert "mpirun|gloo|srun" in rn50(*command.split(), "--help").stdout
     assert "slurm|sge|pbs|local" in rn50("submit", "--help").stdout
@@ -62,7 +63,9 @@ def test_a_ruleset_as_people_write_it(written: object, name: str | None) -> None
 
 
 @pytest.mark.in_process
-def test_an_unknown_ruleset_is_refused_with_the_list(rn50, root: Path, tmp_path: Path) -> None:
+def test_an_unknown_ruleset_is_refused_with_the_list(
+    rn50: Rn50, root: Path, tmp_path: Path
+) -> None:
     with pytest.raises(UserError, match=r"ruleset: expected 0\.6\.0, .* found 5\.0"):
         load("smoke", ["ruleset=5.0"])
     log = shutil.copy(root / "tests/golden/smoke_result_0.txt", tmp_path / "result_0.txt")
@@ -108,7 +111,7 @@ def test_completion_in_bash(words: list[str], offered: set[str]) -> None:
 
 
 @pytest.mark.in_process
-def test_a_pipe_gets_every_row_on_a_line(rn50) -> None:
+def test_a_pipe_gets_every_row_on_a_line(rn50: Rn50) -> None:
     lines = rn50("config", "show", "abci_2048_closed_32k").stdout.splitlines()
     assert sum("config/abci_2048_closed_32k.yaml:" in line for line in lines) > 5
     assert all(line == line.rstrip() for line in lines)

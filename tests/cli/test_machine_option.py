@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from rn50.sweep.definition import load_sweep
+from tests.conftest import Rn50
 
 MINE = "base: dgxa100\nname: mine\nranks_per_node: 4\n"
 
 
 @pytest.mark.in_process
-def test_predict_puts_a_recipe_there_with_as_many_ranks(rn50, tmp_path: Path) -> None:
+def test_predict_puts_a_recipe_there_with_as_many_ranks(rn50: Rn50, tmp_path: Path) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text(MINE)
     predict = ("predict", "abci_2048_open", "--json")
@@ -28,7 +29,7 @@ def test_predict_puts_a_recipe_there_with_as_many_ranks(rn50, tmp_path: Path) ->
 @pytest.mark.parametrize(
     "arguments", [("launch", "smoke"), ("predict", "dgx1_8"), ("data", "bench", "smoke")]
 )
-def test_a_name_that_is_none_is_one_line_everywhere(rn50, arguments: tuple[str, ...]) -> None:
+def test_a_name_that_is_none_is_one_line_everywhere(rn50: Rn50, arguments: tuple[str, ...]) -> None:
     done = rn50(*arguments, "--system", "dgxa100_8")
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()

@@ -6,11 +6,13 @@ import shlex
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.cli.test_predict import write_log
+from tests.conftest import Rn50
 
 
 @pytest.fixture
@@ -18,7 +20,9 @@ def log(root: Path) -> str:
     return str(root / "tests/golden/smoke_result_0.txt")
 
 
-def test_a_full_device_is_an_error_and_stays_a_device(rn50, device, log: str) -> None:
+def test_a_full_device_is_an_error_and_stays_a_device(
+    rn50: Rn50, device: Callable[[str], Path], log: str
+) -> None:
     full = device("full")
     null = device("null")
     done = rn50("log", "report", log, "--out", str(full))
@@ -29,7 +33,7 @@ def test_a_full_device_is_an_error_and_stays_a_device(rn50, device, log: str) ->
     assert stat.S_ISCHR(null.stat().st_mode)
 
 
-def test_a_dash_has_the_standard_output_to_itself(rn50, tmp_path: Path) -> None:
+def test_a_dash_has_the_standard_output_to_itself(rn50: Rn50, tmp_path: Path) -> None:
     path = tmp_path / "out"
     run = write_log(tmp_path / "log.txt", batch=128, step_s=0.02)
     command = ["predict", "calibrate", f"{run}:8", "--system", "dgx1"]

@@ -10,6 +10,7 @@ import pytest
 
 from rn50.config.benchmark import IMAGENET_EVAL_SAMPLES, IMAGENET_TRAIN_SAMPLES
 from rn50.config.load import load
+from tests.conftest import Rn50
 
 pytestmark = pytest.mark.in_process
 LINE = ':::MLLOG {{"time_ms": {time}, "event_type": "{kind}", "key": "{key}", "value": {value}, "metadata": {{{more}}}}}\n'  # noqa: E501
@@ -48,14 +49,14 @@ def write_log(
     return file
 
 
-def test_a_config_is_answered_with_where_the_time_goes(rn50) -> None:
+def test_a_config_is_answered_with_where_the_time_goes(rn50: Rn50) -> None:
     done = rn50("predict", "abci_2048_open")
     assert done.returncode == 0, done.stderr
     for word in ("step", "images/s", "time to train", "backward", "straggler", "calibrated on"):
         assert word in done.stdout
 
 
-def test_choices_change_the_answer(rn50) -> None:
+def test_choices_change_the_answer(rn50: Rn50) -> None:
     base = ["predict", "--system", "abci", "--gpus", "1024", "--batch-per-gpu", "32", "--json"]
     epochs = json.loads(rn50(*base, "--epochs", "60").stdout)
     assert epochs["epochs"] == 60
@@ -67,7 +68,7 @@ def test_choices_change_the_answer(rn50) -> None:
 
 
 @pytest.mark.slow
-def test_one_plot_has_all_panels(rn50, tmp_path: Path) -> None:
+def test_one_plot_has_all_panels(rn50: Rn50, tmp_path: Path) -> None:
     plot = tmp_path / "all.svg"
     done = rn50("predict", "dgxh100_8", "--plot", str(plot))
     assert done.stdout.splitlines()[-1] == f"{plot}: drawn"
@@ -77,7 +78,7 @@ def test_one_plot_has_all_panels(rn50, tmp_path: Path) -> None:
     assert done.stdout == plot.read_text() and "time to train" in done.stderr  # each time the same
 
 
-def test_calibration_from_logs_predicts_and_writes_the_machine(rn50, tmp_path: Path) -> None:
+def test_calibration_from_logs_predicts_and_writes_the_machine(rn50: Rn50, tmp_path: Path) -> None:
     small = write_log(tmp_path / "small.txt", batch=128, step_s=0.02)
     large = write_log(tmp_path / "large.txt", batch=256, step_s=0.032)
     out = tmp_path / "mine.yaml"
@@ -125,7 +126,7 @@ def write_run(
     ],
 )
 def test_calibration_refuses_what_is_no_resnet_50_at_224_px(
-    rn50, tmp_path: Path, preset: str, overrides: list[str], expected: str
+    rn50: Rn50, tmp_path: Path, preset: str, overrides: list[str], expected: str
 ) -> None:
     run = write_run(tmp_path / "run", *overrides, preset=preset)
     for argument in (run, f"{run}/result_0.txt:8"):
@@ -136,7 +137,7 @@ def test_calibration_refuses_what_is_no_resnet_50_at_224_px(
         assert expected in done.stderr
 
 
-def test_a_bare_log_that_cannot_be_imagenets_is_refused(rn50, tmp_path: Path) -> None:
+def test_a_bare_log_that_cannot_be_imagenets_is_refused(rn50: Rn50, tmp_path: Path) -> None:
     small = write_log(tmp_path / "small.txt", batch=64, step_s=0.1, samples=3200)
     ssd = write_log(tmp_path / "ssd.txt", batch=64, step_s=0.1, benchmark="ssd")
     for log, found in ((small, "resnet with 3200"), (ssd, "ssd with 1281167")):
@@ -146,7 +147,7 @@ def test_a_bare_log_that_cannot_be_imagenets_is_refused(rn50, tmp_path: Path) ->
         assert f"expected, found {found}" in done.stderr
 
 
-def test_as_many_constants_as_runs_have_no_residual(rn50, tmp_path: Path) -> None:
+def test_as_many_constants_as_runs_have_no_residual(rn50: Rn50, tmp_path: Path) -> None:
     calibrate = ["predict", "calibrate", "--system", "dgxa100"]
     one = write_run(tmp_path / "one")
     two = write_run(tmp_path / "two", "batch.per_rank=32", step_s=0.032)
@@ -162,7 +163,7 @@ def test_as_many_constants_as_runs_have_no_residual(rn50, tmp_path: Path) -> Non
     assert "off by 9." in done.stdout and "from 2 runs, which fixed per image" in done.stdout
 
 
-def test_runs_of_a_machine_of_their_own_need_no_system(rn50, tmp_path: Path) -> None:
+def test_runs_of_a_machine_of_their_own_need_no_system(rn50: Rn50, tmp_path: Path) -> None:
     """Its network is in their config, and so is the precision that they computed in."""
     out = tmp_path / "mine.yaml"
     own = ["system.name=mine", "model.dtype=float32"]
@@ -195,7 +196,7 @@ def test_runs_of_a_machine_of_their_own_need_no_system(rn50, tmp_path: Path) -> 
     ],
 )
 def test_bad_input_is_one_clear_line(
-    rn50, tmp_path: Path, arguments: list[str], expected: str
+    rn50: Rn50, tmp_path: Path, arguments: list[str], expected: str
 ) -> None:
     write_log(tmp_path / "log.txt", batch=128, step_s=0.02)
     done = rn50("predict", *(text.format(folder=tmp_path) for text in arguments))
@@ -206,7 +207,7 @@ def test_bad_input_is_one_clear_line(
     assert "Traceback" not in done.stderr
 
 
-def test_points_that_the_model_misses_are_warned_of(rn50, tmp_path: Path) -> None:
+def test_points_that_the_model_misses_are_warned_of(rn50: Rn50, tmp_path: Path) -> None:
     """In `--json` and on stderr; the points of DGX H100 are met."""
     file = tmp_path / "mine.yaml"
     point = "{gpus: 8, batch: 256, step_s: 0.2, source: mine}"
@@ -220,7 +221,7 @@ def test_points_that_the_model_misses_are_warned_of(rn50, tmp_path: Path) -> Non
     assert json.loads(met.stdout)["warnings"] == [] and met.stderr == ""
 
 
-def test_fewer_ranks_of_a_recipe_leave_the_machine_as_fast(rn50) -> None:
+def test_fewer_ranks_of_a_recipe_leave_the_machine_as_fast(rn50: Rn50) -> None:
     size = ("--system", "a100_pcie", "--gpus", "1", "--batch-per-gpu", "200", "--json")
     recipe, machine = (rn50("predict", *of, *size) for of in (("dgxa100_8",), ()))
     assert json.loads(recipe.stdout)["step_time_ms"] == json.loads(machine.stdout)["step_time_ms"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
+import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +20,7 @@ from rn50.compliance.log_rules import RULES
 from rn50.compliance.logged_run import reaches_target
 from rn50.compliance.official import Official
 from rn50.compliance.rule import FROM_070, Rule, Violation, rule
-from rn50.compliance.rules_page import render_markdown
+from rn50.compliance.rules_page import first_met, render_markdown
 from rn50.config import benchmark
 from rn50.config.finding import ERROR, NOTE, POLICY, Finding
 from tests.compliance.log_text import (
@@ -621,6 +623,37 @@ def test_every_rule_has_a_case_a_name_and_a_source() -> None:
         assert each.description.endswith((".", ")", '"'))
         assert each.source
         assert set(each.rulesets) <= set(benchmark.RULESETS)
+
+
+def edit_of(example: str) -> Edit:
+    """What the example in a rule's docstring does to a good run."""
+    names = re.findall(r"`([^`]+)`", example)
+    if example.startswith("no "):
+        return drop(*names)
+    if " after " in example:
+        late, early = names
+        return move(early, before=late)
+    shown = json.loads(names[0])
+
+    def edit(run: Run) -> None:
+        for record in run:
+            if record.key == shown["key"]:
+                record.value = shown.get("value", record.value)
+                record.metadata = shown.get("metadata", record.metadata)
+
+    return edit
+
+
+def test_twenty_rules_have_a_reason_and_an_example() -> None:
+    assert len(first_met()) == 20
+    assert all(each.example for each in first_met())
+
+
+@pytest.mark.parametrize("each", first_met(), ids=lambda each: each.name)
+def test_the_example_of_a_rule_breaks_it(tmp_path: Path, each: Rule) -> None:
+    run = good_run("4.0.0", "closed", "lars")
+    edit_of(each.example)(run)
+    assert each.code in {finding.id for finding in checked(tmp_path, run).findings}
 
 
 def test_the_page_of_rules_is_up_to_date() -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -72,7 +73,9 @@ def test_files_in_shared_memory_are_replaced_too() -> None:
 
 
 @pytest.mark.parametrize("write", [write_output, lambda path, _: check_output(path)])
-def test_a_folder_and_a_missing_one_are_refused(tmp_path: Path, write) -> None:
+def test_a_folder_and_a_missing_one_are_refused(
+    tmp_path: Path, write: Callable[[Path, str], object]
+) -> None:
     with pytest.raises(UserError, match=r"(a file expected, found a folder|Is a directory)"):
         write(tmp_path, "text")
     (tmp_path / "file").touch()
@@ -107,7 +110,7 @@ def test_a_new_folder_is_made_where_its_link_leads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["null", "full"])
-def test_a_device_stays_a_device(device, name: str) -> None:
+def test_a_device_stays_a_device(device: Callable[[str], Path], name: str) -> None:
     path = device(name)
     check_output(path)
     if name == "full":

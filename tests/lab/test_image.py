@@ -14,6 +14,7 @@ import pytest
 
 from rn50.compliance.official import check_officially
 from rn50.logging.parse import read_events
+from tests.conftest import Rn50
 
 ENGINE = os.environ.get("RN50_ENGINE", "")
 IMAGE = os.environ.get("RN50_IMAGE", "")
@@ -58,7 +59,7 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Box:
 
 
 @pytest.fixture
-def outside(rn50, box: Box, smoke_data: Path) -> Iterator[Path]:
+def outside(rn50: Rn50, box: Box, smoke_data: Path) -> Iterator[Path]:
     """The folder of a run outside the container."""
     done = rn50(
         "launch",

@@ -9,6 +9,7 @@ import pytest
 
 from rn50.launch.doctor import FAILED, NO_GPU, OK, Row, examine, gpu_rows, library_rows, try_library
 from rn50.train.gpu.driver import Gpu, Gpus
+from tests.conftest import Rn50
 from tests.train.test_gpu_code import ELF, fat_binary
 
 
@@ -79,7 +80,7 @@ def test_a_library_that_fails_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_this_machine_is_fit_and_a_host_without_an_address_is_named(rn50) -> None:
+def test_this_machine_is_fit_and_a_host_without_an_address_is_named(rn50: Rn50) -> None:
     done = rn50("doctor", "nosuch.invalid", "--json")
     rows = {row["check"]: row for row in json.loads(done.stdout)}
     assert [name for name, row in rows.items() if row["outcome"] == FAILED] == [

@@ -13,6 +13,7 @@ import pytest
 
 from rn50.config.load import load
 from rn50.launch.dry_run import describe_launch
+from tests.conftest import Rn50
 from tests.waiting import wait_until
 
 COMMAND = ("python", "-m", "rn50.train")
@@ -52,7 +53,7 @@ def test_what_stands_in_the_way_is_all_told() -> None:
     assert found["command"] == [] and found["config check"].startswith("FAIL")
 
 
-def test_the_command_starts_nothing_and_makes_nothing(rn50, tmp_path: Path) -> None:
+def test_the_command_starts_nothing_and_makes_nothing(rn50: Rn50, tmp_path: Path) -> None:
     missing = f"data.path={tmp_path / 'none'}"
     done = rn50("launch", "smoke", "--dry-run", missing, f"system.results={rn50.results}")
     assert done.returncode == 2
@@ -62,7 +63,7 @@ def test_the_command_starts_nothing_and_makes_nothing(rn50, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_a_run_that_diverges_is_not_restarted(rn50, smoke_data: Path) -> None:
+def test_a_run_that_diverges_is_not_restarted(rn50: Rn50, smoke_data: Path) -> None:
     words = (
         f"data.path={smoke_data}",
         f"system.results={rn50.results}",
@@ -75,7 +76,7 @@ def test_a_run_that_diverges_is_not_restarted(rn50, smoke_data: Path) -> None:
 
 
 def test_a_job_goes_on_when_nobody_waits(
-    rn50, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rn50: Rn50, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, text in (("sbatch", "echo 42"), ("squeue", "echo RUNNING")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")

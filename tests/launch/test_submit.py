@@ -34,13 +34,14 @@ from rn50.launch.system_description import describe_system, read_machine
 from rn50.logging.parse import read_events
 from rn50.report.runs import read_runs
 from rn50.train import checkpoint
+from tests.conftest import Rn50
 from tests.train.test_checkpoint import CONFIG, arrays, meta
 from tests.waiting import wait_until
 
 
 @pytest.mark.slow
 def test_five_runs_make_a_submission(
-    rn50, smoke_data: Path, monkeypatch: pytest.MonkeyPatch
+    rn50: Rn50, smoke_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOROVOD_CYCLE_TIME", "2")
     monkeypatch.setenv("NCCL_DEBUG", "WARN")
@@ -99,7 +100,7 @@ def test_five_runs_make_a_submission(
 
 
 @pytest.mark.slow
-def test_a_local_job_that_is_killed_closes_its_log(rn50, smoke_data: Path) -> None:
+def test_a_local_job_that_is_killed_closes_its_log(rn50: Rn50, smoke_data: Path) -> None:
     done = rn50(
         "submit",
         "smoke",
@@ -141,7 +142,7 @@ def test_a_local_job_that_is_killed_closes_its_log(rn50, smoke_data: Path) -> No
 
 @pytest.mark.slow
 def test_ranks_in_a_container_are_launched_from_the_host(
-    rn50, smoke_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rn50: Rn50, smoke_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The engine is a stand-in that keeps its arguments and starts what follows the image."""
     start = (
@@ -173,7 +174,7 @@ def test_ranks_in_a_container_are_launched_from_the_host(
     assert (page["framework"], page["other_software_stack"]) == ("MXNet", ""), "the image's"
 
 
-def test_dry_run_prints_script_and_command_and_makes_nothing(rn50) -> None:
+def test_dry_run_prints_script_and_command_and_makes_nothing(rn50: Rn50) -> None:
     done = rn50(
         "submit",
         "abci_2048_open",

@@ -18,7 +18,7 @@ from rn50.launch.launchers import build_job
 from rn50.launch.run import load_for_launch
 from rn50.launch.supervisor import run_job
 from rn50.logging.parse import Event, read_events
-from tests.conftest import RUN
+from tests.conftest import RUN, Rn50
 from tests.mpi import EVERY_LAUNCHER
 from tests.waiting import leave_nothing
 
@@ -92,7 +92,7 @@ def joined_while_loading(folder: Path) -> bool:
     return times["join ranks"][0] < times["load MXNet and Horovod"][1]
 
 
-def test_same_seed_same_weights_bit_for_bit(rn50, small_data: Path, whole: Path) -> None:
+def test_same_seed_same_weights_bit_for_bit(rn50: Rn50, small_data: Path, whole: Path) -> None:
     """However it starts up: overlapped or serial, weights seeded or broadcast."""
     rn50(
         "launch",
@@ -108,7 +108,7 @@ def test_same_seed_same_weights_bit_for_bit(rn50, small_data: Path, whole: Path)
     assert [joined_while_loading(folder) for folder in (whole, serial)] == [True, False]
 
 
-def test_batch_control_with_a_rank_that_drops_out(rn50, smoke_data: Path) -> None:
+def test_batch_control_with_a_rank_that_drops_out(rn50: Rn50, smoke_data: Path) -> None:
     """Per-rank batch and share change in the middle; logs follow, and the target is reached."""
     done = rn50(
         "launch",
@@ -137,7 +137,7 @@ def test_batch_control_with_a_rank_that_drops_out(rn50, smoke_data: Path) -> Non
     assert len(list(folder.glob("profile/rank_*/mxnet.json"))) == 2
 
 
-def test_one_rank_with_twice_the_batch_trains_alike(rn50, small_data: Path) -> None:
+def test_one_rank_with_twice_the_batch_trains_alike(rn50: Rn50, small_data: Path) -> None:
     """The same images in every step, no batch norm: the loss curves agree.
 
     Tolerance 1e-3 of the loss at every one of 20 steps: only the order of float32 sums differs
@@ -202,7 +202,7 @@ def test_nothing_is_on_another_device(tmp_path: Path, small_data: Path) -> None:
     assert list((out / "checkpoint").glob("step_*.ckpt"))
 
 
-def test_a_stop_in_start_up_says_how_to_start_again(rn50, small_data: Path) -> None:
+def test_a_stop_in_start_up_says_how_to_start_again(rn50: Rn50, small_data: Path) -> None:
     words = ("launch", "smoke", "seed=1", "--launcher", "gloo", f"data.path={small_data}")
     process = rn50.start(*words, f"system.results={rn50.results}")
     assert any(line.startswith("data: ") for line in process.stdout)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rn50.config.load import load
+from tests.conftest import Rn50
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +25,7 @@ eval: {target: 0.5}
 
 
 def test_a_job_with_staged_copies_trains_on_the_counts_of_the_set(
-    rn50, small_data: Path, tmp_path: Path
+    rn50: Rn50, small_data: Path, tmp_path: Path
 ) -> None:
     place = tmp_path
     shutil.copytree(small_data, place / "images")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rn50.report.reproduction import compare_with_recorded
+from tests.conftest import Rn50
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "smoke_result_0.txt"
 
@@ -32,7 +33,7 @@ def test_curves_are_compared_bit_for_bit(tmp_path: Path, now: str) -> None:
 
 @pytest.mark.slow
 def test_a_run_is_repeated_from_its_own_folder(
-    rn50, whole: Path, small_data: Path, tmp_path: Path
+    rn50: Rn50, whole: Path, small_data: Path, tmp_path: Path
 ) -> None:
     """The real command again: the same bits wherever the data lies."""
     recorded = tmp_path / "recorded"

@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.config.recorded import RUN, words_to_repeat
 from rn50.logging.metrics_read import MOST_KINDS
-from rn50.report.export import MOST_COLUMNS, extra, read_runs, to_csv, to_tensorboard
+from rn50.report.export import MOST_COLUMNS, read_runs, to_csv, to_tensorboard
 from rn50.train import checkpoint, checkpoint_folder
 from tests.conftest import Rn50, packed
 
@@ -189,11 +190,7 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
 
 
 def has(module: str) -> bool:
-    try:
-        extra(module, module)
-    except UserError:
-        return False
-    return True
+    return find_spec(module) is not None
 
 
 @pytest.mark.slow
@@ -269,10 +266,3 @@ def test_tensorboard_reads_every_point(run: Path, tmp_path: Path) -> None:
     for evaluation, scalar in zip(evaluations(run), read.Scalars("eval/accuracy"), strict=True):
         assert scalar.step == evaluation["step"]
         assert scalar.value == pytest.approx(evaluation["accuracy"])
-
-
-def test_a_missing_extra_names_pips_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tensorboardX", None)
-    with pytest.raises(UserError, match=r"^tensorboardX: an installed .*: pip install") as e:
-        extra("tensorboardX", "tensorboard")
-    assert "\n" not in str(e.value)

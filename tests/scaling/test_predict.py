@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -191,7 +192,7 @@ def test_runs_that_differ_alone_by_chance_are_met_in_their_middle() -> None:
     assert fit.residual == pytest.approx(((0.1**2 + (1 / 12) ** 2) / 3) ** 0.5, rel=1e-6)
 
 
-def test_a_machine_without_a_model_can_be_calibrated(tmp_path) -> None:
+def test_a_machine_without_a_model_can_be_calibrated(tmp_path: Path) -> None:
     runs = [Measurement(2, 32, 10.0, "a"), Measurement(2, 64, 19.0, "b")]
     fit = calibrate("local", load_system("local"), runs, "fp32")
     file = tmp_path / "mine.yaml"

@@ -23,6 +23,7 @@ from rn50.scaling.validate import (
     summarise,
     validate,
 )
+from tests.conftest import Rn50
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +80,7 @@ def test_calibrated_rows_are_marked_and_few(rows: list[Row]) -> None:
 
 
 @pytest.mark.in_process
-def test_the_documented_table_is_the_one_generated(rn50, root) -> None:
+def test_the_documented_table_is_the_one_generated(rn50: Rn50, root: Path) -> None:
     """`rn50 predict validate > docs/scaling/validation.txt`; its end is in `docs/scaling.md`, its
     two mean errors are in the README."""
     printed = rn50("predict", "validate").stdout
@@ -144,7 +145,7 @@ def test_intervals_hold_what_they_say(scores: dict[str, Score]) -> None:
 
 
 @pytest.mark.in_process
-def test_a_described_gpu_needs_no_point(rn50, tmp_path: Path) -> None:
+def test_a_described_gpu_needs_no_point(rn50: Rn50, tmp_path: Path) -> None:
     sheet = tmp_path / "mine.yaml"
     sheet.write_text(
         "base: dgxh100\nname: B\naccelerator: a GPU of tomorrow\nperformance:\n"

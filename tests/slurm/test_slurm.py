@@ -83,7 +83,9 @@ def settled_state(job: str) -> str:
     return state_of(job)
 
 
-def submit(rn50, smoke_data: Path, *arguments: str) -> tuple[subprocess.Popen[str], str, Path]:
+def submit(
+    rn50: Rn50, smoke_data: Path, *arguments: str
+) -> tuple[subprocess.Popen[str], str, Path]:
     """A submitted run that `--wait`s: (process, job, folder)."""
     process = rn50.start(
         "submit",
@@ -108,7 +110,7 @@ def wait_for_training(folder: Path) -> None:
 
 
 def test_two_nodes_give_the_log_of_a_local_run(
-    rn50, smoke_data: Path, smoke_run: Callable[[str], Path]
+    rn50: Rn50, smoke_data: Path, smoke_run: Callable[[str], Path]
 ) -> None:
     process, job, folder = submit(rn50, smoke_data, "seed=1")
     out, err = process.communicate(timeout=300)
@@ -150,7 +152,7 @@ def ranks_of(folder: Path) -> list[psutil.Process]:
     ],
 )
 def test_a_killed_or_stopped_rank_fails_the_job_at_once(
-    rn50, smoke_data: Path, signal_: signal.Signals, reason: str
+    rn50: Rn50, smoke_data: Path, signal_: signal.Signals, reason: str
 ) -> None:
     process, job, folder = submit(rn50, smoke_data, "log.every=5 steps", *LONG)
     wait_for_training(folder)
@@ -169,7 +171,7 @@ def test_a_killed_or_stopped_rank_fails_the_job_at_once(
     leave_nothing(folder)
 
 
-def test_scancel_closes_the_log_and_leaves_nothing(rn50, smoke_data: Path) -> None:
+def test_scancel_closes_the_log_and_leaves_nothing(rn50: Rn50, smoke_data: Path) -> None:
     process, job, folder = submit(rn50, smoke_data, "log.every=5 steps", *LONG)
     wait_for_training(folder)
     subprocess.run(["scancel", job], check=True)
@@ -197,7 +199,7 @@ SHORT = (
 """One rank, which reaches its target after 200 steps, with checkpoints meanwhile."""
 
 
-def one_node(rn50, smoke_data: Path, *more: str) -> tuple[subprocess.Popen[str], str, Path]:
+def one_node(rn50: Rn50, smoke_data: Path, *more: str) -> tuple[subprocess.Popen[str], str, Path]:
     return submit(rn50, smoke_data, *SHORT, *more)
 
 
@@ -227,7 +229,7 @@ def begin_at_once(job: str) -> None:
 
 
 def test_a_requeued_job_goes_on_and_a_second_one_waits_its_turn(
-    rn50, smoke_data: Path, uninterrupted: str
+    rn50: Rn50, smoke_data: Path, uninterrupted: str
 ) -> None:
     process, job, folder = one_node(rn50, smoke_data, "system.job.requeue=true")
     wait_for_checkpoint(folder)
@@ -258,7 +260,7 @@ def test_a_requeued_job_goes_on_and_a_second_one_waits_its_turn(
 
 @pytest.mark.nightly
 def test_a_job_near_its_time_limit_goes_on_from_the_queue_and_then_in_a_new_job(
-    rn50, lab: Path, smoke_data: Path, uninterrupted: str
+    rn50: Rn50, lab: Path, smoke_data: Path, uninterrupted: str
 ) -> None:
     process, job, folder = one_node(
         rn50, smoke_data, "system.job.requeue=true", "watchdog.silence_s=120"
@@ -335,7 +337,7 @@ def turned_on_again(lab: Path) -> Iterator[str]:
 @pytest.mark.nightly
 @pytest.mark.parametrize("told", [True, False])
 def test_a_job_goes_on_with_the_nodes_that_are_left(
-    rn50, lab: Path, smoke_data: Path, turned_on_again: str, told: bool
+    rn50: Rn50, lab: Path, smoke_data: Path, turned_on_again: str, told: bool
 ) -> None:
     """`told`: the operator sets the node down. Otherwise Slurm still expects it back, and that its
     processes do not start is all there is to know."""
@@ -379,7 +381,9 @@ def test_a_job_goes_on_with_the_nodes_that_are_left(
     leave_nothing(folder / "run_0")
 
 
-def test_a_job_that_was_killed_without_a_word_is_what_slurm_says(rn50, smoke_data: Path) -> None:
+def test_a_job_that_was_killed_without_a_word_is_what_slurm_says(
+    rn50: Rn50, smoke_data: Path
+) -> None:
     process, job, folder = one_node(rn50, smoke_data)
     wait_for_checkpoint(folder)
     holder = re.search(r"^process (\d+) on ", (folder / ".job.lock").read_text(), re.M)
@@ -391,7 +395,7 @@ def test_a_job_that_was_killed_without_a_word_is_what_slurm_says(rn50, smoke_dat
     leave_nothing(folder / "run_0")
 
 
-def test_launch_within_an_allocation_takes_srun(rn50, smoke_data: Path) -> None:
+def test_launch_within_an_allocation_takes_srun(rn50: Rn50, smoke_data: Path) -> None:
     done = subprocess.run(
         [
             "salloc",

@@ -18,6 +18,7 @@ from rn50.sweep.definition import load_sweep
 from rn50.sweep.driver import Active, Driver, run_sweep, sweep_folder
 from rn50.sweep.study import JOURNAL, Study
 from rn50.sweep.trial import evaluations, launchers, read_end
+from tests.conftest import Rn50
 from tests.waiting import leave_nothing, wait_until
 
 # The main job with few images; the network is its own.
@@ -44,7 +45,7 @@ parameters:
 
 @pytest.mark.slow
 def test_a_sweep_survives_kills_of_driver_and_trial_and_a_trial_that_fails(
-    rn50, tmp_path: Path
+    rn50: Rn50, tmp_path: Path
 ) -> None:
     text = SWEEP.format(folder=tmp_path, epochs=2, ranks=1) + (
         "  model.dtype: {choice: [float32, float16]}\n"  # float16: refused on a CPU, by the run
@@ -98,7 +99,7 @@ def test_a_sweep_survives_kills_of_driver_and_trial_and_a_trial_that_fails(
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_the_trials(rn50, tmp_path: Path) -> None:
+def test_ctrl_c_stops_the_trials(rn50: Rn50, tmp_path: Path) -> None:
     text = SWEEP.format(folder=tmp_path, epochs=30, ranks=1)  # too long to end by itself
     path = tmp_path / "sweep.yaml"
     path.write_text(text + "trials: 1\n")

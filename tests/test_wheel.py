@@ -1,0 +1,155 @@
+"""The wheel in an environment of its own, with what it asks for and nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import venv
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path, PurePosixPath
+
+import pytest
+from packaging.requirements import Requirement
+
+from tests.conftest import made_once
+
+pytestmark = pytest.mark.slow
+
+TRACKED = "git ls-files -z --cached --others --exclude-standard"
+BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
+FRAMEWORKS = {"mxnet", "horovod", "nvidia-dali-cuda120"}
+
+
+def needed(names: Iterator[Requirement]) -> dict[str, metadata.Distribution]:
+    """The installed distributions that the requirements name, and those that these need."""
+    distributions: dict[str, metadata.Distribution] = {}
+    waiting = list(names)
+    while waiting:
+        requirement = waiting.pop()
+        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if not applies or requirement.name in distributions:
+            continue
+        distribution = metadata.distribution(requirement.name)
+        assert requirement.specifier.contains(distribution.version, prereleases=True), requirement
+        distributions[requirement.name] = distribution
+        waiting += map(Requirement, distribution.requires or ())
+    return distributions
+
+
+def link(distribution: metadata.Distribution, site: Path) -> None:
+    """What a distribution has in its own site-packages, as links in another one."""
+    for name in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
+        place = site / name
+        if not place.is_symlink():
+            place.symlink_to(Path(str(distribution.locate_file(PurePosixPath(name)))))
+
+
+@pytest.fixture(scope="module")
+def environment(root: Path, shared: Path) -> Path:
+    """A virtual environment with the wheel of this checkout, as pip installs it from an index that
+    has only its dependencies."""
+
+    def make(folder: Path) -> None:
+        checkout = folder.with_name("wheel_checkout")
+        checkout.mkdir()
+        copy = ["sh", "-c", f"{TRACKED} | xargs -0 cp -P --parents -t '{checkout}'"]
+        subprocess.run(copy, cwd=root, check=True)
+        build = [sys.executable, "-c", BUILD, str(folder.with_name("wheel"))]
+        subprocess.run(build, cwd=checkout, check=True, capture_output=True)
+        venv.create(folder, with_pip=False)
+        (wheel,) = folder.with_name("wheel").glob("rn50-*.whl")
+        pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin/python"), "install", "-q"]
+        offline = ["--no-deps", "--no-index", "--disable-pip-version-check", "--no-compile"]
+        subprocess.run([*pip, *offline, str(wheel)], check=True)
+        (site,) = folder.glob("lib/python3*/site-packages")
+        (own,) = metadata.distributions(name="rn50", path=[str(site)])
+        distributions = needed(map(Requirement, own.requires or ()))
+        assert not FRAMEWORKS & set(distributions)
+        for distribution in distributions.values():
+            link(distribution, site)
+
+    return made_once(shared / "wheel_environment", make)
+
+
+def run(environment: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """`rn50 WORDS` of the wheel, far from any checkout."""
+    command = [str(environment / "bin/rn50"), *words]
+    variables = {"PATH": "/usr/bin:/bin", "HOME": str(folder)}
+    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True)
+
+
+def test_the_wheel_checks_a_log_beside_the_official_checker(
+    environment: Path, root: Path, tmp_path: Path
+) -> None:
+    shutil.copy(root / "tests/golden/smoke_result_0.txt", tmp_path / "result_0.txt")
+    done = run(environment, tmp_path, "log", "check", "--json", "result_0.txt")
+    assert done.returncode == 0, done.stderr
+    check = json.loads(done.stdout)
+    assert check["verdict"] == "POLICY"
+    assert check["official"]["verdict"] == "PASS"
+
+
+READS = (
+    ("--version",),
+    ("log", "show", "result_0.txt"),
+    ("log", "compare", "result_0.txt", "result_0.txt"),
+    ("log", "report", "result_0.txt"),
+    ("log", "rules"),
+    ("config", "check", "quick"),
+    ("predict", "dgxa100_8", "--plot", "prediction.svg"),
+)
+
+
+@pytest.mark.parametrize("words", READS, ids=lambda words: "_".join(words[:2]))
+def test_the_wheel_reads_without_frameworks(
+    environment: Path, root: Path, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    shutil.copy(root / "tests/golden/smoke_result_0.txt", tmp_path / "result_0.txt")
+    done = run(environment, tmp_path, *words)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout
+
+
+def test_the_wheel_reads_runs_and_image_sets(
+    environment: Path, smoke_data: Path, whole: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(whole, tmp_path / "results/smoke/run")
+    for words in (
+        ("data", "verify", str(smoke_data)),
+        ("export", "csv", "results"),
+        ("runs", "results"),
+        ("log", "report", "results/smoke/run"),
+    ):
+        done = run(environment, tmp_path, *words)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout
+    score = run(environment, tmp_path, "log", "score", "results/smoke")
+    assert score.returncode == 1, score.stderr  # one run is no submission
+    assert "no score" in score.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "extra"),
+    [
+        (("launch", "smoke"), "train"),
+        (("evaluate", "results/smoke/run"), "train"),
+        (("sweep", "quick_lr.yaml"), "train"),
+        (("export", "model", "results/smoke/run"), "train"),
+        (("export", "tensorboard", "results"), "tensorboard"),
+        (("export", "model", "results/smoke/run", "--onnx"), "onnx"),
+    ],
+    ids=lambda part: part if isinstance(part, str) else "_".join(part[:2]),
+)
+def test_a_missing_extra_is_one_line(
+    environment: Path, root: Path, whole: Path, tmp_path: Path, words: tuple[str, ...], extra: str
+) -> None:
+    shutil.copytree(whole, tmp_path / "results/smoke/run")
+    shutil.copy(root / "config/sweeps/quick_lr.yaml", tmp_path)
+    done = run(environment, tmp_path, *words)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert re.search(rf"pip install 'rn50\[{extra}\]'", line), line
