@@ -17,8 +17,9 @@ import typer
 
 from ..config.atomic import check_output, is_stdout
 from ..config.choices import LAUNCHERS
+from ..config.errors import UserError
 from ..config.finding import printable
-from ..config.names import list_presets, list_systems
+from ..config.names import list_presets, list_systems, nearest_name
 from ..config.progress import Advance
 
 if TYPE_CHECKING:
@@ -52,9 +53,22 @@ def complete_key(incomplete: str) -> list[str]:
     return [f"{key}=" for key in keys if key.startswith(incomplete)]
 
 
-def choices(names: Iterable[str]) -> dict[str, Any]:
-    """The arguments of an option with these values: shown by --help, offered by completion."""
-    return {"metavar": "|".join(names), "autocompletion": completing(lambda: names)}
+def choices(names: Collection[str]) -> dict[str, Any]:
+    """The arguments of an option with these values: shown by --help, offered by completion, and
+    refused with the nearest of them."""
+
+    def check(context: typer.Context, option: typer.CallbackParam, given: Any) -> Any:
+        for name in [given] if isinstance(given, str) else given or ():
+            if name not in names and not context.resilient_parsing:
+                wanted = f"--{option.name}: {', '.join(names)} expected"
+                raise UserError(f"{wanted}, found {name}{nearest_name(name, names)}")
+        return given
+
+    return {
+        "metavar": "|".join(names),
+        "autocompletion": completing(lambda: names),
+        "callback": check,
+    }
 
 
 def print_version(wanted: bool) -> None:
@@ -192,6 +206,8 @@ def say(line: str, *, to: TextIO | None = None) -> None:
     print(printable(line), file=to, flush=True)
 
 
+GAP = 2
+"""Between two columns of a table."""
 _WIDEST_CELLS = 10_000
 """Width of a pipe: each row has a line, however long."""
 
@@ -224,7 +240,7 @@ def plain_table(
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, show_header=any(header), pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table(box=None, show_header=any(header), pad_edge=False, padding=(0, GAP, 0, 0))
     for number, title in enumerate(header):
         justify: Any = "right" if number in right else "left"
         whole = bool(free) and number not in free
