@@ -160,15 +160,16 @@ def _below(folder: Path, top: Path) -> str:
 def _table(rows: Sequence[RunRow], below: Path) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and cells; a column that is empty in all rows is left out, and so are those that a
     terminal has no room for, so that a run's folder stays on one line."""
-    columns = {printable(f"run in {below}"): [_below(row.folder, below) for row in rows]}
+    names = [_below(row.folder, below) for row in rows]
+    title = printable(f"run in {below}")
+    is_terminal = sys.stdout.isatty()
+    columns = {title[: max(map(len, names))] if is_terminal else title: names}
     columns |= {title: [cell(row) for row in rows] for title, cell in _COLUMNS.items()}
     shown = {title: cells for title, cells in columns.items() if any(cells)}
-    if sys.stdout.isatty():
-        room = shutil.get_terminal_size().columns
-        for title in _FIRST_TO_GO:
-            widths = [max(map(len, (name, *cells))) + GAP for name, cells in shown.items()]
-            if sum(widths) - GAP > room:
-                shown.pop(title, None)
+    for column in _FIRST_TO_GO if is_terminal else ():
+        widths = [max(map(len, (name, *cells))) + GAP for name, cells in shown.items()]
+        if sum(widths) - GAP > shutil.get_terminal_size().columns:
+            shown.pop(column, None)
     return tuple(shown), list(zip(*shown.values(), strict=True))
 
 

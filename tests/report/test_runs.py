@@ -235,7 +235,7 @@ def test_a_job_goes_on_between_two_runs_and_in_its_queue(
     assert statuses() == ["failed"]
 
 
-@pytest.mark.parametrize("columns", [80, 60])
+@pytest.mark.parametrize("columns", [80, 50])
 def test_a_narrow_terminal_keeps_folders_whole(run: Path, columns: int) -> None:
     for number in range(3):
         make_run(run.with_name("20261121T000000Z") / f"run_{number}", SUCCESS)
@@ -247,6 +247,7 @@ def test_a_narrow_terminal_keeps_folders_whole(run: Path, columns: int) -> None:
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", os.read(leader, 1 << 16).decode())
     lines = shown.splitlines()
     assert max(map(len, lines)) <= columns
+    assert ("top-1" in lines[0], "images/s" in lines[0]) == (columns == 80, False)
     for number in range(3):
         assert len([one for one in lines if f"smoke/20261121T000000Z/run_{number} " in one]) == 1
     assert len(lines) == len(read_runs([run.parents[1]])) + 1
