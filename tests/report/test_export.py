@@ -194,10 +194,11 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     levels = (np.stack(prepared) - np.load(images)) * np.reshape(data.std, (3, 1, 1))
     assert np.abs(levels).max() < 1.5 and np.abs(levels).mean() < 0.1
     np.save("prepared.npy", prepared)
-    for batch in (tmp_path / "prepared.npy", images):
-        words = [sys.executable, "-c", PLAIN_MXNET, str(out / "model"), str(batch), str(labels)]
+    for array, brink in ((tmp_path / "prepared.npy", 1), (images, 0)):
+        words = [sys.executable, "-c", PLAIN_MXNET, str(out / "model"), str(array), str(labels)]
         counted = subprocess.run(words, cwd="/", capture_output=True, text=True, check=False)
-        assert counted.stdout.split()[-1:] == [str(last["correct"])], counted.stderr
+        assert counted.returncode == 0, counted.stderr
+        assert abs(int(counted.stdout.split()[-1]) - last["correct"]) <= brink
     if not (with_onnx and has("onnxruntime")):
         pytest.skip("no onnx, onnxruntime here: the MXNet half has passed")
     import onnxruntime
@@ -205,7 +206,7 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     session = onnxruntime.InferenceSession(out / "model.onnx", providers=["CPUExecutionProvider"])
     assert json.loads(session.get_modelmeta().custom_metadata_map["model"]) == about
     (logits,) = session.run(None, {"data": np.stack(prepared)})
-    assert counts_of(logits, np.load(labels))[0] == last["correct"]
+    assert abs(counts_of(logits, np.load(labels))[0] - last["correct"]) <= 1
     (logits,) = session.run(None, {"data": np.load(images)})
     np.testing.assert_allclose(logits, np.load(f"{out}/model-logits.npy"), rtol=1e-4, atol=1e-4)
 
