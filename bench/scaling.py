@@ -11,6 +11,7 @@ from typing import Annotated
 
 from ..config.errors import UserError
 from ..config.load import Loaded
+from ..config.names import nearest_name
 from ..data.prepare import prepare
 from .curves import LOW_LR, Case, Timing, measure_curves, time_rounds
 from .harness import Job, Outcome, bench, option, parse_counts
@@ -51,7 +52,8 @@ def scaling(
     counts = parse_counts("--ranks", ranks)
     names = models.split(",")
     if unknown := [name for name in names if name not in MODELS]:
-        raise UserError(f"--models: {', '.join(MODELS)} expected, found {unknown[0]}")
+        hint = nearest_name(unknown[0], MODELS)
+        raise UserError(f"--models: {', '.join(MODELS)} expected, found {unknown[0]}{hint}")
     base = job.load(ranks=counts[0])
     batch = base.run.batch.per_rank
     total = batch * math.lcm(*counts)  # which every rank count divides

@@ -5,6 +5,7 @@ No framework loads here, and rich (40 ms) only where it draws: checking a log ta
 
 from __future__ import annotations
 
+import atexit
 import json
 import sys
 import time
@@ -17,11 +18,13 @@ import typer
 
 from ..config.atomic import check_output, is_stdout
 from ..config.choices import LAUNCHERS
-from ..config.finding import printable
-from ..config.names import list_presets, list_systems
+from ..config.errors import UserError
+from ..config.finding import clock_time, printable
+from ..config.names import list_presets, list_systems, nearest_name
 from ..config.progress import Advance
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
     from rich.table import Table
 
 EXIT_BAD = 1
@@ -52,9 +55,22 @@ def complete_key(incomplete: str) -> list[str]:
     return [f"{key}=" for key in keys if key.startswith(incomplete)]
 
 
-def choices(names: Iterable[str]) -> dict[str, Any]:
-    """The arguments of an option with these values: shown by --help, offered by completion."""
-    return {"metavar": "|".join(names), "autocompletion": completing(lambda: names)}
+def choices(names: Collection[str]) -> dict[str, Any]:
+    """The arguments of an option with these values: shown by --help, offered by completion, and
+    refused with the nearest of them."""
+
+    def check(context: typer.Context, option: typer.CallbackParam, given: Any) -> Any:
+        for name in [given] if isinstance(given, str) else given or ():
+            if name not in names and not context.resilient_parsing:
+                wanted = f"--{option.name}: {', '.join(names)} expected"
+                raise UserError(f"{wanted}, found {name}{nearest_name(name, names)}")
+        return given
+
+    return {
+        "metavar": "|".join(names),
+        "autocompletion": completing(lambda: names),
+        "callback": check,
+    }
 
 
 def print_version(wanted: bool) -> None:
@@ -154,27 +170,55 @@ def split_config(config: str, overrides: list[str] | None) -> tuple[str, list[st
 
 
 def track(name: str) -> Advance:
-    """Print on stderr how far a long work is, a line now and then. Returns the callback for
-    (done, total)."""
+    """Show on stderr how far a long work is: a bar on a terminal, else a line now and then. Returns
+    the callback for (done, total). Time left is by the mean rate so far, which is steady."""
     say(f"{name} ...", to=sys.stderr)
-    every_s = 5.0 if sys.stderr.isatty() else 30.0
-    begun_s = printed_s = time.monotonic()
+    bar = _bar(name) if sys.stderr.isatty() else None
+    every_s = 30.0 if bar is None else 0.2
+    begun_s = shown_s = time.monotonic()
     first = None  # work of an earlier attempt is not our rate
 
     def advance(done: int, total: int, detail: str = "") -> None:
-        nonlocal printed_s, first
+        nonlocal shown_s, first
         now_s = time.monotonic()
         first = done if first is None else first
-        if now_s < printed_s + every_s or done == total:
+        if bar is not None and done == total:
+            bar.stop()
+        if now_s < shown_s + every_s or done == total:
             return
-        printed_s = now_s
+        shown_s = now_s
         words = [f"{done:,} of {total:,}", *([detail] if detail else [])]
         if done > first:
             rate = (done - first) / max(now_s - begun_s, 1e-9)
-            words += [pace(rate), f"{(total - done) / rate / 60:.1f} min left"]
-        say(f"{name}: {', '.join(words)}", to=sys.stderr)
+            words += [pace(rate), f"{clock_time((total - done) / rate)} left"]
+        text = printable(", ".join(words))
+        if bar is None:
+            say(f"{name}: {text}", to=sys.stderr)
+        else:
+            bar.update(bar.task_ids[0], completed=done, total=total, words=text)
+            bar.start()
+            bar.refresh()
 
     return advance
+
+
+def _bar(name: str) -> Progress:
+    """A bar below what is printed, gone when it is stopped; without a thread, as work may fork."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    bar = Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TextColumn("{task.fields[words]}", markup=False),
+        console=Console(stderr=True),
+        auto_refresh=False,
+        transient=True,
+        redirect_stdout=sys.stdout.isatty(),
+    )
+    bar.add_task(printable(name), words="")
+    atexit.register(bar.stop)  # after an error too: it hides the cursor
+    return bar
 
 
 def pace(per_s: float) -> str:
@@ -192,6 +236,8 @@ def say(line: str, *, to: TextIO | None = None) -> None:
     print(printable(line), file=to, flush=True)
 
 
+GAP = 2
+"""Between two columns of a table."""
 _WIDEST_CELLS = 10_000
 """Width of a pipe: each row has a line, however long."""
 
@@ -224,7 +270,7 @@ def plain_table(
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, show_header=any(header), pad_edge=False, padding=(0, 2, 0, 0))
+    table = Table(box=None, show_header=any(header), pad_edge=False, padding=(0, GAP, 0, 0))
     for number, title in enumerate(header):
         justify: Any = "right" if number in right else "left"
         whole = bool(free) and number not in free

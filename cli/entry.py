@@ -132,6 +132,8 @@ def _meant(line: str) -> str:
     from ..config.names import nearest_path
 
     for word in sys.argv[1:] if "did you mean" not in line else ():
+        if word.startswith("-") and "=" not in word:  # an option's name is no path
+            continue
         path = Path(word.partition("=")[2] or word)
         named = rf"(?<![\w.-]){re.escape(str(path))}(?=[/:,']|$)"  # `log` in "a log" is no path
         if re.search(named, line) and (hint := nearest_path(path)):

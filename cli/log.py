@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..config.atomic import is_stdout, write_output
+from ..config.benchmark import BENCHMARK
 from .console import (
     EXIT_BAD,
     TYPER_OPTIONS,
@@ -37,8 +38,9 @@ Ruleset = Annotated[
 
 @log_app.command("show")
 def log_show(
-    path: Annotated[
-        Path, typer.Argument(help="A log, or the folder of a run, a job or a submission.")
+    paths: Annotated[
+        list[Path],
+        typer.Argument(help="Logs, or folders of runs, jobs or submissions.", metavar="PATH..."),
     ],
     as_json: Json = False,
 ) -> None:
@@ -49,7 +51,7 @@ def log_show(
     from ..compliance.check_log import check_log
     from ..report.compare import read_all
 
-    found = [(log, subject) for subject in read_all([path]) for log in subject.logs]
+    found = [(log, subject) for subject in read_all(paths) for log in subject.logs]
     summaries = [(shown(*one), check_log(one[0].path, official=False)) for one in found]
     if as_json:
         content = [one | {"verdict": check.verdict} for one, check in summaries]
@@ -69,19 +71,23 @@ def shown(log: LogFigures, subject: Subject) -> dict[str, Any]:
 
     run = log.figures
     batch = run.parameters.get("global_batch_size")
-    last = run.evaluations[-1] if run.evaluations else None
+    benchmark = run.submission.get("benchmark", BENCHMARK)
+    # Another benchmark's epochs may be samples, and its accuracy another measure.
+    evaluations = run.evaluations if benchmark == BENCHMARK else ()
+    last = evaluations[-1] if evaluations else None
     place = standing_of(log.path, subject.config, [run])
     return {
+        "benchmark": benchmark,
         "status": run.status,
         "time_to_train_s": run.run_s,
         "init_s": run.init_s,
         "epochs": last.epoch if last else None,
         "eval_accuracy": last.accuracy if last else None,
         "global_batch_size": batch if isinstance(batch, int) else None,
-        "images_per_s": run.images_per_s,
+        "images_per_s": run.images_per_s if benchmark == BENCHMARK else None,
         "evaluations": [
             (one.epoch, one.accuracy, one.time_s)
-            for one in run.evaluations
+            for one in evaluations
             if one.epoch is not None and one.time_s is not None
         ],
         "target": subject.config.eval.target if subject.config else None,
@@ -100,11 +106,14 @@ def _print_summary(summary: dict[str, Any], check: Check) -> None:
         (clock, with_unit(summary["time_to_train_s"], "s", 3)),
         *([("published", summary["published"])] if summary["published"] else []),
         ("init (not counted)", with_unit(summary["init_s"], "s", 2)),
-        ("epochs", with_unit(summary["epochs"], "", 0)),
-        ("top-1 accuracy", accuracy),
         ("global batch", str(summary["global_batch_size"] or "-")),
-        ("training rate", with_unit(summary["images_per_s"], "images/s", 1)),
     ]
+    if summary["benchmark"] == BENCHMARK:
+        rows += [
+            ("epochs", with_unit(summary["epochs"], "", 0)),
+            ("top-1 accuracy", accuracy),
+            ("training rate", with_unit(summary["images_per_s"], "images/s", 1)),
+        ]
     rows += [
         (f"epoch {epoch:g}", f"{accuracy:.5f} after {seconds:.1f} s")
         for epoch, accuracy, seconds in summary["evaluations"]

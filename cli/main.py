@@ -37,8 +37,10 @@ To load all of them takes 0.3 s of CPU time, five times what `rn50 log check` ne
 class Commands(TyperGroup):
     """Loads the command that is asked for; takes Ctrl-C past Typer, which would end silently."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return [*super().list_commands(ctx), *_COMMANDS]
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        names: dict[str, Any] = dict.fromkeys(_COMMANDS)
+        self.commands.update(names)  # for lists and suggestions
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in _COMMANDS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ from ..config.errors import UserError
 from ..config.finding import clock_time, printable
 from ..logging.places import require
 from ..report.runs import OPEN, RUNNING, STATUSES, RunRow, read_runs
-from .console import Json, choices, plain_table, print_json, print_table, say
+from .console import GAP, Json, choices, plain_table, print_json, print_table, say
 
 RESULTS = Path("results")
 _LOOK_S = 1.0
@@ -23,8 +24,10 @@ _LOOK_S = 1.0
 _QUEUED_LOOK_S = 5.0
 """Where nothing is running: the scheduler is asked."""
 
-FREE = (0, 2)
-"""Columns that a narrow terminal folds: the run, its progress."""
+FREE = (2,)
+"""Columns that a narrow terminal folds: the progress."""
+_FIRST_TO_GO = ("images/s", "ranks", "target", "resume", "top-1", "verdict")
+"""Columns that a narrow terminal does without, in this order."""
 Cell = Callable[[RunRow], str]
 
 
@@ -102,8 +105,6 @@ def runs(
     """
     if watch and as_json:
         raise UserError("--watch and --json: one of them expected, found both")
-    for wanted in set(status or ()) - set(STATUSES):
-        raise UserError(f"--status: {', '.join(STATUSES)} expected, found {wanted}")
     for folder in folders or ():
         require(folder)
         if not folder.is_dir():
@@ -157,10 +158,18 @@ def _below(folder: Path, top: Path) -> str:
 
 
 def _table(rows: Sequence[RunRow], below: Path) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Header and cells; a column that is empty in all rows is left out."""
-    columns = {printable(f"run in {below}"): [_below(row.folder, below) for row in rows]}
+    """Header and cells; a column that is empty in all rows is left out, and so are those that a
+    terminal has no room for, so that a run's folder stays on one line."""
+    names = [_below(row.folder, below) for row in rows]
+    title = printable(f"run in {below}")
+    is_terminal = sys.stdout.isatty()
+    columns = {title[: max(map(len, names))] if is_terminal else title: names}
     columns |= {title: [cell(row) for row in rows] for title, cell in _COLUMNS.items()}
     shown = {title: cells for title, cells in columns.items() if any(cells)}
+    for column in _FIRST_TO_GO if is_terminal else ():
+        widths = [max(map(len, (name, *cells))) + GAP for name, cells in shown.items()]
+        if sum(widths) - GAP > shutil.get_terminal_size().columns:
+            shown.pop(column, None)
     return tuple(shown), list(zip(*shown.values(), strict=True))
 
 

@@ -71,7 +71,7 @@ def submit(
     Exit 0: submitted, with `--wait` all runs reached their target; 1: not; 2: bad input;
     130: stopped by a signal while it waited (the job goes on).
 
-    Example: `rn50 submit abci_2048_open --scheduler sge --runs 5 --dry-run`
+    Example: `rn50 submit abci_2048_open --scheduler sge --dry-run`
 
     Example: `rn50 submit dgxa100_8 system.job.requeue=true --dry-run`
 

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from ..config import benchmark
-from ..config.errors import UserError
 from ..config.finding import ERROR, NOTE, POLICY, SEVERITIES, shown
 from ..config.load import load_system
 from ..config.names import list_systems
 from ..config.reading import read_file
-from ..logging.places import RESULT_FILES, job_of, results_in, run_folders
+from ..logging.places import job_of, no_logs, results_in, run_folders
 from .check_log import POLICY_VERDICT, Check, check_log, is_valid, verdict_of
 from .logged_run import LoggedRun
 from .rule import FOLDER, RULES_TEXT, Violation, against, rule, rules_on
@@ -73,7 +72,7 @@ def check_folder(
     there is none."""
     files = results_in(folder)
     if not files:
-        raise UserError(f"{folder}: {RESULT_FILES} expected in it, found none")
+        raise no_logs(folder)
     checks = tuple(check_log(path, ruleset, official=official) for path in files)
     system, system_path = _read_system(folder)
     submission = Submission(folder, checks, system, system_path)

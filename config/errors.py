@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -44,8 +45,8 @@ def reason_of(error: OSError) -> str:
 
 
 def show(value: object) -> str:
-    """A value in a message: as Python writes it, so on one line, and short. Of a long one the
-    middle is left out: a path's last part says most."""
-    text = repr(value)
+    """A value in a message: on one line, and short. Of a long one the middle is left out: a path's
+    last part says most."""
+    text = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
     half = (_SHOWN_CHARACTERS - 3) // 2
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:half]}...{text[-half:]}"

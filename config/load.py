@@ -31,6 +31,7 @@ _PLAIN = {
     "too_short": "one value or more",
     "model_type": "a section (keys and values)",
     "tuple_type": "a list",
+    "bool_type": "true or false, without quotes",
 }
 
 
@@ -57,7 +58,9 @@ class Loaded:
 
     def leaves(self) -> Iterator[tuple[str, Any, Origin]]:
         """Each leaf as (dotted path, value, origin), in schema order."""
-        for path, value in flatten(self.to_dict()):
+        system = self.run.system
+        job = {"job": system.job.model_dump(mode="json")}
+        for path, value in flatten(self.to_dict() | {"system": _system_tree(system) | job}):
             yield path, value, self.origin(path)
 
     def origin(self, path: str) -> Origin:
@@ -152,22 +155,31 @@ def explain(
     leaves: Mapping[str, Leaf],
     config: str,
     root: type[BaseModel] = Run,
-) -> Iterable[str]:
-    """One line per problem of a tree of `root`: file:line: key: expected ..., found ..."""
+) -> list[str]:
+    """One line per problem of a tree of `root`: file:line: key: expected ..., found ...; in the
+    order in which they are written."""
+    problems = _explained(error, leaves, config, root)
+    ordered = sorted(problems, key=lambda one: (one[0].source, one[0].line or 0))
+    return [f"{origin}: {text}" for origin, text in ordered]
+
+
+def _explained(
+    error: ValidationError, leaves: Mapping[str, Leaf], config: str, root: type[BaseModel]
+) -> Iterator[tuple[Origin, str]]:
     origins = {key: leaf.origin for key, leaf in leaves.items()}
     for problem in error.errors(include_url=False):
         key = ".".join(str(part) for part in problem["loc"] if not isinstance(part, int))
         origin = _nearest(key, origins) or Origin(config)
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
-            yield f"{origin}: {key}: unknown key{_suggest(problem['loc'], root)}"
+            yield origin, f"{key}: unknown key{_suggest(problem['loc'], root)}"
         elif problem["type"] == "value_error" and _section_at(problem["loc"], root) is not None:
-            yield f"{origin}: {key}.{message}" if key else f"{origin}: {message}"
+            yield origin, f"{key}.{message}" if key else message
         elif problem["type"] == "missing" and isinstance(problem["loc"][-1], str):
-            yield f"{origin}: {key}: a value expected, found none"
+            yield origin, f"{key}: a value expected, found none"
         else:
             expected = _PLAIN.get(problem["type"], message.removeprefix("Input should be "))
-            yield f"{origin}: {key}: expected {expected}, found {show(problem['input'])}"
+            yield origin, f"{key}: expected {expected}, found {show(problem['input'])}"
 
 
 def _nearest(key: str, origins: Mapping[str, Origin]) -> Origin | None:

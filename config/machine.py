@@ -20,6 +20,7 @@ from .values import (
     Name,
     Natural,
     NonNegative,
+    Place,
     Positive,
     Ranks,
     Section,
@@ -238,7 +239,7 @@ class System(Section):
         (), "Network interfaces that MPI, Gloo and NCCL use, such as [ib0]; empty: their choice."
     )
     scheduler: SchedulerName = default("local", "Scheduler to which rn50 submit submits jobs.")
-    results: Text = default("results", "Folder below which each run gets its own, NAME/TIME.")
+    results: Place = default("results", "Folder below which each run gets its own, NAME/TIME.")
     # No part of a run's digest: a new calibration of the machine makes no other config of the run,
     # and neither do accounts and queues.
     performance: Performance | None = Field(

@@ -194,11 +194,12 @@ def build_plan(run: Run) -> Plan:
             f"eval.offset: no evaluation in {epochs} epochs with period {run.eval.period} and "
             f"offset {run.eval.offset} (epoch e is evaluated when (e - 1) mod period = offset)"
         )
+    by = run.limits.min_accuracy_by
     return replace(
         plan,
         log_every_steps=max(1, plan.steps(run.log.every, total)),
         checkpoint_every_steps=max(1, plan.steps(run.checkpoint.every, total)),
-        min_accuracy_by_steps=plan.steps(run.limits.min_accuracy_by, total),
+        min_accuracy_by_steps=total + 1 if by is None else plan.steps(by, total),
         eval_epochs=evals,
     )
 

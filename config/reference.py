@@ -18,7 +18,7 @@ from .errors import UserError, show
 from .leaves import is_within, yaml_value
 from .names import nearest_name
 from .schema import Run
-from .values import Section, section_of
+from .values import Duration, Section, section_of
 
 BEGIN = "<!-- keys: begin -->"
 END = "<!-- keys: end -->"
@@ -93,7 +93,9 @@ def _keys_of(section: type[Section], prefix: str) -> Iterator[Key]:
     for name, field in section.model_fields.items():
         path = f"{prefix}{name}"
         below, is_list = section_of(field.annotation)
-        default = yaml_value(to_jsonable_python(field.get_default(), fallback=str))
+        default = field.get_default()
+        default = str(default) if isinstance(default, Duration) else default
+        default = yaml_value(to_jsonable_python(default, fallback=str))
         default = "required" if field.is_required() else default
         if below is None or is_list:
             values = _values(field.annotation, tuple(field.metadata))

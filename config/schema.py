@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from . import benchmark
 from .choices import NETWORKS, SHAPES, Algorithm, Groups, Network, OneOf, Shape, meanings
@@ -32,6 +32,7 @@ from .values import (
     Name,
     NonNegative,
     Pixels,
+    Place,
     Positive,
     Profiled,
     Range,
@@ -94,7 +95,7 @@ class Data(Section):
 
     mean: ClassVar[tuple[float, ...]] = benchmark.RGB_MEAN
     std: ClassVar[tuple[float, ...]] = benchmark.RGB_STD
-    path: Text = default("datasets/imagenet", "Folder that rn50 data pack has made.")
+    path: Place = default("datasets/imagenet", "Folder that rn50 data pack has made.")
     synthetic: Synthetic | None = default(None, "Drawn where data.path is missing; null: nothing.")
     classes: Annotated[int, Field(strict=True, ge=2, le=MOST)] = default(
         benchmark.IMAGENET_CLASSES, "Not given: of data.synthetic, manifest.json, or ImageNet's."
@@ -362,8 +363,10 @@ class Limits(Section):
 
     time_s: Seconds | None = default(None, "Budget of time from run_start on; null: none.")
     epochs: Epoch | None = default(None, "Budget of epochs; null: none.")
-    min_accuracy_by: Length = default(
-        Duration(50, "%"), "From here on accuracy at chance level ends the run."
+    min_accuracy_by: Annotated[
+        Length | None, BeforeValidator(lambda value: None if value == "off" else value)
+    ] = default(
+        Duration(50, "%"), "From here on accuracy at chance level ends the run; null, off: never."
     )
     grace_s: Seconds = default(10.0, "From a request to stop to the last checkpoint, at most.")
 

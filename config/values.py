@@ -120,12 +120,15 @@ Factor = Annotated[float, Field(strict=True, ge=0.01, le=100)]
 Bool = Annotated[bool, Field(strict=True)]
 Name = Annotated[str, _text("letters, digits, dots, dashes", "[A-Za-z0-9][A-Za-z0-9._-]*", 100)]
 Text = Annotated[str, _text("printable text on one line", ".+")]
+Place = Annotated[str, _text("a path, all of whose $VARIABLES are set", r"(?!.*\$[{\w]).+")]
 Word = Annotated[str, _text("a word of letters, digits, _.,:=+@/-", r"\w[\w.,:=+@/-]*", 200)]
 """A word of a scheduler's directive line, where no quoting is safe."""
 Setting = Annotated[str, _text("NAME=VALUE", r"[A-Za-z_]\w*=.*")]
 Mount = Annotated[str, _text("/FOLDER or /FOLDER:/INSIDE[:ro]", "/[^:,]*(:/[^:,]*(:(ro|rw))?)?")]
 Walltime = Annotated[str, _text('HH:MM:SS, in quotes, as "01:00:00"', r"\d{2,3}:[0-5]\d:[0-5]\d")]
-_LENGTH = Form('a duration with its unit, such as "36 epochs" or "540 steps"', _read_duration)
+_LENGTH = Form(
+    'a duration of 0 or more with its unit, such as "36 epochs" or "540 steps"', _read_duration
+)
 Length = Annotated[Duration, _LENGTH, PlainSerializer(str)]
 _STEPS = f"a number of steps or FIRST-LAST, at most {MOST_PROFILED:,} steps"
 Profiled = Annotated[str, Form(_STEPS, _read_profiled)]

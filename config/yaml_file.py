@@ -6,6 +6,7 @@ file a YAML file or a machine. `system: NAME` and `system: {base: NAME}` take a 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 from ruamel.yaml import YAML
 from ruamel.yaml.composer import Composer, ComposerError
 from ruamel.yaml.constructor import SafeConstructor
-from ruamel.yaml.error import YAMLError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode
 
 from .errors import UserError, failing_as, show
@@ -113,10 +114,8 @@ def _read(path: Path, within: Path | None) -> list[_Entry]:
         mark = getattr(error, "problem_mark", None)
         where = path if mark is None else f"{path}:{mark.line + 1}"
         raise UserError(f"{where}: {_problem(error)}") from None
-    if not raw.strip():
-        raise UserError(f"{path}: settings expected, found an empty file")
     if tree is None:
-        return []
+        raise UserError(f"{path}: settings expected, found none")
     if type(tree) is not dict:
         raise UserError(f"{path}:1: a mapping of sections expected, found {show(tree)}")
     return list(_entries(node, tree))
@@ -156,6 +155,14 @@ class _Constructor(SafeConstructor):
     def flatten_mapping(self, node: Any) -> None:
         """Leaves a merge key (`<<`) where it is, which has no constructor and is refused."""
 
+    def check_mapping_key(self, node: Any, key_node: Any, mapping: Any, key: Any, _: Any) -> bool:
+        """Refuses a key that is there twice."""
+        if key in mapping:
+            first = next(other for other, _ in node.value if other.value == key_node.value)
+            problem = f'"{key}" once expected, found in line {first.start_mark.line + 1} too'
+            raise ComposerError(None, None, problem, key_node.start_mark)
+        return True
+
 
 @lru_cache(maxsize=256)
 def _parse(text: str | bytes) -> tuple[Any, Any]:
@@ -170,12 +177,23 @@ def _parse(text: str | bytes) -> tuple[Any, Any]:
         return node, None if node is None else yaml.constructor.construct_document(node)
     except RecursionError:
         raise YAMLError("too many levels") from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        is_utf16 = error.object.startswith((b"\xff\xfe", b"\xfe\xff"))
+        found = "UTF-16" if is_utf16 else f"byte {error.object[error.start]:#x} in line {line}"
+        raise YAMLError(
+            f"UTF-8 expected, found {found}; `iconv -t UTF-8 -f` its encoding"
+        ) from None
     except (ValueError, OverflowError, LookupError) as error:
         raise YAMLError(str(error).partition("\n")[0]) from None
 
 
 def _problem(error: YAMLError) -> str:
-    return f"not valid YAML: {getattr(error, 'problem', None) or error}"
+    """What is wrong, within what that began where."""
+    problem = getattr(error, "problem", None) or error
+    if isinstance(error, MarkedYAMLError) and error.context_mark is not None:
+        problem = f"{error.context} in line {error.context_mark.line + 1}, {problem}"
+    return f"not valid YAML: {problem}"
 
 
 def _override(text: str) -> list[_Entry]:
@@ -206,7 +224,10 @@ def _entries(node: MappingNode, section: dict[Any, Any], prefix: str = "") -> It
 
 
 def _set(key: str, value: Any, origin: Origin) -> tuple[str, Leaf]:
-    """A leaf; in a path that begins with `~/`, which a shell leaves after `key=`, the home."""
-    if key in PLACES and isinstance(value, str) and value.startswith("~/"):
-        value = str(Path.home() / value[2:])
+    """A leaf; in a path variables that are set have their values, and `~/`, which a shell leaves
+    after `key=`, is the home."""
+    if key in PLACES and isinstance(value, str):
+        value = os.path.expandvars(value)
+        if value.startswith("~/"):
+            value = str(Path.home() / value[2:])
     return key, Leaf(value, origin)

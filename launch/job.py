@@ -28,7 +28,7 @@ from .ending import Failed, Stopped, asked_by
 from .job_folder import EXIT_FAILED, EXIT_MISSED, EXIT_STOPPED, EXIT_USAGE, OpenJob
 from .job_script import ROOT, program_on_nodes
 from .launchers import LAUNCHERS, Job, build_job, pick_launcher
-from .preflight import problems_with, refuse, refuse_common_seed
+from .preflight import problems_with, refuse, refuse_runs
 from .resume import is_hopeless, is_interrupted, load_attempt
 from .run import Options, launch, load_for_launch
 from .schedulers import LIMIT_SIGNAL
@@ -62,7 +62,7 @@ def run_all(job: OpenJob, request: Request, track: Tracker) -> None:
         job.exit_code = EXIT_USAGE
         run = load(request.config, list(request.overrides)).run
         launcher = pick_launcher(request.launcher, run.system.job.container)
-        refuse_common_seed(run, request.runs)
+        refuse_runs(run, request.runs)
         refuse([] if run.system.job.container else problems_with(run, launcher))
         with staged(run, (request.config, *request.overrides), launcher) as overrides:
             request = request._replace(

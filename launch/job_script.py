@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ..config.errors import UserError
 from ..config.machine import Job
 from ..config.schema import Run
-from .preflight import refuse_common_seed
+from .preflight import refuse_runs
 from .schedulers import SCHEDULERS, Scheduler
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,7 +49,7 @@ def job_script(run: Run, scheduler: str, paths: JobPaths, runs: int = 1) -> str:
     the scheduler or the container cannot express."""
     dialect = SCHEDULERS[scheduler]
     job = run.system.job
-    refuse_common_seed(run, runs)
+    refuse_runs(run, runs)
     if job.container and job.engine == "pyxis" and scheduler != "slurm":
         raise UserError(f"system.job.engine: singularity expected with {scheduler}, found pyxis")
     if job.container and re.search(r"[:,\n]", paths.start):

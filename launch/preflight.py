@@ -43,11 +43,16 @@ def refuse(problems: Sequence[str]) -> None:
         raise UserError(*problems)
 
 
-def refuse_common_seed(run: Run, runs: int) -> None:
-    """Raises UserError where several runs would have one seed."""
+def refuse_runs(run: Run, runs: int) -> None:
+    """Raises UserError where several runs would have one seed, or a submission's no submitter."""
     if runs > 1 and run.seed is not None:
         raise UserError(
             f"seed: none for {runs} runs (each draws its own) expected, found {run.seed}"
+        )
+    if runs == benchmark.RUNS and "org" not in run.log.model_fields_set:
+        raise UserError(
+            f"log.org: who submits {runs} runs expected (nothing changes a log afterwards), found "
+            "none; log.org=NAME, or log.org=rn50 where nobody will"
         )
 
 

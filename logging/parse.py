@@ -12,6 +12,7 @@ import json
 import math
 import os
 import re
+import shlex
 import stat
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -56,6 +57,14 @@ _SALVAGED_KEY = re.compile(r'"key": ?"([^"]{1,100})"|:::MLL\s+[\d.+-]+\s+([A-Za-
 _SCAN = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # its types have raw_decode alone
 _BINARY = (b"\x1f\x8b\x08", b"\xfd7zXZ\0", b"(\xb5/\xfd", b":\0:\0:\0M\0L")
 """How gzip, xz and zstd data begin, and a token in UTF-16."""
+_TO_TEXT = {
+    b"\x1f\x8b": ("gzip", "zcat"),
+    b"\xfd7zXZ\0": ("xz", "xzcat"),
+    b"(\xb5/\xfd": ("zstd", "zstdcat"),
+    b"\xff\xfe": ("UTF-16", "iconv -f UTF-16 -t UTF-8"),
+    b"\xfe\xff": ("UTF-16", "iconv -f UTF-16 -t UTF-8"),
+}
+"""How files of other forms begin: the form, and what prints their text."""
 _BINARY_BYTES = b"\0\x1f\xfd"
 """Each of these has one of them."""
 
@@ -421,8 +430,11 @@ class _Reader:
         problem = min((*self.problems, *self.forms), key=lambda one: one.line, default=None)
         if self.size == 0:
             found = "an empty file (0 bytes)"
-        elif self.head.startswith((b"\x1f\x8b", b"\xff\xfe", b"\xfe\xff")) or b"\0" in self.head:
-            found = "gzip, UTF-16 or other binary data"
+        elif ways := [way for start, way in _TO_TEXT.items() if self.head.startswith(start)]:
+            name, program = ways[0]
+            found = f"{name} data; as text: {program} {shlex.quote(str(self.path))} >log.txt"
+        elif b"\0" in self.head:
+            found = "binary data"
         elif problem is not None:
             found = f"none that can be read (first: line {problem.line}: {problem.message})"
         else:

@@ -13,6 +13,7 @@ from pathlib import Path
 from ..config.benchmark import BENCHMARK
 from ..config.errors import UserError
 from ..config.names import nearest_path
+from ..config.reading import read_ends
 
 RESULT_FILES = "result_*.txt"
 METRICS = "metrics.jsonl"
@@ -47,6 +48,14 @@ def require(path: Path) -> None:
     if os.path.lexists(path):
         return
     raise UserError(f"{path}: a log or a folder expected, found none{nearest_path(path)}")
+
+
+def no_logs(folder: Path) -> UserError:
+    """The error of a folder without logs; with the name of one that only has another name."""
+    named = (file for file in sorted(folder.glob("*")) if ":::MLL" in read_ends(file))
+    other = next(named, None)
+    hint = f"; {other} has records: name it, or call it result_0.txt" if other else ""
+    return UserError(f"{folder}: {RESULT_FILES} expected in it, found none{hint}")
 
 
 def results_in(folder: Path) -> list[Path]:

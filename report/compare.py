@@ -182,6 +182,14 @@ def compare(subjects: Sequence[Subject]) -> Comparison:
     )
 
 
+def _no_column(option: str, name: str, columns: Sequence[Column]) -> UserError:
+    keys = ", ".join(column.key for column in columns if column.group != CONFIG)
+    hint = nearest_name(name, (column.key for column in columns))
+    return UserError(
+        f"{option}: one of {keys} or a key of the configs expected, found {name}{hint}"
+    )
+
+
 def order_of(columns: Sequence[Column], sort: str | None, count: int) -> list[int]:
     """Return the rows by `--sort COLUMN`, or -COLUMN for falling values; what has no value comes
     last. Raises UserError: there is no such column."""
@@ -190,11 +198,7 @@ def order_of(columns: Sequence[Column], sort: str | None, count: int) -> list[in
     name = sort.removeprefix("-")
     column = next((column for column in columns if column.key == name), None)
     if column is None:
-        hint = nearest_name(name, (one.key for one in columns), cutoff=0.4)
-        keys = ", ".join(column.key for column in columns if column.group != CONFIG)
-        raise UserError(
-            f"--sort: one of {keys} or a key of the configs expected, found {name}{hint}"
-        )
+        raise _no_column("--sort", name, columns)
     places = column.places
     sign = -1 if sort.startswith("-") else 1
     return sorted(range(count), key=lambda at: (places[at] is None, sign * (places[at] or 0)))
@@ -323,7 +327,7 @@ def group_by(comparison: Comparison, key: str) -> list[Group]:
     known = (one for one in comparison.columns if one.key == key or (one.group, one.key) == logged)
     column = next(known, None)
     if column is None:
-        raise UserError(f"--by: a key of the runs' configs or a column expected, found {key}")
+        raise _no_column("--by", key, comparison.columns)
     rows: dict[int | None, list[int]] = {}
     for row, place in enumerate(column.places):
         rows.setdefault(place, []).append(row)

@@ -17,7 +17,7 @@ from ..config.reading import read_file
 from ..config.schema import Run
 from ..logging.metrics_read import Series, read_metrics
 from ..logging.parse import open_pipe, read_log
-from ..logging.places import config_of, log_folders, require, results_in, run_folders
+from ..logging.places import config_of, log_folders, no_logs, require, results_in, run_folders
 from .run_summary import RunSummary, show, summarise
 
 _JSON_BYTES = 8 << 20
@@ -97,7 +97,7 @@ def read_subjects(path: Path) -> list[Subject]:
         return _readable(folders)
     if (path / "config.yaml").is_file():
         return [read_folder(path)]
-    raise UserError(f"{path}: result_0.txt expected in it or below it, found none")
+    raise no_logs(path)
 
 
 def _readable(folders: Iterable[Path]) -> list[Subject]:

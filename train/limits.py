@@ -126,6 +126,7 @@ def check_learning(correct: int, total: int, classes: int, epoch: int) -> None:
     limit = chance + 4 * math.sqrt(chance * (1 - chance) / total)
     if correct / total <= limit:
         raise NonRetryableError(
-            f"accuracy above chance ({limit:.4f} for {classes} classes) expected after epoch "
-            f"{epoch} (limits.min_accuracy_by), found {correct / total:.4f}"
+            f"accuracy above chance expected after epoch {epoch} (limits.min_accuracy_by): more "
+            f"than {limit:.4f}, where guessing among {classes} classes gets {chance:.4f}; found "
+            f"{correct / total:.4f}"
         )

@@ -41,9 +41,10 @@ def export_model(found: Checkpoint, folder: Path, *, onnx: bool) -> None:
     net(mx.nd.zeros(shape)).wait_to_read()  # MXNet exports what it has run
     prefix = folder / PREFIX
     net.export(str(prefix), _EPOCH)
-    (folder / f"{PREFIX}.json").write_text(json.dumps(describe(found, run), indent=1) + "\n")
+    about = describe(found, run)
+    (folder / f"{PREFIX}.json").write_text(json.dumps(about, indent=1) + "\n")
     if onnx:
-        write_onnx(prefix, shape)
+        write_onnx(prefix, shape, about)
 
 
 def build_evaluation_network(found: Checkpoint, run: Run) -> Any:
@@ -75,7 +76,14 @@ def describe(found: Checkpoint, run: Run) -> dict[str, Any]:
             "std": data.std,
             "resize_shorter_px": data.eval_resize_px,
             "interpolation": "linear",
+            "antialias": False,
+            "scale": "resize_shorter_px / shorter side, of both sides, about the image's centre",
+            "resized_px": "side * scale in float32, rounded half up",
+            "levels": "whole ones, rounded after the resize",
             "centre_crop_px": data.crop_px,
+            "crop_from_px": "(resized_px - centre_crop_px + 1) // 2",
+            "alpha": "on white",
+            "exif_orientation": "not applied",
         },
         "output": {"logits": data.classes, **class_names(data)},
         "network": run.model.model_dump(mode="json"),
@@ -95,8 +103,9 @@ def class_names(data: Data) -> dict[str, list[str]]:
     return {}
 
 
-def write_onnx(prefix: Path, shape: tuple[int, ...]) -> None:
-    """`prefix`.onnx from MXNet's two files, for any number of images at once; ONNX checks it."""
+def write_onnx(prefix: Path, shape: tuple[int, ...], about: dict[str, Any]) -> None:
+    """`prefix`.onnx from MXNet's two files, for any number of images at once; ONNX checks it. Its
+    metadata has `about` as JSON."""
     import onnx
     from mxnet.onnx import export_model as convert
     from mxnet.onnx.mx2onnx import _op_translations
@@ -113,5 +122,6 @@ def write_onnx(prefix: Path, shape: tuple[int, ...]) -> None:
     held = {weights.name for weights in model.graph.initializer}
     for value in [value for value in model.graph.input if value.name in held]:
         model.graph.input.remove(value)  # as an input a weight is no constant: slower, warnings
+    onnx.helper.set_model_props(model, {PREFIX: json.dumps(about)})
     onnx.checker.check_model(model, full_check=True)
     onnx.save(model, path)

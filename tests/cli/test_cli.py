@@ -111,6 +111,7 @@ def test_no_other_word_of_the_command_is_a_misspelt_folder(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["rn50", "log", "--launcher", "srun", "lunch", "--out=lanch"])
     assert _meant("nolog: a log (result_0.txt) expected in it, found none") == ""
+    assert _meant("--launcher: gloo expected, found srum") == ""
     assert _meant("x: in use by process 1 on vm (`entry.py launch --launcher srun`)") == ""
     assert _meant("lunch: none") == _meant("lanch: none") == "; did you mean launch?"
 

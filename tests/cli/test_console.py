@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import re
+import sys
+from pathlib import Path
+
 import pytest
 
 from rn50.cli import console
@@ -25,11 +31,39 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(
         clock[0] += 20.0
     assert capsys.readouterr().err.splitlines() == [
         "packing records ...",
-        "packing records: 4,000 of 9,000, 100/s, 0.8 min left",
-        "packing records: 7,000 of 9,000, 100/s, 0.3 min left",
+        "packing records: 4,000 of 9,000, 100/s, 0:50 left",
+        "packing records: 7,000 of 9,000, 100/s, 0:20 left",
         "sweep a ...",
-        "sweep a: 2 of 4, best 5 (trial 0), 20 s each, 0.7 min left",
+        "sweep a: 2 of 4, best 5 (trial 0), 20 s each, 0:40 left",
     ]
+
+
+def test_on_a_terminal_progress_is_a_bar_that_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
+    leader, follower = pty.openpty()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    with Path(f"/dev/fd/{follower}").open("w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        advance = track("packing [red]records")
+        for step in range(11):
+            advance(900 * step, 9000)
+            clock[0] += 10.0
+            if step == 4:
+                print("a line between", file=sys.stderr)
+        assert sys.stderr is terminal
+    written = os.read(leader, 1 << 16).decode()
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written).replace("\r", "\n")
+    lines = [line.strip() for line in shown.split("\n")]
+    assert "packing [red]records ..." in lines and "a line between" in lines
+    bars = [line for line in lines if "━" in line]
+    assert all(line.startswith("packing [red]records ━") for line in bars)
+    seen = {re.sub(r".*━ +", "", line) for line in bars}
+    lefts = ("1:30", "1:20", "1:10", "1:00", "0:50", "0:40", "0:30", "0:20", "0:10")
+    for number, left in enumerate(lefts, 1):
+        assert f"{900 * number:,} of 9,000, 90/s, {left} left" in seen
+    assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1
 
 
 NAMES = (

@@ -35,7 +35,11 @@ def test_choices_are_shown_and_refused_with_their_list(rn50: Rn50) -> None:
     assert "slurm|sge|pbs|local" in rn50("submit", "--help").stdout
     done = rn50("submit", "smoke", "--scheduler", "slrum", "--dry-run")
     assert done.returncode == 2
-    assert "--scheduler: slurm, sge, pbs, local expected, found slrum" in done.stderr
+    refused = "--scheduler: slurm, sge, pbs, local expected, found slrum; did you mean slurm?\n"
+    assert done.stderr.endswith(refused)
+    done = rn50("launch", "quick", "--launcher", "glo")  # beside a folder launch/
+    assert (done.returncode, done.stderr.endswith("; did you mean gloo?\n")) == (2, True)
+    assert "Did you mean 'launch'?" in rn50("launh").stderr
 
 
 # --- rulesets -----------------------------------------------------------------------------------

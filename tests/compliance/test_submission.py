@@ -315,6 +315,10 @@ def test_a_folder_without_results(tmp_path: Path) -> None:
         check_folder(tmp_path)
     with pytest.raises(UserError, match=r"result_\*\.txt expected in it, found none"):
         score_folder(tmp_path)
+    (tmp_path / "note.txt").write_text("no log\n")
+    write(tmp_path / "run_1.log", good_run())
+    with pytest.raises(UserError, match=r"found none; \S*/run_1\.log has records"):
+        check_folder(tmp_path)
 
 
 # --- score --------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ import pytest
 
 from rn50.config.errors import UserError
 from rn50.config.load import Loaded, load
+from rn50.config.plan import build_plan
 
 FALLING = "[{after_epoch: 3, factor: 1}, {after_epoch: 1, factor: 1}]"
 
@@ -61,6 +62,33 @@ def test_an_override_of_a_section_changes_the_keys_it_names(folder: Path) -> Non
 def test_override_values_are_yaml(folder: Path, override: str, key: str, value: object) -> None:
     leaves = {path: found for path, found, _ in load_text("{}", override).leaves()}
     assert leaves[key] == value
+
+
+def test_variables_of_a_path_have_their_values(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCRATCH", "/scratch/me")
+    run = load_text("data: {path: $SCRATCH/set}", "system.results=${SCRATCH}/(a)$").run
+    assert (run.data.path, run.system.results) == ("/scratch/me/set", "/scratch/me/(a)$")
+
+
+@pytest.mark.parametrize("word", ["off", "null"])
+def test_the_check_for_learning_can_be_off(folder: Path, word: str) -> None:
+    loaded = load_text("{}", f"limits.min_accuracy_by={word}")
+    assert loaded.to_dict()["limits"]["min_accuracy_by"] is None
+    plan = build_plan(loaded.run)
+    assert plan.min_accuracy_by_steps > plan.total_steps
+
+
+def test_settings_of_jobs_are_values_too(folder: Path) -> None:
+    text = "system: {base: dgx1, job: {walltime: '01:00:00'}}"
+    found = load_text(text, "system.job.queue=short").leaves()
+    leaves = {path: (value, str(origin)) for path, value, origin in found}
+    assert leaves["system.job.queue"] == ("short", "command line")
+    assert leaves["system.job.walltime"] == ("01:00:00", "x.yaml:1")
+    assert leaves["system.job.requeue"] == (False, "default")
+    count, origin = leaves["system.performance.nics"]
+    assert count == 4 and "system/dgx1.yaml:" in origin
 
 
 def test_every_leaf_tells_where_it_was_written(folder: Path) -> None:
@@ -136,6 +164,11 @@ def test_a_bad_base_is_one_error_with_its_place(folder: Path, text: str, problem
         (f"seed: 0x{'f' * 5000}", "1: not valid YAML", "at most 1000 characters"),
         ('log: {org: "a\\nb"}', "1: log.org", "'a\\nb'"),
         ("name: ../x", "1: name", "'../x'"),
+        ("checkpoint: {enabled: yes}", "1: checkpoint.enabled: expected true or false", "'yes'"),
+        ("schedule: {warmup: -2 epochs}", "1: schedule.warmup: expected a duration of 0", "'-2 "),
+        ("data:", "1: data", "found null"),
+        ("data: {path: $NO_SUCH/a}", "1: data.path", "'$NO_SUCH/a'"),
+        ("system: {results: '${NO_SUCH}'}", "1: system.results", "'${NO_SUCH}'"),
         ("batch: {changes: [{after_epoch: 1}]}", "1: batch.changes.per_rank", ""),
         ("batch: {changes: [{zzz: 0}]}", "1: batch.changes.zzz", "unknown key"),
     ],
@@ -159,7 +192,7 @@ eval:
   target: 1.5
 schedule: {warmup: 5}
 """
-    assert sorted(errors_of(text, "log.org=3")) == [
+    assert errors_of(text, "log.org=3") == [
         "command line: log.org: expected printable text on one line, found 3",
         "parent.yaml:2: batch.per_rank: expected greater than or equal to 1, found 0",
         "x.yaml:2: modle: unknown key; did you mean model?",
@@ -167,8 +200,8 @@ schedule: {warmup: 5}
         "weight_decay, momentum_correction, eta, epsilon",
         "x.yaml:5: optimizer.momentum: expected a valid number, found 'high'",
         "x.yaml:7: eval.target: expected less than 1, found 1.5",
-        'x.yaml:8: schedule.warmup: expected a duration with its unit, such as "36 epochs" or '
-        '"540 steps", found 5',
+        "x.yaml:8: schedule.warmup: expected a duration of 0 or more with its unit, such as "
+        '"36 epochs" or "540 steps", found 5',
     ]
 
 
@@ -178,13 +211,17 @@ schedule: {warmup: 5}
         ("name: [1\n", "x.yaml:2: not valid YAML: "),
         ("seed: *nowhere\n", "x.yaml:1: not valid YAML: "),
         ("\0", "x.yaml: not valid YAML: "),
-        ("", "x.yaml: settings expected, found an empty file"),  # as a crash may leave it
-        (b"name: \xff\xfe\n", "x.yaml: not valid YAML: .utf-8. codec .* in position 6"),
+        ("", "x.yaml: settings expected, found none"),  # as a crash may leave it
+        ("# base: quick\n", "x.yaml: settings expected, found none"),
+        (b"seed: 1\nname: \xff\xfe\n", "x.yaml: not valid YAML: UTF-8 .*byte 0xff in line 2"),
+        ("seed: 1\n".encode("utf-16"), "x.yaml: not valid YAML: UTF-8 .*UTF-16.*iconv"),
+        ("seed: 1\nname: 'a\neval: {}\n", "x.yaml:4: not valid YAML: .* in line 2, "),
+        ("seed: 1\n---\nseed: 2\n", "x.yaml:2: not valid YAML: .*single document"),
         ("a: !!bool perhaps\n", "x.yaml: not valid YAML: "),
         ("seed: 2001-12-99\n", "x.yaml: not valid YAML: "),
         ("- name: a\n", "x.yaml:1: a mapping of sections expected, found "),
-        ("name: a\nseed: 1\nname: b\n", "x.yaml:3: not valid YAML: .* key .name"),
-        ("eval:\n  offset: 1\n  offset: 2\n", "x.yaml:3: not valid YAML: .* key .offset"),
+        ("name: a\nseed: 1\nname: b\n", "x.yaml:3: not valid YAML: .name. once .* line 1 "),
+        ("eval:\n  offset: 1\n  offset: 2\n", "x.yaml:3: not valid YAML: .offset. once .* line 2 "),
         ("{a: " * 15_000, "x.yaml: not valid YAML: too many levels"),
         ("a: &a {b: *a}\n", "x.yaml:1: not valid YAML: .*no alias"),
         ("#" * 70_000, "x.yaml: cannot read: at most 65,536 bytes expected, found 70,000"),

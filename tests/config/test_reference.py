@@ -65,6 +65,11 @@ def test_what_may_be_written(key: str, values: str) -> None:
     assert find_keys(key)[0].values == values
 
 
+def test_a_default_is_shown_as_it_is_written() -> None:
+    assert find_keys("schedule.length")[0].default == "37 epochs"
+    assert find_keys("data.area")[0].default == "[0.05, 1.0]"
+
+
 def test_the_command(tmp_path: Path) -> None:
     run = CliRunner()
     shown = run.invoke(app, ["config", "explain", "eval.target"])

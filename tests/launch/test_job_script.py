@@ -42,7 +42,7 @@ SHELLCHECK = shutil.which("shellcheck") or str(Path(sys.executable).with_name("s
 def render(case: str) -> str:
     scheduler, overrides = CASES[case]
     overrides = [o if o.startswith("system=") else f"system.job.{o}" for o in overrides]
-    overrides += [f"system.nodes={NODES}", "system.ranks_per_node=4"]
+    overrides += [f"system.nodes={NODES}", "system.ranks_per_node=4", "log.org=Fujitsu"]
     run = load("abci_2048_open", overrides).run
     return job_script(run, scheduler, PATHS, runs=5)
 
@@ -134,6 +134,7 @@ def test_a_job_survives_a_failed_node_where_it_may_go_on_without() -> None:
     ("scheduler", "overrides", "runs", "message"),
     [
         ("slurm", ["seed=3"], 5, "seed: none for 5 runs"),
+        ("local", [], 5, "log.org: .* found none"),
         ("sge", ["system.job.container=image"], 1, "singularity expected with sge"),
         ("local", ["system.job.requeue=true"], 1, "requeue: slurm, sge or pbs expected"),
         (

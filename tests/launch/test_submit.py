@@ -55,6 +55,7 @@ def test_five_runs_make_a_submission(
         "--wait",
         # Open: a closed submission has to converge like the reference, on ImageNet.
         "division=open",
+        "log.org=Example",
         "batch.per_rank=20",
         "eval.period=1",
         "eval.offset=0",
@@ -181,6 +182,7 @@ def test_dry_run_prints_script_and_command_and_makes_nothing(rn50: Rn50) -> None
         "--runs",
         "5",
         "--dry-run",
+        "log.org=Example",
         "system.job.options=[-g, my group]",
         f"system.results={rn50.results}",
     )

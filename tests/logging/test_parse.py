@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import lzma
 import sys
 from collections import Counter
 from pathlib import Path
@@ -99,8 +101,10 @@ def test_text_as_a_stamp_is_read_as_the_official_parser_does(tmp_path: Path) -> 
     [
         (b"", "empty file (0 bytes)"),
         (b"hello\nworld\n", "found none in 2 lines"),
-        (b"\x1f\x8b\x08\x00abc", "gzip"),
-        ("hello\n".encode("utf-16"), "UTF-16"),
+        (gzip.compress(b"hello\n"), "gzip data; as text: zcat "),
+        (lzma.compress(b"hello\n"), "xz data; as text: xzcat "),
+        ("hello\n".encode("utf-16"), "UTF-16 data; as text: iconv -f UTF-16"),
+        (b"a\0b", "binary data"),
         (b":::MLLOG {\n", "line 1"),
     ],
 )

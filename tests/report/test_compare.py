@@ -123,6 +123,17 @@ def test_numbers_stand_before_texts() -> None:
     assert order_of([mixed], "-x", 6) == [1, 4, 3, 0, 5, 2]
 
 
+def test_a_misspelt_column_gets_a_suggestion(tmp_path: Path) -> None:
+    write(tmp_path / "result_0.txt", good_run())
+    comparison = compared(tmp_path)
+    with pytest.raises(UserError, match="found epochs; did you mean epoch_s"):
+        order_of(comparison.columns, "epochs", 1)
+    with pytest.raises(UserError, match="found base_learn_rate; did you mean base_learning_rate"):
+        group_by(comparison, "base_learn_rate")
+    with pytest.raises(UserError, match=r"found nosuch$"):
+        order_of(comparison.columns, "nosuch", 1)
+
+
 # --- groups ---------------------------------------------------------------------------------------
 
 
@@ -164,7 +175,7 @@ def test_runs_are_grouped_by_a_key_of_their_configs(study: Path, tmp_path: Path)
     (machine,) = group_by(compared(study), "system.name")
     assert machine.value == load("smoke").run.system.name
     code, _, error = invoke("compare", str(study), "--by", "optimizer.base_l")
-    assert code == 2 and error.endswith("found optimizer.base_l")
+    assert code == 2 and error.endswith("found optimizer.base_l; did you mean optimizer.base_lr?")
 
 
 def test_submissions_are_sorted_by_their_scores(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -154,10 +155,12 @@ def test_as_many_ranks_score_with_the_statistics_of_all_as_one_rank_does(
 
 @pytest.mark.slow
 def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
-    rn50: Rn50, run: Path, tmp_path: Path
+    rn50: Rn50, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run's own evaluation images go to programs that do not know rn50."""
-    from rn50.data.pipeline import build_eval_source
+    """The run's own evaluation images go to programs that do not know rn50, prepared by it and by
+    the code of docs/export.md."""
+    from rn50.data.dataset import load_table
+    from rn50.data.pipeline import RecordFile, build_eval_source
 
     with_onnx = has("onnx")
     out = tmp_path / "model"
@@ -170,6 +173,7 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     last = evaluations(run)[-1]
     assert (about["accuracy"], about["step"]) == (last["accuracy"], last["step"])
     assert about["input"]["centre_crop_px"] == data.crop_px
+    assert about["input"]["antialias"] is False
     manifest = json.loads((Path(data.path) / "manifest.json").read_text())
     assert about["output"] == {"logits": 10, "classes": manifest["classes"]}
     batch = build_eval_source(data, batch_per_rank=data.eval_samples, rank=0, ranks=1).next()
@@ -177,14 +181,33 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     labels = tmp_path / "labels.npy"
     np.save(images, batch.images.asnumpy())
     np.save(labels, batch.labels.asnumpy())
-    words = [sys.executable, "-c", PLAIN_MXNET, str(out / "model"), str(images), str(labels)]
-    counted = subprocess.run(words, cwd="/", capture_output=True, text=True, check=False)
-    assert counted.stdout.split()[-1:] == [str(last["correct"])], counted.stderr
+    page = (Path(__file__).parents[2] / "docs/export.md").read_text()
+    (code,) = re.findall(r"```python\n(import json\n.*?)```", page, re.S)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    folder = Path(data.path)
+    stored = RecordFile(folder / "val.rec", load_table(folder, "val"))
+    prepared = []
+    for image in stored.images(np.arange(data.eval_samples)):
+        Path("photo").write_bytes(bytes(image))
+        prepared.append(names["prepare"]("photo"))
+    levels = (np.stack(prepared) - np.load(images)) * np.reshape(data.std, (3, 1, 1))
+    assert np.abs(levels).max() < 1.5 and np.abs(levels).mean() < 0.1
+    np.save("prepared.npy", prepared)
+    for array, brink in ((tmp_path / "prepared.npy", 1), (images, 0)):
+        words = [sys.executable, "-c", PLAIN_MXNET, str(out / "model"), str(array), str(labels)]
+        counted = subprocess.run(words, cwd="/", capture_output=True, text=True, check=False)
+        assert counted.returncode == 0, counted.stderr
+        assert abs(int(counted.stdout.split()[-1]) - last["correct"]) <= brink
     if not (with_onnx and has("onnxruntime")):
         pytest.skip("no onnx, onnxruntime here: the MXNet half has passed")
     import onnxruntime
 
     session = onnxruntime.InferenceSession(out / "model.onnx", providers=["CPUExecutionProvider"])
+    assert json.loads(session.get_modelmeta().custom_metadata_map["model"]) == about
+    (logits,) = session.run(None, {"data": np.stack(prepared)})
+    assert abs(counts_of(logits, np.load(labels))[0] - last["correct"]) <= 1
     (logits,) = session.run(None, {"data": np.load(images)})
     np.testing.assert_allclose(logits, np.load(f"{out}/model-logits.npy"), rtol=1e-4, atol=1e-4)
 

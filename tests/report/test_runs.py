@@ -235,6 +235,24 @@ def test_a_job_goes_on_between_two_runs_and_in_its_queue(
     assert statuses() == ["failed"]
 
 
+@pytest.mark.parametrize("columns", [80, 50])
+def test_a_narrow_terminal_keeps_folders_whole(run: Path, columns: int) -> None:
+    for number in range(3):
+        make_run(run.with_name("20261121T000000Z") / f"run_{number}", SUCCESS)
+    command = [Path(sys.executable).with_name("rn50"), "runs", str(run.parents[1])]
+    leader, follower = pty.openpty()
+    environment = os.environ | {"COLUMNS": str(columns), "TERM": "xterm"}
+    subprocess.run(command, stdout=follower, env=environment, check=True)
+    os.close(follower)
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", os.read(leader, 1 << 16).decode())
+    lines = shown.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert ("top-1" in lines[0], "images/s" in lines[0]) == (columns == 80, False)
+    for number in range(3):
+        assert len([one for one in lines if f"smoke/20261121T000000Z/run_{number} " in one]) == 1
+    assert len(lines) == len(read_runs([run.parents[1]])) + 1
+
+
 def test_live(run: Path, held: subprocess.Popen[str]) -> None:
     make_run(run.with_name("20261121T000000Z"), SUCCESS)
     command = [Path(sys.executable).with_name("rn50"), "runs", "--watch", str(run.parents[1])]

@@ -68,6 +68,7 @@ def write(folder: Path, text: str) -> Path:
 )
 def test_the_figures_of_a_run(tmp_path: Path, text: str) -> None:
     assert shown(write(tmp_path, text)) == {
+        "benchmark": "resnet",
         "status": "success",
         "time_to_train_s": 14.75,
         "init_s": 1.0,
@@ -89,6 +90,9 @@ def test_a_resnet_log_without_a_count_has_imagenets_rate(
     text = RUN.replace(line(3_500, "train_samples", 1000), "")
     found = shown(write(tmp_path, line(900, "submission_benchmark", benchmark) + text))
     assert found["images_per_s"] == (samples and 3 * samples / 10)
+    assert found["benchmark"] == benchmark
+    assert found["epochs"] == (samples and 3)  # BERT's count samples
+    assert found["evaluations"] == ((samples and [(2, 0.5, 6.5), (3, 0.76, 14.0)]) or [])
 
 
 def test_a_run_without_an_end_has_no_time(tmp_path: Path) -> None:
