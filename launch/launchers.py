@@ -22,6 +22,7 @@ from ..train.mpi_library import MPICH_ABI, PRODUCTS, Family, MpiLibrary, horovod
 from .engine_environment import ENGINE_PREFIXES, Controller, Environment, engine_environment
 from .environment_record import output_of
 from .host_limits import check_open_files, read_limits
+from .inherited import inherited, taken_away
 
 HOST_FILES = ("SGE_JOB_HOSTLIST", "PE_HOSTFILE", "PBS_NODEFILE", "RN50_HOSTS")
 """Variables that name a file whose lines begin with the host names of the allocation: Grid
@@ -32,7 +33,8 @@ _PATHS = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 
 class Job(NamedTuple):
     """What to start: `command` once for each rank, with `environment` on every node. `hosts`: of
-    the allocation, where a launcher has to be told. `pmi`: of `pick_pmi`."""
+    the allocation, where a launcher has to be told. `pmi`: of `pick_pmi`.
+    `inherited`: what the launcher gets beside `environment`."""
 
     command: Sequence[str]
     ranks: int
@@ -41,11 +43,17 @@ class Job(NamedTuple):
     hosts: Sequence[str] = ()
     as_root: bool = False
     pmi: str = "pmix"
+    inherited: Mapping[str, str] = os.environ
 
     @classmethod
     def of(cls, run: Run, command: Sequence[str]) -> Job:
         """`command` on every rank of `run`."""
         return cls(command, run.system.world_size, run.system.ranks_per_node)
+
+    @property
+    def launchers_environment(self) -> dict[str, str]:
+        """All that the launcher is started with."""
+        return {**self.inherited, **self.environment}
 
     @property
     def nodes(self) -> int:
@@ -213,7 +221,7 @@ def pick_launcher(wanted: str | None, container: str | None = None) -> str:
     Raises UserError: what cannot start the ranks here."""
     library = MpiLibrary("a container's", None) if container else horovods_mpi()
     if wanted is None:
-        if "SLURM_JOB_ID" in os.environ and LAUNCHERS["srun"].is_installed():
+        if os.environ.get("SLURM_JOB_ID") and LAUNCHERS["srun"].is_installed():
             return "srun"
         if library is None:
             return "gloo"
@@ -280,16 +288,16 @@ def build_job(
     system = run.system
     family = family_here()
     networks = [name for _, name in socket.if_nameindex()]
-    environment = engine_environment(run, os.environ, controller, family, networks)
+    present = inherited(os.environ, launcher, system.nodes)
+    environment = engine_environment(run, present, controller, family, networks)
+    environment = environment._replace(removed=taken_away(os.environ, launcher, system.nodes))
     variables = environment.settings | environment.kept  # on all nodes, the user's as well
     if system.nodes > 1:  # and what modules have set, whatever engine reads it
-        wanted = [n for n in os.environ if n.startswith(ENGINE_PREFIXES) or n in _PATHS]
-        variables = {name: os.environ[name] for name in wanted} | variables
-    if cores := os.environ.get("SLURM_CPUS_PER_TASK"):  # srun ignores it from 22.05 on
-        variables = {"SRUN_CPUS_PER_TASK": cores} | variables
+        wanted = [n for n in present if n.startswith(ENGINE_PREFIXES) or n in _PATHS]
+        variables = {name: present[name] for name in wanted} | variables
     if not hosts and system.nodes > 1:
         hosts = allocated_hosts()[: system.nodes]
-    job = Job.of(run, command)
+    job = Job.of(run, command)._replace(inherited=present)
     if launcher == "srun":
         job = job._replace(pmi=pick_pmi(family))
     return job._replace(environment=variables, hosts=hosts, as_root=os.geteuid() == 0), environment

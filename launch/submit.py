@@ -24,6 +24,7 @@ from ..config.recorded import RESUME_JOB, leads_out, load_recorded
 from ..data.lock import check_free, held
 from ..report.runs import FAILED, KILLED, QUEUED, RUN, RUNNING, STOPPED, SUBMISSION
 from .ending import JOB_SCRIPT
+from .inherited import LOCAL_JOB, SCHEDULERS_COMMAND, inherited
 from .job_folder import ENDED, EXIT_STOPPED, JOB_LOCK, exit_code_of, put_aside
 from .job_script import ROOT, JobPaths, job_script, program_on_nodes
 from .preflight import refusals, refuse
@@ -123,6 +124,7 @@ def _start_here(plan: Submission) -> str:
     child = subprocess.Popen(
         plan.command,
         cwd=plan.folder,
+        env=inherited(os.environ, LOCAL_JOB),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -182,7 +184,13 @@ def goes_on(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, 
 def _call(command: Sequence[str], folder: Path | None = None) -> subprocess.CompletedProcess[str]:
     nothing = subprocess.DEVNULL
     return subprocess.run(
-        command, cwd=folder, stdin=nothing, capture_output=True, text=True, check=False
+        command,
+        cwd=folder,
+        env=inherited(os.environ, SCHEDULERS_COMMAND),
+        stdin=nothing,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
