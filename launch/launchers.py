@@ -28,6 +28,8 @@ HOST_FILES = ("SGE_JOB_HOSTLIST", "PE_HOSTFILE", "PBS_NODEFILE", "RN50_HOSTS")
 """Variables that name a file whose lines begin with the host names of the allocation: Grid
 Engine's (ABCI's own first), PBS's, and the user's where there is no scheduler."""
 HOROVODRUN = (sys.executable, "-m", "rn50.launch.horovodrun")
+_HOST = re.compile(r"([\w.-]+)(:\d+)?")
+"""Its name and slots, of which there is one a rank."""
 _PATHS = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 
 
@@ -272,9 +274,38 @@ def allocated_hosts(environment: Mapping[str, str] = os.environ) -> tuple[str, .
     variable = next((name for name in HOST_FILES if environment.get(name)), None)
     if variable is None:
         return ()
-    with failing_as(f"{variable}: {environment[variable]}"):
-        lines = Path(environment[variable]).read_text(errors="replace").splitlines()
-    return tuple(dict.fromkeys(line.split()[0] for line in lines if line.strip()))
+    path = Path(environment[variable])
+    with failing_as(f"{variable}: {path}"):
+        lines = path.read_text("utf-8-sig", errors="replace").splitlines()
+    hosts = []
+    for number, line in enumerate(lines, 1):
+        words = re.sub(r"\s*,\s*", ",", line.partition("#")[0]).split()
+        for word in words[0].strip(",").split(",") if words else ():
+            match = _HOST.fullmatch(word)
+            if match is None:
+                raise UserError(f"{variable}: {path}:{number}: a host expected, found {word}")
+            hosts.append(match[1])
+    return tuple(dict.fromkeys(hosts))
+
+
+def missing_hosts(run: Run, launcher: str) -> list[str]:
+    """Why `launcher` has too few hosts for the nodes of `run`, in a line; empty: it has enough, or
+    asks a scheduler for them."""
+    expected = run.system.nodes
+    asks = launcher == "srun" and not os.environ.get("SLURM_JOB_ID")
+    if expected == 1 or asks or os.environ.get("LSB_JOBID"):
+        return []
+    hosts = allocated_hosts()
+    nodes = os.environ.get("SLURM_JOB_NUM_NODES", "")
+    found = len(hosts) or (int(nodes) if nodes.isdecimal() else 0)
+    if found >= expected:
+        return []
+    names = f" ({', '.join(hosts)})" if hosts else ""
+    where = ", ".join(HOST_FILES)
+    return [
+        f"system.nodes: {expected} hosts expected of a scheduler or of the file of {where}, found "
+        f"{found}{names}"
+    ]
 
 
 def build_job(

@@ -46,7 +46,7 @@ from .environment_record import describe_environment
 from .failure import Evidence, explain_failure, read_failures
 from .host_limits import read_limits, with_shortages
 from .inherited import STEP
-from .launchers import LAUNCHERS, Job, build_job, pick_launcher
+from .launchers import LAUNCHERS, Job, build_job, missing_hosts, pick_launcher
 from .nodes_left import on_nodes_left
 from .preflight import refusals, refuse
 from .resume import begin_attempt, close_attempt, is_hopeless, is_over, with_ranks
@@ -120,6 +120,7 @@ def prepare(loaded: Loaded, track: Tracker, options: Options) -> LaunchPlan:
     run = loaded.run
     name = options.picked_launcher or pick_launcher(options.launcher)
     refuse(refusals(run, (LAUNCHERS[name].controller,)))
+    refuse(missing_hosts(run, name))
     job, environment = build_job(run, name, ())  # its refusals before data or a folder is made
     manifest = prepare_data(run.data, track, loaded.origins)
     folder = options.resume or options.out or new_run_folder(run)
