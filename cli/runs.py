@@ -21,6 +21,7 @@ RESULTS = Path("results")
 _LOOK_S = 1.0
 """The time between two looks at what the ranks have written."""
 _QUEUED_LOOK_S = 5.0
+_LONGEST_REASON = 72
 """Where nothing is running: the scheduler is asked."""
 
 FREE = (0, 2)
@@ -56,7 +57,7 @@ def _progress(row: RunRow) -> str:
     """How far a run is that has not ended: epoch, loss, time left; what a job waits for."""
     at = row.progress
     if row.status in (QUEUED, UNKNOWN):
-        return printable(row.reason or "")
+        return printable(row.reason or "")[:_LONGEST_REASON]
     if row.status != RUNNING:
         return ""
     if at is None or at.step == 0:

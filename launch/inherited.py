@@ -16,7 +16,7 @@ from .engine_environment import ENGINE_PREFIXES
 SCHEDULERS_COMMAND = "scheduler"
 """Beside the launchers' names: a command of a scheduler, such as sbatch."""
 LOCAL_JOB = "local"
-"""A job's script, started here."""
+"""A process of ours on this machine, such as a job's script."""
 
 
 class Foreign(NamedTuple):

@@ -129,7 +129,7 @@ class Slurm(Scheduler):
     leaving_pattern = "^COMPLETING"
     reason_pattern = r"^PENDING \(?(.+?)\)?$"
     never_pattern = (
-        "DependencyNeverSatisfied|PartitionNodeLimit|PartitionTimeLimit|BadConstraints"
+        "DependencyNeverSatisfied|PartitionTimeLimit|BadConstraints"  # not: nodes that are down
         "|InvalidAccount|InvalidQOS|AccountNotAllowed|QOSNotAllowed"
     )
     cancel_command = "scancel"

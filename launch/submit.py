@@ -247,14 +247,11 @@ def ask(scheduler: Scheduler, job: str, folder: Path) -> State | None:
         raise UserError(f"cannot ask {program}: not on the PATH")
     done = _call(scheduler.about(job, scheduler.state_command))
     text = done.stdout + done.stderr
+    ends = [scheduler.ended_pattern]
     # A job that goes back into its queue leaves as one does that ends.
-    returns = re.search(r"^#SBATCH --requeue$", read_text(folder / JOB_SCRIPT), re.M)
-    ends = (
-        scheduler.ended_pattern
-        if returns
-        else f"{scheduler.ended_pattern}|{scheduler.leaving_pattern}"
-    )
-    if re.search(ends, text, re.M):
+    if not re.search(r"^#SBATCH --requeue$", read_text(folder / JOB_SCRIPT), re.M):
+        ends.append(scheduler.leaving_pattern)
+    if re.search("|".join(ends), text, re.M):
         return None
     if done.returncode != 0:
         raise UserError(f"cannot ask {program}: {_said(done)}")

@@ -289,9 +289,10 @@ def test_the_id_is_all_of_the_last_line_or_there_is_none(
         ("slurm", "CLUSTER: x\nPENDING (Resources)", State("waits: Resources")),
         (
             "slurm",
-            "PENDING PartitionNodeLimit",
-            State("can never begin: PartitionNodeLimit", can_begin=False),
+            "PENDING DependencyNeverSatisfied",
+            State("can never begin: DependencyNeverSatisfied", can_begin=False),
         ),
+        ("slurm", "PENDING PartitionNodeLimit", State("waits: PartitionNodeLimit")),
         ("sge", "job_number: 42\nscheduling info:  no slots", State("waits: no slots")),
         (
             "sge",
