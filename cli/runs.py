@@ -15,13 +15,14 @@ import typer
 from ..config.errors import UserError
 from ..config.finding import clock_time, printable
 from ..logging.places import require
-from ..report.runs import OPEN, RUNNING, STATUSES, RunRow, read_runs
+from ..report.runs import OPEN, QUEUED, RUNNING, STATUSES, UNKNOWN, RunRow, read_runs
 from .console import GAP, Json, choices, plain_table, print_json, print_table, say
 
 RESULTS = Path("results")
 _LOOK_S = 1.0
 """The time between two looks at what the ranks have written."""
 _QUEUED_LOOK_S = 5.0
+_LONGEST_REASON = 72
 """Where nothing is running: the scheduler is asked."""
 
 FREE = (2,)
@@ -56,8 +57,10 @@ _COLUMNS: dict[str, Cell] = {
 
 
 def _progress(row: RunRow) -> str:
-    """How far a run is that has not ended: epoch, loss, time left."""
+    """How far a run is that has not ended: epoch, loss, time left; what a job waits for."""
     at = row.progress
+    if row.status in (QUEUED, UNKNOWN):
+        return printable(row.reason or "")[:_LONGEST_REASON]
     if row.status != RUNNING:
         return ""
     if at is None or at.step == 0:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -87,7 +88,7 @@ def submit(
         _print_plan(jobs.plan_submission(loaded, name, runs, folder, texts), as_json=as_json)
         return
     plan, job = jobs.submit(loaded, name, runs, last.folder, texts)
-    cancel = f"{plan.scheduler.cancel_command} {job}"
+    cancel = plan.scheduler.cancel(job)
     shown: dict[str, Any] = {
         "job": job,
         "scheduler": name,
@@ -146,7 +147,7 @@ def _wait(plan: Submission, scheduler: str, job: str, to: TextIO) -> int:
 
     log = plan.folder / "job.log"
     print(f"waiting; its output: tail -f {shlex.quote(str(log))}", file=to, flush=True)
-    code = jobs.wait(plan, job)
+    code = jobs.wait(plan, job, tell=partial(print, file=to, flush=True))
     lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
     for line in jobs.results_of("\n".join(lines)) or lines[-20:]:
         say(line, to=to)

@@ -148,6 +148,7 @@ class Job(Section):
     resource: Word | None = default(
         None, "SGE: resource type; Slurm: --gres; PBS: of a chunk. null: one GPU a rank."
     )
+    parallel_environment: Word = default("mpi", "SGE without resource: its name for `-pe`.")
     walltime: Walltime = default("01:00:00", "Longest time of the job, all runs in it.")
     requeue: Bool = default(
         False, "Back into the queue, from the checkpoint, before walltime ends or after a fault."

@@ -24,6 +24,7 @@ from ..train.gpu.code import PLAN_CAPABILITIES, gpu_code, runs
 from ..train.gpu.driver import LIBRARY, Gpu, Gpus, check_driver, dotted, read_gpus
 from ..train.mxnet_package import library
 from .host_limits import check_open_files, read_limits
+from .inherited import LOCAL_JOB, inherited
 from .installed import SITE, folders
 from .preflight import free_memory_bytes
 
@@ -155,7 +156,12 @@ def try_library(library: str, device: str) -> list[Row]:
     name = f"{library} on {device}"
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+            command,
+            env=inherited(os.environ, LOCAL_JOB),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         return [Row(name, FAILED, f"no end within {PATIENCE_S} s")]

@@ -17,7 +17,7 @@ from ..data.dataset import check_before_run
 from ..data.describe import describe_data
 from ..data.prepare import describe_missing
 from ..scaling.cost import allreduce_of
-from .launchers import LAUNCHERS, build_job, pick_launcher
+from .launchers import LAUNCHERS, build_job, missing_hosts, pick_launcher
 from .preflight import check_whether_it_runs, problems_with, refusals
 
 
@@ -52,7 +52,7 @@ def describe_launch(
         "config check": f"{check.verdict}: {check.cause}",
         "results": f"{system.results}/{run.name}/" if resume is None else str(resume),
         "command": list(words),
-        "problems": [*problems_with(run, name), *missing],
+        "problems": [*problems_with(run, name), *missing_hosts(run, name), *missing],
     }
 
 

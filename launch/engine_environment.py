@@ -146,10 +146,12 @@ ENGINE_PREFIXES = (
 
 
 class Environment(NamedTuple):
-    """Variables to set, and those that the user had set already: theirs win."""
+    """Variables to set, and those that the user had set already: theirs win. `removed`: whose those
+    are that the ranks do not get, by name (inherited.py)."""
 
     settings: dict[str, str]
     kept: dict[str, str]
+    removed: Mapping[str, str] = {}
 
 
 def engine_environment(

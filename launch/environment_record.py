@@ -52,6 +52,7 @@ def describe_environment(
         "command": list(command),
         "variables": environment.settings,
         "variables_kept_from_user": environment.kept,
+        "variables_not_passed_on": dict(environment.removed),
         "variables_present": {
             name: value[:500]
             for name, value in sorted(os.environ.items())

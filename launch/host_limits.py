@@ -41,8 +41,7 @@ _SIGNS = (
     ("t", "SIGXCPU|SIGKILL", _NEVER),
     ("shared", _NO_SHARED, _NEVER),
     ("tasks", "More processors requested than permitted", _NEVER),
-    # MXNet without docstrings, or where a warning is an error.
-    ("variables", NO_COMPONENT, "DeprecationWarning: |, NoneType found"),
+    ("variables", NO_COMPONENT, _NEVER),
 )
 """What may have been short; what is printed then; a reason that is enough."""
 _ULIMITS = {
@@ -53,7 +52,6 @@ _ULIMITS = {
     "t": (resource.RLIMIT_CPU, "CPU time is"),
 }
 _IN_KIB = "vf"
-_OBEYED = ("OMPI_MCA_", "PYTHONOPTIMIZE", "PYTHONWARNINGS")
 LEAST_OPEN_FILES = 64
 """With two ranks mpirun hangs at 26, ends without its words at 32 and starts at 40."""
 _OWN_FILES = 32
@@ -66,7 +64,7 @@ _SMALL_BYTES = 16 << 20
 class Limits(NamedTuple):
     """Of this machine and shell. `ulimits`: those that are set, by the letter of `ulimit` and in
     its unit. `processes`: of a cgroup in which the kernel has refused a process or thread.
-    `shared`: /dev/shm. `variables`: of the user, which Open MPI and Python obey."""
+    `shared`: /dev/shm. `variables`: of the user, which Open MPI obeys."""
 
     ulimits: Mapping[str, int]
     processes: int | None
@@ -93,7 +91,7 @@ def read_limits() -> Limits:
         processes=_most_processes(),
         shared_free_bytes=free_bytes,
         shared_bytes=total_bytes,
-        variables=", ".join(f"{k}={v}" for k, v in os.environ.items() if k.startswith(_OBEYED)),
+        variables=", ".join(f"{k}={v}" for k, v in os.environ.items() if k.startswith("OMPI_MCA_")),
     )
 
 

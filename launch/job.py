@@ -237,7 +237,7 @@ def run_once_per_node(run: Run, launcher: str, command: Sequence[str]) -> None:
 
 
 def _call(command: Sequence[str], job: Job | None = None) -> None:
-    environment = os.environ | dict(job.environment if job else {})
+    environment = job.launchers_environment if job else None
     code = subprocess.call(command, env=environment, stdin=subprocess.DEVNULL)
     if code:
         raise UserError(f"{' '.join(command)}: exit code 0 expected, found {code}")

@@ -22,17 +22,21 @@ from ..train.mpi_library import MPICH_ABI, PRODUCTS, Family, MpiLibrary, horovod
 from .engine_environment import ENGINE_PREFIXES, Controller, Environment, engine_environment
 from .environment_record import output_of
 from .host_limits import check_open_files, read_limits
+from .inherited import inherited, taken_away
 
 HOST_FILES = ("SGE_JOB_HOSTLIST", "PE_HOSTFILE", "PBS_NODEFILE", "RN50_HOSTS")
 """Variables that name a file whose lines begin with the host names of the allocation: Grid
 Engine's (ABCI's own first), PBS's, and the user's where there is no scheduler."""
 HOROVODRUN = (sys.executable, "-m", "rn50.launch.horovodrun")
+_HOST = re.compile(r"([\w.-]+)(:\d+)?")
+"""Its name and slots, of which there is one a rank."""
 _PATHS = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
 
 
 class Job(NamedTuple):
     """What to start: `command` once for each rank, with `environment` on every node. `hosts`: of
-    the allocation, where a launcher has to be told. `pmi`: of `pick_pmi`."""
+    the allocation, where a launcher has to be told. `pmi`: of `pick_pmi`.
+    `inherited`: what the launcher gets beside `environment`."""
 
     command: Sequence[str]
     ranks: int
@@ -41,11 +45,17 @@ class Job(NamedTuple):
     hosts: Sequence[str] = ()
     as_root: bool = False
     pmi: str = "pmix"
+    inherited: Mapping[str, str] = os.environ
 
     @classmethod
     def of(cls, run: Run, command: Sequence[str]) -> Job:
         """`command` on every rank of `run`."""
         return cls(command, run.system.world_size, run.system.ranks_per_node)
+
+    @property
+    def launchers_environment(self) -> dict[str, str]:
+        """All that the launcher is started with."""
+        return {**self.inherited, **self.environment}
 
     @property
     def nodes(self) -> int:
@@ -213,7 +223,7 @@ def pick_launcher(wanted: str | None, container: str | None = None) -> str:
     Raises UserError: what cannot start the ranks here."""
     library = MpiLibrary("a container's", None) if container else horovods_mpi()
     if wanted is None:
-        if "SLURM_JOB_ID" in os.environ and LAUNCHERS["srun"].is_installed():
+        if os.environ.get("SLURM_JOB_ID") and LAUNCHERS["srun"].is_installed():
             return "srun"
         if library is None:
             return "gloo"
@@ -264,9 +274,38 @@ def allocated_hosts(environment: Mapping[str, str] = os.environ) -> tuple[str, .
     variable = next((name for name in HOST_FILES if environment.get(name)), None)
     if variable is None:
         return ()
-    with failing_as(f"{variable}: {environment[variable]}"):
-        lines = Path(environment[variable]).read_text(errors="replace").splitlines()
-    return tuple(dict.fromkeys(line.split()[0] for line in lines if line.strip()))
+    path = Path(environment[variable])
+    with failing_as(f"{variable}: {path}"):
+        lines = path.read_text("utf-8-sig", errors="replace").splitlines()
+    hosts = []
+    for number, line in enumerate(lines, 1):
+        words = re.sub(r"\s*,\s*", ",", line.partition("#")[0]).split()
+        for word in words[0].strip(",").split(",") if words else ():
+            match = _HOST.fullmatch(word)
+            if match is None:
+                raise UserError(f"{variable}: {path}:{number}: a host expected, found {word}")
+            hosts.append(match[1])
+    return tuple(dict.fromkeys(hosts))
+
+
+def missing_hosts(run: Run, launcher: str) -> list[str]:
+    """Why `launcher` has too few hosts for the nodes of `run`, in a line; empty: it has enough, or
+    asks a scheduler for them."""
+    expected = run.system.nodes
+    asks = launcher == "srun" and not os.environ.get("SLURM_JOB_ID")
+    if expected == 1 or asks or os.environ.get("LSB_JOBID"):
+        return []
+    hosts = allocated_hosts()
+    nodes = os.environ.get("SLURM_JOB_NUM_NODES", "")
+    found = len(hosts) or (int(nodes) if nodes.isdecimal() else 0)
+    if found >= expected:
+        return []
+    names = f" ({', '.join(hosts)})" if hosts else ""
+    where = ", ".join(HOST_FILES)
+    return [
+        f"system.nodes: {expected} hosts expected of a scheduler or of the file of {where}, found "
+        f"{found}{names}"
+    ]
 
 
 def build_job(
@@ -280,16 +319,16 @@ def build_job(
     system = run.system
     family = family_here()
     networks = [name for _, name in socket.if_nameindex()]
-    environment = engine_environment(run, os.environ, controller, family, networks)
+    present = inherited(os.environ, launcher, system.nodes)
+    environment = engine_environment(run, present, controller, family, networks)
+    environment = environment._replace(removed=taken_away(os.environ, launcher, system.nodes))
     variables = environment.settings | environment.kept  # on all nodes, the user's as well
     if system.nodes > 1:  # and what modules have set, whatever engine reads it
-        wanted = [n for n in os.environ if n.startswith(ENGINE_PREFIXES) or n in _PATHS]
-        variables = {name: os.environ[name] for name in wanted} | variables
-    if cores := os.environ.get("SLURM_CPUS_PER_TASK"):  # srun ignores it from 22.05 on
-        variables = {"SRUN_CPUS_PER_TASK": cores} | variables
+        wanted = [n for n in present if n.startswith(ENGINE_PREFIXES) or n in _PATHS]
+        variables = {name: present[name] for name in wanted} | variables
     if not hosts and system.nodes > 1:
         hosts = allocated_hosts()[: system.nodes]
-    job = Job.of(run, command)
+    job = Job.of(run, command)._replace(inherited=present)
     if launcher == "srun":
         job = job._replace(pmi=pick_pmi(family))
     return job._replace(environment=variables, hosts=hosts, as_root=os.geteuid() == 0), environment

@@ -89,7 +89,7 @@ def _starts(launcher: str, job: Job) -> bool:
     """Whether its processes start and end well in time."""
     child = subprocess.Popen(
         LAUNCHERS[launcher].command(job),
-        env=os.environ | dict(job.environment),
+        env=job.launchers_environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

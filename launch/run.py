@@ -45,7 +45,8 @@ from .engine_environment import Environment
 from .environment_record import describe_environment
 from .failure import Evidence, explain_failure, read_failures
 from .host_limits import read_limits, with_shortages
-from .launchers import LAUNCHERS, Job, build_job, pick_launcher
+from .inherited import STEP
+from .launchers import LAUNCHERS, Job, build_job, missing_hosts, pick_launcher
 from .nodes_left import on_nodes_left
 from .preflight import refusals, refuse
 from .resume import begin_attempt, close_attempt, is_hopeless, is_over, with_ranks
@@ -119,6 +120,7 @@ def prepare(loaded: Loaded, track: Tracker, options: Options) -> LaunchPlan:
     run = loaded.run
     name = options.picked_launcher or pick_launcher(options.launcher)
     refuse(refusals(run, (LAUNCHERS[name].controller,)))
+    refuse(missing_hosts(run, name))
     job, environment = build_job(run, name, ())  # its refusals before data or a folder is made
     manifest = prepare_data(run.data, track, loaded.origins)
     folder = options.resume or options.out or new_run_folder(run)
@@ -266,6 +268,12 @@ def announce(plan: LaunchPlan) -> None:
         print(f"note: config check: {finding.message}", flush=True)
     for variable, value in plan.environment.kept.items():
         print(f"kept from your environment: {variable}={value}", flush=True)
+    removed = plan.environment.removed
+    for whose in dict.fromkeys(removed.values()):
+        names = [name for name, owner in removed.items() if owner == whose]
+        more = f" and {len(names) - 3} more" if names[3:] else ""
+        if whose != STEP:  # as in every job of Slurm
+            print(f"not passed on ({whose}): {', '.join(names[:3])}{more}", flush=True)
 
 
 def save_config(loaded: Loaded, out: Path) -> None:

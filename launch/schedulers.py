@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from ..config.errors import UserError
@@ -20,6 +21,9 @@ EXIT_REQUEUE = 99
 """Grid Engine puts a job that ends with it back into its queue."""
 _AFTER_GRACE_S = 60
 """For result, report and staged data, between `limits.grace_s` and the end of the time."""
+_LONGEST_NAME = 15
+"""Of a job, in older PBS; they take no first digit either."""
+NEVER = "(?!)"
 _EARLY_S = 60
 """Slurm sends the signal up to a minute early; a job is to have as much before it at least."""
 
@@ -46,22 +50,31 @@ def _limit_s(run: Run) -> tuple[int, int]:
     return total_s, before_s
 
 
+def _begun_by_a_letter(name: str) -> str:
+    return name if name[:1].isalpha() else f"j{name}"
+
+
 class Scheduler:
     """Base of all schedulers.
 
     `launcher`: a row of launchers.py; None: the scheduler has none of its own, and that of the MPI
-    of Horovod is taken. `command`: submits; the script's name follows. `state_command`: tells of a
-    job whose id follows; `ended_pattern` matches what it says of one that has ended (it says
-    nothing: ended too). `requeue_command`: shell text with which a job puts itself back into its
+    of Horovod is taken. `command`: submits; the script's name follows. `id_pattern`: the whole last
+    line that it prints. `state_command`: tells of a job; `ended_pattern` matches what it says of
+    one that has ended (it says nothing: ended too), `leaving_pattern` of one that ends or goes back
+    into its queue, `reason_pattern` why one has not begun, `never_pattern` such a reason that does
+    not pass by itself. `requeue_command`: shell text with which a job puts itself back into its
     queue. The directives stand before system.job.account and system.job.queue.
     """
 
     name: ClassVar[str]
     launcher: ClassVar[str | None] = None
     command: ClassVar[tuple[str, ...]]
-    id_pattern: ClassVar[str] = r"(\S+)"
+    id_pattern: ClassVar[str] = r"(?P<id>\S+)"
     state_command: ClassVar[tuple[str, ...]] = ()
-    ended_pattern: ClassVar[str] = ""
+    ended_pattern: ClassVar[str] = NEVER
+    leaving_pattern: ClassVar[str] = NEVER
+    reason_pattern: ClassVar[str] = NEVER
+    never_pattern: ClassVar[str] = NEVER
     cancel_command: ClassVar[str] = ""
     requeue_command: ClassVar[str] = ""
     account_directive: ClassVar[str] = ""
@@ -70,6 +83,25 @@ class Scheduler:
     def directives(self, run: Run) -> Iterator[str]:
         """The lines at the top of the script."""
         raise NotImplementedError
+
+    def job_id(self, printed: str) -> str | None:
+        """The id in what the submission printed, below whatever a site puts there: NUMBER;CLUSTER
+        where the scheduler has several clusters. None: there is none."""
+        match = re.fullmatch(self.id_pattern, printed.rstrip().rpartition("\n")[2].strip())
+        if match is None:
+            return None
+        cluster = match.groupdict().get("cluster")
+        return f"{match['id']};{cluster}" if cluster else match["id"]
+
+    def about(self, job: str, command: Sequence[str]) -> list[str]:
+        """A command of the scheduler for a job, by its id."""
+        number, _, cluster = job.partition(";")
+        on_cluster = ["-M", cluster] if cluster else []
+        return [command[0], *on_cluster, *command[1:], number]
+
+    def cancel(self, job: str) -> str:
+        """The command line that ends a job."""
+        return shlex.join(self.about(job, [self.cancel_command]))
 
     def who_pays(self, run: Run) -> Iterator[str]:
         """Account and queue, where the config names them."""
@@ -88,9 +120,18 @@ class Slurm(Scheduler):
     queue_directive = "#SBATCH --partition="
     launcher = "srun"
     command = ("sbatch", "--parsable")
-    id_pattern = r"(\d+)"
+    id_pattern = r"(Submitted batch job )?(?P<id>\d+)((;| on cluster )(?P<cluster>\w[\w.-]*))?"
     state_command = ("squeue", "-h", "-o", "%T %r", "-j")
-    ended_pattern = "Invalid job id|DependencyNeverSatisfied"
+    ended_pattern = (
+        "Invalid job id|^(COMPLETED|CANCELLED|FAILED|TIMEOUT|NODE_FAIL|PREEMPTED|BOOT_FAIL"
+        "|DEADLINE|OUT_OF_MEMORY)"
+    )
+    leaving_pattern = "^COMPLETING"
+    reason_pattern = r"^PENDING \(?(.+?)\)?$"
+    never_pattern = (
+        "DependencyNeverSatisfied|PartitionTimeLimit|BadConstraints"  # not: nodes that are down
+        "|InvalidAccount|InvalidQOS|AccountNotAllowed|QOSNotAllowed"
+    )
     cancel_command = "scancel"
     requeue_command = "scontrol requeue ${SLURM_JOB_ID:-}"
 
@@ -126,16 +167,18 @@ class Sge(Scheduler):
     account_directive = "#$ -P "
     queue_directive = "#$ -q "
     command = ("qsub", "-terse")
-    id_pattern = r"(\d+)"
+    id_pattern = r"(Your job )?(?P<id>\d+)( \(.*\) has been submitted)?"
     state_command = ("qstat", "-j")
     ended_pattern = r"do not exist|does not exist|Unknown"
+    reason_pattern = r"^(?:error reason\s+\d+|scheduling info):\s+(.+)$"
+    never_pattern = "error reason"
     cancel_command = "qdel"
     requeue_command = f"exit {EXIT_REQUEUE}"
 
     def directives(self, run: Run) -> Iterator[str]:
         system = run.system
         job = run.system.job
-        yield f"#$ -N {'' if run.name[:1].isalpha() else 'j'}{run.name}"
+        yield f"#$ -N {_begun_by_a_letter(run.name)}"
         yield "#$ -S /bin/bash"
         yield "#$ -cwd"
         yield "#$ -j y"
@@ -147,7 +190,8 @@ class Sge(Scheduler):
         if job.resource:
             yield f"#$ -l {job.resource}={system.nodes}"
         else:
-            yield f"#$ -pe mpi {system.world_size}"
+            slots = system.world_size * system.cores_per_rank
+            yield f"#$ -pe {job.parallel_environment} {slots}"
         yield from self.who_pays(run)
 
 
@@ -158,24 +202,31 @@ class Pbs(Scheduler):
     account_directive = "#PBS -P "
     queue_directive = "#PBS -q "
     command = ("qsub",)
-    state_command = ("qstat",)
+    id_pattern = r"(?P<id>\d+(\[\])?(\.[\w.-]+)?)"
+    state_command = ("qstat", "-f")
     ended_pattern = r"Unknown Job|has finished"
+    reason_pattern = r"^\s*comment = (?!Job run )(.+)$"
+    never_pattern = "Can Never Run"
     cancel_command = "qdel"
 
     def directives(self, run: Run) -> Iterator[str]:
         system = run.system
         job = run.system.job
+        if job.resource and not re.fullmatch(r"\w+=[^:=]+(:\w+=[^:=]+)*", job.resource):
+            raise UserError(
+                "system.job.resource: NAME=VALUE, which a chunk of PBS has, expected, found "
+                f"{job.resource}"
+            )
         cores = system.ranks_per_node * system.cores_per_rank
         chunk = f"{system.nodes}:ncpus={cores}:mpiprocs={system.ranks_per_node}"
         chunk += f":ompthreads={system.cores_per_rank}"  # else PBS sets it to all cores
         if asks_for_gpus(run, job.resource or "", r"\bngpus="):
             chunk += f":ngpus={system.ranks_per_node}"
-        yield f"#PBS -N {run.name}"
+        yield f"#PBS -N {_begun_by_a_letter(run.name)[:_LONGEST_NAME]}"
         yield f"#PBS -l select={chunk}{f':{job.resource}' if job.resource else ''}"
         yield "#PBS -l place=scatter:excl"
         yield f"#PBS -l walltime={job.walltime}"
-        if job.requeue:
-            yield "#PBS -r y"
+        yield f"#PBS -r {'y' if job.requeue else 'n'}"
         yield "#PBS -j oe"
         yield from self.who_pays(run)
 

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,11 +19,12 @@ from ..config.errors import UserError
 from ..config.finding import printable
 from ..config.load import Loaded
 from ..config.plan import in_brief
-from ..config.reading import read_ends, read_object
+from ..config.reading import read_ends, read_object, read_text
 from ..config.recorded import RESUME_JOB, leads_out, load_recorded
 from ..data.lock import check_free, held
-from ..report.runs import FAILED, KILLED, QUEUED, RUN, RUNNING, STOPPED, SUBMISSION
+from ..report.runs import FAILED, KILLED, QUEUED, RUN, RUNNING, STOPPED, SUBMISSION, UNKNOWN
 from .ending import JOB_SCRIPT
+from .inherited import LOCAL_JOB, SCHEDULERS_COMMAND, inherited
 from .job_folder import ENDED, EXIT_STOPPED, JOB_LOCK, exit_code_of, put_aside
 from .job_script import ROOT, JobPaths, job_script, program_on_nodes
 from .preflight import refusals, refuse
@@ -32,7 +33,7 @@ from .run_files import is_run, new_run_folder
 from .schedulers import SCHEDULERS, Scheduler
 
 POLL_S = 2.0
-JOB_ID = re.compile(r"\d[\w.\[\]-]*")
+JOB_ID = re.compile(r"\d[\w.\[\]-]*(;\w[\w.-]*)?")
 """Of every scheduler; never an option of its commands."""
 SETTLE_S = 10.0
 """Time for a file of the job to show up here once the scheduler has forgotten the job."""
@@ -110,12 +111,20 @@ def submit(
 def _queue(plan: Submission) -> str:
     """Hand the script to the scheduler; the job's id."""
     done = _call(plan.command, plan.folder)
-    match = re.search(plan.scheduler.id_pattern, done.stdout)
-    if done.returncode != 0 or match is None:
-        said = " ".join((done.stderr or done.stdout).split())[:500] or "nothing"
-        why = f"{plan.command[0]} ended with exit code {done.returncode}: {said}"
+    if done.returncode != 0:
+        why = f"{plan.command[0]} ended with exit code {done.returncode}: {_said(done)}"
         raise UserError(f"{why}; --dry-run prints the script")
-    return match[1]
+    job = plan.scheduler.job_id(done.stdout)
+    if job is None:
+        raise UserError(
+            f"{plan.command[0]}: a job's id in its last line expected, found: {_said(done)}; the "
+            "job may be in its queue"
+        )
+    return job
+
+
+def _said(done: subprocess.CompletedProcess[str]) -> str:
+    return " ".join((done.stderr or done.stdout).split())[:500] or "nothing"
 
 
 def _start_here(plan: Submission) -> str:
@@ -123,6 +132,7 @@ def _start_here(plan: Submission) -> str:
     child = subprocess.Popen(
         plan.command,
         cwd=plan.folder,
+        env=inherited(os.environ, LOCAL_JOB),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -131,10 +141,23 @@ def _start_here(plan: Submission) -> str:
     return str(child.pid)
 
 
-def wait(plan: Submission, job: str, poll_s: float = POLL_S, settle_s: float = SETTLE_S) -> int:
-    """Wait until the scheduler no longer knows the job as alive; the exit code it left. Raises
-    UserError: it left none."""
-    while is_alive(plan.scheduler, job):
+def wait(
+    plan: Submission,
+    job: str,
+    poll_s: float = POLL_S,
+    settle_s: float = SETTLE_S,
+    tell: Callable[[str], None] = print,
+) -> int:
+    """Wait until the scheduler no longer knows the job as alive; the exit code it left. `tell` gets
+    why it has not begun, as often as that changes. Raises UserError: it left none, or can never
+    begin."""
+    told = ""
+    while (state := _state_or_why(plan.scheduler, job, plan.folder)) is not None:
+        if not state.can_begin:
+            raise UserError(f"job {job} {state.words}; see `{plan.scheduler.cancel(job)}`")
+        if state.words not in ("", told):
+            told = state.words
+            tell(f"{plan.scheduler.name} job {job} {told}")
         time.sleep(poll_s)
     until_s = time.monotonic() + settle_s
     while time.monotonic() < until_s:
@@ -142,8 +165,8 @@ def wait(plan: Submission, job: str, poll_s: float = POLL_S, settle_s: float = S
             return int(code)
         time.sleep(min(poll_s, 0.2))
     raise UserError(
-        f"job {job} ended without an exit code: its script was killed or can never begin; see "
-        f"{plan.folder}/job.log and `{plan.scheduler.cancel_command} {job}`"
+        f"job {job} ended without an exit code: its script was killed or never began; see "
+        f"{plan.folder}/job.log"
     )
 
 
@@ -157,11 +180,20 @@ def look_at(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, 
         return status, printable(lines[-1][:500]) if lines else f"exit code {code}"
     if code == "running":
         return RUNNING if held([folder / JOB_LOCK]) else KILLED, "no run has begun"
-    if scheduler not in SCHEDULERS or not JOB_ID.fullmatch(job or ""):
+    if scheduler not in SCHEDULERS or job is None or not JOB_ID.fullmatch(job):
         return FAILED, "not known to any scheduler"
-    if scheduler_has(scheduler, job) is False:
+    dialect = SCHEDULERS[scheduler]
+    if not dialect.state_command:
+        return QUEUED, f"{scheduler} job {job}"
+    try:
+        state = ask(dialect, job, folder)
+    except UserError as error:
+        return UNKNOWN, str(error)
+    if state is None:
         return FAILED, f"{scheduler} does not have job {job} any more"
-    return QUEUED, f"{scheduler} job {job}"
+    if not state.can_begin:
+        return FAILED, f"{scheduler} job {job} {state.words}; see `{dialect.cancel(job)}`"
+    return QUEUED, f"{scheduler} job {job} {state.words}".strip()
 
 
 def goes_on(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, str] | None:
@@ -173,7 +205,9 @@ def goes_on(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, 
     code = exit_code_of(folder)
     if code not in ("", "running", str(EXIT_STOPPED)):
         return None
-    has = scheduler_has(scheduler, job)
+    has = None
+    with suppress(UserError):
+        has = scheduler_has(scheduler, job, folder)
     if has is None and scheduler == "local" and not code and JOB_ID.fullmatch(job or ""):
         has = Path(f"/proc/{job}").is_dir()  # it has not come to its lock yet
     return (QUEUED, f"{scheduler} job {job}") if has else None
@@ -182,21 +216,60 @@ def goes_on(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, 
 def _call(command: Sequence[str], folder: Path | None = None) -> subprocess.CompletedProcess[str]:
     nothing = subprocess.DEVNULL
     return subprocess.run(
-        command, cwd=folder, stdin=nothing, capture_output=True, text=True, check=False
+        command,
+        cwd=folder,
+        env=inherited(os.environ, SCHEDULERS_COMMAND),
+        stdin=nothing,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
-def is_alive(scheduler: Scheduler, job: str) -> bool:
-    """Whether the scheduler still has the job; a query that fails is no answer: then yes."""
+class State(NamedTuple):
+    """Of a job that its scheduler has. `words`: why it has not begun, empty where nothing is said.
+    `can_begin`: that may pass by itself."""
+
+    words: str = ""
+    can_begin: bool = True
+
+
+def ask(scheduler: Scheduler, job: str, folder: Path) -> State | None:
+    """What the scheduler says of the job in `folder`; None: it has ended. Raises UserError: the
+    scheduler cannot be asked."""
     if not scheduler.state_command:
         try:
-            return os.waitpid(int(job), os.WNOHANG)[0] == 0
+            return State() if os.waitpid(int(job), os.WNOHANG)[0] == 0 else None
         except ChildProcessError:
-            return False
-    done = _call([*scheduler.state_command, job])
-    if re.search(scheduler.ended_pattern, done.stdout + done.stderr):
-        return False
-    return done.returncode != 0 or bool(done.stdout.strip())
+            return None
+    program = scheduler.state_command[0]
+    if shutil.which(program) is None:
+        raise UserError(f"cannot ask {program}: not on the PATH")
+    done = _call(scheduler.about(job, scheduler.state_command))
+    text = done.stdout + done.stderr
+    ends = [scheduler.ended_pattern]
+    # A job that goes back into its queue leaves as one does that ends.
+    if not re.search(r"^#SBATCH --requeue$", read_text(folder / JOB_SCRIPT), re.M):
+        ends.append(scheduler.leaving_pattern)
+    if re.search("|".join(ends), text, re.M):
+        return None
+    if done.returncode != 0:
+        raise UserError(f"cannot ask {program}: {_said(done)}")
+    if not done.stdout.strip():
+        return None
+    reason = re.search(scheduler.reason_pattern, text, re.M)
+    if reason is None or reason[1] == "None":
+        return State()
+    if re.search(scheduler.never_pattern, reason[0]):
+        return State(f"can never begin: {reason[1]}", can_begin=False)
+    return State(f"waits: {reason[1]}")
+
+
+def _state_or_why(scheduler: Scheduler, job: str, folder: Path) -> State | None:
+    try:
+        return ask(scheduler, job, folder)
+    except UserError as error:
+        return State(str(error))
 
 
 def find_interrupted(where: str, config: str | None, overrides: list[str]) -> tuple[Loaded, Last]:
@@ -218,10 +291,10 @@ def find_interrupted(where: str, config: str | None, overrides: list[str]) -> tu
     known = read_object(folder / SUBMISSION)
     scheduler, job, runs = (known.get(key) for key in ("scheduler", "job", "runs"))
     dialect = SCHEDULERS.get(str(scheduler))
-    if dialect is not None and scheduler_has(dialect.name, job):
+    if dialect is not None and scheduler_has(dialect.name, job, folder):
         raise UserError(
             f"--resume: {folder}: an interrupted job expected, found {dialect.name} job {job} in "
-            f"its queue or running (to stop it: {dialect.cancel_command} {job})"
+            f"its queue or running (to stop it: {dialect.cancel(str(job))})"
         )
     loaded = load_recorded(source, overrides, RESUME_JOB)
     if exit_code_of(folder) in ENDED or (is_run(folder) and not is_interrupted(folder)):
@@ -235,13 +308,14 @@ def find_interrupted(where: str, config: str | None, overrides: list[str]) -> tu
     return loaded, Last(folder, dialect.name if dialect else None, whole)
 
 
-def scheduler_has(scheduler: str | None, job: object) -> bool | None:
-    """Whether a scheduler still has a job, as SUBMISSION names them; None: it cannot be asked."""
+def scheduler_has(scheduler: str | None, job: object, folder: Path) -> bool | None:
+    """Whether a scheduler still has the job in `folder`, as SUBMISSION names them; None: it is of
+    another machine. Raises UserError: it cannot be asked."""
     if scheduler not in SCHEDULERS or not isinstance(job, str) or not JOB_ID.fullmatch(job):
         return None
     dialect = SCHEDULERS[scheduler]
     can_tell = dialect.state_command and shutil.which(dialect.state_command[0])
-    return is_alive(dialect, job) if can_tell else None
+    return ask(dialect, job, folder) is not None if can_tell else None
 
 
 def last_result(folder: Path) -> dict[str, Any]:

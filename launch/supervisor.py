@@ -80,7 +80,7 @@ def run_job(job: Job, launcher: str, out: Path, run: Run | None = None) -> None:
         grace_s = run.limits.grace_s if run else 0.0
         tokens = LAUNCHERS[launcher].command(job)
         try:
-            run_watched(tokens, job.environment, out, job.ranks, watchdog, grace_s)
+            run_watched(tokens, job.launchers_environment, out, job.ranks, watchdog, grace_s)
         finally:
             if one_machine and other_holder(out / LOCK) is None:
                 with suppress(OSError):  # of a rank 0 that was killed; its folder takes no change
@@ -101,7 +101,7 @@ def run_watched(
     with StopSignals() as stop, _orphans_become_children():
         child = subprocess.Popen(
             tokens,
-            env=os.environ | dict(environment),
+            env=dict(environment),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

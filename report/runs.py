@@ -24,7 +24,9 @@ MISSED = "missed"
 STOPPED = "stopped"
 FAILED = "failed"
 KILLED = "killed"
-STATUSES = (QUEUED, RUNNING, SUCCESS, MISSED, STOPPED, FAILED, KILLED)
+UNKNOWN = "unknown"
+"""Of a job whose scheduler cannot be asked."""
+STATUSES = (QUEUED, RUNNING, SUCCESS, MISSED, STOPPED, FAILED, KILLED, UNKNOWN)
 OPEN = (QUEUED, RUNNING)
 """The statuses of runs that will go on by themselves."""
 SUBMISSION = "submission.json"

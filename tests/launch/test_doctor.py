@@ -88,3 +88,8 @@ def test_this_machine_is_fit_and_a_host_without_an_address_is_named(rn50: Rn50) 
     ]
     assert done.returncode == 1
     assert {"convolution on cpu", "JPEG decoder on cpu"} <= {*rows}
+
+
+def test_a_parameter_servers_role_hides_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DMLC_ROLE", "server")
+    assert {row.outcome for row in try_library("mxnet", "cpu")} == {OK}

@@ -67,7 +67,6 @@ SMALL_FILES = PLENTY._replace(ulimits={"f": 300})
 NO_TIME = PLENTY._replace(ulimits={"t": 4})
 FEW_PROCESSES = PLENTY._replace(ulimits={"u": 60})
 UCX = PLENTY._replace(variables="OMPI_MCA_pml=ucx")
-OPTIMIZED = PLENTY._replace(variables="PYTHONOPTIMIZE=2")
 FULL = PLENTY._replace(shared_free_bytes=32 << 10, shared_bytes=64 << 10)
 
 
@@ -185,7 +184,6 @@ def test_a_launcher_that_starts_nothing_is_quoted(path: Path) -> None:
         ("SIGABRT", CRASH, FEW_PROCESSES, "ulimit -u 60"),
         (f"{EAGAIN} x", "", FEW_PROCESSES, "(processes and threads are limited: ulimit -u 60)"),
         (PROCESS_EXITED, NO_PML, UCX, "pml framework; OMPI_MCA_pml=ucx)"),
-        ("TypeError: str instance, NoneType found", "", OPTIMIZED, "(PYTHONOPTIMIZE=2)"),
         ("x", NO_TASKS, PLENTY, "or --launcher mpirun)"),
         ("killed by SIGKILL", "", FEW_PROCESSES, ""),
         ("ValueError: x", "", SMALL_FILES, ""),

@@ -61,6 +61,7 @@ def test_every_script_passes_shellcheck(tmp_path: Path) -> None:
     assert {path.stem for path in golden} == set(CASES)
     for scheduler in SCHEDULERS:
         overrides = [f"system.job.requeue={scheduler != 'local'}", "system.job.modules=[gcc/12]"]
+        overrides += ["system.job.resource=null"]
         text = job_script(load("abci_2048_open", overrides).run, scheduler, PATHS, runs=2)
         (tmp_path / f"{scheduler}.sh").write_text(text)
     scripts = [*golden, *tmp_path.iterdir()]
@@ -108,7 +109,7 @@ SCONTROL = '  --requeue "scontrol requeue ${SLURM_JOB_ID:-}" \\'
         ("slurm", ["#SBATCH --requeue", "#SBATCH --open-mode=append",
                    "#SBATCH --signal=B:USR1@75", SCONTROL]),
         ("sge", ["#$ -r y", "#$ -l s_rt=3525", EXIT_99]),
-        ("pbs", ["#PBS -r y"]),
+        ("pbs", ["#PBS -r y"]),  # else -r n: its default is y
     ],
 )  # fmt: skip
 def test_a_job_that_is_to_be_requeued_asks_for_it_and_for_a_warning(
@@ -120,7 +121,24 @@ def test_a_job_that_is_to_be_requeued_asks_for_it_and_for_a_warning(
         for more in ([], ["system.job.requeue=true"])
     )
     assert [line for line in after if line not in before] == lines
-    assert "#SBATCH --no-requeue" not in after
+    assert "#SBATCH --no-requeue" not in after and "#PBS -r n" not in after
+    no = {"slurm": "#SBATCH --no-requeue", "pbs": "#PBS -r n"}.get(scheduler)
+    assert no is None or no in before
+
+
+def test_grid_engine_is_asked_for_every_core_in_the_users_environment() -> None:
+    shape = ["system.nodes=3", "system.ranks_per_node=2", "system.cores_per_rank=4"]
+    for more, line in (([], "mpi 24"), (["system.job.parallel_environment=orte"], "orte 24")):
+        text = job_script(load("smoke", [*shape, *more]).run, "sge", PATHS)
+        assert f"#$ -pe {line}" in text.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("name", "pbs"), [("2048_gpus", "j2048_gpus"), ("resnet-50-at-scale", "resnet-50-at-sc")]
+)
+def test_pbs_takes_the_name(name: str, pbs: str) -> None:
+    script = job_script(load("smoke", [f"name={name}"]).run, "pbs", PATHS)
+    assert f"#PBS -N {pbs}" in script.splitlines()
 
 
 def test_a_job_survives_a_failed_node_where_it_may_go_on_without() -> None:
@@ -143,6 +161,8 @@ def test_a_job_survives_a_failed_node_where_it_may_go_on_without() -> None:
             1,
             "walltime: at least 190 s expected",
         ),
+        ("pbs", ["system.job.resource=rt_F"], 1, "NAME=VALUE.* expected, found rt_F"),
+        ("pbs", ["system.job.resource=ngpus=4:rt_F"], 1, "NAME=VALUE.* expected, found ngpus=4:rt"),
     ],
 )
 def test_what_cannot_be_expressed_is_refused(

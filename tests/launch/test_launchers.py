@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from rn50.cli.console import track
 from rn50.config.errors import UserError
 from rn50.config.load import load
+from rn50.launch.dry_run import describe_launch
 from rn50.launch.engine_environment import Environment
 from rn50.launch.environment_record import describe_environment
 from rn50.launch.launchers import (
@@ -16,10 +18,11 @@ from rn50.launch.launchers import (
     Job,
     allocated_hosts,
     build_job,
+    missing_hosts,
     pick_launcher,
     pick_pmi,
 )
-from rn50.launch.run import load_for_launch
+from rn50.launch.run import Options, launch, load_for_launch
 from rn50.launch.run_files import new_run_folder
 from rn50.train.mpi_library import Family, MpiLibrary
 
@@ -71,21 +74,77 @@ def test_a_job_as_each_launcher_takes_it(launcher: str, job: Job, tokens: str) -
     assert [Path(found[0]).name, *found[1:]] == [*tokens.split(), *COMMAND]
 
 
-def test_what_this_shell_adds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_root_adds() -> None:
     assert "--allow-run-as-root" in LAUNCHERS["mpirun"].command(ONE_NODE._replace(as_root=True))
-    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "20")
-    job, _ = build_job(load("smoke").run, "srun", COMMAND)
-    assert job.environment["SRUN_CPUS_PER_TASK"] == "20"
 
 
 def test_the_hosts_of_an_allocation(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
-    file.write_text("n1 4 all.q UNDEFINED\nn1\n\nn2\n")
+    file.write_text("n1 4 all.q 0,0:0,1\nn1\n\nn2\n")
     assert allocated_hosts({"PE_HOSTFILE": str(file)}) == ("n1", "n2")
     assert allocated_hosts({"PBS_NODEFILE": str(file), "RN50_HOSTS": ""}) == ("n1", "n2")
     assert allocated_hosts({}) == ()
     with pytest.raises(UserError, match="RN50_HOSTS: /nowhere: No such file"):
         allocated_hosts({"RN50_HOSTS": "/nowhere"})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"# of our lab\nn1\nn2.lab # the new one\n",
+        b"n1:2\nn2.lab:2\n",
+        b"\xef\xbb\xbfn1\r\nn2.lab\r\n",
+        b"n1 , n2.lab,\n",
+        b"n1 slots=2\n  n2.lab slots=2\n",
+    ],
+)
+def test_a_file_of_hosts_as_users_write_it(text: bytes, tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_bytes(text)
+    assert allocated_hosts({"RN50_HOSTS": str(tmp_path / "hosts")}) == ("n1", "n2.lab")
+
+
+def test_what_is_no_host_is_refused_by_its_line(tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("n1\n\nnode[1-2]\n")
+    with pytest.raises(UserError, match=r"RN50_HOSTS: .*hosts:3: .*found node\[1-2\]"):
+        allocated_hosts({"RN50_HOSTS": str(tmp_path / "hosts")})
+
+
+@pytest.mark.parametrize(
+    ("variables", "launcher", "fits"),
+    [
+        ({"RN50_HOSTS": "n1\nn1\n"}, "mpirun", False),
+        ({"RN50_HOSTS": "n1\nn2\n"}, "mpirun", True),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"}, "srun", True),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1"}, "srun", False),
+        ({"LSB_JOBID": "7"}, "mpirun", True),
+        ({}, "srun", True),  # which asks for nodes itself
+        ({}, "gloo", False),
+    ],
+)
+def test_fewer_hosts_than_nodes_are_refused_before_a_folder_is_made(
+    variables: dict[str, str],
+    launcher: str,
+    fits: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: f"/nowhere/{name}")
+    link_horovod(monkeypatch, OPEN_MPI)
+    (tmp_path / "hosts").write_text(variables.get("RN50_HOSTS", ""))
+    for name, value in variables.items():
+        monkeypatch.setenv(name, str(tmp_path / "hosts") if name == "RN50_HOSTS" else value)
+    shape = ["system.nodes=2", "system.ranks_per_node=1", f"system.results={tmp_path}/results"]
+    loaded = load("smoke", shape)
+    problems = describe_launch(loaded, launcher, COMMAND)["problems"]
+    assert [text for text in problems if "system.nodes: 2 hosts" in text] == missing_hosts(
+        loaded.run, launcher
+    )
+    assert missing_hosts(loaded.run, launcher) == [] or not fits
+    if not fits:
+        count = 1 if variables else 0
+        with pytest.raises(UserError, match=rf"system.nodes: 2 hosts expected .* found {count}"):
+            launch(loaded, track, Options(picked_launcher=launcher))
+        assert not (tmp_path / "results").exists()
 
 
 def test_several_nodes_get_what_the_engines_read(

@@ -23,8 +23,9 @@ from rn50.launch.resume import latest_interrupted
 from rn50.launch.schedulers import SCHEDULERS
 from rn50.launch.submit import (
     Last,
+    State,
+    ask,
     find_interrupted,
-    is_alive,
     look_at,
     plan_submission,
     submit,
@@ -202,17 +203,24 @@ def program(folder: Path, name: str, text: str) -> None:
 
 
 SAYS = {
-    "slurm": ("sbatch", "echo '42;cluster'", "42", "squeue", "PENDING DependencyNeverSatisfied"),
-    "sge": ("qsub", "echo 42", "42", "qstat", "Following jobs do not exist: 42"),
-    "pbs": ("qsub", "echo 42.server", "42.server", "qstat", "qstat: 42 Job has finished"),
+    "slurm": ("sbatch", "42;cluster", "42;cluster", "squeue", "Invalid job id specified"),
+    "sge": ("qsub", "42", "42", "qstat", "Following jobs do not exist: 42"),
+    "pbs": ("qsub", "42.server", "42.server", "qstat", "qstat: 42 Job has finished"),
 }
+CANCEL = {"slurm": "scancel -M cluster 42", "sge": "qdel 42", "pbs": "qdel 42.server"}
+ABOUT = {
+    "slurm": "-M cluster -h -o %T %r -j 42",
+    "sge": "-j 42",
+    "pbs": "-f 42.server",
+}
+BANNER = "   Welcome to the Cluster6 Supercomputer\nINFO: your project has 1200 hours left\n\n"
 
 
 @pytest.mark.parametrize("name", SAYS)
 def test_submission_and_waiting(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command, answer, job, state, gone = SAYS[name]
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    program(tmp_path, command, answer)
+    program(tmp_path, command, f"printf '%s' '{BANNER}{answer}\n\n'")
     loaded = load("smoke", [f"system.results={tmp_path}/results"])
     plan, found = submit(loaded, name, 1)
     assert found == job
@@ -221,15 +229,19 @@ def test_submission_and_waiting(name: str, tmp_path: Path, monkeypatch: pytest.M
     assert known.items() >= {"scheduler": name, "job": job, "runs": 1}.items()
     (row,) = read_runs([tmp_path])
     assert (row.folder, row.scheduler, row.job, row.status) == (plan.folder, name, job, "")
-    program(tmp_path, state, "echo RUNNING")
+    assert plan.scheduler.cancel(job) == CANCEL[name]
+    program(tmp_path, state, f'echo "$*" >{tmp_path}/asked; echo RUNNING None')
     assert look_at(plan.folder, name, job) == ("queued", f"{name} job {job}")
-    for text, alive in (
-        ("echo RUNNING", True),
-        ("echo cannot reach the server >&2; exit 1", True),
-        (f"echo '{gone}' >&2; exit 1", False),
-    ):
-        program(tmp_path, state, text)
-        assert is_alive(plan.scheduler, job) == alive, text
+    assert (tmp_path / "asked").read_text() == f"{ABOUT[name]}\n"
+    assert ask(plan.scheduler, job, plan.folder) == State()
+    program(tmp_path, state, "echo cannot reach the server >&2; exit 1")
+    status, why = look_at(plan.folder, name, job)
+    assert (status, why) == ("unknown", f"cannot ask {state}: cannot reach the server")
+    with pytest.raises(UserError, match=f"cannot ask {state}: cannot reach"):
+        find_interrupted(str(plan.folder), None, [])
+    program(tmp_path, state, f"echo '{gone}' >&2; exit 1")
+    assert ask(plan.scheduler, job, plan.folder) is None
+    assert look_at(plan.folder, name, job)[0] == "failed"
     with pytest.raises(UserError, match="ended without an exit code"):
         wait(plan, job, poll_s=0.01, settle_s=0.05)
     (plan.folder / "exit_code").write_text("3\n")
@@ -237,6 +249,117 @@ def test_submission_and_waiting(name: str, tmp_path: Path, monkeypatch: pytest.M
     (plan.folder / "job.log").write_text("data: ...\nrn50: error: data.path: a\x1bb\n\n")
     failed = ("failed", "rn50: error: data.path: a\\x1bb")
     assert look_at(plan.folder, name, job) == failed
+
+
+@pytest.mark.parametrize(
+    ("name", "printed", "job"),
+    [
+        ("slurm", "Submitted batch job 7654321", "7654321"),
+        ("slurm", "Submitted batch job 7654321 on cluster x", "7654321;x"),
+        ("slurm", "7654321;x", "7654321;x"),
+        ("slurm", "7654321 hours are left", None),
+        ("slurm", "7654321\nThank you for choosing Cluster6", None),
+        ("slurm", "", None),
+        ("sge", 'Your job 42 ("smoke") has been submitted', "42"),
+        ("sge", "job 42", None),
+        ("pbs", "42[].pbs01", "42[].pbs01"),
+        ("pbs", "INFO: 42.pbs01", None),
+    ],
+)
+def test_the_id_is_all_of_the_last_line_or_there_is_none(
+    name: str, printed: str, job: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    program(tmp_path, SAYS[name][0], f"cat <<'END'\n{printed}\nEND")
+    loaded = load("smoke", [f"system.results={tmp_path}/results"])
+    if job is not None:
+        assert submit(loaded, name, 1)[1] == job
+        return
+    with pytest.raises(UserError) as caught:
+        submit(loaded, name, 1)
+    assert " ".join(printed.split()) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "expected"),
+    [
+        ("slurm", "PENDING Priority", State("waits: Priority")),
+        ("slurm", "PENDING None", State()),
+        ("slurm", "RUNNING None", State()),
+        ("slurm", "COMPLETING None", None),
+        ("slurm", "CANCELLED None", None),
+        ("slurm", "", None),
+        ("slurm", "CLUSTER: x\nPENDING (Resources)", State("waits: Resources")),
+        (
+            "slurm",
+            "PENDING DependencyNeverSatisfied",
+            State("can never begin: DependencyNeverSatisfied", can_begin=False),
+        ),
+        ("slurm", "PENDING PartitionNodeLimit", State("waits: PartitionNodeLimit")),
+        ("sge", "job_number: 42\nscheduling info:  no slots", State("waits: no slots")),
+        (
+            "sge",
+            "error reason    1:  no such shell",
+            State("can never begin: no such shell", can_begin=False),
+        ),
+        ("pbs", "  job_state = R\n  comment = Job run at Mon on (n1)", State()),
+        ("pbs", "  comment = Not Running: No Nodes", State("waits: Not Running: No Nodes")),
+        (
+            "pbs",
+            "  comment = Can Never Run: too many",
+            State("can never begin: Can Never Run: too many", can_begin=False),
+        ),
+    ],
+)
+def test_why_a_job_waits_and_when_it_never_begins(
+    name: str,
+    said: str,
+    expected: State | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    program(tmp_path, SAYS[name][3], f"cat <<'END'\n{said}\nEND")
+    assert ask(SCHEDULERS[name], "42", tmp_path) == expected
+    if expected is not None and not expected.can_begin:
+        plan = plan_submission(load("smoke"), name, 1, tmp_path)
+        with pytest.raises(UserError, match="can never begin"):
+            wait(plan, "42", poll_s=0.01)
+        assert look_at(tmp_path, name, "42")[0] == "failed"
+
+
+def test_a_job_that_goes_back_into_its_queue_has_not_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    program(tmp_path, "squeue", "echo COMPLETING None")
+    for requeue in (True, False):
+        loaded = load("smoke", [f"system.job.requeue={requeue}"])
+        plan = plan_submission(loaded, "slurm", 1, tmp_path)
+        (tmp_path / "job.sh").write_text(plan.script)
+        assert (ask(plan.scheduler, "42", tmp_path) is not None) == requeue
+
+
+def test_waiting_tells_why_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    words = (
+        "PENDING Priority",
+        "PENDING Priority",
+        "PENDING Resources",
+        "RUNNING None",
+    )
+    lines = "\n".join(words)
+    program(
+        tmp_path,
+        "squeue",
+        f"cd {tmp_path}; [[ -e left ]] || printf '%s\\n' '{lines}' >left\n"
+        "head -1 left; sed -i 1d left",
+    )
+    plan = plan_submission(load("smoke"), "slurm", 1, tmp_path)
+    (tmp_path / "exit_code").write_text("0\n")
+    told: list[str] = []
+    assert wait(plan, "42", poll_s=0.0, tell=told.append) == 0
+    assert told == ["slurm job 42 waits: Priority", "slurm job 42 waits: Resources"]
 
 
 def test_a_job_in_which_no_run_has_begun(tmp_path: Path) -> None:

@@ -231,6 +231,13 @@ def test_a_job_goes_on_between_two_runs_and_in_its_queue(
     (job / "run_0").rename(tmp_path / "run_0")
     (job / "run_1").rename(tmp_path / "run_1")
     assert statuses() == ["queued"]
+    squeue.write_text("#!/bin/sh\necho PENDING Priority\n")
+    assert listed(str(job.parents[1]))[0]["reason"] == "slurm job 42 waits: Priority"
+    monkeypatch.setenv("COLUMNS", "120")
+    table = CliRunner().invoke(app, ["runs", str(job.parents[1])]).stdout
+    assert "waits: Priority" in table
+    squeue.write_text("#!/bin/sh\necho no configuration source >&2; exit 1\n")
+    assert statuses() == ["unknown"]  # which does not keep --watch from ending
     squeue.write_text("#!/bin/sh\n")  # cancelled before it began
     assert statuses() == ["failed"]
 

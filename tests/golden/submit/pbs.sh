@@ -3,6 +3,7 @@
 #PBS -l select=512:ncpus=40:mpiprocs=4:ompthreads=10:ngpus=4
 #PBS -l place=scatter:excl
 #PBS -l walltime=01:00:00
+#PBS -r n
 #PBS -j oe
 #PBS -P grp1
 #PBS -q rt_HF

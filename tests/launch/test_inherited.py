@@ -1,0 +1,102 @@
+"""What the shell around has left does not reach what is started: a launcher's ranks for real."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from rn50.config.load import load
+from rn50.config.local_rank import LAUNCHED_BY
+from rn50.launch.inherited import LOCAL_JOB, SCHEDULERS_COMMAND, inherited, taken_away
+from rn50.launch.launchers import LAUNCHERS, build_job
+from rn50.launch.submit import submit
+from rn50.launch.supervisor import run_watched
+
+PRINT = (
+    "import json, os; from pathlib import Path; "
+    "Path(os.environ['SEEN']).write_text(json.dumps(dict(os.environ)))"
+)
+LEFT = {
+    "DMLC_ROLE": "server",
+    "HOROVOD_CONTROLLER": "other",
+    "OMPI_COMM_WORLD_RANK": "7",
+    "PMIX_NAMESPACE": "1",
+    "MV2_COMM_WORLD_SIZE": "9",
+    "PYTHONOPTIMIZE": "2",
+    "SLURM_JOB_ID": "99",
+    "SLURM_NODELIST": "node07",
+    "SLURM_TASKS_PER_NODE": "2",
+    "PBS_JOBID": "4.pbs",
+    "OMP_NUM_THREADS": "",
+}
+STAYS = {"OMPI_MCA_btl": "tcp,self", "HOROVOD_CYCLE_TIME": "2", "CUDA_VISIBLE_DEVICES": ""}
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "gloo"])
+def test_ranks_start_on_this_machine_whatever_job_is_around(
+    launcher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Open MPI would want srun for SLURM_JOB_ID, and have no network without it."""
+    for name, value in (LEFT | STAYS | {"SEEN": str(tmp_path / "seen")}).items():
+        monkeypatch.setenv(name, value)
+    run = load("smoke", ["system.ranks_per_node=1"]).run
+    job, environment = build_job(run, launcher, (sys.executable, "-c", PRINT))
+    run_watched(LAUNCHERS[launcher].command(job), job.launchers_environment, tmp_path, 1, None, 0)
+    seen = json.loads((tmp_path / "seen").read_text())
+    assert {name for name in LEFT if seen.get(name) == LEFT[name]} == set()
+    assert seen["OMP_NUM_THREADS"] == "1" and "OMP_NUM_THREADS" not in environment.kept
+    assert environment.kept["HOROVOD_CYCLE_TIME"] == "2"
+    assert {name: seen.get(name) for name in STAYS} == STAYS
+    assert environment.removed["DMLC_ROLE"] == "a parameter server's"
+    assert environment.removed["SLURM_NODELIST"] == "the job's around"
+
+
+def test_no_rank_of_another_launcher_reaches_a_launcher() -> None:
+    ranks = {name for row in LAUNCHED_BY for name in (row.rank, row.local_rank)}
+    for started in (*LAUNCHERS, SCHEDULERS_COMMAND, LOCAL_JOB):
+        for nodes in (1, 2):
+            assert taken_away(dict.fromkeys(ranks, "3"), started, nodes).keys() == ranks
+
+
+STEP = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_CPU_BIND": "quiet"}
+COUNTS = {"SLURM_MEM_PER_CPU": "400", "SLURM_CPUS_PER_TASK": "2", "SRUN_CPUS_PER_TASK": "2"}
+JOB = {"SLURM_JOB_ID": "3", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NTASKS": "2"}
+SETTINGS = {"SLURM_CONF": "/etc/slurm.conf", "SLURM_CLUSTERS": "x", "SBATCH_PARTITION": "debug"}
+
+
+@pytest.mark.parametrize(
+    ("started", "nodes", "expected"),
+    [
+        (SCHEDULERS_COMMAND, 1, SETTINGS),
+        ("mpirun", 1, SETTINGS),
+        ("mpirun", 2, SETTINGS | JOB),
+        ("srun", 1, SETTINGS | JOB),
+        (LOCAL_JOB, 1, SETTINGS | JOB),
+    ],
+)
+def test_of_slurm_remains_what_is_for_the_one_that_is_started(
+    started: str, nodes: int, expected: dict[str, str]
+) -> None:
+    found = inherited(STEP | COUNTS | JOB | SETTINGS, started, nodes)
+    assert found == expected | {"SLURM_OVERLAP": "1"}
+    assert "SLURM_OVERLAP" not in inherited(JOB, started, nodes)
+
+
+def test_sbatch_does_not_see_the_interactive_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sbatch").write_text(f"#!/bin/sh\nenv >{tmp_path}/seen\necho 42\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for name, value in (COUNTS | JOB | SETTINGS).items():
+        monkeypatch.setenv(name, value)
+    submit(load("smoke", [f"system.results={tmp_path}/results"]), "slurm", 1)
+    seen = dict(line.split("=", 1) for line in (tmp_path / "seen").read_text().splitlines())
+    assert {name: value for name, value in seen.items() if "SLURM_" in name or "SRUN_" in name} == {
+        name: value for name, value in SETTINGS.items() if name.startswith("SLURM")
+    }
+    assert seen["SBATCH_PARTITION"] == "debug"
