@@ -24,7 +24,8 @@ from ..config.progress import Tracker
 from ..config.reading import read_file, read_object
 from ..config.schema import Run
 from ..data.lock import check_free
-from .ending import Failed, Stopped, asked_by
+from ..logging.records import RESULT, Result, read
+from .ending import Failed, StoppedBySignal, asked_by
 from .job_folder import EXIT_FAILED, EXIT_MISSED, EXIT_STOPPED, EXIT_USAGE, OpenJob
 from .job_script import ROOT, program_on_nodes
 from .launchers import LAUNCHERS, Job, build_job, pick_launcher
@@ -83,9 +84,14 @@ def run_all(job: OpenJob, request: Request, track: Tracker) -> None:
             print(f"rn50: error: {line}", file=sys.stderr, flush=True)
     except KeyboardInterrupt as stop:
         job.exit_code = EXIT_STOPPED
-        job.stop = stop.ending.line if isinstance(stop, Stopped) else f"stopped by {asked_by(stop)}"
-        print(f"rn50: error: {job.stop}", file=sys.stderr, flush=True)
-    if request.requeue and LIMIT_SIGNAL in job.stop.split():
+        job.stopped_by = asked_by(stop)
+        why = (
+            stop.ending.line
+            if isinstance(stop, StoppedBySignal)
+            else f"stopped by {job.stopped_by}"
+        )
+        print(f"rn50: error: {why}", file=sys.stderr, flush=True)
+    if request.requeue and job.stopped_by == LIMIT_SIGNAL:
         job.requeue = job.checkpoints() != before
         if not job.requeue:
             why = "a new checkpoint expected, found none: it would go on like this for ever"
@@ -106,7 +112,8 @@ def _run_one(job: OpenJob, number: int, request: Request, run: Run, track: Track
     resumes = (out / "config.yaml").is_file()
     loaded = next_run(out, request.config, request.overrides)
     if loaded is None:
-        return 0 if is_good(read_object(out / "result.json")) else EXIT_MISSED
+        result = read(out / RESULT, Result)
+        return 0 if result and is_good(result) else EXIT_MISSED
     if run.system.job.drop_caches:
         run_once_per_node(run, str(request.launcher), DROP_CACHES)
 
@@ -124,16 +131,16 @@ def _run_one(job: OpenJob, number: int, request: Request, run: Run, track: Track
             if late.name:
                 raise KeyboardInterrupt(late.name)
         return 0 if is_good(result) else EXIT_MISSED
-    except (Failed, Stopped) as error:
+    except (Failed, StoppedBySignal) as error:
         keep_log(job, run, number)
         ending = error.ending
-        if isinstance(error, Stopped):
-            job.stop = ending.reason
-        if request.requeue and LIMIT_SIGNAL in job.stop.split():  # it goes on by itself
+        if isinstance(error, StoppedBySignal):
+            job.stopped_by = asked_by(error)
+        if request.requeue and job.stopped_by == LIMIT_SIGNAL:  # it goes on by itself
             ending = ending._replace(advice="", next="")
         print(f"rn50: error: {ending.reason}; details: {out / 'stderr.log'}", file=sys.stderr)
         print(f"{out}{ending.what_next}", file=sys.stderr, flush=True)
-        if isinstance(error, Stopped):
+        if isinstance(error, StoppedBySignal):
             return EXIT_STOPPED
         return EXIT_MISSED if is_hopeless(out) else EXIT_FAILED
 
@@ -150,9 +157,8 @@ def next_run(out: Path, config: str, overrides: Sequence[str]) -> Loaded | None:
     if not is_interrupted(out):
         print(f"{out}: has ended in a start before, is left as it is", flush=True)
         return None
-    result = read_object(out / "result.json")
-    known = str(result.get("reason") or result.get("stopped") or "")
-    why = known or "left no result: killed, or its node failed"
+    result = read(out / RESULT, Result)
+    why = (result and result.why) or "left no result: killed, or its node failed"
     loaded = load_attempt(out, config, [o for o in overrides if not o.startswith("seed=")])
     print(f"{out}: the start before: {why}", flush=True)
     return loaded

@@ -36,8 +36,8 @@ class OpenJob:
         self.folder = folder
         self.exit_code = EXIT_FAILED
         """Of the job; stays so where an error of ours ends it."""
-        self.stop = ""
-        """Why it was stopped; empty: it was not."""
+        self.stopped_by = ""
+        """The signal; empty: it was not stopped."""
         self.requeue = False
         """Is it to go back into its queue?"""
 

@@ -13,7 +13,9 @@ from pathlib import Path
 from ..config.atomic import write_file
 from ..config.errors import UserError, failing_as
 from ..config.load import Loaded
+from ..config.plan import build_plan
 from ..config.schema import Run
+from ..logging.records import ENVIRONMENT, Brief
 
 CHECKPOINTS = "checkpoint"
 
@@ -29,6 +31,12 @@ def new_run_folder(run: Run) -> Path:
                 folder.mkdir(parents=True)
                 return folder
     raise AssertionError("a number is free")
+
+
+def in_brief(run: Run) -> Brief:
+    """What `rn50 runs` shows of a config."""
+    plan = build_plan(run)
+    return Brief(run.name, run.eval.target, plan.ranks, plan.last_step, plan.eval_epochs[-1])
 
 
 @contextmanager
@@ -57,4 +65,4 @@ def scratch_folder(loaded: Loaded, name: str) -> Iterator[Path]:
 
 def is_run(folder: Path) -> bool:
     """Is this the folder of a run, begun by a launcher, rather than that of a job?"""
-    return (folder / "environment.json").is_file()
+    return (folder / ENVIRONMENT).is_file()
