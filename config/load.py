@@ -14,7 +14,7 @@ from typing import Any, get_origin
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 
-from .errors import UserError, show
+from .errors import Problem, UserError, show
 from .image_set import fill_counts, forget_other_set
 from .layout import forget_same_network, lay_out, note_network, ranks_of, says_ranks
 from .leaves import Layer, Leaf, Origin, flatten, put, remove, tree_of
@@ -152,22 +152,23 @@ def explain(
     leaves: Mapping[str, Leaf],
     config: str,
     root: type[BaseModel] = Run,
-) -> Iterable[str]:
-    """One line per problem of a tree of `root`: file:line: key: expected ..., found ..."""
+) -> Iterable[Problem]:
+    """The problems of a tree of `root`: file:line: key: expected ..., found ..."""
     origins = {key: leaf.origin for key, leaf in leaves.items()}
     for problem in error.errors(include_url=False):
         key = ".".join(str(part) for part in problem["loc"] if not isinstance(part, int))
-        origin = _nearest(key, origins) or Origin(config)
+        origin = str(_nearest(key, origins) or Origin(config))
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
-            yield f"{origin}: {key}: unknown key{_suggest(problem['loc'], root)}"
+            yield Problem(origin, f"{key}: unknown key{_suggest(problem['loc'], root)}")
         elif problem["type"] == "value_error" and _section_at(problem["loc"], root) is not None:
-            yield f"{origin}: {key}.{message}" if key else f"{origin}: {message}"
+            yield Problem(origin, f"{key}.{message}" if key else message)
         elif problem["type"] == "missing" and isinstance(problem["loc"][-1], str):
-            yield f"{origin}: {key}: a value expected, found none"
+            yield Problem(origin, f"{key}: a value expected, found none")
         else:
             expected = _PLAIN.get(problem["type"], message.removeprefix("Input should be "))
-            yield f"{origin}: {key}: expected {expected}, found {show(problem['input'])}"
+            found = show(problem["input"])
+            yield Problem(origin, f"{key}: expected {expected}, found {found}")
 
 
 def _nearest(key: str, origins: Mapping[str, Origin]) -> Origin | None:

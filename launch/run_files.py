@@ -11,11 +11,12 @@ from itertools import count
 from pathlib import Path
 
 from ..config.atomic import write_file
-from ..config.errors import UserError, failing_as
+from ..config.errors import failing_as
 from ..config.load import Loaded
 from ..config.plan import build_plan
 from ..config.schema import Run
 from ..logging.records import ENVIRONMENT, Brief
+from .supervisor import RankFailed
 
 CHECKPOINTS = "checkpoint"
 
@@ -53,12 +54,11 @@ def scratch_folder(loaded: Loaded, name: str) -> Iterator[Path]:
     try:
         write_file(out / "config.yaml", loaded.to_yaml())
         yield out
-    except UserError as error:
-        if str(out) not in str(error):
-            raise
+    except RankFailed as error:
         kept = results / f"{name}_failed_{out.name.removeprefix(f'.{name}-')}"
         out.rename(kept)
-        raise UserError(*str(error).replace(str(out), str(kept)).split("\n")) from None
+        reason = error.reason.replace(str(out), str(kept))
+        raise RankFailed(reason, kept / error.log.name) from None
     finally:
         shutil.rmtree(out, ignore_errors=True)
 

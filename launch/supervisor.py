@@ -54,11 +54,12 @@ _HYDRAS_ROW = re.compile(r"={70,}\n")
 
 
 class RankFailed(UserError):
-    """A rank failed, or the launcher did; `reason` is the line without where the details are."""
+    """A rank failed, or the launcher did. `reason`: without `log`, where the details are."""
 
     def __init__(self, reason: str, log: Path) -> None:
         super().__init__(f"{reason}; details: {log}")
         self.reason = reason
+        self.log = log
 
 
 def run_job(job: Job, launcher: str, out: Path, run: Run | None = None) -> None:

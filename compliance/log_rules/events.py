@@ -12,6 +12,8 @@ from ..rule import (
     CHECKER,
     ERROR,
     FROM_070,
+    MISSING,
+    ORDER,
     POLICY,
     Violation,
     against,
@@ -56,7 +58,7 @@ def _before_run_start(run: LoggedRun, event: Event) -> bool:
 
 
 def _too_early(event: Event) -> Violation:
-    return against(event, "stands before run_start", "run_start first")
+    return against(event, "stands before run_start", "run_start first", about=ORDER)
 
 
 @rule("MLP104", "misplaced-run-stop", ERROR, _COMMON)
@@ -76,11 +78,11 @@ def run_start(run: LoggedRun) -> Iterator[Violation]:
     """run_start is there, after init_stop."""
     if run.absent("run_start"):
         text = "no run_start: the clock never started"
-        yield Violation(message=text, expected="run_start", actual="none")
+        yield Violation(message=text, expected="run_start", actual="none", about=MISSING)
     event = run.start
     stop = run.first("init_stop")
     if event is not None and stop is not None and event.order < stop.order:
-        yield against(event, f"stands before {stop.place}", "init_stop first")
+        yield against(event, f"stands before {stop.place}", "init_stop first", about=ORDER)
 
 
 @rule("MLP106", "misplaced-init", ERROR, _COMMON)
@@ -97,10 +99,10 @@ def init(run: LoggedRun) -> Iterator[Violation]:
             break
     for event in run.all("init_stop"):
         if begin is not None and event.order < begin.order:
-            yield against(event, f"stands before {begin.place}", "init_start first")
+            yield against(event, f"stands before {begin.place}", "init_start first", about=ORDER)
             break
         if start is not None and event.order > start.order:
-            yield against(event, f"stands after {start.place}", "init_stop first")
+            yield against(event, f"stands after {start.place}", "init_stop first", about=ORDER)
             break
 
 
