@@ -148,11 +148,11 @@ def _run_job(request: Request, folder: Path | None) -> int:
     if folder is None or Path(request.config) != folder / "config.yaml":
         run = load_named(request.config, request.overrides, JOB).run
     with open_job(folder or new_run_folder(run), log=folder is not None) as job:
-        run_all(job, request, track)
-        if request.runs > 1 and job.exit_code <= EXIT_BAD:
+        outcome = run_all(job, request, track)
+        if request.runs > 1 and outcome.exit_code <= EXIT_BAD:
             with contextlib.suppress(typer.Exit, UserError):  # the runs' own verdict counts
                 log_score([job.folder])
-    return put_back(request.requeue) if request.requeue and job.requeue else job.exit_code
+    return put_back(request.requeue) if request.requeue and outcome.requeue else outcome.exit_code
 
 
 def _load(

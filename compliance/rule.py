@@ -12,7 +12,6 @@ from ..config import benchmark
 from ..config.finding import ERROR as ERROR
 from ..config.finding import MISSING as MISSING
 from ..config.finding import NOTE as NOTE
-from ..config.finding import ORDER as ORDER
 from ..config.finding import POLICY as POLICY
 from ..config.finding import Finding, shown
 from ..logging.events import Event
@@ -55,8 +54,7 @@ def against(
         actual: what is found; with the subject before it a sentence.
         expected: what is right.
         why: the reason, or a hint, at the end of the message.
-        **more: other fields of `Violation`: `line` (of a record its own), `advice`, `severity`,
-            `about`.
+        **more: other fields of `Violation`: `line` (of a record its own), `advice`, `severity`.
     """
     place = subject
     if isinstance(subject, Event):

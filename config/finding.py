@@ -10,7 +10,6 @@ WARNING = "warning"
 NOTE = "note"
 SEVERITIES = (ERROR, POLICY, WARNING, NOTE)
 MISSING = "missing"
-ORDER = "order"
 _SHOWN_CHARACTERS = 200
 
 
@@ -18,7 +17,7 @@ class Finding(NamedTuple):
     """One broken rule, once. `severity`: error (the official checker fails it, or there is no valid
     result), policy (the rules forbid it and no tool checks it), warning (likely a mistake) or note.
     `id`: the rule's code. `caused_by`: that of the finding that explains this one. `about`: what is
-    wrong with a record: that it is MISSING, or its ORDER; empty: something else."""
+    wrong with a record: that it is MISSING; empty: something else."""
 
     id: str
     severity: str

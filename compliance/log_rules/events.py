@@ -13,7 +13,6 @@ from ..rule import (
     ERROR,
     FROM_070,
     MISSING,
-    ORDER,
     POLICY,
     Violation,
     against,
@@ -58,7 +57,7 @@ def _before_run_start(run: LoggedRun, event: Event) -> bool:
 
 
 def _too_early(event: Event) -> Violation:
-    return against(event, "stands before run_start", "run_start first", about=ORDER)
+    return against(event, "stands before run_start", "run_start first")
 
 
 @rule("MLP104", "misplaced-run-stop", ERROR, _COMMON)
@@ -82,7 +81,7 @@ def run_start(run: LoggedRun) -> Iterator[Violation]:
     event = run.start
     stop = run.first("init_stop")
     if event is not None and stop is not None and event.order < stop.order:
-        yield against(event, f"stands before {stop.place}", "init_stop first", about=ORDER)
+        yield against(event, f"stands before {stop.place}", "init_stop first")
 
 
 @rule("MLP106", "misplaced-init", ERROR, _COMMON)
@@ -99,10 +98,10 @@ def init(run: LoggedRun) -> Iterator[Violation]:
             break
     for event in run.all("init_stop"):
         if begin is not None and event.order < begin.order:
-            yield against(event, f"stands before {begin.place}", "init_start first", about=ORDER)
+            yield against(event, f"stands before {begin.place}", "init_start first")
             break
         if start is not None and event.order > start.order:
-            yield against(event, f"stands after {start.place}", "init_stop first", about=ORDER)
+            yield against(event, f"stands after {start.place}", "init_stop first")
             break
 
 

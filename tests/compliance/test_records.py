@@ -86,6 +86,20 @@ def test_a_name_twice_has_no_value(tmp_path: Path, old: str, new: str, twice: bo
 
 
 @pytest.mark.parametrize(
+    ("key", "about"), [("cache_clear", "missing"), ("submission_org", "order")]
+)
+def test_what_a_lost_record_may_explain_is_marked(tmp_path: Path, key: str, about: str) -> None:
+    lines = [line[:20] + "\n" if f'"{key}"' in line else line for line in good_lines()]
+    if about == "order":
+        (stop,) = [number for number, line in enumerate(lines) if '"init_stop"' in line]
+        lines.append(lines.pop(stop))
+    found = checked(tmp_path / "log.txt", lines).findings
+    assert found[0].name == "broken-record"
+    causes = [finding.caused_by for finding in found if finding.about == about]
+    assert causes and set(causes) == {found[0].id}
+
+
+@pytest.mark.parametrize(
     "packed", [gzip.compress, lzma.compress, lambda content: content.decode().encode("utf-16-be")]
 )
 @pytest.mark.parametrize("end", ["", "\n"])

@@ -75,6 +75,6 @@ def test_a_signal_during_a_conclusion_keeps_a_job_from_its_next_run(
     monkeypatch.setattr(run, "conclude", conclude)
     (plan.folder / "result.json").write_text(json.dumps(MISSED))
     job = OpenJob(plan.folder / "job")
-    run_all(job, Request("smoke", (), runs, "gloo"), lambda _: lambda *_: None)
-    assert (job.exit_code, job.stopped_by) == (code, stop)
+    outcome = run_all(job, Request("smoke", (), runs, "gloo"), lambda _: lambda *_: None)
+    assert (outcome.exit_code, outcome.stopped_by, job.exit_code) == (code, stop, code)
     assert [path.name for path in job.folder.iterdir()] == ["run_0"]
