@@ -117,9 +117,9 @@ def _not_loaded(error: ImportError) -> str:
 def _stopped(stop: KeyboardInterrupt) -> int:
     import shlex
 
-    from ..launch.ending import START_AGAIN, Ending, Stopped, asked_by
+    from ..launch.ending import START_AGAIN, Ending, StoppedBySignal, asked_by
 
-    if isinstance(stop, Stopped):
+    if isinstance(stop, StoppedBySignal):
         _say(stop.ending.line)
     else:
         again = shlex.join(["rn50", *sys.argv[1:]])

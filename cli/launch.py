@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from ..config.errors import UserError
-from ..launch.ending import Failed, Stopped
+from ..launch.ending import Failed, StoppedBySignal
 from .console import (
     EXIT_BAD,
     EXIT_USAGE,
@@ -110,12 +110,12 @@ def launch(
     if dry_run:
         _say_what_would_run(wanted, launcher, as_json)
         return
-    from ..config.reading import read_object
     from ..launch.launchers import pick_launcher
     from ..launch.preflight import problems_with, refuse
     from ..launch.run import Options
     from ..launch.run import launch as run_launch
     from ..launch.verdict import is_good
+    from ..logging.records import RESULT, Result, read, to_dict
 
     refuse(problems_with(wanted.loaded.run, pick_launcher(launcher)))
     aside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
@@ -126,13 +126,13 @@ def launch(
                 track,
                 Options(launcher, recorded=wanted.recorded, resume=wanted.resume),
             )
-    except (Failed, Stopped) as error:
-        result = read_object(Path(error.ending.folder) / "result.json")
-        if as_json and result:
-            print_json(result)
+    except (Failed, StoppedBySignal) as error:
+        left = read(Path(error.ending.folder) / RESULT, Result)
+        if as_json and left:
+            print_json(to_dict(left))
         raise
     if as_json:
-        print_json(result)
+        print_json(to_dict(result))
     raise typer.Exit(0 if is_good(result) else EXIT_BAD)
 
 
@@ -148,11 +148,11 @@ def _run_job(request: Request, folder: Path | None) -> int:
     if folder is None or Path(request.config) != folder / "config.yaml":
         run = load_named(request.config, request.overrides, JOB).run
     with open_job(folder or new_run_folder(run), log=folder is not None) as job:
-        run_all(job, request, track)
-        if request.runs > 1 and job.exit_code <= EXIT_BAD:
+        outcome = run_all(job, request, track)
+        if request.runs > 1 and outcome.exit_code <= EXIT_BAD:
             with contextlib.suppress(typer.Exit, UserError):  # the runs' own verdict counts
                 log_score([job.folder])
-    return put_back(request.requeue) if request.requeue and job.requeue else job.exit_code
+    return put_back(request.requeue) if request.requeue and outcome.requeue else outcome.exit_code
 
 
 def _load(

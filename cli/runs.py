@@ -22,8 +22,8 @@ RESULTS = Path("results")
 _LOOK_S = 1.0
 """The time between two looks at what the ranks have written."""
 _QUEUED_LOOK_S = 5.0
-_LONGEST_REASON = 72
 """Where nothing is running: the scheduler is asked."""
+_LONGEST_REASON = 72
 
 FREE = (2,)
 """Columns that a narrow terminal folds: the progress."""

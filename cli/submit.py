@@ -12,7 +12,7 @@ import typer
 
 from ..config.choices import SCHEDULERS
 from ..config.errors import UserError
-from ..launch.ending import Ending, Stopped, asked_by, job_ended
+from ..launch.ending import Ending, StoppedBySignal, asked_by, job_ended
 from .console import (
     EXIT_BAD,
     ConfigToResume,
@@ -30,7 +30,7 @@ from .console import (
 
 if TYPE_CHECKING:
     from ..config.load import Loaded
-    from ..launch.submit import Last, Submission
+    from ..launch.submit import Last, SubmissionPlan
 
 SchedulerName = Annotated[
     str | None,
@@ -106,7 +106,7 @@ def submit(
         log = shlex.quote(str(plan.folder / "job.log"))
         reason = f"stopped waiting by {asked_by(stop)}; {name} job {job} goes on"
         advice = f"see it with: tail -f {log}; cancel it with"
-        raise Stopped(Ending(reason, str(plan.folder), advice, cancel)) from None
+        raise StoppedBySignal(Ending(reason, str(plan.folder), advice, cancel)) from None
     finally:
         if as_json:
             print_json(shown)
@@ -132,7 +132,7 @@ def _wanted(
     return loaded, last, texts
 
 
-def _print_plan(plan: Submission, *, as_json: bool) -> None:
+def _print_plan(plan: SubmissionPlan, *, as_json: bool) -> None:
     if as_json:
         folder = str(plan.folder)
         print_json({"script": plan.script, "command": plan.command, "folder": folder})
@@ -141,7 +141,7 @@ def _print_plan(plan: Submission, *, as_json: bool) -> None:
     print(f"# would submit, in {plan.folder}: {shlex.join(plan.command)}")
 
 
-def _wait(plan: Submission, scheduler: str, job: str, to: TextIO) -> int:
+def _wait(plan: SubmissionPlan, scheduler: str, job: str, to: TextIO) -> int:
     """Until the job has ended: print what its runs came to, and the last line; its exit code."""
     from ..launch import submit as jobs
 

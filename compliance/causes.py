@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..config.finding import NOTE, Finding
+from ..config.finding import MISSING, NOTE, Finding
 from .logged_run import LoggedRun
 from .rule import code_of
 
@@ -58,9 +58,8 @@ def explain(run: LoggedRun, findings: list[Finding]) -> list[Finding]:
     clock = next((name for name in _CLOCK if name in serious), "")
 
     def cause(finding: Finding) -> str:
-        missing = finding.found == "none" and finding.line is None
-        out_of_order = finding.expected.endswith(" first")
-        if (unknown and missing) or (torn and (out_of_order or finding.name in _OF_LOST_RECORDS)):
+        is_missing = unknown and finding.about == MISSING
+        if is_missing or (torn and finding.name in _OF_LOST_RECORDS):
             return "broken-record"
         other = _BY_ANOTHER.get(finding.name)
         if other in serious:

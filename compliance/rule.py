@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ..config import benchmark
 from ..config.finding import ERROR as ERROR
+from ..config.finding import MISSING as MISSING
 from ..config.finding import NOTE as NOTE
 from ..config.finding import POLICY as POLICY
 from ..config.finding import Finding, shown
@@ -31,7 +32,8 @@ CLOSED_ONLY = (ERROR, NOTE)
 
 
 class Violation(NamedTuple):
-    """What a rule function yields; `severity` only where it differs from the rule's."""
+    """What a rule function yields; `severity` only where it differs from the rule's. `about`: as of
+    `Finding`."""
 
     message: str
     line: int | None = None
@@ -39,6 +41,7 @@ class Violation(NamedTuple):
     actual: str = ""
     advice: str = ""
     severity: str | None = None
+    about: str = ""
 
 
 def against(
@@ -170,6 +173,7 @@ class Rule(NamedTuple):
             message=violation.message,
             advice=violation.advice,
             name=self.name,
+            about=violation.about,
         )
 
 
@@ -190,7 +194,9 @@ def missing(
     names = ", ".join(key for key in keys if run.absent(key))
     if names:
         text = f"no {names} in the log{why}"
-        yield Violation(message=text, expected=expected or names, actual="none", advice=advice)
+        yield Violation(
+            message=text, expected=expected or names, actual="none", advice=advice, about=MISSING
+        )
 
 
 _REGISTERED: dict[tuple[str, str], Rule] = {}

@@ -92,8 +92,8 @@ class OneOf(Form):
     """One of the names of a table, with its brackets."""
 
     def __init__(self, names: Collection[str | int]) -> None:
-        super().__init__("", self._find)
         self._names = names
+        super().__init__("", self._find)
 
     def __str__(self) -> str:
         return ", ".join(map(str, self._ways()))

@@ -8,15 +8,27 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from .finding import printable
 
+COMMAND_LINE = "command line"
 _SHOWN_CHARACTERS = 80
 
 
+class Problem(NamedTuple):
+    """Of a value in a config. `origin`: a file and line, or COMMAND_LINE."""
+
+    origin: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.origin}: {self.text}"
+
+
 class UserError(Exception):
-    """Bad input or a bad environment. Each argument is a problem and a line of the message, which
-    says where, what was expected, what was found, and has no control characters."""
+    """Bad input or a bad environment. Each argument, a text or a Problem, is a line of the message,
+    which says where, what was expected, what was found, and has no control characters."""
 
     def __str__(self) -> str:
         return "\n".join(printable(str(line)) for line in self.args)

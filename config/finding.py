@@ -9,13 +9,15 @@ POLICY = "policy"
 WARNING = "warning"
 NOTE = "note"
 SEVERITIES = (ERROR, POLICY, WARNING, NOTE)
+MISSING = "missing"
 _SHOWN_CHARACTERS = 200
 
 
 class Finding(NamedTuple):
     """One broken rule, once. `severity`: error (the official checker fails it, or there is no valid
     result), policy (the rules forbid it and no tool checks it), warning (likely a mistake) or note.
-    `id`: the rule's code. `caused_by`: that of the finding that explains this one."""
+    `id`: the rule's code. `caused_by`: that of the finding that explains this one. `about`: what is
+    wrong with a record: that it is MISSING; empty: something else."""
 
     id: str
     severity: str
@@ -26,6 +28,7 @@ class Finding(NamedTuple):
     advice: str = ""
     caused_by: str = ""
     name: str = ""
+    about: str = ""
 
     @property
     def rule(self) -> str:

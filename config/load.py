@@ -14,7 +14,7 @@ from typing import Any, get_origin
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 
-from .errors import UserError, show
+from .errors import Problem, UserError, show
 from .image_set import fill_counts, forget_other_set
 from .layout import forget_same_network, lay_out, note_network, ranks_of, says_ranks
 from .leaves import Layer, Leaf, Origin, flatten, put, remove, tree_of
@@ -155,12 +155,12 @@ def explain(
     leaves: Mapping[str, Leaf],
     config: str,
     root: type[BaseModel] = Run,
-) -> list[str]:
-    """One line per problem of a tree of `root`: file:line: key: expected ..., found ...; in the
-    order in which they are written."""
+) -> list[Problem]:
+    """The problems of a tree of `root`: file:line: key: expected ..., found ...; in the order in
+    which they are written."""
     problems = _explained(error, leaves, config, root)
-    ordered = sorted(problems, key=lambda one: (one[0].source, one[0].line or 0))
-    return [f"{origin}: {text}" for origin, text in ordered]
+    ordered = sorted(problems, key=lambda pair: (pair[0].source, pair[0].line or 0))
+    return [Problem(str(origin), text) for origin, text in ordered]
 
 
 def _explained(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
 
 from .errors import UserError
 from .manifest import Part
@@ -142,18 +141,6 @@ def momentum_for_batch(
     """
     ratio = reference_batch / batch if follow == "momentum" else batch / reference_batch
     return 1 - (1 - reference_momentum) * ratio
-
-
-def in_brief(run: Run) -> dict[str, Any]:
-    """Return what `rn50 runs` shows of a config, for files that it reads without the config."""
-    plan = build_plan(run)
-    return {
-        "name": run.name,
-        "target": run.eval.target,
-        "ranks": plan.ranks,
-        "steps": plan.last_step,
-        "epochs": plan.eval_epochs[-1],
-    }
 
 
 def build_plan(run: Run) -> Plan:

@@ -18,7 +18,7 @@ from ruamel.yaml.constructor import SafeConstructor
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode
 
-from .errors import UserError, failing_as, show
+from .errors import COMMAND_LINE, Problem, UserError, failing_as, show
 from .layout import note_network
 from .leaves import Layer, Leaf, Origin, put
 from .names import find_config, find_system
@@ -26,7 +26,7 @@ from .reading import read_file
 from .schema import PLACES
 
 _MACHINE = ("system", "system.base")
-_COMMAND_LINE = Origin("command line")
+_COMMAND_LINE = Origin(COMMAND_LINE)
 _MOST_BYTES = 1 << 16
 _MOST_CHARACTERS = 1000
 
@@ -207,7 +207,8 @@ def _override(text: str) -> list[_Entry]:
     try:
         node, tree = _parse(value)
     except YAMLError as error:
-        raise UserError(f"{_COMMAND_LINE}: {key}: {show(value)}: {_problem(error)}") from None
+        text = f"{key}: {show(value)}: {_problem(error)}"
+        raise UserError(Problem(COMMAND_LINE, text)) from None
     if type(tree) is dict and tree:
         return list(_entries(node, tree, f"{key}."))
     return [_Entry(key, tree, 0)]

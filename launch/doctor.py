@@ -82,10 +82,12 @@ def machine_rows(hosts: Sequence[str]) -> Iterator[Row]:
     cores = len(os.sched_getaffinity(0))
     yield Row("machine", OK, f"{platform.node()}: {cores} cores, {' '.join(platform.libc_ver())}")
     yield Row("memory", OK, "unknown" if free is None else f"{free / 1e9:.1f} GB free")
-    shared = f"{limits.shared_free_bytes / 1e6:,.0f} MB free"
+    state = OK
+    hint = ""
     if limits.shared_free_bytes < LEAST_SHARED_BYTES:
-        shared += f"; {LEAST_SHARED_BYTES / 1e6:.0f} MB expected (docker run --shm-size)"
-    yield Row("/dev/shm", FAILED if "expected" in shared else OK, shared)
+        state = FAILED
+        hint = f"; {LEAST_SHARED_BYTES / 1e6:.0f} MB expected (docker run --shm-size)"
+    yield Row("/dev/shm", state, f"{limits.shared_free_bytes / 1e6:,.0f} MB free{hint}")
     files = f"{limits.ulimits.get('n', 'unlimited')} files"
     yield _unless_refused("ulimit -n", lambda: check_open_files(limits), files)
     for host in (platform.node(), *hosts):

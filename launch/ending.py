@@ -5,34 +5,44 @@ The same reason and command are in result.json, as `reason` and `next`.
 
 from __future__ import annotations
 
-import re
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..config.errors import UserError
-from ..config.finding import number, plain
+from ..config.finding import plain
+from ..logging.records import (
+    LAUNCH,
+    RESULT,
+    RESUME,
+    RESUME_JOB,
+    SUCCESS,
+    Next,
+    Result,
+    Stopped,
+    read,
+)
 
 JOB_SCRIPT = "job.sh"
 """In the folder of a job."""
 GO_ON = "go on with"
 START_AGAIN = "start again with"
-_RESUME = "rn50 launch --resume"
-_RESUME_JOB = ("rn50", "submit", "--resume")
 
 
 class Ending(NamedTuple):
     """Why a command ended, the folder of what it made, and what to do next: advice in words, then
-    a command, `rn50 ...` where it is ours."""
+    a command of ours or of a scheduler. `stopped`: of a run that was stopped."""
 
     reason: str
     folder: str = ""
     advice: str = ""
-    next: str = ""
+    next: Next | str = ""
+    stopped: Stopped | None = None
 
     @property
     def line(self) -> str:
@@ -43,15 +53,17 @@ class Ending(NamedTuple):
     @property
     def what_next(self) -> str:
         """The end of the line, where the reason has been printed already."""
-        todo = ": ".join(part for part in (self.advice, callable_here(self.next)) if part)
+        todo = ": ".join(part for part in (self.advice, callable_here(str(self.next))) if part)
         return f"; {todo}" if todo else ""
 
-    def to_dict(self) -> dict[str, str]:
-        """The keys of result.json; `next` is absent where there is none."""
-        return {"reason": self.reason} | ({"next": self.next} if self.next else {})
+    def recorded(self, result: Result) -> Result:
+        """The result of a run that ended so; what its ranks have recorded of a stop is kept."""
+        onward = self.next if isinstance(self.next, Next) else None
+        stopped = result.stopped or self.stopped
+        return replace(result, reason=self.reason, next=onward, stopped=stopped)
 
 
-class Stopped(KeyboardInterrupt):
+class StoppedBySignal(KeyboardInterrupt):
     """A stop by a signal that has been dealt with: its ending is what is left to say."""
 
     def __init__(self, ending: Ending) -> None:
@@ -69,20 +81,25 @@ class Failed(UserError):
 
 def asked_by(stop: BaseException) -> str:
     """What stopped a command, of the KeyboardInterrupt that did: Ctrl-C or the signal's name."""
+    if isinstance(stop, StoppedBySignal):
+        return stop.ending.stopped.by if stop.ending.stopped else ""
     name = str(stop)
     return "Ctrl-C" if name in ("", "SIGINT") else name
 
 
 def run_stopped(by: str, folder: Path, launcher: str | None = None) -> Ending:
     """A run that a signal stopped. `by`: of `asked_by`. `launcher`: asked for by name."""
-    from ..train.resume import last_log_point, stopped_at  # numpy, which a signal may have broken
+    from ..train.resume import last_log_point  # numpy, which a signal may have broken
 
-    checkpoint, kept = _newest_checkpoint(folder)
-    step = max(last_log_point(folder) or 0, stopped_at(folder) or 0)
-    if step and stopped_at(folder) is None and kept != f"checkpoint of step {step}":
-        kept += ", none at the stop: it took longer than limits.grace_s or was given up"
-    reason = f"stopped by {by} at step {step} ({kept})"
-    return Ending(reason, str(folder), *_onward(checkpoint, folder, launcher))
+    result = read(folder / RESULT, Result)
+    in_order = result.stopped if result else None
+    kept = _newest_checkpoint(folder)
+    step = max(last_log_point(folder) or 0, in_order.step if in_order else 0)
+    saved = _in_words(kept)
+    if step and in_order is None and kept != step:
+        saved += ", none at the stop: it took longer than limits.grace_s or was given up"
+    reason = f"stopped by {by} at step {step} ({saved})"
+    return _to_go_on(reason, folder, launcher)._replace(stopped=Stopped(by, step))
 
 
 def rank_failed(
@@ -92,74 +109,73 @@ def rank_failed(
     if hopeless:
         advice = "to go on would end there again; try a lower optimizer.base_lr or a longer "
         return Ending(reason, str(folder), f"{advice}schedule.warmup")
-    return Ending(reason, str(folder), *_onward(_newest_checkpoint(folder)[0], folder, launcher))
+    return _to_go_on(reason, folder, launcher)
 
 
-def run_ended(result: Mapping[str, Any], folder: Path, launcher: str | None = None) -> Ending:
-    """A run whose ranks all ended in order: at its target, at its last epoch, or when asked to.
-    `result`: of result.json."""
+def run_ended(result: Result, folder: Path, launcher: str | None = None) -> Ending:
+    """A run whose ranks all ended in order: at its target, at its last epoch, or when asked to."""
     from .verdict import objection  # compliance: 0.05 s
 
-    accuracy = number(result.get("eval_accuracy"))
-    target = number(result.get("target")) or 0.0
+    accuracy = result.eval_accuracy
+    target = result.target or 0.0
     reached = "no evaluation" if accuracy is None else f"accuracy {accuracy:.4f}"
-    where = f"{reached} after epoch {result.get('epochs', 0)}"
-    if result.get("status") == "success":
+    where = f"{reached} after epoch {result.epochs}"
+    if result.status == SUCCESS:
         against = objection(result)
         reason = f"target {plain(target)} reached: {where}" + (against and f", but {against}")
         return Ending(reason, str(folder), f"its report: {folder / 'report.html'}")
-    early = result.get("stopped")
-    if early is None:
+    if result.stopped is None:
         advice = "it cannot be resumed, as its schedule is over; try a longer schedule.length"
         return Ending(f"target {plain(target)} missed: {where}, the last", str(folder), advice)
-    checkpoint, kept = _newest_checkpoint(folder)
-    advice, command = _onward(checkpoint, folder, launcher)
-    if spent := re.search(r"\((limits\.\w+)\)", str(early)):
-        # The budget counts from the beginning of the run: it is spent still.
-        command = f"{command} {spent[1]}=null"
-    return Ending(f"{early} ({kept})", str(folder), advice, command)
+    limit = result.stopped.limit
+    # The budget counts from the beginning of the run: it is spent still.
+    without = [f"{limit}=null"] if limit else []
+    reason = f"{result.stopped} ({_in_words(_newest_checkpoint(folder))})"
+    return _to_go_on(reason, folder, launcher, without)
 
 
-def _newest_checkpoint(folder: Path) -> tuple[bool, str]:
-    """Whether the run in `folder` has a checkpoint, and the newest one in words."""
+def _newest_checkpoint(folder: Path) -> int | None:
+    """The step of the newest checkpoint of the run in `folder`."""
     from ..train.checkpoint import step_of  # numpy: 0.1 s that no other command needs
     from ..train.checkpoint_folder import listed
 
     checkpoints = listed(folder / "checkpoint")
-    if not checkpoints:
-        return False, "no checkpoint"
-    return True, f"checkpoint of step {step_of(checkpoints[-1])}"
+    return step_of(checkpoints[-1]) if checkpoints else None
 
 
-def _onward(checkpoint: bool, folder: Path, launcher: str | None) -> tuple[str, str]:
-    """Advice and command for a run that is not at its end."""
-    if not folder.is_dir():
-        return f"if it was moved, {GO_ON}", f"{_RESUME} FOLDER"
-    for job in (folder, folder.parent):
-        if (job / JOB_SCRIPT).is_file():  # which a login node should not start
-            return GO_ON, shlex.join([*_RESUME_JOB, str(job), *_words(job, "RESUME_JOB")])
-    more = ("--launcher", launcher) if launcher else ()
-    if checkpoint:
-        return GO_ON, f"{_RESUME} {shlex.join([str(folder), *more, *_words(folder, 'RESUME')])}"
-    words = [str(folder / "config.yaml"), *more, *_words(folder, "RUN")]
-    return START_AGAIN, f"rn50 launch {shlex.join(words)}"
+def _in_words(checkpoint: int | None) -> str:
+    return "no checkpoint" if checkpoint is None else f"checkpoint of step {checkpoint}"
 
 
-def _words(folder: Path, commands: str) -> list[str]:
-    """What a command for the user's own run has to say, as its config alone may not decide it."""
+def _to_go_on(
+    reason: str, folder: Path, launcher: str | None, overrides: Sequence[str] = ()
+) -> Ending:
+    """A run that is not at its end. The command says what its config alone may not decide."""
     from ..config import recorded  # pydantic: 0.1 s
 
-    return recorded.words_to_repeat(folder, getattr(recorded, commands))
+    if not folder.is_dir():
+        advice = f"if it was moved, {GO_ON}"
+        return Ending(reason, str(folder), advice, Next(RESUME, "FOLDER", tuple(overrides)))
+    for job in (folder, folder.parent):
+        if (job / JOB_SCRIPT).is_file():  # which a login node should not start
+            words = recorded.words_to_repeat(job, recorded.RESUME_JOB)
+            return Ending(
+                reason, str(folder), GO_ON, Next(RESUME_JOB, str(job), (*words, *overrides))
+            )
+    more = ("--launcher", launcher) if launcher else ()
+    resumes = _newest_checkpoint(folder) is not None
+    words = recorded.words_to_repeat(folder, recorded.RESUME if resumes else recorded.RUN)
+    onward = Next(RESUME if resumes else LAUNCH, str(folder), (*more, *words, *overrides))
+    return Ending(reason, str(folder), GO_ON if resumes else START_AGAIN, onward)
 
 
-def job_ended(scheduler: str, job: str, code: int, folder: Path, last: Mapping[str, Any]) -> Ending:
-    """`submit --wait` at the end of its job. `last`: result.json of the job's last run; empty where
-    there is none."""
-    why = f", {last['reason']}" if last.get("reason") else ""
-    command = str(last.get("next", ""))
-    advice = f"its log: {folder / 'job.log'}" + (f"; {GO_ON}" if command else "")
+def job_ended(scheduler: str, job: str, code: int, folder: Path, last: Result | None) -> Ending:
+    """`submit --wait` at the end of its job. `last`: of the job's last run."""
+    why = f", {last.reason}" if last and last.reason else ""
+    onward = (last and last.next) or ""
+    advice = f"its log: {folder / 'job.log'}" + (f"; {GO_ON}" if onward else "")
     reason = f"{scheduler} job {job} ended with exit code {code}{why}"
-    return Ending(reason, str(folder), advice, command)
+    return Ending(reason, str(folder), advice, onward)
 
 
 def sweep_ended(states: Mapping[str, int], best: int | None, folder: Path) -> Ending:

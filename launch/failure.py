@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import NamedTuple
 
-from ..config.reading import read_object
+from ..logging.records import Failure
 from .host_limits import NO_COMPONENT, NO_MEMORY, Limits, with_shortages
 
 PROCESS_EXITED = "its process is gone"
@@ -70,38 +70,25 @@ _OWN_WORDS = re.compile(
     re.M,
 )
 _LONGEST = 500
-_TEMPLATE = "rank {rank} on {host} failed in {phase} at step {step}: {reason}"
 
 
 class Evidence(NamedTuple):
     """What is known of a job that failed.
 
-    `failures`: of `read_failures`. `stderr`: of launcher and ranks. `code`: the launcher's exit
+    `failures`: oldest first. `stderr`: of launcher and ranks. `code`: the launcher's exit
     code. `lost`: the watchdog's finding. `not_connected`: ranks that had not reached the watchdog,
     which can only have seen what followed. `out_of_memory`: the kernel has killed a process here.
     `signals`: that asked ranks to stop.
     """
 
-    failures: Sequence[Mapping[str, Any]]
+    failures: Sequence[Failure]
     stderr: str
     code: int
-    lost: Mapping[str, Any] | None = None
+    lost: Failure | None = None
     not_connected: Collection[int] = ()
     out_of_memory: bool = False
     limits: Limits | None = None
     signals: Mapping[int, str] = {}
-
-
-def read_failures(out: Path) -> list[dict[str, Any]]:
-    """What failed ranks left in `out`/failure_*.json, oldest first. One of another shape is left
-    out: a rank was killed while it wrote; stderr.log still has its words."""
-    paths = sorted(out.glob("failure_*.json"), key=lambda path: path.lstat().st_mtime_ns)
-    return [failure for failure in map(read_object, paths) if _is_failure(failure)]
-
-
-def _is_failure(found: Mapping[str, Any]) -> bool:
-    kinds = {"host": str, "phase": str, "reason": str, "rank": int, "step": int}
-    return all(isinstance(found.get(key), kind) for key, kind in kinds.items())
 
 
 def explain_failure(evidence: Evidence) -> str:
@@ -118,11 +105,11 @@ def explain_failure(evidence: Evidence) -> str:
 def _reported(evidence: Evidence) -> str:
     """The first reason that a rank gave itself and that no other rank caused."""
     for failure in evidence.failures:
-        reason = failure["reason"]
+        reason = failure.reason
         if reason != PROCESS_EXITED and not any(text in reason for text in SECONDARY_ERRORS):
             if reason.startswith("MXNetError: "):  # which keeps the last words alone, not the peer
-                reason += crash_message(failure["rank"], evidence.stderr)
-            return _TEMPLATE.format(**{**failure, "reason": reason})
+                reason += crash_message(failure.rank, evidence.stderr)
+            return str(replace(failure, reason=reason))
     return ""
 
 
@@ -130,8 +117,9 @@ def _said_at_start(evidence: Evidence) -> str:
     """What a rank printed that failed before it reached the watchdog, perhaps on a node without
     the folder where its reason would be."""
     for match in _OWN_WORDS.finditer(evidence.stderr):
-        if int(match["rank"]) in evidence.not_connected:
-            return _TEMPLATE.format(step=0, **match.groupdict())
+        rank, host, phase, reason = match.group("rank", "host", "phase", "reason")
+        if int(rank) in evidence.not_connected:
+            return str(Failure(int(rank), host, phase, 0, reason))
     return ""
 
 
@@ -150,7 +138,7 @@ def _launcher_asked(evidence: Evidence) -> str:
     others of a rank that ended by itself get one too, but later, or before that one was known."""
     lost = evidence.lost
     signals = evidence.signals
-    if not signals or evidence.not_connected or (lost and lost["rank"] not in signals):
+    if not signals or evidence.not_connected or (lost and lost.rank not in signals):
         return ""
     names = ", ".join(sorted(set(signals.values())))
     return f"the launcher's process, not a rank, was asked to end: its ranks got {names}"
@@ -164,7 +152,7 @@ def _name(number: int) -> str:
 def _found_by_watchdog(evidence: Evidence) -> str:
     """A rank that was silent or stood still before the launcher was stopped because of it."""
     lost = evidence.lost
-    return _TEMPLATE.format(**lost) if lost and lost["reason"] != PROCESS_EXITED else ""
+    return str(lost) if lost and lost.reason != PROCESS_EXITED else ""
 
 
 def _killed(evidence: Evidence) -> str:
@@ -178,10 +166,10 @@ def _killed(evidence: Evidence) -> str:
             killed += " (the kernel was out of memory)"
         if number == signal.SIGBUS:
             killed += f": {_CUT}"
-        if lost is not None and lost["rank"] == rank:
+        if lost is not None and lost.rank == rank:
             if number != signal.SIGKILL:  # which leaves no time for words: those there are others'
-                killed += crash_message(lost["rank"], evidence.stderr)
-            return _TEMPLATE.format(**{**lost, "reason": killed})
+                killed += crash_message(lost.rank, evidence.stderr)
+            return str(replace(lost, reason=killed))
         if lost is None or rank in away:
             return f"{'a rank' if rank is None else f'rank {rank}'} was {killed}"
     return ""
@@ -191,12 +179,11 @@ def _gone(evidence: Evidence) -> str:
     """A rank whose process ended, and what its runtime printed of that."""
     if (lost := evidence.lost) is None:
         return ""
-    exited = PROCESS_EXITED + crash_message(lost["rank"], evidence.stderr)
-    return _TEMPLATE.format(**{**lost, "reason": exited})
+    return str(replace(lost, reason=PROCESS_EXITED + crash_message(lost.rank, evidence.stderr)))
 
 
 def _secondary(evidence: Evidence) -> str:
-    return _TEMPLATE.format(**evidence.failures[0]) if evidence.failures else ""
+    return str(evidence.failures[0]) if evidence.failures else ""
 
 
 def _refused(evidence: Evidence) -> str:
@@ -211,7 +198,7 @@ def _refused(evidence: Evidence) -> str:
     return f"{ended}: {shown}" if shown else ended
 
 
-def _ends(stderr: str, lost: Mapping[str, Any] | None) -> Iterator[tuple[int | None, int]]:
+def _ends(stderr: str, lost: Failure | None) -> Iterator[tuple[int | None, int]]:
     """(rank, signal) of each rank of which a launcher says so. Hydra before 4.1 names only its
     process: then that is the first one which the watchdog found gone."""
     for match in (match for pattern in _KILLED for match in pattern.finditer(stderr)):
@@ -223,7 +210,7 @@ def _ends(stderr: str, lost: Mapping[str, Any] | None) -> Iterator[tuple[int | N
         if found["rank"]:
             yield int(found["rank"]), number
         else:
-            yield (int(lost["rank"]) if lost is not None else None), number
+            yield (lost.rank if lost is not None else None), number
 
 
 def crash_message(rank: int, stderr: str) -> str:

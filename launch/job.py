@@ -24,7 +24,8 @@ from ..config.progress import Tracker
 from ..config.reading import read_file, read_object
 from ..config.schema import Run
 from ..data.lock import check_free
-from .ending import Failed, Stopped, asked_by
+from ..logging.records import RESULT, Result, read
+from .ending import Failed, StoppedBySignal, asked_by
 from .job_folder import EXIT_FAILED, EXIT_MISSED, EXIT_STOPPED, EXIT_USAGE, OpenJob
 from .job_script import ROOT, program_on_nodes
 from .launchers import LAUNCHERS, Job, build_job, pick_launcher
@@ -54,42 +55,59 @@ class Request(NamedTuple):
     requeue: str | None = None
 
 
-def run_all(job: OpenJob, request: Request, track: Tracker) -> None:
-    """Run what is left to do of `request` in `job`; `job.exit_code` and `job.requeue` say how it
-    ended."""
+class Outcome(NamedTuple):
+    """How a run or a job ended. `stopped_by`: the signal; empty: it was not stopped. `requeue`: is
+    the job to go back into its queue?"""
+
+    exit_code: int
+    stopped_by: str = ""
+    requeue: bool = False
+
+
+def run_all(job: OpenJob, request: Request, track: Tracker) -> Outcome:
+    """Run what is left to do of `request` in `job`."""
     before = job.checkpoints()
     try:
-        job.exit_code = EXIT_USAGE
-        run = load(request.config, list(request.overrides)).run
-        launcher = pick_launcher(request.launcher, run.system.job.container)
-        refuse_runs(run, request.runs)
-        refuse([] if run.system.job.container else problems_with(run, launcher))
-        with staged(run, (request.config, *request.overrides), launcher) as overrides:
-            request = request._replace(
-                overrides=(*request.overrides, *overrides), launcher=launcher
-            )
-            job.exit_code = 0
-            for number in range(request.runs):
-                job.exit_code = max(job.exit_code, _run_one(job, number, request, run, track))
-                if job.exit_code > EXIT_MISSED:
-                    break
-    except (UserError, OSError) as error:
-        text = str(error)
-        job.exit_code = EXIT_USAGE
-        if isinstance(error, OSError):  # such as a full disk
-            text = f"{error.filename or job.folder}: {error.strerror or error}"
-            job.exit_code = EXIT_FAILED
-        for line in text.splitlines():
-            print(f"rn50: error: {line}", file=sys.stderr, flush=True)
+        outcome = _run_left(job, request, track)
+    except UserError as error:
+        outcome = Outcome(EXIT_USAGE)
+        _say_error(str(error))
+    except OSError as error:  # such as a full disk
+        outcome = Outcome(EXIT_FAILED)
+        _say_error(f"{error.filename or job.folder}: {error.strerror or error}")
     except KeyboardInterrupt as stop:
-        job.exit_code = EXIT_STOPPED
-        job.stop = stop.ending.line if isinstance(stop, Stopped) else f"stopped by {asked_by(stop)}"
-        print(f"rn50: error: {job.stop}", file=sys.stderr, flush=True)
-    if request.requeue and LIMIT_SIGNAL in job.stop.split():
-        job.requeue = job.checkpoints() != before
-        if not job.requeue:
+        outcome = Outcome(EXIT_STOPPED, asked_by(stop))
+        _say_error(
+            str(stop) if isinstance(stop, StoppedBySignal) else f"stopped by {asked_by(stop)}"
+        )
+    if request.requeue and outcome.stopped_by == LIMIT_SIGNAL:
+        outcome = outcome._replace(requeue=job.checkpoints() != before)
+        if not outcome.requeue:
             why = "a new checkpoint expected, found none: it would go on like this for ever"
-            print(f"rn50: error: not requeued: {why}", file=sys.stderr, flush=True)
+            _say_error(f"not requeued: {why}")
+    job.exit_code = outcome.exit_code
+    return outcome
+
+
+def _say_error(text: str) -> None:
+    for line in text.splitlines():
+        print(f"rn50: error: {line}", file=sys.stderr, flush=True)
+
+
+def _run_left(job: OpenJob, request: Request, track: Tracker) -> Outcome:
+    """One run after the other, up to one that failed or was stopped."""
+    run = load(request.config, list(request.overrides)).run
+    launcher = pick_launcher(request.launcher, run.system.job.container)
+    refuse_runs(run, request.runs)
+    refuse([] if run.system.job.container else problems_with(run, launcher))
+    worst = Outcome(0)
+    with staged(run, (request.config, *request.overrides), launcher) as overrides:
+        request = request._replace(overrides=(*request.overrides, *overrides), launcher=launcher)
+        for number in range(request.runs):
+            worst = max(worst, _run_one(job, number, request, run, track))
+            if worst.exit_code > EXIT_MISSED:
+                break
+    return worst
 
 
 def put_back(command: str) -> int:
@@ -100,13 +118,14 @@ def put_back(command: str) -> int:
     return subprocess.run(["bash", "-c", command], check=False).returncode or EXIT_STOPPED
 
 
-def _run_one(job: OpenJob, number: int, request: Request, run: Run, track: Tracker) -> int:
-    """Run number `number` of the job, or what is left of it; returns its exit code."""
+def _run_one(job: OpenJob, number: int, request: Request, run: Run, track: Tracker) -> Outcome:
+    """Run number `number` of the job, or what is left of it."""
     out = job.run(number)
     resumes = (out / "config.yaml").is_file()
     loaded = next_run(out, request.config, request.overrides)
     if loaded is None:
-        return 0 if is_good(read_object(out / "result.json")) else EXIT_MISSED
+        result = read(out / RESULT, Result)
+        return Outcome(0 if result and is_good(result) else EXIT_MISSED)
     if run.system.job.drop_caches:
         run_once_per_node(run, str(request.launcher), DROP_CACHES)
 
@@ -123,19 +142,18 @@ def _run_one(job: OpenJob, number: int, request: Request, run: Run, track: Track
             late.release()
             if late.name:
                 raise KeyboardInterrupt(late.name)
-        return 0 if is_good(result) else EXIT_MISSED
-    except (Failed, Stopped) as error:
+        return Outcome(0 if is_good(result) else EXIT_MISSED)
+    except (Failed, StoppedBySignal) as error:
         keep_log(job, run, number)
         ending = error.ending
-        if isinstance(error, Stopped):
-            job.stop = ending.reason
-        if request.requeue and LIMIT_SIGNAL in job.stop.split():  # it goes on by itself
+        outcome = Outcome(EXIT_MISSED if is_hopeless(out) else EXIT_FAILED)
+        if isinstance(error, StoppedBySignal):
+            outcome = Outcome(EXIT_STOPPED, asked_by(error))
+        if request.requeue and outcome.stopped_by == LIMIT_SIGNAL:  # it goes on by itself
             ending = ending._replace(advice="", next="")
         print(f"rn50: error: {ending.reason}; details: {out / 'stderr.log'}", file=sys.stderr)
         print(f"{out}{ending.what_next}", file=sys.stderr, flush=True)
-        if isinstance(error, Stopped):
-            return EXIT_STOPPED
-        return EXIT_MISSED if is_hopeless(out) else EXIT_FAILED
+        return outcome
 
 
 def next_run(out: Path, config: str, overrides: Sequence[str]) -> Loaded | None:
@@ -150,9 +168,8 @@ def next_run(out: Path, config: str, overrides: Sequence[str]) -> Loaded | None:
     if not is_interrupted(out):
         print(f"{out}: has ended in a start before, is left as it is", flush=True)
         return None
-    result = read_object(out / "result.json")
-    known = str(result.get("reason") or result.get("stopped") or "")
-    why = known or "left no result: killed, or its node failed"
+    result = read(out / RESULT, Result)
+    why = (result and result.why) or "left no result: killed, or its node failed"
     loaded = load_attempt(out, config, [o for o in overrides if not o.startswith("seed=")])
     print(f"{out}: the start before: {why}", flush=True)
     return loaded

@@ -36,10 +36,6 @@ class OpenJob:
         self.folder = folder
         self.exit_code = EXIT_FAILED
         """Of the job; stays so where an error of ours ends it."""
-        self.stop = ""
-        """Why it was stopped; empty: it was not."""
-        self.requeue = False
-        """Is it to go back into its queue?"""
 
     def run(self, number: int) -> Path:
         """The folder of a run; of a job that resumes a run of `rn50 launch`, its own."""

@@ -16,10 +16,11 @@ from pathlib import Path
 from ..config.atomic import write_file
 from ..config.errors import UserError, failing_as
 from ..config.load import Loaded, load
-from ..config.reading import read_file, read_object
+from ..config.reading import read_file
 from ..config.recorded import RESUME, RUN, load_named, words_to_repeat
 from ..data.lock import LOCK, RANK_LOCK, FolderInUse, check_free, hold, other_holder
 from ..logging.mlperf import close_interrupted
+from ..logging.records import RESULT, Result, read, read_failures
 from ..train import checkpoint_folder
 from ..train.checkpoint import Checkpoint
 from ..train.reserve import give_back, reserve
@@ -30,12 +31,11 @@ from ..train.resume import (
     check_config,
     resumed_config,
 )
-from .failure import read_failures
 from .run_files import is_run
 
 _COPIED = (METRICS, "config.yaml", "origins.json", "environment.json")
 """Files of an attempt that are copied: the next one continues or overwrites them."""
-_MOVED = ("stderr.log", "result.json", "ranks.json", "timeline.json", "report.html")
+_MOVED = ("stderr.log", RESULT, "ranks.json", "timeline.json", "report.html")
 RANK_GRACE_S = 20.0
 """For ranks whose launcher was killed to end: most do at once."""
 _MOST_BYTES = 256 << 20
@@ -80,8 +80,8 @@ def load_resumed(
 
 def is_over(folder: Path) -> bool:
     """Whether the ranks of a run came to its end by themselves."""
-    result = read_object(folder / "result.json")
-    return result.get("status") in ("success", "aborted") and "stopped" not in result
+    result = read(folder / RESULT, Result)
+    return result is not None and result.has_ended
 
 
 def load_attempt(folder: Path, config: str, overrides: list[str]) -> Loaded:
@@ -109,8 +109,8 @@ def begin_attempt(out: Path) -> Checkpoint | None:
     with hold(out / RANK_LOCK, wait_s=RANK_GRACE_S):
         pass
     for failure in read_failures(out):  # replicas differed: what was saved since they last agreed
-        if type(step := failure.get("agreed_step")) is int:
-            checkpoint_folder.remove_after(out / "checkpoint", step)
+        if failure.agreed_step is not None:
+            checkpoint_folder.remove_after(out / "checkpoint", failure.agreed_step)
     found, warnings = checkpoint_folder.newest(out / "checkpoint")
     for warning in warnings:
         print(f"rn50: warning: {warning}", file=sys.stderr, flush=True)
@@ -176,7 +176,7 @@ def close_attempt(out: Path) -> None:
 
 def is_hopeless(out: Path) -> bool:
     """Would the run fail again from its checkpoint (diverged, at chance level)?"""
-    return any(failure.get("retryable") is False for failure in read_failures(out))
+    return any(not failure.retryable for failure in read_failures(out))
 
 
 def latest_interrupted(
@@ -194,8 +194,8 @@ def latest_interrupted(
         written = checkpoint_folder.listed(folder / "checkpoint")
         if not with_checkpoint and not written and is_run(folder):
             written = [folder / "environment.json"]
-        if written and is_interrupted(folder):
-            with suppress(OSError):
+        with suppress(OSError, UserError):  # such as: an older result.json
+            if written and is_interrupted(folder):
                 last_written[folder] = written[-1].stat().st_mtime_ns
     for folder in sorted(last_written, key=lambda folder: last_written[folder], reverse=True):
         with suppress(UserError):
@@ -210,7 +210,4 @@ def latest_interrupted(
 def is_interrupted(folder: Path) -> bool:
     """Did the run in `folder` end before its time, and would it not fail again the same way? A run
     that reached its target, or trained to its last epoch without, has ended."""
-    result = read_object(folder / "result.json")
-    if result.get("status") == "success" or is_hopeless(folder):
-        return False
-    return result.get("status") != "aborted" or "stopped" in result
+    return not is_over(folder) and not is_hopeless(folder)

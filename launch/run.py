@@ -7,35 +7,46 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..compliance.check_log import Check, check_log
 from ..compliance.config_rules import check_config
-from ..compliance.official import check_officially
+from ..compliance.official import NOT_RUN, check_officially
 from ..config.atomic import write_file, write_json
 from ..config.errors import UserError
 from ..config.finding import ERROR, WARNING
 from ..config.load import Loaded, load
 from ..config.manifest import Manifest
-from ..config.plan import build_plan, in_brief
+from ..config.plan import build_plan
 from ..config.progress import Tracker
-from ..config.reading import read_ends, read_object
+from ..config.reading import read_ends
 from ..config.recorded import load_named
 from ..config.schema import Run
 from ..data.describe import describe_data
 from ..data.lock import LOCK, hold, other_holder
 from ..data.prepare import prepare as prepare_data
-from ..report.reproduction import compare_with_recorded
-from ..report.runs import RUN
+from ..logging.records import (
+    ENVIRONMENT,
+    FAILED,
+    RESULT,
+    SUCCESS,
+    ReferenceRate,
+    Result,
+    Verdict,
+    read,
+    read_failures,
+    write,
+)
+from ..report.reproduction import compare_with_recorded, repeat_line
 from ..train.checkpoint import Checkpoint
 from ..train.reserve import give_back, reserve
 from ..train.seeding import draw_seed
 from .ending import (
     Ending,
     Failed,
-    Stopped,
+    StoppedBySignal,
     asked_by,
     rank_failed,
     run_ended,
@@ -43,14 +54,14 @@ from .ending import (
 )
 from .engine_environment import Environment
 from .environment_record import describe_environment
-from .failure import Evidence, explain_failure, read_failures
+from .failure import Evidence, explain_failure
 from .host_limits import read_limits, with_shortages
 from .inherited import STEP
 from .launchers import LAUNCHERS, Job, build_job, missing_hosts, pick_launcher
 from .nodes_left import on_nodes_left
 from .preflight import refusals, refuse
 from .resume import begin_attempt, close_attempt, is_hopeless, is_over, with_ranks
-from .run_files import new_run_folder
+from .run_files import in_brief, new_run_folder
 from .supervisor import RankFailed, StopSignals, run_job
 
 RANK = (sys.executable, "-m", "rn50.train")
@@ -104,10 +115,10 @@ class LaunchPlan:
         return self.loaded.run
 
 
-def launch(loaded: Loaded, track: Tracker, options: Options) -> tuple[dict[str, Any], StopSignals]:
-    """Run `loaded` to its end; returns the content of result.json, and the signals since then, of
-    which none changes it: the caller releases them, or ends. Raises UserError before the ranks
-    start; Failed: one of them failed; Stopped: a signal ended it."""
+def launch(loaded: Loaded, track: Tracker, options: Options) -> tuple[Result, StopSignals]:
+    """Run `loaded` to its end; returns its result, and the signals since then, of which none
+    changes it: the caller releases them, or ends. Raises UserError before the ranks start; Failed:
+    one of them failed; StoppedBySignal: a signal ended it."""
     plan = prepare(loaded, track, options)
     with hold(plan.folder / LOCK):
         run_attempts(plan)
@@ -150,7 +161,7 @@ def run_attempts(plan: LaunchPlan) -> None:
         ending = run_stopped(asked_by(stop), out, options.launcher)
         with suppress(KeyboardInterrupt):  # a second one: the report is not worth a wait
             close_result(out, plan.run, ending)
-        raise Stopped(ending) from None
+        raise StoppedBySignal(ending) from None
     except OSError as error:  # such as a full standard output
         why = f"{error.filename or 'launch'}: {error.strerror or error}"
         reason = with_shortages(why, "", read_limits())
@@ -205,7 +216,7 @@ def begin_run(plan: LaunchPlan) -> None:
         reserve(plan.folder)
         save_config(plan.loaded, plan.folder)
         described = describe_environment(plan.environment, plan.launcher, plan.job.command)
-        write_json(plan.folder / "environment.json", described | {RUN: in_brief(plan.run)})
+        write_json(plan.folder / ENVIRONMENT, described | {"run": asdict(in_brief(plan.run))})
     with _writing("standard output"):
         announce(plan)
 
@@ -222,7 +233,7 @@ def _writing(what: object) -> Iterator[None]:
 
 def check_result(out: Path) -> None:
     """Raises RankFailed where no result is there: srun has ended with 0 without a start."""
-    if not (out / "result.json").is_file():
+    if not (out / RESULT).is_file():
         evidence = Evidence(read_failures(out), read_ends(out / "stderr.log"), 0)
         raise RankFailed(explain_failure(evidence), out / "stderr.log")
 
@@ -240,9 +251,9 @@ def close_result(out: Path, run: Run, ending: Ending) -> None:
     taken over is left alone."""
     if other_holder(out / LOCK) is not None:
         return
-    result = read_object(out / "result.json") or {"status": "failed", "seed": run.seed}
+    result = read(out / RESULT, Result) or Result(FAILED, seed=run.seed)
     with suppress(OSError):  # such as a full disk: the reason itself is what counts
-        write_json(out / "result.json", result | ending.to_dict())
+        write(out / RESULT, ending.recorded(result))
     try_report(out)
 
 
@@ -283,45 +294,59 @@ def save_config(loaded: Loaded, out: Path) -> None:
     write_json(out / "origins.json", origins)
 
 
-def conclude(run: Run, out: Path, options: Options) -> dict[str, Any]:
-    """After the ranks ended well: checkers, report, the RESULT line, the last line. Returns the
-    content of result.json. Raises UserError: the ranks left none."""
+def conclude(run: Run, out: Path, options: Options) -> Result:
+    """After the ranks ended well: checkers, report, the RESULT line, the last line. Raises
+    UserError: the ranks left no result."""
     give_back(out)
-    result = read_object(out / "result.json")
-    if not result:
-        raise UserError(f"{out / 'result.json'}: a JSON object expected, as rank 0 leaves it")
+    check = check_run(run, out)
+    result = judge(run, out, options, check)
+    ending = run_ended(result, out, options.launcher)
+    result = ending.recorded(result)
+    try:
+        write(out / RESULT, result)
+    except OSError as error:  # the run itself is over, and its verdict known
+        print(f"rn50: warning: {out / RESULT}: cannot write: {error.strerror}")
+    print(f"check: {check.verdict}: {check.cause} (rn50 log check {out})")
+    try_report(out, check)
+    say(result, run, out)
+    print(ending.line, flush=True)
+    return result
+
+
+def check_run(run: Run, out: Path) -> Check:
+    """Both checkers on the run's log."""
     log = out / "result_0.txt"
     check = check_log(log, run.ruleset, official=True)
     if check.official is None:  # its own reader could not read it
         check = check._replace(official=check_officially(log, run.ruleset))
-    assert check.official is not None
-    result["official_checker"] = check.official._asdict()
-    result["check"] = {"verdict": check.verdict, "cause": check.cause}
-    repeat = compare_with_recorded(options.recorded, out) if options.recorded else None
-    if repeat is not None:
-        result["repeats"] = repeat._asdict()
-    reference = run.system.references.get(run.name)
-    if reference is not None:
-        result["reference"] = reference.model_dump() | {
-            "passes": reference.passes(result["images_per_s"])
-        }
-    ending = run_ended(result, out, options.launcher)
-    result |= ending.to_dict()
-    try:
-        write_json(out / "result.json", result)
-    except OSError as error:  # the run itself is over, and its verdict known
-        print(f"rn50: warning: {out / 'result.json'}: cannot write: {error.strerror}")
-    print(f"check: {check.verdict}: {check.cause} (rn50 log check {out})")
-    try_report(out, check)
-    if repeat is not None:
-        print(repeat.line)
+    return check
+
+
+def judge(run: Run, out: Path, options: Options, check: Check) -> Result:
+    """The result that rank 0 has left, with what is made of it."""
+    result = read(out / RESULT, Result)
+    if result is None or check.official is None:
+        raise UserError(f"{out / RESULT}: a JSON object expected, as rank 0 leaves it")
+    rate = result.images_per_s or 0.0
+    own = run.system.references.get(run.name)
+    return replace(
+        result,
+        official_checker=Verdict(**check.official._asdict()),
+        check=Verdict(check.verdict, check.cause),
+        repeats=compare_with_recorded(options.recorded, out) if options.recorded else None,
+        reference=ReferenceRate(own.images_per_s, own.tolerance, own.passes(rate)) if own else None,
+    )
+
+
+def say(result: Result, run: Run, out: Path) -> None:
+    """Print what people are told of a run beside its verdict and its end."""
+    if result.repeats is not None:
+        print(repeat_line(result.repeats))
     for line in warnings_in(out):
         print(line)
-    if reference is not None:
-        print(reference.line(run.name, result["images_per_s"]))
+    if result.reference is not None:
+        print(run.system.references[run.name].line(run.name, result.images_per_s or 0.0))
     print(result_line(result, out))
-    print(ending.line, flush=True)
-    return result
 
 
 def try_report(out: Path, check: Check | None = None) -> None:
@@ -335,18 +360,21 @@ def try_report(out: Path, check: Check | None = None) -> None:
         print(f"rn50: warning: no report.html: {reason}"[:500], file=sys.stderr, flush=True)
 
 
-def result_line(result: dict[str, Any], out: Path) -> str:
+def result_line(result: Result, out: Path) -> str:
     """The one line that sums up a run."""
-    official = result["official_checker"]
-    accuracy = result["eval_accuracy"]
-    reached = result["status"] == "success"
-    why = "" if reached else f"reason={json.dumps(result['reason'])} "
-    time_to_train_s = f"{result['time_to_train_s']:.3f}" if reached else "none"
+    official = result.official_checker or Verdict(NOT_RUN)
+    reached = result.status == SUCCESS
+    time_s = result.time_to_train_s if reached else None
+    why = "" if reached else f"reason={json.dumps(result.reason)} "
     return (
-        f"RESULT {result['status']} time_to_train_s={time_to_train_s} "
-        f"accuracy={'none' if accuracy is None else format(accuracy, '.4f')} "
-        f"target={result['target']} "
-        f"epochs={result['epochs']} ranks={result['ranks']} "
-        f"images_per_s={result['images_per_s']:.1f} init_s={result['init_s']:.2f} "
-        f"official_checker={official['verdict']}({official['ruleset']}) {why}{out}"
+        f"RESULT {result.status} time_to_train_s={_or_none(time_s, '.3f')} "
+        f"accuracy={_or_none(result.eval_accuracy, '.4f')} target={result.target} "
+        f"epochs={result.epochs} ranks={result.ranks} "
+        f"images_per_s={_or_none(result.images_per_s, '.1f')} "
+        f"init_s={_or_none(result.init_s, '.2f')} "
+        f"official_checker={official.verdict}({official.ruleset}) {why}{out}"
     )
+
+
+def _or_none(value: float | None, shape: str) -> str:
+    return "none" if value is None else format(value, shape)

@@ -11,9 +11,12 @@ from itertools import count
 from pathlib import Path
 
 from ..config.atomic import write_file
-from ..config.errors import UserError, failing_as
+from ..config.errors import failing_as
 from ..config.load import Loaded
+from ..config.plan import build_plan
 from ..config.schema import Run
+from ..logging.records import ENVIRONMENT, Brief
+from .supervisor import RankFailed
 
 CHECKPOINTS = "checkpoint"
 
@@ -31,6 +34,12 @@ def new_run_folder(run: Run) -> Path:
     raise AssertionError("a number is free")
 
 
+def in_brief(run: Run) -> Brief:
+    """What `rn50 runs` shows of a config."""
+    plan = build_plan(run)
+    return Brief(run.name, run.eval.target, plan.ranks, plan.last_step, plan.eval_epochs[-1])
+
+
 @contextmanager
 def scratch_folder(loaded: Loaded, name: str) -> Iterator[Path]:
     """A folder below the results for ranks that are no run (a benchmark, an evaluation), where all
@@ -45,16 +54,15 @@ def scratch_folder(loaded: Loaded, name: str) -> Iterator[Path]:
     try:
         write_file(out / "config.yaml", loaded.to_yaml())
         yield out
-    except UserError as error:
-        if str(out) not in str(error):
-            raise
+    except RankFailed as error:
         kept = results / f"{name}_failed_{out.name.removeprefix(f'.{name}-')}"
         out.rename(kept)
-        raise UserError(*str(error).replace(str(out), str(kept)).split("\n")) from None
+        reason = error.reason.replace(str(out), str(kept))
+        raise RankFailed(reason, kept / error.log.name) from None
     finally:
         shutil.rmtree(out, ignore_errors=True)
 
 
 def is_run(folder: Path) -> bool:
     """Is this the folder of a run, begun by a launcher, rather than that of a job?"""
-    return (folder / "environment.json").is_file()
+    return (folder / ENVIRONMENT).is_file()

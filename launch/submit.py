@@ -12,24 +12,24 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ..config.atomic import in_its_folder, write_file, write_json
+from ..config.atomic import in_its_folder, write_file
 from ..config.errors import UserError
 from ..config.finding import printable
 from ..config.load import Loaded
-from ..config.plan import in_brief
-from ..config.reading import read_ends, read_object, read_text
+from ..config.reading import read_ends, read_text
 from ..config.recorded import RESUME_JOB, leads_out, load_recorded
 from ..data.lock import check_free, held
-from ..report.runs import FAILED, KILLED, QUEUED, RUN, RUNNING, STOPPED, SUBMISSION, UNKNOWN
+from ..logging.records import FAILED, RESULT, SUBMISSION, Result, Submission, read, write
+from ..report.runs import KILLED, QUEUED, RUNNING, STOPPED, UNKNOWN
 from .ending import JOB_SCRIPT
 from .inherited import LOCAL_JOB, SCHEDULERS_COMMAND, inherited
 from .job_folder import ENDED, EXIT_STOPPED, JOB_LOCK, exit_code_of, put_aside
 from .job_script import ROOT, JobPaths, job_script, program_on_nodes
 from .preflight import refusals, refuse
 from .resume import is_interrupted, latest_interrupted, load_attempt
-from .run_files import is_run, new_run_folder
+from .run_files import in_brief, is_run, new_run_folder
 from .schedulers import SCHEDULERS, Scheduler
 
 POLL_S = 2.0
@@ -39,7 +39,7 @@ SETTLE_S = 10.0
 """Time for a file of the job to show up here once the scheduler has forgotten the job."""
 
 
-class Submission(NamedTuple):
+class SubmissionPlan(NamedTuple):
     scheduler: Scheduler
     folder: Path
     script: str
@@ -57,7 +57,7 @@ class Last(NamedTuple):
 
 def plan_submission(
     loaded: Loaded, scheduler: str, runs: int, folder: Path, overrides: Sequence[str] = ()
-) -> Submission:
+) -> SubmissionPlan:
     """What would be submitted from the current folder, with the job's files in `folder`.
     `overrides`: which its config.yaml does not have."""
     if scheduler not in SCHEDULERS:
@@ -72,7 +72,7 @@ def plan_submission(
     paths = JobPaths(config, str(Path.cwd()), str(folder), home, python)
     script = job_script(loaded.run, scheduler, paths, runs)
     options = [] if scheduler == "local" else job.options
-    return Submission(dialect, folder, script, [*dialect.command, *options, JOB_SCRIPT])
+    return SubmissionPlan(dialect, folder, script, [*dialect.command, *options, JOB_SCRIPT])
 
 
 def submit(
@@ -81,7 +81,7 @@ def submit(
     runs: int,
     folder: Path | None = None,
     overrides: Sequence[str] = (),
-) -> tuple[Submission, str]:
+) -> tuple[SubmissionPlan, str]:
     """Submit from the job's folder; returns the job's id. `folder`: of an interrupted job or run
     that this one resumes, given `overrides`; None: a new one. Raises UserError: the
     scheduler's command is missing or refuses."""
@@ -103,12 +103,12 @@ def submit(
             shutil.rmtree(plan.folder, ignore_errors=True)
         raise
     with suppress(OSError):  # it has been submitted in any case
-        about = {"scheduler": scheduler, "job": job, "runs": runs, RUN: in_brief(loaded.run)}
-        write_json(plan.folder / SUBMISSION, about)
+        record = Submission(scheduler, job, runs, in_brief(loaded.run))
+        write(plan.folder / SUBMISSION, record)
     return plan, job
 
 
-def _queue(plan: Submission) -> str:
+def _queue(plan: SubmissionPlan) -> str:
     """Hand the script to the scheduler; the job's id."""
     done = _call(plan.command, plan.folder)
     if done.returncode != 0:
@@ -127,7 +127,7 @@ def _said(done: subprocess.CompletedProcess[str]) -> str:
     return " ".join((done.stderr or done.stdout).split())[:500] or "nothing"
 
 
-def _start_here(plan: Submission) -> str:
+def _start_here(plan: SubmissionPlan) -> str:
     """Start the script as a process of its own; its process id."""
     child = subprocess.Popen(
         plan.command,
@@ -142,7 +142,7 @@ def _start_here(plan: Submission) -> str:
 
 
 def wait(
-    plan: Submission,
+    plan: SubmissionPlan,
     job: str,
     poll_s: float = POLL_S,
     settle_s: float = SETTLE_S,
@@ -288,9 +288,11 @@ def find_interrupted(where: str, config: str | None, overrides: list[str]) -> tu
         raise UserError(f"--resume: the folder of a job or of a run expected, found no {source}")
     for path in folder.iterdir():
         in_its_folder(path)
-    known = read_object(folder / SUBMISSION)
-    scheduler, job, runs = (known.get(key) for key in ("scheduler", "job", "runs"))
-    dialect = SCHEDULERS.get(str(scheduler))
+    known = Submission()
+    with suppress(UserError):  # a stranger may have written it
+        known = read(folder / SUBMISSION, Submission) or known
+    job = known.job
+    dialect = SCHEDULERS.get(known.scheduler)
     if dialect is not None and scheduler_has(dialect.name, job, folder):
         raise UserError(
             f"--resume: {folder}: an interrupted job expected, found {dialect.name} job {job} in "
@@ -304,8 +306,7 @@ def find_interrupted(where: str, config: str | None, overrides: list[str]) -> tu
         if (run / "config.yaml").is_file() and is_interrupted(run):
             check_free(run)
             load_attempt(run, str(source), without_seed)  # refuses another training
-    whole = runs if type(runs) is int and runs > 0 else 1
-    return loaded, Last(folder, dialect.name if dialect else None, whole)
+    return loaded, Last(folder, dialect.name if dialect else None, max(known.runs, 1))
 
 
 def scheduler_has(scheduler: str | None, job: object, folder: Path) -> bool | None:
@@ -318,11 +319,11 @@ def scheduler_has(scheduler: str | None, job: object, folder: Path) -> bool | No
     return ask(dialect, job, folder) is not None if can_tell else None
 
 
-def last_result(folder: Path) -> dict[str, Any]:
-    """result.json of a job's newest run; empty where there is none."""
-    found = [*folder.glob("result.json"), *folder.glob("run_*/result.json")]
+def last_result(folder: Path) -> Result | None:
+    """The result of a job's newest run."""
+    found = [*folder.glob(RESULT), *folder.glob(f"run_*/{RESULT}")]
     paths = sorted(found, key=lambda path: path.lstat().st_mtime_ns)
-    return read_object(paths[-1]) if paths else {}
+    return read(paths[-1], Result) if paths else None
 
 
 def results_of(log: str) -> list[str]:

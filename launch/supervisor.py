@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
-import json
 import math
 import os
 import re
@@ -24,14 +23,14 @@ from typing import IO
 
 import psutil
 
-from ..config.atomic import write_file
 from ..config.errors import UserError
 from ..config.schema import Run
 from ..data.lock import LOCK, RANK_LOCK, other_holder
+from ..logging.records import read_failures, write
 from ..train.heartbeat import SCRATCH_ENV
 from ..train.limits import command_stop_signals
 from ..train.reserve import give_back
-from .failure import LABEL, Evidence, explain_failure, read_failures
+from .failure import LABEL, Evidence, explain_failure
 from .host_limits import read_limits
 from .launchers import LAUNCHERS, Job
 from .watchdog import Watchdog, oom_kills
@@ -55,11 +54,12 @@ _HYDRAS_ROW = re.compile(r"={70,}\n")
 
 
 class RankFailed(UserError):
-    """A rank failed, or the launcher did; `reason` is the line without where the details are."""
+    """A rank failed, or the launcher did. `reason`: without `log`, where the details are."""
 
     def __init__(self, reason: str, log: Path) -> None:
         super().__init__(f"{reason}; details: {log}")
         self.reason = reason
+        self.log = log
 
 
 def run_job(job: Job, launcher: str, out: Path, run: Run | None = None) -> None:
@@ -199,10 +199,10 @@ def _explain(
     if watchdog is not None:
         give_back(out)
         for failure in [*reported, *([lost] if lost else [])]:  # of ranks that could not write it
-            path = out / f"failure_{failure['rank']}.json"
+            path = out / failure.file_name
             with suppress(OSError):
                 if not os.path.lexists(path) or not path.lstat().st_size:
-                    write_file(path, json.dumps(failure) + "\n")
+                    write(path, failure)
     return RankFailed(why, out / "stderr.log")
 
 

@@ -14,8 +14,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ..config.errors import UserError
 from ..config.reading import read_text
 from ..config.schema import Watchdog as Settings
+from ..logging.records import Failure, fit
 from ..train.heartbeat import IN_ENGINE_SUFFIX, WATCHDOG_ENV, suspended_s
 from ..train.identity import differences, differing_ranks
 from .failure import PROCESS_EXITED
@@ -50,10 +52,10 @@ class RankStatus:
         phase, _, at = self.place
         return phase in _JOINING or at.endswith(IN_ENGINE_SUFFIX)
 
-    def report(self, reason: str) -> dict[str, Any]:
+    def report(self, reason: str) -> Failure:
         """As a rank itself reports a failure."""
-        place = {"phase": self.place[0], "step": self.place[1]}
-        return {"rank": self.rank, "host": self.host, **place, "reason": reason}
+        phase, step, _ = self.place
+        return Failure(self.rank, self.host, phase, step, reason)
 
 
 class Watchdog:
@@ -93,11 +95,11 @@ class Watchdog:
         self._begun: dict[int, int] = {}
         self._stop_sent = False
         self.grace_s = 0.0
-        self.failures: list[dict[str, Any]] = []
-        self.lost: dict[str, Any] | None = None
+        self.failures: list[Failure] = []
+        self.lost: Failure | None = None
         self._lost_s = 0.0
         self._compared = False
-        self.failed_rank: dict[str, Any] | None = None
+        self.failed_rank: Failure | None = None
         self._thread = threading.Thread(target=self._listen, name="watchdog", daemon=True)
         self._thread.start()
 
@@ -146,7 +148,7 @@ class Watchdog:
         if self._missing or self._statuses.keys() - self._begun.keys():
             return
         self._stop_sent = True
-        line = f"stop {max(self._begun.values(), default=0)} asked to stop by {self._asked_by}\n"
+        line = f"stop {max(self._begun.values(), default=0)} {self._asked_by}\n"
         for status in list(self._statuses.values()):
             self._reply(status, line.encode())
 
@@ -176,7 +178,7 @@ class Watchdog:
                 self._handle(status, json.loads(line))
             if len(status.buffer) > _MAX_LINE_BYTES:
                 raise ValueError
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except (UserError, ValueError, TypeError, KeyError, RecursionError):
             data = b""  # not one of ours
         if not data:
             self._on_disconnect(status)
@@ -194,8 +196,7 @@ class Watchdog:
                 self._compared = True
                 self._compare_identities()
         elif "failure" in message:
-            known = ("rank", "host", "phase", "step", "reason", "retryable", "agreed_step")
-            self.failures.append({name: message["failure"][name] for name in known})
+            self.failures.append(fit(Failure, message["failure"], "failure"))
             self._unregister(status)
         elif "stop" in message:
             name = self.signals[status.rank] = str(message["stop"])[:20]
@@ -264,11 +265,11 @@ class Watchdog:
                 status.last_received_s = min(now_s, status.last_received_s + pause_s)
                 status.last_progress_s = min(now_s, status.last_progress_s + pause_s)
 
-    def _lost(self, now_s: float) -> dict[str, Any] | None:
+    def _lost(self, now_s: float) -> Failure | None:
         """A process has ended, and its launcher has not ended the job."""
         return self.lost if now_s > self._lost_s + DEATH_GRACE_S else None
 
-    def _absent(self, now_s: float) -> dict[str, Any] | None:
+    def _absent(self, now_s: float) -> Failure | None:
         """A rank has not connected in time."""
         start_s = self._settings.start_s
         if not self._missing or now_s <= self._start_s + start_s:
@@ -284,7 +285,7 @@ class Watchdog:
             reason += f", as {len(self._missing)} ranks of {named}: {_NETWORK}"
         return absent.report(reason)
 
-    def _silent(self, now_s: float) -> dict[str, Any] | None:
+    def _silent(self, now_s: float) -> Failure | None:
         """A connected rank sends nothing: its process, its node or the network stands still."""
         silence_s, connected = self._settings.silence_s, self._statuses.values()
         silent = [status for status in connected if status.last_received_s < now_s - silence_s]
@@ -294,7 +295,7 @@ class Watchdog:
         about = "its process is stopped or blocked, or its network is cut"
         return status.report(f"silent for {silence_s:g} s: {about}")
 
-    def _stalled(self, now_s: float) -> dict[str, Any] | None:
+    def _stalled(self, now_s: float) -> Failure | None:
         """No rank gets on: all wait for one. It is behind, or not where one waits for others."""
         stall_s, connected = self._settings.stall_s, self._statuses.values()
         if not connected or any(one.last_progress_s >= now_s - stall_s for one in connected):

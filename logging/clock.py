@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+
+from .records import Clocks, Jump
 
 JUMP_S = 0.1
 """The smallest step of the wall clock that is noted: NTP's daemons step by at least 0.128 s, and
@@ -24,7 +25,7 @@ class Clock:
         """How far the wall clock was behind `not_before_unix_s`: by so much the length of the
         interruption is uncertain."""
         self._seen_ahead_s = -self.behind_s
-        self.jumps: list[dict[str, float]] = []
+        self.jumps: list[Jump] = []
         """What `look` found: `unix_s` (by this clock) and `by_s`."""
 
     @property
@@ -44,12 +45,12 @@ class Clock:
         if abs(by_s) < JUMP_S:
             return None
         self._seen_ahead_s = ahead_s
-        self.jumps.append({"unix_s": round(self.unix_s, 3), "by_s": by_s})
+        self.jumps.append(Jump(round(self.unix_s, 3), by_s))
         return by_s
 
-    def comparison(self) -> dict[str, Any]:
+    def comparison(self) -> Clocks:
         """The two clocks at the end, for result.json."""
-        return {"wall_minus_monotonic_s": round(self._ahead_s(), 3), "jumps": self.jumps}
+        return Clocks(round(self._ahead_s(), 3), tuple(self.jumps))
 
     def _ahead_s(self) -> float:
         """How far the wall clock is ahead of this one."""

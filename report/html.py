@@ -28,6 +28,7 @@ from ..config.atomic import in_its_folder, write_output
 from ..config.errors import UserError
 from ..config.finding import clock_time, number
 from ..data.describe import describe_data
+from ..logging.records import ABORTED, FAILED
 from .breakdown import rank_spread, start_up, step_breakdown, too_few_cores
 from .compare import Comparison, Group, group_table, name_of, parameter_columns
 from .plots import page_charts
@@ -64,6 +65,7 @@ def render_report(subject: Subject, checks: tuple[Check, ...] | None = None) -> 
             None: they are made.
     """
     folder = subject.folder
+    result = folder and folder.result
     several = len(subject.files) > 1
     if checks is None and several:
         checks = check_folder(subject.path)
@@ -75,7 +77,7 @@ def render_report(subject: Subject, checks: tuple[Check, ...] | None = None) -> 
         title=_title(subject),
         outcome=_outcome(subject),
         slow=too_few_cores(subject),
-        next_command=show(folder.result.get("next", ""), 2000) if folder else "",
+        next_command=show(str(result.next), 2000) if result and result.next else "",
         standing=standing_of(subject.path, subject.config, subject.runs),
         data=describe_data(subject.config.data) if subject.config else None,
         facts=_facts(subject),
@@ -204,12 +206,10 @@ def _title(subject: Subject) -> str:
 
 def _outcome(subject: Subject) -> str:
     """Return how a run ended, in a sentence; of a run that missed its target, why."""
-    result = subject.folder.result if subject.folder else {}
-    status = result.get("status")
-    reason = result.get("reason") or result.get("stopped")
-    if status in ("failed", "aborted") and reason is not None:
-        ended = "failed" if status == "failed" else "was aborted"
-        return f"The run {ended}: {show(reason, 2000)}."
+    result = subject.folder and subject.folder.result
+    if result and result.status in (FAILED, ABORTED) and result.why:
+        ended = "failed" if result.status == FAILED else "was aborted"
+        return f"The run {ended}: {show(result.why, 2000)}."
     if not subject.logs:
         return "No log that can be read."
     if len(subject.logs) > 1:
@@ -239,8 +239,8 @@ def _facts(subject: Subject) -> list[Fact]:
     if rates:
         found.append(Fact("Throughput", amount(median(rates), "images/s"), "evaluations excluded"))
     if (batch := number(runs[0].parameters.get("global_batch_size"))) is not None:
-        ranks = subject.folder.result.get("ranks") if subject.folder else None
-        on = f"on {show(ranks)} ranks" if ranks is not None else "images"
+        result = subject.folder and subject.folder.result
+        on = f"on {result.ranks} ranks" if result and result.ranks else "images"
         found.append(Fact("Global batch", f"{batch:,.0f}", on))
     return found
 

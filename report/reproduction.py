@@ -11,6 +11,7 @@ from ..config.image_set import SYNTHETIC
 from ..config.leaves import flatten
 from ..config.load import Loaded
 from ..config.schema import PLACES
+from ..logging.records import Repeat
 from .run_folder import RunFolder, Subject, read_folder
 from .run_summary import show
 
@@ -35,20 +36,10 @@ class FirstBit(NamedTuple):
         return f"first bitwise difference: {show(self.where)}, {self.left!r} against {self.right!r}"
 
 
-class Repeat(NamedTuple):
-    """`same`: as far as both runs go; None where there is nothing to compare."""
-
-    recorded: str
-    same: bool | None
-    compared: int
-    """Losses and accuracies that both runs have."""
-    text: str
-
-    @property
-    def line(self) -> str:
-        """The one line for people."""
-        heads = {True: "reproduced", False: "not reproduced", None: "cannot tell if reproduced"}
-        return f"{heads[self.same]}: {self.text}; recorded run: {self.recorded}"
+def repeat_line(repeat: Repeat) -> str:
+    """The one line for people."""
+    heads = {True: "reproduced", False: "not reproduced", None: "cannot tell if reproduced"}
+    return f"{heads[repeat.same]}: {repeat.text}; recorded run: {repeat.recorded}"
 
 
 def find_recorded(config: str) -> Path | None:
@@ -65,13 +56,13 @@ def compare_with_recorded(recorded: Path, out: Path) -> Repeat:
         old = read_folder(recorded)
         new = read_folder(out)
     except UserError as error:
-        return Repeat(str(recorded), None, 0, show(str(error).splitlines()[0]))
+        return Repeat(str(recorded), 0, show(str(error).splitlines()[0]))
     bit = first_bit(new, old)
     parts = [bit.text]
     if reasons := _differences(old.folder, new.folder):
         parts.append(f"differences (here, there): {show(', '.join(reasons), 400)}")
     same = bit.where is None if bit.compared else None
-    return Repeat(str(recorded), same, bit.compared, "; ".join(parts))
+    return Repeat(str(recorded), bit.compared, "; ".join(parts), same)
 
 
 def first_bit(left: Subject, right: Subject) -> FirstBit:

@@ -18,6 +18,7 @@ from ..config.schema import Run
 from ..logging.metrics_read import Series, read_metrics
 from ..logging.parse import open_pipe, read_log
 from ..logging.places import config_of, log_folders, no_logs, require, results_in, run_folders
+from ..logging.records import ENVIRONMENT, RESULT, Result, fit
 from .run_summary import RunSummary, show, summarise
 
 _JSON_BYTES = 8 << 20
@@ -28,7 +29,7 @@ class RunFolder(NamedTuple):
     """The files of a run besides its log; empty or None where one is missing or unreadable."""
 
     path: Path
-    result: dict[str, Any]
+    result: Result | None
     environment: dict[str, Any]
     origins: dict[str, str]
     config: Loaded | None
@@ -121,7 +122,7 @@ def read_folder(path: Path, only: Path | None = None) -> Subject:
     folder = read_run_folder(config.parent) if os.path.lexists(config) else None
     target = folder.config.run.eval.target if folder and folder.config else None
     if folder is not None and config.parent != path:  # of the first of several runs
-        folder = folder._replace(result={}, metrics=(), spans=(), ranks={})
+        folder = folder._replace(result=None, metrics=(), spans=(), ranks={})
     logs = []
     notes = []
     files = results_in(path) if only is None else [only]
@@ -167,8 +168,8 @@ def read_run_folder(path: Path) -> RunFolder:
     ]
     return RunFolder(
         path=path,
-        result=read("result.json", read_json, {}),
-        environment=read("environment.json", read_json, {}),
+        result=read(RESULT, lambda file: fit(Result, read_json(file), "its keys"), None),
+        environment=read(ENVIRONMENT, read_json, {}),
         origins={key: show(value) for key, value in origins.items()},
         config=config,
         metrics=metrics.records,

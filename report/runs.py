@@ -8,40 +8,52 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ..config.errors import UserError
 from ..config.finding import number, printable
-from ..config.reading import read_object
 from ..data.lock import LOCK, RANK_LOCK, held
 from ..logging.metrics_read import newest_records
+from ..logging.records import (
+    ABORTED,
+    ENVIRONMENT,
+    FAILED,
+    LAUNCH,
+    RESULT,
+    SUBMISSION,
+    SUCCESS,
+    Brief,
+    Environment,
+    Result,
+    Submission,
+    read,
+    read_failures,
+)
 from ..train import checkpoint
 
 QUEUED = "queued"
 RUNNING = "running"
-SUCCESS = "success"
 MISSED = "missed"
 STOPPED = "stopped"
-FAILED = "failed"
 KILLED = "killed"
 UNKNOWN = "unknown"
 """Of a job whose scheduler cannot be asked."""
 STATUSES = (QUEUED, RUNNING, SUCCESS, MISSED, STOPPED, FAILED, KILLED, UNKNOWN)
 OPEN = (QUEUED, RUNNING)
 """The statuses of runs that will go on by themselves."""
-SUBMISSION = "submission.json"
-"""In the folder of a job: its scheduler, its id there, how many runs it has, and `RUN`."""
-RUN = "run"
-"""Key of SUBMISSION and of a run's environment.json: config/plan.py's `in_brief` of the config."""
 
 _LOCKS = {LOCK, RANK_LOCK}
-_OF_A_RUN = {"environment.json", "metrics.jsonl", "result.json", RANK_LOCK}
+_OF_A_RUN = {ENVIRONMENT, "metrics.jsonl", RESULT, RANK_LOCK}
 _OF_A_JOB = {"job.sh", "exit_code", ".job.lock"}
 _RUN_OF_A_JOB = re.compile(r"run_[0-9]{1,6}")
 _DEPTH = 5
 """How many folders may lie above a run: results/SWEEP/TRIAL/NAME/TIME/run_0."""
 _STAMP = re.compile(r"(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)Z(?:-\d{1,2})?")
 _SHOWN_CHARACTERS = 300
+_MOST_STEPS = 1 << 53
+
+
+T = TypeVar("T")
 
 
 class Found(NamedTuple):
@@ -136,66 +148,68 @@ def read_run(found: Found, *, is_at_work: bool) -> RunRow:
     """Read the row of a run's folder, or what is known of a job without a run. `is_at_work`: one of
     its locks is held."""
     folder, names, job = found
-    submission = read_object(job / SUBMISSION) if job else {}
-    brief = read_object(folder / "environment.json").get(RUN) or submission.get(RUN)
-    brief = brief if isinstance(brief, dict) else {}
+    submission = (job and _read(job / SUBMISSION, Submission)[0]) or Submission()
+    environment = _read(folder / ENVIRONMENT, Environment)[0] or Environment()
+    brief = environment.run or submission.run or Brief()
     row = RunRow(
         folder=folder,
         status="",
-        name=_text(brief.get("name")),
+        name=_short(brief.name),
         started=_started(folder),
-        target=number(brief.get("target")),
-        ranks=_whole(brief.get("ranks")),
-        scheduler=_text(submission.get("scheduler")),
-        job=_text(submission.get("job")),
+        target=brief.target,
+        ranks=brief.ranks,
+        scheduler=_short(submission.scheduler),
+        job=_short(submission.job),
         job_folder=job,
     )
     if not names & _OF_A_RUN:
         return row
-    result = read_object(folder / "result.json") if "result.json" in names else {}
+    result, unfit = _read(folder / RESULT, Result)
     status, reason = (RUNNING, "") if is_at_work else _end_of(folder, names, result)
+    result = result or Result("")
     last = newest_records(folder / "metrics.jsonl", "train", "eval")
     train = last.get("train", {})
     evaluation = last.get("eval", {})
-    ended_s = number(result.get("time_to_train_s"))
-    check = result.get("check")
+    ended_s = result.time_to_train_s
     times_s = (number(one.get("time_s")) for one in (train, evaluation))
     last_s = max((time_s for time_s in times_s if time_s is not None), default=None)
     return row._replace(
         status=status,
-        reason=reason,
+        reason=_short(unfit or reason),
         time_to_train_s=ended_s if status == SUCCESS else None,
         elapsed_s=last_s if ended_s is None else ended_s,
-        eval_accuracy=_first(result.get("eval_accuracy"), evaluation.get("accuracy")),
-        target=_first(result.get("target"), row.target),
-        images_per_s=_first(result.get("images_per_s"), train.get("images_per_s")),
-        ranks=_whole(result.get("ranks")) or row.ranks,
-        verdict=_text(check.get("verdict")) if isinstance(check, dict) else None,
+        eval_accuracy=_first(result.eval_accuracy, evaluation.get("accuracy")),
+        target=_first(result.target, row.target),
+        images_per_s=_first(result.images_per_s, train.get("images_per_s")),
+        ranks=result.ranks or row.ranks,
+        verdict=_short(result.check.verdict) if result.check else None,
         resumable=status in (STOPPED, FAILED, KILLED) and _is_resumable(folder, result),
         progress=_progress(brief, train) if status == RUNNING else None,
     )
 
 
-def _end_of(folder: Path, names: frozenset[str], result: Mapping[str, Any]) -> tuple[str, str]:
+def _read(path: Path, record: type[T]) -> tuple[T | None, str]:
+    """What is in a file of a run, if it fits, and else what does not fit."""
+    try:
+        return read(path, record), ""
+    except UserError as error:
+        return None, str(error)
+
+
+def _end_of(folder: Path, names: frozenset[str], result: Result | None) -> tuple[str, str]:
     """The status of a run that no process drives, and why it has it."""
-    reason = _text(result.get("reason")) or _text(result.get("stopped")) or ""
-    ended = result.get("status")
-    if ended == SUCCESS:
-        return SUCCESS, reason
-    if ended in ("aborted", "failed"):
-        if "stopped" in result or reason.startswith("stopped by "):
-            return STOPPED, reason
-        return MISSED if ended == "aborted" else FAILED, reason
+    if result is not None and result.status in (SUCCESS, ABORTED, FAILED):
+        status = MISSED if result.status == ABORTED else result.status
+        return STOPPED if result.stopped else status, result.why
     if names & _LOCKS:
         return KILLED, "its processes are gone and left no result"
-    failures = sorted(name for name in names if name.startswith("failure_"))
-    why = read_object(folder / failures[0]).get("reason") if failures else None
-    return FAILED, _text(why) or "left no result"
+    failures = read_failures(folder)
+    return FAILED, failures[0].reason if failures else "left no result"
 
 
-def _is_resumable(folder: Path, result: Mapping[str, Any]) -> bool:
+def _is_resumable(folder: Path, result: Result) -> bool:
     """Whether it has a checkpoint, and its result does not say that resuming it is of no use."""
-    if "reason" in result and "--resume" not in str(result.get("next")):
+    if result.reason and (result.next is None or result.next.verb == LAUNCH):
         return False
     return any(_is_whole(path) for path in (folder / "checkpoint").glob("step_*.ckpt"))
 
@@ -207,11 +221,10 @@ def _is_whole(path: Path) -> bool:
     return False
 
 
-def _progress(brief: Mapping[str, Any], train: Mapping[str, Any]) -> Progress | None:
+def _progress(brief: Brief, train: Mapping[str, Any]) -> Progress | None:
     """How far a run is by its last log point; None where the run's own files do not have it."""
-    steps = _whole(brief.get("steps"))
-    epochs = _whole(brief.get("epochs"))
-    if not steps or epochs is None:
+    steps = brief.steps
+    if not 0 < steps < _MOST_STEPS:
         return None
     step = min(_whole(train.get("step")) or 0, steps)
     rate = _first(train.get("recent_images_per_s"), train.get("images_per_s"))
@@ -220,7 +233,7 @@ def _progress(brief: Mapping[str, Any], train: Mapping[str, Any]) -> Progress | 
         step=step,
         steps=steps,
         epoch=number(train.get("epoch")) or 0.0,
-        epochs=epochs,
+        epochs=brief.epochs,
         loss=number(train.get("loss")),
         left_s=number((steps - step) * batch / rate) if batch and rate and rate > 0 else None,
     )
@@ -238,9 +251,9 @@ def _first(*values: Any) -> float | None:
 
 
 def _whole(value: Any) -> int | None:
-    return value if type(value) is int and 0 <= value < 1 << 53 else None
+    return value if type(value) is int and 0 <= value < _MOST_STEPS else None
 
 
-def _text(value: Any) -> str | None:
-    """A text from a file, short and safe to print; None: it is none."""
-    return printable(value[:_SHOWN_CHARACTERS]) if isinstance(value, str) and value else None
+def _short(text: str) -> str | None:
+    """A text from a file, safe to print; None: it is empty."""
+    return printable(text[:_SHOWN_CHARACTERS]) or None

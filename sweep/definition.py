@@ -13,7 +13,8 @@ from typing import Annotated, Any, Literal
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from ..config.errors import UserError
+from ..config.errors import COMMAND_LINE, Problem, UserError
+from ..config.finding import printable
 from ..config.leaves import Leaf, flatten, nest
 from ..config.load import Loaded, explain, load, merge
 from ..config.names import file_beside
@@ -162,7 +163,11 @@ class LoadedSweep:
 
 def problems_of(error: UserError) -> list[str]:
     """The lines of a config's error; what a sweep sets is on no command line."""
-    return [line.removeprefix("command line: ") for line in str(error).splitlines()]
+    lines = []
+    for line in error.args:
+        is_ours = isinstance(line, Problem) and line.origin == COMMAND_LINE
+        lines.append(printable(line.text if is_ours else str(line)))
+    return lines
 
 
 def override(key: str, value: Any) -> str:

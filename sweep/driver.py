@@ -19,24 +19,24 @@ from optuna.trial import FrozenTrial, TrialState
 
 from ..config.atomic import write_file
 from ..config.errors import UserError, failing_as
-from ..config.finding import number as number_of
 from ..config.progress import Advance
 from ..data.lock import LOCK, hold
 from ..data.prepare import prepare
-from ..launch.ending import GO_ON, Ending, Stopped, asked_by
+from ..launch.ending import GO_ON, Ending, StoppedBySignal, asked_by
 from ..launch.supervisor import StopSignals
+from ..logging.records import ABORTED, SUCCESS, Result
 from .definition import LoadedSweep, problems_of
 from .report import write_results
 from .study import Study, training_seed
-from .trial import CONFIG, Ended, evaluations, read_end, start, stop
+from .trial import CONFIG, evaluations, read_end, start, stop
 
 POLL_S = 0.5
-MEASURED = {
-    "accuracy": "eval_accuracy",
-    "time_to_target": "time_to_train_s",
-    "epochs_to_target": "epochs",
+MEASURED: dict[str, Callable[[Result], float | None]] = {
+    "accuracy": lambda result: result.eval_accuracy,
+    "time_to_target": lambda result: result.time_to_train_s,
+    "epochs_to_target": lambda result: result.epochs,
 }
-"""Objective -> its key in a run's result.json."""
+"""Objective -> its value."""
 Say = Callable[[str], None]
 
 
@@ -83,7 +83,7 @@ def run_sweep(loaded: LoadedSweep, track: Callable[[str], Advance], say: Say, ag
             ran = len(driver.active)
             ended = f"{len(study.trials) - ran} of {sweep.wanted_trials} trials have ended"
             reason = f"stopped by {asked_by(stop)}; {ended} and are kept, {ran} run again"
-            raise Stopped(Ending(reason, str(folder), GO_ON, again)) from None
+            raise StoppedBySignal(Ending(reason, str(folder), GO_ON, again)) from None
     return study
 
 
@@ -182,19 +182,19 @@ class Driver:
             self._settle(active, read_end(active.folder, code))
         return code is not None
 
-    def _settle(self, active: Active, ended: Ended) -> None:
+    def _settle(self, active: Active, result: Result) -> None:
         """Note how a trial ended by itself."""
         objective = self._loaded.sweep.objective
-        result = ended.result
-        accuracy, value = (number_of(result.get(MEASURED[key])) for key in ("accuracy", objective))
-        ended_well = ("success", "aborted") if objective == "accuracy" else ("success",)
-        if ended.status in ended_well and value is not None:
+        accuracy = result.eval_accuracy
+        value = MEASURED[objective](result)
+        ended_well = (SUCCESS, ABORTED) if objective == "accuracy" else (SUCCESS,)
+        if result.status in ended_well and value is not None:
             self._end(active, TrialState.COMPLETE, value)
-        elif ended.status == "aborted" and accuracy is not None:
+        elif result.status == ABORTED and accuracy is not None:
             reason = f"target not reached: accuracy {accuracy:.4f} at the end"
             self._end(active, TrialState.PRUNED, reason=reason)
         else:
-            self._end(active, TrialState.FAIL, reason=ended.reason or ended.status)
+            self._end(active, TrialState.FAIL, reason=result.reason or result.status)
 
     def _end(
         self, active: Active, state: TrialState, value: float | None = None, reason: str = ""

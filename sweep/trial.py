@@ -12,24 +12,16 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import psutil
 
-from ..config.reading import read_ends, read_object
+from ..config.reading import read_ends
+from ..logging.records import FAILED, RESULT, Result, read
 
 CONFIG = "config.yaml"
 OUTPUT = "output.log"
 STOP_S = 20.0
 """For a trial to end in order before its launcher is killed."""
-
-
-class Ended(NamedTuple):
-    """How a trial ended: `status` of result.json, or `failed` with the reason."""
-
-    status: str
-    reason: str
-    result: dict[str, Any]
 
 
 def start(folder: Path) -> subprocess.Popen[bytes]:
@@ -76,15 +68,14 @@ def evaluations(folder: Path) -> list[tuple[int, float]]:
     return [(int(one["epoch"]), float(one["accuracy"])) for one in records]
 
 
-def read_end(folder: Path, code: int) -> Ended:
+def read_end(folder: Path, code: int) -> Result:
     """How a trial whose process has ended came out. `code`: its exit code, as Popen gives it."""
     if code < 0:
-        return Ended("failed", f"killed by {signal.Signals(-code).name}", {})
-    path = next(folder.glob("*/result.json"), None)
-    result = {} if path is None else read_object(path)
-    if result:
-        return Ended(str(result.get("status")), str(result.get("reason") or ""), result)
+        return Result(FAILED, f"killed by {signal.Signals(-code).name}")
+    path = next(folder.glob(f"*/{RESULT}"), None)
+    if path is not None and (result := read(path, Result)):
+        return result
     lines = [line.strip() for line in read_ends(folder / OUTPUT).splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("rn50: error: ")]
     last = (errors[:1] or lines[-1:] or ["no output"])[0]
-    return Ended("failed", f"exit code {code}: {last.removeprefix('rn50: error: ')[:500]}", {})
+    return Result(FAILED, f"exit code {code}: {last.removeprefix('rn50: error: ')[:500]}")

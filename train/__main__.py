@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
-import json
 import os
 import shutil
 import signal
@@ -24,6 +23,7 @@ from ..config.load import load
 from ..config.plan import build_plan
 from ..config.schema import Run
 from ..data.lock import RANK_LOCK, FolderInUse, hold
+from ..logging.records import Failure, write
 from .capabilities import check_supported
 from .context import RunContext
 from .heartbeat import SCRATCH_ENV, WATCHDOG_ENV, HeartbeatClient
@@ -126,15 +126,15 @@ class _Rank:
         """Say why in one line and in a file, close the log, end."""
         context = self.context
         process = self.process
-        failure = {
-            "rank": process.rank,
-            "host": process.host,
-            "phase": context.timeline.phase if context else "start",
-            "step": context.state.step if context else 0,
-            "reason": one_line(error),
-            "retryable": not isinstance(error, NonRetryableError),
-            "agreed_step": getattr(error, "agreed_step", None),
-        }
+        failure = Failure(
+            process.rank,
+            process.host,
+            phase=context.timeline.phase if context else "start",
+            step=context.state.step if context else 0,
+            reason=one_line(error),
+            retryable=not isinstance(error, NonRetryableError),
+            agreed_step=getattr(error, "agreed_step", None),
+        )
         # First: out of memory, anything may end the process from here.
         if self.heartbeat is not None:
             self.heartbeat.report_failure(failure)
@@ -146,7 +146,7 @@ class _Rank:
                 write_file(self._out / "timeline.json", context.timeline.to_json())
         self.say(one_line(error))
         try:
-            write_file(self._out / f"failure_{process.rank}.json", json.dumps(failure) + "\n")
+            write(self._out / failure.file_name, failure)
         except OSError as problem:
             print(f"{self._out}: cannot write: {problem.strerror}", file=sys.stderr)
         self._exit(EXIT_FAILED)
@@ -232,11 +232,10 @@ def one_line(error: BaseException) -> str:
 def end_failed(error: BaseException, process: ProcessInfo, phase: str, folder: Path) -> NoReturn:
     """Leave the reason in `folder`, as a rank that trains leaves it, and end the process at once:
     exit handlers would wait for the other ranks."""
-    failure = {"rank": process.rank, "host": process.host, "phase": phase, "step": 0}
+    failure = Failure(process.rank, process.host, phase, 0, one_line(error))
     traceback.print_exc()
     with suppress(OSError):
-        text = json.dumps(failure | {"reason": one_line(error)}) + "\n"
-        write_file(folder / f"failure_{process.rank}.json", text)
+        write(folder / failure.file_name, failure)
     sys.stderr.flush()
     os._exit(EXIT_FAILED)
 

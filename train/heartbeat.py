@@ -22,6 +22,7 @@ from typing import Any
 
 from ..config.errors import UserError
 from ..config.reading import read_text
+from ..logging.records import Failure, to_dict
 from .context import RunContext
 
 WATCHDOG_ENV = "RN50_WATCHDOG"
@@ -81,10 +82,10 @@ class HeartbeatClient:
         with suppress(OSError):
             self._send({"stop": by})
 
-    def report_failure(self, failure: dict[str, Any]) -> None:
+    def report_failure(self, failure: Failure) -> None:
         """Why this rank ends, in case its disk does not take it."""
         with suppress(OSError):
-            self._send({"failure": failure})
+            self._send({"failure": to_dict(failure)})
 
     def stop(self) -> None:
         """This rank has done all it had to."""
@@ -131,15 +132,15 @@ class HeartbeatClient:
             if now_s > last_received_s + self._patience_s and not self._over:
                 self._end(f"no word from the launcher for {self._patience_s:g} s")
 
-    def _obey(self, word: str, step: str = "", reason: str = "") -> None:
-        """A line of the launcher: `beat`, `hold`, or `stop STEP REASON`."""
+    def _obey(self, word: str, step: str = "", by: str = "") -> None:
+        """A line of the launcher: `beat`, `hold`, or `stop STEP BY`."""
         stop = self._context.stop
         if word == "hold" and not self._context.is_started:
             self._end("asked to stop during start-up")
         elif word == "hold":
             self._send({"begun": stop.hold()})
         elif word == "stop":
-            stop.stop_after(int(step), reason)
+            stop.stop_after(int(step), by)
 
 
 def suspended_s(last_s: float, now_s: float) -> float:

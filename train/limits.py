@@ -10,6 +10,7 @@ import time
 from types import FrameType
 
 from ..config.errors import UserError
+from ..logging.records import EPOCH_LIMIT, TIME_LIMIT, Stopped
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 """Of schedulers: the end, and the warning before it. Ctrl-C (SIGINT) besides."""
@@ -29,11 +30,16 @@ def interrupt(number: int, _: FrameType | None) -> None:
 
 
 REQUESTED, OUT_OF_TIME = range(2)
-REASONS = ("asked to stop", "time budget (limits.time_s) spent")
+CAUSES = (Stopped("a signal"), Stopped(limit=TIME_LIMIT))
 
 
 class StopTraining(Exception):
-    """All ranks stop here, together and in good order: checkpoint, log, exit."""
+    """All ranks stop here, together and in good order: checkpoint, log, exit. `cause`: its step is
+    that of the run's state."""
+
+    def __init__(self, cause: Stopped) -> None:
+        super().__init__(cause)
+        self.cause = cause
 
 
 class NonRetryableError(UserError):
@@ -58,8 +64,8 @@ class StopRequest:
     """
 
     def __init__(self) -> None:
-        self.flags = [0.0] * len(REASONS)
-        self.reason = REASONS[REQUESTED]
+        self.flags = [0.0] * len(CAUSES)
+        self.cause = CAUSES[REQUESTED]
         self.longest_step_s = 0.0
         """From one call of `may_begin` to the next, whatever lay between."""
         self._looked_s = math.inf
@@ -90,22 +96,22 @@ class StopRequest:
         self._holds = True
         return self._begun
 
-    def stop_after(self, step: int, reason: str) -> None:
+    def stop_after(self, step: int, by: str) -> None:
         """The last step of all ranks, and who asked for it."""
         self.last_step = step
-        self.reason = reason
+        self.cause = Stopped(by)
         self._is_named.set()
 
 
-def agreed_stop(totals: list[float]) -> str | None:
+def agreed_stop(totals: list[float]) -> Stopped | None:
     """What the flags of all ranks, added up, mean."""
-    return next((reason for reason, n in zip(REASONS, totals, strict=True) if n), None)
+    return next((cause for cause, n in zip(CAUSES, totals, strict=True) if n), None)
 
 
 def check_epoch_budget(epoch: int, budget: int | None) -> None:
     """Raise StopTraining where `limits.epochs` epochs have been trained."""
     if epoch == budget:
-        raise StopTraining(f"budget of {epoch} epochs (limits.epochs) spent")
+        raise StopTraining(Stopped(limit=EPOCH_LIMIT))
 
 
 def check_loss(loss: float, step: int) -> None:

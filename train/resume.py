@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from ..config.errors import UserError
 from ..config.leaves import flatten
 from ..config.load import Loaded
 from ..config.plan import build_plan, spread
-from ..config.reading import read_object
 from ..config.recorded import RESUME, load_recorded
 from ..config.schema import Run
 from ..logging import mlperf
@@ -146,13 +144,6 @@ def _batches_of(run: Run) -> dict[int, int]:
 
 def _show(tree: Mapping[str, Any], key: str) -> str:
     return repr(tree[key])[:100] if key in tree else "nothing"
-
-
-def stopped_at(folder: Path) -> int | None:
-    """The step at which the run in `folder` stopped in order, by its result.json."""
-    stopped = read_object(folder / "result.json").get("stopped")
-    found = re.search(r" at step ([0-9]{1,15})$", stopped) if isinstance(stopped, str) else None
-    return int(found[1]) if found else None
 
 
 def last_log_point(folder: Path) -> int | None:

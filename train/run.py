@@ -8,6 +8,7 @@ import mxnet as mx
 from mxnet import nd
 
 from ..data.sampling import eval_batches
+from ..logging.records import Stopped
 from . import host_reads
 from .checkpointer import Checkpointer
 from .context import RunContext
@@ -54,13 +55,13 @@ def train_and_evaluate(context: RunContext) -> None:
     except StopTraining as stop:  # on all ranks at the same step
         checkpointer.save_now()
         context.log.abort()
-        write_result(trainer, reached=False, stopped=str(stop))
+        write_result(trainer, reached=False, stopped=stop.cause)
     checkpointer.finish()
     trainer.comm.stop()
     trainer.log.timeline()
 
 
-def write_result(trainer: Trainer, *, reached: bool, stopped: str | None = None) -> None:
+def write_result(trainer: Trainer, *, reached: bool, stopped: Stopped | None = None) -> None:
     """The result, with what each rank needed; all ranks call it when the run's clock has stopped.
     What it does itself is not in the run's time."""
     context = trainer.context
@@ -137,7 +138,7 @@ def train_epoch(
     last = min(last, context.stop.last_step)
     state.advance(plan, last, stopwatch.lap_s())
     if last < plan.epoch_end_step(epoch):
-        raise StopTraining(context.stop.reason)
+        raise StopTraining(context.stop.cause)
     state.epochs_trained = epoch
     context.log.epoch_stop(epoch)
 
@@ -147,7 +148,7 @@ def stop_if_asked(trainer: Trainer) -> None:
     second, where the step before was the last that all ranks train."""
     stop = trainer.context.stop
     if not stop.may_begin(trainer.context.state.step + 1):
-        raise StopTraining(stop.reason)
+        raise StopTraining(stop.cause)
 
 
 def seed_dropout(trainer: Trainer, epoch: int) -> None:
@@ -179,8 +180,8 @@ def log_point(trainer: Trainer, point: LogPoint, training_s: float = 0.0) -> Non
     trainer.log.train(point.step, loss, now, scale)
     trainer.log.step_times(point.step, trainer.steps.times.log_point())
     check_loss(loss, point.step)
-    if reason := agreed_stop(requests):
-        raise StopTraining(reason)
+    if cause := agreed_stop(requests):
+        raise StopTraining(cause)
 
 
 def evaluate_epoch(trainer: Trainer, epoch: int) -> Accuracy:

@@ -6,13 +6,15 @@ from __future__ import annotations
 import json
 import resource
 from collections import deque
+from dataclasses import replace
 from typing import Any
 
 import mxnet as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from ..config.atomic import write_file, write_json
+from ..config.atomic import write_file
+from ..logging.records import ABORTED, RESULT, SUCCESS, Result, Stopped, write
 from .comm import Communicator
 from .context import RunContext
 from .evaluate import Accuracy
@@ -117,7 +119,7 @@ class RunLog:
         time_s: float,
         ranks: dict[str, list[Any]],
         reached: bool,
-        stopped: str | None,
+        stopped: Stopped | None,
     ) -> None:
         """result.json and ranks.json, `time_s` after `run_start`; the launcher adds the official
         verdict."""
@@ -127,26 +129,24 @@ class RunLog:
         if context.process.rank != 0:
             return
         self._compare_clocks()
-        result = {
-            "status": "success" if reached else "aborted",
-            "time_to_train_s": time_s,
-            "init_s": context.init_s,
-            "epochs": int(plan.epoch_at(state.step) + 1e-9),
-            "eval_accuracy": state.accuracy,
-            "target": context.run.eval.target,
-            "images_per_s": state.samples / state.training_s,
-            "ranks": plan.ranks,
-            "global_batch_size": plan.global_batch_size,
-            "config_sha256": context.loaded.sha256,
-            "seed": context.run.seed,
-            "weights_digest": weights_digest(net).hex(),
-            "clock": context.clock.comparison(),
-        }
-        if stopped is not None:
-            result["stopped"] = f"{stopped} at step {state.step}"
-        if context.resumed is not None:
-            result["resumed_after_step"] = context.resumed.meta.step
-        write_json(context.out / "result.json", result)
+        result = Result(
+            status=SUCCESS if reached else ABORTED,
+            stopped=stopped and replace(stopped, step=state.step),
+            time_to_train_s=time_s,
+            init_s=context.init_s,
+            epochs=int(plan.epoch_at(state.step) + 1e-9),
+            eval_accuracy=state.accuracy,
+            target=context.run.eval.target,
+            images_per_s=state.samples / state.training_s,
+            ranks=plan.ranks,
+            global_batch_size=plan.global_batch_size,
+            config_sha256=context.loaded.sha256,
+            seed=context.run.seed,
+            weights_digest=weights_digest(net).hex(),
+            clock=context.clock.comparison(),
+            resumed_after_step=context.resumed.meta.step if context.resumed else None,
+        )
+        write(context.out / RESULT, result)
         table = {"elapsed_s": time_s, "ranks": ranks}
         write_file(context.out / "ranks.json", json.dumps(table) + "\n")
 

@@ -12,6 +12,7 @@ from ..rule import (
     CHECKER,
     ERROR,
     FROM_070,
+    MISSING,
     POLICY,
     Violation,
     against,
@@ -100,7 +101,7 @@ def run_start(run: LoggedRun) -> Iterator[Violation]:
     """
     if run.absent("run_start"):
         text = "no run_start: the clock never started"
-        yield Violation(message=text, expected="run_start", actual="none")
+        yield Violation(message=text, expected="run_start", actual="none", about=MISSING)
     event = run.start
     stop = run.first("init_stop")
     if event is not None and stop is not None and event.order < stop.order:

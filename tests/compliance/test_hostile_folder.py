@@ -95,7 +95,7 @@ def test_no_side_file_gets_more_than_a_note(folder: Path, secret: Path, plant: P
         plant(folder / name, secret)
     found = read_run_folder(folder)
     assert found.config is None
-    assert (found.result, found.environment, found.origins, found.metrics) == ({}, {}, {}, ())
+    assert (found.result, found.environment, found.origins, found.metrics) == (None, {}, {}, ())
     noted = [note.partition(":")[0] for note in found.notes]
     lenient = {"metrics.jsonl"} if plant is deep else set()  # its lines are torn
     assert set(SIDE_FILES) - {"scaling.json"} - set(noted) == lenient

@@ -18,7 +18,7 @@ import pytest
 from rn50.cli.log_check import check_lines
 from rn50.compliance.check_log import CANNOT_READ, Check, check_log
 from rn50.compliance.log_rules import checked_keys
-from rn50.config.finding import ERROR, SEVERITIES, Finding
+from rn50.config.finding import ERROR, MISSING, SEVERITIES, Finding
 from rn50.logging import parse
 from tests.compliance.log_text import Record, find, good_run, last, official, put, write
 
@@ -83,6 +83,12 @@ def test_a_name_twice_has_no_value(tmp_path: Path, old: str, new: str, twice: bo
     found = checked(tmp_path / "log.txt", [replaced(old, new)("".join(lines))])
     named = [(one.line, one.severity) for one in found.findings if one.name == "broken-record"]
     assert named == ([(number, ERROR)] if twice else [])
+
+
+def test_what_a_lost_record_may_explain_is_marked(tmp_path: Path) -> None:
+    lines = [line[:20] + "\n" if '"cache_clear"' in line else line for line in good_lines()]
+    broken, *others = checked(tmp_path / "log.txt", lines).findings
+    assert [(one.about, one.caused_by) for one in others] == [(MISSING, broken.id)]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from rn50.compliance.check_log import check_log
 from rn50.config.recorded import RESUME, words_to_repeat
 from rn50.data.lock import LOCK, RANK_LOCK
 from rn50.logging.parse import read_events
-from rn50.train.resume import stopped_at
+from rn50.logging.records import Next
 from tests import mpi
 from tests.conftest import ROOT, RUN, Rn50
 from tests.faults.file_system import refusing
@@ -52,7 +52,7 @@ def spent(tmp_path_factory: pytest.TempPathFactory, small_data: Path) -> Path:
     done = rn50(*words, f"data.path={small_data}", f"system.results={rn50.results}")
     assert done.returncode == 1, done.stderr
     result = json.loads((rn50.run_folder() / "result.json").read_text())
-    assert result["status"] == "aborted" and result["stopped"].startswith("budget of 3 epochs")
+    assert result["status"] == "aborted" and result["stopped"]["limit"] == "limits.epochs"
     return rn50.run_folder()
 
 
@@ -142,14 +142,16 @@ def test_stopped_in_order_and_resumed_is_uninterrupted(
         rf"stopped by {by} at step (\d+) \(checkpoint of step \1\)", result["reason"]
     )
     again = f"rn50 launch --resume {folder} --launcher {launcher} data.path={small_data}"
-    assert result["next"] == again
+    assert result["stopped"]["by"] == by or by == "Ctrl-C"
+    onward = Next(**result["next"])
+    assert str(onward) == again
     last = err.splitlines()[-1]
     assert last.startswith(f"rn50: {result['reason']}: {folder}; go on with: "), err
     assert last.endswith(again)
     elsewhere = shutil.copytree(small_data, rn50.results / "copy")  # the same set all the same
     place = ("--launcher", launcher, f"data.path={elsewhere}")
     step = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["step"]
-    stopped_step = stopped_at(folder)
+    stopped_step = result["stopped"]["step"]
     assert step <= stopped_step < step + 5
     goes_on_as_if_uninterrupted(rn50, folder, whole, *place, stopped_step=stopped_step)
 

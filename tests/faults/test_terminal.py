@@ -48,7 +48,7 @@ def test_a_closed_terminal_leaves_a_checkpoint(rn50: Any, small_data: Path) -> N
     assert process.wait(timeout=60) == 130
     folder = rn50.run_folder()
     result = json.loads((folder / "result.json").read_text())
-    assert result["reason"].startswith("stopped by SIGHUP at step ")
+    assert result["stopped"]["by"] == "SIGHUP"
     assert list((folder / "checkpoint").iterdir())
     assert not [name for name in (".lock", ".reserve") if (folder / name).exists()]
 

@@ -20,10 +20,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rn50.config.load import Loaded
-from rn50.config.reading import read_ends, read_object
+from rn50.config.reading import read_ends
 from rn50.data.prepare import prepare
 from rn50.launch.run import load_for_launch
 from rn50.launch.run_files import scratch_folder
+from rn50.logging.records import RESULT, Result, read
 from tests.lab.exchange import Exchange
 
 ENDS = ("killed", "stopped", "asked")
@@ -125,7 +126,8 @@ def _watch(
     wait_for(lambda: launcher.poll() is not None)
     end_s = time.monotonic() - begun_s
     wait_for(lambda: exchange.gone_s is not None)
-    reason = str(read_object(out / "result.json").get("reason"))
+    result = read(out / RESULT, Result)
+    reason = result.reason if result else ""
     return Measured(
         ranks=len(exchange.pids),
         end=end,

@@ -16,18 +16,19 @@ import itertools
 import os
 import sys
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
-from rn50.config.atomic import write_json
 from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.config.manifest import SPLITS
 from rn50.data.dataset import load_table
-from rn50.launch.ending import Failed, Stopped
+from rn50.launch.ending import Failed, StoppedBySignal
 from rn50.launch.launchers import LAUNCHERS, Job, Launcher
 from rn50.launch.run import Options, launch
+from rn50.logging.records import ABORTED, RESULT, Result, write
 from rn50.train import __main__ as rank_main
 from rn50.train.context import RunContext
 from rn50.train.identity import identity_of
@@ -61,7 +62,7 @@ def launch_thin(config: str, out: str) -> int:
     try:
         track = lambda _: lambda done, total: None  # noqa: E731
         launch(load(config), track, Options(NAME, out=Path(out), program=()))
-    except (Failed, Stopped, UserError) as error:
+    except (Failed, StoppedBySignal, UserError) as error:
         print(f"rn50: error: {error}", file=sys.stderr, flush=True)
         return 1
     return 0
@@ -96,7 +97,7 @@ def train(context: RunContext, opened: list[str]) -> None:
     context.timeline.phase = "epoch 1"
     for step in itertools.count(1):
         if not context.stop.may_begin(step):
-            reason = context.stop.reason
+            cause = context.stop.cause
             break
         time.sleep(STEP_S)
         context.state.advance(plan, step, STEP_S)
@@ -105,12 +106,12 @@ def train(context: RunContext, opened: list[str]) -> None:
         loss, *requests = ranks.sum([float(len(tables)), *context.stop.flags])
         if process.rank == 0:
             context.metrics.write("train", step=step, loss=loss)
-        if reason := agreed_stop(requests):
+        if cause := agreed_stop(requests):
             break
     context.log.abort()
     if process.rank == 0:
-        stopped = f"{reason} at step {context.state.step}"
-        write_json(context.out / "result.json", {"status": "aborted", "stopped": stopped})
+        stopped = replace(cause, step=context.state.step)
+        write(context.out / RESULT, Result(ABORTED, stopped=stopped))
     ranks.sum([0.0])
 
 

@@ -21,10 +21,20 @@ from rn50.launch.ending import (
     run_ended,
     run_stopped,
 )
+from rn50.logging.records import (
+    LAUNCH,
+    RESULT,
+    RESUME,
+    RESUME_JOB,
+    Next,
+    Result,
+    Stopped,
+    write,
+)
 from rn50.train.checkpoint import file_name
 
-TIME = "time budget (limits.time_s) spent"
-EPOCHS = "budget of 2 epochs (limits.epochs) spent"
+TIME = Stopped(limit="limits.time_s", step=40)
+EPOCHS = Stopped(limit="limits.epochs", step=40)
 
 
 GIVEN_UP = "none at the stop: it took longer than limits.grace_s or was given up"
@@ -62,12 +72,17 @@ def test_a_run_that_was_stopped_or_failed_goes_on_from_its_checkpoint(
     onward += f" --launcher {launcher}" if launcher else ""
     found = run_stopped("Ctrl-C", tmp_path, launcher)
     assert found.line == f"stopped by Ctrl-C {place}: {tmp_path}{onward}"
-    assert found.to_dict() == {"reason": found.reason, "next": onward.partition(": ")[2]}
+    verb = LAUNCH if checkpoint is None else RESUME
+    options = ("--launcher", launcher) if launcher else ()
+    onward_from_here = Next(verb, str(tmp_path), options)
+    recorded = found.recorded(Result("failed", seed=1))
+    stopped = Stopped("Ctrl-C", step)
+    assert recorded == Result("failed", found.reason, stopped, onward_from_here, seed=1)
     assert rank_failed("why", tmp_path, launcher).what_next == onward
     hopeless = rank_failed("why", tmp_path, hopeless=True)
-    assert "optimizer.base_lr" in hopeless.what_next and hopeless.to_dict() == {"reason": "why"}
-    (tmp_path / "result.json").write_text(json.dumps({"stopped": "asked to stop at step 125"}))
-    assert "at step 125" in run_stopped("Ctrl-C", tmp_path).line
+    assert "optimizer.base_lr" in hopeless.what_next and hopeless.next == ""
+    write(tmp_path / RESULT, Result("aborted", stopped=Stopped("x", 125)))
+    assert run_stopped("Ctrl-C", tmp_path).stopped == Stopped("Ctrl-C", 125)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +93,7 @@ def test_a_run_that_was_stopped_or_failed_goes_on_from_its_checkpoint(
         ({"stopped": TIME}, 40, "go on with: rn50 launch --resume", "limits.time_s=null"),
         ({"stopped": EPOCHS}, 40, "go on with: rn50 launch --resume", "limits.epochs=null"),
         ({"stopped": TIME}, None, "start again with: rn50 launch /", "limits.time_s=null"),
-        ({"stopped": "asked to stop at step 40"}, 40, "go on with: rn50 launch --resume", None),
+        ({"stopped": Stopped("SIGTERM", 40)}, 40, "go on with: rn50 launch --resume", None),
     ],
 )
 def test_a_run_that_ended_in_order_says_what_would_take_it_further(
@@ -86,11 +101,11 @@ def test_a_run_that_ended_in_order_says_what_would_take_it_further(
 ) -> None:
     standing(tmp_path, 40, checkpoint)
     whole = {"status": "aborted", "eval_accuracy": 0.845, "target": 0.9, "epochs": 8} | result
-    found = run_ended(whole, tmp_path)
+    found = run_ended(Result(**whole), tmp_path)
     assert words in found.line
-    assert ("next" in found.to_dict()) == ("stopped" in result)
+    assert isinstance(found.next, Next) == ("stopped" in result)
     if override is not None:  # what it says can be typed
-        assert shlex.split(found.next)[-1] == override
+        assert shlex.split(str(found.next))[-1] == override
         load("quick", ["limits.time_s=5", override])
 
 
@@ -108,18 +123,19 @@ def test_a_run_of_a_job_goes_on_with_the_job(
     run = tmp_path / name
     run.mkdir(exist_ok=True)
     standing(run, 40, checkpoint)
-    command = f"rn50 submit --resume {tmp_path}"
+    command = Next(RESUME_JOB, str(tmp_path))
+    assert str(command) == f"rn50 submit --resume {tmp_path}"
     assert run_stopped("SIGTERM", run).next == command
     assert rank_failed("why", run).next == command
-    last = run_stopped("SIGTERM", run).to_dict()
+    last = run_stopped("SIGTERM", run).recorded(Result("failed"))
     found = job_ended("slurm", "42", 143, tmp_path, last)
-    assert last["reason"] in found.reason and "143" in found.reason
+    assert last.reason in found.reason and "143" in found.reason
     assert found.next == command and f"{tmp_path}/job.log" in found.line
-    assert job_ended("slurm", "42", 0, tmp_path, {}).next == ""
+    assert job_ended("slurm", "42", 0, tmp_path, None).next == ""
 
 
 def test_a_folder_that_was_moved_is_not_named_to_go_on_with(tmp_path: Path) -> None:
-    assert str(tmp_path) not in rank_failed("why", tmp_path / "moved").next
+    assert rank_failed("why", tmp_path / "moved").next == Next(RESUME, "FOLDER")
 
 
 def test_a_command_is_spelt_as_it_can_be_called(

@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import resource
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,15 @@ from rn50.launch.host_limits import (
     check_open_files,
     read_limits,
 )
+from rn50.logging.records import Failure
 from rn50.train.__main__ import _Rank
 
 EAGAIN = os.strerror(errno.EAGAIN)
 RECORDED = Path(__file__).resolve().parent.parent / "golden" / "refusals"
-OWN = {"rank": 1, "host": "h", "phase": "epoch 2", "step": 7, "reason": "UserError: bad record"}
-GONE = OWN | {"reason": PROCESS_EXITED}
-ECHO = OWN | {"rank": 0, "reason": "MXNetError: Horovod has been shut down. This was caused by"}
-RESET = ECHO | {"reason": "MXNetError: Connection reset by peer"}
+OWN = Failure(1, "h", "epoch 2", 7, "UserError: bad record")
+GONE = replace(OWN, reason=PROCESS_EXITED)
+ECHO = replace(OWN, rank=0, reason="MXNetError: Horovod has been shut down. This was caused by")
+RESET = replace(ECHO, reason="MXNetError: Connection reset by peer")
 SIGKILL_2 = "rank 2 was killed by SIGKILL"
 MPIRUN = "mpirun noticed that process rank 3 with PID 0 on node vm exited on signal 9 (Killed)."
 SRUN = "srun: error: node2: task 1: Killed\nsrun: error: node1: task 0: Exited with exit code 143"
@@ -52,7 +54,7 @@ NO_PEER = (
     "[[4352,1],1][btl_tcp_endpoint.c:626:mca_btl_tcp_endpoint_recv_connect_ack] from h2 "
     "to: h3 Unable to connect to the peer 10.79.0.3 on port 1024: No route to host\n"
 )
-TIMED_OUT = OWN | {"reason": "MXNetError: Connection timed out"}
+TIMED_OUT = replace(OWN, reason="MXNetError: Connection timed out")
 GLOO_LOOP = (
     "[1]<stderr>:[2026-11-26 01:12:37.9: E /b/operations.cc:697] [1]: Horovod background loop "
     "uncaught exception: [/b/tcp/pair.cc:589] Read error [10.79.0.2]:5: Connection timed out\n"
@@ -88,7 +90,7 @@ FULL = PLENTY._replace(shared_free_bytes=32 << 10, shared_bytes=64 << 10)
         ([], PRTERUN, {"lost": GONE}, HERE + "killed by SIGKILL"),
         ([], PRTERUN, {"out_of_memory": True}, "SIGKILL (the kernel was out of memory)"),
         ([], MPIRUN, {"lost": GONE}, HERE + PROCESS_EXITED),
-        ([], MPIRUN, {"lost": GONE | {"reason": "silent for 4 s"}}, HERE + "silent for 4 s"),
+        ([], MPIRUN, {"lost": replace(GONE, reason="silent for 4 s")}, HERE + "silent for 4 s"),
         # One that had not reached the watchdog took those along that had.
         ([], MPIRUN, {"lost": GONE, "not_connected": {3}}, "rank 3 was killed by SIGKILL"),
         ([], f"{ABORTED}\n{MPIRUN}", {"lost": GONE, "not_connected": {3}}, "rank 3 was killed by"),
@@ -138,7 +140,7 @@ FULL = PLENTY._replace(shared_free_bytes=32 << 10, shared_bytes=64 << 10)
     ],
 )
 def test_the_cause_comes_first(
-    failures: list[dict[str, Any]], stderr: str, more: dict[str, Any], expected: str
+    failures: list[Failure], stderr: str, more: dict[str, Any], expected: str
 ) -> None:
     told = explain_failure(Evidence(failures, stderr, **{"code": 9, **more}))
     assert expected in told
@@ -195,7 +197,7 @@ def test_a_launcher_that_starts_nothing_is_quoted(path: Path) -> None:
     ],
 )
 def test_what_was_short_is_named(reason: str, stderr: str, limits: Limits, short: str) -> None:
-    told = explain_failure(Evidence([OWN | {"reason": reason}], stderr, 1, limits=limits))
+    told = explain_failure(Evidence([replace(OWN, reason=reason)], stderr, 1, limits=limits))
     assert short in told if short else told.endswith(reason)
 
 

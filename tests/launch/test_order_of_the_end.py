@@ -14,14 +14,15 @@ import pytest
 
 from rn50.config.load import load
 from rn50.launch import run
-from rn50.launch.ending import Failed, Stopped
+from rn50.launch.ending import Failed, StoppedBySignal
 from rn50.launch.job import Request, run_all
 from rn50.launch.job_folder import OpenJob
 from rn50.launch.launchers import Job
 from rn50.launch.supervisor import RankFailed, StopSignals
+from rn50.logging.records import Result
 
 MISSED = {"status": "aborted"}
-STOPPED = {"status": "aborted", "stopped": "asked to stop at step 20"}
+STOPPED = {"status": "aborted", "stopped": {"by": "SIGTERM", "step": 20}}
 
 
 @pytest.fixture
@@ -39,9 +40,9 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield plan
 
 
-def conclude(*_: object) -> dict[str, Any]:
+def conclude(*_: object) -> Result:
     os.kill(os.getpid(), signal.SIGTERM)
-    return {"concluded": True}
+    return Result("concluded")
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt("SIGTERM"), RankFailed("x", Path("stderr.log"))])
@@ -57,16 +58,16 @@ def test_a_signal_or_a_failure_after_the_last_step_and_a_signal_during_the_concl
     monkeypatch.setattr(run, "run_job", ranks)
     monkeypatch.setattr(run, "conclude", conclude)
     if result in (STOPPED, None):
-        with pytest.raises(Stopped if isinstance(end, KeyboardInterrupt) else Failed):
+        with pytest.raises(StoppedBySignal if isinstance(end, KeyboardInterrupt) else Failed):
             run.launch(plan.loaded, lambda _: lambda *_: None, plan.options)
     else:
         concluded, late = run.launch(plan.loaded, lambda _: lambda *_: None, plan.options)
         os.kill(os.getpid(), signal.SIGINT)  # behind it as well
-        assert concluded == {"concluded": True} and late.forced
+        assert concluded == Result("concluded") and late.forced
         assert "next" not in json.loads((plan.folder / "result.json").read_text())
 
 
-@pytest.mark.parametrize(("runs", "code", "stop"), [(1, 1, ""), (2, 143, "stopped by SIGTERM")])
+@pytest.mark.parametrize(("runs", "code", "stop"), [(1, 1, ""), (2, 143, "SIGTERM")])
 def test_a_signal_during_a_conclusion_keeps_a_job_from_its_next_run(
     plan: Any, monkeypatch: pytest.MonkeyPatch, runs: int, code: int, stop: str
 ) -> None:
@@ -74,6 +75,6 @@ def test_a_signal_during_a_conclusion_keeps_a_job_from_its_next_run(
     monkeypatch.setattr(run, "conclude", conclude)
     (plan.folder / "result.json").write_text(json.dumps(MISSED))
     job = OpenJob(plan.folder / "job")
-    run_all(job, Request("smoke", (), runs, "gloo"), lambda _: lambda *_: None)
-    assert (job.exit_code, job.stop) == (code, stop)
+    outcome = run_all(job, Request("smoke", (), runs, "gloo"), lambda _: lambda *_: None)
+    assert (outcome.exit_code, outcome.stopped_by, job.exit_code) == (code, stop, code)
     assert [path.name for path in job.folder.iterdir()] == ["run_0"]

@@ -118,8 +118,8 @@ def a_run(folder: Path, at: int, **result: object) -> Path:
     [
         ({}, True),
         ({"status": "failed", "reason": "rank 1 was killed by SIGKILL"}, True),
-        ({"status": "aborted", "stopped": "asked to stop at step 20"}, True),
-        ({"status": "aborted", "stopped": "time budget (limits.time_s) spent at step 20"}, True),
+        ({"status": "aborted", "stopped": {"by": "SIGTERM", "step": 20}}, True),
+        ({"status": "aborted", "stopped": {"limit": "limits.time_s", "step": 20}}, True),
         ({"status": "success"}, False),
         ({"status": "aborted"}, False),  # trained to its last epoch
     ],

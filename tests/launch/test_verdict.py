@@ -14,6 +14,7 @@ from rn50.cli.main import app
 from rn50.config.load import load
 from rn50.launch.run import Options, conclude
 from rn50.launch.verdict import is_good
+from rn50.logging.records import Verdict
 from rn50.report.runs import read_runs
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "smoke_result_0.txt"
@@ -44,7 +45,7 @@ SIZES = tuple(
     (f'("key": "{key}_samples", "value": ){old}', rf"\g<1>{new}")
     for key, (old, new) in zip(("eval", "train"), IMAGENET, strict=True)
 )
-STOPPED = {"status": "aborted", "stopped": "asked to stop at step 9"}
+STOPPED = {"status": "aborted", "stopped": {"by": "SIGTERM", "step": 9}}
 ON_THE_SET_ALONE = "the set is not ImageNet; no other rule is broken"
 
 
@@ -89,11 +90,11 @@ def test_every_place_has_the_verdict_of_log_check(
     referee = json.loads(checked.stdout)
     assert (referee["verdict"], cause in referee["cause"]) == (verdict, True)
     assert line.startswith(f"check: {verdict}: {referee['cause']} (")
-    assert found["check"] == {"verdict": verdict, "cause": referee["cause"]}
+    assert found.check == Verdict(verdict, referee["cause"])
     assert row.verdict == verdict
     page = (folder / "report.html").read_text()
     shown = re.findall(r'rn50, rules of .*?<span class="verdict \w+">(\w+)</span>', page, re.S)
     assert shown == [verdict]
     assert is_good(found) == (checked.exit_code == 0)
     reached = left["status"] == "success"
-    assert ("but log check says" in found["reason"]) == (reached and verdict == "FAIL")
+    assert ("but log check says" in found.reason) == (reached and verdict == "FAIL")

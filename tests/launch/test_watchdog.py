@@ -13,11 +13,11 @@ import pytest
 from rn50.config.schema import Watchdog as Settings
 from rn50.launch.failure import PROCESS_EXITED
 from rn50.launch.watchdog import Watchdog
+from rn50.logging.records import Failure, to_dict
 from rn50.train.heartbeat import WATCHDOG_ENV
 from tests.waiting import wait_until
 
 PATIENCE_S = 60.0
-EXITED = {"reason": PROCESS_EXITED}
 
 
 class Rank:
@@ -54,18 +54,17 @@ def test_a_rank_that_is_gone_is_named_with_its_place(watchdog: Watchdog) -> None
     ranks[1].beat("epoch 3", 120)
     ranks[1].leave()
     lost = wait_until(lambda: watchdog.lost)
-    assert lost == {"rank": 1, "host": "h1", "phase": "epoch 3", "step": 120} | EXITED
+    assert lost == Failure(1, "h1", "epoch 3", 120, PROCESS_EXITED)
     ranks[0].leave()  # what follows from the first is not news
     failed = wait_until(lambda: watchdog.failed_rank)
-    assert failed is not None and failed["rank"] == 1
+    assert failed is not None and failed.rank == 1
 
 
 @pytest.mark.slow
 def test_a_rank_that_has_said_why_or_is_done_is_not_lost(watchdog: Watchdog) -> None:
     ranks = [Rank(watchdog, 0), Rank(watchdog, 1)]
-    place = {"rank": 1, "host": "h1", "phase": "epoch 1", "step": 2}
-    told = {**place, "reason": "x", "retryable": False, "agreed_step": None}
-    ranks[1].say(failure={**told, "more": "ignored"})
+    told = Failure(1, "h1", "epoch 1", 2, "x", retryable=False)
+    ranks[1].say(failure=to_dict(told) | {"more": "ignored"})
     ranks[0].say(done=True)
     assert wait_until(lambda: watchdog.failures) == [told]
     for rank in ranks:
@@ -83,8 +82,8 @@ def test_hosts_whose_ranks_never_connect_are_named() -> None:
         failed = wait_until(lambda: watchdog.failed_rank)
     finally:
         watchdog.close()
-    assert (failed["rank"], failed["host"]) == (0, "h1")
-    assert "4 ranks of h1, h2, h3" in failed["reason"] and "MTU" in failed["reason"]
+    assert (failed.rank, failed.host) == (0, "h1")
+    assert "4 ranks of h1, h2, h3" in failed.reason and "MTU" in failed.reason
 
 
 @pytest.mark.slow
@@ -98,7 +97,7 @@ def test_of_ranks_of_which_none_is_behind_the_network_is_named(other: str) -> No
         failed = wait_until(lambda: watchdog.failed_rank)
     finally:
         watchdog.close()
-    assert ("as all 2 ranks" in failed["reason"]) == (other == "warm up network")
+    assert ("as all 2 ranks" in failed.reason) == (other == "warm up network")
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="IPv6 expected, found none")
@@ -149,7 +148,7 @@ def test_the_rank_for_which_the_job_must_end(
         return watchdog.failed_rank
 
     failed = wait_until(beat)
-    assert failed["rank"] == 1 and reason in failed["reason"]
+    assert failed.rank == 1 and reason in failed.reason
 
 
 @pytest.mark.slow
@@ -192,7 +191,7 @@ def test_a_wish_to_stop_reaches_all_ranks_also_one_that_joins_later(watchdog: Wa
     lines_until(last, b"hold")
     last.say(begun=9)
     for rank in (first, last):
-        assert lines_until(rank, b"stop")[-1] == b"stop 9 asked to stop by SIGTERM\n"
+        assert lines_until(rank, b"stop")[-1] == b"stop 9 SIGTERM\n"
 
 
 def test_another_line_is_no_progress_and_the_first_to_fall_silent_is_blamed(
@@ -210,4 +209,4 @@ def test_another_line_is_no_progress_and_the_first_to_fall_silent_is_blamed(
         seen_s.append(status.last_progress_s)
     assert seen_s[0] == seen_s[1] < seen_s[2]
     silent = watchdog._silent(time.monotonic() + 1e6)
-    assert silent is not None and silent["rank"] == 1
+    assert silent is not None and silent.rank == 1

@@ -31,8 +31,8 @@ def test_a_jump_of_the_wall_clock_is_seen_once_and_moves_no_stamp(
     assert clock.look() == pytest.approx(by_s, abs=0.05)
     assert clock.look() is None
     told = clock.comparison()
-    assert [jump["by_s"] for jump in told["jumps"]] == pytest.approx([by_s], abs=0.05)
-    assert told["wall_minus_monotonic_s"] == pytest.approx(by_s, abs=0.05)
+    assert [jump.by_s for jump in told.jumps] == pytest.approx([by_s], abs=0.05)
+    assert told.wall_minus_monotonic_s == pytest.approx(by_s, abs=0.05)
 
 
 def test_a_run_that_goes_on_does_not_run_back() -> None:

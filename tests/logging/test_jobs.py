@@ -11,6 +11,7 @@ import pytest
 
 from rn50.config.load import load
 from rn50.logging.places import config_of, log_folders, recorded_runs, run_folders
+from rn50.logging.records import Result
 from rn50.report.compare import name_of
 from rn50.report.export import read_runs
 from rn50.report.html import write_report
@@ -111,7 +112,8 @@ def test_a_job_of_one_run_is_that_run(tmp_path: Path) -> None:
     job = make_job(tmp_path / "job", 1)
     (subject,) = read_subjects(job)
     assert subject.path == job / "run_0"
-    assert subject.folder is not None and subject.folder.result["status"] == "success"
+    assert subject.folder is not None
+    assert subject.folder.result == Result("success", ranks=2)
     assert "Reached 0.45 top-1" in write_report(job).read_text()
     whole = json.loads(invoke("log", "check", "--json", "--no-official", job).stdout)[-1]
     assert whole["verdict"] != "FAIL"

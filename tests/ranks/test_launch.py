@@ -211,7 +211,9 @@ def test_a_stop_in_start_up_says_how_to_start_again(rn50: Rn50, small_data: Path
     assert process.returncode == 130
     result = json.loads((rn50.run_folder() / "result.json").read_text())
     assert result["reason"] == "stopped by Ctrl-C at step 0 (no checkpoint)"
-    assert result["next"].startswith(f"rn50 launch {rn50.run_folder()}/config.yaml --launcher gloo")
+    assert result["stopped"] == {"by": "Ctrl-C", "step": 0, "limit": None}
+    assert result["next"]["verb"] == "launch"
+    assert result["next"]["options"][:2] == ["--launcher", "gloo"]
     said = f"rn50: {result['reason']}: {rn50.run_folder()}; start again with: "
     assert err.splitlines()[-1].startswith(said) and "Traceback" not in err
 

@@ -15,6 +15,7 @@ from rn50.cli.main import app
 from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.launch.run import try_report
+from rn50.logging import records as run_records
 from rn50.report.html import render_report, write_report
 from rn50.report.plots import _planned, page_charts
 from rn50.report.run_folder import read_subjects
@@ -107,7 +108,9 @@ def hostile_folder(run_folder: Path) -> Path:
     (run_folder / "environment.json").write_text(
         json.dumps({HOSTILE: HOSTILE, "a": {"b": HOSTILE}})
     )
-    (run_folder / "result.json").write_text(json.dumps({"ranks": HOSTILE, "reason": HOSTILE}))
+    onward = run_records.Next(HOSTILE, HOSTILE)
+    result = run_records.Result("failed", HOSTILE, run_records.Stopped(HOSTILE), onward)
+    run_records.write(run_folder / run_records.RESULT, result)
     (run_folder / "origins.json").write_text(json.dumps({"seed": HOSTILE}))
     return run_folder
 
@@ -192,10 +195,11 @@ def test_a_bare_log_has_a_page(tmp_path: Path) -> None:
 
 
 def test_the_top_has_the_end_of_the_run(run_folder: Path) -> None:
-    result = {"status": "failed", "reason": "rank 1 on n7 failed", "next": "rn50 launch x"}
+    onward = {"verb": "launch --resume", "folder": "x"}
+    result = {"status": "failed", "reason": "rank 1 on n7 failed", "next": onward}
     (run_folder / "result.json").write_text(json.dumps(result))
     text = Shape(page_of(run_folder)).text
-    assert "The run failed: rank 1 on n7 failed." in text and "Next rn50 launch x" in text
+    assert "The run failed: rank 1 on n7 failed." in text and "Next rn50 launch --resume x" in text
     (run_folder / "result.json").write_text('{"status": "success", "reason": "target reached"}')
     text = Shape(page_of(run_folder)).text
     assert "Reached 0.7592 top-1" in text and "Next" not in text

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from typer.testing import CliRunner
 
 from rn50.cli.main import app
 from rn50.config.load import load
-from rn50.config.plan import in_brief
 from rn50.data.lock import hold
+from rn50.launch.run_files import in_brief
+from rn50.logging.records import Failure
 from rn50.report.runs import Progress, RunRow, read_runs
 from rn50.train import checkpoint
 from tests.data.test_lock import left, start_holder
@@ -28,7 +30,7 @@ from tests.waiting import wait_until
 
 LOADED = load("smoke", ["seed=1"])
 CONFIG = LOADED.to_yaml()
-BRIEF = in_brief(LOADED.run)
+BRIEF = asdict(in_brief(LOADED.run))
 SUCCESS = {
     "status": "success",
     "time_to_train_s": 49.342,
@@ -79,7 +81,8 @@ def only(folder: Path) -> RunRow:
     return row
 
 
-RESUMES = {"reason": "stopped by Ctrl-C at step 25", "next": "rn50 launch --resume x"}
+RESUMES = {"reason": "why", "next": {"verb": "launch --resume", "folder": "x"}}
+STOPS = {"stopped": {"by": "Ctrl-C", "step": 25}}
 
 
 @pytest.mark.parametrize(
@@ -87,10 +90,10 @@ RESUMES = {"reason": "stopped by Ctrl-C at step 25", "next": "rn50 launch --resu
     [
         (SUCCESS, "success", False),
         ({"status": "aborted", "reason": "target 0.9 missed"}, "missed", False),
-        ({"status": "aborted", "stopped": "asked to stop at step 25", **RESUMES}, "stopped", True),
-        ({"status": "failed", **RESUMES}, "stopped", True),
-        ({"status": "aborted", "stopped": "asked to stop"}, "stopped", True),  # by its rank alone
-        ({"status": "failed", **RESUMES, "reason": "rank 1 failed"}, "failed", True),
+        ({"status": "aborted", **STOPS, **RESUMES}, "stopped", True),
+        ({"status": "failed", **STOPS, **RESUMES}, "stopped", True),
+        ({"status": "aborted", **STOPS}, "stopped", True),  # by its rank alone
+        ({"status": "failed", **RESUMES}, "failed", True),
         ({"status": "failed", "reason": "training diverged"}, "failed", False),
         (None, "failed", True),
     ],
@@ -110,7 +113,8 @@ def test_what_became_of_a_run(tmp_path: Path, result: Any, status: str, resumabl
 
 
 def test_a_rank_says_why_it_failed(run: Path) -> None:
-    (run / "failure_0.json").write_text(json.dumps({"reason": "no\nspace"}))
+    failure = asdict(Failure(0, "h", "start", 0, "no\nspace"))
+    (run / "failure_0.json").write_text(json.dumps(failure))
     assert (only(run).status, only(run).reason) == ("failed", "no\\nspace")
 
 
@@ -225,7 +229,7 @@ def test_a_job_goes_on_between_two_runs_and_in_its_queue(
     squeue.write_text("#!/bin/sh\necho RUNNING\n")
     (job / "exit_code").write_text("0\n")  # its last words
     assert statuses() == ["success"]
-    make_run(job / "run_1", {"status": "failed", **RESUMES})
+    make_run(job / "run_1", {"status": "failed", **STOPS, **RESUMES})
     (job / "exit_code").unlink()  # submitted again
     assert statuses() == ["queued", "stopped", "success"]
     (job / "run_0").rename(tmp_path / "run_0")

@@ -173,7 +173,8 @@ def test_a_run_that_stopped_goes_on_bit_for_bit(
     """Within an epoch, between two epochs of a block, after an evaluation. It logs every step when
     it goes on: a point's loss is the mean over its steps, whichever they are."""
     folder = train(tmp_path / "run", limit)
-    assert result(folder)["stopped"].endswith(f" at step {stops_at}")
+    stopped = {"by": "", "step": stops_at, "limit": limit.partition("=")[0]}
+    assert result(folder)["stopped"] == stopped
     assert saved(folder)[-1] == stops_at
     assert read_events(folder / "result_0.txt")[-1].metadata["status"] == "aborted"
     train(folder, "log.every=1 steps")

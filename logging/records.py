@@ -1,0 +1,257 @@
+"""What a run leaves as records: how it ended, why a rank failed, who was asked to run it.
+
+`write` writes such a file; `read` says which key of one does not fit. A key that its record does
+not have is left out, and one that is absent has its default.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+
+from ..config.atomic import write_file
+from ..config.errors import UserError
+from ..config.finding import shown
+from ..config.reading import read_object
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+FORMAT: Literal[1] = 1
+"""Of the files; an older one has none."""
+RESULT = "result.json"
+SUBMISSION = "submission.json"
+ENVIRONMENT = "environment.json"
+
+SUCCESS = "success"
+ABORTED = "aborted"
+FAILED = "failed"
+
+TIME_LIMIT = "limits.time_s"
+EPOCH_LIMIT = "limits.epochs"
+
+LAUNCH = "launch"
+RESUME = "launch --resume"
+RESUME_JOB = "submit --resume"
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """A stop in order before the end. `by`: a signal's name, or whoever asked; empty: a limit."""
+
+    by: str = ""
+    step: int = 0
+    limit: str | None = None
+
+    def __str__(self) -> str:
+        why = f"{self.limit} is spent" if self.limit else f"asked to stop by {self.by}"
+        return f"{why} at step {self.step}"
+
+
+@dataclass(frozen=True)
+class Next:
+    """The command of ours that goes on from here: `rn50 VERB FOLDER OPTIONS`."""
+
+    verb: str
+    folder: str
+    options: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        place = f"{self.folder}/config.yaml" if self.verb == LAUNCH else self.folder
+        return shlex.join(["rn50", *self.verb.split(), place, *self.options])
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Of a checker on the run's log. `cause`: of ours; `ruleset`: of the official one."""
+
+    verdict: str
+    cause: str = ""
+    version: str = ""
+    ruleset: str = ""
+    messages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Jump:
+    """Of the host's wall clock."""
+
+    unix_s: float
+    by_s: float
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """The host's wall clock beside the run's own."""
+
+    wall_minus_monotonic_s: float
+    jumps: tuple[Jump, ...] = ()
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """How a run compares with a recorded one. `compared`: losses and accuracies that both have.
+    `same`: in every bit of these; None where there is nothing to compare."""
+
+    recorded: str
+    compared: int
+    text: str
+    same: bool | None = None
+
+
+@dataclass(frozen=True)
+class ReferenceRate:
+    """The machine's own rate for a config, and whether the run's is as good."""
+
+    images_per_s: float
+    tolerance: float
+    passes: bool
+
+
+@dataclass(frozen=True)
+class Result:
+    """result.json. Rank 0 writes it where the ranks ended in order, and the launcher adds `reason`,
+    `next` and the verdicts; of another run the launcher writes what it knows."""
+
+    status: str
+    reason: str = ""
+    stopped: Stopped | None = None
+    next: Next | None = None
+    time_to_train_s: float | None = None
+    init_s: float | None = None
+    epochs: int = 0
+    eval_accuracy: float | None = None
+    target: float | None = None
+    images_per_s: float | None = None
+    ranks: int | None = None
+    global_batch_size: int | None = None
+    config_sha256: str = ""
+    seed: int | None = None
+    weights_digest: str = ""
+    clock: Clocks | None = None
+    resumed_after_step: int | None = None
+    official_checker: Verdict | None = None
+    check: Verdict | None = None
+    repeats: Repeat | None = None
+    reference: ReferenceRate | None = None
+    format: Literal[1] = FORMAT
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the ranks came to the run's end by themselves."""
+        return self.status in (SUCCESS, ABORTED) and self.stopped is None
+
+    @property
+    def why(self) -> str:
+        """How it ended, in words, whether or not the launcher could say it."""
+        return self.reason or str(self.stopped or "")
+
+
+@dataclass(frozen=True)
+class Failure:
+    """failure_<rank>.json: why a rank ended. `agreed_step`: the replicas differed, and the weights
+    of that step were the last that were the same."""
+
+    rank: int
+    host: str
+    phase: str
+    step: int
+    reason: str
+    retryable: bool = True
+    agreed_step: int | None = None
+    format: Literal[1] = FORMAT
+
+    @property
+    def file_name(self) -> str:
+        return f"failure_{self.rank}.json"
+
+    def __str__(self) -> str:
+        place = f"rank {self.rank} on {self.host} failed in {self.phase} at step {self.step}"
+        return f"{place}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Brief:
+    """What `rn50 runs` shows of a config, for files that it reads without the config."""
+
+    name: str = ""
+    target: float | None = None
+    ranks: int | None = None
+    steps: int = 0
+    epochs: int = 0
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The part of environment.json that is read again."""
+
+    run: Brief | None = None
+
+
+@dataclass(frozen=True)
+class Submission:
+    """submission.json of a job: its scheduler, its id there, how many runs it has."""
+
+    scheduler: str = ""
+    job: str = ""
+    runs: int = 1
+    run: Brief | None = None
+    format: Literal[1] = FORMAT
+
+
+def write(path: Path, record: object) -> None:
+    """Write a record's file. Raises OSError."""
+    write_file(path, json.dumps(to_dict(record), indent=1) + "\n")
+
+
+def to_dict(record: Any) -> dict[str, Any]:
+    """A record as JSON has it, without the keys that say nothing."""
+    return {key: value for key, value in asdict(record).items() if value not in (None, "")}
+
+
+def read(path: Path, record: type[T]) -> T | None:
+    """The record in a file; None where there is no JSON object. Raises UserError for a key that
+    does not fit."""
+    tree = read_object(path)
+    return fit(record, tree, str(path)) if tree else None
+
+
+def read_failures(folder: Path) -> list[Failure]:
+    """What failed ranks left, oldest first. One that does not fit is left out: a rank was killed
+    while it wrote; stderr.log still has its words."""
+    failures = []
+    for path in sorted(folder.glob("failure_*.json"), key=lambda path: path.lstat().st_mtime_ns):
+        with suppress(UserError):
+            failures.append(read(path, Failure))
+    return [failure for failure in failures if failure is not None]
+
+
+def fit(record: type[T], tree: Any, place: str) -> T:
+    """A record of JSON's object. Raises UserError for the first key that does not fit. `place`: the
+    file's name."""
+    try:
+        text = json.dumps(tree, allow_nan=False)
+        return cast(T, _adapter(record).validate_json(text, strict=True))  # type: ignore[arg-type]
+    except ValueError as error:
+        raise UserError(f"{place}: {_misfit(error)}") from None
+
+
+@cache
+def _adapter(record: type) -> TypeAdapter[Any]:
+    from pydantic import TypeAdapter  # 0.1 s that writing a record need not pay
+
+    return TypeAdapter(record)
+
+
+def _misfit(error: Any) -> str:
+    """Of what pydantic says of an object, the first key, what was expected and what was found."""
+    first = error.errors()[0] if hasattr(error, "errors") else {"loc": (), "msg": str(error)}
+    key = ".".join(map(str, first["loc"])) or "JSON"
+    return f"{key}: {first['msg']}, found {shown(first.get('input'))}"

@@ -1,0 +1,43 @@
+"""Records of a run: what is written reads back the same, and what does not fit is one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rn50.config.errors import UserError
+from rn50.logging.records import RESULT, Next, Result, Stopped, Verdict, read, write
+
+
+def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / RESULT
+    assert read(path, Result) is None
+    onward = Next("launch --resume", "a b", ("--launcher", "mpi"))
+    check = Verdict("PASS", messages=("x",))
+    result = Result("aborted", "why", Stopped("SIGTERM", 9), onward, epochs=0, check=check)
+    write(path, result)
+    assert read(path, Result) == result
+    assert {"seed", "repeats"}.isdisjoint(json.loads(path.read_text()))
+    assert str(onward) == "rn50 launch --resume 'a b' --launcher mpi"
+
+
+@pytest.mark.parametrize(
+    ("more", "key"),
+    [
+        ({"stopped": "asked to stop at step 9"}, "stopped: "),  # of an older version
+        ({"next": "rn50 launch --resume x"}, "next: "),
+        ({"next": {"verb": "launch"}}, "next.folder: "),
+        ({"format": 2}, "format: "),
+        ({"ranks": True}, "ranks: "),
+        ({"target": float("inf")}, "JSON: "),
+    ],
+)
+def test_what_does_not_fit_is_named(tmp_path: Path, more: dict[str, Any], key: str) -> None:
+    path = tmp_path / RESULT
+    path.write_text(json.dumps({"status": "aborted"} | more))
+    with pytest.raises(UserError) as caught:
+        read(path, Result)
+    assert len(caught.value.args) == 1 and str(caught.value).startswith(f"{path}: {key}")
