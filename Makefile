@@ -59,6 +59,7 @@ lab-test: setup ## emulated networks, 64 thin ranks, every test that is marked n
 	$(PYTHON) -m pytest --nightly
 
 fault-matrix: setup ## every fault of every kind, one after another
+	.venv/bin/rn50 data prepare smoke
 	$(PYTHON) -m tests.faults.matrix
 
 container-test: setup ## builds the image and runs smoke in it (docs/containers.md); BASE_IMAGE=...
