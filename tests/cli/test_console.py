@@ -13,6 +13,7 @@ import pytest
 from rn50.cli import console
 from rn50.cli.console import print_table, track
 from rn50.config.errors import UserError
+from tests.waiting import read_terminal
 
 
 def test_without_a_terminal_progress_is_a_line_now_and_then(
@@ -54,7 +55,8 @@ def test_on_a_terminal_progress_is_a_bar_that_goes(monkeypatch: pytest.MonkeyPat
             if step == 4:
                 print(between, file=sys.stderr)
         assert sys.stderr is terminal
-    written = os.read(leader, 1 << 16).decode()
+    os.close(follower)
+    written = read_terminal(leader)
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written).replace("\r", "\n")
     lines = [line.strip() for line in shown.split("\n")]
     assert "packing [red]records ..." in lines and between in lines
