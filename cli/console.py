@@ -203,7 +203,8 @@ def track(name: str) -> Advance:
 
 
 def _bar(name: str) -> Progress:
-    """A bar below what is printed, gone when it is stopped; without a thread, as work may fork."""
+    """A bar below what is printed, which it does not wrap, and gone when it is stopped; without a
+    thread, as work may fork."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
@@ -211,7 +212,7 @@ def _bar(name: str) -> Progress:
         TextColumn("{task.description}", markup=False),
         BarColumn(),
         TextColumn("{task.fields[words]}", markup=False),
-        console=Console(stderr=True),
+        console=Console(stderr=True, soft_wrap=True),
         auto_refresh=False,
         transient=True,
         redirect_stdout=sys.stdout.isatty(),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -49,3 +51,12 @@ def rank_process(parent: int, rank: int) -> psutil.Process | None:
         if ours and found.launcher != "none" and found.rank == rank:
             return child
     return None
+
+
+def read_terminal(leader: int) -> str:
+    """What was written to a pseudo-terminal that nobody has open any more."""
+    written = b""
+    with suppress(OSError):  # its end
+        while more := os.read(leader, 1 << 16):
+            written += more
+    return written.decode()

@@ -13,6 +13,7 @@ import pytest
 from rn50.cli import console
 from rn50.cli.console import print_table, track
 from rn50.config.errors import UserError
+from tests.waiting import read_terminal
 
 
 def test_without_a_terminal_progress_is_a_line_now_and_then(
@@ -44,6 +45,7 @@ def test_on_a_terminal_progress_is_a_bar_that_goes(monkeypatch: pytest.MonkeyPat
     leader, follower = pty.openpty()
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
+    between = "rn50: go on with: " + 80 * "x"  # to be copied: not wrapped
     with Path(f"/dev/fd/{follower}").open("w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
         advance = track("packing [red]records")
@@ -51,12 +53,13 @@ def test_on_a_terminal_progress_is_a_bar_that_goes(monkeypatch: pytest.MonkeyPat
             advance(900 * step, 9000)
             clock[0] += 10.0
             if step == 4:
-                print("a line between", file=sys.stderr)
+                print(between, file=sys.stderr)
         assert sys.stderr is terminal
-    written = os.read(leader, 1 << 16).decode()
+    os.close(follower)
+    written = read_terminal(leader)
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written).replace("\r", "\n")
     lines = [line.strip() for line in shown.split("\n")]
-    assert "packing [red]records ..." in lines and "a line between" in lines
+    assert "packing [red]records ..." in lines and between in lines
     bars = [line for line in lines if "━" in line]
     assert all(line.startswith("packing [red]records ━") for line in bars)
     seen = {re.sub(r".*━ +", "", line) for line in bars}

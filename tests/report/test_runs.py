@@ -26,7 +26,7 @@ from rn50.report.runs import Progress, RunRow, read_runs
 from rn50.train import checkpoint
 from tests.data.test_lock import left, start_holder
 from tests.train.test_checkpoint import arrays, meta
-from tests.waiting import wait_until
+from tests.waiting import read_terminal, wait_until
 
 LOADED = load("smoke", ["seed=1"])
 CONFIG = LOADED.to_yaml()
@@ -255,7 +255,7 @@ def test_a_narrow_terminal_keeps_folders_whole(run: Path, columns: int) -> None:
     environment = os.environ | {"COLUMNS": str(columns), "TERM": "xterm"}
     subprocess.run(command, stdout=follower, env=environment, check=True)
     os.close(follower)
-    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", os.read(leader, 1 << 16).decode())
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", read_terminal(leader))
     lines = shown.splitlines()
     assert max(map(len, lines)) <= columns
     assert ("top-1" in lines[0], "images/s" in lines[0]) == (columns == 80, False)
