@@ -32,6 +32,7 @@ from rn50.launch.submit import (
 )
 from rn50.launch.system_description import describe_system, read_machine
 from rn50.logging.parse import read_events
+from rn50.logging.records import Next
 from rn50.report.runs import read_runs
 from rn50.train import checkpoint
 from tests.train.test_checkpoint import CONFIG, arrays, meta
@@ -131,7 +132,7 @@ def test_a_local_job_that_is_killed_closes_its_log(rn50, smoke_data: Path) -> No
     said = (folder / "job.log").read_text()
     assert "rn50: error: stopped by SIGTERM at step" in said
     assert result["reason"].startswith("stopped by SIGTERM at step")
-    assert result["next"] == f"rn50 submit --resume {folder} data.path={smoke_data}"
+    assert str(Next(**result["next"])) == f"rn50 submit --resume {folder} data.path={smoke_data}"
     last = said.splitlines()[-1]
     assert last.startswith(f"{folder}/run_0; go on with: ")
     assert last.endswith(f"rn50 submit --resume {folder} data.path={smoke_data}")
