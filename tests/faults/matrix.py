@@ -24,6 +24,7 @@ import psutil
 
 from rn50.launch.launchers import HOROVODRUN
 from rn50.logging.parse import read_events
+from rn50.logging.records import RESULT, Result, read
 from rn50.train import checkpoint_folder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -270,8 +271,8 @@ def _problems(
 
 def _in_order(folder: Path) -> str:
     """Why a run stopped that stopped in order: of its result.json."""
-    result = json.loads(next(folder.glob("results/*/*/result.json")).read_text())
-    return f"{result.get('stopped', '')}\n"
+    result = read(next(folder.glob(f"results/*/*/{RESULT}")), Result)
+    return f"{result.stopped if result else ''}\n"
 
 
 def _clock_problems(run: Path) -> Iterator[str]:

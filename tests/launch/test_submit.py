@@ -33,6 +33,7 @@ from rn50.launch.submit import (
 )
 from rn50.launch.system_description import describe_system, read_machine
 from rn50.logging.parse import read_events
+from rn50.logging.records import Next
 from rn50.report.runs import read_runs
 from rn50.train import checkpoint
 from tests.conftest import Rn50
@@ -130,11 +131,11 @@ def test_a_local_job_that_is_killed_closes_its_log(rn50: Rn50, smoke_data: Path)
     last = read_events(folder / "run_0/result_0.txt")[-1]
     assert (last.key, last.metadata["status"]) == ("run_stop", "aborted")
     result = json.loads((folder / "run_0/result.json").read_text())
-    assert result["status"] == "aborted" and result["stopped"].startswith("asked to stop by ")
+    assert (result["status"], result["stopped"]["by"]) == ("aborted", "SIGTERM")
     said = (folder / "job.log").read_text()
     assert "rn50: error: stopped by SIGTERM at step" in said
     assert result["reason"].startswith("stopped by SIGTERM at step")
-    assert result["next"] == f"rn50 submit --resume {folder} data.path={smoke_data}"
+    assert str(Next(**result["next"])) == f"rn50 submit --resume {folder} data.path={smoke_data}"
     last = said.splitlines()[-1]
     assert last.startswith(f"{folder}/run_0; go on with: ")
     assert last.endswith(f"rn50 submit --resume {folder} data.path={smoke_data}")

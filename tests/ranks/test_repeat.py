@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rn50.report.reproduction import compare_with_recorded
+from rn50.report.reproduction import compare_with_recorded, repeat_line
 from tests.conftest import Rn50
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "smoke_result_0.txt"
@@ -28,7 +28,7 @@ def test_curves_are_compared_bit_for_bit(tmp_path: Path, now: str) -> None:
     then = record(tmp_path / "then", "0.75")
     repeat = compare_with_recorded(then, record(tmp_path / "now", now))
     assert (repeat.same, repeat.compared) == (now == "0.75", 1)
-    assert ("not reproduced" in repeat.line) == (not repeat.same)
+    assert ("not reproduced" in repeat_line(repeat)) == (not repeat.same)
 
 
 @pytest.mark.slow
@@ -55,4 +55,4 @@ def test_a_run_is_repeated_from_its_own_folder(
     assert (
         repeat.same is True
     )  # the bits are what they are; that the config is not the same is told
-    assert repeat.line.endswith(f"there): batch.per_rank (10, 9); recorded run: {recorded}")
+    assert repeat_line(repeat).endswith(f"there): batch.per_rank (10, 9); recorded run: {recorded}")
