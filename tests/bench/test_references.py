@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from rn50.config.errors import UserError
 from rn50.config.load import Loaded, load_system
 from rn50.config.load import load as load_config
 from rn50.launch.verdict import is_good
+from rn50.logging.records import ReferenceRate, Result, Verdict
 from tests import mpi
 
 MACHINE = "# ours\nbase: local  # two cores\nname: mine\n"
@@ -63,13 +65,11 @@ def test_what_is_measured_against_a_reference_is_the_config_as_a_run_has_it(
 
 
 def test_a_slow_run_is_not_a_good_one() -> None:
-    result: dict[str, Any] = {
-        "status": "success",
-        "official_checker": {"verdict": "PASS"},
-        "check": {"verdict": "PASS"},
-    }
-    assert is_good(result) and is_good(result | {"reference": {"passes": True}})
-    assert not is_good(result | {"reference": {"passes": False}})
+    passed = Verdict("PASS")
+    result = Result("success", official_checker=passed, check=passed)
+    fast, slow = (ReferenceRate(200.0, 0.1, passes=passes) for passes in (True, False))
+    assert is_good(result) and is_good(replace(result, reference=fast))
+    assert not is_good(replace(result, reference=slow))
 
 
 @mpi.NEEDED

@@ -105,7 +105,7 @@ def test_a_run_trained_to_its_last_epoch_is_not_resumed(run: Path) -> None:
 def test_an_empty_config_is_not_one_of_defaults(run: Path) -> None:
     """As a crash of the file system may leave it."""
     (run / "config.yaml").write_text("")
-    with pytest.raises(UserError, match=f"^{run}/config.yaml: .* an empty file"):
+    with pytest.raises(UserError, match=f"^{run}/config.yaml: settings expected, found none"):
         load_resumed(str(run), None, [], None)
 
 
