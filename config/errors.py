@@ -34,6 +34,15 @@ class UserError(Exception):
         return "\n".join(printable(str(line)) for line in self.args)
 
 
+class RankFailed(UserError):
+    """A rank failed, or the launcher did. `reason`: without `log`, where the details are."""
+
+    def __init__(self, reason: str, log: Path) -> None:
+        super().__init__(f"{reason}; details: {log}")
+        self.reason = reason
+        self.log = log
+
+
 @contextmanager
 def failing_as(what: str) -> Iterator[None]:
     """Turn an OSError of the block into a UserError: `what` failed, and the system's reason. A

@@ -120,7 +120,9 @@ Factor = Annotated[float, Field(strict=True, ge=0.01, le=100)]
 Bool = Annotated[bool, Field(strict=True)]
 Name = Annotated[str, _text("letters, digits, dots, dashes", "[A-Za-z0-9][A-Za-z0-9._-]*", 100)]
 Text = Annotated[str, _text("printable text on one line", ".+")]
-Place = Annotated[str, _text("a path, all of whose $VARIABLES are set", r"(?!.*\$[{\w]).+")]
+Place = Annotated[
+    str, _text("a printable path, all of whose $VARIABLES are set", r"(?!.*\$[{\w]).+")
+]
 Word = Annotated[str, _text("a word of letters, digits, _.,:=+@/-", r"\w[\w.,:=+@/-]*", 200)]
 """A word of a scheduler's directive line, where no quoting is safe."""
 Setting = Annotated[str, _text("NAME=VALUE", r"[A-Za-z_]\w*=.*")]

@@ -15,7 +15,7 @@ from ..compliance.check_log import Check, check_log
 from ..compliance.config_rules import check_config
 from ..compliance.official import NOT_RUN, check_officially
 from ..config.atomic import write_file, write_json
-from ..config.errors import UserError
+from ..config.errors import RankFailed, UserError
 from ..config.finding import ERROR, WARNING
 from ..config.load import Loaded, load
 from ..config.manifest import Manifest
@@ -62,7 +62,7 @@ from .nodes_left import on_nodes_left
 from .preflight import refusals, refuse
 from .resume import begin_attempt, close_attempt, is_hopeless, is_over, with_ranks
 from .run_files import in_brief, new_run_folder
-from .supervisor import RankFailed, StopSignals, run_job
+from .supervisor import StopSignals, run_job
 
 RANK = (sys.executable, "-m", "rn50.train")
 

@@ -11,12 +11,11 @@ from itertools import count
 from pathlib import Path
 
 from ..config.atomic import write_file
-from ..config.errors import failing_as
+from ..config.errors import RankFailed, failing_as
 from ..config.load import Loaded
 from ..config.plan import build_plan
 from ..config.schema import Run
 from ..logging.records import ENVIRONMENT, Brief
-from .supervisor import RankFailed
 
 CHECKPOINTS = "checkpoint"
 

@@ -23,7 +23,7 @@ from typing import IO
 
 import psutil
 
-from ..config.errors import UserError
+from ..config.errors import RankFailed, UserError
 from ..config.schema import Run
 from ..data.lock import LOCK, RANK_LOCK, other_holder
 from ..logging.records import read_failures, write
@@ -51,15 +51,6 @@ _MOST_COUNTED = 10_000
 """Different lines whose repeats are counted; messages that flood are among the first."""
 _SCRATCH = "rn50-ranks-"
 _HYDRAS_ROW = re.compile(r"={70,}\n")
-
-
-class RankFailed(UserError):
-    """A rank failed, or the launcher did. `reason`: without `log`, where the details are."""
-
-    def __init__(self, reason: str, log: Path) -> None:
-        super().__init__(f"{reason}; details: {log}")
-        self.reason = reason
-        self.log = log
 
 
 def run_job(job: Job, launcher: str, out: Path, run: Run | None = None) -> None:

@@ -19,7 +19,7 @@ def job(_: list[str]) -> None:
     there_before = fate[2] == "-"  # then the ranks are the usual ones
     program = launch.RANK if there_before else (sys.executable, BODY, *fate)
     result, _ = launch.launch(loaded, track, launch.Options(launcher, program=program))
-    sys.exit(0 if result["status"] == "success" else 1)
+    sys.exit(0 if result.status == "success" else 1)
 
 
 if __name__ == "__main__":

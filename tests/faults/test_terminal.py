@@ -77,10 +77,11 @@ def test_a_disk_that_is_full_at_the_end_costs_no_verdict(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("rn50.launch.run.write_json", full)
+    monkeypatch.setattr("rn50.launch.run.write", full)
     result = conclude(load(ended / "config.yaml").run, ended, Options())
     out = capsys.readouterr().out
-    assert result["official_checker"]["verdict"] == "FAIL"  # the target is out of reach
+    assert result.official_checker is not None
+    assert result.official_checker.verdict == "FAIL"  # the target is out of reach
     assert "result.json: cannot write: No space left on device" in out and "\nRESULT " in out
 
 

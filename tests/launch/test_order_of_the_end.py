@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
+from rn50.config.errors import RankFailed
 from rn50.config.load import load
 from rn50.launch import run
 from rn50.launch.ending import Failed, StoppedBySignal
 from rn50.launch.job import Request, run_all
 from rn50.launch.job_folder import OpenJob
 from rn50.launch.launchers import Job
-from rn50.launch.supervisor import RankFailed, StopSignals
+from rn50.launch.supervisor import StopSignals
 from rn50.logging.records import Result
 
 MISSED = {"status": "aborted"}

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from rn50.config.errors import RankFailed
 from rn50.config.load import load
 from rn50.launch.launchers import build_job
-from rn50.launch.supervisor import RankFailed, run_job
+from rn50.launch.supervisor import run_job
 from tests import mpi
 from tests.conftest import ROOT
 from tests.waiting import leave_nothing
