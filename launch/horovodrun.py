@@ -1,7 +1,8 @@
 """`python -m rn50.launch.horovodrun`: Horovod's launcher, which leaves nothing in /dev/shm.
 
-It starts every rank through a process of its own, which a `multiprocessing.Event` ends: five named
-semaphores, which nobody removes once all that knew them were killed. A pipe ends with its users.
+Horovod starts each rank through a process that waits for a `multiprocessing.Event`. Such an event
+is five named semaphores, and they stay when every process that knew them is killed. A pipe does
+not.
 """
 
 from __future__ import annotations

@@ -73,8 +73,14 @@ def taken_away(environment: Mapping[str, str], started: str, nodes: int = 1) -> 
 
 
 def inherited(environment: Mapping[str, str], started: str, nodes: int = 1) -> dict[str, str]:
-    """What of `environment` reaches what is `started`. Within a step of Slurm another one waits for
-    ever unless it may share the first one's cores."""
+    """The variables that a started process gets. Within a step of Slurm a second step would never
+    begin, so it is allowed to share the cores of the first.
+
+    Args:
+        environment: of this process.
+        started: a launcher's name, SCHEDULERS_COMMAND or LOCAL_JOB.
+        nodes: that the run has.
+    """
     gone = taken_away(environment, started, nodes)
     shares = {"SLURM_OVERLAP": "1"} if environment.get("SLURM_STEP_ID") else {}
     return {name: value for name, value in environment.items() if name not in gone} | shares

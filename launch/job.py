@@ -104,7 +104,8 @@ def _run_left(job: OpenJob, request: Request, track: Tracker) -> Outcome:
     with staged(run, (request.config, *request.overrides), launcher) as overrides:
         request = request._replace(overrides=(*request.overrides, *overrides), launcher=launcher)
         for number in range(request.runs):
-            worst = max(worst, _run_one(job, number, request, run, track))
+            outcome = _run_one(job, number, request, run, track)
+            worst = max(worst, outcome, key=lambda each: each.exit_code)
             if worst.exit_code > EXIT_MISSED:
                 break
     return worst

@@ -51,8 +51,8 @@ def refuse_runs(run: Run, runs: int) -> None:
         )
     if runs == benchmark.RUNS and "org" not in run.log.model_fields_set:
         raise UserError(
-            f"log.org: who submits {runs} runs expected (nothing changes a log afterwards), found "
-            "none; log.org=NAME, or log.org=rn50 where nobody will"
+            f"log.org: the name of the submitter of {runs} runs expected, found none: a log cannot "
+            "be changed afterwards. Use log.org=rn50 if they will not be submitted"
         )
 
 

@@ -55,28 +55,29 @@ def _begun_by_a_letter(name: str) -> str:
 
 
 class Scheduler:
-    """Base of all schedulers.
-
-    `launcher`: a row of launchers.py; None: the scheduler has none of its own, and that of the MPI
-    of Horovod is taken. `command`: submits; the script's name follows. `id_pattern`: the whole last
-    line that it prints. `state_command`: tells of a job; `ended_pattern` matches what it says of
-    one that has ended (it says nothing: ended too), `leaving_pattern` of one that ends or goes back
-    into its queue, `reason_pattern` why one has not begun, `never_pattern` such a reason that does
-    not pass by itself. `requeue_command`: shell text with which a job puts itself back into its
-    queue. The directives stand before system.job.account and system.job.queue.
-    """
+    """Base of all schedulers. Directives stand before system.job.account and system.job.queue."""
 
     name: ClassVar[str]
     launcher: ClassVar[str | None] = None
+    """A row of launchers.py. None: the scheduler has none, and the launcher of Horovod's MPI is
+    taken."""
     command: ClassVar[tuple[str, ...]]
+    """Submits a job; the script's name follows."""
     id_pattern: ClassVar[str] = r"(?P<id>\S+)"
+    """Of the whole last line that `command` prints."""
     state_command: ClassVar[tuple[str, ...]] = ()
+    """Prints the state of a job, whose id follows."""
     ended_pattern: ClassVar[str] = NEVER
+    """Of its answer for a job that has ended. No answer means the same."""
     leaving_pattern: ClassVar[str] = NEVER
+    """Of its answer for a job that ends, or that goes back into its queue."""
     reason_pattern: ClassVar[str] = NEVER
+    """Of its answer for a job that has not begun; the group is the reason."""
     never_pattern: ClassVar[str] = NEVER
+    """Of a reason that does not pass by itself."""
     cancel_command: ClassVar[str] = ""
     requeue_command: ClassVar[str] = ""
+    """Shell text with which a job puts itself back into its queue."""
     account_directive: ClassVar[str] = ""
     queue_directive: ClassVar[str] = ""
 

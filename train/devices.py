@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import mxnet as mx
@@ -27,7 +28,13 @@ def operators_for(model: Model, ctx: mx.Context) -> Operators:
     check_step(model, gpu.name, gpu.capability)
     if not model.is_planned:
         return Operators(ctx)
-    return PlanOperators(ctx, CudaModule(Device(ctx), gpu.capability))
+    return PlanOperators(ctx, _module(ctx, gpu.capability))
+
+
+@cache
+def _module(ctx: mx.Context, capability: tuple[int, int]) -> CudaModule:
+    """Compiled once a process, which has one stream for all its steps (step.c)."""
+    return CudaModule(Device(ctx), capability)
 
 
 def updater_for(

@@ -1,8 +1,8 @@
 """Where the host waits for the device: numbers of a step and of an evaluation that it reads, and
 the bound of the queue.
 
-They stand here together because nothing else in a run may wait for the device. A test bed whose
-kernels compute nothing (tests/gpu) replaces the three functions. Loads no framework.
+They stand here together because nothing else in a run may wait for the device. Where the fake GPU's
+computing is switched off, a test replaces the three functions (tests/gpu). Loads no framework.
 """
 
 from __future__ import annotations

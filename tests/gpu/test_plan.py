@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,29 @@ from tests.gpu.runs import HALF, ONE_RANK, GpuRun
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
 MEGABYTE = 1e6
 IMAGES_MEGABYTES = 224 * 224 * (3 * 4 + 4 * 2) / MEGABYTE
 """What the kernel that pads an image reads and writes; the fake counts cuDNN's calls alone."""
 Body = Callable[..., dict[str, Any]]
+
+
+def answer_of(before: Sequence[str], options: dict[str, Any], **environment: str) -> dict[str, Any]:
+    """What plan_body.py prints. `before`: the launcher's words."""
+    done = subprocess.run(
+        [*before, sys.executable, str(HERE / "plan_body.py"), json.dumps(options)],
+        env=os.environ | {"FAKECUDA_LAZY": "1", "PYTHONPATH": str(ROOT)} | environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    line = done.stdout.splitlines()[-1]  # horovodrun puts its rank before it
+    answer: dict[str, Any] = json.loads(line[line.index("{") :])
+    assert answer["errors"] == []
+    return answer
 
 
 @pytest.fixture
@@ -34,21 +53,7 @@ def body(fake_environment: Path, emulated: Path) -> Body:
     """`body(do=..., environment={}, **options)`: plan_body.py in a process of its own."""
 
     def start(environment: dict[str, str] | None = None, **options: Any) -> dict[str, Any]:
-        done = subprocess.run(
-            [sys.executable, str(HERE / "plan_body.py"), json.dumps(options)],
-            env=os.environ
-            | {"FAKECUDA_LAZY": "1", "FAKECUDA_KERNELS": str(emulated)}
-            | (environment or {}),
-            cwd=HERE.parent.parent,
-            capture_output=True,
-            text=True,
-            timeout=600,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-        assert answer["errors"] == []
-        return answer
+        return answer_of((), options, FAKECUDA_KERNELS=str(emulated), **(environment or {}))
 
     return start
 
@@ -99,31 +104,16 @@ def test_a_step_is_the_same_with_and_without_graphs(body: Body) -> None:
 
 def test_two_ranks_sum_what_one_computes(fake_environment: Path, emulated: Path) -> None:
     """Bit for bit: float16 sums of two."""
-    answers = []
-    for ranks in (1, 2):
-        command = [sys.executable, str(HERE / "plan_body.py")]
-        command.append(json.dumps({"do": "gradients", "ranks": ranks}))
-        horovodrun = str(Path(sys.executable).with_name("horovodrun"))
-        done = subprocess.run(
-            [horovodrun, "--gloo", "-np", str(ranks), *command],
-            env=os.environ
-            | {
-                "FAKECUDA_LAZY": "1",
-                "FAKECUDA_DEVICES": "2",
-                "FAKECUDA_KERNELS": str(emulated),
-                "PYTHONPATH": str(HERE.parent.parent),
-            },
-            cwd=HERE.parent.parent,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
+    horovodrun = str(Path(sys.executable).with_name("horovodrun"))
+    environment = {"FAKECUDA_DEVICES": "2", "FAKECUDA_KERNELS": str(emulated)}
+    alone, together = (
+        answer_of(
+            [horovodrun, "--gloo", "-np", str(ranks)],
+            {"do": "gradients", "ranks": ranks},
+            **environment,
         )
-        assert done.returncode == 0, done.stderr[-3000:]
-        line = next(line for line in done.stdout.splitlines() if '{"digest"' in line)
-        answers.append(json.loads(line[line.index("{") :]))
-    alone, together = answers
-    assert alone["errors"] == together["errors"] == []
+        for ranks in (1, 2)
+    )
     assert alone["groups"] == 4 and alone["size"] > 1
     assert alone["digest"] == together["digest"]
 

@@ -170,7 +170,7 @@ KERNEL hits_float(const float* scores, const float* labels, int* counts, int cla
 
 // --- update -------------------------------------------------------------------------------------
 
-// A row of the table of tensors (own.py): addresses, elements, first of its chunks.
+// A row of the table of tensors (update.py): addresses, elements, first of its chunks.
 struct Tensor {
   void* weight;
   const void* gradient;

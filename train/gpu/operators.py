@@ -35,8 +35,8 @@ class PlanOperators(Operators):
         self.weights: list[nd.NDArray] = []
         """The weights of the network that is trained, side by side, an array a type."""
         self.statistics: list[nd.NDArray] = []
-        """The running means and variances: arrays of their own, as the engine wants all that one of
-        Horovod's operations sums."""
+        """The running means and variances of all networks. Each is an array of its own: one of
+        Horovod's operations sums them, and with two views of one array it would never begin."""
         self.loss_sum = self.zeros(1)
         """Of the steps since the last log point."""
         self.arena = Arena(self.zeros(1))
@@ -79,7 +79,7 @@ class PlanOperators(Operators):
                 p._data = [view]
         for p in trained:
             p._grad_req = "write"  # by its setter it would be filled with an array of its own
-        self.statistics = [p.data() for p in statistics]
+        self.statistics += [p.data() for p in statistics]
 
     def zeros(self, shape: Any, dtype: Any = np.float32) -> nd.NDArray:
         return nd.array(np.zeros(shape, dtype), self.ctx, dtype=dtype)
