@@ -18,7 +18,7 @@ from typing import ClassVar, NamedTuple
 
 from ..config.errors import UserError, failing_as
 from ..config.schema import Run
-from ..train.mpi_library import MPICH_ABI, PRODUCTS, Family, MpiLibrary, horovods_mpi
+from ..train.communication.mpi_library import MPICH_ABI, PRODUCTS, Family, MpiLibrary, horovods_mpi
 from .engine_environment import ENGINE_PREFIXES, Controller, Environment, engine_environment
 from .environment_record import output_of
 from .host_limits import check_open_files, read_limits

@@ -40,7 +40,7 @@ from ..logging.records import (
     write,
 )
 from ..report.reproduction import compare_with_recorded, repeat_line
-from ..train.checkpoint import Checkpoint
+from ..train.checkpoint.file import Checkpoint
 from ..train.reserve import give_back, reserve
 from ..train.seeding import draw_seed
 from .ending import (

@@ -18,8 +18,8 @@ from ..config.errors import UserError
 from ..config.reading import read_text
 from ..config.schema import Watchdog as Settings
 from ..logging.records import Failure, fit
+from ..train.communication.identity import differences, differing_ranks
 from ..train.heartbeat import IN_ENGINE_SUFFIX, WATCHDOG_ENV, suspended_s
-from ..train.identity import differences, differing_ranks
 from .failure import PROCESS_EXITED
 from .host_limits import raise_open_files
 

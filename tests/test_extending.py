@@ -23,7 +23,7 @@ ROW = '    "dummy": "a dummy",\n'
 ADDED: dict[str, dict[str, tuple[str, str]]] = {
     "network": {
         "config/choices.py": ("NETWORKS = {", ROW),
-        "train/networks.py": (
+        "train/network/build.py": (
             "NETWORKS: dict[str, Callable[[Model, int, int], Network]] = {",
             '    "dummy": lambda model, classes, _: ResNet(model, classes, prefix=""),\n',
         ),
@@ -71,7 +71,7 @@ ADDED: dict[str, dict[str, tuple[str, str]]] = {
 # Run in the copy: for each kind, what the harness makes of its dummy, as JSON.
 USES = {
     "network": """
-from rn50.train.networks import build_network
+from rn50.train.network.build import build_network
 run = load("base", ["model.network=dummy"]).run
 found = len(build_network(run.model, 10, crop_px=64).collect_params().keys()) > 10
 """,

@@ -12,17 +12,17 @@ from ..logging.clock import Clock
 from ..logging.metrics import Metrics
 from ..logging.mlperf import MLPerfLog
 from ..logging.timeline import Timeline
-from .checkpoint import Checkpoint
-from .connection import Connection
+from .checkpoint.file import Checkpoint
+from .checkpoint.resume import LOG, METRICS, last_stamp_unix_s
+from .checkpoint.state import LossScaleState, Meta, TrainState, log_position
+from .communication.connection import Connection
+from .communication.identity import identity_of
 from .gpu.code import check_step
 from .gpu.driver import check_machine
-from .identity import identity_of
 from .limits import StopRequest
 from .process_info import ProcessInfo
 from .progress import Progress
 from .reserve import give_back
-from .resume import LOG, METRICS, last_stamp_unix_s
-from .state import LossScaleState, Meta, TrainState, log_position
 
 
 class RunContext:

@@ -27,7 +27,7 @@ from rn50.config.load import load
 from rn50.train.capabilities import check_supported
 from rn50.train.context import RunContext
 from rn50.train.loop import train_steps
-from rn50.train.networks import trainable
+from rn50.train.network.build import trainable
 from rn50.train.process_info import ProcessInfo
 from rn50.train.progress import Progress
 from rn50.train.run import evaluate_epoch, log_point

@@ -20,8 +20,13 @@ from rn50.logging.timeline import Timeline
 from rn50.train import run
 from rn50.train.__main__ import one_line
 from rn50.train.capabilities import check_supported
+from rn50.train.communication.identity import (
+    differences,
+    differing_ranks,
+    identity_of,
+    part_digests,
+)
 from rn50.train.host_reads import RUN_AHEAD_STEPS, RunAheadLimiter
-from rn50.train.identity import differences, differing_ranks, identity_of, part_digests
 from rn50.train.loop import train_steps, zero_gradient_steps
 from rn50.train.process_info import read_process_info
 from rn50.train.seeding import stream_seed

@@ -15,13 +15,13 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-from ..config.errors import UserError
-from ..config.manifest import load_manifest
-from ..config.schema import Data, Run
-from .checkpoint import Checkpoint
-from .checkpoint_state import restore_network
-from .networks import build_network, copy_parameters, image_shape
-from .operators import Operators
+from ...config.errors import UserError
+from ...config.manifest import load_manifest
+from ...config.schema import Data, Run
+from ..network.build import build_network, copy_parameters, image_shape
+from ..operators import Operators
+from .file import Checkpoint
+from .restore import restore_network
 from .resume import recorded_run
 
 PREFIX = "model"

@@ -13,13 +13,13 @@ import numpy as np
 from mxnet.contrib import amp
 from mxnet.gluon import HybridBlock
 
-from ..config.schema import Model
+from ...config.schema import Model
+from ..capabilities import check_network
+from ..gpu.operators import PlanOperators
+from ..operators import Operators
 from .alexnet import AlexNet
-from .capabilities import check_network
 from .googlenet import GoogLeNet
-from .gpu.operators import PlanOperators
 from .layers import TO_NCHW, TO_NHWC, Network
-from .operators import Operators
 from .resnet import ResNet
 
 NETWORKS: dict[str, Callable[[Model, int, int], Network]] = {

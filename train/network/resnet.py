@@ -10,8 +10,8 @@ from typing import Any
 
 from mxnet.gluon import nn
 
-from ..config.resnet_stages import BASIC_DEPTHS, UNITS
-from ..config.schema import Model
+from ...config.resnet_stages import BASIC_DEPTHS, UNITS
+from ...config.schema import Model
 from .layers import Network
 
 # Convolutions of a block: kernel, and channels in multiples of the stage's width.
