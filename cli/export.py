@@ -88,11 +88,11 @@ def export_model(
     if onnx:
         import_module("onnx")
     found = chosen_checkpoint(path)
-    from ..train.checkpoint.model_export import export_model as write
+    from ..train.checkpoint.model_export import export_model
 
     with new_folder(out) as folder:
         checkpoint = held_checkpoint(found, folder / ".ckpt")
-        write(checkpoint, folder, onnx=onnx)
+        export_model(checkpoint, folder, onnx=onnx)
         checkpoint.path.unlink()
     for file in sorted(out.iterdir()):
         say(str(file))

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..config.atomic import write_file
 from ..config.errors import UserError
+from ..config.layout import with_ranks
 from ..config.leaves import flatten
 from ..config.load import Loaded
 from ..config.plan import build_plan
@@ -22,7 +23,6 @@ from ..train.checkpoint.folder import chosen_checkpoint, held_checkpoint
 from ..train.checkpoint.resume import FREE, recorded_run
 from ..train.checkpoint.state import log_position
 from .launchers import build_job, pick_launcher
-from .resume import with_ranks
 from .run_files import scratch_folder
 from .supervisor import run_job
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ..config.atomic import write_file
 from ..config.errors import UserError, failing_as
+from ..config.layout import with_ranks
 from ..config.load import Loaded, load
 from ..config.reading import read_file
 from ..config.recorded import RESUME, RUN, load_named, words_to_repeat
@@ -46,12 +47,6 @@ RANK_GRACE_S = 20.0
 """For ranks whose launcher was killed to end: most do at once."""
 _MOST_BYTES = 256 << 20
 """Of a log or metrics file: metrics have 150 bytes a line."""
-
-
-def with_ranks(overrides: list[str], ranks: int | None) -> list[str]:
-    """Overrides and `--ranks`, where it is given."""
-    more = [] if ranks is None else ["system.nodes=1", f"system.ranks_per_node={ranks}"]
-    return [*overrides, *more]
 
 
 def load_resumed(

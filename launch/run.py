@@ -17,6 +17,7 @@ from ..compliance.official import NOT_RUN, check_officially
 from ..config.atomic import write_file, write_json
 from ..config.errors import RankFailed, UserError
 from ..config.finding import ERROR, WARNING
+from ..config.layout import with_ranks
 from ..config.load import Loaded, load
 from ..config.manifest import Manifest
 from ..config.plan import build_plan
@@ -60,7 +61,7 @@ from .inherited import STEP
 from .launchers import LAUNCHERS, Job, build_job, missing_hosts, pick_launcher
 from .nodes_left import on_nodes_left
 from .preflight import refusals, refuse
-from .resume import begin_attempt, close_attempt, is_hopeless, is_over, with_ranks
+from .resume import begin_attempt, close_attempt, is_hopeless, is_over
 from .run_files import in_brief, new_run_folder
 from .supervisor import StopSignals, run_job
 

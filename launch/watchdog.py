@@ -287,7 +287,8 @@ class Watchdog:
 
     def _silent(self, now_s: float) -> Failure | None:
         """A connected rank sends nothing: its process, its node or the network stands still."""
-        silence_s, connected = self._settings.silence_s, self._statuses.values()
+        silence_s = self._settings.silence_s
+        connected = self._statuses.values()
         silent = [status for status in connected if status.last_received_s < now_s - silence_s]
         if not silent:
             return None
@@ -297,7 +298,8 @@ class Watchdog:
 
     def _stalled(self, now_s: float) -> Failure | None:
         """No rank gets on: all wait for one. It is behind, or not where one waits for others."""
-        stall_s, connected = self._settings.stall_s, self._statuses.values()
+        stall_s = self._settings.stall_s
+        connected = self._statuses.values()
         if not connected or any(one.last_progress_s >= now_s - stall_s for one in connected):
             return None
         status = min(connected, key=lambda status: (status.place[1], status.waits))

@@ -140,9 +140,9 @@ class RunContext:
         """
         if self.resumed is not None and self.run_started_unix_s is not None:
             self.init_s = self.clock.unix_s - self._init_start_s
-            before = self.resumed.meta.ranks
-            ranks = self.plan.ranks
-            self.log.resume(self.state.step, ranks=ranks, ranks_before=before)
+            self.log.resume(
+                self.state.step, ranks=self.plan.ranks, ranks_before=self.resumed.meta.ranks
+            )
             self.metrics.start_clock(self.run_started_unix_s)
             return
         self.log.hyperparameters(self.run, self.plan, tensors)

@@ -106,8 +106,7 @@ def train_blocks(trainer: Trainer, checkpointer: Checkpointer) -> bool:
         if found.fraction >= trainer.run.eval.target:
             return True
         if plan.min_accuracy_by_steps <= state.step and block.last_epoch < plan.eval_epochs[-1]:
-            classes = trainer.run.data.classes
-            check_learning(found.correct, found.total, classes, block.last_epoch)
+            check_learning(found.correct, found.total, trainer.run.data.classes, block.last_epoch)
         checkpointer.save_if_due(is_best=is_best)
         check_epoch_budget(block.last_epoch, trainer.run.limits.epochs)
     return False

@@ -147,8 +147,8 @@ class RunLog:
             resumed_after_step=context.resumed.meta.step if context.resumed else None,
         )
         write(context.out / RESULT, result)
-        table = {"elapsed_s": time_s, "ranks": ranks}
-        write_file(context.out / "ranks.json", json.dumps(table) + "\n")
+        table = json.dumps({"elapsed_s": time_s, "ranks": ranks})
+        write_file(context.out / "ranks.json", f"{table}\n")
 
     def timeline(self) -> None:
         """timeline.json."""

@@ -40,7 +40,7 @@ def two_steps(name: str, overrides: list[str], out: Path) -> dict[str, Any]:
     """A run of the preset cut off after `STEPS` steps, then evaluated: calls and order of `run`."""
     loaded = load(name.partition("#")[0], overrides)
     check_supported(loaded.run)
-    context = RunContext(loaded, out, ProcessInfo("none", 0, 1, 0, "here"))
+    context = RunContext(loaded, out, ProcessInfo(0, 1, 0, "here"))
     context.progress = Progress(context.plan, loaded.run.eval.target, shown=False)
     context.prepare()
     trainer = start_up(context)

@@ -91,7 +91,7 @@ def train(shared: Path) -> Any:
         folder.mkdir(exist_ok=True)
         loaded = load("smoke", [*CONFIG, *data, *overrides])
         resumed = begin_attempt(folder) if any(folder.iterdir()) else None
-        context = RunContext(loaded, folder, ProcessInfo("none", 0, 1, 0, "here"), resumed)
+        context = RunContext(loaded, folder, ProcessInfo(0, 1, 0, "here"), resumed)
         context.prepare()
         context.begin_connecting()
         train_and_evaluate(context)

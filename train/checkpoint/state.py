@@ -44,7 +44,8 @@ class TrainState(Strict):
 
     def advance(self, plan: Plan, step: int, training_s: float) -> None:
         """Steps up to `step` are enqueued; they took `training_s` since the last call."""
-        self.step, self.samples = step, plan.images_after(step)
+        self.step = step
+        self.samples = plan.images_after(step)
         self.training_s += training_s
 
     def record_evaluation(self, epoch: int, accuracy: float) -> bool:

@@ -42,7 +42,8 @@ class Communicator:
     """
 
     def __init__(self, operators: Operators, connection: Connection) -> None:
-        self.operators, self.ctx = operators, operators.ctx
+        self.operators = operators
+        self.ctx = operators.ctx
         self._connection = connection
         self.rank = 0
         self.world_size = 1

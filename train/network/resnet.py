@@ -18,9 +18,6 @@ from .layers import Network
 Block = tuple[tuple[int, int], ...]
 BASIC: Block = ((3, 1), (3, 1))
 BOTTLENECK: Block = ((1, 1), (3, 1), (1, 4))
-WORKSPACE_MIB = 4096
-"""The most that cuDNN takes for a convolution of MXNet's: its default, 1,024, ends at 445 images of
-224 px a rank in NCHW."""
 
 
 def rectify(F: Any, x: Any) -> Any:
