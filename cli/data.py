@@ -230,7 +230,7 @@ def data_bench(
 
     Example: `rn50 data bench --like-imagenet --system dgxa100 --plot roofline.svg`
     """
-    from ..bench.harness import Job
+    from ..bench.harness import BenchJob
     from ..bench.input import SIZES_PX, bench_input, with_roofline
     from ..config.load import load_system
     from ..launch.launchers import pick_launcher
@@ -242,7 +242,7 @@ def data_bench(
     alone += ["batch.changes=[]", "batch.active_ranks=null"]
     described = load_system(system) if system else None
     begun_s = time.monotonic()
-    job = Job(track, pick_launcher(None), lambda: load_for_launch(name, alone, 1))
+    job = BenchJob(track, pick_launcher(None), lambda: load_for_launch(name, alone, 1))
     sizes = SIZES_PX if described is not None else ()
     outcome = bench_input(job, passes=passes, images=images, sizes_px=sizes)
     if described is not None:

@@ -145,7 +145,7 @@ def _launcher_asked(evidence: Evidence) -> str:
 
 
 def _name(number: int) -> str:
-    """Of a signal."""
+    """The name of a signal."""
     return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 

@@ -37,7 +37,7 @@ MISSED = "missed"
 STOPPED = "stopped"
 KILLED = "killed"
 UNKNOWN = "unknown"
-"""Of a job whose scheduler cannot be asked."""
+"""The state of a job whose scheduler cannot be asked."""
 STATUSES = (QUEUED, RUNNING, SUCCESS, MISSED, STOPPED, FAILED, KILLED, UNKNOWN)
 OPEN = (QUEUED, RUNNING)
 """The statuses of runs that will go on by themselves."""
@@ -107,7 +107,7 @@ class RunRow(NamedTuple):
     progress: Progress | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The row for JSON."""
         progress = self.progress and self.progress._asdict()
         job_folder = self.job_folder and str(self.job_folder)
         paths = {"folder": str(self.folder), "job_folder": job_folder}
