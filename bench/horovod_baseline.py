@@ -106,11 +106,11 @@ def horovod_baseline(
             steps,
             settings=None if contender == OURS else BASELINE_ENV,
         )
-    step_ms = {name: scaled(found, 1e3) for name, found in step_s.items()}
+    step_ms = {name: scaled(values, 1e3) for name, values in step_s.items()}
     return Outcome(
         ratios={"our throughput / Horovod's example": ratio_spread(step_s[BASELINE], step_s[OURS])},
         figures={
-            **{f"{name}: ms a step": spread(found) for name, found in step_ms.items()},
+            **{f"{name}: ms a step": spread(values) for name, values in step_ms.items()},
             "ranks": build_plan(loaded.run).ranks,
             "batch per rank": loaded.run.batch.per_rank,
         },

@@ -78,7 +78,7 @@ def loop(
     ranks = build_plan(loaded.run).ranks
     per_rank = loaded.run.batch.per_rank
     images = steps * ranks * per_rank
-    images_per_s = {name: [images / s for s in found] for name, found in seconds.items()}
+    images_per_s = {name: [images / s for s in values] for name, values in seconds.items()}
     bare = seconds["bare loop"]
     return Outcome(
         ratios={

@@ -55,7 +55,7 @@ def optimizer(
     loaded = job.load(ranks=1)
     measured = measure_on_ranks(loaded, job.launcher, "optimizer", rounds)
     seconds: dict[str, list[float]] = measured["seconds"]
-    ms = {name: scaled(found, 1e3) for name, found in seconds.items()}
+    ms = {name: scaled(values, 1e3) for name, values in seconds.items()}
     return Outcome(
         ratios={
             "MXNet's LARS / ours": ratio_spread(seconds["MXNet's LARS"], seconds["ours"]),

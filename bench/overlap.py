@@ -133,7 +133,7 @@ def overlap_rows(step_ms: Mapping[str, Mapping[str, Sequence[float]]]) -> list[d
         communication = kinds["communication"]
         exposed = [s - c for s, c in zip(kinds["step"], kinds["computing"], strict=True)]
         hidden = [m - e for e, m in zip(exposed, communication, strict=True)]
-        row = {kind: spread(found) for kind, found in kinds.items()}
+        row = {kind: spread(seconds) for kind, seconds in kinds.items()}
         row |= {"exposed": spread(exposed), "hidden": ratio_spread(hidden, communication)}
         rows.append({"groups": rule, **row})
     return rows

@@ -69,10 +69,10 @@ def startup(
         seconds.setdefault(label, {name: [] for name in STARTUPS})[name].append(init_s)
     ratios = {}
     figures = {}
-    for label, found in sorted(seconds.items()):
-        for name, values in found.items():
+    for label, by_name in sorted(seconds.items()):
+        for name, values in by_name.items():
             figures[f"{label}, {name}: seconds"] = spread(values)
             if name != USUAL:
-                ratios[f"{label}: {name} / {USUAL}"] = ratio_spread(values, found[USUAL])
-    measurements = {f"s, {label}": found for label, found in seconds.items()}
+                ratios[f"{label}: {name} / {USUAL}"] = ratio_spread(values, by_name[USUAL])
+    measurements = {f"s, {label}": by_name for label, by_name in seconds.items()}
     return Outcome(ratios=ratios, figures=figures, measurements=measurements)

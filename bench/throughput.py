@@ -120,8 +120,8 @@ def _measure(
     """`here`: all ranks on this machine; else on the nodes of the config."""
 
     def load(case: Case) -> Loaded:
-        own = (f"batch.per_rank={case.per_rank}", f"eval.batch_per_rank={case.per_rank}")
-        return job.load(*_PLAIN, *own, ranks=case.ranks if here else None)
+        batches = (f"batch.per_rank={case.per_rank}", f"eval.batch_per_rank={case.per_rank}")
+        return job.load(*_PLAIN, *batches, ranks=case.ranks if here else None)
 
     return measure_curves(job, "throughput", curves, load, timing)
 

@@ -196,7 +196,7 @@ def facts(config: ConfigUnderCheck) -> dict[str, Any]:
     run = config.run
     batches = math.ceil(plan.train_samples / config.batch)
     padding = batches * config.batch - plan.train_samples if run.data.last_batch == "pad" else 0
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "ranks": plan.ranks,
         "global_batch_size": config.batch,
         "steps_per_epoch": plan.steps_per_epoch,
@@ -209,15 +209,15 @@ def facts(config: ConfigUnderCheck) -> dict[str, Any]:
         "evaluations": len(plan.eval_epochs),
     }
     if run.schedule.shape in ("poly", "cosine"):
-        found |= {"decay_steps": plan.decay_steps, "decay_from": run.schedule.decay_from}
+        figures |= {"decay_steps": plan.decay_steps, "decay_from": run.schedule.decay_from}
     about = published_lr(run, config.batch)
     if about is not None:
-        found["published_base_lr"] = [float(f"{value:.3g}") for value in about]
+        figures["published_base_lr"] = [float(f"{value:.3g}") for value in about]
     reference = config.reference
     if reference is None or not run.data.is_imagenet or run.model.network != "resnet":
-        return found
+        return figures
     known = not math.isnan(reference.mean)
-    found["rcp"] = {
+    figures["rcp"] = {
         "kind": reference.kind,
         "batches": list(reference.batches),
         "mean_epochs": reference.mean if known else None,
@@ -225,9 +225,9 @@ def facts(config: ConfigUnderCheck) -> dict[str, Any]:
     }
     stop = next((epoch for epoch in plan.eval_epochs if epoch >= reference.minimum), None)
     if stop is not None:
-        found["rcp"]["first_accepted_evaluation"] = stop
-        found["rcp"]["factor_there"] = max(1.0, reference.mean / stop)
-    return found
+        figures["rcp"]["first_accepted_evaluation"] = stop
+        figures["rcp"]["factor_there"] = max(1.0, reference.mean / stop)
+    return figures
 
 
 @imagenet_rule("MLP755", "lars-as-reference", CLOSED_POLICY, _TABLE, optimizer="lars")

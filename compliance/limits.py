@@ -57,9 +57,9 @@ def _one_of(
     run: HasSettings, name: str, allowed: tuple[float, ...], expected: str
 ) -> Iterator[Violation]:
     def fits(value: object) -> bool:
-        found = number(value)
-        return found is not None and any(
-            math.isclose(found, one, rel_tol=_FLOAT32) for one in allowed
+        setting = number(value)
+        return setting is not None and any(
+            math.isclose(setting, choice, rel_tol=_FLOAT32) for choice in allowed
         )
 
     return _judge(run, name, fits, expected)

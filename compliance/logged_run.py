@@ -182,11 +182,11 @@ class LoggedRun:
     @cached_property
     def evaluations(self) -> list[Evaluation]:
         """All evaluations with a number, in file order."""
-        found = []
+        evaluations = []
         for event in self.all("eval_accuracy"):
             accuracy = number(event.value)
             if accuracy is not None:
-                found.append(
+                evaluations.append(
                     Evaluation(
                         order=event.order,
                         line=event.line,
@@ -195,7 +195,7 @@ class LoggedRun:
                         accuracy=accuracy,
                     )
                 )
-        return found
+        return evaluations
 
     @cached_property
     def timed_evaluations(self) -> list[Evaluation]:

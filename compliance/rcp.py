@@ -73,10 +73,10 @@ def points(ruleset: str) -> tuple[Point, ...]:
     if not benchmark.at_least(ruleset, FIRST_RULESET):
         return ()
     file = Path(mlperf_logging.__path__[0], f"rcp_checker/training_{ruleset}/rcps_resnet.json")
-    found = []
+    records = []
     for record in json.loads(file.read_bytes()).values():
-        found.append(Point(record["BS"], tuple(record["Epochs to converge"])))
-    return tuple(sorted(found))
+        records.append(Point(record["BS"], tuple(record["Epochs to converge"])))
+    return tuple(sorted(records))
 
 
 @lru_cache(maxsize=len(benchmark.RULESETS))

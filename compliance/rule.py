@@ -77,7 +77,7 @@ class Setting(NamedTuple):
     ) -> Violation:
         """That another value was expected."""
         actual = shown(self.value)
-        found = against(
+        violation = against(
             self.place,
             f"is {actual}",
             expected,
@@ -86,7 +86,7 @@ class Setting(NamedTuple):
             advice=advice,
             severity=severity,
         )
-        return found._replace(actual=actual)
+        return violation._replace(actual=actual)
 
 
 class HasSettings(Protocol):

@@ -159,8 +159,8 @@ def _same_stamps(submission: Submission) -> Iterator[Violation]:
         stamps = [one.time_ms for one in run.timed_evaluations if one.time_ms > 0]
         return [] if run.coarse_ms >= _COARSE_MS else [round(one - stamps[0]) for one in stamps]
 
-    def same(one: LoggedRun, other: LoggedRun) -> bool:
-        return len(intervals_ms(one)) >= _FEWEST and intervals_ms(one) == intervals_ms(other)
+    def same(run: LoggedRun, other: LoggedRun) -> bool:
+        return len(intervals_ms(run)) >= _FEWEST and intervals_ms(run) == intervals_ms(other)
 
     yield from _together(submission, same, "are one run: their evaluations are equally far apart")
 
@@ -169,8 +169,8 @@ def _same_stamps(submission: Submission) -> Iterator[Violation]:
 def _same_accuracies(submission: Submission) -> Iterator[Violation]:
     """No two logs have the same accuracies at all evaluations that both have, three or more."""
 
-    def same(one: LoggedRun, other: LoggedRun) -> bool:
-        pairs = list(zip(one.timed_evaluations, other.timed_evaluations, strict=False))
+    def same(run: LoggedRun, other: LoggedRun) -> bool:
+        pairs = list(zip(run.timed_evaluations, other.timed_evaluations, strict=False))
         distinct = {mine.accuracy for mine, _ in pairs}
         return len(distinct) >= _FEWEST and all(a.accuracy == b.accuracy for a, b in pairs)
 
@@ -182,14 +182,16 @@ def _own_moments(submission: Submission) -> Iterator[Violation]:
     """No two runs take equally long to the millisecond; runs after one another do not share the
     stamp of one cache_clear; three or more runs do not all end with one accuracy."""
 
-    def as_long(one: LoggedRun, other: LoggedRun) -> bool:
-        coarse = max(one.coarse_ms, other.coarse_ms) >= _COARSE_MS
-        lengths = {round(run.run_ms or 0) for run in (one, other)}
+    def as_long(run: LoggedRun, other: LoggedRun) -> bool:
+        coarse = max(run.coarse_ms, other.coarse_ms) >= _COARSE_MS
+        lengths = {round(each.run_ms or 0) for each in (run, other)}
         return len(lengths) == 1 and min(lengths) > 0 and not coarse
 
-    def one_clearing(one: LoggedRun, other: LoggedRun) -> bool:
-        clears = ({e.time_ms for e in run.all("cache_clear") if e.time_ms} for run in (one, other))
-        return bool(set.intersection(*clears)) and not _overlap(one, other)
+    def one_clearing(run: LoggedRun, other: LoggedRun) -> bool:
+        clears = (
+            {e.time_ms for e in each.all("cache_clear") if e.time_ms} for each in (run, other)
+        )
+        return bool(set.intersection(*clears)) and not _overlap(run, other)
 
     yield from _together(submission, as_long, "take equally long, to the millisecond")
     yield from _together(submission, one_clearing, "share one cache_clear and do not overlap")
@@ -198,12 +200,12 @@ def _own_moments(submission: Submission) -> Iterator[Violation]:
         yield against(f"all {len(submission.runs)} runs", "end with one accuracy", "several")
 
 
-def _overlap(one: LoggedRun, other: LoggedRun) -> bool:
+def _overlap(run: LoggedRun, other: LoggedRun) -> bool:
     """Whether two runs train at one time; true where one has no clock."""
-    if one.start is None or one.stop is None or other.start is None or other.stop is None:
+    if run.start is None or run.stop is None or other.start is None or other.stop is None:
         return True
-    begin_ms = max(one.start.time_ms, other.start.time_ms)
-    return begin_ms < min(one.stop.time_ms, other.stop.time_ms)
+    begin_ms = max(run.start.time_ms, other.start.time_ms)
+    return begin_ms < min(run.stop.time_ms, other.stop.time_ms)
 
 
 @folder_rule("MLP904", "faster-than-reference", ERROR, "mlcommons/logging 4.1.68, rcp_checker")
@@ -290,9 +292,9 @@ def _same_hyperparameters(submission: Submission) -> Iterator[Violation]:
     and the division of the system description."""
     for key in dict.fromkeys(_SAME_IN_ALL):
         logged = [(shown(run.value(key)), name) for name, run in submission.runs if run.all(key)]
-        found = dict(reversed(logged))
-        if len(found) > 1:
-            values = " and ".join(f"{value} in {name}" for value, name in sorted(found.items()))
+        name_of = dict(reversed(logged))
+        if len(name_of) > 1:
+            values = " and ".join(f"{value} in {name}" for value, name in sorted(name_of.items()))
             yield against(f"{key} is", values, "one value in all runs")
     declared = (submission.system or {}).get("division")
     for name, run in submission.runs if declared is not None else ():

@@ -41,20 +41,20 @@ def fill_counts(leaves: dict[str, Leaf], *, from_manifest: bool) -> None:
     path = _path_in(leaves)
     if not missing or ("data" in leaves and leaves["data"].value != {}):
         return  # the second: no section but a value, which is refused
-    own = {key: leaf.value for key, leaf in leaves.items() if is_within(key, SYNTHETIC)}
-    found: dict[str, Any]
-    if own and own.get(SYNTHETIC, {}) == {}:
+    drawn = {key: leaf.value for key, leaf in leaves.items() if is_within(key, SYNTHETIC)}
+    counts: dict[str, Any]
+    if drawn and drawn.get(SYNTHETIC, {}) == {}:
         names = Counts._fields
         fields = Synthetic.model_fields
-        found = {name: own.get(f"{SYNTHETIC}.{name}", fields[name].default) for name in names}
+        counts = {name: drawn.get(f"{SYNTHETIC}.{name}", fields[name].default) for name in names}
         origin = Origin(SYNTHETIC)
     elif from_manifest and isinstance(path, str) and is_file(Path(path) / FILE_NAME):
-        found = load_manifest(Path(path)).counts._asdict()
+        counts = load_manifest(Path(path)).counts._asdict()
         origin = Origin(str(Path(path) / FILE_NAME))
     else:
         return
     for key in missing:
-        value = found[key.removeprefix("data.")]
+        value = counts[key.removeprefix("data.")]
         if type(value) is int:  # else refused where it stands, in `data.synthetic`
             put(leaves, key, Leaf(value, origin))
 
@@ -64,10 +64,10 @@ def wrong_counts(
 ) -> Iterator[str]:
     """A line for each count of the config that is not the set's, which stand in `source`."""
     for key, count in zip(COUNTS, counts, strict=True):
-        found = getattr(data, key.removeprefix("data."))
-        if found != count:
+        configured = getattr(data, key.removeprefix("data."))
+        if configured != count:
             where = f"{origins[key]}: " if key in origins else ""
-            yield f"{where}{key}: {count} expected, as in {source}, found {found}"
+            yield f"{where}{key}: {count} expected, as in {source}, found {configured}"
 
 
 def _path_in(leaves: Mapping[str, Leaf]) -> Any:

@@ -65,12 +65,12 @@ def read_layers(
         else:
             layers.append(machine_layer(found, chain))
     prefix = "system." if machine else ""
-    own = []
+    settings = []
     name = short(path)
     for entry in entries:
         if entry not in bases:
-            own.append(_set(prefix + entry.key, entry.value, Origin(name, entry.line)))
-    return [*layers, Layer(tuple(own))]
+            settings.append(_set(prefix + entry.key, entry.value, Origin(name, entry.line)))
+    return [*layers, Layer(tuple(settings))]
 
 
 def machine_layer(path: Path, chain: tuple[Path, ...] = ()) -> Layer:
@@ -86,14 +86,14 @@ def machine_layer(path: Path, chain: tuple[Path, ...] = ()) -> Layer:
 def parse_overrides(overrides: Iterable[str]) -> list[Layer]:
     """The layers of the command line: a machine that it names, then its keys; the last counts.
     Raises UserError: no KEY.PATH=VALUE, bad YAML, or no such machine."""
-    own = []
+    settings = []
     machine = []
     for key, value, _ in (entry for text in overrides for entry in _override(text)):
         if key in _MACHINE and isinstance(value, str):
             machine = [machine_layer(find_system(value))]
         else:
-            own.append(_set(key, value, _COMMAND_LINE))
-    return [*machine, Layer(tuple(own))]
+            settings.append(_set(key, value, _COMMAND_LINE))
+    return [*machine, Layer(tuple(settings))]
 
 
 def short(path: Path) -> str:

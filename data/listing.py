@@ -199,8 +199,8 @@ def _val_files(images: Path, beside: list[str]) -> dict[str, list[Place]]:
     folder = images / "val"
     tar = images / VAL_TAR
     if folder.is_dir():
-        found = _in_classes(folder)
-        return found if found.keys() != {_LOOSE} else {_FLAT: found[_LOOSE]}
+        files = _in_classes(folder)
+        return files if files.keys() != {_LOOSE} else {_FLAT: files[_LOOSE]}
     if tar.is_file():
         return {_FLAT: _in_tar(tar, "", 0)}
     raise UserError(
@@ -261,19 +261,19 @@ def _is_image(place: Place) -> bool:
 
 def _in_classes(folder: Path) -> dict[str, list[Place]]:
     """What lies in each folder of `folder`, and beside these."""
-    found: dict[str, list[Place]] = {_LOOSE: []}
+    places: dict[str, list[Place]] = {_LOOSE: []}
     for entry in os.scandir(folder):
         if entry.is_dir() and not entry.name.startswith("."):
-            found[entry.name] = _in_folder(entry.path, f"{entry.name}/")
+            places[entry.name] = _in_folder(entry.path, f"{entry.name}/")
         else:
-            found[_LOOSE].append(Place(entry.name, entry.path))
-    return found
+            places[_LOOSE].append(Place(entry.name, entry.path))
+    return places
 
 
 def _in_folder(folder: str, prefix: str) -> list[Place]:
     """The files of a class and of all folders below; a link to a folder, which may lead back, and
     a hidden folder are as files that are no images."""
-    found = []
+    places = []
     left = [(folder, prefix)]
     while left:
         folder, prefix = left.pop()
@@ -281,8 +281,8 @@ def _in_folder(folder: str, prefix: str) -> list[Place]:
             if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
                 left.append((entry.path, f"{prefix}{entry.name}/"))
             else:
-                found.append(Place(prefix + entry.name, entry.path))
-    return found
+                places.append(Place(prefix + entry.name, entry.path))
+    return places
 
 
 def _in_tar(tar: Path, prefix: str, start: int) -> list[Place]:
@@ -313,10 +313,10 @@ def _label(flat: list[Place], images: Path, classes: list[str]) -> list[SourceIm
     numbers = {name: label for label, name in enumerate(classes)}
     sources = []
     for place in _images_of(flat):
-        found = class_of.get(place.name.partition(".")[0], "none")
-        if found not in numbers:
-            raise UserError(f"{kit}: {place.name}: a class of train expected, found {found}")
-        sources.append(SourceImage(numbers[found], f"{found}/{place.name}", *place[1:]))
+        wnid = class_of.get(place.name.partition(".")[0], "none")
+        if wnid not in numbers:
+            raise UserError(f"{kit}: {place.name}: a class of train expected, found {wnid}")
+        sources.append(SourceImage(numbers[wnid], f"{wnid}/{place.name}", *place[1:]))
     return sorted(sources)
 
 

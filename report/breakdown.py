@@ -155,10 +155,10 @@ def too_few_cores(subject: Subject) -> str | None:
 
 def _added(columns: Sequence[Any], ranks: int) -> list[float]:
     """The sum of columns by rank; empty where one has not a number for every rank."""
-    found = [_numbers(column) for column in columns if isinstance(column, list)]
-    if len(found) < len(columns) or any(len(values) != ranks for values in found):
+    by_column = [_numbers(column) for column in columns if isinstance(column, list)]
+    if len(by_column) < len(columns) or any(len(values) != ranks for values in by_column):
         return []
-    return [sum(values) for values in zip(*found, strict=True)]
+    return [sum(values) for values in zip(*by_column, strict=True)]
 
 
 def _numbers(values: Iterable[Any]) -> list[float]:

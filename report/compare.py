@@ -104,13 +104,15 @@ class Comparison(NamedTuple):
         """The columns of a table of runs: what differs; of one run its results. A config value that
         the logs have too, under another name, has no column of its own. (Not compared with `seed`:
         its values, such as 1 and 2, can be those of another key by chance.)"""
-        named = (one for one in self.columns if one.group == PARAMETERS and one.key != "seed")
-        logged = {one.cells for one in named}
+        named = (
+            column for column in self.columns if column.group == PARAMETERS and column.key != "seed"
+        )
+        logged = {column.cells for column in named}
         return tuple(
-            one
-            for one in self.columns
-            if (one.differs or (len(self.subjects) == 1 and one.group == RESULTS))
-            and not (one.group == CONFIG and (one.key == "name" or one.cells in logged))
+            column
+            for column in self.columns
+            if (column.differs or (len(self.subjects) == 1 and column.group == RESULTS))
+            and not (column.group == CONFIG and (column.key == "name" or column.cells in logged))
         )
 
     @property
@@ -167,17 +169,21 @@ def read_all(paths: Iterable[Path]) -> list[Subject]:
 def compare(subjects: Sequence[Subject]) -> Comparison:
     """Set subjects, one or more, side by side."""
     first = subjects[0]
-    found = (
+    columns = (
         *_result_columns(subjects),
         *parameter_columns(subjects),
         *_config_columns(subjects),
     )
     return Comparison(
         subjects=tuple(subjects),
-        columns=tuple(one for one in found if any(cell != MISSING for cell in one.cells)),
+        columns=tuple(
+            column for column in columns if any(cell != MISSING for cell in column.cells)
+        ),
         first_bits=tuple(
-            first_bit(first, one) if one is not first and are_of_one_config(first, one) else None
-            for one in subjects
+            first_bit(first, subject)
+            if subject is not first and are_of_one_config(first, subject)
+            else None
+            for subject in subjects
         ),
     )
 
@@ -244,20 +250,20 @@ def _score(subject: Subject, checks: tuple[Check, ...]) -> Score | None:
 
 def parameter_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
     """The hyper-parameters of the logs, a column each."""
-    names = (name for one in subjects for run in one.runs for name in run.parameters)
+    names = (name for subject in subjects for run in subject.runs for name in run.parameters)
     for name in dict.fromkeys(names):
         cells = [
-            _joined(show(run.parameters[name]) for run in one.runs if name in run.parameters)
-            for one in subjects
+            _joined(show(run.parameters[name]) for run in subject.runs if name in run.parameters)
+            for subject in subjects
         ]
         yield _text_column(PARAMETERS, name, cells)
 
 
 def _config_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
     """The values of configs, but for paths and for what the logs have under the same name."""
-    configs = [one.folder.config if one.folder else None for one in subjects]
+    configs = [subject.folder.config if subject.folder else None for subject in subjects]
     trees = [dict(flatten(config.to_dict())) if config else {} for config in configs]
-    logged = {name for one in subjects for run in one.runs for name in run.parameters}
+    logged = {name for subject in subjects for run in subject.runs for name in run.parameters}
     for key in dict.fromkeys(key for tree in trees for key in tree):
         if not key.startswith(PLACES) and key.rpartition(".")[2] not in logged:
             cells = [show(tree[key]) if key in tree else MISSING for tree in trees]
@@ -324,7 +330,11 @@ def group_by(comparison: Comparison, key: str) -> list[Group]:
     it."""
     # A config's value that logs have too is a column of theirs.
     logged = (PARAMETERS, key.rpartition(".")[2])
-    known = (one for one in comparison.columns if one.key == key or (one.group, one.key) == logged)
+    known = (
+        column
+        for column in comparison.columns
+        if column.key == key or (column.group, column.key) == logged
+    )
     column = next(known, None)
     if column is None:
         raise _no_column("--by", key, comparison.columns)

@@ -77,8 +77,8 @@ def _start_unix_s(path: Path) -> float:
 
 def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
     """Its numbers but for those that say when."""
-    found = {key: number(value) for key, value in record.items() if key.isidentifier()}
-    return {k: v for k, v in found.items() if v is not None and k not in ("step", "time_s")}
+    numbers = {key: number(value) for key, value in record.items() if key.isidentifier()}
+    return {k: v for k, v in numbers.items() if v is not None and k not in ("step", "time_s")}
 
 
 # --- CSV ------------------------------------------------------------------------------------------

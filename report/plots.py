@@ -130,15 +130,15 @@ def _near_the_target(subjects: Subjects) -> Draw | None:
 def _published(subjects: Subjects) -> Draw | None:
     """The published times of the first subject's accelerators by round, and its own across."""
     _, subject = subjects[0]
-    found = standing_of(subject.path, subject.config, subject.runs)
-    if found is None:
+    standing = standing_of(subject.path, subject.config, subject.runs)
+    if standing is None:
         return None
 
     def draw(axes: Axes) -> None:
-        rounds = sorted({entry.round for entry in found.entries})
-        at = [rounds.index(entry.round) for entry in found.entries]
-        axes.plot(at, [entry.score_s for entry in found.entries], "o", ms=5, label="published")
-        axes.axhline(found.time_s, color=COLOURS[1], lw=1.5, label="this run")
+        rounds = sorted({entry.round for entry in standing.entries})
+        at = [rounds.index(entry.round) for entry in standing.entries]
+        axes.plot(at, [entry.score_s for entry in standing.entries], "o", ms=5, label="published")
+        axes.axhline(standing.time_s, color=COLOURS[1], lw=1.5, label="this run")
         axes.set_xticks(range(len(rounds)), [f"v{name}" for name in rounds])
         axes.set_xlim(-0.5, len(rounds) - 0.5)
         axes.set_xlabel("round")

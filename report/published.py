@@ -54,7 +54,7 @@ class Standing(NamedTuple):
 @lru_cache(maxsize=1)
 def entries() -> tuple[Entry, ...]:
     """All published runs, the fastest first."""
-    found = [
+    runs = [
         Entry(
             round=row["version"],
             org=row["org"],
@@ -65,7 +65,7 @@ def entries() -> tuple[Entry, ...]:
         )
         for row in read_table("mlperf_runs.csv")
     ]
-    return tuple(sorted(found, key=lambda entry: entry.score_s))
+    return tuple(sorted(runs, key=lambda entry: entry.score_s))
 
 
 def machine_of(path: Path, config: Run | None) -> tuple[str, int] | None:
@@ -83,14 +83,14 @@ def standing(accelerator: str, accelerators: int, time_s: float) -> Standing | N
     """Where a time stands; `accelerator` as a machine's file or the table names it. None: no
     published run has this accelerator and count."""
     name, memory = _model(accelerator)
-    found = [
+    peers = [
         entry
         for entry in entries()
         if entry.accelerators == accelerators
         and _model(entry.accelerator) in ((name, memory), (name, ""))
     ]
     machine = f"{accelerators:,} x {accelerator}"
-    return Standing(machine, time_s, tuple(found)) if found else None
+    return Standing(machine, time_s, tuple(peers)) if peers else None
 
 
 def standing_of(path: Path, config: Run | None, runs: Sequence[RunSummary]) -> Standing | None:

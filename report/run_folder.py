@@ -103,16 +103,16 @@ def read_subjects(path: Path) -> list[Subject]:
 
 def _readable(folders: Iterable[Path]) -> list[Subject]:
     """The folders that have a log; why the others have none is a note on the first."""
-    found = []
+    subjects = []
     notes = []
     for folder in folders:
         try:
-            found.append(read_folder(folder))
+            subjects.append(read_folder(folder))
         except UserError as error:
             notes.extend(str(error).splitlines())
-    if not found:
+    if not subjects:
         raise UserError(*notes)
-    return [found[0]._replace(notes=(*notes, *found[0].notes)), *found[1:]]
+    return [subjects[0]._replace(notes=(*notes, *subjects[0].notes)), *subjects[1:]]
 
 
 def read_folder(path: Path, only: Path | None = None) -> Subject:

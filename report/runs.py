@@ -116,10 +116,10 @@ class RunRow(NamedTuple):
 
 def read_runs(folders: list[Path]) -> list[RunRow]:
     """Read the rows of all runs in or below these folders, the newest first."""
-    found = {one.folder: one for folder in folders for one in find_runs(folder)}
-    locks = (one.folder / name for one in found.values() for name in one.names & _LOCKS)
+    runs = {run.folder: run for folder in folders for run in find_runs(folder)}
+    locks = (run.folder / name for run in runs.values() for name in run.names & _LOCKS)
     at_work = {path.parent for path in held(locks)}
-    rows = [read_run(one, is_at_work=one.folder in at_work) for one in found.values()]
+    rows = [read_run(run, is_at_work=run.folder in at_work) for run in runs.values()]
     return sorted(rows, key=lambda row: (row.started or "", row.folder), reverse=True)
 
 

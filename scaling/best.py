@@ -38,7 +38,7 @@ def best_of_each_batch(
 
     Raises UserError: no batch is possible.
     """
-    found = []
+    best = []
     refused = ""
     for batch in BATCHES:
         try:
@@ -47,12 +47,12 @@ def best_of_each_batch(
                 images = f"{batch * job.gpus:,} images a step"
                 refused = refused or f"{images} are beyond every published run of one batch"
                 break
-            found.append(min(_ways(job, given), key=_time_s))
+            best.append(min(_ways(job, given), key=_time_s))
         except UserError as error:
             refused = refused or str(error)
-    if not found:
+    if not best:
         raise UserError(f"--best: a batch that trains expected, {refused}")
-    return sorted(found, key=_time_s)
+    return sorted(best, key=_time_s)
 
 
 def _ways(job: PredictedJob, given: Collection[str]) -> Iterator[Prediction]:

@@ -306,7 +306,7 @@ class Score:
 @lru_cache
 def cases() -> tuple[Case, ...]:
     """All rows of MLPerf on machines with a data sheet."""
-    found = []
+    rows = []
     for row in read_table(MLPERF_RUNS):
         if not row["machine"]:
             continue
@@ -314,8 +314,8 @@ def cases() -> tuple[Case, ...]:
         if uses_sheet(_about(job.system), "fp16"):
             step_s = float(row["ms_per_step"]) / 1e3
             time_s = float(row["score_s"])
-            found.append(Case(row["version"], job, step_s, time_s))
-    return tuple(found)
+            rows.append(Case(row["version"], job, step_s, time_s))
+    return tuple(rows)
 
 
 def cross_validate() -> list[Score]:

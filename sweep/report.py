@@ -18,7 +18,7 @@ from .study import REASON, Study
 def write_results(loaded: LoadedSweep, study: Study, folder: Path) -> dict[str, Any]:
     """Write trials.json and, where a trial is complete, best.yaml; all trials as plain JSON."""
     best = study.best()
-    found = {
+    results = {
         "sweep": loaded.sweep.name,
         "objective": loaded.sweep.objective,
         "best": None if best is None else best.number,
@@ -34,10 +34,10 @@ def write_results(loaded: LoadedSweep, study: Study, folder: Path) -> dict[str, 
             for trial in study.trials
         ],
     }
-    write_output(folder / "trials.json", json.dumps(found, indent=1, allow_nan=False) + "\n")
+    write_output(folder / "trials.json", json.dumps(results, indent=1, allow_nan=False) + "\n")
     if best is not None:
         write_output(folder / "best.yaml", best_preset(loaded, best))
-    return found
+    return results
 
 
 def best_preset(loaded: LoadedSweep, best: FrozenTrial) -> str:
@@ -46,8 +46,8 @@ def best_preset(loaded: LoadedSweep, best: FrozenTrial) -> str:
     The seed is left out (the rules want a fresh one); a config that the closed division refuses
     says `division: open`, and why.
     """
-    own = [f"name={loaded.sweep.name}_best", "seed=null"]
-    preset = loaded.load_trial(best.params, *own)
+    settings = [f"name={loaded.sweep.name}_best", "seed=null"]
+    preset = loaded.load_trial(best.params, *settings)
     notes = [
         f"Best of sweep {loaded.sweep.name}: trial {best.number}, "
         f"{loaded.sweep.objective} {best.value:g}."
@@ -55,18 +55,18 @@ def best_preset(loaded: LoadedSweep, best: FrozenTrial) -> str:
     check = check_config(preset)
     if check.verdict == "FAIL":
         notes.append(f"Open division: the closed one refuses it: {check.cause}")
-        preset = loaded.load_trial(best.params, *own, "division=open")
+        preset = loaded.load_trial(best.params, *settings, "division=open")
     header = "".join(f"# {' '.join(note.split())}\n" for note in notes)
     lines = preset.to_yaml().splitlines(keepends=True)
     return header + "".join(line for line in lines if not line.startswith("seed:"))
 
 
-def table(found: dict[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def table(results: dict[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and rows for people, best first, then what has no value in order of trial."""
-    keys = list(dict.fromkeys(key for trial in found["trials"] for key in trial["parameters"]))
-    sign = -1 if found["objective"] == "accuracy" else 1
+    keys = list(dict.fromkeys(key for trial in results["trials"] for key in trial["parameters"]))
+    sign = -1 if results["objective"] == "accuracy" else 1
     trials = sorted(
-        found["trials"],
+        results["trials"],
         key=lambda t: (t["value"] is None, sign * (t["value"] or 0.0), t["trial"]),
     )
     rows = []
@@ -74,7 +74,7 @@ def table(found: dict[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]
         drawn = (one["parameters"].get(key) for key in keys)
         cells = (one["trial"], one["state"], one["value"], *drawn, one["seconds"], one["reason"])
         rows.append(tuple(map(_cell, cells)))
-    return ("trial", "state", found["objective"], *keys, "wall s", "reason"), rows
+    return ("trial", "state", results["objective"], *keys, "wall s", "reason"), rows
 
 
 def _cell(value: Any) -> str:

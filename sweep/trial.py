@@ -47,11 +47,11 @@ def launchers(*folders: Path) -> list[psutil.Process]:
 def stop(*folders: Path) -> None:
     """End the trials of `folders`, also those that another driver started: ask, wait, kill. Their
     ranks end with them."""
-    found = launchers(*folders)
-    for process in found:
+    processes = launchers(*folders)
+    for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.terminate()  # its log is closed as aborted
-    _, alive = psutil.wait_procs(found, timeout=STOP_S)
+    _, alive = psutil.wait_procs(processes, timeout=STOP_S)
     for process in alive:
         with suppress(psutil.NoSuchProcess):
             process.kill()

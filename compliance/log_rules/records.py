@@ -82,18 +82,18 @@ def two_runs(run: LoggedRun) -> Iterator[Violation]:
     """A file holds one run: no second one after it, or mixed with it, and none in the records
     of the other format (:::MLL, :::MLLOG)."""
     advice = "give each run its own result_N.txt; the first one is judged here"
-    found = {}
+    lines = {}
     other = run.log.other_dialect
     if other is not None and other.key in RUN_KEYS:
         actual = f"one in :::{run.log.dialect} records, one in another format ({other.place})"
-        found[actual] = other.line
+        lines[actual] = other.line
     starts = run.all("run_start")
     if run.second_run_line is not None:
-        found[f"another from line {run.second_run_line} on"] = run.second_run_line
+        lines[f"another from line {run.second_run_line} on"] = run.second_run_line
     elif min(spread_ms(starts), spread_ms(run.all("init_stop"))) > SAME_MS:
         actual = f"their records mixed, run_start in lines {starts[0].line} and {starts[-1].line}"
-        found[actual] = starts[-1].line
-    for actual, line in found.items():
+        lines[actual] = starts[-1].line
+    for actual, line in lines.items():
         yield against("two runs in one file:", actual, "one run", line=line, advice=advice)
 
 

@@ -232,19 +232,19 @@ def _fractions(run: LoggedRun) -> list[Evaluation]:
 def accuracies_are_counts(run: LoggedRun) -> Iterator[Violation]:
     """Three accuracies or more are not all counts over a small part of the 50,000 images; if they
     are over somewhat fewer, as where a last batch is left out, that is policy."""
-    found = _fractions(run)
+    evaluations = _fractions(run)
     most = benchmark.IMAGENET_EVAL_SAMPLES
-    quotients = [Fraction(e.accuracy).limit_denominator(most) for e in found]
+    quotients = [Fraction(e.accuracy).limit_denominator(most) for e in evaluations]
     images = math.lcm(*(quotient.denominator for quotient in quotients))
-    pairs = zip(found, quotients, strict=True)
+    pairs = zip(evaluations, quotients, strict=True)
     exact = all(abs(e.accuracy - quotient) <= _ARITHMETIC for e, quotient in pairs)
     left_out = _MOST * most < images < most
-    if len(found) >= 3 and exact and (left_out or images <= _FEW * most):
+    if len(evaluations) >= 3 and exact and (left_out or images <= _FEW * most):
         yield against(
             "accuracies:",
-            f"all {len(found)} are counts over {images:,} images",
+            f"all {len(evaluations)} are counts over {images:,} images",
             f"counts over {most:,}",
-            line=found[-1].line,
+            line=evaluations[-1].line,
             severity=POLICY if left_out else None,
         )
 
@@ -252,16 +252,16 @@ def accuracies_are_counts(run: LoggedRun) -> Iterator[Violation]:
 @rule("MLP813", "unlikely-accuracy", NOTE, "published logs")
 def likely_accuracies(run: LoggedRun) -> Iterator[Violation]:
     """Three accuracies in a row are not equal, and none up to epoch 4 is above 0.6."""
-    found = _fractions(run)
-    for one, other, third in zip(found, found[1:], found[2:], strict=False):
-        if one.accuracy == other.accuracy == third.accuracy:
-            text = f"{plain(one.accuracy)} three times in a row"
-            yield against("accuracies:", text, "ones that differ", line=one.line)
+    evaluations = _fractions(run)
+    for first, second, third in zip(evaluations, evaluations[1:], evaluations[2:], strict=False):
+        if first.accuracy == second.accuracy == third.accuracy:
+            text = f"{plain(first.accuracy)} three times in a row"
+            yield against("accuracies:", text, "ones that differ", line=first.line)
             break
-    for one in found:
-        early = one.epoch is not None and one.epoch <= _EARLY_EPOCH
-        if early and one.accuracy > _EARLY_ACCURACY:
-            subject = f"{plain(one.accuracy)} (line {one.line})"
+    for evaluation in evaluations:
+        early = evaluation.epoch is not None and evaluation.epoch <= _EARLY_EPOCH
+        if early and evaluation.accuracy > _EARLY_ACCURACY:
+            subject = f"{plain(evaluation.accuracy)} (line {evaluation.line})"
             most = f"at most {_EARLY_ACCURACY}"
-            yield against(subject, f"at {_at(one)}", most, line=one.line)
+            yield against(subject, f"at {_at(evaluation)}", most, line=evaluation.line)
             return

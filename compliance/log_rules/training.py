@@ -190,9 +190,9 @@ def _first_epoch(run: LoggedRun) -> tuple[float, int] | None:
     for keys in (("block_start", "epoch_start"), ("eval_start", "eval_accuracy")):
         events = [event for key in keys for event in run.all(key)]
         numbered = [(epoch_of(event, name), event) for event in events for name in _EPOCH_NAMES[:2]]
-        found = [(epoch, event.line) for epoch, event in numbered if epoch is not None]
-        if found:
-            return min(found)
+        epochs = [(epoch, event.line) for epoch, event in numbered if epoch is not None]
+        if epochs:
+            return min(epochs)
     return None
 
 
