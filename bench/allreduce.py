@@ -35,8 +35,8 @@ def time_sizes(out: Path, sizes_bytes: str, rounds: str) -> dict[str, list[float
     import horovod.mxnet as hvd
     import mxnet as mx
 
-    from ..train.comm import Communicator
-    from ..train.connection import Connection
+    from ..train.communication.communicator import Communicator
+    from ..train.communication.connection import Connection
     from ..train.operators import Operators
 
     run = load(str(out / "config.yaml")).run

@@ -42,7 +42,7 @@ def _example(trainer: Trainer, steps: int) -> Callable[[], None]:
     import mxnet as mx
     from mxnet import autograd
 
-    from ..train.networks import build_networks
+    from ..train.network.build import build_networks
     from ..train.seeding import stream_seeds
 
     run = trainer.run

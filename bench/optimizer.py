@@ -1,6 +1,6 @@
 """`rn50 bench optimizer`: one LARS step of ResNet-50, ours against others, in alternation.
 
-ours        train/optimizer.py, variant nvidia
+ours        train/update/optimizer.py, variant nvidia
 MXNet's     mx.optimizer.LARS under gluon.Trainer, as a user of MXNet gets it
 floor       the bytes that must move (norms read w and g; the update reads w, g, v and writes
             w, v) at the copy bandwidth measured in the same round
@@ -75,8 +75,8 @@ def _contenders() -> tuple[dict[str, Callable[[], None]], int]:
 
     from ..config.schema import Optimizer
     from ..train.operators import Operators
-    from ..train.optimizer import Updater
     from ..train.schedule import Settings
+    from ..train.update.optimizer import Updater
 
     nets = [_parameters() for _ in range(2)]
     ours = Updater(
@@ -105,7 +105,7 @@ def _parameters() -> list[Any]:
     from mxnet import nd
 
     from ..config.schema import Model
-    from ..train.networks import build_networks, trainable
+    from ..train.network.build import build_networks, trainable
     from ..train.operators import Operators
 
     net, _, _ = build_networks(Model(), 1000, crop_px=224, seed=1, operators=Operators(mx.cpu()))

@@ -30,7 +30,7 @@ DELAYS_S = (0.0, 3.0)
 ranks, in which no rank computes."""
 
 
-def start_up(out: Path, connect_delay_s: str) -> float:
+def time_start_up(out: Path, connect_delay_s: str) -> float:
     """Start up as a run does, on one rank: the seconds of init."""
     from .rank import quiet_context
 
@@ -39,13 +39,13 @@ def start_up(out: Path, connect_delay_s: str) -> float:
     context.prepare()
     context.begin_connecting()
     with context.timeline.span("load MXNet and Horovod"):
-        from ..train.trainer import start_up as start_trainer
+        from ..train.trainer import start_up
 
-    start_trainer(context).comm.stop()
+    start_up(context).comm.stop()
     return context.init_s
 
 
-@bench("startup", rank=start_up, config="quick")
+@bench("startup", rank=time_start_up, config="quick")
 def startup(
     job: Job,
     *,

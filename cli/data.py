@@ -167,11 +167,10 @@ def data_stage(
 
     Example: `srun --ntasks-per-node=1 rn50 data stage dgxa100_8 --to /scratch/rn50_data`
     """
-    from ..config.local_rank import local_rank
     from ..config.manifest import WHOLE, Part
     from ..config.recorded import DATA, load_named
     from ..data import stage
-    from ..train.process_info import read_process_info
+    from ..train.process_info import local_rank, read_process_info
 
     if to is None:
         raise UserError("--to is missing: a folder on the node's own disk")

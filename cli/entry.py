@@ -9,11 +9,12 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from ..config.errors import UserError
 from ..config.finding import printable
-from ..train.limits import command_stop_signals, interrupt
+from ..launch.signals import command_stop_signals
 
 EXIT_BAD = 1
 EXIT_USAGE = 2
@@ -32,7 +33,7 @@ def main() -> None:
     code: object = 0
     try:
         for number in command_stop_signals():
-            signal.signal(number, interrupt)
+            signal.signal(number, _interrupt)
         checked = _check_logs(sys.argv[1:])
         if checked is not None:
             code = checked
@@ -66,6 +67,11 @@ def main() -> None:
 
 
 _CHECK_FLAGS = {"--json", "--strict", "--official", "--no-official"}
+
+
+def _interrupt(number: int, _: FrameType | None) -> None:
+    """A handler that makes a signal such as SIGTERM end a command as Ctrl-C does."""
+    raise KeyboardInterrupt(signal.Signals(number).name)
 
 
 def _check_logs(arguments: list[str]) -> int | None:

@@ -82,17 +82,17 @@ def export_model(
 
     Example: `rn50 export model results/smoke/20261123T050000Z --out model --onnx`
     """
-    from ..train.checkpoint_folder import chosen, held
+    from ..train.checkpoint.folder import chosen_checkpoint, held_checkpoint
 
     refuse_content(out)
     if onnx:
         import_module("onnx")
-    found = chosen(path)
-    from ..train.model_export import export_model as write
+    found = chosen_checkpoint(path)
+    from ..train.checkpoint.model_export import export_model
 
     with new_folder(out) as folder:
-        checkpoint = held(found, folder / ".ckpt")
-        write(checkpoint, folder, onnx=onnx)
+        checkpoint = held_checkpoint(found, folder / ".ckpt")
+        export_model(checkpoint, folder, onnx=onnx)
         checkpoint.path.unlink()
     for file in sorted(out.iterdir()):
         say(str(file))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from ..config.errors import UserError
+from ..config.layout import with_ranks
 from ..launch.ending import Failed, StoppedBySignal
 from .console import (
     EXIT_BAD,
@@ -98,7 +99,6 @@ def launch(
         if resume is not None or as_json:
             raise UserError("--runs and --job exclude --resume and --json")
         from ..launch.job import Request
-        from ..launch.resume import with_ranks
 
         name, texts = split_config(config or "quick", overrides)
         texts = with_ranks(on_machine(texts, system), ranks)

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..config import benchmark
-from . import rcp as convergence
 from .check_log import Check, is_valid
-from .rcp import Verdict
+from .rcp import Verdict, judge, kept_points
 
 _NO_CLOCK = (
     "two-runs",
@@ -49,7 +48,7 @@ def judge_convergence(checks: Sequence[Check]) -> Verdict | None:
     run whose batch is no number did not converge with it, and the one that may fail, whatever for,
     has no epochs that count. Runs that count and have no common batch size do not pass."""
     ruleset = newest(checks)
-    if not convergence.kept_points(ruleset):
+    if not kept_points(ruleset):
         return None
     out = left_out([run_score(check) for check in checks])
     logged = [None if check.run is None else check.run.batch for check in checks]
@@ -64,7 +63,7 @@ def judge_convergence(checks: Sequence[Check]) -> Verdict | None:
         else check.run.convergence_epoch
         for at, check in enumerate(checks)
     ]
-    return convergence.judge(epochs, batches.pop(), ruleset)
+    return judge(epochs, batches.pop(), ruleset)
 
 
 def left_out(runs: Sequence[RunScore]) -> set[int]:

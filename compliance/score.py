@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 from ..config import benchmark
 from ..config.finding import number
 from ..config.reading import read_object
-from . import rcp as convergence
 from .check_log import Check
-from .rcp import Verdict
+from .rcp import FIRST_RULESET, SCALED_FROM, Verdict
 from .run_scores import RunScore, judge_convergence, left_out, newest, run_score
 from .submission import check_folder
 
@@ -90,7 +89,7 @@ def score_checks(folder: Path, judged: Sequence[Check]) -> Score:
     rcp = judge_convergence(checks)
     factor = rcp.factor if rcp is not None else 1.0
     applies = rcp is not None and rcp.passed and division == "closed"
-    scaled = applies and benchmark.at_least(name, convergence.SCALED_FROM) and factor != 1.0
+    scaled = applies and benchmark.at_least(name, SCALED_FROM) and factor != 1.0
     score = mean_min * factor if mean_min is not None and scaled else mean_min
     committees = read_object(folder / "scaling.json", _SCALING_BYTES)
     published = number(committees.get("scaling_factor"))
@@ -149,7 +148,7 @@ def _notes(
         count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
         notes.append(f"no score: {count}, a score needs {benchmark.RUNS}")
     if rcp is None:
-        notes.append(f"no RCP test: none before {convergence.FIRST_RULESET}")
+        notes.append(f"no RCP test: none before {FIRST_RULESET}")
     elif division != "closed":
         notes.append("the RCP test is for information: it binds the closed division alone")
     elif factor != 1.0 and not scaled:

@@ -66,6 +66,12 @@ def lay_out(leaves: dict[str, Leaf], ranks: int) -> None:
     leaves[RANKS_PER_NODE] = Leaf(per_node, origin)
 
 
+def with_ranks(overrides: list[str], ranks: int | None) -> list[str]:
+    """Overrides and `--ranks`, where it is given."""
+    more = [] if ranks is None else [f"{NODES}=1", f"{RANKS_PER_NODE}={ranks}"]
+    return [*overrides, *more]
+
+
 def _count(leaves: Mapping[str, Leaf], key: str) -> int:
     """A value, or 0 where validation will refuse it."""
     default = System.model_fields[key.removeprefix("system.")].default

@@ -62,10 +62,10 @@ def _none(kind: str, name: str, folder: Path, wanted: str, known: Mapping[str, s
     return UserError(f"a YAML file or {kind} expected, found {show(name)}{hint}")
 
 
-def nearest_name(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
+def nearest_name(word: str, known: Iterable[str]) -> str:
     """The end of an error for a word that is none of the `known`: the nearest of them; empty where
     none is near."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
+    near = difflib.get_close_matches(word, list(known), n=1)
     return f"; did you mean {near[0]}?" if near else ""
 
 

@@ -89,7 +89,7 @@ def asked_by(stop: BaseException) -> str:
 
 def run_stopped(by: str, folder: Path, launcher: str | None = None) -> Ending:
     """A run that a signal stopped. `by`: of `asked_by`. `launcher`: asked for by name."""
-    from ..train.resume import last_log_point  # numpy, which a signal may have broken
+    from ..train.checkpoint.resume import last_log_point  # numpy, which a signal may have broken
 
     result = read(folder / RESULT, Result)
     in_order = result.stopped if result else None
@@ -136,10 +136,10 @@ def run_ended(result: Result, folder: Path, launcher: str | None = None) -> Endi
 
 def _newest_checkpoint(folder: Path) -> int | None:
     """The step of the newest checkpoint of the run in `folder`."""
-    from ..train.checkpoint import step_of  # numpy: 0.1 s that no other command needs
-    from ..train.checkpoint_folder import listed
+    from ..train.checkpoint.file import step_of  # numpy: 0.1 s that no other command needs
+    from ..train.checkpoint.folder import checkpoints_in
 
-    checkpoints = listed(folder / "checkpoint")
+    checkpoints = checkpoints_in(folder / "checkpoint")
     return step_of(checkpoints[-1]) if checkpoints else None
 
 

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from ..config.errors import UserError
 from ..config.schema import Run
 from ..scaling.cost import allreduce_of
-from ..train.mpi_library import PRODUCTS, Family
+from ..train.communication.mpi_library import PRODUCTS, Family
 
 Backend = Literal["mpi", "gloo", "nccl"]
 Controller = Literal["mpi", "gloo"]
@@ -39,8 +39,8 @@ def _intel(**choices: str) -> dict[str, str]:
 
 # The engine (an MPI, Gloo or NCCL) -> comm.algorithm -> settings. Intel's rows: as text. NCCL's:
 # never run on a GPU; as text, and the torus on a fake NCCL (tests/gpu). The torus over MPI is the
-# three steps of train/torus.py, each as a ring where there is a choice; Open MPI's own one for a
-# reduce-scatter of some MB is twice as slow.
+# three steps of train/communication/torus.py, each as a ring where there is a choice; Open MPI's
+# own one for a reduce-scatter of some MB is twice as slow.
 ALGORITHMS: dict[str, dict[str, dict[str, str]]] = {
     "openmpi": {
         "auto": {},

@@ -12,8 +12,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from ..train.communication.mpi_library import horovods_mpi, library_version
 from ..train.gpu.driver import dotted, read_gpus
-from ..train.mpi_library import horovods_mpi, library_version
 from ..train.mxnet_package import distribution
 from .engine_environment import ENGINE_PREFIXES, Environment
 from .system_description import processor, read_machine

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..config.atomic import write_file
 from ..config.errors import UserError
+from ..config.layout import with_ranks
 from ..config.leaves import flatten
 from ..config.load import Loaded
 from ..config.plan import build_plan
@@ -16,13 +17,12 @@ from ..config.progress import Tracker
 from ..config.reading import read_object
 from ..config.recorded import load_recorded
 from ..data.prepare import prepare
-from ..train import checkpoint_folder
 from ..train.capabilities import check_supported
-from ..train.checkpoint import Checkpoint
-from ..train.resume import FREE, recorded_run
-from ..train.state import log_position
+from ..train.checkpoint.file import Checkpoint
+from ..train.checkpoint.folder import chosen_checkpoint, held_checkpoint
+from ..train.checkpoint.resume import FREE, recorded_run
+from ..train.checkpoint.state import log_position
 from .launchers import build_job, pick_launcher
-from .resume import with_ranks
 from .run_files import scratch_folder
 from .supervisor import run_job
 
@@ -57,7 +57,7 @@ def evaluate(
     Raises:
         UserError: no such checkpoint, no images, runs that make no ensemble, or a rank failed.
     """
-    found = [checkpoint_folder.chosen(path) for path in paths]
+    found = [chosen_checkpoint(path) for path in paths]
     loaded = [_config_of(one, with_ranks(overrides, ranks)) for one in found]
     _check_shared(paths, loaded)
     run = loaded[0].run
@@ -70,7 +70,7 @@ def evaluate(
         for number, one in enumerate(found):
             config = out / f"config_{number}.yaml"
             write_file(config, loaded[number].to_yaml())
-            held.append(checkpoint_folder.held(one, out / f"{number}.ckpt"))
+            held.append(held_checkpoint(one, out / f"{number}.ckpt"))
             words += [str(config), str(held[-1].path.absolute())]
         job, _ = build_job(run, name, [sys.executable, "-m", "rn50.train.score", *words])
         run_job(job, name, out)

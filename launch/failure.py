@@ -158,7 +158,8 @@ def _found_by_watchdog(evidence: Evidence) -> str:
 def _killed(evidence: Evidence) -> str:
     """A rank that a signal ended, in the words of its launcher. One that had not reached the
     watchdog yet took those along that had."""
-    lost, away = evidence.lost, evidence.not_connected
+    lost = evidence.lost
+    away = evidence.not_connected
     ends = list(_ends(evidence.stderr, lost))
     for rank, number in sorted(ends, key=lambda end: end[0] not in away):
         killed = f"killed by {_name(number)}"

@@ -95,20 +95,22 @@ def read_limits() -> Limits:
     )
 
 
-def _most_processes(root: Path = Path("/")) -> int | None:
+def _most_processes() -> int | None:
     """The lowest pids.max of this process's cgroups that was reached; None: none was."""
-    groups, found = read_text(root / "proc/self/cgroup"), []
+    groups = read_text(Path("/proc/self/cgroup"))
+    limits = []
     for folder, line in (
-        ("sys/fs/cgroup", r"^0::/*(.*)$"),
-        ("sys/fs/cgroup/pids", r":pids:/*(.*)$"),
+        ("/sys/fs/cgroup", r"^0::/*(.*)$"),
+        ("/sys/fs/cgroup/pids", r":pids:/*(.*)$"),
     ):
         path = re.search(line, groups, re.M)
-        own = root / folder / (path[1] if path else "")
-        for group in (own, *own.parents):  # in a container it may be the host's path: not there
+        innermost = Path(folder, path[1] if path else "")
+        # In a container it may be the host's path, which is not there.
+        for group in (innermost, *innermost.parents):
             limit, events = (read_text(group / f"pids.{name}") for name in ("max", "events"))
             if limit.isdigit() and re.search(r"^max [1-9]", events, re.M):
-                found.append(int(limit))
-    return min(found, default=None)
+                limits.append(int(limit))
+    return min(limits, default=None)
 
 
 def check_open_files(limits: Limits, ranks: int = 0) -> None:

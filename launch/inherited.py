@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from ..config.local_rank import LAUNCHED_BY
+from ..train.process_info import LAUNCHED_BY, RANK_VARIABLES
 from .engine_environment import ENGINE_PREFIXES
 
 SCHEDULERS_COMMAND = "scheduler"
@@ -29,12 +29,12 @@ class Foreign(NamedTuple):
     one_node: bool = False
 
 
-_RANK = {name for row in LAUNCHED_BY for name in row[1:] if name and not name.startswith("SLURM_")}
+_RANK = {name for row in LAUNCHED_BY for name in row if name and not name.startswith("SLURM_")}
 STEP = "Slurm's step"
 TABLE = (
     Foreign(
         "another launcher's",
-        rf"{'|'.join(sorted(_RANK))}|OMPI_(COMM_WORLD|UNIVERSE|APP|FIRST|FILE|NUM)_\w+"
+        rf"{RANK_VARIABLES}|{'|'.join(sorted(_RANK))}|OMPI_(COMM_WORLD|UNIVERSE|APP|FIRST|FILE|NUM)_\w+"
         r"|OMPI_(COMMAND|ARGV)|OMPI_MCA_(ess|orte)(_\w+)?|OMPI_MCA_(pmix|initial_wdir)"
         r"|PMIX_(?!MCA_)\w+|PMI2?_\w+|MV2_COMM_WORLD_\w+|HOROVOD_(CROSS_\w+|HOSTNAME)"
         r"|HOROVOD_(CONTROLLER|ELASTIC|GLOO_RENDEZVOUS_\w+)",

@@ -18,7 +18,8 @@ from typing import ClassVar, NamedTuple
 
 from ..config.errors import UserError, failing_as
 from ..config.schema import Run
-from ..train.mpi_library import MPICH_ABI, PRODUCTS, Family, MpiLibrary, horovods_mpi
+from ..train.communication.mpi_library import MPICH_ABI, PRODUCTS, Family, MpiLibrary, horovods_mpi
+from ..train.process_info import RANK_VARIABLES, RankVariables
 from .engine_environment import ENGINE_PREFIXES, Controller, Environment, engine_environment
 from .environment_record import output_of
 from .host_limits import check_open_files, read_limits
@@ -70,7 +71,8 @@ class Job(NamedTuple):
 class Launcher:
     """Base of all launchers. `controller`: what coordinates Horovod's processes.
     `may_start_elsewhere`: ranks of one node may run on another machine than the one that starts
-    them. `families`: whose MPI it can join the ranks of."""
+    them. `families`: whose MPI it can join the ranks of. `rank_variables`: in which its ranks find
+    their places; None: in those of train/process_info.py."""
 
     name: ClassVar[str]
     program: ClassVar[str]
@@ -78,6 +80,7 @@ class Launcher:
     controller: ClassVar[Controller] = "mpi"
     may_start_elsewhere: ClassVar[bool] = False
     families: ClassVar[tuple[Family, ...]] = tuple(PRODUCTS)
+    rank_variables: ClassVar[RankVariables | None] = None
 
     def command(self, job: Job) -> list[str]:
         """The command line that starts `job`."""
@@ -198,7 +201,14 @@ class Srun(Launcher):
 
 
 LAUNCHERS: dict[str, Launcher] = {
-    launcher.name: launcher for launcher in (OpenMpi(), Horovodrun(), Srun(), Hydra(), Pals())
+    launcher.name: launcher
+    for launcher in (
+        OpenMpi(),
+        Horovodrun(),
+        Srun(),
+        Hydra(),
+        Pals(),
+    )
 }
 OF_FAMILY: dict[Family, str] = {
     **dict.fromkeys(MPICH_ABI, "hydra"),
@@ -326,6 +336,8 @@ def build_job(
     if system.nodes > 1:  # and what modules have set, whatever engine reads it
         wanted = [n for n in present if n.startswith(ENGINE_PREFIXES) or n in _PATHS]
         variables = {name: present[name] for name in wanted} | variables
+    if names := LAUNCHERS[launcher].rank_variables:
+        variables[RANK_VARIABLES] = ",".join(filter(None, names))
     if not hosts and system.nodes > 1:
         hosts = allocated_hosts()[: system.nodes]
     job = Job.of(run, command)._replace(inherited=present)

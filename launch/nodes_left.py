@@ -14,7 +14,7 @@ from pathlib import Path
 from ..config.errors import UserError
 from ..config.load import Loaded, load
 from ..config.schema import Run
-from ..train.resume import keep_batches
+from ..train.checkpoint.resume import keep_batches
 from .launchers import LAUNCHERS, Job, build_job
 from .preflight import problems_with, refuse
 

@@ -15,22 +15,29 @@ from pathlib import Path
 
 from ..config.atomic import write_file
 from ..config.errors import UserError, failing_as
+from ..config.layout import with_ranks
 from ..config.load import Loaded, load
 from ..config.reading import read_file
 from ..config.recorded import RESUME, RUN, load_named, words_to_repeat
 from ..data.lock import LOCK, RANK_LOCK, FolderInUse, check_free, hold, other_holder
 from ..logging.mlperf import close_interrupted
 from ..logging.records import RESULT, Result, read, read_failures
-from ..train import checkpoint_folder
-from ..train.checkpoint import Checkpoint
-from ..train.reserve import give_back, reserve
-from ..train.resume import (
+from ..train.checkpoint.file import Checkpoint
+from ..train.checkpoint.folder import (
+    checkpoints_in,
+    newest_checkpoint,
+    newest_expected,
+    remove_after,
+    remove_partial,
+)
+from ..train.checkpoint.resume import (
     INTERRUPTED_LOG,
     LOG,
     METRICS,
     check_config,
     resumed_config,
 )
+from ..train.reserve import give_back, reserve
 from .run_files import is_run
 
 _COPIED = (METRICS, "config.yaml", "origins.json", "environment.json")
@@ -40,12 +47,6 @@ RANK_GRACE_S = 20.0
 """For ranks whose launcher was killed to end: most do at once."""
 _MOST_BYTES = 256 << 20
 """Of a log or metrics file: metrics have 150 bytes a line."""
-
-
-def with_ranks(overrides: list[str], ranks: int | None) -> list[str]:
-    """Overrides and `--ranks`, where it is given."""
-    more = [] if ranks is None else ["system.nodes=1", f"system.ranks_per_node={ranks}"]
-    return [*overrides, *more]
 
 
 def load_resumed(
@@ -63,7 +64,7 @@ def load_resumed(
     if is_over(folder):
         raise UserError(f"--resume: an interrupted run expected, {folder} has ended")
     try:
-        found = checkpoint_folder.newest_expected(folder / "checkpoint")
+        found = newest_expected(folder / "checkpoint")
     except UserError as error:
         again = shlex.join(["rn50", "launch", str(source), *words_to_repeat(folder, RUN)])
         raise UserError(f"{error}; start again with: {again}") from None
@@ -87,7 +88,7 @@ def is_over(folder: Path) -> bool:
 def load_attempt(folder: Path, config: str, overrides: list[str]) -> Loaded:
     """The config with which a job's interrupted run goes on: the job's, with the run's own seed.
     Raises UserError: it is another than that of the checkpoint."""
-    found, _ = checkpoint_folder.newest(folder / "checkpoint")
+    found, _ = newest_checkpoint(folder / "checkpoint")
     own = folder / "config.yaml"
     seed = found.meta.config.get("seed") if found else load(own, within=folder).run.seed
     loaded = load(config, [*overrides, f"seed={seed}"])
@@ -110,8 +111,8 @@ def begin_attempt(out: Path) -> Checkpoint | None:
         pass
     for failure in read_failures(out):  # replicas differed: what was saved since they last agreed
         if failure.agreed_step is not None:
-            checkpoint_folder.remove_after(out / "checkpoint", failure.agreed_step)
-    found, warnings = checkpoint_folder.newest(out / "checkpoint")
+            remove_after(out / "checkpoint", failure.agreed_step)
+    found, warnings = newest_checkpoint(out / "checkpoint")
     for warning in warnings:
         print(f"rn50: warning: {warning}", file=sys.stderr, flush=True)
     with failing_as(f"{out}: cannot keep what the last attempt left"):
@@ -126,7 +127,7 @@ def begin_attempt(out: Path) -> Checkpoint | None:
     if found is None:
         print(f"{out}: no checkpoint yet: from the beginning", flush=True)
         return None
-    checkpoint_folder.remove_after(out / "checkpoint", found.meta.step)
+    remove_after(out / "checkpoint", found.meta.step)
     print(f"{out}: going on after step {found.meta.step} ({found.path.name})", flush=True)
     return found
 
@@ -167,8 +168,8 @@ def close_attempt(out: Path) -> None:
     if other_holder(out / LOCK) is not None:
         return
     give_back(out)
-    checkpoint_folder.remove_partial(out / "checkpoint")
-    checkpoint_folder.remove_partial(out)
+    remove_partial(out / "checkpoint")
+    remove_partial(out)
     if (out / LOG).is_file():
         with suppress(UserError, OSError):  # a disk that was the reason takes no end either
             close_interrupted(out / LOG)
@@ -191,7 +192,7 @@ def latest_interrupted(
     runs = ("*", "*/run_*") if config else ("*/*", "*/*/run_*")
     last_written = {}
     for folder in (path for name in runs for path in parent.glob(name)):
-        written = checkpoint_folder.listed(folder / "checkpoint")
+        written = checkpoints_in(folder / "checkpoint")
         if not with_checkpoint and not written and is_run(folder):
             written = [folder / "environment.json"]
         with suppress(OSError, UserError):  # such as: an older result.json

@@ -17,6 +17,7 @@ from ..compliance.official import NOT_RUN, check_officially
 from ..config.atomic import write_file, write_json
 from ..config.errors import RankFailed, UserError
 from ..config.finding import ERROR, WARNING
+from ..config.layout import with_ranks
 from ..config.load import Loaded, load
 from ..config.manifest import Manifest
 from ..config.plan import build_plan
@@ -40,7 +41,7 @@ from ..logging.records import (
     write,
 )
 from ..report.reproduction import compare_with_recorded, repeat_line
-from ..train.checkpoint import Checkpoint
+from ..train.checkpoint.file import Checkpoint
 from ..train.reserve import give_back, reserve
 from ..train.seeding import draw_seed
 from .ending import (
@@ -60,7 +61,7 @@ from .inherited import STEP
 from .launchers import LAUNCHERS, Job, build_job, missing_hosts, pick_launcher
 from .nodes_left import on_nodes_left
 from .preflight import refusals, refuse
-from .resume import begin_attempt, close_attempt, is_hopeless, is_over, with_ranks
+from .resume import begin_attempt, close_attempt, is_hopeless, is_over
 from .run_files import in_brief, new_run_folder
 from .supervisor import StopSignals, run_job
 

@@ -28,11 +28,11 @@ from ..config.schema import Run
 from ..data.lock import LOCK, RANK_LOCK, other_holder
 from ..logging.records import read_failures, write
 from ..train.heartbeat import SCRATCH_ENV
-from ..train.limits import command_stop_signals
 from ..train.reserve import give_back
 from .failure import LABEL, Evidence, explain_failure
 from .host_limits import read_limits
 from .launchers import LAUNCHERS, Job
+from .signals import command_stop_signals
 from .watchdog import Watchdog, oom_kills
 
 GRACE_S = 10.0

@@ -18,8 +18,8 @@ from ..config.errors import UserError
 from ..config.reading import read_text
 from ..config.schema import Watchdog as Settings
 from ..logging.records import Failure, fit
+from ..train.communication.identity import differences, differing_ranks
 from ..train.heartbeat import IN_ENGINE_SUFFIX, WATCHDOG_ENV, suspended_s
-from ..train.identity import differences, differing_ranks
 from .failure import PROCESS_EXITED
 from .host_limits import raise_open_files
 
@@ -287,7 +287,8 @@ class Watchdog:
 
     def _silent(self, now_s: float) -> Failure | None:
         """A connected rank sends nothing: its process, its node or the network stands still."""
-        silence_s, connected = self._settings.silence_s, self._statuses.values()
+        silence_s = self._settings.silence_s
+        connected = self._statuses.values()
         silent = [status for status in connected if status.last_received_s < now_s - silence_s]
         if not silent:
             return None
@@ -297,7 +298,8 @@ class Watchdog:
 
     def _stalled(self, now_s: float) -> Failure | None:
         """No rank gets on: all wait for one. It is behind, or not where one waits for others."""
-        stall_s, connected = self._settings.stall_s, self._statuses.values()
+        stall_s = self._settings.stall_s
+        connected = self._statuses.values()
         if not connected or any(one.last_progress_s >= now_s - stall_s for one in connected):
             return None
         status = min(connected, key=lambda status: (status.place[1], status.waits))

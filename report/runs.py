@@ -29,7 +29,7 @@ from ..logging.records import (
     read,
     read_failures,
 )
-from ..train import checkpoint
+from ..train.checkpoint.file import read_checkpoint
 
 QUEUED = "queued"
 RUNNING = "running"
@@ -217,7 +217,7 @@ def _is_resumable(folder: Path, result: Result) -> bool:
 def _is_whole(path: Path) -> bool:
     """Whether a checkpoint has its header and size; its digest, of all its bytes, is not made."""
     with suppress(UserError):
-        return bool(checkpoint.read(path))
+        return bool(read_checkpoint(path))
     return False
 
 

@@ -1,6 +1,6 @@
 """ResNet-50 v1.5 by layer: gradient bytes, FLOPs, activation bytes, share of a step. Pure.
 
-The shapes are those of the trainer's stage table (`train/resnet.py`; stride on the 3x3, He et al.,
+The shapes are those of the stage table in `train/network/resnet.py` (stride on the 3x3, He et al.,
 1512.03385) in its parameter order: convolution, gamma, beta of each unit; branch before shortcut.
 A test holds both together. FLOPs count a multiply and an add; forward of a 224 px image is 8.2 G.
 """

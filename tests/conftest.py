@@ -21,10 +21,10 @@ from hypothesis import HealthCheck, settings
 from PIL import Image  # noqa: F401
 
 from rn50.data.lock import hold
+from rn50.launch.signals import command_stop_signals
 
 # Before any test imports MXNet, whose finder the package installs.
 from rn50.train import mxnet_import  # noqa: F401
-from rn50.train.limits import command_stop_signals
 
 ROOT = Path(__file__).resolve().parent.parent
 

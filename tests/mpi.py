@@ -6,7 +6,7 @@ import pytest
 
 from rn50.launch.engine_environment import ALGORITHMS
 from rn50.launch.launchers import LAUNCHERS, OF_FAMILY
-from rn50.train.mpi_library import horovods_mpi
+from rn50.train.communication.mpi_library import horovods_mpi
 
 _LIBRARY = horovods_mpi()
 FAMILY = _LIBRARY.family if _LIBRARY else None

@@ -1,6 +1,6 @@
 """A dummy of each kind, added to a copy of the tree by the files of docs/architecture.md alone.
 
-Launchers and schedulers: `tests/launch/test_extending.py`.
+Schedulers: `tests/launch/test_extending.py`.
 """
 
 from __future__ import annotations
@@ -15,65 +15,115 @@ import pytest
 
 from rn50.config import choices
 from rn50.launch import launchers, schedulers
+from rn50.logging.records import ABORTED, Result, read
 from rn50.scaling import cost, groups
+from tests.conftest import RUN
 
 ROOT = Path(__file__).resolve().parent.parent
 ROW = '    "dummy": "a dummy",\n'
-# What is added -> file -> (the line before it, the lines added); no line: a new file.
-ADDED: dict[str, dict[str, tuple[str, str]]] = {
-    "network": {
-        "config/choices.py": ("NETWORKS = {", ROW),
-        "train/networks.py": (
-            "NETWORKS: dict[str, Callable[[Model, int, int], Network]] = {",
-            '    "dummy": lambda model, classes, _: ResNet(model, classes, prefix=""),\n',
+# What is added -> (file, the line before it, the lines added); no line: a new file.
+ADDED: dict[str, tuple[tuple[str, str, str], ...]] = {
+    "network": (
+        ("config/choices.py", "NETWORKS = {", ROW),
+        (
+            "train/network/dummy.py",
+            "",
+            "from mxnet.gluon import nn\n\nfrom .layers import Network, build_convolution\n\n\n"
+            "class Dummy(Network):\n"
+            "    def __init__(self, model, classes, **kwargs):\n"
+            "        super().__init__(model, classes, **kwargs)\n"
+            "        with self.name_scope():\n"
+            "            first = build_convolution(model.layout, 'first', 3, 16, 3, 2, 1)\n"
+            "            pool = nn.GlobalAvgPool2D(layout=model.layout)\n"
+            "            last = nn.Dense(classes, in_units=16, prefix='last_')\n"
+            "            self.body.add(first, pool, nn.Flatten(), last)\n",
         ),
-    },
-    "schedule": {
-        "config/choices.py": ("SHAPES = {", ROW),
-        "train/schedule.py": (
+        ("train/network/build.py", "from .alexnet import AlexNet", "from .dummy import Dummy\n"),
+        (
+            "train/network/build.py",
+            "NETWORKS: dict[str, Callable[[Model, int, int], Network]] = {",
+            '    "dummy": lambda model, classes, _: Dummy(model, classes, prefix=""),\n',
+        ),
+    ),
+    "schedule": (
+        ("config/choices.py", "SHAPES = {", ROW),
+        (
+            "train/schedule.py",
             "SHAPES: dict[str, Callable[[Run, Plan], LearningRate]] = {",
             '    "dummy": lambda run, plan: lambda step: 1.0 / step,\n',
         ),
-    },
-    "grouping": {
-        "config/choices.py": ("GROUPINGS = {", ROW),
-        "scaling/groups.py": (
+    ),
+    "grouping": (
+        ("config/choices.py", "GROUPINGS = {", ROW),
+        (
+            "scaling/groups.py",
             "GROUPINGS: dict[str, Callable[[Sequence[int], list[int]], list[int]]] = {",
             '    "dummy": lambda sizes, _: [1, 0],\n',
         ),
-    },
-    "algorithm": {
-        "config/choices.py": ("ALGORITHMS = {", ROW),
-        "scaling/cost.py": (
+    ),
+    "algorithm": (
+        ("config/choices.py", "ALGORITHMS = {", ROW),
+        (
+            "scaling/cost.py",
             "ALGORITHMS: dict[str, Callable[[Topology, float, tuple[int, int]], Cost]] = {",
             '    "dummy": lambda on, n, _: ring(on.ranks, 2 * n, on.ring(1, on.ranks)),\n',
         ),
-        "launch/engine_environment.py": ('    "gloo": {', '        "dummy": {"DUMMY": "1"},\n'),
-    },
-    "variant": {
-        "config/variants.py": ("VARIANTS = {", '    "dummy": Rule(ALL, WEIGHTS, "dummy"),\n'),
-    },
-    "config key": {
-        "config/schema.py": (
+        ("launch/engine_environment.py", '    "gloo": {', '        "dummy": {"DUMMY": "1"},\n'),
+    ),
+    "variant": (
+        ("config/variants.py", "VARIANTS = {", '    "dummy": Rule(ALL, WEIGHTS, "dummy"),\n'),
+    ),
+    "config key": (
+        (
+            "config/schema.py",
             "class Comm(Section):",
             '    dummy_s: Seconds = default(3.0, "A dummy.")\n',
         ),
-    },
-    "log rule": {
-        "compliance/log_rules/dummy.py": (
+    ),
+    "log rule": (
+        (
+            "compliance/log_rules/dummy.py",
             "",
             "from ..rule import NOTE, Violation, rule\n\n\n"
             '@rule(code="MLP098", name="a-dummy", severity=NOTE, source="nowhere")\n'
             'def dummy(run):\n    """A dummy."""\n    yield Violation(message="a dummy")\n',
         ),
-    },
+    ),
+    # Open MPI's ranks, which find themselves in other variables than Open MPI's.
+    "launcher": (
+        ("config/choices.py", "LAUNCHERS = {", ROW),
+        (
+            "launch/launchers.py",
+            "        return tuple(names.split()) if names else ()",
+            """
+
+class Dummy(OpenMpi):
+    name = "dummy"
+    rank_variables = RankVariables("X_RANK", "X_SIZE", "X_LOCAL_RANK", "X_LOCAL_SIZE")
+
+    def command(self, job):
+        renamed = [f'X_{name}="$OMPI_COMM_WORLD_{name}"' for name in PLACE]
+        hidden = [f"-u OMPI_COMM_WORLD_{name}" for name in PLACE]
+        rank = ["sh", "-c", f'exec env {" ".join([*hidden, *renamed])} "$@"', "sh", *job.command]
+        return super().command(job._replace(command=rank))
+
+
+PLACE = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+""",
+        ),
+        ("launch/launchers.py", "    for launcher in (", "        Dummy(),\n"),
+    ),
 }
 # Run in the copy: for each kind, what the harness makes of its dummy, as JSON.
 USES = {
     "network": """
-from rn50.train.networks import build_network
+import mxnet as mx
+from rn50.train.network.build import build_networks
+from rn50.train.operators import Operators
 run = load("base", ["model.network=dummy"]).run
-found = len(build_network(run.model, 10, crop_px=64).collect_params().keys()) > 10
+net, *_ = build_networks(run.model, 10, crop_px=64, seed=1, operators=Operators(mx.cpu()))
+weights = {name: float(p.data().asnumpy().std()) for name, p in net.collect_params().items()}
+found = 0.008 < weights["last_weight"] < 0.012 and 0.2 < weights["first_weight"] < 0.4
 """,
     "schedule": """
 from rn50.config.plan import build_plan
@@ -111,8 +161,8 @@ found = "MLP098" in {finding.id for finding in check_log(log).findings}
 
 
 @pytest.fixture(scope="module")
-def used(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bool]:
-    """By kind: whether its dummy works, in one process that runs on the copy."""
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the checkout with all dummies."""
     tree = tmp_path_factory.mktemp("tree") / "checkout"
     listed = subprocess.run(["sh", "-c", "git ls-files"], cwd=ROOT, capture_output=True, text=True)
     if listed.returncode:
@@ -123,8 +173,8 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bool]:
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(source, tree / name, follow_symlinks=False)
     (tree / "tests").symlink_to(ROOT / "tests")
-    for files in ADDED.values():
-        for name, (line, added) in files.items():
+    for changes in ADDED.values():
+        for name, line, added in changes:
             text = (tree / name).read_text() if line else ""
             before, found, after = text.partition(f"{line}\n") if line else ("", "", "")
             assert found or not line, f"{name} has no line {line}"
@@ -132,6 +182,12 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bool]:
                 doc, quotes, after = after.partition('."""\n')
                 found += doc + quotes
             (tree / name).write_text(before + found + added + after)
+    return tree
+
+
+@pytest.fixture(scope="module")
+def used(tree: Path) -> dict[str, bool]:
+    """By kind: whether its dummy works, in one process that runs on the copy."""
     body = "import json\nfrom rn50.config.load import load\nused = {}\n"
     for kind, code in USES.items():
         body += f"{code}used[{kind!r}] = found\n"
@@ -146,9 +202,26 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bool]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ADDED)
+@pytest.mark.parametrize("kind", USES)
 def test_a_dummy_works(used: dict[str, bool], kind: str) -> None:
     assert used[kind]
+
+
+@pytest.mark.slow
+def test_two_ranks_of_the_launcher_train_the_network(
+    tree: Path, small_data: Path, tmp_path: Path
+) -> None:
+    name, *overrides = RUN
+    overrides += [f"model.{key}" for key in ("network=dummy", "depth=50", "width=64")]
+    overrides += ["model.stem=imagenet", "model.zero_gamma=false", "schedule.length=2 epochs"]
+    overrides += [f"data.path={small_data}", f"system.results={tmp_path}"]
+    words = ("rn50.cli.entry", "launch", name, "--launcher", "dummy", *overrides)
+    done = subprocess.run([sys.executable, "-m", *words], cwd=tree, capture_output=True, text=True)
+    assert done.returncode == 1, done.stdout + done.stderr
+    (result,) = (read(path, Result) for path in tmp_path.rglob("result.json"))
+    assert result is not None
+    assert (result.status, result.ranks) == (ABORTED, 2)  # the target is out of reach
+    assert list(tmp_path.rglob("step_*.ckpt"))
 
 
 @pytest.mark.parametrize("kind", ADDED)
@@ -156,7 +229,7 @@ def test_the_page_names_the_files_touched(kind: str) -> None:
     """The row of docs/architecture.md, "To add ... touch"."""
     rows = (ROOT / "docs/architecture.md").read_text().split("## To add ... touch")[1]
     (row,) = [line for line in rows.splitlines() if line.startswith(f"| {article(kind)} |")]
-    for name in ADDED[kind]:
+    for name, *_ in ADDED[kind]:
         assert f"`{name}`" in row or f"`{name.removesuffix('dummy.py')}`" in row, name
 
 

@@ -48,7 +48,7 @@ def rank_process(parent: int, rank: int) -> psutil.Process | None:
             continue
         found = read_process_info(environment)
         ours = "rn50.train" in command and "python" in Path(command[0]).name
-        if ours and found.launcher != "none" and found.rank == rank:
+        if ours and found.world_size > 1 and found.rank == rank:
             return child
     return None
 

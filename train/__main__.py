@@ -25,11 +25,12 @@ from ..config.schema import Run
 from ..data.lock import RANK_LOCK, FolderInUse, hold
 from ..logging.records import Failure, write
 from .capabilities import check_supported
+from .checkpoint.file import read_checkpoint
+from .checkpoint.resume import check_config
 from .context import RunContext
 from .heartbeat import SCRATCH_ENV, WATCHDOG_ENV, HeartbeatClient
 from .limits import REQUESTED, STOP_SIGNALS, NonRetryableError
 from .process_info import ProcessInfo, read_process_info
-from .resume import read_checkpoint
 from .seeding import draw_seed
 
 EXIT_USAGE = 2
@@ -80,7 +81,9 @@ def run_rank(
         if loaded.run.seed is None:
             loaded = load(config, [*overrides, f"seed={draw_seed()}"])
         check_supported(loaded.run)
-        resumed = None if resume is None else read_checkpoint(resume, loaded)
+        resumed = None if resume is None else read_checkpoint(resume)
+        if resumed:
+            check_config(resumed, loaded)
         if rank.process.rank == 0:
             # Before the log is opened, which empties it.
             rank.held.enter_context(hold(out / RANK_LOCK, lost=rank.taken_over))

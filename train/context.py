@@ -12,17 +12,17 @@ from ..logging.clock import Clock
 from ..logging.metrics import Metrics
 from ..logging.mlperf import MLPerfLog
 from ..logging.timeline import Timeline
-from .checkpoint import Checkpoint
-from .connection import Connection
+from .checkpoint.file import Checkpoint
+from .checkpoint.resume import LOG, METRICS, last_stamp_unix_s
+from .checkpoint.state import LossScaleState, Meta, TrainState, log_position
+from .communication.connection import Connection
+from .communication.identity import identity_of
 from .gpu.code import check_step
 from .gpu.driver import check_machine
-from .identity import identity_of
 from .limits import StopRequest
 from .process_info import ProcessInfo
 from .progress import Progress
 from .reserve import give_back
-from .resume import LOG, METRICS, last_stamp_unix_s
-from .state import LossScaleState, Meta, TrainState, log_position
 
 
 class RunContext:
@@ -140,9 +140,9 @@ class RunContext:
         """
         if self.resumed is not None and self.run_started_unix_s is not None:
             self.init_s = self.clock.unix_s - self._init_start_s
-            before = self.resumed.meta.ranks
-            ranks = self.plan.ranks
-            self.log.resume(self.state.step, ranks=ranks, ranks_before=before)
+            self.log.resume(
+                self.state.step, ranks=self.plan.ranks, ranks_before=self.resumed.meta.ranks
+            )
             self.metrics.start_clock(self.run_started_unix_s)
             return
         self.log.hyperparameters(self.run, self.plan, tensors)

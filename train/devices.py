@@ -17,7 +17,7 @@ from .gpu.module import CudaModule
 from .gpu.operators import PlanOperators
 from .gpu.update import PlanUpdater
 from .operators import Operators
-from .optimizer import Updater
+from .update.optimizer import Updater
 
 
 def operators_for(model: Model, ctx: mx.Context) -> Operators:

@@ -12,7 +12,7 @@ from mxnet import nd
 from ..config.errors import UserError
 from ..data.pipeline import Batch
 from . import host_reads
-from .comm import Communicator
+from .communication.communicator import Communicator
 
 
 class Accuracy(NamedTuple):
@@ -43,13 +43,12 @@ def sync_bn_statistics(
         return
     means = [p.data() for p in statistics if p.name.endswith("mean")]
     variances = [p.data() for p in statistics if p.name.endswith("var")]
-    if mode == "batch":
-        for mean, variance in zip(means, variances, strict=True):
-            comm.operators.add_square(variance, mean, 1)
+    squared = [*zip(variances, means, strict=True)] if mode == "batch" else []
+    for variance, mean in squared:
+        comm.operators.add_square(variance, mean, 1)
     comm.average_([*means, *variances], "bn_statistics", active_ranks)
-    if mode == "batch":
-        for mean, variance in zip(means, variances, strict=True):
-            comm.operators.add_square(variance, mean, -1)
+    for variance, mean in squared:
+        comm.operators.add_square(variance, mean, -1)
 
 
 def evaluate(

@@ -53,7 +53,8 @@ class HeartbeatClient:
 
     def __init__(self, address: str, context: RunContext, end: Callable[[str], Any]) -> None:
         host, port, token = address.rsplit(":", 2)
-        self._context, self._end = context, end
+        self._context = context
+        self._end = end
         self._patience_s = 3 * context.run.watchdog.silence_s
         try:
             self._socket = socket.create_connection((host, int(port)), self._patience_s)
@@ -98,21 +99,25 @@ class HeartbeatClient:
             self._socket.sendall(json.dumps(message).encode() + b"\n")
 
     def _beat(self) -> None:
-        context, last_sent_s, last_phase = self._context, 0.0, ""
+        context = self._context
+        last_sent_s = 0.0
+        last_phase = ""
         received = b""
         incoming = select.poll()  # select() takes no descriptor above 1,023
         incoming.register(self._socket, select.POLLIN)
         incoming.register(self._news, select.POLLIN)
         last_received_s = last_tick_s = time.monotonic()
         while not self._over:
-            now_s, phase = time.monotonic(), context.timeline.phase
+            now_s = time.monotonic()
+            phase = context.timeline.phase
             last_received_s += suspended_s(last_tick_s, now_s)
             last_tick_s = now_s
             try:
                 if phase != last_phase or now_s >= last_sent_s + PERIOD_S:
                     about = {"at": main_thread(), "grace_s": context.grace_s}
                     self._send({"phase": phase, "step": context.state.step, **about})
-                    last_sent_s, last_phase = now_s, phase
+                    last_sent_s = now_s
+                    last_phase = phase
                 wait_s = max(0.0, last_sent_s + PERIOD_S - now_s)
                 ready = [descriptor for descriptor, _ in incoming.poll(1e3 * wait_s)]
                 if self._news in ready:

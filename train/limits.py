@@ -7,27 +7,12 @@ import signal
 import sys
 import threading
 import time
-from types import FrameType
 
 from ..config.errors import UserError
 from ..logging.records import EPOCH_LIMIT, TIME_LIMIT, Stopped
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
-"""Of schedulers: the end, and the warning before it. Ctrl-C (SIGINT) besides."""
-
-
-def command_stop_signals() -> tuple[signal.Signals, ...]:
-    """The signals that end a command in order: also those of a terminal that is closed and of its
-    keys, unless `nohup` or a shell's background has them ignored."""
-    more = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR2)
-    taken = (number for number in more if signal.getsignal(number) is not signal.SIG_IGN)
-    return (*STOP_SIGNALS, *taken)
-
-
-def interrupt(number: int, _: FrameType | None) -> None:
-    """A handler that makes a signal such as SIGTERM end a command as Ctrl-C does."""
-    raise KeyboardInterrupt(signal.Signals(number).name)
-
+"""Schedulers send the first to end a job, and the second as the warning before it."""
 
 REQUESTED, OUT_OF_TIME = range(2)
 CAUSES = (Stopped("a signal"), Stopped(limit=TIME_LIMIT))

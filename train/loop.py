@@ -11,13 +11,13 @@ from typing import NamedTuple
 from mxnet import nd
 
 from ..data.pipeline import Batch
-from .comm import Communicator
+from .communication.communicator import Communicator
 from .host_reads import RunAheadLimiter
 from .operators import Criterion
-from .optimizer import Updater
 from .profile_window import ProfileWindow
 from .schedule import Settings
 from .step_times import StepTimes
+from .update.optimizer import Updater
 
 
 class StepContext(NamedTuple):

@@ -5,14 +5,20 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import metadata
-from importlib.util import module_from_spec, spec_from_file_location
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 from ..config.errors import UserError
-from .mpi_library import package_folder
 
 UNKNOWN = ("mxnet", "")
+
+
+def package_folder(name: str) -> Path | None:
+    """Folder of an installed package, without importing it."""
+    spec = find_spec(name)
+    locations = spec.submodule_search_locations if spec else None
+    return Path(locations[0]) if locations else None
 
 
 @cache

@@ -10,7 +10,8 @@ from mxnet import nd
 from ..data.sampling import eval_batches
 from ..logging.records import Stopped
 from . import host_reads
-from .checkpointer import Checkpointer
+from .checkpoint.checkpointer import Checkpointer
+from .checkpoint.state import blocks_left, is_within_epoch, log_position
 from .context import RunContext
 from .evaluate import Accuracy, evaluate, sync_bn_statistics
 from .limits import (
@@ -22,10 +23,9 @@ from .limits import (
     check_loss,
 )
 from .loop import LogPoint, train_steps, zero_gradient_steps
-from .networks import bn_statistics, copy_parameters, quick_digest
+from .network.build import bn_statistics, copy_parameters, quick_digest
 from .run_log import gather_ranks
 from .seeding import stream_seed
-from .state import blocks_left, is_within_epoch, log_position
 from .trainer import Trainer, start_up
 
 
@@ -85,7 +85,7 @@ def train_blocks(trainer: Trainer, checkpointer: Checkpointer) -> bool:
     whether the target was reached."""
     context = trainer.context
     plan = trainer.plan
-    state = trainer.context.state
+    state = context.state
     for block in blocks_left(plan, state):
         stop_if_asked(trainer)
         if log_position(plan, state) == "run":
@@ -106,8 +106,7 @@ def train_blocks(trainer: Trainer, checkpointer: Checkpointer) -> bool:
         if found.fraction >= trainer.run.eval.target:
             return True
         if plan.min_accuracy_by_steps <= state.step and block.last_epoch < plan.eval_epochs[-1]:
-            classes = trainer.run.data.classes
-            check_learning(found.correct, found.total, classes, block.last_epoch)
+            check_learning(found.correct, found.total, trainer.run.data.classes, block.last_epoch)
         checkpointer.save_if_due(is_best=is_best)
         check_epoch_budget(block.last_epoch, trainer.run.limits.epochs)
     return False
@@ -119,7 +118,7 @@ def train_epoch(
     """The steps of one epoch; nothing here waits for the device between two epochs."""
     context = trainer.context
     plan = trainer.plan
-    state = trainer.context.state
+    state = context.state
     segment = plan.segment_of_epoch(epoch)
     last = plan.epoch_end_step(epoch)
     stop_if_asked(trainer)
@@ -190,24 +189,23 @@ def evaluate_epoch(trainer: Trainer, epoch: int) -> Accuracy:
     The caller has waited for all of training.
     """
     context = trainer.context
+    comm = trainer.comm
+    net = trainer.model.net
     run = trainer.run
     plan = trainer.plan
     start_s = context.elapsed_s
     context.log.eval_start(epoch)
     with context.timeline.span(f"evaluate {epoch}"):
-        digests = {"weights": quick_digest(trainer.model.net)}
-        trainer.comm.check_replicas(digests, f"after epoch {epoch}", context.state.step)
-        sync_bn_statistics(
-            bn_statistics(trainer.model.net),
-            trainer.comm,
-            mode=run.eval.bn_stats,
-            active_ranks=plan.segment_of_epoch(epoch).active_ranks,
-        )
-        copy_parameters(trainer.model.net, trainer.model.eval_net, trainer.comm.operators)
+        weights = {"weights": quick_digest(net)}
+        comm.check_replicas(weights, f"after epoch {epoch}", context.state.step)
+        active_ranks = plan.segment_of_epoch(epoch).active_ranks
+        statistics = bn_statistics(net)
+        sync_bn_statistics(statistics, comm, mode=run.eval.bn_stats, active_ranks=active_ranks)
+        copy_parameters(net, trainer.model.eval_net, comm.operators)
         accuracy = evaluate(
             trainer.model.eval_net,
             trainer.next_eval_batch,
-            trainer.comm,
+            comm,
             batches=eval_batches(run.data.eval_samples, plan.ranks, run.eval.batch_per_rank),
             samples=run.data.eval_samples,
         )

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from ..config.atomic import write_file
 from ..logging.records import ABORTED, RESULT, SUCCESS, Result, Stopped, write
-from .comm import Communicator
+from .communication.communicator import Communicator
 from .context import RunContext
 from .evaluate import Accuracy
-from .networks import weights_digest
+from .network.build import weights_digest
 from .progress import warn
 from .schedule import Settings
 from .step_times import COLUMNS, percentiles
@@ -99,7 +99,7 @@ class RunLog:
     def evaluation(self, epoch: int, accuracy: Accuracy, start_s: float) -> None:
         """An evaluation that began at `start_s` of the run's clock."""
         context = self._context
-        now_s = self._context.elapsed_s
+        now_s = context.elapsed_s
         context.metrics.write(
             "eval",
             epoch=epoch,
@@ -124,8 +124,8 @@ class RunLog:
         """result.json and ranks.json, `time_s` after `run_start`; the launcher adds the official
         verdict."""
         context = self._context
-        state = self._context.state
-        plan = self._context.plan
+        state = context.state
+        plan = context.plan
         if context.process.rank != 0:
             return
         self._compare_clocks()
@@ -147,8 +147,8 @@ class RunLog:
             resumed_after_step=context.resumed.meta.step if context.resumed else None,
         )
         write(context.out / RESULT, result)
-        table = {"elapsed_s": time_s, "ranks": ranks}
-        write_file(context.out / "ranks.json", json.dumps(table) + "\n")
+        table = json.dumps({"elapsed_s": time_s, "ranks": ranks})
+        write_file(context.out / "ranks.json", f"{table}\n")
 
     def timeline(self) -> None:
         """timeline.json."""

@@ -19,15 +19,14 @@ from ..config.load import load
 from ..config.schema import Run
 from ..data.sampling import eval_batches
 from ..logging.timeline import Timeline
-from . import checkpoint
 from .__main__ import end_failed
 from .capabilities import decodes_on_gpu
-from .checkpoint import Checkpoint
-from .connection import Connection
+from .checkpoint.file import Checkpoint, read_checkpoint
+from .communication.connection import Connection
 from .process_info import ProcessInfo, read_process_info
 
 if TYPE_CHECKING:
-    from .comm import Communicator
+    from .communication.communicator import Communicator
 
 
 def main(result: Path, *pairs: Path) -> None:
@@ -36,7 +35,7 @@ def main(result: Path, *pairs: Path) -> None:
     place = read_process_info()
     try:
         runs = [load(str(config)).run for config in pairs[::2]]
-        counts = score(runs, [checkpoint.read(path) for path in pairs[1::2]], place)
+        counts = score(runs, [read_checkpoint(path) for path in pairs[1::2]], place)
         if place.rank == 0:
             write_file(result, json.dumps({"counts": counts}))
     except BaseException as error:  # whatever it was, the others must not wait
@@ -52,12 +51,12 @@ def score(
     connection = Connection(run, Timeline(place.rank), over_mpi=place.over_mpi)
     connection.begin()
     from ..data.pipeline import build_eval_source
-    from .comm import communicator, context
+    from .communication.communicator import communicator, device_context
     from .devices import operators_for
     from .evaluate import evaluate
     from .trainer import batches_of
 
-    ctx = context(run.system.device, place.local_rank)
+    ctx = device_context(run.system.device, place.local_rank)
     ranks = place.world_size
     comm = communicator(operators_for(run.model, ctx), connection, ranks)
     comm.start()
@@ -87,9 +86,9 @@ def score(
 def _network(run: Run, found: Checkpoint, comm: Communicator, place: ProcessInfo) -> Any:
     """The evaluation network of a checkpoint. Batch-norm statistics are those that it holds; where
     they are each rank's own still, `eval.bn_stats` is done to them."""
-    from .checkpoint_state import active_ranks, restore_network
+    from .checkpoint.restore import active_ranks, restore_network
     from .evaluate import sync_bn_statistics
-    from .networks import bn_statistics, build_networks, copy_parameters
+    from .network.build import bn_statistics, build_networks, copy_parameters
 
     net, eval_net, _ = build_networks(
         run.model, run.data.classes, crop_px=run.data.crop_px, seed=0, operators=comm.operators

@@ -164,7 +164,7 @@ def percentiles(ms: NDArray[np.float32]) -> dict[str, float]:
     `step_p50_ms`, `forward_p90_ms`; and the longest step."""
     step = ms[:, : len(PHASES)].sum(axis=1)
     middle, slow = np.percentile(np.column_stack([step, ms]), (50, 90), axis=0).tolist()
-    found: dict[str, float] = {}
+    times: dict[str, float] = {}
     for name, p50, p90 in zip(("step", *COLUMNS), middle, slow, strict=True):
-        found |= {f"{name}_p50_ms": p50, f"{name}_p90_ms": p90}
-    return {**found, "step_max_ms": float(step.max())}
+        times |= {f"{name}_p50_ms": p50, f"{name}_p90_ms": p90}
+    return times | {"step_max_ms": float(step.max())}

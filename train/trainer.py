@@ -15,16 +15,14 @@ from ..config.plan import Plan
 from ..config.schema import Run
 from . import kernels
 from .capabilities import decodes_on_gpu
-from .checkpoint_state import restore
-from .comm import Communicator, communicator
-from .comm import context as device_context
+from .checkpoint.restore import restore
+from .communication.communicator import Communicator, communicator, device_context
+from .communication.identity import part_digests
 from .context import RunContext
 from .devices import operators_for, updater_for
 from .host_reads import RunAheadLimiter
-from .identity import part_digests
 from .loop import StepContext
-from .loss_scale import LossScaler
-from .networks import (
+from .network.build import (
     build_networks,
     copy_parameters,
     image_shape,
@@ -33,13 +31,14 @@ from .networks import (
     weights_digest,
 )
 from .operators import Criterion, Operators
-from .optimizer import Updater
 from .profile_window import ProfileWindow
 from .run_log import RunLog
 from .schedule import Settings, step_settings
 from .seeding import stream_seeds
 from .startup import Stage, run_stages
 from .step_times import StepTimes
+from .update.loss_scale import LossScaler
+from .update.optimizer import Updater
 
 if TYPE_CHECKING:  # DALI loads in a stage of its own
     from ..data.pipeline import Batch
@@ -179,7 +178,7 @@ def build_sources(context: RunContext, ctx: mx.Context) -> Sources:
 def build_model(context: RunContext, comm: Communicator) -> Model:
     """Networks with seeded weights; their gradients in the communicator's groups."""
     run = context.run
-    model = context.run.model
+    model = run.model
     if run.eval.bn_stats == "batch":  # keep the last batch's statistics, no average
         model = model.model_copy(update={"bn_momentum": 0.0})
     net, eval_net, loss = build_networks(
@@ -214,7 +213,7 @@ def warm_up(context: RunContext, operators: Operators, model: Model) -> bytes:
     Weights keep their bits (learning rate 0), batch-norm statistics are put back.
     """
     run = context.run
-    side = context.run.data.crop_px
+    side = run.data.crop_px
     net, eval_net, criterion, updater = model
     zeros = operators.zeros
     scale = updater.scaler.value_at(1)

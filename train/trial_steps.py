@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from ..config.schema import Model, Optimizer
 from . import kernels
-from .buckets import lay_out_gradients
+from .communication.buckets import lay_out_gradients
 from .devices import operators_for, updater_for
-from .layers import TO_NHWC
-from .loss_scale import LossScaler
-from .networks import build_networks, trainable
+from .network.build import build_networks, trainable
+from .network.layers import TO_NHWC
 from .schedule import Settings
+from .update.loss_scale import LossScaler
 
 STEPS = 20
 BATCH = 16

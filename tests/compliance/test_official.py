@@ -5,7 +5,7 @@ import pytest
 from rn50.compliance.official import Official, check_officially
 from rn50.config import benchmark
 from rn50.config.load import load
-from rn50.train.networks import build_network, trainable
+from rn50.train.network.build import build_network, trainable
 from tests.compliance.log_text import good_run, official, write
 from tests.logging.test_mlperf_log import full_log
 

@@ -7,7 +7,6 @@ from typer.testing import CliRunner
 
 from rn50.cli.main import app
 from rn50.config.errors import UserError
-from rn50.config.local_rank import local_rank
 from rn50.config.manifest import Part
 from rn50.config.plan import Plan, Segment
 from rn50.config.schema import Data
@@ -15,6 +14,7 @@ from rn50.data.dataset import check_before_run, load_table, verify
 from rn50.data.pack import pack_images
 from rn50.data.pipeline import build_train_source
 from rn50.data.stage import remove, stage
+from rn50.train.process_info import local_rank
 from tests.data.test_pack import image_folder
 
 

@@ -23,7 +23,9 @@ from typing import Any
 import psutil
 
 from rn50.train import __main__ as entry
-from rn50.train import checkpoint, checkpointer, run, trainer
+from rn50.train import run, trainer
+from rn50.train.checkpoint import checkpointer
+from rn50.train.checkpoint import file as checkpoint_file
 from rn50.train.process_info import read_process_info
 
 fault, phase, victim, mark, *rest = sys.argv[1:]
@@ -117,7 +119,7 @@ def before_building(*arguments: Any) -> Any:
 
 def during_checkpoints() -> None:
     """Half of a checkpoint is on the disk, or it is about to be collected."""
-    sync = checkpoint.sync
+    sync = checkpoint_file.sync
     collect = checkpointer.collect
 
     def syncing(path: Path) -> None:
@@ -129,7 +131,7 @@ def during_checkpoints() -> None:
         return collect(*arguments, **options)
 
     if victim == "0" and not fault.startswith("disk"):
-        checkpoint.sync = syncing
+        checkpoint_file.sync = syncing
     else:
         checkpointer.collect = collecting
 

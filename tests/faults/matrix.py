@@ -25,7 +25,7 @@ import psutil
 from rn50.launch.launchers import HOROVODRUN
 from rn50.logging.parse import read_events
 from rn50.logging.records import RESULT, Result, read
-from rn50.train import checkpoint_folder
+from rn50.train.checkpoint.folder import newest_checkpoint
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCHERS = ("mpirun", "gloo")
@@ -259,7 +259,7 @@ def _problems(
         if started and events[-1].metadata.get("status") != "aborted":
             yield "no run_stop aborted at the end of the log"
         # The last one may lack the part of a rank that was killed while it wrote it.
-        yield from checkpoint_folder.newest(run / "checkpoint")[1][1:]
+        yield from newest_checkpoint(run / "checkpoint")[1][1:]
         left = [*run.rglob(".*.partial-*"), *run.glob(".*")]
         yield from (f"{path.name} left" for path in left)
         if not (run / "result.json").is_file():

@@ -128,11 +128,11 @@ class Steps:
         import numpy as np
         from mxnet import nd
 
-        from rn50.train.buckets import lay_out_gradients
+        from rn50.train.communication.buckets import lay_out_gradients
         from rn50.train.devices import operators_for, updater_for
-        from rn50.train.loss_scale import LossScaler
-        from rn50.train.networks import build_networks, image_shape, trainable
+        from rn50.train.network.build import build_networks, image_shape, trainable
         from rn50.train.schedule import Settings
+        from rn50.train.update.loss_scale import LossScaler
 
         ctx = mx.gpu(0)
         self.operators = operators_for(run.model, ctx)
@@ -308,8 +308,8 @@ def nccl(options: Options) -> None:
 
     from rn50.config.load import load
     from rn50.logging.timeline import Timeline
-    from rn50.train.comm import Communicator
-    from rn50.train.connection import Connection
+    from rn50.train.communication.communicator import Communicator
+    from rn50.train.communication.connection import Connection
     from rn50.train.devices import operators_for
 
     overrides = [*options.overrides, "system.nodes=1", "system.ranks_per_node=1"]

@@ -26,17 +26,16 @@ from rn50.config.load import load
 from rn50.config.schema import Model, Optimizer
 from rn50.logging.timeline import Timeline
 from rn50.train import kernels
-from rn50.train.buckets import lay_out_gradients
-from rn50.train.comm import Communicator
-from rn50.train.comm import context as device_context
-from rn50.train.connection import Connection
+from rn50.train.communication.buckets import lay_out_gradients
+from rn50.train.communication.communicator import Communicator, device_context
+from rn50.train.communication.connection import Connection
 from rn50.train.devices import operators_for, updater_for
-from rn50.train.loss_scale import LossScaler
-from rn50.train.networks import build_networks, trainable
+from rn50.train.network.build import build_networks, trainable
 from rn50.train.operators import Criterion
 from rn50.train.process_info import read_process_info
 from rn50.train.schedule import Settings
 from rn50.train.trial_steps import trial_losses
+from rn50.train.update.loss_scale import LossScaler
 
 FAKE = ctypes.CDLL("libcuda.so.1")
 FAKE.fakecuda_report.restype = ctypes.c_char_p

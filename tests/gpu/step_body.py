@@ -17,13 +17,14 @@ from mxnet.gluon import nn
 from rn50.config.load import load
 from rn50.config.schema import Optimizer
 from rn50.logging.timeline import Timeline
-from rn50.train.comm import Communicator, context
-from rn50.train.connection import Connection
+from rn50.train.communication.communicator import Communicator
+from rn50.train.communication.communicator import device_context as context
+from rn50.train.communication.connection import Connection
 from rn50.train.devices import operators_for, updater_for
-from rn50.train.loss_scale import LossScaler
-from rn50.train.networks import trainable
+from rn50.train.network.build import trainable
 from rn50.train.process_info import read_process_info
 from rn50.train.schedule import Settings
+from rn50.train.update.loss_scale import LossScaler
 from tests.ranks.sum_body import statistics_error
 
 STEPS = 3

@@ -39,7 +39,7 @@ JOIN = """
 from rn50.config.load import load
 from rn50.logging.clock import Clock
 from rn50.logging.timeline import Timeline
-from rn50.train.connection import Connection
+from rn50.train.communication.connection import Connection
 Connection(load("smoke").run, Timeline(0, Clock(0.0)), over_mpi=False).wait()
 """
 ASK = """

@@ -31,7 +31,7 @@ from rn50.logging.records import (
     Stopped,
     write,
 )
-from rn50.train.checkpoint import file_name
+from rn50.train.checkpoint.file import file_name
 
 TIME = Stopped(limit="limits.time_s", step=40)
 EPOCHS = Stopped(limit="limits.epochs", step=40)

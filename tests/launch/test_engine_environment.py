@@ -13,7 +13,7 @@ from rn50.launch.engine_environment import (
     ALGORITHMS,
     engine_environment,
 )
-from rn50.train.mpi_library import PRODUCTS
+from rn50.train.communication.mpi_library import PRODUCTS
 
 GPUS = ["system=dgxa100", "system.scheduler=local"]
 OWN = "system.job.environment=[OMP_NUM_THREADS=5, 'NCCL_IB_HCA==mlx5_0,mlx5_1']"

@@ -1,4 +1,4 @@
-"""A launcher and a scheduler are each a row of `config/choices.py` and a class in `launch/`."""
+"""A scheduler is a row of `config/choices.py` and a class in `launch/`; launchers that fail."""
 
 from __future__ import annotations
 
@@ -21,24 +21,15 @@ from rn50.launch.schedulers import SCHEDULERS, Scheduler
 from tests.conftest import RUN
 
 
-class DummyLauncher(Launcher):
-    name = "dummy"
-    program = "dummyrun"
-    product = "Dummy"
-
-    def command(self, job: Job) -> list[str]:
-        return ["dummyrun", str(job.ranks), *job.command]
+class AbsentLauncher(Launcher):
+    def command(self, _: Job) -> list[str]:
+        return ["/nowhere/run"]
 
     def is_installed(self) -> bool:
         return True
 
 
-class AbsentLauncher(DummyLauncher):
-    def command(self, _: Job) -> list[str]:
-        return ["/nowhere/run"]
-
-
-class UnlockedLauncher(DummyLauncher):
+class UnlockedLauncher(AbsentLauncher):
     def command(self, _: Job) -> list[str]:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -46,7 +37,7 @@ class UnlockedLauncher(DummyLauncher):
 class DummyScheduler(Scheduler):
     name = "dummy"
     command = ("dummysub",)
-    launcher = "dummy"
+    launcher = "gloo"
     cancel_command = "dummydel"
 
     def directives(self, run: Run) -> Iterator[str]:
@@ -62,16 +53,12 @@ def test_the_classes_are_those_of_the_table() -> None:
     assert list(SCHEDULERS) == list(choices.SCHEDULERS)
 
 
-def test_a_launcher_and_a_scheduler_are_a_row_and_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
-    for table, one in ((LAUNCHERS, DummyLauncher()), (SCHEDULERS, DummyScheduler())):
-        monkeypatch.setitem(table, "dummy", one)
-    monkeypatch.setitem(choices.LAUNCHERS, "dummy", "a test's")
+def test_a_scheduler_is_a_row_and_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SCHEDULERS, "dummy", DummyScheduler())
     monkeypatch.setitem(choices.SCHEDULERS, "dummy", "a test's")
-    found = json.loads(output("launch", "smoke", "--launcher", "dummy", "--dry-run", "--json"))
-    assert found["ranks"] == "2 by dummy" and found["command"][:2] == ["dummyrun", "2"]
     assert load("smoke", ["system.scheduler=dummy"]).run.system.scheduler == "dummy"
     script = output("submit", "smoke", "--scheduler", "dummy", "--dry-run")
-    assert "#DUMMY nodes=1" in script and "--launcher dummy" in script
+    assert "#DUMMY nodes=1" in script and "--launcher gloo" in script
 
 
 @pytest.mark.parametrize(

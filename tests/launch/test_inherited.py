@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from rn50.config.load import load
-from rn50.config.local_rank import LAUNCHED_BY
 from rn50.launch.inherited import LOCAL_JOB, SCHEDULERS_COMMAND, inherited, taken_away
 from rn50.launch.launchers import LAUNCHERS, build_job
 from rn50.launch.submit import submit
 from rn50.launch.supervisor import run_watched
+from rn50.train.process_info import LAUNCHED_BY
 
 PRINT = (
     "import json, os; from pathlib import Path; "

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from rn50.logging.parse import read_events
-from rn50.train import checkpoint_folder
+from rn50.train.checkpoint.folder import checkpoints_in
 from tests.waiting import leave_nothing, wait_until
 
 SHORT = (
@@ -63,7 +63,7 @@ def test_a_second_start_waits_its_turn_goes_on_and_overwrites_nothing(
     folder = Path(match[2])
     run = folder / "run_0"
     log = folder / "job.log"
-    wait_until(lambda: checkpoint_folder.listed(run / "checkpoint"))
+    wait_until(lambda: checkpoints_in(run / "checkpoint"))
     refused = start(folder)
     assert refused.returncode == 2 and refused.stdout == ""
     assert refused.stderr.startswith(f"rn50: error: {folder}: in use by process {job.pid} on ")
@@ -77,7 +77,7 @@ def test_a_second_start_waits_its_turn_goes_on_and_overwrites_nothing(
     psutil.wait_procs(family, timeout=60)
     leave_nothing(run)
     first_log = log.read_text()
-    first_stop = checkpoint_folder.listed(run / "checkpoint")[-1]
+    first_stop = checkpoints_in(run / "checkpoint")[-1]
 
     again = start(folder)
     assert again.returncode == 0, log.read_text()

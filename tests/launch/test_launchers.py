@@ -24,7 +24,7 @@ from rn50.launch.launchers import (
 )
 from rn50.launch.run import Options, launch, load_for_launch
 from rn50.launch.run_files import new_run_folder
-from rn50.train.mpi_library import Family, MpiLibrary
+from rn50.train.communication.mpi_library import Family, MpiLibrary
 
 COMMAND = ("python", "-m", "rn50.train", "c.yaml")
 

@@ -16,7 +16,7 @@ from rn50.data.lock import LOCK, FolderInUse, hold
 from rn50.launch.resume import LOG, METRICS, begin_attempt, close_attempt, load_resumed
 from rn50.launch.run import save_config
 from rn50.launch.submit import find_interrupted
-from rn50.train import checkpoint
+from rn50.train.checkpoint.file import file_name, write_checkpoint
 from tests.train.test_checkpoint import CONFIG, arrays, meta
 
 LOADED = load(*CONFIG)
@@ -29,7 +29,7 @@ TEXT = {name: text + "after" for name, text in STARTS.items()}
 def run(tmp_path: Path) -> Path:
     """An interrupted run: a checkpoint of step 7, and what came after it."""
     (tmp_path / "checkpoint").mkdir()
-    checkpoint.write(tmp_path / "checkpoint" / checkpoint.file_name(7), meta(), arrays())
+    write_checkpoint(tmp_path / "checkpoint" / file_name(7), meta(), arrays())
     for name, text in TEXT.items():
         (tmp_path / name).write_text(text)
     return tmp_path

@@ -35,7 +35,7 @@ from rn50.launch.system_description import describe_system, read_machine
 from rn50.logging.parse import read_events
 from rn50.logging.records import Next
 from rn50.report.runs import read_runs
-from rn50.train import checkpoint
+from rn50.train.checkpoint.file import file_name, write_checkpoint
 from tests.conftest import Rn50
 from tests.train.test_checkpoint import CONFIG, arrays, meta
 from tests.waiting import wait_until
@@ -446,7 +446,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An interrupted job of five runs, whose id Slurm does not know any more."""
     run = tmp_path / "job/run_0"
     (run / "checkpoint").mkdir(parents=True)
-    checkpoint.write(run / "checkpoint" / checkpoint.file_name(7), meta(), arrays())
+    write_checkpoint(run / "checkpoint" / file_name(7), meta(), arrays())
     (run / "config.yaml").write_text(load(*CONFIG).to_yaml())
     (run / "environment.json").write_text("{}")
     (run.parent / "config.yaml").write_text(load(CONFIG[0]).to_yaml())

@@ -111,7 +111,7 @@ def test_ranks_of_other_hosts_connect_over_ipv4_or_ipv6(address: str) -> None:
         watchdog.close()
 
 
-WAITS = "train/comm.py:120 barrier (in an engine)"
+WAITS = "train/communication/communicator.py:120 barrier (in an engine)"
 FETCHES = "data/pipeline.py:90 next"
 MISSING = None
 

@@ -27,7 +27,7 @@ from rn50.config.load import load
 from rn50.train.capabilities import check_supported
 from rn50.train.context import RunContext
 from rn50.train.loop import train_steps
-from rn50.train.networks import trainable
+from rn50.train.network.build import trainable
 from rn50.train.process_info import ProcessInfo
 from rn50.train.progress import Progress
 from rn50.train.run import evaluate_epoch, log_point
@@ -40,7 +40,7 @@ def two_steps(name: str, overrides: list[str], out: Path) -> dict[str, Any]:
     """A run of the preset cut off after `STEPS` steps, then evaluated: calls and order of `run`."""
     loaded = load(name.partition("#")[0], overrides)
     check_supported(loaded.run)
-    context = RunContext(loaded, out, ProcessInfo("none", 0, 1, 0, "here"))
+    context = RunContext(loaded, out, ProcessInfo(0, 1, 0, "here"))
     context.progress = Progress(context.plan, loaded.run.eval.target, shown=False)
     context.prepare()
     trainer = start_up(context)

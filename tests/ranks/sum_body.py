@@ -16,8 +16,8 @@ from mxnet.gluon import nn
 from rn50.config.load import load
 from rn50.config.schema import Run
 from rn50.logging.timeline import Timeline
-from rn50.train.comm import Communicator, context
-from rn50.train.connection import Connection
+from rn50.train.communication.communicator import Communicator, device_context
+from rn50.train.communication.connection import Connection
 from rn50.train.evaluate import sync_bn_statistics
 from rn50.train.operators import Operators
 from rn50.train.process_info import read_process_info
@@ -31,7 +31,7 @@ def main(config: str, out: str, *kinds: str) -> None:
     run = load(config).run
     connection = Connection(run, Timeline(0), over_mpi=read_process_info().over_mpi)
     connection.begin()
-    ctx = context(run.system.device, read_process_info().local_rank)
+    ctx = device_context(run.system.device, read_process_info().local_rank)
     comm = Communicator(Operators(ctx), connection)
     comm.start()
     worst = [sums_error(comm, load(config, kind.split()).run) for kind in kinds or ("",)]

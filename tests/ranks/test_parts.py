@@ -11,7 +11,7 @@ import pytest
 
 from rn50.config.manifest import Part
 from rn50.data.stage import stage
-from rn50.train import checkpoint_folder
+from rn50.train.checkpoint.folder import checkpoints_in
 from tests import mpi
 
 pytestmark = [pytest.mark.slow, mpi.NEEDED]
@@ -58,7 +58,7 @@ def test_nodes_with_a_part_each_go_on_like_nodes_with_the_whole_set(
         stage(small_data, disk, Part(node, 2))
     (out := tmp_path / "run").mkdir()
     whole = train(root, out, [small_data] * 2)
-    first, *later = checkpoint_folder.listed(out / "checkpoint")
+    first, *later = checkpoints_in(out / "checkpoint")
     assert later
     for path in later:
         path.unlink()

@@ -21,7 +21,8 @@ from rn50.config.load import load
 from rn50.config.recorded import RUN, words_to_repeat
 from rn50.logging.metrics_read import MOST_KINDS
 from rn50.report.export import MOST_COLUMNS, read_runs, to_csv, to_tensorboard
-from rn50.train import checkpoint, checkpoint_folder
+from rn50.train.checkpoint.file import read_checkpoint
+from rn50.train.checkpoint.folder import checkpoints_in, chosen_checkpoint
 from tests.conftest import Rn50, packed
 
 TAGS = {"train/loss", "train/lr", "train/images_per_s", "eval/accuracy", "eval/correct_top5"}
@@ -110,8 +111,8 @@ def test_an_ensemble_averages_the_softmax_of_different_networks(
     rn50: Rn50, run: Path, tmp_path: Path
 ) -> None:
     from rn50.data.pipeline import build_eval_source
-    from rn50.train.model_export import build_evaluation_network
-    from rn50.train.resume import recorded_run
+    from rn50.train.checkpoint.model_export import build_evaluation_network
+    from rn50.train.checkpoint.resume import recorded_run
 
     data = load(str(run / "config.yaml")).run.data
     other = train(tmp_path, "seed=2", "model.width=24", f"data.path={data.path}")
@@ -121,7 +122,7 @@ def test_an_ensemble_averages_the_softmax_of_different_networks(
     labels = batch.labels.asnumpy()
     shares = []
     for member in (run, other):
-        chosen = checkpoint_folder.chosen(member)
+        chosen = chosen_checkpoint(member)
         net = build_evaluation_network(chosen, recorded_run(chosen))
         powers = np.exp(net(batch.images).asnumpy().astype(np.float64))
         shares.append(powers / powers.sum(axis=1, keepdims=True))
@@ -143,7 +144,7 @@ def test_as_many_ranks_score_with_the_statistics_of_all_as_one_rank_does(
     rn50: Rn50, whole: Path
 ) -> None:
     """Of a checkpoint between evaluations, which has those of each rank."""
-    kept = map(checkpoint.read, checkpoint_folder.listed(whole / "checkpoint"))
+    kept = map(read_checkpoint, checkpoints_in(whole / "checkpoint"))
     path = next(found.path for found in kept if found.meta.statistics_rows == 2)
     counts = []
     for ranks in ("1", "2"):

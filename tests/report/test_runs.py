@@ -23,7 +23,7 @@ from rn50.data.lock import hold
 from rn50.launch.run_files import in_brief
 from rn50.logging.records import Failure
 from rn50.report.runs import Progress, RunRow, read_runs
-from rn50.train import checkpoint
+from rn50.train.checkpoint.file import write_checkpoint
 from tests.data.test_lock import left, start_holder
 from tests.train.test_checkpoint import arrays, meta
 from tests.waiting import read_terminal, wait_until
@@ -50,7 +50,7 @@ EVAL = {"kind": "eval", "time_s": 11.0, "epoch": 1, "step": 20, "accuracy": 0.5}
 def make_run(folder: Path, result: Any = None, records: tuple[Any, ...] = (TRAIN,)) -> Path:
     """The folder of a run with a checkpoint."""
     (folder / "checkpoint").mkdir(parents=True)
-    checkpoint.write(folder / "checkpoint/step_0000000020.ckpt", meta(), arrays())
+    write_checkpoint(folder / "checkpoint/step_0000000020.ckpt", meta(), arrays())
     (folder / "config.yaml").write_text(CONFIG)
     (folder / "environment.json").write_text(json.dumps({"run": BRIEF}))
     lines = [json.dumps(record) + "\n" for record in records]

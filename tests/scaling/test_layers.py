@@ -26,8 +26,8 @@ def payload_bytes(precision: str) -> int:
 
 
 def test_tensors_are_those_of_the_trainers_network() -> None:
-    from rn50.train.networks import trainable
-    from rn50.train.resnet import ResNet
+    from rn50.train.network.build import trainable
+    from rn50.train.network.resnet import ResNet
 
     resnet = ResNet(Model(), 1000, prefix="")
     net = [(p.name, math.prod(p.shape)) for p in trainable(resnet)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rn50.config.local_rank import LAUNCHED_BY
+from rn50.train.process_info import LAUNCHED_BY, RankVariables
 
 TOPOLOGIES = Path(__file__).resolve().parent.parent / "golden" / "topologies"
 CHOICE = re.compile(
@@ -131,11 +131,21 @@ def test_here_it_binds_and_becomes_the_command(script: Path) -> None:
     assert taken[0] != taken[1]
 
 
-def test_launchers_are_asked_in_the_order_of_the_table(root: Path) -> None:
-    text = (root / "scripts/bind.sh").read_text().replace("\\\n", "")
-    found = {name: re.search(rf"^{name}=\$\(first (.*)\)", text, re.M) for name in ("rank", "size")}
-    asked = {name: match[1].split() for name, match in found.items() if match}
-    assert asked == {
-        "rank": list(dict.fromkeys(names.local_rank for names in LAUNCHED_BY)),
-        "size": [*dict.fromkeys(names.local_size for names in LAUNCHED_BY if names.local_size)],
-    }
+@pytest.mark.parametrize("row", range(-1, len(LAUNCHED_BY)))
+def test_launchers_are_asked_in_the_order_of_the_table(
+    row: int, tmp_path: Path, script: Path
+) -> None:
+    """Beside the variables of a launcher (-1: one that is named to the ranks) stand those of all
+    that follow."""
+    own = RankVariables("A_RANK", "A_SIZE", "A_LOCAL_RANK", "A_LOCAL_SIZE")
+    asked, *others = [own, *LAUNCHED_BY][row + 1 :]
+    names = {name for it in others for name in it if name} - {asked.local_size}
+    variables = dict.fromkeys(names, "9") | {asked.local_rank: "1"}
+    if asked.local_size:
+        variables[asked.local_size] = "3"
+    if asked == own:
+        variables["RN50_RANK_VARIABLES"] = ",".join(filter(None, own))
+    environment = {"PATH": os.environ["PATH"], "RN50_SYSFS": str(tmp_path), **variables}
+    done = subprocess.run([script, "--print"], env=environment, capture_output=True, text=True)
+    size = 3 if asked.local_size else 9
+    assert done.stdout.startswith(f"bind: local rank 1 of {size}:"), done

@@ -19,8 +19,8 @@ import pytest
 
 from rn50.compliance.official import check_officially
 from rn50.logging.parse import read_events
-from rn50.train import checkpoint_folder
-from rn50.train.mpi_library import MPICH_ABI
+from rn50.train.checkpoint.folder import checkpoints_in
+from rn50.train.communication.mpi_library import MPICH_ABI
 from tests import mpi
 from tests.conftest import Rn50
 from tests.ranks.test_launch import shape
@@ -204,7 +204,7 @@ def one_node(rn50: Rn50, smoke_data: Path, *more: str) -> tuple[subprocess.Popen
 
 
 def wait_for_checkpoint(folder: Path) -> None:
-    wait_until(lambda: checkpoint_folder.listed(folder / "run_0/checkpoint"))
+    wait_until(lambda: checkpoints_in(folder / "run_0/checkpoint"))
 
 
 def digest(run: Path) -> str:

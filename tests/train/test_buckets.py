@@ -11,8 +11,8 @@ from mxnet.gluon import nn
 from rn50.config.errors import UserError
 from rn50.config.schema import Model
 from rn50.scaling.layers import wire_groups
-from rn50.train.buckets import ALIGN_BYTES, lay_out_gradients
-from rn50.train.networks import build_network, trainable
+from rn50.train.communication.buckets import ALIGN_BYTES, lay_out_gradients
+from rn50.train.network.build import build_network, trainable
 from rn50.train.operators import Operators
 
 

@@ -16,11 +16,24 @@ import pytest
 
 from rn50.config.errors import UserError
 from rn50.config.load import load
-from rn50.train import checkpoint, checkpoint_folder
-from rn50.train.checkpoint import BEST, Checkpoint
-from rn50.train.identity import image_set_in
-from rn50.train.resume import check_config, resumed_config
-from rn50.train.state import LossScaleState, Meta, TrainState
+from rn50.train.checkpoint.file import (
+    BEST,
+    Checkpoint,
+    file_name,
+    read_checkpoint,
+    step_of,
+    write_checkpoint,
+)
+from rn50.train.checkpoint.folder import (
+    checkpoints_in,
+    held_checkpoint,
+    mark_best,
+    newest_checkpoint,
+    prune,
+)
+from rn50.train.checkpoint.resume import check_config, resumed_config
+from rn50.train.checkpoint.state import LossScaleState, Meta, TrainState
+from rn50.train.communication.identity import image_set_in
 from tests.faults.file_system import refusing
 
 CONFIG = ("smoke", ["seed=1"])
@@ -65,8 +78,8 @@ def shapes(of: dict[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
 
 
 def write(folder: Path, step: int = 7) -> Path:
-    path = folder / checkpoint.file_name(step)
-    checkpoint.write(path, meta(step), arrays())
+    path = folder / file_name(step)
+    write_checkpoint(path, meta(step), arrays())
     return path
 
 
@@ -76,7 +89,7 @@ def good(tmp_path: Path) -> Path:
 
 
 def whole(path: Path) -> Checkpoint:
-    found = checkpoint.read(path)
+    found = read_checkpoint(path)
     found.verify()
     return found
 
@@ -136,7 +149,7 @@ def test_hostile_metadata_is_one_line(tmp_path: Path, data: bytes, words: str) -
     path = tmp_path / "step_0000000001.ckpt"
     path.write_bytes(data)
     with pytest.raises(UserError, match=f"torn or damaged: .*{words}") as caught:
-        checkpoint.read(path)
+        read_checkpoint(path)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
 
 
@@ -149,7 +162,7 @@ def test_hostile_metadata_is_one_line(tmp_path: Path, data: bytes, words: str) -
     ],
 )
 def test_other_arrays_are_one_line(tmp_path: Path, held: dict[str, Any], found: str) -> None:
-    checkpoint.write(tmp_path / "a.ckpt", meta(), held)
+    write_checkpoint(tmp_path / "a.ckpt", meta(), held)
     with pytest.raises(UserError, match=rf"a: float32 \[2\] expected, found {found}") as caught:
         whole(tmp_path / "a.ckpt").load({"a": ((2,), "float32")})
     assert "\n" not in str(caught.value)
@@ -158,15 +171,15 @@ def test_other_arrays_are_one_line(tmp_path: Path, held: dict[str, Any], found: 
 def test_a_torn_newest_file_costs_one_checkpoint(tmp_path: Path) -> None:
     for step in (5, 10, 15):
         write(tmp_path, step)
-    newest = tmp_path / checkpoint.file_name(15)
+    newest = tmp_path / file_name(15)
     newest.write_bytes(newest.read_bytes()[:-10])
     (tmp_path / "step_0000000099.ckpt").mkdir()  # not even a file
     (tmp_path / "step_evil.ckpt").write_bytes(b"")  # not one of ours
-    found, problems = checkpoint_folder.newest(tmp_path)
+    found, problems = newest_checkpoint(tmp_path)
     assert found is not None and found.meta.step == 10
     assert len(problems) == 2
     assert "a regular file expected" in problems[0] and "torn or damaged" in problems[1]
-    assert checkpoint_folder.newest(tmp_path / "missing") == (None, [])
+    assert newest_checkpoint(tmp_path / "missing") == (None, [])
 
 
 @pytest.mark.parametrize(("agreed_step", "kept"), [(None, [4, 5]), (0, [4, 5]), (2, [2, 4, 5])])
@@ -176,9 +189,9 @@ def test_the_newest_the_best_and_the_newest_that_agreed_are_kept(
     for step in (1, 2, 3, 4, 5):
         path = write(tmp_path, step)
         if step < 4:
-            checkpoint_folder.mark_best(path)
-        checkpoint_folder.prune(tmp_path, 2, agreed_step)
-    assert [whole(path).meta.step for path in checkpoint_folder.listed(tmp_path)] == kept
+            mark_best(path)
+        prune(tmp_path, 2, agreed_step)
+    assert [whole(path).meta.step for path in checkpoints_in(tmp_path)] == kept
     assert whole(tmp_path / BEST).meta.step == 3
     assert len(list(tmp_path.iterdir())) == len(kept) + 1
 
@@ -187,7 +200,7 @@ def test_the_best_is_a_copy_where_there_are_no_links_and_kept_where_there_is_no_
     tmp_path: Path,
 ) -> None:
     code = (
-        "import sys; from pathlib import Path; from rn50.train.checkpoint_folder import mark_best;"
+        "import sys; from pathlib import Path; from rn50.train.checkpoint.folder import mark_best;"
         "mark_best(Path(sys.argv[1]))"
     )
     best = write(tmp_path, 1)
@@ -202,8 +215,8 @@ def test_the_best_is_a_copy_where_there_are_no_links_and_kept_where_there_is_no_
     assert not best.samefile(tmp_path / BEST)
     for step in (2, 3, 4):
         write(tmp_path, step)
-    checkpoint_folder.prune(tmp_path, 2, unmarked=best)
-    steps = [checkpoint.step_of(path) for path in checkpoint_folder.listed(tmp_path)]
+    prune(tmp_path, 2, unmarked=best)
+    steps = [step_of(path) for path in checkpoints_in(tmp_path)]
     assert steps == [1, 3, 4] and len(list(tmp_path.iterdir())) == 4
 
 
@@ -218,7 +231,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_rest(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        checkpoint.write(good, meta(8), arrays())
+        write_checkpoint(good, meta(8), arrays())
     assert good.read_bytes() == before and list(good.parent.iterdir()) == [good]
 
 
@@ -237,27 +250,27 @@ def test_only_what_changes_no_bits_may_differ(
 ) -> None:
     loaded = load("smoke", ["seed=1", *overrides])
     if refused is None:
-        check_config(checkpoint.read(good), loaded)
+        check_config(read_checkpoint(good), loaded)
     else:
         with pytest.raises(UserError, match=f"^{refused}: "):
-            check_config(checkpoint.read(good), loaded)
+            check_config(read_checkpoint(good), loaded)
 
 
 def test_nodes_with_a_part_each_stay_as_many(tmp_path: Path) -> None:
     parts = ["seed=1", "data.shards=node", "system.ranks_per_node=1"]
     config = load("smoke", [*parts, "system.nodes=2"]).to_dict()
-    checkpoint.write(tmp_path / "a.ckpt", meta(config=config), arrays())
+    write_checkpoint(tmp_path / "a.ckpt", meta(config=config), arrays())
     others = load("smoke", [*parts, "system.nodes=4", "batch.per_rank=5"])
     with pytest.raises(UserError, match=r"^system.nodes: 2 expected"):
-        check_config(checkpoint.read(tmp_path / "a.ckpt"), others)
+        check_config(read_checkpoint(tmp_path / "a.ckpt"), others)
 
 
 def test_the_image_set_is_known_by_its_content(tmp_path: Path) -> None:
     """A copy elsewhere is the same set; another under the same name is not."""
 
     def found(**of_set: str) -> Checkpoint:
-        checkpoint.write(tmp_path / "a.ckpt", meta(**of_set), arrays())
-        return checkpoint.read(tmp_path / "a.ckpt")
+        write_checkpoint(tmp_path / "a.ckpt", meta(**of_set), arrays())
+        return read_checkpoint(tmp_path / "a.ckpt")
 
     file = {"bytes": 1, "sha256": "0" * 64}
     split = {"samples": 4, "class_counts": [4], "files": dict.fromkeys(("rec", "idx", "npy"), file)}
@@ -284,13 +297,13 @@ def test_logs_are_on_the_disk_before_a_checkpoint_has_their_lengths(
     logs = [tmp_path / name for name in ("result_0.txt", "metrics.jsonl")]
     for log in logs:
         log.write_text("a")
-    checkpoint.write(tmp_path / "a.ckpt", meta(), arrays(), logs=logs)
+    write_checkpoint(tmp_path / "a.ckpt", meta(), arrays(), logs=logs)
     last = max(n for n, path in enumerate(synced) if ".a.ckpt." in path.name)
     assert {*logs, tmp_path} <= set(synced[:last])
 
 
 def test_another_rank_count_keeps_the_global_batch(good: Path, tmp_path: Path) -> None:
-    found = checkpoint.read(good)
+    found = read_checkpoint(good)
     source = tmp_path / "config.yaml"
     source.write_text(load(*CONFIG).to_yaml())
     loaded = resumed_config(found, ["system.ranks_per_node=4"], source)
@@ -310,12 +323,12 @@ def test_a_held_checkpoint_is_one_whatever_the_run_writes(
 ) -> None:
     """The run puts another best.ckpt in place between metadata and arrays."""
     best = tmp_path / "best.ckpt"
-    checkpoint.write(best, meta(7), arrays())
-    found = checkpoint.read(best)
+    write_checkpoint(best, meta(7), arrays())
+    found = read_checkpoint(best)
     if not links:
         monkeypatch.setattr(os, "link", _refused)
-    held = checkpoint_folder.held(found, tmp_path / "held.ckpt")
-    checkpoint.write(best, meta(9), {name: array + 1 for name, array in arrays().items()})
+    held = held_checkpoint(found, tmp_path / "held.ckpt")
+    write_checkpoint(best, meta(9), {name: array + 1 for name, array in arrays().items()})
     assert held.meta.step == 7
     assert np.array_equal(held.load(shapes(arrays()))["weight/a"], arrays()["weight/a"])
 

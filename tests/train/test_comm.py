@@ -16,11 +16,12 @@ from mxnet import nd
 from mxnet.gluon import nn
 
 from rn50.config.load import load
-from rn50.train import checkpointer, comm
-from rn50.train.comm import Communicator
+from rn50.train.checkpoint import checkpointer
+from rn50.train.communication import communicator as comm
+from rn50.train.communication.communicator import Communicator
 from rn50.train.limits import ReplicasDifferError
-from rn50.train.loss_scale import LossScaler
 from rn50.train.operators import Operators
+from rn50.train.update.loss_scale import LossScaler
 from tests.ranks.sum_body import STEPS, statistics_error, sums_error
 from tests.ranks.test_collectives import FLOAT32, HALF
 
@@ -77,7 +78,7 @@ def on_ranks(horovod: Threads, action: Callable[[Communicator], Any]) -> list[An
 
     def on_rank(number: int) -> Any:
         horovod.rank.number = number
-        one = Communicator(Operators(mx.cpu()))
+        one = Communicator(Operators(mx.cpu()), Mock(rows=()))
         one.rank = number
         one.world_size = RANKS
         return action(one)
@@ -145,5 +146,5 @@ def test_ranks_that_differ_are_named_to_all_with_where_they_agreed(horovod: Thre
 def test_a_barrier_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     horovod = Mock()
     monkeypatch.setattr(comm, "hvd", horovod)
-    Communicator(Operators(mx.cpu())).barrier()
+    Communicator(Operators(mx.cpu()), Mock(rows=())).barrier()
     horovod.allreduce_.return_value.wait_to_read.assert_called_once_with()

@@ -13,10 +13,12 @@ from rn50.config.load import load
 from rn50.config.plan import build_plan
 from rn50.data.pipeline import NOT_COUNTED, Batch
 from rn50.train import run
-from rn50.train.comm import LoneCommunicator
+from rn50.train.checkpoint.state import TrainState
+from rn50.train.communication.communicator import LoneCommunicator
 from rn50.train.evaluate import Accuracy, evaluate
 from rn50.train.operators import Operators
-from rn50.train.state import TrainState
+
+ALONE = LoneCommunicator(Operators(mx.cpu()), Mock(rows=()))
 
 
 @pytest.mark.parametrize(("classes", "dtype"), [(3000, "float16"), (4, "float16"), (7, "float32")])
@@ -37,11 +39,10 @@ def test_hits_are_counted_exactly(classes: int, dtype: str) -> None:
     padded = np.concatenate([labels, padding]).astype(np.float32)
     parts = zip(np.split(logits, 3), np.split(padded, 3), strict=True)
     batches = (Batch(mx.nd.array(i, dtype=dtype), mx.nd.array(t)) for i, t in parts)
-    alone = LoneCommunicator(Operators(mx.cpu()))
     found = evaluate(
         lambda images: images,
         lambda: next(batches),
-        alone,
+        ALONE,
         batches=3,
         samples=samples,
     )
@@ -51,9 +52,8 @@ def test_hits_are_counted_exactly(classes: int, dtype: str) -> None:
 @pytest.mark.parametrize("expected", [2, 4])
 def test_an_evaluation_of_other_images_than_all_is_none(expected: int) -> None:
     batch = Batch(mx.nd.zeros((4, 3)), mx.nd.array([0, 1, 2, NOT_COUNTED]))
-    alone = LoneCommunicator(Operators(mx.cpu()))
     with pytest.raises(UserError, match=f"{expected} images expected, found 3"):
-        evaluate(lambda images: images, lambda: batch, alone, batches=1, samples=expected)
+        evaluate(lambda images: images, lambda: batch, ALONE, batches=1, samples=expected)
 
 
 @pytest.mark.parametrize(("epoch", "active_ranks"), [(1, 2), (2, 1)])

@@ -13,7 +13,7 @@ from rn50.config.schema import Model
 from rn50.train.gpu.calls import data_address, float_bits
 from rn50.train.gpu.module import Launch
 from rn50.train.gpu.update import CHUNK
-from rn50.train.networks import Loss
+from rn50.train.network.build import Loss
 from rn50.train.operators import Operators
 from rn50.train.trial_steps import trial_losses
 from tests.train import emulated

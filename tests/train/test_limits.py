@@ -14,7 +14,7 @@ from rn50.train.limits import (
     check_learning,
     check_loss,
 )
-from rn50.train.networks import quick_digest
+from rn50.train.network.build import quick_digest
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])

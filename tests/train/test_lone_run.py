@@ -20,15 +20,17 @@ from rn50.config.load import load
 from rn50.data import pipeline
 from rn50.launch.resume import begin_attempt
 from rn50.logging.parse import read_events
-from rn50.train import checkpoint, checkpoint_folder, comm, loss_scale, trainer
-from rn50.train.checkpoint_folder import newest_expected
-from rn50.train.checkpoint_state import restore_network
-from rn50.train.comm import LoneCommunicator
+from rn50.train import trainer
+from rn50.train.checkpoint.file import read_checkpoint, step_of, write_checkpoint
+from rn50.train.checkpoint.folder import checkpoints_in, newest_expected
+from rn50.train.checkpoint.restore import restore_network
+from rn50.train.checkpoint.resume import recorded_run
+from rn50.train.communication import communicator as comm
 from rn50.train.context import RunContext
-from rn50.train.networks import build_network, statistics_arrays, weight_arrays
+from rn50.train.network.build import build_network, statistics_arrays, weight_arrays
 from rn50.train.process_info import ProcessInfo
-from rn50.train.resume import recorded_run
 from rn50.train.run import train_and_evaluate
+from rn50.train.update import loss_scale
 from tests.conftest import made_once, packed
 
 CONFIG = (
@@ -89,7 +91,7 @@ def train(shared: Path) -> Any:
         folder.mkdir(exist_ok=True)
         loaded = load("smoke", [*CONFIG, *data, *overrides])
         resumed = begin_attempt(folder) if any(folder.iterdir()) else None
-        context = RunContext(loaded, folder, ProcessInfo("none", 0, 1, 0, "here"), resumed)
+        context = RunContext(loaded, folder, ProcessInfo(0, 1, 0, "here"), resumed)
         context.prepare()
         context.begin_connecting()
         train_and_evaluate(context)
@@ -126,7 +128,7 @@ def events(folder: Path) -> list[tuple[str, object, dict[str, object]]]:
 
 
 def saved(folder: Path) -> list[int]:
-    return list(map(checkpoint.step_of, checkpoint_folder.listed(folder / "checkpoint")))
+    return list(map(step_of, checkpoints_in(folder / "checkpoint")))
 
 
 def test_what_a_run_leaves(whole: Path) -> None:
@@ -160,7 +162,7 @@ def test_what_a_run_leaves(whole: Path) -> None:
     assert {"warm up network", "epoch 4", "evaluate 4", "checkpoint"} <= {s["name"] for s in spans}
     best = max(evaluations, key=lambda e: (e["accuracy"], -e["epoch"]))
     assert saved(whole) == [3, 6, 8, 12]  # 8: the first evaluation is the best so far
-    assert checkpoint.read(whole / "checkpoint" / "best.ckpt").meta.step == best["step"]
+    assert read_checkpoint(whole / "checkpoint" / "best.ckpt").meta.step == best["step"]
 
 
 @pytest.mark.parametrize(
@@ -198,7 +200,7 @@ def test_a_damaged_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
     hour_ahead = lambda ms: str(int(ms[0]) + 3_600_000)  # noqa: E731
     log.write_text(re.sub(r'(?<="time_ms": )\d+', hour_ahead, log.read_text()))
     last_ms = max(event.time_ms for event in read_events(log))
-    newest = checkpoint_folder.listed(folder / "checkpoint")[-1]
+    newest = checkpoints_in(folder / "checkpoint")[-1]
     content = bytearray(newest.read_bytes())
     content[-1] ^= 1
     newest.write_bytes(content)
@@ -260,7 +262,7 @@ def test_no_rank_reads_before_the_clock_of_rank_0_and_none_leaves_before_the_oth
 
     for owner, name in (
         (RunContext, "start_clock"),
-        (LoneCommunicator, "barrier"),
+        (comm.LoneCommunicator, "barrier"),
         (pipeline.Source, "next"),
         (comm.hvd, "shutdown"),
     ):
@@ -290,8 +292,8 @@ def test_statistics_of_each_rank_are_its_own_or_the_mean_of_those_that_took_part
     nest(config, "batch.changes", [{"after_epoch": 2, "per_rank": 20, "active_ranks": 1}])
     state = found.meta.state.model_copy(update={"step": step})
     more = {"ranks": 2, "statistics_rows": 2, "config": config, "state": state}
-    checkpoint.write(tmp_path / "a.ckpt", found.meta.model_copy(update=more), arrays)
-    restore_network(checkpoint.read(tmp_path / "a.ckpt"), net, rank=rank, ranks=ranks)
+    write_checkpoint(tmp_path / "a.ckpt", found.meta.model_copy(update=more), arrays)
+    restore_network(read_checkpoint(tmp_path / "a.ckpt"), net, rank=rank, ranks=ranks)
     expected = mean(rows[row] for row in of_rows)
     for array in statistics_arrays(net).values():
         assert (array.asnumpy() == expected).all()

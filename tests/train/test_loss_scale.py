@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from mxnet import gluon, nd
 
 from rn50.config.schema import Optimizer
-from rn50.train import loss_scale
 from rn50.train.devices import updater_for
-from rn50.train.loss_scale import (
+from rn50.train.operators import Operators
+from rn50.train.schedule import Settings
+from rn50.train.update.loss_scale import (
     CHECK_DELAY_STEPS,
     DOUBLE_AFTER_STEPS,
     MAX_SCALE,
@@ -24,8 +25,6 @@ from rn50.train.loss_scale import (
     Scale,
     next_scale,
 )
-from rn50.train.operators import Operators
-from rn50.train.schedule import Settings
 from tests.train import emulated
 
 BAD = (np.inf, -np.inf, np.nan)
@@ -37,7 +36,7 @@ BAD = (np.inf, -np.inf, np.nan)
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """It doubles after three steps."""
-    monkeypatch.setattr(loss_scale, "DOUBLE_AFTER_STEPS", 3)
+    monkeypatch.setattr("rn50.train.update.loss_scale.DOUBLE_AFTER_STEPS", 3)
 
 
 @pytest.mark.usefixtures("soon")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rn50.train.mpi_library import (
+from rn50.train.communication.mpi_library import (
     MpiLibrary,
     family_of,
     horovods_mpi,

@@ -15,8 +15,7 @@ from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.config.schema import Model
 from rn50.train.capabilities import check_supported
-from rn50.train.googlenet import LocalNorm
-from rn50.train.networks import (
+from rn50.train.network.build import (
     Loss,
     bn_statistics,
     build_network,
@@ -26,6 +25,7 @@ from rn50.train.networks import (
     trainable,
     weights_digest,
 )
+from rn50.train.network.googlenet import LocalNorm
 from rn50.train.operators import Operators
 
 # Small enough to run, with their crop sizes: every network, stem and kind of block.

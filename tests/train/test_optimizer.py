@@ -11,12 +11,11 @@ from mxnet import gluon
 
 from rn50.config.schema import Optimizer
 from rn50.config.variants import VARIANTS
-from rn50.train import optimizer
 from rn50.train.devices import updater_for
-from rn50.train.loss_scale import LossScaler
 from rn50.train.operators import Operators
-from rn50.train.optimizer import Updater
 from rn50.train.schedule import Settings, akiba_sgd_share
+from rn50.train.update import optimizer
+from rn50.train.update.loss_scale import LossScaler
 from tests.train import emulated
 
 SHAPES = {
@@ -99,7 +98,7 @@ class Reference:
             self.w[name] = w - self.v[name]
 
 
-def build(settings: Optimizer, path: str) -> tuple[dict[str, gluon.Parameter], Updater]:
+def build(settings: Optimizer, path: str) -> tuple[dict[str, gluon.Parameter], optimizer.Updater]:
     rng = np.random.default_rng(1)
     parameters = {}
     for name, shape in SHAPES.items():
@@ -113,7 +112,7 @@ def build(settings: Optimizer, path: str) -> tuple[dict[str, gluon.Parameter], U
 
 def updater_of(
     parameters: dict[str, gluon.Parameter], settings: Optimizer, path: str, **more: Any
-) -> Updater:
+) -> optimizer.Updater:
     """fused: of a CPU; multi_tensor: MXNet's, which GPUs up to 8.9 take; own: our CUDA kernels."""
     operators = emulated.operators() if path == "own" else Operators(mx.cpu())
     updater = updater_for(operators, list(parameters.values()), settings, [], **more)

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from rn50.config.schema import Model
-from rn50.train.networks import build_networks
+from rn50.train.network.build import build_networks
+from rn50.train.network.resnet import ResNet
 from rn50.train.operators import Operators
-from rn50.train.resnet import ResNet
 
 
 @pytest.mark.slow

@@ -20,8 +20,13 @@ from rn50.logging.timeline import Timeline
 from rn50.train import run
 from rn50.train.__main__ import one_line
 from rn50.train.capabilities import check_supported
+from rn50.train.communication.identity import (
+    differences,
+    differing_ranks,
+    identity_of,
+    part_digests,
+)
 from rn50.train.host_reads import RUN_AHEAD_STEPS, RunAheadLimiter
-from rn50.train.identity import differences, differing_ranks, identity_of, part_digests
 from rn50.train.loop import train_steps, zero_gradient_steps
 from rn50.train.process_info import read_process_info
 from rn50.train.seeding import stream_seed
@@ -34,37 +39,45 @@ def test_seeds_are_pinned() -> None:
     assert stream_seed(1, "shuffle", 3) == 4504304164709979859
 
 
+GLOO = "HOROVOD_CONTROLLER=gloo"
+
+
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [
-        ("", ("none", 0, 1, 0)),
+        ("", (0, 1, 0, False)),
         (
             "OMPI_COMM_WORLD_RANK=5 OMPI_COMM_WORLD_SIZE=8 OMPI_COMM_WORLD_LOCAL_RANK=1",
-            ("mpirun", 5, 8, 1),
+            (5, 8, 1, True),
         ),
-        ("HOROVOD_RANK=3 HOROVOD_SIZE=4 HOROVOD_LOCAL_RANK=3", ("horovodrun", 3, 4, 3)),
+        (f"HOROVOD_RANK=3 HOROVOD_SIZE=4 HOROVOD_LOCAL_RANK=3 {GLOO}", (3, 4, 3, False)),
         # srun with PMIx, --mpi=pmi2 and --mpi=cray_shasta
-        ("PMIX_RANK=2 SLURM_NTASKS=4 SLURM_LOCALID=0", ("srun", 2, 4, 0)),
-        ("PMI_RANK=2 PMI_SIZE=4 SLURM_LOCALID=0", ("srun", 2, 4, 0)),
-        ("PALS_RANKID=3 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=1", ("srun", 3, 4, 1)),
+        ("PMIX_RANK=2 SLURM_NTASKS=4 SLURM_LOCALID=0", (2, 4, 0, True)),
+        ("PMI_RANK=2 PMI_SIZE=4 SLURM_LOCALID=0", (2, 4, 0, True)),
+        ("PALS_RANKID=3 SLURM_STEP_NUM_TASKS=4 SLURM_LOCALID=1", (3, 4, 1, True)),
         # Hydra within an allocation of Slurm, whose LOCALID is that of Hydra's own daemon.
         (
             "PMI_RANK=1 PMI_SIZE=2 MPI_LOCALRANKID=1 SLURM_LOCALID=0 SLURM_NTASKS=1",
-            ("hydra", 1, 2, 1),
+            (1, 2, 1, True),
         ),
         # PALS's mpiexec has both kinds.
         (
             "PMI_RANK=5 PMI_SIZE=8 PMI_LOCAL_RANK=1 PMI_LOCAL_SIZE=4 PALS_RANKID=5 "
             "PALS_LOCAL_RANKID=1",
-            ("pals", 5, 8, 1),
+            (5, 8, 1, True),
+        ),
+        (
+            f"X_RANK=1 X_SIZE=2 X_LOCAL=1 RN50_RANK_VARIABLES=X_RANK,X_SIZE,X_LOCAL {GLOO}",
+            (1, 2, 1, False),
         ),
         # Slurm's batch script is no rank.
-        ("SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0", ("none", 0, 1, 0)),
+        ("SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0", (0, 1, 0, False)),
     ],
 )
 def test_placement(variables: str, expected: tuple[object, ...]) -> None:
     environment = dict(pair.split("=") for pair in variables.split())
-    assert read_process_info(environment)[:4] == expected
+    rank, world_size, local_rank, _, over_mpi = read_process_info(environment)
+    assert (rank, world_size, local_rank, over_mpi) == expected
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from tests.waiting import wait_until
 def context(tmp_path: Path) -> RunContext:
     """A rank above 0, which writes nothing, before it has begun."""
     loaded = load("quick", ["watchdog.silence_s=60", "watchdog.stall_s=100", "limits.grace_s=1e6"])
-    return RunContext(loaded, tmp_path, ProcessInfo("none", 1, 2, 1, "here"))
+    return RunContext(loaded, tmp_path, ProcessInfo(1, 2, 1, "here"))
 
 
 def start(context: RunContext) -> None:

@@ -15,8 +15,8 @@ from rn50.config.choices import NETWORKS
 from rn50.config.load import load
 from rn50.config.names import list_presets
 from rn50.config.schema import Model
-from rn50.train.layers import Network
-from rn50.train.networks import Loss, build_network, image_shape
+from rn50.train.network.build import Loss, build_network, image_shape
+from rn50.train.network.layers import Network
 
 KEYS = ("network", "dtype", "layout")
 CHOICES = [

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from mxnet.gluon import nn
 
-from ..resnet import Residual, ResNet, Unit
+from ..network.resnet import Residual, ResNet, Unit
 
 IMAGE_CHANNELS = 4
 """Three, and zeros: cuDNN's kernels for tensor cores take channels by four."""

@@ -10,7 +10,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from ..buckets import side_by_side
+from ..communication.buckets import side_by_side
 from ..operators import TOP, Operators
 from ..step_times import Stamp
 from .calls import Device, data_address, float_bits

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from mxnet import nd
 
-from ..buckets import side_by_side
-from ..optimizer import AKIBA_EPSILON, AKIBA_MU2, Updater
+from ..communication.buckets import side_by_side
 from ..schedule import Settings
+from ..update.optimizer import AKIBA_EPSILON, AKIBA_MU2, Updater
 from .calls import data_address, float_bits
 from .module import Launch
 from .operators import PlanOperators

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from mxnet import nd
 
-from ..resnet import ResNet
+from ..network.resnet import ResNet
 from . import cudnn as dnn
 from .cudnn import Cudnn, Shape
 from .layers import IMAGE_CHANNELS, Average, Convolution, Dense, LayerList, MaxPooling, Norm

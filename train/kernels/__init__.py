@@ -75,6 +75,5 @@ def update(arrays: Sequence[mx.nd.NDArray], attributes: dict[str, str]) -> mx.nd
         arrays: weight, gradient, velocity of each tensor in turn, float32 on a CPU.
         attributes: see update.cc.
     """
-    keys = list(attributes)
     values = list(attributes.values())
-    return _imperative_invoke(load(), list(arrays), keys, values, None, False, False)
+    return _imperative_invoke(load(), list(arrays), list(attributes), values, None, False, False)

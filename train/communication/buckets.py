@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from mxnet import autograd, nd
 
-from ..config.errors import UserError
-from ..scaling.groups import gradient_groups
-from .operators import Operators
+from ...config.errors import UserError
+from ...scaling.groups import gradient_groups
+from ..operators import Operators
 
 ALIGN_BYTES = 128
 """Every gradient starts on such a boundary (as Fujitsu's chunks); the gaps stay zero."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from mxnet.gluon import nn
 
-from ..config.schema import Model
+from ...config.schema import Model
 from .layers import ChannelsFirst, Network, build_convolution
 
 # Maps, kernel, stride, padding, and whether a 3x3 maximum with stride 2 follows.

@@ -14,12 +14,12 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from ..config.schema import Optimizer
-from ..config.variants import Rule
-from . import kernels
+from ...config.schema import Optimizer
+from ...config.variants import Rule
+from .. import kernels
+from ..operators import Operators
+from ..schedule import Settings, akiba_sgd_share
 from .loss_scale import LossScaler
-from .operators import Operators
-from .schedule import Settings, akiba_sgd_share
 
 MAX_TENSORS_PER_CALL = 60
 """MXNet's multi-tensor operators corrupt memory above this, unchecked."""
@@ -134,14 +134,14 @@ class Updater:
             "trust_decay_factor": repr(self._trust_decay_factor),
             "epsilon_only_below": str(int(self._rule.epsilon_only_below)),
         }
-        self._kinds: list[tuple[list[Tensor], nd.NDArray]] = []
-        """Tensors that one multi-tensor operator takes, with their weight decays."""
-        kinds: dict[tuple[bool, bool], list[Tensor]] = {}
+        groups: dict[tuple[bool, bool], list[Tensor]] = {}
         for tensor in self._tensors:
-            kinds.setdefault((tensor.scaled, tensor.master is not None), []).append(tensor)
-        for _, kind in sorted(kinds.items()):
-            self._kinds.append((kind, nd.array([t.decay for t in kind], ctx)))
-        self.written_last = [self._kinds[-1][0][-1].weight, self._tensors[-1].weight]
+            groups.setdefault((tensor.scaled, tensor.master is not None), []).append(tensor)
+        self._groups = [
+            (group, nd.array([t.decay for t in group], ctx)) for _, group in sorted(groups.items())
+        ]
+        """Tensors that one multi-tensor operator takes, with their weight decays."""
+        self.written_last = [self._groups[-1][0][-1].weight, self._tensors[-1].weight]
         """The weights that a step writes last."""
 
     def step(self, step: int, now: Settings) -> None:
@@ -199,7 +199,7 @@ class Updater:
     def _apply_multi_tensor(self, now: Settings) -> None:
         """Else: MXNet's multi-tensor operators, at most 60 tensors a call."""
         options = {"momentum": now.momentum, "rescale_grad": self._rescale(now)}
-        for tensors, decays in self._kinds:
+        for tensors, decays in self._groups:
             update = nd.preloaded_multi_mp_sgd_mom_update
             if tensors[0].master is None:
                 update = nd.preloaded_multi_sgd_mom_update
@@ -217,7 +217,7 @@ class Updater:
                 )
 
     def _trusts(self, tensors: Sequence[Tensor], decays: nd.NDArray, now: Settings) -> nd.NDArray:
-        """Trust ratios of tensors of one kind, on the device; ones where LARS does not apply."""
+        """Trust ratios of a group of tensors, on the device; ones where LARS does not apply."""
         if not tensors[0].scaled:
             return nd.ones_like(decays)
         options = {"num_arrays": len(tensors)}

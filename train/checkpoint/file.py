@@ -20,9 +20,9 @@ from typing import Annotated, Any, BinaryIO, NamedTuple
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError
 
-from ..config.atomic import partial_beside, sync
-from ..config.errors import UserError, failing_as
-from ..config.reading import open_file
+from ...config.atomic import partial_beside, sync
+from ...config.errors import UserError, failing_as
+from ...config.reading import open_file
 from .state import Meta, Strict
 
 DIGEST_BYTES = 32
@@ -102,7 +102,7 @@ def step_of(path: Path) -> int:
     return int(path.stem.partition("_")[2])
 
 
-def write(
+def write_checkpoint(
     path: Path, meta: Meta, arrays: Mapping[str, NDArray[Any]], logs: Sequence[Path] = ()
 ) -> None:
     """Write a file that appears complete or not at all. Raises OSError.
@@ -134,7 +134,7 @@ def write(
     sync(path.parent)
 
 
-def read(path: Path) -> Checkpoint:
+def read_checkpoint(path: Path) -> Checkpoint:
     """Read the metadata of a checkpoint. Raises UserError: it cannot be read, is torn or damaged,
     or is no checkpoint; one line."""
     with (

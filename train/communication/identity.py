@@ -20,10 +20,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from ..config.errors import UserError, show
-from ..config.leaves import flatten
-from ..config.load import Loaded
-from ..config.manifest import load_manifest
+from ...config.errors import UserError, show
+from ...config.leaves import flatten
+from ...config.load import Loaded
+from ...config.manifest import load_manifest
 
 Identity = Mapping[str, Mapping[str, Any]]
 """Part (code, package, image set, variable, config) -> name -> value."""
@@ -97,7 +97,7 @@ def image_set_in(folder: Path) -> str | None:
 @cache
 def code_digest() -> str:
     """Of the sources of rn50 that a rank imports: 0.7 MB, 5 ms of CPU time."""
-    package = Path(__file__).parent.parent
+    package = Path(__file__).parents[2]
     digest = hashlib.sha256()
     for room in _ROOMS:
         for path in sorted((package / room).rglob("*")):

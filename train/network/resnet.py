@@ -10,17 +10,14 @@ from typing import Any
 
 from mxnet.gluon import nn
 
-from ..config.resnet_stages import BASIC_DEPTHS, UNITS
-from ..config.schema import Model
+from ...config.resnet_stages import BASIC_DEPTHS, UNITS
+from ...config.schema import Model
 from .layers import Network
 
 # Convolutions of a block: kernel, and channels in multiples of the stage's width.
 Block = tuple[tuple[int, int], ...]
 BASIC: Block = ((3, 1), (3, 1))
 BOTTLENECK: Block = ((1, 1), (3, 1), (1, 4))
-WORKSPACE_MIB = 4096
-"""The most that cuDNN takes for a convolution of MXNet's: its default, 1,024, ends at 445 images of
-224 px a rank in NCHW."""
 
 
 def rectify(F: Any, x: Any) -> Any:

@@ -15,17 +15,16 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-from ..config.errors import UserError
-from ..config.manifest import load_manifest
-from ..config.schema import Data, Run
-from .checkpoint import Checkpoint
-from .checkpoint_state import restore_network
-from .networks import build_network, copy_parameters, image_shape
-from .operators import Operators
+from ...config.errors import UserError
+from ...config.manifest import load_manifest
+from ...config.schema import Data, Run
+from ..network.build import build_network, copy_parameters, image_shape
+from ..operators import Operators
+from .file import Checkpoint
+from .restore import restore_network
 from .resume import recorded_run
 
 PREFIX = "model"
-_EPOCH = 0  # the number that MXNet's file names have
 _OPSET = 13, 7
 """ONNX's operator set, and the version of its files that goes with it."""
 
@@ -40,7 +39,7 @@ def export_model(found: Checkpoint, folder: Path, *, onnx: bool) -> None:
     net.hybridize()
     net(mx.nd.zeros(shape)).wait_to_read()  # MXNet exports what it has run
     prefix = folder / PREFIX
-    net.export(str(prefix), _EPOCH)
+    net.export(str(prefix))
     about = describe(found, run)
     (folder / f"{PREFIX}.json").write_text(json.dumps(about, indent=1) + "\n")
     if onnx:
@@ -113,7 +112,7 @@ def write_onnx(prefix: Path, shape: tuple[int, ...], about: dict[str, Any]) -> N
     for number in ("12", "13"):  # imported without ONNX (mxnet_import.py), they hold no operator
         importlib.reload(getattr(_op_translations, f"_op_translations_opset{number}"))
     path = f"{prefix}.onnx"
-    files = f"{prefix}-symbol.json", f"{prefix}-{_EPOCH:04d}.params"
+    files = f"{prefix}-symbol.json", f"{prefix}-0000.params"
     shapes = [("images", *shape[1:])]
     convert(*files, [shape], np.float32, path, dynamic=True, dynamic_input_shapes=shapes)
     model = onnx.load(path)

@@ -1,7 +1,7 @@
 """Horovod behind a small face: who we are, reducing gradients in groups, tiny collectives.
 
 Every operation is one of MXNet's engine: it starts when its inputs are ready, and in a step no rank
-waits. `start`, `stop`, `barrier`, `gather` and `check_replicas` do: they are between steps.
+waits. `start`, `stop`, `barrier`, `gather_bytes` and `check_replicas` do: they are between steps.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import mxnet as mx
 import numpy as np
 from mxnet import nd
 
-from ..config.errors import UserError
+from ...config.errors import UserError
+from ..gpu.driver import gpu_number
+from ..limits import ReplicasDifferError
+from ..operators import Operators
 from .buckets import lay_out_gradients
 from .connection import Connection
-from .gpu.driver import gpu_number
 from .identity import differing_ranks
-from .limits import ReplicasDifferError
-from .operators import Operators
 from .torus import Torus
 
 CONNECT_BYTES = 1 << 20
@@ -37,16 +37,17 @@ class Communicator:
 
     Args:
         operators: of the device where gradients live.
-        connection: joined or joining; without one this rank is alone. Every algorithm but the 2D
-            torus on CPUs is the engines' own, chosen by variables of launch/engine_environment.py.
+        connection: joined or joining. Every algorithm but the 2D torus on CPUs is the engines'
+            own, chosen by variables of launch/engine_environment.py.
     """
 
-    def __init__(self, operators: Operators, connection: Connection | None = None) -> None:
-        self.operators, self.ctx = operators, operators.ctx
+    def __init__(self, operators: Operators, connection: Connection) -> None:
+        self.operators = operators
+        self.ctx = operators.ctx
         self._connection = connection
         self.rank = 0
         self.world_size = 1
-        self._torus = Torus(connection) if connection and connection.rows else None
+        self._torus = Torus(connection) if connection.rows else None
         self.buckets: list[nd.NDArray] = []
         """The gradients, group by group."""
         self.written_last: list[nd.NDArray] = []
@@ -58,11 +59,8 @@ class Communicator:
 
     def start(self) -> None:
         """Join the other ranks and open the connections with a first allreduce."""
-        if self._connection is None:
-            hvd.init()
-        else:
-            self._connection.wait()
-            hvd.init(process_sets=self._connection.process_sets)  # joined: the Python side alone
+        self._connection.wait()
+        hvd.init(process_sets=self._connection.process_sets)  # joined: the Python side alone
         self.rank = hvd.rank()
         self.world_size = hvd.size()
         self._open_connections()
@@ -83,8 +81,7 @@ class Communicator:
         nd.waitall()
         self.barrier()  # the first to shut down would abort what another row of a torus still sums
         hvd.shutdown()
-        if self._connection is not None:
-            self._connection.leave()
+        self._connection.leave()
 
     def plan_groups(self, rule: str, parameters: Sequence[Any], gradient_dtype: str) -> None:
         """Fix the groups in which `reduce` sends the gradients, and the type on the wire.
@@ -217,7 +214,7 @@ def communicator(operators: Operators, connection: Connection, ranks: int) -> Co
     return (Communicator if ranks > 1 else LoneCommunicator)(operators, connection)
 
 
-def context(device: str, local_rank: int) -> mx.Context:
+def device_context(device: str, local_rank: int) -> mx.Context:
     """The MXNet context of a rank. Raises UserError where the machine has no such device."""
     if device == "cpu":
         return mx.cpu()

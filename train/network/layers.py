@@ -6,7 +6,7 @@ from typing import Any
 
 from mxnet.gluon import nn
 
-from ..config.schema import Model
+from ...config.schema import Model
 
 TO_NCHW = (0, 3, 1, 2)
 TO_NHWC = (0, 2, 3, 1)

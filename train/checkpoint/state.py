@@ -13,15 +13,21 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ..config.plan import Plan
+from ...config.plan import Plan
 
 Count = Annotated[int, Field(ge=0)]
 
 
-class TrainState(BaseModel):
+class Strict(BaseModel):
+    """A part of a checkpoint's metadata: what is written is read, and nothing else."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class TrainState(Strict):
     """Progress of a run: the same on all ranks, except for the times."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=False)
 
     step: Count = 0
     """Optimizer steps that are known to be enqueued, from 1."""
@@ -38,7 +44,8 @@ class TrainState(BaseModel):
 
     def advance(self, plan: Plan, step: int, training_s: float) -> None:
         """Steps up to `step` are enqueued; they took `training_s` since the last call."""
-        self.step, self.samples = step, plan.images_after(step)
+        self.step = step
+        self.samples = plan.images_after(step)
         self.training_s += training_s
 
     def record_evaluation(self, epoch: int, accuracy: float) -> bool:
@@ -49,12 +56,6 @@ class TrainState(BaseModel):
             return False
         self.best_accuracy = accuracy
         return True
-
-
-class Strict(BaseModel):
-    """A part of a checkpoint's metadata."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class LossScaleState(Strict):

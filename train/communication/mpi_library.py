@@ -10,9 +10,10 @@ import ctypes
 import re
 import subprocess
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, NamedTuple
+
+from ..mxnet_package import package_folder
 
 Family = Literal["openmpi", "spectrum", "mpich", "intel", "mvapich", "cray"]
 PRODUCTS: dict[Family, str] = {
@@ -65,13 +66,6 @@ def horovods_mpi() -> MpiLibrary | None:
     package = package_folder("horovod")
     libraries = sorted((package / "mxnet").glob("mpi_lib*.so")) if package else []
     return linked_mpi(libraries[0]) if libraries else None
-
-
-def package_folder(name: str) -> Path | None:
-    """Folder of an installed package, without importing it."""
-    found = find_spec(name)
-    locations = found.submodule_search_locations if found else None
-    return Path(locations[0]) if locations else None
 
 
 def linked_mpi(library: Path) -> MpiLibrary | None:

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 from mxnet import nd
 
-from ..config.values import LOSS_SCALES, dynamic_start
-from . import host_reads
-from .limits import NonRetryableError
+from ...config.values import LOSS_SCALES, dynamic_start
+from .. import host_reads
+from ..limits import NonRetryableError
 
 DOUBLE_AFTER_STEPS = 2000
 """Without an overflow, as MXNet's and NVIDIA's AMP."""

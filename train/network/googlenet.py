@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from mxnet.gluon import nn
 
-from ..config.schema import Model
+from ...config.schema import Model
 from .layers import TO_NCHW, TO_NHWC, Network, build_convolution
 
 

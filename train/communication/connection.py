@@ -18,12 +18,12 @@ from horovod.common import process_sets
 from horovod.common.basics import HorovodBasics
 from horovod.common.process_sets import ProcessSet
 
-from ..config.schema import Run
-from ..logging.timeline import Timeline
-from ..scaling.cost import allreduce_of, parse_algorithm
+from ...config.schema import Run
+from ...logging.timeline import Timeline
+from ...scaling.cost import allreduce_of, parse_algorithm
+from ..mxnet_import import load_cuda
+from ..mxnet_package import library
 from .mpi_library import horovods_mpi
-from .mxnet_import import load_cuda
-from .mxnet_package import library
 
 _THREAD_MULTIPLE = 3  # what Horovod asks MPI for
 

@@ -13,13 +13,13 @@ import numpy as np
 from mxnet.contrib import amp
 from mxnet.gluon import HybridBlock
 
-from ..config.schema import Model
+from ...config.schema import Model
+from ..capabilities import check_network
+from ..gpu.operators import PlanOperators
+from ..operators import Operators
 from .alexnet import AlexNet
-from .capabilities import check_network
 from .googlenet import GoogLeNet
-from .gpu.operators import PlanOperators
 from .layers import TO_NCHW, TO_NHWC, Network
-from .operators import Operators
 from .resnet import ResNet
 
 NETWORKS: dict[str, Callable[[Model, int, int], Network]] = {
@@ -28,12 +28,11 @@ NETWORKS: dict[str, Callable[[Model, int, int], Network]] = {
     "googlenet": lambda model, classes, _: GoogLeNet(model, classes, prefix=""),
 }
 """By `model.network`, from (model, classes, height and width of a crop)."""
-CLASSIFIER = "fc_weight"
-"""The last dense layer of every network here."""
 
 
 class Seeded(mx.init.Initializer):
-    """N(0, 0.01) for the classifier, He-normal N(0, sqrt(2 / fan-in)) for every other weight.
+    """N(0, 0.01) for the classifier, the last weight of a network; He-normal N(0, sqrt(2 / fan-in))
+    for every other.
 
     The others are convolutions and AlexNet's hidden dense layers; biases are 0. One random stream
     for each name makes the weights independent of creation order, rank and thread (Philox keyed by
@@ -41,15 +40,16 @@ class Seeded(mx.init.Initializer):
     of NCHW, (out, in, height, width), so that the layouts have the same weights.
     """
 
-    def __init__(self, seed: int, layout: str) -> None:
+    def __init__(self, seed: int, net: Network) -> None:
         super().__init__(seed=seed)
         self._seed = seed
-        self._layout = layout
+        self._layout = net.layout
+        self._classifier = [p.name for p in trainable(net) if p.name.endswith("weight")][-1]
 
     def _init_weight(self, name: str, arr: mx.nd.NDArray) -> None:
         key = np.array([self._seed, zlib.crc32(str(name).encode())], dtype=np.uint64)
         rng = np.random.Generator(np.random.Philox(key=key))
-        scale = 0.01 if str(name) == CLASSIFIER else np.sqrt(2 / np.prod(arr.shape[1:]))
+        scale = 0.01 if str(name) == self._classifier else np.sqrt(2 / np.prod(arr.shape[1:]))
         shape = arr.shape
         channels_last = self._layout == "NHWC" and arr.ndim == 4
         if channels_last:
@@ -118,12 +118,12 @@ def build_networks(
     loss = Loss(model, classes)
     train_net = build_network(model, classes, crop_px=crop_px)
     if isinstance(operators, PlanOperators):
-        operators.initialize(train_net, Seeded(seed, model.layout))
+        operators.initialize(train_net, Seeded(seed, train_net))
         return train_net, operators.scorer(train_net), loss
     eval_model = model.model_copy(update={"layout": "NCHW"})
     eval_net = build_network(eval_model, classes, crop_px=crop_px)
     eval_net.collect_params().setattr("grad_req", "null")
-    operators.initialize(train_net, Seeded(seed, model.layout))
+    operators.initialize(train_net, Seeded(seed, train_net))
     operators.initialize(eval_net, mx.init.Zero())
     for block in (eval_net, loss):
         block.hybridize(static_alloc=True, static_shape=True)

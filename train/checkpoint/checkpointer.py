@@ -13,15 +13,14 @@ import numpy as np
 from mxnet import nd
 from numpy.typing import NDArray
 
-from ..config.errors import reason_of
-from . import checkpoint
-from .checkpoint import BEST
-from .checkpoint_folder import mark_best, prune
-from .networks import statistics_arrays, weight_arrays
-from .progress import warn
+from ...config.errors import reason_of
+from ..network.build import statistics_arrays, weight_arrays
+from ..progress import warn
+from ..trainer import Trainer
+from .file import BEST, file_name, write_checkpoint
+from .folder import mark_best, prune
 from .resume import LOG, METRICS
 from .state import LossScaleState, Meta
-from .trainer import Trainer
 
 
 class Snapshot(NamedTuple):
@@ -85,11 +84,11 @@ class Checkpointer:
 
     def _write(self, snapshot: Snapshot, is_best: bool) -> None:
         step = snapshot.meta.step
-        path = self._folder / checkpoint.file_name(step)
+        path = self._folder / file_name(step)
         try:
             self._folder.mkdir(exist_ok=True)
             logs = [self._folder.parent / name for name in (LOG, METRICS)]
-            checkpoint.write(path, snapshot.meta, snapshot.arrays, logs)
+            write_checkpoint(path, snapshot.meta, snapshot.arrays, logs)
         except OSError as error:
             warn(
                 f"no checkpoint of step {step}: {error.filename or path}: cannot write: "
@@ -116,7 +115,8 @@ def collect(trainer: Trainer) -> Snapshot | None:
     Batch-norm statistics are each rank's own between evaluations: where their digests differ, all
     of them travel, 0.2 MB a rank for ResNet-50."""
     nd.waitall()  # batch-norm statistics change after the engine calls them readable
-    model, comm = trainer.model, trainer.comm
+    model = trainer.model
+    comm = trainer.comm
     own = _on_host(statistics_arrays(model.net))
     data = b"".join(array.tobytes() for array in own.values())
     digests = comm.gather_bytes(hashlib.blake2b(data, digest_size=16).digest(), "checkpoint")

@@ -11,19 +11,19 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from ..config.atomic import partial_beside, sync
-from ..config.errors import UserError
-from .checkpoint import BEST, Checkpoint, read, step_of
+from ...config.atomic import partial_beside, sync
+from ...config.errors import UserError
+from .file import BEST, Checkpoint, read_checkpoint, step_of
 
 _NAME = re.compile(r"step_\d{10}\.ckpt")
 
 
-def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+def newest_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     """The newest whole checkpoint of a folder, and what is wrong with those that are newer."""
     problems: list[str] = []
-    for path in reversed(listed(folder)):
+    for path in reversed(checkpoints_in(folder)):
         try:
-            found = read(path)
+            found = read_checkpoint(path)
             found.verify()
             return found, problems
         except UserError as error:
@@ -31,25 +31,27 @@ def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     return None, problems
 
 
-def chosen(path: Path) -> Checkpoint:
+def chosen_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint that a path means: the file itself, or of a run's folder the best, else the
     newest whole one. Its digest is checked as it is loaded. Raises UserError: there is none."""
     if path.suffix == ".ckpt":
-        return read(path)
+        return read_checkpoint(path)
     folder = path / "checkpoint"
-    return read(folder / BEST) if os.path.lexists(folder / BEST) else newest_expected(folder)
+    if os.path.lexists(folder / BEST):
+        return read_checkpoint(folder / BEST)
+    return newest_expected(folder)
 
 
 def newest_expected(folder: Path) -> Checkpoint:
     """The newest whole checkpoint of a folder. Raises UserError: there is none."""
-    found, problems = newest(folder)
+    found, problems = newest_checkpoint(folder)
     if found is None:
         because = f": {problems[0]}" if problems else ""
         raise UserError(f"{folder}: a whole checkpoint expected in it, found none{because}")
     return found
 
 
-def listed(folder: Path) -> list[Path]:
+def checkpoints_in(folder: Path) -> list[Path]:
     """Checkpoints by step, oldest first; whole or not."""
     try:
         return sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name))
@@ -63,7 +65,7 @@ def prune(
     """Remove what is older than the newest `keep` checkpoints (the best has another name too), but
     for `unmarked`, a best one that has not, and for the newest that is no newer than `agreed_step`,
     if they are given."""
-    paths = listed(folder)
+    paths = checkpoints_in(folder)
     kept = [*paths[-keep:], unmarked]
     kept += [path for path in paths if step_of(path) <= (agreed_step or 0)][-1:]
     for path in paths:
@@ -73,7 +75,7 @@ def prune(
 
 def remove_after(folder: Path, step: int) -> None:
     """Remove the checkpoints of later steps than `step`."""
-    for path in listed(folder):
+    for path in checkpoints_in(folder):
         if step_of(path) > step:
             path.unlink()
 
@@ -88,13 +90,13 @@ def mark_best(path: Path) -> None:
         partial.unlink(missing_ok=True)
 
 
-def held(found: Checkpoint, path: Path) -> Checkpoint:
+def held_checkpoint(found: Checkpoint, path: Path) -> Checkpoint:
     """A checkpoint under the new name `path`, where a run that trains can neither replace nor
     remove it between its metadata and its arrays; `found` may be older than what it is now. Raises
     UserError: it is damaged."""
     _name_too(found.path.resolve(), path)
     try:
-        again = read(path)
+        again = read_checkpoint(path)
         again.verify()
     except UserError as error:
         raise UserError(str(error).replace(str(path), str(found.path))) from None

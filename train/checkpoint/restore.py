@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from mxnet import nd
 
-from ..config.plan import build_plan
-from .checkpoint import Checkpoint, Shapes
-from .context import RunContext
-from .networks import load_arrays, statistics_arrays, weight_arrays
-from .optimizer import Updater
+from ...config.plan import build_plan
+from ..context import RunContext
+from ..network.build import load_arrays, statistics_arrays, weight_arrays
+from ..update.optimizer import Updater
+from .file import Checkpoint, Shapes
 from .resume import recorded_run
 
 

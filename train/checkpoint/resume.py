@@ -9,17 +9,16 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ..config.errors import UserError
-from ..config.leaves import flatten
-from ..config.load import Loaded
-from ..config.plan import build_plan, spread
-from ..config.recorded import RESUME, load_recorded
-from ..config.schema import Run
-from ..logging import mlperf
-from ..logging.metrics_read import newest_records
-from . import checkpoint
-from .checkpoint import Checkpoint
-from .identity import image_set_in
+from ...config.errors import UserError
+from ...config.leaves import flatten
+from ...config.load import Loaded
+from ...config.plan import build_plan, spread
+from ...config.recorded import RESUME, load_recorded
+from ...config.schema import Run
+from ...logging import mlperf
+from ...logging.metrics_read import newest_records
+from ..communication.identity import image_set_in
+from .file import Checkpoint
 
 # What may differ: none of it changes what is learned; the number of ranks changes bits.
 FREE = (
@@ -48,16 +47,6 @@ def last_stamp_unix_s(out: Path) -> float:
     """The latest stamp in the logs of a run and of its interrupted attempts; 0: there is none."""
     logs = [out / LOG, *out.glob(f"attempt_*/{INTERRUPTED_LOG}")]
     return max(map(mlperf.last_stamp_unix_s, logs))
-
-
-def read_checkpoint(path: Path, loaded: Loaded) -> Checkpoint:
-    """The checkpoint at `path`. Raises UserError where it is damaged or not of this config.
-
-    Its digest is checked when its arrays are read (`checkpoint_state.restore`).
-    """
-    found = checkpoint.read(path)
-    check_config(found, loaded)
-    return found
 
 
 def check_config(found: Checkpoint, loaded: Loaded) -> None:
