@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -158,10 +159,13 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     rn50: Rn50, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run's own evaluation images go to programs that do not know rn50, prepared by it and by
-    the code of docs/export.md."""
+    the code of docs/export.md. RN50_ONNX: a folder of CI's with onnx and onnxruntime."""
     from rn50.data.dataset import load_table
     from rn50.data.pipeline import RecordFile, build_eval_source
 
+    if folder := os.environ.get("RN50_ONNX"):
+        monkeypatch.syspath_prepend(folder)
+        monkeypatch.setenv("PYTHONPATH", folder)
     with_onnx = has("onnx")
     out = tmp_path / "model"
     data = load(str(run / "config.yaml")).run.data
