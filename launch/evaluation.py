@@ -21,7 +21,8 @@ from ..train.capabilities import check_supported
 from ..train.checkpoint import Checkpoint
 from ..train.resume import FREE, recorded_run
 from ..train.state import log_position
-from .launchers import build_job, pick_launcher
+from .launchers import build_job, missing_hosts, pick_launcher
+from .preflight import refuse
 from .resume import with_ranks
 from .run_files import scratch_folder
 from .supervisor import run_job
@@ -61,8 +62,9 @@ def evaluate(
     loaded = [_config_of(one, with_ranks(overrides, ranks)) for one in found]
     _check_shared(paths, loaded)
     run = loaded[0].run
-    prepare(run.data, track, loaded[0].origins)
     name = pick_launcher(launcher)
+    refuse(missing_hosts(run, name))
+    prepare(run.data, track, loaded[0].origins)
     with scratch_folder(loaded[0], "evaluate") as out:
         result = out / "score.json"
         words = [str(result)]

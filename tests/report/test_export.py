@@ -224,6 +224,8 @@ def has(module: str) -> bool:
 def test_what_has_no_checkpoint_or_a_damaged_one_is_one_line(
     rn50: Rn50, run: Path, tmp_path: Path
 ) -> None:
+    done = rn50("evaluate", str(run), "system.nodes=2", "system.ranks_per_node=1")
+    assert done.returncode == 2 and "system.nodes: 2 hosts expected" in done.stderr
     copy = shutil.copytree(run, tmp_path / "copy")
     best = copy / "checkpoint/best.ckpt"
     data = bytearray(best.read_bytes())
