@@ -37,6 +37,9 @@ def chosen(path: Path) -> Checkpoint:
     if path.suffix == ".ckpt":
         return read(path)
     folder = path / "checkpoint"
+    first = path / "run_0"
+    if first.is_dir() and not folder.is_dir():
+        raise UserError(f"{path}: the folder of a run expected, found a job's; its first: {first}")
     return read(folder / BEST) if os.path.lexists(folder / BEST) else newest_expected(folder)
 
 

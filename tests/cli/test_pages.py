@@ -16,8 +16,8 @@ from rn50.config.load import load
 from tests.test_docs import PAGES
 
 PRESETS = {path.stem for path in (Path(__file__).parents[2] / "config").glob("*.yaml")}
-FENCE = re.compile(r"^```(?:bash|text)\n(.*?)^```", re.M | re.S)
-COMMAND = re.compile(r"^(?:\$ )?(?:RN50_HOSTS=hosts |srun \S+ )?rn50 (.*)", re.M)
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
+COMMAND = re.compile(r"^(?:\$ )?(?:RN50_HOSTS=hosts |srun \S+ |sudo .* -- )?rn50 (.*)", re.M)
 
 
 def words_of(command: str) -> list[str]:
@@ -41,7 +41,9 @@ def leaf(words: list[str]) -> Any:
 
 def commands_of_pages() -> Iterator[Any]:
     for page in PAGES:
-        for fence in FENCE.findall(page.read_text()):
+        for language, fence in FENCE.findall(page.read_text()):
+            if language not in ("", "bash", "text"):
+                continue
             lines = fence.replace("\\\n", " ").replace("./run_and_time.sh", "rn50 launch")
             for command in COMMAND.findall(lines):
                 if command.split()[0] != "--help":

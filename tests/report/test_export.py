@@ -224,7 +224,8 @@ def has(module: str) -> bool:
 def test_what_has_no_checkpoint_or_a_damaged_one_is_one_line(
     rn50: Rn50, run: Path, tmp_path: Path
 ) -> None:
-    done = rn50("evaluate", str(run), "system.nodes=2", "system.ranks_per_node=1")
+    several = ("system.nodes=2", "system.ranks_per_node=1")
+    done = rn50("evaluate", str(run), *places(run), *several)
     assert done.returncode == 2 and "system.nodes: 2 hosts expected" in done.stderr
     copy = shutil.copytree(run, tmp_path / "copy")
     best = copy / "checkpoint/best.ckpt"
@@ -234,6 +235,10 @@ def test_what_has_no_checkpoint_or_a_damaged_one_is_one_line(
     done = rn50("evaluate", str(copy), *places(copy))
     assert done.returncode == 2
     assert f"{best}: torn or damaged: its digest does not fit" in done.stderr
+    copy.rename(tmp_path / "run_0")
+    done = rn50("evaluate", str(tmp_path))
+    assert done.returncode == 2 and done.stderr.endswith(f"its first: {tmp_path}/run_0\n")
+    copy = tmp_path / "run_0"
     shutil.rmtree(copy / "checkpoint")
     done = rn50("evaluate", str(copy))
     wanted = f"{copy}/checkpoint: a whole checkpoint expected in it, found none"
