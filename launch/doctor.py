@@ -23,7 +23,7 @@ from ..config.errors import UserError
 from ..train.gpu.code import PLAN_CAPABILITIES, gpu_code, runs
 from ..train.gpu.driver import LIBRARY, Gpu, Gpus, check_driver, dotted, read_gpus
 from ..train.mxnet_package import library
-from .host_limits import check_open_files, read_limits
+from .host_limits import SMALL_SHARED_BYTES, check_open_files, read_limits
 from .inherited import LOCAL_JOB, inherited
 from .installed import SITE, folders
 from .preflight import free_memory_bytes
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 OK = "ok"
 FAILED = "failed"
 NO_GPU = "no GPU"
-LEAST_SHARED_BYTES = 64 << 20
-"""Of /dev/shm: Docker's default. Open MPI takes 4 MiB a rank and more of it."""
 PATIENCE_S = 120
 """For one process; on two busy cores they took 9 s."""
 MOST_OFF = {"float32": 0.003, "float16": 0.01}
@@ -84,9 +82,9 @@ def machine_rows(hosts: Sequence[str]) -> Iterator[Row]:
     yield Row("memory", OK, "unknown" if free is None else f"{free / 1e9:.1f} GB free")
     state = OK
     hint = ""
-    if limits.shared_free_bytes < LEAST_SHARED_BYTES:
+    if limits.shared_free_bytes < SMALL_SHARED_BYTES:
         state = FAILED
-        hint = f"; {LEAST_SHARED_BYTES / 1e6:.0f} MB expected (docker run --shm-size)"
+        hint = f"; {SMALL_SHARED_BYTES / 1e6:.0f} MB expected (docker run --shm-size)"
     yield Row("/dev/shm", state, f"{limits.shared_free_bytes / 1e6:,.0f} MB free{hint}")
     files = f"{limits.ulimits.get('n', 'unlimited')} files"
     yield _unless_refused("ulimit -n", lambda: check_open_files(limits), files)
@@ -95,7 +93,10 @@ def machine_rows(hosts: Sequence[str]) -> Iterator[Row]:
             address = socket.getaddrinfo(host, None)[0][4][0]
             yield Row(f"host {host}", OK, str(address))
         except (OSError, UnicodeError) as error:
-            yield Row(f"host {host}", FAILED, f"an address expected, found none ({error})")
+            if hosts:
+                yield Row(f"host {host}", FAILED, f"an address expected, found none ({error})")
+            else:  # a container without a network: MPI does without
+                yield Row(f"host {host}", OK, "no address; the launcher gloo needs one")
 
 
 def gpu_rows(gpus: Gpus | None, path: Path | None) -> Iterator[Row]:

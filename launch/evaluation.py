@@ -22,7 +22,8 @@ from ..train.checkpoint.file import Checkpoint
 from ..train.checkpoint.folder import chosen_checkpoint, held_checkpoint
 from ..train.checkpoint.resume import FREE, recorded_run
 from ..train.checkpoint.state import log_position
-from .launchers import build_job, pick_launcher
+from .launchers import build_job, missing_hosts, pick_launcher
+from .preflight import refuse
 from .run_files import scratch_folder
 from .supervisor import run_job
 
@@ -61,8 +62,9 @@ def evaluate(
     loaded = [_config_of(one, with_ranks(overrides, ranks)) for one in found]
     _check_shared(paths, loaded)
     run = loaded[0].run
-    prepare(run.data, track, loaded[0].origins)
     name = pick_launcher(launcher)
+    refuse(missing_hosts(run, name))
+    prepare(run.data, track, loaded[0].origins)
     with scratch_folder(loaded[0], "evaluate") as out:
         result = out / "score.json"
         words = [str(result)]

@@ -57,7 +57,7 @@ LEAST_OPEN_FILES = 64
 _OWN_FILES = 32
 """Of `rn50 launch` itself, beside a connection for every rank; it has 12 open."""
 _NEARLY_FULL_BYTES = 1 << 20
-_SMALL_BYTES = 16 << 20
+SMALL_SHARED_BYTES = 16 << 20
 """Open MPI takes 4 MiB a rank and more of /dev/shm; a smaller mount was made too small."""
 
 
@@ -143,7 +143,7 @@ def with_shortages(reason: str, stderr: str, limits: Limits) -> str:
     facts["tasks"] = "a task a rank in the allocation expected, or --launcher mpirun"
     if limits.processes is not None:
         facts["pids"] = f"processes and threads are limited: pids.max {limits.processes}"
-    if size < _SMALL_BYTES or free < _NEARLY_FULL_BYTES:
+    if size < SMALL_SHARED_BYTES or free < _NEARLY_FULL_BYTES:
         facts["shared"] = f"/dev/shm: {free >> 10:,} kB free, {size >> 10:,} kB in all"
     words = []
     for name, sign, end in _SIGNS:

@@ -52,7 +52,7 @@ TABLE = (
     Foreign(
         "the job's around",
         r"SLURM_(?!CONF|CLUSTERS|JWT|TIME_FORMAT|OVERLAP)\w+"
-        "|PBS_(JOBID|ENVIRONMENT|NODEFILE)|LSB_JOBID|PE_HOSTFILE",
+        "|PBS_(JOBID|ENVIRONMENT|NODEFILE)|LSB_(JOBID|MCPU_HOSTS|DJOB_HOSTFILE)|PE_HOSTFILE",
         ("srun", "pals", LOCAL_JOB),
         one_node=True,
     ),

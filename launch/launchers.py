@@ -25,9 +25,9 @@ from .environment_record import output_of
 from .host_limits import check_open_files, read_limits
 from .inherited import inherited, taken_away
 
-HOST_FILES = ("SGE_JOB_HOSTLIST", "PE_HOSTFILE", "PBS_NODEFILE", "RN50_HOSTS")
+HOST_FILES = ("SGE_JOB_HOSTLIST", "PE_HOSTFILE", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "RN50_HOSTS")
 """Variables that name a file whose lines begin with the host names of the allocation: Grid
-Engine's (ABCI's own first), PBS's, and the user's where there is no scheduler."""
+Engine's (ABCI's own first), PBS's, LSF's, and the user's where there is no scheduler."""
 HOROVODRUN = (sys.executable, "-m", "rn50.launch.horovodrun")
 _HOST = re.compile(r"([\w.-]+)(:\d+)?")
 """Its name and slots, of which there is one a rank."""
@@ -283,7 +283,8 @@ def allocated_hosts(environment: Mapping[str, str] = os.environ) -> tuple[str, .
     UserError: the file that should name them cannot be read."""
     variable = next((name for name in HOST_FILES if environment.get(name)), None)
     if variable is None:
-        return ()
+        # LSF's, in turn with their slots.
+        return tuple(dict.fromkeys(environment.get("LSB_MCPU_HOSTS", "").split()[::2]))
     path = Path(environment[variable])
     with failing_as(f"{variable}: {path}"):
         lines = path.read_text("utf-8-sig", errors="replace").splitlines()
@@ -303,7 +304,7 @@ def missing_hosts(run: Run, launcher: str) -> list[str]:
     asks a scheduler for them."""
     expected = run.system.nodes
     asks = launcher == "srun" and not os.environ.get("SLURM_JOB_ID")
-    if expected == 1 or asks or os.environ.get("LSB_JOBID"):
+    if expected == 1 or asks:
         return []
     hosts = allocated_hosts()
     nodes = os.environ.get("SLURM_JOB_NUM_NODES", "")

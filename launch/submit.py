@@ -22,7 +22,7 @@ from ..config.reading import read_ends, read_text
 from ..config.recorded import RESUME_JOB, leads_out, load_recorded
 from ..data.lock import check_free, held
 from ..logging.records import FAILED, RESULT, SUBMISSION, Result, Submission, read, write
-from ..report.runs import KILLED, QUEUED, RUNNING, STOPPED, UNKNOWN
+from ..report.runs import CANCELLED, KILLED, QUEUED, RUNNING, STOPPED, UNKNOWN
 from .ending import JOB_SCRIPT
 from .inherited import LOCAL_JOB, SCHEDULERS_COMMAND, inherited
 from .job_folder import ENDED, EXIT_STOPPED, JOB_LOCK, exit_code_of, put_aside
@@ -190,7 +190,7 @@ def look_at(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, 
     except UserError as error:
         return UNKNOWN, str(error)
     if state is None:
-        return FAILED, f"{scheduler} does not have job {job} any more"
+        return CANCELLED, f"{scheduler} does not have job {job} any more: it never began"
     if not state.can_begin:
         return FAILED, f"{scheduler} job {job} {state.words}; see `{dialect.cancel(job)}`"
     return QUEUED, f"{scheduler} job {job} {state.words}".strip()

@@ -36,9 +36,11 @@ RUNNING = "running"
 MISSED = "missed"
 STOPPED = "stopped"
 KILLED = "killed"
+CANCELLED = "cancelled"
+"""Of a job that left its queue before it began."""
 UNKNOWN = "unknown"
 """Of a job whose scheduler cannot be asked."""
-STATUSES = (QUEUED, RUNNING, SUCCESS, MISSED, STOPPED, FAILED, KILLED, UNKNOWN)
+STATUSES = (QUEUED, RUNNING, SUCCESS, MISSED, STOPPED, FAILED, KILLED, CANCELLED, UNKNOWN)
 OPEN = (QUEUED, RUNNING)
 """The statuses of runs that will go on by themselves."""
 

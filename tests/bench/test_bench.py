@@ -10,7 +10,7 @@ import pytest
 from rn50.bench import overlap
 from rn50.bench.allreduce import COLUMNS, Case, allreduce_rows, plan_allreduces
 from rn50.bench.harness import Job, Outcome, alternate, in_turn, ratio_spread
-from rn50.bench.jobs import measure_on_ranks
+from rn50.bench.jobs import load_ready, measure_on_ranks
 from rn50.config.errors import UserError
 from rn50.config.load import Loaded
 from rn50.launch.run import load_for_launch
@@ -47,6 +47,14 @@ def test_what_cannot_be_measured_is_refused_before_anything_starts(
 ) -> None:
     with pytest.raises(UserError, match=words):
         plan(launcher, case)
+
+
+def test_fewer_hosts_than_nodes_are_refused_before_anything_starts() -> None:
+    loaded = load_for_launch("smoke", ["system.nodes=2", "system.ranks_per_node=1"], None)
+    job = Job(lambda _: print, "mpirun", lambda **_: loaded)
+    for start in (lambda: load_ready(job), lambda: measure_on_ranks(loaded, "mpirun", "loop")):
+        with pytest.raises(UserError, match="2 hosts expected"):
+            start()
 
 
 def test_the_table_is_sorted_and_has_the_bus_bandwidth() -> None:

@@ -83,6 +83,8 @@ def test_the_hosts_of_an_allocation(tmp_path: Path) -> None:
     file.write_text("n1 4 all.q 0,0:0,1\nn1\n\nn2\n")
     assert allocated_hosts({"PE_HOSTFILE": str(file)}) == ("n1", "n2")
     assert allocated_hosts({"PBS_NODEFILE": str(file), "RN50_HOSTS": ""}) == ("n1", "n2")
+    assert allocated_hosts({"LSB_DJOB_HOSTFILE": str(file)}) == ("n1", "n2")
+    assert allocated_hosts({"LSB_MCPU_HOSTS": "n1 4 n2 4 n1 1"}) == ("n1", "n2")
     assert allocated_hosts({}) == ()
     with pytest.raises(UserError, match="RN50_HOSTS: /nowhere: No such file"):
         allocated_hosts({"RN50_HOSTS": "/nowhere"})
@@ -116,7 +118,8 @@ def test_what_is_no_host_is_refused_by_its_line(tmp_path: Path) -> None:
         ({"RN50_HOSTS": "n1\nn2\n"}, "mpirun", True),
         ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"}, "srun", True),
         ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1"}, "srun", False),
-        ({"LSB_JOBID": "7"}, "mpirun", True),
+        ({"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "n1 4 n2 4"}, "mpirun", True),
+        ({"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "n1 4"}, "mpirun", False),
         ({}, "srun", True),  # which asks for nodes itself
         ({}, "gloo", False),
     ],
@@ -129,6 +132,7 @@ def test_fewer_hosts_than_nodes_are_refused_before_a_folder_is_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: f"/nowhere/{name}")
+    monkeypatch.setattr("rn50.launch.launchers.pick_pmi", lambda family: "pmix")
     link_horovod(monkeypatch, OPEN_MPI)
     (tmp_path / "hosts").write_text(variables.get("RN50_HOSTS", ""))
     for name, value in variables.items():

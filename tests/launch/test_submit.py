@@ -242,7 +242,7 @@ def test_submission_and_waiting(name: str, tmp_path: Path, monkeypatch: pytest.M
         find_interrupted(str(plan.folder), None, [])
     program(tmp_path, state, f"echo '{gone}' >&2; exit 1")
     assert ask(plan.scheduler, job, plan.folder) is None
-    assert look_at(plan.folder, name, job)[0] == "failed"
+    assert look_at(plan.folder, name, job)[0] == "cancelled"
     with pytest.raises(UserError, match="ended without an exit code"):
         wait(plan, job, poll_s=0.01, settle_s=0.05)
     (plan.folder / "exit_code").write_text("3\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -159,10 +160,13 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     rn50: Rn50, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run's own evaluation images go to programs that do not know rn50, prepared by it and by
-    the code of docs/export.md."""
+    the code of docs/export.md. RN50_ONNX: a folder of CI's with onnx and onnxruntime."""
     from rn50.data.dataset import load_table
     from rn50.data.pipeline import RecordFile, build_eval_source
 
+    if folder := os.environ.get("RN50_ONNX"):
+        monkeypatch.syspath_prepend(folder)
+        monkeypatch.setenv("PYTHONPATH", folder)
     with_onnx = has("onnx")
     out = tmp_path / "model"
     data = load(str(run / "config.yaml")).run.data
@@ -221,6 +225,9 @@ def has(module: str) -> bool:
 def test_what_has_no_checkpoint_or_a_damaged_one_is_one_line(
     rn50: Rn50, run: Path, tmp_path: Path
 ) -> None:
+    several = ("system.nodes=2", "system.ranks_per_node=1")
+    done = rn50("evaluate", str(run), *places(run), *several)
+    assert done.returncode == 2 and "system.nodes: 2 hosts expected" in done.stderr
     copy = shutil.copytree(run, tmp_path / "copy")
     best = copy / "checkpoint/best.ckpt"
     data = bytearray(best.read_bytes())
@@ -229,6 +236,10 @@ def test_what_has_no_checkpoint_or_a_damaged_one_is_one_line(
     done = rn50("evaluate", str(copy), *places(copy))
     assert done.returncode == 2
     assert f"{best}: torn or damaged: its digest does not fit" in done.stderr
+    copy.rename(tmp_path / "run_0")
+    done = rn50("evaluate", str(tmp_path))
+    assert done.returncode == 2 and done.stderr.endswith(f"its first: {tmp_path}/run_0\n")
+    copy = tmp_path / "run_0"
     shutil.rmtree(copy / "checkpoint")
     done = rn50("evaluate", str(copy))
     wanted = f"{copy}/checkpoint: a whole checkpoint expected in it, found none"

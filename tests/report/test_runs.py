@@ -243,7 +243,7 @@ def test_a_job_goes_on_between_two_runs_and_in_its_queue(
     squeue.write_text("#!/bin/sh\necho no configuration source >&2; exit 1\n")
     assert statuses() == ["unknown"]  # which does not keep --watch from ending
     squeue.write_text("#!/bin/sh\n")  # cancelled before it began
-    assert statuses() == ["failed"]
+    assert statuses() == ["cancelled"]
 
 
 @pytest.mark.parametrize("columns", [80, 50])
