@@ -6,7 +6,7 @@ import contextlib
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -33,15 +33,7 @@ from .console import (
 if TYPE_CHECKING:
     from ..config.load import Loaded
     from ..launch.job import Request
-
-
-class _Wanted(NamedTuple):
-    """The run that was asked for."""
-
-    loaded: Loaded
-    recorded: Path | None
-    """The folder of the run whose saved config this is."""
-    resume: Path | None
+    from ..launch.launch_plan import Options
 
 
 def launch(
@@ -106,26 +98,19 @@ def launch(
         raise typer.Exit(_run_job(request, job))
     if requeue is not None:
         raise UserError("--requeue needs --job")
-    wanted = _load(config, overrides, ranks, system, resume, draw=not dry_run)
+    loaded, options = _load(config, overrides, ranks, system, resume, draw=not dry_run)
+    options = options._replace(launcher=launcher)
     if dry_run:
-        _say_what_would_run(wanted, launcher, as_json)
+        _say_what_would_run(loaded, options, as_json=as_json)
         return
-    from ..launch.launchers import pick_launcher
-    from ..launch.preflight import problems_with, refuse
-    from ..launch.run import Options
     from ..launch.run import launch as run_launch
     from ..launch.verdict import is_good
     from ..logging.records import RESULT, Result, read, to_dict
 
-    refuse(problems_with(wanted.loaded.run, pick_launcher(launcher)))
     aside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
     try:
         with aside:
-            result, _ = run_launch(
-                wanted.loaded,
-                track,
-                Options(launcher, recorded=wanted.recorded, resume=wanted.resume),
-            )
+            result, _ = run_launch(loaded, track, options)
     except (Failed, StoppedBySignal) as error:
         left = read(Path(error.ending.folder) / RESULT, Result)
         if as_json and left:
@@ -146,8 +131,9 @@ def _run_job(request: Request, folder: Path | None) -> int:
 
     # Whether the folder's own config may decide so much, `submit` has asked the user.
     if folder is None or Path(request.config) != folder / "config.yaml":
-        run = load_named(request.config, request.overrides, JOB).run
-    with open_job(folder or new_run_folder(run), log=folder is not None) as job:
+        loaded = load_named(request.config, request.overrides, JOB)
+        request = request._replace(loaded=loaded)
+    with open_job(folder or new_run_folder(loaded.run), log=folder is not None) as job:
         outcome = run_all(job, request, track)
         if request.runs > 1 and outcome.exit_code <= EXIT_BAD:
             with contextlib.suppress(typer.Exit, UserError):  # the runs' own verdict counts
@@ -163,7 +149,8 @@ def _load(
     resume: str | None,
     *,
     draw: bool,
-) -> _Wanted:
+) -> tuple[Loaded, Options]:
+    from ..launch.launch_plan import Options
     from ..launch.resume import load_resumed
     from ..launch.run import load_for_launch
     from ..report.reproduction import find_recorded
@@ -172,35 +159,29 @@ def _load(
     if resume is None:
         texts = on_machine(texts, system)
         loaded = load_for_launch(name, texts, ranks, draw=draw)
-        return _Wanted(loaded, find_recorded(name), None)
+        return loaded, Options(recorded=find_recorded(name))
     if system is not None:
         raise UserError("--system is for a new run; with --resume give system=NAME")
-    own = name if config is not None and "=" not in config else None
-    folder, loaded = load_resumed(resume, own, texts, ranks)
-    return _Wanted(loaded, None, folder)
+    preset = name if config is not None and "=" not in config else None
+    folder, loaded = load_resumed(resume, preset, texts, ranks)
+    return loaded, Options(resume=folder)
 
 
-def _say_what_would_run(wanted: _Wanted, launcher: str | None, as_json: bool) -> None:
+def _say_what_would_run(loaded: Loaded, options: Options, *, as_json: bool) -> None:
     from ..launch.dry_run import describe_launch
-    from ..launch.run import RANK
+    from ..launch.launch_plan import plan_launch
 
-    out = str(wanted.resume or "FOLDER")
-    found = describe_launch(
-        wanted.loaded,
-        launcher,
-        [*RANK, f"{out}/config.yaml", "--out", out],
-        resume=wanted.resume,
-    )
+    rows = describe_launch(plan_launch(loaded, options))
     if as_json:
-        print_json(found)
+        print_json(rows)
     else:
-        print(f"{found['name']}: dry run, nothing is started")
-        words = shlex.join(found["command"]) or "none"
-        for name, value in (found | {"command": words}).items():
+        print(f"{rows['name']}: dry run, nothing is started")
+        words = shlex.join(rows["command"]) or "none"
+        for name, value in (rows | {"command": words}).items():
             if name not in ("name", "problems"):
                 print(f"  {name:12}  {value}")
         sys.stdout.flush()
-    for problem in found["problems"]:
+    for problem in rows["problems"]:
         print(f"rn50: error: {problem}", file=sys.stderr)
-    if found["problems"]:
+    if rows["problems"]:
         raise typer.Exit(EXIT_USAGE)

@@ -145,9 +145,10 @@ class ConfigCheck(NamedTuple):
 _VERDICTS = {ERROR: "FAIL", POLICY: "POLICY", WARNING: "WARN", NOTE: "PASS"}
 
 
-def check_config(loaded: Loaded) -> ConfigCheck:
-    """Hold a config to the closed division. Raises UserError where its parts contradict."""
-    config = ConfigUnderCheck(loaded, build_plan(loaded.run))
+def check_config(loaded: Loaded, plan: Plan | None = None) -> ConfigCheck:
+    """Hold a config to the closed division. `plan`: of the config, where it is known. Raises
+    UserError where its parts contradict."""
+    config = ConfigUnderCheck(loaded, plan or build_plan(loaded.run))
     run = config.run
     findings = []
     for each in RULES:

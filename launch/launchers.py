@@ -21,7 +21,6 @@ from ..config.schema import Run
 from ..train.mpi_library import MPICH_ABI, PRODUCTS, Family, MpiLibrary, horovods_mpi
 from .engine_environment import ENGINE_PREFIXES, Controller, Environment, engine_environment
 from .environment_record import output_of
-from .host_limits import check_open_files, read_limits
 from .inherited import inherited, taken_away
 
 HOST_FILES = ("SGE_JOB_HOSTLIST", "PE_HOSTFILE", "PBS_NODEFILE", "RN50_HOSTS")
@@ -313,8 +312,7 @@ def build_job(
 ) -> tuple[Job, Environment]:
     """The job that runs `command` on every rank of `run`, and the engines' environment. `hosts`:
     some of the allocation; default: all that `run` wants. Raises UserError: the engines refuse the
-    config, or this shell's limits are too low for a launcher."""
-    check_open_files(read_limits(), run.system.world_size if run.watchdog.enabled else 0)
+    config."""
     controller = LAUNCHERS[launcher].controller
     system = run.system
     family = family_here()

@@ -29,6 +29,7 @@ from ..train.resume import (
     LOG,
     METRICS,
     check_config,
+    recorded_run,
     resumed_config,
 )
 from .run_files import is_run
@@ -84,15 +85,14 @@ def is_over(folder: Path) -> bool:
     return result is not None and result.has_ended
 
 
-def load_attempt(folder: Path, config: str, overrides: list[str]) -> Loaded:
+def load_attempt(folder: Path, loaded: Loaded) -> Loaded:
     """The config with which a job's interrupted run goes on: the job's, with the run's own seed.
     Raises UserError: it is another than that of the checkpoint."""
     found, _ = checkpoint_folder.newest(folder / "checkpoint")
-    own = folder / "config.yaml"
-    seed = found.meta.config.get("seed") if found else load(own, within=folder).run.seed
-    loaded = load(config, [*overrides, f"seed={seed}"])
-    if found:
-        check_config(found, loaded)
+    if found is None:
+        return loaded.with_seed(load(folder / "config.yaml", within=folder).run.seed)
+    loaded = loaded.with_seed(recorded_run(found).seed)
+    check_config(found, loaded)
     return loaded
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from ..config.atomic import write_file
 from ..config.errors import RankFailed, failing_as
 from ..config.load import Loaded
-from ..config.plan import build_plan
+from ..config.plan import Plan
 from ..config.schema import Run
 from ..logging.records import ENVIRONMENT, Brief
 
@@ -33,9 +33,8 @@ def new_run_folder(run: Run) -> Path:
     raise AssertionError("a number is free")
 
 
-def in_brief(run: Run) -> Brief:
-    """What `rn50 runs` shows of a config."""
-    plan = build_plan(run)
+def in_brief(run: Run, plan: Plan) -> Brief:
+    """What `rn50 runs` shows of a config. `plan`: its durations as steps."""
     return Brief(run.name, run.eval.target, plan.ranks, plan.last_step, plan.eval_epochs[-1])
 
 

@@ -18,6 +18,7 @@ from ..config.atomic import in_its_folder, write_file
 from ..config.errors import UserError
 from ..config.finding import printable
 from ..config.load import Loaded
+from ..config.plan import build_plan
 from ..config.reading import read_ends, read_text
 from ..config.recorded import RESUME_JOB, leads_out, load_recorded
 from ..data.lock import check_free, held
@@ -64,15 +65,22 @@ def plan_submission(
         raise UserError(f"--scheduler: {', '.join(SCHEDULERS)} expected, found {scheduler}")
     refuse(refusals(loaded.run, ("mpi",)))
     dialect = SCHEDULERS[scheduler]
+    script = _script_in(folder, loaded, scheduler, runs, overrides)
+    options = () if scheduler == "local" else loaded.run.system.job.options
+    return SubmissionPlan(dialect, folder, script, [*dialect.command, *options, JOB_SCRIPT])
+
+
+def _script_in(
+    folder: Path, loaded: Loaded, scheduler: str, runs: int, overrides: Sequence[str]
+) -> str:
+    """The job's script, with the job's files in `folder`."""
     job = loaded.run.system.job
     data = loaded.run.data.path  # `rn50 data prepare` asks for it as well
     more = (f"data.path={json.dumps(data)}",) if leads_out(data, folder) else ()
     home, python = (str(ROOT), sys.executable) if job.container else program_on_nodes(job)
     config = (str(folder / "config.yaml"), *overrides, *more)
     paths = JobPaths(config, str(Path.cwd()), str(folder), home, python)
-    script = job_script(loaded.run, scheduler, paths, runs)
-    options = [] if scheduler == "local" else job.options
-    return SubmissionPlan(dialect, folder, script, [*dialect.command, *options, JOB_SCRIPT])
+    return job_script(loaded.run, scheduler, paths, runs)
 
 
 def submit(
@@ -85,15 +93,18 @@ def submit(
     """Submit from the job's folder; returns the job's id. `folder`: of an interrupted job or run
     that this one resumes, given `overrides`; None: a new one. Raises UserError: the
     scheduler's command is missing or refuses."""
-    program = plan_submission(loaded, scheduler, runs, Path("-")).command[0]  # before a folder
+    plan = plan_submission(loaded, scheduler, runs, folder or Path("-"), overrides)
+    program = plan.command[0]
     if shutil.which(program) is None:
         raise UserError(
             f"--scheduler {scheduler}: its command {program} on the PATH expected, found none; "
             "--dry-run prints the script"
         )
-    plan = plan_submission(loaded, scheduler, runs, folder or new_run_folder(loaded.run), overrides)
     if folder is None:
-        write_file(plan.folder / "config.yaml", loaded.to_yaml())
+        made = new_run_folder(loaded.run)
+        script = _script_in(made, loaded, scheduler, runs, overrides)
+        plan = plan._replace(folder=made, script=script)
+        write_file(made / "config.yaml", loaded.to_yaml())
     put_aside(plan.folder)
     write_file(plan.folder / JOB_SCRIPT, plan.script)
     try:
@@ -103,7 +114,7 @@ def submit(
             shutil.rmtree(plan.folder, ignore_errors=True)
         raise
     with suppress(OSError):  # it has been submitted in any case
-        record = Submission(scheduler, job, runs, in_brief(loaded.run))
+        record = Submission(scheduler, job, runs, in_brief(loaded.run, build_plan(loaded.run)))
         write(plan.folder / SUBMISSION, record)
     return plan, job
 
@@ -301,11 +312,10 @@ def find_interrupted(where: str, config: str | None, overrides: list[str]) -> tu
     loaded = load_recorded(source, overrides, RESUME_JOB)
     if exit_code_of(folder) in ENDED or (is_run(folder) and not is_interrupted(folder)):
         raise UserError(f"--resume: an interrupted job or run expected, {folder} has ended")
-    without_seed = [text for text in overrides if not text.startswith("seed=")]
     for run in [folder] if is_run(folder) else sorted(folder.glob("run_*")):
         if (run / "config.yaml").is_file() and is_interrupted(run):
             check_free(run)
-            load_attempt(run, str(source), without_seed)  # refuses another training
+            load_attempt(run, loaded)  # refuses another training
     return loaded, Last(folder, dialect.name if dialect else None, max(known.runs, 1))
 
 

@@ -31,7 +31,7 @@ from ..train.heartbeat import SCRATCH_ENV
 from ..train.limits import command_stop_signals
 from ..train.reserve import give_back
 from .failure import LABEL, Evidence, explain_failure
-from .host_limits import read_limits
+from .host_limits import check_open_files, read_limits
 from .launchers import LAUNCHERS, Job
 from .watchdog import Watchdog, oom_kills
 
@@ -57,11 +57,13 @@ def run_job(job: Job, launcher: str, out: Path, run: Run | None = None) -> None:
     """Run `job`, show rank 0's output, keep errors in `out`/stderr.log, leave no process behind.
     `run`: whose ranks are watched (train/heartbeat.py); None: nobody is, as in benchmarks.
 
-    Raises RankFailed: which rank, where, why, in one line; UserError: the folder is gone;
+    Raises RankFailed: which rank, where, why, in one line; UserError: the folder is gone, or this
+    shell's limits are too low for a launcher;
     KeyboardInterrupt: the user or the scheduler asked to stop, and everything has been stopped.
     """
     one_machine = job.nodes == 1 and not LAUNCHERS[launcher].may_start_elsewhere
     settings = run.watchdog if run is not None and run.watchdog.enabled else None
+    check_open_files(read_limits(), job.ranks if settings else 0)
     hosts = [host for host in job.hosts for _ in range(job.ranks_per_node)]
     watchdog = None
     if settings:

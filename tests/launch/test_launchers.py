@@ -10,9 +10,9 @@ import pytest
 from rn50.cli.console import track
 from rn50.config.errors import UserError
 from rn50.config.load import load
-from rn50.launch.dry_run import describe_launch
 from rn50.launch.engine_environment import Environment
 from rn50.launch.environment_record import describe_environment
+from rn50.launch.launch_plan import Options, plan_launch
 from rn50.launch.launchers import (
     LAUNCHERS,
     Job,
@@ -22,7 +22,7 @@ from rn50.launch.launchers import (
     pick_launcher,
     pick_pmi,
 )
-from rn50.launch.run import Options, launch, load_for_launch
+from rn50.launch.run import launch, load_for_launch
 from rn50.launch.run_files import new_run_folder
 from rn50.train.mpi_library import Family, MpiLibrary
 
@@ -129,21 +129,20 @@ def test_fewer_hosts_than_nodes_are_refused_before_a_folder_is_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: f"/nowhere/{name}")
+    monkeypatch.setattr("rn50.launch.launchers.pick_pmi", lambda _: "pmix")
     link_horovod(monkeypatch, OPEN_MPI)
     (tmp_path / "hosts").write_text(variables.get("RN50_HOSTS", ""))
     for name, value in variables.items():
         monkeypatch.setenv(name, str(tmp_path / "hosts") if name == "RN50_HOSTS" else value)
     shape = ["system.nodes=2", "system.ranks_per_node=1", f"system.results={tmp_path}/results"]
     loaded = load("smoke", shape)
-    problems = describe_launch(loaded, launcher, COMMAND)["problems"]
-    assert [text for text in problems if "system.nodes: 2 hosts" in text] == missing_hosts(
-        loaded.run, launcher
-    )
+    plan = plan_launch(loaded, Options(launcher))
+    assert list(plan.obstacles) == missing_hosts(loaded.run, launcher)
     assert missing_hosts(loaded.run, launcher) == [] or not fits
     if not fits:
         count = 1 if variables else 0
         with pytest.raises(UserError, match=rf"system.nodes: 2 hosts expected .* found {count}"):
-            launch(loaded, track, Options(picked_launcher=launcher))
+            launch(loaded, track, Options(launcher))
         assert not (tmp_path / "results").exists()
 
 
