@@ -145,7 +145,7 @@ ENGINE_PREFIXES = (
 """What the engines read begins so; anything else of the environment is nobody's business."""
 
 
-class Environment(NamedTuple):
+class EngineSettings(NamedTuple):
     """Variables to set, and those that the user had set already: theirs win. `removed`: whose those
     are that the ranks do not get, by name (inherited.py)."""
 
@@ -160,7 +160,7 @@ def engine_environment(
     controller: Controller = "mpi",
     mpi: Family | None = "openmpi",
     networks: Collection[str] = (),
-) -> Environment:
+) -> EngineSettings:
     """The engines' environment for `run`, given what is `present` already. NCCL moves the gradients
     between GPUs, `controller` between CPUs. `mpi`: whose MPI Horovod was linked to; None: that is
     not known. `networks`: interfaces of this host. Raises UserError: the engine does not offer the
@@ -201,7 +201,7 @@ def engine_environment(
     wanted |= dict(setting.split("=", 1) for setting in run.system.job.environment)
     kept = {name: present[name] for name in wanted if present.get(name) not in (None, wanted[name])}
     settings = {name: value for name, value in wanted.items() if name not in kept}
-    return Environment(settings, kept)
+    return EngineSettings(settings, kept)
 
 
 def _interfaces(

@@ -22,10 +22,10 @@ from ..config.benchmark import BENCHMARK
 from ..config.errors import UserError, failing_as
 from ..config.load import Loaded, load
 from ..config.progress import Tracker
-from ..config.reading import read_file, read_object
+from ..config.reading import read_file
 from ..config.schema import Run
 from ..data.lock import check_free
-from ..logging.records import RESULT, Result, read
+from ..logging.records import ENVIRONMENT, RESULT, Environment, Result, read
 from .ending import Failed, StoppedBySignal, asked_by
 from .job_folder import EXIT_FAILED, EXIT_MISSED, EXIT_STOPPED, EXIT_USAGE, OpenJob
 from .job_script import ROOT, program_on_nodes
@@ -191,7 +191,8 @@ def keep_log(job: OpenJob, run: Run, number: int) -> None:
     system = system_id(run)
     if source.is_file():
         with suppress(OSError):  # such as a full disk
-            page = describe_system(run, read_object(source.with_name("environment.json")))
+            environment = read(source.with_name(ENVIRONMENT), Environment) or Environment()
+            page = describe_system(run, environment)
             systems = job.folder / "systems"
             systems.mkdir(exist_ok=True)
             write_json(systems / f"{system}.json", page)

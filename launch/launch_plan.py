@@ -17,7 +17,7 @@ from ..config.load import Loaded
 from ..config.plan import Plan, build_plan
 from ..config.schema import Run
 from ..train.capabilities import check_supported
-from .engine_environment import Environment
+from .engine_environment import EngineSettings
 from .launchers import Job, build_job, pick_launcher
 from .preflight import beyond_the_device, obstacles, refuse, unless_refused
 
@@ -52,7 +52,7 @@ class LaunchPlan:
     steps: Plan
     launcher: str
     job: Job
-    environment: Environment
+    environment: EngineSettings
     refusals: tuple[str, ...]
     obstacles: tuple[str, ...]
     hosts: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ def plan_launch(
     refusals += beyond_the_device(run)
     if steps is None:
         raise UserError(*refusals)
-    job, environment = built or (Job.of(run, ()), Environment({}, {}))
+    job, environment = built or (Job.of(run, ()), EngineSettings({}, {}))
     return LaunchPlan(
         loaded=loaded,
         options=options,

@@ -19,7 +19,7 @@ from typing import ClassVar, NamedTuple
 from ..config.errors import UserError, failing_as
 from ..config.schema import Run
 from ..train.mpi_library import MPICH_ABI, PRODUCTS, Family, MpiLibrary, horovods_mpi
-from .engine_environment import ENGINE_PREFIXES, Controller, Environment, engine_environment
+from .engine_environment import ENGINE_PREFIXES, Controller, EngineSettings, engine_environment
 from .environment_record import output_of
 from .inherited import inherited, taken_away
 
@@ -309,7 +309,7 @@ def missing_hosts(run: Run, launcher: str) -> list[str]:
 
 def build_job(
     run: Run, launcher: str, command: Sequence[str], hosts: Sequence[str] = ()
-) -> tuple[Job, Environment]:
+) -> tuple[Job, EngineSettings]:
     """The job that runs `command` on every rank of `run`, and the engines' environment. `hosts`:
     some of the allocation; default: all that `run` wants. Raises UserError: the engines refuse the
     config."""

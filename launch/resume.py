@@ -20,7 +20,7 @@ from ..config.reading import read_file
 from ..config.recorded import RESUME, RUN, load_named, words_to_repeat
 from ..data.lock import LOCK, RANK_LOCK, FolderInUse, check_free, hold, other_holder
 from ..logging.mlperf import close_interrupted
-from ..logging.records import RESULT, Result, read, read_failures
+from ..logging.records import ENVIRONMENT, RESULT, Result, read, read_failures
 from ..train import checkpoint_folder
 from ..train.checkpoint import Checkpoint
 from ..train.reserve import give_back, reserve
@@ -34,7 +34,7 @@ from ..train.resume import (
 )
 from .run_files import is_run
 
-_COPIED = (METRICS, "config.yaml", "origins.json", "environment.json")
+_COPIED = (METRICS, "config.yaml", "origins.json", ENVIRONMENT)
 """Files of an attempt that are copied: the next one continues or overwrites them."""
 _MOVED = ("stderr.log", RESULT, "ranks.json", "timeline.json", "report.html")
 RANK_GRACE_S = 20.0
@@ -193,7 +193,7 @@ def latest_interrupted(
     for folder in (path for name in runs for path in parent.glob(name)):
         written = checkpoint_folder.listed(folder / "checkpoint")
         if not with_checkpoint and not written and is_run(folder):
-            written = [folder / "environment.json"]
+            written = [folder / ENVIRONMENT]
         with suppress(OSError, UserError):  # such as: an older result.json
             if written and is_interrupted(folder):
                 last_written[folder] = written[-1].stat().st_mtime_ns

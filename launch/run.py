@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..compliance.check_log import Check, check_log
@@ -191,9 +191,8 @@ def begin_run(prepared: PreparedRun) -> None:
         reserve(out)
         save_config(plan.loaded, out)
         command = plan.job_in(str(out)).command
-        described = describe_environment(plan.environment, plan.launcher, command)
-        brief = asdict(in_brief(plan.run, plan.steps))
-        write_json(out / ENVIRONMENT, described | {"run": brief})
+        record = describe_environment(plan.environment, plan.launcher, command)
+        write(out / ENVIRONMENT, replace(record, run=in_brief(plan.run, plan.steps)))
     with _writing("standard output"):
         announce(prepared)
 

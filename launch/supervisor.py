@@ -26,7 +26,7 @@ import psutil
 from ..config.errors import RankFailed, UserError
 from ..config.schema import Run
 from ..data.lock import LOCK, RANK_LOCK, other_holder
-from ..logging.records import read_failures, write
+from ..logging.records import RESULT, read_failures, write
 from ..train.heartbeat import SCRATCH_ENV
 from ..train.limits import command_stop_signals
 from ..train.reserve import give_back
@@ -101,39 +101,65 @@ def run_watched(
             errors="replace",
             start_new_session=True,  # Ctrl-C reaches us alone; we pass it on
         )
-        assert child.stdout is not None and child.stderr is not None
-        readers = [
-            threading.Thread(target=_relay, args=(child.stdout, log), daemon=True),
-            threading.Thread(target=_keep, args=(child.stderr, log), daemon=True),
-        ]
-        for reader in readers:
-            reader.start()
-        grace_s = GRACE_S
-        try:
-            code = wait_for_launcher(child, watchdog, stop)
-            if code != 0:
-                grace_s = FAILED_GRACE_S
-        except KeyboardInterrupt:
-            if watchdog is not None:
-                watchdog.request_stop(stop.name)
-                orderly_s = max(stop_grace_s, watchdog.grace_s)
-                with suppress(OSError):  # such as a closed terminal
-                    line = f"rn50: stopping, with a checkpoint within {math.ceil(orderly_s)} s; "
-                    print(f"{line}Ctrl-C again ends it without", file=sys.stderr, flush=True)
-                _wait_for_end(child, stop, orderly_s)
-            raise
-        finally:
-            stop_descendants(grace_s)
-            child.wait()
-            for reader in readers:
-                reader.join(timeout=GRACE_S)
-            stderr = log.finish()
-        # Hydra finds nothing wrong with a rank that exits with 0 without MPI_Finalize.
-        if watchdog is not None and watchdog.lost and not (out / "result.json").is_file():
-            code = code or EXIT_RANK_LOST
+        with _relayed(child, log):
+            code = _run_to_its_end(child, watchdog, stop, stop_grace_s)
+    # Hydra finds nothing wrong with a rank that exits with 0 without MPI_Finalize.
+    if code == 0 and watchdog is not None and watchdog.lost and not (out / RESULT).is_file():
+        code = EXIT_RANK_LOST
     if code != 0:
         out_of_memory = oom_kills() > kills
-        raise _explain(out, watchdog, stderr, code, out_of_memory=out_of_memory)
+        raise _explain(out, watchdog, log.text, code, out_of_memory=out_of_memory)
+
+
+@contextmanager
+def _relayed(child: subprocess.Popen[str], log: StderrLog) -> Iterator[None]:
+    """Show and keep what a launcher prints, until the block has ended the launcher."""
+    readers = [
+        threading.Thread(target=_relay, args=(child.stdout, log), daemon=True),
+        threading.Thread(target=_keep, args=(child.stderr, log), daemon=True),
+    ]
+    for reader in readers:
+        reader.start()
+    try:
+        yield
+    finally:
+        for reader in readers:
+            reader.join(timeout=GRACE_S)
+        log.finish()
+
+
+def _run_to_its_end(
+    child: subprocess.Popen[str], watchdog: Watchdog | None, stop: StopSignals, stop_grace_s: float
+) -> int:
+    """The launcher's exit code, once none of its processes is left. Raises KeyboardInterrupt: asked
+    to stop."""
+    grace_s = GRACE_S
+    try:
+        code = wait_for_launcher(child, watchdog, stop)
+        if code != 0:
+            grace_s = FAILED_GRACE_S
+        return code
+    except KeyboardInterrupt:
+        if watchdog is not None:
+            _let_save(child, watchdog, stop, stop_grace_s)
+        raise
+    finally:
+        stop_descendants(grace_s)
+        child.wait()
+
+
+def _let_save(
+    child: subprocess.Popen[str], watchdog: Watchdog, stop: StopSignals, stop_grace_s: float
+) -> None:
+    """Ask the ranks to end in order, with a checkpoint, and wait for that as long as is allowed."""
+    watchdog.request_stop(stop.name)
+    orderly_s = max(stop_grace_s, watchdog.grace_s)
+    with suppress(OSError):  # such as a closed terminal
+        line = f"rn50: stopping, with a checkpoint within {math.ceil(orderly_s)} s; "
+        print(f"{line}Ctrl-C again ends it without", file=sys.stderr, flush=True)
+    until_s = time.monotonic() + orderly_s
+    while child.poll() is None and time.monotonic() < until_s and not stop.forced:
+        time.sleep(POLL_S)
 
 
 @contextmanager
@@ -230,8 +256,8 @@ class StderrLog:
                 self._kept_bytes -= len(self._last.popleft())
                 self._dropped += 1
 
-    def finish(self) -> str:
-        """Write the last lines and how many were left out; returns the whole text, read through
+    def finish(self) -> None:
+        """Write the last lines and how many were left out; then `text` is all of it, read through
         the open file, as somebody may have removed the folder meanwhile."""
         with self._lock, self._file:
             if self._dropped:
@@ -242,7 +268,7 @@ class StderrLog:
                 if count > _MOST_REPEATS:
                     self._write(f"[{count - _MOST_REPEATS:,} more lines like this one: ] {line}")
             self._file.seek(0)
-            return self._file.read().decode(errors="replace")
+            self.text = self._file.read().decode(errors="replace")
 
     def _write(self, text: str) -> None:
         with suppress(OSError, ValueError):  # a full disk, the end: a full pipe holds up the ranks
@@ -297,13 +323,6 @@ def wait_for_launcher(
     if code is None or (stop.name and code != 0):
         raise KeyboardInterrupt(stop.name)
     return code
-
-
-def _wait_for_end(child: subprocess.Popen[str], stop: StopSignals, grace_s: float) -> None:
-    """Until the launcher ends, at most for a while."""
-    until_s = time.monotonic() + grace_s
-    while child.poll() is None and time.monotonic() < until_s and not stop.forced:
-        time.sleep(POLL_S)
 
 
 @contextmanager

@@ -8,12 +8,11 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ..config.reading import read_text
 from ..config.schema import Run
+from ..logging.records import Driver, Environment
 
 UNKNOWN = ""
 FROM_LINUX = (
@@ -67,18 +66,18 @@ def processor() -> str:
     return named[1].strip() if named else platform.processor()
 
 
-def describe_system(run: Run, environment: Mapping[str, Any]) -> dict[str, str]:
-    """The page, every key of it as text; what is not known is empty. `environment`: of
-    `describe_environment`, written on one of the nodes."""
+def describe_system(run: Run, environment: Environment) -> dict[str, str]:
+    """The page, every key of it as text; what is not known is empty. `environment`: of one of the
+    nodes."""
     system = run.system
     count = system.ranks_per_node if system.device == "gpu" else 0
     name, _, memory = system.accelerator.partition(" GB")[0].rpartition(" ")
-    packages = {} if system.job.container else environment.get("packages", {})  # the host's
+    packages = {} if system.job.container else environment.packages  # the host's
     software = [f"{package} {number}" for package, number in packages.items()]
-    gpus = environment.get("gpus") or {}
-    found = [device.rpartition(" (")[0] for device in gpus.get("devices", ()) if count]
-    if gpus.get("driver"):
-        software.append(f"NVIDIA driver {gpus['driver']}")
+    gpus = environment.gpus or Driver()
+    found = [device.rpartition(" (")[0] for device in gpus.devices if count]
+    if gpus.driver:
+        software.append(f"NVIDIA driver {gpus.driver}")
     absent = UNKNOWN if count else "N/A"
     given = {
         key.replace("on_chip", "on-chip"): text or (absent if "accelerator" in key else UNKNOWN)
@@ -90,7 +89,7 @@ def describe_system(run: Run, environment: Mapping[str, Any]) -> dict[str, str]:
         "status": AVAILABILITY.get(run.log.status, run.log.status),
         "system_name": system_id(run),
         "number_of_nodes": str(system.nodes),
-        **(dict.fromkeys(FROM_LINUX, UNKNOWN) | environment.get("machine", {})),
+        **(dict.fromkeys(FROM_LINUX, UNKNOWN) | environment.machine),
         "host_networking": system.interconnect,
         "accelerators_per_node": str(count),
         "accelerator_model_name": (found[0] if found else system.accelerator) if count else absent,

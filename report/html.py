@@ -13,6 +13,7 @@ import hashlib
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from statistics import median
@@ -27,6 +28,7 @@ from ..compliance.submission import check_folder
 from ..config.atomic import in_its_folder, write_output
 from ..config.errors import UserError
 from ..config.finding import clock_time, number
+from ..config.leaves import flatten
 from ..data.describe import describe_data
 from ..logging.records import ABORTED, FAILED
 from .breakdown import rank_spread, start_up, step_breakdown, too_few_cores
@@ -167,12 +169,10 @@ def _finalize(value: Any) -> Any:
 def _environment(folder: RunFolder | None) -> list[tuple[str, str]]:
     """(key, value) of environment.json, its sections spread out."""
     rows = []
-    for name, content in (folder.environment if folder else {}).items():
-        section = content if isinstance(content, dict) else {"": content}
-        for key, value in section.items():
-            text = " ".join(map(show, value)) if isinstance(value, list) else show(value)
-            if value not in (None, [], {}):
-                rows.append((show(f"{name}.{key}".rstrip(".")), text))
+    for key, value in flatten(asdict(folder.environment) if folder else {}):
+        text = " ".join(map(show, value)) if isinstance(value, tuple) else show(value)
+        if value not in (None, "", (), {}) and key != "format":
+            rows.append((show(key), text))
     return rows
 
 

@@ -111,7 +111,7 @@ def _differences(old: RunFolder | None, new: RunFolder | None) -> list[str]:
     then, now = (
         {
             **(without_places(folder.config) if folder.config else {}),
-            **dict(flatten({key: folder.environment.get(key) for key in _AROUND})),
+            **dict(flatten({key: getattr(folder.environment, key) for key in _AROUND})),
         }
         for folder in (old, new)
     )

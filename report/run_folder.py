@@ -18,7 +18,7 @@ from ..config.schema import Run
 from ..logging.metrics_read import Series, read_metrics
 from ..logging.parse import open_pipe, read_log
 from ..logging.places import config_of, log_folders, no_logs, require, results_in, run_folders
-from ..logging.records import ENVIRONMENT, RESULT, Result, fit
+from ..logging.records import ENVIRONMENT, RESULT, Environment, Result, fit
 from .run_summary import RunSummary, show, summarise
 
 _JSON_BYTES = 8 << 20
@@ -30,7 +30,7 @@ class RunFolder(NamedTuple):
 
     path: Path
     result: Result | None
-    environment: dict[str, Any]
+    environment: Environment
     origins: dict[str, str]
     config: Loaded | None
     metrics: tuple[dict[str, Any], ...]
@@ -169,7 +169,9 @@ def read_run_folder(path: Path) -> RunFolder:
     return RunFolder(
         path=path,
         result=read(RESULT, lambda file: fit(Result, read_json(file), "its keys"), None),
-        environment=read(ENVIRONMENT, read_json, {}),
+        environment=read(
+            ENVIRONMENT, lambda file: fit(Environment, read_json(file), "its keys"), Environment()
+        ),
         origins={key: show(value) for key, value in origins.items()},
         config=config,
         metrics=metrics.records,
