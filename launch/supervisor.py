@@ -157,7 +157,12 @@ def _let_save(
     with suppress(OSError):  # such as a closed terminal
         line = f"rn50: stopping, with a checkpoint within {math.ceil(orderly_s)} s; "
         print(f"{line}Ctrl-C again ends it without", file=sys.stderr, flush=True)
-    until_s = time.monotonic() + orderly_s
+    _wait_for_end(child, stop, orderly_s)
+
+
+def _wait_for_end(child: subprocess.Popen[str], stop: StopSignals, grace_s: float) -> None:
+    """Until the launcher ends, at most for a while."""
+    until_s = time.monotonic() + grace_s
     while child.poll() is None and time.monotonic() < until_s and not stop.forced:
         time.sleep(POLL_S)
 
