@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..config.errors import UserError
-from ..launch.ending import Failed, StoppedBySignal
+from ..launch.ending import RunError, StoppedBySignal
 from .console import (
     EXIT_BAD,
     EXIT_USAGE,
@@ -23,8 +23,11 @@ from .console import (
     Ranks,
     Runs,
     SystemName,
+    aside,
+    named_config,
     on_machine,
     on_nodes,
+    option,
     print_json,
     split_config,
     track,
@@ -44,25 +47,23 @@ def launch(
     launcher: Launcher = None,
     system: SystemName = None,
     resume: Annotated[
-        str | None, typer.Option(help="Continue an interrupted run: its folder, or `latest`.")
+        str | None, option("Continue an interrupted run: its folder, or `latest`.")
     ] = None,
     runs: Runs = 1,
     job: Annotated[
         Path | None,
-        typer.Option(
-            help="For job scripts: run or continue in this folder, output in its job.log."
-        ),
+        option("For job scripts: run or continue in this folder, output in its job.log."),
     ] = None,
     requeue: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "For job scripts: what puts the job back into its queue after SIGUSR1.",
             metavar="COMMAND",
-            help="For job scripts: what puts the job back into its queue after SIGUSR1.",
         ),
     ] = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Print what would run and what it needs; start nothing."),
+        option("Print what would run and what it needs; start nothing.", "--dry-run"),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -98,7 +99,7 @@ def launch(
         raise typer.Exit(_run_job(request, job))
     if requeue is not None:
         raise UserError("--requeue needs --job")
-    loaded, options = _load(config, overrides, ranks, system, resume, draw=not dry_run)
+    loaded, options = _load(config, overrides, ranks, system, resume)
     options = options._replace(launcher=launcher)
     if dry_run:
         _say_what_would_run(loaded, options, as_json=as_json)
@@ -107,18 +108,18 @@ def launch(
     from ..launch.verdict import is_good
     from ..logging.records import RESULT, Result, read, to_dict
 
-    aside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
     try:
-        with aside:
+        with aside(as_json):
             result, _ = run_launch(loaded, track, options)
-    except (Failed, StoppedBySignal) as error:
+    except (RunError, StoppedBySignal) as error:
         left = read(Path(error.ending.folder) / RESULT, Result)
         if as_json and left:
             print_json(to_dict(left))
         raise
     if as_json:
         print_json(to_dict(result))
-    raise typer.Exit(0 if is_good(result) else EXIT_BAD)
+    if not is_good(result):
+        raise typer.Exit(EXIT_BAD)
 
 
 def _run_job(request: Request, folder: Path | None) -> int:
@@ -138,7 +139,9 @@ def _run_job(request: Request, folder: Path | None) -> int:
         if request.runs > 1 and outcome.exit_code <= EXIT_BAD:
             with contextlib.suppress(typer.Exit, UserError):  # the runs' own verdict counts
                 log_score([job.folder])
-    return put_back(request.requeue) if request.requeue and outcome.requeue else outcome.exit_code
+    if request.requeue and outcome.requeue:
+        return put_back(request.requeue)
+    return outcome.exit_code
 
 
 def _load(
@@ -147,23 +150,19 @@ def _load(
     ranks: int | None,
     system: str | None,
     resume: str | None,
-    *,
-    draw: bool,
 ) -> tuple[Loaded, Options]:
+    from ..config.recorded import load_named
     from ..launch.launch_plan import Options
-    from ..launch.resume import load_resumed
-    from ..launch.run import load_for_launch
+    from ..launch.resume import load_resumed, with_ranks
     from ..report.reproduction import find_recorded
 
     name, texts = split_config(config or "quick", overrides)
     if resume is None:
-        texts = on_machine(texts, system)
-        loaded = load_for_launch(name, texts, ranks, draw=draw)
+        loaded = load_named(name, with_ranks(on_machine(texts, system), ranks))
         return loaded, Options(recorded=find_recorded(name))
     if system is not None:
         raise UserError("--system is for a new run; with --resume give system=NAME")
-    preset = name if config is not None and "=" not in config else None
-    folder, loaded = load_resumed(resume, preset, texts, ranks)
+    folder, loaded = load_resumed(resume, named_config(config), texts, ranks)
     return loaded, Options(resume=folder)
 
 

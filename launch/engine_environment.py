@@ -166,10 +166,13 @@ def engine_environment(
     not known. `networks`: interfaces of this host. Raises UserError: the engine does not offer the
     algorithm."""
     backend: Backend = "nccl" if run.system.device == "gpu" else controller
-    offered = ALGORITHMS[backend if backend != "mpi" or mpi is None else mpi]
+    engine: str = backend
+    offered = ALGORITHMS[backend]
+    if backend == "mpi" and mpi is not None:
+        engine = PRODUCTS[mpi]
+        offered = ALGORITHMS[mpi]
     algorithm = run.comm.algorithm.partition("(")[0]  # torus_2d(2x4): the grid is not theirs
     if algorithm not in offered:
-        engine = backend if backend != "mpi" or mpi is None else PRODUCTS[mpi]
         raise UserError(
             f"comm.algorithm: one that {engine} offers expected ({', '.join(offered)}), "
             f"found {run.comm.algorithm}"
@@ -189,9 +192,10 @@ def engine_environment(
         "HOROVOD_CYCLE_TIME": f"{run.comm.cycle_ms:g}",
         "MXNET_CUDNN_AUTOTUNE_DEFAULT": "0",
         **SETTINGS[backend],
-        **({"MXNET_ENFORCE_DETERMINISM": "1"} if run.deterministic and backend == "nccl" else {}),
         **offered[algorithm],
     }
+    if backend == "nccl" and run.deterministic:
+        wanted["MXNET_ENFORCE_DETERMINISM"] = "1"
     if backend == "mpi":
         wanted |= _SHARING.get(mpi, {})
     if backend == "nccl" and run.comm.groups == "single":

@@ -31,8 +31,9 @@ def describe_environment(
     settings: EngineSettings, launcher: str, command: Sequence[str]
 ) -> Environment:
     """Versions, host, processor, git state, and the engines' variables."""
-    library = horovods_mpi()
-    mpi = library_version(library.path) if library else ""
+    mpi = ""
+    if library := horovods_mpi():
+        mpi = library_version(library.path)
     return Environment(
         host=platform.node(),
         processor=processor(),
@@ -74,8 +75,10 @@ def output_of(*command: str) -> str | None:
     """What a command prints; None where there is none of that name, or it fails."""
     if shutil.which(command[0]) is None:
         return None
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return None if done.returncode else done.stdout.strip()
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        return None
+    return done.stdout.strip()
 
 
 def _git() -> Commit | None:
@@ -86,4 +89,6 @@ def _git() -> Commit | None:
     git = ("git", "-C", str(Path(__file__).resolve().parent.parent))
     commit = output_of(*git, "rev-parse", "HEAD")
     changes = output_of(*git, "status", "--porcelain", "--untracked-files=no")
-    return None if commit is None else Commit(commit, bool(changes))
+    if commit is None:
+        return None
+    return Commit(commit, bool(changes))

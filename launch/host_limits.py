@@ -78,8 +78,10 @@ def read_limits() -> Limits:
     ulimits = {}
     for letter, (number, _) in _ULIMITS.items():
         limit = resource.getrlimit(number)[letter == "n"]  # files: the watchdog raises it to that
+        if letter in _IN_KIB and limit != resource.RLIM_INFINITY:
+            limit >>= 10
         if limit != resource.RLIM_INFINITY:
-            ulimits[letter] = limit >> 10 if letter in _IN_KIB else limit
+            ulimits[letter] = limit
     if os.geteuid() == 0:
         ulimits.pop("u", None)  # which the kernel does not apply to root
     free_bytes = total_bytes = 0
@@ -97,18 +99,20 @@ def read_limits() -> Limits:
 
 def _most_processes(root: Path = Path("/")) -> int | None:
     """The lowest pids.max of this process's cgroups that was reached; None: none was."""
-    groups, found = read_text(root / "proc/self/cgroup"), []
+    groups = read_text(root / "proc/self/cgroup")
+    reached = []
     for folder, line in (
         ("sys/fs/cgroup", r"^0::/*(.*)$"),
         ("sys/fs/cgroup/pids", r":pids:/*(.*)$"),
     ):
-        path = re.search(line, groups, re.M)
-        own = root / folder / (path[1] if path else "")
+        own = root / folder
+        if path := re.search(line, groups, re.M):
+            own /= path[1]
         for group in (own, *own.parents):  # in a container it may be the host's path: not there
-            limit, events = (read_text(group / f"pids.{name}") for name in ("max", "events"))
-            if limit.isdigit() and re.search(r"^max [1-9]", events, re.M):
-                found.append(int(limit))
-    return min(found, default=None)
+            limit = read_text(group / "pids.max")
+            if limit.isdigit() and re.search(r"^max [1-9]", read_text(group / "pids.events"), re.M):
+                reached.append(int(limit))
+    return min(reached, default=None)
 
 
 def check_open_files(limits: Limits, ranks: int = 0) -> None:
@@ -147,9 +151,14 @@ def with_shortages(reason: str, stderr: str, limits: Limits) -> str:
     for name, sign, end in _SIGNS:
         fact = facts.get(name, "")
         found = re.search(sign, reason) or re.search(sign, stderr)
-        if fact and fact not in reason and (found or re.search(end, reason)):
-            words.append(f"{found[0]}; {fact}" if found and found[0] not in reason else fact)
+        if not fact or fact in reason or not (found or re.search(end, reason)):
+            continue
+        if found and found[0] not in reason:
+            fact = f"{found[0]}; {fact}"
+        words.append(fact)
     if not words:
         return reason
     short = "; ".join(words)
-    return f"{reason[:-1]}; {short})" if reason.endswith(")") else f"{reason} ({short})"
+    if reason.endswith(")"):
+        return f"{reason[:-1]}; {short})"
+    return f"{reason} ({short})"

@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -26,11 +26,11 @@ from ..config.reading import read_file
 from ..config.schema import Run
 from ..data.lock import check_free
 from ..logging.records import ENVIRONMENT, RESULT, Environment, Result, read
-from .ending import Failed, StoppedBySignal, asked_by
+from .ending import RunError, StoppedBySignal, asked_by
 from .job_folder import EXIT_FAILED, EXIT_MISSED, EXIT_STOPPED, EXIT_USAGE, OpenJob
 from .job_script import ROOT, program_on_nodes
 from .launch_plan import LaunchPlan, Options, plan_launch
-from .launchers import LAUNCHERS, Job
+from .launchers import LAUNCHERS
 from .preflight import refuse_runs
 from .resume import is_hopeless, is_interrupted, load_attempt
 from .run import run_plan, with_fresh_seed
@@ -80,9 +80,10 @@ def run_all(job: OpenJob, request: Request, track: Tracker) -> Outcome:
         _say_error(f"{error.filename or job.folder}: {error.strerror or error}")
     except KeyboardInterrupt as stop:
         outcome = Outcome(EXIT_STOPPED, asked_by(stop))
-        _say_error(
-            str(stop) if isinstance(stop, StoppedBySignal) else f"stopped by {asked_by(stop)}"
-        )
+        line = f"stopped by {outcome.stopped_by}"
+        if isinstance(stop, StoppedBySignal):
+            line = str(stop)
+        _say_error(line)
     if request.requeue and outcome.stopped_by == LIMIT_SIGNAL:
         outcome = outcome._replace(requeue=job.checkpoints() != before)
         if not outcome.requeue:
@@ -122,7 +123,7 @@ def put_back(command: str) -> int:
     a shell. Returns the exit code to end with."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as a job gets that is requeued
     print(f"back into the queue: {command}", flush=True)
-    return subprocess.run(["bash", "-c", command], check=False).returncode or EXIT_STOPPED
+    return subprocess.run(["bash", "-c", command]).returncode or EXIT_STOPPED
 
 
 def _run_one(
@@ -131,11 +132,12 @@ def _run_one(
     """Run number `number` of the job, or what is left of it. `plan`: of all its runs."""
     out = job.run(number)
     run = plan.run
-    resumes = (out / "config.yaml").is_file()
+    resume = None
+    if (out / "config.yaml").is_file():
+        resume = out
     loaded = next_run(out, plan.loaded)
     if loaded is None:
-        result = read(out / RESULT, Result)
-        return Outcome(0 if result and is_good(result) else EXIT_MISSED)
+        return _outcome_of(read(out / RESULT, Result))
     if run.system.job.drop_caches:
         run_once_per_node(plan, DROP_CACHES)
 
@@ -143,7 +145,7 @@ def _run_one(
         options = plan.options._replace(
             launcher=None,
             out=out,
-            resume=out if resumes else None,
+            resume=resume,
             program=rank_program(loaded.run),
         )
         result, late = run_plan(replace(plan, loaded=loaded, options=options), track)
@@ -152,18 +154,25 @@ def _run_one(
             late.release()
             if late.name:
                 raise KeyboardInterrupt(late.name)
-        return Outcome(0 if is_good(result) else EXIT_MISSED)
-    except (Failed, StoppedBySignal) as error:
+        return _outcome_of(result)
+    except (RunError, StoppedBySignal) as error:
         keep_log(job, run, number)
         ending = error.ending
-        outcome = Outcome(EXIT_MISSED if is_hopeless(out) else EXIT_FAILED)
+        outcome = Outcome(EXIT_FAILED)
         if isinstance(error, StoppedBySignal):
             outcome = Outcome(EXIT_STOPPED, asked_by(error))
+        elif is_hopeless(out):
+            outcome = Outcome(EXIT_MISSED)
         if request.requeue and outcome.stopped_by == LIMIT_SIGNAL:  # it goes on by itself
             ending = ending._replace(advice="", next="")
         print(f"rn50: error: {ending.reason}; details: {out / 'stderr.log'}", file=sys.stderr)
         print(f"{out}{ending.what_next}", file=sys.stderr, flush=True)
         return outcome
+
+
+def _outcome_of(result: Result | None) -> Outcome:
+    """Of a run that has ended in order."""
+    return Outcome(0 if result and is_good(result) else EXIT_MISSED)
 
 
 def next_run(out: Path, loaded: Loaded) -> Loaded | None:
@@ -210,9 +219,13 @@ def rank_program(run: Run) -> list[str]:
     network card. Pyxis takes options of srun."""
     job = run.system.job
     start = Path.cwd()
-    home, python = program_on_nodes(job) if job.container else (str(ROOT), sys.executable)
-    bound = [] if job.bind == "none" else [f"{home}/scripts/bind.sh"]
-    rank = [*bound, python, "-m", "rn50.train"]
+    home = str(ROOT)
+    python = sys.executable
+    if job.container:
+        home, python = program_on_nodes(job)
+    rank = [python, "-m", "rn50.train"]
+    if job.bind != "none":
+        rank.insert(0, f"{home}/scripts/bind.sh")
     if not job.container:
         return rank
     mounts = [f"{start}:{start}", *job.mounts]
@@ -223,9 +236,12 @@ def rank_program(run: Run) -> list[str]:
         image = [f"--container-image={job.container}", "--container-name=rn50"]
         where = [f"--container-mounts={','.join(mounts)}", f"--container-workdir={start}"]
         return [*image, *where, *rank]
-    gpus = ["--nv"] if run.system.device == "gpu" else []
-    binds = [word for mount in mounts for word in ("--bind", mount)]
-    return ["singularity", "exec", *gpus, *binds, "--pwd", str(start), job.container, *rank]
+    words = ["singularity", "exec"]
+    if run.system.device == "gpu":
+        words.append("--nv")
+    for mount in mounts:
+        words += ["--bind", mount]
+    return [*words, "--pwd", str(start), job.container, *rank]
 
 
 @contextmanager
@@ -262,11 +278,10 @@ def node_folder(value: str) -> str:
 def run_once_per_node(plan: LaunchPlan, command: Sequence[str]) -> None:
     """Run a command on every node of the job. Raises UserError: it fails on one."""
     job = plan.job.once_per_node(command)
-    _call(LAUNCHERS[plan.launcher].command(job), job)
+    _call(LAUNCHERS[plan.launcher].command(job), job.launchers_environment)
 
 
-def _call(command: Sequence[str], job: Job | None = None) -> None:
-    environment = job.launchers_environment if job else None
+def _call(command: Sequence[str], environment: Mapping[str, str] = os.environ) -> None:
     code = subprocess.call(command, env=environment, stdin=subprocess.DEVNULL)
     if code:
         raise UserError(f"{' '.join(command)}: exit code 0 expected, found {code}")

@@ -53,8 +53,8 @@ class LaunchPlan:
     launcher: str
     job: Job
     environment: EngineSettings
-    refusals: tuple[str, ...]
-    obstacles: tuple[str, ...]
+    refusals: list[str]
+    obstacles: list[str]
     hosts: tuple[str, ...] = ()
 
     @property
@@ -77,8 +77,7 @@ def plan_launch(
     """The plan of `loaded`. `launcher`: of an earlier plan. Raises UserError: no launcher can be
     had, or the config's durations are none."""
     run = loaded.run
-    container = run.system.job.container if options.in_container else None
-    launcher = launcher or pick_launcher(options.launcher, container)
+    launcher = launcher or pick_launcher(options.launcher, in_container=options.in_container)
     refusals: list[str] = []
     steps = unless_refused(partial(build_plan, run), refusals)
     unless_refused(partial(check_supported, run), refusals)
@@ -87,14 +86,5 @@ def plan_launch(
     if steps is None:
         raise UserError(*refusals)
     job, environment = built or (Job.of(run, ()), EngineSettings({}, {}))
-    return LaunchPlan(
-        loaded=loaded,
-        options=options,
-        steps=steps,
-        launcher=launcher,
-        job=job,
-        environment=environment,
-        refusals=tuple(refusals),
-        obstacles=tuple(obstacles(run, launcher, in_container=options.in_container)),
-        hosts=hosts,
-    )
+    here = obstacles(run, launcher, in_container=options.in_container)
+    return LaunchPlan(loaded, options, steps, launcher, job, environment, refusals, here, hosts)

@@ -216,11 +216,13 @@ _PMI: dict[Family, tuple[str, ...]] = {
 """What srun may offer to the ranks of an MPI, the best first."""
 
 
-def pick_launcher(wanted: str | None, container: str | None = None) -> str:
+def pick_launcher(wanted: str | None, *, in_container: bool = False) -> str:
     """The launcher asked for; else srun in a Slurm allocation, else that of the MPI which Horovod
     was linked to if any, else gloo. The Horovod of a container is taken for one with Open MPI.
     Raises UserError: what cannot start the ranks here."""
-    library = MpiLibrary("a container's", None) if container else horovods_mpi()
+    library = horovods_mpi()
+    if in_container:
+        library = MpiLibrary("a container's", None)
     if wanted is None:
         if os.environ.get("SLURM_JOB_ID") and LAUNCHERS["srun"].is_installed():
             return "srun"
@@ -255,7 +257,7 @@ def pick_pmi(family: Family | None) -> str:
     wanted = _PMI[family or "openmpi"]
     if not LAUNCHERS["srun"].is_installed():
         return wanted[0]
-    done = subprocess.run(["srun", "--mpi=list"], capture_output=True, text=True, check=False)
+    done = subprocess.run(["srun", "--mpi=list"], capture_output=True, text=True)
     listed = re.findall(r"^(?:srun: )?\s*([a-z]\w*)\s*$", done.stdout + done.stderr, re.M)
     return next((name for name in wanted if name in listed), wanted[0])
 

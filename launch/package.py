@@ -99,7 +99,7 @@ def write_package(
     page = describe_system(run, environment)
     system = system_id(run)
     with new_folder(out / org) as folder:
-        page = {key: ask(key) if text == UNKNOWN else text for key, text in page.items()}
+        page |= {key: ask(key) for key, text in page.items() if text == UNKNOWN}
         results = folder / "results" / system / benchmark.BENCHMARK
         results.mkdir(parents=True)
         for number, source in enumerate(runs):
@@ -187,7 +187,6 @@ def _check(package: Path, ruleset: str) -> list[str]:
         capture_output=True,
         text=True,
         errors="replace",
-        check=False,
     )
     if done.returncode:  # a traceback; it has no exit code for errors
         return [f"ERROR - the package checker crashed: {done.stderr.strip().splitlines()[-1]}"]

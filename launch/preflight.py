@@ -37,8 +37,10 @@ CANNOT_RUN = ("MLP061", "cannot-run")
 
 def free_memory_bytes() -> int | None:
     """What the kernel has for new processes without swapping; None: not known."""
-    found = re.search(r"^MemAvailable:\s*(\d+) kB", read_text(Path("/proc/meminfo")), re.M)
-    return int(found[1]) * 1024 if found else None
+    free = re.search(r"^MemAvailable:\s*(\d+) kB", read_text(Path("/proc/meminfo")), re.M)
+    if free is None:
+        return None
+    return int(free[1]) * 1024
 
 
 def refuse(problems: Sequence[str]) -> None:
@@ -70,7 +72,7 @@ def obstacles(run: Run, launcher: str, *, in_container: bool = False) -> list[st
         if run.system.nodes == 1 and not LAUNCHERS[launcher].may_start_elsewhere:
             lines += obstacles_here(run)
     lines += missing_hosts(run, launcher)
-    ranks = run.system.world_size if run.watchdog.enabled else 0
+    ranks = run.system.world_size * run.watchdog.enabled
     unless_refused(partial(check_open_files, read_limits(), ranks), lines)
     return lines
 
@@ -103,17 +105,17 @@ def refusals(run: Run, controllers: Sequence[Controller] = ("mpi", "gloo")) -> l
 
 def obstacles_here(run: Run) -> list[str]:
     """Why the ranks of one node of `run` cannot run on this machine, one line each."""
-    if run.system.device == "gpu":
-        path = library()
-        found = _refused(partial(_check_gpu, run, run.system.ranks_per_node - 1))
-        if not found and not (path and gpu_code(path)):
-            name, version = distribution()
-            found = [
-                "system.device: MXNet for GPUs (scripts/setup.sh --gpu) for gpu expected, found "
-                f"{name} {version}, which has no code for GPUs"
-            ]
-        return found
-    return []
+    if run.system.device == "cpu":
+        return []
+    path = library()
+    lines = _refused(partial(_check_gpu, run, run.system.ranks_per_node - 1))
+    if lines or (path and gpu_code(path)):
+        return lines
+    name, version = distribution()
+    return [
+        "system.device: MXNet for GPUs (scripts/setup.sh --gpu) for gpu expected, found "
+        f"{name} {version}, which has no code for GPUs"
+    ]
 
 
 def _check_gpu(run: Run, local_rank: int) -> None:

@@ -45,8 +45,9 @@ _MOST_BYTES = 256 << 20
 
 def with_ranks(overrides: list[str], ranks: int | None) -> list[str]:
     """Overrides and `--ranks`, where it is given."""
-    more = [] if ranks is None else ["system.nodes=1", f"system.ranks_per_node={ranks}"]
-    return [*overrides, *more]
+    if ranks is None:
+        return overrides
+    return [*overrides, "system.nodes=1", f"system.ranks_per_node={ranks}"]
 
 
 def load_resumed(
@@ -56,7 +57,9 @@ def load_resumed(
     Without `config` the run's own is taken. Raises UserError: there is nothing to go on from, it is
     in use, or the config is another."""
     overrides = with_ranks(overrides, ranks)
-    folder = latest_interrupted(config, overrides) if where == "latest" else Path(where)
+    folder = Path(where)
+    if where == "latest":
+        folder = latest_interrupted(config, overrides)
     source = folder / "config.yaml"
     if not source.is_file():
         raise UserError(f"--resume: the folder of a run expected, found no {source}")
@@ -147,7 +150,9 @@ def _cut(out: Path, name: str, size_bytes: int) -> None:
     """Cut a log to its first `size_bytes`, or to the whole lines that a crash of the file system
     left of them. A run that ended there in an attempt before goes on: no line says that it ended.
     """
-    text = read_file(out / name, _MOST_BYTES, within=out) if (out / name).is_file() else b""
+    text = b""
+    if (out / name).is_file():
+        text = read_file(out / name, _MOST_BYTES, within=out)
     text = text[: text.rfind(b"\n", 0, size_bytes) + 1]
     if len(text) < size_bytes:
         print(
@@ -187,10 +192,13 @@ def latest_interrupted(
     if config is None:  # of any preset: the overrides are that one's
         overrides = [text for text in overrides if text.startswith("system.results=")]
     run = load(config or "quick", overrides).run
-    parent = Path(run.system.results) / (run.name if config else "")
-    runs = ("*", "*/run_*") if config else ("*/*", "*/*/run_*")
+    parent = Path(run.system.results)
+    runs = "*/*"
+    if config:
+        parent /= run.name
+        runs = "*"
     last_written = {}
-    for folder in (path for name in runs for path in parent.glob(name)):
+    for folder in (*parent.glob(runs), *parent.glob(f"{runs}/run_*")):
         written = checkpoint_folder.listed(folder / "checkpoint")
         if not with_checkpoint and not written and is_run(folder):
             written = [folder / ENVIRONMENT]
@@ -201,7 +209,7 @@ def latest_interrupted(
         with suppress(UserError):
             check_free(folder)
             return folder
-    wanted = "an interrupted run with a checkpoint" if with_checkpoint else "an interrupted run"
+    wanted = "an interrupted run" + " with a checkpoint" * with_checkpoint
     raise UserError(
         f"--resume latest: {wanted} that no process uses expected, found none in {parent}"
     )

@@ -43,7 +43,7 @@ from ..train.reserve import give_back, reserve
 from ..train.seeding import draw_seed
 from .ending import (
     Ending,
-    Failed,
+    RunError,
     StoppedBySignal,
     asked_by,
     rank_failed,
@@ -61,17 +61,16 @@ from .run_files import in_brief, new_run_folder
 from .supervisor import StopSignals, run_job
 
 
-def load_for_launch(
-    config: str, overrides: list[str], ranks: int | None, *, draw: bool = True
-) -> Loaded:
+def load_for_launch(config: str, overrides: list[str], ranks: int | None) -> Loaded:
     """The config as the ranks will see it: `--ranks` applied, a fresh seed drawn if it has none."""
-    loaded = load_named(config, with_ranks(overrides, ranks))
-    return with_fresh_seed(loaded) if draw else loaded
+    return with_fresh_seed(load_named(config, with_ranks(overrides, ranks)))
 
 
 def with_fresh_seed(loaded: Loaded) -> Loaded:
     """The config with a seed, drawn if it has none."""
-    return loaded.with_seed(draw_seed()) if loaded.run.seed is None else loaded
+    if loaded.run.seed is None:
+        return loaded.with_seed(draw_seed())
+    return loaded
 
 
 @dataclass(frozen=True)
@@ -84,13 +83,13 @@ class PreparedRun:
 
 
 def launch(loaded: Loaded, track: Tracker, options: Options) -> tuple[Result, StopSignals]:
-    """Plan `loaded` and run it, as `run_plan` does."""
-    return run_plan(plan_launch(loaded, options), track)
+    """Plan `loaded` and run it, as `run_plan` does, with a fresh seed if it has none."""
+    return run_plan(plan_launch(with_fresh_seed(loaded), options), track)
 
 
 def run_plan(plan: LaunchPlan, track: Tracker) -> tuple[Result, StopSignals]:
     """Run a plan to its end; returns its result, and the signals since then, of which none changes
-    it: the caller releases them, or ends. Raises UserError before the ranks start; Failed: one of
+    it: the caller releases them, or ends. Raises UserError before the ranks start; RunError: one of
     them failed; StoppedBySignal: a signal ended it."""
     prepared = prepare(plan, track)
     with hold(prepared.folder / LOCK):
@@ -114,7 +113,9 @@ def run_attempts(began: PreparedRun) -> None:
     plan = began.plan
     options = plan.options
     # Before the try: a stop while the last attempt still writes there must not close its log.
-    checkpoint = begin_attempt(out) if options.resume else None
+    checkpoint = None
+    if options.resume:
+        checkpoint = begin_attempt(out)
     try:
         begin_run(began)
         now = began
@@ -135,7 +136,7 @@ def run_attempts(began: PreparedRun) -> None:
         reason = with_shortages(why, "", read_limits())
         give_back(out)
         ending = end_failed(plan.run, out, reason, options)
-        raise Failed(f"{reason}{ending.what_next}", ending) from None
+        raise RunError(f"{reason}{ending.what_next}", ending) from None
 
 
 def _failure_of_attempt(prepared: PreparedRun, checkpoint: Checkpoint | None) -> UserError | None:
@@ -159,12 +160,14 @@ def _failure_of_attempt(prepared: PreparedRun, checkpoint: Checkpoint | None) ->
 def _next_attempt(
     began: PreparedRun, now: PreparedRun, error: UserError, restarts: int
 ) -> tuple[PreparedRun, Checkpoint | None]:
-    """The attempt after one that failed, on the nodes that are left. Raises Failed: there is none.
+    """The attempt after one that failed, on the nodes left. Raises RunError: there is none.
     `began`: the first attempt."""
     out = began.folder
     options = began.plan.options
     line = str(error)
-    reason = error.reason if isinstance(error, RankFailed) else line
+    reason = line
+    if isinstance(error, RankFailed):
+        reason = error.reason
     if restarts > 0 and not is_hopeless(out):
         print(f"rn50: {line}", file=sys.stderr, flush=True)
         try:
@@ -180,7 +183,7 @@ def _next_attempt(
         except UserError as refused:
             line = reason = f"no restart: {refused}"
     ending = end_failed(now.plan.run, out, reason, options)
-    raise Failed(f"{line}{ending.what_next}", ending) from None
+    raise RunError(f"{line}{ending.what_next}", ending) from None
 
 
 def begin_run(prepared: PreparedRun) -> None:
@@ -259,9 +262,11 @@ def announce(prepared: PreparedRun) -> None:
     removed = plan.environment.removed
     for whose in dict.fromkeys(removed.values()):
         names = [name for name, owner in removed.items() if owner == whose]
-        more = f" and {len(names) - 3} more" if names[3:] else ""
+        line = f"not passed on ({whose}): {', '.join(names[:3])}"
+        if names[3:]:
+            line += f" and {len(names) - 3} more"
         if whose != STEP:  # as in every job of Slurm
-            print(f"not passed on ({whose}): {', '.join(names[:3])}{more}", flush=True)
+            print(line, flush=True)
 
 
 def save_config(loaded: Loaded, out: Path) -> None:
@@ -304,15 +309,18 @@ def judge(run: Run, out: Path, options: Options, check: Check) -> Result:
     result = read(out / RESULT, Result)
     if result is None or check.official is None:
         raise UserError(f"{out / RESULT}: a JSON object expected, as rank 0 leaves it")
-    rate = result.images_per_s or 0.0
-    own = run.system.references.get(run.name)
-    return replace(
+    result = replace(
         result,
         official_checker=Verdict(**check.official._asdict()),
         check=Verdict(check.verdict, check.cause),
-        repeats=compare_with_recorded(options.recorded, out) if options.recorded else None,
-        reference=ReferenceRate(own.images_per_s, own.tolerance, own.passes(rate)) if own else None,
     )
+    if options.recorded:
+        result = replace(result, repeats=compare_with_recorded(options.recorded, out))
+    if own := run.system.references.get(run.name):
+        passes = own.passes(result.images_per_s or 0.0)
+        rate = ReferenceRate(own.images_per_s, own.tolerance, passes)
+        result = replace(result, reference=rate)
+    return result
 
 
 def say(result: Result, run: Run, out: Path) -> None:
@@ -326,12 +334,12 @@ def say(result: Result, run: Run, out: Path) -> None:
     print(result_line(result, out))
 
 
-def try_report(out: Path, check: Check | None = None) -> None:
+def try_report(out: Path, *checks: Check) -> None:
     """Write report.html; whatever stands in its way is one line."""
     try:
         from ..report.html import write_report
 
-        write_report(out, checks=None if check is None else (check,))
+        write_report(out, checks=checks or None)
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         print(f"rn50: warning: no report.html: {reason}"[:500], file=sys.stderr, flush=True)
@@ -340,9 +348,11 @@ def try_report(out: Path, check: Check | None = None) -> None:
 def result_line(result: Result, out: Path) -> str:
     """The one line that sums up a run."""
     official = result.official_checker or Verdict(NOT_RUN)
-    reached = result.status == SUCCESS
-    time_s = result.time_to_train_s if reached else None
-    why = "" if reached else f"reason={json.dumps(result.reason)} "
+    time_s = None
+    why = f"reason={json.dumps(result.reason)} "
+    if result.status == SUCCESS:
+        time_s = result.time_to_train_s
+        why = ""
     return (
         f"RESULT {result.status} time_to_train_s={_or_none(time_s, '.3f')} "
         f"accuracy={_or_none(result.eval_accuracy, '.4f')} target={result.target} "

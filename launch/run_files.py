@@ -26,7 +26,7 @@ def new_run_folder(run: Run) -> Path:
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     with failing_as(f"{parent}: cannot create a new folder in it"):
         for number in count(1):
-            folder = parent / (stamp if number == 1 else f"{stamp}-{number}")
+            folder = parent / f"{stamp}-{number}".removesuffix("-1")
             with suppress(FileExistsError):
                 folder.mkdir(parents=True)
                 return folder

@@ -26,7 +26,7 @@ import psutil
 from ..config.errors import RankFailed, UserError
 from ..config.schema import Run
 from ..data.lock import LOCK, RANK_LOCK, other_holder
-from ..logging.records import RESULT, read_failures, write
+from ..logging.records import RESULT, Failure, read_failures, write
 from ..train.heartbeat import SCRATCH_ENV
 from ..train.limits import command_stop_signals
 from ..train.reserve import give_back
@@ -62,15 +62,15 @@ def run_job(job: Job, launcher: str, out: Path, run: Run | None = None) -> None:
     KeyboardInterrupt: the user or the scheduler asked to stop, and everything has been stopped.
     """
     one_machine = job.nodes == 1 and not LAUNCHERS[launcher].may_start_elsewhere
-    settings = run.watchdog if run is not None and run.watchdog.enabled else None
-    check_open_files(read_limits(), job.ranks if settings else 0)
-    hosts = [host for host in job.hosts for _ in range(job.ranks_per_node)]
+    watched = run is not None and run.watchdog.enabled
+    check_open_files(read_limits(), job.ranks * watched)
     watchdog = None
-    if settings:
-        watchdog = Watchdog(settings, job.ranks, one_machine=one_machine, hosts=hosts)
+    grace_s = run.limits.grace_s if run else 0.0
+    if run and watched:
+        hosts = [host for host in job.hosts for _ in range(job.ranks_per_node)]
+        watchdog = Watchdog(run.watchdog, job.ranks, one_machine=one_machine, hosts=hosts)
     with _scratch(watchdog, one_machine=one_machine) as added:
         job = job._replace(environment={**job.environment, **added})
-        grace_s = run.limits.grace_s if run else 0.0
         tokens = LAUNCHERS[launcher].command(job)
         try:
             run_watched(tokens, job.launchers_environment, out, job.ranks, watchdog, grace_s)
@@ -208,12 +208,19 @@ def _explain(
     out: Path, watchdog: Watchdog | None, stderr: str, code: int, *, out_of_memory: bool
 ) -> UserError:
     """Why the job failed; what the watchdog knows is left in `out` for whoever reads it later."""
-    lost = (watchdog.failed_rank or watchdog.lost) if watchdog else None
-    reported = watchdog.failures if watchdog else []
-    away = watchdog.not_connected if watchdog else frozenset()
-    failures = [*reported, *read_failures(out)]
-    signals = watchdog.signals if watchdog else {}
-    evidence = Evidence(failures, stderr, code, lost, away, out_of_memory, read_limits(), signals)
+    evidence = Evidence(
+        read_failures(out), stderr, code, out_of_memory=out_of_memory, limits=read_limits()
+    )
+    unwritten: list[Failure] = []
+    if watchdog is not None:
+        lost = watchdog.failed_rank or watchdog.lost
+        unwritten = [*watchdog.failures, *filter(None, [lost])]
+        evidence = evidence._replace(
+            failures=[*watchdog.failures, *evidence.failures],
+            lost=lost,
+            not_connected=watchdog.not_connected,
+            signals=watchdog.signals,
+        )
     why = explain_failure(evidence)
     if not out.is_dir():
         return UserError(
@@ -222,7 +229,7 @@ def _explain(
         )
     if watchdog is not None:
         give_back(out)
-        for failure in [*reported, *([lost] if lost else [])]:  # of ranks that could not write it
+        for failure in unwritten:  # by ranks that could not
             path = out / failure.file_name
             with suppress(OSError):
                 if not os.path.lexists(path) or not path.lstat().st_size:
@@ -321,8 +328,9 @@ def wait_for_launcher(
     code = None
     while code is None and not stop.name:
         if watchdog is not None and watchdog.failed_rank is not None:
-            is_stopped = psutil.Process(child.pid).status() == psutil.STATUS_STOPPED
-            return -signal.SIGSTOP if is_stopped else EXIT_RANK_LOST
+            if psutil.Process(child.pid).status() == psutil.STATUS_STOPPED:
+                return -signal.SIGSTOP
+            return EXIT_RANK_LOST
         time.sleep(POLL_S)
         code = child.poll()
     if code is None or (stop.name and code != 0):
@@ -335,13 +343,17 @@ def _scratch(watchdog: Watchdog | None, *, one_machine: bool) -> Iterator[dict[s
     """Variables for the ranks of one job: their watchdog, and a place for the engines' files. On
     one machine that is a folder of their own, in memory where Open MPI wants shared memory, which
     is removed with whatever a killed rank has left there."""
-    added = watchdog.environment if watchdog else {}
-    parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    added = {}
+    parent = tempfile.gettempdir()
+    if watchdog is not None:
+        added = watchdog.environment
+    if os.access("/dev/shm", os.W_OK):
+        parent = "/dev/shm"
     try:
         if not one_machine:
             yield added
             return
-        _remove_dead_scratch(Path(parent or tempfile.gettempdir()))
+        _remove_dead_scratch(Path(parent))
         with (
             tempfile.TemporaryDirectory(
                 prefix=_SCRATCH, dir=parent, ignore_cleanup_errors=True

@@ -11,7 +11,7 @@ import pytest
 
 from rn50.config.errors import UserError
 from rn50.config.load import load
-from rn50.launch.ending import Failed, rank_failed
+from rn50.launch.ending import RunError, rank_failed
 from rn50.launch.job import Request, keep_log, node_folder, rank_program, run_all
 from rn50.launch.job_folder import EXIT_MISSED, OpenJob, open_job
 from rn50.launch.job_script import ROOT
@@ -79,7 +79,7 @@ def test_a_run_that_would_fail_again_leaves_the_others_their_turn(
         out = plan.options.out
         assert out is not None
         (out / "failure_0.json").write_text(json.dumps(failure | {"retryable": retryable}))
-        raise Failed("no number", rank_failed("no number", out))
+        raise RunError("no number", rank_failed("no number", out))
 
     monkeypatch.setattr("rn50.launch.job.run_plan", fails)
     assert run_job(tmp_path, runs=2) == code

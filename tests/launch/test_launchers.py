@@ -136,7 +136,7 @@ def test_fewer_hosts_than_nodes_are_refused_before_a_folder_is_made(
     shape = ["system.nodes=2", "system.ranks_per_node=1", f"system.results={tmp_path}/results"]
     loaded = load("smoke", shape)
     plan = plan_launch(loaded, Options(launcher))
-    assert list(plan.obstacles) == missing_hosts(loaded.run, launcher)
+    assert plan.obstacles == missing_hosts(loaded.run, launcher)
     assert missing_hosts(loaded.run, launcher) == [] or not fits
     if not fits:
         count = 1 if variables else 0
@@ -212,7 +212,7 @@ def test_a_launcher_of_another_mpi_is_refused(
     link_horovod(monkeypatch, library)
     with pytest.raises(UserError, match=f"--launcher {launcher}: .*{words}"):
         pick_launcher(launcher)
-    assert pick_launcher(launcher, "image") == launcher, "the image has its own Horovod"
+    assert pick_launcher(launcher, in_container=True) == launcher, "the image has its own Horovod"
 
 
 NEW_SLURM = """MPI plugin types are...

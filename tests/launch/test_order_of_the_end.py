@@ -15,7 +15,7 @@ import pytest
 from rn50.config.errors import RankFailed
 from rn50.config.load import load
 from rn50.launch import run
-from rn50.launch.ending import Failed, StoppedBySignal
+from rn50.launch.ending import RunError, StoppedBySignal
 from rn50.launch.job import Request, run_all
 from rn50.launch.job_folder import OpenJob
 from rn50.launch.launch_plan import Options, plan_launch
@@ -56,7 +56,7 @@ def test_a_signal_or_a_failure_after_the_last_step_and_a_signal_during_the_concl
     monkeypatch.setattr(run, "run_job", ranks)
     monkeypatch.setattr(run, "conclude", conclude)
     if result in (STOPPED, None):
-        with pytest.raises(StoppedBySignal if isinstance(end, KeyboardInterrupt) else Failed):
+        with pytest.raises(StoppedBySignal if isinstance(end, KeyboardInterrupt) else RunError):
             run.run_plan(plan.plan, lambda _: lambda *_: None)
     else:
         concluded, late = run.run_plan(plan.plan, lambda _: lambda *_: None)
