@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -63,7 +64,8 @@ class Outcome:
     @property
     def table(self) -> list[tuple[str, ...]]:
         """The rows for people."""
-        return [tuple(text.format(**row) for text in self.columns.values()) for row in self.rows]
+        texts = self.columns.values()
+        return [tuple(map(str.format_map, texts, repeat(row))) for row in self.rows]
 
     def to_json(self) -> dict[str, Any]:
         """What `--json` prints."""

@@ -16,7 +16,9 @@ from .console import (
     Json,
     Overrides,
     SystemName,
+    argument,
     on_machine,
+    option,
     print_json,
     print_table,
     say,
@@ -64,7 +66,7 @@ def config_check(
     config: Config,
     overrides: Overrides = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Policy findings and warnings fail too: exit 1.")
+        bool, option("Policy findings and warnings fail too: exit 1.", "--strict")
     ] = False,
     system: SystemName = None,
     as_json: Json = False,
@@ -102,13 +104,12 @@ def config_check(
 def config_explain(
     key: Annotated[
         str | None,
-        typer.Argument(help="A key or a section; default: all.", show_default=False),
+        argument("A key or a section; default: all.", show_default=False),
     ] = None,
     write: Annotated[
         Path | None,
-        typer.Option(
-            help="Write the reference of all keys into a page such as docs/config.md.",
-            metavar="PAGE",
+        option(
+            "Write the reference of all keys into a page such as docs/config.md.", metavar="PAGE"
         ),
     ] = None,
 ) -> None:
@@ -127,7 +128,9 @@ def config_explain(
             page = write.read_text()
         write_output(write, reference.replace_in_page(page))
         return
-    found = [*reference.all_keys().values()] if key is None else reference.find_keys(key)
+    found = [*reference.all_keys().values()]
+    if key is not None:
+        found = reference.find_keys(key)
     rows = [(k.path, k.default, k.values, k.meaning) for k in found]
     print_table(("key", "default", "values", "meaning"), rows, free=(1, 2, 3))
 
@@ -135,7 +138,7 @@ def config_explain(
 @config_app.command("list")
 def config_list(
     systems: Annotated[
-        bool, typer.Option("--systems", help="List the machines for `system=NAME` instead.")
+        bool, option("List the machines for `system=NAME` instead.", "--systems")
     ] = False,
 ) -> None:
     """The presets (CONFIG in other commands; `base: NAME` in a YAML), and what each is for.
@@ -144,9 +147,15 @@ def config_list(
     """
     from ..config.names import PRESETS, list_presets, list_systems
 
-    folder, names = (PRESETS / "system", list_systems()) if systems else (PRESETS, list_presets())
+    what = "preset"
+    folder = PRESETS
+    names = list_presets()
+    if systems:
+        what = "machine"
+        folder = PRESETS / "system"
+        names = list_systems()
     rows = []
     for name in names:
         first = (folder / f"{name}.yaml").read_text().splitlines()[0]
         rows.append((name, first.lstrip("# ")))
-    print_table(("machine" if systems else "preset", "what"), rows)
+    print_table((what, "what"), rows)

@@ -21,8 +21,10 @@ from .console import (
     Overrides,
     SystemName,
     choices,
+    named_config,
     on_machine,
     on_nodes,
+    option,
     print_json,
     say,
     split_config,
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
 
 SchedulerName = Annotated[
     str | None,
-    typer.Option("--scheduler", help="Default: the system's.", **choices(SCHEDULERS)),
+    option("Default: the system's.", "--scheduler", **choices(SCHEDULERS)),
 ]
 
 
@@ -45,25 +47,23 @@ def submit(
     nodes: Nodes = None,
     resume: Annotated[
         str | None,
-        typer.Option(help="Continue an interrupted job or run: its folder, or `latest`."),
+        option("Continue an interrupted job or run: its folder, or `latest`."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the script and the commands; submit nothing.")
+        bool, option("Print the script and the commands; submit nothing.", "--dry-run")
     ] = False,
     runs: Annotated[
         int | None,
-        typer.Option(
+        option(
+            "Runs one after the other, a fresh seed each.  [default: 1, or those of the job]",
             min=1,
             max=100,
-            help="Runs one after the other, a fresh seed each.  [default: 1, or those of the job]",
         ),
     ] = None,
     system: SystemName = None,
     wait: Annotated[
         bool,
-        typer.Option(
-            "--wait", help="Wait for the end of the job; exit 1 if it failed or missed its target."
-        ),
+        option("Wait for the end of the job; exit 1 if it failed or missed its target.", "--wait"),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -127,8 +127,7 @@ def _wanted(
         return load_named(preset, on_machine(texts, system), JOB), Last(), []
     if system is not None:
         raise UserError("--system is for a new job; with --resume give system=NAME")
-    own = preset if config is not None and "=" not in config else None
-    loaded, last = find_interrupted(resume, own, texts)
+    loaded, last = find_interrupted(resume, named_config(config), texts)
     return loaded, last, texts
 
 
@@ -148,8 +147,10 @@ def _wait(plan: SubmissionPlan, scheduler: str, job: str, to: TextIO) -> int:
     log = plan.folder / "job.log"
     print(f"waiting; its output: tail -f {shlex.quote(str(log))}", file=to, flush=True)
     code = jobs.wait(plan, job, tell=partial(print, file=to, flush=True))
-    lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
-    for line in jobs.results_of("\n".join(lines)) or lines[-20:]:
+    lines = []
+    if log.is_file():
+        lines = log.read_text(errors="replace").splitlines()
+    for line in jobs.results_of(lines) or lines[-20:]:
         say(line, to=to)
     ending = job_ended(scheduler, job, code, plan.folder, jobs.last_result(plan.folder))
     print(ending.line, file=to, flush=True)

@@ -49,7 +49,6 @@ def check_officially(log: Path, ruleset: str) -> Official:
                 text=True,
                 errors="replace",
                 timeout=_TIMEOUT_S,
-                check=False,
             )
         except subprocess.TimeoutExpired:
             return Official("CRASH", version, ruleset, (f"no verdict in {_TIMEOUT_S} s",))

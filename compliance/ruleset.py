@@ -56,16 +56,20 @@ def find_ruleset(path: Path, log: Log | None, given: str | None) -> Ruleset:
     if given is not None:
         wanted = parse_ruleset(given)
         if log is not None and (log.dialect == MLL) != (wanted == "0.6.0"):
-            expected = ":::MLL" if wanted == "0.6.0" else ":::MLLOG"
+            expected = ":::MLLOG"
+            if wanted == "0.6.0":
+                expected = ":::MLL"
             reason = f"{expected} records expected for ruleset {wanted}, found :::{log.dialect}"
             raise CannotRead(path, reason)
         return Ruleset(wanted, "given")
     if log is not None and log.dialect == MLL:
         return Ruleset("0.6.0", "format")
     folder = _from_path(path)
-    dated = None if log is None else _dated(log)
-    if log is not None and folder == "0.6.0":  # its format is that of 0.7 and later
-        folder = None
+    dated = None
+    if log is not None:
+        dated = _dated(log)
+        if folder == "0.6.0":  # its format is that of 0.7 and later
+            folder = None
     if dated is not None and (folder is None or not benchmark.at_least(folder, dated)):
         return Ruleset(dated, "dates in the log")
     if folder is not None:

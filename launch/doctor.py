@@ -63,10 +63,13 @@ def examine(hosts: Sequence[str]) -> Iterator[Row]:
     )  # else the command ends here
     yield from machine_rows(hosts)
     yield from gpu_rows(gpus, library())
-    for device in ("cpu", *(f"gpu{number}" for number in range(len(gpus.devices) if gpus else 0))):
+    devices = ["cpu"]
+    if gpus is not None:
+        devices += [f"gpu{number}" for number in range(len(gpus.devices))]
+    for device in devices:
         yield from try_library("mxnet", device)
         yield from try_library("dali", device)
-    if gpus is None or not gpus.devices:
+    if len(devices) == 1:
         yield Row("MXNet and DALI on a GPU", NO_GPU, "not tried")
 
 
@@ -79,7 +82,10 @@ def machine_rows(hosts: Sequence[str]) -> Iterator[Row]:
     free = free_memory_bytes()
     cores = len(os.sched_getaffinity(0))
     yield Row("machine", OK, f"{platform.node()}: {cores} cores, {' '.join(platform.libc_ver())}")
-    yield Row("memory", OK, "unknown" if free is None else f"{free / 1e9:.1f} GB free")
+    memory = "unknown"
+    if free is not None:
+        memory = f"{free / 1e9:.1f} GB free"
+    yield Row("memory", OK, memory)
     state = OK
     hint = ""
     if limits.shared_free_bytes < SMALL_SHARED_BYTES:
@@ -101,28 +107,34 @@ def machine_rows(hosts: Sequence[str]) -> Iterator[Row]:
 
 def gpu_rows(gpus: Gpus | None, path: Path | None) -> Iterator[Row]:
     """The driver, and each GPU against the machine code of MXNet."""
-    if gpus is None or not gpus.devices:
-        words = f"no driver ({LIBRARY})" if gpus is None else "a driver, which shows no device"
-        yield Row("driver", NO_GPU, words)
+    if gpus is None:
+        yield Row("driver", NO_GPU, f"no driver ({LIBRARY})")
+        return
+    if not gpus.devices:
+        yield Row("driver", NO_GPU, "a driver, which shows no device")
         return
     release = f"{gpus.driver_release or 'unknown release'}, CUDA {dotted(gpus.driver_cuda)}"
     yield _unless_refused("driver", lambda: check_driver(gpus.driver_cuda), release)
-    code = gpu_code(path) if path else {}
+    code: Mapping[str, Collection[int]] = {}
+    if path:
+        code = gpu_code(path)
     for number, gpu in enumerate(gpus.devices):
         yield code_row(number, gpu, code)
 
 
 def code_row(number: int, gpu: Gpu, code: Mapping[str, Collection[int]]) -> Row:
     """Whether a GPU can run the `code` of MXNet, or a plan."""
-    texts = [f"{kind} of {', '.join(f'sm_{sm}' for sm in sorted(code[kind]))}" for kind in code]
+    texts = [f"{form} of sm_{', sm_'.join(map(str, sorted(code[form])))}" for form in code]
     has = f"MXNet has {' and '.join(texts) or 'no GPU code (scripts/setup.sh --gpu)'}"
     first, last = PLAN_CAPABILITIES
-    fit = runs(code, gpu.capability)
-    if not fit and code and first <= gpu.capability <= last:
-        fit = True
+    outcome = FAILED
+    if runs(code, gpu.capability):
+        outcome = OK
+    elif code and first <= gpu.capability <= last:
+        outcome = OK
         has = f"{has}; model.step=plan trains ResNet here"
     name = f"{gpu.name}, compute capability {dotted(gpu.capability)}"
-    return Row(f"GPU {number}", OK if fit else FAILED, f"{name}; {has}")
+    return Row(f"GPU {number}", outcome, f"{name}; {has}")
 
 
 def library_rows(maps: str, mxnet: Path) -> Iterator[Row]:
@@ -164,7 +176,6 @@ def try_library(library: str, device: str) -> list[Row]:
             capture_output=True,
             text=True,
             timeout=PATIENCE_S,
-            check=False,
         )
     except subprocess.TimeoutExpired:
         return [Row(name, FAILED, f"no end within {PATIENCE_S} s")]
@@ -177,7 +188,9 @@ def try_library(library: str, device: str) -> list[Row]:
 
 def _try_here(library: str, device: str) -> None:
     """In the process: a line of JSON a row, each as soon as it is known."""
-    number = None if device == "cpu" else int(device.removeprefix("gpu"))
+    number = None
+    if device != "cpu":
+        number = int(device.removeprefix("gpu"))
     trials: dict[str, Callable[[], str]] = {"JPEG decoder": partial(decoder, number)}
     if library == "mxnet":
         import mxnet as mx
@@ -264,11 +277,12 @@ def _decode(jpegs: Sequence[bytes], device_id: int | None) -> list[NDArray[Any]]
     pipeline = Pipeline(len(jpegs), 1, device_id, prefetch_queue_depth=1)
     with pipeline:
         encoded = fn.external_source([[np.frombuffer(jpeg, np.uint8) for jpeg in jpegs]])
-        kind = "cpu" if device_id is None else "mixed"
-        pipeline.set_outputs(fn.decoders.image(encoded, device=kind))
+        place = "cpu" if device_id is None else "mixed"
+        pipeline.set_outputs(fn.decoders.image(encoded, device=place))
     pipeline.build()
     (images,) = pipeline.run()
-    images = images if device_id is None else images.as_cpu()
+    if device_id is not None:
+        images = images.as_cpu()
     return [np.array(images.at(number)) for number in range(len(jpegs))]
 
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from ..config.errors import UserError
 from ..config.finding import plain
 from ..logging.records import (
+    FAILED,
     LAUNCH,
     RESULT,
     RESUME,
@@ -47,18 +48,19 @@ class Ending(NamedTuple):
     @property
     def line(self) -> str:
         """The last line of the command; ours are spelt as they can be called here."""
-        where = f"{self.reason}: {self.folder}" if self.folder else self.reason
-        return where + self.what_next
+        return ": ".join(filter(None, (self.reason, self.folder))) + self.what_next
 
     @property
     def what_next(self) -> str:
         """The end of the line, where the reason has been printed already."""
-        todo = ": ".join(part for part in (self.advice, callable_here(str(self.next))) if part)
-        return f"; {todo}" if todo else ""
+        todo = ": ".join(filter(None, (self.advice, callable_here(str(self.next)))))
+        return todo and f"; {todo}"
 
     def recorded(self, result: Result) -> Result:
         """The result of a run that ended so; what its ranks have recorded of a stop is kept."""
-        onward = self.next if isinstance(self.next, Next) else None
+        onward = None
+        if isinstance(self.next, Next):
+            onward = self.next
         stopped = result.stopped or self.stopped
         return replace(result, reason=self.reason, next=onward, stopped=stopped)
 
@@ -71,7 +73,7 @@ class StoppedBySignal(KeyboardInterrupt):
         self.ending = ending
 
 
-class Failed(UserError):
+class RunError(UserError):
     """A run that failed; its message ends with what to do next."""
 
     def __init__(self, message: str, ending: Ending) -> None:
@@ -82,21 +84,23 @@ class Failed(UserError):
 def asked_by(stop: BaseException) -> str:
     """What stopped a command, of the KeyboardInterrupt that did: Ctrl-C or the signal's name."""
     if isinstance(stop, StoppedBySignal):
-        return stop.ending.stopped.by if stop.ending.stopped else ""
+        return (stop.ending.stopped or Stopped()).by
     name = str(stop)
-    return "Ctrl-C" if name in ("", "SIGINT") else name
+    if name in ("", "SIGINT"):
+        return "Ctrl-C"
+    return name
 
 
 def run_stopped(by: str, folder: Path, launcher: str | None = None) -> Ending:
     """A run that a signal stopped. `by`: of `asked_by`. `launcher`: asked for by name."""
     from ..train.checkpoint.resume import last_log_point  # numpy, which a signal may have broken
 
-    result = read(folder / RESULT, Result)
-    in_order = result.stopped if result else None
+    result = read(folder / RESULT, Result) or Result(FAILED)
+    in_order = result.stopped or Stopped()
     kept = _newest_checkpoint(folder)
-    step = max(last_log_point(folder) or 0, in_order.step if in_order else 0)
+    step = max(last_log_point(folder) or 0, in_order.step)
     saved = _in_words(kept)
-    if step and in_order is None and kept != step:
+    if step and result.stopped is None and kept != step:
         saved += ", none at the stop: it took longer than limits.grace_s or was given up"
     reason = f"stopped by {by} at step {step} ({saved})"
     return _to_go_on(reason, folder, launcher)._replace(stopped=Stopped(by, step))
@@ -118,7 +122,9 @@ def run_ended(result: Result, folder: Path, launcher: str | None = None) -> Endi
 
     accuracy = result.eval_accuracy
     target = result.target or 0.0
-    reached = "no evaluation" if accuracy is None else f"accuracy {accuracy:.4f}"
+    reached = "no evaluation"
+    if accuracy is not None:
+        reached = f"accuracy {accuracy:.4f}"
     where = f"{reached} after epoch {result.epochs}"
     if result.status == SUCCESS:
         against = objection(result)
@@ -128,10 +134,11 @@ def run_ended(result: Result, folder: Path, launcher: str | None = None) -> Endi
         advice = "it cannot be resumed, as its schedule is over; try a longer schedule.length"
         return Ending(f"target {plain(target)} missed: {where}, the last", str(folder), advice)
     limit = result.stopped.limit
-    # The budget counts from the beginning of the run: it is spent still.
-    without = [f"{limit}=null"] if limit else []
     reason = f"{result.stopped} ({_in_words(_newest_checkpoint(folder))})"
-    return _to_go_on(reason, folder, launcher, without)
+    if limit is None:
+        return _to_go_on(reason, folder, launcher)
+    # The budget counts from the beginning of the run: it is spent still.
+    return _to_go_on(reason, folder, launcher, [f"{limit}=null"])
 
 
 def _newest_checkpoint(folder: Path) -> int | None:
@@ -162,20 +169,28 @@ def _to_go_on(
             return Ending(
                 reason, str(folder), GO_ON, Next(RESUME_JOB, str(job), (*words, *overrides))
             )
-    more = ("--launcher", launcher) if launcher else ()
-    resumes = _newest_checkpoint(folder) is not None
-    words = recorded.words_to_repeat(folder, recorded.RESUME if resumes else recorded.RUN)
-    onward = Next(RESUME if resumes else LAUNCH, str(folder), (*more, *words, *overrides))
-    return Ending(reason, str(folder), GO_ON if resumes else START_AGAIN, onward)
+    advice = START_AGAIN
+    verb = LAUNCH
+    keys: tuple[str, ...] = recorded.RUN
+    if _newest_checkpoint(folder) is not None:
+        advice = GO_ON
+        verb = RESUME
+        keys = recorded.RESUME
+    words = [*recorded.words_to_repeat(folder, keys), *overrides]
+    if launcher:
+        words = ["--launcher", launcher, *words]
+    return Ending(reason, str(folder), advice, Next(verb, str(folder), tuple(words)))
 
 
 def job_ended(scheduler: str, job: str, code: int, folder: Path, last: Result | None) -> Ending:
     """`submit --wait` at the end of its job. `last`: of the job's last run."""
-    why = f", {last.reason}" if last and last.reason else ""
-    onward = (last and last.next) or ""
-    advice = f"its log: {folder / 'job.log'}" + (f"; {GO_ON}" if onward else "")
-    reason = f"{scheduler} job {job} ended with exit code {code}{why}"
-    return Ending(reason, str(folder), advice, onward)
+    reason = f"{scheduler} job {job} ended with exit code {code}"
+    if last and last.reason:
+        reason += f", {last.reason}"
+    advice = f"its log: {folder / 'job.log'}"
+    if last and last.next:
+        return Ending(reason, str(folder), f"{advice}; {GO_ON}", last.next)
+    return Ending(reason, str(folder), advice)
 
 
 def sweep_ended(states: Mapping[str, int], best: int | None, folder: Path) -> Ending:

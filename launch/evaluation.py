@@ -83,7 +83,9 @@ def evaluate(
     read = [one._replace(path=known.path) for one, known in zip(held, found, strict=True)]
     members = zip(read, loaded, counts[: len(found)], strict=True)
     scored = [_report(*member, run.system.world_size) for member in members]
-    return scored[0] if len(scored) == 1 else {"runs": scored, "ensemble": counts[-1]}
+    if len(scored) == 1:
+        return scored[0]
+    return {"runs": scored, "ensemble": counts[-1]}
 
 
 def _check_shared(paths: Sequence[Path], loaded: Sequence[Loaded]) -> None:
@@ -102,6 +104,9 @@ def _report(
     found: Checkpoint, loaded: Loaded, counts: dict[str, Any], ranks: int
 ) -> dict[str, Any]:
     recorded = _recorded(found, loaded, ranks)
+    as_recorded = None
+    if recorded is not None:
+        as_recorded = counts["accuracy"] == recorded
     return {
         "checkpoint": str(found.path),
         "step": found.meta.step,
@@ -109,7 +114,7 @@ def _report(
         "ranks": ranks,
         **counts,
         "recorded_accuracy": recorded,
-        "as_recorded": None if recorded is None else counts["accuracy"] == recorded,
+        "as_recorded": as_recorded,
     }
 
 
@@ -133,4 +138,6 @@ def _recorded(found: Checkpoint, loaded: Loaded, ranks: int) -> float | None:
     is_same = all(then.get(key) == value for key, value in asked.items())
     statistics_fit = found.meta.statistics_rows == 1 or ranks == found.meta.ranks
     is_evaluated = log_position(build_plan(recorded_run(found)), state) == "run"
-    return state.accuracy if is_same and statistics_fit and is_evaluated else None
+    if is_same and statistics_fit and is_evaluated:
+        return state.accuracy
+    return None

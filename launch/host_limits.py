@@ -78,8 +78,10 @@ def read_limits() -> Limits:
     ulimits = {}
     for letter, (number, _) in _ULIMITS.items():
         limit = resource.getrlimit(number)[letter == "n"]  # files: the watchdog raises it to that
+        if letter in _IN_KIB and limit != resource.RLIM_INFINITY:
+            limit >>= 10
         if limit != resource.RLIM_INFINITY:
-            ulimits[letter] = limit >> 10 if letter in _IN_KIB else limit
+            ulimits[letter] = limit
     if os.geteuid() == 0:
         ulimits.pop("u", None)  # which the kernel does not apply to root
     free_bytes = total_bytes = 0
@@ -149,9 +151,14 @@ def with_shortages(reason: str, stderr: str, limits: Limits) -> str:
     for name, sign, end in _SIGNS:
         fact = facts.get(name, "")
         found = re.search(sign, reason) or re.search(sign, stderr)
-        if fact and fact not in reason and (found or re.search(end, reason)):
-            words.append(f"{found[0]}; {fact}" if found and found[0] not in reason else fact)
+        if not fact or fact in reason or not (found or re.search(end, reason)):
+            continue
+        if found and found[0] not in reason:
+            fact = f"{found[0]}; {fact}"
+        words.append(fact)
     if not words:
         return reason
     short = "; ".join(words)
-    return f"{reason[:-1]}; {short})" if reason.endswith(")") else f"{reason} ({short})"
+    if reason.endswith(")"):
+        return f"{reason[:-1]}; {short})"
+    return f"{reason} ({short})"

@@ -82,5 +82,7 @@ def inherited(environment: Mapping[str, str], started: str, nodes: int = 1) -> d
         nodes: that the run has.
     """
     gone = taken_away(environment, started, nodes)
-    shares = {"SLURM_OVERLAP": "1"} if environment.get("SLURM_STEP_ID") else {}
-    return {name: value for name, value in environment.items() if name not in gone} | shares
+    kept = {name: value for name, value in environment.items() if name not in gone}
+    if environment.get("SLURM_STEP_ID"):
+        kept["SLURM_OVERLAP"] = "1"
+    return kept

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rn50.launch.engine_environment import Environment
+from rn50.launch.engine_environment import EngineSettings
 from rn50.launch.environment_record import describe_environment
+from rn50.logging.records import Commit
 from tests.rooms import ROOMS
 
 
@@ -33,12 +34,12 @@ def test_the_pages_containers_run_as_the_reader_and_leave_the_checkout_alone(roo
 @pytest.mark.parametrize(
     ("told", "git"),
     [
-        ("ab12", {"commit": "ab12", "modified": False}),
-        ("ab12-dirty", {"commit": "ab12", "modified": True}),
+        ("ab12", Commit("ab12", modified=False)),
+        ("ab12-dirty", Commit("ab12", modified=True)),
     ],
 )
 def test_an_image_knows_the_commit_it_was_built_from(
-    monkeypatch: pytest.MonkeyPatch, told: str, git: dict[str, object]
+    monkeypatch: pytest.MonkeyPatch, told: str, git: Commit
 ) -> None:
     monkeypatch.setenv("RN50_COMMIT", told)
-    assert describe_environment(Environment({}, {}), "gloo", ["true"])["git"] == git
+    assert describe_environment(EngineSettings({}, {}), "gloo", ["true"]).git == git

@@ -13,6 +13,7 @@ import pytest
 
 from rn50.config.load import load
 from rn50.launch.dry_run import describe_launch
+from rn50.launch.launch_plan import Options, plan_launch
 from tests.conftest import Rn50
 from tests.waiting import wait_until
 
@@ -20,7 +21,8 @@ COMMAND = ("python", "-m", "rn50.train")
 
 
 def described(config: str, *overrides: str) -> dict[str, Any]:
-    return describe_launch(load(config, overrides), "gloo", COMMAND)
+    options = Options("gloo", program=COMMAND)
+    return describe_launch(plan_launch(load(config, overrides), options))
 
 
 def test_what_is_said_of_a_run_here_and_of_a_published_one(smoke_data: Path) -> None:
@@ -35,7 +37,8 @@ def test_what_is_said_of_a_run_here_and_of_a_published_one(smoke_data: Path) -> 
     ):
         assert found[name].startswith(words), name
     assert found["seed"] == 7
-    assert " ".join(found["command"]).endswith("--gloo -np 2 python -m rn50.train")
+    ranks = "--gloo -np 2 python -m rn50.train FOLDER/config.yaml --out FOLDER"
+    assert " ".join(found["command"]).endswith(ranks)
     published = described("abci_2048_open")
     assert any("a packed image set expected" in problem for problem in published["problems"])
 

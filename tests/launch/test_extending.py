@@ -14,7 +14,7 @@ from rn50.cli.main import app
 from rn50.config import choices
 from rn50.config.load import load
 from rn50.config.schema import Run
-from rn50.launch.ending import Failed
+from rn50.launch.ending import RunError
 from rn50.launch.launchers import LAUNCHERS, Job, Launcher
 from rn50.launch.run import Options, launch
 from rn50.launch.schedulers import SCHEDULERS, Scheduler
@@ -78,7 +78,7 @@ def test_an_error_of_the_launcher_is_not_one_of_the_standard_output(
     monkeypatch.setitem(LAUNCHERS, "dummy", launcher)
     name, *overrides = RUN
     overrides += [f"data.path={small_data}", f"system.results={tmp_path}"]
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(RunError) as failed:
         launch(load(name, overrides), lambda _: lambda done, total: None, Options("dummy"))
     assert failed.value.ending.reason == reason
     (result,) = tmp_path.rglob("result.json")

@@ -11,11 +11,11 @@ import pytest
 
 from rn50.config.errors import UserError
 from rn50.config.load import load
-from rn50.launch.ending import Failed, rank_failed
+from rn50.launch.ending import RunError, rank_failed
 from rn50.launch.job import Request, keep_log, node_folder, rank_program, run_all
 from rn50.launch.job_folder import EXIT_MISSED, OpenJob, open_job
 from rn50.launch.job_script import ROOT
-from rn50.launch.run import Options
+from rn50.launch.launch_plan import LaunchPlan
 from rn50.launch.system_description import system_id
 
 
@@ -75,13 +75,13 @@ def test_a_run_that_would_fail_again_leaves_the_others_their_turn(
 ) -> None:
     failure = {"rank": 0, "host": "h", "phase": "epoch 1", "step": 7, "reason": "no number"}
 
-    def fails(loaded: object, track: object, options: Options) -> None:
-        assert options.out is not None
-        text = json.dumps(failure | {"retryable": retryable})
-        (options.out / "failure_0.json").write_text(text)
-        raise Failed("no number", rank_failed("no number", options.out))
+    def fails(plan: LaunchPlan, track: object) -> None:
+        out = plan.options.out
+        assert out is not None
+        (out / "failure_0.json").write_text(json.dumps(failure | {"retryable": retryable}))
+        raise RunError("no number", rank_failed("no number", out))
 
-    monkeypatch.setattr("rn50.launch.job.launch", fails)
+    monkeypatch.setattr("rn50.launch.job.run_plan", fails)
     assert run_job(tmp_path, runs=2) == code
     assert len(list(tmp_path.glob("run_*"))) == begun
 

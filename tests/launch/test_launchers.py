@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import sys
 from itertools import pairwise
 from pathlib import Path
@@ -10,9 +9,9 @@ import pytest
 from rn50.cli.console import track
 from rn50.config.errors import UserError
 from rn50.config.load import load
-from rn50.launch.dry_run import describe_launch
-from rn50.launch.engine_environment import Environment
+from rn50.launch.engine_environment import EngineSettings
 from rn50.launch.environment_record import describe_environment
+from rn50.launch.launch_plan import Options, plan_launch
 from rn50.launch.launchers import (
     LAUNCHERS,
     Job,
@@ -22,7 +21,7 @@ from rn50.launch.launchers import (
     pick_launcher,
     pick_pmi,
 )
-from rn50.launch.run import Options, launch, load_for_launch
+from rn50.launch.run import launch, load_for_launch
 from rn50.launch.run_files import new_run_folder
 from rn50.train.communication.mpi_library import Family, MpiLibrary
 
@@ -132,22 +131,20 @@ def test_fewer_hosts_than_nodes_are_refused_before_a_folder_is_made(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: f"/nowhere/{name}")
-    monkeypatch.setattr("rn50.launch.launchers.pick_pmi", lambda family: "pmix")
+    monkeypatch.setattr("rn50.launch.launchers.pick_pmi", lambda _: "pmix")
     link_horovod(monkeypatch, OPEN_MPI)
     (tmp_path / "hosts").write_text(variables.get("RN50_HOSTS", ""))
     for name, value in variables.items():
         monkeypatch.setenv(name, str(tmp_path / "hosts") if name == "RN50_HOSTS" else value)
     shape = ["system.nodes=2", "system.ranks_per_node=1", f"system.results={tmp_path}/results"]
     loaded = load("smoke", shape)
-    problems = describe_launch(loaded, launcher, COMMAND)["problems"]
-    assert [text for text in problems if "system.nodes: 2 hosts" in text] == missing_hosts(
-        loaded.run, launcher
-    )
+    plan = plan_launch(loaded, Options(launcher))
+    assert plan.obstacles == missing_hosts(loaded.run, launcher)
     assert missing_hosts(loaded.run, launcher) == [] or not fits
     if not fits:
         count = 1 if variables else 0
         with pytest.raises(UserError, match=rf"system.nodes: 2 hosts expected .* found {count}"):
-            launch(loaded, track, Options(picked_launcher=launcher))
+            launch(loaded, track, Options(launcher))
         assert not (tmp_path / "results").exists()
 
 
@@ -218,7 +215,7 @@ def test_a_launcher_of_another_mpi_is_refused(
     link_horovod(monkeypatch, library)
     with pytest.raises(UserError, match=f"--launcher {launcher}: .*{words}"):
         pick_launcher(launcher)
-    assert pick_launcher(launcher, "image") == launcher, "the image has its own Horovod"
+    assert pick_launcher(launcher, in_container=True) == launcher, "the image has its own Horovod"
 
 
 NEW_SLURM = """MPI plugin types are...
@@ -284,8 +281,8 @@ def test_environment_record_holds_no_secrets(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("HOROVOD_SECRET_KEY", "hunter2")
     monkeypatch.setenv("NCCL_AUTH_TOKEN", "hunter2")
     monkeypatch.setenv("NCCL_DEBUG", "WARN")
-    record = describe_environment(Environment({"A": "1"}, {}), "gloo", COMMAND)
-    assert record["variables"] == {"A": "1"}
-    assert record["variables_present"]["NCCL_DEBUG"] == "WARN"
-    assert record["packages"]["mxnet"] == "1.9.1"
-    assert "hunter2" not in json.dumps(record)
+    record = describe_environment(EngineSettings({"A": "1"}, {}), "gloo", COMMAND)
+    assert record.variables == {"A": "1"}
+    assert record.variables_present["NCCL_DEBUG"] == "WARN"
+    assert record.packages["mxnet"] == "1.9.1"
+    assert "hunter2" not in str(record)

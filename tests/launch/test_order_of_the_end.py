@@ -15,10 +15,10 @@ import pytest
 from rn50.config.errors import RankFailed
 from rn50.config.load import load
 from rn50.launch import run
-from rn50.launch.ending import Failed, StoppedBySignal
+from rn50.launch.ending import RunError, StoppedBySignal
 from rn50.launch.job import Request, run_all
 from rn50.launch.job_folder import OpenJob
-from rn50.launch.launchers import Job
+from rn50.launch.launch_plan import Options, plan_launch
 from rn50.launch.supervisor import StopSignals
 from rn50.logging.records import Result
 
@@ -29,16 +29,13 @@ STOPPED = {"status": "aborted", "stopped": {"by": "SIGTERM", "step": 20}}
 @pytest.fixture
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Of a run whose ranks are not started."""
-    loaded = load("smoke")
-    job = Job(command=[], ranks=2, ranks_per_node=2)
-    options = run.Options()
-    plan = SimpleNamespace(folder=tmp_path, loaded=loaded, run=loaded.run, job=job, options=options)
-    plan.launcher = "gloo"
-    monkeypatch.setattr(run, "prepare", lambda *_: plan)
+    plan = plan_launch(load("smoke"), Options("gloo"))
+    prepared = SimpleNamespace(folder=tmp_path, plan=plan)
+    monkeypatch.setattr(run, "prepare", lambda *_: prepared)
     monkeypatch.setattr(run, "begin_run", lambda _: None)
     monkeypatch.setattr(run, "try_report", lambda *_: None)
     with StopSignals():  # gives back what the run keeps to its process's end
-        yield plan
+        yield prepared
 
 
 def conclude(*_: object) -> Result:
@@ -59,10 +56,10 @@ def test_a_signal_or_a_failure_after_the_last_step_and_a_signal_during_the_concl
     monkeypatch.setattr(run, "run_job", ranks)
     monkeypatch.setattr(run, "conclude", conclude)
     if result in (STOPPED, None):
-        with pytest.raises(StoppedBySignal if isinstance(end, KeyboardInterrupt) else Failed):
-            run.launch(plan.loaded, lambda _: lambda *_: None, plan.options)
+        with pytest.raises(StoppedBySignal if isinstance(end, KeyboardInterrupt) else RunError):
+            run.run_plan(plan.plan, lambda _: lambda *_: None)
     else:
-        concluded, late = run.launch(plan.loaded, lambda _: lambda *_: None, plan.options)
+        concluded, late = run.run_plan(plan.plan, lambda _: lambda *_: None)
         os.kill(os.getpid(), signal.SIGINT)  # behind it as well
         assert concluded == Result("concluded") and late.forced
         assert "next" not in json.loads((plan.folder / "result.json").read_text())

@@ -122,7 +122,7 @@ def test_what_a_link_of_a_foreign_run_leads_to_is_not_published(
 
 
 @pytest.mark.parametrize(
-    ("environment", "code"), [({"machine": "x"}, 2), ({"gpus": [1]}, 2), ({"git": "x"}, 0)]
+    ("environment", "code"), [({"machine": "x"}, 2), ({"gpus": [1]}, 2), ({"git": "x"}, 2)]
 )
 def test_a_foreign_environment_is_no_traceback(
     environment: dict[str, Any], code: int, rn50: Any, job: Path, tmp_path: Path

@@ -33,7 +33,7 @@ from rn50.launch.submit import (
 )
 from rn50.launch.system_description import describe_system, read_machine
 from rn50.logging.parse import read_events
-from rn50.logging.records import Next
+from rn50.logging.records import Driver, Environment, Next
 from rn50.report.runs import read_runs
 from rn50.train.checkpoint.file import file_name, write_checkpoint
 from tests.conftest import Rn50
@@ -416,11 +416,11 @@ def test_system_page_of_a_recorded_machine(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     run = load("abci_2048_open").run
-    environment = {
-        "packages": {"mxnet-cu112": "1.9.1", "horovod": "0.28.1"},
-        "gpus": {"driver": "535.129.03", "devices": ["Tesla V100-SXM2-16GB (7.0)"] * 4},
-        "machine": read_machine(tmp_path),
-    }
+    environment = Environment(
+        packages={"mxnet-cu112": "1.9.1", "horovod": "0.28.1"},
+        gpus=Driver("535.129.03", devices=("Tesla V100-SXM2-16GB (7.0)",) * 4),
+        machine=read_machine(tmp_path),
+    )
     page = describe_system(run, environment)
     assert all(isinstance(value, str) for value in page.values())
     assert page["other_software_stack"].startswith("horovod 0.28.1, NVIDIA driver")

@@ -9,7 +9,19 @@ from typing import Any
 import pytest
 
 from rn50.config.errors import UserError
-from rn50.logging.records import RESULT, Next, Result, Stopped, Verdict, read, write
+from rn50.launch.engine_environment import EngineSettings
+from rn50.launch.environment_record import describe_environment
+from rn50.logging.records import (
+    ENVIRONMENT,
+    RESULT,
+    Environment,
+    Next,
+    Result,
+    Stopped,
+    Verdict,
+    read,
+    write,
+)
 
 
 def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
@@ -22,6 +34,14 @@ def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
     assert read(path, Result) == result
     assert {"seed", "repeats"}.isdisjoint(json.loads(path.read_text()))
     assert str(onward) == "rn50 launch --resume 'a b' --launcher mpi"
+
+
+def test_the_environment_of_a_run_reads_back(tmp_path: Path) -> None:
+    settings = EngineSettings({"OMP_NUM_THREADS": "1"}, {"NCCL_ALGO": "Ring"}, {"PMI_RANK": "x"})
+    record = describe_environment(settings, "gloo", ["python", "-m", "rn50.train"])
+    write(tmp_path / ENVIRONMENT, record)
+    assert read(tmp_path / ENVIRONMENT, Environment) == record
+    assert record.packages and record.machine and record.processor
 
 
 @pytest.mark.parametrize(

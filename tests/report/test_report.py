@@ -106,7 +106,7 @@ def hostile_folder(run_folder: Path) -> Path:
     spans = [*SPANS, span(HOSTILE, 100, 1, tid=HOSTILE, pid=HOSTILE)]
     (run_folder / "timeline.json").write_text(json.dumps({"traceEvents": spans}))
     (run_folder / "environment.json").write_text(
-        json.dumps({HOSTILE: HOSTILE, "a": {"b": HOSTILE}})
+        json.dumps({HOSTILE: HOSTILE, "host": HOSTILE, "packages": {HOSTILE: HOSTILE}})
     )
     onward = run_records.Next(HOSTILE, HOSTILE)
     result = run_records.Result("failed", HOSTILE, run_records.Stopped(HOSTILE), onward)

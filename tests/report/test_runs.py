@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from rn50.cli.main import app
 from rn50.config.load import load
+from rn50.config.plan import build_plan
 from rn50.data.lock import hold
 from rn50.launch.run_files import in_brief
 from rn50.logging.records import Failure
@@ -30,7 +31,7 @@ from tests.waiting import read_terminal, wait_until
 
 LOADED = load("smoke", ["seed=1"])
 CONFIG = LOADED.to_yaml()
-BRIEF = asdict(in_brief(LOADED.run))
+BRIEF = asdict(in_brief(LOADED.run, build_plan(LOADED.run)))
 SUCCESS = {
     "status": "success",
     "time_to_train_s": 49.342,
