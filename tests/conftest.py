@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import math
 import os
 import signal
@@ -12,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -179,6 +181,10 @@ def in_this_process(arguments: tuple[str, ...]) -> subprocess.CompletedProcess[s
     for number, handler in handlers.items():  # the command has ignored them at its end
         signal.signal(number, handler)
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text())
 
 
 class Rn50:

@@ -19,6 +19,7 @@ from rn50.config.schema import Data
 from rn50.data import dataset, recordio
 from rn50.data.dataset import check_before_run, digest_file, load_table, verify
 from rn50.data.pack import pack_images
+from tests.conftest import read_json
 from tests.data.test_pack import image_folder
 
 TRAIN = 12
@@ -54,7 +55,7 @@ def config(folder: Path, **settings: Any) -> Data:
 def reseal(folder: Path) -> None:
     """Sizes and digests in the manifest made to fit the files: deeper checks must find the rest."""
     path = folder / "manifest.json"
-    manifest = json.loads(path.read_text())
+    manifest = read_json(path)
     for split, content in manifest["splits"].items():
         for suffix in content["files"]:
             found = digest_file(folder / f"{split}.{suffix}")
@@ -180,7 +181,7 @@ def test_images_that_do_not_decode_are_found_in_a_sealed_set(packed: Path, proce
 
 def older(folder: Path) -> None:
     """Make of a set one of an older version, which kept no names."""
-    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest = read_json(folder / "manifest.json")
     for split, content in manifest["splits"].items():
         del content["files"]["lst"]
         (folder / f"{split}.lst").unlink()

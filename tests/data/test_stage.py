@@ -15,6 +15,7 @@ from rn50.data.dataset import check_before_run, load_table, verify
 from rn50.data.pack import pack_images
 from rn50.data.pipeline import build_train_source
 from rn50.data.stage import remove, stage
+from tests.conftest import read_json
 from tests.data.test_pack import image_folder
 
 
@@ -147,7 +148,7 @@ def test_another_part_than_a_node_reads_is_refused_at_the_start(
 
 
 def test_a_manifest_without_chunks_is_refused(packed: Path, tmp_path: Path) -> None:
-    manifest = json.loads((packed / "manifest.json").read_text())
+    manifest = read_json(packed / "manifest.json")
     del manifest["splits"]["train"]["chunks"]
     (packed / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(UserError, match=r"splits.train.chunks: \d+ bytes expected, found 0"):

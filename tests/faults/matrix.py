@@ -26,6 +26,7 @@ from rn50.launch.launchers import HOROVODRUN
 from rn50.logging.parse import read_events
 from rn50.logging.records import RESULT, Result, read
 from rn50.train import checkpoint_folder
+from tests.conftest import read_json
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCHERS = ("mpirun", "gloo")
@@ -282,7 +283,7 @@ def _clock_problems(run: Path) -> Iterator[str]:
     if stamps != sorted(stamps):
         yield "stamps of the log run back"
     begin = next((event.time_ms for event in events if event.key == "run_start"), 0)
-    result = json.loads((run / "result.json").read_text())
+    result = read_json(run / "result.json")
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     log_s = (stamps[-1] - begin) / 1000
     result_s = result.get("time_to_train_s", math.nan)

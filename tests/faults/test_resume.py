@@ -22,7 +22,7 @@ from rn50.data.lock import LOCK, RANK_LOCK
 from rn50.logging.parse import read_events
 from rn50.logging.records import Next
 from tests import mpi
-from tests.conftest import ROOT, RUN, Rn50
+from tests.conftest import ROOT, RUN, Rn50, read_json
 from tests.faults.file_system import refusing
 from tests.waiting import leave_nothing, rank_process, wait_until
 
@@ -39,7 +39,7 @@ def records(folder: Path) -> list[dict[str, Any]]:
 
 
 def bits(folder: Path) -> tuple[str, float]:
-    result = json.loads((folder / "result.json").read_text())
+    result = read_json(folder / "result.json")
     return result["weights_digest"], result["eval_accuracy"]
 
 
@@ -51,7 +51,7 @@ def spent(tmp_path_factory: pytest.TempPathFactory, small_data: Path) -> Path:
     words = ("launch", *RUN, "--launcher", LAUNCHERS[-1], "limits.epochs=3")
     done = rn50(*words, f"data.path={small_data}", f"system.results={rn50.results}")
     assert done.returncode == 1, done.stderr
-    result = json.loads((rn50.run_folder() / "result.json").read_text())
+    result = read_json(rn50.run_folder() / "result.json")
     assert result["status"] == "aborted" and result["stopped"]["limit"] == "limits.epochs"
     return rn50.run_folder()
 
@@ -136,7 +136,7 @@ def test_stopped_in_order_and_resumed_is_uninterrupted(
     assert "Ctrl-C again ends it without" in err
     folder = rn50.run_folder()
     leave_nothing(folder)
-    result = json.loads((folder / "result.json").read_text())
+    result = read_json(folder / "result.json")
     assert result["status"] == "aborted"
     assert re.fullmatch(
         rf"stopped by {by} at step (\d+) \(checkpoint of step \1\)", result["reason"]

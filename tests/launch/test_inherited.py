@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from rn50.launch.inherited import LOCAL_JOB, SCHEDULERS_COMMAND, inherited, take
 from rn50.launch.launchers import LAUNCHERS, build_job
 from rn50.launch.submit import submit
 from rn50.launch.supervisor import run_watched
+from tests.conftest import read_json
 
 PRINT = (
     "import json, os; from pathlib import Path; "
@@ -46,7 +46,7 @@ def test_ranks_start_on_this_machine_whatever_job_is_around(
     run = load("smoke", ["system.ranks_per_node=1"]).run
     job, environment = build_job(run, launcher, (sys.executable, "-c", PRINT))
     run_watched(LAUNCHERS[launcher].command(job), job.launchers_environment, tmp_path, 1, None, 0)
-    seen = json.loads((tmp_path / "seen").read_text())
+    seen = read_json(tmp_path / "seen")
     assert {name for name in LEFT if seen.get(name) == LEFT[name]} == set()
     assert seen["OMP_NUM_THREADS"] == "1" and "OMP_NUM_THREADS" not in environment.kept
     assert environment.kept["HOROVOD_CYCLE_TIME"] == "2"

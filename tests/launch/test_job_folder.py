@@ -17,6 +17,7 @@ from rn50.launch.job_folder import EXIT_MISSED, OpenJob, open_job
 from rn50.launch.job_script import ROOT
 from rn50.launch.run import Options
 from rn50.launch.system_description import system_id
+from tests.conftest import read_json
 
 
 def start(folder: Path, code: int) -> None:
@@ -93,7 +94,7 @@ def test_a_kept_log_has_the_page_of_its_machine_beside_it(tmp_path: Path) -> Non
     (out / "result_0.txt").write_text("log")
     (out / "environment.json").write_text('{"machine": {"operating_system": "Debian"}}')
     keep_log(OpenJob(tmp_path), run, 0)
-    page = json.loads((tmp_path / f"systems/{system_id(run)}.json").read_text())
+    page = read_json(tmp_path / f"systems/{system_id(run)}.json")
     assert (page["number_of_nodes"], page["operating_system"]) == ("1", "Debian")
     assert (tmp_path / f"results/{system_id(run)}/resnet/result_0.txt").read_text() == "log"
 

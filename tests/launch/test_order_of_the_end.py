@@ -21,6 +21,7 @@ from rn50.launch.job_folder import OpenJob
 from rn50.launch.launchers import Job
 from rn50.launch.supervisor import StopSignals
 from rn50.logging.records import Result
+from tests.conftest import read_json
 
 MISSED = {"status": "aborted"}
 STOPPED = {"status": "aborted", "stopped": {"by": "SIGTERM", "step": 20}}
@@ -65,7 +66,7 @@ def test_a_signal_or_a_failure_after_the_last_step_and_a_signal_during_the_concl
         concluded, late = run.launch(plan.loaded, lambda _: lambda *_: None, plan.options)
         os.kill(os.getpid(), signal.SIGINT)  # behind it as well
         assert concluded == Result("concluded") and late.forced
-        assert "next" not in json.loads((plan.folder / "result.json").read_text())
+        assert "next" not in read_json(plan.folder / "result.json")
 
 
 @pytest.mark.parametrize(("runs", "code", "stop"), [(1, 1, ""), (2, 143, "SIGTERM")])

@@ -12,6 +12,7 @@ import pytest
 
 from rn50.config.load import load
 from tests.compliance.log_text import good_run, put, vary, write
+from tests.conftest import read_json
 from tests.faults.file_system import refusing
 
 ENVIRONMENT = {
@@ -51,7 +52,7 @@ def test_a_job_becomes_a_package_that_the_official_checker_passes(
     results = package / "results" / system / "resnet"
     assert sorted(path.name for path in results.iterdir()) == names
     assert (results / names[3]).read_bytes() == (job / "run_3/result_0.txt").read_bytes()
-    page = json.loads((package / f"systems/{system}.json").read_text())
+    page = read_json(package / f"systems/{system}.json")
     assert page["system_name"] == system and page["cooling"] == "air"
     assert page["accelerator_model_name"] == "NVIDIA A100-SXM4-80GB"
     assert page["operating_system"] == "Debian 12" and "empty: " in done.stdout
@@ -77,7 +78,7 @@ def test_a_terminal_is_asked_for_what_is_missing(rn50: Any, job: Path, tmp_path:
     assert "rn50: stopped by" in again.communicate()[1] and again.returncode == 130
     (page,) = (tmp_path / "Example/systems").iterdir()
     fields = re.findall(r"json: (\S+) \(Enter", questions)
-    assert json.loads(page.read_text())[fields[1]] == "four fans"
+    assert read_json(page)[fields[1]] == "four fans"
     assert f"empty: {', '.join([fields[0], *fields[2:]])};" in printed
 
 

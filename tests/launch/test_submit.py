@@ -36,7 +36,7 @@ from rn50.logging.parse import read_events
 from rn50.logging.records import Next
 from rn50.report.runs import read_runs
 from rn50.train import checkpoint
-from tests.conftest import Rn50
+from tests.conftest import Rn50, read_json
 from tests.train.test_checkpoint import CONFIG, arrays, meta
 from tests.waiting import wait_until
 
@@ -96,7 +96,7 @@ def test_five_runs_make_a_submission(
     assert official.returncode == 0 and "passed" in official.stdout + official.stderr
 
     assert log.count("kept from your environment: HOROVOD_CYCLE_TIME=2") == 5
-    environment = json.loads((folder / "run_4/environment.json").read_text())
+    environment = read_json(folder / "run_4/environment.json")
     assert environment["variables_kept_from_user"] == {"HOROVOD_CYCLE_TIME": "2"}
     assert "HOROVOD_CYCLE_TIME" not in environment["variables"]
     assert environment["variables_present"]["NCCL_DEBUG"] == "WARN"
@@ -130,7 +130,7 @@ def test_a_local_job_that_is_killed_closes_its_log(rn50: Rn50, smoke_data: Path)
     wait_until(lambda: (folder / "exit_code").read_text() == "143\n")
     last = read_events(folder / "run_0/result_0.txt")[-1]
     assert (last.key, last.metadata["status"]) == ("run_stop", "aborted")
-    result = json.loads((folder / "run_0/result.json").read_text())
+    result = read_json(folder / "run_0/result.json")
     assert (result["status"], result["stopped"]["by"]) == ("aborted", "SIGTERM")
     said = (folder / "job.log").read_text()
     assert "rn50: error: stopped by SIGTERM at step" in said
@@ -173,7 +173,7 @@ def test_ranks_in_a_container_are_launched_from_the_host(
     calls = (tmp_path / "calls").read_text().splitlines()
     assert len(calls) == 2 and all("--bind /raid " in call for call in calls)
     assert "note: config check: eval.target" in (rn50.run_folder() / "job.log").read_text()
-    page = json.loads((rn50.run_folder() / "systems/local_n1.json").read_text())
+    page = read_json(rn50.run_folder() / "systems/local_n1.json")
     assert (page["framework"], page["other_software_stack"]) == ("MXNet", ""), "the image's"
 
 
@@ -226,7 +226,7 @@ def test_submission_and_waiting(name: str, tmp_path: Path, monkeypatch: pytest.M
     plan, found = submit(loaded, name, 1)
     assert found == job
     assert (plan.folder / "job.sh").read_text() == plan.script
-    known = json.loads((plan.folder / "submission.json").read_text())
+    known = read_json(plan.folder / "submission.json")
     assert known.items() >= {"scheduler": name, "job": job, "runs": 1}.items()
     (row,) = read_runs([tmp_path])
     assert (row.folder, row.scheduler, row.job, row.status) == (plan.folder, name, job, "")

@@ -10,6 +10,7 @@ import pytest
 
 from rn50.config.errors import UserError
 from rn50.logging.records import RESULT, Next, Result, Stopped, Verdict, read, write
+from tests.conftest import read_json
 
 
 def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
@@ -20,7 +21,7 @@ def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
     result = Result("aborted", "why", Stopped("SIGTERM", 9), onward, epochs=0, check=check)
     write(path, result)
     assert read(path, Result) == result
-    assert {"seed", "repeats"}.isdisjoint(json.loads(path.read_text()))
+    assert {"seed", "repeats"}.isdisjoint(read_json(path))
     assert str(onward) == "rn50 launch --resume 'a b' --launcher mpi"
 
 

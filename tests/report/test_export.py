@@ -22,7 +22,7 @@ from rn50.config.recorded import RUN, words_to_repeat
 from rn50.logging.metrics_read import MOST_KINDS
 from rn50.report.export import MOST_COLUMNS, read_runs, to_csv, to_tensorboard
 from rn50.train import checkpoint, checkpoint_folder
-from tests.conftest import Rn50, packed
+from tests.conftest import Rn50, packed, read_json
 
 TAGS = {"train/loss", "train/lr", "train/images_per_s", "eval/accuracy", "eval/correct_top5"}
 PLAIN_MXNET = """
@@ -169,12 +169,12 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     assert done.returncode == 0, done.stderr
     made = ["model-0000.params", "model-symbol.json", "model.json", *["model.onnx"] * with_onnx]
     assert [path.name for path in sorted(out.iterdir())] == made
-    about = json.loads((out / "model.json").read_text())
+    about = read_json(out / "model.json")
     last = evaluations(run)[-1]
     assert (about["accuracy"], about["step"]) == (last["accuracy"], last["step"])
     assert about["input"]["centre_crop_px"] == data.crop_px
     assert about["input"]["antialias"] is False
-    manifest = json.loads((Path(data.path) / "manifest.json").read_text())
+    manifest = read_json(Path(data.path) / "manifest.json")
     assert about["output"] == {"logits": 10, "classes": manifest["classes"]}
     batch = build_eval_source(data, batch_per_rank=data.eval_samples, rank=0, ranks=1).next()
     images = tmp_path / "images.npy"

@@ -22,7 +22,7 @@ from rn50.logging.parse import read_events
 from rn50.train import checkpoint_folder
 from rn50.train.mpi_library import MPICH_ABI
 from tests import mpi
-from tests.conftest import Rn50
+from tests.conftest import Rn50, read_json
 from tests.ranks.test_launch import shape
 from tests.waiting import leave_nothing, wait_until
 
@@ -119,18 +119,18 @@ def test_two_nodes_give_the_log_of_a_local_run(
     assert settled_state(job) == "COMPLETED"
     run = folder / "run_0"
     assert check_officially(run / "result_0.txt", "4.0.0").verdict == "PASS"
-    environment = json.loads((run / "environment.json").read_text())
+    environment = read_json(run / "environment.json")
     assert environment["launcher"] == "srun"
     assert environment["variables"]["HOROVOD_CPU_OPERATIONS"] == "MPI"
     assert (run / "stderr.log").read_text().count("bind: local rank 0 of 1") == 2
-    page = json.loads((folder / "systems/local_n2.json").read_text())
+    page = read_json(folder / "systems/local_n2.json")
     assert page["number_of_nodes"] == "2"
 
     local = smoke_run(mpi.LAUNCHER)
     # The same two ranks, the same images in the same order: every value of the log is the same.
     found, expected = (shape(read_events(x / "result_0.txt")) for x in (run, local))
     assert found == expected
-    results = [json.loads((x / "result.json").read_text()) for x in (run, local)]
+    results = [read_json(x / "result.json") for x in (run, local)]
     assert results[0]["weights_digest"] == results[1]["weights_digest"]
 
 
@@ -164,7 +164,7 @@ def test_a_killed_or_stopped_rank_fails_the_job_at_once(
     assert told and reason in told[1], out
     assert settled_state(job) == "FAILED"
     assert (folder / "job.log").read_text().count(told[1]) == 1
-    result = json.loads((folder / "run_0/result.json").read_text())
+    result = read_json(folder / "run_0/result.json")
     assert (result["status"], result["reason"]) == ("failed", told[1])
     last = read_events(folder / "run_0/result_0.txt")[-1]
     assert (last.key, last.metadata["status"]) == ("run_stop", "aborted")
@@ -208,7 +208,7 @@ def wait_for_checkpoint(folder: Path) -> None:
 
 
 def digest(run: Path) -> str:
-    return json.loads((run / "result.json").read_text())["weights_digest"]
+    return read_json(run / "result.json")["weights_digest"]
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ from rn50.train.networks import build_network, statistics_arrays, weight_arrays
 from rn50.train.process_info import ProcessInfo
 from rn50.train.resume import recorded_run
 from rn50.train.run import train_and_evaluate
-from tests.conftest import made_once, packed
+from tests.conftest import made_once, packed, read_json
 
 CONFIG = (
     "seed=1",
@@ -113,7 +113,7 @@ def records(folder: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def result(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "result.json").read_text())
+    return read_json(folder / "result.json")
 
 
 def events(folder: Path) -> list[tuple[str, object, dict[str, object]]]:
@@ -150,13 +150,13 @@ def test_what_a_run_leaves(whole: Path) -> None:
     assert [p["momentum"] for p in points] == pytest.approx([0.9, 0.9, 0.95, 0.95])
     samples = 8 * 10 + 4 * 20
     assert 0 < samples / found["images_per_s"] < found["time_to_train_s"]
-    table = json.loads((whole / "ranks.json").read_text())["ranks"]
+    table = read_json(whole / "ranks.json")["ranks"]
     assert table["host"] == ["here"] and table["steps"] == [12]
     told = []
     for key, _, about in events(whole):
         told.append(" ".join([key, *(str(about[k]) for k in EPOCHS if k in about)]))
     assert told[told.index("block_start 1 2") :] == BLOCKS.splitlines()
-    spans = json.loads((whole / "timeline.json").read_text())["traceEvents"]
+    spans = read_json(whole / "timeline.json")["traceEvents"]
     assert {"warm up network", "epoch 4", "evaluate 4", "checkpoint"} <= {s["name"] for s in spans}
     best = max(evaluations, key=lambda e: (e["accuracy"], -e["epoch"]))
     assert saved(whole) == [3, 6, 8, 12]  # 8: the first evaluation is the best so far
