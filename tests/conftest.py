@@ -205,6 +205,12 @@ class Rn50:
         out, err = process.communicate(timeout=600)
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
+    def output(self, *arguments: str) -> str:
+        """What a command prints that ends well."""
+        done = self(*arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
     def run_folder(self) -> Path:
         """The folder of the newest run."""
         return max(self.results.glob("*/*"), key=lambda path: path.stat().st_mtime_ns)
@@ -272,9 +278,8 @@ def smoke_run(shared: Path, smoke_data: Path) -> Callable[[str], Path]:
 
         def run(_: Path) -> None:
             words = ("launch", "smoke", "--launcher", launcher, "seed=1", "log.profile=5")
-            done = rn50(*words, f"data.path={smoke_data}", f"system.results={rn50.results}")
-            assert done.returncode == 0, done.stderr
-            (rn50.run_folder() / "printed.txt").write_text(done.stdout)
+            out = rn50.output(*words, f"data.path={smoke_data}", f"system.results={rn50.results}")
+            (rn50.run_folder() / "printed.txt").write_text(out)
 
         made_once(rn50.results, run)
         return rn50.run_folder()

@@ -80,8 +80,7 @@ def test_the_benchmark_saves_and_checks(rn50: Any, tmp_path: Path) -> None:
     bench = ("bench", "throughput", "smoke", "--system", str(path), *SHORT)
     missing = rn50(*bench, "--check", f"system.results={tmp_path}")
     assert missing.returncode == 2 and "system.references: one of smoke expected" in missing.stderr
-    saved = rn50(*bench, "--save", str(path), f"system.results={tmp_path}")
-    assert saved.returncode == 0, saved.stderr
+    rn50.output(*bench, "--save", str(path), f"system.results={tmp_path}")
     rate = load_system(str(path)).references["smoke"].images_per_s
     path.write_text(path.read_text().replace(f"{rate:g}", f"{100 * rate:g}"))
     slow = rn50(*bench, "--check", f"system.results={tmp_path}")

@@ -68,7 +68,7 @@ def test_bad_input_is_one_line(rn50: Rn50, arguments: list[str], expected: list[
 def test_a_small_study(rn50: Rn50, tmp_path: Path) -> None:
     small = ["data.synthetic={train_samples: 200, eval_samples: 50}", "data.train_samples=200"]
     plot = tmp_path / "scaling.svg"
-    done = rn50(
+    out = rn50.output(
         "bench",
         "scaling",
         "cpu_small",
@@ -91,8 +91,7 @@ def test_a_small_study(rn50: Rn50, tmp_path: Path) -> None:
         "--plot",
         str(plot),
     )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = json.loads(out)
     rows = found["rows"]
     assert [(row["curve"], row["ranks"], row["per_rank"]) for row in rows] == [
         ("googlenet, weak", 1, 2),
@@ -112,7 +111,7 @@ def test_a_small_study(rn50: Rn50, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_throughput_needs_no_images(rn50: Rn50, tmp_path: Path) -> None:
     plot = tmp_path / "throughput.svg"
-    done = rn50(
+    out = rn50.output(
         "bench",
         "throughput",
         "smoke",
@@ -134,8 +133,7 @@ def test_throughput_needs_no_images(rn50: Rn50, tmp_path: Path) -> None:
         "--steps",
         "2",
     )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = json.loads(out)
     one, two = found["rows"]
     assert (found["figures"]["classes"], found["figures"]["crop_px"]) == (300, 48)
     assert [(row["ranks"], row["global_batch"]) for row in (one, two)] == [(1, 6), (2, 12)]

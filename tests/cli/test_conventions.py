@@ -24,9 +24,7 @@ PROGRAM = Path(sys.executable).with_name("rn50")
 def test_version_and_help(rn50: Rn50) -> None:
     done = rn50("--version")
     assert (done.returncode, done.stdout) == (0, f"rn50 {__version__}\n")
-    without_arguments = rn50()
-    assert without_arguments.returncode == 0
-    assert without_arguments.stdout == rn50("--help").stdout
+    assert rn50.output() == rn50("--help").stdout
 
 
 def test_choices_are_shown_and_refused_with_their_list(rn50: Rn50) -> None:

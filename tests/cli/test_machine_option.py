@@ -18,10 +18,9 @@ def test_predict_puts_a_recipe_there_with_as_many_ranks(rn50: Rn50, tmp_path: Pa
     mine = tmp_path / "mine.yaml"
     mine.write_text(MINE)
     predict = ("predict", "abci_2048_open", "--json")
-    option = rn50(*predict, "--system", str(mine))
-    assert option.returncode == 0, option.stderr
-    assert json.loads(option.stdout)["gpus"] == 2048
-    assert option.stdout == rn50(*predict, f"system={mine}").stdout
+    out = rn50.output(*predict, "--system", str(mine))
+    assert json.loads(out)["gpus"] == 2048
+    assert out == rn50(*predict, f"system={mine}").stdout
     asked = rn50(*predict, "--system", "dgxa100", "--gpus", "4096")
     assert json.loads(asked.stdout)["gpus"] == 4096
 

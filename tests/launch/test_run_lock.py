@@ -37,9 +37,8 @@ LONG = (
 
 def listed(rn50: Any) -> dict[str, Any]:
     """The one run, as `rn50 runs` lists it."""
-    done = rn50("runs", str(rn50.results), "--json")
-    assert done.returncode == 0, done.stderr
-    (row,) = json.loads(done.stdout)
+    out = rn50.output("runs", str(rn50.results), "--json")
+    (row,) = json.loads(out)
     return row
 
 

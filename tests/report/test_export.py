@@ -115,8 +115,7 @@ def test_an_ensemble_averages_the_softmax_of_different_networks(
 
     data = load(str(run / "config.yaml")).run.data
     other = train(tmp_path, "seed=2", "model.width=24", f"data.path={data.path}")
-    done = rn50("evaluate", str(run), str(other), *places(run), "--json")
-    assert done.returncode == 0, done.stderr
+    out = rn50.output("evaluate", str(run), str(other), *places(run), "--json")
     batch = build_eval_source(data, batch_per_rank=data.eval_samples, rank=0, ranks=1).next()
     labels = batch.labels.asnumpy()
     shares = []
@@ -126,7 +125,7 @@ def test_an_ensemble_averages_the_softmax_of_different_networks(
         powers = np.exp(net(batch.images).asnumpy().astype(np.float64))
         shares.append(powers / powers.sum(axis=1, keepdims=True))
     expected = [counts_of(scores, labels) for scores in (*shares, np.mean(shares, axis=0))]
-    found = json.loads(done.stdout)
+    found = json.loads(out)
     scored = [(one["correct"], one["correct_top5"]) for one in (*found["runs"], found["ensemble"])]
     assert scored == expected
     of_logits = np.mean(np.log(shares), axis=0)
@@ -147,9 +146,8 @@ def test_as_many_ranks_score_with_the_statistics_of_all_as_one_rank_does(
     path = next(found.path for found in kept if found.meta.statistics_rows == 2)
     counts = []
     for ranks in ("1", "2"):
-        done = rn50("evaluate", str(path), *places(whole), "--ranks", ranks, "--json")
-        assert done.returncode == 0, done.stderr
-        counts.append(json.loads(done.stdout)["correct"])
+        out = rn50.output("evaluate", str(path), *places(whole), "--ranks", ranks, "--json")
+        counts.append(json.loads(out)["correct"])
     assert counts[0] == counts[1]
 
 
@@ -165,8 +163,7 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     with_onnx = has("onnx")
     out = tmp_path / "model"
     data = load(str(run / "config.yaml")).run.data
-    done = rn50("export", "model", str(run), "--out", str(out), *["--onnx"] * with_onnx)
-    assert done.returncode == 0, done.stderr
+    rn50.output("export", "model", str(run), "--out", str(out), *["--onnx"] * with_onnx)
     made = ["model-0000.params", "model-symbol.json", "model.json", *["model.onnx"] * with_onnx]
     assert [path.name for path in sorted(out.iterdir())] == made
     about = read_json(out / "model.json")
