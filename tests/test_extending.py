@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from rn50.config import choices
-from rn50.launch import launchers, schedulers
 from rn50.scaling import cost, groups
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -166,7 +165,5 @@ def article(kind: str) -> str:
 
 def test_each_table_has_the_names_of_the_schema() -> None:
     """`auto` is chosen by other code; the networks' and shapes' tables load MXNet or need a run."""
-    assert set(choices.LAUNCHERS) == set(launchers.LAUNCHERS)
-    assert set(choices.SCHEDULERS) == set(schedulers.SCHEDULERS)
     assert set(choices.GROUPINGS) == set(groups.GROUPINGS)
     assert set(choices.ALGORITHMS) == {"auto", *cost.ALGORITHMS}

@@ -103,7 +103,7 @@ def test_no_side_file_gets_more_than_a_note(folder: Path, secret: Path, plant: P
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-@pytest.mark.parametrize("plant", [link, fifo, zeros, deep])
+@pytest.mark.parametrize("plant", [link, fifo, deep])
 def test_each_command_ends_and_tells_nothing(
     folder: Path, secret: Path, command: tuple[str, ...], plant: Plant
 ) -> None:

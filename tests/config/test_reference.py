@@ -31,13 +31,11 @@ def test_the_page_is_up_to_date() -> None:
 @pytest.mark.parametrize(
     ("word", "first", "count"),
     [
-        ("optimizer.base_lr", "optimizer.base_lr", 1),
         ("base_lr", "optimizer.base_lr", 1),
         ("optimizer", "optimizer", 8),
         ("batch.changes.per_rank", "batch.changes[].per_rank", 1),
         ("batch.changes", "batch.changes", 5),
         ("every", "checkpoint.every", 2),
-        ("silence", "watchdog.silence_s", 1),
     ],
 )
 def test_a_key_is_found_by_path_name_or_section(word: str, first: str, count: int) -> None:

@@ -113,13 +113,6 @@ def cases() -> Iterator[Case]:
                 yield Case(fault, launcher, phase, victim, said, waits.get(fault, 0.0))
     for launcher in LAUNCHERS:
         yield Case("NaN", launcher, "mid-epoch", 1, "a finite loss expected, found nan")
-        yield Case(
-            "bit flip",
-            launcher,
-            "mid-epoch",
-            1,
-            r"replicas differ after epoch \d: 1 of 2 ranks, rank 1 on \S+ in weights",
-        )
         full = "cannot write: No space left on device"
         # Half a checkpoint that is given up would make room again.
         none = ("checkpoint.every=100 epochs",)
@@ -132,7 +125,6 @@ def cases() -> Iterator[Case]:
         for phase in PHASES[1:]:
             asked = r"asked to stop by SIGTERM to rank 1 on \S+ at step"
             yield Case("SIGTERM", launcher, phase, 1, asked, code=1)
-            yield Case("launcher killed", launcher, phase, 1, "", code=-9)
     for launcher, sign in zip(LAUNCHERS, "+-", strict=True):
         jumped = rf"rn50: warning: the wall clock jumped by \{sign}3600\.0 s by step \d+"
         fault = f"wall clock {sign}1 h"
@@ -207,9 +199,6 @@ def run_case(case: Case, data: Path, bound_s: float = DEATH_BOUND_S) -> Outcome:
         except subprocess.TimeoutExpired:
             process.kill()
             return Outcome(case, 120.0, -1, "", ("still running after 120 s",))
-        gone_s = time.monotonic() + bound_s
-        while case.fault == "launcher killed" and processes(folder) and time.monotonic() < gone_s:
-            time.sleep(0.05)
         ended_s = time.time()
         struck, _, memory = mark.read_text().partition(" ") if mark.exists() else ("nan", "", "")
         stop_s = ended_s - (begun_s if case.victim is None else float(struck))
@@ -239,8 +228,6 @@ def _problems(
     if case.code == 1:
         if messages or not re.search(case.words, _in_order(folder) + said):
             yield f"{case.words!r} expected, found {_in_order(folder)} {messages} {said[-300:]}"
-    elif case.code == -9:
-        pass  # nobody is left to say anything
     elif len(messages) != 1 or not re.search(case.words, messages[0]):
         yield f"one line with {case.words!r} expected, found {messages}"
     elif (
@@ -255,8 +242,6 @@ def _problems(
         log = run / "result_0.txt"
         events = read_events(log) if log.is_file() and log.stat().st_size else []
         started = any(event.key == "run_start" for event in events)
-        if case.fault == "launcher killed":
-            continue
         if started and events[-1].metadata.get("status") != "aborted":
             yield "no run_stop aborted at the end of the log"
         # The last one may lack the part of a rank that was killed while it wrote it.

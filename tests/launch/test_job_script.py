@@ -161,7 +161,6 @@ def test_a_job_survives_a_failed_node_where_it_may_go_on_without() -> None:
             1,
             "walltime: at least 190 s expected",
         ),
-        ("pbs", ["system.job.resource=rt_F"], 1, "NAME=VALUE.* expected, found rt_F"),
         ("pbs", ["system.job.resource=ngpus=4:rt_F"], 1, "NAME=VALUE.* expected, found ngpus=4:rt"),
     ],
 )

@@ -180,7 +180,6 @@ def test_fujitsus_values_for_nccl_reach_every_rank() -> None:
 OPEN_MPI = MpiLibrary("libmpi.so.40", "openmpi")
 MPICH = MpiLibrary("libmpi.so.12", "mpich")
 CRAY = MpiLibrary("libmpi_gnu_91.so.12", "cray")
-STRANGE = MpiLibrary("libmpi.so.0", None)
 
 
 def link_horovod(monkeypatch: pytest.MonkeyPatch, library: MpiLibrary | None) -> None:
@@ -189,7 +188,7 @@ def link_horovod(monkeypatch: pytest.MonkeyPatch, library: MpiLibrary | None) ->
 
 @pytest.mark.parametrize(
     ("library", "launcher"),
-    [(OPEN_MPI, "mpirun"), (MPICH, "hydra"), (CRAY, "pals"), (STRANGE, "mpirun"), (None, "gloo")],
+    [(OPEN_MPI, "mpirun"), (MPICH, "hydra"), (CRAY, "pals"), (None, "gloo")],
 )
 def test_the_mpi_of_horovod_decides_on_the_launcher(
     monkeypatch: pytest.MonkeyPatch, library: MpiLibrary | None, launcher: str

@@ -284,8 +284,6 @@ def test_the_id_is_all_of_the_last_line_or_there_is_none(
     [
         ("slurm", "PENDING Priority", State("waits: Priority")),
         ("slurm", "PENDING None", State()),
-        ("slurm", "RUNNING None", State()),
-        ("slurm", "COMPLETING None", None),
         ("slurm", "CANCELLED None", None),
         ("slurm", "", None),
         ("slurm", "CLUSTER: x\nPENDING (Resources)", State("waits: Resources")),

@@ -94,7 +94,7 @@ def test_report(job: Path) -> None:
     path = write_report(job)
     assert path == job / "report.html"
     page = path.read_text()
-    assert "5 of 5 runs reached the target" in page
+    assert "5 of 5 runs reached the target" in page and "Score, olympic mean" in page
     assert f"target {TARGET}" in page and "target 0.759" not in page
     assert f"rn50 launch {job}/run_0/config.yaml" in page
     (subject,) = read_subjects(job)

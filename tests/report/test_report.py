@@ -9,9 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from rn50.cli.main import app
 from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.launch.run import try_report
@@ -239,18 +237,6 @@ def test_a_file_that_cannot_be_read_is_a_note(run_folder: Path) -> None:
         assert f"{name}: left out" in text
 
 
-@pytest.mark.slow
-def test_a_submission_shows_its_runs_and_its_score(tmp_path: Path) -> None:
-    for number in range(5):
-        run = good_run()
-        find(run, "seed").value = number
-        write(tmp_path / f"result_{number}.txt", run)
-    text = Shape(page_of(tmp_path)).text
-    assert "5 of 5 runs reached the target" in text
-    assert "Score, olympic mean" in text and "0.662 min" in text
-    assert "result_4.txt" in text
-
-
 # --- harmlessness ---------------------------------------------------------------------------------
 
 
@@ -302,13 +288,6 @@ def test_a_page_is_about_one_subject_and_does_not_replace_its_log(run_folder: Pa
 def test_a_launch_survives_its_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     try_report(tmp_path)
     assert capsys.readouterr().err.startswith("rn50: warning: no report.html: ")
-
-
-def test_the_command(run_folder: Path, tmp_path: Path) -> None:
-    out = tmp_path / "page.html"
-    result = CliRunner().invoke(app, ["log", "report", str(run_folder), "--out", str(out)])
-    assert (result.exit_code, result.stdout) == (0, f"{out}\n")
-    assert out.read_text() == write_report(run_folder).read_text()
 
 
 # --- phases and charts ----------------------------------------------------------------------------
