@@ -237,6 +237,18 @@ def device(tmp_path: Path) -> Callable[[str], Path]:
 
 
 @pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """`program("squeue", "echo RUNNING")`: one of this name comes first on the PATH."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    def write(name: str, text: str) -> None:
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+
+    return write
+
+
+@pytest.fixture
 def rn50(tmp_path: Path) -> Rn50:
     return Rn50(tmp_path / "results")
 

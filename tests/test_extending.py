@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 
 from rn50.config import choices
 from rn50.scaling import cost, groups
+from tests.waiting import finished
 
 ROOT = Path(__file__).resolve().parent.parent
 ROW = '    "dummy": "a dummy",\n'
@@ -113,7 +113,7 @@ found = "MLP098" in {finding.id for finding in check_log(log).findings}
 def used(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bool]:
     """By kind: whether its dummy works, in one process that runs on the copy."""
     tree = tmp_path_factory.mktemp("tree") / "checkout"
-    listed = subprocess.run(["sh", "-c", "git ls-files"], cwd=ROOT, capture_output=True, text=True)
+    listed = finished(["sh", "-c", "git ls-files"], cwd=ROOT)
     if listed.returncode:
         pytest.skip(f"no git here: {listed.stderr.strip()}")
     for name in listed.stdout.splitlines():
@@ -134,11 +134,9 @@ def used(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bool]:
     body = "import json\nfrom rn50.config.load import load\nused = {}\n"
     for kind, code in USES.items():
         body += f"{code}used[{kind!r}] = found\n"
-    done = subprocess.run(
+    done = finished(
         [sys.executable, "-c", f"{body}print(json.dumps(used))"],
         cwd=tree,
-        capture_output=True,
-        text=True,
     )
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout.splitlines()[-1]))

@@ -80,17 +80,6 @@ def test_the_check_for_learning_can_be_off(folder: Path, word: str) -> None:
     assert plan.min_accuracy_by_steps > plan.total_steps
 
 
-def test_settings_of_jobs_are_values_too(folder: Path) -> None:
-    text = "system: {base: dgx1, job: {walltime: '01:00:00'}}"
-    found = load_text(text, "system.job.queue=short").leaves()
-    leaves = {path: (value, str(origin)) for path, value, origin in found}
-    assert leaves["system.job.queue"] == ("short", "command line")
-    assert leaves["system.job.walltime"] == ("01:00:00", "x.yaml:1")
-    assert leaves["system.job.requeue"] == (False, "default")
-    count, origin = leaves["system.performance.nics"]
-    assert count == 4 and "system/dgx1.yaml:" in origin
-
-
 def test_every_leaf_tells_where_it_was_written(folder: Path) -> None:
     write("deep/parent.yaml", "# a comment\n\nname: p\noptimizer:\n  base_lr: 1.0\n  eta: 0.5\n")
     text = "base: deep/parent.yaml\noptimizer: {base_lr: 2.0}\ndata:\n  area:\n    - 0.1\n    - 1\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rn50.config.errors import UserError
-from rn50.config.load import load, load_system
+from rn50.config.load import load
 from rn50.sweep.definition import load_sweep
 from tests.config.test_load import load_text, write
 
@@ -101,13 +101,6 @@ def test_nothing_of_the_machine_below_is_left_but_where_results_go(folder: Path)
         system == load("dgxa100_8", ["system.nodes=4", "system.results=/scratch/runs"]).run.system
     )
     assert system.job.modules == ()
-
-
-def test_a_machines_file_may_have_a_machine_as_its_base(folder: Path) -> None:
-    write("mine.yaml", "base: dgxa100\nname: mine\n")
-    assert load_system("mine.yaml").name == "mine"
-    assert load_system("mine.yaml").performance == load_system("dgxa100").performance
-    assert load_text("system: mine.yaml\n").run.system.cores_per_rank == 16
 
 
 @pytest.mark.parametrize(

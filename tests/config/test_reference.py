@@ -50,24 +50,6 @@ def test_a_key_that_does_not_exist() -> None:
         find_keys("optimizer.lr")
 
 
-@pytest.mark.parametrize(
-    ("key", "values"),
-    [
-        ("limits.grace_s", "number, 1e-15 or more, at most 1,000,000,000.0"),
-        ("model.depth", "tiny, 18, 34, 50, 101, 152"),
-        ("data.area", "list of 2: number, above 0, at most 1"),
-        ("seed", "whole number, 0 or more, below 9,223,372,036,854,775,808; or null"),
-    ],
-)
-def test_what_may_be_written(key: str, values: str) -> None:
-    assert find_keys(key)[0].values == values
-
-
-def test_a_default_is_shown_as_it_is_written() -> None:
-    assert find_keys("schedule.length")[0].default == "37 epochs"
-    assert find_keys("data.area")[0].default == "[0.05, 1.0]"
-
-
 def test_the_command(tmp_path: Path) -> None:
     run = CliRunner()
     shown = run.invoke(app, ["config", "explain", "eval.target"])

@@ -17,7 +17,7 @@ from rn50.config.errors import UserError
 from rn50.data import lock
 from rn50.data.lock import FolderInUse, held, hold, other_holder
 from tests.faults.file_system import refusing
-from tests.waiting import wait_until
+from tests.waiting import finished, wait_until
 
 QUICK = """
 import sys
@@ -53,12 +53,9 @@ def start_holder(path: Path) -> psutil.Popen:
 
 def look_at(path: Path, *within: str, **environment: str) -> list[str]:
     """Whether `path` is held, and what came of the attempt to hold it, as another process finds."""
-    done = subprocess.run(
+    done = finished(
         [*within, sys.executable, "-c", QUICK + LOOK, str(path)],
         env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert not done.returncode, done.stderr
     return done.stdout.splitlines()

@@ -24,7 +24,7 @@ from rn50.logging.records import Next
 from tests import mpi
 from tests.conftest import ROOT, RUN, Rn50, read_json
 from tests.faults.file_system import refusing
-from tests.waiting import leave_nothing, rank_process, wait_until
+from tests.waiting import finished, leave_nothing, rank_process, wait_until
 
 pytestmark = pytest.mark.slow
 LAUNCHERS = ["gloo", *([] if mpi.WHY_NOT else [mpi.LAUNCHER])]
@@ -237,12 +237,9 @@ def test_after_a_bit_flip_the_run_goes_on_from_where_replicas_agreed(
     command = [sys.executable, "-m", "tests.faults.job", "gloo", "bit flip", "evaluation", "1"]
     settings = [f"data.path={small_data}", f"system.results={rn50.results}"]
     more = ["system.job.max_restarts=1", "watchdog.silence_s=60"]
-    done = subprocess.run(
+    done = finished(
         [*command, str(rn50.results / "mark"), *RUN[2:], *settings, *more],
         cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 1, done.stderr
     said = (

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -87,11 +87,9 @@ def test_of_slurm_remains_what_is_for_the_one_that_is_started(
 
 
 def test_sbatch_does_not_see_the_interactive_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Any
 ) -> None:
-    (tmp_path / "sbatch").write_text(f"#!/bin/sh\nenv >{tmp_path}/seen\necho 42\n")
-    (tmp_path / "sbatch").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    program("sbatch", f"env >{tmp_path}/seen; echo 42")
     for name, value in (COUNTS | JOB | SETTINGS).items():
         monkeypatch.setenv(name, value)
     submit(load("smoke", [f"system.results={tmp_path}/results"]), "slurm", 1)

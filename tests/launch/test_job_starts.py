@@ -15,7 +15,7 @@ import pytest
 
 from rn50.logging.parse import read_events
 from rn50.train import checkpoint_folder
-from tests.waiting import leave_nothing, wait_until
+from tests.waiting import finished, leave_nothing, wait_until
 
 SHORT = (
     "system.nodes=1",
@@ -33,9 +33,7 @@ SHORT = (
 
 def start(folder: Path) -> subprocess.CompletedProcess[str]:
     """`bash job.sh`, by hand."""
-    return subprocess.run(
-        ["bash", folder / "job.sh"], capture_output=True, text=True, check=False, timeout=600
-    )
+    return finished(["bash", folder / "job.sh"], timeout=600)
 
 
 def content(folder: Path) -> dict[str, str]:

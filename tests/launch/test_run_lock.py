@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from rn50.launch import resume
 from rn50.launch.resume import begin_attempt, is_interrupted, load_resumed
 from rn50.logging.parse import read_events
 from tests.faults.matrix import ROOT
-from tests.waiting import leave_nothing, rank_process, wait_until
+from tests.waiting import finished, leave_nothing, rank_process, wait_until
 
 LONG = (
     "smoke",
@@ -62,9 +61,7 @@ def test_a_run_has_one_driver_and_a_killed_one_is_followed(rn50: Any, smoke_data
     done = rn50("launch", "smoke", "--resume", "latest", *settings)
     assert done.returncode == 2 and "that no process uses expected, found none" in done.stderr
     rank = [sys.executable, "-m", "rn50.train", str(folder / "config.yaml"), "--out", str(folder)]
-    by_hand = subprocess.run(
-        [*rank, "system.ranks_per_node=1"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    by_hand = finished([*rank, "system.ranks_per_node=1"], cwd=ROOT)
     assert by_hand.returncode == 2 and by_hand.stderr.startswith(f"rn50: error: {folder}: in use")
     assert first.poll() is None and not list(folder.glob("attempt_*"))
     assert sum(event.key == "run_start" for event in read_events(log)) == 1

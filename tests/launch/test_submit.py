@@ -8,9 +8,9 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -38,7 +38,7 @@ from rn50.report.runs import read_runs
 from rn50.train import checkpoint
 from tests.conftest import Rn50, read_json
 from tests.train.test_checkpoint import CONFIG, arrays, meta
-from tests.waiting import wait_until
+from tests.waiting import finished, wait_until
 
 
 @pytest.mark.slow
@@ -85,12 +85,9 @@ def test_five_runs_make_a_submission(
     assert re.search(r"^score [0-9.]+ min", log, re.M)
 
     page = folder / "systems/local_n1.json"
-    official = subprocess.run(
+    official = finished(
         [sys.executable, "-m", "mlperf_logging.system_desc_checker", page, "training", "4.0.0"],
         cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert official.returncode == 0 and "passed" in official.stdout + official.stderr
 
@@ -144,14 +141,13 @@ def test_a_local_job_that_is_killed_closes_its_log(rn50: Rn50, smoke_data: Path)
 
 @pytest.mark.slow
 def test_ranks_in_a_container_are_launched_from_the_host(
-    rn50: Rn50, smoke_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rn50: Rn50, smoke_data: Path, tmp_path: Path, program: Any
 ) -> None:
     """The engine is a stand-in that keeps its arguments and starts what follows the image."""
     start = (
         f'echo "$*" >>{tmp_path}/calls; until [[ $1 == image ]]; do shift; done; exec "${{@:2}}"'
     )
-    program(tmp_path, "singularity", start)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    program("singularity", start)
     words = ["container=image", "engine=singularity", "bind=none", "mounts=[/raid]"]
     done = rn50(
         "submit",
@@ -196,11 +192,6 @@ def test_dry_run_prints_script_and_command_and_makes_nothing(rn50: Rn50) -> None
 # --- the schedulers' own commands, replaced by programs that say what the real ones say ---
 
 
-def program(folder: Path, name: str, text: str) -> None:
-    (folder / name).write_text(f"#!/bin/bash\n{text}\n")
-    (folder / name).chmod(0o755)
-
-
 SAYS = {
     "slurm": ("sbatch", "42;cluster", "42;cluster", "squeue", "Invalid job id specified"),
     "sge": ("qsub", "42", "42", "qstat", "Following jobs do not exist: 42"),
@@ -216,10 +207,9 @@ BANNER = "   Welcome to the Cluster6 Supercomputer\nINFO: your project has 1200 
 
 
 @pytest.mark.parametrize("name", SAYS)
-def test_submission_and_waiting(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_submission_and_waiting(name: str, tmp_path: Path, program: Any) -> None:
     command, answer, job, state, gone = SAYS[name]
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    program(tmp_path, command, f"printf '%s' '{BANNER}{answer}\n\n'")
+    program(command, f"printf '%s' '{BANNER}{answer}\n\n'")
     loaded = load("smoke", [f"system.results={tmp_path}/results"])
     plan, found = submit(loaded, name, 1)
     assert found == job
@@ -229,16 +219,16 @@ def test_submission_and_waiting(name: str, tmp_path: Path, monkeypatch: pytest.M
     (row,) = read_runs([tmp_path])
     assert (row.folder, row.scheduler, row.job, row.status) == (plan.folder, name, job, "")
     assert plan.scheduler.cancel(job) == CANCEL[name]
-    program(tmp_path, state, f'echo "$*" >{tmp_path}/asked; echo RUNNING None')
+    program(state, f'echo "$*" >{tmp_path}/asked; echo RUNNING None')
     assert look_at(plan.folder, name, job) == ("queued", f"{name} job {job}")
     assert (tmp_path / "asked").read_text() == f"{ABOUT[name]}\n"
     assert ask(plan.scheduler, job, plan.folder) == State()
-    program(tmp_path, state, "echo cannot reach the server >&2; exit 1")
+    program(state, "echo cannot reach the server >&2; exit 1")
     status, why = look_at(plan.folder, name, job)
     assert (status, why) == ("unknown", f"cannot ask {state}: cannot reach the server")
     with pytest.raises(UserError, match=f"cannot ask {state}: cannot reach"):
         find_interrupted(str(plan.folder), None, [])
-    program(tmp_path, state, f"echo '{gone}' >&2; exit 1")
+    program(state, f"echo '{gone}' >&2; exit 1")
     assert ask(plan.scheduler, job, plan.folder) is None
     assert look_at(plan.folder, name, job)[0] == "failed"
     with pytest.raises(UserError, match="ended without an exit code"):
@@ -266,10 +256,9 @@ def test_submission_and_waiting(name: str, tmp_path: Path, monkeypatch: pytest.M
     ],
 )
 def test_the_id_is_all_of_the_last_line_or_there_is_none(
-    name: str, printed: str, job: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, printed: str, job: str | None, tmp_path: Path, program: Any
 ) -> None:
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    program(tmp_path, SAYS[name][0], f"cat <<'END'\n{printed}\nEND")
+    program(SAYS[name][0], f"cat <<'END'\n{printed}\nEND")
     loaded = load("smoke", [f"system.results={tmp_path}/results"])
     if job is not None:
         assert submit(loaded, name, 1)[1] == job
@@ -313,10 +302,9 @@ def test_why_a_job_waits_and_when_it_never_begins(
     said: str,
     expected: State | None,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    program: Any,
 ) -> None:
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    program(tmp_path, SAYS[name][3], f"cat <<'END'\n{said}\nEND")
+    program(SAYS[name][3], f"cat <<'END'\n{said}\nEND")
     assert ask(SCHEDULERS[name], "42", tmp_path) == expected
     if expected is not None and not expected.can_begin:
         plan = plan_submission(load("smoke"), name, 1, tmp_path)
@@ -325,11 +313,8 @@ def test_why_a_job_waits_and_when_it_never_begins(
         assert look_at(tmp_path, name, "42")[0] == "failed"
 
 
-def test_a_job_that_goes_back_into_its_queue_has_not_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    program(tmp_path, "squeue", "echo COMPLETING None")
+def test_a_job_that_goes_back_into_its_queue_has_not_ended(tmp_path: Path, program: Any) -> None:
+    program("squeue", "echo COMPLETING None")
     for requeue in (True, False):
         loaded = load("smoke", [f"system.job.requeue={requeue}"])
         plan = plan_submission(loaded, "slurm", 1, tmp_path)
@@ -337,8 +322,7 @@ def test_a_job_that_goes_back_into_its_queue_has_not_ended(
         assert (ask(plan.scheduler, "42", tmp_path) is not None) == requeue
 
 
-def test_waiting_tells_why_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+def test_waiting_tells_why_once(tmp_path: Path, program: Any) -> None:
     words = (
         "PENDING Priority",
         "PENDING Priority",
@@ -347,7 +331,6 @@ def test_waiting_tells_why_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     )
     lines = "\n".join(words)
     program(
-        tmp_path,
         "squeue",
         f"cd {tmp_path}; [[ -e left ]] || printf '%s\\n' '{lines}' >left\n"
         "head -1 left; sed -i 1d left",
@@ -371,10 +354,9 @@ def test_a_job_in_which_no_run_has_begun(tmp_path: Path) -> None:
 
 
 def test_a_refused_submission_is_one_line_and_leaves_no_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, program: Any
 ) -> None:
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    program(tmp_path, "sbatch", "echo 'sbatch: error: invalid partition' >&2; exit 1")
+    program("sbatch", "echo 'sbatch: error: invalid partition' >&2; exit 1")
     loaded = load("smoke", [f"system.results={tmp_path}/results"])
     with pytest.raises(UserError) as caught:
         submit(loaded, "slurm", 1)
@@ -438,7 +420,7 @@ def test_system_page_of_a_recorded_machine(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def job(tmp_path: Path, program: Any) -> Path:
     """An interrupted job of five runs, whose id Slurm does not know any more."""
     run = tmp_path / "job/run_0"
     (run / "checkpoint").mkdir(parents=True)
@@ -447,8 +429,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (run / "environment.json").write_text("{}")
     (run.parent / "config.yaml").write_text(load(CONFIG[0]).to_yaml())
     (run.parent / "submission.json").write_text('{"scheduler": "slurm", "job": "42", "runs": 5}')
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    program(tmp_path, "squeue", "echo slurm_load_jobs error: Invalid job id specified")
+    program("squeue", "echo slurm_load_jobs error: Invalid job id specified")
     return run.parent
 
 
@@ -483,17 +464,17 @@ def test_what_a_stranger_wrote_of_the_submission_is_no_more_than_unknown(
     assert find_interrupted(str(job), None, [])[1] == Last(job, None, 1)
 
 
-def test_what_cannot_go_on_is_refused(job: Path, tmp_path: Path) -> None:
+def test_what_cannot_go_on_is_refused(job: Path, tmp_path: Path, program: Any) -> None:
     with pytest.raises(UserError, match="no CONFIG beside a folder expected, found smoke"):
         find_interrupted(str(job), "smoke", [])
     with pytest.raises(UserError, match=r"optimizer\.base_lr"):
         find_interrupted(str(job), None, ["optimizer.base_lr=7"])
     with pytest.raises(UserError, match=r"the folder of a job or of a run expected, found no .*/x"):
         find_interrupted(str(tmp_path / "x"), None, [])
-    program(tmp_path, "squeue", "echo PENDING")
+    program("squeue", "echo PENDING")
     with pytest.raises(UserError, match=r"found slurm job 42 in its queue .*: scancel 42"):
         find_interrupted(str(job), None, [])
-    program(tmp_path, "squeue", "true")
+    program("squeue", "true")
     (job / "exit_code").write_text("1\n")
     with pytest.raises(UserError, match=r"job or run expected, .* has ended"):
         find_interrupted(str(job), None, [])

@@ -207,7 +207,7 @@ def test_filters(tmp_path: Path) -> None:
 
 
 def test_a_job_goes_on_between_two_runs_and_in_its_queue(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Any
 ) -> None:
     """--watch ended where the first of five runs did, and after `submit --resume`."""
     job = tmp_path / "results/smoke/20261123T000000Z"
@@ -218,15 +218,12 @@ def test_a_job_goes_on_between_two_runs_and_in_its_queue(
     def statuses() -> list[str]:
         return [row["status"] for row in listed(str(job.parents[1]))]
 
-    squeue = tmp_path / "squeue"
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     for answer, expected in (("echo RUNNING", ["queued", "success"]), ("", ["success"])):
-        squeue.write_text(f"#!/bin/sh\n{answer}\n")
-        squeue.chmod(0o755)
+        program("squeue", answer)
         assert statuses() == expected
     with hold(job / ".job.lock"):
         assert statuses() == ["running", "success"]
-    squeue.write_text("#!/bin/sh\necho RUNNING\n")
+    program("squeue", "echo RUNNING")
     (job / "exit_code").write_text("0\n")  # its last words
     assert statuses() == ["success"]
     make_run(job / "run_1", {"status": "failed", **STOPS, **RESUMES})
@@ -235,14 +232,14 @@ def test_a_job_goes_on_between_two_runs_and_in_its_queue(
     (job / "run_0").rename(tmp_path / "run_0")
     (job / "run_1").rename(tmp_path / "run_1")
     assert statuses() == ["queued"]
-    squeue.write_text("#!/bin/sh\necho PENDING Priority\n")
+    program("squeue", "echo PENDING Priority")
     assert listed(str(job.parents[1]))[0]["reason"] == "slurm job 42 waits: Priority"
     monkeypatch.setenv("COLUMNS", "120")
     table = CliRunner().invoke(app, ["runs", str(job.parents[1])]).stdout
     assert "waits: Priority" in table
-    squeue.write_text("#!/bin/sh\necho no configuration source >&2; exit 1\n")
+    program("squeue", "echo no configuration source >&2; exit 1")
     assert statuses() == ["unknown"]  # which does not keep --watch from ending
-    squeue.write_text("#!/bin/sh\n")  # cancelled before it began
+    program("squeue", "")  # cancelled before it began
     assert statuses() == ["failed"]
 
 

@@ -24,7 +24,7 @@ from rn50.train.mpi_library import MPICH_ABI
 from tests import mpi
 from tests.conftest import Rn50, read_json
 from tests.ranks.test_launch import shape
-from tests.waiting import leave_nothing, wait_until
+from tests.waiting import finished, leave_nothing, wait_until
 
 pytestmark = pytest.mark.slow
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged")
@@ -40,11 +40,8 @@ def missing() -> str | None:
             return f"no {program} on this machine (apt: slurmctld slurmd slurm-client munge)"
     if mpi.WHY_NOT or mpi.FAMILY in MPICH_ABI:  # by PMI2, which Slurm brings along
         return mpi.WHY_NOT or None
-    listed = subprocess.run(
+    listed = finished(
         ["find", "/usr/lib", "-name", "libpmix.so", "-print", "-quit"],
-        capture_output=True,
-        text=True,
-        check=False,
     )
     return None if listed.stdout else "no libpmix.so for Slurm's PMIx plugin (apt: libpmix-dev)"
 
@@ -56,7 +53,7 @@ def lab(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         pytest.skip(reason)
     folder = tmp_path_factory.mktemp("slurm") / "lab"
     script = root / "tests/lab/slurmlab.sh"
-    done = subprocess.run([script, "up", folder, "3"], capture_output=True, text=True, check=False)
+    done = finished([script, "up", folder, "3"])
     assert done.returncode == 0, done.stderr
     yield folder / "slurm.conf"
     subprocess.run([script, "down", folder], check=True)
@@ -69,9 +66,7 @@ def _conf(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def state_of(job: str) -> str:
-    done = subprocess.run(
-        ["scontrol", "show", "job", job], capture_output=True, text=True, check=True
-    )
+    done = finished(["scontrol", "show", "job", job], check=True)
     match = re.search(r"JobState=(\w+)", done.stdout)
     assert match, done.stdout
     return match[1]
@@ -313,12 +308,7 @@ def turned_on_again(lab: Path) -> Iterator[str]:
     subprocess.run(["scontrol", "update", f"nodename={node}", "state=resume"], check=False)
     pid = lab.parent / f"slurmd-{node}.pid"
     idle = ["sinfo", "-h", "-n", node, "-o", "%T"]
-    wait_until(
-        lambda: (
-            pid.is_file()
-            and subprocess.run(idle, capture_output=True, text=True, check=False).stdout == "idle\n"
-        )
-    )
+    wait_until(lambda: pid.is_file() and finished(idle).stdout == "idle\n")
 
 
 @pytest.mark.nightly
@@ -383,7 +373,7 @@ def test_a_job_that_was_killed_without_a_word_is_what_slurm_says(
 
 
 def test_launch_within_an_allocation_takes_srun(rn50: Rn50, smoke_data: Path) -> None:
-    done = subprocess.run(
+    done = finished(
         [
             "salloc",
             "--nodes=2",
@@ -403,9 +393,6 @@ def test_launch_within_an_allocation_takes_srun(rn50: Rn50, smoke_data: Path) ->
             f"data.path={smoke_data}",
             f"system.results={rn50.results}",
         ],
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr

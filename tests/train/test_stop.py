@@ -22,7 +22,7 @@ from rn50.train.context import RunContext
 from rn50.train.heartbeat import HeartbeatClient, main_thread
 from rn50.train.limits import StopRequest
 from rn50.train.process_info import ProcessInfo
-from tests.waiting import wait_until
+from tests.waiting import finished, wait_until
 
 
 @pytest.fixture
@@ -148,11 +148,8 @@ def test_a_host_without_a_free_port_is_named_by_its_range() -> None:
     if subprocess.run([*alone, "ip", "link"], capture_output=True, check=False).returncode:
         pytest.skip("a network namespace and ip expected, found none")
     shell = 'ip link set lo up; exec "$0" -c "$1"'
-    done = subprocess.run(
+    done = finished(
         [*alone, "sh", "-c", shell, sys.executable, NO_PORT],
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert re.search(r"net\.ipv4\.ip_local_port_range: .* 60000 to 60001", done.stderr)
 
