@@ -124,13 +124,11 @@ def test_an_environment_that_is_whole_is_left_as_it_is(root: Path, environment: 
     assert set_up(root, linked) == 0
 
 
-def test_an_mpi_installed_after_the_set_up_is_built_with(root: Path, environment: Path) -> None:
-    (environment / "mpi.h").touch()
-    assert set_up(root, environment) == 1
-
-
-def test_an_environment_that_lost_files_is_made_anew(root: Path, environment: Path) -> None:
-    (environment / "bin/python.lost").touch()
+@pytest.mark.parametrize("change", ["mpi.h", "bin/python.lost"])
+def test_an_environment_before_an_mpi_or_without_a_file_is_made_anew(
+    root: Path, environment: Path, change: str
+) -> None:
+    (environment / change).touch()
     assert set_up(root, environment) == 1
 
 

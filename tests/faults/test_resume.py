@@ -145,9 +145,7 @@ def test_stopped_in_order_and_resumed_is_uninterrupted(
     assert result["stopped"]["by"] == by or by == "Ctrl-C"
     onward = Next(**result["next"])
     assert str(onward) == again
-    last = err.splitlines()[-1]
-    assert last.startswith(f"rn50: {result['reason']}: {folder}; go on with: "), err
-    assert last.endswith(again)
+    assert err.endswith(f"{again}\n")
     elsewhere = shutil.copytree(small_data, rn50.results / "copy")  # the same set all the same
     place = ("--launcher", launcher, f"data.path={elsewhere}")
     step = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["step"]

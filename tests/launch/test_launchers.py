@@ -4,6 +4,7 @@ import json
 import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -127,8 +128,10 @@ def test_fewer_hosts_than_nodes_are_refused_before_a_folder_is_made(
     fits: bool,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    program: Any,
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: f"/nowhere/{name}")
+    program("srun", "echo pmix >&2")
     link_horovod(monkeypatch, OPEN_MPI)
     (tmp_path / "hosts").write_text(variables.get("RN50_HOSTS", ""))
     for name, value in variables.items():
@@ -238,12 +241,10 @@ OLD_SLURM = "srun: MPI types are...\nsrun: pmi2\nsrun: openmpi\nsrun: none\n"
     ],
 )
 def test_srun_offers_what_the_mpi_speaks(
-    text: str, family: Family | None, chosen: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    text: str, family: Family | None, chosen: str, program: Any
 ) -> None:
     """`text`: of `srun --mpi=list`, of Slurm 22.05 and of 18.08."""
-    (tmp_path / "srun").write_text(f"#!/bin/sh\n/bin/cat >&2 <<END\n{text}END\n")
-    (tmp_path / "srun").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
+    program("srun", f"cat >&2 <<END\n{text}END")
     assert pick_pmi(family) == chosen
 
 
@@ -279,8 +280,8 @@ def test_environment_record_holds_no_secrets(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("HOROVOD_SECRET_KEY", "hunter2")
     monkeypatch.setenv("NCCL_AUTH_TOKEN", "hunter2")
     monkeypatch.setenv("NCCL_DEBUG", "WARN")
-    record = describe_environment(Environment({"A": "1"}, {}), "gloo", COMMAND)
-    assert record["variables"] == {"A": "1"}
+    record = describe_environment(Environment({"A": "1"}, {"B": "2"}), "gloo", COMMAND)
+    assert record["variables"] == {"A": "1"} and record["variables_kept_from_user"] == {"B": "2"}
     assert record["variables_present"]["NCCL_DEBUG"] == "WARN"
     assert record["packages"]["mxnet"] == "1.9.1"
     assert "hunter2" not in json.dumps(record)

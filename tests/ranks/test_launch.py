@@ -52,10 +52,6 @@ def test_smoke_from_images_to_a_clean_log(smoke_run: Callable[[str], Path], laun
     assert result["config_sha256"] == load(folder / "config.yaml").sha256
     assert re.search(r"^RESULT success .*official_checker=PASS\(4\.0\.0\)", printed, re.M)
     assert re.search(r"epoch +\d.* images/s .* left$", printed, re.M)
-    reached = f"target 0.8 reached: accuracy {result['eval_accuracy']:.4f} after epoch"
-    assert printed.splitlines()[-1].startswith(reached)
-    assert result["reason"].startswith(reached) and "next" not in result
-    assert "the set is not ImageNet; no other rule is broken" in printed
     assert check_officially(folder / "result_0.txt", "4.0.0").messages == ()
     for kind, count in (("train", 10), ("steps", 10), ("eval", 1)):
         lines = [json.loads(line) for line in (folder / "metrics.jsonl").open()]

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
@@ -234,19 +233,6 @@ def test_reading_before_the_clock_is_refused(
     with pytest.raises(UserError, match=r"^data set read before run_start: train\.rec opened"):
         train(tmp_path / "run")
     assert "run_start" not in {key for key, *_ in events(tmp_path / "run")}
-
-
-def test_a_photo_that_does_not_decode_ends_the_run(
-    train: Train, small_data: Path, tmp_path: Path
-) -> None:
-    damaged = shutil.copytree(small_data, tmp_path / "damaged")
-    row = np.load(damaged / "train.npy")[100]
-    with (damaged / "train.rec").open("r+b") as file:
-        file.seek(int(row["offset"]) + 32)
-        file.write(bytes(int(row["length"]) - 32))
-    drawn = "data.synthetic={train_samples: 400, eval_samples: 200}"
-    with pytest.raises(UserError, match=r"train\.rec: images that decode expected"):
-        train(tmp_path / "run", f"data.path={damaged}", drawn)
 
 
 def test_no_rank_reads_before_the_clock_of_rank_0_and_none_leaves_before_the_others(
