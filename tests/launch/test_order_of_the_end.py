@@ -48,7 +48,7 @@ def conclude(*_: object) -> Result:
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt("SIGTERM"), RankFailed("x", Path("stderr.log"))])
-@pytest.mark.parametrize("result", [{"status": "success"}, MISSED, STOPPED, None])
+@pytest.mark.parametrize("result", [MISSED, STOPPED, None])
 def test_a_signal_or_a_failure_after_the_last_step_and_a_signal_during_the_conclusion(
     plan: Any, monkeypatch: pytest.MonkeyPatch, result: dict[str, Any] | None, end: BaseException
 ) -> None:
