@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, settings
 # MXNet's older libjpeg ("library is 80, caller expects 62"). The program never has both at once.
 from PIL import Image  # noqa: F401
 
+from rn50.config.errors import UserError
 from rn50.data.lock import hold
 
 # Before any test imports MXNet, whose finder the package installs.
@@ -187,6 +188,15 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
+def write_json(path: Path, content: object) -> None:
+    path.write_text(json.dumps(content))
+
+
+def refused(words: str | None) -> contextlib.AbstractContextManager[Any]:
+    """The block ends in a UserError with these words, a regular expression; None: it ends well."""
+    return contextlib.nullcontext() if words is None else pytest.raises(UserError, match=words)
+
+
 class Rn50:
     """The installed command, as a user calls it."""
 
@@ -210,6 +220,13 @@ class Rn50:
         done = self(*arguments)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
+
+    def error(self, *arguments: str) -> str:
+        """The one line of a command that refuses to begin."""
+        done = self(*arguments)
+        assert done.returncode == 2 and "Traceback" not in done.stderr, done.stdout + done.stderr
+        (line,) = (line for line in done.stderr.splitlines() if line.startswith("rn50: error: "))
+        return line
 
     def run_folder(self) -> Path:
         """The folder of the newest run."""

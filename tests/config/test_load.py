@@ -6,6 +6,7 @@ import pytest
 from rn50.config.errors import UserError
 from rn50.config.load import Loaded, load
 from rn50.config.plan import build_plan
+from tests.conftest import refused
 
 FALLING = "[{after_epoch: 3, factor: 1}, {after_epoch: 1, factor: 1}]"
 
@@ -126,7 +127,7 @@ def test_a_config_that_does_not_exist(folder: Path, name: str, problem: str) -> 
 def test_a_bad_base_is_one_error_with_its_place(folder: Path, text: str, problem: str) -> None:
     write("a.yaml", "\n\nsystem: {base: b.yaml}\n")
     write("b.yaml", "base: a.yaml\n")
-    with pytest.raises(UserError, match=problem):
+    with refused(problem):
         load_text(text)
 
 
@@ -210,7 +211,7 @@ schedule: {warmup: 5}
 def test_a_file_that_is_no_config_is_one_clear_error(
     folder: Path, text: str | bytes, problem: str
 ) -> None:
-    with pytest.raises(UserError, match=problem):
+    with refused(problem):
         load_text(text)
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.sweep.definition import load_sweep
 from tests.config.test_load import load_text, write
+from tests.conftest import refused
 
 # --- base --------------------------------------------------------------------------------------
 
@@ -116,5 +116,5 @@ def test_nothing_of_the_machine_below_is_left_but_where_results_go(folder: Path)
 def test_a_machine_that_does_not_exist(
     folder: Path, text: str, overrides: list[str], problem: str
 ) -> None:
-    with pytest.raises(UserError, match=f"^{problem}"):
+    with refused(f"^{problem}"):
         load_text(text, *overrides)

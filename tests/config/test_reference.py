@@ -8,8 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from rn50.cli.main import app
-from rn50.config.errors import UserError
 from rn50.config.reference import all_keys, find_keys, replace_in_page
+from tests.conftest import refused
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -24,7 +24,7 @@ def test_no_key_lacks_a_description() -> None:
 def test_the_page_is_up_to_date() -> None:
     page = (ROOT / "docs/config.md").read_text()
     assert page == replace_in_page(page), "rn50 config explain --write docs/config.md"
-    with pytest.raises(UserError, match="keys: begin"):
+    with refused("keys: begin"):
         replace_in_page("# Config\n")
 
 
@@ -44,9 +44,9 @@ def test_a_key_is_found_by_path_name_or_section(word: str, first: str, count: in
 
 
 def test_a_key_that_does_not_exist() -> None:
-    with pytest.raises(UserError, match="'zzz': a key of a config expected; `rn50 config explain`"):
+    with refused("'zzz': a key of a config expected; `rn50 config explain`"):
         find_keys("zzz")
-    with pytest.raises(UserError, match=r"; did you mean optimizer\.base_lr\?$"):
+    with refused(r"; did you mean optimizer\.base_lr\?$"):
         find_keys("optimizer.lr")
 
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rn50.config.errors import UserError
 from rn50.data import lock
 from rn50.data.lock import FolderInUse, held, hold, other_holder
+from tests.conftest import refused
 from tests.faults.file_system import refusing
 from tests.waiting import finished, wait_until
 
@@ -212,7 +212,7 @@ def test_a_holder_that_was_taken_for_dead_learns_so_and_leaves_the_others_lock(p
 def test_a_place_that_takes_no_lock_is_one_error(path: Path) -> None:
     path.touch()
     with (
-        pytest.raises(UserError, match="lock/lock: cannot lock: "),
+        refused("lock/lock: cannot lock: "),
         hold(path / "lock"),
     ):
         pytest.fail("held")

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from rn50.config.errors import UserError
 from rn50.launch.failure import PROCESS_EXITED, Evidence, explain_failure
 from rn50.launch.host_limits import (
     LEAST_OPEN_FILES,
@@ -22,6 +21,7 @@ from rn50.launch.host_limits import (
 )
 from rn50.logging.records import Failure
 from rn50.train.__main__ import _Rank
+from tests.conftest import refused
 
 EAGAIN = os.strerror(errno.EAGAIN)
 RECORDED = Path(__file__).resolve().parent.parent / "golden" / "refusals"
@@ -222,9 +222,9 @@ def test_limits_are_those_of_this_process(
 def test_too_few_open_files_are_refused() -> None:
     check_open_files(PLENTY._replace(ulimits={}))
     check_open_files(PLENTY._replace(ulimits={"n": 4096}), 2048)
-    with pytest.raises(UserError, match=r"^ulimit -n: at least 64 open files .* found 63"):
+    with refused(r"^ulimit -n: at least 64 open files .* found 63"):
         check_open_files(PLENTY._replace(ulimits={"n": LEAST_OPEN_FILES - 1}))
-    with pytest.raises(UserError, match=r"at least 2080 .* found 1024"):
+    with refused(r"at least 2080 .* found 1024"):
         check_open_files(PLENTY._replace(ulimits={"n": 1024}), 2048)
     assert read_limits().shared_bytes > 0
 

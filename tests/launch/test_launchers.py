@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from rn50.cli.console import track
-from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.launch.dry_run import describe_launch
 from rn50.launch.engine_environment import Environment
@@ -26,6 +25,7 @@ from rn50.launch.launchers import (
 from rn50.launch.run import Options, launch, load_for_launch
 from rn50.launch.run_files import new_run_folder
 from rn50.train.mpi_library import Family, MpiLibrary
+from tests.conftest import refused
 
 COMMAND = ("python", "-m", "rn50.train", "c.yaml")
 
@@ -85,7 +85,7 @@ def test_the_hosts_of_an_allocation(tmp_path: Path) -> None:
     assert allocated_hosts({"PE_HOSTFILE": str(file)}) == ("n1", "n2")
     assert allocated_hosts({"PBS_NODEFILE": str(file), "RN50_HOSTS": ""}) == ("n1", "n2")
     assert allocated_hosts({}) == ()
-    with pytest.raises(UserError, match="RN50_HOSTS: /nowhere: No such file"):
+    with refused("RN50_HOSTS: /nowhere: No such file"):
         allocated_hosts({"RN50_HOSTS": "/nowhere"})
 
 
@@ -106,7 +106,7 @@ def test_a_file_of_hosts_as_users_write_it(text: bytes, tmp_path: Path) -> None:
 
 def test_what_is_no_host_is_refused_by_its_line(tmp_path: Path) -> None:
     (tmp_path / "hosts").write_text("n1\n\nnode[1-2]\n")
-    with pytest.raises(UserError, match=r"RN50_HOSTS: .*hosts:3: .*found node\[1-2\]"):
+    with refused(r"RN50_HOSTS: .*hosts:3: .*found node\[1-2\]"):
         allocated_hosts({"RN50_HOSTS": str(tmp_path / "hosts")})
 
 
@@ -145,7 +145,7 @@ def test_fewer_hosts_than_nodes_are_refused_before_a_folder_is_made(
     assert missing_hosts(loaded.run, launcher) == [] or not fits
     if not fits:
         count = 1 if variables else 0
-        with pytest.raises(UserError, match=rf"system.nodes: 2 hosts expected .* found {count}"):
+        with refused(rf"system.nodes: 2 hosts expected .* found {count}"):
             launch(loaded, track, Options(picked_launcher=launcher))
         assert not (tmp_path / "results").exists()
 
@@ -214,7 +214,7 @@ def test_a_launcher_of_another_mpi_is_refused(
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: f"/nowhere/{name}")
     link_horovod(monkeypatch, library)
-    with pytest.raises(UserError, match=f"--launcher {launcher}: .*{words}"):
+    with refused(f"--launcher {launcher}: .*{words}"):
         pick_launcher(launcher)
     assert pick_launcher(launcher, "image") == launcher, "the image has its own Horovod"
 
@@ -256,7 +256,7 @@ def test_in_an_allocation_of_slurm_srun_is_taken(monkeypatch: pytest.MonkeyPatch
     assert pick_launcher("gloo") == "gloo"
     monkeypatch.setattr("shutil.which", lambda _: None)
     assert pick_launcher(None) == "gloo"
-    with pytest.raises(UserError, match="srun on the PATH expected"):
+    with refused("srun on the PATH expected"):
         pick_launcher("srun")
 
 
@@ -271,7 +271,7 @@ def test_a_seed_is_drawn_anew_unless_given() -> None:
 def test_run_folders_do_not_collide(tmp_path: Path) -> None:
     run = load("smoke", [f"system.results={tmp_path}"]).run
     assert len({new_run_folder(run) for _ in range(3)}) == 3
-    with pytest.raises(UserError, match=r"/proc/nowhere.*cannot create"):
+    with refused(r"/proc/nowhere.*cannot create"):
         new_run_folder(load("smoke", ["system.results=/proc/nowhere"]).run)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from rn50.launch.job_folder import OpenJob
 from rn50.launch.launchers import Job
 from rn50.launch.supervisor import StopSignals
 from rn50.logging.records import Result
-from tests.conftest import read_json
+from tests.conftest import read_json, write_json
 
 MISSED = {"status": "aborted"}
 STOPPED = {"status": "aborted", "stopped": {"by": "SIGTERM", "step": 20}}
@@ -54,7 +53,7 @@ def test_a_signal_or_a_failure_after_the_last_step_and_a_signal_during_the_concl
 ) -> None:
     def ranks(*_: object) -> None:
         if result is not None:
-            (plan.folder / "result.json").write_text(json.dumps(result))
+            write_json(plan.folder / "result.json", result)
         raise end
 
     monkeypatch.setattr(run, "run_job", ranks)
@@ -75,7 +74,7 @@ def test_a_signal_during_a_conclusion_keeps_a_job_from_its_next_run(
 ) -> None:
     monkeypatch.setattr(run, "run_job", lambda *_: None)
     monkeypatch.setattr(run, "conclude", conclude)
-    (plan.folder / "result.json").write_text(json.dumps(MISSED))
+    write_json(plan.folder / "result.json", MISSED)
     job = OpenJob(plan.folder / "job")
     outcome = run_all(job, Request("smoke", (), runs, "gloo"), lambda _: lambda *_: None)
     assert (outcome.exit_code, outcome.stopped_by, job.exit_code) == (code, stop, code)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -36,7 +35,7 @@ from rn50.logging.parse import read_events
 from rn50.logging.records import Next
 from rn50.report.runs import read_runs
 from rn50.train import checkpoint
-from tests.conftest import Rn50, read_json
+from tests.conftest import Rn50, read_json, refused, write_json
 from tests.train.test_checkpoint import CONFIG, arrays, meta
 from tests.waiting import wait_until
 
@@ -205,12 +204,12 @@ def test_submission_and_waiting(name: str, tmp_path: Path, program: Any) -> None
     program(state, "echo cannot reach the server >&2; exit 1")
     status, why = look_at(plan.folder, name, job)
     assert (status, why) == ("unknown", f"cannot ask {state}: cannot reach the server")
-    with pytest.raises(UserError, match=f"cannot ask {state}: cannot reach"):
+    with refused(f"cannot ask {state}: cannot reach"):
         find_interrupted(str(plan.folder), None, [])
     program(state, f"echo '{gone}' >&2; exit 1")
     assert ask(plan.scheduler, job, plan.folder) is None
     assert look_at(plan.folder, name, job)[0] == "failed"
-    with pytest.raises(UserError, match="ended without an exit code"):
+    with refused("ended without an exit code"):
         wait(plan, job, poll_s=0.01, settle_s=0.05)
     (plan.folder / "exit_code").write_text("3\n")
     assert wait(plan, job, poll_s=0.01) == 3
@@ -287,7 +286,7 @@ def test_why_a_job_waits_and_when_it_never_begins(
     assert ask(SCHEDULERS[name], "42", tmp_path) == expected
     if expected is not None and not expected.can_begin:
         plan = plan_submission(load("smoke"), name, 1, tmp_path)
-        with pytest.raises(UserError, match="can never begin"):
+        with refused("can never begin"):
             wait(plan, "42", poll_s=0.01)
         assert look_at(tmp_path, name, "42")[0] == "failed"
 
@@ -426,7 +425,7 @@ def test_the_latest_job_needs_no_checkpoint(job: Path) -> None:
     assert find_interrupted("latest", "smoke", results)[1].folder == top
     shutil.rmtree(top / "run_0/checkpoint")
     assert find_interrupted("latest", None, results)[1].folder == top
-    with pytest.raises(UserError, match="an interrupted run with a checkpoint"):
+    with refused("an interrupted run with a checkpoint"):
         latest_interrupted(None, results)
 
 
@@ -439,21 +438,21 @@ def test_a_run_is_found_where_no_job_is_around_it(job: Path) -> None:
 def test_what_a_stranger_wrote_of_the_submission_is_no_more_than_unknown(
     job: Path, told: object
 ) -> None:
-    (job / "submission.json").write_text(json.dumps(told))
+    write_json(job / "submission.json", told)
     assert find_interrupted(str(job), None, [])[1] == Last(job, None, 1)
 
 
 def test_what_cannot_go_on_is_refused(job: Path, tmp_path: Path, program: Any) -> None:
-    with pytest.raises(UserError, match="no CONFIG beside a folder expected, found smoke"):
+    with refused("no CONFIG beside a folder expected, found smoke"):
         find_interrupted(str(job), "smoke", [])
-    with pytest.raises(UserError, match=r"optimizer\.base_lr"):
+    with refused(r"optimizer\.base_lr"):
         find_interrupted(str(job), None, ["optimizer.base_lr=7"])
-    with pytest.raises(UserError, match=r"the folder of a job or of a run expected, found no .*/x"):
+    with refused(r"the folder of a job or of a run expected, found no .*/x"):
         find_interrupted(str(tmp_path / "x"), None, [])
     program("squeue", "echo PENDING")
-    with pytest.raises(UserError, match=r"found slurm job 42 in its queue .*: scancel 42"):
+    with refused(r"found slurm job 42 in its queue .*: scancel 42"):
         find_interrupted(str(job), None, [])
     program("squeue", "true")
     (job / "exit_code").write_text("1\n")
-    with pytest.raises(UserError, match=r"job or run expected, .* has ended"):
+    with refused(r"job or run expected, .* has ended"):
         find_interrupted(str(job), None, [])

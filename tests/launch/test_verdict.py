@@ -16,6 +16,7 @@ from rn50.launch.run import Options, conclude
 from rn50.launch.verdict import is_good
 from rn50.logging.records import Verdict
 from rn50.report.runs import read_runs
+from tests.conftest import write_json
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "smoke_result_0.txt"
 LEFT = {
@@ -72,7 +73,7 @@ def test_every_place_has_the_verdict_of_log_check(
     log = folder / "result_0.txt"
     log.write_text(text)
     left = LEFT | result
-    (folder / "result.json").write_text(json.dumps(left))
+    write_json(folder / "result.json", left)
     found = conclude(load("smoke").run, folder, Options())
     (line,) = [one for one in capsys.readouterr().out.splitlines() if one.startswith("check: ")]
     (row,) = read_runs([tmp_path])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 from rn50.config.errors import UserError
 from rn50.logging.records import RESULT, Next, Result, Stopped, Verdict, read, write
-from tests.conftest import read_json
+from tests.conftest import read_json, write_json
 
 
 def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
@@ -38,7 +37,7 @@ def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
 )
 def test_what_does_not_fit_is_named(tmp_path: Path, more: dict[str, Any], key: str) -> None:
     path = tmp_path / RESULT
-    path.write_text(json.dumps({"status": "aborted"} | more))
+    write_json(path, {"status": "aborted"} | more)
     with pytest.raises(UserError) as caught:
         read(path, Result)
     assert len(caught.value.args) == 1 and str(caught.value).startswith(f"{path}: {key}")

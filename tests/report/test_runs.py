@@ -24,6 +24,7 @@ from rn50.launch.run_files import in_brief
 from rn50.logging.records import Failure
 from rn50.report.runs import Progress, RunRow, read_runs
 from rn50.train import checkpoint
+from tests.conftest import write_json
 from tests.data.test_lock import left, start_holder
 from tests.train.test_checkpoint import arrays, meta
 from tests.waiting import read_terminal, wait_until
@@ -52,11 +53,11 @@ def make_run(folder: Path, result: Any = None, records: tuple[Any, ...] = (TRAIN
     (folder / "checkpoint").mkdir(parents=True)
     checkpoint.write(folder / "checkpoint/step_0000000020.ckpt", meta(), arrays())
     (folder / "config.yaml").write_text(CONFIG)
-    (folder / "environment.json").write_text(json.dumps({"run": BRIEF}))
+    write_json(folder / "environment.json", {"run": BRIEF})
     lines = [json.dumps(record) + "\n" for record in records]
     (folder / "metrics.jsonl").write_text("".join(lines))
     if result is not None:
-        (folder / "result.json").write_text(json.dumps(result))
+        write_json(folder / "result.json", result)
     return folder
 
 
@@ -114,7 +115,7 @@ def test_what_became_of_a_run(tmp_path: Path, result: Any, status: str, resumabl
 
 def test_a_rank_says_why_it_failed(run: Path) -> None:
     failure = asdict(Failure(0, "h", "start", 0, "no\nspace"))
-    (run / "failure_0.json").write_text(json.dumps(failure))
+    write_json(run / "failure_0.json", failure)
     assert (only(run).status, only(run).reason) == ("failed", "no\\nspace")
 
 
@@ -192,7 +193,7 @@ def test_filters(tmp_path: Path) -> None:
         run = make_run(tmp_path / f"a/2026110{day}T000000Z", result)
         if day == 5:
             about = {"run": BRIEF | {"name": "mine"}}
-            (run / "environment.json").write_text(json.dumps(about))
+            write_json(run / "environment.json", about)
     top = str(tmp_path)
     assert [row["started"][8:10] for row in listed(top)] == ["05", "04", "03", "02", "01"]
     assert [row["started"][8:10] for row in listed(top, "--newest", "2")] == ["05", "04"]
@@ -282,7 +283,7 @@ def test_live(run: Path, held: subprocess.Popen[str]) -> None:
         file.write(json.dumps(EVAL) + "\n")
         file.write(json.dumps(TRAIN | {"step": 150, "epoch": 3.0}) + "\n")
     wait_until(lambda: "3.00/" in text() and "0.5000" in text(), 30)
-    (run / "result.json").write_text(json.dumps(SUCCESS | {"eval_accuracy": 0.9125}))
+    write_json(run / "result.json", SUCCESS | {"eval_accuracy": 0.9125})
     held.communicate("")  # the driver ends
     wait_until(lambda: (text(), process.poll())[1] is not None, 30)
     lines = text().replace("\r", "\n").splitlines()

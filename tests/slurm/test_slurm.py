@@ -256,9 +256,8 @@ def test_a_job_near_its_time_limit_goes_on_from_the_queue_and_then_in_a_new_job(
     wait_until(lambda: any(told.search(log.read_text()) for log in logs))
     rank.resume()
     wait_until(lambda: state_of(job) == "PENDING")
-    refused = rn50("submit", "--resume", str(folder))
-    assert refused.returncode == 2
-    assert f"found slurm job {job} in its queue or running" in refused.stderr
+    refused = rn50.error("submit", "--resume", str(folder))
+    assert f"found slurm job {job} in its queue or running" in refused
     begin_at_once(job)
     wait_until((folder / "job.1.log").is_file)
     wait_for_training(folder)

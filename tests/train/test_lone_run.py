@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rn50.config.errors import UserError
 from rn50.config.leaves import nest
 from rn50.config.load import load
 from rn50.data import pipeline
@@ -28,7 +27,7 @@ from rn50.train.networks import build_network, statistics_arrays, weight_arrays
 from rn50.train.process_info import ProcessInfo
 from rn50.train.resume import recorded_run
 from rn50.train.run import train_and_evaluate
-from tests.conftest import made_once, packed, read_json
+from tests.conftest import made_once, packed, read_json, refused
 
 CONFIG = (
     "seed=1",
@@ -230,7 +229,7 @@ def test_reading_before_the_clock_is_refused(
         return sources
 
     monkeypatch.setattr(trainer, "build_sources", early)
-    with pytest.raises(UserError, match=r"^data set read before run_start: train\.rec opened"):
+    with refused(r"^data set read before run_start: train\.rec opened"):
         train(tmp_path / "run")
     assert "run_start" not in {key for key, *_ in events(tmp_path / "run")}
 
