@@ -11,7 +11,7 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +190,17 @@ def read_json(path: Path) -> Any:
 
 def write_json(path: Path, content: object) -> None:
     path.write_text(json.dumps(content))
+
+
+def metrics(folder: Path, *kinds: str) -> list[dict[str, Any]]:
+    """The records of some kinds that a run has left."""
+    records = map(json.loads, (folder / "metrics.jsonl").open())
+    return [record for record in records if record["kind"] in kinds]
+
+
+def write_metrics(folder: Path, records: Iterable[object]) -> None:
+    lines = (json.dumps(record) + "\n" for record in records)
+    (folder / "metrics.jsonl").write_text("".join(lines))
 
 
 def refused(words: str | None) -> contextlib.AbstractContextManager[Any]:

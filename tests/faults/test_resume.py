@@ -22,7 +22,7 @@ from rn50.data.lock import LOCK, RANK_LOCK
 from rn50.logging.parse import read_events
 from rn50.logging.records import Next
 from tests import mpi
-from tests.conftest import ROOT, RUN, Rn50, read_json
+from tests.conftest import ROOT, RUN, Rn50, metrics, read_json
 from tests.faults.file_system import refusing
 from tests.waiting import finished, leave_nothing, rank_process, wait_until
 
@@ -33,8 +33,7 @@ LAUNCHERS = ["gloo", *([] if mpi.WHY_NOT else [mpi.LAUNCHER])]
 def records(folder: Path) -> list[dict[str, Any]]:
     """What was learned and when, without clocks."""
     kept = ("kind", "step", "epoch", "loss", "lr", "momentum", "correct", "total")
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
-    learned = (line for line in lines if line["kind"] in ("train", "eval"))
+    learned = metrics(folder, "train", "eval")
     return [{key: value for key, value in line.items() if key in kept} for line in learned]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import subprocess
@@ -18,7 +17,7 @@ from rn50.launch.launchers import build_job
 from rn50.launch.run import load_for_launch
 from rn50.launch.supervisor import run_job
 from rn50.logging.parse import Event, read_events
-from tests.conftest import RUN, Rn50, read_json
+from tests.conftest import RUN, Rn50, metrics, read_json
 from tests.mpi import EVERY_LAUNCHER
 from tests.waiting import leave_nothing
 
@@ -54,8 +53,7 @@ def test_smoke_from_images_to_a_clean_log(smoke_run: Callable[[str], Path], laun
     assert re.search(r"epoch +\d.* images/s .* left$", printed, re.M)
     assert check_officially(folder / "result_0.txt", "4.0.0").messages == ()
     for kind, count in (("train", 10), ("steps", 10), ("eval", 1)):
-        lines = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
-        assert len([line for line in lines if line["kind"] == kind]) >= count
+        assert len(metrics(folder, kind)) >= count
     events = read_json(folder / "timeline.json")["traceEvents"]
     names = {event["name"] for event in events}
     assert {"join ranks", "open connections", "build network", "epoch 1"} <= names
@@ -122,8 +120,8 @@ def test_batch_control_with_a_rank_that_drops_out(rn50: Rn50, smoke_data: Path) 
     )
     assert "epoch 2: global batch 40" in out and "epoch 3: global batch 32" in out
     folder = rn50.run_folder()
-    lines = [json.loads(line) for line in (folder / "metrics.jsonl").open()]
-    batches = {line["global_batch_size"]: line["momentum"] for line in lines if "momentum" in line}
+    lines = metrics(folder, "train")
+    batches = {line["global_batch_size"]: line["momentum"] for line in lines}
     assert batches == pytest.approx({20: 0.9, 40: 0.95, 32: 0.9375})
     changes = [e for e in read_events(folder / "result_0.txt") if "batch_size_change" in e.key]
     assert [(e.value, e.metadata["epoch_num"]) for e in changes] == [(40, 2), (32, 3)]
@@ -157,8 +155,7 @@ def test_one_rank_with_twice_the_batch_trains_alike(rn50: Rn50, small_data: Path
             f"data.path={small_data}",
             f"system.results={rn50.results}",
         )
-        lines = [json.loads(line) for line in (rn50.run_folder() / "metrics.jsonl").open()]
-        curves.append([line["loss"] for line in lines if line["kind"] == "train"])
+        curves.append([line["loss"] for line in metrics(rn50.run_folder(), "train")])
     one, two = curves
     assert len(one) == len(two) == 20
     assert max(abs(a - b) for a, b in zip(one, two, strict=True)) < 1e-3

@@ -32,7 +32,7 @@ from rn50.report.plots import page_charts
 from rn50.report.reproduction import are_of_one_config, first_bit
 from rn50.report.run_folder import Subject, read_folder, read_subjects
 from tests.compliance.log_text import Run, drop, find, good_run, last, vary, write
-from tests.conftest import refused
+from tests.conftest import refused, write_metrics
 from tests.report.conftest import Measure
 from tests.report.test_report import LOGS, Shape, hostile_run
 
@@ -234,7 +234,7 @@ def run_folder(folder: Path, losses: list[float], seed: int = 1) -> Subject:
         {"kind": "train", "step": 20 * (i + 1), "epoch": i + 1, "loss": loss}
         for i, loss in enumerate(losses)
     ]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    write_metrics(folder, records)
     return read_folder(folder)
 
 

@@ -21,7 +21,7 @@ from rn50.config.recorded import RUN, words_to_repeat
 from rn50.logging.metrics_read import MOST_KINDS
 from rn50.report.export import MOST_COLUMNS, read_runs, to_csv, to_tensorboard
 from rn50.train import checkpoint, checkpoint_folder
-from tests.conftest import Rn50, packed, read_json, refused
+from tests.conftest import Rn50, metrics, packed, read_json, refused, write_metrics
 
 TAGS = {"train/loss", "train/lr", "train/images_per_s", "eval/accuracy", "eval/correct_top5"}
 PLAIN_MXNET = """
@@ -78,11 +78,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(folder, f"data.path={packed(folder / 'set', DRAWN)}")
 
 
-def evaluations(run: Path) -> list[dict[str, Any]]:
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    return [record for record in map(json.loads, lines) if record["kind"] == "eval"]
-
-
 # --- the evaluation -------------------------------------------------------------------------------
 
 
@@ -90,7 +85,7 @@ def evaluations(run: Path) -> list[dict[str, Any]]:
 def test_an_evaluation_again_finds_the_recorded_counts(rn50: Rn50, run: Path) -> None:
     done = rn50("evaluate", str(run), *places(run), "--json")
     found = json.loads(done.stdout)
-    recorded = evaluations(run)[-1]
+    recorded = metrics(run, "eval")[-1]
     assert (done.returncode, found["as_recorded"], found["ranks"]) == (0, True, 2)
     for key in ("correct", "correct_top5", "total", "accuracy", "step"):
         assert found[key] == recorded[key]
@@ -165,7 +160,7 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     made = ["model-0000.params", "model-symbol.json", "model.json", *["model.onnx"] * with_onnx]
     assert [path.name for path in sorted(out.iterdir())] == made
     about = read_json(out / "model.json")
-    last = evaluations(run)[-1]
+    last = metrics(run, "eval")[-1]
     assert (about["accuracy"], about["step"]) == (last["accuracy"], last["step"])
     assert about["input"]["centre_crop_px"] == data.crop_px
     assert about["input"]["antialias"] is False
@@ -256,13 +251,12 @@ def test_a_table_has_no_more_columns_than_any_program_writes(tmp_path: Path) -> 
     """Each name would cost a cell in every row, each kind as many rows as a plot has points."""
     kinds = [f"k{number}" for number in range(MOST_KINDS + 1)] * 2
     records = [{"kind": kind, f"n{number}": 1} for number, kind in enumerate(kinds)]
-    metrics = tmp_path / "metrics.jsonl"
-    metrics.write_text("".join(json.dumps(record) + "\n" for record in records))
+    write_metrics(tmp_path, records)
     table = to_csv(read_runs([tmp_path])[0])
     assert len({row["kind"] for row in csv.DictReader(table.splitlines())}) == MOST_KINDS
-    with metrics.open("a") as file:
+    with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"kind": "k0"} | {f"m{n}": 1 for n in range(MOST_COLUMNS)}) + "\n")
-    with refused(rf"^{metrics}: at most {MOST_COLUMNS} columns expected"):
+    with refused(rf"^{tmp_path}/metrics.jsonl: at most {MOST_COLUMNS} columns expected"):
         to_csv(read_runs([tmp_path])[0])
 
 
@@ -279,6 +273,6 @@ def test_tensorboard_reads_every_point(run: Path, tmp_path: Path) -> None:
     assert set(read.Tags()["scalars"]) >= TAGS
     started = read.PluginTagToContent("hparams")["_hparams_/session_start_info"]
     assert b"optimizer.base_lr" in started and b"seed" in started
-    for evaluation, scalar in zip(evaluations(run), read.Scalars("eval/accuracy"), strict=True):
+    for evaluation, scalar in zip(metrics(run, "eval"), read.Scalars("eval/accuracy"), strict=True):
         assert scalar.step == evaluation["step"]
         assert scalar.value == pytest.approx(evaluation["accuracy"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from html.parser import HTMLParser
@@ -17,7 +16,7 @@ from rn50.report.html import render_report, write_report
 from rn50.report.plots import _planned, page_charts
 from rn50.report.run_folder import read_subjects
 from tests.compliance.log_text import Run, drop, find, good_run, last, write
-from tests.conftest import refused, write_json
+from tests.conftest import refused, write_json, write_metrics
 from tests.report.conftest import Measure
 from tests.report.test_breakdown import records as step_records
 from tests.report.test_breakdown import table as rank_table
@@ -75,8 +74,7 @@ def run_folder(tmp_path: Path) -> Path:
     write_json(folder / "origins.json", origins)
     evaluation = {"kind": "eval", "epoch": 35, "correct": 7, "correct_top5": 9, "total": 10}
     records = [*train_records(), *step_records(), evaluation]
-    lines = "".join(json.dumps(record) + "\n" for record in records)
-    (folder / "metrics.jsonl").write_text(lines)
+    write_metrics(folder, records)
     write_json(folder / "ranks.json", rank_table(["node-17", "node-18"]))
     write_json(folder / "timeline.json", {"traceEvents": SPANS})
     environment = {"host": "node-17", "packages": {"mxnet": "1.9.1"}, "command": ["a", "b"]}
@@ -99,8 +97,7 @@ def hostile_folder(run_folder: Path) -> Path:
     """Hostile text wherever a file of a run can hold text."""
     write(run_folder / "result_0.txt", hostile_run())
     records = [*train_records(), {"kind": HOSTILE, "step": HOSTILE, "loss": HOSTILE}]
-    lines = "".join(json.dumps(record) + "\n" for record in records)
-    (run_folder / "metrics.jsonl").write_text(lines)
+    write_metrics(run_folder, records)
     spans = [*SPANS, span(HOSTILE, 100, 1, tid=HOSTILE, pid=HOSTILE)]
     write_json(run_folder / "timeline.json", {"traceEvents": spans})
     write_json(run_folder / "environment.json", {HOSTILE: HOSTILE, "a": {"b": HOSTILE}})
@@ -262,8 +259,7 @@ def test_numbers_that_no_axis_takes_are_not_drawn(run_folder: Path) -> None:
     records = [*train_records(), *step_records()]
     for record in records[1::2]:
         record |= {key: 1e308 for key, value in record.items() if isinstance(value, float)}
-    lines = "".join(json.dumps(record) + "\n" for record in records)
-    (run_folder / "metrics.jsonl").write_text(lines)
+    write_metrics(run_folder, records)
     assert "Learning rate" in page_of(run_folder)
 
 

@@ -24,7 +24,7 @@ from rn50.launch.run_files import in_brief
 from rn50.logging.records import Failure
 from rn50.report.runs import Progress, RunRow, read_runs
 from rn50.train import checkpoint
-from tests.conftest import write_json
+from tests.conftest import write_json, write_metrics
 from tests.data.test_lock import left, start_holder
 from tests.train.test_checkpoint import arrays, meta
 from tests.waiting import read_terminal, wait_until
@@ -54,8 +54,7 @@ def make_run(folder: Path, result: Any = None, records: tuple[Any, ...] = (TRAIN
     checkpoint.write(folder / "checkpoint/step_0000000020.ckpt", meta(), arrays())
     (folder / "config.yaml").write_text(CONFIG)
     write_json(folder / "environment.json", {"run": BRIEF})
-    lines = [json.dumps(record) + "\n" for record in records]
-    (folder / "metrics.jsonl").write_text("".join(lines))
+    write_metrics(folder, records)
     if result is not None:
         write_json(folder / "result.json", result)
     return folder

@@ -4,7 +4,6 @@ takes minutes: a time limit, nodes that fail, a stopped rank, the script to subm
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
@@ -22,7 +21,7 @@ from rn50.logging.parse import read_events
 from rn50.train import checkpoint_folder
 from rn50.train.mpi_library import MPICH_ABI
 from tests import mpi
-from tests.conftest import Rn50, read_json
+from tests.conftest import Rn50, metrics, read_json
 from tests.ranks.test_launch import shape
 from tests.waiting import finished, leave_nothing, wait_until
 
@@ -348,11 +347,7 @@ def test_a_job_goes_on_with_the_nodes_that_are_left(
         event for event in read_events(folder / "run_0/result_0.txt") if event.key == "run_resumed"
     ]
     assert (resumed.metadata["ranks"], resumed.metadata["ranks_before"]) == (2, 3)
-    steps = [
-        json.loads(line)["step"]
-        for line in (folder / "run_0/metrics.jsonl").open()
-        if json.loads(line)["kind"] == "train"
-    ]
+    steps = [record["step"] for record in metrics(folder / "run_0", "train")]
     assert steps == list(range(5, steps[-1] + 1, 5))
     leave_nothing(folder / "run_0")
 

@@ -3,7 +3,6 @@ for bit. Those of several ranks: tests/ranks and tests/faults."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +26,7 @@ from rn50.train.networks import build_network, statistics_arrays, weight_arrays
 from rn50.train.process_info import ProcessInfo
 from rn50.train.resume import recorded_run
 from rn50.train.run import train_and_evaluate
-from tests.conftest import made_once, packed, read_json, refused
+from tests.conftest import made_once, metrics, packed, read_json, refused
 
 CONFIG = (
     "seed=1",
@@ -105,11 +104,6 @@ def whole(train: Train, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(tmp_path_factory.mktemp("lone") / "whole")
 
 
-def records(folder: Path, kind: str) -> list[dict[str, Any]]:
-    lines = (json.loads(line) for line in (folder / "metrics.jsonl").open())
-    return [line for line in lines if line["kind"] == kind]
-
-
 def result(folder: Path) -> dict[str, Any]:
     return read_json(folder / "result.json")
 
@@ -129,7 +123,7 @@ def saved(folder: Path) -> list[int]:
 
 def test_what_a_run_leaves(whole: Path) -> None:
     found = result(whole)
-    evaluations = records(whole, "eval")
+    evaluations = metrics(whole, "eval")
     assert [(e["epoch"], e["step"], e["total"]) for e in evaluations] == [(2, 8, 20), (4, 12, 20)]
     expected = {
         "status": "aborted",
@@ -141,7 +135,7 @@ def test_what_a_run_leaves(whole: Path) -> None:
         "eval_accuracy": evaluations[-1]["correct"] / 20,
     }
     assert found.items() >= expected.items() and "stopped" not in found
-    points = records(whole, "train")
+    points = metrics(whole, "train")
     assert [p["step"] for p in points] == [3, 6, 9, 12]
     assert len({p["loss_scale"] for p in points}) > 2
     assert [p["global_batch_size"] for p in points] == [10, 10, 20, 20]
@@ -180,8 +174,8 @@ def test_a_run_that_stopped_goes_on_bit_for_bit(
     for key in ("weights_digest", "eval_accuracy", "epochs", "global_batch_size"):
         assert result(folder)[key] == result(whole)[key]
     assert [event for event in events(folder) if event[0] != "run_resumed"] == events(whole)
-    found = {point["step"]: point for point in records(folder, "train")}
-    for point, steps in zip(records(whole, "train"), STEPS_OF_POINTS, strict=True):
+    found = {point["step"]: point for point in metrics(folder, "train")}
+    for point, steps in zip(metrics(whole, "train"), STEPS_OF_POINTS, strict=True):
         for key in ("epoch", "lr", "momentum", "global_batch_size", "loss_scale"):
             assert found[point["step"]][key] == point[key]
         logged = steps if steps[0] > stops_at else steps[-1:]
