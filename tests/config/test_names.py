@@ -80,9 +80,7 @@ def test_another_machine_has_as_many_ranks(
 @pytest.mark.parametrize(
     ("overrides", "layout"),
     [
-        (["system=dgxa100", "system.nodes=2"], (2, 8)),
         (["system=dgxa100", "system.ranks_per_node=4"], (1, 4)),
-        (["system={base: dgxa100, nodes: 2, ranks_per_node: 2}"], (2, 2)),
         (["system=summit", "system=dgxa100"], (256, 8)),  # the last counts
     ],
 )
