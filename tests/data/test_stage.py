@@ -52,7 +52,7 @@ def test_a_set_is_copied_once_and_removed(packed: Path, tmp_path: Path) -> None:
     assert list((tmp_path / "disk/node").iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["train.rec", "val.rec", "train.idx", "val.npy", "val.lst"])
+@pytest.mark.parametrize("name", ["train.rec", "train.idx", "val.npy"])
 def test_other_bytes_than_the_manifest_says_are_refused(
     packed: Path, tmp_path: Path, name: str
 ) -> None:

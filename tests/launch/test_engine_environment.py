@@ -32,7 +32,11 @@ def run_of(config: str, *overrides: str) -> Run:
         (
             "dgxa100_8",
             (),
-            {"MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD": "999", "CUDA_MODULE_LOADING": "LAZY"},
+            {
+                "MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_FWD": "999",
+                "CUDA_MODULE_LOADING": "LAZY",
+                "MXNET_ENFORCE_DETERMINISM": None,
+            },
         ),
         (
             "dgxa100_8",
@@ -40,11 +44,12 @@ def run_of(config: str, *overrides: str) -> Run:
             {BACKWARD: "999", "CUDA_CACHE_MAXSIZE": "4294967296"},
         ),
         ("dgxa100_8", ("comm.groups=halving(2)",), {BACKWARD: "25"}),
-        ("smoke", ("comm.groups=single",), {BACKWARD: None}),
-        ("smoke", (), {"CUDA_MODULE_LOADING": None}),
+        (
+            "smoke",
+            ("comm.groups=single", "deterministic=true"),
+            {BACKWARD: None, "CUDA_MODULE_LOADING": None, "MXNET_ENFORCE_DETERMINISM": None},
+        ),
         ("dgxa100_8", ("deterministic=true",), {"MXNET_ENFORCE_DETERMINISM": "1"}),
-        ("dgxa100_8", (), {"MXNET_ENFORCE_DETERMINISM": None}),
-        ("smoke", ("deterministic=true",), {"MXNET_ENFORCE_DETERMINISM": None}),
         ("quick", (OWN,), {"OMP_NUM_THREADS": "5", "NCCL_IB_HCA": "=mlx5_0,mlx5_1"}),
         ("abci_2048_open", (), {"HOROVOD_TORUS_ALLREDUCE": "1", "HOROVOD_CYCLE_TIME": "0.2"}),
     ],
