@@ -28,7 +28,6 @@ def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
     ("more", "key"),
     [
         ({"stopped": "asked to stop at step 9"}, "stopped: "),  # of an older version
-        ({"next": "rn50 launch --resume x"}, "next: "),
         ({"next": {"verb": "launch"}}, "next.folder: "),
         ({"format": 2}, "format: "),
         ({"ranks": True}, "ranks: "),
