@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from nvidia.dali import Pipeline
 from PIL import Image
 
-from rn50.config.errors import UserError
 from rn50.config.plan import Plan, Segment
 from rn50.config.schema import Data
 from rn50.data import recordio, sampling
@@ -24,6 +23,7 @@ from rn50.data.pipeline import (
     decoder_options,
 )
 from rn50.data.recordio import MAGIC
+from tests.conftest import refused
 
 TRAIN = 37
 VAL = 23
@@ -393,7 +393,7 @@ def test_records_spoilt_since_the_checks_are_named(tmp_path: Path, make: Any, sp
         path.unlink()  # writing into a file that a source has mapped can end the process
         path.write_bytes(content)
         told = rf"/{split}\.rec: images that decode expected, found .*`rn50 data verify --full`"
-        with pytest.raises(UserError, match=told) as caught:
+        with refused(told) as caught:
             make(data, 4).next()
         assert "\n" not in str(caught.value)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 from pathlib import Path
@@ -78,13 +77,9 @@ def test_a_run_that_diverges_is_not_restarted(rn50: Rn50, smoke_data: Path) -> N
     assert "training diverged" in done.stderr and not list(rn50.run_folder().glob("attempt_*"))
 
 
-def test_a_job_goes_on_when_nobody_waits(
-    rn50: Rn50, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, text in (("sbatch", "echo 42"), ("squeue", "echo RUNNING")):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+def test_a_job_goes_on_when_nobody_waits(rn50: Rn50, program: Any) -> None:
+    program("sbatch", "echo 42")
+    program("squeue", "echo RUNNING")
     process = rn50.start(
         "submit", "smoke", "--scheduler", "slurm", "--wait", f"system.results={rn50.results}"
     )

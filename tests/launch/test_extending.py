@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from rn50.launch.ending import RunError
 from rn50.launch.launchers import LAUNCHERS, Job, Launcher
 from rn50.launch.run import Options, launch
 from rn50.launch.schedulers import SCHEDULERS, Scheduler
-from tests.conftest import RUN
+from tests.conftest import RUN, read_json
 
 
 class AbsentLauncher(Launcher):
@@ -82,4 +81,4 @@ def test_an_error_of_the_launcher_is_not_one_of_the_standard_output(
         launch(load(name, overrides), lambda _: lambda done, total: None, Options("dummy"))
     assert failed.value.ending.reason == reason
     (result,) = tmp_path.rglob("result.json")
-    assert json.loads(result.read_text())["reason"] == reason
+    assert read_json(result)["reason"] == reason

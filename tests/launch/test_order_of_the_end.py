@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from rn50.launch.job_folder import OpenJob
 from rn50.launch.launch_plan import Options, plan_launch
 from rn50.launch.supervisor import StopSignals
 from rn50.logging.records import Result
+from tests.conftest import read_json, write_json
 
 MISSED = {"status": "aborted"}
 STOPPED = {"status": "aborted", "stopped": {"by": "SIGTERM", "step": 20}}
@@ -44,13 +44,13 @@ def conclude(*_: object) -> Result:
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt("SIGTERM"), RankFailed("x", Path("stderr.log"))])
-@pytest.mark.parametrize("result", [{"status": "success"}, MISSED, STOPPED, None])
+@pytest.mark.parametrize("result", [MISSED, STOPPED, None])
 def test_a_signal_or_a_failure_after_the_last_step_and_a_signal_during_the_conclusion(
     plan: Any, monkeypatch: pytest.MonkeyPatch, result: dict[str, Any] | None, end: BaseException
 ) -> None:
     def ranks(*_: object) -> None:
         if result is not None:
-            (plan.folder / "result.json").write_text(json.dumps(result))
+            write_json(plan.folder / "result.json", result)
         raise end
 
     monkeypatch.setattr(run, "run_job", ranks)
@@ -62,7 +62,7 @@ def test_a_signal_or_a_failure_after_the_last_step_and_a_signal_during_the_concl
         concluded, late = run.run_plan(plan.plan, lambda _: lambda *_: None)
         os.kill(os.getpid(), signal.SIGINT)  # behind it as well
         assert concluded == Result("concluded") and late.forced
-        assert "next" not in json.loads((plan.folder / "result.json").read_text())
+        assert "next" not in read_json(plan.folder / "result.json")
 
 
 @pytest.mark.parametrize(("runs", "code", "stop"), [(1, 1, ""), (2, 143, "SIGTERM")])
@@ -71,7 +71,7 @@ def test_a_signal_during_a_conclusion_keeps_a_job_from_its_next_run(
 ) -> None:
     monkeypatch.setattr(run, "run_job", lambda *_: None)
     monkeypatch.setattr(run, "conclude", conclude)
-    (plan.folder / "result.json").write_text(json.dumps(MISSED))
+    write_json(plan.folder / "result.json", MISSED)
     job = OpenJob(plan.folder / "job")
     outcome = run_all(job, Request("smoke", (), runs, "gloo"), lambda _: lambda *_: None)
     assert (outcome.exit_code, outcome.stopped_by, job.exit_code) == (code, stop, code)
