@@ -14,7 +14,7 @@ from ..launch.launchers import build_job
 from ..logging.timeline import Timeline
 from ..train.process_info import read_process_info
 from .harness import (
-    Job,
+    BenchJob,
     Outcome,
     alternate,
     bench,
@@ -85,7 +85,7 @@ class Case(NamedTuple):
 
 @bench("allreduce", rank=time_sizes, config="smoke")
 def allreduce(
-    job: Job,
+    job: BenchJob,
     *,
     ranks: Annotated[str, option("Rank counts, such as `2,4,8`.")] = "2,4",
     sizes: Annotated[str, option("Message sizes; k and M are powers of 1000.")] = "4k,64k,1M,25M",
@@ -130,7 +130,7 @@ def parse_sizes(text: str) -> list[int]:
     return [int(part.rstrip("kM")) * unit.get(part[-1], 1) for part in text.split(",")]
 
 
-def plan_allreduces(job: Job, asked: Iterable[Case]) -> tuple[dict[Case, Loaded], list[str]]:
+def plan_allreduces(job: BenchJob, asked: Iterable[Case]) -> tuple[dict[Case, Loaded], list[str]]:
     """The cases to measure with their configs, and why the others cannot be measured: an algorithm
     that the backend does not offer, a grid that the ranks do not form. Raises UserError: an
     algorithm that does not exist, or no case is possible."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..config.load import Loaded
 from ..config.schema import Run
 from ..train.capabilities import check_supported
-from .harness import Job, Outcome, in_turn, machine, spread
+from .harness import BenchJob, Outcome, in_turn, machine, spread
 from .jobs import measure_on_ranks
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def time_rounds(started: AbstractContextManager[Trainer], rounds: str, steps: st
 
 
 def measure_curves(
-    job: Job,
+    job: BenchJob,
     name: str,
     curves: Mapping[str, Sequence[Case]],
     load: Callable[[Case], Loaded],

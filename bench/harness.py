@@ -31,7 +31,7 @@ def option(help: str, **limits: float) -> Any:
 
 
 @dataclass(frozen=True)
-class Job:
+class BenchJob:
     """What the command line gives to every driver."""
 
     track: Tracker
@@ -51,7 +51,7 @@ class Outcome:
     """unit -> contender -> values, for `--plot`."""
     launcher: str = ""
     rows: Sequence[Mapping[str, Any]] = ()
-    """Of a benchmark with a table of its own, beside the figures in JSON."""
+    """A benchmark's own table; `--json` has it beside the figures."""
     columns: Mapping[str, str] = field(default_factory=dict)
     """Column -> how it shows a row, as `{speedup[median]:.2f}`."""
     notes: Sequence[str] = ()
@@ -192,7 +192,7 @@ def ratio_spread(over: Sequence[float], under: Sequence[float]) -> dict[str, flo
 
 
 def scaled(values: Sequence[float], factor: float) -> list[float]:
-    """In another unit."""
+    """The values in another unit."""
     return [factor * value for value in values]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ..config.plan import build_plan
-from .harness import Job, Outcome, bench, in_turn, option, ratio_spread, scaled, spread
+from .harness import BenchJob, Outcome, bench, in_turn, option, ratio_spread, scaled, spread
 from .jobs import load_ready, measure_on_ranks
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _example(trainer: Trainer, steps: int) -> Callable[[], None]:
 
 @bench("horovod-baseline", rank=time_contender, config="quick", takes_ranks=True)
 def horovod_baseline(
-    job: Job,
+    job: BenchJob,
     *,
     rounds: Annotated[int, option("Rounds of each job.", min=1)] = 10,
     steps: Annotated[int, option("Steps of each round.", min=1)] = 20,

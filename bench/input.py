@@ -19,7 +19,7 @@ from ..data.dataset import load_table
 from ..data.prepare import prepare
 from ..scaling.machine import known_precisions
 from ..scaling.step import build, step_time
-from .harness import Job, Outcome, bench, in_turn, ratio_spread, spread
+from .harness import BenchJob, Outcome, bench, in_turn, ratio_spread, spread
 from .jobs import measure_on_ranks
 
 SIZES_PX = (224, 288, 352, 416, 480)
@@ -89,7 +89,9 @@ WAYS: dict[str, Callable[[Run], Callable[[], Any]]] = {"decode": _decode, "full"
 
 
 @bench("input", rank=time_way, config="quick")
-def bench_input(job: Job, *, passes: int, images: int, sizes_px: Sequence[int] = ()) -> Outcome:
+def bench_input(
+    job: BenchJob, *, passes: int, images: int, sizes_px: Sequence[int] = ()
+) -> Outcome:
     """Images per CPU-second of each way, in turn; decoders have one thread each. With drawn images
     of `sizes_px` the whole pipeline is timed besides."""
     loaded = job.load()
@@ -115,7 +117,7 @@ def bench_input(job: Job, *, passes: int, images: int, sizes_px: Sequence[int] =
     )
 
 
-def _drawn(job: Job, folder: Path, px: int) -> Loaded:
+def _drawn(job: BenchJob, folder: Path, px: int) -> Loaded:
     """The job's config on images of `px` pixels a side, drawn into `folder`."""
     run = job.load().run
     drawn = Synthetic(train_samples=64, eval_samples=10, min_px=px, max_px=px)

@@ -14,10 +14,10 @@ from ..launch.preflight import refuse
 from ..launch.run_files import scratch_folder
 from ..launch.supervisor import run_job
 from ..train.capabilities import check_supported
-from .harness import Job
+from .harness import BenchJob
 
 
-def load_ready(job: Job, *overrides: str, ranks: int | None = None) -> Loaded:
+def load_ready(job: BenchJob, *overrides: str, ranks: int | None = None) -> Loaded:
     """The config of `job`, one that can be trained here, with its images there."""
     loaded = job.load(*overrides, ranks=ranks)
     check_supported(loaded.run)

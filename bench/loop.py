@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ..config.plan import build_plan
-from .harness import Job, Outcome, bench, option, ratio_spread
+from .harness import BenchJob, Outcome, bench, option, ratio_spread
 from .jobs import load_ready, measure_on_ranks
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _bare_steps(
 
 @bench("loop", rank=time_loops, config="quick", takes_ranks=True)
 def loop(
-    job: Job,
+    job: BenchJob,
     *,
     rounds: Annotated[int, option("Rounds; each times every loop.", min=1)] = 10,
     steps: Annotated[int, option("Steps a loop in each round.", min=1)] = 20,

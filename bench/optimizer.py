@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from .harness import Job, Outcome, alternate, bench, option, ratio_spread, scaled
+from .harness import BenchJob, Outcome, alternate, bench, option, ratio_spread, scaled
 from .jobs import measure_on_ranks
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def time_steps(_: Path, rounds: str) -> dict[str, Any]:
 
 @bench("optimizer", rank=time_steps, config="smoke")
 def optimizer(
-    job: Job,
+    job: BenchJob,
     *,
     rounds: Annotated[int, option("Rounds; each times every contender.", min=1)] = 15,
 ) -> Outcome:

@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from ..config.errors import UserError
 from ..config.plan import build_plan
-from .harness import Job, Outcome, bench, in_turn, option, ratio_spread, repeated, scaled, spread
+from .harness import (
+    BenchJob,
+    Outcome,
+    bench,
+    in_turn,
+    option,
+    ratio_spread,
+    repeated,
+    scaled,
+    spread,
+)
 from .jobs import load_ready, measure_on_ranks
 
 if TYPE_CHECKING:
@@ -62,7 +72,7 @@ def _kinds_of_steps(trainer: Trainer) -> dict[str, Callable[[], None]]:
 
 @bench("overlap", rank=time_kinds, config="quick", takes_ranks=True)
 def overlap(
-    job: Job,
+    job: BenchJob,
     *,
     groupings: Annotated[
         str, option("As in `comm.groups`, separated by semicolons.")

@@ -14,7 +14,7 @@ from ..config.load import Loaded
 from ..config.names import nearest_name
 from ..data.prepare import prepare
 from .curves import LOW_LR, Case, Timing, measure_curves, time_rounds
-from .harness import Job, Outcome, bench, option, parse_counts
+from .harness import BenchJob, Outcome, bench, option, parse_counts
 
 _PLAIN = ("model.width=64", "model.stem=imagenet", "model.zero_gamma=false", "model.depth=50")
 MODELS: dict[str, tuple[str, ...]] = {
@@ -34,7 +34,7 @@ def time_on_images(out: Path, rounds: str, steps: str) -> list[float]:
 
 @bench("scaling", rank=time_on_images, config="cpu_small")
 def scaling(
-    job: Job,
+    job: BenchJob,
     *,
     models: Annotated[str, option("alexnet, googlenet, resnet50.")] = "alexnet,googlenet,resnet50",
     ranks: Annotated[str, option("Rising rank counts.")] = "1,2,4",

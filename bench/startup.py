@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from .harness import (
-    Job,
+    BenchJob,
     Outcome,
     bench,
     in_turn,
@@ -47,7 +47,7 @@ def time_start_up(out: Path, connect_delay_s: str) -> float:
 
 @bench("startup", rank=time_start_up, config="quick")
 def startup(
-    job: Job,
+    job: BenchJob,
     *,
     ranks: Annotated[str, option("Rank counts, such as `2,4,8`.")] = "2,4",
     rounds: Annotated[int, option("Rounds; each times every start-up.", min=1)] = 5,

@@ -15,7 +15,7 @@ from ..config.atomic import write_file
 from ..config.errors import UserError, failing_as
 from ..config.load import Loaded, load_system
 from .curves import LOW_LR, Case, Timing, measure_curves, time_rounds
-from .harness import Job, Outcome, bench, option, parse_counts
+from .harness import BenchJob, Outcome, bench, option, parse_counts
 
 if TYPE_CHECKING:
     import mxnet as mx
@@ -57,7 +57,7 @@ class RandomBatch:
 
 
 def random_sources(context: RunContext, ctx: mx.Context) -> Sources:
-    """In the place of the pipelines from disk."""
+    """Batches in the place of the pipelines from disk."""
     from ..train.trainer import Sources
 
     source = RandomBatch(context, ctx)
@@ -73,7 +73,7 @@ def time_on_random(out: Path, rounds: str, steps: str) -> list[float]:
 
 @bench("throughput", rank=time_on_random, config="quick")
 def throughput(
-    job: Job,
+    job: BenchJob,
     *,
     ranks: Annotated[str, option("Rank counts on this machine.")] = "1,2",
     batch: Annotated[
@@ -115,7 +115,7 @@ def throughput(
 
 
 def _measure(
-    job: Job, curves: Mapping[str, Sequence[Case]], timing: Timing, *, here: bool
+    job: BenchJob, curves: Mapping[str, Sequence[Case]], timing: Timing, *, here: bool
 ) -> Outcome:
     """`here`: all ranks on this machine; else on the nodes of the config."""
 
@@ -126,7 +126,7 @@ def _measure(
     return measure_curves(job, "throughput", curves, load, timing)
 
 
-def _against_reference(job: Job, save: Path | None, check: bool, timing: Timing) -> Outcome:
+def _against_reference(job: BenchJob, save: Path | None, check: bool, timing: Timing) -> Outcome:
     """The config on its own nodes and ranks, as a run has it: its median rate is kept or judged."""
     if save is not None:
         load_system(str(save.resolve()))  # before minutes of measuring; a path, never a name

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from ..bench import NAMES, module_name
-from ..bench.harness import BENCHMARKS, Benchmark, Job, Outcome
+from ..bench.harness import BENCHMARKS, BenchJob, Benchmark, Outcome
 from ..config.finding import clock_time
 from ..config.load import Loaded
 from ..launch.launchers import pick_launcher
@@ -53,7 +53,7 @@ def command_of(benchmark: Benchmark) -> Callable[..., None]:
         def load(*overrides: str, ranks: int | None = None) -> Loaded:
             return load_for_launch(preset, [*more, *overrides], ranks or on)
 
-        outcome = replace(benchmark.run(Job(track, launcher, load), **own), launcher=launcher)
+        outcome = replace(benchmark.run(BenchJob(track, launcher, load), **own), launcher=launcher)
         print_outcome(outcome, begun_s, as_json, plot)
         if not outcome.passes:
             raise typer.Exit(EXIT_BAD)

@@ -270,7 +270,7 @@ def say(line: str, *, to: TextIO | None = None) -> None:
 
 
 GAP = 2
-"""Between two columns of a table."""
+"""What stands between two columns of a table."""
 _WIDEST_CELLS = 10_000
 """Width of a pipe: each row has a line, however long."""
 

@@ -227,7 +227,7 @@ def data_bench(
 
     Example: `rn50 data bench --like-imagenet --system dgxa100 --plot roofline.svg`
     """
-    from ..bench.harness import Job
+    from ..bench.harness import BenchJob
     from ..bench.input import SIZES_PX, bench_input, with_roofline
     from ..config.load import load_system
     from ..launch.launchers import pick_launcher
@@ -244,7 +244,7 @@ def data_bench(
         described = load_system(system)
         sizes = SIZES_PX
     begun_s = time.monotonic()
-    job = Job(track, pick_launcher(None), lambda: load_for_launch(name, alone, 1))
+    job = BenchJob(track, pick_launcher(None), lambda: load_for_launch(name, alone, 1))
     outcome = bench_input(job, passes=passes, images=images, sizes_px=sizes)
     if described is not None:
         outcome = with_roofline(outcome, described)

@@ -31,7 +31,7 @@ from .console import (
 
 if TYPE_CHECKING:
     from ..scaling.calibrate import Calibration
-    from ..scaling.predict import Job, Prediction
+    from ..scaling.predict import PredictedJob, Prediction
 
 
 class Predict(TyperGroup):
@@ -91,9 +91,9 @@ class Asked:
     gpus: int | None
     batch: int | None
     choices: dict[str, Any] = field(default_factory=dict)
-    """Fields of `Job` that replace the config's; None: they do not."""
+    """Fields of `PredictedJob` that replace the config's; None: they do not."""
 
-    def job(self) -> Job:
+    def job(self) -> PredictedJob:
         """The job. Raises UserError: neither config nor machine, or what makes no run."""
         if self.arguments and "=" not in self.arguments[0]:
             return self._of_config(self.arguments[0], self.arguments[1:])
@@ -114,7 +114,7 @@ class Asked:
             raise UserError("--best --system needs --gpus or --nodes")
         return best_of_each_batch(self._one_batch, self._given())
 
-    def _one_batch(self, batch: int) -> Job:
+    def _one_batch(self, batch: int) -> PredictedJob:
         """The job with `batch` images a GPU for the whole run, and, unless they are given, the
         epochs that published runs of such a batch needed."""
         arguments = self.arguments and [*self.arguments, "batch.changes=[]"]
@@ -152,7 +152,7 @@ class Asked:
     def _given(self) -> dict[str, Any]:
         return {key: value for key, value in self.choices.items() if value is not None}
 
-    def _of_system(self, name: str) -> Job:
+    def _of_system(self, name: str) -> PredictedJob:
         """A batch on a machine, in a precision that it has."""
         from ..config.load import load_system
         from ..scaling.machine import known_precisions
@@ -170,7 +170,7 @@ class Asked:
             )
         return job_of_system(name, system, self.gpus, self.batch, **given)
 
-    def _of_config(self, config: str, overrides: list[str]) -> Job:
+    def _of_config(self, config: str, overrides: list[str]) -> PredictedJob:
         """The recipe on its own machine or on another one; `gpus` instead of its ranks."""
         from ..config.load import load
         from ..scaling.predict import job_of_config, on_system

@@ -141,9 +141,9 @@ def verdict_of(findings: tuple[Finding, ...]) -> str:
 def no_milder(
     findings: tuple[Finding, ...], official_check: Official | None
 ) -> tuple[Finding, ...]:
-    """The findings, headed by one of the official checker's failure where they have no error: what
-    it fails is no valid result, whatever it saw. (Of a line with two records it sees the last
-    alone: joined-records.)"""
+    """The findings, headed by the official checker's failure where they have no error: a log that
+    it fails is no valid result. A line with two records is left to `joined-records`: the official
+    checker reads only the last of them."""
     if official_check is None or official_check.verdict != FAIL or verdict_of(findings) == FAIL:
         return findings
     if any(finding.name == _JOINED for finding in findings):

@@ -62,7 +62,7 @@ def _one_of(run: HasSettings, name: str, allowed: tuple[float, ...], expected: s
 
 
 def _is_integer(value: float) -> bool:
-    """As the official checker rounds."""
+    """Whether a value is an integer to the official checker, which rounds."""
     return math.isfinite(value) and abs(round(value) - value) < _INTEGER
 
 

@@ -311,7 +311,7 @@ class LoggedRun:
 
 
 def spread_ms(events: Iterable[Event]) -> float:
-    """From the earliest stamp to the latest, without stamps of 0."""
+    """The time from the earliest stamp to the latest, without stamps of 0."""
     stamps = [event.time_ms for event in events if event.time_ms > 0]
     return max(stamps, default=0.0) - min(stamps, default=0.0)
 

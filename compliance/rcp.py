@@ -38,7 +38,7 @@ class Point(NamedTuple):
 
     @property
     def mean(self) -> float:
-        """Without the fastest and the slowest run."""
+        """The mean of the epochs without the fastest and the slowest run."""
         return olympic_mean(self.epochs)
 
     @property

@@ -22,9 +22,9 @@ COUNTS = tuple(f"data.{field}" for field in Counts._fields)
 
 
 def forget_other_set(leaves: dict[str, Leaf], layer: Layer) -> None:
-    """Before `layer` is put over `leaves`: drop what they say of another set than the layer's. A
-    layer that names `data.synthetic` too, be it as `{}`, keeps what is to be drawn: the same
-    images, at its own path."""
+    """Drop from `leaves` what belongs to another image set than that of `layer`, which is put over
+    them next. A layer that names `data.synthetic` too, even as `{}`, keeps the settings of the
+    images to draw: the same images at its own path."""
     path = layer.last(PATH)
     if path is None or _real(path.value) == _real(_path_in(leaves)):
         return

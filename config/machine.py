@@ -140,7 +140,7 @@ class Performance(Waiting):
         return self
 
 
-class Job(Section):
+class JobSettings(Section):
     """How `rn50 submit` asks a scheduler for this machine (docs/clusters.md)."""
 
     account: Word | None = default(None, "Account or group that is charged.")
@@ -246,8 +246,8 @@ class System(Section):
     performance: Performance | None = Field(
         default=None, exclude=True, description="What rn50 predict calculates with; null: nothing."
     )
-    job: Job = Field(
-        default=Job(), exclude=True, description="How rn50 submit asks for the machine."
+    job: JobSettings = Field(
+        default=JobSettings(), exclude=True, description="How rn50 submit asks for the machine."
     )
     references: Annotated[dict[Name, Reference], AfterValidator(_References)] = Field(
         default=_References(),

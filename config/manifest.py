@@ -103,7 +103,7 @@ class Manifest(Section):
 
     @property
     def counts(self) -> Counts:
-        """As a config's `data` section has them."""
+        """The counts as a config's `data` section has them."""
         train, evaluation = (self.splits[split].samples for split in SPLITS)
         return Counts(len(self.classes), train, evaluation)
 

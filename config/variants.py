@@ -23,7 +23,7 @@ class Rule:
     scaled: tuple[str, ...]
     decayed: tuple[str, ...]
     optimizer: str = "lars"
-    """As MLPerf logs name it."""
+    """The optimizer's name in MLPerf logs."""
     eta: float = LARS_ETA
     epsilon: float = LARS_EPSILON
     momentum_correction: bool = False

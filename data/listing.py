@@ -50,7 +50,7 @@ class Place(NamedTuple):
     length: int = -1
 
 
-class Source(NamedTuple):
+class SourceImage(NamedTuple):
     """An image of a class; the other fields are those of its Place."""
 
     label: int
@@ -80,7 +80,7 @@ class Source(NamedTuple):
 
 def list_images(
     images: Path, hold_out: float | None = None, seed: int = 0, *, recursive: bool = False
-) -> tuple[list[str], dict[str, list[Source]]]:
+) -> tuple[list[str], dict[str, list[SourceImage]]]:
     """Class names in order, and the images of `train` and `val`, sorted by class and name. Prints
     what else lies there.
 
@@ -170,10 +170,10 @@ def shortened(names: list[str]) -> str:
     return ", ".join(names[:_MOST_NAMED] + ([f"and {left} more"] if left > 0 else []))
 
 
-def _sources(found: dict[str, list[Place]], classes: list[str]) -> list[Source]:
+def _sources(found: dict[str, list[Place]], classes: list[str]) -> list[SourceImage]:
     """The images of class folders."""
     return [
-        Source(label, *place)
+        SourceImage(label, *place)
         for label, name in enumerate(classes)
         for place in _images_of(found.get(name, []))
     ]
@@ -222,8 +222,8 @@ def _has_val(images: Path) -> bool:
 
 
 def _hold_out(
-    images: Path, train: list[Source], share: float, seed: int
-) -> tuple[list[Source], list[Source]]:
+    images: Path, train: list[SourceImage], share: float, seed: int
+) -> tuple[list[SourceImage], list[SourceImage]]:
     """(what stays in train, what is held out), both sorted.
 
     The images with the lowest digests of seed and name are held out, so that a few more or fewer in
@@ -232,14 +232,14 @@ def _hold_out(
     if _has_val(images):
         raise UserError(f"--hold-out: {images} without a val expected, found one")
 
-    def digest(source: Source) -> bytes:
+    def digest(source: SourceImage) -> bytes:
         text = f"{seed}/{source.name}"
         return hashlib.sha256(text.encode(errors="surrogateescape")).digest()
 
-    by_class: dict[int, list[Source]] = {}
+    by_class: dict[int, list[SourceImage]] = {}
     for source in train:
         by_class.setdefault(source.label, []).append(source)
-    held = set[Source]()
+    held = set[SourceImage]()
     for sources in by_class.values():
         count = min(max(1, round(share * len(sources))), len(sources) - 1)
         held.update(sorted(sources, key=digest)[:count])
@@ -304,7 +304,7 @@ def _members(path: Path, start: int) -> Iterator[tuple[str, int, int]]:
         raise UserError(f"{path}: a tar at byte {start} expected: {error}") from None
 
 
-def _label(flat: list[Place], images: Path, classes: list[str]) -> list[Source]:
+def _label(flat: list[Place], images: Path, classes: list[str]) -> list[SourceImage]:
     """The images of a flat val with their classes, sorted by class and name."""
     kit = images / DEVKIT
     if not kit.is_file():
@@ -316,7 +316,7 @@ def _label(flat: list[Place], images: Path, classes: list[str]) -> list[Source]:
         found = class_of.get(place.name.partition(".")[0], "none")
         if found not in numbers:
             raise UserError(f"{kit}: {place.name}: a class of train expected, found {found}")
-        sources.append(Source(numbers[found], f"{found}/{place.name}", *place[1:]))
+        sources.append(SourceImage(numbers[found], f"{found}/{place.name}", *place[1:]))
     return sorted(sources)
 
 

@@ -21,9 +21,9 @@ from ..config.atomic import follow_links, refuse_content
 from ..config.errors import UserError, failing_as
 from ..config.manifest import FILE_NAME, FORMAT, SPLITS, Manifest, OddFile, Split
 from ..config.schema import Synthetic
-from .listing import Source, list_images, shortened
+from .listing import SourceImage, list_images, shortened
 from .lock import hold
-from .pack_parts import Job, pack_split
+from .pack_parts import PackJob, pack_split
 
 _MOST_NAMED = 20
 
@@ -77,7 +77,7 @@ def pack_images(
         splits = {}
         odd = []
         for split, sources in orders.items():
-            job = Job(
+            job = PackJob(
                 folder=folder,
                 split=split,
                 sources=sources,
@@ -122,7 +122,7 @@ def _workspace(out: Path, key: str) -> Iterator[Path]:
         yield folder
 
 
-def _key(orders: Mapping[str, Sequence[Source]], seed: int) -> str:
+def _key(orders: Mapping[str, Sequence[SourceImage]], seed: int) -> str:
     """What is packed: every source in order, and the seed."""
     sha = hashlib.sha256(str(seed).encode())
     for sources in orders.values():
@@ -152,6 +152,6 @@ def _check_classes(splits: Mapping[str, Split], classes: Sequence[str], images: 
         raise UserError(f"{images}: {shortened(empty)}: no image that is not bad")
 
 
-def _shuffled(sources: list[Source], seed: int) -> list[Source]:
+def _shuffled(sources: list[SourceImage], seed: int) -> list[SourceImage]:
     order = np.random.Generator(np.random.Philox(seed)).permutation(len(sources))
     return [sources[i] for i in order]

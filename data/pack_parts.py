@@ -30,7 +30,7 @@ from ..config.manifest import LIST, SUFFIXES, File, OddFile, Split
 from . import recordio
 from .dataset import TABLE, Table, digest_file
 from .jpeg import read_image
-from .listing import Source
+from .listing import SourceImage
 
 PART_IMAGES = 128
 """14 MB of ImageNet in the memory of each worker."""
@@ -47,12 +47,12 @@ class Part(NamedTuple):
     names: list[str]  # of the photos
 
 
-class Job(NamedTuple):
+class PackJob(NamedTuple):
     """What the workers of a split share; they get it by fork."""
 
     folder: Path
     split: str
-    sources: Sequence[Source]
+    sources: Sequence[SourceImage]
     classes: int
     processes: int
 
@@ -63,14 +63,14 @@ class Job(NamedTuple):
     def path(self, number: int) -> Path:
         return self.folder / f"{self.split}-{number:06}.part"
 
-    def sources_of(self, number: int) -> Sequence[Source]:
+    def sources_of(self, number: int) -> Sequence[SourceImage]:
         return self.sources[number * PART_IMAGES : (number + 1) * PART_IMAGES]
 
 
-_job: Job
+_job: PackJob
 
 
-def pack_split(job: Job, advance: Callable[[int], None]) -> tuple[Split, list[OddFile]]:
+def pack_split(job: PackJob, advance: Callable[[int], None]) -> tuple[Split, list[OddFile]]:
     """Write the files of a split from its sources in their order: what the manifest says of it.
     `advance` gets the number of images of each part that is done. Raises OSError: a write that
     failed, or a worker that was killed."""
@@ -124,7 +124,7 @@ def pack_split(job: Job, advance: Callable[[int], None]) -> tuple[Split, list[Od
     return split, odd
 
 
-def _complete_parts(job: Job, records: BinaryIO) -> Iterator[tuple[Part, bytes]]:
+def _complete_parts(job: PackJob, records: BinaryIO) -> Iterator[tuple[Part, bytes]]:
     """The parts from the first on whose bytes are as they were and whose sources are older."""
     for number in range(job.parts):
         path = job.path(number)
@@ -139,7 +139,7 @@ def _complete_parts(job: Job, records: BinaryIO) -> Iterator[tuple[Part, bytes]]
         yield part, content
 
 
-def _encoded_parts(job: Job, first: int) -> Generator[Part, None, None]:
+def _encoded_parts(job: PackJob, first: int) -> Generator[Part, None, None]:
     """The parts in order from `first` on, encoded by worker processes."""
     processes = max(1, min(job.processes, job.parts - first))
     context = multiprocessing.get_context("fork")
@@ -158,7 +158,7 @@ def _encoded_parts(job: Job, first: int) -> Generator[Part, None, None]:
         pool.shutdown(cancel_futures=True)
 
 
-def _begin(job: Job, parent: int) -> None:
+def _begin(job: PackJob, parent: int) -> None:
     """Start of a worker: it dies with its parent and leaves Ctrl-C to it."""
     global _job
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -111,8 +111,8 @@ SETTINGS: dict[Backend, dict[str, str]] = {
 # Ranks share cores here: a rank that waits gives its core away instead of spinning. MVAPICH would
 # bind each rank, with all of its threads, to one core.
 _SHARING: dict[Family | None, dict[str, str]] = {
-    # Over TCP it sends and never puts: puts make exchanges between two ranks nearly half duplex
-    # (25 MB, 4 ranks, 200 Mbit/s, recursive halving/doubling: 2.6 s against 1.7 s).
+    # Flags 1: TCP sends, without RDMA-like puts, which make exchanges between two ranks nearly half
+    # duplex (25 MB, 4 ranks, 200 Mbit/s, recursive halving/doubling: 2.6 s against 1.7 s).
     "openmpi": {"OMPI_MCA_mpi_yield_when_idle": "1", "OMPI_MCA_btl_tcp_flags": "1"},
     "spectrum": {"OMPI_MCA_mpi_yield_when_idle": "1"},
     "mpich": {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1"},

@@ -156,7 +156,7 @@ def _launcher_asked(evidence: Evidence) -> str:
 
 
 def _name(number: int) -> str:
-    """Of a signal."""
+    """The name of a signal."""
     if number in set(signal.Signals):
         return signal.Signals(number).name
     return f"signal {number}"

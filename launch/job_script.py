@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..config.errors import UserError
-from ..config.machine import Job
+from ..config.machine import JobSettings
 from ..config.schema import Run
 from .preflight import refuse_runs
 from .schedulers import SCHEDULERS, Scheduler
@@ -37,7 +37,7 @@ class JobPaths(NamedTuple):
     python: str
 
 
-def program_on_nodes(job: Job) -> tuple[str, str]:
+def program_on_nodes(job: JobSettings) -> tuple[str, str]:
     """The checkout and the interpreter that the config names, on the nodes or in the container;
     else those of this process."""
     python = sys.executable

@@ -280,7 +280,7 @@ def family_here() -> Family | None:
 
 
 def allocated_hosts(environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
-    """The hosts that a scheduler without a launcher of its own has given, each once. Raises
+    """The hosts of an allocation whose scheduler has no launcher of its own, each once. Raises
     UserError: the file that should name them cannot be read."""
     variable = next((name for name in HOST_FILES if environment.get(name)), None)
     if variable is None:

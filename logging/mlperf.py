@@ -208,12 +208,12 @@ class MLPerfLog:
 
     @property
     def clock_started(self) -> bool:
-        """After run_start?"""
+        """Has the run started?"""
         return self.state not in ("new", "submitted", "cleared", "init", "described", "ready")
 
     @property
     def clock_runs(self) -> bool:
-        """Between run_start and run_stop?"""
+        """Has the run started and not stopped?"""
         return self.clock_started and self.state != "done"
 
     def abort(self) -> None:

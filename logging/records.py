@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter
 
 FORMAT: Literal[1] = 1
-"""Of the files; an older one has none."""
+"""The format of the files; an older one has none."""
 RESULT = "result.json"
 SUBMISSION = "submission.json"
 ENVIRONMENT = "environment.json"
@@ -70,7 +70,8 @@ class Next:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Of a checker on the run's log. `cause`: of ours; `ruleset`: of the official one."""
+    """What a checker says about the run's log. Ours gives the `cause`, the official one the
+    `ruleset`."""
 
     verdict: str
     cause: str = ""
@@ -81,7 +82,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Jump:
-    """Of the host's wall clock."""
+    """A jump of the host's wall clock."""
 
     unix_s: float
     by_s: float

@@ -20,7 +20,7 @@ from ..logging.places import METRICS, recorded_runs
 from .run_folder import RunFolder, read_run_folder
 
 MOST_COLUMNS = 200
-"""Of a table: one of ours has 63. A name costs a cell in every row."""
+"""The most columns of a table: one of ours has 63. A name costs a cell in every row."""
 _PARAMETERS = ("name", "seed", "optimizer.", "schedule.", "batch.", "model.")
 
 

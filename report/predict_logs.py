@@ -20,7 +20,7 @@ from .run_folder import LogFigures
 from .run_summary import RunSummary, show
 
 
-class Source(NamedTuple):
+class CalibrationRun(NamedTuple):
     """A run to calibrate on: its log, its config where one lies beside, its number of GPUs."""
 
     log: LogFigures
@@ -28,7 +28,7 @@ class Source(NamedTuple):
     gpus: int
 
 
-def find_source(argument: str) -> Source:
+def find_source(argument: str) -> CalibrationRun:
     """The run that `PATH` (its folder, or a log in one) or `PATH:GPUS` (any MLPerf log) means.
     Raises UserError: unreadable, a config of another network, or nothing that says how many
     GPUs."""
@@ -44,10 +44,10 @@ def find_source(argument: str) -> Source:
             f"{log.path}: LOG:GPUS expected (a log does not say on how many GPUs it ran, and no "
             "config.yaml is beside it)"
         )
-    return Source(log, run, gpus)
+    return CalibrationRun(log, run, gpus)
 
 
-def common_precision(sources: Sequence[Source], system: System, asked: str | None) -> str:
+def common_precision(sources: Sequence[CalibrationRun], system: System, asked: str | None) -> str:
     """What the runs computed in: fp16, fp32 or tf32; `asked`, or fp16, where no config says. Raises
     UserError: runs of different precisions, or another one asked for."""
     found = {precision_of(source.run, system) for source in sources if source.run}
@@ -58,7 +58,7 @@ def common_precision(sources: Sequence[Source], system: System, asked: str | Non
     return next(iter(found), "fp16")
 
 
-def read_measurement(source: Source) -> Measurement:
+def read_measurement(source: CalibrationRun) -> Measurement:
     """Step time of a run, and the clocks around it. Raises UserError: unreadable, no epochs in it,
     or not this benchmark."""
     log, run = source.log

@@ -40,7 +40,7 @@ KILLED = "killed"
 CANCELLED = "cancelled"
 """Of a job that left its queue before it began."""
 UNKNOWN = "unknown"
-"""Of a job whose scheduler cannot be asked."""
+"""The state of a job whose scheduler cannot be asked."""
 STATUSES = (QUEUED, RUNNING, SUCCESS, MISSED, STOPPED, FAILED, KILLED, CANCELLED, UNKNOWN)
 OPEN = (QUEUED, RUNNING)
 """The statuses of runs that will go on by themselves."""
@@ -111,7 +111,7 @@ class RunRow(NamedTuple):
     progress: Progress | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """The row for JSON."""
         progress = self.progress and self.progress._asdict()
         job_folder = self.job_folder and str(self.job_folder)
         paths = {"folder": str(self.folder), "job_folder": job_folder}

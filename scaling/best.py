@@ -9,7 +9,7 @@ from typing import Any
 
 from ..config.benchmark import IMAGENET_TRAIN_SAMPLES
 from ..config.errors import UserError
-from .predict import Job, Prediction, predict
+from .predict import PredictedJob, Prediction, predict
 
 BATCHES = sorted(
     size * power // 4 for power in (4, 8, 16, 32, 64, 128, 256) for size in (4, 5, 6, 7)
@@ -26,13 +26,15 @@ BETWEEN_NODES = ("torus_2d", "hierarchical")
 """What Horovod takes for several nodes alone."""
 
 
-def best_of_each_batch(at: Callable[[int], Job], given: Collection[str]) -> list[Prediction]:
+def best_of_each_batch(
+    at: Callable[[int], PredictedJob], given: Collection[str]
+) -> list[Prediction]:
     """The groups and the algorithm with the least time to train, for each batch that the machine's
     memory and the published recipes allow; the fastest batch first.
 
     Args:
         at: the job with so many images on each accelerator.
-        given: fields of `Job` that are not to be searched, such as `algorithm`.
+        given: fields of `PredictedJob` that are not to be searched, such as `algorithm`.
 
     Raises UserError: no batch is possible.
     """
@@ -53,7 +55,7 @@ def best_of_each_batch(at: Callable[[int], Job], given: Collection[str]) -> list
     return sorted(found, key=_time_s)
 
 
-def _ways(job: Job, given: Collection[str]) -> Iterator[Prediction]:
+def _ways(job: PredictedJob, given: Collection[str]) -> Iterator[Prediction]:
     """Predictions of the job's own groups and algorithm, and of all others that are possible."""
     yield predict(job)
     many = BETWEEN_NODES if job.gpus > job.system.ranks_per_node else ()

@@ -41,12 +41,12 @@ class Sheet(NamedTuple):
     """The constants that all GPUs share."""
 
     flops_per_image: float
-    """At the tensor rate: 24.5 GFLOP of forward and backward at 0.53 of it."""
+    """What counts at the tensor rate: 24.5 GFLOP of forward and backward at 0.53 of it."""
     bytes_per_image: float
-    """At the memory rate: the passes over activations that fusion leaves."""
+    """What counts at the memory rate: the passes over activations that fusion leaves."""
     launch_cycles: float
-    """Of a step that is a CUDA graph. The host takes no part in it. What no batch lengthens are
-    the starts and ends of kernels, so it shortens with the clock: 3.6 ms on an A100."""
+    """The fixed part of a step that is a CUDA graph: the host takes no part in it. It is the starts
+    and ends of kernels, which no batch lengthens, so it shortens with the clock: 3.6 ms on an A100."""
     launch_without_graphs_s: float
 
 

@@ -31,7 +31,7 @@ SIGMA_MODEL = 0.036
 SIGMA_FEW_POINTS = 0.06
 """The same where one or two points are all that is known of a machine."""
 SIGMA_WAITING = 0.4
-"""Of what a step does beside computing."""
+"""The relative error of what a step does beside computing."""
 SIGMA_PER_DOUBLING_OF_GPUS = 0.01
 SIGMA_PER_HALVING_OF_BATCH = 0.02
 SIGMA_FIXED_COSTS = 0.4
@@ -59,7 +59,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Job:
+class PredictedJob:
     """What is to be predicted. None: the system's or the published runs' own choice."""
 
     name: str
@@ -85,7 +85,7 @@ class Job:
 class Prediction:
     """The answer, and how sure it is: (low, high) hold with 90 % probability."""
 
-    job: Job
+    job: PredictedJob
     machine: Machine
     step: Step
     phases: tuple[Phase, ...]
@@ -163,7 +163,7 @@ class Prediction:
         }
 
 
-def job_of_system(name: str, system: System, gpus: int, batch: int, **choices: Any) -> Job:
+def job_of_system(name: str, system: System, gpus: int, batch: int, **choices: Any) -> PredictedJob:
     """A job of constant batch. Raises UserError where the numbers make no run."""
     if not 1 <= gpus <= MAX_GPUS:
         raise UserError(f"--gpus: 1 to {MAX_GPUS} expected, found {gpus}")
@@ -179,10 +179,10 @@ def job_of_system(name: str, system: System, gpus: int, batch: int, **choices: A
             f"{gpus // per_node * per_node}, found {gpus}"
         )
     segment = Segment(1, gpus, batch, steps_per_epoch(gpus, batch))
-    return _checked(Job(name, system, gpus, (segment,), **choices))
+    return _checked(PredictedJob(name, system, gpus, (segment,), **choices))
 
 
-def job_of_config(run: Run, **choices: Any) -> Job:
+def job_of_config(run: Run, **choices: Any) -> PredictedJob:
     """The job a config describes, its batch schedule included. Raises UserError: another network
     than ResNet-50, another data set, or contradictions."""
     check_network(run, run.name)
@@ -210,7 +210,9 @@ def job_of_config(run: Run, **choices: Any) -> Job:
     if run.division == "open" or len(plan.segments) > 1 or run.eval.target != TARGET_ACCURACY:
         settings["epochs"] = float(plan.eval_epochs[-1])
     settings.update({key: value for key, value in choices.items() if value is not None})
-    return _checked(Job(run.system.name, gpus=plan.ranks, segments=tuple(segments), **settings))
+    return _checked(
+        PredictedJob(run.system.name, gpus=plan.ranks, segments=tuple(segments), **settings)
+    )
 
 
 NETWORK = {
@@ -259,7 +261,7 @@ def precision_of(run: Run, system: System) -> str:
     return precision
 
 
-def predict(job: Job, machine: Machine | None = None) -> Prediction:
+def predict(job: PredictedJob, machine: Machine | None = None) -> Prediction:
     """Step time, time to train and their intervals, by `machine` in place of the system's own
     model. Raises UserError: a system without a model."""
     if machine is None:
@@ -352,7 +354,7 @@ def step_sigma(machine: Machine, gpus: int, batch: int, total_s: float) -> float
     return math.hypot(SIGMA_FEW_POINTS, SIGMA_PER_HALVING_OF_BATCH * small, far)
 
 
-def _phases(machine: Machine, job: Job, epochs: float) -> tuple[Phase, ...]:
+def _phases(machine: Machine, job: PredictedJob, epochs: float) -> tuple[Phase, ...]:
     starts = [segment.first_epoch - 1 for segment in job.segments]
     ends = [*starts[1:], math.inf]
     return tuple(
@@ -370,7 +372,7 @@ def _phases(machine: Machine, job: Job, epochs: float) -> tuple[Phase, ...]:
     )
 
 
-def _check_memory(job: Job) -> None:
+def _check_memory(job: PredictedJob) -> None:
     """Raises UserError: a batch that no such device holds."""
     about = job.system.performance
     if about is None or about.memory_bytes is None:
@@ -386,7 +388,7 @@ def _check_memory(job: Job) -> None:
         )
 
 
-def _checked(job: Job) -> Job:
+def _checked(job: PredictedJob) -> PredictedJob:
     """`job`, its memory, epochs, grouping and algorithm proved to exist."""
     _check_memory(job)
     if job.epochs is not None and not 1 <= job.epochs <= MOST_EPOCHS:

@@ -9,7 +9,7 @@ import math
 from typing import NamedTuple
 
 EAGER_BYTES = 64 << 10
-"""Of MPI over TCP (Open MPI: btl_tcp_eager_limit)."""
+"""The eager limit of MPI over TCP (Open MPI: btl_tcp_eager_limit)."""
 
 
 class Link(NamedTuple):

@@ -18,7 +18,7 @@ from ..config.machine import Performance, Point, System
 from .epochs import read_table
 from .gpu import SHEET, Sheet, update_s
 from .machine import uses_sheet
-from .predict import Job, Prediction, job_of_config, job_of_system, predict
+from .predict import PredictedJob, Prediction, job_of_config, job_of_system, predict
 from .step import build, step_time
 
 MLPERF_RUNS = "mlperf_runs.csv"
@@ -147,7 +147,7 @@ def _mlperf_rows() -> Iterator[Row]:
             yield from _rows("mlperf_runs", row["machine"], name, _mlperf_job(row), step_ms, time_s)
 
 
-def _mlperf_job(row: dict[str, str]) -> Job:
+def _mlperf_job(row: dict[str, str]) -> PredictedJob:
     return _job(
         row["machine"],
         int(row["n_accelerators"]),
@@ -190,7 +190,7 @@ def _sony_runs() -> Iterator[Row]:
 
 
 def _rows(
-    source: str, machine: str, name: str, job: Job, step_ms: float, time_s: float
+    source: str, machine: str, name: str, job: PredictedJob, step_ms: float, time_s: float
 ) -> Iterator[Row]:
     """What was published of one job, its step or its time or both (0: not given), against ours."""
     answer = predict(job)
@@ -220,7 +220,9 @@ def _rows(
 _load_system = lru_cache(load_system)
 
 
-def _job(machine: str, gpus: int, batch: int, epochs: float, per_node: int | None = None) -> Job:
+def _job(
+    machine: str, gpus: int, batch: int, epochs: float, per_node: int | None = None
+) -> PredictedJob:
     system = _load_system(machine)
     if per_node is not None and per_node != system.ranks_per_node:
         system = system.model_copy(update={"ranks_per_node": per_node})
@@ -258,7 +260,7 @@ class Case(NamedTuple):
     """A published step and time to train of a machine with a data sheet."""
 
     version: str
-    job: Job
+    job: PredictedJob
     step_s: float
     time_s: float
 
@@ -292,7 +294,7 @@ class Score:
     mean_absolute_error: float
     bias: float
     within_interval: float
-    """Of the steps."""
+    """The share of step times; the next three are shares of times to train."""
     times_within_interval: float
     times_faster: float
     times_slower: float

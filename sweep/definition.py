@@ -68,7 +68,7 @@ class Parameter(Section):
 
     @property
     def distribution(self) -> BaseDistribution:
-        """As Optuna draws it. Raises ValueError: there is nothing to draw."""
+        """The distribution from which Optuna draws. Raises ValueError: there is nothing to draw."""
         if self.choice is not None:
             return CategoricalDistribution(self.choice)
         low, high = self.linear or self.log or (0.0, 0.0)

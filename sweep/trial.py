@@ -21,7 +21,7 @@ from ..logging.records import FAILED, RESULT, Result, read
 CONFIG = "config.yaml"
 OUTPUT = "output.log"
 STOP_S = 20.0
-"""For a trial to end in order before its launcher is killed."""
+"""The time that a trial has to end in order before its launcher is killed."""
 
 
 def start(folder: Path) -> subprocess.Popen[bytes]:

@@ -118,7 +118,7 @@ class _Rank:
     def __init__(self, out: Path) -> None:
         self.process = read_process_info()
         self.held = ExitStack()
-        """Of rank 0: the lock of the folder."""
+        """The lock of the folder, which rank 0 holds."""
         self.context: RunContext | None = None
         self.heartbeat: HeartbeatClient | None = None
         self._signals, self.to_signals = socket.socketpair()
@@ -155,7 +155,7 @@ class _Rank:
         self._exit(EXIT_FAILED)
 
     def end(self, reason: str) -> NoReturn:
-        """From the watchdog's thread: the main thread may never come back."""
+        """End this process. The watchdog's thread calls it: the main thread may never come back."""
         self._close_log()
         self.say(reason)
         if folder := os.environ.get(SCRATCH_ENV):  # the launcher, which would do it, may be gone
@@ -189,7 +189,7 @@ class _Rank:
             self.held.close()
 
     def say(self, reason: str) -> None:
-        """As launch/failure.py reads it."""
+        """Print the line that launch/failure.py reads."""
         process = self.process
         phase = self.context.timeline.phase if self.context else "start"
         line = f"rank {process.rank} on {process.host} in {phase}: {reason}"

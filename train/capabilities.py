@@ -73,11 +73,11 @@ def check_network(model: Model, crop_px: int) -> None:
         return
     for key in RESNET_KEYS:
         default = Model.model_fields[key].default
-        found = getattr(model, key)
-        if found != default:
+        value = getattr(model, key)
+        if value != default:
             raise UserError(
                 f"model.{key}: its default ({default}) for {model.network} expected, "
-                f"found {found}: only a resnet has it"
+                f"found {value}: only a resnet has it"
             )
     smallest = SMALLEST_CROP_PX.get(model.network, 1)
     if crop_px < smallest:

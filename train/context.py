@@ -70,7 +70,7 @@ class RunContext:
         self.run_started_unix_s = resumed.meta.run_started_unix_s if resumed else None
         """When the run's clock started; None: not yet."""
         self.init_s = 0.0
-        """From the start of initialization to the end of `start_clock`."""
+        """The time from the start of initialization to the end of `start_clock`."""
         self._init_start_s = self.clock.unix_s
         self._probe: DataProbe | None = None
 

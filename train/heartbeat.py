@@ -79,7 +79,7 @@ class HeartbeatClient:
         threading.Thread(target=self._beat, name="watchdog", daemon=True).start()
 
     def ask_for_stop(self, by: str) -> None:
-        """Of all ranks, as this one got a signal. `by`: its name."""
+        """Ask the launcher to stop all ranks, as this one got a signal. `by`: its name."""
         with suppress(OSError):
             self._send({"stop": by})
 
@@ -149,7 +149,7 @@ class HeartbeatClient:
 
 
 def suspended_s(last_s: float, now_s: float) -> float:
-    """Of the time since the last look, in seconds, that in which this process did not run."""
+    """Seconds since the last look in which this process did not run."""
     return now_s - last_s if now_s - last_s > PAUSE_S else 0.0
 
 

@@ -52,12 +52,12 @@ class StopRequest:
         self.flags = [0.0] * len(CAUSES)
         self.cause = CAUSES[REQUESTED]
         self.longest_step_s = 0.0
-        """From one call of `may_begin` to the next, whatever lay between."""
+        """The longest time from one call of `may_begin` to the next, whatever lay between."""
         self._looked_s = math.inf
         self._begun = 0
         self._holds = False
         self.last_step: int = sys.maxsize
-        """Of all ranks, once the launcher has named it."""
+        """The last step of all ranks, once the launcher has named it."""
         self._is_named = threading.Event()
 
     def __call__(self, reason: int) -> None:

@@ -1,6 +1,6 @@
 """What a rank computes beside its network, by MXNet's operators: losses, casts, sums, counts.
 
-`gpu/operators.py` has the same by our own kernels; `devices.py` chooses.
+`gpu/operators.py` computes the same by our own kernels; `devices.py` chooses.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Criterion(Protocol):
 
 
 class AutogradCriterion:
-    """By MXNet's autograd."""
+    """The criterion by MXNet's autograd."""
 
     def __init__(self, net: Any, loss: Any) -> None:
         self._net = net

@@ -100,13 +100,15 @@ def train_blocks(trainer: Trainer, checkpointer: Checkpointer) -> bool:
         state.training_s += stopwatch.lap_s()
         trainer.steps.limit_run_ahead.clear()
         trainer.steps.times.end_block()
-        found = evaluate_epoch(trainer, block.last_epoch)
+        accuracy = evaluate_epoch(trainer, block.last_epoch)
         context.log.block_stop(block.first_epoch)
-        is_best = state.record_evaluation(block.last_epoch, found.fraction)
-        if found.fraction >= trainer.run.eval.target:
+        is_best = state.record_evaluation(block.last_epoch, accuracy.fraction)
+        if accuracy.fraction >= trainer.run.eval.target:
             return True
         if plan.min_accuracy_by_steps <= state.step and block.last_epoch < plan.eval_epochs[-1]:
-            check_learning(found.correct, found.total, trainer.run.data.classes, block.last_epoch)
+            check_learning(
+                accuracy.correct, accuracy.total, trainer.run.data.classes, block.last_epoch
+            )
         checkpointer.save_if_due(is_best=is_best)
         check_epoch_budget(block.last_epoch, trainer.run.limits.epochs)
     return False

@@ -24,7 +24,8 @@ from .schedule import Settings
 from .step_times import COLUMNS, percentiles
 
 RATE_WINDOW_S = 60.0
-"""Of the rate for people and of the time that is left, which one slow interval must not decide."""
+"""The rate for people and the time that is left look back so far: one slow interval must not
+decide them."""
 _ROW_BYTES = 2048
 """A rank's figures as JSON: 19 numbers and a name of at most 64 characters."""
 

@@ -85,7 +85,7 @@ SHAPES: dict[str, Callable[[Run, Plan], LearningRate]] = {
     "step": lambda run, plan: _after_warmup(run, plan, _stepped(run, plan)),
     "sony_b": lambda _, plan: lambda step: sony_b(plan.images_after(step) / plan.train_samples),
 }
-"""By `schedule.shape`: the learning rate of every step."""
+"""The learning rate of every step, by `schedule.shape`."""
 
 
 def warmup(step: float, warmup_steps: float, *, start_lr: float, base_lr: float) -> float:

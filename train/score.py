@@ -43,7 +43,7 @@ def main(result: Path, *pairs: Path) -> None:
 
 
 def score(
-    runs: Sequence[Run], found: Sequence[Checkpoint], place: ProcessInfo
+    runs: Sequence[Run], checkpoints: Sequence[Checkpoint], place: ProcessInfo
 ) -> list[dict[str, int]]:
     """The counts of `evaluate.Accuracy` over all ranks: a pass over the first run's images for each
     checkpoint, and for several one more by the mean of their softmax."""
@@ -60,7 +60,7 @@ def score(
     ranks = place.world_size
     comm = communicator(operators_for(run.model, ctx), connection, ranks)
     comm.start()
-    nets = [_network(*pair, comm, place) for pair in zip(runs, found, strict=True)]
+    nets = [_network(*pair, comm, place) for pair in zip(runs, checkpoints, strict=True)]
     images = build_eval_source(
         run.data,
         batch_per_rank=run.eval.batch_per_rank,
@@ -83,7 +83,7 @@ def score(
     return [accuracy._asdict() for accuracy in accuracies]
 
 
-def _network(run: Run, found: Checkpoint, comm: Communicator, place: ProcessInfo) -> Any:
+def _network(run: Run, checkpoint: Checkpoint, comm: Communicator, place: ProcessInfo) -> Any:
     """The evaluation network of a checkpoint. Batch-norm statistics are those that it holds; where
     they are each rank's own still, `eval.bn_stats` is done to them."""
     from .checkpoint.restore import active_ranks, restore_network
@@ -94,11 +94,14 @@ def _network(run: Run, found: Checkpoint, comm: Communicator, place: ProcessInfo
         run.model, run.data.classes, crop_px=run.data.crop_px, seed=0, operators=comm.operators
     )
     # It waits for all before: the last network's statistics were reduced under the same name.
-    restore_network(found, net, rank=place.rank, ranks=place.world_size)
-    if found.meta.statistics_rows > 1 and place.world_size == found.meta.ranks:
-        mode = run.eval.bn_stats
-        active = active_ranks(found)
-        sync_bn_statistics(bn_statistics(net), comm, mode=mode, active_ranks=active)
+    restore_network(checkpoint, net, rank=place.rank, ranks=place.world_size)
+    if checkpoint.meta.statistics_rows > 1 and place.world_size == checkpoint.meta.ranks:
+        sync_bn_statistics(
+            bn_statistics(net),
+            comm,
+            mode=run.eval.bn_stats,
+            active_ranks=active_ranks(checkpoint),
+        )
     copy_parameters(net, eval_net, comm.operators)
     return eval_net
 

@@ -23,7 +23,7 @@ from . import kernels
 from .host_reads import RUN_AHEAD_STEPS
 
 PHASES = ("host", "input", "forward", "backward", "reduction", "update")
-"""Of a step, one after the other, from the end of one update to the end of the next:
+"""The phases of a step, one after the other, from the end of one update to the end of the next:
 
 host: the device waits, as the host has not asked for the batch yet (log points, checkpoints);
 input: it waits for the batch; forward; backward: to the gradient that is written last; reduction:
@@ -35,7 +35,7 @@ _ASKED, _BATCH, _UPDATE = (PHASES.index(phase) for phase in ("host", "input", "u
 
 
 class EngineContext(ctypes.Structure):
-    """Of include/mxnet/base.h."""
+    """The structure of include/mxnet/base.h."""
 
     _fields_ = (("device", ctypes.c_int), ("number", ctypes.c_int32))
 
@@ -50,8 +50,8 @@ class Stamp(NamedTuple):
 
 
 # A stamp is a plain operation of a CPU (Context::kCPU, FnProperty::kNormal of mxnet/engine.h): the
-# worker that has done the phase runs it next; on the threads for what goes first it would be woken
-# for it, which took 4 % of a step of 18 ms on two busy cores.
+# same worker thread then runs it right after the phase, without a wake-up. On the threads for
+# operations of high priority the wake-up took 4 % of a step of 18 ms on two busy cores.
 _ON_CPU = EngineContext(1, 0)
 _PLAIN = ctypes.c_int(0)
 
@@ -125,12 +125,12 @@ class StepTimes:
         over = int(np.logical_and.accumulate(~np.isnan(stamps[:, _UPDATE])).sum())
         steps = steps[:over]
         stamps = stamps[:over]
-        found = phases_ms(stamps, self._begun_s)
+        phases = phases_ms(stamps, self._begun_s)
         if over:
             self._next = int(steps[-1]) + 1
             self._begun_s = stamps[-1, _UPDATE]
-            self._past_ms.append(found)
-        return found
+            self._past_ms.append(phases)
+        return phases
 
     def end_block(self) -> None:
         """Something else than steps comes next, such as an evaluation; all that was enqueued is
@@ -160,7 +160,7 @@ def phases_ms(stamps: NDArray[np.float64], begun_s: float) -> NDArray[np.float32
 
 
 def percentiles(ms: NDArray[np.float32]) -> dict[str, float]:
-    """Of (steps, columns) the median and the 90th percentile of the step and of each column:
+    """The median and the 90th percentile of the step and of each column of (steps, columns):
     `step_p50_ms`, `forward_p90_ms`; and the longest step."""
     step = ms[:, : len(PHASES)].sum(axis=1)
     middle, slow = np.percentile(np.column_stack([step, ms]), (50, 90), axis=0).tolist()

@@ -44,7 +44,7 @@ if TYPE_CHECKING:  # DALI loads in a stage of its own
     from ..data.pipeline import Batch
 
 
-class Source(Protocol):
+class BatchSource(Protocol):
     """Gives one batch after the other; `device_id`: the GPU that it leaves them on, if any."""
 
     device_id: int | None
@@ -55,8 +55,8 @@ class Source(Protocol):
 class Sources(NamedTuple):
     """The data of one rank; nothing is read before the first batch."""
 
-    train: Source
-    evaluation: Source
+    train: BatchSource
+    evaluation: BatchSource
 
 
 class Model(NamedTuple):
@@ -265,7 +265,7 @@ def verify_replicas(
     nd.waitall()
 
 
-def batches_of(source: Source, ctx: mx.Context) -> Callable[[], Batch]:
+def batches_of(source: BatchSource, ctx: mx.Context) -> Callable[[], Batch]:
     """Its batches where the network is; what a CPU has decoded is copied to a GPU."""
     if source.device_id is not None or ctx == mx.cpu():
         return source.next

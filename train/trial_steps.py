@@ -25,7 +25,7 @@ CLASSES = 10
 LR = 0.02
 MOMENTUM = 0.9
 SCALE = 128.0
-"""Of the losses: gradients in float16 survive."""
+"""The loss scale, with which gradients in float16 survive."""
 
 
 def trial_losses(ctx: mx.Context, dtype: Any, layout: Any = "NCHW") -> NDArray[np.float64]:
@@ -53,10 +53,10 @@ def trial_losses(ctx: mx.Context, dtype: Any, layout: Any = "NCHW") -> NDArray[n
     drawn = rng.normal(size=(BATCH, 3, PX, PX)).astype(np.float32)
     images = nd.array(drawn.transpose(TO_NHWC) if layout == "NHWC" else drawn, ctx)
     labels = nd.array(np.arange(BATCH) % CLASSES, ctx)
-    found = []
+    means = []
     for step in range(1, STEPS + 1):
         losses = criterion.forward(images, labels, SCALE)
         criterion.backward(losses, SCALE)
         updater.step(step, Settings(LR, MOMENTUM, BATCH))
-        found.append(losses.asnumpy().mean(dtype=np.float64))
-    return np.array(found)
+        means.append(losses.asnumpy().mean(dtype=np.float64))
+    return np.array(means)

@@ -9,7 +9,7 @@ import pytest
 
 from rn50.bench import overlap
 from rn50.bench.allreduce import COLUMNS, Case, allreduce_rows, plan_allreduces
-from rn50.bench.harness import Job, Outcome, alternate, in_turn, ratio_spread
+from rn50.bench.harness import BenchJob, Outcome, alternate, in_turn, ratio_spread
 from rn50.bench.jobs import load_ready, measure_on_ranks
 from rn50.config.errors import UserError
 from rn50.config.load import Loaded
@@ -21,7 +21,9 @@ def plan(launcher: str, *cases: tuple[str, int]) -> tuple[dict[Case, Loaded], li
     def load(*overrides: str, ranks: int) -> Loaded:
         return load_for_launch("smoke", list(overrides), ranks)
 
-    return plan_allreduces(Job(lambda _: print, launcher, load), [Case(*case) for case in cases])
+    return plan_allreduces(
+        BenchJob(lambda _: print, launcher, load), [Case(*case) for case in cases]
+    )
 
 
 # --- allreduce: what is not possible is reported, the rest is measured ----------------------------

@@ -10,7 +10,7 @@ import pytest
 
 from rn50.bench import throughput
 from rn50.bench.curves import Case
-from rn50.bench.harness import Job
+from rn50.bench.harness import BenchJob
 from rn50.bench.throughput import save_reference
 from rn50.config.load import Loaded, load_system
 from rn50.config.load import load as load_config
@@ -50,13 +50,13 @@ def test_what_is_measured_against_a_reference_is_the_config_as_a_run_has_it(
         assert ranks is None
         return load_config("dgxa100_n128", overrides)
 
-    def measure(job: Job, name: str, curves: dict[str, list[Case]], load: Any, _: Any) -> None:
+    def measure(job: BenchJob, name: str, curves: dict[str, list[Case]], load: Any, _: Any) -> None:
         ((case,),) = curves.values()
         assert case.ranks == load(case).run.system.world_size == 1024
         raise KeyboardInterrupt
 
     monkeypatch.setattr(throughput, "measure_curves", measure)
-    job = Job(lambda _: print, "gloo", load)
+    job = BenchJob(lambda _: print, "gloo", load)
     with refused(r"found '/.*/nothing'"):
         throughput.throughput(job, save=tmp_path / "nothing")
     (tmp_path / "mine.yaml").write_text(MACHINE)

@@ -25,7 +25,7 @@ from rn50.config.manifest import load_manifest
 from rn50.config.schema import Synthetic
 from rn50.data import recordio, synthetic
 from rn50.data.dataset import load_table, verify
-from rn50.data.listing import Source
+from rn50.data.listing import SourceImage
 from rn50.data.pack import pack_images
 from rn50.data.stage import stage
 from tests.conftest import Rn50, refused
@@ -432,7 +432,7 @@ def test_leaving_them_out_continues_with_what_is_packed_and_mended_files_are_rea
         pack_images(images, tmp_path / "out", skip_bad=3)
     shutil.copytree(tmp_path / ".out.partial", tmp_path / ".mended.partial")
     with monkeypatch.context() as patched:
-        patched.setattr(Source, "read", None)  # the workers are forks of this process
+        patched.setattr(SourceImage, "read", None)  # the workers are forks of this process
         manifest = pack_images(images, tmp_path / "out", skip_bad=4)
     assert sorted(file.path for file in manifest.odd_files) == bad
     verify(tmp_path / "out")

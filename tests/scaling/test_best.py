@@ -11,14 +11,14 @@ import pytest
 
 from rn50.config.load import load_system
 from rn50.scaling.best import LARGEST_GLOBAL_BATCH, best_of_each_batch
-from rn50.scaling.predict import Job, Prediction, job_of_system, predict
+from rn50.scaling.predict import PredictedJob, Prediction, job_of_system, predict
 from tests.conftest import refused
 
 
 def best_of(gpus: int, **given: Any) -> list[Prediction]:
     system = load_system("dgxh100")
 
-    def at(batch: int) -> Job:
+    def at(batch: int) -> PredictedJob:
         return job_of_system("dgxh100", system, gpus, batch, **given)
 
     return best_of_each_batch(at, given)

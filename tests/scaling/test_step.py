@@ -98,8 +98,8 @@ def test_auto_is_the_faster_of_ring_and_trees() -> None:
 
 
 def test_stragglers_follow_extreme_values_and_then_interruptions() -> None:
-    """Expected maximum of p normal draws: 1.03 sigma at 5, 3.24 sigma at 1,000 (tables of order
-    statistics: 1.163, 3.241)."""
+    """Expected maximum of p normal draws: 1.163 sigma at 5, 3.241 at 1,000 (tables of order
+    statistics)."""
     five = straggler_s(5, 1.0, 1.0, jitter=1.0, os_noise_fraction=0.0)
     thousand = straggler_s(1000, 1.0, 1.0, jitter=1.0, os_noise_fraction=0.0)
     assert five == pytest.approx(1.163, rel=0.02)

@@ -117,8 +117,8 @@ def collect(trainer: Trainer) -> Snapshot | None:
     nd.waitall()  # batch-norm statistics change after the engine calls them readable
     model = trainer.model
     comm = trainer.comm
-    own = _on_host(statistics_arrays(model.net))
-    data = b"".join(array.tobytes() for array in own.values())
+    statistics = _on_host(statistics_arrays(model.net))
+    data = b"".join(array.tobytes() for array in statistics.values())
     digests = comm.gather_bytes(hashlib.blake2b(data, digest_size=16).digest(), "checkpoint")
     rows = [data] if len(set(digests)) == 1 else comm.gather_bytes(data, "statistics")
     if comm.rank != 0:
@@ -126,7 +126,7 @@ def collect(trainer: Trainer) -> Snapshot | None:
     arrays = _on_host({**weight_arrays(model.net), **model.updater.arrays()})
     table = np.frombuffer(b"".join(rows), np.float32).reshape(len(rows), -1)
     begin = 0
-    for name, array in own.items():
+    for name, array in statistics.items():
         arrays[name] = table[:, begin : begin + array.size].reshape(len(rows), *array.shape)
         begin += array.size
     meta = trainer.context.meta(

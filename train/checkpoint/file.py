@@ -80,8 +80,8 @@ class Checkpoint(NamedTuple):
         with failing_as(f"{self.path}: cannot read"):
             file = open_file(self.path, MAX_BYTES, within=self.path.parent)
             try:
-                own = f'"{self.digest}"'.encode()
-                digest.update(_read_header(file).replace(own, _NO_DIGEST, 1))
+                digest_field = f'"{self.digest}"'.encode()
+                digest.update(_read_header(file).replace(digest_field, _NO_DIGEST, 1))
                 while piece := file.read(_PIECE_BYTES):
                     digest.update(piece)
                 if digest.hexdigest() != self.digest:
@@ -147,11 +147,11 @@ def read_checkpoint(path: Path) -> Checkpoint:
         return Checkpoint(path, Meta.model_validate_json(metadata.meta), metadata.digest)
     except ValidationError as error:
         first = error.errors()[0]
-        found = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        content = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
     except (ValueError, TypeError, KeyError, RecursionError):
-        found = "something else"
+        content = "something else"
     raise UserError(
-        f"{path}: torn or damaged: a checkpoint of this rn50 expected, found {found}"[:400]
+        f"{path}: torn or damaged: a checkpoint of this rn50 expected, found {content}"[:400]
     )
 
 
@@ -162,7 +162,7 @@ def _read_header(file: BinaryIO) -> bytes:
 
 
 def _check_shapes(path: Path, tensors: Any, expected: Shapes, *, some: bool) -> None:
-    """Of an open safetensors file, whose library has checked that they fit its size."""
+    """Check an open safetensors file, whose library has checked that they fit its size."""
     held = {}
     for name in tensors.keys():  # noqa: SIM118
         about = tensors.get_slice(name)

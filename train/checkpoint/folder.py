@@ -23,9 +23,9 @@ def newest_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     problems: list[str] = []
     for path in reversed(checkpoints_in(folder)):
         try:
-            found = read_checkpoint(path)
-            found.verify()
-            return found, problems
+            checkpoint = read_checkpoint(path)
+            checkpoint.verify()
+            return checkpoint, problems
         except UserError as error:
             problems.append(str(error))
     return None, problems
@@ -47,11 +47,11 @@ def chosen_checkpoint(path: Path) -> Checkpoint:
 
 def newest_expected(folder: Path) -> Checkpoint:
     """The newest whole checkpoint of a folder. Raises UserError: there is none."""
-    found, problems = newest_checkpoint(folder)
-    if found is None:
+    checkpoint, problems = newest_checkpoint(folder)
+    if checkpoint is None:
         because = f": {problems[0]}" if problems else ""
         raise UserError(f"{folder}: a whole checkpoint expected in it, found none{because}")
-    return found
+    return checkpoint
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
@@ -93,16 +93,16 @@ def mark_best(path: Path) -> None:
         partial.unlink(missing_ok=True)
 
 
-def held_checkpoint(found: Checkpoint, path: Path) -> Checkpoint:
-    """A checkpoint under the new name `path`, where a run that trains can neither replace nor
-    remove it between its metadata and its arrays; `found` may be older than what it is now. Raises
-    UserError: it is damaged."""
-    _name_too(found.path.resolve(), path)
+def held_checkpoint(checkpoint: Checkpoint, path: Path) -> Checkpoint:
+    """The file of `checkpoint` under the new name `path`, where a run that trains can neither
+    replace nor remove it between its metadata and its arrays. It may be newer than `checkpoint`.
+    Raises UserError: it is damaged."""
+    _name_too(checkpoint.path.resolve(), path)
     try:
         again = read_checkpoint(path)
         again.verify()
     except UserError as error:
-        raise UserError(str(error).replace(str(path), str(found.path))) from None
+        raise UserError(str(error).replace(str(path), str(checkpoint.path))) from None
     return again
 
 

@@ -29,24 +29,24 @@ _OPSET = 13, 7
 """ONNX's operator set, and the version of its files that goes with it."""
 
 
-def export_model(found: Checkpoint, folder: Path, *, onnx: bool) -> None:
+def export_model(checkpoint: Checkpoint, folder: Path, *, onnx: bool) -> None:
     """Write `model-symbol.json`, `model-0000.params` and `model.json`, which describes the images;
     with `onnx` `model.onnx` too. Raises UserError: the checkpoint is damaged, or is not of the
     network that its config names."""
-    run = recorded_run(found)
-    net = build_evaluation_network(found, run)
+    run = recorded_run(checkpoint)
+    net = build_evaluation_network(checkpoint, run)
     shape = image_shape(net, 1, run.data.crop_px)
     net.hybridize()
     net(mx.nd.zeros(shape)).wait_to_read()  # MXNet exports what it has run
     prefix = folder / PREFIX
     net.export(str(prefix))
-    about = describe(found, run)
+    about = describe(checkpoint, run)
     (folder / f"{PREFIX}.json").write_text(json.dumps(about, indent=1) + "\n")
     if onnx:
         write_onnx(prefix, shape, about)
 
 
-def build_evaluation_network(found: Checkpoint, run: Run) -> Any:
+def build_evaluation_network(checkpoint: Checkpoint, run: Run) -> Any:
     """The network with the checkpoint's weights, in float32 and NCHW, on the CPU."""
     plain = run.model.model_copy(update={"dtype": "float32", "layout": "NCHW"})
     nets = [
@@ -56,15 +56,15 @@ def build_evaluation_network(found: Checkpoint, run: Run) -> Any:
     for net in nets:
         net.initialize(mx.init.Zero())
     trained, exported = nets
-    restore_network(found, trained)
+    restore_network(checkpoint, trained)
     copy_parameters(trained, exported, Operators(mx.cpu()))
     return exported
 
 
-def describe(found: Checkpoint, run: Run) -> dict[str, Any]:
+def describe(checkpoint: Checkpoint, run: Run) -> dict[str, Any]:
     """What a program needs besides the files: the images of evaluation, and where it comes from."""
     data = run.data
-    state = found.meta.state
+    state = checkpoint.meta.state
     return {
         "input": {
             "name": "data",
@@ -89,7 +89,7 @@ def describe(found: Checkpoint, run: Run) -> dict[str, Any]:
         "step": state.step,
         "epochs": state.epochs_trained,
         "accuracy": state.accuracy,
-        "config_sha256": found.meta.config_sha256,
+        "config_sha256": checkpoint.meta.config_sha256,
     }
 
 

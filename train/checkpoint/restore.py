@@ -16,32 +16,32 @@ from .file import Checkpoint, Shapes
 from .resume import recorded_run
 
 
-def restore(found: Checkpoint, context: RunContext, net: Any, updater: Updater) -> None:
+def restore(checkpoint: Checkpoint, context: RunContext, net: Any, updater: Updater) -> None:
     """Put what `checkpointer.collect` took back into place.
 
     At another rank count every rank gets the mean of the batch-norm statistics of the ranks that
     took part: what an evaluation would have made of them. Raises UserError: the file is torn or
     damaged, or an array is missing, has another shape or type, or belongs to nothing here."""
     arrays = {**weight_arrays(net), **updater.arrays()}
-    _load(found, net, arrays, context.process.rank, context.plan.ranks)
-    updater.previous_lr = found.meta.previous_lr
-    updater.scaler.load_state_dict(found.meta.loss_scale.model_dump())
+    _load(checkpoint, net, arrays, context.process.rank, context.plan.ranks)
+    updater.previous_lr = checkpoint.meta.previous_lr
+    updater.scaler.load_state_dict(checkpoint.meta.loss_scale.model_dump())
 
 
-def restore_network(found: Checkpoint, net: Any, *, rank: int = 0, ranks: int = 1) -> None:
+def restore_network(checkpoint: Checkpoint, net: Any, *, rank: int = 0, ranks: int = 1) -> None:
     """Fill the weights and batch-norm statistics of a network of the checkpoint's own layout and
     types, on one of `ranks` ranks. Statistics at another rank count, errors: as of `restore`."""
-    _load(found, net, weight_arrays(net), rank, ranks, some=True)
+    _load(checkpoint, net, weight_arrays(net), rank, ranks, some=True)
 
 
-def active_ranks(found: Checkpoint) -> int:
+def active_ranks(checkpoint: Checkpoint) -> int:
     """How many ranks had a share of the batch when the checkpoint was written."""
-    plan = build_plan(recorded_run(found))
-    return plan.segment_of_step(max(1, found.meta.step)).active_ranks
+    plan = build_plan(recorded_run(checkpoint))
+    return plan.segment_of_step(max(1, checkpoint.meta.step)).active_ranks
 
 
 def _load(
-    found: Checkpoint,
+    checkpoint: Checkpoint,
     net: Any,
     arrays: Mapping[str, nd.NDArray],
     rank: int,
@@ -51,21 +51,23 @@ def _load(
 ) -> None:
     """Fill `arrays` and the statistics of a network."""
     statistics = statistics_arrays(net)
-    rows = found.meta.statistics_rows
+    rows = checkpoint.meta.statistics_rows
     shapes = {**_shapes(arrays), **_shapes(statistics, rows)}
-    values = found.load(shapes, some=some)
+    values = checkpoint.load(shapes, some=some)
     load_arrays(arrays, values)
-    if rows == 1 or ranks == found.meta.ranks:
-        own = {name: values[name][rank if rows > 1 else 0] for name in statistics}
+    if rows == 1 or ranks == checkpoint.meta.ranks:
+        rank_statistics = {name: values[name][rank if rows > 1 else 0] for name in statistics}
     else:
-        active = active_ranks(found)
-        own = {name: values[name][:active].mean(axis=0, dtype=np.float64) for name in statistics}
-    load_arrays(statistics, own)
+        active = active_ranks(checkpoint)
+        rank_statistics = {
+            name: values[name][:active].mean(axis=0, dtype=np.float64) for name in statistics
+        }
+    load_arrays(statistics, rank_statistics)
     nd.waitall()
 
 
 def _shapes(arrays: Mapping[str, nd.NDArray], *rows: int) -> Shapes:
-    """Of arrays in a file, with `rows` before each shape."""
+    """The shapes of arrays in a file, with `rows` before each."""
     return {
         name: ((*rows, *array.shape), np.dtype(array.dtype).name) for name, array in arrays.items()
     }

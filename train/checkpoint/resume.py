@@ -49,12 +49,12 @@ def last_stamp_unix_s(out: Path) -> float:
     return max(map(mlperf.last_stamp_unix_s, logs))
 
 
-def check_config(found: Checkpoint, loaded: Loaded) -> None:
+def check_config(checkpoint: Checkpoint, loaded: Loaded) -> None:
     """Raise UserError naming the first key in which config and checkpoint differ, or both image
     sets."""
-    then = dict(flatten(found.meta.config))
+    then = dict(flatten(checkpoint.meta.config))
     now = dict(flatten(loaded.to_dict()))
-    other_ranks = loaded.run.system.world_size != found.meta.ranks
+    other_ranks = loaded.run.system.world_size != checkpoint.meta.ranks
     bound = ("system.nodes",) if loaded.run.data.shards else ()  # each node has its part
     for key in sorted(then.keys() | now.keys()):
         if then.get(key) == now.get(key) or (key.startswith(FREE) and key not in bound):
@@ -62,27 +62,28 @@ def check_config(found: Checkpoint, loaded: Loaded) -> None:
         if key in _SHARES and other_ranks:
             continue  # held to the same global batches below
         raise UserError(
-            f"{key}: {_show(then, key)} expected, as in {found.path}, found {_show(now, key)}; "
-            "only the same config can go on from a checkpoint"
+            f"{key}: {_show(then, key)} expected, as in {checkpoint.path}, found "
+            f"{_show(now, key)}; only the same config can go on from a checkpoint"
         )
-    before = _batches_of(recorded_run(found))
+    before = _batches_of(recorded_run(checkpoint))
     batches = _batches_of(loaded.run)
     if batches != before:
         raise UserError(
-            f"batch: global batches by epoch {before} expected, as in {found.path}, "
+            f"batch: global batches by epoch {before} expected, as in {checkpoint.path}, "
             f"found {batches}: keep ranks x batch.per_rank"
         )
     folder = Path(loaded.run.data.path)
-    expected = found.meta.image_set
+    expected = checkpoint.meta.image_set
     # None here, as on the login node of a cluster: each rank looks where it runs.
     if (here := image_set_in(folder)) not in (None, expected):
         raise UserError(
-            f"data.path: the image set of manifest {expected} expected, as in {found.path}, found "
-            f"{here} in {folder}; a run resumes with the same image set only, wherever it lies"
+            f"data.path: the image set of manifest {expected} expected, as in {checkpoint.path}, "
+            f"found {here} in {folder}; a run resumes with the same image set only, wherever it "
+            "lies"
         )
 
 
-def resumed_config(found: Checkpoint, overrides: list[str], source: Path) -> Loaded:
+def resumed_config(checkpoint: Checkpoint, overrides: list[str], source: Path) -> Loaded:
     """The config of a run that goes on: its own with overrides, its global batch kept.
 
     Args:
@@ -93,9 +94,11 @@ def resumed_config(found: Checkpoint, overrides: list[str], source: Path) -> Loa
     loaded = load_recorded(source, overrides, RESUME)
     ranks = loaded.run.system.world_size
     given = any(text.partition("=")[0] in _SHARES for text in overrides)
-    if ranks == found.meta.ranks or given:
+    if ranks == checkpoint.meta.ranks or given:
         return loaded
-    return load_recorded(source, [*overrides, *keep_batches(recorded_run(found), ranks)], RESUME)
+    return load_recorded(
+        source, [*overrides, *keep_batches(recorded_run(checkpoint), ranks)], RESUME
+    )
 
 
 def keep_batches(run: Run, ranks: int) -> list[str]:
@@ -115,13 +118,13 @@ def keep_batches(run: Run, ranks: int) -> list[str]:
     return overrides
 
 
-def recorded_run(found: Checkpoint) -> Run:
+def recorded_run(checkpoint: Checkpoint) -> Run:
     """The config that a checkpoint was written by. Raises UserError: it holds none."""
     try:
-        run = Run.model_validate(found.meta.config)
+        run = Run.model_validate(checkpoint.meta.config)
         build_plan(run)
     except (ValidationError, UserError) as error:
-        raise UserError(f"{found.path}: its config is none: {str(error)[:200]!r}") from None
+        raise UserError(f"{checkpoint.path}: its config is none: {str(error)[:200]!r}") from None
     return run
 
 

@@ -39,7 +39,7 @@ class TrainState(Strict):
     training_s: float = 0.0
     """Time spent in epochs, without evaluations."""
     accuracy: float | None = None
-    """Of the last evaluation."""
+    """The accuracy of the last evaluation."""
     best_accuracy: float | None = None
 
     def advance(self, plan: Plan, step: int, training_s: float) -> None:
@@ -59,12 +59,12 @@ class TrainState(Strict):
 
 
 class LossScaleState(Strict):
-    """Of `LossScaler.state_dict`."""
+    """What `LossScaler.state_dict` gives."""
 
     value: float
     growth_tracker: Count = 0
     checks: tuple[tuple[Count, float, bool], ...] = ()
-    """(step, scale, were its gradients finite?), not heeded yet."""
+    """(step, scale, were its gradients finite?), not applied yet."""
 
 
 class Meta(Strict):
@@ -83,7 +83,7 @@ class Meta(Strict):
     """Sets of batch-norm statistics: one for each rank, or 1 where all ranks have the same."""
     config_sha256: str
     config: dict[str, Any]
-    """As `Loaded.to_dict` gave it."""
+    """The tree that `Loaded.to_dict` gave."""
     image_set: str
     """The digest of the image set's manifest."""
 

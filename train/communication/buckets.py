@@ -63,8 +63,8 @@ def lay_out_gradients(
 
 def _type_of_most_bytes(types: Sequence[np.dtype[Any]], sizes: Sequence[int]) -> np.dtype[Any]:
     bytes_of: Counter[np.dtype[Any]] = Counter()
-    for kind, size in zip(types, sizes, strict=True):
-        bytes_of[kind] += size
+    for dtype, size in zip(types, sizes, strict=True):
+        bytes_of[dtype] += size
     return bytes_of.most_common(1)[0][0]
 
 
@@ -79,14 +79,14 @@ def _flatten(parameters: Sequence[Any], operators: Operators, parts: int) -> nd.
 
 
 def side_by_side(
-    operators: Operators, shapes: Sequence[tuple[int, ...]], kind: Any, parts: int = 1
+    operators: Operators, shapes: Sequence[tuple[int, ...]], dtype: Any, parts: int = 1
 ) -> tuple[nd.NDArray, list[nd.NDArray]]:
     """One array of zeros, to be cut into equal `parts`, and views of these shapes into it, each on
     a boundary of ALIGN_BYTES."""
-    step = ALIGN_BYTES // np.dtype(kind).itemsize
+    step = ALIGN_BYTES // np.dtype(dtype).itemsize
     sizes = [math.prod(shape) for shape in shapes]
     starts = list(accumulate((_round_up(size, step) for size in sizes), initial=0))
-    flat = operators.zeros(_round_up(starts[-1], parts * step), kind)
+    flat = operators.zeros(_round_up(starts[-1], parts * step), dtype)
     views = [
         flat[start : start + size].reshape(shape)
         for start, size, shape in zip(starts, sizes, shapes, strict=False)

@@ -51,7 +51,7 @@ class Communicator:
         self.buckets: list[nd.NDArray] = []
         """The gradients, group by group."""
         self.written_last: list[nd.NDArray] = []
-        """Of the groups the last that backward completes, of each type (batch norm's may be its
+        """The last group of each type that backward completes (batch norm's may be its
         own)."""
         self._halves: list[nd.NDArray | None] = []
         self.agreed_step: int | None = None
@@ -218,11 +218,11 @@ def device_context(device: str, local_rank: int) -> mx.Context:
     """The MXNet context of a rank. Raises UserError where the machine has no such device."""
     if device == "cpu":
         return mx.cpu()
-    found = mx.context.num_gpus()
-    number = gpu_number(local_rank, found, os.environ.get("CUDA_VISIBLE_DEVICES"))
-    if number >= found:
+    gpus = mx.context.num_gpus()
+    number = gpu_number(local_rank, gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    if number >= gpus:
         raise UserError(
-            f"system.device: a GPU for local rank {local_rank} expected, found {found} on this "
+            f"system.device: a GPU for local rank {local_rank} expected, found {gpus} on this "
             "machine; use system.device=cpu, or mxnet-cu112 from requirements-gpu.txt"
         )
     return mx.gpu(number)

@@ -76,7 +76,7 @@ class Connection:
             self._start_horovod()
 
     def leave(self) -> None:
-        """After Horovod's shutdown: it leaves MPI to whom started it."""
+        """End MPI after Horovod's shutdown, which leaves that to who started MPI."""
         if self._mpi is not None:
             self._mpi.MPI_Finalize()
 

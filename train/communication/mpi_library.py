@@ -25,7 +25,7 @@ PRODUCTS: dict[Family, str] = {
     "cray": "Cray MPICH",
 }
 MPICH_ABI: tuple[Family, ...] = ("mpich", "intel", "mvapich", "cray")
-"""Of the common binary interface of 2013."""
+"""The families that share the binary interface of 2013."""
 
 # libmpi_cxx and libmpicxx are for C++ and come with the one that is looked for.
 _MPI = re.compile(r"libmpi(?:ch)?(?:_(?!cxx|mpifh|usempi)\w+)?\.so\b.*")
@@ -55,7 +55,7 @@ class MpiLibrary(NamedTuple):
 
     @property
     def product(self) -> str:
-        """For messages."""
+        """Its name in messages."""
         product = PRODUCTS[self.family] if self.family else "an MPI that is not known"
         return f"{product} ({Path(self.path).name})"
 
@@ -73,9 +73,9 @@ def linked_mpi(library: Path) -> MpiLibrary | None:
     listed = subprocess.run(["ldd", str(library)], capture_output=True, text=True, check=False)
     for line in listed.stdout.splitlines():
         # libmpi.so.40 => /lib/x86_64-linux-gnu/libmpi.so.40 (0x00007f58812c1000)
-        name, _, found = line.strip().partition(" => ")
+        name, _, target = line.strip().partition(" => ")
         if _MPI.fullmatch(name):
-            path = name if found == "not found" else found.rpartition(" (")[0]
+            path = name if target == "not found" else target.rpartition(" (")[0]
             family = next((family for form, family in _BY_NAME if re.match(form, name)), None)
             return MpiLibrary(path, family or family_of(library_version(path)))
     return None

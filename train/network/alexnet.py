@@ -30,7 +30,7 @@ class AlexNet(Network):
 
     Its first dense layer fits one crop size alone, and reads the maps channel by channel in either
     layout, so that the same weights are the same function. Dropout follows the hidden dense layers
-    (as in Krizhevsky et al., 2012, section 4.2); what seeds its masks: `networks.build_networks`.
+    (as in Krizhevsky et al., 2012, section 4.2); `build.py` says what seeds its masks.
     """
 
     def __init__(self, model: Model, classes: int, *, crop_px: int, **kwargs: Any) -> None:

@@ -88,7 +88,7 @@ def build_network(model: Model, classes: int, *, crop_px: int) -> Network:
 
 
 def image_shape(net: Any, batch: int, crop_px: int) -> tuple[int, int, int, int]:
-    """Of a batch of images as `net` takes them."""
+    """The shape of a batch of images as `net` takes them."""
     if net.layout == "NHWC":
         return batch, crop_px, crop_px, 3
     return batch, 3, crop_px, crop_px

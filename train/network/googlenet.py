@@ -96,7 +96,7 @@ class Inception(nn.HybridBlock):
 class GoogLeNet(Network):
     """The network: images to logits (batch, classes).
 
-    What seeds the masks of its dropout: `networks.build_networks`.
+    `build.py` says what seeds the masks of its dropout.
     """
 
     def __init__(self, model: Model, classes: int, **kwargs: Any) -> None:

@@ -19,11 +19,12 @@ from .. import host_reads
 from ..limits import NonRetryableError
 
 DOUBLE_AFTER_STEPS = 2000
-"""Without an overflow, as MXNet's and NVIDIA's AMP."""
+"""Steps without an overflow, as in MXNet's and NVIDIA's AMP."""
 MIN_SCALE, MAX_SCALE = LOSS_SCALES
 CHECK_DELAY_STEPS = host_reads.RUN_AHEAD_STEPS + 2
-"""From a step to the one whose losses can heed it. `RunAheadLimiter` has waited for a loss that
-needed the weights of that step, so its check is read, not waited for."""
+"""Steps between an overflow and the first step that can use the lower scale. By then
+`RunAheadLimiter` has waited for a loss that needed the weights of the first, so that its check is
+read without a wait."""
 
 
 class Scale(NamedTuple):
@@ -123,8 +124,8 @@ class LossScaler:
         self._checks.append(OverflowCheck(step, self.value_at(step), finite))
 
     def state_dict(self) -> dict[str, Any]:
-        """The scale, and the checks that the next steps will heed; for when everything enqueued is
-        done."""
+        """The scale, and the checks that the next steps will read. Everything that was enqueued has
+        to be done."""
         return {
             **self.scale._asdict(),
             "checks": tuple((c.step, c.scale, host_reads.finite(c.finite)) for c in self._checks),

@@ -1,8 +1,8 @@
 """SGD with momentum, LARS in its published variants, and RMSprop warm-up; never waits.
 
 `config/variants.py` holds the formula and what differs. On a CPU one operator of our own updates
-all tensors (train/kernels); on a GPU, or with a dynamic loss scale, MXNet's multi-tensor operators
-do.
+all tensors (train/kernels), with a dynamic loss scale MXNet's multi-tensor operators do. On a GPU
+they do without a plan; the plan has kernels of its own (train/gpu/update.py).
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class Tensor(NamedTuple):
     momentum: nd.NDArray
     """float32."""
     master: nd.NDArray | None
-    """Of a float16 weight the float32 copy that is updated; the weight follows it."""
+    """The float32 copy of a float16 weight: it is updated, and the weight follows it."""
     decay: float
     scaled: bool
     """Does LARS scale its learning rate?"""
 
     @property
     def arrays(self) -> list[nd.NDArray]:
-        """In the order in which operators take them."""
+        """The arrays in the order in which operators take them."""
         arrays = [self.weight, self.gradient, self.momentum]
         return arrays if self.master is None else [*arrays, self.master]
 
@@ -102,7 +102,7 @@ class Updater:
         ]
         self._squares = self._zeros(shapes) if settings.variant == "akiba" else []
         self.previous_lr = 0.0
-        """Of the last step. With `arrays` all that a step leaves for the next."""
+        """The learning rate of the last step. With `arrays` all that a step leaves for the next."""
         self.trusts: nd.NDArray | None = None
         """Trust ratios of the last step, one for each tensor (own operator of a CPU only)."""
         self.fused = operators.ctx.device_type == "cpu" and not self.scaler.is_dynamic
@@ -122,7 +122,7 @@ class Updater:
         """What an update needs besides the tensors."""
         # Operations that run as one; 0: each alone. On a GPU each ends with a synchronization of
         # the stream (LARS on ResNet-50: 54 a step, with 64 as one 27, which is SGD's number;
-        # tests/gpu/test_steps.py). The price: all of the update waits for the last group's sum.
+        # docs/notebook/gpu.md). The price: all of the update waits for the last group's sum.
         ctx = self.operators.ctx
         self._bulk = 64 if ctx.device_type == "gpu" else 0
         self._arrays = [array for tensor in self._tensors for array in tensor.arrays]
