@@ -58,7 +58,7 @@ _OWN_FILES = 32
 """Of `rn50 launch` itself, beside a connection for every rank; it has 12 open."""
 _NEARLY_FULL_BYTES = 1 << 20
 SMALL_SHARED_BYTES = 16 << 20
-"""Open MPI takes 4 MiB a rank and more of /dev/shm; a smaller mount was made too small."""
+"""Of /dev/shm. Open MPI takes 4 MiB a rank and more: two ranks run in 16 MiB and fail in 12."""
 
 
 class Limits(NamedTuple):

@@ -305,7 +305,8 @@ def _value(cell: str) -> float | str | None:
         return None
     with suppress(ValueError):
         if math.isfinite(value := float(cell)):
-            return value
+            is_seed = cell.isdecimal() and value > 1 << 53  # which no float holds
+            return int(cell) if is_seed else value
     return cell
 
 

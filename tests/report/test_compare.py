@@ -99,6 +99,15 @@ def test_what_differs_is_a_column_and_what_one_lacks_is_not(tmp_path: Path) -> N
     assert ("gradient_accumulation_steps", "1") in found.shared
 
 
+def test_a_seed_of_63_bits_is_shown_whole(tmp_path: Path) -> None:
+    run = good_run()
+    seed = (1 << 63) - 1
+    find(run, "seed").value = seed
+    found = compared(write(tmp_path / "a", good_run()), write(tmp_path / "b", run))
+    assert column(found, "seed").cells[1] == str(seed)
+    assert column(found, "seed").values[1] == seed
+
+
 def test_a_value_of_log_and_config_is_one_column(tmp_path: Path) -> None:
     for number in range(1, 5):
         folder = tmp_path / str(number)
