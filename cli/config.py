@@ -10,13 +10,13 @@ import typer
 from ..config.errors import failing_as
 from ..config.leaves import yaml_value
 from .console import (
-    EXIT_BAD,
     TYPER_OPTIONS,
     Config,
     Json,
     Overrides,
     SystemName,
     argument,
+    exit_bad_if,
     on_machine,
     option,
     print_json,
@@ -96,8 +96,7 @@ def config_check(
             say(f"  {finding.severity:7} {finding.rule}: {finding.message}")
         facts = [(key, yaml_value(value)) for key, value in result.facts.items()]
         print_table(("", ""), facts, free=(1,))
-    if result.verdict == "FAIL" or (strict and result.verdict != "PASS"):
-        raise typer.Exit(EXIT_BAD)
+    exit_bad_if(result.verdict == "FAIL" or (strict and result.verdict != "PASS"))
 
 
 @config_app.command("explain")

@@ -24,6 +24,7 @@ from .console import (
     Runs,
     SystemName,
     aside,
+    exit_bad_if,
     named_config,
     on_machine,
     on_nodes,
@@ -118,8 +119,7 @@ def launch(
         raise
     if as_json:
         print_json(to_dict(result))
-    if not is_good(result):
-        raise typer.Exit(EXIT_BAD)
+    exit_bad_if(not is_good(result))
 
 
 def _run_job(request: Request, folder: Path | None) -> int:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .console import EXIT_BAD, argument, complete_system, option, say
+from .console import argument, complete_system, exit_bad_if, option, say
 
 
 def submission(
@@ -52,5 +52,4 @@ def submission(
         verdict = "finds no errors"
     log = package.folder.with_name("package_checker.log")
     say(f"{package.folder}: MLPerf's package checker {verdict}: {log}")
-    if not package.passes:
-        raise typer.Exit(EXIT_BAD)
+    exit_bad_if(not package.passes)

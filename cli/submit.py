@@ -8,19 +8,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
-import typer
-
 from ..config.choices import SCHEDULERS
 from ..config.errors import UserError
 from ..launch.ending import Ending, StoppedBySignal, asked_by, job_ended
 from .console import (
-    EXIT_BAD,
     ConfigToResume,
     Json,
     Nodes,
     Overrides,
     SystemName,
     choices,
+    exit_bad_if,
     named_config,
     on_machine,
     on_nodes,
@@ -110,8 +108,7 @@ def submit(
     finally:
         if as_json:
             print_json(shown)
-    if code:
-        raise typer.Exit(EXIT_BAD)
+    exit_bad_if(code)
 
 
 def _wanted(

@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..config import benchmark
 from ..config.finding import number
-from ..config.reading import read_object
+from ..config.reading import JsonObject, read_object
 from . import rcp as convergence
 from .check_log import Check
 from .rcp import Verdict
@@ -43,7 +43,7 @@ class Score(NamedTuple):
     runs: tuple[RunScore, ...]
     notes: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """As `rn50 log score --json` prints it."""
         return self._asdict() | {
             "path": str(self.path),
@@ -53,7 +53,7 @@ class Score(NamedTuple):
         }
 
 
-def _rcp_dict(rcp: Verdict) -> dict[str, Any]:
+def _rcp_dict(rcp: Verdict) -> JsonObject:
     reference = rcp.reference or convergence.Reference("", (), math.nan, math.nan)
     return {
         "verdict": rcp.word,

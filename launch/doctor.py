@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 import numpy as np
 
 from ..config.errors import UserError
+from ..config.progress import say
 from ..train.gpu.code import PLAN_CAPABILITIES, gpu_code, runs
 from ..train.gpu.driver import LIBRARY, Gpu, Gpus, check_driver, dotted, read_gpus
 from ..train.mxnet_package import library
@@ -201,14 +202,14 @@ def _try_here(library: str, device: str) -> None:
         else:
             maps = Path("/proc/self/maps").read_text()
             for row in library_rows(maps, Path(mx.__file__).parent):
-                print(json.dumps(row), flush=True)
+                say(json.dumps(row))
     for name, trial in trials.items():
         try:
             row = Row(f"{name} on {device}", OK, trial())
         except Exception as error:  # whatever a library raises is what the row is for
             lines = str(error).strip().splitlines() or [""]
             row = Row(f"{name} on {device}", FAILED, f"{type(error).__name__}: {lines[-1][:200]}")
-        print(json.dumps(row), flush=True)
+        say(json.dumps(row))
     sys.stderr.flush()
     os._exit(0)  # a library that lost its GPU can hang on its way out
 

@@ -3,22 +3,10 @@
 from __future__ import annotations
 
 from ...config import benchmark
-from ...config.finding import number, shown
+from ...config.finding import ERROR, MISSING, POLICY, number, shown
 from ...logging.events import Event, type_name
 from ..logged_run import LoggedRun
-from ..rule import (
-    CHECKER,
-    ERROR,
-    FROM_070,
-    MISSING,
-    POLICY,
-    Violation,
-    Violations,
-    against,
-    missing,
-    only_if,
-    rule,
-)
+from ..rule import CHECKER, FROM_070, Violation, Violations, against, missing, only_if, rule
 
 _COMMON = f"{CHECKER}, common.yaml"
 LOG_IT = "log it once, from rank 0"

@@ -4,22 +4,10 @@ from __future__ import annotations
 
 from unicodedata import normalize
 
-from ...config.finding import plain, printable
+from ...config.finding import ERROR, NOTE, POLICY, plain, printable
 from ...logging.events import MLL, PLAIN_KEY, RUN_KEYS, cut
 from ..logged_run import READ_KEYS, SAME_MS, LoggedRun, spread_ms
-from ..rule import (
-    CHECKER,
-    ERROR,
-    LOG,
-    NOTE,
-    POLICY,
-    Violation,
-    Violations,
-    against,
-    only_if,
-    rule,
-    rules_on,
-)
+from ..rule import CHECKER, LOG, Violation, Violations, against, only_if, rule, rules_on
 
 _FIRST_MS = 1_514_764_800_000
 """The begin of 2018: there was no MLPerf before."""

@@ -8,20 +8,9 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from ...config import benchmark
-from ...config.finding import plain, printable, shown
+from ...config.finding import ERROR, NOTE, POLICY, plain, printable, shown
 from ..logged_run import SAME_MS, Evaluation, LoggedRun, as_setting, epoch_of, reaches_target
-from ..rule import (
-    CHECKER,
-    ERROR,
-    NOTE,
-    POLICY,
-    RULES_TEXT,
-    Violation,
-    Violations,
-    against,
-    only_if,
-    rule,
-)
+from ..rule import CHECKER, RULES_TEXT, Violation, Violations, against, only_if, rule
 
 _TARGET = f"in [{benchmark.TARGET_ACCURACY}, {plain(benchmark.HIGHEST_ACCURACY)})"
 

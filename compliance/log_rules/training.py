@@ -10,23 +10,11 @@ from __future__ import annotations
 from itertools import pairwise
 
 from ...config import benchmark
-from ...config.finding import number, plain, shown
+from ...config.finding import ERROR, NOTE, POLICY, number, plain, shown
 from ...logging.events import Event
 from ..limits import cadence_problem
 from ..logged_run import SAME_MS, LoggedRun, epoch_of, epochs_of
-from ..rule import (
-    CLOSED_POLICY,
-    ERROR,
-    FROM_070,
-    NOTE,
-    POLICY,
-    RULES_TEXT,
-    Setting,
-    Violations,
-    against,
-    only_if,
-    rule,
-)
+from ..rule import CLOSED_POLICY, FROM_070, RULES_TEXT, Setting, Violations, against, only_if, rule
 
 _EPOCH_KEYS = (
     "eval_accuracy",
