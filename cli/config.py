@@ -147,14 +147,12 @@ def config_list(
     from ..config.names import PRESETS, list_presets, list_systems
 
     what = "preset"
-    folder = PRESETS
-    names = list_presets()
+    paths = [PRESETS / f"{name}.yaml" for name in list_presets()]
     if systems:
         what = "machine"
-        folder = PRESETS / "system"
-        names = list_systems()
+        paths = [PRESETS / f"system/{name}.yaml" for name in list_systems()]
     rows = []
-    for name in names:
-        first = (folder / f"{name}.yaml").read_text().splitlines()[0]
-        rows.append((name, first.lstrip("# ")))
+    for path in paths:
+        first = path.read_text().splitlines()[0]
+        rows.append((path.stem, first.lstrip("# ")))
     print_table((what, "what"), rows)

@@ -72,10 +72,7 @@ def choices(names: Collection[str]) -> JsonObject:
     refused with the nearest of them."""
 
     def check(context: typer.Context, option: typer.CallbackParam, given: Any) -> Any:
-        asked = given or ()
-        if isinstance(given, str):
-            asked = (given,)
-        for name in asked:
+        for name in [given] if isinstance(given, str) else given or ():
             if name not in names and not context.resilient_parsing:
                 wanted = f"--{option.name}: {', '.join(names)} expected"
                 raise UserError(f"{wanted}, found {name}{nearest_name(name, names)}")
@@ -199,11 +196,8 @@ def track(name: str) -> Advance:
     """Show on stderr how far a long work is: a bar on a terminal, else a line now and then. Returns
     the callback for (done, total). Time left is by the mean rate so far, which is steady."""
     say(f"{name} ...", to=sys.stderr)
-    bar = None
-    every_s = 30.0
-    if sys.stderr.isatty():
-        bar = _bar(name)
-        every_s = 0.2
+    bar = _bar(name) if sys.stderr.isatty() else None
+    every_s = 30.0 if bar is None else 0.2
     begun_s = shown_s = time.monotonic()
     first: int | None = None  # work of an earlier attempt is not our rate
 

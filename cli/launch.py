@@ -113,7 +113,7 @@ def launch(
         with aside(as_json):
             result, _ = run_launch(loaded, track, options)
     except (RunError, StoppedBySignal) as error:
-        left = read(Path(error.ending.folder) / RESULT, Result)
+        left = read((error.ending.folder or Path()) / RESULT, Result)
         if as_json and left:
             print_json(to_dict(left))
         raise

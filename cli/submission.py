@@ -47,9 +47,7 @@ def submission(
     if package.missing:
         fields = ", ".join(package.missing)
         say(f"systems/{package.system}.json: empty: {fields}; fill them in the machine's YAML")
-    verdict = "finds errors"
-    if package.passes:
-        verdict = "finds no errors"
+    verdict = "finds no errors" if package.passes else "finds errors"
     log = package.folder.with_name("package_checker.log")
     say(f"{package.folder}: MLPerf's package checker {verdict}: {log}")
     exit_bad_if(not package.passes)

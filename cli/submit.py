@@ -104,7 +104,7 @@ def submit(
         log = shlex.quote(str(plan.folder / "job.log"))
         reason = f"stopped waiting by {asked_by(stop)}; {name} job {job} goes on"
         advice = f"see it with: tail -f {log}; cancel it with"
-        raise StoppedBySignal(Ending(reason, str(plan.folder), advice, cancel)) from None
+        raise StoppedBySignal(Ending(reason, plan.folder, advice, cancel)) from None
     finally:
         if as_json:
             print_json(shown)

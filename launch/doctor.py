@@ -85,10 +85,7 @@ def machine_rows(hosts: Sequence[str]) -> Iterator[Row]:
     free = free_memory_bytes()
     cores = len(os.sched_getaffinity(0))
     yield Row("machine", OK, f"{platform.node()}: {cores} cores, {' '.join(platform.libc_ver())}")
-    memory = "unknown"
-    if free is not None:
-        memory = f"{free / 1e9:.1f} GB free"
-    yield Row("memory", OK, memory)
+    yield Row("memory", OK, "unknown" if free is None else f"{free / 1e9:.1f} GB free")
     state = OK
     hint = ""
     if limits.shared_free_bytes < LEAST_SHARED_BYTES:
@@ -115,9 +112,7 @@ def gpu_rows(gpus: Gpus | None, path: Path | None) -> Iterator[Row]:
         return
     release = f"{gpus.driver_release or 'unknown release'}, CUDA {dotted(gpus.driver_cuda)}"
     yield _unless_refused("driver", lambda: check_driver(gpus.driver_cuda), release)
-    code: Mapping[str, Collection[int]] = {}
-    if path:
-        code = gpu_code(path)
+    code = gpu_code(path) if path else {}
     for number, gpu in enumerate(gpus.devices):
         yield code_row(number, gpu, code)
 

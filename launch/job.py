@@ -219,10 +219,7 @@ def rank_program(run: Run) -> list[str]:
     network card. Pyxis takes options of srun."""
     job = run.system.job
     start = Path.cwd()
-    home = str(ROOT)
-    python = sys.executable
-    if job.container:
-        home, python = program_on_nodes(job)
+    home, python = program_on_nodes(job) if job.container else (str(ROOT), sys.executable)
     rank = [python, "-m", "rn50.train"]
     if job.bind != "none":
         rank.insert(0, f"{home}/scripts/bind.sh")

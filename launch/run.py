@@ -310,7 +310,7 @@ def judge(run: Run, out: Path, options: Options, check: Check) -> Result:
         raise UserError(f"{out / RESULT}: a JSON object expected, as rank 0 leaves it")
     result = replace(
         result,
-        official_checker=Verdict(**check.official._asdict()),
+        official_checker=check.official,
         check=Verdict(check.verdict, check.cause),
     )
     if options.recorded:

@@ -157,15 +157,12 @@ def read_run_folder(path: Path) -> RunFolder:
     def read(name: str, parse: Callable[[Path], Any], empty: Any) -> Any:
         if not os.path.lexists(path / name):
             return empty
-        why: str | None
         try:
             return parse(path / name)
-        except OSError as error:
-            why = error.strerror
-        except (UserError, ValueError, RecursionError) as error:
-            why = str(error).partition("\n")[0] or type(error).__name__
-        notes.append(f"{name}: left out: {show(why, 400)}")
-        return empty
+        except (UserError, OSError, ValueError, RecursionError) as error:
+            why = getattr(error, "strerror", str(error).partition("\n")[0])
+            notes.append(f"{name}: left out: {show(why or type(error).__name__, 400)}")
+            return empty
 
     def read_json(file: Path) -> JsonObject:
         text = read_file(file, _JSON_BYTES, within=path)

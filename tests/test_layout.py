@@ -25,7 +25,7 @@ MAY_IMPORT = {
 }
 LARGEST_SHARE = 0.23  # the trainer, with its plan for GPUs
 
-PRODUCT_TOKENS = 207_500
+PRODUCT_TOKENS = 207_450
 TEST_TOKENS = 224_600
 """Size is counted in tokens of code, so that a line that says one thing costs no more than one that
 says three."""

@@ -59,9 +59,7 @@ def no_training_before_the_clock(run: LoggedRun) -> Violations:
         by_ms = start.time_ms - event.time_ms
         stamped = by_ms > run.slack_ms and event.time_ms > 0
         if event.order < start.order or stamped:
-            where = "stands before"
-            if stamped:
-                where = f"is stamped {by_ms / 1000:.3f} s before"
+            where = f"is stamped {by_ms / 1000:.3f} s before" if stamped else "stands before"
             yield against(event, f"{where} {start.place}", "run_start before the first epoch")
             return
 

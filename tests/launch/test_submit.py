@@ -91,7 +91,6 @@ def test_five_runs_make_a_submission(
         cwd=folder,
         capture_output=True,
         text=True,
-        check=False,
     )
     assert official.returncode == 0 and "passed" in official.stdout + official.stderr
 
