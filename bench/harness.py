@@ -18,6 +18,7 @@ import typer
 from ..config.errors import UserError
 from ..config.load import Loaded
 from ..config.progress import Tracker
+from ..config.reading import JsonObject
 
 T = TypeVar("T")
 
@@ -67,7 +68,7 @@ class Outcome:
         texts = self.columns.values()
         return [tuple(map(str.format_map, texts, repeat(row))) for row in self.rows]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """What `--json` prints."""
         return {
             "ratios": self.ratios,
@@ -171,7 +172,7 @@ def _order(contenders: Sequence[T], number: int) -> Sequence[T]:
 # --- results --------------------------------------------------------------------------------------
 
 
-def machine() -> dict[str, Any]:
+def machine() -> JsonObject:
     """Where it was measured."""
     return {"host": platform.node(), "cores": len(os.sched_getaffinity(0))}
 

@@ -19,7 +19,6 @@ from ..config.load import Loaded
 from ..launch.launchers import pick_launcher
 from ..launch.run import load_for_launch
 from .console import (
-    EXIT_BAD,
     TYPER_OPTIONS,
     Config,
     Json,
@@ -28,6 +27,7 @@ from .console import (
     Ranks,
     SystemName,
     aside,
+    exit_bad_if,
     on_machine,
     output_file,
     print_json,
@@ -55,8 +55,7 @@ def command_of(benchmark: Benchmark) -> Callable[..., None]:
 
         outcome = replace(benchmark.run(BenchJob(track, launcher, load), **own), launcher=launcher)
         print_outcome(outcome, begun_s, as_json, plot)
-        if not outcome.passes:
-            raise typer.Exit(EXIT_BAD)
+        exit_bad_if(not outcome.passes)
 
     parameters = list(_parameters(benchmark))
     command.__name__ = benchmark.run.__name__

@@ -10,13 +10,13 @@ import typer
 from ..config.errors import failing_as
 from ..config.leaves import yaml_value
 from .console import (
-    EXIT_BAD,
     TYPER_OPTIONS,
     Config,
     Json,
     Overrides,
     SystemName,
     argument,
+    exit_bad_if,
     on_machine,
     option,
     print_json,
@@ -96,8 +96,7 @@ def config_check(
             say(f"  {finding.severity:7} {finding.rule}: {finding.message}")
         facts = [(key, yaml_value(value)) for key, value in result.facts.items()]
         print_table(("", ""), facts, free=(1,))
-    if result.verdict == "FAIL" or (strict and result.verdict != "PASS"):
-        raise typer.Exit(EXIT_BAD)
+    exit_bad_if(result.verdict == "FAIL" or (strict and result.verdict != "PASS"))
 
 
 @config_app.command("explain")
@@ -148,14 +147,12 @@ def config_list(
     from ..config.names import PRESETS, list_presets, list_systems
 
     what = "preset"
-    folder = PRESETS
-    names = list_presets()
+    paths = [PRESETS / f"{name}.yaml" for name in list_presets()]
     if systems:
         what = "machine"
-        folder = PRESETS / "system"
-        names = list_systems()
+        paths = [PRESETS / f"system/{name}.yaml" for name in list_systems()]
     rows = []
-    for name in names:
-        first = (folder / f"{name}.yaml").read_text().splitlines()[0]
-        rows.append((name, first.lstrip("# ")))
+    for path in paths:
+        first = path.read_text().splitlines()[0]
+        rows.append((path.stem, first.lstrip("# ")))
     print_table((what, "what"), rows)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +22,8 @@ from ..config.errors import UserError
 from ..config.finding import clock_time, printable
 from ..config.names import list_presets, list_systems, nearest_name
 from ..config.progress import Advance
+from ..config.progress import say as say
+from ..config.reading import JsonObject
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 EXIT_BAD = 1
 EXIT_USAGE = 2
 
-TYPER_OPTIONS: dict[str, Any] = {
+TYPER_OPTIONS: JsonObject = {
     "no_args_is_help": True,
     "rich_markup_mode": "markdown",
     "pretty_exceptions_enable": False,
@@ -65,15 +67,12 @@ def complete_key(incomplete: str) -> list[str]:
     return [f"{key}=" for key in keys if key.startswith(incomplete)]
 
 
-def choices(names: Collection[str]) -> dict[str, Any]:
+def choices(names: Collection[str]) -> JsonObject:
     """The arguments of an option with these values: shown by --help, offered by completion, and
     refused with the nearest of them."""
 
     def check(context: typer.Context, option: typer.CallbackParam, given: Any) -> Any:
-        asked = given or ()
-        if isinstance(given, str):
-            asked = (given,)
-        for name in asked:
+        for name in [given] if isinstance(given, str) else given or ():
             if name not in names and not context.resilient_parsing:
                 wanted = f"--{option.name}: {', '.join(names)} expected"
                 raise UserError(f"{wanted}, found {name}{nearest_name(name, names)}")
@@ -197,11 +196,8 @@ def track(name: str) -> Advance:
     """Show on stderr how far a long work is: a bar on a terminal, else a line now and then. Returns
     the callback for (done, total). Time left is by the mean rate so far, which is steady."""
     say(f"{name} ...", to=sys.stderr)
-    bar = None
-    every_s = 30.0
-    if sys.stderr.isatty():
-        bar = _bar(name)
-        every_s = 0.2
+    bar = _bar(name) if sys.stderr.isatty() else None
+    every_s = 30.0 if bar is None else 0.2
     begun_s = shown_s = time.monotonic()
     first: int | None = None  # work of an earlier attempt is not our rate
 
@@ -259,14 +255,15 @@ def pace(per_s: float) -> str:
     return f"{per_s:,.0f}/s"
 
 
+def exit_bad_if(condition: object) -> None:
+    """End the command with EXIT_BAD where its subject is not good."""
+    if condition:
+        raise typer.Exit(EXIT_BAD)
+
+
 def print_json(content: Any, **options: Any) -> None:
     """What `--json` prints."""
     print(json.dumps(content, indent=1, **options))
-
-
-def say(line: str, *, to: TextIO | None = None) -> None:
-    """Print one line; a name in it can neither begin another nor steer the terminal."""
-    print(printable(line), file=to, flush=True)
 
 
 GAP = 2

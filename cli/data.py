@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -144,9 +143,7 @@ def data_verify(
         progress=track("checking records"),
     )
     records = sum(split.samples for split in manifest.splits.values())
-    looked = "a sample of them decoded; --full checks every byte"
-    if full:
-        looked = "all decoded"
+    looked = "all decoded" if full else "a sample of them decoded; --full checks every byte"
     say(f"{folder}: whole, {records:,} records, {looked}")
 
 
@@ -238,11 +235,8 @@ def data_bench(
     alone = [*more, "batch.changes=[]", "batch.active_ranks=null"]
     if like_imagenet:
         alone = [*LIKE_IMAGENET, *alone]
-    described = None
-    sizes: Sequence[int] = ()
-    if system:
-        described = load_system(system)
-        sizes = SIZES_PX
+    described = load_system(system) if system else None
+    sizes = SIZES_PX if system else ()
     begun_s = time.monotonic()
     job = BenchJob(track, pick_launcher(None), lambda: load_for_launch(name, alone, 1))
     outcome = bench_input(job, passes=passes, images=images, sizes_px=sizes)

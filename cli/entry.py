@@ -142,7 +142,7 @@ def _stopped(stop: KeyboardInterrupt) -> int:
         _say(stop.ending.line)
     else:
         again = shlex.join(["rn50", *sys.argv[1:]])
-        _say(Ending(f"stopped by {asked_by(stop)}", "", START_AGAIN, again).line)
+        _say(Ending(f"stopped by {asked_by(stop)}", None, START_AGAIN, again).line)
     return EXIT_STOPPED
 
 

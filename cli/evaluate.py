@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from .console import EXIT_BAD, Json, Launcher, Ranks, argument, aside, print_json, say, track
+from .console import Json, Launcher, Ranks, argument, aside, exit_bad_if, print_json, say, track
 
 _RUN = "Folder of a run, for its best checkpoint, else its newest; or a file `*.ckpt`."
 RunOrCheckpoint = Annotated[Path, argument(_RUN, metavar="RUN")]
@@ -53,8 +51,7 @@ def evaluate(
         if "ensemble" in found:
             say(f"ensemble of {len(found['runs'])}, the mean of their softmax")
             _say_counts(found["ensemble"])
-    if found.get("as_recorded") is False:
-        raise typer.Exit(EXIT_BAD)
+    exit_bad_if(found.get("as_recorded") is False)
 
 
 def _say_counts(found: Mapping[str, Any]) -> None:

@@ -25,6 +25,7 @@ from .console import (
     Runs,
     SystemName,
     aside,
+    exit_bad_if,
     named_config,
     on_machine,
     on_nodes,
@@ -112,14 +113,13 @@ def launch(
         with aside(as_json):
             result, _ = run_launch(loaded, track, options)
     except (RunError, StoppedBySignal) as error:
-        left = read(Path(error.ending.folder) / RESULT, Result)
+        left = read((error.ending.folder or Path()) / RESULT, Result)
         if as_json and left:
             print_json(to_dict(left))
         raise
     if as_json:
         print_json(to_dict(result))
-    if not is_good(result):
-        raise typer.Exit(EXIT_BAD)
+    exit_bad_if(not is_good(result))
 
 
 def _run_job(request: Request, folder: Path | None) -> int:

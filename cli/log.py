@@ -12,11 +12,12 @@ import typer
 
 from ..config.atomic import is_stdout, write_output
 from ..config.benchmark import BENCHMARK
+from ..config.reading import JsonObject
 from .console import (
-    EXIT_BAD,
     TYPER_OPTIONS,
     Json,
     argument,
+    exit_bad_if,
     option,
     output_file,
     print_json,
@@ -66,7 +67,7 @@ def log_show(
         say(f"rn50: note: {note}", to=sys.stderr)
 
 
-def _print_content(content: list[dict[str, Any]], **options: Any) -> None:
+def _print_content(content: list[JsonObject], **options: Any) -> None:
     """What `--json` prints of several things; one stands alone."""
     if len(content) == 1:
         print_json(content[0], **options)
@@ -74,7 +75,7 @@ def _print_content(content: list[dict[str, Any]], **options: Any) -> None:
         print_json(content, **options)
 
 
-def shown(log: LogFigures, subject: Subject) -> dict[str, Any]:
+def shown(log: LogFigures, subject: Subject) -> JsonObject:
     """What `rn50 log show --json` says of a log; None where the log does not say it."""
     from ..report.published import standing_of
 
@@ -82,7 +83,7 @@ def shown(log: LogFigures, subject: Subject) -> dict[str, Any]:
     batch = run.parameters.get("global_batch_size")
     benchmark = run.submission.get("benchmark", BENCHMARK)
     place = standing_of(log.path, subject.config, [run])
-    figures: dict[str, Any] = {
+    figures: JsonObject = {
         "benchmark": benchmark,
         "status": run.status,
         "time_to_train_s": run.run_s,
@@ -108,7 +109,7 @@ def shown(log: LogFigures, subject: Subject) -> dict[str, Any]:
     return figures
 
 
-def _print_summary(summary: dict[str, Any], check: Check) -> None:
+def _print_summary(summary: JsonObject, check: Check) -> None:
     accuracy = with_unit(summary["eval_accuracy"], "", 5)
     if summary["target"] is not None:
         accuracy += f", target {summary['target']:g}"
@@ -201,8 +202,7 @@ def log_score(
     else:
         for score in scores:
             _print_score(score)
-    if any(score.score_min is None or score.verdict == FAIL for score in scores):
-        raise typer.Exit(EXIT_BAD)
+    exit_bad_if(any(score.score_min is None or score.verdict == FAIL for score in scores))
 
 
 @log_app.command("rules")

@@ -15,10 +15,10 @@ from typer.core import TyperGroup
 
 from ..config.errors import UserError
 from .console import (
-    EXIT_BAD,
     TYPER_OPTIONS,
     Json,
     argument,
+    exit_bad_if,
     option,
     print_json,
     print_table,
@@ -107,8 +107,7 @@ def doctor(
         print_table(("check", "outcome", "found"), rows)
         counts = Counter(row.outcome for row in rows).items()
         print(", ".join(f"{count} {outcome}" for outcome, count in counts))
-    if any(row.outcome == FAILED for row in rows):
-        raise typer.Exit(EXIT_BAD)
+    exit_bad_if(any(row.outcome == FAILED for row in rows))
 
 
 class _StopError(Exception):

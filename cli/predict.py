@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from ..config.atomic import is_stdout, write_output
 from ..config.errors import UserError
+from ..config.reading import JsonObject
 from .console import (
     TYPER_OPTIONS,
     Json,
@@ -90,7 +91,7 @@ class Asked:
     system: str | None
     gpus: int | None
     batch: int | None
-    choices: dict[str, Any] = field(default_factory=dict)
+    choices: JsonObject = field(default_factory=dict)
     """Fields of `PredictedJob` that replace the config's; None: they do not."""
 
     def job(self) -> PredictedJob:
@@ -149,7 +150,7 @@ class Asked:
                 words += [name, str(value)]
         return shlex.join(words)
 
-    def _given(self) -> dict[str, Any]:
+    def _given(self) -> JsonObject:
         return {key: value for key, value in self.choices.items() if value is not None}
 
     def _of_system(self, name: str) -> PredictedJob:

@@ -111,9 +111,7 @@ def runs(
         if not folder.is_dir():
             raise UserError(f"{folder}: a folder expected, found a file")
     places = folders or [RESULTS]
-    below = Path()
-    if len(places) == 1:
-        below = places[0]
+    below = places[0] if len(places) == 1 else Path()
 
     def look() -> list[RunRow]:
         rows = _with_jobs(read_runs(places))
@@ -192,9 +190,7 @@ def _watch(look: Callable[[], list[RunRow]], below: Path) -> None:
                 live.update(plain_table(*_table(rows, below), free=FREE), refresh=True)
             if not any(row.status in OPEN for row in rows):
                 break
-            pause_s = _QUEUED_LOOK_S
-            if any(row.status == RUNNING for row in rows):
-                pause_s = _LOOK_S
-            time.sleep(pause_s)
+            running = any(row.status == RUNNING for row in rows)
+            time.sleep(_LOOK_S if running else _QUEUED_LOOK_S)
     if not live.console.is_terminal:
         print()  # rich leaves the last line open there

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .console import EXIT_BAD, argument, complete_system, option, say
+from .console import argument, complete_system, exit_bad_if, option, say
 
 
 def submission(
@@ -47,10 +47,7 @@ def submission(
     if package.missing:
         fields = ", ".join(package.missing)
         say(f"systems/{package.system}.json: empty: {fields}; fill them in the machine's YAML")
-    verdict = "finds errors"
-    if package.passes:
-        verdict = "finds no errors"
+    verdict = "finds no errors" if package.passes else "finds errors"
     log = package.folder.with_name("package_checker.log")
     say(f"{package.folder}: MLPerf's package checker {verdict}: {log}")
-    if not package.passes:
-        raise typer.Exit(EXIT_BAD)
+    exit_bad_if(not package.passes)

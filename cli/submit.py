@@ -8,19 +8,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
-import typer
-
 from ..config.choices import SCHEDULERS
 from ..config.errors import UserError
 from ..launch.ending import Ending, StoppedBySignal, asked_by, job_ended
 from .console import (
-    EXIT_BAD,
     ConfigToResume,
     Json,
     Nodes,
     Overrides,
     SystemName,
     choices,
+    exit_bad_if,
     named_config,
     on_machine,
     on_nodes,
@@ -106,12 +104,11 @@ def submit(
         log = shlex.quote(str(plan.folder / "job.log"))
         reason = f"stopped waiting by {asked_by(stop)}; {name} job {job} goes on"
         advice = f"see it with: tail -f {log}; cancel it with"
-        raise StoppedBySignal(Ending(reason, str(plan.folder), advice, cancel)) from None
+        raise StoppedBySignal(Ending(reason, plan.folder, advice, cancel)) from None
     finally:
         if as_json:
             print_json(shown)
-    if code:
-        raise typer.Exit(EXIT_BAD)
+    exit_bad_if(code)
 
 
 def _wanted(

@@ -8,10 +8,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from ..launch.ending import sweep_ended
-from .console import EXIT_BAD, Json, SystemName, argument, aside, print_json, print_table, track
+from .console import Json, SystemName, argument, aside, exit_bad_if, print_json, print_table, track
 
 
 def sweep(
@@ -53,5 +51,4 @@ def sweep(
     ending = sweep_ended(states, found["best"], folder)
     with aside(as_json):
         print(ending.line, flush=True)
-    if found["best"] is None:
-        raise typer.Exit(EXIT_BAD)
+    exit_bad_if(found["best"] is None)

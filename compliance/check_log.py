@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 from ..config.finding import ERROR, NOTE, POLICY, Finding, plain, printable
 from ..logging.events import CannotRead, Log
 from ..logging.parse import open_pipe, read_log
+from ..logging.records import Verdict
 from .log_rules import apply, checked_keys
 from .logged_run import LoggedRun
-from .official import NOT_RUN, Official, check_officially, installed_version
+from .official import NOT_RUN, check_officially, installed_version
 from .ruleset import find_ruleset
 
 PASS = "PASS"
@@ -46,7 +47,7 @@ class Check(NamedTuple):
     cause: str
     ruleset: str
     ruleset_source: str
-    official: Official | None
+    official: Verdict | None
     findings: tuple[Finding, ...]
     difference: str = ""
     round_verdict: str | None = None
@@ -138,9 +139,7 @@ def verdict_of(findings: tuple[Finding, ...]) -> str:
     return PASS
 
 
-def no_milder(
-    findings: tuple[Finding, ...], official_check: Official | None
-) -> tuple[Finding, ...]:
+def no_milder(findings: tuple[Finding, ...], official_check: Verdict | None) -> tuple[Finding, ...]:
     """The findings, headed by the official checker's failure where they have no error: a log that
     it fails is no valid result. A line with two records is left to `joined-records`: the official
     checker reads only the last of them."""
@@ -191,13 +190,13 @@ def _cause(run: LoggedRun, findings: tuple[Finding, ...]) -> str:
 
 def _run_official_checker(
     path: Path, log: Log | None, ruleset: str, asked: bool | None, unread: str | None = None
-) -> Official | None:
+) -> Verdict | None:
     """The official verdict; None where it is not asked for, NOT_RUN where it would not be safe."""
     if asked is False:
         return None
     if open_pipe(path) is not None:
         once = "read from a pipe, which can be read once: save it to a file first"
-        return Official(NOT_RUN, installed_version(), ruleset, (once,))
+        return Verdict(NOT_RUN, "", installed_version(), ruleset, (once,))
     if not path.is_file():
         return None
     size = path.stat().st_size
@@ -210,7 +209,7 @@ def _run_official_checker(
         if reason is None and asked is None and log.longest_bytes > _OFFICIAL_RECORD_BYTES:
             reason = f"a record of {log.longest_bytes:,} bytes would hold it up; --official runs it"
     if reason is not None:
-        return Official(NOT_RUN, installed_version(), ruleset, (reason,))
+        return Verdict(NOT_RUN, "", installed_version(), ruleset, (reason,))
     return check_officially(path, ruleset)
 
 
@@ -232,9 +231,7 @@ def unsafe(log: Log) -> str | None:
     return None
 
 
-def _difference(
-    verdict: str, findings: tuple[Finding, ...], official_check: Official | None
-) -> str:
+def _difference(verdict: str, findings: tuple[Finding, ...], official_check: Verdict | None) -> str:
     """Why the two verdicts differ, where they do."""
     if official_check is None or official_check.verdict == NOT_RUN:
         return ""

@@ -22,6 +22,7 @@ from ..config.load import Loaded
 from ..config.manifest import FILE_NAME, load_manifest
 from ..config.names import is_file
 from ..config.plan import Plan, build_plan
+from ..config.reading import JsonObject
 from ..config.schema import Run
 from ..config.values import Duration
 from ..config.variants import VARIANTS, WEIGHTS
@@ -142,10 +143,10 @@ class ConfigCheck(NamedTuple):
     cause: str
     division: str
     ruleset: str
-    facts: dict[str, Any]
+    facts: JsonObject
     findings: tuple[Finding, ...]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """As `rn50 config check --json` prints it."""
         return self._asdict() | {"findings": [finding._asdict() for finding in self.findings]}
 
@@ -201,7 +202,7 @@ def _another_set(loaded: Loaded) -> Finding:
     return Finding(code, NOTE, origin.line, expected, str(classes), message, name=name)
 
 
-def facts(config: ConfigUnderCheck) -> dict[str, Any]:
+def facts(config: ConfigUnderCheck) -> JsonObject:
     """What the config means in numbers."""
     plan = config.plan
     run = config.run
@@ -209,7 +210,7 @@ def facts(config: ConfigUnderCheck) -> dict[str, Any]:
     padding = 0
     if run.data.last_batch == "pad":
         padding = batches * config.batch - plan.train_samples
-    found: dict[str, Any] = {
+    found: JsonObject = {
         "ranks": plan.ranks,
         "global_batch_size": config.batch,
         "steps_per_epoch": plan.steps_per_epoch,

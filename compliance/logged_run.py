@@ -254,9 +254,7 @@ class LoggedRun:
         trained once it has started and then stopped; in a log without `epoch_start`, once a block
         that claims it has begun."""
         by_epoch = bool(self.all("epoch_start"))
-        keys: tuple[str, ...] = ("block_start",)
-        if by_epoch:
-            keys = ("epoch_start", "epoch_stop")
+        keys = ("epoch_start", "epoch_stop") if by_epoch else ("block_start",)
         events = [event for key in (*keys, "eval_accuracy") for event in self.all(key)]
         started = set()
         done: set[int] = set()
@@ -329,9 +327,7 @@ def _is_possible(epoch: float) -> bool:
 def epochs_of(event: Event) -> set[int]:
     """The epochs that a start of an epoch or a block claims, of those that a run can have."""
     first = epoch_of(event)
-    count: float | None = 1.0
-    if event.key == "block_start":
-        count = epoch_of(event, "epoch_count")
+    count = epoch_of(event, "epoch_count") if event.key == "block_start" else 1.0
     if first is None or count is None or not _is_possible(first):
         return set()
     return set(range(round(first), round(first + min(count, benchmark.MOST_LOGGED_EPOCHS))))
@@ -363,9 +359,7 @@ def _second_run(log: Log) -> Event | None:
             ended = first.order < stop_order < again.order
             apart = again.order > first.order and abs(again.time_ms - first.time_ms) > SAME_MS
             if ended or apart:
-                begin: float = first.order
-                if ended:
-                    begin = stop_order
+                begin = stop_order if ended else first.order
                 at = bisect_right(orders, begin)
                 if at < len(orders) and orders[at] < again.order:
                     return preamble[at]

@@ -9,11 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ..config import benchmark
-from ..config.finding import ERROR as ERROR
-from ..config.finding import MISSING as MISSING
-from ..config.finding import NOTE as NOTE
-from ..config.finding import POLICY as POLICY
-from ..config.finding import Finding, shown
+from ..config.finding import ERROR, MISSING, NOTE, POLICY, Finding, shown
 from ..logging.events import Event
 
 CHECKER = "mlcommons/logging 4.1.68, compliance_checker"

@@ -56,9 +56,7 @@ def find_ruleset(path: Path, log: Log | None, given: str | None) -> Ruleset:
     if given is not None:
         wanted = parse_ruleset(given)
         if log is not None and (log.dialect == MLL) != (wanted == "0.6.0"):
-            expected = ":::MLLOG"
-            if wanted == "0.6.0":
-                expected = ":::MLL"
+            expected = ":::MLL" if wanted == "0.6.0" else ":::MLLOG"
             reason = f"{expected} records expected for ruleset {wanted}, found :::{log.dialect}"
             raise CannotRead(path, reason)
         return Ruleset(wanted, "given")

@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..config import benchmark
 from ..config.finding import number
-from ..config.reading import read_object
+from ..config.reading import JsonObject, read_object
 from .check_log import Check
 from .rcp import FIRST_RULESET, SCALED_FROM, Reference, Verdict
 from .run_scores import RunScore, judge_convergence, left_out, newest, run_score
@@ -42,7 +42,7 @@ class Score(NamedTuple):
     runs: tuple[RunScore, ...]
     notes: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """As `rn50 log score --json` prints it."""
         return self._asdict() | {
             "path": str(self.path),
@@ -52,7 +52,7 @@ class Score(NamedTuple):
         }
 
 
-def _rcp_dict(rcp: Verdict) -> dict[str, Any]:
+def _rcp_dict(rcp: Verdict) -> JsonObject:
     reference = rcp.reference or Reference("", (), math.nan, math.nan)
     return {
         "verdict": rcp.word,
@@ -155,9 +155,7 @@ def _notes(
     elif division != "closed":
         notes.append("the RCP test is for information: it binds the closed division alone")
     elif factor != 1.0 and not scaled:
-        why = "the RCP test fails"
-        if rcp.passed:
-            why = "published unscaled in this round"
+        why = "published unscaled in this round" if rcp.passed else "the RCP test fails"
         notes.append(f"factor {factor:.10f} is not applied: {why}")
     if published is not None and abs(published - factor) > 1e-9:
         notes.append(f"scaling.json says {published:.10f}, computed {factor:.10f} (used)")

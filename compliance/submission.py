@@ -15,7 +15,7 @@ from ..config import benchmark
 from ..config.finding import ERROR, NOTE, POLICY, SEVERITIES, shown
 from ..config.load import load_system
 from ..config.names import list_systems
-from ..config.reading import read_file
+from ..config.reading import JsonObject, read_file
 from ..logging.places import job_of, no_logs, results_in, run_folders
 from .check_log import POLICY_VERDICT, Check, check_log, is_valid, verdict_of
 from .logged_run import LoggedRun
@@ -41,7 +41,7 @@ class Submission:
 
     folder: Path
     checks: tuple[Check, ...]
-    system: dict[str, Any] | None
+    system: JsonObject | None
     system_path: Path | None
     """Where a system description belongs, if the folder lies in a submission package."""
 
@@ -388,7 +388,7 @@ def _peak_flops_per_s(accelerator: str) -> float:
 SET_RULES = rules_on(FOLDER)
 
 
-def _read_system(folder: Path) -> tuple[dict[str, Any] | None, Path | None]:
+def _read_system(folder: Path) -> tuple[JsonObject | None, Path | None]:
     """The system description of ORG/results/SYSTEM/resnet, and where it belongs."""
     parents = folder.absolute().parents
     if len(parents) < 3 or parents[1].name != "results":

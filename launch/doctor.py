@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 import numpy as np
 
 from ..config.errors import UserError
+from ..config.progress import say
 from ..train.gpu.code import PLAN_CAPABILITIES, gpu_code, runs
 from ..train.gpu.driver import LIBRARY, Gpu, Gpus, check_driver, dotted, read_gpus
 from ..train.mxnet_package import library
@@ -82,10 +83,7 @@ def machine_rows(hosts: Sequence[str]) -> Iterator[Row]:
     free = free_memory_bytes()
     cores = len(os.sched_getaffinity(0))
     yield Row("machine", OK, f"{platform.node()}: {cores} cores, {' '.join(platform.libc_ver())}")
-    memory = "unknown"
-    if free is not None:
-        memory = f"{free / 1e9:.1f} GB free"
-    yield Row("memory", OK, memory)
+    yield Row("memory", OK, "unknown" if free is None else f"{free / 1e9:.1f} GB free")
     state = OK
     hint = ""
     if limits.shared_free_bytes < SMALL_SHARED_BYTES:
@@ -115,9 +113,7 @@ def gpu_rows(gpus: Gpus | None, path: Path | None) -> Iterator[Row]:
         return
     release = f"{gpus.driver_release or 'unknown release'}, CUDA {dotted(gpus.driver_cuda)}"
     yield _unless_refused("driver", lambda: check_driver(gpus.driver_cuda), release)
-    code: Mapping[str, Collection[int]] = {}
-    if path:
-        code = gpu_code(path)
+    code = gpu_code(path) if path else {}
     for number, gpu in enumerate(gpus.devices):
         yield code_row(number, gpu, code)
 
@@ -202,14 +198,14 @@ def _try_here(library: str, device: str) -> None:
         else:
             maps = Path("/proc/self/maps").read_text()
             for row in library_rows(maps, Path(mx.__file__).parent):
-                print(json.dumps(row), flush=True)
+                say(json.dumps(row))
     for name, trial in trials.items():
         try:
             row = Row(f"{name} on {device}", OK, trial())
         except Exception as error:  # whatever a library raises is what the row is for
             lines = str(error).strip().splitlines() or [""]
             row = Row(f"{name} on {device}", FAILED, f"{type(error).__name__}: {lines[-1][:200]}")
-        print(json.dumps(row), flush=True)
+        say(json.dumps(row))
     sys.stderr.flush()
     os._exit(0)  # a library that lost its GPU can hang on its way out
 

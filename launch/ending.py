@@ -40,7 +40,7 @@ class Ending(NamedTuple):
     a command of ours or of a scheduler. `stopped`: of a run that was stopped."""
 
     reason: str
-    folder: str = ""
+    folder: Path | None = None
     advice: str = ""
     next: Next | str = ""
     stopped: Stopped | None = None
@@ -48,7 +48,7 @@ class Ending(NamedTuple):
     @property
     def line(self) -> str:
         """The last line of the command; ours are spelt as they can be called here."""
-        return ": ".join(filter(None, (self.reason, self.folder))) + self.what_next
+        return ": ".join(map(str, filter(None, (self.reason, self.folder)))) + self.what_next
 
     @property
     def what_next(self) -> str:
@@ -58,9 +58,7 @@ class Ending(NamedTuple):
 
     def recorded(self, result: Result) -> Result:
         """The result of a run that ended so; what its ranks have recorded of a stop is kept."""
-        onward = None
-        if isinstance(self.next, Next):
-            onward = self.next
+        onward = self.next if isinstance(self.next, Next) else None
         stopped = result.stopped or self.stopped
         return replace(result, reason=self.reason, next=onward, stopped=stopped)
 
@@ -112,7 +110,7 @@ def rank_failed(
     """A run of which a rank failed. `hopeless`: it would fail there again."""
     if hopeless:
         advice = "to go on would end there again; try a lower optimizer.base_lr or a longer "
-        return Ending(reason, str(folder), f"{advice}schedule.warmup")
+        return Ending(reason, folder, f"{advice}schedule.warmup")
     return _to_go_on(reason, folder, launcher)
 
 
@@ -129,10 +127,10 @@ def run_ended(result: Result, folder: Path, launcher: str | None = None) -> Endi
     if result.status == SUCCESS:
         against = objection(result)
         reason = f"target {plain(target)} reached: {where}" + (against and f", but {against}")
-        return Ending(reason, str(folder), f"its report: {folder / 'report.html'}")
+        return Ending(reason, folder, f"its report: {folder / 'report.html'}")
     if result.stopped is None:
         advice = "it cannot be resumed, as its schedule is over; try a longer schedule.length"
-        return Ending(f"target {plain(target)} missed: {where}, the last", str(folder), advice)
+        return Ending(f"target {plain(target)} missed: {where}, the last", folder, advice)
     limit = result.stopped.limit
     reason = f"{result.stopped} ({_in_words(_newest_checkpoint(folder))})"
     if limit is None:
@@ -162,13 +160,11 @@ def _to_go_on(
 
     if not folder.is_dir():
         advice = f"if it was moved, {GO_ON}"
-        return Ending(reason, str(folder), advice, Next(RESUME, "FOLDER", tuple(overrides)))
+        return Ending(reason, folder, advice, Next(RESUME, "FOLDER", tuple(overrides)))
     for job in (folder, folder.parent):
         if (job / JOB_SCRIPT).is_file():  # which a login node should not start
             words = recorded.words_to_repeat(job, recorded.RESUME_JOB)
-            return Ending(
-                reason, str(folder), GO_ON, Next(RESUME_JOB, str(job), (*words, *overrides))
-            )
+            return Ending(reason, folder, GO_ON, Next(RESUME_JOB, str(job), (*words, *overrides)))
     advice = START_AGAIN
     verb = LAUNCH
     keys: tuple[str, ...] = recorded.RUN
@@ -179,7 +175,7 @@ def _to_go_on(
     words = [*recorded.words_to_repeat(folder, keys), *overrides]
     if launcher:
         words = ["--launcher", launcher, *words]
-    return Ending(reason, str(folder), advice, Next(verb, str(folder), tuple(words)))
+    return Ending(reason, folder, advice, Next(verb, str(folder), tuple(words)))
 
 
 def job_ended(scheduler: str, job: str, code: int, folder: Path, last: Result | None) -> Ending:
@@ -189,8 +185,8 @@ def job_ended(scheduler: str, job: str, code: int, folder: Path, last: Result | 
         reason += f", {last.reason}"
     advice = f"its log: {folder / 'job.log'}"
     if last and last.next:
-        return Ending(reason, str(folder), f"{advice}; {GO_ON}", last.next)
-    return Ending(reason, str(folder), advice)
+        return Ending(reason, folder, f"{advice}; {GO_ON}", last.next)
+    return Ending(reason, folder, advice)
 
 
 def sweep_ended(states: Mapping[str, int], best: int | None, folder: Path) -> Ending:
@@ -198,9 +194,9 @@ def sweep_ended(states: Mapping[str, int], best: int | None, folder: Path) -> En
     `best`: number of the best trial; None: none is complete."""
     reason = "trials: " + (", ".join(f"{n} {state}" for state, n in states.items()) or "none yet")
     if best is None:
-        return Ending(f"no trial came to its end; {reason}", str(folder))
+        return Ending(f"no trial came to its end; {reason}", folder)
     command = shlex.join(["rn50", "launch", str(folder / "best.yaml")])
-    return Ending(reason, str(folder), "train the best with", command)
+    return Ending(reason, folder, "train the best with", command)
 
 
 def callable_here(command: str) -> str:

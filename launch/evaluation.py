@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from ..config.atomic import write_file
 from ..config.errors import UserError
@@ -14,7 +13,7 @@ from ..config.leaves import flatten
 from ..config.load import Loaded
 from ..config.plan import build_plan
 from ..config.progress import Tracker
-from ..config.reading import read_object
+from ..config.reading import JsonObject, read_object
 from ..config.recorded import load_recorded
 from ..data.prepare import prepare
 from ..train.capabilities import check_supported
@@ -47,7 +46,7 @@ def evaluate(
     ranks: int | None,
     launcher: str | None,
     track: Tracker,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Score checkpoints, several as an ensemble too; returns what `rn50 evaluate --json` prints.
 
     Args:
@@ -100,9 +99,7 @@ def _check_shared(paths: Sequence[Path], loaded: Sequence[Loaded]) -> None:
                 )
 
 
-def _report(
-    found: Checkpoint, loaded: Loaded, counts: dict[str, Any], ranks: int
-) -> dict[str, Any]:
+def _report(found: Checkpoint, loaded: Loaded, counts: JsonObject, ranks: int) -> JsonObject:
     recorded = _recorded(found, loaded, ranks)
     as_recorded = None
     if recorded is not None:

@@ -137,9 +137,7 @@ def _launcher_killed(evidence: Evidence) -> str:
     from that."""
     if evidence.code >= 0:
         return ""
-    ended = "killed"
-    if evidence.code == -signal.SIGSTOP:
-        ended = "stopped"
+    ended = "stopped" if evidence.code == -signal.SIGSTOP else "killed"
     return f"the launcher's process, not a rank, was {ended} by {_name(-evidence.code)}"
 
 
@@ -187,9 +185,7 @@ def _killed(evidence: Evidence) -> str:
                 killed += crash_message(lost.rank, evidence.stderr)
             return str(replace(lost, reason=killed))
         if lost is None or rank in away:
-            named = "a rank"
-            if rank is not None:
-                named = f"rank {rank}"
+            named = "a rank" if rank is None else f"rank {rank}"
             return f"{named} was {killed}"
     return ""
 
@@ -231,10 +227,8 @@ def _ends(stderr: str, lost: Failure | None) -> Iterator[tuple[int | None, int]]
             number = int(found["code"]) - 128
         if found["rank"]:
             yield int(found["rank"]), number
-        elif lost is not None:
-            yield lost.rank, number
         else:
-            yield None, number
+            yield lost.rank if lost else None, number
 
 
 def crash_message(rank: int, stderr: str) -> str:

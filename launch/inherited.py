@@ -59,7 +59,7 @@ TABLE = (
 )
 
 
-def taken_away(environment: Mapping[str, str], started: str, nodes: int = 1) -> dict[str, str]:
+def taken_away(environment: Mapping[str, str], started: str, nodes: int) -> dict[str, str]:
     """Whose the variables are that do not reach what is `started` on `nodes`, by name."""
     found = {}
     for name, value in environment.items():

@@ -21,7 +21,7 @@ from ..config.atomic import write_file, write_json
 from ..config.benchmark import BENCHMARK
 from ..config.errors import UserError, failing_as
 from ..config.load import Loaded, load
-from ..config.progress import Tracker
+from ..config.progress import Tracker, say
 from ..config.reading import read_file
 from ..config.schema import Run
 from ..data.lock import check_free
@@ -95,7 +95,7 @@ def run_all(job: OpenJob, request: Request, track: Tracker) -> Outcome:
 
 def _say_error(text: str) -> None:
     for line in text.splitlines():
-        print(f"rn50: error: {line}", file=sys.stderr, flush=True)
+        say(f"rn50: error: {line}", to=sys.stderr)
 
 
 def _run_left(job: OpenJob, request: Request, track: Tracker) -> Outcome:
@@ -122,7 +122,7 @@ def put_back(command: str) -> int:
     """Put this job, which has stopped and left its folder, back into its queue with `command`, for
     a shell. Returns the exit code to end with."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as a job gets that is requeued
-    print(f"back into the queue: {command}", flush=True)
+    say(f"back into the queue: {command}")
     return subprocess.run(["bash", "-c", command]).returncode or EXIT_STOPPED
 
 
@@ -166,7 +166,7 @@ def _run_one(
         if request.requeue and outcome.stopped_by == LIMIT_SIGNAL:  # it goes on by itself
             ending = ending._replace(advice="", next="")
         print(f"rn50: error: {ending.reason}; details: {out / 'stderr.log'}", file=sys.stderr)
-        print(f"{out}{ending.what_next}", file=sys.stderr, flush=True)
+        say(f"{out}{ending.what_next}", to=sys.stderr)
         return outcome
 
 
@@ -185,12 +185,12 @@ def next_run(out: Path, loaded: Loaded) -> Loaded | None:
         return with_fresh_seed(loaded)
     check_free(out)
     if not is_interrupted(out):
-        print(f"{out}: has ended in a start before, is left as it is", flush=True)
+        say(f"{out}: has ended in a start before, is left as it is")
         return None
     result = read(out / RESULT, Result)
     why = (result and result.why) or "left no result: killed, or its node failed"
     loaded = load_attempt(out, loaded)
-    print(f"{out}: the start before: {why}", flush=True)
+    say(f"{out}: the start before: {why}")
     return loaded
 
 
@@ -219,10 +219,7 @@ def rank_program(run: Run) -> list[str]:
     network card. Pyxis takes options of srun."""
     job = run.system.job
     start = Path.cwd()
-    home = str(ROOT)
-    python = sys.executable
-    if job.container:
-        home, python = program_on_nodes(job)
+    home, python = program_on_nodes(job) if job.container else (str(ROOT), sys.executable)
     rank = [python, "-m", "rn50.train"]
     if job.bind != "none":
         rank.insert(0, f"{home}/scripts/bind.sh")

@@ -40,9 +40,7 @@ class JobPaths(NamedTuple):
 def program_on_nodes(job: JobSettings) -> tuple[str, str]:
     """The checkout and the interpreter that the config names, on the nodes or in the container;
     else those of this process."""
-    python = sys.executable
-    if job.home:
-        python = f"{job.home}/.venv/bin/python"
+    python = f"{job.home}/.venv/bin/python" if job.home else sys.executable
     return job.home or str(ROOT), job.python or python
 
 

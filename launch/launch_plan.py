@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,7 +54,7 @@ class LaunchPlan:
     environment: EngineSettings
     refusals: list[str]
     obstacles: list[str]
-    hosts: tuple[str, ...] = ()
+    hosts: tuple[str, ...]
 
     @property
     def run(self) -> Run:
@@ -79,9 +78,9 @@ def plan_launch(
     run = loaded.run
     launcher = launcher or pick_launcher(options.launcher, in_container=options.in_container)
     refusals: list[str] = []
-    steps = unless_refused(partial(build_plan, run), refusals)
-    unless_refused(partial(check_supported, run), refusals)
-    built = unless_refused(partial(build_job, run, launcher, (), hosts), refusals)
+    steps = unless_refused(refusals, build_plan, run)
+    unless_refused(refusals, check_supported, run)
+    built = unless_refused(refusals, build_job, run, launcher, (), hosts)
     refusals += beyond_the_device(run)
     if steps is None:
         raise UserError(*refusals)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ..config.errors import UserError
 from ..config.load import Loaded, load
+from ..config.progress import say
 from ..train.checkpoint.resume import keep_batches
 from .launch_plan import LaunchPlan
 from .launchers import LAUNCHERS, Job
@@ -46,7 +47,7 @@ def on_nodes_left(began: LaunchPlan, out: Path) -> tuple[Loaded, tuple[str, ...]
         raise UserError(
             f"system.job.min_nodes: {least} expected, {of} ({', '.join(answering) or 'none'})"
         )
-    print(f"{of}: going on with {', '.join(left)}", flush=True)
+    say(f"{of}: going on with {', '.join(left)}")
     batches = keep_batches(run, len(left) * run.system.ranks_per_node)
     overrides = [f"system.nodes={len(left)}", *batches]
     return load(out / "config.yaml", overrides), left
@@ -62,7 +63,7 @@ def _wait_for(began: LaunchPlan, hosts: Sequence[str]) -> None:
             return
         if answering != said:
             gone = ", ".join(host for host in hosts if host not in answering)
-            print(f"{gone}: no answer, waiting up to {patience_s:g} s", flush=True)
+            say(f"{gone}: no answer, waiting up to {patience_s:g} s")
             said = answering
         time.sleep(POLL_S)
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..compliance.config_rules import ConfigCheck
 from ..config import benchmark
@@ -62,7 +61,7 @@ def refuse_runs(run: Run, runs: int) -> None:
         )
 
 
-def obstacles(run: Run, launcher: str, *, in_container: bool = False) -> list[str]:
+def obstacles(run: Run, launcher: str, *, in_container: bool) -> list[str]:
     """Why `launcher` cannot start the ranks of `run` from here, one line each. `in_container`: with
     other libraries than those here."""
     lines: list[str] = []
@@ -73,7 +72,7 @@ def obstacles(run: Run, launcher: str, *, in_container: bool = False) -> list[st
             lines += obstacles_here(run)
     lines += missing_hosts(run, launcher)
     ranks = run.system.world_size * run.watchdog.enabled
-    unless_refused(partial(check_open_files, read_limits(), ranks), lines)
+    unless_refused(lines, check_open_files, read_limits(), ranks)
     return lines
 
 
@@ -94,10 +93,10 @@ def refusals(run: Run, controllers: Sequence[Controller] = ("mpi", "gloo")) -> l
     """Why `run` cannot run on any machine of its kind, one line each; empty: it can. `controllers`:
     of the launchers that may start it; one that can is enough."""
     lines: list[str] = []
-    unless_refused(partial(build_plan, run), lines)
-    unless_refused(partial(check_supported, run), lines)
+    unless_refused(lines, build_plan, run)
+    unless_refused(lines, check_supported, run)
     mpi = family_here()
-    engines = [_refused(partial(engine_environment, run, {}, each, mpi)) for each in controllers]
+    engines = [_refused(engine_environment, run, {}, each, mpi) for each in controllers]
     if all(engines):
         lines += engines[0]
     return lines + beyond_the_device(run)
@@ -108,7 +107,7 @@ def obstacles_here(run: Run) -> list[str]:
     if run.system.device == "cpu":
         return []
     path = library()
-    lines = _refused(partial(_check_gpu, run, run.system.ranks_per_node - 1))
+    lines = _refused(_check_gpu, run, run.system.ranks_per_node - 1)
     if lines or (path and gpu_code(path)):
         return lines
     name, version = distribution()
@@ -150,16 +149,16 @@ def beyond_the_device(run: Run) -> list[str]:
     ]
 
 
-def unless_refused(check: Callable[[], T], lines: list[str]) -> T | None:
+def unless_refused(lines: list[str], check: Callable[..., T], *arguments: Any) -> T | None:
     """What `check` returns; None: it refuses, and `lines` has the reasons."""
     try:
-        return check()
+        return check(*arguments)
     except UserError as error:
         lines += str(error).splitlines()
         return None
 
 
-def _refused(check: Callable[[], object]) -> list[str]:
+def _refused(check: Callable[..., object], *arguments: Any) -> list[str]:
     lines: list[str] = []
-    unless_refused(check, lines)
+    unless_refused(lines, check, *arguments)
     return lines

@@ -17,6 +17,7 @@ from ..config.atomic import write_file
 from ..config.errors import UserError, failing_as
 from ..config.layout import with_ranks
 from ..config.load import Loaded, load
+from ..config.progress import say
 from ..config.reading import read_file
 from ..config.recorded import RESUME, RUN, load_named, words_to_repeat
 from ..data.lock import LOCK, RANK_LOCK, FolderInUse, check_free, hold, other_holder
@@ -116,7 +117,7 @@ def begin_attempt(out: Path) -> Checkpoint | None:
             remove_after(out / "checkpoint", failure.agreed_step)
     found, warnings = newest_checkpoint(out / "checkpoint")
     for warning in warnings:
-        print(f"rn50: warning: {warning}", file=sys.stderr, flush=True)
+        say(f"rn50: warning: {warning}", to=sys.stderr)
     with failing_as(f"{out}: cannot keep what the last attempt left"):
         _keep_attempt(out)
         if found is None:
@@ -127,10 +128,10 @@ def begin_attempt(out: Path) -> Checkpoint | None:
             _cut(out, METRICS, found.meta.metrics_bytes)
     reserve(out)
     if found is None:
-        print(f"{out}: no checkpoint yet: from the beginning", flush=True)
+        say(f"{out}: no checkpoint yet: from the beginning")
         return None
     remove_after(out / "checkpoint", found.meta.step)
-    print(f"{out}: going on after step {found.meta.step} ({found.path.name})", flush=True)
+    say(f"{out}: going on after step {found.meta.step} ({found.path.name})")
     return found
 
 
@@ -155,11 +156,10 @@ def _cut(out: Path, name: str, size_bytes: int) -> None:
         text = read_file(out / name, _MOST_BYTES, within=out)
     text = text[: text.rfind(b"\n", 0, size_bytes) + 1]
     if len(text) < size_bytes:
-        print(
+        say(
             f"rn50: warning: {out / name}: {size_bytes} bytes of whole lines expected, as when the "
             f"checkpoint was written, found {len(text)}: it has a gap",
-            file=sys.stderr,
-            flush=True,
+            to=sys.stderr,
         )
     lines = text.splitlines(keepends=True)
     write_file(out / name, b"".join(one for one in lines if b'"key": "run_stop"' not in one))

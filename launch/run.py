@@ -19,7 +19,7 @@ from ..config.finding import ERROR, WARNING
 from ..config.layout import with_ranks
 from ..config.load import Loaded
 from ..config.manifest import Manifest
-from ..config.progress import Tracker
+from ..config.progress import Tracker, say
 from ..config.reading import read_ends
 from ..config.recorded import load_named
 from ..config.schema import Run
@@ -154,7 +154,7 @@ def _failure_of_attempt(prepared: PreparedRun, checkpoint: Checkpoint | None) ->
         if not is_over(out):
             close_attempt(out)
             return error
-        print(f"rn50: warning: after the last step: {error}", file=sys.stderr, flush=True)
+        say(f"rn50: warning: after the last step: {error}", to=sys.stderr)
     return None
 
 
@@ -170,7 +170,7 @@ def _next_attempt(
     if isinstance(error, RankFailed):
         reason = error.reason
     if restarts > 0 and not is_hopeless(out):
-        print(f"rn50: {line}", file=sys.stderr, flush=True)
+        say(f"rn50: {line}", to=sys.stderr)
         try:
             loaded, hosts = on_nodes_left(began.plan, out)
             if hosts != now.plan.hosts:
@@ -248,18 +248,17 @@ def announce(prepared: PreparedRun) -> None:
     plan = prepared.plan
     run = plan.run
     steps = plan.steps
-    print(
+    say(
         f"{run.name}: {steps.ranks} ranks by {plan.launcher}, global batch "
         f"{steps.global_batch_size}, up to {steps.epochs} epochs of {steps.steps_per_epoch:g} "
         f"steps, target {run.eval.target}, seed {run.seed}, in {prepared.folder}",
-        flush=True,
     )
-    print(f"data: {describe_data(run.data, prepared.manifest)}", flush=True)
+    say(f"data: {describe_data(run.data, prepared.manifest)}")
     findings = check_config(plan.loaded, steps).findings
     for finding in [each for each in findings if each.severity in (ERROR, WARNING)][:1]:
-        print(f"note: config check: {finding.message}", flush=True)
+        say(f"note: config check: {finding.message}")
     for variable, value in plan.environment.kept.items():
-        print(f"kept from your environment: {variable}={value}", flush=True)
+        say(f"kept from your environment: {variable}={value}")
     removed = plan.environment.removed
     for whose in dict.fromkeys(removed.values()):
         names = [name for name, owner in removed.items() if owner == whose]
@@ -267,7 +266,7 @@ def announce(prepared: PreparedRun) -> None:
         if names[3:]:
             line += f" and {len(names) - 3} more"
         if whose != STEP:  # as in every job of Slurm
-            print(line, flush=True)
+            say(line)
 
 
 def save_config(loaded: Loaded, out: Path) -> None:
@@ -291,8 +290,8 @@ def conclude(run: Run, out: Path, options: Options) -> Result:
         print(f"rn50: warning: {out / RESULT}: cannot write: {error.strerror}")
     print(f"check: {check.verdict}: {check.cause} (rn50 log check {out})")
     try_report(out, check)
-    say(result, run, out)
-    print(ending.line, flush=True)
+    say_figures(result, run, out)
+    say(ending.line)
     return result
 
 
@@ -312,7 +311,7 @@ def judge(run: Run, out: Path, options: Options, check: Check) -> Result:
         raise UserError(f"{out / RESULT}: a JSON object expected, as rank 0 leaves it")
     result = replace(
         result,
-        official_checker=Verdict(**check.official._asdict()),
+        official_checker=check.official,
         check=Verdict(check.verdict, check.cause),
     )
     if options.recorded:
@@ -324,7 +323,7 @@ def judge(run: Run, out: Path, options: Options, check: Check) -> Result:
     return result
 
 
-def say(result: Result, run: Run, out: Path) -> None:
+def say_figures(result: Result, run: Run, out: Path) -> None:
     """Print what people are told of a run beside its verdict and its end."""
     if result.repeats is not None:
         print(repeat_line(result.repeats))
@@ -343,7 +342,7 @@ def try_report(out: Path, *checks: Check) -> None:
         write_report(out, checks=checks or None)
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        print(f"rn50: warning: no report.html: {reason}"[:500], file=sys.stderr, flush=True)
+        say(f"rn50: warning: no report.html: {reason}"[:500], to=sys.stderr)
 
 
 def result_line(result: Result, out: Path) -> str:

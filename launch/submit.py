@@ -78,10 +78,7 @@ def _script_in(
     """The job's script, with the job's files in `folder`."""
     job = loaded.run.system.job
     data = loaded.run.data.path  # `rn50 data prepare` asks for it as well
-    home = str(ROOT)
-    python = sys.executable
-    if not job.container:
-        home, python = program_on_nodes(job)
+    home, python = (str(ROOT), sys.executable) if job.container else program_on_nodes(job)
     config = (str(folder / "config.yaml"), *overrides)
     if leads_out(data, folder):
         config = (*config, f"data.path={json.dumps(data)}")

@@ -343,17 +343,13 @@ def _scratch(watchdog: Watchdog | None, *, one_machine: bool) -> Iterator[dict[s
     """Variables for the ranks of one job: their watchdog, and a place for the engines' files. On
     one machine that is a folder of their own, in memory where Open MPI wants shared memory, which
     is removed with whatever a killed rank has left there."""
-    added = {}
-    parent = tempfile.gettempdir()
-    if watchdog is not None:
-        added = watchdog.environment
-    if os.access("/dev/shm", os.W_OK):
-        parent = "/dev/shm"
+    added = watchdog.environment if watchdog else {}
+    parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     try:
         if not one_machine:
             yield added
             return
-        _remove_dead_scratch(Path(parent))
+        _remove_dead_scratch(Path(parent or tempfile.gettempdir()))
         with (
             tempfile.TemporaryDirectory(
                 prefix=_SCRATCH, dir=parent, ignore_cleanup_errors=True

@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from ..config.finding import number
+from ..config.reading import JsonObject
 from .run_folder import Subject
 from .run_summary import amount, show
 
@@ -36,7 +37,7 @@ class Bar(NamedTuple):
         return self.start_s + self.duration_s
 
 
-def start_up(spans: Sequence[dict[str, Any]]) -> list[Bar]:
+def start_up(spans: Sequence[JsonObject]) -> list[Bar]:
     """Return the spans before the first epoch by start."""
     clock = [span["ts"] for span in spans if _FIRST_OF_THE_CLOCK.match(str(span.get("name")))]
     before = [span for span in spans if not clock or span["ts"] < min(clock)][:_MOST_BARS]
@@ -64,7 +65,7 @@ class PhaseRow(NamedTuple):
     """Its median's share of the sum of the medians."""
 
 
-def step_breakdown(records: Sequence[dict[str, Any]]) -> list[PhaseRow]:
+def step_breakdown(records: Sequence[JsonObject]) -> list[PhaseRow]:
     """Sum up the "steps" records of metrics.jsonl; empty where one has not all phases."""
     columns = {
         (name, of): _numbers(record.get(f"{name}_{of}_ms") for record in records)

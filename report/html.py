@@ -126,12 +126,9 @@ def render_comparison(
     group_of = {row: group.value for group in groups for row in group.rows}
     labels = [group_of[row] for row in sorted(group_of)] or None
     heads = [(name, len(list(found))) for name, found in groupby(columns, lambda one: one.group)]
-    title = names[0]
-    if len(names) > 1:
-        title = f"{len(names)} runs compared"
     return _fill(
         "compare.html.j2",
-        title=title,
+        title=f"{len(names)} runs compared" if len(names) > 1 else names[0],
         rows=[(row, comparison.letters[row], names[row]) for row in order],
         columns=columns,
         heads=heads,

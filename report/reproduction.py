@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..config.errors import UserError
 from ..config.finding import number
 from ..config.image_set import SYNTHETIC
 from ..config.leaves import flatten
 from ..config.load import Loaded
+from ..config.reading import JsonObject
 from ..config.schema import PLACES
 from ..logging.records import Repeat
 from .run_folder import RunFolder, Subject, read_folder
@@ -87,7 +88,7 @@ def are_of_one_config(left: Subject, right: Subject) -> bool:
     return without_places(ours) == without_places(theirs)
 
 
-def without_places(config: Loaded) -> dict[str, Any]:
+def without_places(config: Loaded) -> JsonObject:
     """Return the leaves of a config by dotted path, without those that change no result: where
     files lie, and what to draw where there are none."""
     places = (*PLACES, SYNTHETIC)
@@ -120,7 +121,7 @@ def _differences(old: RunFolder | None, new: RunFolder | None) -> list[str]:
     ]
 
 
-def _surroundings(folder: RunFolder) -> dict[str, Any]:
+def _surroundings(folder: RunFolder) -> JsonObject:
     environment = {key: getattr(folder.environment, key) for key in _AROUND}
     config = (folder.config and without_places(folder.config)) or {}
     return config | dict(flatten(environment))

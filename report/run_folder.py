@@ -13,7 +13,7 @@ from ..compliance.log_rules import checked_keys
 from ..config.errors import UserError
 from ..config.finding import number
 from ..config.load import Loaded, load
-from ..config.reading import read_file
+from ..config.reading import JsonObject, read_file
 from ..config.schema import Run
 from ..logging.metrics_read import Series, read_metrics
 from ..logging.parse import open_pipe, read_log
@@ -33,13 +33,13 @@ class RunFolder(NamedTuple):
     environment: Environment = Environment()
     origins: Mapping[str, str] = {}
     config: Loaded | None = None
-    metrics: tuple[dict[str, Any], ...] = ()
-    spans: tuple[dict[str, Any], ...] = ()
+    metrics: tuple[JsonObject, ...] = ()
+    spans: tuple[JsonObject, ...] = ()
     ranks: Mapping[str, Any] = {}
     notes: tuple[str, ...] = ()
     """What could not be read, one line each."""
 
-    def records(self, kind: str) -> list[dict[str, Any]]:
+    def records(self, kind: str) -> list[JsonObject]:
         """The metrics of one kind."""
         return [record for record in self.metrics if record.get("kind") == kind]
 
@@ -157,17 +157,14 @@ def read_run_folder(path: Path) -> RunFolder:
     def read(name: str, parse: Callable[[Path], Any], empty: Any) -> Any:
         if not os.path.lexists(path / name):
             return empty
-        why: str | None
         try:
             return parse(path / name)
-        except OSError as error:
-            why = error.strerror
-        except (UserError, ValueError, RecursionError) as error:
-            why = str(error).partition("\n")[0] or type(error).__name__
-        notes.append(f"{name}: left out: {show(why, 400)}")
-        return empty
+        except (UserError, OSError, ValueError, RecursionError) as error:
+            why = getattr(error, "strerror", str(error).partition("\n")[0])
+            notes.append(f"{name}: left out: {show(why or type(error).__name__, 400)}")
+            return empty
 
-    def read_json(file: Path) -> dict[str, Any]:
+    def read_json(file: Path) -> JsonObject:
         text = read_file(file, _JSON_BYTES, within=path)
         value = json.loads(text.decode(encoding="utf-8", errors="replace"))
         if not isinstance(value, dict):
@@ -196,7 +193,7 @@ def read_run_folder(path: Path) -> RunFolder:
     )
 
 
-def _spans(trace: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+def _spans(trace: Mapping[str, Any]) -> tuple[JsonObject, ...]:
     """The complete spans ("X") of a Chrome trace, by their start."""
     events = trace.get("traceEvents")
     if not isinstance(events, list):

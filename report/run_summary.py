@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from ..config import benchmark
 from ..config.finding import number, printable
+from ..config.reading import JsonObject
 from ..logging.parse import Event
 
 MISSING = "-"
@@ -53,7 +54,7 @@ class RunSummary(NamedTuple):
     """What a log says of its run; None where it does not say."""
 
     submission: dict[str, str]
-    parameters: dict[str, Any]
+    parameters: JsonObject
     status: str | None
     init_s: float | None
     """init_start to init_stop."""
@@ -162,7 +163,7 @@ def decimals(value: float) -> int:
     return sum(size < limit for limit in (10, 100, 10_000))
 
 
-def _parameters(events: Sequence[Event]) -> dict[str, Any]:
+def _parameters(events: Sequence[Event]) -> JsonObject:
     """Hyper-parameters under names without the optimizer's prefix; a list where values differ."""
     found: dict[str, list[Any]] = {}
     for event in events:

@@ -171,24 +171,18 @@ def read_run(found: Found, *, is_at_work: bool) -> RunRow:
     result, unfit = _read(folder / RESULT, Result)
     status = RUNNING
     reason = ""
-    progress = None
-    time_to_train_s = None
     if not is_at_work:
         status, reason = _end_of(folder, names, result)
     result = result or Result("")
     last = newest_records(folder / "metrics.jsonl", "train", "eval")
     train = last.get("train", {})
     evaluation = last.get("eval", {})
-    if status == RUNNING:
-        progress = _progress(brief, train)
-    if status == SUCCESS:
-        time_to_train_s = result.time_to_train_s
     times_s = (number(one.get("time_s")) for one in (train, evaluation))
     last_s = max((time_s for time_s in times_s if time_s is not None), default=None)
     return row._replace(
         status=status,
         reason=_short(unfit or reason),
-        time_to_train_s=time_to_train_s,
+        time_to_train_s=result.time_to_train_s if status == SUCCESS else None,
         elapsed_s=_first(result.time_to_train_s, last_s),
         eval_accuracy=_first(result.eval_accuracy, evaluation.get("accuracy")),
         target=_first(result.target, row.target),
@@ -196,7 +190,7 @@ def read_run(found: Found, *, is_at_work: bool) -> RunRow:
         ranks=result.ranks or row.ranks,
         verdict=_short((result.check or Verdict("")).verdict),
         resumable=status in (STOPPED, FAILED, KILLED) and _is_resumable(folder, result),
-        progress=progress,
+        progress=_progress(brief, train) if status == RUNNING else None,
     )
 
 

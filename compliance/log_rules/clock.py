@@ -6,21 +6,10 @@ from collections.abc import Iterator
 from itertools import accumulate, pairwise
 
 from ...config import benchmark
-from ...config.finding import plain, shown
+from ...config.finding import ERROR, NOTE, POLICY, plain, shown
 from ...logging.events import Event
 from ..logged_run import SAME_MS, LoggedRun
-from ..rule import (
-    CHECKER,
-    CLOSED_POLICY,
-    ERROR,
-    NOTE,
-    POLICY,
-    RULES_TEXT,
-    Violations,
-    against,
-    only_if,
-    rule,
-)
+from ..rule import CHECKER, CLOSED_POLICY, RULES_TEXT, Violations, against, only_if, rule
 
 
 @rule("MLP501", "init-too-long", ERROR, f"{CHECKER}, common.yaml; {RULES_TEXT} line 489")

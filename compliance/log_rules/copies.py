@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from ...config import benchmark
-from ...config.finding import plain, shown
+from ...config.finding import ERROR, NOTE, plain, shown
 from ...logging.events import Event
 from ..logged_run import SAME_MS, LoggedRun, spread_ms
-from ..rule import CHECKER, ERROR, NOTE, RULES_TEXT, Violations, against, rule
+from ..rule import CHECKER, RULES_TEXT, Violations, against, rule
 from . import round_060
 from .events import LOG_IT
 

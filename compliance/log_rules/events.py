@@ -3,22 +3,10 @@
 from __future__ import annotations
 
 from ...config import benchmark
-from ...config.finding import number, shown
+from ...config.finding import ERROR, MISSING, POLICY, number, shown
 from ...logging.events import Event, type_name
 from ..logged_run import LoggedRun
-from ..rule import (
-    CHECKER,
-    ERROR,
-    FROM_070,
-    MISSING,
-    POLICY,
-    Violation,
-    Violations,
-    against,
-    missing,
-    only_if,
-    rule,
-)
+from ..rule import CHECKER, FROM_070, Violation, Violations, against, missing, only_if, rule
 
 _COMMON = f"{CHECKER}, common.yaml"
 LOG_IT = "log it once, from rank 0"
@@ -177,16 +165,13 @@ def epoch_metadata(run: LoggedRun) -> Violations:
     blocks = run.all("block_start")
     yield from [_too_early(one) for one in blocks if _before_run_start(run, one)][:1]
     yield from [found for one in blocks if (found := _block_problem(one, other)) is not None][:1]
-    of_accuracy = other
-    if run.division:
-        of_accuracy = None
     for key, name, alternative in (
         ("block_stop", "first_epoch_num", other),
         ("epoch_start", "epoch_num", None),
         ("epoch_stop", "epoch_num", None),
         ("eval_start", "epoch_num", other),
         ("eval_stop", "epoch_num", other),
-        ("eval_accuracy", "epoch_num", of_accuracy),
+        ("eval_accuracy", "epoch_num", None if run.division else other),
     ):
         without = [e for e in run.all(key) if not {name, alternative} & e.metadata.keys()]
         yield from (_without(event, name) for event in without[:1])

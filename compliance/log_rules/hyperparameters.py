@@ -6,7 +6,7 @@ import math
 from collections import Counter
 
 from ...config import benchmark
-from ...config.finding import number, shown
+from ...config.finding import POLICY, number, shown
 from ..limits import CLOSED, LARS
 from ..logged_run import LoggedRun, as_setting
 from ..rule import (
@@ -14,7 +14,6 @@ from ..rule import (
     CLOSED_ERROR,
     CLOSED_POLICY,
     FROM_070,
-    POLICY,
     RULES_TEXT,
     Violations,
     against,

@@ -4,22 +4,10 @@ from __future__ import annotations
 
 from unicodedata import normalize
 
-from ...config.finding import plain, printable
+from ...config.finding import ERROR, NOTE, POLICY, plain, printable
 from ...logging.events import MLL, PLAIN_KEY, RUN_KEYS, cut
 from ..logged_run import READ_KEYS, SAME_MS, LoggedRun, spread_ms
-from ..rule import (
-    CHECKER,
-    ERROR,
-    LOG,
-    NOTE,
-    POLICY,
-    Violation,
-    Violations,
-    against,
-    only_if,
-    rule,
-    rules_on,
-)
+from ..rule import CHECKER, LOG, Violation, Violations, against, only_if, rule, rules_on
 
 _FIRST_MS = 1_514_764_800_000
 """The begin of 2018: there was no MLPerf before."""
@@ -58,9 +46,7 @@ def stamps(run: LoggedRun) -> Violations:
     """Stamps are milliseconds since 1970 (0.6.0: seconds), from 2018, when MLPerf began, to 2099.
     If all are before 2018 and none looks like one in seconds, that is policy: a clock that was
     never set still measures. zero-stamp has stamps of 0."""
-    unit = "milliseconds"
-    if run.log.dialect == MLL:
-        unit = "seconds"
+    unit = "seconds" if run.log.dialect == MLL else "milliseconds"
     timed = [event for event in run.log.events if event.time_ms]
     odd = [event for event in timed if not _FIRST_MS <= event.time_ms <= _LATEST_MS]
     if odd:

@@ -8,20 +8,9 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from ...config import benchmark
-from ...config.finding import plain, printable, shown
+from ...config.finding import ERROR, NOTE, POLICY, plain, printable, shown
 from ..logged_run import SAME_MS, Evaluation, LoggedRun, as_setting, epoch_of, reaches_target
-from ..rule import (
-    CHECKER,
-    ERROR,
-    NOTE,
-    POLICY,
-    RULES_TEXT,
-    Violation,
-    Violations,
-    against,
-    only_if,
-    rule,
-)
+from ..rule import CHECKER, RULES_TEXT, Violation, Violations, against, only_if, rule
 
 _TARGET = f"in [{benchmark.TARGET_ACCURACY}, {plain(benchmark.HIGHEST_ACCURACY)})"
 
@@ -45,9 +34,7 @@ def clock_forward(run: LoggedRun) -> Violations:
     stop = run.stop
     if run_ms is None or stop is None or run_ms > 0:
         return
-    found = "has run_start's stamp"
-    if run_ms:
-        found = f"is {-run_ms / 1000:g} s before run_start"
+    found = f"is {-run_ms / 1000:g} s before run_start" if run_ms else "has run_start's stamp"
     yield against(stop, found, "it later")
 
 
@@ -142,12 +129,8 @@ def success(run: LoggedRun) -> Violations:
     for event in run.all("run_stop"):
         status = event.metadata.get("status", "success")
         if status != "success":
-            text = shown(status)
-            if isinstance(status, str):
-                text = printable(status)[:40]
-            hint = ""
-            if text.lower() == "success":
-                hint = "it must be lower case"
+            text = printable(status)[:40] if isinstance(status, str) else shown(status)
+            hint = "it must be lower case" if text.lower() == "success" else ""
             yield against(event, f"says {text}", "success", hint)
             return
 

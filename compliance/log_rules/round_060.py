@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ...config import benchmark
-from ...config.finding import number, shown
+from ...config.finding import ERROR, number, shown
 from ..logged_run import LoggedRun, as_setting
-from ..rule import CHECKER, ERROR, Violations, against, missing, rule
+from ..rule import CHECKER, Violations, against, missing, rule
 
 _060 = ("0.6.0",)
 _SOURCE = f"{CHECKER}, training_0.6.0"

@@ -10,23 +10,11 @@ from __future__ import annotations
 from itertools import pairwise
 
 from ...config import benchmark
-from ...config.finding import number, plain, shown
+from ...config.finding import ERROR, NOTE, POLICY, number, plain, shown
 from ...logging.events import Event
 from ..limits import cadence_problem
 from ..logged_run import SAME_MS, LoggedRun, epoch_of, epochs_of
-from ..rule import (
-    CLOSED_POLICY,
-    ERROR,
-    FROM_070,
-    NOTE,
-    POLICY,
-    RULES_TEXT,
-    Setting,
-    Violations,
-    against,
-    only_if,
-    rule,
-)
+from ..rule import CLOSED_POLICY, FROM_070, RULES_TEXT, Setting, Violations, against, only_if, rule
 
 _EPOCH_KEYS = (
     "eval_accuracy",
@@ -71,9 +59,7 @@ def no_training_before_the_clock(run: LoggedRun) -> Violations:
         by_ms = start.time_ms - event.time_ms
         stamped = by_ms > run.slack_ms and event.time_ms > 0
         if event.order < start.order or stamped:
-            where = "stands before"
-            if stamped:
-                where = f"is stamped {by_ms / 1000:.3f} s before"
+            where = f"is stamped {by_ms / 1000:.3f} s before" if stamped else "stands before"
             yield against(event, f"{where} {start.place}", "run_start before the first epoch")
             return
 

@@ -53,7 +53,7 @@ def test_what_cannot_be_measured_is_refused_before_anything_starts(
 
 def test_fewer_hosts_than_nodes_are_refused_before_anything_starts() -> None:
     loaded = load_for_launch("smoke", ["system.nodes=2", "system.ranks_per_node=1"], None)
-    job = Job(lambda _: print, "mpirun", lambda **_: loaded)
+    job = BenchJob(lambda _: print, "mpirun", lambda **_: loaded)
     for start in (lambda: load_ready(job), lambda: measure_on_ranks(loaded, "mpirun", "loop")):
         with pytest.raises(UserError, match="2 hosts expected"):
             start()

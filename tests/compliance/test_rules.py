@@ -18,11 +18,11 @@ from rn50.compliance.check_log import Check, check_log, no_milder
 from rn50.compliance.limits import cadence_problem
 from rn50.compliance.log_rules import RULES
 from rn50.compliance.logged_run import reaches_target
-from rn50.compliance.official import Official
 from rn50.compliance.rule import FROM_070, Rule, Violation, rule
 from rn50.compliance.rules_page import first_met, render_markdown
 from rn50.config import benchmark
 from rn50.config.finding import ERROR, NOTE, POLICY, Finding
+from rn50.logging.records import Verdict
 from tests.compliance.log_text import (
     Edit,
     Record,
@@ -574,7 +574,7 @@ def test_what_explains_the_rest_is_the_cause(
 
 def test_no_verdict_is_milder_than_the_official_one() -> None:
     reasons = ("WARNING -  Required EXACTLY_ONE", "CHECK for 'init_stop' failed in line 26: {}")
-    failed = Official(verdict="FAIL", version="4.1.68", ruleset="4.0.0", messages=reasons)
+    failed = Verdict("FAIL", version="4.1.68", ruleset="4.0.0", messages=reasons)
 
     def finding(name: str, severity: str) -> Finding:
         return Finding(
@@ -589,7 +589,7 @@ def test_no_verdict_is_milder_than_the_official_one() -> None:
     joined = finding("joined-records", NOTE)
     for findings in ((error, note), (joined,)):
         assert no_milder(findings, failed) == findings
-    for other in (None, failed._replace(verdict="PASS"), failed._replace(verdict="NOT_RUN")):
+    for other in (None, Verdict("PASS"), Verdict("NOT_RUN")):
         assert no_milder((note,), other) == (note,)
 
 

@@ -65,7 +65,7 @@ def test_every_script_passes_shellcheck(tmp_path: Path) -> None:
         text = job_script(load("abci_2048_open", overrides).run, scheduler, PATHS, runs=2)
         (tmp_path / f"{scheduler}.sh").write_text(text)
     scripts = [*golden, *tmp_path.iterdir()]
-    done = subprocess.run([SHELLCHECK, *scripts], capture_output=True, text=True, check=False)
+    done = subprocess.run([SHELLCHECK, *scripts], capture_output=True, text=True)
     assert len(scripts) == 8 and done.returncode == 0, done.stdout
 
 
