@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +18,7 @@ import typer
 from ..config.errors import UserError
 from ..config.load import Loaded
 from ..config.progress import Tracker
+from ..config.reading import JsonObject
 
 T = TypeVar("T")
 
@@ -63,9 +65,10 @@ class Outcome:
     @property
     def table(self) -> list[tuple[str, ...]]:
         """The rows for people."""
-        return [tuple(text.format(**row) for text in self.columns.values()) for row in self.rows]
+        texts = self.columns.values()
+        return [tuple(map(str.format_map, texts, repeat(row))) for row in self.rows]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> JsonObject:
         """What `--json` prints."""
         return {
             "ratios": self.ratios,
@@ -169,7 +172,7 @@ def _order(contenders: Sequence[T], number: int) -> Sequence[T]:
 # --- results --------------------------------------------------------------------------------------
 
 
-def machine() -> dict[str, Any]:
+def machine() -> JsonObject:
     """Where it was measured."""
     return {"host": platform.node(), "cores": len(os.sched_getaffinity(0))}
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from ..config.load import Loaded
 from ..data.prepare import prepare
-from ..launch.launchers import build_job
+from ..launch.launchers import build_job, missing_hosts
+from ..launch.preflight import refuse
 from ..launch.run_files import scratch_folder
 from ..launch.supervisor import run_job
 from ..train.capabilities import check_supported
@@ -20,6 +21,7 @@ def load_ready(job: BenchJob, *overrides: str, ranks: int | None = None) -> Load
     """The config of `job`, one that can be trained here, with its images there."""
     loaded = job.load(*overrides, ranks=ranks)
     check_supported(loaded.run)
+    refuse(missing_hosts(loaded.run, job.launcher))
     prepare(loaded.run.data, job.track, loaded.origins)
     return loaded
 
@@ -38,6 +40,7 @@ def measure_on_ranks(
         settings: which of the engines' settings that the config asks for to make; None: all.
     """
     check_supported(loaded.run)
+    refuse(missing_hosts(loaded.run, launcher))
     with scratch_folder(loaded, "bench") as out:
         command = [sys.executable, "-m", "rn50.bench", name, str(out), *map(str, arguments)]
         job, _ = build_job(loaded.run, launcher, command)

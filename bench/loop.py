@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Callable
+from functools import partial
+from operator import truediv
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -78,7 +80,8 @@ def loop(
     ranks = build_plan(loaded.run).ranks
     per_rank = loaded.run.batch.per_rank
     images = steps * ranks * per_rank
-    images_per_s = {name: [images / s for s in values] for name, values in seconds.items()}
+    rate = partial(truediv, images)
+    images_per_s = {name: list(map(rate, values)) for name, values in seconds.items()}
     bare = seconds["bare loop"]
     return Outcome(
         ratios={

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -20,7 +19,6 @@ from ..config.load import Loaded
 from ..launch.launchers import pick_launcher
 from ..launch.run import load_for_launch
 from .console import (
-    EXIT_BAD,
     TYPER_OPTIONS,
     Config,
     Json,
@@ -28,6 +26,8 @@ from .console import (
     Overrides,
     Ranks,
     SystemName,
+    aside,
+    exit_bad_if,
     on_machine,
     output_file,
     print_json,
@@ -46,15 +46,16 @@ def command_of(benchmark: Benchmark) -> Callable[..., None]:
         preset, more = split_config(config, overrides)
         more = on_machine(more, own.pop("system"))
         launcher = pick_launcher(own.pop("launcher"))
-        on = own.pop("ranks") if benchmark.takes_ranks else None
+        on = None
+        if benchmark.takes_ranks:
+            on = own.pop("ranks")
 
         def load(*overrides: str, ranks: int | None = None) -> Loaded:
             return load_for_launch(preset, [*more, *overrides], ranks or on)
 
         outcome = replace(benchmark.run(BenchJob(track, launcher, load), **own), launcher=launcher)
         print_outcome(outcome, begun_s, as_json, plot)
-        if not outcome.passes:
-            raise typer.Exit(EXIT_BAD)
+        exit_bad_if(not outcome.passes)
 
     parameters = list(_parameters(benchmark))
     command.__name__ = benchmark.run.__name__
@@ -68,10 +69,11 @@ def _parameters(benchmark: Benchmark) -> Iterator[inspect.Parameter]:
     """Those that all commands have, and the driver's own between them."""
     _, *own = inspect.signature(benchmark.run, eval_str=True).parameters.values()
     plot = Annotated[Path | None, output_file("Draw the measurements as SVG")]
+    ranks = [("ranks", Ranks, None)]
     for name, annotation, default in (
         ("config", Config, benchmark.config),
         ("overrides", Overrides, None),
-        *((("ranks", Ranks, None),) if benchmark.takes_ranks else ()),
+        *ranks[: benchmark.takes_ranks],
         ("launcher", Launcher, None),
         ("system", SystemName, None),
         *((p.name, p.annotation, p.default) for p in own),
@@ -102,9 +104,11 @@ def print_outcome(outcome: Outcome, begun_s: float, as_json: bool, plot: Path | 
         from ..report.charts import draw_measurements, save
 
         save(draw_measurements(outcome.measurements, outcome.ratios), plot)
-    drawn = f"; plot: {plot}" if plot is not None else ""
-    stream = sys.stderr if as_json else sys.stdout
-    print(f"measured in {clock_time(time.monotonic() - begun_s)}{drawn}", file=stream, flush=True)
+    words = f"measured in {clock_time(time.monotonic() - begun_s)}"
+    if plot is not None:
+        words += f"; plot: {plot}"
+    with aside(as_json):
+        print(words, flush=True)
 
 
 def print_figures(ratios: Mapping[str, Any], figures: Mapping[str, Any]) -> None:
@@ -122,9 +126,11 @@ def print_figures(ratios: Mapping[str, Any], figures: Mapping[str, Any]) -> None
 def _in_words(value: Any) -> str:
     if isinstance(value, dict):
         return "{median:.2f} ({min:.2f} to {max:.2f}, n = {n})".format(**value)
-    if isinstance(value, float):
-        return f"{value:,.1f}" if abs(value) >= 10 else f"{value:.3g}"
-    return str(value)
+    if not isinstance(value, float):
+        return str(value)
+    if abs(value) < 10:
+        return f"{value:.3g}"
+    return f"{value:,.1f}"
 
 
 # --- the commands ---------------------------------------------------------------------------------

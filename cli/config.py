@@ -10,13 +10,15 @@ import typer
 from ..config.errors import failing_as
 from ..config.leaves import yaml_value
 from .console import (
-    EXIT_BAD,
     TYPER_OPTIONS,
     Config,
     Json,
     Overrides,
     SystemName,
+    argument,
+    exit_bad_if,
     on_machine,
+    option,
     print_json,
     print_table,
     say,
@@ -64,7 +66,7 @@ def config_check(
     config: Config,
     overrides: Overrides = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Policy findings and warnings fail too: exit 1.")
+        bool, option("Policy findings and warnings fail too: exit 1.", "--strict")
     ] = False,
     system: SystemName = None,
     as_json: Json = False,
@@ -94,21 +96,19 @@ def config_check(
             say(f"  {finding.severity:7} {finding.rule}: {finding.message}")
         facts = [(key, yaml_value(value)) for key, value in result.facts.items()]
         print_table(("", ""), facts, free=(1,))
-    if result.verdict == "FAIL" or (strict and result.verdict != "PASS"):
-        raise typer.Exit(EXIT_BAD)
+    exit_bad_if(result.verdict == "FAIL" or (strict and result.verdict != "PASS"))
 
 
 @config_app.command("explain")
 def config_explain(
     key: Annotated[
         str | None,
-        typer.Argument(help="A key or a section; default: all.", show_default=False),
+        argument("A key or a section; default: all.", show_default=False),
     ] = None,
     write: Annotated[
         Path | None,
-        typer.Option(
-            help="Write the reference of all keys into a page such as docs/config.md.",
-            metavar="PAGE",
+        option(
+            "Write the reference of all keys into a page such as docs/config.md.", metavar="PAGE"
         ),
     ] = None,
 ) -> None:
@@ -127,7 +127,9 @@ def config_explain(
             page = write.read_text()
         write_output(write, reference.replace_in_page(page))
         return
-    found = [*reference.all_keys().values()] if key is None else reference.find_keys(key)
+    found = [*reference.all_keys().values()]
+    if key is not None:
+        found = reference.find_keys(key)
     rows = [(k.path, k.default, k.values, k.meaning) for k in found]
     print_table(("key", "default", "values", "meaning"), rows, free=(1, 2, 3))
 
@@ -135,7 +137,7 @@ def config_explain(
 @config_app.command("list")
 def config_list(
     systems: Annotated[
-        bool, typer.Option("--systems", help="List the machines for `system=NAME` instead.")
+        bool, option("List the machines for `system=NAME` instead.", "--systems")
     ] = False,
 ) -> None:
     """The presets (CONFIG in other commands; `base: NAME` in a YAML), and what each is for.
@@ -144,9 +146,13 @@ def config_list(
     """
     from ..config.names import PRESETS, list_presets, list_systems
 
-    folder, names = (PRESETS / "system", list_systems()) if systems else (PRESETS, list_presets())
+    what = "preset"
+    paths = [PRESETS / f"{name}.yaml" for name in list_presets()]
+    if systems:
+        what = "machine"
+        paths = [PRESETS / f"system/{name}.yaml" for name in list_systems()]
     rows = []
-    for name in names:
-        first = (folder / f"{name}.yaml").read_text().splitlines()[0]
-        rows.append((name, first.lstrip("# ")))
-    print_table(("machine" if systems else "preset", "what"), rows)
+    for path in paths:
+        first = path.read_text().splitlines()[0]
+        rows.append((path.stem, first.lstrip("# ")))
+    print_table((what, "what"), rows)

@@ -10,9 +10,9 @@ import json
 import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import redirect_stdout
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +22,8 @@ from ..config.errors import UserError
 from ..config.finding import clock_time, printable
 from ..config.names import list_presets, list_systems, nearest_name
 from ..config.progress import Advance
+from ..config.progress import say as say
+from ..config.reading import JsonObject
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -30,12 +32,22 @@ if TYPE_CHECKING:
 EXIT_BAD = 1
 EXIT_USAGE = 2
 
-TYPER_OPTIONS: dict[str, Any] = {
+TYPER_OPTIONS: JsonObject = {
     "no_args_is_help": True,
     "rich_markup_mode": "markdown",
     "pretty_exceptions_enable": False,
     "add_completion": False,
 }
+
+
+def option(help: str, *names: str, **more: Any) -> Any:
+    """An option of a command; without a name it has the parameter's."""
+    return typer.Option(*names, help=help, **more)
+
+
+def argument(help: str, **more: Any) -> Any:
+    """An argument of a command."""
+    return typer.Argument(help=help, **more)
 
 
 def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
@@ -55,7 +67,7 @@ def complete_key(incomplete: str) -> list[str]:
     return [f"{key}=" for key in keys if key.startswith(incomplete)]
 
 
-def choices(names: Collection[str]) -> dict[str, Any]:
+def choices(names: Collection[str]) -> JsonObject:
     """The arguments of an option with these values: shown by --help, offered by completion, and
     refused with the nearest of them."""
 
@@ -84,21 +96,21 @@ def print_version(wanted: bool) -> None:
 
 Config = Annotated[
     str,
-    typer.Argument(
-        help="A preset's name (`rn50 config list`) or a YAML file.", autocompletion=complete_preset
+    argument(
+        "A preset's name (`rn50 config list`) or a YAML file.", autocompletion=complete_preset
     ),
 ]
 ConfigToResume = Annotated[
     str | None,
-    typer.Argument(
-        help="A preset or a YAML file; default: quick, or the config to resume.",
+    argument(
+        "A preset or a YAML file; default: quick, or the config to resume.",
         autocompletion=complete_preset,
     ),
 ]
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(
-        help="`key.path=value`, such as `batch.per_rank=16`.",
+    argument(
+        "`key.path=value`, such as `batch.per_rank=16`.",
         show_default=False,
         autocompletion=complete_key,
     ),
@@ -117,36 +129,33 @@ def _check_output_file(context: typer.Context, path: Path | None) -> Path | None
 def output_file(what: str, *names: str) -> Any:
     """An option that names a file for `write_output`; its default is None."""
     text = f"{what}; `-`: standard output."
-    return typer.Option(*names, help=text, metavar="FILE", callback=_check_output_file)
+    return option(text, *names, metavar="FILE", callback=_check_output_file)
 
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Json = Annotated[bool, option("Print JSON for programs.", "--json")]
 Ranks = Annotated[
     int | None,
-    typer.Option(min=1, help="Ranks on this machine, instead of the config's nodes and ranks."),
+    option("Ranks on this machine, instead of the config's nodes and ranks.", min=1),
 ]
 
 
-Nodes = Annotated[int | None, typer.Option(min=1, help="Nodes, instead of the config's.")]
+Nodes = Annotated[int | None, option("Nodes, instead of the config's.", min=1)]
 
 
 def machine_option(help: str) -> Any:
     """`--system MACHINE`, a name or a YAML file."""
-    return typer.Option("--system", metavar="MACHINE", help=help, autocompletion=complete_system)
+    return option(help, "--system", metavar="MACHINE", autocompletion=complete_system)
 
 
 SystemName = Annotated[
     str | None,
     machine_option("Run the config's ranks on it: a name in `config/system/` or a YAML file."),
 ]
-Runs = Annotated[
-    int, typer.Option(min=1, max=100, help="Runs one after the other, a fresh seed each.")
-]
+Runs = Annotated[int, option("Runs one after the other, a fresh seed each.", min=1, max=100)]
 Launcher = Annotated[
     str | None,
-    typer.Option(
-        help="Default: srun in a Slurm job, else that of Horovod's MPI, else gloo.",
-        **choices(LAUNCHERS),
+    option(
+        "Default: srun in a Slurm job, else that of Horovod's MPI, else gloo.", **choices(LAUNCHERS)
     ),
 ]
 
@@ -154,12 +163,26 @@ Launcher = Annotated[
 def on_machine(overrides: Sequence[str], name: str | None) -> list[str]:
     """The overrides that put a config on the machine that `--system` names, with its number of
     ranks unless they say how many nodes or ranks there are; None: the config's own machine."""
-    return [*overrides, *([] if name is None else [f"system={json.dumps(name)}"])]
+    if name is None:
+        return list(overrides)
+    return [*overrides, f"system={json.dumps(name)}"]
 
 
 def on_nodes(overrides: list[str] | None, nodes: int | None) -> list[str]:
     """The overrides with `--nodes`, where it is given."""
-    return [*(overrides or []), *([] if nodes is None else [f"system.nodes={nodes}"])]
+    if nodes is None:
+        return overrides or []
+    return [*(overrides or []), f"system.nodes={nodes}"]
+
+
+def named_config(config: str | None) -> str | None:
+    """The config that a first argument names; None: it is none, or an override."""
+    return config if config and "=" not in config else None
+
+
+def aside(as_json: bool) -> AbstractContextManager[Any]:
+    """Within it all that is printed goes beside the JSON, if that is wanted."""
+    return redirect_stdout(sys.stderr) if as_json else nullcontext()
 
 
 def split_config(config: str, overrides: list[str] | None) -> tuple[str, list[str]]:
@@ -176,18 +199,21 @@ def track(name: str) -> Advance:
     bar = _bar(name) if sys.stderr.isatty() else None
     every_s = 30.0 if bar is None else 0.2
     begun_s = shown_s = time.monotonic()
-    first = None  # work of an earlier attempt is not our rate
+    first: int | None = None  # work of an earlier attempt is not our rate
 
     def advance(done: int, total: int, detail: str = "") -> None:
         nonlocal shown_s, first
         now_s = time.monotonic()
-        first = done if first is None else first
+        if first is None:
+            first = done
         if bar is not None and done == total:
             bar.stop()
         if now_s < shown_s + every_s or done == total:
             return
         shown_s = now_s
-        words = [f"{done:,} of {total:,}", *([detail] if detail else [])]
+        words = [f"{done:,} of {total:,}"]
+        if detail:
+            words.append(detail)
         if done > first:
             rate = (done - first) / max(now_s - begun_s, 1e-9)
             words += [pace(rate), f"{clock_time((total - done) / rate)} left"]
@@ -224,17 +250,20 @@ def _bar(name: str) -> Progress:
 
 def pace(per_s: float) -> str:
     """A rate of pieces of work, by the piece where one takes seconds."""
-    return f"{per_s:,.0f}/s" if per_s >= 1 else f"{1 / per_s:,.0f} s each"
+    if per_s < 1:
+        return f"{1 / per_s:,.0f} s each"
+    return f"{per_s:,.0f}/s"
+
+
+def exit_bad_if(condition: object) -> None:
+    """End the command with EXIT_BAD where its subject is not good."""
+    if condition:
+        raise typer.Exit(EXIT_BAD)
 
 
 def print_json(content: Any, **options: Any) -> None:
     """What `--json` prints."""
     print(json.dumps(content, indent=1, **options))
-
-
-def say(line: str, *, to: TextIO | None = None) -> None:
-    """Print one line; a name in it can neither begin another nor steer the terminal."""
-    print(printable(line), file=to, flush=True)
 
 
 GAP = 2
@@ -273,9 +302,10 @@ def plain_table(
 
     table = Table(box=None, show_header=any(header), pad_edge=False, padding=(0, GAP, 0, 0))
     for number, title in enumerate(header):
-        justify: Any = "right" if number in right else "left"
         whole = bool(free) and number not in free
-        table.add_column(Text(title), overflow="fold", justify=justify, no_wrap=whole)
+        table.add_column(Text(title), overflow="fold", no_wrap=whole)
+        if number in right:
+            table.columns[-1].justify = "right"
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
     return table

@@ -15,7 +15,9 @@ from .console import (
     Config,
     Json,
     Overrides,
+    argument,
     machine_option,
+    option,
     output_file,
     say,
     split_config,
@@ -24,9 +26,7 @@ from .console import (
 
 data_app = typer.Typer(help="Make, pack, verify and stage image sets.", **TYPER_OPTIONS)
 
-Processes = Annotated[
-    int | None, typer.Option(min=1, help="Processes; default: one for each core.")
-]
+Processes = Annotated[int | None, option("Processes; default: one for each core.", min=1)]
 LIKE_IMAGENET = (
     "data.path=datasets/like_imagenet",
     "data.synthetic={classes: 10, train_samples: 1000, eval_samples: 100}",
@@ -39,19 +39,15 @@ LIKE_IMAGENET = (
 
 @data_app.command("make")
 def data_make(
-    out: Annotated[Path, typer.Argument(help="Folder to write; must not exist yet.")],
+    out: Annotated[Path, argument("Folder to write; must not exist yet.")],
     train_samples: Annotated[
-        int, typer.Option("--train", min=1, max=10_000_000, help="Training images.")
+        int, option("Training images.", "--train", min=1, max=10_000_000)
     ] = 4000,
-    eval_samples: Annotated[
-        int, typer.Option("--val", min=1, max=10_000_000, help="Held-out images.")
-    ] = 1000,
-    classes: Annotated[int, typer.Option(min=2, max=1000, help="Texture classes.")] = 10,
-    min_px: Annotated[int, typer.Option(min=16, max=1024, help="Shortest side.")] = 40,
-    max_px: Annotated[int, typer.Option(min=16, max=1024, help="Longest side.")] = 56,
-    seed: Annotated[
-        int, typer.Option(min=0, max=2**63 - 1, help="The same seed draws the same bytes.")
-    ] = 0,
+    eval_samples: Annotated[int, option("Held-out images.", "--val", min=1, max=10_000_000)] = 1000,
+    classes: Annotated[int, option("Texture classes.", min=2, max=1000)] = 10,
+    min_px: Annotated[int, option("Shortest side.", min=16, max=1024)] = 40,
+    max_px: Annotated[int, option("Longest side.", min=16, max=1024)] = 56,
+    seed: Annotated[int, option("The same seed draws the same bytes.", min=0, max=2**63 - 1)] = 0,
 ) -> None:
     """Draw the synthetic set as JPEG files in ImageNet's folder layout.
 
@@ -80,22 +76,22 @@ def data_make(
 
 @data_app.command("pack")
 def data_pack(
-    images: Annotated[Path, typer.Argument(help="Photos in class folders, or ImageNet as it is.")],
-    out: Annotated[Path, typer.Argument(help="Folder to write; must not exist yet.")],
-    shuffle_seed: Annotated[int, typer.Option(min=0, help="Order of the records.")] = 0,
+    images: Annotated[Path, argument("Photos in class folders, or ImageNet as it is.")],
+    out: Annotated[Path, argument("Folder to write; must not exist yet.")],
+    shuffle_seed: Annotated[int, option("Order of the records.", min=0)] = 0,
     processes: Processes = None,
     hold_out: Annotated[
         float | None,
-        typer.Option(
+        option(
+            "Without a val: hold out this share of every class, such as 0.2, to evaluate on.",
             min=0.001,
             max=0.999,
-            help="Without a val: hold out this share of every class, such as 0.2, to evaluate on.",
         ),
     ] = None,
     recursive: Annotated[
-        bool, typer.Option("--recursive", help="Take images in folders below a class as its own.")
+        bool, option("Take images in folders below a class as its own.", "--recursive")
     ] = False,
-    skip_bad: Annotated[int, typer.Option(min=0, help="Leave out up to this many bad files.")] = 0,
+    skip_bad: Annotated[int, option("Leave out up to this many bad files.", min=0)] = 0,
 ) -> None:
     """Pack images into RecordIO: original bytes, index, names, sample table, manifest.
 
@@ -127,10 +123,8 @@ def data_pack(
 
 @data_app.command("verify")
 def data_verify(
-    folder: Annotated[Path, typer.Argument(help="A packed set.")],
-    full: Annotated[
-        bool, typer.Option("--full", help="Check every byte, decode every image.")
-    ] = False,
+    folder: Annotated[Path, argument("A packed set.")],
+    full: Annotated[bool, option("Check every byte, decode every image.", "--full")] = False,
     processes: Processes = None,
 ) -> None:
     """Check a packed set: manifest, sizes, sample table, and a sample of records decoded.
@@ -157,8 +151,8 @@ def data_verify(
 def data_stage(
     config: Config,
     overrides: Overrides = None,
-    to: Annotated[Path | None, typer.Option(help="Folder to make on the node's own disk.")] = None,
-    remove: Annotated[bool, typer.Option("--remove", help="Delete the staged set.")] = False,
+    to: Annotated[Path | None, option("Folder to make on the node's own disk.")] = None,
+    remove: Annotated[bool, option("Delete the staged set.", "--remove")] = False,
 ) -> None:
     """Copy the set of a config to this node's disk: once a node, by local rank 0, with checksums.
 
@@ -214,10 +208,10 @@ def data_bench(
     config: Config = "quick",
     overrides: Overrides = None,
     like_imagenet: Annotated[
-        bool, typer.Option("--like-imagenet", help="Drawn images of ImageNet's size, 224 px crops.")
+        bool, option("Drawn images of ImageNet's size, 224 px crops.", "--like-imagenet")
     ] = False,
-    passes: Annotated[int, typer.Option(min=1, help="Passes of each reader, in turn.")] = 7,
-    images: Annotated[int, typer.Option(min=1, help="Images a pass.")] = 640,
+    passes: Annotated[int, option("Passes of each reader, in turn.", min=1)] = 7,
+    images: Annotated[int, option("Images a pass.", min=1)] = 640,
     system: Annotated[
         str | None, machine_option("The roofline of this machine: a name or a YAML file.")
     ] = None,
@@ -238,12 +232,13 @@ def data_bench(
     from .bench import print_outcome  # which loads all benchmarks
 
     name, more = split_config(config, overrides)
-    alone = [*(LIKE_IMAGENET if like_imagenet else ()), *more]
-    alone += ["batch.changes=[]", "batch.active_ranks=null"]
+    alone = [*more, "batch.changes=[]", "batch.active_ranks=null"]
+    if like_imagenet:
+        alone = [*LIKE_IMAGENET, *alone]
     described = load_system(system) if system else None
+    sizes = SIZES_PX if system else ()
     begun_s = time.monotonic()
     job = BenchJob(track, pick_launcher(None), lambda: load_for_launch(name, alone, 1))
-    sizes = SIZES_PX if described is not None else ()
     outcome = bench_input(job, passes=passes, images=images, sizes_px=sizes)
     if described is not None:
         outcome = with_roofline(outcome, described)

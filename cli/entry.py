@@ -24,39 +24,12 @@ EXIT_STOPPED = 130
 def main() -> None:
     """The command. A user error is one line a problem on stderr and exit code 2, never a traceback;
     Ctrl-C and SIGTERM are one line, which says how to go on, and exit code 130."""
-    if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
-        os.environ["PYTHONUTF8"] = "1"  # file names and pages are UTF-8, whatever the locale
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # file names are bytes, and not always of UTF-8
-            stream.reconfigure(errors="backslashreplace")
-    code: object = 0
+    _speak_utf8()
+    code: object
     try:
         for number in command_stop_signals():
             signal.signal(number, _interrupt)
-        checked = _check_logs(sys.argv[1:])
-        if checked is not None:
-            code = checked
-        else:
-            from .main import run
-
-            run(sys.argv[1:] or ["--help"])
-    except SystemExit as done:
-        code = done.code
-    except UserError as error:
-        for line in str(error).split("\n"):
-            _say(f"error: {line}{_meant(line)}")
-        code = EXIT_USAGE
-    except ImportError as error:
-        _say(f"error: {_not_loaded(error)}")
-        code = EXIT_USAGE
-    except BrokenPipeError:
-        code = EXIT_BAD  # `| head` has what it wants
-    except OSError as error:
-        where = error.filename or _gone_folder() or ""
-        line = f"{where}: {error.strerror or error}" if where else str(error.strerror or error)
-        _say(f"error: {line}{_meant(line)}")
-        code = EXIT_USAGE
+        code = _call(sys.argv[1:])
     except KeyboardInterrupt as stop:
         code = stop
     for number in command_stop_signals():  # a second one, or one during Python's own end
@@ -64,6 +37,44 @@ def main() -> None:
     if isinstance(code, KeyboardInterrupt):
         code = _stopped(code)
     sys.exit(_flush_output(code))
+
+
+def _speak_utf8() -> None:
+    """Whatever the locale is."""
+    if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
+        os.environ["PYTHONUTF8"] = "1"  # file names and pages are UTF-8, whatever the locale
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # file names are bytes, and not always of UTF-8
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _call(arguments: list[str]) -> object:
+    """Run the command and print its error; returns the exit code."""
+    try:
+        checked = _check_logs(arguments)
+        if checked is not None:
+            return checked
+        from .main import run
+
+        run(arguments or ["--help"])
+    except SystemExit as done:
+        return done.code
+    except UserError as error:
+        for line in str(error).split("\n"):
+            _say(f"error: {line}{_meant(line)}")
+    except ImportError as error:
+        _say(f"error: {_not_loaded(error)}")
+    except BrokenPipeError:
+        return EXIT_BAD  # `| head` has what it wants
+    except OSError as error:
+        line = str(error.strerror or error)
+        if where := error.filename or _gone_folder():
+            line = f"{where}: {line}"
+        _say(f"error: {line}{_meant(line)}")
+    else:
+        return 0
+    return EXIT_USAGE
 
 
 _CHECK_FLAGS = {"--json", "--strict", "--official", "--no-official"}
@@ -83,7 +94,9 @@ def _check_logs(arguments: list[str]) -> int | None:
         return None
     from .log_check import run_check
 
-    official = "--official" in flags if flags & {"--official", "--no-official"} else None
+    official = None
+    if flags & {"--official", "--no-official"}:
+        official = "--official" in flags
     strict = "--strict" in flags
     as_json = "--json" in flags
     return run_check(paths, None, strict=strict, official=official, as_json=as_json)
@@ -129,7 +142,7 @@ def _stopped(stop: KeyboardInterrupt) -> int:
         _say(stop.ending.line)
     else:
         again = shlex.join(["rn50", *sys.argv[1:]])
-        _say(Ending(f"stopped by {asked_by(stop)}", "", START_AGAIN, again).line)
+        _say(Ending(f"stopped by {asked_by(stop)}", None, START_AGAIN, again).line)
     return EXIT_STOPPED
 
 
@@ -137,7 +150,9 @@ def _meant(line: str) -> str:
     """The end of an error that names a path of the command line which is not there, but nearly."""
     from ..config.names import nearest_path
 
-    for word in sys.argv[1:] if "did you mean" not in line else ():
+    if "did you mean" in line:
+        return ""
+    for word in sys.argv[1:]:
         if word.startswith("-") and "=" not in word:  # an option's name is no path
             continue
         path = Path(word.partition("=")[2] or word)

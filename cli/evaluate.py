@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from .console import EXIT_BAD, Json, Launcher, Ranks, print_json, say, track
+from .console import Json, Launcher, Ranks, argument, aside, exit_bad_if, print_json, say, track
 
 _RUN = "Folder of a run, for its best checkpoint, else its newest; or a file `*.ckpt`."
-RunOrCheckpoint = Annotated[Path, typer.Argument(help=_RUN, metavar="RUN")]
+RunOrCheckpoint = Annotated[Path, argument(_RUN, metavar="RUN")]
 RunsAndOverrides = Annotated[
     list[str],
-    typer.Argument(
-        help=f"{_RUN} `key.path=value` changes the config of each.", metavar="RUN|KEY=VALUE"
-    ),
+    argument(f"{_RUN} `key.path=value` changes the config of each.", metavar="RUN|KEY=VALUE"),
 ]
 
 
@@ -45,8 +39,7 @@ def evaluate(
 
     overrides = [word for word in words[1:] if "=" in word and not Path(word).exists()]
     paths = [Path(word) for word in words if word not in overrides]
-    aside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
-    with aside:
+    with aside(as_json):
         found = score(paths, overrides, ranks, launcher, track)
     if as_json:
         print_json(found)
@@ -58,8 +51,7 @@ def evaluate(
         if "ensemble" in found:
             say(f"ensemble of {len(found['runs'])}, the mean of their softmax")
             _say_counts(found["ensemble"])
-    if found.get("as_recorded") is False:
-        raise typer.Exit(EXIT_BAD)
+    exit_bad_if(found.get("as_recorded") is False)
 
 
 def _say_counts(found: Mapping[str, Any]) -> None:

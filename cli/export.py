@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..config.atomic import is_stdout, new_folder, refuse_content, write_output
-from .console import TYPER_OPTIONS, output_file, say
+from .console import TYPER_OPTIONS, argument, option, output_file, say
 from .evaluate import RunOrCheckpoint
 
 if TYPE_CHECKING:
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 export_app = typer.Typer(help="Export runs and trained models to other tools.", **TYPER_OPTIONS)
 
-Runs = Annotated[
-    list[Path], typer.Argument(help="Folders of runs or jobs, or above them.", metavar="RUN...")
-]
+Runs = Annotated[list[Path], argument("Folders of runs or jobs, or above them.", metavar="RUN...")]
 
 
 def _read(paths: list[Path]) -> list[Exported]:
@@ -49,9 +47,9 @@ def export_csv(paths: Runs, out: Annotated[Path, output_file("The table")] = Pat
 @export_app.command("tensorboard")
 def export_tensorboard(
     paths: Runs,
-    out: Annotated[
-        Path, typer.Option(help="TensorBoard's folder; each run gets one below it.")
-    ] = Path("tensorboard"),
+    out: Annotated[Path, option("TensorBoard's folder; each run gets one below it.")] = Path(
+        "tensorboard"
+    ),
 ) -> None:
     """The records and config of runs as TensorBoard's event files.
 
@@ -68,12 +66,8 @@ def export_tensorboard(
 @export_app.command("model")
 def export_model(
     path: RunOrCheckpoint,
-    out: Annotated[Path, typer.Option(help="The new folder for the model's files.")] = Path(
-        "model"
-    ),
-    onnx: Annotated[
-        bool, typer.Option("--onnx", help="ONNX too; needs onnx (`docs/export.md`).")
-    ] = False,
+    out: Annotated[Path, option("The new folder for the model's files.")] = Path("model"),
+    onnx: Annotated[bool, option("ONNX too; needs onnx (`docs/export.md`).", "--onnx")] = False,
 ) -> None:
     """A checkpoint as MXNet's symbol and parameters, which MXNet loads without rn50, and as ONNX.
 

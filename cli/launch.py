@@ -6,13 +6,13 @@ import contextlib
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..config.errors import UserError
 from ..config.layout import with_ranks
-from ..launch.ending import Failed, StoppedBySignal
+from ..launch.ending import RunError, StoppedBySignal
 from .console import (
     EXIT_BAD,
     EXIT_USAGE,
@@ -24,8 +24,12 @@ from .console import (
     Ranks,
     Runs,
     SystemName,
+    aside,
+    exit_bad_if,
+    named_config,
     on_machine,
     on_nodes,
+    option,
     print_json,
     split_config,
     track,
@@ -34,15 +38,7 @@ from .console import (
 if TYPE_CHECKING:
     from ..config.load import Loaded
     from ..launch.job import Request
-
-
-class _Wanted(NamedTuple):
-    """The run that was asked for."""
-
-    loaded: Loaded
-    recorded: Path | None
-    """The folder of the run whose saved config this is."""
-    resume: Path | None
+    from ..launch.launch_plan import Options
 
 
 def launch(
@@ -53,25 +49,23 @@ def launch(
     launcher: Launcher = None,
     system: SystemName = None,
     resume: Annotated[
-        str | None, typer.Option(help="Continue an interrupted run: its folder, or `latest`.")
+        str | None, option("Continue an interrupted run: its folder, or `latest`.")
     ] = None,
     runs: Runs = 1,
     job: Annotated[
         Path | None,
-        typer.Option(
-            help="For job scripts: run or continue in this folder, output in its job.log."
-        ),
+        option("For job scripts: run or continue in this folder, output in its job.log."),
     ] = None,
     requeue: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "For job scripts: what puts the job back into its queue after SIGUSR1.",
             metavar="COMMAND",
-            help="For job scripts: what puts the job back into its queue after SIGUSR1.",
         ),
     ] = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Print what would run and what it needs; start nothing."),
+        option("Print what would run and what it needs; start nothing.", "--dry-run"),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -106,34 +100,26 @@ def launch(
         raise typer.Exit(_run_job(request, job))
     if requeue is not None:
         raise UserError("--requeue needs --job")
-    wanted = _load(config, overrides, ranks, system, resume, draw=not dry_run)
+    loaded, options = _load(config, overrides, ranks, system, resume)
+    options = options._replace(launcher=launcher)
     if dry_run:
-        _say_what_would_run(wanted, launcher, as_json)
+        _say_what_would_run(loaded, options, as_json=as_json)
         return
-    from ..launch.launchers import pick_launcher
-    from ..launch.preflight import problems_with, refuse
-    from ..launch.run import Options
     from ..launch.run import launch as run_launch
     from ..launch.verdict import is_good
     from ..logging.records import RESULT, Result, read, to_dict
 
-    refuse(problems_with(wanted.loaded.run, pick_launcher(launcher)))
-    aside = contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()
     try:
-        with aside:
-            result, _ = run_launch(
-                wanted.loaded,
-                track,
-                Options(launcher, recorded=wanted.recorded, resume=wanted.resume),
-            )
-    except (Failed, StoppedBySignal) as error:
-        left = read(Path(error.ending.folder) / RESULT, Result)
+        with aside(as_json):
+            result, _ = run_launch(loaded, track, options)
+    except (RunError, StoppedBySignal) as error:
+        left = read((error.ending.folder or Path()) / RESULT, Result)
         if as_json and left:
             print_json(to_dict(left))
         raise
     if as_json:
         print_json(to_dict(result))
-    raise typer.Exit(0 if is_good(result) else EXIT_BAD)
+    exit_bad_if(not is_good(result))
 
 
 def _run_job(request: Request, folder: Path | None) -> int:
@@ -146,13 +132,16 @@ def _run_job(request: Request, folder: Path | None) -> int:
 
     # Whether the folder's own config may decide so much, `submit` has asked the user.
     if folder is None or Path(request.config) != folder / "config.yaml":
-        run = load_named(request.config, request.overrides, JOB).run
-    with open_job(folder or new_run_folder(run), log=folder is not None) as job:
+        loaded = load_named(request.config, request.overrides, JOB)
+        request = request._replace(loaded=loaded)
+    with open_job(folder or new_run_folder(loaded.run), log=folder is not None) as job:
         outcome = run_all(job, request, track)
         if request.runs > 1 and outcome.exit_code <= EXIT_BAD:
             with contextlib.suppress(typer.Exit, UserError):  # the runs' own verdict counts
                 log_score([job.folder])
-    return put_back(request.requeue) if request.requeue and outcome.requeue else outcome.exit_code
+    if request.requeue and outcome.requeue:
+        return put_back(request.requeue)
+    return outcome.exit_code
 
 
 def _load(
@@ -161,46 +150,37 @@ def _load(
     ranks: int | None,
     system: str | None,
     resume: str | None,
-    *,
-    draw: bool,
-) -> _Wanted:
+) -> tuple[Loaded, Options]:
+    from ..config.recorded import load_named
+    from ..launch.launch_plan import Options
     from ..launch.resume import load_resumed
-    from ..launch.run import load_for_launch
     from ..report.reproduction import find_recorded
 
     name, texts = split_config(config or "quick", overrides)
     if resume is None:
-        texts = on_machine(texts, system)
-        loaded = load_for_launch(name, texts, ranks, draw=draw)
-        return _Wanted(loaded, find_recorded(name), None)
+        loaded = load_named(name, with_ranks(on_machine(texts, system), ranks))
+        return loaded, Options(recorded=find_recorded(name))
     if system is not None:
         raise UserError("--system is for a new run; with --resume give system=NAME")
-    own = name if config is not None and "=" not in config else None
-    folder, loaded = load_resumed(resume, own, texts, ranks)
-    return _Wanted(loaded, None, folder)
+    folder, loaded = load_resumed(resume, named_config(config), texts, ranks)
+    return loaded, Options(resume=folder)
 
 
-def _say_what_would_run(wanted: _Wanted, launcher: str | None, as_json: bool) -> None:
+def _say_what_would_run(loaded: Loaded, options: Options, *, as_json: bool) -> None:
     from ..launch.dry_run import describe_launch
-    from ..launch.run import RANK
+    from ..launch.launch_plan import plan_launch
 
-    out = str(wanted.resume or "FOLDER")
-    found = describe_launch(
-        wanted.loaded,
-        launcher,
-        [*RANK, f"{out}/config.yaml", "--out", out],
-        resume=wanted.resume,
-    )
+    rows = describe_launch(plan_launch(loaded, options))
     if as_json:
-        print_json(found)
+        print_json(rows)
     else:
-        print(f"{found['name']}: dry run, nothing is started")
-        words = shlex.join(found["command"]) or "none"
-        for name, value in (found | {"command": words}).items():
+        print(f"{rows['name']}: dry run, nothing is started")
+        words = shlex.join(rows["command"]) or "none"
+        for name, value in (rows | {"command": words}).items():
             if name not in ("name", "problems"):
                 print(f"  {name:12}  {value}")
         sys.stdout.flush()
-    for problem in found["problems"]:
+    for problem in rows["problems"]:
         print(f"rn50: error: {problem}", file=sys.stderr)
-    if found["problems"]:
+    if rows["problems"]:
         raise typer.Exit(EXIT_USAGE)

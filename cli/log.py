@@ -12,10 +12,13 @@ import typer
 
 from ..config.atomic import is_stdout, write_output
 from ..config.benchmark import BENCHMARK
+from ..config.reading import JsonObject
 from .console import (
-    EXIT_BAD,
     TYPER_OPTIONS,
     Json,
+    argument,
+    exit_bad_if,
+    option,
     output_file,
     print_json,
     print_table,
@@ -32,7 +35,7 @@ if TYPE_CHECKING:
 log_app = typer.Typer(help="Check, score and compare MLPerf logs.", **TYPER_OPTIONS)
 
 Ruleset = Annotated[
-    str | None, typer.Option(help="Rules of a round, such as 4.0.0; default: found from the log.")
+    str | None, option("Rules of a round, such as 4.0.0; default: found from the log.")
 ]
 
 
@@ -40,7 +43,7 @@ Ruleset = Annotated[
 def log_show(
     paths: Annotated[
         list[Path],
-        typer.Argument(help="Logs, or folders of runs, jobs or submissions.", metavar="PATH..."),
+        argument("Logs, or folders of runs, jobs or submissions.", metavar="PATH..."),
     ],
     as_json: Json = False,
 ) -> None:
@@ -54,8 +57,7 @@ def log_show(
     found = [(log, subject) for subject in read_all(paths) for log in subject.logs]
     summaries = [(shown(*one), check_log(one[0].path, official=False)) for one in found]
     if as_json:
-        content = [one | {"verdict": check.verdict} for one, check in summaries]
-        print_json(content[0] if len(content) == 1 else content)
+        _print_content([one | {"verdict": check.verdict} for one, check in summaries])
         return
     for number, (summary, check) in enumerate(summaries):
         if number:
@@ -65,46 +67,63 @@ def log_show(
         say(f"rn50: note: {note}", to=sys.stderr)
 
 
-def shown(log: LogFigures, subject: Subject) -> dict[str, Any]:
+def _print_content(content: list[JsonObject], **options: Any) -> None:
+    """What `--json` prints of several things; one stands alone."""
+    if len(content) == 1:
+        print_json(content[0], **options)
+    else:
+        print_json(content, **options)
+
+
+def shown(log: LogFigures, subject: Subject) -> JsonObject:
     """What `rn50 log show --json` says of a log; None where the log does not say it."""
     from ..report.published import standing_of
 
     run = log.figures
     batch = run.parameters.get("global_batch_size")
     benchmark = run.submission.get("benchmark", BENCHMARK)
-    # Another benchmark's epochs may be samples, and its accuracy another measure.
-    evaluations = run.evaluations if benchmark == BENCHMARK else ()
-    last = evaluations[-1] if evaluations else None
     place = standing_of(log.path, subject.config, [run])
-    return {
+    figures: JsonObject = {
         "benchmark": benchmark,
         "status": run.status,
         "time_to_train_s": run.run_s,
         "init_s": run.init_s,
-        "epochs": last.epoch if last else None,
-        "eval_accuracy": last.accuracy if last else None,
+        "epochs": None,
+        "eval_accuracy": None,
         "global_batch_size": batch if isinstance(batch, int) else None,
-        "images_per_s": run.images_per_s if benchmark == BENCHMARK else None,
-        "evaluations": [
-            (one.epoch, one.accuracy, one.time_s)
-            for one in evaluations
-            if one.epoch is not None and one.time_s is not None
-        ],
+        "images_per_s": None,
+        "evaluations": [],
         "target": subject.config.eval.target if subject.config else None,
         "published": place.text if place else None,
     }
+    if benchmark != BENCHMARK:  # its epochs may be samples, and its accuracy another measure
+        return figures
+    for last in run.evaluations[-1:]:
+        figures |= {"epochs": last.epoch, "eval_accuracy": last.accuracy}
+    figures["images_per_s"] = run.images_per_s
+    figures["evaluations"] = [
+        (one.epoch, one.accuracy, one.time_s)
+        for one in run.evaluations
+        if one.epoch is not None and one.time_s is not None
+    ]
+    return figures
 
 
-def _print_summary(summary: dict[str, Any], check: Check) -> None:
+def _print_summary(summary: JsonObject, check: Check) -> None:
     accuracy = with_unit(summary["eval_accuracy"], "", 5)
     if summary["target"] is not None:
         accuracy += f", target {summary['target']:g}"
-    clock = "time to train" if summary["status"] == "success" else "clock at run_stop"
-    rows = [("log check", f"{check.verdict}: {check.cause}")]
-    rows += [
+    clock = "clock at run_stop"
+    if summary["status"] == "success":
+        clock = "time to train"
+    rows = [
+        ("log check", f"{check.verdict}: {check.cause}"),
         ("status", summary["status"] or "no run_stop: the run did not finish"),
         (clock, with_unit(summary["time_to_train_s"], "s", 3)),
-        *([("published", summary["published"])] if summary["published"] else []),
+    ]
+    if summary["published"]:
+        rows.append(("published", summary["published"]))
+    rows += [
         ("init (not counted)", with_unit(summary["init_s"], "s", 2)),
         ("global batch", str(summary["global_batch_size"] or "-")),
     ]
@@ -126,16 +145,15 @@ def _print_summary(summary: dict[str, Any], check: Check) -> None:
 def log_check(
     paths: Annotated[
         list[Path],
-        typer.Argument(
-            help="Logs; folders of runs, jobs, submissions, sweeps, or above them.",
-            metavar="PATH...",
+        argument(
+            "Logs; folders of runs, jobs, submissions, sweeps, or above them.", metavar="PATH..."
         ),
     ],
     ruleset: Ruleset = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Policy findings fail too.")] = False,
+    strict: Annotated[bool, option("Policy findings fail too.", "--strict")] = False,
     official: Annotated[
         bool | None,
-        typer.Option(help="Run the official checker too; default: unless a log is huge."),
+        option("Run the official checker too; default: unless a log is huge."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -158,8 +176,8 @@ def log_check(
 def log_score(
     folders: Annotated[
         list[Path],
-        typer.Argument(
-            help="Folders of result_*.txt, jobs, submissions (results/SYSTEM/resnet in them).",
+        argument(
+            "Folders of result_*.txt, jobs, submissions (results/SYSTEM/resnet in them).",
             metavar="FOLDER...",
         ),
     ],
@@ -180,20 +198,16 @@ def log_score(
     found = [folder for given in folders for folder in log_folders(given)]
     scores = [score_folder(folder, ruleset) for folder in found]
     if as_json:
-        content = [score.to_dict() for score in scores]
-        print_json(content[0] if len(content) == 1 else content, allow_nan=False)
+        _print_content([score.to_dict() for score in scores], allow_nan=False)
     else:
         for score in scores:
             _print_score(score)
-    if any(score.score_min is None or score.verdict == FAIL for score in scores):
-        raise typer.Exit(EXIT_BAD)
+    exit_bad_if(any(score.score_min is None or score.verdict == FAIL for score in scores))
 
 
 @log_app.command("rules")
 def log_rules(
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the page docs/rules.md.")
-    ] = False,
+    markdown: Annotated[bool, option("Print the page docs/rules.md.", "--markdown")] = False,
 ) -> None:
     """Every rule: code, name, what it judges, rulesets, severity, what it checks, source.
 
@@ -213,7 +227,7 @@ def _print_score(score: Score) -> None:
     rows = [
         (
             run.path.name,
-            "-" if run.minutes is None else f"{run.minutes:.5f}",
+            with_unit(run.minutes, "", 5),
             with_unit(run.epochs, "", 0),
             with_unit(run.accuracy, "", 5),
             run.dropped and f"dropped, {run.dropped}",
@@ -224,7 +238,7 @@ def _print_score(score: Score) -> None:
     print_table(("run", "minutes", "epochs", "accuracy", ""), rows)
     rcp = score.rcp
     if rcp is not None:
-        say(f"RCP test ({score.ruleset}): {'PASS' if rcp.passed else 'FAIL'}, {rcp.reason}")
+        say(f"RCP test ({score.ruleset}): {rcp.word}, {rcp.reason}")
         if rcp.reference is not None and rcp.reference.mean == rcp.reference.mean:
             epochs = f"epochs {with_unit(rcp.mean, '', 2)}, reference {rcp.reference.mean:.4f}"
             print(f"  {epochs}, accepted from {rcp.reference.minimum:.4f}")
@@ -233,31 +247,31 @@ def _print_score(score: Score) -> None:
     if score.score_min is None:
         print("no score")
     else:
-        valid = ", of no valid submission" if score.verdict == FAIL else ""
-        scaled = f" x {score.scaling_factor:.10f}" if score.scaled else ""
-        mean = f"olympic mean {score.unscaled_min:.6f}"
-        print(f"score {score.score_min:.6f} min = {mean}{scaled}{valid}")
+        words = f"score {score.score_min:.6f} min = olympic mean {score.unscaled_min:.6f}"
+        if score.scaled:
+            words += f" x {score.scaling_factor:.10f}"
+        if score.verdict == FAIL:
+            words += ", of no valid submission"
+        print(words)
 
 
 @log_app.command("compare")
 def log_compare(
     paths: Annotated[
         list[Path],
-        typer.Argument(
-            help="Logs, folders of runs, or directories of submissions.", metavar="PATH..."
-        ),
+        argument("Logs, folders of runs, or directories of submissions.", metavar="PATH..."),
     ],
     sort: Annotated[
         str | None,
-        typer.Option(
-            help="Sort the rows by this column, such as time_to_train_s; -COLUMN: falling.",
+        option(
+            "Sort the rows by this column, such as time_to_train_s; -COLUMN: falling.",
             metavar="COLUMN",
         ),
     ] = None,
     by: Annotated[
         str | None,
-        typer.Option(
-            help="Group the runs by this key of their configs, or column: mean and range of each.",
+        option(
+            "Group the runs by this key of their configs, or column: mean and range of each.",
             metavar="KEY",
         ),
     ] = None,
@@ -280,7 +294,9 @@ def log_compare(
 
     comparison = compare(read_all(paths))
     order = order_of(comparison.columns, sort, len(comparison.subjects))
-    groups = group_by(comparison, by) if by is not None else []
+    groups = []
+    if by is not None:
+        groups = group_by(comparison, by)
     if html is not None:
         from ..report.html import render_comparison
 
@@ -327,9 +343,7 @@ def _print_rows(comparison: Comparison, order: Sequence[int]) -> None:
 
 @log_app.command("report")
 def log_report(
-    path: Annotated[
-        Path, typer.Argument(help="A log, the folder of a run, or a submission's directory.")
-    ],
+    path: Annotated[Path, argument("A log, the folder of a run, or a submission's directory.")],
     out: Annotated[
         Path | None, output_file("The file; default: report.html in the folder, for a log here")
     ] = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ..compliance.check_log import CANNOT_READ, PASS, Check, check_log, is_valid
 from ..config.finding import printable
@@ -32,9 +33,10 @@ def run_check(
         codes.append(_exit_code(checks[-1].verdict, strict))
         printed.append(list(checks))
     if as_json:
-        content = [check.to_dict() for checks in printed for check in checks]
-        alone = len(paths) == 1 and not paths[0].is_dir()
-        print(json.dumps(content[0] if alone else content, indent=1, allow_nan=False))
+        content: Any = [check.to_dict() for checks in printed for check in checks]
+        if len(paths) == 1 and not paths[0].is_dir():
+            content = content[0]
+        print(json.dumps(content, indent=1, allow_nan=False))
     else:
         # A folder's verdict comes first: it is what was asked for.
         ordered = [check for checks in printed for check in (checks[-1], *checks[:-1])]
@@ -45,7 +47,8 @@ def run_check(
 def _exit_code(verdict: str, strict: bool) -> int:
     if verdict == CANNOT_READ:
         return 2
-    return 0 if verdict == PASS or (is_valid(verdict) and not strict) else 1
+    passes = verdict == PASS or (is_valid(verdict) and not strict)
+    return int(not passes)
 
 
 def check_lines(check: Check) -> list[str]:
@@ -54,9 +57,12 @@ def check_lines(check: Check) -> list[str]:
     lines.append(f"  ruleset {check.ruleset} ({check.ruleset_source})")
     official = check.official
     if official is not None:
-        why = f": {official.messages[0]}" if official.verdict == "NOT_RUN" else ""
-        crashed = ": it crashed on this log" if official.verdict == "CRASH" else ""
-        lines.append(f"  official checker {official.version}: {official.verdict}{why}{crashed}")
+        line = f"  official checker {official.version}: {official.verdict}"
+        if official.verdict == "NOT_RUN":
+            line += f": {official.messages[0]}"
+        elif official.verdict == "CRASH":
+            line += ": it crashed on this log"
+        lines.append(line)
     if check.difference:
         lines.append(f"  the two differ: {check.difference}")
     if check.round_verdict is not None:
@@ -65,9 +71,13 @@ def check_lines(check: Check) -> list[str]:
             "weights_initialization)"
         )
     for finding in check.findings:
-        place = "" if finding.line is None else f" line {finding.line}"
-        explained = f" (explained by {finding.caused_by})" if finding.caused_by else ""
-        lines.append(f"  {finding.severity:6} {finding.rule}{place}: {finding.message}{explained}")
+        line = f"  {finding.severity:6} {finding.rule}"
+        if finding.line is not None:
+            line += f" line {finding.line}"
+        line += f": {finding.message}"
+        if finding.caused_by:
+            line += f" (explained by {finding.caused_by})"
+        lines.append(line)
         if more := "; ".join(filter(None, (finding.comparison, finding.advice))):
             lines.append(f"         {more}")
     return [printable(line) for line in lines]

@@ -14,7 +14,16 @@ import typer
 from typer.core import TyperGroup
 
 from ..config.errors import UserError
-from .console import EXIT_BAD, TYPER_OPTIONS, Json, print_json, print_table, print_version
+from .console import (
+    TYPER_OPTIONS,
+    Json,
+    argument,
+    exit_bad_if,
+    option,
+    print_json,
+    print_table,
+    print_version,
+)
 
 _COMMANDS = {
     "config": "config:config_app",
@@ -73,7 +82,7 @@ app = typer.Typer(cls=Commands, **TYPER_OPTIONS | {"add_completion": True})
 def doctor(
     hosts: Annotated[
         list[str] | None,
-        typer.Argument(help="Hosts whose names have to resolve.", show_default=False),
+        argument("Hosts whose names have to resolve.", show_default=False),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -98,11 +107,10 @@ def doctor(
         print_table(("check", "outcome", "found"), rows)
         counts = Counter(row.outcome for row in rows).items()
         print(", ".join(f"{count} {outcome}" for outcome, count in counts))
-    if any(row.outcome == FAILED for row in rows):
-        raise typer.Exit(EXIT_BAD)
+    exit_bad_if(any(row.outcome == FAILED for row in rows))
 
 
-class _Interrupted(Exception):
+class _StopError(Exception):
     def __init__(self, stop: KeyboardInterrupt) -> None:
         super().__init__()
         self.stop = stop
@@ -113,14 +121,14 @@ def _past_typer() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt as stop:
-        raise _Interrupted(stop) from None
+        raise _StopError(stop) from None
 
 
 def run(arguments: list[str]) -> None:
     """Run the command that `arguments` name; `entry` prints its errors."""
     try:
         app(arguments)
-    except _Interrupted as interrupted:
+    except _StopError as interrupted:
         raise interrupted.stop from None
 
 
@@ -128,7 +136,7 @@ def run(arguments: list[str]) -> None:
 def root(
     version: Annotated[
         bool,
-        typer.Option("--version", is_eager=True, callback=print_version, help="Print the version."),
+        option("Print the version.", "--version", is_eager=True, callback=print_version),
     ] = False,
 ) -> None:
     """Train ResNet-50 against the clock in the style of MLPerf, and check the result."""

@@ -13,14 +13,17 @@ from typer.core import TyperGroup
 
 from ..config.atomic import is_stdout, write_output
 from ..config.errors import UserError
+from ..config.reading import JsonObject
 from .console import (
     TYPER_OPTIONS,
     Json,
     Nodes,
+    argument,
     complete_key,
     complete_preset,
     machine_option,
     on_machine,
+    option,
     output_file,
     print_json,
     print_table,
@@ -36,8 +39,9 @@ class Predict(TyperGroup):
     """`rn50 predict` itself is a command; the other commands are named after it."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        named = args and (args[0] in self.commands or args[0] == "--help")
-        return super().parse_args(ctx, args if named or not args else ["run", *args])
+        if args and args[0] not in (*self.commands, "--help"):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
 
 
 predict_app = typer.Typer(cls=Predict, **TYPER_OPTIONS)
@@ -54,8 +58,8 @@ def root() -> None:
 
 Arguments = Annotated[
     list[str] | None,
-    typer.Argument(
-        help="A config and its overrides.",
+    argument(
+        "A config and its overrides.",
         metavar="CONFIG",
         show_default=False,
         autocompletion=lambda incomplete: complete_preset(incomplete) + complete_key(incomplete),
@@ -69,18 +73,14 @@ Machine = Annotated[
     ),
 ]
 Gpus = Annotated[
-    int | None, typer.Option(min=1, help="Accelerators; instead of the config's nodes and ranks.")
+    int | None, option("Accelerators; instead of the config's nodes and ranks.", min=1)
 ]
-Batch = Annotated[int | None, typer.Option(min=1, help="Images per accelerator and step.")]
+Batch = Annotated[int | None, option("Images per accelerator and step.", min=1)]
 Algorithm = Annotated[
-    str | None, typer.Option(help="Allreduce: auto, ring, torus_2d, hierarchical, double_tree, ...")
+    str | None, option("Allreduce: auto, ring, torus_2d, hierarchical, double_tree, ...")
 ]
-Groups = Annotated[
-    str | None, typer.Option(help="Gradient groups: cubic(3), equal_bytes(8), single, ...")
-]
-Precision = Annotated[
-    str | None, typer.Option(help="fp16, fp32 or tf32; default: the config's, or fp16.")
-]
+Groups = Annotated[str | None, option("Gradient groups: cubic(3), equal_bytes(8), single, ...")]
+Precision = Annotated[str | None, option("fp16, fp32 or tf32; default: the config's, or fp16.")]
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Asked:
     system: str | None
     gpus: int | None
     batch: int | None
-    choices: dict[str, Any] = field(default_factory=dict)
+    choices: JsonObject = field(default_factory=dict)
     """Fields of `PredictedJob` that replace the config's; None: they do not."""
 
     def job(self) -> PredictedJob:
@@ -136,18 +136,21 @@ class Asked:
             words += [f"comm.groups={groups}", f"comm.algorithm={algorithm}"]
         else:
             words += ["--batch-per-gpu", str(batch), "--groups", groups, "--algorithm", algorithm]
+        epochs = self.choices["epochs"]
+        if self.arguments:
+            epochs = answer.epochs
         given = {
-            "--epochs": answer.epochs if self.arguments else self.choices["epochs"],
+            "--epochs": epochs,
             "--precision": self.choices["precision"],
             "--system": self.system,
             "--gpus": self.gpus,
         }
-        for option, value in given.items():
+        for name, value in given.items():
             if value is not None:
-                words += [option, str(value)]
+                words += [name, str(value)]
         return shlex.join(words)
 
-    def _given(self) -> dict[str, Any]:
+    def _given(self) -> JsonObject:
         return {key: value for key, value in self.choices.items() if value is not None}
 
     def _of_system(self, name: str) -> PredictedJob:
@@ -158,9 +161,9 @@ class Asked:
 
         system = load_system(name)
         given = self._given()
-        known = known_precisions(system.performance) if system.performance else []
-        if known:
-            given.setdefault("precision", known[0])
+        if system.performance:
+            for precision in known_precisions(system.performance)[:1]:
+                given.setdefault("precision", precision)
         if self.gpus is None or self.batch is None:
             raise UserError(
                 "--system without CONFIG needs --gpus (or --nodes) and --batch-per-gpu, or --best, "
@@ -208,14 +211,14 @@ def predict(
     nodes: Nodes = None,
     batch_per_gpu: Batch = None,
     epochs: Annotated[
-        float | None, typer.Option(help="Epochs of the run; default: what published runs needed.")
+        float | None, option("Epochs of the run; default: what published runs needed.")
     ] = None,
     algorithm: Algorithm = None,
     groups: Groups = None,
     precision: Precision = None,
     best: Annotated[
         bool,
-        typer.Option("--best", help="Search batch, groups and algorithm: a row for each batch."),
+        option("Search batch, groups and algorithm: a row for each batch.", "--best"),
     ] = False,
     plot: Annotated[
         Path | None,
@@ -292,12 +295,18 @@ def _print_prediction(answer: Prediction) -> None:
     for title, parts, unit in (("one step", step_ms, "ms"), ("the run", answer.run.parts, "s")):
         print()
         print_table((title, "time", "share"), share_rows(parts, unit))
-    points = [
-        f"{p.gpus} x {p.batch}: {p.step_s * 1e3:.2f} ms ({p.source})" for p in answer.machine.points
-    ]
-    known = ["the data sheet"] if answer.machine.has_sheet else []
-    note = "" if answer.measured else ": its software was not measured"
-    print(f"\ncalibrated on {'; '.join([*known, *points])}{note}")
+    known = list(map(_step_in_words, answer.machine.points))
+    if answer.machine.has_sheet:
+        known.insert(0, "the data sheet")
+    line = f"\ncalibrated on {'; '.join(known)}"
+    if not answer.measured:
+        line += ": its software was not measured"
+    print(line)
+
+
+def _step_in_words(step: Any) -> str:
+    """A measured step time."""
+    return f"{step.gpus} x {step.batch}: {step.step_s * 1e3:.2f} ms ({step.source})"
 
 
 @predict_app.command("validate")
@@ -329,7 +338,7 @@ def validate(as_json: Json = False) -> None:
 
 @predict_app.command("calibrate")
 def calibrate(
-    runs: Annotated[list[str], typer.Argument(help="Run folders or LOG:GPUS.")],
+    runs: Annotated[list[str], argument("Run folders or LOG:GPUS.")],
     system: Annotated[
         str | None, machine_option("The machine that the runs were on; default: their own.")
     ] = None,
@@ -346,8 +355,10 @@ def calibrate(
     from ..scaling.calibrate import calibrate as fit_to
 
     sources = [find_source(run) for run in runs]
-    own = next((source.run.system for source in sources if source.run), None)
-    base = load_system(system or "local") if system or own is None else own
+    machines = [source.run.system for source in sources if source.run]
+    if system or not machines:
+        machines = [load_system(system or "local")]
+    base = machines[0]
     precision = common_precision(sources, base, precision)
     measured = [read_measurement(source) for source in sources]
     fit = fit_to(system or base.name, base, measured, precision)
@@ -363,13 +374,13 @@ def calibrate(
                 "per_image_ms": round(fit.per_image_s * 1e3, 5),
                 "jitter": fit.jitter,
                 "constants": list(fit.constants),
-                "residual": None if fit.residual is None else round(fit.residual, 5),
+                "residual": fit.residual and round(fit.residual, 5),
                 "runs": [run._asdict() for run in measured],
             }
         )
         return
     for run in measured:
-        say(f"{run.gpus} x {run.batch}: {run.step_s * 1e3:.2f} ms ({run.source})")
+        say(_step_in_words(run))
     print(_fit_in_words(fit))
     if out is None:
         print(text)

@@ -10,13 +10,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from ..config.errors import UserError
 from ..config.finding import clock_time, printable
 from ..logging.places import require
 from ..report.runs import OPEN, QUEUED, RUNNING, STATUSES, UNKNOWN, RunRow, read_runs
-from .console import GAP, Json, choices, plain_table, print_json, print_table, say
+from .console import GAP, Json, argument, choices, option, plain_table, print_json, print_table, say
 
 RESULTS = Path("results")
 _LOOK_S = 1.0
@@ -38,9 +36,9 @@ def _figure(value: float | None, form: str) -> str:
 
 def _time(row: RunRow) -> str:
     """In brackets where the target was not reached: that is no time to train."""
-    if row.time_to_train_s is not None:
-        return _figure(row.time_to_train_s, ".1f")
-    return "" if row.elapsed_s is None else f"({_figure(row.elapsed_s, '.1f')})"
+    if row.time_to_train_s is None and row.elapsed_s is not None:
+        return f"({row.elapsed_s:.1f})"
+    return _figure(row.time_to_train_s, ".1f")
 
 
 _COLUMNS: dict[str, Cell] = {
@@ -52,7 +50,7 @@ _COLUMNS: dict[str, Cell] = {
     "images/s": lambda row: _figure(row.images_per_s, ",.1f"),
     "ranks": lambda row: _figure(row.ranks, "d"),
     "verdict": lambda row: row.verdict or "",
-    "resume": lambda row: "yes" if row.resumable else "",
+    "resume": lambda row: "yes" * row.resumable,
 }
 
 
@@ -65,32 +63,32 @@ def _progress(row: RunRow) -> str:
         return ""
     if at is None or at.step == 0:
         return "start-up"
-    parts = [f"epoch {at.epoch:.2f}/{at.epochs}"]
-    parts += [f"loss {at.loss:.3g}"] if at.loss is not None else []
-    parts += [f"{clock_time(at.left_s)} left"] if at.left_s is not None else []
-    return ", ".join(parts)
+    words = f"epoch {at.epoch:.2f}/{at.epochs}"
+    if at.loss is not None:
+        words += f", loss {at.loss:.3g}"
+    if at.left_s is not None:
+        words += f", {clock_time(at.left_s)} left"
+    return words
 
 
 def runs(
     folders: Annotated[
         list[Path] | None,
-        typer.Argument(
-            help="Folders of runs or above runs; default: results.",
-            metavar="FOLDER",
-            show_default=False,
+        argument(
+            "Folders of runs or above runs; default: results.", metavar="FOLDER", show_default=False
         ),
     ] = None,
     status: Annotated[
         list[str] | None,
-        typer.Option(help="Only runs of this status; may be repeated.", **choices(STATUSES)),
+        option("Only runs of this status; may be repeated.", **choices(STATUSES)),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="Only runs of this preset or name; `*` stands for anything.")
+        str | None, option("Only runs of this preset or name; `*` stands for anything.")
     ] = None,
-    newest: Annotated[int | None, typer.Option(min=1, help="Only so many, the newest.")] = None,
+    newest: Annotated[int | None, option("Only so many, the newest.", min=1)] = None,
     watch: Annotated[
         bool,
-        typer.Option("--watch", help="Show progress live, until no run is running or queued."),
+        option("Show progress live, until no run is running or queued.", "--watch"),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -156,8 +154,9 @@ def _with_jobs(rows: Sequence[RunRow]) -> list[RunRow]:
 
 def _below(folder: Path, top: Path) -> str:
     """The name of a run in a table; all of its path where it is `top` itself or lies elsewhere."""
-    name = folder.relative_to(top) if folder.is_relative_to(top) else folder
-    return printable(str(folder if name == Path() else name))
+    if folder != top and folder.is_relative_to(top):
+        folder = folder.relative_to(top)
+    return printable(str(folder))
 
 
 def _table(rows: Sequence[RunRow], below: Path) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -166,10 +165,13 @@ def _table(rows: Sequence[RunRow], below: Path) -> tuple[tuple[str, ...], list[t
     names = [_below(row.folder, below) for row in rows]
     title = printable(f"run in {below}")
     is_terminal = sys.stdout.isatty()
-    columns = {title[: max(map(len, names))] if is_terminal else title: names}
-    columns |= {title: [cell(row) for row in rows] for title, cell in _COLUMNS.items()}
+    if is_terminal:
+        title = title[: max(map(len, names))]
+    columns = {title: names}
+    columns |= {title: list(map(cell, rows)) for title, cell in _COLUMNS.items()}
     shown = {title: cells for title, cells in columns.items() if any(cells)}
-    for column in _FIRST_TO_GO if is_terminal else ():
+    first_to_go = _FIRST_TO_GO * is_terminal
+    for column in first_to_go:
         widths = [max(map(len, (name, *cells))) + GAP for name, cells in shown.items()]
         if sum(widths) - GAP > shutil.get_terminal_size().columns:
             shown.pop(column, None)

@@ -8,20 +8,18 @@ from typing import Annotated
 
 import typer
 
-from .console import EXIT_BAD, complete_system, say
+from .console import argument, complete_system, exit_bad_if, option, say
 
 
 def submission(
-    runs: Annotated[
-        list[Path], typer.Argument(help="A job's folder, or five runs.", metavar="RUN...")
-    ],
-    org: Annotated[str, typer.Option(help="The submitter, as log.org of the runs has it.")],
-    out: Annotated[Path, typer.Option(help="Folder in which ORG/ is made.")] = Path("submission"),
+    runs: Annotated[list[Path], argument("A job's folder, or five runs.", metavar="RUN...")],
+    org: Annotated[str, option("The submitter, as log.org of the runs has it.")],
+    out: Annotated[Path, option("Folder in which ORG/ is made.")] = Path("submission"),
     system: Annotated[
         str | None,
-        typer.Option(
+        option(
+            "Take its `description` for the machine's page; default: that of the config.",
             metavar="MACHINE",
-            help="Take its `description` for the machine's page; default: that of the config.",
             autocompletion=complete_system,
         ),
     ] = None,
@@ -36,9 +34,10 @@ def submission(
 
     def ask(field: str) -> str:
         question = f"systems/*.json: {field} (Enter leaves it empty)"
-        terminal = sys.stdin.isatty()
+        if not sys.stdin.isatty():
+            return ""
         try:
-            return typer.prompt(question, "", show_default=False, err=True) if terminal else ""
+            return typer.prompt(question, "", show_default=False, err=True)
         except typer.Abort:  # Ctrl-C, which ends every command with its own line
             raise KeyboardInterrupt from None
 
@@ -51,5 +50,4 @@ def submission(
     verdict = "finds no errors" if package.passes else "finds errors"
     log = package.folder.with_name("package_checker.log")
     say(f"{package.folder}: MLPerf's package checker {verdict}: {log}")
-    if not package.passes:
-        raise typer.Exit(EXIT_BAD)
+    exit_bad_if(not package.passes)

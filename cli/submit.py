@@ -8,21 +8,21 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
-import typer
-
 from ..config.choices import SCHEDULERS
 from ..config.errors import UserError
 from ..launch.ending import Ending, StoppedBySignal, asked_by, job_ended
 from .console import (
-    EXIT_BAD,
     ConfigToResume,
     Json,
     Nodes,
     Overrides,
     SystemName,
     choices,
+    exit_bad_if,
+    named_config,
     on_machine,
     on_nodes,
+    option,
     print_json,
     say,
     split_config,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 SchedulerName = Annotated[
     str | None,
-    typer.Option("--scheduler", help="Default: the system's.", **choices(SCHEDULERS)),
+    option("Default: the system's.", "--scheduler", **choices(SCHEDULERS)),
 ]
 
 
@@ -45,25 +45,23 @@ def submit(
     nodes: Nodes = None,
     resume: Annotated[
         str | None,
-        typer.Option(help="Continue an interrupted job or run: its folder, or `latest`."),
+        option("Continue an interrupted job or run: its folder, or `latest`."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the script and the commands; submit nothing.")
+        bool, option("Print the script and the commands; submit nothing.", "--dry-run")
     ] = False,
     runs: Annotated[
         int | None,
-        typer.Option(
+        option(
+            "Runs one after the other, a fresh seed each.  [default: 1, or those of the job]",
             min=1,
             max=100,
-            help="Runs one after the other, a fresh seed each.  [default: 1, or those of the job]",
         ),
     ] = None,
     system: SystemName = None,
     wait: Annotated[
         bool,
-        typer.Option(
-            "--wait", help="Wait for the end of the job; exit 1 if it failed or missed its target."
-        ),
+        option("Wait for the end of the job; exit 1 if it failed or missed its target.", "--wait"),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -106,12 +104,11 @@ def submit(
         log = shlex.quote(str(plan.folder / "job.log"))
         reason = f"stopped waiting by {asked_by(stop)}; {name} job {job} goes on"
         advice = f"see it with: tail -f {log}; cancel it with"
-        raise StoppedBySignal(Ending(reason, str(plan.folder), advice, cancel)) from None
+        raise StoppedBySignal(Ending(reason, plan.folder, advice, cancel)) from None
     finally:
         if as_json:
             print_json(shown)
-    if code:
-        raise typer.Exit(EXIT_BAD)
+    exit_bad_if(code)
 
 
 def _wanted(
@@ -127,8 +124,7 @@ def _wanted(
         return load_named(preset, on_machine(texts, system), JOB), Last(), []
     if system is not None:
         raise UserError("--system is for a new job; with --resume give system=NAME")
-    own = preset if config is not None and "=" not in config else None
-    loaded, last = find_interrupted(resume, own, texts)
+    loaded, last = find_interrupted(resume, named_config(config), texts)
     return loaded, last, texts
 
 
@@ -148,8 +144,10 @@ def _wait(plan: SubmissionPlan, scheduler: str, job: str, to: TextIO) -> int:
     log = plan.folder / "job.log"
     print(f"waiting; its output: tail -f {shlex.quote(str(log))}", file=to, flush=True)
     code = jobs.wait(plan, job, tell=partial(print, file=to, flush=True))
-    lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
-    for line in jobs.results_of("\n".join(lines)) or lines[-20:]:
+    lines = []
+    if log.is_file():
+        lines = log.read_text(errors="replace").splitlines()
+    for line in jobs.results_of(lines) or lines[-20:]:
         say(line, to=to)
     ending = job_ended(scheduler, job, code, plan.folder, jobs.last_result(plan.folder))
     print(ending.line, file=to, flush=True)

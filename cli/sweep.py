@@ -8,15 +8,13 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from ..launch.ending import sweep_ended
-from .console import EXIT_BAD, Json, SystemName, print_json, print_table, track
+from .console import Json, SystemName, argument, aside, exit_bad_if, print_json, print_table, track
 
 
 def sweep(
     definition: Annotated[
-        Path, typer.Argument(metavar="SWEEP.yaml", help="What to search; `docs/sweeps.md`.")
+        Path, argument("What to search; `docs/sweeps.md`.", metavar="SWEEP.yaml")
     ],
     system: SystemName = None,
     as_json: Json = False,
@@ -37,8 +35,10 @@ def sweep(
 
     loaded = load_sweep(definition, system)
     folder = sweep_folder(loaded)
-    placed = [] if system is None else ["--system", system]
-    again = shlex.join(["rn50", "sweep", str(definition), *placed])
+    words = ["rn50", "sweep", str(definition)]
+    if system is not None:
+        words += ["--system", system]
+    again = shlex.join(words)
     study = run_sweep(loaded, track, lambda text: print(text, file=sys.stderr, flush=True), again)
     found = write_results(loaded, study, folder)
     if as_json:
@@ -49,5 +49,6 @@ def sweep(
             print(f"best: trial {found['best']}; as a preset: {folder / 'best.yaml'}")
     states = Counter(trial["state"] for trial in found["trials"])
     ending = sweep_ended(states, found["best"], folder)
-    print(ending.line, file=sys.stderr if as_json else sys.stdout, flush=True)
-    raise typer.Exit(EXIT_BAD if found["best"] is None else 0)
+    with aside(as_json):
+        print(ending.line, flush=True)
+    exit_bad_if(found["best"] is None)

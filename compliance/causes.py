@@ -64,6 +64,8 @@ def explain(run: LoggedRun, findings: list[Finding]) -> list[Finding]:
         other = _BY_ANOTHER.get(finding.name)
         if other in serious:
             return other
-        return clock if finding.name in _BY_THE_CLOCK and finding.name != clock else ""
+        if finding.name in _BY_THE_CLOCK and finding.name != clock:
+            return clock
+        return ""
 
     return [finding._replace(caused_by=code_of(cause(finding))) for finding in findings]

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 from ..config.finding import ERROR, NOTE, POLICY, Finding, plain, printable
 from ..logging.events import CannotRead, Log
 from ..logging.parse import open_pipe, read_log
+from ..logging.records import Verdict
 from .log_rules import apply, checked_keys
 from .logged_run import LoggedRun
-from .official import NOT_RUN, Official, check_officially, installed_version
+from .official import NOT_RUN, check_officially, installed_version
 from .ruleset import find_ruleset
 
 PASS = "PASS"
@@ -24,7 +25,7 @@ published log has 3.4 MB."""
 _OFFICIAL_RECORD_BYTES = 1 << 16
 """It takes 2 s for a record of 64 KB, and four times as long for one of twice the length."""
 
-_NAMING_KEYS = ("submission_division", "submission_benchmark", "opt_name")
+_NAMING_KEYS: tuple[str, ...] = ("submission_division", "submission_benchmark", "opt_name")
 _WORD = r"[A-Za-z0-9_]{1,40}"
 _ROUND_ONLY_WARNED = {"1.1.0": ("missing-weight-initialization", "weight-initialization-names")}
 """Errors today that were warnings in the round itself (mlcommons/logging 63c9709, 4c04112)."""
@@ -46,7 +47,7 @@ class Check(NamedTuple):
     cause: str
     ruleset: str
     ruleset_source: str
-    official: Official | None
+    official: Verdict | None
     findings: tuple[Finding, ...]
     difference: str = ""
     round_verdict: str | None = None
@@ -54,17 +55,19 @@ class Check(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """As `rn50 log check --json` prints it."""
-        official = self.official
+        official = None
+        reason = ""
+        if self.official is not None:
+            official = {"verdict": self.official.verdict, "version": self.official.version}
+            reason = " ".join(self.official.messages)[:500]
         return {
             "path": str(self.path),
             "verdict": self.verdict,
             "cause": self.cause,
             "ruleset": self.ruleset,
             "ruleset_from": self.ruleset_source,
-            "official": None
-            if official is None
-            else {"verdict": official.verdict, "version": official.version},
-            "official_reason": "" if official is None else " ".join(official.messages)[:500],
+            "official": official,
+            "official_reason": reason,
             "difference": self.difference,
             "round_verdict": self.round_verdict,
             "findings": [finding._asdict() for finding in self.findings],
@@ -86,11 +89,13 @@ def check_log(path: Path, ruleset: str | None = None, *, official: bool | None =
         log = read_log(path, checked_keys())
         found = find_ruleset(path, log, ruleset)
     except CannotRead as error:
-        found = find_ruleset(path, log, ruleset if log is None else None)
+        if log is not None:
+            ruleset = None
+        found = find_ruleset(path, log, ruleset)
         official_check = None
         if log is None:  # it may read records that this parser does not, of unknown values
-            unread = "records that cannot be read" if error.records else None
-            official_check = _run_official_checker(path, None, found.name, official, unread)
+            unread = error.records and "records that cannot be read"
+            official_check = _run_official_checker(path, None, found.name, official, unread or None)
         return Check(
             path=path,
             verdict=CANNOT_READ,
@@ -127,12 +132,14 @@ def is_valid(verdict: str | None) -> bool:
 def verdict_of(findings: tuple[Finding, ...]) -> str:
     """FAIL with an error, else POLICY with a policy finding, else PASS."""
     severities = {finding.severity for finding in findings}
-    return FAIL if ERROR in severities else POLICY_VERDICT if POLICY in severities else PASS
+    if ERROR in severities:
+        return FAIL
+    if POLICY in severities:
+        return POLICY_VERDICT
+    return PASS
 
 
-def no_milder(
-    findings: tuple[Finding, ...], official_check: Official | None
-) -> tuple[Finding, ...]:
+def no_milder(findings: tuple[Finding, ...], official_check: Verdict | None) -> tuple[Finding, ...]:
     """The findings, headed by the official checker's failure where they have no error: a log that
     it fails is no valid result. A line with two records is left to `joined-records`: the official
     checker reads only the last of them."""
@@ -169,23 +176,27 @@ def _cause(run: LoggedRun, findings: tuple[Finding, ...]) -> str:
             return f"{worst.message}: the set is not ImageNet; no other rule is broken"
         why = (f for f in findings if f.id == worst.caused_by and not f.caused_by)
         return next(why, worst).message
-    time_s = "" if run.run_ms is None else f" after {run.run_ms / 1000:.3f} s"
+    sentence = "complete run"
     target = run.target
-    if not run.needs_target or target is None:
-        return f"complete run{time_s}"
-    epoch = "" if target.epoch is None else f" at epoch {plain(target.epoch)}"
-    return f"converged: {plain(target.accuracy)}{epoch}, run_stop success{time_s}"
+    if run.needs_target and target is not None:
+        sentence = f"converged: {plain(target.accuracy)}"
+        if target.epoch is not None:
+            sentence += f" at epoch {plain(target.epoch)}"
+        sentence += ", run_stop success"
+    if run.run_ms is not None:
+        sentence += f" after {run.run_ms / 1000:.3f} s"
+    return sentence
 
 
 def _run_official_checker(
     path: Path, log: Log | None, ruleset: str, asked: bool | None, unread: str | None = None
-) -> Official | None:
+) -> Verdict | None:
     """The official verdict; None where it is not asked for, NOT_RUN where it would not be safe."""
     if asked is False:
         return None
     if open_pipe(path) is not None:
         once = "read from a pipe, which can be read once: save it to a file first"
-        return Official(NOT_RUN, installed_version(), ruleset, (once,))
+        return Verdict(NOT_RUN, "", installed_version(), ruleset, (once,))
     if not path.is_file():
         return None
     size = path.stat().st_size
@@ -198,15 +209,17 @@ def _run_official_checker(
         if reason is None and asked is None and log.longest_bytes > _OFFICIAL_RECORD_BYTES:
             reason = f"a record of {log.longest_bytes:,} bytes would hold it up; --official runs it"
     if reason is not None:
-        return Official(NOT_RUN, installed_version(), ruleset, (reason,))
+        return Verdict(NOT_RUN, "", installed_version(), ruleset, (reason,))
     return check_officially(path, ruleset)
 
 
 def unsafe(log: Log) -> str | None:
     """Why the official checker must not read this log: it makes file names of three values and
     runs the code in those files (of the optimizer's name in the closed division alone)."""
-    open_alone = all(event.value == "open" for event in log.all("submission_division"))
-    for key in _NAMING_KEYS[:-1] if open_alone else _NAMING_KEYS:
+    keys = _NAMING_KEYS
+    if all(event.value == "open" for event in log.all("submission_division")):
+        keys = keys[:-1]
+    for key in keys:
         values = [event.value for event in log.all(key)]
         if any(not isinstance(v, str) or not re.fullmatch(_WORD, v) for v in values):
             return f"unsafe value of {key}"
@@ -218,9 +231,7 @@ def unsafe(log: Log) -> str | None:
     return None
 
 
-def _difference(
-    verdict: str, findings: tuple[Finding, ...], official_check: Official | None
-) -> str:
+def _difference(verdict: str, findings: tuple[Finding, ...], official_check: Verdict | None) -> str:
     """Why the two verdicts differ, where they do."""
     if official_check is None or official_check.verdict == NOT_RUN:
         return ""

@@ -9,7 +9,6 @@ division, such as a learning rate for another batch, is found in all.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -17,18 +16,29 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..config import benchmark
-from ..config.finding import ERROR, NOTE, POLICY, SEVERITIES, WARNING, Finding, plain, shown
+from ..config.finding import ERROR, NOTE, POLICY, SEVERITIES, WARNING, Finding, number, plain, shown
 from ..config.image_set import COUNTS
 from ..config.load import Loaded
 from ..config.manifest import FILE_NAME, load_manifest
 from ..config.names import is_file
 from ..config.plan import Plan, build_plan
+from ..config.reading import JsonObject
 from ..config.schema import Run
 from ..config.values import Duration
 from ..config.variants import VARIANTS, WEIGHTS
 from . import limits  # noqa: F401 (registers the limits that judge configs too)
 from . import rcp as convergence
-from .rule import CLOSED_ONLY, CLOSED_POLICY, CONFIG, RULES_TEXT, Setting, Violation, rule, rules_on
+from .rule import (
+    CLOSED_ONLY,
+    CLOSED_POLICY,
+    CONFIG,
+    RULES_TEXT,
+    Setting,
+    Violation,
+    Violations,
+    rule,
+    rules_on,
+)
 
 NOT_IMAGENET = ("MLP762", "not-imagenet")
 """Code and name of the note on what is left out for another set."""
@@ -65,8 +75,7 @@ class ConfigUnderCheck:
     @property
     def optimizer(self) -> str | None:
         """lars or sgd; None for any other."""
-        name = self.run.optimizer.name
-        return name if name in benchmark.OPTIMIZERS else None
+        return benchmark.known_optimizer(self.run.optimizer.name)
 
     def absent(self, _key: str) -> bool:
         """A config has a value for every key."""
@@ -90,22 +99,22 @@ class ConfigUnderCheck:
             return [self.setting("optimizer.variant", own.name)]
         if name == "epsilon":
             return [self.setting("optimizer.epsilon", own.rule.epsilon)]
-        return [self.setting(_SETTINGS[name])] if name in _SETTINGS else []
+        if name not in _SETTINGS:
+            return []
+        return [self.setting(_SETTINGS[name])]
 
     def setting(self, key: str, value: Any = None) -> Setting:
         """A value, by default the config's own, and where it comes from."""
         origin = self.loaded.origin(key)
-        return Setting(
-            f"{key} ({origin})", self.value(key) if value is None else value, origin.line
-        )
+        if value is None:
+            value = self.value(key)
+        return Setting(f"{key} ({origin})", value, origin.line)
 
     def violation(self, key: str, expected: str, why: str = "", actual: Any = None) -> Violation:
         """That another value of a key was expected."""
         return self.setting(key, actual).violation(expected, why)
 
-    def held_to(
-        self, key: str, expected: Any, why: str = "", said: str = ""
-    ) -> Iterator[Violation]:
+    def held_to(self, key: str, expected: Any, why: str = "", said: str = "") -> Violations:
         """That a key has this value and no other."""
         if self.value(key) != expected:
             yield self.violation(key, said or shown(expected), why)
@@ -134,10 +143,10 @@ class ConfigCheck(NamedTuple):
     cause: str
     division: str
     ruleset: str
-    facts: dict[str, Any]
+    facts: JsonObject
     findings: tuple[Finding, ...]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """As `rn50 config check --json` prints it."""
         return self._asdict() | {"findings": [finding._asdict() for finding in self.findings]}
 
@@ -145,24 +154,27 @@ class ConfigCheck(NamedTuple):
 _VERDICTS = {ERROR: "FAIL", POLICY: "POLICY", WARNING: "WARN", NOTE: "PASS"}
 
 
-def check_config(loaded: Loaded) -> ConfigCheck:
-    """Hold a config to the closed division. Raises UserError where its parts contradict."""
-    config = ConfigUnderCheck(loaded, build_plan(loaded.run))
+def check_config(loaded: Loaded, plan: Plan | None = None) -> ConfigCheck:
+    """Hold a config to the closed division. `plan`: of the config, where it is known. Raises
+    UserError where its parts contradict."""
+    config = ConfigUnderCheck(loaded, plan or build_plan(loaded.run))
     run = config.run
     findings = []
     for each in RULES:
         exempt = each.exempt_if_synthetic and not run.data.is_imagenet
         if exempt or each.optimizer not in (None, config.optimizer):
             continue
-        # What the rules fix is free in the open division; what fits no division is not.
-        in_open = each.open_severity if each.judges == CONFIG else NOTE
+        severity = None
+        if run.division == "open":
+            # What the rules fix is free there; what fits no division is not.
+            severity = each.open_severity if each.judges == CONFIG else NOTE
         for violation in each.check(config):
-            findings.append(each.finding(violation, in_open if run.division == "open" else None))
+            findings.append(each.finding(violation, severity))
     choices = len([finding for finding in findings if finding.severity == NOTE])
     if run.division == "closed" and not run.data.is_imagenet:
         findings.append(_another_set(loaded))
     findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
-    worst = findings[0].severity if findings else NOTE
+    worst = next((finding.severity for finding in findings), NOTE)
     if worst != NOTE:
         cause = findings[0].message
     elif run.division == "open":
@@ -190,13 +202,15 @@ def _another_set(loaded: Loaded) -> Finding:
     return Finding(code, NOTE, origin.line, expected, str(classes), message, name=name)
 
 
-def facts(config: ConfigUnderCheck) -> dict[str, Any]:
+def facts(config: ConfigUnderCheck) -> JsonObject:
     """What the config means in numbers."""
     plan = config.plan
     run = config.run
     batches = math.ceil(plan.train_samples / config.batch)
-    padding = batches * config.batch - plan.train_samples if run.data.last_batch == "pad" else 0
-    figures: dict[str, Any] = {
+    padding = 0
+    if run.data.last_batch == "pad":
+        padding = batches * config.batch - plan.train_samples
+    figures: JsonObject = {
         "ranks": plan.ranks,
         "global_batch_size": config.batch,
         "steps_per_epoch": plan.steps_per_epoch,
@@ -216,12 +230,11 @@ def facts(config: ConfigUnderCheck) -> dict[str, Any]:
     reference = config.reference
     if reference is None or not run.data.is_imagenet or run.model.network != "resnet":
         return figures
-    known = not math.isnan(reference.mean)
     figures["rcp"] = {
         "kind": reference.kind,
         "batches": list(reference.batches),
-        "mean_epochs": reference.mean if known else None,
-        "min_epochs": reference.minimum if known else None,
+        "mean_epochs": number(reference.mean),
+        "min_epochs": number(reference.minimum),
     }
     stop = next((epoch for epoch in plan.eval_epochs if epoch >= reference.minimum), None)
     if stop is not None:
@@ -231,7 +244,7 @@ def facts(config: ConfigUnderCheck) -> dict[str, Any]:
 
 
 @imagenet_rule("MLP755", "lars-as-reference", CLOSED_POLICY, _TABLE, optimizer="lars")
-def _lars(config: ConfigUnderCheck) -> Iterator[Violation]:
+def _lars(config: ConfigUnderCheck) -> Violations:
     """LARS has eta 0.001 and the trust ratio of the reference, and scales and decays weights alone
     (NVIDIA's published entries decay the classifier's bias too)."""
     own = config.run.optimizer.rule
@@ -246,13 +259,13 @@ def _lars(config: ConfigUnderCheck) -> Iterator[Violation]:
 
 
 @config_rule("MLP803", "evaluation-cadence", CLOSED_POLICY, f"{RULES_TEXT} lines 939, 443")
-def _cadence(config: ConfigUnderCheck) -> Iterator[Violation]:
+def _cadence(config: ConfigUnderCheck) -> Violations:
     """Evaluations come every 4 epochs."""
     yield from config.held_to("eval.period", benchmark.EVAL_PERIOD_EPOCHS)
 
 
 @config_rule("MLP304", "target-not-reached", CLOSED_ONLY, f"{RULES_TEXT} lines 441, 491")
-def _target(config: ConfigUnderCheck) -> Iterator[Violation]:
+def _target(config: ConfigUnderCheck) -> Violations:
     """The run stops at 0.759 or above."""
     if config.run.eval.target < benchmark.TARGET_ACCURACY:
         why = "a run that stops there is none of the closed division"
@@ -262,7 +275,7 @@ def _target(config: ConfigUnderCheck) -> Iterator[Violation]:
 
 
 @imagenet_rule("MLP307", "trained-past-target", NOTE, f"{RULES_TEXT} line 491")
-def _late_target(config: ConfigUnderCheck) -> Iterator[Violation]:
+def _late_target(config: ConfigUnderCheck) -> Violations:
     """The run does not go on past 0.759."""
     if config.run.eval.target > benchmark.TARGET_ACCURACY:
         why = "training goes on past the target"
@@ -270,7 +283,7 @@ def _late_target(config: ConfigUnderCheck) -> Iterator[Violation]:
 
 
 @imagenet_rule("MLP756", "image-preparation", CLOSED_POLICY, _REFERENCE)
-def _images(config: ConfigUnderCheck) -> Iterator[Violation]:
+def _images(config: ConfigUnderCheck) -> Violations:
     """Images are prepared as in the reference: crop, area, aspect, flip, to the last epoch."""
     slack = 1e-2  # the rules say 0.75 to 1.33
     yield from config.held_to("data.crop_px", benchmark.CROP_PX)
@@ -294,7 +307,7 @@ def _images(config: ConfigUnderCheck) -> Iterator[Violation]:
 
 
 @imagenet_rule("MLP757", "network", CLOSED_POLICY, _REFERENCE)
-def _network(config: ConfigUnderCheck) -> Iterator[Violation]:
+def _network(config: ConfigUnderCheck) -> Violations:
     """The network is ResNet-50 v1.5 with the reference's batch norm."""
     for key, expected in (
         ("model.network", "resnet"),
@@ -309,7 +322,7 @@ def _network(config: ConfigUnderCheck) -> Iterator[Violation]:
 
 
 @config_rule("MLP758", "batch-changes", CLOSED_POLICY, _TABLE)
-def _batch_control(config: ConfigUnderCheck) -> Iterator[Violation]:
+def _batch_control(config: ConfigUnderCheck) -> Violations:
     """The batch stays the same through the run."""
     batches = [change.per_rank for change in config.run.batch.changes]
     if batches:
@@ -318,14 +331,14 @@ def _batch_control(config: ConfigUnderCheck) -> Iterator[Violation]:
 
 
 @imagenet_rule("MLP906", "seed-not-fresh", CLOSED_POLICY, f"{RULES_TEXT} lines 166-183")
-def _seed(config: ConfigUnderCheck) -> Iterator[Violation]:
+def _seed(config: ConfigUnderCheck) -> Violations:
     """The seed is drawn fresh for every run, not a constant."""
     why = "the rules allow the clock or urandom, and no two runs the same"
     yield from config.held_to("seed", None, why, "none (rn50 launch draws one)")
 
 
 @imagenet_rule("MLP752", "batch-without-reference", CLOSED_ONLY, _RCP)
-def _rcp_covers(config: ConfigUnderCheck) -> Iterator[Violation]:
+def _rcp_covers(config: ConfigUnderCheck) -> Violations:
     """A reference convergence point covers the batch."""
     reference = config.reference
     if reference is not None and reference.kind == "above":
@@ -335,7 +348,7 @@ def _rcp_covers(config: ConfigUnderCheck) -> Iterator[Violation]:
 
 
 @imagenet_rule("MLP753", "shorter-than-reference", CLOSED_ONLY, _RCP)
-def _rcp_reached(config: ConfigUnderCheck) -> Iterator[Violation]:
+def _rcp_reached(config: ConfigUnderCheck) -> Violations:
     """The run is long enough to converge within the reference's epochs."""
     reference = config.reference
     last = config.plan.eval_epochs[-1]
@@ -350,7 +363,7 @@ def _rcp_reached(config: ConfigUnderCheck) -> Iterator[Violation]:
 @config_rule(
     "MLP716", "invalid-schedule-length", CLOSED_POLICY, f"{RULES_TEXT} line 854", optimizer="sgd"
 )
-def _whole_warmup(config: ConfigUnderCheck) -> Iterator[Violation]:
+def _whole_warmup(config: ConfigUnderCheck) -> Violations:
     """The warm-up of SGD has whole epochs, to a step."""
     plan = config.plan
     samples = plan.samples_per_epoch(plan.segments[0])
@@ -360,7 +373,7 @@ def _whole_warmup(config: ConfigUnderCheck) -> Iterator[Violation]:
 
 
 @config_rule("MLP051", "image-set-counts", ERROR, "the manifest of the image set")
-def _counts(config: ConfigUnderCheck) -> Iterator[Violation]:
+def _counts(config: ConfigUnderCheck) -> Violations:
     """The config's counts are those of the image set, where that can be seen."""
     folder = Path(config.run.data.path)
     if is_file(folder / FILE_NAME):
@@ -386,13 +399,15 @@ def published_lr(run: Run, batch: int) -> tuple[float, float] | None:
     if (run.model.network, run.model.width, run.model.stem) != ("resnet", 64, "imagenet"):
         return None
     own = run.optimizer
-    power, low, high, usual = _PUBLISHED_LR[own.variant if own.variant == "sony" else own.name]
-    scale = batch**power * (1.0 if usual is None else usual / own.rule.eta)
+    power, low, high, usual = _PUBLISHED_LR.get(own.variant) or _PUBLISHED_LR[own.name]
+    scale = batch**power
+    if usual is not None:
+        scale *= usual / own.rule.eta
     return low * scale, high * scale
 
 
 @config_rule("MLP751", "unusual-learning-rate", WARNING, "published recipes (docs/recipes.md)")
-def _lr_for_batch(config: ConfigUnderCheck) -> Iterator[Violation]:
+def _lr_for_batch(config: ConfigUnderCheck) -> Violations:
     """The base learning rate is in the range of the published recipes for optimizer and batch, or
     up to twice outside it."""
     about = published_lr(config.run, config.batch)

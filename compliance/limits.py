@@ -7,7 +7,7 @@ check its key. Source: training_rules.adoc (v0.7 to v4.0), table of lines 834-85
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -23,7 +23,7 @@ from .rule import (
     FROM_070,
     RULES_TEXT,
     HasSettings,
-    Violation,
+    Violations,
     missing,
     rule,
 )
@@ -38,9 +38,7 @@ _FLOAT32 = 1e-7
 """Relative rounding of a number that was printed from float32: 0.9 as 0.8999999761581421."""
 
 
-def _judge(
-    run: HasSettings, name: str, fits: Callable[[Any], bool], expected: str
-) -> Iterator[Violation]:
+def _judge(run: HasSettings, name: str, fits: Callable[[Any], bool], expected: str) -> Violations:
     """The first value of a setting that does not fit."""
     for setting in run.settings(name):
         if not fits(setting.value):
@@ -49,13 +47,11 @@ def _judge(
             return
 
 
-def _fixed(run: HasSettings, name: str, expected: float) -> Iterator[Violation]:
+def _fixed(run: HasSettings, name: str, expected: float) -> Violations:
     return _judge(run, name, lambda value: number(value) == expected, plain(expected))
 
 
-def _one_of(
-    run: HasSettings, name: str, allowed: tuple[float, ...], expected: str
-) -> Iterator[Violation]:
+def _one_of(run: HasSettings, name: str, allowed: tuple[float, ...], expected: str) -> Violations:
     def fits(value: object) -> bool:
         setting = number(value)
         return setting is not None and any(
@@ -71,7 +67,7 @@ def _is_integer(value: float) -> bool:
 
 
 @rule("MLP102", "invalid-submission-value", ERROR, f"{CHECKER}, common.yaml", judges=BOTH)
-def submission_values(run: HasSettings) -> Iterator[Violation]:
+def submission_values(run: HasSettings) -> Violations:
     """Names are not empty (null or blanks are policy); division, status
     and benchmark are allowed words.
 
@@ -98,7 +94,7 @@ def submission_values(run: HasSettings) -> Iterator[Violation]:
 
 
 @rule("MLP702", "invalid-optimizer", CLOSED_ERROR, CLOSED, judges=BOTH)
-def optimizer_name(run: HasSettings) -> Iterator[Violation]:
+def optimizer_name(run: HasSettings) -> Violations:
     """The optimizer is lars or sgd; a log says which.
 
     Why: The closed division compares machines with two optimizers. The words are lower case.
@@ -111,7 +107,7 @@ def optimizer_name(run: HasSettings) -> Iterator[Violation]:
 
 
 @limit("MLP705", "end-learning-rate", CLOSED_ERROR, _LARS_AND_SGD)
-def end_lr(run: HasSettings) -> Iterator[Violation]:
+def end_lr(run: HasSettings) -> Violations:
     """The end learning rate is 0.0001.
 
     Why: The reference ends there. An end rate of 0, the usual choice elsewhere, belongs to the
@@ -123,19 +119,19 @@ def end_lr(run: HasSettings) -> Iterator[Violation]:
 
 
 @limit("MLP706", "lars-decay-power", CLOSED_ERROR, LARS, optimizer="lars")
-def lars_power(run: HasSettings) -> Iterator[Violation]:
+def lars_power(run: HasSettings) -> Violations:
     """LARS decays with power 2."""
     yield from _fixed(run, "decay_power", benchmark.DECAY_POWER)
 
 
 @limit("MLP707", "lars-epsilon", CLOSED_ERROR, LARS, optimizer="lars")
-def lars_epsilon(run: HasSettings) -> Iterator[Violation]:
+def lars_epsilon(run: HasSettings) -> Violations:
     """LARS has epsilon 0."""
     yield from _fixed(run, "epsilon", benchmark.LARS_EPSILON)
 
 
 @limit("MLP708", "weight-decay", CLOSED_ERROR, _LARS_AND_SGD)
-def weight_decay(run: HasSettings) -> Iterator[Violation]:
+def weight_decay(run: HasSettings) -> Violations:
     """The weight decay is 0.0001 x 2^N.
 
     Why: The closed division leaves a grid of values, so that a finer search gives no advantage.
@@ -151,7 +147,7 @@ def weight_decay(run: HasSettings) -> Iterator[Violation]:
 
 
 @limit("MLP709", "sgd-base-learning-rate", CLOSED_ERROR, SGD, optimizer="sgd")
-def sgd_base_lr(run: HasSettings) -> Iterator[Violation]:
+def sgd_base_lr(run: HasSettings) -> Violations:
     """The base learning rate of SGD is 0.001 x k."""
 
     def fits(value: object) -> bool:
@@ -162,31 +158,32 @@ def sgd_base_lr(run: HasSettings) -> Iterator[Violation]:
 
 
 @limit("MLP713", "lars-momentum", CLOSED_POLICY, f"{RULES_TEXT} line 839", optimizer="lars")
-def lars_momentum(run: HasSettings) -> Iterator[Violation]:
+def lars_momentum(run: HasSettings) -> Violations:
     """LARS momentum is 0.9 for a batch below 32k (32,000; up to 32,767 a note)."""
     batch = run.batch or 0.0
     free_from = benchmark.MOMENTUM_FREE_FROM_BATCH
     if batch < benchmark.MOMENTUM_FREE_BEYOND_DOUBT:
         expected = f"{benchmark.MOMENTUM} below a batch of {free_from:,}"
-        severity = NOTE if batch >= free_from else None
         for found in _one_of(run, "momentum", (benchmark.MOMENTUM,), expected):
-            yield found._replace(severity=severity)
+            if batch >= free_from:
+                found = found._replace(severity=NOTE)
+            yield found
 
 
 @limit("MLP714", "sgd-momentum", CLOSED_POLICY, f"{RULES_TEXT} line 852", optimizer="sgd")
-def sgd_momentum(run: HasSettings) -> Iterator[Violation]:
+def sgd_momentum(run: HasSettings) -> Violations:
     """SGD momentum is 0.9."""
     yield from _one_of(run, "momentum", (benchmark.MOMENTUM,), plain(benchmark.MOMENTUM))
 
 
 @limit("MLP715", "sgd-decay-power", CLOSED_POLICY, f"{RULES_TEXT} line 849", optimizer="sgd")
-def sgd_power(run: HasSettings) -> Iterator[Violation]:
+def sgd_power(run: HasSettings) -> Violations:
     """SGD decays with power 2."""
     yield from _fixed(run, "decay_power", benchmark.DECAY_POWER)
 
 
 @limit("MLP717", "label-smoothing", CLOSED_POLICY, f"{RULES_TEXT} lines 844, 855")
-def label_smoothing(run: HasSettings) -> Iterator[Violation]:
+def label_smoothing(run: HasSettings) -> Violations:
     """Label smoothing, where a log has it, is 0 or 0.1."""
     yield from _one_of(run, "label_smoothing", benchmark.LABEL_SMOOTHING, "0 or 0.1")
 
@@ -198,7 +195,7 @@ def label_smoothing(run: HasSettings) -> Iterator[Violation]:
     f"{_LARS_AND_SGD}; {RULES_TEXT} lines 834-857",
     judges=BOTH,
 )
-def decay_shape(run: HasSettings) -> Iterator[Violation]:
+def decay_shape(run: HasSettings) -> Violations:
     """The learning rate decays by a polynomial (policy: counted from the end of the warm-up). Logs
     of this harness say so in `opt_learning_rate_decay_shape` and `_from`."""
     yield from _judge(run, "decay_shape", lambda shape: shape == "poly", "poly")
@@ -207,7 +204,7 @@ def decay_shape(run: HasSettings) -> Iterator[Violation]:
 
 
 @limit("MLP801", "eval-samples", CLOSED_POLICY, f"{RULES_TEXT} line 443", exempt_if_synthetic=True)
-def eval_samples(run: HasSettings) -> Iterator[Violation]:
+def eval_samples(run: HasSettings) -> Violations:
     """eval_samples is 50,000: evaluation is as thorough as the reference's.
 
     Why: An accuracy of few images scatters, and one of several evaluations then reaches the
@@ -219,7 +216,7 @@ def eval_samples(run: HasSettings) -> Iterator[Violation]:
 
 
 @limit("MLP802", "train-samples", CLOSED_POLICY, f"{RULES_TEXT} line 251", exempt_if_synthetic=True)
-def train_samples(run: HasSettings) -> Iterator[Violation]:
+def train_samples(run: HasSettings) -> Violations:
     """train_samples is 1,281,167: each image once an epoch.
 
     Why: Epochs are comparable only if each has every image of ImageNet once. Generated or own

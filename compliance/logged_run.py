@@ -83,15 +83,16 @@ class LoggedRun:
     def __init__(self, log: Log, ruleset: str) -> None:
         self.log = log
         self.ruleset = ruleset
-        second = _second_run(log)
-        self.second_run_line = second.line if second is not None else None
+        self.second_run_line: int | None = None
         self.events = log.events
         """The records of the first run, in file order."""
         self._index = log.by_key
-        if second is not None:
-            end = second.order
-            self.events = [event for event in log.events if event.order < end]
-            self._index = {k: [e for e in v if e.order < end] for k, v in log.by_key.items()}
+        if second := _second_run(log):
+            self.second_run_line = second.line
+            self.events = [event for event in log.events if event.order < second.order]
+            self._index = {}
+            for event in self.events:
+                self._index.setdefault(event.key, []).append(event)
 
     def all(self, key: str) -> list[Event]:
         """Records of a key in the first run."""
@@ -105,12 +106,10 @@ class LoggedRun:
         return [as_setting(event) for each in keys for event in self.all(each)]
 
     def first(self, key: str) -> Event | None:
-        events = self.all(key)
-        return events[0] if events else None
+        return next(iter(self.all(key)), None)
 
     def value(self, key: str) -> Any:
-        event = self.first(key)
-        return None if event is None else event.value
+        return next((event.value for event in self.all(key)), None)
 
     def during(self, key: str) -> list[Event]:
         """Records of a key between run_start and the last run_stop, by their place in the log."""
@@ -124,8 +123,8 @@ class LoggedRun:
 
     @cached_property
     def _clock_orders(self) -> tuple[int, float]:
-        stops = self.all("run_stop")
-        return self.start.order if self.start else 0, stops[-1].order if stops else math.inf
+        begin = next((start.order for start in self.all("run_start")), 0)
+        return begin, max((stop.order for stop in self.all("run_stop")), default=math.inf)
 
     def absent(self, key: str) -> bool:
         """No record of this key, and no other finding that says why: it was torn, or the run ended
@@ -141,13 +140,14 @@ class LoggedRun:
     def division(self) -> str | None:
         """closed or open; None where the log says neither."""
         value = self.value("submission_division")
-        return value if isinstance(value, str) and value in benchmark.DIVISIONS else None
+        if isinstance(value, str) and value in benchmark.DIVISIONS:
+            return value
+        return None
 
     @cached_property
     def optimizer(self) -> str | None:
         """lars or sgd; None for any other."""
-        value = self.value("opt_name")
-        return value if isinstance(value, str) and value in benchmark.OPTIMIZERS else None
+        return benchmark.known_optimizer(self.value("opt_name"))
 
     @cached_property
     def batch(self) -> float | None:
@@ -164,20 +164,21 @@ class LoggedRun:
 
     @cached_property
     def status(self) -> Any:
-        return None if self.stop is None else self.stop.metadata.get("status")
+        return next((stop.metadata.get("status") for stop in self.all("run_stop")), None)
 
     @cached_property
     def run_ms(self) -> float | None:
         """Time on the clock; None where it has no start or no stop."""
         if self.start is None or self.stop is None:
             return None
-        run_ms = self.stop.time_ms - self.start.time_ms
-        return run_ms if math.isfinite(run_ms) else None
+        return number(self.stop.time_ms - self.start.time_ms)
 
     @cached_property
     def slack_ms(self) -> float:
         """How far a stamp may lie off the clock: a second, or 1 % of a shorter run."""
-        return SAME_MS if self.run_ms is None else min(SAME_MS, 0.01 * max(0.0, self.run_ms))
+        if self.run_ms is None:
+            return SAME_MS
+        return min(SAME_MS, 0.01 * max(0.0, self.run_ms))
 
     @cached_property
     def evaluations(self) -> list[Evaluation]:
@@ -211,7 +212,7 @@ class LoggedRun:
     @cached_property
     def target(self) -> Evaluation | None:
         """The first of them, at which the run should end."""
-        return self.evaluations_at_target[0] if self.evaluations_at_target else None
+        return next(iter(self.evaluations_at_target), None)
 
     @cached_property
     def best(self) -> Evaluation | None:
@@ -263,7 +264,9 @@ class LoggedRun:
             if event.key == "eval_accuracy":
                 while whole + 1 in done:
                     whole += 1
-                reach = whole + (0 in done) if by_epoch else len(done)
+                reach = len(done)
+                if by_epoch:
+                    reach = whole + (0 in done)
                 found[event.order] = Trained(epochs=len(done), reach=reach)
             elif event.key == "block_start":
                 done |= epochs_of(event)
@@ -278,22 +281,25 @@ class LoggedRun:
     def epochs_to(self, evaluation: Evaluation) -> float | None:
         """Epochs that were trained for an evaluation: what its record claims, but no more than the
         log has before it; None where neither says a number of epochs that can be."""
-        claimed = evaluation.epoch
+        limits: list[float] = []
+        if evaluation.epoch is not None and _is_possible(evaluation.epoch):
+            limits.append(evaluation.epoch)
         before = self.trained[evaluation.order].epochs
-        if claimed is not None and not _is_possible(claimed):
-            claimed = None
-        if not before and not self.all("epoch_start"):
-            return None if claimed is None else round(claimed, 3)
-        return before if claimed is None else round(min(claimed, before), 3)
+        if before or self.all("epoch_start"):
+            limits.append(before)
+        if not limits:
+            return None
+        return round(min(limits), 3)
 
     @cached_property
     def convergence_epoch(self) -> float | None:
         """Epochs to convergence for the RCP test: those trained for the first evaluation at or
         above the target, whatever is trained after it (of an open run that reaches none, for the
         last evaluation). None: the run did not converge."""
-        last = self.timed_evaluations[-1] if self.timed_evaluations else None
-        counts = self.target or last
-        return self.epochs_to(counts) if self.converged and counts is not None else None
+        counts = self.target or next(reversed(self.timed_evaluations), None)
+        if counts is None or not self.converged:
+            return None
+        return self.epochs_to(counts)
 
     @cached_property
     def duplicate_writers(self) -> int:
@@ -340,8 +346,7 @@ def reaches_target(accuracy: float) -> bool:
 def _second_run(log: Log) -> Event | None:
     """Where another run begins: its preamble, `init_start` or `run_start`, after the first one has
     begun (an `init_start`: after the first `init_stop`)."""
-    stop = log.first("run_stop")
-    stop_order = math.inf if stop is None else stop.order
+    stop_order = next((stop.order for stop in log.all("run_stop")), math.inf)
     preamble = sorted(
         (event for key in _PREAMBLE for event in log.all(key)), key=lambda event: event.order
     )

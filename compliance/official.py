@@ -1,21 +1,13 @@
 """The official compliance checker, run apart: its verdict, its version, never its traceback."""
 
 import sys
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+
+from ..logging.records import Verdict
 
 _TIMEOUT_S = 300
 NOT_RUN = "NOT_RUN"
-
-
-class Official(NamedTuple):
-    """verdict: PASS, FAIL, CRASH or NOT_RUN (messages say why); messages: its warnings and errors,
-    one a line."""
-
-    verdict: str
-    version: str
-    ruleset: str
-    messages: tuple[str, ...]
 
 
 def installed_version() -> str:
@@ -25,12 +17,13 @@ def installed_version() -> str:
     return metadata.version("mlperf-logging")
 
 
-def check_officially(log: Path, ruleset: str) -> Official:
-    """Run `mlperf_logging.compliance_checker` on `log` in a process and folder of its own."""
+def check_officially(log: Path, ruleset: str) -> Verdict:
+    """Run `mlperf_logging.compliance_checker` on `log` in a process and folder of its own: PASS,
+    FAIL or CRASH, with its warnings and errors, a message each."""
     import subprocess  # with tempfile 10 ms that a check without the official one need not pay
     import tempfile
 
-    version = installed_version()
+    official = partial(Verdict, version=installed_version(), ruleset=ruleset)
     with tempfile.TemporaryDirectory(prefix="rn50-checker-") as scratch:
         command = [
             sys.executable,
@@ -49,15 +42,14 @@ def check_officially(log: Path, ruleset: str) -> Official:
                 text=True,
                 errors="replace",
                 timeout=_TIMEOUT_S,
-                check=False,
             )
         except subprocess.TimeoutExpired:
-            return Official("CRASH", version, ruleset, (f"no verdict in {_TIMEOUT_S} s",))
+            return official("CRASH", messages=(f"no verdict in {_TIMEOUT_S} s",))
     lines = done.stderr.splitlines()
     messages = tuple(line for line in lines if not line.startswith("INFO") and line.strip())
     if done.returncode == 0:
-        return Official("PASS", version, ruleset, messages)
+        return official("PASS", messages=messages)
     crashed = any(line.startswith("Traceback (most recent call last)") for line in lines)
     if done.returncode != 1 or crashed:  # 2: it does not know the ruleset
-        return Official("CRASH", version, ruleset, messages[-1:])
-    return Official("FAIL", version, ruleset, messages)
+        return official("CRASH", messages=messages[-1:])
+    return official("FAIL", messages=messages)

@@ -66,6 +66,11 @@ class Verdict(NamedTuple):
     reference: Reference | None
     factor: float
 
+    @property
+    def word(self) -> str:
+        """As the tool says it."""
+        return "PASS" if self.passed else "FAIL"
+
 
 @lru_cache(maxsize=len(benchmark.RULESETS))
 def points(ruleset: str) -> tuple[Point, ...]:

@@ -6,14 +6,10 @@ severity are listed, so a rule whose findings explain others has the lower code.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ..config import benchmark
-from ..config.finding import ERROR as ERROR
-from ..config.finding import MISSING as MISSING
-from ..config.finding import NOTE as NOTE
-from ..config.finding import POLICY as POLICY
-from ..config.finding import Finding, shown
+from ..config.finding import ERROR, MISSING, NOTE, POLICY, Finding, shown
 from ..logging.events import Event
 
 CHECKER = "mlcommons/logging 4.1.68, compliance_checker"
@@ -60,9 +56,19 @@ def against(
     if isinstance(subject, Event):
         place = subject.place
         more.setdefault("line", subject.line)
-    reason = f": {why}" if why else ""
-    message = f"{place} {actual}, expected {expected}{reason}"
+    message = f"{place} {actual}, expected {expected}"
+    if why:
+        message += f": {why}"
     return Violation(message=message, expected=expected, actual=actual, **more)
+
+
+Violations: TypeAlias = Iterator[Violation]
+"""What a rule function gives."""
+
+
+def only_if(condition: object, severity: str) -> str | None:
+    """A severity of a violation that under a condition alone differs from the rule's."""
+    return severity if condition else None
 
 
 class Setting(NamedTuple):
@@ -123,7 +129,7 @@ class Rule(NamedTuple):
     severity: str
     open_severity: str | None
     source: str
-    check: Callable[[Any], Iterator[Violation]]
+    check: Callable[[Any], Violations]
     keys: tuple[str, ...] = ()
     judges: str = LOG
     rulesets: tuple[str, ...] = benchmark.RULESETS
@@ -155,10 +161,10 @@ class Rule(NamedTuple):
 
     def findings(self, run: HasSettings) -> Iterator[Finding]:
         """What breaks this rule in a log to which it applies."""
-        usual = self.open_severity if run.division == "open" else self.severity
+        in_open = run.division == "open" and self.open_severity
         for violation in self.check(run):
-            severity = violation.severity or usual or self.severity
-            if run.division == "open" and severity == POLICY and self.open_severity == NOTE:
+            severity = violation.severity or in_open or self.severity
+            if in_open == NOTE and severity == POLICY:
                 severity = NOTE
             yield self.finding(violation, severity)
 
@@ -189,7 +195,7 @@ def _paragraph(check: Callable[..., object], begin: str) -> str:
 
 def missing(
     run: HasSettings, keys: Iterable[str], expected: str = "", advice: str = "", why: str = ""
-) -> Iterator[Violation]:
+) -> Violations:
     """That the log has no record of keys, in one violation; nothing where none is absent."""
     names = ", ".join(key for key in keys if run.absent(key))
     if names:
@@ -209,14 +215,16 @@ def rule(
     severity: str | tuple[str, str | None],
     source: str,
     **options: Any,
-) -> Callable[[Callable[[Any], Iterator[Violation]]], Rule]:
+) -> Callable[[Callable[[Any], Violations]], Rule]:
     """Make a rule of a function and register it. One code may judge a log and a config by two
     functions. `severity`: of both divisions, or one for each. `options`: the fields of `Rule` that
     have a default."""
-    severities = severity if isinstance(severity, tuple) else (severity, severity)
+    closed: str
+    in_open: str | None
+    closed, in_open = (severity, severity) if isinstance(severity, str) else severity
 
-    def register(check: Callable[[Any], Iterator[Violation]]) -> Rule:
-        made = Rule(code, name, *severities, source, check, **options)
+    def register(check: Callable[[Any], Violations]) -> Rule:
+        made = Rule(code, name, closed, in_open, source, check, **options)
         for subject in made.judges.split(", "):
             if (code, subject) in _REGISTERED:
                 raise ValueError(f"{code} judges a {subject} twice")

@@ -46,7 +46,9 @@ def _all_rules() -> list[Rule]:
 def rows() -> Iterator[tuple[str, ...]]:
     """The cells of every rule; "open" is the severity in the open division, "-": no rule there."""
     for each in _all_rules():
-        what = each.description + (f" ({each.optimizer})" if each.optimizer else "")
+        what = each.description
+        if each.optimizer:
+            what += f" ({each.optimizer})"
         span = _span(each.rulesets) if each.judges in (LOG, BOTH) else "all"
         open_severity = each.open_severity or "-"
         yield (
@@ -66,7 +68,9 @@ def render_markdown() -> str:
     names = {"unreadable": UNREADABLE, "official": OFFICIAL_FAILS, "another_set": NOT_IMAGENET}
     head = _HEAD.format(**{key: " ".join(name) for key, name in names.items()})
     lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
-    lines += [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows()]
+    for row in rows():
+        cells = (cell.replace("|", "/") for cell in row)
+        lines.append(f"| {' | '.join(cells)} |")
     return head + "\n".join(lines) + "\n" + _FIRST + "".join(map(_section, first_met()))
 
 
@@ -85,4 +89,4 @@ def _section(each: Rule) -> str:
 def _span(rulesets: tuple[str, ...]) -> str:
     if rulesets == benchmark.RULESETS:
         return "all"
-    return rulesets[0] if len(rulesets) == 1 else f"{rulesets[0]}-{rulesets[-1]}"
+    return "-".join(dict.fromkeys((rulesets[0], rulesets[-1])))

@@ -63,9 +63,11 @@ def find_ruleset(path: Path, log: Log | None, given: str | None) -> Ruleset:
     if log is not None and log.dialect == MLL:
         return Ruleset("0.6.0", "format")
     folder = _from_path(path)
-    dated = None if log is None else _dated(log)
-    if log is not None and folder == "0.6.0":  # its format is that of 0.7 and later
-        folder = None
+    dated = None
+    if log is not None:
+        dated = _dated(log)
+        if folder == "0.6.0":  # its format is that of 0.7 and later
+            folder = None
     if dated is not None and (folder is None or not benchmark.at_least(folder, dated)):
         return Ruleset(dated, "dates in the log")
     if folder is not None:

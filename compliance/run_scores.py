@@ -57,12 +57,10 @@ def judge_convergence(checks: Sequence[Check]) -> Verdict | None:
     if len(batches) != 1:
         found = " and ".join(f"{batch:,g}" for batch in sorted(batches)) or "no batch"
         return Verdict(False, f"{found} are no common batch of the runs", None, None, 1.0)
-    epochs = [
-        None
-        if check.run is None or check.run.batch is None or at in out
-        else check.run.convergence_epoch
-        for at, check in enumerate(checks)
-    ]
+    epochs: list[float | None] = []
+    for at, check in enumerate(checks):
+        counts = check.run is not None and check.run.batch is not None and at not in out
+        epochs.append(check.run.convergence_epoch if check.run and counts else None)
     return judge(epochs, batches.pop(), ruleset)
 
 
@@ -77,18 +75,17 @@ def left_out(runs: Sequence[RunScore]) -> set[int]:
 
 def run_score(check: Check) -> RunScore:
     run = check.run
+    score = RunScore(check.path, None, False, None, None, check.cause, check.cause)
     if run is None:
-        return RunScore(check.path, None, False, None, None, check.cause, check.cause)
+        return score
     broken = any(finding.name in _NO_CLOCK for finding in check.findings)
-    minutes = None if run.run_ms is None or broken else run.run_ms / 60_000
-    last = run.target or (run.timed_evaluations[-1] if run.timed_evaluations else None)
-    converged = run.converged and minutes is not None
-    return RunScore(
-        check.path,
-        minutes,
-        converged,
-        run.epochs_to(last) if last else None,
-        last.accuracy if last else None,
-        "" if converged else check.cause,
-        "" if is_valid(check.round_verdict or check.verdict) else check.cause,
-    )
+    if run.run_ms is not None and not broken:
+        score = score._replace(minutes=run.run_ms / 60_000)
+        if run.converged:
+            score = score._replace(converged=True, dropped="")
+    if is_valid(check.round_verdict or check.verdict):
+        score = score._replace(invalid="")
+    last = run.target or next(reversed(run.timed_evaluations), None)
+    if last is None:
+        return score
+    return score._replace(epochs=run.epochs_to(last), accuracy=last.accuracy)

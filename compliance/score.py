@@ -7,15 +7,16 @@ Source: mlcommons/logging 4.1.68, result_summarizer and rcp_checker; training_ru
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..config import benchmark
 from ..config.finding import number
-from ..config.reading import read_object
+from ..config.reading import JsonObject, read_object
 from .check_log import Check
-from .rcp import FIRST_RULESET, SCALED_FROM, Verdict
+from .rcp import FIRST_RULESET, SCALED_FROM, Reference, Verdict
 from .run_scores import RunScore, judge_convergence, left_out, newest, run_score
 from .submission import check_folder
 
@@ -41,27 +42,26 @@ class Score(NamedTuple):
     runs: tuple[RunScore, ...]
     notes: tuple[str, ...]
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """As `rn50 log score --json` prints it."""
         return self._asdict() | {
             "path": str(self.path),
-            "rcp": None if self.rcp is None else _rcp_dict(self.rcp),
+            "rcp": self.rcp and _rcp_dict(self.rcp),
             "runs": [run._asdict() | {"path": str(run.path)} for run in self.runs],
             "notes": list(self.notes),
         }
 
 
-def _rcp_dict(rcp: Verdict) -> dict[str, Any]:
-    reference = rcp.reference
-    known = reference is not None and reference.mean == reference.mean
+def _rcp_dict(rcp: Verdict) -> JsonObject:
+    reference = rcp.reference or Reference("", (), math.nan, math.nan)
     return {
-        "verdict": "PASS" if rcp.passed else "FAIL",
+        "verdict": rcp.word,
         "reason": rcp.reason,
         "submission_mean": rcp.mean,
-        "kind": reference.kind if reference else None,
-        "batches": list(reference.batches) if reference else [],
-        "mean": reference.mean if reference and known else None,
-        "min": reference.minimum if reference and known else None,
+        "kind": reference.kind or None,
+        "batches": list(reference.batches),
+        "mean": number(reference.mean),
+        "min": number(reference.minimum),
         "factor": rcp.factor,
     }
 
@@ -87,10 +87,14 @@ def score_checks(folder: Path, judged: Sequence[Check]) -> Score:
     division = next((run.division for run in logged if run.division), None)
     runs, mean_min = _olympic([run_score(check) for check in checks])
     rcp = judge_convergence(checks)
-    factor = rcp.factor if rcp is not None else 1.0
+    factor = 1.0
+    if rcp is not None:
+        factor = rcp.factor
     applies = rcp is not None and rcp.passed and division == "closed"
     scaled = applies and benchmark.at_least(name, SCALED_FROM) and factor != 1.0
-    score = mean_min * factor if mean_min is not None and scaled else mean_min
+    score = mean_min
+    if score is not None and scaled:
+        score *= factor
     committees = read_object(folder / "scaling.json", _SCALING_BYTES)
     published = number(committees.get("scaling_factor"))
     return Score(
@@ -122,14 +126,13 @@ def _olympic(runs: list[RunScore]) -> tuple[list[RunScore], float | None]:
     marks = {order[0].path: "fastest"}
     if not failed:
         marks[order[-1].path] = "slowest"
-    runs = [
-        run._replace(dropped=marks[run.path])
-        if run.path in marks
-        else run._replace(dropped=f"slowest: {run.dropped or run.invalid}" if at in out else "")
-        for at, run in enumerate(runs)
-    ]
+    for at in out:
+        marks[runs[at].path] = f"slowest: {runs[at].dropped or runs[at].invalid}"
+    runs = [run._replace(dropped=marks.get(run.path, "")) for run in runs]
     kept = [run.minutes for run in runs if not run.dropped and run.minutes is not None]
-    return runs, sum(kept) / len(kept) if kept else None
+    if not kept:
+        return runs, None
+    return runs, sum(kept) / len(kept)
 
 
 def _notes(
@@ -145,7 +148,7 @@ def _notes(
     if failed > benchmark.RUNS_THAT_MAY_FAIL:
         notes.append(f"no score: {failed} of {len(runs)} runs failed, at most one may")
     if len(runs) != benchmark.RUNS:
-        count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
+        count = f"{len(runs)} run{'s' * (len(runs) != 1)}"
         notes.append(f"no score: {count}, a score needs {benchmark.RUNS}")
     if rcp is None:
         notes.append(f"no RCP test: none before {FIRST_RULESET}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import combinations
@@ -15,11 +15,11 @@ from ..config import benchmark
 from ..config.finding import ERROR, NOTE, POLICY, SEVERITIES, shown
 from ..config.load import load_system
 from ..config.names import list_systems
-from ..config.reading import read_file
+from ..config.reading import JsonObject, read_file
 from ..logging.places import job_of, no_logs, results_in, run_folders
 from .check_log import POLICY_VERDICT, Check, check_log, is_valid, verdict_of
 from .logged_run import LoggedRun
-from .rule import FOLDER, RULES_TEXT, Violation, against, rule, rules_on
+from .rule import FOLDER, RULES_TEXT, Violations, against, only_if, rule, rules_on
 from .run_scores import judge_convergence, newest
 
 folder_rule = partial(rule, judges=FOLDER)
@@ -41,7 +41,7 @@ class Submission:
 
     folder: Path
     checks: tuple[Check, ...]
-    system: dict[str, Any] | None
+    system: JsonObject | None
     system_path: Path | None
     """Where a system description belongs, if the folder lies in a submission package."""
 
@@ -103,7 +103,7 @@ def check_folder(
 
 
 @folder_rule("MLP901", "five-runs", ERROR, f"{RULES_TEXT} lines 509, 954; {_PACKAGE}")
-def _five_runs(submission: Submission) -> Iterator[Violation]:
+def _five_runs(submission: Submission) -> Violations:
     """Five result_*.txt, of which at most one is no valid run."""
     count = len(submission.checks)
     if count != benchmark.RUNS:
@@ -113,10 +113,10 @@ def _five_runs(submission: Submission) -> Iterator[Violation]:
             str(count),
             str(benchmark.RUNS),
             advice="rn50 submit --runs 5",
-            severity=NOTE if alone else None,  # one run of this harness, not a submission
+            severity=only_if(alone, NOTE),  # one run of this harness, not a submission
         )
     failed = invalid(submission.checks)
-    allowed = benchmark.RUNS_THAT_MAY_FAIL if count >= benchmark.RUNS else 0
+    allowed = benchmark.RUNS_THAT_MAY_FAIL * (count >= benchmark.RUNS)
     if failed:
         names = ", ".join(check.path.name for check in failed)
         yield against(
@@ -124,7 +124,7 @@ def _five_runs(submission: Submission) -> Iterator[Violation]:
             f"are not valid ({names})",
             f"at most {allowed}",
             failed[0].cause,
-            severity=NOTE if len(failed) <= allowed else None,
+            severity=only_if(len(failed) <= allowed, NOTE),
         )
 
 
@@ -141,7 +141,7 @@ def _is_ours(folder: Path) -> bool:
 
 def _together(
     submission: Submission, same: Callable[[LoggedRun, LoggedRun], bool], what: str
-) -> Iterator[Violation]:
+) -> Violations:
     """The first pair of runs of which something is the same."""
     for (name, one), (other, two) in combinations(submission.runs[:_MOST_RUNS], 2):
         if same(one, two):
@@ -151,13 +151,15 @@ def _together(
 
 
 @folder_rule("MLP902", "copied-run", ERROR, f"{RULES_TEXT} lines 509, 954: five runs")
-def _same_stamps(submission: Submission) -> Iterator[Violation]:
+def _same_stamps(submission: Submission) -> Violations:
     """No two logs have the same stamps, nor stamps that are the same after a shift: three or more
     evaluations, not all stamped in a unit of 10 ms or more."""
 
     def intervals_ms(run: LoggedRun) -> list[int]:
+        if run.coarse_ms >= _COARSE_MS:
+            return []
         stamps = [one.time_ms for one in run.timed_evaluations if one.time_ms > 0]
-        return [] if run.coarse_ms >= _COARSE_MS else [round(one - stamps[0]) for one in stamps]
+        return [round(stamp - stamps[0]) for stamp in stamps]
 
     def same(run: LoggedRun, other: LoggedRun) -> bool:
         return len(intervals_ms(run)) >= _FEWEST and intervals_ms(run) == intervals_ms(other)
@@ -166,7 +168,7 @@ def _same_stamps(submission: Submission) -> Iterator[Violation]:
 
 
 @folder_rule("MLP903", "copied-accuracies", ERROR, f"{RULES_TEXT} lines 166-183, 509, 954")
-def _same_accuracies(submission: Submission) -> Iterator[Violation]:
+def _same_accuracies(submission: Submission) -> Violations:
     """No two logs have the same accuracies at all evaluations that both have, three or more."""
 
     def same(run: LoggedRun, other: LoggedRun) -> bool:
@@ -178,7 +180,7 @@ def _same_accuracies(submission: Submission) -> Iterator[Violation]:
 
 
 @folder_rule("MLP911", "shared-moments", POLICY, f"{RULES_TEXT} lines 220, 509, 954")
-def _own_moments(submission: Submission) -> Iterator[Violation]:
+def _own_moments(submission: Submission) -> Violations:
     """No two runs take equally long to the millisecond; runs after one another do not share the
     stamp of one cache_clear; three or more runs do not all end with one accuracy."""
 
@@ -188,16 +190,18 @@ def _own_moments(submission: Submission) -> Iterator[Violation]:
         return len(lengths) == 1 and min(lengths) > 0 and not coarse
 
     def one_clearing(run: LoggedRun, other: LoggedRun) -> bool:
-        clears = (
-            {e.time_ms for e in each.all("cache_clear") if e.time_ms} for each in (run, other)
-        )
-        return bool(set.intersection(*clears)) and not _overlap(run, other)
+        shared = _clearings(run) & _clearings(other)
+        return bool(shared) and not _overlap(run, other)
 
     yield from _together(submission, as_long, "take equally long, to the millisecond")
     yield from _together(submission, one_clearing, "share one cache_clear and do not overlap")
-    ends = {run.target.accuracy if run.target else None for _, run in submission.runs}
+    ends = {run.target and run.target.accuracy for _, run in submission.runs}
     if len(submission.runs) >= _FEWEST and len(ends) == 1 and None not in ends:
         yield against(f"all {len(submission.runs)} runs", "end with one accuracy", "several")
+
+
+def _clearings(run: LoggedRun) -> set[float]:
+    return {event.time_ms for event in run.all("cache_clear") if event.time_ms}
 
 
 def _overlap(run: LoggedRun, other: LoggedRun) -> bool:
@@ -209,7 +213,7 @@ def _overlap(run: LoggedRun, other: LoggedRun) -> bool:
 
 
 @folder_rule("MLP904", "faster-than-reference", ERROR, "mlcommons/logging 4.1.68, rcp_checker")
-def _rcp(submission: Submission) -> Iterator[Violation]:
+def _rcp(submission: Submission) -> Violations:
     """Closed, from 1.0.0 on: the runs have one batch and do not converge faster than the reference
     allows."""
     if not submission.closed or len(submission.checks) < benchmark.RUNS:
@@ -225,7 +229,7 @@ def _rcp(submission: Submission) -> Iterator[Violation]:
 
 
 @folder_rule("MLP905", "mixed-rounds", POLICY, f"{RULES_TEXT} line 62")
-def _one_round(submission: Submission) -> Iterator[Violation]:
+def _one_round(submission: Submission) -> Violations:
     """All logs are of one round; the rules of the newest apply to the set."""
     rounds = {run.ruleset: name for name, run in reversed(submission.runs)}
     if len(rounds) > 1:
@@ -237,11 +241,12 @@ def _one_round(submission: Submission) -> Iterator[Violation]:
 @folder_rule(
     "MLP906", "seed-not-fresh", ERROR, f"{RULES_TEXT} lines 166-183; {_PACKAGE}, seed_checker"
 )
-def _seeds(submission: Submission) -> Iterator[Violation]:
+def _seeds(submission: Submission) -> Violations:
     """Closed, from 1.0.0 on: each run logs a seed (if none it is policy: submitters could bypass
     the package checker), an integer, and no seed comes twice from one place in the sources."""
-    runs = submission.runs if submission.closed else []
-    runs = [(name, run) for name, run in runs if run.at_least("1.0.0")]
+    if not submission.closed:
+        return
+    runs = [(name, run) for name, run in submission.runs if run.at_least("1.0.0")]
     taken: dict[tuple[str, str, str], str] = {}
     for name, run in runs:
         for event in run.all("seed"):
@@ -287,7 +292,7 @@ _SAME_IN_ALL = (
 
 
 @folder_rule("MLP907", "different-hyperparameters", POLICY, f"{RULES_TEXT} line 62")
-def _same_hyperparameters(submission: Submission) -> Iterator[Violation]:
+def _same_hyperparameters(submission: Submission) -> Violations:
     """All runs have one division, organisation, platform, batch, optimizer and hyper-parameters,
     and the division of the system description."""
     for key in dict.fromkeys(_SAME_IN_ALL):
@@ -297,9 +302,9 @@ def _same_hyperparameters(submission: Submission) -> Iterator[Violation]:
             values = " and ".join(f"{value} in {name}" for value, name in sorted(name_of.items()))
             yield against(f"{key} is", values, "one value in all runs")
     declared = (submission.system or {}).get("division")
-    for name, run in submission.runs if declared is not None else ():
+    for name, run in submission.runs:
         logged_division = run.value("submission_division")
-        if logged_division != declared:
+        if declared not in (None, logged_division):
             found_here = f"is {shown(logged_division)} in {name}"
             expected = f"{shown(declared)} as in the system description"
             yield against("submission_division", found_here, expected)
@@ -307,7 +312,7 @@ def _same_hyperparameters(submission: Submission) -> Iterator[Violation]:
 
 
 @folder_rule("MLP908", "system-description", ERROR, f"{_PACKAGE}, system_desc_checker")
-def _system(submission: Submission) -> Iterator[Violation]:
+def _system(submission: Submission) -> Violations:
     """The system description is there (before 1.0.0 policy) and, from then on, has every field."""
     path = submission.system_path
     checked = benchmark.at_least(newest(submission.checks), "1.0.0")
@@ -317,18 +322,20 @@ def _system(submission: Submission) -> Iterator[Violation]:
         yield against("system description:", "the folder lies in no package", where, severity=NOTE)
     elif submission.system is None:
         found = f"no {path.name} in {path.parent}"
-        severity = None if checked else POLICY
+        severity = only_if(not checked, POLICY)
         yield against("system description:", found, "a JSON object", severity=severity)
     elif checked and absent:
         yield against(path.name, f"has no {', '.join(absent[:5])}", "every field of a system")
 
 
 @folder_rule("MLP910", "another-system", POLICY, f"{RULES_TEXT} line 62")
-def _as_described(submission: Submission) -> Iterator[Violation]:
+def _as_described(submission: Submission) -> Violations:
     """The logs are of the system that is described: each accelerator has whole images of the batch,
     and a platform such as 4xNAME counts its nodes or its accelerators."""
     counts = submission.machine
-    for name, run in submission.runs if all(counts) else ():
+    if not all(counts):
+        return
+    for name, run in submission.runs:
         if run.batch is not None and run.batch % counts[1]:
             found = f"{run.batch:g} images on {counts[1]} accelerators"
             yield against(f"{name}:", found, "as many on each")
@@ -347,13 +354,15 @@ def _as_described(submission: Submission) -> Iterator[Violation]:
     POLICY,
     "data sheets of config/system/*.yaml; 24.6 GFLOP an image",
 )
-def _possible_on_accelerators(submission: Submission) -> Iterator[Violation]:
+def _possible_on_accelerators(submission: Submission) -> Violations:
     """The accelerators of the system description can have trained so fast: at most at the peak of
     their data sheets' tensor cores."""
     chips = submission.machine[1]
     name = shown((submission.system or {}).get("accelerator_model_name", ""))
-    flops_per_s = _peak_flops_per_s(name) if chips else 0.0
-    for file, run in submission.runs if flops_per_s else ():
+    flops_per_s = chips and _peak_flops_per_s(name)
+    if not flops_per_s:
+        return
+    for file, run in submission.runs:
         samples = run.value("train_samples")
         epochs = run.convergence_epoch
         if not epochs or not run.run_ms or samples != benchmark.IMAGENET_TRAIN_SAMPLES:
@@ -379,7 +388,7 @@ def _peak_flops_per_s(accelerator: str) -> float:
 SET_RULES = rules_on(FOLDER)
 
 
-def _read_system(folder: Path) -> tuple[dict[str, Any] | None, Path | None]:
+def _read_system(folder: Path) -> tuple[JsonObject | None, Path | None]:
     """The system description of ORG/results/SYSTEM/resnet, and where it belongs."""
     parents = folder.absolute().parents
     if len(parents) < 3 or parents[1].name != "results":
@@ -392,4 +401,6 @@ def _read_system(folder: Path) -> tuple[dict[str, Any] | None, Path | None]:
         content = json.loads(read_file(path, _SYSTEM_BYTES, within=parents[2]))
     except (OSError, ValueError, RecursionError):
         return None, path
-    return (content, path) if isinstance(content, dict) else (None, path)
+    if not isinstance(content, dict):
+        return None, path
+    return content, path

@@ -169,3 +169,8 @@ def weight_names() -> frozenset[str]:
             names |= {f"{prefix}{norm}_{part}" for norm in norms for part in ("beta", "gamma")}
             names |= {f"{prefix}{conv}_weight" for conv in convs}
     return frozenset(names)
+
+
+def known_optimizer(name: object) -> str | None:
+    """lars or sgd; None for any other."""
+    return name if isinstance(name, str) and name in OPTIMIZERS else None

@@ -14,7 +14,7 @@ from typing import Any, get_origin
 from pydantic import BaseModel, ValidationError
 from ruamel.yaml import YAML
 
-from .errors import Problem, UserError, show
+from .errors import COMMAND_LINE, Problem, UserError, show
 from .image_set import fill_counts, forget_other_set
 from .layout import forget_same_network, lay_out, note_network, ranks_of, says_ranks
 from .leaves import Layer, Leaf, Origin, flatten, put, remove, tree_of
@@ -62,6 +62,11 @@ class Loaded:
         job = {"job": system.job.model_dump(mode="json")}
         for path, value in flatten(self.to_dict() | {"system": _system_tree(system) | job}):
             yield path, value, self.origin(path)
+
+    def with_seed(self, seed: int | None) -> Loaded:
+        """The same config, as if the command line had given the seed."""
+        origins = {**self.origins, "seed": Origin(COMMAND_LINE)}
+        return Loaded(self.run.model_copy(update={"seed": seed}), origins)
 
     def origin(self, path: str) -> Origin:
         """Where a leaf was written."""

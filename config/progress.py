@@ -1,9 +1,11 @@
-"""What long work is given to say how far it is."""
+"""What long work is given to say how far it is, and lines of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TextIO
+
+from .finding import printable
 
 
 class Advance(Protocol):
@@ -14,3 +16,8 @@ class Advance(Protocol):
 
 Tracker = Callable[[str], Callable[[int, int], None]]
 """From the name of a task to the callback (done, total) of its progress."""
+
+
+def say(line: str, *, to: TextIO | None = None) -> None:
+    """Print one line; a name in it can neither begin another nor steer the terminal."""
+    print(printable(line), file=to, flush=True)

@@ -13,7 +13,7 @@ import os
 import re
 import stat
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 _OBJECT_BYTES = 16 << 20
 """The largest JSON object of a run's folder: result.json has some kB."""
@@ -21,6 +21,8 @@ _END_BYTES = 1 << 20
 """How much is read of either end of a log: 7,000 lines of metrics.jsonl."""
 _STREAMS = {"/dev/stdin": "/dev/fd/0", "/dev/stdout": "/dev/fd/1", "/dev/stderr": "/dev/fd/2"}
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+JsonObject: TypeAlias = dict[str, Any]
 
 
 def open_file(path: Path, most_bytes: int | None = None, *, within: Path | None = None) -> BinaryIO:
@@ -78,7 +80,7 @@ def read_text(path: Path) -> str:
         return ""
 
 
-def read_object(path: Path, most_bytes: int = _OBJECT_BYTES) -> dict[str, Any]:
+def read_object(path: Path, most_bytes: int = _OBJECT_BYTES) -> JsonObject:
     """The JSON object in a file; an empty one where there is none, or it is not of its folder."""
     try:
         value = json.loads(read_file(path, most_bytes, within=path.parent).decode())

@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 import numpy as np
 
 from ..config.errors import UserError
+from ..config.progress import say
 from ..train.gpu.code import PLAN_CAPABILITIES, gpu_code, runs
 from ..train.gpu.driver import LIBRARY, Gpu, Gpus, check_driver, dotted, read_gpus
 from ..train.mxnet_package import library
-from .host_limits import check_open_files, read_limits
+from .host_limits import SMALL_SHARED_BYTES, check_open_files, read_limits
 from .inherited import LOCAL_JOB, inherited
 from .installed import SITE, folders
 from .preflight import free_memory_bytes
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 OK = "ok"
 FAILED = "failed"
 NO_GPU = "no GPU"
-LEAST_SHARED_BYTES = 64 << 20
-"""Of /dev/shm: Docker's default. Open MPI takes 4 MiB a rank and more of it."""
 PATIENCE_S = 120
 """For one process; on two busy cores they took 9 s."""
 MOST_OFF = {"float32": 0.003, "float16": 0.01}
@@ -65,10 +64,13 @@ def examine(hosts: Sequence[str]) -> Iterator[Row]:
     )  # else the command ends here
     yield from machine_rows(hosts)
     yield from gpu_rows(gpus, library())
-    for device in ("cpu", *(f"gpu{number}" for number in range(len(gpus.devices) if gpus else 0))):
+    devices = ["cpu"]
+    if gpus is not None:
+        devices += [f"gpu{number}" for number in range(len(gpus.devices))]
+    for device in devices:
         yield from try_library("mxnet", device)
         yield from try_library("dali", device)
-    if gpus is None or not gpus.devices:
+    if len(devices) == 1:
         yield Row("MXNet and DALI on a GPU", NO_GPU, "not tried")
 
 
@@ -84,9 +86,9 @@ def machine_rows(hosts: Sequence[str]) -> Iterator[Row]:
     yield Row("memory", OK, "unknown" if free is None else f"{free / 1e9:.1f} GB free")
     state = OK
     hint = ""
-    if limits.shared_free_bytes < LEAST_SHARED_BYTES:
+    if limits.shared_free_bytes < SMALL_SHARED_BYTES:
         state = FAILED
-        hint = f"; {LEAST_SHARED_BYTES / 1e6:.0f} MB expected (docker run --shm-size)"
+        hint = f"; {SMALL_SHARED_BYTES / 1e6:.0f} MB expected (docker run --shm-size)"
     yield Row("/dev/shm", state, f"{limits.shared_free_bytes / 1e6:,.0f} MB free{hint}")
     files = f"{limits.ulimits.get('n', 'unlimited')} files"
     yield _unless_refused("ulimit -n", lambda: check_open_files(limits), files)
@@ -95,14 +97,19 @@ def machine_rows(hosts: Sequence[str]) -> Iterator[Row]:
             address = socket.getaddrinfo(host, None)[0][4][0]
             yield Row(f"host {host}", OK, str(address))
         except (OSError, UnicodeError) as error:
-            yield Row(f"host {host}", FAILED, f"an address expected, found none ({error})")
+            if hosts:
+                yield Row(f"host {host}", FAILED, f"an address expected, found none ({error})")
+            else:  # a container without a network: MPI does without
+                yield Row(f"host {host}", OK, "no address; the launcher gloo needs one")
 
 
 def gpu_rows(gpus: Gpus | None, path: Path | None) -> Iterator[Row]:
     """The driver, and each GPU against the machine code of MXNet."""
-    if gpus is None or not gpus.devices:
-        words = f"no driver ({LIBRARY})" if gpus is None else "a driver, which shows no device"
-        yield Row("driver", NO_GPU, words)
+    if gpus is None:
+        yield Row("driver", NO_GPU, f"no driver ({LIBRARY})")
+        return
+    if not gpus.devices:
+        yield Row("driver", NO_GPU, "a driver, which shows no device")
         return
     release = f"{gpus.driver_release or 'unknown release'}, CUDA {dotted(gpus.driver_cuda)}"
     yield _unless_refused("driver", lambda: check_driver(gpus.driver_cuda), release)
@@ -113,15 +120,17 @@ def gpu_rows(gpus: Gpus | None, path: Path | None) -> Iterator[Row]:
 
 def code_row(number: int, gpu: Gpu, code: Mapping[str, Collection[int]]) -> Row:
     """Whether a GPU can run the `code` of MXNet, or a plan."""
-    texts = [f"{kind} of {', '.join(f'sm_{sm}' for sm in sorted(code[kind]))}" for kind in code]
+    texts = [f"{form} of sm_{', sm_'.join(map(str, sorted(code[form])))}" for form in code]
     has = f"MXNet has {' and '.join(texts) or 'no GPU code (scripts/setup.sh --gpu)'}"
     first, last = PLAN_CAPABILITIES
-    fit = runs(code, gpu.capability)
-    if not fit and code and first <= gpu.capability <= last:
-        fit = True
+    outcome = FAILED
+    if runs(code, gpu.capability):
+        outcome = OK
+    elif code and first <= gpu.capability <= last:
+        outcome = OK
         has = f"{has}; model.step=plan trains ResNet here"
     name = f"{gpu.name}, compute capability {dotted(gpu.capability)}"
-    return Row(f"GPU {number}", OK if fit else FAILED, f"{name}; {has}")
+    return Row(f"GPU {number}", outcome, f"{name}; {has}")
 
 
 def library_rows(maps: str, mxnet: Path) -> Iterator[Row]:
@@ -163,7 +172,6 @@ def try_library(library: str, device: str) -> list[Row]:
             capture_output=True,
             text=True,
             timeout=PATIENCE_S,
-            check=False,
         )
     except subprocess.TimeoutExpired:
         return [Row(name, FAILED, f"no end within {PATIENCE_S} s")]
@@ -176,7 +184,9 @@ def try_library(library: str, device: str) -> list[Row]:
 
 def _try_here(library: str, device: str) -> None:
     """In the process: a line of JSON a row, each as soon as it is known."""
-    number = None if device == "cpu" else int(device.removeprefix("gpu"))
+    number = None
+    if device != "cpu":
+        number = int(device.removeprefix("gpu"))
     trials: dict[str, Callable[[], str]] = {"JPEG decoder": partial(decoder, number)}
     if library == "mxnet":
         import mxnet as mx
@@ -188,14 +198,14 @@ def _try_here(library: str, device: str) -> None:
         else:
             maps = Path("/proc/self/maps").read_text()
             for row in library_rows(maps, Path(mx.__file__).parent):
-                print(json.dumps(row), flush=True)
+                say(json.dumps(row))
     for name, trial in trials.items():
         try:
             row = Row(f"{name} on {device}", OK, trial())
         except Exception as error:  # whatever a library raises is what the row is for
             lines = str(error).strip().splitlines() or [""]
             row = Row(f"{name} on {device}", FAILED, f"{type(error).__name__}: {lines[-1][:200]}")
-        print(json.dumps(row), flush=True)
+        say(json.dumps(row))
     sys.stderr.flush()
     os._exit(0)  # a library that lost its GPU can hang on its way out
 
@@ -263,11 +273,12 @@ def _decode(jpegs: Sequence[bytes], device_id: int | None) -> list[NDArray[Any]]
     pipeline = Pipeline(len(jpegs), 1, device_id, prefetch_queue_depth=1)
     with pipeline:
         encoded = fn.external_source([[np.frombuffer(jpeg, np.uint8) for jpeg in jpegs]])
-        kind = "cpu" if device_id is None else "mixed"
-        pipeline.set_outputs(fn.decoders.image(encoded, device=kind))
+        place = "cpu" if device_id is None else "mixed"
+        pipeline.set_outputs(fn.decoders.image(encoded, device=place))
     pipeline.build()
     (images,) = pipeline.run()
-    images = images if device_id is None else images.as_cpu()
+    if device_id is not None:
+        images = images.as_cpu()
     return [np.array(images.at(number)) for number in range(len(jpegs))]
 
 

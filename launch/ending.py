@@ -17,6 +17,7 @@ from typing import NamedTuple
 from ..config.errors import UserError
 from ..config.finding import plain
 from ..logging.records import (
+    FAILED,
     LAUNCH,
     RESULT,
     RESUME,
@@ -39,7 +40,7 @@ class Ending(NamedTuple):
     a command of ours or of a scheduler. `stopped`: of a run that was stopped."""
 
     reason: str
-    folder: str = ""
+    folder: Path | None = None
     advice: str = ""
     next: Next | str = ""
     stopped: Stopped | None = None
@@ -47,14 +48,13 @@ class Ending(NamedTuple):
     @property
     def line(self) -> str:
         """The last line of the command; ours are spelt as they can be called here."""
-        where = f"{self.reason}: {self.folder}" if self.folder else self.reason
-        return where + self.what_next
+        return ": ".join(map(str, filter(None, (self.reason, self.folder)))) + self.what_next
 
     @property
     def what_next(self) -> str:
         """The end of the line, where the reason has been printed already."""
-        todo = ": ".join(part for part in (self.advice, callable_here(str(self.next))) if part)
-        return f"; {todo}" if todo else ""
+        todo = ": ".join(filter(None, (self.advice, callable_here(str(self.next)))))
+        return todo and f"; {todo}"
 
     def recorded(self, result: Result) -> Result:
         """The result of a run that ended so; what its ranks have recorded of a stop is kept."""
@@ -71,7 +71,7 @@ class StoppedBySignal(KeyboardInterrupt):
         self.ending = ending
 
 
-class Failed(UserError):
+class RunError(UserError):
     """A run that failed; its message ends with what to do next."""
 
     def __init__(self, message: str, ending: Ending) -> None:
@@ -82,21 +82,23 @@ class Failed(UserError):
 def asked_by(stop: BaseException) -> str:
     """What stopped a command, of the KeyboardInterrupt that did: Ctrl-C or the signal's name."""
     if isinstance(stop, StoppedBySignal):
-        return stop.ending.stopped.by if stop.ending.stopped else ""
+        return (stop.ending.stopped or Stopped()).by
     name = str(stop)
-    return "Ctrl-C" if name in ("", "SIGINT") else name
+    if name in ("", "SIGINT"):
+        return "Ctrl-C"
+    return name
 
 
 def run_stopped(by: str, folder: Path, launcher: str | None = None) -> Ending:
     """A run that a signal stopped. `by`: of `asked_by`. `launcher`: asked for by name."""
     from ..train.checkpoint.resume import last_log_point  # numpy, which a signal may have broken
 
-    result = read(folder / RESULT, Result)
-    in_order = result.stopped if result else None
+    result = read(folder / RESULT, Result) or Result(FAILED)
+    in_order = result.stopped or Stopped()
     kept = _newest_checkpoint(folder)
-    step = max(last_log_point(folder) or 0, in_order.step if in_order else 0)
+    step = max(last_log_point(folder) or 0, in_order.step)
     saved = _in_words(kept)
-    if step and in_order is None and kept != step:
+    if step and result.stopped is None and kept != step:
         saved += ", none at the stop: it took longer than limits.grace_s or was given up"
     reason = f"stopped by {by} at step {step} ({saved})"
     return _to_go_on(reason, folder, launcher)._replace(stopped=Stopped(by, step))
@@ -108,7 +110,7 @@ def rank_failed(
     """A run of which a rank failed. `hopeless`: it would fail there again."""
     if hopeless:
         advice = "to go on would end there again; try a lower optimizer.base_lr or a longer "
-        return Ending(reason, str(folder), f"{advice}schedule.warmup")
+        return Ending(reason, folder, f"{advice}schedule.warmup")
     return _to_go_on(reason, folder, launcher)
 
 
@@ -118,20 +120,23 @@ def run_ended(result: Result, folder: Path, launcher: str | None = None) -> Endi
 
     accuracy = result.eval_accuracy
     target = result.target or 0.0
-    reached = "no evaluation" if accuracy is None else f"accuracy {accuracy:.4f}"
+    reached = "no evaluation"
+    if accuracy is not None:
+        reached = f"accuracy {accuracy:.4f}"
     where = f"{reached} after epoch {result.epochs}"
     if result.status == SUCCESS:
         against = objection(result)
         reason = f"target {plain(target)} reached: {where}" + (against and f", but {against}")
-        return Ending(reason, str(folder), f"its report: {folder / 'report.html'}")
+        return Ending(reason, folder, f"its report: {folder / 'report.html'}")
     if result.stopped is None:
         advice = "it cannot be resumed, as its schedule is over; try a longer schedule.length"
-        return Ending(f"target {plain(target)} missed: {where}, the last", str(folder), advice)
+        return Ending(f"target {plain(target)} missed: {where}, the last", folder, advice)
     limit = result.stopped.limit
-    # The budget counts from the beginning of the run: it is spent still.
-    without = [f"{limit}=null"] if limit else []
     reason = f"{result.stopped} ({_in_words(_newest_checkpoint(folder))})"
-    return _to_go_on(reason, folder, launcher, without)
+    if limit is None:
+        return _to_go_on(reason, folder, launcher)
+    # The budget counts from the beginning of the run: it is spent still.
+    return _to_go_on(reason, folder, launcher, [f"{limit}=null"])
 
 
 def _newest_checkpoint(folder: Path) -> int | None:
@@ -155,27 +160,33 @@ def _to_go_on(
 
     if not folder.is_dir():
         advice = f"if it was moved, {GO_ON}"
-        return Ending(reason, str(folder), advice, Next(RESUME, "FOLDER", tuple(overrides)))
+        return Ending(reason, folder, advice, Next(RESUME, "FOLDER", tuple(overrides)))
     for job in (folder, folder.parent):
         if (job / JOB_SCRIPT).is_file():  # which a login node should not start
             words = recorded.words_to_repeat(job, recorded.RESUME_JOB)
-            return Ending(
-                reason, str(folder), GO_ON, Next(RESUME_JOB, str(job), (*words, *overrides))
-            )
-    more = ("--launcher", launcher) if launcher else ()
-    resumes = _newest_checkpoint(folder) is not None
-    words = recorded.words_to_repeat(folder, recorded.RESUME if resumes else recorded.RUN)
-    onward = Next(RESUME if resumes else LAUNCH, str(folder), (*more, *words, *overrides))
-    return Ending(reason, str(folder), GO_ON if resumes else START_AGAIN, onward)
+            return Ending(reason, folder, GO_ON, Next(RESUME_JOB, str(job), (*words, *overrides)))
+    advice = START_AGAIN
+    verb = LAUNCH
+    keys: tuple[str, ...] = recorded.RUN
+    if _newest_checkpoint(folder) is not None:
+        advice = GO_ON
+        verb = RESUME
+        keys = recorded.RESUME
+    words = [*recorded.words_to_repeat(folder, keys), *overrides]
+    if launcher:
+        words = ["--launcher", launcher, *words]
+    return Ending(reason, folder, advice, Next(verb, str(folder), tuple(words)))
 
 
 def job_ended(scheduler: str, job: str, code: int, folder: Path, last: Result | None) -> Ending:
     """`submit --wait` at the end of its job. `last`: of the job's last run."""
-    why = f", {last.reason}" if last and last.reason else ""
-    onward = (last and last.next) or ""
-    advice = f"its log: {folder / 'job.log'}" + (f"; {GO_ON}" if onward else "")
-    reason = f"{scheduler} job {job} ended with exit code {code}{why}"
-    return Ending(reason, str(folder), advice, onward)
+    reason = f"{scheduler} job {job} ended with exit code {code}"
+    if last and last.reason:
+        reason += f", {last.reason}"
+    advice = f"its log: {folder / 'job.log'}"
+    if last and last.next:
+        return Ending(reason, folder, f"{advice}; {GO_ON}", last.next)
+    return Ending(reason, folder, advice)
 
 
 def sweep_ended(states: Mapping[str, int], best: int | None, folder: Path) -> Ending:
@@ -183,9 +194,9 @@ def sweep_ended(states: Mapping[str, int], best: int | None, folder: Path) -> En
     `best`: number of the best trial; None: none is complete."""
     reason = "trials: " + (", ".join(f"{n} {state}" for state, n in states.items()) or "none yet")
     if best is None:
-        return Ending(f"no trial came to its end; {reason}", str(folder))
+        return Ending(f"no trial came to its end; {reason}", folder)
     command = shlex.join(["rn50", "launch", str(folder / "best.yaml")])
-    return Ending(reason, str(folder), "train the best with", command)
+    return Ending(reason, folder, "train the best with", command)
 
 
 def callable_here(command: str) -> str:

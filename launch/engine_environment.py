@@ -145,7 +145,7 @@ ENGINE_PREFIXES = (
 """What the engines read begins so; anything else of the environment is nobody's business."""
 
 
-class Environment(NamedTuple):
+class EngineSettings(NamedTuple):
     """Variables to set, and those that the user had set already: theirs win. `removed`: whose those
     are that the ranks do not get, by name (inherited.py)."""
 
@@ -160,16 +160,19 @@ def engine_environment(
     controller: Controller = "mpi",
     mpi: Family | None = "openmpi",
     networks: Collection[str] = (),
-) -> Environment:
+) -> EngineSettings:
     """The engines' environment for `run`, given what is `present` already. NCCL moves the gradients
     between GPUs, `controller` between CPUs. `mpi`: whose MPI Horovod was linked to; None: that is
     not known. `networks`: interfaces of this host. Raises UserError: the engine does not offer the
     algorithm."""
     backend: Backend = "nccl" if run.system.device == "gpu" else controller
-    offered = ALGORITHMS[backend if backend != "mpi" or mpi is None else mpi]
+    engine: str = backend
+    offered = ALGORITHMS[backend]
+    if backend == "mpi" and mpi is not None:
+        engine = PRODUCTS[mpi]
+        offered = ALGORITHMS[mpi]
     algorithm = run.comm.algorithm.partition("(")[0]  # torus_2d(2x4): the grid is not theirs
     if algorithm not in offered:
-        engine = backend if backend != "mpi" or mpi is None else PRODUCTS[mpi]
         raise UserError(
             f"comm.algorithm: one that {engine} offers expected ({', '.join(offered)}), "
             f"found {run.comm.algorithm}"
@@ -189,9 +192,10 @@ def engine_environment(
         "HOROVOD_CYCLE_TIME": f"{run.comm.cycle_ms:g}",
         "MXNET_CUDNN_AUTOTUNE_DEFAULT": "0",
         **SETTINGS[backend],
-        **({"MXNET_ENFORCE_DETERMINISM": "1"} if run.deterministic and backend == "nccl" else {}),
         **offered[algorithm],
     }
+    if backend == "nccl" and run.deterministic:
+        wanted["MXNET_ENFORCE_DETERMINISM"] = "1"
     if backend == "mpi":
         wanted |= _SHARING.get(mpi, {})
     if backend == "nccl" and run.comm.groups == "single":
@@ -201,7 +205,7 @@ def engine_environment(
     wanted |= dict(setting.split("=", 1) for setting in run.system.job.environment)
     kept = {name: present[name] for name in wanted if present.get(name) not in (None, wanted[name])}
     settings = {name: value for name, value in wanted.items() if name not in kept}
-    return Environment(settings, kept)
+    return EngineSettings(settings, kept)
 
 
 def _interfaces(

@@ -10,12 +10,12 @@ import subprocess
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
+from ..logging.records import Commit, Driver, Environment
 from ..train.communication.mpi_library import horovods_mpi, library_version
 from ..train.gpu.driver import dotted, read_gpus
 from ..train.mxnet_package import distribution
-from .engine_environment import ENGINE_PREFIXES, Environment
+from .engine_environment import ENGINE_PREFIXES, EngineSettings
 from .system_description import processor, read_machine
 
 PACKAGES = re.compile(
@@ -28,37 +28,40 @@ _SECRET = re.compile(r"SECRET|TOKEN|PASSW|CREDENTIAL|KEY|AUTH", re.IGNORECASE)
 
 
 def describe_environment(
-    environment: Environment, launcher: str, command: Sequence[str]
-) -> dict[str, Any]:
+    settings: EngineSettings, launcher: str, command: Sequence[str]
+) -> Environment:
     """Versions, host, processor, git state, and the engines' variables."""
-    gpus = read_gpus()
-    library = horovods_mpi()
-    mpi = library_version(library.path) if library else ""
-    return {
-        "host": platform.node(),
-        "processor": processor(),
-        "machine": read_machine(),
-        "python": platform.python_version(),
-        "packages": installed_packages(),
-        "gpus": gpus
-        and {
-            "driver": gpus.driver_release,
-            "driver_cuda": dotted(gpus.driver_cuda),
-            "devices": [f"{gpu.name} ({dotted(gpu.capability)})" for gpu in gpus.devices],
-        },
-        "mpi": " ".join(mpi.partition("\n")[0].split()) or None,
-        "git": _git(),
-        "launcher": launcher,
-        "command": list(command),
-        "variables": environment.settings,
-        "variables_kept_from_user": environment.kept,
-        "variables_not_passed_on": dict(environment.removed),
-        "variables_present": {
+    mpi = ""
+    if library := horovods_mpi():
+        mpi = library_version(library.path)
+    return Environment(
+        host=platform.node(),
+        processor=processor(),
+        machine=read_machine(),
+        python=platform.python_version(),
+        packages=installed_packages(),
+        gpus=_driver(),
+        mpi=" ".join(mpi.partition("\n")[0].split()) or None,
+        git=_git(),
+        launcher=launcher,
+        command=tuple(command),
+        variables=settings.settings,
+        variables_kept_from_user=settings.kept,
+        variables_not_passed_on=dict(settings.removed),
+        variables_present={
             name: value[:500]
             for name, value in sorted(os.environ.items())
             if name.startswith(ENGINE_PREFIXES) and not _SECRET.search(name)
         },
-    }
+    )
+
+
+def _driver() -> Driver | None:
+    gpus = read_gpus()
+    if gpus is None:
+        return None
+    devices = tuple(f"{gpu.name} ({dotted(gpu.capability)})" for gpu in gpus.devices)
+    return Driver(gpus.driver_release, dotted(gpus.driver_cuda), devices)
 
 
 def installed_packages() -> dict[str, str]:
@@ -72,16 +75,20 @@ def output_of(*command: str) -> str | None:
     """What a command prints; None where there is none of that name, or it fails."""
     if shutil.which(command[0]) is None:
         return None
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return None if done.returncode else done.stdout.strip()
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        return None
+    return done.stdout.strip()
 
 
-def _git() -> dict[str, Any] | None:
-    """Commit of the program's own repository, and whether tracked files differ from it."""
-    told = os.environ.get("RN50_COMMIT")  # by a container, which holds no repository
-    if told:
-        return {"commit": told.removesuffix("-dirty"), "modified": told.endswith("-dirty")}
+def _git() -> Commit | None:
+    """Of the program's own repository; of a container, which holds none, as it says."""
+    named = os.environ.get("RN50_COMMIT")
+    if named:
+        return Commit(named.removesuffix("-dirty"), named.endswith("-dirty"))
     git = ("git", "-C", str(Path(__file__).resolve().parent.parent))
     commit = output_of(*git, "rev-parse", "HEAD")
     changes = output_of(*git, "status", "--porcelain", "--untracked-files=no")
-    return None if commit is None else {"commit": commit, "modified": bool(changes)}
+    if commit is None:
+        return None
+    return Commit(commit, bool(changes))

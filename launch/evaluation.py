@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from ..config.atomic import write_file
 from ..config.errors import UserError
@@ -14,7 +13,7 @@ from ..config.leaves import flatten
 from ..config.load import Loaded
 from ..config.plan import build_plan
 from ..config.progress import Tracker
-from ..config.reading import read_object
+from ..config.reading import JsonObject, read_object
 from ..config.recorded import load_recorded
 from ..data.prepare import prepare
 from ..train.capabilities import check_supported
@@ -22,7 +21,8 @@ from ..train.checkpoint.file import Checkpoint
 from ..train.checkpoint.folder import chosen_checkpoint, held_checkpoint
 from ..train.checkpoint.resume import FREE, recorded_run
 from ..train.checkpoint.state import log_position
-from .launchers import build_job, pick_launcher
+from .launchers import build_job, missing_hosts, pick_launcher
+from .preflight import refuse
 from .run_files import scratch_folder
 from .supervisor import run_job
 
@@ -46,7 +46,7 @@ def evaluate(
     ranks: int | None,
     launcher: str | None,
     track: Tracker,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Score checkpoints, several as an ensemble too; returns what `rn50 evaluate --json` prints.
 
     Args:
@@ -61,8 +61,9 @@ def evaluate(
     loaded = [_config_of(one, with_ranks(overrides, ranks)) for one in found]
     _check_shared(paths, loaded)
     run = loaded[0].run
-    prepare(run.data, track, loaded[0].origins)
     name = pick_launcher(launcher)
+    refuse(missing_hosts(run, name))
+    prepare(run.data, track, loaded[0].origins)
     with scratch_folder(loaded[0], "evaluate") as out:
         result = out / "score.json"
         words = [str(result)]
@@ -81,7 +82,9 @@ def evaluate(
     read = [one._replace(path=known.path) for one, known in zip(held, found, strict=True)]
     members = zip(read, loaded, counts[: len(found)], strict=True)
     scored = [_report(*member, run.system.world_size) for member in members]
-    return scored[0] if len(scored) == 1 else {"runs": scored, "ensemble": counts[-1]}
+    if len(scored) == 1:
+        return scored[0]
+    return {"runs": scored, "ensemble": counts[-1]}
 
 
 def _check_shared(paths: Sequence[Path], loaded: Sequence[Loaded]) -> None:
@@ -96,10 +99,11 @@ def _check_shared(paths: Sequence[Path], loaded: Sequence[Loaded]) -> None:
                 )
 
 
-def _report(
-    found: Checkpoint, loaded: Loaded, counts: dict[str, Any], ranks: int
-) -> dict[str, Any]:
+def _report(found: Checkpoint, loaded: Loaded, counts: JsonObject, ranks: int) -> JsonObject:
     recorded = _recorded(found, loaded, ranks)
+    as_recorded = None
+    if recorded is not None:
+        as_recorded = counts["accuracy"] == recorded
     return {
         "checkpoint": str(found.path),
         "step": found.meta.step,
@@ -107,7 +111,7 @@ def _report(
         "ranks": ranks,
         **counts,
         "recorded_accuracy": recorded,
-        "as_recorded": None if recorded is None else counts["accuracy"] == recorded,
+        "as_recorded": as_recorded,
     }
 
 
@@ -131,4 +135,6 @@ def _recorded(found: Checkpoint, loaded: Loaded, ranks: int) -> float | None:
     is_same = all(then.get(key) == value for key, value in asked.items())
     statistics_fit = found.meta.statistics_rows == 1 or ranks == found.meta.ranks
     is_evaluated = log_position(build_plan(recorded_run(found)), state) == "run"
-    return state.accuracy if is_same and statistics_fit and is_evaluated else None
+    if is_same and statistics_fit and is_evaluated:
+        return state.accuracy
+    return None

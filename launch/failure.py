@@ -95,11 +95,20 @@ def explain_failure(evidence: Evidence) -> str:
     """One line: a rank's own reason, else the signal that killed one, else what the rest saw. In
     brackets what was short on this machine, where its limits show it."""
     detectors = (
-        *(_launcher_killed, _reported, _said_at_start, _found_by_watchdog, _killed),
-        *(_launcher_asked, _gone, _secondary, _refused),
+        _launcher_killed,
+        _reported,
+        _said_at_start,
+        _found_by_watchdog,
+        _killed,
+        _launcher_asked,
+        _gone,
+        _secondary,
+        _refused,
     )
     why = next(filter(None, (detector(evidence) for detector in detectors)))
-    return with_shortages(why, evidence.stderr, evidence.limits) if evidence.limits else why
+    if evidence.limits is None:
+        return why
+    return with_shortages(why, evidence.stderr, evidence.limits)
 
 
 def _reported(evidence: Evidence) -> str:
@@ -146,13 +155,17 @@ def _launcher_asked(evidence: Evidence) -> str:
 
 def _name(number: int) -> str:
     """The name of a signal."""
-    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    if number in set(signal.Signals):
+        return signal.Signals(number).name
+    return f"signal {number}"
 
 
 def _found_by_watchdog(evidence: Evidence) -> str:
     """A rank that was silent or stood still before the launcher was stopped because of it."""
     lost = evidence.lost
-    return str(lost) if lost and lost.reason != PROCESS_EXITED else ""
+    if lost is None or lost.reason == PROCESS_EXITED:
+        return ""
+    return str(lost)
 
 
 def _killed(evidence: Evidence) -> str:
@@ -172,7 +185,8 @@ def _killed(evidence: Evidence) -> str:
                 killed += crash_message(lost.rank, evidence.stderr)
             return str(replace(lost, reason=killed))
         if lost is None or rank in away:
-            return f"{'a rank' if rank is None else f'rank {rank}'} was {killed}"
+            named = "a rank" if rank is None else f"rank {rank}"
+            return f"{named} was {killed}"
     return ""
 
 
@@ -184,19 +198,20 @@ def _gone(evidence: Evidence) -> str:
 
 
 def _secondary(evidence: Evidence) -> str:
-    return str(evidence.failures[0]) if evidence.failures else ""
+    return next(map(str, evidence.failures), "")
 
 
 def _refused(evidence: Evidence) -> str:
     """The launcher started no rank: its Python exception, else the beginning and the end of what it
     wrote."""
-    exception = _EXCEPTION.search(evidence.stderr)
-    text = exception[0] if exception else _RULER.sub("", evidence.stderr)
+    text = _RULER.sub("", evidence.stderr)
+    if exception := _EXCEPTION.search(evidence.stderr):
+        text = exception[0]
     shown = " ".join(text.split())
     if len(shown) > _LONGEST:
         shown = f"{shown[: _LONGEST // 2]} ... {shown[-_LONGEST // 2 :]}"
     ended = f"the launcher ended with exit code {evidence.code} before any rank reported"
-    return f"{ended}: {shown}" if shown else ended
+    return ": ".join(filter(None, (ended, shown)))
 
 
 def _ends(stderr: str, lost: Failure | None) -> Iterator[tuple[int | None, int]]:
@@ -206,25 +221,28 @@ def _ends(stderr: str, lost: Failure | None) -> Iterator[tuple[int | None, int]]
         found = match.groupdict()
         if "word" in found:
             number = int(_SIGNALS[found["word"]])
+        elif "signal" in found:
+            number = int(found["signal"])
         else:
-            number = int(found["signal"]) if "signal" in found else int(found["code"]) - 128
+            number = int(found["code"]) - 128
         if found["rank"]:
             yield int(found["rank"]), number
         else:
-            yield (lost.rank if lost is not None else None), number
+            yield lost.rank if lost else None, number
 
 
 def crash_message(rank: int, stderr: str) -> str:
     """What a rank's runtime printed of a crash, and whether memory was short, in brackets."""
-    lines = [(line, LABEL.match(line)) for line in stderr.splitlines()]
-    stderr = "\n".join(
-        line[label.end() :] if label else line
-        for line, label in lines
-        if label is None or int(label["rank"]) == rank
-    )
-    crash = _CRASH.search(stderr)
-    memory = NO_MEMORY.search(stderr, 0, crash.start() if crash else len(stderr))
-    words = [_SOURCE.sub("", " ".join(crash[0].split()))[:200]] if crash else []
-    if memory:
+    labels = ((line, LABEL.match(line)) for line in stderr.splitlines())
+    own = [line for line, label in labels if label is None or int(label["rank"]) == rank]
+    stderr = "\n".join(LABEL.sub("", line) for line in own)
+    words = []
+    before = len(stderr)
+    if crash := _CRASH.search(stderr):
+        words.append(_SOURCE.sub("", " ".join(crash[0].split()))[:200])
+        before = crash.start()
+    if memory := NO_MEMORY.search(stderr, 0, before):
         words.append(f"memory was short: {memory[0]}")
-    return f" ({'; '.join(words)})" if words else ""
+    if not words:
+        return ""
+    return f" ({'; '.join(words)})"

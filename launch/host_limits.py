@@ -57,8 +57,8 @@ LEAST_OPEN_FILES = 64
 _OWN_FILES = 32
 """Of `rn50 launch` itself, beside a connection for every rank; it has 12 open."""
 _NEARLY_FULL_BYTES = 1 << 20
-_SMALL_BYTES = 16 << 20
-"""Open MPI takes 4 MiB a rank and more of /dev/shm; a smaller mount was made too small."""
+SMALL_SHARED_BYTES = 16 << 20
+"""Of /dev/shm. Open MPI takes 4 MiB a rank and more: two ranks run in 16 MiB and fail in 12."""
 
 
 class Limits(NamedTuple):
@@ -78,8 +78,10 @@ def read_limits() -> Limits:
     ulimits = {}
     for letter, (number, _) in _ULIMITS.items():
         limit = resource.getrlimit(number)[letter == "n"]  # files: the watchdog raises it to that
+        if letter in _IN_KIB and limit != resource.RLIM_INFINITY:
+            limit >>= 10
         if limit != resource.RLIM_INFINITY:
-            ulimits[letter] = limit >> 10 if letter in _IN_KIB else limit
+            ulimits[letter] = limit
     if os.geteuid() == 0:
         ulimits.pop("u", None)  # which the kernel does not apply to root
     free_bytes = total_bytes = 0
@@ -143,15 +145,20 @@ def with_shortages(reason: str, stderr: str, limits: Limits) -> str:
     facts["tasks"] = "a task a rank in the allocation expected, or --launcher mpirun"
     if limits.processes is not None:
         facts["pids"] = f"processes and threads are limited: pids.max {limits.processes}"
-    if size < _SMALL_BYTES or free < _NEARLY_FULL_BYTES:
+    if size < SMALL_SHARED_BYTES or free < _NEARLY_FULL_BYTES:
         facts["shared"] = f"/dev/shm: {free >> 10:,} kB free, {size >> 10:,} kB in all"
     words = []
     for name, sign, end in _SIGNS:
         fact = facts.get(name, "")
         found = re.search(sign, reason) or re.search(sign, stderr)
-        if fact and fact not in reason and (found or re.search(end, reason)):
-            words.append(f"{found[0]}; {fact}" if found and found[0] not in reason else fact)
+        if not fact or fact in reason or not (found or re.search(end, reason)):
+            continue
+        if found and found[0] not in reason:
+            fact = f"{found[0]}; {fact}"
+        words.append(fact)
     if not words:
         return reason
     short = "; ".join(words)
-    return f"{reason[:-1]}; {short})" if reason.endswith(")") else f"{reason} ({short})"
+    if reason.endswith(")"):
+        return f"{reason[:-1]}; {short})"
+    return f"{reason} ({short})"

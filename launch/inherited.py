@@ -52,14 +52,14 @@ TABLE = (
     Foreign(
         "the job's around",
         r"SLURM_(?!CONF|CLUSTERS|JWT|TIME_FORMAT|OVERLAP)\w+"
-        "|PBS_(JOBID|ENVIRONMENT|NODEFILE)|LSB_JOBID|PE_HOSTFILE",
+        "|PBS_(JOBID|ENVIRONMENT|NODEFILE)|LSB_(JOBID|MCPU_HOSTS|DJOB_HOSTFILE)|PE_HOSTFILE",
         ("srun", "pals", LOCAL_JOB),
         one_node=True,
     ),
 )
 
 
-def taken_away(environment: Mapping[str, str], started: str, nodes: int = 1) -> dict[str, str]:
+def taken_away(environment: Mapping[str, str], started: str, nodes: int) -> dict[str, str]:
     """Whose the variables are that do not reach what is `started` on `nodes`, by name."""
     found = {}
     for name, value in environment.items():
@@ -82,5 +82,7 @@ def inherited(environment: Mapping[str, str], started: str, nodes: int = 1) -> d
         nodes: that the run has.
     """
     gone = taken_away(environment, started, nodes)
-    shares = {"SLURM_OVERLAP": "1"} if environment.get("SLURM_STEP_ID") else {}
-    return {name: value for name, value in environment.items() if name not in gone} | shares
+    kept = {name: value for name, value in environment.items() if name not in gone}
+    if environment.get("SLURM_STEP_ID"):
+        kept["SLURM_OVERLAP"] = "1"
+    return kept

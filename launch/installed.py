@@ -48,7 +48,9 @@ def losses(site: Path, expected: set[str]) -> Iterator[tuple[str, str]]:
 
 def losses_here() -> list[tuple[str, str]]:
     """Those of the Python that runs this; without packages.txt, of the packages that it can see."""
-    expected = set(NAMES.read_text().split()) if NAMES.is_file() else set()
+    expected = set()
+    if NAMES.is_file():
+        expected.update(NAMES.read_text().split())
     return list(losses(SITE, expected))
 
 
@@ -61,7 +63,7 @@ def main(task: str) -> int:
     gone = losses_here()
     for name, file in gone:
         print(f"{name}: {file} is gone")
-    return 1 if gone else 0
+    return bool(gone)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,18 +21,19 @@ from ..config.atomic import write_file, write_json
 from ..config.benchmark import BENCHMARK
 from ..config.errors import UserError, failing_as
 from ..config.load import Loaded, load
-from ..config.progress import Tracker
-from ..config.reading import read_file, read_object
+from ..config.progress import Tracker, say
+from ..config.reading import read_file
 from ..config.schema import Run
 from ..data.lock import check_free
-from ..logging.records import RESULT, Result, read
-from .ending import Failed, StoppedBySignal, asked_by
+from ..logging.records import ENVIRONMENT, RESULT, Environment, Result, read
+from .ending import RunError, StoppedBySignal, asked_by
 from .job_folder import EXIT_FAILED, EXIT_MISSED, EXIT_STOPPED, EXIT_USAGE, OpenJob
 from .job_script import ROOT, program_on_nodes
-from .launchers import LAUNCHERS, Job, build_job, pick_launcher
-from .preflight import problems_with, refuse, refuse_runs
+from .launch_plan import LaunchPlan, Options, plan_launch
+from .launchers import LAUNCHERS
+from .preflight import refuse_runs
 from .resume import is_hopeless, is_interrupted, load_attempt
-from .run import Options, launch, load_for_launch
+from .run import run_plan, with_fresh_seed
 from .schedulers import LIMIT_SIGNAL
 from .system_description import describe_system, system_id
 from .verdict import is_good
@@ -46,13 +48,14 @@ _LONGEST_LOG_BYTES = 256 << 20
 
 class Request(NamedTuple):
     """The runs that a job is asked for. `requeue`: for a shell, puts the job back into its queue
-    once it was stopped by LIMIT_SIGNAL."""
+    once it was stopped by LIMIT_SIGNAL. `loaded`: their config, where it is known."""
 
     config: str
     overrides: tuple[str, ...]
     runs: int
     launcher: str | None
     requeue: str | None = None
+    loaded: Loaded | None = None
 
 
 class Outcome(NamedTuple):
@@ -77,9 +80,10 @@ def run_all(job: OpenJob, request: Request, track: Tracker) -> Outcome:
         _say_error(f"{error.filename or job.folder}: {error.strerror or error}")
     except KeyboardInterrupt as stop:
         outcome = Outcome(EXIT_STOPPED, asked_by(stop))
-        _say_error(
-            str(stop) if isinstance(stop, StoppedBySignal) else f"stopped by {asked_by(stop)}"
-        )
+        line = f"stopped by {outcome.stopped_by}"
+        if isinstance(stop, StoppedBySignal):
+            line = str(stop)
+        _say_error(line)
     if request.requeue and outcome.stopped_by == LIMIT_SIGNAL:
         outcome = outcome._replace(requeue=job.checkpoints() != before)
         if not outcome.requeue:
@@ -91,20 +95,23 @@ def run_all(job: OpenJob, request: Request, track: Tracker) -> Outcome:
 
 def _say_error(text: str) -> None:
     for line in text.splitlines():
-        print(f"rn50: error: {line}", file=sys.stderr, flush=True)
+        say(f"rn50: error: {line}", to=sys.stderr)
 
 
 def _run_left(job: OpenJob, request: Request, track: Tracker) -> Outcome:
     """One run after the other, up to one that failed or was stopped."""
-    run = load(request.config, list(request.overrides)).run
-    launcher = pick_launcher(request.launcher, run.system.job.container)
-    refuse_runs(run, request.runs)
-    refuse([] if run.system.job.container else problems_with(run, launcher))
+    loaded = request.loaded or load(request.config, request.overrides)
+    in_container = loaded.run.system.job.container is not None
+    plan = plan_launch(loaded, Options(request.launcher, in_container=in_container))
+    refuse_runs(loaded.run, request.runs)
+    plan.refuse()
     worst = Outcome(0)
-    with staged(run, (request.config, *request.overrides), launcher) as overrides:
-        request = request._replace(overrides=(*request.overrides, *overrides), launcher=launcher)
+    with staged(plan, (request.config, *request.overrides)) as overrides:
+        if overrides:
+            request = request._replace(overrides=(*request.overrides, *overrides))
+            plan = replace(plan, loaded=load(request.config, request.overrides))
         for number in range(request.runs):
-            outcome = _run_one(job, number, request, run, track)
+            outcome = _run_one(job, number, request, plan, track)
             worst = max(worst, outcome, key=lambda each: each.exit_code)
             if worst.exit_code > EXIT_MISSED:
                 break
@@ -115,64 +122,75 @@ def put_back(command: str) -> int:
     """Put this job, which has stopped and left its folder, back into its queue with `command`, for
     a shell. Returns the exit code to end with."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as a job gets that is requeued
-    print(f"back into the queue: {command}", flush=True)
-    return subprocess.run(["bash", "-c", command], check=False).returncode or EXIT_STOPPED
+    say(f"back into the queue: {command}")
+    return subprocess.run(["bash", "-c", command]).returncode or EXIT_STOPPED
 
 
-def _run_one(job: OpenJob, number: int, request: Request, run: Run, track: Tracker) -> Outcome:
-    """Run number `number` of the job, or what is left of it."""
+def _run_one(
+    job: OpenJob, number: int, request: Request, plan: LaunchPlan, track: Tracker
+) -> Outcome:
+    """Run number `number` of the job, or what is left of it. `plan`: of all its runs."""
     out = job.run(number)
-    resumes = (out / "config.yaml").is_file()
-    loaded = next_run(out, request.config, request.overrides)
+    run = plan.run
+    resume = None
+    if (out / "config.yaml").is_file():
+        resume = out
+    loaded = next_run(out, plan.loaded)
     if loaded is None:
-        result = read(out / RESULT, Result)
-        return Outcome(0 if result and is_good(result) else EXIT_MISSED)
+        return _outcome_of(read(out / RESULT, Result))
     if run.system.job.drop_caches:
-        run_once_per_node(run, str(request.launcher), DROP_CACHES)
+        run_once_per_node(plan, DROP_CACHES)
 
     try:
-        options = Options(
-            picked_launcher=request.launcher,
+        options = plan.options._replace(
+            launcher=None,
             out=out,
-            resume=out if resumes else None,
+            resume=resume,
             program=rank_program(loaded.run),
         )
-        result, late = launch(loaded, track, options)
+        result, late = run_plan(replace(plan, loaded=loaded, options=options), track)
         keep_log(job, run, number)
         if number + 1 < request.runs:
             late.release()
             if late.name:
                 raise KeyboardInterrupt(late.name)
-        return Outcome(0 if is_good(result) else EXIT_MISSED)
-    except (Failed, StoppedBySignal) as error:
+        return _outcome_of(result)
+    except (RunError, StoppedBySignal) as error:
         keep_log(job, run, number)
         ending = error.ending
-        outcome = Outcome(EXIT_MISSED if is_hopeless(out) else EXIT_FAILED)
+        outcome = Outcome(EXIT_FAILED)
         if isinstance(error, StoppedBySignal):
             outcome = Outcome(EXIT_STOPPED, asked_by(error))
+        elif is_hopeless(out):
+            outcome = Outcome(EXIT_MISSED)
         if request.requeue and outcome.stopped_by == LIMIT_SIGNAL:  # it goes on by itself
             ending = ending._replace(advice="", next="")
         print(f"rn50: error: {ending.reason}; details: {out / 'stderr.log'}", file=sys.stderr)
-        print(f"{out}{ending.what_next}", file=sys.stderr, flush=True)
+        say(f"{out}{ending.what_next}", to=sys.stderr)
         return outcome
 
 
-def next_run(out: Path, config: str, overrides: Sequence[str]) -> Loaded | None:
+def _outcome_of(result: Result | None) -> Outcome:
+    """Of a run that has ended in order."""
+    return Outcome(0 if result and is_good(result) else EXIT_MISSED)
+
+
+def next_run(out: Path, loaded: Loaded) -> Loaded | None:
     """The config with which the run in a folder begins or goes on; None: it has ended in a start
-    before. Raises UserError: the config is not the run's, or another process uses the folder."""
+    before. `loaded`: of all runs. Raises UserError: the config is not the run's, or another process
+    uses the folder."""
     if not (out / "config.yaml").is_file():
-        loaded = load_for_launch(config, list(overrides), None, own=True)
         with failing_as(f"{out}: cannot create"):
             out.mkdir(parents=True, exist_ok=True)
-        return loaded
+        return with_fresh_seed(loaded)
     check_free(out)
     if not is_interrupted(out):
-        print(f"{out}: has ended in a start before, is left as it is", flush=True)
+        say(f"{out}: has ended in a start before, is left as it is")
         return None
     result = read(out / RESULT, Result)
     why = (result and result.why) or "left no result: killed, or its node failed"
-    loaded = load_attempt(out, config, [o for o in overrides if not o.startswith("seed=")])
-    print(f"{out}: the start before: {why}", flush=True)
+    loaded = load_attempt(out, loaded)
+    say(f"{out}: the start before: {why}")
     return loaded
 
 
@@ -182,7 +200,8 @@ def keep_log(job: OpenJob, run: Run, number: int) -> None:
     system = system_id(run)
     if source.is_file():
         with suppress(OSError):  # such as a full disk
-            page = describe_system(run, read_object(source.with_name("environment.json")))
+            environment = read(source.with_name(ENVIRONMENT), Environment) or Environment()
+            page = describe_system(run, environment)
             systems = job.folder / "systems"
             systems.mkdir(exist_ok=True)
             write_json(systems / f"{system}.json", page)
@@ -201,8 +220,9 @@ def rank_program(run: Run) -> list[str]:
     job = run.system.job
     start = Path.cwd()
     home, python = program_on_nodes(job) if job.container else (str(ROOT), sys.executable)
-    bound = [] if job.bind == "none" else [f"{home}/scripts/bind.sh"]
-    rank = [*bound, python, "-m", "rn50.train"]
+    rank = [python, "-m", "rn50.train"]
+    if job.bind != "none":
+        rank.insert(0, f"{home}/scripts/bind.sh")
     if not job.container:
         return rank
     mounts = [f"{start}:{start}", *job.mounts]
@@ -213,31 +233,35 @@ def rank_program(run: Run) -> list[str]:
         image = [f"--container-image={job.container}", "--container-name=rn50"]
         where = [f"--container-mounts={','.join(mounts)}", f"--container-workdir={start}"]
         return [*image, *where, *rank]
-    gpus = ["--nv"] if run.system.device == "gpu" else []
-    binds = [word for mount in mounts for word in ("--bind", mount)]
-    return ["singularity", "exec", *gpus, *binds, "--pwd", str(start), job.container, *rank]
+    words = ["singularity", "exec"]
+    if run.system.device == "gpu":
+        words.append("--nv")
+    for mount in mounts:
+        words += ["--bind", mount]
+    return [*words, "--pwd", str(start), job.container, *rank]
 
 
 @contextmanager
-def staged(run: Run, config: Sequence[str], launcher: str) -> Iterator[tuple[str, ...]]:
+def staged(plan: LaunchPlan, config: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """The set on every node's own disk within the block; gives the overrides of a run there.
     `config`: CONFIG and overrides. Raises UserError: a node has no such folder, or its copy
     fails."""
-    if run.system.job.stage is None:
+    stage = plan.run.system.job.stage
+    if stage is None:
         yield ()
         return
-    target = f"{node_folder(run.system.job.stage)}/rn50_data"
+    target = f"{node_folder(stage)}/rn50_data"
     rn50 = [sys.executable, "-m", "rn50.cli.entry", "data"]
     words = ["--", *config]
     _call([*rn50, "prepare", *words])
     on_nodes = [*rn50, "stage", "--to", target]
-    run_once_per_node(run, launcher, ["mkdir", "-p", "--", str(Path(target).parent)])
+    run_once_per_node(plan, ["mkdir", "-p", "--", str(Path(target).parent)])
     try:
-        run_once_per_node(run, launcher, [*on_nodes, *words])
+        run_once_per_node(plan, [*on_nodes, *words])
         yield (f"data.path={json.dumps(target)}",)
     finally:
         with suppress(UserError):
-            run_once_per_node(run, launcher, [*on_nodes, "--remove", *words])
+            run_once_per_node(plan, [*on_nodes, "--remove", *words])
 
 
 def node_folder(value: str) -> str:
@@ -248,14 +272,13 @@ def node_folder(value: str) -> str:
     return folder
 
 
-def run_once_per_node(run: Run, launcher: str, command: Sequence[str]) -> None:
+def run_once_per_node(plan: LaunchPlan, command: Sequence[str]) -> None:
     """Run a command on every node of the job. Raises UserError: it fails on one."""
-    job, _ = build_job(run, launcher, command)
-    _call(LAUNCHERS[launcher].command(job.once_per_node(command)), job)
+    job = plan.job.once_per_node(command)
+    _call(LAUNCHERS[plan.launcher].command(job), job.launchers_environment)
 
 
-def _call(command: Sequence[str], job: Job | None = None) -> None:
-    environment = job.launchers_environment if job else None
+def _call(command: Sequence[str], environment: Mapping[str, str] = os.environ) -> None:
     code = subprocess.call(command, env=environment, stdin=subprocess.DEVNULL)
     if code:
         raise UserError(f"{' '.join(command)}: exit code 0 expected, found {code}")

@@ -39,7 +39,9 @@ class OpenJob:
 
     def run(self, number: int) -> Path:
         """The folder of a run; of a job that resumes a run of `rn50 launch`, its own."""
-        return self.folder if is_run(self.folder) else self.folder / f"run_{number}"
+        if is_run(self.folder):
+            return self.folder
+        return self.folder / f"run_{number}"
 
     def checkpoints(self) -> set[Path]:
         """Those of all runs."""

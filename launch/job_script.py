@@ -40,8 +40,8 @@ class JobPaths(NamedTuple):
 def program_on_nodes(job: JobSettings) -> tuple[str, str]:
     """The checkout and the interpreter that the config names, on the nodes or in the container;
     else those of this process."""
-    home = job.home or str(ROOT)
-    return home, job.python or (f"{home}/.venv/bin/python" if job.home else sys.executable)
+    python = f"{job.home}/.venv/bin/python" if job.home else sys.executable
+    return job.home or str(ROOT), job.python or python
 
 
 def job_script(run: Run, scheduler: str, paths: JobPaths, runs: int = 1) -> str:
@@ -94,5 +94,7 @@ def _launch(run: Run, dialect: Scheduler, runs: int) -> Iterator[str]:
     yield 'exec "$python" -m rn50.cli.entry launch --job="$folder" \\'
     if run.system.job.requeue and dialect.requeue_command:
         yield f'  --requeue "{dialect.requeue_command}" \\'
-    launcher = f"--launcher {dialect.launcher} " if dialect.launcher else ""
-    yield f'  {launcher}--runs {runs} -- "${{config[@]}}"'
+    words = f'--runs {runs} -- "${{config[@]}}"'
+    if dialect.launcher:
+        words = f"--launcher {dialect.launcher} {words}"
+    yield f"  {words}"

@@ -20,14 +20,13 @@ from ..config.errors import UserError, failing_as
 from ..config.schema import Run
 from ..train.communication.mpi_library import MPICH_ABI, PRODUCTS, Family, MpiLibrary, horovods_mpi
 from ..train.process_info import RANK_VARIABLES, RankVariables
-from .engine_environment import ENGINE_PREFIXES, Controller, Environment, engine_environment
+from .engine_environment import ENGINE_PREFIXES, Controller, EngineSettings, engine_environment
 from .environment_record import output_of
-from .host_limits import check_open_files, read_limits
 from .inherited import inherited, taken_away
 
-HOST_FILES = ("SGE_JOB_HOSTLIST", "PE_HOSTFILE", "PBS_NODEFILE", "RN50_HOSTS")
+HOST_FILES = ("SGE_JOB_HOSTLIST", "PE_HOSTFILE", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "RN50_HOSTS")
 """Variables that name a file whose lines begin with the host names of the allocation: Grid
-Engine's (ABCI's own first), PBS's, and the user's where there is no scheduler."""
+Engine's (ABCI's own first), PBS's, LSF's, and the user's where there is no scheduler."""
 HOROVODRUN = (sys.executable, "-m", "rn50.launch.horovodrun")
 _HOST = re.compile(r"([\w.-]+)(:\d+)?")
 """Its name and slots, of which there is one a rank."""
@@ -227,11 +226,13 @@ _PMI: dict[Family, tuple[str, ...]] = {
 """What srun may offer to the ranks of an MPI, the best first."""
 
 
-def pick_launcher(wanted: str | None, container: str | None = None) -> str:
+def pick_launcher(wanted: str | None, *, in_container: bool = False) -> str:
     """The launcher asked for; else srun in a Slurm allocation, else that of the MPI which Horovod
     was linked to if any, else gloo. The Horovod of a container is taken for one with Open MPI.
     Raises UserError: what cannot start the ranks here."""
-    library = MpiLibrary("a container's", None) if container else horovods_mpi()
+    library = horovods_mpi()
+    if in_container:
+        library = MpiLibrary("a container's", None)
     if wanted is None:
         if os.environ.get("SLURM_JOB_ID") and LAUNCHERS["srun"].is_installed():
             return "srun"
@@ -266,7 +267,7 @@ def pick_pmi(family: Family | None) -> str:
     wanted = _PMI[family or "openmpi"]
     if not LAUNCHERS["srun"].is_installed():
         return wanted[0]
-    done = subprocess.run(["srun", "--mpi=list"], capture_output=True, text=True, check=False)
+    done = subprocess.run(["srun", "--mpi=list"], capture_output=True, text=True)
     listed = re.findall(r"^(?:srun: )?\s*([a-z]\w*)\s*$", done.stdout + done.stderr, re.M)
     return next((name for name in wanted if name in listed), wanted[0])
 
@@ -283,7 +284,8 @@ def allocated_hosts(environment: Mapping[str, str] = os.environ) -> tuple[str, .
     UserError: the file that should name them cannot be read."""
     variable = next((name for name in HOST_FILES if environment.get(name)), None)
     if variable is None:
-        return ()
+        # LSF's, in turn with their slots.
+        return tuple(dict.fromkeys(environment.get("LSB_MCPU_HOSTS", "").split()[::2]))
     path = Path(environment[variable])
     with failing_as(f"{variable}: {path}"):
         lines = path.read_text("utf-8-sig", errors="replace").splitlines()
@@ -303,7 +305,7 @@ def missing_hosts(run: Run, launcher: str) -> list[str]:
     asks a scheduler for them."""
     expected = run.system.nodes
     asks = launcher == "srun" and not os.environ.get("SLURM_JOB_ID")
-    if expected == 1 or asks or os.environ.get("LSB_JOBID"):
+    if expected == 1 or asks:
         return []
     hosts = allocated_hosts()
     nodes = os.environ.get("SLURM_JOB_NUM_NODES", "")
@@ -320,11 +322,10 @@ def missing_hosts(run: Run, launcher: str) -> list[str]:
 
 def build_job(
     run: Run, launcher: str, command: Sequence[str], hosts: Sequence[str] = ()
-) -> tuple[Job, Environment]:
+) -> tuple[Job, EngineSettings]:
     """The job that runs `command` on every rank of `run`, and the engines' environment. `hosts`:
     some of the allocation; default: all that `run` wants. Raises UserError: the engines refuse the
-    config, or this shell's limits are too low for a launcher."""
-    check_open_files(read_limits(), run.system.world_size if run.watchdog.enabled else 0)
+    config."""
     controller = LAUNCHERS[launcher].controller
     system = run.system
     family = family_here()

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from ..config.errors import UserError
 from ..config.load import Loaded, load
-from ..config.schema import Run
+from ..config.progress import say
 from ..train.checkpoint.resume import keep_batches
-from .launchers import LAUNCHERS, Job, build_job
-from .preflight import problems_with, refuse
+from .launch_plan import LaunchPlan
+from .launchers import LAUNCHERS, Job
 
 PROBE_S = 30.0
 """Longest time in which a node starts a process. Slurm gives up a dead one after its MessageTimeout
@@ -25,64 +25,59 @@ POLL_S = 5.0
 _AT_ONCE = 32
 
 
-def on_nodes_left(loaded: Loaded, launcher: str, out: Path) -> tuple[Loaded, tuple[str, ...]]:
-    """(config, hosts) to go on with after a failure: `loaded`, with which the run in `out` began,
+def on_nodes_left(began: LaunchPlan, out: Path) -> tuple[Loaded, tuple[str, ...]]:
+    """(config, hosts) to go on with after a failure: the config with which the run in `out` began,
     on as many of its nodes as are left, with its global batch. No hosts: as it began, which waits
-    for nodes that do not answer.
-
-    Raises UserError: fewer are left than system.job.min_nodes, or the config cannot run on them.
-    """
-    run = loaded.run
+    for nodes that do not answer. Raises UserError: fewer are left than system.job.min_nodes."""
+    run = began.run
     nodes = run.system.nodes
     least = run.system.job.min_nodes
-    hosts = LAUNCHERS[launcher].hosts() if nodes > 1 else ()
+    hosts = LAUNCHERS[began.launcher].hosts() if nodes > 1 else ()
     if not hosts:
-        return loaded, ()
+        return began.loaded, ()
     if least is None:
-        _wait_for(run, launcher, hosts[:nodes])
-        return loaded, ()
-    answering = _answering(run, launcher, hosts)
+        _wait_for(began, hosts[:nodes])
+        return began.loaded, ()
+    answering = _answering(began, hosts)
     if len(hosts) >= nodes and answering[:nodes] == hosts[:nodes]:
-        return loaded, ()
+        return began.loaded, ()
     left = answering[:nodes]
     of = f"{len(answering)} of {max(nodes, len(hosts))} nodes answer"
     if len(left) < min(least, nodes):
         raise UserError(
             f"system.job.min_nodes: {least} expected, {of} ({', '.join(answering) or 'none'})"
         )
-    print(f"{of}: going on with {', '.join(left)}", flush=True)
+    say(f"{of}: going on with {', '.join(left)}")
     batches = keep_batches(run, len(left) * run.system.ranks_per_node)
     overrides = [f"system.nodes={len(left)}", *batches]
-    fewer = load(out / "config.yaml", overrides)
-    refuse(problems_with(fewer.run, launcher))
-    return fewer, left
+    return load(out / "config.yaml", overrides), left
 
 
-def _wait_for(run: Run, launcher: str, hosts: Sequence[str]) -> None:
+def _wait_for(began: LaunchPlan, hosts: Sequence[str]) -> None:
     """Until all `hosts` answer, at most `watchdog.start_s`: a restart within an outage is lost."""
-    until_s = time.monotonic() + run.watchdog.start_s
+    patience_s = began.run.watchdog.start_s
+    until_s = time.monotonic() + patience_s
     said = None
-    while (found := _answering(run, launcher, hosts)) != tuple(hosts):
+    while (answering := _answering(began, hosts)) != tuple(hosts):
         if time.monotonic() > until_s:
             return
-        if found != said:
-            gone = ", ".join(host for host in hosts if host not in found)
-            print(f"{gone}: no answer, waiting up to {run.watchdog.start_s:g} s", flush=True)
-            said = found
+        if answering != said:
+            gone = ", ".join(host for host in hosts if host not in answering)
+            say(f"{gone}: no answer, waiting up to {patience_s:g} s")
+            said = answering
         time.sleep(POLL_S)
 
 
-def _answering(run: Run, launcher: str, hosts: Sequence[str]) -> tuple[str, ...]:
+def _answering(began: LaunchPlan, hosts: Sequence[str]) -> tuple[str, ...]:
     """Those of `hosts` on which the launcher starts a process."""
-    job, _ = build_job(run, launcher, ("true",))
-    job = job._replace(ranks_per_node=1)
+    job = began.job._replace(command=("true",), ranks=1, ranks_per_node=1)
 
     def starts(host: str) -> bool:
-        return _starts(launcher, job._replace(ranks=1, hosts=(host,)))
+        return _starts(began.launcher, job._replace(hosts=(host,)))
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        found = list(pool.map(starts, hosts))
-    return tuple(host for host, starts in zip(hosts, found, strict=True) if starts)
+        started = list(pool.map(starts, hosts))
+    return tuple(host for host, is_up in zip(hosts, started, strict=True) if is_up)
 
 
 def _starts(launcher: str, job: Job) -> bool:

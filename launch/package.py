@@ -15,15 +15,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+import jinja2
 
 from ..config import benchmark
 from ..config.atomic import new_folder, write_json
 from ..config.errors import UserError, failing_as, show
 from ..config.load import Loaded, load_system
-from ..config.reading import read_file, read_object
+from ..config.reading import read_file
 from ..config.recorded import load_recorded
 from ..logging.places import run_folders
+from ..logging.records import ENVIRONMENT, Environment, read
 from ..report.reproduction import without_places
 from .system_description import UNKNOWN, describe_system, system_id
 
@@ -94,21 +95,19 @@ def write_package(
         raise UserError(f"--org: the name of a folder to make in {out} expected, found {show(org)}")
     loaded = _common(runs, org, machine)
     run = loaded.run
-    environment = runs[0] / "environment.json"
-    try:
-        page = describe_system(run, read_object(environment))
-    except (AttributeError, TypeError, ValueError) as error:
-        raise UserError(f"{environment}: what a run leaves there expected: {error}") from None
+    environment = read(runs[0] / ENVIRONMENT, Environment) or Environment()
+    page = describe_system(run, environment)
     system = system_id(run)
     with new_folder(out / org) as folder:
-        page = {key: ask(key) if text == UNKNOWN else text for key, text in page.items()}
+        page |= {key: ask(key) for key, text in page.items() if text == UNKNOWN}
         results = folder / "results" / system / benchmark.BENCHMARK
         results.mkdir(parents=True)
         for number, source in enumerate(runs):
             _copy(source / "result_0.txt", results / f"result_{number}.txt")
         (folder / "systems").mkdir()
         write_json(folder / "systems" / f"{system}.json", page)
-        _write_code(folder / "benchmarks" / benchmark.BENCHMARK, runs[0], system, loaded, page)
+        about = {"run": run, "page": page, "git": environment.git}
+        _write_code(folder / "benchmarks" / benchmark.BENCHMARK, runs[0], system, about)
     lines = _check(out / org, run.ruleset)
     messages = tuple(line for line in lines if line.startswith(("ERROR", "WARNING")))
     missing = tuple(key for key, text in page.items() if text == UNKNOWN)
@@ -146,10 +145,8 @@ def _common(runs: Sequence[Path], org: str, machine: str | None) -> Loaded:
     return load_recorded(runs[0] / "config.yaml", words, keys=())
 
 
-def _write_code(
-    folder: Path, run: Path, system: str, loaded: Loaded, page: Mapping[str, str]
-) -> None:
-    """The program, the config of the runs, and how to repeat them."""
+def _write_code(folder: Path, run: Path, system: str, about: Mapping[str, object]) -> None:
+    """The program, the config of the runs, and how to repeat them. `about`: for the README."""
     implementation = folder / "implementations" / _IMPLEMENTATION
     code = implementation / "code"
     code.mkdir(parents=True)
@@ -158,11 +155,11 @@ def _write_code(
         _copy_code(ROOT / name, code / name)
     config = f"config_{system}.yaml"
     _copy(run / "config.yaml", implementation / config)
-    templates = Environment(loader=FileSystemLoader(HERE), undefined=StrictUndefined)
-    git = read_object(run / "environment.json").get("git")
-    git = {"commit": "unknown", "modified": False} | git if isinstance(git, dict) else None
-    about = {"run": loaded.run, "page": page, "config": config, "git": git}
-    text = templates.get_template("submission_readme.md.j2").render(about)
+    templates = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE), undefined=jinja2.StrictUndefined
+    )
+    template = templates.get_template("submission_readme.md.j2")
+    text = template.render(about, config=config)
     (implementation / "README.md").write_text(text)
 
 
@@ -190,7 +187,6 @@ def _check(package: Path, ruleset: str) -> list[str]:
         capture_output=True,
         text=True,
         errors="replace",
-        check=False,
     )
     if done.returncode:  # a traceback; it has no exit code for errors
         return [f"ERROR - the package checker crashed: {done.stderr.strip().splitlines()[-1]}"]

@@ -1,7 +1,7 @@
 """What stands in the way of a run, told before anything is started: one list for all commands.
 
-`refusals` hold on any machine: `config check`, `submit` and `launch` refuse alike. `obstacles_here`
-hold on this one, where ranks are to run here: `launch` refuses.
+`refusals` hold on any machine: `config check`, `submit` and `launch` refuse alike. `obstacles` hold
+where ranks are started from here: `launch` refuses.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 from ..compliance.config_rules import ConfigCheck
 from ..config import benchmark
@@ -25,7 +25,10 @@ from ..train.gpu.code import check_step, gpu_code
 from ..train.gpu.driver import check_machine
 from ..train.mxnet_package import distribution, library
 from .engine_environment import Controller, engine_environment
-from .launchers import LAUNCHERS, family_here
+from .host_limits import check_open_files, read_limits
+from .launchers import LAUNCHERS, family_here, missing_hosts
+
+T = TypeVar("T")
 
 CANNOT_RUN = ("MLP061", "cannot-run")
 """Id of what `config check` finds of any machine."""
@@ -33,8 +36,10 @@ CANNOT_RUN = ("MLP061", "cannot-run")
 
 def free_memory_bytes() -> int | None:
     """What the kernel has for new processes without swapping; None: not known."""
-    found = re.search(r"^MemAvailable:\s*(\d+) kB", read_text(Path("/proc/meminfo")), re.M)
-    return int(found[1]) * 1024 if found else None
+    free = re.search(r"^MemAvailable:\s*(\d+) kB", read_text(Path("/proc/meminfo")), re.M)
+    if free is None:
+        return None
+    return int(free[1]) * 1024
 
 
 def refuse(problems: Sequence[str]) -> None:
@@ -56,14 +61,19 @@ def refuse_runs(run: Run, runs: int) -> None:
         )
 
 
-def problems_with(run: Run, launcher: str) -> list[str]:
-    """Why `launcher` cannot run `run`, on any machine or, where it is certain that ranks start
-    here, on this one; empty: it can."""
-    here = run.system.nodes == 1 and not LAUNCHERS[launcher].may_start_elsewhere
-    found = refusals(run, (LAUNCHERS[launcher].controller,))
-    if LAUNCHERS[launcher].controller == "gloo":
-        found += _own_name_unknown()
-    return found + (obstacles_here(run) if here else [])
+def obstacles(run: Run, launcher: str, *, in_container: bool) -> list[str]:
+    """Why `launcher` cannot start the ranks of `run` from here, one line each. `in_container`: with
+    other libraries than those here."""
+    lines: list[str] = []
+    if not in_container:
+        if LAUNCHERS[launcher].controller == "gloo":
+            lines += _own_name_unknown()
+        if run.system.nodes == 1 and not LAUNCHERS[launcher].may_start_elsewhere:
+            lines += obstacles_here(run)
+    lines += missing_hosts(run, launcher)
+    ranks = run.system.world_size * run.watchdog.enabled
+    unless_refused(lines, check_open_files, read_limits(), ranks)
+    return lines
 
 
 def _own_name_unknown() -> list[str]:
@@ -82,29 +92,29 @@ def _own_name_unknown() -> list[str]:
 def refusals(run: Run, controllers: Sequence[Controller] = ("mpi", "gloo")) -> list[str]:
     """Why `run` cannot run on any machine of its kind, one line each; empty: it can. `controllers`:
     of the launchers that may start it; one that can is enough."""
-    found = _refused(partial(build_plan, run)) + _refused(partial(check_supported, run))
+    lines: list[str] = []
+    unless_refused(lines, build_plan, run)
+    unless_refused(lines, check_supported, run)
     mpi = family_here()
-    engines = [_refused(partial(engine_environment, run, {}, one, mpi)) for one in controllers]
+    engines = [_refused(engine_environment, run, {}, each, mpi) for each in controllers]
     if all(engines):
-        found += engines[0]
-    if run.system.device == "gpu":
-        found += _beyond_the_device(run)
-    return found
+        lines += engines[0]
+    return lines + beyond_the_device(run)
 
 
 def obstacles_here(run: Run) -> list[str]:
     """Why the ranks of one node of `run` cannot run on this machine, one line each."""
-    if run.system.device == "gpu":
-        path = library()
-        found = _refused(partial(_check_gpu, run, run.system.ranks_per_node - 1))
-        if not found and not (path and gpu_code(path)):
-            name, version = distribution()
-            found = [
-                "system.device: MXNet for GPUs (scripts/setup.sh --gpu) for gpu expected, found "
-                f"{name} {version}, which has no code for GPUs"
-            ]
-        return found
-    return []
+    if run.system.device == "cpu":
+        return []
+    path = library()
+    lines = _refused(_check_gpu, run, run.system.ranks_per_node - 1)
+    if lines or (path and gpu_code(path)):
+        return lines
+    name, version = distribution()
+    return [
+        "system.device: MXNet for GPUs (scripts/setup.sh --gpu) for gpu expected, found "
+        f"{name} {version}, which has no code for GPUs"
+    ]
 
 
 def _check_gpu(run: Run, local_rank: int) -> None:
@@ -122,12 +132,12 @@ def check_whether_it_runs(check: ConfigCheck, run: Run) -> ConfigCheck:
     return check._replace(findings=(*found, *check.findings), verdict="FAIL", cause=never[0])
 
 
-def _beyond_the_device(run: Run) -> list[str]:
-    """A batch of ResNet-50 larger than the memory of a described machine's device."""
+def beyond_the_device(run: Run) -> list[str]:
+    """A batch of ResNet-50 larger than the memory of a described machine's GPU."""
     about = run.system.performance
     model = run.model
     real = (model.network, model.depth, run.data.crop_px) == ("resnet", 50, benchmark.CROP_PX)
-    if about is None or about.memory_bytes is None or not real:
+    if run.system.device == "cpu" or about is None or about.memory_bytes is None or not real:
         return []
     batch = max([run.batch.per_rank, *(change.per_rank for change in run.batch.changes)])
     most = largest_batch(about.memory_bytes, "fp32" if model.dtype == "float32" else "fp16")
@@ -139,9 +149,16 @@ def _beyond_the_device(run: Run) -> list[str]:
     ]
 
 
-def _refused(check: Callable[[], object]) -> list[str]:
+def unless_refused(lines: list[str], check: Callable[..., T], *arguments: Any) -> T | None:
+    """What `check` returns; None: it refuses, and `lines` has the reasons."""
     try:
-        check()
+        return check(*arguments)
     except UserError as error:
-        return str(error).splitlines()
-    return []
+        lines += str(error).splitlines()
+        return None
+
+
+def _refused(check: Callable[..., object], *arguments: Any) -> list[str]:
+    lines: list[str] = []
+    unless_refused(lines, check, *arguments)
+    return lines

@@ -17,11 +17,12 @@ from ..config.atomic import write_file
 from ..config.errors import UserError, failing_as
 from ..config.layout import with_ranks
 from ..config.load import Loaded, load
+from ..config.progress import say
 from ..config.reading import read_file
 from ..config.recorded import RESUME, RUN, load_named, words_to_repeat
 from ..data.lock import LOCK, RANK_LOCK, FolderInUse, check_free, hold, other_holder
 from ..logging.mlperf import close_interrupted
-from ..logging.records import RESULT, Result, read, read_failures
+from ..logging.records import ENVIRONMENT, RESULT, Result, read, read_failures
 from ..train.checkpoint.file import Checkpoint
 from ..train.checkpoint.folder import (
     checkpoints_in,
@@ -35,12 +36,13 @@ from ..train.checkpoint.resume import (
     LOG,
     METRICS,
     check_config,
+    recorded_run,
     resumed_config,
 )
 from ..train.reserve import give_back, reserve
 from .run_files import is_run
 
-_COPIED = (METRICS, "config.yaml", "origins.json", "environment.json")
+_COPIED = (METRICS, "config.yaml", "origins.json", ENVIRONMENT)
 """Files of an attempt that are copied: the next one continues or overwrites them."""
 _MOVED = ("stderr.log", RESULT, "ranks.json", "timeline.json", "report.html")
 RANK_GRACE_S = 20.0
@@ -56,7 +58,9 @@ def load_resumed(
     Without `config` the run's own is taken. Raises UserError: there is nothing to go on from, it is
     in use, or the config is another."""
     overrides = with_ranks(overrides, ranks)
-    folder = latest_interrupted(config, overrides) if where == "latest" else Path(where)
+    folder = Path(where)
+    if where == "latest":
+        folder = latest_interrupted(config, overrides)
     source = folder / "config.yaml"
     if not source.is_file():
         raise UserError(f"--resume: the folder of a run expected, found no {source}")
@@ -85,15 +89,14 @@ def is_over(folder: Path) -> bool:
     return result is not None and result.has_ended
 
 
-def load_attempt(folder: Path, config: str, overrides: list[str]) -> Loaded:
+def load_attempt(folder: Path, loaded: Loaded) -> Loaded:
     """The config with which a job's interrupted run goes on: the job's, with the run's own seed.
     Raises UserError: it is another than that of the checkpoint."""
     found, _ = newest_checkpoint(folder / "checkpoint")
-    own = folder / "config.yaml"
-    seed = found.meta.config.get("seed") if found else load(own, within=folder).run.seed
-    loaded = load(config, [*overrides, f"seed={seed}"])
-    if found:
-        check_config(found, loaded)
+    if found is None:
+        return loaded.with_seed(load(folder / "config.yaml", within=folder).run.seed)
+    loaded = loaded.with_seed(recorded_run(found).seed)
+    check_config(found, loaded)
     return loaded
 
 
@@ -114,7 +117,7 @@ def begin_attempt(out: Path) -> Checkpoint | None:
             remove_after(out / "checkpoint", failure.agreed_step)
     found, warnings = newest_checkpoint(out / "checkpoint")
     for warning in warnings:
-        print(f"rn50: warning: {warning}", file=sys.stderr, flush=True)
+        say(f"rn50: warning: {warning}", to=sys.stderr)
     with failing_as(f"{out}: cannot keep what the last attempt left"):
         _keep_attempt(out)
         if found is None:
@@ -125,10 +128,10 @@ def begin_attempt(out: Path) -> Checkpoint | None:
             _cut(out, METRICS, found.meta.metrics_bytes)
     reserve(out)
     if found is None:
-        print(f"{out}: no checkpoint yet: from the beginning", flush=True)
+        say(f"{out}: no checkpoint yet: from the beginning")
         return None
     remove_after(out / "checkpoint", found.meta.step)
-    print(f"{out}: going on after step {found.meta.step} ({found.path.name})", flush=True)
+    say(f"{out}: going on after step {found.meta.step} ({found.path.name})")
     return found
 
 
@@ -148,14 +151,15 @@ def _cut(out: Path, name: str, size_bytes: int) -> None:
     """Cut a log to its first `size_bytes`, or to the whole lines that a crash of the file system
     left of them. A run that ended there in an attempt before goes on: no line says that it ended.
     """
-    text = read_file(out / name, _MOST_BYTES, within=out) if (out / name).is_file() else b""
+    text = b""
+    if (out / name).is_file():
+        text = read_file(out / name, _MOST_BYTES, within=out)
     text = text[: text.rfind(b"\n", 0, size_bytes) + 1]
     if len(text) < size_bytes:
-        print(
+        say(
             f"rn50: warning: {out / name}: {size_bytes} bytes of whole lines expected, as when the "
             f"checkpoint was written, found {len(text)}: it has a gap",
-            file=sys.stderr,
-            flush=True,
+            to=sys.stderr,
         )
     lines = text.splitlines(keepends=True)
     write_file(out / name, b"".join(one for one in lines if b'"key": "run_stop"' not in one))
@@ -188,13 +192,16 @@ def latest_interrupted(
     if config is None:  # of any preset: the overrides are that one's
         overrides = [text for text in overrides if text.startswith("system.results=")]
     run = load(config or "quick", overrides).run
-    parent = Path(run.system.results) / (run.name if config else "")
-    runs = ("*", "*/run_*") if config else ("*/*", "*/*/run_*")
+    parent = Path(run.system.results)
+    runs = "*/*"
+    if config:
+        parent /= run.name
+        runs = "*"
     last_written = {}
-    for folder in (path for name in runs for path in parent.glob(name)):
+    for folder in (*parent.glob(runs), *parent.glob(f"{runs}/run_*")):
         written = checkpoints_in(folder / "checkpoint")
         if not with_checkpoint and not written and is_run(folder):
-            written = [folder / "environment.json"]
+            written = [folder / ENVIRONMENT]
         with suppress(OSError, UserError):  # such as: an older result.json
             if written and is_interrupted(folder):
                 last_written[folder] = written[-1].stat().st_mtime_ns
@@ -202,7 +209,7 @@ def latest_interrupted(
         with suppress(UserError):
             check_free(folder)
             return folder
-    wanted = "an interrupted run with a checkpoint" if with_checkpoint else "an interrupted run"
+    wanted = "an interrupted run" + " with a checkpoint" * with_checkpoint
     raise UserError(
         f"--resume latest: {wanted} that no process uses expected, found none in {parent}"
     )

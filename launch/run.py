@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from ..compliance.check_log import Check, check_log
 from ..compliance.config_rules import check_config
@@ -18,10 +17,9 @@ from ..config.atomic import write_file, write_json
 from ..config.errors import RankFailed, UserError
 from ..config.finding import ERROR, WARNING
 from ..config.layout import with_ranks
-from ..config.load import Loaded, load
+from ..config.load import Loaded
 from ..config.manifest import Manifest
-from ..config.plan import build_plan
-from ..config.progress import Tracker
+from ..config.progress import Tracker, say
 from ..config.reading import read_ends
 from ..config.recorded import load_named
 from ..config.schema import Run
@@ -46,114 +44,85 @@ from ..train.reserve import give_back, reserve
 from ..train.seeding import draw_seed
 from .ending import (
     Ending,
-    Failed,
+    RunError,
     StoppedBySignal,
     asked_by,
     rank_failed,
     run_ended,
     run_stopped,
 )
-from .engine_environment import Environment
 from .environment_record import describe_environment
 from .failure import Evidence, explain_failure
 from .host_limits import read_limits, with_shortages
 from .inherited import STEP
-from .launchers import LAUNCHERS, Job, build_job, missing_hosts, pick_launcher
+from .launch_plan import LaunchPlan, Options, plan_launch
 from .nodes_left import on_nodes_left
-from .preflight import refusals, refuse
 from .resume import begin_attempt, close_attempt, is_hopeless, is_over
 from .run_files import in_brief, new_run_folder
 from .supervisor import StopSignals, run_job
 
-RANK = (sys.executable, "-m", "rn50.train")
+
+def load_for_launch(config: str, overrides: list[str], ranks: int | None) -> Loaded:
+    """The config as the ranks will see it: `--ranks` applied, a fresh seed drawn if it has none."""
+    return with_fresh_seed(load_named(config, with_ranks(overrides, ranks)))
 
 
-def load_for_launch(
-    config: str, overrides: list[str], ranks: int | None, *, draw: bool = True, own: bool = False
-) -> Loaded:
-    """The config as the ranks will see it: `--ranks` applied, a fresh seed drawn if it has none.
-    `own`: it is that of a job, which the user has submitted."""
-    overrides = with_ranks(overrides, ranks)
-    read = load if own else load_named
-    loaded = read(config, overrides)
-    if loaded.run.seed is None and draw:
-        loaded = read(config, [*overrides, f"seed={draw_seed()}"])
+def with_fresh_seed(loaded: Loaded) -> Loaded:
+    """The config with a seed, drawn if it has none."""
+    if loaded.run.seed is None:
+        return loaded.with_seed(draw_seed())
     return loaded
 
 
-class Options(NamedTuple):
-    """How `launch` is to run a config; the defaults are those of the command.
-
-    `launcher`: asked for by name; the command to go on with names it too. `picked_launcher`: of
-    `pick_launcher`, in a job. `out`: the new run's folder. `resume`: that of an interrupted run to
-    go on with. `recorded`: that of a run to compare with. `program`: what one rank is started with.
-    """
-
-    launcher: str | None = None
-    picked_launcher: str | None = None
-    out: Path | None = None
-    resume: Path | None = None
-    recorded: Path | None = None
-    program: Sequence[str] = RANK
-
-
 @dataclass(frozen=True)
-class LaunchPlan:
-    """One run from its first rank to its verdict; computed once, before anything is started.
-    `job`: with a rank's command. `hosts`: the nodes that are left; empty: all of the first."""
+class PreparedRun:
+    """A plan with what has been made for it: the run's folder and its image set."""
 
-    loaded: Loaded
-    launcher: str
-    job: Job
-    environment: Environment
+    plan: LaunchPlan
     folder: Path
     manifest: Manifest
-    options: Options
-    hosts: tuple[str, ...] = ()
-
-    @property
-    def run(self) -> Run:
-        return self.loaded.run
 
 
 def launch(loaded: Loaded, track: Tracker, options: Options) -> tuple[Result, StopSignals]:
-    """Run `loaded` to its end; returns its result, and the signals since then, of which none
-    changes it: the caller releases them, or ends. Raises UserError before the ranks start; Failed:
-    one of them failed; StoppedBySignal: a signal ended it."""
-    plan = prepare(loaded, track, options)
-    with hold(plan.folder / LOCK):
-        run_attempts(plan)
+    """Plan `loaded` and run it, as `run_plan` does, with a fresh seed if it has none."""
+    return run_plan(plan_launch(with_fresh_seed(loaded), options), track)
+
+
+def run_plan(plan: LaunchPlan, track: Tracker) -> tuple[Result, StopSignals]:
+    """Run a plan to its end; returns its result, and the signals since then, of which none changes
+    it: the caller releases them, or ends. Raises UserError before the ranks start; RunError: one of
+    them failed; StoppedBySignal: a signal ended it."""
+    prepared = prepare(plan, track)
+    with hold(prepared.folder / LOCK):
+        run_attempts(prepared)
         late = StopSignals().take()
-        return conclude(plan.run, plan.folder, options), late
+        return conclude(plan.run, prepared.folder, plan.options), late
 
 
-def prepare(loaded: Loaded, track: Tracker, options: Options) -> LaunchPlan:
-    """Everything before the first rank: refusals, the job, the image set, the folder."""
-    run = loaded.run
-    name = options.picked_launcher or pick_launcher(options.launcher)
-    refuse(refusals(run, (LAUNCHERS[name].controller,)))
-    refuse(missing_hosts(run, name))
-    job, environment = build_job(run, name, ())  # its refusals before data or a folder is made
-    manifest = prepare_data(run.data, track, loaded.origins)
-    folder = options.resume or options.out or new_run_folder(run)
-    rank = [*options.program, str(folder / "config.yaml"), "--out", str(folder)]
-    job = job._replace(command=rank)
-    return LaunchPlan(loaded, name, job, environment, folder, manifest, options)
+def prepare(plan: LaunchPlan, track: Tracker) -> PreparedRun:
+    """Refuse what cannot run, then make the image set and the folder."""
+    plan.refuse()
+    manifest = prepare_data(plan.run.data, track, plan.loaded.origins)
+    folder = plan.options.resume or plan.options.out or new_run_folder(plan.run)
+    return PreparedRun(plan, folder, manifest)
 
 
-def run_attempts(plan: LaunchPlan) -> None:
+def run_attempts(began: PreparedRun) -> None:
     """Start the ranks, and again from the last checkpoint as often as the config allows. The caller
-    holds the run. Raises as `launch` does."""
-    out = plan.folder
+    holds the run. Raises as `run_plan` does."""
+    out = began.folder
+    plan = began.plan
     options = plan.options
     # Before the try: a stop while the last attempt still writes there must not close its log.
-    found = begin_attempt(out) if options.resume else None
+    checkpoint = None
+    if options.resume:
+        checkpoint = begin_attempt(out)
     try:
-        begin_run(plan)
-        now = plan
+        begin_run(began)
+        now = began
         restarts = plan.run.system.job.max_restarts
-        while (error := _failure_of_attempt(now, found)) is not None:
-            now, found = _next_attempt(plan, now, error, restarts)
+        while (error := _failure_of_attempt(now, checkpoint)) is not None:
+            now, checkpoint = _next_attempt(began, now, error, restarts)
             restarts -= 1
     except KeyboardInterrupt as stop:
         if is_over(out):
@@ -168,58 +137,68 @@ def run_attempts(plan: LaunchPlan) -> None:
         reason = with_shortages(why, "", read_limits())
         give_back(out)
         ending = end_failed(plan.run, out, reason, options)
-        raise Failed(f"{reason}{ending.what_next}", ending) from None
+        raise RunError(f"{reason}{ending.what_next}", ending) from None
 
 
-def _failure_of_attempt(plan: LaunchPlan, found: Checkpoint | None) -> UserError | None:
+def _failure_of_attempt(prepared: PreparedRun, checkpoint: Checkpoint | None) -> UserError | None:
     """Run all ranks to their end; why they failed, None where they ended in order."""
-    from_file = ["--resume", str(found.path)] if found else []
-    job = plan.job._replace(command=[*plan.job.command, *from_file])
+    plan = prepared.plan
+    out = prepared.folder
+    job = plan.job_in(str(out))
+    if checkpoint:
+        job = job._replace(command=[*job.command, "--resume", str(checkpoint.path)])
     try:
-        run_job(job, plan.launcher, plan.folder, plan.run)
-        check_result(plan.folder)
+        run_job(job, plan.launcher, out, plan.run)
+        check_result(out)
     except UserError as error:
-        if not is_over(plan.folder):
-            close_attempt(plan.folder)
+        if not is_over(out):
+            close_attempt(out)
             return error
-        print(f"rn50: warning: after the last step: {error}", file=sys.stderr, flush=True)
+        say(f"rn50: warning: after the last step: {error}", to=sys.stderr)
     return None
 
 
 def _next_attempt(
-    began: LaunchPlan, now: LaunchPlan, error: UserError, restarts: int
-) -> tuple[LaunchPlan, Checkpoint | None]:
-    """The attempt after one that failed, on the nodes that are left. Raises Failed: there is none.
-    `began`: the plan of the first attempt."""
-    out = now.folder
-    options = now.options
+    began: PreparedRun, now: PreparedRun, error: UserError, restarts: int
+) -> tuple[PreparedRun, Checkpoint | None]:
+    """The attempt after one that failed, on the nodes left. Raises RunError: there is none.
+    `began`: the first attempt."""
+    out = began.folder
+    options = began.plan.options
     line = str(error)
-    reason = error.reason if isinstance(error, RankFailed) else line
+    reason = line
+    if isinstance(error, RankFailed):
+        reason = error.reason
     if restarts > 0 and not is_hopeless(out):
-        print(f"rn50: {line}", file=sys.stderr, flush=True)
+        say(f"rn50: {line}", to=sys.stderr)
         try:
-            loaded, hosts = on_nodes_left(began.loaded, began.launcher, out)
-            found = begin_attempt(out)
-            if hosts != now.hosts:
-                job, environment = build_job(loaded.run, now.launcher, began.job.command, hosts)
-                now = replace(now, loaded=loaded, job=job, environment=environment, hosts=hosts)
+            loaded, hosts = on_nodes_left(began.plan, out)
+            if hosts != now.plan.hosts:
+                plan = plan_launch(loaded, options, began.plan.launcher, hosts)
+                plan.refuse()
+                now = replace(now, plan=plan)
+                checkpoint = begin_attempt(out)
                 begin_run(now)
-            return now, found
+                return now, checkpoint
+            return now, begin_attempt(out)
         except UserError as refused:
             line = reason = f"no restart: {refused}"
-    ending = end_failed(now.run, out, reason, options)
-    raise Failed(f"{line}{ending.what_next}", ending) from None
+    ending = end_failed(now.plan.run, out, reason, options)
+    raise RunError(f"{line}{ending.what_next}", ending) from None
 
 
-def begin_run(plan: LaunchPlan) -> None:
+def begin_run(prepared: PreparedRun) -> None:
     """Write what the ranks will read, and print what runs."""
-    with _writing(plan.folder):
-        reserve(plan.folder)
-        save_config(plan.loaded, plan.folder)
-        described = describe_environment(plan.environment, plan.launcher, plan.job.command)
-        write_json(plan.folder / ENVIRONMENT, described | {"run": asdict(in_brief(plan.run))})
+    out = prepared.folder
+    plan = prepared.plan
+    with _writing(out):
+        reserve(out)
+        save_config(plan.loaded, out)
+        command = plan.job_in(str(out)).command
+        record = describe_environment(plan.environment, plan.launcher, command)
+        write(out / ENVIRONMENT, replace(record, run=in_brief(plan.run, plan.steps)))
     with _writing("standard output"):
-        announce(plan)
+        announce(prepared)
 
 
 @contextmanager
@@ -264,28 +243,30 @@ def warnings_in(out: Path) -> list[str]:
     return list(dict.fromkeys(found))[:5]
 
 
-def announce(plan: LaunchPlan) -> None:
+def announce(prepared: PreparedRun) -> None:
     """Print what is about to run, on what, and which settings the user's environment overrides."""
+    plan = prepared.plan
     run = plan.run
-    steps = build_plan(plan.run)
-    print(
+    steps = plan.steps
+    say(
         f"{run.name}: {steps.ranks} ranks by {plan.launcher}, global batch "
         f"{steps.global_batch_size}, up to {steps.epochs} epochs of {steps.steps_per_epoch:g} "
-        f"steps, target {run.eval.target}, seed {run.seed}, in {plan.folder}",
-        flush=True,
+        f"steps, target {run.eval.target}, seed {run.seed}, in {prepared.folder}",
     )
-    print(f"data: {describe_data(run.data, plan.manifest)}", flush=True)
-    findings = check_config(plan.loaded).findings
-    for finding in [one for one in findings if one.severity in (ERROR, WARNING)][:1]:
-        print(f"note: config check: {finding.message}", flush=True)
+    say(f"data: {describe_data(run.data, prepared.manifest)}")
+    findings = check_config(plan.loaded, steps).findings
+    for finding in [each for each in findings if each.severity in (ERROR, WARNING)][:1]:
+        say(f"note: config check: {finding.message}")
     for variable, value in plan.environment.kept.items():
-        print(f"kept from your environment: {variable}={value}", flush=True)
+        say(f"kept from your environment: {variable}={value}")
     removed = plan.environment.removed
     for whose in dict.fromkeys(removed.values()):
         names = [name for name, owner in removed.items() if owner == whose]
-        more = f" and {len(names) - 3} more" if names[3:] else ""
+        line = f"not passed on ({whose}): {', '.join(names[:3])}"
+        if names[3:]:
+            line += f" and {len(names) - 3} more"
         if whose != STEP:  # as in every job of Slurm
-            print(f"not passed on ({whose}): {', '.join(names[:3])}{more}", flush=True)
+            say(line)
 
 
 def save_config(loaded: Loaded, out: Path) -> None:
@@ -309,8 +290,8 @@ def conclude(run: Run, out: Path, options: Options) -> Result:
         print(f"rn50: warning: {out / RESULT}: cannot write: {error.strerror}")
     print(f"check: {check.verdict}: {check.cause} (rn50 log check {out})")
     try_report(out, check)
-    say(result, run, out)
-    print(ending.line, flush=True)
+    say_figures(result, run, out)
+    say(ending.line)
     return result
 
 
@@ -328,18 +309,21 @@ def judge(run: Run, out: Path, options: Options, check: Check) -> Result:
     result = read(out / RESULT, Result)
     if result is None or check.official is None:
         raise UserError(f"{out / RESULT}: a JSON object expected, as rank 0 leaves it")
-    rate = result.images_per_s or 0.0
-    own = run.system.references.get(run.name)
-    return replace(
+    result = replace(
         result,
-        official_checker=Verdict(**check.official._asdict()),
+        official_checker=check.official,
         check=Verdict(check.verdict, check.cause),
-        repeats=compare_with_recorded(options.recorded, out) if options.recorded else None,
-        reference=ReferenceRate(own.images_per_s, own.tolerance, own.passes(rate)) if own else None,
     )
+    if options.recorded:
+        result = replace(result, repeats=compare_with_recorded(options.recorded, out))
+    if own := run.system.references.get(run.name):
+        passes = own.passes(result.images_per_s or 0.0)
+        rate = ReferenceRate(own.images_per_s, own.tolerance, passes)
+        result = replace(result, reference=rate)
+    return result
 
 
-def say(result: Result, run: Run, out: Path) -> None:
+def say_figures(result: Result, run: Run, out: Path) -> None:
     """Print what people are told of a run beside its verdict and its end."""
     if result.repeats is not None:
         print(repeat_line(result.repeats))
@@ -350,23 +334,25 @@ def say(result: Result, run: Run, out: Path) -> None:
     print(result_line(result, out))
 
 
-def try_report(out: Path, check: Check | None = None) -> None:
+def try_report(out: Path, *checks: Check) -> None:
     """Write report.html; whatever stands in its way is one line."""
     try:
         from ..report.html import write_report
 
-        write_report(out, checks=None if check is None else (check,))
+        write_report(out, checks=checks or None)
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        print(f"rn50: warning: no report.html: {reason}"[:500], file=sys.stderr, flush=True)
+        say(f"rn50: warning: no report.html: {reason}"[:500], to=sys.stderr)
 
 
 def result_line(result: Result, out: Path) -> str:
     """The one line that sums up a run."""
     official = result.official_checker or Verdict(NOT_RUN)
-    reached = result.status == SUCCESS
-    time_s = result.time_to_train_s if reached else None
-    why = "" if reached else f"reason={json.dumps(result.reason)} "
+    time_s = None
+    why = f"reason={json.dumps(result.reason)} "
+    if result.status == SUCCESS:
+        time_s = result.time_to_train_s
+        why = ""
     return (
         f"RESULT {result.status} time_to_train_s={_or_none(time_s, '.3f')} "
         f"accuracy={_or_none(result.eval_accuracy, '.4f')} target={result.target} "

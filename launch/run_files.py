@@ -13,7 +13,7 @@ from pathlib import Path
 from ..config.atomic import write_file
 from ..config.errors import RankFailed, failing_as
 from ..config.load import Loaded
-from ..config.plan import build_plan
+from ..config.plan import Plan
 from ..config.schema import Run
 from ..logging.records import ENVIRONMENT, Brief
 
@@ -26,16 +26,15 @@ def new_run_folder(run: Run) -> Path:
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     with failing_as(f"{parent}: cannot create a new folder in it"):
         for number in count(1):
-            folder = parent / (stamp if number == 1 else f"{stamp}-{number}")
+            folder = parent / f"{stamp}-{number}".removesuffix("-1")
             with suppress(FileExistsError):
                 folder.mkdir(parents=True)
                 return folder
     raise AssertionError("a number is free")
 
 
-def in_brief(run: Run) -> Brief:
-    """What `rn50 runs` shows of a config."""
-    plan = build_plan(run)
+def in_brief(run: Run, plan: Plan) -> Brief:
+    """What `rn50 runs` shows of a config. `plan`: its durations as steps."""
     return Brief(run.name, run.eval.target, plan.ranks, plan.last_step, plan.eval_epochs[-1])
 
 

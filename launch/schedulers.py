@@ -10,7 +10,6 @@ import math
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
 
 from ..config.errors import UserError
 from ..config.schema import Run
@@ -51,35 +50,37 @@ def _limit_s(run: Run) -> tuple[int, int]:
 
 
 def _begun_by_a_letter(name: str) -> str:
-    return name if name[:1].isalpha() else f"j{name}"
+    if name[:1].isalpha():
+        return name
+    return f"j{name}"
 
 
 class Scheduler:
     """Base of all schedulers. Directives stand before system.job.account and system.job.queue."""
 
-    name: ClassVar[str]
-    launcher: ClassVar[str | None] = None
+    name: str
+    launcher: str | None = None
     """A row of launchers.py. None: the scheduler has none, and the launcher of Horovod's MPI is
     taken."""
-    command: ClassVar[tuple[str, ...]]
+    command: tuple[str, ...]
     """Submits a job; the script's name follows."""
-    id_pattern: ClassVar[str] = r"(?P<id>\S+)"
+    id_pattern: str = r"(?P<id>\S+)"
     """Of the whole last line that `command` prints."""
-    state_command: ClassVar[tuple[str, ...]] = ()
+    state_command: tuple[str, ...] = ()
     """Prints the state of a job, whose id follows."""
-    ended_pattern: ClassVar[str] = NEVER
+    ended_pattern: str = NEVER
     """Of its answer for a job that has ended. No answer means the same."""
-    leaving_pattern: ClassVar[str] = NEVER
+    leaving_pattern: str = NEVER
     """Of its answer for a job that ends, or that goes back into its queue."""
-    reason_pattern: ClassVar[str] = NEVER
+    reason_pattern: str = NEVER
     """Of its answer for a job that has not begun; the group is the reason."""
-    never_pattern: ClassVar[str] = NEVER
+    never_pattern: str = NEVER
     """Of a reason that does not pass by itself."""
-    cancel_command: ClassVar[str] = ""
-    requeue_command: ClassVar[str] = ""
+    cancel_command: str = ""
+    requeue_command: str = ""
     """Shell text with which a job puts itself back into its queue."""
-    account_directive: ClassVar[str] = ""
-    queue_directive: ClassVar[str] = ""
+    account_directive: str = ""
+    queue_directive: str = ""
 
     def directives(self, run: Run) -> Iterator[str]:
         """The lines at the top of the script."""
@@ -154,9 +155,10 @@ class Slurm(Scheduler):
         if job.max_restarts and job.min_nodes is not None:
             yield "#SBATCH --no-kill"  # when a node fails
         yield from self.who_pays(run)
+        gres = ""
         if job.resource:
-            yield f"#SBATCH --gres={job.resource}"
-        gres = f"--gres={job.resource}" if job.resource else ""
+            gres = f"--gres={job.resource}"
+            yield f"#SBATCH {gres}"
         if asks_for_gpus(run, gres, r"(--gres[= ](none|\S*\bgpu)|--gpus|(^| )-G)"):
             yield f"#SBATCH --gpus-per-node={system.ranks_per_node}"
 
@@ -224,7 +226,9 @@ class Pbs(Scheduler):
         if asks_for_gpus(run, job.resource or "", r"\bngpus="):
             chunk += f":ngpus={system.ranks_per_node}"
         yield f"#PBS -N {_begun_by_a_letter(run.name)[:_LONGEST_NAME]}"
-        yield f"#PBS -l select={chunk}{f':{job.resource}' if job.resource else ''}"
+        if job.resource:
+            chunk += f":{job.resource}"
+        yield f"#PBS -l select={chunk}"
         yield "#PBS -l place=scatter:excl"
         yield f"#PBS -l walltime={job.walltime}"
         yield f"#PBS -r {'y' if job.requeue else 'n'}"

@@ -18,11 +18,12 @@ from ..config.atomic import in_its_folder, write_file
 from ..config.errors import UserError
 from ..config.finding import printable
 from ..config.load import Loaded
+from ..config.plan import build_plan
 from ..config.reading import read_ends, read_text
 from ..config.recorded import RESUME_JOB, leads_out, load_recorded
 from ..data.lock import check_free, held
 from ..logging.records import FAILED, RESULT, SUBMISSION, Result, Submission, read, write
-from ..report.runs import KILLED, QUEUED, RUNNING, STOPPED, UNKNOWN
+from ..report.runs import CANCELLED, KILLED, QUEUED, RUNNING, STOPPED, UNKNOWN
 from .ending import JOB_SCRIPT
 from .inherited import LOCAL_JOB, SCHEDULERS_COMMAND, inherited
 from .job_folder import ENDED, EXIT_STOPPED, JOB_LOCK, exit_code_of, put_aside
@@ -64,15 +65,25 @@ def plan_submission(
         raise UserError(f"--scheduler: {', '.join(SCHEDULERS)} expected, found {scheduler}")
     refuse(refusals(loaded.run, ("mpi",)))
     dialect = SCHEDULERS[scheduler]
+    script = _script_in(folder, loaded, scheduler, runs, overrides)
+    command = [*dialect.command, JOB_SCRIPT]
+    if scheduler != "local":
+        command[-1:-1] = loaded.run.system.job.options
+    return SubmissionPlan(dialect, folder, script, command)
+
+
+def _script_in(
+    folder: Path, loaded: Loaded, scheduler: str, runs: int, overrides: Sequence[str]
+) -> str:
+    """The job's script, with the job's files in `folder`."""
     job = loaded.run.system.job
     data = loaded.run.data.path  # `rn50 data prepare` asks for it as well
-    more = (f"data.path={json.dumps(data)}",) if leads_out(data, folder) else ()
     home, python = (str(ROOT), sys.executable) if job.container else program_on_nodes(job)
-    config = (str(folder / "config.yaml"), *overrides, *more)
+    config = (str(folder / "config.yaml"), *overrides)
+    if leads_out(data, folder):
+        config = (*config, f"data.path={json.dumps(data)}")
     paths = JobPaths(config, str(Path.cwd()), str(folder), home, python)
-    script = job_script(loaded.run, scheduler, paths, runs)
-    options = [] if scheduler == "local" else job.options
-    return SubmissionPlan(dialect, folder, script, [*dialect.command, *options, JOB_SCRIPT])
+    return job_script(loaded.run, scheduler, paths, runs)
 
 
 def submit(
@@ -85,15 +96,18 @@ def submit(
     """Submit from the job's folder; returns the job's id. `folder`: of an interrupted job or run
     that this one resumes, given `overrides`; None: a new one. Raises UserError: the
     scheduler's command is missing or refuses."""
-    program = plan_submission(loaded, scheduler, runs, Path("-")).command[0]  # before a folder
+    plan = plan_submission(loaded, scheduler, runs, folder or Path("-"), overrides)
+    program = plan.command[0]
     if shutil.which(program) is None:
         raise UserError(
             f"--scheduler {scheduler}: its command {program} on the PATH expected, found none; "
             "--dry-run prints the script"
         )
-    plan = plan_submission(loaded, scheduler, runs, folder or new_run_folder(loaded.run), overrides)
     if folder is None:
-        write_file(plan.folder / "config.yaml", loaded.to_yaml())
+        made = new_run_folder(loaded.run)
+        script = _script_in(made, loaded, scheduler, runs, overrides)
+        plan = plan._replace(folder=made, script=script)
+        write_file(made / "config.yaml", loaded.to_yaml())
     put_aside(plan.folder)
     write_file(plan.folder / JOB_SCRIPT, plan.script)
     try:
@@ -103,7 +117,7 @@ def submit(
             shutil.rmtree(plan.folder, ignore_errors=True)
         raise
     with suppress(OSError):  # it has been submitted in any case
-        record = Submission(scheduler, job, runs, in_brief(loaded.run))
+        record = Submission(scheduler, job, runs, in_brief(loaded.run, build_plan(loaded.run)))
         write(plan.folder / SUBMISSION, record)
     return plan, job
 
@@ -175,11 +189,14 @@ def look_at(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, 
     `scheduler`, `job`: as SUBMISSION has them."""
     code = exit_code_of(folder)
     if code.isdecimal():
-        lines = [line for line in read_ends(folder / "job.log").splitlines() if line.strip()]
-        status = STOPPED if code == str(EXIT_STOPPED) else FAILED
-        return status, printable(lines[-1][:500]) if lines else f"exit code {code}"
+        lines = read_ends(folder / "job.log").split("\n")
+        last = next(filter(str.strip, reversed(lines)), f"exit code {code}")
+        status = {str(EXIT_STOPPED): STOPPED}.get(code, FAILED)
+        return status, printable(last[:500])
+    if code == "running" and held([folder / JOB_LOCK]):
+        return RUNNING, "no run has begun"
     if code == "running":
-        return RUNNING if held([folder / JOB_LOCK]) else KILLED, "no run has begun"
+        return KILLED, "no run has begun"
     if scheduler not in SCHEDULERS or job is None or not JOB_ID.fullmatch(job):
         return FAILED, "not known to any scheduler"
     dialect = SCHEDULERS[scheduler]
@@ -190,7 +207,7 @@ def look_at(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, 
     except UserError as error:
         return UNKNOWN, str(error)
     if state is None:
-        return FAILED, f"{scheduler} does not have job {job} any more"
+        return CANCELLED, f"{scheduler} does not have job {job} any more: it never began"
     if not state.can_begin:
         return FAILED, f"{scheduler} job {job} {state.words}; see `{dialect.cancel(job)}`"
     return QUEUED, f"{scheduler} job {job} {state.words}".strip()
@@ -210,7 +227,9 @@ def goes_on(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, 
         has = scheduler_has(scheduler, job, folder)
     if has is None and scheduler == "local" and not code and JOB_ID.fullmatch(job or ""):
         has = Path(f"/proc/{job}").is_dir()  # it has not come to its lock yet
-    return (QUEUED, f"{scheduler} job {job}") if has else None
+    if not has:
+        return None
+    return QUEUED, f"{scheduler} job {job}"
 
 
 def _call(command: Sequence[str], folder: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -222,7 +241,6 @@ def _call(command: Sequence[str], folder: Path | None = None) -> subprocess.Comp
         stdin=nothing,
         capture_output=True,
         text=True,
-        check=False,
     )
 
 
@@ -238,10 +256,10 @@ def ask(scheduler: Scheduler, job: str, folder: Path) -> State | None:
     """What the scheduler says of the job in `folder`; None: it has ended. Raises UserError: the
     scheduler cannot be asked."""
     if not scheduler.state_command:
-        try:
-            return State() if os.waitpid(int(job), os.WNOHANG)[0] == 0 else None
-        except ChildProcessError:
-            return None
+        with suppress(ChildProcessError):
+            if os.waitpid(int(job), os.WNOHANG)[0] == 0:
+                return State()
+        return None
     program = scheduler.state_command[0]
     if shutil.which(program) is None:
         raise UserError(f"cannot ask {program}: not on the PATH")
@@ -288,25 +306,35 @@ def find_interrupted(where: str, config: str | None, overrides: list[str]) -> tu
         raise UserError(f"--resume: the folder of a job or of a run expected, found no {source}")
     for path in folder.iterdir():
         in_its_folder(path)
-    known = Submission()
-    with suppress(UserError):  # a stranger may have written it
-        known = read(folder / SUBMISSION, Submission) or known
-    job = known.job
-    dialect = SCHEDULERS.get(known.scheduler)
-    if dialect is not None and scheduler_has(dialect.name, job, folder):
-        raise UserError(
-            f"--resume: {folder}: an interrupted job expected, found {dialect.name} job {job} in "
-            f"its queue or running (to stop it: {dialect.cancel(str(job))})"
-        )
+    last = _last_of(folder)
     loaded = load_recorded(source, overrides, RESUME_JOB)
     if exit_code_of(folder) in ENDED or (is_run(folder) and not is_interrupted(folder)):
         raise UserError(f"--resume: an interrupted job or run expected, {folder} has ended")
-    without_seed = [text for text in overrides if not text.startswith("seed=")]
-    for run in [folder] if is_run(folder) else sorted(folder.glob("run_*")):
+    runs = sorted(folder.glob("run_*"))
+    if is_run(folder):
+        runs = [folder]
+    for run in runs:
         if (run / "config.yaml").is_file() and is_interrupted(run):
             check_free(run)
-            load_attempt(run, str(source), without_seed)  # refuses another training
-    return loaded, Last(folder, dialect.name if dialect else None, max(known.runs, 1))
+            load_attempt(run, loaded)  # refuses another training
+    return loaded, last
+
+
+def _last_of(folder: Path) -> Last:
+    """The submission of the job in `folder`. Raises UserError: its scheduler still has it."""
+    known = Submission()
+    with suppress(UserError):  # a stranger may have written it
+        known = read(folder / SUBMISSION, Submission) or known
+    last = Last(folder, runs=max(known.runs, 1))
+    dialect = SCHEDULERS.get(known.scheduler)
+    if dialect is None:
+        return last
+    if scheduler_has(dialect.name, known.job, folder):
+        raise UserError(
+            f"--resume: {folder}: an interrupted job expected, found {dialect.name} job "
+            f"{known.job} in its queue or running (to stop it: {dialect.cancel(known.job)})"
+        )
+    return last._replace(scheduler=dialect.name)
 
 
 def scheduler_has(scheduler: str | None, job: object, folder: Path) -> bool | None:
@@ -315,17 +343,19 @@ def scheduler_has(scheduler: str | None, job: object, folder: Path) -> bool | No
     if scheduler not in SCHEDULERS or not isinstance(job, str) or not JOB_ID.fullmatch(job):
         return None
     dialect = SCHEDULERS[scheduler]
-    can_tell = dialect.state_command and shutil.which(dialect.state_command[0])
-    return ask(dialect, job, folder) is not None if can_tell else None
+    if not dialect.state_command or not shutil.which(dialect.state_command[0]):
+        return None
+    return ask(dialect, job, folder) is not None
 
 
 def last_result(folder: Path) -> Result | None:
     """The result of a job's newest run."""
-    found = [*folder.glob(RESULT), *folder.glob(f"run_*/{RESULT}")]
-    paths = sorted(found, key=lambda path: path.lstat().st_mtime_ns)
-    return read(paths[-1], Result) if paths else None
+    paths = [*folder.glob(RESULT), *folder.glob(f"run_*/{RESULT}")]
+    if not paths:
+        return None
+    return read(max(paths, key=lambda path: path.lstat().st_mtime_ns), Result)
 
 
-def results_of(log: str) -> list[str]:
-    """Of a job's log: what each run came to."""
-    return [line for line in log.splitlines() if re.match(r"RESULT |rn50: error: ", line)]
+def results_of(log: Sequence[str]) -> list[str]:
+    """Of the lines of a job's log: what each run came to."""
+    return [line for line in log if re.match(r"RESULT |rn50: error: ", line)]

@@ -26,11 +26,11 @@ import psutil
 from ..config.errors import RankFailed, UserError
 from ..config.schema import Run
 from ..data.lock import LOCK, RANK_LOCK, other_holder
-from ..logging.records import read_failures, write
+from ..logging.records import RESULT, Failure, read_failures, write
 from ..train.heartbeat import SCRATCH_ENV
 from ..train.reserve import give_back
 from .failure import LABEL, Evidence, explain_failure
-from .host_limits import read_limits
+from .host_limits import check_open_files, read_limits
 from .launchers import LAUNCHERS, Job
 from .signals import command_stop_signals
 from .watchdog import Watchdog, oom_kills
@@ -57,18 +57,20 @@ def run_job(job: Job, launcher: str, out: Path, run: Run | None = None) -> None:
     """Run `job`, show rank 0's output, keep errors in `out`/stderr.log, leave no process behind.
     `run`: whose ranks are watched (train/heartbeat.py); None: nobody is, as in benchmarks.
 
-    Raises RankFailed: which rank, where, why, in one line; UserError: the folder is gone;
+    Raises RankFailed: which rank, where, why, in one line; UserError: the folder is gone, or this
+    shell's limits are too low for a launcher;
     KeyboardInterrupt: the user or the scheduler asked to stop, and everything has been stopped.
     """
     one_machine = job.nodes == 1 and not LAUNCHERS[launcher].may_start_elsewhere
-    settings = run.watchdog if run is not None and run.watchdog.enabled else None
-    hosts = [host for host in job.hosts for _ in range(job.ranks_per_node)]
+    watched = run is not None and run.watchdog.enabled
+    check_open_files(read_limits(), job.ranks * watched)
     watchdog = None
-    if settings:
-        watchdog = Watchdog(settings, job.ranks, one_machine=one_machine, hosts=hosts)
+    grace_s = run.limits.grace_s if run else 0.0
+    if run and watched:
+        hosts = [host for host in job.hosts for _ in range(job.ranks_per_node)]
+        watchdog = Watchdog(run.watchdog, job.ranks, one_machine=one_machine, hosts=hosts)
     with _scratch(watchdog, one_machine=one_machine) as added:
         job = job._replace(environment={**job.environment, **added})
-        grace_s = run.limits.grace_s if run else 0.0
         tokens = LAUNCHERS[launcher].command(job)
         try:
             run_watched(tokens, job.launchers_environment, out, job.ranks, watchdog, grace_s)
@@ -99,39 +101,70 @@ def run_watched(
             errors="replace",
             start_new_session=True,  # Ctrl-C reaches us alone; we pass it on
         )
-        assert child.stdout is not None and child.stderr is not None
-        readers = [
-            threading.Thread(target=_relay, args=(child.stdout, log), daemon=True),
-            threading.Thread(target=_keep, args=(child.stderr, log), daemon=True),
-        ]
-        for reader in readers:
-            reader.start()
-        grace_s = GRACE_S
-        try:
-            code = wait_for_launcher(child, watchdog, stop)
-            if code != 0:
-                grace_s = FAILED_GRACE_S
-        except KeyboardInterrupt:
-            if watchdog is not None:
-                watchdog.request_stop(stop.name)
-                orderly_s = max(stop_grace_s, watchdog.grace_s)
-                with suppress(OSError):  # such as a closed terminal
-                    line = f"rn50: stopping, with a checkpoint within {math.ceil(orderly_s)} s; "
-                    print(f"{line}Ctrl-C again ends it without", file=sys.stderr, flush=True)
-                _wait_for_end(child, stop, orderly_s)
-            raise
-        finally:
-            stop_descendants(grace_s)
-            child.wait()
-            for reader in readers:
-                reader.join(timeout=GRACE_S)
-            stderr = log.finish()
-        # Hydra finds nothing wrong with a rank that exits with 0 without MPI_Finalize.
-        if watchdog is not None and watchdog.lost and not (out / "result.json").is_file():
-            code = code or EXIT_RANK_LOST
+        with _relayed(child, log):
+            code = _run_to_its_end(child, watchdog, stop, stop_grace_s)
+    # Hydra finds nothing wrong with a rank that exits with 0 without MPI_Finalize.
+    if code == 0 and watchdog is not None and watchdog.lost and not (out / RESULT).is_file():
+        code = EXIT_RANK_LOST
     if code != 0:
         out_of_memory = oom_kills() > kills
-        raise _explain(out, watchdog, stderr, code, out_of_memory=out_of_memory)
+        raise _explain(out, watchdog, log.text, code, out_of_memory=out_of_memory)
+
+
+@contextmanager
+def _relayed(child: subprocess.Popen[str], log: StderrLog) -> Iterator[None]:
+    """Show and keep what a launcher prints, until the block has ended the launcher."""
+    readers = [
+        threading.Thread(target=_relay, args=(child.stdout, log), daemon=True),
+        threading.Thread(target=_keep, args=(child.stderr, log), daemon=True),
+    ]
+    for reader in readers:
+        reader.start()
+    try:
+        yield
+    finally:
+        for reader in readers:
+            reader.join(timeout=GRACE_S)
+        log.finish()
+
+
+def _run_to_its_end(
+    child: subprocess.Popen[str], watchdog: Watchdog | None, stop: StopSignals, stop_grace_s: float
+) -> int:
+    """The launcher's exit code, once none of its processes is left. Raises KeyboardInterrupt: asked
+    to stop."""
+    grace_s = GRACE_S
+    try:
+        code = wait_for_launcher(child, watchdog, stop)
+        if code != 0:
+            grace_s = FAILED_GRACE_S
+        return code
+    except KeyboardInterrupt:
+        if watchdog is not None:
+            _let_save(child, watchdog, stop, stop_grace_s)
+        raise
+    finally:
+        stop_descendants(grace_s)
+        child.wait()
+
+
+def _let_save(
+    child: subprocess.Popen[str], watchdog: Watchdog, stop: StopSignals, stop_grace_s: float
+) -> None:
+    """Ask the ranks to end in order, with a checkpoint, and wait for that as long as is allowed."""
+    watchdog.request_stop(stop.name)
+    orderly_s = max(stop_grace_s, watchdog.grace_s)
+    with suppress(OSError):  # such as a closed terminal
+        line = f"rn50: stopping, with a checkpoint within {math.ceil(orderly_s)} s; "
+        print(f"{line}Ctrl-C again ends it without", file=sys.stderr, flush=True)
+    _wait_for_end(child, stop, orderly_s)
+
+
+def _wait_for_end(child: subprocess.Popen[str], stop: StopSignals, grace_s: float) -> None:
+    """Until the launcher ends, at most for a while."""
+    until_s = time.monotonic() + grace_s
+    while child.poll() is None and time.monotonic() < until_s and not stop.forced:
+        time.sleep(POLL_S)
 
 
 @contextmanager
@@ -175,12 +208,19 @@ def _explain(
     out: Path, watchdog: Watchdog | None, stderr: str, code: int, *, out_of_memory: bool
 ) -> UserError:
     """Why the job failed; what the watchdog knows is left in `out` for whoever reads it later."""
-    lost = (watchdog.failed_rank or watchdog.lost) if watchdog else None
-    reported = watchdog.failures if watchdog else []
-    away = watchdog.not_connected if watchdog else frozenset()
-    failures = [*reported, *read_failures(out)]
-    signals = watchdog.signals if watchdog else {}
-    evidence = Evidence(failures, stderr, code, lost, away, out_of_memory, read_limits(), signals)
+    evidence = Evidence(
+        read_failures(out), stderr, code, out_of_memory=out_of_memory, limits=read_limits()
+    )
+    unwritten: list[Failure] = []
+    if watchdog is not None:
+        lost = watchdog.failed_rank or watchdog.lost
+        unwritten = [*watchdog.failures, *filter(None, [lost])]
+        evidence = evidence._replace(
+            failures=[*watchdog.failures, *evidence.failures],
+            lost=lost,
+            not_connected=watchdog.not_connected,
+            signals=watchdog.signals,
+        )
     why = explain_failure(evidence)
     if not out.is_dir():
         return UserError(
@@ -189,7 +229,7 @@ def _explain(
         )
     if watchdog is not None:
         give_back(out)
-        for failure in [*reported, *([lost] if lost else [])]:  # of ranks that could not write it
+        for failure in unwritten:  # by ranks that could not
             path = out / failure.file_name
             with suppress(OSError):
                 if not os.path.lexists(path) or not path.lstat().st_size:
@@ -228,8 +268,8 @@ class StderrLog:
                 self._kept_bytes -= len(self._last.popleft())
                 self._dropped += 1
 
-    def finish(self) -> str:
-        """Write the last lines and how many were left out; returns the whole text, read through
+    def finish(self) -> None:
+        """Write the last lines and how many were left out; then `text` is all of it, read through
         the open file, as somebody may have removed the folder meanwhile."""
         with self._lock, self._file:
             if self._dropped:
@@ -240,7 +280,7 @@ class StderrLog:
                 if count > _MOST_REPEATS:
                     self._write(f"[{count - _MOST_REPEATS:,} more lines like this one: ] {line}")
             self._file.seek(0)
-            return self._file.read().decode(errors="replace")
+            self.text = self._file.read().decode(errors="replace")
 
     def _write(self, text: str) -> None:
         with suppress(OSError, ValueError):  # a full disk, the end: a full pipe holds up the ranks
@@ -288,20 +328,14 @@ def wait_for_launcher(
     code = None
     while code is None and not stop.name:
         if watchdog is not None and watchdog.failed_rank is not None:
-            is_stopped = psutil.Process(child.pid).status() == psutil.STATUS_STOPPED
-            return -signal.SIGSTOP if is_stopped else EXIT_RANK_LOST
+            if psutil.Process(child.pid).status() == psutil.STATUS_STOPPED:
+                return -signal.SIGSTOP
+            return EXIT_RANK_LOST
         time.sleep(POLL_S)
         code = child.poll()
     if code is None or (stop.name and code != 0):
         raise KeyboardInterrupt(stop.name)
     return code
-
-
-def _wait_for_end(child: subprocess.Popen[str], stop: StopSignals, grace_s: float) -> None:
-    """Until the launcher ends, at most for a while."""
-    until_s = time.monotonic() + grace_s
-    while child.poll() is None and time.monotonic() < until_s and not stop.forced:
-        time.sleep(POLL_S)
 
 
 @contextmanager

@@ -8,12 +8,11 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ..config.reading import read_text
 from ..config.schema import Run
+from ..logging.records import Driver, Environment
 
 UNKNOWN = ""
 FROM_LINUX = (
@@ -49,54 +48,70 @@ def read_machine(root: Path = Path("/")) -> dict[str, str]:
         if (cpu / "topology").is_dir()
     ]
     sockets = len({socket for socket, _ in places}) or 1
-    memory = re.search(r"MemTotal:\s*(\d+) kB", read_text(root / "proc/meminfo"))
-    release = re.search(r'^PRETTY_NAME="?([^"\n]*)', read_text(root / "etc/os-release"), re.M)
-    return {
+    page = {
         "host_processors_per_node": str(sockets),
         "host_processor_model_name": processor(),
         "host_processor_core_count": str((len(set(places)) or os.cpu_count() or 1) // sockets),
         "host_processor_vcpu_count": str((len(places) or os.cpu_count() or 1) // sockets),
-        "host_memory_capacity": f"{int(memory[1]) / 2**20:.0f} GB" if memory else UNKNOWN,
-        "operating_system": release[1] if release else platform.platform(),
+        "host_memory_capacity": UNKNOWN,
+        "operating_system": platform.platform(),
     }
+    if memory := re.search(r"MemTotal:\s*(\d+) kB", read_text(root / "proc/meminfo")):
+        page["host_memory_capacity"] = f"{int(memory[1]) / 2**20:.0f} GB"
+    text = read_text(root / "etc/os-release")
+    if release := re.search(r'^PRETTY_NAME="?([^"\n]*)', text, re.M):
+        page["operating_system"] = release[1]
+    return page
 
 
 def processor() -> str:
     """The model's name as the kernel has it."""
     named = re.search(r"^model name\s*: *(.*)", read_text(Path("/proc/cpuinfo")), re.M)
-    return named[1].strip() if named else platform.processor()
+    if named is None:
+        return platform.processor()
+    return named[1].strip()
 
 
-def describe_system(run: Run, environment: Mapping[str, Any]) -> dict[str, str]:
-    """The page, every key of it as text; what is not known is empty. `environment`: of
-    `describe_environment`, written on one of the nodes."""
+def describe_system(run: Run, environment: Environment) -> dict[str, str]:
+    """The page, every key of it as text; what is not known is empty. `environment`: of one of the
+    nodes."""
     system = run.system
-    count = system.ranks_per_node if system.device == "gpu" else 0
-    name, _, memory = system.accelerator.partition(" GB")[0].rpartition(" ")
-    packages = {} if system.job.container else environment.get("packages", {})  # the host's
-    software = [f"{package} {number}" for package, number in packages.items()]
-    gpus = environment.get("gpus") or {}
-    found = [device.rpartition(" (")[0] for device in gpus.get("devices", ()) if count]
-    if gpus.get("driver"):
-        software.append(f"NVIDIA driver {gpus['driver']}")
-    absent = UNKNOWN if count else "N/A"
+    software = [f"{package} {number}" for package, number in environment.packages.items()]
+    if system.job.container:  # the packages are the host's
+        software = []
+    gpus = environment.gpus or Driver()
+    if gpus.driver:
+        software.append(f"NVIDIA driver {gpus.driver}")
     given = {
-        key.replace("on_chip", "on-chip"): text or (absent if "accelerator" in key else UNKNOWN)
+        key.replace("on_chip", "on-chip"): text or UNKNOWN
         for key, text in system.description.model_dump().items()
     }
-    return given | {
+    page = given | {
         "submitter": run.log.org,
         "division": run.division,
         "status": AVAILABILITY.get(run.log.status, run.log.status),
         "system_name": system_id(run),
         "number_of_nodes": str(system.nodes),
-        **(dict.fromkeys(FROM_LINUX, UNKNOWN) | environment.get("machine", {})),
+        **(dict.fromkeys(FROM_LINUX, UNKNOWN) | environment.machine),
         "host_networking": system.interconnect,
-        "accelerators_per_node": str(count),
-        "accelerator_model_name": (found[0] if found else system.accelerator) if count else absent,
-        "accelerator_memory_capacity": f"{memory} GB" if count and name and memory else absent,
-        "accelerator_interconnect": system.interconnect if count else absent,
-        "framework": f"MXNet ({software[0]})" if software else "MXNet",
+        "accelerators_per_node": "0",
+        "accelerator_model_name": UNKNOWN,
+        "accelerator_memory_capacity": UNKNOWN,
+        "accelerator_interconnect": UNKNOWN,
+        "framework": "MXNet",
         "other_software_stack": ", ".join(software[1:]),
         "sw_notes": f"{system.world_size} ranks, {system.scheduler}",
+    }
+    if software:
+        page["framework"] = f"MXNet ({software[0]})"
+    if system.device == "cpu":
+        return page | {key: "N/A" for key in page if "accelerator" in key and not page[key]}
+    model, _, memory = system.accelerator.partition(" GB")[0].rpartition(" ")
+    if model and memory:
+        page["accelerator_memory_capacity"] = f"{memory} GB"
+    models = [device.rpartition(" (")[0] for device in gpus.devices]
+    return page | {
+        "accelerators_per_node": str(system.ranks_per_node),
+        "accelerator_model_name": next(iter(models), system.accelerator),
+        "accelerator_interconnect": system.interconnect,
     }

@@ -25,4 +25,6 @@ def objection(result: Result) -> str:
     official = result.official_checker or Verdict(NOT_RUN)
     if not is_valid(ours.verdict):
         return f"log check says {ours.verdict}: {ours.cause}"
-    return "" if official.verdict == PASS else f"the official checker says {official.verdict}"
+    if official.verdict == PASS:
+        return ""
+    return f"the official checker says {official.verdict}"

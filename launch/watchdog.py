@@ -188,7 +188,8 @@ class Watchdog:
         if status.rank < 0:
             if not secrets.compare_digest(str(message["token"]), self._token):
                 raise ValueError
-            status.rank, status.host = int(message["rank"]), str(message["host"])[:100]
+            status.rank = int(message["rank"])
+            status.host = str(message["host"])[:100]
             status.identity = str(message["identity"])
             self._statuses[status.rank] = status
             self._missing.discard(status.rank)
@@ -257,7 +258,8 @@ class Watchdog:
     def _leave_out_a_pause(self, now_s: float) -> None:
         """Shift all times by that in which this process itself did not run, such as a laptop's
         sleep: no rank was silent then."""
-        pause_s, self._evaluated_s = suspended_s(self._evaluated_s, now_s), now_s
+        pause_s = suspended_s(self._evaluated_s, now_s)
+        self._evaluated_s = now_s
         if pause_s:
             self._start_s += pause_s
             self._lost_s += pause_s
@@ -267,7 +269,9 @@ class Watchdog:
 
     def _lost(self, now_s: float) -> Failure | None:
         """A process has ended, and its launcher has not ended the job."""
-        return self.lost if now_s > self._lost_s + DEATH_GRACE_S else None
+        if now_s > self._lost_s + DEATH_GRACE_S:
+            return self.lost
+        return None
 
     def _absent(self, now_s: float) -> Failure | None:
         """A rank has not connected in time."""
@@ -289,10 +293,9 @@ class Watchdog:
         """A connected rank sends nothing: its process, its node or the network stands still."""
         silence_s = self._settings.silence_s
         connected = self._statuses.values()
-        silent = [status for status in connected if status.last_received_s < now_s - silence_s]
-        if not silent:
+        status = min(connected, key=lambda status: status.last_received_s, default=None)
+        if status is None or status.last_received_s >= now_s - silence_s:
             return None
-        status = min(silent, key=lambda status: status.last_received_s)
         about = "its process is stopped or blocked, or its network is cut"
         return status.report(f"silent for {silence_s:g} s: {about}")
 
@@ -312,5 +315,5 @@ class Watchdog:
 
 def oom_kills() -> int:
     """Processes that the kernel of this machine has killed for want of memory so far."""
-    found = re.search(r"^oom_kill (\d+)", read_text(Path("/proc/vmstat")), re.M)
-    return int(found[1]) if found else 0
+    counted = re.search(r"^oom_kill (\d+)", read_text(Path("/proc/vmstat")), re.M)
+    return int(counted[1]) if counted else 0

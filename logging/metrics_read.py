@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ..config.reading import open_file
+from ..config.reading import JsonObject, open_file
 
 MOST_BYTES = 64 << 20
 """250,000 records of this harness."""
@@ -33,7 +33,7 @@ _MOST_TORN = 8
 class Series(NamedTuple):
     """The records of a file in its order; `thinned`: kind -> every how many of them is kept."""
 
-    records: tuple[dict[str, Any], ...] = ()
+    records: tuple[JsonObject, ...] = ()
     thinned: Mapping[str, int] = MappingProxyType({})
 
 
@@ -54,7 +54,7 @@ def read_metrics(path: Path, within: Path | None = None) -> Series:
     return Series(tuple(kept), {str(kind): step for kind, step in steps.items() if step > 1})
 
 
-def newest_records(path: Path, *kinds: str) -> dict[str, dict[str, Any]]:
+def newest_records(path: Path, *kinds: str) -> dict[str, JsonObject]:
     """The last whole record of each kind near the end of a metrics.jsonl, which may be being
     written; a kind is missing where there is none, and all of them where no file can be read."""
     try:
@@ -67,7 +67,7 @@ def newest_records(path: Path, *kinds: str) -> dict[str, dict[str, Any]]:
     return {kind: record for kind, record in found.items() if record is not None}
 
 
-def _newest(tail: bytes, start: bytes) -> dict[str, Any] | None:
+def _newest(tail: bytes, start: bytes) -> JsonObject | None:
     at = len(tail)
     for _ in range(_MOST_TORN):
         if (at := tail.rfind(start, 0, at)) < 0:
@@ -78,7 +78,7 @@ def _newest(tail: bytes, start: bytes) -> dict[str, Any] | None:
     return None
 
 
-def _record(line: bytes) -> dict[str, Any] | None:
+def _record(line: bytes) -> JsonObject | None:
     try:
         content = json.loads(line)
     except (ValueError, RecursionError):

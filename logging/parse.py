@@ -45,8 +45,8 @@ _CHUNK_BYTES = 1 << 20
 _RECORD_CHARACTERS = 1 << 20
 _KEPT_PROBLEMS = 50
 _NO_STAMP = 1e21
-_LARGEST_INTEGER = 10**18
-"""Larger ones become floats: arithmetic with floats can overflow."""
+_LARGEST_INTEGER = 1 << 63
+"""Larger ones become floats: arithmetic with floats can overflow. Seeds have 63 bits at most."""
 
 _TOKEN = b":::ML"
 _MLLOG_TOKEN = b":::MLLOG "

@@ -1,4 +1,4 @@
-"""What a run leaves as records: how it ended, why a rank failed, who was asked to run it.
+"""What a run leaves as records: what it ran on, how it ended, why a rank failed, its scheduler.
 
 `write` writes such a file; `read` says which key of one does not fit. A key that its record does
 not have is left out, and one that is absent has its default.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shlex
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
@@ -190,10 +190,43 @@ class Brief:
 
 
 @dataclass(frozen=True)
-class Environment:
-    """The part of environment.json that is read again."""
+class Driver:
+    """Of the GPUs, and what they are."""
 
+    driver: str | None = None
+    driver_cuda: str = ""
+    devices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Commit:
+    """Of the program, and whether its files differ from it."""
+
+    commit: str = "unknown"
+    modified: bool = False
+
+
+@dataclass(frozen=True)
+class Environment:
+    """environment.json: what a run ran on, and what was set for it. `machine`: fields of a system
+    description. `variables`: of the engines, by whose they are and whether the ranks get them."""
+
+    host: str = ""
+    processor: str = ""
+    machine: dict[str, str] = field(default_factory=dict)
+    python: str = ""
+    packages: dict[str, str] = field(default_factory=dict)
+    gpus: Driver | None = None
+    mpi: str | None = None
+    git: Commit | None = None
+    launcher: str = ""
+    command: tuple[str, ...] = ()
+    variables: dict[str, str] = field(default_factory=dict)
+    variables_kept_from_user: dict[str, str] = field(default_factory=dict)
+    variables_not_passed_on: dict[str, str] = field(default_factory=dict)
+    variables_present: dict[str, str] = field(default_factory=dict)
     run: Brief | None = None
+    format: Literal[1] = FORMAT
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from ..config.finding import number
+from ..config.reading import JsonObject
 from .run_folder import Subject
 from .run_summary import amount, show
 
@@ -36,7 +37,7 @@ class Bar(NamedTuple):
         return self.start_s + self.duration_s
 
 
-def start_up(spans: Sequence[dict[str, Any]]) -> list[Bar]:
+def start_up(spans: Sequence[JsonObject]) -> list[Bar]:
     """Return the spans before the first epoch by start."""
     clock = [span["ts"] for span in spans if _FIRST_OF_THE_CLOCK.match(str(span.get("name")))]
     before = [span for span in spans if not clock or span["ts"] < min(clock)][:_MOST_BARS]
@@ -64,7 +65,7 @@ class PhaseRow(NamedTuple):
     """Its median's share of the sum of the medians."""
 
 
-def step_breakdown(records: Sequence[dict[str, Any]]) -> list[PhaseRow]:
+def step_breakdown(records: Sequence[JsonObject]) -> list[PhaseRow]:
     """Sum up the "steps" records of metrics.jsonl; empty where one has not all phases."""
     columns = {
         (name, of): _numbers(record.get(f"{name}_{of}_ms") for record in records)
@@ -112,9 +113,9 @@ _FIGURES = (
 
 def rank_spread(content: Mapping[str, Any]) -> list[RankRow]:
     """Sum up the content of ranks.json; empty where it is not one."""
-    table = content.get("ranks")
-    hosts = table.get("host") if isinstance(table, dict) else None
-    if not isinstance(table, dict) or not isinstance(hosts, list):
+    table = _table(content)
+    hosts = table.get("host")
+    if not isinstance(hosts, list):
         return []
     rows = []
     for name, columns, divisor, unit in _FIGURES:
@@ -138,19 +139,24 @@ _FEW_CORES = 0.6
 
 def too_few_cores(subject: Subject) -> str | None:
     """Return a sentence where ranks on CPUs got less than most of a core each."""
-    folder = subject.folder
-    if folder is None or subject.config is None or subject.config.system.device != "cpu":
+    if subject.config is None or subject.config.system.device != "cpu":
         return None
-    elapsed_s = number(folder.ranks.get("elapsed_s"))
-    table = folder.ranks.get("ranks")
-    column = table.get("cpu_s") if isinstance(table, dict) else None
-    used = _numbers(column) if isinstance(column, list) else []
+    ranks = subject.beside.ranks
+    elapsed_s = number(ranks.get("elapsed_s"))
+    column = _table(ranks).get("cpu_s")
+    used = isinstance(column, list) and _numbers(column)
     if not used or not elapsed_s or (share := median(used) / elapsed_s) >= _FEW_CORES:
         return None
     return (
         f"Ranks had {100 * share:.0f} % of a core each: this time is not comparable with that of a "
         "machine that had nothing else to do."
     )
+
+
+def _table(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The columns of ranks.json; empty where it has none."""
+    table = content.get("ranks")
+    return table if isinstance(table, dict) else {}
 
 
 def _added(columns: Sequence[Any], ranks: int) -> list[float]:

@@ -51,8 +51,8 @@ class Series(NamedTuple):
 
 
 def new_figure(
-    width_in: float = 6.4,
-    height_in: float = 3.8,
+    width_in: float,
+    height_in: float,
     layout: Any = "constrained",
     text: tuple[float, float] = (10, 8.33),
 ) -> Figure:

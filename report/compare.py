@@ -8,7 +8,7 @@ import string
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from ..compliance.check_log import Check, check_log
@@ -23,7 +23,7 @@ from ..logging.places import job_of, run_folders
 from .published import machine_of
 from .reproduction import FirstBit, are_of_one_config, first_bit
 from .run_folder import Subject, read_subjects
-from .run_summary import MISSING, RunSummary, decimals, show
+from .run_summary import MISSING, RunSummary, decimals, median_of, show
 
 RESULTS = "results"
 PARAMETERS = "hyper-parameters"
@@ -72,9 +72,10 @@ class Column(NamedTuple):
     @property
     def places(self) -> tuple[int | None, ...]:
         """The place of each row by rising value, numbers before texts; the same for equal ones."""
-        keys: list[Any] = [v if v is None else (isinstance(v, str), v) for v in self.values]
-        rising = sorted({key for key in keys if key is not None})
-        return tuple(None if key is None else rising.index(key) for key in keys)
+        known: set[Any] = {*self.values} - {None}
+        rising = sorted(known, key=lambda value: (isinstance(value, str), value))
+        places = {value: place for place, value in enumerate(rising)}
+        return tuple(map(places.get, self.values))
 
     @property
     def is_number(self) -> bool:
@@ -139,7 +140,8 @@ class Comparison(NamedTuple):
 def letter(index: int) -> str:
     """Return the letter of a subject: 0 -> A, 25 -> Z, 26 -> AA."""
     before, last = divmod(index, len(string.ascii_uppercase))
-    return (letter(before - 1) if before else "") + string.ascii_uppercase[last]
+    text = string.ascii_uppercase[last]
+    return letter(before - 1) + text if before else text
 
 
 def name_of(subject: Subject) -> str:
@@ -176,16 +178,16 @@ def compare(subjects: Sequence[Subject]) -> Comparison:
     )
     return Comparison(
         subjects=tuple(subjects),
-        columns=tuple(
-            column for column in columns if any(cell != MISSING for cell in column.cells)
-        ),
-        first_bits=tuple(
-            first_bit(first, subject)
-            if subject is not first and are_of_one_config(first, subject)
-            else None
-            for subject in subjects
-        ),
+        columns=tuple(column for column in columns if {*column.cells} != {MISSING}),
+        first_bits=tuple(_first_bit(first, subject) for subject in subjects),
     )
+
+
+def _first_bit(first: Subject, other: Subject) -> FirstBit | None:
+    """Where two runs of one config differ; None: they are not."""
+    if other is first or not are_of_one_config(first, other):
+        return None
+    return first_bit(first, other)
 
 
 def _no_column(option: str, name: str, columns: Sequence[Column]) -> UserError:
@@ -206,7 +208,7 @@ def order_of(columns: Sequence[Column], sort: str | None, count: int) -> list[in
     if column is None:
         raise _no_column("--sort", name, columns)
     places = column.places
-    sign = -1 if sort.startswith("-") else 1
+    sign = 1 - 2 * sort.startswith("-")
     return sorted(range(count), key=lambda at: (places[at] is None, sign * (places[at] or 0)))
 
 
@@ -224,10 +226,10 @@ def _result_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
     yield _text_column(RESULTS, "log check", [found[-1].verdict for found in checks])
     yield from (_figure_column(key, subjects) for key in FIGURES)
     machines = [machine_of(subject.path, subject.config) for subject in subjects]
-    counts = [machine[1] if machine else None for machine in machines]
+    counts = [machine and machine[1] for machine in machines]
     yield _column("accelerators", "accelerators", counts, ",.0f")
     rates = [_median(subject, FIGURES["images_per_s"]) for subject in subjects]
-    each = [r / n if r and n else None for r, n in zip(rates, counts, strict=True)]
+    each = [(r and n and r / n) or None for r, n in zip(rates, counts, strict=True)]
     yield _column("images_per_s_each", "images/s each", each, ",.1f")
     scores = [_score(*pair) for pair in zip(subjects, checks, strict=True)]
     yield _column("score_min", "score, min", [s and s.score_min for s in scores], ".3f")
@@ -245,7 +247,9 @@ def _checks(subject: Subject) -> tuple[Check, ...]:
 
 def _score(subject: Subject, checks: tuple[Check, ...]) -> Score | None:
     """The score of five runs, as `rn50 log score` has it."""
-    return score_checks(subject.path, checks) if len(subject.files) >= RUNS else None
+    if len(subject.files) < RUNS:
+        return None
+    return score_checks(subject.path, checks)
 
 
 def parameter_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
@@ -261,12 +265,12 @@ def parameter_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
 
 def _config_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
     """The values of configs, but for paths and for what the logs have under the same name."""
-    configs = [subject.folder.config if subject.folder else None for subject in subjects]
-    trees = [dict(flatten(config.to_dict())) if config else {} for config in configs]
+    configs = [subject.beside.config for subject in subjects]
+    trees = [dict(flatten((config and config.to_dict()) or {})) for config in configs]
     logged = {name for subject in subjects for run in subject.runs for name in run.parameters}
     for key in dict.fromkeys(key for tree in trees for key in tree):
         if not key.startswith(PLACES) and key.rpartition(".")[2] not in logged:
-            cells = [show(tree[key]) if key in tree else MISSING for tree in trees]
+            cells = [show(tree.get(key, MISSING)) for tree in trees]
             yield _text_column(CONFIG, key, cells)
 
 
@@ -275,14 +279,16 @@ def _figure_column(key: str, subjects: Iterable[Subject]) -> Column:
     figure = FIGURES[key]
     title, unit, _ = figure
     values = [_median(subject, figure) for subject in subjects]
-    digits = decimals(min((abs(value) for value in values if value is not None), default=0.0))
-    form = f",.{digits}f" if unit else ".5f" if key == "best_accuracy" else ".6g"
-    return _column(key, f"{title}, {unit}" if unit else title, values, form)
+    form = {"best_accuracy": ".5f"}.get(key, ".6g")
+    if unit:
+        digits = decimals(min((abs(value) for value in values if value is not None), default=0.0))
+        form = f",.{digits}f"
+        title += f", {unit}"
+    return _column(key, title, values, form)
 
 
 def _median(subject: Subject, figure: Figure) -> float | None:
-    found = [value for run in subject.runs if (value := figure.read(run)) is not None]
-    return median(found) if found else None
+    return median_of(map(figure.read, subject.runs))
 
 
 def _column(key: str, title: str, values: Sequence[float | None], form: str) -> Column:
@@ -301,7 +307,8 @@ def _value(cell: str) -> float | str | None:
         return None
     with suppress(ValueError):
         if math.isfinite(value := float(cell)):
-            return value
+            is_seed = cell.isdecimal() and value > 1 << 53  # which no float holds
+            return int(cell) if is_seed else value
     return cell
 
 

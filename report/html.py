@@ -13,6 +13,7 @@ import hashlib
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from statistics import median
@@ -27,8 +28,10 @@ from ..compliance.submission import check_folder
 from ..config.atomic import in_its_folder, write_output
 from ..config.errors import UserError
 from ..config.finding import clock_time, number
+from ..config.leaves import flatten
 from ..data.describe import describe_data
 from ..logging.records import ABORTED, FAILED
+from ..logging.records import Environment as RunEnvironment
 from .breakdown import rank_spread, start_up, step_breakdown, too_few_cores
 from .compare import Comparison, Group, group_table, name_of, parameter_columns
 from .plots import page_charts
@@ -64,36 +67,41 @@ def render_report(subject: Subject, checks: tuple[Check, ...] | None = None) -> 
         checks: the verdict on each log, and last, where there are several, on the submission;
             None: they are made.
     """
-    folder = subject.folder
-    result = folder and folder.result
+    folder = subject.beside
     several = len(subject.files) > 1
     if checks is None and several:
         checks = check_folder(subject.path)
     elif checks is None:
         checks = tuple(check_log(path) for path in subject.files)
+    submission = None
+    score = None
+    if several:
+        *verdicts, submission = checks
+        score = score_checks(subject.path, checks)
+        checks = tuple(verdicts)
     return _fill(
         "report.html.j2",
         subject=subject,
         title=_title(subject),
         outcome=_outcome(subject),
         slow=too_few_cores(subject),
-        next_command=show(str(result.next), 2000) if result and result.next else "",
+        next_command=show(str((folder.result and folder.result.next) or ""), 2000),
         standing=standing_of(subject.path, subject.config, subject.runs),
-        data=describe_data(subject.config.data) if subject.config else None,
+        data=subject.config and describe_data(subject.config.data),
         facts=_facts(subject),
-        verdicts=checks[:-1] if several else checks,
-        submission=checks[-1] if several else None,
-        score=score_checks(subject.path, checks) if several else None,
+        verdicts=checks,
+        submission=submission,
+        score=score,
         figures={log.path: log.figures for log in subject.logs},
         plots=page_charts([subject]),
-        breakdown=step_breakdown(folder.records("steps")) if folder else [],
-        ranks=rank_spread(folder.ranks) if folder else [],
-        start_up=start_up(folder.spans) if folder else [],
+        breakdown=step_breakdown(folder.records("steps")),
+        ranks=rank_spread(folder.ranks),
+        start_up=start_up(folder.spans),
         parameters=[(one.title, one.cells[0]) for one in parameter_columns([subject])],
-        environment=_environment(folder),
+        environment=_environment(folder.environment),
         config=_config(folder),
-        repeat=shlex.join(["rn50", "launch", str(folder.path / "config.yaml")]) if folder else "",
-        notes=[*subject.notes, *(folder.notes if folder else ())],
+        repeat=subject.folder and shlex.join(["rn50", "launch", str(folder.path / "config.yaml")]),
+        notes=[*subject.notes, *folder.notes],
         amount=amount,
     )
 
@@ -116,7 +124,7 @@ def render_comparison(
     names = comparison.names
     columns = comparison.table
     group_of = {row: group.value for group in groups for row in group.rows}
-    labels = [group_of[row] for row in range(len(names))] if groups else None
+    labels = [group_of[row] for row in sorted(group_of)] or None
     heads = [(name, len(list(found))) for name, found in groupby(columns, lambda one: one.group)]
     return _fill(
         "compare.html.j2",
@@ -124,7 +132,7 @@ def render_comparison(
         rows=[(row, comparison.letters[row], names[row]) for row in order],
         columns=columns,
         heads=heads,
-        groups=group_table(groups, by) if by is not None else None,
+        groups=by is not None and group_table(groups, by),
         sorted_by=(sort or "").removeprefix("-"),
         direction="descending" if (sort or "").startswith("-") else "ascending",
         plots=page_charts(comparison.subjects, "accuracy", "training", labels=labels),
@@ -161,24 +169,25 @@ def _breakable(text: str) -> Markup:
 
 def _finalize(value: Any) -> Any:
     """Text of a log without what a terminal or a text direction would obey."""
-    return value if isinstance(value, Markup) or not isinstance(value, str) else show(value, 2000)
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    return show(value, 2000)
 
 
-def _environment(folder: RunFolder | None) -> list[tuple[str, str]]:
+def _environment(environment: RunEnvironment) -> list[tuple[str, str]]:
     """(key, value) of environment.json, its sections spread out."""
     rows = []
-    for name, content in (folder.environment if folder else {}).items():
-        section = content if isinstance(content, dict) else {"": content}
-        for key, value in section.items():
-            text = " ".join(map(show, value)) if isinstance(value, list) else show(value)
-            if value not in (None, [], {}):
-                rows.append((show(f"{name}.{key}".rstrip(".")), text))
+    for key, value in flatten(asdict(environment)):
+        if isinstance(value, tuple):
+            value = " ".join(map(show, value))
+        if value not in (None, "", {}) and key != "format":
+            rows.append((show(key), show(value)))
     return rows
 
 
-def _config(folder: RunFolder | None) -> list[tuple[str, str, str]]:
+def _config(folder: RunFolder) -> list[tuple[str, str, str]]:
     """(key, value, where it was written) of every leaf; where only if the launcher noted it."""
-    if folder is None or folder.config is None:
+    if folder.config is None:
         return []
     return [
         (key, show(value), folder.origins.get(key, "")) for key, value, _ in folder.config.leaves()
@@ -198,18 +207,23 @@ class Fact(NamedTuple):
 
 def _title(subject: Subject) -> str:
     """Return the name of the config, else the submitter and the system in the log."""
-    if subject.folder and subject.folder.config:
-        return subject.folder.config.run.name
-    named = subject.runs[0].submission if subject.runs else {}
-    return " ".join(named[key] for key in ("org", "platform") if key in named) or name_of(subject)
+    if subject.config:
+        return subject.config.name
+    for run in subject.runs[:1]:
+        named = [run.submission[key] for key in ("org", "platform") if key in run.submission]
+        if named:
+            return " ".join(named)
+    return name_of(subject)
+
+
+_ENDED = {FAILED: "failed", ABORTED: "was aborted"}
 
 
 def _outcome(subject: Subject) -> str:
     """Return how a run ended, in a sentence; of a run that missed its target, why."""
-    result = subject.folder and subject.folder.result
-    if result and result.status in (FAILED, ABORTED) and result.why:
-        ended = "failed" if result.status == FAILED else "was aborted"
-        return f"The run {ended}: {show(result.why, 2000)}."
+    result = subject.beside.result
+    if result and result.status in _ENDED and result.why:
+        return f"The run {_ENDED[result.status]}: {show(result.why, 2000)}."
     if not subject.logs:
         return "No log that can be read."
     if len(subject.logs) > 1:
@@ -217,9 +231,13 @@ def _outcome(subject: Subject) -> str:
         return f"{reached} of {len(subject.logs)} runs reached the target."
     run = subject.runs[0]
     if run.reached is not None:
-        when = "" if run.reached.epoch is None else f" after epoch {run.reached.epoch:g}"
-        ended = "" if run.status == "success" else f", run_stop {run.status or 'missing'}"
-        return f"Reached {run.reached.accuracy:.5g} top-1{when}, target {run.target:g}{ended}."
+        sentence = f"Reached {run.reached.accuracy:.5g} top-1"
+        if run.reached.epoch is not None:
+            sentence += f" after epoch {run.reached.epoch:g}"
+        sentence += f", target {run.target:g}"
+        if run.status != "success":
+            sentence += f", run_stop {run.status or 'missing'}"
+        return f"{sentence}."
     if run.best is None:
         return "No evaluation in the log."
     return f"Did not reach {run.target:g}: best top-1 {run.best.accuracy:.5g}."
@@ -233,14 +251,18 @@ def _facts(subject: Subject) -> list[Fact]:
     found = [_time(runs)]
     shown = next((run.reached for run in runs if run.reached), None) or runs[0].best
     if shown is not None:
-        epoch = "" if shown.epoch is None else f", epoch {shown.epoch:g}"
-        found.append(Fact("Top-1", f"{shown.accuracy:.4f}", f"target {runs[0].target:g}{epoch}"))
+        note = f"target {runs[0].target:g}"
+        if shown.epoch is not None:
+            note += f", epoch {shown.epoch:g}"
+        found.append(Fact("Top-1", f"{shown.accuracy:.4f}", note))
     rates = [run.images_per_s for run in runs if run.images_per_s is not None]
     if rates:
         found.append(Fact("Throughput", amount(median(rates), "images/s"), "evaluations excluded"))
     if (batch := number(runs[0].parameters.get("global_batch_size"))) is not None:
-        result = subject.folder and subject.folder.result
-        on = f"on {result.ranks} ranks" if result and result.ranks else "images"
+        result = subject.beside.result
+        on = "images"
+        if result and result.ranks:
+            on = f"on {result.ranks} ranks"
         found.append(Fact("Global batch", f"{batch:,.0f}", on))
     return found
 
@@ -252,10 +274,13 @@ def _time(runs: Sequence[RunSummary]) -> Fact:
     if not stopped:
         return Fact("Clock at run_stop", MISSING, "no run_stop in the log")
     time_s = median(run.run_s or 0.0 for run in reached or stopped)
-    label = "Time to train" if reached else "Clock at run_stop"
-    note = clock_time(time_s) if time_s >= 120 else "run_start to run_stop"
-    return Fact(
-        label if len(runs) < 2 else f"{label}, median",
-        amount(time_s, "s"),
-        note if reached else "target not reached",
-    )
+    label = "Time to train"
+    note = "run_start to run_stop"
+    if not reached:
+        label = "Clock at run_stop"
+        note = "target not reached"
+    elif time_s >= 120:
+        note = clock_time(time_s)
+    if len(runs) > 1:
+        label += ", median"
+    return Fact(label, amount(time_s, "s"), note)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup
@@ -58,8 +59,11 @@ def page_charts(
         labels: the names of the subjects, by default their letters; of several the same where they
             are of one group.
     """
-    letters = [letter(place) for place in range(len(subjects))] if len(subjects) > 1 else ["_"]
-    named = list(zip(letters if labels is None else labels, subjects, strict=True))
+    if labels is None and len(subjects) == 1:
+        labels = ["_"]
+    elif labels is None:
+        labels = [letter(place) for place in range(len(subjects))]
+    named = list(zip(labels, subjects, strict=True))
     plots: dict[str, list[Plot]] = {chart.section: [] for chart in CHARTS}
     for chart in CHARTS:
         if not sections or chart.section in sections:
@@ -118,9 +122,12 @@ def _near_the_target(subjects: Subjects) -> Draw | None:
     if best < low or min(accuracies, default=low) >= low:
         return None
 
+    def is_near(point: tuple[float, float]) -> bool:
+        return point[1] >= low
+
     def find(subject: Subject) -> Sequence[Points]:
         curves = _curves(subject, "epoch")
-        return [[(x, y) for x, y in curve if y >= low] for curve in curves]
+        return [list(filter(is_near, curve)) for curve in curves]
 
     marks = [(f"target {target:g}", target)]
     top = max(best, target) + _ABOVE_BEST
@@ -151,9 +158,10 @@ def _logged(subjects: Subjects, key: str, least: float | None = 0) -> Draw | Non
     """A number of the log points by epoch, if it ever changed; `least`: where the y axis begins."""
 
     def find(subject: Subject) -> Sequence[Points]:
-        points = _pairs(_records(subject, "train"), "epoch", key)
-        changed = len({value for _, value in points}) > 1
-        return [points] if changed else []
+        points = _pairs(subject.beside.records("train"), "epoch", key)
+        if len({value for _, value in points}) > 1:
+            return [points]
+        return []
 
     return _overlaid(subjects, find, x_label="epoch", y_limits=(least, None))
 
@@ -167,7 +175,7 @@ def _learning_rate(subjects: Subjects) -> Draw | None:
     planned = _planned(subject)
     if len({lr for _, lr in planned}) < 2:
         return _logged(subjects, "lr")
-    points = _pairs(_records(subject, "train"), "epoch", "lr")
+    points = _pairs(subject.beside.records("train"), "epoch", "lr")
 
     def draw(axes: Axes) -> None:
         axes.plot(*zip(*planned, strict=True), lw=1.5, label="planned")
@@ -198,15 +206,15 @@ def _planned(subject: Subject) -> Points:
 
 def _phases(subjects: Subjects) -> Draw | None:
     """The medians of a step's phases, one upon another, of the first subject."""
-    records = _records(subjects[0][1], "steps")
+    records = subjects[0][1].beside.records("steps")
     lines = {name: _pairs(records, "step", f"{name}_p50_ms") for name in PHASES}
     points = max(map(len, lines.values()))
     if points < 2 or min(map(len, lines.values())) < points:
         return None
 
     def draw(axes: Axes) -> None:
-        heights = [[height for _, height in line] for line in lines.values()]
         steps = [step for step, _ in lines["forward"]]
+        heights = [list(map(itemgetter(1), line)) for line in lines.values()]
         axes.stackplot(steps, heights, labels=list(lines))
         axes.set(xlabel="step", ylim=(0, 1.35 * max(map(sum, zip(*heights, strict=True)))))
         finish(axes)
@@ -241,10 +249,6 @@ CHARTS = (
     Chart("schedule", "Momentum", "as run", partial(_logged, key="momentum")),
     Chart("schedule", "Global batch", "as run", partial(_logged, key="global_batch_size")),
 )
-
-
-def _records(subject: Subject, kind: str) -> list[dict[str, Any]]:
-    return subject.folder.records(kind) if subject.folder else []
 
 
 def _pairs(records: Iterable[dict[str, Any]], x: str, y: str) -> list[tuple[float, float]]:

@@ -50,11 +50,12 @@ def find_source(argument: str) -> CalibrationRun:
 def common_precision(sources: Sequence[CalibrationRun], system: System, asked: str | None) -> str:
     """What the runs computed in: fp16, fp32 or tf32; `asked`, or fp16, where no config says. Raises
     UserError: runs of different precisions, or another one asked for."""
-    own = {precision_of(source.run, system) for source in sources if source.run}
-    found = sorted(own | {asked} if asked is not None else own)
+    found = {precision_of(source.run, system) for source in sources if source.run}
+    if asked is not None:
+        found.add(asked)
     if len(found) > 1:
-        raise UserError(f"runs of one precision expected, found {' and '.join(found)}")
-    return found[0] if found else "fp16"
+        raise UserError(f"runs of one precision expected, found {' and '.join(sorted(found))}")
+    return next(iter(found), "fp16")
 
 
 def read_measurement(source: CalibrationRun) -> Measurement:
@@ -75,14 +76,17 @@ def read_measurement(source: CalibrationRun) -> Measurement:
     if batch % gpus:
         raise UserError(f"{log}: a global batch of {batch} is no multiple of {gpus} GPUs")
     first_s = min((one.start_s for one in (*run.blocks, *run.epochs)), default=0.0)
+    # Of another set, what is fixed in an evaluation cannot be told apart.
+    evaluation_s = run.eval_s
+    if images != IMAGENET_EVAL_SAMPLES:
+        evaluation_s = None
     return Measurement(
         gpus=gpus,
         batch=batch // gpus,
         step_s=_epoch_s(run, log) / math.ceil(samples / batch),
         source=show(str(log)[-200:]),
-        startup_s=first_s if first_s > 0 else None,
-        # Of another set, what is fixed in an evaluation cannot be told apart.
-        evaluation_s=run.eval_s if images == IMAGENET_EVAL_SAMPLES else None,
+        startup_s=max(first_s, 0.0) or None,
+        evaluation_s=evaluation_s,
     )
 
 

@@ -73,8 +73,12 @@ def machine_of(path: Path, config: Run | None) -> tuple[str, int] | None:
     of a published one by the name of the system's folder. None: not known."""
     if config is not None:
         return config.system.accelerator, config.system.nodes * config.system.ranks_per_node
-    folder = (path if path.is_dir() else path.parent).resolve()
-    system = folder.parent.name if job_of(folder) else folder.name
+    folder = path.resolve()
+    if not path.is_dir():
+        folder = folder.parent
+    if job_of(folder):
+        folder = folder.parent
+    system = folder.name
     found = (one for one in entries() if one.system == system)  # the same count in all rounds
     return next(((one.accelerator, one.accelerators) for one in found), None)
 
@@ -90,7 +94,9 @@ def standing(accelerator: str, accelerators: int, time_s: float) -> Standing | N
         and _model(entry.accelerator) in ((name, memory), (name, ""))
     ]
     machine = f"{accelerators:,} x {accelerator}"
-    return Standing(machine, time_s, tuple(peers)) if peers else None
+    if not peers:
+        return None
+    return Standing(machine, time_s, tuple(peers))
 
 
 def standing_of(path: Path, config: Run | None, runs: Sequence[RunSummary]) -> Standing | None:
@@ -108,7 +114,9 @@ def standing_of(path: Path, config: Run | None, runs: Sequence[RunSummary]) -> S
 
 def _model(accelerator: str) -> tuple[str, str]:
     """(name, memory) without what names differ in: `NVIDIA A100 SXM4 80 GB`, `A100-SXM-80GB`."""
-    words = re.sub(r"nvidia|tesla", "", accelerator.lower())
-    memory = re.search(r"\b(\d+) ?gb\b", words)
-    name = words.replace(memory[0], "") if memory else words
-    return re.sub(r"(?<=sxm)\d|\W", "", name), memory[1] if memory else ""
+    name = re.sub(r"nvidia|tesla", "", accelerator.lower())
+    memory_gb = ""
+    if memory := re.search(r"\b(\d+) ?gb\b", name):
+        memory_gb = memory[1]
+        name = name.replace(memory[0], "")
+    return re.sub(r"(?<=sxm)\d|\W", "", name), memory_gb

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ..config.errors import UserError
 from ..config.finding import number
 from ..config.image_set import SYNTHETIC
 from ..config.leaves import flatten
 from ..config.load import Loaded
+from ..config.reading import JsonObject
 from ..config.schema import PLACES
 from ..logging.records import Repeat
 from .run_folder import RunFolder, Subject, read_folder
@@ -61,7 +62,9 @@ def compare_with_recorded(recorded: Path, out: Path) -> Repeat:
     parts = [bit.text]
     if reasons := _differences(old.folder, new.folder):
         parts.append(f"differences (here, there): {show(', '.join(reasons), 400)}")
-    same = bit.where is None if bit.compared else None
+    same = None
+    if bit.compared:
+        same = bit.where is None
     return Repeat(str(recorded), bit.compared, "; ".join(parts), same)
 
 
@@ -78,13 +81,14 @@ def first_bit(left: Subject, right: Subject) -> FirstBit:
 
 def are_of_one_config(left: Subject, right: Subject) -> bool:
     """Whether two subjects are a run each, of the same config and seed."""
-    ours, theirs = (one.folder.config if one.folder else None for one in (left, right))
+    ours = left.beside.config
+    theirs = right.beside.config
     if ours is None or theirs is None or len(left.logs) != 1 or len(right.logs) != 1:
         return False
     return without_places(ours) == without_places(theirs)
 
 
-def without_places(config: Loaded) -> dict[str, Any]:
+def without_places(config: Loaded) -> JsonObject:
     """Return the leaves of a config by dotted path, without those that change no result: where
     files lie, and what to draw where there are none."""
     places = (*PLACES, SYNTHETIC)
@@ -94,7 +98,7 @@ def without_places(config: Loaded) -> dict[str, Any]:
 def _values(subject: Subject) -> dict[str, float | None]:
     """All losses and accuracies by where they are: from the metrics, else from the log."""
     found = {}
-    for record in subject.folder.metrics if subject.folder is not None else ():
+    for record in subject.beside.metrics:
         if record.get("kind") == "train":
             found[f"loss at step {show(record.get('step'))}"] = number(record.get("loss"))
         elif record.get("kind") == "eval":
@@ -108,15 +112,16 @@ def _differences(old: RunFolder | None, new: RunFolder | None) -> list[str]:
     """Config values, then launcher, processor and packages that differ: `name (here, there)`."""
     if old is None or new is None:
         return []
-    then, now = (
-        {
-            **(without_places(folder.config) if folder.config else {}),
-            **dict(flatten({key: folder.environment.get(key) for key in _AROUND})),
-        }
-        for folder in (old, new)
-    )
+    then = _surroundings(old)
+    now = _surroundings(new)
     return [
         f"{show(key)} ({show(now.get(key), 40)}, {show(then.get(key), 40)})"
         for key in {**then, **now}
         if then.get(key) != now.get(key)
     ]
+
+
+def _surroundings(folder: RunFolder) -> JsonObject:
+    environment = {key: getattr(folder.environment, key) for key in _AROUND}
+    config = (folder.config and without_places(folder.config)) or {}
+    return config | dict(flatten(environment))

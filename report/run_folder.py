@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,12 +13,12 @@ from ..compliance.log_rules import checked_keys
 from ..config.errors import UserError
 from ..config.finding import number
 from ..config.load import Loaded, load
-from ..config.reading import read_file
+from ..config.reading import JsonObject, read_file
 from ..config.schema import Run
 from ..logging.metrics_read import Series, read_metrics
 from ..logging.parse import open_pipe, read_log
 from ..logging.places import config_of, log_folders, no_logs, require, results_in, run_folders
-from ..logging.records import ENVIRONMENT, RESULT, Result, fit
+from ..logging.records import ENVIRONMENT, RESULT, Environment, Result, fit
 from .run_summary import RunSummary, show, summarise
 
 _JSON_BYTES = 8 << 20
@@ -29,17 +29,17 @@ class RunFolder(NamedTuple):
     """The files of a run besides its log; empty or None where one is missing or unreadable."""
 
     path: Path
-    result: Result | None
-    environment: dict[str, Any]
-    origins: dict[str, str]
-    config: Loaded | None
-    metrics: tuple[dict[str, Any], ...]
-    spans: tuple[dict[str, Any], ...]
-    ranks: dict[str, Any]
-    notes: tuple[str, ...]
+    result: Result | None = None
+    environment: Environment = Environment()
+    origins: Mapping[str, str] = {}
+    config: Loaded | None = None
+    metrics: tuple[JsonObject, ...] = ()
+    spans: tuple[JsonObject, ...] = ()
+    ranks: Mapping[str, Any] = {}
+    notes: tuple[str, ...] = ()
     """What could not be read, one line each."""
 
-    def records(self, kind: str) -> list[dict[str, Any]]:
+    def records(self, kind: str) -> list[JsonObject]:
         """The metrics of one kind."""
         return [record for record in self.metrics if record.get("kind") == kind]
 
@@ -68,12 +68,18 @@ class Subject(NamedTuple):
     @property
     def shown(self) -> LogFigures | None:
         """The log whose clocks are shown: the first that reached the target, else the first."""
-        reached = (log for log in self.logs if log.figures.reached)
-        return next(reached, self.logs[0]) if self.logs else None
+        reached = [log for log in self.logs if log.figures.reached]
+        return next(iter([*reached, *self.logs]), None)
+
+    @property
+    def beside(self) -> RunFolder:
+        """What lies beside its logs; without a run's folder nothing."""
+        return self.folder or RunFolder(self.path)
 
     @property
     def config(self) -> Run | None:
-        return self.folder.config.run if self.folder and self.folder.config else None
+        loaded = self.beside.config
+        return None if loaded is None else loaded.run
 
     @property
     def runs(self) -> tuple[RunSummary, ...]:
@@ -119,10 +125,14 @@ def read_folder(path: Path, only: Path | None = None) -> Subject:
     """A run's folder, or a submission's directory, whatever of it can be read; `only`: of its logs
     this one. Raises UserError: no log in it can be read, and it is not a run's folder either."""
     config = config_of(path)
-    folder = read_run_folder(config.parent) if os.path.lexists(config) else None
-    target = folder.config.run.eval.target if folder and folder.config else None
-    if folder is not None and config.parent != path:  # of the first of several runs
-        folder = folder._replace(result=None, metrics=(), spans=(), ranks={})
+    folder = None
+    target = None
+    if os.path.lexists(config):
+        folder = read_run_folder(config.parent)
+        if folder.config is not None:
+            target = folder.config.run.eval.target
+        if config.parent != path:  # of the first of several runs
+            folder = folder._replace(result=None, metrics=(), spans=(), ranks={})
     logs = []
     notes = []
     files = results_in(path) if only is None else [only]
@@ -145,14 +155,16 @@ def read_run_folder(path: Path) -> RunFolder:
     notes = []
 
     def read(name: str, parse: Callable[[Path], Any], empty: Any) -> Any:
+        if not os.path.lexists(path / name):
+            return empty
         try:
-            return parse(path / name) if os.path.lexists(path / name) else empty
+            return parse(path / name)
         except (UserError, OSError, ValueError, RecursionError) as error:
-            why = error.strerror if isinstance(error, OSError) else str(error).partition("\n")[0]
+            why = getattr(error, "strerror", str(error).partition("\n")[0])
             notes.append(f"{name}: left out: {show(why or type(error).__name__, 400)}")
             return empty
 
-    def read_json(file: Path) -> dict[str, Any]:
+    def read_json(file: Path) -> JsonObject:
         text = read_file(file, _JSON_BYTES, within=path)
         value = json.loads(text.decode(encoding="utf-8", errors="replace"))
         if not isinstance(value, dict):
@@ -169,7 +181,9 @@ def read_run_folder(path: Path) -> RunFolder:
     return RunFolder(
         path=path,
         result=read(RESULT, lambda file: fit(Result, read_json(file), "its keys"), None),
-        environment=read(ENVIRONMENT, read_json, {}),
+        environment=read(
+            ENVIRONMENT, lambda file: fit(Environment, read_json(file), "its keys"), Environment()
+        ),
         origins={key: show(value) for key, value in origins.items()},
         config=config,
         metrics=metrics.records,
@@ -179,12 +193,14 @@ def read_run_folder(path: Path) -> RunFolder:
     )
 
 
-def _spans(trace: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+def _spans(trace: Mapping[str, Any]) -> tuple[JsonObject, ...]:
     """The complete spans ("X") of a Chrome trace, by their start."""
     events = trace.get("traceEvents")
+    if not isinstance(events, list):
+        return ()
     spans = [
         span
-        for span in (events if isinstance(events, list) else [])
+        for span in events
         if isinstance(span, dict) and span.get("ph") == "X"
         if number(span.get("ts")) is not None and (number(span.get("dur")) or -1) > 0
     ]

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from ..config import benchmark
 from ..config.finding import number, printable
+from ..config.reading import JsonObject
 from ..logging.parse import Event
 
 MISSING = "-"
@@ -23,6 +24,9 @@ _PARAMETER = re.compile(
     r"|(?P<own>seed|global_batch_size(?:_change)?|gradient_accumulation_steps"
     r"|model_bn_span|train_samples|eval_samples|\w*label_smoothing)"
 )
+
+
+_RENAMED = {"opt_name": "optimizer"}
 
 
 class Evaluation(NamedTuple):
@@ -50,7 +54,7 @@ class RunSummary(NamedTuple):
     """What a log says of its run; None where it does not say."""
 
     submission: dict[str, str]
-    parameters: dict[str, Any]
+    parameters: JsonObject
     status: str | None
     init_s: float | None
     """init_start to init_stop."""
@@ -71,7 +75,7 @@ class RunSummary(NamedTuple):
     @property
     def time_to_train_s(self) -> float | None:
         """The run's clock, of a run that reached its target alone."""
-        return self.run_s if self.reached else None
+        return self.reached and self.run_s
 
     @property
     def best(self) -> Evaluation | None:
@@ -80,12 +84,12 @@ class RunSummary(NamedTuple):
     @property
     def epoch_s(self) -> float | None:
         """Median time of an epoch, evaluations excluded where the log separates them."""
-        return _median(one.duration_s / one.epochs for one in self.epochs)
+        return median_of(one.duration_s / one.epochs for one in self.epochs)
 
     @property
     def eval_s(self) -> float | None:
         """Median time of an evaluation."""
-        return _median(one.duration_s for one in self.evals)
+        return median_of(one.duration_s for one in self.evals)
 
     @property
     def train_samples(self) -> float | None:
@@ -106,8 +110,8 @@ class RunSummary(NamedTuple):
 def summarise(events: Sequence[Event], target: float | None = None) -> RunSummary:
     """What one log says; `target` where it is known not to be the benchmark's."""
     clock_ms = _first_time(events, "run_start")
-    stops = [event for event in events if event.key == "run_stop"]
-    status = stops[0].metadata.get("status") if stops else None
+    stop = next((event for event in events if event.key == "run_stop"), None)
+    status = stop and stop.metadata.get("status")
     timed = [event for event in events if event.time_ms > 0]
     epochs = _intervals(timed, "epoch_start", ("epoch_stop",), clock_ms)
     blocks = _intervals(timed, "block_start", ("block_stop",), clock_ms)
@@ -118,7 +122,7 @@ def summarise(events: Sequence[Event], target: float | None = None) -> RunSummar
             if event.key in _SUBMISSION and event.value is not None
         },
         parameters=_parameters(events),
-        status=show(status) if status is not None else None,
+        status=None if status is None else show(status),
         init_s=_seconds(_first_time(events, "init_start"), _first_time(events, "init_stop")),
         run_s=_seconds(clock_ms, _first_time(events, "run_stop")),
         target=benchmark.TARGET_ACCURACY if target is None else target,
@@ -134,11 +138,15 @@ def show(value: Any, at_most: int = _MAX_SHOWN) -> str:
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         value = int(value)  # epochs and batch sizes come as 38.0
     try:
-        text = value if isinstance(value, str) else json.dumps(value, default=str)
+        text = value
+        if not isinstance(value, str):
+            text = json.dumps(value, default=str)
     except (ValueError, RecursionError):
         text = f"({type(value).__name__} that cannot be shown)"
     shown = printable(text[: at_most + 1])
-    return shown if len(shown) <= at_most else f"{shown[: at_most - 1]}…"
+    if len(shown) > at_most:
+        shown = f"{shown[: at_most - 1]}…"
+    return shown
 
 
 def amount(value: float | None, unit: str = "") -> str:
@@ -152,16 +160,16 @@ def amount(value: float | None, unit: str = "") -> str:
 def decimals(value: float) -> int:
     """Digits after the point of an amount with a unit."""
     size = abs(value)
-    return 3 if size < 10 else 2 if size < 100 else 1 if size < 10_000 else 0
+    return sum(size < limit for limit in (10, 100, 10_000))
 
 
-def _parameters(events: Sequence[Event]) -> dict[str, Any]:
+def _parameters(events: Sequence[Event]) -> JsonObject:
     """Hyper-parameters under names without the optimizer's prefix; a list where values differ."""
     found: dict[str, list[Any]] = {}
     for event in events:
         if match := _PARAMETER.fullmatch(event.key):
             name = match["rule"] or match["lars"] or match["own"] or f"{match['set']}_samples"
-            values = found.setdefault("optimizer" if event.key == "opt_name" else name, [])
+            values = found.setdefault(_RENAMED.get(event.key, name), [])
             if len(values) < 8 and event.value not in values:
                 values.append(event.value)
     return {name: values[0] if len(values) == 1 else values for name, values in found.items()}
@@ -195,7 +203,7 @@ def _intervals(
 ) -> tuple[Interval, ...]:
     """Each start with the stop that follows it; copies by other ranks are left out."""
     found = []
-    seen: set[float] = set()
+    seen: set[float | None] = set()
     closed: set[float] = set()
     opened = None
     for event in events:
@@ -205,20 +213,18 @@ def _intervals(
             epoch = _epoch(event)
             if epoch is None or epoch not in seen:
                 opened = event
-                seen.update(() if epoch is None else (epoch,))
+                seen.add(epoch)
         elif event.key in stops and opened is not None and event.time_ms > opened.time_ms:
             epoch = _epoch(event)
             if epoch in closed:
                 continue  # a slower rank's copy
-            closed.update(() if epoch is None else (epoch,))
+            if epoch is not None:
+                closed.add(epoch)
             count = number(opened.metadata.get("epoch_count")) or 1.0
-            found.append(
-                Interval(
-                    (opened.time_ms - clock_ms) / 1000,
-                    (event.time_ms - clock_ms) / 1000,
-                    count if count > 0 else 1.0,
-                )
-            )
+            if count < 0:
+                count = 1.0
+            start_s = (opened.time_ms - clock_ms) / 1000
+            found.append(Interval(start_s, (event.time_ms - clock_ms) / 1000, count))
             opened = None
     return tuple(found)
 
@@ -238,6 +244,7 @@ def _seconds(start_ms: float | None, stop_ms: float | None) -> float | None:
     return None if start_ms is None or stop_ms is None else (stop_ms - start_ms) / 1000
 
 
-def _median(values: Iterable[float]) -> float | None:
-    known = list(values)
+def median_of(values: Iterable[float | None]) -> float | None:
+    """Of the numbers that are known; None: none is."""
+    known = [value for value in values if value is not None]
     return median(known) if known else None

@@ -26,6 +26,7 @@ from ..logging.records import (
     Environment,
     Result,
     Submission,
+    Verdict,
     read,
     read_failures,
 )
@@ -36,12 +37,15 @@ RUNNING = "running"
 MISSED = "missed"
 STOPPED = "stopped"
 KILLED = "killed"
+CANCELLED = "cancelled"
+"""Of a job that left its queue before it began."""
 UNKNOWN = "unknown"
 """The state of a job whose scheduler cannot be asked."""
-STATUSES = (QUEUED, RUNNING, SUCCESS, MISSED, STOPPED, FAILED, KILLED, UNKNOWN)
+STATUSES = (QUEUED, RUNNING, SUCCESS, MISSED, STOPPED, FAILED, KILLED, CANCELLED, UNKNOWN)
 OPEN = (QUEUED, RUNNING)
 """The statuses of runs that will go on by themselves."""
 
+_ENDED = {SUCCESS: SUCCESS, ABORTED: MISSED, FAILED: FAILED}
 _LOCKS = {LOCK, RANK_LOCK}
 _OF_A_RUN = {ENVIRONMENT, "metrics.jsonl", RESULT, RANK_LOCK}
 _OF_A_JOB = {"job.sh", "exit_code", ".job.lock"}
@@ -165,24 +169,26 @@ def read_run(found: Found, *, is_at_work: bool) -> RunRow:
     if not names & _OF_A_RUN:
         return row
     result, unfit = _read(folder / RESULT, Result)
-    status, reason = (RUNNING, "") if is_at_work else _end_of(folder, names, result)
+    status = RUNNING
+    reason = ""
+    if not is_at_work:
+        status, reason = _end_of(folder, names, result)
     result = result or Result("")
     last = newest_records(folder / "metrics.jsonl", "train", "eval")
     train = last.get("train", {})
     evaluation = last.get("eval", {})
-    ended_s = result.time_to_train_s
     times_s = (number(one.get("time_s")) for one in (train, evaluation))
     last_s = max((time_s for time_s in times_s if time_s is not None), default=None)
     return row._replace(
         status=status,
         reason=_short(unfit or reason),
-        time_to_train_s=ended_s if status == SUCCESS else None,
-        elapsed_s=last_s if ended_s is None else ended_s,
+        time_to_train_s=result.time_to_train_s if status == SUCCESS else None,
+        elapsed_s=_first(result.time_to_train_s, last_s),
         eval_accuracy=_first(result.eval_accuracy, evaluation.get("accuracy")),
         target=_first(result.target, row.target),
         images_per_s=_first(result.images_per_s, train.get("images_per_s")),
         ranks=result.ranks or row.ranks,
-        verdict=_short(result.check.verdict) if result.check else None,
+        verdict=_short((result.check or Verdict("")).verdict),
         resumable=status in (STOPPED, FAILED, KILLED) and _is_resumable(folder, result),
         progress=_progress(brief, train) if status == RUNNING else None,
     )
@@ -198,13 +204,15 @@ def _read(path: Path, record: type[T]) -> tuple[T | None, str]:
 
 def _end_of(folder: Path, names: frozenset[str], result: Result | None) -> tuple[str, str]:
     """The status of a run that no process drives, and why it has it."""
-    if result is not None and result.status in (SUCCESS, ABORTED, FAILED):
-        status = MISSED if result.status == ABORTED else result.status
-        return STOPPED if result.stopped else status, result.why
+    if result is not None and result.status in _ENDED:
+        if result.stopped:
+            return STOPPED, result.why
+        return _ENDED[result.status], result.why
     if names & _LOCKS:
         return KILLED, "its processes are gone and left no result"
-    failures = read_failures(folder)
-    return FAILED, failures[0].reason if failures else "left no result"
+    for failure in read_failures(folder):
+        return FAILED, failure.reason
+    return FAILED, "left no result"
 
 
 def _is_resumable(folder: Path, result: Result) -> bool:

@@ -45,9 +45,9 @@ class Sheet(NamedTuple):
     bytes_per_image: float
     """What counts at the memory rate: the passes over activations that fusion leaves."""
     launch_cycles: float
-    """The fixed part of a step that is a CUDA graph, in which the host takes no part. It is the
-    starts and ends of kernels, which no batch lengthens, so it shortens with the clock: 3.6 ms on
-    an A100."""
+    """The fixed part of a step that is a CUDA graph: the host takes no part in it. It is the starts
+    and ends of kernels, which no batch lengthens, so it shortens with the clock: 3.6 ms on an
+    A100."""
     launch_without_graphs_s: float
 
 

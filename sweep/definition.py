@@ -19,6 +19,7 @@ from ..config.leaves import Leaf, flatten, nest
 from ..config.load import Loaded, explain, load, merge
 from ..config.names import file_beside
 from ..config.plan import build_plan
+from ..config.reading import JsonObject
 from ..config.recorded import load_named
 from ..config.values import Count, Epoch, Float, Name, Positive, Section, Seed, Text, Workers
 from ..config.yaml_file import read_layers
@@ -101,7 +102,7 @@ class Sweep(Section):
 
     name: Name
     config: Text = "quick"
-    overrides: dict[str, Any] = Field(default_factory=dict)
+    overrides: JsonObject = Field(default_factory=dict)
     parameters: dict[str, Parameter]
     dependent: dict[str, Dependent] = Field(default_factory=dict)
     objective: Literal["accuracy", "time_to_target", "epochs_to_target"] = "time_to_target"
@@ -155,7 +156,7 @@ class LoadedSweep:
         build_plan(loaded.run)
         return loaded
 
-    def definition(self) -> dict[str, Any]:
+    def definition(self) -> JsonObject:
         """What must be the same when a sweep continues, by key; all trials are then comparable."""
         tree = self.sweep.model_dump(mode="json", exclude=FREE_KEYS)
         return {**dict(flatten(tree)), "resolved_config_sha256": self.base.sha256}
@@ -189,7 +190,7 @@ def load_sweep(path: Path, machine: str | None = None) -> LoadedSweep:
         UserError: unreadable file, bad YAML or bad values: every problem, one line each.
     """
     leaves = merge(read_layers(path))
-    tree: dict[str, Any] = {}
+    tree: JsonObject = {}
     for key, leaf in leaves.items():
         _place(tree, key, leaf)
     try:
@@ -211,7 +212,7 @@ def load_sweep(path: Path, machine: str | None = None) -> LoadedSweep:
     return LoadedSweep(sweep.model_copy(update={"config": config}), base)
 
 
-def _place(tree: dict[str, Any], key: str, leaf: Leaf) -> None:
+def _place(tree: JsonObject, key: str, leaf: Leaf) -> None:
     """Put a leaf into the sweep's tree; config keys stay dotted, however they were nested."""
     section, _, rest = key.partition(".")
     if section == "overrides" and rest:

@@ -83,7 +83,7 @@ def run_sweep(loaded: LoadedSweep, track: Callable[[str], Advance], say: Say, ag
             ran = len(driver.active)
             ended = f"{len(study.trials) - ran} of {sweep.wanted_trials} trials have ended"
             reason = f"stopped by {asked_by(stop)}; {ended} and are kept, {ran} run again"
-            raise StoppedBySignal(Ending(reason, str(folder), GO_ON, again)) from None
+            raise StoppedBySignal(Ending(reason, folder, GO_ON, again)) from None
     return study
 
 

@@ -11,11 +11,12 @@ from optuna.trial import FrozenTrial
 from ..compliance.config_rules import check_config
 from ..config.atomic import write_output
 from ..config.leaves import yaml_value
+from ..config.reading import JsonObject
 from .definition import LoadedSweep
 from .study import REASON, Study
 
 
-def write_results(loaded: LoadedSweep, study: Study, folder: Path) -> dict[str, Any]:
+def write_results(loaded: LoadedSweep, study: Study, folder: Path) -> JsonObject:
     """Write trials.json and, where a trial is complete, best.yaml; all trials as plain JSON."""
     best = study.best()
     results = {
@@ -61,7 +62,7 @@ def best_preset(loaded: LoadedSweep, best: FrozenTrial) -> str:
     return header + "".join(line for line in lines if not line.startswith("seed:"))
 
 
-def table(results: dict[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def table(results: JsonObject) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and rows for people, best first, then what has no value in order of trial."""
     keys = list(dict.fromkeys(key for trial in results["trials"] for key in trial["parameters"]))
     sign = -1 if results["objective"] == "accuracy" else 1

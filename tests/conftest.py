@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
 import math
 import os
 import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,6 +22,7 @@ from hypothesis import HealthCheck, settings
 # MXNet's older libjpeg ("library is 80, caller expects 62"). The program never has both at once.
 from PIL import Image  # noqa: F401
 
+from rn50.config.errors import UserError
 from rn50.data.lock import hold
 from rn50.launch.signals import command_stop_signals
 
@@ -181,6 +184,30 @@ def in_this_process(arguments: tuple[str, ...]) -> subprocess.CompletedProcess[s
     return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def write_json(path: Path, content: object) -> None:
+    path.write_text(json.dumps(content))
+
+
+def metrics(folder: Path, *kinds: str) -> list[dict[str, Any]]:
+    """The records of some kinds that a run has left."""
+    records = map(json.loads, (folder / "metrics.jsonl").open())
+    return [record for record in records if record["kind"] in kinds]
+
+
+def write_metrics(folder: Path, records: Iterable[object]) -> None:
+    lines = (json.dumps(record) + "\n" for record in records)
+    (folder / "metrics.jsonl").write_text("".join(lines))
+
+
+def refused(words: str | None) -> contextlib.AbstractContextManager[Any]:
+    """The block ends in a UserError with these words, a regular expression; None: it ends well."""
+    return contextlib.nullcontext() if words is None else pytest.raises(UserError, match=words)
+
+
 class Rn50:
     """The installed command, as a user calls it."""
 
@@ -198,6 +225,19 @@ class Rn50:
         process = self.start(*arguments)
         out, err = process.communicate(timeout=600)
         return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    def output(self, *arguments: str) -> str:
+        """What a command prints that ends well."""
+        done = self(*arguments)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def error(self, *arguments: str) -> str:
+        """The one line of a command that refuses to begin."""
+        done = self(*arguments)
+        assert done.returncode == 2 and "Traceback" not in done.stderr, done.stdout + done.stderr
+        (line,) = (line for line in done.stderr.splitlines() if line.startswith("rn50: error: "))
+        return line
 
     def run_folder(self) -> Path:
         """The folder of the newest run."""
@@ -222,6 +262,18 @@ def device(tmp_path: Path) -> Callable[[str], Path]:
         return mine
 
     return node
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """`program("squeue", "echo RUNNING")`: one of this name comes first on the PATH."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    def write(name: str, text: str) -> None:
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+
+    return write
 
 
 @pytest.fixture
@@ -266,9 +318,8 @@ def smoke_run(shared: Path, smoke_data: Path) -> Callable[[str], Path]:
 
         def run(_: Path) -> None:
             words = ("launch", "smoke", "--launcher", launcher, "seed=1", "log.profile=5")
-            done = rn50(*words, f"data.path={smoke_data}", f"system.results={rn50.results}")
-            assert done.returncode == 0, done.stderr
-            (rn50.run_folder() / "printed.txt").write_text(done.stdout)
+            out = rn50.output(*words, f"data.path={smoke_data}", f"system.results={rn50.results}")
+            (rn50.run_folder() / "printed.txt").write_text(out)
 
         made_once(rn50.results, run)
         return rn50.run_folder()

@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from rn50.config import choices
-from rn50.launch import launchers, schedulers
 from rn50.logging.records import ABORTED, Result, read
 from rn50.scaling import cost, groups
 from tests.conftest import RUN
+from tests.waiting import finished
 
 ROOT = Path(__file__).resolve().parent.parent
 ROW = '    "dummy": "a dummy",\n'
@@ -164,7 +163,7 @@ found = "MLP098" in {finding.id for finding in check_log(log).findings}
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the checkout with all dummies."""
     tree = tmp_path_factory.mktemp("tree") / "checkout"
-    listed = subprocess.run(["sh", "-c", "git ls-files"], cwd=ROOT, capture_output=True, text=True)
+    listed = finished(["sh", "-c", "git ls-files"], cwd=ROOT)
     if listed.returncode:
         pytest.skip(f"no git here: {listed.stderr.strip()}")
     for name in listed.stdout.splitlines():
@@ -191,11 +190,9 @@ def used(tree: Path) -> dict[str, bool]:
     body = "import json\nfrom rn50.config.load import load\nused = {}\n"
     for kind, code in USES.items():
         body += f"{code}used[{kind!r}] = found\n"
-    done = subprocess.run(
+    done = finished(
         [sys.executable, "-c", f"{body}print(json.dumps(used))"],
         cwd=tree,
-        capture_output=True,
-        text=True,
     )
     assert done.returncode == 0, done.stderr
     return dict(json.loads(done.stdout.splitlines()[-1]))
@@ -216,7 +213,7 @@ def test_two_ranks_of_the_launcher_train_the_network(
     overrides += ["model.stem=imagenet", "model.zero_gamma=false", "schedule.length=2 epochs"]
     overrides += [f"data.path={small_data}", f"system.results={tmp_path}"]
     words = ("rn50.cli.entry", "launch", name, "--launcher", "dummy", *overrides)
-    done = subprocess.run([sys.executable, "-m", *words], cwd=tree, capture_output=True, text=True)
+    done = finished([sys.executable, "-m", *words], cwd=tree)
     assert done.returncode == 1, done.stdout + done.stderr
     (result,) = (read(path, Result) for path in tmp_path.rglob("result.json"))
     assert result is not None
@@ -239,7 +236,5 @@ def article(kind: str) -> str:
 
 def test_each_table_has_the_names_of_the_schema() -> None:
     """`auto` is chosen by other code; the networks' and shapes' tables load MXNet or need a run."""
-    assert set(choices.LAUNCHERS) == set(launchers.LAUNCHERS)
-    assert set(choices.SCHEDULERS) == set(schedulers.SCHEDULERS)
     assert set(choices.GROUPINGS) == set(groups.GROUPINGS)
     assert set(choices.ALGORITHMS) == {"auto", *cost.ALGORITHMS}

@@ -35,8 +35,8 @@ MAY_IMPORT = {
 }
 LARGEST_SHARE = 0.23  # the trainer, with its plan for GPUs
 
-PRODUCT_TOKENS = 207_500
-TEST_TOKENS = 224_600
+PRODUCT_TOKENS = 208_000
+TEST_TOKENS = 221_800
 """Size is counted in tokens of code, so that a line that says one thing costs no more than one that
 says three."""
 LAYOUT = {
@@ -156,7 +156,7 @@ def test_no_module_for_laptops_loads_a_framework() -> None:
 
 STARTED_BY = {
     "cli/launch.py": ("run_and_time.sh", "rn50 launch"),
-    "train/__main__.py": ("launch/run.py", '"rn50.train"'),
+    "train/__main__.py": ("launch/launch_plan.py", '"rn50.train"'),
     "train/kernels/update.cc": ("train/update/optimizer.py", "kernels"),
 }
 """What no import leads to: the file that names it, and how."""

@@ -12,6 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.rooms import ROOMS
+from tests.waiting import finished
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -67,7 +68,7 @@ def test_make_removes_no_data(copy: Path, target: str, removed: tuple[str, ...])
 
 def test_help_lists_every_target(root: Path) -> None:
     targets = re.findall(r"^([a-z][a-z-]*):(?!=)", (root / "Makefile").read_text(), re.M)
-    done = subprocess.run(["make", "-s"], cwd=root, capture_output=True, text=True, check=True)
+    done = finished(["make", "-s"], cwd=root, check=True)
     assert [line.split()[0] for line in done.stdout.splitlines()] == targets
 
 
@@ -82,7 +83,7 @@ def test_a_wheel_has_every_file_that_code_opens(root: Path) -> None:
             assert found, f"pyproject.toml: {package}: no file is named {pattern}"
             packed |= found
     command = ["sh", "-c", 'git ls-files "$@"', "-", *ROOMS]
-    listed = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    listed = finished(command, cwd=root)
     files = {root / name for name in listed.stdout.split()}
     opened = {path for path in files if path.suffix not in (".py", ".md")}
     assert opened <= packed

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psutil
 import pytest
@@ -15,6 +16,11 @@ import pytest
 from rn50.train.process_info import read_process_info
 
 T = TypeVar("T")
+
+
+def finished(command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
+    """A command that has come to its end, with what it printed."""
+    return subprocess.run(command, capture_output=True, text=True, **options)
 
 
 def wait_until(condition: Callable[[], T], within_s: float = 120) -> T:

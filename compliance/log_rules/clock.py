@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from itertools import accumulate, pairwise
 
 from ...config import benchmark
-from ...config.finding import plain, shown
+from ...config.finding import ERROR, NOTE, POLICY, plain, shown
 from ...logging.events import Event
 from ..logged_run import SAME_MS, LoggedRun
-from ..rule import CHECKER, CLOSED_POLICY, ERROR, NOTE, POLICY, RULES_TEXT, Violation, against, rule
+from ..rule import CHECKER, CLOSED_POLICY, RULES_TEXT, Violations, against, only_if, rule
 
 
 @rule("MLP501", "init-too-long", ERROR, f"{CHECKER}, common.yaml; {RULES_TEXT} line 489")
-def init_limit(run: LoggedRun) -> Iterator[Violation]:
+def init_limit(run: LoggedRun) -> Violations:
     """Every init_stop comes less than the limit after the first init_start before it: 20 min, from
     1.0.0 on 30, in the open division from 2.0.0 on 240."""
     begins = run.all("init_start")
@@ -51,20 +51,22 @@ def _init_times(begins: list[Event], stops: list[Event]) -> Iterator[tuple[float
 
 
 @rule("MLP502", "zero-stamp", NOTE, f"{RULES_TEXT} line 491")
-def stamps_there(run: LoggedRun) -> Iterator[Violation]:
+def stamps_there(run: LoggedRun) -> Violations:
     """No record is stamped 0; on init, run and evaluation events that is an error."""
     timed = {"init_start", "init_stop", "run_start", "run_stop", "eval_accuracy"}
     zero = [event for event in run.events if event.time_ms == 0]
     serious = [event for event in zero if event.key in timed]
-    for event in (serious or zero)[:1]:
-        severity = ERROR if serious else None
-        yield against(event, "is stamped 0", "a time", severity=severity)
+    for event in serious[:1]:
+        yield against(event, "is stamped 0", "a time", severity=ERROR)
+        return
+    for event in zero[:1]:
+        yield against(event, "is stamped 0", "a time")
 
 
 @rule(
     "MLP503", "time-goes-back", CLOSED_POLICY, f"{RULES_TEXT} line 491: the clock may not be paused"
 )
-def clock_steady(run: LoggedRun) -> Iterator[Violation]:
+def clock_steady(run: LoggedRun) -> Violations:
     """Stamps do not go back from record to record, by a second or more in all; less is a note. (Of
     copied records the largest step counts: several writers are not in order.)"""
     stamped = [event for event in run.events if event.time_ms > 0]
@@ -82,12 +84,12 @@ def clock_steady(run: LoggedRun) -> Iterator[Violation]:
         f"{plain(round(by_ms / 1000, 3))} s",
         "stamps that rise",
         line=worst.line,
-        severity=None if by_ms >= SAME_MS else NOTE,
+        severity=only_if(by_ms < SAME_MS, NOTE),
     )
 
 
 @rule("MLP504", "late-run-start", CLOSED_POLICY, f"{RULES_TEXT} lines 489, 491")
-def run_starts_in_time(run: LoggedRun) -> Iterator[Violation]:
+def run_starts_in_time(run: LoggedRun) -> Violations:
     """run_start, and not only init_stop, comes within the init limit of the first init_start."""
     begins = run.all("init_start")
     start = run.start
@@ -104,7 +106,7 @@ def run_starts_in_time(run: LoggedRun) -> Iterator[Violation]:
 
 
 @rule("MLP505", "run-start-before-init-stop", CLOSED_POLICY, f"{RULES_TEXT} lines 489, 491")
-def init_before_run(run: LoggedRun) -> Iterator[Violation]:
+def init_before_run(run: LoggedRun) -> Violations:
     """run_start is not stamped before init_stop: else the init times are those of another time."""
     stop = run.first("init_stop")
     start = run.start
@@ -117,7 +119,7 @@ def init_before_run(run: LoggedRun) -> Iterator[Violation]:
 
 
 @rule("MLP506", "cache-not-cleared", CLOSED_POLICY, f"{RULES_TEXT} line 220")
-def caches_cleared(run: LoggedRun) -> Iterator[Violation]:
+def caches_cleared(run: LoggedRun) -> Violations:
     """cache_clear is true; null or a text is a note.
 
     Why: Images that earlier runs left in the system's cache make the first epoch faster than
@@ -127,12 +129,12 @@ def caches_cleared(run: LoggedRun) -> Iterator[Violation]:
     """
     wrong = [event for event in run.all("cache_clear") if event.value != True]  # noqa: E712 (or 1)
     for event in wrong[:1]:
-        severity = None if event.value == False else NOTE  # noqa: E712 (or 0)
-        yield against(event, f"is {shown(event.value)}", "true", severity=severity)
+        is_no_flag = event.value != False  # noqa: E712 (or 0)
+        yield against(event, f"is {shown(event.value)}", "true", severity=only_if(is_no_flag, NOTE))
 
 
 @rule("MLP507", "cache-clear-after-init-start", CLOSED_POLICY, f"{RULES_TEXT} line 220")
-def caches_cleared_first(run: LoggedRun) -> Iterator[Violation]:
+def caches_cleared_first(run: LoggedRun) -> Violations:
     """cache_clear is logged before init_start.
 
     Why: The caches have to be cold when the benchmark begins, and it begins with
@@ -153,7 +155,7 @@ def caches_cleared_first(run: LoggedRun) -> Iterator[Violation]:
     "key of this harness; the clock may not be paused",
     keys=("run_resumed",),
 )
-def resumed(run: LoggedRun) -> Iterator[Violation]:
+def resumed(run: LoggedRun) -> Violations:
     """The run was not interrupted; one resumed from a checkpoint logs `run_resumed`."""
     for event in run.all("run_resumed"):
         names = ("steps_repeated", "ranks_before", "ranks", "lost_bytes")
@@ -161,7 +163,8 @@ def resumed(run: LoggedRun) -> Iterator[Violation]:
             f"{name} {shown(event.metadata[name])}" for name in names if name in event.metadata
         ]
         found = f"resumed after step {shown(event.value)}; its clock ran on meanwhile"
-        found += f" ({', '.join(known)})" if known else ""
+        if known:
+            found += f" ({', '.join(known)})"
         yield against("interrupted and", found, "an uninterrupted run", line=event.line)
 
 
@@ -172,7 +175,7 @@ def resumed(run: LoggedRun) -> Iterator[Violation]:
     "key of this harness; training_rules.adoc line 491",
     keys=("wall_clock_jump",),
 )
-def clock_jump(run: LoggedRun) -> Iterator[Violation]:
+def clock_jump(run: LoggedRun) -> Violations:
     """The host's wall clock did not jump during the run, which would log `wall_clock_jump`."""
     for event in run.all("wall_clock_jump"):
         by = f"jumped by {shown(event.value)} s"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ...config import benchmark
-from ...config.finding import plain, shown
+from ...config.finding import ERROR, NOTE, plain, shown
 from ...logging.events import Event
 from ..logged_run import SAME_MS, LoggedRun, spread_ms
-from ..rule import CHECKER, ERROR, NOTE, RULES_TEXT, Violation, against, rule
+from ..rule import CHECKER, RULES_TEXT, Violations, against, rule
 from . import round_060
 from .events import LOG_IT
 
@@ -39,12 +37,12 @@ def _disagree(events: list[Event]) -> bool:
 
 
 @rule("MLP201", "several-clocks", ERROR, f"{RULES_TEXT} lines 487-491: one clock")
-def one_clock(run: LoggedRun) -> Iterator[Violation]:
+def one_clock(run: LoggedRun) -> Violations:
     """run_start and run_stop come once; copies agree in status and lie within a second."""
     why = "an official score would use the first"
     for key in _CLOCK:
         events = run.all(key)
-        line = events[1].line if len(events) > 1 else None
+        line = next((event.line for event in events[1:]), None)
         if len({_status(event) for event in events}) > 1:
             found = " and ".join(f"{_status(e)} (line {e.line})" for e in events[:3])
             yield against(f"{len(events)} {key}:", found, "one status", why, line=line)
@@ -56,7 +54,7 @@ def one_clock(run: LoggedRun) -> Iterator[Violation]:
 
 
 @rule("MLP202", "different-values", ERROR, f"{CHECKER}, EXACTLY_ONE")
-def different_values(run: LoggedRun) -> Iterator[Violation]:
+def different_values(run: LoggedRun) -> Violations:
     """A key that may come once does not come again with another value."""
     for key in once_keys(run):
         events = run.all(key)
@@ -69,7 +67,7 @@ def different_values(run: LoggedRun) -> Iterator[Violation]:
 
 
 @rule("MLP203", "copied-records", NOTE, f"{CHECKER}, warnings of EXACTLY_ONE")
-def copies(run: LoggedRun) -> Iterator[Violation]:
+def copies(run: LoggedRun) -> Violations:
     """Records that may come once do so; copies with the same value are the ranks' or nodes'. (Two
     ends of a run are no copies: several-clocks.)"""
     repeated = [

@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ...config import benchmark
-from ...config.finding import number, shown
+from ...config.finding import ERROR, MISSING, POLICY, number, shown
 from ...logging.events import Event, type_name
 from ..logged_run import LoggedRun
-from ..rule import (
-    CHECKER,
-    ERROR,
-    FROM_070,
-    MISSING,
-    POLICY,
-    Violation,
-    against,
-    missing,
-    rule,
-)
+from ..rule import CHECKER, FROM_070, Violation, Violations, against, missing, only_if, rule
 
 _COMMON = f"{CHECKER}, common.yaml"
 LOG_IT = "log it once, from rank 0"
@@ -26,7 +14,7 @@ _SAMPLES = ("train_samples", "eval_samples")
 
 
 @rule("MLP101", "missing-submission-key", ERROR, _COMMON)
-def submission_keys(run: LoggedRun) -> Iterator[Violation]:
+def submission_keys(run: LoggedRun) -> Violations:
     """submission_org, _platform, _division, _status and _benchmark are logged (0.6.0: also
     _poc_name and _entry).
 
@@ -40,7 +28,7 @@ def submission_keys(run: LoggedRun) -> Iterator[Violation]:
 
 
 @rule("MLP107", "no-cache-clear", ERROR, _COMMON)
-def cache_clear(run: LoggedRun) -> Iterator[Violation]:
+def cache_clear(run: LoggedRun) -> Violations:
     """cache_clear is logged at least once.
 
     Why: Images that earlier runs left in the system's cache make the first epoch faster than
@@ -52,7 +40,7 @@ def cache_clear(run: LoggedRun) -> Iterator[Violation]:
 
 
 @rule("MLP103", "no-run-stop", ERROR, _COMMON)
-def run_stop_exists(run: LoggedRun) -> Iterator[Violation]:
+def run_stop_exists(run: LoggedRun) -> Violations:
     """The run ended: run_stop is there.
 
     Why: The time to train ends with it. A job that was killed, or ran into its time limit,
@@ -79,7 +67,7 @@ def _too_early(event: Event) -> Violation:
 
 
 @rule("MLP104", "misplaced-run-stop", ERROR, _COMMON)
-def run_stop(run: LoggedRun) -> Iterator[Violation]:
+def run_stop(run: LoggedRun) -> Violations:
     """run_stop comes after run_start and carries metadata.status."""
     for event in run.all("run_stop"):
         if _before_run_start(run, event):
@@ -91,7 +79,7 @@ def run_stop(run: LoggedRun) -> Iterator[Violation]:
 
 
 @rule("MLP105", "misplaced-run-start", ERROR, _COMMON)
-def run_start(run: LoggedRun) -> Iterator[Violation]:
+def run_start(run: LoggedRun) -> Violations:
     """run_start is there, after init_stop.
 
     Why: The time to train begins with it. Everything before it is not counted: only set-up may
@@ -109,7 +97,7 @@ def run_start(run: LoggedRun) -> Iterator[Violation]:
 
 
 @rule("MLP106", "misplaced-init", ERROR, _COMMON)
-def init(run: LoggedRun) -> Iterator[Violation]:
+def init(run: LoggedRun) -> Violations:
     """init_start and init_stop are logged, in this order and before run_start.
 
     Why: Initialisation is limited in time, and these two events measure it.
@@ -135,7 +123,7 @@ def init(run: LoggedRun) -> Iterator[Violation]:
 
 
 @rule("MLP108", "missing-epoch-event", ERROR, _COMMON, rulesets=FROM_070)
-def epoch_events(run: LoggedRun) -> Iterator[Violation]:
+def epoch_events(run: LoggedRun) -> Violations:
     """Blocks or epochs start and stop; evaluations lie between their own or block events.
 
     Why: The epochs to the target, which are compared with the reference, are counted by these
@@ -164,7 +152,7 @@ _OTHER_COUNT = {"3.1.0": "step_num", "4.0.0": "samples_count"}
     f"{CHECKER}, common.yaml and *_resnet.yaml",
     rulesets=FROM_070,
 )
-def epoch_metadata(run: LoggedRun) -> Iterator[Violation]:
+def epoch_metadata(run: LoggedRun) -> Violations:
     """Epoch and evaluation events carry their epoch; blocks start after run_start and have a count
     of epochs above 0.
 
@@ -207,7 +195,7 @@ def _block_problem(event: Event, other: str | None) -> Violation | None:
 
 
 @rule("MLP110", "missing-samples", ERROR, _COMMON, rulesets=FROM_070)
-def samples(run: LoggedRun) -> Iterator[Violation]:
+def samples(run: LoggedRun) -> Violations:
     """train_samples and eval_samples are logged and not empty.
 
     Why: They say on which images the network was trained and how thoroughly it was evaluated.
@@ -222,12 +210,14 @@ def samples(run: LoggedRun) -> Iterator[Violation]:
 
 
 @rule("MLP111", "missing-accuracy", ERROR, f"{CHECKER}, *_resnet.yaml")
-def eval_accuracy(run: LoggedRun) -> Iterator[Violation]:
+def eval_accuracy(run: LoggedRun) -> Violations:
     """eval_accuracy is logged, as finite numbers (0.6.0: policy, as its checker takes anything)."""
     yield from missing(run, ["eval_accuracy"], "at least one")
     for event in run.all("eval_accuracy"):
         if number(event.value) is None:
-            severity = POLICY if run.ruleset == "0.6.0" else None
-            found = shown(event.value) if isinstance(event.value, str) else type_name(event.value)
+            found = type_name(event.value)
+            if isinstance(event.value, str):
+                found = shown(event.value)
+            severity = only_if(run.ruleset == "0.6.0", POLICY)
             yield against(event, f"is {found}", "a fraction such as 0.7592", severity=severity)
             break

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
 
 from ...config import benchmark
-from ...config.finding import number, shown
+from ...config.finding import POLICY, number, shown
 from ..limits import CLOSED, LARS
 from ..logged_run import LoggedRun, as_setting
 from ..rule import (
@@ -15,18 +14,18 @@ from ..rule import (
     CLOSED_ERROR,
     CLOSED_POLICY,
     FROM_070,
-    POLICY,
     RULES_TEXT,
-    Violation,
+    Violations,
     against,
     missing,
+    only_if,
     rule,
     since,
 )
 
 
 @rule("MLP703", "invalid-batch-size", CLOSED_ERROR, CLOSED)
-def batch_size(run: LoggedRun) -> Iterator[Violation]:
+def batch_size(run: LoggedRun) -> Violations:
     """global_batch_size is logged, a number above 0; if it is no integer, or more than the images
     of ImageNet, that is policy."""
     for event in run.all("global_batch_size")[:1]:
@@ -46,7 +45,7 @@ def batch_size(run: LoggedRun) -> Iterator[Violation]:
     f"{CHECKER}, closed_common.yaml",
     rulesets=since("1.0.0"),
 )
-def accumulation(run: LoggedRun) -> Iterator[Violation]:
+def accumulation(run: LoggedRun) -> Violations:
     """gradient_accumulation_steps is logged, above 0 (from 1.0.0 on); if it is no integer, that is
     policy.
 
@@ -62,7 +61,7 @@ def accumulation(run: LoggedRun) -> Iterator[Violation]:
     for event in run.all(key):
         steps = number(event.value) or 0.0
         if steps <= 0 or not steps.is_integer():
-            severity = POLICY if steps > 0 else None
+            severity = only_if(steps > 0, POLICY)
             yield as_setting(event).violation("an integer above 0", severity=severity)
             return
 
@@ -77,7 +76,7 @@ _WEIGHTS = ("weights_initialization",)
     CLOSED,
     rulesets=benchmark.WEIGHT_NAMES_RULESETS,
 )
-def weights_logged(run: LoggedRun) -> Iterator[Violation]:
+def weights_logged(run: LoggedRun) -> Violations:
     """weights_initialization is logged (the checker of the v1.1 round only warned)."""
     count = len(benchmark.weight_names())
     expected = f"{count} records with metadata.tensor"
@@ -92,7 +91,7 @@ def weights_logged(run: LoggedRun) -> Iterator[Violation]:
     CLOSED,
     rulesets=benchmark.WEIGHT_NAMES_RULESETS,
 )
-def weights_named(run: LoggedRun) -> Iterator[Violation]:
+def weights_named(run: LoggedRun) -> Violations:
     """weights_initialization names exactly the 161 tensors of the reference."""
     events = run.all("weights_initialization")
     if not events or run.log.truncated:
@@ -115,7 +114,7 @@ def weights_named(run: LoggedRun) -> Iterator[Violation]:
     f"{LARS}, closed_resnet_sgd.yaml",
     rulesets=FROM_070,
 )
-def hyperparameters_logged(run: LoggedRun) -> Iterator[Violation]:
+def hyperparameters_logged(run: LoggedRun) -> Violations:
     """Every hyper-parameter of the optimizer in use is logged.
 
     Why: Hyper-parameters are the same in all runs of an entry and can be borrowed by others:
@@ -148,7 +147,7 @@ _SCHEDULE = {
     f"{RULES_TEXT} lines 850, 854",
     rulesets=FROM_070,
 )
-def schedule_lengths(run: LoggedRun) -> Iterator[Violation]:
+def schedule_lengths(run: LoggedRun) -> Violations:
     """The base rate is a finite number above 0; decay steps and warm-up are finite numbers from 0
     on, those of SGD in whole steps or epochs."""
     for key in _SCHEDULE.get(run.optimizer or "", ()):
@@ -161,12 +160,16 @@ def schedule_lengths(run: LoggedRun) -> Iterator[Violation]:
         fits = value is not None and (value > 0 or (value == 0 and not is_rate))
         if fits and (not integral or float(value or 0).is_integer()):
             continue
-        lowest = "above 0" if is_rate else "from 0 on"
-        yield as_setting(event).violation(f"{'an integer' if integral else 'a number'} {lowest}")
+        expected = "a number from 0 on"
+        if is_rate:
+            expected = "a number above 0"
+        elif integral:
+            expected = "an integer from 0 on"
+        yield as_setting(event).violation(expected)
 
 
 @rule("MLP718", "invalid-bn-span", CLOSED_POLICY, "batch norm is over images of one batch")
-def bn_span(run: LoggedRun) -> Iterator[Violation]:
+def bn_span(run: LoggedRun) -> Violations:
     """model_bn_span, where it is logged, is a number from 1 to the global batch."""
     for event in run.all("model_bn_span")[:1]:
         span = number(event.value)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from unicodedata import normalize
 
-from ...config.finding import plain, printable
+from ...config.finding import ERROR, NOTE, POLICY, plain, printable
 from ...logging.events import MLL, PLAIN_KEY, RUN_KEYS, cut
 from ..logged_run import READ_KEYS, SAME_MS, LoggedRun, spread_ms
-from ..rule import CHECKER, ERROR, LOG, NOTE, POLICY, Violation, against, rule, rules_on
+from ..rule import CHECKER, LOG, Violation, Violations, against, only_if, rule, rules_on
 
 _FIRST_MS = 1_514_764_800_000
 """The begin of 2018: there was no MLPerf before."""
@@ -19,7 +18,7 @@ _SECONDS = range(1_200_000_000, 4_100_000_000)
 
 
 @rule("MLP001", "broken-record", ERROR, f"{CHECKER}, mlp_parser")
-def records(run: LoggedRun) -> Iterator[Violation]:
+def records(run: LoggedRun) -> Violations:
     """Every record is complete: one blank after its token, JSON with key, value, metadata and time,
     nothing after it. (The official parser skips what follows a token with a tab.)"""
     for problem in run.log.problems:
@@ -43,7 +42,7 @@ def records(run: LoggedRun) -> Iterator[Violation]:
 
 
 @rule("MLP002", "impossible-stamp", ERROR, "a clock that cannot be right")
-def stamps(run: LoggedRun) -> Iterator[Violation]:
+def stamps(run: LoggedRun) -> Violations:
     """Stamps are milliseconds since 1970 (0.6.0: seconds), from 2018, when MLPerf began, to 2099.
     If all are before 2018 and none looks like one in seconds, that is policy: a clock that was
     never set still measures. zero-stamp has stamps of 0."""
@@ -53,23 +52,27 @@ def stamps(run: LoggedRun) -> Iterator[Violation]:
     if odd:
         early = len(odd) == len(timed) and all(0 < event.time_ms < _FIRST_MS for event in odd)
         in_seconds = any(int(event.time_ms) in _SECONDS for event in odd)
-        more = f" (and {len(odd) - 1} more records)" if len(odd) > 1 else ""
+        found = f"is stamped {plain(odd[0].time_ms)}"
+        if len(odd) > 1:
+            found += f" (and {len(odd) - 1} more records)"
         yield against(
             odd[0],
-            f"is stamped {plain(odd[0].time_ms)}{more}",
+            found,
             f"{unit} since 1970, from 2018 on",
-            severity=POLICY if early and not in_seconds else None,
+            severity=only_if(early and not in_seconds, POLICY),
         )
 
 
 @rule("MLP006", "joined-records", NOTE, "a newline that was lost between two writers")
-def joined(run: LoggedRun) -> Iterator[Violation]:
+def joined(run: LoggedRun) -> Violations:
     """One record a line. (The official checker reads the last record of a line alone.)"""
     lines, first = run.log.joined
     if lines:
-        more = f" (and {lines - 1} more lines)" if lines > 1 else ""
+        place = f"line {first}"
+        if lines > 1:
+            place += f" (and {lines - 1} more lines)"
         yield against(
-            f"line {first}{more}",
+            place,
             "holds two records",
             "one record a line",
             "a newline was lost; the official checker reads the last record alone",
@@ -78,7 +81,7 @@ def joined(run: LoggedRun) -> Iterator[Violation]:
 
 
 @rule("MLP007", "two-runs", ERROR, f"{CHECKER}, init_start before init_stop")
-def two_runs(run: LoggedRun) -> Iterator[Violation]:
+def two_runs(run: LoggedRun) -> Violations:
     """A file holds one run: no second one after it, or mixed with it, and none in the records
     of the other format (:::MLL, :::MLLOG)."""
     advice = "give each run its own result_N.txt; the first one is judged here"
@@ -103,7 +106,7 @@ _READ_METADATA = ("epoch_num", "first_epoch_num", "epoch_count", "status", "tens
 
 
 @rule("MLP009", "look-alike-name", POLICY, "no reader finds what another name hides")
-def look_alikes(run: LoggedRun) -> Iterator[Violation]:
+def look_alikes(run: LoggedRun) -> Violations:
     """No key, and no name of metadata, looks like one that a rule reads and is another: by
     invisible characters or letters of other scripts."""
     keys = READ_KEYS.union(*(each.keys for each in rules_on(LOG)))

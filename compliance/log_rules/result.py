@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 from ...config import benchmark
-from ...config.finding import plain, printable, shown
+from ...config.finding import ERROR, NOTE, POLICY, plain, printable, shown
 from ..logged_run import SAME_MS, Evaluation, LoggedRun, as_setting, epoch_of, reaches_target
-from ..rule import CHECKER, ERROR, NOTE, POLICY, RULES_TEXT, Violation, against, rule
+from ..rule import CHECKER, RULES_TEXT, Violation, Violations, against, only_if, rule
 
 _TARGET = f"in [{benchmark.TARGET_ACCURACY}, {plain(benchmark.HIGHEST_ACCURACY)})"
 
@@ -28,7 +28,7 @@ def _off_the_clock(one: Evaluation, found: str) -> Violation:
 
 
 @rule("MLP301", "run-time-not-positive", ERROR, "a clock that cannot be right")
-def clock_forward(run: LoggedRun) -> Iterator[Violation]:
+def clock_forward(run: LoggedRun) -> Violations:
     """run_stop is stamped later than run_start."""
     run_ms = run.run_ms
     stop = run.stop
@@ -44,7 +44,7 @@ def clock_forward(run: LoggedRun) -> Iterator[Violation]:
     ERROR,
     f"{RULES_TEXT} lines 441, 491; {CHECKER}, closed_resnet.yaml",
 )
-def converged(run: LoggedRun) -> Iterator[Violation]:
+def converged(run: LoggedRun) -> Violations:
     """The target was reached: an eval_accuracy in [0.759, 1) (open from 1.0.0 on: one below 1).
 
     Why: The time to train is the time to this target. A run that stops below it is no result;
@@ -58,7 +58,7 @@ def converged(run: LoggedRun) -> Iterator[Violation]:
         return  # missing-accuracy says it
     best = run.best
     last = numeric[-1]
-    severity = POLICY if run.ruleset == "0.6.0" else None  # its checker has no threshold
+    severity = only_if(run.ruleset == "0.6.0", POLICY)  # its checker has no threshold
     if run.needs_target:
         # Without an end, or with a torn record, it is a consequence.
         explained = run.stop is None or "eval_accuracy" in run.log.lost_keys
@@ -80,20 +80,21 @@ def converged(run: LoggedRun) -> Iterator[Violation]:
 
 
 @rule("MLP302", "target-outside-run", ERROR, f"{RULES_TEXT} lines 441, 491")
-def target_on_the_clock(run: LoggedRun) -> Iterator[Violation]:
+def target_on_the_clock(run: LoggedRun) -> Violations:
     """The target was reached between run_start and run_stop."""
     if not run.needs_target or run.ruleset == "0.6.0" or run.evaluations_at_target:
         return
     outside = [e for e in run.evaluations if reaches_target(e.accuracy)]
     if not outside or run.start is None or run.stop is None:
         return
-    late = outside[0].order > run.stop.order
-    side, event = ("after", run.stop) if late else ("before", run.start)
-    yield _off_the_clock(outside[0], f"is logged {side} {event.place}")
+    place = f"before {run.start.place}"
+    if outside[0].order > run.stop.order:
+        place = f"after {run.stop.place}"
+    yield _off_the_clock(outside[0], f"is logged {place}")
 
 
 @rule("MLP303", "target-off-the-clock", ERROR, f"{RULES_TEXT} lines 441, 491")
-def target_stamped_on_the_clock(run: LoggedRun) -> Iterator[Violation]:
+def target_stamped_on_the_clock(run: LoggedRun) -> Violations:
     """An evaluation at target is stamped between run_start and run_stop, to a second or 1 % of the
     run, whichever is less."""
     start = run.start
@@ -106,11 +107,10 @@ def target_stamped_on_the_clock(run: LoggedRun) -> Iterator[Violation]:
     if not stamped or start.time_ms <= 0 or any(begin_ms <= e.time_ms <= end_ms for e in stamped):
         return
     one = stamped[0]
-    late = one.time_ms > end_ms
-    event = stop if late else start
-    away_s = abs(one.time_ms - event.time_ms) / 1000
-    side = "after" if late else "before"
-    yield _off_the_clock(one, f"is stamped {away_s:.3f} s {side} {event.place}")
+    away = f"{(start.time_ms - one.time_ms) / 1000:.3f} s before {start.place}"
+    if one.time_ms > end_ms:
+        away = f"{(one.time_ms - stop.time_ms) / 1000:.3f} s after {stop.place}"
+    yield _off_the_clock(one, f"is stamped {away}")
 
 
 @rule(
@@ -119,7 +119,7 @@ def target_stamped_on_the_clock(run: LoggedRun) -> Iterator[Violation]:
     ERROR,
     f"{RULES_TEXT} lines 441, 509; {CHECKER}, 0.6.0 common.yaml",
 )
-def success(run: LoggedRun) -> Iterator[Violation]:
+def success(run: LoggedRun) -> Violations:
     """The status of run_stop is success, spelled so.
 
     Why: The official score takes no other run. A run that was stopped or failed says `aborted`.
@@ -136,7 +136,7 @@ def success(run: LoggedRun) -> Iterator[Violation]:
 
 
 @rule("MLP306", "ranks-disagree", ERROR, f"{RULES_TEXT} line 443: one accuracy of the whole system")
-def ranks_agree(run: LoggedRun) -> Iterator[Violation]:
+def ranks_agree(run: LoggedRun) -> Violations:
     """Several accuracies of one evaluation agree about the target; where all do, it is a note."""
     groups = defaultdict(list)
     for evaluation in run.timed_evaluations:
@@ -150,8 +150,9 @@ def ranks_agree(run: LoggedRun) -> Iterator[Violation]:
         good = sum(reaches_target(e.accuracy) for e in group)
         split = 0 < good < len(group)
         found = f"has {len(group)} accuracies {plain(low)}-{plain(high)}"
-        found += f", {good} of them at target" if split else ""
-        severity = None if split and run.needs_target else NOTE
+        if split:
+            found += f", {good} of them at target"
+        severity = only_if(not split or not run.needs_target, NOTE)
         why = "sum the counts of all ranks and log them once"
         line = group[0].line
         yield against(f"epoch {plain(epoch)}", found, "one", why, line=line, severity=severity)
@@ -169,7 +170,7 @@ def _at_once(evaluations: list[Evaluation]) -> Iterator[list[Evaluation]]:
 
 
 @rule("MLP307", "trained-past-target", NOTE, f"{RULES_TEXT} line 491")
-def stops_at_target(run: LoggedRun) -> Iterator[Violation]:
+def stops_at_target(run: LoggedRun) -> Violations:
     """Training ends with the first evaluation that reaches the target."""
     passing = run.evaluations_at_target
     if not passing or not run.needs_target:
@@ -183,7 +184,7 @@ def stops_at_target(run: LoggedRun) -> Iterator[Violation]:
 
 
 @rule("MLP309", "unpaired-events", NOTE, "intervals of a successful run")
-def pairs(run: LoggedRun) -> Iterator[Violation]:
+def pairs(run: LoggedRun) -> Violations:
     """In a successful run starts and stops of blocks, epochs and evaluations pair up. If the
     evaluation at target alone has none, that is policy: its time belongs to the run."""
     if not run.converged:
@@ -229,7 +230,7 @@ def _fractions(run: LoggedRun) -> list[Evaluation]:
 
 
 @rule("MLP812", "accuracy-not-a-count", NOTE, f"{RULES_TEXT} line 939")
-def accuracies_are_counts(run: LoggedRun) -> Iterator[Violation]:
+def accuracies_are_counts(run: LoggedRun) -> Violations:
     """Three accuracies or more are not all counts over a small part of the 50,000 images; if they
     are over somewhat fewer, as where a last batch is left out, that is policy."""
     evaluations = _fractions(run)
@@ -245,12 +246,12 @@ def accuracies_are_counts(run: LoggedRun) -> Iterator[Violation]:
             f"all {len(evaluations)} are counts over {images:,} images",
             f"counts over {most:,}",
             line=evaluations[-1].line,
-            severity=POLICY if left_out else None,
+            severity=only_if(left_out, POLICY),
         )
 
 
 @rule("MLP813", "unlikely-accuracy", NOTE, "published logs")
-def likely_accuracies(run: LoggedRun) -> Iterator[Violation]:
+def likely_accuracies(run: LoggedRun) -> Violations:
     """Three accuracies in a row are not equal, and none up to epoch 4 is above 0.6."""
     evaluations = _fractions(run)
     for first, second, third in zip(evaluations, evaluations[1:], evaluations[2:], strict=False):

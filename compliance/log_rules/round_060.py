@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from ...config import benchmark
-from ...config.finding import number, shown
+from ...config.finding import ERROR, number, shown
 from ..logged_run import LoggedRun, as_setting
-from ..rule import CHECKER, ERROR, Violation, against, missing, rule
+from ..rule import CHECKER, Violations, against, missing, rule
 
 _060 = ("0.6.0",)
 _SOURCE = f"{CHECKER}, training_0.6.0"
 
 
 @rule("MLP601", "invalid-cache-clear-060", ERROR, f"{_SOURCE}/common.yaml", rulesets=_060)
-def cache_clear_value(run: LoggedRun) -> Iterator[Violation]:
+def cache_clear_value(run: LoggedRun) -> Violations:
     """cache_clear is true, and logged before init_start."""
     begin = run.first("init_start")
     for event in run.all("cache_clear"):
@@ -27,7 +25,7 @@ def cache_clear_value(run: LoggedRun) -> Iterator[Violation]:
 
 
 @rule("MLP602", "missing-event-060", ERROR, f"{_SOURCE}/common.yaml", rulesets=_060)
-def events_missing(run: LoggedRun) -> Iterator[Violation]:
+def events_missing(run: LoggedRun) -> Violations:
     """Blocks, epochs and evaluations all have their start and stop records."""
     keys = [f"{kind}_{end}" for kind in ("epoch", "eval", "block") for end in ("start", "stop")]
     yield from missing(run, keys)
@@ -51,12 +49,14 @@ _LARS = (
 
 
 @rule("MLP604", "invalid-hyperparameter-060", ERROR, f"{_SOURCE}/resnet.yaml", rulesets=_060)
-def hyperparameters(run: LoggedRun) -> Iterator[Violation]:
+def hyperparameters(run: LoggedRun) -> Violations:
     """Batch, base learning rate, warm-up and bn_span are logged and above 0; opt_name is lars or
     sgd and has its own keys once."""
     yield from missing(run, ONCE)
     for key in (*ONCE, *_LARS):
-        for event in run.all(key)[:1] if key != "opt_name" else ():
+        if key == "opt_name":
+            continue
+        for event in run.all(key)[:1]:
             value = number(event.value)
             if value is None or value < 0 or (value == 0 and key != "lars_epsilon"):
                 yield as_setting(event).violation("above 0")

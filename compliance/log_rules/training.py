@@ -7,26 +7,14 @@ without `epoch_start` is its implementation's habit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 
 from ...config import benchmark
-from ...config.finding import number, plain, shown
+from ...config.finding import ERROR, NOTE, POLICY, number, plain, shown
 from ...logging.events import Event
 from ..limits import cadence_problem
 from ..logged_run import SAME_MS, LoggedRun, epoch_of, epochs_of
-from ..rule import (
-    CLOSED_POLICY,
-    ERROR,
-    FROM_070,
-    NOTE,
-    POLICY,
-    RULES_TEXT,
-    Setting,
-    Violation,
-    against,
-    rule,
-)
+from ..rule import CLOSED_POLICY, FROM_070, RULES_TEXT, Setting, Violations, against, only_if, rule
 
 _EPOCH_KEYS = (
     "eval_accuracy",
@@ -42,7 +30,7 @@ _SLACK = 0.05  # v0.7 Google logs step counts as epochs
 
 
 @rule("MLP401", "target-before-training", ERROR, f"{RULES_TEXT} lines 441, 491")
-def target_after_training(run: LoggedRun) -> Iterator[Violation]:
+def target_after_training(run: LoggedRun) -> Violations:
     """The target is reached after training began: a block or an epoch starts before it."""
     target = run.target
     starts = [event for key in ("block_start", "epoch_start") for event in run.all(key)]
@@ -61,7 +49,7 @@ def target_after_training(run: LoggedRun) -> Iterator[Violation]:
     POLICY,
     f"{RULES_TEXT} lines 487-491: the clock runs while the model trains",
 )
-def no_training_before_the_clock(run: LoggedRun) -> Iterator[Violation]:
+def no_training_before_the_clock(run: LoggedRun) -> Violations:
     """No epoch starts before run_start, by its place in the log or, by more than a second or 1 % of
     the run, by its stamp. (A block before run_start is an error, missing-epoch-metadata.)"""
     start = run.start
@@ -76,7 +64,7 @@ def no_training_before_the_clock(run: LoggedRun) -> Iterator[Violation]:
             return
 
 
-def _first_step_back(run: LoggedRun, key: str) -> Iterator[Violation]:
+def _first_step_back(run: LoggedRun, key: str) -> Violations:
     """The first record of a key with a new epoch that is lower than one before it. (Records that
     are out of order by their place alone are time-goes-back.)"""
     seen = set()
@@ -92,14 +80,18 @@ def _first_step_back(run: LoggedRun, key: str) -> Iterator[Violation]:
 
 
 @rule("MLP404", "epochs-out-of-order", POLICY, f"{RULES_TEXT} line 208: one pass of epochs")
-def epochs_rise(run: LoggedRun) -> Iterator[Violation]:
+def epochs_rise(run: LoggedRun) -> Violations:
     """Epochs start in rising order, and no block in which epochs start claims one that a block
     before it claimed, or an earlier one."""
     yield from _first_step_back(run, "epoch_start")
+    if run.duplicate_writers > 1:
+        return
     starts = [event for event in run.events if event.key in ("block_start", "epoch_start")]
     latest = -1
-    for block, after in pairwise(starts if run.duplicate_writers < 2 else ()):
-        claimed = epochs_of(block) if block.key != after.key == "epoch_start" else set()
+    for block, after in pairwise(starts):
+        if block.key == "epoch_start" or after.key == "block_start":
+            continue
+        claimed = epochs_of(block)
         if claimed and min(claimed) <= latest:
             found = f"claims epoch {min(claimed)}, and a block before it epoch {latest}"
             yield against(block, found, "each epoch once")
@@ -108,7 +100,7 @@ def epochs_rise(run: LoggedRun) -> Iterator[Violation]:
 
 
 @rule("MLP405", "untrained-epoch", POLICY, f"{RULES_TEXT} lines 208, 939")
-def claims_were_trained(run: LoggedRun) -> Iterator[Violation]:
+def claims_were_trained(run: LoggedRun) -> Violations:
     """Every epoch from 1 to that of an evaluation has started and stopped before it. (A log without
     `epoch_start` is held to its blocks: a note where no evaluation has them, and each has a
     block.)"""
@@ -122,18 +114,18 @@ def claims_were_trained(run: LoggedRun) -> Iterator[Violation]:
             f"an epoch up to {run.trained[one.order].reach}, which were trained",
             "log each epoch when it starts and stops, and its evaluation after it",
             line=one.line,
-            severity=NOTE if by_blocks and len(untrained) == len(claims) else None,
+            severity=only_if(by_blocks and len(untrained) == len(claims), NOTE),
         )
 
 
 @rule("MLP406", "evaluations-out-of-order", POLICY, f"{RULES_TEXT} lines 208, 939")
-def evaluations_rise(run: LoggedRun) -> Iterator[Violation]:
+def evaluations_rise(run: LoggedRun) -> Violations:
     """Epochs are evaluated in rising order."""
     yield from _first_step_back(run, "eval_accuracy")
 
 
 @rule("MLP407", "evaluated-again", POLICY, f"{RULES_TEXT} line 939: each epoch is evaluated once")
-def evaluated_once(run: LoggedRun) -> Iterator[Violation]:
+def evaluated_once(run: LoggedRun) -> Violations:
     """No epoch is evaluated again with another accuracy, more than a second later. (A log that
     gives all evaluations one number is not judged.)"""
     first: dict[float, Event] = {}
@@ -155,11 +147,13 @@ def evaluated_once(run: LoggedRun) -> Iterator[Violation]:
     ERROR,
     "peak of the largest published machine (config/benchmark.py)",
 )
-def possible_rate(run: LoggedRun) -> Iterator[Violation]:
+def possible_rate(run: LoggedRun) -> Violations:
     """From run_start to the target a run trains at most at 7e7 images/s, ten times the fastest
     published run. (An epoch has ImageNet's images, in the open division as many as logged.)"""
-    logged = number(run.value("train_samples")) if run.division == "open" else None
-    samples = logged if logged is not None and logged > 0 else benchmark.IMAGENET_TRAIN_SAMPLES
+    samples: float = benchmark.IMAGENET_TRAIN_SAMPLES
+    logged = number(run.value("train_samples")) or 0.0
+    if run.division == "open" and logged > 0:
+        samples = logged
     start = run.start
     target = run.target
     epochs = run.convergence_epoch
@@ -176,7 +170,7 @@ def possible_rate(run: LoggedRun) -> Iterator[Violation]:
 @rule(
     "MLP803", "evaluation-cadence", CLOSED_POLICY, f"{RULES_TEXT} lines 939, 443", rulesets=FROM_070
 )
-def cadence(run: LoggedRun) -> Iterator[Violation]:
+def cadence(run: LoggedRun) -> Violations:
     """Evaluations come every 4 epochs, the first after epoch 1 to 4."""
     evaluations = run.numbered("eval_accuracy")
     problem = cadence_problem(sorted({epoch for epoch, _ in evaluations}))
@@ -197,7 +191,7 @@ def _first_epoch(run: LoggedRun) -> tuple[float, int] | None:
 
 
 @rule("MLP804", "epochs-from-zero", CLOSED_POLICY, f"{RULES_TEXT} line 208")
-def epochs_from_one(run: LoggedRun) -> Iterator[Violation]:
+def epochs_from_one(run: LoggedRun) -> Violations:
     """Epochs are numbered from 1, not from 0."""
     first = _first_epoch(run)
     if first is not None and first[0] < 1:
@@ -205,7 +199,7 @@ def epochs_from_one(run: LoggedRun) -> Iterator[Violation]:
 
 
 @rule("MLP805", "late-first-epoch", NOTE, f"{RULES_TEXT} line 208")
-def epochs_not_later(run: LoggedRun) -> Iterator[Violation]:
+def epochs_not_later(run: LoggedRun) -> Violations:
     """The first epoch number in the log is not above 1."""
     first = _first_epoch(run)
     if first is not None and first[0] > 1:
@@ -214,13 +208,14 @@ def epochs_not_later(run: LoggedRun) -> Iterator[Violation]:
 
 
 @rule("MLP806", "epoch-not-a-number", CLOSED_POLICY, f"{RULES_TEXT} line 208")
-def epochs_are_numbers(run: LoggedRun) -> Iterator[Violation]:
+def epochs_are_numbers(run: LoggedRun) -> Violations:
     """Epochs and counts of epochs, where an event of training or evaluation has them, are numbers
     from 0 to 1,000: without them there is no epoch to converge."""
     for event in (event for key in _EPOCH_KEYS for event in run.all(key)):
         for name in _EPOCH_NAMES:
             value = event.metadata.get(name, 0)
-            if not 0 <= (-1 if number(value) is None else value) <= benchmark.MOST_LOGGED_EPOCHS:
+            epoch = number(value)
+            if epoch is None or not 0 <= epoch <= benchmark.MOST_LOGGED_EPOCHS:
                 expected = f"a number from 0 to {benchmark.MOST_LOGGED_EPOCHS:,}"
                 yield Setting(f"{event.place}: {name}", value, event.line).violation(expected)
                 return

@@ -10,11 +10,11 @@ import pytest
 from rn50.bench import overlap
 from rn50.bench.allreduce import COLUMNS, Case, allreduce_rows, plan_allreduces
 from rn50.bench.harness import BenchJob, Outcome, alternate, in_turn, ratio_spread
-from rn50.bench.jobs import measure_on_ranks
+from rn50.bench.jobs import load_ready, measure_on_ranks
 from rn50.config.errors import UserError
 from rn50.config.load import Loaded
 from rn50.launch.run import load_for_launch
-from tests.conftest import Rn50
+from tests.conftest import Rn50, refused
 
 
 def plan(launcher: str, *cases: tuple[str, int]) -> tuple[dict[Case, Loaded], list[str]]:
@@ -47,8 +47,16 @@ def test_a_torus_of_too_few_ranks_is_reported_and_the_rest_planned() -> None:
 def test_what_cannot_be_measured_is_refused_before_anything_starts(
     launcher: str, case: tuple[str, int], words: str
 ) -> None:
-    with pytest.raises(UserError, match=words):
+    with refused(words):
         plan(launcher, case)
+
+
+def test_fewer_hosts_than_nodes_are_refused_before_anything_starts() -> None:
+    loaded = load_for_launch("smoke", ["system.nodes=2", "system.ranks_per_node=1"], None)
+    job = BenchJob(lambda _: print, "mpirun", lambda **_: loaded)
+    for start in (lambda: load_ready(job), lambda: measure_on_ranks(loaded, "mpirun", "loop")):
+        with pytest.raises(UserError, match="2 hosts expected"):
+            start()
 
 
 def test_the_table_is_sorted_and_has_the_bus_bandwidth() -> None:
@@ -64,7 +72,7 @@ def test_the_table_is_sorted_and_has_the_bus_bandwidth() -> None:
 @pytest.mark.slow
 def test_allreduces_of_two_ranks_end_with_their_results(rn50: Rn50, tmp_path: Path) -> None:
     plot = tmp_path / "allreduce.svg"
-    done = rn50(
+    out = rn50.output(
         "bench",
         "allreduce",
         "--ranks",
@@ -80,8 +88,7 @@ def test_allreduces_of_two_ranks_end_with_their_results(rn50: Rn50, tmp_path: Pa
         str(plot),
         f"system.results={tmp_path}",
     )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = json.loads(out)
     measured = {(row["algorithm"], row["bytes"]) for row in found["rows"]}
     assert measured == {
         (name, size)

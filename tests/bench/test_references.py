@@ -12,12 +12,12 @@ from rn50.bench import throughput
 from rn50.bench.curves import Case
 from rn50.bench.harness import BenchJob
 from rn50.bench.throughput import save_reference
-from rn50.config.errors import UserError
 from rn50.config.load import Loaded, load_system
 from rn50.config.load import load as load_config
 from rn50.launch.verdict import is_good
 from rn50.logging.records import ReferenceRate, Result, Verdict
 from tests import mpi
+from tests.conftest import refused
 
 MACHINE = "# ours\nbase: local  # two cores\nname: mine\n"
 SHORT = ("--passes", "1", "--rounds", "1", "--steps", "4")
@@ -37,7 +37,7 @@ def test_a_rate_is_written_beside_what_is_there(tmp_path: Path) -> None:
     quick = found["quick"]
     assert quick.passes(186.3) and not quick.passes(186.2)
     assert quick.line("quick", 150.0).startswith("reference of quick: FAIL: 150.0 images/s, -27.5%")
-    with pytest.raises(UserError, match="nothing"):
+    with refused("nothing"):
         save_reference(tmp_path / "nothing.yaml", "quick", 207.0)
 
 
@@ -57,7 +57,7 @@ def test_what_is_measured_against_a_reference_is_the_config_as_a_run_has_it(
 
     monkeypatch.setattr(throughput, "measure_curves", measure)
     job = BenchJob(lambda _: print, "gloo", load)
-    with pytest.raises(UserError, match=r"found '/.*/nothing'"):
+    with refused(r"found '/.*/nothing'"):
         throughput.throughput(job, save=tmp_path / "nothing")
     (tmp_path / "mine.yaml").write_text(MACHINE)
     with pytest.raises(KeyboardInterrupt):
@@ -78,10 +78,9 @@ def test_the_benchmark_saves_and_checks(rn50: Any, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(MACHINE)
     bench = ("bench", "throughput", "smoke", "--system", str(path), *SHORT)
-    missing = rn50(*bench, "--check", f"system.results={tmp_path}")
-    assert missing.returncode == 2 and "system.references: one of smoke expected" in missing.stderr
-    saved = rn50(*bench, "--save", str(path), f"system.results={tmp_path}")
-    assert saved.returncode == 0, saved.stderr
+    missing = rn50.error(*bench, "--check", f"system.results={tmp_path}")
+    assert "system.references: one of smoke expected" in missing
+    rn50.output(*bench, "--save", str(path), f"system.results={tmp_path}")
     rate = load_system(str(path)).references["smoke"].images_per_s
     path.write_text(path.read_text().replace(f"{rate:g}", f"{100 * rate:g}"))
     slow = rn50(*bench, "--check", f"system.results={tmp_path}")

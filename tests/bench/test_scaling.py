@@ -38,7 +38,7 @@ def test_efficiencies_are_of_the_same_pass(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("config", ["quick", "cpu_small", "dgx1_8"])
+@pytest.mark.parametrize("config", ["quick", "dgx1_8"])
 def test_the_networks_are_the_real_ones(model: str, config: str) -> None:
     small = ["data.crop_px=64", "data.eval_resize_px=72", "model.dtype=float32"]
     real = load(config, [*small, *MODELS[model], "system.device=cpu"]).run
@@ -58,9 +58,7 @@ def test_the_networks_are_the_real_ones(model: str, config: str) -> None:
     ],
 )
 def test_bad_input_is_one_line(rn50: Rn50, arguments: list[str], expected: list[str]) -> None:
-    done = rn50("bench", *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    (line,) = done.stderr.splitlines()
+    line = rn50.error("bench", *arguments)
     assert all(word in line for word in expected), line
 
 
@@ -68,7 +66,7 @@ def test_bad_input_is_one_line(rn50: Rn50, arguments: list[str], expected: list[
 def test_a_small_study(rn50: Rn50, tmp_path: Path) -> None:
     small = ["data.synthetic={train_samples: 200, eval_samples: 50}", "data.train_samples=200"]
     plot = tmp_path / "scaling.svg"
-    done = rn50(
+    out = rn50.output(
         "bench",
         "scaling",
         "cpu_small",
@@ -91,8 +89,7 @@ def test_a_small_study(rn50: Rn50, tmp_path: Path) -> None:
         "--plot",
         str(plot),
     )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = json.loads(out)
     rows = found["rows"]
     assert [(row["curve"], row["ranks"], row["per_rank"]) for row in rows] == [
         ("googlenet, weak", 1, 2),
@@ -112,7 +109,7 @@ def test_a_small_study(rn50: Rn50, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_throughput_needs_no_images(rn50: Rn50, tmp_path: Path) -> None:
     plot = tmp_path / "throughput.svg"
-    done = rn50(
+    out = rn50.output(
         "bench",
         "throughput",
         "smoke",
@@ -134,8 +131,7 @@ def test_throughput_needs_no_images(rn50: Rn50, tmp_path: Path) -> None:
         "--steps",
         "2",
     )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = json.loads(out)
     one, two = found["rows"]
     assert (found["figures"]["classes"], found["figures"]["crop_px"]) == (300, 48)
     assert [(row["ranks"], row["global_batch"]) for row in (one, two)] == [(1, 6), (2, 12)]

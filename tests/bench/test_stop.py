@@ -52,9 +52,7 @@ def test_a_benchmark_on_ranks(
     _, err = bench.communicate(timeout=120)
     assert bench.returncode == 130, err
     assert "Traceback" not in err
-    last = err.splitlines()[-1]
-    assert last.startswith(f"rn50: stopped by {by}; start again with: "), err
-    assert last.endswith(shlex.join(arguments)), last
+    assert f"stopped by {by}" in err and err.endswith(f"{shlex.join(arguments)}\n"), err
     leave_nothing(tmp_path)
     assert list((tmp_path / "results").iterdir()) == []
     assert not (tmp_path / "plot.svg").exists()

@@ -21,8 +21,6 @@ def bad(tmp_path: Path) -> Path:
     (tmp_path / "several.yaml").write_text(
         "batch: {per_rank: 0}\neval:\n  target: 1.5\ndata: {crop_px: wide}\n"
     )
-    for split in ("train", "val"):
-        (tmp_path / "empty" / split).mkdir(parents=True)
     for name in ("train/n01440764", "train/n01443537", "val/n01440764"):
         (tmp_path / "text" / name).mkdir(parents=True)
         (tmp_path / "text" / name / "a.JPEG").write_text("this is not an image")
@@ -32,8 +30,6 @@ def bad(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["launch", "{bad}/none.yaml"], ["a YAML file or a preset's name", "none.yaml'"]),
-        (["launch", "qiuck"], ['did you mean "quick"?']),
         (
             ["launch", "{bad}/unknown.yaml"],
             ["unknown.yaml:3: batch.per_rnak: unknown key; did you mean per_rank?"],
@@ -47,18 +43,9 @@ def bad(tmp_path: Path) -> Path:
             ],
         ),
         (
-            ["launch", "quick", "--launcher", "ssh"],
-            ["mpirun, gloo, srun, hydra, pals expected, found ssh"],
-        ),
-        (
-            ["launch", "smoke", "system.results=/proc/x", "data.path={smoke}"],
-            ["/proc/x/smoke", "cannot create"],
-        ),
-        (
             ["launch", "smoke", "data.path={smoke}", "data.train_samples=999"],
             ["command line: data.train_samples: 1000 expected, as in ", ", found 999"],
         ),
-        (["data", "pack", "{bad}/empty", "{bad}/out"], ["empty: a folder for each class"]),
         (
             ["data", "pack", "{bad}/text", "{bad}/out"],
             [
@@ -68,11 +55,9 @@ def bad(tmp_path: Path) -> Path:
                 "3 bad file",
             ],
         ),
-        (["data", "make", "/proc/images"], ["/proc/images: cannot create"]),
         (["data", "make", "{bad}/out", "--min-px", "60"], ["min_px: at most max_px (56) expected"]),
         (["bench", "allreduce", "--sizes", "4q"], ["--sizes: "]),
         (["bench", "startup", "--ranks", "0"], ["--ranks: "]),
-        (["bench", "overlap", "--groupings", "cube(3)"], ["comm.groups: "]),
         (["log", "show", "{bad}/unknown.yaml"], ["an MLPerf log (:::MLLOG records) expected"]),
     ],
 )
@@ -96,11 +81,8 @@ def test_bad_input_is_one_clear_line(
 def test_a_misspelt_folder_of_images_gets_a_suggestion(rn50: Rn50, tmp_path: Path) -> None:
     (tmp_path / "imagenet").mkdir()
     words = ("launch", "quick", "data.synthetic=null", f"data.path={tmp_path}/imagenett")
-    done = rn50(*words)
-    assert done.returncode == 2
-    assert done.stderr.rstrip().endswith(f"; did you mean {tmp_path}/imagenet?")
-    long = rn50(*words, f"data.synthetic={'x' * 5000}")  # no path, and too long for one
-    assert long.returncode == 2 and "Traceback" not in long.stderr
+    assert rn50.error(*words).endswith(f"; did you mean {tmp_path}/imagenet?")
+    rn50.error(*words, f"data.synthetic={'x' * 5000}")  # no path, and too long for one
 
 
 def test_no_other_word_of_the_command_is_a_misspelt_folder(
@@ -118,7 +100,7 @@ def test_no_other_word_of_the_command_is_a_misspelt_folder(
 
 @pytest.mark.slow
 def test_bench_loop_compares_on_real_ranks(rn50: Rn50, smoke_data: Path) -> None:
-    done = rn50(
+    out = rn50.output(
         "bench",
         "loop",
         "smoke",
@@ -129,8 +111,7 @@ def test_bench_loop_compares_on_real_ranks(rn50: Rn50, smoke_data: Path) -> None
         "--json",
         f"data.path={smoke_data}",
     )
-    assert done.returncode == 0, done.stderr
-    figures = json.loads(done.stdout)
+    figures = json.loads(out)
     ratio = figures["ratios"]["trainer / bare loop throughput"]
     assert ratio["n"] == 3 and 0 < ratio["min"] <= ratio["median"] <= ratio["max"]
     assert figures["figures"]["ranks"] == 2
@@ -138,7 +119,7 @@ def test_bench_loop_compares_on_real_ranks(rn50: Rn50, smoke_data: Path) -> None
 
 @pytest.mark.slow
 def test_bench_overlap_on_real_ranks(rn50: Rn50, smoke_data: Path) -> None:
-    done = rn50(
+    out = rn50.output(
         "bench",
         "overlap",
         "smoke",
@@ -151,8 +132,7 @@ def test_bench_overlap_on_real_ranks(rn50: Rn50, smoke_data: Path) -> None:
         "--json",
         f"data.path={smoke_data}",
     )
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)["rows"]
+    rows = json.loads(out)["rows"]
     assert [row["groups"] for row in rows] == ["single", "equal_bytes(3)"]
     assert min(row["communication"]["min"] for row in rows) > 0
 

@@ -63,9 +63,7 @@ def test_on_a_terminal_progress_is_a_bar_that_goes(monkeypatch: pytest.MonkeyPat
     bars = [line for line in lines if "━" in line]
     assert all(line.startswith("packing [red]records ━") for line in bars)
     seen = {re.sub(r".*━ +", "", line) for line in bars}
-    lefts = ("1:30", "1:20", "1:10", "1:00", "0:50", "0:40", "0:30", "0:20", "0:10")
-    for number, left in enumerate(lefts, 1):
-        assert f"{900 * number:,} of 9,000, 90/s, {left} left" in seen
+    assert {"900 of 9,000, 90/s, 1:30 left", "8,100 of 9,000, 90/s, 0:10 left"} <= seen
     assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1
 
 

@@ -18,10 +18,9 @@ def test_predict_puts_a_recipe_there_with_as_many_ranks(rn50: Rn50, tmp_path: Pa
     mine = tmp_path / "mine.yaml"
     mine.write_text(MINE)
     predict = ("predict", "abci_2048_open", "--json")
-    option = rn50(*predict, "--system", str(mine))
-    assert option.returncode == 0, option.stderr
-    assert json.loads(option.stdout)["gpus"] == 2048
-    assert option.stdout == rn50(*predict, f"system={mine}").stdout
+    out = rn50.output(*predict, "--system", str(mine))
+    assert json.loads(out)["gpus"] == 2048
+    assert out == rn50(*predict, f"system={mine}").stdout
     asked = rn50(*predict, "--system", "dgxa100", "--gpus", "4096")
     assert json.loads(asked.stdout)["gpus"] == 4096
 
@@ -30,9 +29,7 @@ def test_predict_puts_a_recipe_there_with_as_many_ranks(rn50: Rn50, tmp_path: Pa
     "arguments", [("launch", "smoke"), ("predict", "dgx1_8"), ("data", "bench", "smoke")]
 )
 def test_a_name_that_is_none_is_one_line_everywhere(rn50: Rn50, arguments: tuple[str, ...]) -> None:
-    done = rn50(*arguments, "--system", "dgxa100_8")
-    assert (done.returncode, done.stdout) == (2, "")
-    (line,) = done.stderr.splitlines()
+    line = rn50.error(*arguments, "--system", "dgxa100_8")
     assert line.startswith("rn50: error: a YAML file or a machine ")
     assert line.endswith("found 'dgxa100_8'; did you mean \"dgxa100\"?")
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import shlex
-import stat
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,19 +16,6 @@ from tests.conftest import Rn50
 @pytest.fixture
 def log(root: Path) -> str:
     return str(root / "tests/golden/smoke_result_0.txt")
-
-
-def test_a_full_device_is_an_error_and_stays_a_device(
-    rn50: Rn50, device: Callable[[str], Path], log: str
-) -> None:
-    full = device("full")
-    null = device("null")
-    done = rn50("log", "report", log, "--out", str(full))
-    assert done.returncode == 2
-    assert done.stderr == f"rn50: error: {full}: cannot write: No space left on device\n"
-    assert stat.S_ISCHR(full.stat().st_mode)
-    assert rn50("log", "report", log, "--out", str(null)).returncode == 0
-    assert stat.S_ISCHR(null.stat().st_mode)
 
 
 def test_a_dash_has_the_standard_output_to_itself(rn50: Rn50, tmp_path: Path) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
 from typer.core import TyperGroup
 
 from tests.conftest import in_this_process
+from tests.waiting import finished
 
 WITHOUT_NUMPY = """
 import sys
@@ -20,7 +20,7 @@ sys.exit(_stopped(KeyboardInterrupt("SIGTERM")))
 
 def test_the_last_line_needs_no_package_that_the_signal_broke() -> None:
     command = [sys.executable, "-c", WITHOUT_NUMPY, "config", "list"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = finished(command)
     assert done.returncode == 130
     (line,) = done.stderr.splitlines()
     assert "SIGTERM" in line and "config list" in line
@@ -56,5 +56,5 @@ entry.main()
 def test_a_signal_during_pythons_own_end_changes_nothing() -> None:
     """In the first functions that it calls, and behind the end of its own handlers."""
     command = [sys.executable, "-c", AT_THE_END, "config", "list"]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = finished(command)
     assert (done.returncode, done.stderr) == (0, "")

@@ -16,8 +16,9 @@ from rn50.config.load import load
 from rn50.logging import metrics_read
 from rn50.logging.metrics_read import read_metrics
 from rn50.report.html import write_report
-from rn50.report.run_folder import read_run_folder
+from rn50.report.run_folder import RunFolder, read_run_folder
 from tests.compliance.log_text import good_run, write
+from tests.conftest import refused, write_json
 
 pytestmark = pytest.mark.usefixtures("alarm")
 
@@ -49,7 +50,7 @@ def secret(tmp_path: Path) -> Path:
     """Valid in each of the formats, so that nothing but the place refuses it."""
     path = tmp_path / "home" / "secret"
     path.parent.mkdir()
-    path.write_text(json.dumps({"name": SECRET, "packages": {"x": SECRET}, "kind": "train"}))
+    write_json(path, {"name": SECRET, "packages": {"x": SECRET}, "kind": "train"})
     return path
 
 
@@ -94,8 +95,7 @@ def test_no_side_file_gets_more_than_a_note(folder: Path, secret: Path, plant: P
         (folder / name).unlink(missing_ok=True)
         plant(folder / name, secret)
     found = read_run_folder(folder)
-    assert found.config is None
-    assert (found.result, found.environment, found.origins, found.metrics) == (None, {}, {}, ())
+    assert found._replace(notes=()) == RunFolder(folder)
     noted = [note.partition(":")[0] for note in found.notes]
     lenient = {"metrics.jsonl"} if plant is deep else set()  # its lines are torn
     assert set(SIDE_FILES) - {"scaling.json"} - set(noted) == lenient
@@ -103,7 +103,7 @@ def test_no_side_file_gets_more_than_a_note(folder: Path, secret: Path, plant: P
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-@pytest.mark.parametrize("plant", [link, fifo, zeros, deep])
+@pytest.mark.parametrize("plant", [link, fifo, deep])
 def test_each_command_ends_and_tells_nothing(
     folder: Path, secret: Path, command: tuple[str, ...], plant: Plant
 ) -> None:
@@ -121,7 +121,7 @@ def test_each_command_ends_and_tells_nothing(
 def test_a_report_is_not_written_through_a_link(folder: Path, secret: Path) -> None:
     before = secret.read_bytes()
     (folder / "report.html").symlink_to(secret)
-    with pytest.raises(UserError, match=r"^\S+/report.html: no link out of its folder expected"):
+    with refused(r"^\S+/report.html: no link out of its folder expected"):
         write_report(folder)
     assert secret.read_bytes() == before
 
@@ -200,7 +200,7 @@ def test_too_many_logs_are_refused_before_any_is_read(
 def test_a_page_stays_small(folder: Path) -> None:
     """100,000 kinds of spans made a page of 21 MB."""
     spans = [{"ph": "X", "ts": n, "dur": 1, "name": f"n{n} x"} for n in range(5000)]
-    (folder / "timeline.json").write_text(json.dumps({"traceEvents": spans}))
+    write_json(folder / "timeline.json", {"traceEvents": spans})
     page = write_report(folder).read_text()
     assert len(page) < 500_000
 
@@ -210,7 +210,7 @@ def test_a_system_description_is_a_file_of_the_package(
     tmp_path: Path, secret: Path, plant: Plant
 ) -> None:
     """One that is none is as one that is missing; what a link leads to is not held to the log."""
-    secret.write_text(json.dumps({"division": SECRET, "number_of_nodes": SECRET}))
+    write_json(secret, {"division": SECRET, "number_of_nodes": SECRET})
     logs = tmp_path / "org/results/machine/resnet"
     logs.mkdir(parents=True)
     (tmp_path / "org/systems").mkdir()

@@ -2,9 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from rn50.compliance.official import Official, check_officially
+from rn50.compliance.official import check_officially
 from rn50.config import benchmark
 from rn50.config.load import load
+from rn50.logging.records import Verdict
 from rn50.train.network.build import build_network, trainable
 from tests.compliance.log_text import good_run, official, write
 from tests.logging.test_mlperf_log import full_log
@@ -38,7 +39,7 @@ def test_a_good_log_passes(tmp_path: Path, config: str, ruleset: str) -> None:
 def test_an_open_log_passes_by_the_pinned_version(tmp_path: Path, root: Path) -> None:
     found = check_officially(written(tmp_path, "abci_2048_open"), "4.0.0")
     pinned = found.version
-    assert found == Official("PASS", pinned, "4.0.0", ())
+    assert found == Verdict("PASS", "", pinned, "4.0.0")
     assert f"mlperf-logging=={pinned}\n" in (root / "requirements.txt").read_text()
 
 

@@ -7,7 +7,6 @@ import json
 import lzma
 import os
 import random
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from rn50.compliance.log_rules import checked_keys
 from rn50.config.finding import ERROR, MISSING, SEVERITIES, Finding
 from rn50.logging import parse
 from tests.compliance.log_text import Record, find, good_run, last, official, put, write
+from tests.waiting import finished
 
 Lines = list[str]
 
@@ -300,21 +300,16 @@ finally:
     others = {{"numpy", "rn50.cli.bench", "rn50.cli.data"}} & set(sys.modules)
     print("typer" in sys.modules, others, file=sys.stderr)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
-    )
+    done = finished([sys.executable, "-c", script], timeout=60)
     assert (done.returncode, done.stderr) == (code, f"{loads_typer} set()\n")
     assert "PASS" in done.stdout
 
 
 def test_an_open_pipe_is_read_once() -> None:
-    done = subprocess.run(
+    done = finished(
         [sys.executable, "-m", "rn50.cli.entry", "log", "check", "/dev/stdin", "--ruleset", "4.0"],
         input="".join(good_lines()),
-        text=True,
-        capture_output=True,
         timeout=60,
-        check=False,
     )
     assert done.returncode == 0, done
     assert done.stdout.startswith("PASS /dev/stdin: converged")

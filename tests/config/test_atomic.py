@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rn50.config.atomic import check_output, new_folder, write_file, write_output
-from rn50.config.errors import UserError
+from tests.conftest import refused
 from tests.faults.file_system import refusing
 
 
@@ -76,11 +76,11 @@ def test_files_in_shared_memory_are_replaced_too() -> None:
 def test_a_folder_and_a_missing_one_are_refused(
     tmp_path: Path, write: Callable[[Path, str], object]
 ) -> None:
-    with pytest.raises(UserError, match=r"(a file expected, found a folder|Is a directory)"):
+    with refused(r"(a file expected, found a folder|Is a directory)"):
         write(tmp_path, "text")
     (tmp_path / "file").touch()
     for name in ("none/x", "file/x"):
-        with pytest.raises(UserError, match=f"{name}: cannot write: "):
+        with refused(f"{name}: cannot write: "):
             write(tmp_path / name, "text")
     assert beside(tmp_path / "file") == {"file"}
 
@@ -114,7 +114,7 @@ def test_a_device_stays_a_device(device: Callable[[str], Path], name: str) -> No
     path = device(name)
     check_output(path)
     if name == "full":
-        with pytest.raises(UserError, match="cannot write: No space left on device"):
+        with refused("cannot write: No space left on device"):
             write_output(path, "text")
     else:
         write_output(path, "text")

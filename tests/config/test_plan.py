@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.config.plan import Plan, Segment, build_plan, momentum_for_batch, spread
 from rn50.config.schema import Run
 from rn50.config.values import Duration, dynamic_start
+from tests.conftest import refused
 
 CHANGE = "batch.changes=[{{after_epoch: 2, per_rank: {}, active_ranks: {}}}]"
 
@@ -42,16 +42,14 @@ def test_epoch_ends_are_exact_integer_arithmetic(samples: int, batch: int, epoch
         (["schedule.warmup=150 %"], r"schedule.warmup: .*\(400 steps\)"),
         (["batch.per_rank=1601"], r"batch\.per_rank: 1601 on 2 ranks .* 3202, .* 3200"),
         (["batch.follow=momentum", "batch.reference=641"], r"batch.follow: .* -0\.\d+ .* 64 "),
-        (["batch.follow=momentum_as_printed", "batch.reference=6"], "batch.follow: .* -0"),
         (["schedule.length=3 epochs", "eval.offset=3"], "eval.offset: no evaluation in 3 epochs"),
         (["batch.active_ranks=3"], r"batch\.active_ranks: at most 2 ranks expected, found 3"),
         ([CHANGE.format(8, 3)], r"batch\.active_ranks: at most 2 ranks expected, found 3"),
         ([CHANGE.format(1601, 2)], r"batch\.per_rank: 1601 on 2 ranks .* 3202, .* 3200"),
-        ([CHANGE.format(3201, 1)], r"batch\.per_rank: 3201 on 1 ranks .* 3201, .* 3200"),
     ],
 )
 def test_parts_that_contradict_each_other_are_refused(overrides: list[str], problem: str) -> None:
-    with pytest.raises(UserError, match=f"^{problem}"):
+    with refused(f"^{problem}"):
         plan_of("quick", *overrides)
 
 
@@ -220,7 +218,7 @@ def test_a_length_in_steps_plans_the_epochs_that_hold_them_across_changes(
 def test_what_parts_of_a_set_do_not_go_with_is_refused(override: str, found: str) -> None:
     fits = ["data.shards=node", "data.last_batch=pad", CHANGE.format(8, "null")]
     assert plan_of("quick", "system.nodes=2", "system.ranks_per_node=1", *fits).parts == 2
-    with pytest.raises(UserError, match=f"^data.shards: node needs data.last_batch: .* {found}$"):
+    with refused(f"^data.shards: node needs data.last_batch: .* {found}$"):
         plan_of("quick", *fits, override)
 
 

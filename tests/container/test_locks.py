@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import finished
+
 PYTHONS = ("310", "311", "312", "313")
 DECIDING = ("mxnet", "nvidia-dali-cuda120", "mlperf-logging")
 """What decides bits and verdicts."""
@@ -79,7 +81,7 @@ def test_set_up_refuses_what_does_not_suit(
     paths = {"new": str(tmp_path / "new"), "thesis": str(tmp_path / "thesis")}
     command = [root / "scripts/setup.sh", *(paths.get(word, word) for word in arguments)]
     environment = os.environ | {"PYTHON": str(python)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    done = finished(command, env=environment)
     assert done.returncode == 1
     said = done.stderr.replace(f"{tmp_path}/", "")
     assert said.startswith(f"setup: error: {expected}")
@@ -122,13 +124,11 @@ def test_an_environment_that_is_whole_is_left_as_it_is(root: Path, environment: 
     assert set_up(root, linked) == 0
 
 
-def test_an_mpi_installed_after_the_set_up_is_built_with(root: Path, environment: Path) -> None:
-    (environment / "mpi.h").touch()
-    assert set_up(root, environment) == 1
-
-
-def test_an_environment_that_lost_files_is_made_anew(root: Path, environment: Path) -> None:
-    (environment / "bin/python.lost").touch()
+@pytest.mark.parametrize("change", ["mpi.h", "bin/python.lost"])
+def test_an_environment_before_an_mpi_or_without_a_file_is_made_anew(
+    root: Path, environment: Path, change: str
+) -> None:
+    (environment / change).touch()
     assert set_up(root, environment) == 1
 
 
@@ -161,5 +161,5 @@ def test_the_compiler_is_the_systems_own_or_the_newest_that_suits(
     parts = re.findall(r"^newest_compiler=.*\n|^find_compiler\(\) \{\n(?:.*\n)*?\}\n", script, re.M)
     assert len(parts) == 2
     command = ["/bin/bash", "-euo", "pipefail", "-c", "".join(parts) + "find_compiler"]
-    done = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, text=True)
+    done = finished(command, env={"PATH": str(tmp_path)})
     assert (done.stdout.strip(), done.returncode) == (chosen, 0 if chosen else 1)

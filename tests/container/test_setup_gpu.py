@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.waiting import finished
 
 DRIVER = "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
 PROJECT = """
@@ -60,9 +61,7 @@ def write(path: Path, body: str) -> None:
 def run(root: Path, machine: Path, body: str) -> str:
     """What Bash prints for `body` with scripts/setup_gpu.sh at hand."""
     environment = {"PATH": f"{machine / 'bin'}:/usr/bin:/bin", "venv": str(machine / "venv")}
-    done = subprocess.run(
-        ["bash", "-c", HEAD + body], cwd=root, env=environment, capture_output=True, text=True
-    )
+    done = finished(["bash", "-c", HEAD + body], cwd=root, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -113,7 +112,7 @@ def test_cmake_neither_looks_for_nvcc_nor_for_a_toolkit(root: Path, machine: Pat
     assert (source / "horovod/common/ops/cuda/horovod_kernels.cc").is_file()
     path = f"{machine / 'bin'}:{Path(sys.prefix) / 'bin'}:/usr/bin:/bin"
     command = ["cmake", "-S", source, "-B", machine / "build"]
-    done = subprocess.run(command, env={"PATH": path}, capture_output=True, text=True)
+    done = finished(command, env={"PATH": path})
     assert done.returncode == 0, done.stderr
     assert "rpath: $ORIGIN/../../mxnet" in done.stdout
     assert not (machine / "asked").exists()

@@ -13,11 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rn50.config.errors import UserError
 from rn50.data import lock
 from rn50.data.lock import FolderInUse, held, hold, other_holder
+from tests.conftest import refused
 from tests.faults.file_system import refusing
-from tests.waiting import wait_until
+from tests.waiting import finished, wait_until
 
 QUICK = """
 import sys
@@ -53,12 +53,9 @@ def start_holder(path: Path) -> psutil.Popen:
 
 def look_at(path: Path, *within: str, **environment: str) -> list[str]:
     """Whether `path` is held, and what came of the attempt to hold it, as another process finds."""
-    done = subprocess.run(
+    done = finished(
         [*within, sys.executable, "-c", QUICK + LOOK, str(path)],
         env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert not done.returncode, done.stderr
     return done.stdout.splitlines()
@@ -215,7 +212,7 @@ def test_a_holder_that_was_taken_for_dead_learns_so_and_leaves_the_others_lock(p
 def test_a_place_that_takes_no_lock_is_one_error(path: Path) -> None:
     path.touch()
     with (
-        pytest.raises(UserError, match="lock/lock: cannot lock: "),
+        refused("lock/lock: cannot lock: "),
         hold(path / "lock"),
     ):
         pytest.fail("held")

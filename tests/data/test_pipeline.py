@@ -10,14 +10,20 @@ from numpy.typing import NDArray
 from nvidia.dali import Pipeline
 from PIL import Image
 
-from rn50.config.errors import UserError
 from rn50.config.plan import Plan, Segment
 from rn50.config.schema import Data
 from rn50.data import recordio, sampling
 from rn50.data.dataset import load_table
 from rn50.data.pack import pack_images
-from rn50.data.pipeline import NOT_COUNTED, Source, build_eval_source, build_train_source
+from rn50.data.pipeline import (
+    NOT_COUNTED,
+    Source,
+    build_eval_source,
+    build_train_source,
+    decoder_options,
+)
 from rn50.data.recordio import MAGIC
+from tests.conftest import refused
 
 TRAIN = 37
 VAL = 23
@@ -387,7 +393,7 @@ def test_records_spoilt_since_the_checks_are_named(tmp_path: Path, make: Any, sp
         path.unlink()  # writing into a file that a source has mapped can end the process
         path.write_bytes(content)
         told = rf"/{split}\.rec: images that decode expected, found .*`rn50 data verify --full`"
-        with pytest.raises(UserError, match=told) as caught:
+        with refused(told) as caught:
             make(data, 4).next()
         assert "\n" not in str(caught.value)
 
@@ -454,3 +460,15 @@ def test_the_hardware_decoder_gets_nearly_all_images(
         "preallocate_height_hint: 6430",
     }
     assert lines & hints == (set() if device_id is None else hints)
+
+
+@pytest.mark.parametrize(
+    ("settings", "load"),
+    [
+        ({"decode_threads": 8}, 0),
+        ({"decode_threads": 7}, 0.99),
+        ({"decode_threads": 7, "hw_decoder_load": 0}, 0),
+    ],
+)
+def test_cores_decode_for_a_gpu_where_they_are_enough(settings: Any, load: float) -> None:
+    assert decoder_options(Data(**settings), device_id=0)["hw_decoder_load"] == load

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from rn50.config.errors import UserError
 from rn50.config.leaves import Origin
 from rn50.config.schema import Data, Synthetic
 from rn50.data.dataset import verify
@@ -21,6 +20,7 @@ from rn50.data.describe import describe_data
 from rn50.data.pack import pack_images
 from rn50.data.prepare import prepare
 from rn50.data.synthetic import make_images, wnid
+from tests.conftest import refused
 from tests.data.test_pack import names_in
 
 SETTINGS = Synthetic(classes=2, train_samples=4, eval_samples=2)
@@ -62,7 +62,7 @@ def test_what_is_not_to_be_drawn_is_named_and_what_is_there_left(
     before = sorted(tmp_path.rglob("*"))
     if "path" in settings:
         settings = {"path": settings["path"].format(tmp_path)}
-    with pytest.raises(UserError, match=told) as caught:
+    with refused(told) as caught:
         prepare(set_in(tmp_path, **settings), silent, {"data.path": Origin("mine.yaml", 3)})
     assert "\n" not in str(caught.value)
     assert sorted(tmp_path.rglob("*")) == before
@@ -78,7 +78,7 @@ def test_a_set_of_another_user_is_a_matter_of_permission(tmp_path: Path) -> None
             lambda: prepare(set_in(tmp_path), silent),
             lambda: verify(tmp_path / "set"),
         ):
-            with pytest.raises(UserError, match=r"/set: a packed .* expected: Permission denied$"):
+            with refused(r"/set: a packed .* expected: Permission denied$"):
                 act()
     finally:
         os.seteuid(user)
@@ -104,7 +104,7 @@ def test_what_is_drawn_is_marked_and_not_taken_for_a_set_drawn_otherwise(tmp_pat
     assert describe_data(data, found) == describe_data(data) == words
     assert describe_data(Data()).startswith("datasets/imagenet, 1,281,167 training and 50,000 ")
     other = data.model_copy(update={"synthetic": SETTINGS.model_copy(update={"seed": 1})})
-    with pytest.raises(UserError, match=r"/set: drawn with .*seed=1 expected, found .*seed=0"):
+    with refused(r"/set: drawn with .*seed=1 expected, found .*seed=0"):
         prepare(other, silent)
 
 

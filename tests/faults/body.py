@@ -20,8 +20,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from rn50.train import __main__ as entry
 from rn50.train import run, trainer
 from rn50.train.checkpoint import checkpointer
@@ -72,12 +70,6 @@ def set_wall_clock(by_s: float) -> None:
     time.time = lambda: before() + by_s
 
 
-def kill_launcher() -> None:
-    """kill -9 of `rn50 launch`, above mpirun or horovodrun."""
-    above = psutil.Process().parents()
-    next(p for p in above if "tests.faults.job" in p.cmdline()).kill()
-
-
 FAULTS: dict[str, Callable[[], Any]] = {
     "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "SIGSEGV": lambda: ctypes.string_at(0),
@@ -90,7 +82,6 @@ FAULTS: dict[str, Callable[[], Any]] = {
     "disk nearly full": lambda: fill_disk(1 << 20),
     "folder removed": remove_folder,
     "network cut": cut_network,
-    "launcher killed": kill_launcher,
     "wall clock +1 h": lambda: set_wall_clock(3600.0),
     "wall clock -1 h": lambda: set_wall_clock(-3600.0),
     "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM),

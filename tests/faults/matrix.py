@@ -26,6 +26,7 @@ from rn50.launch.launchers import HOROVODRUN
 from rn50.logging.parse import read_events
 from rn50.logging.records import RESULT, Result, read
 from rn50.train.checkpoint.folder import newest_checkpoint
+from tests.conftest import read_json
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCHERS = ("mpirun", "gloo")
@@ -112,13 +113,6 @@ def cases() -> Iterator[Case]:
                 yield Case(fault, launcher, phase, victim, said, waits.get(fault, 0.0))
     for launcher in LAUNCHERS:
         yield Case("NaN", launcher, "mid-epoch", 1, "a finite loss expected, found nan")
-        yield Case(
-            "bit flip",
-            launcher,
-            "mid-epoch",
-            1,
-            r"replicas differ after epoch \d: 1 of 2 ranks, rank 1 on \S+ in weights",
-        )
         full = "cannot write: No space left on device"
         # Half a checkpoint that is given up would make room again.
         none = ("checkpoint.every=100 epochs",)
@@ -131,7 +125,6 @@ def cases() -> Iterator[Case]:
         for phase in PHASES[1:]:
             asked = r"asked to stop by SIGTERM to rank 1 on \S+ at step"
             yield Case("SIGTERM", launcher, phase, 1, asked, code=1)
-            yield Case("launcher killed", launcher, phase, 1, "", code=-9)
     for launcher, sign in zip(LAUNCHERS, "+-", strict=True):
         jumped = rf"rn50: warning: the wall clock jumped by \{sign}3600\.0 s by step \d+"
         fault = f"wall clock {sign}1 h"
@@ -148,9 +141,6 @@ def cases() -> Iterator[Case]:
     full = r"its process is gone \(PMIX ERROR: OUT-OF-RESOURCE; /dev/shm: \S+ kB free, 64 kB in all"
     shell = "mount -t tmpfs -o size=64k tmpfs /dev/shm"  # in a mount namespace of its own
     yield Case("/dev/shm full", "mpirun", "before", None, full, START_S, shell=shell)
-    slots = r"system\.nodes: 2 hosts expected .*, found 0"
-    more = ("system.nodes=2", "system.ranks_per_node=1")
-    yield Case("too few hosts", "mpirun", "before", None, slots, START_S, more=more)
     for phase in PHASES:
         more = ("system.nodes=2", "system.ranks_per_node=1")
         silent = f"rank 1 on h2 .* silent for {SILENCE_S:g} s"
@@ -206,9 +196,6 @@ def run_case(case: Case, data: Path, bound_s: float = DEATH_BOUND_S) -> Outcome:
         except subprocess.TimeoutExpired:
             process.kill()
             return Outcome(case, 120.0, -1, "", ("still running after 120 s",))
-        gone_s = time.monotonic() + bound_s
-        while case.fault == "launcher killed" and processes(folder) and time.monotonic() < gone_s:
-            time.sleep(0.05)
         ended_s = time.time()
         struck, _, memory = mark.read_text().partition(" ") if mark.exists() else ("nan", "", "")
         stop_s = ended_s - (begun_s if case.victim is None else float(struck))
@@ -238,8 +225,6 @@ def _problems(
     if case.code == 1:
         if messages or not re.search(case.words, _in_order(folder) + said):
             yield f"{case.words!r} expected, found {_in_order(folder)} {messages} {said[-300:]}"
-    elif case.code == -9:
-        pass  # nobody is left to say anything
     elif len(messages) != 1 or not re.search(case.words, messages[0]):
         yield f"one line with {case.words!r} expected, found {messages}"
     elif (
@@ -254,8 +239,6 @@ def _problems(
         log = run / "result_0.txt"
         events = read_events(log) if log.is_file() and log.stat().st_size else []
         started = any(event.key == "run_start" for event in events)
-        if case.fault == "launcher killed":
-            continue
         if started and events[-1].metadata.get("status") != "aborted":
             yield "no run_stop aborted at the end of the log"
         # The last one may lack the part of a rank that was killed while it wrote it.
@@ -282,7 +265,7 @@ def _clock_problems(run: Path) -> Iterator[str]:
     if stamps != sorted(stamps):
         yield "stamps of the log run back"
     begin = next((event.time_ms for event in events if event.key == "run_start"), 0)
-    result = json.loads((run / "result.json").read_text())
+    result = read_json(run / "result.json")
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     log_s = (stamps[-1] - begin) / 1000
     result_s = result.get("time_to_train_s", math.nan)

@@ -1,6 +1,6 @@
 """The part of the fault matrix that CI runs: a case of each kind, both launchers among them. A bit
-flip, SIGTERM and a launcher that is killed: test_resume.py, test_terminal.py. A wall clock that
-jumps: tests/logging/test_clock.py."""
+flip, SIGTERM and a launcher that is killed: test_resume.py, test_terminal.py. A loss that is no
+number: tests/launch/test_dry_run.py. A wall clock that jumps: tests/logging/test_clock.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ FAST = (
     "silent exit, mpirun, mid-epoch, rank 0",
     "data never comes, mpirun, evaluation, rank 1",
     "no memory, gloo, mid-epoch, rank 1",
-    "NaN, mpirun, mid-epoch, rank 1",
     "disk full, mpirun, mid-epoch, rank 0",
     "disk nearly full, mpirun, checkpoint, rank 0",
     "folder removed, gloo, mid-epoch, rank 0",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 import shutil
 import signal
@@ -19,7 +18,7 @@ import pytest
 from rn50.config.load import load
 from rn50.launch.run import Options, conclude
 from tests import mpi
-from tests.conftest import RUN
+from tests.conftest import RUN, read_json
 from tests.faults.test_resume import LAUNCHERS
 
 pytestmark = pytest.mark.slow
@@ -47,7 +46,7 @@ def test_a_closed_terminal_leaves_a_checkpoint(rn50: Any, small_data: Path) -> N
     process.send_signal(signal.SIGHUP)  # as the kernel does where it is the session's terminal
     assert process.wait(timeout=60) == 130
     folder = rn50.run_folder()
-    result = json.loads((folder / "result.json").read_text())
+    result = read_json(folder / "result.json")
     assert result["stopped"]["by"] == "SIGHUP"
     assert list((folder / "checkpoint").iterdir())
     assert not [name for name in (".lock", ".reserve") if (folder / name).exists()]
@@ -100,7 +99,7 @@ def test_a_full_standard_output_is_named_and_leaves_no_reserve(
     reason = "standard output: cannot write: No space left on device"
     assert process.returncode == 2 and f"error: {reason}; start again with: " in err
     folder = rn50.run_folder()
-    assert json.loads((folder / "result.json").read_text())["reason"] == reason
+    assert read_json(folder / "result.json")["reason"] == reason
     assert not (folder / ".reserve").exists()
 
 

@@ -211,8 +211,10 @@ def test_environment_json_names_gpu_driver_and_libraries(
         "import json; from rn50.config.load import load\n"
         "from rn50.launch.environment_record import describe_environment\n"
         "from rn50.launch.launchers import build_job\n"
+        "from rn50.logging.records import to_dict\n"
         "run = load('dgxa100_8', ['system.nodes=1']).run\n"
-        "print(json.dumps(describe_environment(build_job(run, 'mpirun', ())[1], 'mpirun', ())))"
+        "record = describe_environment(build_job(run, 'mpirun', ())[1], 'mpirun', ())\n"
+        "print(json.dumps(to_dict(record)))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -1,22 +1,28 @@
 #!/usr/bin/env bash
-# Makes a Debian base image without a registry, with tests/lab/debian_root.sh.
-#   tests/lab/container_base.sh IMAGE [ENGINE [SUITE [MIRROR]]]
-#     as root; ENGINE podman (default) or docker; SUITE bookworm (default) or trixie
+# Writes a minimal Debian to standard output, for `docker import` or `podman import`; without a registry.
+#   tests/lab/container_base.sh [SUITE [MIRROR]] | docker import - localhost/rn50-base:bookworm
+#     as root; SUITE bookworm (default) or trixie
 set -euo pipefail
-image=${1:?a name for the image expected, such as localhost/rn50-base:bookworm}
-engine=${2:-podman}
-suite=${3:-bookworm}
-mirror=${4:-}
+suite=${1:-bookworm}
+case "$suite" in
+  -*)
+    sed -n '2,4s/^# \{0,1\}//p' "$0"
+    exit 0
+    ;;
+esac
+[ ! -t 1 ] || {
+  echo "container_base: error: a pipe to \`docker import\` expected, found a terminal" >&2
+  exit 2
+}
 command -v debootstrap >/dev/null || {
   echo "container_base: error: debootstrap expected, found none (apt-get install debootstrap)" >&2
   exit 2
 }
 root=$(mktemp -d "${TMPDIR:-/tmp}/rn50-base.XXXXXX")
 trap 'rm -rf "$root"' EXIT
-"$(dirname "$0")/debian_root.sh" "$root" "$suite" ${mirror:+"$mirror"} >&2
-changes=()
+chmod 755 "$root" # the image's /, which every user of it passes
+"$(dirname "$0")/debian_root.sh" "$root" "$suite" "${@:2}" >&2
 if compgen -G "$root/usr/local/share/ca-certificates/*.crt" >/dev/null; then
-  changes=(--change 'ENV SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt'
-    --change 'ENV PIP_CERT=/etc/ssl/certs/ca-certificates.crt')
+  printf '[global]\ncert = /etc/ssl/certs/ca-certificates.crt\n' >"$root/etc/pip.conf"
 fi
-tar -C "$root" -c . | "$engine" import "${changes[@]}" - "$image"
+tar -C "$root" -c .

@@ -23,7 +23,7 @@ if [ -z "$base" ]; then
   suite=${SUITE:-bookworm}
   base=localhost/rn50-base:$suite
   "$ENGINE" image inspect "$base" >/dev/null 2>&1 ||
-    tests/lab/container_base.sh "$base" "$ENGINE" "$suite"
+    tests/lab/container_base.sh "$suite" | "$ENGINE" import - "$base"
 fi
 # Podman's defaults want to raise limits and a pure cgroup version, which some machines refuse.
 if [ "$ENGINE" = podman ] && ! podman run --rm "$base" true 2>/dev/null; then

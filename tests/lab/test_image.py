@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import time
 import uuid
@@ -108,6 +109,26 @@ def test_the_default_user_is_not_root_and_there_is_no_compiler(box: Box) -> None
     )
     assert done.stdout.split() == ["1000"]
     assert "Permission denied" in done.stderr
+
+
+def test_nothing_that_a_reader_keeps_in_the_checkout_gets_into_an_image(
+    root: Path, tmp_path: Path
+) -> None:
+    kept_out = ["data/mine/train.rec", "data/photo.jpg", "results/smoke/result_0.txt", "key.pem"]
+    for name in ("data/pack.py", "config/mine.yaml", *kept_out):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    shutil.copy(root / ".dockerignore", tmp_path)
+    (tmp_path / "Dockerfile").write_text(f"FROM {IMAGE}\nCOPY . /context\n")
+    image = f"{IMAGE}-context"
+    subprocess.run(
+        [ENGINE, "build", "-f", tmp_path / "Dockerfile", "-t", image, tmp_path], check=True
+    )
+    find = [ENGINE, "run", "--rm", "--entrypoint=find", image, "/context", "-type", "f"]
+    there = subprocess.run(find, capture_output=True, text=True, check=True).stdout.split()
+    subprocess.run([ENGINE, "rmi", image], check=True)
+    assert {*there} == {"/context/data/pack.py", "/context/config/mine.yaml"}
 
 
 def test_stopping_the_container_stops_the_run_and_says_so_in_the_log(box: Box) -> None:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests import mpi
+from tests.waiting import finished
 
 NETLAB = Path(__file__).with_name("netlab.sh")
 
 
 def why_no_netlab() -> str:
-    done = subprocess.run([NETLAB, "check"], capture_output=True, text=True, check=False)
+    done = finished([NETLAB, "check"])
     return done.stderr.strip()
 
 
@@ -29,7 +29,7 @@ def test_ranks_on_emulated_hosts(tmp_path: Path, delay_us: int) -> None:
     if delay_us and not Path("/dev/net/tun").exists():
         pytest.skip("/dev/net/tun expected (for a delay), found none")
     rn50 = Path(sys.executable).with_name("rn50")
-    done = subprocess.run(
+    done = finished(
         [
             NETLAB,
             "run",
@@ -51,9 +51,6 @@ def test_ranks_on_emulated_hosts(tmp_path: Path, delay_us: int) -> None:
             "ring,recursive_doubling",
             f"system.results={tmp_path}",
         ],
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
@@ -65,5 +62,5 @@ def test_ranks_on_emulated_hosts(tmp_path: Path, delay_us: int) -> None:
     for row in (ring, doubling):
         assert row["min_s"] > row["steps"] * delay_us / 1e6
     assert rows["ring", 1_000_000]["bus_bytes_per_s"] < 200e6 / 8 * 1.6  # a burst of tbf's is free
-    left = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False)
+    left = finished(["ip", "netns", "list"])
     assert "rn50-h" not in left.stdout

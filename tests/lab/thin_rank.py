@@ -25,7 +25,7 @@ from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.config.manifest import SPLITS
 from rn50.data.dataset import load_table
-from rn50.launch.ending import Failed, StoppedBySignal
+from rn50.launch.ending import RunError, StoppedBySignal
 from rn50.launch.launchers import LAUNCHERS, Job, Launcher
 from rn50.launch.run import Options, launch
 from rn50.logging.records import ABORTED, RESULT, Result, write
@@ -62,7 +62,7 @@ def launch_thin(config: str, out: str) -> int:
     try:
         track = lambda _: lambda done, total: None  # noqa: E731
         launch(load(config), track, Options(NAME, out=Path(out), program=()))
-    except (Failed, StoppedBySignal, UserError) as error:
+    except (RunError, StoppedBySignal, UserError) as error:
         print(f"rn50: error: {error}", file=sys.stderr, flush=True)
         return 1
     return 0

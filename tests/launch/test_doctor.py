@@ -7,7 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from rn50.launch.doctor import FAILED, NO_GPU, OK, Row, examine, gpu_rows, library_rows, try_library
+from rn50.launch.doctor import (
+    FAILED,
+    NO_GPU,
+    OK,
+    Row,
+    examine,
+    gpu_rows,
+    library_rows,
+    machine_rows,
+    try_library,
+)
+from rn50.launch.host_limits import Limits
 from rn50.train.gpu.driver import Gpu, Gpus
 from tests.conftest import Rn50
 from tests.train.test_gpu_code import ELF, fat_binary
@@ -44,6 +55,20 @@ def test_a_library_of_another_place_is_named(tmp_path: Path) -> None:
     (row,) = library_rows(first + foreign, mxnet)
     assert row.outcome == FAILED
     assert str(tmp_path / files[1]) in row.found and str(tmp_path / files[3]) in row.found
+
+
+def test_a_container_in_which_runs_pass_is_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Podman's /dev/shm is 64,000 KiB; without a network a container's name has no address."""
+
+    def outcomes(free_bytes: int, *hosts: str) -> set[str]:
+        limits = Limits({}, None, free_bytes, 64_000 << 10)
+        monkeypatch.setattr("rn50.launch.doctor.read_limits", lambda: limits)
+        return {row.outcome for row in machine_rows(hosts)}
+
+    monkeypatch.setattr("platform.node", lambda: "nosuch.invalid")
+    assert outcomes(60_000 << 10) == {OK}
+    assert FAILED in outcomes(8 << 20)
+    assert FAILED in outcomes(60_000 << 10, "localhost")
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from rn50.config.load import load
 from rn50.launch.dry_run import describe_launch
+from rn50.launch.launch_plan import Options, plan_launch
 from tests.conftest import Rn50
 from tests.waiting import wait_until
 
@@ -20,7 +20,8 @@ COMMAND = ("python", "-m", "rn50.train")
 
 
 def described(config: str, *overrides: str) -> dict[str, Any]:
-    return describe_launch(load(config, overrides), "gloo", COMMAND)
+    options = Options("gloo", program=COMMAND)
+    return describe_launch(plan_launch(load(config, overrides), options))
 
 
 def test_what_is_said_of_a_run_here_and_of_a_published_one(smoke_data: Path) -> None:
@@ -35,7 +36,8 @@ def test_what_is_said_of_a_run_here_and_of_a_published_one(smoke_data: Path) -> 
     ):
         assert found[name].startswith(words), name
     assert found["seed"] == 7
-    assert " ".join(found["command"]).endswith("--gloo -np 2 python -m rn50.train")
+    ranks = "--gloo -np 2 python -m rn50.train FOLDER/config.yaml --out FOLDER"
+    assert " ".join(found["command"]).endswith(ranks)
     published = described("abci_2048_open")
     assert any("a packed image set expected" in problem for problem in published["problems"])
 
@@ -75,13 +77,9 @@ def test_a_run_that_diverges_is_not_restarted(rn50: Rn50, smoke_data: Path) -> N
     assert "training diverged" in done.stderr and not list(rn50.run_folder().glob("attempt_*"))
 
 
-def test_a_job_goes_on_when_nobody_waits(
-    rn50: Rn50, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, text in (("sbatch", "echo 42"), ("squeue", "echo RUNNING")):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+def test_a_job_goes_on_when_nobody_waits(rn50: Rn50, program: Any) -> None:
+    program("sbatch", "echo 42")
+    program("squeue", "echo RUNNING")
     process = rn50.start(
         "submit", "smoke", "--scheduler", "slurm", "--wait", f"system.results={rn50.results}"
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,11 +13,11 @@ from rn50.cli.main import app
 from rn50.config import choices
 from rn50.config.load import load
 from rn50.config.schema import Run
-from rn50.launch.ending import Failed
+from rn50.launch.ending import RunError
 from rn50.launch.launchers import LAUNCHERS, Job, Launcher
 from rn50.launch.run import Options, launch
 from rn50.launch.schedulers import SCHEDULERS, Scheduler
-from tests.conftest import RUN
+from tests.conftest import RUN, read_json
 
 
 class AbsentLauncher(Launcher):
@@ -78,8 +77,8 @@ def test_an_error_of_the_launcher_is_not_one_of_the_standard_output(
     monkeypatch.setitem(LAUNCHERS, "dummy", launcher)
     name, *overrides = RUN
     overrides += [f"data.path={small_data}", f"system.results={tmp_path}"]
-    with pytest.raises(Failed) as failed:
+    with pytest.raises(RunError) as failed:
         launch(load(name, overrides), lambda _: lambda done, total: None, Options("dummy"))
     assert failed.value.ending.reason == reason
     (result,) = tmp_path.rglob("result.json")
-    assert json.loads(result.read_text())["reason"] == reason
+    assert read_json(result)["reason"] == reason

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from rn50.config.errors import UserError
 from rn50.launch.failure import PROCESS_EXITED, Evidence, explain_failure
 from rn50.launch.host_limits import (
     LEAST_OPEN_FILES,
@@ -22,6 +21,7 @@ from rn50.launch.host_limits import (
 )
 from rn50.logging.records import Failure
 from rn50.train.__main__ import _Rank
+from tests.conftest import refused
 
 EAGAIN = os.strerror(errno.EAGAIN)
 RECORDED = Path(__file__).resolve().parent.parent / "golden" / "refusals"
@@ -81,7 +81,6 @@ FULL = PLENTY._replace(shared_free_bytes=32 << 10, shared_bytes=64 << 10)
         ([ECHO], "[2]<stderr>:Killed\n" + GLOO.replace("137", "3"), {}, SIGKILL_2),
         ([ECHO], SRUN, {}, "rank 1 was killed by SIGKILL"),
         ([RESET], GLOO, {}, SIGKILL_2),
-        ([], GLOO.replace("137", "139"), {}, "rank 2 was killed by SIGSEGV"),
         ([ECHO], SRUN.replace("Killed", "Bus error"), {}, "killed by SIGBUS: a file in use"),
         ([ECHO], "", {}, "rank 0 on h failed in epoch 2 at step 7: MXNetError: Horovod has been"),
         ([], HYDRA.format(rank="RANK 1 "), {}, "rank 1 was killed by SIGKILL"),
@@ -92,7 +91,6 @@ FULL = PLENTY._replace(shared_free_bytes=32 << 10, shared_bytes=64 << 10)
         ([], MPIRUN, {"lost": GONE}, HERE + PROCESS_EXITED),
         ([], MPIRUN, {"lost": replace(GONE, reason="silent for 4 s")}, HERE + "silent for 4 s"),
         # One that had not reached the watchdog took those along that had.
-        ([], MPIRUN, {"lost": GONE, "not_connected": {3}}, "rank 3 was killed by SIGKILL"),
         ([], f"{ABORTED}\n{MPIRUN}", {"lost": GONE, "not_connected": {3}}, "rank 3 was killed by"),
         ([], f"{MPIRUN}\n{ABORTED}", {"lost": GONE, "not_connected": {1}}, "killed by SIGABRT"),
         ([], CRASH + ABORTED, {"lost": GONE}, HERE + "killed by SIGABRT (terminate called"),
@@ -124,7 +122,6 @@ FULL = PLENTY._replace(shared_free_bytes=32 << 10, shared_bytes=64 << 10)
         ),
         ([TIMED_OUT], GLOO_LOOP, {}, "timed out (uncaught exception: Read error [10.79.0.2]:5: C"),
         ([ECHO], SRUN.replace("Killed", "CPU time limit exceeded"), {}, "killed by SIGXCPU"),
-        ([ECHO], SRUN.replace("Killed", "File size limit exceeded"), {}, "killed by SIGXFSZ"),
         # The launcher's own process got SIGTERM, or a rank's end made it send that to the others.
         ([ECHO], "", {"lost": GONE, "signals": {1: "SIGTERM"}}, "process, not a rank, was asked"),
         ([], "", {"signals": {1: "SIGTERM"}}, "was asked to end: its ranks got SIGTERM"),
@@ -135,7 +132,6 @@ FULL = PLENTY._replace(shared_free_bytes=32 << 10, shared_bytes=64 << 10)
         # The launcher's own process; a node without the run's folder.
         ([OWN], "", {"code": -9}, "the launcher's process, not a rank, was killed by SIGKILL"),
         ([], NO_FOLDER, {"lost": GONE, "not_connected": {4}}, "rank 4 on h2 failed in start at"),
-        ([], f"[4]<stderr>:{NO_FOLDER}", {"not_connected": {4}}, "a folder that all nodes share"),
         ([], NO_FOLDER, {"lost": GONE}, HERE + PROCESS_EXITED),
     ],
 )
@@ -192,7 +188,6 @@ def test_a_launcher_that_starts_nothing_is_quoted(path: Path) -> None:
         (PROCESS_EXITED, "", NO_TIME, ""),
         (PROCESS_EXITED, "", UCX, ""),
         ("killed by SIGBUS: a file", "", PLENTY, ""),
-        ("ValueError: x", "", SMALL_SPACE, ""),
         ("MemoryError", "", PLENTY, ""),
     ],
 )
@@ -227,9 +222,9 @@ def test_limits_are_those_of_this_process(
 def test_too_few_open_files_are_refused() -> None:
     check_open_files(PLENTY._replace(ulimits={}))
     check_open_files(PLENTY._replace(ulimits={"n": 4096}), 2048)
-    with pytest.raises(UserError, match=r"^ulimit -n: at least 64 open files .* found 63"):
+    with refused(r"^ulimit -n: at least 64 open files .* found 63"):
         check_open_files(PLENTY._replace(ulimits={"n": LEAST_OPEN_FILES - 1}))
-    with pytest.raises(UserError, match=r"at least 2080 .* found 1024"):
+    with refused(r"at least 2080 .* found 1024"):
         check_open_files(PLENTY._replace(ulimits={"n": 1024}), 2048)
     assert read_limits().shared_bytes > 0
 

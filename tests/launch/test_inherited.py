@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +14,7 @@ from rn50.launch.launchers import LAUNCHERS, build_job
 from rn50.launch.submit import submit
 from rn50.launch.supervisor import run_watched
 from rn50.train.process_info import LAUNCHED_BY
+from tests.conftest import read_json
 
 PRINT = (
     "import json, os; from pathlib import Path; "
@@ -46,7 +46,7 @@ def test_ranks_start_on_this_machine_whatever_job_is_around(
     run = load("smoke", ["system.ranks_per_node=1"]).run
     job, environment = build_job(run, launcher, (sys.executable, "-c", PRINT))
     run_watched(LAUNCHERS[launcher].command(job), job.launchers_environment, tmp_path, 1, None, 0)
-    seen = json.loads((tmp_path / "seen").read_text())
+    seen = read_json(tmp_path / "seen")
     assert {name for name in LEFT if seen.get(name) == LEFT[name]} == set()
     assert seen["OMP_NUM_THREADS"] == "1" and "OMP_NUM_THREADS" not in environment.kept
     assert environment.kept["HOROVOD_CYCLE_TIME"] == "2"
@@ -87,11 +87,9 @@ def test_of_slurm_remains_what_is_for_the_one_that_is_started(
 
 
 def test_sbatch_does_not_see_the_interactive_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Any
 ) -> None:
-    (tmp_path / "sbatch").write_text(f"#!/bin/sh\nenv >{tmp_path}/seen\necho 42\n")
-    (tmp_path / "sbatch").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    program("sbatch", f"env >{tmp_path}/seen; echo 42")
     for name, value in (COUNTS | JOB | SETTINGS).items():
         monkeypatch.setenv(name, value)
     submit(load("smoke", [f"system.results={tmp_path}/results"]), "slurm", 1)

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from rn50.config.errors import UserError
 from rn50.config.load import load
-from rn50.launch.ending import Failed, rank_failed
+from rn50.launch.ending import RunError, rank_failed
 from rn50.launch.job import Request, keep_log, node_folder, rank_program, run_all
 from rn50.launch.job_folder import EXIT_MISSED, OpenJob, open_job
 from rn50.launch.job_script import ROOT
-from rn50.launch.run import Options
+from rn50.launch.launch_plan import LaunchPlan
 from rn50.launch.system_description import system_id
+from tests.conftest import read_json, refused, write_json
 
 
 def start(folder: Path, code: int) -> None:
@@ -37,7 +37,7 @@ def test_a_second_start_keeps_what_the_first_left(tmp_path: Path) -> None:
 
 def test_a_second_start_is_refused_while_the_first_runs(tmp_path: Path) -> None:
     expected = rf"{tmp_path}: in use by process {os.getpid()} on \S+ \("
-    with open_job(tmp_path, log=False), pytest.raises(UserError, match=expected):
+    with open_job(tmp_path, log=False), refused(expected):
         start(tmp_path, 0)
     assert not (tmp_path / "exit_code.1").exists()
 
@@ -64,7 +64,7 @@ def test_runs_that_have_ended_are_left(tmp_path: Path, capsys: pytest.CaptureFix
         out = tmp_path / f"run_{number}"
         out.mkdir()
         (out / "config.yaml").write_text(load("smoke", ["seed=1"]).to_yaml())
-        (out / "result.json").write_text(json.dumps({"status": status}))
+        write_json(out / "result.json", {"status": status})
     assert run_job(tmp_path, runs=2) == EXIT_MISSED
     assert capsys.readouterr().out.count("has ended in a start before, is left as it is") == 2
 
@@ -75,13 +75,13 @@ def test_a_run_that_would_fail_again_leaves_the_others_their_turn(
 ) -> None:
     failure = {"rank": 0, "host": "h", "phase": "epoch 1", "step": 7, "reason": "no number"}
 
-    def fails(loaded: object, track: object, options: Options) -> None:
-        assert options.out is not None
-        text = json.dumps(failure | {"retryable": retryable})
-        (options.out / "failure_0.json").write_text(text)
-        raise Failed("no number", rank_failed("no number", options.out))
+    def fails(plan: LaunchPlan, track: object) -> None:
+        out = plan.options.out
+        assert out is not None
+        (out / "failure_0.json").write_text(json.dumps(failure | {"retryable": retryable}))
+        raise RunError("no number", rank_failed("no number", out))
 
-    monkeypatch.setattr("rn50.launch.job.launch", fails)
+    monkeypatch.setattr("rn50.launch.job.run_plan", fails)
     assert run_job(tmp_path, runs=2) == code
     assert len(list(tmp_path.glob("run_*"))) == begun
 
@@ -93,7 +93,7 @@ def test_a_kept_log_has_the_page_of_its_machine_beside_it(tmp_path: Path) -> Non
     (out / "result_0.txt").write_text("log")
     (out / "environment.json").write_text('{"machine": {"operating_system": "Debian"}}')
     keep_log(OpenJob(tmp_path), run, 0)
-    page = json.loads((tmp_path / f"systems/{system_id(run)}.json").read_text())
+    page = read_json(tmp_path / f"systems/{system_id(run)}.json")
     assert (page["number_of_nodes"], page["operating_system"]) == ("1", "Debian")
     assert (tmp_path / f"results/{system_id(run)}/resnet/result_0.txt").read_text() == "log"
 
@@ -103,7 +103,7 @@ def test_a_folder_on_the_nodes_may_be_named_by_their_variable(
 ) -> None:
     monkeypatch.setenv("PBS_LOCALDIR", "/local/7")
     assert node_folder("$PBS_LOCALDIR/a b") == "/local/7/a b"
-    with pytest.raises(UserError, match="NOWHERE"):
+    with refused("NOWHERE"):
         node_folder("/$NOWHERE")
 
 

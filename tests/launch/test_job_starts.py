@@ -15,7 +15,7 @@ import pytest
 
 from rn50.logging.parse import read_events
 from rn50.train.checkpoint.folder import checkpoints_in
-from tests.waiting import leave_nothing, wait_until
+from tests.waiting import finished, leave_nothing, wait_until
 
 SHORT = (
     "system.nodes=1",
@@ -33,9 +33,7 @@ SHORT = (
 
 def start(folder: Path) -> subprocess.CompletedProcess[str]:
     """`bash job.sh`, by hand."""
-    return subprocess.run(
-        ["bash", folder / "job.sh"], capture_output=True, text=True, check=False, timeout=600
-    )
+    return finished(["bash", folder / "job.sh"], timeout=600)
 
 
 def content(folder: Path) -> dict[str, str]:
@@ -120,5 +118,4 @@ def test_a_run_that_was_interrupted_goes_on_as_a_job_in_its_folder(
     assert f"{run}: going on after step " in (run / "job.log").read_text()
     keys = [event.key for event in read_events(run / "result_0.txt")]
     assert (keys.count("run_start"), keys.count("run_resumed")) == (1, 1)
-    refused = rn50("submit", "--resume", str(run), results[0])
-    assert refused.returncode == 2 and f"{run} has ended" in refused.stderr
+    assert f"{run} has ended" in rn50.error("submit", "--resume", str(run), results[0])

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from rn50.config.errors import UserError
 from rn50.config.load import Loaded, load
 from rn50.config.plan import build_plan
 from rn50.launch import nodes_left
+from rn50.launch.launch_plan import LaunchPlan, Options, plan_launch
 from rn50.launch.nodes_left import on_nodes_left
+from tests.conftest import refused
 from tests.waiting import leave_nothing
 
 PROGRAMS = {
@@ -57,9 +58,13 @@ def run_of(folder: Path, *overrides: str) -> Loaded:
     return loaded
 
 
+def plan_of(loaded: Loaded) -> LaunchPlan:
+    return plan_launch(loaded, Options(), "srun")
+
+
 def test_where_all_answer_or_no_fewer_are_allowed_the_run_stays_as_it_is(slurm: Path) -> None:
     loaded = run_of(slurm)
-    assert on_nodes_left(loaded, "srun", slurm) == (loaded, ())
+    assert on_nodes_left(plan_of(loaded), slurm) == (loaded, ())
 
 
 def test_where_no_fewer_are_allowed_it_waits_for_nodes_that_do_not_answer(
@@ -70,13 +75,13 @@ def test_where_no_fewer_are_allowed_it_waits_for_nodes_that_do_not_answer(
     (slurm / "DEAD").write_text("node3")
     again = (slurm / "bin/srun").read_text().replace("exit 1", f"rm {slurm}/DEAD; exit 1")
     (slurm / "bin/srun").write_text(again)
-    assert on_nodes_left(loaded, "srun", slurm) == (loaded, ())
+    assert on_nodes_left(plan_of(loaded), slurm) == (loaded, ())
     assert not (slurm / "DEAD").exists()
     assert capfd.readouterr().out == "node3: no answer, waiting up to 300 s\n"
     assert (slurm / "CALLS").read_text().count("--nodelist=node3") == 2
     (slurm / "bin/srun").write_text("#!/bin/sh\nexit 1\n")
     loaded = run_of(slurm, "system.job.min_nodes=null", "watchdog.start_s=0.1")
-    assert on_nodes_left(loaded, "srun", slurm) == (loaded, ())  # the start says what is wrong
+    assert on_nodes_left(plan_of(loaded), slurm) == (loaded, ())  # the start says what is wrong
 
 
 def test_one_that_starts_nothing_in_time_is_dead(
@@ -86,7 +91,7 @@ def test_one_that_starts_nothing_in_time_is_dead(
     slow = (slurm / "bin/srun").read_text().replace("exit 1", "sleep 600")
     (slurm / "bin/srun").write_text(slow)
     (slurm / "DEAD").write_text("node4")
-    _, hosts = on_nodes_left(run_of(slurm), "srun", slurm)
+    _, hosts = on_nodes_left(plan_of(run_of(slurm)), slurm)
     assert hosts == ("node1", "node2", "node3")
     leave_nothing(Path("sleep 600"))
 
@@ -98,7 +103,7 @@ def test_a_dead_node_goes_whether_slurm_knows_of_it_or_not(
     (slurm / "DEAD").write_text("node3")
     if known:
         (slurm / "ALLOCATED").write_text("node1\nnode2\nnode4\n")
-    loaded, hosts = on_nodes_left(run_of(slurm), "srun", slurm)
+    loaded, hosts = on_nodes_left(plan_of(run_of(slurm)), slurm)
     assert hosts == ("node1", "node2", "node4")
     run = loaded.run
     assert (run.system.nodes, run.batch.per_rank, run.batch.active_ranks) == (3, 16, 4)
@@ -110,22 +115,22 @@ def test_a_dead_node_goes_whether_slurm_knows_of_it_or_not(
 def test_a_spare_node_takes_the_place_of_a_dead_one(slurm: Path) -> None:
     (slurm / "DEAD").write_text("node1")
     began = run_of(slurm, "system.nodes=3", "system.job.min_nodes=3")
-    loaded, hosts = on_nodes_left(began, "srun", slurm)
+    loaded, hosts = on_nodes_left(plan_of(began), slurm)
     assert hosts == ("node2", "node3", "node4")
     assert loaded.run == began.run, "as many ranks with the same shares"
 
 
 def test_too_few_are_left(slurm: Path) -> None:
     (slurm / "DEAD").write_text("node1 node3 node4")
-    with pytest.raises(UserError, match=r"system\.job\.min_nodes: 2 expected, 1 of 4 nodes answer"):
-        on_nodes_left(run_of(slurm), "srun", slurm)
+    with refused(r"system\.job\.min_nodes: 2 expected, 1 of 4 nodes answer"):
+        on_nodes_left(plan_of(run_of(slurm)), slurm)
 
 
 def test_every_batch_of_a_schedule_stays(slurm: Path) -> None:
     changes = "batch.changes=[{after_epoch: 1, per_rank: 6}, {after_epoch: 2, per_rank: 11}]"
     began = run_of(slurm, changes, "batch.active_ranks=7")
     (slurm / "DEAD").write_text("node4")
-    loaded, _ = on_nodes_left(began, "srun", slurm)
+    loaded, _ = on_nodes_left(plan_of(began), slurm)
     before, after = (build_plan(x.run).segments for x in (began, loaded))
     assert [s.global_batch_size for s in after] == [s.global_batch_size for s in before]
     assert [s.first_step for s in after] == [s.first_step for s in before]
@@ -137,5 +142,5 @@ def test_hosts_of_a_file_are_probed_by_mpirun(slurm: Path, monkeypatch: pytest.M
     monkeypatch.setenv("RN50_HOSTS", str(slurm / "hosts"))
     (slurm / "bin/mpirun").write_text('#!/bin/sh\ncase "$*" in *h2*) exit 1 ;; esac\n')
     (slurm / "bin/mpirun").chmod(0o755)
-    loaded, hosts = on_nodes_left(run_of(slurm), "mpirun", slurm)
+    loaded, hosts = on_nodes_left(plan_launch(run_of(slurm), Options(), "mpirun"), slurm)
     assert hosts == ("h1", "h3", "h4") and loaded.run.system.nodes == 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from collections.abc import Iterator
@@ -15,12 +14,13 @@ import pytest
 from rn50.config.errors import RankFailed
 from rn50.config.load import load
 from rn50.launch import run
-from rn50.launch.ending import Failed, StoppedBySignal
+from rn50.launch.ending import RunError, StoppedBySignal
 from rn50.launch.job import Request, run_all
 from rn50.launch.job_folder import OpenJob
-from rn50.launch.launchers import Job
+from rn50.launch.launch_plan import Options, plan_launch
 from rn50.launch.supervisor import StopSignals
 from rn50.logging.records import Result
+from tests.conftest import read_json, write_json
 
 MISSED = {"status": "aborted"}
 STOPPED = {"status": "aborted", "stopped": {"by": "SIGTERM", "step": 20}}
@@ -29,16 +29,13 @@ STOPPED = {"status": "aborted", "stopped": {"by": "SIGTERM", "step": 20}}
 @pytest.fixture
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Of a run whose ranks are not started."""
-    loaded = load("smoke")
-    job = Job(command=[], ranks=2, ranks_per_node=2)
-    options = run.Options()
-    plan = SimpleNamespace(folder=tmp_path, loaded=loaded, run=loaded.run, job=job, options=options)
-    plan.launcher = "gloo"
-    monkeypatch.setattr(run, "prepare", lambda *_: plan)
+    plan = plan_launch(load("smoke"), Options("gloo"))
+    prepared = SimpleNamespace(folder=tmp_path, plan=plan)
+    monkeypatch.setattr(run, "prepare", lambda *_: prepared)
     monkeypatch.setattr(run, "begin_run", lambda _: None)
     monkeypatch.setattr(run, "try_report", lambda *_: None)
     with StopSignals():  # gives back what the run keeps to its process's end
-        yield plan
+        yield prepared
 
 
 def conclude(*_: object) -> Result:
@@ -47,25 +44,25 @@ def conclude(*_: object) -> Result:
 
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt("SIGTERM"), RankFailed("x", Path("stderr.log"))])
-@pytest.mark.parametrize("result", [{"status": "success"}, MISSED, STOPPED, None])
+@pytest.mark.parametrize("result", [MISSED, STOPPED, None])
 def test_a_signal_or_a_failure_after_the_last_step_and_a_signal_during_the_conclusion(
     plan: Any, monkeypatch: pytest.MonkeyPatch, result: dict[str, Any] | None, end: BaseException
 ) -> None:
     def ranks(*_: object) -> None:
         if result is not None:
-            (plan.folder / "result.json").write_text(json.dumps(result))
+            write_json(plan.folder / "result.json", result)
         raise end
 
     monkeypatch.setattr(run, "run_job", ranks)
     monkeypatch.setattr(run, "conclude", conclude)
     if result in (STOPPED, None):
-        with pytest.raises(StoppedBySignal if isinstance(end, KeyboardInterrupt) else Failed):
-            run.launch(plan.loaded, lambda _: lambda *_: None, plan.options)
+        with pytest.raises(StoppedBySignal if isinstance(end, KeyboardInterrupt) else RunError):
+            run.run_plan(plan.plan, lambda _: lambda *_: None)
     else:
-        concluded, late = run.launch(plan.loaded, lambda _: lambda *_: None, plan.options)
+        concluded, late = run.run_plan(plan.plan, lambda _: lambda *_: None)
         os.kill(os.getpid(), signal.SIGINT)  # behind it as well
         assert concluded == Result("concluded") and late.forced
-        assert "next" not in json.loads((plan.folder / "result.json").read_text())
+        assert "next" not in read_json(plan.folder / "result.json")
 
 
 @pytest.mark.parametrize(("runs", "code", "stop"), [(1, 1, ""), (2, 143, "SIGTERM")])
@@ -74,7 +71,7 @@ def test_a_signal_during_a_conclusion_keeps_a_job_from_its_next_run(
 ) -> None:
     monkeypatch.setattr(run, "run_job", lambda *_: None)
     monkeypatch.setattr(run, "conclude", conclude)
-    (plan.folder / "result.json").write_text(json.dumps(MISSED))
+    write_json(plan.folder / "result.json", MISSED)
     job = OpenJob(plan.folder / "job")
     outcome = run_all(job, Request("smoke", (), runs, "gloo"), lambda _: lambda *_: None)
     assert (outcome.exit_code, outcome.stopped_by, job.exit_code) == (code, stop, code)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -10,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.data.lock import LOCK, FolderInUse, hold
 from rn50.launch.resume import LOG, METRICS, begin_attempt, close_attempt, load_resumed
 from rn50.launch.run import save_config
 from rn50.launch.submit import find_interrupted
 from rn50.train.checkpoint.file import file_name, write_checkpoint
+from tests.conftest import refused, write_json
 from tests.train.test_checkpoint import CONFIG, arrays, meta
 
 LOADED = load(*CONFIG)
@@ -58,7 +57,7 @@ def test_an_interruption_while_the_last_attempt_is_put_aside_loses_nothing(
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, at, fail)
-        with pytest.raises(UserError, match="cannot keep what the last attempt left: No space"):
+        with refused("cannot keep what the last attempt left: No space"):
             begin_attempt(run)
     assert {name: (run / name).read_text() for name in TEXT} == TEXT
     close_attempt(run)
@@ -88,7 +87,7 @@ def test_a_log_shorter_than_its_checkpoint_says_ends_nothing(
 
 def test_checkpoints_after_replicas_last_agreed_are_not_taken(run: Path) -> None:
     failure = {"rank": 1, "host": "h", "phase": "evaluate 2", "step": 7, "reason": "x"}
-    (run / "failure_1.json").write_text(json.dumps(failure | {"agreed_step": 6}))
+    write_json(run / "failure_1.json", failure | {"agreed_step": 6})
     assert begin_attempt(run) is None
     assert not list((run / "checkpoint").iterdir())
 
@@ -97,7 +96,7 @@ def test_a_run_trained_to_its_last_epoch_is_not_resumed(run: Path) -> None:
     save_config(LOADED, run)
     (run / "result.json").write_text('{"status": "aborted"}')
     before = sorted(run.rglob("*"))
-    with pytest.raises(UserError, match=r"an interrupted run expected, .* has ended"):
+    with refused(r"an interrupted run expected, .* has ended"):
         load_resumed(str(run), None, [], None)
     assert sorted(run.rglob("*")) == before
 
@@ -105,7 +104,7 @@ def test_a_run_trained_to_its_last_epoch_is_not_resumed(run: Path) -> None:
 def test_an_empty_config_is_not_one_of_defaults(run: Path) -> None:
     """As a crash of the file system may leave it."""
     (run / "config.yaml").write_text("")
-    with pytest.raises(UserError, match=f"^{run}/config.yaml: settings expected, found none"):
+    with refused(f"^{run}/config.yaml: settings expected, found none"):
         load_resumed(str(run), None, [], None)
 
 
@@ -131,6 +130,6 @@ def test_a_foreign_folder_is_not_written_through_its_links(
     (run / name).symlink_to(victim)
     for resume in (load_resumed, find_interrupted):
         words = (None, [], None) if resume is load_resumed else (None, [])
-        with pytest.raises(UserError, match=f"^{run / name}: no link out of its folder expected"):
+        with refused(f"^{run / name}: no link out of its folder expected"):
             resume(str(run), *words)
     assert not victim.exists()

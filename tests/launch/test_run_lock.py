@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,8 +15,9 @@ from rn50.data.lock import LOCK, RANK_LOCK, FolderInUse, hold
 from rn50.launch import resume
 from rn50.launch.resume import begin_attempt, is_interrupted, load_resumed
 from rn50.logging.parse import read_events
+from tests.conftest import write_json
 from tests.faults.matrix import ROOT
-from tests.waiting import leave_nothing, rank_process, wait_until
+from tests.waiting import finished, leave_nothing, rank_process, wait_until
 
 LONG = (
     "smoke",
@@ -37,9 +36,8 @@ LONG = (
 
 def listed(rn50: Any) -> dict[str, Any]:
     """The one run, as `rn50 runs` lists it."""
-    done = rn50("runs", str(rn50.results), "--json")
-    assert done.returncode == 0, done.stderr
-    (row,) = json.loads(done.stdout)
+    out = rn50.output("runs", str(rn50.results), "--json")
+    (row,) = json.loads(out)
     return row
 
 
@@ -54,18 +52,10 @@ def test_a_run_has_one_driver_and_a_killed_one_is_followed(rn50: Any, smoke_data
     assert (row["folder"], row["status"], row["ranks"]) == (str(folder), "running", 2)
     assert 0 < row["progress"]["step"] < row["progress"]["steps"] == 2000
     assert row["progress"]["loss"] > 0 and row["progress"]["left_s"] > 0 < row["images_per_s"]
-    done = rn50("launch", "--resume", str(folder))
-    assert done.returncode == 2
-    busy = (
-        rf"in use by process {first.pid} on \S+ \(`.*launch smoke.*`, since \d{{4}}-.* UTC\): wait"
-    )
-    assert re.match(rf"rn50: error: {folder}: {busy}.*\n$", done.stderr), done.stderr
-    done = rn50("launch", "smoke", "--resume", "latest", *settings)
-    assert done.returncode == 2 and "that no process uses expected, found none" in done.stderr
+    error = rn50.error("launch", "--resume", str(folder))
+    assert error.startswith(f"rn50: error: {folder}: in use by process {first.pid} on ")
     rank = [sys.executable, "-m", "rn50.train", str(folder / "config.yaml"), "--out", str(folder)]
-    by_hand = subprocess.run(
-        [*rank, "system.ranks_per_node=1"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    by_hand = finished([*rank, "system.ranks_per_node=1"], cwd=ROOT)
     assert by_hand.returncode == 2 and by_hand.stderr.startswith(f"rn50: error: {folder}: in use")
     assert first.poll() is None and not list(folder.glob("attempt_*"))
     assert sum(event.key == "run_start" for event in read_events(log)) == 1
@@ -109,7 +99,7 @@ def a_run(folder: Path, at: int, **result: object) -> Path:
     os.utime(path, (at, at))
     (folder / "config.yaml").write_text("base: smoke\n")
     if result:
-        (folder / "result.json").write_text(json.dumps(result))
+        write_json(folder / "result.json", result)
     return folder
 
 
@@ -130,7 +120,7 @@ def test_what_counts_as_interrupted(
     folder = a_run(tmp_path / "run", 1, **result)
     assert is_interrupted(folder) == interrupted
     failure = {"rank": 0, "host": "a", "phase": "train", "step": 2, "reason": "NaN"}
-    (folder / "failure_0.json").write_text(json.dumps(failure | {"retryable": False}))
+    write_json(folder / "failure_0.json", failure | {"retryable": False})
     assert not is_interrupted(folder), "it would fail again"
 
 

@@ -16,6 +16,7 @@ from rn50.launch.run import Options, conclude
 from rn50.launch.verdict import is_good
 from rn50.logging.records import Verdict
 from rn50.report.runs import read_runs
+from tests.conftest import write_json
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "smoke_result_0.txt"
 LEFT = {
@@ -32,15 +33,10 @@ LEFT = {
 IMAGENET = (("400", "50000"), ("1000", "1281167"))
 
 
-def accuracy(value: str) -> tuple[str, str]:
-    return ('("key": "eval_accuracy", "value": )[0-9.]+', rf"\g<1>{value}")
-
-
+TOO_LOW = ('("key": "eval_accuracy", "value": )[0-9.]+', r"\g<1>0.725")
 ABORTED = ('"status": "success"', '"status": "aborted"')
-MOMENTUM = ('("key": "sgd_opt_momentum", "value": )0.9', r"\g<1>0.95")
 OPEN = ('("key": "submission_division", "value": )"closed"', r'\g<1>"open"')
 NO_CACHE_CLEAR = (".*cache_clear.*\n", "")
-OFF_THE_CLOCK = (r'("time_ms": )\d+(.*"eval_accuracy")', r"\g<1>1750000000000\g<2>")
 SIZES = tuple(
     (f'("key": "{key}_samples", "value": ){old}', rf"\g<1>{new}")
     for key, (old, new) in zip(("eval", "train"), IMAGENET, strict=True)
@@ -55,13 +51,8 @@ ON_THE_SET_ALONE = "the set is not ImageNet; no other rule is broken"
         (SIZES, {}, "PASS", "converged: 0.895 at epoch 4"),
         ((), {}, "POLICY", ON_THE_SET_ALONE),
         ((OPEN,), {}, "PASS", "complete run"),
-        ((MOMENTUM,), {}, "POLICY", "sgd_opt_momentum (line "),
-        ((accuracy("0.725"),), {"target": 0.7}, "FAIL", "did not converge: best 0.725"),
-        ((accuracy("0.725"), OPEN), {"target": 0.7}, "PASS", "complete run"),
-        ((accuracy("1.0"), OPEN), {"target": 0.7}, "FAIL", "a fraction below 1"),
+        ((TOO_LOW,), {"target": 0.7}, "FAIL", "did not converge: best 0.725"),
         ((NO_CACHE_CLEAR,), {}, "FAIL", "cache_clear"),
-        ((OFF_THE_CLOCK,), {}, "FAIL", "before run_start (line 23)"),
-        ((ABORTED,), {"status": "aborted"}, "FAIL", "run_stop (line 39) says aborted"),
         ((ABORTED,), STOPPED, "FAIL", "run_stop (line 39) says aborted"),
     ],
 )
@@ -82,7 +73,7 @@ def test_every_place_has_the_verdict_of_log_check(
     log = folder / "result_0.txt"
     log.write_text(text)
     left = LEFT | result
-    (folder / "result.json").write_text(json.dumps(left))
+    write_json(folder / "result.json", left)
     found = conclude(load("smoke").run, folder, Options())
     (line,) = [one for one in capsys.readouterr().out.splitlines() if one.startswith("check: ")]
     (row,) = read_runs([tmp_path])

@@ -19,6 +19,7 @@ from rn50.report.run_folder import read_run_folder, read_subjects
 from tests.cli.test_check import invoke
 from tests.compliance.log_text import good_run, last, put, vary, write
 from tests.compliance.test_submission import SYSTEM
+from tests.conftest import write_json
 
 TARGET = 0.4
 
@@ -34,7 +35,7 @@ def make_job(folder: Path, runs: int) -> Path:
     logs = folder / "results/local_n1/resnet"
     logs.mkdir(parents=True)
     (folder / "systems").mkdir()
-    (folder / "systems/local_n1.json").write_text(json.dumps(SYSTEM))
+    write_json(folder / "systems/local_n1.json", SYSTEM)
     (folder / "config.yaml").write_text(load("smoke", overrides).to_yaml())
     (folder / "job.sh").write_text("#!/usr/bin/env bash\n")
     for number in range(runs):
@@ -48,7 +49,7 @@ def make_job(folder: Path, runs: int) -> Path:
                 record.value = 0.2
         write(run / "result_0.txt", log)
         (run / "config.yaml").write_text(load("smoke", [*overrides, f"seed={number}"]).to_yaml())
-        (run / "result.json").write_text(json.dumps({"status": "success", "ranks": 2}))
+        write_json(run / "result.json", {"status": "success", "ranks": 2})
         shutil.copy(run / "result_0.txt", logs / f"result_{number}.txt")
     return folder
 
@@ -94,7 +95,7 @@ def test_report(job: Path) -> None:
     path = write_report(job)
     assert path == job / "report.html"
     page = path.read_text()
-    assert "5 of 5 runs reached the target" in page
+    assert "5 of 5 runs reached the target" in page and "Score, olympic mean" in page
     assert f"target {TARGET}" in page and "target 0.759" not in page
     assert f"rn50 launch {job}/run_0/config.yaml" in page
     (subject,) = read_subjects(job)
@@ -125,7 +126,7 @@ def test_a_job_without_a_log_says_how_its_run_ended(tmp_path: Path) -> None:
     (job / "results/local_n1/resnet/result_0.txt").unlink()
     (job / "run_0/result_0.txt").unlink()
     failed = {"status": "failed", "reason": "rank 1 on node7 failed in start-up"}
-    (job / "run_0/result.json").write_text(json.dumps(failed))
+    write_json(job / "run_0/result.json", failed)
     assert "rank 1 on node7 failed in start-up" in write_report(job).read_text()
 
 

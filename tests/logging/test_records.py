@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rn50.config.errors import UserError
-from rn50.logging.records import RESULT, Next, Result, Stopped, Verdict, read, write
+from rn50.launch.engine_environment import EngineSettings
+from rn50.launch.environment_record import describe_environment
+from rn50.logging.records import (
+    ENVIRONMENT,
+    RESULT,
+    Environment,
+    Next,
+    Result,
+    Stopped,
+    Verdict,
+    read,
+    write,
+)
+from tests.conftest import read_json, write_json
 
 
 def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
@@ -20,15 +32,22 @@ def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
     result = Result("aborted", "why", Stopped("SIGTERM", 9), onward, epochs=0, check=check)
     write(path, result)
     assert read(path, Result) == result
-    assert {"seed", "repeats"}.isdisjoint(json.loads(path.read_text()))
+    assert {"seed", "repeats"}.isdisjoint(read_json(path))
     assert str(onward) == "rn50 launch --resume 'a b' --launcher mpi"
+
+
+def test_the_environment_of_a_run_reads_back(tmp_path: Path) -> None:
+    settings = EngineSettings({"OMP_NUM_THREADS": "1"}, {}, {"PMI_RANK": "x"})
+    record = describe_environment(settings, "gloo", ["python"])
+    write(tmp_path / ENVIRONMENT, record)
+    assert read(tmp_path / ENVIRONMENT, Environment) == record
+    assert record.packages and record.machine and record.processor
 
 
 @pytest.mark.parametrize(
     ("more", "key"),
     [
         ({"stopped": "asked to stop at step 9"}, "stopped: "),  # of an older version
-        ({"next": "rn50 launch --resume x"}, "next: "),
         ({"next": {"verb": "launch"}}, "next.folder: "),
         ({"format": 2}, "format: "),
         ({"ranks": True}, "ranks: "),
@@ -37,7 +56,7 @@ def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
 )
 def test_what_does_not_fit_is_named(tmp_path: Path, more: dict[str, Any], key: str) -> None:
     path = tmp_path / RESULT
-    path.write_text(json.dumps({"status": "aborted"} | more))
+    write_json(path, {"status": "aborted"} | more)
     with pytest.raises(UserError) as caught:
         read(path, Result)
     assert len(caught.value.args) == 1 and str(caught.value).startswith(f"{path}: {key}")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
 import pytest
 
 from rn50.config.load import load
-from tests.conftest import Rn50
+from tests.conftest import Rn50, read_json
 
 pytestmark = pytest.mark.slow
 
@@ -32,10 +31,9 @@ def test_a_job_with_staged_copies_trains_on_the_counts_of_the_set(
     config = place / "mine.yaml"
     config.write_text(MINE.replace("PLACE", str(place)))
     stage = f"system.job.stage={place}/disk"
-    done = rn50("submit", str(config), "--scheduler", "local", "--wait", "seed=1", stage)
-    assert done.returncode == 0, done.stdout + done.stderr
+    rn50.output("submit", str(config), "--scheduler", "local", "--wait", "seed=1", stage)
     (result,) = place.glob("runs/mine/*/run_0/result.json")
-    assert json.loads(result.read_text())["status"] == "success"
+    assert read_json(result)["status"] == "success"
     data = load(result.parent / "config.yaml").run.data
     assert (data.path, data.synthetic) == (f"{place}/disk/rn50_data", None)
     assert (data.classes, data.train_samples, data.eval_samples) == (4, 400, 200)

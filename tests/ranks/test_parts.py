@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +12,7 @@ from rn50.config.manifest import Part
 from rn50.data.stage import stage
 from rn50.train.checkpoint.folder import checkpoints_in
 from tests import mpi
+from tests.conftest import read_json
 
 pytestmark = [pytest.mark.slow, mpi.NEEDED]
 
@@ -43,7 +43,7 @@ def train(root: Path, out: Path, disks: list[Path], *more: str) -> str:
         command += ["-np", "1", *rank, f"data.path={disk}", "--out", str(out), *more, ":"]
     done = subprocess.run(command[:-1], cwd=root, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    result = json.loads((out / "result.json").read_text())
+    result = read_json(out / "result.json")
     assert result["epochs"] == 2
     return result["weights_digest"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rn50.report.reproduction import compare_with_recorded, repeat_line
-from tests.conftest import Rn50
+from tests.conftest import Rn50, read_json
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "smoke_result_0.txt"
 
@@ -45,7 +44,7 @@ def test_a_run_is_repeated_from_its_own_folder(
     assert f"recorded run: {recorded}" in done.stdout, done.stderr
     same = r"\nreproduced: the same in every bit of \d+ losses and accuracies; recorded"
     assert re.search(same, done.stdout)
-    result = json.loads((rn50.run_folder() / "result.json").read_text())
+    result = read_json(rn50.run_folder() / "result.json")
     assert result["repeats"]["same"] is True and result["repeats"]["compared"] > 3
     assert result["repeats"]["recorded"] == str(recorded)
 

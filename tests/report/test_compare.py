@@ -32,6 +32,7 @@ from rn50.report.plots import page_charts
 from rn50.report.reproduction import are_of_one_config, first_bit
 from rn50.report.run_folder import Subject, read_folder, read_subjects
 from tests.compliance.log_text import Run, drop, find, good_run, last, vary, write
+from tests.conftest import refused, write_metrics
 from tests.report.conftest import Measure
 from tests.report.test_report import LOGS, Shape, hostile_run
 
@@ -98,6 +99,15 @@ def test_what_differs_is_a_column_and_what_one_lacks_is_not(tmp_path: Path) -> N
     assert ("gradient_accumulation_steps", "1") in found.shared
 
 
+def test_a_seed_of_63_bits_is_shown_whole(tmp_path: Path) -> None:
+    run = good_run()
+    seed = (1 << 63) - 1
+    find(run, "seed").value = seed
+    found = compared(write(tmp_path / "a", good_run()), write(tmp_path / "b", run))
+    assert column(found, "seed").cells[1] == str(seed)
+    assert column(found, "seed").values[1] == seed
+
+
 def test_a_value_of_log_and_config_is_one_column(tmp_path: Path) -> None:
     for number in range(1, 5):
         folder = tmp_path / str(number)
@@ -126,11 +136,11 @@ def test_numbers_stand_before_texts() -> None:
 def test_a_misspelt_column_gets_a_suggestion(tmp_path: Path) -> None:
     write(tmp_path / "result_0.txt", good_run())
     comparison = compared(tmp_path)
-    with pytest.raises(UserError, match="found epochs; did you mean epoch_s"):
+    with refused("found epochs; did you mean epoch_s"):
         order_of(comparison.columns, "epochs", 1)
-    with pytest.raises(UserError, match="found base_learn_rate; did you mean base_learning_rate"):
+    with refused("found base_learn_rate; did you mean base_learning_rate"):
         group_by(comparison, "base_learn_rate")
-    with pytest.raises(UserError, match=r"found nosuch$"):
+    with refused(r"found nosuch$"):
         order_of(comparison.columns, "nosuch", 1)
 
 
@@ -233,7 +243,7 @@ def run_folder(folder: Path, losses: list[float], seed: int = 1) -> Subject:
         {"kind": "train", "step": 20 * (i + 1), "epoch": i + 1, "loss": loss}
         for i, loss in enumerate(losses)
     ]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
+    write_metrics(folder, records)
     return read_folder(folder)
 
 

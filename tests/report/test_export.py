@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -16,14 +17,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.config.recorded import RUN, words_to_repeat
 from rn50.logging.metrics_read import MOST_KINDS
 from rn50.report.export import MOST_COLUMNS, read_runs, to_csv, to_tensorboard
 from rn50.train.checkpoint.file import read_checkpoint
 from rn50.train.checkpoint.folder import checkpoints_in, chosen_checkpoint
-from tests.conftest import Rn50, packed
+from tests.conftest import Rn50, metrics, packed, read_json, refused, write_metrics
 
 TAGS = {"train/loss", "train/lr", "train/images_per_s", "eval/accuracy", "eval/correct_top5"}
 PLAIN_MXNET = """
@@ -80,11 +80,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(folder, f"data.path={packed(folder / 'set', DRAWN)}")
 
 
-def evaluations(run: Path) -> list[dict[str, Any]]:
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    return [record for record in map(json.loads, lines) if record["kind"] == "eval"]
-
-
 # --- the evaluation -------------------------------------------------------------------------------
 
 
@@ -92,7 +87,7 @@ def evaluations(run: Path) -> list[dict[str, Any]]:
 def test_an_evaluation_again_finds_the_recorded_counts(rn50: Rn50, run: Path) -> None:
     done = rn50("evaluate", str(run), *places(run), "--json")
     found = json.loads(done.stdout)
-    recorded = evaluations(run)[-1]
+    recorded = metrics(run, "eval")[-1]
     assert (done.returncode, found["as_recorded"], found["ranks"]) == (0, True, 2)
     for key in ("correct", "correct_top5", "total", "accuracy", "step"):
         assert found[key] == recorded[key]
@@ -116,8 +111,7 @@ def test_an_ensemble_averages_the_softmax_of_different_networks(
 
     data = load(str(run / "config.yaml")).run.data
     other = train(tmp_path, "seed=2", "model.width=24", f"data.path={data.path}")
-    done = rn50("evaluate", str(run), str(other), *places(run), "--json")
-    assert done.returncode == 0, done.stderr
+    out = rn50.output("evaluate", str(run), str(other), *places(run), "--json")
     batch = build_eval_source(data, batch_per_rank=data.eval_samples, rank=0, ranks=1).next()
     labels = batch.labels.asnumpy()
     shares = []
@@ -127,16 +121,15 @@ def test_an_ensemble_averages_the_softmax_of_different_networks(
         powers = np.exp(net(batch.images).asnumpy().astype(np.float64))
         shares.append(powers / powers.sum(axis=1, keepdims=True))
     expected = [counts_of(scores, labels) for scores in (*shares, np.mean(shares, axis=0))]
-    found = json.loads(done.stdout)
+    found = json.loads(out)
     scored = [(one["correct"], one["correct_top5"]) for one in (*found["runs"], found["ensemble"])]
     assert scored == expected
     of_logits = np.mean(np.log(shares), axis=0)
     assert counts_of(of_logits, labels) != expected[-1]  # so their mean would be noticed
     config = other / "config.yaml"
     config.write_text(config.read_text().replace("crop_px: 24", "crop_px: 20"))
-    done = rn50("evaluate", str(run), str(other), *places(run))
-    assert done.returncode == 2
-    assert f"{other}: data.crop_px 24 expected" in done.stderr and "found 20" in done.stderr
+    error = rn50.error("evaluate", str(run), str(other), *places(run))
+    assert f"{other}: data.crop_px 24 expected" in error and "found 20" in error
 
 
 @pytest.mark.slow
@@ -148,9 +141,8 @@ def test_as_many_ranks_score_with_the_statistics_of_all_as_one_rank_does(
     path = next(found.path for found in kept if found.meta.statistics_rows == 2)
     counts = []
     for ranks in ("1", "2"):
-        done = rn50("evaluate", str(path), *places(whole), "--ranks", ranks, "--json")
-        assert done.returncode == 0, done.stderr
-        counts.append(json.loads(done.stdout)["correct"])
+        out = rn50.output("evaluate", str(path), *places(whole), "--ranks", ranks, "--json")
+        counts.append(json.loads(out)["correct"])
     assert counts[0] == counts[1]
 
 
@@ -159,23 +151,25 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     rn50: Rn50, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run's own evaluation images go to programs that do not know rn50, prepared by it and by
-    the code of docs/export.md."""
+    the code of docs/export.md. RN50_ONNX: a folder of CI's with onnx and onnxruntime."""
     from rn50.data.dataset import load_table
     from rn50.data.pipeline import RecordFile, build_eval_source
 
+    if folder := os.environ.get("RN50_ONNX"):
+        monkeypatch.syspath_prepend(folder)
+        monkeypatch.setenv("PYTHONPATH", folder)
     with_onnx = has("onnx")
     out = tmp_path / "model"
     data = load(str(run / "config.yaml")).run.data
-    done = rn50("export", "model", str(run), "--out", str(out), *["--onnx"] * with_onnx)
-    assert done.returncode == 0, done.stderr
+    rn50.output("export", "model", str(run), "--out", str(out), *["--onnx"] * with_onnx)
     made = ["model-0000.params", "model-symbol.json", "model.json", *["model.onnx"] * with_onnx]
     assert [path.name for path in sorted(out.iterdir())] == made
-    about = json.loads((out / "model.json").read_text())
-    last = evaluations(run)[-1]
+    about = read_json(out / "model.json")
+    last = metrics(run, "eval")[-1]
     assert (about["accuracy"], about["step"]) == (last["accuracy"], last["step"])
     assert about["input"]["centre_crop_px"] == data.crop_px
     assert about["input"]["antialias"] is False
-    manifest = json.loads((Path(data.path) / "manifest.json").read_text())
+    manifest = read_json(Path(data.path) / "manifest.json")
     assert about["output"] == {"logits": 10, "classes": manifest["classes"]}
     batch = build_eval_source(data, batch_per_rank=data.eval_samples, rank=0, ranks=1).next()
     images = tmp_path / "images.npy"
@@ -221,6 +215,9 @@ def has(module: str) -> bool:
 def test_what_has_no_checkpoint_or_a_damaged_one_is_one_line(
     rn50: Rn50, run: Path, tmp_path: Path
 ) -> None:
+    several = ("system.nodes=2", "system.ranks_per_node=1")
+    done = rn50("evaluate", str(run), *places(run), *several)
+    assert done.returncode == 2 and "system.nodes: 2 hosts expected" in done.stderr
     copy = shutil.copytree(run, tmp_path / "copy")
     best = copy / "checkpoint/best.ckpt"
     data = bytearray(best.read_bytes())
@@ -229,10 +226,13 @@ def test_what_has_no_checkpoint_or_a_damaged_one_is_one_line(
     done = rn50("evaluate", str(copy), *places(copy))
     assert done.returncode == 2
     assert f"{best}: torn or damaged: its digest does not fit" in done.stderr
+    copy.rename(tmp_path / "run_0")
+    done = rn50("evaluate", str(tmp_path))
+    assert done.returncode == 2 and done.stderr.endswith(f"its first: {tmp_path}/run_0\n")
+    copy = tmp_path / "run_0"
     shutil.rmtree(copy / "checkpoint")
-    done = rn50("evaluate", str(copy))
     wanted = f"{copy}/checkpoint: a whole checkpoint expected in it, found none"
-    assert (done.returncode, done.stderr) == (2, f"rn50: error: {wanted}\n")
+    assert rn50.error("evaluate", str(copy)) == f"rn50: error: {wanted}"
 
 
 # --- the records ----------------------------------------------------------------------------------
@@ -264,13 +264,12 @@ def test_a_table_has_no_more_columns_than_any_program_writes(tmp_path: Path) -> 
     """Each name would cost a cell in every row, each kind as many rows as a plot has points."""
     kinds = [f"k{number}" for number in range(MOST_KINDS + 1)] * 2
     records = [{"kind": kind, f"n{number}": 1} for number, kind in enumerate(kinds)]
-    metrics = tmp_path / "metrics.jsonl"
-    metrics.write_text("".join(json.dumps(record) + "\n" for record in records))
+    write_metrics(tmp_path, records)
     table = to_csv(read_runs([tmp_path])[0])
     assert len({row["kind"] for row in csv.DictReader(table.splitlines())}) == MOST_KINDS
-    with metrics.open("a") as file:
+    with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"kind": "k0"} | {f"m{n}": 1 for n in range(MOST_COLUMNS)}) + "\n")
-    with pytest.raises(UserError, match=rf"^{metrics}: at most {MOST_COLUMNS} columns expected"):
+    with refused(rf"^{tmp_path}/metrics.jsonl: at most {MOST_COLUMNS} columns expected"):
         to_csv(read_runs([tmp_path])[0])
 
 
@@ -287,6 +286,6 @@ def test_tensorboard_reads_every_point(run: Path, tmp_path: Path) -> None:
     assert set(read.Tags()["scalars"]) >= TAGS
     started = read.PluginTagToContent("hparams")["_hparams_/session_start_info"]
     assert b"optimizer.base_lr" in started and b"seed" in started
-    for evaluation, scalar in zip(evaluations(run), read.Scalars("eval/accuracy"), strict=True):
+    for evaluation, scalar in zip(metrics(run, "eval"), read.Scalars("eval/accuracy"), strict=True):
         assert scalar.step == evaluation["step"]
         assert scalar.value == pytest.approx(evaluation["accuracy"])

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from rn50.cli.main import app
-from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.launch.run import try_report
 from rn50.logging import records as run_records
@@ -20,6 +16,7 @@ from rn50.report.html import render_report, write_report
 from rn50.report.plots import _planned, page_charts
 from rn50.report.run_folder import read_subjects
 from tests.compliance.log_text import Run, drop, find, good_run, last, write
+from tests.conftest import refused, write_json, write_metrics
 from tests.report.conftest import Measure
 from tests.report.test_breakdown import records as step_records
 from tests.report.test_breakdown import table as rank_table
@@ -74,16 +71,15 @@ def run_folder(tmp_path: Path) -> Path:
     loaded = load("smoke", ["seed=7", "eval.target=0.7"])
     (folder / "config.yaml").write_text(loaded.to_yaml())
     origins = {path: str(origin) for path, _, origin in loaded.leaves()}
-    (folder / "origins.json").write_text(json.dumps(origins))
+    write_json(folder / "origins.json", origins)
     evaluation = {"kind": "eval", "epoch": 35, "correct": 7, "correct_top5": 9, "total": 10}
     records = [*train_records(), *step_records(), evaluation]
-    lines = "".join(json.dumps(record) + "\n" for record in records)
-    (folder / "metrics.jsonl").write_text(lines)
-    (folder / "ranks.json").write_text(json.dumps(rank_table(["node-17", "node-18"])))
-    (folder / "timeline.json").write_text(json.dumps({"traceEvents": SPANS}))
+    write_metrics(folder, records)
+    write_json(folder / "ranks.json", rank_table(["node-17", "node-18"]))
+    write_json(folder / "timeline.json", {"traceEvents": SPANS})
     environment = {"host": "node-17", "packages": {"mxnet": "1.9.1"}, "command": ["a", "b"]}
-    (folder / "environment.json").write_text(json.dumps(environment))
-    (folder / "result.json").write_text(json.dumps({"ranks": 2, "status": "success"}))
+    write_json(folder / "environment.json", environment)
+    write_json(folder / "result.json", {"ranks": 2, "status": "success"})
     return folder
 
 
@@ -101,17 +97,15 @@ def hostile_folder(run_folder: Path) -> Path:
     """Hostile text wherever a file of a run can hold text."""
     write(run_folder / "result_0.txt", hostile_run())
     records = [*train_records(), {"kind": HOSTILE, "step": HOSTILE, "loss": HOSTILE}]
-    lines = "".join(json.dumps(record) + "\n" for record in records)
-    (run_folder / "metrics.jsonl").write_text(lines)
+    write_metrics(run_folder, records)
     spans = [*SPANS, span(HOSTILE, 100, 1, tid=HOSTILE, pid=HOSTILE)]
-    (run_folder / "timeline.json").write_text(json.dumps({"traceEvents": spans}))
-    (run_folder / "environment.json").write_text(
-        json.dumps({HOSTILE: HOSTILE, "a": {"b": HOSTILE}})
-    )
+    write_json(run_folder / "timeline.json", {"traceEvents": spans})
+    environment = {HOSTILE: HOSTILE, "host": HOSTILE, "packages": {HOSTILE: HOSTILE}}
+    write_json(run_folder / "environment.json", environment)
     onward = run_records.Next(HOSTILE, HOSTILE)
     result = run_records.Result("failed", HOSTILE, run_records.Stopped(HOSTILE), onward)
     run_records.write(run_folder / run_records.RESULT, result)
-    (run_folder / "origins.json").write_text(json.dumps({"seed": HOSTILE}))
+    write_json(run_folder / "origins.json", {"seed": HOSTILE})
     return run_folder
 
 
@@ -197,7 +191,7 @@ def test_a_bare_log_has_a_page(tmp_path: Path) -> None:
 def test_the_top_has_the_end_of_the_run(run_folder: Path) -> None:
     onward = {"verb": "launch --resume", "folder": "x"}
     result = {"status": "failed", "reason": "rank 1 on n7 failed", "next": onward}
-    (run_folder / "result.json").write_text(json.dumps(result))
+    write_json(run_folder / "result.json", result)
     text = Shape(page_of(run_folder)).text
     assert "The run failed: rank 1 on n7 failed." in text and "Next rn50 launch --resume x" in text
     (run_folder / "result.json").write_text('{"status": "success", "reason": "target reached"}')
@@ -239,18 +233,6 @@ def test_a_file_that_cannot_be_read_is_a_note(run_folder: Path) -> None:
         assert f"{name}: left out" in text
 
 
-@pytest.mark.slow
-def test_a_submission_shows_its_runs_and_its_score(tmp_path: Path) -> None:
-    for number in range(5):
-        run = good_run()
-        find(run, "seed").value = number
-        write(tmp_path / f"result_{number}.txt", run)
-    text = Shape(page_of(tmp_path)).text
-    assert "5 of 5 runs reached the target" in text
-    assert "Score, olympic mean" in text and "0.662 min" in text
-    assert "result_4.txt" in text
-
-
 # --- harmlessness ---------------------------------------------------------------------------------
 
 
@@ -278,8 +260,7 @@ def test_numbers_that_no_axis_takes_are_not_drawn(run_folder: Path) -> None:
     records = [*train_records(), *step_records()]
     for record in records[1::2]:
         record |= {key: 1e308 for key, value in record.items() if isinstance(value, float)}
-    lines = "".join(json.dumps(record) + "\n" for record in records)
-    (run_folder / "metrics.jsonl").write_text(lines)
+    write_metrics(run_folder, records)
     assert "Learning rate" in page_of(run_folder)
 
 
@@ -291,24 +272,17 @@ def test_a_page_is_about_one_subject_and_does_not_replace_its_log(run_folder: Pa
     (run_folder.parent / "other").mkdir()
     before = log.read_text()
     for path in (log, run_folder):
-        with pytest.raises(UserError, match="another file than the log"):
+        with refused("another file than the log"):
             write_report(path, log)
     assert log.read_text() == before
     write(run_folder.parent / "other/result_0.txt", good_run())
-    with pytest.raises(UserError, match="one run or submission expected, found 2"):
+    with refused("one run or submission expected, found 2"):
         write_report(run_folder.parent)
 
 
 def test_a_launch_survives_its_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     try_report(tmp_path)
     assert capsys.readouterr().err.startswith("rn50: warning: no report.html: ")
-
-
-def test_the_command(run_folder: Path, tmp_path: Path) -> None:
-    out = tmp_path / "page.html"
-    result = CliRunner().invoke(app, ["log", "report", str(run_folder), "--out", str(out)])
-    assert (result.exit_code, result.stdout) == (0, f"{out}\n")
-    assert out.read_text() == write_report(run_folder).read_text()
 
 
 # --- phases and charts ----------------------------------------------------------------------------
@@ -375,6 +349,6 @@ def test_ranks_without_their_cores_are_a_finding(
 ) -> None:
     (run_folder / "config.yaml").write_text(load("smoke", [f"system.device={device}"]).to_yaml())
     table = {"elapsed_s": 10.0, "ranks": {"host": ["a", "b"], "cpu_s": cpu_s}}
-    (run_folder / "ranks.json").write_text(json.dumps(table))
+    write_json(run_folder / "ranks.json", table)
     top = page_of(run_folder).partition("</header>")[0]
     assert ("not comparable" in top) == bool(said) and said in top

@@ -19,18 +19,20 @@ from typer.testing import CliRunner
 
 from rn50.cli.main import app
 from rn50.config.load import load
+from rn50.config.plan import build_plan
 from rn50.data.lock import hold
 from rn50.launch.run_files import in_brief
 from rn50.logging.records import Failure
 from rn50.report.runs import Progress, RunRow, read_runs
 from rn50.train.checkpoint.file import write_checkpoint
+from tests.conftest import write_json, write_metrics
 from tests.data.test_lock import left, start_holder
 from tests.train.test_checkpoint import arrays, meta
 from tests.waiting import read_terminal, wait_until
 
 LOADED = load("smoke", ["seed=1"])
 CONFIG = LOADED.to_yaml()
-BRIEF = asdict(in_brief(LOADED.run))
+BRIEF = asdict(in_brief(LOADED.run, build_plan(LOADED.run)))
 SUCCESS = {
     "status": "success",
     "time_to_train_s": 49.342,
@@ -52,11 +54,10 @@ def make_run(folder: Path, result: Any = None, records: tuple[Any, ...] = (TRAIN
     (folder / "checkpoint").mkdir(parents=True)
     write_checkpoint(folder / "checkpoint/step_0000000020.ckpt", meta(), arrays())
     (folder / "config.yaml").write_text(CONFIG)
-    (folder / "environment.json").write_text(json.dumps({"run": BRIEF}))
-    lines = [json.dumps(record) + "\n" for record in records]
-    (folder / "metrics.jsonl").write_text("".join(lines))
+    write_json(folder / "environment.json", {"run": BRIEF})
+    write_metrics(folder, records)
     if result is not None:
-        (folder / "result.json").write_text(json.dumps(result))
+        write_json(folder / "result.json", result)
     return folder
 
 
@@ -114,7 +115,7 @@ def test_what_became_of_a_run(tmp_path: Path, result: Any, status: str, resumabl
 
 def test_a_rank_says_why_it_failed(run: Path) -> None:
     failure = asdict(Failure(0, "h", "start", 0, "no\nspace"))
-    (run / "failure_0.json").write_text(json.dumps(failure))
+    write_json(run / "failure_0.json", failure)
     assert (only(run).status, only(run).reason) == ("failed", "no\\nspace")
 
 
@@ -192,7 +193,7 @@ def test_filters(tmp_path: Path) -> None:
         run = make_run(tmp_path / f"a/2026110{day}T000000Z", result)
         if day == 5:
             about = {"run": BRIEF | {"name": "mine"}}
-            (run / "environment.json").write_text(json.dumps(about))
+            write_json(run / "environment.json", about)
     top = str(tmp_path)
     assert [row["started"][8:10] for row in listed(top)] == ["05", "04", "03", "02", "01"]
     assert [row["started"][8:10] for row in listed(top, "--newest", "2")] == ["05", "04"]
@@ -207,7 +208,7 @@ def test_filters(tmp_path: Path) -> None:
 
 
 def test_a_job_goes_on_between_two_runs_and_in_its_queue(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Any
 ) -> None:
     """--watch ended where the first of five runs did, and after `submit --resume`."""
     job = tmp_path / "results/smoke/20261123T000000Z"
@@ -218,15 +219,12 @@ def test_a_job_goes_on_between_two_runs_and_in_its_queue(
     def statuses() -> list[str]:
         return [row["status"] for row in listed(str(job.parents[1]))]
 
-    squeue = tmp_path / "squeue"
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     for answer, expected in (("echo RUNNING", ["queued", "success"]), ("", ["success"])):
-        squeue.write_text(f"#!/bin/sh\n{answer}\n")
-        squeue.chmod(0o755)
+        program("squeue", answer)
         assert statuses() == expected
     with hold(job / ".job.lock"):
         assert statuses() == ["running", "success"]
-    squeue.write_text("#!/bin/sh\necho RUNNING\n")
+    program("squeue", "echo RUNNING")
     (job / "exit_code").write_text("0\n")  # its last words
     assert statuses() == ["success"]
     make_run(job / "run_1", {"status": "failed", **STOPS, **RESUMES})
@@ -235,15 +233,15 @@ def test_a_job_goes_on_between_two_runs_and_in_its_queue(
     (job / "run_0").rename(tmp_path / "run_0")
     (job / "run_1").rename(tmp_path / "run_1")
     assert statuses() == ["queued"]
-    squeue.write_text("#!/bin/sh\necho PENDING Priority\n")
+    program("squeue", "echo PENDING Priority")
     assert listed(str(job.parents[1]))[0]["reason"] == "slurm job 42 waits: Priority"
     monkeypatch.setenv("COLUMNS", "120")
     table = CliRunner().invoke(app, ["runs", str(job.parents[1])]).stdout
     assert "waits: Priority" in table
-    squeue.write_text("#!/bin/sh\necho no configuration source >&2; exit 1\n")
+    program("squeue", "echo no configuration source >&2; exit 1")
     assert statuses() == ["unknown"]  # which does not keep --watch from ending
-    squeue.write_text("#!/bin/sh\n")  # cancelled before it began
-    assert statuses() == ["failed"]
+    program("squeue", "")  # cancelled before it began
+    assert statuses() == ["cancelled"]
 
 
 @pytest.mark.parametrize("columns", [80, 50])
@@ -285,7 +283,7 @@ def test_live(run: Path, held: subprocess.Popen[str]) -> None:
         file.write(json.dumps(EVAL) + "\n")
         file.write(json.dumps(TRAIN | {"step": 150, "epoch": 3.0}) + "\n")
     wait_until(lambda: "3.00/" in text() and "0.5000" in text(), 30)
-    (run / "result.json").write_text(json.dumps(SUCCESS | {"eval_accuracy": 0.9125}))
+    write_json(run / "result.json", SUCCESS | {"eval_accuracy": 0.9125})
     held.communicate("")  # the driver ends
     wait_until(lambda: (text(), process.poll())[1] is not None, 30)
     lines = text().replace("\r", "\n").splitlines()

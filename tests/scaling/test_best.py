@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from rn50.config.errors import UserError
 from rn50.config.load import load_system
 from rn50.scaling.best import LARGEST_GLOBAL_BATCH, best_of_each_batch
 from rn50.scaling.predict import PredictedJob, Prediction, job_of_system, predict
+from tests.conftest import refused
 
 
 def best_of(gpus: int, **given: Any) -> list[Prediction]:
@@ -47,7 +47,7 @@ def test_what_is_given_is_not_searched_and_one_node_has_no_torus() -> None:
 def test_more_images_a_step_than_anybody_trained_with_are_refused() -> None:
     (only,) = best_of(20_480)
     assert only.phases[0].batch * 20_480 == LARGEST_GLOBAL_BATCH
-    with pytest.raises(UserError, match="beyond every published run"):
+    with refused("beyond every published run"):
         best_of(24_000)
 
 
@@ -55,9 +55,8 @@ def test_more_images_a_step_than_anybody_trained_with_are_refused() -> None:
 def test_the_command_prints_draws_and_takes_nodes(rn50: Any, tmp_path: Path) -> None:
     plot = tmp_path / "best.svg"
     words = ("predict", "--best", "--system", "dgxh100")
-    done = rn50(*words, "--nodes", "16", "--plot", str(plot))
-    assert done.returncode == 0, done.stderr
-    assert "dgxh100, 128 accelerators" in done.stdout
+    out = rn50.output(*words, "--nodes", "16", "--plot", str(plot))
+    assert "dgxh100, 128 accelerators" in out
     assert "Time to train by batch" in plot.read_text()
     rows = json.loads(rn50(*words, "--gpus", "128", "--json").stdout)
     assert rows[0]["time_to_train_s"] == min(row["time_to_train_s"] for row in rows)
@@ -67,8 +66,7 @@ def test_the_command_prints_draws_and_takes_nodes(rn50: Any, tmp_path: Path) -> 
         ((), "--best --system needs --gpus or --nodes"),
         (("--gpus", "8", "--nodes", "1"), "--nodes and --gpus exclude each other"),
     ):
-        done = rn50(*words, *wrong)
-        assert done.returncode == 2 and expected in done.stderr
+        assert expected in rn50.error(*words, *wrong)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rn50.config import choices
 from rn50.scaling import cost
 from rn50.scaling.cost import allreduce
 from rn50.scaling.topology import Link, Node, Topology, flat
@@ -26,7 +25,6 @@ EVERY = pytest.mark.parametrize("algorithm", sorted(SCHEDULES))
 
 def test_the_tables_name_the_same_algorithms() -> None:
     assert list(SCHEDULES) == list(cost.ALGORITHMS)
-    assert {"auto", *SCHEDULES} == set(choices.ALGORITHMS)
 
 
 @EVERY

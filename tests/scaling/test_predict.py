@@ -15,6 +15,7 @@ from rn50.scaling.calibrate import Measurement, calibrate
 from rn50.scaling.gpu import ENTRY_BYTES_PER_IMAGE, SHEET, from_sheet
 from rn50.scaling.predict import Prediction, job_of_config, job_of_system, on_system, predict
 from rn50.scaling.step import build, step_time
+from tests.conftest import refused
 
 
 def answer(name: str, gpus: int, batch: int, **choices: object) -> Prediction:
@@ -148,7 +149,7 @@ def test_a_closed_config_stops_where_published_runs_did() -> None:
 def test_bad_jobs_name_key_expected_and_found(
     gpus: int, batch: int, choices: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(UserError, match=message.replace("(", r"\(").replace(")", r"\)")):
+    with refused(message.replace("(", r"\(").replace(")", r"\)")):
         answer("dgx1", gpus, batch, **choices)
 
 
@@ -208,7 +209,7 @@ def test_a_machine_without_a_model_can_be_calibrated(tmp_path: Path) -> None:
 def test_an_evaluation_that_no_run_reaches_is_refused(period: int) -> None:
     """The accuracy of half a billion epochs took 15 GB."""
     job = replace(job_of_config(load("abci_2048_closed_32k").run), period=period)
-    with pytest.raises(UserError, match=r"eval\.period: an evaluation after .* found the first"):
+    with refused(r"eval\.period: an evaluation after .* found the first"):
         predict(job)
 
 
@@ -217,5 +218,5 @@ def test_a_recipe_keeps_its_ranks_on_another_machine() -> None:
     moved = on_system(run, load_system("dgxa100"))
     assert (moved.system.nodes, moved.system.ranks_per_node) == (256, 8)
     assert predict(job_of_config(moved)).step.total_s < predict(job_of_config(run)).step.total_s
-    with pytest.raises(UserError, match=r"a multiple of 8 \(a node\) expected, found 12"):
+    with refused(r"a multiple of 8 \(a node\) expected, found 12"):
         on_system(run, load_system("dgxa100"), 12)

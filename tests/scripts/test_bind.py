@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from rn50.train.process_info import LAUNCHED_BY, RankVariables
+from tests.waiting import finished
 
 TOPOLOGIES = Path(__file__).resolve().parent.parent / "golden" / "topologies"
 CHOICE = re.compile(
@@ -65,12 +65,9 @@ def choose(root: Path, script: Path, size: int) -> list[tuple[str, ...]]:
             "OMPI_COMM_WORLD_LOCAL_RANK": str(rank),
             "OMPI_COMM_WORLD_LOCAL_SIZE": str(size),
         }
-        done = subprocess.run(
+        done = finished(
             [script, "--print"],
             env=variables,
-            capture_output=True,
-            text=True,
-            check=False,
         )
         assert done.returncode == 0, done.stderr
         match = CHOICE.fullmatch(done.stdout.strip())
@@ -117,11 +114,9 @@ def test_here_it_binds_and_becomes_the_command(script: Path) -> None:
         pytest.skip("one core: nothing to choose from")
     taken = []
     for rank in range(2):
-        done = subprocess.run(
+        done = finished(
             [script, "grep", "Cpus_allowed_list", "/proc/self/status"],
             env=os.environ | {"SLURM_LOCALID": str(rank), "SLURM_NTASKS_PER_NODE": "2"},
-            capture_output=True,
-            text=True,
             check=True,
         )
         match = CHOICE.match(done.stderr.splitlines()[-1])
@@ -146,6 +141,6 @@ def test_launchers_are_asked_in_the_order_of_the_table(
     if asked == own:
         variables["RN50_RANK_VARIABLES"] = ",".join(filter(None, own))
     environment = {"PATH": os.environ["PATH"], "RN50_SYSFS": str(tmp_path), **variables}
-    done = subprocess.run([script, "--print"], env=environment, capture_output=True, text=True)
+    done = finished([script, "--print"], env=environment)
     size = 3 if asked.local_size else 9
     assert done.stdout.startswith(f"bind: local rank 1 of {size}:"), done

@@ -12,6 +12,7 @@ from rn50.config.errors import UserError
 from rn50.config.names import PRESETS
 from rn50.config.yaml_file import parse_overrides
 from rn50.sweep.definition import load_sweep, override
+from tests.conftest import refused
 
 GOOD = """
 name: a
@@ -83,7 +84,7 @@ dependent:
 def test_a_value_that_does_not_exist_makes_no_config(tmp_path: Path) -> None:
     more = "dependent: {optimizer.momentum: {of: batch.per_rank, factor: 1, power: 1000}}\n"
     loaded = load_sweep(write(tmp_path, GOOD + more))
-    with pytest.raises(UserError, match=r"1 x 5 \^ 1000"):
+    with refused(r"1 x 5 \^ 1000"):
         loaded.load_trial({"batch.per_rank": 5})
 
 

@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 from optuna.trial import TrialState
 
-from rn50.config.errors import UserError
 from rn50.data.lock import LOCK, hold
 from rn50.logging.parse import read_events
 from rn50.sweep.definition import load_sweep
 from rn50.sweep.driver import Active, Driver, run_sweep, sweep_folder
 from rn50.sweep.study import JOURNAL, Study
 from rn50.sweep.trial import evaluations, launchers, read_end
-from tests.conftest import Rn50
+from tests.conftest import Rn50, refused, write_json
 from tests.waiting import leave_nothing, wait_until
 
 # The main job with few images; the network is its own.
@@ -131,7 +130,7 @@ def test_two_drivers_do_not_share_a_sweep(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     mine = f"in use by process {os.getpid()} on "
     silent = lambda *_: None  # noqa: E731
-    with hold(folder / LOCK), pytest.raises(UserError, match=mine):
+    with hold(folder / LOCK), refused(mine):
         run_sweep(loaded, lambda _: silent, silent, "")
 
 
@@ -148,7 +147,7 @@ def test_how_a_trial_ended_is_read_from_what_it_left(tmp_path: Path) -> None:
     (tmp_path / "1").mkdir()
     (tmp_path / "1/result.json").write_text('{"status": "succ')
     assert read_end(tmp_path, 0).status == "failed"
-    (tmp_path / "1/result.json").write_text(json.dumps({"status": "success"}))
+    write_json(tmp_path / "1/result.json", {"status": "success"})
     assert read_end(tmp_path, 0).status == "success"
 
 
@@ -185,7 +184,7 @@ def test_a_trial_at_the_target_is_not_pruned(tmp_path: Path) -> None:
         folder = tmp_path / str(number)
         (folder / "1").mkdir(parents=True)
         result = {"status": "success", "eval_accuracy": accuracy, "time_to_train_s": 1.0}
-        (folder / "1/result.json").write_text(json.dumps(result))
+        write_json(folder / "1/result.json", result)
         line = json.dumps({"kind": "eval", "epoch": 2, "accuracy": accuracy})
         (folder / "1/metrics.jsonl").write_text(f"{line}\n")
         process = subprocess.Popen(["true"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import takewhile
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from rn50.config.load import load
 from rn50.sweep.definition import LoadedSweep, load_sweep
 from rn50.sweep.report import table, write_results
 from rn50.sweep.study import Study
+from tests.conftest import read_json
 
 TEXT = """
 name: a
@@ -60,7 +60,7 @@ def test_the_best_is_a_preset_that_the_check_accepts(
     header = "\n".join(takewhile(lambda line: line.startswith("# "), lines))
     assert f"trial {best}" in header
     assert "Open division: the closed one refuses it: optimizer.base_lr" in header
-    assert json.loads((tmp_path / "a" / "trials.json").read_text()) == found
+    assert read_json(tmp_path / "a" / "trials.json") == found
 
 
 def test_the_table_has_the_best_first_and_every_reason(tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.train.checkpoint.file import (
     BEST,
@@ -34,6 +33,7 @@ from rn50.train.checkpoint.folder import (
 from rn50.train.checkpoint.resume import check_config, resumed_config
 from rn50.train.checkpoint.state import LossScaleState, Meta, TrainState
 from rn50.train.communication.identity import image_set_in
+from tests.conftest import refused, write_json
 from tests.faults.file_system import refusing
 
 CONFIG = ("smoke", ["seed=1"])
@@ -110,13 +110,13 @@ def test_any_cut_and_any_flipped_bit_is_found(good: Path) -> None:
     text = good.read_bytes()
     for size in {0, 1, 8, 15, 16, len(text) - 1, *chosen.choices(range(len(text)), k=20)}:
         good.write_bytes(text[:size])
-        with pytest.raises(UserError, match=good.name):
+        with refused(good.name):
             whole(good)
     for place in chosen.choices(range(len(text)), k=100):
         damaged = bytearray(text)
         damaged[place] ^= 1 << chosen.randrange(8)
         good.write_bytes(damaged)
-        with pytest.raises(UserError, match=good.name):
+        with refused(good.name):
             whole(good)
 
 
@@ -133,9 +133,7 @@ def hostile(digest: str = "0" * 64, **changes: object) -> bytes:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"", "something else"),
         (b"\x80\x04\x95 a pickle, perhaps" * 4, "something else"),
-        (b'{"format":"rn50 checkpoint 2","meta":{}}', "something else"),
         (tensors({}, length=1 << 60), "something else"),
         (tensors({"a": 1}), "something else"),
         (struct.pack("<Q", 100_000) + b"[" * 100_000, "something else"),
@@ -148,7 +146,7 @@ def hostile(digest: str = "0" * 64, **changes: object) -> bytes:
 def test_hostile_metadata_is_one_line(tmp_path: Path, data: bytes, words: str) -> None:
     path = tmp_path / "step_0000000001.ckpt"
     path.write_bytes(data)
-    with pytest.raises(UserError, match=f"torn or damaged: .*{words}") as caught:
+    with refused(f"torn or damaged: .*{words}") as caught:
         read_checkpoint(path)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
 
@@ -163,7 +161,7 @@ def test_hostile_metadata_is_one_line(tmp_path: Path, data: bytes, words: str) -
 )
 def test_other_arrays_are_one_line(tmp_path: Path, held: dict[str, Any], found: str) -> None:
     write_checkpoint(tmp_path / "a.ckpt", meta(), held)
-    with pytest.raises(UserError, match=rf"a: float32 \[2\] expected, found {found}") as caught:
+    with refused(rf"a: float32 \[2\] expected, found {found}") as caught:
         whole(tmp_path / "a.ckpt").load({"a": ((2,), "float32")})
     assert "\n" not in str(caught.value)
 
@@ -236,24 +234,21 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_rest(
 
 
 @pytest.mark.parametrize(
-    ("overrides", "refused"),
+    ("overrides", "told"),
     [
-        (["seed=2"], "seed"),
-        (["comm.groups=single"], "comm.groups"),
-        (["batch.per_rank=5"], "batch.per_rank"),
+        (["seed=2"], "^seed: "),
+        (["comm.groups=single"], "^comm.groups: "),
+        (["batch.per_rank=5"], "^batch.per_rank: "),
         (["checkpoint.keep=9", "limits.time_s=5.0", "log.every=2 steps"], None),
         (COPY, None),
     ],
 )
 def test_only_what_changes_no_bits_may_differ(
-    good: Path, overrides: list[str], refused: str | None
+    good: Path, overrides: list[str], told: str | None
 ) -> None:
     loaded = load("smoke", ["seed=1", *overrides])
-    if refused is None:
+    with refused(told):
         check_config(read_checkpoint(good), loaded)
-    else:
-        with pytest.raises(UserError, match=f"^{refused}: "):
-            check_config(read_checkpoint(good), loaded)
 
 
 def test_nodes_with_a_part_each_stay_as_many(tmp_path: Path) -> None:
@@ -261,7 +256,7 @@ def test_nodes_with_a_part_each_stay_as_many(tmp_path: Path) -> None:
     config = load("smoke", [*parts, "system.nodes=2"]).to_dict()
     write_checkpoint(tmp_path / "a.ckpt", meta(config=config), arrays())
     others = load("smoke", [*parts, "system.nodes=4", "batch.per_rank=5"])
-    with pytest.raises(UserError, match=r"^system.nodes: 2 expected"):
+    with refused(r"^system.nodes: 2 expected"):
         check_config(read_checkpoint(tmp_path / "a.ckpt"), others)
 
 
@@ -278,12 +273,12 @@ def test_the_image_set_is_known_by_its_content(tmp_path: Path) -> None:
     counts = {"train": split | {"samples": 1000}, "val": split | {"samples": 400}}
     data = tmp_path / "data"
     data.mkdir()
-    (data / "manifest.json").write_text(json.dumps(held | {"splits": counts}))
+    write_json(data / "manifest.json", held | {"splits": counts})
     here = load("smoke", ["seed=1", f"data.path={data}"])
     digest = image_set_in(data)
     assert digest is not None
     check_config(found(image_set=digest), here)
-    with pytest.raises(UserError, match=f"^data.path: .* 77 expected, as in .*, found {digest} in"):
+    with refused(f"^data.path: .* 77 expected, as in .*, found {digest} in"):
         check_config(found(image_set="77"), here)
 
 
@@ -313,7 +308,7 @@ def test_another_rank_count_keeps_the_global_batch(good: Path, tmp_path: Path) -
     assert (uneven.run.batch.per_rank, uneven.run.batch.active_ranks) == (10, 2)
     check_config(found, uneven)
     other = load("smoke", ["seed=1", "system.ranks_per_node=4"])
-    with pytest.raises(UserError, match=r"batch: .*\{1: 20\} expected.*found \{1: 40\}"):
+    with refused(r"batch: .*\{1: 20\} expected.*found \{1: 40\}"):
         check_config(found, other)
 
 

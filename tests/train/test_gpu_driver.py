@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from rn50.config.errors import UserError
 from rn50.train.gpu.driver import Gpu, Gpus, check_driver, read_gpus
+from tests.conftest import refused
 from tests.train.test_mpi_library import compile_library
 
 DRIVER = """
@@ -51,5 +49,5 @@ def test_without_a_driver_there_is_nothing_to_say() -> None:
 
 def test_a_driver_older_than_dalis_and_nccls_is_refused() -> None:
     check_driver((12, 0))
-    with pytest.raises(UserError, match=r"a driver for CUDA 12\.0 .* found one for 11\.8"):
+    with refused(r"a driver for CUDA 12\.0 .* found one for 11\.8"):
         check_driver((11, 8))

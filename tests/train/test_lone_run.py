@@ -3,9 +3,7 @@ for bit. Those of several ranks: tests/ranks and tests/faults."""
 
 from __future__ import annotations
 
-import json
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
@@ -14,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rn50.config.errors import UserError
 from rn50.config.leaves import nest
 from rn50.config.load import load
 from rn50.data import pipeline
@@ -31,7 +28,7 @@ from rn50.train.network.build import build_network, statistics_arrays, weight_ar
 from rn50.train.process_info import ProcessInfo
 from rn50.train.run import train_and_evaluate
 from rn50.train.update import loss_scale
-from tests.conftest import made_once, packed
+from tests.conftest import made_once, metrics, packed, read_json, refused
 
 CONFIG = (
     "seed=1",
@@ -109,13 +106,8 @@ def whole(train: Train, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(tmp_path_factory.mktemp("lone") / "whole")
 
 
-def records(folder: Path, kind: str) -> list[dict[str, Any]]:
-    lines = (json.loads(line) for line in (folder / "metrics.jsonl").open())
-    return [line for line in lines if line["kind"] == kind]
-
-
 def result(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "result.json").read_text())
+    return read_json(folder / "result.json")
 
 
 def events(folder: Path) -> list[tuple[str, object, dict[str, object]]]:
@@ -133,7 +125,7 @@ def saved(folder: Path) -> list[int]:
 
 def test_what_a_run_leaves(whole: Path) -> None:
     found = result(whole)
-    evaluations = records(whole, "eval")
+    evaluations = metrics(whole, "eval")
     assert [(e["epoch"], e["step"], e["total"]) for e in evaluations] == [(2, 8, 20), (4, 12, 20)]
     expected = {
         "status": "aborted",
@@ -145,20 +137,20 @@ def test_what_a_run_leaves(whole: Path) -> None:
         "eval_accuracy": evaluations[-1]["correct"] / 20,
     }
     assert found.items() >= expected.items() and "stopped" not in found
-    points = records(whole, "train")
+    points = metrics(whole, "train")
     assert [p["step"] for p in points] == [3, 6, 9, 12]
     assert len({p["loss_scale"] for p in points}) > 2
     assert [p["global_batch_size"] for p in points] == [10, 10, 20, 20]
     assert [p["momentum"] for p in points] == pytest.approx([0.9, 0.9, 0.95, 0.95])
     samples = 8 * 10 + 4 * 20
     assert 0 < samples / found["images_per_s"] < found["time_to_train_s"]
-    table = json.loads((whole / "ranks.json").read_text())["ranks"]
+    table = read_json(whole / "ranks.json")["ranks"]
     assert table["host"] == ["here"] and table["steps"] == [12]
     told = []
     for key, _, about in events(whole):
         told.append(" ".join([key, *(str(about[k]) for k in EPOCHS if k in about)]))
     assert told[told.index("block_start 1 2") :] == BLOCKS.splitlines()
-    spans = json.loads((whole / "timeline.json").read_text())["traceEvents"]
+    spans = read_json(whole / "timeline.json")["traceEvents"]
     assert {"warm up network", "epoch 4", "evaluate 4", "checkpoint"} <= {s["name"] for s in spans}
     best = max(evaluations, key=lambda e: (e["accuracy"], -e["epoch"]))
     assert saved(whole) == [3, 6, 8, 12]  # 8: the first evaluation is the best so far
@@ -184,8 +176,8 @@ def test_a_run_that_stopped_goes_on_bit_for_bit(
     for key in ("weights_digest", "eval_accuracy", "epochs", "global_batch_size"):
         assert result(folder)[key] == result(whole)[key]
     assert [event for event in events(folder) if event[0] != "run_resumed"] == events(whole)
-    found = {point["step"]: point for point in records(folder, "train")}
-    for point, steps in zip(records(whole, "train"), STEPS_OF_POINTS, strict=True):
+    found = {point["step"]: point for point in metrics(folder, "train")}
+    for point, steps in zip(metrics(whole, "train"), STEPS_OF_POINTS, strict=True):
         for key in ("epoch", "lr", "momentum", "global_batch_size", "loss_scale"):
             assert found[point["step"]][key] == point[key]
         logged = steps if steps[0] > stops_at else steps[-1:]
@@ -233,22 +225,9 @@ def test_reading_before_the_clock_is_refused(
         return sources
 
     monkeypatch.setattr(trainer, "build_sources", early)
-    with pytest.raises(UserError, match=r"^data set read before run_start: train\.rec opened"):
+    with refused(r"^data set read before run_start: train\.rec opened"):
         train(tmp_path / "run")
     assert "run_start" not in {key for key, *_ in events(tmp_path / "run")}
-
-
-def test_a_photo_that_does_not_decode_ends_the_run(
-    train: Train, small_data: Path, tmp_path: Path
-) -> None:
-    damaged = shutil.copytree(small_data, tmp_path / "damaged")
-    row = np.load(damaged / "train.npy")[100]
-    with (damaged / "train.rec").open("r+b") as file:
-        file.seek(int(row["offset"]) + 32)
-        file.write(bytes(int(row["length"]) - 32))
-    drawn = "data.synthetic={train_samples: 400, eval_samples: 200}"
-    with pytest.raises(UserError, match=r"train\.rec: images that decode expected"):
-        train(tmp_path / "run", f"data.path={damaged}", drawn)
 
 
 def test_no_rank_reads_before_the_clock_of_rank_0_and_none_leaves_before_the_others(

@@ -140,7 +140,6 @@ CASES = [
     *((variant, "published", 60, "multi_tensor") for variant in PUBLISHED),
     *((variant, "published", 60, "own") for variant in PUBLISHED),
     ("sony", "eta,epsilon", 60, "own"),
-    ("nvidia", "published", 2, "multi_tensor"),
     ("fujitsu", "corrected", 60, "fused"),
     ("nvidia", "uncorrected", 60, "fused"),
     ("sony", "eta,epsilon", 60, "fused"),

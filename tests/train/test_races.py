@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 from tests.train import emulated
+from tests.waiting import finished
 
 MAIN = Path(__file__).with_name("races.cc")
 LAST_BARRIER = "  const float sum = parts[0];\n  __syncthreads();\n"
@@ -16,10 +17,10 @@ def run_under_sanitizer(source: Path, folder: Path) -> subprocess.CompletedProce
     program = folder / "races"
     text = emulated.wrapper(source) + MAIN.read_text()
     emulated.compile_text(text, program, "-g", "-fsanitize=thread", "-Wno-tsan")
-    done = subprocess.run([program], capture_output=True, text=True, check=False)
+    done = finished([program])
     if "unexpected memory mapping" in done.stderr:  # GCC's sanitizer on a kernel that scatters more
         plain = ["setarch", "-R", program]
-        done = subprocess.run(plain, capture_output=True, text=True, check=False)
+        done = finished(plain)
     return done
 
 

@@ -44,13 +44,6 @@ def test_a_changing_batch_has_the_learning_rate_of_the_same_images(
     assert plan.decay_steps == end - plan.epoch_end_step(start)
 
 
-def test_sonys_momentum_as_printed() -> None:
-    """54K, then 64K, from 0.9 at 32K."""
-    plan, at = settings("sony_3456_64k", "batch.follow=momentum_as_printed")
-    found = at(1).momentum, at(plan.epoch_end_step(31)).momentum
-    assert found == pytest.approx((0.831, 0.8), abs=5e-4)
-
-
 @pytest.mark.parametrize(
     ("follow", "lr_factor", "momentum"), [("none", 1, 0.9), ("lr", 2, 0.9), ("momentum", 1, 0.95)]
 )

@@ -10,7 +10,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from mxnet import nd
@@ -22,7 +25,7 @@ from rn50.train.context import RunContext
 from rn50.train.heartbeat import HeartbeatClient, main_thread
 from rn50.train.limits import StopRequest
 from rn50.train.process_info import ProcessInfo
-from tests.waiting import wait_until
+from tests.waiting import finished, wait_until
 
 
 @pytest.fixture
@@ -73,6 +76,23 @@ def test_all_ranks_end_after_the_same_step_wherever_they_are_asked(delay_s: floa
     assert begun == [list(range(1, last + 1))] * len(ranks)
 
 
+Messages = Iterator[dict[str, Any]]
+
+
+@contextmanager
+def connected(
+    context: RunContext, on_stop: Callable[[str], object] = print
+) -> Iterator[tuple[HeartbeatClient, socket.socket, Messages]]:
+    """A rank's heartbeat, the launcher's end of it, and what the rank says there."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}:token"
+        heartbeat = HeartbeatClient(address, context, on_stop)
+        launcher, _ = server.accept()
+        with launcher, launcher.makefile("rb") as lines:
+            yield heartbeat, launcher, map(json.loads, lines)
+            heartbeat.stop()
+
+
 @pytest.mark.parametrize("started", [False, True])
 def test_the_launchers_word_ends_a_rank_in_start_up_only(
     context: RunContext, started: bool
@@ -81,54 +101,36 @@ def test_the_launchers_word_ends_a_rank_in_start_up_only(
         start(context)
         assert context.stop.may_begin(7)
     reasons: list[str] = []
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}:token"
-        heartbeat = HeartbeatClient(address, context, reasons.append)
-        connection, _ = server.accept()
-        with connection, connection.makefile("rb") as lines:
-            assert json.loads(lines.readline())["rank"] == 1
-            connection.sendall(b"beat\nhold\nst")
-            messages = (json.loads(line) for line in lines)
-            if started:
-                assert next(message["begun"] for message in messages if "begun" in message) == 7
-                connection.sendall(b"op 9 asked by SIGTERM\n")
-            wait_until(lambda: reasons or context.stop.last_step == 9)
-            heartbeat.stop()
+    with connected(context, reasons.append) as (_, launcher, messages):
+        assert next(messages)["rank"] == 1
+        launcher.sendall(b"beat\nhold\nst")
+        if started:
+            assert next(message["begun"] for message in messages if "begun" in message) == 7
+            launcher.sendall(b"op 9 asked by SIGTERM\n")
+        wait_until(lambda: reasons or context.stop.last_step == 9)
     assert [context.stop.may_begin(step) for step in (9, 10)] == [True, not started]
     assert reasons == ([] if started else ["asked to stop during start-up"])
 
 
 def test_the_launcher_is_told_of_a_new_phase_and_step(context: RunContext) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}:token"
-        heartbeat = HeartbeatClient(address, context, lambda _: None)
-        connection, _ = server.accept()
-        with connection, connection.makefile("rb") as lines:
-            places = (json.loads(line) for line in lines)
-            assert next(places)["rank"] == 1
-            first = next(places)
-            assert (first["phase"], first["step"]) == ("start", 0)
-            with context.timeline.span("build network"):
-                assert next(places)["phase"] == "build network"
-            context.state.step = 7
-            assert next(place["step"] for place in places if place["step"]) == 7
-            heartbeat.stop()
+    with connected(context) as (_, _, places):
+        assert next(places)["rank"] == 1
+        first = next(places)
+        assert (first["phase"], first["step"]) == ("start", 0)
+        with context.timeline.span("build network"):
+            assert next(places)["phase"] == "build network"
+        context.state.step = 7
+        assert next(place["step"] for place in places if place["step"]) == 7
 
 
 def test_a_signal_to_a_rank_is_told_to_the_launcher_alone(context: RunContext) -> None:
     """Who asked would stay unknown where the ranks agree at a log point before it has answered."""
     start(context)
     rank = _Rank(context.out)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}:token"
-        rank.heartbeat = HeartbeatClient(address, context, lambda _: None)
-        connection, _ = server.accept()
-        with connection, connection.makefile("rb") as lines:
-            threading.Thread(target=rank.stop_on_signal, args=(context,), daemon=True).start()
-            rank.to_signals.send(bytes([signal.SIGTERM]))
-            messages = (json.loads(line) for line in lines)
-            assert next(one["stop"] for one in messages if "stop" in one) == "SIGTERM"
-            rank.heartbeat.stop()
+    with connected(context) as (rank.heartbeat, _, messages):
+        threading.Thread(target=rank.stop_on_signal, args=(context,), daemon=True).start()
+        rank.to_signals.send(bytes([signal.SIGTERM]))
+        assert next(message["stop"] for message in messages if "stop" in message) == "SIGTERM"
     assert not any(context.stop.flags)
 
 
@@ -148,11 +150,8 @@ def test_a_host_without_a_free_port_is_named_by_its_range() -> None:
     if subprocess.run([*alone, "ip", "link"], capture_output=True, check=False).returncode:
         pytest.skip("a network namespace and ip expected, found none")
     shell = 'ip link set lo up; exec "$0" -c "$1"'
-    done = subprocess.run(
+    done = finished(
         [*alone, "sh", "-c", shell, sys.executable, NO_PORT],
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert re.search(r"net\.ipv4\.ip_local_port_range: .* 60000 to 60001", done.stderr)
 

@@ -37,6 +37,9 @@ def chosen_checkpoint(path: Path) -> Checkpoint:
     if path.suffix == ".ckpt":
         return read_checkpoint(path)
     folder = path / "checkpoint"
+    first = path / "run_0"
+    if first.is_dir() and not folder.is_dir():
+        raise UserError(f"{path}: the folder of a run expected, found a job's; its first: {first}")
     if os.path.lexists(folder / BEST):
         return read_checkpoint(folder / BEST)
     return newest_expected(folder)

@@ -1,0 +1,89 @@
+"""One run as `rn50 launch` or a job will start it, computed before anything is started or made.
+
+`rn50 launch` and a job run the plan, `--dry-run` shows it, an attempt on fewer nodes has a new one.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from ..config.errors import UserError
+from ..config.load import Loaded
+from ..config.plan import Plan, build_plan
+from ..config.schema import Run
+from ..train.capabilities import check_supported
+from .engine_environment import EngineSettings
+from .launchers import Job, build_job, pick_launcher
+from .preflight import beyond_the_device, obstacles, refuse, unless_refused
+
+RANK = (sys.executable, "-m", "rn50.train")
+
+
+class Options(NamedTuple):
+    """How a config is to run; the defaults are those of the command.
+
+    `launcher`: asked for by name; the command to go on with names it too. `out`: the new run's
+    folder. `resume`: that of an interrupted run to go on with. `recorded`: that of a run to compare
+    with. `program`: what one rank is started with. `in_container`: it is started in the config's
+    container, whose libraries are others than those here.
+    """
+
+    launcher: str | None = None
+    out: Path | None = None
+    resume: Path | None = None
+    recorded: Path | None = None
+    program: Sequence[str] = RANK
+    in_container: bool = False
+
+
+@dataclass(frozen=True)
+class LaunchPlan:
+    """`steps`: the durations of the config as steps. `job`: without its command. `refusals`: why it
+    runs on no machine of its kind; `obstacles`: why it does not run here. `hosts`: the nodes that
+    are left of an allocation; empty: all of the first."""
+
+    loaded: Loaded
+    options: Options
+    steps: Plan
+    launcher: str
+    job: Job
+    environment: EngineSettings
+    refusals: list[str]
+    obstacles: list[str]
+    hosts: tuple[str, ...]
+
+    @property
+    def run(self) -> Run:
+        return self.loaded.run
+
+    def job_in(self, folder: str) -> Job:
+        """The job whose ranks read their config in `folder` and write there."""
+        command = [*self.options.program, f"{folder}/config.yaml", "--out", folder]
+        return self.job._replace(command=command)
+
+    def refuse(self) -> None:
+        """Raise UserError with all that stands in its way."""
+        refuse([*self.refusals, *self.obstacles])
+
+
+def plan_launch(
+    loaded: Loaded, options: Options, launcher: str = "", hosts: tuple[str, ...] = ()
+) -> LaunchPlan:
+    """The plan of `loaded`. `launcher`: of an earlier plan. Raises UserError: no launcher can be
+    had, or the config's durations are none."""
+    run = loaded.run
+    launcher = launcher or pick_launcher(options.launcher, in_container=options.in_container)
+    refusals: list[str] = []
+    steps = unless_refused(refusals, build_plan, run)
+    unless_refused(refusals, check_supported, run)
+    built = unless_refused(refusals, build_job, run, launcher, (), hosts)
+    refusals += beyond_the_device(run)
+    if steps is None:
+        raise UserError(*refusals)
+    job, environment = built or (Job.of(run, ()), EngineSettings({}, {}))
+    here = obstacles(run, launcher, in_container=options.in_container)
+    return LaunchPlan(loaded, options, steps, launcher, job, environment, refusals, here, hosts)

@@ -1,0 +1,76 @@
+"""Commands of README, docs/ and --help: what can be told without running them."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from rn50.cli.main import app
+from rn50.config.load import load
+from tests.test_docs import PAGES
+
+PRESETS = {path.stem for path in (Path(__file__).parents[2] / "config").glob("*.yaml")}
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
+COMMAND = re.compile(r"^(?:\$ )?(?:RN50_HOSTS=hosts |srun \S+ |sudo .* -- )?rn50 (.*)", re.M)
+
+
+def words_of(command: str) -> list[str]:
+    """The arguments of `rn50`, up to a comment, a pipe or what the reader is to add."""
+    words = shlex.split(command, comments=True)
+    ends = [number for number, word in enumerate(words) if word == "..." or word[0] in "|>"]
+    return words[: min(ends, default=len(words))]
+
+
+def leaf(words: list[str]) -> Any:
+    """The command that `words` begin with, reading its own arguments."""
+    command: Any = typer.main.get_command(app)
+    context: Any = None
+    while hasattr(command, "get_command"):
+        context = command.make_context("rn50", words[:1], parent=context)
+        named = command.get_command(context, words[0])
+        command = named or command.get_command(context, "run")  # rn50 predict
+        words = words[1:] if named else words
+    return command.make_context(command.name, words, parent=context)
+
+
+def commands_of_pages() -> Iterator[Any]:
+    for page in PAGES:
+        for language, fence in FENCE.findall(page.read_text()):
+            if language not in ("", "bash", "text"):
+                continue
+            lines = fence.replace("\\\n", " ").replace("./run_and_time.sh", "rn50 launch")
+            for command in COMMAND.findall(lines):
+                if command.split()[0] != "--help":
+                    yield pytest.param(words_of(command), id=f"{page.stem}: {command}")
+
+
+@pytest.mark.parametrize("words", list(commands_of_pages()))
+def test_a_command_of_a_page_is_understood(words: list[str]) -> None:
+    given = leaf(words).params
+    if given.get("config") in PRESETS and words[0] != "bench":  # which changes more than it is told
+        load(given["config"], given.get("overrides") or [])
+
+
+def leaves(command: Any) -> Iterator[Any]:
+    if not hasattr(command, "list_commands"):
+        yield command
+        return
+    context = command.make_context("rn50", ["-"], resilient_parsing=True)
+    for name in command.list_commands(context):
+        yield from leaves(command.get_command(context, name))
+
+
+def test_every_command_has_an_example_that_it_understands() -> None:
+    commands = list(leaves(typer.main.get_command(app)))
+    assert len(commands) > 30
+    for command in commands:
+        examples = re.findall(r"Example: `(?:[^`]*? )?rn50 (.*?)`", command.help, re.S)
+        assert examples, command.name
+        for example in examples:
+            assert leaf(words_of(example.replace("\n", " "))).command.name == command.name
