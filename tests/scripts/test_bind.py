@@ -134,13 +134,9 @@ def test_launchers_are_asked_in_the_order_of_the_table(
     that follow."""
     own = RankVariables("A_RANK", "A_SIZE", "A_LOCAL_RANK", "A_LOCAL_SIZE")
     asked, *others = [own, *LAUNCHED_BY][row + 1 :]
-    names = {name for it in others for name in it if name} - {asked.local_size}
-    variables = dict.fromkeys(names, "9") | {asked.local_rank: "1"}
-    if asked.local_size:
-        variables[asked.local_size] = "3"
-    if asked == own:
-        variables["RN50_RANK_VARIABLES"] = ",".join(filter(None, own))
-    environment = {"PATH": os.environ["PATH"], "RN50_SYSFS": str(tmp_path), **variables}
-    done = finished([script, "--print"], env=environment)
+    variables = dict.fromkeys([str(name) for it in others for name in it], "9")
+    variables |= dict(zip(map(str, asked), "4513", strict=True))
+    variables |= {"RN50_RANK_VARIABLES": ",".join(map(str, own)), "RN50_SYSFS": str(tmp_path)}
+    done = finished([script, "--print"], env={"PATH": os.environ["PATH"], **variables})
     size = 3 if asked.local_size else 9
     assert done.stdout.startswith(f"bind: local rank 1 of {size}:"), done

@@ -77,8 +77,8 @@ GLOO = "HOROVOD_CONTROLLER=gloo"
 )
 def test_placement(variables: str, expected: tuple[object, ...]) -> None:
     environment = dict(pair.split("=") for pair in variables.split())
-    rank, world_size, local_rank, _, over_mpi = read_process_info(environment)
-    assert (rank, world_size, local_rank, over_mpi) == expected
+    place = read_process_info(environment)
+    assert (*place[:3], place.over_mpi) == expected
 
 
 @pytest.mark.parametrize(
