@@ -132,6 +132,12 @@ class Data(Section):
         "auto", "What decodes, resizes and normalises; auto: the device that trains."
     )
     decode_threads: Workers = default(1, "Threads of a rank's image pipeline.")
+    hw_decoder_load: Fraction | None = default(
+        None,
+        "Share of the images that the JPEG decoder of an A100 or H100 takes, where a GPU decodes. "
+        "It saves cores, but starts a kernel an image, which waits behind those of the step. "
+        "null: 0 where `decode_threads` is 8 or more, else 0.99.",
+    )
     prefetch: Workers = default(2, "Batches that the image pipeline works ahead.")
 
     @property

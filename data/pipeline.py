@@ -29,6 +29,9 @@ from ..config.schema import Data
 from . import recordio, sampling
 from .dataset import Table, load_table
 
+ENOUGH_THREADS = 8
+"""To decode without an H200's JPEG decoder as fast as with it, under training: 5,900 images/s
+(docs/notebook/gpu.md)."""
 _LINEAR = {"interp_type": types.DALIInterpType.INTERP_LINEAR, "antialias": False}
 Bytes = NDArray[np.uint8]
 NOT_COUNTED = -1
@@ -191,7 +194,7 @@ def build_train_source(
             anchors,
             shapes,
             axis_names="HW",
-            **_decoder(device_id),
+            **decoder_options(data, device_id),
             adjust_orientation=False,  # as the reference: pixels as stored, EXIF not applied
         )
         if ranges:
@@ -268,7 +271,9 @@ def build_eval_source(
         return records.images(numbers), labels
 
     def graph(jpegs: Any, labels: Any) -> tuple[Any, Any]:
-        images = fn.decoders.image(jpegs, **_decoder(device_id), adjust_orientation=False)
+        images = fn.decoders.image(
+            jpegs, **decoder_options(data, device_id), adjust_orientation=False
+        )
         images = fn.resize(images, resize_shorter=data.eval_resize_px, **_LINEAR)
         return _normalise(images, data, mirror=0), _to_device(labels, device_id)
 
@@ -313,16 +318,19 @@ def _normalise(images: Any, data: Data, mirror: Any, layout: str = "NCHW") -> An
     )
 
 
-def _decoder(device_id: int | None) -> dict[str, Any]:
+def decoder_options(data: Data, device_id: int | None) -> dict[str, Any]:
     """Where DALI decodes; on a GPU with NVIDIA's hints for this benchmark (v3.1, DGX H100).
 
     Their padding of nvJPEG's buffers, 256 MB a thread, is left out: a V100 of 16 GB has no room.
     """
     if device_id is None:
         return {"device": "cpu"}
+    load = data.hw_decoder_load
+    if load is None:
+        load = 0.0 if data.decode_threads >= ENOUGH_THREADS else 0.99
     return {
         "device": "mixed",
-        "hw_decoder_load": 0.99,  # of the images, where the GPU has such a decoder; else 0.65
+        "hw_decoder_load": load,
         "preallocate_width_hint": 5980,
         "preallocate_height_hint": 6430,
     }

@@ -25,8 +25,8 @@ MAY_IMPORT = {
 }
 LARGEST_SHARE = 0.23  # the trainer, with its plan for GPUs
 
-PRODUCT_TOKENS = 207_650
-TEST_TOKENS = 225_800
+PRODUCT_TOKENS = 208_100
+TEST_TOKENS = 226_350
 """Size is counted in tokens of code, so that a line that says one thing costs no more than one that
 says three."""
 LAYOUT = {

@@ -16,7 +16,13 @@ from rn50.config.schema import Data
 from rn50.data import recordio, sampling
 from rn50.data.dataset import load_table
 from rn50.data.pack import pack_images
-from rn50.data.pipeline import NOT_COUNTED, Source, build_eval_source, build_train_source
+from rn50.data.pipeline import (
+    NOT_COUNTED,
+    Source,
+    build_eval_source,
+    build_train_source,
+    decoder_options,
+)
 from rn50.data.recordio import MAGIC
 
 TRAIN = 37
@@ -454,3 +460,15 @@ def test_the_hardware_decoder_gets_nearly_all_images(
         "preallocate_height_hint: 6430",
     }
     assert lines & hints == (set() if device_id is None else hints)
+
+
+@pytest.mark.parametrize(
+    ("settings", "load"),
+    [
+        ({"decode_threads": 8}, 0),
+        ({"decode_threads": 7}, 0.99),
+        ({"decode_threads": 7, "hw_decoder_load": 0}, 0),
+    ],
+)
+def test_cores_decode_for_a_gpu_where_they_are_enough(settings: Any, load: float) -> None:
+    assert decoder_options(Data(**settings), device_id=0)["hw_decoder_load"] == load

@@ -96,7 +96,13 @@ def _argument(kind: str, value: object) -> ctypes._SimpleCData:  # type: ignore[
     if value is None:
         return ctypes.c_void_p()
     assert isinstance(value, mx.nd.NDArray)
-    dtype = {"half_t": "float16", "float": "float32", "int": "int32", "long long": "int64"}
+    dtype = {
+        "half_t": "float16",
+        "float": "float32",
+        "int": "int32",
+        "long long": "int64",
+        "unsigned char": "uint8",
+    }
     words = kind.removeprefix("const ").partition("*")[0].strip()
     assert value.dtype == dtype[words] or value.dtype.__name__ == dtype[words], (kind, value.dtype)
     return ctypes.c_void_p(data_address(value))

@@ -162,6 +162,33 @@ def test_the_layers_kernels(dtype: str) -> None:
             np.testing.assert_allclose(y.asnumpy(), expected, rtol=close, atol=close)
 
 
+@pytest.mark.parametrize(("height", "width"), [(8, 6), (7, 5)])
+def test_maxima_and_their_gradients_are_mxnets(height: int, width: int) -> None:
+    """Of values many of which are equal; what is no number stays so."""
+    shape = (2, height, width, 3)
+    x = RNG.integers(-3, 3, shape).astype(np.float32)
+    channels_first = nd.array(x.transpose(0, 3, 1, 2))
+    channels_first.attach_grad()
+    with mx.autograd.record():
+        pooled = nd.Pooling(channels_first, kernel=(3, 3), stride=(2, 2), pad=(1, 1))
+    dy = RNG.normal(size=pooled.shape).astype(np.float32)
+    pooled.backward(nd.array(dy))
+    module = emulated.EmulatedModule()
+    y = nd.array(dy.transpose(0, 2, 3, 1))
+    places = nd.zeros(y.shape, dtype="uint8")
+    dx = nd.array(np.full(shape, np.nan))
+    sizes = (y.size, height, width, 3)
+    slope = nd.array(dy.transpose(0, 2, 3, 1))
+    module.launch(Launch("max_pool_float", 3, (nd.array(x), y, places, *sizes)))
+    module.launch(Launch("max_pool_back_float", 3, (slope, places, dx, *sizes)))
+    np.testing.assert_array_equal(y.asnumpy().transpose(0, 3, 1, 2), pooled.asnumpy())
+    gradient = dx.asnumpy().transpose(0, 3, 1, 2)
+    np.testing.assert_allclose(gradient, channels_first.grad.asnumpy(), rtol=1e-6)
+    x[0, 2, 2, 1] = np.nan
+    module.launch(Launch("max_pool_float", 3, (nd.array(x), y, places, *sizes)))
+    assert np.argwhere(np.isnan(y.asnumpy())).tolist() == [[0, 1, 1, 1]]
+
+
 def test_the_chunks_of_the_kernels_are_those_of_the_table() -> None:
     assert f"#define CHUNK {CHUNK} " in emulated.SOURCE.read_text()
 

@@ -12,12 +12,10 @@ from .calls import Device, address_of, checked, cuda
 
 BN_ONLY = 0
 BN_RELU = 1
+_AVERAGE = 2
 BN_ADD_RELU = 2
 """cudnnBatchNormOps_t."""
 SPATIAL_PERSISTENT = 2
-POOLING_AVERAGE = 2
-POOLING_MAX = 3
-"""Average without padding; the maximum whose gradient is deterministic."""
 FUSED_CHANNELS = 4
 """Batch norm takes ReLU and a sum in float16 alone, where channels are a multiple of it."""
 WORKSPACE_BYTES = 4 << 30
@@ -99,9 +97,9 @@ class Cudnn:
         words = (self._type, _NHWC, out, channels, height, width)
         return self._descriptor("Filter", "cudnnSetFilter4dDescriptor", words)
 
-    def pooling(self, mode: int, window: tuple[int, int], padding: int, stride: int) -> int:
-        """The descriptor of a pooling of height x width."""
-        words = (mode, _PROPAGATE_NAN, *window, padding, padding, stride, stride)
+    def average(self, height: int, width: int) -> int:
+        """The descriptor of a pooling over whole maps."""
+        words = (_AVERAGE, _PROPAGATE_NAN, height, width, 0, 0, 1, 1)
         return self._descriptor("Pooling", "cudnnSetPooling2dDescriptor", words)
 
     def relu(self) -> int:

@@ -370,6 +370,80 @@ KERNEL channels_float(const float* from, float* to, int size, int from_channels,
   change_channels(from, to, size, from_channels, to_channels);
 }
 
+// The maximum of windows of 3 x 3 at every second pixel, padded by one, and where in its window it
+// lies: of equal ones the first. What is no number is the largest.
+template <typename T>
+__device__ void max_pool(const T* x, T* y, unsigned char* places, int size, int height, int width,
+                         int channels) {
+  const int rows = (height + 1) / 2, columns = (width + 1) / 2;
+  EACH(i, size) {
+    const int channel = (int)i % channels, window = (int)i / channels;
+    const int top = 2 * (window / columns % rows) - 1, left = 2 * (window % columns) - 1;
+    const T* image = x + (long long)(window / columns / rows) * height * width * channels;
+    float largest = -3.402823466e38f;
+    int place = 4;  // the middle, which is always inside
+    for (int k = 0; k < 9; ++k) {
+      const int row = top + k / 3, column = left + k % 3;
+      if (row < 0 || column < 0 || row >= height || column >= width) continue;
+      const float value = to_float(image[(row * width + column) * channels + channel]);
+      if (value <= largest || largest != largest) continue;
+      largest = value;
+      place = k;
+    }
+    store(&y[i], largest);
+    places[i] = place;
+  }
+}
+
+KERNEL max_pool_half(const half_t* x, half_t* y, unsigned char* places, int size, int height,
+                     int width, int channels) {
+  max_pool(x, y, places, size, height, width, channels);
+}
+
+KERNEL max_pool_float(const float* x, float* y, unsigned char* places, int size, int height,
+                      int width, int channels) {
+  max_pool(x, y, places, size, height, width, channels);
+}
+
+// Its gradient. A thread writes four pixels: those of which no window but its own and the next three
+// (to the right, below, and both) hold any.
+template <typename T>
+__device__ void max_pool_back(const T* dy, const unsigned char* places, T* dx, int size, int height,
+                              int width, int channels) {
+  const int rows = (height + 1) / 2, columns = (width + 1) / 2;
+  EACH(i, size) {
+    const int window = (int)i / channels;
+    const int row = window / columns % rows, column = window % columns;
+    float sums[4] = {0, 0, 0, 0};
+    for (int next = 0; next < 4; ++next) {
+      const int below = next / 2, right = next % 2;
+      if (row + below >= rows || column + right >= columns) continue;
+      const long long from = i + (long long)(below * columns + right) * channels;
+      const int place = places[from];
+      const int pixel_row = 2 * below - 1 + place / 3, pixel_column = 2 * right - 1 + place % 3;
+      const float slope = to_float(dy[from]);
+      for (int pixel = 0; pixel < 4; ++pixel)
+        if (pixel_row == pixel / 2 && pixel_column == pixel % 2) sums[pixel] += slope;
+    }
+    T* image = dx + (long long)(window / columns / rows) * height * width * channels;
+    for (int pixel = 0; pixel < 4; ++pixel) {
+      const int to_row = 2 * row + pixel / 2, to_column = 2 * column + pixel % 2;
+      if (to_row < height && to_column < width)
+        store(&image[(to_row * width + to_column) * channels + (int)i % channels], sums[pixel]);
+    }
+  }
+}
+
+KERNEL max_pool_back_half(const half_t* dy, const unsigned char* places, half_t* dx, int size,
+                          int height, int width, int channels) {
+  max_pool_back(dy, places, dx, size, height, width, channels);
+}
+
+KERNEL max_pool_back_float(const float* dy, const unsigned char* places, float* dx, int size,
+                           int height, int width, int channels) {
+  max_pool_back(dy, places, dx, size, height, width, channels);
+}
+
 __device__ float positive(float x) { return x <= 0 ? 0 : x; }  // what is no number remains so
 
 // y <- ReLU(y + z), where cuDNN's batch norm does not do it; without z: ReLU(y).

@@ -44,15 +44,18 @@ class Norm(NamedTuple):
     parameters: nn.BatchNorm
 
 
-class Pooling(NamedTuple):
-    """The maximum, or the average over whole maps."""
+class MaxPooling(NamedTuple):
+    """Of 3 x 3 pixels around every second."""
 
     source: int
     target: int
-    window: tuple[int, int]
-    stride: int
-    padding: int
-    average: bool
+
+
+class Average(NamedTuple):
+    """Over whole maps."""
+
+    source: int
+    target: int
 
 
 class Dense(NamedTuple):
@@ -75,7 +78,7 @@ class Dense(NamedTuple):
         return (out, 1, 1, channels)
 
 
-Layer = Convolution | Norm | Pooling | Dense
+Layer = Convolution | Norm | MaxPooling | Average | Dense
 
 
 class LayerList:
@@ -95,10 +98,15 @@ class LayerList:
         if isinstance(block, Unit):
             return self._unit(block, value)
         if isinstance(block, nn.MaxPool2D):
-            return self._pooling(value, (3, 3), 2, 1, average=False)
-        if isinstance(block, nn.GlobalAvgPool2D):
             before = self.values[value]
-            return self._pooling(value, (before.height, before.width), 1, 0, average=True)
+            half = Maps((before.height + 1) // 2, (before.width + 1) // 2, before.channels)
+            target = self._value(half)
+            self.layers.append(MaxPooling(value, target))
+            return target
+        if isinstance(block, nn.GlobalAvgPool2D):
+            target = self._value(Maps(1, 1, self.values[value].channels))
+            self.layers.append(Average(value, target))
+            return target
         if isinstance(block, nn.Dense):
             target = self._value(Maps(1, 1, block.weight.shape[0]))
             self.layers.append(Dense(value, target, block.weight, block.bias))
@@ -142,14 +150,4 @@ class LayerList:
     def _norm(self, unit: Unit, value: int, residual: int | None, *, relu: bool) -> int:
         target = self._value(self.values[value])
         self.layers.append(Norm(value, target, residual, relu, unit.norm))
-        return target
-
-    def _pooling(
-        self, value: int, window: tuple[int, int], stride: int, padding: int, *, average: bool
-    ) -> int:
-        before = self.values[value]
-        height = (before.height + 2 * padding - window[0]) // stride + 1
-        width = (before.width + 2 * padding - window[1]) // stride + 1
-        target = self._value(Maps(height, width, before.channels))
-        self.layers.append(Pooling(value, target, window, stride, padding, average))
         return target

@@ -14,7 +14,7 @@ from mxnet import nd
 from ..resnet import ResNet
 from . import cudnn as dnn
 from .cudnn import Cudnn, Shape
-from .layers import IMAGE_CHANNELS, Convolution, Dense, LayerList, Norm, Pooling
+from .layers import IMAGE_CHANNELS, Average, Convolution, Dense, LayerList, MaxPooling, Norm
 from .memory import Buffer
 from .module import blocks_for, type_name
 from .tape import Tape, Word
@@ -75,6 +75,8 @@ class Writer:
         self._values: dict[int, Buffer | nd.NDArray] = {}
         self._gradients: dict[int, Buffer] = {}
         self._saved: dict[int, Saved] = {}
+        self._places: dict[int, Buffer] = {}
+        """Of the maxima in their windows."""
         self._stem: Buffer | None = None
         self.written: list[tuple[int, Any]] = []
         """Calls by number, and the parameter whose gradient each completes."""
@@ -89,8 +91,10 @@ class Writer:
                 self._convolve(layer)
             elif isinstance(layer, Norm):
                 self._norm(layer, training=training)
-            elif isinstance(layer, Pooling):
-                self._pool(layer)
+            elif isinstance(layer, MaxPooling):
+                self._max_pool(layer)
+            elif isinstance(layer, Average):
+                self._average(layer)
             else:
                 self._multiply(layer)
 
@@ -238,9 +242,15 @@ class Writer:
             arguments = (self._value(layer.target), self._residual(layer))
             self._each("rectify", layer, arguments)
 
-    def _pool(self, layer: Pooling) -> None:
+    def _max_pool(self, layer: MaxPooling) -> None:
+        places = self.tape.buffer(self._images * self.network.values[layer.target].size)
+        self._places[layer.target] = places
+        arrays = (self._value(layer.source), self._value(layer.target), places)
+        self._pool("max_pool", layer, arrays)
+
+    def _average(self, layer: Average) -> None:
         self.tape.call(
-            "pooling",
+            "average",
             "cudnnPoolingForward",
             self._pooling(layer),
             self._cudnn.one,
@@ -265,8 +275,10 @@ class Writer:
                 self._convolve_back(layer)
             elif isinstance(layer, Norm):
                 self._norm_back(layer)
-            elif isinstance(layer, Pooling):
-                self._pool_back(layer)
+            elif isinstance(layer, MaxPooling):
+                self._max_pool_back(layer)
+            elif isinstance(layer, Average):
+                self._average_back(layer)
             else:
                 self._multiply_back(layer)
 
@@ -363,10 +375,15 @@ class Writer:
         self._complete(parameters.gamma)
         self._complete(parameters.beta)
 
-    def _pool_back(self, layer: Pooling) -> None:
+    def _max_pool_back(self, layer: MaxPooling) -> None:
+        slope = self._gradients[layer.target]
+        arrays = (slope, self._places[layer.target], self._new_gradient(layer.source))
+        self._pool("max_pool_back", layer, arrays)
+
+    def _average_back(self, layer: Average) -> None:
         self._new_gradient(layer.source)
         self.tape.call(
-            "pooling",
+            "average",
             "cudnnPoolingBackward",
             self._pooling(layer),
             self._cudnn.one,
@@ -432,9 +449,16 @@ class Writer:
         name = f"{name}_{self._type}"
         self.tape.kernel(layer.parameters.name, name, blocks_for(size), *arguments, size)
 
-    def _pooling(self, layer: Pooling) -> int:
-        mode = dnn.POOLING_AVERAGE if layer.average else dnn.POOLING_MAX
-        return self._cudnn.pooling(mode, layer.window, layer.padding, layer.stride)
+    def _pool(self, name: str, layer: MaxPooling, arrays: tuple[Word, ...]) -> None:
+        """A kernel of ours over all windows."""
+        maps = self.network.values[layer.source]
+        size = self._images * self.network.values[layer.target].size
+        name = f"{name}_{self._type}"
+        self.tape.kernel("pooling", name, blocks_for(size), *arrays, size, *maps)
+
+    def _pooling(self, layer: Average) -> int:
+        maps = self.network.values[layer.source]
+        return self._cudnn.average(maps.height, maps.width)
 
     def _bias(self, layer: Dense) -> int:
         return self._cudnn.tensor((1, 1, 1, layer.weight.shape[0]))
