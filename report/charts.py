@@ -102,7 +102,7 @@ def finish(axes: Axes, *, legend: bool = True) -> None:
             axis.set_major_formatter(tick_text)
     labels = axes.get_legend_handles_labels()[1]
     if legend and len(labels) > MOST_WITHIN:
-        below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2)}
+        below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2)}
         axes.legend(ncols=_columns(axes), columnspacing=1.0, handlelength=1.6, **below)
     elif legend and labels:
         axes.legend(ncols=math.ceil(len(labels) / _LEGEND_ROWS))

@@ -241,7 +241,7 @@ class Rn50:
 
     def run_folder(self) -> Path:
         """The folder of the newest run."""
-        return max(self.results.glob("*/*"), key=lambda path: path.stat().st_mtime_ns)
+        return max(self.results.glob("[!.]*/*"), key=lambda path: path.stat().st_mtime_ns)
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ if [ "$ENGINE" = podman ] && ! podman run --rm "$base" true 2>/dev/null; then
 fi
 
 SECONDS=0
-"$ENGINE" build --target cpu --build-arg "BASE_IMAGE=$base" \
+"$ENGINE" build --network=host --target cpu --build-arg "BASE_IMAGE=$base" \
   --build-arg "COMMIT=$(git describe --always --abbrev=40 --dirty 2>/dev/null || true)" \
   -t "$image" . >"$scratch/build.log" 2>&1 || {
   tail -n 30 "$scratch/build.log" >&2
