@@ -88,7 +88,9 @@ def allreduce(
     job: BenchJob,
     *,
     ranks: Annotated[str, option("Rank counts, such as `2,4,8`.")] = "2,4",
-    sizes: Annotated[str, option("Message sizes; k and M are powers of 1000.")] = "4k,64k,1M,25M",
+    sizes: Annotated[
+        str, option("Message sizes; k and M are powers of 1000.")
+    ] = "4k,64k,1M,25M",
     algorithms: Annotated[
         str, option("As in `comm.algorithm`, grids too: `torus_2d(4x2)`.")
     ] = "ring,recursive_doubling,recursive_halving_doubling,torus_2d",
@@ -103,16 +105,24 @@ def allreduce(
     Example: `rn50 bench allreduce --ranks 2,4 --sizes 4k,1M,25M --plot allreduce.svg`
     """
     names = re.findall(r"[^,(]+(?:\([^)]*\))?", algorithms)
-    asked = [Case(name, count) for count, name in product(parse_counts("--ranks", ranks), names)]
+    asked = [
+        Case(name, count)
+        for count, name in product(parse_counts("--ranks", ranks), names)
+    ]
     cases, refused = plan_allreduces(job, asked)
     sizes_bytes = ",".join(map(str, parse_sizes(sizes)))
     seconds: dict[tuple[Case, int], list[float]] = {}
     for case in in_turn(list(cases), passes, job.track("measuring allreduces")):
-        found = measure_on_ranks(cases[case], job.launcher, "allreduce", sizes_bytes, rounds)
+        found = measure_on_ranks(
+            cases[case], job.launcher, "allreduce", sizes_bytes, rounds
+        )
         for size, times in found.items():
             seconds.setdefault((case, int(size)), []).extend(times)
     rows = allreduce_rows(seconds)
-    ms = {f"{case}, {size:,} bytes": scaled(times, 1e3) for (case, size), times in seconds.items()}
+    ms = {
+        f"{case}, {size:,} bytes": scaled(times, 1e3)
+        for (case, size), times in seconds.items()
+    }
     return Outcome(
         rows=rows,
         figures={"not possible": refused},
@@ -125,12 +135,16 @@ def allreduce(
 def parse_sizes(text: str) -> list[int]:
     """`4k,1M,300` -> bytes."""
     if not re.fullmatch(r"[1-9]\d{0,8}[kM]?(,[1-9]\d{0,8}[kM]?)*", text):
-        raise UserError(f"--sizes: bytes with commas expected, such as 4k,1M; found {text}")
+        raise UserError(
+            f"--sizes: bytes with commas expected, such as 4k,1M; found {text}"
+        )
     unit = {"k": 1_000, "M": 1_000_000}
     return [int(part.rstrip("kM")) * unit.get(part[-1], 1) for part in text.split(",")]
 
 
-def plan_allreduces(job: BenchJob, asked: Iterable[Case]) -> tuple[dict[Case, Loaded], list[str]]:
+def plan_allreduces(
+    job: BenchJob, asked: Iterable[Case]
+) -> tuple[dict[Case, Loaded], list[str]]:
     """The cases to measure with their configs, and why the others cannot be measured: an algorithm
     that the backend does not offer, a grid that the ranks do not form. Raises UserError: an
     algorithm that does not exist, or no case is possible."""
@@ -161,7 +175,9 @@ COLUMNS = {
 }
 
 
-def allreduce_rows(seconds: Mapping[tuple[Case, int], list[float]]) -> list[dict[str, Any]]:
+def allreduce_rows(
+    seconds: Mapping[tuple[Case, int], list[float]],
+) -> list[dict[str, Any]]:
     """One row a measurement: time and bandwidth, by ranks and size.
 
     Bus bandwidth is 2 (p - 1) / p n / time: what a link carries where all carry the same.
@@ -171,5 +187,7 @@ def allreduce_rows(seconds: Mapping[tuple[Case, int], list[float]]) -> list[dict
         ms = spread(scaled(times, 1e3))
         on_the_bus = 2 * (case.ranks - 1) / case.ranks * n_bytes
         rate = on_the_bus / ms["median"] / 1e3
-        rows.append({**case._asdict(), "bytes": n_bytes, "ms": ms, "bus_mb_per_s": rate})
+        rows.append(
+            {**case._asdict(), "bytes": n_bytes, "ms": ms, "bus_mb_per_s": rate}
+        )
     return sorted(rows, key=lambda row: (row["ranks"], row["bytes"]))

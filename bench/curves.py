@@ -41,7 +41,9 @@ class Timing(NamedTuple):
     steps: int
 
 
-def time_rounds(started: AbstractContextManager[Trainer], rounds: str, steps: str) -> list[float]:
+def time_rounds(
+    started: AbstractContextManager[Trainer], rounds: str, steps: str
+) -> list[float]:
     """Train on one rank, round after round, each until the last rank has finished: wall seconds a
     step."""
     from .rank import alternate_on_ranks, next_steps
@@ -73,7 +75,9 @@ def measure_curves(
         check_supported(one.run)
     rates: dict[Case, list[float]] = {case: [] for case in loaded}
     for case in in_turn(list(loaded), timing.passes, job.track("training")):
-        step_s = measure_on_ranks(loaded[case], job.launcher, name, timing.rounds, timing.steps)
+        step_s = measure_on_ranks(
+            loaded[case], job.launcher, name, timing.rounds, timing.steps
+        )
         rates[case].append(case.ranks * case.per_rank / statistics.median(step_s))
     run = next(iter(loaded.values())).run
     rows = {
@@ -94,7 +98,9 @@ def curve_rows(curve: Mapping[Case, Sequence[float]], run: Run) -> list[Row]:
     least = next(iter(curve))
     rows = []
     for case, rates in curve.items():
-        speedups = [rate / of_least for rate, of_least in zip(rates, curve[least], strict=True)]
+        speedups = [
+            rate / of_least for rate, of_least in zip(rates, curve[least], strict=True)
+        ]
         figures = {
             "images_per_s": rates,
             "images_per_s_a_rank": [rate / case.ranks for rate in rates],

@@ -48,7 +48,9 @@ class Outcome:
     figures: Mapping[str, Any]
     """Printed for people where there is no table."""
     ratios: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    measurements: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
+    measurements: Mapping[str, Mapping[str, Sequence[float]]] = field(
+        default_factory=dict
+    )
     """unit -> contender -> values, for `--plot`."""
     launcher: str = ""
     rows: Sequence[Mapping[str, Any]] = ()
@@ -203,7 +205,9 @@ def parse_counts(option: str, text: str) -> list[int]:
         counts = [int(part) for part in text.split(",")]
         if counts == sorted(set(counts)):
             return counts
-    raise UserError(f"{option}: rising whole numbers expected, such as 2,4; found {text}")
+    raise UserError(
+        f"{option}: rising whole numbers expected, such as 2,4; found {text}"
+    )
 
 
 def ranks_text(count: int) -> str:

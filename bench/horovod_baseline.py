@@ -12,7 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ..config.plan import build_plan
-from .harness import BenchJob, Outcome, bench, in_turn, option, ratio_spread, scaled, spread
+from .harness import (
+    BenchJob,
+    Outcome,
+    bench,
+    in_turn,
+    option,
+    ratio_spread,
+    scaled,
+    spread,
+)
 from .jobs import load_ready, measure_on_ranks
 
 if TYPE_CHECKING:
@@ -20,7 +29,11 @@ if TYPE_CHECKING:
 
 OURS = "ours"
 BASELINE = "Horovod's example"
-BASELINE_ENV = ("OMP_NUM_THREADS", "HOROVOD_CPU_OPERATIONS", "OMPI_MCA_mpi_yield_when_idle")
+BASELINE_ENV = (
+    "OMP_NUM_THREADS",
+    "HOROVOD_CPU_OPERATIONS",
+    "OMPI_MCA_mpi_yield_when_idle",
+)
 """What the baseline gets of our settings: its cores, its backend, and that a waiting rank yields;
 without the last, ranks that share cores starve each other."""
 
@@ -31,9 +44,15 @@ def time_contender(out: Path, contender: str, rounds: str, steps: str) -> list[f
 
     count = int(steps)
     with started_trainer(out) as trainer:
-        run = next_steps(trainer, count) if contender == OURS else _example(trainer, count)
+        run = (
+            next_steps(trainer, count)
+            if contender == OURS
+            else _example(trainer, count)
+        )
         turns = range(int(rounds) + 1)
-        return alternate_on_ranks(trainer, {contender: run}, turns, pieces=count)[contender]
+        return alternate_on_ranks(trainer, {contender: run}, turns, pieces=count)[
+            contender
+        ]
 
 
 def _example(trainer: Trainer, steps: int) -> Callable[[], None]:
@@ -108,9 +127,15 @@ def horovod_baseline(
         )
     step_ms = {name: scaled(values, 1e3) for name, values in step_s.items()}
     return Outcome(
-        ratios={"our throughput / Horovod's example": ratio_spread(step_s[BASELINE], step_s[OURS])},
+        ratios={
+            "our throughput / Horovod's example": ratio_spread(
+                step_s[BASELINE], step_s[OURS]
+            )
+        },
         figures={
-            **{f"{name}: ms a step": spread(values) for name, values in step_ms.items()},
+            **{
+                f"{name}: ms a step": spread(values) for name, values in step_ms.items()
+            },
             "ranks": build_plan(loaded.run).ranks,
             "batch per rank": loaded.run.batch.per_rank,
         },

@@ -71,9 +71,16 @@ def _decode(run: Run) -> Callable[[], Any]:
 
     from ..data import pipeline
 
-    def graph(jpegs: Any, labels: Any, anchors: Any, shapes: Any, _: Any) -> tuple[Any, Any]:
+    def graph(
+        jpegs: Any, labels: Any, anchors: Any, shapes: Any, _: Any
+    ) -> tuple[Any, Any]:
         return fn.decoders.image_slice(
-            jpegs, anchors, shapes, axis_names="HW", device="cpu", adjust_orientation=False
+            jpegs,
+            anchors,
+            shapes,
+            axis_names="HW",
+            device="cpu",
+            adjust_orientation=False,
         ), labels
 
     source = pipeline.build_train_source(
@@ -105,10 +112,14 @@ def bench_input(
         rates: dict[str, list[float]] = {way: [] for way in ways}
         for way in in_turn(tuple(ways), passes, job.track("timing ways in, in turn")):
             kind, its = ways[way]
-            rates[way].append(measure_on_ranks(its, job.launcher, "input", kind, images))
+            rates[way].append(
+                measure_on_ranks(its, job.launcher, "input", kind, images)
+            )
     table = load_table(Path(loaded.run.data.path), "train")
     return Outcome(
-        ratios={"whole pipeline / decoding": ratio_spread(rates["full"], rates["decode"])},
+        ratios={
+            "whole pipeline / decoding": ratio_spread(rates["full"], rates["decode"])
+        },
         figures={
             **{f"{way}: images per CPU-second": spread(r) for way, r in rates.items()},
             "kB an image (mean)": float(table["length"].mean()) / 1e3,
@@ -123,7 +134,9 @@ def _drawn(job: BenchJob, folder: Path, px: int) -> Loaded:
     drawn = Synthetic(train_samples=64, eval_samples=10, min_px=px, max_px=px)
     more = {field: getattr(drawn, field) for field in Counts._fields}
     more |= {"path": str(folder), "synthetic": drawn, "shards": None}
-    small = load("smoke", ["system.ranks_per_node=1"]).run  # of a batch that the set holds
+    small = load(
+        "smoke", ["system.ranks_per_node=1"]
+    ).run  # of a batch that the set holds
     data = run.data.model_copy(update=more)
     system = small.system.model_copy(update={"results": run.system.results})
     small = small.model_copy(update={"data": data, "system": system})
@@ -159,7 +172,10 @@ def with_roofline(outcome: Outcome, system: System) -> Outcome:
     }
     lowest = min(inputs, key=lambda line: inputs[line])
     limit = lowest if inputs[lowest] < train else "training"
-    by_px = {f"input at {px} px on {cores} cores": rate[f"{px} px"] * cores for px in SIZES_PX}
+    by_px = {
+        f"input at {px} px on {cores} cores": rate[f"{px} px"] * cores
+        for px in SIZES_PX
+    }
     lines = inputs | {f"training, batch {batch}": train} | by_px
     return replace(
         outcome,
@@ -192,9 +208,13 @@ def _draw_roofline(
     by_cores.axvline(system.cores_per_rank, color=INK, ls=":", lw=1)
     by_cores.set(xlabel="cores a GPU")
     measured = [rate[f"{px} px"] * system.cores_per_rank for px in SIZES_PX]
-    by_size.plot(SIZES_PX, measured, marker="o", label=f"full, {system.cores_per_rank} cores")
+    by_size.plot(
+        SIZES_PX, measured, marker="o", label=f"full, {system.cores_per_rank} cores"
+    )
     published = [total / PUBLISHED_GPUS for total in PUBLISHED_INPUT.values()]
-    by_size.plot([*PUBLISHED_INPUT], published, "kD", label="input, DGX-1 (NVIDIA's slides)")
+    by_size.plot(
+        [*PUBLISHED_INPUT], published, "kD", label="input, DGX-1 (NVIDIA's slides)"
+    )
     for network, total in PUBLISHED_TRAINING.items():
         of_dgx1 = f"training {network}, DGX-1, at least"
         level(by_size, of_dgx1, total / PUBLISHED_GPUS, SIZES_PX[0])

@@ -42,10 +42,21 @@ def measure_on_ranks(
     check_supported(loaded.run)
     refuse(missing_hosts(loaded.run, launcher))
     with scratch_folder(loaded, "bench") as out:
-        command = [sys.executable, "-m", "rn50.bench", name, str(out), *map(str, arguments)]
+        command = [
+            sys.executable,
+            "-m",
+            "rn50.bench",
+            name,
+            str(out),
+            *map(str, arguments),
+        ]
         job, _ = build_job(loaded.run, launcher, command)
         if settings is not None:
-            made = {name: value for name, value in job.environment.items() if name in settings}
+            made = {
+                name: value
+                for name, value in job.environment.items()
+                if name in settings
+            }
             job = job._replace(environment=made)
         run_job(job, launcher, out)
         return json.loads((out / "bench.json").read_text())

@@ -86,7 +86,9 @@ def loop(
     return Outcome(
         ratios={
             "trainer / bare loop throughput": ratio_spread(bare, seconds["trainer"]),
-            "bare loop / one batch throughput": ratio_spread(seconds["one batch"], bare),
+            "bare loop / one batch throughput": ratio_spread(
+                seconds["one batch"], bare
+            ),
         },
         figures={
             **{

@@ -58,7 +58,9 @@ def optimizer(
     ms = {name: scaled(values, 1e3) for name, values in seconds.items()}
     return Outcome(
         ratios={
-            "MXNet's LARS / ours": ratio_spread(seconds["MXNet's LARS"], seconds["ours"]),
+            "MXNet's LARS / ours": ratio_spread(
+                seconds["MXNet's LARS"], seconds["ours"]
+            ),
             "ours / memory floor": ratio_spread(seconds["ours"], seconds["floor"]),
         },
         figures={
@@ -80,7 +82,9 @@ def _contenders() -> tuple[dict[str, Callable[[], None]], int]:
 
     nets = [_parameters() for _ in range(2)]
     ours = Updater(
-        nets[0], Optimizer(variant="nvidia", weight_decay=DECAY), operators=Operators(mx.cpu())
+        nets[0],
+        Optimizer(variant="nvidia", weight_decay=DECAY),
+        operators=Operators(mx.cpu()),
     )
     now = Settings(LR, 0.9, BATCH)
     stock = gluon.Trainer(
@@ -108,7 +112,9 @@ def _parameters() -> list[Any]:
     from ..train.network.build import build_networks, trainable
     from ..train.operators import Operators
 
-    net, _, _ = build_networks(Model(), 1000, crop_px=224, seed=1, operators=Operators(mx.cpu()))
+    net, _, _ = build_networks(
+        Model(), 1000, crop_px=224, seed=1, operators=Operators(mx.cpu())
+    )
     parameters = trainable(net)
     for p in parameters:
         p.grad()[:] = nd.random.normal(scale=1.0, shape=p.shape)
@@ -118,5 +124,7 @@ def _parameters() -> list[Any]:
 
 def _trainer_step(trainer: gluon.Trainer, parameters: list[Any]) -> None:
     for p in parameters:
-        p.data()._fresh_grad = True  # what backward does; without it the step would do nothing
+        p.data()._fresh_grad = (
+            True  # what backward does; without it the step would do nothing
+        )
     trainer.step(BATCH)

@@ -36,7 +36,10 @@ def time_kinds(out: Path, rounds: str, steps: str) -> dict[str, list[float]]:
 
     count = int(steps)
     with started_trainer(out) as trainer:
-        kinds = {name: repeated(kind, count) for name, kind in _kinds_of_steps(trainer).items()}
+        kinds = {
+            name: repeated(kind, count)
+            for name, kind in _kinds_of_steps(trainer).items()
+        }
         return alternate_on_ranks(trainer, kinds, range(int(rounds) + 1), pieces=count)
 
 
@@ -77,7 +80,9 @@ def overlap(
     groupings: Annotated[
         str, option("As in `comm.groups`, separated by semicolons.")
     ] = "single;equal_count(4);equal_bytes(4);equal_bytes(8);cubic(3)",
-    rounds: Annotated[int, option("Rounds; each times every kind of step.", min=1)] = 10,
+    rounds: Annotated[
+        int, option("Rounds; each times every kind of step.", min=1)
+    ] = 10,
     steps: Annotated[int, option("Steps of each kind in a round.", min=1)] = 20,
 ) -> Outcome:
     """How much communication backward hides: a step, its computation and its communication alone.
@@ -90,7 +95,9 @@ def overlap(
     loaded = {rule: job.load(f"comm.groups={rule}") for rule in groupings.split(";")}
     run = next(iter(loaded.values())).run
     if (ranks := build_plan(run).ranks) < 2:
-        raise UserError("bench overlap: two ranks or more expected, found 1: nothing to send")
+        raise UserError(
+            "bench overlap: two ranks or more expected, found 1: nothing to send"
+        )
     load_ready(job)
     step_ms = {}
     for rule in in_turn(list(loaded), 1, job.track("timing steps")):
@@ -107,7 +114,10 @@ def overlap(
                 for kind, values in kinds.items()
             }
         },
-        ratios={f"{row['groups']}: hidden part of communication": row["hidden"] for row in rows},
+        ratios={
+            f"{row['groups']}: hidden part of communication": row["hidden"]
+            for row in rows
+        },
         columns=COLUMNS,
     )
 
@@ -125,15 +135,22 @@ COLUMNS = {
 }
 
 
-def overlap_rows(step_ms: Mapping[str, Mapping[str, Sequence[float]]]) -> list[dict[str, Any]]:
+def overlap_rows(
+    step_ms: Mapping[str, Mapping[str, Sequence[float]]],
+) -> list[dict[str, Any]]:
     """One row a grouping. `step_ms`: grouping -> `step`, `computing`, `communication` -> a value
     for each round."""
     rows = []
     for rule, kinds in step_ms.items():
         communication = kinds["communication"]
-        exposed = [s - c for s, c in zip(kinds["step"], kinds["computing"], strict=True)]
+        exposed = [
+            s - c for s, c in zip(kinds["step"], kinds["computing"], strict=True)
+        ]
         hidden = [m - e for e, m in zip(exposed, communication, strict=True)]
         row = {kind: spread(seconds) for kind, seconds in kinds.items()}
-        row |= {"exposed": spread(exposed), "hidden": ratio_spread(hidden, communication)}
+        row |= {
+            "exposed": spread(exposed),
+            "hidden": ratio_spread(hidden, communication),
+        }
         rows.append({"groups": rule, **row})
     return rows

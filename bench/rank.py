@@ -27,7 +27,9 @@ def quiet_context(out: Path) -> RunContext:
 
 
 @contextmanager
-def started_trainer(out: Path, sources: Callable[..., Any] | None = None) -> Iterator[Trainer]:
+def started_trainer(
+    out: Path, sources: Callable[..., Any] | None = None
+) -> Iterator[Trainer]:
     """This rank's trainer after start-up; it leaves the other ranks at the end. `sources`: makes
     its data; None: from the config's set."""
     context = quiet_context(out)

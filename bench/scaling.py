@@ -16,7 +16,12 @@ from ..data.prepare import prepare
 from .curves import LOW_LR, Case, Timing, measure_curves, time_rounds
 from .harness import BenchJob, Outcome, bench, option, parse_counts
 
-_PLAIN = ("model.width=64", "model.stem=imagenet", "model.zero_gamma=false", "model.depth=50")
+_PLAIN = (
+    "model.width=64",
+    "model.stem=imagenet",
+    "model.zero_gamma=false",
+    "model.depth=50",
+)
 MODELS: dict[str, tuple[str, ...]] = {
     "alexnet": ("model.network=alexnet", *_PLAIN),
     "googlenet": ("model.network=googlenet", *_PLAIN),
@@ -36,7 +41,9 @@ def time_on_images(out: Path, rounds: str, steps: str) -> list[float]:
 def scaling(
     job: BenchJob,
     *,
-    models: Annotated[str, option("alexnet, googlenet, resnet50.")] = "alexnet,googlenet,resnet50",
+    models: Annotated[
+        str, option("alexnet, googlenet, resnet50.")
+    ] = "alexnet,googlenet,resnet50",
     ranks: Annotated[str, option("Rising rank counts.")] = "1,2,4",
     passes: Annotated[int, option("Jobs of each case, in turn.", min=1)] = 3,
     rounds: Annotated[int, option("Rounds of a job.", min=1)] = 3,
@@ -53,14 +60,18 @@ def scaling(
     names = models.split(",")
     if unknown := [name for name in names if name not in MODELS]:
         hint = nearest_name(unknown[0], MODELS)
-        raise UserError(f"--models: {', '.join(MODELS)} expected, found {unknown[0]}{hint}")
+        raise UserError(
+            f"--models: {', '.join(MODELS)} expected, found {unknown[0]}{hint}"
+        )
     base = job.load(ranks=counts[0])
     batch = base.run.batch.per_rank
     total = batch * math.lcm(*counts)  # which every rank count divides
     curves = {}
     for name in names:
         curves[f"{name}, weak"] = [Case(name, count, batch) for count in counts]
-        curves[f"{name}, strong"] = [Case(name, count, total // count) for count in counts]
+        curves[f"{name}, strong"] = [
+            Case(name, count, total // count) for count in counts
+        ]
     prepare(base.run.data, job.track, base.origins)
 
     def load(case: Case) -> Loaded:

@@ -73,6 +73,8 @@ def startup(
         for name, values in by_name.items():
             figures[f"{label}, {name}: seconds"] = spread(values)
             if name != USUAL:
-                ratios[f"{label}: {name} / {USUAL}"] = ratio_spread(values, by_name[USUAL])
+                ratios[f"{label}: {name} / {USUAL}"] = ratio_spread(
+                    values, by_name[USUAL]
+                )
     measurements = {f"s, {label}": by_name for label, by_name in seconds.items()}
     return Outcome(ratios=ratios, figures=figures, measurements=measurements)

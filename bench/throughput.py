@@ -46,7 +46,11 @@ class RandomBatch:
         draw = np.random.default_rng(context.process.rank)
         side = run.data.crop_px
         images = run.batch.per_rank
-        shape = (images, side, side, 3) if run.model.layout == "NHWC" else (images, 3, side, side)
+        shape = (
+            (images, side, side, 3)
+            if run.model.layout == "NHWC"
+            else (images, 3, side, side)
+        )
         pixels = draw.standard_normal(shape, np.float32)
         labels = draw.integers(run.data.classes, size=images)
         self._batch = Batch(nd.array(pixels, ctx), nd.array(labels, ctx, "float32"))
@@ -80,14 +84,21 @@ def throughput(
         str | None, option("Images of a rank in a step; default: the config's.")
     ] = None,
     passes: Annotated[int, option("Jobs of each case, in turn.", min=1)] = 2,
-    rounds: Annotated[int, option("Rounds of a job, after one that warms up.", min=1)] = 3,
+    rounds: Annotated[
+        int, option("Rounds of a job, after one that warms up.", min=1)
+    ] = 3,
     steps: Annotated[int, option("Steps of a round.", min=1)] = 10,
     save: Annotated[
         Path | None,
-        option("Write the rate, on the config's own ranks and batch, into this machine's YAML."),
+        option(
+            "Write the rate, on the config's own ranks and batch, into this machine's YAML."
+        ),
     ] = None,
     check: Annotated[
-        bool, option("Compare this rate with the machine's `references`; exit 1 if it is lower.")
+        bool,
+        option(
+            "Compare this rate with the machine's `references`; exit 1 if it is lower."
+        ),
     ] = False,
 ) -> Outcome:
     """Ranks x batches without a data set: images/s of all ranks and of one, and how they scale.
@@ -109,7 +120,8 @@ def throughput(
     run = job.load(*_PLAIN, ranks=counts[0]).run
     batches = parse_counts("--batch", batch) if batch else [run.batch.per_rank]
     curves = {
-        f"batch {images}": [Case(run.name, count, images) for count in counts] for images in batches
+        f"batch {images}": [Case(run.name, count, images) for count in counts]
+        for images in batches
     }
     return _measure(job, curves, timing, here=True)
 
@@ -120,22 +132,31 @@ def _measure(
     """`here`: all ranks on this machine; else on the nodes of the config."""
 
     def load(case: Case) -> Loaded:
-        batches = (f"batch.per_rank={case.per_rank}", f"eval.batch_per_rank={case.per_rank}")
+        batches = (
+            f"batch.per_rank={case.per_rank}",
+            f"eval.batch_per_rank={case.per_rank}",
+        )
         return job.load(*_PLAIN, *batches, ranks=case.ranks if here else None)
 
     return measure_curves(job, "throughput", curves, load, timing)
 
 
-def _against_reference(job: BenchJob, save: Path | None, check: bool, timing: Timing) -> Outcome:
+def _against_reference(
+    job: BenchJob, save: Path | None, check: bool, timing: Timing
+) -> Outcome:
     """The config on its own nodes and ranks, as a run has it: its median rate is kept or judged."""
     if save is not None:
-        load_system(str(save.resolve()))  # before minutes of measuring; a path, never a name
+        load_system(
+            str(save.resolve())
+        )  # before minutes of measuring; a path, never a name
     run = job.load(*_PLAIN).run
     name = run.name
     reference = run.system.references.get(run.name)
     if check and reference is None:
         known = ", ".join(run.system.references) or "none"
-        raise UserError(f"system.references: one of {name} expected (--save), found {known}")
+        raise UserError(
+            f"system.references: one of {name} expected (--save), found {known}"
+        )
     case = Case(name, run.system.world_size, run.batch.per_rank)
     outcome = _measure(job, {name: [case]}, timing, here=False)
     rate = outcome.rows[0]["images_per_s"]["median"]

@@ -40,7 +40,9 @@ from .console import (
 def command_of(benchmark: Benchmark) -> Callable[..., None]:
     """The Typer command of a benchmark: the driver's options beside those that all have."""
 
-    def command(config: str, overrides: list[str], plot: Path | None, **own: Any) -> None:
+    def command(
+        config: str, overrides: list[str], plot: Path | None, **own: Any
+    ) -> None:
         begun_s = time.monotonic()
         as_json = own.pop("as_json")
         preset, more = split_config(config, overrides)
@@ -53,7 +55,9 @@ def command_of(benchmark: Benchmark) -> Callable[..., None]:
         def load(*overrides: str, ranks: int | None = None) -> Loaded:
             return load_for_launch(preset, [*more, *overrides], ranks or on)
 
-        outcome = replace(benchmark.run(BenchJob(track, launcher, load), **own), launcher=launcher)
+        outcome = replace(
+            benchmark.run(BenchJob(track, launcher, load), **own), launcher=launcher
+        )
         print_outcome(outcome, begun_s, as_json, plot)
         exit_bad_if(not outcome.passes)
 
@@ -87,7 +91,9 @@ def _parameters(benchmark: Benchmark) -> Iterator[inspect.Parameter]:
 # --- what is printed ------------------------------------------------------------------------------
 
 
-def print_outcome(outcome: Outcome, begun_s: float, as_json: bool, plot: Path | None) -> None:
+def print_outcome(
+    outcome: Outcome, begun_s: float, as_json: bool, plot: Path | None
+) -> None:
     """The table or the figures, the plot, and the last line."""
     if as_json:
         print_json(outcome.to_json())
@@ -115,7 +121,11 @@ def print_figures(ratios: Mapping[str, Any], figures: Mapping[str, Any]) -> None
     """A table of the ratios and a line for each figure."""
     if ratios:
         rows = [
-            (name, *(f"{ratio[key]:.3f}" for key in ("median", "min", "max")), str(ratio["n"]))
+            (
+                name,
+                *(f"{ratio[key]:.3f}" for key in ("median", "min", "max")),
+                str(ratio["n"]),
+            )
             for name, ratio in ratios.items()
         ]
         print_table(("ratio", "median", "min", "max", "n"), rows)
@@ -135,7 +145,9 @@ def _in_words(value: Any) -> str:
 
 # --- the commands ---------------------------------------------------------------------------------
 
-bench_app = typer.Typer(help="Benchmarks: contenders in alternation, in one run.", **TYPER_OPTIONS)
+bench_app = typer.Typer(
+    help="Benchmarks: contenders in alternation, in one run.", **TYPER_OPTIONS
+)
 for _name in NAMES:
     importlib.import_module(module_name(_name))
     bench_app.command(_name)(command_of(BENCHMARKS[_name]))

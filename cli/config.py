@@ -48,9 +48,14 @@ def config_show(
     plan = build_plan(loaded.run)
     if as_json:
         origins = {path: str(origin) for path, _, origin in loaded.leaves()}
-        print_json({"config": loaded.to_dict(), "sha256": loaded.sha256, "origins": origins})
+        print_json(
+            {"config": loaded.to_dict(), "sha256": loaded.sha256, "origins": origins}
+        )
         return
-    rows = [(path, yaml_value(value), str(origin)) for path, value, origin in loaded.leaves()]
+    rows = [
+        (path, yaml_value(value), str(origin))
+        for path, value, origin in loaded.leaves()
+    ]
     print_table(("key", "value", "from"), rows, free=(1,))
     print()
     print(
@@ -108,7 +113,8 @@ def config_explain(
     write: Annotated[
         Path | None,
         option(
-            "Write the reference of all keys into a page such as docs/config.md.", metavar="PAGE"
+            "Write the reference of all keys into a page such as docs/config.md.",
+            metavar="PAGE",
         ),
     ] = None,
 ) -> None:

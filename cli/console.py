@@ -63,7 +63,9 @@ def complete_key(incomplete: str) -> list[str]:
     """For a shell's completion: the keys of a config that begin with what is typed, and `=`."""
     from ..config.reference import all_keys  # pydantic: 0.2 s
 
-    keys = (key.path for key in all_keys().values() if key.values and "[]" not in key.path)
+    keys = (
+        key.path for key in all_keys().values() if key.values and "[]" not in key.path
+    )
     return [f"{key}=" for key in keys if key.startswith(incomplete)]
 
 
@@ -97,7 +99,8 @@ def print_version(wanted: bool) -> None:
 Config = Annotated[
     str,
     argument(
-        "A preset's name (`rn50 config list`) or a YAML file.", autocompletion=complete_preset
+        "A preset's name (`rn50 config list`) or a YAML file.",
+        autocompletion=complete_preset,
     ),
 ]
 ConfigToResume = Annotated[
@@ -149,13 +152,18 @@ def machine_option(help: str) -> Any:
 
 SystemName = Annotated[
     str | None,
-    machine_option("Run the config's ranks on it: a name in `config/system/` or a YAML file."),
+    machine_option(
+        "Run the config's ranks on it: a name in `config/system/` or a YAML file."
+    ),
 ]
-Runs = Annotated[int, option("Runs one after the other, a fresh seed each.", min=1, max=100)]
+Runs = Annotated[
+    int, option("Runs one after the other, a fresh seed each.", min=1, max=100)
+]
 Launcher = Annotated[
     str | None,
     option(
-        "Default: srun in a Slurm job, else that of Horovod's MPI, else gloo.", **choices(LAUNCHERS)
+        "Default: srun in a Slurm job, else that of Horovod's MPI, else gloo.",
+        **choices(LAUNCHERS),
     ),
 ]
 
@@ -300,7 +308,9 @@ def plain_table(
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, show_header=any(header), pad_edge=False, padding=(0, GAP, 0, 0))
+    table = Table(
+        box=None, show_header=any(header), pad_edge=False, padding=(0, GAP, 0, 0)
+    )
     for number, title in enumerate(header):
         whole = bool(free) and number not in free
         table.add_column(Text(title), overflow="fold", no_wrap=whole)

@@ -26,7 +26,9 @@ from .console import (
 
 data_app = typer.Typer(help="Make, pack, verify and stage image sets.", **TYPER_OPTIONS)
 
-Processes = Annotated[int | None, option("Processes; default: one for each core.", min=1)]
+Processes = Annotated[
+    int | None, option("Processes; default: one for each core.", min=1)
+]
 LIKE_IMAGENET = (
     "data.path=datasets/like_imagenet",
     "data.synthetic={classes: 10, train_samples: 1000, eval_samples: 100}",
@@ -43,11 +45,15 @@ def data_make(
     train_samples: Annotated[
         int, option("Training images.", "--train", min=1, max=10_000_000)
     ] = 4000,
-    eval_samples: Annotated[int, option("Held-out images.", "--val", min=1, max=10_000_000)] = 1000,
+    eval_samples: Annotated[
+        int, option("Held-out images.", "--val", min=1, max=10_000_000)
+    ] = 1000,
     classes: Annotated[int, option("Texture classes.", min=2, max=1000)] = 10,
     min_px: Annotated[int, option("Shortest side.", min=16, max=1024)] = 40,
     max_px: Annotated[int, option("Longest side.", min=16, max=1024)] = 56,
-    seed: Annotated[int, option("The same seed draws the same bytes.", min=0, max=2**63 - 1)] = 0,
+    seed: Annotated[
+        int, option("The same seed draws the same bytes.", min=0, max=2**63 - 1)
+    ] = 0,
 ) -> None:
     """Draw the synthetic set as JPEG files in ImageNet's folder layout.
 
@@ -115,16 +121,22 @@ def data_pack(
         recursive=recursive,
         progress=track("packing records"),
     )
-    counts = ", ".join(f"{split.samples:,} {name}" for name, split in manifest.splits.items())
+    counts = ", ".join(
+        f"{split.samples:,} {name}" for name, split in manifest.splits.items()
+    )
     say(f"{out}: {counts} images in {len(manifest.classes):,} classes")
     if manifest.odd_files:
-        say(f"  {len(manifest.odd_files):,} bad files left out, named in {out / 'manifest.json'}")
+        say(
+            f"  {len(manifest.odd_files):,} bad files left out, named in {out / 'manifest.json'}"
+        )
 
 
 @data_app.command("verify")
 def data_verify(
     folder: Annotated[Path, argument("A packed set.")],
-    full: Annotated[bool, option("Check every byte, decode every image.", "--full")] = False,
+    full: Annotated[
+        bool, option("Check every byte, decode every image.", "--full")
+    ] = False,
     processes: Processes = None,
 ) -> None:
     """Check a packed set: manifest, sizes, sample table, and a sample of records decoded.
@@ -143,7 +155,9 @@ def data_verify(
         progress=track("checking records"),
     )
     records = sum(split.samples for split in manifest.splits.values())
-    looked = "all decoded" if full else "a sample of them decoded; --full checks every byte"
+    looked = (
+        "all decoded" if full else "a sample of them decoded; --full checks every byte"
+    )
     say(f"{folder}: whole, {records:,} records, {looked}")
 
 
@@ -208,15 +222,18 @@ def data_bench(
     config: Config = "quick",
     overrides: Overrides = None,
     like_imagenet: Annotated[
-        bool, option("Drawn images of ImageNet's size, 224 px crops.", "--like-imagenet")
+        bool,
+        option("Drawn images of ImageNet's size, 224 px crops.", "--like-imagenet"),
     ] = False,
     passes: Annotated[int, option("Passes of each reader, in turn.", min=1)] = 7,
     images: Annotated[int, option("Images a pass.", min=1)] = 640,
     system: Annotated[
-        str | None, machine_option("The roofline of this machine: a name or a YAML file.")
+        str | None,
+        machine_option("The roofline of this machine: a name or a YAML file."),
     ] = None,
     plot: Annotated[
-        Path | None, output_file("Draw as SVG: the roofline of --system, or the measurements")
+        Path | None,
+        output_file("Draw as SVG: the roofline of --system, or the measurements"),
     ] = None,
     as_json: Json = False,
 ) -> None:

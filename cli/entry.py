@@ -32,7 +32,9 @@ def main() -> None:
         code = _call(sys.argv[1:])
     except KeyboardInterrupt as stop:
         code = stop
-    for number in command_stop_signals():  # a second one, or one during Python's own end
+    for (
+        number
+    ) in command_stop_signals():  # a second one, or one during Python's own end
         signal.signal(number, signal.SIG_IGN)
     if isinstance(code, KeyboardInterrupt):
         code = _stopped(code)
@@ -42,10 +44,14 @@ def main() -> None:
 def _speak_utf8() -> None:
     """Whatever the locale is."""
     if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
-        os.environ["PYTHONUTF8"] = "1"  # file names and pages are UTF-8, whatever the locale
+        os.environ["PYTHONUTF8"] = (
+            "1"  # file names and pages are UTF-8, whatever the locale
+        )
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # file names are bytes, and not always of UTF-8
+        if isinstance(
+            stream, io.TextIOWrapper
+        ):  # file names are bytes, and not always of UTF-8
             stream.reconfigure(errors="backslashreplace")
 
 

@@ -6,13 +6,25 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from .console import Json, Launcher, Ranks, argument, aside, exit_bad_if, print_json, say, track
+from .console import (
+    Json,
+    Launcher,
+    Ranks,
+    argument,
+    aside,
+    exit_bad_if,
+    print_json,
+    say,
+    track,
+)
 
 _RUN = "Folder of a run, for its best checkpoint, else its newest; or a file `*.ckpt`."
 RunOrCheckpoint = Annotated[Path, argument(_RUN, metavar="RUN")]
 RunsAndOverrides = Annotated[
     list[str],
-    argument(f"{_RUN} `key.path=value` changes the config of each.", metavar="RUN|KEY=VALUE"),
+    argument(
+        f"{_RUN} `key.path=value` changes the config of each.", metavar="RUN|KEY=VALUE"
+    ),
 ]
 
 
@@ -45,7 +57,9 @@ def evaluate(
         print_json(found)
     else:
         for one in found.get("runs", [found]):
-            say(f"{one['checkpoint']}: step {one['step']}, {one['epochs']} epochs trained")
+            say(
+                f"{one['checkpoint']}: step {one['step']}, {one['epochs']} epochs trained"
+            )
             _say_counts(one)
             _say_whether_as_recorded(one)
         if "ensemble" in found:

@@ -17,9 +17,13 @@ from .evaluate import RunOrCheckpoint
 if TYPE_CHECKING:
     from ..report.export import Exported
 
-export_app = typer.Typer(help="Export runs and trained models to other tools.", **TYPER_OPTIONS)
+export_app = typer.Typer(
+    help="Export runs and trained models to other tools.", **TYPER_OPTIONS
+)
 
-Runs = Annotated[list[Path], argument("Folders of runs or jobs, or above them.", metavar="RUN...")]
+Runs = Annotated[
+    list[Path], argument("Folders of runs or jobs, or above them.", metavar="RUN...")
+]
 
 
 def _read(paths: list[Path]) -> list[Exported]:
@@ -32,7 +36,9 @@ def _read(paths: list[Path]) -> list[Exported]:
 
 
 @export_app.command("csv")
-def export_csv(paths: Runs, out: Annotated[Path, output_file("The table")] = Path("-")) -> None:
+def export_csv(
+    paths: Runs, out: Annotated[Path, output_file("The table")] = Path("-")
+) -> None:
     """The records of runs as one table: a row for each record, a column for each number.
 
     Example: `rn50 export csv results/quick --out runs.csv`
@@ -47,9 +53,9 @@ def export_csv(paths: Runs, out: Annotated[Path, output_file("The table")] = Pat
 @export_app.command("tensorboard")
 def export_tensorboard(
     paths: Runs,
-    out: Annotated[Path, option("TensorBoard's folder; each run gets one below it.")] = Path(
-        "tensorboard"
-    ),
+    out: Annotated[
+        Path, option("TensorBoard's folder; each run gets one below it.")
+    ] = Path("tensorboard"),
 ) -> None:
     """The records and config of runs as TensorBoard's event files.
 
@@ -66,8 +72,12 @@ def export_tensorboard(
 @export_app.command("model")
 def export_model(
     path: RunOrCheckpoint,
-    out: Annotated[Path, option("The new folder for the model's files.")] = Path("model"),
-    onnx: Annotated[bool, option("ONNX too; needs onnx (`docs/export.md`).", "--onnx")] = False,
+    out: Annotated[Path, option("The new folder for the model's files.")] = Path(
+        "model"
+    ),
+    onnx: Annotated[
+        bool, option("ONNX too; needs onnx (`docs/export.md`).", "--onnx")
+    ] = False,
 ) -> None:
     """A checkpoint as MXNet's symbol and parameters, which MXNet loads without rn50, and as ONNX.
 

@@ -96,7 +96,9 @@ def shown(log: LogFigures, subject: Subject) -> JsonObject:
         "target": subject.config.eval.target if subject.config else None,
         "published": place.text if place else None,
     }
-    if benchmark != BENCHMARK:  # its epochs may be samples, and its accuracy another measure
+    if (
+        benchmark != BENCHMARK
+    ):  # its epochs may be samples, and its accuracy another measure
         return figures
     for last in run.evaluations[-1:]:
         figures |= {"epochs": last.epoch, "eval_accuracy": last.accuracy}
@@ -146,7 +148,8 @@ def log_check(
     paths: Annotated[
         list[Path],
         argument(
-            "Logs; folders of runs, jobs, submissions, sweeps, or above them.", metavar="PATH..."
+            "Logs; folders of runs, jobs, submissions, sweeps, or above them.",
+            metavar="PATH...",
         ),
     ],
     ruleset: Ruleset = None,
@@ -202,12 +205,16 @@ def log_score(
     else:
         for score in scores:
             _print_score(score)
-    exit_bad_if(any(score.score_min is None or score.verdict == FAIL for score in scores))
+    exit_bad_if(
+        any(score.score_min is None or score.verdict == FAIL for score in scores)
+    )
 
 
 @log_app.command("rules")
 def log_rules(
-    markdown: Annotated[bool, option("Print the page docs/rules.md.", "--markdown")] = False,
+    markdown: Annotated[
+        bool, option("Print the page docs/rules.md.", "--markdown")
+    ] = False,
 ) -> None:
     """Every rule: code, name, what it judges, rulesets, severity, what it checks, source.
 
@@ -247,7 +254,9 @@ def _print_score(score: Score) -> None:
     if score.score_min is None:
         print("no score")
     else:
-        words = f"score {score.score_min:.6f} min = olympic mean {score.unscaled_min:.6f}"
+        words = (
+            f"score {score.score_min:.6f} min = olympic mean {score.unscaled_min:.6f}"
+        )
         if score.scaled:
             words += f" x {score.scaling_factor:.10f}"
         if score.verdict == FAIL:
@@ -259,7 +268,9 @@ def _print_score(score: Score) -> None:
 def log_compare(
     paths: Annotated[
         list[Path],
-        argument("Logs, folders of runs, or directories of submissions.", metavar="PATH..."),
+        argument(
+            "Logs, folders of runs, or directories of submissions.", metavar="PATH..."
+        ),
     ],
     sort: Annotated[
         str | None,
@@ -275,7 +286,9 @@ def log_compare(
             metavar="KEY",
         ),
     ] = None,
-    html: Annotated[Path | None, output_file("Write a page with a row a run, to be sorted")] = None,
+    html: Annotated[
+        Path | None, output_file("Write a page with a row a run, to be sorted")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Compare logs, runs or submissions.
@@ -290,7 +303,14 @@ def log_compare(
 
     Example: `rn50 log compare results/lrstudy --by optimizer.base_lr --html study.html`
     """
-    from ..report.compare import compare, group_by, group_table, order_of, read_all, to_json
+    from ..report.compare import (
+        compare,
+        group_by,
+        group_table,
+        order_of,
+        read_all,
+        to_json,
+    )
 
     comparison = compare(read_all(paths))
     order = order_of(comparison.columns, sort, len(comparison.subjects))
@@ -329,7 +349,9 @@ def _print_rows(comparison: Comparison, order: Sequence[int]) -> None:
             print(f"\n{group}")
         for first in range(0, len(columns), _MOST_COLUMNS):
             shown = columns[first : first + _MOST_COLUMNS]
-            cells = list(zip(*lead.values(), *(one.cells for one in shown), strict=True))
+            cells = list(
+                zip(*lead.values(), *(one.cells for one in shown), strict=True)
+            )
             print_table(
                 (*lead, *(one.title for one in shown)),
                 [cells[row] for row in order],
@@ -343,9 +365,12 @@ def _print_rows(comparison: Comparison, order: Sequence[int]) -> None:
 
 @log_app.command("report")
 def log_report(
-    path: Annotated[Path, argument("A log, the folder of a run, or a submission's directory.")],
+    path: Annotated[
+        Path, argument("A log, the folder of a run, or a submission's directory.")
+    ],
     out: Annotated[
-        Path | None, output_file("The file; default: report.html in the folder, for a log here")
+        Path | None,
+        output_file("The file; default: report.html in the folder, for a log here"),
     ] = None,
 ) -> None:
     """Write a self-contained page on a run: verdicts, curves, clocks, schedule, config.

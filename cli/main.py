@@ -97,7 +97,9 @@ def doctor(
     losses = losses_here()
     if losses:  # without them the other rows cannot even be tried
         lines = (f"{name}: {file} expected, found none" for name, file in losses)
-        raise UserError(*lines, f"{sys.prefix}: scripts/setup.sh makes this environment anew")
+        raise UserError(
+            *lines, f"{sys.prefix}: scripts/setup.sh makes this environment anew"
+        )
     from ..launch.doctor import FAILED, examine
 
     rows = list(examine(hosts or []))
@@ -136,7 +138,9 @@ def run(arguments: list[str]) -> None:
 def root(
     version: Annotated[
         bool,
-        option("Print the version.", "--version", is_eager=True, callback=print_version),
+        option(
+            "Print the version.", "--version", is_eager=True, callback=print_version
+        ),
     ] = False,
 ) -> None:
     """Train ResNet-50 against the clock in the style of MLPerf, and check the result."""

@@ -62,7 +62,9 @@ Arguments = Annotated[
         "A config and its overrides.",
         metavar="CONFIG",
         show_default=False,
-        autocompletion=lambda incomplete: complete_preset(incomplete) + complete_key(incomplete),
+        autocompletion=lambda incomplete: (
+            complete_preset(incomplete) + complete_key(incomplete)
+        ),
     ),
 ]
 Machine = Annotated[
@@ -77,10 +79,15 @@ Gpus = Annotated[
 ]
 Batch = Annotated[int | None, option("Images per accelerator and step.", min=1)]
 Algorithm = Annotated[
-    str | None, option("Allreduce: auto, ring, torus_2d, hierarchical, double_tree, ...")
+    str | None,
+    option("Allreduce: auto, ring, torus_2d, hierarchical, double_tree, ..."),
 ]
-Groups = Annotated[str | None, option("Gradient groups: cubic(3), equal_bytes(8), single, ...")]
-Precision = Annotated[str | None, option("fp16, fp32 or tf32; default: the config's, or fp16.")]
+Groups = Annotated[
+    str | None, option("Gradient groups: cubic(3), equal_bytes(8), single, ...")
+]
+Precision = Annotated[
+    str | None, option("fp16, fp32 or tf32; default: the config's, or fp16.")
+]
 
 
 @dataclass(frozen=True)
@@ -135,7 +142,14 @@ class Asked:
             words += [f"batch.per_rank={batch}", "batch.changes=[]"]
             words += [f"comm.groups={groups}", f"comm.algorithm={algorithm}"]
         else:
-            words += ["--batch-per-gpu", str(batch), "--groups", groups, "--algorithm", algorithm]
+            words += [
+                "--batch-per-gpu",
+                str(batch),
+                "--groups",
+                groups,
+                "--algorithm",
+                algorithm,
+            ]
         epochs = self.choices["epochs"]
         if self.arguments:
             epochs = answer.epochs
@@ -270,13 +284,23 @@ def _predict_best(asked: Asked, plot: Path | None, *, as_json: bool) -> None:
     from ..report.prediction import best_rows, write_best_plot
 
     answers = asked.best()
-    header = ("batch", "global batch", "groups", "algorithm", "step", "epochs", "time to train")
+    header = (
+        "batch",
+        "global batch",
+        "groups",
+        "algorithm",
+        "step",
+        "epochs",
+        "time to train",
+    )
     if as_json:
         print_json([answer.to_dict() for answer in answers])
     else:
         first = answers[0]
         say(f"{first.job.name}, {first.job.gpus} accelerators: the fastest batch first")
-        print_table((*header, "90 % interval"), best_rows(answers), right=(0, 1, 4, 5, 6))
+        print_table(
+            (*header, "90 % interval"), best_rows(answers), right=(0, 1, 4, 5, 6)
+        )
         say(f"the first row: {asked.command(first)}")
     if plot is not None:
         write_best_plot(answers, plot)
@@ -292,7 +316,10 @@ def _print_prediction(answer: Prediction) -> None:
     if place is not None:
         say(f"beside published runs: {place.text}")
     step_ms = {name: value * 1e3 for name, value in answer.step.parts.items()}
-    for title, parts, unit in (("one step", step_ms, "ms"), ("the run", answer.run.parts, "s")):
+    for title, parts, unit in (
+        ("one step", step_ms, "ms"),
+        ("the run", answer.run.parts, "s"),
+    ):
         print()
         print_table((title, "time", "share"), share_rows(parts, unit))
     known = list(map(_step_in_words, answer.machine.points))
@@ -325,7 +352,9 @@ def validate(as_json: Json = False) -> None:
                 "cross_validation": [asdict(score) for score in found.scores],
                 "efficiencies": [asdict(one) for one in found.efficiencies],
                 "without_machine": [one._asdict() for one in found.unplaced],
-                "rows": [{**asdict(row), "error": round(row.error, 5)} for row in found.rows],
+                "rows": [
+                    {**asdict(row), "error": round(row.error, 5)} for row in found.rows
+                ],
             }
         )
         return
@@ -340,10 +369,13 @@ def validate(as_json: Json = False) -> None:
 def calibrate(
     runs: Annotated[list[str], argument("Run folders or LOG:GPUS.")],
     system: Annotated[
-        str | None, machine_option("The machine that the runs were on; default: their own.")
+        str | None,
+        machine_option("The machine that the runs were on; default: their own."),
     ] = None,
     precision: Precision = None,
-    out: Annotated[Path | None, output_file("Write the fitted system's YAML here")] = None,
+    out: Annotated[
+        Path | None, output_file("Write the fitted system's YAML here")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Fit a machine to runs on it; `rn50 predict --system FILE` then predicts on it.

@@ -14,7 +14,17 @@ from ..config.errors import UserError
 from ..config.finding import clock_time, printable
 from ..logging.places import require
 from ..report.runs import OPEN, QUEUED, RUNNING, STATUSES, UNKNOWN, RunRow, read_runs
-from .console import GAP, Json, argument, choices, option, plain_table, print_json, print_table, say
+from .console import (
+    GAP,
+    Json,
+    argument,
+    choices,
+    option,
+    plain_table,
+    print_json,
+    print_table,
+    say,
+)
 
 RESULTS = Path("results")
 _LOOK_S = 1.0
@@ -75,7 +85,9 @@ def runs(
     folders: Annotated[
         list[Path] | None,
         argument(
-            "Folders of runs or above runs; default: results.", metavar="FOLDER", show_default=False
+            "Folders of runs or above runs; default: results.",
+            metavar="FOLDER",
+            show_default=False,
         ),
     ] = None,
     status: Annotated[
@@ -116,7 +128,9 @@ def runs(
     def look() -> list[RunRow]:
         rows = _with_jobs(read_runs(places))
         kept = [row for row in rows if not status or row.status in status]
-        return [row for row in kept if name is None or fnmatchcase(row.name or "", name)][:newest]
+        return [
+            row for row in kept if name is None or fnmatchcase(row.name or "", name)
+        ][:newest]
 
     if watch:
         _watch(look, below)
@@ -136,7 +150,9 @@ def _with_jobs(rows: Sequence[RunRow]) -> list[RunRow]:
     known = []
     for row in rows:
         if not row.status:
-            status, reason = look_at(row.job_folder or row.folder, row.scheduler, row.job)
+            status, reason = look_at(
+                row.job_folder or row.folder, row.scheduler, row.job
+            )
             row = row._replace(status=status, reason=reason)
         known.append(row)
     jobs = {row.job_folder: row for row in known}
@@ -146,8 +162,12 @@ def _with_jobs(rows: Sequence[RunRow]) -> list[RunRow]:
             continue
         if found := goes_on(folder, row.scheduler, row.job):
             status, reason = found
-            more = RunRow(folder, status, row.name, row.started, target=row.target, reason=reason)
-            more = more._replace(scheduler=row.scheduler, job=row.job, job_folder=folder)
+            more = RunRow(
+                folder, status, row.name, row.started, target=row.target, reason=reason
+            )
+            more = more._replace(
+                scheduler=row.scheduler, job=row.job, job_folder=folder
+            )
             known = [more, *(other for other in known if other.folder != folder)]
     return known
 
@@ -159,7 +179,9 @@ def _below(folder: Path, top: Path) -> str:
     return printable(str(folder))
 
 
-def _table(rows: Sequence[RunRow], below: Path) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+def _table(
+    rows: Sequence[RunRow], below: Path
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and cells; a column that is empty in all rows is left out, and so are those that a
     terminal has no room for, so that a run's folder stays on one line."""
     names = [_below(row.folder, below) for row in rows]

@@ -12,7 +12,9 @@ from .console import argument, complete_system, exit_bad_if, option, say
 
 
 def submission(
-    runs: Annotated[list[Path], argument("A job's folder, or five runs.", metavar="RUN...")],
+    runs: Annotated[
+        list[Path], argument("A job's folder, or five runs.", metavar="RUN...")
+    ],
     org: Annotated[str, option("The submitter, as log.org of the runs has it.")],
     out: Annotated[Path, option("Folder in which ORG/ is made.")] = Path("submission"),
     system: Annotated[
@@ -46,7 +48,9 @@ def submission(
         say(message, to=sys.stderr)
     if package.missing:
         fields = ", ".join(package.missing)
-        say(f"systems/{package.system}.json: empty: {fields}; fill them in the machine's YAML")
+        say(
+            f"systems/{package.system}.json: empty: {fields}; fill them in the machine's YAML"
+        )
     verdict = "finds no errors" if package.passes else "finds errors"
     log = package.folder.with_name("package_checker.log")
     say(f"{package.folder}: MLPerf's package checker {verdict}: {log}")

@@ -61,7 +61,10 @@ def submit(
     system: SystemName = None,
     wait: Annotated[
         bool,
-        option("Wait for the end of the job; exit 1 if it failed or missed its target.", "--wait"),
+        option(
+            "Wait for the end of the job; exit 1 if it failed or missed its target.",
+            "--wait",
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -82,8 +85,12 @@ def submit(
     name = scheduler or last.scheduler or loaded.run.system.scheduler
     runs = runs or last.runs
     if dry_run:
-        folder = last.folder or Path(loaded.run.system.results) / loaded.run.name / "job"
-        _print_plan(jobs.plan_submission(loaded, name, runs, folder, texts), as_json=as_json)
+        folder = (
+            last.folder or Path(loaded.run.system.results) / loaded.run.name / "job"
+        )
+        _print_plan(
+            jobs.plan_submission(loaded, name, runs, folder, texts), as_json=as_json
+        )
         return
     plan, job = jobs.submit(loaded, name, runs, last.folder, texts)
     cancel = plan.scheduler.cancel(job)
@@ -96,7 +103,11 @@ def submit(
     aside = sys.stderr if as_json else sys.stdout
     code = None
     try:
-        print(f"{name} job {job} in {plan.folder} (to stop it: {cancel})", file=aside, flush=True)
+        print(
+            f"{name} job {job} in {plan.folder} (to stop it: {cancel})",
+            file=aside,
+            flush=True,
+        )
         if wait:
             code = _wait(plan, name, job, aside)
             shown["exit_code"] = code
@@ -112,7 +123,10 @@ def submit(
 
 
 def _wanted(
-    config: str | None, overrides: list[str] | None, system: str | None, resume: str | None
+    config: str | None,
+    overrides: list[str] | None,
+    system: str | None,
+    resume: str | None,
 ) -> tuple[Loaded, Last, list[str]]:
     """The config, the submission that this one resumes, and the overrides which the job's own
     config.yaml does not have."""

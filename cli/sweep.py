@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Annotated
 
 from ..launch.ending import sweep_ended
-from .console import Json, SystemName, argument, aside, exit_bad_if, print_json, print_table, track
+from .console import (
+    Json,
+    SystemName,
+    argument,
+    aside,
+    exit_bad_if,
+    print_json,
+    print_table,
+    track,
+)
 
 
 def sweep(
@@ -39,7 +48,9 @@ def sweep(
     if system is not None:
         words += ["--system", system]
     again = shlex.join(words)
-    study = run_sweep(loaded, track, lambda text: print(text, file=sys.stderr, flush=True), again)
+    study = run_sweep(
+        loaded, track, lambda text: print(text, file=sys.stderr, flush=True), again
+    )
     found = write_results(loaded, study, folder)
     if as_json:
         print_json(found, allow_nan=False)

@@ -27,7 +27,13 @@ _OF_LOST_RECORDS = frozenset(
     }
 )
 """What a record that was lost can look like: others stand alone, counts are short."""
-_CLOCK = ("impossible-stamp", "zero-stamp", "two-runs", "several-clocks", "run-time-not-positive")
+_CLOCK = (
+    "impossible-stamp",
+    "zero-stamp",
+    "two-runs",
+    "several-clocks",
+    "run-time-not-positive",
+)
 """What is wrong with the clock, and explains each later one of these and what is stamped by it."""
 _BY_THE_CLOCK = (
     "several-clocks",

@@ -25,9 +25,15 @@ published log has 3.4 MB."""
 _OFFICIAL_RECORD_BYTES = 1 << 16
 """It takes 2 s for a record of 64 KB, and four times as long for one of twice the length."""
 
-_NAMING_KEYS: tuple[str, ...] = ("submission_division", "submission_benchmark", "opt_name")
+_NAMING_KEYS: tuple[str, ...] = (
+    "submission_division",
+    "submission_benchmark",
+    "opt_name",
+)
 _WORD = r"[A-Za-z0-9_]{1,40}"
-_ROUND_ONLY_WARNED = {"1.1.0": ("missing-weight-initialization", "weight-initialization-names")}
+_ROUND_ONLY_WARNED = {
+    "1.1.0": ("missing-weight-initialization", "weight-initialization-names")
+}
 """Errors today that were warnings in the round itself (mlcommons/logging 63c9709, 4c04112)."""
 
 UNREADABLE = ("MLP000", "unreadable")
@@ -58,7 +64,10 @@ class Check(NamedTuple):
         official = None
         reason = ""
         if self.official is not None:
-            official = {"verdict": self.official.verdict, "version": self.official.version}
+            official = {
+                "verdict": self.official.verdict,
+                "version": self.official.version,
+            }
             reason = " ".join(self.official.messages)[:500]
         return {
             "path": str(self.path),
@@ -74,7 +83,9 @@ class Check(NamedTuple):
         }
 
 
-def check_log(path: Path, ruleset: str | None = None, *, official: bool | None = None) -> Check:
+def check_log(
+    path: Path, ruleset: str | None = None, *, official: bool | None = None
+) -> Check:
     """Judge one log.
 
     Raises UserError: a ruleset that has no ResNet.
@@ -93,9 +104,13 @@ def check_log(path: Path, ruleset: str | None = None, *, official: bool | None =
             ruleset = None
         found = find_ruleset(path, log, ruleset)
         official_check = None
-        if log is None:  # it may read records that this parser does not, of unknown values
+        if (
+            log is None
+        ):  # it may read records that this parser does not, of unknown values
             unread = error.records and "records that cannot be read"
-            official_check = _run_official_checker(path, None, found.name, official, unread or None)
+            official_check = _run_official_checker(
+                path, None, found.name, official, unread or None
+            )
         return Check(
             path=path,
             verdict=CANNOT_READ,
@@ -103,7 +118,9 @@ def check_log(path: Path, ruleset: str | None = None, *, official: bool | None =
             ruleset=found.name,
             ruleset_source=found.source,
             official=official_check,
-            findings=(_finding(UNREADABLE, "an MLPerf log", error.reason, error.reason),),
+            findings=(
+                _finding(UNREADABLE, "an MLPerf log", error.reason, error.reason),
+            ),
         )
     run = LoggedRun(log, found.name)
     official_check = _run_official_checker(path, log, found.name, official)
@@ -139,11 +156,17 @@ def verdict_of(findings: tuple[Finding, ...]) -> str:
     return PASS
 
 
-def no_milder(findings: tuple[Finding, ...], official_check: Verdict | None) -> tuple[Finding, ...]:
+def no_milder(
+    findings: tuple[Finding, ...], official_check: Verdict | None
+) -> tuple[Finding, ...]:
     """The findings, headed by the official checker's failure where they have no error: a log that
     it fails is no valid result. A line with two records is left to `joined-records`: the official
     checker reads only the last of them."""
-    if official_check is None or official_check.verdict != FAIL or verdict_of(findings) == FAIL:
+    if (
+        official_check is None
+        or official_check.verdict != FAIL
+        or verdict_of(findings) == FAIL
+    ):
         return findings
     if any(finding.name == _JOINED for finding in findings):
         return findings
@@ -151,7 +174,10 @@ def no_milder(findings: tuple[Finding, ...], official_check: Verdict | None) -> 
     failed = [reason for reason in reasons if " failed" in reason] or reasons
     reason = printable(" ".join(failed)[:200])
     message = f"the official checker fails it: {reason}"
-    return (_finding(OFFICIAL_FAILS, "PASS of the official checker", FAIL, message), *findings)
+    return (
+        _finding(OFFICIAL_FAILS, "PASS of the official checker", FAIL, message),
+        *findings,
+    )
 
 
 def _finding(rule: tuple[str, str], expected: str, found: str, message: str) -> Finding:
@@ -189,7 +215,11 @@ def _cause(run: LoggedRun, findings: tuple[Finding, ...]) -> str:
 
 
 def _run_official_checker(
-    path: Path, log: Log | None, ruleset: str, asked: bool | None, unread: str | None = None
+    path: Path,
+    log: Log | None,
+    ruleset: str,
+    asked: bool | None,
+    unread: str | None = None,
 ) -> Verdict | None:
     """The official verdict; None where it is not asked for, NOT_RUN where it would not be safe."""
     if asked is False:
@@ -206,7 +236,11 @@ def _run_official_checker(
         reason = f"{size / 1e6:.0f} MB would take it {took_s:.0f} s; --official runs it"
     if reason is None and log is not None:
         reason = unsafe(log)
-        if reason is None and asked is None and log.longest_bytes > _OFFICIAL_RECORD_BYTES:
+        if (
+            reason is None
+            and asked is None
+            and log.longest_bytes > _OFFICIAL_RECORD_BYTES
+        ):
             reason = f"a record of {log.longest_bytes:,} bytes would hold it up; --official runs it"
     if reason is not None:
         return Verdict(NOT_RUN, "", installed_version(), ruleset, (reason,))
@@ -226,12 +260,16 @@ def unsafe(log: Log) -> str | None:
     if log.problem_count > len(log.problems):
         return "too many records that cannot be read"
     # It may read what this parser does not.
-    if any(problem.kind in ("form", "long", "twice", "type") for problem in log.problems):
+    if any(
+        problem.kind in ("form", "long", "twice", "type") for problem in log.problems
+    ):
         return "a record whose values are not known"
     return None
 
 
-def _difference(verdict: str, findings: tuple[Finding, ...], official_check: Verdict | None) -> str:
+def _difference(
+    verdict: str, findings: tuple[Finding, ...], official_check: Verdict | None
+) -> str:
     """Why the two verdicts differ, where they do."""
     if official_check is None or official_check.verdict == NOT_RUN:
         return ""

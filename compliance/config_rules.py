@@ -16,7 +16,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..config import benchmark
-from ..config.finding import ERROR, NOTE, POLICY, SEVERITIES, WARNING, Finding, number, plain, shown
+from ..config.finding import (
+    ERROR,
+    NOTE,
+    POLICY,
+    SEVERITIES,
+    WARNING,
+    Finding,
+    number,
+    plain,
+    shown,
+)
 from ..config.image_set import COUNTS
 from ..config.load import Loaded
 from ..config.manifest import FILE_NAME, load_manifest
@@ -110,11 +120,15 @@ class ConfigUnderCheck:
             value = self.value(key)
         return Setting(f"{key} ({origin})", value, origin.line)
 
-    def violation(self, key: str, expected: str, why: str = "", actual: Any = None) -> Violation:
+    def violation(
+        self, key: str, expected: str, why: str = "", actual: Any = None
+    ) -> Violation:
         """That another value of a key was expected."""
         return self.setting(key, actual).violation(expected, why)
 
-    def held_to(self, key: str, expected: Any, why: str = "", said: str = "") -> Violations:
+    def held_to(
+        self, key: str, expected: Any, why: str = "", said: str = ""
+    ) -> Violations:
         """That a key has this value and no other."""
         if self.value(key) != expected:
             yield self.violation(key, said or shown(expected), why)
@@ -148,7 +162,9 @@ class ConfigCheck(NamedTuple):
 
     def to_dict(self) -> JsonObject:
         """As `rn50 config check --json` prints it."""
-        return self._asdict() | {"findings": [finding._asdict() for finding in self.findings]}
+        return self._asdict() | {
+            "findings": [finding._asdict() for finding in self.findings]
+        }
 
 
 _VERDICTS = {ERROR: "FAIL", POLICY: "POLICY", WARNING: "WARN", NOTE: "PASS"}
@@ -184,7 +200,12 @@ def check_config(loaded: Loaded, plan: Plan | None = None) -> ConfigCheck:
     else:
         cause = "within the closed division"
     return ConfigCheck(
-        _VERDICTS[worst], cause, run.division, run.ruleset, facts(config), tuple(findings)
+        _VERDICTS[worst],
+        cause,
+        run.division,
+        run.ruleset,
+        facts(config),
+        tuple(findings),
     )
 
 
@@ -223,7 +244,10 @@ def facts(config: ConfigUnderCheck) -> JsonObject:
         "evaluations": len(plan.eval_epochs),
     }
     if run.schedule.shape in ("poly", "cosine"):
-        figures |= {"decay_steps": plan.decay_steps, "decay_from": run.schedule.decay_from}
+        figures |= {
+            "decay_steps": plan.decay_steps,
+            "decay_from": run.schedule.decay_from,
+        }
     about = published_lr(run, config.batch)
     if about is not None:
         figures["published_base_lr"] = [float(f"{value:.3g}") for value in about]
@@ -236,7 +260,9 @@ def facts(config: ConfigUnderCheck) -> JsonObject:
         "mean_epochs": number(reference.mean),
         "min_epochs": number(reference.minimum),
     }
-    stop = next((epoch for epoch in plan.eval_epochs if epoch >= reference.minimum), None)
+    stop = next(
+        (epoch for epoch in plan.eval_epochs if epoch >= reference.minimum), None
+    )
     if stop is not None:
         figures["rcp"]["first_accepted_evaluation"] = stop
         figures["rcp"]["factor_there"] = max(1.0, reference.mean / stop)
@@ -258,20 +284,26 @@ def _lars(config: ConfigUnderCheck) -> Violations:
         yield config.violation("optimizer.variant", "reference or nvidia", why)
 
 
-@config_rule("MLP803", "evaluation-cadence", CLOSED_POLICY, f"{RULES_TEXT} lines 939, 443")
+@config_rule(
+    "MLP803", "evaluation-cadence", CLOSED_POLICY, f"{RULES_TEXT} lines 939, 443"
+)
 def _cadence(config: ConfigUnderCheck) -> Violations:
     """Evaluations come every 4 epochs."""
     yield from config.held_to("eval.period", benchmark.EVAL_PERIOD_EPOCHS)
 
 
-@config_rule("MLP304", "target-not-reached", CLOSED_ONLY, f"{RULES_TEXT} lines 441, 491")
+@config_rule(
+    "MLP304", "target-not-reached", CLOSED_ONLY, f"{RULES_TEXT} lines 441, 491"
+)
 def _target(config: ConfigUnderCheck) -> Violations:
     """The run stops at 0.759 or above."""
     if config.run.eval.target < benchmark.TARGET_ACCURACY:
         why = "a run that stops there is none of the closed division"
         if config.run.division == "closed":
             why += "; division=open takes any target"
-        yield config.violation("eval.target", f"at least {benchmark.TARGET_ACCURACY}", why)
+        yield config.violation(
+            "eval.target", f"at least {benchmark.TARGET_ACCURACY}", why
+        )
 
 
 @imagenet_rule("MLP307", "trained-past-target", NOTE, f"{RULES_TEXT} line 491")
@@ -295,7 +327,8 @@ def _images(config: ConfigUnderCheck) -> Violations:
         actual = config.value(key)
         if any(abs(a - b) > slack for a, b in zip(actual, expected, strict=True)):
             said, wanted = (
-                " to ".join(plain(round(value, 4)) for value in pair) for pair in (actual, expected)
+                " to ".join(plain(round(value, 4)) for value in pair)
+                for pair in (actual, expected)
             )
             yield config.violation(key, wanted, actual=said)
     yield from config.held_to("data.augment", True)
@@ -344,7 +377,9 @@ def _rcp_covers(config: ConfigUnderCheck) -> Violations:
     if reference is not None and reference.kind == "above":
         largest = reference.batches[0]
         why = f"{config.batch:,} is above the largest point {largest:,}: needs its own RCP"
-        yield config.violation("batch.per_rank", f"a global batch up to {largest:,}", why)
+        yield config.violation(
+            "batch.per_rank", f"a global batch up to {largest:,}", why
+        )
 
 
 @imagenet_rule("MLP753", "shorter-than-reference", CLOSED_ONLY, _RCP)
@@ -352,7 +387,9 @@ def _rcp_reached(config: ConfigUnderCheck) -> Violations:
     """The run is long enough to converge within the reference's epochs."""
     reference = config.reference
     last = config.plan.eval_epochs[-1]
-    if reference is not None and last < reference.minimum:  # of a batch above all points: NaN
+    if (
+        reference is not None and last < reference.minimum
+    ):  # of a batch above all points: NaN
         accepts = f"the RCP test accepts from {reference.minimum:.2f}"
         why = f"evaluated last after epoch {last}, {accepts}"
         yield config.violation(
@@ -361,7 +398,11 @@ def _rcp_reached(config: ConfigUnderCheck) -> Violations:
 
 
 @config_rule(
-    "MLP716", "invalid-schedule-length", CLOSED_POLICY, f"{RULES_TEXT} line 854", optimizer="sgd"
+    "MLP716",
+    "invalid-schedule-length",
+    CLOSED_POLICY,
+    f"{RULES_TEXT} line 854",
+    optimizer="sgd",
 )
 def _whole_warmup(config: ConfigUnderCheck) -> Violations:
     """The warm-up of SGD has whole epochs, to a step."""
@@ -369,7 +410,9 @@ def _whole_warmup(config: ConfigUnderCheck) -> Violations:
     samples = plan.samples_per_epoch(plan.segments[0])
     epochs = plan.warmup_images / samples
     if abs(epochs - round(epochs)) * samples >= config.batch:
-        yield config.violation("schedule.warmup", "whole epochs for SGD", f"it has {epochs:g}")
+        yield config.violation(
+            "schedule.warmup", "whole epochs for SGD", f"it has {epochs:g}"
+        )
 
 
 @config_rule("MLP051", "image-set-counts", ERROR, "the manifest of the image set")
@@ -396,7 +439,11 @@ _LR_SLACK = 2.0
 def published_lr(run: Run, batch: int) -> tuple[float, float] | None:
     """The lowest and the highest base learning rate that recipes suggest for `run`'s optimizer at a
     global batch; None for other networks than ResNets of full width."""
-    if (run.model.network, run.model.width, run.model.stem) != ("resnet", 64, "imagenet"):
+    if (run.model.network, run.model.width, run.model.stem) != (
+        "resnet",
+        64,
+        "imagenet",
+    ):
         return None
     own = run.optimizer
     power, low, high, usual = _PUBLISHED_LR.get(own.variant) or _PUBLISHED_LR[own.name]
@@ -406,7 +453,9 @@ def published_lr(run: Run, batch: int) -> tuple[float, float] | None:
     return low * scale, high * scale
 
 
-@config_rule("MLP751", "unusual-learning-rate", WARNING, "published recipes (docs/recipes.md)")
+@config_rule(
+    "MLP751", "unusual-learning-rate", WARNING, "published recipes (docs/recipes.md)"
+)
 def _lr_for_batch(config: ConfigUnderCheck) -> Violations:
     """The base learning rate is in the range of the published recipes for optimizer and batch, or
     up to twice outside it."""

@@ -38,7 +38,9 @@ _FLOAT32 = 1e-7
 """Relative rounding of a number that was printed from float32: 0.9 as 0.8999999761581421."""
 
 
-def _judge(run: HasSettings, name: str, fits: Callable[[Any], bool], expected: str) -> Violations:
+def _judge(
+    run: HasSettings, name: str, fits: Callable[[Any], bool], expected: str
+) -> Violations:
     """The first value of a setting that does not fit."""
     for setting in run.settings(name):
         if not fits(setting.value):
@@ -51,7 +53,9 @@ def _fixed(run: HasSettings, name: str, expected: float) -> Violations:
     return _judge(run, name, lambda value: number(value) == expected, plain(expected))
 
 
-def _one_of(run: HasSettings, name: str, allowed: tuple[float, ...], expected: str) -> Violations:
+def _one_of(
+    run: HasSettings, name: str, allowed: tuple[float, ...], expected: str
+) -> Violations:
     def fits(value: object) -> bool:
         setting = number(value)
         return setting is not None and any(
@@ -66,7 +70,9 @@ def _is_integer(value: float) -> bool:
     return math.isfinite(value) and abs(round(value) - value) < _INTEGER
 
 
-@rule("MLP102", "invalid-submission-value", ERROR, f"{CHECKER}, common.yaml", judges=BOTH)
+@rule(
+    "MLP102", "invalid-submission-value", ERROR, f"{CHECKER}, common.yaml", judges=BOTH
+)
 def submission_values(run: HasSettings) -> Violations:
     """Names are not empty (null or blanks are policy); division, status
     and benchmark are allowed words.
@@ -103,7 +109,9 @@ def optimizer_name(run: HasSettings) -> Violations:
     """
     yield from missing(run, ["opt_name"], "lars or sgd")
     allowed = benchmark.OPTIMIZERS
-    yield from _judge(run, "optimizer", lambda name: name in allowed, " or ".join(allowed))
+    yield from _judge(
+        run, "optimizer", lambda name: name in allowed, " or ".join(allowed)
+    )
 
 
 @limit("MLP705", "end-learning-rate", CLOSED_ERROR, _LARS_AND_SGD)
@@ -143,7 +151,9 @@ def weight_decay(run: HasSettings) -> Violations:
         ratio = (number(value) or 0.0) / benchmark.WEIGHT_DECAY_UNIT
         return 0 < ratio < math.inf and _is_integer(math.log2(ratio))
 
-    yield from _judge(run, "weight_decay", fits, "0.0001 x 2^N, such as 2.5e-05 or 5e-05")
+    yield from _judge(
+        run, "weight_decay", fits, "0.0001 x 2^N, such as 2.5e-05 or 5e-05"
+    )
 
 
 @limit("MLP709", "sgd-base-learning-rate", CLOSED_ERROR, SGD, optimizer="sgd")
@@ -157,7 +167,9 @@ def sgd_base_lr(run: HasSettings) -> Violations:
     yield from _judge(run, "base_lr", fits, "0.001 x k, k an integer")
 
 
-@limit("MLP713", "lars-momentum", CLOSED_POLICY, f"{RULES_TEXT} line 839", optimizer="lars")
+@limit(
+    "MLP713", "lars-momentum", CLOSED_POLICY, f"{RULES_TEXT} line 839", optimizer="lars"
+)
 def lars_momentum(run: HasSettings) -> Violations:
     """LARS momentum is 0.9 for a batch below 32k (32,000; up to 32,767 a note)."""
     batch = run.batch or 0.0
@@ -170,13 +182,23 @@ def lars_momentum(run: HasSettings) -> Violations:
             yield found
 
 
-@limit("MLP714", "sgd-momentum", CLOSED_POLICY, f"{RULES_TEXT} line 852", optimizer="sgd")
+@limit(
+    "MLP714", "sgd-momentum", CLOSED_POLICY, f"{RULES_TEXT} line 852", optimizer="sgd"
+)
 def sgd_momentum(run: HasSettings) -> Violations:
     """SGD momentum is 0.9."""
-    yield from _one_of(run, "momentum", (benchmark.MOMENTUM,), plain(benchmark.MOMENTUM))
+    yield from _one_of(
+        run, "momentum", (benchmark.MOMENTUM,), plain(benchmark.MOMENTUM)
+    )
 
 
-@limit("MLP715", "sgd-decay-power", CLOSED_POLICY, f"{RULES_TEXT} line 849", optimizer="sgd")
+@limit(
+    "MLP715",
+    "sgd-decay-power",
+    CLOSED_POLICY,
+    f"{RULES_TEXT} line 849",
+    optimizer="sgd",
+)
 def sgd_power(run: HasSettings) -> Violations:
     """SGD decays with power 2."""
     yield from _fixed(run, "decay_power", benchmark.DECAY_POWER)
@@ -199,11 +221,19 @@ def decay_shape(run: HasSettings) -> Violations:
     """The learning rate decays by a polynomial (policy: counted from the end of the warm-up). Logs
     of this harness say so in `opt_learning_rate_decay_shape` and `_from`."""
     yield from _judge(run, "decay_shape", lambda shape: shape == "poly", "poly")
-    for found in _judge(run, "decay_from", lambda place: place == "warmup_end", "warmup_end"):
+    for found in _judge(
+        run, "decay_from", lambda place: place == "warmup_end", "warmup_end"
+    ):
         yield found._replace(severity=POLICY)
 
 
-@limit("MLP801", "eval-samples", CLOSED_POLICY, f"{RULES_TEXT} line 443", exempt_if_synthetic=True)
+@limit(
+    "MLP801",
+    "eval-samples",
+    CLOSED_POLICY,
+    f"{RULES_TEXT} line 443",
+    exempt_if_synthetic=True,
+)
 def eval_samples(run: HasSettings) -> Violations:
     """eval_samples is 50,000: evaluation is as thorough as the reference's.
 
@@ -215,7 +245,13 @@ def eval_samples(run: HasSettings) -> Violations:
     yield from _fixed(run, "eval_samples", benchmark.IMAGENET_EVAL_SAMPLES)
 
 
-@limit("MLP802", "train-samples", CLOSED_POLICY, f"{RULES_TEXT} line 251", exempt_if_synthetic=True)
+@limit(
+    "MLP802",
+    "train-samples",
+    CLOSED_POLICY,
+    f"{RULES_TEXT} line 251",
+    exempt_if_synthetic=True,
+)
 def train_samples(run: HasSettings) -> Violations:
     """train_samples is 1,281,167: each image once an epoch.
 

@@ -100,7 +100,9 @@ class LoggedRun:
 
     def settings(self, name: str) -> list[Setting]:
         """What the log has of a hyper-parameter; a name without a key of its own is the key."""
-        keys: tuple[str, ...] = (_SETTING_KEYS.get(name, name).format(optimizer=self.optimizer),)
+        keys: tuple[str, ...] = (
+            _SETTING_KEYS.get(name, name).format(optimizer=self.optimizer),
+        )
         if name == "label_smoothing":
             keys = LABEL_SMOOTHING_KEYS
         return [as_setting(event) for each in keys for event in self.all(each)]
@@ -124,14 +126,18 @@ class LoggedRun:
     @cached_property
     def _clock_orders(self) -> tuple[int, float]:
         begin = next((start.order for start in self.all("run_start")), 0)
-        return begin, max((stop.order for stop in self.all("run_stop")), default=math.inf)
+        return begin, max(
+            (stop.order for stop in self.all("run_stop")), default=math.inf
+        )
 
     def absent(self, key: str) -> bool:
         """No record of this key, and no other finding that says why: it was torn, or the run ended
         or was aborted before it was due."""
         if self.all(key) or key in self.log.lost_keys or self.log.truncated:
             return False
-        return key not in _OF_THE_RUN or (bool(self.all("run_stop")) and self.status != "aborted")
+        return key not in _OF_THE_RUN or (
+            bool(self.all("run_stop")) and self.status != "aborted"
+        )
 
     def at_least(self, ruleset: str) -> bool:
         return benchmark.at_least(self.ruleset, ruleset)
@@ -164,7 +170,9 @@ class LoggedRun:
 
     @cached_property
     def status(self) -> Any:
-        return next((stop.metadata.get("status") for stop in self.all("run_stop")), None)
+        return next(
+            (stop.metadata.get("status") for stop in self.all("run_stop")), None
+        )
 
     @cached_property
     def run_ms(self) -> float | None:
@@ -217,7 +225,9 @@ class LoggedRun:
     @cached_property
     def best(self) -> Evaluation | None:
         """The best evaluation that is a fraction; the first of equals."""
-        fractions = [e for e in self.evaluations if e.accuracy < benchmark.HIGHEST_ACCURACY]
+        fractions = [
+            e for e in self.evaluations if e.accuracy < benchmark.HIGHEST_ACCURACY
+        ]
         return max(fractions, key=lambda e: e.accuracy, default=None)
 
     @cached_property
@@ -330,7 +340,9 @@ def epochs_of(event: Event) -> set[int]:
     count = epoch_of(event, "epoch_count") if event.key == "block_start" else 1.0
     if first is None or count is None or not _is_possible(first):
         return set()
-    return set(range(round(first), round(first + min(count, benchmark.MOST_LOGGED_EPOCHS))))
+    return set(
+        range(round(first), round(first + min(count, benchmark.MOST_LOGGED_EPOCHS)))
+    )
 
 
 def as_setting(event: Event) -> Setting:
@@ -348,7 +360,8 @@ def _second_run(log: Log) -> Event | None:
     begun (an `init_start`: after the first `init_stop`)."""
     stop_order = next((stop.order for stop in log.all("run_stop")), math.inf)
     preamble = sorted(
-        (event for key in _PREAMBLE for event in log.all(key)), key=lambda event: event.order
+        (event for key in _PREAMBLE for event in log.all(key)),
+        key=lambda event: event.order,
     )
     orders = [event.order for event in preamble]
     for key, other in (("run_start", "run_start"), ("init_start", "init_stop")):
@@ -357,7 +370,10 @@ def _second_run(log: Log) -> Event | None:
             continue
         for again in log.all(key)[1:]:
             ended = first.order < stop_order < again.order
-            apart = again.order > first.order and abs(again.time_ms - first.time_ms) > SAME_MS
+            apart = (
+                again.order > first.order
+                and abs(again.time_ms - first.time_ms) > SAME_MS
+            )
             if ended or apart:
                 begin = stop_order if ended else first.order
                 at = bisect_right(orders, begin)

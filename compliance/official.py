@@ -46,10 +46,14 @@ def check_officially(log: Path, ruleset: str) -> Verdict:
         except subprocess.TimeoutExpired:
             return official("CRASH", messages=(f"no verdict in {_TIMEOUT_S} s",))
     lines = done.stderr.splitlines()
-    messages = tuple(line for line in lines if not line.startswith("INFO") and line.strip())
+    messages = tuple(
+        line for line in lines if not line.startswith("INFO") and line.strip()
+    )
     if done.returncode == 0:
         return official("PASS", messages=messages)
-    crashed = any(line.startswith("Traceback (most recent call last)") for line in lines)
+    crashed = any(
+        line.startswith("Traceback (most recent call last)") for line in lines
+    )
     if done.returncode != 1 or crashed:  # 2: it does not know the ruleset
         return official("CRASH", messages=messages[-1:])
     return official("FAIL", messages=messages)

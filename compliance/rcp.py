@@ -27,7 +27,14 @@ _INTERPOLATED = benchmark.RUNS * 2
 
 # Quantiles t(0.95; degrees of freedom) of Student's distribution, for n1 + 3 - 2 with n1 the
 # reference runs - 2, or 10 for an interpolated point.
-_T95 = {9: 1.8331129, 11: 1.7958848, 14: 1.7613101, 15: 1.7530504, 16: 1.7458837, 27: 1.7032884}
+_T95 = {
+    9: 1.8331129,
+    11: 1.7958848,
+    14: 1.7613101,
+    15: 1.7530504,
+    16: 1.7458837,
+    27: 1.7032884,
+}
 
 
 class Point(NamedTuple):
@@ -45,7 +52,9 @@ class Point(NamedTuple):
     def stdev(self) -> float:
         """Population standard deviation of all runs."""
         middle = sum(self.epochs) / len(self.epochs)
-        return math.sqrt(sum((epoch - middle) ** 2 for epoch in self.epochs) / len(self.epochs))
+        return math.sqrt(
+            sum((epoch - middle) ** 2 for epoch in self.epochs) / len(self.epochs)
+        )
 
 
 class Reference(NamedTuple):
@@ -77,7 +86,9 @@ def points(ruleset: str) -> tuple[Point, ...]:
     """All records of a ruleset by rising batch, from the tool's own file; none before 1.0.0."""
     if not benchmark.at_least(ruleset, FIRST_RULESET):
         return ()
-    file = Path(mlperf_logging.__path__[0], f"rcp_checker/training_{ruleset}/rcps_resnet.json")
+    file = Path(
+        mlperf_logging.__path__[0], f"rcp_checker/training_{ruleset}/rcps_resnet.json"
+    )
     records = []
     for record in json.loads(file.read_bytes()).values():
         records.append(Point(record["BS"], tuple(record["Epochs to converge"])))
@@ -124,7 +135,10 @@ def reference(batch: float, ruleset: str) -> Reference | None:
     mean = _between(batch, low, high, low.mean, high.mean)
     stdev = _between(batch, low, high, low.stdev, high.stdev)
     return Reference(
-        "interpolated", (low.batch, high.batch), mean, _minimum(mean, stdev, _INTERPOLATED)
+        "interpolated",
+        (low.batch, high.batch),
+        mean,
+        _minimum(mean, stdev, _INTERPOLATED),
     )
 
 
@@ -136,7 +150,9 @@ def judge(epochs: Sequence[float | None], batch: float, ruleset: str) -> Verdict
         return Verdict(False, reason, None, None, 1.0)
     failed = sum(epoch is None for epoch in epochs)
     if failed > benchmark.RUNS_THAT_MAY_FAIL:
-        reason = f"insufficient convergence: {failed} of {len(epochs)} runs did not converge"
+        reason = (
+            f"insufficient convergence: {failed} of {len(epochs)} runs did not converge"
+        )
         return Verdict(False, reason, None, held_to, 1.0)
     if len(epochs) < 3:
         return Verdict(False, f"{benchmark.RUNS} runs expected", None, held_to, 1.0)
@@ -169,7 +185,9 @@ def _exact(kind: str, point: Point) -> Reference:
     return Reference(kind, (point.batch,), point.mean, minimum)
 
 
-def _between(batch: float, low: Point, high: Point, at_low: float, at_high: float) -> float:
+def _between(
+    batch: float, low: Point, high: Point, at_low: float, at_high: float
+) -> float:
     slope = (at_high - at_low) / (high.batch - low.batch)
     return slope * (batch - low.batch) + at_low
 

@@ -79,7 +79,12 @@ class Setting(NamedTuple):
     line: int | None = None
 
     def violation(
-        self, expected: str, why: str = "", *, advice: str = "", severity: str | None = None
+        self,
+        expected: str,
+        why: str = "",
+        *,
+        advice: str = "",
+        severity: str | None = None,
     ) -> Violation:
         """That another value was expected."""
         actual = shown(self.value)
@@ -194,14 +199,22 @@ def _paragraph(check: Callable[..., object], begin: str) -> str:
 
 
 def missing(
-    run: HasSettings, keys: Iterable[str], expected: str = "", advice: str = "", why: str = ""
+    run: HasSettings,
+    keys: Iterable[str],
+    expected: str = "",
+    advice: str = "",
+    why: str = "",
 ) -> Violations:
     """That the log has no record of keys, in one violation; nothing where none is absent."""
     names = ", ".join(key for key in keys if run.absent(key))
     if names:
         text = f"no {names} in the log{why}"
         yield Violation(
-            message=text, expected=expected or names, actual="none", advice=advice, about=MISSING
+            message=text,
+            expected=expected or names,
+            actual="none",
+            advice=advice,
+            about=MISSING,
         )
 
 

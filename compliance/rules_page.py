@@ -65,7 +65,11 @@ def rows() -> Iterator[tuple[str, ...]]:
 
 def render_markdown() -> str:
     """The whole page."""
-    names = {"unreadable": UNREADABLE, "official": OFFICIAL_FAILS, "another_set": NOT_IMAGENET}
+    names = {
+        "unreadable": UNREADABLE,
+        "official": OFFICIAL_FAILS,
+        "another_set": NOT_IMAGENET,
+    }
     head = _HEAD.format(**{key: " ".join(name) for key, name in names.items()})
     lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     for row in rows():

@@ -80,8 +80,12 @@ def _dated(log: Log) -> str | None:
     dated = [event for event in log.events if _FIRST_MS <= event.time_ms < _LATEST_MS]
     if not dated:
         return None
-    start = next((event for event in dated if event.key == "run_start"), dated[0]).time_ms
-    return next((name for name, first_ms in _ROUND_FROM_MS if start >= first_ms), "0.7.0")
+    start = next(
+        (event for event in dated if event.key == "run_start"), dated[0]
+    ).time_ms
+    return next(
+        (name for name, first_ms in _ROUND_FROM_MS if start >= first_ms), "0.7.0"
+    )
 
 
 def _from_path(path: Path) -> str | None:

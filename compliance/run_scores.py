@@ -56,7 +56,9 @@ def judge_convergence(checks: Sequence[Check]) -> Verdict | None:
     batches = {batch for batch in counting or logged if batch is not None}
     if len(batches) != 1:
         found = " and ".join(f"{batch:,g}" for batch in sorted(batches)) or "no batch"
-        return Verdict(False, f"{found} are no common batch of the runs", None, None, 1.0)
+        return Verdict(
+            False, f"{found} are no common batch of the runs", None, None, 1.0
+        )
     epochs: list[float | None] = []
     for at, check in enumerate(checks):
         counts = check.run is not None and check.run.batch is not None and at not in out

@@ -153,10 +153,14 @@ def _notes(
     if rcp is None:
         notes.append(f"no RCP test: none before {FIRST_RULESET}")
     elif division != "closed":
-        notes.append("the RCP test is for information: it binds the closed division alone")
+        notes.append(
+            "the RCP test is for information: it binds the closed division alone"
+        )
     elif factor != 1.0 and not scaled:
         why = "published unscaled in this round" if rcp.passed else "the RCP test fails"
         notes.append(f"factor {factor:.10f} is not applied: {why}")
     if published is not None and abs(published - factor) > 1e-9:
-        notes.append(f"scaling.json says {published:.10f}, computed {factor:.10f} (used)")
+        notes.append(
+            f"scaling.json says {published:.10f}, computed {factor:.10f} (used)"
+        )
     return notes

@@ -59,8 +59,12 @@ class Submission:
     def machine(self) -> tuple[int, int]:
         """Nodes and accelerators (of nodes without, nodes) of the description; 0: not known."""
         system = self.system or {}
-        counts = [str(system.get(key)) for key in ("number_of_nodes", "accelerators_per_node")]
-        if not all(count.isascii() and count.isdigit() and len(count) < 10 for count in counts):
+        counts = [
+            str(system.get(key)) for key in ("number_of_nodes", "accelerators_per_node")
+        ]
+        if not all(
+            count.isascii() and count.isdigit() and len(count) < 10 for count in counts
+        ):
             return 0, 0
         return int(counts[0]), int(counts[0]) * max(1, int(counts[1]))
 
@@ -77,9 +81,13 @@ def check_folder(
     system, system_path = _read_system(folder)
     submission = Submission(folder, checks, system, system_path)
     findings = tuple(
-        each.finding(violation) for each in SET_RULES for violation in each.check(submission)
+        each.finding(violation)
+        for each in SET_RULES
+        for violation in each.check(submission)
     )
-    findings = tuple(sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity)))
+    findings = tuple(
+        sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
+    )
     good = sum(is_valid(check.verdict) for check in checks)
     cause = f"{good} of {len(checks)} runs pass"
     verdict = verdict_of(findings)
@@ -136,7 +144,9 @@ def invalid(checks: Sequence[Check]) -> list[Check]:
 def _is_ours(folder: Path) -> bool:
     """Whether a run of this harness left its log here: in its own folder or in its job's."""
     job = job_of(folder)
-    return (folder / "result.json").is_file() or (job is not None and bool(run_folders(job)))
+    return (folder / "result.json").is_file() or (
+        job is not None and bool(run_folders(job))
+    )
 
 
 def _together(
@@ -162,21 +172,31 @@ def _same_stamps(submission: Submission) -> Violations:
         return [round(stamp - stamps[0]) for stamp in stamps]
 
     def same(run: LoggedRun, other: LoggedRun) -> bool:
-        return len(intervals_ms(run)) >= _FEWEST and intervals_ms(run) == intervals_ms(other)
+        return len(intervals_ms(run)) >= _FEWEST and intervals_ms(run) == intervals_ms(
+            other
+        )
 
-    yield from _together(submission, same, "are one run: their evaluations are equally far apart")
+    yield from _together(
+        submission, same, "are one run: their evaluations are equally far apart"
+    )
 
 
-@folder_rule("MLP903", "copied-accuracies", ERROR, f"{RULES_TEXT} lines 166-183, 509, 954")
+@folder_rule(
+    "MLP903", "copied-accuracies", ERROR, f"{RULES_TEXT} lines 166-183, 509, 954"
+)
 def _same_accuracies(submission: Submission) -> Violations:
     """No two logs have the same accuracies at all evaluations that both have, three or more."""
 
     def same(run: LoggedRun, other: LoggedRun) -> bool:
         pairs = list(zip(run.timed_evaluations, other.timed_evaluations, strict=False))
         distinct = {mine.accuracy for mine, _ in pairs}
-        return len(distinct) >= _FEWEST and all(a.accuracy == b.accuracy for a, b in pairs)
+        return len(distinct) >= _FEWEST and all(
+            a.accuracy == b.accuracy for a, b in pairs
+        )
 
-    yield from _together(submission, same, "are one run: all their accuracies are the same")
+    yield from _together(
+        submission, same, "are one run: all their accuracies are the same"
+    )
 
 
 @folder_rule("MLP911", "shared-moments", POLICY, f"{RULES_TEXT} lines 220, 509, 954")
@@ -194,10 +214,14 @@ def _own_moments(submission: Submission) -> Violations:
         return bool(shared) and not _overlap(run, other)
 
     yield from _together(submission, as_long, "take equally long, to the millisecond")
-    yield from _together(submission, one_clearing, "share one cache_clear and do not overlap")
+    yield from _together(
+        submission, one_clearing, "share one cache_clear and do not overlap"
+    )
     ends = {run.target and run.target.accuracy for _, run in submission.runs}
     if len(submission.runs) >= _FEWEST and len(ends) == 1 and None not in ends:
-        yield against(f"all {len(submission.runs)} runs", "end with one accuracy", "several")
+        yield against(
+            f"all {len(submission.runs)} runs", "end with one accuracy", "several"
+        )
 
 
 def _clearings(run: LoggedRun) -> set[float]:
@@ -206,13 +230,20 @@ def _clearings(run: LoggedRun) -> set[float]:
 
 def _overlap(run: LoggedRun, other: LoggedRun) -> bool:
     """Whether two runs train at one time; true where one has no clock."""
-    if run.start is None or run.stop is None or other.start is None or other.stop is None:
+    if (
+        run.start is None
+        or run.stop is None
+        or other.start is None
+        or other.stop is None
+    ):
         return True
     begin_ms = max(run.start.time_ms, other.start.time_ms)
     return begin_ms < min(run.stop.time_ms, other.stop.time_ms)
 
 
-@folder_rule("MLP904", "faster-than-reference", ERROR, "mlcommons/logging 4.1.68, rcp_checker")
+@folder_rule(
+    "MLP904", "faster-than-reference", ERROR, "mlcommons/logging 4.1.68, rcp_checker"
+)
 def _rcp(submission: Submission) -> Violations:
     """Closed, from 1.0.0 on: the runs have one batch and do not converge faster than the reference
     allows."""
@@ -233,13 +264,18 @@ def _one_round(submission: Submission) -> Violations:
     """All logs are of one round; the rules of the newest apply to the set."""
     rounds = {run.ruleset: name for name, run in reversed(submission.runs)}
     if len(rounds) > 1:
-        found = " and ".join(f"{name} is of {ruleset}" for ruleset, name in sorted(rounds.items()))
+        found = " and ".join(
+            f"{name} is of {ruleset}" for ruleset, name in sorted(rounds.items())
+        )
         why = f"the set is held to {newest(submission.checks)}"
         yield against("logs of several rounds:", found, "one round", why)
 
 
 @folder_rule(
-    "MLP906", "seed-not-fresh", ERROR, f"{RULES_TEXT} lines 166-183; {_PACKAGE}, seed_checker"
+    "MLP906",
+    "seed-not-fresh",
+    ERROR,
+    f"{RULES_TEXT} lines 166-183; {_PACKAGE}, seed_checker",
 )
 def _seeds(submission: Submission) -> Violations:
     """Closed, from 1.0.0 on: each run logs a seed (if none it is policy: submitters could bypass
@@ -260,7 +296,9 @@ def _seeds(submission: Submission) -> Violations:
             elif place in taken:
                 found += f", as in {taken[place]}"
                 advice = "draw it from the clock or from urandom"
-                yield against(subject, found, "a fresh one each", line=event.line, advice=advice)
+                yield against(
+                    subject, found, "a fresh one each", line=event.line, advice=advice
+                )
             taken[place] = name
     without = ", ".join(name for name, run in runs if not run.all("seed"))
     if without:
@@ -296,10 +334,16 @@ def _same_hyperparameters(submission: Submission) -> Violations:
     """All runs have one division, organisation, platform, batch, optimizer and hyper-parameters,
     and the division of the system description."""
     for key in dict.fromkeys(_SAME_IN_ALL):
-        logged = [(shown(run.value(key)), name) for name, run in submission.runs if run.all(key)]
+        logged = [
+            (shown(run.value(key)), name)
+            for name, run in submission.runs
+            if run.all(key)
+        ]
         name_of = dict(reversed(logged))
         if len(name_of) > 1:
-            values = " and ".join(f"{value} in {name}" for value, name in sorted(name_of.items()))
+            values = " and ".join(
+                f"{value} in {name}" for value, name in sorted(name_of.items())
+            )
             yield against(f"{key} is", values, "one value in all runs")
     declared = (submission.system or {}).get("division")
     for name, run in submission.runs:
@@ -316,16 +360,24 @@ def _system(submission: Submission) -> Violations:
     """The system description is there (before 1.0.0 policy) and, from then on, has every field."""
     path = submission.system_path
     checked = benchmark.at_least(newest(submission.checks), "1.0.0")
-    absent = [field for field in benchmark.SYSTEM_FIELDS if field not in (submission.system or {})]
+    absent = [
+        field
+        for field in benchmark.SYSTEM_FIELDS
+        if field not in (submission.system or {})
+    ]
     if path is None:
         where = "ORG/systems/SYSTEM.json beside ORG/results/SYSTEM/resnet"
-        yield against("system description:", "the folder lies in no package", where, severity=NOTE)
+        yield against(
+            "system description:", "the folder lies in no package", where, severity=NOTE
+        )
     elif submission.system is None:
         found = f"no {path.name} in {path.parent}"
         severity = only_if(not checked, POLICY)
         yield against("system description:", found, "a JSON object", severity=severity)
     elif checked and absent:
-        yield against(path.name, f"has no {', '.join(absent[:5])}", "every field of a system")
+        yield against(
+            path.name, f"has no {', '.join(absent[:5])}", "every field of a system"
+        )
 
 
 @folder_rule("MLP910", "another-system", POLICY, f"{RULES_TEXT} line 62")
@@ -371,7 +423,9 @@ def _possible_on_accelerators(submission: Submission) -> Violations:
         most = chips * flops_per_s / benchmark.TRAINING_FLOPS_PER_IMAGE
         if rate > most:
             found = f"{rate:.2g} images/s with {chips} x {name}"
-            yield against(f"{file}:", found, f"up to {most:.2g}", "the peak of the data sheet")
+            yield against(
+                f"{file}:", found, f"up to {most:.2g}", "the peak of the data sheet"
+            )
             return
 
 
@@ -380,7 +434,11 @@ def _peak_flops_per_s(accelerator: str) -> float:
     a word of its name (A100, L40S, H100); 0: no such sheet."""
     words = set(_MODEL.findall(accelerator.upper()))
     systems = map(load_system, list_systems())
-    named = (one for one in systems if words.intersection(_MODEL.findall(one.accelerator)[:1]))
+    named = (
+        one
+        for one in systems
+        if words.intersection(_MODEL.findall(one.accelerator)[:1])
+    )
     rates = (one.performance.tensor_flops_per_s for one in named if one.performance)
     return max(filter(None, rates), default=0.0)
 

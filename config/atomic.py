@@ -33,7 +33,9 @@ def new_folder(out: Path) -> Iterator[Path]:
         yield partial
         partial.replace(target)
     except OSError as error:
-        raise UserError(f"{error.filename or out}: cannot write: {error.strerror}") from None
+        raise UserError(
+            f"{error.filename or out}: cannot write: {error.strerror}"
+        ) from None
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -41,7 +43,9 @@ def new_folder(out: Path) -> Iterator[Path]:
 def refuse_content(out: Path) -> None:
     """Raises UserError where `out` exists and is not an empty folder."""
     if not is_free(out):
-        raise UserError(f"{out}: a folder that does not exist yet expected, found one with content")
+        raise UserError(
+            f"{out}: a folder that does not exist yet expected, found one with content"
+        )
 
 
 def is_free(folder: Path) -> bool:
@@ -59,7 +63,9 @@ def in_its_folder(path: Path) -> Path:
     link out of the folder."""
     target = follow_links(path)
     if not target.is_relative_to(follow_links(path.parent)):
-        raise UserError(f"{path}: no link out of its folder expected, found one to {target}")
+        raise UserError(
+            f"{path}: no link out of its folder expected, found one to {target}"
+        )
     return path
 
 
@@ -84,7 +90,11 @@ def sync(path: Path) -> None:
 
 def encoded(content: str | bytes) -> bytes:
     """Text as a file has it; a byte of a file's name that is no UTF-8 becomes `\\udcff`."""
-    return content if isinstance(content, bytes) else content.encode(errors="backslashreplace")
+    return (
+        content
+        if isinstance(content, bytes)
+        else content.encode(errors="backslashreplace")
+    )
 
 
 def write_file(path: Path, content: str | bytes) -> None:
@@ -132,7 +142,9 @@ def check_output(path: Path) -> None:
     with failing_as(f"{path}: cannot write"):
         if path.is_dir():
             raise UserError(f"{path}: a file expected, found a folder")
-        place = path if path.exists() else f"{follow_links(path).parent}/"  # no file, by the slash
+        place = (
+            path if path.exists() else f"{follow_links(path).parent}/"
+        )  # no file, by the slash
         if not is_stdout(path) and not os.access(place, os.W_OK):
             raise UserError(f"{path}: cannot write: no folder or no permission")
 

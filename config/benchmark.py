@@ -7,7 +7,17 @@ from __future__ import annotations
 
 import re
 
-RULESETS = ("0.6.0", "0.7.0", "1.0.0", "1.1.0", "2.0.0", "2.1.0", "3.0.0", "3.1.0", "4.0.0")
+RULESETS = (
+    "0.6.0",
+    "0.7.0",
+    "1.0.0",
+    "1.1.0",
+    "2.0.0",
+    "2.1.0",
+    "3.0.0",
+    "3.1.0",
+    "4.0.0",
+)
 """Rulesets that have ResNet files; 4.0.0 is the last round with ResNet."""
 
 BENCHMARK = "resnet"
@@ -166,7 +176,9 @@ def weight_names() -> frozenset[str]:
             prefix = f"stage{stage}_unit{unit}_"
             norms = ["bn1", "bn2", "bn3", *(["bnsc"] if unit == 1 else [])]
             convs = ["conv1", "conv2", "conv3", *(["conv1sc"] if unit == 1 else [])]
-            names |= {f"{prefix}{norm}_{part}" for norm in norms for part in ("beta", "gamma")}
+            names |= {
+                f"{prefix}{norm}_{part}" for norm in norms for part in ("beta", "gamma")
+            }
             names |= {f"{prefix}{conv}_weight" for conv in convs}
     return frozenset(names)
 

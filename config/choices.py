@@ -83,7 +83,9 @@ class Form:
         return found
 
     def __get_pydantic_core_schema__(self, *_: Any) -> CoreSchema:
-        from pydantic_core import core_schema  # the command line reads the tables without pydantic
+        from pydantic_core import (
+            core_schema,  # the command line reads the tables without pydantic
+        )
 
         return core_schema.no_info_plain_validator_function(self.check)
 
@@ -101,13 +103,19 @@ class OneOf(Form):
     def _ways(self) -> Iterator[str | int]:
         """`ring`, `torus_2d`, `torus_2d(ROWSxCOLUMNS)`."""
         for name in self._names:
-            yield from (f"{name}{more}" if more else name for more in _BRACKETS.get(name, ("",)))
+            yield from (
+                f"{name}{more}" if more else name for more in _BRACKETS.get(name, ("",))
+            )
 
     def _find(self, value: Any) -> Any:
         for way in self._ways():
             if value == way and type(value) is type(way) and "(" not in str(way):
                 return value
-            if isinstance(value, str) and "(" in str(way) and re.fullmatch(_pattern(way), value):
+            if (
+                isinstance(value, str)
+                and "(" in str(way)
+                and re.fullmatch(_pattern(way), value)
+            ):
                 return value
         return None
 

@@ -60,7 +60,9 @@ def reason_of(error: OSError) -> str:
     if error.errno == errno.ENOSPC and error.filename:
         with suppress(OSError):
             held = os.statvfs(Path(error.filename).parent)
-            if held.f_files and not held.f_favail:  # a system without a table of them has 0 of 0
+            if (
+                held.f_files and not held.f_favail
+            ):  # a system without a table of them has 0 of 0
                 return "no free inodes"
     return str(error.strerror)
 
@@ -68,6 +70,8 @@ def reason_of(error: OSError) -> str:
 def show(value: object) -> str:
     """A value in a message: on one line, and short. Of a long one the middle is left out: a path's
     last part says most."""
-    text = json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
+    text = (
+        json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
+    )
     half = (_SHOWN_CHARACTERS - 3) // 2
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:half]}...{text[-half:]}"

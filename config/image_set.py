@@ -41,12 +41,17 @@ def fill_counts(leaves: dict[str, Leaf], *, from_manifest: bool) -> None:
     path = _path_in(leaves)
     if not missing or ("data" in leaves and leaves["data"].value != {}):
         return  # the second: no section but a value, which is refused
-    drawn = {key: leaf.value for key, leaf in leaves.items() if is_within(key, SYNTHETIC)}
+    drawn = {
+        key: leaf.value for key, leaf in leaves.items() if is_within(key, SYNTHETIC)
+    }
     counts: dict[str, Any]
     if drawn and drawn.get(SYNTHETIC, {}) == {}:
         names = Counts._fields
         fields = Synthetic.model_fields
-        counts = {name: drawn.get(f"{SYNTHETIC}.{name}", fields[name].default) for name in names}
+        counts = {
+            name: drawn.get(f"{SYNTHETIC}.{name}", fields[name].default)
+            for name in names
+        }
         origin = Origin(SYNTHETIC)
     elif from_manifest and isinstance(path, str) and is_file(Path(path) / FILE_NAME):
         counts = load_manifest(Path(path)).counts._asdict()
@@ -75,4 +80,6 @@ def _path_in(leaves: Mapping[str, Leaf]) -> Any:
 
 
 def _real(path: Any) -> Any:
-    return os.path.realpath(path) if isinstance(path, str) and "\0" not in path else path
+    return (
+        os.path.realpath(path) if isinstance(path, str) and "\0" not in path else path
+    )

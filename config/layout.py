@@ -23,7 +23,9 @@ def note_network(leaves: dict[str, Leaf], layer: Layer) -> None:
     for points, noted in _POINTS.items():
         if layer.mentions(points) and not layer.mentions(noted):
             remove(leaves, noted)
-            leaves.update({f"{noted}.{name}": leaf for name, leaf in _network(leaves).items()})
+            leaves.update(
+                {f"{noted}.{name}": leaf for name, leaf in _network(leaves).items()}
+            )
 
 
 def forget_same_network(leaves: dict[str, Leaf]) -> None:
@@ -38,12 +40,17 @@ def forget_same_network(leaves: dict[str, Leaf]) -> None:
 def _network(leaves: Mapping[str, Leaf]) -> dict[str, Leaf]:
     fields = MeasuredOn.model_fields
     default = Origin("default")
-    return {n: leaves.get(key, Leaf(fields[n].default, default)) for n, key in _NETWORK.items()}
+    return {
+        n: leaves.get(key, Leaf(fields[n].default, default))
+        for n, key in _NETWORK.items()
+    }
 
 
 def says_ranks(layer: Layer) -> bool:
     """Whether a layer says how many nodes or ranks there are; a machine's file says its own."""
-    return not layer.is_machine and (layer.mentions(NODES) or layer.mentions(RANKS_PER_NODE))
+    return not layer.is_machine and (
+        layer.mentions(NODES) or layer.mentions(RANKS_PER_NODE)
+    )
 
 
 def ranks_of(leaves: Mapping[str, Leaf]) -> int | None:
@@ -60,7 +67,9 @@ def lay_out(leaves: dict[str, Leaf], ranks: int) -> None:
     most = _count(leaves, RANKS_PER_NODE)
     if not most or ranks_of(leaves) == ranks:
         return
-    per_node = next(count for count in range(min(most, ranks), 0, -1) if ranks % count == 0)
+    per_node = next(
+        count for count in range(min(most, ranks), 0, -1) if ranks % count == 0
+    )
     origin = Origin(f"{ranks} ranks, as before")
     leaves[NODES] = Leaf(ranks // per_node, origin)
     leaves[RANKS_PER_NODE] = Leaf(per_node, origin)
@@ -76,4 +85,8 @@ def _count(leaves: Mapping[str, Leaf], key: str) -> int:
     """A value, or 0 where validation will refuse it."""
     default = System.model_fields[key.removeprefix("system.")].default
     value = leaves[key].value if key in leaves else default
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+    return (
+        value
+        if isinstance(value, int) and not isinstance(value, bool) and value > 0
+        else 0
+    )

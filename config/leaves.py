@@ -32,7 +32,9 @@ class Layer(NamedTuple):
 
     def last(self, key: str) -> Leaf | None:
         """The leaf at exactly `key` that counts, if this layer has one."""
-        return next((leaf for other, leaf in reversed(self.leaves) if other == key), None)
+        return next(
+            (leaf for other, leaf in reversed(self.leaves) if other == key), None
+        )
 
     def mentions(self, key: str) -> bool:
         """Whether it sets `key` or something within it."""

@@ -60,7 +60,9 @@ class Loaded:
         """Each leaf as (dotted path, value, origin), in schema order."""
         system = self.run.system
         job = {"job": system.job.model_dump(mode="json")}
-        for path, value in flatten(self.to_dict() | {"system": _system_tree(system) | job}):
+        for path, value in flatten(
+            self.to_dict() | {"system": _system_tree(system) | job}
+        ):
             yield path, value, self.origin(path)
 
     def with_seed(self, seed: int | None) -> Loaded:
@@ -71,7 +73,9 @@ class Loaded:
     def origin(self, path: str) -> Origin:
         """Where a leaf was written."""
         sections = [path[: dot.start()] for dot in re.finditer(r"\.|$", path)]
-        found = [self.origins[section] for section in sections if section in self.origins]
+        found = [
+            self.origins[section] for section in sections if section in self.origins
+        ]
         return found[-1] if found else Origin("default")
 
 
@@ -103,7 +107,9 @@ def merge(layers: Iterable[Layer]) -> dict[str, Leaf]:
     for layer in layers:
         if layer.is_machine:
             ranks = ranks or ranks_of(leaves)
-            remove(leaves, "system", keep=("system.results",))  # where results go is no part of it
+            remove(
+                leaves, "system", keep=("system.results",)
+            )  # where results go is no part of it
         forget_other_set(leaves, layer)
         for key, leaf in layer.leaves:
             put(leaves, key, leaf)
@@ -140,9 +146,13 @@ def _system_tree(system: System) -> dict[str, Any]:
         if given := section.model_dump(mode="json", exclude_defaults=True):
             tree[name] = given
     if system.references:
-        tree["references"] = {name: one.model_dump() for name, one in system.references.items()}
+        tree["references"] = {
+            name: one.model_dump() for name, one in system.references.items()
+        }
     if system.performance is not None:
-        tree["performance"] = system.performance.model_dump(mode="json", exclude_none=True)
+        tree["performance"] = system.performance.model_dump(
+            mode="json", exclude_none=True
+        )
     return tree
 
 
@@ -169,21 +179,31 @@ def explain(
 
 
 def _explained(
-    error: ValidationError, leaves: Mapping[str, Leaf], config: str, root: type[BaseModel]
+    error: ValidationError,
+    leaves: Mapping[str, Leaf],
+    config: str,
+    root: type[BaseModel],
 ) -> Iterator[tuple[Origin, str]]:
     origins = {key: leaf.origin for key, leaf in leaves.items()}
     for problem in error.errors(include_url=False):
-        key = ".".join(str(part) for part in problem["loc"] if not isinstance(part, int))
+        key = ".".join(
+            str(part) for part in problem["loc"] if not isinstance(part, int)
+        )
         origin = _nearest(key, origins) or Origin(config)
         message = problem["msg"].removeprefix("Value error, ")
         if problem["type"] == "extra_forbidden":
             yield origin, f"{key}: unknown key{_suggest(problem['loc'], root)}"
-        elif problem["type"] == "value_error" and _section_at(problem["loc"], root) is not None:
+        elif (
+            problem["type"] == "value_error"
+            and _section_at(problem["loc"], root) is not None
+        ):
             yield origin, f"{key}.{message}" if key else message
         elif problem["type"] == "missing" and isinstance(problem["loc"][-1], str):
             yield origin, f"{key}: a value expected, found none"
         else:
-            expected = _PLAIN.get(problem["type"], message.removeprefix("Input should be "))
+            expected = _PLAIN.get(
+                problem["type"], message.removeprefix("Input should be ")
+            )
             yield origin, f"{key}: expected {expected}, found {show(problem['input'])}"
 
 
@@ -192,7 +212,9 @@ def _nearest(key: str, origins: Mapping[str, Origin]) -> Origin | None:
     while key:
         if key in origins:
             return origins[key]
-        below = [origin for other, origin in origins.items() if other.startswith(f"{key}.")]
+        below = [
+            origin for other, origin in origins.items() if other.startswith(f"{key}.")
+        ]
         if below:
             return below[-1]
         key = key.rpartition(".")[0]
@@ -208,7 +230,9 @@ def _suggest(loc: tuple[int | str, ...], root: type[BaseModel]) -> str:
     return nearest_name(str(loc[-1]), fields) or f"; valid here: {', '.join(fields)}"
 
 
-def _section_at(loc: tuple[int | str, ...], root: type[BaseModel]) -> type[BaseModel] | None:
+def _section_at(
+    loc: tuple[int | str, ...], root: type[BaseModel]
+) -> type[BaseModel] | None:
     """The section of the schema at a place, or None where a value stands."""
     section: type[BaseModel] | None = root
     parts = iter(loc)

@@ -29,7 +29,9 @@ LIST = "lst"
 """Suffix of the photos' names, which sets packed by older versions lack; no content."""
 MOST_BYTES = 256 << 20
 """A million files that were left out take 150 MB."""
-_DRAWN_CLASS = re.compile("n90000[0-9]{3}")  # data/synthetic.py, wnid; ImageNet's end at n15102894
+_DRAWN_CLASS = re.compile(
+    "n90000[0-9]{3}"
+)  # data/synthetic.py, wnid; ImageNet's end at n15102894
 
 
 class File(Section):
@@ -64,11 +66,17 @@ class Part(NamedTuple):
     parts: Annotated[int, Field(strict=True, ge=1)]
 
     def __str__(self) -> str:
-        return f"part {self.number}/{self.parts}" if self.parts > 1 else "all training records"
+        return (
+            f"part {self.number}/{self.parts}"
+            if self.parts > 1
+            else "all training records"
+        )
 
     def images(self, samples: int) -> tuple[int, int]:
         """[first, last) of `samples` images; parts differ by at most one image."""
-        return samples * self.number // self.parts, samples * (self.number + 1) // self.parts
+        return samples * self.number // self.parts, samples * (
+            self.number + 1
+        ) // self.parts
 
 
 WHOLE = Part(0, 1)
@@ -110,7 +118,9 @@ class Manifest(Section):
     @property
     def files(self) -> dict[str, File]:
         """Every file of the set by its name."""
-        return {f"{s}.{x}": file for s in SPLITS for x, file in self.splits[s].files.items()}
+        return {
+            f"{s}.{x}": file for s in SPLITS for x, file in self.splits[s].files.items()
+        }
 
     @property
     def digest(self) -> str:
@@ -130,7 +140,9 @@ def has_manifest(folder: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        raise UserError(f"{folder}: a packed image set expected: {error.strerror}") from None
+        raise UserError(
+            f"{folder}: a packed image set expected: {error.strerror}"
+        ) from None
     return True
 
 
@@ -160,18 +172,26 @@ def load_manifest(folder: Path, part: Part | None = None) -> Manifest:
     try:
         manifest = Manifest.model_validate_json(read_file(path, MOST_BYTES))
     except OSError as error:
-        raise UserError(f"{path}: a packed image set expected: {error.strerror}") from None
+        raise UserError(
+            f"{path}: a packed image set expected: {error.strerror}"
+        ) from None
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"]) or "JSON"
-        raise UserError(f"{path}: {key}: {first['msg']}, found {show(first['input'])}") from None
+        raise UserError(
+            f"{path}: {key}: {first['msg']}, found {show(first['input'])}"
+        ) from None
     for split in SPLITS:
         files = manifest.splits[split].files if split in manifest.splits else ()
         if {*files} - {LIST} != {*SUFFIXES}:
-            raise UserError(f"{path}: splits.{split}: files {', '.join(SUFFIXES)} expected")
+            raise UserError(
+                f"{path}: splits.{split}: files {', '.join(SUFFIXES)} expected"
+            )
     number, parts = found = manifest.part
     if not number < parts <= manifest.splits["train"].samples:
-        raise UserError(f"{path}: part: a number below that of parts expected, found {found}")
+        raise UserError(
+            f"{path}: part: a number below that of parts expected, found {found}"
+        )
     if part is not None and found not in (WHOLE, part):
         raise UserError(f"{path}: {part} expected (see data.shards), found {found}")
     return manifest

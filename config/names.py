@@ -13,7 +13,12 @@ from pathlib import Path
 from .errors import UserError, show
 
 PRESETS = Path(__file__).resolve().parent
-SYSTEM_ALIASES = {"v100": "dgx1", "a100": "dgxa100", "h100": "dgxh100", "selene": "dgxa100"}
+SYSTEM_ALIASES = {
+    "v100": "dgx1",
+    "a100": "dgxa100",
+    "h100": "dgxh100",
+    "selene": "dgxa100",
+}
 
 
 def list_presets() -> list[str]:
@@ -35,7 +40,9 @@ def find_config(name: str, folder: Path = Path()) -> Path:
     presets = {preset: preset for preset in list_presets()}
     if name in presets:
         return PRESETS / f"{name}.yaml"
-    raise _none("a preset's name (`rn50 config list`)", name, folder, Path(name).stem, presets)
+    raise _none(
+        "a preset's name (`rn50 config list`)", name, folder, Path(name).stem, presets
+    )
 
 
 def find_system(name: str, folder: Path = Path()) -> Path:
@@ -52,7 +59,9 @@ def find_system(name: str, folder: Path = Path()) -> Path:
     raise _none("a machine (`rn50 config list --systems`)", name, folder, wanted, known)
 
 
-def _none(kind: str, name: str, folder: Path, wanted: str, known: Mapping[str, str]) -> UserError:
+def _none(
+    kind: str, name: str, folder: Path, wanted: str, known: Mapping[str, str]
+) -> UserError:
     """The error of a name that means nothing. `known`: from what `wanted` is compared with to the
     name as one writes it."""
     near = difflib.get_close_matches(wanted, known, n=1)
@@ -87,8 +96,14 @@ def nearest_path(path: Path) -> str:
 def recorded_in(config: Path) -> Path | None:
     """The folder of the run or the job that recorded this config; None: it is of neither."""
     of_a_run = ("origins.json", "metrics.jsonl", "result_0.txt")
-    files = (config.with_name(name) for name in (*of_a_run, "submission.json", "exit_code"))
-    return config.parent if config.name == "config.yaml" and any(map(is_file, files)) else None
+    files = (
+        config.with_name(name) for name in (*of_a_run, "submission.json", "exit_code")
+    )
+    return (
+        config.parent
+        if config.name == "config.yaml" and any(map(is_file, files))
+        else None
+    )
 
 
 def file_beside(value: str, folder: Path) -> Path | None:

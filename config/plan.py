@@ -93,7 +93,9 @@ class Plan:
 
     def step_at(self, images: float) -> int:
         """The first step after which so many images have been trained on."""
-        segment = next((s for s in reversed(self.segments) if s.first_sample < images), None)
+        segment = next(
+            (s for s in reversed(self.segments) if s.first_sample < images), None
+        )
         if segment is None:
             return 0
         return segment.first_step + math.ceil(
@@ -105,7 +107,10 @@ class Plan:
         if step < 1:
             return 0
         segment = self.segment_of_step(step)
-        return segment.first_sample + (step - segment.first_step) * segment.global_batch_size
+        return (
+            segment.first_sample
+            + (step - segment.first_step) * segment.global_batch_size
+        )
 
     def epoch_at(self, step: int) -> float:
         """Epochs done once `step` is done, as a fraction."""
@@ -154,7 +159,9 @@ def build_plan(run: Run) -> Plan:
         per_rank = change.per_rank
         active = change.active_ranks or ranks
         if active > ranks:
-            raise UserError(f"batch.active_ranks: at most {ranks} ranks expected, found {active}")
+            raise UserError(
+                f"batch.active_ranks: at most {ranks} ranks expected, found {active}"
+            )
         if per_rank * active > run.data.train_samples:
             raise UserError(
                 f"batch.per_rank: {per_rank} on {active} ranks makes a global batch of "
@@ -174,7 +181,9 @@ def build_plan(run: Run) -> Plan:
     total = plan.epoch_end_step(epochs)
     plan = _with_schedule(replace(plan, epochs=epochs, total_steps=total), run)
     evals = tuple(
-        epoch for epoch in range(1, epochs + 1) if (epoch - 1) % run.eval.period == run.eval.offset
+        epoch
+        for epoch in range(1, epochs + 1)
+        if (epoch - 1) % run.eval.period == run.eval.offset
     )
     if not evals:
         raise UserError(
@@ -224,7 +233,11 @@ def _with_schedule(plan: Plan, run: Run) -> Plan:
     if schedule.decay is not None:
         last = end(schedule.decay, first)
     else:
-        last = plan.epochs * plan.train_samples if exact and mixes else plan.images_after(total)
+        last = (
+            plan.epochs * plan.train_samples
+            if exact and mixes
+            else plan.images_after(total)
+        )
     return replace(
         plan,
         warmup_steps=warmup,
@@ -237,7 +250,9 @@ def _with_schedule(plan: Plan, run: Run) -> Plan:
 def spread(global_batch: int, ranks: int) -> tuple[int, int]:
     """(images per rank, ranks with a share) of the same global batch on at most so many ranks: all
     shares are equal, so the largest number of ranks that divides it takes part."""
-    active = next(n for n in range(min(ranks, global_batch), 0, -1) if global_batch % n == 0)
+    active = next(
+        n for n in range(min(ranks, global_batch), 0, -1) if global_batch % n == 0
+    )
     return global_batch // active, active
 
 
@@ -262,5 +277,7 @@ def _epochs(plan: Plan, length: Duration) -> int:
         while plan.epoch_end_step(epochs) < steps:
             epochs += 1
     if epochs > MOST_EPOCHS:
-        raise UserError(f"schedule.length: at most {MOST_EPOCHS:,} epochs expected, found {length}")
+        raise UserError(
+            f"schedule.length: at most {MOST_EPOCHS:,} epochs expected, found {length}"
+        )
     return epochs

@@ -19,13 +19,19 @@ _OBJECT_BYTES = 16 << 20
 """The largest JSON object of a run's folder: result.json has some kB."""
 _END_BYTES = 1 << 20
 """How much is read of either end of a log: 7,000 lines of metrics.jsonl."""
-_STREAMS = {"/dev/stdin": "/dev/fd/0", "/dev/stdout": "/dev/fd/1", "/dev/stderr": "/dev/fd/2"}
+_STREAMS = {
+    "/dev/stdin": "/dev/fd/0",
+    "/dev/stdout": "/dev/fd/1",
+    "/dev/stderr": "/dev/fd/2",
+}
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 JsonObject: TypeAlias = dict[str, Any]
 
 
-def open_file(path: Path, most_bytes: int | None = None, *, within: Path | None = None) -> BinaryIO:
+def open_file(
+    path: Path, most_bytes: int | None = None, *, within: Path | None = None
+) -> BinaryIO:
     """Open a regular file for reading, without waiting. `most_bytes`: the largest file that makes
     sense; `within`: the folder that it must lie in once every link is followed.
 
@@ -36,11 +42,15 @@ def open_file(path: Path, most_bytes: int | None = None, *, within: Path | None 
         about = os.fstat(descriptor)
         if not stat.S_ISREG(about.st_mode):
             found = stat.filemode(about.st_mode)
-            raise OSError(errno.EINVAL, f"a regular file expected, found {found}", str(path))
+            raise OSError(
+                errno.EINVAL, f"a regular file expected, found {found}", str(path)
+            )
         if most_bytes is not None and about.st_size > most_bytes:
             found = f"at most {most_bytes:,} bytes expected, found {about.st_size:,}"
             raise OSError(errno.EFBIG, found, str(path))
-        if within is not None:  # by the descriptor, not by the name: no link can be changed since
+        if (
+            within is not None
+        ):  # by the descriptor, not by the name: no link can be changed since
             place = Path(f"/proc/self/fd/{descriptor}").readlink()
             if not place.is_relative_to(os.path.realpath(within)):
                 found = f"a link out of {within}, which is not followed"

@@ -33,7 +33,16 @@ and of a new one. Job scripts alone read more of `system.job` than the environme
 
 # Variables and keys whose values are numbers and words: no file, no command, nothing for a shell.
 _PLAIN = re.compile(r"[\w.,:=+^-]*", re.ASCII)
-_KEYS = ("account", "queue", "resource", "walltime", "requeue", "max_restarts", "min_nodes", "bind")
+_KEYS = (
+    "account",
+    "queue",
+    "resource",
+    "walltime",
+    "requeue",
+    "max_restarts",
+    "min_nodes",
+    "bind",
+)
 _SETTINGS = frozenset(
     re.findall(
         r"\w+",
@@ -63,15 +72,22 @@ def load_recorded(
     """The config `source` in the folder of a run or a job, with overrides, which may set anything.
     Raises UserError: as of `load`; the file is a link or has a file as a base; or it sets some of
     `keys` in a way that only the command line may."""
-    leaves = merge([*read_layers(source, within=source.parent), *parse_overrides(overrides)])
+    leaves = merge(
+        [*read_layers(source, within=source.parent), *parse_overrides(overrides)]
+    )
     if found := list(_refused(leaves, source, keys)):
         raise UserError(
-            *(f"{line}; if it is yours, add {shlex.quote(word)}" for line, word in found)
+            *(
+                f"{line}; if it is yours, add {shlex.quote(word)}"
+                for line, word in found
+            )
         )
     return load(source, overrides)
 
 
-def load_named(config: str, overrides: Sequence[str], keys: tuple[str, ...] = RUN) -> Loaded:
+def load_named(
+    config: str, overrides: Sequence[str], keys: tuple[str, ...] = RUN
+) -> Loaded:
     """The config that a command line names, read by `load_recorded` if it is a recorded one. A new
     run of a sweep's trial goes beside the sweep, not into it."""
     if recorded_in(Path(config)) is None:
@@ -113,7 +129,9 @@ def _refused(
                 continue
             wrong = f"{_written(value)} lies outside the run's folder and the working folder"
         elif key == _ENVIRONMENT and isinstance(value, list):
-            names = [one.partition("=")[0] for one in map(str, value) if not _is_plain(one)]
+            names = [
+                one.partition("=")[0] for one in map(str, value) if not _is_plain(one)
+            ]
             if not names:
                 continue
             wrong = f"{show(', '.join(names))} may run code ({key}=[] leaves it out)"
@@ -134,13 +152,20 @@ def leads_out(path: str, folder: Path) -> bool:
         return False
     there = Path(os.path.realpath(path))
     home = Path.cwd()
-    links = [] if home == folder.resolve() else [one for one in home.iterdir() if one.is_symlink()]
+    links = (
+        []
+        if home == folder.resolve()
+        else [one for one in home.iterdir() if one.is_symlink()]
+    )
     return not any(
-        there.is_relative_to(os.path.realpath(place)) for place in (folder, home, *links)
+        there.is_relative_to(os.path.realpath(place))
+        for place in (folder, home, *links)
     )
 
 
 def _written(value: Any) -> str:
     """A value as an override has it."""
-    is_path = isinstance(value, str) and re.fullmatch(r"[\w.-]*/[\w./-]*", value, re.ASCII)
+    is_path = isinstance(value, str) and re.fullmatch(
+        r"[\w.-]*/[\w./-]*", value, re.ASCII
+    )
     return str(value) if is_path else json.dumps(value)

@@ -64,18 +64,25 @@ def render_markdown() -> str:
     described: dict[tuple[Key, ...], str] = {}
     for section, keys in sections.items():
         lines += [f"### {f'`{section}`' if section else 'The run'}", ""]
-        content = tuple(key._replace(path=key.path.removeprefix(section)) for key in keys)
+        content = tuple(
+            key._replace(path=key.path.removeprefix(section)) for key in keys
+        )
         if (first := described.setdefault(content, section)) != section:
             lines += [f"The keys of `{first}`.", ""]
             continue
         if section:
-            lines += [keys[0].meaning + (" `null` by default." if keys[0].default else ""), ""]
+            lines += [
+                keys[0].meaning + (" `null` by default." if keys[0].default else ""),
+                "",
+            ]
         lines += ["| key | meaning | values | default |", "|---|---|---|---|"]
         for key in keys:
             if key.values:
                 name = key.path.rpartition(".")[2]
                 cells = (f"`{name}`", key.meaning, key.values, f"`{key.default}`")
-                lines.append(f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |")
+                lines.append(
+                    f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+                )
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
 
@@ -101,7 +108,13 @@ def _keys_of(section: type[Section], prefix: str) -> Iterator[Key]:
             values = _values(field.annotation, tuple(field.metadata))
             yield Key(path, field.description or "", values, default)
         if below is not None:
-            path += "[]" if is_list else ".NAME" if get_origin(field.annotation) is dict else ""
+            path += (
+                "[]"
+                if is_list
+                else ".NAME"
+                if get_origin(field.annotation) is dict
+                else ""
+            )
             default = "null" if default == "null" and not is_list else ""
             yield Key(path, " ".join((below.__doc__ or "").split()), "", default)
             yield from _keys_of(below, f"{path}.")
@@ -128,6 +141,11 @@ def _values(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
     if issubclass(annotation, Section):
         return "section of keys"
     bounds = [part for item in metadata for part in getattr(item, "metadata", (item,))]
-    limits = [(type(part), getattr(part, type(part).__name__.lower(), None)) for part in bounds]
-    words = [_BOUNDS[kind].format(f"{limit:,}") for kind, limit in limits if kind in _BOUNDS]
+    limits = [
+        (type(part), getattr(part, type(part).__name__.lower(), None))
+        for part in bounds
+    ]
+    words = [
+        _BOUNDS[kind].format(f"{limit:,}") for kind, limit in limits if kind in _BOUNDS
+    ]
     return ", ".join([_WORDS[annotation], *words])

@@ -13,7 +13,16 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from . import benchmark
-from .choices import NETWORKS, SHAPES, Algorithm, Groups, Network, OneOf, Shape, meanings
+from .choices import (
+    NETWORKS,
+    SHAPES,
+    Algorithm,
+    Groups,
+    Network,
+    OneOf,
+    Shape,
+    meanings,
+)
 from .machine import System
 from .resnet_stages import UNITS
 from .values import (
@@ -55,7 +64,9 @@ class Synthetic(Section):
     """The generated image set: texture classes, drawn if `data.path` is missing. A config with
     another `data.path` has none of its base's, unless it says `synthetic: {}` as well."""
 
-    classes: Annotated[int, Field(strict=True, ge=2, le=1000)] = default(10, "Classes to draw.")
+    classes: Annotated[int, Field(strict=True, ge=2, le=1000)] = default(
+        10, "Classes to draw."
+    )
     train_samples: Count = default(4000, "Training images to draw.")
     eval_samples: Count = default(1000, "Evaluation images to draw.")
     min_px: Pixels = default(40, "Smallest height and width of an image.")
@@ -68,7 +79,9 @@ class Synthetic(Section):
             least = getattr(self, low)
             most = getattr(self, high)
             if least > most:
-                raise ValueError(f"{low}: at most {high} ({most}) expected, found {least}")
+                raise ValueError(
+                    f"{low}: at most {high} ({most}) expected, found {least}"
+                )
         return self
 
 
@@ -76,13 +89,23 @@ class Augmentation(Section):
     """Further operations on the random window, nnabla's (docs/recipes.md): for each a range, from
     which every image draws, or null: off."""
 
-    padding: Range[Fraction] | None = default(None, "Border around the window, in its sides.")
+    padding: Range[Fraction] | None = default(
+        None, "Border around the window, in its sides."
+    )
     scale: Range[Factor] | None = default(None, "Enlargement about a random place.")
-    aspect: Range[Factor] | None = default(None, "Stretch of the width over that of the height.")
+    aspect: Range[Factor] | None = default(
+        None, "Stretch of the width over that of the height."
+    )
     rotation_deg: Range[Float] | None = default(None, "Rotation of the image.")
-    brightness: Range[Float] | None = default(None, "Added to each channel; 1 is white less black.")
-    contrast: Range[Factor] | None = default(None, "Factor about mid-grey, one for each channel.")
-    noise: Range[Fraction] | None = default(None, "Standard deviation; 1 is white less black.")
+    brightness: Range[Float] | None = default(
+        None, "Added to each channel; 1 is white less black."
+    )
+    contrast: Range[Factor] | None = default(
+        None, "Factor about mid-grey, one for each channel."
+    )
+    noise: Range[Fraction] | None = default(
+        None, "Standard deviation; 1 is white less black."
+    )
 
     @property
     def ranges(self) -> dict[str, tuple[float, float]]:
@@ -96,19 +119,26 @@ class Data(Section):
     mean: ClassVar[tuple[float, ...]] = benchmark.RGB_MEAN
     std: ClassVar[tuple[float, ...]] = benchmark.RGB_STD
     path: Place = default("datasets/imagenet", "Folder that rn50 data pack has made.")
-    synthetic: Synthetic | None = default(None, "Drawn where data.path is missing; null: nothing.")
+    synthetic: Synthetic | None = default(
+        None, "Drawn where data.path is missing; null: nothing."
+    )
     classes: Annotated[int, Field(strict=True, ge=2, le=MOST)] = default(
-        benchmark.IMAGENET_CLASSES, "Not given: of data.synthetic, manifest.json, or ImageNet's."
+        benchmark.IMAGENET_CLASSES,
+        "Not given: of data.synthetic, manifest.json, or ImageNet's.",
     )
     train_samples: Count = default(
         benchmark.IMAGENET_TRAIN_SAMPLES, "Training images. Not given: as data.classes."
     )
     eval_samples: Count = default(
-        benchmark.IMAGENET_EVAL_SAMPLES, "Evaluation images. Not given: as data.classes."
+        benchmark.IMAGENET_EVAL_SAMPLES,
+        "Evaluation images. Not given: as data.classes.",
     )
-    crop_px: Pixels = default(benchmark.CROP_PX, "Height and width of what the network sees.")
+    crop_px: Pixels = default(
+        benchmark.CROP_PX, "Height and width of what the network sees."
+    )
     eval_resize_px: Pixels = default(
-        benchmark.EVAL_RESIZE_PX, "Shorter side of an evaluation image before its centre is cut."
+        benchmark.EVAL_RESIZE_PX,
+        "Shorter side of an evaluation image before its centre is cut.",
     )
     augment: Bool = default(True, "Train on random windows; false: on the centre.")
     area: Range[Share] = default(
@@ -118,15 +148,20 @@ class Data(Section):
         benchmark.CROP_ASPECT, "Smallest and largest width over height of a window."
     )
     flip: Bool = default(True, "Mirror half of the training images.")
-    augmentation: Augmentation = default(Augmentation(), "Operations on the random window.")
+    augmentation: Augmentation = default(
+        Augmentation(), "Operations on the random window."
+    )
     no_augment_from_epoch: Epoch | None = default(
-        None, "From this epoch on images as in evaluation, in stored order; null: never."
+        None,
+        "From this epoch on images as in evaluation, in stored order; null: never.",
     )
     last_batch: Literal["mix", "pad"] = default(
-        "mix", "If not full: mix: runs over into the next epoch; pad: is filled from its own."
+        "mix",
+        "If not full: mix: runs over into the next epoch; pad: is filled from its own.",
     )
     shards: Literal["node"] | None = default(
-        None, "node: every node reads and shuffles one part alone, with last_batch pad; null: all."
+        None,
+        "node: every node reads and shuffles one part alone, with last_batch pad; null: all.",
     )
     decoder: Literal["auto", "cpu", "gpu"] = default(
         "auto", "What decodes, resizes and normalises; auto: the device that trains."
@@ -166,11 +201,13 @@ class Model(Section):
         64, "Channels after the first convolution; the published ResNet has 64."
     )
     stem: Literal["imagenet", "small"] = default(
-        "imagenet", "First layers: imagenet: 7x7 and pooling, as published; small: one 3x3."
+        "imagenet",
+        "First layers: imagenet: 7x7 and pooling, as published; small: one 3x3.",
     )
     norm: Literal["batch", "none"] = default("batch", "Batch norm, or none.")
     dtype: Literal["float32", "float16", "bfloat16"] = default(
-        "float32", "Of layers and gradients; weights stay float32. float16: GPUs; bfloat16: CPUs."
+        "float32",
+        "Of layers and gradients; weights stay float32. float16: GPUs; bfloat16: CPUs.",
     )
     layout: Literal["NCHW", "NHWC"] = default(
         "NCHW",
@@ -184,15 +221,21 @@ class Model(Section):
         "to 8.9; auto: plan where the network has one.",
     )
     loss_scale: LossScale = default(
-        1.0, "Factor of the loss, for float16 gradients that vanish; dynamic: found in the run."
+        1.0,
+        "Factor of the loss, for float16 gradients that vanish; dynamic: found in the run.",
     )
     bn_momentum: Fraction = default(
         benchmark.BN_MOMENTUM, "Share of its old value in batch norm's running average."
     )
-    bn_epsilon: Positive = default(benchmark.BN_EPSILON, "Added to the variance in batch norm.")
-    zero_gamma: Bool = default(False, "Start the last batch norm of each unit at 0, not at 1.")
+    bn_epsilon: Positive = default(
+        benchmark.BN_EPSILON, "Added to the variance in batch norm."
+    )
+    zero_gamma: Bool = default(
+        False, "Start the last batch norm of each unit at 0, not at 1."
+    )
     label_smoothing: BelowOne = default(
-        0.1, "Probability that the target distribution takes from the true class for the others."
+        0.1,
+        "Probability that the target distribution takes from the true class for the others.",
     )
 
     @property
@@ -211,21 +254,29 @@ class BatchChange(Section):
 
     after_epoch: Epoch = Field(description="The last epoch with the batch before.")
     per_rank: Count = Field(description="Images per step on one rank from then on.")
-    active_ranks: Count | None = default(None, "Ranks with a share of the batch; null: all.")
+    active_ranks: Count | None = default(
+        None, "Ranks with a share of the batch; null: all."
+    )
 
 
 class Batch(Section):
     """Images per optimizer step; the global batch is that of a rank times the active ranks."""
 
     per_rank: Count = default(32, "Images per step on one rank.")
-    active_ranks: Count | None = default(None, "Ranks with a share of the batch; null: all.")
-    changes: tuple[BatchChange, ...] = default((), "Other batches, from rising epochs on.")
+    active_ranks: Count | None = default(
+        None, "Ranks with a share of the batch; null: all."
+    )
+    changes: tuple[BatchChange, ...] = default(
+        (), "Other batches, from rising epochs on."
+    )
     follow: Literal["none", "lr", "momentum", "momentum_as_printed"] = default(
         "none",
         "What keeps the noise scale lr N / (B (1 - momentum)) when the batch changes. "
         "momentum_as_printed: Sony's formula, by which momentum falls as the batch grows.",
     )
-    reference: Count | None = default(None, "Global batch of that scale; null: the first.")
+    reference: Count | None = default(
+        None, "Global batch of that scale; null: the first."
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Batch:
@@ -237,17 +288,24 @@ class Optimizer(Section):
     """The update rule (docs/recipes.md)."""
 
     variant: Annotated[str, OneOf(VARIANTS)] = default(
-        "nvidia", "A published rule: momentum SGD, akiba's RMSprop and then SGD, or LARS."
+        "nvidia",
+        "A published rule: momentum SGD, akiba's RMSprop and then SGD, or LARS.",
     )
     base_lr: Positive = default(
-        10.5, "Learning rate after warm-up. It belongs to an optimizer and a global batch."
+        10.5,
+        "Learning rate after warm-up. It belongs to an optimizer and a global batch.",
     )
     momentum: BelowOne = default(0.9, "Share of the last update in the next.")
-    weight_decay: NonNegative = default(5e-5, "Factor of the weights in their gradient.")
-    momentum_correction: Bool | None = default(
-        None, "Multiply momentum by this step's learning rate over the last's; null: the variant's."
+    weight_decay: NonNegative = default(
+        5e-5, "Factor of the weights in their gradient."
     )
-    eta: Positive | None = default(None, "LARS's trust coefficient; null: the variant's.")
+    momentum_correction: Bool | None = default(
+        None,
+        "Multiply momentum by this step's learning rate over the last's; null: the variant's.",
+    )
+    eta: Positive | None = default(
+        None, "LARS's trust coefficient; null: the variant's."
+    )
     epsilon: NonNegative | None = default(
         None, "Added to the denominator of LARS's trust ratio; null: the variant's."
     )
@@ -261,7 +319,9 @@ class Optimizer(Section):
     def rule(self) -> Rule:
         """The variant's rule, with the keys given here in place of the published ones."""
         keys = ("eta", "epsilon", "momentum_correction")
-        given = {key: getattr(self, key) for key in keys if getattr(self, key) is not None}
+        given = {
+            key: getattr(self, key) for key in keys if getattr(self, key) is not None
+        }
         return replace(VARIANTS[self.variant], **given)
 
 
@@ -269,17 +329,27 @@ class Milestone(Section):
     """From the epoch after `after_epoch` on the learning rate is `factor` times the base."""
 
     after_epoch: Epoch = Field(description="The last epoch with the factor before.")
-    factor: NonNegative = Field(description="By which base_lr is multiplied from then on.")
+    factor: NonNegative = Field(
+        description="By which base_lr is multiplied from then on."
+    )
 
 
 class Schedule(Section):
     """The learning rate over the run: linear warm-up, then a shape."""
 
     shape: Shape = default("poly", meanings(SHAPES))
-    length: Length = default(Duration(37, "epochs"), "Of a run that does not reach its target.")
-    warmup: Length = default(Duration(2, "epochs"), "Linear rise from warmup_start_lr to base_lr.")
-    warmup_start_lr: NonNegative = default(0.0, "Learning rate one step before the first.")
-    decay: Length | None = default(None, "Length of the fall; null: to the end of the run.")
+    length: Length = default(
+        Duration(37, "epochs"), "Of a run that does not reach its target."
+    )
+    warmup: Length = default(
+        Duration(2, "epochs"), "Linear rise from warmup_start_lr to base_lr."
+    )
+    warmup_start_lr: NonNegative = default(
+        0.0, "Learning rate one step before the first."
+    )
+    decay: Length | None = default(
+        None, "Length of the fall; null: to the end of the run."
+    )
     decay_from: Literal["warmup_end", "run_start", "first_step_after_warmup"] = default(
         "warmup_end",
         "Where poly and cosine start to count; both begin after the warm-up. warmup_end: at its "
@@ -287,13 +357,17 @@ class Schedule(Section):
         "at the start of the run, so the warm-up ends with a drop below base_lr (Caffe's poly).",
     )
     power: Positive = default(benchmark.DECAY_POWER, "Exponent of shape poly.")
-    end_lr: NonNegative = default(benchmark.END_LR, "Learning rate at the end of poly and cosine.")
+    end_lr: NonNegative = default(
+        benchmark.END_LR, "Learning rate at the end of poly and cosine."
+    )
     milestones: tuple[Milestone, ...] = default((), "Of shape step, and of it alone.")
 
     @model_validator(mode="after")
     def _check(self) -> Schedule:
         if self.length.unit == "%" or self.length.value <= 0:
-            raise ValueError(f"length: epochs or steps above 0 expected, found {self.length}")
+            raise ValueError(
+                f"length: epochs or steps above 0 expected, found {self.length}"
+            )
         if (self.shape == "step") != bool(self.milestones):
             raise ValueError(
                 f"milestones: a list for shape step alone expected, found shape {self.shape} "
@@ -313,7 +387,9 @@ class Comm(Section):
     """How gradients travel between ranks (docs/communication.md)."""
 
     groups: Groups = default("equal_bytes(8)", "Gradients that are reduced together.")
-    algorithm: Algorithm = default("auto", "How they are summed; auto: the engine's own choice.")
+    algorithm: Algorithm = default(
+        "auto", "How they are summed; auto: the engine's own choice."
+    )
     cycle_ms: Positive = default(1.0, "How often Horovod looks for ready gradients.")
     gradient_dtype: Literal["model", "float16"] = default(
         "model", "Type in which gradients are sent: that of the model, or float16."
@@ -325,7 +401,8 @@ class Startup(Section):
 
     serial: Bool = default(False, "One stage after the other, for comparison.")
     weights: Literal["seed", "broadcast"] = default(
-        "seed", "Source of a rank's first weights: the seed, equal on all ranks, or rank 0."
+        "seed",
+        "Source of a rank's first weights: the seed, equal on all ranks, or rank 0.",
     )
 
 
@@ -333,15 +410,19 @@ class Eval(Section):
     """When and how accuracy is measured, and the accuracy that ends the run."""
 
     target: Annotated[float, Field(strict=True, gt=0, lt=1)] = default(
-        benchmark.TARGET_ACCURACY, "Top-1 accuracy that ends the run; a lower one: division open."
+        benchmark.TARGET_ACCURACY,
+        "Top-1 accuracy that ends the run; a lower one: division open.",
     )
-    period: Epoch = default(benchmark.EVAL_PERIOD_EPOCHS, "Epochs from one evaluation to the next.")
+    period: Epoch = default(
+        benchmark.EVAL_PERIOD_EPOCHS, "Epochs from one evaluation to the next."
+    )
     offset: Annotated[int, Field(strict=True, ge=0, lt=MOST_EPOCHS)] = default(
         0, "Epoch offset + 1 is the first that is evaluated; 0 to period - 1."
     )
     batch_per_rank: Count = default(125, "Images per evaluation step on one rank.")
     bn_stats: Literal["local", "average", "batch"] = default(
-        "average", "local: each rank's running ones; average: over ranks; batch: the last batch's."
+        "average",
+        "local: each rank's running ones; average: over ranks; batch: the last batch's.",
     )
 
 
@@ -350,7 +431,8 @@ class Checkpoint(Section):
 
     enabled: Bool = default(True, "Write checkpoints.")
     every: Length = default(
-        Duration(10, "%"), "Least training between two; below an epoch: at log points too."
+        Duration(10, "%"),
+        "Least training between two; below an epoch: at log points too.",
     )
     keep: Count = default(2, "Newest checkpoints that stay on disk.")
 
@@ -360,21 +442,28 @@ class Watchdog(Section):
 
     enabled: Bool = default(True, "End the run when a rank is lost.")
     start_s: Seconds = default(300.0, "Longest time to a rank's connection.")
-    silence_s: Seconds = default(10.0, "Longest time from one message of a rank to the next.")
+    silence_s: Seconds = default(
+        10.0, "Longest time from one message of a rank to the next."
+    )
     stall_s: Seconds = default(300.0, "Longest time on the same step or phase.")
 
 
 class Limits(Section):
     """What ends a run early. The run can be resumed after its time or its epochs."""
 
-    time_s: Seconds | None = default(None, "Budget of time from run_start on; null: none.")
+    time_s: Seconds | None = default(
+        None, "Budget of time from run_start on; null: none."
+    )
     epochs: Epoch | None = default(None, "Budget of epochs; null: none.")
     min_accuracy_by: Annotated[
         Length | None, BeforeValidator(lambda value: None if value == "off" else value)
     ] = default(
-        Duration(50, "%"), "From here on accuracy at chance level ends the run; null, off: never."
+        Duration(50, "%"),
+        "From here on accuracy at chance level ends the run; null, off: never.",
     )
-    grace_s: Seconds = default(10.0, "From a request to stop to the last checkpoint, at most.")
+    grace_s: Seconds = default(
+        10.0, "From a request to stop to the last checkpoint, at most."
+    )
 
 
 class Log(Section):
@@ -384,23 +473,31 @@ class Log(Section):
     status: Literal["onprem", "cloud", "research", "preview"] = default(
         "research", "Submission status, as the MLPerf log names it."
     )
-    every: Length = default(Duration(20, "steps"), "From one line of metrics to the next.")
+    every: Length = default(
+        Duration(20, "steps"), "From one line of metrics to the next."
+    )
     profile: Profiled | None = default(
-        None, "Steps of which every operation is recorded, such as 20 or 101-120; null: none."
+        None,
+        "Steps of which every operation is recorded, such as 20 or 101-120; null: none.",
     )
 
 
 class Run(Section):
     """One run: the root of the tree."""
 
-    name: Name = default("run", "Name of the config; its runs lie in RESULTS/NAME/TIME.")
+    name: Name = default(
+        "run", "Name of the config; its runs lie in RESULTS/NAME/TIME."
+    )
     division: Literal["open", "closed"] = default(
         "closed", "MLPerf's: closed holds to the rules, open leaves all choices."
     )
     ruleset: Ruleset = default(benchmark.RULESETS[-1], "MLPerf round whose rules hold.")
-    seed: Seed | None = default(None, "Of all that is random; null: drawn for each run.")
+    seed: Seed | None = default(
+        None, "Of all that is random; null: drawn for each run."
+    )
     deterministic: Bool = default(
-        False, "On a GPU too, kernels that give the same bits in every run; they are slower."
+        False,
+        "On a GPU too, kernels that give the same bits in every run; they are slower.",
     )
     system: System = default(System(), "The machine.")
     data: Data = default(Data(), "The image set and its preparation.")

@@ -59,7 +59,11 @@ def _read_loss_scale(value: Any) -> float | str | None:
     if number and SMALLEST <= value <= LARGEST:
         return float(value)
     start = dynamic_start(value, 1)
-    return value if start is not None and LOSS_SCALES[0] <= start <= LOSS_SCALES[1] else None
+    return (
+        value
+        if start is not None and LOSS_SCALES[0] <= start <= LOSS_SCALES[1]
+        else None
+    )
 
 
 def dynamic_start(loss_scale: object, batch: int) -> float | None:
@@ -118,23 +122,34 @@ Fraction = Annotated[float, Field(strict=True, ge=0, le=1)]
 Share = Annotated[float, Field(strict=True, gt=0, le=1)]
 Factor = Annotated[float, Field(strict=True, ge=0.01, le=100)]
 Bool = Annotated[bool, Field(strict=True)]
-Name = Annotated[str, _text("letters, digits, dots, dashes", "[A-Za-z0-9][A-Za-z0-9._-]*", 100)]
+Name = Annotated[
+    str, _text("letters, digits, dots, dashes", "[A-Za-z0-9][A-Za-z0-9._-]*", 100)
+]
 Text = Annotated[str, _text("printable text on one line", ".+")]
 Place = Annotated[
     str, _text("a printable path, all of whose $VARIABLES are set", r"(?!.*\$[{\w]).+")
 ]
-Word = Annotated[str, _text("a word of letters, digits, _.,:=+@/-", r"\w[\w.,:=+@/-]*", 200)]
+Word = Annotated[
+    str, _text("a word of letters, digits, _.,:=+@/-", r"\w[\w.,:=+@/-]*", 200)
+]
 """A word of a scheduler's directive line, where no quoting is safe."""
 Setting = Annotated[str, _text("NAME=VALUE", r"[A-Za-z_]\w*=.*")]
-Mount = Annotated[str, _text("/FOLDER or /FOLDER:/INSIDE[:ro]", "/[^:,]*(:/[^:,]*(:(ro|rw))?)?")]
-Walltime = Annotated[str, _text('HH:MM:SS, in quotes, as "01:00:00"', r"\d{2,3}:[0-5]\d:[0-5]\d")]
+Mount = Annotated[
+    str, _text("/FOLDER or /FOLDER:/INSIDE[:ro]", "/[^:,]*(:/[^:,]*(:(ro|rw))?)?")
+]
+Walltime = Annotated[
+    str, _text('HH:MM:SS, in quotes, as "01:00:00"', r"\d{2,3}:[0-5]\d:[0-5]\d")
+]
 _LENGTH = Form(
-    'a duration of 0 or more with its unit, such as "36 epochs" or "540 steps"', _read_duration
+    'a duration of 0 or more with its unit, such as "36 epochs" or "540 steps"',
+    _read_duration,
 )
 Length = Annotated[Duration, _LENGTH, PlainSerializer(str)]
 _STEPS = f"a number of steps or FIRST-LAST, at most {MOST_PROFILED:,} steps"
 Profiled = Annotated[str, Form(_STEPS, _read_profiled)]
-_SCALE = "a number from 1e-15 to 1e15, dynamic, or dynamic(FIRST), FIRST from {:g} to {:.0f}"
+_SCALE = (
+    "a number from 1e-15 to 1e15, dynamic, or dynamic(FIRST), FIRST from {:g} to {:.0f}"
+)
 LossScale = Annotated[float | str, Form(_SCALE.format(*LOSS_SCALES), _read_loss_scale)]
 _Number = TypeVar("_Number", bound=float)
 Range = Annotated[tuple[_Number, _Number], AfterValidator(_check_range)]

@@ -45,7 +45,9 @@ VARIANTS = {
     # NVIDIA v0.6 to v4.0 (SGDwFASTLARS): decays the classifier's bias as well.
     "nvidia": Rule(WEIGHTS, ("weight", "bias"), momentum_correction=True),
     # Fujitsu v0.6, JobScripts/parameters.
-    "fujitsu": Rule(WEIGHTS, WEIGHTS, eta=0.0025, epsilon=1e-9, decay_times_base_lr=True),
+    "fujitsu": Rule(
+        WEIGHTS, WEIGHTS, eta=0.0025, epsilon=1e-9, decay_times_base_lr=True
+    ),
     # Sony (1811.05233): the defaults of NNabla's solver (nnabla, src/nbla/solver/generic/lars.cpp;
     # nnabla-ext-cuda, lars.cu). It scales every parameter and decays all of them at one rate.
     "sony": Rule(ALL, ALL, eta=0.01, epsilon=1e-6, epsilon_only_below=True),

@@ -40,7 +40,11 @@ class _Entry(NamedTuple):
 
 
 def read_layers(
-    path: Path, chain: tuple[Path, ...] = (), *, machine: bool = False, within: Path | None = None
+    path: Path,
+    chain: tuple[Path, ...] = (),
+    *,
+    machine: bool = False,
+    within: Path | None = None,
 ) -> list[Layer]:
     """The layers of a YAML file, the lowest first. `chain`: the files of which it is a base;
     `machine`: it has the keys of `system`; `within`: the folder that a recorded file must lie in,
@@ -69,7 +73,9 @@ def read_layers(
     name = short(path)
     for entry in entries:
         if entry not in bases:
-            settings.append(_set(prefix + entry.key, entry.value, Origin(name, entry.line)))
+            settings.append(
+                _set(prefix + entry.key, entry.value, Origin(name, entry.line))
+            )
     return [*layers, Layer(tuple(settings))]
 
 
@@ -155,11 +161,17 @@ class _Constructor(SafeConstructor):
     def flatten_mapping(self, node: Any) -> None:
         """Leaves a merge key (`<<`) where it is, which has no constructor and is refused."""
 
-    def check_mapping_key(self, node: Any, key_node: Any, mapping: Any, key: Any, _: Any) -> bool:
+    def check_mapping_key(
+        self, node: Any, key_node: Any, mapping: Any, key: Any, _: Any
+    ) -> bool:
         """Refuses a key that is there twice."""
         if key in mapping:
-            first = next(other for other, _ in node.value if other.value == key_node.value)
-            problem = f'"{key}" once expected, found in line {first.start_mark.line + 1} too'
+            first = next(
+                other for other, _ in node.value if other.value == key_node.value
+            )
+            problem = (
+                f'"{key}" once expected, found in line {first.start_mark.line + 1} too'
+            )
             raise ComposerError(None, None, problem, key_node.start_mark)
         return True
 
@@ -180,7 +192,11 @@ def _parse(text: str | bytes) -> tuple[Any, Any]:
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         is_utf16 = error.object.startswith((b"\xff\xfe", b"\xfe\xff"))
-        found = "UTF-16" if is_utf16 else f"byte {error.object[error.start]:#x} in line {line}"
+        found = (
+            "UTF-16"
+            if is_utf16
+            else f"byte {error.object[error.start]:#x} in line {line}"
+        )
         raise YAMLError(
             f"UTF-8 expected, found {found}; `iconv -t UTF-8 -f` its encoding"
         ) from None
@@ -201,7 +217,9 @@ def _override(text: str) -> list[_Entry]:
     key, equals, value = text.partition("=")
     key = key.strip()
     if not equals or not key:
-        raise UserError(f"{text!r}: an override KEY.PATH=VALUE expected, such as batch.per_rank=16")
+        raise UserError(
+            f"{text!r}: an override KEY.PATH=VALUE expected, such as batch.per_rank=16"
+        )
     if key in PLACES and not value.isprintable():  # YAML makes a blank of a newline
         return [_Entry(key, value, 0)]
     try:
@@ -214,9 +232,13 @@ def _override(text: str) -> list[_Entry]:
     return [_Entry(key, tree, 0)]
 
 
-def _entries(node: MappingNode, section: dict[Any, Any], prefix: str = "") -> Iterator[_Entry]:
+def _entries(
+    node: MappingNode, section: dict[Any, Any], prefix: str = ""
+) -> Iterator[_Entry]:
     """What a mapping and the mappings in it set, in the order in which it is written."""
-    for (key, value), (key_node, value_node) in zip(section.items(), node.value, strict=True):
+    for (key, value), (key_node, value_node) in zip(
+        section.items(), node.value, strict=True
+    ):
         name = f"{prefix}{key}"
         if type(value) is dict and value:
             yield from _entries(value_node, value, f"{name}.")

@@ -30,7 +30,15 @@ from numpy.typing import NDArray
 from ..config.errors import UserError, failing_as
 from ..config.image_set import wrong_counts
 from ..config.leaves import Origin
-from ..config.manifest import FILE_NAME, LIST, SPLITS, WHOLE, File, Manifest, load_manifest
+from ..config.manifest import (
+    FILE_NAME,
+    LIST,
+    SPLITS,
+    WHOLE,
+    File,
+    Manifest,
+    load_manifest,
+)
 from ..config.reading import open_file
 from ..config.schema import Data
 from . import recordio
@@ -38,7 +46,10 @@ from . import recordio
 TABLE = np.dtype(
     [
         ("offset", "<u8"),  # of the record
-        ("length", "<u4"),  # bytes of the image; 0: record in several parts, read it whole
+        (
+            "length",
+            "<u4",
+        ),  # bytes of the image; 0: record in several parts, read it whole
         ("label", "<u4"),
         ("height", "<u2"),
         ("width", "<u2"),
@@ -64,11 +75,15 @@ def load_table(folder: Path, split: str) -> Table:
     except (OSError, ValueError, EOFError, tokenize.TokenError) as error:
         raise UserError(f"{path}: a sample table expected: {error}") from None
     if table.dtype != TABLE or table.ndim != 1:
-        raise UserError(f"{path}: a sample table expected, found an array of another type")
+        raise UserError(
+            f"{path}: a sample table expected, found an array of another type"
+        )
     return table
 
 
-def check_before_run(data: Data, origins: Mapping[str, Origin] | None = None) -> Manifest:
+def check_before_run(
+    data: Data, origins: Mapping[str, Origin] | None = None
+) -> Manifest:
     """The checks a launcher makes before any clock: counts, what was drawn, sizes and table.
 
     Cheap at ImageNet size (reads the table, and two records a split).
@@ -83,7 +98,9 @@ def check_before_run(data: Data, origins: Mapping[str, Origin] | None = None) ->
     """
     folder = Path(data.path)
     manifest = load_manifest(folder, None if data.shards else WHOLE)
-    if problems := [*wrong_counts(data, manifest.counts, folder / FILE_NAME, origins or {})]:
+    if problems := [
+        *wrong_counts(data, manifest.counts, folder / FILE_NAME, origins or {})
+    ]:
         raise UserError(*problems)
     if data.synthetic is not None and manifest.drawn not in (None, data.synthetic):
         raise UserError(
@@ -164,7 +181,9 @@ def _find_faults(
     return faults
 
 
-def _refuse(faults: Sequence[Fault], folder: Path, split: str, manifest: Manifest) -> None:
+def _refuse(
+    faults: Sequence[Fault], folder: Path, split: str, manifest: Manifest
+) -> None:
     """Raises UserError: there are faults; each with the name of the photo, or of its class in a set
     of an older version, which has no list."""
     if not faults:
@@ -177,9 +196,13 @@ def _refuse(faults: Sequence[Fault], folder: Path, split: str, manifest: Manifes
     for number, message in faults[:_MOST_NAMED]:
         line = photos[number] if number < len(photos) else b""
         photo = line.rpartition(b"\t")[2].decode(errors="backslashreplace")
-        lines.append(f"{message} (record {number}, {photo or manifest.classes[labels[number]]})")
+        lines.append(
+            f"{message} (record {number}, {photo or manifest.classes[labels[number]]})"
+        )
     more = len(faults) - len(lines)
-    raise UserError(*lines, *([f"{folder / split}.rec: {more:,} more records"] if more else []))
+    raise UserError(
+        *lines, *([f"{folder / split}.rec: {more:,} more records"] if more else [])
+    )
 
 
 def _check_bytes(folder: Path, split: str, manifest: Manifest, table: Table) -> None:
@@ -199,7 +222,12 @@ def _check_bytes(folder: Path, split: str, manifest: Manifest, table: Table) -> 
                 numbers = np.flatnonzero(inside).tolist()
                 changed = f"{told}: in one of {len(numbers)} records from this on"
                 faults = _find_faults(folder, split, numbers)
-                _refuse(faults or [(n, changed) for n in numbers[:1]], folder, split, manifest)
+                _refuse(
+                    faults or [(n, changed) for n in numbers[:1]],
+                    folder,
+                    split,
+                    manifest,
+                )
             start = end
     raise UserError(told)
 
@@ -222,7 +250,9 @@ def check_sizes(folder: Path, manifest: Manifest) -> None:
         with failing_as(str(path)), open_file(path) as opened:
             found = os.fstat(opened.fileno()).st_size
         if found != wanted:
-            raise UserError(f"{path}: {wanted} bytes expected (manifest.json), found {found}")
+            raise UserError(
+                f"{path}: {wanted} bytes expected (manifest.json), found {found}"
+            )
 
 
 def check_digest(path: Path, wanted: File) -> None:
@@ -240,10 +270,16 @@ def _check_table(folder: Path, split: str, manifest: Manifest) -> Table:
     samples = manifest.splits[split].samples
     classes = len(manifest.classes)
     if len(table) != samples:
-        raise UserError(f"{folder / split}.npy: {samples} rows expected, found {len(table)}")
+        raise UserError(
+            f"{folder / split}.npy: {samples} rows expected, found {len(table)}"
+        )
     if (label := table["label"].max()) >= classes:
-        raise UserError(f"{folder / split}.npy: labels below {classes} expected, found {label}")
-    first, last = manifest.part.images(len(table)) if split == "train" else (0, len(table))
+        raise UserError(
+            f"{folder / split}.npy: labels below {classes} expected, found {label}"
+        )
+    first, last = (
+        manifest.part.images(len(table)) if split == "train" else (0, len(table))
+    )
     faults = _find_faults(folder, split, [first, last - 1], decode=False)
     _refuse(faults, folder, split, manifest)
     return table
@@ -262,4 +298,6 @@ def _check_record(file: BinaryIO, path: Path, row: np.void, *, decode: bool) -> 
         try:
             read_image(record.image, decode=True)
         except ValueError as error:
-            raise UserError(f"{where}: an image that decodes expected, {error}") from None
+            raise UserError(
+                f"{where}: an image that decodes expected, {error}"
+            ) from None

@@ -31,7 +31,9 @@ VAL_TAR = "ILSVRC2012_img_val.tar"
 DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
 """Has the number of the class of each validation image, and the WordNet ID of each number."""
 _IN_KIT = ("ILSVRC2012_validation_ground_truth.txt", "meta.mat")
-_LAYOUT = "layout: train/<class>/*.JPEG, val/<class>/*.JPEG; docs/data.md names the others"
+_LAYOUT = (
+    "layout: train/<class>/*.JPEG, val/<class>/*.JPEG; docs/data.md names the others"
+)
 _KINDS = ".jpg, .jpeg, .png, in any case"
 _FLAT = ""
 _LOOSE = "/"
@@ -44,7 +46,9 @@ _IMAGE_BYTES = 64 << 20  # the largest of ImageNet has 15 MB
 class Place(NamedTuple):
     """A file: a whole one, or `length` bytes from `offset` of a tar (length -1: whole)."""
 
-    name: str  # within the split, the same in every layout: "n01440764/n01440764_18.JPEG"
+    name: (
+        str  # within the split, the same in every layout: "n01440764/n01440764_18.JPEG"
+    )
     path: str
     offset: int = 0
     length: int = -1
@@ -79,7 +83,11 @@ class SourceImage(NamedTuple):
 
 
 def list_images(
-    images: Path, hold_out: float | None = None, seed: int = 0, *, recursive: bool = False
+    images: Path,
+    hold_out: float | None = None,
+    seed: int = 0,
+    *,
+    recursive: bool = False,
 ) -> tuple[list[str], dict[str, list[SourceImage]]]:
     """Class names in order, and the images of `train` and `val`, sorted by class and name. Prints
     what else lies there.
@@ -101,13 +109,17 @@ def list_images(
     if not recursive:
         _refuse_nested(images, found)
     if len(classes) < 2:
-        raise UserError(f"{images}: folders of two classes expected, found {classes[0]} alone")
+        raise UserError(
+            f"{images}: folders of two classes expected, found {classes[0]} alone"
+        )
     beside = _beside_train(images)
     in_val = {}
     train = _sources(found, classes)
     seen = {source.label for source in train}
     if empty := [name for label, name in enumerate(classes) if label not in seen]:
-        raise UserError(f"{images}: {shortened(empty)}: images ({_KINDS}) expected, found none")
+        raise UserError(
+            f"{images}: {shortened(empty)}: images ({_KINDS}) expected, found none"
+        )
     if hold_out is not None:
         train, val = _hold_out(images, train, hold_out, seed)
     else:
@@ -115,9 +127,13 @@ def list_images(
         if not recursive:
             _refuse_nested(images / "val", in_val)
         if unknown := sorted(in_val.keys() - {*classes, _FLAT, _LOOSE}):
-            raise UserError(f"{images}/val: classes of train expected, found {shortened(unknown)}")
+            raise UserError(
+                f"{images}/val: classes of train expected, found {shortened(unknown)}"
+            )
         flat = in_val.get(_FLAT)
-        val = _sources(in_val, classes) if flat is None else _label(flat, images, classes)
+        val = (
+            _sources(in_val, classes) if flat is None else _label(flat, images, classes)
+        )
     if not val:
         raise UserError(f"{images}/val: images ({_KINDS}) expected, found none")
     _print_left_out(images, beside, found, in_val)
@@ -133,14 +149,18 @@ def _refuse_nested(folder: Path, found: Mapping[str, list[Place]]) -> None:
         if place.name.count("/") > 1 and _is_image(place)
     )
     if below:
-        counts = [f"{name} (images: {count:,})" for name, count in sorted(below.items())]
+        counts = [
+            f"{name} (images: {count:,})" for name, count in sorted(below.items())
+        ]
         raise UserError(
             f"{folder}: images right in the folders of the classes expected, found them in "
             f"{shortened(counts)}; --recursive takes them as images of the class"
         )
 
 
-def _print_left_out(images: Path, beside: list[str], *splits: Mapping[str, list[Place]]) -> None:
+def _print_left_out(
+    images: Path, beside: list[str], *splits: Mapping[str, list[Place]]
+) -> None:
     """Print what is not packed, by kind."""
     names: dict[str, list[str]] = {"beside train": beside} if beside else {}
     for label, places in (item for found in splits for item in found.items()):
@@ -187,7 +207,9 @@ def _train_files(images: Path) -> dict[str, list[Place]]:
         return _in_classes(folder)
     if tar.is_file():
         inner = _members(tar, 0)
-        return {name[:-4]: _in_tar(tar, f"{name[:-4]}/", start) for name, start, _ in inner}
+        return {
+            name[:-4]: _in_tar(tar, f"{name[:-4]}/", start) for name, start, _ in inner
+        }
     if images.is_dir() and not _has_val(images):
         return _in_classes(images)
     missing = folder if images.is_dir() else images
@@ -244,8 +266,12 @@ def _hold_out(
         count = min(max(1, round(share * len(sources))), len(sources) - 1)
         held.update(sorted(sources, key=digest)[:count])
     if not held:
-        raise UserError(f"--hold-out: {images}: a class of two images expected, found none")
-    return [one for one in train if one not in held], [one for one in train if one in held]
+        raise UserError(
+            f"--hold-out: {images}: a class of two images expected, found none"
+        )
+    return [one for one in train if one not in held], [
+        one for one in train if one in held
+    ]
 
 
 def _images_of(places: list[Place]) -> list[Place]:
@@ -287,7 +313,9 @@ def _in_folder(folder: str, prefix: str) -> list[Place]:
 
 def _in_tar(tar: Path, prefix: str, start: int) -> list[Place]:
     members = _members(tar, start)
-    return [Place(prefix + name, str(tar), offset, size) for name, offset, size in members]
+    return [
+        Place(prefix + name, str(tar), offset, size) for name, offset, size in members
+    ]
 
 
 def _members(path: Path, start: int) -> Iterator[tuple[str, int, int]]:
@@ -299,7 +327,11 @@ def _members(path: Path, start: int) -> Iterator[tuple[str, int, int]]:
                 while (member := tar.next()) is not None:
                     tar.members = []  # type: ignore[attr-defined]  # a million would stay
                     if member.isfile():
-                        yield member.name.rpartition("/")[2], member.offset_data, member.size
+                        yield (
+                            member.name.rpartition("/")[2],
+                            member.offset_data,
+                            member.size,
+                        )
     except (OSError, ValueError, tarfile.TarError) as error:
         raise UserError(f"{path}: a tar at byte {start} expected: {error}") from None
 
@@ -308,14 +340,18 @@ def _label(flat: list[Place], images: Path, classes: list[str]) -> list[SourceIm
     """The images of a flat val with their classes, sorted by class and name."""
     kit = images / DEVKIT
     if not kit.is_file():
-        raise UserError(f"{images}/val: a folder for each class, or {kit}, expected, found neither")
+        raise UserError(
+            f"{images}/val: a folder for each class, or {kit}, expected, found neither"
+        )
     class_of = _read_devkit(kit)
     numbers = {name: label for label, name in enumerate(classes)}
     sources = []
     for place in _images_of(flat):
         wnid = class_of.get(place.name.partition(".")[0], "none")
         if wnid not in numbers:
-            raise UserError(f"{kit}: {place.name}: a class of train expected, found {wnid}")
+            raise UserError(
+                f"{kit}: {place.name}: a class of train expected, found {wnid}"
+            )
         sources.append(SourceImage(numbers[wnid], f"{wnid}/{place.name}", *place[1:]))
     return sorted(sources)
 
@@ -326,12 +362,27 @@ def _read_devkit(path: Path) -> dict[str, str]:
 
     try:
         with tarfile.open(path, "r:*") as tar:
-            files = {member.name.rpartition("/")[2]: member for member in tar if member.isfile()}
-            truth, meta = (tar.extractfile(files[name]) or io.BytesIO() for name in _IN_KIT)
+            files = {
+                member.name.rpartition("/")[2]: member
+                for member in tar
+                if member.isfile()
+            }
+            truth, meta = (
+                tar.extractfile(files[name]) or io.BytesIO() for name in _IN_KIT
+            )
             synsets = loadmat(io.BytesIO(meta.read()), squeeze_me=True)["synsets"]
             numbers = map(int, synsets["ILSVRC2012_ID"])
             wnids = dict(zip(numbers, map(str, synsets["WNID"]), strict=True))
             found = [wnids[int(line)] for line in truth.read().split()]
-    except (LookupError, ValueError, TypeError, OSError, EOFError, tarfile.TarError) as error:
-        raise UserError(f"{path}: ImageNet's development kit expected: {error}") from None
+    except (
+        LookupError,
+        ValueError,
+        TypeError,
+        OSError,
+        EOFError,
+        tarfile.TarError,
+    ) as error:
+        raise UserError(
+            f"{path}: ImageNet's development kit expected: {error}"
+        ) from None
     return {f"ILSVRC2012_val_{number:08}": wnid for number, wnid in enumerate(found, 1)}

@@ -44,7 +44,9 @@ class FolderInUse(UserError):
     """Another process holds the lock of this folder: nothing of it may be touched."""
 
     def __init__(self, folder: Path, holder: str) -> None:
-        super().__init__(f"{folder}: in use by {holder}: wait for its end, or stop it first")
+        super().__init__(
+            f"{folder}: in use by {holder}: wait for its end, or stop it first"
+        )
 
 
 class _Sight(NamedTuple):
@@ -57,7 +59,11 @@ class _Sight(NamedTuple):
 
 @contextmanager
 def hold(
-    path: Path, of: Path | None = None, *, wait_s: float = 0.0, lost: Lost = lambda _: None
+    path: Path,
+    of: Path | None = None,
+    *,
+    wait_s: float = 0.0,
+    lost: Lost = lambda _: None,
 ) -> Iterator[None]:
     """Hold the lock file `path` within the block; it is removed behind it.
 
@@ -126,7 +132,9 @@ def _create(path: Path) -> bool:
 def _look(path: Path) -> _Sight | None:
     """Whose lock it is and when its time moved. None: there is no file."""
     text = b""
-    with suppress(OSError):  # another user's; opened each time, as NFS asks its server only then
+    with suppress(
+        OSError
+    ):  # another user's; opened each time, as NFS asks its server only then
         text = read_file(path, _MOST_BYTES, within=path.parent)
     token, _, holder = text.decode(errors="replace").partition("\n")
     with suppress(OSError):
@@ -161,7 +169,9 @@ def _beat(path: Path, over: threading.Event, lost: Lost) -> None:
             if not over.is_set():
                 lost(holder)
             return
-        with suppress(OSError):  # a server that is away; a file that somebody has removed
+        with suppress(
+            OSError
+        ):  # a server that is away; a file that somebody has removed
             os.utime(path)
 
 

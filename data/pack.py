@@ -114,7 +114,10 @@ def _workspace(out: Path, key: str) -> Iterator[Path]:
     folder = out.with_name(f".{out.name}.partial")
     with failing_as(f"{out}: cannot create"):
         folder.mkdir(parents=True, exist_ok=True)
-    with hold(out.with_name(f".{out.name}.lock"), out), failing_as(f"{out}: cannot write"):
+    with (
+        hold(out.with_name(f".{out.name}.lock"), out),
+        failing_as(f"{out}: cannot write"),
+    ):
         if not (folder / "key").is_file() or (folder / "key").read_text() != key:
             shutil.rmtree(folder)
             folder.mkdir()
@@ -142,7 +145,9 @@ def _refuse_bad(odd: Sequence[OddFile], skip_bad: int, total: int) -> None:
         )
 
 
-def _check_classes(splits: Mapping[str, Split], classes: Sequence[str], images: Path) -> None:
+def _check_classes(
+    splits: Mapping[str, Split], classes: Sequence[str], images: Path
+) -> None:
     """Raises UserError: where the bad files are left out, val or a class of train has no image."""
     counts = zip(classes, splits["train"].class_counts, strict=True)
     empty = [name for name, count in counts if not count]

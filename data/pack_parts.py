@@ -70,7 +70,9 @@ class PackJob(NamedTuple):
 _job: PackJob
 
 
-def pack_split(job: PackJob, advance: Callable[[int], None]) -> tuple[Split, list[OddFile]]:
+def pack_split(
+    job: PackJob, advance: Callable[[int], None]
+) -> tuple[Split, list[OddFile]]:
     """Write the files of a split from its sources in their order: what the manifest says of it.
     `advance` gets the number of images of each part that is done. Raises OSError: a write that
     failed, or a worker that was killed."""
@@ -109,12 +111,18 @@ def pack_split(job: PackJob, advance: Callable[[int], None]) -> tuple[Split, lis
                 add(part, content)
     table = np.concatenate(tables)
     with (job.folder / f"{job.split}.idx").open("w") as index:
-        index.writelines(f"{n}\t{offset}\n" for n, offset in enumerate(table["offset"].tolist()))
+        index.writelines(
+            f"{n}\t{offset}\n" for n, offset in enumerate(table["offset"].tolist())
+        )
     np.save(job.folder / f"{job.split}.npy", table)
     with (job.folder / f"{job.split}.{LIST}").open("w", encoding="utf-8") as listing:
         photos = zip(table["label"].tolist(), names, strict=True)
-        listing.writelines(f"{n}\t{label}\t{name}\n" for n, (label, name) in enumerate(photos))
-    files = {x: digest_file(job.folder / f"{job.split}.{x}") for x in (*SUFFIXES[1:], LIST)}
+        listing.writelines(
+            f"{n}\t{label}\t{name}\n" for n, (label, name) in enumerate(photos)
+        )
+    files = {
+        x: digest_file(job.folder / f"{job.split}.{x}") for x in (*SUFFIXES[1:], LIST)
+    }
     split = Split.model_construct(  # unchecked: one without any image is refused later
         samples=len(table),
         class_counts=np.bincount(table["label"], minlength=job.classes).tolist(),
@@ -130,7 +138,9 @@ def _complete_parts(job: PackJob, records: BinaryIO) -> Iterator[tuple[Part, byt
         path = job.path(number)
         try:
             part = Part(*json.loads(path.read_text()))
-            changed_ns = max(Path(s.path).stat().st_ctime_ns for s in job.sources_of(number))
+            changed_ns = max(
+                Path(s.path).stat().st_ctime_ns for s in job.sources_of(number)
+            )
         except (OSError, ValueError, TypeError):
             return
         content = records.read(part.bytes)

@@ -77,7 +77,9 @@ class RecordFile:
     @cached_property
     def _bytes(self) -> Bytes:
         with open_file(self.path) as file:
-            return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
+            return np.frombuffer(
+                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8
+            )
 
     def _reassemble(self, start: int) -> Bytes:
         with open_file(self.path) as file:
@@ -142,7 +144,9 @@ class Source:
         """The next batch as DALI's own (images, labels). Raises UserError: it does not decode."""
         try:
             return self._pipeline.run()
-        except RuntimeError as error:  # DALI's: a page of which one line tells the cause
+        except (
+            RuntimeError
+        ) as error:  # DALI's: a page of which one line tells the cause
             cause = str(error).rpartition("encountered:")[2].strip().partition("\n")[0]
             raise UserError(
                 f"{self._path}: images that decode expected, found {cause} "
@@ -173,7 +177,9 @@ def build_train_source(
     if data.shards:
         load_manifest(folder, plan.part_of(rank))
     table = load_table(folder, "train")
-    order = sampling.TrainOrder(plan, seeds["shuffle"], data.no_augment_from_epoch or math.inf)
+    order = sampling.TrainOrder(
+        plan, seeds["shuffle"], data.no_augment_from_epoch or math.inf
+    )
     ranges = {} if graph else data.augmentation.ranges
     feed = _TrainFeed(
         data=data,
@@ -187,7 +193,12 @@ def build_train_source(
     tile = sampling.noise_tile(seeds["operations"], data.crop_px) if ranges else None
 
     def whole(
-        jpegs: Any, labels: Any, anchors: Any, shapes: Any, mirror: Any, *operations: Any
+        jpegs: Any,
+        labels: Any,
+        anchors: Any,
+        shapes: Any,
+        mirror: Any,
+        *operations: Any,
     ) -> tuple[Any, Any]:
         images = fn.decoders.image_slice(
             jpegs,
@@ -233,14 +244,23 @@ class _TrainFeed(NamedTuple):
         seeds = self.seeds
         numbers, positions, epochs = self.order.batch(next(self.steps), self.rank)
         rows = self.records.table[numbers]
-        heights, widths = (rows[side].astype(np.float32) for side in ("height", "width"))
+        heights, widths = (
+            rows[side].astype(np.float32) for side in ("height", "width")
+        )
         anchors, shapes = sampling.crop_windows(
-            heights, widths, positions, seeds["augment"], area=data.area, aspect=data.aspect
+            heights,
+            widths,
+            positions,
+            seeds["augment"],
+            area=data.area,
+            aspect=data.aspect,
         )
         plain = epochs >= (data.no_augment_from_epoch or math.inf)
         centred = plain | (not data.augment)
         if centred.any():
-            centre = sampling.centre_windows(heights, widths, data.crop_px / data.eval_resize_px)
+            centre = sampling.centre_windows(
+                heights, widths, data.crop_px / data.eval_resize_px
+            )
             anchors = np.where(centred[:, None], centre[0], anchors)
             shapes = np.where(centred[:, None], centre[1], shapes)
         mirror = sampling.flips(positions, seeds["flip"], enabled=data.flip) * ~plain
@@ -249,11 +269,18 @@ class _TrainFeed(NamedTuple):
         if not self.ranges:
             return fed
         seed = seeds["operations"]
-        return *fed, *sampling.operations(positions, seed, self.ranges, centred, data.crop_px)
+        return *fed, *sampling.operations(
+            positions, seed, self.ranges, centred, data.crop_px
+        )
 
 
 def build_eval_source(
-    data: Data, *, batch_per_rank: int, rank: int, ranks: int, device_id: int | None = None
+    data: Data,
+    *,
+    batch_per_rank: int,
+    rank: int,
+    ranks: int,
+    device_id: int | None = None,
 ) -> Source:
     """The evaluation stream of one rank: its shard in order, again and again. Always NCHW."""
     folder = Path(data.path)
@@ -263,7 +290,11 @@ def build_eval_source(
 
     def feed(step: int) -> tuple[Any, ...]:
         numbers, counts = sampling.eval_batch(
-            data.eval_samples, step % batches, rank=rank, ranks=ranks, batch_per_rank=batch_per_rank
+            data.eval_samples,
+            step % batches,
+            rank=rank,
+            ranks=ranks,
+            batch_per_rank=batch_per_rank,
         )
         labels = np.where(
             counts, table["label"][numbers].astype(np.float32), np.float32(NOT_COUNTED)

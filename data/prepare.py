@@ -20,7 +20,9 @@ from .pack import pack_images
 from .synthetic import make_images
 
 
-def prepare(data: Data, track: Tracker, origins: Mapping[str, Origin] | None = None) -> Manifest:
+def prepare(
+    data: Data, track: Tracker, origins: Mapping[str, Origin] | None = None
+) -> Manifest:
     """Make sure that `data.path` holds the set, and check it against the config.
 
     Of several processes that miss the same set one draws it, and the others wait and use it.
@@ -63,7 +65,9 @@ def _draw_once(folder: Path, settings: Synthetic, track: Tracker) -> None:
         try:
             make_images(scratch / "images", settings, track("drawing images"))
             packing = track("packing records")
-            pack_images(scratch / "images", scratch / "set", drawn=settings, progress=packing)
+            pack_images(
+                scratch / "images", scratch / "set", drawn=settings, progress=packing
+            )
             (scratch / "set").replace(target)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)

@@ -47,7 +47,11 @@ class DataProbe:
             raise UserError(f"data set read before run_start: {opened} opened")
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "open" and self._active and isinstance(arguments[0], str | bytes | os.PathLike):
+        if (
+            event == "open"
+            and self._active
+            and isinstance(arguments[0], str | bytes | os.PathLike)
+        ):
             path = Path(os.fsdecode(arguments[0]))
             if path.suffix in _WATCHED and path.parent.resolve() == self._folder:
                 self._opened.add(path.name)

@@ -43,7 +43,9 @@ def encode(label: float, record_id: int, image: bytes) -> list[bytes]:
     if not (np.frombuffer(image, "<u4", len(image) // 4) == MAGIC).any():
         return [_WORDS.pack(MAGIC, length) + header, image, bytes(-length % 4)]
     parts = _split_at_magic(header + image)
-    flags = [_FIRST, *[_MIDDLE] * (len(parts) - 2), _LAST] if len(parts) > 1 else [_WHOLE]
+    flags = (
+        [_FIRST, *[_MIDDLE] * (len(parts) - 2), _LAST] if len(parts) > 1 else [_WHOLE]
+    )
     chunks = []
     for flag, part in zip(flags, parts, strict=True):
         words = _WORDS.pack(MAGIC, flag << _LENGTH_BITS | len(part))
@@ -63,7 +65,9 @@ def read(file: BinaryIO, offset: int, name: str) -> Record:
         payload = _read_payload(file)
         _, label, record_id, _ = _HEADER.unpack_from(payload)
     except (struct.error, ValueError, OverflowError, OSError) as error:
-        raise UserError(f"{name}: a record at byte {offset} expected: {error}") from None
+        raise UserError(
+            f"{name}: a record at byte {offset} expected: {error}"
+        ) from None
     return Record(label, record_id, bytes(payload[_HEADER.size :]))
 
 

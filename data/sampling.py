@@ -72,15 +72,22 @@ class TrainOrder:
     def active_steps(self, rank: int, first: int = 1) -> Iterator[int]:
         """Steps from `first` on in which `rank` has a share of the batch; ends with the last."""
         last = self._plan.segments[-1]
-        endless = rank < last.active_ranks  # else a search beyond the last segment would not end
-        for step in itertools.count(first) if endless else range(first, last.first_step + 1):
+        endless = (
+            rank < last.active_ranks
+        )  # else a search beyond the last segment would not end
+        for step in (
+            itertools.count(first) if endless else range(first, last.first_step + 1)
+        ):
             if rank < self._plan.segment_of_step(step).active_ranks:
                 yield step
 
     def batch(self, step: int, rank: int) -> BatchIndices:
         """The share of `rank` in the batch of `step`, counted from 1."""
         segment = self._plan.segment_of_step(step)
-        first = segment.first_sample + (step - 1 - segment.first_step) * segment.global_batch_size
+        first = (
+            segment.first_sample
+            + (step - 1 - segment.first_step) * segment.global_batch_size
+        )
         first += rank * segment.per_rank
         positions = np.arange(first, first + segment.per_rank, dtype=np.int64)
         per_epoch = self._plan.samples_per_epoch(segment)
@@ -90,9 +97,13 @@ class TrainOrder:
         lowest, beyond = part.images(self._plan.train_samples)
         if self._plan.last_batch == "pad":
             epochs += segment.first_epoch - 1
-            batch = segment.global_batch_size // part.parts  # of the ranks that share the part
+            batch = (
+                segment.global_batch_size // part.parts
+            )  # of the ranks that share the part
             steps, places = np.divmod(within, segment.global_batch_size)
-            within = (steps * batch + places % batch) % (beyond - lowest)  # the padded positions
+            within = (steps * batch + places % batch) % (
+                beyond - lowest
+            )  # the padded positions
         images = lowest + within
         for epoch in np.unique(epochs[epochs + 1 < self._stored_from]):
             chosen = epochs == epoch
@@ -157,7 +168,9 @@ def crop_windows(
     fits = (width <= widths[:, None]) & (height <= heights[:, None])
     first = fits.argmax(axis=1)
     rows = np.arange(batch)
-    shape = np.stack([height[rows, first] / heights, width[rows, first] / widths], axis=1)
+    shape = np.stack(
+        [height[rows, first] / heights, width[rows, first] / widths], axis=1
+    )
     none = ~fits.any(axis=1)
     ratio_of_all = np.clip(widths / heights, aspect[0], aspect[1])
     highest = np.minimum(heights, widths / ratio_of_all)
@@ -170,7 +183,9 @@ def crop_windows(
     return anchor.astype(np.float32), shape.astype(np.float32)
 
 
-def centre_windows(heights: Floats, widths: Floats, fraction: float) -> tuple[Floats, Floats]:
+def centre_windows(
+    heights: Floats, widths: Floats, fraction: float
+) -> tuple[Floats, Floats]:
     """Square centre windows of `fraction` of the shorter side: the un-augmented training image."""
     side = np.minimum(heights, widths) * fraction
     shape = np.stack([side / heights, side / widths], axis=1)
@@ -206,7 +221,9 @@ def operations(
     """
     u = uniforms(positions, seed, 14)
 
-    def draw(name: str, neutral: int, first: int, count: int = 1) -> NDArray[np.float64]:
+    def draw(
+        name: str, neutral: int, first: int, count: int = 1
+    ) -> NDArray[np.float64]:
         low, high = ranges.get(name, (neutral, neutral))
         part = u[:, first : first + count]
         drawn = low * (high / low) ** part if neutral else low + (high - low) * part
@@ -242,7 +259,9 @@ def uniforms(positions: Indices, seed: int, count: int) -> NDArray[np.float64]:
     """
     with np.errstate(over="ignore"):
         columns = np.arange(count, dtype=np.uint64)
-        counter: NDArray[Any] = positions.astype(np.uint64)[:, None] * np.uint64(count) + columns
+        counter: NDArray[Any] = (
+            positions.astype(np.uint64)[:, None] * np.uint64(count) + columns
+        )
         z = np.uint64(seed) + (counter + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

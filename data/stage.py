@@ -65,7 +65,9 @@ def stage(
                         shutil.copyfile(source / name, unfinished / name)
                         check_digest(unfinished / name, manifest.files[name])
                     name = f"{split}.rec"
-                    for count in _copy_chunks(source / name, unfinished / name, chunks[split]):
+                    for count in _copy_chunks(
+                        source / name, unfinished / name, chunks[split]
+                    ):
                         done += count
                         progress(done, total)
                     os.truncate(unfinished / name, manifest.files[name].bytes)
@@ -93,12 +95,16 @@ def _is_staged(source: Path, target: Path, manifest: Manifest) -> bool:
     if is_free(target):
         return False
     if load_manifest(target) != manifest:
-        raise UserError(f"{target}: the set of {source} expected, found another; --remove it first")
+        raise UserError(
+            f"{target}: the set of {source} expected, found another; --remove it first"
+        )
     check_sizes(target, manifest)
     return True
 
 
-def _chunks_of(source: Path, split: str, manifest: Manifest) -> list[tuple[int, int, int]]:
+def _chunks_of(
+    source: Path, split: str, manifest: Manifest
+) -> list[tuple[int, int, int]]:
     """(start, end, CRC-32) of the chunks of a record file with records of the manifest's part."""
     of_split = manifest.splits[split]
     ends = [0, *(end for end, _ in of_split.chunks)]
@@ -109,10 +115,16 @@ def _chunks_of(source: Path, split: str, manifest: Manifest) -> list[tuple[int, 
     part = manifest.part if split == "train" else WHOLE
     first, last = (offsets[image] for image in part.images(len(offsets) - 1))
     chunks = zip(ends, of_split.chunks, strict=False)
-    return [(start, end, crc) for start, (end, crc) in chunks if start < last and end > first]
+    return [
+        (start, end, crc)
+        for start, (end, crc) in chunks
+        if start < last and end > first
+    ]
 
 
-def _copy_chunks(source: Path, target: Path, chunks: list[tuple[int, int, int]]) -> Iterator[int]:
+def _copy_chunks(
+    source: Path, target: Path, chunks: list[tuple[int, int, int]]
+) -> Iterator[int]:
     """Copy `chunks` to the same places, between which are holes; yields the bytes of each block,
     checks the CRC-32 of each chunk."""
     with target.open("wb") as out, open_file(source) as file:

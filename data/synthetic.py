@@ -58,7 +58,9 @@ def _checker(y: Plane, x: Plane, _: np.random.Generator) -> Plane:
 
 
 def _dots(y: Plane, x: Plane, rng: np.random.Generator) -> Plane:
-    return ((y % 1 - 0.5) ** 2 + (x % 1 - 0.5) ** 2 < rng.uniform(0.06, 0.1)).astype(np.float32)
+    return ((y % 1 - 0.5) ** 2 + (x % 1 - 0.5) ** 2 < rng.uniform(0.06, 0.1)).astype(
+        np.float32
+    )
 
 
 def _grid(y: Plane, x: Plane, rng: np.random.Generator) -> Plane:
@@ -107,7 +109,9 @@ def wnid(label: int) -> str:
     return f"n{90_000_000 + label:08d}"
 
 
-def draw_image(label: int, rng: np.random.Generator, *, min_px: int, max_px: int) -> Image.Image:
+def draw_image(
+    label: int, rng: np.random.Generator, *, min_px: int, max_px: int
+) -> Image.Image:
     """One image of class `label`: the pattern in two random colours, random size, noise."""
     height, width = rng.integers(min_px, max_px + 1, 2)
     period_px = rng.uniform(8.0, 14.0)
@@ -121,7 +125,9 @@ def draw_image(label: int, rng: np.random.Generator, *, min_px: int, max_px: int
     if label >= 10:
         pattern = (pattern + PATTERNS[label // 10 % 10](y, x, rng)[..., None]) / 2
     low, high = rng.uniform(0, 255, (2, 3))
-    while np.abs(high - low).max() < 90:  # a pattern that nobody can see teaches nothing
+    while (
+        np.abs(high - low).max() < 90
+    ):  # a pattern that nobody can see teaches nothing
         high = rng.uniform(0, 255, 3)
     if label >= 100:
         low = low / 4
@@ -147,7 +153,9 @@ def draw_split(settings: Synthetic, split: str) -> Iterator[tuple[str, bytes]]:
 
 
 def make_images(
-    out: Path, settings: Synthetic, progress: Callable[[int, int], None] = lambda done, total: None
+    out: Path,
+    settings: Synthetic,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> int:
     """Write the set below `out` (must not exist yet); returns the number of images.
 

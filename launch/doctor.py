@@ -82,7 +82,11 @@ def machine_rows(hosts: Sequence[str]) -> Iterator[Row]:
     limits = read_limits()
     free = free_memory_bytes()
     cores = len(os.sched_getaffinity(0))
-    yield Row("machine", OK, f"{platform.node()}: {cores} cores, {' '.join(platform.libc_ver())}")
+    yield Row(
+        "machine",
+        OK,
+        f"{platform.node()}: {cores} cores, {' '.join(platform.libc_ver())}",
+    )
     yield Row("memory", OK, "unknown" if free is None else f"{free / 1e9:.1f} GB free")
     state = OK
     hint = ""
@@ -98,7 +102,9 @@ def machine_rows(hosts: Sequence[str]) -> Iterator[Row]:
             yield Row(f"host {host}", OK, str(address))
         except (OSError, UnicodeError) as error:
             if hosts:
-                yield Row(f"host {host}", FAILED, f"an address expected, found none ({error})")
+                yield Row(
+                    f"host {host}", FAILED, f"an address expected, found none ({error})"
+                )
             else:  # a container without a network: MPI does without
                 yield Row(f"host {host}", OK, "no address; the launcher gloo needs one")
 
@@ -111,7 +117,9 @@ def gpu_rows(gpus: Gpus | None, path: Path | None) -> Iterator[Row]:
     if not gpus.devices:
         yield Row("driver", NO_GPU, "a driver, which shows no device")
         return
-    release = f"{gpus.driver_release or 'unknown release'}, CUDA {dotted(gpus.driver_cuda)}"
+    release = (
+        f"{gpus.driver_release or 'unknown release'}, CUDA {dotted(gpus.driver_cuda)}"
+    )
     yield _unless_refused("driver", lambda: check_driver(gpus.driver_cuda), release)
     code = gpu_code(path) if path else {}
     for number, gpu in enumerate(gpus.devices):
@@ -120,7 +128,9 @@ def gpu_rows(gpus: Gpus | None, path: Path | None) -> Iterator[Row]:
 
 def code_row(number: int, gpu: Gpu, code: Mapping[str, Collection[int]]) -> Row:
     """Whether a GPU can run the `code` of MXNet, or a plan."""
-    texts = [f"{form} of sm_{', sm_'.join(map(str, sorted(code[form])))}" for form in code]
+    texts = [
+        f"{form} of sm_{', sm_'.join(map(str, sorted(code[form])))}" for form in code
+    ]
     has = f"MXNet has {' and '.join(texts) or 'no GPU code (scripts/setup.sh --gpu)'}"
     first, last = PLAN_CAPABILITIES
     outcome = FAILED
@@ -142,7 +152,9 @@ def library_rows(maps: str, mxnet: Path) -> Iterator[Row]:
         files = [file for file in loaded if file.name.startswith(stem)]
         links = [mxnet / file.name for file in files]
         pairs = zip(files, links, strict=True)
-        foreign = [file for file, link in pairs if link.is_symlink() and link.resolve() != file]
+        foreign = [
+            file for file, link in pairs if link.is_symlink() and link.resolve() != file
+        ]
         if foreign:
             expected = (mxnet / foreign[0].name).resolve()
             yield Row(name, FAILED, f"{expected} expected, found {foreign[0]}")
@@ -175,7 +187,11 @@ def try_library(library: str, device: str) -> list[Row]:
         )
     except subprocess.TimeoutExpired:
         return [Row(name, FAILED, f"no end within {PATIENCE_S} s")]
-    rows = [Row(*json.loads(line)) for line in done.stdout.splitlines() if line.startswith('["')]
+    rows = [
+        Row(*json.loads(line))
+        for line in done.stdout.splitlines()
+        if line.startswith('["')
+    ]
     if done.returncode:  # minus the number of a signal
         last = (done.stderr.strip().splitlines() or [""])[-1]
         rows.append(Row(name, FAILED, f"exit code {done.returncode}: {last[:200]}"))
@@ -194,7 +210,9 @@ def _try_here(library: str, device: str) -> None:
         trials = {"convolution": convolution}
         if number is not None:
             gpu = mx.gpu(number)
-            trials = {f"training {dtype}": partial(training, gpu, dtype) for dtype in MOST_OFF}
+            trials = {
+                f"training {dtype}": partial(training, gpu, dtype) for dtype in MOST_OFF
+            }
         else:
             maps = Path("/proc/self/maps").read_text()
             for row in library_rows(maps, Path(mx.__file__).parent):
@@ -204,7 +222,11 @@ def _try_here(library: str, device: str) -> None:
             row = Row(f"{name} on {device}", OK, trial())
         except Exception as error:  # whatever a library raises is what the row is for
             lines = str(error).strip().splitlines() or [""]
-            row = Row(f"{name} on {device}", FAILED, f"{type(error).__name__}: {lines[-1][:200]}")
+            row = Row(
+                f"{name} on {device}",
+                FAILED,
+                f"{type(error).__name__}: {lines[-1][:200]}",
+            )
         say(json.dumps(row))
     sys.stderr.flush()
     os._exit(0)  # a library that lost its GPU can hang on its way out
@@ -215,15 +237,23 @@ def convolution() -> str:
     import mxnet as mx
 
     rng = np.random.default_rng(5)
-    x, w = (rng.normal(size=s).astype(np.float32) for s in ((8, 16, 14, 14), (32, 16, 3, 3)))
+    x, w = (
+        rng.normal(size=s).astype(np.float32) for s in ((8, 16, 14, 14), (32, 16, 3, 3))
+    )
     padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
     shifted = [padded[:, :, i : i + 14, j : j + 14] for i in range(3) for j in range(3)]
-    expected = np.einsum("knchw,ock->nohw", shifted, w.astype(np.float64).reshape(32, 16, 9))
+    expected = np.einsum(
+        "knchw,ock->nohw", shifted, w.astype(np.float64).reshape(32, 16, 9)
+    )
     data, weight = (mx.nd.array(array) for array in (x, w))
-    out = mx.nd.Convolution(data, weight, kernel=(3, 3), pad=(1, 1), num_filter=32, no_bias=True)
+    out = mx.nd.Convolution(
+        data, weight, kernel=(3, 3), pad=(1, 1), num_filter=32, no_bias=True
+    )
     share = float(np.abs(out.asnumpy() - expected).max() / np.abs(expected).max())
     if not share <= MOST_OFF["float32"]:
-        raise ValueError(f"at most {MOST_OFF['float32']} from NumPy expected, found {share:.2g}")
+        raise ValueError(
+            f"at most {MOST_OFF['float32']} from NumPy expected, found {share:.2g}"
+        )
     return f"{share:.1g} from NumPy"
 
 
@@ -260,9 +290,13 @@ def decoder(device_id: int | None) -> str:
     found = _decode(jpegs, device_id)
     luma = np.array([0.299, 0.587, 0.114])
     pairs = zip(found, (simplejpeg.decode_jpeg(jpeg) for jpeg in jpegs), strict=True)
-    mean = float(np.mean([np.abs((a.astype(float) - b) @ luma).mean() for a, b in pairs]))
+    mean = float(
+        np.mean([np.abs((a.astype(float) - b) @ luma).mean() for a, b in pairs])
+    )
     if mean > MOST_GREY_LEVELS:
-        raise ValueError(f"at most {MOST_GREY_LEVELS} grey levels expected, found {mean:.1f}")
+        raise ValueError(
+            f"at most {MOST_GREY_LEVELS} grey levels expected, found {mean:.1f}"
+        )
     return f"{mean:.2g} grey levels from libjpeg-turbo"
 
 
@@ -272,7 +306,9 @@ def _decode(jpegs: Sequence[bytes], device_id: int | None) -> list[NDArray[Any]]
 
     pipeline = Pipeline(len(jpegs), 1, device_id, prefetch_queue_depth=1)
     with pipeline:
-        encoded = fn.external_source([[np.frombuffer(jpeg, np.uint8) for jpeg in jpegs]])
+        encoded = fn.external_source(
+            [[np.frombuffer(jpeg, np.uint8) for jpeg in jpegs]]
+        )
         place = "cpu" if device_id is None else "mixed"
         pipeline.set_outputs(fn.decoders.image(encoded, device=place))
     pipeline.build()

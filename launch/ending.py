@@ -48,7 +48,10 @@ class Ending(NamedTuple):
     @property
     def line(self) -> str:
         """The last line of the command; ours are spelt as they can be called here."""
-        return ": ".join(map(str, filter(None, (self.reason, self.folder)))) + self.what_next
+        return (
+            ": ".join(map(str, filter(None, (self.reason, self.folder))))
+            + self.what_next
+        )
 
     @property
     def what_next(self) -> str:
@@ -91,7 +94,9 @@ def asked_by(stop: BaseException) -> str:
 
 def run_stopped(by: str, folder: Path, launcher: str | None = None) -> Ending:
     """A run that a signal stopped. `by`: of `asked_by`. `launcher`: asked for by name."""
-    from ..train.checkpoint.resume import last_log_point  # numpy, which a signal may have broken
+    from ..train.checkpoint.resume import (
+        last_log_point,  # numpy, which a signal may have broken
+    )
 
     result = read(folder / RESULT, Result) or Result(FAILED)
     in_order = result.stopped or Stopped()
@@ -99,7 +104,9 @@ def run_stopped(by: str, folder: Path, launcher: str | None = None) -> Ending:
     step = max(last_log_point(folder) or 0, in_order.step)
     saved = _in_words(kept)
     if step and result.stopped is None and kept != step:
-        saved += ", none at the stop: it took longer than limits.grace_s or was given up"
+        saved += (
+            ", none at the stop: it took longer than limits.grace_s or was given up"
+        )
     reason = f"stopped by {by} at step {step} ({saved})"
     return _to_go_on(reason, folder, launcher)._replace(stopped=Stopped(by, step))
 
@@ -109,7 +116,9 @@ def rank_failed(
 ) -> Ending:
     """A run of which a rank failed. `hopeless`: it would fail there again."""
     if hopeless:
-        advice = "to go on would end there again; try a lower optimizer.base_lr or a longer "
+        advice = (
+            "to go on would end there again; try a lower optimizer.base_lr or a longer "
+        )
         return Ending(reason, folder, f"{advice}schedule.warmup")
     return _to_go_on(reason, folder, launcher)
 
@@ -126,11 +135,15 @@ def run_ended(result: Result, folder: Path, launcher: str | None = None) -> Endi
     where = f"{reached} after epoch {result.epochs}"
     if result.status == SUCCESS:
         against = objection(result)
-        reason = f"target {plain(target)} reached: {where}" + (against and f", but {against}")
+        reason = f"target {plain(target)} reached: {where}" + (
+            against and f", but {against}"
+        )
         return Ending(reason, folder, f"its report: {folder / 'report.html'}")
     if result.stopped is None:
         advice = "it cannot be resumed, as its schedule is over; try a longer schedule.length"
-        return Ending(f"target {plain(target)} missed: {where}, the last", folder, advice)
+        return Ending(
+            f"target {plain(target)} missed: {where}, the last", folder, advice
+        )
     limit = result.stopped.limit
     reason = f"{result.stopped} ({_in_words(_newest_checkpoint(folder))})"
     if limit is None:
@@ -141,7 +154,9 @@ def run_ended(result: Result, folder: Path, launcher: str | None = None) -> Endi
 
 def _newest_checkpoint(folder: Path) -> int | None:
     """The step of the newest checkpoint of the run in `folder`."""
-    from ..train.checkpoint.file import step_of  # numpy: 0.1 s that no other command needs
+    from ..train.checkpoint.file import (
+        step_of,  # numpy: 0.1 s that no other command needs
+    )
     from ..train.checkpoint.folder import checkpoints_in
 
     checkpoints = checkpoints_in(folder / "checkpoint")
@@ -164,7 +179,9 @@ def _to_go_on(
     for job in (folder, folder.parent):
         if (job / JOB_SCRIPT).is_file():  # which a login node should not start
             words = recorded.words_to_repeat(job, recorded.RESUME_JOB)
-            return Ending(reason, folder, GO_ON, Next(RESUME_JOB, str(job), (*words, *overrides)))
+            return Ending(
+                reason, folder, GO_ON, Next(RESUME_JOB, str(job), (*words, *overrides))
+            )
     advice = START_AGAIN
     verb = LAUNCH
     keys: tuple[str, ...] = recorded.RUN
@@ -178,7 +195,9 @@ def _to_go_on(
     return Ending(reason, folder, advice, Next(verb, str(folder), tuple(words)))
 
 
-def job_ended(scheduler: str, job: str, code: int, folder: Path, last: Result | None) -> Ending:
+def job_ended(
+    scheduler: str, job: str, code: int, folder: Path, last: Result | None
+) -> Ending:
     """`submit --wait` at the end of its job. `last`: of the job's last run."""
     reason = f"{scheduler} job {job} ended with exit code {code}"
     if last and last.reason:
@@ -192,7 +211,9 @@ def job_ended(scheduler: str, job: str, code: int, folder: Path, last: Result | 
 def sweep_ended(states: Mapping[str, int], best: int | None, folder: Path) -> Ending:
     """A sweep that came to its end. `states`: how many trials are complete, pruned, fail, running.
     `best`: number of the best trial; None: none is complete."""
-    reason = "trials: " + (", ".join(f"{n} {state}" for state, n in states.items()) or "none yet")
+    reason = "trials: " + (
+        ", ".join(f"{n} {state}" for state, n in states.items()) or "none yet"
+    )
     if best is None:
         return Ending(f"no trial came to its end; {reason}", folder)
     command = shlex.join(["rn50", "launch", str(folder / "best.yaml")])

@@ -22,13 +22,19 @@ def _tuned(**choices: str) -> dict[str, str]:
     """Open MPI's algorithm by number for collectives of its `tuned` component, and Open MPI 5's
     `han`, which would sum within the nodes first, behind it (priority 35 there, tuned 30)."""
     chosen = {f"OMPI_MCA_coll_tuned_{name}": number for name, number in choices.items()}
-    rules = {"OMPI_MCA_coll_tuned_use_dynamic_rules": "1", "OMPI_MCA_coll_han_priority": "0"}
+    rules = {
+        "OMPI_MCA_coll_tuned_use_dynamic_rules": "1",
+        "OMPI_MCA_coll_han_priority": "0",
+    }
     return rules | chosen
 
 
 def _mpich(**choices: str) -> dict[str, str]:
     """MPICH's algorithms by name, for any size and in any place: not those of its devices."""
-    chosen = {f"MPIR_CVAR_{key.upper()}_INTRA_ALGORITHM": name for key, name in choices.items()}
+    chosen = {
+        f"MPIR_CVAR_{key.upper()}_INTRA_ALGORITHM": name
+        for key, name in choices.items()
+    }
     return {"MPIR_CVAR_DEVICE_COLLECTIVES": "none"} | chosen
 
 
@@ -51,7 +57,9 @@ ALGORITHMS: dict[str, dict[str, dict[str, str]]] = {
         ),
         "recursive_halving_doubling": _tuned(allreduce_algorithm="6"),
         "torus_2d": _tuned(
-            allreduce_algorithm="4", reduce_scatter_algorithm="3", allgatherv_algorithm="3"
+            allreduce_algorithm="4",
+            reduce_scatter_algorithm="3",
+            allgatherv_algorithm="3",
         ),
     },
     "mpich": {
@@ -61,7 +69,10 @@ ALGORITHMS: dict[str, dict[str, dict[str, str]]] = {
         "ring": _mpich(allreduce="nb", iallreduce="tsp_ring"),
         "recursive_halving_doubling": _mpich(allreduce="reduce_scatter_allgather"),
         "torus_2d": _mpich(
-            allreduce="nb", iallreduce="tsp_ring", reduce_scatter="pairwise", allgatherv="ring"
+            allreduce="nb",
+            iallreduce="tsp_ring",
+            reduce_scatter="pairwise",
+            allgatherv="ring",
         ),
     },
     "intel": {
@@ -72,7 +83,10 @@ ALGORITHMS: dict[str, dict[str, dict[str, str]]] = {
         "torus_2d": _intel(allreduce="8", reduce_scatter="2", allgatherv="3"),
     },
     # These read neither Open MPI's nor MPICH's settings for sure.
-    **{name: {"auto": {}, "torus_2d": {}} for name in ("spectrum", "mvapich", "cray", "mpi")},
+    **{
+        name: {"auto": {}, "torus_2d": {}}
+        for name in ("spectrum", "mvapich", "cray", "mpi")
+    },
     "gloo": {
         "auto": {},
         "ring": {},  # the only one that Horovod asks of Gloo
@@ -171,7 +185,9 @@ def engine_environment(
     if backend == "mpi" and mpi is not None:
         engine = PRODUCTS[mpi]
         offered = ALGORITHMS[mpi]
-    algorithm = run.comm.algorithm.partition("(")[0]  # torus_2d(2x4): the grid is not theirs
+    algorithm = run.comm.algorithm.partition("(")[
+        0
+    ]  # torus_2d(2x4): the grid is not theirs
     if algorithm not in offered:
         raise UserError(
             f"comm.algorithm: one that {engine} offers expected ({', '.join(offered)}), "
@@ -203,7 +219,11 @@ def engine_environment(
     wanted |= _interfaces(run.system.interfaces, controller, mpi, networks, present)
     # The machine's own settings know best what it needs.
     wanted |= dict(setting.split("=", 1) for setting in run.system.job.environment)
-    kept = {name: present[name] for name in wanted if present.get(name) not in (None, wanted[name])}
+    kept = {
+        name: present[name]
+        for name in wanted
+        if present.get(name) not in (None, wanted[name])
+    }
     settings = {name: value for name, value in wanted.items() if name not in kept}
     return EngineSettings(settings, kept)
 
@@ -221,13 +241,18 @@ def _interfaces(
         bridges = sorted(name for name in networks if _BRIDGE.fullmatch(name))
         if not (is_openmpi and bridges) or "OMPI_MCA_btl_tcp_if_include" in present:
             return {}
-        return {"OMPI_MCA_btl_tcp_if_exclude": ",".join(["127.0.0.1/8", "sppp", *bridges])}
+        return {
+            "OMPI_MCA_btl_tcp_if_exclude": ",".join(["127.0.0.1/8", "sppp", *bridges])
+        }
     names = ",".join(chosen)
     found = {"NCCL_SOCKET_IFNAME": names}
     if controller == "gloo":
         found["HOROVOD_GLOO_IFACE"] = chosen[0]
     elif is_openmpi:
-        found |= {"OMPI_MCA_btl_tcp_if_include": names, "OMPI_MCA_oob_tcp_if_include": names}
+        found |= {
+            "OMPI_MCA_btl_tcp_if_include": names,
+            "OMPI_MCA_oob_tcp_if_include": names,
+        }
         found["PRTE_MCA_prte_if_include"] = names  # Open MPI 5
     else:
         found |= {"HYDRA_IFACE": chosen[0], "FI_TCP_IFACE": chosen[0]}

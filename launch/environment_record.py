@@ -68,7 +68,9 @@ def installed_packages() -> dict[str, str]:
     """Distribution -> version of those that are installed, MXNet's first."""
     found = {str(one.name): one.version for one in metadata.distributions()}
     name, version = distribution()
-    return {name: version} | {one: found[one] for one in sorted(filter(PACKAGES.fullmatch, found))}
+    return {name: version} | {
+        one: found[one] for one in sorted(filter(PACKAGES.fullmatch, found))
+    }
 
 
 def output_of(*command: str) -> str | None:

@@ -73,13 +73,17 @@ def evaluate(
             write_file(config, loaded[number].to_yaml())
             held.append(held_checkpoint(one, out / f"{number}.ckpt"))
             words += [str(config), str(held[-1].path.absolute())]
-        job, _ = build_job(run, name, [sys.executable, "-m", "rn50.train.score", *words])
+        job, _ = build_job(
+            run, name, [sys.executable, "-m", "rn50.train.score", *words]
+        )
         run_job(job, name, out)
         counts = read_object(result)["counts"]
     for one in counts:
         one["accuracy"] = one["correct"] / one["total"]
         one["accuracy_top5"] = one["correct_top5"] / one["total"]
-    read = [one._replace(path=known.path) for one, known in zip(held, found, strict=True)]
+    read = [
+        one._replace(path=known.path) for one, known in zip(held, found, strict=True)
+    ]
     members = zip(read, loaded, counts[: len(found)], strict=True)
     scored = [_report(*member, run.system.world_size) for member in members]
     if len(scored) == 1:
@@ -99,7 +103,9 @@ def _check_shared(paths: Sequence[Path], loaded: Sequence[Loaded]) -> None:
                 )
 
 
-def _report(found: Checkpoint, loaded: Loaded, counts: JsonObject, ranks: int) -> JsonObject:
+def _report(
+    found: Checkpoint, loaded: Loaded, counts: JsonObject, ranks: int
+) -> JsonObject:
     recorded = _recorded(found, loaded, ranks)
     as_recorded = None
     if recorded is not None:
@@ -119,7 +125,9 @@ def _config_of(found: Checkpoint, overrides: list[str]) -> Loaded:
     """The config of a checkpoint's run with overrides."""
     source = found.path.parent.parent / "config.yaml"
     if not source.is_file():
-        raise UserError(f"{source}: the config of the checkpoint's run expected, found none")
+        raise UserError(
+            f"{source}: the config of the checkpoint's run expected, found none"
+        )
     loaded = load_recorded(source, overrides)
     check_supported(loaded.run)
     return loaded
@@ -131,7 +139,9 @@ def _recorded(found: Checkpoint, loaded: Loaded, ranks: int) -> float | None:
     state = found.meta.state
     then = dict(flatten(found.meta.config))
     now = loaded.to_dict()
-    asked = {k: v for k, v in flatten(now) if k.startswith(_ASKED) and not k.startswith(FREE)}
+    asked = {
+        k: v for k, v in flatten(now) if k.startswith(_ASKED) and not k.startswith(FREE)
+    }
     is_same = all(then.get(key) == value for key, value in asked.items())
     statistics_fit = found.meta.statistics_rows == 1 or ranks == found.meta.ranks
     is_evaluated = log_position(build_plan(recorded_run(found)), state) == "run"

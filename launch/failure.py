@@ -44,7 +44,9 @@ _KILLED = (
     re.compile(r"process rank (?P<rank>\d+) .*exited on\s+signal (?P<signal>\d+)"),
     re.compile(rf"^\[(?P<rank>\d+)\]<stderr>:{_WORD}", re.M),
     re.compile(rf"^srun: error: \S+: tasks? (?P<rank>\d+).*: {_WORD}", re.M),
-    re.compile(r"Process name: (?:\[\S+,)?(?P<rank>\d+)\]?\s+Exit code:\s+(?P<code>1[3-9]\d)"),
+    re.compile(
+        r"Process name: (?:\[\S+,)?(?P<rank>\d+)\]?\s+Exit code:\s+(?P<code>1[3-9]\d)"
+    ),
     re.compile(
         r"^=   (?:RANK (?P<rank>\d+) )?PID \d+ RUNNING AT (?:.*\n){1,8}?"
         r".*EXIT STRING: .* \(signal (?P<signal>\d+)\)",
@@ -115,8 +117,12 @@ def _reported(evidence: Evidence) -> str:
     """The first reason that a rank gave itself and that no other rank caused."""
     for failure in evidence.failures:
         reason = failure.reason
-        if reason != PROCESS_EXITED and not any(text in reason for text in SECONDARY_ERRORS):
-            if reason.startswith("MXNetError: "):  # which keeps the last words alone, not the peer
+        if reason != PROCESS_EXITED and not any(
+            text in reason for text in SECONDARY_ERRORS
+        ):
+            if reason.startswith(
+                "MXNetError: "
+            ):  # which keeps the last words alone, not the peer
                 reason += crash_message(failure.rank, evidence.stderr)
             return str(replace(failure, reason=reason))
     return ""
@@ -150,7 +156,9 @@ def _launcher_asked(evidence: Evidence) -> str:
     if not signals or evidence.not_connected or (lost and lost.rank not in signals):
         return ""
     names = ", ".join(sorted(set(signals.values())))
-    return f"the launcher's process, not a rank, was asked to end: its ranks got {names}"
+    return (
+        f"the launcher's process, not a rank, was asked to end: its ranks got {names}"
+    )
 
 
 def _name(number: int) -> str:
@@ -181,7 +189,9 @@ def _killed(evidence: Evidence) -> str:
         if number == signal.SIGBUS:
             killed += f": {_CUT}"
         if lost is not None and lost.rank == rank:
-            if number != signal.SIGKILL:  # which leaves no time for words: those there are others'
+            if (
+                number != signal.SIGKILL
+            ):  # which leaves no time for words: those there are others'
                 killed += crash_message(lost.rank, evidence.stderr)
             return str(replace(lost, reason=killed))
         if lost is None or rank in away:
@@ -194,7 +204,9 @@ def _gone(evidence: Evidence) -> str:
     """A rank whose process ended, and what its runtime printed of that."""
     if (lost := evidence.lost) is None:
         return ""
-    return str(replace(lost, reason=PROCESS_EXITED + crash_message(lost.rank, evidence.stderr)))
+    return str(
+        replace(lost, reason=PROCESS_EXITED + crash_message(lost.rank, evidence.stderr))
+    )
 
 
 def _secondary(evidence: Evidence) -> str:
@@ -210,7 +222,9 @@ def _refused(evidence: Evidence) -> str:
     shown = " ".join(text.split())
     if len(shown) > _LONGEST:
         shown = f"{shown[: _LONGEST // 2]} ... {shown[-_LONGEST // 2 :]}"
-    ended = f"the launcher ended with exit code {evidence.code} before any rank reported"
+    ended = (
+        f"the launcher ended with exit code {evidence.code} before any rank reported"
+    )
     return ": ".join(filter(None, (ended, shown)))
 
 
@@ -234,7 +248,9 @@ def _ends(stderr: str, lost: Failure | None) -> Iterator[tuple[int | None, int]]
 def crash_message(rank: int, stderr: str) -> str:
     """What a rank's runtime printed of a crash, and whether memory was short, in brackets."""
     labels = ((line, LABEL.match(line)) for line in stderr.splitlines())
-    own = [line for line, label in labels if label is None or int(label["rank"]) == rank]
+    own = [
+        line for line, label in labels if label is None or int(label["rank"]) == rank
+    ]
     stderr = "\n".join(LABEL.sub("", line) for line in own)
     words = []
     before = len(stderr)

@@ -77,7 +77,9 @@ def read_limits() -> Limits:
     """The limits that processes started from here have."""
     ulimits = {}
     for letter, (number, _) in _ULIMITS.items():
-        limit = resource.getrlimit(number)[letter == "n"]  # files: the watchdog raises it to that
+        limit = resource.getrlimit(number)[
+            letter == "n"
+        ]  # files: the watchdog raises it to that
         if letter in _IN_KIB and limit != resource.RLIM_INFINITY:
             limit >>= 10
         if limit != resource.RLIM_INFINITY:
@@ -87,13 +89,17 @@ def read_limits() -> Limits:
     free_bytes = total_bytes = 0
     with suppress(OSError):
         shared = os.statvfs("/dev/shm")
-        free_bytes, total_bytes = (n * shared.f_frsize for n in (shared.f_bavail, shared.f_blocks))
+        free_bytes, total_bytes = (
+            n * shared.f_frsize for n in (shared.f_bavail, shared.f_blocks)
+        )
     return Limits(
         ulimits=ulimits,
         processes=_most_processes(),
         shared_free_bytes=free_bytes,
         shared_bytes=total_bytes,
-        variables=", ".join(f"{k}={v}" for k, v in os.environ.items() if k.startswith("OMPI_MCA_")),
+        variables=", ".join(
+            f"{k}={v}" for k, v in os.environ.items() if k.startswith("OMPI_MCA_")
+        ),
     )
 
 
@@ -109,7 +115,9 @@ def _most_processes() -> int | None:
         innermost = Path(folder, path[1] if path else "")
         # In a container it may be the host's path, which is not there.
         for group in (innermost, *innermost.parents):
-            limit, events = (read_text(group / f"pids.{name}") for name in ("max", "events"))
+            limit, events = (
+                read_text(group / f"pids.{name}") for name in ("max", "events")
+            )
             if limit.isdigit() and re.search(r"^max [1-9]", events, re.M):
                 limits.append(int(limit))
     return min(limits, default=None)
@@ -144,7 +152,9 @@ def with_shortages(reason: str, stderr: str, limits: Limits) -> str:
     facts["variables"] = limits.variables
     facts["tasks"] = "a task a rank in the allocation expected, or --launcher mpirun"
     if limits.processes is not None:
-        facts["pids"] = f"processes and threads are limited: pids.max {limits.processes}"
+        facts["pids"] = (
+            f"processes and threads are limited: pids.max {limits.processes}"
+        )
     if size < SMALL_SHARED_BYTES or free < _NEARLY_FULL_BYTES:
         facts["shared"] = f"/dev/shm: {free >> 10:,} kB free, {size >> 10:,} kB in all"
     words = []

@@ -29,7 +29,12 @@ class Foreign(NamedTuple):
     one_node: bool = False
 
 
-_RANK = {name for row in LAUNCHED_BY for name in row if name and not name.startswith("SLURM_")}
+_RANK = {
+    name
+    for row in LAUNCHED_BY
+    for name in row
+    if name and not name.startswith("SLURM_")
+}
 STEP = "Slurm's step"
 TABLE = (
     Foreign(
@@ -59,11 +64,17 @@ TABLE = (
 )
 
 
-def taken_away(environment: Mapping[str, str], started: str, nodes: int) -> dict[str, str]:
+def taken_away(
+    environment: Mapping[str, str], started: str, nodes: int
+) -> dict[str, str]:
     """Whose the variables are that do not reach what is `started` on `nodes`, by name."""
     found = {}
     for name, value in environment.items():
-        if not value and name.startswith(ENGINE_PREFIXES) and name != "CUDA_VISIBLE_DEVICES":
+        if (
+            not value
+            and name.startswith(ENGINE_PREFIXES)
+            and name != "CUDA_VISIBLE_DEVICES"
+        ):
             found[name] = "empty"
         for row in TABLE:
             kept = started in row.reaches or (row.one_node and nodes > 1)
@@ -72,7 +83,9 @@ def taken_away(environment: Mapping[str, str], started: str, nodes: int) -> dict
     return found
 
 
-def inherited(environment: Mapping[str, str], started: str, nodes: int = 1) -> dict[str, str]:
+def inherited(
+    environment: Mapping[str, str], started: str, nodes: int = 1
+) -> dict[str, str]:
     """The variables that a started process gets. Within a step of Slurm a second step would never
     begin, so it is allowed to share the cores of the first.
 

@@ -163,9 +163,14 @@ def _run_one(
             outcome = Outcome(EXIT_STOPPED, asked_by(error))
         elif is_hopeless(out):
             outcome = Outcome(EXIT_MISSED)
-        if request.requeue and outcome.stopped_by == LIMIT_SIGNAL:  # it goes on by itself
+        if (
+            request.requeue and outcome.stopped_by == LIMIT_SIGNAL
+        ):  # it goes on by itself
             ending = ending._replace(advice="", next="")
-        print(f"rn50: error: {ending.reason}; details: {out / 'stderr.log'}", file=sys.stderr)
+        print(
+            f"rn50: error: {ending.reason}; details: {out / 'stderr.log'}",
+            file=sys.stderr,
+        )
         say(f"{out}{ending.what_next}", to=sys.stderr)
         return outcome
 
@@ -200,7 +205,9 @@ def keep_log(job: OpenJob, run: Run, number: int) -> None:
     system = system_id(run)
     if source.is_file():
         with suppress(OSError):  # such as a full disk
-            environment = read(source.with_name(ENVIRONMENT), Environment) or Environment()
+            environment = (
+                read(source.with_name(ENVIRONMENT), Environment) or Environment()
+            )
             page = describe_system(run, environment)
             systems = job.folder / "systems"
             systems.mkdir(exist_ok=True)
@@ -219,7 +226,9 @@ def rank_program(run: Run) -> list[str]:
     network card. Pyxis takes options of srun."""
     job = run.system.job
     start = Path.cwd()
-    home, python = program_on_nodes(job) if job.container else (str(ROOT), sys.executable)
+    home, python = (
+        program_on_nodes(job) if job.container else (str(ROOT), sys.executable)
+    )
     rank = [python, "-m", "rn50.train"]
     if job.bind != "none":
         rank.insert(0, f"{home}/scripts/bind.sh")
@@ -231,7 +240,10 @@ def rank_program(run: Run) -> list[str]:
     rank = ["env", f"PYTHONPATH={home}", *rank]
     if job.engine == "pyxis":
         image = [f"--container-image={job.container}", "--container-name=rn50"]
-        where = [f"--container-mounts={','.join(mounts)}", f"--container-workdir={start}"]
+        where = [
+            f"--container-mounts={','.join(mounts)}",
+            f"--container-workdir={start}",
+        ]
         return [*image, *where, *rank]
     words = ["singularity", "exec"]
     if run.system.device == "gpu":
@@ -268,7 +280,9 @@ def node_folder(value: str) -> str:
     """A folder on the nodes; $NAME is that variable, and has to be set."""
     folder = os.path.expandvars(value)
     if "$" in folder:
-        raise UserError(f"system.job.stage: variables that are set here expected, found {value}")
+        raise UserError(
+            f"system.job.stage: variables that are set here expected, found {value}"
+        )
     return folder
 
 

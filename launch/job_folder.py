@@ -72,8 +72,13 @@ def open_job(folder: Path, *, log: bool) -> Iterator[OpenJob]:
 
 def put_aside(folder: Path) -> None:
     """Number what the start before left: job.1.log, exit_code.1 and so on."""
-    past = next(n for n in range(1, sys.maxsize) if not (folder / f"job.{n}.log").exists())
-    for name, kept in (("job.log", f"job.{past}.log"), ("exit_code", f"exit_code.{past}")):
+    past = next(
+        n for n in range(1, sys.maxsize) if not (folder / f"job.{n}.log").exists()
+    )
+    for name, kept in (
+        ("job.log", f"job.{past}.log"),
+        ("exit_code", f"exit_code.{past}"),
+    ):
         with suppress(FileNotFoundError):
             (folder / name).rename(folder / kept)
 

@@ -51,10 +51,19 @@ def job_script(run: Run, scheduler: str, paths: JobPaths, runs: int = 1) -> str:
     job = run.system.job
     refuse_runs(run, runs)
     if job.container and job.engine == "pyxis" and scheduler != "slurm":
-        raise UserError(f"system.job.engine: singularity expected with {scheduler}, found pyxis")
+        raise UserError(
+            f"system.job.engine: singularity expected with {scheduler}, found pyxis"
+        )
     if job.container and re.search(r"[:,\n]", paths.start):
-        raise UserError(f"a folder without : and , expected for a container, found {paths.start!r}")
-    sections = (_head(run, dialect), _names(paths), _modules(run), _launch(run, dialect, runs))
+        raise UserError(
+            f"a folder without : and , expected for a container, found {paths.start!r}"
+        )
+    sections = (
+        _head(run, dialect),
+        _names(paths),
+        _modules(run),
+        _launch(run, dialect, runs),
+    )
     texts = ["\n".join(section) for section in sections]
     return "\n\n".join(text for text in texts if text) + "\n"
 
@@ -64,7 +73,9 @@ def _head(run: Run, dialect: Scheduler) -> Iterator[str]:
     yield "#!/usr/bin/env bash"
     yield from dialect.directives(run)
     yield "#"
-    shape = f"{system.nodes} node{'s' * (system.nodes > 1)} x {system.ranks_per_node} ranks"
+    shape = (
+        f"{system.nodes} node{'s' * (system.nodes > 1)} x {system.ranks_per_node} ranks"
+    )
     yield f"# {run.name}: {shape}, on {dialect.name}."
     yield "# Written by `rn50 submit`; may be edited and submitted by hand."
     yield "set -euo pipefail"

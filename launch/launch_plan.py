@@ -76,7 +76,9 @@ def plan_launch(
     """The plan of `loaded`. `launcher`: of an earlier plan. Raises UserError: no launcher can be
     had, or the config's durations are none."""
     run = loaded.run
-    launcher = launcher or pick_launcher(options.launcher, in_container=options.in_container)
+    launcher = launcher or pick_launcher(
+        options.launcher, in_container=options.in_container
+    )
     refusals: list[str] = []
     steps = unless_refused(refusals, build_plan, run)
     unless_refused(refusals, check_supported, run)
@@ -86,4 +88,6 @@ def plan_launch(
         raise UserError(*refusals)
     job, environment = built or (Job.of(run, ()), EngineSettings({}, {}))
     here = obstacles(run, launcher, in_container=options.in_container)
-    return LaunchPlan(loaded, options, steps, launcher, job, environment, refusals, here, hosts)
+    return LaunchPlan(
+        loaded, options, steps, launcher, job, environment, refusals, here, hosts
+    )

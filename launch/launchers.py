@@ -18,13 +18,30 @@ from typing import ClassVar, NamedTuple
 
 from ..config.errors import UserError, failing_as
 from ..config.schema import Run
-from ..train.communication.mpi_library import MPICH_ABI, PRODUCTS, Family, MpiLibrary, horovods_mpi
+from ..train.communication.mpi_library import (
+    MPICH_ABI,
+    PRODUCTS,
+    Family,
+    MpiLibrary,
+    horovods_mpi,
+)
 from ..train.process_info import RANK_VARIABLES, RankVariables
-from .engine_environment import ENGINE_PREFIXES, Controller, EngineSettings, engine_environment
+from .engine_environment import (
+    ENGINE_PREFIXES,
+    Controller,
+    EngineSettings,
+    engine_environment,
+)
 from .environment_record import output_of
 from .inherited import inherited, taken_away
 
-HOST_FILES = ("SGE_JOB_HOSTLIST", "PE_HOSTFILE", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE", "RN50_HOSTS")
+HOST_FILES = (
+    "SGE_JOB_HOSTLIST",
+    "PE_HOSTFILE",
+    "PBS_NODEFILE",
+    "LSB_DJOB_HOSTFILE",
+    "RN50_HOSTS",
+)
 """Variables that name a file whose lines begin with the host names of the allocation: Grid
 Engine's (ABCI's own first), PBS's, LSF's, and the user's where there is no scheduler."""
 HOROVODRUN = (sys.executable, "-m", "rn50.launch.horovodrun")
@@ -104,7 +121,14 @@ class OpenMpi(Launcher):
     families = ("openmpi", "spectrum")
 
     def command(self, job: Job) -> list[str]:
-        tokens = ["mpirun", "-np", str(job.ranks), "--oversubscribe", "--bind-to", "none"]
+        tokens = [
+            "mpirun",
+            "-np",
+            str(job.ranks),
+            "--oversubscribe",
+            "--bind-to",
+            "none",
+        ]
         if job.hosts:
             slots = (f"{host}:{job.ranks_per_node}" for host in job.hosts)
             tokens += ["--host", ",".join(slots)]
@@ -164,8 +188,13 @@ class Horovodrun(Launcher):
     def command(self, job: Job) -> list[str]:
         tokens = [*HOROVODRUN, "--gloo", "-np", str(job.ranks)]
         if job.hosts:
-            tokens += ["-H", ",".join(f"{host}:{job.ranks_per_node}" for host in job.hosts)]
-            if interface := job.environment.get("HOROVOD_GLOO_IFACE"):  # between hosts alone
+            tokens += [
+                "-H",
+                ",".join(f"{host}:{job.ranks_per_node}" for host in job.hosts),
+            ]
+            if interface := job.environment.get(
+                "HOROVOD_GLOO_IFACE"
+            ):  # between hosts alone
                 tokens += ["--network-interfaces", interface]
         return [*tokens, *job.command]
 
@@ -184,7 +213,12 @@ class Srun(Launcher):
     may_start_elsewhere = True
 
     def command(self, job: Job) -> list[str]:
-        tokens = ["srun", f"--mpi={job.pmi}", "--kill-on-bad-exit=1", f"--nodes={job.nodes}"]
+        tokens = [
+            "srun",
+            f"--mpi={job.pmi}",
+            "--kill-on-bad-exit=1",
+            f"--nodes={job.nodes}",
+        ]
         tokens += [f"--ntasks={job.ranks}", f"--ntasks-per-node={job.ranks_per_node}"]
         if job.hosts:
             tokens += [f"--nodelist={','.join(job.hosts)}", "--overlap"]
@@ -254,7 +288,9 @@ def pick_launcher(wanted: str | None, *, in_container: bool = False) -> str:
     family = library.family if library else None
     if family and launcher.controller == "mpi" and family not in launcher.families:
         # It would start ranks of which each is alone.
-        able = ", ".join(name for name, one in LAUNCHERS.items() if family in one.families)
+        able = ", ".join(
+            name for name, one in LAUNCHERS.items() if family in one.families
+        )
         raise UserError(
             f"--launcher {wanted}: one of {able} expected, as Horovod was linked to "
             f"{PRODUCTS[family]}, found {launcher.product}'s"
@@ -268,7 +304,9 @@ def pick_pmi(family: Family | None) -> str:
     if not LAUNCHERS["srun"].is_installed():
         return wanted[0]
     done = subprocess.run(["srun", "--mpi=list"], capture_output=True, text=True)
-    listed = re.findall(r"^(?:srun: )?\s*([a-z]\w*)\s*$", done.stdout + done.stderr, re.M)
+    listed = re.findall(
+        r"^(?:srun: )?\s*([a-z]\w*)\s*$", done.stdout + done.stderr, re.M
+    )
     return next((name for name in wanted if name in listed), wanted[0])
 
 
@@ -295,7 +333,9 @@ def allocated_hosts(environment: Mapping[str, str] = os.environ) -> tuple[str, .
         for word in words[0].strip(",").split(",") if words else ():
             match = _HOST.fullmatch(word)
             if match is None:
-                raise UserError(f"{variable}: {path}:{number}: a host expected, found {word}")
+                raise UserError(
+                    f"{variable}: {path}:{number}: a host expected, found {word}"
+                )
             hosts.append(match[1])
     return tuple(dict.fromkeys(hosts))
 
@@ -332,8 +372,12 @@ def build_job(
     networks = [name for _, name in socket.if_nameindex()]
     present = inherited(os.environ, launcher, system.nodes)
     environment = engine_environment(run, present, controller, family, networks)
-    environment = environment._replace(removed=taken_away(os.environ, launcher, system.nodes))
-    variables = environment.settings | environment.kept  # on all nodes, the user's as well
+    environment = environment._replace(
+        removed=taken_away(os.environ, launcher, system.nodes)
+    )
+    variables = (
+        environment.settings | environment.kept
+    )  # on all nodes, the user's as well
     if system.nodes > 1:  # and what modules have set, whatever engine reads it
         wanted = [n for n in present if n.startswith(ENGINE_PREFIXES) or n in _PATHS]
         variables = {name: present[name] for name in wanted} | variables
@@ -344,4 +388,6 @@ def build_job(
     job = Job.of(run, command)._replace(inherited=present)
     if launcher == "srun":
         job = job._replace(pmi=pick_pmi(family))
-    return job._replace(environment=variables, hosts=hosts, as_root=os.geteuid() == 0), environment
+    return job._replace(
+        environment=variables, hosts=hosts, as_root=os.geteuid() == 0
+    ), environment

@@ -77,12 +77,18 @@ def runs_in(paths: Sequence[Path]) -> list[Path]:
     if len(found) != benchmark.RUNS:
         places = ", ".join(map(str, paths))
         make = f"rn50 submit CONFIG --runs {benchmark.RUNS} log.org=ORG makes them"
-        raise UserError(f"{places}: {benchmark.RUNS} runs expected, found {len(found)}; {make}")
+        raise UserError(
+            f"{places}: {benchmark.RUNS} runs expected, found {len(found)}; {make}"
+        )
     return found
 
 
 def write_package(
-    runs: Sequence[Path], out: Path, org: str, machine: str | None, ask: Callable[[str], str]
+    runs: Sequence[Path],
+    out: Path,
+    org: str,
+    machine: str | None,
+    ask: Callable[[str], str],
 ) -> Package:
     """Write `out/ORG` with the five `runs` and let the official checker judge it.
 
@@ -92,7 +98,9 @@ def write_package(
     their folder, `org` is no folder's name, or the folder cannot be written.
     """
     if org != Path(org).name or org.startswith("."):
-        raise UserError(f"--org: the name of a folder to make in {out} expected, found {show(org)}")
+        raise UserError(
+            f"--org: the name of a folder to make in {out} expected, found {show(org)}"
+        )
     loaded = _common(runs, org, machine)
     run = loaded.run
     environment = read(runs[0] / ENVIRONMENT, Environment) or Environment()
@@ -131,7 +139,9 @@ def _common(runs: Sequence[Path], org: str, machine: str | None) -> Loaded:
         for key in {**first, **now}:
             if key != "seed" and first.get(key) != now.get(key):
                 expected = f"{first.get(key)} as in {runs[0]}"
-                raise UserError(f"{path}: {key}: {expected} expected, found {now.get(key)}")
+                raise UserError(
+                    f"{path}: {key}: {expected} expected, found {now.get(key)}"
+                )
     named = configs[0].run.log.org
     if named != org:
         raise UserError(
@@ -145,7 +155,9 @@ def _common(runs: Sequence[Path], org: str, machine: str | None) -> Loaded:
     return load_recorded(runs[0] / "config.yaml", words, keys=())
 
 
-def _write_code(folder: Path, run: Path, system: str, about: Mapping[str, object]) -> None:
+def _write_code(
+    folder: Path, run: Path, system: str, about: Mapping[str, object]
+) -> None:
     """The program, the config of the runs, and how to repeat them. `about`: for the README."""
     implementation = folder / "implementations" / _IMPLEMENTATION
     code = implementation / "code"
@@ -181,7 +193,13 @@ def _copy_code(source: Path, target: Path) -> None:
 def _check(package: Path, ruleset: str) -> list[str]:
     """What mlperf-logging's package_checker prints of `package`."""
     log = package.with_name("package_checker.log")
-    command = [sys.executable, "-m", "mlperf_logging.package_checker", str(package), "training"]
+    command = [
+        sys.executable,
+        "-m",
+        "mlperf_logging.package_checker",
+        str(package),
+        "training",
+    ]
     done = subprocess.run(
         [*command, ruleset, "--log_output", str(log)],
         capture_output=True,
@@ -189,5 +207,7 @@ def _check(package: Path, ruleset: str) -> list[str]:
         errors="replace",
     )
     if done.returncode:  # a traceback; it has no exit code for errors
-        return [f"ERROR - the package checker crashed: {done.stderr.strip().splitlines()[-1]}"]
+        return [
+            f"ERROR - the package checker crashed: {done.stderr.strip().splitlines()[-1]}"
+        ]
     return done.stderr.splitlines()

@@ -36,7 +36,9 @@ CANNOT_RUN = ("MLP061", "cannot-run")
 
 def free_memory_bytes() -> int | None:
     """What the kernel has for new processes without swapping; None: not known."""
-    free = re.search(r"^MemAvailable:\s*(\d+) kB", read_text(Path("/proc/meminfo")), re.M)
+    free = re.search(
+        r"^MemAvailable:\s*(\d+) kB", read_text(Path("/proc/meminfo")), re.M
+    )
     if free is None:
         return None
     return int(free[1]) * 1024
@@ -89,7 +91,9 @@ def _own_name_unknown() -> list[str]:
     return []
 
 
-def refusals(run: Run, controllers: Sequence[Controller] = ("mpi", "gloo")) -> list[str]:
+def refusals(
+    run: Run, controllers: Sequence[Controller] = ("mpi", "gloo")
+) -> list[str]:
     """Why `run` cannot run on any machine of its kind, one line each; empty: it can. `controllers`:
     of the launchers that may start it; one that can is enough."""
     lines: list[str] = []
@@ -129,18 +133,33 @@ def check_whether_it_runs(check: ConfigCheck, run: Run) -> ConfigCheck:
         return check
     code, name = CANNOT_RUN
     found = [Finding(code, ERROR, None, "", "", text, name=name) for text in never]
-    return check._replace(findings=(*found, *check.findings), verdict="FAIL", cause=never[0])
+    return check._replace(
+        findings=(*found, *check.findings), verdict="FAIL", cause=never[0]
+    )
 
 
 def beyond_the_device(run: Run) -> list[str]:
     """A batch of ResNet-50 larger than the memory of a described machine's GPU."""
     about = run.system.performance
     model = run.model
-    real = (model.network, model.depth, run.data.crop_px) == ("resnet", 50, benchmark.CROP_PX)
-    if run.system.device == "cpu" or about is None or about.memory_bytes is None or not real:
+    real = (model.network, model.depth, run.data.crop_px) == (
+        "resnet",
+        50,
+        benchmark.CROP_PX,
+    )
+    if (
+        run.system.device == "cpu"
+        or about is None
+        or about.memory_bytes is None
+        or not real
+    ):
         return []
-    batch = max([run.batch.per_rank, *(change.per_rank for change in run.batch.changes)])
-    most = largest_batch(about.memory_bytes, "fp32" if model.dtype == "float32" else "fp16")
+    batch = max(
+        [run.batch.per_rank, *(change.per_rank for change in run.batch.changes)]
+    )
+    most = largest_batch(
+        about.memory_bytes, "fp32" if model.dtype == "float32" else "fp16"
+    )
     if batch <= most:
         return []
     return [
@@ -149,7 +168,9 @@ def beyond_the_device(run: Run) -> list[str]:
     ]
 
 
-def unless_refused(lines: list[str], check: Callable[..., T], *arguments: Any) -> T | None:
+def unless_refused(
+    lines: list[str], check: Callable[..., T], *arguments: Any
+) -> T | None:
     """What `check` returns; None: it refuses, and `lines` has the reasons."""
     try:
         return check(*arguments)

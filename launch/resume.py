@@ -70,7 +70,9 @@ def load_resumed(
     try:
         found = newest_expected(folder / "checkpoint")
     except UserError as error:
-        again = shlex.join(["rn50", "launch", str(source), *words_to_repeat(folder, RUN)])
+        again = shlex.join(
+            ["rn50", "launch", str(source), *words_to_repeat(folder, RUN)]
+        )
         raise UserError(f"{error}; start again with: {again}") from None
     if config is None:
         loaded = resumed_config(found, overrides, source)
@@ -112,7 +114,9 @@ def begin_attempt(out: Path) -> Checkpoint | None:
         raise FolderInUse(out, other_driver)
     with hold(out / RANK_LOCK, wait_s=RANK_GRACE_S):
         pass
-    for failure in read_failures(out):  # replicas differed: what was saved since they last agreed
+    for failure in read_failures(
+        out
+    ):  # replicas differed: what was saved since they last agreed
         if failure.agreed_step is not None:
             remove_after(out / "checkpoint", failure.agreed_step)
     found, warnings = newest_checkpoint(out / "checkpoint")
@@ -137,11 +141,15 @@ def begin_attempt(out: Path) -> Checkpoint | None:
 
 def _keep_attempt(out: Path) -> None:
     """Put what the last attempt left into a new folder attempt_<n>."""
-    kept = next(path for n in count(1) if not os.path.lexists(path := out / f"attempt_{n}"))
+    kept = next(
+        path for n in count(1) if not os.path.lexists(path := out / f"attempt_{n}")
+    )
     kept.mkdir()
     for name, new_name in ((LOG, INTERRUPTED_LOG), *((name, name) for name in _COPIED)):
         if (out / name).is_file():
-            (kept / new_name).write_bytes(read_file(out / name, _MOST_BYTES, within=out))
+            (kept / new_name).write_bytes(
+                read_file(out / name, _MOST_BYTES, within=out)
+            )
     for path in (*(out / name for name in _MOVED), *out.glob("failure_*.json")):
         if path.is_file():
             path.replace(kept / path.name)
@@ -162,7 +170,9 @@ def _cut(out: Path, name: str, size_bytes: int) -> None:
             to=sys.stderr,
         )
     lines = text.splitlines(keepends=True)
-    write_file(out / name, b"".join(one for one in lines if b'"key": "run_stop"' not in one))
+    write_file(
+        out / name, b"".join(one for one in lines if b'"key": "run_stop"' not in one)
+    )
 
 
 def close_attempt(out: Path) -> None:
@@ -175,7 +185,9 @@ def close_attempt(out: Path) -> None:
     remove_partial(out / "checkpoint")
     remove_partial(out)
     if (out / LOG).is_file():
-        with suppress(UserError, OSError):  # a disk that was the reason takes no end either
+        with suppress(
+            UserError, OSError
+        ):  # a disk that was the reason takes no end either
             close_interrupted(out / LOG)
 
 
@@ -205,7 +217,9 @@ def latest_interrupted(
         with suppress(OSError, UserError):  # such as: an older result.json
             if written and is_interrupted(folder):
                 last_written[folder] = written[-1].stat().st_mtime_ns
-    for folder in sorted(last_written, key=lambda folder: last_written[folder], reverse=True):
+    for folder in sorted(
+        last_written, key=lambda folder: last_written[folder], reverse=True
+    ):
         with suppress(UserError):
             check_free(folder)
             return folder

@@ -83,7 +83,9 @@ class PreparedRun:
     manifest: Manifest
 
 
-def launch(loaded: Loaded, track: Tracker, options: Options) -> tuple[Result, StopSignals]:
+def launch(
+    loaded: Loaded, track: Tracker, options: Options
+) -> tuple[Result, StopSignals]:
     """Plan `loaded` and run it, as `run_plan` does, with a fresh seed if it has none."""
     return run_plan(plan_launch(with_fresh_seed(loaded), options), track)
 
@@ -129,7 +131,9 @@ def run_attempts(began: PreparedRun) -> None:
             return
         close_attempt(out)
         ending = run_stopped(asked_by(stop), out, options.launcher)
-        with suppress(KeyboardInterrupt):  # a second one: the report is not worth a wait
+        with suppress(
+            KeyboardInterrupt
+        ):  # a second one: the report is not worth a wait
             close_result(out, plan.run, ending)
         raise StoppedBySignal(ending) from None
     except OSError as error:  # such as a full standard output
@@ -140,7 +144,9 @@ def run_attempts(began: PreparedRun) -> None:
         raise RunError(f"{reason}{ending.what_next}", ending) from None
 
 
-def _failure_of_attempt(prepared: PreparedRun, checkpoint: Checkpoint | None) -> UserError | None:
+def _failure_of_attempt(
+    prepared: PreparedRun, checkpoint: Checkpoint | None
+) -> UserError | None:
     """Run all ranks to their end; why they failed, None where they ended in order."""
     plan = prepared.plan
     out = prepared.folder
@@ -330,7 +336,9 @@ def say_figures(result: Result, run: Run, out: Path) -> None:
     for line in warnings_in(out):
         print(line)
     if result.reference is not None:
-        print(run.system.references[run.name].line(run.name, result.images_per_s or 0.0))
+        print(
+            run.system.references[run.name].line(run.name, result.images_per_s or 0.0)
+        )
     print(result_line(result, out))
 
 

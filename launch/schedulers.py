@@ -89,7 +89,9 @@ class Scheduler:
     def job_id(self, printed: str) -> str | None:
         """The id in what the submission printed, below whatever a site puts there: NUMBER;CLUSTER
         where the scheduler has several clusters. None: there is none."""
-        match = re.fullmatch(self.id_pattern, printed.rstrip().rpartition("\n")[2].strip())
+        match = re.fullmatch(
+            self.id_pattern, printed.rstrip().rpartition("\n")[2].strip()
+        )
         if match is None:
             return None
         cluster = match.groupdict().get("cluster")
@@ -122,7 +124,9 @@ class Slurm(Scheduler):
     queue_directive = "#SBATCH --partition="
     launcher = "srun"
     command = ("sbatch", "--parsable")
-    id_pattern = r"(Submitted batch job )?(?P<id>\d+)((;| on cluster )(?P<cluster>\w[\w.-]*))?"
+    id_pattern = (
+        r"(Submitted batch job )?(?P<id>\d+)((;| on cluster )(?P<cluster>\w[\w.-]*))?"
+    )
     state_command = ("squeue", "-h", "-o", "%T %r", "-j")
     ended_pattern = (
         "Invalid job id|^(COMPLETED|CANCELLED|FAILED|TIMEOUT|NODE_FAIL|PREEMPTED|BOOT_FAIL"
@@ -245,7 +249,9 @@ class Local(Scheduler):
 
     def directives(self, run: Run) -> Iterator[str]:
         if run.system.job.requeue:
-            raise UserError("system.job.requeue: slurm, sge or pbs expected, found local")
+            raise UserError(
+                "system.job.requeue: slurm, sge or pbs expected, found local"
+            )
         return iter(())
 
 

@@ -22,7 +22,15 @@ from ..config.plan import build_plan
 from ..config.reading import read_ends, read_text
 from ..config.recorded import RESUME_JOB, leads_out, load_recorded
 from ..data.lock import check_free, held
-from ..logging.records import FAILED, RESULT, SUBMISSION, Result, Submission, read, write
+from ..logging.records import (
+    FAILED,
+    RESULT,
+    SUBMISSION,
+    Result,
+    Submission,
+    read,
+    write,
+)
 from ..report.runs import CANCELLED, KILLED, QUEUED, RUNNING, STOPPED, UNKNOWN
 from .ending import JOB_SCRIPT
 from .inherited import LOCAL_JOB, SCHEDULERS_COMMAND, inherited
@@ -57,12 +65,18 @@ class Last(NamedTuple):
 
 
 def plan_submission(
-    loaded: Loaded, scheduler: str, runs: int, folder: Path, overrides: Sequence[str] = ()
+    loaded: Loaded,
+    scheduler: str,
+    runs: int,
+    folder: Path,
+    overrides: Sequence[str] = (),
 ) -> SubmissionPlan:
     """What would be submitted from the current folder, with the job's files in `folder`.
     `overrides`: which its config.yaml does not have."""
     if scheduler not in SCHEDULERS:
-        raise UserError(f"--scheduler: {', '.join(SCHEDULERS)} expected, found {scheduler}")
+        raise UserError(
+            f"--scheduler: {', '.join(SCHEDULERS)} expected, found {scheduler}"
+        )
     refuse(refusals(loaded.run, ("mpi",)))
     dialect = SCHEDULERS[scheduler]
     script = _script_in(folder, loaded, scheduler, runs, overrides)
@@ -78,7 +92,9 @@ def _script_in(
     """The job's script, with the job's files in `folder`."""
     job = loaded.run.system.job
     data = loaded.run.data.path  # `rn50 data prepare` asks for it as well
-    home, python = (str(ROOT), sys.executable) if job.container else program_on_nodes(job)
+    home, python = (
+        (str(ROOT), sys.executable) if job.container else program_on_nodes(job)
+    )
     config = (str(folder / "config.yaml"), *overrides)
     if leads_out(data, folder):
         config = (*config, f"data.path={json.dumps(data)}")
@@ -117,7 +133,9 @@ def submit(
             shutil.rmtree(plan.folder, ignore_errors=True)
         raise
     with suppress(OSError):  # it has been submitted in any case
-        record = Submission(scheduler, job, runs, in_brief(loaded.run, build_plan(loaded.run)))
+        record = Submission(
+            scheduler, job, runs, in_brief(loaded.run, build_plan(loaded.run))
+        )
         write(plan.folder / SUBMISSION, record)
     return plan, job
 
@@ -168,7 +186,9 @@ def wait(
     told = ""
     while (state := _state_or_why(plan.scheduler, job, plan.folder)) is not None:
         if not state.can_begin:
-            raise UserError(f"job {job} {state.words}; see `{plan.scheduler.cancel(job)}`")
+            raise UserError(
+                f"job {job} {state.words}; see `{plan.scheduler.cancel(job)}`"
+            )
         if state.words not in ("", told):
             told = state.words
             tell(f"{plan.scheduler.name} job {job} {told}")
@@ -207,13 +227,21 @@ def look_at(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, 
     except UserError as error:
         return UNKNOWN, str(error)
     if state is None:
-        return CANCELLED, f"{scheduler} does not have job {job} any more: it never began"
+        return (
+            CANCELLED,
+            f"{scheduler} does not have job {job} any more: it never began",
+        )
     if not state.can_begin:
-        return FAILED, f"{scheduler} job {job} {state.words}; see `{dialect.cancel(job)}`"
+        return (
+            FAILED,
+            f"{scheduler} job {job} {state.words}; see `{dialect.cancel(job)}`",
+        )
     return QUEUED, f"{scheduler} job {job} {state.words}".strip()
 
 
-def goes_on(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, str] | None:
+def goes_on(
+    folder: Path, scheduler: str | None, job: str | None
+) -> tuple[str, str] | None:
     """(status, why) of a job whose runs have all ended and that has more to do, as between two runs
     or once it is submitted again; None: it has ended. The scheduler is asked only where the job's
     folder does not say that it has."""
@@ -225,14 +253,21 @@ def goes_on(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, 
     has = None
     with suppress(UserError):
         has = scheduler_has(scheduler, job, folder)
-    if has is None and scheduler == "local" and not code and JOB_ID.fullmatch(job or ""):
+    if (
+        has is None
+        and scheduler == "local"
+        and not code
+        and JOB_ID.fullmatch(job or "")
+    ):
         has = Path(f"/proc/{job}").is_dir()  # it has not come to its lock yet
     if not has:
         return None
     return QUEUED, f"{scheduler} job {job}"
 
 
-def _call(command: Sequence[str], folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+def _call(
+    command: Sequence[str], folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     nothing = subprocess.DEVNULL
     return subprocess.run(
         command,
@@ -290,26 +325,37 @@ def _state_or_why(scheduler: Scheduler, job: str, folder: Path) -> State | None:
         return State(str(error))
 
 
-def find_interrupted(where: str, config: str | None, overrides: list[str]) -> tuple[Loaded, Last]:
+def find_interrupted(
+    where: str, config: str | None, overrides: list[str]
+) -> tuple[Loaded, Last]:
     """The job or run in the folder `where`, or the one of the run that was interrupted last
     (`latest`, of `config` or of all). Raises UserError: it has ended, is in its queue or runs, or
     the overrides make another training of it."""
     if config is not None and where != "latest":
-        raise UserError(f"--resume {where}: no CONFIG beside a folder expected, found {config}")
+        raise UserError(
+            f"--resume {where}: no CONFIG beside a folder expected, found {config}"
+        )
     folder = Path(where)
     if where == "latest":
         folder = latest_interrupted(config, overrides, with_checkpoint=False)
-    if re.fullmatch(r"run_\d+", folder.name) and (folder.parent / "config.yaml").is_file():
+    if (
+        re.fullmatch(r"run_\d+", folder.name)
+        and (folder.parent / "config.yaml").is_file()
+    ):
         folder = folder.parent
     source = folder / "config.yaml"
     if not source.is_file():
-        raise UserError(f"--resume: the folder of a job or of a run expected, found no {source}")
+        raise UserError(
+            f"--resume: the folder of a job or of a run expected, found no {source}"
+        )
     for path in folder.iterdir():
         in_its_folder(path)
     last = _last_of(folder)
     loaded = load_recorded(source, overrides, RESUME_JOB)
     if exit_code_of(folder) in ENDED or (is_run(folder) and not is_interrupted(folder)):
-        raise UserError(f"--resume: an interrupted job or run expected, {folder} has ended")
+        raise UserError(
+            f"--resume: an interrupted job or run expected, {folder} has ended"
+        )
     runs = sorted(folder.glob("run_*"))
     if is_run(folder):
         runs = [folder]
@@ -340,7 +386,11 @@ def _last_of(folder: Path) -> Last:
 def scheduler_has(scheduler: str | None, job: object, folder: Path) -> bool | None:
     """Whether a scheduler still has the job in `folder`, as SUBMISSION names them; None: it is of
     another machine. Raises UserError: it cannot be asked."""
-    if scheduler not in SCHEDULERS or not isinstance(job, str) or not JOB_ID.fullmatch(job):
+    if (
+        scheduler not in SCHEDULERS
+        or not isinstance(job, str)
+        or not JOB_ID.fullmatch(job)
+    ):
         return None
     dialect = SCHEDULERS[scheduler]
     if not dialect.state_command or not shutil.which(dialect.state_command[0]):

@@ -68,15 +68,21 @@ def run_job(job: Job, launcher: str, out: Path, run: Run | None = None) -> None:
     grace_s = run.limits.grace_s if run else 0.0
     if run and watched:
         hosts = [host for host in job.hosts for _ in range(job.ranks_per_node)]
-        watchdog = Watchdog(run.watchdog, job.ranks, one_machine=one_machine, hosts=hosts)
+        watchdog = Watchdog(
+            run.watchdog, job.ranks, one_machine=one_machine, hosts=hosts
+        )
     with _scratch(watchdog, one_machine=one_machine) as added:
         job = job._replace(environment={**job.environment, **added})
         tokens = LAUNCHERS[launcher].command(job)
         try:
-            run_watched(tokens, job.launchers_environment, out, job.ranks, watchdog, grace_s)
+            run_watched(
+                tokens, job.launchers_environment, out, job.ranks, watchdog, grace_s
+            )
         finally:
             if one_machine and other_holder(out / LOCK) is None:
-                with suppress(OSError):  # of a rank 0 that was killed; its folder takes no change
+                with suppress(
+                    OSError
+                ):  # of a rank 0 that was killed; its folder takes no change
                     (out / RANK_LOCK).unlink(missing_ok=True)
 
 
@@ -104,7 +110,12 @@ def run_watched(
         with _relayed(child, log):
             code = _run_to_its_end(child, watchdog, stop, stop_grace_s)
     # Hydra finds nothing wrong with a rank that exits with 0 without MPI_Finalize.
-    if code == 0 and watchdog is not None and watchdog.lost and not (out / RESULT).is_file():
+    if (
+        code == 0
+        and watchdog is not None
+        and watchdog.lost
+        and not (out / RESULT).is_file()
+    ):
         code = EXIT_RANK_LOST
     if code != 0:
         out_of_memory = oom_kills() > kills
@@ -129,7 +140,10 @@ def _relayed(child: subprocess.Popen[str], log: StderrLog) -> Iterator[None]:
 
 
 def _run_to_its_end(
-    child: subprocess.Popen[str], watchdog: Watchdog | None, stop: StopSignals, stop_grace_s: float
+    child: subprocess.Popen[str],
+    watchdog: Watchdog | None,
+    stop: StopSignals,
+    stop_grace_s: float,
 ) -> int:
     """The launcher's exit code, once none of its processes is left. Raises KeyboardInterrupt: asked
     to stop."""
@@ -149,7 +163,10 @@ def _run_to_its_end(
 
 
 def _let_save(
-    child: subprocess.Popen[str], watchdog: Watchdog, stop: StopSignals, stop_grace_s: float
+    child: subprocess.Popen[str],
+    watchdog: Watchdog,
+    stop: StopSignals,
+    stop_grace_s: float,
 ) -> None:
     """Ask the ranks to end in order, with a checkpoint, and wait for that as long as is allowed."""
     watchdog.request_stop(stop.name)
@@ -160,7 +177,9 @@ def _let_save(
     _wait_for_end(child, stop, orderly_s)
 
 
-def _wait_for_end(child: subprocess.Popen[str], stop: StopSignals, grace_s: float) -> None:
+def _wait_for_end(
+    child: subprocess.Popen[str], stop: StopSignals, grace_s: float
+) -> None:
     """Until the launcher ends, at most for a while."""
     until_s = time.monotonic() + grace_s
     while child.poll() is None and time.monotonic() < until_s and not stop.forced:
@@ -187,7 +206,10 @@ def _remove_dead_scratch(parent: Path) -> None:
     of shared memory each. One that is being made has no lock yet."""
     for folder in parent.glob(f"{_SCRATCH}*"):
         with suppress(OSError):
-            if folder.lstat().st_uid == os.getuid() and time.time() - folder.lstat().st_mtime > 60:
+            if (
+                folder.lstat().st_uid == os.getuid()
+                and time.time() - folder.lstat().st_mtime > 60
+            ):
                 with _locked(folder) as is_dead:
                     if is_dead:
                         shutil.rmtree(folder, ignore_errors=True)
@@ -209,7 +231,11 @@ def _explain(
 ) -> UserError:
     """Why the job failed; what the watchdog knows is left in `out` for whoever reads it later."""
     evidence = Evidence(
-        read_failures(out), stderr, code, out_of_memory=out_of_memory, limits=read_limits()
+        read_failures(out),
+        stderr,
+        code,
+        out_of_memory=out_of_memory,
+        limits=read_limits(),
     )
     unwritten: list[Failure] = []
     if watchdog is not None:
@@ -278,12 +304,16 @@ class StderrLog:
                 self._write(line)
             for line, count in self._seen.items():
                 if count > _MOST_REPEATS:
-                    self._write(f"[{count - _MOST_REPEATS:,} more lines like this one: ] {line}")
+                    self._write(
+                        f"[{count - _MOST_REPEATS:,} more lines like this one: ] {line}"
+                    )
             self._file.seek(0)
             self.text = self._file.read().decode(errors="replace")
 
     def _write(self, text: str) -> None:
-        with suppress(OSError, ValueError):  # a full disk, the end: a full pipe holds up the ranks
+        with suppress(
+            OSError, ValueError
+        ):  # a full disk, the end: a full pipe holds up the ranks
             self._file.write(text.encode(errors="replace"))
 
 
@@ -299,7 +329,9 @@ class StopSignals:
 
     def take(self) -> StopSignals:
         numbers = {signal.SIGINT, *command_stop_signals()}
-        self._previous = {number: signal.signal(number, self._note) for number in numbers}
+        self._previous = {
+            number: signal.signal(number, self._note) for number in numbers
+        }
         return self
 
     def release(self) -> None:
@@ -339,7 +371,9 @@ def wait_for_launcher(
 
 
 @contextmanager
-def _scratch(watchdog: Watchdog | None, *, one_machine: bool) -> Iterator[dict[str, str]]:
+def _scratch(
+    watchdog: Watchdog | None, *, one_machine: bool
+) -> Iterator[dict[str, str]]:
     """Variables for the ranks of one job: their watchdog, and a place for the engines' files. On
     one machine that is a folder of their own, in memory where Open MPI wants shared memory, which
     is removed with whatever a killed rank has left there."""

@@ -43,7 +43,10 @@ def read_machine(root: Path = Path("/")) -> dict[str, str]:
     where `proc`, `sys` and `etc` lie."""
     cpus = sorted((root / "sys/devices/system/cpu").glob("cpu[0-9]*"))
     places = [
-        (read_text(cpu / "topology/physical_package_id"), read_text(cpu / "topology/core_id"))
+        (
+            read_text(cpu / "topology/physical_package_id"),
+            read_text(cpu / "topology/core_id"),
+        )
         for cpu in cpus
         if (cpu / "topology").is_dir()
     ]
@@ -51,8 +54,12 @@ def read_machine(root: Path = Path("/")) -> dict[str, str]:
     page = {
         "host_processors_per_node": str(sockets),
         "host_processor_model_name": processor(),
-        "host_processor_core_count": str((len(set(places)) or os.cpu_count() or 1) // sockets),
-        "host_processor_vcpu_count": str((len(places) or os.cpu_count() or 1) // sockets),
+        "host_processor_core_count": str(
+            (len(set(places)) or os.cpu_count() or 1) // sockets
+        ),
+        "host_processor_vcpu_count": str(
+            (len(places) or os.cpu_count() or 1) // sockets
+        ),
         "host_memory_capacity": UNKNOWN,
         "operating_system": platform.platform(),
     }
@@ -76,7 +83,9 @@ def describe_system(run: Run, environment: Environment) -> dict[str, str]:
     """The page, every key of it as text; what is not known is empty. `environment`: of one of the
     nodes."""
     system = run.system
-    software = [f"{package} {number}" for package, number in environment.packages.items()]
+    software = [
+        f"{package} {number}" for package, number in environment.packages.items()
+    ]
     if system.job.container:  # the packages are the host's
         software = []
     gpus = environment.gpus or Driver()
@@ -105,7 +114,9 @@ def describe_system(run: Run, environment: Environment) -> dict[str, str]:
     if software:
         page["framework"] = f"MXNet ({software[0]})"
     if system.device == "cpu":
-        return page | {key: "N/A" for key in page if "accelerator" in key and not page[key]}
+        return page | {
+            key: "N/A" for key in page if "accelerator" in key and not page[key]
+        }
     model, _, memory = system.accelerator.partition(" GB")[0].rpartition(" ")
     if model and memory:
         page["accelerator_memory_capacity"] = f"{memory} GB"

@@ -67,7 +67,12 @@ class Watchdog:
     `hosts`: each rank's, where they are known."""
 
     def __init__(
-        self, settings: Settings, ranks: int, *, one_machine: bool, hosts: Sequence[str] = ()
+        self,
+        settings: Settings,
+        ranks: int,
+        *,
+        one_machine: bool,
+        hosts: Sequence[str] = (),
     ) -> None:
         self._settings = settings
         self._missing = set(range(ranks))
@@ -100,7 +105,9 @@ class Watchdog:
         self._lost_s = 0.0
         self._compared = False
         self.failed_rank: Failure | None = None
-        self._thread = threading.Thread(target=self._listen, name="watchdog", daemon=True)
+        self._thread = threading.Thread(
+            target=self._listen, name="watchdog", daemon=True
+        )
         self._thread.start()
 
     @property
@@ -141,7 +148,9 @@ class Watchdog:
 
     def _stop_all(self) -> None:
         """Ask each rank to hold; when all have answered, name the last step (train/limits.py)."""
-        for rank, status in list(self._statuses.items()):  # one that is gone is taken out
+        for rank, status in list(
+            self._statuses.items()
+        ):  # one that is gone is taken out
             if rank not in self._asked:
                 self._asked.add(rank)
                 self._reply(status, b"hold\n")
@@ -207,7 +216,11 @@ class Watchdog:
         elif "done" in message:
             self._unregister(status)
         else:
-            place = (str(message["phase"])[:100], int(message["step"]), str(message["at"])[:200])
+            place = (
+                str(message["phase"])[:100],
+                int(message["step"]),
+                str(message["at"])[:200],
+            )
             if place[:2] != status.place[:2]:
                 status.last_progress_s = now_s
             status.place = place
@@ -220,7 +233,9 @@ class Watchdog:
         statuses = [status for _, status in sorted(self._statuses.items())]
         if odd := differing_ranks([status.identity for status in statuses]):
             usual = next(status for n, status in enumerate(statuses) if n not in odd)
-            tables = (json.loads(status.identity) for status in (usual, statuses[odd[0]]))
+            tables = (
+                json.loads(status.identity) for status in (usual, statuses[odd[0]])
+            )
             what = "; ".join(islice(differences(*tables), 4))
             reason = f"differs from rank {usual.rank} on {usual.host}: {what}"
             self.failed_rank = self.failed_rank or statuses[odd[0]].report(reason)
@@ -280,7 +295,9 @@ class Watchdog:
             return None
         absent = RankStatus(self._listener, now_s)
         absent.rank = min(self._missing)
-        of_ranks = (self._hosts.get(rank, "an unknown host") for rank in sorted(self._missing))
+        of_ranks = (
+            self._hosts.get(rank, "an unknown host") for rank in sorted(self._missing)
+        )
         hosts = list(dict.fromkeys(of_ranks))
         absent.host = hosts[0]
         reason = f"not connected after {start_s:g} s"
@@ -303,7 +320,9 @@ class Watchdog:
         """No rank gets on: all wait for one. It is behind, or not where one waits for others."""
         stall_s = self._settings.stall_s
         connected = self._statuses.values()
-        if not connected or any(one.last_progress_s >= now_s - stall_s for one in connected):
+        if not connected or any(
+            one.last_progress_s >= now_s - stall_s for one in connected
+        ):
             return None
         status = min(connected, key=lambda status: (status.place[1], status.waits))
         reason = f"no progress for {stall_s:g} s, at {status.place[2]}"

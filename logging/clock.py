@@ -31,7 +31,11 @@ class Clock:
     @property
     def unix_s(self) -> float:
         """Seconds since 1970, never less than before."""
-        return self._begun_unix_s + time.clock_gettime(_MONOTONIC) - self._begun_monotonic_s
+        return (
+            self._begun_unix_s
+            + time.clock_gettime(_MONOTONIC)
+            - self._begun_monotonic_s
+        )
 
     @property
     def unix_ms(self) -> int:

@@ -39,8 +39,12 @@ class LineFile:
     def _put_back(self) -> None:
         if self._path.exists():
             return
-        with failing_as(f"{self._path}: removed while the run was in progress, cannot be put back"):
-            write_file(self._path, Path(f"/proc/self/fd/{self._file.fileno()}").read_bytes())
+        with failing_as(
+            f"{self._path}: removed while the run was in progress, cannot be put back"
+        ):
+            write_file(
+                self._path, Path(f"/proc/self/fd/{self._file.fileno()}").read_bytes()
+            )
         self._file.close()
         self._file = self._open("a")
         print(

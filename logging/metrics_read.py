@@ -51,7 +51,9 @@ def read_metrics(path: Path, within: Path | None = None) -> Series:
         if kind in steps and seen[kind] % steps[kind] == 0:
             kept.append(record)
         seen[kind] += 1
-    return Series(tuple(kept), {str(kind): step for kind, step in steps.items() if step > 1})
+    return Series(
+        tuple(kept), {str(kind): step for kind, step in steps.items() if step > 1}
+    )
 
 
 def newest_records(path: Path, *kinds: str) -> dict[str, JsonObject]:
@@ -85,7 +87,11 @@ def _record(line: bytes) -> JsonObject | None:
         return None
     if not isinstance(content, dict):
         return None
-    return {sys.intern(key): value for key, value in content.items() if _is_plain(key, value)}
+    return {
+        sys.intern(key): value
+        for key, value in content.items()
+        if _is_plain(key, value)
+    }
 
 
 def _is_plain(key: str, value: Any) -> bool:

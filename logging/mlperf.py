@@ -79,20 +79,30 @@ class MLPerfLog:
     """
 
     def __init__(
-        self, path: Path | None, clock: Clock | None = None, *, resumed: str | None = None
+        self,
+        path: Path | None,
+        clock: Clock | None = None,
+        *,
+        resumed: str | None = None,
     ) -> None:
         self.state = resumed or "new"
-        self._file = None if path is None else LineFile(path, resumed=resumed is not None)
+        self._file = (
+            None if path is None else LineFile(path, resumed=resumed is not None)
+        )
         self._clock = clock or Clock()
         self._logger: MLLogger | None = None
         if self._file is not None:
-            sink = logging.Logger("rn50.mlperf", logging.INFO)  # its own: no parents, no registry
+            sink = logging.Logger(
+                "rn50.mlperf", logging.INFO
+            )  # its own: no parents, no registry
             sink.addHandler(_Handler(self._file))
             # Two frames up from mllog: the caller of this class, not the class.
             self._logger = MLLogger(
                 sink,
                 default_stack_offset=3,
-                root_dir=re.escape(str(Path(__file__).resolve().parent.parent)),  # goes to re.sub
+                root_dir=re.escape(
+                    str(Path(__file__).resolve().parent.parent)
+                ),  # goes to re.sub
             )
 
     def submission(self, run: Run) -> None:
@@ -111,7 +121,9 @@ class MLPerfLog:
     def init_start(self) -> None:
         self._write(key.INIT_START)
 
-    def hyperparameters(self, run: Run, plan: Plan, tensors: Sequence[str] = ()) -> None:
+    def hyperparameters(
+        self, run: Run, plan: Plan, tensors: Sequence[str] = ()
+    ) -> None:
         """Seed, batch, optimizer and schedule: the keys of the optimizer in use alone. `tensors`
         are those whose weights have been initialised; the rulesets that want them get one record
         each."""
@@ -145,7 +157,9 @@ class MLPerfLog:
             self._write(name, value)
         if run.ruleset in benchmark.WEIGHT_NAMES_RULESETS:
             for tensor in tensors:
-                self._write(key.WEIGHTS_INITIALIZATION, None, tensor=_official_name(tensor))
+                self._write(
+                    key.WEIGHTS_INITIALIZATION, None, tensor=_official_name(tensor)
+                )
 
     def init_stop(self) -> None:
         self._write(key.INIT_STOP)
@@ -209,7 +223,14 @@ class MLPerfLog:
     @property
     def clock_started(self) -> bool:
         """Has the run started?"""
-        return self.state not in ("new", "submitted", "cleared", "init", "described", "ready")
+        return self.state not in (
+            "new",
+            "submitted",
+            "cleared",
+            "init",
+            "described",
+            "ready",
+        )
 
     @property
     def clock_runs(self) -> bool:

@@ -31,7 +31,15 @@ from .events import (
     type_name,
 )
 
-__all__ = ["CannotRead", "Event", "Log", "Problem", "open_log", "read_events", "read_log"]
+__all__ = [
+    "CannotRead",
+    "Event",
+    "Log",
+    "Problem",
+    "open_log",
+    "read_events",
+    "read_log",
+]
 
 MOST_BYTES = 1 << 30
 """No log is larger: the largest published one has 3.4 MB."""
@@ -53,7 +61,9 @@ _MLLOG_TOKEN = b":::MLLOG "
 _MLL_RECORD = re.compile(r":::MLL (-?[0-9.]+) ([A-Za-z0-9_]+) ?:\s+")
 _LIKE_MLL_RECORD = re.compile(r":::MLL\s*[-+]?[\d.]+\D")
 _ODD_MLLOG = re.compile(r':::MLLOG([^\w{\["]{0,200})(?=\{\s*")')
-_SALVAGED_KEY = re.compile(r'"key": ?"([^"]{1,100})"|:::MLL\s+[\d.+-]+\s+([A-Za-z0-9_]{1,100}) ?:')
+_SALVAGED_KEY = re.compile(
+    r'"key": ?"([^"]{1,100})"|:::MLL\s+[\d.+-]+\s+([A-Za-z0-9_]{1,100}) ?:'
+)
 _SCAN = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # its types have raw_decode alone
 _BINARY = (b"\x1f\x8b\x08", b"\xfd7zXZ\0", b"(\xb5/\xfd", b":\0:\0:\0M\0L")
 """How gzip, xz and zstd data begin, and a token in UTF-16."""
@@ -139,7 +149,8 @@ def _unread_records(keys: frozenset[str]) -> re.Pattern[bytes]:
     return re.compile(
         rb':::MLLOG (?<=\n:::MLLOG )\{"namespace": %b, "time_ms": (?:0|[1-9]\d{0,14}), '
         rb'"event_type": %b, "key": "(?!(?:%b)")\w{1,60}", '
-        rb'"value": (?:%b|%b), "metadata": %b\}\n' % (text, text, names, scalar, members, members)
+        rb'"value": (?:%b|%b), "metadata": %b\}\n'
+        % (text, text, names, scalar, members, members)
     )
 
 
@@ -190,7 +201,9 @@ class _Reader:
     def _chunk(self, chunk: bytes) -> None:
         """Read the lines of a part of the file, which ends with a line or with 16 MB of one. Those
         without a token, such as blank ones, are counted and cost no more than other bytes."""
-        if any(byte in chunk for byte in _BINARY_BYTES):  # finds a byte 200 times as fast
+        if any(
+            byte in chunk for byte in _BINARY_BYTES
+        ):  # finds a byte 200 times as fast
             self._find_binary(chunk)
         end = 0  # of the line before: its newline
         while (token := chunk.find(_TOKEN, end)) != -1:
@@ -276,7 +289,9 @@ class _Reader:
             self._problem("twice", key or _salvaged_key(text), what)
             return False
         if end > _RECORD_CHARACTERS:
-            self._problem("long", key or _salvaged_key(text), "a record of more than 1 MB")
+            self._problem(
+                "long", key or _salvaged_key(text), "a record of more than 1 MB"
+            )
             return False
         foreign = text[end:].strip()
         if foreign:
@@ -295,9 +310,13 @@ class _Reader:
                 what = f'record ({key}): one blank expected after ":::MLLOG", found {match[1]!r}'
                 self._problem("token", key, what)
         elif text.startswith(":::MLL") and len(self.forms) < _KEPT_PROBLEMS:
-            what = f'":::MLL SECONDS KEY: {{json}}" expected, found {text[:60].rstrip()!r}'
+            what = (
+                f'":::MLL SECONDS KEY: {{json}}" expected, found {text[:60].rstrip()!r}'
+            )
             like_one = _LIKE_MLL_RECORD.match(text) is not None
-            self.forms.append(Problem(self.lines, "form", _salvaged_key(text), what, like_one))
+            self.forms.append(
+                Problem(self.lines, "form", _salvaged_key(text), what, like_one)
+            )
 
     def _torn(self, text: str, error: Exception, *, closed: bool) -> None:
         key = _salvaged_key(text)
@@ -308,16 +327,22 @@ class _Reader:
         else:
             self._problem("truncated", key, f"the file ends inside a record{name}")
 
-    def _problem(self, kind: str, key: str | None, message: str, *, lost: bool = True) -> None:
+    def _problem(
+        self, kind: str, key: str | None, message: str, *, lost: bool = True
+    ) -> None:
         """Note what is wrong with a record of the current line."""
         self.problem_count += 1
         self.truncated = self.truncated or kind == "truncated"
         if len(self.problems) < _KEPT_PROBLEMS:
-            self.problems.append(Problem(self.lines, kind, key and cut(key), message, lost))
+            self.problems.append(
+                Problem(self.lines, kind, key and cut(key), message, lost)
+            )
             if lost and key is not None:
                 self.lost_keys.add(key)
 
-    def _content(self, content: Any, key: str | None, seconds: str | None, dialect: str) -> None:
+    def _content(
+        self, content: Any, key: str | None, seconds: str | None, dialect: str
+    ) -> None:
         """Make an event of a record's JSON, or a problem of what is missing or mistyped.
 
         Args:
@@ -333,16 +358,29 @@ class _Reader:
         if key is None:
             key = content.get("key")
             if not isinstance(key, str):
-                kind, found = ("type", type_name(key)) if "key" in content else ("missing", "none")
+                kind, found = (
+                    ("type", type_name(key))
+                    if "key" in content
+                    else ("missing", "none")
+                )
                 self._problem(kind, None, f'record needs a text "key", found {found}')
                 return
         time_ms = self._stamp(key, content, seconds)
         if "value" not in content:
-            self._problem("missing", key, f'record ({cut(key)}) has no "value"', lost=False)
+            self._problem(
+                "missing", key, f'record ({cut(key)}) has no "value"', lost=False
+            )
         if "metadata" not in content and dialect == MLLOG:  # v0.6 does without
-            self._problem("missing", key, f'record ({cut(key)}) has no "metadata"', lost=False)
-        if time_ms is None:
-            return
+            self._problem(
+                "missing", key, f'record ({cut(key)}) has no "metadata"', lost=False
+            )
+        if time_ms is not None:
+            self._keep(key, time_ms, content, dialect)
+
+    def _keep(
+        self, key: str, time_ms: float, content: dict[str, Any], dialect: str
+    ) -> None:
+        """Count a record, and keep it as an event where somebody reads its key."""
         self.records += 1
         wanted = self.keys is None or key in self.keys
         odd = PLAIN_KEY.fullmatch(key) is None and len(self.odd_keys) < MOST_ODD_KEYS
@@ -366,22 +404,32 @@ class _Reader:
             if self.kept > MOST_RECORDS:
                 what = f"more than {MOST_RECORDS:,} records of keys that are read"
                 where = f"line {self.lines} has one more ({cut(key)})"
-                raise CannotRead(self.path, f"{what}, which no log of one run has: {where}")
+                raise CannotRead(
+                    self.path, f"{what}, which no log of one run has: {where}"
+                )
 
-    def _stamp(self, key: str, content: dict[str, Any], seconds: str | None) -> float | None:
+    def _stamp(
+        self, key: str, content: dict[str, Any], seconds: str | None
+    ) -> float | None:
         """The stamp of a record in milliseconds; None, and a problem, where there is none."""
         if seconds is None and "time_ms" not in content:
             self._problem("missing", key, f'record ({cut(key)}) has no "time_ms"')
             return None
         stamp: Any = content["time_ms"] if seconds is None else seconds
-        if isinstance(stamp, str):  # in v0.6 it is one; elsewhere the official parser reads it too
+        if isinstance(
+            stamp, str
+        ):  # in v0.6 it is one; elsewhere the official parser reads it too
             with contextlib.suppress(ValueError):
-                stamp = float(stamp) if seconds is None else round(float(stamp) * 1000, 3)
+                stamp = (
+                    float(stamp) if seconds is None else round(float(stamp) * 1000, 3)
+                )
         is_number = type(stamp) in (int, float)
         if is_number and -_NO_STAMP < stamp < _NO_STAMP:
             return stamp  # type: ignore[no-any-return]
         if not is_number or self.keys is None or key in self.keys:
-            self._problem("type", key, f"time_ms of {cut(key)} is no time: {type_name(stamp)}")
+            self._problem(
+                "type", key, f"time_ms of {cut(key)} is no time: {type_name(stamp)}"
+            )
         return None
 
     def log(self) -> Log:
@@ -395,7 +443,11 @@ class _Reader:
 
         def weight(dialect: str) -> tuple[int, int, bool]:
             found = self.events[dialect]
-            return len({event.key for event in found}), len(found), dialect in self.first
+            return (
+                len({event.key for event in found}),
+                len(found),
+                dialect in self.first,
+            )
 
         dialect = max((MLLOG, MLL), key=weight)
         other = MLL if dialect == MLLOG else MLLOG
@@ -403,7 +455,9 @@ class _Reader:
             self.problems += self.forms
             self.problems.sort(key=lambda problem: problem.line)
             self.problem_count += len(self.forms)
-            self.lost_keys.update(form.key for form in self.forms if form.key is not None)
+            self.lost_keys.update(
+                form.key for form in self.forms if form.key is not None
+            )
         events = self.events[dialect]
         by_key: dict[str, list[Event]] = {}
         for event in events:
@@ -427,16 +481,22 @@ class _Reader:
 
     def _what_else(self) -> str:
         """What a file without records is."""
-        problem = min((*self.problems, *self.forms), key=lambda one: one.line, default=None)
+        problem = min(
+            (*self.problems, *self.forms), key=lambda one: one.line, default=None
+        )
         if self.size == 0:
             found = "an empty file (0 bytes)"
-        elif ways := [way for start, way in _TO_TEXT.items() if self.head.startswith(start)]:
+        elif ways := [
+            way for start, way in _TO_TEXT.items() if self.head.startswith(start)
+        ]:
             name, program = ways[0]
             found = f"{name} data; as text: {program} {shlex.quote(str(self.path))} >log.txt"
         elif b"\0" in self.head:
             found = "binary data"
         elif problem is not None:
-            found = f"none that can be read (first: line {problem.line}: {problem.message})"
+            found = (
+                f"none that can be read (first: line {problem.line}: {problem.message})"
+            )
         else:
             found = f"none in {self.lines} lines"
         return f"an MLPerf log (:::MLLOG records) expected, found {found}"
@@ -453,7 +513,10 @@ def _names(content: Any) -> int:
 def _has_a_name_twice(text: str) -> bool:
     """Whether an object of a JSON text has; Python's decoder takes the last in silence."""
     objects: list[list[str]] = []
-    json.loads(text, object_pairs_hook=lambda pairs: objects.append([name for name, _ in pairs]))
+    json.loads(
+        text,
+        object_pairs_hook=lambda pairs: objects.append([name for name, _ in pairs]),
+    )
     return any(len(set(names)) < len(names) for names in objects)
 
 

@@ -28,18 +28,24 @@ def log_folders(path: Path) -> list[Path]:
     require(path)
     if not path.is_dir() or any(path.glob(RESULT_FILES)):
         return [path]
-    found = (folder for folder in path.glob(f"results/*/{BENCHMARK}") if _is_in(folder, path))
+    found = (
+        folder for folder in path.glob(f"results/*/{BENCHMARK}") if _is_in(folder, path)
+    )
     own = sorted(folder for folder in found if any(folder.glob(RESULT_FILES)))
     return own or _below(path) or [path]
 
 
 def _below(path: Path) -> list[Path]:
     """The folders of logs below a folder, but for those of a job's runs, which it has copies of."""
-    below = sorted(f for f in {log.parent for log in path.rglob(RESULT_FILES)} if results_in(f))
+    below = sorted(
+        f for f in {log.parent for log in path.rglob(RESULT_FILES)} if results_in(f)
+    )
     jobs = {job_of(folder) for folder in below}
     below = [folder for folder in below if folder.absolute().parent not in jobs]
     if len(below) > MOST_LOGS:
-        raise UserError(f"{path}: at most {MOST_LOGS} folders of logs expected, found {len(below)}")
+        raise UserError(
+            f"{path}: at most {MOST_LOGS} folders of logs expected, found {len(below)}"
+        )
     return below
 
 
@@ -47,7 +53,9 @@ def require(path: Path) -> None:
     """Raise UserError where nothing is at `path`, with the name beside it that is meant."""
     if os.path.lexists(path):
         return
-    raise UserError(f"{path}: a log or a folder expected, found none{nearest_path(path)}")
+    raise UserError(
+        f"{path}: a log or a folder expected, found none{nearest_path(path)}"
+    )
 
 
 def no_logs(folder: Path) -> UserError:
@@ -70,7 +78,9 @@ def results_in(folder: Path) -> list[Path]:
         and path.resolve().is_relative_to(home)
     ]
     if len(files) > MOST_LOGS:
-        raise UserError(f"{folder}: at most {MOST_LOGS} logs expected, found {len(files)}")
+        raise UserError(
+            f"{folder}: at most {MOST_LOGS} logs expected, found {len(files)}"
+        )
     return sorted(files, key=lambda path: (len(path.name), path.name))
 
 
@@ -82,7 +92,11 @@ def _is_in(folder: Path, top: Path) -> bool:
 def job_of(folder: Path) -> Path | None:
     """The top of what results/SYSTEM/resnet lies in; None where `folder` is none of that name."""
     whole = folder.absolute()
-    if whole.name != BENCHMARK or len(whole.parents) < 3 or whole.parents[1].name != "results":
+    if (
+        whole.name != BENCHMARK
+        or len(whole.parents) < 3
+        or whole.parents[1].name != "results"
+    ):
         return None
     return whole.parents[2]
 
@@ -90,7 +104,9 @@ def job_of(folder: Path) -> Path | None:
 def run_folders(path: Path) -> list[Path]:
     """The folders of a job's runs, run_0, run_1, ..., by number; none where it is no job's."""
     runs = [run for run in path.glob("run_*") if run.name[4:].isdecimal()]
-    made = [run for run in runs if (run / "config.yaml").is_file() and _is_in(run, path)]
+    made = [
+        run for run in runs if (run / "config.yaml").is_file() and _is_in(run, path)
+    ]
     return sorted(made, key=lambda run: int(run.name[4:]))
 
 
@@ -101,7 +117,9 @@ def recorded_runs(path: Path) -> list[Path]:
     if (path / METRICS).is_file():
         return [path]
     below = {file.parent for file in path.rglob(METRICS)}
-    runs = sorted(run for run in below if run.parent not in below)  # an attempt is part of its run
+    runs = sorted(
+        run for run in below if run.parent not in below
+    )  # an attempt is part of its run
     return run_folders(path) or runs or [path]
 
 

@@ -247,7 +247,9 @@ def write(path: Path, record: object) -> None:
 
 def to_dict(record: Any) -> dict[str, Any]:
     """A record as JSON has it, without the keys that say nothing."""
-    return {key: value for key, value in asdict(record).items() if value not in (None, "")}
+    return {
+        key: value for key, value in asdict(record).items() if value not in (None, "")
+    }
 
 
 def read(path: Path, record: type[T]) -> T | None:
@@ -261,7 +263,9 @@ def read_failures(folder: Path) -> list[Failure]:
     """What failed ranks left, oldest first. One that does not fit is left out: a rank was killed
     while it wrote; stderr.log still has its words."""
     failures = []
-    for path in sorted(folder.glob("failure_*.json"), key=lambda path: path.lstat().st_mtime_ns):
+    for path in sorted(
+        folder.glob("failure_*.json"), key=lambda path: path.lstat().st_mtime_ns
+    ):
         with suppress(UserError):
             failures.append(read(path, Failure))
     return [failure for failure in failures if failure is not None]
@@ -286,6 +290,10 @@ def _adapter(record: type) -> TypeAdapter[Any]:
 
 def _misfit(error: Any) -> str:
     """Of what pydantic says of an object, the first key, what was expected and what was found."""
-    first = error.errors()[0] if hasattr(error, "errors") else {"loc": (), "msg": str(error)}
+    first = (
+        error.errors()[0]
+        if hasattr(error, "errors")
+        else {"loc": (), "msg": str(error)}
+    )
     key = ".".join(map(str, first["loc"])) or "JSON"
     return f"{key}: {first['msg']}, found {shown(first.get('input'))}"

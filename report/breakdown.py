@@ -39,8 +39,12 @@ class Bar(NamedTuple):
 
 def start_up(spans: Sequence[JsonObject]) -> list[Bar]:
     """Return the spans before the first epoch by start."""
-    clock = [span["ts"] for span in spans if _FIRST_OF_THE_CLOCK.match(str(span.get("name")))]
-    before = [span for span in spans if not clock or span["ts"] < min(clock)][:_MOST_BARS]
+    clock = [
+        span["ts"] for span in spans if _FIRST_OF_THE_CLOCK.match(str(span.get("name")))
+    ]
+    before = [span for span in spans if not clock or span["ts"] < min(clock)][
+        :_MOST_BARS
+    ]
     zero = min((span["ts"] for span in before), default=0.0)
     return [
         Bar(
@@ -162,7 +166,9 @@ def _table(content: Mapping[str, Any]) -> Mapping[str, Any]:
 def _added(columns: Sequence[Any], ranks: int) -> list[float]:
     """The sum of columns by rank; empty where one has not a number for every rank."""
     by_column = [_numbers(column) for column in columns if isinstance(column, list)]
-    if len(by_column) < len(columns) or any(len(values) != ranks for values in by_column):
+    if len(by_column) < len(columns) or any(
+        len(values) != ranks for values in by_column
+    ):
         return []
     return [sum(values) for values in zip(*by_column, strict=True)]
 

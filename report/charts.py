@@ -72,7 +72,9 @@ def new_figure(
             "axes.titlesize": "medium",
             "legend.frameon": False,
             "font.size": text[0],
-            **dict.fromkeys(("axes.labelsize", "xtick.labelsize", "ytick.labelsize"), text[0]),
+            **dict.fromkeys(
+                ("axes.labelsize", "xtick.labelsize", "ytick.labelsize"), text[0]
+            ),
             "legend.fontsize": text[1],
             **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor"), INK),
             **dict.fromkeys(("xtick.color", "ytick.color", "hatch.color"), INK),
@@ -207,13 +209,25 @@ def _page_chart(title: str, draw: Callable[[Axes], None], size: str) -> Markup:
         artist.set_clip_on(False)  # a page refers to nothing by url(...)
     text = svg(figure, transparent=True)
     body = text[text.index(">", text.index("<svg")) + 1 :]
-    body = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", body, count=1, flags=re.DOTALL)
-    body = re.sub(r'( id="| xlink:href="#)', rf"\1{slug}-", body).replace(" xlink:href", " href")
+    body = re.sub(
+        r"<defs>\s*<style.*?</style>\s*</defs>", "", body, count=1, flags=re.DOTALL
+    )
+    body = re.sub(r'( id="| xlink:href="#)', rf"\1{slug}-", body).replace(
+        " xlink:href", " href"
+    )
     body = re.sub(r'font: ([\d.]+)px[^;"]*', r"font-size: \1px", body)
     return Markup(
         '<svg class="chart {}" role="img" viewBox="0 0 {} {}" aria-labelledby="{}-t">'
         '<title id="{}-t">{}</title>{}'
-    ).format(size, width_px, full_px, slug, slug, title, Markup(body.replace(INK, "currentColor")))
+    ).format(
+        size,
+        width_px,
+        full_px,
+        slug,
+        slug,
+        title,
+        Markup(body.replace(INK, "currentColor")),
+    )
 
 
 def draw_measurements(
@@ -229,7 +243,8 @@ def draw_measurements(
     panels = dict(measurements)
     if ratios:
         panels["ratio"] = {
-            name: [one["min"], one["median"], one["max"]] for name, one in ratios.items()
+            name: [one["min"], one["median"], one["max"]]
+            for name, one in ratios.items()
         }
     heights = [0.9 + 0.3 * len(values) for values in panels.values()]
     longest = max(len(name) for values in panels.values() for name in values)

@@ -43,13 +43,19 @@ FIGURES = {
     "images_per_s": Figure("training rate", "images/s", lambda r: r.images_per_s),
     "best_accuracy": Figure("best accuracy", "", lambda r: r.best and r.best.accuracy),
     "target": Figure("target", "", lambda r: r.target),
-    "epochs_to_target": Figure("epochs to target", "", lambda r: r.reached and r.reached.epoch),
+    "epochs_to_target": Figure(
+        "epochs to target", "", lambda r: r.reached and r.reached.epoch
+    ),
     "epoch_s": Figure("time per epoch", "s", lambda r: r.epoch_s),
     "eval_s": Figure("time per evaluation", "s", lambda r: r.eval_s),
     "init_s": Figure("init", "s", lambda r: r.init_s),
 }
 """Figures by the name of their column in `--sort` and in JSON."""
-_OF_GROUPS = {"time_to_train_s": ",.1f", "best_accuracy": ".4f", "epochs_to_target": ".4g"}
+_OF_GROUPS = {
+    "time_to_train_s": ",.1f",
+    "best_accuracy": ".4f",
+    "epochs_to_target": ".4g",
+}
 """The figures of a group of runs, and how they are shown."""
 
 
@@ -66,7 +72,9 @@ class Column(NamedTuple):
     @property
     def differs(self) -> bool:
         """Whether two subjects have different values, or one has no result that another has."""
-        known = {cell for cell in self.cells if self.group == RESULTS or cell != MISSING}
+        known = {
+            cell for cell in self.cells if self.group == RESULTS or cell != MISSING
+        }
         return len(known) > 1
 
     @property
@@ -106,14 +114,19 @@ class Comparison(NamedTuple):
         the logs have too, under another name, has no column of its own. (Not compared with `seed`:
         its values, such as 1 and 2, can be those of another key by chance.)"""
         named = (
-            column for column in self.columns if column.group == PARAMETERS and column.key != "seed"
+            column
+            for column in self.columns
+            if column.group == PARAMETERS and column.key != "seed"
         )
         logged = {column.cells for column in named}
         return tuple(
             column
             for column in self.columns
             if (column.differs or (len(self.subjects) == 1 and column.group == RESULTS))
-            and not (column.group == CONFIG and (column.key == "name" or column.cells in logged))
+            and not (
+                column.group == CONFIG
+                and (column.key == "name" or column.cells in logged)
+            )
         )
 
     @property
@@ -164,7 +177,9 @@ def read_all(paths: Iterable[Path]) -> list[Subject]:
     subjects = [subject for path in paths for subject in read_subjects(path)]
     for subject in subjects:
         if not subject.logs:
-            raise UserError(f"{subject.path}: a log (result_0.txt) expected in it, found none")
+            raise UserError(
+                f"{subject.path}: a log (result_0.txt) expected in it, found none"
+            )
     return subjects
 
 
@@ -209,7 +224,9 @@ def order_of(columns: Sequence[Column], sort: str | None, count: int) -> list[in
         raise _no_column("--sort", name, columns)
     places = column.places
     sign = 1 - 2 * sort.startswith("-")
-    return sorted(range(count), key=lambda at: (places[at] is None, sign * (places[at] or 0)))
+    return sorted(
+        range(count), key=lambda at: (places[at] is None, sign * (places[at] or 0))
+    )
 
 
 def to_json(comparison: Comparison, order: Sequence[int]) -> list[dict[str, Any]]:
@@ -254,10 +271,16 @@ def _score(subject: Subject, checks: tuple[Check, ...]) -> Score | None:
 
 def parameter_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
     """The hyper-parameters of the logs, a column each."""
-    names = (name for subject in subjects for run in subject.runs for name in run.parameters)
+    names = (
+        name for subject in subjects for run in subject.runs for name in run.parameters
+    )
     for name in dict.fromkeys(names):
         cells = [
-            _joined(show(run.parameters[name]) for run in subject.runs if name in run.parameters)
+            _joined(
+                show(run.parameters[name])
+                for run in subject.runs
+                if name in run.parameters
+            )
             for subject in subjects
         ]
         yield _text_column(PARAMETERS, name, cells)
@@ -267,7 +290,9 @@ def _config_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
     """The values of configs, but for paths and for what the logs have under the same name."""
     configs = [subject.beside.config for subject in subjects]
     trees = [dict(flatten((config and config.to_dict()) or {})) for config in configs]
-    logged = {name for subject in subjects for run in subject.runs for name in run.parameters}
+    logged = {
+        name for subject in subjects for run in subject.runs for name in run.parameters
+    }
     for key in dict.fromkeys(key for tree in trees for key in tree):
         if not key.startswith(PLACES) and key.rpartition(".")[2] not in logged:
             cells = [show(tree.get(key, MISSING)) for tree in trees]
@@ -281,7 +306,9 @@ def _figure_column(key: str, subjects: Iterable[Subject]) -> Column:
     values = [_median(subject, figure) for subject in subjects]
     form = {"best_accuracy": ".5f"}.get(key, ".6g")
     if unit:
-        digits = decimals(min((abs(value) for value in values if value is not None), default=0.0))
+        digits = decimals(
+            min((abs(value) for value in values if value is not None), default=0.0)
+        )
         form = f",.{digits}f"
         title += f", {unit}"
     return _column(key, title, values, form)
@@ -349,7 +376,10 @@ def group_by(comparison: Comparison, key: str) -> list[Group]:
     for row, place in enumerate(column.places):
         rows.setdefault(place, []).append(row)
     rising = sorted(rows, key=lambda place: (place is None, place or 0))
-    return [_group(comparison, column.cells[rows[place][0]], rows[place]) for place in rising]
+    return [
+        _group(comparison, column.cells[rows[place][0]], rows[place])
+        for place in rising
+    ]
 
 
 def _group(comparison: Comparison, value: str, rows: Sequence[int]) -> Group:
@@ -357,7 +387,9 @@ def _group(comparison: Comparison, value: str, rows: Sequence[int]) -> Group:
     reached = [run for run in runs if run.reached]
     spreads = {}
     for key in _OF_GROUPS:
-        found = [number for run in runs if (number := FIGURES[key].read(run)) is not None]
+        found = [
+            number for run in runs if (number := FIGURES[key].read(run)) is not None
+        ]
         if found:
             spreads[key] = (fmean(found), min(found), max(found))
     return Group(value, tuple(rows), len(reached), len(runs), spreads)
@@ -380,5 +412,7 @@ def group_table(groups: Sequence[Group], key: str) -> tuple[list[str], list[list
 def _cell(group: Group, figure: str) -> str:
     if figure not in group.spreads:
         return MISSING
-    mean, least, most = (format(value, _OF_GROUPS[figure]) for value in group.spreads[figure])
+    mean, least, most = (
+        format(value, _OF_GROUPS[figure]) for value in group.spreads[figure]
+    )
     return f"{mean} {FIGURES[figure].unit}".rstrip() + f" ({least} to {most})"

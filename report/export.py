@@ -70,15 +70,23 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Exported], list[str]]:
 def _start_unix_s(path: Path) -> float:
     """The `run_start` of its log; 0 where there is none."""
     with suppress(UserError):
-        if event := read_log(path / "result_0.txt", frozenset({"run_start"})).first("run_start"):
+        if event := read_log(path / "result_0.txt", frozenset({"run_start"})).first(
+            "run_start"
+        ):
             return event.time_ms / 1000
     return 0.0
 
 
 def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
     """Its numbers but for those that say when."""
-    numbers = {key: number(value) for key, value in record.items() if key.isidentifier()}
-    return {k: v for k, v in numbers.items() if v is not None and k not in ("step", "time_s")}
+    numbers = {
+        key: number(value) for key, value in record.items() if key.isidentifier()
+    }
+    return {
+        k: v
+        for k, v in numbers.items()
+        if v is not None and k not in ("step", "time_s")
+    }
 
 
 # --- CSV ------------------------------------------------------------------------------------------
@@ -139,6 +147,10 @@ def to_tensorboard(runs: Sequence[Exported], out: Path) -> None:
                         tag = f"{record.get('kind')}/{key}"
                         writer.add_scalar(tag, value, step, walltime=run.unix_s(record))
                 if run.folder.config is not None:
-                    writer.add_text("config", f"```\n{run.folder.config.to_yaml()}\n```")
+                    writer.add_text(
+                        "config", f"```\n{run.folder.config.to_yaml()}\n```"
+                    )
                     for part in summary.hparams(run.parameters, {"eval/accuracy": 0.0}):
-                        writer.file_writer.add_summary(part)  # add_hparams writes another run
+                        writer.file_writer.add_summary(
+                            part
+                        )  # add_hparams writes another run

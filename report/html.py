@@ -50,11 +50,19 @@ def write_report(
     """
     subjects = read_subjects(path)
     if len(subjects) != 1:
-        raise UserError(f"{path}: one run or submission expected, found {len(subjects)} below it")
+        raise UserError(
+            f"{path}: one run or submission expected, found {len(subjects)} below it"
+        )
     if out is None:
-        out = in_its_folder(path / "report.html") if path.is_dir() else Path("report.html")
+        out = (
+            in_its_folder(path / "report.html")
+            if path.is_dir()
+            else Path("report.html")
+        )
     if out.exists() and any(out.samefile(log) for log in subjects[0].files):
-        raise UserError(f"{out}: another file than the log that is reported on expected")
+        raise UserError(
+            f"{out}: another file than the log that is reported on expected"
+        )
     write_output(out, render_report(subjects[0], checks))
     return out
 
@@ -100,7 +108,8 @@ def render_report(subject: Subject, checks: tuple[Check, ...] | None = None) -> 
         parameters=[(one.title, one.cells[0]) for one in parameter_columns([subject])],
         environment=_environment(folder.environment),
         config=_config(folder),
-        repeat=subject.folder and shlex.join(["rn50", "launch", str(folder.path / "config.yaml")]),
+        repeat=subject.folder
+        and shlex.join(["rn50", "launch", str(folder.path / "config.yaml")]),
         notes=[*subject.notes, *folder.notes],
         amount=amount,
     )
@@ -125,7 +134,10 @@ def render_comparison(
     columns = comparison.table
     group_of = {row: group.value for group in groups for row in group.rows}
     labels = [group_of[row] for row in sorted(group_of)] or None
-    heads = [(name, len(list(found))) for name, found in groupby(columns, lambda one: one.group)]
+    heads = [
+        (name, len(list(found)))
+        for name, found in groupby(columns, lambda one: one.group)
+    ]
     return _fill(
         "compare.html.j2",
         title=f"{len(names)} runs compared" if len(names) > 1 else names[0],
@@ -190,7 +202,8 @@ def _config(folder: RunFolder) -> list[tuple[str, str, str]]:
     if folder.config is None:
         return []
     return [
-        (key, show(value), folder.origins.get(key, "")) for key, value, _ in folder.config.leaves()
+        (key, show(value), folder.origins.get(key, ""))
+        for key, value, _ in folder.config.leaves()
     ]
 
 
@@ -210,7 +223,9 @@ def _title(subject: Subject) -> str:
     if subject.config:
         return subject.config.name
     for run in subject.runs[:1]:
-        named = [run.submission[key] for key in ("org", "platform") if key in run.submission]
+        named = [
+            run.submission[key] for key in ("org", "platform") if key in run.submission
+        ]
         if named:
             return " ".join(named)
     return name_of(subject)
@@ -257,7 +272,11 @@ def _facts(subject: Subject) -> list[Fact]:
         found.append(Fact("Top-1", f"{shown.accuracy:.4f}", note))
     rates = [run.images_per_s for run in runs if run.images_per_s is not None]
     if rates:
-        found.append(Fact("Throughput", amount(median(rates), "images/s"), "evaluations excluded"))
+        found.append(
+            Fact(
+                "Throughput", amount(median(rates), "images/s"), "evaluations excluded"
+            )
+        )
     if (batch := number(runs[0].parameters.get("global_batch_size"))) is not None:
         result = subject.beside.result
         on = "images"

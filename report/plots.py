@@ -82,7 +82,9 @@ def _overlaid(
     for name, subject in subjects:
         lines.setdefault(name, []).extend(find(subject))
     series = [Series(name, found) for name, found in lines.items()]
-    if sum(len(line) for one in series for line in one.lines) < 2:  # a point is a number
+    if (
+        sum(len(line) for one in series for line in one.lines) < 2
+    ):  # a point is a number
         return None
     return partial(draw_lines, series=series, **choices)
 
@@ -144,7 +146,13 @@ def _published(subjects: Subjects) -> Draw | None:
     def draw(axes: Axes) -> None:
         rounds = sorted({entry.round for entry in standing.entries})
         at = [rounds.index(entry.round) for entry in standing.entries]
-        axes.plot(at, [entry.score_s for entry in standing.entries], "o", ms=5, label="published")
+        axes.plot(
+            at,
+            [entry.score_s for entry in standing.entries],
+            "o",
+            ms=5,
+            label="published",
+        )
         axes.axhline(standing.time_s, color=COLOURS[1], lw=1.5, label="this run")
         axes.set_xticks(range(len(rounds)), [f"v{name}" for name in rounds])
         axes.set_xlim(-0.5, len(rounds) - 0.5)
@@ -200,7 +208,11 @@ def _planned(subject: Subject) -> Points:
         return []
     settings_at = step_settings(run, plan)
     last = plan.last_step
-    steps = {*range(1, last + 1, math.ceil(last / _PLANNED_POINTS)), plan.warmup_steps, last}
+    steps = {
+        *range(1, last + 1, math.ceil(last / _PLANNED_POINTS)),
+        plan.warmup_steps,
+        last,
+    }
     return [(plan.epoch_at(step), settings_at(step).lr) for step in sorted(steps - {0})]
 
 
@@ -216,7 +228,9 @@ def _phases(subjects: Subjects) -> Draw | None:
         steps = [step for step, _ in lines["forward"]]
         heights = [list(map(itemgetter(1), line)) for line in lines.values()]
         axes.stackplot(steps, heights, labels=list(lines))
-        axes.set(xlabel="step", ylim=(0, 1.35 * max(map(sum, zip(*heights, strict=True)))))
+        axes.set(
+            xlabel="step", ylim=(0, 1.35 * max(map(sum, zip(*heights, strict=True))))
+        )
         finish(axes)
 
     return draw
@@ -241,17 +255,31 @@ CHARTS = (
         "fraction of the evaluation images",
         _near_the_target,
     ),
-    Chart("published", "Time to train by round", "s; published: olympic mean of five", _published),
+    Chart(
+        "published",
+        "Time to train by round",
+        "s; published: olympic mean of five",
+        _published,
+    ),
     Chart("training", "Throughput", "images/s", partial(_logged, key="images_per_s")),
-    Chart("training", "Training loss", "mean of ranks", partial(_logged, key="loss", least=None)),
+    Chart(
+        "training",
+        "Training loss",
+        "mean of ranks",
+        partial(_logged, key="loss", least=None),
+    ),
     Chart("step", "Phases of a step", "ms, rank 0", _phases),
     Chart("schedule", "Learning rate", "as planned; points: as run", _learning_rate),
     Chart("schedule", "Momentum", "as run", partial(_logged, key="momentum")),
-    Chart("schedule", "Global batch", "as run", partial(_logged, key="global_batch_size")),
+    Chart(
+        "schedule", "Global batch", "as run", partial(_logged, key="global_batch_size")
+    ),
 )
 
 
-def _pairs(records: Iterable[dict[str, Any]], x: str, y: str) -> list[tuple[float, float]]:
+def _pairs(
+    records: Iterable[dict[str, Any]], x: str, y: str
+) -> list[tuple[float, float]]:
     """Return (x, y) of the records that have both as numbers that can be drawn, x rising."""
     points = ((number(record.get(x)), number(record.get(y))) for record in records)
     known = ((a, b) for a, b in points if a is not None and b is not None)

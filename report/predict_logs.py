@@ -47,14 +47,18 @@ def find_source(argument: str) -> CalibrationRun:
     return CalibrationRun(log, run, gpus)
 
 
-def common_precision(sources: Sequence[CalibrationRun], system: System, asked: str | None) -> str:
+def common_precision(
+    sources: Sequence[CalibrationRun], system: System, asked: str | None
+) -> str:
     """What the runs computed in: fp16, fp32 or tf32; `asked`, or fp16, where no config says. Raises
     UserError: runs of different precisions, or another one asked for."""
     found = {precision_of(source.run, system) for source in sources if source.run}
     if asked is not None:
         found.add(asked)
     if len(found) > 1:
-        raise UserError(f"runs of one precision expected, found {' and '.join(sorted(found))}")
+        raise UserError(
+            f"runs of one precision expected, found {' and '.join(sorted(found))}"
+        )
     return next(iter(found), "fp16")
 
 
@@ -67,14 +71,18 @@ def read_measurement(source: CalibrationRun) -> Measurement:
     samples = _whole(run, "train_samples", log, IMAGENET_TRAIN_SAMPLES)
     images = _whole(run, "eval_samples", log, IMAGENET_EVAL_SAMPLES)
     benchmark = run.submission.get("benchmark", BENCHMARK)
-    if benchmark != BENCHMARK or (source.run is None and samples != IMAGENET_TRAIN_SAMPLES):
+    if benchmark != BENCHMARK or (
+        source.run is None and samples != IMAGENET_TRAIN_SAMPLES
+    ):
         # Our own runs of other networks and crops write the same benchmark.
         raise UserError(
             f"{log}: submission_benchmark {BENCHMARK} with train_samples {IMAGENET_TRAIN_SAMPLES} "
             f"or a config.yaml beside it expected, found {benchmark} with {samples}"
         )
     if batch % gpus:
-        raise UserError(f"{log}: a global batch of {batch} is no multiple of {gpus} GPUs")
+        raise UserError(
+            f"{log}: a global batch of {batch} is no multiple of {gpus} GPUs"
+        )
     first_s = min((one.start_s for one in (*run.blocks, *run.epochs)), default=0.0)
     # Of another set, what is fixed in an evaluation cannot be told apart.
     evaluation_s = run.eval_s
@@ -94,7 +102,9 @@ def _split(argument: str) -> tuple[Path, int | None]:
     head, colon, tail = argument.rpartition(":")
     if colon and tail.isdecimal() and not Path(argument).exists():
         if int(tail) < 1:
-            raise UserError(f"{argument}: GPUs after the colon from 1 expected, found {tail}")
+            raise UserError(
+                f"{argument}: GPUs after the colon from 1 expected, found {tail}"
+            )
         return Path(head), int(tail)
     return Path(argument), None
 
@@ -106,7 +116,11 @@ def _epoch_s(run: RunSummary, log: Path) -> float:
     """
     figures = []
     for block in run.blocks or run.epochs:
-        inside = (e for e in run.evals if block.start_s <= e.start_s and e.stop_s <= block.stop_s)
+        inside = (
+            e
+            for e in run.evals
+            if block.start_s <= e.start_s and e.stop_s <= block.stop_s
+        )
         paused_s = sum(one.duration_s for one in inside)
         figures.append((block.duration_s - paused_s) / block.epochs)
     if not figures:
@@ -121,5 +135,7 @@ def _epoch_s(run: RunSummary, log: Path) -> float:
 def _whole(run: RunSummary, key: str, log: Path, default: int | None = None) -> int:
     value = run.parameters.get(key, default)
     if type(value) is not int or value < 1:
-        raise UserError(f"{log}: {key}: a whole number from 1 expected, found {value!r}")
+        raise UserError(
+            f"{log}: {key}: a whole number from 1 expected, found {value!r}"
+        )
     return value

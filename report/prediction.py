@@ -19,12 +19,20 @@ def summary_rows(answer: Prediction) -> list[tuple[str, str, str]]:
     step_low, step_high = (value * 1e3 for value in answer.step_interval_s)
     epochs = "{:.0f} to {:.0f}".format(*answer.epochs_interval)
     return [
-        ("step", f"{answer.step.total_s * 1e3:.2f} ms", f"{step_low:.2f} to {step_high:.2f} ms"),
+        (
+            "step",
+            f"{answer.step.total_s * 1e3:.2f} ms",
+            f"{step_low:.2f} to {step_high:.2f} ms",
+        ),
         ("training rate", f"{answer.images_per_s:,.0f} images/s", ""),
         ("efficiency", f"{answer.efficiency:.1%}", "of computation alone"),
         ("allreduce", answer.step.allreduce or "none", ""),
         ("epochs", f"{answer.epochs:g}", epochs),
-        ("time to train", f"{answer.run.total_s:.1f} s", f"{low_s:.1f} to {high_s:.1f} s"),
+        (
+            "time to train",
+            f"{answer.run.total_s:.1f} s",
+            f"{low_s:.1f} to {high_s:.1f} s",
+        ),
     ]
 
 
@@ -32,7 +40,11 @@ def share_rows(parts: Mapping[str, float], unit: str) -> list[tuple[str, str, st
     """Name, time and share of the parts that take any."""
     total = sum(parts.values())
     return [
-        (name.removesuffix("_s").replace("_", " "), f"{value:.3f} {unit}", f"{value / total:.1%}")
+        (
+            name.removesuffix("_s").replace("_", " "),
+            f"{value:.3f} {unit}",
+            f"{value / total:.1%}",
+        )
         for name, value in parts.items()
         if value
     ]
@@ -61,13 +73,35 @@ def write_best_plot(answers: Sequence[Prediction], path: Path) -> None:
     by_batch = sorted(answers, key=lambda one: one.phases[0].batch)
     batches = [one.phases[0].batch for one in by_batch]
     low, high = zip(*(one.time_interval_s for one in by_batch), strict=True)
-    time.plot(batches, [one.run.total_s for one in by_batch], "o-", ms=4, label="time to train")
+    time.plot(
+        batches,
+        [one.run.total_s for one in by_batch],
+        "o-",
+        ms=4,
+        label="time to train",
+    )
     time.fill_between(batches, low, high, alpha=0.2, lw=0, label="90 % interval")
-    time.set(title="Time to train by batch", xlabel="images a GPU", ylabel="s", xscale="log")
+    time.set(
+        title="Time to train by batch", xlabel="images a GPU", ylabel="s", xscale="log"
+    )
     right = parts.twinx()
-    parts.plot(batches, [one.step.total_s * 1e3 for one in by_batch], "o-", ms=4, label="step")
-    right.plot(batches, [one.epochs for one in by_batch], "s--", ms=3, color="C1", label="epochs")
-    parts.set(title="Step (-) and epochs (--)", xlabel="images a GPU", ylabel="ms", xscale="log")
+    parts.plot(
+        batches, [one.step.total_s * 1e3 for one in by_batch], "o-", ms=4, label="step"
+    )
+    right.plot(
+        batches,
+        [one.epochs for one in by_batch],
+        "s--",
+        ms=3,
+        color="C1",
+        label="epochs",
+    )
+    parts.set(
+        title="Step (-) and epochs (--)",
+        xlabel="images a GPU",
+        ylabel="ms",
+        xscale="log",
+    )
     right.set(ylabel="epochs", ylim=(0, None))
     right.spines["right"].set_visible(True)
     for axes in (time, parts):
@@ -91,7 +125,9 @@ def write_plot(answer: Prediction, path: Path) -> None:
 
 def _time(points: Sequence[Prediction], axes: Axes) -> None:
     gpus = [point.job.gpus for point in points]
-    axes.loglog(gpus, [p.run.total_s for p in points], "o-", ms=4, label="time to train")
+    axes.loglog(
+        gpus, [p.run.total_s for p in points], "o-", ms=4, label="time to train"
+    )
     low, high = zip(*(p.time_interval_s for p in points), strict=True)
     axes.fill_between(gpus, low, high, alpha=0.2, lw=0, label="90 % interval")
     axes.set(title="Time to train by GPUs", xlabel="GPUs", ylabel="time to train, s")
@@ -110,7 +146,12 @@ def _step_parts(points: Sequence[Prediction], axes: Axes) -> None:
         if any(heights):
             axes.bar(labels, heights, bottom=bottom, label=name[:-2].replace("_", " "))
             bottom = [b + h for b, h in zip(bottom, heights, strict=True)]
-    axes.set(title="Where a step goes", xlabel="GPUs", ylabel="ms", ylim=(0, 1.6 * max(bottom)))
+    axes.set(
+        title="Where a step goes",
+        xlabel="GPUs",
+        ylabel="ms",
+        ylim=(0, 1.6 * max(bottom)),
+    )
     axes.tick_params(axis="x", rotation=45)
     finish(axes)
 

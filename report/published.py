@@ -72,14 +72,19 @@ def machine_of(path: Path, config: Run | None) -> tuple[str, int] | None:
     """(accelerator, how many of them) of a log or a folder of logs: by the config of a run of ours,
     of a published one by the name of the system's folder. None: not known."""
     if config is not None:
-        return config.system.accelerator, config.system.nodes * config.system.ranks_per_node
+        return (
+            config.system.accelerator,
+            config.system.nodes * config.system.ranks_per_node,
+        )
     folder = path.resolve()
     if not path.is_dir():
         folder = folder.parent
     if job_of(folder):
         folder = folder.parent
     system = folder.name
-    found = (one for one in entries() if one.system == system)  # the same count in all rounds
+    found = (
+        one for one in entries() if one.system == system
+    )  # the same count in all rounds
     return next(((one.accelerator, one.accelerators) for one in found), None)
 
 
@@ -99,7 +104,9 @@ def standing(accelerator: str, accelerators: int, time_s: float) -> Standing | N
     return Standing(machine, time_s, tuple(peers))
 
 
-def standing_of(path: Path, config: Run | None, runs: Sequence[RunSummary]) -> Standing | None:
+def standing_of(
+    path: Path, config: Run | None, runs: Sequence[RunSummary]
+) -> Standing | None:
     """Where the time to train of runs stands that reached the benchmark's target on ImageNet."""
     times_s = [
         run.run_s
@@ -107,7 +114,11 @@ def standing_of(path: Path, config: Run | None, runs: Sequence[RunSummary]) -> S
         if run.reached and run.run_s is not None and run.target >= TARGET_ACCURACY
     ]
     machine = machine_of(path, config)
-    if not times_s or machine is None or runs[0].train_samples != IMAGENET_TRAIN_SAMPLES:
+    if (
+        not times_s
+        or machine is None
+        or runs[0].train_samples != IMAGENET_TRAIN_SAMPLES
+    ):
         return None
     return standing(*machine, median(times_s))
 

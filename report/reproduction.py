@@ -39,7 +39,11 @@ class FirstBit(NamedTuple):
 
 def repeat_line(repeat: Repeat) -> str:
     """The one line for people."""
-    heads = {True: "reproduced", False: "not reproduced", None: "cannot tell if reproduced"}
+    heads = {
+        True: "reproduced",
+        False: "not reproduced",
+        None: "cannot tell if reproduced",
+    }
     return f"{heads[repeat.same]}: {repeat.text}; recorded run: {repeat.recorded}"
 
 
@@ -92,7 +96,11 @@ def without_places(config: Loaded) -> JsonObject:
     """Return the leaves of a config by dotted path, without those that change no result: where
     files lie, and what to draw where there are none."""
     places = (*PLACES, SYNTHETIC)
-    return {key: value for key, value in flatten(config.to_dict()) if not key.startswith(places)}
+    return {
+        key: value
+        for key, value in flatten(config.to_dict())
+        if not key.startswith(places)
+    }
 
 
 def _values(subject: Subject) -> dict[str, float | None]:
@@ -100,12 +108,19 @@ def _values(subject: Subject) -> dict[str, float | None]:
     found = {}
     for record in subject.beside.metrics:
         if record.get("kind") == "train":
-            found[f"loss at step {show(record.get('step'))}"] = number(record.get("loss"))
+            found[f"loss at step {show(record.get('step'))}"] = number(
+                record.get("loss")
+            )
         elif record.get("kind") == "eval":
-            found[f"accuracy of epoch {show(record.get('epoch'))}"] = number(record.get("accuracy"))
+            found[f"accuracy of epoch {show(record.get('epoch'))}"] = number(
+                record.get("accuracy")
+            )
     if found or not subject.runs:
         return found
-    return {f"accuracy of epoch {show(e.epoch)}": e.accuracy for e in subject.runs[0].evaluations}
+    return {
+        f"accuracy of epoch {show(e.epoch)}": e.accuracy
+        for e in subject.runs[0].evaluations
+    }
 
 
 def _differences(old: RunFolder | None, new: RunFolder | None) -> list[str]:

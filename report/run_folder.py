@@ -17,7 +17,14 @@ from ..config.reading import JsonObject, read_file
 from ..config.schema import Run
 from ..logging.metrics_read import Series, read_metrics
 from ..logging.parse import open_pipe, read_log
-from ..logging.places import config_of, log_folders, no_logs, require, results_in, run_folders
+from ..logging.places import (
+    config_of,
+    log_folders,
+    no_logs,
+    require,
+    results_in,
+    run_folders,
+)
 from ..logging.records import ENVIRONMENT, RESULT, Environment, Result, fit
 from .run_summary import RunSummary, show, summarise
 
@@ -91,14 +98,18 @@ def read_subjects(path: Path) -> list[Subject]:
     nothing readable there."""
     require(path)
     if open_pipe(path) is not None:
-        raise UserError(f"{path}: a file expected, found a pipe (only `rn50 log check` reads one)")
+        raise UserError(
+            f"{path}: a file expected, found a pipe (only `rn50 log check` reads one)"
+        )
     if not path.is_dir():
         return [read_folder(path.parent, path)._replace(path=path)]
     if results_in(path):
         return [read_folder(path)]
     runs = run_folders(path)
     folders = log_folders(path)
-    if len(runs) == 1 or (runs and folders == [path]):  # such as a job whose ranks never started
+    if len(runs) == 1 or (
+        runs and folders == [path]
+    ):  # such as a job whose ranks never started
         return [read_folder(runs[-1])]
     if folders != [path]:
         return _readable(folders)
@@ -143,7 +154,9 @@ def read_folder(path: Path, only: Path | None = None) -> Subject:
         except UserError as error:
             notes.extend(str(error).splitlines())
     if not logs and (folder is None or only is not None):
-        raise UserError(*(notes or [f"{path}: a log or the config of a run expected, found none"]))
+        raise UserError(
+            *(notes or [f"{path}: a log or the config of a run expected, found none"])
+        )
     return Subject(path, tuple(files), tuple(logs), folder, tuple(notes))
 
 
@@ -180,9 +193,13 @@ def read_run_folder(path: Path) -> RunFolder:
     ]
     return RunFolder(
         path=path,
-        result=read(RESULT, lambda file: fit(Result, read_json(file), "its keys"), None),
+        result=read(
+            RESULT, lambda file: fit(Result, read_json(file), "its keys"), None
+        ),
         environment=read(
-            ENVIRONMENT, lambda file: fit(Environment, read_json(file), "its keys"), Environment()
+            ENVIRONMENT,
+            lambda file: fit(Environment, read_json(file), "its keys"),
+            Environment(),
         ),
         origins={key: show(value) for key, value in origins.items()},
         config=config,

@@ -70,7 +70,10 @@ class RunSummary(NamedTuple):
     @property
     def reached(self) -> Evaluation | None:
         """The first evaluation at or above the target while the clock ran."""
-        return next((e for e in self.evaluations if e.counts and e.accuracy >= self.target), None)
+        return next(
+            (e for e in self.evaluations if e.counts and e.accuracy >= self.target),
+            None,
+        )
 
     @property
     def time_to_train_s(self) -> float | None:
@@ -123,7 +126,9 @@ def summarise(events: Sequence[Event], target: float | None = None) -> RunSummar
         },
         parameters=_parameters(events),
         status=None if status is None else show(status),
-        init_s=_seconds(_first_time(events, "init_start"), _first_time(events, "init_stop")),
+        init_s=_seconds(
+            _first_time(events, "init_start"), _first_time(events, "init_stop")
+        ),
         run_s=_seconds(clock_ms, _first_time(events, "run_stop")),
         target=benchmark.TARGET_ACCURACY if target is None else target,
         evaluations=_evaluations(events, clock_ms),
@@ -168,14 +173,24 @@ def _parameters(events: Sequence[Event]) -> JsonObject:
     found: dict[str, list[Any]] = {}
     for event in events:
         if match := _PARAMETER.fullmatch(event.key):
-            name = match["rule"] or match["lars"] or match["own"] or f"{match['set']}_samples"
+            name = (
+                match["rule"]
+                or match["lars"]
+                or match["own"]
+                or f"{match['set']}_samples"
+            )
             values = found.setdefault(_RENAMED.get(event.key, name), [])
             if len(values) < 8 and event.value not in values:
                 values.append(event.value)
-    return {name: values[0] if len(values) == 1 else values for name, values in found.items()}
+    return {
+        name: values[0] if len(values) == 1 else values
+        for name, values in found.items()
+    }
 
 
-def _evaluations(events: Sequence[Event], clock_ms: float | None) -> tuple[Evaluation, ...]:
+def _evaluations(
+    events: Sequence[Event], clock_ms: float | None
+) -> tuple[Evaluation, ...]:
     """Accuracies that are fractions, the first of each epoch, in file order."""
     found: dict[Any, Evaluation] = {}
     started = None
@@ -214,7 +229,9 @@ def _intervals(
             if epoch is None or epoch not in seen:
                 opened = event
                 seen.add(epoch)
-        elif event.key in stops and opened is not None and event.time_ms > opened.time_ms:
+        elif (
+            event.key in stops and opened is not None and event.time_ms > opened.time_ms
+        ):
             epoch = _epoch(event)
             if epoch in closed:
                 continue  # a slower rank's copy
@@ -233,7 +250,9 @@ def _epoch(event: Event) -> float | None:
     """The epoch of a record, which some published logs give as its value."""
     metadata = event.metadata
     values = (metadata.get("epoch_num"), metadata.get("first_epoch_num"), event.value)
-    return next((epoch for value in values if (epoch := number(value)) is not None), None)
+    return next(
+        (epoch for value in values if (epoch := number(value)) is not None), None
+    )
 
 
 def _first_time(events: Sequence[Event], key: str) -> float | None:

@@ -41,7 +41,17 @@ CANCELLED = "cancelled"
 """Of a job that left its queue before it began."""
 UNKNOWN = "unknown"
 """The state of a job whose scheduler cannot be asked."""
-STATUSES = (QUEUED, RUNNING, SUCCESS, MISSED, STOPPED, FAILED, KILLED, CANCELLED, UNKNOWN)
+STATUSES = (
+    QUEUED,
+    RUNNING,
+    SUCCESS,
+    MISSED,
+    STOPPED,
+    FAILED,
+    KILLED,
+    CANCELLED,
+    UNKNOWN,
+)
 OPEN = (QUEUED, RUNNING)
 """The statuses of runs that will go on by themselves."""
 
@@ -127,15 +137,21 @@ def read_runs(folders: list[Path]) -> list[RunRow]:
     return sorted(rows, key=lambda row: (row.started or "", row.folder), reverse=True)
 
 
-def find_runs(folder: Path, depth: int = _DEPTH, job: Path | None = None) -> Iterator[Found]:
+def find_runs(
+    folder: Path, depth: int = _DEPTH, job: Path | None = None
+) -> Iterator[Found]:
     """The runs in and below `folder`, and the jobs without one; links are not followed."""
     try:
         with os.scandir(folder) as entries:
-            kinds = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
+            kinds = {
+                entry.name: entry.is_dir(follow_symlinks=False) for entry in entries
+            }
     except OSError:  # removed meanwhile, or not ours to read
         return
     names = frozenset(kinds)
-    below = sorted(name for name, is_folder in kinds.items() if is_folder and name[0] != ".")
+    below = sorted(
+        name for name, is_folder in kinds.items() if is_folder and name[0] != "."
+    )
     if names & _OF_A_RUN:
         taken_up = bool(names & _OF_A_JOB)  # a run of `rn50 launch` that a job resumes
         yield Found(folder, names, folder if taken_up else job)
@@ -202,7 +218,9 @@ def _read(path: Path, record: type[T]) -> tuple[T | None, str]:
         return None, str(error)
 
 
-def _end_of(folder: Path, names: frozenset[str], result: Result | None) -> tuple[str, str]:
+def _end_of(
+    folder: Path, names: frozenset[str], result: Result | None
+) -> tuple[str, str]:
     """The status of a run that no process drives, and why it has it."""
     if result is not None and result.status in _ENDED:
         if result.stopped:
@@ -243,7 +261,9 @@ def _progress(brief: Brief, train: Mapping[str, Any]) -> Progress | None:
         epoch=number(train.get("epoch")) or 0.0,
         epochs=brief.epochs,
         loss=number(train.get("loss")),
-        left_s=number((steps - step) * batch / rate) if batch and rate and rate > 0 else None,
+        left_s=number((steps - step) * batch / rate)
+        if batch and rate and rate > 0
+        else None,
     )
 
 

@@ -17,7 +17,14 @@ BATCHES = sorted(
 """Images a GPU: four in each octave, from 4 to 448."""
 LARGEST_GLOBAL_BATCH = 81_920
 """Of one batch for the whole run: Sony went to 119K images by batch-size control alone."""
-GROUPS = ("single", "equal_bytes(2)", "equal_bytes(4)", "equal_bytes(8)", "halving(4)", "cubic(3)")
+GROUPS = (
+    "single",
+    "equal_bytes(2)",
+    "equal_bytes(4)",
+    "equal_bytes(8)",
+    "halving(4)",
+    "cubic(3)",
+)
 ALGORITHMS = {
     "gpu": ("ring", "double_tree"),
     "cpu": ("ring", "recursive_halving_doubling", "recursive_doubling"),
@@ -45,7 +52,9 @@ def best_of_each_batch(
             job = at(batch)
             if batch * job.gpus > min(LARGEST_GLOBAL_BATCH, IMAGENET_TRAIN_SAMPLES):
                 images = f"{batch * job.gpus:,} images a step"
-                refused = refused or f"{images} are beyond every published run of one batch"
+                refused = (
+                    refused or f"{images} are beyond every published run of one batch"
+                )
                 break
             best.append(min(_ways(job, given), key=_time_s))
         except UserError as error:

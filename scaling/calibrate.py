@@ -73,7 +73,10 @@ def calibrate(
         ),
         fixed_s=fixed,
     )
-    update: dict[str, object] = {precision: compute, "sources": "rn50 predict calibrate"}
+    update: dict[str, object] = {
+        precision: compute,
+        "sources": "rn50 predict calibrate",
+    }
     if precision == "fp16":  # measured on this very machine: nothing to weigh against
         update["tensor_flops_per_s"] = None
     update.update(_clocks(about, runs))
@@ -83,10 +86,20 @@ def calibrate(
     if len(candidates) > 1:
         constants = (*constants, "jitter")
     fits = [
-        _fit(name, base, about.model_copy(update={"jitter": jitter}), runs, precision, constants)
+        _fit(
+            name,
+            base,
+            about.model_copy(update={"jitter": jitter}),
+            runs,
+            precision,
+            constants,
+        )
         for jitter in candidates
     ]
-    return min(fits, key=lambda fit: (round(fit.error, 6), abs(fit.jitter - Performance().jitter)))
+    return min(
+        fits,
+        key=lambda fit: (round(fit.error, 6), abs(fit.jitter - Performance().jitter)),
+    )
 
 
 def _fit(
@@ -99,7 +112,9 @@ def _fit(
 ) -> Calibration:
     system = base.model_copy(update={"performance": about})
     machine = build(name, system, precision)
-    errors = [step_time(machine, run.gpus, run.batch).total_s / run.step_s - 1 for run in runs]
+    errors = [
+        step_time(machine, run.gpus, run.batch).total_s / run.step_s - 1 for run in runs
+    ]
     error = math.sqrt(math.fsum(error**2 for error in errors) / len(errors))
     return Calibration(
         system=system,

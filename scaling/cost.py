@@ -16,7 +16,9 @@ from ..config.schema import Run
 from .topology import Link, Topology
 
 SEGMENT_BYTES = 1 << 20  # Open MPI's choice for its segmented ring
-TREE_CHUNK_BYTES = 256 << 10  # NVIDIA/nccl, src/graph/tuning.cc: "the latency of a 256kB chunk"
+TREE_CHUNK_BYTES = (
+    256 << 10
+)  # NVIDIA/nccl, src/graph/tuning.cc: "the latency of a 256kB chunk"
 
 
 class Cost(NamedTuple):
@@ -69,7 +71,9 @@ def segmented_ring(
     return Cost(scatter_s + rounds * message_s, 2 * rounds, 2 * rounds * segment)
 
 
-def torus_2d(rows: int, columns: int, n_bytes: float, inside: Link, across: Link) -> Cost:
+def torus_2d(
+    rows: int, columns: int, n_bytes: float, inside: Link, across: Link
+) -> Cost:
     """Reduce-scatter in each row, ring over each column with n/X, gather in the row (Sony 2018).
 
     Y rows, X columns: 2(X-1) aX + 2(X-1)/X n bX + (X-1)/X n g + 2(Y-1) aY + 2(Y-1)/Y n/X bY +
@@ -78,7 +82,9 @@ def torus_2d(rows: int, columns: int, n_bytes: float, inside: Link, across: Link
     return ring(columns, n_bytes, inside).then(ring(rows, n_bytes / columns, across))
 
 
-def hierarchical(rows: int, columns: int, n_bytes: float, inside: Link, across: Link) -> Cost:
+def hierarchical(
+    rows: int, columns: int, n_bytes: float, inside: Link, across: Link
+) -> Cost:
     """Reduce to a leader among X ranks, ring over Y leaders with all n, broadcast (Jia 2018).
 
     Reduce = reduce-scatter + gather to the leader, broadcast = scatter + allgather (van de
@@ -88,7 +94,9 @@ def hierarchical(rows: int, columns: int, n_bytes: float, inside: Link, across: 
     chunk = n_bytes / columns
     rounds = columns - 1
     time_s = rounds * (3 * inside.message_s(chunk) + inside.reduced_s(chunk))
-    return Cost(time_s, 4 * rounds, 3 * rounds * chunk).then(ring(rows, n_bytes, across))
+    return Cost(time_s, 4 * rounds, 3 * rounds * chunk).then(
+        ring(rows, n_bytes, across)
+    )
 
 
 def double_tree(
@@ -112,7 +120,9 @@ def double_tree(
     beta = inside.beta_s_per_byte if chain else 0.0
     if levels:
         pieces = (2 * levels - 1) * chunk
-        fill_s += 2 * levels * across.latency_s(chunk) + 2 * pieces * across.beta_s_per_byte
+        fill_s += (
+            2 * levels * across.latency_s(chunk) + 2 * pieces * across.beta_s_per_byte
+        )
         fill_s += pieces * across.gamma_s_per_byte
         beta = max(beta, across.beta_s_per_byte)
     period_s = 4 * chunk * beta + 2 * chunk * inside.gamma_s_per_byte
@@ -130,17 +140,25 @@ def in_switches(topology: Topology, n_bytes: float) -> Cost:
     node = topology.node
     sent = n_bytes / node.nics
     across_s = 2 * SWITCH_LEVELS * node.nic.alpha_s + sent * node.nic.beta_s_per_byte
-    return ring(node.ranks, n_bytes, node.inside).then(Cost(across_s, 2 * SWITCH_LEVELS, sent))
+    return ring(node.ranks, n_bytes, node.inside).then(
+        Cost(across_s, 2 * SWITCH_LEVELS, sent)
+    )
 
 
-def _recursive_doubling(ranks: int, n_bytes: float, link_at: Callable[[int], Link]) -> Cost:
+def _recursive_doubling(
+    ranks: int, n_bytes: float, link_at: Callable[[int], Link]
+) -> Cost:
     """log2(p) (alpha + n beta + n gamma): whole buffers, for small n (Thakur et al. 2005)."""
     doublings = ranks.bit_length() - 1
     time_s = sum(link_at(1 << k).reduced_s(n_bytes) for k in range(doublings))
-    return _folded(ranks, n_bytes, link_at(1), Cost(time_s, doublings, doublings * n_bytes))
+    return _folded(
+        ranks, n_bytes, link_at(1), Cost(time_s, doublings, doublings * n_bytes)
+    )
 
 
-def _halving_doubling(ranks: int, n_bytes: float, link_at: Callable[[int], Link]) -> Cost:
+def _halving_doubling(
+    ranks: int, n_bytes: float, link_at: Callable[[int], Link]
+) -> Cost:
     """2 log2(p) alpha + 2(p-1)/p n beta + (p-1)/p n gamma (Rabenseifner 2004).
 
     Half the data goes to the neighbour, a quarter two away, ...: most of it stays near.
@@ -257,7 +275,9 @@ def _on_torus(topology: Topology, n_bytes: float, sides: tuple[int, int]) -> Cos
     return torus_2d(rows, columns, n_bytes, inside, across)
 
 
-def _on_hierarchical(topology: Topology, n_bytes: float, sides: tuple[int, int]) -> Cost:
+def _on_hierarchical(
+    topology: Topology, n_bytes: float, sides: tuple[int, int]
+) -> Cost:
     rows, columns = sides
     leaders = topology.one_flow() if topology.nodes > 1 else topology.node.inside
     return hierarchical(rows, columns, n_bytes, topology.ring(1, columns), leaders)
@@ -266,9 +286,15 @@ def _on_hierarchical(topology: Topology, n_bytes: float, sides: tuple[int, int])
 # comm.algorithm -> cost on a topology, given the grid (rows, columns) for those that have one.
 ALGORITHMS: dict[str, Callable[[Topology, float, tuple[int, int]], Cost]] = {
     "ring": lambda on, n, _: ring(on.ranks, n, on.ring(1, on.ranks)),
-    "segmented_ring": lambda on, n, _: segmented_ring(on.ranks, n, on.ring(1, on.ranks)),
-    "recursive_doubling": lambda on, n, _: _recursive_doubling(on.ranks, n, on.exchange),
-    "recursive_halving_doubling": lambda on, n, _: _halving_doubling(on.ranks, n, on.exchange),
+    "segmented_ring": lambda on, n, _: segmented_ring(
+        on.ranks, n, on.ring(1, on.ranks)
+    ),
+    "recursive_doubling": lambda on, n, _: _recursive_doubling(
+        on.ranks, n, on.exchange
+    ),
+    "recursive_halving_doubling": lambda on, n, _: _halving_doubling(
+        on.ranks, n, on.exchange
+    ),
     "torus_2d": _on_torus,
     "hierarchical": _on_hierarchical,
     "double_tree": lambda on, n, _: double_tree(

@@ -56,7 +56,9 @@ def epochs_to_target(global_batch_size: float, ruleset: str = "4.0.0") -> Epochs
         slope = (means[-1] - means[0]) / (batches[-1] - batches[0])
         beyond = slope * (x - batches[-1])
     half = LEVEL_SIGMAS * scatter + beyond / 2
-    return Epochs(expected + beyond, max(1.0, expected + beyond - half), expected + beyond + half)
+    return Epochs(
+        expected + beyond, max(1.0, expected + beyond - half), expected + beyond + half
+    )
 
 
 def stop_epoch(expected: float, period: int, offset: int | None) -> int:
@@ -106,7 +108,11 @@ def _points(era: str) -> list[tuple[float, float]]:
     ]
     if era == "0.7":
         rows += read_table("rcp.csv")
-    points = [(float(row["global_batch_size"]), float(row["epochs_mean"])) for row in rows]
+    points = [
+        (float(row["global_batch_size"]), float(row["epochs_mean"])) for row in rows
+    ]
     if era == "0.7":
-        points.append((86016.0, 90.0))  # Fujitsu's open run of v0.6: the largest batch there is
+        points.append(
+            (86016.0, 90.0)
+        )  # Fujitsu's open run of v0.6: the largest batch there is
     return points

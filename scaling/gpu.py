@@ -86,7 +86,11 @@ def largest_batch(available_bytes: float, precision: str) -> int:
 def _image_bytes(precision: str) -> float:
     layers, _ = resnet50()
     element = 4 if precision in ("fp32", "tf32") else 2
-    return COPIES_OF_ACTIVATIONS * element * sum(layer.activation_elements for layer in layers)
+    return (
+        COPIES_OF_ACTIVATIONS
+        * element
+        * sum(layer.activation_elements for layer in layers)
+    )
 
 
 def _parameters() -> int:

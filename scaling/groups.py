@@ -29,7 +29,9 @@ def gradient_groups(rule: str, sizes_bytes: Sequence[int]) -> list[Group]:
     ALLOWED.check(rule)
     name, _, argument = rule.rstrip(")").partition("(")
     tensors = len(sizes_bytes)
-    bounds = GROUPINGS[name](sizes_bytes, [int(number) for number in argument.split(",") if number])
+    bounds = GROUPINGS[name](
+        sizes_bytes, [int(number) for number in argument.split(",") if number]
+    )
     ends = [tensors, *bounds[:-1]]
     return [
         tuple(range(end - 1, start - 1, -1))
@@ -68,7 +70,9 @@ def _halving_bounds(sizes: Sequence[int], groups: int) -> list[int]:
     return _bounds_by_share(sizes, groups, lambda _: 2)
 
 
-def _bounds_by_share(sizes: Sequence[int], groups: int, parts: Callable[[int], int]) -> list[int]:
+def _bounds_by_share(
+    sizes: Sequence[int], groups: int, parts: Callable[[int], int]
+) -> list[int]:
     """The next group takes one of the `parts` of what is left, given how many are still to fill."""
     bounds: list[int] = []
     left = sum(sizes)

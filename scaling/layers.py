@@ -86,7 +86,9 @@ def resnet50() -> tuple[tuple[Layer, ...], tuple[Tensor, ...]]:
         weights = kernel**2 * c_in * c_out
         out = (px // stride) ** 2
         number = len(layers)
-        layers.append(Layer(f"{prefix}{name}", 2 * weights * out, out * c_out, c_in * px**2))
+        layers.append(
+            Layer(f"{prefix}{name}", 2 * weights * out, out * c_out, c_in * px**2)
+        )
         norm = name.replace("conv", "bn")
         tensors.append(Tensor(f"{prefix}{name}_weight", weights, "weight", number))
         tensors.append(Tensor(f"{prefix}{norm}_gamma", c_out, "gamma", number))
@@ -132,7 +134,9 @@ def backward_cost(layer: Layer, *, first: bool) -> float:
 def backward_shares() -> tuple[float, ...]:
     """Share of each layer, first layer first, in the time of backward; the sum is 1."""
     layers, _ = resnet50()
-    costs = [backward_cost(layer, first=number == 0) for number, layer in enumerate(layers)]
+    costs = [
+        backward_cost(layer, first=number == 0) for number, layer in enumerate(layers)
+    ]
     return tuple(cost / math.fsum(costs) for cost in costs)
 
 
@@ -141,7 +145,9 @@ def backward_fraction() -> float:
     """Share of backward in forward and backward."""
     layers, _ = resnet50()
     forward = math.fsum(map(forward_cost, layers))
-    backward = math.fsum(backward_cost(layer, first=n == 0) for n, layer in enumerate(layers))
+    backward = math.fsum(
+        backward_cost(layer, first=n == 0) for n, layer in enumerate(layers)
+    )
     return backward / (forward + backward)
 
 

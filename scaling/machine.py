@@ -66,7 +66,9 @@ def as_measured(machine: Machine) -> Machine:
     placed = {"ranks_per_node": network.pop("ranks_per_node")}
     system = machine.system.model_copy(update=placed)
     return replace(
-        machine, system=system, performance=machine.performance.model_copy(update=network)
+        machine,
+        system=system,
+        performance=machine.performance.model_copy(update=network),
     )
 
 
@@ -127,13 +129,23 @@ def build_machine(
         return _refined(blank, compute.points if compute else (), step_s)
     if compute is None:
         known = known_precisions(about)
-        raise UserError(f"{name}: precision one of {', '.join(known)} expected, found {precision}")
+        raise UserError(
+            f"{name}: precision one of {', '.join(known)} expected, found {precision}"
+        )
     alone = [point.step_s for point in compute.points]
-    machine = _through(Machine(name, system, about, precision, 0.0, 1.0, 1.0), compute, alone)
-    for _ in range(_ROUNDS):  # what waits beside computation hardly depends on it: a contraction
+    machine = _through(
+        Machine(name, system, about, precision, 0.0, 1.0, 1.0), compute, alone
+    )
+    for _ in range(
+        _ROUNDS
+    ):  # what waits beside computation hardly depends on it: a contraction
         before = alone
         alone = [
-            max(1e-9, p.step_s - (step_s(machine, p.gpus, p.batch) - machine.compute_s(p.batch)))
+            max(
+                1e-9,
+                p.step_s
+                - (step_s(machine, p.gpus, p.batch) - machine.compute_s(p.batch)),
+            )
             for p in compute.points
         ]
         machine = _through(machine, compute, alone)
@@ -143,7 +155,9 @@ def build_machine(
 
 
 def _refined(
-    sheet: Machine, points: tuple[Point, ...], step_s: Callable[[Machine, int, int], float]
+    sheet: Machine,
+    points: tuple[Point, ...],
+    step_s: Callable[[Machine, int, int], float],
 ) -> Machine:
     """The most probable constants, given those of the data sheet and the points: Gauss-Newton on
     the logarithms, each deviation in units of its sigma."""
@@ -157,7 +171,9 @@ def _refined(
         for point in points:
             total_s = step_s(machine, point.gpus, point.batch)
             misses.append(math.log(point.step_s / total_s))
-            slopes.append((machine.growing_s(point.batch) / total_s, machine.fixed_s / total_s))
+            slopes.append(
+                (machine.growing_s(point.batch) / total_s, machine.fixed_s / total_s)
+            )
         jacobian = np.array(slopes).reshape(-1, 2)
         spread = np.linalg.inv(prior + jacobian.T @ jacobian / SIGMA_POINT**2)
         pull = jacobian.T @ np.array(misses) / SIGMA_POINT**2 - prior @ offset
@@ -171,7 +187,8 @@ def _refined(
         if np.abs(step).max() < _CLOSE:
             break
     return replace(
-        machine, covariance=(float(spread[0, 0]), float(spread[1, 1]), float(spread[0, 1]))
+        machine,
+        covariance=(float(spread[0, 0]), float(spread[1, 1]), float(spread[0, 1])),
     )
 
 
@@ -186,7 +203,9 @@ def _through(machine: Machine, compute: Compute, alone: list[float]) -> Machine:
             ratio = (alone[0] - fixed) / (alone[1] - fixed)
             exponent = math.log(ratio) / math.log(batches[0] / batches[1])
             grown = [batch**exponent for batch in batches]
-        slope = float(np.mean([(a - fixed) / g for a, g in zip(alone, grown, strict=True)]))
+        slope = float(
+            np.mean([(a - fixed) / g for a, g in zip(alone, grown, strict=True)])
+        )
     else:
         slope, fixed = map(float, np.polyfit(grown, alone, 1))
         if fixed < 0:  # no step starts before zero: the line through it instead

@@ -111,7 +111,10 @@ class Prediction:
     @property
     def measured(self) -> bool:
         """Is the time of such software known? Else its bytes alone are."""
-        return self.machine.performance.bytes_per_image is None or not self.machine.has_sheet
+        return (
+            self.machine.performance.bytes_per_image is None
+            or not self.machine.has_sheet
+        )
 
     def warnings(self) -> list[str]:
         """A line for each point of the fit that is missed by more than three of its sigmas."""
@@ -137,10 +140,14 @@ class Prediction:
             "time_to_train_s": round(self.run.total_s, 3),
             "interval": [round(value, 3) for value in self.time_interval_s],
             "breakdown": {
-                "step_ms": {name[:-2]: round(v * 1e3, 4) for name, v in step.parts.items()},
+                "step_ms": {
+                    name[:-2]: round(v * 1e3, 4) for name, v in step.parts.items()
+                },
                 "run_s": {name[:-2]: round(v, 4) for name, v in self.run.parts.items()},
             },
-            "step_time_interval_ms": [round(value * 1e3, 4) for value in self.step_interval_s],
+            "step_time_interval_ms": [
+                round(value * 1e3, 4) for value in self.step_interval_s
+            ],
             "epochs": self.epochs,
             "epochs_interval": [round(value, 1) for value in self.epochs_interval],
             "evaluations": self.evaluations,
@@ -154,7 +161,12 @@ class Prediction:
             "precision": self.job.precision,
             "init_s": self.machine.performance.init_s,
             "calibrated_on": [
-                {"gpus": p.gpus, "batch": p.batch, "step_ms": p.step_s * 1e3, "source": p.source}
+                {
+                    "gpus": p.gpus,
+                    "batch": p.batch,
+                    "step_ms": p.step_s * 1e3,
+                    "source": p.source,
+                }
                 for p in self.machine.points
             ],
             "data_sheet": self.machine.has_sheet,
@@ -163,7 +175,9 @@ class Prediction:
         }
 
 
-def job_of_system(name: str, system: System, gpus: int, batch: int, **choices: Any) -> PredictedJob:
+def job_of_system(
+    name: str, system: System, gpus: int, batch: int, **choices: Any
+) -> PredictedJob:
     """A job of constant batch. Raises UserError where the numbers make no run."""
     if not 1 <= gpus <= MAX_GPUS:
         raise UserError(f"--gpus: 1 to {MAX_GPUS} expected, found {gpus}")
@@ -196,7 +210,9 @@ def job_of_config(run: Run, **choices: Any) -> PredictedJob:
     for segment in plan.segments:
         exact = plan.train_samples / segment.global_batch_size
         steps: float = math.ceil(exact) if run.data.last_batch == "pad" else exact
-        segments.append(Segment(segment.first_epoch, segment.active_ranks, segment.per_rank, steps))
+        segments.append(
+            Segment(segment.first_epoch, segment.active_ranks, segment.per_rank, steps)
+        )
     settings: dict[str, Any] = {
         "system": run.system,
         "groups": run.comm.groups,
@@ -207,11 +223,17 @@ def job_of_config(run: Run, **choices: Any) -> PredictedJob:
         "offset": run.eval.offset,
         "bn_average": run.eval.bn_stats != "local",
     }
-    if run.division == "open" or len(plan.segments) > 1 or run.eval.target != TARGET_ACCURACY:
+    if (
+        run.division == "open"
+        or len(plan.segments) > 1
+        or run.eval.target != TARGET_ACCURACY
+    ):
         settings["epochs"] = float(plan.eval_epochs[-1])
     settings.update({key: value for key, value in choices.items() if value is not None})
     return _checked(
-        PredictedJob(run.system.name, gpus=plan.ranks, segments=tuple(segments), **settings)
+        PredictedJob(
+            run.system.name, gpus=plan.ranks, segments=tuple(segments), **settings
+        )
     )
 
 
@@ -247,7 +269,9 @@ def on_system(run: Run, system: System, gpus: int | None = None) -> Run:
     ranks = run.system.world_size if gpus is None else gpus
     per_node = min(ranks, system.ranks_per_node)
     if not 1 <= ranks <= MAX_GPUS or ranks % per_node:
-        raise UserError(f"--gpus: a multiple of {per_node or 1} (a node) expected, found {ranks}")
+        raise UserError(
+            f"--gpus: a multiple of {per_node or 1} (a node) expected, found {ranks}"
+        )
     placed = {"nodes": ranks // per_node, "ranks_per_node": per_node}
     return run.model_copy(update={"system": system.model_copy(update=placed)})
 
@@ -256,7 +280,12 @@ def precision_of(run: Run, system: System) -> str:
     """How `system` computes the config's dtype: float32 is TF32 by default from Ampere on."""
     precision = PRECISIONS[run.model.dtype]
     about = system.performance
-    if precision == "fp32" and about is not None and about.fp32 is None and about.tf32 is not None:
+    if (
+        precision == "fp32"
+        and about is not None
+        and about.fp32 is None
+        and about.tf32 is not None
+    ):
         return "tf32"
     return precision
 
@@ -285,7 +314,9 @@ def predict(job: PredictedJob, machine: Machine | None = None) -> Prediction:
     sigma = step_sigma(machine, job.gpus, first.batch, step.total_s)
     spread = LEVEL_SIGMAS * sigma
     beside = run.total_s - run.training_s
-    relative = math.hypot(run.training_s * sigma, SIGMA_FIXED_COSTS * beside) / run.total_s
+    relative = (
+        math.hypot(run.training_s * sigma, SIGMA_FIXED_COSTS * beside) / run.total_s
+    )
     epoch_s = run.training_s / epochs
     below = math.hypot(
         SIGMAS_FASTER * relative * run.total_s, (known.expected - known.low) * epoch_s
@@ -305,7 +336,10 @@ def predict(job: PredictedJob, machine: Machine | None = None) -> Prediction:
         epochs_interval=(known.low, known.high),
         evaluations=evals,
         step_interval_s=(step.total_s / (1 + spread), step.total_s * (1 + spread)),
-        time_interval_s=(max(0.2 * run.total_s, run.total_s - below), run.total_s + above),
+        time_interval_s=(
+            max(0.2 * run.total_s, run.total_s - below),
+            run.total_s + above,
+        ),
     )
 
 
@@ -321,14 +355,18 @@ def curve(answer: Prediction) -> list[Prediction]:
         }
     )
     per_node = job.system.ranks_per_node
-    counts = [count if count < per_node else count // per_node * per_node for count in counts]
+    counts = [
+        count if count < per_node else count // per_node * per_node for count in counts
+    ]
     return [
         predict(
             replace(
                 job,
                 gpus=count,
                 epochs=None if count != job.gpus else job.epochs,
-                segments=(Segment(1, count, first.batch, steps_per_epoch(count, first.batch)),),
+                segments=(
+                    Segment(1, count, first.batch, steps_per_epoch(count, first.batch)),
+                ),
             )
         )
         for count in sorted(set(counts))
@@ -346,7 +384,9 @@ def step_sigma(machine: Machine, gpus: int, batch: int, total_s: float) -> float
         growing = machine.growing_s(batch) / total_s
         fixed = machine.fixed_s / total_s
         per_image, launch, both = machine.covariance
-        variance = growing**2 * per_image + fixed**2 * launch + 2 * growing * fixed * both
+        variance = (
+            growing**2 * per_image + fixed**2 * launch + 2 * growing * fixed * both
+        )
         waiting = SIGMA_WAITING * (1 - growing - fixed)
         return math.hypot(SIGMA_MODEL, math.sqrt(variance), waiting, far)
     batches = [point.batch for point in points]

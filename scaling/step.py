@@ -55,7 +55,9 @@ class Step:
 
     @property
     def parts(self) -> dict[str, float]:
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "groups"}
+        return {
+            f.name: getattr(self, f.name) for f in fields(self) if f.name != "groups"
+        }
 
     @property
     def total_s(self) -> float:
@@ -75,7 +77,9 @@ class Overlap(NamedTuple):
     launched_s: tuple[float, ...]
 
 
-def exposed(ready_s: Sequence[float], cost_s: Sequence[float], backward_s: float = 0.0) -> Overlap:
+def exposed(
+    ready_s: Sequence[float], cost_s: Sequence[float], backward_s: float = 0.0
+) -> Overlap:
     """Wait-free backpropagation, groups in launch order, one at a time on the network.
 
     tau_c(l) = max(tau_c(l+1) + t_c(l+1), tau_b(l) + t_b(l)), a group being ready with its last
@@ -116,7 +120,11 @@ def step_time(
     sync = _bn_sync_s(machine, gpus, batch)
     busy = compute + exposed_s + sync
     straggler = straggler_s(
-        gpus, compute, busy, jitter=about.jitter, os_noise_fraction=about.os_noise_fraction
+        gpus,
+        compute,
+        busy,
+        jitter=about.jitter,
+        os_noise_fraction=about.os_noise_fraction,
     )
     local = min(gpus, machine.system.ranks_per_node)
     fed = local * batch / about.node_images_per_s if about.node_images_per_s else 0.0
@@ -133,11 +141,16 @@ def step_time(
     )
 
 
-def group_cost_s(machine: Machine, gpus: int, n_bytes: float, algorithm: str) -> tuple[str, float]:
+def group_cost_s(
+    machine: Machine, gpus: int, n_bytes: float, algorithm: str
+) -> tuple[str, float]:
     """(algorithm, seconds) of one allreduce; auto: what NCCL would pick, a ring, two trees or the
     switches."""
     if algorithm == "auto":
-        choices = [group_cost_s(machine, gpus, n_bytes, name) for name in ("ring", "double_tree")]
+        choices = [
+            group_cost_s(machine, gpus, n_bytes, name)
+            for name in ("ring", "double_tree")
+        ]
         topology = topology_of(machine, gpus, tree=True)
         if machine.performance.switches_reduce and topology.nodes > 1:
             choices.append(("in_switches", in_switches(topology, n_bytes).time_s))
@@ -167,13 +180,21 @@ def as_run(machine: Machine, gpus: int, algorithm: str) -> str:
     for choice in (algorithm, name):
         with suppress(UserError):
             return with_grid(
-                choice, topology.ranks, topology.node.ranks, any_grid=takes_any_grid(machine.system)
+                choice,
+                topology.ranks,
+                topology.node.ranks,
+                any_grid=takes_any_grid(machine.system),
             )
     return name
 
 
 def straggler_s(
-    ranks: int, compute_s: float, busy_s: float, *, jitter: float, os_noise_fraction: float
+    ranks: int,
+    compute_s: float,
+    busy_s: float,
+    *,
+    jitter: float,
+    os_noise_fraction: float,
 ) -> float:
     """How much longer the slowest of p ranks takes: ordinary jitter, and rare interruptions.
 
@@ -202,7 +223,9 @@ def bn_doublings(machine: Machine, gpus: int, batch: int) -> float:
 
 
 @lru_cache(maxsize=256)
-def build(name: str, system: System, precision: str = "fp16", sheet: Sheet = SHEET) -> Machine:
+def build(
+    name: str, system: System, precision: str = "fp16", sheet: Sheet = SHEET
+) -> Machine:
     """The model of a system, its constants from its data sheet and its points."""
 
     def step_s(machine: Machine, gpus: int, batch: int) -> float:

@@ -59,7 +59,12 @@ def steps_per_epoch(ranks: int, batch: int) -> int:
 
 
 def train_time(
-    machine: Machine, phases: Sequence[Phase], evals: int, gpus: int, *, bn_average: bool = True
+    machine: Machine,
+    phases: Sequence[Phase],
+    evals: int,
+    gpus: int,
+    *,
+    bn_average: bool = True,
 ) -> TrainTime:
     """All clocks of a run on `gpus` ranks that evaluates `evals` times.
 
@@ -71,7 +76,9 @@ def train_time(
     reading_s = DATASET_BYTES / nodes / about.read_bytes_per_s
     statistics_s = 0.0
     if bn_average and gpus > 1:
-        _, statistics_s = group_cost_s(machine, gpus, BATCH_NORM_STATISTICS_BYTES, about.algorithm)
+        _, statistics_s = group_cost_s(
+            machine, gpus, BATCH_NORM_STATISTICS_BYTES, about.algorithm
+        )
     return TrainTime(
         startup_s=about.startup_s,
         first_epoch_s=about.first_epoch_s + max(0.0, reading_s - epoch_s),

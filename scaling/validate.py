@@ -116,7 +116,13 @@ def validate() -> list[Row]:
     rows = [*_mlperf_rows(), *_table_rows(), *_sony_runs()]
     return sorted(
         rows,
-        key=lambda row: (-round(abs(row.error), 9), row.name, row.kind, row.machine, row.gpus),
+        key=lambda row: (
+            -round(abs(row.error), 9),
+            row.name,
+            row.kind,
+            row.machine,
+            row.gpus,
+        ),
     )
 
 
@@ -144,7 +150,9 @@ def _mlperf_rows() -> Iterator[Row]:
             name = f"{row['version']} {row['org']} {row['system']}"
             step_ms = float(row["ms_per_step"])
             time_s = float(row["score_s"])
-            yield from _rows("mlperf_runs", row["machine"], name, _mlperf_job(row), step_ms, time_s)
+            yield from _rows(
+                "mlperf_runs", row["machine"], name, _mlperf_job(row), step_ms, time_s
+            )
 
 
 def _mlperf_job(row: dict[str, str]) -> PredictedJob:
@@ -172,7 +180,8 @@ def _table_rows() -> Iterator[Row]:
         )
         name = f"{row['table']} {row['system']} {precision} {row['variant']}"
         step_ms = float(
-            row["ms_per_step"] or gpus * batch / float(row["images_per_s"] or "inf") * 1e3
+            row["ms_per_step"]
+            or gpus * batch / float(row["images_per_s"] or "inf") * 1e3
         )
         time_s = float(row["time_to_train_s"] or 0)
         yield from _rows(row["table"], row["machine"], name, job, step_ms, time_s)
@@ -185,12 +194,21 @@ def _sony_runs() -> Iterator[Row]:
         run = load(preset).run
         system = stack.model_copy(update={"nodes": run.system.nodes})
         job = job_of_config(run.model_copy(update={"system": system}), groups="single")
-        (row,) = _rows("sony_tables_3_5", "abci_nnl", f"Sony {preset}", job, 0.0, float(time_s))
-        yield replace(row, reason=row.reason or "what its clock starts and stops at is not said")
+        (row,) = _rows(
+            "sony_tables_3_5", "abci_nnl", f"Sony {preset}", job, 0.0, float(time_s)
+        )
+        yield replace(
+            row, reason=row.reason or "what its clock starts and stops at is not said"
+        )
 
 
 def _rows(
-    source: str, machine: str, name: str, job: PredictedJob, step_ms: float, time_s: float
+    source: str,
+    machine: str,
+    name: str,
+    job: PredictedJob,
+    step_ms: float,
+    time_s: float,
 ) -> Iterator[Row]:
     """What was published of one job, its step or its time or both (0: not given), against ours."""
     answer = predict(job)
@@ -213,7 +231,9 @@ def _rows(
                 low=low,
                 high=high,
                 calibrated=_is_point(answer, job.gpus, batch, step_ms),
-                reason=next((why for word, why in KNOWN_REASONS.items() if word in name), ""),
+                reason=next(
+                    (why for word, why in KNOWN_REASONS.items() if word in name), ""
+                ),
             )
 
 
@@ -332,9 +352,14 @@ def cross_validate() -> list[Score]:
     return [
         _score("a system", _left_out(every, lambda case: case.job.name)),
         _score("a round", by_round),
-        *(_score(f"v{version}, from {LARGE_GPUS} on", rows) for version, rows in large.items()),
+        *(
+            _score(f"v{version}, from {LARGE_GPUS} on", rows)
+            for version, rows in large.items()
+        ),
         _score(f"more than {SMALL_GPUS} accelerators", _large_from_small(every)),
-        _score("a batch and size", _left_out(every, lambda case: (case.gpus, case.batch))),
+        _score(
+            "a batch and size", _left_out(every, lambda case: (case.gpus, case.batch))
+        ),
     ]
 
 
@@ -342,7 +367,9 @@ def fit_sheet(rows: Sequence[Case]) -> Sheet:
     """The four constants with the least deviation from `rows`, by iterated least squares on the
     logarithm of the step. Equal configurations share a weight; what a step waits for is taken from
     the present constants."""
-    repeats = Counter((case.job.system.accelerator, case.gpus, case.batch) for case in rows)
+    repeats = Counter(
+        (case.job.system.accelerator, case.gpus, case.batch) for case in rows
+    )
     weights = []
     known = []
     terms = []
@@ -355,9 +382,13 @@ def fit_sheet(rows: Sequence[Case]) -> Sheet:
         known.append(total_s - machine.compute_s(case.batch) + update_s(about))
         flops = case.batch / (about.tensor_flops_per_s or math.inf)
         moved = case.batch / about.memory_bytes_per_s
-        terms.append((flops, moved, about.graphs / about.clock_hz, float(not about.graphs)))
+        terms.append(
+            (flops, moved, about.graphs / about.clock_hz, float(not about.graphs))
+        )
         measured.append(case.step_s)
-        weights.append(repeats[system.accelerator, case.gpus, case.batch] ** -0.5 / _SIGMA)
+        weights.append(
+            repeats[system.accelerator, case.gpus, case.batch] ** -0.5 / _SIGMA
+        )
     design = np.array(terms)
     constants = np.array(SHEET)
     for _ in range(_ITERATIONS):
@@ -384,7 +415,9 @@ def _large_from_small(every: Sequence[Case]) -> Iterator[Missed]:
     return _ask(large, fit_sheet(small), lambda point: point.gpus <= SMALL_GPUS)
 
 
-def _ask(asked: Sequence[Case], sheet: Sheet, keep: Callable[[Point], bool]) -> Iterator[Missed]:
+def _ask(
+    asked: Sequence[Case], sheet: Sheet, keep: Callable[[Point], bool]
+) -> Iterator[Missed]:
     for case in asked:
         job = case.job
         machine = build(job.name, _without_points(job.system, keep), "fp16", sheet)
@@ -412,9 +445,17 @@ def _without_points(system: System, keep: Callable[[Point], bool]) -> System:
     """`system` with those points alone that `keep` keeps."""
     about = _about(system)
     points = tuple(p for p in about.fp16.points if keep(p)) if about.fp16 else ()
-    compute = about.fp16.model_copy(update={"points": points}) if points and about.fp16 else None
+    compute = (
+        about.fp16.model_copy(update={"points": points})
+        if points and about.fp16
+        else None
+    )
     return system.model_copy(
-        update={"performance": about.model_copy(update={"fp16": compute, "other_points": ()})}
+        update={
+            "performance": about.model_copy(
+                update={"fp16": compute, "other_points": ()}
+            )
+        }
     )
 
 
@@ -484,7 +525,9 @@ def _unplaced() -> Iterator[Unplaced]:
     for row in read_table(MLPERF_RUNS):
         if not row["machine"]:
             name = f"{row['version']} {row['org']} {row['system']}"
-            yield Unplaced(name, f"{row['score_s']} s", "", f"accelerator: {row['accelerator']}")
+            yield Unplaced(
+                name, f"{row['score_s']} s", "", f"accelerator: {row['accelerator']}"
+            )
     for row in read_table(SCALING_TABLES):
         if not row["machine"]:
             name = " ".join(filter(None, (row["table"], row["system"], row["variant"])))
@@ -528,7 +571,16 @@ def run_validation() -> Validation:
 
 def text_lines(found: Validation) -> Iterator[str | Table]:
     """What people read, in its order: lines, and tables as header and rows."""
-    header = ("error", "what", "published", "predicted", "GPUs x batch", "system", "row", "note")
+    header = (
+        "error",
+        "what",
+        "published",
+        "predicted",
+        "GPUs x batch",
+        "system",
+        "row",
+        "note",
+    )
     yield header, [_row_cells(row) for row in found.rows]
     yield ""
     for s in found.summaries:
@@ -546,12 +598,22 @@ def text_lines(found: Validation) -> Iterator[str | Table]:
         )
     yield ""
     yield f"{len(found.unplaced)} published rows have no machine that could be predicted:"
-    yield ("row", "published", "top-1, %", "why not"), [tuple(row) for row in found.unplaced]
+    yield (
+        ("row", "published", "top-1, %", "why not"),
+        [tuple(row) for row in found.unplaced],
+    )
     yield ""
     yield "fp16 steps of machines with a data sheet, fitted without what is predicted:"
     by_size = (f"from {LARGE_GPUS} on: rows", "mean error")
     in_interval = ("in 90 % interval", "times in theirs", "faster", "slower")
-    titles = ("left out at a time", "rows", "mean error", "bias", *in_interval, *by_size)
+    titles = (
+        "left out at a time",
+        "rows",
+        "mean error",
+        "bias",
+        *in_interval,
+        *by_size,
+    )
     yield titles, [_score_cells(score) for score in found.scores]
 
 

@@ -10,7 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+)
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from ..config.errors import COMMAND_LINE, Problem, UserError
@@ -21,7 +25,17 @@ from ..config.names import file_beside
 from ..config.plan import build_plan
 from ..config.reading import JsonObject
 from ..config.recorded import load_named
-from ..config.values import Count, Epoch, Float, Name, Positive, Section, Seed, Text, Workers
+from ..config.values import (
+    Count,
+    Epoch,
+    Float,
+    Name,
+    Positive,
+    Section,
+    Seed,
+    Text,
+    Workers,
+)
 from ..config.yaml_file import read_layers
 
 KINDS = ("choice", "linear", "log")
@@ -94,7 +108,9 @@ class Dependent(Section):
         try:
             return self.factor * math.pow(of, self.power)
         except (TypeError, ValueError, OverflowError) as error:
-            raise UserError(f"{self.factor:g} x {of} ^ {self.power:g}: {error}") from None
+            raise UserError(
+                f"{self.factor:g} x {of} ^ {self.power:g}: {error}"
+            ) from None
 
 
 class Sweep(Section):
@@ -105,7 +121,9 @@ class Sweep(Section):
     overrides: JsonObject = Field(default_factory=dict)
     parameters: dict[str, Parameter]
     dependent: dict[str, Dependent] = Field(default_factory=dict)
-    objective: Literal["accuracy", "time_to_target", "epochs_to_target"] = "time_to_target"
+    objective: Literal["accuracy", "time_to_target", "epochs_to_target"] = (
+        "time_to_target"
+    )
     """What makes a trial good: top-1 at its end (most), or seconds or epochs to target (least)."""
     trials: Count = 20
     parallel: Workers = 1
@@ -126,10 +144,14 @@ class Sweep(Section):
                     f"found {dependent.of}"
                 )
             if key in self.parameters:
-                raise ValueError(f"dependent.{key}: also in parameters; remove one of the two")
+                raise ValueError(
+                    f"dependent.{key}: also in parameters; remove one of the two"
+                )
         for key, parameter in self.parameters.items():
             if self.sampler == "grid" and parameter.choice is None:
-                raise ValueError(f"parameters.{key}.choice: needed by sampler grid, found none")
+                raise ValueError(
+                    f"parameters.{key}.choice: needed by sampler grid, found none"
+                )
         return self
 
     @property
@@ -137,7 +159,10 @@ class Sweep(Section):
         """How many trials there will be: a grid has no more than its combinations."""
         if self.sampler != "grid":
             return self.trials
-        return min(self.trials, math.prod(len(p.choice or ()) for p in self.parameters.values()))
+        return min(
+            self.trials,
+            math.prod(len(p.choice or ()) for p in self.parameters.values()),
+        )
 
 
 @dataclass(frozen=True)
@@ -149,10 +174,17 @@ class LoadedSweep:
 
     def load_trial(self, values: Mapping[str, Any], *more: str) -> Loaded:
         """The config of a trial. Raises UserError where its values do not make one."""
-        drawn = {key: self.sweep.parameters[key].in_config(value) for key, value in values.items()}
-        dependent = {key: one.value(values[one.of]) for key, one in self.sweep.dependent.items()}
+        drawn = {
+            key: self.sweep.parameters[key].in_config(value)
+            for key, value in values.items()
+        }
+        dependent = {
+            key: one.value(values[one.of]) for key, one in self.sweep.dependent.items()
+        }
         given = {**self.sweep.overrides, **drawn, **dependent}
-        loaded = load(self.sweep.config, [*itertools.starmap(override, given.items()), *more])
+        loaded = load(
+            self.sweep.config, [*itertools.starmap(override, given.items()), *more]
+        )
         build_plan(loaded.run)
         return loaded
 
@@ -198,10 +230,14 @@ def load_sweep(path: Path, machine: str | None = None) -> LoadedSweep:
     except ValidationError as error:
         raise UserError(*explain(error, leaves, str(path), Sweep)) from None
     if machine is not None:
-        sweep = sweep.model_copy(update={"overrides": {**sweep.overrides, "system": machine}})
+        sweep = sweep.model_copy(
+            update={"overrides": {**sweep.overrides, "system": machine}}
+        )
     config = str(file_beside(sweep.config, path.parent) or sweep.config)
     try:
-        base = load_named(config, [override(key, value) for key, value in sweep.overrides.items()])
+        base = load_named(
+            config, [override(key, value) for key, value in sweep.overrides.items()]
+        )
     except UserError as error:
         raise UserError(*(f"{path}: {line}" for line in problems_of(error))) from None
     known = [key for key, _ in flatten(base.to_dict())]

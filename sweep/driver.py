@@ -56,7 +56,9 @@ def sweep_folder(loaded: LoadedSweep) -> Path:
     return Path(loaded.base.run.system.results) / loaded.sweep.name
 
 
-def run_sweep(loaded: LoadedSweep, track: Callable[[str], Advance], say: Say, again: str) -> Study:
+def run_sweep(
+    loaded: LoadedSweep, track: Callable[[str], Advance], say: Say, again: str
+) -> Study:
     """Run a sweep to its last trial, or continue it; returns the study.
 
     Args:
@@ -81,8 +83,12 @@ def run_sweep(loaded: LoadedSweep, track: Callable[[str], Advance], say: Say, ag
             driver.run()
         except KeyboardInterrupt as stop:
             ran = len(driver.active)
-            ended = f"{len(study.trials) - ran} of {sweep.wanted_trials} trials have ended"
-            reason = f"stopped by {asked_by(stop)}; {ended} and are kept, {ran} run again"
+            ended = (
+                f"{len(study.trials) - ran} of {sweep.wanted_trials} trials have ended"
+            )
+            reason = (
+                f"stopped by {asked_by(stop)}; {ended} and are kept, {ran} run again"
+            )
             raise StoppedBySignal(Ending(reason, folder, GO_ON, again)) from None
     return study
 
@@ -90,7 +96,9 @@ def run_sweep(loaded: LoadedSweep, track: Callable[[str], Advance], say: Say, ag
 class Driver:
     """The loop over trials."""
 
-    def __init__(self, loaded: LoadedSweep, study: Study, progress: Advance, say: Say) -> None:
+    def __init__(
+        self, loaded: LoadedSweep, study: Study, progress: Advance, say: Say
+    ) -> None:
         self._loaded = loaded
         self._study = study
         self._progress = progress
@@ -122,7 +130,10 @@ class Driver:
     def _look(self) -> bool:
         """One look at everything: new trials, running trials. False: all have ended."""
         sweep = self._loaded.sweep
-        while len(self._study.trials) < sweep.wanted_trials and len(self.active) < sweep.parallel:
+        while (
+            len(self._study.trials) < sweep.wanted_trials
+            and len(self.active) < sweep.parallel
+        ):
             self._begin(self._study.ask())
         for active in list(self.active.values()):
             if self._has_ended(active):
@@ -133,7 +144,10 @@ class Driver:
         return self._remaining()
 
     def _remaining(self) -> bool:
-        return bool(self.active) or len(self._study.trials) < self._loaded.sweep.wanted_trials
+        return (
+            bool(self.active)
+            or len(self._study.trials) < self._loaded.sweep.wanted_trials
+        )
 
     def _repeat(self, trial: FrozenTrial) -> None:
         """Stop a trial whose end an earlier driver did not see, and run it again."""
@@ -149,7 +163,10 @@ class Driver:
     def _begin(self, trial: FrozenTrial) -> None:
         """Write the trial's config and start it; values that make no config are a failed trial."""
         folder = self._folder(trial.number)
-        own = [f"name={folder.name}", f"system.results={json.dumps(str(folder.parent))}"]
+        own = [
+            f"name={folder.name}",
+            f"system.results={json.dumps(str(folder.parent))}",
+        ]
         if self._loaded.base.run.seed is None and "seed" not in trial.params:
             own.append(f"seed={training_seed(self._loaded.sweep, trial.number)}")
         try:
@@ -197,7 +214,11 @@ class Driver:
             self._end(active, TrialState.FAIL, reason=result.reason or result.status)
 
     def _end(
-        self, active: Active, state: TrialState, value: float | None = None, reason: str = ""
+        self,
+        active: Active,
+        state: TrialState,
+        value: float | None = None,
+        reason: str = "",
     ) -> None:
         """Note how a trial that was started ended, and say so."""
         self._study.end(active.number, state, value, reason)

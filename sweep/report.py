@@ -35,7 +35,9 @@ def write_results(loaded: LoadedSweep, study: Study, folder: Path) -> JsonObject
             for trial in study.trials
         ],
     }
-    write_output(folder / "trials.json", json.dumps(results, indent=1, allow_nan=False) + "\n")
+    write_output(
+        folder / "trials.json", json.dumps(results, indent=1, allow_nan=False) + "\n"
+    )
     if best is not None:
         write_output(folder / "best.yaml", best_preset(loaded, best))
     return results
@@ -64,7 +66,9 @@ def best_preset(loaded: LoadedSweep, best: FrozenTrial) -> str:
 
 def table(results: JsonObject) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and rows for people, best first, then what has no value in order of trial."""
-    keys = list(dict.fromkeys(key for trial in results["trials"] for key in trial["parameters"]))
+    keys = list(
+        dict.fromkeys(key for trial in results["trials"] for key in trial["parameters"])
+    )
     sign = -1 if results["objective"] == "accuracy" else 1
     trials = sorted(
         results["trials"],
@@ -73,7 +77,14 @@ def table(results: JsonObject) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     rows = []
     for one in trials:
         drawn = (one["parameters"].get(key) for key in keys)
-        cells = (one["trial"], one["state"], one["value"], *drawn, one["seconds"], one["reason"])
+        cells = (
+            one["trial"],
+            one["state"],
+            one["value"],
+            *drawn,
+            one["seconds"],
+            one["reason"],
+        )
         rows.append(tuple(map(_cell, cells)))
     return ("trial", "state", results["objective"], *keys, "wall s", "reason"), rows
 

@@ -32,7 +32,9 @@ _SEED_MASK = 0xFFFFFFFF  # NumPy's RandomState takes 32 bits
 class Study:
     """The trials of one sweep. Only the driver that holds the folder's lock may open it."""
 
-    def __init__(self, sweep: Sweep, folder: Path, definition: Mapping[str, Any]) -> None:
+    def __init__(
+        self, sweep: Sweep, folder: Path, definition: Mapping[str, Any]
+    ) -> None:
         """Open or begin the journal in `folder`.
 
         Args:
@@ -60,15 +62,25 @@ class Study:
                 pruner=pruner,
                 load_if_exists=True,
             )
-        except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        except (
+            AttributeError,
+            LookupError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ) as error:
             raise UserError(f"{journal}: Optuna's journal expected: {error}") from None
         mine = json.loads(json.dumps(definition))
         began = self.optuna.user_attrs.get(_DEFINITION)
         if began is None:
             self.optuna.set_user_attr(_DEFINITION, mine)
         elif began != mine:
-            keys = sorted(key for key in {**began, **mine} if began.get(key) != mine.get(key))
-            changed = (f"{key}: was {began.get(key)}, is {mine.get(key)}" for key in keys)
+            keys = sorted(
+                key for key in {**began, **mine} if began.get(key) != mine.get(key)
+            )
+            changed = (
+                f"{key}: was {began.get(key)}, is {mine.get(key)}" for key in keys
+            )
             raise UserError(
                 f"{folder}: the definition it began with expected; changed: {'; '.join(changed)}; "
                 "give the sweep another name, or remove the folder"
@@ -78,7 +90,9 @@ class Study:
     def trials(self) -> list[FrozenTrial]:
         """All that were asked, in order. Those without all values were never started."""
         keys = set(self._distributions)
-        return [trial for trial in self.optuna.get_trials() if set(trial.params) == keys]
+        return [
+            trial for trial in self.optuna.get_trials() if set(trial.params) == keys
+        ]
 
     def ask(self) -> FrozenTrial:
         """The next trial with its values."""
@@ -89,11 +103,17 @@ class Study:
     def report(self, number: int, epoch: int, accuracy: float) -> bool:
         """Note the accuracy after an epoch; True where the pruner says to stop the trial."""
         trial = self._trial(number)
-        trial.report(accuracy if self._sweep.objective == "accuracy" else 1 - accuracy, epoch)
+        trial.report(
+            accuracy if self._sweep.objective == "accuracy" else 1 - accuracy, epoch
+        )
         return trial.should_prune()
 
     def end(
-        self, number: int, state: TrialState, value: float | None = None, reason: str = ""
+        self,
+        number: int,
+        state: TrialState,
+        value: float | None = None,
+        reason: str = "",
     ) -> None:
         """Note how a trial ended: its value if it is complete, else the reason."""
         self._trial(number).set_user_attr(REASON, reason)
@@ -124,7 +144,10 @@ def _mend(journal: Path) -> None:
 def _make_sampler(sweep: Sweep, number: int) -> optuna.samplers.BaseSampler:
     """The sampler of the trial that is the `number`th, counted from 0."""
     if sweep.sampler == "grid":  # one order for the whole sweep
-        grid = {key: list(parameter.choice or ()) for key, parameter in sweep.parameters.items()}
+        grid = {
+            key: list(parameter.choice or ())
+            for key, parameter in sweep.parameters.items()
+        }
         return optuna.samplers.GridSampler(grid, seed=_seed_of(sweep, "grid"))
     seed = _seed_of(sweep, "sampler", number)
     if sweep.sampler == "random":

@@ -29,7 +29,13 @@ def start(folder: Path) -> subprocess.Popen[bytes]:
     its own: Ctrl-C reaches the driver alone."""
     with (folder / OUTPUT).open("wb") as output:
         return subprocess.Popen(
-            [sys.executable, "-m", "rn50.cli.entry", "launch", str((folder / CONFIG).resolve())],
+            [
+                sys.executable,
+                "-m",
+                "rn50.cli.entry",
+                "launch",
+                str((folder / CONFIG).resolve()),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -41,7 +47,9 @@ def launchers(*folders: Path) -> list[psutil.Process]:
     """The processes on this machine that run the trials of `folders`."""
     configs = {str((folder / CONFIG).resolve()) for folder in folders}
     running = psutil.process_iter(["cmdline"])
-    return [process for process in running if configs & set(process.info["cmdline"] or ())]
+    return [
+        process for process in running if configs & set(process.info["cmdline"] or ())
+    ]
 
 
 def stop(*folders: Path) -> None:
@@ -64,7 +72,9 @@ def evaluations(folder: Path) -> list[tuple[int, float]]:
     if path is None:
         return []
     lines = path.read_bytes().splitlines(keepends=True)
-    records = [json.loads(s) for s in lines if b'"kind": "eval"' in s and s.endswith(b"\n")]
+    records = [
+        json.loads(s) for s in lines if b'"kind": "eval"' in s and s.endswith(b"\n")
+    ]
     return [(int(one["epoch"]), float(one["accuracy"])) for one in records]
 
 
@@ -75,7 +85,11 @@ def read_end(folder: Path, code: int) -> Result:
     path = next(folder.glob(f"*/{RESULT}"), None)
     if path is not None and (result := read(path, Result)):
         return result
-    lines = [line.strip() for line in read_ends(folder / OUTPUT).splitlines() if line.strip()]
+    lines = [
+        line.strip() for line in read_ends(folder / OUTPUT).splitlines() if line.strip()
+    ]
     errors = [line for line in lines if line.startswith("rn50: error: ")]
     last = (errors[:1] or lines[-1:] or ["no output"])[0]
-    return Result(FAILED, f"exit code {code}: {last.removeprefix('rn50: error: ')[:500]}")
+    return Result(
+        FAILED, f"exit code {code}: {last.removeprefix('rn50: error: ')[:500]}"
+    )

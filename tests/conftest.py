@@ -35,8 +35,12 @@ ROOT = Path(__file__).resolve().parent.parent
 # whole run of one tree. For new ones: `pytest --hypothesis-profile=search`. Fixtures are folders,
 # written anew.
 CHECKS = (HealthCheck.too_slow, HealthCheck.function_scoped_fixture)
-settings.register_profile("search", deadline=None, suppress_health_check=CHECKS, max_examples=500)
-settings.register_profile("same", settings.get_profile("search"), derandomize=True, max_examples=50)
+settings.register_profile(
+    "search", deadline=None, suppress_health_check=CHECKS, max_examples=500
+)
+settings.register_profile(
+    "same", settings.get_profile("search"), derandomize=True, max_examples=50
+)
 settings.register_profile("fast", settings.get_profile("same"), max_examples=10)
 settings.load_profile("same")
 
@@ -60,7 +64,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--fast"):
         settings.load_profile("fast")
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job; inherited
+    if (
+        signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    ):  # a shell's background job; inherited
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -72,13 +78,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if collection_path.name in left_out else None
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
     """Files with slow tests come first: of several processes that run files, the one with a long
     file at the end would be alone."""
     nightly = config.getoption("--nightly")
     left_out = [item for item in items if _is_nightly(item) != nightly]
     if config.getoption("--fast"):
-        left_out += [item for item in items if _is_slow(item) or _starts_processes(item)]
+        left_out += [
+            item for item in items if _is_slow(item) or _starts_processes(item)
+        ]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in set(left_out)]
     slow_files = {item.path for item in items if _is_slow(item)}
@@ -90,7 +100,9 @@ def _is_slow(item: pytest.Item) -> bool:
 
 
 def _is_nightly(item: pytest.Item) -> bool:
-    return item.path.parent.name == "lab" or item.get_closest_marker("nightly") is not None
+    return (
+        item.path.parent.name == "lab" or item.get_closest_marker("nightly") is not None
+    )
 
 
 def _starts_processes(item: pytest.Item) -> bool:
@@ -205,7 +217,11 @@ def write_metrics(folder: Path, records: Iterable[object]) -> None:
 
 def refused(words: str | None) -> contextlib.AbstractContextManager[Any]:
     """The block ends in a UserError with these words, a regular expression; None: it ends well."""
-    return contextlib.nullcontext() if words is None else pytest.raises(UserError, match=words)
+    return (
+        contextlib.nullcontext()
+        if words is None
+        else pytest.raises(UserError, match=words)
+    )
 
 
 class Rn50:
@@ -235,13 +251,20 @@ class Rn50:
     def error(self, *arguments: str) -> str:
         """The one line of a command that refuses to begin."""
         done = self(*arguments)
-        assert done.returncode == 2 and "Traceback" not in done.stderr, done.stdout + done.stderr
-        (line,) = (line for line in done.stderr.splitlines() if line.startswith("rn50: error: "))
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert "Traceback" not in done.stderr, done.stdout + done.stderr
+        (line,) = (
+            line
+            for line in done.stderr.splitlines()
+            if line.startswith("rn50: error: ")
+        )
         return line
 
     def run_folder(self) -> Path:
         """The folder of the newest run."""
-        return max(self.results.glob("[!.]*/*"), key=lambda path: path.stat().st_mtime_ns)
+        return max(
+            self.results.glob("[!.]*/*"), key=lambda path: path.stat().st_mtime_ns
+        )
 
 
 @pytest.fixture
@@ -257,7 +280,9 @@ def device(tmp_path: Path) -> Callable[[str], Path]:
             mine.open("wb").close()
         except PermissionError:  # not root, or a file system without devices
             if os.geteuid() == 0:
-                pytest.skip("root cannot make a device here, and the machine's are not risked")
+                pytest.skip(
+                    "root cannot make a device here, and the machine's are not risked"
+                )
             return theirs
         return mine
 
@@ -265,7 +290,9 @@ def device(tmp_path: Path) -> Callable[[str], Path]:
 
 
 @pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+def program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str, str], None]:
     """`program("squeue", "echo RUNNING")`: one of this name comes first on the PATH."""
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
@@ -301,7 +328,9 @@ def whole(shared: Path, small_data: Path) -> Path:
     rn50 = Rn50(shared / "whole")
 
     def run(_: Path) -> None:
-        done = rn50("launch", *RUN, f"data.path={small_data}", f"system.results={rn50.results}")
+        done = rn50(
+            "launch", *RUN, f"data.path={small_data}", f"system.results={rn50.results}"
+        )
         assert done.returncode == 1, done.stderr
 
     made_once(rn50.results, run)
@@ -317,8 +346,17 @@ def smoke_run(shared: Path, smoke_data: Path) -> Callable[[str], Path]:
         rn50 = Rn50(shared / f"smoke_{launcher}")
 
         def run(_: Path) -> None:
-            words = ("launch", "smoke", "--launcher", launcher, "seed=1", "log.profile=5")
-            out = rn50.output(*words, f"data.path={smoke_data}", f"system.results={rn50.results}")
+            words = (
+                "launch",
+                "smoke",
+                "--launcher",
+                launcher,
+                "seed=1",
+                "log.profile=5",
+            )
+            out = rn50.output(
+                *words, f"data.path={smoke_data}", f"system.results={rn50.results}"
+            )
             (rn50.run_folder() / "printed.txt").write_text(out)
 
         made_once(rn50.results, run)

@@ -96,7 +96,9 @@ def faults_of(text: str, file: str = "") -> list[Fault]:
             if ast.dump(old) != ast.dump(new):
                 start = starts[old.lineno - 1] + old.col_offset
                 end = starts[(old.end_lineno or 0) - 1] + (old.end_col_offset or 0)
-                found.append(Fault(file, old.lineno, start, end, ast.unparse(old), spelt))
+                found.append(
+                    Fault(file, old.lineno, start, end, ast.unparse(old), spelt)
+                )
     return found
 
 
@@ -109,16 +111,23 @@ def _nodes(node: ast.AST) -> Iterator[ast.AST]:
                 yield from _nodes(child)
 
 
-def _replaced(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, ast.expr | ast.stmt]]:
+def _replaced(
+    node: ast.AST,
+) -> Iterator[tuple[ast.expr | ast.stmt, ast.expr | ast.stmt]]:
     """Of one node, or of its condition, what stands in its place."""
     match node:
         case ast.Compare(ops=[first, *rest]) if type(first) in OTHER:
-            yield node, ast.Compare(node.left, [OTHER[type(first)](), *rest], node.comparators)
+            yield (
+                node,
+                ast.Compare(node.left, [OTHER[type(first)](), *rest], node.comparators),
+            )
         case ast.BinOp(op=op) if type(op) in OTHER:
             yield node, ast.BinOp(node.left, OTHER[type(op)](), node.right)
         case ast.BoolOp(op=op):
             yield node, ast.BoolOp(OTHER[type(op)](), node.values)
-        case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
+        case ast.Constant(value=int() | float() as value) if not isinstance(
+            value, bool
+        ):
             yield node, ast.Constant(value + 1)
         case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test):
             yield test, ast.UnaryOp(ast.Not(), test)
@@ -134,17 +143,26 @@ def _replaced(node: ast.AST) -> Iterator[tuple[ast.expr | ast.stmt, ast.expr | a
 
 def draw(root: Path, rooms: list[str], count: int, seed: int) -> list[Fault]:
     """`count` faults of the rooms' modules; the same for the same sources and seed."""
-    names = [name for name in _files(root) if name.endswith(".py") and name.split("/")[0] in rooms]
-    every = [fault for name in names for fault in faults_of((root / name).read_text(), name)]
+    names = [
+        name
+        for name in _files(root)
+        if name.endswith(".py") and name.split("/")[0] in rooms
+    ]
+    every = [
+        fault for name in names for fault in faults_of((root / name).read_text(), name)
+    ]
     return random.Random(seed).sample(every, min(count, len(every)))
 
 
 def _files(root: Path) -> list[str]:
     """What git tracks, or would."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    listed = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        command, cwd=root, capture_output=True, text=True, check=True
+    )
     return sorted(
-        {name for name in listed.stdout.split("\0") if os.path.lexists(root / name)} - {""}
+        {name for name in listed.stdout.split("\0") if os.path.lexists(root / name)}
+        - {""}
     )
 
 
@@ -163,16 +181,23 @@ class Copy:
         kept = path.with_suffix(".kept")
         content = path.read_bytes()
         path.rename(kept)
-        path.write_bytes(content[: fault.start] + fault.new.encode() + content[fault.end :])
+        path.write_bytes(
+            content[: fault.start] + fault.new.encode() + content[fault.end :]
+        )
         try:
             yield
         finally:
             kept.replace(path)
 
-    async def noticed_by(self, tests: list[str], patience_s: float | None = None) -> str:
+    async def noticed_by(
+        self, tests: list[str], patience_s: float | None = None
+    ) -> str:
         """The first test that fails, or how else the tests did not pass; empty: they did. Without
         `patience_s` the code is as it was, and what is compiled of it is kept."""
-        environment = os.environ | {"PYTHONPATH": str(self.root), "TMPDIR": str(self._temporary)}
+        environment = os.environ | {
+            "PYTHONPATH": str(self.root),
+            "TMPDIR": str(self._temporary),
+        }
         if patience_s:
             environment["PYTHONDONTWRITEBYTECODE"] = "1"
         process = await asyncio.create_subprocess_exec(
@@ -203,7 +228,9 @@ class Copy:
             self._clear()
         if process.returncode in (0, NO_TESTS):
             return ""
-        named = re.search(r"^(?:FAILED|ERROR) (\S+)", out.decode(errors="replace"), re.M)
+        named = re.search(
+            r"^(?:FAILED|ERROR) (\S+)", out.decode(errors="replace"), re.M
+        )
         return named[1] if named else f"exit code {process.returncode}"
 
     def _clear(self) -> None:
@@ -232,13 +259,19 @@ async def _without_a_fault(copy: Copy, rooms: set[str]) -> dict[str, float]:
     for room in sorted(rooms):
         start_s = time.monotonic()
         if failed := await copy.noticed_by(["--fast", f"tests/{room}"]):
-            raise SystemExit(f"mutants: without a fault: tests that pass expected, {failed} failed")
+            raise SystemExit(
+                f"mutants: without a fault: tests that pass expected, {failed} failed"
+            )
         took_s[room] = time.monotonic() - start_s
     return took_s
 
 
 async def run(
-    root: Path, folder: Path, faults: list[Fault], workers: int, tiers: dict[str, list[str]]
+    root: Path,
+    folder: Path,
+    faults: list[Fault],
+    workers: int,
+    tiers: dict[str, list[str]],
 ) -> Counter[tuple[str, str]]:
     """Put the faults in, and print what becomes of each; counts (room, tier that noticed it)."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -251,7 +284,9 @@ async def run(
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(root / name, target, follow_symlinks=False)
     (copies[0].root / ".venv").symlink_to(root / ".venv")
-    took_s = await _without_a_fault(copies[0], {"cli"} | {fault.room for fault in faults})
+    took_s = await _without_a_fault(
+        copies[0], {"cli"} | {fault.room for fault in faults}
+    )
     free: asyncio.Queue[Copy] = asyncio.Queue()
     free.put_nowait(copies[0])
     for copy in copies[1:]:
@@ -266,7 +301,9 @@ async def run(
                 for tier, words in tiers.items():
                     patience_s = LONGEST_S
                     if words:
-                        patience_s = PATIENCE * (took_s[fault.room] + took_s["cli"]) + 60
+                        patience_s = (
+                            PATIENCE * (took_s[fault.room] + took_s["cli"]) + 60
+                        )
                     if by := await copy.noticed_by([*words, *tests], patience_s):
                         return fault, tier, by
             return fault, SURVIVED, ""
@@ -298,10 +335,16 @@ def table(found: Counter[tuple[str, str]], tiers: list[str]) -> str:
     lines = [f"{'room':12}{'drawn':>10}" + "".join(f"{name:>10}" for name in columns)]
     for room in [*sorted({room for room, _ in found}), "all"]:
         counts = [
-            sum(n for (of, tier), n in found.items() if tier == name and room in (of, "all"))
+            sum(
+                n
+                for (of, tier), n in found.items()
+                if tier == name and room in (of, "all")
+            )
             for name in columns
         ]
-        lines.append(f"{room:12}{sum(counts):10}" + "".join(f"{count:10}" for count in counts))
+        lines.append(
+            f"{room:12}{sum(counts):10}" + "".join(f"{count:10}" for count in counts)
+        )
     return "\n".join(lines)
 
 
@@ -311,7 +354,9 @@ def main(root: Path = ROOT) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--rooms", default=",".join(ROOMS), help="such as launch,scaling")
+    parser.add_argument(
+        "--rooms", default=",".join(ROOMS), help="such as launch,scaling"
+    )
     parser.add_argument("--n", type=int, default=40, help="faults")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--all", action="store_true", help="without --fast as well")
@@ -319,7 +364,9 @@ def main(root: Path = ROOT) -> int:
     given = parser.parse_args()
     rooms = given.rooms.split(",")
     if unknown := set(rooms) - set(ROOMS):
-        parser.error(f"--rooms: some of {', '.join(ROOMS)} expected, found {', '.join(unknown)}")
+        parser.error(
+            f"--rooms: some of {', '.join(ROOMS)} expected, found {', '.join(unknown)}"
+        )
     tiers = {"fast": ["--fast"]} | ({"all": []} if given.all else {})
     faults = draw(root, rooms, given.n, given.seed)
     scratch = tempfile.TemporaryDirectory(prefix="rn50-mutants-")
@@ -330,7 +377,9 @@ def main(root: Path = ROOT) -> int:
             return EXIT_STOPPED
     print(table(found, list(tiers)))
     noticed = sum(count for (_, tier), count in found.items() if tier != SURVIVED)
-    print(f"{noticed} of {len(faults)} noticed ({noticed / len(faults):.0%}), seed {given.seed}")
+    print(
+        f"{noticed} of {len(faults)} noticed ({noticed / len(faults):.0%}), seed {given.seed}"
+    )
     return 0
 
 

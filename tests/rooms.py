@@ -75,7 +75,9 @@ def modules_imported() -> dict[str, set[str]]:
 
 
 def module_of(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(
+        ".__init__"
+    )
 
 
 def rooms_imported() -> dict[str, set[str]]:
@@ -90,7 +92,11 @@ def rooms_imported() -> dict[str, set[str]]:
 def direct(imported: dict[str, set[str]]) -> dict[str, set[str]]:
     """Without the imports that follow from others: cli -> config follows from cli -> bench."""
     return {
-        room: {t for t in targets if not any(t in imported[other] for other in targets - {t})}
+        room: {
+            t
+            for t in targets
+            if not any(t in imported[other] for other in targets - {t})
+        }
         for room, targets in imported.items()
     }
 
@@ -120,13 +126,28 @@ def draw() -> str:
         corner = (x - width / 2, y - height / 2)
         axes.add_patch(
             FancyBboxPatch(
-                corner, width, height, boxstyle="round,pad=0.02", fc="#eef3f8", ec="#456", zorder=3
+                corner,
+                width,
+                height,
+                boxstyle="round,pad=0.02",
+                fc="#eef3f8",
+                ec="#456",
+                zorder=3,
             )
         )
         axes.text(
-            x, y + 0.12, f"{room}/", ha="center", va="center", weight="bold", size=11, zorder=4
+            x,
+            y + 0.12,
+            f"{room}/",
+            ha="center",
+            va="center",
+            weight="bold",
+            size=11,
+            zorder=4,
         )
-        axes.text(x, y - 0.14, _PURPOSE[room], ha="center", va="center", size=8, zorder=4)
+        axes.text(
+            x, y - 0.14, _PURPOSE[room], ha="center", va="center", size=8, zorder=4
+        )
     for room, targets in sorted(direct(rooms_imported()).items()):
         for target in sorted(targets):
             (x, y), (to_x, to_y) = centre[room], centre[target]

@@ -19,15 +19,24 @@ PAGES = [
 ]
 SOURCES = {".py", ".sh", ".sub", ".c", ".cc", ".j2", ".md"}
 MADE = re.compile(r"job\.sh|\.\./(datasets|results)(/.*)?")
-THEIRS = {"config_*.sh", "config_DGXA100.sh", "run.sub", "run_with_docker.sh"}  # NVIDIA's entries
-IMAGES = re.compile(r"^(train|val)/|\.(JPE?G|jpe?g|png|tar)$")  # ImageNet's layout, not ours
+THEIRS = {
+    "config_*.sh",
+    "config_DGXA100.sh",
+    "run.sub",
+    "run_with_docker.sh",
+}  # NVIDIA's entries
+IMAGES = re.compile(
+    r"^(train|val)/|\.(JPE?G|jpe?g|png|tar)$"
+)  # ImageNet's layout, not ours
 TOKEN = re.compile(r"[\w.*<>/-]+")
 
 
 def tracked() -> set[str]:
     """Files of the repository and the folders above them; those about to be added too."""
     command = ["sh", "-c", "git ls-files --cached --others --exclude-standard"]
-    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    listed = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False
+    )
     if listed.returncode:
         pytest.skip(f"no git here: {listed.stderr.strip()}", allow_module_level=True)
     files = listed.stdout.splitlines()
@@ -42,7 +51,9 @@ TOP = {name.split("/")[0] for name in KNOWN if "/" in name}
 def code_of(page: str) -> list[str]:
     """What stands in backticks, fenced or not."""
     fences = re.findall(r"^```.*?\n(.*?)^```", page, re.S | re.M)
-    inline = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", page, flags=re.S | re.M))
+    inline = re.findall(
+        r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", page, flags=re.S | re.M)
+    )
     return [*inline, *(line for fence in fences for line in fence.splitlines())]
 
 
@@ -57,7 +68,12 @@ def missing(page: str) -> list[str]:
     for token in (token for span in code_of(page) for token in TOKEN.findall(span)):
         name = token.rstrip(".").removeprefix("./").removesuffix("/")
         first, _, rest = name.partition("/")
-        if MADE.fullmatch(name) or name in THEIRS or IMAGES.search(name) or "..." in name:
+        if (
+            MADE.fullmatch(name)
+            or name in THEIRS
+            or IMAGES.search(name)
+            or "..." in name
+        ):
             continue
         if name.startswith("../"):
             found.append(name)
@@ -71,12 +87,16 @@ def missing(page: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize(
+    "page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix()
+)
 def test_paths_are_in_the_repository(page: Path) -> None:
     assert missing(page.read_text()) == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize(
+    "page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix()
+)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
         if not re.match(r"\w+://|mailto:|#", target):
@@ -86,5 +106,6 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_the_licence_is_named_where_tools_look(root: Path) -> None:
     text = (root / "LICENSE").read_text()
-    assert "Apache License" in text and "END OF TERMS AND CONDITIONS" in text
+    assert "Apache License" in text
+    assert "END OF TERMS AND CONDITIONS" in text
     assert 'license = { text = "Apache-2.0" }' in (root / "pyproject.toml").read_text()

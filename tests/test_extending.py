@@ -37,7 +37,11 @@ ADDED: dict[str, tuple[tuple[str, str, str], ...]] = {
             "            last = nn.Dense(classes, in_units=16, prefix='last_')\n"
             "            self.body.add(first, pool, nn.Flatten(), last)\n",
         ),
-        ("train/network/build.py", "from .alexnet import AlexNet", "from .dummy import Dummy\n"),
+        (
+            "train/network/build.py",
+            "from .alexnet import AlexNet",
+            "from .dummy import Dummy\n",
+        ),
         (
             "train/network/build.py",
             "NETWORKS: dict[str, Callable[[Model, int, int], Network]] = {",
@@ -67,10 +71,18 @@ ADDED: dict[str, tuple[tuple[str, str, str], ...]] = {
             "ALGORITHMS: dict[str, Callable[[Topology, float, tuple[int, int]], Cost]] = {",
             '    "dummy": lambda on, n, _: ring(on.ranks, 2 * n, on.ring(1, on.ranks)),\n',
         ),
-        ("launch/engine_environment.py", '    "gloo": {', '        "dummy": {"DUMMY": "1"},\n'),
+        (
+            "launch/engine_environment.py",
+            '    "gloo": {',
+            '        "dummy": {"DUMMY": "1"},\n',
+        ),
     ),
     "variant": (
-        ("config/variants.py", "VARIANTS = {", '    "dummy": Rule(ALL, WEIGHTS, "dummy"),\n'),
+        (
+            "config/variants.py",
+            "VARIANTS = {",
+            '    "dummy": Rule(ALL, WEIGHTS, "dummy"),\n',
+        ),
     ),
     "config key": (
         (
@@ -210,7 +222,11 @@ def test_two_ranks_of_the_launcher_train_the_network(
 ) -> None:
     name, *overrides = RUN
     overrides += [f"model.{key}" for key in ("network=dummy", "depth=50", "width=64")]
-    overrides += ["model.stem=imagenet", "model.zero_gamma=false", "schedule.length=2 epochs"]
+    overrides += [
+        "model.stem=imagenet",
+        "model.zero_gamma=false",
+        "schedule.length=2 epochs",
+    ]
     overrides += [f"data.path={small_data}", f"system.results={tmp_path}"]
     words = ("rn50.cli.entry", "launch", name, "--launcher", "dummy", *overrides)
     done = finished([sys.executable, "-m", *words], cwd=tree)
@@ -224,7 +240,9 @@ def test_two_ranks_of_the_launcher_train_the_network(
 def test_the_page_names_the_files_touched(kind: str) -> None:
     """The row of docs/architecture.md, "To add ... touch"."""
     rows = (ROOT / "docs/architecture.md").read_text().split("## To add ... touch")[1]
-    (row,) = [line for line in rows.splitlines() if line.startswith(f"| {article(kind)} |")]
+    (row,) = [
+        line for line in rows.splitlines() if line.startswith(f"| {article(kind)} |")
+    ]
     for name, *_ in ADDED[kind]:
         assert f"`{name}`" in row or f"`{name.removesuffix('dummy.py')}`" in row, name
 

@@ -58,7 +58,9 @@ def copy(root: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("target", "removed"), [("clean", CACHES), ("distclean", CACHES + ENVIRONMENTS)]
 )
-def test_make_removes_no_data(copy: Path, target: str, removed: tuple[str, ...]) -> None:
+def test_make_removes_no_data(
+    copy: Path, target: str, removed: tuple[str, ...]
+) -> None:
     subprocess.run(["make", "-s", target], cwd=copy, check=True)
     assert not [name for name in removed if (copy / name).exists()]
     left = {*KEPT, *ENVIRONMENTS} - set(removed)
@@ -67,14 +69,18 @@ def test_make_removes_no_data(copy: Path, target: str, removed: tuple[str, ...])
 
 
 def test_help_lists_every_target(root: Path) -> None:
-    targets = re.findall(r"^([a-z][a-z-]*):(?!=)", (root / "Makefile").read_text(), re.M)
+    targets = re.findall(
+        r"^([a-z][a-z-]*):(?!=)", (root / "Makefile").read_text(), re.M
+    )
     done = finished(["make", "-s"], cwd=root, check=True)
     assert [line.split()[0] for line in done.stdout.splitlines()] == targets
 
 
 def test_a_wheel_has_every_file_that_code_opens(root: Path) -> None:
     """An installation from a wheel once lacked stamp.c, which every rank compiles."""
-    settings = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]
+    settings = tomllib.loads((root / "pyproject.toml").read_text())["tool"][
+        "setuptools"
+    ]
     packed: set[Path] = set()
     for package, patterns in settings["package-data"].items():
         folder = root.joinpath(*package.split(".")[1:])
@@ -88,7 +94,9 @@ def test_a_wheel_has_every_file_that_code_opens(root: Path) -> None:
     opened = {path for path in files if path.suffix not in (".py", ".md")}
     assert opened <= packed
     folders = {path.parent.relative_to(root) for path in files if path.suffix == ".py"}
-    assert {".".join(("rn50", *folder.parts)) for folder in folders} <= set(settings["packages"])
+    assert {".".join(("rn50", *folder.parts)) for folder in folders} <= set(
+        settings["packages"]
+    )
 
 
 def test_what_pip_installs_is_what_set_up_installs(root: Path) -> None:
@@ -98,7 +106,9 @@ def test_what_pip_installs_is_what_set_up_installs(root: Path) -> None:
     stated = [Requirement(text) for text in texts if text]
     versions = {each.name.lower(): str(each.specifier) for each in stated}
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-    declared = map(Requirement, project["dependencies"] + project["optional-dependencies"]["train"])
+    declared = map(
+        Requirement, project["dependencies"] + project["optional-dependencies"]["train"]
+    )
     for each in declared:
         version = versions[each.name.lower()]
         assert str(each.specifier) == version or not version.startswith("=="), each

@@ -65,7 +65,9 @@ def test_a_seed_draws_the_same_faults_of_code_alone(tree: Path) -> None:
         (15, "note.append(a)", "pass"),
     }
     assert mutants.draw(tree, ["bench"], 3, 1) == mutants.draw(tree, ["bench"], 3, 1)
-    assert any(mutants.draw(tree, ["bench"], 3, seed) != every[:3] for seed in range(2, 6))
+    assert any(
+        mutants.draw(tree, ["bench"], 3, seed) != every[:3] for seed in range(2, 6)
+    )
 
 
 @pytest.mark.slow

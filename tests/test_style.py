@@ -7,5 +7,7 @@ from pathlib import Path
 
 
 def test_format_lint_types_and_shell_are_clean(root: Path) -> None:
-    done = subprocess.run(["make", "lint"], cwd=root, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["make", "lint"], cwd=root, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -20,7 +20,9 @@ from tests.conftest import made_once
 pytestmark = pytest.mark.slow
 
 TRACKED = "git ls-files -z --cached --others --exclude-standard"
-BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
+BUILD = (
+    "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
+)
 FRAMEWORKS = {"mxnet", "horovod", "nvidia-dali-cuda120"}
 
 
@@ -30,11 +32,15 @@ def needed(names: Iterator[Requirement]) -> dict[str, metadata.Distribution]:
     waiting = list(names)
     while waiting:
         requirement = waiting.pop()
-        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        applies = requirement.marker is None or requirement.marker.evaluate(
+            {"extra": ""}
+        )
         if not applies or requirement.name in distributions:
             continue
         distribution = metadata.distribution(requirement.name)
-        assert requirement.specifier.contains(distribution.version, prereleases=True), requirement
+        assert requirement.specifier.contains(distribution.version, prereleases=True), (
+            requirement
+        )
         distributions[requirement.name] = distribution
         waiting += map(Requirement, distribution.requires or ())
     return distributions
@@ -42,7 +48,10 @@ def needed(names: Iterator[Requirement]) -> dict[str, metadata.Distribution]:
 
 def link(distribution: metadata.Distribution, site: Path) -> None:
     """What a distribution has in its own site-packages, as links in another one."""
-    for name in {file.parts[0] for file in distribution.files or ()} - {"..", "__pycache__"}:
+    for name in {file.parts[0] for file in distribution.files or ()} - {
+        "..",
+        "__pycache__",
+    }:
         place = site / name
         if not place.is_symlink():
             place.symlink_to(Path(str(distribution.locate_file(PurePosixPath(name)))))
@@ -62,8 +71,21 @@ def environment(root: Path, shared: Path) -> Path:
         subprocess.run(build, cwd=checkout, check=True, capture_output=True)
         venv.create(folder, with_pip=False)
         (wheel,) = folder.with_name("wheel").glob("rn50-*.whl")
-        pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin/python"), "install", "-q"]
-        offline = ["--no-deps", "--no-index", "--disable-pip-version-check", "--no-compile"]
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            str(folder / "bin/python"),
+            "install",
+            "-q",
+        ]
+        offline = [
+            "--no-deps",
+            "--no-index",
+            "--disable-pip-version-check",
+            "--no-compile",
+        ]
         subprocess.run([*pip, *offline, str(wheel)], check=True)
         (site,) = folder.glob("lib/python3*/site-packages")
         (own,) = metadata.distributions(name="rn50", path=[str(site)])
@@ -75,11 +97,15 @@ def environment(root: Path, shared: Path) -> Path:
     return made_once(shared / "wheel_environment", make)
 
 
-def run(environment: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def run(
+    environment: Path, folder: Path, *words: str
+) -> subprocess.CompletedProcess[str]:
     """`rn50 WORDS` of the wheel, far from any checkout."""
     command = [str(environment / "bin/rn50"), *words]
     variables = {"PATH": "/usr/bin:/bin", "HOME": str(folder)}
-    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True)
+    return subprocess.run(
+        command, cwd=folder, env=variables, capture_output=True, text=True
+    )
 
 
 def test_the_wheel_checks_a_log_beside_the_official_checker(
@@ -145,7 +171,12 @@ def test_the_wheel_reads_runs_and_image_sets(
     ids=lambda part: part if isinstance(part, str) else "_".join(part[:2]),
 )
 def test_a_missing_extra_is_one_line(
-    environment: Path, root: Path, whole: Path, tmp_path: Path, words: tuple[str, ...], extra: str
+    environment: Path,
+    root: Path,
+    whole: Path,
+    tmp_path: Path,
+    words: tuple[str, ...],
+    extra: str,
 ) -> None:
     shutil.copytree(whole, tmp_path / "results/smoke/run")
     shutil.copy(root / "config/sweeps/quick_lr.yaml", tmp_path)

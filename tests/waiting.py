@@ -18,7 +18,9 @@ from rn50.train.process_info import read_process_info
 T = TypeVar("T")
 
 
-def finished(command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[str]:
+def finished(
+    command: Sequence[str | Path], **options: Any
+) -> subprocess.CompletedProcess[str]:
     """A command that has come to its end, with what it printed."""
     return subprocess.run(command, capture_output=True, text=True, **options)
 
@@ -35,7 +37,9 @@ def wait_until(condition: Callable[[], T], within_s: float = 120) -> T:
 
 def mentioning(path: Path) -> list[str]:
     """Command lines of the processes that mention `path`."""
-    lines = [" ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])]
+    lines = [
+        " ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])
+    ]
     return [line for line in lines if str(path) in line]
 
 

@@ -49,8 +49,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """What a launcher gives a rank: `config`, `overrides`, `out`, `resume`."""
     parser = argparse.ArgumentParser(prog="python -m rn50.train", description=__doc__)
     parser.add_argument("config", help="a preset's name or a YAML file")
-    parser.add_argument("overrides", nargs="*", help="key.path=value, such as batch.per_rank=16")
-    parser.add_argument("--out", type=Path, required=True, help="folder for the run's files")
+    parser.add_argument(
+        "overrides", nargs="*", help="key.path=value, such as batch.per_rank=16"
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder for the run's files"
+    )
     parser.add_argument("--resume", type=Path, help="checkpoint to go on from")
     return parser.parse_intermixed_args(arguments)
 
@@ -75,7 +79,9 @@ def run_rank(
     try:
         if os.sep in config and not Path(config).exists():
             shared = "system.results has to be a folder that all nodes share"
-            raise UserError(f"{config}: the run's config expected, found none: {shared}")
+            raise UserError(
+                f"{config}: the run's config expected, found none: {shared}"
+            )
         loaded = load(config, overrides)
         check_ranks(loaded.run, rank.process)
         if loaded.run.seed is None:
@@ -88,7 +94,9 @@ def run_rank(
             # Before the log is opened, which empties it.
             rank.held.enter_context(hold(out / RANK_LOCK, lost=rank.taken_over))
         rank.context = context = RunContext(loaded, out, rank.process, resumed)
-        threading.Thread(target=rank.stop_on_signal, args=(context,), daemon=True).start()
+        threading.Thread(
+            target=rank.stop_on_signal, args=(context,), daemon=True
+        ).start()
         if address := os.environ.get(WATCHDOG_ENV):
             rank.heartbeat = HeartbeatClient(address, context, rank.end)
         context.prepare()
@@ -99,7 +107,9 @@ def run_rank(
     except FolderInUse as error:
         print(f"rn50: error: {error}", file=sys.stderr, flush=True)
         os._exit(EXIT_USAGE)
-    except BaseException as error:  # whatever it was, the other ranks must not wait for this one
+    except (
+        BaseException
+    ) as error:  # whatever it was, the other ranks must not wait for this one
         rank.fail(error)
 
 
@@ -158,7 +168,9 @@ class _Rank:
         """End this process. The watchdog's thread calls it: the main thread may never come back."""
         self._close_log()
         self.say(reason)
-        if folder := os.environ.get(SCRATCH_ENV):  # the launcher, which would do it, may be gone
+        if folder := os.environ.get(
+            SCRATCH_ENV
+        ):  # the launcher, which would do it, may be gone
             shutil.rmtree(folder, ignore_errors=True)
         self._exit(EXIT_FAILED)
 
@@ -232,7 +244,9 @@ def one_line(error: BaseException) -> str:
     return text[:500] if isinstance(error, UserError) else f"{kind}: {text}"[:500]
 
 
-def end_failed(error: BaseException, process: ProcessInfo, phase: str, folder: Path) -> NoReturn:
+def end_failed(
+    error: BaseException, process: ProcessInfo, phase: str, folder: Path
+) -> NoReturn:
     """Leave the reason in `folder`, as a rank that trains leaves it, and end the process at once:
     exit handlers would wait for the other ranks."""
     failure = Failure(process.rank, process.host, phase, 0, one_line(error))

@@ -40,7 +40,9 @@ def check_supported(run: Run) -> None:
     if run.data.decoder == "gpu" and run.system.device == "cpu":
         raise UserError("data.decoder: auto or cpu expected on a cpu, found gpu")
     if run.model.dtype != "float32" and run.optimizer.variant == "akiba":
-        raise UserError(f"model.dtype: float32 expected for variant akiba, found {run.model.dtype}")
+        raise UserError(
+            f"model.dtype: float32 expected for variant akiba, found {run.model.dtype}"
+        )
 
 
 def check_accelerator(run: Run) -> None:

@@ -36,7 +36,9 @@ class RunContext:
         process: ProcessInfo,
         resumed: Checkpoint | None = None,
     ) -> None:
-        if loaded.run.system.device == "gpu":  # first: nothing has been written or read yet
+        if (
+            loaded.run.system.device == "gpu"
+        ):  # first: nothing has been written or read yet
             gpu = check_machine(process.local_rank)
             check_step(loaded.run.model, gpu.name, gpu.capability)
         self.run = loaded.run
@@ -116,7 +118,9 @@ class RunContext:
         """Whether there is anything to save: the run's clock has started."""
         return self.run_started_unix_s is not None
 
-    def meta(self, previous_lr: float, loss_scale: LossScaleState, statistics_rows: int) -> Meta:
+    def meta(
+        self, previous_lr: float, loss_scale: LossScaleState, statistics_rows: int
+    ) -> Meta:
         """Where the run is, for a checkpoint."""
         assert self.run_started_unix_s is not None  # start-up is over
         return Meta(
@@ -141,7 +145,9 @@ class RunContext:
         if self.resumed is not None and self.run_started_unix_s is not None:
             self.init_s = self.clock.unix_s - self._init_start_s
             self.log.resume(
-                self.state.step, ranks=self.plan.ranks, ranks_before=self.resumed.meta.ranks
+                self.state.step,
+                ranks=self.plan.ranks,
+                ranks_before=self.resumed.meta.ranks,
             )
             self.metrics.start_clock(self.run_started_unix_s)
             return

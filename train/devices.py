@@ -46,5 +46,7 @@ def updater_for(
 ) -> Updater:
     """What applies an optimizer step to `parameters`, whose gradients lie in `buckets`."""
     if isinstance(operators, PlanOperators):
-        return PlanUpdater(parameters, settings, operators=operators, buckets=buckets, **more)
+        return PlanUpdater(
+            parameters, settings, operators=operators, buckets=buckets, **more
+        )
     return Updater(parameters, settings, operators=operators, **more)

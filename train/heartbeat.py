@@ -51,7 +51,9 @@ class HeartbeatClient:
         end: called with a reason when the watchdog is gone; must not return.
     """
 
-    def __init__(self, address: str, context: RunContext, end: Callable[[str], Any]) -> None:
+    def __init__(
+        self, address: str, context: RunContext, end: Callable[[str], Any]
+    ) -> None:
         host, port, token = address.rsplit(":", 2)
         self._context = context
         self._end = end
@@ -159,11 +161,15 @@ def main_thread() -> str:
     An engine's call (MXNet, Horovod) mostly waits for other ranks.
     """
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    waits = frame is not None and any(name in frame.f_code.co_filename for name in _ENGINES)
+    waits = frame is not None and any(
+        name in frame.f_code.co_filename for name in _ENGINES
+    )
     while frame is not None:
         name = frame.f_code.co_filename
         if name.startswith(_PACKAGE):
-            where = f"{name[len(_PACKAGE) + 1 :]}:{frame.f_lineno} {frame.f_code.co_name}"
+            where = (
+                f"{name[len(_PACKAGE) + 1 :]}:{frame.f_lineno} {frame.f_code.co_name}"
+            )
             return where + (IN_ENGINE_SUFFIX if waits else "")
         frame = frame.f_back
     return "outside rn50"

@@ -42,7 +42,9 @@ class LogPoint(NamedTuple):
     loss_sum: nd.NDArray
 
 
-def train_steps(context: StepContext, first: int, last: int, log_every: int) -> Iterator[LogPoint]:
+def train_steps(
+    context: StepContext, first: int, last: int, log_every: int
+) -> Iterator[LogPoint]:
     """Train steps `first` to `last`, both included, counted from 1; yield every `log_every`. Ends
     before a step that may not begin."""
     comm = context.comm

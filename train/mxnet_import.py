@@ -50,7 +50,10 @@ class MXNetFinder:
     """
 
     def find_spec(
-        self, name: str, _path: Sequence[str] | None = None, _target: ModuleType | None = None
+        self,
+        name: str,
+        _path: Sequence[str] | None = None,
+        _target: ModuleType | None = None,
     ) -> ModuleSpec | None:
         if name != "mxnet":
             return None
@@ -86,7 +89,9 @@ def load_cuda(folder: Path) -> None:
 
     for name in names:
         is_part = name in _CUDA_PARTS
-        ctypes.CDLL(str(folder / name), ctypes.RTLD_LOCAL if is_part else ctypes.RTLD_GLOBAL)
+        ctypes.CDLL(
+            str(folder / name), ctypes.RTLD_LOCAL if is_part else ctypes.RTLD_GLOBAL
+        )
 
 
 @contextmanager
@@ -101,7 +106,9 @@ def stand_ins() -> Iterator[None]:
         "distutils": ModuleType("distutils"),
         "distutils.version": version,
     }
-    placed = {name: module for name, module in modules.items() if name not in sys.modules}
+    placed = {
+        name: module for name, module in modules.items() if name not in sys.modules
+    }
     sys.modules.update(placed)  # type: ignore[arg-type]
     try:
         yield
@@ -115,8 +122,12 @@ def restore_numpy_names() -> None:
     import numpy
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # some NumPy versions have a name still, and warn of it
-        lacking = {n: stands for n, stands in numpy_names().items() if not hasattr(numpy, n)}
+        warnings.simplefilter(
+            "ignore"
+        )  # some NumPy versions have a name still, and warn of it
+        lacking = {
+            n: stands for n, stands in numpy_names().items() if not hasattr(numpy, n)
+        }
     for name, stands in lacking.items():
         setattr(numpy, name, stands)
 

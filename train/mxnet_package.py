@@ -26,9 +26,12 @@ def _libinfo() -> Any:
     """MXNet's own module that finds its library and headers, without the rest of MXNet."""
     folder = package_folder("mxnet")
     if folder is None:
-        raise UserError("mxnet: an installed package expected, found none; scripts/setup.sh")
+        raise UserError(
+            "mxnet: an installed package expected, found none; scripts/setup.sh"
+        )
     spec = spec_from_file_location("mxnet_libinfo", folder / "libinfo.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -81,7 +81,9 @@ class Operators:
         highest = scores.topk(k=min(TOP, scores.shape[1]))
         hits = (scores.argmax(axis=1) == labels).sum()
         near = nd.broadcast_equal(highest, labels.reshape((-1, 1))).sum()
-        counts = nd.concat(*(n.reshape(1) for n in (hits, near, (labels >= 0).sum())), dim=0)
+        counts = nd.concat(
+            *(n.reshape(1) for n in (hits, near, (labels >= 0).sum())), dim=0
+        )
         return counts.astype("int32") + (0 if total is None else total)
 
     def criterion(
@@ -122,6 +124,9 @@ class AutogradCriterion:
         if scale == 1:
             losses.backward()
             return
-        if self._head is None or (self._head[0], self._head[1].shape) != (scale, losses.shape):
+        if self._head is None or (self._head[0], self._head[1].shape) != (
+            scale,
+            losses.shape,
+        ):
             self._head = scale, nd.full(losses.shape, scale, losses.context)
         losses.backward(self._head[1])

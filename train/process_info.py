@@ -23,7 +23,9 @@ class RankVariables(NamedTuple):
 
 def _with_prefix(prefix: str) -> RankVariables:
     """The variables of a launcher that gives all four one beginning."""
-    names = (f"{prefix}_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
+    names = (
+        f"{prefix}_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
+    )
     return RankVariables(*names)
 
 

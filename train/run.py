@@ -61,7 +61,9 @@ def train_and_evaluate(context: RunContext) -> None:
     trainer.log.timeline()
 
 
-def write_result(trainer: Trainer, *, reached: bool, stopped: Stopped | None = None) -> None:
+def write_result(
+    trainer: Trainer, *, reached: bool, stopped: Stopped | None = None
+) -> None:
     """The result, with what each rank needed; all ranks call it when the run's clock has stopped.
     What it does itself is not in the run's time."""
     context = trainer.context
@@ -89,7 +91,9 @@ def train_blocks(trainer: Trainer, checkpointer: Checkpointer) -> bool:
     for block in blocks_left(plan, state):
         stop_if_asked(trainer)
         if log_position(plan, state) == "run":
-            context.log.block_start(block.first_epoch, block.last_epoch - block.first_epoch + 1)
+            context.log.block_start(
+                block.first_epoch, block.last_epoch - block.first_epoch + 1
+            )
         stopwatch = Stopwatch()
         for epoch in range(state.epochs_trained + 1, block.last_epoch + 1):
             train_epoch(trainer, checkpointer, epoch, stopwatch)
@@ -105,9 +109,15 @@ def train_blocks(trainer: Trainer, checkpointer: Checkpointer) -> bool:
         is_best = state.record_evaluation(block.last_epoch, accuracy.fraction)
         if accuracy.fraction >= trainer.run.eval.target:
             return True
-        if plan.min_accuracy_by_steps <= state.step and block.last_epoch < plan.eval_epochs[-1]:
+        if (
+            plan.min_accuracy_by_steps <= state.step
+            and block.last_epoch < plan.eval_epochs[-1]
+        ):
             check_learning(
-                accuracy.correct, accuracy.total, trainer.run.data.classes, block.last_epoch
+                accuracy.correct,
+                accuracy.total,
+                trainer.run.data.classes,
+                block.last_epoch,
             )
         checkpointer.save_if_due(is_best=is_best)
         check_epoch_budget(block.last_epoch, trainer.run.limits.epochs)
@@ -202,13 +212,17 @@ def evaluate_epoch(trainer: Trainer, epoch: int) -> Accuracy:
         comm.check_replicas(weights, f"after epoch {epoch}", context.state.step)
         active_ranks = plan.segment_of_epoch(epoch).active_ranks
         statistics = bn_statistics(net)
-        sync_bn_statistics(statistics, comm, mode=run.eval.bn_stats, active_ranks=active_ranks)
+        sync_bn_statistics(
+            statistics, comm, mode=run.eval.bn_stats, active_ranks=active_ranks
+        )
         copy_parameters(net, trainer.model.eval_net, comm.operators)
         accuracy = evaluate(
             trainer.model.eval_net,
             trainer.next_eval_batch,
             comm,
-            batches=eval_batches(run.data.eval_samples, plan.ranks, run.eval.batch_per_rank),
+            batches=eval_batches(
+                run.data.eval_samples, plan.ranks, run.eval.batch_per_rank
+            ),
             samples=run.data.eval_samples,
         )
     context.log.eval_stop(epoch)

@@ -67,7 +67,9 @@ class RunLog:
             f"  epoch {epoch}: global batch {global_batch_size} from here on"
         )
 
-    def train(self, step: int, loss: float, now: Settings, loss_scale: float | None) -> None:
+    def train(
+        self, step: int, loss: float, now: Settings, loss_scale: float | None
+    ) -> None:
         """A log point: the mean loss over all ranks since the last one."""
         context = self._context
         if context.process.rank != 0:
@@ -188,7 +190,9 @@ def gather_ranks(
         for what does not apply. Ranks above 0, which write no file: no columns.
     """
     has_steps = len(phases_ms) > 0
-    times = percentiles(phases_ms if has_steps else np.zeros((1, len(COLUMNS)), np.float32))
+    times = percentiles(
+        phases_ms if has_steps else np.zeros((1, len(COLUMNS)), np.float32)
+    )
     figures = {
         "host": host[:64],
         "steps": len(phases_ms),
@@ -197,7 +201,9 @@ def gather_ranks(
         "cpu_s": cpu_s,
         "gpu_memory_peak_bytes": _gpu_memory_bytes(comm.ctx),
     }
-    everyone = comm.gather_bytes(json.dumps(figures).encode().ljust(_ROW_BYTES), "ranks")
+    everyone = comm.gather_bytes(
+        json.dumps(figures).encode().ljust(_ROW_BYTES), "ranks"
+    )
     if comm.rank != 0:
         return {}
     rows = [json.loads(row) for row in everyone]

@@ -33,7 +33,9 @@ def step_settings(run: Run, plan: Plan) -> Callable[[int], Settings]:
         if run.batch.follow == "lr":
             lr *= batch / first_batch
         elif run.batch.follow != "none":
-            momentum = momentum_for_batch(run.batch.follow, batch, first_batch, momentum)
+            momentum = momentum_for_batch(
+                run.batch.follow, batch, first_batch, momentum
+            )
         return Settings(lr, momentum, batch)
 
     return at
@@ -51,11 +53,15 @@ def _falling(run: Run, plan: Plan, curve: Callable[..., float]) -> LearningRate:
         "end_lr": schedule.end_lr,
         "decay_steps": plan.decay_images / batch,
     }
-    return lambda step: curve(max(0.0, plan.images_after(step - late) / batch - origin), **ends)
+    return lambda step: curve(
+        max(0.0, plan.images_after(step - late) / batch - origin), **ends
+    )
 
 
 def _stepped(run: Run, plan: Plan) -> LearningRate:
-    milestones = [(plan.epoch_end_step(m.after_epoch), m.factor) for m in run.schedule.milestones]
+    milestones = [
+        (plan.epoch_end_step(m.after_epoch), m.factor) for m in run.schedule.milestones
+    ]
     return lambda step: run.optimizer.base_lr * factor_at(step, milestones)
 
 
@@ -83,17 +89,23 @@ SHAPES: dict[str, Callable[[Run, Plan], LearningRate]] = {
     "poly": _poly,
     "cosine": lambda run, plan: _after_warmup(run, plan, _falling(run, plan, cosine)),
     "step": lambda run, plan: _after_warmup(run, plan, _stepped(run, plan)),
-    "sony_b": lambda _, plan: lambda step: sony_b(plan.images_after(step) / plan.train_samples),
+    "sony_b": lambda _, plan: (
+        lambda step: sony_b(plan.images_after(step) / plan.train_samples)
+    ),
 }
 """The learning rate of every step, by `schedule.shape`."""
 
 
-def warmup(step: float, warmup_steps: float, *, start_lr: float, base_lr: float) -> float:
+def warmup(
+    step: float, warmup_steps: float, *, start_lr: float, base_lr: float
+) -> float:
     """Linear from `start_lr` (step 0, not taken) to `base_lr` (step W): Goyal et al. 2.2."""
     return start_lr + (base_lr - start_lr) * step / warmup_steps
 
 
-def poly(step: float, *, base_lr: float, end_lr: float, power: float, decay_steps: float) -> float:
+def poly(
+    step: float, *, base_lr: float, end_lr: float, power: float, decay_steps: float
+) -> float:
     """end + (base - end) (1 - t / D) ** power, `step` t counted from `schedule.decay_from`.
 
     Power 2 and D = the rest of the run in NVIDIA's entries and the TensorFlow reference; Fujitsu

@@ -60,7 +60,9 @@ def score(
     ranks = place.world_size
     comm = communicator(operators_for(run.model, ctx), connection, ranks)
     comm.start()
-    nets = [_network(*pair, comm, place) for pair in zip(runs, checkpoints, strict=True)]
+    nets = [
+        _network(*pair, comm, place) for pair in zip(runs, checkpoints, strict=True)
+    ]
     images = build_eval_source(
         run.data,
         batch_per_rank=run.eval.batch_per_rank,
@@ -83,7 +85,9 @@ def score(
     return [accuracy._asdict() for accuracy in accuracies]
 
 
-def _network(run: Run, checkpoint: Checkpoint, comm: Communicator, place: ProcessInfo) -> Any:
+def _network(
+    run: Run, checkpoint: Checkpoint, comm: Communicator, place: ProcessInfo
+) -> Any:
     """The evaluation network of a checkpoint. Batch-norm statistics are those that it holds; where
     they are each rank's own still, `eval.bn_stats` is done to them."""
     from .checkpoint.restore import active_ranks, restore_network
@@ -91,11 +95,18 @@ def _network(run: Run, checkpoint: Checkpoint, comm: Communicator, place: Proces
     from .network.build import bn_statistics, build_networks, copy_parameters
 
     net, eval_net, _ = build_networks(
-        run.model, run.data.classes, crop_px=run.data.crop_px, seed=0, operators=comm.operators
+        run.model,
+        run.data.classes,
+        crop_px=run.data.crop_px,
+        seed=0,
+        operators=comm.operators,
     )
     # It waits for all before: the last network's statistics were reduced under the same name.
     restore_network(checkpoint, net, rank=place.rank, ranks=place.world_size)
-    if checkpoint.meta.statistics_rows > 1 and place.world_size == checkpoint.meta.ranks:
+    if (
+        checkpoint.meta.statistics_rows > 1
+        and place.world_size == checkpoint.meta.ranks
+    ):
         sync_bn_statistics(
             bn_statistics(net),
             comm,

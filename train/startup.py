@@ -43,7 +43,9 @@ def run_stages(
         with nullcontext() if stage.waits else free, timeline.span(stage.name):
             return stage.action(*inputs)
 
-    pool = ThreadPoolExecutor(1 if serial else len(stages), thread_name_prefix="startup")
+    pool = ThreadPoolExecutor(
+        1 if serial else len(stages), thread_name_prefix="startup"
+    )
     try:
         for stage in stages:
             futures[stage.name] = pool.submit(run, stage)

@@ -83,7 +83,9 @@ class StepTimes:
 
     def begin(self, step: int) -> None:
         """The host asks for the batch of a step."""
-        if step != self._last + 1:  # the first after a resume, or epochs without this rank
+        if (
+            step != self._last + 1
+        ):  # the first after a resume, or epochs without this rank
             self.log_point()
             self._next = step
             self._begun_s = np.nan
@@ -120,7 +122,9 @@ class StepTimes:
 
     def log_point(self) -> NDArray[np.float32]:
         """(steps, columns) in ms of the steps done since the last call. Waits for nothing."""
-        steps = np.arange(max(self._next, self._last + 1 - len(self._stamps)), self._last + 1)
+        steps = np.arange(
+            max(self._next, self._last + 1 - len(self._stamps)), self._last + 1
+        )
         stamps = self._stamps[steps % len(self._stamps)]
         over = int(np.logical_and.accumulate(~np.isnan(stamps[:, _UPDATE])).sum())
         steps = steps[:over]

@@ -112,7 +112,9 @@ def start_up(
         Stage("open connections", comm.start, waits=True),
         Stage("build pipelines", partial(sources or build_sources, context, ctx)),
         Stage("build network", partial(build_model, context, comm)),
-        Stage("warm up network", partial(warm_up, context, operators), ("build network",)),
+        Stage(
+            "warm up network", partial(warm_up, context, operators), ("build network",)
+        ),
         Stage(
             "agree on weights",
             partial(verify_replicas, context, comm),
@@ -121,7 +123,10 @@ def start_up(
         ),
     ]
     built = run_stages(
-        stages, context.timeline, serial=run.startup.serial, cores=run.system.cores_per_rank
+        stages,
+        context.timeline,
+        serial=run.startup.serial,
+        cores=run.system.cores_per_rank,
     )
     model = built["build network"]
     data = built["build pipelines"]
@@ -217,7 +222,9 @@ def warm_up(context: RunContext, operators: Operators, model: Model) -> bytes:
     net, eval_net, criterion, updater = model
     zeros = operators.zeros
     scale = updater.scaler.value_at(1)
-    for batch in warm_up_batches(context.plan, context.state.step) * operators.warm_up_steps:
+    for batch in (
+        warm_up_batches(context.plan, context.state.step) * operators.warm_up_steps
+    ):
         images = zeros(image_shape(net, batch, side))
         labels = zeros(batch)
         criterion.backward(criterion.forward(images, labels, scale), scale)

@@ -28,7 +28,9 @@ SCALE = 128.0
 """The loss scale, with which gradients in float16 survive."""
 
 
-def trial_losses(ctx: mx.Context, dtype: Any, layout: Any = "NCHW") -> NDArray[np.float64]:
+def trial_losses(
+    ctx: mx.Context, dtype: Any, layout: Any = "NCHW"
+) -> NDArray[np.float64]:
     """Mean losses of `STEPS` steps on one batch: the same weights and images on every device.
 
     Args:
@@ -43,7 +45,9 @@ def trial_losses(ctx: mx.Context, dtype: Any, layout: Any = "NCHW") -> NDArray[n
     if ctx.device_type == "cpu":
         kernels.load()
     operators = operators_for(model, ctx)
-    net, _, loss = build_networks(model, CLASSES, crop_px=PX, seed=1, operators=operators)
+    net, _, loss = build_networks(
+        model, CLASSES, crop_px=PX, seed=1, operators=operators
+    )
     buckets = lay_out_gradients(trainable(net), "single", operators)
     settings = Optimizer(variant="sgd", base_lr=LR)
     scaler = LossScaler(SCALE)

@@ -27,6 +27,10 @@ def checked_keys() -> frozenset[str]:
 def apply(run: LoggedRun) -> list[Finding]:
     """What breaks any rule: errors first, of one severity causes before what they explain, else in
     the order of `RULES`."""
-    findings = [finding for rule in RULES if rule.applies(run) for finding in rule.findings(run)]
+    findings = [
+        finding for rule in RULES if rule.applies(run) for finding in rule.findings(run)
+    ]
     findings = explain(run, findings)
-    return sorted(findings, key=lambda f: (SEVERITIES.index(f.severity), f.caused_by != ""))
+    return sorted(
+        findings, key=lambda f: (SEVERITIES.index(f.severity), f.caused_by != "")
+    )

@@ -9,10 +9,20 @@ from ...config import benchmark
 from ...config.finding import ERROR, NOTE, POLICY, plain, shown
 from ...logging.events import Event
 from ..logged_run import SAME_MS, LoggedRun
-from ..rule import CHECKER, CLOSED_POLICY, RULES_TEXT, Violations, against, only_if, rule
+from ..rule import (
+    CHECKER,
+    CLOSED_POLICY,
+    RULES_TEXT,
+    Violations,
+    against,
+    only_if,
+    rule,
+)
 
 
-@rule("MLP501", "init-too-long", ERROR, f"{CHECKER}, common.yaml; {RULES_TEXT} line 489")
+@rule(
+    "MLP501", "init-too-long", ERROR, f"{CHECKER}, common.yaml; {RULES_TEXT} line 489"
+)
 def init_limit(run: LoggedRun) -> Violations:
     """Every init_stop comes less than the limit after the first init_start before it: 20 min, from
     1.0.0 on 30, in the open division from 2.0.0 on 240."""
@@ -24,7 +34,9 @@ def init_limit(run: LoggedRun) -> Violations:
     division = run.first("submission_division")
     if run.at_least("2.0.0") and division is not None and division.order > stop.order:
         why = "the official checker then allows no time for initialisation"
-        yield against(division, f"is logged after {stop.place}", "it before init_stop", why)
+        yield against(
+            division, f"is logged after {stop.place}", "it before init_stop", why
+        )
     elif took_ms >= _limit_ms(run):
         yield against(
             f"initialisation up to {stop.place} took",
@@ -39,7 +51,9 @@ def _limit_ms(run: LoggedRun) -> float:
     return 1000 * benchmark.init_limit_s(run.ruleset, run.division or "closed")
 
 
-def _init_times(begins: list[Event], stops: list[Event]) -> Iterator[tuple[float, Event]]:
+def _init_times(
+    begins: list[Event], stops: list[Event]
+) -> Iterator[tuple[float, Event]]:
     """(milliseconds since the earliest init_start before it, init_stop) of each init_stop."""
     earliest_ms = begins[0].time_ms
     at = 0
@@ -64,19 +78,27 @@ def stamps_there(run: LoggedRun) -> Violations:
 
 
 @rule(
-    "MLP503", "time-goes-back", CLOSED_POLICY, f"{RULES_TEXT} line 491: the clock may not be paused"
+    "MLP503",
+    "time-goes-back",
+    CLOSED_POLICY,
+    f"{RULES_TEXT} line 491: the clock may not be paused",
 )
 def clock_steady(run: LoggedRun) -> Violations:
     """Stamps do not go back from record to record, by a second or more in all; less is a note. (Of
     copied records the largest step counts: several writers are not in order.)"""
     stamped = [event for event in run.events if event.time_ms > 0]
     latest_ms = accumulate((event.time_ms for event in stamped), max)
-    behind = [(late - event.time_ms, event) for late, event in zip(latest_ms, stamped, strict=True)]
+    behind = [
+        (late - event.time_ms, event)
+        for late, event in zip(latest_ms, stamped, strict=True)
+    ]
     by_ms, worst = max(behind, key=lambda one: one[0], default=(0.0, None))
     if worst is None or by_ms <= 0 or (run.run_ms is not None and run.run_ms <= 0):
         return  # run-time-not-positive says it
     if run.duplicate_writers < 2:
-        by_ms = sum(max(0.0, one.time_ms - after.time_ms) for one, after in pairwise(stamped))
+        by_ms = sum(
+            max(0.0, one.time_ms - after.time_ms) for one, after in pairwise(stamped)
+        )
     elif by_ms < SAME_MS:
         return  # copied-records says it
     yield against(
@@ -105,7 +127,12 @@ def run_starts_in_time(run: LoggedRun) -> Violations:
         yield against(start, f"is {gap_ms / 1000:.1f} s after init_start", limit)
 
 
-@rule("MLP505", "run-start-before-init-stop", CLOSED_POLICY, f"{RULES_TEXT} lines 489, 491")
+@rule(
+    "MLP505",
+    "run-start-before-init-stop",
+    CLOSED_POLICY,
+    f"{RULES_TEXT} lines 489, 491",
+)
 def init_before_run(run: LoggedRun) -> Violations:
     """run_start is not stamped before init_stop: else the init times are those of another time."""
     stop = run.first("init_stop")
@@ -130,7 +157,12 @@ def caches_cleared(run: LoggedRun) -> Violations:
     wrong = [event for event in run.all("cache_clear") if event.value != True]  # noqa: E712 (or 1)
     for event in wrong[:1]:
         is_no_flag = event.value != False  # noqa: E712 (or 0)
-        yield against(event, f"is {shown(event.value)}", "true", severity=only_if(is_no_flag, NOTE))
+        yield against(
+            event,
+            f"is {shown(event.value)}",
+            "true",
+            severity=only_if(is_no_flag, NOTE),
+        )
 
 
 @rule("MLP507", "cache-clear-after-init-start", CLOSED_POLICY, f"{RULES_TEXT} line 220")
@@ -160,7 +192,9 @@ def resumed(run: LoggedRun) -> Violations:
     for event in run.all("run_resumed"):
         names = ("steps_repeated", "ranks_before", "ranks", "lost_bytes")
         known = [
-            f"{name} {shown(event.metadata[name])}" for name in names if name in event.metadata
+            f"{name} {shown(event.metadata[name])}"
+            for name in names
+            if name in event.metadata
         ]
         found = f"resumed after step {shown(event.value)}; its clock ran on meanwhile"
         if known:
@@ -180,4 +214,6 @@ def clock_jump(run: LoggedRun) -> Violations:
     for event in run.all("wall_clock_jump"):
         by = f"jumped by {shown(event.value)} s"
         why = "the stamps follow the monotonic clock and did not"
-        yield against("the host's wall clock", by, "one that runs evenly", why, line=event.line)
+        yield against(
+            "the host's wall clock", by, "one that runs evenly", why, line=event.line
+        )

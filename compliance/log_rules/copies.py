@@ -22,7 +22,11 @@ def once_keys(run: LoggedRun) -> list[str]:
         return [*keys, *round_060.ONCE]
     keys += _SAMPLES
     if run.division != "open":
-        keys += [key for key in _ONCE_CLOSED if run.at_least("1.0.0") or "gradient" not in key]
+        keys += [
+            key
+            for key in _ONCE_CLOSED
+            if run.at_least("1.0.0") or "gradient" not in key
+        ]
         keys += benchmark.OPTIMIZER_KEYS.get(run.optimizer or "", ())
     return keys
 
@@ -49,7 +53,11 @@ def one_clock(run: LoggedRun) -> Violations:
         elif spread_ms(events) > SAME_MS:
             found = f"{spread_ms(events) / 1000:.3f} s apart"
             yield against(
-                f"{len(events)} {key},", found, "one, or copies within 1 s", why, line=line
+                f"{len(events)} {key},",
+                found,
+                "one, or copies within 1 s",
+                why,
+                line=line,
             )
 
 
@@ -58,7 +66,9 @@ def different_values(run: LoggedRun) -> Violations:
     """A key that may come once does not come again with another value."""
     for key in once_keys(run):
         events = run.all(key)
-        other = next((event for event in events[1:] if event.value != events[0].value), None)
+        other = next(
+            (event for event in events[1:] if event.value != events[0].value), None
+        )
         if other is not None:
             found = f"{shown(events[0].value)} in line {events[0].line}"
             found += f" and {shown(other.value)} in line {other.line}"

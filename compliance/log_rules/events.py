@@ -6,7 +6,16 @@ from ...config import benchmark
 from ...config.finding import ERROR, MISSING, POLICY, number, shown
 from ...logging.events import Event, type_name
 from ..logged_run import LoggedRun
-from ..rule import CHECKER, FROM_070, Violation, Violations, against, missing, only_if, rule
+from ..rule import (
+    CHECKER,
+    FROM_070,
+    Violation,
+    Violations,
+    against,
+    missing,
+    only_if,
+    rule,
+)
 
 _COMMON = f"{CHECKER}, common.yaml"
 LOG_IT = "log it once, from rank 0"
@@ -50,7 +59,9 @@ def run_stop_exists(run: LoggedRun) -> Violations:
     """
     if run.all("run_stop") or "run_stop" in run.log.lost_keys or run.log.truncated:
         return  # broken-record says it of a log that was cut
-    found = against("run did not finish:", "no run_stop", "run_stop", line=run.log.lines)
+    found = against(
+        "run did not finish:", "no run_stop", "run_stop", line=run.log.lines
+    )
     yield found._replace(actual="none")
 
 
@@ -89,7 +100,9 @@ def run_start(run: LoggedRun) -> Violations:
     """
     if run.absent("run_start"):
         text = "no run_start: the clock never started"
-        yield Violation(message=text, expected="run_start", actual="none", about=MISSING)
+        yield Violation(
+            message=text, expected="run_start", actual="none", about=MISSING
+        )
     event = run.start
     stop = run.first("init_stop")
     if event is not None and stop is not None and event.order < stop.order:
@@ -111,7 +124,9 @@ def init(run: LoggedRun) -> Violations:
     end = min((e for e in (stop, start) if e), key=lambda e: e.order, default=None)
     for event in run.all("init_start"):
         if end is not None and event.order > end.order:
-            yield against(event, f"stands after {end.place}", "it before init_stop and run_start")
+            yield against(
+                event, f"stands after {end.place}", "it before init_stop and run_start"
+            )
             break
     for event in run.all("init_stop"):
         if begin is not None and event.order < begin.order:
@@ -164,7 +179,9 @@ def epoch_metadata(run: LoggedRun) -> Violations:
     other = _OTHER_COUNT.get(run.ruleset)
     blocks = run.all("block_start")
     yield from [_too_early(one) for one in blocks if _before_run_start(run, one)][:1]
-    yield from [found for one in blocks if (found := _block_problem(one, other)) is not None][:1]
+    yield from [
+        found for one in blocks if (found := _block_problem(one, other)) is not None
+    ][:1]
     for key, name, alternative in (
         ("block_stop", "first_epoch_num", other),
         ("epoch_start", "epoch_num", None),
@@ -173,7 +190,9 @@ def epoch_metadata(run: LoggedRun) -> Violations:
         ("eval_stop", "epoch_num", other),
         ("eval_accuracy", "epoch_num", None if run.division else other),
     ):
-        without = [e for e in run.all(key) if not {name, alternative} & e.metadata.keys()]
+        without = [
+            e for e in run.all(key) if not {name, alternative} & e.metadata.keys()
+        ]
         yield from (_without(event, name) for event in without[:1])
 
 
@@ -219,5 +238,7 @@ def eval_accuracy(run: LoggedRun) -> Violations:
             if isinstance(event.value, str):
                 found = shown(event.value)
             severity = only_if(run.ruleset == "0.6.0", POLICY)
-            yield against(event, f"is {found}", "a fraction such as 0.7592", severity=severity)
+            yield against(
+                event, f"is {found}", "a fraction such as 0.7592", severity=severity
+            )
             break

@@ -34,7 +34,9 @@ def batch_size(run: LoggedRun) -> Violations:
         if batch <= 0:
             yield as_setting(event).violation("a number above 0")
         elif batch > most or not batch.is_integer():
-            yield as_setting(event).violation(f"an integer up to {most:,}", severity=POLICY)
+            yield as_setting(event).violation(
+                f"an integer up to {most:,}", severity=POLICY
+            )
     yield from missing(run, ["global_batch_size"])
 
 
@@ -168,7 +170,9 @@ def schedule_lengths(run: LoggedRun) -> Violations:
         yield as_setting(event).violation(expected)
 
 
-@rule("MLP718", "invalid-bn-span", CLOSED_POLICY, "batch norm is over images of one batch")
+@rule(
+    "MLP718", "invalid-bn-span", CLOSED_POLICY, "batch norm is over images of one batch"
+)
 def bn_span(run: LoggedRun) -> Violations:
     """model_bn_span, where it is logged, is a number from 1 to the global batch."""
     for event in run.all("model_bn_span")[:1]:

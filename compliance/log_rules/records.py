@@ -37,7 +37,9 @@ def records(run: LoggedRun) -> Violations:
     more = run.log.problem_count - len(run.log.problems)
     if more > 0:
         yield Violation(
-            message=f"{more} more records cannot be read", expected="0", actual=f"{more}"
+            message=f"{more} more records cannot be read",
+            expected="0",
+            actual=f"{more}",
         )
 
 
@@ -50,7 +52,9 @@ def stamps(run: LoggedRun) -> Violations:
     timed = [event for event in run.log.events if event.time_ms]
     odd = [event for event in timed if not _FIRST_MS <= event.time_ms <= _LATEST_MS]
     if odd:
-        early = len(odd) == len(timed) and all(0 < event.time_ms < _FIRST_MS for event in odd)
+        early = len(odd) == len(timed) and all(
+            0 < event.time_ms < _FIRST_MS for event in odd
+        )
         in_seconds = any(int(event.time_ms) in _SECONDS for event in odd)
         found = f"is stamped {plain(odd[0].time_ms)}"
         if len(odd) > 1:
@@ -97,10 +101,14 @@ def two_runs(run: LoggedRun) -> Violations:
         actual = f"their records mixed, run_start in lines {starts[0].line} and {starts[-1].line}"
         lines[actual] = starts[-1].line
     for actual, line in lines.items():
-        yield against("two runs in one file:", actual, "one run", line=line, advice=advice)
+        yield against(
+            "two runs in one file:", actual, "one run", line=line, advice=advice
+        )
 
 
-_LETTERS = str.maketrans("аеіјӏорсухѕһԁԛԝкмнтвɡɑαικνορυτϲ", "aeijlopcyxshdqwkmhtbgaaiknopytc")
+_LETTERS = str.maketrans(
+    "аеіјӏорсухѕһԁԛԝкмнтвɡɑαικνορυτϲ", "aeijlopcyxshdqwkmhtbgaaiknopytc"
+)
 """Cyrillic, Greek and Latin letters by the letter of a key that they look like."""
 _READ_METADATA = ("epoch_num", "first_epoch_num", "epoch_count", "status", "tensor")
 
@@ -120,7 +128,9 @@ def look_alikes(run: LoggedRun) -> Violations:
         meant = read.get(_plain_letters(name), name)
         if meant != name:
             subject = f"line {event.line}: the name {cut(name)!a}"
-            yield against(subject, f"looks like {meant}", "plain letters", line=event.line)
+            yield against(
+                subject, f"looks like {meant}", "plain letters", line=event.line
+            )
             return
 
 

@@ -9,7 +9,14 @@ from fractions import Fraction
 
 from ...config import benchmark
 from ...config.finding import ERROR, NOTE, POLICY, plain, printable, shown
-from ..logged_run import SAME_MS, Evaluation, LoggedRun, as_setting, epoch_of, reaches_target
+from ..logged_run import (
+    SAME_MS,
+    Evaluation,
+    LoggedRun,
+    as_setting,
+    epoch_of,
+    reaches_target,
+)
 from ..rule import CHECKER, RULES_TEXT, Violation, Violations, against, only_if, rule
 
 _TARGET = f"in [{benchmark.TARGET_ACCURACY}, {plain(benchmark.HIGHEST_ACCURACY)})"
@@ -34,7 +41,11 @@ def clock_forward(run: LoggedRun) -> Violations:
     stop = run.stop
     if run_ms is None or stop is None or run_ms > 0:
         return
-    found = f"is {-run_ms / 1000:g} s before run_start" if run_ms else "has run_start's stamp"
+    found = (
+        f"is {-run_ms / 1000:g} s before run_start"
+        if run_ms
+        else "has run_start's stamp"
+    )
     yield against(stop, found, "it later")
 
 
@@ -104,7 +115,11 @@ def target_stamped_on_the_clock(run: LoggedRun) -> Violations:
     stamped = [e for e in run.evaluations_at_target if e.time_ms != 0]
     begin_ms = start.time_ms - run.slack_ms
     end_ms = stop.time_ms + run.slack_ms
-    if not stamped or start.time_ms <= 0 or any(begin_ms <= e.time_ms <= end_ms for e in stamped):
+    if (
+        not stamped
+        or start.time_ms <= 0
+        or any(begin_ms <= e.time_ms <= end_ms for e in stamped)
+    ):
         return
     one = stamped[0]
     away = f"{(start.time_ms - one.time_ms) / 1000:.3f} s before {start.place}"
@@ -135,14 +150,21 @@ def success(run: LoggedRun) -> Violations:
             return
 
 
-@rule("MLP306", "ranks-disagree", ERROR, f"{RULES_TEXT} line 443: one accuracy of the whole system")
+@rule(
+    "MLP306",
+    "ranks-disagree",
+    ERROR,
+    f"{RULES_TEXT} line 443: one accuracy of the whole system",
+)
 def ranks_agree(run: LoggedRun) -> Violations:
     """Several accuracies of one evaluation agree about the target; where all do, it is a note."""
     groups = defaultdict(list)
     for evaluation in run.timed_evaluations:
         if evaluation.epoch is not None:
             groups[evaluation.epoch].append(evaluation)
-    for epoch, group in ((n, one) for n, all_ in groups.items() for one in _at_once(all_)):
+    for epoch, group in (
+        (n, one) for n, all_ in groups.items() for one in _at_once(all_)
+    ):
         low = min(e.accuracy for e in group)
         high = max(e.accuracy for e in group)
         if low == high:
@@ -155,7 +177,9 @@ def ranks_agree(run: LoggedRun) -> Violations:
         severity = only_if(not split or not run.needs_target, NOTE)
         why = "sum the counts of all ranks and log them once"
         line = group[0].line
-        yield against(f"epoch {plain(epoch)}", found, "one", why, line=line, severity=severity)
+        yield against(
+            f"epoch {plain(epoch)}", found, "one", why, line=line, severity=severity
+        )
 
 
 def _at_once(evaluations: list[Evaluation]) -> Iterator[list[Evaluation]]:
@@ -180,7 +204,9 @@ def stops_at_target(run: LoggedRun) -> Violations:
     if later:
         found = f"reached at {_at(passing[0])}, training went on to {_at(later[-1])}"
         why = "the time is overstated and the RCP test made easier"
-        yield against("target", found, "run_stop at the target", why, line=passing[0].line)
+        yield against(
+            "target", found, "run_stop at the target", why, line=passing[0].line
+        )
 
 
 @rule("MLP309", "unpaired-events", NOTE, "intervals of a successful run")
@@ -194,7 +220,9 @@ def pairs(run: LoggedRun) -> Violations:
         epochs = {epoch_of(event) for event in run.all(key)}
         if target is not None and epochs and target.epoch not in epochs:
             subject = f"the evaluation at target (line {target.line})"
-            yield against(subject, f"has no {key}", "its own", line=target.line, severity=POLICY)
+            yield against(
+                subject, f"has no {key}", "its own", line=target.line, severity=POLICY
+            )
     for kind in ("block", "epoch", "eval"):
         start = f"{kind}_start"
         stop = f"{kind}_stop"
@@ -202,7 +230,9 @@ def pairs(run: LoggedRun) -> Violations:
         stops = run.all(stop)
         if starts and stops and len(starts) != len(stops):
             found = f"against {len(stops)} {stop}"
-            yield against(f"{len(starts)} {start}", found, "pairs", line=starts[-1].line)
+            yield against(
+                f"{len(starts)} {start}", found, "pairs", line=starts[-1].line
+            )
 
 
 _FEW = 1 / 16
@@ -254,7 +284,9 @@ def accuracies_are_counts(run: LoggedRun) -> Violations:
 def likely_accuracies(run: LoggedRun) -> Violations:
     """Three accuracies in a row are not equal, and none up to epoch 4 is above 0.6."""
     evaluations = _fractions(run)
-    for first, second, third in zip(evaluations, evaluations[1:], evaluations[2:], strict=False):
+    for first, second, third in zip(
+        evaluations, evaluations[1:], evaluations[2:], strict=False
+    ):
         if first.accuracy == second.accuracy == third.accuracy:
             text = f"{plain(first.accuracy)} three times in a row"
             yield against("accuracies:", text, "ones that differ", line=first.line)

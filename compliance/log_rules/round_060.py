@@ -11,7 +11,9 @@ _060 = ("0.6.0",)
 _SOURCE = f"{CHECKER}, training_0.6.0"
 
 
-@rule("MLP601", "invalid-cache-clear-060", ERROR, f"{_SOURCE}/common.yaml", rulesets=_060)
+@rule(
+    "MLP601", "invalid-cache-clear-060", ERROR, f"{_SOURCE}/common.yaml", rulesets=_060
+)
 def cache_clear_value(run: LoggedRun) -> Violations:
     """cache_clear is true, and logged before init_start."""
     begin = run.first("init_start")
@@ -20,14 +22,20 @@ def cache_clear_value(run: LoggedRun) -> Violations:
             yield as_setting(event).violation("true")
             return
         if begin is not None and event.order > begin.order:
-            yield against(event, f"is logged after {begin.place}", "it before init_start")
+            yield against(
+                event, f"is logged after {begin.place}", "it before init_start"
+            )
             return
 
 
 @rule("MLP602", "missing-event-060", ERROR, f"{_SOURCE}/common.yaml", rulesets=_060)
 def events_missing(run: LoggedRun) -> Violations:
     """Blocks, epochs and evaluations all have their start and stop records."""
-    keys = [f"{kind}_{end}" for kind in ("epoch", "eval", "block") for end in ("start", "stop")]
+    keys = [
+        f"{kind}_{end}"
+        for kind in ("epoch", "eval", "block")
+        for end in ("start", "stop")
+    ]
     yield from missing(run, keys)
 
 
@@ -48,7 +56,13 @@ _LARS = (
 )
 
 
-@rule("MLP604", "invalid-hyperparameter-060", ERROR, f"{_SOURCE}/resnet.yaml", rulesets=_060)
+@rule(
+    "MLP604",
+    "invalid-hyperparameter-060",
+    ERROR,
+    f"{_SOURCE}/resnet.yaml",
+    rulesets=_060,
+)
 def hyperparameters(run: LoggedRun) -> Violations:
     """Batch, base learning rate, warm-up and bn_span are logged and above 0; opt_name is lars or
     sgd and has its own keys once."""

@@ -14,7 +14,16 @@ from ...config.finding import ERROR, NOTE, POLICY, number, plain, shown
 from ...logging.events import Event
 from ..limits import cadence_problem
 from ..logged_run import SAME_MS, LoggedRun, epoch_of, epochs_of
-from ..rule import CLOSED_POLICY, FROM_070, RULES_TEXT, Setting, Violations, against, only_if, rule
+from ..rule import (
+    CLOSED_POLICY,
+    FROM_070,
+    RULES_TEXT,
+    Setting,
+    Violations,
+    against,
+    only_if,
+    rule,
+)
 
 _EPOCH_KEYS = (
     "eval_accuracy",
@@ -59,8 +68,14 @@ def no_training_before_the_clock(run: LoggedRun) -> Violations:
         by_ms = start.time_ms - event.time_ms
         stamped = by_ms > run.slack_ms and event.time_ms > 0
         if event.order < start.order or stamped:
-            where = f"is stamped {by_ms / 1000:.3f} s before" if stamped else "stands before"
-            yield against(event, f"{where} {start.place}", "run_start before the first epoch")
+            where = (
+                f"is stamped {by_ms / 1000:.3f} s before"
+                if stamped
+                else "stands before"
+            )
+            yield against(
+                event, f"{where} {start.place}", "run_start before the first epoch"
+            )
             return
 
 
@@ -74,19 +89,28 @@ def _first_step_back(run: LoggedRun, key: str) -> Violations:
             latest = epoch, event
         elif epoch not in seen and event.time_ms >= latest[1].time_ms:
             high = f"after epoch {plain(latest[0])} (line {latest[1].line})"
-            yield against(event, f"goes back to epoch {plain(epoch)} {high}", "epochs that rise")
+            yield against(
+                event, f"goes back to epoch {plain(epoch)} {high}", "epochs that rise"
+            )
             return
         seen.add(epoch)
 
 
-@rule("MLP404", "epochs-out-of-order", POLICY, f"{RULES_TEXT} line 208: one pass of epochs")
+@rule(
+    "MLP404",
+    "epochs-out-of-order",
+    POLICY,
+    f"{RULES_TEXT} line 208: one pass of epochs",
+)
 def epochs_rise(run: LoggedRun) -> Violations:
     """Epochs start in rising order, and no block in which epochs start claims one that a block
     before it claimed, or an earlier one."""
     yield from _first_step_back(run, "epoch_start")
     if run.duplicate_writers > 1:
         return
-    starts = [event for event in run.events if event.key in ("block_start", "epoch_start")]
+    starts = [
+        event for event in run.events if event.key in ("block_start", "epoch_start")
+    ]
     latest = -1
     for block, after in pairwise(starts):
         if block.key == "epoch_start" or after.key == "block_start":
@@ -105,8 +129,12 @@ def claims_were_trained(run: LoggedRun) -> Violations:
     `epoch_start` is held to its blocks: a note where no evaluation has them, and each has a
     block.)"""
     claims = [one for one in run.evaluations if one.epoch is not None]
-    untrained = [e for e in claims if (e.epoch or 0) > run.trained[e.order].reach + _SLACK]
-    by_blocks = not run.all("epoch_start") and len(run.all("block_start")) >= len(claims)
+    untrained = [
+        e for e in claims if (e.epoch or 0) > run.trained[e.order].reach + _SLACK
+    ]
+    by_blocks = not run.all("epoch_start") and len(run.all("block_start")) >= len(
+        claims
+    )
     for one in untrained[:1]:
         yield against(
             f"eval_accuracy (line {one.line})",
@@ -124,7 +152,12 @@ def evaluations_rise(run: LoggedRun) -> Violations:
     yield from _first_step_back(run, "eval_accuracy")
 
 
-@rule("MLP407", "evaluated-again", POLICY, f"{RULES_TEXT} line 939: each epoch is evaluated once")
+@rule(
+    "MLP407",
+    "evaluated-again",
+    POLICY,
+    f"{RULES_TEXT} line 939: each epoch is evaluated once",
+)
 def evaluated_once(run: LoggedRun) -> Violations:
     """No epoch is evaluated again with another accuracy, more than a second later. (A log that
     gives all evaluations one number is not judged.)"""
@@ -134,10 +167,15 @@ def evaluated_once(run: LoggedRun) -> Violations:
         return
     for epoch, event in evaluations:
         before = first.setdefault(epoch, event)
-        if event.value != before.value and abs(event.time_ms - before.time_ms) > SAME_MS:
+        if (
+            event.value != before.value
+            and abs(event.time_ms - before.time_ms) > SAME_MS
+        ):
             found = f"is {shown(event.value)}, after {shown(before.value)} in line {before.line}"
             expected = f"one evaluation of epoch {plain(epoch)}"
-            yield against(event, found, expected, "the first evaluation of an epoch counts")
+            yield against(
+                event, found, expected, "the first evaluation of an epoch counts"
+            )
             return
 
 
@@ -164,11 +202,17 @@ def possible_rate(run: LoggedRun) -> Violations:
         found = f"{plain(epochs)} epochs in {time_s:.3f} s"
         most = f"up to {benchmark.IMPOSSIBLE_IMAGES_PER_S:.2g} images/s"
         why = "no machine trains faster"
-        yield against("from run_start to the target:", found, most, why, line=target.line)
+        yield against(
+            "from run_start to the target:", found, most, why, line=target.line
+        )
 
 
 @rule(
-    "MLP803", "evaluation-cadence", CLOSED_POLICY, f"{RULES_TEXT} lines 939, 443", rulesets=FROM_070
+    "MLP803",
+    "evaluation-cadence",
+    CLOSED_POLICY,
+    f"{RULES_TEXT} lines 939, 443",
+    rulesets=FROM_070,
 )
 def cadence(run: LoggedRun) -> Violations:
     """Evaluations come every 4 epochs, the first after epoch 1 to 4."""
@@ -183,7 +227,11 @@ def _first_epoch(run: LoggedRun) -> tuple[float, int] | None:
     """(smallest epoch number of blocks and epochs, its line); of evaluations if there are none."""
     for keys in (("block_start", "epoch_start"), ("eval_start", "eval_accuracy")):
         events = [event for key in keys for event in run.all(key)]
-        numbered = [(epoch_of(event, name), event) for event in events for name in _EPOCH_NAMES[:2]]
+        numbered = [
+            (epoch_of(event, name), event)
+            for event in events
+            for name in _EPOCH_NAMES[:2]
+        ]
         epochs = [(epoch, event.line) for epoch, event in numbered if epoch is not None]
         if epochs:
             return min(epochs)
@@ -195,7 +243,9 @@ def epochs_from_one(run: LoggedRun) -> Violations:
     """Epochs are numbered from 1, not from 0."""
     first = _first_epoch(run)
     if first is not None and first[0] < 1:
-        yield against("the first epoch", f"has number {plain(first[0])}", "1", line=first[1])
+        yield against(
+            "the first epoch", f"has number {plain(first[0])}", "1", line=first[1]
+        )
 
 
 @rule("MLP805", "late-first-epoch", NOTE, f"{RULES_TEXT} line 208")
@@ -217,5 +267,7 @@ def epochs_are_numbers(run: LoggedRun) -> Violations:
             epoch = number(value)
             if epoch is None or not 0 <= epoch <= benchmark.MOST_LOGGED_EPOCHS:
                 expected = f"a number from 0 to {benchmark.MOST_LOGGED_EPOCHS:,}"
-                yield Setting(f"{event.place}: {name}", value, event.line).violation(expected)
+                yield Setting(f"{event.place}: {name}", value, event.line).violation(
+                    expected
+                )
                 return

@@ -17,7 +17,9 @@ from rn50.launch.run import load_for_launch
 from tests.conftest import Rn50, refused
 
 
-def plan(launcher: str, *cases: tuple[str, int]) -> tuple[dict[Case, Loaded], list[str]]:
+def plan(
+    launcher: str, *cases: tuple[str, int]
+) -> tuple[dict[Case, Loaded], list[str]]:
     def load(*overrides: str, ranks: int) -> Loaded:
         return load_for_launch("smoke", list(overrides), ranks)
 
@@ -34,13 +36,18 @@ def test_a_torus_of_too_few_ranks_is_reported_and_the_rest_planned() -> None:
     cases, refused = plan("mpirun", *asked)
     assert [*cases] == [asked[0], *asked[2:]]
     (reason,) = refused
-    assert reason.startswith("torus_2d on 2 ranks: ") and "2x2 for torus_2d" in reason
+    assert reason.startswith("torus_2d on 2 ranks: ")
+    assert "2x2 for torus_2d" in reason
 
 
 @pytest.mark.parametrize(
     ("launcher", "case", "words"),
     [
-        ("gloo", ("recursive_halving_doubling", 2), "nothing to measure: .* gloo offers"),
+        (
+            "gloo",
+            ("recursive_halving_doubling", 2),
+            "nothing to measure: .* gloo offers",
+        ),
         ("mpirun", ("star", 2), r"comm\.algorithm: expected auto, ring, "),
     ],
 )
@@ -52,9 +59,14 @@ def test_what_cannot_be_measured_is_refused_before_anything_starts(
 
 
 def test_fewer_hosts_than_nodes_are_refused_before_anything_starts() -> None:
-    loaded = load_for_launch("smoke", ["system.nodes=2", "system.ranks_per_node=1"], None)
+    loaded = load_for_launch(
+        "smoke", ["system.nodes=2", "system.ranks_per_node=1"], None
+    )
     job = BenchJob(lambda _: print, "mpirun", lambda **_: loaded)
-    for start in (lambda: load_ready(job), lambda: measure_on_ranks(loaded, "mpirun", "loop")):
+    for start in (
+        lambda: load_ready(job),
+        lambda: measure_on_ranks(loaded, "mpirun", "loop"),
+    ):
         with pytest.raises(UserError, match="2 hosts expected"):
             start()
 
@@ -70,7 +82,9 @@ def test_the_table_is_sorted_and_has_the_bus_bandwidth() -> None:
 
 
 @pytest.mark.slow
-def test_allreduces_of_two_ranks_end_with_their_results(rn50: Rn50, tmp_path: Path) -> None:
+def test_allreduces_of_two_ranks_end_with_their_results(
+    rn50: Rn50, tmp_path: Path
+) -> None:
     plot = tmp_path / "allreduce.svg"
     out = rn50.output(
         "bench",
@@ -102,11 +116,27 @@ def test_allreduces_of_two_ranks_end_with_their_results(rn50: Rn50, tmp_path: Pa
 
 
 def test_the_hidden_part_of_communication() -> None:
-    kinds = {"step": [350.0, 370.0, 360.0], "computing": [300.0] * 3, "communication": [150.0] * 3}
+    kinds = {
+        "step": [350.0, 370.0, 360.0],
+        "computing": [300.0] * 3,
+        "communication": [150.0] * 3,
+    }
     (row,) = rows = overlap.overlap_rows({"single": kinds})
-    assert row["hidden"] == pytest.approx({"median": 0.6, "min": 8 / 15, "max": 2 / 3, "n": 3})
+    assert row["hidden"] == pytest.approx(
+        {"median": 0.6, "min": 8 / 15, "max": 2 / 3, "n": 3}
+    )
     (line,) = Outcome(figures={}, rows=rows, columns=overlap.COLUMNS).table
-    assert line == ("single", "360.0", "300.0", "150.0", "60.0", "0.60", "0.53", "0.67", "3")
+    assert line == (
+        "single",
+        "360.0",
+        "300.0",
+        "150.0",
+        "60.0",
+        "0.60",
+        "0.53",
+        "0.67",
+        "3",
+    )
 
 
 # --- contenders in turn, names --------------------------------------------------------------------
@@ -122,7 +152,9 @@ def test_contenders_alternate_and_the_first_round_warms_up() -> None:
         finish=lambda: called.append("finish"),
     )
     assert called == [
-        word for name in ("b", "a", "a", "b", "b", "a") for word in ("barrier", name, "finish")
+        word
+        for name in ("b", "a", "a", "b", "b", "a")
+        for word in ("barrier", name, "finish")
     ]
     assert {name: len(found) for name, found in samples.items()} == {"a": 2, "b": 2}
     assert all(one_s >= 0 for found in samples.values() for one_s in found)
@@ -136,21 +168,34 @@ def test_jobs_in_turn_say_how_many_are_done() -> None:
 
 
 def test_a_ratio_is_of_pairs_of_the_same_round() -> None:
-    assert ratio_spread([2.0, 9.0], [1.0, 3.0]) == {"median": 2.5, "min": 2.0, "max": 3.0, "n": 2}
+    assert ratio_spread([2.0, 9.0], [1.0, 3.0]) == {
+        "median": 2.5,
+        "min": 2.0,
+        "max": 3.0,
+        "n": 2,
+    }
 
 
 # --- failures -------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_a_failed_rank_leaves_its_reason_and_its_output(smoke_data: Path, tmp_path: Path) -> None:
+def test_a_failed_rank_leaves_its_reason_and_its_output(
+    smoke_data: Path, tmp_path: Path
+) -> None:
     overrides = [f"data.path={smoke_data}", f"system.results={tmp_path}"]
     loaded = load_for_launch("smoke", overrides, 2)
     with pytest.raises(UserError) as caught:
-        measure_on_ranks(loaded, "mpirun", "loop", "many", "1")  # rounds that are no number
+        measure_on_ranks(
+            loaded, "mpirun", "loop", "many", "1"
+        )  # rounds that are no number
     reason, _, details = str(caught.value).partition("; details: ")
-    assert " failed in benchmark at step 0: ValueError: invalid literal for int()" in reason
+    assert (
+        " failed in benchmark at step 0: ValueError: invalid literal for int()"
+        in reason
+    )
     log = Path(details)
-    assert log.parent.parent == tmp_path and log.parent.name.startswith("bench_failed_")
+    assert log.parent.parent == tmp_path
+    assert log.parent.name.startswith("bench_failed_")
     assert "invalid literal for int()" in log.read_text()
     assert [path.name for path in tmp_path.iterdir()] == [log.parent.name]

@@ -42,7 +42,12 @@ def test_every_way_in_is_measured_and_drawn_against_a_machine(
     assert ratio["median"] == pytest.approx(rates["full"] / rates["decode"])
     assert "is the limit" in found["figures"]["limit"]
     drawn = plot.read_text()
-    for curve in ("pixels a side", "input, DGX-1", "training ResNet-50, DGX-1", "training, batch"):
+    for curve in (
+        "pixels a side",
+        "input, DGX-1",
+        "training ResNet-50, DGX-1",
+        "training, batch",
+    ):
         assert curve in drawn
     for px in (224, 480):  # of a GPU with 16 cores
         a_core = found["figures"][f"{px} px: images per CPU-second"]["median"]

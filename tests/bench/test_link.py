@@ -10,7 +10,9 @@ import pytest
 from rn50.scaling.cost import allreduce
 from rn50.scaling.topology import EAGER_BYTES, Link, flat
 
-REFERENCE = Path(__file__).resolve().parents[2] / "scaling/published/netlab_reference.csv"
+REFERENCE = (
+    Path(__file__).resolve().parents[2] / "scaling/published/netlab_reference.csv"
+)
 
 
 @pytest.mark.parametrize(
@@ -28,8 +30,13 @@ def test_the_emulated_networks_by_latency_and_rate_of_two_rings(
     errors = []
     with REFERENCE.open(newline="") as file:
         for row in csv.DictReader(file):
-            if (row["mbit_per_s"], row["one_way_ms"], int(row["ranks"])) == (*network, ranks):
-                cost = allreduce(row["algorithm"], flat(ranks, link), float(row["bytes"]))
+            if (row["mbit_per_s"], row["one_way_ms"], int(row["ranks"])) == (
+                *network,
+                ranks,
+            ):
+                cost = allreduce(
+                    row["algorithm"], flat(ranks, link), float(row["bytes"])
+                )
                 errors.append(abs(cost.time_s / float(row["seconds"]) - 1))
     assert len(errors) == of
     assert sum(error <= 0.15 for error in errors) >= within

@@ -25,7 +25,9 @@ SHORT = ("--passes", "1", "--rounds", "1", "--steps", "4")
 
 def test_a_rate_is_written_beside_what_is_there(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
-    path.write_text(f"{MACHINE}references:\n  quick: {{images_per_s: 200, tolerance: 0.1}}\n")
+    path.write_text(
+        f"{MACHINE}references:\n  quick: {{images_per_s: 200, tolerance: 0.1}}\n"
+    )
     save_reference(path, "smoke", 765.2345)
     save_reference(path, "quick", 207.0)
     assert path.read_text().startswith(MACHINE)
@@ -35,8 +37,11 @@ def test_a_rate_is_written_beside_what_is_there(tmp_path: Path) -> None:
         "smoke": (765.2, 0.05),
     }
     quick = found["quick"]
-    assert quick.passes(186.3) and not quick.passes(186.2)
-    assert quick.line("quick", 150.0).startswith("reference of quick: FAIL: 150.0 images/s, -27.5%")
+    assert quick.passes(186.3)
+    assert not quick.passes(186.2)
+    assert quick.line("quick", 150.0).startswith(
+        "reference of quick: FAIL: 150.0 images/s, -27.5%"
+    )
     with refused("nothing"):
         save_reference(tmp_path / "nothing.yaml", "quick", 207.0)
 
@@ -50,7 +55,9 @@ def test_what_is_measured_against_a_reference_is_the_config_as_a_run_has_it(
         assert ranks is None
         return load_config("dgxa100_n128", overrides)
 
-    def measure(job: BenchJob, name: str, curves: dict[str, list[Case]], load: Any, _: Any) -> None:
+    def measure(
+        job: BenchJob, name: str, curves: dict[str, list[Case]], load: Any, _: Any
+    ) -> None:
         ((case,),) = curves.values()
         assert case.ranks == load(case).run.system.world_size == 1024
         raise KeyboardInterrupt
@@ -68,7 +75,8 @@ def test_a_slow_run_is_not_a_good_one() -> None:
     passed = Verdict("PASS")
     result = Result("success", official_checker=passed, check=passed)
     fast, slow = (ReferenceRate(200.0, 0.1, passes=passes) for passes in (True, False))
-    assert is_good(result) and is_good(replace(result, reference=fast))
+    assert is_good(result)
+    assert is_good(replace(result, reference=fast))
     assert not is_good(replace(result, reference=slow))
 
 
@@ -84,4 +92,5 @@ def test_the_benchmark_saves_and_checks(rn50: Any, tmp_path: Path) -> None:
     rate = load_system(str(path)).references["smoke"].images_per_s
     path.write_text(path.read_text().replace(f"{rate:g}", f"{100 * rate:g}"))
     slow = rn50(*bench, "--check", f"system.results={tmp_path}")
-    assert slow.returncode == 1 and "reference of smoke: FAIL" in slow.stdout
+    assert slow.returncode == 1
+    assert "reference of smoke: FAIL" in slow.stdout

@@ -29,10 +29,15 @@ def test_efficiencies_are_of_the_same_pass(monkeypatch: pytest.MonkeyPatch) -> N
     assert four["efficiency"]["median"] == pytest.approx(0.45)
     assert (one["epoch_s"]["min"], one["epoch_s"]["max"]) == (20, 40)
     del jobs[Case("resnet50", 1, 8)]
-    assert curve_rows(jobs, run)[1]["efficiency"]["median"] == pytest.approx(0.5 * (0.4 + 2 / 3))
+    assert curve_rows(jobs, run)[1]["efficiency"]["median"] == pytest.approx(
+        0.5 * (0.4 + 2 / 3)
+    )
     outcome = curves_outcome({"b": rows}, run)
     assert [line[:2] for line in outcome.table] == [("b", "1"), ("b", "2"), ("b", "4")]
-    assert [name.partition(":")[0] for name in outcome.ratios] == ["b, 2 ranks", "b, 4 ranks"]
+    assert [name.partition(":")[0] for name in outcome.ratios] == [
+        "b, 2 ranks",
+        "b, 4 ranks",
+    ]
     assert outcome.notes == ["4 ranks need 4 cores and share 2"]
     assert curves_outcome({"b": rows[:2]}, run).notes == []
 
@@ -57,14 +62,19 @@ def test_the_networks_are_the_real_ones(model: str, config: str) -> None:
         (["overlap", "smoke", "--ranks", "1"], ["two ranks", "found 1"]),
     ],
 )
-def test_bad_input_is_one_line(rn50: Rn50, arguments: list[str], expected: list[str]) -> None:
+def test_bad_input_is_one_line(
+    rn50: Rn50, arguments: list[str], expected: list[str]
+) -> None:
     line = rn50.error("bench", *arguments)
     assert all(word in line for word in expected), line
 
 
 @pytest.mark.slow
 def test_a_small_study(rn50: Rn50, tmp_path: Path) -> None:
-    small = ["data.synthetic={train_samples: 200, eval_samples: 50}", "data.train_samples=200"]
+    small = [
+        "data.synthetic={train_samples: 200, eval_samples: 50}",
+        "data.train_samples=200",
+    ]
     plot = tmp_path / "scaling.svg"
     out = rn50.output(
         "bench",
@@ -134,7 +144,10 @@ def test_throughput_needs_no_images(rn50: Rn50, tmp_path: Path) -> None:
     found = json.loads(out)
     one, two = found["rows"]
     assert (found["figures"]["classes"], found["figures"]["crop_px"]) == (300, 48)
-    assert [(row["ranks"], row["global_batch"]) for row in (one, two)] == [(1, 6), (2, 12)]
+    assert [(row["ranks"], row["global_batch"]) for row in (one, two)] == [
+        (1, 6),
+        (2, 12),
+    ]
     assert min(row["images_per_s_a_rank"]["min"] for row in (one, two)) > 0
     assert "batch 6" in plot.read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["throughput.svg"]

@@ -27,7 +27,12 @@ def _has_mxnet(process: psutil.Process) -> bool:
     [(signal.SIGINT, "Ctrl-C", "mpirun"), (signal.SIGTERM, "SIGTERM", "gloo")],
 )
 def test_a_benchmark_on_ranks(
-    rn50: Rn50, smoke_data: Path, tmp_path: Path, number: signal.Signals, by: str, launcher: str
+    rn50: Rn50,
+    smoke_data: Path,
+    tmp_path: Path,
+    number: signal.Signals,
+    by: str,
+    launcher: str,
 ) -> None:
     arguments = [
         "bench",
@@ -52,7 +57,8 @@ def test_a_benchmark_on_ranks(
     _, err = bench.communicate(timeout=120)
     assert bench.returncode == 130, err
     assert "Traceback" not in err
-    assert f"stopped by {by}" in err and err.endswith(f"{shlex.join(arguments)}\n"), err
+    assert f"stopped by {by}" in err, err
+    assert err.endswith(f"{shlex.join(arguments)}\n"), err
     leave_nothing(tmp_path)
     assert list((tmp_path / "results").iterdir()) == []
     assert not (tmp_path / "plot.svg").exists()

@@ -22,7 +22,9 @@ def invoke(*arguments: object) -> Result:
     return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
-def log(folder: Path, edit: Edit = lambda run: None, name: str = "result_0.txt") -> Path:
+def log(
+    folder: Path, edit: Edit = lambda run: None, name: str = "result_0.txt"
+) -> Path:
     run = good_run()
     edit(run)
     return write(folder / name, run)
@@ -87,7 +89,11 @@ def test_config_check() -> None:
     assert done.exit_code == 1
     done = invoke("config", "check", "--json", "abci_2048_open")
     content = json.loads(done.stdout)
-    assert (done.exit_code, content["verdict"], len(content["findings"])) == (0, "PASS", 10)
+    assert (done.exit_code, content["verdict"], len(content["findings"])) == (
+        0,
+        "PASS",
+        10,
+    )
 
 
 def test_an_interrupt_ends_the_check(rn50: Rn50, tmp_path: Path) -> None:
@@ -96,11 +102,14 @@ def test_an_interrupt_ends_the_check(rn50: Rn50, tmp_path: Path) -> None:
     path = log(tmp_path)
     with path.open("a") as file:
         file.write("a line that is no record\n" * 5_000_000)
-    process = rn50.start("log", "check", "--official", str(path), start_new_session=True)
+    process = rn50.start(
+        "log", "check", "--official", str(path), start_new_session=True
+    )
     child = psutil.Process(process.pid)
     wait_until(lambda: str(path) in [file.path for file in child.open_files()])
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
     assert err.startswith("rn50: stopped by Ctrl-C; start again with: ")
-    assert err.endswith(f"rn50 log check --official {path}\n") and err.count("\n") == 1
+    assert err.endswith(f"rn50 log check --official {path}\n")
+    assert err.count("\n") == 1

@@ -55,10 +55,16 @@ def bad(tmp_path: Path) -> Path:
                 "3 bad file",
             ],
         ),
-        (["data", "make", "{bad}/out", "--min-px", "60"], ["min_px: at most max_px (56) expected"]),
+        (
+            ["data", "make", "{bad}/out", "--min-px", "60"],
+            ["min_px: at most max_px (56) expected"],
+        ),
         (["bench", "allreduce", "--sizes", "4q"], ["--sizes: "]),
         (["bench", "startup", "--ranks", "0"], ["--ranks: "]),
-        (["log", "show", "{bad}/unknown.yaml"], ["an MLPerf log (:::MLLOG records) expected"]),
+        (
+            ["log", "show", "{bad}/unknown.yaml"],
+            ["an MLPerf log (:::MLLOG records) expected"],
+        ),
     ],
 )
 def test_bad_input_is_one_clear_line(
@@ -78,9 +84,16 @@ def test_bad_input_is_one_clear_line(
         assert not [path.name for path in bad.iterdir() if "partial" in path.name]
 
 
-def test_a_misspelt_folder_of_images_gets_a_suggestion(rn50: Rn50, tmp_path: Path) -> None:
+def test_a_misspelt_folder_of_images_gets_a_suggestion(
+    rn50: Rn50, tmp_path: Path
+) -> None:
     (tmp_path / "imagenet").mkdir()
-    words = ("launch", "quick", "data.synthetic=null", f"data.path={tmp_path}/imagenett")
+    words = (
+        "launch",
+        "quick",
+        "data.synthetic=null",
+        f"data.path={tmp_path}/imagenett",
+    )
     assert rn50.error(*words).endswith(f"; did you mean {tmp_path}/imagenet?")
     rn50.error(*words, f"data.synthetic={'x' * 5000}")  # no path, and too long for one
 
@@ -91,10 +104,14 @@ def test_no_other_word_of_the_command_is_a_misspelt_folder(
     for name in ("nolog", "launch"):
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["rn50", "log", "--launcher", "srun", "lunch", "--out=lanch"])
+    monkeypatch.setattr(
+        sys, "argv", ["rn50", "log", "--launcher", "srun", "lunch", "--out=lanch"]
+    )
     assert _meant("nolog: a log (result_0.txt) expected in it, found none") == ""
     assert _meant("--launcher: gloo expected, found srum") == ""
-    assert _meant("x: in use by process 1 on vm (`entry.py launch --launcher srun`)") == ""
+    assert (
+        _meant("x: in use by process 1 on vm (`entry.py launch --launcher srun`)") == ""
+    )
     assert _meant("lunch: none") == _meant("lanch: none") == "; did you mean launch?"
 
 
@@ -113,7 +130,8 @@ def test_bench_loop_compares_on_real_ranks(rn50: Rn50, smoke_data: Path) -> None
     )
     figures = json.loads(out)
     ratio = figures["ratios"]["trainer / bare loop throughput"]
-    assert ratio["n"] == 3 and 0 < ratio["min"] <= ratio["median"] <= ratio["max"]
+    assert ratio["n"] == 3
+    assert 0 < ratio["min"] <= ratio["median"] <= ratio["max"]
     assert figures["figures"]["ranks"] == 2
 
 
@@ -142,13 +160,21 @@ def test_bench_overlap_on_real_ranks(rn50: Rn50, smoke_data: Path) -> None:
 def test_a_name_of_any_bytes_is_shown_in_any_locale(
     rn50: Rn50, root: Path, tmp_path: Path, locale: dict[str, str], name: bytes
 ) -> None:
-    log = shutil.copy(root / "tests/golden/smoke_result_0.txt", tmp_path / os.fsdecode(name))
+    log = shutil.copy(
+        root / "tests/golden/smoke_result_0.txt", tmp_path / os.fsdecode(name)
+    )
     page = str(tmp_path / "page.html")
     environment = os.environ | locale | ({"PYTHONCOERCECLOCALE": "0"} if locale else {})
     process = rn50.start("log", "report", str(log), "--out", page, env=environment)
     assert (process.communicate(), process.returncode) == ((f"{page}\n", ""), 0)
-    process = rn50.start("launch", "smoke", f"data.path={log}", "--dry-run", env=environment)
+    process = rn50.start(
+        "launch", "smoke", f"data.path={log}", "--dry-run", env=environment
+    )
     _, err = process.communicate()
     (line,) = err.splitlines()
-    assert process.returncode == 2 and line.startswith("rn50: error: command line: data.path: ")
-    assert ("not valid YAML" in line, "printable" in line) == (False, "ü" not in str(log))
+    assert process.returncode == 2
+    assert line.startswith("rn50: error: command line: data.path: ")
+    assert ("not valid YAML" in line, "printable" in line) == (
+        False,
+        "ü" not in str(log),
+    )

@@ -39,7 +39,9 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(
     ]
 
 
-def test_on_a_terminal_progress_is_a_bar_that_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_terminal_progress_is_a_bar_that_goes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock = [0.0]
     monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
     leader, follower = pty.openpty()
@@ -59,7 +61,8 @@ def test_on_a_terminal_progress_is_a_bar_that_goes(monkeypatch: pytest.MonkeyPat
     written = read_terminal(leader)
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", written).replace("\r", "\n")
     lines = [line.strip() for line in shown.split("\n")]
-    assert "packing [red]records ..." in lines and between in lines
+    assert "packing [red]records ..." in lines
+    assert between in lines
     bars = [line for line in lines if "━" in line]
     assert all(line.startswith("packing [red]records ━") for line in bars)
     seen = {re.sub(r".*━ +", "", line) for line in bars}
@@ -81,7 +84,9 @@ NAMES = (
 )
 
 
-def test_a_name_steers_no_terminal_and_is_no_markup(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_steers_no_terminal_and_is_no_markup(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     print_table(("", ""), [(name, "value") for name in NAMES])
     out = capsys.readouterr().out
     for name in NAMES:

@@ -31,9 +31,13 @@ def test_choices_are_shown_and_refused_with_their_list(rn50: Rn50) -> None:
         assert "mpirun|gloo|srun" in rn50(*command.split(), "--help").stdout
     assert "slurm|sge|pbs|local" in rn50("submit", "--help").stdout
     error = rn50.error("submit", "smoke", "--scheduler", "slrum", "--dry-run")
-    told = "--scheduler: slurm, sge, pbs, local expected, found slrum; did you mean slurm?"
+    told = (
+        "--scheduler: slurm, sge, pbs, local expected, found slrum; did you mean slurm?"
+    )
     assert error.endswith(told)
-    error = rn50.error("launch", "quick", "--launcher", "glo")  # beside a folder launch/
+    error = rn50.error(
+        "launch", "quick", "--launcher", "glo"
+    )  # beside a folder launch/
     assert error.endswith("; did you mean gloo?")
     assert "Did you mean 'launch'?" in rn50("launh").stderr
 
@@ -67,10 +71,13 @@ def test_an_unknown_ruleset_is_refused_with_the_list(
 ) -> None:
     with refused(r"ruleset: expected 0\.6\.0, .* found 5\.0"):
         load("smoke", ["ruleset=5.0"])
-    log = shutil.copy(root / "tests/golden/smoke_result_0.txt", tmp_path / "result_0.txt")
+    log = shutil.copy(
+        root / "tests/golden/smoke_result_0.txt", tmp_path / "result_0.txt"
+    )
     for command in (["log", "check", log], ["log", "score", tmp_path]):
         error = rn50.error(*map(str, command), "--ruleset", "5.0")
-        assert "--ruleset: " in error and ", ".join(RULESETS) in error
+        assert "--ruleset: " in error
+        assert ", ".join(RULESETS) in error
 
 
 # --- completion ---------------------------------------------------------------------------------
@@ -87,7 +94,9 @@ def completed(*words: str) -> set[str]:
     )
     environment = os.environ | {"PATH": f"{PROGRAM.parent}:{os.environ['PATH']}"}
     command = ["bash", "-c", script]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=True
+    )
     return set(filter(None, done.stdout.splitlines()))
 
 

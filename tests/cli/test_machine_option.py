@@ -14,7 +14,9 @@ MINE = "base: dgxa100\nname: mine\nranks_per_node: 4\n"
 
 
 @pytest.mark.in_process
-def test_predict_puts_a_recipe_there_with_as_many_ranks(rn50: Rn50, tmp_path: Path) -> None:
+def test_predict_puts_a_recipe_there_with_as_many_ranks(
+    rn50: Rn50, tmp_path: Path
+) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text(MINE)
     predict = ("predict", "abci_2048_open", "--json")
@@ -26,9 +28,12 @@ def test_predict_puts_a_recipe_there_with_as_many_ranks(rn50: Rn50, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "arguments", [("launch", "smoke"), ("predict", "dgx1_8"), ("data", "bench", "smoke")]
+    "arguments",
+    [("launch", "smoke"), ("predict", "dgx1_8"), ("data", "bench", "smoke")],
 )
-def test_a_name_that_is_none_is_one_line_everywhere(rn50: Rn50, arguments: tuple[str, ...]) -> None:
+def test_a_name_that_is_none_is_one_line_everywhere(
+    rn50: Rn50, arguments: tuple[str, ...]
+) -> None:
     line = rn50.error(*arguments, "--system", "dgxa100_8")
     assert line.startswith("rn50: error: a YAML file or a machine ")
     assert line.endswith("found 'dgxa100_8'; did you mean \"dgxa100\"?")

@@ -28,7 +28,9 @@ def test_a_dash_has_the_standard_output_to_itself(rn50: Rn50, tmp_path: Path) ->
     assert "step = " in done.stderr
 
 
-@pytest.mark.parametrize("command", ["log check --no-official LOG", "log report LOG --out -"])
+@pytest.mark.parametrize(
+    "command", ["log check --no-official LOG", "log report LOG --out -"]
+)
 def test_a_closed_full_or_unread_standard_output(log: str, command: str) -> None:
     """What a full disk or `| head` leaves in Python's buffer was two lines of it, and exit 120."""
     program = shlex.quote(str(Path(sys.executable).with_name("rn50")))
@@ -38,5 +40,6 @@ def test_a_closed_full_or_unread_standard_output(log: str, command: str) -> None
     for redirection, code, reason in (*closed, full, ("| true", 0, "")):
         shell = ["bash", "-c", f"{program} {words} {redirection}"]
         done = subprocess.run(shell, capture_output=True, text=True, check=False)
-        assert done.returncode == code and done.stderr.endswith(reason), done.stderr
+        assert done.returncode == code, done.stderr
+        assert done.stderr.endswith(reason), done.stderr
         assert done.stderr.count("\n") == bool(reason)

@@ -17,13 +17,17 @@ from tests.test_docs import PAGES
 
 PRESETS = {path.stem for path in (Path(__file__).parents[2] / "config").glob("*.yaml")}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
-COMMAND = re.compile(r"^(?:\$ )?(?:RN50_HOSTS=hosts |srun \S+ |sudo .* -- )?rn50 (.*)", re.M)
+COMMAND = re.compile(
+    r"^(?:\$ )?(?:RN50_HOSTS=hosts |srun \S+ |sudo .* -- )?rn50 (.*)", re.M
+)
 
 
 def words_of(command: str) -> list[str]:
     """The arguments of `rn50`, up to a comment, a pipe or what the reader is to add."""
     words = shlex.split(command, comments=True)
-    ends = [number for number, word in enumerate(words) if word == "..." or word[0] in "|>"]
+    ends = [
+        number for number, word in enumerate(words) if word == "..." or word[0] in "|>"
+    ]
     return words[: min(ends, default=len(words))]
 
 
@@ -44,7 +48,9 @@ def commands_of_pages() -> Iterator[Any]:
         for language, fence in FENCE.findall(page.read_text()):
             if language not in ("", "bash", "text"):
                 continue
-            lines = fence.replace("\\\n", " ").replace("./run_and_time.sh", "rn50 launch")
+            lines = fence.replace("\\\n", " ").replace(
+                "./run_and_time.sh", "rn50 launch"
+            )
             for command in COMMAND.findall(lines):
                 if command.split()[0] != "--help":
                     yield pytest.param(words_of(command), id=f"{page.stem}: {command}")
@@ -53,7 +59,9 @@ def commands_of_pages() -> Iterator[Any]:
 @pytest.mark.parametrize("words", list(commands_of_pages()))
 def test_a_command_of_a_page_is_understood(words: list[str]) -> None:
     given = leaf(words).params
-    if given.get("config") in PRESETS and words[0] != "bench":  # which changes more than it is told
+    if (
+        given.get("config") in PRESETS and words[0] != "bench"
+    ):  # which changes more than it is told
         load(given["config"], given.get("overrides") or [])
 
 
@@ -73,4 +81,6 @@ def test_every_command_has_an_example_that_it_understands() -> None:
         examples = re.findall(r"Example: `(?:[^`]*? )?rn50 (.*?)`", command.help, re.S)
         assert examples, command.name
         for example in examples:
-            assert leaf(words_of(example.replace("\n", " "))).command.name == command.name
+            assert (
+                leaf(words_of(example.replace("\n", " "))).command.name == command.name
+            )

@@ -23,17 +23,21 @@ def test_the_last_line_needs_no_package_that_the_signal_broke() -> None:
     done = finished(command)
     assert done.returncode == 130
     (line,) = done.stderr.splitlines()
-    assert "SIGTERM" in line and "config list" in line
+    assert "SIGTERM" in line
+    assert "config list" in line
 
 
 @pytest.mark.parametrize("method", ["make_context", "invoke"])
-def test_typer_keeps_no_signal_to_itself(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_typer_keeps_no_signal_to_itself(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def stop(*_: object, **__: object) -> None:
         raise KeyboardInterrupt("SIGTERM")
 
     monkeypatch.setattr(TyperGroup, method, stop)
     done = in_this_process(("config", "list"))
-    assert done.returncode == 130 and "SIGTERM" in done.stderr
+    assert done.returncode == 130
+    assert "SIGTERM" in done.stderr
 
 
 AT_THE_END = """

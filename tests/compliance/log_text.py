@@ -87,7 +87,9 @@ Run = list[Record]
 Edit = Callable[[Run], object]
 
 
-def good_run(ruleset: str = "4.0.0", division: str = "closed", optimizer: str = "lars") -> Run:
+def good_run(
+    ruleset: str = "4.0.0", division: str = "closed", optimizer: str = "lars"
+) -> Run:
     """A run that converges at epoch 35, evaluated after epochs 3, 7, ... 35."""
     now = float(START_MS[ruleset])
     run: Run = []
@@ -112,7 +114,9 @@ def good_run(ruleset: str = "4.0.0", division: str = "closed", optimizer: str = 
     add("opt_name", optimizer)
     if ruleset != "0.6.0":
         add("gradient_accumulation_steps", 1)
-    hyperparameters = OLD if ruleset == "0.6.0" else {"lars": LARS, "sgd": SGD}[optimizer]
+    hyperparameters = (
+        OLD if ruleset == "0.6.0" else {"lars": LARS, "sgd": SGD}[optimizer]
+    )
     for key, value in hyperparameters.items():
         add(key, value)
     if ruleset in benchmark.WEIGHT_NAMES_RULESETS:
@@ -249,7 +253,9 @@ def official(path: Path, ruleset: str) -> str:
     checker = mlp_compliance.make_checker("training", ruleset, True, False)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            valid, *_ = mlp_compliance.main(str(path), f"training_{ruleset}/common.yaml", checker)
+            valid, *_ = mlp_compliance.main(
+                str(path), f"training_{ruleset}/common.yaml", checker
+            )
     except Exception:
         return "CRASH"
     finally:

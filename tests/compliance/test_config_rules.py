@@ -53,12 +53,27 @@ def test_the_open_preset_is_told_each_choice() -> None:
 
 # Rule, severity, words of its message, and what breaks it in `dgxa100_8`.
 BROKEN = [
-    ("image-set-counts", ERROR, "expected 3: as in", ["data.path={set}", "data.classes=4"]),
-    ("unusual-learning-rate", WARNING, "expected about 1.39 to 3.2 at", ["batch.per_rank=32"]),
+    (
+        "image-set-counts",
+        ERROR,
+        "expected 3: as in",
+        ["data.path={set}", "data.classes=4"],
+    ),
+    (
+        "unusual-learning-rate",
+        WARNING,
+        "expected about 1.39 to 3.2 at",
+        ["batch.per_rank=32"],
+    ),
     ("invalid-optimizer", ERROR, "lars or sgd", ["optimizer.variant=akiba"]),
     ("end-learning-rate", ERROR, "0.0001", ["schedule.end_lr=0"]),
     ("lars-decay-power", ERROR, "is 1, expected 2", ["schedule.power=1"]),
-    ("sgd-decay-power", POLICY, "expected 2", ["schedule.power=1", "optimizer.variant=sgd"]),
+    (
+        "sgd-decay-power",
+        POLICY,
+        "expected 2",
+        ["schedule.power=1", "optimizer.variant=sgd"],
+    ),
     (
         "invalid-schedule-length",
         POLICY,
@@ -73,13 +88,33 @@ BROKEN = [
         "0.001 x k",
         ["optimizer.variant=sgd", "optimizer.base_lr=0.0005"],
     ),
-    ("invalid-submission-value", ERROR, "cloud", ["ruleset=0.6.0", "log.status=preview"]),
+    (
+        "invalid-submission-value",
+        ERROR,
+        "cloud",
+        ["ruleset=0.6.0", "log.status=preview"],
+    ),
     ("target-not-reached", ERROR, "division=open takes any", ["eval.target=0.75"]),
     ("batch-without-reference", ERROR, "needs its own RCP", ["batch.per_rank=9000"]),
-    ("shorter-than-reference", ERROR, "accepts from 34.31", ["schedule.length=30 epochs"]),
-    ("lars-momentum", POLICY, "0.9 below a batch of 32,000", ["optimizer.momentum=0.95"]),
+    (
+        "shorter-than-reference",
+        ERROR,
+        "accepts from 34.31",
+        ["schedule.length=30 epochs"],
+    ),
+    (
+        "lars-momentum",
+        POLICY,
+        "0.9 below a batch of 32,000",
+        ["optimizer.momentum=0.95"],
+    ),
     ("label-smoothing", POLICY, "0 or 0.1", ["model.label_smoothing=0.2"]),
-    ("evaluation-cadence", POLICY, "expected 4", ["eval.period=5", "schedule.length=60 epochs"]),
+    (
+        "evaluation-cadence",
+        POLICY,
+        "expected 4",
+        ["eval.period=5", "schedule.length=60 epochs"],
+    ),
     ("decay-shape", ERROR, "poly", ["schedule.shape=cosine"]),
     ("decay-shape", POLICY, "warmup_end", ["schedule.decay_from=run_start"]),
     ("lars-as-reference", POLICY, "as the reference", ["optimizer.eta=0.01"]),
@@ -88,11 +123,21 @@ BROKEN = [
     ("image-preparation", POLICY, "expected 224", ["data.crop_px=192"]),
     ("image-preparation", POLICY, "expected none", ["data.augmentation.noise=[0,1]"]),
     ("network", POLICY, "expected 50", ["model.depth=34"]),
-    ("batch-changes", POLICY, "none", ["batch.changes=[{after_epoch: 3, per_rank: 64}]"]),
+    (
+        "batch-changes",
+        POLICY,
+        "none",
+        ["batch.changes=[{after_epoch: 3, per_rank: 64}]"],
+    ),
     ("seed-not-fresh", POLICY, "urandom", ["seed=1"]),
     ("trained-past-target", NOTE, "past the target", ["eval.target=0.77"]),
     ("train-samples", POLICY, "1281167", ["data.train_samples=1281168"]),
-    ("sgd-momentum", POLICY, "0.9", ["optimizer.variant=sgd", "optimizer.momentum=0.95"]),
+    (
+        "sgd-momentum",
+        POLICY,
+        "0.9",
+        ["optimizer.variant=sgd", "optimizer.momentum=0.95"],
+    ),
 ]
 
 
@@ -107,7 +152,9 @@ def test_what_breaks_a_rule_is_found(
     overrides = [override.replace("{set}", str(tmp_path)) for override in overrides]
     found = check("dgxa100_8", *overrides)
     own = [finding for finding in found.findings if finding.name == rule]
-    assert [(f.severity, words in f.message) for f in own][:1] == [(severity, True)], own
+    assert [(f.severity, words in f.message) for f in own][:1] == [(severity, True)], (
+        own
+    )
     assert found.verdict == "FAIL" if severity == ERROR else found.verdict != "FAIL"
     opened = check("dgxa100_8", *overrides, "division=open")
     told = {finding.severity for finding in opened.findings if finding.name == rule}
@@ -142,7 +189,9 @@ def test_every_rule_has_a_case() -> None:
 def test_a_finding_names_file_and_line() -> None:
     found = check("dgxa100_8", "schedule.power=1")
     assert "schedule.power (command line) is 1" in found.findings[0].message
-    power = next(f for f in check("abci_2048_open").findings if f.name == "lars-decay-power")
+    power = next(
+        f for f in check("abci_2048_open").findings if f.name == "lars-decay-power"
+    )
     assert f"abci_2048_open.yaml:{power.line}" in power.message
 
 
@@ -163,7 +212,12 @@ def test_the_facts() -> None:
 
 def test_another_set_than_imagenet_is_a_rehearsal() -> None:
     """Whether it is drawn or one's own: one calm line in the place of a dozen differences."""
-    data = ("data.path=/mine", "data.classes=6", "data.train_samples=1200", "data.eval_samples=300")
+    data = (
+        "data.path=/mine",
+        "data.classes=6",
+        "data.train_samples=1200",
+        "data.eval_samples=300",
+    )
     found = check("quick", *data)
     assert found.verdict == "PASS"
     assert [(finding.name, finding.severity) for finding in found.findings] == [
@@ -177,7 +231,12 @@ def test_another_set_than_imagenet_is_a_rehearsal() -> None:
 
 
 def test_the_closed_division_is_the_closed_division_on_any_set() -> None:
-    own = ("data.path=/mine", "data.classes=6", "data.train_samples=1200", "data.eval_samples=300")
+    own = (
+        "data.path=/mine",
+        "data.classes=6",
+        "data.train_samples=1200",
+        "data.eval_samples=300",
+    )
     found = check("quick", *own, "eval.target=0.7")
     assert (found.verdict, found.findings[0].name) == ("FAIL", "target-not-reached")
     assert "division=open takes any target" in found.cause
@@ -193,7 +252,10 @@ def test_the_readmes_first_trap() -> None:
     assert found.verdict == "WARN"
     assert "is 10.5, expected about 1.39 to 3.2 at a global batch of 256" in found.cause
     assert found.facts["published_base_lr"] == [1.39, 3.2]
-    assert check("base", "system.ranks_per_node=8", "optimizer.base_lr=2.5").verdict == "PASS"
+    assert (
+        check("base", "system.ranks_per_node=8", "optimizer.base_lr=2.5").verdict
+        == "PASS"
+    )
 
 
 @pytest.mark.parametrize(

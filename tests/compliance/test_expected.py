@@ -11,7 +11,9 @@ from rn50.compliance.check_log import check_log
 from rn50.compliance.score import score_folder
 from rn50.compliance.submission import check_folder
 
-SHARED = Path(os.environ.get("RN50_SHARED", Path(__file__).resolve().parents[2].parent / "shared"))
+SHARED = Path(
+    os.environ.get("RN50_SHARED", Path(__file__).resolve().parents[2].parent / "shared")
+)
 LOGS = SHARED / "data/mlperf_logs"
 TABLE = LOGS / "EXPECTED.tsv"
 ROWS = [
@@ -23,7 +25,9 @@ REAL = [row for row in ROWS if row[0].startswith("logs/")]
 FOLDERS = [row for row in ROWS if row[0] == "DIR"]
 MUTANTS = [row for row in ROWS if row[0].startswith("mutants/")]
 
-pytestmark = pytest.mark.skipif(not ROWS, reason="no published logs beside this checkout")
+pytestmark = pytest.mark.skipif(
+    not ROWS, reason="no published logs beside this checkout"
+)
 
 CAUSES = {
     "NOT_CONVERGED": "did not converge",
@@ -77,7 +81,9 @@ def test_real_logs(row: list[str]) -> None:
     if found.run is None:
         return
     ids = {finding.id for finding in found.findings}
-    beyond = [part.split()[0] for part in said.get("beyond_checker", "").split("; ") if part]
+    beyond = [
+        part.split()[0] for part in said.get("beyond_checker", "").split("; ") if part
+    ]
     assert [code for code in beyond if code != "R20" and not CODES[code] & ids] == []
     if row[4] != "-" and row[4] != row[2]:
         assert found.round_verdict in ("PASS", "POLICY")
@@ -92,7 +98,9 @@ def test_mutants(row: list[str]) -> None:
     assert found.official.verdict == row[2].split()[0]
     assert found.verdict in OURS[row[3]]
     if row[3] == "PASS with warning":
-        assert {"copied-records", "joined-records"} & {finding.name for finding in found.findings}
+        assert {"copied-records", "joined-records"} & {
+            finding.name for finding in found.findings
+        }
 
 
 @pytest.mark.parametrize("row", FOLDERS, ids=lambda row: row[1])
@@ -106,8 +114,12 @@ def test_folders(row: list[str]) -> None:
     assert found.rcp.reference is not None
     assert found.rcp.passed == expected["rcp_verdict"].startswith("PASS")
     assert found.rcp.mean == float(expected["subm_mean"])
-    assert found.rcp.reference.mean == pytest.approx(float(expected["rcp_mean"]), abs=1e-4)
-    assert found.rcp.reference.minimum == pytest.approx(float(expected["rcp_min"]), abs=1e-4)
+    assert found.rcp.reference.mean == pytest.approx(
+        float(expected["rcp_mean"]), abs=1e-4
+    )
+    assert found.rcp.reference.minimum == pytest.approx(
+        float(expected["rcp_min"]), abs=1e-4
+    )
     if expected["published_scaling"] != "-":
         assert found.published_factor == float(expected["published_scaling"])
     *runs, whole = check_folder(LOGS / row[1], official=False)

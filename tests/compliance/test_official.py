@@ -51,7 +51,11 @@ def test_a_missed_target_fails(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "ruleset", "told"),
-    [("nowhere.txt", "4.0.0", "No such file"), (".", "4.0.0", ""), ("log.txt", "9.9.9", "9.9.9")],
+    [
+        ("nowhere.txt", "4.0.0", "No such file"),
+        (".", "4.0.0", ""),
+        ("log.txt", "9.9.9", "9.9.9"),
+    ],
 )
 def test_no_verdict_on_the_log_is_a_crash(
     tmp_path: Path, name: str, ruleset: str, told: str

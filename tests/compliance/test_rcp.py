@@ -17,7 +17,9 @@ RULESETS = [name for name in benchmark.RULESETS if points(name)]
 
 @pytest.fixture(scope="module", params=RULESETS)
 def official(request: pytest.FixtureRequest) -> tuple[str, object]:
-    return request.param, rcp_checker.RCP_Checker("training", request.param, "resnet", False)
+    return request.param, rcp_checker.RCP_Checker(
+        "training", request.param, "resnet", False
+    )
 
 
 def test_records_and_pruning(official: tuple[str, object]) -> None:
@@ -66,7 +68,9 @@ def test_means_and_limits_are_those_of_the_tool(official: tuple[str, object]) ->
         (2048, [35, 35], False, 1.0),
     ],
 )
-def test_verdicts(batch: int, epochs: list[float | None], passed: bool, factor: float) -> None:
+def test_verdicts(
+    batch: int, epochs: list[float | None], passed: bool, factor: float
+) -> None:
     verdict = judge(epochs, batch, "4.0.0")
     assert verdict.passed == passed
     assert verdict.factor == pytest.approx(factor, abs=1e-12)

@@ -75,7 +75,9 @@ def until_it_passes(run: Run) -> None:
     good = last(run, "eval_accuracy")
     at = run.index(good)
     for by_ms, value in ((2000, 0.758), (500, good.value)):
-        run.insert(at + 1, Record("eval_accuracy", value, good.time_ms + by_ms, epoch_num=35))
+        run.insert(
+            at + 1, Record("eval_accuracy", value, good.time_ms + by_ms, epoch_num=35)
+        )
     good.value = 0.758
     for record in run[at + 3 :]:
         record.time_ms += 2000
@@ -92,7 +94,9 @@ def twice(run: Run) -> None:
 def every_eight(run: Run) -> None:
     late = {7, 15, 23, 31}
     run[:] = [
-        r for r in run if not (r.key.startswith("eval") and r.metadata.get("epoch_num") in late)
+        r
+        for r in run
+        if not (r.key.startswith("eval") and r.metadata.get("epoch_num") in late)
     ]
 
 
@@ -140,7 +144,9 @@ def added(key: str, value: object) -> Edit:
 
 def ranks(run: Run) -> None:
     run[:] = [
-        Record(r.key, r.value, r.time_ms + rank, **r.metadata) for r in run for rank in range(4)
+        Record(r.key, r.value, r.time_ms + rank, **r.metadata)
+        for r in run
+        for rank in range(4)
     ]
 
 
@@ -151,7 +157,9 @@ def one(key: str, number: int, **changes: object) -> Edit:
         record = [record for record in run if record.key == key][number]
         record.value = changes.get("value", record.value)
         record.time_ms += float(str(changes.get("by_ms", 0)))
-        record.metadata |= {k: v for k, v in changes.items() if k not in ("value", "by_ms")}
+        record.metadata |= {
+            k: v for k, v in changes.items() if k not in ("value", "by_ms")
+        }
 
     return edit
 
@@ -277,8 +285,16 @@ CASES = (
     Case("missing-submission-key", ERROR, drop("submission_org"), "FAIL"),
     Case("missing-submission-key", ERROR, drop("submission_poc_name"), "FAIL", "0.6.0"),
     Case("invalid-submission-value", ERROR, put("submission_org", ""), "FAIL"),
-    Case("invalid-submission-value", ERROR, put("submission_status", "preview"), "FAIL", "0.6.0"),
-    Case("invalid-submission-value", ERROR, put("submission_division", "Closed"), "CRASH"),
+    Case(
+        "invalid-submission-value",
+        ERROR,
+        put("submission_status", "preview"),
+        "FAIL",
+        "0.6.0",
+    ),
+    Case(
+        "invalid-submission-value", ERROR, put("submission_division", "Closed"), "CRASH"
+    ),
     Case("invalid-submission-value", POLICY, put("submission_platform", "  "), "PASS"),
     Case("no-run-stop", ERROR, drop("run_stop"), "FAIL"),
     Case("misplaced-run-stop", ERROR, meta("run_stop", "status", ...), "FAIL"),
@@ -290,15 +306,24 @@ CASES = (
     Case("no-cache-clear", ERROR, drop("cache_clear"), "FAIL"),
     Case("missing-epoch-event", ERROR, drop("block_start", "epoch_start"), "FAIL"),
     Case("missing-epoch-metadata", ERROR, meta("eval_start", "epoch_num", ...), "FAIL"),
-    Case("missing-epoch-metadata", ERROR, meta("block_start", "epoch_count", 0), "FAIL"),
+    Case(
+        "missing-epoch-metadata", ERROR, meta("block_start", "epoch_count", 0), "FAIL"
+    ),
     Case("missing-epoch-metadata", ERROR, move("block_start", "run_start"), "FAIL"),
     Case("missing-samples", ERROR, drop("eval_samples"), "FAIL"),
     Case("missing-samples", ERROR, put("train_samples", ""), "FAIL"),
     Case("missing-accuracy", ERROR, drop("eval_accuracy"), "FAIL"),
     Case("missing-accuracy", ERROR, put("eval_accuracy", "0.8"), "CRASH"),
     Case("missing-accuracy", ERROR, one("eval_accuracy", 0, value=math.inf), "PASS"),
-    Case("missing-accuracy", POLICY, one("eval_accuracy", 0, value=None), "PASS", "0.6.0"),
-    Case("several-clocks", ERROR, again("run_stop", metadata={"status": "aborted"}), "PASS"),
+    Case(
+        "missing-accuracy", POLICY, one("eval_accuracy", 0, value=None), "PASS", "0.6.0"
+    ),
+    Case(
+        "several-clocks",
+        ERROR,
+        again("run_stop", metadata={"status": "aborted"}),
+        "PASS",
+    ),
     Case("several-clocks", ERROR, again("run_stop", 60_000), "PASS"),
     Case("different-values", ERROR, again("global_batch_size", value=1536), "FAIL"),
     Case("copied-records", NOTE, ranks, "PASS"),
@@ -312,10 +337,23 @@ CASES = (
     Case("target-not-reached", POLICY, never_reached, "PASS", "0.6.0"),
     Case("target-not-reached", ERROR, accuracies(lambda value: 100 * value), "FAIL"),
     Case("target-not-reached", ERROR, accuracies(lambda value: math.nan), "FAIL"),
-    Case("target-not-reached", ERROR, accuracies(lambda value: 76.0), "FAIL", "4.0.0", "open"),
+    Case(
+        "target-not-reached",
+        ERROR,
+        accuracies(lambda value: 76.0),
+        "FAIL",
+        "4.0.0",
+        "open",
+    ),
     Case("run-not-successful", ERROR, meta("run_stop", "status", "aborted"), "PASS"),
     Case("run-not-successful", ERROR, meta("run_stop", "status", "SUCCESS"), "PASS"),
-    Case("run-not-successful", ERROR, meta("run_stop", "status", "aborted"), "FAIL", "0.6.0"),
+    Case(
+        "run-not-successful",
+        ERROR,
+        meta("run_stop", "status", "aborted"),
+        "FAIL",
+        "0.6.0",
+    ),
     Case("ranks-disagree", ERROR, until_it_passes, "PASS"),
     Case("ranks-disagree", ERROR, again("eval_accuracy", value=0.7), "PASS"),
     Case("trained-past-target", NOTE, one("eval_accuracy", -2, value=0.7595), "PASS"),
@@ -324,12 +362,16 @@ CASES = (
     Case("target-before-training", ERROR, at_once, "PASS"),
     Case("epoch-before-run-start", POLICY, SECONDS_EARLY, "PASS"),
     Case("epochs-out-of-order", POLICY, one("epoch_start", 4, epoch_num=40), "PASS"),
-    Case("epochs-out-of-order", POLICY, one("block_start", 4, first_epoch_num=12), "PASS"),
+    Case(
+        "epochs-out-of-order", POLICY, one("block_start", 4, first_epoch_num=12), "PASS"
+    ),
     Case("untrained-epoch", POLICY, one("eval_accuracy", 4, epoch_num=27), "PASS"),
     Case("untrained-epoch", POLICY, drop("epoch_stop"), "PASS"),
     Case("untrained-epoch", POLICY, hardly_trained, "PASS"),
     Case("untrained-epoch", NOTE, one_epoch_blocks, "PASS"),
-    Case("evaluations-out-of-order", POLICY, one("eval_accuracy", 4, epoch_num=5), "PASS"),
+    Case(
+        "evaluations-out-of-order", POLICY, one("eval_accuracy", 4, epoch_num=5), "PASS"
+    ),
     Case("evaluated-again", POLICY, evaluated_again, "PASS"),
     Case("impossible-rate", ERROR, a_thousand_times_faster, "PASS"),
     Case("init-too-long", ERROR, init_of(1800), "FAIL"),
@@ -360,11 +402,25 @@ CASES = (
     Case("invalid-batch-size", POLICY, put("global_batch_size", 7.5), "PASS"),
     Case("invalid-batch-size", POLICY, put("global_batch_size", 2_000_000), "PASS"),
     Case("missing-hyperparameter", ERROR, drop("lars_opt_momentum"), "FAIL"),
-    Case("missing-hyperparameter", ERROR, drop("model_bn_span"), "FAIL", optimizer="sgd"),
+    Case(
+        "missing-hyperparameter", ERROR, drop("model_bn_span"), "FAIL", optimizer="sgd"
+    ),
     Case("end-learning-rate", ERROR, put("lars_opt_end_learning_rate", 0), "FAIL"),
-    Case("lars-decay-power", ERROR, put("lars_opt_learning_rate_decay_poly_power", 1), "FAIL"),
-    Case("decay-shape", ERROR, added("opt_learning_rate_decay_shape", "cosine"), "PASS"),
-    Case("decay-shape", POLICY, added("opt_learning_rate_decay_from", "run_start"), "PASS"),
+    Case(
+        "lars-decay-power",
+        ERROR,
+        put("lars_opt_learning_rate_decay_poly_power", 1),
+        "FAIL",
+    ),
+    Case(
+        "decay-shape", ERROR, added("opt_learning_rate_decay_shape", "cosine"), "PASS"
+    ),
+    Case(
+        "decay-shape",
+        POLICY,
+        added("opt_learning_rate_decay_from", "run_start"),
+        "PASS",
+    ),
     Case("lars-epsilon", ERROR, put("lars_epsilon", 1e-9), "FAIL"),
     Case("weight-decay", ERROR, put("lars_opt_weight_decay", 0), "FAIL"),
     Case("weight-decay", ERROR, put("lars_opt_weight_decay", 3e-5), "FAIL"),
@@ -375,13 +431,29 @@ CASES = (
         "FAIL",
         optimizer="sgd",
     ),
-    Case("invalid-accumulation", ERROR, drop("gradient_accumulation_steps"), "FAIL", "1.0.0"),
+    Case(
+        "invalid-accumulation",
+        ERROR,
+        drop("gradient_accumulation_steps"),
+        "FAIL",
+        "1.0.0",
+    ),
     Case("invalid-accumulation", ERROR, put("gradient_accumulation_steps", 0), "FAIL"),
-    Case("invalid-accumulation", POLICY, put("gradient_accumulation_steps", 0.5), "PASS"),
-    Case("missing-weight-initialization", ERROR, drop("weights_initialization"), "FAIL", "2.1.0"),
+    Case(
+        "invalid-accumulation", POLICY, put("gradient_accumulation_steps", 0.5), "PASS"
+    ),
+    Case(
+        "missing-weight-initialization",
+        ERROR,
+        drop("weights_initialization"),
+        "FAIL",
+        "2.1.0",
+    ),
     Case("weight-initialization-names", ERROR, wrong_name, "FAIL", "1.1.0"),
     Case("lars-momentum", POLICY, put("lars_opt_momentum", 0.95), "PASS"),
-    Case("sgd-momentum", POLICY, put("sgd_opt_momentum", 0.95), "PASS", optimizer="sgd"),
+    Case(
+        "sgd-momentum", POLICY, put("sgd_opt_momentum", 0.95), "PASS", optimizer="sgd"
+    ),
     Case(
         "sgd-decay-power",
         POLICY,
@@ -390,9 +462,14 @@ CASES = (
         optimizer="sgd",
     ),
     Case(
-        "invalid-schedule-length", POLICY, put("lars_opt_learning_rate_warmup_epochs", -5), "PASS"
+        "invalid-schedule-length",
+        POLICY,
+        put("lars_opt_learning_rate_warmup_epochs", -5),
+        "PASS",
     ),
-    Case("invalid-schedule-length", POLICY, put("lars_opt_base_learning_rate", 0), "PASS"),
+    Case(
+        "invalid-schedule-length", POLICY, put("lars_opt_base_learning_rate", 0), "PASS"
+    ),
     Case(
         "invalid-schedule-length",
         POLICY,
@@ -400,10 +477,19 @@ CASES = (
         "PASS",
         optimizer="sgd",
     ),
-    Case("invalid-bn-span", POLICY, put("model_bn_span", 3265), "PASS", optimizer="sgd"),
+    Case(
+        "invalid-bn-span", POLICY, put("model_bn_span", 3265), "PASS", optimizer="sgd"
+    ),
     Case("invalid-bn-span", POLICY, put("model_bn_span", 0), "PASS", optimizer="sgd"),
-    Case("accuracy-not-a-count", NOTE, accuracies(lambda value: round(value, 3)), "PASS"),
-    Case("accuracy-not-a-count", POLICY, accuracies(lambda v: round(v * 49_984) / 49_984), "PASS"),
+    Case(
+        "accuracy-not-a-count", NOTE, accuracies(lambda value: round(value, 3)), "PASS"
+    ),
+    Case(
+        "accuracy-not-a-count",
+        POLICY,
+        accuracies(lambda v: round(v * 49_984) / 49_984),
+        "PASS",
+    ),
     Case("unlikely-accuracy", NOTE, one("eval_accuracy", 0, value=0.61), "PASS"),
     Case("unlikely-accuracy", NOTE, three_equal, "PASS"),
     Case("label-smoothing", POLICY, added("model_label_smoothing", 0.2), "PASS"),
@@ -440,7 +526,9 @@ def test_a_good_run_breaks_no_rule(
     assert official(tmp_path / "result_0.txt", ruleset) == "PASS"
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.rule}-{c.ruleset}-{c.official}")
+@pytest.mark.parametrize(
+    "case", CASES, ids=lambda c: f"{c.rule}-{c.ruleset}-{c.official}"
+)
 def test_a_broken_rule_is_found(tmp_path: Path, case: Case) -> None:
     run = good_run(case.ruleset, case.division, case.optimizer)
     case.edit(run)
@@ -462,7 +550,9 @@ def test_of_two_faults_neither_hides_the_other(tmp_path: Path, ruleset: str) -> 
     for _ in range(12):
         run = good_run(ruleset, optimizer=rng.choice(["lars", "sgd"]))
         edits = rng.sample(CASES, 2)
-        with suppress(IndexError, StopIteration):  # the first may leave nothing to the second
+        with suppress(
+            IndexError, StopIteration
+        ):  # the first may leave nothing to the second
             for case in edits:
                 case.edit(run)
         found = checked(tmp_path, run, ruleset)
@@ -489,7 +579,8 @@ def test_a_value_that_is_right_in_other_digits(
 
 
 @pytest.mark.parametrize(
-    ("batch", "severities"), [(31_999, [POLICY]), (32_000, [NOTE]), (32_767, [NOTE]), (32_768, [])]
+    ("batch", "severities"),
+    [(31_999, [POLICY]), (32_000, [NOTE]), (32_767, [NOTE]), (32_768, [])],
 )
 def test_lars_momentum_is_free_from_a_batch_of_32k(
     tmp_path: Path, batch: int, severities: list[str]
@@ -498,7 +589,9 @@ def test_lars_momentum_is_free_from_a_batch_of_32k(
     put("lars_opt_momentum", 0.94)(run)
     put("global_batch_size", batch)(run)
     found = checked(tmp_path, run).findings
-    assert [finding.severity for finding in found if finding.name == "lars-momentum"] == severities
+    assert [
+        finding.severity for finding in found if finding.name == "lars-momentum"
+    ] == severities
 
 
 def test_a_block_may_count_samples_in_place_of_epochs(tmp_path: Path) -> None:
@@ -513,8 +606,11 @@ def test_a_block_may_count_samples_in_place_of_epochs(tmp_path: Path) -> None:
 
 def test_limits_at_their_edge() -> None:
     assert reaches_target(0.759)
-    assert not reaches_target(math.nextafter(0.759, 0)) and not reaches_target(1.0)
-    assert cadence_problem([0, 3, 7, 11]) is None  # epoch 0: an evaluation before training
+    assert not reaches_target(math.nextafter(0.759, 0))
+    assert not reaches_target(1.0)
+    assert (
+        cadence_problem([0, 3, 7, 11]) is None
+    )  # epoch 0: an evaluation before training
 
 
 @pytest.mark.parametrize(
@@ -526,7 +622,9 @@ def test_limits_at_their_edge() -> None:
         ("2.0.0", "open", 240),
     ],
 )
-def test_how_long_initialisation_may_take(ruleset: str, division: str, minutes: int) -> None:
+def test_how_long_initialisation_may_take(
+    ruleset: str, division: str, minutes: int
+) -> None:
     assert benchmark.init_limit_s(ruleset, division) == 60 * minutes
 
 
@@ -535,7 +633,9 @@ def test_epochs_may_be_counted_from_0_and_evaluations_from_1(tmp_path: Path) -> 
     for record in run:
         if record.key.startswith("epoch_"):
             record.metadata["epoch_num"] -= 1
-    assert "untrained-epoch" not in {one.name for one in checked(tmp_path, run).findings}
+    assert "untrained-epoch" not in {
+        one.name for one in checked(tmp_path, run).findings
+    }
 
 
 # --- one cause -----------------------------------------------------------------------------------
@@ -543,7 +643,9 @@ def test_epochs_may_be_counted_from_0_and_evaluations_from_1(tmp_path: Path) -> 
 
 def explained(found: Check) -> dict[str, str]:
     names = {finding.id: finding.name for finding in found.findings}
-    return {finding.name: names.get(finding.caused_by, "") for finding in found.findings}
+    return {
+        finding.name: names.get(finding.caused_by, "") for finding in found.findings
+    }
 
 
 def an_hour_back(run: Run) -> None:
@@ -573,17 +675,30 @@ def test_what_explains_the_rest_is_the_cause(
 
 
 def test_no_verdict_is_milder_than_the_official_one() -> None:
-    reasons = ("WARNING -  Required EXACTLY_ONE", "CHECK for 'init_stop' failed in line 26: {}")
+    reasons = (
+        "WARNING -  Required EXACTLY_ONE",
+        "CHECK for 'init_stop' failed in line 26: {}",
+    )
     failed = Verdict("FAIL", version="4.1.68", ruleset="4.0.0", messages=reasons)
 
     def finding(name: str, severity: str) -> Finding:
         return Finding(
-            id="MLP1", severity=severity, line=1, expected="", found="", message="", name=name
+            id="MLP1",
+            severity=severity,
+            line=1,
+            expected="",
+            found="",
+            message="",
+            name=name,
         )
 
     note = finding("copied-records", NOTE)
     first, second = no_milder((note,), failed)
-    assert (first.name, first.severity, second) == ("official-checker-fails", ERROR, note)
+    assert (first.name, first.severity, second) == (
+        "official-checker-fails",
+        ERROR,
+        note,
+    )
     assert "init_stop" in first.message
     error = finding("target-not-reached", ERROR)
     joined = finding("joined-records", NOTE)
@@ -613,7 +728,11 @@ def test_a_code_judges_one_thing_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_rule_has_a_case_a_name_and_a_source() -> None:
     assert {rule.name for rule in RULES} == {case.rule for case in CASES} | OF_RECORDS
-    assert len({rule.name for rule in RULES}) == len({rule.code for rule in RULES}) == len(RULES)
+    assert (
+        len({rule.name for rule in RULES})
+        == len({rule.code for rule in RULES})
+        == len(RULES)
+    )
     for each in RULES:
         assert each.description.endswith((".", ")", '"'))
         assert each.source

@@ -115,24 +115,34 @@ def test_seeds(tmp_path: Path) -> None:
     for seed in (1001, "1001"):
         found = whole(submission(tmp_path / "same", {3: put("seed", seed)}))
         assert found.verdict == "FAIL"
-        assert all(word in found.cause for word in ("result_1.txt", "result_3.txt", "1001"))
+        assert all(
+            word in found.cause for word in ("result_1.txt", "result_3.txt", "1001")
+        )
     for seed in ("x", 1.5, None):
         found = whole(submission(tmp_path / str(seed), {3: put("seed", seed)}))
         severity, message = messages(found, "seed-not-fresh")[0]
-        assert severity == "error" and "result_3.txt" in message and "integer" in message
+        assert severity == "error"
+        assert "result_3.txt" in message
+        assert "integer" in message
     found = whole(submission(tmp_path / "twice", {3: again("seed")}))
     assert messages(found, "seed-not-fresh")[0][0] == "error"
     found = whole(submission(tmp_path / "none", {0: drop("seed")}))
     severity, message = messages(found, "seed-not-fresh")[0]
-    assert severity == "policy" and "result_0.txt" in message
+    assert severity == "policy"
+    assert "result_0.txt" in message
 
 
 def test_hyper_parameters_are_alike(tmp_path: Path) -> None:
     found = whole(submission(tmp_path, {4: put("lars_opt_base_learning_rate", 11)}))
     ((severity, message),) = messages(found, "different-hyperparameters")
     assert severity == "policy"
-    assert "10.5 in result_0.txt" in message and "11 in result_4.txt" in message
-    found = whole(submission(tmp_path, dict.fromkeys(range(5), put("lars_opt_momentum", math.nan))))
+    assert "10.5 in result_0.txt" in message
+    assert "11 in result_4.txt" in message
+    found = whole(
+        submission(
+            tmp_path, dict.fromkeys(range(5), put("lars_opt_momentum", math.nan))
+        )
+    )
     assert messages(found, "different-hyperparameters") == []
 
 
@@ -207,7 +217,8 @@ def test_one_odd_log_does_not_switch_the_rcp_test_off(
     assert bool(messages(found, rule)) == (odd is not None)
     scored = score_folder(folder)
     assert scored.ruleset == found.ruleset == "4.0.0"
-    assert scored.rcp is not None and not scored.rcp.passed
+    assert scored.rcp is not None
+    assert not scored.rcp.passed
     rcp = scored.to_dict()["rcp"]
     assert (rcp["verdict"], rcp["min"], rcp["submission_mean"]) == (
         "FAIL",
@@ -260,7 +271,11 @@ def test_runs_that_are_one_run(
         if touched:
             touched_up(number, run)
         write(tmp_path / f"result_{number}.txt", run)
-    names = {f.name: f.severity for f in whole(tmp_path).findings if f.name.startswith("copied")}
+    names = {
+        f.name: f.severity
+        for f in whole(tmp_path).findings
+        if f.name.startswith("copied")
+    }
     shared = {f.name for f in whole(tmp_path).findings} & {"shared-moments"}
     assert bool(shared) == (unit_ms == 1 or not touched)
     assert names == dict.fromkeys(found, "error")
@@ -295,7 +310,9 @@ def test_no_accelerator_is_faster_than_its_data_sheet(
 ) -> None:
     """35 epochs in 40 s on 32 of them: 35,000 images/s each; an A100 has 12,683 at its peak."""
     found = whole(package(tmp_path, {**SYSTEM, "accelerator_model_name": accelerator}))
-    severities = [severity for severity, _ in messages(found, "impossible-accelerator-rate")]
+    severities = [
+        severity for severity, _ in messages(found, "impossible-accelerator-rate")
+    ]
     assert severities == (["policy"] if too_fast else [])
 
 
@@ -327,7 +344,9 @@ def minutes(run: Run) -> float:
     return (last(run, "run_stop").time_ms - start) / 60_000
 
 
-@pytest.mark.parametrize(("division", "factor"), [("closed", 35.15384615 / 35), ("open", 1)])
+@pytest.mark.parametrize(
+    ("division", "factor"), [("closed", 35.15384615 / 35), ("open", 1)]
+)
 def test_olympic_mean_of_five_is_scaled_in_the_closed_division(
     tmp_path: Path, division: str, factor: float
 ) -> None:
@@ -344,7 +363,9 @@ def test_olympic_mean_of_five_is_scaled_in_the_closed_division(
 
 
 @pytest.mark.parametrize("number", range(5))
-def test_a_run_that_the_check_fails_counts_as_the_slowest(tmp_path: Path, number: int) -> None:
+def test_a_run_that_the_check_fails_counts_as_the_slowest(
+    tmp_path: Path, number: int
+) -> None:
     """It converged, and no run was faster."""
 
     def edit(run: Run) -> None:
@@ -354,27 +375,35 @@ def test_a_run_that_the_check_fails_counts_as_the_slowest(tmp_path: Path, number
     folder = submission(tmp_path, {number: edit})
     found = score_folder(folder)
     others = [n for n in range(5) if n != number]
-    assert [run.dropped for run in found.runs if run.dropped == "fastest"] == ["fastest"]
+    assert [run.dropped for run in found.runs if run.dropped == "fastest"] == [
+        "fastest"
+    ]
     assert found.runs[others[0]].dropped == "fastest"
     assert found.runs[number].dropped.startswith("slowest: lars_epsilon")
     base = minutes(good_run())
     assert found.unscaled_min == pytest.approx(base + sum(others[1:]) / 3 / 60)
-    assert found.rcp is not None and found.rcp.mean == 35
+    assert found.rcp is not None
+    assert found.rcp.mean == 35
 
 
 def test_a_score_carries_the_verdict_of_what_it_scores(tmp_path: Path) -> None:
     good = submission(tmp_path / "good")
-    bad = submission(tmp_path / "bad", dict.fromkeys(range(5), put("lars_epsilon", 1e-9)))
+    bad = submission(
+        tmp_path / "bad", dict.fromkeys(range(5), put("lars_epsilon", 1e-9))
+    )
     done = CliRunner().invoke(app, ["log", "score", str(good)])
     assert done.exit_code == 0
     assert done.stdout.startswith(f"PASS {good}: 5 of 5 runs pass")
-    assert "RCP test (4.0.0): PASS" in done.stdout and "dropped, fastest" in done.stdout
+    assert "RCP test (4.0.0): PASS" in done.stdout
+    assert "dropped, fastest" in done.stdout
     done = CliRunner().invoke(app, ["log", "score", str(bad)])
     assert done.exit_code == 1
     assert done.stdout.startswith(f"FAIL {bad}: ")
     assert "is 1e-09, expected 0" in done.stdout
     assert "of no valid submission" in done.stdout
-    found = json.loads(CliRunner().invoke(app, ["log", "score", "--json", str(bad)]).stdout)
+    found = json.loads(
+        CliRunner().invoke(app, ["log", "score", "--json", str(bad)]).stdout
+    )
     assert found["verdict"] == "FAIL"
     assert found["cause"] == whole(bad).cause
     assert found["score_min"] is not None
@@ -406,7 +435,13 @@ def without_epochs(run: Run) -> None:
         (claim(epoch_num="x"), 35),
         (claim(epoch_num=31), 31),
         (drop("epoch_start", "epoch_stop"), 35),
-        (lambda run: (drop("epoch_start", "epoch_stop")(run), claim(epoch_num=39)(run)), 35),
+        (
+            lambda run: (
+                drop("epoch_start", "epoch_stop")(run),
+                claim(epoch_num=39)(run),
+            ),
+            35,
+        ),
         (at_target_from_31_on, 31),
         (without_epochs, None),
     ],
@@ -417,10 +452,14 @@ def test_the_score_is_of_epochs_that_were_trained_to_the_first_evaluation_at_tar
     folder = submission(tmp_path, dict.fromkeys(range(5), edit))
     found = score_folder(folder)
     assert [run.epochs for run in found.runs] == 5 * [epochs]
-    assert found.rcp is not None and found.rcp.mean == epochs
+    assert found.rcp is not None
+    assert found.rcp.mean == epochs
     told = CliRunner().invoke(app, ["log", "score", "--json", str(folder)])
     assert told.exception is None or isinstance(told.exception, SystemExit)
-    assert json.loads(told.stdout, parse_constant=pytest.fail)["rcp"]["submission_mean"] == epochs
+    assert (
+        json.loads(told.stdout, parse_constant=pytest.fail)["rcp"]["submission_mean"]
+        == epochs
+    )
 
 
 def test_early_rounds_are_not_scaled(tmp_path: Path) -> None:
@@ -452,7 +491,9 @@ def test_nothing_in_the_folder_changes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("failed", [None, 1])
-@pytest.mark.parametrize(("division", "verdict"), [("closed", "FAIL"), ("open", "POLICY")])
+@pytest.mark.parametrize(
+    ("division", "verdict"), [("closed", "FAIL"), ("open", "POLICY")]
+)
 def test_runs_that_count_have_one_batch(
     tmp_path: Path, division: str, verdict: str, failed: int | None
 ) -> None:
@@ -469,8 +510,11 @@ def test_runs_that_count_have_one_batch(
     folder = submission(tmp_path, edits)
     found = score_folder(folder)
     assert found.verdict == ("POLICY" if failed else verdict)
-    assert found.rcp is not None and found.rcp.passed == bool(failed)
-    assert bool(messages(whole(folder), "faster-than-reference")) == (found.verdict == "FAIL")
+    assert found.rcp is not None
+    assert found.rcp.passed == bool(failed)
+    assert bool(messages(whole(folder), "faster-than-reference")) == (
+        found.verdict == "FAIL"
+    )
 
 
 # --- rulesets -----------------------------------------------------------------------------------
@@ -489,7 +533,10 @@ def test_where_the_ruleset_comes_from(tmp_path: Path) -> None:
         path = write(tmp_path / folder / "result_0.txt", run)
         found = check_log(path, official=False)
         assert (found.ruleset, found.ruleset_source) == (expected, source)
-    assert check_log(tmp_path / "plain/result_0.txt", "1.0", official=False).ruleset == "1.0.0"
+    assert (
+        check_log(tmp_path / "plain/result_0.txt", "1.0", official=False).ruleset
+        == "1.0.0"
+    )
     run = good_run()
     first_ms = run[0].time_ms
     for record in run:  # of a clock that starts with the machine

@@ -28,10 +28,12 @@ def test_a_file_is_made_and_replaced_as_a_whole(tmp_path: Path) -> None:
     path.chmod(0o600)
     first = path.stat().st_ino
     write_output(path, b"two")
-    assert path.read_text() == "two" and stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert path.read_text() == "two"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.stat().st_ino != first  # a reader of the old one keeps the old one
     write_output(path, "a name that is no UTF-8: \udcff")
-    assert path.read_text().endswith(r": \udcff") and beside(path) == {"page.html"}
+    assert path.read_text().endswith(r": \udcff")
+    assert beside(path) == {"page.html"}
 
 
 def test_a_file_is_on_the_disk_before_it_has_its_name(
@@ -47,12 +49,15 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(
     monkeypatch.setattr(os, "fsync", sync)
     write_file(path, "name: smoke\n")
     (partial, before), folder = synced
-    assert partial.startswith(".config.yaml.partial-") and not before
+    assert partial.startswith(".config.yaml.partial-")
+    assert not before
     assert folder == (tmp_path.name, True)
 
 
 @pytest.mark.parametrize("calls", [("chmod", "fchmod"), ("fsync",)])
-def test_what_a_file_system_has_not_fails_no_write(tmp_path: Path, calls: tuple[str, ...]) -> None:
+def test_what_a_file_system_has_not_fails_no_write(
+    tmp_path: Path, calls: tuple[str, ...]
+) -> None:
     path = tmp_path / "page.html"
     code = "import sys; from rn50.config.atomic import *; write_file(Path(sys.argv[1]), 'two')"
     path.write_text("one")
@@ -61,7 +66,8 @@ def test_what_a_file_system_has_not_fails_no_write(tmp_path: Path, calls: tuple[
         env=os.environ | refusing(tmp_path, **dict.fromkeys(calls, "EPERM")),
         check=True,
     )
-    assert path.read_text() == "two" and beside(path) == {"page.html"}
+    assert path.read_text() == "two"
+    assert beside(path) == {"page.html"}
 
 
 def test_files_in_shared_memory_are_replaced_too() -> None:
@@ -92,7 +98,8 @@ def test_a_link_stays_and_its_target_is_replaced(tmp_path: Path) -> None:
     for content in ("made", "replaced"):
         check_output(link)
         write_output(link, content)
-        assert link.is_symlink() and target.read_text() == content
+        assert link.is_symlink()
+        assert target.read_text() == content
     assert beside(link) == {"link", "target"}
 
 
@@ -105,7 +112,8 @@ def test_a_new_folder_is_made_where_its_link_leads(tmp_path: Path) -> None:
         raise ValueError("mine")
     with new_folder(link) as folder:
         (folder / "file").write_text("content")
-    assert link.is_symlink() and (empty / "file").read_text() == "content"
+    assert link.is_symlink()
+    assert (empty / "file").read_text() == "content"
     assert beside(empty) == {"empty"}
 
 
@@ -145,7 +153,9 @@ def test_an_open_descriptor_is_written_from_where_it_stands(tmp_path: Path) -> N
     assert path.read_text() == "before\none\ntwo\n"
 
 
-def test_standard_output_by_each_of_its_names(capfd: pytest.CaptureFixture[str]) -> None:
+def test_standard_output_by_each_of_its_names(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     for name in ("-", "/dev/stdout", "/dev/fd/1"):
         check_output(Path(name))
         write_output(Path(name), f"{name} ")

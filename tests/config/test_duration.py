@@ -20,13 +20,24 @@ def test_reads_value_and_unit(text: str, value: float, unit: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "-1 epochs", "1e3 steps", "1,000 steps", "1.5 steps", "3 minutes", "9" * 400 + " epochs"],
+    [
+        "",
+        "-1 epochs",
+        "1e3 steps",
+        "1,000 steps",
+        "1.5 steps",
+        "3 minutes",
+        "9" * 400 + " epochs",
+    ],
 )
 def test_refuses_what_is_no_duration(text: str) -> None:
     assert Duration.parse(text) is None
 
 
-@given(st.one_of(st.floats(0, 1e11), st.integers(0, 10**12 - 1)), st.sampled_from(["epochs", "%"]))
+@given(
+    st.one_of(st.floats(0, 1e11), st.integers(0, 10**12 - 1)),
+    st.sampled_from(["epochs", "%"]),
+)
 def test_every_digit_survives_being_written_and_read(value: float, unit: str) -> None:
     duration = Duration(float(value), unit)
     assert Duration.parse(str(duration)) == duration

@@ -19,7 +19,9 @@ def write_manifest(
     folder: str | Path, classes: int = 3, train: int = 12, evaluation: int = 6
 ) -> None:
     """A manifest as packing writes it, without the files that it names."""
-    files = {suffix: {"bytes": 1, "sha256": "0" * 64} for suffix in ("rec", "idx", "npy")}
+    files = {
+        suffix: {"bytes": 1, "sha256": "0" * 64} for suffix in ("rec", "idx", "npy")
+    }
     splits = {
         name: {"samples": samples, "class_counts": [], "files": files}
         for name, samples in (("train", train), ("val", evaluation))
@@ -47,19 +49,27 @@ def origins(loaded: Loaded, *keys: str) -> list[str]:
 
 
 @pytest.mark.parametrize("path", ["typo", "datasets/quick/.."])
-def test_another_path_on_the_command_line_draws_nothing(folder: Path, path: str) -> None:
+def test_another_path_on_the_command_line_draws_nothing(
+    folder: Path, path: str
+) -> None:
     """The trap: `quick` with a path that is not there drew images there and trained on them."""
     loaded = load("quick", [f"data.path={path}"])
     assert loaded.run.data.synthetic is None
     assert counts(loaded) == IMAGENET
-    assert origins(loaded, "path", "synthetic", "classes") == ["command line", "default", "default"]
+    assert origins(loaded, "path", "synthetic", "classes") == [
+        "command line",
+        "default",
+        "default",
+    ]
 
 
 @pytest.mark.parametrize(
     "path",
     ["./datasets/quick/", "{folder}", "link"],
 )
-def test_the_same_folder_in_other_words_changes_nothing(folder: Path, path: str) -> None:
+def test_the_same_folder_in_other_words_changes_nothing(
+    folder: Path, path: str
+) -> None:
     """A job's script names the path of its config again."""
     (folder / "datasets/quick").mkdir(parents=True)
     (folder / "link").symlink_to("datasets/quick")
@@ -81,8 +91,13 @@ def test_a_file_that_changes_what_is_drawn_keeps_the_rest(folder: Path) -> None:
     ]
 
 
-def test_counts_below_the_layer_that_names_the_path_are_not_of_this_set(folder: Path) -> None:
-    write("low.yaml", "data: {path: one, classes: 5, train_samples: 50, eval_samples: 10}\n")
+def test_counts_below_the_layer_that_names_the_path_are_not_of_this_set(
+    folder: Path,
+) -> None:
+    write(
+        "low.yaml",
+        "data: {path: one, classes: 5, train_samples: 50, eval_samples: 10}\n",
+    )
     write("mid.yaml", "base: low.yaml\ndata: {path: two, classes: 7}\n")
     assert counts(load("low.yaml")) == (5, 50, 10)
     assert counts(load("mid.yaml")) == (7, *IMAGENET[1:])
@@ -106,7 +121,10 @@ def test_counts_come_from_the_manifest_unless_given(folder: Path) -> None:
 
 def test_a_set_of_one_class_is_refused(folder: Path) -> None:
     write_manifest("datasets/mine", classes=1)
-    for override, source in (("", "datasets/mine/manifest.json"), ("data.classes=1", "command ")):
+    for override, source in (
+        ("", "datasets/mine/manifest.json"),
+        ("data.classes=1", "command "),
+    ):
         with refused(f"^{source}.*: data.classes: .*, found 1$"):
             load("dgxa100_8", ["data.path=datasets/mine", *override.split()])
 

@@ -60,7 +60,9 @@ def test_an_override_of_a_section_changes_the_keys_it_names(folder: Path) -> Non
         ("seed=", "seed", None),
     ],
 )
-def test_override_values_are_yaml(folder: Path, override: str, key: str, value: object) -> None:
+def test_override_values_are_yaml(
+    folder: Path, override: str, key: str, value: object
+) -> None:
     leaves = {path: found for path, found, _ in load_text("{}", override).leaves()}
     assert leaves[key] == value
 
@@ -70,7 +72,10 @@ def test_variables_of_a_path_have_their_values(
 ) -> None:
     monkeypatch.setenv("SCRATCH", "/scratch/me")
     run = load_text("data: {path: $SCRATCH/set}", "system.results=${SCRATCH}/(a)$").run
-    assert (run.data.path, run.system.results) == ("/scratch/me/set", "/scratch/me/(a)$")
+    assert (run.data.path, run.system.results) == (
+        "/scratch/me/set",
+        "/scratch/me/(a)$",
+    )
 
 
 @pytest.mark.parametrize("word", ["off", "null"])
@@ -82,7 +87,10 @@ def test_the_check_for_learning_can_be_off(folder: Path, word: str) -> None:
 
 
 def test_every_leaf_tells_where_it_was_written(folder: Path) -> None:
-    write("deep/parent.yaml", "# a comment\n\nname: p\noptimizer:\n  base_lr: 1.0\n  eta: 0.5\n")
+    write(
+        "deep/parent.yaml",
+        "# a comment\n\nname: p\noptimizer:\n  base_lr: 1.0\n  eta: 0.5\n",
+    )
     text = "base: deep/parent.yaml\noptimizer: {base_lr: 2.0}\ndata:\n  area:\n    - 0.1\n    - 1\n"
     loaded = load_text(text, "seed=7")
     origins = {path: str(origin) for path, _, origin in loaded.leaves()}
@@ -119,12 +127,20 @@ def test_a_config_that_does_not_exist(folder: Path, name: str, problem: str) -> 
         ("base: none.yaml\n", "x.yaml:1: base: .* expected, found 'none.yaml'"),
         ("base: 3\n", "x.yaml:1: base: a YAML file or a name expected, found 3"),
         ("base: .\n", r"x.yaml:1: base: .* found '\.'"),
-        ("name: a\nbase: x.yaml\n", "x.yaml:2: base: .*without a circle.* x.yaml -> x.yaml"),
-        ("base: a.yaml\n", "b.yaml:1: base: .*circle.* x.yaml -> a.yaml -> b.yaml -> a.yaml"),
+        (
+            "name: a\nbase: x.yaml\n",
+            "x.yaml:2: base: .*without a circle.* x.yaml -> x.yaml",
+        ),
+        (
+            "base: a.yaml\n",
+            "b.yaml:1: base: .*circle.* x.yaml -> a.yaml -> b.yaml -> a.yaml",
+        ),
         ("system: {base: x.yaml}\n", "x.yaml:1: system.base: .*circle"),
     ],
 )
-def test_a_bad_base_is_one_error_with_its_place(folder: Path, text: str, problem: str) -> None:
+def test_a_bad_base_is_one_error_with_its_place(
+    folder: Path, text: str, problem: str
+) -> None:
     write("a.yaml", "\n\nsystem: {base: b.yaml}\n")
     write("b.yaml", "base: a.yaml\n")
     with refused(problem):
@@ -139,19 +155,43 @@ def test_a_bad_base_is_one_error_with_its_place(folder: Path, text: str, problem
         ("data: {area: [0.5, 1, 1]}", "1: data.area", "[0.5, 1, 1]"),
         ("data: {area: [0.9, 0.1]}", "1: data.area", "[0.9, 0.1]"),
         ("model: {depth: '18'}", "1: model.depth", "'18'"),
-        ("data: {synthetic: {min_px: 50, max_px: 40}}", "1: data.synthetic.min_px", "max_px (40)"),
-        ("data: {synthetic: {train_samples: 9}}", "1: data.synthetic.classes", "train_samples (9)"),
+        (
+            "data: {synthetic: {min_px: 50, max_px: 40}}",
+            "1: data.synthetic.min_px",
+            "max_px (40)",
+        ),
+        (
+            "data: {synthetic: {train_samples: 9}}",
+            "1: data.synthetic.classes",
+            "train_samples (9)",
+        ),
         ("data: {crop_px: 300}", "1: data.eval_resize_px", "256"),
-        (f"schedule: {{shape: step, milestones: {FALLING}}}", "1: schedule.milestones", "[3, 1]"),
-        ("system: {performance: {fp16: {points: []}}}", "1: system", "one value or more, found []"),
+        (
+            f"schedule: {{shape: step, milestones: {FALLING}}}",
+            "1: schedule.milestones",
+            "[3, 1]",
+        ),
+        (
+            "system: {performance: {fp16: {points: []}}}",
+            "1: system",
+            "one value or more, found []",
+        ),
         ("schedule: {length: 90 %}", "1: schedule.length", "90 %"),
         ("comm: {groups: cubic(0)}", "1: comm.groups", "'cubic(0)'"),
         ("seed: 9223372036854775808", "1: seed", "found 9223372036854775808"),
         (f"seed: 0x{'f' * 5000}", "1: not valid YAML", "at most 1000 characters"),
         ('log: {org: "a\\nb"}', "1: log.org", "'a\\nb'"),
         ("name: ../x", "1: name", "'../x'"),
-        ("checkpoint: {enabled: yes}", "1: checkpoint.enabled: expected true or false", "'yes'"),
-        ("schedule: {warmup: -2 epochs}", "1: schedule.warmup: expected a duration of 0", "'-2 "),
+        (
+            "checkpoint: {enabled: yes}",
+            "1: checkpoint.enabled: expected true or false",
+            "'yes'",
+        ),
+        (
+            "schedule: {warmup: -2 epochs}",
+            "1: schedule.warmup: expected a duration of 0",
+            "'-2 ",
+        ),
         ("data:", "1: data", "found null"),
         ("data: {path: $NO_SUCH/a}", "1: data.path", "'$NO_SUCH/a'"),
         ("system: {results: '${NO_SUCH}'}", "1: system.results", "'${NO_SUCH}'"),
@@ -163,7 +203,9 @@ def test_a_bad_value_is_named_with_its_place(
     folder: Path, text: str, place: str, found: str
 ) -> None:
     lines = errors_of(text)
-    assert any(line.startswith(f"x.yaml:{place}") and found in line for line in lines), lines
+    assert any(
+        line.startswith(f"x.yaml:{place}") and found in line for line in lines
+    ), lines
 
 
 def test_all_errors_come_at_once_each_with_its_own_place(folder: Path) -> None:
@@ -196,16 +238,25 @@ schedule: {warmup: 5}
     [
         ("\0", "x.yaml: not valid YAML: "),
         ("", "x.yaml: settings expected, found none"),  # as a crash may leave it
-        (b"seed: 1\nname: \xff\xfe\n", "x.yaml: not valid YAML: UTF-8 .*byte 0xff in line 2"),
+        (
+            b"seed: 1\nname: \xff\xfe\n",
+            "x.yaml: not valid YAML: UTF-8 .*byte 0xff in line 2",
+        ),
         ("seed: 1\n".encode("utf-16"), "x.yaml: not valid YAML: UTF-8 .*UTF-16.*iconv"),
         ("seed: 1\nname: 'a\neval: {}\n", "x.yaml:4: not valid YAML: .* in line 2, "),
         ("seed: 1\n---\nseed: 2\n", "x.yaml:2: not valid YAML: .*single document"),
         ("seed: 2001-12-99\n", "x.yaml: not valid YAML: "),
         ("- name: a\n", "x.yaml:1: a mapping of sections expected, found "),
-        ("name: a\nseed: 1\nname: b\n", "x.yaml:3: not valid YAML: .name. once .* line 1 "),
+        (
+            "name: a\nseed: 1\nname: b\n",
+            "x.yaml:3: not valid YAML: .name. once .* line 1 ",
+        ),
         ("{a: " * 15_000, "x.yaml: not valid YAML: too many levels"),
         ("a: &a {b: *a}\n", "x.yaml:1: not valid YAML: .*no alias"),
-        ("#" * 70_000, "x.yaml: cannot read: at most 65,536 bytes expected, found 70,000"),
+        (
+            "#" * 70_000,
+            "x.yaml: cannot read: at most 65,536 bytes expected, found 70,000",
+        ),
     ],
 )
 def test_a_file_that_is_no_config_is_one_clear_error(
@@ -243,7 +294,9 @@ def test_tags_are_refused_and_construct_nothing(folder: Path, text: str) -> None
         ("\ufeffname: bom", "name", "bom"),
     ],
 )
-def test_scalars_are_read_as_yaml_1_2(folder: Path, text: str, key: str, value: object) -> None:
+def test_scalars_are_read_as_yaml_1_2(
+    folder: Path, text: str, key: str, value: object
+) -> None:
     leaves = {path: found for path, found, _ in load_text(text).leaves()}
     assert leaves[key] == value
     assert type(leaves[key]) is type(value)

@@ -23,7 +23,9 @@ def test_a_file_beside_comes_before_the_preset_of_that_name(folder: Path) -> Non
     assert loaded.run.name == "mine"
     assert str(loaded.origins["name"]) == "there/quick:1"
     write("quick", "name: here\n")
-    assert load("there/x.yaml").run.name == "mine"  # beside the file, not beside the reader
+    assert (
+        load("there/x.yaml").run.name == "mine"
+    )  # beside the file, not beside the reader
     assert load("quick").run.name == "here"
     sweep = "name: s\nconfig: quick\nparameters: {optimizer.base_lr: {log: [0.1, 1]}}\n"
     assert load_sweep(write("there/sweep.yaml", sweep)).base.run.name == "mine"
@@ -34,11 +36,15 @@ def test_a_file_beside_comes_before_the_preset_of_that_name(folder: Path) -> Non
 
 @pytest.mark.parametrize("name", ["dgxa100", "DGX-A100", "selene"])
 @pytest.mark.parametrize("form", ["system: {}", "system: {{base: {}}}"])
-def test_a_machine_by_name_is_the_command_lines(folder: Path, name: str, form: str) -> None:
+def test_a_machine_by_name_is_the_command_lines(
+    folder: Path, name: str, form: str
+) -> None:
     loaded = load_text(f"base: quick\n{form.format(name)}\n")
     assert loaded.run == load("quick", [f"system={name}"]).run
     assert loaded.run.system.name == "NVIDIA DGX A100"
-    assert re.fullmatch(r".*config/system/dgxa100\.yaml:\d+", str(loaded.origins["system.name"]))
+    assert re.fullmatch(
+        r".*config/system/dgxa100\.yaml:\d+", str(loaded.origins["system.name"])
+    )
 
 
 @pytest.mark.parametrize(
@@ -50,7 +56,9 @@ def test_a_machine_by_name_is_the_command_lines(folder: Path, name: str, form: s
         ['system="dgxa100"', "system.nodes=4"],
     ],
 )
-def test_keys_of_a_named_machine_may_be_changed(folder: Path, overrides: list[str]) -> None:
+def test_keys_of_a_named_machine_may_be_changed(
+    folder: Path, overrides: list[str]
+) -> None:
     loaded = load_text("base: quick\nsystem: {base: dgxa100, nodes: 4}\n")
     assert (loaded.run.system.nodes, loaded.run.system.ranks_per_node) == (4, 8)
     assert load("quick", overrides).run == loaded.run
@@ -60,7 +68,11 @@ def test_keys_of_a_named_machine_may_be_changed(folder: Path, overrides: list[st
     ("config", "machine", "layout"),
     [
         ("abci_2048_open", "dgxa100", (256, 8)),
-        ("abci_2048_open", "summit", (512, 4)),  # six on a node would fill no whole nodes
+        (
+            "abci_2048_open",
+            "summit",
+            (512, 4),
+        ),  # six on a node would fill no whole nodes
         ("dgxa100_8", "dgx2", (1, 8)),
         ("quick", "dgxa100", (1, 2)),
         ("base", "dgxa100", (1, 8)),  # which has no machine, and so no ranks of its own
@@ -91,12 +103,19 @@ def test_nodes_or_ranks_that_are_said_are_not_laid_out(
     assert (system.nodes, system.ranks_per_node) == layout
 
 
-def test_nothing_of_the_machine_below_is_left_but_where_results_go(folder: Path) -> None:
-    below = "base: abci_2048_open\nsystem: {results: /scratch/runs, interconnect: ours}\n"
+def test_nothing_of_the_machine_below_is_left_but_where_results_go(
+    folder: Path,
+) -> None:
+    below = (
+        "base: abci_2048_open\nsystem: {results: /scratch/runs, interconnect: ours}\n"
+    )
     write("low.yaml", below)
     system = load_text("base: low.yaml\nsystem: {base: dgxa100, nodes: 4}\n").run.system
     assert (
-        system == load("dgxa100_8", ["system.nodes=4", "system.results=/scratch/runs"]).run.system
+        system
+        == load(
+            "dgxa100_8", ["system.nodes=4", "system.results=/scratch/runs"]
+        ).run.system
     )
     assert system.job.modules == ()
 

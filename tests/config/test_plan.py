@@ -19,7 +19,9 @@ def plan_of(config: str, *overrides: str) -> Plan:
 
 
 def bare_plan(samples: int, batch: int, last_batch: str) -> Plan:
-    return Plan(1, samples, last_batch, (Segment(1, 0, 0, per_rank=batch, active_ranks=1),))
+    return Plan(
+        1, samples, last_batch, (Segment(1, 0, 0, per_rank=batch, active_ranks=1),)
+    )
 
 
 @given(
@@ -27,7 +29,9 @@ def bare_plan(samples: int, batch: int, last_batch: str) -> Plan:
     batch=st.integers(1, 100_000),
     epochs=st.integers(1, 90),
 )
-def test_epoch_ends_are_exact_integer_arithmetic(samples: int, batch: int, epochs: int) -> None:
+def test_epoch_ends_are_exact_integer_arithmetic(
+    samples: int, batch: int, epochs: int
+) -> None:
     mixed = bare_plan(samples, batch, "mix")
     assert mixed.epoch_end_step(epochs) == -(-epochs * samples // batch)
     assert math.isclose(mixed.steps_per_epoch * batch, samples)
@@ -41,14 +45,31 @@ def test_epoch_ends_are_exact_integer_arithmetic(samples: int, batch: int, epoch
         (["schedule.warmup=8 epochs"], r"schedule.warmup: .*\(400 steps\)"),
         (["schedule.warmup=150 %"], r"schedule.warmup: .*\(400 steps\)"),
         (["batch.per_rank=1601"], r"batch\.per_rank: 1601 on 2 ranks .* 3202, .* 3200"),
-        (["batch.follow=momentum", "batch.reference=641"], r"batch.follow: .* -0\.\d+ .* 64 "),
-        (["schedule.length=3 epochs", "eval.offset=3"], "eval.offset: no evaluation in 3 epochs"),
-        (["batch.active_ranks=3"], r"batch\.active_ranks: at most 2 ranks expected, found 3"),
-        ([CHANGE.format(8, 3)], r"batch\.active_ranks: at most 2 ranks expected, found 3"),
-        ([CHANGE.format(1601, 2)], r"batch\.per_rank: 1601 on 2 ranks .* 3202, .* 3200"),
+        (
+            ["batch.follow=momentum", "batch.reference=641"],
+            r"batch.follow: .* -0\.\d+ .* 64 ",
+        ),
+        (
+            ["schedule.length=3 epochs", "eval.offset=3"],
+            "eval.offset: no evaluation in 3 epochs",
+        ),
+        (
+            ["batch.active_ranks=3"],
+            r"batch\.active_ranks: at most 2 ranks expected, found 3",
+        ),
+        (
+            [CHANGE.format(8, 3)],
+            r"batch\.active_ranks: at most 2 ranks expected, found 3",
+        ),
+        (
+            [CHANGE.format(1601, 2)],
+            r"batch\.per_rank: 1601 on 2 ranks .* 3202, .* 3200",
+        ),
     ],
 )
-def test_parts_that_contradict_each_other_are_refused(overrides: list[str], problem: str) -> None:
+def test_parts_that_contradict_each_other_are_refused(
+    overrides: list[str], problem: str
+) -> None:
     with refused(f"^{problem}"):
         plan_of("quick", *overrides)
 
@@ -71,14 +92,18 @@ def test_a_run_is_shown_with_the_steps_that_it_trains() -> None:
         ("dynamics", 64, None),
     ],
 )
-def test_where_a_dynamic_loss_scale_starts(scale: object, batch: int, start: float | None) -> None:
+def test_where_a_dynamic_loss_scale_starts(
+    scale: object, batch: int, start: float | None
+) -> None:
     assert dynamic_start(scale, batch) == start
 
 
 def test_momentum_follows_the_batch() -> None:
     """Four times the batch: the noise scale stays, or the formula as Sony printed it."""
     assert momentum_for_batch("momentum", 4096, 1024, 0.9) == pytest.approx(1 - 0.1 / 4)
-    assert momentum_for_batch("momentum_as_printed", 4096, 1024, 0.9) == pytest.approx(1 - 0.1 * 4)
+    assert momentum_for_batch("momentum_as_printed", 4096, 1024, 0.9) == pytest.approx(
+        1 - 0.1 * 4
+    )
 
 
 def test_the_longest_warmup_leaves_one_step() -> None:
@@ -87,7 +112,9 @@ def test_the_longest_warmup_leaves_one_step() -> None:
     assert plan_of("quick", "batch.follow=momentum", "batch.reference=64")
 
 
-@pytest.mark.parametrize(("every", "steps"), [("20 steps", 20), ("1 epoch", 50), ("0 steps", 1)])
+@pytest.mark.parametrize(
+    ("every", "steps"), [("20 steps", 20), ("1 epoch", 50), ("0 steps", 1)]
+)
 def test_log_interval_is_at_least_a_step(every: str, steps: int) -> None:
     assert plan_of("quick", f"log.every={every}").log_every_steps == steps
 
@@ -140,7 +167,9 @@ def changing_runs(draw: st.DrawFn, min_changes: int = 0) -> Run:
         per_rank = draw(st.integers(1, samples // (active or ranks)))
         return {"per_rank": per_rank, "active_ranks": active}
 
-    after = draw(st.lists(st.integers(1, 7), unique=True, min_size=min_changes, max_size=4))
+    after = draw(
+        st.lists(st.integers(1, 7), unique=True, min_size=min_changes, max_size=4)
+    )
     changes = [{"after_epoch": epoch, **batch()} for epoch in sorted(after)]
     return Run.model_validate(
         {
@@ -167,12 +196,20 @@ def test_a_plan_is_the_row_walked_step_by_step(run: Run) -> None:
     for step, found in enumerate(walked, start=1):
         batch = plan.segment_of_step(step)
         assert batch == plan.segment_of_epoch(found.epoch)
-        assert (batch.per_rank, batch.active_ranks) == (found.per_rank, found.active_ranks)
+        assert (batch.per_rank, batch.active_ranks) == (
+            found.per_rank,
+            found.active_ranks,
+        )
         assert plan.images_after(step) == found.places
-        assert plan.images_after(step) - plan.images_after(step - 1) == batch.global_batch_size
+        assert (
+            plan.images_after(step) - plan.images_after(step - 1)
+            == batch.global_batch_size
+        )
         assert plan.epoch_at(step) == pytest.approx(found.epochs_done, rel=1e-12)
     for epoch in range(1, plan.epochs + 1):
-        last = max(step for step, found in enumerate(walked, start=1) if found.epoch == epoch)
+        last = max(
+            step for step, found in enumerate(walked, start=1) if found.epoch == epoch
+        )
         assert plan.epoch_end_step(epoch) == last
 
 
@@ -215,9 +252,13 @@ def test_a_length_in_steps_plans_the_epochs_that_hold_them_across_changes(
         ("system.job.min_nodes=1", "pad, 2 of 2 and 1"),
     ],
 )
-def test_what_parts_of_a_set_do_not_go_with_is_refused(override: str, found: str) -> None:
+def test_what_parts_of_a_set_do_not_go_with_is_refused(
+    override: str, found: str
+) -> None:
     fits = ["data.shards=node", "data.last_batch=pad", CHANGE.format(8, "null")]
-    assert plan_of("quick", "system.nodes=2", "system.ranks_per_node=1", *fits).parts == 2
+    assert (
+        plan_of("quick", "system.nodes=2", "system.ranks_per_node=1", *fits).parts == 2
+    )
     with refused(f"^data.shards: node needs data.last_batch: .* {found}$"):
         plan_of("quick", *fits, override)
 
@@ -225,5 +266,6 @@ def test_what_parts_of_a_set_do_not_go_with_is_refused(override: str, found: str
 @given(st.integers(1, 200_000), st.integers(1, 5000))
 def test_the_same_global_batch_on_any_number_of_ranks(batch: int, ranks: int) -> None:
     per_rank, active = spread(batch, ranks)
-    assert per_rank * active == batch and active <= ranks
+    assert per_rank * active == batch
+    assert active <= ranks
     assert not any(batch % n == 0 for n in range(active + 1, min(ranks, batch) + 1))

@@ -84,7 +84,9 @@ def test_plan_evaluates_where_runs_stopped(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OPEN)
-def test_run_of_a_paper_is_open_aims_at_its_top1_and_evaluates_its_last_epoch(name: str) -> None:
+def test_run_of_a_paper_is_open_aims_at_its_top1_and_evaluates_its_last_epoch(
+    name: str,
+) -> None:
     run = load(name).run
     plan = build_plan(run)
     assert run.division == "open"
@@ -132,7 +134,9 @@ def test_only_sonys_presets_augment_further_with_nnabla_examples_values() -> Non
         assert ranges["scale"] == (1.1, 2.2)
         assert ranges["aspect"] == pytest.approx((1 / 1.3, 1.3), rel=1e-5)
         assert ranges["contrast"] == pytest.approx((1 / 1.1, 1.1), rel=1e-5)
-        assert ranges["rotation_deg"] == pytest.approx((-90 / math.pi, 90 / math.pi), rel=1e-5)
+        assert ranges["rotation_deg"] == pytest.approx(
+            (-90 / math.pi, 90 / math.pi), rel=1e-5
+        )
         assert set(ranges) == set(Augmentation.model_fields)
 
 

@@ -43,7 +43,9 @@ def recorded(folder: Path, system: str = "", data: str = "datasets/smoke") -> Pa
         ('"NCCL_ALGO=$(x)"', "NCCL_ALGO"),
     ],
 )
-def test_only_listed_variables_are_set(tmp_path: Path, settings: str, told: str) -> None:
+def test_only_listed_variables_are_set(
+    tmp_path: Path, settings: str, told: str
+) -> None:
     config = recorded(tmp_path / "run", f"job: {{environment: [{settings}]}}")
     if not told:
         assert load_recorded(config, (), RESUME).run.system.job.environment
@@ -66,7 +68,9 @@ def test_only_listed_variables_are_set(tmp_path: Path, settings: str, told: str)
         "engine: singularity",
     ],
 )
-def test_a_job_script_has_no_command_of_a_recorded_config(tmp_path: Path, job: str) -> None:
+def test_a_job_script_has_no_command_of_a_recorded_config(
+    tmp_path: Path, job: str
+) -> None:
     words = "account: a, queue: q, walltime: '02:00:00', max_restarts: 1"
     config = recorded(tmp_path / "run", f"job: {{{words}, {job}}}")
     assert load_recorded(config, (), RESUME)  # which makes no job script
@@ -74,7 +78,9 @@ def test_a_job_script_has_no_command_of_a_recorded_config(tmp_path: Path, job: s
     with refused(rf"^\S+: system.job.{key}: may run code; .* add \S+{key}="):
         load_recorded(config, (), RESUME_JOB)
     assert load_recorded(config, words_to_repeat(config.parent, RESUME_JOB), RESUME_JOB)
-    assert load_recorded(recorded(tmp_path / "run", f"job: {{{words}, bind: none}}"), (), JOB)
+    assert load_recorded(
+        recorded(tmp_path / "run", f"job: {{{words}, bind: none}}"), (), JOB
+    )
 
 
 def test_places_outside_need_the_command_line(
@@ -92,8 +98,12 @@ def test_places_outside_need_the_command_line(
         config = recorded(run, f"results: {path}", path)
         with pytest.raises(UserError) as error:
             load_named("run/config.yaml", (), RUN)
-        for line, key in zip(str(error.value).splitlines(), ("data.path", "results"), strict=True):
-            assert "lies outside the run's folder and the working folder; if it" in line, key
+        for line, key in zip(
+            str(error.value).splitlines(), ("data.path", "results"), strict=True
+        ):
+            assert (
+                "lies outside the run's folder and the working folder; if it" in line
+            ), key
             assert key in line.rpartition("add ")[2]
         assert load_recorded(config, words_to_repeat(run, RUN), RUN)
         assert load(config)  # to look at
@@ -102,7 +112,9 @@ def test_places_outside_need_the_command_line(
         load_recorded(recorded(run, data=f"{tmp_path}/set"), (), RESUME)
 
 
-@pytest.mark.parametrize("base", ["base: quick", "system: dgxa100", "system: {base: dgxa100}"])
+@pytest.mark.parametrize(
+    "base", ["base: quick", "system: dgxa100", "system: {base: dgxa100}"]
+)
 def test_a_recorded_config_has_no_base(tmp_path: Path, base: str) -> None:
     config = recorded(tmp_path / "run")
     config.write_text(base)

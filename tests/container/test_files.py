@@ -15,14 +15,26 @@ from tests.rooms import ROOMS
 def test_the_context_holds_the_rooms_and_nothing_else(root: Path) -> None:
     """All is left out first, so that no result, key or environment gets into an image; of data/
     only the sources are let in, because readers put images there (tests/lab/test_image.py)."""
-    lines = [line for line in (root / ".dockerignore").read_text().splitlines() if line[:1] != "#"]
+    lines = [
+        line
+        for line in (root / ".dockerignore").read_text().splitlines()
+        if line[:1] != "#"
+    ]
     assert lines[0] == "*"
     let_in = {line[1:] for line in lines if line.startswith("!")}
-    files = {"LICENSE", "pyproject.toml", "requirements", "requirements*.txt", "run_and_time.sh"}
+    files = {
+        "LICENSE",
+        "pyproject.toml",
+        "requirements",
+        "requirements*.txt",
+        "run_and_time.sh",
+    }
     assert let_in == {*ROOMS, "rn50", "scripts", *files} - {"data"} | {"data/*.py"}
 
 
-def test_the_pages_containers_run_as_the_reader_and_leave_the_checkout_alone(root: Path) -> None:
+def test_the_pages_containers_run_as_the_reader_and_leave_the_checkout_alone(
+    root: Path,
+) -> None:
     page = (root / "docs/containers.md").read_text().replace("\\\n", " ")
     commands = [line for line in page.splitlines() if line.startswith("docker run ")]
     assert len(commands) > 4

@@ -20,7 +20,9 @@ DECIDING = ("mxnet", "nvidia-dali-cuda120", "mlperf-logging")
 
 def packages(lock: str) -> dict[str, tuple[str, list[str]]]:
     """Name -> version and hashes, of every package of a lock."""
-    blocks = re.findall(r"^([\w.-]+)==(\S+) \\\n((?:    --hash=\S+(?: \\)?\n)+)", lock, re.M)
+    blocks = re.findall(
+        r"^([\w.-]+)==(\S+) \\\n((?:    --hash=\S+(?: \\)?\n)+)", lock, re.M
+    )
     return {name: (version, hashes.split()[::2]) for name, version, hashes in blocks}
 
 
@@ -29,7 +31,10 @@ def asked_for(requirements: str, python: tuple[int, int]) -> set[str]:
     found = re.findall(
         r'^([\w.-]+)[^\s;]*(?:; python_version (\S+) "3\.(\d+)")?', requirements, re.M
     )
-    holds = {"<": lambda minor: python < (3, minor), ">=": lambda minor: python >= (3, minor)}
+    holds = {
+        "<": lambda minor: python < (3, minor),
+        ">=": lambda minor: python >= (3, minor),
+    }
     named = (name for name, sign, minor in found if not sign or holds[sign](int(minor)))
     return {re.sub(r"[._]", "-", name).lower() for name in named}
 
@@ -39,18 +44,27 @@ def test_a_lock_has_all_that_is_asked_for_with_hashes(root: Path, python: str) -
     lock = (root / f"requirements/py{python}.txt").read_text()
     found = packages(lock)
     assert len(found) == lock.count("==") > 70
-    assert all(hashes and all("sha256:" in h for h in hashes) for _, hashes in found.values())
+    assert all(
+        hashes and all("sha256:" in h for h in hashes) for _, hashes in found.values()
+    )
     asked = asked_for((root / "requirements.txt").read_text(), (3, int(python[1:])))
     assert len(asked) > 20
     assert not asked - found.keys()
     sections = re.findall("^# (To .*)", lock, re.M)
-    assert sections == ["To build", "To run", "To test"]  # setup.sh divides a lock at these
+    assert sections == [
+        "To build",
+        "To run",
+        "To test",
+    ]  # setup.sh divides a lock at these
     numpy_major = found["numpy"][0].split(".")[0]
     assert numpy_major == ("1" if python < "312" else "2")
 
 
 def test_what_decides_results_is_the_same_for_every_python(root: Path) -> None:
-    locks = [packages((root / f"requirements/py{python}.txt").read_text()) for python in PYTHONS]
+    locks = [
+        packages((root / f"requirements/py{python}.txt").read_text())
+        for python in PYTHONS
+    ]
     for name in DECIDING:
         assert len({lock[name][0] for lock in locks}) == 1, name
 
@@ -79,13 +93,17 @@ def test_set_up_refuses_what_does_not_suit(
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis/thesis.tex").touch()
     paths = {"new": str(tmp_path / "new"), "thesis": str(tmp_path / "thesis")}
-    command = [root / "scripts/setup.sh", *(paths.get(word, word) for word in arguments)]
+    command = [
+        root / "scripts/setup.sh",
+        *(paths.get(word, word) for word in arguments),
+    ]
     environment = os.environ | {"PYTHON": str(python)}
     done = finished(command, env=environment)
     assert done.returncode == 1
     said = done.stderr.replace(f"{tmp_path}/", "")
     assert said.startswith(f"setup: error: {expected}")
-    assert (tmp_path / "thesis/thesis.tex").exists() and not (tmp_path / "new").exists()
+    assert (tmp_path / "thesis/thesis.tex").exists()
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.fixture
@@ -93,14 +111,20 @@ def environment(root: Path, tmp_path: Path) -> Path:
     """What set-up takes for an environment that it has made; its Python is too old to make one."""
     made = tmp_path / "made"
     (made / "bin").mkdir(parents=True)
-    for path, line in (("mpicxx", f"echo g++ -I{made}"), ("bin/python", "[ ! -e $0.lost ]")):
+    for path, line in (
+        ("mpicxx", f"echo g++ -I{made}"),
+        ("bin/python", "[ ! -e $0.lost ]"),
+    ):
         (made / path).write_text(f"#!/bin/sh\n{line}\n")
         (made / path).chmod(0o755)
     (made / "pyvenv.cfg").touch()
     (made / "setup.place").write_text(f"{root}\n{made}\n")
     digest = hashlib.sha256()
     files = [*sorted(root.glob("requirements/*.txt")), root / "scripts/setup.sh"]
-    for name, last in (("stack.stamp", files), ("setup.stamp", [root / "pyproject.toml"])):
+    for name, last in (
+        ("stack.stamp", files),
+        ("setup.stamp", [root / "pyproject.toml"]),
+    ):
         for path in last:
             digest.update(path.read_bytes())
         (made / name).write_text(f"cpu {digest.hexdigest()}  -\nwithout MPI\n")
@@ -117,7 +141,9 @@ def set_up(root: Path, environment: Path) -> int:
     return subprocess.run(command, env=variables).returncode
 
 
-def test_an_environment_that_is_whole_is_left_as_it_is(root: Path, environment: Path) -> None:
+def test_an_environment_that_is_whole_is_left_as_it_is(
+    root: Path, environment: Path
+) -> None:
     assert set_up(root, environment) == 0
     linked = environment.with_name("linked")
     linked.symlink_to(environment)
@@ -158,7 +184,9 @@ def test_the_compiler_is_the_systems_own_or_the_newest_that_suits(
         (tmp_path / name).write_text(f"#!/bin/bash\necho {version}\n")
         (tmp_path / name).chmod(0o755)
     script = (root / "scripts/setup.sh").read_text()
-    parts = re.findall(r"^newest_compiler=.*\n|^find_compiler\(\) \{\n(?:.*\n)*?\}\n", script, re.M)
+    parts = re.findall(
+        r"^newest_compiler=.*\n|^find_compiler\(\) \{\n(?:.*\n)*?\}\n", script, re.M
+    )
     assert len(parts) == 2
     command = ["/bin/bash", "-euo", "pipefail", "-c", "".join(parts) + "find_compiler"]
     done = finished(command, env={"PATH": str(tmp_path)})

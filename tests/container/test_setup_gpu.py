@@ -60,7 +60,10 @@ def write(path: Path, body: str) -> None:
 
 def run(root: Path, machine: Path, body: str) -> str:
     """What Bash prints for `body` with scripts/setup_gpu.sh at hand."""
-    environment = {"PATH": f"{machine / 'bin'}:/usr/bin:/bin", "venv": str(machine / "venv")}
+    environment = {
+        "PATH": f"{machine / 'bin'}:/usr/bin:/bin",
+        "venv": str(machine / "venv"),
+    }
     done = finished(["bash", "-c", HEAD + body], cwd=root, env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -70,9 +73,13 @@ def test_cudas_libraries_are_links_beside_mxnets_own(root: Path, machine: Path) 
     run(root, machine, "stub_driver() { :; }; link_cuda; link_cuda")
     shutil.move(machine / "venv", machine / "moved")
     mxnet = machine / "moved/lib/python3.10/site-packages/mxnet"
-    assert str((mxnet / "libcudnn.so.8").readlink()) == "../nvidia/cudnn/lib/libcudnn.so.8"
+    assert (
+        str((mxnet / "libcudnn.so.8").readlink()) == "../nvidia/cudnn/lib/libcudnn.so.8"
+    )
     assert (mxnet / "libnccl.so.2").read_text() == "nvidia/nccl/lib/libnccl.so.2"
-    assert str((mxnet / "libcuda.so").readlink()) == DRIVER  # dangling until there is a driver
+    assert (
+        str((mxnet / "libcuda.so").readlink()) == DRIVER
+    )  # dangling until there is a driver
 
 
 def test_horovods_libcuda_is_the_drivers(root: Path, machine: Path) -> None:
@@ -88,10 +95,13 @@ def test_horovods_libcuda_is_the_drivers(root: Path, machine: Path) -> None:
 
 
 def test_horovod_is_built_with_pips_cuda_alone(root: Path, machine: Path) -> None:
-    out = run(root, machine, 'gpu_build; echo "$key"; printf "%s\n" "${flags[@]}"').splitlines()
+    out = run(
+        root, machine, 'gpu_build; echo "$key"; printf "%s\n" "${flags[@]}"'
+    ).splitlines()
     assert re.fullmatch(r"key-nccl-cu12-2\.21\.5-[0-9a-f]{12}", out[0])
     flags = dict(line.split("=", 1) for line in out[1:])
-    assert flags["HOROVOD_GPU_OPERATIONS"] == "NCCL" and flags["HOROVOD_NCCL_LINK"] == "SHARED"
+    assert flags["HOROVOD_GPU_OPERATIONS"] == "NCCL"
+    assert flags["HOROVOD_NCCL_LINK"] == "SHARED"
     headers = [Path(folder) for folder in flags["CPATH"].split(":")]
     assert {folder.parent.parent.name for folder in headers} == {"nvidia"}
     assert {"cuda_runtime", "cuda_nvcc"} <= {folder.parent.name for folder in headers}
@@ -101,7 +111,9 @@ def test_horovod_is_built_with_pips_cuda_alone(root: Path, machine: Path) -> Non
     assert (linked / "libcudart.so").resolve().name == "libcudart.so.11.0"
 
 
-def test_cmake_neither_looks_for_nvcc_nor_for_a_toolkit(root: Path, machine: Path) -> None:
+def test_cmake_neither_looks_for_nvcc_nor_for_a_toolkit(
+    root: Path, machine: Path
+) -> None:
     """A project as Horovod's, configured and built, with an nvcc on the PATH."""
     source = machine / "source"
     for name in ("horovod/common/ops/cuda", "cmake/upstream"):

@@ -71,7 +71,9 @@ def records(change: Callable[[bytes], bytes]) -> Spoil:
 
 
 def table(change: Callable[[Any], Any]) -> Spoil:
-    return lambda folder: np.save(folder / "train.npy", change(np.load(folder / "train.npy")))
+    return lambda folder: np.save(
+        folder / "train.npy", change(np.load(folder / "train.npy"))
+    )
 
 
 def first(field: str, value: int) -> Callable[[Any], Any]:
@@ -87,18 +89,38 @@ def first(field: str, value: int) -> Callable[[Any], Any]:
 AT_0 = "/set/train.rec: record at byte 0:"
 SPOILT: list[tuple[Spoil, bool, str]] = [
     (shutil.rmtree, False, "a packed image set expected at .*/set, found none"),
-    (records(lambda c: c[:-4]), False, r"/set/train.rec: \d+ bytes expected \(manif.*, found \d+"),
+    (
+        records(lambda c: c[:-4]),
+        False,
+        r"/set/train.rec: \d+ bytes expected \(manif.*, found \d+",
+    ),
     (
         records(lambda c: b"\xff" + c[1:]),
         False,
         "/set/train.rec: a record at byte 0 .* magic 0xced",
     ),
-    (records(lambda c: c[:12] + HALF + c[16:]), False, rf"{AT_0} .* expected, found \(2.5, "),
-    (records(lambda c: c[:-40]), True, r"/set/train.rec: a record at byte \d+ .* \(truncated\)"),
-    (table(first("label", 3)), False, "/set/train.npy: labels below 3 expected, found 3"),
+    (
+        records(lambda c: c[:12] + HALF + c[16:]),
+        False,
+        rf"{AT_0} .* expected, found \(2.5, ",
+    ),
+    (
+        records(lambda c: c[:-40]),
+        True,
+        r"/set/train.rec: a record at byte \d+ .* \(truncated\)",
+    ),
+    (
+        table(first("label", 3)),
+        False,
+        "/set/train.npy: labels below 3 expected, found 3",
+    ),
     (table(first("length", 5)), False, f"{AT_0} .* expected, found"),
     (table(lambda rows: rows[:-1]), True, "/set/train.npy: 12 rows expected, found 11"),
-    (table(lambda rows: np.arange(12)), True, "/set/train.npy: a sample table .* another type"),
+    (
+        table(lambda rows: np.arange(12)),
+        True,
+        "/set/train.npy: a sample table .* another type",
+    ),
 ]
 
 
@@ -124,7 +146,11 @@ def test_a_changed_set_is_one_error_before_the_run(
         ('"classes"', '"klasses"', "classes: Field required"),
         ('"val"', '"other"', "splits.val: files rec, idx, npy expected"),
         ("recordio-1", "recordio-2", "format: Input should be 'rn50-recordio-1'"),
-        ('"part": [\n  0', '"part": [\n  3', "part: a number below that of parts expected"),
+        (
+            '"part": [\n  0',
+            '"part": [\n  3',
+            "part: a number below that of parts expected",
+        ),
         ("{", "", "JSON: Invalid JSON"),
     ],
 )
@@ -139,7 +165,9 @@ def test_a_manifest_of_another_shape_names_the_key(
 
 def test_counts_of_the_config_must_be_those_of_the_set(packed: Path) -> None:
     """All that differ in one error, each with where it was written."""
-    wrong = config(packed, classes=CLASSES + 1, train_samples=TRAIN, eval_samples=VAL + 1)
+    wrong = config(
+        packed, classes=CLASSES + 1, train_samples=TRAIN, eval_samples=VAL + 1
+    )
     with pytest.raises(UserError) as caught:
         check_before_run(wrong, {"data.classes": Origin("mine.yaml", 3)})
     manifest = packed / "manifest.json"
@@ -159,12 +187,15 @@ def test_verify_finds_any_flipped_byte(packed: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_images_that_do_not_decode_are_found_in_a_sealed_set(packed: Path, processes: int) -> None:
+def test_images_that_do_not_decode_are_found_in_a_sealed_set(
+    packed: Path, processes: int
+) -> None:
     assert verify(packed, processes=processes) == load_manifest(packed)
     row = load_table(packed, "val")[3]
     start = int(row["offset"]) + recordio.HEADER_BYTES
     number, label, photo = (packed / "val.lst").read_text().splitlines()[3].split("\t")
-    assert (number, label) == ("3", str(row["label"])) and photo.startswith(f"class{label}/")
+    assert (number, label) == ("3", str(row["label"]))
+    assert photo.startswith(f"class{label}/")
     edit(packed / "val.rec", lambda c: c[:start] + bytes(40) + c[start + 40 :])
     told = rf"val\.rec: record at byte {row['offset']}: an image .*record 3, "
     with refused(rf"{told}{photo}\)"):
@@ -201,13 +232,18 @@ def test_every_bad_record_of_a_split_is_named(packed: Path) -> None:
     content = bytearray((packed / "train.rec").read_bytes())
     for row in rows:
         start = int(row["offset"]) + recordio.HEADER_BYTES
-        content[start : start + row["length"]] = out.getvalue()[:-12].ljust(row["length"], b"\0")
+        content[start : start + row["length"]] = out.getvalue()[:-12].ljust(
+            row["length"], b"\0"
+        )
     (packed / "train.rec").write_bytes(content)
     reseal(packed)
     with pytest.raises(UserError) as caught:
         verify(packed)
     lines = str(caught.value).splitlines()
-    assert [line.partition("(")[2].partition(",")[0] for line in lines] == ["record 2", "record 7"]
+    assert [line.partition("(")[2].partition(",")[0] for line in lines] == [
+        "record 2",
+        "record 7",
+    ]
 
 
 def die(*_: object, **__: object) -> list[object]:
@@ -229,4 +265,5 @@ def test_a_table_is_mapped_not_read(packed: Path) -> None:
     rows = load_table(packed, "train")
     maps = Path("/proc/self/maps").read_text().splitlines()
     assert str(packed / "train.npy") in {line.split(maxsplit=5)[-1] for line in maps}
-    assert len(rows) and not rows.flags.writeable
+    assert len(rows)
+    assert not rows.flags.writeable

@@ -48,7 +48,9 @@ except lock.UserError as error:
 def start_holder(path: Path) -> psutil.Popen:
     """A process that holds `path` until its standard input ends."""
     command = [sys.executable, "-c", QUICK + HOLD, str(path)]
-    return psutil.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    return psutil.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
 
 
 def look_at(path: Path, *within: str, **environment: str) -> list[str]:
@@ -105,12 +107,15 @@ def test_the_second_is_refused_by_name_and_a_killed_holder_is_followed(
     holder.wait()
     with pytest.raises(ValueError, match="mine"), hold(path):
         assert f"waiting for process {holder.pid} on " in capsys.readouterr().err
-        assert other_holder(path) is None and held([path]) == {path}
+        assert other_holder(path) is None
+        assert held([path]) == {path}
         raise ValueError("mine")
     assert not list(path.parent.iterdir())
 
 
-def test_processes_that_wait_for_a_dead_one_hold_it_one_after_the_other(path: Path) -> None:
+def test_processes_that_wait_for_a_dead_one_hold_it_one_after_the_other(
+    path: Path,
+) -> None:
     left(path)
     processes = [start_holder(path) for _ in range(4)]
     for process in processes:
@@ -134,7 +139,9 @@ def test_neither_process_numbers_nor_names_nor_clocks_of_hosts_count(
 ) -> None:
     if within == "a PID namespace":
         unshare = ("unshare", "--pid", "--fork", "--mount-proc")
-        if subprocess.run([*unshare, "true"], check=False, capture_output=True).returncode:
+        if subprocess.run(
+            [*unshare, "true"], check=False, capture_output=True
+        ).returncode:
             pytest.skip("unshare: only root may here")
         is_alive, told = look_at(path, *unshare)
     elif within == "a copy":
@@ -148,13 +155,15 @@ def test_neither_process_numbers_nor_names_nor_clocks_of_hosts_count(
         with pytest.raises(FolderInUse) as caught, hold(path):
             pytest.fail("held twice")
         told = str(caught.value)
-    assert is_alive == "True" and told.startswith(in_use(path, holder))
+    assert is_alive == "True"
+    assert told.startswith(in_use(path, holder))
 
 
 @pytest.mark.parametrize("content", ["", "x", "\0" * 9, "\n" * 5000])
 def test_what_a_crash_left_of_a_lock_is_nobody_s(path: Path, content: str) -> None:
     path.write_text(content)
-    assert other_holder(path) == "another process" and held([path])  # a moment ago
+    assert other_holder(path) == "another process"
+    assert held([path])
     for ns in (0, 1 << 62):  # long ago, and in a time to come
         os.utime(path, ns=(ns, ns))
         assert not held([path])
@@ -170,11 +179,14 @@ def test_a_link_to_nothing_is_nobody_s(path: Path) -> None:
         assert not path.is_symlink()
 
 
-def test_a_place_that_takes_no_file_is_watched(path: Path, holder: psutil.Popen) -> None:
+def test_a_place_that_takes_no_file_is_watched(
+    path: Path, holder: psutil.Popen
+) -> None:
     """Another user's folder, a file system that has turned read-only, a sticky folder."""
     refused = refusing(path.parent, write="EROFS", unlink="EROFS")
     is_alive, told = look_at(path, **refused)
-    assert is_alive == "True" and told.startswith(in_use(path, holder))
+    assert is_alive == "True"
+    assert told.startswith(in_use(path, holder))
     holder.kill()
     holder.wait()
     for environment in (refused, refusing(path.parent, unlink="EPERM")):
@@ -189,10 +201,13 @@ def test_a_lock_is_on_the_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     """Or a crash of the machine leaves one that names nobody."""
     synced: list[Path] = []
     monkeypatch.setattr(
-        os, "fsync", lambda number: synced.append(Path(f"/proc/self/fd/{number}").readlink())
+        os,
+        "fsync",
+        lambda number: synced.append(Path(f"/proc/self/fd/{number}").readlink()),
     )
     with hold(path):
-        assert synced == [path] and "\nprocess " in path.read_text()
+        assert synced == [path]
+        assert "\nprocess " in path.read_text()
 
 
 def test_locks_and_links_that_a_file_system_refuses_are_not_missed(path: Path) -> None:
@@ -201,12 +216,15 @@ def test_locks_and_links_that_a_file_system_refuses_are_not_missed(path: Path) -
     assert look_at(left(path), **refused) == ["False", "free"]
 
 
-def test_a_holder_that_was_taken_for_dead_learns_so_and_leaves_the_others_lock(path: Path) -> None:
+def test_a_holder_that_was_taken_for_dead_learns_so_and_leaves_the_others_lock(
+    path: Path,
+) -> None:
     lost: list[str] = []
     with hold(path, lost=lost.append):
         path.write_text("another\nprocess 1 on gpu017")
         wait_until(lambda: lost, 20)
-    assert lost == ["process 1 on gpu017"] and path.read_text().startswith("another\n")
+    assert lost == ["process 1 on gpu017"]
+    assert path.read_text().startswith("another\n")
 
 
 def test_a_place_that_takes_no_lock_is_one_error(path: Path) -> None:

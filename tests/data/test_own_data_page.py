@@ -125,5 +125,7 @@ def test_the_page_is_walked_as_it_stands(root: Path, tmp_path: Path) -> None:
         out = run(commands, tmp_path)
         printed = {shape(line) for line in out.splitlines()}
         for line in shown:
-            assert is_printed(line, printed), f"{line!r} is not printed by\n{commands}\nbut\n{out}"
+            assert is_printed(line, printed), (
+                f"{line!r} is not printed by\n{commands}\nbut\n{out}"
+            )
     leave_nothing(tmp_path)

@@ -30,7 +30,9 @@ from rn50.data.pack import pack_images
 from rn50.data.stage import stage
 from tests.conftest import Rn50, refused
 
-SETTINGS = Synthetic(classes=10, train_samples=60, eval_samples=20, min_px=40, max_px=56, seed=3)
+SETTINGS = Synthetic(
+    classes=10, train_samples=60, eval_samples=20, min_px=40, max_px=56, seed=3
+)
 
 
 def encode(image: Image.Image, kind: str = "JPEG", **options: object) -> bytes:
@@ -40,7 +42,9 @@ def encode(image: Image.Image, kind: str = "JPEG", **options: object) -> bytes:
 
 
 def noise(number: int, kind: str = "JPEG", size: tuple[int, int] = (20, 16)) -> bytes:
-    pixels = np.random.default_rng(number).integers(0, 256, (size[1], size[0], 3), np.uint8)
+    pixels = np.random.default_rng(number).integers(
+        0, 256, (size[1], size[0], 3), np.uint8
+    )
     return encode(Image.fromarray(pixels), kind)
 
 
@@ -69,9 +73,13 @@ def records_of(folder: Path, split: str) -> list[tuple[str, bytes]]:
     with (folder / f"{split}.rec").open("rb") as file:
         for number, row in enumerate(load_table(folder, split)):
             record = recordio.read(file, int(row["offset"]), "x")
-            assert record.id >= number and record.label == row["label"]  # a bad file leaves a gap
+            assert record.id >= number
+            assert record.label == row["label"]
             assert row["length"] == len(record.image)
-            assert Image.open(io.BytesIO(record.image)).size == (row["width"], row["height"])
+            assert Image.open(io.BytesIO(record.image)).size == (
+                row["width"],
+                row["height"],
+            )
             found.append((classes[int(record.label)], record.image))
         assert file.read() == b""
     return found
@@ -88,7 +96,9 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Some 30 parts, with a CMYK JPEG and a PNG in disguise, and what they pack to."""
     folder = tmp_path_factory.mktemp("many")
-    images = image_folder(folder / "images", {"train/a": 1, "train/b": 1, "val/a": 1, "val/b": 1})
+    images = image_folder(
+        folder / "images", {"train/a": 1, "train/b": 1, "val/a": 1, "val/b": 1}
+    )
     jpegs = [noise(number) for number in range(20)]
     for split, count in (("train", 3000), ("val", 500)):
         for number in range(count):
@@ -113,8 +123,10 @@ def test_drawn_files_are_jpeg_of_varied_sizes_and_the_same_for_a_seed(
     assert {(image.format, image.mode) for image in images} == {("JPEG", "RGB")}
     sizes = {image.size for image in images}
     edges = {edge for size in sizes for edge in size}
-    assert len(images) == 80 and len(sizes) > 40
-    assert 40 <= min(edges) <= 45 and 51 <= max(edges) <= 56
+    assert len(images) == 80
+    assert len(sizes) > 40
+    assert 40 <= min(edges) <= 45
+    assert 51 <= max(edges) <= 56
 
 
 def test_the_packed_set_holds_every_original_byte(drawn: Path, tmp_path: Path) -> None:
@@ -122,7 +134,10 @@ def test_the_packed_set_holds_every_original_byte(drawn: Path, tmp_path: Path) -
     manifest = pack_images(drawn, packed)
     assert manifest.classes == [f"n{90_000_000 + label}" for label in range(10)]
     for split, count in (("train", 60), ("val", 20)):
-        expected = [(path.parent.name, path.read_bytes()) for path in (drawn / split).glob("*/*")]
+        expected = [
+            (path.parent.name, path.read_bytes())
+            for path in (drawn / split).glob("*/*")
+        ]
         assert sorted(records_of(packed, split)) == sorted(expected)
         check_names(packed, drawn, split)
         assert manifest.splits[split].samples == count
@@ -184,11 +199,22 @@ def test_what_is_accepted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_folders_below_a_class_are_refused_or_packed(tmp_path: Path) -> None:
-    counts = {"train/a": 2, "train/a/2023/may": 3, "train/a/2024": 1, "train/b/x": 4, "val/a/y": 1}
+    counts = {
+        "train/a": 2,
+        "train/a/2023/may": 3,
+        "train/a/2024": 1,
+        "train/b/x": 4,
+        "val/a/y": 1,
+    }
     images = image_folder(tmp_path / "images", counts)
     with pytest.raises(UserError) as caught:
         pack_images(images, tmp_path / "out")
-    for named in ("a/2023 (images: 3)", "a/2024 (images: 1)", "b/x (images: 4)", "--recursive"):
+    for named in (
+        "a/2023 (images: 3)",
+        "a/2024 (images: 1)",
+        "b/x (images: 4)",
+        "--recursive",
+    ):
         assert named in str(caught.value)
     manifest = pack_images(images, tmp_path / "out", recursive=True)
     assert manifest.splits["train"].class_counts == [6, 4]
@@ -218,7 +244,9 @@ def photos_of(folder: Path, split: str) -> list[str]:
     lines = (folder / f"{split}.lst").read_text().splitlines()
     labels = load_table(folder, split)["label"].tolist()
     rows = [line.split("\t") for line in lines]
-    assert [(int(number), int(label)) for number, label, _ in rows] == [*enumerate(labels)]
+    assert [(int(number), int(label)) for number, label, _ in rows] == [
+        *enumerate(labels)
+    ]
     return [name for _, _, name in rows]
 
 
@@ -243,11 +271,16 @@ def test_transparent_pixels_are_packed_as_white(
     opaque = encode(Image.new("RGBA", (20, 16), "red"), "PNG")
     (images / "train/a/opaque.png").write_bytes(opaque)
     pack_images(images, tmp_path / "out")
-    packed = {image for name, image in records_of(tmp_path / "out", "train") if name == "a"}
-    assert opaque in packed and (png in packed) == (not on_white)
+    packed = {
+        image for name, image in records_of(tmp_path / "out", "train") if name == "a"
+    }
+    assert opaque in packed
+    assert (png in packed) == (not on_white)
     (image,) = packed - {opaque}
     if on_white:
-        assert Image.open(io.BytesIO(image)).convert("RGB").getcolors() == [(320, (255,) * 3)]
+        assert Image.open(io.BytesIO(image)).convert("RGB").getcolors() == [
+            (320, (255,) * 3)
+        ]
 
 
 def test_names_of_any_bytes_are_packed_and_read_again(tmp_path: Path) -> None:
@@ -318,7 +351,9 @@ def write_devkit(folder: Path, number_of: dict[str, int], truth: list[int]) -> N
     data = folder / "ILSVRC2012_devkit_t12/data"
     data.mkdir(parents=True)
     savemat(
-        data / "meta.mat", {"synsets": np.array(rows, kind).reshape(-1, 1)}, do_compression=True
+        data / "meta.mat",
+        {"synsets": np.array(rows, kind).reshape(-1, 1)},
+        do_compression=True,
     )
     lines = "".join(f"{number}\n" for number in truth)
     (data / "ILSVRC2012_validation_ground_truth.txt").write_text(lines)
@@ -330,19 +365,31 @@ def write_devkit(folder: Path, number_of: dict[str, int], truth: list[int]) -> N
 @pytest.mark.parametrize("layout", ["", "train/"])
 def test_a_share_of_every_class_is_held_out(tmp_path: Path, layout: str) -> None:
     images = tmp_path / "photos"
-    numbers = {"cat": range(20), "dog": range(20, 31), "rare": range(31, 33), "one": range(33, 34)}
+    numbers = {
+        "cat": range(20),
+        "dog": range(20, 31),
+        "rare": range(31, 33),
+        "one": range(33, 34),
+    }
     for name, images_of in numbers.items():
         (images / layout / name).mkdir(parents=True)
         for number in images_of:
             (images / layout / name / f"{number}.jpg").write_bytes(noise(number))
 
-    def split(name: str, hold_out: float, seed: int = 0) -> list[set[tuple[str, bytes]]]:
+    def split(
+        name: str, hold_out: float, seed: int = 0
+    ) -> list[set[tuple[str, bytes]]]:
         pack_images(images, tmp_path / name, hold_out=hold_out, shuffle_seed=seed)
         return [set(records_of(tmp_path / name, split)) for split in ("train", "val")]
 
     first = split("a", 0.2)
-    counts = {n: s.class_counts for n, s in load_manifest(tmp_path / "a").splits.items()}
-    assert counts == {"train": [16, 9, 1, 1], "val": [4, 2, 0, 1]}  # cat, dog, one, rare
+    counts = {
+        n: s.class_counts for n, s in load_manifest(tmp_path / "a").splits.items()
+    }
+    assert counts == {
+        "train": [16, 9, 1, 1],
+        "val": [4, 2, 0, 1],
+    }  # cat, dog, one, rare
     every = {noise(number) for number in range(34)}
     assert {image for _, image in first[0] | first[1]} == every
     assert split("b", 0.2) == first
@@ -373,8 +420,14 @@ GOOD = {"train/a": 2, "train/b": 1, "val/a": 1}
             "photos/val: a folder expected .* test/, validation/.*--hold-out 0.2$",
         ),
         ({"a": 1, "val/a": 1}, "photos/train: a folder expected .*, found none"),
-        (GOOD | EMPTY, "photos: e00, .*e09, and 2 more: images .* expected, found none"),
-        (GOOD | UNKNOWN, "photos/val: classes of train expected, found u00, .*u09, and 2 more"),
+        (
+            GOOD | EMPTY,
+            "photos: e00, .*e09, and 2 more: images .* expected, found none",
+        ),
+        (
+            GOOD | UNKNOWN,
+            "photos/val: classes of train expected, found u00, .*u09, and 2 more",
+        ),
     ],
 )
 def test_folders_of_another_layout_get_an_answer(
@@ -403,7 +456,13 @@ def with_thumbnail(jpeg: bytes) -> bytes:
 
 def spoil(images: Path, count: int) -> list[str]:
     """Bad files of all kinds, in both splits; their paths."""
-    kinds = [b"", b"hello world", noise(1)[:-2], noise(2)[: len(noise(2)) // 2], noise(1, "GIF")]
+    kinds = [
+        b"",
+        b"hello world",
+        noise(1)[:-2],
+        noise(2)[: len(noise(2)) // 2],
+        noise(1, "GIF"),
+    ]
     paths = []
     for number in range(count):
         split = ("train", "val")[number % 2]
@@ -419,7 +478,9 @@ def test_every_bad_file_of_both_splits_is_named_in_one_go(tmp_path: Path) -> Non
         pack_images(images, tmp_path / "out", skip_bad=3)
     lines = str(caught.value).splitlines()
     assert [line.partition(": ")[0] for line in lines[:-1]] == bad[:20]
-    assert re.match(r"31 bad .* 37 images, .* 3 of --skip-bad.*--skip-bad 31\b", lines[-1])
+    assert re.match(
+        r"31 bad .* 37 images, .* 3 of --skip-bad.*--skip-bad 31\b", lines[-1]
+    )
     assert not (tmp_path / "out").exists()
 
 
@@ -432,7 +493,9 @@ def test_leaving_them_out_continues_with_what_is_packed_and_mended_files_are_rea
         pack_images(images, tmp_path / "out", skip_bad=3)
     shutil.copytree(tmp_path / ".out.partial", tmp_path / ".mended.partial")
     with monkeypatch.context() as patched:
-        patched.setattr(SourceImage, "read", None)  # the workers are forks of this process
+        patched.setattr(
+            SourceImage, "read", None
+        )  # the workers are forks of this process
         manifest = pack_images(images, tmp_path / "out", skip_bad=4)
     assert sorted(file.path for file in manifest.odd_files) == bad
     verify(tmp_path / "out")
@@ -458,7 +521,10 @@ def test_leaving_them_out_continues_with_what_is_packed_and_mended_files_are_rea
         (noise(1, "PNG")[:-12], "cut off"),
         (noise(1, "PNG") + bytes(5000), None),
         (noise(1, "PNG", (70_000, 1)), "70000 x 1 pixels"),
-        (encode(Image.new("1", (10_000, 9_000)), "PNG"), "10000 x 9000 pixels, .*89,478,485"),
+        (
+            encode(Image.new("1", (10_000, 9_000)), "PNG"),
+            "10000 x 9000 pixels, .*89,478,485",
+        ),
         (os.mkfifo, "a regular file expected"),
         (lambda path: path.symlink_to("nowhere"), "No such file"),
         (noise(1) + bytes(5000), None),
@@ -478,7 +544,10 @@ def test_what_does_not_decode_is_bad(
     named = [f"{file.path}: {file.found}" for file in manifest.odd_files]
     assert manifest.splits["train"].samples == (4 if named else 5)
     assert bool(named) == (found is not None)
-    assert all(re.match(f"{path}: a JPEG or PNG image expected, .*{found}", line) for line in named)
+    assert all(
+        re.match(f"{path}: a JPEG or PNG image expected, .*{found}", line)
+        for line in named
+    )
 
 
 @pytest.mark.parametrize("where", ["train/b", "val/a"])
@@ -531,7 +600,9 @@ pack_images(Path(sys.argv[1]), Path(sys.argv[2]), processes=int(sys.argv[3]), pr
 """
 
 
-def test_killed_again_and_again_it_ends_with_the_same_bytes(many: Path, tmp_path: Path) -> None:
+def test_killed_again_and_again_it_ends_with_the_same_bytes(
+    many: Path, tmp_path: Path
+) -> None:
     """kill -9 of the parent alone, when so many images are packed; workers must follow it."""
     out = tmp_path / "set"
     command = [sys.executable, "-c", PACK, str(many / "images"), str(out), "3"]
@@ -550,7 +621,8 @@ def test_a_full_disk_is_named_and_packing_goes_on_when_there_is_room(
     disk = tmp_path / "disk"
     disk.mkdir()
     mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], capture_output=True
+        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)],
+        capture_output=True,
     )
     if mounted.returncode:
         pytest.skip(f"no tmpfs can be mounted: {mounted.stderr.decode().strip()}")
@@ -577,7 +649,8 @@ def test_bad_files_are_left_out_and_a_spoilt_set_is_refused_by_the_command(
     spoil(images, 1)
     out = tmp_path / "mine"
     done = rn50("data", "pack", str(images), str(out), "--skip-bad", "1")
-    assert done.returncode == 0 and "1 bad files left out" in done.stdout
+    assert done.returncode == 0
+    assert "1 bad files left out" in done.stdout
     assert load_manifest(out).splits["train"].class_counts == [3, 1]
     (out / "train.idx").write_text("")
     assert "train.idx" in rn50.error("data", "verify", str(out))

@@ -42,7 +42,11 @@ def smooth(number: int, height: int, width: int) -> Pixels:
     """Red follows the row, green the column, blue the number; all but linear, so that a bilinear
     resize and a JPEG keep it within a level or two."""
     y, x = np.mgrid[0:height, 0:width]
-    planes = [20 + 200 * y / height, 20 + 200 * x / width, np.full(y.shape, 5 * number % 250)]
+    planes = [
+        20 + 200 * y / height,
+        20 + 200 * x / width,
+        np.full(y.shape, 5 * number % 250),
+    ]
     return np.rint(np.stack(planes, axis=2)).astype(np.uint8)
 
 
@@ -50,7 +54,9 @@ def rough(seed: int, height: int, width: int) -> Pixels:
     return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
 
 
-def pack(folder: Path, train: Sequence[bytes], val: Sequence[bytes] | None = None) -> Data:
+def pack(
+    folder: Path, train: Sequence[bytes], val: Sequence[bytes] | None = None
+) -> Data:
     """A packed set with a class for each image, so that a label is the image's number."""
     for split, images in (("train", train), ("val", train if val is None else val)):
         for number, image in enumerate(images):
@@ -82,8 +88,12 @@ def plan_of(data: Data, per_rank: int, ranks: int = 1) -> Plan:
     )
 
 
-def training(data: Data, per_rank: int = 4, rank: int = 0, ranks: int = 1, **seeds: int) -> Source:
-    return build_train_source(data, plan_of(data, per_rank, ranks), rank=rank, seeds=SEEDS | seeds)
+def training(
+    data: Data, per_rank: int = 4, rank: int = 0, ranks: int = 1, **seeds: int
+) -> Source:
+    return build_train_source(
+        data, plan_of(data, per_rank, ranks), rank=rank, seeds=SEEDS | seeds
+    )
 
 
 def evaluation(data: Data, per_rank: int = 4, rank: int = 0, ranks: int = 1) -> Source:
@@ -92,7 +102,9 @@ def evaluation(data: Data, per_rank: int = 4, rank: int = 0, ranks: int = 1) -> 
 
 def labels_of(sources: Sequence[Source], batches: int) -> NDArray[np.int64]:
     """Labels over all ranks: (batches, ranks, per rank)."""
-    found = [[source.next().labels.asnumpy() for source in sources] for _ in range(batches)]
+    found = [
+        [source.next().labels.asnumpy() for source in sources] for _ in range(batches)
+    ]
     return np.array(found).astype(np.int64)
 
 
@@ -102,7 +114,9 @@ def pixels_of(images: Any, data: Data) -> Floats:
     return planes * data.std + data.mean
 
 
-def bilinear(image: Pixels, height: int, width: int, scale: float | None = None) -> Floats:
+def bilinear(
+    image: Pixels, height: int, width: int, scale: float | None = None
+) -> Floats:
     """Resize with half-pixel centres and no antialiasing, rounded to levels as DALI does.
 
     With `scale` both axes keep exactly that scale about the centre, though the size is rounded.
@@ -118,8 +132,12 @@ def bilinear(image: Pixels, height: int, width: int, scale: float | None = None)
         matrix[rows, np.minimum(low + 1, old - 1)] += place - low
         return matrix
 
-    vertical = np.tensordot(weights(image.shape[0], height), image.astype(float), (1, 0))
-    return np.rint(np.tensordot(weights(image.shape[1], width), vertical, (1, 1)).swapaxes(0, 1))
+    vertical = np.tensordot(
+        weights(image.shape[0], height), image.astype(float), (1, 0)
+    )
+    return np.rint(
+        np.tensordot(weights(image.shape[1], width), vertical, (1, 1)).swapaxes(0, 1)
+    )
 
 
 def eval_reference(image: Pixels, data: Data) -> Floats:
@@ -155,7 +173,10 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Data:
 
 def test_a_rank_without_a_share_skips_those_steps(numbered: Data) -> None:
     """Also to the end of the run: prefetching then finds nothing more, and does not search on."""
-    segments = (Segment(1, 0, 0, 3, 2), Segment(2, 2, 12, 6, 1))  # two steps of both ranks
+    segments = (
+        Segment(1, 0, 0, 3, 2),
+        Segment(2, 2, 12, 6, 1),
+    )  # two steps of both ranks
     plan = Plan(2, TRAIN, "mix", segments)
     order = sampling.TrainOrder(plan, SEEDS["shuffle"])
     stored = load_table(Path(numbered.path), "train")["label"]
@@ -186,20 +207,35 @@ def test_an_evaluation_covers_every_image_once_each_time(
 
 def test_evaluation_equals_a_numpy_reference(tmp_path: Path) -> None:
     """Lossless images: within one grey level, the rounding after the resize."""
-    shapes = [(20, 20), (40, 60), (60, 40), (33, 47), (47, 33), (21, 80), (19, 18), (10, 12)]
+    shapes = [
+        (20, 20),
+        (40, 60),
+        (60, 40),
+        (33, 47),
+        (47, 33),
+        (21, 80),
+        (19, 18),
+        (10, 12),
+    ]
     images = [rough(number, *shape) for number, shape in enumerate(shapes)]
     data = pack(tmp_path, [encode(image) for image in images])
     found, labels = evaluation(data, len(images)).next()
     table = load_table(Path(data.path), "val")["label"]
     assert labels.asnumpy().tolist() == table.tolist()
     for tensor, label in zip(found.asnumpy(), table, strict=True):
-        difference = np.abs(tensor - eval_reference(images[label], data)).max(axis=(1, 2))
+        difference = np.abs(tensor - eval_reference(images[label], data)).max(
+            axis=(1, 2)
+        )
         assert np.all(difference <= 1.01 / np.array(data.std))
 
 
-def test_training_windows_and_mirroring_are_those_that_sampling_decides(tmp_path: Path) -> None:
+def test_training_windows_and_mirroring_are_those_that_sampling_decides(
+    tmp_path: Path,
+) -> None:
     images = [smooth(number, 60 + 5 * number, 150 - 9 * number) for number in range(9)]
-    data = with_settings(pack(tmp_path, [encode(image) for image in images]), area=(0.1, 0.6))
+    data = with_settings(
+        pack(tmp_path, [encode(image) for image in images]), area=(0.1, 0.6)
+    )
     table = load_table(Path(data.path), "train")
     order = sampling.TrainOrder(plan_of(data, 9), SEEDS["shuffle"])
     source = training(data, 9)
@@ -207,9 +243,16 @@ def test_training_windows_and_mirroring_are_those_that_sampling_decides(tmp_path
     for step in range(1, 5):
         numbers, places, epochs = order.batch(step, 0)
         assert epochs.tolist() == [step] * 9
-        heights, widths = (table[side][numbers].astype("f4") for side in ("height", "width"))
+        heights, widths = (
+            table[side][numbers].astype("f4") for side in ("height", "width")
+        )
         anchors, shapes = sampling.crop_windows(
-            heights, widths, places, SEEDS["augment"], area=data.area, aspect=data.aspect
+            heights,
+            widths,
+            places,
+            SEEDS["augment"],
+            area=data.area,
+            aspect=data.aspect,
         )
         flip = sampling.flips(places, SEEDS["flip"])
         mirrored += flip.tolist()
@@ -242,7 +285,9 @@ def test_plain_epochs_show_stored_order_and_the_unmirrored_centre(
     shuffled = augmented = 0
     for step in range(1, 12):
         batches = [source.next() for source in sources]
-        labels = np.concatenate([batch.labels.asnumpy() for batch in batches]).astype(int)
+        labels = np.concatenate([batch.labels.asnumpy() for batch in batches]).astype(
+            int
+        )
         pixels = np.concatenate([pixels_of(batch.images, data) for batch in batches])
         drawn, places, epochs = order.batch(step, 0)
         within = places % (8 if last_batch == "pad" else 5) % 5
@@ -269,7 +314,9 @@ OPERATIONS = {
 }
 
 
-def augmented_reference(image: Pixels, u: Floats, ranges: dict[str, Any], tile: Floats) -> Floats:
+def augmented_reference(
+    image: Pixels, u: Floats, ranges: dict[str, Any], tile: Floats
+) -> Floats:
     """An image after nnabla's formulas, pixel by pixel, in a view of 16 px; float64."""
 
     def value(name: str, column: int, neutral: float) -> float:
@@ -308,7 +355,9 @@ def augmented_reference(image: Pixels, u: Floats, ranges: dict[str, Any], tile: 
 
 
 @pytest.mark.parametrize("names", [["padding"], ["noise"], list(OPERATIONS)])
-def test_each_operation_equals_a_numpy_reference(tmp_path: Path, names: list[str]) -> None:
+def test_each_operation_equals_a_numpy_reference(
+    tmp_path: Path, names: list[str]
+) -> None:
     """Images of 255 levels from pixel to pixel, so a place is right to 1/1000 of a pixel."""
     sizes = [(16, 16), (20, 17), (24, 40), (37, 30), (50, 45)]
     images = [rough(number, *size) for number, size in enumerate(sizes)]
@@ -332,20 +381,29 @@ def test_each_operation_equals_a_numpy_reference(tmp_path: Path, names: list[str
             assert np.abs(found - wanted).max() < 0.25
 
 
-def test_operations_depend_on_the_place_alone_and_spare_plain_epochs(photos: Data) -> None:
+def test_operations_depend_on_the_place_alone_and_spare_plain_epochs(
+    photos: Data,
+) -> None:
     """On any number of ranks, and from a step in which a resumed run begins, bit for bit."""
     data = with_settings(photos, augmentation=OPERATIONS)
     whole = training(data, 6)
     steps = [whole.next().images.asnumpy() for _ in range(4)]
     parts = [training(data, 2, rank, 3) for rank in range(3)]
     for images in steps:
-        assert np.array_equal(np.concatenate([p.next().images.asnumpy() for p in parts]), images)
-    resumed = build_train_source(data, plan_of(data, 6), rank=0, seeds=SEEDS, first_step=4)
+        assert np.array_equal(
+            np.concatenate([p.next().images.asnumpy() for p in parts]), images
+        )
+    resumed = build_train_source(
+        data, plan_of(data, 6), rank=0, seeds=SEEDS, first_step=4
+    )
     assert np.array_equal(resumed.next().images.asnumpy(), steps[3])
     plain, bare = (
-        training(with_settings(d, no_augment_from_epoch=1), 7).next().images for d in (data, photos)
+        training(with_settings(d, no_augment_from_epoch=1), 7).next().images
+        for d in (data, photos)
     )
-    assert np.abs(pixels_of(plain, data) - pixels_of(bare, data)).max() < 0.51  # of rounding
+    assert (
+        np.abs(pixels_of(plain, data) - pixels_of(bare, data)).max() < 0.51
+    )  # of rounding
     assert bits(evaluation(data)) == bits(evaluation(photos))
 
 
@@ -365,13 +423,21 @@ def kinds_of_images() -> dict[str, tuple[bytes, bytes]]:
     kinds["rotated by EXIF"] = encode(pixels, "JPEG", exif=exif), jpeg
     # The magic number in a JPEG comment, aligned: RecordIO splits the record there.
     comment = b"ab" + struct.pack("<I", MAGIC) + b"cdefgh" + struct.pack("<I", MAGIC)
-    marked = jpeg[:2] + b"\xff\xfe" + struct.pack(">H", 2 + len(comment)) + comment + jpeg[2:]
+    marked = (
+        jpeg[:2]
+        + b"\xff\xfe"
+        + struct.pack(">H", 2 + len(comment))
+        + comment
+        + jpeg[2:]
+    )
     assert recordio.is_split(recordio.encode(0, 0, marked))
     kinds["a record in parts"] = marked, jpeg
     return kinds
 
 
-@pytest.mark.parametrize(("stored", "twin"), kinds_of_images().values(), ids=kinds_of_images())
+@pytest.mark.parametrize(
+    ("stored", "twin"), kinds_of_images().values(), ids=kinds_of_images()
+)
 def test_any_kind_of_image_is_read_as_its_rgb_twin(
     tmp_path: Path, stored: bytes, twin: bytes
 ) -> None:
@@ -385,8 +451,12 @@ def test_any_kind_of_image_is_read_as_its_rgb_twin(
 
 
 @pytest.mark.parametrize(("make", "split"), [(training, "train"), (evaluation, "val")])
-def test_records_spoilt_since_the_checks_are_named(tmp_path: Path, make: Any, split: str) -> None:
-    data = pack(tmp_path, [encode(rough(number, 30, 40), "JPEG") for number in range(4)])
+def test_records_spoilt_since_the_checks_are_named(
+    tmp_path: Path, make: Any, split: str
+) -> None:
+    data = pack(
+        tmp_path, [encode(rough(number, 30, 40), "JPEG") for number in range(4)]
+    )
     path = tmp_path / "set" / f"{split}.rec"
     whole = path.read_bytes()
     for content in (whole[:-200], whole[:32] + bytes(len(whole) - 32)):
@@ -401,11 +471,15 @@ def test_records_spoilt_since_the_checks_are_named(tmp_path: Path, make: Any, sp
 def test_channels_last_are_the_same_images(photos: Data) -> None:
     data = with_settings(photos, augment=False)
     first, last = (
-        build_train_source(data, plan_of(data, 5), rank=0, seeds=SEEDS, layout=layout).next()
+        build_train_source(
+            data, plan_of(data, 5), rank=0, seeds=SEEDS, layout=layout
+        ).next()
         for layout in ("NCHW", "NHWC")
     )
     assert last.images.shape == (5, data.crop_px, data.crop_px, 3)
-    assert np.array_equal(first.images.asnumpy(), last.images.asnumpy().transpose(0, 3, 1, 2))
+    assert np.array_equal(
+        first.images.asnumpy(), last.images.asnumpy().transpose(0, 3, 1, 2)
+    )
 
 
 # --- batches over time --------------------------------------------------------------------------
@@ -426,7 +500,9 @@ def bits(source: Source, batches: int = 4) -> bytes:
     return b"".join(source.next().images.asnumpy().tobytes() for _ in range(batches))
 
 
-def test_the_same_seeds_give_the_same_bits_and_every_seed_has_its_effect(photos: Data) -> None:
+def test_the_same_seeds_give_the_same_bits_and_every_seed_has_its_effect(
+    photos: Data,
+) -> None:
     data = with_settings(photos, augmentation={"noise": (0.1, 0.1)})
     first = bits(training(data))
     assert bits(training(with_settings(data, decode_threads=3, prefetch=4))) == first
@@ -442,7 +518,9 @@ def test_the_hardware_decoder_gets_nearly_all_images(
     """DALI checks the names of arguments when a graph is made; building it would need a GPU."""
     outputs: list[Any] = []
     monkeypatch.setattr(Pipeline, "build", lambda _: None)
-    monkeypatch.setattr(Pipeline, "set_outputs", lambda _, *nodes: outputs.extend(nodes))
+    monkeypatch.setattr(
+        Pipeline, "set_outputs", lambda _, *nodes: outputs.extend(nodes)
+    )
     data = pack(tmp_path, [encode(smooth(0, 30, 40)), encode(smooth(1, 30, 40))])
     if build == "train":
         plan = plan_of(data, 1)
@@ -470,5 +548,7 @@ def test_the_hardware_decoder_gets_nearly_all_images(
         ({"decode_threads": 7, "hw_decoder_load": 0}, 0),
     ],
 )
-def test_cores_decode_for_a_gpu_where_they_are_enough(settings: Any, load: float) -> None:
+def test_cores_decode_for_a_gpu_where_they_are_enough(
+    settings: Any, load: float
+) -> None:
     assert decoder_options(Data(**settings), device_id=0)["hw_decoder_load"] == load

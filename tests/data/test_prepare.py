@@ -32,7 +32,9 @@ def silent(name: str) -> Callable[[int, int], None]:
 
 
 def set_in(folder: Path, **settings: Any) -> Data:
-    return Data(**({"path": str(folder / "set"), "synthetic": SETTINGS} | COUNTS | settings))
+    return Data(
+        **({"path": str(folder / "set"), "synthetic": SETTINGS} | COUNTS | settings)
+    )
 
 
 # --- nothing is drawn but what the config says ---------------------------------------------------
@@ -63,7 +65,9 @@ def test_what_is_not_to_be_drawn_is_named_and_what_is_there_left(
     if "path" in settings:
         settings = {"path": settings["path"].format(tmp_path)}
     with refused(told) as caught:
-        prepare(set_in(tmp_path, **settings), silent, {"data.path": Origin("mine.yaml", 3)})
+        prepare(
+            set_in(tmp_path, **settings), silent, {"data.path": Origin("mine.yaml", 3)}
+        )
     assert "\n" not in str(caught.value)
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -84,7 +88,9 @@ def test_a_set_of_another_user_is_a_matter_of_permission(tmp_path: Path) -> None
         os.seteuid(user)
 
 
-def test_an_empty_folder_and_a_link_to_another_disk_are_drawn_into(tmp_path: Path) -> None:
+def test_an_empty_folder_and_a_link_to_another_disk_are_drawn_into(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "disk").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "disk/set")
     (tmp_path / "empty").mkdir()
@@ -96,23 +102,33 @@ def test_an_empty_folder_and_a_link_to_another_disk_are_drawn_into(tmp_path: Pat
     assert names_in(tmp_path / "disk") == {"set"}
 
 
-def test_what_is_drawn_is_marked_and_not_taken_for_a_set_drawn_otherwise(tmp_path: Path) -> None:
+def test_what_is_drawn_is_marked_and_not_taken_for_a_set_drawn_otherwise(
+    tmp_path: Path,
+) -> None:
     data = set_in(tmp_path)
     found = prepare(data, silent)
     assert found.drawn == SETTINGS
     words = f"DRAWN textures ({tmp_path}/set), 4 training and 2 evaluation images of 2 classes"
     assert describe_data(data, found) == describe_data(data) == words
-    assert describe_data(Data()).startswith("datasets/imagenet, 1,281,167 training and 50,000 ")
-    other = data.model_copy(update={"synthetic": SETTINGS.model_copy(update={"seed": 1})})
+    assert describe_data(Data()).startswith(
+        "datasets/imagenet, 1,281,167 training and 50,000 "
+    )
+    other = data.model_copy(
+        update={"synthetic": SETTINGS.model_copy(update={"seed": 1})}
+    )
     with refused(r"/set: drawn with .*seed=1 expected, found .*seed=0"):
         prepare(other, silent)
 
 
-def test_a_set_that_was_drawn_and_packed_by_hand_is_known_by_its_classes(tmp_path: Path) -> None:
+def test_a_set_that_was_drawn_and_packed_by_hand_is_known_by_its_classes(
+    tmp_path: Path,
+) -> None:
     photos = tmp_path / "images"
     make_images(photos, SETTINGS)
     assert pack_images(photos, tmp_path / "drawn").is_drawn
-    make_images(tmp_path / "many", Synthetic(classes=11, train_samples=11, eval_samples=1))
+    make_images(
+        tmp_path / "many", Synthetic(classes=11, train_samples=11, eval_samples=1)
+    )
     assert pack_images(tmp_path / "many", tmp_path / "of_many").is_drawn
     (tmp_path / "photos").mkdir()
     for split in ("train", "val"):
@@ -156,20 +172,31 @@ def test_the_second_waits_for_the_first_and_draws_only_where_that_is_killed(
     tmp_path: Path, killed: bool
 ) -> None:
     folder = tmp_path / "set"
-    (tmp_path / ".set.images/images").mkdir(parents=True)  # of one that was killed before
+    (tmp_path / ".set.images/images").mkdir(
+        parents=True
+    )  # of one that was killed before
     first = start(folder, "wait")
-    assert first.stdout is not None and first.stdout.readline() == "drawing images\n"
+    assert first.stdout is not None
+    assert first.stdout.readline() == "drawing images\n"
     second = start(folder)
     assert second.stderr is not None
     line = second.stderr.readline()
-    assert line.startswith(f"{folder}: waiting for process {first.pid} on {os.uname().nodename} (")
+    assert line.startswith(
+        f"{folder}: waiting for process {first.pid} on {os.uname().nodename} ("
+    )
     assert not folder.exists()
     if killed:
         first.send_signal(signal.SIGKILL)
     out, _ = first.communicate("")
-    assert (first.returncode, out) == ((-9, "") if killed else (0, "packing records\nready\n"))
+    assert (first.returncode, out) == (
+        (-9, "") if killed else (0, "packing records\nready\n")
+    )
     out, err = second.communicate("")
     drawing = "drawing images\npacking records\n" if killed else ""
-    assert (second.returncode, out, err) == (0, f"{drawing}ready\n", "")  # waiting: told once
+    assert (second.returncode, out, err) == (
+        0,
+        f"{drawing}ready\n",
+        "",
+    )  # waiting: told once
     assert names_in(tmp_path) == {"set"}
     assert verify(folder).drawn == SETTINGS

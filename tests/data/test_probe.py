@@ -22,12 +22,18 @@ def test_opening_records_or_index_is_named(small_data: Path, name: str) -> None:
         probe.check_untouched()
 
 
-def test_caches_are_dropped_where_a_file_system_has_nothing_to_write_back(tmp_path: Path) -> None:
-    (tmp_path / "train.rec").symlink_to("/proc/version")  # as on squashfs: fdatasync is refused
+def test_caches_are_dropped_where_a_file_system_has_nothing_to_write_back(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.rec").symlink_to(
+        "/proc/version"
+    )  # as on squashfs: fdatasync is refused
     drop_caches(tmp_path)
 
 
-def test_building_pipelines_manifest_and_table_is_allowed_a_batch_is_not(small_data: Path) -> None:
+def test_building_pipelines_manifest_and_table_is_allowed_a_batch_is_not(
+    small_data: Path,
+) -> None:
     from rn50.data.pipeline import build_train_source
 
     folder = small_data
@@ -39,8 +45,12 @@ def test_building_pipelines_manifest_and_table_is_allowed_a_batch_is_not(small_d
     second = DataProbe(folder)
     load_manifest(folder)
     load_table(folder, "train")
-    plan = Plan(1, data.train_samples, "mix", (Segment(1, 0, 0, per_rank=2, active_ranks=1),))
-    train = build_train_source(data, plan, rank=0, seeds={"shuffle": 1, "augment": 2, "flip": 3})
+    plan = Plan(
+        1, data.train_samples, "mix", (Segment(1, 0, 0, per_rank=2, active_ranks=1),)
+    )
+    train = build_train_source(
+        data, plan, rank=0, seeds={"shuffle": 1, "augment": 2, "flip": 3}
+    )
     probe.check_untouched()
     train.next()
     with refused(r"train\.rec opened"):

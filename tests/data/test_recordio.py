@@ -15,7 +15,9 @@ FUZZ = settings(max_examples=50)
 
 # Bytes with the magic number strewn in, at aligned places and others.
 IMAGES = st.lists(
-    st.one_of(st.binary(max_size=9), st.just(MAGIC), st.just(MAGIC[:2]), st.just(bytes(4))),
+    st.one_of(
+        st.binary(max_size=9), st.just(MAGIC), st.just(MAGIC[:2]), st.just(bytes(4))
+    ),
     max_size=8,
 ).map(b"".join)
 LABELS = st.integers(0, 2**24)
@@ -69,7 +71,9 @@ def test_a_record_has_mxnets_bytes_is_read_again_and_holds_its_image_at_a_fixed_
 
 @FUZZ
 @given(image=IMAGES, data=st.data())
-def test_a_record_cut_short_names_file_and_offset(image: bytes, data: st.DataObject) -> None:
+def test_a_record_cut_short_names_file_and_offset(
+    image: bytes, data: st.DataObject
+) -> None:
     first = joined(1, 1, b"first")
     second = joined(2, 2, image)
     padding = -len(image) % 4
@@ -83,11 +87,16 @@ def test_a_record_cut_short_names_file_and_offset(image: bytes, data: st.DataObj
 @pytest.mark.parametrize(
     ("content", "offset", "told"),
     [
-        *((joined(1, 1, b"some image of some length"), at, "magic") for at in (1, 4, 8, 30)),
+        *(
+            (joined(1, 1, b"some image of some length"), at, "magic")
+            for at in (1, 4, 8, 30)
+        ),
         (MAGIC + struct.pack("<I", 8) + bytes(8), 0, "24 bytes"),
         (b"", 0, "the end of the file"),
     ],
 )
-def test_a_place_that_is_no_record_is_named(content: bytes, offset: int, told: str) -> None:
+def test_a_place_that_is_no_record_is_named(
+    content: bytes, offset: int, told: str
+) -> None:
     with refused(rf"^x: a record at byte {offset} expected: .*{told}"):
         recordio.read(io.BytesIO(content), offset, "x")

@@ -16,14 +16,18 @@ SEEDS = st.integers(0, 2**64 - 1)
 REFERENCE = {"area": (0.05, 1.0), "aspect": (3 / 4, 4 / 3)}
 
 
-def steps_of(order: sampling.TrainOrder, plan: Plan, steps: int) -> list[sampling.BatchIndices]:
+def steps_of(
+    order: sampling.TrainOrder, plan: Plan, steps: int
+) -> list[sampling.BatchIndices]:
     """The global batches of the first steps: the shares of the active ranks one after the other."""
     found = []
     for step in range(1, steps + 1):
         active = plan.segment_of_step(step).active_ranks
         shares = [order.batch(step, rank) for rank in range(active)]
         found.append(
-            sampling.BatchIndices(*(np.concatenate(column) for column in zip(*shares, strict=True)))
+            sampling.BatchIndices(
+                *(np.concatenate(column) for column in zip(*shares, strict=True))
+            )
         )
     return found
 
@@ -36,13 +40,17 @@ def float_sizes(*pixels: int) -> NDArray[np.float32]:
 
 
 @given(plan=changing_runs(min_changes=1).map(build_plan), seed=SEEDS)
-def test_every_epoch_shows_its_order_once_whatever_the_changes(plan: Plan, seed: int) -> None:
+def test_every_epoch_shows_its_order_once_whatever_the_changes(
+    plan: Plan, seed: int
+) -> None:
     """Mixed: the batch in which an epoch ends runs over into the next, and has the old size to its
     end. Padded: it is filled from the front of its own epoch."""
     samples = plan.train_samples
     mixed = plan.last_batch == "mix"
     steps = steps_of(sampling.TrainOrder(plan, seed), plan, plan.total_steps)
-    images, places, epochs = (np.concatenate(column) for column in zip(*steps, strict=True))
+    images, places, epochs = (
+        np.concatenate(column) for column in zip(*steps, strict=True)
+    )
     assert np.array_equal(places, np.arange(len(places)))
     for epoch in range(1, plan.epochs + 1):
         order = sampling.epoch_order(samples, seed, epoch - 1)
@@ -78,13 +86,17 @@ def test_active_steps_end_where_a_rank_has_no_share_to_come(
         segments.append(Segment(1 + number, 2 * number, place, 12 // ranks, ranks))
         place += 24
     order = sampling.TrainOrder(Plan(3, 24, "mix", tuple(segments)), 1)
-    assert [step for step in islice(order.active_steps(2), 7) if step < 10] == expected[:7]
+    assert [step for step in islice(order.active_steps(2), 7) if step < 10] == expected[
+        :7
+    ]
     if active[-1] < 3:
         assert list(order.active_steps(2)) == expected
 
 
 def test_epochs_and_seeds_have_orders_of_their_own() -> None:
-    orders = [sampling.epoch_order(1000, seed, epoch) for seed in (1, 2) for epoch in range(3)]
+    orders = [
+        sampling.epoch_order(1000, seed, epoch) for seed in (1, 2) for epoch in range(3)
+    ]
     assert all(sorted(order) == list(range(1000)) for order in orders)
     for one, other in combinations(orders, 2):
         assert np.mean(one == other) < 0.02
@@ -118,10 +130,14 @@ def test_each_node_shuffles_its_own_part_and_every_image_comes_once_an_epoch(
     order = sampling.TrainOrder(plan, seed, stored_from=3)
     places: list[int] = []
     for epoch in range(1, 4):
-        steps = range(plan.epoch_end_step(epoch - 1) + 1, plan.epoch_end_step(epoch) + 1)
+        steps = range(
+            plan.epoch_end_step(epoch - 1) + 1, plan.epoch_end_step(epoch) + 1
+        )
         for node in range(nodes):
             shares = [
-                order.batch(step, node * local + rank) for step in steps for rank in range(local)
+                order.batch(step, node * local + rank)
+                for step in steps
+                for rank in range(local)
             ]
             mine = np.concatenate([share.images for share in shares])
             places += np.concatenate([share.positions for share in shares]).tolist()
@@ -135,14 +151,21 @@ def test_each_node_shuffles_its_own_part_and_every_image_comes_once_an_epoch(
             assert all((share.epochs == epoch).all() for share in shares)
     assert sorted(places) == list(range(len(places)))  # each with a window of its own
     bounds = [Part(node, nodes).images(samples) for node in range(nodes)]
-    assert [0, *(last for _, last in bounds)] == [*(first for first, _ in bounds), samples]
+    assert [0, *(last for _, last in bounds)] == [
+        *(first for first, _ in bounds),
+        samples,
+    ]
 
 
 # --- evaluation ---------------------------------------------------------------------------------
 
 
-@given(samples=st.integers(1, 300), ranks=st.integers(1, 20), per_rank=st.integers(1, 40))
-def test_every_image_is_evaluated_exactly_once(samples: int, ranks: int, per_rank: int) -> None:
+@given(
+    samples=st.integers(1, 300), ranks=st.integers(1, 20), per_rank=st.integers(1, 40)
+)
+def test_every_image_is_evaluated_exactly_once(
+    samples: int, ranks: int, per_rank: int
+) -> None:
     batches = sampling.eval_batches(samples, ranks, per_rank)
     counted: list[int] = []
     for rank in range(ranks):
@@ -170,7 +193,13 @@ def test_every_image_is_evaluated_exactly_once(samples: int, ranks: int, per_ran
     seed=SEEDS,
 )
 def test_windows_lie_inside_with_area_and_aspect_in_range(
-    height: int, width: int, low: float, high: float, narrow: float, wide: float, seed: int
+    height: int,
+    width: int,
+    low: float,
+    high: float,
+    narrow: float,
+    wide: float,
+    seed: int,
 ) -> None:
     assume(low <= high)
     count = 200
@@ -200,7 +229,9 @@ def test_windows_of_a_common_photo_follow_the_reference_distribution() -> None:
     count = 20_000
     heights = float_sizes(*[375] * count)
     widths = float_sizes(*[500] * count)
-    anchors, shapes = sampling.crop_windows(heights, widths, np.arange(count), 1, **REFERENCE)
+    anchors, shapes = sampling.crop_windows(
+        heights, widths, np.arange(count), 1, **REFERENCE
+    )
     areas = shapes.astype(float).prod(axis=1)
     assert areas.min() < 0.06
     assert areas.max() > 0.9
@@ -220,15 +251,21 @@ def test_a_panorama_is_cropped_to_its_whole_height_and_the_widest_aspect() -> No
     size = float_sizes(20), float_sizes(100)
     limits = {"area": (0.99, 1.0), "aspect": (3 / 4, 4 / 3)}
     for heights, widths, width_first in ((*size, False), (*size[::-1], True)):
-        anchors, shapes = sampling.crop_windows(heights, widths, np.arange(1), 1, **limits)
+        anchors, shapes = sampling.crop_windows(
+            heights, widths, np.arange(1), 1, **limits
+        )
         order = -1 if width_first else 1
         assert shapes[0, ::order] == pytest.approx([1, 20 * 4 / 3 / 100])
         assert anchors[0] == pytest.approx((1 - shapes[0]) / 2)
 
 
 def test_windows_of_tiny_images_hold_a_pixel() -> None:
-    size = np.repeat([*product((1, 2, 3, 7), (1, 2, 300))], 500, axis=0).astype(np.float32)
-    anchors, shapes = sampling.crop_windows(*size.T, np.arange(len(size)), 1, **REFERENCE)
+    size = np.repeat([*product((1, 2, 3, 7), (1, 2, 300))], 500, axis=0).astype(
+        np.float32
+    )
+    anchors, shapes = sampling.crop_windows(
+        *size.T, np.arange(len(size)), 1, **REFERENCE
+    )
     first = np.rint(anchors * size)
     last = np.rint((anchors + shapes) * size)
     assert np.all(last - first >= 1)
@@ -238,7 +275,9 @@ def test_windows_of_tiny_images_hold_a_pixel() -> None:
 # --- random numbers -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("seed", "first"), [(0, 0), (1, 10**9), (2**63, 0), (2**64 - 1, 2**45)])
+@pytest.mark.parametrize(
+    ("seed", "first"), [(0, 0), (1, 10**9), (2**63, 0), (2**64 - 1, 2**45)]
+)
 def test_uniforms_look_uniform(seed: int, first: int) -> None:
     u = sampling.uniforms(np.arange(first, first + 20_000), seed, 8)
     assert u.min() >= 0

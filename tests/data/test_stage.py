@@ -38,7 +38,9 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def test_a_set_is_copied_once_and_removed(packed: Path, tmp_path: Path) -> None:
     target = tmp_path / "disk/node/set"
-    (tmp_path / "disk/node/.set.partial/train.rec").mkdir(parents=True)  # of one that was killed
+    (tmp_path / "disk/node/.set.partial/train.rec").mkdir(
+        parents=True
+    )  # of one that was killed
     calls: list[tuple[int, int]] = []
     stage(packed, target, progress=lambda *counts: calls.append(counts))
     assert files(packed) == files(target)
@@ -60,13 +62,17 @@ def test_other_bytes_than_the_manifest_says_are_refused(
     (packed / name).write_bytes(b"x" + whole[1:])
     with refused(rf"/{name}: (SHA-256 .*|CRC-32 .*|a sample table) expected"):
         stage(packed, tmp_path / "disk/set")
-    assert list((tmp_path / "disk").glob("*")) == []  # a copy that is begun anew is of no use
+    assert (
+        list((tmp_path / "disk").glob("*")) == []
+    )  # a copy that is begun anew is of no use
     (packed / name).write_bytes(whole)
     stage(packed, tmp_path / "disk/set")
     assert files(packed) == files(tmp_path / "disk/set")
 
 
-def test_something_else_at_the_target_is_left_alone(packed: Path, tmp_path: Path) -> None:
+def test_something_else_at_the_target_is_left_alone(
+    packed: Path, tmp_path: Path
+) -> None:
     (tmp_path / "precious").write_text("mine")
     for act in (lambda: stage(packed, tmp_path), lambda: remove(tmp_path)):
         with refused(str(tmp_path)):
@@ -80,7 +86,9 @@ def test_something_else_at_the_target_is_left_alone(packed: Path, tmp_path: Path
 def data_of(folder: Path, **more: object) -> Data:
     counts = {"classes": 2, "train_samples": 300, "eval_samples": 4}
     sizes = {"crop_px": 16, "eval_resize_px": 20}
-    return Data.model_validate({"path": str(folder), "last_batch": "pad"} | counts | sizes | more)
+    return Data.model_validate(
+        {"path": str(folder), "last_batch": "pad"} | counts | sizes | more
+    )
 
 
 def test_a_part_holds_its_own_records_where_they_lie_in_the_whole(
@@ -93,7 +101,8 @@ def test_a_part_holds_its_own_records_where_they_lie_in_the_whole(
         target = tmp_path / f"disk{node}/set"
         calls: list[tuple[int, int]] = []
         stage(packed, target, Part(node, 3), progress=lambda *done: calls.append(done))  # noqa: B023
-        assert calls == sorted(calls) and calls[-2] == calls[-1]
+        assert calls == sorted(calls)
+        assert calls[-2] == calls[-1]
         found = (target / "train.rec").read_bytes()
         # Images 0 to 99 lie in the chunk 0 to 127, 100 to 199 in this and in 128 to 255.
         bounds = [0, *offsets[[128, 256]].tolist(), len(whole)]
@@ -108,7 +117,9 @@ def test_a_part_holds_its_own_records_where_they_lie_in_the_whole(
     assert held == whole
 
 
-def test_a_part_reads_and_checks_the_chunks_that_it_needs(packed: Path, tmp_path: Path) -> None:
+def test_a_part_reads_and_checks_the_chunks_that_it_needs(
+    packed: Path, tmp_path: Path
+) -> None:
     content = bytearray((packed / "train.rec").read_bytes())
     content[-100] ^= 1  # in the last chunk
     (packed / "train.rec").write_bytes(content)
@@ -169,7 +180,9 @@ def test_only_local_rank_0_copies(packed: Path, tmp_path: Path) -> None:
     command = ["data", "stage", str(config), "--to"]
     whole = tmp_path / "disk/set"
     for rank, there in (("1", False), ("0", True)):
-        done = CliRunner().invoke(app, [*command, str(whole)], env={"SLURM_LOCALID": rank})
+        done = CliRunner().invoke(
+            app, [*command, str(whole)], env={"SLURM_LOCALID": rank}
+        )
         assert (done.exit_code, whole.exists()) == (0, there)
     part = tmp_path / "disk/part"
     place = {
@@ -178,4 +191,7 @@ def test_only_local_rank_0_copies(packed: Path, tmp_path: Path) -> None:
         "OMPI_COMM_WORLD_LOCAL_RANK": "0",
     }
     command += [str(part), "data.shards=node", "system.nodes=3"]
-    assert CliRunner().invoke(app, command, env=place).stdout == f"{part}: staged, part 2/3\n"
+    assert (
+        CliRunner().invoke(app, command, env=place).stdout
+        == f"{part}: staged, part 2/3\n"
+    )

@@ -15,7 +15,9 @@ _built = tempfile.TemporaryDirectory(prefix="rn50-tests-")  # until this process
 @cache
 def _library() -> Path:
     library = Path(_built.name) / "file_system.so"
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, SOURCE, "-ldl"], check=True)
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-o", library, SOURCE, "-ldl"], check=True
+    )
     return library
 
 
@@ -23,5 +25,9 @@ def refusing(below: Path, since: Path | None = None, **calls: str) -> dict[str, 
     """The environment of a process for which calls below a folder fail: `link="EPERM"`. `write`
     stands for all that changes names and contents. `since`: only once this file is there."""
     refused = ",".join(f"{call}={getattr(errno, name)}" for call, name in calls.items())
-    added = {"LD_PRELOAD": str(_library()), "REFUSED_BELOW": str(below), "REFUSED": refused}
+    added = {
+        "LD_PRELOAD": str(_library()),
+        "REFUSED_BELOW": str(below),
+        "REFUSED": refused,
+    }
     return added | ({} if since is None else {"REFUSED_FROM": str(since)})

@@ -108,8 +108,12 @@ def cases() -> Iterator[Case]:
         for number, phase in enumerate(PHASES):
             for launcher in LAUNCHERS:
                 victim = (number + (launcher == "gloo")) % 2
-                if phase == "checkpoint":  # rank 0 writes, in a thread: an error there costs a line
-                    victim = int(fault in ("exception", "no memory", "data never comes"))
+                if (
+                    phase == "checkpoint"
+                ):  # rank 0 writes, in a thread: an error there costs a line
+                    victim = int(
+                        fault in ("exception", "no memory", "data never comes")
+                    )
                 yield Case(fault, launcher, phase, victim, said, waits.get(fault, 0.0))
     for launcher in LAUNCHERS:
         yield Case("NaN", launcher, "mid-epoch", 1, "a finite loss expected, found nan")
@@ -121,25 +125,33 @@ def cases() -> Iterator[Case]:
         yield Case("disk full", launcher, "checkpoint", 0, full)
         # A checkpoint that finds no place costs a warning; log and metrics still have theirs.
         warning = "no checkpoint of step 20: .* cannot write: No space left on device"
-        yield Case("disk nearly full", launcher, "checkpoint", 0, warning, math.inf, code=1)
+        yield Case(
+            "disk nearly full", launcher, "checkpoint", 0, warning, math.inf, code=1
+        )
         for phase in PHASES[1:]:
             asked = r"asked to stop by SIGTERM to rank 1 on \S+ at step"
             yield Case("SIGTERM", launcher, phase, 1, asked, code=1)
     for launcher, sign in zip(LAUNCHERS, "+-", strict=True):
-        jumped = rf"rn50: warning: the wall clock jumped by \{sign}3600\.0 s by step \d+"
+        jumped = (
+            rf"rn50: warning: the wall clock jumped by \{sign}3600\.0 s by step \d+"
+        )
         fault = f"wall clock {sign}1 h"
         yield Case(fault, launcher, "mid-epoch", 0, jumped, math.inf, code=1)
     for launcher in LAUNCHERS:
         gone = r"the run's folder is gone, removed or renamed .*: rank 0 on"
         yield Case("folder removed", launcher, "mid-epoch", 0, gone)
     few = r"ulimit -n: at least 64 open files a process expected, found 20: too many open files"
-    yield Case("ulimit -n 20", "mpirun", "before", None, few, START_S, shell="ulimit -n 20")
+    yield Case(
+        "ulimit -n 20", "mpirun", "before", None, few, START_S, shell="ulimit -n 20"
+    )
     for launcher in LAUNCHERS:
         small = r"rank \d on \S+ failed in .* \(.*ulimit -v 900000"
         limit = "ulimit -v 900000"
         yield Case(limit, launcher, "before", None, small, START_S, shell=limit)
     full = r"its process is gone \(PMIX ERROR: OUT-OF-RESOURCE; /dev/shm: \S+ kB free, 64 kB in all"
-    shell = "mount -t tmpfs -o size=64k tmpfs /dev/shm"  # in a mount namespace of its own
+    shell = (
+        "mount -t tmpfs -o size=64k tmpfs /dev/shm"  # in a mount namespace of its own
+    )
     yield Case("/dev/shm full", "mpirun", "before", None, full, START_S, shell=shell)
     for phase in PHASES:
         more = ("system.nodes=2", "system.ranks_per_node=1")
@@ -168,7 +180,12 @@ def run_case(case: Case, data: Path, bound_s: float = DEATH_BOUND_S) -> Outcome:
     before = shared_memory()
     with place_for(case) as folder, tempfile.TemporaryDirectory() as scratch:
         mark = Path(scratch) / "mark"
-        settings = (*RUN, *case.more, f"system.results={folder / 'results'}", f"data.path={data}")
+        settings = (
+            *RUN,
+            *case.more,
+            f"system.results={folder / 'results'}",
+            f"data.path={data}",
+        )
         command = [
             sys.executable,
             "-m",
@@ -185,7 +202,15 @@ def run_case(case: Case, data: Path, bound_s: float = DEATH_BOUND_S) -> Outcome:
             if case.needs_root:  # nobody else sees what it mounts
                 command = ["unshare", "-m", *command]
         if case.fault == "network cut":
-            command = [str(ROOT / "tests/lab/netlab.sh"), "run", "2", "0", "0", "--", *command]
+            command = [
+                str(ROOT / "tests/lab/netlab.sh"),
+                "run",
+                "2",
+                "0",
+                "0",
+                "--",
+                *command,
+            ]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         begun_s = time.time()
         process = subprocess.Popen(
@@ -197,19 +222,27 @@ def run_case(case: Case, data: Path, bound_s: float = DEATH_BOUND_S) -> Outcome:
             process.kill()
             return Outcome(case, 120.0, -1, "", ("still running after 120 s",))
         ended_s = time.time()
-        struck, _, memory = mark.read_text().partition(" ") if mark.exists() else ("nan", "", "")
+        struck, _, memory = (
+            mark.read_text().partition(" ") if mark.exists() else ("nan", "", "")
+        )
         stop_s = ended_s - (begun_s if case.victim is None else float(struck))
-        messages = [line for line in err.splitlines() if line.startswith("rn50: error:")]
+        messages = [
+            line for line in err.splitlines() if line.startswith("rn50: error:")
+        ]
         message = messages[0].partition("; details:")[0] if messages else ""
         said = out + err
-        problems = list(_problems(case, folder, process.returncode, messages, said, err))
+        problems = list(
+            _problems(case, folder, process.returncode, messages, said, err)
+        )
         if not stop_s <= case.wait_s + bound_s:
             problems.append(f"{stop_s:.1f} s to stop")
         if memory and Path(memory).exists():
             problems.append(f"{memory} left")
         if not other_jobs():
             # Not rn50-*: this job's own is `memory`; another may have come no further than to it.
-            more = [path for path in shared_memory() - before if path.name[:5] != "rn50-"]
+            more = [
+                path for path in shared_memory() - before if path.name[:5] != "rn50-"
+            ]
             problems += [f"{path} left" for path in more]
         if problems:
             for path in folder.rglob("stderr.log"):
@@ -266,7 +299,9 @@ def _clock_problems(run: Path) -> Iterator[str]:
         yield "stamps of the log run back"
     begin = next((event.time_ms for event in events if event.key == "run_start"), 0)
     result = read_json(run / "result.json")
-    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    records = [
+        json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()
+    ]
     log_s = (stamps[-1] - begin) / 1000
     result_s = result.get("time_to_train_s", math.nan)
     if abs(log_s - result_s) > 1 or not 0 < records[-1]["time_s"] <= result_s:
@@ -276,7 +311,9 @@ def _clock_problems(run: Path) -> Iterator[str]:
 def other_jobs() -> bool:
     """Does anybody else on this machine run ranks, whose shared memory is not ours?"""
     names = ("mpirun", "mpiexec.hydra", HOROVODRUN[-1])
-    lines = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    lines = [
+        process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])
+    ]
     return any(Path(word).name in names for line in lines for word in line[:3])
 
 
@@ -297,7 +334,9 @@ def processes(folder: Path) -> list[int]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="*", default=[""], help="parts of names of cases")
+    parser.add_argument(
+        "--only", nargs="*", default=[""], help="parts of names of cases"
+    )
     parser.add_argument("--data", type=Path, default=ROOT / "datasets/smoke")
     options = parser.parse_args()
     outcomes = []
@@ -306,7 +345,9 @@ def main() -> int:
             outcome = run_case(case, options.data)
             outcomes.append(outcome)
             shown = f"{outcome.stop_s:.1f} s, {outcome.code}, {outcome.message}"
-            print(f"{case.name}: {shown}", *outcome.problems, sep="\n  BAD ", flush=True)
+            print(
+                f"{case.name}: {shown}", *outcome.problems, sep="\n  BAD ", flush=True
+            )
     bad = sum(bool(outcome.problems) for outcome in outcomes)
     print(f"{len(outcomes)} cases, {bad} bad")
     return int(bool(bad))

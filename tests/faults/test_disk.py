@@ -24,7 +24,15 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 64 inodes."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=40m,nr_inodes=64", "tmpfs", str(folder)]
+    command = [
+        "mount",
+        "-t",
+        "tmpfs",
+        "-o",
+        "size=40m,nr_inodes=64",
+        "tmpfs",
+        str(folder),
+    ]
     mounted = subprocess.run(command, capture_output=True)
     if mounted.returncode:
         pytest.skip(f"no tmpfs can be mounted: {mounted.stderr.decode().strip()}")
@@ -44,8 +52,11 @@ def test_logs_that_are_removed_are_put_back_and_end_no_run(
     assert process.returncode == 1, err
     assert all(f"rn50: warning: {folder / name}: removed" in out for name in LOGS)
     assert "no checkpoint" not in out
-    assert bits(folder) == bits(whole) and records(folder) == records(whole)
-    keys = [[event.key for event in read_events(run / LOGS[0])] for run in (folder, whole)]
+    assert bits(folder) == bits(whole)
+    assert records(folder) == records(whole)
+    keys = [
+        [event.key for event in read_events(run / LOGS[0])] for run in (folder, whole)
+    ]
     assert keys[0] == keys[1]
 
 
@@ -61,9 +72,13 @@ def test_a_disk_without_inodes_costs_checkpoints_and_no_result(
     out, err = process.communicate(timeout=120)
     assert process.returncode == 1, err
     folder = rn50.run_folder()
-    assert bits(folder) == bits(whole) and records(folder) == records(whole)
-    assert {"ranks.json", "timeline.json", "report.html"} <= {p.name for p in folder.iterdir()}
-    assert "\nRESULT aborted" in out and "cannot write: no free inodes; training goes on" in out
+    assert bits(folder) == bits(whole)
+    assert records(folder) == records(whole)
+    assert {"ranks.json", "timeline.json", "report.html"} <= {
+        p.name for p in folder.iterdir()
+    }
+    assert "\nRESULT aborted" in out
+    assert "cannot write: no free inodes; training goes on" in out
 
 
 def started(rn50: Rn50, data: Path) -> list[str]:

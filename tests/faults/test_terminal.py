@@ -43,7 +43,9 @@ def test_a_closed_terminal_leaves_a_checkpoint(rn50: Any, small_data: Path) -> N
     while SIGN.encode() not in shown:
         shown += os.read(ours, 4096)
     os.close(ours)
-    process.send_signal(signal.SIGHUP)  # as the kernel does where it is the session's terminal
+    process.send_signal(
+        signal.SIGHUP
+    )  # as the kernel does where it is the session's terminal
     assert process.wait(timeout=60) == 130
     folder = rn50.run_folder()
     result = read_json(folder / "result.json")
@@ -55,7 +57,9 @@ def test_a_closed_terminal_leaves_a_checkpoint(rn50: Any, small_data: Path) -> N
 @pytest.fixture
 def left() -> Iterator[list[Path]]:
     """Folders in shared memory as launchers make them: of one that is gone, and this process's."""
-    folders = [Path(tempfile.mkdtemp(prefix="rn50-ranks-", dir="/dev/shm")) for _ in range(2)]
+    folders = [
+        Path(tempfile.mkdtemp(prefix="rn50-ranks-", dir="/dev/shm")) for _ in range(2)
+    ]
     for folder in folders:
         os.utime(folder, (0, 0))
     descriptor = os.open(folders[1], os.O_RDONLY)
@@ -81,7 +85,8 @@ def test_a_disk_that_is_full_at_the_end_costs_no_verdict(
     out = capsys.readouterr().out
     assert result.official_checker is not None
     assert result.official_checker.verdict == "FAIL"  # the target is out of reach
-    assert "result.json: cannot write: No space left on device" in out and "\nRESULT " in out
+    assert "result.json: cannot write: No space left on device" in out
+    assert "\nRESULT " in out
 
 
 def test_a_full_standard_output_is_named_and_leaves_no_reserve(
@@ -97,7 +102,8 @@ def test_a_full_standard_output_is_named_and_leaves_no_reserve(
         )
         _, err = process.communicate(timeout=60)
     reason = "standard output: cannot write: No space left on device"
-    assert process.returncode == 2 and f"error: {reason}; start again with: " in err
+    assert process.returncode == 2
+    assert f"error: {reason}; start again with: " in err
     folder = rn50.run_folder()
     assert read_json(folder / "result.json")["reason"] == reason
     assert not (folder / ".reserve").exists()
@@ -106,7 +112,8 @@ def test_a_full_standard_output_is_named_and_leaves_no_reserve(
 @pytest.mark.parametrize(
     ("launcher", "number", "told"),
     [(launcher, signal.SIGKILL, "killed by SIGKILL") for launcher in LAUNCHERS]
-    + [(mpi.LAUNCHER, signal.SIGTERM, "asked to end: its ranks got SIGTERM")] * OPEN_MPI,
+    + [(mpi.LAUNCHER, signal.SIGTERM, "asked to end: its ranks got SIGTERM")]
+    * OPEN_MPI,
 )
 def test_a_launcher_that_is_killed_is_named(
     rn50: Any, small_data: Path, left: list[Path], launcher: str, number: int, told: str

@@ -54,7 +54,10 @@ def _interrupt(first: int, minutes: float, most: float) -> int:
             failure, struck = interruptions.run_case(lab, seed)
             count += struck
             failures += failure is not None
-            print(failure.text() if failure else f"{seed}: {struck} interruptions", flush=True)
+            print(
+                failure.text() if failure else f"{seed}: {struck} interruptions",
+                flush=True,
+            )
             if count >= most or time.monotonic() > end_s:
                 break
     print(f"{count} interruptions, {failures} failures")

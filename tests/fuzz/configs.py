@@ -52,7 +52,8 @@ _HOSTILE = (
     "base: /dev/zero",
     "base: " + "a/" * 3000,
     "<<: *x",
-    "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 9}]\n" for n in range(1, 10)),
+    "a0: &a0 [x, x]\n"
+    + "".join(f"a{n}: &a{n} [{f'*a{n - 1}, ' * 9}]\n" for n in range(1, 10)),
     "? [a, b]\n: c",
     "- a\n- b",
     "--- \n...\n---\nbatch: {}",
@@ -85,7 +86,10 @@ def case(seed: int, folder: Path) -> Case:
     content, description = _content(rng)
     path = folder / "own.yaml"
     path.write_bytes(content)
-    words = [f"{rng.choice(keys())}={_written(rng)}" for _ in range(rng.choice((0, 0, 1, 2, 3)))]
+    words = [
+        f"{rng.choice(keys())}={_written(rng)}"
+        for _ in range(rng.choice((0, 0, 1, 2, 3)))
+    ]
     config = rng.choice((str(path), str(path), rng.choice(list_presets()), "own.yaml"))
     commands = tuple(_command(rng, config, words) for _ in range(2))
     return Case(f"{description} {words}", commands)
@@ -98,7 +102,14 @@ def _command(rng: random.Random, config: str, words: list[str]) -> tuple[str, ..
         (
             ("config", "check", config, *words, *as_json),
             ("config", "show", config, *words, *as_json),
-            ("predict", config, *words, *as_json, "--system", rng.choice(list_systems())),
+            (
+                "predict",
+                config,
+                *words,
+                *as_json,
+                "--system",
+                rng.choice(list_systems()),
+            ),
             ("submit", config, *words, "--dry-run", "--scheduler", "slurm"),
         )
     )

@@ -36,8 +36,12 @@ def run_case(seed: int, folder: Path) -> Case:
     (run / "config.yaml").write_text(load("quick", ["seed=1"]).to_yaml())
     write(run / "result_0.txt", good_run("4.0.0"))
     (run / "result.json").write_text(json.dumps({"status": "failed", "seed": 1}))
-    records = [{"kind": "train", "step": n, "epoch": n / 10, "loss": 1.0} for n in range(30)]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    records = [
+        {"kind": "train", "step": n, "epoch": n / 10, "loss": 1.0} for n in range(30)
+    ]
+    (run / "metrics.jsonl").write_text(
+        "".join(json.dumps(record) + "\n" for record in records)
+    )
     done = []
     for _ in range(rng.choice((1, 1, 2, 3))):
         path = run / rng.choice(_FILES)

@@ -77,12 +77,18 @@ class Lab:
         libc = ctypes.CDLL(None, use_errno=True)
         libc.prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
         if os.geteuid() == 0 and not libc.unshare(0x00020000):  # CLONE_NEWNS
-            mount = "mount --make-rprivate / && mount -t tmpfs -o size=1g tmpfs /dev/shm"
+            mount = (
+                "mount --make-rprivate / && mount -t tmpfs -o size=1g tmpfs /dev/shm"
+            )
             subprocess.run(["sh", "-c", mount], check=True)
 
     def words(self, results: Path, launcher: str, target: float) -> list[str]:
         """The command of a new run."""
-        more = [f"data.path={self.data}", f"system.results={results}", f"eval.target={target}"]
+        more = [
+            f"data.path={self.data}",
+            f"system.results={results}",
+            f"eval.target={target}",
+        ]
         return ["launch", *RUN, "--launcher", launcher, "watchdog.silence_s=60", *more]
 
     def _whole(self, target: float) -> tuple[Path, int, float]:
@@ -91,7 +97,8 @@ class Lab:
         begun_s = time.monotonic()
         done = Rn50(results)(*self.words(results, LAUNCHERS[0], target))
         folder = newest_run(results)
-        assert folder is not None and is_over(folder), done.stderr
+        assert folder is not None, done.stderr
+        assert is_over(folder), done.stderr
         return folder, done.returncode, time.monotonic() - begun_s
 
 
@@ -119,15 +126,21 @@ def _run_to_its_end(lab: Lab, seed: int, story: list[str]) -> None:
     excused = before = shared_memory()
     odd_steps = set[int]()
     for number in range(_MOST_ATTEMPTS):
-        ended = attempt(words, results, blows[number] if number < len(blows) else None, whole_s)
+        ended = attempt(
+            words, results, blows[number] if number < len(blows) else None, whole_s
+        )
         story.append(f"{ended.blow or 'left alone'}: exit {ended.code}")
         judge(ended, code)
-        odd_steps |= {int(step) for step in re.findall(r"on after step (\d+)", ended.out)}
+        odd_steps |= {
+            int(step) for step in re.findall(r"on after step (\d+)", ended.out)
+        }
         left = what_is_left(results)
         killed = ended.code == -signal.SIGKILL
         assert killed or left <= excused, f"left: {left - excused}"
         for path in (left - excused) & shared_memory():
-            os.utime(path, (time.time() - 120,) * 2)  # the next attempt removes it, if it is old
+            os.utime(
+                path, (time.time() - 120,) * 2
+            )  # the next attempt removes it, if it is old
         excused = excused | left
         folder = newest_run(results)
         if folder is not None and is_over(folder):
@@ -150,7 +163,9 @@ def draw(rng: random.Random, whole_s: float) -> Blow:
     return Blow(rng.choice(SIGNALS), rng.choice(VICTIMS), moment)
 
 
-def attempt(words: list[str], results: Path, blow: Blow | None, whole_s: float) -> Ended:
+def attempt(
+    words: list[str], results: Path, blow: Blow | None, whole_s: float
+) -> Ended:
     """Run the command and strike."""
     process = Rn50(results).start(*words)
     struck = was_over = False
@@ -189,7 +204,8 @@ def judge(ended: Ended, end_code: int) -> None:
     texts = f"exit {code}\n{out[-3000:]}\n{err[-3000:]}"
     assert "Traceback" not in out + err, texts
     if code < 0:  # before Python runs, a signal ends a process without a word
-        assert blow and code == -blow.number, texts
+        assert blow, texts
+        assert code == -blow.number, texts
         assert code == -signal.SIGKILL or not out + err, texts
         return
     expected = {end_code}
@@ -205,9 +221,11 @@ def judge(ended: Ended, end_code: int) -> None:
     said = re.findall(r"^rn50: (?!warning|stopping).*", err, re.MULTILINE)
     results = len(re.findall(r"^RESULT ", out, re.MULTILINE))
     if code in (0, 1):
-        assert results == 1 and not said, f"one RESULT and no error expected: {texts}"
+        assert results == 1, f"one RESULT and no error expected: {texts}"
+        assert not said, f"one RESULT and no error expected: {texts}"
     else:
-        assert not results and err.splitlines()[-1:] == said, f"one last line expected: {texts}"
+        assert not results, f"one last line expected: {texts}"
+        assert err.splitlines()[-1:] == said, f"one last line expected: {texts}"
 
 
 def what_is_left(folder: Path) -> set[Path]:
@@ -249,6 +267,9 @@ def is_as_if_uninterrupted(folder: Path, whole: Path, odd_steps: set[int]) -> No
         for of_run in both:
             next(record for record in of_run if record["step"] > step).pop("loss", None)
     assert both[0] == both[1], f"{folder}: other metrics than in {whole}"
-    keys = [[event.key for event in read_events(run / "result_0.txt")] for run in (folder, whole)]
+    keys = [
+        [event.key for event in read_events(run / "result_0.txt")]
+        for run in (folder, whole)
+    ]
     found = [key for key in keys[0] if key != "run_resumed"]
     assert found == keys[1], f"{folder}: other events in result_0.txt than in {whole}"

@@ -17,7 +17,10 @@ from tests.fuzz.values import Case, mutate, rng_of, tree
 
 Lines = list[bytes]
 _ROOT = Path(__file__).resolve().parents[2]
-PUBLISHED = Path(os.environ.get("RN50_SHARED", _ROOT.parent / "shared")) / "data/mlperf_logs/logs"
+PUBLISHED = (
+    Path(os.environ.get("RN50_SHARED", _ROOT.parent / "shared"))
+    / "data/mlperf_logs/logs"
+)
 _MOST_BYTES = 120_000
 _TOKEN = b":::MLLOG "
 
@@ -103,7 +106,9 @@ def _drop(rng: random.Random, lines: Lines) -> None:
 
 def _repeat(rng: random.Random, lines: Lines) -> None:
     at = rng.randrange(len(lines) + 1)
-    lines[at:at] = lines[at : at + rng.choice((1, 1, 1, 5, 50))] * rng.choice((1, 1, 2, 50))
+    lines[at:at] = lines[at : at + rng.choice((1, 1, 1, 5, 50))] * rng.choice(
+        (1, 1, 2, 50)
+    )
 
 
 def _move(rng: random.Random, lines: Lines) -> None:
@@ -116,4 +121,10 @@ def _bytes(rng: random.Random, lines: Lines) -> None:
     lines[:] = mutate(rng, b"\n".join(lines)).split(b"\n")
 
 
-EDITS: tuple[Callable[[random.Random, Lines], None], ...] = (_field, _drop, _repeat, _move, _bytes)
+EDITS: tuple[Callable[[random.Random, Lines], None], ...] = (
+    _field,
+    _drop,
+    _repeat,
+    _move,
+    _bytes,
+)

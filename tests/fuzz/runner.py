@@ -86,7 +86,9 @@ def _be_child(generator: Generator, seed: int, writer: int) -> NoReturn:
         null = os.open(os.devnull, os.O_RDWR)
         for descriptor in range(3):
             os.dup2(null, descriptor)
-        size = resource.getpagesize() * int(Path("/proc/self/statm").read_text().split()[0])
+        size = resource.getpagesize() * int(
+            Path("/proc/self/statm").read_text().split()[0]
+        )
         resource.setrlimit(resource.RLIMIT_AS, (size + MOST_BYTES, size + MOST_BYTES))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         gc.freeze()
@@ -103,7 +105,9 @@ def _in_a_folder(generator: Generator, seed: int) -> tuple[str, str | None]:
             (place / name).mkdir()
         (place / "outside/secret.txt").write_text(f"{SECRET}: 1\n")
         (place / "outside/secret.json").write_text(json.dumps({SECRET: SECRET}))
-        os.environ.update(HOME=str(place / "home"), TMPDIR=str(place / "tmp"), COLUMNS="200")
+        os.environ.update(
+            HOME=str(place / "home"), TMPDIR=str(place / "tmp"), COLUMNS="200"
+        )
         tempfile.tempdir = None
         os.chdir(place / "case")
         case = generator(seed, place / "case")
@@ -163,7 +167,9 @@ def _run_command(words: Iterable[str]) -> tuple[object, str, str]:
     from rn50.cli import entry
 
     out = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="strict", newline="\n")
-    err = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="backslashreplace", newline="\n")
+    err = io.TextIOWrapper(
+        io.BytesIO(), "utf-8", errors="backslashreplace", newline="\n"
+    )
     sys.argv = ["rn50", *words]
     code: object = 0
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):

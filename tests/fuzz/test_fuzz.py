@@ -60,7 +60,10 @@ def _outside(folder: Path) -> None:
         (_outside, "outside of its folder"),
     ],
 )
-def test_a_fault_is_found(fault: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_is_found(
+    fault: Any, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(runner, "MOST_WALL_S", 2)
     found = run_case("kind", lambda seed, folder: Case("", (lambda: fault(folder),)), 1)
-    assert found and words in found.problem, found
+    assert found, found
+    assert words in found.problem, found

@@ -102,12 +102,25 @@ TEXTS = (
     "=",
     "#",
 )
-KEYS = ("", "value", "key", "\x1b[2J", "a.b", "__class__", "x" * 300, "metadata", "0", "\ud800")
+KEYS = (
+    "",
+    "value",
+    "key",
+    "\x1b[2J",
+    "a.b",
+    "__class__",
+    "x" * 300,
+    "metadata",
+    "0",
+    "\ud800",
+)
 
 
 def scalar(rng: random.Random) -> Any:
     """A number, a text, a truth value or nothing."""
-    return rng.choice((rng.choice(NUMBERS), rng.choice(NUMBERS), rng.choice(TEXTS), None))
+    return rng.choice(
+        (rng.choice(NUMBERS), rng.choice(NUMBERS), rng.choice(TEXTS), None)
+    )
 
 
 def tree(rng: random.Random, depth: int = 3) -> Any:
@@ -148,7 +161,9 @@ def mutate(rng: random.Random, content: bytes, most: int = 4) -> bytes:
         length = rng.choice((1, 1, 2, 4, 8, 40, 400))
         what = rng.randrange(6)
         if what == 0:
-            data[at : at + 1] = rng.choice((b"\xff", b"\x00", b"-", b"9", b"{", b'"', b"\n"))
+            data[at : at + 1] = rng.choice(
+                (b"\xff", b"\x00", b"-", b"9", b"{", b'"', b"\n")
+            )
         elif what == 1:
             del data[at : at + length]
         elif what == 2:

@@ -58,9 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not _has_gpu_mxnet():
         reason = "mxnet-cu112 expected: make gpu-test"
     elif DRIVER.exists():
-        reason = (
-            "a machine without a driver expected: Horovod would open the real one beside the fake"
-        )
+        reason = "no driver expected: Horovod would open the real one beside the fake"
     else:
         return
     for item in items:
@@ -72,7 +70,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def site() -> Path:
     """Where the environment's packages lie."""
     spec = find_spec("mxnet")
-    assert spec is not None and spec.origin is not None
+    assert spec is not None
+    assert spec.origin is not None
     return Path(spec.origin).parent.parent
 
 
@@ -97,8 +96,13 @@ def kernels(root: Path) -> str:
 def emulated(fake: Path, root: Path) -> Path:
     """They compiled for the CPU: FAKECUDA_KERNELS. MXNet, which this imports, needs a driver."""
     done = subprocess.run(
-        [sys.executable, "-c", "from tests.train.emulated import build; print(build())"],
-        env=os.environ | {"LD_PRELOAD": str(fake / "libcuda.so.1"), "LD_LIBRARY_PATH": str(fake)},
+        [
+            sys.executable,
+            "-c",
+            "from tests.train.emulated import build; print(build())",
+        ],
+        env=os.environ
+        | {"LD_PRELOAD": str(fake / "libcuda.so.1"), "LD_LIBRARY_PATH": str(fake)},
         cwd=root,
         capture_output=True,
         text=True,
@@ -144,7 +148,12 @@ def gpu_run(
         base = ("system.device=gpu", "data.decoder=cpu", f"data.path={smoke_data}")
         words = [*base, f"system.results={folder}", "seed=1", *overrides]
         loaded = load(config, words) if resume else load_for_launch(config, words, None)
-        program = (sys.executable, str(HERE / "rank.py"), "--script", str(folder / "script.json"))
+        program = (
+            sys.executable,
+            str(HERE / "rank.py"),
+            "--script",
+            str(folder / "script.json"),
+        )
         name = pick_launcher(launcher)
         options = Options(name, program=program, resume=resume)
         _, late = launch(loaded, lambda _: lambda *_: None, options)
@@ -153,8 +162,10 @@ def gpu_run(
         reports = [json.loads(p.read_text()) for p in sorted(out.glob("fake_*.json"))]
         for report in reports:
             assert report["errors"] == []
-            stubs = {key.removeprefix("stub ") for key in report["counts"] if "stub " in key}
+            stubs = {
+                key.removeprefix("stub ") for key in report["counts"] if "stub " in key
+            }
             assert stubs <= STUBS
         return Done(out, json.loads((out / "result.json").read_text()), reports)
 
-    yield run
+    return run

@@ -95,7 +95,12 @@ class Cuda:
         return Tensor(self, self.put(stored), values.shape, dtype, layout)
 
     def convolution(
-        self, stride: int, pad: int, dilation: int = 1, groups: int = 1, math: int = TENSOR_OP_MATH
+        self,
+        stride: int,
+        pad: int,
+        dilation: int = 1,
+        groups: int = 1,
+        math: int = TENSOR_OP_MATH,
     ) -> c_void_p:
         descriptor = self.made("Convolution")
         sides = (pad, pad, stride, stride, dilation, dilation)
@@ -116,7 +121,12 @@ class Tensor:
     """A tensor on the device: `shape` and what is read are N, C, H, W in either layout."""
 
     def __init__(
-        self, cuda: Cuda, place: c_void_p, shape: tuple[int, ...], dtype: str, layout: str
+        self,
+        cuda: Cuda,
+        place: c_void_p,
+        shape: tuple[int, ...],
+        dtype: str,
+        layout: str,
     ) -> None:
         self.cuda = cuda
         self.place = place
@@ -161,9 +171,13 @@ def compile_ptx(site: Path, source: str, capability: tuple[int, int]) -> bytes:
     folder = site / "nvidia" / "cuda_nvrtc" / "lib"
     nvrtc = ctypes.CDLL(str(folder / "libnvrtc.so.11.2"))
     program = c_void_p()
-    created = nvrtc.nvrtcCreateProgram(byref(program), source.encode(), b"device.cu", 0, None, None)
+    created = nvrtc.nvrtcCreateProgram(
+        byref(program), source.encode(), b"device.cu", 0, None, None
+    )
     assert created == 0
-    options = (ctypes.c_char_p * 1)("--gpu-architecture=compute_{}{}".format(*capability).encode())
+    options = (ctypes.c_char_p * 1)(
+        "--gpu-architecture=compute_{}{}".format(*capability).encode()
+    )
     assert nvrtc.nvrtcCompileProgram(program, 1, options) == 0
     size = c_size_t()
     assert nvrtc.nvrtcGetPTXSize(program, byref(size)) == 0

@@ -74,7 +74,10 @@ def machine(_: Options) -> None:
     assert gpus is not None, "a driver expected"
     if is_fake():
         show("fake", "no GPU: every time on this page is of the host and means nothing")
-    show("driver", f"{gpus.driver_release or 'unknown release'}, CUDA {dotted(gpus.driver_cuda)}")
+    show(
+        "driver",
+        f"{gpus.driver_release or 'unknown release'}, CUDA {dotted(gpus.driver_cuda)}",
+    )
     for gpu in gpus.devices:
         show("GPU", f"{gpu.name}, compute capability {dotted(gpu.capability)}")
     for name in PACKAGES:
@@ -107,10 +110,18 @@ def losses(_: Options) -> None:
         dtype: float(np.abs(array - expected).max() / expected[0])
         for dtype, array in computed.items()
     }
-    show("largest difference of the first", "", *(f"{d:.1e}" for d in distances.values()))
-    far = [dtype for dtype, distance in distances.items() if not distance <= MOST_OFF[dtype]]
+    show(
+        "largest difference of the first", "", *(f"{d:.1e}" for d in distances.values())
+    )
+    far = [
+        dtype
+        for dtype, distance in distances.items()
+        if not distance <= MOST_OFF[dtype]
+    ]
     if far:
-        raise ValueError(f"losses at most {MOST_OFF} from the CPU's expected, not so: {far}")
+        raise ValueError(
+            f"losses at most {MOST_OFF} from the CPU's expected, not so: {far}"
+        )
 
 
 # --- how fast it is -------------------------------------------------------------------------------
@@ -150,13 +161,17 @@ class Steps:
         )
         self.criterion = self.operators.criterion(self.net, self.loss, buckets)
         rng = np.random.default_rng(SEED)
-        drawn = rng.standard_normal(image_shape(self.net, batch, run.data.crop_px), np.float32)
+        drawn = rng.standard_normal(
+            image_shape(self.net, batch, run.data.crop_px), np.float32
+        )
         self.images = nd.array(drawn, ctx)
         self.labels = nd.array(rng.integers(0, run.data.classes, batch), ctx)
         self.settings = Settings(LR, MOMENTUM, batch)
 
     def __call__(self) -> None:
-        self.criterion.backward(self.criterion.forward(self.images, self.labels, 1.0), 1.0)
+        self.criterion.backward(
+            self.criterion.forward(self.images, self.labels, 1.0), 1.0
+        )
         self.updater.step(1, self.settings)
 
 
@@ -225,7 +240,9 @@ def calls(options: Options, batch: str) -> None:
     writer.backward()
     made = [call for _, call in writer.tape.calls(operators.arena)]
     nd.waitall()  # what the calls read has to be there
-    rounds_ms = [elapsed_ms(made, operators.device.stream) for _ in range(options.rounds)]
+    rounds_ms = [
+        elapsed_ms(made, operators.device.stream) for _ in range(options.rounds)
+    ]
     medians_ms = np.median(rounds_ms, axis=0)
     kinds: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for entry, time_ms in zip(writer.tape.entries, medians_ms, strict=True):
@@ -236,7 +253,13 @@ def calls(options: Options, batch: str) -> None:
         moved = sum(size for size, _ in pairs)
         time_ms = sum(time for _, time in pairs)
         per_image = f"{moved / int(batch) / 1e6:.1f}"
-        show(name, len(pairs), per_image, f"{time_ms:.2f}", f"{moved / time_ms / 1e6:,.0f}")
+        show(
+            name,
+            len(pairs),
+            per_image,
+            f"{time_ms:.2f}",
+            f"{moved / time_ms / 1e6:,.0f}",
+        )
     update_s = seconds(options.steps, lambda: steps.updater.step(1, steps.settings))
     show("update, from the host", 3, "", f"{1e3 * update_s:.2f}", "")
 
@@ -258,7 +281,9 @@ def elapsed_ms(made: Sequence[Any], stream: ctypes.c_void_p) -> list[float]:
     times_ms = []
     for begin, end in pairwise(events):
         time_ms = ctypes.c_float()
-        checked("events", cuda().cudaEventElapsedTime(ctypes.byref(time_ms), begin, end))
+        checked(
+            "events", cuda().cudaEventElapsedTime(ctypes.byref(time_ms), begin, end)
+        )
         times_ms.append(time_ms.value)
     for event in events:
         cuda().cudaEventDestroy(event)
@@ -291,7 +316,10 @@ def moved_bytes(entry: Any, workspace: Any) -> int:
     words = list(entry.words)
     if entry.function == "cudnnBatchNormalizationBackwardEx":
         words[OF_ENTRY_Y] = None  # ReLU's signs are in the reserve space
-    if entry.function == "cudnnConvolutionBackwardData" and words[OF_ENTRY_BETA] == words[1]:
+    if (
+        entry.function == "cudnnConvolutionBackwardData"
+        and words[OF_ENTRY_BETA] == words[1]
+    ):
         words.append(words[-1])  # added to what is there
     size_bytes = 0
     for word in words:

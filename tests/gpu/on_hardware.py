@@ -63,7 +63,9 @@ def sections(batches: Sequence[str]) -> Iterator[Section]:
     yield Section("NCCL, one rank", ("sum", "ms"), (Part(("nccl",), 60),))
 
 
-def outcome(part: Part, options: Sequence[str], *, patience: float = 1) -> tuple[str, bool]:
+def outcome(
+    part: Part, options: Sequence[str], *, patience: float = 1
+) -> tuple[str, bool]:
     """The rows of a part's table, and whether it came to its end.
 
     Args:
@@ -95,15 +97,26 @@ def main(words: Sequence[str] | None = None) -> int:
     """Write the page; 1 where a part failed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("page", type=Path)
-    parser.add_argument("--config", default="dgxh100_8", help="whose network and optimizer")
+    parser.add_argument(
+        "--config", default="dgxh100_8", help="whose network and optimizer"
+    )
     parser.add_argument("--batches", default="32,208,400", help="images a step, rising")
     parser.add_argument("--rounds", default=DEFAULTS.rounds, type=int)
     parser.add_argument("--steps", default=DEFAULTS.steps, type=int, help="of a round")
-    parser.add_argument("--patience", default=1, type=float, help="factor of all limits of time")
+    parser.add_argument(
+        "--patience", default=1, type=float, help="factor of all limits of time"
+    )
     parser.add_argument("overrides", nargs="*", help="key=value of the config")
     given = parser.parse_intermixed_args(words)
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
-    options = ["--config", given.config, "--rounds", str(given.rounds), "--steps", str(given.steps)]
+    options = [
+        "--config",
+        given.config,
+        "--rounds",
+        str(given.rounds),
+        "--steps",
+        str(given.steps),
+    ]
     for override in given.overrides:
         options += ["--override", override]
     all_ended = True
@@ -113,7 +126,11 @@ def main(words: Sequence[str] | None = None) -> int:
         print(f"## On hardware: {given.config}, {today}", file=page)
         for section in sections(given.batches.split(",")):
             line = row(*("---" for _ in section.header))
-            print(f"\n### {section.title}\n\n{row(*section.header)}\n{line}", file=page, flush=True)
+            print(
+                f"\n### {section.title}\n\n{row(*section.header)}\n{line}",
+                file=page,
+                flush=True,
+            )
             for part in section.parts:
                 print(*part.words, file=sys.stderr)
                 rows, ended = outcome(part, options, patience=given.patience)

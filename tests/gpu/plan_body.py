@@ -55,10 +55,16 @@ def count(preset: str, overrides: list[str]) -> dict[str, Any]:
     ctx = mx.gpu(0)
     operators = operators_for(run.model, ctx)
     net, _, loss = build_networks(
-        run.model, run.data.classes, crop_px=run.data.crop_px, seed=1, operators=operators
+        run.model,
+        run.data.classes,
+        crop_px=run.data.crop_px,
+        seed=1,
+        operators=operators,
     )
     buckets = lay_out_gradients(trainable(net), run.comm.groups, operators)
-    updater = updater_for(operators, trainable(net), run.optimizer, buckets, scaler=LossScaler(1.0))
+    updater = updater_for(
+        operators, trainable(net), run.optimizer, buckets, scaler=LossScaler(1.0)
+    )
     criterion = operators.criterion(net, loss, buckets)
     batch = run.batch.per_rank
     images = nd.empty((batch, run.data.crop_px, run.data.crop_px, 3), ctx)
@@ -77,7 +83,8 @@ def count(preset: str, overrides: list[str]) -> dict[str, Any]:
     nd.waitall()
     after = report()
     each = {
-        name: (number - before.get(name, 0)) / STEPS for name, number in after["counts"].items()
+        name: (number - before.get(name, 0)) / STEPS
+        for name, number in after["counts"].items()
     }
     return {
         "each": each,
@@ -98,7 +105,9 @@ def gradients(ranks: int) -> dict[str, Any]:
     connection.begin()
     comm = Communicator(operators, connection)
     comm.start()
-    net, _, loss = build_networks(model, CLASSES, crop_px=PX, seed=1, operators=operators)
+    net, _, loss = build_networks(
+        model, CLASSES, crop_px=PX, seed=1, operators=operators
+    )
     comm.plan_groups("equal_count(3)", trainable(net), "float32")
     criterion = operators.criterion(net, loss, comm.buckets)
     held = []
@@ -166,10 +175,19 @@ def step_losses(model: Model, ctx: mx.Context) -> list[float]:
 
 def main(text: str) -> None:
     options = json.loads(text)
-    actions = {"count": count, "gradients": gradients, "losses": losses, "preset": preset}
+    actions = {
+        "count": count,
+        "gradients": gradients,
+        "losses": losses,
+        "preset": preset,
+    }
     answer = actions[options.pop("do")](**options)
     if read_process_info().rank == 0:
-        print(json.dumps({**answer, "counts": report()["counts"], "errors": report()["errors"]}))
+        print(
+            json.dumps(
+                {**answer, "counts": report()["counts"], "errors": report()["errors"]}
+            )
+        )
 
 
 if __name__ == "__main__":

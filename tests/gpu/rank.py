@@ -55,7 +55,11 @@ class Answers:
         read = self.counts_read(counts)
         if self._computed:
             return read
-        accuracy = self._accuracies.pop(0) if len(self._accuracies) > 1 else self._accuracies[0]
+        accuracy = (
+            self._accuracies.pop(0)
+            if len(self._accuracies) > 1
+            else self._accuracies[0]
+        )
         self.save()
         correct = round(accuracy * self._samples)
         return [correct, correct, self._samples]

@@ -7,7 +7,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ONE_RANK = ("system.ranks_per_node=1",)
-SHORT = ("schedule.length=2 epochs", "schedule.warmup=1 epochs", "eval.period=1", "eval.offset=0")
+SHORT = (
+    "schedule.length=2 epochs",
+    "schedule.warmup=1 epochs",
+    "eval.period=1",
+    "eval.offset=0",
+)
 HALF = ("model.dtype=float16",)
 
 
@@ -27,7 +32,9 @@ class Done(NamedTuple):
     def each_step(self, name: str, steps: int) -> float:
         """`name` per step, between the first log point and the last, `steps` apart each."""
         points = self.reports[0]["points"]
-        return (points[-1].get(name, 0) - points[0].get(name, 0)) / (steps * (len(points) - 1))
+        return (points[-1].get(name, 0) - points[0].get(name, 0)) / (
+            steps * (len(points) - 1)
+        )
 
 
 GpuRun = Callable[..., Done]

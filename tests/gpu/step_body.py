@@ -59,7 +59,9 @@ def main(config: str, out: str) -> None:
     weights = [p.data().asnumpy().astype(np.float64) for p in parameters]
     velocities = [np.zeros(w.shape) for w in weights]
     for step in range(1, STEPS + 1):
-        ranks = [np.random.default_rng([step, rank]) for rank in range(run.system.world_size)]
+        ranks = [
+            np.random.default_rng([step, rank]) for rank in range(run.system.world_size)
+        ]
         drawn = [[rng.normal(size=w.shape) for w in weights] for rng in ranks]
         for p, values in zip(parameters, drawn[comm.rank], strict=True):
             nd.array(values, mx.cpu(), dtype=p.dtype).copyto(p.grad())  # does not wait

@@ -82,7 +82,10 @@ class Case(NamedTuple):
             for j in range(self.kernel)
         ]
         step = self.stride
-        return [(i, j, x[:, :, h : h + end : step, w : w + end : step]) for i, j, h, w in places]
+        return [
+            (i, j, x[:, :, h : h + end : step, w : w + end : step])
+            for i, j, h, w in places
+        ]
 
     def padded(self, x: np.ndarray) -> np.ndarray:
         sides = (self.pad, self.pad)
@@ -101,9 +104,13 @@ class Case(NamedTuple):
     def forward(self, x: np.ndarray, weights: np.ndarray) -> np.ndarray:
         wide = self.dense(weights)
         windows = self.windows(self.padded(x))
-        return sum(np.einsum("nchw,kc->nkhw", part, wide[:, :, i, j]) for i, j, part in windows)
+        return sum(
+            np.einsum("nchw,kc->nkhw", part, wide[:, :, i, j]) for i, j, part in windows
+        )
 
-    def to_data(self, dy: np.ndarray, weights: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    def to_data(
+        self, dy: np.ndarray, weights: np.ndarray, shape: tuple[int, ...]
+    ) -> np.ndarray:
         wide = self.dense(weights)
         dx = self.padded(np.zeros(shape))
         for i, j, part in self.windows(dx):
@@ -117,7 +124,9 @@ class Case(NamedTuple):
             wide[:, :, i, j] = np.einsum("nkhw,nchw->kc", dy, part)
         width = self.channels // self.groups
         firsts = np.arange(self.filters) // (self.filters // self.groups) * width
-        return np.stack([of[first : first + width] for of, first in zip(wide, firsts, strict=True)])
+        return np.stack(
+            [of[first : first + width] for of, first in zip(wide, firsts, strict=True)]
+        )
 
 
 class Performance(ctypes.Structure):
@@ -137,18 +146,29 @@ class Performance(ctypes.Structure):
 class Layer:
     """A convolution's tensors on the device."""
 
-    def __init__(self, cuda: Cuda, case: Case, dtype: str, layout: str, batch: int = 2) -> None:
+    def __init__(
+        self, cuda: Cuda, case: Case, dtype: str, layout: str, batch: int = 2
+    ) -> None:
         self.cuda = cuda
         self.case = case
         self.dtype = dtype
         side = case.out_side
-        weight_shape = (case.filters, case.channels // case.groups, case.kernel, case.kernel)
+        weight_shape = (
+            case.filters,
+            case.channels // case.groups,
+            case.kernel,
+            case.kernel,
+        )
         self.x = draw((batch, case.channels, case.side, case.side), dtype)
         self.weights = draw(weight_shape, dtype)
         self.dy = draw((batch, case.filters, side, side), dtype)
-        self.on_device = [cuda.tensor_of(t, dtype, layout) for t in (self.x, self.weights, self.dy)]
+        self.on_device = [
+            cuda.tensor_of(t, dtype, layout) for t in (self.x, self.weights, self.dy)
+        ]
         self.filter = self.on_device[1].filter_descriptor()
-        self.convolution = cuda.convolution(case.stride, case.pad, case.dilation, case.groups)
+        self.convolution = cuda.convolution(
+            case.stride, case.pad, case.dilation, case.groups
+        )
 
     def operands(self, direction: str) -> list[tuple[c_void_p, c_void_p]]:
         """Descriptors and places: two operands, then the result's descriptor and shape's owner."""
@@ -162,7 +182,9 @@ class Layer:
 
     def workspace(self, direction: str, algorithm: int) -> int:
         found = c_size_t()
-        first, second, result = (descriptor for descriptor, _ in self.operands(direction))
+        first, second, result = (
+            descriptor for descriptor, _ in self.operands(direction)
+        )
         name = f"cudnnGetConvolution{direction}WorkspaceSize"
         arguments = (first, second, self.convolution, result, algorithm, byref(found))
         self.cuda.call(name, self.cuda.cudnn, *arguments)
@@ -171,7 +193,9 @@ class Layer:
     def prepare(self, direction: str, space_bytes: int | None = None) -> None:
         """Take the workspace that `run_in` uses."""
         self.direction = direction
-        self.space_bytes = self.workspace(direction, 1) if space_bytes is None else space_bytes
+        self.space_bytes = (
+            self.workspace(direction, 1) if space_bytes is None else space_bytes
+        )
         self.space = self.cuda.allocate(self.space_bytes)
 
     def run_in(
@@ -179,13 +203,24 @@ class Layer:
     ) -> int:
         """cuDNN's answer to the convolution into `target`."""
         first, second, (result, _) = self.operands(self.direction)
-        arguments = (one(alpha), *first, *second, self.convolution, algorithm, self.space)
+        arguments = (
+            one(alpha),
+            *first,
+            *second,
+            self.convolution,
+            algorithm,
+            self.space,
+        )
         name = f"cudnnConvolution{self.direction}"
         end = (c_size_t(self.space_bytes), one(beta), result, target)
         return self.cuda.status(name, self.cuda.cudnn, *arguments, *end)
 
     def run(
-        self, direction: str, target: c_void_p, space_bytes: int | None = None, **how: Any
+        self,
+        direction: str,
+        target: c_void_p,
+        space_bytes: int | None = None,
+        **how: Any,
     ) -> int:
         self.prepare(direction, space_bytes)
         return self.run_in(target, **how)
@@ -212,7 +247,9 @@ CASES = [
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("case", CASES)
-def test_convolutions(case: Case, dtype: str, layout: str, direction: str, cuda: Cuda) -> None:
+def test_convolutions(
+    case: Case, dtype: str, layout: str, direction: str, cuda: Cuda
+) -> None:
     layer = Layer(cuda, case, dtype, layout)
     expected = layer.expected(direction)
     target = cuda.tensor(expected.shape, dtype, layout)  # what is there is no number
@@ -237,7 +274,8 @@ def algorithms(cuda: Cuda, layer: Layer, direction: str) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("direction", "random"), [("Forward", []), ("BackwardData", [0]), ("BackwardFilter", [0, 3])]
+    ("direction", "random"),
+    [("Forward", []), ("BackwardData", [0]), ("BackwardFilter", [0, 3])],
 )
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_algorithms_come_best_first(
@@ -246,7 +284,9 @@ def test_algorithms_come_best_first(
     layer = Layer(cuda, Case(8, 9, 8, kernel=3, stride=2, pad=1), "float16", layout)
     found = algorithms(cuda, layer, direction)
     supported = [each for each in found if each.status == 0]
-    assert found[: len(supported)] == supported  # and then what takes no such convolution
+    assert (
+        found[: len(supported)] == supported
+    )  # and then what takes no such convolution
     assert {each.status for each in found[len(supported) :]} == {NOT_SUPPORTED}
     best = supported[0]
     assert (best.algorithm, best.math, best.determinism) == (1, TENSOR_OP_MATH, 1)
@@ -307,11 +347,15 @@ class BatchNorm:
         self.how = how
         shape = (3, how.channels, 4, 5)
         self.x, self.z, self.dy = (draw(shape, how.dtype) for _ in range(3))
-        self.scale, self.bias, self.mean = (draw((how.channels,), "float32") for _ in range(3))
+        self.scale, self.bias, self.mean = (
+            draw((how.channels,), "float32") for _ in range(3)
+        )
         self.variance = np.abs(self.mean) + 1
         arrays = (self.x, self.z, self.dy)
         self.tensors = [cuda.tensor_of(t, how.dtype, how.layout) for t in arrays]
-        self.y, self.dx, self.dz = (cuda.tensor(shape, how.dtype, how.layout) for _ in range(3))
+        self.y, self.dx, self.dz = (
+            cuda.tensor(shape, how.dtype, how.layout) for _ in range(3)
+        )
         numbers = (self.scale, self.bias, self.mean, self.variance)
         self.parameters = [cuda.put(n.astype("float32")) for n in numbers]
         self.saved = [cuda.allocate(4 * how.channels) for _ in range(2)]
@@ -320,7 +364,9 @@ class BatchNorm:
         x = self.tensors[0].descriptor
         cuda.call("cudnnDeriveBNTensorDescriptor", self.derived, x, PERSISTENT)
         self.relu = cuda.relu() if how.operation else None
-        self.ways = [PERSISTENT] if how.operation is None else [PERSISTENT, how.operation]
+        self.ways = (
+            [PERSISTENT] if how.operation is None else [PERSISTENT, how.operation]
+        )
         self.spaces: list[Any] = []
         if how.operation is not None:
             sizes = self.sizes()
@@ -336,7 +382,16 @@ class BatchNorm:
         ways = (self.cuda.cudnn, *self.ways)
         call = self.cuda.call
         forward, backward, reserve = map(byref, found)
-        call(name("ForwardTrainingExWorkspace"), *ways, x, x, x, self.derived, self.relu, forward)
+        call(
+            name("ForwardTrainingExWorkspace"),
+            *ways,
+            x,
+            x,
+            x,
+            self.derived,
+            self.relu,
+            forward,
+        )
         end = (x, x, x, x, x, self.derived, self.relu, backward)
         call(name("BackwardExWorkspace"), *ways, *end)
         call(name("TrainingExReserveSpace"), *ways, self.relu, x, reserve)
@@ -347,7 +402,15 @@ class BatchNorm:
         scale, bias, mean, variance = self.parameters
         more = z.both if self.how.operation == 2 else (None, None)
         between = () if self.how.operation is None else more
-        numbers = (self.derived, scale, bias, c_double(FACTOR), mean, variance, c_double(EPSILON))
+        numbers = (
+            self.derived,
+            scale,
+            bias,
+            c_double(FACTOR),
+            mean,
+            variance,
+            c_double(EPSILON),
+        )
         name = "cudnnBatchNormalizationForwardTraining" + ("Ex" if self.spaces else "")
         arguments = (*self.ways, one(1), one(0), *x.both, *between, *self.y.both)
         return self.cuda.status(
@@ -361,7 +424,9 @@ class BatchNorm:
         ends = (*self.gradients, c_double(EPSILON), *self.saved)
         if self.how.operation is None:
             arguments = (*x.both, *dy.both, *self.dx.both, self.derived, scale, *ends)
-            return self.cuda.status("cudnnBatchNormalizationBackward", *ways, *arguments)
+            return self.cuda.status(
+                "cudnnBatchNormalizationBackward", *ways, *arguments
+            )
         more = self.dz.both if self.how.operation == 2 else (None, None)
         tensors = (*x.both, *self.y.both, *dy.both, *more, *self.dx.both)
         arguments = (*tensors, self.derived, scale, bias, *ends, *self.spaces)
@@ -414,7 +479,9 @@ def test_batch_norm(how: Normalization, cuda: Cuda) -> None:
     assert cuda.report().errors == errors  # its reserve space was known again
 
 
-@pytest.mark.parametrize(("dtype", "layout"), [("float32", "NCHW"), ("float16", "NHWC")])
+@pytest.mark.parametrize(
+    ("dtype", "layout"), [("float32", "NCHW"), ("float16", "NHWC")]
+)
 def test_batch_norm_of_inference(dtype: str, layout: str, cuda: Cuda) -> None:
     norm = BatchNorm(cuda, Normalization(None, dtype, layout))
     arguments = (one(1), one(0), *norm.tensors[0].both, *norm.y.both, norm.derived)
@@ -432,7 +499,9 @@ POOLED = Case(4, 9, 4, kernel=3, stride=2, pad=1)
 
 
 @pytest.mark.parametrize("mode", [MAX, AVERAGE, AVERAGE_WITHIN, MAX_DETERMINISTIC])
-@pytest.mark.parametrize(("dtype", "layout"), [("float32", "NCHW"), ("float16", "NHWC")])
+@pytest.mark.parametrize(
+    ("dtype", "layout"), [("float32", "NCHW"), ("float16", "NHWC")]
+)
 def test_pooling(mode: int, dtype: str, layout: str, cuda: Cuda) -> None:
     side = POOLED.out_side
     x = draw((2, 4, 9, 9), dtype)
@@ -461,7 +530,14 @@ def test_pooling(mode: int, dtype: str, layout: str, cuda: Cuda) -> None:
     arguments = (descriptor, factors[0], *tensors[0].both, factors[1], *out.both)
     cuda.call("cudnnPoolingForward", cuda.cudnn, *arguments)
     assert_close(out.read(), y, dtype)
-    arguments = (descriptor, factors[0], *out.both, *tensors[1].both, *tensors[0].both, factors[1])
+    arguments = (
+        descriptor,
+        factors[0],
+        *out.both,
+        *tensors[1].both,
+        *tensors[0].both,
+        factors[1],
+    )
     cuda.call("cudnnPoolingBackward", cuda.cudnn, *arguments, *gradient.both)
     assert_close(gradient.read(), dx[:, :, 1:-1, 1:-1], dtype)
 
@@ -530,9 +606,21 @@ def test_products_column_by_column(
         places.append(cuda.put(padded))
         leading.append(padded.shape[1])
     kind = () if name == "cublasSgemm_v2" else (CUDA_TYPES[dtype],)
-    operands = [(place, *kind, length) for place, length in zip(places, leading, strict=True)]
+    operands = [
+        (place, *kind, length) for place, length in zip(places, leading, strict=True)
+    ]
     end = (68, -1) if name == "cublasGemmEx" else ()  # sums in float32, any algorithm
-    arguments = (*transposed, m, n, k, one(0.5), *operands[0], *operands[1], one(2), *operands[2])
+    arguments = (
+        *transposed,
+        m,
+        n,
+        k,
+        one(0.5),
+        *operands[0],
+        *operands[1],
+        one(2),
+        *operands[2],
+    )
     cuda.call(name, cuda.cublas, *arguments, *end)
     found = cuda.get(places[2], (n, leading[2]), dtype)[:, :m].T
     assert_close(found, 0.5 * a @ b + 2 * c, dtype)
@@ -594,11 +682,15 @@ def short_reserve(cuda: Cuda) -> int:
 
 
 def reserve_of_another_call(cuda: Cuda) -> int:
-    first, second = (BatchNorm(cuda, Normalization(1, "float16", "NHWC")) for _ in range(2))
+    first, second = (
+        BatchNorm(cuda, Normalization(1, "float16", "NHWC")) for _ in range(2)
+    )
     assert first.forward() == second.forward() == 0
     second.spaces = first.spaces
     assert second.backward() == 0
-    return cuda.status("cudaStreamSynchronize", cuda.stream)  # it is seen when the call runs
+    return cuda.status(
+        "cudaStreamSynchronize", cuda.stream
+    )  # it is seen when the call runs
 
 
 @pytest.mark.parametrize(
@@ -644,7 +736,9 @@ class Kernels:
     def launch(self, name: str, stream: c_void_p, *arguments: Any, **shape: int) -> int:
         """Its blocks and threads are 1, where `shape` says no other."""
         function = c_void_p()
-        self.cuda.call("cuModuleGetFunction", byref(function), self.module, name.encode())
+        self.cuda.call(
+            "cuModuleGetFunction", byref(function), self.module, name.encode()
+        )
         words = [ctypes.create_string_buffer(bytes(a), 8) for a in arguments]
         places = (c_void_p * len(words))(*(ctypes.addressof(word) for word in words))
         sides = [shape.get(key, 1) for key in ("gx", "gy", "gz", "bx", "by", "bz")]
@@ -661,7 +755,9 @@ def own(cuda: Cuda, kernels: str, site: Path) -> Kernels:
     return Kernels(cuda, compile_ptx(site, kernels, (8, 0)))
 
 
-def test_our_own_kernels_run_when_their_stream_is_waited_for(cuda: Cuda, own: Kernels) -> None:
+def test_our_own_kernels_run_when_their_stream_is_waited_for(
+    cuda: Cuda, own: Kernels
+) -> None:
     array = cuda.put(np.arange(100, dtype="float32"))
     ran = "kernels of our own that ran"
     before = cuda.report().counts.get(ran, 0)
@@ -684,7 +780,9 @@ def test_the_default_stream_waits_for_those_that_block_it(
     assert found.value == expected
 
 
-@pytest.mark.parametrize("shape", [{"bx": 1025}, {"shared": 49153}, {"gy": 65536}, {"gx": 0}])
+@pytest.mark.parametrize(
+    "shape", [{"bx": 1025}, {"shared": 49153}, {"gy": 65536}, {"gx": 0}]
+)
 def test_launches_beyond_the_limits_are_refused(
     shape: dict[str, int], cuda: Cuda, own: Kernels
 ) -> None:
@@ -693,7 +791,9 @@ def test_launches_beyond_the_limits_are_refused(
 
 
 @pytest.fixture
-def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Callable[[], T]], T]]:
+def elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Callable[[Callable[[], T]], T]]:
     """Runs a function in a new thread, which has no context; the machine has two devices."""
     monkeypatch.setenv("FAKECUDA_DEVICES", "3")
     with ThreadPoolExecutor(1) as pool:
@@ -725,15 +825,24 @@ def test_streams_and_handles_stay_on_their_device(
     elsewhere(lambda: cuda.call("cudaStreamCreateWithFlags", byref(other), 1))
     arguments = (cuda.allocate(400), c_int(1), c_float(1))
     assert own.launch("scale", other, *arguments) == INVALID_HANDLE
-    assert cuda.status("cudaMemsetAsync", cuda.scratch, 0, c_size_t(8), other) == INVALID_HANDLE
+    assert (
+        cuda.status("cudaMemsetAsync", cuda.scratch, 0, c_size_t(8), other)
+        == INVALID_HANDLE
+    )
     event = c_void_p()
     cuda.call("cudaEventCreateWithFlags", byref(event), 0)
     assert cuda.status("cudaEventRecord", event, other) == INVALID_HANDLE
-    assert cuda.status("cudnnSetStream", cuda.cudnn, other) == 7  # CUDNN_STATUS_MAPPING_ERROR
+    assert (
+        cuda.status("cudnnSetStream", cuda.cudnn, other) == 7
+    )  # CUDNN_STATUS_MAPPING_ERROR
     layer = half_layer(cuda)
     target = cuda.allocate(1 << 12)
-    assert elsewhere(lambda: layer.run("Forward", target)) == 8  # CUDNN_STATUS_EXECUTION_FAILED
-    assert "a handle of device 0 in a thread whose device is 1" in cuda.report().errors[-1]
+    assert (
+        elsewhere(lambda: layer.run("Forward", target)) == 8
+    )  # CUDNN_STATUS_EXECUTION_FAILED
+    assert (
+        "a handle of device 0 in a thread whose device is 1" in cuda.report().errors[-1]
+    )
 
 
 # --- graphs ---
@@ -757,14 +866,18 @@ class Graph:
         self.answer = asks()
         self.ended = cuda.status("cudaStreamEndCapture", cuda.stream, byref(graph))
         if self.ended == 0:
-            cuda.call("cudaGraphInstantiate", byref(self.executable), graph, None, None, 0)
+            cuda.call(
+                "cudaGraphInstantiate", byref(self.executable), graph, None, None, 0
+            )
             cuda.call("cudaGraphDestroy", graph)
 
     def launch(self) -> int:
         return self.cuda.status("cudaGraphLaunch", self.executable, self.cuda.stream)
 
 
-def test_a_graph_runs_its_calls_again_on_what_memory_holds_then(cuda: Cuda, own: Kernels) -> None:
+def test_a_graph_runs_its_calls_again_on_what_memory_holds_then(
+    cuda: Cuda, own: Kernels
+) -> None:
     layer = half_layer(cuda)
     target = cuda.tensor(layer.dy.shape, "float16", "NHWC")
     factor = cuda.put(np.full(1, 3, "float32"))
@@ -772,7 +885,9 @@ def test_a_graph_runs_its_calls_again_on_what_memory_holds_then(cuda: Cuda, own:
     host_function = ctypes.CFUNCTYPE(None, c_void_p)(lambda _: told.append(1))
 
     def asks() -> int:
-        cuda.call("cudaMemsetAsync", target.place, 0, c_size_t(layer.dy.size * 2), cuda.stream)
+        cuda.call(
+            "cudaMemsetAsync", target.place, 0, c_size_t(layer.dy.size * 2), cuda.stream
+        )
         cuda.call("cudaLaunchHostFunc", cuda.stream, host_function, None)
         return own.scale(factor, 1, 2) + layer.run_in(target.place, beta=1)
 
@@ -795,7 +910,9 @@ def test_a_graph_runs_its_calls_again_on_what_memory_holds_then(cuda: Cuda, own:
         assert cuda.get(factor, (1,), "float32").tolist() == [3 * 2**turn]
         assert told == [1] * turn
     after = cuda.report().counts
-    moved = 2 * (layer.x.size + layer.weights.size + 2 * layer.dy.size)  # beta reads the output
+    moved = 2 * (
+        layer.x.size + layer.weights.size + 2 * layer.dy.size
+    )  # beta reads the output
     assert after["launches"] - before.get("launches", 0) == 2
     assert after["graph launches"] - before.get("graph launches", 0) == 2
     assert after["kernels"] - before["kernels"] == 2
@@ -818,7 +935,9 @@ def test_what_a_capture_does_not_allow_spoils_it(
 ) -> None:
     graph = Graph(cuda, lambda: cuda.status(name, *arguments(cuda)))
     implicit = 906
-    assert graph.answer == (implicit if name == "cudaMemsetAsync" else CAPTURE_UNSUPPORTED)
+    assert graph.answer == (
+        implicit if name == "cudaMemsetAsync" else CAPTURE_UNSUPPORTED
+    )
     assert graph.ended == CAPTURE_INVALIDATED
     cuda.call("cudaStreamSynchronize", cuda.stream)  # the stream is as before
 
@@ -843,16 +962,23 @@ def test_another_thread_may_not_wait_for_a_captured_stream(
 def test_a_graph_whose_memory_was_given_back_is_refused(cuda: Cuda) -> None:
     place = cuda.allocate(64)
     size = c_size_t(64)
-    graph = Graph(cuda, lambda: cuda.status("cudaMemsetAsync", place, 0, size, cuda.stream))
+    graph = Graph(
+        cuda, lambda: cuda.status("cudaMemsetAsync", place, 0, size, cuda.stream)
+    )
     assert graph.launch() == 0
     cuda.call("cudaFree", place)
     assert graph.launch() == ILLEGAL_ADDRESS
 
 
-def test_a_driver_that_has_no_graphs_says_so(cuda: Cuda, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_has_no_graphs_says_so(
+    cuda: Cuda, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FAKECUDA_GRAPHS", "0")
     errors = cuda.report().errors
-    assert cuda.status("cudaStreamBeginCapture", cuda.stream, THREAD_LOCAL) == CAPTURE_UNSUPPORTED
+    assert (
+        cuda.status("cudaStreamBeginCapture", cuda.stream, THREAD_LOCAL)
+        == CAPTURE_UNSUPPORTED
+    )
     assert cuda.report().errors == errors  # nobody's fault
 
 
@@ -863,7 +989,11 @@ def counted(cuda: Cuda, asks: Callable[[], object]) -> dict[str, int]:
     before = cuda.report().counts
     asks()
     after = cuda.report().counts
-    return {name: n - before.get(name, 0) for name, n in after.items() if n != before.get(name, 0)}
+    return {
+        name: n - before.get(name, 0)
+        for name, n in after.items()
+        if n != before.get(name, 0)
+    }
 
 
 def test_bytes_of_batch_norms_are_those_of_kernels_that_read_once(cuda: Cuda) -> None:
@@ -875,7 +1005,9 @@ def test_bytes_of_batch_norms_are_those_of_kernels_that_read_once(cuda: Cuda) ->
     assert there[name("ForwardTraining")] == 3 * tensor_bytes + mask_bytes
     assert there["cudnn calls"] == 1
     back = counted(cuda, norm.backward)
-    assert back[name("Backward")] == back["tensor bytes"] == 4 * tensor_bytes + mask_bytes
+    assert (
+        back[name("Backward")] == back["tensor bytes"] == 4 * tensor_bytes + mask_bytes
+    )
 
 
 @pytest.mark.parametrize(
@@ -883,7 +1015,11 @@ def test_bytes_of_batch_norms_are_those_of_kernels_that_read_once(cuda: Cuda) ->
     [("NCHW", "7.0", 2), ("NHWC", "7.0", 0), ("NCHW", "6.0", 0)],
 )
 def test_tensors_that_cudnn_turns_for_its_tensor_cores_are_counted(
-    layout: str, capability: str, conversions: int, cuda: Cuda, monkeypatch: pytest.MonkeyPatch
+    layout: str,
+    capability: str,
+    conversions: int,
+    cuda: Cuda,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("FAKECUDA_CAPABILITY", capability)
     layer = Layer(cuda, HALF_CONVOLUTION, "float16", layout)
@@ -924,7 +1060,9 @@ assert cuda.report().counts["tensor bytes"] > 0
 """
 
 
-def test_without_computing_calls_are_checked_and_counted(fake: Path, root: Path) -> None:
+def test_without_computing_calls_are_checked_and_counted(
+    fake: Path, root: Path
+) -> None:
     done = subprocess.run(
         [sys.executable, "-c", NOT_COMPUTED, str(fake / "libcuda.so.1")],
         env=os.environ | {"FAKECUDA_COMPUTE": "0"},

@@ -78,7 +78,9 @@ def load_libraries(code: str = LOAD, /, **environment: str) -> dict[str, Any]:
 def check_own(found: dict[str, Any], site: Path) -> None:
     libraries = found["libraries"]
     assert len(libraries) >= 7
-    assert [name for name in libraries if not name.startswith(str(site / "nvidia"))] == []
+    assert [
+        name for name in libraries if not name.startswith(str(site / "nvidia"))
+    ] == []
 
 
 @pytest.fixture
@@ -90,7 +92,8 @@ def driver(fake: Path) -> dict[str, str]:
 def test_an_empty_environment_is_enough(driver: dict[str, str], site: Path) -> None:
     found = load_libraries(**driver)
     check_own(found, site)
-    assert found["gloo"] and found["nccl"]
+    assert found["gloo"]
+    assert found["nccl"]
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +128,9 @@ def test_without_a_fake_the_installed_libraries_answer(
     }
     libraries = {Path(name) for name in found["libraries"]}
     assert [path for path in libraries if path.parent == modules] == []
-    parts = {path.name for path in libraries if path.parent == site / "nvidia/cudnn/lib"}
+    parts = {
+        path.name for path in libraries if path.parent == site / "nvidia/cudnn/lib"
+    }
     assert parts == {path.name for path in site.glob("nvidia/cudnn/lib/*.so*")}
 
 
@@ -152,7 +157,9 @@ def test_every_launcher_starts_ranks_that_find_their_libraries(
     job, _ = build_job(load("dgxa100_8", ["system.nodes=2"]).run, launcher, ())
     of_a_rank = dict(job.environment)
     assert of_a_rank["CUDA_MODULE_LOADING"] == "LAZY"
-    path = f"{of_a_rank.get('LD_LIBRARY_PATH', '')}:{driver['LD_LIBRARY_PATH']}".strip(":")
+    path = f"{of_a_rank.get('LD_LIBRARY_PATH', '')}:{driver['LD_LIBRARY_PATH']}".strip(
+        ":"
+    )
     check_own(load_libraries(**{**of_a_rank, **driver, "LD_LIBRARY_PATH": path}), site)
 
 
@@ -167,7 +174,8 @@ def test_every_presets_accelerator_runs_it(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["libcudnn_ops*", "libcudnn_cnn*", "libcublas.*", "libcublasLt.*", "libnccl.*"]
+    "name",
+    ["libcudnn_ops*", "libcudnn_cnn*", "libcublas.*", "libcublasLt.*", "libnccl.*"],
 )
 def test_no_library_is_compiled_for_a_gpu_that_is_offered(
     name: str, site: Path, tmp_path: Path
@@ -175,14 +183,33 @@ def test_no_library_is_compiled_for_a_gpu_that_is_offered(
     """Each has linked machine code. What `__nv_relfatbin` holds has to be linked by the driver: the
     PTX of NCCL for CUDA 11, minutes of each rank's time on 9.0."""
     first, last = PLAN_CAPABILITIES
-    capabilities = [(5, 0), (5, 2), (6, 0), (6, 1), (7, 0), (7, 5), (8, 0), (8, 6), (8, 9), (9, 0)]
+    capabilities = [
+        (5, 0),
+        (5, 2),
+        (6, 0),
+        (6, 1),
+        (7, 0),
+        (7, 5),
+        (8, 0),
+        (8, 6),
+        (8, 9),
+        (9, 0),
+    ]
     offered = [capability for capability in capabilities if first <= capability <= last]
-    assert offered[0] == first and offered[-1] == last
+    assert offered[0] == first
+    assert offered[-1] == last
     libraries = list(site.glob(f"nvidia/*/lib/{name}"))
     assert libraries
     for library in libraries:
         linked = tmp_path / library.name
-        command = ["objcopy", "-O", "binary", "--only-section=.nv_fatbin", library, linked]
+        command = [
+            "objcopy",
+            "-O",
+            "binary",
+            "--only-section=.nv_fatbin",
+            library,
+            linked,
+        ]
         subprocess.run(command, check=True)
         native = {"ELF": gpu_code(linked)["ELF"]}
         assert [sm for sm in offered if not runs(native, sm)] == [], library.name
@@ -195,13 +222,18 @@ def test_horovod_has_no_kernels_of_its_own(site: Path) -> None:
     assert architectures(library) == {}
 
 
-def test_horovod_looks_for_the_drivers_library_where_set_up_links_it(site: Path) -> None:
+def test_horovod_looks_for_the_drivers_library_where_set_up_links_it(
+    site: Path,
+) -> None:
     """Its dlopen("libcuda.so"): the fake's folder has that name too, so the link is looked at."""
     (library,) = site.glob("horovod/mxnet/mpi_lib*.so")
-    done = subprocess.run(["readelf", "-d", library], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["readelf", "-d", library], capture_output=True, text=True, check=True
+    )
     assert re.search(r"\(RPATH\).*\[\$ORIGIN/\.\./\.\./mxnet\]", done.stdout)
     link = site / "mxnet" / "libcuda.so"
-    assert link.is_symlink() and link.readlink().name == "libcuda.so.1"
+    assert link.is_symlink()
+    assert link.readlink().name == "libcuda.so.1"
 
 
 def test_environment_json_names_gpu_driver_and_libraries(
@@ -226,5 +258,10 @@ def test_environment_json_names_gpu_driver_and_libraries(
     )
     assert done.returncode == 0, done.stderr
     text = done.stdout
-    for named in ("mxnet-cu112", "NVIDIA A100-SXM4-80GB", "nvidia-cudnn-cu11", "nvidia-nccl-cu12"):
+    for named in (
+        "mxnet-cu112",
+        "NVIDIA A100-SXM4-80GB",
+        "nvidia-cudnn-cu11",
+        "nvidia-nccl-cu12",
+    ):
         assert named in text

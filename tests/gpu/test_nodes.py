@@ -41,9 +41,19 @@ def run_on_two_nodes(
     arguments = [str(config), str(out)]
     if script is not None:
         (out / "script.json").write_text(json.dumps(script))
-        arguments = ["--script", str(out / "script.json"), str(config), "--out", str(out)]
+        arguments = [
+            "--script",
+            str(out / "script.json"),
+            str(config),
+            "--out",
+            str(out),
+        ]
     hosts = "localhost:2,127.0.0.1:2"  # two names of this machine
-    fake = {"FAKECUDA_DEVICES": "2", "FAKECUDA_REPORT": str(out / "fake"), "FAKECUDA_LAZY": "1"}
+    fake = {
+        "FAKECUDA_DEVICES": "2",
+        "FAKECUDA_REPORT": str(out / "fake"),
+        "FAKECUDA_LAZY": "1",
+    }
     done = subprocess.run(
         [
             *HOROVODRUN,
@@ -69,7 +79,9 @@ def reports(out: Path) -> list[dict[str, int]]:
     """What each process that had a device asked of it."""
     found = [json.loads(path.read_text()) for path in out.glob("fake.*")]
     assert all(report["errors"] == [] for report in found)
-    return [r["counts"] for r in found if any(k.startswith("nccl") for k in r["counts"])]
+    return [
+        r["counts"] for r in found if any(k.startswith("nccl") for k in r["counts"])
+    ]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +94,11 @@ def reports(out: Path) -> list[dict[str, int]]:
     ],
 )
 def test_sums_over_two_nodes_are_the_plain_sums(
-    overrides: tuple[str, ...], limit: float, fake_environment: Path, root: Path, tmp_path: Path
+    overrides: tuple[str, ...],
+    limit: float,
+    fake_environment: Path,
+    root: Path,
+    tmp_path: Path,
 ) -> None:
     run_on_two_nodes(root / "tests" / "ranks" / "sum_body.py", tmp_path, *overrides)
     of_sums, _ = map(float, (tmp_path / "worst.txt").read_text().split())

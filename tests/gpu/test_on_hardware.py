@@ -23,18 +23,33 @@ def tables(page: str) -> Tables:
     found: Tables = []
     for section in page.split("\n### ")[1:]:
         lines = [line for line in section.splitlines() if line.startswith("| ")]
-        found.append([[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:]])
+        found.append(
+            [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[2:]]
+        )
     return found
 
 
 def test_the_page_is_written_to_its_end(
-    fake_environment: Path, emulated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fake_environment: Path,
+    emulated: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("FAKECUDA_LAZY", "1")
     monkeypatch.setenv("FAKECUDA_KERNELS", str(emulated))
     monkeypatch.setenv("FAKECUDA_CAPABILITY", "9.0")
     page = tmp_path / "new" / "page.md"
-    words = [str(page), "--patience", "4", "--batches", "2,3", "--rounds", "2", "--steps", "2"]
+    words = [
+        str(page),
+        "--patience",
+        "4",
+        "--batches",
+        "2,3",
+        "--rounds",
+        "2",
+        "--steps",
+        "2",
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "tests.gpu.on_hardware", *words, *SMALL],
         cwd=ROOT,
@@ -52,11 +67,16 @@ def test_the_page_is_written_to_its_end(
         [float(losses[0][1])] * 3, 1e-3
     )
     named = {cells[0]: cells[1:] for cells in rates}
-    assert set(named) == {f"{r}, {b}" for r in ("graphs", "eager", "operators") for b in (2, 3)}
+    assert set(named) == {
+        f"{r}, {b}" for r in ("graphs", "eager", "operators") for b in (2, 3)
+    }
     assert named["operators, 2"][0].startswith("refused: model.step")
-    assert float(named["graphs, 2"][3]) > 0 and float(named["eager, 3"][3]) > 0
+    assert float(named["graphs, 2"][3]) > 0
+    assert float(named["eager, 3"][3]) > 0
     counts = {cells[0]: int(cells[1]) for cells in kinds}
-    assert counts.pop("all") == sum(counts.values()) - counts["update, from the host"] > 90
+    assert (
+        counts.pop("all") == sum(counts.values()) - counts["update, from the host"] > 90
+    )
     assert [float(cells[1]) > 0 for cells in nccl] == [True, True]
 
 
@@ -70,9 +90,12 @@ def test_bytes_of_a_step_are_those_that_predict_prices(
     options = ("--rounds", "1", "--steps", "1")
     rows, ended = outcome(Part(("calls", "208"), 90), options, patience=4)
     assert ended, rows
-    counted = next(line.split("|") for line in rows.splitlines() if line.startswith("| all "))
+    counted = next(
+        line.split("|") for line in rows.splitlines() if line.startswith("| all ")
+    )
     about = load_system("dgxh100_own").performance
-    assert about is not None and about.bytes_per_image is not None
+    assert about is not None
+    assert about.bytes_per_image is not None
     assert 0 < float(counted[3]) - about.bytes_per_image / 1e6 < 5
 
 
@@ -86,10 +109,14 @@ def test_a_part_that_fails_or_hangs_says_so(
     ):
         rows, ended = outcome(part, ())
         assert not ended
-        assert rows.splitlines()[-1].startswith(f"| {' '.join(part.words)} | **failed**: {reason}")
+        assert rows.splitlines()[-1].startswith(
+            f"| {' '.join(part.words)} | **failed**: {reason}"
+        )
 
 
 def test_all_parts_together_take_15_minutes_at_most() -> None:
-    every = [part for section in sections(("32", "208", "400")) for part in section.parts]
+    every = [
+        part for section in sections(("32", "208", "400")) for part in section.parts
+    ]
     assert sum(part.patience_s for part in every) <= LONGEST_S
     assert len(every) > 10

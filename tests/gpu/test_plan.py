@@ -30,7 +30,9 @@ IMAGES_MEGABYTES = 224 * 224 * (3 * 4 + 4 * 2) / MEGABYTE
 Body = Callable[..., dict[str, Any]]
 
 
-def answer_of(before: Sequence[str], options: dict[str, Any], **environment: str) -> dict[str, Any]:
+def answer_of(
+    before: Sequence[str], options: dict[str, Any], **environment: str
+) -> dict[str, Any]:
     """What plan_body.py prints. `before`: the launcher's words."""
     done = subprocess.run(
         [*before, sys.executable, str(HERE / "plan_body.py"), json.dumps(options)],
@@ -52,8 +54,12 @@ def answer_of(before: Sequence[str], options: dict[str, Any], **environment: str
 def body(fake_environment: Path, emulated: Path) -> Body:
     """`body(do=..., environment={}, **options)`: plan_body.py in a process of its own."""
 
-    def start(environment: dict[str, str] | None = None, **options: Any) -> dict[str, Any]:
-        return answer_of((), options, FAKECUDA_KERNELS=str(emulated), **(environment or {}))
+    def start(
+        environment: dict[str, str] | None = None, **options: Any
+    ) -> dict[str, Any]:
+        return answer_of(
+            (), options, FAKECUDA_KERNELS=str(emulated), **(environment or {})
+        )
 
     return start
 
@@ -79,7 +85,9 @@ def test_losses_are_the_cpus_step_for_step(
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("preset", ["dgxh100_8", "sony_4096"])
-def test_a_presets_network_computes_the_cpus_losses(preset: str, dtype: str, body: Body) -> None:
+def test_a_presets_network_computes_the_cpus_losses(
+    preset: str, dtype: str, body: Body
+) -> None:
     """All float16 presets have the network of one of the two: without label smoothing, or with."""
     answer = body(do="preset", preset=preset, dtype=dtype)
     expected = np.array(answer["cpu"])
@@ -96,13 +104,17 @@ def test_the_float16_presets_have_two_networks() -> None:
 
 def test_a_step_is_the_same_with_and_without_graphs(body: Body) -> None:
     answers = [
-        body({"FAKECUDA_GRAPHS": graphs}, do="losses", dtype="float16", layout="NHWC")["gpu"]
+        body({"FAKECUDA_GRAPHS": graphs}, do="losses", dtype="float16", layout="NHWC")[
+            "gpu"
+        ]
         for graphs in "01"
     ]
     assert answers[0] == answers[1]
 
 
-def test_two_ranks_sum_what_one_computes(fake_environment: Path, emulated: Path) -> None:
+def test_two_ranks_sum_what_one_computes(
+    fake_environment: Path, emulated: Path
+) -> None:
     """Bit for bit: float16 sums of two."""
     horovodrun = str(Path(sys.executable).with_name("horovodrun"))
     environment = {"FAKECUDA_DEVICES": "2", "FAKECUDA_KERNELS": str(emulated)}
@@ -114,7 +126,8 @@ def test_two_ranks_sum_what_one_computes(fake_environment: Path, emulated: Path)
         )
         for ranks in (1, 2)
     )
-    assert alone["groups"] == 4 and alone["size"] > 1
+    assert alone["groups"] == 4
+    assert alone["size"] > 1
     assert alone["digest"] == together["digest"]
 
 
@@ -126,7 +139,12 @@ def run_for_real(monkeypatch: pytest.MonkeyPatch, emulated: Path) -> None:
     monkeypatch.setenv("FAKECUDA_CAPABILITY", "9.0")
 
 
-TINY = (*ONE_RANK, "schedule.length=2 epochs", "schedule.warmup=0 epochs", "eval.period=1")
+TINY = (
+    *ONE_RANK,
+    "schedule.length=2 epochs",
+    "schedule.warmup=0 epochs",
+    "eval.period=1",
+)
 TINY = (*TINY, "eval.offset=0", "eval.target=0.999", "checkpoint.every=1 epochs")
 
 
@@ -137,7 +155,9 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(
     words = (*TINY, *HALF, "batch.per_rank=20")
     whole = gpu_run(*words, computed=True)
     first = gpu_run(*words, "limits.epochs=1", computed=True)
-    again = gpu_run(*words, config=str(first.out / "config.yaml"), resume=first.out, computed=True)
+    again = gpu_run(
+        *words, config=str(first.out / "config.yaml"), resume=first.out, computed=True
+    )
     assert again.result["weights_digest"] == whole.result["weights_digest"]
     assert whole.result["weights_digest"] != first.result["weights_digest"]
     assert whole.result["eval_accuracy"] > 0.3  # of four classes
@@ -174,12 +194,20 @@ def test_a_step_of_a_preset_stays_within_its_bounds(
     answer = body(environment, **options)
     each = answer["each"]
     kinds = {
-        name.removeprefix("tensor bytes "): round(number / answer["batch"] / MEGABYTE, 1)
+        name.removeprefix("tensor bytes "): round(
+            number / answer["batch"] / MEGABYTE, 1
+        )
         for name, number in each.items()
         if name.startswith("tensor bytes ")
     }
     moved = each["tensor bytes"] / answer["batch"] / MEGABYTE + IMAGES_MEGABYTES
-    print(preset, groups, f"{moved:.1f} MB an image", kinds, f"{answer['peak_bytes'] / 1e9:.1f} GB")
+    print(
+        preset,
+        groups,
+        f"{moved:.1f} MB an image",
+        kinds,
+        f"{answer['peak_bytes'] / 1e9:.1f} GB",
+    )
     assert moved <= 280
     assert each.get("layout conversions", 0) == 0
     assert each["launches"] <= answer["groups"] + 3
@@ -191,7 +219,9 @@ def test_a_step_of_a_preset_stays_within_its_bounds(
 
 
 def test_too_large_a_batch_is_one_line(body: Body) -> None:
-    with pytest.raises(AssertionError, match=r"batch: 3[0-9]\.\d GiB of the GPU's memory"):
+    with pytest.raises(
+        AssertionError, match=r"batch: 3[0-9]\.\d GiB of the GPU's memory"
+    ):
         body(
             {"FAKECUDA_COMPUTE": "0", "FAKECUDA_MEMORY_GIB": "16"},
             do="count",

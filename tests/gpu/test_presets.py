@@ -28,7 +28,11 @@ GPU_PRESETS = [name for name in list_presets() if load(name).run.system.device =
 def overlay(run: Run) -> dict[str, object]:
     """One rank of `run`: how many there are changes, and what follows from that, nothing else."""
     changes = [
-        {"after_epoch": change.after_epoch, "per_rank": change.per_rank, "active_ranks": 1}
+        {
+            "after_epoch": change.after_epoch,
+            "per_rank": change.per_rank,
+            "active_ranks": 1,
+        }
         for change in run.batch.changes
     ]
     found: dict[str, object] = {
@@ -54,7 +58,10 @@ HALF_PRESETS = [name for name in GPU_PRESETS if load(name).run.model.dtype == "f
 
 @pytest.mark.parametrize(
     ("name", "hopper"),
-    [*((name, False) for name in GPU_PRESETS), *((name, True) for name in HALF_PRESETS)],
+    [
+        *((name, False) for name in GPU_PRESETS),
+        *((name, True) for name in HALF_PRESETS),
+    ],
 )
 def test_a_rank_of_the_preset_runs_to_its_first_evaluation(
     name: str, hopper: bool, gpu_run: GpuRun, monkeypatch: pytest.MonkeyPatch
@@ -72,6 +79,8 @@ def test_a_rank_of_the_preset_runs_to_its_first_evaluation(
     done = gpu_run(*words, config=name, accuracy=[0.99])
     assert done.result["status"] == "success"
     assert done.result["epochs"] == build_plan(run).eval_epochs[0]
-    if run.model.network == "resnet" and capability >= 7:  # our kernels, by the real compiler
+    if (
+        run.model.network == "resnet" and capability >= 7
+    ):  # our kernels, by the real compiler
         assert done.counts[f"modules compiled for sm_{round(10 * capability)}"] == 1
     print(f"{name}: {done.reports[0]['peak_bytes'] / 2**30:.1f} GiB of the device")

@@ -22,8 +22,12 @@ def test_ptxas_assembles_every_kernel_without_spills(
     command = [ptxas, architecture, "-v", text, "-o", tmp_path / "device.cubin"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    spilled = re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", done.stderr)
+    spilled = re.findall(
+        r"(\d+) bytes spill stores, (\d+) bytes spill loads", done.stderr
+    )
     assert len(spilled) == len(re.findall(r"^KERNEL \w+\(", kernels, re.M))
     assert set(spilled) == {("0", "0")}
     registers = re.findall(r"Used (\d+) registers", done.stderr)
-    print(f"sm_{capability[0]}{capability[1]}: at most {max(map(int, registers))} registers")
+    print(
+        f"sm_{capability[0]}{capability[1]}: at most {max(map(int, registers))} registers"
+    )

@@ -42,7 +42,11 @@ def test_a_network_trains_and_evaluates_to_its_target(
     if capability == "9.0" and name != "resnet":
         pytest.skip("refused there (test_refusals.py)")
     done = gpu_run(
-        *BASE, *network(name), f"model.dtype={dtype}", f"model.layout={layout}", accuracy=[0.5, 0.9]
+        *BASE,
+        *network(name),
+        f"model.dtype={dtype}",
+        f"model.layout={layout}",
+        accuracy=[0.5, 0.9],
     )
     assert (done.result["status"], done.result["epochs"]) == ("success", 2)
     assert done.result["eval_accuracy"] == 0.9
@@ -69,7 +73,9 @@ def test_every_optimizer_runs_to_its_end(
     variant: str, more: tuple[str, ...], gpu_run: GpuRun
 ) -> None:
     eta = ("optimizer.eta=0.1",) if variant not in ("sgd", "akiba") else ()
-    done = gpu_run(*BASE, f"optimizer.variant={variant}", *eta, *more, accuracy=[0.5, 0.9])
+    done = gpu_run(
+        *BASE, f"optimizer.variant={variant}", *eta, *more, accuracy=[0.5, 0.9]
+    )
     assert (done.result["status"], done.result["epochs"]) == ("success", 2)
 
 
@@ -92,27 +98,37 @@ def test_two_ranks_sum_over_nccl_and_one_of_them_may_idle(gpu_run: GpuRun) -> No
         assert report["counts"]["ncclAllReduce over 2"] > 100
     # 155 steps; the idle rank's first epoch has no forward pass
     active, idle = (
-        sum(n for key, n in report["counts"].items() if key.startswith("cudnnConvolutionForward"))
+        sum(
+            n
+            for key, n in report["counts"].items()
+            if key.startswith("cudnnConvolutionForward")
+        )
         for report in done.reports
     )
     assert 0 < idle < 0.6 * active
 
 
-def test_a_dynamic_loss_scale_halves_and_travels_through_a_checkpoint(gpu_run: GpuRun) -> None:
+def test_a_dynamic_loss_scale_halves_and_travels_through_a_checkpoint(
+    gpu_run: GpuRun,
+) -> None:
     words = (*BASE, *HALF, "model.loss_scale=dynamic(64)", "checkpoint.every=1 epochs")
     first = gpu_run(*words, "limits.epochs=1", accuracy=[0.5], overflows=[3])
     assert first.result["stopped"]["limit"] == "limits.epochs"
     lines = [json.loads(line) for line in (first.out / "metrics.jsonl").open()]
     scales = [line["loss_scale"] for line in lines if line["kind"] == "train"]
     assert scales[-1] == 32
-    again = gpu_run(*words, config=str(first.out / "config.yaml"), resume=first.out, accuracy=[0.9])
+    again = gpu_run(
+        *words, config=str(first.out / "config.yaml"), resume=first.out, accuracy=[0.9]
+    )
     assert again.result["status"] == "success"
     assert again.result["resumed_after_step"] == 100
     lines = [json.loads(line) for line in (again.out / "metrics.jsonl").open()]
     assert [line["loss_scale"] for line in lines if line["kind"] == "train"][-1] == 32
 
 
-def test_the_weights_of_a_float16_model_travel_in_the_groups_of_the_rule(gpu_run: GpuRun) -> None:
+def test_the_weights_of_a_float16_model_travel_in_the_groups_of_the_rule(
+    gpu_run: GpuRun,
+) -> None:
     """Fujitsu's four groups of float16, then batch norm's in float32: not one after backward."""
     steps = 10
     done = gpu_run(
@@ -125,6 +141,8 @@ def test_the_weights_of_a_float16_model_travel_in_the_groups_of_the_rule(gpu_run
         "checkpoint.enabled=false",
         gpus=2,
     )
-    assert done.each_step("ncclAllReduce of float16", steps) == pytest.approx(4, abs=0.1)
+    assert done.each_step("ncclAllReduce of float16", steps) == pytest.approx(
+        4, abs=0.1
+    )
     # Batch norm's, and now and then a log point's losses or an evaluation's statistics.
     assert 1 < done.each_step("ncclAllReduce of float32", steps) < 1.5

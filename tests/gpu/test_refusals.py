@@ -12,7 +12,9 @@ import pytest
 pytestmark = pytest.mark.slow
 
 
-def start_rank(out: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def start_rank(
+    out: Path, *words: str, **environment: str
+) -> subprocess.CompletedProcess[str]:
     """`rn50.train` as a launcher starts it, on data that does not exist."""
     return subprocess.run(
         [
@@ -71,7 +73,9 @@ def test_a_gpu_that_cannot_run_the_network_is_refused_in_one_line(
     assert expected in line
     if name := environment.get(NAME):
         assert f"found {name} with {environment[CAPABILITY]}" in line
-    assert not (tmp_path / "result_0.txt").exists()  # no log was begun, no data looked at
+    assert not (
+        tmp_path / "result_0.txt"
+    ).exists()  # no log was begun, no data looked at
 
 
 @pytest.mark.parametrize(
@@ -79,11 +83,17 @@ def test_a_gpu_that_cannot_run_the_network_is_refused_in_one_line(
     [
         ((), {CAPABILITY: "8.9"}),  # Ada runs Ampere's code
         ((), {CAPABILITY: "9.0"}),  # ours
-        (TWO_RANKS, SECOND | {"CUDA_VISIBLE_DEVICES": "3"}),  # one for each task: 0 of every rank
+        (
+            TWO_RANKS,
+            SECOND | {"CUDA_VISIBLE_DEVICES": "3"},
+        ),  # one for each task: 0 of every rank
     ],
 )
 def test_a_gpu_that_can_is_taken(
-    words: tuple[str, ...], environment: dict[str, str], fake_environment: Path, tmp_path: Path
+    words: tuple[str, ...],
+    environment: dict[str, str],
+    fake_environment: Path,
+    tmp_path: Path,
 ) -> None:
     done = start_rank(tmp_path, *words, **environment)
     assert "/no/such/data" in done.stderr  # it came as far as the data

@@ -98,13 +98,19 @@ def measure(loaded: Loaded, end: str) -> Measured:
                 launcher.kill()  # its ranks find their connections closed and end
                 launcher.wait()
             until_s = time.monotonic() + PATIENCE_S
-            while exchange.pids and exchange.gone_s is None and time.monotonic() < until_s:
+            while (
+                exchange.pids and exchange.gone_s is None and time.monotonic() < until_s
+            ):
                 time.sleep(POLL_S)
             exchange.close()
 
 
 def _watch(
-    launcher: subprocess.Popen[bytes], exchange: Exchange, out: Path, end: str, launched_s: float
+    launcher: subprocess.Popen[bytes],
+    exchange: Exchange,
+    out: Path,
+    end: str,
+    launched_s: float,
 ) -> Measured:
     def wait_for(happened: Callable[[], bool]) -> None:
         until_s = time.monotonic() + PATIENCE_S
@@ -122,7 +128,9 @@ def _watch(
     if end == "asked":
         launcher.send_signal(signal.SIGINT)
     else:
-        os.kill(exchange.pids[victim], signal.SIGKILL if end == "killed" else signal.SIGSTOP)
+        os.kill(
+            exchange.pids[victim], signal.SIGKILL if end == "killed" else signal.SIGSTOP
+        )
     wait_for(lambda: launcher.poll() is not None)
     end_s = time.monotonic() - begun_s
     wait_for(lambda: exchange.gone_s is not None)

@@ -79,7 +79,9 @@ class Exchange:
         self._thread.join()
         self._server.close()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         rank, pid = _HELLO.unpack(await reader.readexactly(_HELLO.size))
         self._writers[rank], self.pids[rank] = writer, pid
         try:
@@ -94,7 +96,9 @@ class Exchange:
                 self.gone_s = time.monotonic()
 
     def _answer(self) -> None:
-        total = np.sum([np.frombuffer(row, np.float64) for row in self._asked.values()], axis=0)
+        total = np.sum(
+            [np.frombuffer(row, np.float64) for row in self._asked.values()], axis=0
+        )
         self._asked.clear()
         self.sums.append(total.tolist())
         answer = total.tobytes()

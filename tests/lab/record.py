@@ -40,7 +40,12 @@ def digests() -> None:
                 stdout=subprocess.DEVNULL,
             )
             (result,) = Path(folder).glob("*/*/result.json")
-            print(name, json.loads(result.read_text())["weights_digest"], sep="\t", flush=True)
+            print(
+                name,
+                json.loads(result.read_text())["weights_digest"],
+                sep="\t",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

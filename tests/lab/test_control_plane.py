@@ -24,5 +24,7 @@ def test_each_end_of_a_job(smoke_data: Path, tmp_path: Path) -> None:
 def test_totals_grow_no_faster_than_ranks(smoke_data: Path, tmp_path: Path) -> None:
     """Files opened to start: what a rank adds is the same from 16 to 64 ranks as from 4 to 16.
     Counted, not timed."""
-    few, some, many = (measured(smoke_data, tmp_path, n, "asked").opens for n in (4, 16, 64))
+    few, some, many = (
+        measured(smoke_data, tmp_path, n, "asked").opens for n in (4, 16, 64)
+    )
     assert 0 < (many - some) / 48 <= 1.1 * (some - few) / 12

@@ -21,7 +21,9 @@ ENGINE = os.environ.get("RN50_ENGINE", "")
 IMAGE = os.environ.get("RN50_IMAGE", "")
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not IMAGE, reason="make container-test builds the image and runs this"),
+    pytest.mark.skipif(
+        not IMAGE, reason="make container-test builds the image and runs this"
+    ),
 ]
 
 
@@ -41,9 +43,20 @@ class Box:
             mounted.chmod(0o777)  # the container's user is not ours
         self.mounts = ["-v", f"{self.data}:/data", "-v", f"{self.results}:/results"]
 
-    def run(self, *arguments: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess:
+    def run(
+        self, *arguments: str, options: tuple[str, ...] = ()
+    ) -> subprocess.CompletedProcess:
         return subprocess.run(
-            [ENGINE, "run", "--rm", "--network=none", *self.mounts, *options, IMAGE, *arguments],
+            [
+                ENGINE,
+                "run",
+                "--rm",
+                "--network=none",
+                *self.mounts,
+                *options,
+                IMAGE,
+                *arguments,
+            ],
             capture_output=True,
             text=True,
             timeout=300,
@@ -51,7 +64,9 @@ class Box:
         )
 
     def newest(self, name: str = "smoke") -> Path:
-        return max(self.results.glob(f"{name}/*"), key=lambda path: path.stat().st_mtime_ns)
+        return max(
+            self.results.glob(f"{name}/*"), key=lambda path: path.stat().st_mtime_ns
+        )
 
 
 @pytest.fixture(scope="module")
@@ -71,18 +86,21 @@ def outside(rn50: Rn50, box: Box, smoke_data: Path) -> Iterator[Path]:
         "data.synthetic={}",  # so that another machine can draw it
     )
     assert done.returncode == 0, done.stderr
-    yield rn50.run_folder()
+    return rn50.run_folder()
 
 
 def test_the_log_is_the_one_from_outside(box: Box, outside: Path) -> None:
     """Every event, key, value and order, the accuracy among them; and every bit of the weights."""
     done = box.run("smoke", "seed=1")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "RESULT success" in done.stdout and "official_checker=PASS(4.0.0)" in done.stdout
+    assert "RESULT success" in done.stdout
+    assert "official_checker=PASS(4.0.0)" in done.stdout
     inside = box.newest()
     assert contents(inside / "result_0.txt") == contents(outside / "result_0.txt")
     assert check_officially(inside / "result_0.txt", "4.0.0").messages == ()
-    then, now = (json.loads((folder / "result.json").read_text()) for folder in (outside, inside))
+    then, now = (
+        json.loads((folder / "result.json").read_text()) for folder in (outside, inside)
+    )
     for key in ("weights_digest", "eval_accuracy", "epochs", "config_sha256"):
         assert key in now
         if key != "config_sha256":  # the folders differ
@@ -114,7 +132,12 @@ def test_the_default_user_is_not_root_and_there_is_no_compiler(box: Box) -> None
 def test_nothing_that_a_reader_keeps_in_the_checkout_gets_into_an_image(
     root: Path, tmp_path: Path
 ) -> None:
-    kept_out = ["data/mine/train.rec", "data/photo.jpg", "results/smoke/result_0.txt", "key.pem"]
+    kept_out = [
+        "data/mine/train.rec",
+        "data/photo.jpg",
+        "results/smoke/result_0.txt",
+        "key.pem",
+    ]
     for name in ("data/pack.py", "config/mine.yaml", *kept_out):
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -123,11 +146,22 @@ def test_nothing_that_a_reader_keeps_in_the_checkout_gets_into_an_image(
     (tmp_path / "Dockerfile").write_text(f"FROM {IMAGE}\nCOPY . /context\n")
     image = f"{IMAGE}-context"
     subprocess.run(
-        [ENGINE, "build", "--network=host", "-f", tmp_path / "Dockerfile", "-t", image, tmp_path],
+        [
+            ENGINE,
+            "build",
+            "--network=host",
+            "-f",
+            tmp_path / "Dockerfile",
+            "-t",
+            image,
+            tmp_path,
+        ],
         check=True,
     )
     find = [ENGINE, "run", "--rm", "--entrypoint=find", image, "/context", "-type", "f"]
-    there = subprocess.run(find, capture_output=True, text=True, check=True).stdout.split()
+    there = subprocess.run(
+        find, capture_output=True, text=True, check=True
+    ).stdout.split()
     subprocess.run([ENGINE, "rmi", image], check=True)
     assert {*there} == {"/context/data/pack.py", "/context/config/mine.yaml"}
 

@@ -14,9 +14,24 @@ from pathlib import Path
 
 import pytest
 
-PACKAGES = ("numpy", "horovod", "cloudpickle", "psutil", "yaml", "packaging", "requests", "urllib3")
+PACKAGES = (
+    "numpy",
+    "horovod",
+    "cloudpickle",
+    "psutil",
+    "yaml",
+    "packaging",
+    "requests",
+    "urllib3",
+)
 PACKAGES += ("idna", "certifi", "charset_normalizer", "graphviz")
-STANDARD = ("pip", "setuptools", "pkg_resources", "_distutils_hack", "distutils-precedence.pth")
+STANDARD = (
+    "pip",
+    "setuptools",
+    "pkg_resources",
+    "_distutils_hack",
+    "distutils-precedence.pth",
+)
 
 
 @pytest.fixture
@@ -24,7 +39,9 @@ def other_python(tmp_path: Path) -> Path:
     """A copy of this Python with MXNet, Horovod and what they need in place of its packages."""
     base = Path(sys.base_prefix)
     if base in (Path("/usr"), Path("/usr/local")):
-        pytest.skip(f"a Python in a folder of its own expected, to copy it, found {base}")
+        pytest.skip(
+            f"a Python in a folder of its own expected, to copy it, found {base}"
+        )
     other = tmp_path / "python"
     ours = Path(sysconfig.get_path("platlib"))
     shutil.copytree(base, other, symlinks=True)
@@ -46,7 +63,9 @@ def other_python(tmp_path: Path) -> Path:
     (site / "built.pth").write_text(f"{built / 'python'}\n")
     about = site / "site_mxnet-1.9.1.dist-info"
     about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: site-mxnet\nVersion: 1.9.1\n")
+    (about / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: site-mxnet\nVersion: 1.9.1\n"
+    )
     (about / "top_level.txt").write_text("mxnet\n")
     return other / "bin" / f"python3.{sys.version_info.minor}"
 
@@ -59,7 +78,9 @@ def test_a_run_with_the_mxnet_that_is_there(
     tmp_path: Path,
 ) -> None:
     places = ("launch", "smoke", "seed=1", f"data.path={smoke_data}")
-    expected = json.loads((smoke_run("gloo") / "result.json").read_text())["weights_digest"]
+    expected = json.loads((smoke_run("gloo") / "result.json").read_text())[
+        "weights_digest"
+    ]
     checkout = tmp_path / "checkout"
     environment = tmp_path / "environment"
     subprocess.run(["git", "clone", "-q", root, checkout], check=True)
@@ -73,6 +94,10 @@ def test_a_run_with_the_mxnet_that_is_there(
         command = [environment / "bin/rn50", *places, f"system.results={results}"]
         subprocess.run([*command, "--launcher", launcher], cwd=checkout, check=True)
         (folder,) = results.glob("*/*")
-        assert json.loads((folder / "result.json").read_text())["weights_digest"] == expected
+        assert (
+            json.loads((folder / "result.json").read_text())["weights_digest"]
+            == expected
+        )
         packages = json.loads((folder / "environment.json").read_text())["packages"]
-        assert packages["site-mxnet"] == "1.9.1" and "mxnet" not in packages
+        assert packages["site-mxnet"] == "1.9.1"
+        assert "mxnet" not in packages

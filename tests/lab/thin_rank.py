@@ -120,7 +120,9 @@ def main(arguments: list[str]) -> int:
     that failed from the watchdog alone: a launcher on another node may take no notice either."""
     ranks, per_node = map(int, arguments[:2])
     options = rank_main.parse(arguments[2:])
-    identity_of(load(options.config))  # what that imports, reads and makes once is shared too
+    identity_of(
+        load(options.config)
+    )  # what that imports, reads and makes once is shared too
     gc.collect()
     gc.freeze()  # a collection would write to every page, and so copy it
     for rank in range(ranks):
@@ -133,7 +135,9 @@ def main(arguments: list[str]) -> int:
 def _be(rank: int, ranks: int, per_node: int, options: Any) -> NoReturn:
     """One rank; its environment is what horovodrun would give it."""
     names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
-    for name, value in zip(names, (rank, ranks, rank % per_node, per_node), strict=True):
+    for name, value in zip(
+        names, (rank, ranks, rank % per_node, per_node), strict=True
+    ):
         os.environ[f"HOROVOD_{name}"] = str(value)
     body = partial(train, opened=count_opens())
     rank_main.run_rank(options.config, options.overrides, options.out, train=body)
@@ -141,4 +145,6 @@ def _be(rank: int, ranks: int, per_node: int, options: Any) -> NoReturn:
 
 
 if __name__ == "__main__":
-    sys.exit(launch_thin(*sys.argv[2:]) if sys.argv[1] == "launch" else main(sys.argv[1:]))
+    sys.exit(
+        launch_thin(*sys.argv[2:]) if sys.argv[1] == "launch" else main(sys.argv[1:])
+    )

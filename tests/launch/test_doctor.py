@@ -34,12 +34,17 @@ def test_driver_and_libraries_are_judged(tmp_path: Path) -> None:
     assert driver.outcome == FAILED
     assert [row.outcome for row in found] == [OK, OK, FAILED]
     assert "model.step=plan" in found[1].found
-    assert "12.0" in driver.found and "11.4" in driver.found
+    assert "12.0" in driver.found
+    assert "11.4" in driver.found
 
 
 def test_a_library_of_another_place_is_named(tmp_path: Path) -> None:
     mxnet = tmp_path / "mxnet"
-    files = ["cudnn/libcudnn.so.8", "cudnn/libcudnn_ops_infer.so.8", "nccl/libnccl.so.2"]
+    files = [
+        "cudnn/libcudnn.so.8",
+        "cudnn/libcudnn_ops_infer.so.8",
+        "nccl/libnccl.so.2",
+    ]
     files += ["module/libcudnn_ops_infer.so.8"]
     for name in files:
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -47,14 +52,23 @@ def test_a_library_of_another_place_is_named(tmp_path: Path) -> None:
     mxnet.mkdir()
     for name in files[:2]:
         (mxnet / Path(name).name).symlink_to(tmp_path / name)
-    lines = [f"7f00-7f01 r-xp 00000000 08:01 42 {' ' * 20}{tmp_path / name}" for name in files]
-    first, own, nccl, foreign = (f"{line}\n7f02-7f03 rw-p 0 00:00 0\n" for line in lines)
+    lines = [
+        f"7f00-7f01 r-xp 00000000 08:01 42 {' ' * 20}{tmp_path / name}"
+        for name in files
+    ]
+    first, own, nccl, foreign = (
+        f"{line}\n7f02-7f03 rw-p 0 00:00 0\n" for line in lines
+    )
     rows = list(library_rows(first + own + nccl, mxnet))
-    assert [row[:2] for row in rows] == [("cuDNN", OK), ("NCCL", OK)]  # cuBLAS is not loaded
+    assert [row[:2] for row in rows] == [
+        ("cuDNN", OK),
+        ("NCCL", OK),
+    ]  # cuBLAS is not loaded
     assert f"{tmp_path / files[0]} and 1 parts" in rows[0].found
     (row,) = library_rows(first + foreign, mxnet)
     assert row.outcome == FAILED
-    assert str(tmp_path / files[1]) in row.found and str(tmp_path / files[3]) in row.found
+    assert str(tmp_path / files[1]) in row.found
+    assert str(tmp_path / files[3]) in row.found
 
 
 def test_a_container_in_which_runs_pass_is_fit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,17 +105,21 @@ def test_both_libraries_are_tried_on_every_device(
     monkeypatch.setattr("rn50.launch.doctor.read_gpus", lambda: gpus)
     monkeypatch.setattr("rn50.launch.doctor.try_library", process)
     *_, last = examine(())
-    assert tried == [(device, library) for device in devices for library in ("mxnet", "dali")]
+    assert tried == [
+        (device, library) for device in devices for library in ("mxnet", "dali")
+    ]
     assert (last.outcome == NO_GPU) == (devices == ["cpu"])
 
 
 @pytest.mark.slow
 def test_a_library_that_fails_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = try_library("mxnet", "gpu0")  # of a machine without one
-    assert rows and {row.outcome for row in rows} == {FAILED}
+    assert rows
+    assert {row.outcome for row in rows} == {FAILED}
     monkeypatch.setattr("sys.executable", "/bin/false")
     (row,) = try_library("dali", "cpu")
-    assert (row.check, row.outcome) == ("dali on cpu", FAILED) and "exit code 1" in row.found
+    assert (row.check, row.outcome) == ("dali on cpu", FAILED)
+    assert "exit code 1" in row.found
 
 
 @pytest.mark.slow
@@ -115,6 +133,8 @@ def test_this_machine_is_fit_and_a_host_without_an_address_is_named(rn50: Rn50) 
     assert {"convolution on cpu", "JPEG decoder on cpu"} <= {*rows}
 
 
-def test_a_parameter_servers_role_hides_no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_parameter_servers_role_hides_no_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("DMLC_ROLE", "server")
     assert {row.outcome for row in try_library("mxnet", "cpu")} == {OK}

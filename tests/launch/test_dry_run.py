@@ -28,7 +28,10 @@ def test_what_is_said_of_a_run_here_and_of_a_published_one(smoke_data: Path) -> 
     found = described("smoke", f"data.path={smoke_data}", "seed=7")
     assert found["problems"] == []
     for name, words in (
-        ("data", f"DRAWN textures ({smoke_data}), 1,000 training and 400 evaluation images"),
+        (
+            "data",
+            f"DRAWN textures ({smoke_data}), 1,000 training and 400 evaluation images",
+        ),
         ("device", "cpu (CPU core), nodes: 1"),
         ("ranks", "2 by gloo"),
         ("length", "up to 8 epochs, 400 steps"),
@@ -39,7 +42,9 @@ def test_what_is_said_of_a_run_here_and_of_a_published_one(smoke_data: Path) -> 
     ranks = "--gloo -np 2 python -m rn50.train FOLDER/config.yaml --out FOLDER"
     assert " ".join(found["command"]).endswith(ranks)
     published = described("abci_2048_open")
-    assert any("a packed image set expected" in problem for problem in published["problems"])
+    assert any(
+        "a packed image set expected" in problem for problem in published["problems"]
+    )
 
 
 def test_a_set_that_was_drawn_otherwise_does_not_fit(small_data: Path) -> None:
@@ -51,17 +56,25 @@ def test_a_set_that_was_drawn_otherwise_does_not_fit(small_data: Path) -> None:
 
 def test_what_stands_in_the_way_is_all_told() -> None:
     found = described("dgx1_8", "model.dtype=bfloat16", "comm.algorithm=torus_2d")
-    assert len(found["problems"]) == 3 + (not Path("/proc/driver/nvidia/version").exists())
-    assert found["command"] == [] and found["config check"].startswith("FAIL")
+    assert len(found["problems"]) == 3 + (
+        not Path("/proc/driver/nvidia/version").exists()
+    )
+    assert found["command"] == []
+    assert found["config check"].startswith("FAIL")
 
 
-def test_the_command_starts_nothing_and_makes_nothing(rn50: Rn50, tmp_path: Path) -> None:
+def test_the_command_starts_nothing_and_makes_nothing(
+    rn50: Rn50, tmp_path: Path
+) -> None:
     missing = f"data.path={tmp_path / 'none'}"
-    done = rn50("launch", "smoke", "--dry-run", missing, f"system.results={rn50.results}")
+    done = rn50(
+        "launch", "smoke", "--dry-run", missing, f"system.results={rn50.results}"
+    )
     assert done.returncode == 2
     assert "dry run, nothing is started" in done.stdout
     assert re.fullmatch(r"rn50: error: .*a packed image set expected.*\n", done.stderr)
-    assert not rn50.results.exists() and not list(tmp_path.iterdir())
+    assert not rn50.results.exists()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
@@ -74,14 +87,20 @@ def test_a_run_that_diverges_is_not_restarted(rn50: Rn50, smoke_data: Path) -> N
     done = rn50("launch", "smoke", "--json", *words, "optimizer.base_lr=9.0e9")
     assert done.returncode == 2
     assert json.loads(done.stdout)["status"] == "failed"  # all else on stderr
-    assert "training diverged" in done.stderr and not list(rn50.run_folder().glob("attempt_*"))
+    assert "training diverged" in done.stderr
+    assert not list(rn50.run_folder().glob("attempt_*"))
 
 
 def test_a_job_goes_on_when_nobody_waits(rn50: Rn50, program: Any) -> None:
     program("sbatch", "echo 42")
     program("squeue", "echo RUNNING")
     process = rn50.start(
-        "submit", "smoke", "--scheduler", "slurm", "--wait", f"system.results={rn50.results}"
+        "submit",
+        "smoke",
+        "--scheduler",
+        "slurm",
+        "--wait",
+        f"system.results={rn50.results}",
     )
     assert process.stdout.readline().startswith("slurm job 42 in")
     process.send_signal(signal.SIGTERM)

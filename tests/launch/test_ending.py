@@ -48,7 +48,9 @@ def _our_rn50_is_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
 def standing(folder: Path, step: int, checkpoint: int | None) -> str:
     """Leave what a run leaves; returns the end of its last line without `--launcher`."""
     lines = [{"kind": "train", "step": step}, {"kind": "gaps"}]
-    (folder / "metrics.jsonl").write_text("\n".join(map(json.dumps, lines)) + '\n{"step": 9')
+    (folder / "metrics.jsonl").write_text(
+        "\n".join(map(json.dumps, lines)) + '\n{"step": 9'
+    )
     if checkpoint is None:
         return f"; start again with: rn50 launch {folder}/config.yaml"
     (folder / "checkpoint").mkdir()
@@ -80,7 +82,8 @@ def test_a_run_that_was_stopped_or_failed_goes_on_from_its_checkpoint(
     assert recorded == Result("failed", found.reason, stopped, onward_from_here, seed=1)
     assert rank_failed("why", tmp_path, launcher).what_next == onward
     hopeless = rank_failed("why", tmp_path, hopeless=True)
-    assert "optimizer.base_lr" in hopeless.what_next and hopeless.next == ""
+    assert "optimizer.base_lr" in hopeless.what_next
+    assert hopeless.next == ""
     write(tmp_path / RESULT, Result("aborted", stopped=Stopped("x", 125)))
     assert run_stopped("Ctrl-C", tmp_path).stopped == Stopped("Ctrl-C", 125)
 
@@ -90,17 +93,46 @@ def test_a_run_that_was_stopped_or_failed_goes_on_from_its_checkpoint(
     [
         ({"status": "success"}, 40, "target 0.9 reached: accuracy 0.8450", None),
         ({}, 40, "target 0.9 missed", None),
-        ({"stopped": TIME}, 40, "go on with: rn50 launch --resume", "limits.time_s=null"),
-        ({"stopped": EPOCHS}, 40, "go on with: rn50 launch --resume", "limits.epochs=null"),
-        ({"stopped": TIME}, None, "start again with: rn50 launch /", "limits.time_s=null"),
-        ({"stopped": Stopped("SIGTERM", 40)}, 40, "go on with: rn50 launch --resume", None),
+        (
+            {"stopped": TIME},
+            40,
+            "go on with: rn50 launch --resume",
+            "limits.time_s=null",
+        ),
+        (
+            {"stopped": EPOCHS},
+            40,
+            "go on with: rn50 launch --resume",
+            "limits.epochs=null",
+        ),
+        (
+            {"stopped": TIME},
+            None,
+            "start again with: rn50 launch /",
+            "limits.time_s=null",
+        ),
+        (
+            {"stopped": Stopped("SIGTERM", 40)},
+            40,
+            "go on with: rn50 launch --resume",
+            None,
+        ),
     ],
 )
 def test_a_run_that_ended_in_order_says_what_would_take_it_further(
-    tmp_path: Path, result: dict[str, Any], checkpoint: int | None, words: str, override: str | None
+    tmp_path: Path,
+    result: dict[str, Any],
+    checkpoint: int | None,
+    words: str,
+    override: str | None,
 ) -> None:
     standing(tmp_path, 40, checkpoint)
-    whole = {"status": "aborted", "eval_accuracy": 0.845, "target": 0.9, "epochs": 8} | result
+    whole = {
+        "status": "aborted",
+        "eval_accuracy": 0.845,
+        "target": 0.9,
+        "epochs": 8,
+    } | result
     found = run_ended(Result(**whole), tmp_path)
     assert words in found.line
     assert isinstance(found.next, Next) == ("stopped" in result)
@@ -110,7 +142,11 @@ def test_a_run_that_ended_in_order_says_what_would_take_it_further(
 
 
 def test_what_stopped_a_command() -> None:
-    assert asked_by(KeyboardInterrupt()) == asked_by(KeyboardInterrupt("SIGINT")) == "Ctrl-C"
+    assert (
+        asked_by(KeyboardInterrupt())
+        == asked_by(KeyboardInterrupt("SIGINT"))
+        == "Ctrl-C"
+    )
     assert asked_by(KeyboardInterrupt("SIGTERM")) == "SIGTERM"
 
 
@@ -129,8 +165,10 @@ def test_a_run_of_a_job_goes_on_with_the_job(
     assert rank_failed("why", run).next == command
     last = run_stopped("SIGTERM", run).recorded(Result("failed"))
     found = job_ended("slurm", "42", 143, tmp_path, last)
-    assert last.reason in found.reason and "143" in found.reason
-    assert found.next == command and f"{tmp_path}/job.log" in found.line
+    assert last.reason in found.reason
+    assert "143" in found.reason
+    assert found.next == command
+    assert f"{tmp_path}/job.log" in found.line
     assert job_ended("slurm", "42", 0, tmp_path, None).next == ""
 
 

@@ -57,7 +57,8 @@ def test_a_scheduler_is_a_row_and_a_class(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(choices.SCHEDULERS, "dummy", "a test's")
     assert load("smoke", ["system.scheduler=dummy"]).run.system.scheduler == "dummy"
     script = output("submit", "smoke", "--scheduler", "dummy", "--dry-run")
-    assert "#DUMMY nodes=1" in script and "--launcher gloo" in script
+    assert "#DUMMY nodes=1" in script
+    assert "--launcher gloo" in script
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,9 @@ def test_an_error_of_the_launcher_is_not_one_of_the_standard_output(
     name, *overrides = RUN
     overrides += [f"data.path={small_data}", f"system.results={tmp_path}"]
     with pytest.raises(RunError) as failed:
-        launch(load(name, overrides), lambda _: lambda done, total: None, Options("dummy"))
+        launch(
+            load(name, overrides), lambda _: lambda done, total: None, Options("dummy")
+        )
     assert failed.value.ending.reason == reason
     (result,) = tmp_path.rglob("result.json")
     assert read_json(result)["reason"] == reason

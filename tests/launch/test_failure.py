@@ -27,12 +27,16 @@ EAGAIN = os.strerror(errno.EAGAIN)
 RECORDED = Path(__file__).resolve().parent.parent / "golden" / "refusals"
 OWN = Failure(1, "h", "epoch 2", 7, "UserError: bad record")
 GONE = replace(OWN, reason=PROCESS_EXITED)
-ECHO = replace(OWN, rank=0, reason="MXNetError: Horovod has been shut down. This was caused by")
+ECHO = replace(
+    OWN, rank=0, reason="MXNetError: Horovod has been shut down. This was caused by"
+)
 RESET = replace(ECHO, reason="MXNetError: Connection reset by peer")
 SIGKILL_2 = "rank 2 was killed by SIGKILL"
 MPIRUN = "mpirun noticed that process rank 3 with PID 0 on node vm exited on signal 9 (Killed)."
 SRUN = "srun: error: node2: task 1: Killed\nsrun: error: node1: task 0: Exited with exit code 143"
-GLOO = "status, thus causing the job to be terminated:\nProcess name: 2\nExit code: 137\n"
+GLOO = (
+    "status, thus causing the job to be terminated:\nProcess name: 2\nExit code: 137\n"
+)
 ABORTED = MPIRUN.replace("rank 3", "rank 1").replace("9 (Killed)", "6 (Aborted)")
 CRASH = "terminate called without an active exception\n"
 HYDRA = """
@@ -46,7 +50,8 @@ HYDRA = """
 YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)
 """
 PRTERUN = (
-    "prterun noticed that process rank 1 with PID 18792 on node vm exited on\nsignal 9 (Killed)"
+    "prterun noticed that process rank 1 with PID 18792 on node vm exited on\n"
+    "signal 9 (Killed)"
 )
 # Open MPI 4.1.4 with OMPI_MCA_pml=ucx; a rank on h2 that cannot reach h3.
 NO_PML = "-----\nNo components were able to be opened in the pml framework.\n\nThis typically means"
@@ -60,7 +65,9 @@ GLOO_LOOP = (
     "uncaught exception: [/b/tcp/pair.cc:589] Read error [10.79.0.2]:5: Connection timed out\n"
 )
 NO_TASKS = "srun: error: Unable to create step for job 7: More processors requested than permitted"
-NO_FOLDER = "rank 4 on h2 in start: /r/config.yaml: expected: a folder that all nodes share\n"
+NO_FOLDER = (
+    "rank 4 on h2 in start: /r/config.yaml: expected: a folder that all nodes share\n"
+)
 HERE = "rank 1 on h failed in epoch 2 at step 7: "
 PLENTY = Limits({"n": 1024}, None, 1 << 30, 1 << 30)
 NO_PIDS = PLENTY._replace(processes=30)
@@ -81,19 +88,54 @@ FULL = PLENTY._replace(shared_free_bytes=32 << 10, shared_bytes=64 << 10)
         ([ECHO], "[2]<stderr>:Killed\n" + GLOO.replace("137", "3"), {}, SIGKILL_2),
         ([ECHO], SRUN, {}, "rank 1 was killed by SIGKILL"),
         ([RESET], GLOO, {}, SIGKILL_2),
-        ([ECHO], SRUN.replace("Killed", "Bus error"), {}, "killed by SIGBUS: a file in use"),
-        ([ECHO], "", {}, "rank 0 on h failed in epoch 2 at step 7: MXNetError: Horovod has been"),
+        (
+            [ECHO],
+            SRUN.replace("Killed", "Bus error"),
+            {},
+            "killed by SIGBUS: a file in use",
+        ),
+        (
+            [ECHO],
+            "",
+            {},
+            "rank 0 on h failed in epoch 2 at step 7: MXNetError: Horovod has been",
+        ),
         ([], HYDRA.format(rank="RANK 1 "), {}, "rank 1 was killed by SIGKILL"),
         ([], HYDRA.format(rank=""), {}, "a rank was killed by SIGKILL"),
         ([], HYDRA.format(rank=""), {"lost": GONE}, HERE + "killed by SIGKILL"),
         ([], PRTERUN, {"lost": GONE}, HERE + "killed by SIGKILL"),
-        ([], PRTERUN, {"out_of_memory": True}, "SIGKILL (the kernel was out of memory)"),
+        (
+            [],
+            PRTERUN,
+            {"out_of_memory": True},
+            "SIGKILL (the kernel was out of memory)",
+        ),
         ([], MPIRUN, {"lost": GONE}, HERE + PROCESS_EXITED),
-        ([], MPIRUN, {"lost": replace(GONE, reason="silent for 4 s")}, HERE + "silent for 4 s"),
+        (
+            [],
+            MPIRUN,
+            {"lost": replace(GONE, reason="silent for 4 s")},
+            HERE + "silent for 4 s",
+        ),
         # One that had not reached the watchdog took those along that had.
-        ([], f"{ABORTED}\n{MPIRUN}", {"lost": GONE, "not_connected": {3}}, "rank 3 was killed by"),
-        ([], f"{MPIRUN}\n{ABORTED}", {"lost": GONE, "not_connected": {1}}, "killed by SIGABRT"),
-        ([], CRASH + ABORTED, {"lost": GONE}, HERE + "killed by SIGABRT (terminate called"),
+        (
+            [],
+            f"{ABORTED}\n{MPIRUN}",
+            {"lost": GONE, "not_connected": {3}},
+            "rank 3 was killed by",
+        ),
+        (
+            [],
+            f"{MPIRUN}\n{ABORTED}",
+            {"lost": GONE, "not_connected": {1}},
+            "killed by SIGABRT",
+        ),
+        (
+            [],
+            CRASH + ABORTED,
+            {"lost": GONE},
+            HERE + "killed by SIGABRT (terminate called",
+        ),
         (
             [],
             "x: Cannot allocate memory\n" + CRASH,
@@ -106,7 +148,12 @@ FULL = PLENTY._replace(shared_free_bytes=32 << 10, shared_bytes=64 << 10)
             {"lost": GONE},
             "gone (MPI_INIT failed",
         ),
-        ([], "[0]<stderr>:It looks like MPI_INIT failed\n", {"lost": GONE}, PROCESS_EXITED),
+        (
+            [],
+            "[0]<stderr>:It looks like MPI_INIT failed\n",
+            {"lost": GONE},
+            PROCESS_EXITED,
+        ),
         ([], "a\n\nno slots\n", {}, "exit code 9 before any rank reported: a no slots"),
         (
             [],
@@ -120,18 +167,58 @@ FULL = PLENTY._replace(shared_free_bytes=32 << 10, shared_bytes=64 << 10)
             {"lost": GONE},
             "gone (from h2 to: h3 Unable to connect to the peer 10.79.0.3",
         ),
-        ([TIMED_OUT], GLOO_LOOP, {}, "timed out (uncaught exception: Read error [10.79.0.2]:5: C"),
-        ([ECHO], SRUN.replace("Killed", "CPU time limit exceeded"), {}, "killed by SIGXCPU"),
+        (
+            [TIMED_OUT],
+            GLOO_LOOP,
+            {},
+            "timed out (uncaught exception: Read error [10.79.0.2]:5: C",
+        ),
+        (
+            [ECHO],
+            SRUN.replace("Killed", "CPU time limit exceeded"),
+            {},
+            "killed by SIGXCPU",
+        ),
         # The launcher's own process got SIGTERM, or a rank's end made it send that to the others.
-        ([ECHO], "", {"lost": GONE, "signals": {1: "SIGTERM"}}, "process, not a rank, was asked"),
-        ([], "", {"signals": {1: "SIGTERM"}}, "was asked to end: its ranks got SIGTERM"),
+        (
+            [ECHO],
+            "",
+            {"lost": GONE, "signals": {1: "SIGTERM"}},
+            "process, not a rank, was asked",
+        ),
+        (
+            [],
+            "",
+            {"signals": {1: "SIGTERM"}},
+            "was asked to end: its ranks got SIGTERM",
+        ),
         ([], "", {"lost": GONE, "signals": {0: "SIGTERM"}}, HERE + PROCESS_EXITED),
-        ([], "", {"lost": GONE, "signals": {1: "SIGTERM"}, "not_connected": {2}}, PROCESS_EXITED),
+        (
+            [],
+            "",
+            {"lost": GONE, "signals": {1: "SIGTERM"}, "not_connected": {2}},
+            PROCESS_EXITED,
+        ),
         ([ECHO], MPIRUN, {"signals": {3: "SIGTERM"}}, "rank 3 was killed by SIGKILL"),
-        ([OWN], "", {"code": -19}, "the launcher's process, not a rank, was stopped by SIGSTOP"),
+        (
+            [OWN],
+            "",
+            {"code": -19},
+            "the launcher's process, not a rank, was stopped by SIGSTOP",
+        ),
         # The launcher's own process; a node without the run's folder.
-        ([OWN], "", {"code": -9}, "the launcher's process, not a rank, was killed by SIGKILL"),
-        ([], NO_FOLDER, {"lost": GONE, "not_connected": {4}}, "rank 4 on h2 failed in start at"),
+        (
+            [OWN],
+            "",
+            {"code": -9},
+            "the launcher's process, not a rank, was killed by SIGKILL",
+        ),
+        (
+            [],
+            NO_FOLDER,
+            {"lost": GONE, "not_connected": {4}},
+            "rank 4 on h2 failed in start at",
+        ),
         ([], NO_FOLDER, {"lost": GONE}, HERE + PROCESS_EXITED),
     ],
 )
@@ -161,26 +248,69 @@ SAID = {
 @pytest.mark.parametrize("path", sorted(RECORDED.iterdir()), ids=lambda path: path.stem)
 def test_a_launcher_that_starts_nothing_is_quoted(path: Path) -> None:
     told = explain_failure(Evidence([], path.read_text(), 1))
-    assert re.search(f"exit code 1 before any rank reported: .*{SAID[path.stem]}", told), told
-    assert len(told) < 600 and "\n" not in told
+    assert re.search(
+        f"exit code 1 before any rank reported: .*{SAID[path.stem]}", told
+    ), told
+    assert len(told) < 600
+    assert "\n" not in told
 
 
 @pytest.mark.parametrize(
     ("reason", "stderr", "limits", "short"),
     [
-        ("[Errno 24] Too many open files", "", PLENTY, "(open files are limited: ulimit -n 1024)"),
-        ("x", "y: Too many open files", PLENTY, "(Too many open files; open files are limited"),
-        ("MemoryError", "", SMALL_SPACE, "(address space is limited: ulimit -v 900000)"),
-        (PROCESS_EXITED, "", SMALL_SPACE, "(address space is limited: ulimit -v 900000)"),
-        ("killed by SIGABRT", "", NO_PIDS, "(processes and threads are limited: pids.max 30)"),
+        (
+            "[Errno 24] Too many open files",
+            "",
+            PLENTY,
+            "(open files are limited: ulimit -n 1024)",
+        ),
+        (
+            "x",
+            "y: Too many open files",
+            PLENTY,
+            "(Too many open files; open files are limited",
+        ),
+        (
+            "MemoryError",
+            "",
+            SMALL_SPACE,
+            "(address space is limited: ulimit -v 900000)",
+        ),
+        (
+            PROCESS_EXITED,
+            "",
+            SMALL_SPACE,
+            "(address space is limited: ulimit -v 900000)",
+        ),
+        (
+            "killed by SIGABRT",
+            "",
+            NO_PIDS,
+            "(processes and threads are limited: pids.max 30)",
+        ),
         ("killed by SIGBUS: a file", "", FULL, "(/dev/shm: 32 kB free, 64 kB in all)"),
-        (PROCESS_EXITED, "PMIX ERROR: OUT-OF-RESOURCE in x", FULL, "(PMIX ERROR: OUT-OF-RESOURCE;"),
-        ("[Errno 27] File too large", "", SMALL_FILES, "(file size is limited: ulimit -f 300)"),
+        (
+            PROCESS_EXITED,
+            "PMIX ERROR: OUT-OF-RESOURCE in x",
+            FULL,
+            "(PMIX ERROR: OUT-OF-RESOURCE;",
+        ),
+        (
+            "[Errno 27] File too large",
+            "",
+            SMALL_FILES,
+            "(file size is limited: ulimit -f 300)",
+        ),
         (PROCESS_EXITED, "", SMALL_FILES, "(file size is limited: ulimit -f 300)"),
         ("killed by SIGXCPU", "", NO_TIME, "(CPU time is limited: ulimit -t 4)"),
         ("killed by SIGKILL", "", NO_TIME, "(CPU time is limited: ulimit -t 4)"),
         ("SIGABRT", CRASH, FEW_PROCESSES, "ulimit -u 60"),
-        (f"{EAGAIN} x", "", FEW_PROCESSES, "(processes and threads are limited: ulimit -u 60)"),
+        (
+            f"{EAGAIN} x",
+            "",
+            FEW_PROCESSES,
+            "(processes and threads are limited: ulimit -u 60)",
+        ),
         (PROCESS_EXITED, NO_PML, UCX, "pml framework; OMPI_MCA_pml=ucx)"),
         ("x", NO_TASKS, PLENTY, "or --launcher mpirun)"),
         ("killed by SIGKILL", "", FEW_PROCESSES, ""),
@@ -191,8 +321,12 @@ def test_a_launcher_that_starts_nothing_is_quoted(path: Path) -> None:
         ("MemoryError", "", PLENTY, ""),
     ],
 )
-def test_what_was_short_is_named(reason: str, stderr: str, limits: Limits, short: str) -> None:
-    told = explain_failure(Evidence([replace(OWN, reason=reason)], stderr, 1, limits=limits))
+def test_what_was_short_is_named(
+    reason: str, stderr: str, limits: Limits, short: str
+) -> None:
+    told = explain_failure(
+        Evidence([replace(OWN, reason=reason)], stderr, 1, limits=limits)
+    )
     assert short in told if short else told.endswith(reason)
 
 

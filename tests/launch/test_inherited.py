@@ -33,7 +33,11 @@ LEFT = {
     "PBS_JOBID": "4.pbs",
     "OMP_NUM_THREADS": "",
 }
-STAYS = {"OMPI_MCA_btl": "tcp,self", "HOROVOD_CYCLE_TIME": "2", "CUDA_VISIBLE_DEVICES": ""}
+STAYS = {
+    "OMPI_MCA_btl": "tcp,self",
+    "HOROVOD_CYCLE_TIME": "2",
+    "CUDA_VISIBLE_DEVICES": "",
+}
 
 
 @pytest.mark.parametrize("launcher", ["mpirun", "gloo"])
@@ -45,10 +49,18 @@ def test_ranks_start_on_this_machine_whatever_job_is_around(
         monkeypatch.setenv(name, value)
     run = load("smoke", ["system.ranks_per_node=1"]).run
     job, environment = build_job(run, launcher, (sys.executable, "-c", PRINT))
-    run_watched(LAUNCHERS[launcher].command(job), job.launchers_environment, tmp_path, 1, None, 0)
+    run_watched(
+        LAUNCHERS[launcher].command(job),
+        job.launchers_environment,
+        tmp_path,
+        1,
+        None,
+        0,
+    )
     seen = read_json(tmp_path / "seen")
     assert {name for name in LEFT if seen.get(name) == LEFT[name]} == set()
-    assert seen["OMP_NUM_THREADS"] == "1" and "OMP_NUM_THREADS" not in environment.kept
+    assert seen["OMP_NUM_THREADS"] == "1"
+    assert "OMP_NUM_THREADS" not in environment.kept
     assert environment.kept["HOROVOD_CYCLE_TIME"] == "2"
     assert {name: seen.get(name) for name in STAYS} == STAYS
     assert environment.removed["DMLC_ROLE"] == "a parameter server's"
@@ -63,9 +75,17 @@ def test_no_rank_of_another_launcher_reaches_a_launcher() -> None:
 
 
 STEP = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_CPU_BIND": "quiet"}
-COUNTS = {"SLURM_MEM_PER_CPU": "400", "SLURM_CPUS_PER_TASK": "2", "SRUN_CPUS_PER_TASK": "2"}
+COUNTS = {
+    "SLURM_MEM_PER_CPU": "400",
+    "SLURM_CPUS_PER_TASK": "2",
+    "SRUN_CPUS_PER_TASK": "2",
+}
 JOB = {"SLURM_JOB_ID": "3", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NTASKS": "2"}
-SETTINGS = {"SLURM_CONF": "/etc/slurm.conf", "SLURM_CLUSTERS": "x", "SBATCH_PARTITION": "debug"}
+SETTINGS = {
+    "SLURM_CONF": "/etc/slurm.conf",
+    "SLURM_CLUSTERS": "x",
+    "SBATCH_PARTITION": "debug",
+}
 
 
 @pytest.mark.parametrize(
@@ -93,8 +113,12 @@ def test_sbatch_does_not_see_the_interactive_job(
     for name, value in (COUNTS | JOB | SETTINGS).items():
         monkeypatch.setenv(name, value)
     submit(load("smoke", [f"system.results={tmp_path}/results"]), "slurm", 1)
-    seen = dict(line.split("=", 1) for line in (tmp_path / "seen").read_text().splitlines())
-    assert {name: value for name, value in seen.items() if "SLURM_" in name or "SRUN_" in name} == {
-        name: value for name, value in SETTINGS.items() if name.startswith("SLURM")
-    }
+    seen = dict(
+        line.split("=", 1) for line in (tmp_path / "seen").read_text().splitlines()
+    )
+    assert {
+        name: value
+        for name, value in seen.items()
+        if "SLURM_" in name or "SRUN_" in name
+    } == {name: value for name, value in SETTINGS.items() if name.startswith("SLURM")}
     assert seen["SBATCH_PARTITION"] == "debug"

@@ -12,7 +12,8 @@ import pytest
 from rn50.launch.installed import losses
 
 RECORD = (
-    'numpy/core.py,sha256=x,4\nnumpy/core.pyc,,\n"numpy/a,b.py",,\nnumpy-2.0.dist-info/RECORD,,\n'
+    'numpy/core.py,sha256=x,4\nnumpy/core.pyc,,\n"numpy/a,b.py",,\n'
+    "numpy-2.0.dist-info/RECORD,,\n"
 )
 
 
@@ -29,7 +30,9 @@ def test_a_whole_package_has_lost_nothing_whatever_its_version(site: Path) -> No
     assert list(losses(site, {"numpy"})) == []
 
 
-@pytest.mark.parametrize("file", ["numpy/core.py", "numpy/a,b.py", "numpy-2.0.dist-info/RECORD"])
+@pytest.mark.parametrize(
+    "file", ["numpy/core.py", "numpy/a,b.py", "numpy-2.0.dist-info/RECORD"]
+)
 def test_the_first_file_that_is_gone_is_named(site: Path, file: str) -> None:
     (site / file).unlink()
     assert list(losses(site, {"numpy"})) == [("numpy", file)]
@@ -41,7 +44,9 @@ def test_a_package_without_any_file_is_missed(site: Path) -> None:
 
 def test_a_foreign_package_that_does_not_load_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "numpy").mkdir()
-    (tmp_path / "numpy/__init__.py").write_text("raise ImportError('numpy of another Python')")
+    (tmp_path / "numpy/__init__.py").write_text(
+        "raise ImportError('numpy of another Python')"
+    )
     for words in (["launch", "smoke", "--dry-run"], ["doctor"]):
         done = subprocess.run(
             [sys.executable, "-m", "rn50.cli.entry", *words],
@@ -51,4 +56,5 @@ def test_a_foreign_package_that_does_not_load_is_one_line(tmp_path: Path) -> Non
         )
         assert done.returncode == 2
         (line,) = done.stderr.splitlines()
-        assert "numpy of another Python" in line and str(tmp_path) in line
+        assert "numpy of another Python" in line
+        assert str(tmp_path) in line

@@ -44,7 +44,11 @@ def test_a_second_start_is_refused_while_the_first_runs(tmp_path: Path) -> None:
 
 def run_job(folder: Path, *overrides: str, runs: int = 1) -> int:
     with open_job(folder, log=False) as job:
-        run_all(job, Request("smoke", overrides, runs, "mpirun"), lambda _: lambda done, of: None)
+        run_all(
+            job,
+            Request("smoke", overrides, runs, "mpirun"),
+            lambda _: lambda done, of: None,
+        )
     return job.exit_code
 
 
@@ -55,30 +59,48 @@ def test_bad_input_is_one_line_and_exit_code_2(
     assert run_job(tmp_path, "seed=3", runs=5) == 2
     assert run_job(tmp_path, "system.job.stage=/$NOWHERE") == 2
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 3 and all(line.startswith("rn50: error: ") for line in lines)
+    assert len(lines) == 3
+    assert all(line.startswith("rn50: error: ") for line in lines)
     assert "seed: none for 5 runs (each draws its own) expected, found 3" in lines[1]
 
 
-def test_runs_that_have_ended_are_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_runs_that_have_ended_are_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for number, status in enumerate(("success", "aborted")):
         out = tmp_path / f"run_{number}"
         out.mkdir()
         (out / "config.yaml").write_text(load("smoke", ["seed=1"]).to_yaml())
         write_json(out / "result.json", {"status": status})
     assert run_job(tmp_path, runs=2) == EXIT_MISSED
-    assert capsys.readouterr().out.count("has ended in a start before, is left as it is") == 2
+    assert (
+        capsys.readouterr().out.count("has ended in a start before, is left as it is")
+        == 2
+    )
 
 
 @pytest.mark.parametrize(("retryable", "begun", "code"), [(False, 2, 1), (True, 1, 3)])
 def test_a_run_that_would_fail_again_leaves_the_others_their_turn(
-    retryable: bool, begun: int, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    retryable: bool,
+    begun: int,
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    failure = {"rank": 0, "host": "h", "phase": "epoch 1", "step": 7, "reason": "no number"}
+    failure = {
+        "rank": 0,
+        "host": "h",
+        "phase": "epoch 1",
+        "step": 7,
+        "reason": "no number",
+    }
 
     def fails(plan: LaunchPlan, track: object) -> None:
         out = plan.options.out
         assert out is not None
-        (out / "failure_0.json").write_text(json.dumps(failure | {"retryable": retryable}))
+        (out / "failure_0.json").write_text(
+            json.dumps(failure | {"retryable": retryable})
+        )
         raise RunError("no number", rank_failed("no number", out))
 
     monkeypatch.setattr("rn50.launch.job.run_plan", fails)
@@ -95,7 +117,9 @@ def test_a_kept_log_has_the_page_of_its_machine_beside_it(tmp_path: Path) -> Non
     keep_log(OpenJob(tmp_path), run, 0)
     page = read_json(tmp_path / f"systems/{system_id(run)}.json")
     assert (page["number_of_nodes"], page["operating_system"]) == ("1", "Debian")
-    assert (tmp_path / f"results/{system_id(run)}/resnet/result_0.txt").read_text() == "log"
+    assert (
+        tmp_path / f"results/{system_id(run)}/resnet/result_0.txt"
+    ).read_text() == "log"
 
 
 def test_a_folder_on_the_nodes_may_be_named_by_their_variable(
@@ -109,8 +133,20 @@ def test_a_folder_on_the_nodes_may_be_named_by_their_variable(
 
 HERE = str(Path.cwd())
 HOME = "/opt/rn50"
-IN_IMAGE = ["env", f"PYTHONPATH={HOME}", f"{HOME}/scripts/bind.sh", f"{HOME}/.venv/bin/python"]
-SINGULARITY = ["singularity", "exec", "--bind", f"{HERE}:{HERE}", "--bind", "/raid:/raid:ro"]
+IN_IMAGE = [
+    "env",
+    f"PYTHONPATH={HOME}",
+    f"{HOME}/scripts/bind.sh",
+    f"{HOME}/.venv/bin/python",
+]
+SINGULARITY = [
+    "singularity",
+    "exec",
+    "--bind",
+    f"{HERE}:{HERE}",
+    "--bind",
+    "/raid:/raid:ro",
+]
 
 
 @pytest.mark.parametrize(

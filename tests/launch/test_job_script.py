@@ -22,7 +22,11 @@ from tests.conftest import refused
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "submit"
 FOLDER = "results/job"
 PATHS = JobPaths(
-    (f"{FOLDER}/config.yaml",), "/home/user/rn50", FOLDER, "/opt/rn50", "/opt/rn50/.venv/bin/python"
+    (f"{FOLDER}/config.yaml",),
+    "/home/user/rn50",
+    FOLDER,
+    "/opt/rn50",
+    "/opt/rn50/.venv/bin/python",
 )
 CASES: dict[str, tuple[str, list[str]]] = {
     # scheduler, overrides of Fujitsu's run; four ranks a node on every machine
@@ -36,7 +40,9 @@ CASES: dict[str, tuple[str, list[str]]] = {
     "local": ("local", ["system=dgx1"]),
 }  # fmt: skip
 NODES = 512
-SHELLCHECK = shutil.which("shellcheck") or str(Path(sys.executable).with_name("shellcheck"))
+SHELLCHECK = shutil.which("shellcheck") or str(
+    Path(sys.executable).with_name("shellcheck")
+)
 
 
 def render(case: str) -> str:
@@ -60,13 +66,19 @@ def test_every_script_passes_shellcheck(tmp_path: Path) -> None:
     golden = sorted(GOLDEN.glob("*.sh"))
     assert {path.stem for path in golden} == set(CASES)
     for scheduler in SCHEDULERS:
-        overrides = [f"system.job.requeue={scheduler != 'local'}", "system.job.modules=[gcc/12]"]
+        overrides = [
+            f"system.job.requeue={scheduler != 'local'}",
+            "system.job.modules=[gcc/12]",
+        ]
         overrides += ["system.job.resource=null"]
-        text = job_script(load("abci_2048_open", overrides).run, scheduler, PATHS, runs=2)
+        text = job_script(
+            load("abci_2048_open", overrides).run, scheduler, PATHS, runs=2
+        )
         (tmp_path / f"{scheduler}.sh").write_text(text)
     scripts = [*golden, *tmp_path.iterdir()]
     done = subprocess.run([SHELLCHECK, *scripts], capture_output=True, text=True)
-    assert len(scripts) == 8 and done.returncode == 0, done.stdout
+    assert len(scripts) == 8, done.stdout
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize(
@@ -121,20 +133,25 @@ def test_a_job_that_is_to_be_requeued_asks_for_it_and_for_a_warning(
         for more in ([], ["system.job.requeue=true"])
     )
     assert [line for line in after if line not in before] == lines
-    assert "#SBATCH --no-requeue" not in after and "#PBS -r n" not in after
+    assert "#SBATCH --no-requeue" not in after
+    assert "#PBS -r n" not in after
     no = {"slurm": "#SBATCH --no-requeue", "pbs": "#PBS -r n"}.get(scheduler)
     assert no is None or no in before
 
 
 def test_grid_engine_is_asked_for_every_core_in_the_users_environment() -> None:
     shape = ["system.nodes=3", "system.ranks_per_node=2", "system.cores_per_rank=4"]
-    for more, line in (([], "mpi 24"), (["system.job.parallel_environment=orte"], "orte 24")):
+    for more, line in (
+        ([], "mpi 24"),
+        (["system.job.parallel_environment=orte"], "orte 24"),
+    ):
         text = job_script(load("smoke", [*shape, *more]).run, "sge", PATHS)
         assert f"#$ -pe {line}" in text.splitlines()
 
 
 @pytest.mark.parametrize(
-    ("name", "pbs"), [("2048_gpus", "j2048_gpus"), ("resnet-50-at-scale", "resnet-50-at-sc")]
+    ("name", "pbs"),
+    [("2048_gpus", "j2048_gpus"), ("resnet-50-at-scale", "resnet-50-at-sc")],
 )
 def test_pbs_takes_the_name(name: str, pbs: str) -> None:
     script = job_script(load("smoke", [f"name={name}"]).run, "pbs", PATHS)
@@ -144,7 +161,9 @@ def test_pbs_takes_the_name(name: str, pbs: str) -> None:
 def test_a_job_survives_a_failed_node_where_it_may_go_on_without() -> None:
     both = ("system.job.max_restarts=1", "system.job.min_nodes=1")
     for overrides in ((), both[:1], both[1:], both):
-        script = job_script(load("smoke", ["system.nodes=2", *overrides]).run, "slurm", PATHS)
+        script = job_script(
+            load("smoke", ["system.nodes=2", *overrides]).run, "slurm", PATHS
+        )
         assert ("#SBATCH --no-kill" in script.splitlines()) == (overrides == both)
 
 
@@ -154,14 +173,24 @@ def test_a_job_survives_a_failed_node_where_it_may_go_on_without() -> None:
         ("slurm", ["seed=3"], 5, "seed: none for 5 runs"),
         ("local", [], 5, "log.org: .* found none"),
         ("sge", ["system.job.container=image"], 1, "singularity expected with sge"),
-        ("local", ["system.job.requeue=true"], 1, "requeue: slurm, sge or pbs expected"),
+        (
+            "local",
+            ["system.job.requeue=true"],
+            1,
+            "requeue: slurm, sge or pbs expected",
+        ),
         (
             "slurm",
             ["system.job.requeue=true", "system.job.walltime='00:03:09'"],
             1,
             "walltime: at least 190 s expected",
         ),
-        ("pbs", ["system.job.resource=ngpus=4:rt_F"], 1, "NAME=VALUE.* expected, found ngpus=4:rt"),
+        (
+            "pbs",
+            ["system.job.resource=ngpus=4:rt_F"],
+            1,
+            "NAME=VALUE.* expected, found ngpus=4:rt",
+        ),
     ],
 )
 def test_what_cannot_be_expressed_is_refused(
@@ -173,7 +202,9 @@ def test_what_cannot_be_expressed_is_refused(
 
 def test_system_id_is_a_folder_name() -> None:
     assert system_id(load("dgx1_8").run) == "NVIDIA_DGX-1_n1"
-    assert re.fullmatch(r"[\w.-]+", system_id(load("smoke", ["system.name=../a b$c"]).run))
+    assert re.fullmatch(
+        r"[\w.-]+", system_id(load("smoke", ["system.name=../a b$c"]).run)
+    )
 
 
 # --- injection: through a real shell --------------------------------------------------------------

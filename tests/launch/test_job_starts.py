@@ -63,8 +63,11 @@ def test_a_second_start_waits_its_turn_goes_on_and_overwrites_nothing(
     log = folder / "job.log"
     wait_until(lambda: checkpoints_in(run / "checkpoint"))
     refused = start(folder)
-    assert refused.returncode == 2 and refused.stdout == ""
-    assert refused.stderr.startswith(f"rn50: error: {folder}: in use by process {job.pid} on ")
+    assert refused.returncode == 2
+    assert refused.stdout == ""
+    assert refused.stderr.startswith(
+        f"rn50: error: {folder}: in use by process {job.pid} on "
+    )
     assert (folder / "exit_code").read_text() == "running\n"
     assert not (folder / "job.1.log").exists()
 
@@ -88,7 +91,11 @@ def test_a_second_start_waits_its_turn_goes_on_and_overwrites_nothing(
     step = int(first_stop.stem.split("_")[1])
     assert f"{run}: going on after step {step} " in told
     keys = [event.key for event in read_events(run / "result_0.txt")]
-    assert (keys.count("run_start"), keys.count("run_resumed"), keys.count("run_stop")) == (1, 1, 1)
+    assert (
+        keys.count("run_start"),
+        keys.count("run_resumed"),
+        keys.count("run_stop"),
+    ) == (1, 1, 1)
     assert (run / "attempt_1/interrupted_0.txt").is_file()
     assert (folder / "results/local_n1/resnet/result_0.txt").read_bytes() == (
         run / "result_0.txt"
@@ -97,7 +104,8 @@ def test_a_second_start_waits_its_turn_goes_on_and_overwrites_nothing(
     whole = content(run)
     third = start(folder)
     assert third.returncode == 0, log.read_text()
-    assert content(run) == whole and "has ended in a start before" in log.read_text()
+    assert content(run) == whole
+    assert "has ended in a start before" in log.read_text()
 
 
 @pytest.mark.slow
@@ -105,15 +113,23 @@ def test_a_run_that_was_interrupted_goes_on_as_a_job_in_its_folder(
     rn50: Any, smoke_data: Path
 ) -> None:
     results = (f"data.path={smoke_data}", f"system.results={rn50.results}")
-    short = ("system.ranks_per_node=1", "eval.period=1", "eval.offset=0", "eval.target=0.2")
+    short = (
+        "system.ranks_per_node=1",
+        "eval.period=1",
+        "eval.offset=0",
+        "eval.target=0.2",
+    )
     process = rn50.start("launch", "smoke", *SHORT, *short, *results)
     wait_until(lambda: list(rn50.results.glob("*/*/checkpoint/step_*.ckpt")))
     process.send_signal(signal.SIGUSR1)
     _, err = process.communicate(timeout=180)
-    assert process.returncode == 130 and "rn50: stopped by SIGUSR1 at step " in err, err
+    assert process.returncode == 130, err
+    assert "rn50: stopped by SIGUSR1 at step " in err, err
     run = rn50.run_folder()
     done = rn50("submit", "--resume", "latest", "--wait", *results)
-    assert done.returncode == 0, done.stdout + done.stderr + (run / "job.log").read_text()
+    assert done.returncode == 0, (
+        done.stdout + done.stderr + (run / "job.log").read_text()
+    )
     assert re.match(rf"local job \d+ in {run} ", done.stdout)
     assert f"{run}: going on after step " in (run / "job.log").read_text()
     keys = [event.key for event in read_events(run / "result_0.txt")]

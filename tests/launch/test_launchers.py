@@ -39,7 +39,11 @@ HOSTS = Job(COMMAND, 4, 2, {}, hosts=("h1", "h2"))
     ("launcher", "job", "tokens"),
     [
         ("mpirun", ONE_NODE, "mpirun -np 2 --oversubscribe --bind-to none -x A -x B"),
-        ("mpirun", MANY, "mpirun -np 2048 --oversubscribe --bind-to none --map-by ppr:4:node -x A"),
+        (
+            "mpirun",
+            MANY,
+            "mpirun -np 2048 --oversubscribe --bind-to none --map-by ppr:4:node -x A",
+        ),
         (
             "mpirun",
             HOSTS,
@@ -75,14 +79,19 @@ def test_a_job_as_each_launcher_takes_it(launcher: str, job: Job, tokens: str) -
 
 
 def test_what_root_adds() -> None:
-    assert "--allow-run-as-root" in LAUNCHERS["mpirun"].command(ONE_NODE._replace(as_root=True))
+    assert "--allow-run-as-root" in LAUNCHERS["mpirun"].command(
+        ONE_NODE._replace(as_root=True)
+    )
 
 
 def test_the_hosts_of_an_allocation(tmp_path: Path) -> None:
     file = tmp_path / "hosts"
     file.write_text("n1 4 all.q 0,0:0,1\nn1\n\nn2\n")
     assert allocated_hosts({"PE_HOSTFILE": str(file)}) == ("n1", "n2")
-    assert allocated_hosts({"PBS_NODEFILE": str(file), "RN50_HOSTS": ""}) == ("n1", "n2")
+    assert allocated_hosts({"PBS_NODEFILE": str(file), "RN50_HOSTS": ""}) == (
+        "n1",
+        "n2",
+    )
     assert allocated_hosts({"LSB_DJOB_HOSTFILE": str(file)}) == ("n1", "n2")
     assert allocated_hosts({"LSB_MCPU_HOSTS": "n1 4 n2 4 n1 1"}) == ("n1", "n2")
     assert allocated_hosts({}) == ()
@@ -136,8 +145,14 @@ def test_fewer_hosts_than_nodes_are_refused_before_a_folder_is_made(
     link_horovod(monkeypatch, OPEN_MPI)
     (tmp_path / "hosts").write_text(variables.get("RN50_HOSTS", ""))
     for name, value in variables.items():
-        monkeypatch.setenv(name, str(tmp_path / "hosts") if name == "RN50_HOSTS" else value)
-    shape = ["system.nodes=2", "system.ranks_per_node=1", f"system.results={tmp_path}/results"]
+        monkeypatch.setenv(
+            name, str(tmp_path / "hosts") if name == "RN50_HOSTS" else value
+        )
+    shape = [
+        "system.nodes=2",
+        "system.ranks_per_node=1",
+        f"system.results={tmp_path}/results",
+    ]
     loaded = load("smoke", shape)
     plan = plan_launch(loaded, Options(launcher))
     assert plan.obstacles == missing_hosts(loaded.run, launcher)
@@ -158,7 +173,8 @@ def test_several_nodes_get_what_the_engines_read(
     monkeypatch.setenv("MY_PASSWORD", "hunter2")
     job, _ = build_job(load("smoke", ["system.nodes=2"]).run, "mpirun", COMMAND)
     assert job.hosts == ("n1", "n2")
-    assert job.environment["NCCL_DEBUG"] == "WARN" and "PATH" in job.environment
+    assert job.environment["NCCL_DEBUG"] == "WARN"
+    assert "PATH" in job.environment
     assert "MY_PASSWORD" not in job.environment
     assert build_job(load("smoke").run, "mpirun", COMMAND)[0].hosts == ()
 
@@ -203,19 +219,32 @@ def test_the_mpi_of_horovod_decides_on_the_launcher(
 @pytest.mark.parametrize(
     ("library", "launcher", "words"),
     [
-        (OPEN_MPI, "hydra", "one of mpirun, gloo, srun expected, as .* linked to Open MPI"),
-        (MPICH, "mpirun", "one of gloo, srun, hydra, pals expected, as .* linked to MPICH"),
+        (
+            OPEN_MPI,
+            "hydra",
+            "one of mpirun, gloo, srun expected, as .* linked to Open MPI",
+        ),
+        (
+            MPICH,
+            "mpirun",
+            "one of gloo, srun, hydra, pals expected, as .* linked to MPICH",
+        ),
         (None, "srun", "a Horovod built with MPI expected, found one without"),
     ],
 )
 def test_a_launcher_of_another_mpi_is_refused(
-    monkeypatch: pytest.MonkeyPatch, library: MpiLibrary | None, launcher: str, words: str
+    monkeypatch: pytest.MonkeyPatch,
+    library: MpiLibrary | None,
+    launcher: str,
+    words: str,
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: f"/nowhere/{name}")
     link_horovod(monkeypatch, library)
     with refused(f"--launcher {launcher}: .*{words}"):
         pick_launcher(launcher)
-    assert pick_launcher(launcher, in_container=True) == launcher, "the image has its own Horovod"
+    assert pick_launcher(launcher, in_container=True) == launcher, (
+        "the image has its own Horovod"
+    )
 
 
 NEW_SLURM = """MPI plugin types are...
@@ -247,7 +276,9 @@ def test_srun_offers_what_the_mpi_speaks(
     assert pick_pmi(family) == chosen
 
 
-def test_in_an_allocation_of_slurm_srun_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_an_allocation_of_slurm_srun_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("shutil.which", lambda name: f"/nowhere/{name}")
     link_horovod(monkeypatch, OPEN_MPI)
     monkeypatch.setenv("SLURM_JOB_ID", "7")

@@ -62,7 +62,9 @@ def plan_of(loaded: Loaded) -> LaunchPlan:
     return plan_launch(loaded, Options(), "srun")
 
 
-def test_where_all_answer_or_no_fewer_are_allowed_the_run_stays_as_it_is(slurm: Path) -> None:
+def test_where_all_answer_or_no_fewer_are_allowed_the_run_stays_as_it_is(
+    slurm: Path,
+) -> None:
     loaded = run_of(slurm)
     assert on_nodes_left(plan_of(loaded), slurm) == (loaded, ())
 
@@ -73,7 +75,9 @@ def test_where_no_fewer_are_allowed_it_waits_for_nodes_that_do_not_answer(
     monkeypatch.setattr(nodes_left, "POLL_S", 0.01)
     loaded = run_of(slurm, "system.job.min_nodes=null")
     (slurm / "DEAD").write_text("node3")
-    again = (slurm / "bin/srun").read_text().replace("exit 1", f"rm {slurm}/DEAD; exit 1")
+    again = (
+        (slurm / "bin/srun").read_text().replace("exit 1", f"rm {slurm}/DEAD; exit 1")
+    )
     (slurm / "bin/srun").write_text(again)
     assert on_nodes_left(plan_of(loaded), slurm) == (loaded, ())
     assert not (slurm / "DEAD").exists()
@@ -81,7 +85,10 @@ def test_where_no_fewer_are_allowed_it_waits_for_nodes_that_do_not_answer(
     assert (slurm / "CALLS").read_text().count("--nodelist=node3") == 2
     (slurm / "bin/srun").write_text("#!/bin/sh\nexit 1\n")
     loaded = run_of(slurm, "system.job.min_nodes=null", "watchdog.start_s=0.1")
-    assert on_nodes_left(plan_of(loaded), slurm) == (loaded, ())  # the start says what is wrong
+    assert on_nodes_left(plan_of(loaded), slurm) == (
+        loaded,
+        (),
+    )  # the start says what is wrong
 
 
 def test_one_that_starts_nothing_in_time_is_dead(
@@ -107,7 +114,8 @@ def test_a_dead_node_goes_whether_slurm_knows_of_it_or_not(
     assert hosts == ("node1", "node2", "node4")
     run = loaded.run
     assert (run.system.nodes, run.batch.per_rank, run.batch.active_ranks) == (3, 16, 4)
-    assert run.system.job.min_nodes == 2 and run.seed == 1
+    assert run.system.job.min_nodes == 2
+    assert run.seed == 1
     out = capfd.readouterr().out
     assert "3 of 4 nodes answer: going on with node1, node2, node4" in out
 
@@ -127,7 +135,9 @@ def test_too_few_are_left(slurm: Path) -> None:
 
 
 def test_every_batch_of_a_schedule_stays(slurm: Path) -> None:
-    changes = "batch.changes=[{after_epoch: 1, per_rank: 6}, {after_epoch: 2, per_rank: 11}]"
+    changes = (
+        "batch.changes=[{after_epoch: 1, per_rank: 6}, {after_epoch: 2, per_rank: 11}]"
+    )
     began = run_of(slurm, changes, "batch.active_ranks=7")
     (slurm / "DEAD").write_text("node4")
     loaded, _ = on_nodes_left(plan_of(began), slurm)
@@ -137,10 +147,15 @@ def test_every_batch_of_a_schedule_stays(slurm: Path) -> None:
     assert [(s.per_rank, s.active_ranks) for s in after] == [(14, 4), (8, 6), (22, 4)]
 
 
-def test_hosts_of_a_file_are_probed_by_mpirun(slurm: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hosts_of_a_file_are_probed_by_mpirun(
+    slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (slurm / "hosts").write_text("h1 slots=2\nh2 slots=2\nh3 slots=2\nh4 slots=2\n")
     monkeypatch.setenv("RN50_HOSTS", str(slurm / "hosts"))
     (slurm / "bin/mpirun").write_text('#!/bin/sh\ncase "$*" in *h2*) exit 1 ;; esac\n')
     (slurm / "bin/mpirun").chmod(0o755)
-    loaded, hosts = on_nodes_left(plan_launch(run_of(slurm), Options(), "mpirun"), slurm)
-    assert hosts == ("h1", "h3", "h4") and loaded.run.system.nodes == 3
+    loaded, hosts = on_nodes_left(
+        plan_launch(run_of(slurm), Options(), "mpirun"), slurm
+    )
+    assert hosts == ("h1", "h3", "h4")
+    assert loaded.run.system.nodes == 3

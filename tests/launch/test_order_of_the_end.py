@@ -43,10 +43,15 @@ def conclude(*_: object) -> Result:
     return Result("concluded")
 
 
-@pytest.mark.parametrize("end", [KeyboardInterrupt("SIGTERM"), RankFailed("x", Path("stderr.log"))])
+@pytest.mark.parametrize(
+    "end", [KeyboardInterrupt("SIGTERM"), RankFailed("x", Path("stderr.log"))]
+)
 @pytest.mark.parametrize("result", [MISSED, STOPPED, None])
 def test_a_signal_or_a_failure_after_the_last_step_and_a_signal_during_the_conclusion(
-    plan: Any, monkeypatch: pytest.MonkeyPatch, result: dict[str, Any] | None, end: BaseException
+    plan: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    result: dict[str, Any] | None,
+    end: BaseException,
 ) -> None:
     def ranks(*_: object) -> None:
         if result is not None:
@@ -56,12 +61,15 @@ def test_a_signal_or_a_failure_after_the_last_step_and_a_signal_during_the_concl
     monkeypatch.setattr(run, "run_job", ranks)
     monkeypatch.setattr(run, "conclude", conclude)
     if result in (STOPPED, None):
-        with pytest.raises(StoppedBySignal if isinstance(end, KeyboardInterrupt) else RunError):
+        with pytest.raises(
+            StoppedBySignal if isinstance(end, KeyboardInterrupt) else RunError
+        ):
             run.run_plan(plan.plan, lambda _: lambda *_: None)
     else:
         concluded, late = run.run_plan(plan.plan, lambda _: lambda *_: None)
         os.kill(os.getpid(), signal.SIGINT)  # behind it as well
-        assert concluded == Result("concluded") and late.forced
+        assert concluded == Result("concluded")
+        assert late.forced
         assert "next" not in read_json(plan.folder / "result.json")
 
 
@@ -73,6 +81,8 @@ def test_a_signal_during_a_conclusion_keeps_a_job_from_its_next_run(
     monkeypatch.setattr(run, "conclude", conclude)
     write_json(plan.folder / "result.json", MISSED)
     job = OpenJob(plan.folder / "job")
-    outcome = run_all(job, Request("smoke", (), runs, "gloo"), lambda _: lambda *_: None)
+    outcome = run_all(
+        job, Request("smoke", (), runs, "gloo"), lambda _: lambda *_: None
+    )
     assert (outcome.exit_code, outcome.stopped_by, job.exit_code) == (code, stop, code)
     assert [path.name for path in job.folder.iterdir()] == ["run_0"]

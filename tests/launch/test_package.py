@@ -49,42 +49,57 @@ def test_a_job_becomes_a_package_that_the_official_checker_passes(
     names = [f"result_{number}.txt" for number in range(5)]
     results = package / "results" / system / "resnet"
     assert sorted(path.name for path in results.iterdir()) == names
-    assert (results / names[3]).read_bytes() == (job / "run_3/result_0.txt").read_bytes()
+    assert (results / names[3]).read_bytes() == (
+        job / "run_3/result_0.txt"
+    ).read_bytes()
     page = read_json(package / f"systems/{system}.json")
-    assert page["system_name"] == system and page["cooling"] == "air"
+    assert page["system_name"] == system
+    assert page["cooling"] == "air"
     assert page["accelerator_model_name"] == "NVIDIA A100-SXM4-80GB"
-    assert page["operating_system"] == "Debian 12" and "empty: " in printed
+    assert page["operating_system"] == "Debian 12"
+    assert "empty: " in printed
     implementation = package / "benchmarks/resnet/implementations/rn50"
     assert (implementation / f"config_{system}.yaml").is_file()
     assert "commit c0ffee, with changes" in (implementation / "README.md").read_text()
     code = implementation / "code"
-    assert (code / "rn50/train/loop.py").is_file() and os.access(code / "scripts/setup.sh", os.X_OK)
+    assert (code / "rn50/train/loop.py").is_file()
+    assert os.access(code / "scripts/setup.sh", os.X_OK)
     again = rn50.error("submission", str(job), "--org", "Example", "--out", str(out))
     assert "Example" in again
 
 
-def test_a_terminal_is_asked_for_what_is_missing(rn50: Any, job: Path, tmp_path: Path) -> None:
+def test_a_terminal_is_asked_for_what_is_missing(
+    rn50: Any, job: Path, tmp_path: Path
+) -> None:
     """On a file system without modes."""
     ours, theirs = os.openpty()
-    os.write(ours, b"\nfour fans\n" + 30 * b"\n" + b"\x04")  # the first field stays empty
+    os.write(
+        ours, b"\nfour fans\n" + 30 * b"\n" + b"\x04"
+    )  # the first field stays empty
     words = ("submission", str(job), "--org", "Example", "--out", str(tmp_path))
     no_modes = refusing(tmp_path, chmod="EPERM", fchmod="EPERM")
     asked = rn50.start(*words, stdin=theirs, env=os.environ | no_modes)
     printed, questions = asked.communicate()
     assert asked.returncode == 0, questions
     again = rn50.start(*words[:-1], f"{tmp_path}/2", stdin=theirs)
-    assert "rn50: stopped by" in again.communicate()[1] and again.returncode == 130
+    assert "rn50: stopped by" in again.communicate()[1]
+    assert again.returncode == 130
     (page,) = (tmp_path / "Example/systems").iterdir()
     fields = re.findall(r"json: (\S+) \(Enter", questions)
     assert read_json(page)[fields[1]] == "four fans"
     assert f"empty: {', '.join([fields[0], *fields[2:]])};" in printed
 
 
-def test_what_the_official_checker_finds_is_printed(rn50: Any, job: Path, tmp_path: Path) -> None:
+def test_what_the_official_checker_finds_is_printed(
+    rn50: Any, job: Path, tmp_path: Path
+) -> None:
     for number in (1, 2):
         (job / f"run_{number}/result_0.txt").write_text("")
-    done = rn50("submission", str(job), "--org", "Example", "--out", str(tmp_path / "out"))
-    assert done.returncode == 1 and "2 files do not comply" in done.stderr
+    done = rn50(
+        "submission", str(job), "--org", "Example", "--out", str(tmp_path / "out")
+    )
+    assert done.returncode == 1
+    assert "2 files do not comply" in done.stderr
 
 
 @pytest.mark.in_process
@@ -103,7 +118,9 @@ def test_runs_that_make_no_submission_are_refused(
 ) -> None:
     of_one = load("dgxa100_8", [*WORDS, "seed=4", *change])
     (job / "run_4/config.yaml").write_text(of_one.to_yaml())
-    error = rn50.error("submission", str(job / runs), "--org", org, "--out", str(job / "out"))
+    error = rn50.error(
+        "submission", str(job / runs), "--org", org, "--out", str(job / "out")
+    )
     assert expected in error
     assert not (job / "out").exists()
 
@@ -115,19 +132,24 @@ def test_what_a_link_of_a_foreign_run_leads_to_is_not_published(
     file = job / f"run_0/{name}"
     file.rename(tmp_path / "secret")
     file.symlink_to(tmp_path / "secret")
-    error = rn50.error("submission", str(job), "--org", "Example", "--out", str(tmp_path / "out"))
+    error = rn50.error(
+        "submission", str(job), "--org", "Example", "--out", str(tmp_path / "out")
+    )
     assert f"{file}: " in error
     assert not list((tmp_path / "out").glob("*"))
 
 
 @pytest.mark.parametrize(
-    ("environment", "code"), [({"machine": "x"}, 2), ({"gpus": [1]}, 2), ({"git": "x"}, 2)]
+    ("environment", "code"),
+    [({"machine": "x"}, 2), ({"gpus": [1]}, 2), ({"git": "x"}, 2)],
 )
 def test_a_foreign_environment_is_no_traceback(
     environment: dict[str, Any], code: int, rn50: Any, job: Path, tmp_path: Path
 ) -> None:
     file = job / "run_0/environment.json"
     write_json(file, ENVIRONMENT | environment)
-    done = rn50("submission", str(job), "--org", "Example", "--out", str(tmp_path / "out"))
+    done = rn50(
+        "submission", str(job), "--org", "Example", "--out", str(tmp_path / "out")
+    )
     assert done.returncode == code, done.stderr
     assert (f"rn50: error: {file}: " in done.stderr) == (code == 2)

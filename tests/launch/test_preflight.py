@@ -25,7 +25,10 @@ from rn50.train.gpu.driver import Gpu
 from tests.conftest import refused
 
 NEVER = [
-    (("quick", "model.dtype=float16"), "model.dtype: float32 or bfloat16 expected on a cpu"),
+    (
+        ("quick", "model.dtype=float16"),
+        "model.dtype: float32 or bfloat16 expected on a cpu",
+    ),
     (("quick", "comm.algorithm=double_tree"), "comm.algorithm: one that "),
     (("quick", "model.layout=NHWC"), "model.layout: NCHW expected on a cpu"),
     (
@@ -39,8 +42,14 @@ NEVER = [
 ]
 
 GRIDS = [
-    (("sony_3456", "comm.algorithm=torus_2d(48x72)"), "torus_2d(864x4) on GPUs expected"),
-    (("abci_2048_open", "comm.algorithm=torus_2d(7x9)"), "a grid of 2048 ranks expected"),
+    (
+        ("sony_3456", "comm.algorithm=torus_2d(48x72)"),
+        "torus_2d(864x4) on GPUs expected",
+    ),
+    (
+        ("abci_2048_open", "comm.algorithm=torus_2d(7x9)"),
+        "a grid of 2048 ranks expected",
+    ),
     (("abci_2048_open", "system.nodes=1"), "two nodes or more for torus_2d expected"),
     (("you_2048_knl", "comm.algorithm=torus_2d(7x9)"), "a grid of 2048 ranks expected"),
 ]
@@ -80,14 +89,19 @@ def test_a_grid_that_cannot_be_had_is_neither_priced_nor_shown(
         ("sony_1024", "256x4"),
         ("sony_2176", "544x4"),
         ("sony_3456", "864x4"),
-        ("sony_4096", "1024x4"),  # not 544x4 in the first epochs, where half of the ranks idle
+        (
+            "sony_4096",
+            "1024x4",
+        ),  # not 544x4 in the first epochs, where half of the ranks idle
         ("you_2048_knl", "32x64"),  # on CPUs our own, the squarest
     ],
 )
 def test_the_grid_that_runs_is_priced_and_shown(config: str, grid: str) -> None:
     loaded = load(config, ["comm.algorithm=torus_2d"])
     expected = f"torus_2d({grid})"
-    assert describe_launch(plan_launch(loaded, Options("mpirun")))["allreduce"] == expected
+    assert (
+        describe_launch(plan_launch(loaded, Options("mpirun")))["allreduce"] == expected
+    )
     assert predict(job_of_config(loaded.run)).to_dict()["allreduce"] == expected
 
 
@@ -107,4 +121,6 @@ def test_mxnet_without_gpus_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     assert obstacles_here(run) == []
     monkeypatch.setattr("rn50.launch.preflight.gpu_code", lambda path: {})
     (found,) = obstacles_here(run)
-    assert found.startswith("system.device: MXNet for GPUs (scripts/setup.sh --gpu) for gpu expect")
+    assert found.startswith(
+        "system.device: MXNet for GPUs (scripts/setup.sh --gpu) for gpu expect"
+    )

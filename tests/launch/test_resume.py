@@ -36,7 +36,8 @@ def run(tmp_path: Path) -> Path:
 
 def goes_on(run: Path) -> None:
     found = begin_attempt(run)
-    assert found is not None and found.meta.step == 7
+    assert found is not None
+    assert found.meta.step == 7
     assert {name: (run / name).read_text() for name in STARTS} == STARTS
     assert not list(run.glob(".*.partial-*"))
 
@@ -79,10 +80,13 @@ def test_a_log_shorter_than_its_checkpoint_says_ends_nothing(
 ) -> None:
     (run / LOG).write_text(log)
     found = begin_attempt(run)
-    assert found is not None and found.meta.step == 7
+    assert found is not None
+    assert found.meta.step == 7
     assert (run / LOG).read_text() == STARTS[LOG][:left]
     said = capsys.readouterr().err
-    assert re.search(r"result_0\.txt: 100 bytes of whole lines expected.* it has a gap", said)
+    assert re.search(
+        r"result_0\.txt: 100 bytes of whole lines expected.* it has a gap", said
+    )
 
 
 def test_checkpoints_after_replicas_last_agreed_are_not_taken(run: Path) -> None:
@@ -119,7 +123,9 @@ def test_a_driver_that_was_taken_over_touches_nothing(run: Path) -> None:
         assert {name: (run / name).read_text() for name in TEXT} == TEXT
 
 
-@pytest.mark.parametrize("name", [".reserve", LOCK, "metrics.jsonl", "checkpoint", "run_1"])
+@pytest.mark.parametrize(
+    "name", [".reserve", LOCK, "metrics.jsonl", "checkpoint", "run_1"]
+)
 def test_a_foreign_folder_is_not_written_through_its_links(
     run: Path, tmp_path_factory: pytest.TempPathFactory, name: str
 ) -> None:

@@ -42,7 +42,9 @@ def listed(rn50: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_run_has_one_driver_and_a_killed_one_is_followed(rn50: Any, smoke_data: Path) -> None:
+def test_a_run_has_one_driver_and_a_killed_one_is_followed(
+    rn50: Any, smoke_data: Path
+) -> None:
     settings = (f"data.path={smoke_data}", f"system.results={rn50.results}")
     first = rn50.start("launch", *LONG, *settings)
     wait_until(lambda: list(rn50.results.glob("*/*/checkpoint/step_*.ckpt")))
@@ -51,13 +53,23 @@ def test_a_run_has_one_driver_and_a_killed_one_is_followed(rn50: Any, smoke_data
     row = listed(rn50)
     assert (row["folder"], row["status"], row["ranks"]) == (str(folder), "running", 2)
     assert 0 < row["progress"]["step"] < row["progress"]["steps"] == 2000
-    assert row["progress"]["loss"] > 0 and row["progress"]["left_s"] > 0 < row["images_per_s"]
+    assert row["progress"]["loss"] > 0
+    assert row["progress"]["left_s"] > 0 < row["images_per_s"]
     error = rn50.error("launch", "--resume", str(folder))
     assert error.startswith(f"rn50: error: {folder}: in use by process {first.pid} on ")
-    rank = [sys.executable, "-m", "rn50.train", str(folder / "config.yaml"), "--out", str(folder)]
+    rank = [
+        sys.executable,
+        "-m",
+        "rn50.train",
+        str(folder / "config.yaml"),
+        "--out",
+        str(folder),
+    ]
     by_hand = finished([*rank, "system.ranks_per_node=1"], cwd=ROOT)
-    assert by_hand.returncode == 2 and by_hand.stderr.startswith(f"rn50: error: {folder}: in use")
-    assert first.poll() is None and not list(folder.glob("attempt_*"))
+    assert by_hand.returncode == 2
+    assert by_hand.stderr.startswith(f"rn50: error: {folder}: in use")
+    assert first.poll() is None
+    assert not list(folder.glob("attempt_*"))
     assert sum(event.key == "run_start" for event in read_events(log)) == 1
 
     rank_0 = rank_process(first.pid, 0)
@@ -70,7 +82,11 @@ def test_a_run_has_one_driver_and_a_killed_one_is_followed(rn50: Any, smoke_data
     assert again.returncode == 1, again.stderr
     assert not rank_0.is_running()
     row = listed(rn50)
-    assert (row["status"], row["resumable"], row["verdict"]) == ("stopped", True, "FAIL")
+    assert (row["status"], row["resumable"], row["verdict"]) == (
+        "stopped",
+        True,
+        "FAIL",
+    )
     events = [event.key for event in read_events(log)]
     assert (events.count("run_resumed"), events.count("run_stop")) == (1, 1)
     assert not [path.name for path in folder.iterdir() if path.name.startswith(".")]
@@ -109,7 +125,10 @@ def a_run(folder: Path, at: int, **result: object) -> Path:
         ({}, True),
         ({"status": "failed", "reason": "rank 1 was killed by SIGKILL"}, True),
         ({"status": "aborted", "stopped": {"by": "SIGTERM", "step": 20}}, True),
-        ({"status": "aborted", "stopped": {"limit": "limits.time_s", "step": 20}}, True),
+        (
+            {"status": "aborted", "stopped": {"limit": "limits.time_s", "step": 20}},
+            True,
+        ),
         ({"status": "success"}, False),
         ({"status": "aborted"}, False),  # trained to its last epoch
     ],
@@ -131,7 +150,9 @@ def found(config: str | None, results: Path) -> str:
     return str(caught.value)
 
 
-def test_latest_is_the_newest_interrupted_run_of_the_preset_or_of_all(tmp_path: Path) -> None:
+def test_latest_is_the_newest_interrupted_run_of_the_preset_or_of_all(
+    tmp_path: Path,
+) -> None:
     old = a_run(tmp_path / "smoke/20260101T000000Z", 100, status="failed")
     a_run(tmp_path / "smoke/20260102T000000Z", 900, status="success")
     in_job = a_run(tmp_path / "smoke/20260103T000000Z/run_1", 200)

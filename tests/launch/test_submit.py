@@ -70,18 +70,25 @@ def test_five_runs_make_a_submission(rn50: Rn50, smoke_data: Path) -> None:
     for path in logs:
         events = read_events(path)
         keys = [event.key for event in events]
-        assert keys.index("cache_clear") < keys.index("init_start") < keys.index("run_start")
+        assert (
+            keys.index("cache_clear")
+            < keys.index("init_start")
+            < keys.index("run_start")
+        )
         seeds += [event.value for event in events if event.key == "seed"]
     assert len(set(seeds)) == 5
 
     out = rn50.output("log", "check", str(folder))
     assert "5 of 5 runs pass" in out
-    assert "five-runs" not in out and "system-description" not in out
+    assert "five-runs" not in out
+    assert "system-description" not in out
     assert re.search(r"^score [0-9.]+ min", log, re.M)
 
 
 @pytest.mark.slow
-def test_a_local_job_that_is_killed_closes_its_log(rn50: Rn50, smoke_data: Path) -> None:
+def test_a_local_job_that_is_killed_closes_its_log(
+    rn50: Rn50, smoke_data: Path
+) -> None:
     done = rn50(
         "submit",
         "smoke",
@@ -122,9 +129,8 @@ def test_ranks_in_a_container_are_launched_from_the_host(
     rn50: Rn50, smoke_data: Path, tmp_path: Path, program: Any
 ) -> None:
     """The engine is a stand-in that keeps its arguments and starts what follows the image."""
-    start = (
-        f'echo "$*" >>{tmp_path}/calls; until [[ $1 == image ]]; do shift; done; exec "${{@:2}}"'
-    )
+    start = f'echo "$*" >>{tmp_path}/calls; until [[ $1 == image ]]; do shift; done; '
+    start += 'exec "${@:2}"'
     program("singularity", start)
     words = ["container=image", "engine=singularity", "bind=none", "mounts=[/raid]"]
     done = rn50(
@@ -144,10 +150,15 @@ def test_ranks_in_a_container_are_launched_from_the_host(
     # The target is reached, and the closed division wants another.
     assert done.returncode == 1, done.stdout + done.stderr
     calls = (tmp_path / "calls").read_text().splitlines()
-    assert len(calls) == 2 and all("--bind /raid " in call for call in calls)
-    assert "note: config check: eval.target" in (rn50.run_folder() / "job.log").read_text()
+    assert len(calls) == 2
+    assert all("--bind /raid " in call for call in calls)
+    assert (
+        "note: config check: eval.target" in (rn50.run_folder() / "job.log").read_text()
+    )
     page = read_json(rn50.run_folder() / "systems/local_n1.json")
-    assert (page["framework"], page["other_software_stack"]) == ("MXNet", ""), "the image's"
+    assert (page["framework"], page["other_software_stack"]) == ("MXNet", ""), (
+        "the image's"
+    )
 
 
 def test_dry_run_prints_script_and_command_and_makes_nothing(rn50: Rn50) -> None:
@@ -162,7 +173,8 @@ def test_dry_run_prints_script_and_command_and_makes_nothing(rn50: Rn50) -> None
         f"system.results={rn50.results}",
     )
     lines = out.splitlines()
-    assert lines[0] == "#!/usr/bin/env bash" and "#$ -l rt_F=512" in lines
+    assert lines[0] == "#!/usr/bin/env bash"
+    assert "#$ -l rt_F=512" in lines
     assert lines[-1].endswith(": qsub -terse -g 'my group' job.sh")
     assert not rn50.results.exists()
 
@@ -171,7 +183,13 @@ def test_dry_run_prints_script_and_command_and_makes_nothing(rn50: Rn50) -> None
 
 
 SAYS = {
-    "slurm": ("sbatch", "42;cluster", "42;cluster", "squeue", "Invalid job id specified"),
+    "slurm": (
+        "sbatch",
+        "42;cluster",
+        "42;cluster",
+        "squeue",
+        "Invalid job id specified",
+    ),
     "sge": ("qsub", "42", "42", "qstat", "Following jobs do not exist: 42"),
     "pbs": ("qsub", "42.server", "42.server", "qstat", "qstat: 42 Job has finished"),
 }
@@ -195,7 +213,12 @@ def test_submission_and_waiting(name: str, tmp_path: Path, program: Any) -> None
     known = read_json(plan.folder / "submission.json")
     assert known.items() >= {"scheduler": name, "job": job, "runs": 1}.items()
     (row,) = read_runs([tmp_path])
-    assert (row.folder, row.scheduler, row.job, row.status) == (plan.folder, name, job, "")
+    assert (row.folder, row.scheduler, row.job, row.status) == (
+        plan.folder,
+        name,
+        job,
+        "",
+    )
     assert plan.scheduler.cancel(job) == CANCEL[name]
     program(state, f'echo "$*" >{tmp_path}/asked; echo RUNNING None')
     assert look_at(plan.folder, name, job) == ("queued", f"{name} job {job}")
@@ -213,7 +236,9 @@ def test_submission_and_waiting(name: str, tmp_path: Path, program: Any) -> None
         wait(plan, job, poll_s=0.01, settle_s=0.05)
     (plan.folder / "exit_code").write_text("3\n")
     assert wait(plan, job, poll_s=0.01) == 3
-    (plan.folder / "job.log").write_text("data: ...\nrn50: error: data.path: a\x1bb\n\n")
+    (plan.folder / "job.log").write_text(
+        "data: ...\nrn50: error: data.path: a\x1bb\n\n"
+    )
     failed = ("failed", "rn50: error: data.path: a\\x1bb")
     assert look_at(plan.folder, name, job) == failed
 
@@ -243,7 +268,8 @@ def test_the_id_is_all_of_the_last_line_or_there_is_none(
         return
     with pytest.raises(UserError) as caught:
         submit(loaded, name, 1)
-    assert " ".join(printed.split()) in str(caught.value) and "\n" not in str(caught.value)
+    assert " ".join(printed.split()) in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +293,11 @@ def test_the_id_is_all_of_the_last_line_or_there_is_none(
             State("can never begin: no such shell", can_begin=False),
         ),
         ("pbs", "  job_state = R\n  comment = Job run at Mon on (n1)", State()),
-        ("pbs", "  comment = Not Running: No Nodes", State("waits: Not Running: No Nodes")),
+        (
+            "pbs",
+            "  comment = Not Running: No Nodes",
+            State("waits: Not Running: No Nodes"),
+        ),
         (
             "pbs",
             "  comment = Can Never Run: too many",
@@ -291,7 +321,9 @@ def test_why_a_job_waits_and_when_it_never_begins(
         assert look_at(tmp_path, name, "42")[0] == "failed"
 
 
-def test_a_job_that_goes_back_into_its_queue_has_not_ended(tmp_path: Path, program: Any) -> None:
+def test_a_job_that_goes_back_into_its_queue_has_not_ended(
+    tmp_path: Path, program: Any
+) -> None:
     program("squeue", "echo COMPLETING None")
     for requeue in (True, False):
         loaded = load("smoke", [f"system.job.requeue={requeue}"])
@@ -322,11 +354,15 @@ def test_waiting_tells_why_once(tmp_path: Path, program: Any) -> None:
 
 def test_a_job_in_which_no_run_has_begun(tmp_path: Path) -> None:
     assert look_at(tmp_path, None, None) == ("failed", "not known to any scheduler")
-    assert look_at(tmp_path, "slurm", "-w x")[0] == "failed"  # no id, and never an option
+    assert (
+        look_at(tmp_path, "slurm", "-w x")[0] == "failed"
+    )  # no id, and never an option
     with open_job(tmp_path, log=False):
         assert look_at(tmp_path, None, None) == ("running", "no run has begun")
     (tmp_path / "exit_code").write_text("running\n")
-    assert look_at(tmp_path, "local", str(os.getpid()))[0] == "killed"  # its lock is not open
+    assert (
+        look_at(tmp_path, "local", str(os.getpid()))[0] == "killed"
+    )  # its lock is not open
     (tmp_path / "exit_code").write_text("143\n")
     assert look_at(tmp_path, None, None) == ("stopped", "exit code 143")
 
@@ -340,7 +376,8 @@ def test_a_refused_submission_is_one_line_and_leaves_no_folder(
         submit(loaded, "slurm", 1)
     refused = "sbatch ended with exit code 1: sbatch: error: invalid partition"
     assert str(caught.value) == f"{refused}; --dry-run prints the script"
-    assert read_runs([tmp_path]) == [] and list((tmp_path / "results/smoke").iterdir()) == []
+    assert read_runs([tmp_path]) == []
+    assert list((tmp_path / "results/smoke").iterdir()) == []
 
 
 def test_where_things_lie(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -349,8 +386,13 @@ def test_where_things_lie(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     assert f"start={tmp_path}\n" in plan.script
     assert f"home={shlex.quote(str(ROOT))}\n" in plan.script
     assert f"python={shlex.quote(sys.executable)}\n" in plan.script
-    for container, python in (("", "/opt/rn50/.venv/bin/python"), ("x", sys.executable)):
-        there = load("smoke", ["system.job.home=/opt/rn50", f"system.job.container={container}"])
+    for container, python in (
+        ("", "/opt/rn50/.venv/bin/python"),
+        ("x", sys.executable),
+    ):
+        there = load(
+            "smoke", ["system.job.home=/opt/rn50", f"system.job.container={container}"]
+        )
         script = plan_submission(there, "slurm", 1, Path("f")).script
         assert f"python={shlex.quote(python)}\n" in script
     assert set(SCHEDULERS) == {*SAYS, "local"}
@@ -406,14 +448,18 @@ def job(tmp_path: Path, program: Any) -> Path:
     (run / "config.yaml").write_text(load(*CONFIG).to_yaml())
     (run / "environment.json").write_text("{}")
     (run.parent / "config.yaml").write_text(load(CONFIG[0]).to_yaml())
-    (run.parent / "submission.json").write_text('{"scheduler": "slurm", "job": "42", "runs": 5}')
+    (run.parent / "submission.json").write_text(
+        '{"scheduler": "slurm", "job": "42", "runs": 5}'
+    )
     program("squeue", "echo slurm_load_jobs error: Invalid job id specified")
     return run.parent
 
 
 def test_a_job_is_found_by_its_folder_and_by_that_of_its_run(job: Path) -> None:
     for folder in (job, job / "run_0"):
-        loaded, last = find_interrupted(str(folder), None, ["system.job.walltime='02:00:00'"])
+        loaded, last = find_interrupted(
+            str(folder), None, ["system.job.walltime='02:00:00'"]
+        )
         assert last == Last(job, "slurm", 5)
         assert loaded.run.system.job.walltime == "02:00:00"
 
@@ -431,10 +477,14 @@ def test_the_latest_job_needs_no_checkpoint(job: Path) -> None:
 
 def test_a_run_is_found_where_no_job_is_around_it(job: Path) -> None:
     (job / "config.yaml").unlink()
-    assert find_interrupted(str(job / "run_0"), None, [])[1] == Last(job / "run_0", None, 1)
+    assert find_interrupted(str(job / "run_0"), None, [])[1] == Last(
+        job / "run_0", None, 1
+    )
 
 
-@pytest.mark.parametrize("told", [{"scheduler": ["x"], "job": 1, "runs": True}, [], {"runs": 0.5}])
+@pytest.mark.parametrize(
+    "told", [{"scheduler": ["x"], "job": 1, "runs": True}, [], {"runs": 0.5}]
+)
 def test_what_a_stranger_wrote_of_the_submission_is_no_more_than_unknown(
     job: Path, told: object
 ) -> None:

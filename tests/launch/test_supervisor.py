@@ -51,13 +51,17 @@ def test_a_flood_on_the_standard_error_keeps_its_first_and_last_lines(
     monkeypatch.setattr(supervisor, "MOST_BYTES_A_RANK", 100_000)
     flood = "for i in range(50_000): print(i, 'x' * 20, file=sys.stderr)"
     repeated = "for i in range(5_000): print('bind failed', file=sys.stderr)"
-    code = f"import sys\nprint('first', file=sys.stderr)\n{repeated}\n{flood}\nsys.exit(7)"
+    code = (
+        f"import sys\nprint('first', file=sys.stderr)\n{repeated}\n{flood}\nsys.exit(7)"
+    )
     with pytest.raises(RankFailed, match="exit code 7"):
         run_watched([sys.executable, "-c", code], {}, tmp_path, 1, None, 0.0)
     text = (tmp_path / "stderr.log").read_text()
     assert len(text) < 110_000
-    assert text.startswith("first\nbind failed\n") and text.count("\nbind failed") == 100
-    assert "49999 xxx" in text and " lines left out ...]" in text
+    assert text.startswith("first\nbind failed\n")
+    assert text.count("\nbind failed") == 100
+    assert "49999 xxx" in text
+    assert " lines left out ...]" in text
     assert text.endswith("[4,900 more lines like this one: ] bind failed\n")
 
 
@@ -91,7 +95,10 @@ def test_a_launcher_that_stands_still_is_seen(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("of_config_s", "of_ranks_s"), [(10.0, 30.0), (30.0, 10.0)])
 def test_a_stop_waits_for_the_longer_of_two_times(
-    of_config_s: float, of_ranks_s: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    of_config_s: float,
+    of_ranks_s: float,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def stopped(*_: object) -> int:
         raise KeyboardInterrupt("SIGTERM")
@@ -108,7 +115,9 @@ def test_a_stop_waits_for_the_longer_of_two_times(
 
 
 @pytest.mark.parametrize(("code", "found"), [(0, 0), (1, None)])
-def test_what_ended_well_as_the_signal_came_is_not_stopped(code: int, found: int | None) -> None:
+def test_what_ended_well_as_the_signal_came_is_not_stopped(
+    code: int, found: int | None
+) -> None:
     stop = StopSignals()
 
     class Child(subprocess.Popen[str]):
@@ -124,11 +133,15 @@ def test_what_ended_well_as_the_signal_came_is_not_stopped(code: int, found: int
     assert ended == found
 
 
-def test_a_place_that_refuses_locks_is_one_for_ranks_all_the_same(tmp_path: Path) -> None:
+def test_a_place_that_refuses_locks_is_one_for_ranks_all_the_same(
+    tmp_path: Path,
+) -> None:
     code = "import sys; from rn50.launch.supervisor import _locked\nwith _locked(sys.argv[1]): pass"
     refused = refusing(tmp_path, flock="ENOLCK")
     subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], env=os.environ | refused, check=True
+        [sys.executable, "-c", code, str(tmp_path)],
+        env=os.environ | refused,
+        check=True,
     )
 
 

@@ -75,7 +75,9 @@ def test_every_place_has_the_verdict_of_log_check(
     left = LEFT | result
     write_json(folder / "result.json", left)
     found = conclude(load("smoke").run, folder, Options())
-    (line,) = [one for one in capsys.readouterr().out.splitlines() if one.startswith("check: ")]
+    (line,) = [
+        one for one in capsys.readouterr().out.splitlines() if one.startswith("check: ")
+    ]
     (row,) = read_runs([tmp_path])
     checked = CliRunner().invoke(app, ["log", "check", "--json", str(log)])
     referee = json.loads(checked.stdout)
@@ -84,7 +86,9 @@ def test_every_place_has_the_verdict_of_log_check(
     assert found.check == Verdict(verdict, referee["cause"])
     assert row.verdict == verdict
     page = (folder / "report.html").read_text()
-    shown = re.findall(r'rn50, rules of .*?<span class="verdict \w+">(\w+)</span>', page, re.S)
+    shown = re.findall(
+        r'rn50, rules of .*?<span class="verdict \w+">(\w+)</span>', page, re.S
+    )
     assert shown == [verdict]
     assert is_good(found) == (checked.exit_code == 0)
     reached = left["status"] == "success"

@@ -57,7 +57,8 @@ def test_a_rank_that_is_gone_is_named_with_its_place(watchdog: Watchdog) -> None
     assert lost == Failure(1, "h1", "epoch 3", 120, PROCESS_EXITED)
     ranks[0].leave()  # what follows from the first is not news
     failed = wait_until(lambda: watchdog.failed_rank)
-    assert failed is not None and failed.rank == 1
+    assert failed is not None
+    assert failed.rank == 1
 
 
 @pytest.mark.slow
@@ -70,7 +71,8 @@ def test_a_rank_that_has_said_why_or_is_done_is_not_lost(watchdog: Watchdog) -> 
     for rank in ranks:
         rank.leave()
     time.sleep(0.6)
-    assert watchdog.lost is None and watchdog.failed_rank is None
+    assert watchdog.lost is None
+    assert watchdog.failed_rank is None
 
 
 @pytest.mark.slow
@@ -83,7 +85,8 @@ def test_hosts_whose_ranks_never_connect_are_named() -> None:
     finally:
         watchdog.close()
     assert (failed.rank, failed.host) == (0, "h1")
-    assert "4 ranks of h1, h2, h3" in failed.reason and "MTU" in failed.reason
+    assert "4 ranks of h1, h2, h3" in failed.reason
+    assert "MTU" in failed.reason
 
 
 @pytest.mark.slow
@@ -148,7 +151,8 @@ def test_the_rank_for_which_the_job_must_end(
         return watchdog.failed_rank
 
     failed = wait_until(beat)
-    assert failed.rank == 1 and reason in failed.reason
+    assert failed.rank == 1
+    assert reason in failed.reason
 
 
 @pytest.mark.slow
@@ -160,7 +164,9 @@ def test_the_rank_for_which_the_job_must_end(
         b'{"token": "guess", "rank": 0, "host": "h", "pid": 1}\n',
     ],
 )
-def test_a_stranger_is_cut_off_and_changes_nothing(watchdog: Watchdog, data: bytes) -> None:
+def test_a_stranger_is_cut_off_and_changes_nothing(
+    watchdog: Watchdog, data: bytes
+) -> None:
     host, port, _ = watchdog.environment[WATCHDOG_ENV].rsplit(":", 2)
     with socket.create_connection((host, int(port)), PATIENCE_S) as stranger:
         try:
@@ -170,7 +176,8 @@ def test_a_stranger_is_cut_off_and_changes_nothing(watchdog: Watchdog, data: byt
             pass
     rank = Rank(watchdog, 0)
     assert rank.socket.recv(5) == b"beat\n"
-    assert watchdog.lost is None and watchdog.failures == []
+    assert watchdog.lost is None
+    assert watchdog.failures == []
 
 
 def lines_until(rank: Rank, begin: bytes) -> list[bytes]:
@@ -181,7 +188,9 @@ def lines_until(rank: Rank, begin: bytes) -> list[bytes]:
     return lines
 
 
-def test_a_wish_to_stop_reaches_all_ranks_also_one_that_joins_later(watchdog: Watchdog) -> None:
+def test_a_wish_to_stop_reaches_all_ranks_also_one_that_joins_later(
+    watchdog: Watchdog,
+) -> None:
     """Ctrl-C in start-up: such a rank trained on until the launcher's grace was over."""
     first = Rank(watchdog, 0)
     watchdog.request_stop("SIGTERM")
@@ -209,4 +218,5 @@ def test_another_line_is_no_progress_and_the_first_to_fall_silent_is_blamed(
         seen_s.append(status.last_progress_s)
     assert seen_s[0] == seen_s[1] < seen_s[2]
     silent = watchdog._silent(time.monotonic() + 1e6)
-    assert silent is not None and silent.rank == 1
+    assert silent is not None
+    assert silent.rank == 1

@@ -44,7 +44,9 @@ def test_a_run_that_goes_on_does_not_run_back() -> None:
     assert Clock(not_before_unix_s=last_s - 2 * HOUR_S).behind_s == 0
 
 
-def test_log_metrics_and_timeline_share_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_metrics_and_timeline_share_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = Clock()
     log = MLPerfLog(tmp_path / "log.txt", clock, resumed="run")
     metrics = Metrics(tmp_path / "metrics.jsonl", clock)
@@ -58,16 +60,25 @@ def test_log_metrics_and_timeline_share_it(tmp_path: Path, monkeypatch: pytest.M
     assert 0 <= metrics.elapsed_s < 60
     assert 0 <= timeline.spans[0]["dur"] < 60e6
     text = (tmp_path / "log.txt").read_text()
-    assert text.index('"block_start"') < text.index('"wall_clock_jump", "value": -3600.0')
-    stamps = [int(line.split('"time_ms": ')[1].split(",")[0]) for line in text.splitlines()]
-    assert stamps == sorted(stamps) and stamps[-1] - stamps[0] < 60_000
+    assert text.index('"block_start"') < text.index(
+        '"wall_clock_jump", "value": -3600.0'
+    )
+    stamps = [
+        int(line.split('"time_ms": ')[1].split(",")[0]) for line in text.splitlines()
+    ]
+    assert stamps == sorted(stamps)
+    assert stamps[-1] - stamps[0] < 60_000
     assert last_stamp_unix_s(tmp_path / "log.txt") == stamps[-1] / 1000
 
 
-def test_the_end_of_an_interrupted_log_is_not_before_its_last_stamp(tmp_path: Path) -> None:
+def test_the_end_of_an_interrupted_log_is_not_before_its_last_stamp(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "log.txt"
     late_ms = int((time.time() + HOUR_S) * 1000)
-    path.write_text(f':::MLLOG {{"time_ms": {late_ms}, "key": "run_start", "value": null}}\n')
+    path.write_text(
+        f':::MLLOG {{"time_ms": {late_ms}, "key": "run_start", "value": null}}\n'
+    )
     close_interrupted(path)
     assert '"run_stop"' in path.read_text()
     assert last_stamp_unix_s(path) * 1000 >= late_ms

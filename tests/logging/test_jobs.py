@@ -48,7 +48,9 @@ def make_job(folder: Path, runs: int) -> Path:
             if record.key == "eval_accuracy" and record.metadata["epoch_num"] < 35:
                 record.value = 0.2
         write(run / "result_0.txt", log)
-        (run / "config.yaml").write_text(load("smoke", [*overrides, f"seed={number}"]).to_yaml())
+        (run / "config.yaml").write_text(
+            load("smoke", [*overrides, f"seed={number}"]).to_yaml()
+        )
         write_json(run / "result.json", {"status": "success", "ranks": 2})
         shutil.copy(run / "result_0.txt", logs / f"result_{number}.txt")
     return folder
@@ -74,7 +76,8 @@ def test_score(job: Path) -> None:
     assert [run["converged"] for run in score["runs"]] == [True] * 5
     assert score["score_min"] > 0
     done = invoke("log", "score", job)
-    assert done.exit_code == 0 and "score " in done.stdout
+    assert done.exit_code == 0
+    assert "score " in done.stdout
 
 
 def test_show(job: Path) -> None:
@@ -95,16 +98,24 @@ def test_report(job: Path) -> None:
     path = write_report(job)
     assert path == job / "report.html"
     page = path.read_text()
-    assert "5 of 5 runs reached the target" in page and "Score, olympic mean" in page
-    assert f"target {TARGET}" in page and "target 0.759" not in page
+    assert "5 of 5 runs reached the target" in page
+    assert "Score, olympic mean" in page
+    assert f"target {TARGET}" in page
+    assert "target 0.759" not in page
     assert f"rn50 launch {job}/run_0/config.yaml" in page
     (subject,) = read_subjects(job)
-    assert [log.path.name for log in subject.logs] == [f"result_{n}.txt" for n in range(5)]
-    assert subject.folder is not None and subject.folder.config is not None
+    assert [log.path.name for log in subject.logs] == [
+        f"result_{n}.txt" for n in range(5)
+    ]
+    assert subject.folder is not None
+    assert subject.folder.config is not None
 
 
 def test_a_bare_log_has_the_target_of_the_config_beside_it(job: Path) -> None:
-    for log in (job / "run_2/result_0.txt", job / "results/local_n1/resnet/result_2.txt"):
+    for log in (
+        job / "run_2/result_0.txt",
+        job / "results/local_n1/resnet/result_2.txt",
+    ):
         (subject,) = read_subjects(log)
         assert subject.runs[0].target == TARGET
 
@@ -116,9 +127,13 @@ def test_a_job_of_one_run_is_that_run(tmp_path: Path) -> None:
     assert subject.folder is not None
     assert subject.folder.result == Result("success", ranks=2)
     assert "Reached 0.45 top-1" in write_report(job).read_text()
-    whole = json.loads(invoke("log", "check", "--json", "--no-official", job).stdout)[-1]
+    whole = json.loads(invoke("log", "check", "--json", "--no-official", job).stdout)[
+        -1
+    ]
     assert whole["verdict"] != "FAIL"
-    assert [f["severity"] for f in whole["findings"] if f["name"] == "five-runs"] == ["note"]
+    assert [f["severity"] for f in whole["findings"] if f["name"] == "five-runs"] == [
+        "note"
+    ]
 
 
 def test_a_job_without_a_log_says_how_its_run_ended(tmp_path: Path) -> None:
@@ -135,7 +150,9 @@ def test_compare_takes_a_job_once(tmp_path: Path) -> None:
     make_job(tmp_path / "results/second", 2)
     done = invoke("log", "compare", tmp_path / "results")
     assert done.exit_code == 0, done.output
-    rows = [line.split()[:2] for line in done.stdout.splitlines() if " results/" in line]
+    rows = [
+        line.split()[:2] for line in done.stdout.splitlines() if " results/" in line
+    ]
     assert rows == [["A", "results/first"], ["B", "results/second"]]
 
 
@@ -146,7 +163,8 @@ def test_a_submission_of_others_is_no_job(tmp_path: Path) -> None:
     for number in range(5):
         write(logs / f"result_{number}.txt", good_run())
     (subject,) = read_subjects(tmp_path / "ORG")
-    assert subject.folder is None and subject.runs[0].target == 0.759
+    assert subject.folder is None
+    assert subject.runs[0].target == 0.759
     assert name_of(subject) == "ORG/SYSTEM"
 
 
@@ -156,7 +174,9 @@ def test_a_folder_above_runs_means_the_runs(tmp_path: Path, job: Path) -> None:
     for number in range(2):
         run = study / f"trials/trial_{number}/20261122T105236Z"
         shutil.copytree(job / f"run_{number}", run)
-        (run / "metrics.jsonl").write_text('{"kind": "train", "step": 1, "loss": 2.0}\n')
+        (run / "metrics.jsonl").write_text(
+            '{"kind": "train", "step": 1, "loss": 2.0}\n'
+        )
     assert read_run_folder(run / "nothing").notes == ()
     (run / "attempt_1").mkdir()  # as resuming a run leaves it
     shutil.copy(run / "metrics.jsonl", run / "attempt_1")
@@ -164,24 +184,37 @@ def test_a_folder_above_runs_means_the_runs(tmp_path: Path, job: Path) -> None:
     assert log_folders(study) == recorded_runs(study) == trials
     assert recorded_runs(trials[0]) == [trials[0]]
     assert [one.path for one in read_subjects(study)] == trials
-    assert log_folders(tmp_path) == [job / "results/local_n1/resnet", *trials]  # no run twice
+    assert log_folders(tmp_path) == [
+        job / "results/local_n1/resnet",
+        *trials,
+    ]  # no run twice
     assert recorded_runs(job) == run_folders(job)
     assert invoke("log", "show", study).output.count("result_0.txt") == 2
     done = invoke("export", "csv", study, "--out", tmp_path / "study.csv")
     assert done.output == f"{tmp_path / 'study.csv'}: written\n"
     rows = list(csv.DictReader((tmp_path / "study.csv").open()))
-    assert [row["run"] for row in rows] == [f"trial_{n}/20261122T105236Z" for n in range(2)]
-    assert [(row["name"], row["seed"]) for row in rows] == [("smoke", "0"), ("smoke", "1")]
+    assert [row["run"] for row in rows] == [
+        f"trial_{n}/20261122T105236Z" for n in range(2)
+    ]
+    assert [(row["name"], row["seed"]) for row in rows] == [
+        ("smoke", "0"),
+        ("smoke", "1"),
+    ]
     shutil.copy(run / "metrics.jsonl", job / "run_0")
-    ((of_job,), _) = read_runs([job / "run_0"])  # another job may have begun in the same second
+    ((of_job,), _) = read_runs(
+        [job / "run_0"]
+    )  # another job may have begun in the same second
     assert of_job.name == "smoke/20261122T105236Z/run_0"
 
 
 @pytest.mark.parametrize(
-    "command", ["log check", "log compare", "log show", "log report", "export csv", "runs"]
+    "command",
+    ["log check", "log compare", "log show", "log report", "export csv", "runs"],
 )
 @pytest.mark.parametrize("wrong", ["quikc", "quikc/20261122T105236Z"])
-def test_a_misspelt_folder_has_a_suggestion(tmp_path: Path, command: str, wrong: str) -> None:
+def test_a_misspelt_folder_has_a_suggestion(
+    tmp_path: Path, command: str, wrong: str
+) -> None:
     (tmp_path / "quick").mkdir()
     error = invoke(*command.split(), tmp_path / wrong).exception
     assert str(error).endswith(

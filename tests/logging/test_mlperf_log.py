@@ -35,8 +35,22 @@ CALLS: dict[str, Callable[[MLPerfLog], None]] = {
     "block_stop": lambda log: log.block_stop(1),
     "run_stop": lambda log: log.run_stop(success=False),
 }
-SETUP = ["submission", "cache_clear", "init_start", "hyperparameters", "init_stop", "run_start"]
-BLOCK = ["block_start", "epoch_start", "epoch_stop", "eval_start", "eval_stop", "eval_accuracy"]
+SETUP = [
+    "submission",
+    "cache_clear",
+    "init_start",
+    "hyperparameters",
+    "init_stop",
+    "run_start",
+]
+BLOCK = [
+    "block_start",
+    "epoch_start",
+    "epoch_stop",
+    "eval_start",
+    "eval_stop",
+    "eval_accuracy",
+]
 
 # What may follow each event: the rules' order, written down a second time.
 NEXT = {
@@ -57,7 +71,10 @@ NEXT = {
     "run_stop": set(),
 }
 ILLEGAL = [
-    (after, event) for after, events in NEXT.items() for event in CALLS if event not in events
+    (after, event)
+    for after, events in NEXT.items()
+    for event in CALLS
+    if event not in events
 ]
 
 
@@ -112,9 +129,21 @@ def test_every_line_is_a_record_in_order(tmp_path: Path) -> None:
     lines = (tmp_path / "log.txt").read_text().splitlines()
     records = [json.loads(line.removeprefix(":::MLLOG ")) for line in lines]
     types = {record["key"]: record["event_type"] for record in records}
-    assert types["run_start"] == types["block_start"] == types["eval_start"] == "INTERVAL_START"
-    assert types["run_stop"] == types["block_stop"] == types["init_stop"] == "INTERVAL_END"
-    assert types["eval_accuracy"] == types["cache_clear"] == types["seed"] == "POINT_IN_TIME"
+    assert (
+        types["run_start"]
+        == types["block_start"]
+        == types["eval_start"]
+        == "INTERVAL_START"
+    )
+    assert (
+        types["run_stop"] == types["block_stop"] == types["init_stop"] == "INTERVAL_END"
+    )
+    assert (
+        types["eval_accuracy"]
+        == types["cache_clear"]
+        == types["seed"]
+        == "POINT_IN_TIME"
+    )
 
 
 @pytest.mark.parametrize(
@@ -154,7 +183,10 @@ def test_every_line_is_a_record_in_order(tmp_path: Path) -> None:
         # All of 3,519 steps from the start of the run; 56 epochs of 69,632 images: 1,030.4 steps.
         (
             "sony_1024",
-            {"lars_opt_learning_rate_warmup_epochs": 5, "lars_opt_learning_rate_decay_steps": 3519},
+            {
+                "lars_opt_learning_rate_warmup_epochs": 5,
+                "lars_opt_learning_rate_decay_steps": 3519,
+            },
         ),
         (
             "sony_2176",
@@ -172,7 +204,9 @@ def test_the_keys_of_a_run(tmp_path: Path, name: str, expected: dict[str, Any]) 
 
 
 @pytest.mark.parametrize("name", ["akiba_1024", "sony_3456", "abci_2048_open"])
-def test_only_a_polynomial_has_its_power_and_its_steps(tmp_path: Path, name: str) -> None:
+def test_only_a_polynomial_has_its_power_and_its_steps(
+    tmp_path: Path, name: str
+) -> None:
     run = load(name, ["seed=2"]).run
     log = tmp_path / "result_0.txt"
     values = {event.key: event.value for event in full_log(log, run)}
@@ -190,7 +224,13 @@ def test_file_and_line_are_those_of_the_caller(tmp_path: Path) -> None:
     frame = inspect.currentframe()
     assert frame is not None
     lines = []
-    for name in ("submission", "cache_clear", "init_start", "hyperparameters", "init_stop"):
+    for name in (
+        "submission",
+        "cache_clear",
+        "init_start",
+        "hyperparameters",
+        "init_stop",
+    ):
         lines.append(CALLS[name].__code__.co_firstlineno)
         CALLS[name](log)
     log.run_start(RUN)
@@ -198,7 +238,9 @@ def test_file_and_line_are_those_of_the_caller(tmp_path: Path) -> None:
     log.abort()
     lines.append(frame.f_lineno - 1)
     events = read_events(tmp_path / "log.txt")
-    assert {event.metadata["file"] for event in events} == {"tests/logging/test_mlperf_log.py"}
+    assert {event.metadata["file"] for event in events} == {
+        "tests/logging/test_mlperf_log.py"
+    }
     assert list(dict.fromkeys(event.metadata["lineno"] for event in events)) == lines
 
 
@@ -221,7 +263,9 @@ def test_the_program_may_lie_in_any_folder(tmp_path: Path) -> None:
     assert "rn50/logging/mlperf.py" not in {event.metadata["file"] for event in events}
 
 
-def test_ranks_above_0_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_above_0_write_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     log = after("run_stop")
     assert log.state == "done"
@@ -264,7 +308,9 @@ def test_abort_stops_a_running_clock_once(tmp_path: Path, event: str) -> None:
 
 
 @pytest.mark.parametrize(("success", "status"), [(True, "success"), (False, "aborted")])
-def test_run_stop_tells_how_it_ended(tmp_path: Path, success: bool, status: str) -> None:
+def test_run_stop_tells_how_it_ended(
+    tmp_path: Path, success: bool, status: str
+) -> None:
     log = after("block_stop", tmp_path / "log.txt")
     log.run_stop(success=success)
     assert read_events(tmp_path / "log.txt")[-1].metadata["status"] == status

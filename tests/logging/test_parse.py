@@ -36,9 +36,16 @@ def read(folder: Path, content: bytes | str) -> Log:
     ],
 )
 @pytest.mark.parametrize("after", [b"\n", b"\r\n", b"  \n", b"\rprogress 3 %\r\n"])
-def test_text_around_a_record_does_not_matter(tmp_path: Path, before: bytes, after: bytes) -> None:
-    log = read(tmp_path, b"\xef\xbb\xbfhello\n" + (before + record().encode() + after) * 2)
-    assert [(e.line, e.key, e.value) for e in log.events] == [(2, "seed", 1), (3, "seed", 1)]
+def test_text_around_a_record_does_not_matter(
+    tmp_path: Path, before: bytes, after: bytes
+) -> None:
+    log = read(
+        tmp_path, b"\xef\xbb\xbfhello\n" + (before + record().encode() + after) * 2
+    )
+    assert [(e.line, e.key, e.value) for e in log.events] == [
+        (2, "seed", 1),
+        (3, "seed", 1),
+    ]
     assert log.problems == []
     assert log.lines == 3
 
@@ -54,7 +61,10 @@ def test_v06_seconds_become_milliseconds(tmp_path: Path) -> None:
 
 
 def test_records_of_one_line_are_all_read(tmp_path: Path) -> None:
-    log = read(tmp_path, record("a") + record("b") + " noise " + record("c") + "\n" + record("d"))
+    log = read(
+        tmp_path,
+        record("a") + record("b") + " noise " + record("c") + "\n" + record("d"),
+    )
     assert [event.key for event in log.events] == ["a", "b", "c", "d"]
     assert {problem.kind for problem in log.problems} == {"trailing"}
     assert log.joined == (1, 1)
@@ -63,7 +73,13 @@ def test_records_of_one_line_are_all_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "kind", "key", "lost", "words"),
     [
-        (record("opt_name")[:-9], "truncated", "opt_name", True, "ends inside a record"),
+        (
+            record("opt_name")[:-9],
+            "truncated",
+            "opt_name",
+            True,
+            "ends inside a record",
+        ),
         (record("opt_name")[:-9] + "\n", "torn", "opt_name", True, "cannot be read"),
         (record("opt_name") + " \x1b[0m\n", "trailing", "opt_name", False, "\\x1b[0m"),
         (record("a")[:40] + record("b") + "\n", "torn", None, True, "cannot be read"),
@@ -73,11 +89,23 @@ def test_records_of_one_line_are_all_read(tmp_path: Path) -> None:
         (record().replace("1714000000000", "null"), "type", "seed", True, "null"),
         (record().replace("1714000000000", "1e300"), "type", "seed", True, "no time"),
         (record().replace("1714000000000", "NaN"), "type", "seed", True, "no time"),
-        (record().replace(', "metadata": {"lineno": 1}', ""), "missing", "seed", False, "metadata"),
+        (
+            record().replace(', "metadata": {"lineno": 1}', ""),
+            "missing",
+            "seed",
+            False,
+            "metadata",
+        ),
         (record("a", "[" * 5000 + "]" * 5000), "type", None, True, "nested"),
         (record("a", "9" * 5000), "torn", "a", True, "cannot be read"),
         (':::MLLOG{"key": "seed"}\n', "token", "seed", True, "found ''"),
-        (record().replace("MLLOG ", "MLLOG\t") + "\n", "token", "seed", True, "found '\\t'"),
+        (
+            record().replace("MLLOG ", "MLLOG\t") + "\n",
+            "token",
+            "seed",
+            True,
+            "found '\\t'",
+        ),
         (":::MLLOG", "truncated", None, True, "inside a token"),
         (":::ML", "truncated", None, True, "inside a token"),
     ],
@@ -93,7 +121,10 @@ def test_what_is_not_whole_is_a_problem(
 
 
 def test_text_as_a_stamp_is_read_as_the_official_parser_does(tmp_path: Path) -> None:
-    assert read(tmp_path, record().replace("1714000000000", '"15.5"')).events[0].time_ms == 15.5
+    assert (
+        read(tmp_path, record().replace("1714000000000", '"15.5"')).events[0].time_ms
+        == 15.5
+    )
 
 
 @pytest.mark.parametrize(
@@ -125,7 +156,10 @@ def test_a_long_record_is_read_and_a_longer_one_is_skipped(tmp_path: Path) -> No
     longer = record("longer", '"' + "x" * 3_000_000 + '"')
     endless = record("endless", '"' + "x" * 20_000_000 + '"')
     log = read(tmp_path, f"{long}\n{longer}\n{endless}\n{record('after')}\n")
-    assert [(event.line, event.key) for event in log.events] == [(1, "long"), (4, "after")]
+    assert [(event.line, event.key) for event in log.events] == [
+        (1, "long"),
+        (4, "after"),
+    ]
     assert [(p.line, p.kind, p.key) for p in log.problems] == [
         (2, "long", "longer"),
         (3, "long", None),
@@ -145,15 +179,24 @@ def test_of_keys_that_are_not_asked_for_none_is_kept(tmp_path: Path) -> None:
 def test_a_large_log_loses_records_of_unread_keys_alone(tmp_path: Path) -> None:
     """Beyond its first part, whole lines of unread keys are dropped before their JSON is read."""
     flood = [record("loss", '{"a": 0.5}') + "\n"] * 20_000
-    odd = (record("run_st\u043ep"), record("loss", "1,"), record("seed", "7"), record("loss") * 2)
+    odd = (
+        record("run_st\u043ep"),
+        record("loss", "1,"),
+        record("seed", "7"),
+        record("loss") * 2,
+    )
     for number, line in enumerate(odd):
         flood[15_000 + number] = line + "\n"
     path = tmp_path / "log.txt"
     path.write_text("".join(flood))
     log = read_log(path, frozenset({"seed"}))
-    assert [(event.line, event.key, event.value) for event in log.events] == [(15_003, "seed", 7)]
+    assert [(event.line, event.key, event.value) for event in log.events] == [
+        (15_003, "seed", 7)
+    ]
     assert [event.line for event in log.odd_keys.values()] == [15_001]
-    assert [(problem.line, problem.kind) for problem in log.problems] == [(15_002, "torn")]
+    assert [(problem.line, problem.kind) for problem in log.problems] == [
+        (15_002, "torn")
+    ]
     assert log.joined == (1, 15_004)
     assert log.lines == 20_000
 
@@ -167,10 +210,14 @@ def test_junk_is_not_gone_through_line_by_line(tmp_path: Path, junk: bytes) -> N
         calls: Counter[str] = Counter()
         sys.setprofile(lambda frame, event, argument: calls.update([event]))
         try:
-            content = record().encode() + junk * count + b"\n" + record().encode() + b"\n"
+            content = (
+                record().encode() + junk * count + b"\n" + record().encode() + b"\n"
+            )
             assert len(read(tmp_path, content).events) == 2
         finally:
             sys.setprofile(None)
         return calls.total()
 
-    assert work(100_000) < work(100) + 1_000  # a collector may call functions of its own
+    assert (
+        work(100_000) < work(100) + 1_000
+    )  # a collector may call functions of its own

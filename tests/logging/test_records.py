@@ -29,7 +29,9 @@ def test_a_record_reads_back_as_it_was_written(tmp_path: Path) -> None:
     assert read(path, Result) is None
     onward = Next("launch --resume", "a b", ("--launcher", "mpi"))
     check = Verdict("PASS", messages=("x",))
-    result = Result("aborted", "why", Stopped("SIGTERM", 9), onward, epochs=0, check=check)
+    result = Result(
+        "aborted", "why", Stopped("SIGTERM", 9), onward, epochs=0, check=check
+    )
     write(path, result)
     assert read(path, Result) == result
     assert {"seed", "repeats"}.isdisjoint(read_json(path))
@@ -41,7 +43,9 @@ def test_the_environment_of_a_run_reads_back(tmp_path: Path) -> None:
     record = describe_environment(settings, "gloo", ["python"])
     write(tmp_path / ENVIRONMENT, record)
     assert read(tmp_path / ENVIRONMENT, Environment) == record
-    assert record.packages and record.machine and record.processor
+    assert record.packages
+    assert record.machine
+    assert record.processor
 
 
 @pytest.mark.parametrize(
@@ -54,9 +58,12 @@ def test_the_environment_of_a_run_reads_back(tmp_path: Path) -> None:
         ({"target": float("inf")}, "JSON: "),
     ],
 )
-def test_what_does_not_fit_is_named(tmp_path: Path, more: dict[str, Any], key: str) -> None:
+def test_what_does_not_fit_is_named(
+    tmp_path: Path, more: dict[str, Any], key: str
+) -> None:
     path = tmp_path / RESULT
     write_json(path, {"status": "aborted"} | more)
     with pytest.raises(UserError) as caught:
         read(path, Result)
-    assert len(caught.value.args) == 1 and str(caught.value).startswith(f"{path}: {key}")
+    assert len(caught.value.args) == 1
+    assert str(caught.value).startswith(f"{path}: {key}")

@@ -18,7 +18,12 @@ def test_every_record_is_a_line_of_json_with_kind_and_time(tmp_path: Path) -> No
     metrics.write("train", step=20, loss=0.1 + 0.2)
     metrics.write("eval", accuracy=0.759)
     first, second = lines_of(tmp_path / "metrics.jsonl")
-    assert first == {"kind": "train", "time_s": first["time_s"], "step": 20, "loss": 0.1 + 0.2}
+    assert first == {
+        "kind": "train",
+        "time_s": first["time_s"],
+        "step": 20,
+        "loss": 0.1 + 0.2,
+    }
     assert (second["kind"], second["accuracy"]) == ("eval", 0.759)
     assert isinstance(first["time_s"], float)
     assert first["time_s"] <= second["time_s"]  # type: ignore[operator]
@@ -48,7 +53,9 @@ def test_times_count_from_the_start_of_the_clock(tmp_path: Path) -> None:
     assert 100 <= record["time_s"] <= now  # type: ignore[operator]
 
 
-def test_ranks_above_0_write_no_metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_above_0_write_no_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     metrics = Metrics(None)
     metrics.write("train", step=1)

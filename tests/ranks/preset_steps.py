@@ -55,15 +55,21 @@ def two_steps(name: str, overrides: list[str], out: Path) -> dict[str, Any]:
     accuracy = evaluate_epoch(trainer, 1)
     context.log.block_stop(1)
     context.log.run_stop(success=False)
-    everything = [p.data().asnumpy() for p in trainer.model.net.collect_params().values()]
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    everything = [
+        p.data().asnumpy() for p in trainer.model.net.collect_params().values()
+    ]
+    lines = [
+        json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()
+    ]
     return {
         "train": [line for line in lines if line["kind"] == "train"],
         "evaluated": accuracy.total,
         "correct": accuracy.correct,
         "not_finite": sum(int((~np.isfinite(array)).sum()) for array in everything),
         "tensors": len(before),
-        "first_weight": float(next(array.flat[0] for array in before.values() if array.std())),
+        "first_weight": float(
+            next(array.flat[0] for array in before.values() if array.std())
+        ),
         "unchanged": [key for key in before if np.array_equal(before[key], after[key])],
         "log_state": context.log.state,
     }

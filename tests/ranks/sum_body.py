@@ -34,7 +34,9 @@ def main(config: str, out: str, *kinds: str) -> None:
     ctx = device_context(run.system.device, read_process_info().local_rank)
     comm = Communicator(Operators(ctx), connection)
     comm.start()
-    worst = [sums_error(comm, load(config, kind.split()).run) for kind in kinds or ("",)]
+    worst = [
+        sums_error(comm, load(config, kind.split()).run) for kind in kinds or ("",)
+    ]
     worst.append(max(statistics_error(comm, mode) for mode in ("average", "batch")))
     comm.stop()
     if comm.rank == 0:
@@ -55,7 +57,10 @@ def sums_error(comm: Communicator, run: Run) -> float:
     for step in range(STEPS):
         shapes = [p.shape for p in parameters]
         drawn = [
-            [np.random.default_rng([step, rank, n]).normal(size=s) for n, s in enumerate(shapes)]
+            [
+                np.random.default_rng([step, rank, n]).normal(size=s)
+                for n, s in enumerate(shapes)
+            ]
             for rank in range(comm.world_size)
         ]
         for p, values in zip(parameters, drawn[comm.rank], strict=True):

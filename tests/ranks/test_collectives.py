@@ -31,7 +31,9 @@ OTHERS = ("segmented_ring", "recursive_doubling", "recursive_halving_doubling")
         ("gloo", "ring", 3, FLOAT32 + HALF),
         ("gloo", "torus_2d(2x3)", 6, HALF[1:]),
         *(
-            pytest.param(mpi.LAUNCHER, name, 6, FLOAT32, marks=[mpi.NEEDED, pytest.mark.nightly])
+            pytest.param(
+                mpi.LAUNCHER, name, 6, FLOAT32, marks=[mpi.NEEDED, pytest.mark.nightly]
+            )
             for name in OTHERS
         ),
     ],
@@ -41,7 +43,9 @@ def test_the_sum_is_the_plain_sum(
 ) -> None:
     if launcher == mpi.LAUNCHER and not mpi.offers(algorithm):
         pytest.skip(f"{mpi.FAMILY} has no {algorithm}, which it refuses")
-    loaded = load("smoke", [f"system.ranks_per_node={ranks}", f"comm.algorithm={algorithm}"])
+    loaded = load(
+        "smoke", [f"system.ranks_per_node={ranks}", f"comm.algorithm={algorithm}"]
+    )
     config = tmp_path / "config.yaml"
     config.write_text(loaded.to_yaml())
     command = [sys.executable, str(BODY), str(config), str(tmp_path), *kinds]

@@ -26,12 +26,16 @@ def other_set(folder: Path, data: Path) -> str:
     """Another draw, as its manifest says it."""
     shutil.copytree(data, folder)
     manifest = folder / "manifest.json"
-    manifest.write_text(re.sub(r'"sha256": "\w{4}', '"sha256": "0000', manifest.read_text()))
+    manifest.write_text(
+        re.sub(r'"sha256": "\w{4}', '"sha256": "0000', manifest.read_text())
+    )
     return f"data.path={folder}"
 
 
 def other_code(folder: Path) -> str:
-    shutil.copytree(ROOT / "rn50", folder / "rn50", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        ROOT / "rn50", folder / "rn50", ignore=shutil.ignore_patterns("__pycache__")
+    )
     with (folder / "rn50/train/evaluate.py").open("a") as file:
         file.write("# every image is right\n")
     return f"PYTHONPATH={folder}"
@@ -46,7 +50,12 @@ def test_a_rank_of_another_run_ends_it_in_start_up(
     ranks do, together with the last bit of their weights."""
     (out := tmp_path / "out").mkdir()
     drawn = "data.synthetic={train_samples: 400, eval_samples: 200}"  # not said of another path
-    overrides = ["seed=1", f"data.path={small_data}", drawn, f"watchdog.enabled={watched}"]
+    overrides = [
+        "seed=1",
+        f"data.path={small_data}",
+        drawn,
+        f"watchdog.enabled={watched}",
+    ]
     loaded = load("smoke", [*overrides, "watchdog.silence_s=60"])
     (out / "config.yaml").write_text(loaded.to_yaml())
     if watched:
@@ -63,10 +72,13 @@ def test_a_rank_of_another_run_ends_it_in_start_up(
         words = "1 of 2 ranks, rank 1 on HOST in image set, weights$"
     name = "gloo" if mpi.WHY_NOT else mpi.LAUNCHER
     command = [sys.executable, str(HERE / "other_body.py"), json.dumps(changes), *rank]
-    job, _ = build_job(loaded.run, name, [*command, str(out / "config.yaml"), "--out", str(out)])
+    job, _ = build_job(
+        loaded.run, name, [*command, str(out / "config.yaml"), "--out", str(out)]
+    )
     with pytest.raises(RankFailed) as failed:
         run_job(job, name, out, loaded.run)
     said = failed.value.reason.replace(socket.gethostname(), "HOST")
-    assert re.search(words, said) and "\n" not in said, said
+    assert re.search(words, said), said
+    assert "\n" not in said, said
     assert '"run_start"' not in (out / "result_0.txt").read_text()
     leave_nothing(out)

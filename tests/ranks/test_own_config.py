@@ -31,7 +31,9 @@ def test_a_job_with_staged_copies_trains_on_the_counts_of_the_set(
     config = place / "mine.yaml"
     config.write_text(MINE.replace("PLACE", str(place)))
     stage = f"system.job.stage={place}/disk"
-    rn50.output("submit", str(config), "--scheduler", "local", "--wait", "seed=1", stage)
+    rn50.output(
+        "submit", str(config), "--scheduler", "local", "--wait", "seed=1", stage
+    )
     (result,) = place.glob("runs/mine/*/run_0/result.json")
     assert read_json(result)["status"] == "success"
     data = load(result.parent / "config.yaml").run.data

@@ -40,7 +40,16 @@ def train(root: Path, out: Path, disks: list[Path], *more: str) -> str:
     command = [mpi.LAUNCHER, "--oversubscribe", "--allow-run-as-root"]
     for disk in disks:
         rank = [sys.executable, "-m", "rn50.train", *CONFIG]
-        command += ["-np", "1", *rank, f"data.path={disk}", "--out", str(out), *more, ":"]
+        command += [
+            "-np",
+            "1",
+            *rank,
+            f"data.path={disk}",
+            "--out",
+            str(out),
+            *more,
+            ":",
+        ]
     done = subprocess.run(command[:-1], cwd=root, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     result = read_json(out / "result.json")
@@ -48,7 +57,9 @@ def train(root: Path, out: Path, disks: list[Path], *more: str) -> str:
     return result["weights_digest"]
 
 
-@pytest.mark.skipif(mpi.LAUNCHER != "mpirun", reason="Open MPI starts ranks of different commands")
+@pytest.mark.skipif(
+    mpi.LAUNCHER != "mpirun", reason="Open MPI starts ranks of different commands"
+)
 def test_nodes_with_a_part_each_go_on_like_nodes_with_the_whole_set(
     root: Path, small_data: Path, tmp_path: Path
 ) -> None:

@@ -18,7 +18,9 @@ def record(folder: Path, accuracy: str) -> Path:
     """A folder with the golden log and this accuracy in it."""
     folder.mkdir()
     pattern = r'("key": "eval_accuracy", "value": )[\d.]+'
-    (folder / "result_0.txt").write_text(re.sub(pattern, rf"\g<1>{accuracy}", GOLDEN.read_text()))
+    (folder / "result_0.txt").write_text(
+        re.sub(pattern, rf"\g<1>{accuracy}", GOLDEN.read_text())
+    )
     return folder
 
 
@@ -45,7 +47,8 @@ def test_a_run_is_repeated_from_its_own_folder(
     same = r"\nreproduced: the same in every bit of \d+ losses and accuracies; recorded"
     assert re.search(same, done.stdout)
     result = read_json(rn50.run_folder() / "result.json")
-    assert result["repeats"]["same"] is True and result["repeats"]["compared"] > 3
+    assert result["repeats"]["same"] is True
+    assert result["repeats"]["compared"] > 3
     assert result["repeats"]["recorded"] == str(recorded)
 
     config = recorded / "config.yaml"
@@ -54,4 +57,6 @@ def test_a_run_is_repeated_from_its_own_folder(
     assert (
         repeat.same is True
     )  # the bits are what they are; that the config is not the same is told
-    assert repeat_line(repeat).endswith(f"there): batch.per_rank (10, 9); recorded run: {recorded}")
+    assert repeat_line(repeat).endswith(
+        f"there): batch.per_rank (10, 9); recorded run: {recorded}"
+    )

@@ -43,15 +43,23 @@ def measure(tmp_path: Path) -> Measure:
     """The value of a JavaScript expression in a page, at a width and in a colour scheme."""
     command = shutil.which("chromium") or shutil.which("chromium-browser")
     if command is None:
-        pytest.skip("no chromium here: apt-get install -y --no-install-recommends chromium")
+        pytest.skip(
+            "no chromium here: apt-get install -y --no-install-recommends chromium"
+        )
 
-    def in_browser(page: Path, expression: str, *, width: int, dark: bool = False) -> Any:
+    def in_browser(
+        page: Path, expression: str, *, width: int, dark: bool = False
+    ) -> Any:
         outer = tmp_path / "outer.html"
-        outer.write_text(OUTER.format(page=page.resolve(), width=width, expression=expression))
+        outer.write_text(
+            OUTER.format(page=page.resolve(), width=width, expression=expression)
+        )
         profile = f"--user-data-dir={tmp_path / 'profile'}"
         scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
         words = [command, *FLAGS, profile, scheme, outer.as_uri()]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=120, check=True
+        )
         body = done.stdout.partition("<body>")[2].partition("</body>")[0]
         return json.loads(html.unescape(body))
 

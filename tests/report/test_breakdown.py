@@ -9,7 +9,13 @@ import pytest
 from rn50.report.breakdown import PHASES, rank_spread, step_breakdown
 from rn50.train.step_times import PHASES as MEASURED
 
-FIGURES = ("forward_p50_ms", "backward_p50_ms", "reduction_p50_ms", "step_p50_ms", "cpu_s")
+FIGURES = (
+    "forward_p50_ms",
+    "backward_p50_ms",
+    "reduction_p50_ms",
+    "step_p50_ms",
+    "cpu_s",
+)
 
 
 def records(points: int = 3) -> list[dict[str, Any]]:
@@ -40,7 +46,8 @@ def test_shares() -> None:
     found = step_breakdown(records())
     assert [row.share for row in found] == pytest.approx([1 / 6] * 6)
     by_name = {row.name: row for row in found}
-    assert by_name["forward"].median_ms == 20 and by_name["forward"].slow_ms == 40
+    assert by_name["forward"].median_ms == 20
+    assert by_name["forward"].slow_ms == 40
     assert step_breakdown([]) == []
     assert step_breakdown([{"kind": "steps", "step_p50_ms": 1.0}]) == []
 
@@ -51,12 +58,19 @@ def test_the_slowest_rank_is_named() -> None:
     computing = found[0]
     assert (computing.least, computing.most) == ("20.00 ms", "41.00 ms")
     assert computing.at == "rank 3 on b"
-    assert found[-1].name == "CPU time" and found[-1].middle == "10.00 s"
+    assert found[-1].name == "CPU time"
+    assert found[-1].middle == "10.00 s"
 
 
 @pytest.mark.parametrize(
     "content",
-    [None, 1, {}, {"host": 3}, *({"host": ["a"], "cpu_s": one} for one in (4, ["b"], [1.0, 2.0]))],
+    [
+        None,
+        1,
+        {},
+        {"host": 3},
+        *({"host": ["a"], "cpu_s": one} for one in (4, ["b"], [1.0, 2.0])),
+    ],
 )
 def test_foreign_content_is_left_out(content: Any) -> None:
     assert rank_spread({"ranks": content}) == []

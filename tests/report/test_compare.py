@@ -59,7 +59,9 @@ def invoke(*arguments: str) -> tuple[int, str, str]:
     result = CliRunner().invoke(app, ["log", *arguments])
     if isinstance(result.exception, UserError):
         return 2, result.stdout, str(result.exception)
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert result.exception is None or isinstance(result.exception, SystemExit), (
+        result.exception
+    )
     return result.exit_code, result.stdout, result.stderr
 
 
@@ -73,14 +75,19 @@ def test_a_tree_of_submissions_is_a_subject_each(tmp_path: Path) -> None:
             write(tmp_path / name / f"result_{number}.txt", good_run())
     subjects = read_subjects(tmp_path)
     assert [s.path.name for s in subjects] == ["a", "b"]
-    assert [log.path.stem for log in subjects[0].logs] == ["result_0", "result_2", "result_10"]
+    assert [log.path.stem for log in subjects[0].logs] == [
+        "result_0",
+        "result_2",
+        "result_10",
+    ]
 
 
 def test_a_log_that_cannot_be_read_among_others_is_a_note(tmp_path: Path) -> None:
     (tmp_path / "result_1.txt").write_text("nothing\n")
     write(tmp_path / "result_0.txt", good_run())
     (subject,) = read_subjects(tmp_path)
-    assert len(subject.logs) == 1 and len(subject.files) == 2
+    assert len(subject.logs) == 1
+    assert len(subject.files) == 2
     assert "result_1.txt" in subject.notes[0]
 
 
@@ -115,13 +122,19 @@ def test_a_value_of_log_and_config_is_one_column(tmp_path: Path) -> None:
         run = good_run()
         find(run, "seed").value = number
         write(folder / "result_0.txt", run)
-        overrides = [f"seed={number}", f"batch.per_rank={number}", f"data.path=/d/{number}"]
+        overrides = [
+            f"seed={number}",
+            f"batch.per_rank={number}",
+            f"data.path=/d/{number}",
+        ]
         (folder / "config.yaml").write_text(load("smoke", overrides).to_yaml())
     found = compared(tmp_path)
-    assert [(one.group, one.cells) for one in found.columns if one.key.endswith("seed")] == [
-        ("hyper-parameters", ("1", "2", "3", "4"))
+    assert [
+        (one.group, one.cells) for one in found.columns if one.key.endswith("seed")
+    ] == [("hyper-parameters", ("1", "2", "3", "4"))]
+    assert [one.key for one in found.table if one.group == "config"] == [
+        "batch.per_rank"
     ]
-    assert [one.key for one in found.table if one.group == "config"] == ["batch.per_rank"]
     assert found.subjects[0].runs[0].target == load("smoke").run.eval.target
 
 
@@ -164,28 +177,36 @@ def study(tmp_path: Path) -> Path:
     return tmp_path / "study"
 
 
-def test_runs_are_grouped_by_a_key_of_their_configs(study: Path, tmp_path: Path) -> None:
+def test_runs_are_grouped_by_a_key_of_their_configs(
+    study: Path, tmp_path: Path
+) -> None:
     page = tmp_path / "study.html"
     options = ("compare", str(study), "--by", "optimizer.base_lr", "--html", str(page))
     code, out, _ = invoke(*options)
     slow, fast = group_by(compared(study), "optimizer.base_lr")
-    assert code == 0 and (slow.value, slow.rows) == ("0.1", (2, 3))
+    assert code == 0
+    assert (slow.value, slow.rows) == ("0.1", (2, 3))
     assert (slow.reached, slow.runs, fast.reached) == (1, 2, 2)
     mean, least, most = fast.spreads["time_to_train_s"]
-    assert most - least == pytest.approx(1) and mean == pytest.approx((most + least) / 2)
+    assert most - least == pytest.approx(1)
+    assert mean == pytest.approx((most + least) / 2)
     # A run that missed its target has no time to train.
     assert slow.spreads["time_to_train_s"][1] == pytest.approx(most + 1)
     columns = {column.key: column for column in compared(study).columns}
-    assert [time_s is None for time_s in columns["time_to_train_s"].values].count(True) == 1
+    assert [time_s is None for time_s in columns["time_to_train_s"].values].count(
+        True
+    ) == 1
     assert slow.spreads["best_accuracy"][1] == 0.5
     assert "optimizer.base_lr" in Shape(page.read_text()).text
     legend = re.findall(r">([^<>]*)</text>", page.read_text())
-    assert "0.1" in legend and "A" not in legend
+    assert "0.1" in legend
+    assert "A" not in legend
     assert "mean (range)" in out
     (machine,) = group_by(compared(study), "system.name")
     assert machine.value == load("smoke").run.system.name
     code, _, error = invoke("compare", str(study), "--by", "optimizer.base_l")
-    assert code == 2 and error.endswith("found optimizer.base_l; did you mean optimizer.base_lr?")
+    assert code == 2
+    assert error.endswith("found optimizer.base_l; did you mean optimizer.base_lr?")
 
 
 def test_submissions_are_sorted_by_their_scores(tmp_path: Path) -> None:
@@ -208,20 +229,28 @@ def test_a_pipe_that_can_be_read_once_has_no_figures(tmp_path: Path) -> None:
     os.close(writer)
     code, _, error = invoke("show", f"/dev/fd/{reader}")
     os.close(reader)
-    assert code == 2 and "found a pipe" in error
+    assert code == 2
+    assert "found a pipe" in error
 
 
 def test_what_is_the_same_in_all_rows_is_said_once(study: Path) -> None:
     comparison = compared(study)
     same = dict(comparison.shared)
-    assert same["accelerators"] == "4" and "init, s" in same
+    assert same["accelerators"] == "4"
+    assert "init, s" in same
     assert not set(same) & {one.title for one in comparison.table}
-    rates, each = (column(comparison, key).values for key in ("images_per_s", "images_per_s_each"))
-    assert each[0] is not None and each[0] == pytest.approx(float(rates[0] or 0) / 4)
+    rates, each = (
+        column(comparison, key).values for key in ("images_per_s", "images_per_s_each")
+    )
+    assert each[0] is not None
+    assert each[0] == pytest.approx(float(rates[0] or 0) / 4)
 
 
 def test_the_curves_near_the_target_have_a_chart(study: Path) -> None:
-    charts = {one.title: one.chart for one in page_charts(compared(study).subjects)["accuracy"]}
+    charts = {
+        one.title: one.chart
+        for one in page_charts(compared(study).subjects)["accuracy"]
+    }
     near = charts["Top-1 accuracy near the target"]
     labels = re.findall(r">([\d.]+)</text>", near)
     assert min(map(float, labels)) >= 0.68  # the target is 0.7, and epochs are larger
@@ -251,16 +280,21 @@ def test_the_first_loss_that_differs_in_a_bit(tmp_path: Path) -> None:
     next_up = math.nextafter(2.0, 3)
     left = run_folder(tmp_path / "l", [3.0, 2.0])
     right = run_folder(tmp_path / "r", [3.0, 2.0, 1.0])
-    assert first_bit(left, right) == (2, None, None, None) and are_of_one_config(left, right)
+    assert first_bit(left, right) == (2, None, None, None)
+    assert are_of_one_config(left, right)
     other = run_folder(tmp_path / "other", [3.0, next_up, 1.0], seed=2)
     assert first_bit(left, other) == (2, "loss at step 40", 2.0, next_up)
     assert not are_of_one_config(left, other)
 
 
-def test_bare_logs_of_one_config_are_compared_by_their_accuracies(tmp_path: Path) -> None:
+def test_bare_logs_of_one_config_are_compared_by_their_accuracies(
+    tmp_path: Path,
+) -> None:
     other = good_run()
     last(other, "eval_accuracy").value = math.nextafter(0.7592, 1)
-    one, two = read_all([write(tmp_path / "a", good_run()), write(tmp_path / "b", other)])
+    one, two = read_all(
+        [write(tmp_path / "a", good_run()), write(tmp_path / "b", other)]
+    )
     assert first_bit(one, two).where == "accuracy of epoch 35"
 
 
@@ -276,7 +310,9 @@ def many(tmp_path: Path) -> list[str]:
         run = good_run()
         last(run, "run_stop").time_ms += 1000 * number
         find(run, "lars_opt_base_learning_rate").value = 10.5 - number / 4
-        find(run, "submission_platform").value = f"machine_{number % 3}_with_a_long_name"
+        find(
+            run, "submission_platform"
+        ).value = f"machine_{number % 3}_with_a_long_name"
         if number == 2:
             last(run, "eval_accuracy").value = 0.7
         if number == 3:
@@ -290,10 +326,13 @@ def test_each_run_is_a_row(many: list[str]) -> None:
     assert (code, err) == (0, "")
     rows = [line.split() for line in out.splitlines() if re.match(r"[A-X]  ", line)]
     tables = len(rows) // 24
-    assert [row[0] for row in rows] == [chr(65 + n) for n in range(24)] * tables and tables > 1
-    assert rows[23][2:4] == ["PASS", "62.57"] and "FAIL" in rows[2]
+    assert [row[0] for row in rows] == [chr(65 + n) for n in range(24)] * tables
+    assert tables > 1
+    assert rows[23][2:4] == ["PASS", "62.57"]
+    assert "FAIL" in rows[2]
     words = " ".join(out.split())
-    assert "the same in all: " in words and "; learning_rate_warmup_epochs 2; " in words
+    assert "the same in all: " in words
+    assert "; learning_rate_warmup_epochs 2; " in words
 
 
 def test_rows_are_sorted_and_what_has_no_value_comes_last(many: list[str]) -> None:
@@ -303,14 +342,19 @@ def test_rows_are_sorted_and_what_has_no_value_comes_last(many: list[str]) -> No
         order[sort] = "".join(row["letter"] for row in content)
     assert list(order.values()) == ["FECBAD", "ABCEFD", "CDABEF"]
     row = content[-1]
-    assert row["log_check"] == "PASS" and row["global_batch_size"] == 3264
-    assert row["epochs_to_target"] == 35 and row["path"] == many[5]
+    assert row["log_check"] == "PASS"
+    assert row["global_batch_size"] == 3264
+    assert row["epochs_to_target"] == 35
+    assert row["path"] == many[5]
     code, out, err = invoke("compare", *many[:4], "--sort", "-accuracy")
     assert (code, out) == (2, "")
-    assert err.startswith("--sort: one of log_check, ") and "mean best_accuracy?" in err
+    assert err.startswith("--sort: one of log_check, ")
+    assert "mean best_accuracy?" in err
 
 
-def test_a_table_fits_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_fits_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However many values differ: rich leaves out what it cannot fold into so many columns."""
     for preset in ("smoke", "dgxh100_8"):
         folder = tmp_path / preset
@@ -319,11 +363,19 @@ def test_a_table_fits_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (folder / "config.yaml").write_text(load(preset, ["seed=1"]).to_yaml())
     tables = {}
     for terminal in ("0", "1"):
-        for name, value in (("COLUMNS", "80"), ("TTY_COMPATIBLE", terminal), ("NO_COLOR", "1")):
+        for name, value in (
+            ("COLUMNS", "80"),
+            ("TTY_COMPATIBLE", terminal),
+            ("NO_COLOR", "1"),
+        ):
             monkeypatch.setenv(name, value)
         out = re.sub(r"\x1b\[[0-9;]*m", "", invoke("compare", str(tmp_path))[1])
         tables[terminal] = out.split("the same in all")[0]
-    assert max(map(len, tables["1"].splitlines())) <= 80 < max(map(len, tables["0"].splitlines()))
+    assert (
+        max(map(len, tables["1"].splitlines()))
+        <= 80
+        < max(map(len, tables["0"].splitlines()))
+    )
     assert sorted("".join(tables["1"].split())) == sorted("".join(tables["0"].split()))
 
 
@@ -332,20 +384,28 @@ def test_a_table_fits_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def page_of(paths: list[str], sort: str | None = None) -> str:
     comparison = compared(*map(Path, paths))
-    return render_comparison(comparison, order_of(comparison.columns, sort, len(paths)), sort)
+    return render_comparison(
+        comparison, order_of(comparison.columns, sort, len(paths)), sort
+    )
 
 
-def test_hostile_text_is_text_and_the_one_script_is_ours(tmp_path: Path, many: list[str]) -> None:
+def test_hostile_text_is_text_and_the_one_script_is_ours(
+    tmp_path: Path, many: list[str]
+) -> None:
     paths = [*many[:3], str(write(tmp_path / "hostile.txt", hostile_run()))]
     page = page_of(paths)
     shape = Shape(page)
     assert shape.tags.count("script") == 1
     assert not {"img", "iframe", "object", "link", "base", "form"} & set(shape.tags)
-    assert not [name for name, _ in shape.attributes if name.startswith("on") or name == "src"]
+    assert not [
+        name for name, _ in shape.attributes if name.startswith("on") or name == "src"
+    ]
     assert '<script>document.title="owned"</script>' in shape.text  # as text
     assert not [c for c in page if not c.isprintable() and c != "\n"]
     (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
-    (policy,) = [value for name, value in shape.attributes if value and "default-src" in value]
+    (policy,) = [
+        value for name, value in shape.attributes if value and "default-src" in value
+    ]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert policy == (
         f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
@@ -379,7 +439,8 @@ def test_a_click_sorts_the_page(
     page = tmp_path / "runs.html"
     page.write_text(page_of(many, "-time_to_train_s"))
     found = measure(page, CLICKS, width=width, dark=width == 390)
-    assert found["width"] == width and found["sorted_by"].startswith("time to")
+    assert found["width"] == width
+    assert found["sorted_by"].startswith("time to")
     letters = "".join(map(letter, range(24)))
     reached = letters.replace("C", "")
     known = letters.replace("D", "")
@@ -390,6 +451,9 @@ def test_a_click_sorts_the_page(
 @pytest.mark.skipif(not LOGS.is_dir(), reason="no published logs beside this checkout")
 def test_published_logs_of_all_rounds_are_rows(tmp_path: Path) -> None:
     page = tmp_path / "runs.html"
-    code, _, err = invoke("compare", str(LOGS), "--sort", "time_to_train_s", "--html", str(page))
-    assert code == 0 and "Alibaba" in err
+    code, _, err = invoke(
+        "compare", str(LOGS), "--sort", "time_to_train_s", "--html", str(page)
+    )
+    assert code == 0
+    assert "Alibaba" in err
     assert page.read_text().count('<th scope="row" data-place') > 15

@@ -25,7 +25,13 @@ from rn50.train.checkpoint.file import read_checkpoint
 from rn50.train.checkpoint.folder import checkpoints_in, chosen_checkpoint
 from tests.conftest import Rn50, metrics, packed, read_json, refused, write_metrics
 
-TAGS = {"train/loss", "train/lr", "train/images_per_s", "eval/accuracy", "eval/correct_top5"}
+TAGS = {
+    "train/loss",
+    "train/lr",
+    "train/images_per_s",
+    "eval/accuracy",
+    "eval/correct_top5",
+}
 PLAIN_MXNET = """
 import sys
 import numpy as np
@@ -112,7 +118,9 @@ def test_an_ensemble_averages_the_softmax_of_different_networks(
     data = load(str(run / "config.yaml")).run.data
     other = train(tmp_path, "seed=2", "model.width=24", f"data.path={data.path}")
     out = rn50.output("evaluate", str(run), str(other), *places(run), "--json")
-    batch = build_eval_source(data, batch_per_rank=data.eval_samples, rank=0, ranks=1).next()
+    batch = build_eval_source(
+        data, batch_per_rank=data.eval_samples, rank=0, ranks=1
+    ).next()
     labels = batch.labels.asnumpy()
     shares = []
     for member in (run, other):
@@ -120,16 +128,24 @@ def test_an_ensemble_averages_the_softmax_of_different_networks(
         net = build_evaluation_network(chosen, recorded_run(chosen))
         powers = np.exp(net(batch.images).asnumpy().astype(np.float64))
         shares.append(powers / powers.sum(axis=1, keepdims=True))
-    expected = [counts_of(scores, labels) for scores in (*shares, np.mean(shares, axis=0))]
+    expected = [
+        counts_of(scores, labels) for scores in (*shares, np.mean(shares, axis=0))
+    ]
     found = json.loads(out)
-    scored = [(one["correct"], one["correct_top5"]) for one in (*found["runs"], found["ensemble"])]
+    scored = [
+        (one["correct"], one["correct_top5"])
+        for one in (*found["runs"], found["ensemble"])
+    ]
     assert scored == expected
     of_logits = np.mean(np.log(shares), axis=0)
-    assert counts_of(of_logits, labels) != expected[-1]  # so their mean would be noticed
+    assert (
+        counts_of(of_logits, labels) != expected[-1]
+    )  # so their mean would be noticed
     config = other / "config.yaml"
     config.write_text(config.read_text().replace("crop_px: 24", "crop_px: 20"))
     error = rn50.error("evaluate", str(run), str(other), *places(run))
-    assert f"{other}: data.crop_px 24 expected" in error and "found 20" in error
+    assert f"{other}: data.crop_px 24 expected" in error
+    assert "found 20" in error
 
 
 @pytest.mark.slow
@@ -141,7 +157,9 @@ def test_as_many_ranks_score_with_the_statistics_of_all_as_one_rank_does(
     path = next(found.path for found in kept if found.meta.statistics_rows == 2)
     counts = []
     for ranks in ("1", "2"):
-        out = rn50.output("evaluate", str(path), *places(whole), "--ranks", ranks, "--json")
+        out = rn50.output(
+            "evaluate", str(path), *places(whole), "--ranks", ranks, "--json"
+        )
         counts.append(json.loads(out)["correct"])
     assert counts[0] == counts[1]
 
@@ -162,7 +180,12 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     out = tmp_path / "model"
     data = load(str(run / "config.yaml")).run.data
     rn50.output("export", "model", str(run), "--out", str(out), *["--onnx"] * with_onnx)
-    made = ["model-0000.params", "model-symbol.json", "model.json", *["model.onnx"] * with_onnx]
+    made = [
+        "model-0000.params",
+        "model-symbol.json",
+        "model.json",
+        *["model.onnx"] * with_onnx,
+    ]
     assert [path.name for path in sorted(out.iterdir())] == made
     about = read_json(out / "model.json")
     last = metrics(run, "eval")[-1]
@@ -171,7 +194,9 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     assert about["input"]["antialias"] is False
     manifest = read_json(Path(data.path) / "manifest.json")
     assert about["output"] == {"logits": 10, "classes": manifest["classes"]}
-    batch = build_eval_source(data, batch_per_rank=data.eval_samples, rank=0, ranks=1).next()
+    batch = build_eval_source(
+        data, batch_per_rank=data.eval_samples, rank=0, ranks=1
+    ).next()
     images = tmp_path / "images.npy"
     labels = tmp_path / "labels.npy"
     np.save(images, batch.images.asnumpy())
@@ -188,23 +213,37 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
         Path("photo").write_bytes(bytes(image))
         prepared.append(names["prepare"]("photo"))
     levels = (np.stack(prepared) - np.load(images)) * np.reshape(data.std, (3, 1, 1))
-    assert np.abs(levels).max() < 1.5 and np.abs(levels).mean() < 0.1
+    assert np.abs(levels).max() < 1.5
+    assert np.abs(levels).mean() < 0.1
     np.save("prepared.npy", prepared)
     for array, brink in ((tmp_path / "prepared.npy", 1), (images, 0)):
-        words = [sys.executable, "-c", PLAIN_MXNET, str(out / "model"), str(array), str(labels)]
-        counted = subprocess.run(words, cwd="/", capture_output=True, text=True, check=False)
+        words = [
+            sys.executable,
+            "-c",
+            PLAIN_MXNET,
+            str(out / "model"),
+            str(array),
+            str(labels),
+        ]
+        counted = subprocess.run(
+            words, cwd="/", capture_output=True, text=True, check=False
+        )
         assert counted.returncode == 0, counted.stderr
         assert abs(int(counted.stdout.split()[-1]) - last["correct"]) <= brink
     if not (with_onnx and has("onnxruntime")):
         pytest.skip("no onnx, onnxruntime here: the MXNet half has passed")
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(out / "model.onnx", providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        out / "model.onnx", providers=["CPUExecutionProvider"]
+    )
     assert json.loads(session.get_modelmeta().custom_metadata_map["model"]) == about
     (logits,) = session.run(None, {"data": np.stack(prepared)})
     assert abs(counts_of(logits, np.load(labels))[0] - last["correct"]) <= 1
     (logits,) = session.run(None, {"data": np.load(images)})
-    np.testing.assert_allclose(logits, np.load(f"{out}/model-logits.npy"), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        logits, np.load(f"{out}/model-logits.npy"), rtol=1e-4, atol=1e-4
+    )
 
 
 def has(module: str) -> bool:
@@ -217,7 +256,8 @@ def test_what_has_no_checkpoint_or_a_damaged_one_is_one_line(
 ) -> None:
     several = ("system.nodes=2", "system.ranks_per_node=1")
     done = rn50("evaluate", str(run), *places(run), *several)
-    assert done.returncode == 2 and "system.nodes: 2 hosts expected" in done.stderr
+    assert done.returncode == 2
+    assert "system.nodes: 2 hosts expected" in done.stderr
     copy = shutil.copytree(run, tmp_path / "copy")
     best = copy / "checkpoint/best.ckpt"
     data = bytearray(best.read_bytes())
@@ -228,7 +268,8 @@ def test_what_has_no_checkpoint_or_a_damaged_one_is_one_line(
     assert f"{best}: torn or damaged: its digest does not fit" in done.stderr
     copy.rename(tmp_path / "run_0")
     done = rn50("evaluate", str(tmp_path))
-    assert done.returncode == 2 and done.stderr.endswith(f"its first: {tmp_path}/run_0\n")
+    assert done.returncode == 2
+    assert done.stderr.endswith(f"its first: {tmp_path}/run_0\n")
     copy = tmp_path / "run_0"
     shutil.rmtree(copy / "checkpoint")
     wanted = f"{copy}/checkpoint: a whole checkpoint expected in it, found none"
@@ -266,10 +307,17 @@ def test_a_table_has_no_more_columns_than_any_program_writes(tmp_path: Path) -> 
     records = [{"kind": kind, f"n{number}": 1} for number, kind in enumerate(kinds)]
     write_metrics(tmp_path, records)
     table = to_csv(read_runs([tmp_path])[0])
-    assert len({row["kind"] for row in csv.DictReader(table.splitlines())}) == MOST_KINDS
+    assert (
+        len({row["kind"] for row in csv.DictReader(table.splitlines())}) == MOST_KINDS
+    )
     with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps({"kind": "k0"} | {f"m{n}": 1 for n in range(MOST_COLUMNS)}) + "\n")
-    with refused(rf"^{tmp_path}/metrics.jsonl: at most {MOST_COLUMNS} columns expected"):
+        file.write(
+            json.dumps({"kind": "k0"} | {f"m{n}": 1 for n in range(MOST_COLUMNS)})
+            + "\n"
+        )
+    with refused(
+        rf"^{tmp_path}/metrics.jsonl: at most {MOST_COLUMNS} columns expected"
+    ):
         to_csv(read_runs([tmp_path])[0])
 
 
@@ -277,7 +325,8 @@ def test_a_table_has_no_more_columns_than_any_program_writes(tmp_path: Path) -> 
 def test_tensorboard_reads_every_point(run: Path, tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX", reason="no tensorboardX here")
     events = pytest.importorskip(
-        "tensorboard.backend.event_processing.event_accumulator", reason="no tensorboard here"
+        "tensorboard.backend.event_processing.event_accumulator",
+        reason="no tensorboard here",
     )
     for _ in range(2):  # the second export replaces the first
         to_tensorboard(read_runs([run])[0], tmp_path)
@@ -285,7 +334,10 @@ def test_tensorboard_reads_every_point(run: Path, tmp_path: Path) -> None:
     read.Reload()
     assert set(read.Tags()["scalars"]) >= TAGS
     started = read.PluginTagToContent("hparams")["_hparams_/session_start_info"]
-    assert b"optimizer.base_lr" in started and b"seed" in started
-    for evaluation, scalar in zip(metrics(run, "eval"), read.Scalars("eval/accuracy"), strict=True):
+    assert b"optimizer.base_lr" in started
+    assert b"seed" in started
+    for evaluation, scalar in zip(
+        metrics(run, "eval"), read.Scalars("eval/accuracy"), strict=True
+    ):
         assert scalar.step == evaluation["step"]
         assert scalar.value == pytest.approx(evaluation["accuracy"])

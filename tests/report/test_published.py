@@ -19,12 +19,15 @@ from tests.report.test_show import shown
 def test_a_machine_of_ours_is_that_of_the_table() -> None:
     """Every published entry of a described machine is found by the name in the machine's file."""
     older = {"A100", "V100", "accelerator"}  # too little said to be sure
-    rows = [row for row in read_table("mlperf_runs.csv") if row["accelerator"] not in older]
+    rows = [
+        row for row in read_table("mlperf_runs.csv") if row["accelerator"] not in older
+    ]
     for row in rows:
         if row["machine"]:
             ours = load_system(row["machine"]).accelerator
             found = standing(ours, int(row["n_accelerators"]), 1.0)
-            assert found is not None and row["system"] in {one.system for one in found.entries}
+            assert found is not None
+            assert row["system"] in {one.system for one in found.entries}
             assert {one.accelerator for one in found.entries} == {row["accelerator"]}
 
 
@@ -32,7 +35,8 @@ def test_a_time_has_its_place() -> None:
     found = standing("NVIDIA H100 SXM5 80 GB", 8, 800.0)
     assert found is not None
     times_s = [one.score_s for one in found.entries]
-    assert times_s == sorted(times_s) and found.entries[0].score_s == times_s[0]
+    assert times_s == sorted(times_s)
+    assert found.entries[0].score_s == times_s[0]
     assert found.place == 1 + len([one for one in times_s if one < 800])
     assert f"best published {times_s[0]:,.1f} s" in found.text
     assert standing("NVIDIA H100 SXM5 80 GB", 7, 800.0) is None

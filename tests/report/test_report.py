@@ -21,7 +21,9 @@ from tests.report.conftest import Measure
 from tests.report.test_breakdown import records as step_records
 from tests.report.test_breakdown import table as rank_table
 
-SHARED = Path(os.environ.get("RN50_SHARED", Path(__file__).resolve().parents[2].parent / "shared"))
+SHARED = Path(
+    os.environ.get("RN50_SHARED", Path(__file__).resolve().parents[2].parent / "shared")
+)
 LOGS = SHARED / "data/mlperf_logs/logs"
 HOSTILE = (
     '"><script>document.title="owned"</script><img src=x onerror="document.title=1">'
@@ -46,10 +48,20 @@ def train_records(steps: int = 10) -> list[dict[str, object]]:
     ]
 
 
-def span(name: str, start_s: float, duration_s: float, **more: object) -> dict[str, object]:
+def span(
+    name: str, start_s: float, duration_s: float, **more: object
+) -> dict[str, object]:
     ts = round(start_s * 1e6)
     dur = round(duration_s * 1e6)
-    return {"name": name, "ph": "X", "ts": ts, "dur": dur, "pid": 0, "tid": "main", **more}
+    return {
+        "name": name,
+        "ph": "X",
+        "ts": ts,
+        "dur": dur,
+        "pid": 0,
+        "tid": "main",
+        **more,
+    }
 
 
 SPANS = [
@@ -72,12 +84,22 @@ def run_folder(tmp_path: Path) -> Path:
     (folder / "config.yaml").write_text(loaded.to_yaml())
     origins = {path: str(origin) for path, _, origin in loaded.leaves()}
     write_json(folder / "origins.json", origins)
-    evaluation = {"kind": "eval", "epoch": 35, "correct": 7, "correct_top5": 9, "total": 10}
+    evaluation = {
+        "kind": "eval",
+        "epoch": 35,
+        "correct": 7,
+        "correct_top5": 9,
+        "total": 10,
+    }
     records = [*train_records(), *step_records(), evaluation]
     write_metrics(folder, records)
     write_json(folder / "ranks.json", rank_table(["node-17", "node-18"]))
     write_json(folder / "timeline.json", {"traceEvents": SPANS})
-    environment = {"host": "node-17", "packages": {"mxnet": "1.9.1"}, "command": ["a", "b"]}
+    environment = {
+        "host": "node-17",
+        "packages": {"mxnet": "1.9.1"},
+        "command": ["a", "b"],
+    }
     write_json(folder / "environment.json", environment)
     write_json(folder / "result.json", {"ranks": 2, "status": "success"})
     return folder
@@ -85,7 +107,13 @@ def run_folder(tmp_path: Path) -> Path:
 
 def hostile_run() -> Run:
     run = good_run()
-    keys = ("submission_org", "submission_platform", "seed", "opt_name", "lars_opt_momentum")
+    keys = (
+        "submission_org",
+        "submission_platform",
+        "seed",
+        "opt_name",
+        "lars_opt_momentum",
+    )
     for key in keys:
         find(run, key).value = HOSTILE
     last(run, "run_stop").metadata["status"] = HOSTILE
@@ -184,7 +212,8 @@ def test_all_of_a_run_is_on_its_page(run_folder: Path) -> None:
 def test_a_bare_log_has_a_page(tmp_path: Path) -> None:
     shape = Shape(page_of(write(tmp_path / "log.txt", good_run())))
     assert "us one machine" in shape.text  # the submitter and its system
-    assert "Config" not in shape.text and "Start-up" not in shape.text
+    assert "Config" not in shape.text
+    assert "Start-up" not in shape.text
     assert "target 0.759, epoch 35" in shape.text
 
 
@@ -193,19 +222,25 @@ def test_the_top_has_the_end_of_the_run(run_folder: Path) -> None:
     result = {"status": "failed", "reason": "rank 1 on n7 failed", "next": onward}
     write_json(run_folder / "result.json", result)
     text = Shape(page_of(run_folder)).text
-    assert "The run failed: rank 1 on n7 failed." in text and "Next rn50 launch --resume x" in text
-    (run_folder / "result.json").write_text('{"status": "success", "reason": "target reached"}')
+    assert "The run failed: rank 1 on n7 failed." in text
+    assert "Next rn50 launch --resume x" in text
+    (run_folder / "result.json").write_text(
+        '{"status": "success", "reason": "target reached"}'
+    )
     text = Shape(page_of(run_folder)).text
-    assert "Reached 0.7592 top-1" in text and "Next" not in text
+    assert "Reached 0.7592 top-1" in text
+    assert "Next" not in text
 
 
 def test_a_run_without_its_target_has_no_time_to_train(tmp_path: Path) -> None:
     run = good_run()
     last(run, "eval_accuracy").value = 0.758
     text = Shape(page_of(write(tmp_path / "log.txt", run))).text
-    assert "target not reached" in text and "Time to train" not in text
+    assert "target not reached" in text
+    assert "Time to train" not in text
     assert "Did not reach 0.759: best top-1 0.758." in text
-    assert "FAIL" in text and "did not converge: best 0.758" in text  # the verdict, the finding
+    assert "FAIL" in text
+    assert "did not converge: best 0.758" in text
 
 
 def test_a_run_without_an_evaluation_has_a_page(tmp_path: Path) -> None:
@@ -220,11 +255,18 @@ def test_an_empty_log_is_a_verdict_and_a_note(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(load("smoke").to_yaml())
     (tmp_path / "result_0.txt").write_text("")
     text = Shape(page_of(tmp_path)).text
-    assert "CANNOT READ" in text and "empty file" in text
+    assert "CANNOT READ" in text
+    assert "empty file" in text
 
 
 def test_a_file_that_cannot_be_read_is_a_note(run_folder: Path) -> None:
-    names = ("config.yaml", "origins.json", "timeline.json", "environment.json", "ranks.json")
+    names = (
+        "config.yaml",
+        "origins.json",
+        "timeline.json",
+        "environment.json",
+        "ranks.json",
+    )
     for name in names:
         (run_folder / name).write_bytes(b'\xff{"a": [')
     text = Shape(page_of(run_folder)).text
@@ -238,9 +280,13 @@ def test_a_file_that_cannot_be_read_is_a_note(run_folder: Path) -> None:
 
 def assert_inert(page: str) -> None:
     shape = Shape(page)
-    assert not {"script", "img", "iframe", "object", "link", "base", "form"} & set(shape.tags)
+    assert not {"script", "img", "iframe", "object", "link", "base", "form"} & set(
+        shape.tags
+    )
     assert not [name for name, _ in shape.attributes if name.startswith("on")]
-    urls = [value for name, value in shape.attributes if name in ("href", "src", "action")]
+    urls = [
+        value for name, value in shape.attributes if name in ("href", "src", "action")
+    ]
     assert all(value and value.startswith("#") for value in urls)
     assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org)", page)
     assert not [c for c in page if not c.isprintable() and c != "\n"]
@@ -259,7 +305,9 @@ def test_hostile_text_is_text(hostile_folder: Path) -> None:
 def test_numbers_that_no_axis_takes_are_not_drawn(run_folder: Path) -> None:
     records = [*train_records(), *step_records()]
     for record in records[1::2]:
-        record |= {key: 1e308 for key, value in record.items() if isinstance(value, float)}
+        record |= {
+            key: 1e308 for key, value in record.items() if isinstance(value, float)
+        }
     write_metrics(run_folder, records)
     assert "Learning rate" in page_of(run_folder)
 
@@ -267,7 +315,9 @@ def test_numbers_that_no_axis_takes_are_not_drawn(run_folder: Path) -> None:
 # --- the command and the launcher -----------------------------------------------------------------
 
 
-def test_a_page_is_about_one_subject_and_does_not_replace_its_log(run_folder: Path) -> None:
+def test_a_page_is_about_one_subject_and_does_not_replace_its_log(
+    run_folder: Path,
+) -> None:
     log = run_folder / "result_0.txt"
     (run_folder.parent / "other").mkdir()
     before = log.read_text()
@@ -280,7 +330,9 @@ def test_a_page_is_about_one_subject_and_does_not_replace_its_log(run_folder: Pa
         write_report(run_folder.parent)
 
 
-def test_a_launch_survives_its_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_launch_survives_its_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     try_report(tmp_path)
     assert capsys.readouterr().err.startswith("rn50: warning: no report.html: ")
 
@@ -293,11 +345,19 @@ def test_the_learning_rate_is_the_planned_one(run_folder: Path) -> None:
     run = load("smoke", ["seed=7", "optimizer.base_lr=0.5"])
     (run_folder / "config.yaml").write_text(run.to_yaml())
     planned = _planned(read_subjects(run_folder)[0])
-    assert max(planned, key=lambda point: point[1]) == (pytest.approx(1), pytest.approx(0.5))
+    assert max(planned, key=lambda point: point[1]) == (
+        pytest.approx(1),
+        pytest.approx(0.5),
+    )
     assert planned[0] == (pytest.approx(1 / 50), pytest.approx(0.5 / 50))
     assert planned[-1][0] == pytest.approx(8)
-    (lr,) = [p for p in page_charts(read_subjects(run_folder))["schedule"] if "rate" in p.title]
-    assert ">planned<" in lr.chart and ">as run<" in lr.chart
+    (lr,) = [
+        p
+        for p in page_charts(read_subjects(run_folder))["schedule"]
+        if "rate" in p.title
+    ]
+    assert ">planned<" in lr.chart
+    assert ">as run<" in lr.chart
 
 
 # --- in a browser ---------------------------------------------------------------------------------
@@ -316,10 +376,18 @@ FIGURES = """{
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("folder", "width", "dark"),
-    [("run_folder", 1280, False), ("run_folder", 400, True), ("hostile_folder", 400, False)],
+    [
+        ("run_folder", 1280, False),
+        ("run_folder", 400, True),
+        ("hostile_folder", 400, False),
+    ],
 )
 def test_the_page_in_a_browser(
-    measure: Measure, request: pytest.FixtureRequest, folder: str, width: int, dark: bool
+    measure: Measure,
+    request: pytest.FixtureRequest,
+    folder: str,
+    width: int,
+    dark: bool,
 ) -> None:
     page = write_report(request.getfixturevalue(folder))
     found = measure(page, FIGURES, width=width, dark=dark)
@@ -330,8 +398,11 @@ def test_the_page_in_a_browser(
     assert (found["title"], found["active"]) == ("smoke · rn50 report", 0)
     assert found["width"] == width
     widths, heights = zip(*found["charts"], strict=True)
-    assert set(widths) == {896 if width == 1280 else 358} and min(heights) > 150
-    paper, ink = (sum(map(int, re.findall(r"\d+", one)[:3])) for one in found["colours"])
+    assert set(widths) == {896 if width == 1280 else 358}
+    assert min(heights) > 150
+    paper, ink = (
+        sum(map(int, re.findall(r"\d+", one)[:3])) for one in found["colours"]
+    )
     assert (paper < ink) == dark
 
 
@@ -347,8 +418,11 @@ def test_the_page_in_a_browser(
 def test_ranks_without_their_cores_are_a_finding(
     run_folder: Path, cpu_s: object, device: str, said: str
 ) -> None:
-    (run_folder / "config.yaml").write_text(load("smoke", [f"system.device={device}"]).to_yaml())
+    (run_folder / "config.yaml").write_text(
+        load("smoke", [f"system.device={device}"]).to_yaml()
+    )
     table = {"elapsed_s": 10.0, "ranks": {"host": ["a", "b"], "cpu_s": cpu_s}}
     write_json(run_folder / "ranks.json", table)
     top = page_of(run_folder).partition("</header>")[0]
-    assert ("not comparable" in top) == bool(said) and said in top
+    assert ("not comparable" in top) == bool(said)
+    assert said in top

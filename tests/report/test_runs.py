@@ -49,7 +49,9 @@ TRAIN |= {"images_per_s": 250.0, "recent_images_per_s": 125.0, "global_batch_siz
 EVAL = {"kind": "eval", "time_s": 11.0, "epoch": 1, "step": 20, "accuracy": 0.5}
 
 
-def make_run(folder: Path, result: Any = None, records: tuple[Any, ...] = (TRAIN,)) -> Path:
+def make_run(
+    folder: Path, result: Any = None, records: tuple[Any, ...] = (TRAIN,)
+) -> Path:
     """The folder of a run with a checkpoint."""
     (folder / "checkpoint").mkdir(parents=True)
     write_checkpoint(folder / "checkpoint/step_0000000020.ckpt", meta(), arrays())
@@ -99,14 +101,29 @@ STOPS = {"stopped": {"by": "Ctrl-C", "step": 25}}
         (None, "failed", True),
     ],
 )
-def test_what_became_of_a_run(tmp_path: Path, result: Any, status: str, resumable: bool) -> None:
+def test_what_became_of_a_run(
+    tmp_path: Path, result: Any, status: str, resumable: bool
+) -> None:
     row = only(make_run(tmp_path / "r", result, (EVAL, TRAIN)))
-    assert (row.status, row.resumable, row.name, row.ranks) == (status, resumable, "smoke", 2)
+    assert (row.status, row.resumable, row.name, row.ranks) == (
+        status,
+        resumable,
+        "smoke",
+        2,
+    )
     if status != "success":
-        assert (row.time_to_train_s, row.elapsed_s, row.eval_accuracy) == (None, 12.5, 0.5)
+        assert (row.time_to_train_s, row.elapsed_s, row.eval_accuracy) == (
+            None,
+            12.5,
+            0.5,
+        )
         assert (row.target, row.images_per_s) == (0.8, 250.0)
     else:
-        assert (row.time_to_train_s, row.eval_accuracy, row.target) == (49.342, 0.957, 0.9)
+        assert (row.time_to_train_s, row.eval_accuracy, row.target) == (
+            49.342,
+            0.957,
+            0.9,
+        )
         assert row.verdict == "POLICY"
     path = tmp_path / "r/checkpoint/step_0000000020.ckpt"
     path.write_bytes(path.read_bytes()[:100])
@@ -119,9 +136,15 @@ def test_a_rank_says_why_it_failed(run: Path) -> None:
     assert (only(run).status, only(run).reason) == ("failed", "no\\nspace")
 
 
-def test_a_run_is_followed_while_it_is_written(run: Path, held: subprocess.Popen[str]) -> None:
+def test_a_run_is_followed_while_it_is_written(
+    run: Path, held: subprocess.Popen[str]
+) -> None:
     row = only(run)
-    assert (row.status, row.resumable, row.started) == ("running", False, "2026-11-22T12:59:59Z")
+    assert (row.status, row.resumable, row.started) == (
+        "running",
+        False,
+        "2026-11-22T12:59:59Z",
+    )
     assert row.progress is not None
     # 1,000 images on two ranks of 10: 50 steps an epoch; the 8th is evaluated last.
     assert row.progress == Progress(25, 400, 0.5, 8, 1.25, 375 * 20 / 125)
@@ -130,7 +153,8 @@ def test_a_run_is_followed_while_it_is_written(run: Path, held: subprocess.Popen
         file.write('{"kind": "train", "step": 35, "epo')  # being written
         file.flush()
         row = only(run)
-        assert row.progress is not None and row.progress.step == 30
+        assert row.progress is not None
+        assert row.progress.step == 30
         assert row.eval_accuracy == 0.5
     held.kill()
     held.communicate()
@@ -154,7 +178,9 @@ def test_runs_of_jobs_and_sweeps_are_found_and_links_are_not(tmp_path: Path) -> 
     of_job = [make_run(job / f"run_{n}", SUCCESS) for n in range(2)]
     (job / "job.sh").write_text("")
     (job / "submission.json").write_text('{"scheduler": "slurm", "job": "42"}')
-    trial = make_run(results / "search/trial_0000/smoke/20261121T000000Z/run_0", SUCCESS)
+    trial = make_run(
+        results / "search/trial_0000/smoke/20261121T000000Z/run_0", SUCCESS
+    )
     (trial.parent / "exit_code").write_text("0\n")
     (results / "search/trial_0000/config.yaml").write_text(CONFIG)
     (results / "search/.lock").write_text("")
@@ -195,16 +221,30 @@ def test_filters(tmp_path: Path) -> None:
             about = {"run": BRIEF | {"name": "mine"}}
             write_json(run / "environment.json", about)
     top = str(tmp_path)
-    assert [row["started"][8:10] for row in listed(top)] == ["05", "04", "03", "02", "01"]
-    assert [row["started"][8:10] for row in listed(top, "--newest", "2")] == ["05", "04"]
+    assert [row["started"][8:10] for row in listed(top)] == [
+        "05",
+        "04",
+        "03",
+        "02",
+        "01",
+    ]
+    assert [row["started"][8:10] for row in listed(top, "--newest", "2")] == [
+        "05",
+        "04",
+    ]
     assert [row["name"] for row in listed(top, "--name", "mi*")] == ["mine"]
     assert len(listed(top, "--status", "failed", "--newest", "1")) == 1
     assert len(listed(top, "--status", "failed", "--status", "success")) == 5
     assert listed(str(tmp_path / "a/20261103T000000Z"))[0]["time_to_train_s"] == 49.342
-    for wrong in (["--status", "done"], [str(tmp_path / "nothing")], ["--watch", "--json"]):
+    for wrong in (
+        ["--status", "done"],
+        [str(tmp_path / "nothing")],
+        ["--watch", "--json"],
+    ):
         assert CliRunner().invoke(app, ["runs", *wrong]).exit_code != 0
     done = CliRunner().invoke(app, ["runs", str(tmp_path), "--status", "queued"])
-    assert done.exit_code == 0 and done.stderr == f"no runs below {tmp_path}\n"
+    assert done.exit_code == 0
+    assert done.stderr == f"no runs below {tmp_path}\n"
 
 
 def test_a_job_goes_on_between_two_runs_and_in_its_queue(
@@ -219,7 +259,10 @@ def test_a_job_goes_on_between_two_runs_and_in_its_queue(
     def statuses() -> list[str]:
         return [row["status"] for row in listed(str(job.parents[1]))]
 
-    for answer, expected in (("echo RUNNING", ["queued", "success"]), ("", ["success"])):
+    for answer, expected in (
+        ("echo RUNNING", ["queued", "success"]),
+        ("", ["success"]),
+    ):
         program("squeue", answer)
         assert statuses() == expected
     with hold(job / ".job.lock"):
@@ -258,13 +301,23 @@ def test_a_narrow_terminal_keeps_folders_whole(run: Path, columns: int) -> None:
     assert max(map(len, lines)) <= columns
     assert ("top-1" in lines[0], "images/s" in lines[0]) == (columns == 80, False)
     for number in range(3):
-        assert len([one for one in lines if f"smoke/20261121T000000Z/run_{number} " in one]) == 1
+        assert (
+            len(
+                [one for one in lines if f"smoke/20261121T000000Z/run_{number} " in one]
+            )
+            == 1
+        )
     assert len(lines) == len(read_runs([run.parents[1]])) + 1
 
 
 def test_live(run: Path, held: subprocess.Popen[str]) -> None:
     make_run(run.with_name("20261121T000000Z"), SUCCESS)
-    command = [Path(sys.executable).with_name("rn50"), "runs", "--watch", str(run.parents[1])]
+    command = [
+        Path(sys.executable).with_name("rn50"),
+        "runs",
+        "--watch",
+        str(run.parents[1]),
+    ]
     leader, follower = pty.openpty()
     environment = os.environ | {"COLUMNS": "120", "LINES": "24", "TERM": "xterm"}
     process = subprocess.Popen(command, stdout=follower, env=environment)

@@ -82,7 +82,9 @@ def test_the_figures_of_a_run(tmp_path: Path, text: str) -> None:
     }
 
 
-@pytest.mark.parametrize(("benchmark", "samples"), [("resnet", 1_281_167), ("bert", None)])
+@pytest.mark.parametrize(
+    ("benchmark", "samples"), [("resnet", 1_281_167), ("bert", None)]
+)
 def test_a_resnet_log_without_a_count_has_imagenets_rate(
     tmp_path: Path, benchmark: str, samples: int | None
 ) -> None:
@@ -92,7 +94,9 @@ def test_a_resnet_log_without_a_count_has_imagenets_rate(
     assert found["images_per_s"] == (samples and 3 * samples / 10)
     assert found["benchmark"] == benchmark
     assert found["epochs"] == (samples and 3)  # BERT's count samples
-    assert found["evaluations"] == ((samples and [(2, 0.5, 6.5), (3, 0.76, 14.0)]) or [])
+    assert found["evaluations"] == (
+        (samples and [(2, 0.5, 6.5), (3, 0.76, 14.0)]) or []
+    )
 
 
 def test_a_run_without_an_end_has_no_time(tmp_path: Path) -> None:
@@ -105,13 +109,19 @@ def test_a_run_without_an_end_has_no_time(tmp_path: Path) -> None:
 
 def test_a_stamp_of_zero_is_no_clock(tmp_path: Path) -> None:
     """Some published logs stamp records with 0: nobody started a run in 1970."""
-    text = line(0, "init_start") + line(0, "run_start") + line(5_000, "run_stop", status="success")
+    text = (
+        line(0, "init_start")
+        + line(0, "run_start")
+        + line(5_000, "run_stop", status="success")
+    )
     found = shown(write(tmp_path, text))
     assert found["time_to_train_s"] is None
     assert found["init_s"] is None
 
 
-def of(tmp_path: Path, *edits: Callable[[Run], object], ruleset: str = "4.0.0") -> RunSummary:
+def of(
+    tmp_path: Path, *edits: Callable[[Run], object], ruleset: str = "4.0.0"
+) -> RunSummary:
     run = good_run(ruleset)
     for edit in edits:
         edit(run)
@@ -137,7 +147,12 @@ def test_optimizers_share_the_names_of_their_parameters(tmp_path: Path) -> None:
     sgd = set(summarise(read_log(path).events).parameters)
     lars = set(of(tmp_path).parameters)
     assert (lars - sgd, sgd - lars) == ({"epsilon"}, {"model_bn_span"})
-    shared = {"base_learning_rate", "learning_rate_warmup_epochs", "weight_decay", "optimizer"}
+    shared = {
+        "base_learning_rate",
+        "learning_rate_warmup_epochs",
+        "weight_decay",
+        "optimizer",
+    }
     assert shared <= sgd & lars & set(of(tmp_path, ruleset="0.6.0").parameters)
 
 
@@ -158,11 +173,16 @@ def test_ranks_that_disagree_are_all_shown(tmp_path: Path) -> None:
     assert of(tmp_path, disagree).parameters["global_batch_size"] == [1536, 3264]
 
 
-@pytest.mark.parametrize("value", [None, "0.7", float("nan"), 75.9, -0.1, True, {}, 10**30])
-def test_an_accuracy_that_is_no_fraction_is_no_evaluation(tmp_path: Path, value: object) -> None:
+@pytest.mark.parametrize(
+    "value", [None, "0.7", float("nan"), 75.9, -0.1, True, {}, 10**30]
+)
+def test_an_accuracy_that_is_no_fraction_is_no_evaluation(
+    tmp_path: Path, value: object
+) -> None:
     run = of(tmp_path, put("eval_accuracy", value))
     assert run.evaluations == ()
-    assert run.reached is None and run.best is None
+    assert run.reached is None
+    assert run.best is None
 
 
 def test_an_evaluation_after_run_stop_does_not_count(tmp_path: Path) -> None:
@@ -190,14 +210,20 @@ def test_time_per_epoch_from_what_the_log_has(
 
 def test_blocks_of_no_time_are_none(tmp_path: Path) -> None:
     """As in a log of round v0.6, which has most of them."""
-    moment = line(16_000, "epoch_start", epoch_num=4) + line(16_000, "epoch_stop", epoch_num=4)
+    moment = line(16_000, "epoch_start", epoch_num=4) + line(
+        16_000, "epoch_stop", epoch_num=4
+    )
     stop = line(18_250, "run_stop", status="success")
-    assert shown(write(tmp_path, RUN.replace(stop, moment + stop)))["images_per_s"] == 300
+    assert (
+        shown(write(tmp_path, RUN.replace(stop, moment + stop)))["images_per_s"] == 300
+    )
 
 
 def test_no_epoch_numbers_at_all(tmp_path: Path) -> None:
     run = of(
-        tmp_path, meta("eval_accuracy", "epoch_num", ...), meta("eval_start", "epoch_num", ...)
+        tmp_path,
+        meta("eval_accuracy", "epoch_num", ...),
+        meta("eval_start", "epoch_num", ...),
     )
     assert len(run.evaluations) == 9
     assert all(one.epoch is None for one in run.evaluations)

@@ -44,7 +44,10 @@ class Round(NamedTuple):
 
 
 def schedule(
-    algorithm: str, ranks: int, n_bytes: float, default_grid: tuple[int, int] | None = None
+    algorithm: str,
+    ranks: int,
+    n_bytes: float,
+    default_grid: tuple[int, int] | None = None,
 ) -> Rounds:
     """Rounds of `algorithm`, as `comm.algorithm` names it, with its grid or `default_grid`. The
     double tree's are those of one chunk a tree, where others would follow."""
@@ -54,13 +57,17 @@ def schedule(
     return SCHEDULES[name](ranks, n_bytes, sides or default_grid or grid(ranks))
 
 
-def _half_ring(members: Ranks, n_bytes: float, *, reduce: bool, segments: int = 1) -> Rounds:
+def _half_ring(
+    members: Ranks, n_bytes: float, *, reduce: bool, segments: int = 1
+) -> Rounds:
     """Reduce-scatter or allgather of `n_bytes` in each row of `members`: chunks to the next."""
     places = members.shape[1]
     if places > 1:
         src = members.ravel()
         dst = np.roll(members, -1, axis=1).ravel()
-        yield Round(src, dst, n_bytes / places / segments, reduce, (places - 1) * segments)
+        yield Round(
+            src, dst, n_bytes / places / segments, reduce, (places - 1) * segments
+        )
 
 
 def _rings(members: Ranks, n_bytes: float, segments: int = 1) -> Rounds:
@@ -99,7 +106,9 @@ def _hierarchical(ranks: int, n_bytes: float, sides: tuple[int, int]) -> Rounds:
 def _recursive_doubling(ranks: int, n_bytes: float, _: tuple[int, int]) -> Rounds:
     def core(active: Ranks) -> Rounds:
         for k in range(len(active).bit_length() - 1):
-            yield Round(active, active[np.arange(len(active)) ^ (1 << k)], n_bytes, reduce=True)
+            yield Round(
+                active, active[np.arange(len(active)) ^ (1 << k)], n_bytes, reduce=True
+            )
 
     return _folded(ranks, n_bytes, core)
 
@@ -109,7 +118,8 @@ def _halving_doubling(ranks: int, n_bytes: float, _: tuple[int, int]) -> Rounds:
 
     def core(active: Ranks) -> Rounds:
         partners = [
-            active[np.arange(len(active)) ^ (1 << k)] for k in range(len(active).bit_length() - 1)
+            active[np.arange(len(active)) ^ (1 << k)]
+            for k in range(len(active).bit_length() - 1)
         ]
         for k, partner in enumerate(partners):
             yield Round(active, partner, n_bytes / (2 << k), reduce=True)
@@ -134,7 +144,9 @@ def _folded(ranks: int, n_bytes: float, core: Callable[[Ranks], Rounds]) -> Roun
 def _double_tree(ranks: int, n_bytes: float, _: tuple[int, int]) -> Rounds:
     """Up to both roots and down again, a level a round; half the buffer in each tree."""
     rank = np.arange(ranks)
-    bit = rank & -rank  # NCCL's binary tree: odd ranks are leaves; 0 is its own parent here
+    bit = (
+        rank & -rank
+    )  # NCCL's binary tree: odd ranks are leaves; 0 is its own parent here
     up = (rank ^ bit) | (bit << 1)
     parents = np.where(up < ranks, up, rank ^ bit)
     depths = np.zeros(ranks, np.int64)
@@ -202,7 +214,9 @@ def _times(topology: Topology, one: Round) -> tuple[Times, Times]:
         src_rack = src_node // topology.rack_nodes
         dst_rack = dst_node // topology.rack_nodes
         uplink = nic_beta / topology.rack_nodes * topology.oversubscription
-        across = np.maximum(across, uplink * _busier(src_rack, dst_rack, src_rack != dst_rack))
+        across = np.maximum(
+            across, uplink * _busier(src_rack, dst_rack, src_rack != dst_rack)
+        )
     inside = node.inside.beta_s_per_byte * _busier(src, dst, ~leaves)
     gamma = node.inside.gamma_s_per_byte * np.bincount(dst)[dst] if one.reduce else 0.0
     latency_s = np.where(

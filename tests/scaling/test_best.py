@@ -28,9 +28,13 @@ def test_no_groups_and_no_algorithm_train_faster_than_those_found() -> None:
     system = load_system("dgxh100")
     answers = best_of(128, precision="fp16")
     times = [one.run.total_s for one in answers]
-    assert times == sorted(times) and len(answers) > 10
+    assert times == sorted(times)
+    assert len(answers) > 10
     for one in answers[:3]:
-        for groups, algorithm in (("single", "ring"), ("equal_bytes(4)", "double_tree")):
+        for groups, algorithm in (
+            ("single", "ring"),
+            ("equal_bytes(4)", "double_tree"),
+        ):
             other = {"groups": groups, "algorithm": algorithm, "precision": "fp16"}
             batch = one.phases[0].batch
             found = predict(job_of_system("dgxh100", system, 128, batch, **other))
@@ -62,7 +66,10 @@ def test_the_command_prints_draws_and_takes_nodes(rn50: Any, tmp_path: Path) -> 
     assert rows[0]["time_to_train_s"] == min(row["time_to_train_s"] for row in rows)
     assert rows[0]["batch_per_gpu"] * 128 == rows[0]["global_batch_size"]
     for wrong, expected in (
-        (("--batch-per-gpu", "8", "--gpus", "128"), "--best finds the batch: omit --batch-per-gpu"),
+        (
+            ("--batch-per-gpu", "8", "--gpus", "128"),
+            "--best finds the batch: omit --batch-per-gpu",
+        ),
         ((), "--best --system needs --gpus or --nodes"),
         (("--gpus", "8", "--nodes", "1"), "--nodes and --gpus exclude each other"),
     ):
@@ -79,11 +86,15 @@ def test_the_command_prints_draws_and_takes_nodes(rn50: Any, tmp_path: Path) -> 
         ("dgxh100_8", "--system", "dgxa100", "--gpus", "16"),
     ],
 )
-def test_the_printed_command_gives_the_first_row(rn50: Any, asked: tuple[str, ...]) -> None:
+def test_the_printed_command_gives_the_first_row(
+    rn50: Any, asked: tuple[str, ...]
+) -> None:
     """A config's command differs from its own batch schedule, groups and algorithm."""
     (first, *_) = json.loads(rn50("predict", "--best", *asked, "--json").stdout)
     printed = rn50("predict", "--best", *asked).stdout
-    program, *words = shlex.split(printed.splitlines()[-1].removeprefix("the first row: "))
+    program, *words = shlex.split(
+        printed.splitlines()[-1].removeprefix("the first row: ")
+    )
     assert program == "rn50"
     again = json.loads(rn50(*words, "--json").stdout)
     for key in ("global_batch_size", "batch_per_gpu", "gpus", "step_time_ms", "epochs"):

@@ -13,13 +13,21 @@ from rn50.scaling.topology import Link, Node, Topology, flat
 FUZZ = settings(max_examples=40)
 LINK = Link(1e-5, 1e-9, 2e-10)
 EDR = Link(6.6e-6, 1 / 12.5e9)
-ABCI = Topology(Node(4, Link(5.7e-6, 1 / 50e9), 2, EDR), 512, rack_nodes=34, oversubscription=3.0)
+ABCI = Topology(
+    Node(4, Link(5.7e-6, 1 / 50e9), 2, EDR), 512, rack_nodes=34, oversubscription=3.0
+)
 PAYLOAD = 51.1e6
 
 
 def test_sonys_grids() -> None:
     """Table 4, but for 3,456 ranks, which are 48 x 72 there."""
-    sides = {1024: (32, 32), 2048: (32, 64), 2176: (34, 64), 3456: (54, 64), 4096: (64, 64)}
+    sides = {
+        1024: (32, 32),
+        2048: (32, 64),
+        2176: (34, 64),
+        3456: (54, 64),
+        4096: (64, 64),
+    }
     assert {ranks: cost.grid(ranks) for ranks in sides} == sides
 
 
@@ -53,13 +61,17 @@ def test_the_worked_check_on_2048_gpus() -> None:
     assert across == pytest.approx(10.8e-3, rel=0.03)
     assert allreduce("torus_2d", ABCI, PAYLOAD).time_s == pytest.approx(inside + across)
     all_network = ABCI._replace(node=ABCI.node._replace(inside=Link(6.6e-6, 1 / 50e9)))
-    assert allreduce("ring", all_network, PAYLOAD).time_s == pytest.approx(31e-3, rel=0.03)
+    assert allreduce("ring", all_network, PAYLOAD).time_s == pytest.approx(
+        31e-3, rel=0.03
+    )
 
 
 def test_sums_in_switches_take_no_longer_for_more_nodes() -> None:
     """51 MB in 16 nodes of 8 behind 8 NDR: 0.17 ms across, with 8 latencies in the node and 4."""
     node = Node(8, Link(0.0, 1 / 330e9), 8, Link(4e-6, 1 / 40e9))
-    small, large = (cost.in_switches(Topology(node, nodes), PAYLOAD) for nodes in (16, 354))
+    small, large = (
+        cost.in_switches(Topology(node, nodes), PAYLOAD) for nodes in (16, 354)
+    )
     across_s = 4 * 4e-6 + PAYLOAD / 8 / 40e9
     assert small == large
     assert small.time_s == pytest.approx(2 * 7 / 8 * PAYLOAD / 330e9 + across_s)
@@ -76,7 +88,8 @@ def test_neighbours_on_two_nodes_leave_the_rack_every_other_time() -> None:
 
 
 @pytest.mark.parametrize(
-    "algorithm", ["rings", "torus_2d(2x3)", "torus_2d(8)", "torus_2d(axb)", "ring(2x4)", "auto"]
+    "algorithm",
+    ["rings", "torus_2d(2x3)", "torus_2d(8)", "torus_2d(axb)", "ring(2x4)", "auto"],
 )
 def test_a_wrong_name_or_grid_is_refused(algorithm: str) -> None:
     with pytest.raises(ValueError, match="expected"):

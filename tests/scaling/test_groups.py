@@ -22,7 +22,9 @@ def bytes_of(groups: list[tuple[int, ...]], sizes: list[int]) -> list[int]:
 @pytest.mark.slow
 @FUZZ
 @given(rule=RULES, sizes=SIZES)
-def test_every_rule_takes_each_tensor_once_last_layers_first(rule: str, sizes: list[int]) -> None:
+def test_every_rule_takes_each_tensor_once_last_layers_first(
+    rule: str, sizes: list[int]
+) -> None:
     groups = gradient_groups(rule, sizes)
     assert all(groups)
     flat = [tensor for group in groups for tensor in group]
@@ -41,15 +43,21 @@ def test_cubic_groups_end_at_cubes_from_the_back(factor: int, tensors: int) -> N
 
 @FUZZ
 @given(sizes=SIZES, count=st.integers(1, 40))
-def test_equal_bytes_is_balanced_within_the_largest_tensor(sizes: list[int], count: int) -> None:
+def test_equal_bytes_is_balanced_within_the_largest_tensor(
+    sizes: list[int], count: int
+) -> None:
     groups = gradient_groups(f"equal_bytes({count})", sizes)
     assert len(groups) <= count
     assert max(bytes_of(groups, sizes)) < sum(sizes) / count + max(sizes)
 
 
 @FUZZ
-@given(size=st.integers(1, 10**8), tensors=st.integers(1, 170), count=st.integers(1, 200))
-def test_equal_count_differs_by_at_most_one(size: int, tensors: int, count: int) -> None:
+@given(
+    size=st.integers(1, 10**8), tensors=st.integers(1, 170), count=st.integers(1, 200)
+)
+def test_equal_count_differs_by_at_most_one(
+    size: int, tensors: int, count: int
+) -> None:
     groups = gradient_groups(f"equal_count({count})", [size] * tensors)
     lengths = {len(group) for group in groups}
     assert len(groups) == min(count, tensors)
@@ -68,9 +76,13 @@ def test_halving_leaves_at_most_half_to_the_groups_that_follow(
         assert left / 2 <= n_bytes < left / 2 + max(sizes)
 
 
-@pytest.mark.parametrize("rule", ["", "quadratic(3)", "Cubic(3)", "cubic", "equal_bytes()"])
+@pytest.mark.parametrize(
+    "rule", ["", "quadratic(3)", "Cubic(3)", "cubic", "equal_bytes()"]
+)
 def test_an_unknown_rule_is_refused(rule: str) -> None:
-    with pytest.raises(ValueError, match=r"cubic\(F\), equal_bytes\(N\)|invalid literal"):
+    with pytest.raises(
+        ValueError, match=r"cubic\(F\), equal_bytes\(N\)|invalid literal"
+    ):
         gradient_groups(rule, [1, 2])
 
 

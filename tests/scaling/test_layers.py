@@ -34,7 +34,9 @@ def test_tensors_are_those_of_the_trainers_network() -> None:
     _, tensors = resnet50()
     assert [(tensor.name, tensor.size) for tensor in tensors] == net
     statistics = resnet.collect_params(".*running_(mean|var)").values()
-    assert sum(4 * math.prod(p.shape) for p in statistics) == BATCH_NORM_STATISTICS_BYTES
+    assert (
+        sum(4 * math.prod(p.shape) for p in statistics) == BATCH_NORM_STATISTICS_BYTES
+    )
 
 
 def test_published_totals() -> None:
@@ -42,7 +44,9 @@ def test_published_totals() -> None:
     layers, _ = resnet50()
     assert len(layers) == 54
     assert BATCH_NORM_EXCHANGES == 106
-    assert sum(layer.forward_flops for layer in layers) == pytest.approx(2 * 4.1e9, rel=0.01)
+    assert sum(layer.forward_flops for layer in layers) == pytest.approx(
+        2 * 4.1e9, rel=0.01
+    )
 
 
 def test_payload_on_the_wire() -> None:
@@ -55,7 +59,13 @@ def test_fujitsus_groups_have_their_published_bytes() -> None:
     """4.10, 22.02, 20.05, 4.84 MB of 2, 7, 19, 27 tensors, then one fp32 group of 0.212 MB."""
     groups = wire_groups("cubic(3)", "fp16")
     assert [group.tensors for group in groups] == [2, 7, 19, 27, 106]
-    assert [round(group.n_bytes / 1e6, 2) for group in groups] == [4.10, 22.02, 20.05, 4.84, 0.21]
+    assert [round(group.n_bytes / 1e6, 2) for group in groups] == [
+        4.10,
+        22.02,
+        20.05,
+        4.84,
+        0.21,
+    ]
     assert groups[-1].n_bytes == 212_480
 
 
@@ -84,7 +94,9 @@ RULES = st.one_of(
 
 @settings(max_examples=40)
 @given(rule=RULES, precision=st.sampled_from(["fp16", "fp32", "tf32"]))
-def test_every_grouping_carries_all_bytes_and_ends_with_backward(rule: str, precision: str) -> None:
+def test_every_grouping_carries_all_bytes_and_ends_with_backward(
+    rule: str, precision: str
+) -> None:
     groups = wire_groups(rule, precision)
     assert sum(group.n_bytes for group in groups) == payload_bytes(precision)
     assert sum(group.tensors for group in groups) == 161

@@ -28,7 +28,9 @@ def test_the_tables_name_the_same_algorithms() -> None:
 
 
 @EVERY
-@pytest.mark.parametrize("ranks", [2, 3, 4, 6, 7, 8, 12, 16, 31, 48, 64, 1000, 2048, 3456])
+@pytest.mark.parametrize(
+    "ranks", [2, 3, 4, 6, 7, 8, 12, 16, 31, 48, 64, 1000, 2048, 3456]
+)
 def test_rounds_and_bytes_are_the_formulas(algorithm: str, ranks: int) -> None:
     """The most that one rank sends; and all ranks, together, add each byte p - 1 times."""
     n_bytes = 51.1e6 / 8
@@ -82,12 +84,16 @@ def test_other_machines_and_algorithms_are_their_formulas(
 ) -> None:
     for algorithm in algorithms:
         expected = allreduce(algorithm, machine, n_bytes).time_s
-        assert allreduce_s(algorithm, machine, n_bytes) == pytest.approx(expected, rel=1e-9)
+        assert allreduce_s(algorithm, machine, n_bytes) == pytest.approx(
+            expected, rel=1e-9
+        )
 
 
 @FUZZ
 @given(ranks=st.integers(2, 130), n_bytes=st.floats(1, 1e9))
-def test_whole_buffers_are_the_formula_or_arrive_early(ranks: int, n_bytes: float) -> None:
+def test_whole_buffers_are_the_formula_or_arrive_early(
+    ranks: int, n_bytes: float
+) -> None:
     """Ranks that fold nothing start at once; the formula lets all wait for the fold."""
     network = flat(ranks, LINK)
     expected = allreduce("recursive_doubling", network, n_bytes).time_s
@@ -101,7 +107,11 @@ def test_rings_through_nodes_are_near_the_formula(algorithm: str) -> None:
     """Mean latency of the hops plus the slowest rate: a bound, as one may hide behind the other."""
     for n_bytes in (1e5, 51.1e6):
         expected = allreduce(algorithm, ABCI, n_bytes).time_s
-        assert 0.85 * expected <= allreduce_s(algorithm, ABCI, n_bytes) <= expected * (1 + 1e-9)
+        assert (
+            0.85 * expected
+            <= allreduce_s(algorithm, ABCI, n_bytes)
+            <= expected * (1 + 1e-9)
+        )
 
 
 def test_a_tree_with_ranks_missing_is_near_the_formula() -> None:
@@ -109,4 +119,6 @@ def test_a_tree_with_ranks_missing_is_near_the_formula() -> None:
     network = flat(100, LINK)
     for n_bytes in (1e3, 1e6, 1e8):
         expected = allreduce("double_tree", network, n_bytes).time_s
-        assert allreduce_s("double_tree", network, n_bytes) == pytest.approx(expected, rel=0.05)
+        assert allreduce_s("double_tree", network, n_bytes) == pytest.approx(
+            expected, rel=0.05
+        )

@@ -13,7 +13,13 @@ from rn50.config.load import load, load_system, system_yaml
 from rn50.config.names import PRESETS, list_presets
 from rn50.scaling.calibrate import Measurement, calibrate
 from rn50.scaling.gpu import ENTRY_BYTES_PER_IMAGE, SHEET, from_sheet
-from rn50.scaling.predict import Prediction, job_of_config, job_of_system, on_system, predict
+from rn50.scaling.predict import (
+    Prediction,
+    job_of_config,
+    job_of_system,
+    on_system,
+    predict,
+)
 from rn50.scaling.step import build, step_time
 from tests.conftest import refused
 
@@ -28,12 +34,16 @@ def test_fujitsus_record() -> None:
     from_system = answer("abci", 2048, 42, epochs=90)
     from_config = predict(job_of_config(load("abci_2048_open").run))
     abci = load_system("abci")
-    assert abci.performance is not None and abci.performance.fp16 is not None
+    assert abci.performance is not None
+    assert abci.performance.fp16 is not None
     derived, *others = abci.performance.fp16.points
-    assert "Fujitsu" in derived.source and "Fujitsu" not in str(others)
+    assert "Fujitsu" in derived.source
+    assert "Fujitsu" not in str(others)
     compute = abci.performance.fp16.model_copy(update={"points": tuple(others)})
     about = abci.performance.model_copy(update={"fp16": compute})
-    blind = predict(replace(from_config.job, system=abci.model_copy(update={"performance": about})))
+    blind = predict(
+        replace(from_config.job, system=abci.model_copy(update={"performance": about}))
+    )
     assert blind.step.total_s != from_config.step.total_s
     for run in (from_system, from_config, blind):
         assert run.step.total_s == pytest.approx(49.2e-3, rel=0.05)
@@ -47,7 +57,9 @@ def test_fujitsus_record() -> None:
 )
 def test_sonys_efficiency(gpus: int, efficiency: float) -> None:
     """Table 6: 4 GPUs over p GPUs at 32 images each, within 3 points."""
-    grid = "torus_2d(48x72)" if gpus == 3456 else None  # Table 4; the others are the squarest
+    grid = (
+        "torus_2d(48x72)" if gpus == 3456 else None
+    )  # Table 4; the others are the squarest
     one_node = answer("abci_nnl", 4, 32).step.total_s
     all_nodes = answer("abci_nnl", gpus, 32, algorithm=grid).step.total_s
     assert 100 * one_node / all_nodes == pytest.approx(efficiency, abs=3)
@@ -59,11 +71,15 @@ def test_sonys_efficiency(gpus: int, efficiency: float) -> None:
 def test_the_header_prices_the_torus_that_runs_and_that_of_the_paper(name: str) -> None:
     header = (PRESETS / f"{name}.yaml").read_text()
     found = re.search(
-        r"# Torus: (\w+) here, (\S+) ms a step by `rn50 predict`; Table 4's (\w+): (\S+) ms", header
+        r"# Torus: (\w+) here, (\S+) ms a step by `rn50 predict`; Table 4's (\w+): (\S+) ms",
+        header,
     )
     assert found is not None
     here, here_ms, theirs, theirs_ms = found.groups()
-    as_theirs = [f"comm.algorithm=torus_2d({theirs})", "system.performance.square_torus=true"]
+    as_theirs = [
+        f"comm.algorithm=torus_2d({theirs})",
+        "system.performance.square_torus=true",
+    ]
     for grid, ms, overrides in ((here, here_ms, []), (theirs, theirs_ms, as_theirs)):
         step = predict(job_of_config(load(name, overrides).run)).step
         assert step.allreduce == f"torus_2d({grid})"
@@ -72,9 +88,13 @@ def test_the_header_prices_the_torus_that_runs_and_that_of_the_paper(name: str) 
 
 def test_json_is_the_one_of_the_design() -> None:
     figures = answer("dgxa100", 1024, 35).to_dict()
-    assert {"step_time_ms", "images_per_s", "time_to_train_s", "interval", "breakdown"} <= set(
-        figures
-    )
+    assert {
+        "step_time_ms",
+        "images_per_s",
+        "time_to_train_s",
+        "interval",
+        "breakdown",
+    } <= set(figures)
     low, high = figures["interval"]
     assert low < figures["time_to_train_s"] < high
     assert sum(figures["breakdown"]["step_ms"].values()) == pytest.approx(
@@ -112,8 +132,14 @@ def test_every_preset_is_predicted_or_refused_with_a_reason(name: str) -> None:
         figures = predict(job_of_config(run)).to_dict()
     except UserError as error:
         assert "expected" in str(error)
-        other = (run.model.network, run.model.depth, run.model.width) != ("resnet", 50, 64)
-        assert other or run.data.train_samples != 1_281_167 or run.system.name == "local"
+        other = (run.model.network, run.model.depth, run.model.width) != (
+            "resnet",
+            50,
+            64,
+        )
+        assert (
+            other or run.data.train_samples != 1_281_167 or run.system.name == "local"
+        )
     else:
         assert figures["time_to_train_s"] > 0
 
@@ -164,13 +190,16 @@ def test_calibration_recovers_a_machine_from_its_own_steps() -> None:
         for gpus, batch in ((8, 256), (8, 64), (16, 64), (64, 48))
     ]
     fit = calibrate("mine", load_system("dgxa100_v07"), runs)
-    assert fit.residual is not None and fit.residual < 1e-3
+    assert fit.residual is not None
+    assert fit.residual < 1e-3
     assert fit.constants == ("fixed", "per_image", "jitter")
     assert fit.fixed_s == pytest.approx(truth.fixed_s, rel=0.02)
     assert fit.per_image_s == pytest.approx(truth.per_image_s, rel=0.01)
     assert fit.jitter == pytest.approx(0.005, abs=0.002)
     large = predict(job_of_system("mine", fit.system, 1024, 35))
-    assert large.step.total_s == pytest.approx(step_time(truth, 1024, 35).total_s, rel=0.01)
+    assert large.step.total_s == pytest.approx(
+        step_time(truth, 1024, 35).total_s, rel=0.01
+    )
 
 
 def test_one_run_fixes_one_constant_and_its_clocks() -> None:
@@ -190,7 +219,9 @@ def test_runs_that_differ_alone_by_chance_are_met_in_their_middle() -> None:
     fit = calibrate("mine", load_system("dgxa100"), runs)
     machine = build("mine", fit.system)
     assert step_time(machine, 8, 16).total_s == pytest.approx(0.022, rel=1e-6)
-    assert fit.residual == pytest.approx(((0.1**2 + (1 / 12) ** 2) / 3) ** 0.5, rel=1e-6)
+    assert fit.residual == pytest.approx(
+        ((0.1**2 + (1 / 12) ** 2) / 3) ** 0.5, rel=1e-6
+    )
 
 
 def test_a_machine_without_a_model_can_be_calibrated(tmp_path: Path) -> None:
@@ -217,6 +248,9 @@ def test_a_recipe_keeps_its_ranks_on_another_machine() -> None:
     run = load("abci_2048_open").run
     moved = on_system(run, load_system("dgxa100"))
     assert (moved.system.nodes, moved.system.ranks_per_node) == (256, 8)
-    assert predict(job_of_config(moved)).step.total_s < predict(job_of_config(run)).step.total_s
+    assert (
+        predict(job_of_config(moved)).step.total_s
+        < predict(job_of_config(run)).step.total_s
+    )
     with refused(r"a multiple of 8 \(a node\) expected, found 12"):
         on_system(run, load_system("dgxa100"), 12)

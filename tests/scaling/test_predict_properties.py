@@ -33,13 +33,17 @@ def ask(name: str, gpus: int, batch: int, algorithm: str | None = None) -> Predi
     assert about is not None
     precision = known_precisions(about)[0]
     return predict(
-        job_of_system(name, system, gpus, batch, precision=precision, algorithm=algorithm)
+        job_of_system(
+            name, system, gpus, batch, precision=precision, algorithm=algorithm
+        )
     )
 
 
 @settings(max_examples=50)
 @given(st.sampled_from(sorted(SYSTEMS)), st.integers(1, 8192), st.integers(1, 512))
-def test_every_answer_is_finite_and_inside_its_interval(name: str, gpus: int, batch: int) -> None:
+def test_every_answer_is_finite_and_inside_its_interval(
+    name: str, gpus: int, batch: int
+) -> None:
     system = SYSTEMS[name]
     if system.performance is not None and system.performance.square_torus:
         gpus = 1 << gpus.bit_length()
@@ -53,7 +57,10 @@ def test_every_answer_is_finite_and_inside_its_interval(name: str, gpus: int, ba
     assert 0 < step_low < answer.step.total_s < step_high < math.inf
     assert 0 < low < answer.run.total_s < high < math.inf
     assert 0 < answer.efficiency <= 1 + 1e-9
-    assert all(value >= 0 for value in (*answer.step.parts.values(), *answer.run.parts.values()))
+    assert all(
+        value >= 0
+        for value in (*answer.step.parts.values(), *answer.run.parts.values())
+    )
     assert 1 <= answer.epochs < 2000
 
 
@@ -97,10 +104,19 @@ def test_a_slower_network_never_makes_a_step_shorter(name: str, tmp_path: Path) 
         for precision in known_precisions(about):
             before = build(name, SYSTEMS[name], precision)
             after = build(name, load_system(str(file)), precision)
-            assert (after.fixed_s, after.per_image_s) == (before.fixed_s, before.per_image_s), own
-            fast, slow = ([step_time(m, n, 32).total_s for n in sizes] for m in (before, after))
-            assert all(b >= a * (1 - 1e-9) for a, b in zip(fast, slow, strict=True)), own
-            assert all(b >= a * (1 - 1e-9) for a, b in pairwise(slow)), own  # more ranks
+            assert (after.fixed_s, after.per_image_s) == (
+                before.fixed_s,
+                before.per_image_s,
+            ), own
+            fast, slow = (
+                [step_time(m, n, 32).total_s for n in sizes] for m in (before, after)
+            )
+            assert all(b >= a * (1 - 1e-9) for a, b in zip(fast, slow, strict=True)), (
+                own
+            )
+            assert all(b >= a * (1 - 1e-9) for a, b in pairwise(slow)), (
+                own
+            )  # more ranks
 
 
 NICS = ["system.performance.nics=1", "system.performance.nic_bytes_per_s=3.125e9"]
@@ -117,7 +133,10 @@ POINT = "{gpus: 64, batch: 50, step_s: 0.02, source: mine}"
         (["system=a100_pcie", "system.nodes=2", "system.ranks_per_node=1"], (2, 4)),
         (["system=a40"], (2, 24)),  # eight ranks of a node that has 24
         (["system=xe8545"], None),  # eight ranks of two nodes, as its file has them
-        (["system=xe8545", "system.ranks_per_node=8", "system.performance.nics=2"], (2, 4)),
+        (
+            ["system=xe8545", "system.ranks_per_node=8", "system.performance.nics=2"],
+            (2, 4),
+        ),
         ([*NICS, f"system.performance.fp16.points=[{POINT}]"], None),
     ],
 )
@@ -129,13 +148,20 @@ def test_points_keep_the_network_they_were_measured_on(
     (tmp_path / "config.yaml").write_text(loaded.to_yaml())
     again = load(tmp_path / "config.yaml", ["system.performance.launch_s=2e-5"])
     assert again.run.system == loaded.run.system
-    changed = load(tmp_path / "config.yaml", ["system.performance.inter_latency_s=1e-3"]).run
+    changed = load(
+        tmp_path / "config.yaml", ["system.performance.inter_latency_s=1e-3"]
+    ).run
     machine = build("x", loaded.run.system)
     assert build("x", changed.system).per_image_s == machine.per_image_s
-    own = load(tmp_path / "config.yaml", [f"system.performance.fp16.points=[{POINT}]"]).run
+    own = load(
+        tmp_path / "config.yaml", [f"system.performance.fp16.points=[{POINT}]"]
+    ).run
     assert own.system.performance.fp16.measured_on is None
     compute = loaded.run.system.performance.fp16
-    found = compute.measured_on and (compute.measured_on.nics, compute.measured_on.ranks_per_node)
+    found = compute.measured_on and (
+        compute.measured_on.nics,
+        compute.measured_on.ranks_per_node,
+    )
     assert found == fitted_on
 
 
@@ -159,15 +185,23 @@ def test_more_work_never_takes_less_time(name: str) -> None:
     counts += [nodes * local for nodes in NODES if nodes * local <= 16384]
     for precision in known_precisions(about):
         machine = build(name, system, precision)
-        step_s = {(n, b): step_time(machine, n, b).total_s for n in counts for b in BATCHES}
+        step_s = {
+            (n, b): step_time(machine, n, b).total_s for n in counts for b in BATCHES
+        }
         for gpus in counts:
             for few, many in pairwise(BATCHES):
                 assert step_s[gpus, many] > step_s[gpus, few], (gpus, few, many)
-            assert all(machine.compute_s(b) <= step_s[gpus, b] * (1 + 1e-9) for b in BATCHES)
+            assert all(
+                machine.compute_s(b) <= step_s[gpus, b] * (1 + 1e-9) for b in BATCHES
+            )
         for batch in BATCHES:
             for few, many in pairwise(counts):
                 slack = 0.97 if name == OTHER_TORUS else 1 - 1e-9
-                assert step_s[many, batch] >= slack * step_s[few, batch], (few, many, batch)
+                assert step_s[many, batch] >= slack * step_s[few, batch], (
+                    few,
+                    many,
+                    batch,
+                )
 
 
 @pytest.mark.parametrize("name", sorted(SYSTEMS))
@@ -182,7 +216,9 @@ def test_one_node_more_is_no_jump(name: str) -> None:
     machine = build(name, system, known_precisions(system.performance)[0])
     for nodes in (2, 3, 4, 7, 8, 15, 16, 31, 32, 63, 64, 127, 255):
         for batch in (1, 8, 32, 128):
-            few, many = (step_time(machine, n * local, batch).total_s for n in (nodes, nodes + 1))
+            few, many = (
+                step_time(machine, n * local, batch).total_s for n in (nodes, nodes + 1)
+            )
             assert many < 1.36 * few, (nodes, batch, few, many)
 
 
@@ -190,4 +226,7 @@ def test_all_published_batches_fit_their_memory() -> None:
     for row in read_table("mlperf_runs.csv"):
         about = load_system(row["machine"]).performance if row["machine"] else None
         if about is not None and about.memory_bytes is not None:
-            assert memory_bytes(int(row["batch_per_accelerator"]), "fp16") <= about.memory_bytes
+            assert (
+                memory_bytes(int(row["batch_per_accelerator"]), "fp16")
+                <= about.memory_bytes
+            )

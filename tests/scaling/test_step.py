@@ -50,7 +50,9 @@ def test_a_machine_without_a_data_sheet_passes_through_its_points(name: str) -> 
         for point in compute.points:
             step = step_time(model, point.gpus, point.batch)
             off = 0.02 if name == "tpu_v4" else 1e-6  # its line would start below zero
-            assert step.total_s == pytest.approx(point.step_s, rel=0.11 if model.has_sheet else off)
+            assert step.total_s == pytest.approx(
+                point.step_s, rel=0.11 if model.has_sheet else off
+            )
 
 
 def test_many_points_outweigh_the_data_sheet() -> None:
@@ -91,7 +93,8 @@ def test_auto_is_the_faster_of_ring_and_trees() -> None:
     dgx = machine("dgxa100")
     for gpus, n_bytes in ((16, 5e7), (1024, 1e5), (1024, 5e7)):
         times = {
-            name: group_cost_s(dgx, gpus, n_bytes, name)[1] for name in ("ring", "double_tree")
+            name: group_cost_s(dgx, gpus, n_bytes, name)[1]
+            for name in ("ring", "double_tree")
         }
         name, seconds = group_cost_s(dgx, gpus, n_bytes, "auto")
         assert seconds == min(times.values()) == times[name]
@@ -104,11 +107,14 @@ def test_stragglers_follow_extreme_values_and_then_interruptions() -> None:
     thousand = straggler_s(1000, 1.0, 1.0, jitter=1.0, os_noise_fraction=0.0)
     assert five == pytest.approx(1.163, rel=0.02)
     assert thousand == pytest.approx(3.241, rel=0.01)
-    rare = [straggler_s(p, 0.0, 0.05, jitter=0.0, os_noise_fraction=1e-6) for p in (1000, 2000)]
+    rare = [
+        straggler_s(p, 0.0, 0.05, jitter=0.0, os_noise_fraction=1e-6)
+        for p in (1000, 2000)
+    ]
     assert rare[1] == pytest.approx(2 * rare[0], rel=0.01)
-    assert straggler_s(10**9, 0.0, 0.05, jitter=0.0, os_noise_fraction=1e-3) == pytest.approx(
-        PAUSE_S
-    )
+    assert straggler_s(
+        10**9, 0.0, 0.05, jitter=0.0, os_noise_fraction=1e-3
+    ) == pytest.approx(PAUSE_S)
     assert straggler_s(1, 1.0, 1.0, jitter=1.0, os_noise_fraction=1.0) == 0
 
 
@@ -143,7 +149,9 @@ def test_what_no_machine_can_be_is_refused() -> None:
         )
     )
     unknown = {"fp16": falling, "tensor_flops_per_s": None}
-    bad = base.model_copy(update={"performance": base.performance.model_copy(update=unknown)})
+    bad = base.model_copy(
+        update={"performance": base.performance.model_copy(update=unknown)}
+    )
     with refused("rising line"):
         build("falling", bad)
 
@@ -159,7 +167,9 @@ def test_backward_may_end_after_the_last_group_is_ready() -> None:
 
 
 @given(groups=GROUPS)
-def test_between_the_last_group_and_all_of_them(groups: list[tuple[float, float]]) -> None:
+def test_between_the_last_group_and_all_of_them(
+    groups: list[tuple[float, float]],
+) -> None:
     ready_s = sorted(ready for ready, _ in groups)
     cost_s = [cost for _, cost in groups]
     result = exposed(ready_s, cost_s)

@@ -36,7 +36,9 @@ def test_a_run_stops_at_an_evaluation(expected: float, offset: int) -> None:
     more=st.integers(0, 50_000),
     era=st.sampled_from(["0.6.0", "4.0.0"]),
 )
-def test_larger_batches_never_need_fewer_epochs(batch: int, more: int, era: str) -> None:
+def test_larger_batches_never_need_fewer_epochs(
+    batch: int, more: int, era: str
+) -> None:
     small = epochs_to_target(batch, era)
     large = epochs_to_target(batch + more, era)
     assert large.expected >= small.expected
@@ -65,7 +67,10 @@ def test_epochs_of_closed_runs_are_within_their_interval() -> None:
 
 def test_older_recipes_needed_more_epochs() -> None:
     """The same 33,280 images: 72 epochs in v0.6, 56 in v0.7."""
-    assert epochs_to_target(33280, "0.6.0").expected - epochs_to_target(33280).expected > 12
+    assert (
+        epochs_to_target(33280, "0.6.0").expected - epochs_to_target(33280).expected
+        > 12
+    )
 
 
 def test_beyond_the_data_the_interval_widens_by_half_of_the_change() -> None:

@@ -44,7 +44,11 @@ def test_mean_errors_are_as_promised(rows: list[Row]) -> None:
 
 def test_large_runs_are_no_worse_than_small_ones(rows: list[Row]) -> None:
     """Those that are no point of their machine; `cross_validate` leaves the points out too."""
-    large = [row for row in rows if row.kind == "step" and row.gpus >= 256 and not row.calibrated]
+    large = [
+        row
+        for row in rows
+        if row.kind == "step" and row.gpus >= 256 and not row.calibrated
+    ]
     assert len(large) >= 13
     assert sum(abs(row.error) for row in large) / len(large) <= 0.08
 
@@ -55,7 +59,9 @@ def test_no_row_is_hidden(rows: list[Row]) -> None:
     steps = [row for row in rows if row.kind == "step"]
     with_rate = [row for row in tables if row["images_per_s"]]
     assert len(steps) == len(published) + len(with_rate)
-    times = sum(bool(row["score_s"]) for row in read_table("mlperf_runs.csv") if row["machine"])
+    times = sum(
+        bool(row["score_s"]) for row in read_table("mlperf_runs.csv") if row["machine"]
+    )
     times += sum(bool(row["time_to_train_s"]) for row in tables if row["machine"]) + 5
     assert sum(row.kind == "time" for row in rows) == times
     assert all(bool(row["machine"]) != bool(row["left_out"]) for row in tables)
@@ -71,7 +77,9 @@ def test_calibrated_rows_are_marked_and_few(rows: list[Row]) -> None:
     marked = [row for row in rows if row.calibrated and row.kind == "step"]
     assert all(abs(row.error) < 0.11 for row in marked)
     fp16 = Counter(
-        row.machine for row in marked if "fp32" not in row.name and "tf32" not in row.name
+        row.machine
+        for row in marked
+        if "fp32" not in row.name and "tf32" not in row.name
     )
     # One figure can stand in the table under two names (v0.7 and a resubmission).
     assert max(fp16.values()) <= 5
@@ -101,12 +109,15 @@ def test_rows_without_a_machine_are_quoted_with_their_reasons(rn50: Any) -> None
     assert all(row["name"] and row["reason"] for row in quoted["without_machine"])
     text = rn50("predict", "validate").stdout
     for row in unplaced:
-        assert row["system"] in text and row.get("left_out", "accelerator: none") in text
+        assert row["system"] in text
+        assert row.get("left_out", "accelerator: none") in text
     efficiencies = {one["table"]: one for one in quoted["efficiencies"]}
     assert efficiencies["goyal_2017"]["published"] == 0.9
     assert efficiencies["akiba_2017"]["published"] == 0.8
     akiba = load_system("mn1")
-    alone, all_s = (step_time(build("mn1", akiba, "fp32"), n, 32).total_s for n in (1, 1024))
+    alone, all_s = (
+        step_time(build("mn1", akiba, "fp32"), n, 32).total_s for n in (1, 1024)
+    )
     assert efficiencies["akiba_2017"]["predicted"] == pytest.approx(alone / all_s)
 
 
@@ -129,7 +140,9 @@ def test_rows_left_out_are_predicted_as_is_claimed(scores: dict[str, Score]) -> 
     assert scores["a batch and size"].mean_absolute_error <= 0.045
     assert scores["more than 128 accelerators"].mean_absolute_error <= 0.045
     assert all(score.large_mean_absolute_error <= 0.06 for score in scores.values())
-    assert all(score.rows >= 197 for name, score in scores.items() if name.startswith("a "))
+    assert all(
+        score.rows >= 197 for name, score in scores.items() if name.startswith("a ")
+    )
 
 
 def test_intervals_hold_what_they_say(scores: dict[str, Score]) -> None:
@@ -153,7 +166,18 @@ def test_a_described_gpu_needs_no_point(rn50: Rn50, tmp_path: Path) -> None:
     )
     shown = rn50("predict", "--system", sheet, "--gpus", "8", "--batch-per-gpu", "400")
     assert "calibrated on the data sheet\n" in shown.stdout
-    faster = rn50("predict", "--system", sheet, "--gpus", "8", "--batch-per-gpu", "400", "--json")
-    ours = rn50("predict", "--system", "dgxh100", "--gpus", "8", "--batch-per-gpu", "400", "--json")
+    faster = rn50(
+        "predict", "--system", sheet, "--gpus", "8", "--batch-per-gpu", "400", "--json"
+    )
+    ours = rn50(
+        "predict",
+        "--system",
+        "dgxh100",
+        "--gpus",
+        "8",
+        "--batch-per-gpu",
+        "400",
+        "--json",
+    )
     now, then = (json.loads(run.stdout)["step_time_ms"] for run in (ours, faster))
     assert 1.5 < now / then < 3

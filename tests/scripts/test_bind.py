@@ -21,7 +21,9 @@ CHOICE = re.compile(
 def build(name: str, root: Path) -> Path:
     """A sysfs below `root` as `tests/golden/topologies/NAME.txt` describes it."""
     offset = 0
-    lines = [line.split() for line in (TOPOLOGIES / f"{name}.txt").read_text().splitlines()]
+    lines = [
+        line.split() for line in (TOPOLOGIES / f"{name}.txt").read_text().splitlines()
+    ]
     for kind, *words in lines:
         if kind == "threads":
             offset = int(words[0])
@@ -36,13 +38,17 @@ def build(name: str, root: Path) -> Path:
                 for cpu in (core, core + offset):
                     topology = root / f"devices/system/cpu/cpu{cpu}/topology"
                     topology.mkdir(parents=True)
-                    (topology / "thread_siblings_list").write_text(f"{core},{core + offset}\n")
+                    (topology / "thread_siblings_list").write_text(
+                        f"{core},{core + offset}\n"
+                    )
         elif kind == "pci":
             path, numa, what, *hca = words
             device = root / "devices" / path
             device.mkdir(parents=True)
             (device / "vendor").write_text("0x10de\n" if what == "gpu" else "0x15b3\n")
-            (device / "class").write_text("0x030200\n" if what == "gpu" else "0x020700\n")
+            (device / "class").write_text(
+                "0x030200\n" if what == "gpu" else "0x020700\n"
+            )
             (device / "numa_node").write_text(f"{numa}\n")
             address = root / "bus/pci/devices" / device.name
             address.parent.mkdir(parents=True, exist_ok=True)
@@ -97,7 +103,13 @@ def test_dgxa100(tmp_path: Path, script: Path) -> None:
 def test_abci(tmp_path: Path, script: Path) -> None:
     """As Fujitsu bound in 2019."""
     assert choose(build("abci", tmp_path), script, 4) == [
-        (str(n), str(n // 2), f"{10 * n}-{10 * n + 9}", f"mlx5_{n // 2}", "of 1 nearest")
+        (
+            str(n),
+            str(n // 2),
+            f"{10 * n}-{10 * n + 9}",
+            f"mlx5_{n // 2}",
+            "of 1 nearest",
+        )
         for n in range(4)
     ]
 
@@ -120,7 +132,8 @@ def test_here_it_binds_and_becomes_the_command(script: Path) -> None:
             check=True,
         )
         match = CHOICE.match(done.stderr.splitlines()[-1])
-        assert match and match[1] == str(rank)
+        assert match
+        assert match[1] == str(rank)
         assert done.stdout.split()[1] == match[5]
         taken.append(match[5])
     assert taken[0] != taken[1]
@@ -136,7 +149,10 @@ def test_launchers_are_asked_in_the_order_of_the_table(
     asked, *others = [own, *LAUNCHED_BY][row + 1 :]
     variables = dict.fromkeys([str(name) for it in others for name in it], "9")
     variables |= dict(zip(map(str, asked), "4513", strict=True))
-    variables |= {"RN50_RANK_VARIABLES": ",".join(map(str, own)), "RN50_SYSFS": str(tmp_path)}
+    variables |= {
+        "RN50_RANK_VARIABLES": ",".join(map(str, own)),
+        "RN50_SYSFS": str(tmp_path),
+    }
     done = finished([script, "--print"], env={"PATH": os.environ["PATH"], **variables})
     size = 3 if asked.local_size else 9
     assert done.stdout.startswith(f"bind: local rank 1 of {size}:"), done

@@ -27,7 +27,12 @@ from tests.waiting import finished, leave_nothing, wait_until
 
 pytestmark = pytest.mark.slow
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged")
-LONG = ("schedule.length=400 epochs", "eval.period=200", "eval.offset=199", "eval.target=0.999")
+LONG = (
+    "schedule.length=400 epochs",
+    "eval.period=200",
+    "eval.offset=199",
+    "eval.target=0.999",
+)
 TWO_NODES = ("system.nodes=2", "system.ranks_per_node=1")
 
 
@@ -42,7 +47,11 @@ def missing() -> str | None:
     listed = finished(
         ["find", "/usr/lib", "-name", "libpmix.so", "-print", "-quit"],
     )
-    return None if listed.stdout else "no libpmix.so for Slurm's PMIx plugin (apt: libpmix-dev)"
+    return (
+        None
+        if listed.stdout
+        else "no libpmix.so for Slurm's PMIx plugin (apt: libpmix-dev)"
+    )
 
 
 @pytest.fixture(scope="module")
@@ -154,8 +163,11 @@ def test_a_killed_or_stopped_rank_fails_the_job_at_once(
     os.kill(victim.pid, signal_)
     out, err = process.communicate(timeout=180)
     assert process.returncode == 1, out + err
-    told = re.search(r"^rn50: error: (rank 1 on \S+ failed in .*); details: ", out, re.M)
-    assert told and reason in told[1], out
+    told = re.search(
+        r"^rn50: error: (rank 1 on \S+ failed in .*); details: ", out, re.M
+    )
+    assert told, out
+    assert reason in told[1], out
     assert settled_state(job) == "FAILED"
     assert (folder / "job.log").read_text().count(told[1]) == 1
     result = read_json(folder / "run_0/result.json")
@@ -165,7 +177,9 @@ def test_a_killed_or_stopped_rank_fails_the_job_at_once(
     leave_nothing(folder)
 
 
-def test_scancel_closes_the_log_and_leaves_nothing(rn50: Rn50, smoke_data: Path) -> None:
+def test_scancel_closes_the_log_and_leaves_nothing(
+    rn50: Rn50, smoke_data: Path
+) -> None:
     process, job, folder = submit(rn50, smoke_data, "log.every=5 steps", *LONG)
     wait_for_training(folder)
     subprocess.run(["scancel", job], check=True)
@@ -193,7 +207,9 @@ SHORT = (
 """One rank, which reaches its target after 200 steps, with checkpoints meanwhile."""
 
 
-def one_node(rn50: Rn50, smoke_data: Path, *more: str) -> tuple[subprocess.Popen[str], str, Path]:
+def one_node(
+    rn50: Rn50, smoke_data: Path, *more: str
+) -> tuple[subprocess.Popen[str], str, Path]:
     return submit(rn50, smoke_data, *SHORT, *more)
 
 
@@ -221,7 +237,9 @@ def begin_at_once(job: str) -> None:
     subprocess.run(["scontrol", "update", *now], check=True)
 
 
-def test_a_requeued_job_goes_on(rn50: Rn50, smoke_data: Path, uninterrupted: str) -> None:
+def test_a_requeued_job_goes_on(
+    rn50: Rn50, smoke_data: Path, uninterrupted: str
+) -> None:
     process, job, folder = one_node(rn50, smoke_data, "system.job.requeue=true")
     wait_for_checkpoint(folder)
     subprocess.run(["scontrol", "requeue", job], check=True)
@@ -250,7 +268,9 @@ def test_a_job_near_its_time_limit_goes_on_from_the_queue_and_then_in_a_new_job(
     (rank,) = ranks_of(folder)
     rank.suspend()  # Slurm looks at its time limits every 30 s: they cost no processor time
     subprocess.run(["scontrol", "update", f"jobid={job}", "timelimit=1"], check=True)
-    told = re.compile(rf"sent signal {int(signal.SIGUSR1)} to pid \d+ StepId={job}\.batch")
+    told = re.compile(
+        rf"sent signal {int(signal.SIGUSR1)} to pid \d+ StepId={job}\.batch"
+    )
     logs = list(lab.parent.glob("log/slurmd-*"))
     wait_until(lambda: any(told.search(log.read_text()) for log in logs))
     rank.resume()
@@ -264,18 +284,26 @@ def test_a_job_near_its_time_limit_goes_on_from_the_queue_and_then_in_a_new_job(
     stopped = r"stopped by SIGUSR1 at step \d+ \(checkpoint of step \d+\)"
     assert re.search(rf"the start before: {stopped}", log)
     log = (folder / "job.1.log").read_text()
-    assert re.search(stopped, log) and f"\nback into the queue: scontrol requeue {job}\n" in log
+    assert re.search(stopped, log)
+    assert f"\nback into the queue: scontrol requeue {job}\n" in log
     assert (folder / "exit_code.1").read_text() == "143\n"
 
     subprocess.run(["scancel", job], check=True)
     out, err = process.communicate(timeout=180)
     assert process.returncode == 1, out + err
-    assert out.rstrip().endswith(f"rn50 submit --resume {folder} data.path={smoke_data}")
+    assert out.rstrip().endswith(
+        f"rn50 submit --resume {folder} data.path={smoke_data}"
+    )
     results = f"system.results={rn50.results}"
-    done = rn50("submit", "--resume", "latest", "--wait", results, f"data.path={smoke_data}")
-    assert done.returncode == 0, done.stdout + done.stderr + (folder / "job.log").read_text()
+    done = rn50(
+        "submit", "--resume", "latest", "--wait", results, f"data.path={smoke_data}"
+    )
+    assert done.returncode == 0, (
+        done.stdout + done.stderr + (folder / "job.log").read_text()
+    )
     new = re.match(rf"slurm job (\d+) in {folder} ", done.stdout)
-    assert new and new[1] != job
+    assert new
+    assert new[1] != job
     assert digest(folder / "run_0") == uninterrupted
 
 
@@ -285,7 +313,10 @@ def power_off(lab: Path, node: str) -> None:
     for process in psutil.process_iter(["name"]):
         with contextlib.suppress(psutil.Error, OSError):
             if process.info["name"] == "slurmstepd":
-                files = [str(fd.readlink()) for fd in Path(f"/proc/{process.pid}/fd").iterdir()]
+                files = [
+                    str(fd.readlink())
+                    for fd in Path(f"/proc/{process.pid}/fd").iterdir()
+                ]
                 if any(f"/slurmd-{node}.log" in file for file in files):
                     victims += [process, *process.children(recursive=True)]
     assert len(victims) > 2, "a step ran there"
@@ -303,7 +334,9 @@ def turned_on_again(lab: Path) -> Iterator[str]:
     node = "node3"
     yield node
     subprocess.run(["/usr/sbin/slurmd", "-f", lab, "-N", node], check=True)
-    subprocess.run(["scontrol", "update", f"nodename={node}", "state=resume"], check=False)
+    subprocess.run(
+        ["scontrol", "update", f"nodename={node}", "state=resume"], check=False
+    )
     pid = lab.parent / f"slurmd-{node}.pid"
     idle = ["sinfo", "-h", "-n", node, "-o", "%T"]
     wait_until(lambda: pid.is_file() and finished(idle).stdout == "idle\n")
@@ -344,7 +377,9 @@ def test_a_job_goes_on_with_the_nodes_that_are_left(
     assert "2 of 3 nodes answer: going on with node1, node2\n" in log
     assert re.search(r"^RESULT success .* ranks=2 ", log, re.M)
     (resumed,) = [
-        event for event in read_events(folder / "run_0/result_0.txt") if event.key == "run_resumed"
+        event
+        for event in read_events(folder / "run_0/result_0.txt")
+        if event.key == "run_resumed"
     ]
     assert (resumed.metadata["ranks"], resumed.metadata["ranks_before"]) == (2, 3)
     steps = [record["step"] for record in metrics(folder / "run_0", "train")]

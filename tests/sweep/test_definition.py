@@ -47,7 +47,11 @@ def test_dotted_and_nested_keys_mean_the_same(tmp_path: Path) -> None:
     values = {"optimizer.base_lr": 0.1, "schedule.warmup": 1.5, "batch.per_rank": 5}
     run = loaded.load_trial(values).run
     assert (run.optimizer.base_lr, str(run.schedule.warmup)) == (0.1, "1.5 epochs")
-    assert (run.batch.per_rank, run.eval.period, str(run.schedule.length)) == (5, 1, "4 epochs")
+    assert (run.batch.per_rank, run.eval.period, str(run.schedule.length)) == (
+        5,
+        1,
+        "4 epochs",
+    )
 
 
 def test_a_whole_number_of_a_range_is_one(tmp_path: Path) -> None:
@@ -57,7 +61,9 @@ def test_a_whole_number_of_a_range_is_one(tmp_path: Path) -> None:
     assert (run.batch.per_rank, str(run.schedule.warmup)) == (10, "1 epochs")
 
 
-@pytest.mark.parametrize("path", sorted((PRESETS / "sweeps").glob("*.yaml")), ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", sorted((PRESETS / "sweeps").glob("*.yaml")), ids=lambda p: p.stem
+)
 def test_each_sweep_of_ours_reads(path: Path) -> None:
     loaded = load_sweep(path)
     assert loaded.sweep.name == path.stem
@@ -93,7 +99,11 @@ def test_a_config_beside_the_sweep_and_a_base_of_it(tmp_path: Path) -> None:
     write(tmp_path, GOOD.replace("config: smoke", "config: mine.yaml"))
     (tmp_path / "more.yaml").write_text("base: sweep.yaml\nname: b\ntrials: 3\n")
     loaded = load_sweep(tmp_path / "more.yaml")
-    assert (loaded.sweep.name, loaded.sweep.trials, loaded.base.run.name) == ("b", 3, "mine")
+    assert (loaded.sweep.name, loaded.sweep.trials, loaded.base.run.name) == (
+        "b",
+        3,
+        "mine",
+    )
 
 
 @pytest.mark.parametrize(
@@ -130,7 +140,9 @@ def test_what_is_wrong_is_said_in_one_line(
     with pytest.raises(UserError) as caught:
         load_sweep(write(tmp_path, GOOD.replace(old, new, 1)))
     assert expected in str(caught.value)
-    assert all(" " in line and len(line) < 500 for line in str(caught.value).splitlines())
+    assert all(
+        " " in line and len(line) < 500 for line in str(caught.value).splitlines()
+    )
 
 
 SCALARS = st.one_of(

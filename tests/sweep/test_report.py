@@ -27,7 +27,9 @@ sampler: random
 """
 
 
-def searched(folder: Path, measure: str, values: list[float]) -> tuple[LoadedSweep, Study]:
+def searched(
+    folder: Path, measure: str, values: list[float]
+) -> tuple[LoadedSweep, Study]:
     folder.mkdir()
     path = folder / "sweep.yaml"
     path.write_text(TEXT.replace("MEASURE", measure))
@@ -36,12 +38,16 @@ def searched(folder: Path, measure: str, values: list[float]) -> tuple[LoadedSwe
     for value in values:
         study.end(study.ask().number, TrialState.COMPLETE, value=value)
     study.end(study.ask().number, TrialState.FAIL, reason="no <disk>")
-    study.end(study.ask().number, TrialState.PRUNED, reason="accuracy 0.1 after epoch 2")
+    study.end(
+        study.ask().number, TrialState.PRUNED, reason="accuracy 0.1 after epoch 2"
+    )
     return loaded, study
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("measure", "best"), [("epochs_to_target", 2), ("accuracy", 0)])
+@pytest.mark.parametrize(
+    ("measure", "best"), [("epochs_to_target", 2), ("accuracy", 0)]
+)
 def test_the_best_is_a_preset_that_the_check_accepts(
     tmp_path: Path, measure: str, best: int
 ) -> None:
@@ -69,4 +75,7 @@ def test_the_table_has_the_best_first_and_every_reason(tmp_path: Path) -> None:
         header, rows = table(write_results(loaded, study, tmp_path / measure))
         assert "".join(row[0] for row in rows) == order
         assert len({len(header), *map(len, rows)}) == 1
-        assert [row[-1] for row in rows[3:]] == ["no <disk>", "accuracy 0.1 after epoch 2"]
+        assert [row[-1] for row in rows[3:]] == [
+            "no <disk>",
+            "accuracy 0.1 after epoch 2",
+        ]

@@ -23,12 +23,16 @@ def make(**more: object) -> Sweep:
     return Sweep.model_validate(given)
 
 
-def opened(sweep: Sweep, folder: Path, definition: dict[str, object] | None = None) -> Study:
+def opened(
+    sweep: Sweep, folder: Path, definition: dict[str, object] | None = None
+) -> Study:
     folder.mkdir(exist_ok=True)
     return Study(sweep, folder, definition or {})
 
 
-def draw(sweep: Sweep, folder: Path, trials: int, *, reopen: bool) -> list[dict[str, object]]:
+def draw(
+    sweep: Sweep, folder: Path, trials: int, *, reopen: bool
+) -> list[dict[str, object]]:
     study = opened(sweep, folder)
     for _ in range(trials):
         study = opened(sweep, folder) if reopen else study
@@ -78,7 +82,9 @@ def test_a_journal_torn_by_a_kill_goes_on(tmp_path: Path) -> None:
     assert draw(sweep, tmp_path / "b", 1, reopen=False) == whole
 
 
-@pytest.mark.parametrize("text", ["no journal\n", "[]\n", '{"a": 1}\n', f"{'[' * 100_000}\n"])
+@pytest.mark.parametrize(
+    "text", ["no journal\n", "[]\n", '{"a": 1}\n', f"{'[' * 100_000}\n"]
+)
 def test_a_file_that_is_no_journal_is_named(tmp_path: Path, text: str) -> None:
     (tmp_path / JOURNAL).write_text(text)
     with refused(r"journal\.log: Optuna's journal expected"):
@@ -93,7 +99,9 @@ def test_a_sweep_continues_only_with_its_own_definition(tmp_path: Path) -> None:
         opened(make(), tmp_path, began | {"seed": 5})
 
 
-def test_running_trials_are_found_again_and_half_asked_ones_dropped(tmp_path: Path) -> None:
+def test_running_trials_are_found_again_and_half_asked_ones_dropped(
+    tmp_path: Path,
+) -> None:
     sweep = make(sampler="random")
     whole = draw(sweep, tmp_path / "whole", 2, reopen=False)
     journal = tmp_path / "a" / JOURNAL
@@ -104,7 +112,9 @@ def test_running_trials_are_found_again_and_half_asked_ones_dropped(tmp_path: Pa
     more = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join(more[: lines + 2]))  # asked, one value set
     second = opened(sweep, tmp_path / "a")
-    assert [(t.params, t.state) for t in second.trials] == [(whole[0], TrialState.RUNNING)]
+    assert [(t.params, t.state) for t in second.trials] == [
+        (whole[0], TrialState.RUNNING)
+    ]
     assert second.ask().params == whole[1]
     assert len(second.trials) == 2
 
@@ -117,7 +127,9 @@ def test_the_pruner_stops_the_worse_whatever_the_direction(
     study = opened(make(objective=objective, prune_from=prune_from), tmp_path)
     for _ in range(5):
         number = study.ask().number
-        assert not any(study.report(number, e, a) for e, a in [(1, 0.3), (2, 0.7), (3, 0.9)])
+        assert not any(
+            study.report(number, e, a) for e, a in [(1, 0.3), (2, 0.7), (3, 0.9)]
+        )
         study.end(number, TrialState.COMPLETE, value=0.9)
     good = study.ask().number
     bad = study.ask().number

@@ -43,7 +43,9 @@ def compile_text(text: str, made: Path, *options: str) -> None:
 def build() -> Path:
     """The text of the kernels, compiled by g++ once."""
     text = wrapper()
-    digest = hashlib.sha256((text + SOURCE.read_text() + HEADER.read_text()).encode()).hexdigest()
+    digest = hashlib.sha256(
+        (text + SOURCE.read_text() + HEADER.read_text()).encode()
+    ).hexdigest()
     built = Path(tempfile.gettempdir()) / f"rn50_emulated_{digest[:16]}.so"
     if not built.exists():
         with tempfile.TemporaryDirectory(dir=built.parent) as folder:
@@ -104,7 +106,10 @@ def _argument(kind: str, value: object) -> ctypes._SimpleCData:  # type: ignore[
         "unsigned char": "uint8",
     }
     words = kind.removeprefix("const ").partition("*")[0].strip()
-    assert value.dtype == dtype[words] or value.dtype.__name__ == dtype[words], (kind, value.dtype)
+    assert value.dtype == dtype[words] or value.dtype.__name__ == dtype[words], (
+        kind,
+        value.dtype,
+    )
     return ctypes.c_void_p(data_address(value))
 
 

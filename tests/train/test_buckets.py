@@ -28,7 +28,9 @@ def network(*, half: bool = False) -> tuple[nn.HybridSequential, list]:
     return net, [p for p in net.collect_params().values() if p.grad_req != "null"]
 
 
-@pytest.mark.parametrize("rule", ["single", "equal_count(2)", "explicit(1,1,3)", "cubic(1)"])
+@pytest.mark.parametrize(
+    "rule", ["single", "equal_count(2)", "explicit(1,1,3)", "cubic(1)"]
+)
 def test_backward_writes_the_same_gradients_into_the_buckets(rule: str) -> None:
     net, parameters = network()
     images = nd.random.normal(shape=(4, 3, 8, 8))
@@ -42,16 +44,21 @@ def test_backward_writes_the_same_gradients_into_the_buckets(rule: str) -> None:
 
     before = gradients()
     buckets = lay_out_gradients(parameters, rule, CPU)
-    net.hybridize(static_alloc=True, static_shape=True)  # it had fixed where backward writes
+    net.hybridize(
+        static_alloc=True, static_shape=True
+    )  # it had fixed where backward writes
     after = gradients()
     for b, a in zip(before, after, strict=True):
         np.testing.assert_array_equal(a, b)
-    for p in parameters:  # not a copy: a change of the bucket is a change of the gradient
+    for (
+        p
+    ) in parameters:  # not a copy: a change of the bucket is a change of the gradient
         p.grad()[:] = 1
     held = sum(int((bucket == 1).sum().asscalar()) for bucket in buckets)
     assert held == sum(p.grad().size for p in parameters)
     for bucket in lay_out_gradients(parameters, rule, CPU, parts=3):
-        assert bucket.size % 3 == 0 and bucket.size // 3 * 4 % ALIGN_BYTES == 0
+        assert bucket.size % 3 == 0
+        assert bucket.size // 3 * 4 % ALIGN_BYTES == 0
 
 
 def test_last_layers_come_first_each_on_its_boundary() -> None:
@@ -61,7 +68,10 @@ def test_last_layers_come_first_each_on_its_boundary() -> None:
         p.grad()[:] = number + 1
     values = bucket.asnumpy()
     step = ALIGN_BYTES // 4
-    starts = [int(np.flatnonzero(values == number + 1)[0]) for number in range(len(parameters))]
+    starts = [
+        int(np.flatnonzero(values == number + 1)[0])
+        for number in range(len(parameters))
+    ]
     assert starts == sorted(starts, reverse=True)
     assert all(start % step == 0 for start in starts)
     # gaps stay zero, so that they add nothing
@@ -75,7 +85,9 @@ def test_float32_gradients_of_a_float16_model_travel_last_and_apart() -> None:
     assert [bucket.dtype for bucket in buckets] == [np.float16, np.float16, np.float32]
     for p in parameters:
         p.grad()[:] = 1
-    assert int((buckets[-1] == 1).sum().asscalar()) == 10  # gamma and beta of 5 channels
+    assert (
+        int((buckets[-1] == 1).sum().asscalar()) == 10
+    )  # gamma and beta of 5 channels
 
 
 @pytest.fixture(scope="module")
@@ -87,16 +99,18 @@ def resnet50_half() -> list:
     return trainable(net)
 
 
-@pytest.mark.parametrize("rule", ["cubic(3)", "explicit(3,21,57,80)", "single", "equal_bytes(8)"])
+@pytest.mark.parametrize(
+    "rule", ["cubic(3)", "explicit(3,21,57,80)", "single", "equal_bytes(8)"]
+)
 def test_nearly_all_bytes_of_a_float16_model_lie_in_the_groups_of_the_rule(
     rule: str, resnet50_half: list
 ) -> None:
     """Groups, their bytes and their order are those that recipes name and the predictor costs."""
     buckets = lay_out_gradients(resnet50_half, rule, CPU)
     sizes = [bucket.size * np.dtype(bucket.dtype).itemsize for bucket in buckets]
-    assert [np.dtype(b.dtype).name for b in buckets] == ["float16"] * (len(buckets) - 1) + [
-        "float32"
-    ]
+    assert [np.dtype(b.dtype).name for b in buckets] == ["float16"] * (
+        len(buckets) - 1
+    ) + ["float32"]
     assert sum(sizes[:-1]) > 0.99 * sum(sizes)
     if rule.startswith("explicit"):
         return

@@ -37,7 +37,12 @@ from tests.conftest import refused, write_json
 from tests.faults.file_system import refusing
 
 CONFIG = ("smoke", ["seed=1"])
-COPY = ["data.path=copy", "data.classes=4", "data.train_samples=1000", "data.eval_samples=400"]
+COPY = [
+    "data.path=copy",
+    "data.classes=4",
+    "data.train_samples=1000",
+    "data.eval_samples=400",
+]
 """A copy of the set, which nobody would draw anew."""
 
 
@@ -45,7 +50,11 @@ def meta(step: int = 7, **changes: Any) -> Meta:
     loaded = load(*CONFIG)
     values: dict[str, Any] = {
         "state": TrainState(
-            step=step, samples=step * 20, training_s=3.25, accuracy=0.5, best_accuracy=0.75
+            step=step,
+            samples=step * 20,
+            training_s=3.25,
+            accuracy=0.5,
+            best_accuracy=0.75,
         ),
         "log_bytes": 100,
         "metrics_bytes": 50,
@@ -99,16 +108,27 @@ def test_what_goes_in_comes_out_bit_for_bit(good: Path) -> None:
     assert found.meta == meta()
     held = found.load(shapes(arrays()))
     for name, array in arrays().items():
-        assert held[name].dtype == array.dtype and held[name].shape == array.shape
+        assert held[name].dtype == array.dtype
+        assert held[name].shape == array.shape
         assert held[name].tobytes() == array.tobytes()
-    assert found.load(shapes({"empty": arrays()["empty"]}), some=True).keys() == {"empty"}
+    assert found.load(shapes({"empty": arrays()["empty"]}), some=True).keys() == {
+        "empty"
+    }
     assert list(good.parent.iterdir()) == [good]
 
 
 def test_any_cut_and_any_flipped_bit_is_found(good: Path) -> None:
     chosen = random.Random(0)
     text = good.read_bytes()
-    for size in {0, 1, 8, 15, 16, len(text) - 1, *chosen.choices(range(len(text)), k=20)}:
+    for size in {
+        0,
+        1,
+        8,
+        15,
+        16,
+        len(text) - 1,
+        *chosen.choices(range(len(text)), k=20),
+    }:
         good.write_bytes(text[:size])
         with refused(good.name):
             whole(good)
@@ -148,7 +168,8 @@ def test_hostile_metadata_is_one_line(tmp_path: Path, data: bytes, words: str) -
     path.write_bytes(data)
     with refused(f"torn or damaged: .*{words}") as caught:
         read_checkpoint(path)
-    assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 600
 
 
 @pytest.mark.parametrize(
@@ -159,7 +180,9 @@ def test_hostile_metadata_is_one_line(tmp_path: Path, data: bytes, words: str) -
         ({"b": np.zeros(2)}, "no such array"),
     ],
 )
-def test_other_arrays_are_one_line(tmp_path: Path, held: dict[str, Any], found: str) -> None:
+def test_other_arrays_are_one_line(
+    tmp_path: Path, held: dict[str, Any], found: str
+) -> None:
     write_checkpoint(tmp_path / "a.ckpt", meta(), held)
     with refused(rf"a: float32 \[2\] expected, found {found}") as caught:
         whole(tmp_path / "a.ckpt").load({"a": ((2,), "float32")})
@@ -174,13 +197,17 @@ def test_a_torn_newest_file_costs_one_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "step_0000000099.ckpt").mkdir()  # not even a file
     (tmp_path / "step_evil.ckpt").write_bytes(b"")  # not one of ours
     found, problems = newest_checkpoint(tmp_path)
-    assert found is not None and found.meta.step == 10
+    assert found is not None
+    assert found.meta.step == 10
     assert len(problems) == 2
-    assert "a regular file expected" in problems[0] and "torn or damaged" in problems[1]
+    assert "a regular file expected" in problems[0]
+    assert "torn or damaged" in problems[1]
     assert newest_checkpoint(tmp_path / "missing") == (None, [])
 
 
-@pytest.mark.parametrize(("agreed_step", "kept"), [(None, [4, 5]), (0, [4, 5]), (2, [2, 4, 5])])
+@pytest.mark.parametrize(
+    ("agreed_step", "kept"), [(None, [4, 5]), (0, [4, 5]), (2, [2, 4, 5])]
+)
 def test_the_newest_the_best_and_the_newest_that_agreed_are_kept(
     tmp_path: Path, agreed_step: int | None, kept: list[int]
 ) -> None:
@@ -205,7 +232,9 @@ def test_the_best_is_a_copy_where_there_are_no_links_and_kept_where_there_is_no_
     command = [sys.executable, "-c", code, str(best)]
     full = {"link": "EPERM", "write": "ENOSPC"}
     done = [
-        subprocess.run(command, env=os.environ | refusing(tmp_path, **calls), check=False)
+        subprocess.run(
+            command, env=os.environ | refusing(tmp_path, **calls), check=False
+        )
         for calls in (full, {"link": "EPERM"})
     ]
     assert [one.returncode for one in done] == [1, 0]
@@ -215,7 +244,8 @@ def test_the_best_is_a_copy_where_there_are_no_links_and_kept_where_there_is_no_
         write(tmp_path, step)
     prune(tmp_path, 2, unmarked=best)
     steps = [step_of(path) for path in checkpoints_in(tmp_path)]
-    assert steps == [1, 3, 4] and len(list(tmp_path.iterdir())) == 4
+    assert steps == [1, 3, 4]
+    assert len(list(tmp_path.iterdir())) == 4
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_rest(
@@ -230,7 +260,8 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_rest(
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         write_checkpoint(good, meta(8), arrays())
-    assert good.read_bytes() == before and list(good.parent.iterdir()) == [good]
+    assert good.read_bytes() == before
+    assert list(good.parent.iterdir()) == [good]
 
 
 @pytest.mark.parametrize(
@@ -268,7 +299,11 @@ def test_the_image_set_is_known_by_its_content(tmp_path: Path) -> None:
         return read_checkpoint(tmp_path / "a.ckpt")
 
     file = {"bytes": 1, "sha256": "0" * 64}
-    split = {"samples": 4, "class_counts": [4], "files": dict.fromkeys(("rec", "idx", "npy"), file)}
+    split = {
+        "samples": 4,
+        "class_counts": [4],
+        "files": dict.fromkeys(("rec", "idx", "npy"), file),
+    }
     held = {"format": "rn50-recordio-1", "classes": list("abcd"), "shuffle_seed": 0}
     counts = {"train": split | {"samples": 1000}, "val": split | {"samples": 400}}
     data = tmp_path / "data"
@@ -323,7 +358,9 @@ def test_a_held_checkpoint_is_one_whatever_the_run_writes(
     if not links:
         monkeypatch.setattr(os, "link", _refused)
     held = held_checkpoint(found, tmp_path / "held.ckpt")
-    write_checkpoint(best, meta(9), {name: array + 1 for name, array in arrays().items()})
+    write_checkpoint(
+        best, meta(9), {name: array + 1 for name, array in arrays().items()}
+    )
     assert held.meta.step == 7
     assert np.array_equal(held.load(shapes(arrays()))["weight/a"], arrays()["weight/a"])
 

@@ -50,12 +50,17 @@ class Threads:
         self._meeting.wait()
         return [list(column) for column in zip(*self._rows, strict=True)]
 
-    def grouped_allreduce_(self, arrays: Sequence[nd.NDArray], op: str, name: str) -> None:
-        assert op == self.Sum and name
+    def grouped_allreduce_(
+        self, arrays: Sequence[nd.NDArray], op: str, name: str
+    ) -> None:
+        assert op == self.Sum
+        assert name
         for array, values in zip(arrays, self._of_all(arrays), strict=True):
             array[:] = sum(values)
 
-    def allreduce_(self, array: nd.NDArray, op: str, name: str, priority: int = 0) -> nd.NDArray:
+    def allreduce_(
+        self, array: nd.NDArray, op: str, name: str, priority: int = 0
+    ) -> nd.NDArray:
         self.asked.append((self.rank.number, name, priority))
         self.grouped_allreduce_([array], op, name)
         return array
@@ -88,16 +93,23 @@ def on_ranks(horovod: Threads, action: Callable[[Communicator], Any]) -> list[An
 
 
 @pytest.mark.parametrize("kind", FLOAT32 + HALF)
-def test_the_sum_is_the_plain_sum_and_the_last_layers_go_first(horovod: Threads, kind: str) -> None:
+def test_the_sum_is_the_plain_sum_and_the_last_layers_go_first(
+    horovod: Threads, kind: str
+) -> None:
     run = load("smoke", kind.split()).run
     worst = max(on_ranks(horovod, lambda one: sums_error(one, run)))
     assert (1e-5 < worst < 2e-2) if "float16" in kind else (worst < 1e-5)
     for rank in range(RANKS):
-        asked = [(name, priority) for number, name, priority in horovod.asked if number == rank]
+        asked = [
+            (name, priority)
+            for number, name, priority in horovod.asked
+            if number == rank
+        ]
         first = asked[: len(asked) // STEPS]
         assert asked == first * STEPS  # names are fixed
         names, priorities = zip(*first, strict=True)
-        assert len(names) > 1 and len(set(names)) == len(names)
+        assert len(names) > 1
+        assert len(set(names)) == len(names)
         assert list(priorities) == sorted(set(priorities), reverse=True)
 
 
@@ -124,13 +136,16 @@ def test_a_checkpoint_has_the_statistics_of_each_rank_where_any_differ(
         return checkpointer.collect(trainer)
 
     snapshot, *others = on_ranks(horovod, collect)
-    assert snapshot is not None and others == [None, None]
+    assert snapshot is not None
+    assert others == [None, None]
     held = snapshot.arrays
     assert held["statistics/running_var"].tolist() == [[row, 7] for row in rows]
     assert held["statistics/running_mean"].tolist() == [[0, 0]] * len(rows)
 
 
-def test_ranks_that_differ_are_named_to_all_with_where_they_agreed(horovod: Threads) -> None:
+def test_ranks_that_differ_are_named_to_all_with_where_they_agreed(
+    horovod: Threads,
+) -> None:
     def compare(one: Communicator) -> ReplicasDifferError:
         one.check_replicas({"weights": bytes(16)}, "at first", 7)
         parts = {"code": bytes(16), "weights": bytes(15) + bytes([one.rank == 1])}
@@ -140,7 +155,8 @@ def test_ranks_that_differ_are_named_to_all_with_where_they_agreed(horovod: Thre
 
     for error in on_ranks(horovod, compare):
         assert error.agreed_step == 7
-        assert "1 of 3 ranks, rank 1 on " in str(error) and str(error).endswith(" in weights")
+        assert "1 of 3 ranks, rank 1 on " in str(error)
+        assert str(error).endswith(" in weights")
 
 
 def test_a_barrier_waits(monkeypatch: pytest.MonkeyPatch) -> None:

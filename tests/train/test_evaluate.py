@@ -21,7 +21,9 @@ from tests.conftest import refused
 ALONE = LoneCommunicator(Operators(mx.cpu()), Mock(rows=()))
 
 
-@pytest.mark.parametrize(("classes", "dtype"), [(3000, "float16"), (4, "float16"), (7, "float32")])
+@pytest.mark.parametrize(
+    ("classes", "dtype"), [(3000, "float16"), (4, "float16"), (7, "float32")]
+)
 def test_hits_are_counted_exactly(classes: int, dtype: str) -> None:
     """2,500 images in three batches, the last filled up. float16 has no whole number from 2,049 to
     4,096 that is odd. The image of class c with logits ranked by place p is a hit where p = 0."""
@@ -29,7 +31,9 @@ def test_hits_are_counted_exactly(classes: int, dtype: str) -> None:
     per_batch = 900
     rng = np.random.default_rng(1)
     labels = rng.integers(classes, size=samples)
-    places = np.minimum(rng.choice([0, 0, 0, 0, 0, 0, 1, 4, 5], size=samples), classes - 1)
+    places = np.minimum(
+        rng.choice([0, 0, 0, 0, 0, 0, 1, 4, 5], size=samples), classes - 1
+    )
     logits = np.zeros((3 * per_batch, classes), dtype)
     for row, label, place in zip(logits, labels, places, strict=False):
         others = rng.permutation(classes)[:7]
@@ -53,7 +57,9 @@ def test_hits_are_counted_exactly(classes: int, dtype: str) -> None:
 def test_an_evaluation_of_other_images_than_all_is_none(expected: int) -> None:
     batch = Batch(mx.nd.zeros((4, 3)), mx.nd.array([0, 1, 2, NOT_COUNTED]))
     with refused(f"{expected} images expected, found 3"):
-        evaluate(lambda images: images, lambda: batch, ALONE, batches=1, samples=expected)
+        evaluate(
+            lambda images: images, lambda: batch, ALONE, batches=1, samples=expected
+        )
 
 
 @pytest.mark.parametrize(("epoch", "active_ranks"), [(1, 2), (2, 1)])
@@ -70,7 +76,8 @@ def test_statistics_are_those_of_the_ranks_that_trained_and_weights_are_compared
     assert trainer.sync.call_args.kwargs["active_ranks"] == active_ranks
     calls = [name for name, *_ in trainer.mock_calls]
     places = [
-        calls.index(n) for n in ("comm.check_replicas", "sync", "copy_parameters", "evaluate")
+        calls.index(n)
+        for n in ("comm.check_replicas", "sync", "copy_parameters", "evaluate")
     ]
     assert places == sorted(places)
 
@@ -79,7 +86,11 @@ def test_statistics_are_those_of_the_ranks_that_trained_and_weights_are_compared
 def test_the_target_itself_is_success(
     correct: int, reached: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    overrides = ["eval.target=0.759", "schedule.length=1 epochs", "schedule.warmup=0 epochs"]
+    overrides = [
+        "eval.target=0.759",
+        "schedule.length=1 epochs",
+        "schedule.warmup=0 epochs",
+    ]
     overrides += ["eval.period=1", "eval.offset=0"]
     trainer = Mock(run=load("smoke", overrides).run)
     trainer.plan = build_plan(trainer.run)

@@ -21,7 +21,9 @@ def fat_binary(*codes: tuple[int, int, bytes]) -> bytes:
     entries = b""
     for kind, version, payload in codes:
         sizes = (len(payload), 0, 0, 0, 8)
-        entries += struct.pack("<HHIQIIHHIIIQQQ", kind, 257, 64, *sizes, version, *[0] * 5)
+        entries += struct.pack(
+            "<HHIQIIHHIIIQQQ", kind, 257, 64, *sizes, version, *[0] * 5
+        )
         entries += payload
     return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(entries)) + entries
 
@@ -31,7 +33,13 @@ def test_every_entry_of_every_fat_binary_is_found(tmp_path: Path) -> None:
     whole = fat_binary((ELF, 50, b"A" * 40), (PTX, 90, b"B" * 24), (8, 86, b"C" * 8))
     magic = whole[:4]  # also as data of something else, and at the end
     library.write_bytes(
-        b"\x7fELF" + magic + b"text" * 9 + whole + bytes(24) + fat_binary((ELF, 80, b"")) + magic
+        b"\x7fELF"
+        + magic
+        + b"text" * 9
+        + whole
+        + bytes(24)
+        + fat_binary((ELF, 80, b""))
+        + magic
     )
     assert gpu_code(library) == {"ELF": {50, 80}, "PTX": {90}}
     broken = tmp_path / "broken.so"

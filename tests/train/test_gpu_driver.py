@@ -39,7 +39,9 @@ def test_driver_and_devices_are_read(tmp_path: Path) -> None:
 
 
 def test_a_driver_without_a_device_is_said_to_be_that(tmp_path: Path) -> None:
-    library = compile_library(tmp_path / "libcuda.so.1", DRIVER.replace("CUINIT", "100"))
+    library = compile_library(
+        tmp_path / "libcuda.so.1", DRIVER.replace("CUINIT", "100")
+    )
     assert read_gpus(str(library), tmp_path / "none") == Gpus(None, (12, 4), ())
 
 

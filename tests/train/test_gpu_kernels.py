@@ -42,7 +42,13 @@ def losses_of(
     settings = nd.array(words, dtype="int64")
     gradient = nd.empty(logits.shape, dtype=logits.dtype)
     name = "loss_half" if logits.dtype == np.float16 else "loss_float"
-    arguments = (nd.array(logits, dtype=logits.dtype), settings, gradient, logits.shape[1], other)
+    arguments = (
+        nd.array(logits, dtype=logits.dtype),
+        settings,
+        gradient,
+        logits.shape[1],
+        other,
+    )
     emulated.EmulatedModule().launch(Launch(name, len(labels), arguments))
     return arrays[1].asnumpy(), gradient.asnumpy().astype(np.float64)
 
@@ -55,9 +61,13 @@ def test_losses_and_their_gradients(dtype: str, scale: float, smoothing: float) 
     labels = np.array([0, 36, 7, 7, 20])
     expected = cross_entropy(logits, labels, other)
     losses, gradient = losses_of(logits, labels, other, scale)
-    rounding = 8e-6 if dtype == "float32" else 6e-4  # of a gradient in float16, at most 1
+    rounding = (
+        8e-6 if dtype == "float32" else 6e-4
+    )  # of a gradient in float16, at most 1
     np.testing.assert_allclose(losses, expected[0], rtol=2e-6, atol=2e-6)
-    np.testing.assert_allclose(gradient / scale, expected[1], rtol=rounding, atol=rounding / 8)
+    np.testing.assert_allclose(
+        gradient / scale, expected[1], rtol=rounding, atol=rounding / 8
+    )
 
 
 def test_logits_that_would_overflow_do_not() -> None:
@@ -82,9 +92,13 @@ def test_hits_are_those_of_mxnets_operators(dtype: str, classes: int) -> None:
 
 
 def test_scores_that_are_no_numbers_are_no_hits_and_equal_ones_go_by_class() -> None:
-    scores = np.array([[np.nan] * 7, [1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1]], np.float32)
+    scores = np.array(
+        [[np.nan] * 7, [1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1]], np.float32
+    )
     labels = nd.array([0, 0, 5])
-    assert emulated.operators().add_hits(nd.array(scores), labels, None).asnumpy().tolist() == [
+    assert emulated.operators().add_hits(
+        nd.array(scores), labels, None
+    ).asnumpy().tolist() == [
         1,
         1,
         3,
@@ -131,7 +145,14 @@ def test_the_layers_kernels(dtype: str) -> None:
     for source, strides in ((images, (1, 20)), (last, (3, 1))):
         held = nd.array(source)
         to = nd.array(np.ones(padded.shape), dtype=dtype)
-        launch("images", nd.array([data_address(held)], dtype="int64"), to, 40, 20, *strides)
+        launch(
+            "images",
+            nd.array([data_address(held)], dtype="int64"),
+            to,
+            40,
+            20,
+            *strides,
+        )
         np.testing.assert_array_equal(to.asnumpy(), padded)
     back = array(np.ones(last.shape))
     launch("channels", array(padded), back, last.size, 4, 3)
@@ -151,7 +172,9 @@ def test_the_layers_kernels(dtype: str) -> None:
         launch("mask", y, dy, x.size)
         np.testing.assert_array_equal(dy.asnumpy(), np.where(total > 0, z, 0))
         gamma, beta, mean, variance = np.abs(RNG.normal(size=(4, 8))).astype(np.float32)
-        statistics = [array(values, "float32") for values in (gamma, beta, mean, variance)]
+        statistics = [
+            array(values, "float32") for values in (gamma, beta, mean, variance)
+        ]
         scaled = (x - mean) / np.sqrt(variance + 0.01) * gamma + beta
         scaled += 0 if other is None else other
         for relu in (0, 1):
@@ -196,4 +219,5 @@ def test_the_chunks_of_the_kernels_are_those_of_the_table() -> None:
 def test_the_trial_of_a_device_learns_and_repeats() -> None:
     first, again = (trial_losses(mx.cpu(), "float32") for _ in range(2))
     assert (first == again).all()
-    assert 2 < first[0] < 2.6 and first[-1] < 0.8 < first[5]
+    assert 2 < first[0] < 2.6
+    assert first[-1] < 0.8 < first[5]

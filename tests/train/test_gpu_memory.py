@@ -22,7 +22,9 @@ def test_values_that_live_together_lie_apart(uses: list[tuple[int, int, int]]) -
         buffers.append((buffer, range(first, first + length + 1)))
     end_bytes = place([buffer for buffer, _ in buffers])
     for (a, life), (b, other) in combinations(buffers, 2):
-        apart = a.offset + a.size_bytes <= b.offset or b.offset + b.size_bytes <= a.offset
+        apart = (
+            a.offset + a.size_bytes <= b.offset or b.offset + b.size_bytes <= a.offset
+        )
         assert apart or not set(life) & set(other)
     for buffer, _ in buffers:
         assert buffer.offset % ALIGN_BYTES == 0

@@ -19,7 +19,9 @@ from rn50.train.network.build import quick_digest
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
 def test_a_loss_that_is_no_number_ends_the_run(loss: float) -> None:
-    with pytest.raises(NonRetryableError, match=r"a finite loss expected, found .* at step 8"):
+    with pytest.raises(
+        NonRetryableError, match=r"a finite loss expected, found .* at step 8"
+    ):
         check_loss(loss, 8)
     check_loss(1e30, 8)
 

@@ -114,7 +114,11 @@ def events(folder: Path) -> list[tuple[str, object, dict[str, object]]]:
     """Of the log, without stamps and the lines of our own code."""
     place = ("file", "lineno")
     return [
-        (event.key, event.value, {k: v for k, v in event.metadata.items() if k not in place})
+        (
+            event.key,
+            event.value,
+            {k: v for k, v in event.metadata.items() if k not in place},
+        )
         for event in read_events(folder / "result_0.txt")
     ]
 
@@ -126,7 +130,10 @@ def saved(folder: Path) -> list[int]:
 def test_what_a_run_leaves(whole: Path) -> None:
     found = result(whole)
     evaluations = metrics(whole, "eval")
-    assert [(e["epoch"], e["step"], e["total"]) for e in evaluations] == [(2, 8, 20), (4, 12, 20)]
+    assert [(e["epoch"], e["step"], e["total"]) for e in evaluations] == [
+        (2, 8, 20),
+        (4, 12, 20),
+    ]
     expected = {
         "status": "aborted",
         "target": 0.999,
@@ -136,7 +143,8 @@ def test_what_a_run_leaves(whole: Path) -> None:
         "global_batch_size": 10,
         "eval_accuracy": evaluations[-1]["correct"] / 20,
     }
-    assert found.items() >= expected.items() and "stopped" not in found
+    assert found.items() >= expected.items()
+    assert "stopped" not in found
     points = metrics(whole, "train")
     assert [p["step"] for p in points] == [3, 6, 9, 12]
     assert len({p["loss_scale"] for p in points}) > 2
@@ -145,13 +153,16 @@ def test_what_a_run_leaves(whole: Path) -> None:
     samples = 8 * 10 + 4 * 20
     assert 0 < samples / found["images_per_s"] < found["time_to_train_s"]
     table = read_json(whole / "ranks.json")["ranks"]
-    assert table["host"] == ["here"] and table["steps"] == [12]
+    assert table["host"] == ["here"]
+    assert table["steps"] == [12]
     told = []
     for key, _, about in events(whole):
         told.append(" ".join([key, *(str(about[k]) for k in EPOCHS if k in about)]))
     assert told[told.index("block_start 1 2") :] == BLOCKS.splitlines()
     spans = read_json(whole / "timeline.json")["traceEvents"]
-    assert {"warm up network", "epoch 4", "evaluate 4", "checkpoint"} <= {s["name"] for s in spans}
+    assert {"warm up network", "epoch 4", "evaluate 4", "checkpoint"} <= {
+        s["name"] for s in spans
+    }
     best = max(evaluations, key=lambda e: (e["accuracy"], -e["epoch"]))
     assert saved(whole) == [3, 6, 8, 12]  # 8: the first evaluation is the best so far
     assert read_checkpoint(whole / "checkpoint" / "best.ckpt").meta.step == best["step"]
@@ -175,13 +186,17 @@ def test_a_run_that_stopped_goes_on_bit_for_bit(
     assert result(folder)["resumed_after_step"] == stops_at
     for key in ("weights_digest", "eval_accuracy", "epochs", "global_batch_size"):
         assert result(folder)[key] == result(whole)[key]
-    assert [event for event in events(folder) if event[0] != "run_resumed"] == events(whole)
+    assert [event for event in events(folder) if event[0] != "run_resumed"] == events(
+        whole
+    )
     found = {point["step"]: point for point in metrics(folder, "train")}
     for point, steps in zip(metrics(whole, "train"), STEPS_OF_POINTS, strict=True):
         for key in ("epoch", "lr", "momentum", "global_batch_size", "loss_scale"):
             assert found[point["step"]][key] == point[key]
         logged = steps if steps[0] > stops_at else steps[-1:]
-        assert point["loss"] == pytest.approx(mean(found[n]["loss"] for n in logged), rel=1e-6)
+        assert point["loss"] == pytest.approx(
+            mean(found[n]["loss"] for n in logged), rel=1e-6
+        )
 
 
 def test_a_damaged_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
@@ -200,7 +215,8 @@ def test_a_damaged_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
     assert result(folder)["resumed_after_step"] == 6
     assert result(folder)["weights_digest"] == result(whole)["weights_digest"]
     stamps = [event.time_ms for event in read_events(log)]
-    assert stamps == sorted(stamps) and last_ms < stamps[-1] < last_ms + 600_000
+    assert stamps == sorted(stamps)
+    assert last_ms < stamps[-1] < last_ms + 600_000
 
 
 def test_two_states_a_weight_go_on_bit_for_bit(train: Train, tmp_path: Path) -> None:
@@ -237,7 +253,9 @@ def test_no_rank_reads_before_the_clock_of_rank_0_and_none_leaves_before_the_oth
 
     def noted(owner: Any, name: str) -> None:
         action = getattr(owner, name)
-        monkeypatch.setattr(owner, name, lambda *a, **k: (order.append(name), action(*a, **k))[1])
+        monkeypatch.setattr(
+            owner, name, lambda *a, **k: (order.append(name), action(*a, **k))[1]
+        )
 
     for owner, name in (
         (RunContext, "start_clock"),
@@ -252,7 +270,13 @@ def test_no_rank_reads_before_the_clock_of_rank_0_and_none_leaves_before_the_oth
 
 @pytest.mark.parametrize(
     ("step", "rank", "ranks", "of_rows"),
-    [(4, 0, 2, [0]), (4, 1, 2, [1]), (4, 0, 1, [0, 1]), (4, 2, 3, [0, 1]), (5, 2, 3, [0])],
+    [
+        (4, 0, 2, [0]),
+        (4, 1, 2, [1]),
+        (4, 0, 1, [0, 1]),
+        (4, 2, 3, [0, 1]),
+        (5, 2, 3, [0]),
+    ],
 )
 def test_statistics_of_each_rank_are_its_own_or_the_mean_of_those_that_took_part(
     whole: Path, tmp_path: Path, step: int, rank: int, ranks: int, of_rows: list[int]
@@ -268,7 +292,9 @@ def test_statistics_of_each_rank_are_its_own_or_the_mean_of_those_that_took_part
         arrays[name] = np.stack([np.full(array.shape, row, np.float32) for row in rows])
     config = found.meta.config
     nest(config, "system.ranks_per_node", 2)
-    nest(config, "batch.changes", [{"after_epoch": 2, "per_rank": 20, "active_ranks": 1}])
+    nest(
+        config, "batch.changes", [{"after_epoch": 2, "per_rank": 20, "active_ranks": 1}]
+    )
     state = found.meta.state.model_copy(update={"step": step})
     more = {"ranks": 2, "statistics_rows": 2, "config": config, "state": state}
     write_checkpoint(tmp_path / "a.ckpt", found.meta.model_copy(update=more), arrays)

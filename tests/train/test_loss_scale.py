@@ -62,11 +62,14 @@ def test_it_stays_within_bounds_and_ends_at_the_lower_one(
         used = under_way.pop(0)
         following = next_scale(scale, used, finite)
         if following is None:
-            assert used <= MIN_SCALE and not finite
+            assert used <= MIN_SCALE
+            assert not finite
             return
         assert MIN_SCALE / 2 <= following.value <= MAX_SCALE
         changed = following.value / scale.value
-        assert changed <= 1 and following.value < used if not finite else changed in (1, 2)
+        assert (
+            changed <= 1 and following.value < used if not finite else changed in (1, 2)
+        )
         scale = following
         under_way.append(scale.value)
 
@@ -86,17 +89,21 @@ def test_where_it_starts(setting: float | str, batch: int, start: float) -> None
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_one_bad_value_clears_all_gradients_and_the_host_hears_later(bad: float) -> None:
+def test_one_bad_value_clears_all_gradients_and_the_host_hears_later(
+    bad: float,
+) -> None:
     flat = [nd.ones(200), nd.ones(70, dtype="float16"), nd.ones(90, dtype="float16")]
     scaler = LossScaler("dynamic(256)", flat)
     scaler.zero_nonfinite(1)
-    assert all((g.asnumpy() == 1).all() for g in flat) and scaler.finite.asscalar() == 1
+    assert all((g.asnumpy() == 1).all() for g in flat)
+    assert scaler.finite.asscalar() == 1
     flat[1][5] = bad
     scaler.zero_nonfinite(2)
-    assert not any(g.asnumpy().any() for g in flat) and scaler.finite.asscalar() == 0
-    assert [scaler.value_at(step) for step in range(3, 2 + CHECK_DELAY_STEPS)] == [256.0] * (
-        CHECK_DELAY_STEPS - 1
-    )
+    assert not any(g.asnumpy().any() for g in flat)
+    assert scaler.finite.asscalar() == 0
+    assert [scaler.value_at(step) for step in range(3, 2 + CHECK_DELAY_STEPS)] == [
+        256.0
+    ] * (CHECK_DELAY_STEPS - 1)
     assert scaler.value_at(2 + CHECK_DELAY_STEPS) == 128.0
 
 
@@ -132,7 +139,12 @@ def test_a_step_that_overflows_is_momentum_alone(
     gradients = [parameter.grad().reshape(-1)]
     scaler = LossScaler("dynamic(64)", () if operators.planned else gradients)
     updater = updater_for(
-        operators, [parameter], settings, gradients, scaler=scaler, epoch_at=lambda _: 30.0
+        operators,
+        [parameter],
+        settings,
+        gradients,
+        scaler=scaler,
+        epoch_at=lambda _: 30.0,
     )
 
     def weight_and_velocity() -> tuple[np.ndarray, np.ndarray]:

@@ -16,7 +16,9 @@ from rn50.train.communication.mpi_library import (
     linked_mpi,
 )
 
-pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++ on this machine")
+pytestmark = pytest.mark.skipif(
+    shutil.which("g++") is None, reason="no g++ on this machine"
+)
 ASK = """extern "C" int MPI_Get_library_version(char *text, int *length) {
   const char *words = "%s"; for (*length = 0; (*text++ = *words++); ++*length); return 0; }"""
 MVAPICH = "MVAPICH2 Version      : 2.3.7"
@@ -50,7 +52,9 @@ def compile_library(path: Path, source: str, *options: str) -> Path:
 
 def test_the_library_is_the_loaders_choice(tmp_path: Path) -> None:
     mpi = compile_library(tmp_path / "own/lib/libmpi.so.12", ASK % MVAPICH)
-    linked = compile_library(tmp_path / "mpi_lib.so", "", "-Wl,-rpath,$ORIGIN/own/lib", str(mpi))
+    linked = compile_library(
+        tmp_path / "mpi_lib.so", "", "-Wl,-rpath,$ORIGIN/own/lib", str(mpi)
+    )
     assert linked_mpi(linked) == MpiLibrary(str(mpi), "mvapich")
 
 
@@ -58,7 +62,8 @@ def test_horovods_own() -> None:
     found = horovods_mpi()
     if found is None:
         pytest.skip("Horovod was built without MPI here")
-    assert Path(found.path).is_file() and found.family == family_of(library_version(found.path))
+    assert Path(found.path).is_file()
+    assert found.family == family_of(library_version(found.path))
 
 
 @pytest.mark.parametrize(
@@ -69,10 +74,14 @@ def test_horovods_own() -> None:
         ("libmpi_usempif08.so.40", "", None),
     ],
 )
-def test_whose_it_is(name: str, version: str, family: str | None, tmp_path: Path) -> None:
+def test_whose_it_is(
+    name: str, version: str, family: str | None, tmp_path: Path
+) -> None:
     """By its name; a name that says nothing is asked for its version, in a place of its own."""
     mpi = compile_library(tmp_path / name, ASK % version)
-    linked = compile_library(tmp_path / "mpi_lib.so", "", f"-Wl,-rpath,{tmp_path}", str(mpi))
+    linked = compile_library(
+        tmp_path / "mpi_lib.so", "", f"-Wl,-rpath,{tmp_path}", str(mpi)
+    )
     found = linked_mpi(linked)
     if "usempi" in name:
         assert found is None
@@ -88,7 +97,10 @@ def test_whose_it_is(name: str, version: str, family: str | None, tmp_path: Path
         ("Intel(R) MPI Library 2021.9 for Linux* OS", "intel"),
         (MVAPICH, "mvapich"),
         ("MPI VERSION    : CRAY MPICH version 8.1.28 (ANL base 3.4a2)", "cray"),
-        ("MPICH Version:\t4.0.2\nMPICH Release date:\tThu Apr  7 12:34:45 CDT 2022", "mpich"),
+        (
+            "MPICH Version:\t4.0.2\nMPICH Release date:\tThu Apr  7 12:34:45 CDT 2022",
+            "mpich",
+        ),
         ("", None),
     ],
 )

@@ -29,16 +29,16 @@ def test_a_loaded_module_stays() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_a_python_without_rn50_loads_mxnet_and_prints_nothing_else(tmp_path: Path) -> None:
+def test_a_python_without_rn50_loads_mxnet_and_prints_nothing_else(
+    tmp_path: Path,
+) -> None:
     """As for Horovod's build (scripts/setup.sh), whose CMake reads what Python prints."""
     source = Path(restore_numpy_names.__code__.co_filename)
     (tmp_path / "mxnet_import.py").symlink_to(source)
     (tmp_path / "sitecustomize.py").write_text(
         "import sys, mxnet_import; sys.meta_path.insert(0, mxnet_import.MXNetFinder())"
     )
-    code = (
-        "import mxnet as mx; print(mx.__version__); assert 'rn50' not in __import__('sys').modules"
-    )
+    code = "import sys, mxnet as mx; print(mx.__version__); assert 'rn50' not in sys.modules"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={"PYTHONPATH": str(tmp_path)},

@@ -61,7 +61,9 @@ def in_layout(layout: str, *nchw: int) -> tuple[int, ...]:
         (Model(network="googlenet"), 116, 6_998_552),
     ],
 )
-def test_parameters_are_those_of_the_literature(model: Model, tensors: int, count: int) -> None:
+def test_parameters_are_those_of_the_literature(
+    model: Model, tensors: int, count: int
+) -> None:
     found = trainable(build_network(model, 1000, crop_px=224))
     assert (len(found), sum(int(np.prod(p.shape)) for p in found)) == (tensors, count)
 
@@ -96,7 +98,9 @@ def test_output_shape_and_copied_parameters(case: str) -> None:
     assert not eval_net(images).asnumpy().any()  # nothing copied yet
     copy_parameters(net, eval_net, CPU)
     before = eval_net(images).asnumpy()
-    np.testing.assert_array_equal(before, net(images).asnumpy())  # both in inference mode here
+    np.testing.assert_array_equal(
+        before, net(images).asnumpy()
+    )  # both in inference mode here
     net.collect_params()["fc_bias"].data()[:] = 1
     copy_parameters(net, eval_net, CPU)  # over weights that inference has rewritten
     assert np.allclose(eval_net(images).asnumpy() - before, 1, atol=1e-5)
@@ -136,14 +140,18 @@ def test_weights_depend_on_the_seed_alone(case: str) -> None:
         (Model(network="googlenet"), ["conv2_weight", "inception4c_3x3_weight"]),
     ],
 )
-def test_initial_scale_is_he_normal_but_for_the_classifier(model: Model, names: list[str]) -> None:
+def test_initial_scale_is_he_normal_but_for_the_classifier(
+    model: Model, names: list[str]
+) -> None:
     net, _, _ = build_networks(model, 100, crop_px=64, seed=1, operators=CPU)
     drawn = {name: p.data().asnumpy() for name, p in net.collect_params().items()}
     for name in names:
         expected = np.sqrt(2 / np.prod(drawn[name].shape[1:]))
         assert drawn[name].std() == pytest.approx(expected, rel=0.02), name
     assert drawn["fc_weight"].std() == pytest.approx(0.01, rel=0.02)
-    assert not any(values.any() for name, values in drawn.items() if name.endswith("bias"))
+    assert not any(
+        values.any() for name, values in drawn.items() if name.endswith("bias")
+    )
 
 
 def of_both_layouts(case: str) -> list[tuple[Any, Any, Any]]:
@@ -157,8 +165,11 @@ def of_both_layouts(case: str) -> list[tuple[Any, Any, Any]]:
 @pytest.mark.parametrize("case", ["18", "googlenet"])
 def test_weights_of_both_layouts_are_the_same_draw(case: str) -> None:
     (first, first_eval, _), (last, last_eval, _) = of_both_layouts(case)
-    shape = last.collect_params()["conv2_weight" if "goog" in case else "conv0_weight"].shape
-    assert shape[1] == shape[2] and shape[1] in (3, 7)
+    shape = last.collect_params()[
+        "conv2_weight" if "goog" in case else "conv0_weight"
+    ].shape
+    assert shape[1] == shape[2]
+    assert shape[1] in (3, 7)
     for source, target in ((first, first_eval), (last, last_eval)):
         copy_parameters(source, target, CPU)
     for name, p in last_eval.collect_params().items():  # NCHW, as all evaluation
@@ -175,14 +186,18 @@ def channels_first_convolution(convolution: Any, transpose: Any) -> Any:
         if layout == "NCHW":
             return convolution(x, weight, *bias, layout=layout, **kwargs)
         first = (transpose(array, axes=TO_NCHW) for array in (x, weight))
-        return transpose(convolution(*first, *bias, layout="NCHW", **kwargs), axes=TO_NHWC)
+        return transpose(
+            convolution(*first, *bias, layout="NCHW", **kwargs), axes=TO_NHWC
+        )
 
     return compute
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ["18", "alexnet", "googlenet"])
-def test_both_layouts_are_the_same_function(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_layouts_are_the_same_function(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Logits, losses and all gradients; only the convolution of NHWC is another than on a GPU."""
     networks = of_both_layouts(case)
     for module in (mx.nd, mx.sym):
@@ -204,18 +219,23 @@ def test_both_layouts_are_the_same_function(case: str, monkeypatch: pytest.Monke
     np.testing.assert_allclose(turned_logits, logits, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(turned_losses, losses, rtol=1e-3)
     for name, expected in gradients.items():
-        assert np.isfinite(expected).all() and expected.any(), name
+        assert np.isfinite(expected).all(), name
+        assert expected.any(), name
         if expected.ndim == 4:
             expected = expected.transpose(TO_NHWC)
         # Rounding decides some maxima of the poolings: 0.3 % of the largest in GoogLeNet's first.
         close = 0.02 * np.abs(expected).max()
-        np.testing.assert_allclose(turned[name], expected, rtol=0, atol=close, err_msg=name)
+        np.testing.assert_allclose(
+            turned[name], expected, rtol=0, atol=close, err_msg=name
+        )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("network", ["alexnet", "googlenet"])
 def test_dropout_follows_the_seed_of_the_thread_that_trains(network: str) -> None:
-    net, _, _ = build_networks(Model(network=network), 9, crop_px=64, seed=1, operators=CPU)
+    net, _, _ = build_networks(
+        Model(network=network), 9, crop_px=64, seed=1, operators=CPU
+    )
     images = mx.nd.array(np.random.default_rng(0).normal(size=(2, 3, 64, 64)))
 
     def train_logits() -> bytes:

@@ -43,8 +43,22 @@ PUBLISHED = {
         False,
         lambda s: s.weight_decay,
     ),
-    "reference": (("weight",), ("weight",), 0.001, 1e-7, False, lambda s: s.weight_decay),
-    "nvidia": (("weight",), ("weight", "bias"), 0.001, 0.0, True, lambda s: s.weight_decay),
+    "reference": (
+        ("weight",),
+        ("weight",),
+        0.001,
+        1e-7,
+        False,
+        lambda s: s.weight_decay,
+    ),
+    "nvidia": (
+        ("weight",),
+        ("weight", "bias"),
+        0.001,
+        0.0,
+        True,
+        lambda s: s.weight_decay,
+    ),
     "fujitsu": (
         ("weight",),
         ("weight",),
@@ -79,7 +93,9 @@ class Reference:
         eta = eta if s.eta is None else s.eta
         epsilon = epsilon if s.epsilon is None else s.epsilon
         correct = correct if s.momentum_correction is None else s.momentum_correction
-        mu = now.momentum * (now.lr / self.last_lr if correct and self.last_lr > 0 else 1)
+        mu = now.momentum * (
+            now.lr / self.last_lr if correct and self.last_lr > 0 else 1
+        )
         self.last_lr = now.lr
         for name, w in self.w.items():
             ending = name.split("_")[1]
@@ -91,20 +107,26 @@ class Reference:
             below = norm_g + (decay_in_trust(s) if ending in decayed else 0.0) * norm_w
             if s.variant == "sony":  # NNabla's lars.cpp
                 if norm_w >= epsilon:
-                    trust = eta * norm_w / (below + epsilon if below < epsilon else below)
+                    trust = (
+                        eta * norm_w / (below + epsilon if below < epsilon else below)
+                    )
             elif ending in scaled and norm_w > 0 and norm_g > 0:
                 trust = eta * norm_w / (below + epsilon)
             self.v[name] = mu * self.v[name] + now.lr * trust * (g + decay * w)
             self.w[name] = w - self.v[name]
 
 
-def build(settings: Optimizer, path: str) -> tuple[dict[str, gluon.Parameter], optimizer.Updater]:
+def build(
+    settings: Optimizer, path: str
+) -> tuple[dict[str, gluon.Parameter], optimizer.Updater]:
     rng = np.random.default_rng(1)
     parameters = {}
     for name, shape in SHAPES.items():
         p = gluon.Parameter(name, shape=shape)
         p.initialize(ctx=mx.cpu())
-        scale = {"zero_weight": 0.0, "tiny_weight": 1e-3, "small_weight": 5e-3}.get(name, 0.3)
+        scale = {"zero_weight": 0.0, "tiny_weight": 1e-3, "small_weight": 5e-3}.get(
+            name, 0.3
+        )
         p.set_data(mx.nd.array(rng.normal(size=shape) * scale))
         parameters[name] = p
     return parameters, updater_of(parameters, settings, path)
@@ -123,7 +145,9 @@ def updater_of(
 
 def gradients_of(step: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(100 + step)
-    gradients = {n: rng.normal(size=shape).astype(np.float32) for n, shape in SHAPES.items()}
+    gradients = {
+        n: rng.normal(size=shape).astype(np.float32) for n, shape in SHAPES.items()
+    }
     if step == 7:
         gradients["fc_weight"][:] = gradients["small_weight"][:] = 0  # a zero norm
     return gradients
@@ -157,13 +181,17 @@ def test_matches_the_reference(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(optimizer, "MAX_TENSORS_PER_CALL", per_call)
-    s = Optimizer(variant=variant, base_lr=9.0, weight_decay=5e-2, **OVERRIDES[overrides])
+    s = Optimizer(
+        variant=variant, base_lr=9.0, weight_decay=5e-2, **OVERRIDES[overrides]
+    )
     base_lr = 0.2 if variant == "sgd" else 9.0
     parameters, updater = build(s, path)
     reference = Reference({n: p.data().asnumpy() for n, p in parameters.items()}, s)
     for step in range(1, 26):
         lr = base_lr * min(1, step / 5) * 0.95**step
-        now = Settings(lr, 0.9 if step < 15 else 0.94, BATCH if step < 10 else 2 * BATCH)
+        now = Settings(
+            lr, 0.9 if step < 15 else 0.94, BATCH if step < 10 else 2 * BATCH
+        )
         gradients = gradients_of(step)
         for name, p in parameters.items():
             p.grad()[:] = gradients[name]
@@ -174,7 +202,11 @@ def test_matches_the_reference(
     for name, p in parameters.items():
         size = max(1, np.abs(reference.w[name]).max())
         np.testing.assert_allclose(
-            p.data().asnumpy(), reference.w[name], rtol=2e-5, atol=tolerance * size, err_msg=name
+            p.data().asnumpy(),
+            reference.w[name],
+            rtol=2e-5,
+            atol=tolerance * size,
+            err_msg=name,
         )
 
 
@@ -224,7 +256,12 @@ def test_rmsprop_warmup_against_its_formula(path: str) -> None:
             g = gradients[n].astype(np.float64) / BATCH
             g = g + (1e-2 * w[n] if n.endswith("weight") else 0)
             m[n] = optimizer.AKIBA_MU2 * m[n] + (1 - optimizer.AKIBA_MU2) * g**2
-            rms = optimizer.AKIBA_RMS / 0.01 * (1 - sgd) / (np.sqrt(m[n]) + optimizer.AKIBA_EPSILON)
+            rms = (
+                optimizer.AKIBA_RMS
+                / 0.01
+                * (1 - sgd)
+                / (np.sqrt(m[n]) + optimizer.AKIBA_EPSILON)
+            )
             d[n] = 0.9 * d[n] - (sgd + rms) * g
             w[n] = w[n] + 0.01 * d[n]
     for name, p in parameters.items():

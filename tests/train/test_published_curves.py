@@ -53,7 +53,9 @@ class Published(NamedTuple):
     momentum: float | Curve = 0.9
 
 
-def walk(batches: tuple[tuple[int, int], ...], epochs: int, *, pads: bool) -> Iterator[At]:
+def walk(
+    batches: tuple[tuple[int, int], ...], epochs: int, *, pads: bool
+) -> Iterator[At]:
     step = done = 0
     for epoch in range(epochs):
         batch = next(size for after, size in reversed(batches) if after <= epoch)
@@ -93,7 +95,9 @@ def goyal(at: At) -> float:
 
 def akiba(at: At) -> float:
     factors = {85: 0.001, 70: 0.01, 40: 0.075, 0: 0.5}
-    return 0.1 * 32_768 / 256 * next(f for epochs, f in factors.items() if at.past(epochs))
+    return (
+        0.1 * 32_768 / 256 * next(f for epochs, f in factors.items() if at.past(epochs))
+    )
 
 
 def sony_a(at: At) -> float:
@@ -131,11 +135,18 @@ SONY = "Mikami et al., arXiv:1811.05233, section 3.2 and Table 3"
 RCP = "mlcommons/logging rcps_resnet.json 2.0.0 to 4.0.0; epochs of NVIDIA's entries"
 NVIDIA = "training_results_{}, NVIDIA/benchmarks/resnet/implementations/mxnet"
 GOOGLE = "training_results_v0.6, Google, batch 16,384 (25 after 5 epochs), poly in whole steps"
-CAFFE = "borisgin/nvcaffe, models/alexnet_bn/solver_32k.prototxt and solvers/sgd_solver.cpp"
+CAFFE = (
+    "borisgin/nvcaffe, models/alexnet_bn/solver_32k.prototxt and solvers/sgd_solver.cpp"
+)
 
 
 def closed(
-    source: str, batch: int, epochs: int, base: float, warmup: int, momentum: float = 0.9
+    source: str,
+    batch: int,
+    epochs: int,
+    base: float,
+    warmup: int,
+    momentum: float = 0.9,
 ) -> Published:
     steps = math.ceil(IMAGES / batch)
     lr = nvidia(base, warmup * steps, epochs * steps)
@@ -156,10 +167,18 @@ RUNS = {
     "akiba_1024": Published(AKIBA, ((0, 32_768),), False, 90, akiba),
     "sony_1024": Published(SONY, ((0, 32 * K),), False, 90, you),
     "sony_2176": Published(SONY, ((0, 34 * K), (30, 68 * K)), False, 90, sony_a),
-    "sony_3456": Published(SONY, ((0, 54 * K), (30, 54 * K)), False, 90, sony_b, noise_scale),
-    "sony_3456_64k": Published(SONY, ((0, 54 * K), (30, 64 * K)), False, 90, sony_b, noise_scale),
+    "sony_3456": Published(
+        SONY, ((0, 54 * K), (30, 54 * K)), False, 90, sony_b, noise_scale
+    ),
+    "sony_3456_64k": Published(
+        SONY, ((0, 54 * K), (30, 64 * K)), False, 90, sony_b, noise_scale
+    ),
     "sony_4096": Published(
-        SONY, ((0, 34 * K), (30, 68 * K), (45, 85 * K), (75, 119 * K)), False, 90, sony_a
+        SONY,
+        ((0, 34 * K), (30, 68 * K), (45, 85 * K), (75, 119 * K)),
+        False,
+        90,
+        sony_a,
     ),
     "you_2048_knl": Published(SONY, ((0, 32_768),), False, 90, you),
     "you_1600_cpu": Published(GOOGLE, ((0, 16_000),), False, 90, nvidia(25, 400, 7207)),
@@ -180,5 +199,8 @@ def test_every_step_has_the_published_learning_rate_and_momentum(name: str) -> N
         found = settings_at(at.step)
         expected = momentum(at) if callable(momentum) else momentum
         assert found.global_batch_size == at.batch, at
-        assert math.isclose(found.lr, published.lr(at), rel_tol=1e-9, abs_tol=1e-15), (at, found)
+        assert math.isclose(found.lr, published.lr(at), rel_tol=1e-9, abs_tol=1e-15), (
+            at,
+            found,
+        )
         assert math.isclose(found.momentum, expected, rel_tol=1e-9), (at, found)

@@ -18,13 +18,17 @@ from rn50.train.operators import Operators
 @pytest.mark.slow
 def test_resnet50_names_order_and_values_are_pinned() -> None:
     """A changed name, order or draw would change every published run."""
-    net, _, _ = build_networks(Model(), 1000, crop_px=224, seed=7, operators=Operators(mx.cpu()))
+    net, _, _ = build_networks(
+        Model(), 1000, crop_px=224, seed=7, operators=Operators(mx.cpu())
+    )
     parameters = net.collect_params()
     listed = repr([(p.name, p.shape, p.grad_req) for p in parameters.values()])
     assert hashlib.sha256(listed.encode()).hexdigest()[:16] == "800b3c7138ab27fc"
     first = parameters["conv0_weight"].data()[0, 0, 0, :3].asnumpy()
     np.testing.assert_allclose(first, [-0.06007548, -0.06702254, 0.09314013], rtol=1e-6)
-    assert parameters["fc_weight"].data()[0, 0].asscalar() == pytest.approx(0.00597772, rel=1e-6)
+    assert parameters["fc_weight"].data()[0, 0].asscalar() == pytest.approx(
+        0.00597772, rel=1e-6
+    )
 
 
 @pytest.mark.parametrize(
@@ -35,7 +39,9 @@ def test_stride_is_on_the_first_3x3_and_projections_are_where_shapes_differ(
 ) -> None:
     net = ResNet(Model(depth=depth, width=4), 10, prefix="")
     graph = json.loads(net(mx.sym.var("images")).tojson())["nodes"]
-    strides = {n["name"]: n["attrs"]["stride"] for n in graph if n["op"] == "Convolution"}
+    strides = {
+        n["name"]: n["attrs"]["stride"] for n in graph if n["op"] == "Convolution"
+    }
     halved = {name for name, stride in strides.items() if stride == "(2, 2)"}
     units = [f"stage{stage}_unit1_conv" for stage in (2, 3, 4)]
     assert {name.removesuffix("_fwd") for name in halved} == {
@@ -49,9 +55,13 @@ def test_stride_is_on_the_first_3x3_and_projections_are_where_shapes_differ(
 
 
 @pytest.mark.parametrize(("depth", "last"), [("tiny", "bn3_gamma"), (18, "bn2_gamma")])
-def test_zero_gamma_is_on_the_last_norm_of_each_unit_only(depth: int | str, last: str) -> None:
+def test_zero_gamma_is_on_the_last_norm_of_each_unit_only(
+    depth: int | str, last: str
+) -> None:
     model = Model(depth=depth, width=8, zero_gamma=True)
-    net, _, _ = build_networks(model, 4, crop_px=64, seed=1, operators=Operators(mx.cpu()))
+    net, _, _ = build_networks(
+        model, 4, crop_px=64, seed=1, operators=Operators(mx.cpu())
+    )
     for name, p in net.collect_params().items():
         if name.endswith("gamma"):
             assert p.data().asnumpy().any() == (not name.endswith(last)), name

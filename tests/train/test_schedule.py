@@ -24,15 +24,27 @@ def settings(config: str, *overrides: str) -> tuple[Plan, object]:
 
 @pytest.mark.parametrize(("decay", "epochs"), [("null", None), ("4 epochs", 4)])
 @pytest.mark.parametrize("last_batch", ["mix", "pad"])
-@pytest.mark.parametrize("origin", ["warmup_end", "run_start", "first_step_after_warmup"])
+@pytest.mark.parametrize(
+    "origin", ["warmup_end", "run_start", "first_step_after_warmup"]
+)
 @pytest.mark.parametrize("shape", ["poly", "cosine"])
 def test_a_changing_batch_has_the_learning_rate_of_the_same_images(
     shape: str, origin: str, last_batch: str, decay: str, epochs: int | None
 ) -> None:
     """3,200 images: 100 steps of 32, then 50 of 64. The batch changes within the warm-up."""
-    common = [f"schedule.shape={shape}", f"schedule.decay_from={origin}", f"schedule.decay={decay}"]
-    common += ["schedule.warmup=3 epochs", "batch.per_rank=16", f"data.last_batch={last_batch}"]
-    plan, at = settings("quick", *common, "batch.changes=[{after_epoch: 2, per_rank: 32}]")
+    common = [
+        f"schedule.shape={shape}",
+        f"schedule.decay_from={origin}",
+        f"schedule.decay={decay}",
+    ]
+    common += [
+        "schedule.warmup=3 epochs",
+        "batch.per_rank=16",
+        f"data.last_batch={last_batch}",
+    ]
+    plan, at = settings(
+        "quick", *common, "batch.changes=[{after_epoch: 2, per_rank: 32}]"
+    )
     _, plain = settings("quick", *common)
     for step in range(1, plan.total_steps + 1):
         late = int(origin == "first_step_after_warmup" and step > plan.warmup_steps)
@@ -45,9 +57,12 @@ def test_a_changing_batch_has_the_learning_rate_of_the_same_images(
 
 
 @pytest.mark.parametrize(
-    ("follow", "lr_factor", "momentum"), [("none", 1, 0.9), ("lr", 2, 0.9), ("momentum", 1, 0.95)]
+    ("follow", "lr_factor", "momentum"),
+    [("none", 1, 0.9), ("lr", 2, 0.9), ("momentum", 1, 0.95)],
 )
-def test_settings_follow_the_batch(follow: str, lr_factor: int, momentum: float) -> None:
+def test_settings_follow_the_batch(
+    follow: str, lr_factor: int, momentum: float
+) -> None:
     changes = "batch.changes=[{after_epoch: 2, per_rank: 32}]"
     plan, at = settings("quick", "batch.per_rank=16", changes, f"batch.follow={follow}")
     _, plain = settings("quick", "batch.per_rank=16", changes)
@@ -60,12 +75,15 @@ def test_settings_follow_the_batch(follow: str, lr_factor: int, momentum: float)
 
 
 @pytest.mark.parametrize(
-    ("epoch", "share"), [(0, 0.5 * math.exp(-4)), (10, 0.5), (11, 0.7), (12.5, 1), (60, 1)]
+    ("epoch", "share"),
+    [(0, 0.5 * math.exp(-4)), (10, 0.5), (11, 0.7), (12.5, 1), (60, 1)],
 )
 def test_akibas_handover(epoch: float, share: float) -> None:
     assert akiba_sgd_share(epoch) == pytest.approx(share)
 
 
 def test_a_cosine_falls_by_half_its_wave() -> None:
-    places = [cosine(step, base_lr=2.0, end_lr=1.0, decay_steps=10) for step in (0, 5, 10, 99)]
+    places = [
+        cosine(step, base_lr=2.0, end_lr=1.0, decay_steps=10) for step in (0, 5, 10, 99)
+    ]
     assert places == pytest.approx([2.0, 1.5, 1.0, 1.0])

@@ -35,10 +35,14 @@ def test_phases_add_up_to_the_step() -> None:
 
 def test_a_step_after_an_evaluation_begins_with_its_own_request() -> None:
     ms = phases_ms(STAMPS, begun_s=np.nan)
-    assert ms[0, 0] == 0 and ms[0, : len(PHASES)].sum() == pytest.approx(3600)
+    assert ms[0, 0] == 0
+    assert ms[0, : len(PHASES)].sum() == pytest.approx(3600)
     assert phases_ms(STAMPS[:0], np.nan).shape == (0, len(PHASES) + 1)
-    ready = phases_ms(STAMPS[:1], begun_s=1.5)  # the batch came before the device was free
-    assert ready[0, 1] == 0 and ready[0, -1] == pytest.approx(400)
+    ready = phases_ms(
+        STAMPS[:1], begun_s=1.5
+    )  # the batch came before the device was free
+    assert ready[0, 1] == 0
+    assert ready[0, -1] == pytest.approx(400)
 
 
 def test_percentiles_fit_a_record(tmp_path: Path) -> None:
@@ -100,7 +104,12 @@ def test_steps_without_this_rank_are_in_no_figure() -> None:
 
 @pytest.mark.parametrize(
     ("text", "steps"),
-    [("20", range(11, 31)), ("101-120", range(101, 121)), (None, range(0)), ("7-7", range(7, 8))],
+    [
+        ("20", range(11, 31)),
+        ("101-120", range(101, 121)),
+        (None, range(0)),
+        ("7-7", range(7, 8)),
+    ],
 )
 def test_steps_to_profile(text: str | None, steps: range) -> None:
     assert profiled_steps(text) == steps

@@ -31,7 +31,9 @@ from tests.waiting import finished, wait_until
 @pytest.fixture
 def context(tmp_path: Path) -> RunContext:
     """A rank above 0, which writes nothing, before it has begun."""
-    loaded = load("quick", ["watchdog.silence_s=60", "watchdog.stall_s=100", "limits.grace_s=1e6"])
+    loaded = load(
+        "quick", ["watchdog.silence_s=60", "watchdog.stall_s=100", "limits.grace_s=1e6"]
+    )
     return RunContext(loaded, tmp_path, ProcessInfo(1, 2, 1, "here"))
 
 
@@ -53,7 +55,9 @@ def train(stop: StopRequest, begun: list[int]) -> None:
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 1e-4, 3e-4, 1e-3])
-def test_all_ranks_end_after_the_same_step_wherever_they_are_asked(delay_s: float) -> None:
+def test_all_ranks_end_after_the_same_step_wherever_they_are_asked(
+    delay_s: float,
+) -> None:
     ranks = [StopRequest() for _ in range(4)]
     begun: list[list[int]] = [[] for _ in ranks]
     threads = [
@@ -105,7 +109,10 @@ def test_the_launchers_word_ends_a_rank_in_start_up_only(
         assert next(messages)["rank"] == 1
         launcher.sendall(b"beat\nhold\nst")
         if started:
-            assert next(message["begun"] for message in messages if "begun" in message) == 7
+            assert (
+                next(message["begun"] for message in messages if "begun" in message)
+                == 7
+            )
             launcher.sendall(b"op 9 asked by SIGTERM\n")
         wait_until(lambda: reasons or context.stop.last_step == 9)
     assert [context.stop.may_begin(step) for step in (9, 10)] == [True, not started]
@@ -128,9 +135,14 @@ def test_a_signal_to_a_rank_is_told_to_the_launcher_alone(context: RunContext) -
     start(context)
     rank = _Rank(context.out)
     with connected(context) as (rank.heartbeat, _, messages):
-        threading.Thread(target=rank.stop_on_signal, args=(context,), daemon=True).start()
+        threading.Thread(
+            target=rank.stop_on_signal, args=(context,), daemon=True
+        ).start()
         rank.to_signals.send(bytes([signal.SIGTERM]))
-        assert next(message["stop"] for message in messages if "stop" in message) == "SIGTERM"
+        assert (
+            next(message["stop"] for message in messages if "stop" in message)
+            == "SIGTERM"
+        )
     assert not any(context.stop.flags)
 
 
@@ -147,7 +159,9 @@ HeartbeatClient("127.0.0.1:5000:token", types.SimpleNamespace(run=load("quick").
 
 def test_a_host_without_a_free_port_is_named_by_its_range() -> None:
     alone = ["unshare", "--user", "--map-root-user", "--net", "--"]
-    if subprocess.run([*alone, "ip", "link"], capture_output=True, check=False).returncode:
+    if subprocess.run(
+        [*alone, "ip", "link"], capture_output=True, check=False
+    ).returncode:
         pytest.skip("a network namespace and ip expected, found none")
     shell = 'ip link set lo up; exec "$0" -c "$1"'
     done = finished(
@@ -173,4 +187,7 @@ def test_a_main_thread_that_waits_for_the_device_is_in_an_engine() -> None:
     over.set()
     looking.join()
     found = {re.sub(r":\d+ ", " ", place) for place in places}
-    assert {"train/heartbeat.py main_thread", "train/host_reads.py counts (in an engine)"} <= found
+    assert {
+        "train/heartbeat.py main_thread",
+        "train/host_reads.py counts (in an engine)",
+    } <= found

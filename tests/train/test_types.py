@@ -36,7 +36,9 @@ class Case(NamedTuple):
     batch: int
 
     def __str__(self) -> str:
-        return f"{self.name}-{self.model.network}-{self.model.dtype}-{self.model.layout}"
+        return (
+            f"{self.name}-{self.model.network}-{self.model.dtype}-{self.model.layout}"
+        )
 
 
 def cases() -> Iterator[Case]:
@@ -51,7 +53,9 @@ def cases() -> Iterator[Case]:
         model = run.model.model_copy(update=changes)
         if model.dtype != "bfloat16" and repr((model, run.data.crop_px)) not in seen:
             seen.add(repr((model, run.data.crop_px)))
-            yield Case(name, model, run.data.classes, run.data.crop_px, run.batch.per_rank)
+            yield Case(
+                name, model, run.data.classes, run.data.crop_px, run.batch.per_rank
+            )
 
 
 CASES = list(cases())
@@ -67,7 +71,9 @@ class Operator(NamedTuple):
 def operators(symbol: Any) -> list[Operator]:
     """Every operator of the graph with the types MXNet infers for float32 images and labels."""
     inner = symbol.get_internals()
-    given = {name: "float32" for name in ("images", "labels") if name in symbol.list_inputs()}
+    given = {
+        name: "float32" for name in ("images", "labels") if name in symbol.list_inputs()
+    }
     _, types, _ = inner.infer_type(**given)
     by_output = dict(zip(inner.list_outputs(), types, strict=True))
     graph = json.loads(symbol.tojson())["nodes"]

@@ -52,7 +52,9 @@ class Checkpointer:
     def save_if_due(self, *, is_best: bool = False) -> bool:
         """A checkpoint where the interval is over, or where the evaluation just done is the best.
         Returns whether one was taken."""
-        is_due = self._trainer.context.state.step >= self._saved_step + self._every_steps
+        is_due = (
+            self._trainer.context.state.step >= self._saved_step + self._every_steps
+        )
         if not self._settings.enabled or not (is_due or is_best):
             return False
         self.save(is_best=is_best)
@@ -102,7 +104,9 @@ class Checkpointer:
                 mark_best(self._unmarked)
                 self._unmarked = None
         except OSError as error:
-            warn(f"{self._unmarked} is the best, but no {BEST}: cannot write: {error.strerror}")
+            warn(
+                f"{self._unmarked} is the best, but no {BEST}: cannot write: {error.strerror}"
+            )
         with suppress(OSError):  # one too many is no harm
             agreed_step = self._trainer.comm.agreed_step
             prune(self._folder, self._settings.keep, agreed_step, self._unmarked)
@@ -119,7 +123,9 @@ def collect(trainer: Trainer) -> Snapshot | None:
     comm = trainer.comm
     statistics = _on_host(statistics_arrays(model.net))
     data = b"".join(array.tobytes() for array in statistics.values())
-    digests = comm.gather_bytes(hashlib.blake2b(data, digest_size=16).digest(), "checkpoint")
+    digests = comm.gather_bytes(
+        hashlib.blake2b(data, digest_size=16).digest(), "checkpoint"
+    )
     rows = [data] if len(set(digests)) == 1 else comm.gather_bytes(data, "statistics")
     if comm.rank != 0:
         return None
@@ -127,7 +133,9 @@ def collect(trainer: Trainer) -> Snapshot | None:
     table = np.frombuffer(b"".join(rows), np.float32).reshape(len(rows), -1)
     begin = 0
     for name, array in statistics.items():
-        arrays[name] = table[:, begin : begin + array.size].reshape(len(rows), *array.shape)
+        arrays[name] = table[:, begin : begin + array.size].reshape(
+            len(rows), *array.shape
+        )
         begin += array.size
     meta = trainer.context.meta(
         previous_lr=model.updater.previous_lr,

@@ -55,14 +55,19 @@ class Checkpoint(NamedTuple):
         """The arrays of the file, whose digest is checked. Raises UserError: it is torn or damaged,
         or an array is missing, has another shape or type, or is not among `shapes`; one line.
         `some`: the file may hold others, which are left out."""
-        from safetensors import SafetensorError, safe_open  # ranks need it, commands do not
+        from safetensors import (  # ranks need it, commands do not
+            SafetensorError,
+            safe_open,
+        )
 
         path = self.path
         try:
             with (
                 self._checked() as file,
                 # By the descriptor: what has been checked is what is read.
-                safe_open(f"/proc/self/fd/{file.fileno()}", framework="numpy") as tensors,
+                safe_open(
+                    f"/proc/self/fd/{file.fileno()}", framework="numpy"
+                ) as tensors,
             ):
                 _check_shapes(path, tensors, shapes, some=some)
                 return {name: tensors.get_tensor(name) for name in shapes}
@@ -85,7 +90,9 @@ class Checkpoint(NamedTuple):
                 while piece := file.read(_PIECE_BYTES):
                     digest.update(piece)
                 if digest.hexdigest() != self.digest:
-                    raise UserError(f"{self.path}: torn or damaged: its digest does not fit")
+                    raise UserError(
+                        f"{self.path}: torn or damaged: its digest does not fit"
+                    )
                 return file
             except BaseException:
                 file.close()
@@ -103,7 +110,10 @@ def step_of(path: Path) -> int:
 
 
 def write_checkpoint(
-    path: Path, meta: Meta, arrays: Mapping[str, NDArray[Any]], logs: Sequence[Path] = ()
+    path: Path,
+    meta: Meta,
+    arrays: Mapping[str, NDArray[Any]],
+    logs: Sequence[Path] = (),
 ) -> None:
     """Write a file that appears complete or not at all. Raises OSError.
 
@@ -113,7 +123,10 @@ def write_checkpoint(
     import numpy as np
     from safetensors.numpy import save
 
-    metadata = {"digest": _NO_DIGEST.decode().strip('"'), "meta": meta.model_dump_json()}
+    metadata = {
+        "digest": _NO_DIGEST.decode().strip('"'),
+        "meta": meta.model_dump_json(),
+    }
     # Of another array than a contiguous one safetensors would take other elements.
     held = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     data = memoryview(save(held, metadata))
@@ -144,14 +157,18 @@ def read_checkpoint(path: Path) -> Checkpoint:
         header = _read_header(file)[_LENGTH_BYTES:]
     try:
         metadata = _Metadata.model_validate(json.loads(header)["__metadata__"])
-        return Checkpoint(path, Meta.model_validate_json(metadata.meta), metadata.digest)
+        return Checkpoint(
+            path, Meta.model_validate_json(metadata.meta), metadata.digest
+        )
     except ValidationError as error:
         first = error.errors()[0]
         content = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
     except (ValueError, TypeError, KeyError, RecursionError):
         content = "something else"
     raise UserError(
-        f"{path}: torn or damaged: a checkpoint of this rn50 expected, found {content}"[:400]
+        f"{path}: torn or damaged: a checkpoint of this rn50 expected, found {content}"[
+            :400
+        ]
     )
 
 
@@ -174,4 +191,6 @@ def _check_shapes(path: Path, tensors: Any, expected: Shapes, *, some: bool) -> 
                 "no such array" if pair is None else f"{pair[1]} {list(pair[0])}"
                 for pair in (expected.get(name), held.get(name))
             )
-            raise UserError(f"{path}: {name[:200]}: {wanted} expected, found {is_there}"[:600])
+            raise UserError(
+                f"{path}: {name[:200]}: {wanted} expected, found {is_there}"[:600]
+            )

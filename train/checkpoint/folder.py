@@ -39,7 +39,9 @@ def chosen_checkpoint(path: Path) -> Checkpoint:
     folder = path / "checkpoint"
     first = path / "run_0"
     if first.is_dir() and not folder.is_dir():
-        raise UserError(f"{path}: the folder of a run expected, found a job's; its first: {first}")
+        raise UserError(
+            f"{path}: the folder of a run expected, found a job's; its first: {first}"
+        )
     if os.path.lexists(folder / BEST):
         return read_checkpoint(folder / BEST)
     return newest_expected(folder)
@@ -50,7 +52,9 @@ def newest_expected(folder: Path) -> Checkpoint:
     checkpoint, problems = newest_checkpoint(folder)
     if checkpoint is None:
         because = f": {problems[0]}" if problems else ""
-        raise UserError(f"{folder}: a whole checkpoint expected in it, found none{because}")
+        raise UserError(
+            f"{folder}: a whole checkpoint expected in it, found none{because}"
+        )
     return checkpoint
 
 
@@ -63,7 +67,10 @@ def checkpoints_in(folder: Path) -> list[Path]:
 
 
 def prune(
-    folder: Path, keep: int, agreed_step: int | None = None, unmarked: Path | None = None
+    folder: Path,
+    keep: int,
+    agreed_step: int | None = None,
+    unmarked: Path | None = None,
 ) -> None:
     """Remove what is older than the newest `keep` checkpoints (the best has another name too), but
     for `unmarked`, a best one that has not, and for the newest that is no newer than `agreed_step`,

@@ -16,7 +16,9 @@ from .file import Checkpoint, Shapes
 from .resume import recorded_run
 
 
-def restore(checkpoint: Checkpoint, context: RunContext, net: Any, updater: Updater) -> None:
+def restore(
+    checkpoint: Checkpoint, context: RunContext, net: Any, updater: Updater
+) -> None:
     """Put what `checkpointer.collect` took back into place.
 
     At another rank count every rank gets the mean of the batch-norm statistics of the ranks that
@@ -28,7 +30,9 @@ def restore(checkpoint: Checkpoint, context: RunContext, net: Any, updater: Upda
     updater.scaler.load_state_dict(checkpoint.meta.loss_scale.model_dump())
 
 
-def restore_network(checkpoint: Checkpoint, net: Any, *, rank: int = 0, ranks: int = 1) -> None:
+def restore_network(
+    checkpoint: Checkpoint, net: Any, *, rank: int = 0, ranks: int = 1
+) -> None:
     """Fill the weights and batch-norm statistics of a network of the checkpoint's own layout and
     types, on one of `ranks` ranks. Statistics at another rank count, errors: as of `restore`."""
     _load(checkpoint, net, weight_arrays(net), rank, ranks, some=True)
@@ -56,11 +60,14 @@ def _load(
     values = checkpoint.load(shapes, some=some)
     load_arrays(arrays, values)
     if rows == 1 or ranks == checkpoint.meta.ranks:
-        rank_statistics = {name: values[name][rank if rows > 1 else 0] for name in statistics}
+        rank_statistics = {
+            name: values[name][rank if rows > 1 else 0] for name in statistics
+        }
     else:
         active = active_ranks(checkpoint)
         rank_statistics = {
-            name: values[name][:active].mean(axis=0, dtype=np.float64) for name in statistics
+            name: values[name][:active].mean(axis=0, dtype=np.float64)
+            for name in statistics
         }
     load_arrays(statistics, rank_statistics)
     nd.waitall()
@@ -69,5 +76,6 @@ def _load(
 def _shapes(arrays: Mapping[str, nd.NDArray], *rows: int) -> Shapes:
     """The shapes of arrays in a file, with `rows` before each."""
     return {
-        name: ((*rows, *array.shape), np.dtype(array.dtype).name) for name, array in arrays.items()
+        name: ((*rows, *array.shape), np.dtype(array.dtype).name)
+        for name, array in arrays.items()
     }

@@ -55,7 +55,9 @@ def check_config(checkpoint: Checkpoint, loaded: Loaded) -> None:
     then = dict(flatten(checkpoint.meta.config))
     now = dict(flatten(loaded.to_dict()))
     other_ranks = loaded.run.system.world_size != checkpoint.meta.ranks
-    bound = ("system.nodes",) if loaded.run.data.shards else ()  # each node has its part
+    bound = (
+        ("system.nodes",) if loaded.run.data.shards else ()
+    )  # each node has its part
     for key in sorted(then.keys() | now.keys()):
         if then.get(key) == now.get(key) or (key.startswith(FREE) and key not in bound):
             continue
@@ -83,7 +85,9 @@ def check_config(checkpoint: Checkpoint, loaded: Loaded) -> None:
         )
 
 
-def resumed_config(checkpoint: Checkpoint, overrides: list[str], source: Path) -> Loaded:
+def resumed_config(
+    checkpoint: Checkpoint, overrides: list[str], source: Path
+) -> Loaded:
     """The config of a run that goes on: its own with overrides, its global batch kept.
 
     Args:
@@ -107,13 +111,16 @@ def keep_batches(run: Run, ranks: int) -> list[str]:
     first, *others = [
         {"per_rank": per_rank, "active_ranks": None if active == ranks else active}
         for per_rank, active in (
-            spread(segment.global_batch_size, ranks) for segment in build_plan(run).segments
+            spread(segment.global_batch_size, ranks)
+            for segment in build_plan(run).segments
         )
     ]
     overrides = [f"batch.{key}={json.dumps(value)}" for key, value in first.items()]
     if others:
         after = (change.after_epoch for change in run.batch.changes)
-        changes = [{"after_epoch": n, **other} for n, other in zip(after, others, strict=True)]
+        changes = [
+            {"after_epoch": n, **other} for n, other in zip(after, others, strict=True)
+        ]
         overrides.append(f"batch.changes={json.dumps(changes)}")
     return overrides
 
@@ -124,7 +131,9 @@ def recorded_run(checkpoint: Checkpoint) -> Run:
         run = Run.model_validate(checkpoint.meta.config)
         build_plan(run)
     except (ValidationError, UserError) as error:
-        raise UserError(f"{checkpoint.path}: its config is none: {str(error)[:200]!r}") from None
+        raise UserError(
+            f"{checkpoint.path}: its config is none: {str(error)[:200]!r}"
+        ) from None
     return run
 
 
@@ -142,4 +151,6 @@ def last_log_point(folder: Path) -> int | None:
     """The newest step that its metrics.jsonl has."""
     last = newest_records(folder / METRICS, "train", "eval")
     steps = [record.get("step") for record in last.values()]
-    return max((step for step in steps if type(step) is int and step >= 0), default=None)
+    return max(
+        (step for step in steps if type(step) is int and step >= 0), default=None
+    )

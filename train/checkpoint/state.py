@@ -21,7 +21,9 @@ Count = Annotated[int, Field(ge=0)]
 class Strict(BaseModel):
     """A part of a checkpoint's metadata: what is written is read, and nothing else."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False
+    )
 
 
 class TrainState(Strict):

@@ -61,7 +61,9 @@ def lay_out_gradients(
     return [_flatten(group, operators, parts) for group in groups]
 
 
-def _type_of_most_bytes(types: Sequence[np.dtype[Any]], sizes: Sequence[int]) -> np.dtype[Any]:
+def _type_of_most_bytes(
+    types: Sequence[np.dtype[Any]], sizes: Sequence[int]
+) -> np.dtype[Any]:
     bytes_of: Counter[np.dtype[Any]] = Counter()
     for dtype, size in zip(types, sizes, strict=True):
         bytes_of[dtype] += size

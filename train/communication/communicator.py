@@ -60,7 +60,9 @@ class Communicator:
     def start(self) -> None:
         """Join the other ranks and open the connections with a first allreduce."""
         self._connection.wait()
-        hvd.init(process_sets=self._connection.process_sets)  # joined: the Python side alone
+        hvd.init(
+            process_sets=self._connection.process_sets
+        )  # joined: the Python side alone
         self.rank = hvd.rank()
         self.world_size = hvd.size()
         self._open_connections()
@@ -83,7 +85,9 @@ class Communicator:
         hvd.shutdown()
         self._connection.leave()
 
-    def plan_groups(self, rule: str, parameters: Sequence[Any], gradient_dtype: str) -> None:
+    def plan_groups(
+        self, rule: str, parameters: Sequence[Any], gradient_dtype: str
+    ) -> None:
         """Fix the groups in which `reduce` sends the gradients, and the type on the wire.
 
         From here on the gradients of `parameters` are views into the groups' arrays. Needs no
@@ -136,7 +140,9 @@ class Communicator:
         """A loss summed over all ranks, in place, still on the device."""
         return hvd.allreduce_(losses, op=hvd.Sum, name="loss")
 
-    def average_(self, arrays: Sequence[nd.NDArray], name: str, active_ranks: int) -> None:
+    def average_(
+        self, arrays: Sequence[nd.NDArray], name: str, active_ranks: int
+    ) -> None:
         """Replace arrays by their mean over the first `active_ranks` ranks, on all ranks."""
         share = 1 / active_ranks if self.rank < active_ranks else 0.0
         for array in arrays:
@@ -146,7 +152,9 @@ class Communicator:
     def gather_bytes(self, data: bytes, name: str) -> list[bytes]:
         """A few bytes of every rank, as many of each (a multiple of 4), by rank."""
         mine = np.frombuffer(data, dtype=np.int32)
-        everyone = hvd.allgather(nd.array(mine[None], dtype="int32"), name=name).asnumpy()
+        everyone = hvd.allgather(
+            nd.array(mine[None], dtype="int32"), name=name
+        ).asnumpy()
         return [row.tobytes() for row in everyone]
 
     def broadcast_(self, parameters: dict[str, Any]) -> None:
@@ -155,26 +163,38 @@ class Communicator:
 
     def barrier(self) -> None:
         """Wait until all ranks are here (Horovod for MXNet has no barrier of its own)."""
-        hvd.allreduce_(self.operators.zeros(1), op=hvd.Sum, name="barrier").wait_to_read()
+        hvd.allreduce_(
+            self.operators.zeros(1), op=hvd.Sum, name="barrier"
+        ).wait_to_read()
 
-    def check_replicas(self, digests: Mapping[str, bytes], when: str, step: int) -> None:
+    def check_replicas(
+        self, digests: Mapping[str, bytes], when: str, step: int
+    ) -> None:
         """Compare what ranks must have in common with one small allgather: 16 bytes of each part,
         such as the weights after `step`. Raises ReplicasDifferError: naming the ranks that differ
         from the majority (a tie: from rank 0), their hosts, and in what."""
         rows = self.gather_bytes(b"".join(digests.values()), "digest")
         odd: dict[int, list[str]] = {}
         for number, part in enumerate(digests):
-            for rank in differing_ranks([row[16 * number : 16 * number + 16] for row in rows]):
+            for rank in differing_ranks(
+                [row[16 * number : 16 * number + 16] for row in rows]
+            ):
                 odd.setdefault(rank, []).append(part)
         if not odd:
             self.agreed_step = step
             return
-        hosts = self.gather_bytes(socket.gethostname().encode()[:64].ljust(64, b"\0"), "hosts")
+        hosts = self.gather_bytes(
+            socket.gethostname().encode()[:64].ljust(64, b"\0"), "hosts"
+        )
         shown = "; ".join(
             f"rank {rank} on {hosts[rank].rstrip(bytes(1)).decode()} in {', '.join(parts)}"
             for rank, parts in sorted(odd.items())[:_MOST_SHOWN]
         )
-        cause = ": a fault of memory or node there, or another config" if len(digests) == 1 else ""
+        cause = (
+            ": a fault of memory or node there, or another config"
+            if len(digests) == 1
+            else ""
+        )
         raise ReplicasDifferError(
             f"replicas differ {when}: {len(odd)} of {self.world_size} ranks, {shown}{cause}",
             self.agreed_step,
@@ -196,7 +216,9 @@ class LoneCommunicator(Communicator):
     def sum_losses(self, losses: nd.NDArray) -> nd.NDArray:
         return losses
 
-    def average_(self, arrays: Sequence[nd.NDArray], name: str, active_ranks: int) -> None:
+    def average_(
+        self, arrays: Sequence[nd.NDArray], name: str, active_ranks: int
+    ) -> None:
         pass
 
     def gather_bytes(self, data: bytes, name: str) -> list[bytes]:  # noqa: ARG002
@@ -209,7 +231,9 @@ class LoneCommunicator(Communicator):
         pass
 
 
-def communicator(operators: Operators, connection: Connection, ranks: int) -> Communicator:
+def communicator(
+    operators: Operators, connection: Connection, ranks: int
+) -> Communicator:
     """The communicator of one of `ranks` ranks."""
     return (Communicator if ranks > 1 else LoneCommunicator)(operators, connection)
 

@@ -55,7 +55,9 @@ def identity_of(loaded: Loaded) -> Identity:
             for distribution in islice(metadata.distributions(name=name), 1)
         },
         "image set": {"manifest": image_set_in(folder) or f"none in {folder}"},
-        "variable": {n: os.environ[n] for n in sorted(os.environ) if _VARIABLES.fullmatch(n)},
+        "variable": {
+            n: os.environ[n] for n in sorted(os.environ) if _VARIABLES.fullmatch(n)
+        },
         "config": {key: value for key, value in leaves if not key.startswith(_OWN)},
     }
 
@@ -66,14 +68,19 @@ def differences(expected: Identity, found: Identity) -> Iterator[str]:
         now = found[part]
         for name in sorted(then.keys() | now.keys()):
             if then.get(name) != now.get(name):
-                values = (show(tree[name]) if name in tree else "nothing" for tree in (then, now))
+                values = (
+                    show(tree[name]) if name in tree else "nothing"
+                    for tree in (then, now)
+                )
                 yield f"{part}: {name} {' expected, found '.join(values)}"
 
 
 def part_digests(identity: Identity) -> dict[str, bytes]:
     """16 bytes for each part."""
     return {
-        part: hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=16).digest()
+        part: hashlib.blake2b(
+            json.dumps(values, sort_keys=True).encode(), digest_size=16
+        ).digest()
         for part, values in identity.items()
     }
 
@@ -102,5 +109,7 @@ def code_digest() -> str:
     for room in _ROOMS:
         for path in sorted((package / room).rglob("*")):
             if path.suffix in (".py", ".cc", ".c"):
-                digest.update(f"\0{path.relative_to(package)}\0".encode() + path.read_bytes())
+                digest.update(
+                    f"\0{path.relative_to(package)}\0".encode() + path.read_bytes()
+                )
     return digest.hexdigest()[:16]

@@ -70,13 +70,17 @@ def horovods_mpi() -> MpiLibrary | None:
 
 def linked_mpi(library: Path) -> MpiLibrary | None:
     """The MPI that `library` was linked to; None: to none."""
-    listed = subprocess.run(["ldd", str(library)], capture_output=True, text=True, check=False)
+    listed = subprocess.run(
+        ["ldd", str(library)], capture_output=True, text=True, check=False
+    )
     for line in listed.stdout.splitlines():
         # libmpi.so.40 => /lib/x86_64-linux-gnu/libmpi.so.40 (0x00007f58812c1000)
         name, _, target = line.strip().partition(" => ")
         if _MPI.fullmatch(name):
             path = name if target == "not found" else target.rpartition(" (")[0]
-            family = next((family for form, family in _BY_NAME if re.match(form, name)), None)
+            family = next(
+                (family for form, family in _BY_NAME if re.match(form, name)), None
+            )
             return MpiLibrary(path, family or family_of(library_version(path)))
     return None
 

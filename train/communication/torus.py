@@ -35,7 +35,9 @@ class Torus:
         """
         row, column = divmod(hvd.rank(), self.columns)
         if name not in self._parts:
-            self._parts[name] = nd.zeros(flat.size // self.columns, flat.context, dtype=flat.dtype)
+            self._parts[name] = nd.zeros(
+                flat.size // self.columns, flat.context, dtype=flat.dtype
+            )
         part = self._parts[name]
         row_set = self._rows[row]
         one = ctypes.c_int(1)

@@ -61,7 +61,10 @@ class _Table(ctypes.Structure):
 
 
 class _Run(ctypes.Structure):
-    _fields_ = (("table", ctypes.POINTER(_Table)), ("settings", ctypes.c_uint64 * SETTINGS))
+    _fields_ = (
+        ("table", ctypes.POINTER(_Table)),
+        ("settings", ctypes.c_uint64 * SETTINGS),
+    )
 
 
 @cache
@@ -89,7 +92,9 @@ def data_address(array: nd.NDArray | None) -> int:
     if array is None:
         return 0
     pointer = ctypes.c_void_p()
-    mx.base.check_call(mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer)))
+    mx.base.check_call(
+        mx.base._LIB.MXNDArrayGetData(array.handle, ctypes.byref(pointer))
+    )
     return pointer.value or 0
 
 
@@ -106,7 +111,9 @@ class Device:
         self._context = EngineContext(_GPU, ctx.device_id)
         self.activate()
         stream = ctypes.c_void_p()
-        status = functions.cudaStreamCreateWithFlags(ctypes.byref(stream), _NON_BLOCKING)
+        status = functions.cudaStreamCreateWithFlags(
+            ctypes.byref(stream), _NON_BLOCKING
+        )
         checked("cudaStreamCreateWithFlags", status)
         self.stream = stream
         self._library = ctypes.CDLL(str(kernels.build(kernels.STEP_SOURCE)))
@@ -139,7 +146,11 @@ class Device:
         ctypes.memmove(memory, ctypes.byref(parameter), size)
         written = {array.handle.value: array for array in writes}
         # The engine has an array once among what an operation needs.
-        read = {array.handle.value: array for array in reads if array.handle.value not in written}
+        read = {
+            array.handle.value: array
+            for array in reads
+            if array.handle.value not in written
+        }
         mx.base.check_call(
             mx.base._LIB.MXEnginePushSyncND(
                 ctypes.cast(self._library[name], ctypes.c_void_p),
@@ -203,9 +214,16 @@ class Segment:
         table = self._table
         if table.status:
             name = self._names[table.failed - 1] if table.failed else "the step"
-            raise UserError(f"{name}: success expected on the GPU, found status {table.status}")
-        run = _Run(table=ctypes.pointer(table), settings=(ctypes.c_uint64 * SETTINGS)(*settings))
-        self._device.push("rn50_run", run, [*self._reads, *reads], [*self._writes, *writes])
+            raise UserError(
+                f"{name}: success expected on the GPU, found status {table.status}"
+            )
+        run = _Run(
+            table=ctypes.pointer(table),
+            settings=(ctypes.c_uint64 * SETTINGS)(*settings),
+        )
+        self._device.push(
+            "rn50_run", run, [*self._reads, *reads], [*self._writes, *writes]
+        )
 
 
 def checked(name: str, status: int) -> None:

@@ -36,7 +36,10 @@ def gpu_code(path: Path) -> dict[str, set[int]]:
                     u32 | u32 | u16 | u16 | u32 sm | ... payload
     """
     found: dict[str, set[int]] = {}
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+    with (
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+    ):
         place = data.find(_MAGIC)
         while 0 <= place <= len(data) - _FATBIN.size:
             _, version, header, size = _FATBIN.unpack_from(data, place)
@@ -64,7 +67,9 @@ def runs(code: Mapping[str, Collection[int]], capability: tuple[int, int]) -> bo
     """Whether a GPU can run `code`: machine code of its own major version and no later minor one,
     or PTX of no later version."""
     major, minor = capability
-    native = [sm for sm in code.get("ELF", ()) if sm // 10 == major and sm % 10 <= minor]
+    native = [
+        sm for sm in code.get("ELF", ()) if sm // 10 == major and sm % 10 <= minor
+    ]
     return bool(native) or any(sm <= 10 * major + minor for sm in code.get("PTX", ()))
 
 
@@ -79,7 +84,9 @@ def check_step(model: Model, name: str, capability: tuple[int, int]) -> None:
     if not model.is_planned:
         code = code_here()
         if not runs(code, capability):
-            has = ", ".join(f"{kind} for {_versions(sms)}" for kind, sms in sorted(code.items()))
+            has = ", ".join(
+                f"{kind} for {_versions(sms)}" for kind, sms in sorted(code.items())
+            )
             raise UserError(
                 f"model.step: a GPU that MXNet's operators run on expected for {model.network}, "
                 f"found {device}: MXNet has {has}"

@@ -34,7 +34,9 @@ Shape = tuple[int, int, int, int]
 """Images, height, width, channels; of a filter: channels out, height, width, channels in."""
 
 
-class _Performance(ctypes.Structure):  # cudnnConvolutionFwdAlgoPerf_t, and the two alike
+class _Performance(
+    ctypes.Structure
+):  # cudnnConvolutionFwdAlgoPerf_t, and the two alike
     _fields_ = (
         ("algorithm", ctypes.c_int),
         ("status", ctypes.c_int),
@@ -108,7 +110,13 @@ class Cudnn:
         return self._descriptor("Activation", "cudnnSetActivationDescriptor", words)
 
     def algorithm(
-        self, direction: str, first: int, second: int, result: int, stride: int, padding: int
+        self,
+        direction: str,
+        first: int,
+        second: int,
+        result: int,
+        stride: int,
+        padding: int,
     ) -> Algorithm:
         """The fastest deterministic one by cuDNN's heuristics, the same on all GPUs of a kind.
 
@@ -129,9 +137,16 @@ class Cudnn:
         answers = (_Performance * _MOST_ALGORITHMS)()
         name = f"cudnnGetConvolution{direction}Algorithm_v7"
         handle = ctypes.c_void_p(self.handle)
-        operands = [ctypes.c_void_p(word) for word in (first, second, convolution, result)]
+        operands = [
+            ctypes.c_void_p(word) for word in (first, second, convolution, result)
+        ]
         self._checked(
-            name, handle, *operands, _MOST_ALGORITHMS, ctypes.byref(count), ctypes.byref(answers)
+            name,
+            handle,
+            *operands,
+            _MOST_ALGORITHMS,
+            ctypes.byref(count),
+            ctypes.byref(answers),
         )
         for answer in answers[: count.value]:
             usable = answer.status == 0 and answer.memory <= WORKSPACE_BYTES
@@ -156,10 +171,14 @@ class Cudnn:
         words = (padding, padding, stride, stride, 1, 1, _CROSS_CORRELATION, _FLOAT)
         name = "cudnnSetConvolution2dDescriptor"
         descriptor = self._descriptor("Convolution", name, words, math_type)
-        self._checked("cudnnSetConvolutionMathType", ctypes.c_void_p(descriptor), math_type)
+        self._checked(
+            "cudnnSetConvolutionMathType", ctypes.c_void_p(descriptor), math_type
+        )
         return descriptor
 
-    def _descriptor(self, kind: str, setter: str, words: tuple[Any, ...], *more: int) -> int:
+    def _descriptor(
+        self, kind: str, setter: str, words: tuple[Any, ...], *more: int
+    ) -> int:
         key = (kind, *more, *(getattr(word, "value", word) for word in words))
         if key not in self._made:
             descriptor = ctypes.c_void_p()

@@ -36,7 +36,9 @@ class Gpus(NamedTuple):
     devices: tuple[Gpu, ...]
 
 
-def read_gpus(library: str = LIBRARY, version_file: Path = _VERSION_FILE) -> Gpus | None:
+def read_gpus(
+    library: str = LIBRARY, version_file: Path = _VERSION_FILE
+) -> Gpus | None:
     """The driver and the devices that CUDA_VISIBLE_DEVICES leaves; None: no driver here."""
     try:
         cuda = ctypes.CDLL(library)
@@ -113,7 +115,9 @@ def check_machine(local_rank: int) -> Gpu:
             f"system.device: an NVIDIA driver ({LIBRARY}) for gpu expected, found none; "
             "use system.device=cpu"
         )
-    number = gpu_number(local_rank, len(found.devices), os.environ.get("CUDA_VISIBLE_DEVICES"))
+    number = gpu_number(
+        local_rank, len(found.devices), os.environ.get("CUDA_VISIBLE_DEVICES")
+    )
     if number >= len(found.devices):
         raise UserError(
             f"system.device: a GPU for local rank {local_rank} expected, found "

@@ -99,7 +99,9 @@ class LayerList:
             return self._unit(block, value)
         if isinstance(block, nn.MaxPool2D):
             before = self.values[value]
-            half = Maps((before.height + 1) // 2, (before.width + 1) // 2, before.channels)
+            half = Maps(
+                (before.height + 1) // 2, (before.width + 1) // 2, before.channels
+            )
             target = self._value(half)
             self.layers.append(MaxPooling(value, target))
             return target
@@ -144,7 +146,9 @@ class LayerList:
                 out,
             )
         )
-        self.layers.append(Convolution(value, target, unit.conv.weight, stride, padding))
+        self.layers.append(
+            Convolution(value, target, unit.conv.weight, stride, padding)
+        )
         return target
 
     def _norm(self, unit: Unit, value: int, residual: int | None, *, relu: bool) -> int:

@@ -46,7 +46,8 @@ def place(buffers: Sequence[Buffer]) -> int:
 
 
 def _live_together(a: Buffer, b: Buffer) -> bool:
-    assert a.first is not None and b.first is not None
+    assert a.first is not None
+    assert b.first is not None
     return a.first <= b.last and b.first <= a.last
 
 

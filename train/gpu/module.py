@@ -69,7 +69,10 @@ class CudaModule:
     def call(self, launch: Launch) -> Call:
         """The launch as an entry of a table."""
         kinds = self._parameters[launch.name]
-        words = [_word(kind, value) for kind, value in zip(kinds, launch.arguments, strict=True)]
+        words = [
+            _word(kind, value)
+            for kind, value in zip(kinds, launch.arguments, strict=True)
+        ]
         call = Call(function=self._function(launch.name), blocks=launch.blocks)
         call.words[: len(words)] = words
         return call
@@ -77,7 +80,9 @@ class CudaModule:
     def launch(self, launch: Launch) -> None:
         arrays = [
             (kind, value)
-            for kind, value in zip(self._parameters[launch.name], launch.arguments, strict=True)
+            for kind, value in zip(
+                self._parameters[launch.name], launch.arguments, strict=True
+            )
             if isinstance(value, nd.NDArray)
         ]
         reads = [array for kind, array in arrays if kind.startswith("const ")]
@@ -97,7 +102,9 @@ class CudaModule:
     def _function(self, name: str) -> int:
         if name not in self._functions:
             function = ctypes.c_void_p()
-            status = cuda().cuModuleGetFunction(ctypes.byref(function), self._module, name.encode())
+            status = cuda().cuModuleGetFunction(
+                ctypes.byref(function), self._module, name.encode()
+            )
             checked(f"kernel {name}", status)
             self._functions[name] = function.value or 0
         return self._functions[name]

@@ -51,7 +51,9 @@ class PlanOperators(Operators):
     @property
     def shared(self) -> Shared:
         """What its plans are given."""
-        return Shared(self.device, self.arena, self.weights, self.statistics, self.loss_sum)
+        return Shared(
+            self.device, self.arena, self.weights, self.statistics, self.loss_sum
+        )
 
     @property
     def stamp(self) -> Stamp | None:
@@ -78,7 +80,9 @@ class PlanOperators(Operators):
                 p.data().copyto(view)
                 p._data = [view]
         for p in trained:
-            p._grad_req = "write"  # by its setter it would be filled with an array of its own
+            p._grad_req = (
+                "write"  # by its setter it would be filled with an array of its own
+            )
         self.statistics += [p.data() for p in statistics]
 
     def zeros(self, shape: Any, dtype: Any = np.float32) -> nd.NDArray:
@@ -98,7 +102,9 @@ class PlanOperators(Operators):
         self.launch("widen", blocks_for(wide.size), half, wide, wide.size, factor)
 
     def add_square(self, array: nd.NDArray, other: nd.NDArray, sign: int) -> None:
-        self.launch("add_square", blocks_for(array.size), array, other, array.size, sign)
+        self.launch(
+            "add_square", blocks_for(array.size), array, other, array.size, sign
+        )
 
     def add_losses(self, losses: nd.NDArray, total: nd.NDArray | None) -> nd.NDArray:
         """A plan adds its losses to `loss_sum` in forward; those before a log point go here."""
@@ -121,27 +127,37 @@ class PlanOperators(Operators):
         self.launch(f"hits_{type_name(scores.dtype)}", scores.shape[0], *arguments)
         return total
 
-    def criterion(self, net: Any, loss: Any, buckets: Sequence[nd.NDArray]) -> PlanCriterion:
+    def criterion(
+        self, net: Any, loss: Any, buckets: Sequence[nd.NDArray]
+    ) -> PlanCriterion:
         return PlanCriterion(self, net, loss, buckets)
 
     def scorer(self, net: Any) -> Scorer:
         """The evaluation of `net` by the weights that are trained."""
         return Scorer(self, net)
 
-    def writer(self, net: Any, image_shape: Sequence[int], settings: nd.NDArray) -> Writer:
+    def writer(
+        self, net: Any, image_shape: Sequence[int], settings: nd.NDArray
+    ) -> Writer:
         """What writes a plan for images of this shape."""
         assert isinstance(self.module, CudaModule)
         self.device.activate()
         if self._cudnn is None:
             self._cudnn = Cudnn(self.device, net.dtype)
-        return Writer(Tape(self._cudnn, self.module), self._cudnn, net, image_shape, settings)
+        return Writer(
+            Tape(self._cudnn, self.module), self._cudnn, net, image_shape, settings
+        )
 
 
 class PlanCriterion:
     """Losses of a batch and the gradients, by a plan for each shape of images."""
 
     def __init__(
-        self, operators: PlanOperators, net: Any, loss: Any, buckets: Sequence[nd.NDArray]
+        self,
+        operators: PlanOperators,
+        net: Any,
+        loss: Any,
+        buckets: Sequence[nd.NDArray],
     ) -> None:
         self._operators = operators
         self._net = net

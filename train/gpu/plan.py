@@ -35,7 +35,11 @@ class TrainingPlan:
     """Forward, and backward group by group, for images of one shape."""
 
     def __init__(
-        self, shared: Shared, writer: Writer, other: float, buckets: Sequence[nd.NDArray]
+        self,
+        shared: Shared,
+        writer: Writer,
+        other: float,
+        buckets: Sequence[nd.NDArray],
     ) -> None:
         device, arena, weights, statistics, loss_sum = shared
         writer.forward(training=True)
@@ -54,7 +58,11 @@ class TrainingPlan:
         )
         self.backward = []
         for group in cut(writer.written, buckets):
-            writes = [arena.token, loss_sum, *(buckets[number] for number in group.buckets)]
+            writes = [
+                arena.token,
+                loss_sum,
+                *(buckets[number] for number in group.buckets),
+            ]
             part = calls[begun : group.end]
             self.backward.append(Segment(device, part, None, weights, writes))
             begun = group.end
@@ -67,7 +75,9 @@ class Group(NamedTuple):
     buckets: list[int]
 
 
-def cut(written: Sequence[tuple[int, Any]], buckets: Sequence[nd.NDArray]) -> list[Group]:
+def cut(
+    written: Sequence[tuple[int, Any]], buckets: Sequence[nd.NDArray]
+) -> list[Group]:
     """Backward's parts, each ending where a bucket of gradients is complete.
 
     Args:

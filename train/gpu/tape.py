@@ -72,7 +72,9 @@ class Tape:
         self._buffers.append(made)
         return made
 
-    def call(self, layer: str, function: str, *words: Word, reals: tuple[float, ...] = ()) -> None:
+    def call(
+        self, layer: str, function: str, *words: Word, reals: tuple[float, ...] = ()
+    ) -> None:
         """A function of cuDNN; its handle comes first."""
         self._add(Entry(layer, function, (self._cudnn.handle, *words), reals, 0))
 
@@ -101,7 +103,9 @@ class Tape:
         words = [_resolved(word, base) for word in entry.words]
         name = f"{entry.function} of {entry.layer}"
         if entry.blocks:
-            return name, self._module.call(Launch(entry.function, entry.blocks, tuple(words)))
+            return name, self._module.call(
+                Launch(entry.function, entry.blocks, tuple(words))
+            )
         call = Call(function=self._cudnn.function(entry.function))
         call.words[: len(words)] = words
         call.reals[: len(entry.reals)] = entry.reals

@@ -26,7 +26,9 @@ class PlanUpdater(Updater):
 
     operators: PlanOperators
 
-    def __init__(self, *arguments: Any, buckets: Sequence[nd.NDArray], **options: Any) -> None:
+    def __init__(
+        self, *arguments: Any, buckets: Sequence[nd.NDArray], **options: Any
+    ) -> None:
         self._buckets = list(buckets)
         self._flats = list[nd.NDArray]()
         super().__init__(*arguments, **options)
@@ -51,7 +53,9 @@ class PlanUpdater(Updater):
         first = np.cumsum([0, *chunks])
         rows = [
             [
-                *map(data_address, (t.weight, t.gradient, t.momentum, t.master, square)),
+                *map(
+                    data_address, (t.weight, t.gradient, t.momentum, t.master, square)
+                ),
                 t.weight.size,
                 int(first[number]),
                 int(t.master is not None),
@@ -65,7 +69,9 @@ class PlanUpdater(Updater):
 
         self._table = on_device(rows, "int64")
         self._chunks = on_device(np.repeat(np.arange(len(tensors)), chunks), "int32")
-        self._etas = on_device([self._rule.eta if t.scaled else 0 for t in tensors], "float32")
+        self._etas = on_device(
+            [self._rule.eta if t.scaled else 0 for t in tensors], "float32"
+        )
         self._decays = on_device([t.decay for t in tensors], "float32")
         self._sums = self.operators.zeros(2 * self._blocks)
         self._rates = self.operators.zeros(len(tensors) + 1)
@@ -74,7 +80,9 @@ class PlanUpdater(Updater):
         self._settings = settings_block(ctx)
         self._run = self.operators.module.sequence(
             [
-                Launch("square_sums", self._blocks, (self._table, self._chunks, self._sums)),
+                Launch(
+                    "square_sums", self._blocks, (self._table, self._chunks, self._sums)
+                ),
                 self._rates_launch(),
                 self._update_launch(),
             ],
@@ -120,7 +128,9 @@ class PlanUpdater(Updater):
         if self._squares:
             settings += self._akiba_shares(step, now)
         self._run([float_bits(value) for value in settings])
-        if self.scaler.is_dynamic:  # a copy: the next steps write theirs before this one is read
+        if (
+            self.scaler.is_dynamic
+        ):  # a copy: the next steps write theirs before this one is read
             finite = nd.empty((1,), self.operators.ctx)
             self._rates[len(self._tensors) :].copyto(finite)
             self.scaler.note(step, finite)

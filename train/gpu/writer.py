@@ -14,7 +14,15 @@ from mxnet import nd
 from ..network.resnet import ResNet
 from . import cudnn as dnn
 from .cudnn import Cudnn, Shape
-from .layers import IMAGE_CHANNELS, Average, Convolution, Dense, LayerList, MaxPooling, Norm
+from .layers import (
+    IMAGE_CHANNELS,
+    Average,
+    Convolution,
+    Dense,
+    LayerList,
+    MaxPooling,
+    Norm,
+)
 from .memory import Buffer
 from .module import blocks_for, type_name
 from .tape import Tape, Word
@@ -144,7 +152,9 @@ class Writer:
         """cuDNN's three functions take their operands alike. `joins`: the result is added to what
         lies there."""
         operands = (first[0], second[0], result[0])
-        algorithm = self._cudnn.algorithm(direction, *operands, layer.stride, layer.padding)
+        algorithm = self._cudnn.algorithm(
+            direction, *operands, layer.stride, layer.padding
+        )
         self.tape.call(
             layer.weight.name,
             f"cudnnConvolution{direction}",
@@ -210,7 +220,10 @@ class Writer:
             how.relu,
         )
         reserve_bytes = size_of(
-            "cudnnGetBatchNormalizationTrainingExReserveSpaceSize", *how.mode, how.relu, how.x
+            "cudnnGetBatchNormalizationTrainingExReserveSpaceSize",
+            *how.mode,
+            how.relu,
+            how.x,
         )
         saved = Saved(
             self.tape.buffer(4 * maps.channels),
@@ -292,7 +305,13 @@ class Writer:
         gradient = layer.weight.grad()
         padded = self.tape.buffer(int(np.prod(shape)) * self._item_bytes)
         self._filter_back(layer, shape, padded)
-        arguments = (padded, gradient, gradient.size, IMAGE_CHANNELS, gradient.shape[-1])
+        arguments = (
+            padded,
+            gradient,
+            gradient.size,
+            IMAGE_CHANNELS,
+            gradient.shape[-1],
+        )
         name = f"channels_{self._type}"
         self.tape.kernel(layer.weight.name, name, blocks_for(gradient.size), *arguments)
         self._complete(layer.weight)
@@ -311,7 +330,9 @@ class Writer:
     def _filter_back(self, layer: Convolution, shape: Shape, gradient: Word) -> None:
         source = self._maps(layer.source)
         filters = (self._cudnn.filter(shape), gradient)
-        self._convolution("BackwardFilter", layer, source, self._slope(layer.target), filters)
+        self._convolution(
+            "BackwardFilter", layer, source, self._slope(layer.target), filters
+        )
 
     def _data_back(self, layer: Convolution, shape: Shape) -> None:
         """The gradient of the source; it joins that of another reader."""
@@ -426,7 +447,9 @@ class Writer:
 
     def _normalising(self, layer: Norm) -> Normalising:
         channels = self.network.values[layer.target].channels
-        fused = layer.relu and self._type == "half" and channels % dnn.FUSED_CHANNELS == 0
+        fused = (
+            layer.relu and self._type == "half" and channels % dnn.FUSED_CHANNELS == 0
+        )
         operation = dnn.BN_ONLY
         if fused:
             operation = dnn.BN_RELU if layer.residual is None else dnn.BN_ADD_RELU
@@ -447,7 +470,9 @@ class Writer:
         """A kernel of ours over all elements of a value."""
         size = self._images * self.network.values[layer.target].size
         name = f"{name}_{self._type}"
-        self.tape.kernel(layer.parameters.name, name, blocks_for(size), *arguments, size)
+        self.tape.kernel(
+            layer.parameters.name, name, blocks_for(size), *arguments, size
+        )
 
     def _pool(self, name: str, layer: MaxPooling, arrays: tuple[Word, ...]) -> None:
         """A kernel of ours over all windows."""

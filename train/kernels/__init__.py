@@ -27,7 +27,9 @@ STEP_SOURCE = _HERE.parent / "gpu" / "step.c"
 
 def library_path(source: Path) -> Path:
     """Where its library lies; the name changes with its making, so a stale one is never loaded."""
-    digest = hashlib.sha256(source.read_bytes() + Path(__file__).read_bytes()).hexdigest()[:12]
+    digest = hashlib.sha256(
+        source.read_bytes() + Path(__file__).read_bytes()
+    ).hexdigest()[:12]
     return Path(sys.prefix) / "lib" / f"librn50_{source.stem}-{digest}.so"
 
 
@@ -45,10 +47,21 @@ def build(source: Path) -> Path:
         # lib_api.cc: without the last two the library would use MXNet's and crash.
         flags = ["-std=c++17", "-fopenmp", "-fno-gnu-unique", "-Wl,-Bsymbolic"]
         flags += [f"-I{headers()}", str(operator_source())]
-    command = ["g++", "-O2", "-fPIC", "-shared", *flags, str(source), "-o", str(partial)]
+    command = [
+        "g++",
+        "-O2",
+        "-fPIC",
+        "-shared",
+        *flags,
+        str(source),
+        "-o",
+        str(partial),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr)
+        first = next(
+            (line for line in done.stderr.splitlines() if "error" in line), done.stderr
+        )
         raise UserError(f"{source.name}: g++ failed: {first}")
     partial.replace(path)
     return path
@@ -68,7 +81,9 @@ def load() -> int:
     return handle.value
 
 
-def update(arrays: Sequence[mx.nd.NDArray], attributes: dict[str, str]) -> mx.nd.NDArray:
+def update(
+    arrays: Sequence[mx.nd.NDArray], attributes: dict[str, str]
+) -> mx.nd.NDArray:
     """Enqueue one step of all tensors; returns the trust ratios, still being computed.
 
     Args:
@@ -76,4 +91,6 @@ def update(arrays: Sequence[mx.nd.NDArray], attributes: dict[str, str]) -> mx.nd
         attributes: see update.cc.
     """
     values = list(attributes.values())
-    return _imperative_invoke(load(), list(arrays), list(attributes), values, None, False, False)
+    return _imperative_invoke(
+        load(), list(arrays), list(attributes), values, None, False, False
+    )

@@ -33,12 +33,16 @@ class AlexNet(Network):
     (as in Krizhevsky et al., 2012, section 4.2); `build.py` says what seeds its masks.
     """
 
-    def __init__(self, model: Model, classes: int, *, crop_px: int, **kwargs: Any) -> None:
+    def __init__(
+        self, model: Model, classes: int, *, crop_px: int, **kwargs: Any
+    ) -> None:
         super().__init__(model, classes, **kwargs)
         with self.name_scope():
             channels = 3
             side = crop_px
-            for number, (maps, kernel, stride, padding, pooled) in enumerate(CONVOLUTIONS, start=1):
+            for number, (maps, kernel, stride, padding, pooled) in enumerate(
+                CONVOLUTIONS, start=1
+            ):
                 name = f"conv{number}"
                 sizes = (channels, maps, kernel, stride, padding)
                 self.body.add(build_convolution(model.layout, name, *sizes))
@@ -51,7 +55,9 @@ class AlexNet(Network):
             units = channels * side * side
             for number, hidden in enumerate(HIDDEN_UNITS, start=len(CONVOLUTIONS) + 1):
                 self.body.add(
-                    nn.Dense(hidden, activation="relu", in_units=units, prefix=f"fc{number}_")
+                    nn.Dense(
+                        hidden, activation="relu", in_units=units, prefix=f"fc{number}_"
+                    )
                 )
                 self.body.add(nn.Dropout(DROPOUT))
                 units = hidden

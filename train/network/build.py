@@ -24,7 +24,9 @@ from .resnet import ResNet
 
 NETWORKS: dict[str, Callable[[Model, int, int], Network]] = {
     "resnet": lambda model, classes, _: ResNet(model, classes, prefix=""),
-    "alexnet": lambda model, classes, crop_px: AlexNet(model, classes, crop_px=crop_px, prefix=""),
+    "alexnet": lambda model, classes, crop_px: AlexNet(
+        model, classes, crop_px=crop_px, prefix=""
+    ),
     "googlenet": lambda model, classes, _: GoogLeNet(model, classes, prefix=""),
 }
 """By `model.network`, from (model, classes, height and width of a crop)."""
@@ -44,12 +46,18 @@ class Seeded(mx.init.Initializer):
         super().__init__(seed=seed)
         self._seed = seed
         self._layout = net.layout
-        self._classifier = [p.name for p in trainable(net) if p.name.endswith("weight")][-1]
+        self._classifier = [
+            p.name for p in trainable(net) if p.name.endswith("weight")
+        ][-1]
 
     def _init_weight(self, name: str, arr: mx.nd.NDArray) -> None:
         key = np.array([self._seed, zlib.crc32(str(name).encode())], dtype=np.uint64)
         rng = np.random.Generator(np.random.Philox(key=key))
-        scale = 0.01 if str(name) == self._classifier else np.sqrt(2 / np.prod(arr.shape[1:]))
+        scale = (
+            0.01
+            if str(name) == self._classifier
+            else np.sqrt(2 / np.prod(arr.shape[1:]))
+        )
         shape = arr.shape
         channels_last = self._layout == "NHWC" and arr.ndim == 4
         if channels_last:
@@ -139,7 +147,9 @@ def copy_parameters(source: Network, target: Network, operators: Operators) -> N
     plan's evaluation needs none."""
     if operators.planned:
         return
-    pairs = zip(source.collect_params().values(), target.collect_params().values(), strict=True)
+    pairs = zip(
+        source.collect_params().values(), target.collect_params().values(), strict=True
+    )
     for mine, theirs in pairs:
         array = mine.list_data()[0]
         other = theirs.list_data()[0]

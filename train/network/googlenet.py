@@ -70,7 +70,9 @@ class LocalNorm(nn.HybridBlock):
 class Inception(nn.HybridBlock):
     """1x1, reduced 3x3, reduced 5x5 and projected pooling, side by side."""
 
-    def __init__(self, layout: str, in_channels: int, maps: Maps, **kwargs: Any) -> None:
+    def __init__(
+        self, layout: str, in_channels: int, maps: Maps, **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         self._channel_axis = layout.index("C")
         convolution = partial(build_convolution, layout)
@@ -113,7 +115,9 @@ class GoogLeNet(Network):
             for modules in STAGES:
                 self.body.add(build_reduction(layout))
                 for name, maps in modules.items():
-                    self.body.add(Inception(layout, channels, maps, prefix=f"inception{name}_"))
+                    self.body.add(
+                        Inception(layout, channels, maps, prefix=f"inception{name}_")
+                    )
                     channels = maps.one + maps.three + maps.five + maps.pool
             self.body.add(nn.GlobalAvgPool2D(layout=layout))
             self.body.add(nn.Flatten())

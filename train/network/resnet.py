@@ -109,7 +109,13 @@ class Residual(nn.HybridBlock):
             self.shortcut = None
             if stride != 1 or in_channels != channels:
                 self.shortcut = Unit(
-                    model, "convsc", in_channels, channels, stride=stride, relu=False, prefix=""
+                    model,
+                    "convsc",
+                    in_channels,
+                    channels,
+                    stride=stride,
+                    relu=False,
+                    prefix="",
                 )
 
     def hybrid_forward(self, F: Any, x: Any) -> Any:
@@ -128,7 +134,9 @@ class ResNet(Network):
         width = model.width
         with self.name_scope():
             if model.stem == "imagenet":
-                self.body.add(Unit(model, "conv0", 3, width, kernel=7, stride=2, prefix=""))
+                self.body.add(
+                    Unit(model, "conv0", 3, width, kernel=7, stride=2, prefix="")
+                )
                 self.body.add(nn.MaxPool2D(3, 2, 1, layout=model.layout))
             else:  # crops of 32 px keep their resolution
                 self.body.add(Unit(model, "conv0", 3, width, kernel=3, prefix=""))
@@ -140,7 +148,9 @@ class ResNet(Network):
                     stride = 2 if unit == 1 and stage > 1 else 1
                     prefix = f"stage{stage}_unit{unit}_"
                     self.body.add(
-                        Residual(model, block, channels, stage_width, stride, prefix=prefix)
+                        Residual(
+                            model, block, channels, stage_width, stride, prefix=prefix
+                        )
                     )
                     channels = stage_width * block[-1][1]
             self.body.add(nn.GlobalAvgPool2D(layout=model.layout))

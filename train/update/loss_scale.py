@@ -78,12 +78,16 @@ class LossScaler:
         if self.is_dynamic:
             zeros = {
                 g.dtype: nd.zeros(
-                    max(h.size for h in gradients if h.dtype == g.dtype), g.context, dtype=g.dtype
+                    max(h.size for h in gradients if h.dtype == g.dtype),
+                    g.context,
+                    dtype=g.dtype,
                 )
                 for g in gradients
             }
             for g in gradients:
-                self._rows.append((g.reshape((1, -1)), zeros[g.dtype][: g.size].reshape((1, -1))))
+                self._rows.append(
+                    (g.reshape((1, -1)), zeros[g.dtype][: g.size].reshape((1, -1)))
+                )
         self.reset()
 
     def reset(self) -> None:
@@ -128,7 +132,9 @@ class LossScaler:
         to be done."""
         return {
             **self.scale._asdict(),
-            "checks": tuple((c.step, c.scale, host_reads.finite(c.finite)) for c in self._checks),
+            "checks": tuple(
+                (c.step, c.scale, host_reads.finite(c.finite)) for c in self._checks
+            ),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

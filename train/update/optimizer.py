@@ -54,7 +54,11 @@ class Tensor(NamedTuple):
 
 
 def tensor_of(
-    parameter: Any, settings: Optimizer, rule: Rule, momentum: nd.NDArray, master: nd.NDArray | None
+    parameter: Any,
+    settings: Optimizer,
+    rule: Rule,
+    momentum: nd.NDArray,
+    master: nd.NDArray | None,
 ) -> Tensor:
     """The tensor of a gluon parameter. `momentum`: zeros; `master`: of a float16 weight."""
     ending = parameter.name.rpartition("_")[2]
@@ -92,7 +96,9 @@ class Updater:
         self.operators = operators
         self.scaler = scaler or LossScaler(1.0)
         self._rule = settings.rule
-        self._trust_decay_factor = settings.base_lr if self._rule.decay_times_base_lr else 1.0
+        self._trust_decay_factor = (
+            settings.base_lr if self._rule.decay_times_base_lr else 1.0
+        )
         self._epoch_at = epoch_at
         shapes = [p.shape for p in parameters]
         masters = self._masters(parameters)
@@ -129,16 +135,21 @@ class Updater:
         self._constants = {
             "tensors": str(len(self._tensors)),
             "epsilon": repr(self._rule.epsilon),
-            "etas": ",".join(repr(self._rule.eta) if t.scaled else "0" for t in self._tensors),
+            "etas": ",".join(
+                repr(self._rule.eta) if t.scaled else "0" for t in self._tensors
+            ),
             "decays": ",".join(repr(t.decay) for t in self._tensors),
             "trust_decay_factor": repr(self._trust_decay_factor),
             "epsilon_only_below": str(int(self._rule.epsilon_only_below)),
         }
         groups: dict[tuple[bool, bool], list[Tensor]] = {}
         for tensor in self._tensors:
-            groups.setdefault((tensor.scaled, tensor.master is not None), []).append(tensor)
+            groups.setdefault((tensor.scaled, tensor.master is not None), []).append(
+                tensor
+            )
         self._groups = [
-            (group, nd.array([t.decay for t in group], ctx)) for _, group in sorted(groups.items())
+            (group, nd.array([t.decay for t in group], ctx))
+            for _, group in sorted(groups.items())
         ]
         """Tensors that one multi-tensor operator takes, with their weight decays."""
         self.written_last = [self._groups[-1][0][-1].weight, self._tensors[-1].weight]
@@ -177,8 +188,12 @@ class Updater:
     def arrays(self) -> dict[str, nd.NDArray]:
         """Velocities, float32 masters and Akiba's squares by name."""
         arrays = {f"velocity/{t.name}": t.momentum for t in self._tensors}
-        arrays |= {f"master/{t.name}": t.master for t in self._tensors if t.master is not None}
-        named_squares = zip(self._tensors, self._squares, strict=False)  # Akiba's alone has them
+        arrays |= {
+            f"master/{t.name}": t.master for t in self._tensors if t.master is not None
+        }
+        named_squares = zip(
+            self._tensors, self._squares, strict=False
+        )  # Akiba's alone has them
         return arrays | {f"square/{t.name}": square for t, square in named_squares}
 
     def _rescale(self, now: Settings) -> float:
@@ -216,7 +231,9 @@ class Updater:
                     **options,
                 )
 
-    def _trusts(self, tensors: Sequence[Tensor], decays: nd.NDArray, now: Settings) -> nd.NDArray:
+    def _trusts(
+        self, tensors: Sequence[Tensor], decays: nd.NDArray, now: Settings
+    ) -> nd.NDArray:
         """Trust ratios of a group of tensors, on the device; ones where LARS does not apply."""
         if not tensors[0].scaled:
             return nd.ones_like(decays)
@@ -260,7 +277,9 @@ class Updater:
         for tensor, square in zip(self._tensors, self._squares, strict=True):
             w = tensor.weight
             d = tensor.momentum
-            g = (tensor.gradient * self._rescale(now) + tensor.decay * w) * self.scaler.finite
+            g = (
+                tensor.gradient * self._rescale(now) + tensor.decay * w
+            ) * self.scaler.finite
             square[:] = AKIBA_MU2 * square + (1 - AKIBA_MU2) * g * g
             scale = sgd + rms / (nd.sqrt(square) + AKIBA_EPSILON)
             d[:] = now.momentum * d - scale * g

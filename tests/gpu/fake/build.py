@@ -18,7 +18,9 @@ HERE = Path(__file__).parent
 SOURCES = sorted(HERE.glob("*.cc"))
 PACKAGES = ("cuda_runtime", "cudnn", "cublas", "nccl")
 LIBRARY = "libcuda.so.1"
-_IMPORTED = re.compile(r"(__cuda|cuda|cudnn|cublas|cufft|curand|cusolver|cusparse|nccl|cu[A-Z])\w*")
+_IMPORTED = re.compile(
+    r"(__cuda|cuda|cudnn|cublas|cufft|curand|cusolver|cusparse|nccl|cu[A-Z])\w*"
+)
 _RUN_TIME_COMPILER = re.compile(r"nvrtc|nvtx")  # the real ones serve
 
 
@@ -27,20 +29,30 @@ def build(site: Path, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with ThreadPoolExecutor() as pool:
         objects = list(pool.map(partial(_compile, site=site, folder=folder), SOURCES))
-    libraries = [site / "mxnet" / "libmxnet.so", *site.glob("horovod/mxnet/mpi_lib*.so")]
-    wanted = set().union(*(_symbols(library, "--undefined-only") for library in libraries))
-    defined = set().union(*(_symbols(path, "--defined-only", dynamic=False) for path in objects))
+    libraries = [
+        site / "mxnet" / "libmxnet.so",
+        *site.glob("horovod/mxnet/mpi_lib*.so"),
+    ]
+    wanted = set().union(
+        *(_symbols(library, "--undefined-only") for library in libraries)
+    )
+    defined = set().union(
+        *(_symbols(path, "--defined-only", dynamic=False) for path in objects)
+    )
     names = sorted(name for name in wanted - defined if _IMPORTED.fullmatch(name))
     stubs = folder / "stubs.cc"
     stubs.write_text(
         '#include "fake.h"\n'
         + "".join(
-            f'FAKE int {name}() {{ fake::count("stub {name}"); return 0; }}\n' for name in names
+            f'FAKE int {name}() {{ fake::count("stub {name}"); return 0; }}\n'
+            for name in names
         )
     )
     objects.append(_compile(stubs, site, folder))
     library = folder / LIBRARY
-    _run("g++", "-shared", f"-Wl,-soname,{LIBRARY}", *objects, "-o", library, "-lpthread")
+    _run(
+        "g++", "-shared", f"-Wl,-soname,{LIBRARY}", *objects, "-o", library, "-lpthread"
+    )
     link = folder / "libcuda.so"
     link.unlink(missing_ok=True)
     link.symlink_to(LIBRARY)
@@ -51,21 +63,36 @@ def _compile(source: Path, site: Path, folder: Path) -> Path:
     made = folder / f"{source.stem}.o"
     headers = [f"-I{site / 'nvidia' / name / 'include'}" for name in PACKAGES]
     # GNU's C++: a product and its sum become one instruction, where the processor has it.
-    options = ("-std=gnu++17", "-O2", "-fPIC", "-march=native", "-fvisibility=hidden", f"-I{HERE}")
+    options = (
+        "-std=gnu++17",
+        "-O2",
+        "-fPIC",
+        "-march=native",
+        "-fvisibility=hidden",
+        f"-I{HERE}",
+    )
     _run("g++", *options, *headers, "-c", source, "-o", made)
     return made
 
 
 def _symbols(path: Path, kind: str, *, dynamic: bool = True) -> set[str]:
     listed = _run("nm", *(["-D"] if dynamic else []), kind, path)
-    names = {line.split()[-1].partition("@")[0] for line in listed.splitlines() if line.strip()}
+    names = {
+        line.split()[-1].partition("@")[0]
+        for line in listed.splitlines()
+        if line.strip()
+    }
     return {name for name in names if not _RUN_TIME_COMPILER.match(name)}
 
 
 def _run(*command: object) -> str:
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    done = subprocess.run(
+        [str(word) for word in command], capture_output=True, text=True
+    )
     if done.returncode:
-        raise SystemExit(f"{' '.join(map(str, command[:1]))} failed:\n{done.stderr[-3000:]}")
+        raise SystemExit(
+            f"{' '.join(map(str, command[:1]))} failed:\n{done.stderr[-3000:]}"
+        )
     return done.stdout
 
 
