@@ -9,6 +9,7 @@ from rn50.cli import entry
 from rn50.cli import main as cli
 from rn50.cli.console import track
 from rn50.launch import run as launch
+from rn50.launch.launch_plan import RANK, Options
 
 BODY = str(Path(__file__).with_name("body.py"))
 
@@ -17,8 +18,8 @@ def job(_: list[str]) -> None:
     launcher, *fate = sys.argv[1:6]
     loaded = launch.load_for_launch("smoke", ["seed=1", *sys.argv[6:]], None)
     there_before = fate[2] == "-"  # then the ranks are the usual ones
-    program = launch.RANK if there_before else (sys.executable, BODY, *fate)
-    result, _ = launch.launch(loaded, track, launch.Options(launcher, program=program))
+    program = RANK if there_before else (sys.executable, BODY, *fate)
+    result, _ = launch.launch(loaded, track, Options(launcher, program=program))
     sys.exit(0 if result.status == "success" else 1)
 
 

@@ -52,6 +52,8 @@ def test_a_second_start_waits_its_turn_goes_on_and_overwrites_nothing(
         "--scheduler",
         "local",
         *SHORT,
+        "eval.offset=39",  # 40 epochs: it still runs when it is killed
+        "eval.period=40",
         f"data.path={smoke_data}",
         f"system.results={rn50.results}",
     )
