@@ -52,8 +52,7 @@ def test_a_second_start_waits_its_turn_goes_on_and_overwrites_nothing(
         "--scheduler",
         "local",
         *SHORT,
-        "eval.offset=39",  # 40 epochs: it still runs when it is killed
-        "eval.period=40",
+        "watchdog.silence_s=60",
         f"data.path={smoke_data}",
         f"system.results={rn50.results}",
     )
@@ -64,6 +63,9 @@ def test_a_second_start_waits_its_turn_goes_on_and_overwrites_nothing(
     run = folder / "run_0"
     log = folder / "job.log"
     wait_until(lambda: checkpoints_in(run / "checkpoint"))
+    for process in job.children(recursive=True):
+        if "rn50.train" in process.cmdline():
+            process.suspend()  # or the run could end before it is killed
     refused = start(folder)
     assert refused.returncode == 2
     assert refused.stdout == ""
