@@ -134,9 +134,8 @@ def _drawn(job: BenchJob, folder: Path, px: int) -> Loaded:
     drawn = Synthetic(train_samples=64, eval_samples=10, min_px=px, max_px=px)
     more = {field: getattr(drawn, field) for field in Counts._fields}
     more |= {"path": str(folder), "synthetic": drawn, "shards": None}
-    small = load(
-        "smoke", ["system.ranks_per_node=1"]
-    ).run  # of a batch that the set holds
+    # of a batch that the set holds
+    small = load("smoke", ["system.ranks_per_node=1"]).run
     data = run.data.model_copy(update=more)
     system = small.system.model_copy(update={"results": run.system.results})
     small = small.model_copy(update={"data": data, "system": system})

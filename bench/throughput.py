@@ -146,9 +146,8 @@ def _against_reference(
 ) -> Outcome:
     """The config on its own nodes and ranks, as a run has it: its median rate is kept or judged."""
     if save is not None:
-        load_system(
-            str(save.resolve())
-        )  # before minutes of measuring; a path, never a name
+        # before minutes of measuring; a path, never a name
+        load_system(str(save.resolve()))
     run = job.load(*_PLAIN).run
     name = run.name
     reference = run.system.references.get(run.name)

@@ -32,9 +32,8 @@ def main() -> None:
         code = _call(sys.argv[1:])
     except KeyboardInterrupt as stop:
         code = stop
-    for (
-        number
-    ) in command_stop_signals():  # a second one, or one during Python's own end
+    # a second one, or one during Python's own end
+    for number in command_stop_signals():
         signal.signal(number, signal.SIG_IGN)
     if isinstance(code, KeyboardInterrupt):
         code = _stopped(code)
@@ -49,9 +48,8 @@ def _speak_utf8() -> None:
         )
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(
-            stream, io.TextIOWrapper
-        ):  # file names are bytes, and not always of UTF-8
+        # file names are bytes, and not always of UTF-8
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 

@@ -139,9 +139,8 @@ def _run_job(request: Request, folder: Path | None) -> int:
     with open_job(folder or new_run_folder(loaded.run), log=folder is not None) as job:
         outcome = run_all(job, request, track)
         if request.runs > 1 and outcome.exit_code <= EXIT_BAD:
-            with contextlib.suppress(
-                typer.Exit, UserError
-            ):  # the runs' own verdict counts
+            # the runs' own verdict counts
+            with contextlib.suppress(typer.Exit, UserError):
                 log_score([job.folder])
     if request.requeue and outcome.requeue:
         return put_back(request.requeue)

@@ -96,9 +96,8 @@ def shown(log: LogFigures, subject: Subject) -> JsonObject:
         "target": subject.config.eval.target if subject.config else None,
         "published": place.text if place else None,
     }
-    if (
-        benchmark != BENCHMARK
-    ):  # its epochs may be samples, and its accuracy another measure
+    # its epochs may be samples, and its accuracy another measure
+    if benchmark != BENCHMARK:
         return figures
     for last in run.evaluations[-1:]:
         figures |= {"epochs": last.epoch, "eval_accuracy": last.accuracy}

@@ -104,9 +104,8 @@ def check_log(
             ruleset = None
         found = find_ruleset(path, log, ruleset)
         official_check = None
-        if (
-            log is None
-        ):  # it may read records that this parser does not, of unknown values
+        # it may read records that this parser does not, of unknown values
+        if log is None:
             unread = error.records and "records that cannot be read"
             official_check = _run_official_checker(
                 path, None, found.name, official, unread or None

@@ -387,9 +387,8 @@ def _rcp_reached(config: ConfigUnderCheck) -> Violations:
     """The run is long enough to converge within the reference's epochs."""
     reference = config.reference
     last = config.plan.eval_epochs[-1]
-    if (
-        reference is not None and last < reference.minimum
-    ):  # of a batch above all points: NaN
+    # of a batch above all points: NaN
+    if reference is not None and last < reference.minimum:
         accepts = f"the RCP test accepts from {reference.minimum:.2f}"
         why = f"evaluated last after epoch {last}, {accepts}"
         yield config.violation(

@@ -14,11 +14,12 @@ from ..config import benchmark
 from .check_log import Check, is_valid
 from .rcp import Verdict, judge, kept_points
 
+# errors that leave no run time to trust
 _NO_CLOCK = (
     "two-runs",
     "several-clocks",
     "run-time-not-positive",
-)  # errors that leave no run time to trust
+)
 
 
 class RunScore(NamedTuple):

@@ -142,9 +142,8 @@ def check_output(path: Path) -> None:
     with failing_as(f"{path}: cannot write"):
         if path.is_dir():
             raise UserError(f"{path}: a file expected, found a folder")
-        place = (
-            path if path.exists() else f"{follow_links(path).parent}/"
-        )  # no file, by the slash
+        # no file, by the slash
+        place = path if path.exists() else f"{follow_links(path).parent}/"
         if not is_stdout(path) and not os.access(place, os.W_OK):
             raise UserError(f"{path}: cannot write: no folder or no permission")
 

@@ -60,9 +60,8 @@ def reason_of(error: OSError) -> str:
     if error.errno == errno.ENOSPC and error.filename:
         with suppress(OSError):
             held = os.statvfs(Path(error.filename).parent)
-            if (
-                held.f_files and not held.f_favail
-            ):  # a system without a table of them has 0 of 0
+            # a system without a table of them has 0 of 0
+            if held.f_files and not held.f_favail:
                 return "no free inodes"
     return str(error.strerror)
 

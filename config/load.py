@@ -107,9 +107,8 @@ def merge(layers: Iterable[Layer]) -> dict[str, Leaf]:
     for layer in layers:
         if layer.is_machine:
             ranks = ranks or ranks_of(leaves)
-            remove(
-                leaves, "system", keep=("system.results",)
-            )  # where results go is no part of it
+            # where results go is no part of it
+            remove(leaves, "system", keep=("system.results",))
         forget_other_set(leaves, layer)
         for key, leaf in layer.leaves:
             put(leaves, key, leaf)

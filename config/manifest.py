@@ -29,9 +29,8 @@ LIST = "lst"
 """Suffix of the photos' names, which sets packed by older versions lack; no content."""
 MOST_BYTES = 256 << 20
 """A million files that were left out take 150 MB."""
-_DRAWN_CLASS = re.compile(
-    "n90000[0-9]{3}"
-)  # data/synthetic.py, wnid; ImageNet's end at n15102894
+# data/synthetic.py, wnid; ImageNet's end at n15102894
+_DRAWN_CLASS = re.compile("n90000[0-9]{3}")
 
 
 class File(Section):

@@ -48,9 +48,8 @@ def open_file(
         if most_bytes is not None and about.st_size > most_bytes:
             found = f"at most {most_bytes:,} bytes expected, found {about.st_size:,}"
             raise OSError(errno.EFBIG, found, str(path))
-        if (
-            within is not None
-        ):  # by the descriptor, not by the name: no link can be changed since
+        # by the descriptor, not by the name: no link can be changed since
+        if within is not None:
             place = Path(f"/proc/self/fd/{descriptor}").readlink()
             if not place.is_relative_to(os.path.realpath(within)):
                 found = f"a link out of {within}, which is not followed"

@@ -46,10 +46,11 @@ from . import recordio
 TABLE = np.dtype(
     [
         ("offset", "<u8"),  # of the record
+        # bytes of the image; 0: record in several parts, read it whole
         (
             "length",
             "<u4",
-        ),  # bytes of the image; 0: record in several parts, read it whole
+        ),
         ("label", "<u4"),
         ("height", "<u2"),
         ("width", "<u2"),

@@ -132,9 +132,8 @@ def _create(path: Path) -> bool:
 def _look(path: Path) -> _Sight | None:
     """Whose lock it is and when its time moved. None: there is no file."""
     text = b""
-    with suppress(
-        OSError
-    ):  # another user's; opened each time, as NFS asks its server only then
+    # another user's; opened each time, as NFS asks its server only then
+    with suppress(OSError):
         text = read_file(path, _MOST_BYTES, within=path.parent)
     token, _, holder = text.decode(errors="replace").partition("\n")
     with suppress(OSError):
@@ -169,9 +168,8 @@ def _beat(path: Path, over: threading.Event, lost: Lost) -> None:
             if not over.is_set():
                 lost(holder)
             return
-        with suppress(
-            OSError
-        ):  # a server that is away; a file that somebody has removed
+        # a server that is away; a file that somebody has removed
+        with suppress(OSError):
             os.utime(path)
 
 

@@ -144,9 +144,8 @@ class Source:
         """The next batch as DALI's own (images, labels). Raises UserError: it does not decode."""
         try:
             return self._pipeline.run()
-        except (
-            RuntimeError
-        ) as error:  # DALI's: a page of which one line tells the cause
+        # DALI's: a page of which one line tells the cause
+        except RuntimeError as error:
             cause = str(error).rpartition("encountered:")[2].strip().partition("\n")[0]
             raise UserError(
                 f"{self._path}: images that decode expected, found {cause} "

@@ -72,9 +72,8 @@ class TrainOrder:
     def active_steps(self, rank: int, first: int = 1) -> Iterator[int]:
         """Steps from `first` on in which `rank` has a share of the batch; ends with the last."""
         last = self._plan.segments[-1]
-        endless = (
-            rank < last.active_ranks
-        )  # else a search beyond the last segment would not end
+        # else a search beyond the last segment would not end
+        endless = rank < last.active_ranks
         for step in (
             itertools.count(first) if endless else range(first, last.first_step + 1)
         ):
@@ -97,13 +96,11 @@ class TrainOrder:
         lowest, beyond = part.images(self._plan.train_samples)
         if self._plan.last_batch == "pad":
             epochs += segment.first_epoch - 1
-            batch = (
-                segment.global_batch_size // part.parts
-            )  # of the ranks that share the part
+            # of the ranks that share the part
+            batch = segment.global_batch_size // part.parts
             steps, places = np.divmod(within, segment.global_batch_size)
-            within = (steps * batch + places % batch) % (
-                beyond - lowest
-            )  # the padded positions
+            # the padded positions
+            within = (steps * batch + places % batch) % (beyond - lowest)
         images = lowest + within
         for epoch in np.unique(epochs[epochs + 1 < self._stored_from]):
             chosen = epochs == epoch

@@ -125,9 +125,8 @@ def draw_image(
     if label >= 10:
         pattern = (pattern + PATTERNS[label // 10 % 10](y, x, rng)[..., None]) / 2
     low, high = rng.uniform(0, 255, (2, 3))
-    while (
-        np.abs(high - low).max() < 90
-    ):  # a pattern that nobody can see teaches nothing
+    # a pattern that nobody can see teaches nothing
+    while np.abs(high - low).max() < 90:
         high = rng.uniform(0, 255, 3)
     if label >= 100:
         low = low / 4

@@ -59,9 +59,8 @@ def examine(hosts: Sequence[str]) -> Iterator[Row]:
     """Look at this machine and try the libraries of a run on its CPU and on each GPU. `hosts`:
     names that have to resolve beside this machine's own."""
     gpus = read_gpus()
-    yield Row(
-        "packages", OK, f"{len(folders(SITE))}, no file is gone"
-    )  # else the command ends here
+    # else the command ends here
+    yield Row("packages", OK, f"{len(folders(SITE))}, no file is gone")
     yield from machine_rows(hosts)
     yield from gpu_rows(gpus, library())
     devices = ["cpu"]

@@ -185,9 +185,8 @@ def engine_environment(
     if backend == "mpi" and mpi is not None:
         engine = PRODUCTS[mpi]
         offered = ALGORITHMS[mpi]
-    algorithm = run.comm.algorithm.partition("(")[
-        0
-    ]  # torus_2d(2x4): the grid is not theirs
+    # torus_2d(2x4): the grid is not theirs
+    algorithm = run.comm.algorithm.partition("(")[0]
     if algorithm not in offered:
         raise UserError(
             f"comm.algorithm: one that {engine} offers expected ({', '.join(offered)}), "

@@ -120,9 +120,8 @@ def _reported(evidence: Evidence) -> str:
         if reason != PROCESS_EXITED and not any(
             text in reason for text in SECONDARY_ERRORS
         ):
-            if reason.startswith(
-                "MXNetError: "
-            ):  # which keeps the last words alone, not the peer
+            # which keeps the last words alone, not the peer
+            if reason.startswith("MXNetError: "):
                 reason += crash_message(failure.rank, evidence.stderr)
             return str(replace(failure, reason=reason))
     return ""
@@ -189,9 +188,8 @@ def _killed(evidence: Evidence) -> str:
         if number == signal.SIGBUS:
             killed += f": {_CUT}"
         if lost is not None and lost.rank == rank:
-            if (
-                number != signal.SIGKILL
-            ):  # which leaves no time for words: those there are others'
+            # which leaves no time for words: those there are others'
+            if number != signal.SIGKILL:
                 killed += crash_message(lost.rank, evidence.stderr)
             return str(replace(lost, reason=killed))
         if lost is None or rank in away:

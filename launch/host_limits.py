@@ -77,9 +77,8 @@ def read_limits() -> Limits:
     """The limits that processes started from here have."""
     ulimits = {}
     for letter, (number, _) in _ULIMITS.items():
-        limit = resource.getrlimit(number)[
-            letter == "n"
-        ]  # files: the watchdog raises it to that
+        # files: the watchdog raises it to that
+        limit = resource.getrlimit(number)[letter == "n"]
         if letter in _IN_KIB and limit != resource.RLIM_INFINITY:
             limit >>= 10
         if limit != resource.RLIM_INFINITY:

@@ -163,9 +163,8 @@ def _run_one(
             outcome = Outcome(EXIT_STOPPED, asked_by(error))
         elif is_hopeless(out):
             outcome = Outcome(EXIT_MISSED)
-        if (
-            request.requeue and outcome.stopped_by == LIMIT_SIGNAL
-        ):  # it goes on by itself
+        # it goes on by itself
+        if request.requeue and outcome.stopped_by == LIMIT_SIGNAL:
             ending = ending._replace(advice="", next="")
         print(
             f"rn50: error: {ending.reason}; details: {out / 'stderr.log'}",

@@ -192,9 +192,8 @@ class Horovodrun(Launcher):
                 "-H",
                 ",".join(f"{host}:{job.ranks_per_node}" for host in job.hosts),
             ]
-            if interface := job.environment.get(
-                "HOROVOD_GLOO_IFACE"
-            ):  # between hosts alone
+            # between hosts alone
+            if interface := job.environment.get("HOROVOD_GLOO_IFACE"):
                 tokens += ["--network-interfaces", interface]
         return [*tokens, *job.command]
 
@@ -375,9 +374,8 @@ def build_job(
     environment = environment._replace(
         removed=taken_away(os.environ, launcher, system.nodes)
     )
-    variables = (
-        environment.settings | environment.kept
-    )  # on all nodes, the user's as well
+    # on all nodes, the user's as well
+    variables = environment.settings | environment.kept
     if system.nodes > 1:  # and what modules have set, whatever engine reads it
         wanted = [n for n in present if n.startswith(ENGINE_PREFIXES) or n in _PATHS]
         variables = {name: present[name] for name in wanted} | variables

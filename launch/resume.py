@@ -114,9 +114,8 @@ def begin_attempt(out: Path) -> Checkpoint | None:
         raise FolderInUse(out, other_driver)
     with hold(out / RANK_LOCK, wait_s=RANK_GRACE_S):
         pass
-    for failure in read_failures(
-        out
-    ):  # replicas differed: what was saved since they last agreed
+    # replicas differed: what was saved since they last agreed
+    for failure in read_failures(out):
         if failure.agreed_step is not None:
             remove_after(out / "checkpoint", failure.agreed_step)
     found, warnings = newest_checkpoint(out / "checkpoint")
@@ -185,9 +184,8 @@ def close_attempt(out: Path) -> None:
     remove_partial(out / "checkpoint")
     remove_partial(out)
     if (out / LOG).is_file():
-        with suppress(
-            UserError, OSError
-        ):  # a disk that was the reason takes no end either
+        # a disk that was the reason takes no end either
+        with suppress(UserError, OSError):
             close_interrupted(out / LOG)
 
 

@@ -131,9 +131,8 @@ def run_attempts(began: PreparedRun) -> None:
             return
         close_attempt(out)
         ending = run_stopped(asked_by(stop), out, options.launcher)
-        with suppress(
-            KeyboardInterrupt
-        ):  # a second one: the report is not worth a wait
+        # a second one: the report is not worth a wait
+        with suppress(KeyboardInterrupt):
             close_result(out, plan.run, ending)
         raise StoppedBySignal(ending) from None
     except OSError as error:  # such as a full standard output

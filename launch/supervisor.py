@@ -80,9 +80,8 @@ def run_job(job: Job, launcher: str, out: Path, run: Run | None = None) -> None:
             )
         finally:
             if one_machine and other_holder(out / LOCK) is None:
-                with suppress(
-                    OSError
-                ):  # of a rank 0 that was killed; its folder takes no change
+                # of a rank 0 that was killed; its folder takes no change
+                with suppress(OSError):
                     (out / RANK_LOCK).unlink(missing_ok=True)
 
 
@@ -311,9 +310,8 @@ class StderrLog:
             self.text = self._file.read().decode(errors="replace")
 
     def _write(self, text: str) -> None:
-        with suppress(
-            OSError, ValueError
-        ):  # a full disk, the end: a full pipe holds up the ranks
+        # a full disk, the end: a full pipe holds up the ranks
+        with suppress(OSError, ValueError):
             self._file.write(text.encode(errors="replace"))
 
 

@@ -148,9 +148,8 @@ class Watchdog:
 
     def _stop_all(self) -> None:
         """Ask each rank to hold; when all have answered, name the last step (train/limits.py)."""
-        for rank, status in list(
-            self._statuses.items()
-        ):  # one that is gone is taken out
+        # one that is gone is taken out
+        for rank, status in list(self._statuses.items()):
             if rank not in self._asked:
                 self._asked.add(rank)
                 self._reply(status, b"hold\n")

@@ -92,17 +92,15 @@ class MLPerfLog:
         self._clock = clock or Clock()
         self._logger: MLLogger | None = None
         if self._file is not None:
-            sink = logging.Logger(
-                "rn50.mlperf", logging.INFO
-            )  # its own: no parents, no registry
+            # its own: no parents, no registry
+            sink = logging.Logger("rn50.mlperf", logging.INFO)
             sink.addHandler(_Handler(self._file))
             # Two frames up from mllog: the caller of this class, not the class.
             self._logger = MLLogger(
                 sink,
                 default_stack_offset=3,
-                root_dir=re.escape(
-                    str(Path(__file__).resolve().parent.parent)
-                ),  # goes to re.sub
+                # goes to re.sub
+                root_dir=re.escape(str(Path(__file__).resolve().parent.parent)),
             )
 
     def submission(self, run: Run) -> None:

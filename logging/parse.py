@@ -201,9 +201,8 @@ class _Reader:
     def _chunk(self, chunk: bytes) -> None:
         """Read the lines of a part of the file, which ends with a line or with 16 MB of one. Those
         without a token, such as blank ones, are counted and cost no more than other bytes."""
-        if any(
-            byte in chunk for byte in _BINARY_BYTES
-        ):  # finds a byte 200 times as fast
+        # finds a byte 200 times as fast
+        if any(byte in chunk for byte in _BINARY_BYTES):
             self._find_binary(chunk)
         end = 0  # of the line before: its newline
         while (token := chunk.find(_TOKEN, end)) != -1:
@@ -416,9 +415,8 @@ class _Reader:
             self._problem("missing", key, f'record ({cut(key)}) has no "time_ms"')
             return None
         stamp: Any = content["time_ms"] if seconds is None else seconds
-        if isinstance(
-            stamp, str
-        ):  # in v0.6 it is one; elsewhere the official parser reads it too
+        # in v0.6 it is one; elsewhere the official parser reads it too
+        if isinstance(stamp, str):
             with contextlib.suppress(ValueError):
                 stamp = (
                     float(stamp) if seconds is None else round(float(stamp) * 1000, 3)

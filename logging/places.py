@@ -117,9 +117,8 @@ def recorded_runs(path: Path) -> list[Path]:
     if (path / METRICS).is_file():
         return [path]
     below = {file.parent for file in path.rglob(METRICS)}
-    runs = sorted(
-        run for run in below if run.parent not in below
-    )  # an attempt is part of its run
+    # an attempt is part of its run
+    runs = sorted(run for run in below if run.parent not in below)
     return run_folders(path) or runs or [path]
 
 

@@ -151,6 +151,5 @@ def to_tensorboard(runs: Sequence[Exported], out: Path) -> None:
                         "config", f"```\n{run.folder.config.to_yaml()}\n```"
                     )
                     for part in summary.hparams(run.parameters, {"eval/accuracy": 0.0}):
-                        writer.file_writer.add_summary(
-                            part
-                        )  # add_hparams writes another run
+                        # add_hparams writes another run
+                        writer.file_writer.add_summary(part)

@@ -82,9 +82,8 @@ def _overlaid(
     for name, subject in subjects:
         lines.setdefault(name, []).extend(find(subject))
     series = [Series(name, found) for name, found in lines.items()]
-    if (
-        sum(len(line) for one in series for line in one.lines) < 2
-    ):  # a point is a number
+    # a point is a number
+    if sum(len(line) for one in series for line in one.lines) < 2:
         return None
     return partial(draw_lines, series=series, **choices)
 

@@ -82,9 +82,8 @@ def machine_of(path: Path, config: Run | None) -> tuple[str, int] | None:
     if job_of(folder):
         folder = folder.parent
     system = folder.name
-    found = (
-        one for one in entries() if one.system == system
-    )  # the same count in all rounds
+    # the same count in all rounds
+    found = (one for one in entries() if one.system == system)
     return next(((one.accelerator, one.accelerators) for one in found), None)
 
 

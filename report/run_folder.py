@@ -107,9 +107,8 @@ def read_subjects(path: Path) -> list[Subject]:
         return [read_folder(path)]
     runs = run_folders(path)
     folders = log_folders(path)
-    if len(runs) == 1 or (
-        runs and folders == [path]
-    ):  # such as a job whose ranks never started
+    # such as a job whose ranks never started
+    if len(runs) == 1 or (runs and folders == [path]):
         return [read_folder(runs[-1])]
     if folders != [path]:
         return _readable(folders)

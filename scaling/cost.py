@@ -16,9 +16,8 @@ from ..config.schema import Run
 from .topology import Link, Topology
 
 SEGMENT_BYTES = 1 << 20  # Open MPI's choice for its segmented ring
-TREE_CHUNK_BYTES = (
-    256 << 10
-)  # NVIDIA/nccl, src/graph/tuning.cc: "the latency of a 256kB chunk"
+# NVIDIA/nccl, src/graph/tuning.cc: "the latency of a 256kB chunk"
+TREE_CHUNK_BYTES = 256 << 10
 
 
 class Cost(NamedTuple):

@@ -112,7 +112,6 @@ def _points(era: str) -> list[tuple[float, float]]:
         (float(row["global_batch_size"]), float(row["epochs_mean"])) for row in rows
     ]
     if era == "0.7":
-        points.append(
-            (86016.0, 90.0)
-        )  # Fujitsu's open run of v0.6: the largest batch there is
+        # Fujitsu's open run of v0.6: the largest batch there is
+        points.append((86016.0, 90.0))
     return points

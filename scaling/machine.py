@@ -136,9 +136,8 @@ def build_machine(
     machine = _through(
         Machine(name, system, about, precision, 0.0, 1.0, 1.0), compute, alone
     )
-    for _ in range(
-        _ROUNDS
-    ):  # what waits beside computation hardly depends on it: a contraction
+    # what waits beside computation hardly depends on it: a contraction
+    for _ in range(_ROUNDS):
         before = alone
         alone = [
             max(

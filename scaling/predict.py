@@ -403,9 +403,8 @@ def _phases(machine: Machine, job: PredictedJob, epochs: float) -> tuple[Phase, 
             ranks=segment.ranks,
             batch=segment.batch,
             steps_per_epoch=segment.steps_per_epoch,
-            step_s=step_time(
-                machine, job.gpus, segment.batch, **job.choice
-            ).total_s,  # idle ones too
+            # idle ones too
+            step_s=step_time(machine, job.gpus, segment.batch, **job.choice).total_s,
         )
         for segment, start, end in zip(job.segments, starts, ends, strict=True)
         if start < epochs

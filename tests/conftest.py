@@ -64,9 +64,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--fast"):
         settings.load_profile("fast")
-    if (
-        signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-    ):  # a shell's background job; inherited
+    # a shell's background job; inherited
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

@@ -19,15 +19,15 @@ PAGES = [
 ]
 SOURCES = {".py", ".sh", ".sub", ".c", ".cc", ".j2", ".md"}
 MADE = re.compile(r"job\.sh|\.\./(datasets|results)(/.*)?")
+# NVIDIA's entries
 THEIRS = {
     "config_*.sh",
     "config_DGXA100.sh",
     "run.sub",
     "run_with_docker.sh",
-}  # NVIDIA's entries
-IMAGES = re.compile(
-    r"^(train|val)/|\.(JPE?G|jpe?g|png|tar)$"
-)  # ImageNet's layout, not ours
+}
+# ImageNet's layout, not ours
+IMAGES = re.compile(r"^(train|val)/|\.(JPE?G|jpe?g|png|tar)$")
 TOKEN = re.compile(r"[\w.*<>/-]+")
 
 

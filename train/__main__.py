@@ -107,9 +107,8 @@ def run_rank(
     except FolderInUse as error:
         print(f"rn50: error: {error}", file=sys.stderr, flush=True)
         os._exit(EXIT_USAGE)
-    except (
-        BaseException
-    ) as error:  # whatever it was, the other ranks must not wait for this one
+    # whatever it was, the other ranks must not wait for this one
+    except BaseException as error:
         rank.fail(error)
 
 
@@ -168,9 +167,8 @@ class _Rank:
         """End this process. The watchdog's thread calls it: the main thread may never come back."""
         self._close_log()
         self.say(reason)
-        if folder := os.environ.get(
-            SCRATCH_ENV
-        ):  # the launcher, which would do it, may be gone
+        # the launcher, which would do it, may be gone
+        if folder := os.environ.get(SCRATCH_ENV):
             shutil.rmtree(folder, ignore_errors=True)
         self._exit(EXIT_FAILED)
 

@@ -36,9 +36,8 @@ class RunContext:
         process: ProcessInfo,
         resumed: Checkpoint | None = None,
     ) -> None:
-        if (
-            loaded.run.system.device == "gpu"
-        ):  # first: nothing has been written or read yet
+        # first: nothing has been written or read yet
+        if loaded.run.system.device == "gpu":
             gpu = check_machine(process.local_rank)
             check_step(loaded.run.model, gpu.name, gpu.capability)
         self.run = loaded.run

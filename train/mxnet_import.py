@@ -122,9 +122,8 @@ def restore_numpy_names() -> None:
     import numpy
 
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore"
-        )  # some NumPy versions have a name still, and warn of it
+        # some NumPy versions have a name still, and warn of it
+        warnings.simplefilter("ignore")
         lacking = {
             n: stands for n, stands in numpy_names().items() if not hasattr(numpy, n)
         }

@@ -83,9 +83,8 @@ class StepTimes:
 
     def begin(self, step: int) -> None:
         """The host asks for the batch of a step."""
-        if (
-            step != self._last + 1
-        ):  # the first after a resume, or epochs without this rank
+        # the first after a resume, or epochs without this rank
+        if step != self._last + 1:
             self.log_point()
             self._next = step
             self._begun_s = np.nan

@@ -186,9 +186,8 @@ def test_a_failed_rank_leaves_its_reason_and_its_output(
     overrides = [f"data.path={smoke_data}", f"system.results={tmp_path}"]
     loaded = load_for_launch("smoke", overrides, 2)
     with pytest.raises(UserError) as caught:
-        measure_on_ranks(
-            loaded, "mpirun", "loop", "many", "1"
-        )  # rounds that are no number
+        # rounds that are no number
+        measure_on_ranks(loaded, "mpirun", "loop", "many", "1")
     reason, _, details = str(caught.value).partition("; details: ")
     assert (
         " failed in benchmark at step 0: ValueError: invalid literal for int()"

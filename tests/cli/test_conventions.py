@@ -35,9 +35,8 @@ def test_choices_are_shown_and_refused_with_their_list(rn50: Rn50) -> None:
         "--scheduler: slurm, sge, pbs, local expected, found slrum; did you mean slurm?"
     )
     assert error.endswith(told)
-    error = rn50.error(
-        "launch", "quick", "--launcher", "glo"
-    )  # beside a folder launch/
+    # beside a folder launch/
+    error = rn50.error("launch", "quick", "--launcher", "glo")
     assert error.endswith("; did you mean gloo?")
     assert "Did you mean 'launch'?" in rn50("launh").stderr
 

@@ -59,9 +59,8 @@ def commands_of_pages() -> Iterator[Any]:
 @pytest.mark.parametrize("words", list(commands_of_pages()))
 def test_a_command_of_a_page_is_understood(words: list[str]) -> None:
     given = leaf(words).params
-    if (
-        given.get("config") in PRESETS and words[0] != "bench"
-    ):  # which changes more than it is told
+    # which changes more than it is told
+    if given.get("config") in PRESETS and words[0] != "bench":
         load(given["config"], given.get("overrides") or [])
 
 

@@ -550,9 +550,8 @@ def test_of_two_faults_neither_hides_the_other(tmp_path: Path, ruleset: str) -> 
     for _ in range(12):
         run = good_run(ruleset, optimizer=rng.choice(["lars", "sgd"]))
         edits = rng.sample(CASES, 2)
-        with suppress(
-            IndexError, StopIteration
-        ):  # the first may leave nothing to the second
+        # the first may leave nothing to the second
+        with suppress(IndexError, StopIteration):
             for case in edits:
                 case.edit(run)
         found = checked(tmp_path, run, ruleset)
@@ -608,9 +607,8 @@ def test_limits_at_their_edge() -> None:
     assert reaches_target(0.759)
     assert not reaches_target(math.nextafter(0.759, 0))
     assert not reaches_target(1.0)
-    assert (
-        cadence_problem([0, 3, 7, 11]) is None
-    )  # epoch 0: an evaluation before training
+    # epoch 0: an evaluation before training
+    assert cadence_problem([0, 3, 7, 11]) is None
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,8 @@ def test_a_file_beside_comes_before_the_preset_of_that_name(folder: Path) -> Non
     assert loaded.run.name == "mine"
     assert str(loaded.origins["name"]) == "there/quick:1"
     write("quick", "name: here\n")
-    assert (
-        load("there/x.yaml").run.name == "mine"
-    )  # beside the file, not beside the reader
+    # beside the file, not beside the reader
+    assert load("there/x.yaml").run.name == "mine"
     assert load("quick").run.name == "here"
     sweep = "name: s\nconfig: quick\nparameters: {optimizer.base_lr: {log: [0.1, 1]}}\n"
     assert load_sweep(write("there/sweep.yaml", sweep)).base.run.name == "mine"
@@ -68,11 +67,12 @@ def test_keys_of_a_named_machine_may_be_changed(
     ("config", "machine", "layout"),
     [
         ("abci_2048_open", "dgxa100", (256, 8)),
+        # six on a node would fill no whole nodes
         (
             "abci_2048_open",
             "summit",
             (512, 4),
-        ),  # six on a node would fill no whole nodes
+        ),
         ("dgxa100_8", "dgx2", (1, 8)),
         ("quick", "dgxa100", (1, 2)),
         ("base", "dgxa100", (1, 8)),  # which has no machine, and so no ranks of its own

@@ -51,11 +51,12 @@ def test_a_lock_has_all_that_is_asked_for_with_hashes(root: Path, python: str) -
     assert len(asked) > 20
     assert not asked - found.keys()
     sections = re.findall("^# (To .*)", lock, re.M)
+    # setup.sh divides a lock at these
     assert sections == [
         "To build",
         "To run",
         "To test",
-    ]  # setup.sh divides a lock at these
+    ]
     numpy_major = found["numpy"][0].split(".")[0]
     assert numpy_major == ("1" if python < "312" else "2")
 

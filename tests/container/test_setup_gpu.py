@@ -77,9 +77,8 @@ def test_cudas_libraries_are_links_beside_mxnets_own(root: Path, machine: Path) 
         str((mxnet / "libcudnn.so.8").readlink()) == "../nvidia/cudnn/lib/libcudnn.so.8"
     )
     assert (mxnet / "libnccl.so.2").read_text() == "nvidia/nccl/lib/libnccl.so.2"
-    assert (
-        str((mxnet / "libcuda.so").readlink()) == DRIVER
-    )  # dangling until there is a driver
+    # dangling until there is a driver
+    assert str((mxnet / "libcuda.so").readlink()) == DRIVER
 
 
 def test_horovods_libcuda_is_the_drivers(root: Path, machine: Path) -> None:

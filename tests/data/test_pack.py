@@ -386,10 +386,11 @@ def test_a_share_of_every_class_is_held_out(tmp_path: Path, layout: str) -> None
     counts = {
         n: s.class_counts for n, s in load_manifest(tmp_path / "a").splits.items()
     }
+    # cat, dog, one, rare
     assert counts == {
         "train": [16, 9, 1, 1],
         "val": [4, 2, 0, 1],
-    }  # cat, dog, one, rare
+    }
     every = {noise(number) for number in range(34)}
     assert {image for _, image in first[0] | first[1]} == every
     assert split("b", 0.2) == first
@@ -493,9 +494,8 @@ def test_leaving_them_out_continues_with_what_is_packed_and_mended_files_are_rea
         pack_images(images, tmp_path / "out", skip_bad=3)
     shutil.copytree(tmp_path / ".out.partial", tmp_path / ".mended.partial")
     with monkeypatch.context() as patched:
-        patched.setattr(
-            SourceImage, "read", None
-        )  # the workers are forks of this process
+        # the workers are forks of this process
+        patched.setattr(SourceImage, "read", None)
         manifest = pack_images(images, tmp_path / "out", skip_bad=4)
     assert sorted(file.path for file in manifest.odd_files) == bad
     verify(tmp_path / "out")

@@ -173,10 +173,11 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Data:
 
 def test_a_rank_without_a_share_skips_those_steps(numbered: Data) -> None:
     """Also to the end of the run: prefetching then finds nothing more, and does not search on."""
+    # two steps of both ranks
     segments = (
         Segment(1, 0, 0, 3, 2),
         Segment(2, 2, 12, 6, 1),
-    )  # two steps of both ranks
+    )
     plan = Plan(2, TRAIN, "mix", segments)
     order = sampling.TrainOrder(plan, SEEDS["shuffle"])
     stored = load_table(Path(numbered.path), "train")["label"]
@@ -401,9 +402,8 @@ def test_operations_depend_on_the_place_alone_and_spare_plain_epochs(
         training(with_settings(d, no_augment_from_epoch=1), 7).next().images
         for d in (data, photos)
     )
-    assert (
-        np.abs(pixels_of(plain, data) - pixels_of(bare, data)).max() < 0.51
-    )  # of rounding
+    # of rounding
+    assert np.abs(pixels_of(plain, data) - pixels_of(bare, data)).max() < 0.51
     assert bits(evaluation(data)) == bits(evaluation(photos))
 
 

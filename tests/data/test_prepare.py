@@ -172,9 +172,8 @@ def test_the_second_waits_for_the_first_and_draws_only_where_that_is_killed(
     tmp_path: Path, killed: bool
 ) -> None:
     folder = tmp_path / "set"
-    (tmp_path / ".set.images/images").mkdir(
-        parents=True
-    )  # of one that was killed before
+    # of one that was killed before
+    (tmp_path / ".set.images/images").mkdir(parents=True)
     first = start(folder, "wait")
     assert first.stdout is not None
     assert first.stdout.readline() == "drawing images\n"
@@ -193,10 +192,11 @@ def test_the_second_waits_for_the_first_and_draws_only_where_that_is_killed(
     )
     out, err = second.communicate("")
     drawing = "drawing images\npacking records\n" if killed else ""
+    # waiting: told once
     assert (second.returncode, out, err) == (
         0,
         f"{drawing}ready\n",
         "",
-    )  # waiting: told once
+    )
     assert names_in(tmp_path) == {"set"}
     assert verify(folder).drawn == SETTINGS

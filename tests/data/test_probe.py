@@ -25,9 +25,8 @@ def test_opening_records_or_index_is_named(small_data: Path, name: str) -> None:
 def test_caches_are_dropped_where_a_file_system_has_nothing_to_write_back(
     tmp_path: Path,
 ) -> None:
-    (tmp_path / "train.rec").symlink_to(
-        "/proc/version"
-    )  # as on squashfs: fdatasync is refused
+    # as on squashfs: fdatasync is refused
+    (tmp_path / "train.rec").symlink_to("/proc/version")
     drop_caches(tmp_path)
 
 

@@ -38,9 +38,8 @@ def files(folder: Path) -> dict[str, bytes]:
 
 def test_a_set_is_copied_once_and_removed(packed: Path, tmp_path: Path) -> None:
     target = tmp_path / "disk/node/set"
-    (tmp_path / "disk/node/.set.partial/train.rec").mkdir(
-        parents=True
-    )  # of one that was killed
+    # of one that was killed
+    (tmp_path / "disk/node/.set.partial/train.rec").mkdir(parents=True)
     calls: list[tuple[int, int]] = []
     stage(packed, target, progress=lambda *counts: calls.append(counts))
     assert files(packed) == files(target)
@@ -62,9 +61,8 @@ def test_other_bytes_than_the_manifest_says_are_refused(
     (packed / name).write_bytes(b"x" + whole[1:])
     with refused(rf"/{name}: (SHA-256 .*|CRC-32 .*|a sample table) expected"):
         stage(packed, tmp_path / "disk/set")
-    assert (
-        list((tmp_path / "disk").glob("*")) == []
-    )  # a copy that is begun anew is of no use
+    # a copy that is begun anew is of no use
+    assert list((tmp_path / "disk").glob("*")) == []
     (packed / name).write_bytes(whole)
     stage(packed, tmp_path / "disk/set")
     assert files(packed) == files(tmp_path / "disk/set")

@@ -108,9 +108,8 @@ def cases() -> Iterator[Case]:
         for number, phase in enumerate(PHASES):
             for launcher in LAUNCHERS:
                 victim = (number + (launcher == "gloo")) % 2
-                if (
-                    phase == "checkpoint"
-                ):  # rank 0 writes, in a thread: an error there costs a line
+                # rank 0 writes, in a thread: an error there costs a line
+                if phase == "checkpoint":
                     victim = int(
                         fault in ("exception", "no memory", "data never comes")
                     )

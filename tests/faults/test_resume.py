@@ -153,9 +153,8 @@ def test_stopped_in_order_and_resumed_is_uninterrupted(
     onward = Next(**result["next"])
     assert str(onward) == again
     assert err.endswith(f"{again}\n")
-    elsewhere = shutil.copytree(
-        small_data, rn50.results / "copy"
-    )  # the same set all the same
+    # the same set all the same
+    elsewhere = shutil.copytree(small_data, rn50.results / "copy")
     place = ("--launcher", launcher, f"data.path={elsewhere}")
     step = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["step"]
     stopped_step = result["stopped"]["step"]

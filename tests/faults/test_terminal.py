@@ -43,9 +43,8 @@ def test_a_closed_terminal_leaves_a_checkpoint(rn50: Any, small_data: Path) -> N
     while SIGN.encode() not in shown:
         shown += os.read(ours, 4096)
     os.close(ours)
-    process.send_signal(
-        signal.SIGHUP
-    )  # as the kernel does where it is the session's terminal
+    # as the kernel does where it is the session's terminal
+    process.send_signal(signal.SIGHUP)
     assert process.wait(timeout=60) == 130
     folder = rn50.run_folder()
     result = read_json(folder / "result.json")

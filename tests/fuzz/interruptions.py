@@ -138,9 +138,8 @@ def _run_to_its_end(lab: Lab, seed: int, story: list[str]) -> None:
         killed = ended.code == -signal.SIGKILL
         assert killed or left <= excused, f"left: {left - excused}"
         for path in (left - excused) & shared_memory():
-            os.utime(
-                path, (time.time() - 120,) * 2
-            )  # the next attempt removes it, if it is old
+            # the next attempt removes it, if it is old
+            os.utime(path, (time.time() - 120,) * 2)
         excused = excused | left
         folder = newest_run(results)
         if folder is not None and is_over(folder):

@@ -284,9 +284,8 @@ def test_algorithms_come_best_first(
     layer = Layer(cuda, Case(8, 9, 8, kernel=3, stride=2, pad=1), "float16", layout)
     found = algorithms(cuda, layer, direction)
     supported = [each for each in found if each.status == 0]
-    assert (
-        found[: len(supported)] == supported
-    )  # and then what takes no such convolution
+    # and then what takes no such convolution
+    assert found[: len(supported)] == supported
     assert {each.status for each in found[len(supported) :]} == {NOT_SUPPORTED}
     best = supported[0]
     assert (best.algorithm, best.math, best.determinism) == (1, TENSOR_OP_MATH, 1)
@@ -688,9 +687,8 @@ def reserve_of_another_call(cuda: Cuda) -> int:
     assert first.forward() == second.forward() == 0
     second.spaces = first.spaces
     assert second.backward() == 0
-    return cuda.status(
-        "cudaStreamSynchronize", cuda.stream
-    )  # it is seen when the call runs
+    # it is seen when the call runs
+    return cuda.status("cudaStreamSynchronize", cuda.stream)
 
 
 @pytest.mark.parametrize(
@@ -832,14 +830,12 @@ def test_streams_and_handles_stay_on_their_device(
     event = c_void_p()
     cuda.call("cudaEventCreateWithFlags", byref(event), 0)
     assert cuda.status("cudaEventRecord", event, other) == INVALID_HANDLE
-    assert (
-        cuda.status("cudnnSetStream", cuda.cudnn, other) == 7
-    )  # CUDNN_STATUS_MAPPING_ERROR
+    # CUDNN_STATUS_MAPPING_ERROR
+    assert cuda.status("cudnnSetStream", cuda.cudnn, other) == 7
     layer = half_layer(cuda)
     target = cuda.allocate(1 << 12)
-    assert (
-        elsewhere(lambda: layer.run("Forward", target)) == 8
-    )  # CUDNN_STATUS_EXECUTION_FAILED
+    # CUDNN_STATUS_EXECUTION_FAILED
+    assert elsewhere(lambda: layer.run("Forward", target)) == 8
     assert (
         "a handle of device 0 in a thread whose device is 1" in cuda.report().errors[-1]
     )
@@ -910,9 +906,8 @@ def test_a_graph_runs_its_calls_again_on_what_memory_holds_then(
         assert cuda.get(factor, (1,), "float32").tolist() == [3 * 2**turn]
         assert told == [1] * turn
     after = cuda.report().counts
-    moved = 2 * (
-        layer.x.size + layer.weights.size + 2 * layer.dy.size
-    )  # beta reads the output
+    # beta reads the output
+    moved = 2 * (layer.x.size + layer.weights.size + 2 * layer.dy.size)
     assert after["launches"] - before.get("launches", 0) == 2
     assert after["graph launches"] - before.get("graph launches", 0) == 2
     assert after["kernels"] - before["kernels"] == 2

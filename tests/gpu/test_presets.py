@@ -79,8 +79,7 @@ def test_a_rank_of_the_preset_runs_to_its_first_evaluation(
     done = gpu_run(*words, config=name, accuracy=[0.99])
     assert done.result["status"] == "success"
     assert done.result["epochs"] == build_plan(run).eval_epochs[0]
-    if (
-        run.model.network == "resnet" and capability >= 7
-    ):  # our kernels, by the real compiler
+    # our kernels, by the real compiler
+    if run.model.network == "resnet" and capability >= 7:
         assert done.counts[f"modules compiled for sm_{round(10 * capability)}"] == 1
     print(f"{name}: {done.reports[0]['peak_bytes'] / 2**30:.1f} GiB of the device")

@@ -73,9 +73,8 @@ def test_a_gpu_that_cannot_run_the_network_is_refused_in_one_line(
     assert expected in line
     if name := environment.get(NAME):
         assert f"found {name} with {environment[CAPABILITY]}" in line
-    assert not (
-        tmp_path / "result_0.txt"
-    ).exists()  # no log was begun, no data looked at
+    # no log was begun, no data looked at
+    assert not (tmp_path / "result_0.txt").exists()
 
 
 @pytest.mark.parametrize(
@@ -83,10 +82,11 @@ def test_a_gpu_that_cannot_run_the_network_is_refused_in_one_line(
     [
         ((), {CAPABILITY: "8.9"}),  # Ada runs Ampere's code
         ((), {CAPABILITY: "9.0"}),  # ours
+        # one for each task: 0 of every rank
         (
             TWO_RANKS,
             SECOND | {"CUDA_VISIBLE_DEVICES": "3"},
-        ),  # one for each task: 0 of every rank
+        ),
     ],
 )
 def test_a_gpu_that_can_is_taken(

@@ -61,8 +61,7 @@ def test_ranks_on_emulated_hosts(tmp_path: Path, delay_us: int) -> None:
     # What the lab is for: every step costs a delay, and no link carries more than its rate.
     for row in (ring, doubling):
         assert row["min_s"] > row["steps"] * delay_us / 1e6
-    assert (
-        rows["ring", 1_000_000]["bus_bytes_per_s"] < 200e6 / 8 * 1.6
-    )  # a burst of tbf's is free
+    # a burst of tbf's is free
+    assert rows["ring", 1_000_000]["bus_bytes_per_s"] < 200e6 / 8 * 1.6
     left = finished(["ip", "netns", "list"])
     assert "rn50-h" not in left.stdout

@@ -120,9 +120,8 @@ def main(arguments: list[str]) -> int:
     that failed from the watchdog alone: a launcher on another node may take no notice either."""
     ranks, per_node = map(int, arguments[:2])
     options = rank_main.parse(arguments[2:])
-    identity_of(
-        load(options.config)
-    )  # what that imports, reads and makes once is shared too
+    # what that imports, reads and makes once is shared too
+    identity_of(load(options.config))
     gc.collect()
     gc.freeze()  # a collection would write to every page, and so copy it
     for rank in range(ranks):

@@ -60,10 +60,11 @@ def test_a_library_of_another_place_is_named(tmp_path: Path) -> None:
         f"{line}\n7f02-7f03 rw-p 0 00:00 0\n" for line in lines
     )
     rows = list(library_rows(first + own + nccl, mxnet))
+    # cuBLAS is not loaded
     assert [row[:2] for row in rows] == [
         ("cuDNN", OK),
         ("NCCL", OK),
-    ]  # cuBLAS is not loaded
+    ]
     assert f"{tmp_path / files[0]} and 1 parts" in rows[0].found
     (row,) = library_rows(first + foreign, mxnet)
     assert row.outcome == FAILED

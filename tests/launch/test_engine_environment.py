@@ -87,12 +87,13 @@ def test_what_a_run_sets(
             {"HYDRA_IFACE": "ib0", "NCCL_SOCKET_IFNAME": "ib0,ib1"},
         ),
         ("[ib0]", "gloo", None, {"HOROVOD_GLOO_IFACE": "ib0"}),
+        # more ranks than cores
         (
             "[]",
             "mpi",
             "mpich",
             {"MPIR_CVAR_POLLS_BEFORE_YIELD": "1"},
-        ),  # more ranks than cores
+        ),
     ],
 )
 def test_the_engines_use_the_interfaces_asked_for_and_no_bridge_of_containers(

@@ -85,10 +85,11 @@ def test_where_no_fewer_are_allowed_it_waits_for_nodes_that_do_not_answer(
     assert (slurm / "CALLS").read_text().count("--nodelist=node3") == 2
     (slurm / "bin/srun").write_text("#!/bin/sh\nexit 1\n")
     loaded = run_of(slurm, "system.job.min_nodes=null", "watchdog.start_s=0.1")
+    # the start says what is wrong
     assert on_nodes_left(plan_of(loaded), slurm) == (
         loaded,
         (),
-    )  # the start says what is wrong
+    )
 
 
 def test_one_that_starts_nothing_in_time_is_dead(

@@ -73,9 +73,8 @@ def test_a_terminal_is_asked_for_what_is_missing(
 ) -> None:
     """On a file system without modes."""
     ours, theirs = os.openpty()
-    os.write(
-        ours, b"\nfour fans\n" + 30 * b"\n" + b"\x04"
-    )  # the first field stays empty
+    # the first field stays empty
+    os.write(ours, b"\nfour fans\n" + 30 * b"\n" + b"\x04")
     words = ("submission", str(job), "--org", "Example", "--out", str(tmp_path))
     no_modes = refusing(tmp_path, chmod="EPERM", fchmod="EPERM")
     asked = rn50.start(*words, stdin=theirs, env=os.environ | no_modes)

@@ -354,15 +354,13 @@ def test_waiting_tells_why_once(tmp_path: Path, program: Any) -> None:
 
 def test_a_job_in_which_no_run_has_begun(tmp_path: Path) -> None:
     assert look_at(tmp_path, None, None) == ("failed", "not known to any scheduler")
-    assert (
-        look_at(tmp_path, "slurm", "-w x")[0] == "failed"
-    )  # no id, and never an option
+    # no id, and never an option
+    assert look_at(tmp_path, "slurm", "-w x")[0] == "failed"
     with open_job(tmp_path, log=False):
         assert look_at(tmp_path, None, None) == ("running", "no run has begun")
     (tmp_path / "exit_code").write_text("running\n")
-    assert (
-        look_at(tmp_path, "local", str(os.getpid()))[0] == "killed"
-    )  # its lock is not open
+    # its lock is not open
+    assert look_at(tmp_path, "local", str(os.getpid()))[0] == "killed"
     (tmp_path / "exit_code").write_text("143\n")
     assert look_at(tmp_path, None, None) == ("stopped", "exit code 143")
 

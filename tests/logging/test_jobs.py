@@ -184,10 +184,11 @@ def test_a_folder_above_runs_means_the_runs(tmp_path: Path, job: Path) -> None:
     assert log_folders(study) == recorded_runs(study) == trials
     assert recorded_runs(trials[0]) == [trials[0]]
     assert [one.path for one in read_subjects(study)] == trials
+    # no run twice
     assert log_folders(tmp_path) == [
         job / "results/local_n1/resnet",
         *trials,
-    ]  # no run twice
+    ]
     assert recorded_runs(job) == run_folders(job)
     assert invoke("log", "show", study).output.count("result_0.txt") == 2
     done = invoke("export", "csv", study, "--out", tmp_path / "study.csv")
@@ -201,9 +202,8 @@ def test_a_folder_above_runs_means_the_runs(tmp_path: Path, job: Path) -> None:
         ("smoke", "1"),
     ]
     shutil.copy(run / "metrics.jsonl", job / "run_0")
-    ((of_job,), _) = read_runs(
-        [job / "run_0"]
-    )  # another job may have begun in the same second
+    # another job may have begun in the same second
+    ((of_job,), _) = read_runs([job / "run_0"])
     assert of_job.name == "smoke/20261122T105236Z/run_0"
 
 

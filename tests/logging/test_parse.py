@@ -218,6 +218,5 @@ def test_junk_is_not_gone_through_line_by_line(tmp_path: Path, junk: bytes) -> N
             sys.setprofile(None)
         return calls.total()
 
-    assert (
-        work(100_000) < work(100) + 1_000
-    )  # a collector may call functions of its own
+    # a collector may call functions of its own
+    assert work(100_000) < work(100) + 1_000

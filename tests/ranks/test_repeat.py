@@ -54,9 +54,8 @@ def test_a_run_is_repeated_from_its_own_folder(
     config = recorded / "config.yaml"
     config.write_text(config.read_text().replace(" per_rank: 10", " per_rank: 9"))
     repeat = compare_with_recorded(recorded, rn50.run_folder())
-    assert (
-        repeat.same is True
-    )  # the bits are what they are; that the config is not the same is told
+    # the bits are what they are; that the config is not the same is told
+    assert repeat.same is True
     assert repeat_line(repeat).endswith(
         f"there): batch.per_rank (10, 9); recorded run: {recorded}"
     )

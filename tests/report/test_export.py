@@ -138,9 +138,8 @@ def test_an_ensemble_averages_the_softmax_of_different_networks(
     ]
     assert scored == expected
     of_logits = np.mean(np.log(shares), axis=0)
-    assert (
-        counts_of(of_logits, labels) != expected[-1]
-    )  # so their mean would be noticed
+    # so their mean would be noticed
+    assert counts_of(of_logits, labels) != expected[-1]
     config = other / "config.yaml"
     config.write_text(config.read_text().replace("crop_px: 24", "crop_px: 20"))
     error = rn50.error("evaluate", str(run), str(other), *places(run))

@@ -144,9 +144,8 @@ def _folded(ranks: int, n_bytes: float, core: Callable[[Ranks], Rounds]) -> Roun
 def _double_tree(ranks: int, n_bytes: float, _: tuple[int, int]) -> Rounds:
     """Up to both roots and down again, a level a round; half the buffer in each tree."""
     rank = np.arange(ranks)
-    bit = (
-        rank & -rank
-    )  # NCCL's binary tree: odd ranks are leaves; 0 is its own parent here
+    # NCCL's binary tree: odd ranks are leaves; 0 is its own parent here
+    bit = rank & -rank
     up = (rank ^ bit) | (bit << 1)
     parents = np.where(up < ranks, up, rank ^ bit)
     depths = np.zeros(ranks, np.int64)

@@ -57,9 +57,8 @@ def test_fujitsus_record() -> None:
 )
 def test_sonys_efficiency(gpus: int, efficiency: float) -> None:
     """Table 6: 4 GPUs over p GPUs at 32 images each, within 3 points."""
-    grid = (
-        "torus_2d(48x72)" if gpus == 3456 else None
-    )  # Table 4; the others are the squarest
+    # Table 4; the others are the squarest
+    grid = "torus_2d(48x72)" if gpus == 3456 else None
     one_node = answer("abci_nnl", 4, 32).step.total_s
     all_nodes = answer("abci_nnl", gpus, 32, algorithm=grid).step.total_s
     assert 100 * one_node / all_nodes == pytest.approx(efficiency, abs=3)

@@ -114,9 +114,8 @@ def test_a_slower_network_never_makes_a_step_shorter(name: str, tmp_path: Path) 
             assert all(b >= a * (1 - 1e-9) for a, b in zip(fast, slow, strict=True)), (
                 own
             )
-            assert all(b >= a * (1 - 1e-9) for a, b in pairwise(slow)), (
-                own
-            )  # more ranks
+            # more ranks
+            assert all(b >= a * (1 - 1e-9) for a, b in pairwise(slow)), own
 
 
 NICS = ["system.performance.nics=1", "system.performance.nic_bytes_per_s=3.125e9"]

@@ -105,9 +105,8 @@ def test_a_sweep_survives_kills_of_driver_and_trial_and_a_trial_that_fails(
 
 @pytest.mark.slow
 def test_ctrl_c_stops_the_trials(rn50: Rn50, tmp_path: Path) -> None:
-    text = SWEEP.format(
-        folder=tmp_path, epochs=30, ranks=1
-    )  # too long to end by itself
+    # too long to end by itself
+    text = SWEEP.format(folder=tmp_path, epochs=30, ranks=1)
     path = tmp_path / "sweep.yaml"
     path.write_text(text + "trials: 1\n")
     folder = tmp_path / "results" / "small"

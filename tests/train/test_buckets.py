@@ -44,15 +44,13 @@ def test_backward_writes_the_same_gradients_into_the_buckets(rule: str) -> None:
 
     before = gradients()
     buckets = lay_out_gradients(parameters, rule, CPU)
-    net.hybridize(
-        static_alloc=True, static_shape=True
-    )  # it had fixed where backward writes
+    # it had fixed where backward writes
+    net.hybridize(static_alloc=True, static_shape=True)
     after = gradients()
     for b, a in zip(before, after, strict=True):
         np.testing.assert_array_equal(a, b)
-    for (
-        p
-    ) in parameters:  # not a copy: a change of the bucket is a change of the gradient
+    # not a copy: a change of the bucket is a change of the gradient
+    for p in parameters:
         p.grad()[:] = 1
     held = sum(int((bucket == 1).sum().asscalar()) for bucket in buckets)
     assert held == sum(p.grad().size for p in parameters)
@@ -85,9 +83,8 @@ def test_float32_gradients_of_a_float16_model_travel_last_and_apart() -> None:
     assert [bucket.dtype for bucket in buckets] == [np.float16, np.float16, np.float32]
     for p in parameters:
         p.grad()[:] = 1
-    assert (
-        int((buckets[-1] == 1).sum().asscalar()) == 10
-    )  # gamma and beta of 5 channels
+    # gamma and beta of 5 channels
+    assert int((buckets[-1] == 1).sum().asscalar()) == 10
 
 
 @pytest.fixture(scope="module")

@@ -61,9 +61,8 @@ def test_losses_and_their_gradients(dtype: str, scale: float, smoothing: float) 
     labels = np.array([0, 36, 7, 7, 20])
     expected = cross_entropy(logits, labels, other)
     losses, gradient = losses_of(logits, labels, other, scale)
-    rounding = (
-        8e-6 if dtype == "float32" else 6e-4
-    )  # of a gradient in float16, at most 1
+    # of a gradient in float16, at most 1
+    rounding = 8e-6 if dtype == "float32" else 6e-4
     np.testing.assert_allclose(losses, expected[0], rtol=2e-6, atol=2e-6)
     np.testing.assert_allclose(
         gradient / scale, expected[1], rtol=rounding, atol=rounding / 8

@@ -98,9 +98,8 @@ def test_output_shape_and_copied_parameters(case: str) -> None:
     assert not eval_net(images).asnumpy().any()  # nothing copied yet
     copy_parameters(net, eval_net, CPU)
     before = eval_net(images).asnumpy()
-    np.testing.assert_array_equal(
-        before, net(images).asnumpy()
-    )  # both in inference mode here
+    # both in inference mode here
+    np.testing.assert_array_equal(before, net(images).asnumpy())
     net.collect_params()["fc_bias"].data()[:] = 1
     copy_parameters(net, eval_net, CPU)  # over weights that inference has rewritten
     assert np.allclose(eval_net(images).asnumpy() - before, 1, atol=1e-5)

@@ -18,9 +18,8 @@ def run_under_sanitizer(source: Path, folder: Path) -> subprocess.CompletedProce
     text = emulated.wrapper(source) + MAIN.read_text()
     emulated.compile_text(text, program, "-g", "-fsanitize=thread", "-Wno-tsan")
     done = finished([program])
-    if (
-        "unexpected memory mapping" in done.stderr
-    ):  # GCC's sanitizer on a kernel that scatters more
+    # GCC's sanitizer on a kernel that scatters more
+    if "unexpected memory mapping" in done.stderr:
         plain = ["setarch", "-R", program]
         done = finished(plain)
     return done

@@ -12,10 +12,11 @@ from rn50.train.run_log import RecentRate
     [
         ([(10.0, 100)], 10.0),
         ([(30.0, 300), (10.0, 0)], 7.5),  # one slow interval does not decide
+        # the first is over a minute ago
         (
             [(60.0, 6000), (30.0, 300), (30.0, 300)],
             10.0,
-        ),  # the first is over a minute ago
+        ),
         ([(60.0, 600), (100.0, 4000)], 40.0),  # the last one always counts
     ],
 )

@@ -38,9 +38,8 @@ def test_a_step_after_an_evaluation_begins_with_its_own_request() -> None:
     assert ms[0, 0] == 0
     assert ms[0, : len(PHASES)].sum() == pytest.approx(3600)
     assert phases_ms(STAMPS[:0], np.nan).shape == (0, len(PHASES) + 1)
-    ready = phases_ms(
-        STAMPS[:1], begun_s=1.5
-    )  # the batch came before the device was free
+    # the batch came before the device was free
+    ready = phases_ms(STAMPS[:1], begun_s=1.5)
     assert ready[0, 1] == 0
     assert ready[0, -1] == pytest.approx(400)
 

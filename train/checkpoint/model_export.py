@@ -98,9 +98,8 @@ def class_names(data: Data) -> dict[str, list[str]]:
     with suppress(UserError):
         manifest = load_manifest(Path(data.path))
         if manifest.counts == (data.classes, data.train_samples, data.eval_samples):
-            return {
-                "classes": manifest.classes
-            }  # else another set that came to lie there
+            # else another set that came to lie there
+            return {"classes": manifest.classes}
     return {}
 
 
@@ -111,10 +110,11 @@ def write_onnx(prefix: Path, shape: tuple[int, ...], about: dict[str, Any]) -> N
     from mxnet.onnx import export_model as convert
     from mxnet.onnx.mx2onnx import _op_translations
 
+    # imported without ONNX (mxnet_import.py), they hold no operator
     for number in (
         "12",
         "13",
-    ):  # imported without ONNX (mxnet_import.py), they hold no operator
+    ):
         importlib.reload(getattr(_op_translations, f"_op_translations_opset{number}"))
     path = f"{prefix}.onnx"
     files = f"{prefix}-symbol.json", f"{prefix}-0000.params"
@@ -127,9 +127,8 @@ def write_onnx(prefix: Path, shape: tuple[int, ...], about: dict[str, Any]) -> N
     model.opset_import[0].version, model.ir_version = _OPSET
     held = {weights.name for weights in model.graph.initializer}
     for value in [value for value in model.graph.input if value.name in held]:
-        model.graph.input.remove(
-            value
-        )  # as an input a weight is no constant: slower, warnings
+        # as an input a weight is no constant: slower, warnings
+        model.graph.input.remove(value)
     onnx.helper.set_model_props(model, {PREFIX: json.dumps(about)})
     onnx.checker.check_model(model, full_check=True)
     onnx.save(model, path)

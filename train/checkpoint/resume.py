@@ -55,9 +55,8 @@ def check_config(checkpoint: Checkpoint, loaded: Loaded) -> None:
     then = dict(flatten(checkpoint.meta.config))
     now = dict(flatten(loaded.to_dict()))
     other_ranks = loaded.run.system.world_size != checkpoint.meta.ranks
-    bound = (
-        ("system.nodes",) if loaded.run.data.shards else ()
-    )  # each node has its part
+    # each node has its part
+    bound = ("system.nodes",) if loaded.run.data.shards else ()
     for key in sorted(then.keys() | now.keys()):
         if then.get(key) == now.get(key) or (key.startswith(FREE) and key not in bound):
             continue

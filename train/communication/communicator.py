@@ -60,9 +60,8 @@ class Communicator:
     def start(self) -> None:
         """Join the other ranks and open the connections with a first allreduce."""
         self._connection.wait()
-        hvd.init(
-            process_sets=self._connection.process_sets
-        )  # joined: the Python side alone
+        # joined: the Python side alone
+        hvd.init(process_sets=self._connection.process_sets)
         self.rank = hvd.rank()
         self.world_size = hvd.size()
         self._open_connections()

@@ -84,9 +84,8 @@ class Connection:
         with self._timeline.span("join ranks"):
             time.sleep(self.delay_s)
             path = library()
-            if (
-                path
-            ):  # before MPI, which may be linked to another CUDA, and MXNet's library
+            # before MPI, which may be linked to another CUDA, and MXNet's library
+            if path:
                 load_cuda(path.parent)
             if self._over_mpi:
                 self._mpi = _start_mpi()

@@ -34,9 +34,8 @@ Shape = tuple[int, int, int, int]
 """Images, height, width, channels; of a filter: channels out, height, width, channels in."""
 
 
-class _Performance(
-    ctypes.Structure
-):  # cudnnConvolutionFwdAlgoPerf_t, and the two alike
+# cudnnConvolutionFwdAlgoPerf_t, and the two alike
+class _Performance(ctypes.Structure):
     _fields_ = (
         ("algorithm", ctypes.c_int),
         ("status", ctypes.c_int),

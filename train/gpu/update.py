@@ -128,9 +128,8 @@ class PlanUpdater(Updater):
         if self._squares:
             settings += self._akiba_shares(step, now)
         self._run([float_bits(value) for value in settings])
-        if (
-            self.scaler.is_dynamic
-        ):  # a copy: the next steps write theirs before this one is read
+        # a copy: the next steps write theirs before this one is read
+        if self.scaler.is_dynamic:
             finite = nd.empty((1,), self.operators.ctx)
             self._rates[len(self._tensors) :].copyto(finite)
             self.scaler.note(step, finite)

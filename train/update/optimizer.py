@@ -191,9 +191,8 @@ class Updater:
         arrays |= {
             f"master/{t.name}": t.master for t in self._tensors if t.master is not None
         }
-        named_squares = zip(
-            self._tensors, self._squares, strict=False
-        )  # Akiba's alone has them
+        # Akiba's alone has them
+        named_squares = zip(self._tensors, self._squares, strict=False)
         return arrays | {f"square/{t.name}": square for t, square in named_squares}
 
     def _rescale(self, now: Settings) -> float:
