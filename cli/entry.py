@@ -12,9 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ..config.errors import UserError
-from ..config.finding import printable
-from ..launch.signals import command_stop_signals
+from ..config.stop_signals import command_stop_signals
 
 EXIT_BAD = 1
 EXIT_USAGE = 2
@@ -55,6 +53,8 @@ def _speak_utf8() -> None:
 
 def _call(arguments: list[str]) -> object:
     """Run the command and print its error; returns the exit code."""
+    from ..config.errors import UserError
+
     try:
         checked = _check_logs(arguments)
         if checked is not None:
@@ -176,6 +176,8 @@ def _gone_folder() -> str:
 
 
 def _say(line: str) -> None:
+    from ..config.finding import printable
+
     with suppress(OSError):  # such as a closed terminal
         print(printable(f"rn50: {line}"), file=sys.stderr, flush=True)
 

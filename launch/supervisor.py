@@ -25,6 +25,7 @@ import psutil
 
 from ..config.errors import RankFailed, UserError
 from ..config.schema import Run
+from ..config.stop_signals import command_stop_signals
 from ..data.lock import LOCK, RANK_LOCK, other_holder
 from ..logging.records import RESULT, Failure, read_failures, write
 from ..train.heartbeat import SCRATCH_ENV
@@ -32,7 +33,6 @@ from ..train.reserve import give_back
 from .failure import LABEL, Evidence, explain_failure
 from .host_limits import check_open_files, read_limits
 from .launchers import LAUNCHERS, Job
-from .signals import command_stop_signals
 from .watchdog import Watchdog, oom_kills
 
 GRACE_S = 10.0

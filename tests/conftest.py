@@ -23,8 +23,8 @@ from hypothesis import HealthCheck, settings
 from PIL import Image  # noqa: F401
 
 from rn50.config.errors import UserError
+from rn50.config.stop_signals import command_stop_signals
 from rn50.data.lock import hold
-from rn50.launch.signals import command_stop_signals
 
 # Before any test imports MXNet, whose finder the package installs.
 from rn50.train import mxnet_import  # noqa: F401

@@ -22,6 +22,7 @@ from ..config.errors import UserError
 from ..config.load import load
 from ..config.plan import build_plan
 from ..config.schema import Run
+from ..config.stop_signals import STOP_SIGNALS
 from ..data.lock import RANK_LOCK, FolderInUse, hold
 from ..logging.records import Failure, write
 from .capabilities import check_supported
@@ -29,7 +30,7 @@ from .checkpoint.file import read_checkpoint
 from .checkpoint.resume import check_config
 from .context import RunContext
 from .heartbeat import SCRATCH_ENV, WATCHDOG_ENV, HeartbeatClient
-from .limits import REQUESTED, STOP_SIGNALS, NonRetryableError
+from .limits import REQUESTED, NonRetryableError
 from .process_info import ProcessInfo, read_process_info
 from .seeding import draw_seed
 

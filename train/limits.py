@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-import signal
 import sys
 import threading
 import time
 
 from ..config.errors import UserError
 from ..logging.records import EPOCH_LIMIT, TIME_LIMIT, Stopped
-
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
-"""Schedulers send the first to end a job, and the second as the warning before it."""
 
 REQUESTED, OUT_OF_TIME = range(2)
 CAUSES = (Stopped("a signal"), Stopped(limit=TIME_LIMIT))

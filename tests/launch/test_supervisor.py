@@ -12,10 +12,10 @@ import pytest
 
 from rn50.config.errors import RankFailed
 from rn50.config.schema import Watchdog as Settings
+from rn50.config.stop_signals import STOP_SIGNALS
 from rn50.launch import supervisor
 from rn50.launch.supervisor import StopSignals, run_watched, wait_for_launcher
 from rn50.launch.watchdog import Watchdog
-from rn50.train.limits import STOP_SIGNALS
 from tests.faults.file_system import refusing
 
 ORPHAN = (

@@ -1,10 +1,12 @@
-"""The signals that end a command in order."""
+"""The signals that end a process in order. Loads nothing: a command imports it before it can be
+interrupted without a traceback."""
 
 from __future__ import annotations
 
 import signal
 
-from ..train.limits import STOP_SIGNALS
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+"""Schedulers send the first to end a job, and the second as the warning before it."""
 
 
 def command_stop_signals() -> tuple[signal.Signals, ...]:
