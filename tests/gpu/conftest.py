@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,8 +21,8 @@ from typing import Any
 import pytest
 
 from rn50.config.load import load
-from rn50.launch.launchers import pick_launcher
-from rn50.launch.run import Options, launch, load_for_launch
+from rn50.launch.launch_plan import Options, plan_launch
+from rn50.launch.run import load_for_launch, run_plan
 from tests.gpu.runs import Done, GpuRun
 
 HERE = Path(__file__).parent
@@ -154,9 +155,10 @@ def gpu_run(
             "--script",
             str(folder / "script.json"),
         )
-        name = pick_launcher(launcher)
-        options = Options(name, program=program, resume=resume)
-        _, late = launch(loaded, lambda _: lambda *_: None, options)
+        options = Options(launcher, program=program, resume=resume)
+        # This process has no driver, as its ranks will.
+        plan = replace(plan_launch(loaded, options), obstacles=[])
+        _, late = run_plan(plan, lambda _: lambda *_: None)
         late.release()
         out = resume or max(folder.glob("*/*/"), key=os.path.getmtime)
         reports = [json.loads(p.read_text()) for p in sorted(out.glob("fake_*.json"))]
