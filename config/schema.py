@@ -113,6 +113,11 @@ class Augmentation(Section):
         return self.model_dump(exclude_none=True)
 
 
+DECODING_THREADS = 8
+"""So many decode as fast as an H200's JPEG decoder while it trains: 5,900 images/s
+(docs/notebook/gpu.md)."""
+
+
 class Data(Section):
     """Images on disk and what is done to them on the way to the network."""
 
@@ -170,8 +175,8 @@ class Data(Section):
     hw_decoder_load: Fraction | None = default(
         None,
         "Share of the images that the JPEG decoder of an A100 or H100 takes, where a GPU decodes. "
-        "It saves cores, but starts a kernel an image, which waits behind those of the step. "
-        "null: 0 where `decode_threads` is 8 or more, else 0.99.",
+        "It saves cores, but starts a kernel for each image, which waits behind those of the step. "
+        f"null: 0 where `decode_threads` is {DECODING_THREADS} or more, else 0.99.",
     )
     prefetch: Workers = default(2, "Batches that the image pipeline works ahead.")
 

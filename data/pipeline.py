@@ -25,13 +25,10 @@ from ..config.errors import UserError
 from ..config.manifest import load_manifest
 from ..config.plan import Plan
 from ..config.reading import open_file
-from ..config.schema import Data
+from ..config.schema import DECODING_THREADS, Data
 from . import recordio, sampling
 from .dataset import Table, load_table
 
-ENOUGH_THREADS = 8
-"""To decode without an H200's JPEG decoder as fast as with it, under training: 5,900 images/s
-(docs/notebook/gpu.md)."""
 _LINEAR = {"interp_type": types.DALIInterpType.INTERP_LINEAR, "antialias": False}
 Bytes = NDArray[np.uint8]
 NOT_COUNTED = -1
@@ -357,7 +354,7 @@ def decoder_options(data: Data, device_id: int | None) -> dict[str, Any]:
         return {"device": "cpu"}
     load = data.hw_decoder_load
     if load is None:
-        load = 0.0 if data.decode_threads >= ENOUGH_THREADS else 0.99
+        load = 0.0 if data.decode_threads >= DECODING_THREADS else 0.99
     return {
         "device": "mixed",
         "hw_decoder_load": load,

@@ -94,9 +94,8 @@ def asked_by(stop: BaseException) -> str:
 
 def run_stopped(by: str, folder: Path, launcher: str | None = None) -> Ending:
     """A run that a signal stopped. `by`: of `asked_by`. `launcher`: asked for by name."""
-    from ..train.checkpoint.resume import (
-        last_log_point,  # numpy, which a signal may have broken
-    )
+    # numpy, which a signal may have broken
+    from ..train.checkpoint.resume import last_log_point
 
     result = read(folder / RESULT, Result) or Result(FAILED)
     in_order = result.stopped or Stopped()
@@ -154,9 +153,8 @@ def run_ended(result: Result, folder: Path, launcher: str | None = None) -> Endi
 
 def _newest_checkpoint(folder: Path) -> int | None:
     """The step of the newest checkpoint of the run in `folder`."""
-    from ..train.checkpoint.file import (
-        step_of,  # numpy: 0.1 s that no other command needs
-    )
+    # numpy: 0.1 s that no other command needs
+    from ..train.checkpoint.file import step_of
     from ..train.checkpoint.folder import checkpoints_in
 
     checkpoints = checkpoints_in(folder / "checkpoint")

@@ -185,7 +185,7 @@ def test_the_layers_kernels(dtype: str) -> None:
 
 
 @pytest.mark.parametrize(("height", "width"), [(8, 6), (7, 5)])
-def test_maxima_and_their_gradients_are_mxnets(height: int, width: int) -> None:
+def test_max_pooling_and_its_gradient_are_mxnets(height: int, width: int) -> None:
     """Of values many of which are equal; what is no number stays so."""
     shape = (2, height, width, 3)
     x = RNG.integers(-3, 3, shape).astype(np.float32)

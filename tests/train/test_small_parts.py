@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from itertools import product
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -20,6 +21,7 @@ from rn50.logging.timeline import Timeline
 from rn50.train import run
 from rn50.train.__main__ import one_line
 from rn50.train.capabilities import check_supported
+from rn50.train.communication import identity
 from rn50.train.communication.identity import (
     differences,
     differing_ranks,
@@ -233,3 +235,18 @@ def test_the_host_waits_for_the_loss_of_two_steps_ago() -> None:
     limiter.clear()
     limiter(Loss(waited, 8), object())
     assert waited == [2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("suffix", ["py", "c", "cc", "cu"])
+def test_another_source_is_another_code(
+    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "train/communication/identity.py"
+    monkeypatch.setattr(identity, "__file__", str(place))
+    source = place.with_suffix(f".{suffix}")
+    source.parent.mkdir(parents=True)
+    digests = []
+    for text in ("a", "b"):
+        source.write_text(text)
+        digests.append(identity.code_digest.__wrapped__())
+    assert digests[0] != digests[1]

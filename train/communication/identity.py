@@ -108,7 +108,7 @@ def code_digest() -> str:
     digest = hashlib.sha256()
     for room in _ROOMS:
         for path in sorted((package / room).rglob("*")):
-            if path.suffix in (".py", ".cc", ".c"):
+            if path.suffix in (".py", ".cc", ".c", ".cu"):
                 digest.update(
                     f"\0{path.relative_to(package)}\0".encode() + path.read_bytes()
                 )

@@ -370,8 +370,8 @@ KERNEL channels_float(const float* from, float* to, int size, int from_channels,
   change_channels(from, to, size, from_channels, to_channels);
 }
 
-// The maximum of windows of 3 x 3 at every second pixel, padded by one, and where in its window it
-// lies: of equal ones the first. What is no number is the largest.
+// Max pooling over windows of 3 x 3 at every second pixel, padded by one, and where in its window
+// each maximum lies: of equal ones the first. What is no number is the largest.
 template <typename T>
 __device__ void max_pool(const T* x, T* y, unsigned char* places, int size, int height, int width,
                          int channels) {

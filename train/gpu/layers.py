@@ -45,7 +45,7 @@ class Norm(NamedTuple):
 
 
 class MaxPooling(NamedTuple):
-    """Of 3 x 3 pixels around every second."""
+    """Over windows of 3 x 3 at every second pixel, padded by one."""
 
     source: int
     target: int
