@@ -40,7 +40,11 @@ def time_sizes(out: Path, sizes_bytes: str, rounds: str) -> dict[str, list[float
     from ..train.operators import Operators
 
     run = load(str(out / "config.yaml")).run
-    connection = Connection(run, Timeline(0), over_mpi=read_process_info().over_mpi)
+    connection = Connection(
+        run,
+        Timeline(0),
+        over_mpi=read_process_info().over_mpi,
+    )
     comm = Communicator(Operators(mx.cpu()), connection)
     comm.start()
     seconds: dict[str, list[float]] = {}
@@ -58,7 +62,11 @@ def time_sizes(out: Path, sizes_bytes: str, rounds: str) -> dict[str, list[float
         seconds |= alternate(contenders, turns, barrier=comm.barrier, pieces=repeats)
     # Ranks leave a barrier one after the other; the first of them sees the whole sum.
     for size, times in seconds.items():
-        slowest = hvd.allreduce(mx.nd.array(times), op=hvd.Max, name="slowest")
+        slowest = hvd.allreduce(
+            mx.nd.array(times),
+            op=hvd.Max,
+            name="slowest",
+        )
         seconds[size] = slowest.asnumpy().tolist()
     comm.stop()
     return seconds

@@ -38,7 +38,12 @@ BASELINE_ENV = (
 without the last, ranks that share cores starve each other."""
 
 
-def time_contender(out: Path, contender: str, rounds: str, steps: str) -> list[float]:
+def time_contender(
+    out: Path,
+    contender: str,
+    rounds: str,
+    steps: str,
+) -> list[float]:
     """Wall seconds a step of one contender, on one rank."""
     from .rank import alternate_on_ranks, next_steps, started_trainer
 

@@ -131,7 +131,12 @@ def bench_input(
 def _drawn(job: BenchJob, folder: Path, px: int) -> Loaded:
     """The job's config on images of `px` pixels a side, drawn into `folder`."""
     run = job.load().run
-    drawn = Synthetic(train_samples=64, eval_samples=10, min_px=px, max_px=px)
+    drawn = Synthetic(
+        train_samples=64,
+        eval_samples=10,
+        min_px=px,
+        max_px=px,
+    )
     more = {field: getattr(drawn, field) for field in Counts._fields}
     more |= {"path": str(folder), "synthetic": drawn, "shards": None}
     # of a batch that the set holds

@@ -76,7 +76,13 @@ def loop(
     """
     loaded = load_ready(job)
     job.track("timing rounds")
-    seconds = measure_on_ranks(loaded, job.launcher, "loop", rounds, steps)
+    seconds = measure_on_ranks(
+        loaded,
+        job.launcher,
+        "loop",
+        rounds,
+        steps,
+    )
     ranks = build_plan(loaded.run).ranks
     per_rank = loaded.run.batch.per_rank
     images = steps * ranks * per_rank

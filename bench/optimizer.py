@@ -53,7 +53,12 @@ def optimizer(
     """
     job.track("timing LARS steps")
     loaded = job.load(ranks=1)
-    measured = measure_on_ranks(loaded, job.launcher, "optimizer", rounds)
+    measured = measure_on_ranks(
+        loaded,
+        job.launcher,
+        "optimizer",
+        rounds,
+    )
     seconds: dict[str, list[float]] = measured["seconds"]
     ms = {name: scaled(values, 1e3) for name, values in seconds.items()}
     return Outcome(

@@ -40,7 +40,12 @@ def time_kinds(out: Path, rounds: str, steps: str) -> dict[str, list[float]]:
             name: repeated(kind, count)
             for name, kind in _kinds_of_steps(trainer).items()
         }
-        return alternate_on_ranks(trainer, kinds, range(int(rounds) + 1), pieces=count)
+        return alternate_on_ranks(
+            trainer,
+            kinds,
+            range(int(rounds) + 1),
+            pieces=count,
+        )
 
 
 def _kinds_of_steps(trainer: Trainer) -> dict[str, Callable[[], None]]:
@@ -101,7 +106,13 @@ def overlap(
     load_ready(job)
     step_ms = {}
     for rule in in_turn(list(loaded), 1, job.track("timing steps")):
-        found = measure_on_ranks(loaded[rule], job.launcher, "overlap", rounds, steps)
+        found = measure_on_ranks(
+            loaded[rule],
+            job.launcher,
+            "overlap",
+            rounds,
+            steps,
+        )
         step_ms[rule] = {kind: scaled(seconds, 1e3) for kind, seconds in found.items()}
     rows = overlap_rows({rule: step_ms[rule] for rule in loaded})
     return Outcome(

@@ -22,7 +22,11 @@ def quiet_context(out: Path) -> RunContext:
     """The context of this rank, with the config in `out`; its log goes there."""
     loaded = load(str(out / "config.yaml"))
     context = RunContext(loaded, out, read_process_info())
-    context.progress = Progress(context.plan, loaded.run.eval.target, shown=False)
+    context.progress = Progress(
+        context.plan,
+        loaded.run.eval.target,
+        shown=False,
+    )
     return context
 
 
@@ -71,4 +75,10 @@ def alternate_on_ranks(
         nd.waitall()
         trainer.comm.barrier()
 
-    return alternate(contenders, rounds, barrier=finish, finish=finish, pieces=pieces)
+    return alternate(
+        contenders,
+        rounds,
+        barrier=finish,
+        finish=finish,
+        pieces=pieces,
+    )

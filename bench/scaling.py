@@ -78,4 +78,10 @@ def scaling(
         settings = (*MODELS[case.model], LOW_LR, f"batch.per_rank={case.per_rank}")
         return job.load(*settings, ranks=case.ranks)
 
-    return measure_curves(job, "scaling", curves, load, Timing(passes, rounds, steps))
+    return measure_curves(
+        job,
+        "scaling",
+        curves,
+        load,
+        Timing(passes, rounds, steps),
+    )

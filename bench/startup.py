@@ -64,7 +64,12 @@ def startup(
     cases = list(product(counts, DELAYS_S, STARTUPS))
     for count, delay, name in in_turn(cases, rounds, job.track("starting up")):
         loaded = job.load(*STARTUPS[name], ranks=count)
-        init_s = measure_on_ranks(loaded, job.launcher, "startup", delay)
+        init_s = measure_on_ranks(
+            loaded,
+            job.launcher,
+            "startup",
+            delay,
+        )
         label = f"{ranks_text(count)}, connecting +{delay:g} s"
         seconds.setdefault(label, {name: [] for name in STARTUPS})[name].append(init_s)
     ratios = {}
@@ -77,4 +82,8 @@ def startup(
                     values, by_name[USUAL]
                 )
     measurements = {f"s, {label}": by_name for label, by_name in seconds.items()}
-    return Outcome(ratios=ratios, figures=figures, measurements=measurements)
+    return Outcome(
+        ratios=ratios,
+        figures=figures,
+        measurements=measurements,
+    )

@@ -136,7 +136,11 @@ def _measure(
             f"batch.per_rank={case.per_rank}",
             f"eval.batch_per_rank={case.per_rank}",
         )
-        return job.load(*_PLAIN, *batches, ranks=case.ranks if here else None)
+        return job.load(
+            *_PLAIN,
+            *batches,
+            ranks=case.ranks if here else None,
+        )
 
     return measure_curves(job, "throughput", curves, load, timing)
 

@@ -137,7 +137,11 @@ def config_explain(
     if key is not None:
         found = reference.find_keys(key)
     rows = [(k.path, k.default, k.values, k.meaning) for k in found]
-    print_table(("key", "default", "values", "meaning"), rows, free=(1, 2, 3))
+    print_table(
+        ("key", "default", "values", "meaning"),
+        rows,
+        free=(1, 2, 3),
+    )
 
 
 @config_app.command("list")

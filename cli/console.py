@@ -132,7 +132,12 @@ def _check_output_file(context: typer.Context, path: Path | None) -> Path | None
 def output_file(what: str, *names: str) -> Any:
     """An option that names a file for `write_output`; its default is None."""
     text = f"{what}; `-`: standard output."
-    return option(text, *names, metavar="FILE", callback=_check_output_file)
+    return option(
+        text,
+        *names,
+        metavar="FILE",
+        callback=_check_output_file,
+    )
 
 
 Json = Annotated[bool, option("Print JSON for programs.", "--json")]
@@ -147,7 +152,12 @@ Nodes = Annotated[int | None, option("Nodes, instead of the config's.", min=1)]
 
 def machine_option(help: str) -> Any:
     """`--system MACHINE`, a name or a YAML file."""
-    return option(help, "--system", metavar="MACHINE", autocompletion=complete_system)
+    return option(
+        help,
+        "--system",
+        metavar="MACHINE",
+        autocompletion=complete_system,
+    )
 
 
 SystemName = Annotated[
@@ -229,7 +239,12 @@ def track(name: str) -> Advance:
         if bar is None:
             say(f"{name}: {text}", to=sys.stderr)
         else:
-            bar.update(bar.task_ids[0], completed=done, total=total, words=text)
+            bar.update(
+                bar.task_ids[0],
+                completed=done,
+                total=total,
+                words=text,
+            )
             bar.start()
             bar.refresh()
 

@@ -170,7 +170,13 @@ def log_check(
     """
     from .log_check import run_check
 
-    code = run_check(paths, ruleset, strict=strict, official=official, as_json=as_json)
+    code = run_check(
+        paths,
+        ruleset,
+        strict=strict,
+        official=official,
+        as_json=as_json,
+    )
     raise typer.Exit(code)
 
 
@@ -224,7 +230,11 @@ def log_rules(
     if markdown:
         print(render_markdown(), end="")
     else:
-        print_table(COLUMNS[:-1], [row[:-1] for row in rows()], free=(6,))
+        print_table(
+            COLUMNS[:-1],
+            [row[:-1] for row in rows()],
+            free=(6,),
+        )
 
 
 def _print_score(score: Score) -> None:

@@ -183,7 +183,13 @@ class Asked:
                 "--system without CONFIG needs --gpus (or --nodes) and --batch-per-gpu, or --best, "
                 "which finds the batch"
             )
-        return job_of_system(name, system, self.gpus, self.batch, **given)
+        return job_of_system(
+            name,
+            system,
+            self.gpus,
+            self.batch,
+            **given,
+        )
 
     def _of_config(self, config: str, overrides: list[str]) -> PredictedJob:
         """The recipe on its own machine or on another one; `gpus` instead of its ranks."""

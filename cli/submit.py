@@ -81,7 +81,12 @@ def submit(
     """
     from ..launch import submit as jobs
 
-    loaded, last, texts = _wanted(config, on_nodes(overrides, nodes), system, resume)
+    loaded, last, texts = _wanted(
+        config,
+        on_nodes(overrides, nodes),
+        system,
+        resume,
+    )
     name = scheduler or last.scheduler or loaded.run.system.scheduler
     runs = runs or last.runs
     if dry_run:
@@ -151,18 +156,33 @@ def _print_plan(plan: SubmissionPlan, *, as_json: bool) -> None:
     print(f"# would submit, in {plan.folder}: {shlex.join(plan.command)}")
 
 
-def _wait(plan: SubmissionPlan, scheduler: str, job: str, to: TextIO) -> int:
+def _wait(
+    plan: SubmissionPlan,
+    scheduler: str,
+    job: str,
+    to: TextIO,
+) -> int:
     """Until the job has ended: print what its runs came to, and the last line; its exit code."""
     from ..launch import submit as jobs
 
     log = plan.folder / "job.log"
     print(f"waiting; its output: tail -f {shlex.quote(str(log))}", file=to, flush=True)
-    code = jobs.wait(plan, job, tell=partial(print, file=to, flush=True))
+    code = jobs.wait(
+        plan,
+        job,
+        tell=partial(print, file=to, flush=True),
+    )
     lines = []
     if log.is_file():
         lines = log.read_text(errors="replace").splitlines()
     for line in jobs.results_of(lines) or lines[-20:]:
         say(line, to=to)
-    ending = job_ended(scheduler, job, code, plan.folder, jobs.last_result(plan.folder))
+    ending = job_ended(
+        scheduler,
+        job,
+        code,
+        plan.folder,
+        jobs.last_result(plan.folder),
+    )
     print(ending.line, file=to, flush=True)
     return code

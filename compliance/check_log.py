@@ -122,7 +122,12 @@ def check_log(
             ),
         )
     run = LoggedRun(log, found.name)
-    official_check = _run_official_checker(path, log, found.name, official)
+    official_check = _run_official_checker(
+        path,
+        log,
+        found.name,
+        official,
+    )
     findings = no_milder(tuple(apply(run)), official_check)
     verdict = verdict_of(findings)
     return Check(
@@ -179,9 +184,22 @@ def no_milder(
     )
 
 
-def _finding(rule: tuple[str, str], expected: str, found: str, message: str) -> Finding:
+def _finding(
+    rule: tuple[str, str],
+    expected: str,
+    found: str,
+    message: str,
+) -> Finding:
     code, name = rule
-    return Finding(code, ERROR, None, expected, found, message, name=name)
+    return Finding(
+        code,
+        ERROR,
+        None,
+        expected,
+        found,
+        message,
+        name=name,
+    )
 
 
 def round_verdict(ruleset: str, findings: tuple[Finding, ...]) -> str | None:
@@ -225,7 +243,13 @@ def _run_official_checker(
         return None
     if open_pipe(path) is not None:
         once = "read from a pipe, which can be read once: save it to a file first"
-        return Verdict(NOT_RUN, "", installed_version(), ruleset, (once,))
+        return Verdict(
+            NOT_RUN,
+            "",
+            installed_version(),
+            ruleset,
+            (once,),
+        )
     if not path.is_file():
         return None
     size = path.stat().st_size
@@ -242,7 +266,13 @@ def _run_official_checker(
         ):
             reason = f"a record of {log.longest_bytes:,} bytes would hold it up; --official runs it"
     if reason is not None:
-        return Verdict(NOT_RUN, "", installed_version(), ruleset, (reason,))
+        return Verdict(
+            NOT_RUN,
+            "",
+            installed_version(),
+            ruleset,
+            (reason,),
+        )
     return check_officially(path, ruleset)
 
 

@@ -220,7 +220,15 @@ def _another_set(loaded: Loaded) -> Finding:
     )
     expected = f"{benchmark.IMAGENET_CLASSES} classes"
     code, name = NOT_IMAGENET
-    return Finding(code, NOTE, origin.line, expected, str(classes), message, name=name)
+    return Finding(
+        code,
+        NOTE,
+        origin.line,
+        expected,
+        str(classes),
+        message,
+        name=name,
+    )
 
 
 def facts(config: ConfigUnderCheck) -> JsonObject:

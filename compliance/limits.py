@@ -50,7 +50,12 @@ def _judge(
 
 
 def _fixed(run: HasSettings, name: str, expected: float) -> Violations:
-    return _judge(run, name, lambda value: number(value) == expected, plain(expected))
+    return _judge(
+        run,
+        name,
+        lambda value: number(value) == expected,
+        plain(expected),
+    )
 
 
 def _one_of(

@@ -23,7 +23,11 @@ def check_officially(log: Path, ruleset: str) -> Verdict:
     import subprocess  # with tempfile 10 ms that a check without the official one need not pay
     import tempfile
 
-    official = partial(Verdict, version=installed_version(), ruleset=ruleset)
+    official = partial(
+        Verdict,
+        version=installed_version(),
+        ruleset=ruleset,
+    )
     with tempfile.TemporaryDirectory(prefix="rn50-checker-") as scratch:
         command = [
             sys.executable,

@@ -128,7 +128,12 @@ def reference(batch: float, ruleset: str) -> Reference | None:
     if batch < kept[0].batch:
         return _exact("below", kept[0])
     if batch > kept[-1].batch:
-        return Reference("above", (kept[-1].batch,), math.nan, math.nan)
+        return Reference(
+            "above",
+            (kept[-1].batch,),
+            math.nan,
+            math.nan,
+        )
     high_at = next(i for i, point in enumerate(kept) if point.batch > batch)
     low = kept[high_at - 1]
     high = kept[high_at]

@@ -59,7 +59,12 @@ def against(
     message = f"{place} {actual}, expected {expected}"
     if why:
         message += f": {why}"
-    return Violation(message=message, expected=expected, actual=actual, **more)
+    return Violation(
+        message=message,
+        expected=expected,
+        actual=actual,
+        **more,
+    )
 
 
 Violations: TypeAlias = Iterator[Violation]
@@ -237,7 +242,15 @@ def rule(
     closed, in_open = (severity, severity) if isinstance(severity, str) else severity
 
     def register(check: Callable[[Any], Violations]) -> Rule:
-        made = Rule(code, name, closed, in_open, source, check, **options)
+        made = Rule(
+            code,
+            name,
+            closed,
+            in_open,
+            source,
+            check,
+            **options,
+        )
         for subject in made.judges.split(", "):
             if (code, subject) in _REGISTERED:
                 raise ValueError(f"{code} judges a {subject} twice")

@@ -78,7 +78,15 @@ def left_out(runs: Sequence[RunScore]) -> set[int]:
 
 def run_score(check: Check) -> RunScore:
     run = check.run
-    score = RunScore(check.path, None, False, None, None, check.cause, check.cause)
+    score = RunScore(
+        check.path,
+        None,
+        False,
+        None,
+        None,
+        check.cause,
+        check.cause,
+    )
     if run is None:
         return score
     broken = any(finding.name in _NO_CLOCK for finding in check.findings)

@@ -53,7 +53,11 @@ class Loaded:
     @property
     def sha256(self) -> str:
         """Digest of the resolved tree, independent of how it was written."""
-        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        text = json.dumps(
+            self.to_dict(),
+            sort_keys=True,
+            separators=(",", ":"),
+        )
         return hashlib.sha256(text.encode()).hexdigest()
 
     def leaves(self) -> Iterator[tuple[str, Any, Origin]]:

@@ -152,7 +152,13 @@ def build_plan(run: Run) -> Plan:
     """Derive the plan of `run`. Raises UserError where its parts contradict each other."""
     ranks = run.system.world_size
     parts = run.system.nodes if run.data.shards else 1
-    plan = Plan(ranks, run.data.train_samples, run.data.last_batch, (), parts)
+    plan = Plan(
+        ranks,
+        run.data.train_samples,
+        run.data.last_batch,
+        (),
+        parts,
+    )
     changes: list[Batch | BatchChange] = [run.batch, *run.batch.changes]
     for change in changes:
         first_epoch = change.after_epoch + 1 if isinstance(change, BatchChange) else 1
@@ -168,7 +174,13 @@ def build_plan(run: Run) -> Plan:
                 f"{per_rank * active}, more than the {run.data.train_samples} training images"
             )
         step = plan.epoch_end_step(first_epoch - 1)
-        segment = Segment(first_epoch, step, plan.images_after(step), per_rank, active)
+        segment = Segment(
+            first_epoch,
+            step,
+            plan.images_after(step),
+            per_rank,
+            active,
+        )
         plan = replace(plan, segments=(*plan.segments, segment))
         least = run.system.job.min_nodes
         if run.data.shards and (plan.last_batch, active, least) != ("pad", ranks, None):
@@ -260,7 +272,12 @@ def _check_momentum(run: Run, plan: Plan) -> None:
     follow = run.batch.follow
     reference = run.batch.reference or plan.global_batch_size
     for batch in (segment.global_batch_size for segment in plan.segments):
-        momentum = momentum_for_batch(follow, batch, reference, run.optimizer.momentum)
+        momentum = momentum_for_batch(
+            follow,
+            batch,
+            reference,
+            run.optimizer.momentum,
+        )
         if follow.startswith("momentum") and momentum < 0:
             raise UserError(
                 f"batch.follow: {follow} gives momentum {momentum:.4g} at a global batch of "

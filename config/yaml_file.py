@@ -127,7 +127,12 @@ def _read(path: Path, within: Path | None) -> list[_Entry]:
     return list(_entries(node, tree))
 
 
-def _base(entry: _Entry, path: Path, chain: tuple[Path, ...], machine: bool) -> Path:
+def _base(
+    entry: _Entry,
+    path: Path,
+    chain: tuple[Path, ...],
+    machine: bool,
+) -> Path:
     """The file that a base names. Raises UserError: none, or one that has this file as a base."""
     where = f"{path}:{entry.line}: {entry.key}"
     value = entry.value

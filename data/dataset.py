@@ -206,7 +206,12 @@ def _refuse(
     )
 
 
-def _check_bytes(folder: Path, split: str, manifest: Manifest, table: Table) -> None:
+def _check_bytes(
+    folder: Path,
+    split: str,
+    manifest: Manifest,
+    table: Table,
+) -> None:
     """Raises UserError: the record file has not the digest of the manifest; of the first chunk that
     has changed it names the records that show it, or where it begins."""
     path = folder / f"{split}.rec"
@@ -281,12 +286,23 @@ def _check_table(folder: Path, split: str, manifest: Manifest) -> Table:
     first, last = (
         manifest.part.images(len(table)) if split == "train" else (0, len(table))
     )
-    faults = _find_faults(folder, split, [first, last - 1], decode=False)
+    faults = _find_faults(
+        folder,
+        split,
+        [first, last - 1],
+        decode=False,
+    )
     _refuse(faults, folder, split, manifest)
     return table
 
 
-def _check_record(file: BinaryIO, path: Path, row: np.void, *, decode: bool) -> None:
+def _check_record(
+    file: BinaryIO,
+    path: Path,
+    row: np.void,
+    *,
+    decode: bool,
+) -> None:
     record = recordio.read(file, int(row["offset"]), str(path))
     where = f"{path}: record at byte {row['offset']}"
     found = (record.label, len(record.image))

@@ -150,7 +150,12 @@ def _is_old(path: Path, sight: _Sight | None) -> bool | None:
     return None
 
 
-def _remove(path: Path, of: Path, sight: _Sight | None, wait_s: float) -> None:
+def _remove(
+    path: Path,
+    of: Path,
+    sight: _Sight | None,
+    wait_s: float,
+) -> None:
     """Remove the file of a dead holder. Only the holder of a lock that bears its time may: of two
     that wait, the slower would otherwise remove the lock of the faster."""
     right = path.with_name(f"{path.name}.{sight and sight.mtime_ns}")

@@ -62,7 +62,12 @@ def pack_images(
             another process packs into `out`.
     """
     refuse_content(out)
-    classes, found = list_images(images, hold_out, shuffle_seed, recursive=recursive)
+    classes, found = list_images(
+        images,
+        hold_out,
+        shuffle_seed,
+        recursive=recursive,
+    )
     orders = {split: _shuffled(found[split], shuffle_seed) for split in SPLITS}
     total = sum(map(len, orders.values()))
     done = 0

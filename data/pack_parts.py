@@ -153,7 +153,12 @@ def _encoded_parts(job: PackJob, first: int) -> Generator[Part, None, None]:
     """The parts in order from `first` on, encoded by worker processes."""
     processes = max(1, min(job.processes, job.parts - first))
     context = multiprocessing.get_context("fork")
-    pool = ProcessPoolExecutor(processes, context, _begin, (job, os.getpid()))
+    pool = ProcessPoolExecutor(
+        processes,
+        context,
+        _begin,
+        (job, os.getpid()),
+    )
     ahead: deque[Future[Part]] = deque()
     try:
         for number in range(first, job.parts):

@@ -207,7 +207,11 @@ def build_train_source(
         if ranges:
             images = _augment(images, operations, tile, data.crop_px)
         else:
-            images = fn.resize(images, size=(data.crop_px, data.crop_px), **_LINEAR)
+            images = fn.resize(
+                images,
+                size=(data.crop_px, data.crop_px),
+                **_LINEAR,
+            )
         return _normalise(images, data, mirror, layout), _to_device(labels, device_id)
 
     return Source(
@@ -301,7 +305,11 @@ def build_eval_source(
         images = fn.decoders.image(
             jpegs, **decoder_options(data, device_id), adjust_orientation=False
         )
-        images = fn.resize(images, resize_shorter=data.eval_resize_px, **_LINEAR)
+        images = fn.resize(
+            images,
+            resize_shorter=data.eval_resize_px,
+            **_LINEAR,
+        )
         return _normalise(images, data, mirror=0), _to_device(labels, device_id)
 
     return Source(
@@ -315,7 +323,12 @@ def build_eval_source(
     )
 
 
-def _augment(images: Any, operations: tuple[Any, ...], tile: Any, crop_px: int) -> Any:
+def _augment(
+    images: Any,
+    operations: tuple[Any, ...],
+    tile: Any,
+    crop_px: int,
+) -> Any:
     """The operations of `data.augmentation` in DALI: one bilinear resampling of the window, whose
     border is repeated outside, then contrast, brightness and noise. Float HWC, 0 to 255."""
     matrices, colours, starts = operations
@@ -325,14 +338,33 @@ def _augment(images: Any, operations: tuple[Any, ...], tile: Any, crop_px: int) 
     floats = types.DALIDataType.FLOAT
     shape = images.shape(dtype=floats, device=images.device)
     matrices = matrices * fn.reshape(fn.stack(shape[1], shape[0]), shape=[2, 1])
-    images = fn.warp_affine(images, matrices, size=(crop_px, crop_px), dtype=floats)
+    images = fn.warp_affine(
+        images,
+        matrices,
+        size=(crop_px, crop_px),
+        dtype=floats,
+    )
     tile = types.Constant(tile, device=images.device)
-    noise = fn.slice(tile, start=starts, shape=[3 * crop_px**2], axes=[0])
-    noise = fn.reshape(noise, shape=[crop_px, crop_px, 3], layout="HWC")
+    noise = fn.slice(
+        tile,
+        start=starts,
+        shape=[3 * crop_px**2],
+        axes=[0],
+    )
+    noise = fn.reshape(
+        noise,
+        shape=[crop_px, crop_px, 3],
+        layout="HWC",
+    )
     return images * colours[0] + colours[1] + noise * colours[2]
 
 
-def _normalise(images: Any, data: Data, mirror: Any, layout: str = "NCHW") -> Any:
+def _normalise(
+    images: Any,
+    data: Data,
+    mirror: Any,
+    layout: str = "NCHW",
+) -> Any:
     """Centre crop (of nothing where the size is right), mirror, mean and std, to floats."""
     return fn.crop_mirror_normalize(
         images,

@@ -41,7 +41,12 @@ def _generator(seed: int, *key: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(np.random.SeedSequence((seed, *key))))
 
 
-def epoch_order(samples: int, seed: int, epoch: int, part: Part = WHOLE) -> Indices:
+def epoch_order(
+    samples: int,
+    seed: int,
+    epoch: int,
+    part: Part = WHOLE,
+) -> Indices:
     """The order of all images in one epoch (0-based), or of those of a part, from the shuffle
     stream's seed."""
     first, last = part.images(samples)
@@ -62,7 +67,12 @@ class TrainOrder:
         stored_from: from this epoch on (counted from 1) images come in stored order.
     """
 
-    def __init__(self, plan: Plan, seed: int, stored_from: float = math.inf) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        seed: int,
+        stored_from: float = math.inf,
+    ) -> None:
         self._plan = plan
         self._seed = seed
         self._stored_from = stored_from
@@ -88,7 +98,11 @@ class TrainOrder:
             + (step - 1 - segment.first_step) * segment.global_batch_size
         )
         first += rank * segment.per_rank
-        positions = np.arange(first, first + segment.per_rank, dtype=np.int64)
+        positions = np.arange(
+            first,
+            first + segment.per_rank,
+            dtype=np.int64,
+        )
         per_epoch = self._plan.samples_per_epoch(segment)
         start = 0 if self._plan.last_batch == "mix" else segment.first_sample
         epochs, within = np.divmod(positions - start, per_epoch)

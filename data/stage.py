@@ -56,7 +56,11 @@ def stage(
             if not _is_staged(source, target, manifest):
                 unfinished = _unfinished(target)
                 shutil.rmtree(unfinished, ignore_errors=True)  # of one that was killed
-                cleanup.callback(shutil.rmtree, unfinished, ignore_errors=True)
+                cleanup.callback(
+                    shutil.rmtree,
+                    unfinished,
+                    ignore_errors=True,
+                )
                 unfinished.mkdir()
                 done = 0
                 for split in SPLITS:

@@ -145,7 +145,12 @@ def draw_split(settings: Synthetic, split: str) -> Iterator[tuple[str, bytes]]:
         label = number % settings.classes
         key = (settings.seed, ("train", "val").index(split), number)
         rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(key)))
-        image = draw_image(label, rng, min_px=settings.min_px, max_px=settings.max_px)
+        image = draw_image(
+            label,
+            rng,
+            min_px=settings.min_px,
+            max_px=settings.max_px,
+        )
         out = io.BytesIO()
         image.save(out, "JPEG", quality=JPEG_QUALITY)
         yield f"{split}/{wnid(label)}/{wnid(label)}_{number}.JPEG", out.getvalue()

@@ -284,7 +284,12 @@ def decoder(device_id: int | None) -> str:
     from ..config.schema import Synthetic
     from ..data.synthetic import draw_split
 
-    settings = Synthetic(train_samples=10, eval_samples=10, min_px=375, max_px=500)
+    settings = Synthetic(
+        train_samples=10,
+        eval_samples=10,
+        min_px=375,
+        max_px=500,
+    )
     jpegs = [content for _, content in draw_split(settings, "train")]
     found = _decode(jpegs, device_id)
     luma = np.array([0.299, 0.587, 0.114])
@@ -303,7 +308,12 @@ def _decode(jpegs: Sequence[bytes], device_id: int | None) -> list[NDArray[Any]]
     """Height x width x RGB of each image, by DALI."""
     from nvidia.dali import Pipeline, fn
 
-    pipeline = Pipeline(len(jpegs), 1, device_id, prefetch_queue_depth=1)
+    pipeline = Pipeline(
+        len(jpegs),
+        1,
+        device_id,
+        prefetch_queue_depth=1,
+    )
     with pipeline:
         encoded = fn.external_source(
             [[np.frombuffer(jpeg, np.uint8) for jpeg in jpegs]]

@@ -63,7 +63,12 @@ class Ending(NamedTuple):
         """The result of a run that ended so; what its ranks have recorded of a stop is kept."""
         onward = self.next if isinstance(self.next, Next) else None
         stopped = result.stopped or self.stopped
-        return replace(result, reason=self.reason, next=onward, stopped=stopped)
+        return replace(
+            result,
+            reason=self.reason,
+            next=onward,
+            stopped=stopped,
+        )
 
 
 class StoppedBySignal(KeyboardInterrupt):
@@ -173,7 +178,12 @@ def _to_go_on(
 
     if not folder.is_dir():
         advice = f"if it was moved, {GO_ON}"
-        return Ending(reason, folder, advice, Next(RESUME, "FOLDER", tuple(overrides)))
+        return Ending(
+            reason,
+            folder,
+            advice,
+            Next(RESUME, "FOLDER", tuple(overrides)),
+        )
     for job in (folder, folder.parent):
         if (job / JOB_SCRIPT).is_file():  # which a login node should not start
             words = recorded.words_to_repeat(job, recorded.RESUME_JOB)
@@ -190,7 +200,12 @@ def _to_go_on(
     words = [*recorded.words_to_repeat(folder, keys), *overrides]
     if launcher:
         words = ["--launcher", launcher, *words]
-    return Ending(reason, folder, advice, Next(verb, str(folder), tuple(words)))
+    return Ending(
+        reason,
+        folder,
+        advice,
+        Next(verb, str(folder), tuple(words)),
+    )
 
 
 def job_ended(

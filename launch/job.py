@@ -213,7 +213,11 @@ def keep_log(job: OpenJob, run: Run, number: int) -> None:
             write_json(systems / f"{system}.json", page)
             folder = job.folder / "results" / system / BENCHMARK
             folder.mkdir(parents=True, exist_ok=True)
-            content = read_file(source, _LONGEST_LOG_BYTES, within=job.folder)
+            content = read_file(
+                source,
+                _LONGEST_LOG_BYTES,
+                within=job.folder,
+            )
             write_file(folder / f"result_{number}.txt", content)
 
 
@@ -292,6 +296,10 @@ def run_once_per_node(plan: LaunchPlan, command: Sequence[str]) -> None:
 
 
 def _call(command: Sequence[str], environment: Mapping[str, str] = os.environ) -> None:
-    code = subprocess.call(command, env=environment, stdin=subprocess.DEVNULL)
+    code = subprocess.call(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+    )
     if code:
         raise UserError(f"{' '.join(command)}: exit code 0 expected, found {code}")

@@ -82,7 +82,14 @@ def plan_launch(
     refusals: list[str] = []
     steps = unless_refused(refusals, build_plan, run)
     unless_refused(refusals, check_supported, run)
-    built = unless_refused(refusals, build_job, run, launcher, (), hosts)
+    built = unless_refused(
+        refusals,
+        build_job,
+        run,
+        launcher,
+        (),
+        hosts,
+    )
     refusals += beyond_the_device(run)
     if steps is None:
         raise UserError(*refusals)

@@ -81,7 +81,11 @@ class Job(NamedTuple):
 
     def once_per_node(self, command: Sequence[str]) -> Job:
         """`command` on every node of this job."""
-        return self._replace(command=command, ranks=self.nodes, ranks_per_node=1)
+        return self._replace(
+            command=command,
+            ranks=self.nodes,
+            ranks_per_node=1,
+        )
 
 
 class Launcher:
@@ -302,7 +306,11 @@ def pick_pmi(family: Family | None) -> str:
     wanted = _PMI[family or "openmpi"]
     if not LAUNCHERS["srun"].is_installed():
         return wanted[0]
-    done = subprocess.run(["srun", "--mpi=list"], capture_output=True, text=True)
+    done = subprocess.run(
+        ["srun", "--mpi=list"],
+        capture_output=True,
+        text=True,
+    )
     listed = re.findall(
         r"^(?:srun: )?\s*([a-z]\w*)\s*$", done.stdout + done.stderr, re.M
     )
@@ -370,7 +378,13 @@ def build_job(
     family = family_here()
     networks = [name for _, name in socket.if_nameindex()]
     present = inherited(os.environ, launcher, system.nodes)
-    environment = engine_environment(run, present, controller, family, networks)
+    environment = engine_environment(
+        run,
+        present,
+        controller,
+        family,
+        networks,
+    )
     environment = environment._replace(
         removed=taken_away(os.environ, launcher, system.nodes)
     )

@@ -115,7 +115,12 @@ def write_package(
         (folder / "systems").mkdir()
         write_json(folder / "systems" / f"{system}.json", page)
         about = {"run": run, "page": page, "git": environment.git}
-        _write_code(folder / "benchmarks" / benchmark.BENCHMARK, runs[0], system, about)
+        _write_code(
+            folder / "benchmarks" / benchmark.BENCHMARK,
+            runs[0],
+            system,
+            about,
+        )
     lines = _check(out / org, run.ruleset)
     messages = tuple(line for line in lines if line.startswith(("ERROR", "WARNING")))
     missing = tuple(key for key, text in page.items() if text == UNKNOWN)

@@ -124,7 +124,12 @@ def run_attempts(began: PreparedRun) -> None:
         now = began
         restarts = plan.run.system.job.max_restarts
         while (error := _failure_of_attempt(now, checkpoint)) is not None:
-            now, checkpoint = _next_attempt(began, now, error, restarts)
+            now, checkpoint = _next_attempt(
+                began,
+                now,
+                error,
+                restarts,
+            )
             restarts -= 1
     except KeyboardInterrupt as stop:
         if is_over(out):
@@ -179,7 +184,12 @@ def _next_attempt(
         try:
             loaded, hosts = on_nodes_left(began.plan, out)
             if hosts != now.plan.hosts:
-                plan = plan_launch(loaded, options, began.plan.launcher, hosts)
+                plan = plan_launch(
+                    loaded,
+                    options,
+                    began.plan.launcher,
+                    hosts,
+                )
                 plan.refuse()
                 now = replace(now, plan=plan)
                 checkpoint = begin_attempt(out)
@@ -223,9 +233,19 @@ def check_result(out: Path) -> None:
         raise RankFailed(explain_failure(evidence), out / "stderr.log")
 
 
-def end_failed(run: Run, out: Path, reason: str, options: Options) -> Ending:
+def end_failed(
+    run: Run,
+    out: Path,
+    reason: str,
+    options: Options,
+) -> Ending:
     """result.json and report of a run of which a rank failed; its log is closed already."""
-    ending = rank_failed(reason, out, options.launcher, hopeless=is_hopeless(out))
+    ending = rank_failed(
+        reason,
+        out,
+        options.launcher,
+        hopeless=is_hopeless(out),
+    )
     close_result(out, run, ending)
     return ending
 
@@ -309,7 +329,12 @@ def check_run(run: Run, out: Path) -> Check:
     return check
 
 
-def judge(run: Run, out: Path, options: Options, check: Check) -> Result:
+def judge(
+    run: Run,
+    out: Path,
+    options: Options,
+    check: Check,
+) -> Result:
     """The result that rank 0 has left, with what is made of it."""
     result = read(out / RESULT, Result)
     if result is None or check.official is None:

@@ -98,7 +98,13 @@ def _script_in(
     config = (str(folder / "config.yaml"), *overrides)
     if leads_out(data, folder):
         config = (*config, f"data.path={json.dumps(data)}")
-    paths = JobPaths(config, str(Path.cwd()), str(folder), home, python)
+    paths = JobPaths(
+        config,
+        str(Path.cwd()),
+        str(folder),
+        home,
+        python,
+    )
     return job_script(loaded.run, scheduler, paths, runs)
 
 
@@ -112,7 +118,13 @@ def submit(
     """Submit from the job's folder; returns the job's id. `folder`: of an interrupted job or run
     that this one resumes, given `overrides`; None: a new one. Raises UserError: the
     scheduler's command is missing or refuses."""
-    plan = plan_submission(loaded, scheduler, runs, folder or Path("-"), overrides)
+    plan = plan_submission(
+        loaded,
+        scheduler,
+        runs,
+        folder or Path("-"),
+        overrides,
+    )
     program = plan.command[0]
     if shutil.which(program) is None:
         raise UserError(

@@ -53,7 +53,12 @@ _SCRATCH = "rn50-ranks-"
 _HYDRAS_ROW = re.compile(r"={70,}\n")
 
 
-def run_job(job: Job, launcher: str, out: Path, run: Run | None = None) -> None:
+def run_job(
+    job: Job,
+    launcher: str,
+    out: Path,
+    run: Run | None = None,
+) -> None:
     """Run `job`, show rank 0's output, keep errors in `out`/stderr.log, leave no process behind.
     `run`: whose ranks are watched (train/heartbeat.py); None: nobody is, as in benchmarks.
 
@@ -118,7 +123,13 @@ def run_watched(
         code = EXIT_RANK_LOST
     if code != 0:
         out_of_memory = oom_kills() > kills
-        raise _explain(out, watchdog, log.text, code, out_of_memory=out_of_memory)
+        raise _explain(
+            out,
+            watchdog,
+            log.text,
+            code,
+            out_of_memory=out_of_memory,
+        )
 
 
 @contextmanager

@@ -173,7 +173,13 @@ class MLPerfLog:
         """The size of the file so far."""
         return 0 if self._file is None else self._file.size_bytes
 
-    def resume(self, step: int, *, ranks: int, ranks_before: int) -> None:
+    def resume(
+        self,
+        step: int,
+        *,
+        ranks: int,
+        ranks_before: int,
+    ) -> None:
         """The run is resumed after `step`: a key of our own; its clock has never stopped."""
         others = {} if ranks == ranks_before else {"ranks_before": ranks_before}
         self._write(RESUMED, step, ranks=ranks, **others)
@@ -184,7 +190,11 @@ class MLPerfLog:
             self._write(CLOCK_JUMP, by_s)
 
     def block_start(self, first_epoch: int, epochs: int) -> None:
-        self._write(key.BLOCK_START, first_epoch_num=first_epoch, epoch_count=epochs)
+        self._write(
+            key.BLOCK_START,
+            first_epoch_num=first_epoch,
+            epoch_count=epochs,
+        )
 
     def batch_change(self, epoch: int, global_batch_size: int) -> None:
         """Batch-size control: a key of our own, as a second global_batch_size breaks the rules."""
@@ -255,7 +265,12 @@ class MLPerfLog:
             ends = {"_start": self._logger.start, "_stop": self._logger.end}
             write = next((way for end, way in ends.items() if name.endswith(end)), None)
             write = write or self._logger.event
-            write(name, value, metadata or None, time_ms=self._clock.unix_ms)
+            write(
+                name,
+                value,
+                metadata or None,
+                time_ms=self._clock.unix_ms,
+            )
 
 
 def close_interrupted(path: Path) -> None:

@@ -295,11 +295,22 @@ class _Reader:
         foreign = text[end:].strip()
         if foreign:
             what = f"text that does not belong there after the record: {foreign[:60]!r}"
-            self._problem("trailing", key or _salvaged_key(text), what, lost=False)
+            self._problem(
+                "trailing",
+                key or _salvaged_key(text),
+                what,
+                lost=False,
+            )
         self._content(content, key, seconds, dialect)
         return not foreign
 
-    def _odd_token(self, raw: bytes, text: str, *, closed: bool) -> None:
+    def _odd_token(
+        self,
+        raw: bytes,
+        text: str,
+        *,
+        closed: bool,
+    ) -> None:
         """A token that is not followed by one blank: the official parsers do not see a record."""
         if not closed and _MLLOG_TOKEN.startswith(raw):
             self._problem("truncated", None, "the file ends inside a token")
@@ -317,7 +328,13 @@ class _Reader:
                 Problem(self.lines, "form", _salvaged_key(text), what, like_one)
             )
 
-    def _torn(self, text: str, error: Exception, *, closed: bool) -> None:
+    def _torn(
+        self,
+        text: str,
+        error: Exception,
+        *,
+        closed: bool,
+    ) -> None:
         key = _salvaged_key(text)
         name = f" ({key})" if key else ""
         # Other errors than of JSON: Python's limit on the digits of an integer.
@@ -437,7 +454,11 @@ class _Reader:
         """
         if not self.first:
             records = any(problem.lost for problem in (*self.problems, *self.forms))
-            raise CannotRead(self.path, self._what_else(), records=records)
+            raise CannotRead(
+                self.path,
+                self._what_else(),
+                records=records,
+            )
 
         def weight(dialect: str) -> tuple[int, int, bool]:
             found = self.events[dialect]

@@ -105,7 +105,12 @@ def finish(axes: Axes, *, legend: bool = True) -> None:
     labels = axes.get_legend_handles_labels()[1]
     if legend and len(labels) > MOST_WITHIN:
         below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2)}
-        axes.legend(ncols=_columns(axes), columnspacing=1.0, handlelength=1.6, **below)
+        axes.legend(
+            ncols=_columns(axes),
+            columnspacing=1.0,
+            handlelength=1.6,
+            **below,
+        )
     elif legend and labels:
         axes.legend(ncols=math.ceil(len(labels) / _LEGEND_ROWS))
 
@@ -191,7 +196,12 @@ def _page_chart(title: str, draw: Callable[[Axes], None], size: str) -> Markup:
     slug = f"{title.lower().replace(' ', '-')}-{size}"
     width_px, height_px, text_px = PAGE_PX[size]
     # No layout of matplotlib's: it takes half as long again.
-    figure = new_figure(width_px / 72, height_px / 72, None, (text_px, text_px))
+    figure = new_figure(
+        width_px / 72,
+        height_px / 72,
+        None,
+        (text_px, text_px),
+    )
     axes = figure.subplots()
     draw(axes)
     entries = len(axes.get_legend_handles_labels()[1])

@@ -318,14 +318,25 @@ def _median(subject: Subject, figure: Figure) -> float | None:
     return median_of(map(figure.read, subject.runs))
 
 
-def _column(key: str, title: str, values: Sequence[float | None], form: str) -> Column:
+def _column(
+    key: str,
+    title: str,
+    values: Sequence[float | None],
+    form: str,
+) -> Column:
     cells = tuple(MISSING if value is None else format(value, form) for value in values)
     return Column(RESULTS, key, title, cells, tuple(values))
 
 
 def _text_column(group: str, title: str, cells: Sequence[str]) -> Column:
     key = show(title.replace(" ", "_"))
-    return Column(group, key, show(title), tuple(cells), tuple(map(_value, cells)))
+    return Column(
+        group,
+        key,
+        show(title),
+        tuple(cells),
+        tuple(map(_value, cells)),
+    )
 
 
 def _value(cell: str) -> float | str | None:

@@ -145,7 +145,12 @@ def to_tensorboard(runs: Sequence[Exported], out: Path) -> None:
                     step = int(number(record.get("step")) or step)
                     for key, value in _numbers(record).items():
                         tag = f"{record.get('kind')}/{key}"
-                        writer.add_scalar(tag, value, step, walltime=run.unix_s(record))
+                        writer.add_scalar(
+                            tag,
+                            value,
+                            step,
+                            walltime=run.unix_s(record),
+                        )
                 if run.folder.config is not None:
                     writer.add_text(
                         "config", f"```\n{run.folder.config.to_yaml()}\n```"

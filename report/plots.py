@@ -105,7 +105,13 @@ def _accuracy(subjects: Subjects, by: str, x_label: str) -> Draw | None:
     targets = dict.fromkeys(run.target for _, one in subjects for run in one.runs)
     marks = [(f"target {target:g}", target) for target in targets]
     find = partial(_curves, by=by)
-    return _overlaid(subjects, find, x_label=x_label, marks=marks, y_limits=(0, None))
+    return _overlaid(
+        subjects,
+        find,
+        x_label=x_label,
+        marks=marks,
+        y_limits=(0, None),
+    )
 
 
 _NEAR = 0.02
@@ -132,7 +138,13 @@ def _near_the_target(subjects: Subjects) -> Draw | None:
 
     marks = [(f"target {target:g}", target)]
     top = max(best, target) + _ABOVE_BEST
-    return _overlaid(subjects, find, x_label="epoch", marks=marks, y_limits=(low, top))
+    return _overlaid(
+        subjects,
+        find,
+        x_label="epoch",
+        marks=marks,
+        y_limits=(low, top),
+    )
 
 
 def _published(subjects: Subjects) -> Draw | None:
@@ -170,7 +182,12 @@ def _logged(subjects: Subjects, key: str, least: float | None = 0) -> Draw | Non
             return [points]
         return []
 
-    return _overlaid(subjects, find, x_label="epoch", y_limits=(least, None))
+    return _overlaid(
+        subjects,
+        find,
+        x_label="epoch",
+        y_limits=(least, None),
+    )
 
 
 _PLANNED_POINTS = 500

@@ -132,7 +132,12 @@ def _epoch_s(run: RunSummary, log: Path) -> float:
     return seconds
 
 
-def _whole(run: RunSummary, key: str, log: Path, default: int | None = None) -> int:
+def _whole(
+    run: RunSummary,
+    key: str,
+    log: Path,
+    default: int | None = None,
+) -> int:
     value = run.parameters.get(key, default)
     if type(value) is not int or value < 1:
         raise UserError(

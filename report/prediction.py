@@ -80,7 +80,14 @@ def write_best_plot(answers: Sequence[Prediction], path: Path) -> None:
         ms=4,
         label="time to train",
     )
-    time.fill_between(batches, low, high, alpha=0.2, lw=0, label="90 % interval")
+    time.fill_between(
+        batches,
+        low,
+        high,
+        alpha=0.2,
+        lw=0,
+        label="90 % interval",
+    )
     time.set(
         title="Time to train by batch", xlabel="images a GPU", ylabel="s", xscale="log"
     )
@@ -129,8 +136,19 @@ def _time(points: Sequence[Prediction], axes: Axes) -> None:
         gpus, [p.run.total_s for p in points], "o-", ms=4, label="time to train"
     )
     low, high = zip(*(p.time_interval_s for p in points), strict=True)
-    axes.fill_between(gpus, low, high, alpha=0.2, lw=0, label="90 % interval")
-    axes.set(title="Time to train by GPUs", xlabel="GPUs", ylabel="time to train, s")
+    axes.fill_between(
+        gpus,
+        low,
+        high,
+        alpha=0.2,
+        lw=0,
+        label="90 % interval",
+    )
+    axes.set(
+        title="Time to train by GPUs",
+        xlabel="GPUs",
+        ylabel="time to train, s",
+    )
     right = axes.twinx()
     right.plot(gpus, [100 * p.efficiency for p in points], "s--", ms=3, color="C1")
     right.set(ylabel="efficiency, %", ylim=(0, 105))
@@ -144,7 +162,12 @@ def _step_parts(points: Sequence[Prediction], axes: Axes) -> None:
     for name in points[0].step.parts:
         heights = [point.step.parts[name] * 1e3 for point in points]
         if any(heights):
-            axes.bar(labels, heights, bottom=bottom, label=name[:-2].replace("_", " "))
+            axes.bar(
+                labels,
+                heights,
+                bottom=bottom,
+                label=name[:-2].replace("_", " "),
+            )
             bottom = [b + h for b, h in zip(bottom, heights, strict=True)]
     axes.set(
         title="Where a step goes",
@@ -162,11 +185,22 @@ def _overlap(answer: Prediction, axes: Axes) -> None:
     forward = (step.forward_s + step.launch_s * 0.35) * 1e3
     end = max([group.ready_s for group in step.groups], default=step.backward_s) * 1e3
     axes.barh("compute", forward, color="C0", label="forward")
-    axes.barh("compute", end, left=forward, color="C9", label="backward")
+    axes.barh(
+        "compute",
+        end,
+        left=forward,
+        color="C9",
+        label="backward",
+    )
     for number, group in enumerate(step.groups):
         start = forward + group.start_s * 1e3
         stop = forward + group.end_s * 1e3
-        axes.barh("allreduce", stop - start, left=start, color=f"C{1 + number % 8}")
+        axes.barh(
+            "allreduce",
+            stop - start,
+            left=start,
+            color=f"C{1 + number % 8}",
+        )
         axes.plot(forward + group.ready_s * 1e3, "allreduce", "|", color=INK, ms=14)
     axes.axvline(forward + end, color=INK, lw=0.8, ls=":")
     axes.set(title="One step", xlabel="ms from its start; |: a group is ready")

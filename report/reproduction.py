@@ -79,7 +79,12 @@ def first_bit(left: Subject, right: Subject) -> FirstBit:
     shared = [where for where in ours if where in theirs]
     for where in shared:
         if ours[where] != theirs[where]:
-            return FirstBit(len(shared), where, ours[where], theirs[where])
+            return FirstBit(
+                len(shared),
+                where,
+                ours[where],
+                theirs[where],
+            )
     return FirstBit(len(shared))
 
 

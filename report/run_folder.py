@@ -142,7 +142,12 @@ def read_folder(path: Path, only: Path | None = None) -> Subject:
         if folder.config is not None:
             target = folder.config.run.eval.target
         if config.parent != path:  # of the first of several runs
-            folder = folder._replace(result=None, metrics=(), spans=(), ranks={})
+            folder = folder._replace(
+                result=None,
+                metrics=(),
+                spans=(),
+                ranks={},
+            )
     logs = []
     notes = []
     files = results_in(path) if only is None else [only]
@@ -156,7 +161,13 @@ def read_folder(path: Path, only: Path | None = None) -> Subject:
         raise UserError(
             *(notes or [f"{path}: a log or the config of a run expected, found none"])
         )
-    return Subject(path, tuple(files), tuple(logs), folder, tuple(notes))
+    return Subject(
+        path,
+        tuple(files),
+        tuple(logs),
+        folder,
+        tuple(notes),
+    )
 
 
 def read_run_folder(path: Path) -> RunFolder:

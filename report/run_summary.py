@@ -116,8 +116,18 @@ def summarise(events: Sequence[Event], target: float | None = None) -> RunSummar
     stop = next((event for event in events if event.key == "run_stop"), None)
     status = stop and stop.metadata.get("status")
     timed = [event for event in events if event.time_ms > 0]
-    epochs = _intervals(timed, "epoch_start", ("epoch_stop",), clock_ms)
-    blocks = _intervals(timed, "block_start", ("block_stop",), clock_ms)
+    epochs = _intervals(
+        timed,
+        "epoch_start",
+        ("epoch_stop",),
+        clock_ms,
+    )
+    blocks = _intervals(
+        timed,
+        "block_start",
+        ("block_stop",),
+        clock_ms,
+    )
     return RunSummary(
         submission={
             event.key.removeprefix("submission_"): show(event.value)

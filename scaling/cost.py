@@ -169,10 +169,20 @@ def _halving_doubling(
         link = link_at(1 << k)
         time_s += link.reduced_s(part) + link.message_s(part)
         sent += 2 * part
-    return _folded(ranks, n_bytes, link_at(1), Cost(time_s, 2 * doublings, sent))
+    return _folded(
+        ranks,
+        n_bytes,
+        link_at(1),
+        Cost(time_s, 2 * doublings, sent),
+    )
 
 
-def _folded(ranks: int, n_bytes: float, link: Link, core: Cost) -> Cost:
+def _folded(
+    ranks: int,
+    n_bytes: float,
+    link: Link,
+    core: Cost,
+) -> Cost:
     """p = q + r, q = 2^k < p: r ranks fold onto neighbours first (alpha + n beta + n gamma) and get
     the sum at the end (alpha + n beta), as in MPICH."""
     if ranks & (ranks - 1) == 0:
@@ -213,7 +223,13 @@ def parse_algorithm(algorithm: str, ranks: int) -> tuple[str, tuple[int, int] | 
     return name, (rows, columns)
 
 
-def with_grid(algorithm: str, ranks: int, per_node: int, *, any_grid: bool) -> str:
+def with_grid(
+    algorithm: str,
+    ranks: int,
+    per_node: int,
+    *,
+    any_grid: bool,
+) -> str:
     """`algorithm` with the grid, rows x columns, on which `ranks` sum by it, if it has one.
 
     Args:
@@ -279,7 +295,13 @@ def _on_hierarchical(
 ) -> Cost:
     rows, columns = sides
     leaders = topology.one_flow() if topology.nodes > 1 else topology.node.inside
-    return hierarchical(rows, columns, n_bytes, topology.ring(1, columns), leaders)
+    return hierarchical(
+        rows,
+        columns,
+        n_bytes,
+        topology.ring(1, columns),
+        leaders,
+    )
 
 
 # comm.algorithm -> cost on a topology, given the grid (rows, columns) for those that have one.

@@ -104,9 +104,25 @@ def resnet50() -> tuple[tuple[Layer, ...], tuple[Tensor, ...]]:
             prefix = f"stage{stage}_unit{unit}_"
             convolution(prefix, "conv1", 1, channels, width, px, 1)
             convolution(prefix, "conv2", 3, width, width, px, stride)
-            convolution(prefix, "conv3", 1, width, 4 * width, px // stride, 1)
+            convolution(
+                prefix,
+                "conv3",
+                1,
+                width,
+                4 * width,
+                px // stride,
+                1,
+            )
             if unit == 1:
-                convolution(prefix, "convsc", 1, channels, 4 * width, px, stride)
+                convolution(
+                    prefix,
+                    "convsc",
+                    1,
+                    channels,
+                    4 * width,
+                    px,
+                    stride,
+                )
             px = px // stride
             channels = 4 * width
     weights = channels * IMAGENET_CLASSES

@@ -79,9 +79,19 @@ def topology_of(machine: Machine, gpus: int, *, tree: bool = False) -> Topology:
     alpha = about.tree_latency_s if tree else about.inter_latency_s
     beta = 1 / (about.nic_bytes_per_s * _NETWORK_EFFICIENCY)
     inside = Link(about.intra_latency_s, 1 / about.intra_bytes_per_s, GAMMA_S_PER_BYTE)
-    node = Node(per_node, inside, about.nics, Link(alpha, beta, GAMMA_S_PER_BYTE))
+    node = Node(
+        per_node,
+        inside,
+        about.nics,
+        Link(alpha, beta, GAMMA_S_PER_BYTE),
+    )
     nodes = -(-gpus // per_node)
-    return Topology(node, nodes, about.rack_nodes, about.oversubscription)
+    return Topology(
+        node,
+        nodes,
+        about.rack_nodes,
+        about.oversubscription,
+    )
 
 
 def takes_any_grid(system: System) -> bool:
@@ -125,7 +135,15 @@ def build_machine(
     compute = getattr(about, precision, None)
     if uses_sheet(about, precision):
         fixed_s, per_image_s = from_sheet(about, sheet)
-        blank = Machine(name, system, about, precision, fixed_s, per_image_s, 1.0)
+        blank = Machine(
+            name,
+            system,
+            about,
+            precision,
+            fixed_s,
+            per_image_s,
+            1.0,
+        )
         return _refined(blank, compute.points if compute else (), step_s)
     if compute is None:
         known = known_precisions(about)
@@ -215,4 +233,9 @@ def _through(machine: Machine, compute: Compute, alone: list[float]) -> Machine:
             f"{machine.name}: points on a rising line expected, found "
             f"{fixed * 1e3:.1f} ms + {slope * 1e3:.3f} ms per image"
         )
-    return replace(machine, fixed_s=fixed, per_image_s=slope, exponent=exponent)
+    return replace(
+        machine,
+        fixed_s=fixed,
+        per_image_s=slope,
+        exponent=exponent,
+    )

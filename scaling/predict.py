@@ -310,7 +310,13 @@ def predict(job: PredictedJob, machine: Machine | None = None) -> Prediction:
         known = Epochs(job.epochs, job.epochs, job.epochs)
     evals = evaluations(math.ceil(epochs), job.period, job.offset)
     phases = _phases(machine, job, epochs)
-    run = train_time(machine, phases, evals, job.gpus, bn_average=job.bn_average)
+    run = train_time(
+        machine,
+        phases,
+        evals,
+        job.gpus,
+        bn_average=job.bn_average,
+    )
     sigma = step_sigma(machine, job.gpus, first.batch, step.total_s)
     spread = LEVEL_SIGMAS * sigma
     beside = run.total_s - run.training_s
@@ -373,7 +379,12 @@ def curve(answer: Prediction) -> list[Prediction]:
     ]
 
 
-def step_sigma(machine: Machine, gpus: int, batch: int, total_s: float) -> float:
+def step_sigma(
+    machine: Machine,
+    gpus: int,
+    batch: int,
+    total_s: float,
+) -> float:
     """The relative error of a step of `total_s`; it grows with the distance from the points. The
     constants' part follows from the weighing of data sheet and points (`machine.py`); the rest was
     set so that 90 % intervals hold 85 to 95 % of the rows left out (`validate.py`)."""
@@ -388,7 +399,12 @@ def step_sigma(machine: Machine, gpus: int, batch: int, total_s: float) -> float
             growing**2 * per_image + fixed**2 * launch + 2 * growing * fixed * both
         )
         waiting = SIGMA_WAITING * (1 - growing - fixed)
-        return math.hypot(SIGMA_MODEL, math.sqrt(variance), waiting, far)
+        return math.hypot(
+            SIGMA_MODEL,
+            math.sqrt(variance),
+            waiting,
+            far,
+        )
     batches = [point.batch for point in points]
     small = max(0.0, math.log2(min(batches) / batch), math.log2(batch / max(batches)))
     return math.hypot(SIGMA_FEW_POINTS, SIGMA_PER_HALVING_OF_BATCH * small, far)
@@ -439,5 +455,10 @@ def _checked(job: PredictedJob) -> PredictedJob:
             raise UserError(f"--groups: {error}") from None
     if job.algorithm is not None:
         any_grid = takes_any_grid(job.system)
-        with_grid(job.algorithm, job.gpus, job.system.ranks_per_node, any_grid=any_grid)
+        with_grid(
+            job.algorithm,
+            job.gpus,
+            job.system.ranks_per_node,
+            any_grid=any_grid,
+        )
     return job

@@ -157,7 +157,11 @@ def group_cost_s(
         return min(choices, key=lambda choice: choice[1])
     costs_s = []
     for ranks in _counts(machine, gpus, algorithm):
-        topology = topology_of(machine, ranks, tree=algorithm == "double_tree")
+        topology = topology_of(
+            machine,
+            ranks,
+            tree=algorithm == "double_tree",
+        )
         cost = allreduce(as_run(machine, ranks, algorithm), topology, n_bytes)
         costs_s.append(cost.time_s)
     return as_run(machine, gpus, algorithm), min(costs_s)

@@ -249,7 +249,12 @@ def _job(
     return job_of_system(machine, system, gpus, batch, epochs=epochs)
 
 
-def _is_point(answer: Prediction, gpus: int, batch: int, step_ms: float) -> bool:
+def _is_point(
+    answer: Prediction,
+    gpus: int,
+    batch: int,
+    step_ms: float,
+) -> bool:
     return any(
         (point.gpus, point.batch) == (gpus, batch)
         and math.isclose(point.step_s * 1e3, step_ms, rel_tol=1e-4)
@@ -420,7 +425,12 @@ def _ask(
 ) -> Iterator[Missed]:
     for case in asked:
         job = case.job
-        machine = build(job.name, _without_points(job.system, keep), "fp16", sheet)
+        machine = build(
+            job.name,
+            _without_points(job.system, keep),
+            "fp16",
+            sheet,
+        )
         answer = predict(job, machine)
         low, high = answer.step_interval_s
         yield Missed(

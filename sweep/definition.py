@@ -87,7 +87,12 @@ class Parameter(Section):
         if self.choice is not None:
             return CategoricalDistribution(self.choice)
         low, high = self.linear or self.log or (0.0, 0.0)
-        return FloatDistribution(low, high, log=self.log is not None, step=self.step)
+        return FloatDistribution(
+            low,
+            high,
+            log=self.log is not None,
+            step=self.step,
+        )
 
     def in_config(self, value: Any) -> Any:
         """A drawn value as the config takes it: with its unit, and whole where it is whole."""

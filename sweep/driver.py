@@ -78,7 +78,12 @@ def run_sweep(
         study = Study(sweep, folder, loaded.definition())
         # once: two trials would both draw it
         prepare(loaded.base.run.data, track, loaded.base.origins)
-        driver = Driver(loaded, study, track(f"sweep {sweep.name}"), say)
+        driver = Driver(
+            loaded,
+            study,
+            track(f"sweep {sweep.name}"),
+            say,
+        )
         try:
             driver.run()
         except KeyboardInterrupt as stop:
@@ -173,7 +178,11 @@ class Driver:
             loaded = self._loaded.load_trial(trial.params, *own)
         except UserError as error:
             reason = "; ".join(problems_of(error))
-            self._study.end(trial.number, TrialState.FAIL, reason=reason)
+            self._study.end(
+                trial.number,
+                TrialState.FAIL,
+                reason=reason,
+            )
             self._say(f"trial {trial.number}: fail: {reason}")
             return
         folder.mkdir(parents=True, exist_ok=True)
@@ -211,7 +220,11 @@ class Driver:
             reason = f"target not reached: accuracy {accuracy:.4f} at the end"
             self._end(active, TrialState.PRUNED, reason=reason)
         else:
-            self._end(active, TrialState.FAIL, reason=result.reason or result.status)
+            self._end(
+                active,
+                TrialState.FAIL,
+                reason=result.reason or result.status,
+            )
 
     def _end(
         self,

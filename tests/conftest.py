@@ -41,7 +41,11 @@ settings.register_profile(
 settings.register_profile(
     "same", settings.get_profile("search"), derandomize=True, max_examples=50
 )
-settings.register_profile("fast", settings.get_profile("same"), max_examples=10)
+settings.register_profile(
+    "fast",
+    settings.get_profile("same"),
+    max_examples=10,
+)
 settings.load_profile("same")
 
 
@@ -192,7 +196,12 @@ def in_this_process(arguments: tuple[str, ...]) -> subprocess.CompletedProcess[s
                 code = done.code
     for number, handler in handlers.items():  # the command has ignored them at its end
         signal.signal(number, handler)
-    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+    return subprocess.CompletedProcess(
+        arguments,
+        code,
+        out.getvalue(),
+        err.getvalue(),
+    )
 
 
 def read_json(path: Path) -> Any:
@@ -232,14 +241,24 @@ class Rn50:
     def start(self, *arguments: str, **options: object) -> subprocess.Popen[str]:
         command = [str(Path(sys.executable).with_name("rn50")), *arguments]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen(command, cwd=ROOT, text=True, **pipes | options)  # type: ignore[call-overload]
+        return subprocess.Popen(
+            command,
+            cwd=ROOT,
+            text=True,
+            **pipes | options,
+        )  # type: ignore[call-overload]
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         if arguments and arguments[0] in IN_PROCESS and "-" not in arguments:
             return in_this_process(arguments)
         process = self.start(*arguments)
         out, err = process.communicate(timeout=600)
-        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+        return subprocess.CompletedProcess(
+            arguments,
+            process.returncode,
+            out,
+            err,
+        )
 
     def output(self, *arguments: str) -> str:
         """What a command prints that ends well."""

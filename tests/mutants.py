@@ -141,7 +141,12 @@ def _replaced(
             yield node, ast.Pass()
 
 
-def draw(root: Path, rooms: list[str], count: int, seed: int) -> list[Fault]:
+def draw(
+    root: Path,
+    rooms: list[str],
+    count: int,
+    seed: int,
+) -> list[Fault]:
     """`count` faults of the rooms' modules; the same for the same sources and seed."""
     names = [
         name
@@ -359,8 +364,17 @@ def main(root: Path = ROOT) -> int:
     )
     parser.add_argument("--n", type=int, default=40, help="faults")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--all", action="store_true", help="without --fast as well")
-    parser.add_argument("--workers", type=int, default=2, help="faults at a time")
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="without --fast as well",
+    )
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=2,
+        help="faults at a time",
+    )
     given = parser.parse_args()
     rooms = given.rooms.split(",")
     if unknown := set(rooms) - set(ROOMS):

@@ -35,8 +35,8 @@ MAY_IMPORT = {
 }
 LARGEST_SHARE = 0.23  # the trainer, with its plan for GPUs
 
-PRODUCT_TOKENS = 208_400
-TEST_TOKENS = 222_800
+PRODUCT_TOKENS = 208_700
+TEST_TOKENS = 223_000
 """Size is counted in tokens of code, so that a line that says one thing costs no more than one that
 says three."""
 LAYOUT = {
@@ -47,7 +47,7 @@ LAYOUT = {
     tokenize.NEWLINE,
     tokenize.NL,
 }
-FUNCTION_LINES = 55
+FUNCTION_LINES = 60
 SMALL_MODULE_LINES = 40
 PLUGINS = ("compliance/log_rules/", "train/kernels/", "__main__.py", "__init__.py")
 

@@ -50,7 +50,11 @@ def tree(tmp_path: Path) -> Path:
         path = tmp_path / "tree" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    subprocess.run(["git", "init", "-q"], cwd=tmp_path / "tree", check=True)
+    subprocess.run(
+        ["git", "init", "-q"],
+        cwd=tmp_path / "tree",
+        check=True,
+    )
     return tmp_path / "tree"
 
 

@@ -68,7 +68,12 @@ def environment(root: Path, shared: Path) -> Path:
         copy = ["sh", "-c", f"{TRACKED} | xargs -0 cp -P --parents -t '{checkout}'"]
         subprocess.run(copy, cwd=root, check=True)
         build = [sys.executable, "-c", BUILD, str(folder.with_name("wheel"))]
-        subprocess.run(build, cwd=checkout, check=True, capture_output=True)
+        subprocess.run(
+            build,
+            cwd=checkout,
+            check=True,
+            capture_output=True,
+        )
         venv.create(folder, with_pip=False)
         (wheel,) = folder.with_name("wheel").glob("rn50-*.whl")
         pip = [
@@ -112,7 +117,14 @@ def test_the_wheel_checks_a_log_beside_the_official_checker(
     environment: Path, root: Path, tmp_path: Path
 ) -> None:
     shutil.copy(root / "tests/golden/smoke_result_0.txt", tmp_path / "result_0.txt")
-    done = run(environment, tmp_path, "log", "check", "--json", "result_0.txt")
+    done = run(
+        environment,
+        tmp_path,
+        "log",
+        "check",
+        "--json",
+        "result_0.txt",
+    )
     assert done.returncode == 0, done.stderr
     check = json.loads(done.stdout)
     assert check["verdict"] == "POLICY"

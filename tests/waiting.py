@@ -22,7 +22,12 @@ def finished(
     command: Sequence[str | Path], **options: Any
 ) -> subprocess.CompletedProcess[str]:
     """A command that has come to its end, with what it printed."""
-    return subprocess.run(command, capture_output=True, text=True, **options)
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        **options,
+    )
 
 
 def wait_until(condition: Callable[[], T], within_s: float = 120) -> T:

@@ -60,13 +60,21 @@ class RunContext:
         self.metrics = Metrics(
             out / METRICS if first else None, self.clock, resumed=resumed is not None
         )
-        self.progress = Progress(self.plan, self.run.eval.target, shown=first)
+        self.progress = Progress(
+            self.plan,
+            self.run.eval.target,
+            shown=first,
+        )
         self.timeline = Timeline(process.rank, self.clock)
         begun_s = self.clock.unix_s
         self.identity = identity_of(loaded)
         """What this rank must have in common with all others."""
         self.timeline.add("read identity", begun_s, self.clock.unix_s)
-        self.connection = Connection(self.run, self.timeline, over_mpi=process.over_mpi)
+        self.connection = Connection(
+            self.run,
+            self.timeline,
+            over_mpi=process.over_mpi,
+        )
         self.stop = StopRequest()
         self.run_started_unix_s = resumed.meta.run_started_unix_s if resumed else None
         """When the run's clock started; None: not yet."""

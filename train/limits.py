@@ -103,7 +103,12 @@ def check_loss(loss: float, step: int) -> None:
         )
 
 
-def check_learning(correct: int, total: int, classes: int, epoch: int) -> None:
+def check_learning(
+    correct: int,
+    total: int,
+    classes: int,
+    epoch: int,
+) -> None:
     """Raise NonRetryableError for an accuracy that guessing would reach too.
 
     Guessing gets a binomial number right; four standard deviations above its mean it does so in

@@ -49,17 +49,32 @@ class Operators:
         """Multiply a float32 array in place."""
         array *= factor
 
-    def narrow(self, wide: nd.NDArray, half: nd.NDArray, factor: float) -> None:
+    def narrow(
+        self,
+        wide: nd.NDArray,
+        half: nd.NDArray,
+        factor: float,
+    ) -> None:
         """half = factor wide, from float32 to float16; what `wide` holds after it is undefined."""
         wide *= factor  # in place: no array is made in a step
         nd.cast(wide, dtype="float16", out=half)
 
-    def widen(self, half: nd.NDArray, wide: nd.NDArray, factor: float) -> None:
+    def widen(
+        self,
+        half: nd.NDArray,
+        wide: nd.NDArray,
+        factor: float,
+    ) -> None:
         """wide = factor half, from float16 to float32."""
         nd.cast(half, dtype="float32", out=wide)
         wide *= factor
 
-    def add_square(self, array: nd.NDArray, other: nd.NDArray, sign: int) -> None:
+    def add_square(
+        self,
+        array: nd.NDArray,
+        other: nd.NDArray,
+        sign: int,
+    ) -> None:
         """array += sign other^2."""
         array += sign * other * other
 
@@ -69,7 +84,11 @@ class Operators:
 
     def join(self, number: nd.NDArray, more: Sequence[float]) -> nd.NDArray:
         """One array of a number on the device and of numbers of the host."""
-        return nd.concat(number.reshape(1), nd.array(more, self.ctx), dim=0)
+        return nd.concat(
+            number.reshape(1),
+            nd.array(more, self.ctx),
+            dim=0,
+        )
 
     def add_hits(
         self, scores: nd.NDArray, labels: nd.NDArray, total: nd.NDArray | None
@@ -99,7 +118,12 @@ class Operators:
 class Criterion(Protocol):
     """Losses of a batch, and backward from them times the loss scale."""
 
-    def forward(self, images: Any, labels: Any, scale: float) -> nd.NDArray:
+    def forward(
+        self,
+        images: Any,
+        labels: Any,
+        scale: float,
+    ) -> nd.NDArray:
         """Enqueue the forward pass; one loss an image, not scaled."""
         ...
 
@@ -116,7 +140,12 @@ class AutogradCriterion:
         self._loss = loss
         self._head: tuple[float, nd.NDArray] | None = None
 
-    def forward(self, images: Any, labels: Any, scale: float) -> nd.NDArray:  # noqa: ARG002
+    def forward(
+        self,
+        images: Any,
+        labels: Any,
+        scale: float,  # noqa: ARG002
+    ) -> nd.NDArray:
         with autograd.record():
             return self._loss(self._net(images), labels)
 

@@ -21,7 +21,13 @@ def warn(text: str) -> None:
 class Progress:
     """Prints plain lines: they pass through mpirun, a batch log and a terminal alike."""
 
-    def __init__(self, plan: Plan, target: float, *, shown: bool) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        target: float,
+        *,
+        shown: bool,
+    ) -> None:
         self._plan = plan
         self._target = target
         self._shown = shown
@@ -45,7 +51,13 @@ class Progress:
             f"at most {clock_time(left_s)} left"
         )
 
-    def evaluated(self, epoch: int, correct: int, total: int, elapsed_s: float) -> None:
+    def evaluated(
+        self,
+        epoch: int,
+        correct: int,
+        total: int,
+        elapsed_s: float,
+    ) -> None:
         """One line after an evaluation."""
         sign = ">=" if correct / total >= self._target else "<"
         self.say(

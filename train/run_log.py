@@ -92,14 +92,29 @@ class RunLog:
             **now._asdict(),
             **({} if loss_scale is None else {"loss_scale": loss_scale}),
         )
-        context.progress.trained(step, loss, now.lr, recent_images_per_s, now_s)
+        context.progress.trained(
+            step,
+            loss,
+            now.lr,
+            recent_images_per_s,
+            now_s,
+        )
 
     def step_times(self, step: int, phases_ms: NDArray[np.float32]) -> None:
         """Rank 0's steps since the last log point, as far as they are done: (steps, columns)."""
         if self._context.process.rank == 0 and len(phases_ms):
-            self._context.metrics.write("steps", step=step, **percentiles(phases_ms))
+            self._context.metrics.write(
+                "steps",
+                step=step,
+                **percentiles(phases_ms),
+            )
 
-    def evaluation(self, epoch: int, accuracy: Accuracy, start_s: float) -> None:
+    def evaluation(
+        self,
+        epoch: int,
+        accuracy: Accuracy,
+        start_s: float,
+    ) -> None:
         """An evaluation that began at `start_s` of the run's clock."""
         context = self._context
         now_s = context.elapsed_s
@@ -111,7 +126,12 @@ class RunLog:
             eval_s=now_s - start_s,
             **accuracy._asdict(),
         )
-        context.progress.evaluated(epoch, accuracy.correct, accuracy.total, now_s)
+        context.progress.evaluated(
+            epoch,
+            accuracy.correct,
+            accuracy.total,
+            now_s,
+        )
         self._window_s = now_s
         self._window_samples = context.plan.images_after(context.state.step)
 

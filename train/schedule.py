@@ -74,7 +74,12 @@ def _after_warmup(run: Run, plan: Plan, decay: LearningRate) -> LearningRate:
 
     def lr(step: int) -> float:
         if (done := plan.images_after(step) / batch) <= warmup_steps:
-            return warmup(done, warmup_steps, start_lr=start_lr, base_lr=base_lr)
+            return warmup(
+                done,
+                warmup_steps,
+                start_lr=start_lr,
+                base_lr=base_lr,
+            )
         return decay(step)
 
     return lr
@@ -115,7 +120,13 @@ def poly(
     return end_lr + (base_lr - end_lr) * (1 - done) ** power
 
 
-def cosine(step: float, *, base_lr: float, end_lr: float, decay_steps: float) -> float:
+def cosine(
+    step: float,
+    *,
+    base_lr: float,
+    end_lr: float,
+    decay_steps: float,
+) -> float:
     """Half a cosine from `base_lr` to `end_lr` (DeepLearningExamples RN50v1.5)."""
     done = min(1.0, step / decay_steps) if decay_steps else 1.0
     return end_lr + (base_lr - end_lr) * 0.5 * (1 + math.cos(math.pi * done))

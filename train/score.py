@@ -48,7 +48,11 @@ def score(
     """The counts of `evaluate.Accuracy` over all ranks: a pass over the first run's images for each
     checkpoint, and for several one more by the mean of their softmax."""
     run = runs[0]
-    connection = Connection(run, Timeline(place.rank), over_mpi=place.over_mpi)
+    connection = Connection(
+        run,
+        Timeline(place.rank),
+        over_mpi=place.over_mpi,
+    )
     connection.begin()
     from ..data.pipeline import build_eval_source
     from .communication.communicator import communicator, device_context
@@ -102,7 +106,12 @@ def _network(
         operators=comm.operators,
     )
     # It waits for all before: the last network's statistics were reduced under the same name.
-    restore_network(checkpoint, net, rank=place.rank, ranks=place.world_size)
+    restore_network(
+        checkpoint,
+        net,
+        rank=place.rank,
+        ranks=place.world_size,
+    )
     if (
         checkpoint.meta.statistics_rows > 1
         and place.world_size == checkpoint.meta.ranks

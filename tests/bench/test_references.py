@@ -88,7 +88,12 @@ def test_the_benchmark_saves_and_checks(rn50: Any, tmp_path: Path) -> None:
     bench = ("bench", "throughput", "smoke", "--system", str(path), *SHORT)
     missing = rn50.error(*bench, "--check", f"system.results={tmp_path}")
     assert "system.references: one of smoke expected" in missing
-    rn50.output(*bench, "--save", str(path), f"system.results={tmp_path}")
+    rn50.output(
+        *bench,
+        "--save",
+        str(path),
+        f"system.results={tmp_path}",
+    )
     rate = load_system(str(path)).references["smoke"].images_per_s
     path.write_text(path.read_text().replace(f"{rate:g}", f"{100 * rate:g}"))
     slow = rn50(*bench, "--check", f"system.results={tmp_path}")

@@ -48,7 +48,14 @@ def test_verdict_and_exit_code(
     done = invoke("log", "check", "--no-official", path, *arguments)
     assert done.exit_code == code
     assert done.stdout.startswith(f"{verdict} {path}: ")
-    as_json = invoke("log", "check", "--no-official", "--json", path, *arguments)
+    as_json = invoke(
+        "log",
+        "check",
+        "--no-official",
+        "--json",
+        path,
+        *arguments,
+    )
     assert as_json.exit_code == code
     content = json.loads(as_json.stdout)
     assert content["verdict"] == verdict
@@ -68,7 +75,13 @@ def test_the_official_verdict_stands_beside_ours(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_a_submission(tmp_path: Path) -> None:
-    done = invoke("log", "check", "--no-official", "--json", submission(tmp_path))
+    done = invoke(
+        "log",
+        "check",
+        "--no-official",
+        "--json",
+        submission(tmp_path),
+    )
     content = json.loads(done.stdout)
     assert done.exit_code == 0
     assert [Path(part["path"]).name for part in content[:-1]] == [

@@ -165,7 +165,14 @@ def test_a_name_of_any_bytes_is_shown_in_any_locale(
     )
     page = str(tmp_path / "page.html")
     environment = os.environ | locale | ({"PYTHONCOERCECLOCALE": "0"} if locale else {})
-    process = rn50.start("log", "report", str(log), "--out", page, env=environment)
+    process = rn50.start(
+        "log",
+        "report",
+        str(log),
+        "--out",
+        page,
+        env=environment,
+    )
     assert (process.communicate(), process.returncode) == ((f"{page}\n", ""), 0)
     process = rn50.start(
         "launch", "smoke", f"data.path={log}", "--dry-run", env=environment

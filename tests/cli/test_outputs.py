@@ -39,7 +39,12 @@ def test_a_closed_full_or_unread_standard_output(log: str, command: str) -> None
     full = (">/dev/full", 2, "No space left on device\n")
     for redirection, code, reason in (*closed, full, ("| true", 0, "")):
         shell = ["bash", "-c", f"{program} {words} {redirection}"]
-        done = subprocess.run(shell, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            shell,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == code, done.stderr
         assert done.stderr.endswith(reason), done.stderr
         assert done.stderr.count("\n") == bool(reason)

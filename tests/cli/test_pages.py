@@ -36,7 +36,11 @@ def leaf(words: list[str]) -> Any:
     command: Any = typer.main.get_command(app)
     context: Any = None
     while hasattr(command, "get_command"):
-        context = command.make_context("rn50", words[:1], parent=context)
+        context = command.make_context(
+            "rn50",
+            words[:1],
+            parent=context,
+        )
         named = command.get_command(context, words[0])
         command = named or command.get_command(context, "run")  # rn50 predict
         words = words[1:] if named else words
@@ -68,7 +72,11 @@ def leaves(command: Any) -> Iterator[Any]:
     if not hasattr(command, "list_commands"):
         yield command
         return
-    context = command.make_context("rn50", ["-"], resilient_parsing=True)
+    context = command.make_context(
+        "rn50",
+        ["-"],
+        resilient_parsing=True,
+    )
     for name in command.list_commands(context):
         yield from leaves(command.get_command(context, name))
 

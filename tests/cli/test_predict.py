@@ -32,7 +32,13 @@ def write_log(
     def line(
         key: str, kind: str = "POINT_IN_TIME", value: object = "null", more: str = ""
     ) -> str:
-        return LINE.format(time=clock, kind=kind, key=key, value=value, more=more)
+        return LINE.format(
+            time=clock,
+            kind=kind,
+            key=key,
+            value=value,
+            more=more,
+        )
 
     text = line("submission_benchmark", value=f'"{benchmark}"')
     text += line("init_start") + line("global_batch_size", value=batch)
@@ -112,7 +118,14 @@ def test_calibration_from_logs_predicts_and_writes_the_machine(
     large = write_log(tmp_path / "large.txt", batch=256, step_s=0.032)
     out = tmp_path / "mine.yaml"
     logs = [f"{small}:8", f"{large}:8"]
-    done = rn50("predict", "calibrate", *logs, "--system", "dgx1", "--json")
+    done = rn50(
+        "predict",
+        "calibrate",
+        *logs,
+        "--system",
+        "dgx1",
+        "--json",
+    )
     fit = json.loads(done.stdout)
     assert [run["step_s"] for run in fit["runs"]] == [
         pytest.approx(0.02),
@@ -122,7 +135,15 @@ def test_calibration_from_logs_predicts_and_writes_the_machine(
     assert fit["runs"][0]["evaluation_s"] == pytest.approx(1)
     assert fit["per_image_ms"] == pytest.approx((32 - 20) / 16, rel=0.05)
     both = ["--gpus", "8", "--batch-per-gpu", "32"]
-    rn50.output("predict", "calibrate", *logs, "--system", "dgx1", "--out", str(out))
+    rn50.output(
+        "predict",
+        "calibrate",
+        *logs,
+        "--system",
+        "dgx1",
+        "--out",
+        str(out),
+    )
     again = json.loads(rn50("predict", "--system", str(out), *both, "--json").stdout)
     assert again["step_time_ms"] == pytest.approx(32, rel=1e-3)
 
@@ -169,7 +190,13 @@ def test_calibration_refuses_what_is_no_resnet_50_at_224_px(
 ) -> None:
     run = write_run(tmp_path / "run", *overrides, preset=preset)
     for argument in (run, f"{run}/result_0.txt:8"):
-        error = rn50.error("predict", "calibrate", argument, "--system", "dgxa100")
+        error = rn50.error(
+            "predict",
+            "calibrate",
+            argument,
+            "--system",
+            "dgxa100",
+        )
         start = (
             f"rn50: error: {run}/config.yaml: ResNet-50 v1.5 at 224 px expected, found "
         )
@@ -180,10 +207,26 @@ def test_calibration_refuses_what_is_no_resnet_50_at_224_px(
 def test_a_bare_log_that_cannot_be_imagenets_is_refused(
     rn50: Rn50, tmp_path: Path
 ) -> None:
-    small = write_log(tmp_path / "small.txt", batch=64, step_s=0.1, samples=3200)
-    ssd = write_log(tmp_path / "ssd.txt", batch=64, step_s=0.1, benchmark="ssd")
+    small = write_log(
+        tmp_path / "small.txt",
+        batch=64,
+        step_s=0.1,
+        samples=3200,
+    )
+    ssd = write_log(
+        tmp_path / "ssd.txt",
+        batch=64,
+        step_s=0.1,
+        benchmark="ssd",
+    )
     for log, found in ((small, "resnet with 3200"), (ssd, "ssd with 1281167")):
-        error = rn50.error("predict", "calibrate", f"{log}:2", "--system", "dgxa100")
+        error = rn50.error(
+            "predict",
+            "calibrate",
+            f"{log}:2",
+            "--system",
+            "dgxa100",
+        )
         assert f"rn50: error: {log}: submission_benchmark resnet with" in error
         assert f"expected, found {found}" in error
 
@@ -191,7 +234,11 @@ def test_a_bare_log_that_cannot_be_imagenets_is_refused(
 def test_as_many_constants_as_runs_have_no_residual(rn50: Rn50, tmp_path: Path) -> None:
     calibrate = ["predict", "calibrate", "--system", "dgxa100"]
     one = write_run(tmp_path / "one")
-    two = write_run(tmp_path / "two", "batch.per_rank=32", step_s=0.032)
+    two = write_run(
+        tmp_path / "two",
+        "batch.per_rank=32",
+        step_s=0.032,
+    )
     done = rn50(*calibrate, one)
     assert "no residual: as many constants (per image) as runs" in done.stdout
     assert "off by" not in done.stdout

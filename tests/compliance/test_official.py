@@ -21,12 +21,26 @@ def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "here"
 
 
-def written(folder: Path, config: str, *overrides: str, accuracy: float = 0.8) -> Path:
+def written(
+    folder: Path,
+    config: str,
+    *overrides: str,
+    accuracy: float = 0.8,
+) -> Path:
     """A log as a run writes it."""
     run = load(config, ["seed=1", *overrides]).run
     path = folder / "log.txt"
-    net = build_network(run.model, run.data.classes, crop_px=run.data.crop_px)
-    full_log(path, run, reached=accuracy, weights=[p.name for p in trainable(net)])
+    net = build_network(
+        run.model,
+        run.data.classes,
+        crop_px=run.data.crop_px,
+    )
+    full_log(
+        path,
+        run,
+        reached=accuracy,
+        weights=[p.name for p in trainable(net)],
+    )
     return path
 
 

@@ -163,7 +163,12 @@ def test_a_log_cut_anywhere_has_one_cause(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("order", ["before", "behind", "between"])
 @pytest.mark.parametrize(("one", "other"), [("4.0.0", "0.6.0"), ("0.6.0", "4.0.0")])
-def test_a_run_in_each_format(tmp_path: Path, one: str, other: str, order: str) -> None:
+def test_a_run_in_each_format(
+    tmp_path: Path,
+    one: str,
+    other: str,
+    order: str,
+) -> None:
     """Neither hides the other, however long the one that passes is."""
     run = good_run(other)
     last(run, "run_stop").metadata["status"] = "aborted"
@@ -206,7 +211,11 @@ def test_what_no_rule_reads_changes_no_verdict(
 ) -> None:
     run = good_run()
     put(violation or "", "x")(run)
-    clean = check_log(write(tmp_path / "clean.txt", run), "4.0.0", official=False)
+    clean = check_log(
+        write(tmp_path / "clean.txt", run),
+        "4.0.0",
+        official=False,
+    )
     rng = random.Random(violation)
     lines = []
     for record in run:

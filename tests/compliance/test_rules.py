@@ -182,7 +182,12 @@ def a_thousand_times_faster(run: Run) -> None:
 
 def evaluated_again(run: Run) -> None:
     good = last(run, "eval_accuracy")
-    copy = Record("eval_accuracy", 0.7584, good.time_ms - 5_000, **good.metadata)
+    copy = Record(
+        "eval_accuracy",
+        0.7584,
+        good.time_ms - 5_000,
+        **good.metadata,
+    )
     run.insert(run.index(good), copy)
 
 
@@ -221,7 +226,12 @@ def three_equal(run: Run) -> None:
 def hidden_stop(run: Run) -> None:
     """The first of two ends under another name."""
     stop = last(run, "run_stop")
-    aborted = Record("run_st\u043ep", None, stop.time_ms, status="aborted")
+    aborted = Record(
+        "run_st\u043ep",
+        None,
+        stop.time_ms,
+        status="aborted",
+    )
     run.insert(run.index(stop), aborted)
 
 
@@ -677,7 +687,12 @@ def test_no_verdict_is_milder_than_the_official_one() -> None:
         "WARNING -  Required EXACTLY_ONE",
         "CHECK for 'init_stop' failed in line 26: {}",
     )
-    failed = Verdict("FAIL", version="4.1.68", ruleset="4.0.0", messages=reasons)
+    failed = Verdict(
+        "FAIL",
+        version="4.1.68",
+        ruleset="4.0.0",
+        messages=reasons,
+    )
 
     def finding(name: str, severity: str) -> Finding:
         return Finding(

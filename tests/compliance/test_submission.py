@@ -547,6 +547,10 @@ def test_where_the_ruleset_comes_from(tmp_path: Path) -> None:
 
 def test_v11_is_judged_by_its_round_too(tmp_path: Path) -> None:
     run = [r for r in good_run("1.1.0") if r.key != "weights_initialization"]
-    found = check_log(write(tmp_path / "result_0.txt", run), "1.1.0", official=False)
+    found = check_log(
+        write(tmp_path / "result_0.txt", run),
+        "1.1.0",
+        official=False,
+    )
     assert found.verdict == "FAIL"
     assert found.round_verdict == "PASS"

@@ -211,7 +211,12 @@ def test_a_lock_is_on_the_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_locks_and_links_that_a_file_system_refuses_are_not_missed(path: Path) -> None:
-    refused = refusing(path.parent, flock="ENOLCK", link="EPERM", fsync="EINVAL")
+    refused = refusing(
+        path.parent,
+        flock="ENOLCK",
+        link="EPERM",
+        fsync="EINVAL",
+    )
     assert look_at(path, **refused) == ["False", "free"]
     assert look_at(left(path), **refused) == ["False", "free"]
 

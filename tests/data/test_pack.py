@@ -379,7 +379,12 @@ def test_a_share_of_every_class_is_held_out(tmp_path: Path, layout: str) -> None
     def split(
         name: str, hold_out: float, seed: int = 0
     ) -> list[set[tuple[str, bytes]]]:
-        pack_images(images, tmp_path / name, hold_out=hold_out, shuffle_seed=seed)
+        pack_images(
+            images,
+            tmp_path / name,
+            hold_out=hold_out,
+            shuffle_seed=seed,
+        )
         return [set(records_of(tmp_path / name, split)) for split in ("train", "val")]
 
     first = split("a", 0.2)
@@ -648,7 +653,14 @@ def test_bad_files_are_left_out_and_a_spoilt_set_is_refused_by_the_command(
     images = image_folder(tmp_path / "images", SOUND)
     spoil(images, 1)
     out = tmp_path / "mine"
-    done = rn50("data", "pack", str(images), str(out), "--skip-bad", "1")
+    done = rn50(
+        "data",
+        "pack",
+        str(images),
+        str(out),
+        "--skip-bad",
+        "1",
+    )
     assert done.returncode == 0
     assert "1 bad files left out" in done.stdout
     assert load_manifest(out).splits["train"].class_counts == [3, 1]

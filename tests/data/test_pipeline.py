@@ -51,7 +51,12 @@ def smooth(number: int, height: int, width: int) -> Pixels:
 
 
 def rough(seed: int, height: int, width: int) -> Pixels:
-    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+    return np.random.default_rng(seed).integers(
+        0,
+        256,
+        (height, width, 3),
+        np.uint8,
+    )
 
 
 def pack(
@@ -96,8 +101,18 @@ def training(
     )
 
 
-def evaluation(data: Data, per_rank: int = 4, rank: int = 0, ranks: int = 1) -> Source:
-    return build_eval_source(data, batch_per_rank=per_rank, rank=rank, ranks=ranks)
+def evaluation(
+    data: Data,
+    per_rank: int = 4,
+    rank: int = 0,
+    ranks: int = 1,
+) -> Source:
+    return build_eval_source(
+        data,
+        batch_per_rank=per_rank,
+        rank=rank,
+        ranks=ranks,
+    )
 
 
 def labels_of(sources: Sequence[Source], batches: int) -> NDArray[np.int64]:
@@ -147,7 +162,12 @@ def eval_reference(image: Pixels, data: Data) -> Floats:
     """
     height, width = image.shape[:2]
     scale = data.eval_resize_px / min(height, width)
-    resized = bilinear(image, round(height * scale), round(width * scale), scale)
+    resized = bilinear(
+        image,
+        round(height * scale),
+        round(width * scale),
+        scale,
+    )
     top, left = ((edge - data.crop_px + 1) // 2 for edge in resized.shape[:2])
     crop = resized[top : top + data.crop_px, left : left + data.crop_px]
     return ((crop - data.mean) / data.std).transpose(2, 0, 1)
@@ -182,7 +202,12 @@ def test_a_rank_without_a_share_skips_those_steps(numbered: Data) -> None:
     order = sampling.TrainOrder(plan, SEEDS["shuffle"])
     stored = load_table(Path(numbered.path), "train")["label"]
     for rank, steps in ((0, 5), (1, 2)):
-        source = build_train_source(numbered, plan, rank=rank, seeds=SEEDS)
+        source = build_train_source(
+            numbered,
+            plan,
+            rank=rank,
+            seeds=SEEDS,
+        )
         for step in range(1, steps + 1):
             labels = source.next().labels.asnumpy()
             assert labels.tolist() == stored[order.batch(step, rank).images].tolist()
@@ -279,7 +304,11 @@ def test_plain_epochs_show_stored_order_and_the_unmirrored_centre(
     """Epochs 1 and 2 shuffled and augmented, from epoch 3 on neither, from its first image on."""
     images = [smooth(number, 40, 40 + 10 * number) for number in range(5)]
     packed = pack(tmp_path, [encode(image) for image in images])
-    data = with_settings(packed, no_augment_from_epoch=3, last_batch=last_batch)
+    data = with_settings(
+        packed,
+        no_augment_from_epoch=3,
+        last_batch=last_batch,
+    )
     stored = load_table(Path(data.path), "train")["label"]
     order = sampling.TrainOrder(plan_of(data, 4), SEEDS["shuffle"])
     sources = [training(data, 2, rank, 2) for rank in (0, 1)]
@@ -415,7 +444,11 @@ def kinds_of_images() -> dict[str, tuple[bytes, bytes]]:
     for mode in ("L", "CMYK", "P", "RGBA", "LA", "1"):
         image = Image.fromarray(pixels).convert(mode)
         out = io.BytesIO()
-        image.save(out, "JPEG" if mode in ("L", "CMYK") else "PNG", quality=95)
+        image.save(
+            out,
+            "JPEG" if mode in ("L", "CMYK") else "PNG",
+            quality=95,
+        )
         kinds[mode] = out.getvalue(), encode(np.asarray(image.convert("RGB")))
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -524,9 +557,21 @@ def test_the_hardware_decoder_gets_nearly_all_images(
     data = pack(tmp_path, [encode(smooth(0, 30, 40)), encode(smooth(1, 30, 40))])
     if build == "train":
         plan = plan_of(data, 1)
-        build_train_source(data, plan, rank=0, seeds=SEEDS, device_id=device_id)
+        build_train_source(
+            data,
+            plan,
+            rank=0,
+            seeds=SEEDS,
+            device_id=device_id,
+        )
     else:
-        build_eval_source(data, batch_per_rank=1, rank=0, ranks=1, device_id=device_id)
+        build_eval_source(
+            data,
+            batch_per_rank=1,
+            rank=0,
+            ranks=1,
+            device_id=device_id,
+        )
     operation = outputs[0].source
     while "decoders__" not in str(operation.spec):
         operation = operation.inputs[0].source

@@ -39,7 +39,12 @@ def with_hard_images(test: object) -> object:
     return test
 
 
-def mxnet_record(label: int, record_id: int, image: bytes, path: Path) -> bytes:
+def mxnet_record(
+    label: int,
+    record_id: int,
+    image: bytes,
+    path: Path,
+) -> bytes:
     """The bytes that MXNet's own writer makes of one image."""
     writer = mx.recordio.MXRecordIO(str(path), "w")
     writer.write(mx.recordio.pack(mx.recordio.IRHeader(0, label, record_id, 0), image))

@@ -41,7 +41,11 @@ def test_a_set_is_copied_once_and_removed(packed: Path, tmp_path: Path) -> None:
     # of one that was killed
     (tmp_path / "disk/node/.set.partial/train.rec").mkdir(parents=True)
     calls: list[tuple[int, int]] = []
-    stage(packed, target, progress=lambda *counts: calls.append(counts))
+    stage(
+        packed,
+        target,
+        progress=lambda *counts: calls.append(counts),
+    )
     assert files(packed) == files(target)
     assert calls == sorted(calls)
     assert calls[-1][0] == calls[-1][1] > 0
@@ -98,7 +102,12 @@ def test_a_part_holds_its_own_records_where_they_lie_in_the_whole(
     for node in range(3):
         target = tmp_path / f"disk{node}/set"
         calls: list[tuple[int, int]] = []
-        stage(packed, target, Part(node, 3), progress=lambda *done: calls.append(done))  # noqa: B023
+        stage(
+            packed,
+            target,
+            Part(node, 3),
+            progress=lambda *done: calls.append(done),  # noqa: B023
+        )
         assert calls == sorted(calls)
         assert calls[-2] == calls[-1]
         found = (target / "train.rec").read_bytes()

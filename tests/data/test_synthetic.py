@@ -13,6 +13,11 @@ def test_images_are_drawn_as_ever() -> None:
     """Each of the ten patterns, two of them mixed, and mixed in a given colour."""
     digest = hashlib.sha256()
     for label in (*range(10), 42, 137):
-        image = draw_image(label, np.random.default_rng(label), min_px=24, max_px=40)
+        image = draw_image(
+            label,
+            np.random.default_rng(label),
+            min_px=24,
+            max_px=40,
+        )
         digest.update(image.tobytes())
     assert digest.hexdigest()[:16] == "7fcd3fd081e69eab"

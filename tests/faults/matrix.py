@@ -219,7 +219,13 @@ def run_case(case: Case, data: Path, bound_s: float = DEATH_BOUND_S) -> Outcome:
             out, err = process.communicate(timeout=120)
         except subprocess.TimeoutExpired:
             process.kill()
-            return Outcome(case, 120.0, -1, "", ("still running after 120 s",))
+            return Outcome(
+                case,
+                120.0,
+                -1,
+                "",
+                ("still running after 120 s",),
+            )
         ended_s = time.time()
         struck, _, memory = (
             mark.read_text().partition(" ") if mark.exists() else ("nan", "", "")
@@ -246,7 +252,13 @@ def run_case(case: Case, data: Path, bound_s: float = DEATH_BOUND_S) -> Outcome:
         if problems:
             for path in folder.rglob("stderr.log"):
                 problems += [line[:200] for line in path.read_text().splitlines()[-80:]]
-        return Outcome(case, stop_s, process.returncode, message, tuple(problems))
+        return Outcome(
+            case,
+            stop_s,
+            process.returncode,
+            message,
+            tuple(problems),
+        )
 
 
 def _problems(
@@ -336,7 +348,11 @@ def main() -> int:
     parser.add_argument(
         "--only", nargs="*", default=[""], help="parts of names of cases"
     )
-    parser.add_argument("--data", type=Path, default=ROOT / "datasets/smoke")
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=ROOT / "datasets/smoke",
+    )
     options = parser.parse_args()
     outcomes = []
     for case in cases():

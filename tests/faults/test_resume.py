@@ -65,7 +65,14 @@ def copied(spent: Path, tmp_path: Path) -> Path:
 
 def resume(rn50: Any, folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
     words = words_to_repeat(folder, RESUME)
-    return rn50("launch", "--resume", str(folder), "limits.epochs=null", *words, *more)
+    return rn50(
+        "launch",
+        "--resume",
+        str(folder),
+        "limits.epochs=null",
+        *words,
+        *more,
+    )
 
 
 def goes_on_as_if_uninterrupted(
@@ -159,7 +166,13 @@ def test_stopped_in_order_and_resumed_is_uninterrupted(
     step = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])["step"]
     stopped_step = result["stopped"]["step"]
     assert step <= stopped_step < step + 5
-    goes_on_as_if_uninterrupted(rn50, folder, whole, *place, stopped_step=stopped_step)
+    goes_on_as_if_uninterrupted(
+        rn50,
+        folder,
+        whole,
+        *place,
+        stopped_step=stopped_step,
+    )
 
 
 def test_a_killed_rank_costs_time_not_bits(
@@ -234,7 +247,14 @@ def test_a_log_that_a_crash_cut_short_has_a_gap_and_another_rank_count_other_bit
     folder = copied
     log = folder / "result_0.txt"
     log.write_bytes(log.read_bytes()[:1500])  # as after the loss of power
-    done = resume(rn50, folder, "--ranks", "4", "--launcher", LAUNCHERS[-1])
+    done = resume(
+        rn50,
+        folder,
+        "--ranks",
+        "4",
+        "--launcher",
+        LAUNCHERS[-1],
+    )
     assert done.returncode == 1, done.stderr
     assert "it has a gap" in done.stderr
     (resumed,) = (e for e in read_events(log) if e.key == "run_resumed")

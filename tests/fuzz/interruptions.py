@@ -82,7 +82,12 @@ class Lab:
             )
             subprocess.run(["sh", "-c", mount], check=True)
 
-    def words(self, results: Path, launcher: str, target: float) -> list[str]:
+    def words(
+        self,
+        results: Path,
+        launcher: str,
+        target: float,
+    ) -> list[str]:
         """The command of a new run."""
         more = [
             f"data.path={self.data}",
@@ -175,7 +180,13 @@ def attempt(
         was_over = folder is not None and is_over(folder)
         struck = process.poll() is None and strike(process.pid, blow)
     out, err = process.communicate(timeout=MOST_S)
-    return Ended(process.returncode, out, err, blow if struck else None, was_over)
+    return Ended(
+        process.returncode,
+        out,
+        err,
+        blow if struck else None,
+        was_over,
+    )
 
 
 def strike(launcher: int, blow: Blow) -> bool:

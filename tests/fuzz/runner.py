@@ -166,7 +166,12 @@ def _run_command(words: Iterable[str]) -> tuple[object, str, str]:
     """
     from rn50.cli import entry
 
-    out = io.TextIOWrapper(io.BytesIO(), "utf-8", errors="strict", newline="\n")
+    out = io.TextIOWrapper(
+        io.BytesIO(),
+        "utf-8",
+        errors="strict",
+        newline="\n",
+    )
     err = io.TextIOWrapper(
         io.BytesIO(), "utf-8", errors="backslashreplace", newline="\n"
     )
@@ -184,7 +189,12 @@ def _run_command(words: Iterable[str]) -> tuple[object, str, str]:
     return code, texts[0], texts[1]
 
 
-def judge_output(words: Iterable[str], code: object, out: str, err: str) -> str | None:
+def judge_output(
+    words: Iterable[str],
+    code: object,
+    out: str,
+    err: str,
+) -> str | None:
     """What is wrong with an exit code and what was printed, or None."""
     if code not in (0, 1, 2):
         return f"exit code {code!r}: {err[-500:]}"

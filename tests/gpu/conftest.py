@@ -81,7 +81,12 @@ def fake(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the fake, built for this environment: a driver's libraries, as a machine's."""
     folder = tmp_path_factory.mktemp("fakecuda")
     command = [sys.executable, str(HERE / "fake" / "build.py"), str(site), str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return folder
 

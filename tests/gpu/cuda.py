@@ -73,26 +73,65 @@ class Cuda:
         place = self.allocate(array.nbytes)
         source = np.ascontiguousarray(array)
         pointer = source.ctypes.data_as(c_void_p)
-        self.call("cudaMemcpy", place, pointer, c_size_t(array.nbytes), TO_DEVICE)
+        self.call(
+            "cudaMemcpy",
+            place,
+            pointer,
+            c_size_t(array.nbytes),
+            TO_DEVICE,
+        )
         return place
 
-    def get(self, place: c_void_p, shape: Sequence[int], dtype: str) -> np.ndarray:
+    def get(
+        self,
+        place: c_void_p,
+        shape: Sequence[int],
+        dtype: str,
+    ) -> np.ndarray:
         self.call("cudaStreamSynchronize", self.stream)
         array = np.empty(shape, dtype)
         pointer = array.ctypes.data_as(c_void_p)
-        self.call("cudaMemcpy", pointer, place, c_size_t(array.nbytes), TO_HOST)
+        self.call(
+            "cudaMemcpy",
+            pointer,
+            place,
+            c_size_t(array.nbytes),
+            TO_HOST,
+        )
         return array
 
-    def tensor(self, shape: Sequence[int], dtype: str, layout: str = "NCHW") -> Tensor:
+    def tensor(
+        self,
+        shape: Sequence[int],
+        dtype: str,
+        layout: str = "NCHW",
+    ) -> Tensor:
         """Not yet written."""
         size_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        return Tensor(self, self.allocate(size_bytes), tuple(shape), dtype, layout)
+        return Tensor(
+            self,
+            self.allocate(size_bytes),
+            tuple(shape),
+            dtype,
+            layout,
+        )
 
-    def tensor_of(self, values: np.ndarray, dtype: str, layout: str = "NCHW") -> Tensor:
+    def tensor_of(
+        self,
+        values: np.ndarray,
+        dtype: str,
+        layout: str = "NCHW",
+    ) -> Tensor:
         stored = values.astype(dtype)
         if layout == "NHWC":
             stored = np.moveaxis(stored, 1, -1)
-        return Tensor(self, self.put(stored), values.shape, dtype, layout)
+        return Tensor(
+            self,
+            self.put(stored),
+            values.shape,
+            dtype,
+            layout,
+        )
 
     def convolution(
         self,
@@ -113,7 +152,13 @@ class Cuda:
     def relu(self) -> c_void_p:
         descriptor = self.made("Activation")
         relu = 1
-        self.call("cudnnSetActivationDescriptor", descriptor, relu, 0, c_double(0))
+        self.call(
+            "cudnnSetActivationDescriptor",
+            descriptor,
+            relu,
+            0,
+            c_double(0),
+        )
         return descriptor
 
 

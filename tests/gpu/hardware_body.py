@@ -364,7 +364,12 @@ def main() -> None:
     parser.add_argument("--steps", default=DEFAULTS.steps, type=int)
     parser.add_argument("words", nargs="+")
     given = parser.parse_args()
-    options = Options(given.config, tuple(given.override), given.rounds, given.steps)
+    options = Options(
+        given.config,
+        tuple(given.override),
+        given.rounds,
+        given.steps,
+    )
     parts: dict[str, Callable[..., None]] = {
         part.__name__: part for part in (machine, doctor, losses, rate, calls, nccl)
     }

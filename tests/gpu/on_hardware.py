@@ -100,13 +100,26 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--config", default="dgxh100_8", help="whose network and optimizer"
     )
-    parser.add_argument("--batches", default="32,208,400", help="images a step, rising")
+    parser.add_argument(
+        "--batches",
+        default="32,208,400",
+        help="images a step, rising",
+    )
     parser.add_argument("--rounds", default=DEFAULTS.rounds, type=int)
-    parser.add_argument("--steps", default=DEFAULTS.steps, type=int, help="of a round")
+    parser.add_argument(
+        "--steps",
+        default=DEFAULTS.steps,
+        type=int,
+        help="of a round",
+    )
     parser.add_argument(
         "--patience", default=1, type=float, help="factor of all limits of time"
     )
-    parser.add_argument("overrides", nargs="*", help="key=value of the config")
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        help="key=value of the config",
+    )
     given = parser.parse_intermixed_args(words)
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
     options = [
@@ -133,7 +146,11 @@ def main(words: Sequence[str] | None = None) -> int:
             )
             for part in section.parts:
                 print(*part.words, file=sys.stderr)
-                rows, ended = outcome(part, options, patience=given.patience)
+                rows, ended = outcome(
+                    part,
+                    options,
+                    patience=given.patience,
+                )
                 all_ended = all_ended and ended
                 print(rows, end="", file=page, flush=True)
     return 0 if all_ended else 1

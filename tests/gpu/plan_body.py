@@ -156,11 +156,23 @@ def step_losses(model: Model, ctx: mx.Context) -> list[float]:
     if ctx == mx.cpu():
         kernels.load()
     operators = operators_for(model, ctx)
-    net, _, loss = build_networks(model, 1000, crop_px=PX, seed=1, operators=operators)
+    net, _, loss = build_networks(
+        model,
+        1000,
+        crop_px=PX,
+        seed=1,
+        operators=operators,
+    )
     buckets = lay_out_gradients(trainable(net), "single", operators)
     settings = Optimizer(variant="sgd", base_lr=0.01)
     scaler = LossScaler(8.0)
-    updater = updater_for(operators, trainable(net), settings, buckets, scaler=scaler)
+    updater = updater_for(
+        operators,
+        trainable(net),
+        settings,
+        buckets,
+        scaler=scaler,
+    )
     criterion = operators.criterion(net, loss, buckets)
     images = np.random.default_rng(1).normal(size=(BATCH, 3, PX, PX))
     batch = (nd.array(images, ctx), nd.array(np.arange(BATCH), ctx))

@@ -35,7 +35,12 @@ class Answers:
     counts_read = staticmethod(host_reads.counts)
     finite_read = staticmethod(host_reads.finite)
 
-    def __init__(self, samples: int, script: dict[str, Any], out: Path) -> None:
+    def __init__(
+        self,
+        samples: int,
+        script: dict[str, Any],
+        out: Path,
+    ) -> None:
         self._samples = samples
         self._out = out
         self._accuracies = list(script.get("accuracy", [0.5]))

@@ -38,7 +38,11 @@ SCALE = 2.0
 def main(config: str, out: str) -> None:
     """Rank 0 writes the largest errors of the weights and of the statistics of batch norm."""
     run = load(config).run
-    connection = Connection(run, Timeline(0), over_mpi=read_process_info().over_mpi)
+    connection = Connection(
+        run,
+        Timeline(0),
+        over_mpi=read_process_info().over_mpi,
+    )
     connection.begin()
     operators = operators_for(run.model, context("gpu", read_process_info().local_rank))
     comm = Communicator(operators, connection)
@@ -55,7 +59,13 @@ def main(config: str, out: str) -> None:
     comm.plan_groups(run.comm.groups, parameters, run.comm.gradient_dtype)
     rule = Optimizer(variant="sgd", base_lr=LR, weight_decay=0)
     scaler = LossScaler(SCALE)
-    updater = updater_for(operators, parameters, rule, comm.buckets, scaler=scaler)
+    updater = updater_for(
+        operators,
+        parameters,
+        rule,
+        comm.buckets,
+        scaler=scaler,
+    )
     weights = [p.data().asnumpy().astype(np.float64) for p in parameters]
     velocities = [np.zeros(w.shape) for w in weights]
     for step in range(1, STEPS + 1):

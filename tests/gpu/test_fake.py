@@ -213,7 +213,12 @@ class Layer:
         )
         name = f"cudnnConvolution{self.direction}"
         end = (c_size_t(self.space_bytes), one(beta), result, target)
-        return self.cuda.status(name, self.cuda.cudnn, *arguments, *end)
+        return self.cuda.status(
+            name,
+            self.cuda.cudnn,
+            *arguments,
+            *end,
+        )
 
     def run(
         self,
@@ -281,7 +286,12 @@ def algorithms(cuda: Cuda, layer: Layer, direction: str) -> list[Any]:
 def test_algorithms_come_best_first(
     direction: str, random: list[int], layout: str, cuda: Cuda
 ) -> None:
-    layer = Layer(cuda, Case(8, 9, 8, kernel=3, stride=2, pad=1), "float16", layout)
+    layer = Layer(
+        cuda,
+        Case(8, 9, 8, kernel=3, stride=2, pad=1),
+        "float16",
+        layout,
+    )
     found = algorithms(cuda, layer, direction)
     supported = [each for each in found if each.status == 0]
     # and then what takes no such convolution
@@ -303,8 +313,26 @@ def test_nchw_copies_of_both_tensors_are_the_workspace(cuda: Cuda) -> None:
     """937 MiB at a batch of 408 in the first convolution, as it was met on GPUs."""
     x, y, w = (cuda.made("Tensor") for _ in range(3))
     found = c_size_t()
-    cuda.call("cudnnSetTensor4dDescriptor", x, 0, HALF, 408, 3, 224, 224)
-    cuda.call("cudnnSetTensor4dDescriptor", y, 0, HALF, 408, 64, 112, 112)
+    cuda.call(
+        "cudnnSetTensor4dDescriptor",
+        x,
+        0,
+        HALF,
+        408,
+        3,
+        224,
+        224,
+    )
+    cuda.call(
+        "cudnnSetTensor4dDescriptor",
+        y,
+        0,
+        HALF,
+        408,
+        64,
+        112,
+        112,
+    )
     cuda.call("cudnnSetFilter4dDescriptor", w, HALF, 0, 64, 3, 7, 7)
     convolution = cuda.convolution(2, 3)
     arguments = (x, w, convolution, y, 1, byref(found))
@@ -361,7 +389,12 @@ class BatchNorm:
         self.gradients = [cuda.put(np.ones(how.channels, "float32")) for _ in range(2)]
         self.derived = cuda.made("Tensor")
         x = self.tensors[0].descriptor
-        cuda.call("cudnnDeriveBNTensorDescriptor", self.derived, x, PERSISTENT)
+        cuda.call(
+            "cudnnDeriveBNTensorDescriptor",
+            self.derived,
+            x,
+            PERSISTENT,
+        )
         self.relu = cuda.relu() if how.operation else None
         self.ways = (
             [PERSISTENT] if how.operation is None else [PERSISTENT, how.operation]
@@ -393,7 +426,13 @@ class BatchNorm:
         )
         end = (x, x, x, x, x, self.derived, self.relu, backward)
         call(name("BackwardExWorkspace"), *ways, *end)
-        call(name("TrainingExReserveSpace"), *ways, self.relu, x, reserve)
+        call(
+            name("TrainingExReserveSpace"),
+            *ways,
+            self.relu,
+            x,
+            reserve,
+        )
         return [max(found[0].value, found[1].value), found[2].value]
 
     def forward(self) -> int:
@@ -485,7 +524,14 @@ def test_batch_norm_of_inference(dtype: str, layout: str, cuda: Cuda) -> None:
     norm = BatchNorm(cuda, Normalization(None, dtype, layout))
     arguments = (one(1), one(0), *norm.tensors[0].both, *norm.y.both, norm.derived)
     name = "cudnnBatchNormalizationForwardInference"
-    cuda.call(name, cuda.cudnn, 1, *arguments, *norm.parameters, c_double(EPSILON))
+    cuda.call(
+        name,
+        cuda.cudnn,
+        1,
+        *arguments,
+        *norm.parameters,
+        c_double(EPSILON),
+    )
     factor = by_channel(norm.scale / np.sqrt(norm.variance + EPSILON))
     y = (norm.x - by_channel(norm.mean)) * factor + by_channel(norm.bias)
     assert_close(norm.y.read(), y, dtype)
@@ -501,16 +547,36 @@ POOLED = Case(4, 9, 4, kernel=3, stride=2, pad=1)
 @pytest.mark.parametrize(
     ("dtype", "layout"), [("float32", "NCHW"), ("float16", "NHWC")]
 )
-def test_pooling(mode: int, dtype: str, layout: str, cuda: Cuda) -> None:
+def test_pooling(
+    mode: int,
+    dtype: str,
+    layout: str,
+    cuda: Cuda,
+) -> None:
     side = POOLED.out_side
     x = draw((2, 4, 9, 9), dtype)
     dy = draw((2, 4, side, side), dtype)
     descriptor = cuda.made("Pooling")
-    cuda.call("cudnnSetPooling2dDescriptor", descriptor, mode, 0, 3, 3, 1, 1, 2, 2)
+    cuda.call(
+        "cudnnSetPooling2dDescriptor",
+        descriptor,
+        mode,
+        0,
+        3,
+        3,
+        1,
+        1,
+        2,
+        2,
+    )
     dx = POOLED.padded(np.zeros(x.shape))
     windows = POOLED.windows(dx)
     if mode in (MAX, MAX_DETERMINISTIC):
-        padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)), constant_values=-np.inf)
+        padded = np.pad(
+            x,
+            ((0, 0), (0, 0), (1, 1), (1, 1)),
+            constant_values=-np.inf,
+        )
         values = np.stack([part for _, _, part in POOLED.windows(padded)])
         y = values.max(0)
         shares = np.arange(len(values))[:, None, None, None, None] == values.argmax(0)
@@ -537,14 +603,30 @@ def test_pooling(mode: int, dtype: str, layout: str, cuda: Cuda) -> None:
         *tensors[0].both,
         factors[1],
     )
-    cuda.call("cudnnPoolingBackward", cuda.cudnn, *arguments, *gradient.both)
+    cuda.call(
+        "cudnnPoolingBackward",
+        cuda.cudnn,
+        *arguments,
+        *gradient.both,
+    )
     assert_close(gradient.read(), dx[:, :, 1:-1, 1:-1], dtype)
 
 
 def test_new_memory_is_no_number_and_pooling_keeps_that(cuda: Cuda) -> None:
     source, target = (cuda.tensor((1, 2, 4, 4), "float16", "NHWC") for _ in range(2))
     descriptor = cuda.made("Pooling")
-    cuda.call("cudnnSetPooling2dDescriptor", descriptor, MAX, 0, 1, 1, 0, 0, 1, 1)
+    cuda.call(
+        "cudnnSetPooling2dDescriptor",
+        descriptor,
+        MAX,
+        0,
+        1,
+        1,
+        0,
+        0,
+        1,
+        1,
+    )
     arguments = (descriptor, one(1), *source.both, one(0), *target.both)
     cuda.call("cudnnPoolingForward", cuda.cudnn, *arguments)
     cuda.call("cudaStreamSynchronize", cuda.stream)
@@ -564,13 +646,41 @@ def test_relu_softmax_bias_and_sums(cuda: Cuda) -> None:
     def call(name: str, *arguments: Any) -> None:
         cuda.call(name, cuda.cudnn, *arguments)
 
-    call("cudnnActivationForward", relu, factors[0], *source, factors[1], *out.both)
+    call(
+        "cudnnActivationForward",
+        relu,
+        factors[0],
+        *source,
+        factors[1],
+        *out.both,
+    )
     three = (*out.both, *slope, *source)
-    call("cudnnActivationBackward", relu, factors[0], *three, factors[1], *back.both)
+    call(
+        "cudnnActivationBackward",
+        relu,
+        factors[0],
+        *three,
+        factors[1],
+        *back.both,
+    )
     channel = 1
-    call("cudnnSoftmaxForward", 1, channel, factors[0], *source, factors[1], *soft.both)
+    call(
+        "cudnnSoftmaxForward",
+        1,
+        channel,
+        factors[0],
+        *source,
+        factors[1],
+        *soft.both,
+    )
     of_bias = cuda.tensor(row.shape, "float32")
-    call("cudnnConvolutionBackwardBias", factors[0], *slope, factors[1], *of_bias.both)
+    call(
+        "cudnnConvolutionBackwardBias",
+        factors[0],
+        *slope,
+        factors[1],
+        *of_bias.both,
+    )
     call("cudnnAddTensor", one(2), *bias, one(3), *on_device[0].both)
     assert_close(out.read(), np.maximum(x, 0), "float32")
     assert_close(back.read(), dy * (x > 0), "float32")
@@ -637,7 +747,11 @@ def half_layer(cuda: Cuda, case: Case = HALF_CONVOLUTION) -> Layer:
 def short_workspace(cuda: Cuda) -> int:
     layer = half_layer(cuda)
     needed = layer.workspace("BackwardFilter", 1)
-    return layer.run("BackwardFilter", layer.on_device[1].place, space_bytes=needed - 1)
+    return layer.run(
+        "BackwardFilter",
+        layer.on_device[1].place,
+        space_bytes=needed - 1,
+    )
 
 
 def misaligned(cuda: Cuda) -> int:
@@ -648,7 +762,12 @@ def misaligned(cuda: Cuda) -> int:
 
 def winograd_of_nhwc(cuda: Cuda) -> int:
     layer = half_layer(cuda)
-    return layer.run("Forward", layer.on_device[2].place, algorithm=6, space_bytes=0)
+    return layer.run(
+        "Forward",
+        layer.on_device[2].place,
+        algorithm=6,
+        space_bytes=0,
+    )
 
 
 def short_output(cuda: Cuda) -> int:
@@ -741,11 +860,21 @@ class Kernels:
         places = (c_void_p * len(words))(*(ctypes.addressof(word) for word in words))
         sides = [shape.get(key, 1) for key in ("gx", "gy", "gz", "bx", "by", "bz")]
         end = (shape.get("shared", 0), stream, places, None)
-        return self.cuda.status("cuLaunchKernel", function, *sides, *end)
+        return self.cuda.status(
+            "cuLaunchKernel",
+            function,
+            *sides,
+            *end,
+        )
 
     def scale(self, array: c_void_p, size: int, factor: float, **shape: int) -> int:
         arguments = (array, c_int(size), c_float(factor))
-        return self.launch("scale", self.cuda.stream, *arguments, **shape)
+        return self.launch(
+            "scale",
+            self.cuda.stream,
+            *arguments,
+            **shape,
+        )
 
 
 @pytest.fixture(scope="module")
@@ -884,7 +1013,12 @@ def test_a_graph_runs_its_calls_again_on_what_memory_holds_then(
         cuda.call(
             "cudaMemsetAsync", target.place, 0, c_size_t(layer.dy.size * 2), cuda.stream
         )
-        cuda.call("cudaLaunchHostFunc", cuda.stream, host_function, None)
+        cuda.call(
+            "cudaLaunchHostFunc",
+            cuda.stream,
+            host_function,
+            None,
+        )
         return own.scale(factor, 1, 2) + layer.run_in(target.place, beta=1)
 
     layer.prepare("Forward")
@@ -900,7 +1034,14 @@ def test_a_graph_runs_its_calls_again_on_what_memory_holds_then(
         size = c_size_t(x.size * 2)
         to_device = 3
         place = layer.on_device[0].place
-        cuda.call("cudaMemcpyAsync", place, fresh.place, size, to_device, cuda.stream)
+        cuda.call(
+            "cudaMemcpyAsync",
+            place,
+            fresh.place,
+            size,
+            to_device,
+            cuda.stream,
+        )
         assert graph.launch() == 0
         assert_close(target.read(), layer.case.forward(x, layer.weights), "float16")
         assert cuda.get(factor, (1,), "float32").tolist() == [3 * 2**turn]

@@ -119,7 +119,11 @@ def test_without_a_fake_the_installed_libraries_answer(
 ) -> None:
     """In place of a driver set-up's stub."""
     path = f"{modules}:{Path(sys.prefix) / 'cuda-stub'}"
-    found = load_libraries(start + ASK, PATH=os.environ["PATH"], LD_LIBRARY_PATH=path)
+    found = load_libraries(
+        start + ASK,
+        PATH=os.environ["PATH"],
+        LD_LIBRARY_PATH=path,
+    )
     assert found["said"] == {
         "cudnn": NOT_INITIALIZED,
         "cublas": NOT_INITIALIZED,

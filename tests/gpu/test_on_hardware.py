@@ -88,7 +88,11 @@ def test_bytes_of_a_step_are_those_that_predict_prices(
     monkeypatch.setenv("FAKECUDA_CAPABILITY", "9.0")
     monkeypatch.setenv("FAKECUDA_MEMORY_GIB", "80")
     options = ("--rounds", "1", "--steps", "1")
-    rows, ended = outcome(Part(("calls", "208"), 90), options, patience=4)
+    rows, ended = outcome(
+        Part(("calls", "208"), 90),
+        options,
+        patience=4,
+    )
     assert ended, rows
     counted = next(
         line.split("|") for line in rows.splitlines() if line.startswith("| all ")

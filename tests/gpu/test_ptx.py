@@ -20,7 +20,12 @@ def test_ptxas_assembles_every_kernel_without_spills(
     ptxas = site / "nvidia" / "cuda_nvcc" / "bin" / "ptxas"
     architecture = "-arch=sm_{}{}".format(*capability)
     command = [ptxas, architecture, "-v", text, "-o", tmp_path / "device.cubin"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     spilled = re.findall(
         r"(\d+) bytes spill stores, (\d+) bytes spill loads", done.stderr

@@ -112,7 +112,12 @@ def test_a_dynamic_loss_scale_halves_and_travels_through_a_checkpoint(
     gpu_run: GpuRun,
 ) -> None:
     words = (*BASE, *HALF, "model.loss_scale=dynamic(64)", "checkpoint.every=1 epochs")
-    first = gpu_run(*words, "limits.epochs=1", accuracy=[0.5], overflows=[3])
+    first = gpu_run(
+        *words,
+        "limits.epochs=1",
+        accuracy=[0.5],
+        overflows=[3],
+    )
     assert first.result["stopped"]["limit"] == "limits.epochs"
     lines = [json.loads(line) for line in (first.out / "metrics.jsonl").open()]
     scales = [line["loss_scale"] for line in lines if line["kind"] == "train"]

@@ -68,7 +68,11 @@ class Exchange:
         self._writers: dict[int, asyncio.StreamWriter] = {}
         self._asked: dict[int, bytes] = {}
         self._loop = asyncio.new_event_loop()
-        server = asyncio.start_unix_server(self._serve, _address(out), backlog=4096)
+        server = asyncio.start_unix_server(
+            self._serve,
+            _address(out),
+            backlog=4096,
+        )
         self._server = self._loop.run_until_complete(server)
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()

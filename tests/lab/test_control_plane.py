@@ -7,7 +7,12 @@ from pathlib import Path
 from tests.lab.control_plane import ENDS, Measured, load_thin, measure
 
 
-def measured(data: Path, results: Path, ranks: int, end: str) -> Measured:
+def measured(
+    data: Path,
+    results: Path,
+    ranks: int,
+    end: str,
+) -> Measured:
     overrides = [f"data.path={data}", f"system.results={results}"]
     found = measure(load_thin("smoke", overrides, ranks), end)
     assert list(results.iterdir()) == []

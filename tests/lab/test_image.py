@@ -192,7 +192,11 @@ def test_stopping_the_container_stops_the_run_and_says_so_in_the_log(box: Box) -
         if line.startswith("  epoch"):
             break
     begun = time.monotonic()
-    subprocess.run([ENGINE, "stop", "-t", "60", name], capture_output=True, check=True)
+    subprocess.run(
+        [ENGINE, "stop", "-t", "60", name],
+        capture_output=True,
+        check=True,
+    )
     _, err = started.communicate(timeout=60)
     assert time.monotonic() - begun < 60  # not killed
     assert started.returncode not in (0, 137), err

@@ -131,7 +131,12 @@ def main(arguments: list[str]) -> int:
     return int(any(codes))
 
 
-def _be(rank: int, ranks: int, per_node: int, options: Any) -> NoReturn:
+def _be(
+    rank: int,
+    ranks: int,
+    per_node: int,
+    options: Any,
+) -> NoReturn:
     """One rank; its environment is what horovodrun would give it."""
     names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
     for name, value in zip(
@@ -139,7 +144,12 @@ def _be(rank: int, ranks: int, per_node: int, options: Any) -> NoReturn:
     ):
         os.environ[f"HOROVOD_{name}"] = str(value)
     body = partial(train, opened=count_opens())
-    rank_main.run_rank(options.config, options.overrides, options.out, train=body)
+    rank_main.run_rank(
+        options.config,
+        options.overrides,
+        options.out,
+        train=body,
+    )
     os._exit(0)
 
 

@@ -367,5 +367,11 @@ def test_a_rank_that_never_connected_is_read_in_its_own_words(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _Rank(tmp_path).say("no connection")
-    seen = Evidence([], capsys.readouterr().err, 1, lost=GONE, not_connected={0})
+    seen = Evidence(
+        [],
+        capsys.readouterr().err,
+        1,
+        lost=GONE,
+        not_connected={0},
+    )
     assert explain_failure(seen).endswith(" failed in start at step 0: no connection")

@@ -76,7 +76,11 @@ def test_every_script_passes_shellcheck(tmp_path: Path) -> None:
         )
         (tmp_path / f"{scheduler}.sh").write_text(text)
     scripts = [*golden, *tmp_path.iterdir()]
-    done = subprocess.run([SHELLCHECK, *scripts], capture_output=True, text=True)
+    done = subprocess.run(
+        [SHELLCHECK, *scripts],
+        capture_output=True,
+        text=True,
+    )
     assert len(scripts) == 8, done.stdout
     assert done.returncode == 0, done.stdout
 
@@ -197,7 +201,12 @@ def test_what_cannot_be_expressed_is_refused(
     scheduler: str, overrides: list[str], runs: int, message: str
 ) -> None:
     with refused(message):
-        job_script(load("smoke", overrides).run, scheduler, PATHS, runs)
+        job_script(
+            load("smoke", overrides).run,
+            scheduler,
+            PATHS,
+            runs,
+        )
 
 
 def test_system_id_is_a_folder_name() -> None:
@@ -234,7 +243,12 @@ def test_names_reach_the_one_command_unchanged(
     paths = JobPaths((text,), str(start), folder, text, "python")
     (start / "job.sh").write_text(job_script(load("smoke").run, scheduler, paths))
     environment = {"PATH": f"{start}:{os.environ['PATH']}", "SEEN": str(start / "seen")}
-    subprocess.run(["bash", start / "job.sh"], env=environment, cwd=start, check=True)
+    subprocess.run(
+        ["bash", start / "job.sh"],
+        env=environment,
+        cwd=start,
+        check=True,
+    )
     assert not list(start.rglob("BAD*"))
     words = (start / "seen").read_text().split("\0")
     assert f"--job={folder}" in words

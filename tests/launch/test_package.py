@@ -43,7 +43,14 @@ def test_a_job_becomes_a_package_that_the_official_checker_passes(
     rn50: Any, job: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    printed = rn50.output("submission", str(job), "--org", "Example", "--out", str(out))
+    printed = rn50.output(
+        "submission",
+        str(job),
+        "--org",
+        "Example",
+        "--out",
+        str(out),
+    )
     package = out / "Example"
     system = "NVIDIA_DGX_A100_n1"
     names = [f"result_{number}.txt" for number in range(5)]
@@ -64,7 +71,14 @@ def test_a_job_becomes_a_package_that_the_official_checker_passes(
     code = implementation / "code"
     assert (code / "rn50/train/loop.py").is_file()
     assert os.access(code / "scripts/setup.sh", os.X_OK)
-    again = rn50.error("submission", str(job), "--org", "Example", "--out", str(out))
+    again = rn50.error(
+        "submission",
+        str(job),
+        "--org",
+        "Example",
+        "--out",
+        str(out),
+    )
     assert "Example" in again
 
 

@@ -78,7 +78,13 @@ def test_a_run_has_one_driver_and_a_killed_one_is_followed(
     first.communicate()
     assert (folder / LOCK).exists(), "nobody was left to remove it"
     os.utime(folder / LOCK, (0, 0))  # instead of a wait of STALE_S
-    again = rn50("launch", "--resume", str(folder), "limits.time_s=1", settings[0])
+    again = rn50(
+        "launch",
+        "--resume",
+        str(folder),
+        "limits.time_s=1",
+        settings[0],
+    )
     assert again.returncode == 1, again.stderr
     assert not rank_0.is_running()
     row = listed(rn50)
@@ -153,7 +159,11 @@ def found(config: str | None, results: Path) -> str:
 def test_latest_is_the_newest_interrupted_run_of_the_preset_or_of_all(
     tmp_path: Path,
 ) -> None:
-    old = a_run(tmp_path / "smoke/20260101T000000Z", 100, status="failed")
+    old = a_run(
+        tmp_path / "smoke/20260101T000000Z",
+        100,
+        status="failed",
+    )
     a_run(tmp_path / "smoke/20260102T000000Z", 900, status="success")
     in_job = a_run(tmp_path / "smoke/20260103T000000Z/run_1", 200)
     other = a_run(tmp_path / "quick/20260101T000000Z", 300)

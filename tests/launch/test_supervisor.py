@@ -55,7 +55,14 @@ def test_a_flood_on_the_standard_error_keeps_its_first_and_last_lines(
         f"import sys\nprint('first', file=sys.stderr)\n{repeated}\n{flood}\nsys.exit(7)"
     )
     with pytest.raises(RankFailed, match="exit code 7"):
-        run_watched([sys.executable, "-c", code], {}, tmp_path, 1, None, 0.0)
+        run_watched(
+            [sys.executable, "-c", code],
+            {},
+            tmp_path,
+            1,
+            None,
+            0.0,
+        )
     text = (tmp_path / "stderr.log").read_text()
     assert len(text) < 110_000
     assert text.startswith("first\nbind failed\n")

@@ -23,11 +23,22 @@ PATIENCE_S = 60.0
 class Rank:
     """A rank's connection, message by message."""
 
-    def __init__(self, watchdog: Watchdog, rank: int, token: str | None = None) -> None:
+    def __init__(
+        self,
+        watchdog: Watchdog,
+        rank: int,
+        token: str | None = None,
+    ) -> None:
         host, port, right = watchdog.environment[WATCHDOG_ENV].rsplit(":", 2)
         self.socket = socket.create_connection((host, int(port)), PATIENCE_S)
         self.lines = self.socket.makefile("rb")
-        self.say(token=token or right, rank=rank, host=f"h{rank}", pid=1, identity="{}")
+        self.say(
+            token=token or right,
+            rank=rank,
+            host=f"h{rank}",
+            pid=1,
+            identity="{}",
+        )
 
     def say(self, **message: Any) -> None:
         self.socket.sendall(json.dumps(message).encode() + b"\n")
@@ -36,7 +47,12 @@ class Rank:
         self.lines.close()  # or the connection would stay
         self.socket.close()
 
-    def beat(self, phase: str, step: int, at: str = "train/run.py:1 x") -> None:
+    def beat(
+        self,
+        phase: str,
+        step: int,
+        at: str = "train/run.py:1 x",
+    ) -> None:
         self.say(phase=phase, step=step, at=at)
 
 

@@ -191,7 +191,13 @@ def test_a_folder_above_runs_means_the_runs(tmp_path: Path, job: Path) -> None:
     ]
     assert recorded_runs(job) == run_folders(job)
     assert invoke("log", "show", study).output.count("result_0.txt") == 2
-    done = invoke("export", "csv", study, "--out", tmp_path / "study.csv")
+    done = invoke(
+        "export",
+        "csv",
+        study,
+        "--out",
+        tmp_path / "study.csv",
+    )
     assert done.output == f"{tmp_path / 'study.csv'}: written\n"
     rows = list(csv.DictReader((tmp_path / "study.csv").open()))
     assert [row["run"] for row in rows] == [

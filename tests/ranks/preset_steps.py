@@ -41,7 +41,11 @@ def two_steps(name: str, overrides: list[str], out: Path) -> dict[str, Any]:
     loaded = load(name.partition("#")[0], overrides)
     check_supported(loaded.run)
     context = RunContext(loaded, out, ProcessInfo(0, 1, 0, "here"))
-    context.progress = Progress(context.plan, loaded.run.eval.target, shown=False)
+    context.progress = Progress(
+        context.plan,
+        loaded.run.eval.target,
+        shown=False,
+    )
     context.prepare()
     trainer = start_up(context)
     before = dict(weights(trainer))

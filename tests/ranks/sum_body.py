@@ -29,7 +29,11 @@ WIDTHS = (7, 33, 100, 5)
 def main(config: str, out: str, *kinds: str) -> None:
     """Rank 0 writes the largest error of the sums of each kind, then that of the statistics."""
     run = load(config).run
-    connection = Connection(run, Timeline(0), over_mpi=read_process_info().over_mpi)
+    connection = Connection(
+        run,
+        Timeline(0),
+        over_mpi=read_process_info().over_mpi,
+    )
     connection.begin()
     ctx = device_context(run.system.device, read_process_info().local_rank)
     comm = Communicator(Operators(ctx), connection)
@@ -83,7 +87,12 @@ def statistics_error(comm: Communicator, mode: str) -> float:
     layer.running_mean.set_data(images[comm.rank].mean(axis=0))
     layer.running_var.set_data(images[comm.rank].var(axis=0))
     statistics = [layer.running_mean, layer.running_var]
-    sync_bn_statistics(statistics, comm, mode=mode, active_ranks=comm.world_size - 1)
+    sync_bn_statistics(
+        statistics,
+        comm,
+        mode=mode,
+        active_ranks=comm.world_size - 1,
+    )
     active = images[:-1]
     wanted = {
         "average": (active.mean(axis=(0, 1)), active.var(axis=1).mean(axis=0)),

@@ -246,7 +246,11 @@ def test_a_signal_reaches_a_rank_that_is_blocked(
     config = config_of(tmp_path / "run", 1, f"data.path={small_data}")
     out = config.parent
     command = [sys.executable, BODIES, "Stops", str(config), "--out", str(out)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith("hanging"):

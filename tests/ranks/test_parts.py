@@ -50,7 +50,12 @@ def train(root: Path, out: Path, disks: list[Path], *more: str) -> str:
             *more,
             ":",
         ]
-    done = subprocess.run(command[:-1], cwd=root, capture_output=True, text=True)
+    done = subprocess.run(
+        command[:-1],
+        cwd=root,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     result = read_json(out / "result.json")
     assert result["epochs"] == 2

@@ -139,7 +139,13 @@ def test_a_value_of_log_and_config_is_one_column(tmp_path: Path) -> None:
 
 
 def test_numbers_stand_before_texts() -> None:
-    mixed = Column("config", "x", "x", (), (2.0, "auto", None, 10.0, "auto", -1.0))
+    mixed = Column(
+        "config",
+        "x",
+        "x",
+        (),
+        (2.0, "auto", None, 10.0, "auto", -1.0),
+    )
     assert mixed.places == (1, 3, None, 2, 3, 0)
     assert not mixed.is_number
     assert order_of([mixed], "x", 6) == [5, 0, 3, 1, 4, 2]
@@ -204,7 +210,12 @@ def test_runs_are_grouped_by_a_key_of_their_configs(
     assert "mean (range)" in out
     (machine,) = group_by(compared(study), "system.name")
     assert machine.value == load("smoke").run.system.name
-    code, _, error = invoke("compare", str(study), "--by", "optimizer.base_l")
+    code, _, error = invoke(
+        "compare",
+        str(study),
+        "--by",
+        "optimizer.base_l",
+    )
     assert code == 2
     assert error.endswith("found optimizer.base_l; did you mean optimizer.base_lr?")
 
@@ -346,7 +357,12 @@ def test_rows_are_sorted_and_what_has_no_value_comes_last(many: list[str]) -> No
     assert row["global_batch_size"] == 3264
     assert row["epochs_to_target"] == 35
     assert row["path"] == many[5]
-    code, out, err = invoke("compare", *many[:4], "--sort", "-accuracy")
+    code, out, err = invoke(
+        "compare",
+        *many[:4],
+        "--sort",
+        "-accuracy",
+    )
     assert (code, out) == (2, "")
     assert err.startswith("--sort: one of log_check, ")
     assert "mean best_accuracy?" in err

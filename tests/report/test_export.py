@@ -117,7 +117,13 @@ def test_an_ensemble_averages_the_softmax_of_different_networks(
 
     data = load(str(run / "config.yaml")).run.data
     other = train(tmp_path, "seed=2", "model.width=24", f"data.path={data.path}")
-    out = rn50.output("evaluate", str(run), str(other), *places(run), "--json")
+    out = rn50.output(
+        "evaluate",
+        str(run),
+        str(other),
+        *places(run),
+        "--json",
+    )
     batch = build_eval_source(
         data, batch_per_rank=data.eval_samples, rank=0, ranks=1
     ).next()
@@ -178,7 +184,14 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     with_onnx = has("onnx")
     out = tmp_path / "model"
     data = load(str(run / "config.yaml")).run.data
-    rn50.output("export", "model", str(run), "--out", str(out), *["--onnx"] * with_onnx)
+    rn50.output(
+        "export",
+        "model",
+        str(run),
+        "--out",
+        str(out),
+        *["--onnx"] * with_onnx,
+    )
     made = [
         "model-0000.params",
         "model-symbol.json",

@@ -131,7 +131,12 @@ def hostile_folder(run_folder: Path) -> Path:
     environment = {HOSTILE: HOSTILE, "host": HOSTILE, "packages": {HOSTILE: HOSTILE}}
     write_json(run_folder / "environment.json", environment)
     onward = run_records.Next(HOSTILE, HOSTILE)
-    result = run_records.Result("failed", HOSTILE, run_records.Stopped(HOSTILE), onward)
+    result = run_records.Result(
+        "failed",
+        HOSTILE,
+        run_records.Stopped(HOSTILE),
+        onward,
+    )
     run_records.write(run_folder / run_records.RESULT, result)
     write_json(run_folder / "origins.json", {"seed": HOSTILE})
     return run_folder

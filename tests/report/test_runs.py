@@ -294,7 +294,12 @@ def test_a_narrow_terminal_keeps_folders_whole(run: Path, columns: int) -> None:
     command = [Path(sys.executable).with_name("rn50"), "runs", str(run.parents[1])]
     leader, follower = pty.openpty()
     environment = os.environ | {"COLUMNS": str(columns), "TERM": "xterm"}
-    subprocess.run(command, stdout=follower, env=environment, check=True)
+    subprocess.run(
+        command,
+        stdout=follower,
+        env=environment,
+        check=True,
+    )
     os.close(follower)
     shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", read_terminal(leader))
     lines = shown.splitlines()
@@ -320,7 +325,11 @@ def test_live(run: Path, held: subprocess.Popen[str]) -> None:
     ]
     leader, follower = pty.openpty()
     environment = os.environ | {"COLUMNS": "120", "LINES": "24", "TERM": "xterm"}
-    process = subprocess.Popen(command, stdout=follower, env=environment)
+    process = subprocess.Popen(
+        command,
+        stdout=follower,
+        env=environment,
+    )
     os.close(follower)
     os.set_blocking(leader, False)
     shown = b""

@@ -232,7 +232,12 @@ def _busier(src: Ranks, dst: Ranks, counted: NDArray[np.bool_]) -> Times:
     return np.maximum(out, into) * counted
 
 
-def _run(clocks: Times, one: Round, latency_s: Times, wire_s: Times) -> Times:
+def _run(
+    clocks: Times,
+    one: Round,
+    latency_s: Times,
+    wire_s: Times,
+) -> Times:
     """The ranks' clocks after a round."""
     src = one.src
     dst = one.dst

@@ -14,7 +14,12 @@ from tests.scaling.messages import SCHEDULES, allreduce_s, schedule
 
 FUZZ = settings(max_examples=30)
 LINK = Link(1e-5, 1e-9, 2e-10)
-NODE = Node(4, Link(6e-6, 1 / 50e9, 1 / 300e9), 2, Link(6.6e-6, 1 / 12.5e9))
+NODE = Node(
+    4,
+    Link(6e-6, 1 / 50e9, 1 / 300e9),
+    2,
+    Link(6.6e-6, 1 / 12.5e9),
+)
 ABCI = Topology(NODE, 512, rack_nodes=34, oversubscription=3.0)
 EXACT = ["ring", "torus_2d", "recursive_halving_doubling"]
 EVERY = pytest.mark.parametrize("algorithm", sorted(SCHEDULES))

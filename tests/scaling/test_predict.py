@@ -202,7 +202,14 @@ def test_calibration_recovers_a_machine_from_its_own_steps() -> None:
 
 
 def test_one_run_fixes_one_constant_and_its_clocks() -> None:
-    run = Measurement(8, 400, 0.06, "one", startup_s=7.0, evaluation_s=0.9)
+    run = Measurement(
+        8,
+        400,
+        0.06,
+        "one",
+        startup_s=7.0,
+        evaluation_s=0.9,
+    )
     fit = calibrate("mine", load_system("dgxh100"), [run])
     assert fit.system.performance is not None
     assert (fit.constants, fit.residual) == (("per_image",), None)

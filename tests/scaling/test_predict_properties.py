@@ -27,7 +27,12 @@ SYSTEMS = {
 }
 
 
-def ask(name: str, gpus: int, batch: int, algorithm: str | None = None) -> Prediction:
+def ask(
+    name: str,
+    gpus: int,
+    batch: int,
+    algorithm: str | None = None,
+) -> Prediction:
     system: System = SYSTEMS[name]
     about = system.performance
     assert about is not None

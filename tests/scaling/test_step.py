@@ -104,7 +104,13 @@ def test_stragglers_follow_extreme_values_and_then_interruptions() -> None:
     """Expected maximum of p normal draws: 1.163 sigma at 5, 3.241 at 1,000 (tables of order
     statistics)."""
     five = straggler_s(5, 1.0, 1.0, jitter=1.0, os_noise_fraction=0.0)
-    thousand = straggler_s(1000, 1.0, 1.0, jitter=1.0, os_noise_fraction=0.0)
+    thousand = straggler_s(
+        1000,
+        1.0,
+        1.0,
+        jitter=1.0,
+        os_noise_fraction=0.0,
+    )
     assert five == pytest.approx(1.163, rel=0.02)
     assert thousand == pytest.approx(3.241, rel=0.01)
     rare = [
@@ -158,7 +164,11 @@ def test_what_no_machine_can_be_is_refused() -> None:
 
 # --- wait-free backpropagation ------------------------------------------------------------------
 
-GROUPS = st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=20)
+GROUPS = st.lists(
+    st.tuples(st.floats(0, 1), st.floats(0, 1)),
+    min_size=1,
+    max_size=20,
+)
 
 
 def test_backward_may_end_after_the_last_group_is_ready() -> None:

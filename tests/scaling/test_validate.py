@@ -164,7 +164,15 @@ def test_a_described_gpu_needs_no_point(rn50: Rn50, tmp_path: Path) -> None:
         "base: dgxh100\nname: B\naccelerator: a GPU of tomorrow\nperformance:\n"
         "  fp16: null\n  tensor_flops_per_s: 2.25e15\n  memory_bytes_per_s: 8.0e12\n"
     )
-    shown = rn50("predict", "--system", sheet, "--gpus", "8", "--batch-per-gpu", "400")
+    shown = rn50(
+        "predict",
+        "--system",
+        sheet,
+        "--gpus",
+        "8",
+        "--batch-per-gpu",
+        "400",
+    )
     assert "calibrated on the data sheet\n" in shown.stdout
     faster = rn50(
         "predict", "--system", sheet, "--gpus", "8", "--batch-per-gpu", "400", "--json"

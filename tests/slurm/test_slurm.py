@@ -157,7 +157,12 @@ def ranks_of(folder: Path) -> list[psutil.Process]:
 def test_a_killed_or_stopped_rank_fails_the_job_at_once(
     rn50: Rn50, smoke_data: Path, signal_: signal.Signals, reason: str
 ) -> None:
-    process, job, folder = submit(rn50, smoke_data, "log.every=5 steps", *LONG)
+    process, job, folder = submit(
+        rn50,
+        smoke_data,
+        "log.every=5 steps",
+        *LONG,
+    )
     wait_for_training(folder)
     (victim,) = [p for p in ranks_of(folder) if p.environ().get("SLURM_PROCID") == "1"]
     os.kill(victim.pid, signal_)
@@ -180,7 +185,12 @@ def test_a_killed_or_stopped_rank_fails_the_job_at_once(
 def test_scancel_closes_the_log_and_leaves_nothing(
     rn50: Rn50, smoke_data: Path
 ) -> None:
-    process, job, folder = submit(rn50, smoke_data, "log.every=5 steps", *LONG)
+    process, job, folder = submit(
+        rn50,
+        smoke_data,
+        "log.every=5 steps",
+        *LONG,
+    )
     wait_for_training(folder)
     subprocess.run(["scancel", job], check=True)
     out, err = process.communicate(timeout=180)
@@ -226,7 +236,14 @@ def uninterrupted(smoke_data: Path, tmp_path_factory: pytest.TempPathFactory) ->
     """The digest of the weights with which SHORT ends where nothing interrupts it."""
     rn50 = Rn50(tmp_path_factory.mktemp("uninterrupted"))
     results = (f"data.path={smoke_data}", f"system.results={rn50.results}")
-    rn50.output("launch", "smoke", "--launcher", mpi.LAUNCHER, *SHORT, *results)
+    rn50.output(
+        "launch",
+        "smoke",
+        "--launcher",
+        mpi.LAUNCHER,
+        *SHORT,
+        *results,
+    )
     return digest(rn50.run_folder())
 
 

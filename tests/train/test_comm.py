@@ -39,7 +39,11 @@ class Threads:
         """(rank, name, priority) of each `allreduce_`."""
         self._given: dict[int, list[np.ndarray]] = {}
         self._rows: list[list[np.ndarray]] = []
-        self._meeting = threading.Barrier(RANKS, action=self._meet, timeout=60)
+        self._meeting = threading.Barrier(
+            RANKS,
+            action=self._meet,
+            timeout=60,
+        )
 
     def _meet(self) -> None:
         self._rows = [self._given.pop(rank) for rank in range(RANKS)]

@@ -63,7 +63,12 @@ def test_losses_and_their_gradients(dtype: str, scale: float, smoothing: float) 
     losses, gradient = losses_of(logits, labels, other, scale)
     # of a gradient in float16, at most 1
     rounding = 8e-6 if dtype == "float32" else 6e-4
-    np.testing.assert_allclose(losses, expected[0], rtol=2e-6, atol=2e-6)
+    np.testing.assert_allclose(
+        losses,
+        expected[0],
+        rtol=2e-6,
+        atol=2e-6,
+    )
     np.testing.assert_allclose(
         gradient / scale, expected[1], rtol=rounding, atol=rounding / 8
     )
@@ -164,7 +169,12 @@ def test_the_layers_kernels(dtype: str) -> None:
     z = RNG.normal(size=(6, 8)).astype(dtype)
     for other in (None, z):
         y = array(x)
-        launch("rectify", y, None if other is None else array(other), x.size)
+        launch(
+            "rectify",
+            y,
+            None if other is None else array(other),
+            x.size,
+        )
         total = x.astype(np.float32) + (0 if other is None else other)
         np.testing.assert_array_equal(y.asnumpy(), np.maximum(total, 0).astype(dtype))
         dy = array(z)
@@ -178,10 +188,25 @@ def test_the_layers_kernels(dtype: str) -> None:
         scaled += 0 if other is None else other
         for relu in (0, 1):
             held_z = None if other is None else array(other)
-            launch("normalise", array(x), held_z, *statistics, y, x.size, 8, 0.01, relu)
+            launch(
+                "normalise",
+                array(x),
+                held_z,
+                *statistics,
+                y,
+                x.size,
+                8,
+                0.01,
+                relu,
+            )
             expected = np.maximum(scaled, 0) if relu else scaled
             close = 1e-6 if dtype == "float32" else 2e-3
-            np.testing.assert_allclose(y.asnumpy(), expected, rtol=close, atol=close)
+            np.testing.assert_allclose(
+                y.asnumpy(),
+                expected,
+                rtol=close,
+                atol=close,
+            )
 
 
 @pytest.mark.parametrize(("height", "width"), [(8, 6), (7, 5)])
@@ -192,7 +217,12 @@ def test_max_pooling_and_its_gradient_are_mxnets(height: int, width: int) -> Non
     channels_first = nd.array(x.transpose(0, 3, 1, 2))
     channels_first.attach_grad()
     with mx.autograd.record():
-        pooled = nd.Pooling(channels_first, kernel=(3, 3), stride=(2, 2), pad=(1, 1))
+        pooled = nd.Pooling(
+            channels_first,
+            kernel=(3, 3),
+            stride=(2, 2),
+            pad=(1, 1),
+        )
     dy = RNG.normal(size=pooled.shape).astype(np.float32)
     pooled.backward(nd.array(dy))
     module = emulated.EmulatedModule()
@@ -205,7 +235,11 @@ def test_max_pooling_and_its_gradient_are_mxnets(height: int, width: int) -> Non
     module.launch(Launch("max_pool_back_float", 3, (slope, places, dx, *sizes)))
     np.testing.assert_array_equal(y.asnumpy().transpose(0, 3, 1, 2), pooled.asnumpy())
     gradient = dx.asnumpy().transpose(0, 3, 1, 2)
-    np.testing.assert_allclose(gradient, channels_first.grad.asnumpy(), rtol=1e-6)
+    np.testing.assert_allclose(
+        gradient,
+        channels_first.grad.asnumpy(),
+        rtol=1e-6,
+    )
     x[0, 2, 2, 1] = np.nan
     module.launch(Launch("max_pool_float", 3, (nd.array(x), y, places, *sizes)))
     assert np.argwhere(np.isnan(y.asnumpy())).tolist() == [[0, 1, 1, 1]]

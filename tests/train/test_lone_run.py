@@ -88,7 +88,12 @@ def train(shared: Path) -> Any:
         folder.mkdir(exist_ok=True)
         loaded = load("smoke", [*CONFIG, *data, *overrides])
         resumed = begin_attempt(folder) if any(folder.iterdir()) else None
-        context = RunContext(loaded, folder, ProcessInfo(0, 1, 0, "here"), resumed)
+        context = RunContext(
+            loaded,
+            folder,
+            ProcessInfo(0, 1, 0, "here"),
+            resumed,
+        )
         context.prepare()
         context.begin_connecting()
         train_and_evaluate(context)
@@ -284,7 +289,11 @@ def test_statistics_of_each_rank_are_its_own_or_the_mean_of_those_that_took_part
     """Of two ranks the second has no share of the batch from the third epoch on."""
     found = newest_expected(whole / "checkpoint")
     run = recorded_run(found)
-    net = build_network(run.model, run.data.classes, crop_px=run.data.crop_px)
+    net = build_network(
+        run.model,
+        run.data.classes,
+        crop_px=run.data.crop_px,
+    )
     net.initialize()
     arrays = {name: array.asnumpy() for name, array in weight_arrays(net).items()}
     rows = (1.0, 4.0)
@@ -298,7 +307,12 @@ def test_statistics_of_each_rank_are_its_own_or_the_mean_of_those_that_took_part
     state = found.meta.state.model_copy(update={"step": step})
     more = {"ranks": 2, "statistics_rows": 2, "config": config, "state": state}
     write_checkpoint(tmp_path / "a.ckpt", found.meta.model_copy(update=more), arrays)
-    restore_network(read_checkpoint(tmp_path / "a.ckpt"), net, rank=rank, ranks=ranks)
+    restore_network(
+        read_checkpoint(tmp_path / "a.ckpt"),
+        net,
+        rank=rank,
+        ranks=ranks,
+    )
     expected = mean(rows[row] for row in of_rows)
     for array in statistics_arrays(net).values():
         assert (array.asnumpy() == expected).all()

@@ -132,7 +132,11 @@ def test_a_saved_scaler_goes_on_as_it_was() -> None:
 def test_a_step_that_overflows_is_momentum_alone(
     operators: Operators, variant: str, dtype: str
 ) -> None:
-    settings = Optimizer(variant=variant, base_lr=0.1, weight_decay=1e-2)
+    settings = Optimizer(
+        variant=variant,
+        base_lr=0.1,
+        weight_decay=1e-2,
+    )
     parameter = gluon.Parameter("fc_weight", shape=(8, 8))
     parameter.initialize(mx.init.Normal(0.5), ctx=mx.cpu())
     parameter.cast(dtype)
@@ -163,5 +167,10 @@ def test_a_step_that_overflows_is_momentum_alone(
     after, moved = weight_and_velocity()
     np.testing.assert_allclose(moved, 0.5 * velocity, rtol=1e-6)
     step = 0.1 * moved if variant == "akiba" else moved
-    np.testing.assert_allclose(after, weight + step, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(
+        after,
+        weight + step,
+        rtol=1e-6,
+        atol=1e-7,
+    )
     assert [scaler.value_at(n + CHECK_DELAY_STEPS) for n in (1, 2)] == [64.0, 32.0]

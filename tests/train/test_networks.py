@@ -81,7 +81,11 @@ def test_feature_maps_of_224_px_are_those_of_the_papers(
     network: str, kind: str, channels: int, side: int, layout: str
 ) -> None:
     """256 x 6 x 6 into AlexNet's dense layers; 7 x 7 into the mean of the others."""
-    net = build_network(Model(network=network, layout=layout), 1000, crop_px=224)
+    net = build_network(
+        Model(network=network, layout=layout),
+        1000,
+        crop_px=224,
+    )
     inner = net(mx.sym.var("images")).get_internals()
     last = [name for name in inner.list_outputs() if kind in name][-1]
     _, shapes, _ = inner[last].infer_shape(images=image_shape(net, 1, 224))
@@ -92,7 +96,13 @@ def test_feature_maps_of_224_px_are_those_of_the_papers(
 @pytest.mark.parametrize("case", SMALL)
 def test_output_shape_and_copied_parameters(case: str) -> None:
     model, px = SMALL[case]
-    net, eval_net, _ = build_networks(model, 7, crop_px=px, seed=3, operators=CPU)
+    net, eval_net, _ = build_networks(
+        model,
+        7,
+        crop_px=px,
+        seed=3,
+        operators=CPU,
+    )
     images = mx.nd.array(np.random.default_rng(0).uniform(size=(2, 3, px, px)))
     assert net(images).shape == eval_net(images).shape == (2, 7)
     assert not eval_net(images).asnumpy().any()  # nothing copied yet
@@ -123,7 +133,13 @@ def test_weights_depend_on_the_seed_alone(case: str) -> None:
     def digest(seed: int, disturb: int) -> bytes:
         mx.random.seed(disturb)
         np.random.seed(disturb)
-        net, _, _ = build_networks(model, 4, crop_px=px, seed=seed, operators=CPU)
+        net, _, _ = build_networks(
+            model,
+            4,
+            crop_px=px,
+            seed=seed,
+            operators=CPU,
+        )
         return weights_digest(net)
 
     assert digest(1, 5) == digest(1, 6)
@@ -142,7 +158,13 @@ def test_weights_depend_on_the_seed_alone(case: str) -> None:
 def test_initial_scale_is_he_normal_but_for_the_classifier(
     model: Model, names: list[str]
 ) -> None:
-    net, _, _ = build_networks(model, 100, crop_px=64, seed=1, operators=CPU)
+    net, _, _ = build_networks(
+        model,
+        100,
+        crop_px=64,
+        seed=1,
+        operators=CPU,
+    )
     drawn = {name: p.data().asnumpy() for name, p in net.collect_params().items()}
     for name in names:
         expected = np.sqrt(2 / np.prod(drawn[name].shape[1:]))
@@ -183,7 +205,13 @@ def channels_first_convolution(convolution: Any, transpose: Any) -> Any:
 
     def compute(x: Any, weight: Any, *bias: Any, layout: str, **kwargs: Any) -> Any:
         if layout == "NCHW":
-            return convolution(x, weight, *bias, layout=layout, **kwargs)
+            return convolution(
+                x,
+                weight,
+                *bias,
+                layout=layout,
+                **kwargs,
+            )
         first = (transpose(array, axes=TO_NCHW) for array in (x, weight))
         return transpose(
             convolution(*first, *bias, layout="NCHW", **kwargs), axes=TO_NHWC
@@ -215,7 +243,12 @@ def test_both_layouts_are_the_same_function(
         gradients = {p.name: p.grad().asnumpy() for p in trainable(net)}
         found.append((logits.asnumpy(), losses.asnumpy(), gradients))
     (logits, losses, gradients), (turned_logits, turned_losses, turned) = found
-    np.testing.assert_allclose(turned_logits, logits, rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(
+        turned_logits,
+        logits,
+        rtol=1e-3,
+        atol=1e-4,
+    )
     np.testing.assert_allclose(turned_losses, losses, rtol=1e-3)
     for name, expected in gradients.items():
         assert np.isfinite(expected).all(), name
@@ -302,4 +335,8 @@ def test_loss_against_its_definition(smoothing: float) -> None:
     target[np.arange(5), labels] = 1 - smoothing
     model = Model(label_smoothing=smoothing)
     found = Loss(model, classes)(mx.nd.array(logits), mx.nd.array(labels)).asnumpy()
-    np.testing.assert_allclose(found, -(target * np.log(p)).sum(axis=1), rtol=1e-5)
+    np.testing.assert_allclose(
+        found,
+        -(target * np.log(p)).sum(axis=1),
+        rtol=1e-5,
+    )

@@ -137,7 +137,13 @@ def updater_of(
 ) -> optimizer.Updater:
     """fused: of a CPU; multi_tensor: MXNet's, which GPUs up to 8.9 take; own: our CUDA kernels."""
     operators = emulated.operators() if path == "own" else Operators(mx.cpu())
-    updater = updater_for(operators, list(parameters.values()), settings, [], **more)
+    updater = updater_for(
+        operators,
+        list(parameters.values()),
+        settings,
+        [],
+        **more,
+    )
     if path == "multi_tensor":
         updater.fused = False
     return updater
@@ -233,7 +239,13 @@ def test_float16_weights_follow_float32_masters(variant: str, path: str) -> None
         master = updater.arrays().get(f"master/{name}")
         found = (weight if master is None else master).asnumpy()
         assert found.dtype == np.float32
-        np.testing.assert_allclose(found, expected, rtol=2e-3, atol=2e-4, err_msg=name)
+        np.testing.assert_allclose(
+            found,
+            expected,
+            rtol=2e-3,
+            atol=2e-4,
+            err_msg=name,
+        )
         if master is not None:
             np.testing.assert_array_equal(weight.asnumpy(), found.astype(np.float16))
 
@@ -242,7 +254,12 @@ def test_float16_weights_follow_float32_masters(variant: str, path: str) -> None
 def test_rmsprop_warmup_against_its_formula(path: str) -> None:
     s = Optimizer(variant="akiba", base_lr=0.5, weight_decay=1e-2)
     parameters, _ = build(s, path)
-    updater = updater_of(parameters, s, path, epoch_at=lambda step: step / 2)
+    updater = updater_of(
+        parameters,
+        s,
+        path,
+        epoch_at=lambda step: step / 2,
+    )
     w = {n: p.data().asnumpy().astype(np.float64) for n, p in parameters.items()}
     m = dict.fromkeys(w, 0.0)
     d = dict.fromkeys(w, 0.0)
@@ -265,7 +282,12 @@ def test_rmsprop_warmup_against_its_formula(path: str) -> None:
             d[n] = 0.9 * d[n] - (sgd + rms) * g
             w[n] = w[n] + 0.01 * d[n]
     for name, p in parameters.items():
-        np.testing.assert_allclose(p.data().asnumpy(), w[name], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(
+            p.data().asnumpy(),
+            w[name],
+            rtol=1e-4,
+            atol=1e-6,
+        )
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -25,7 +25,11 @@ def test_resnet50_names_order_and_values_are_pinned() -> None:
     listed = repr([(p.name, p.shape, p.grad_req) for p in parameters.values()])
     assert hashlib.sha256(listed.encode()).hexdigest()[:16] == "800b3c7138ab27fc"
     first = parameters["conv0_weight"].data()[0, 0, 0, :3].asnumpy()
-    np.testing.assert_allclose(first, [-0.06007548, -0.06702254, 0.09314013], rtol=1e-6)
+    np.testing.assert_allclose(
+        first,
+        [-0.06007548, -0.06702254, 0.09314013],
+        rtol=1e-6,
+    )
     assert parameters["fc_weight"].data()[0, 0].asscalar() == pytest.approx(
         0.00597772, rel=1e-6
     )

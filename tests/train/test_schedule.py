@@ -64,7 +64,12 @@ def test_settings_follow_the_batch(
     follow: str, lr_factor: int, momentum: float
 ) -> None:
     changes = "batch.changes=[{after_epoch: 2, per_rank: 32}]"
-    plan, at = settings("quick", "batch.per_rank=16", changes, f"batch.follow={follow}")
+    plan, at = settings(
+        "quick",
+        "batch.per_rank=16",
+        changes,
+        f"batch.follow={follow}",
+    )
     _, plain = settings("quick", "batch.per_rank=16", changes)
     before = plan.epoch_end_step(2)
     after = plan.epoch_end_step(2) + 1

@@ -90,7 +90,12 @@ class Checkpointer:
         try:
             self._folder.mkdir(exist_ok=True)
             logs = [self._folder.parent / name for name in (LOG, METRICS)]
-            write_checkpoint(path, snapshot.meta, snapshot.arrays, logs)
+            write_checkpoint(
+                path,
+                snapshot.meta,
+                snapshot.arrays,
+                logs,
+            )
         except OSError as error:
             warn(
                 f"no checkpoint of step {step}: {error.filename or path}: cannot write: "
@@ -109,7 +114,12 @@ class Checkpointer:
             )
         with suppress(OSError):  # one too many is no harm
             agreed_step = self._trainer.comm.agreed_step
-            prune(self._folder, self._settings.keep, agreed_step, self._unmarked)
+            prune(
+                self._folder,
+                self._settings.keep,
+                agreed_step,
+                self._unmarked,
+            )
 
 
 def collect(trainer: Trainer) -> Snapshot | None:

@@ -83,7 +83,11 @@ class Checkpoint(NamedTuple):
     def _checked(self) -> BinaryIO:
         digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
         with failing_as(f"{self.path}: cannot read"):
-            file = open_file(self.path, MAX_BYTES, within=self.path.parent)
+            file = open_file(
+                self.path,
+                MAX_BYTES,
+                within=self.path.parent,
+            )
             try:
                 digest_field = f'"{self.digest}"'.encode()
                 digest.update(_read_header(file).replace(digest_field, _NO_DIGEST, 1))
@@ -178,7 +182,13 @@ def _read_header(file: BinaryIO) -> bytes:
     return length + file.read(min(int.from_bytes(length, "little"), _MAX_HEADER_BYTES))
 
 
-def _check_shapes(path: Path, tensors: Any, expected: Shapes, *, some: bool) -> None:
+def _check_shapes(
+    path: Path,
+    tensors: Any,
+    expected: Shapes,
+    *,
+    some: bool,
+) -> None:
     """Check an open safetensors file, whose library has checked that they fit its size."""
     held = {}
     for name in tensors.keys():  # noqa: SIM118

@@ -25,7 +25,13 @@ def restore(
     took part: what an evaluation would have made of them. Raises UserError: the file is torn or
     damaged, or an array is missing, has another shape or type, or belongs to nothing here."""
     arrays = {**weight_arrays(net), **updater.arrays()}
-    _load(checkpoint, net, arrays, context.process.rank, context.plan.ranks)
+    _load(
+        checkpoint,
+        net,
+        arrays,
+        context.process.rank,
+        context.plan.ranks,
+    )
     updater.previous_lr = checkpoint.meta.previous_lr
     updater.scaler.load_state_dict(checkpoint.meta.loss_scale.model_dump())
 

@@ -44,7 +44,12 @@ class TrainState(Strict):
     """The accuracy of the last evaluation."""
     best_accuracy: float | None = None
 
-    def advance(self, plan: Plan, step: int, training_s: float) -> None:
+    def advance(
+        self,
+        plan: Plan,
+        step: int,
+        training_s: float,
+    ) -> None:
         """Steps up to `step` are enqueued; they took `training_s` since the last call."""
         self.step = step
         self.samples = plan.images_after(step)

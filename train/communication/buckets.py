@@ -73,7 +73,12 @@ def _type_of_most_bytes(
 def _flatten(parameters: Sequence[Any], operators: Operators, parts: int) -> nd.NDArray:
     weights = [p.data() for p in parameters]
     shapes = [weight.shape for weight in weights]
-    flat, views = side_by_side(operators, shapes, weights[0].dtype, parts)
+    flat, views = side_by_side(
+        operators,
+        shapes,
+        weights[0].dtype,
+        parts,
+    )
     for p, weight, view in zip(parameters, weights, views, strict=True):
         p._grad = [view]  # as Parameter._init_grad does with arrays of its own
         autograd.mark_variables([weight], [view], p.grad_req)

@@ -93,7 +93,12 @@ class Communicator:
         connection. Raises UserError where the rule does not fit the network.
         """
         parts = self._torus.columns if self._torus else 1
-        self.buckets = lay_out_gradients(parameters, rule, self.operators, parts=parts)
+        self.buckets = lay_out_gradients(
+            parameters,
+            rule,
+            self.operators,
+            parts=parts,
+        )
         self.written_last = list({b.dtype: b for b in self.buckets}.values())
         self._halves = [
             self.operators.zeros(b.shape, gradient_dtype)
@@ -124,7 +129,12 @@ class Communicator:
         if self._torus:
             self._torus.sum_(flat, name, priority)
         else:
-            hvd.allreduce_(flat, op=hvd.Sum, name=name, priority=priority)
+            hvd.allreduce_(
+                flat,
+                op=hvd.Sum,
+                name=name,
+                priority=priority,
+            )
 
     def clear(self) -> None:
         """Zero gradients: the contribution of a rank without a share of the batch."""

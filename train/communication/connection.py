@@ -32,7 +32,13 @@ class Connection:
     """The ranks of `run`, and for a torus on CPUs the process sets of its rows and columns. Raises
     UserError: the ranks do not form the grid that `comm.algorithm` asks for."""
 
-    def __init__(self, run: Run, timeline: Timeline, *, over_mpi: bool) -> None:
+    def __init__(
+        self,
+        run: Run,
+        timeline: Timeline,
+        *,
+        over_mpi: bool,
+    ) -> None:
         if run.log.profile:  # else Horovod starts no timeline while ranks run
             os.environ.setdefault("HOROVOD_TIMELINE", "DYNAMIC")
         self._timeline = timeline
@@ -109,5 +115,10 @@ def _start_mpi() -> ctypes.CDLL | None:
         return None
     mpi = ctypes.CDLL(library.path, mode=ctypes.RTLD_GLOBAL)
     provided = ctypes.c_int()
-    mpi.MPI_Init_thread(None, None, _THREAD_MULTIPLE, ctypes.byref(provided))
+    mpi.MPI_Init_thread(
+        None,
+        None,
+        _THREAD_MULTIPLE,
+        ctypes.byref(provided),
+    )
     return mpi

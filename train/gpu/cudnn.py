@@ -163,13 +163,28 @@ class Cudnn:
         size_bytes = ctypes.c_size_t()
         handle = ctypes.c_void_p(self.handle)
         arguments = [ctypes.c_void_p(word) for word in words]
-        self._checked(name, handle, *arguments, ctypes.byref(size_bytes))
+        self._checked(
+            name,
+            handle,
+            *arguments,
+            ctypes.byref(size_bytes),
+        )
         return size_bytes.value
 
-    def _convolution(self, stride: int, padding: int, math_type: int) -> int:
+    def _convolution(
+        self,
+        stride: int,
+        padding: int,
+        math_type: int,
+    ) -> int:
         words = (padding, padding, stride, stride, 1, 1, _CROSS_CORRELATION, _FLOAT)
         name = "cudnnSetConvolution2dDescriptor"
-        descriptor = self._descriptor("Convolution", name, words, math_type)
+        descriptor = self._descriptor(
+            "Convolution",
+            name,
+            words,
+            math_type,
+        )
         self._checked(
             "cudnnSetConvolutionMathType", ctypes.c_void_p(descriptor), math_type
         )

@@ -132,7 +132,12 @@ class LayerList:
         return self._norm(last, branch, shortcut, relu=True)
 
     def _unit(self, unit: Unit, value: int) -> int:
-        return self._norm(unit, self._convolution(unit, value), None, relu=unit.relu)
+        return self._norm(
+            unit,
+            self._convolution(unit, value),
+            None,
+            relu=unit.relu,
+        )
 
     def _convolution(self, unit: Unit, value: int) -> int:
         before = self.values[value]
@@ -151,7 +156,14 @@ class LayerList:
         )
         return target
 
-    def _norm(self, unit: Unit, value: int, residual: int | None, *, relu: bool) -> int:
+    def _norm(
+        self,
+        unit: Unit,
+        value: int,
+        residual: int | None,
+        *,
+        relu: bool,
+    ) -> int:
         target = self._value(self.values[value])
         self.layers.append(Norm(value, target, residual, relu, unit.norm))
         return target

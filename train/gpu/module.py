@@ -87,7 +87,12 @@ class CudaModule:
         ]
         reads = [array for kind, array in arrays if kind.startswith("const ")]
         writes = [array for kind, array in arrays if not kind.startswith("const ")]
-        self.device.push("rn50_launch", self.call(launch), reads, writes)
+        self.device.push(
+            "rn50_launch",
+            self.call(launch),
+            reads,
+            writes,
+        )
 
     def sequence(
         self,
@@ -97,7 +102,13 @@ class CudaModule:
         writes: Sequence[nd.NDArray],
     ) -> Callable[[Sequence[int]], None]:
         calls = [(launch.name, self.call(launch)) for launch in launches]
-        return Segment(self.device, calls, settings, reads, [settings, *writes])
+        return Segment(
+            self.device,
+            calls,
+            settings,
+            reads,
+            [settings, *writes],
+        )
 
     def _function(self, name: str) -> int:
         if name not in self._functions:

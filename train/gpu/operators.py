@@ -59,7 +59,12 @@ class PlanOperators(Operators):
     def stamp(self) -> Stamp | None:
         return self.device.stamp(self.arena.token)
 
-    def launch(self, name: str, blocks: int, *arguments: object) -> None:
+    def launch(
+        self,
+        name: str,
+        blocks: int,
+        *arguments: object,
+    ) -> None:
         """Enqueue a kernel that finds all its arrays among its arguments."""
         self.module.launch(Launch(name, blocks, arguments))
 
@@ -90,18 +95,59 @@ class PlanOperators(Operators):
 
     def fill(self, array: nd.NDArray, value: float) -> None:
         name = f"fill_{type_name(array.dtype)}"
-        self.launch(name, blocks_for(array.size), array, array.size, value)
+        self.launch(
+            name,
+            blocks_for(array.size),
+            array,
+            array.size,
+            value,
+        )
 
     def scale(self, array: nd.NDArray, factor: float) -> None:
-        self.launch("scale", blocks_for(array.size), array, array.size, factor)
+        self.launch(
+            "scale",
+            blocks_for(array.size),
+            array,
+            array.size,
+            factor,
+        )
 
-    def narrow(self, wide: nd.NDArray, half: nd.NDArray, factor: float) -> None:
-        self.launch("narrow", blocks_for(wide.size), wide, half, wide.size, factor)
+    def narrow(
+        self,
+        wide: nd.NDArray,
+        half: nd.NDArray,
+        factor: float,
+    ) -> None:
+        self.launch(
+            "narrow",
+            blocks_for(wide.size),
+            wide,
+            half,
+            wide.size,
+            factor,
+        )
 
-    def widen(self, half: nd.NDArray, wide: nd.NDArray, factor: float) -> None:
-        self.launch("widen", blocks_for(wide.size), half, wide, wide.size, factor)
+    def widen(
+        self,
+        half: nd.NDArray,
+        wide: nd.NDArray,
+        factor: float,
+    ) -> None:
+        self.launch(
+            "widen",
+            blocks_for(wide.size),
+            half,
+            wide,
+            wide.size,
+            factor,
+        )
 
-    def add_square(self, array: nd.NDArray, other: nd.NDArray, sign: int) -> None:
+    def add_square(
+        self,
+        array: nd.NDArray,
+        other: nd.NDArray,
+        sign: int,
+    ) -> None:
         self.launch(
             "add_square", blocks_for(array.size), array, other, array.size, sign
         )
@@ -109,7 +155,13 @@ class PlanOperators(Operators):
     def add_losses(self, losses: nd.NDArray, total: nd.NDArray | None) -> nd.NDArray:
         """A plan adds its losses to `loss_sum` in forward; those before a log point go here."""
         if total is None:
-            self.launch("sum_losses", 1, losses, self.loss_sum, losses.size)
+            self.launch(
+                "sum_losses",
+                1,
+                losses,
+                self.loss_sum,
+                losses.size,
+            )
         return self.loss_sum
 
     def join(self, number: nd.NDArray, more: Sequence[float]) -> nd.NDArray:
@@ -168,7 +220,12 @@ class PlanCriterion:
         self._plan: TrainingPlan | None = None
         self._batch: list[nd.NDArray] = []
 
-    def forward(self, images: Any, labels: Any, scale: float) -> nd.NDArray:
+    def forward(
+        self,
+        images: Any,
+        labels: Any,
+        scale: float,
+    ) -> nd.NDArray:
         plan = self._plan_for(images.shape)
         losses = nd.empty((images.shape[0],), images.context)
         settings = [data_address(array) for array in (images, labels, losses)]
@@ -191,7 +248,12 @@ class PlanCriterion:
         plan = self._plans.get(shape)
         if plan is None or plan.generation != operators.arena.generation:
             writer = operators.writer(self._net, shape, self._settings)
-            plan = TrainingPlan(operators.shared, writer, self._other, self._buckets)
+            plan = TrainingPlan(
+                operators.shared,
+                writer,
+                self._other,
+                self._buckets,
+            )
             self._plans[shape] = plan
         return plan
 

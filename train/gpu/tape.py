@@ -78,7 +78,13 @@ class Tape:
         """A function of cuDNN; its handle comes first."""
         self._add(Entry(layer, function, (self._cudnn.handle, *words), reals, 0))
 
-    def kernel(self, layer: str, name: str, blocks: int, *arguments: Any) -> None:
+    def kernel(
+        self,
+        layer: str,
+        name: str,
+        blocks: int,
+        *arguments: Any,
+    ) -> None:
         """A kernel of device.cu."""
         self._add(Entry(layer, name, arguments, (), blocks))
 

@@ -119,7 +119,14 @@ class Writer:
         name = f"loss_{self._type}"
         arguments = (self._value(logits), self.settings, gradient, classes, other)
         self.tape.kernel("loss", name, self._images, *arguments)
-        self.tape.kernel("loss", "add_losses", 1, self.settings, loss_sum, self._images)
+        self.tape.kernel(
+            "loss",
+            "add_losses",
+            1,
+            self.settings,
+            loss_sum,
+            self._images,
+        )
 
     def _pad_images(self) -> None:
         maps = self.network.values[0]
@@ -128,16 +135,32 @@ class Writer:
         pixels = self._images * area
         name = f"images_{self._type}"
         arguments = (self.settings, self._value(0), pixels, area, *strides)
-        self.tape.kernel("images", name, blocks_for(pixels), *arguments)
+        self.tape.kernel(
+            "images",
+            name,
+            blocks_for(pixels),
+            *arguments,
+        )
 
     def _convolve(self, layer: Convolution) -> None:
         weight, shape = self._weight(layer)
         self._apply(layer, weight, shape)
 
-    def _apply(self, layer: Convolution, weight: Word, shape: Shape) -> None:
+    def _apply(
+        self,
+        layer: Convolution,
+        weight: Word,
+        shape: Shape,
+    ) -> None:
         filters = (self._cudnn.filter(shape), weight)
         source = self._maps(layer.source)
-        self._convolution("Forward", layer, source, filters, self._maps(layer.target))
+        self._convolution(
+            "Forward",
+            layer,
+            source,
+            filters,
+            self._maps(layer.target),
+        )
 
     def _convolution(
         self,
@@ -180,7 +203,12 @@ class Writer:
             self._stem = self.tape.buffer(size * self._item_bytes)
             arguments = (weight, self._stem, size, channels, IMAGE_CHANNELS)
             name = f"channels_{self._type}"
-            self.tape.kernel(layer.weight.name, name, blocks_for(size), *arguments)
+            self.tape.kernel(
+                layer.weight.name,
+                name,
+                blocks_for(size),
+                *arguments,
+            )
         return self._stem, shape
 
     def _norm(self, layer: Norm, *, training: bool) -> None:
@@ -203,7 +231,12 @@ class Writer:
             int(layer.relu),
         )
         name = f"normalise_{self._type}"
-        self.tape.kernel(parameters.name, name, blocks_for(size), *arguments)
+        self.tape.kernel(
+            parameters.name,
+            name,
+            blocks_for(size),
+            *arguments,
+        )
 
     def _train_norm(self, layer: Norm) -> None:
         parameters = layer.parameters
@@ -277,7 +310,14 @@ class Writer:
         one = self._cudnn.one
         bias = (self._bias(layer), layer.bias.data())
         logits = self._maps(layer.target)
-        self.tape.call(layer.bias.name, "cudnnAddTensor", one, *bias, one, *logits)
+        self.tape.call(
+            layer.bias.name,
+            "cudnnAddTensor",
+            one,
+            *bias,
+            one,
+            *logits,
+        )
 
     # --- backward --------------------------------------------------------------------------------
 
@@ -313,7 +353,12 @@ class Writer:
             gradient.shape[-1],
         )
         name = f"channels_{self._type}"
-        self.tape.kernel(layer.weight.name, name, blocks_for(gradient.size), *arguments)
+        self.tape.kernel(
+            layer.weight.name,
+            name,
+            blocks_for(gradient.size),
+            *arguments,
+        )
         self._complete(layer.weight)
 
     def _multiply_back(self, layer: Dense) -> None:
@@ -321,13 +366,25 @@ class Writer:
         slope = self._slope(layer.target)
         bias = (self._bias(layer), layer.bias.grad())
         factors = (self._cudnn.one, self._cudnn.zero)
-        self.tape.call(layer.bias.name, name, factors[0], *slope, factors[1], *bias)
+        self.tape.call(
+            layer.bias.name,
+            name,
+            factors[0],
+            *slope,
+            factors[1],
+            *bias,
+        )
         self._complete(layer.bias)
         self._filter_back(layer.as_convolution, layer.filter_shape, layer.weight.grad())
         self._complete(layer.weight)
         self._data_back(layer.as_convolution, layer.filter_shape)
 
-    def _filter_back(self, layer: Convolution, shape: Shape, gradient: Word) -> None:
+    def _filter_back(
+        self,
+        layer: Convolution,
+        shape: Shape,
+        gradient: Word,
+    ) -> None:
         source = self._maps(layer.source)
         filters = (self._cudnn.filter(shape), gradient)
         self._convolution(
@@ -342,7 +399,14 @@ class Writer:
         filters = (self._cudnn.filter(shape), layer.weight.data())
         slope = self._slope(layer.target)
         result = self._slope(layer.source)
-        self._convolution("BackwardData", layer, filters, slope, result, joins=joins)
+        self._convolution(
+            "BackwardData",
+            layer,
+            filters,
+            slope,
+            result,
+            joins=joins,
+        )
 
     def _norm_back(self, layer: Norm) -> None:
         parameters = layer.parameters
@@ -466,7 +530,12 @@ class Writer:
     def _trained(layer: Norm) -> tuple[nd.NDArray, nd.NDArray]:
         return layer.parameters.gamma.data(), layer.parameters.beta.data()
 
-    def _each(self, name: str, layer: Norm, arguments: tuple[Any, ...]) -> None:
+    def _each(
+        self,
+        name: str,
+        layer: Norm,
+        arguments: tuple[Any, ...],
+    ) -> None:
         """A kernel of ours over all elements of a value."""
         size = self._images * self.network.values[layer.target].size
         name = f"{name}_{self._type}"
@@ -474,12 +543,24 @@ class Writer:
             layer.parameters.name, name, blocks_for(size), *arguments, size
         )
 
-    def _pool(self, name: str, layer: MaxPooling, arrays: tuple[Word, ...]) -> None:
+    def _pool(
+        self,
+        name: str,
+        layer: MaxPooling,
+        arrays: tuple[Word, ...],
+    ) -> None:
         """A kernel of ours over all windows."""
         maps = self.network.values[layer.source]
         size = self._images * self.network.values[layer.target].size
         name = f"{name}_{self._type}"
-        self.tape.kernel("pooling", name, blocks_for(size), *arrays, size, *maps)
+        self.tape.kernel(
+            "pooling",
+            name,
+            blocks_for(size),
+            *arrays,
+            size,
+            *maps,
+        )
 
     def _pooling(self, layer: Average) -> int:
         maps = self.network.values[layer.source]

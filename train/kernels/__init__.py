@@ -57,7 +57,12 @@ def build(source: Path) -> Path:
         "-o",
         str(partial),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if done.returncode:
         first = next(
             (line for line in done.stderr.splitlines() if "error" in line), done.stderr

@@ -78,12 +78,32 @@ class Inception(nn.HybridBlock):
         convolution = partial(build_convolution, layout)
         with self.name_scope():
             self.one = convolution("1x1", in_channels, maps.one, 1)
-            self.reduce3 = convolution("3x3_reduce", in_channels, maps.reduce3, 1)
-            self.three = convolution("3x3", maps.reduce3, maps.three, 3)
-            self.reduce5 = convolution("5x5_reduce", in_channels, maps.reduce5, 1)
+            self.reduce3 = convolution(
+                "3x3_reduce",
+                in_channels,
+                maps.reduce3,
+                1,
+            )
+            self.three = convolution(
+                "3x3",
+                maps.reduce3,
+                maps.three,
+                3,
+            )
+            self.reduce5 = convolution(
+                "5x5_reduce",
+                in_channels,
+                maps.reduce5,
+                1,
+            )
             self.five = convolution("5x5", maps.reduce5, maps.five, 5)
             self.pool = nn.MaxPool2D(3, 1, 1, layout=layout)
-            self.project = convolution("pool_proj", in_channels, maps.pool, 1)
+            self.project = convolution(
+                "pool_proj",
+                in_channels,
+                maps.pool,
+                1,
+            )
 
     def hybrid_forward(self, F: Any, x: Any) -> Any:
         return F.concat(
