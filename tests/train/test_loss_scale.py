@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mxnet import gluon, nd
 
 from rn50.config.schema import Optimizer
+from rn50.train.checkpoint.state import LossScaleState
 from rn50.train.devices import updater_for
 from rn50.train.operators import Operators
 from rn50.train.schedule import Settings
@@ -112,12 +113,10 @@ def test_a_saved_scaler_goes_on_as_it_was() -> None:
     one, other = (LossScaler(f"dynamic({start})", [nd.ones(4)]) for start in (256, 4))
     one.scale = Scale(256.0, DOUBLE_AFTER_STEPS - 1)
     one.zero_nonfinite(9)
-    other.load_state_dict(one.state_dict())
-    assert (
-        other.state_dict()
-        == one.state_dict()
-        == {"value": 256.0, "growth_tracker": 1999, "checks": ((9, 256.0, True),)}
-    )
+    other.restore(one.state())
+    checks = ((9, 256.0, True),)
+    state = LossScaleState(value=256.0, growth_tracker=1999, checks=checks)
+    assert other.state() == one.state() == state
     assert [other.value_at(9 + CHECK_DELAY_STEPS - n) for n in (1, 0)] == [256.0, 512.0]
 
 

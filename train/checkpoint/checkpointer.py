@@ -20,7 +20,7 @@ from ..trainer import Trainer
 from .file import BEST, file_name, write_checkpoint
 from .folder import mark_best, prune
 from .resume import LOG, METRICS
-from .state import LossScaleState, Meta
+from .state import Meta
 
 
 class Snapshot(NamedTuple):
@@ -149,7 +149,7 @@ def collect(trainer: Trainer) -> Snapshot | None:
         begin += array.size
     meta = trainer.context.meta(
         previous_lr=model.updater.previous_lr,
-        loss_scale=LossScaleState(**model.updater.scaler.state_dict()),
+        loss_scale=model.updater.scaler.state(),
         statistics_rows=len(rows),
     )
     return Snapshot(meta, arrays)

@@ -33,7 +33,7 @@ def restore(
         context.plan.ranks,
     )
     updater.previous_lr = checkpoint.meta.previous_lr
-    updater.scaler.load_state_dict(checkpoint.meta.loss_scale.model_dump())
+    updater.scaler.restore(checkpoint.meta.loss_scale)
 
 
 def restore_network(
