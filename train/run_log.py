@@ -209,24 +209,26 @@ def gather_ranks(
         held, CPU time, and the most memory that the GPU (all of its processes) held; None stands
         for what does not apply. Ranks above 0, which write no file: no columns.
     """
-    has_steps = len(phases_ms) > 0
-    times = percentiles(
-        phases_ms if has_steps else np.zeros((1, len(COLUMNS)), np.float32)
-    )
+    steps = len(phases_ms)
+    times: dict[str, float | None] = {}
+    if steps:
+        times |= percentiles(phases_ms)
+    else:
+        one_step = np.zeros((1, len(COLUMNS)), np.float32)
+        times |= dict.fromkeys(percentiles(one_step))
     figures = {
         "host": host[:64],
-        "steps": len(phases_ms),
-        **(times if has_steps else dict.fromkeys(times)),
+        "steps": steps,
+        **times,
         "memory_peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
         "cpu_s": cpu_s,
         "gpu_memory_peak_bytes": _gpu_memory_bytes(comm.ctx),
     }
-    everyone = comm.gather_bytes(
-        json.dumps(figures).encode().ljust(_ROW_BYTES), "ranks"
-    )
+    row = json.dumps(figures).encode().ljust(_ROW_BYTES)
+    everyone = comm.gather_bytes(row, "ranks")
     if comm.rank != 0:
         return {}
-    rows = [json.loads(row) for row in everyone]
+    rows = list(map(json.loads, everyone))
     return {name: [row[name] for row in rows] for name in figures}
 
 

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from ..config.atomic import write_file
 from ..config.load import load
 from ..config.schema import Run
-from ..data.sampling import eval_batches
 from ..logging.timeline import Timeline
 from .__main__ import end_failed
 from .capabilities import decodes_on_gpu
@@ -80,8 +79,7 @@ def score(
             scorer,
             batches_of(images, ctx),
             comm,
-            batches=eval_batches(run.data.eval_samples, ranks, run.eval.batch_per_rank),
-            samples=run.data.eval_samples,
+            run,
         )
         for scorer in scorers
     ]
@@ -96,7 +94,7 @@ def _network(
     they are each rank's own still, `eval.bn_stats` is done to them."""
     from .checkpoint.restore import active_ranks, restore_network
     from .evaluate import sync_bn_statistics
-    from .network.build import bn_statistics, build_networks, copy_parameters
+    from .network.build import build_networks, copy_parameters
 
     net, eval_net, _ = build_networks(
         run.model,
@@ -112,12 +110,10 @@ def _network(
         rank=place.rank,
         ranks=place.world_size,
     )
-    if (
-        checkpoint.meta.statistics_rows > 1
-        and place.world_size == checkpoint.meta.ranks
-    ):
+    meta = checkpoint.meta
+    if meta.statistics_rows > 1 and place.world_size == meta.ranks:
         sync_bn_statistics(
-            bn_statistics(net),
+            net,
             comm,
             mode=run.eval.bn_stats,
             active_ranks=active_ranks(checkpoint),

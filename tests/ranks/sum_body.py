@@ -86,9 +86,8 @@ def statistics_error(comm: Communicator, mode: str) -> float:
     comm.operators.initialize(layer, mx.init.Zero())
     layer.running_mean.set_data(images[comm.rank].mean(axis=0))
     layer.running_var.set_data(images[comm.rank].var(axis=0))
-    statistics = [layer.running_mean, layer.running_var]
     sync_bn_statistics(
-        statistics,
+        layer,
         comm,
         mode=mode,
         active_ranks=comm.world_size - 1,
@@ -98,7 +97,7 @@ def statistics_error(comm: Communicator, mode: str) -> float:
         "average": (active.mean(axis=(0, 1)), active.var(axis=1).mean(axis=0)),
         "batch": (active.mean(axis=(0, 1)), active.var(axis=(0, 1))),
     }[mode]
-    found = [p.data().asnumpy() for p in statistics]
+    found = [p.data().asnumpy() for p in (layer.running_mean, layer.running_var)]
     return max(float(np.abs(f - w).max()) for f, w in zip(found, wanted, strict=True))
 
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from unittest.mock import Mock
+from unittest.mock import MagicMock, Mock
 
 import mxnet as mx
 import numpy as np
@@ -129,9 +129,10 @@ def test_a_checkpoint_has_the_statistics_of_each_rank_where_any_differ(
     horovod: Threads, kinds: int, rows: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpointer, "weight_arrays", lambda _: {})
+    monkeypatch.setattr(checkpointer, "Meta", Mock())
 
     def collect(one: Communicator) -> checkpointer.Snapshot | None:
-        trainer = Mock(comm=one)
+        trainer = MagicMock(comm=one)
         trainer.model.net = nn.BatchNorm(in_channels=2, prefix="")
         trainer.model.net.initialize()
         trainer.model.net.running_var.set_data(nd.array([one.rank % kinds, 7]))

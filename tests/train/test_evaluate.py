@@ -10,6 +10,7 @@ import pytest
 
 from rn50.config.load import load
 from rn50.config.plan import build_plan
+from rn50.config.schema import Run
 from rn50.data.pipeline import NOT_COUNTED, Batch
 from rn50.train import run
 from rn50.train.checkpoint.state import TrainState
@@ -19,6 +20,12 @@ from rn50.train.operators import Operators
 from tests.conftest import refused
 
 ALONE = LoneCommunicator(Operators(mx.cpu()), Mock(rows=()))
+
+
+def evaluating(samples: int, per_batch: int) -> Run:
+    return load(
+        "smoke", [f"data.eval_samples={samples}", f"eval.batch_per_rank={per_batch}"]
+    ).run
 
 
 @pytest.mark.parametrize(
@@ -47,8 +54,7 @@ def test_hits_are_counted_exactly(classes: int, dtype: str) -> None:
         lambda images: images,
         lambda: next(batches),
         ALONE,
-        batches=3,
-        samples=samples,
+        evaluating(samples, per_batch),
     )
     assert found == Accuracy(int((places == 0).sum()), samples, int((places < 5).sum()))
 
@@ -57,9 +63,7 @@ def test_hits_are_counted_exactly(classes: int, dtype: str) -> None:
 def test_an_evaluation_of_other_images_than_all_is_none(expected: int) -> None:
     batch = Batch(mx.nd.zeros((4, 3)), mx.nd.array([0, 1, 2, NOT_COUNTED]))
     with refused(f"{expected} images expected, found 3"):
-        evaluate(
-            lambda images: images, lambda: batch, ALONE, batches=1, samples=expected
-        )
+        evaluate(lambda images: images, lambda: batch, ALONE, evaluating(expected, 4))
 
 
 @pytest.mark.parametrize(("epoch", "active_ranks"), [(1, 2), (2, 1)])
@@ -69,7 +73,7 @@ def test_statistics_are_those_of_the_ranks_that_trained_and_weights_are_compared
     changes = "batch.changes=[{after_epoch: 1, per_rank: 20, active_ranks: 1}]"
     trainer = MagicMock(run=load("smoke", [changes]).run)
     trainer.plan = build_plan(trainer.run)
-    for name in ("quick_digest", "bn_statistics", "copy_parameters", "evaluate"):
+    for name in ("quick_digest", "copy_parameters", "evaluate"):
         monkeypatch.setattr(run, name, getattr(trainer, name))
     monkeypatch.setattr(run, "sync_bn_statistics", trainer.sync)
     run.evaluate_epoch(trainer, epoch)

@@ -147,10 +147,20 @@ def collect(trainer: Trainer) -> Snapshot | None:
             len(rows), *array.shape
         )
         begin += array.size
-    meta = trainer.context.meta(
+    context = trainer.context
+    assert context.run_started_unix_s is not None  # start-up is over
+    meta = Meta(
+        state=context.state.model_copy(),
+        log_bytes=context.log.size_bytes,
+        metrics_bytes=context.metrics.size_bytes,
+        run_started_unix_s=context.run_started_unix_s,
         previous_lr=model.updater.previous_lr,
         loss_scale=model.updater.scaler.state(),
+        ranks=trainer.plan.ranks,
         statistics_rows=len(rows),
+        config_sha256=context.loaded.sha256,
+        config=context.loaded.to_dict(),
+        image_set=context.identity["image set"]["manifest"],
     )
     return Snapshot(meta, arrays)
 
