@@ -56,9 +56,13 @@ class RunLog:
     def __init__(self, context: RunContext) -> None:
         self._context = context
         # The window of the throughput figure: since the last log point or evaluation.
-        self._window_s = context.elapsed_s
-        self._window_samples = context.plan.images_after(context.state.step)
+        self._begin_window(context.elapsed_s)
         self._recent = RecentRate()
+
+    def _begin_window(self, now_s: float) -> None:
+        context = self._context
+        self._window_s = now_s
+        self._window_samples = context.plan.images_after(context.state.step)
 
     def batch_change(self, epoch: int, global_batch_size: int) -> None:
         """A new batch size is in force from `epoch` on."""
@@ -76,12 +80,11 @@ class RunLog:
             return
         self._compare_clocks()
         now_s = context.elapsed_s
-        samples = context.plan.images_after(step)
         interval_s = now_s - self._window_s
-        images = samples - self._window_samples
+        images = context.plan.images_after(step) - self._window_samples
         recent_images_per_s = self._recent.add(interval_s, images)
-        self._window_s = now_s
-        self._window_samples = samples
+        self._begin_window(now_s)
+        scale = {} if loss_scale is None else {"loss_scale": loss_scale}
         context.metrics.write(
             "train",
             step=step,
@@ -90,7 +93,7 @@ class RunLog:
             images_per_s=images / interval_s,
             recent_images_per_s=recent_images_per_s,
             **now._asdict(),
-            **({} if loss_scale is None else {"loss_scale": loss_scale}),
+            **scale,
         )
         context.progress.trained(
             step,
@@ -132,8 +135,7 @@ class RunLog:
             accuracy.total,
             now_s,
         )
-        self._window_s = now_s
-        self._window_samples = context.plan.images_after(context.state.step)
+        self._begin_window(now_s)
 
     def result(
         self,
