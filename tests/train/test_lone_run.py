@@ -79,7 +79,7 @@ Train = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def train(shared: Path) -> Any:
+def train(shared: Path, over_gloo: pytest.MonkeyPatch) -> Train:
     """`train(FOLDER, *OVERRIDES)`: begins the run in a folder, or goes on with it."""
     drawn = made_once(shared / "forty", lambda folder: packed(folder, SAMPLES))
     data = (f"data.path={drawn}", f"data.synthetic={SAMPLES}")
@@ -95,11 +95,8 @@ def train(shared: Path) -> Any:
         train_and_evaluate(context)
         return folder
 
-    with pytest.MonkeyPatch.context() as patch:
-        for name in ("HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"):
-            patch.setenv(name, "gloo")  # MPI starts once a process
-        patch.setattr(loss_scale, "DOUBLE_AFTER_STEPS", 2)
-        yield run
+    over_gloo.setattr(loss_scale, "DOUBLE_AFTER_STEPS", 2)
+    return run
 
 
 @pytest.fixture(scope="module")
