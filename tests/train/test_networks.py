@@ -226,6 +226,8 @@ def test_local_norm_is_that_of_alexnets_paper() -> None:
         ("base", ["model.network=googlenet", "data.crop_px=64"], "data.crop_px=63"),
         ("base", ["model.network=alexnet"], "model.depth=18"),
         ("quick", [], "model.layout=NHWC"),
+        ("quick", ["model.dtype=bfloat16"], "model.dtype=float16"),
+        ("dgxa100_8", [], "model.dtype=bfloat16"),
     ],
 )
 def test_what_a_network_or_a_device_lacks_is_refused(

@@ -19,7 +19,6 @@ from rn50.config.plan import build_plan
 from rn50.logging.timeline import Timeline
 from rn50.train import run
 from rn50.train.__main__ import one_line
-from rn50.train.capabilities import check_supported
 from rn50.train.communication import identity
 from rn50.train.communication.identity import (
     differences,
@@ -83,22 +82,6 @@ def test_placement(variables: str, expected: tuple[object, ...]) -> None:
     environment = dict(pair.split("=") for pair in variables.split())
     place = read_process_info(environment)
     assert (*place[:3], place.over_mpi) == expected
-
-
-@pytest.mark.parametrize(
-    ("device", "dtype", "good"),
-    [
-        ("cpu", "bfloat16", True),
-        ("cpu", "float16", False),
-        ("gpu", "bfloat16", False),
-        ("gpu", "float16", True),
-    ],
-)
-def test_precisions_by_device(device: str, dtype: str, good: bool) -> None:
-    loaded = load("quick", [f"system.device={device}", f"model.dtype={dtype}"])
-    words = f"model.dtype: .* on a {device}, found {dtype}"
-    with refused(None if good else words):
-        check_supported(loaded.run)
 
 
 @pytest.mark.parametrize("serial", [True, False])

@@ -98,9 +98,8 @@ def test_steps_without_this_rank_are_in_no_figure() -> None:
     ("text", "steps"),
     [
         ("20", range(11, 31)),
-        ("101-120", range(101, 121)),
-        (None, range(0)),
         ("7-7", range(7, 8)),
+        (None, range(0)),
     ],
 )
 def test_steps_to_profile(text: str | None, steps: range) -> None:
