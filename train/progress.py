@@ -38,7 +38,12 @@ class Progress:
             print(text, flush=True)
 
     def trained(
-        self, step: int, loss: float, lr: float, images_per_s: float, elapsed_s: float
+        self,
+        step: int,
+        loss: float,
+        lr: float,
+        images_per_s: float,
+        elapsed_s: float,
     ) -> None:
         """One line at a log point."""
         epoch = self._plan.epoch_at(step)

@@ -77,7 +77,11 @@ def write_result(
         cpu_s=time.process_time() - trainer.cpu_begun_s,
     )
     trainer.log.result(
-        trainer.model.net, time_s=time_s, ranks=ranks, reached=reached, stopped=stopped
+        trainer.model.net,
+        time_s=time_s,
+        ranks=ranks,
+        reached=reached,
+        stopped=stopped,
     )
 
 
@@ -171,7 +175,11 @@ def seed_dropout(trainer: Trainer, epoch: int) -> None:
     mx.random.seed(seed & 0x7FFFFFFF)
 
 
-def log_point(trainer: Trainer, point: LogPoint, training_s: float = 0.0) -> None:
+def log_point(
+    trainer: Trainer,
+    point: LogPoint,
+    training_s: float = 0.0,
+) -> None:
     """Mean loss over all ranks; reading it waits for this step's forward, no further.
 
     With it travels whether a rank wants to stop. Raises NonRetryableError, StopTraining: on all

@@ -22,7 +22,10 @@ class Settings(NamedTuple):
     global_batch_size: int
 
 
-def step_settings(run: Run, plan: Plan) -> Callable[[int], Settings]:
+def step_settings(
+    run: Run,
+    plan: Plan,
+) -> Callable[[int], Settings]:
     """Settings of every step of `run`; learning rate or momentum follow the batch if asked to."""
     lr_at = SHAPES[run.schedule.shape](run, plan)
     follow = run.batch.follow
@@ -41,7 +44,11 @@ def step_settings(run: Run, plan: Plan) -> Callable[[int], Settings]:
     return at
 
 
-def _falling(run: Run, plan: Plan, shape: Curve) -> LearningRate:
+def _falling(
+    run: Run,
+    plan: Plan,
+    shape: Curve,
+) -> LearningRate:
     """From the base learning rate to `schedule.end_lr`, over the images trained on since the start
     of the decay, in steps of the first batch: with one batch these are the steps themselves, to the
     last bit. Constant after `schedule.decay`."""
@@ -67,7 +74,11 @@ def _stepped(run: Run, plan: Plan) -> LearningRate:
     return lambda step: run.optimizer.base_lr * factor_at(step, milestones)
 
 
-def _after_warmup(run: Run, plan: Plan, decay: LearningRate) -> LearningRate:
+def _after_warmup(
+    run: Run,
+    plan: Plan,
+    decay: LearningRate,
+) -> LearningRate:
     """Linear warm-up over the images trained on (Goyal et al. 2.2), then `decay`."""
     start_lr = run.schedule.warmup_start_lr
     rise = run.optimizer.base_lr - start_lr
@@ -87,7 +98,11 @@ def _poly(run: Run, plan: Plan) -> LearningRate:
     """Power 2 and a decay over the rest of the run in NVIDIA's entries and TensorFlow's reference;
     Fujitsu has power 2.2 and a decay that ends before the run does."""
     power = run.schedule.power
-    decay = _falling(run, plan, lambda done: (1 - done) ** power)
+    decay = _falling(
+        run,
+        plan,
+        lambda done: (1 - done) ** power,
+    )
     return _after_warmup(run, plan, decay)
 
 
@@ -98,7 +113,15 @@ def cosine(done: float) -> float:
 
 SHAPES: dict[str, Callable[[Run, Plan], LearningRate]] = {
     "poly": _poly,
-    "cosine": lambda run, plan: _after_warmup(run, plan, _falling(run, plan, cosine)),
+    "cosine": lambda run, plan: _after_warmup(
+        run,
+        plan,
+        _falling(
+            run,
+            plan,
+            cosine,
+        ),
+    ),
     "step": lambda run, plan: _after_warmup(run, plan, _stepped(run, plan)),
     "sony_b": lambda _, plan: (
         lambda step: sony_b(plan.images_after(step) / plan.train_samples)
@@ -107,7 +130,10 @@ SHAPES: dict[str, Callable[[Run, Plan], LearningRate]] = {
 """The learning rate of every step, by `schedule.shape`."""
 
 
-def factor_at(step: int, milestones: Sequence[tuple[int, float]]) -> float:
+def factor_at(
+    step: int,
+    milestones: Sequence[tuple[int, float]],
+) -> float:
     """The factor of the last milestone (step after which it holds, factor) passed; 1 before."""
     factor = 1.0
     for after_step, milestone_factor in milestones:

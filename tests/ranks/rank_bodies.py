@@ -24,7 +24,10 @@ build_model = trainer.build_model
 log_point = run.log_point
 
 
-def other_weights(context: RunContext, *more: Any) -> Any:
+def other_weights(
+    context: RunContext,
+    *more: Any,
+) -> Any:
     """Rank 1 differs from the rest by the last bit of one weight."""
     model = build_model(context, *more)
     if context.process.rank == 1:
@@ -33,7 +36,10 @@ def other_weights(context: RunContext, *more: Any) -> Any:
     return model
 
 
-def stops(rank: trainer.Trainer, *more: Any) -> None:
+def stops(
+    rank: trainer.Trainer,
+    *more: Any,
+) -> None:
     """Rank 0 hangs after its first log point, so that a signal finds it in the middle."""
     log_point(rank, *more)
     if rank.context.process.rank == 0:

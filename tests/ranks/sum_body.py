@@ -27,11 +27,19 @@ STEPS = 3
 WIDTHS = (7, 33, 100, 5)
 
 
-def main(config: str, out: str, *cases: str) -> None:
+def main(
+    config: str,
+    out: str,
+    *cases: str,
+) -> None:
     """Rank 0 writes the largest error of the sums of each case, then that of the statistics."""
     run = load(config).run
     place = read_process_info()
-    connection = Connection(run, Timeline(0), over_mpi=place.over_mpi)
+    connection = Connection(
+        run,
+        Timeline(0),
+        over_mpi=place.over_mpi,
+    )
     connection.begin()
     ctx = device_context(run.system.device, place.local_rank)
     comm = Communicator(Operators(ctx), connection)
@@ -44,7 +52,10 @@ def main(config: str, out: str, *cases: str) -> None:
         (Path(out) / "worst.txt").write_text(" ".join(map(repr, worst)))
 
 
-def sums_error(comm: Communicator, run: Run) -> float:
+def sums_error(
+    comm: Communicator,
+    run: Run,
+) -> float:
     """The largest error of `STEPS` sums of random gradients."""
     net = nn.Sequential(prefix="")
     for width in WIDTHS:
@@ -53,7 +64,11 @@ def sums_error(comm: Communicator, run: Run) -> float:
     net.initialize(ctx=comm.ctx)
     net.cast(run.model.dtype)
     parameters = trainable(net)
-    comm.plan_groups(run.comm.groups, parameters, run.comm.gradient_dtype)
+    comm.plan_groups(
+        run.comm.groups,
+        parameters,
+        run.comm.gradient_dtype,
+    )
     errors = []
     for step in range(STEPS):
         rng = np.random.default_rng(step)
@@ -68,7 +83,10 @@ def sums_error(comm: Communicator, run: Run) -> float:
     return float(max(errors))
 
 
-def statistics_error(comm: Communicator, mode: str) -> float:
+def statistics_error(
+    comm: Communicator,
+    mode: str,
+) -> float:
     """The largest error of means and variances of the images of all ranks but the last, which has
     no share of the batch."""
     images = np.random.default_rng(5).normal(size=(comm.world_size, 50, 7))

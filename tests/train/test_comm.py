@@ -38,7 +38,11 @@ class Threads:
         """(name, priority) of each `allreduce_` of rank 0."""
         self._given: dict[int, np.ndarray] = {}
         self._rows: list[np.ndarray] = []
-        self._meeting = threading.Barrier(RANKS, self._meet, timeout=60)
+        self._meeting = threading.Barrier(
+            RANKS,
+            self._meet,
+            timeout=60,
+        )
 
     def _meet(self) -> None:
         self._rows = [self._given.pop(rank) for rank in range(RANKS)]
@@ -49,13 +53,20 @@ class Threads:
         return self._rows
 
     def grouped_allreduce_(
-        self, arrays: Sequence[nd.NDArray], op: str, name: str
+        self,
+        arrays: Sequence[nd.NDArray],
+        op: str,
+        name: str,
     ) -> None:
         for array in arrays:
             self.allreduce_(array, op, name)
 
     def allreduce_(
-        self, array: nd.NDArray, op: str, name: str, priority: int = 0
+        self,
+        array: nd.NDArray,
+        op: str,
+        name: str,
+        priority: int = 0,
     ) -> nd.NDArray:
         assert op == self.Sum
         if self.rank.number == 0:
@@ -63,7 +74,11 @@ class Threads:
         array[:] = sum(self._of_all(array))
         return array
 
-    def allgather(self, array: nd.NDArray, name: str) -> nd.NDArray:
+    def allgather(
+        self,
+        array: nd.NDArray,
+        name: str,
+    ) -> nd.NDArray:
         assert name
         return nd.array(np.concatenate(self._of_all(array)), dtype=array.dtype)
 
@@ -75,7 +90,10 @@ def horovod(monkeypatch: pytest.MonkeyPatch) -> Threads:
     return stand_in
 
 
-def on_ranks(horovod: Threads, action: Callable[[Communicator], Any]) -> list[Any]:
+def on_ranks(
+    horovod: Threads,
+    action: Callable[[Communicator], Any],
+) -> list[Any]:
     """What `action` returns on each rank."""
 
     def on_rank(number: int) -> Any:
@@ -110,9 +128,19 @@ def test_statistics_of_batch_norm_are_those_of_all_active_ranks_images(
     assert max(on_ranks(horovod, lambda comm: statistics_error(comm, mode))) < 1e-4
 
 
-@pytest.mark.parametrize(("values", "rows"), [(1, [0]), (2, [0, 1, 0]), (3, [0, 1, 2])])
+@pytest.mark.parametrize(
+    ("values", "rows"),
+    [
+        (1, [0]),
+        (2, [0, 1, 0]),
+        (3, [0, 1, 2]),
+    ],
+)
 def test_a_checkpoint_has_the_statistics_of_each_rank_where_any_differ(
-    horovod: Threads, values: int, rows: list[int], monkeypatch: pytest.MonkeyPatch
+    horovod: Threads,
+    values: int,
+    rows: list[int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(checkpointer, "weight_arrays", lambda _: {})
     monkeypatch.setattr(checkpointer, "Meta", Mock())
@@ -137,7 +165,11 @@ def test_ranks_that_differ_are_named_to_all_with_where_they_agreed(
     horovod: Threads,
 ) -> None:
     def compare(comm: Communicator) -> ReplicasDifferError:
-        comm.check_replicas({"weights": bytes(16)}, "at first", 7)
+        comm.check_replicas(
+            {"weights": bytes(16)},
+            "at first",
+            7,
+        )
         parts = {"code": bytes(16), "weights": bytes(15) + bytes([comm.rank == 1])}
         with pytest.raises(ReplicasDifferError) as caught:
             comm.check_replicas(parts, "then", 9)

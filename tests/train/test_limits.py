@@ -18,7 +18,10 @@ from rn50.train.limits import (
 from rn50.train.network.build import quick_digest
 
 
-@pytest.mark.parametrize("loss", [math.nan, math.inf])
+@pytest.mark.parametrize(
+    "loss",
+    [math.nan, math.inf],
+)
 def test_a_loss_that_is_no_number_ends_the_run(loss: float) -> None:
     with pytest.raises(NonRetryableError, match="a finite loss expected"):
         check_loss(loss, 8)
@@ -35,7 +38,10 @@ def test_a_loss_that_is_no_number_ends_the_run(loss: float) -> None:
     ],
 )
 def test_chance_is_told_from_learning(
-    correct: int, total: int, classes: int, guessed: bool
+    correct: int,
+    total: int,
+    classes: int,
+    guessed: bool,
 ) -> None:
     ending = pytest.raises(NonRetryableError) if guessed else nullcontext()
     with ending:

@@ -33,7 +33,14 @@ CPU = Operators(mx.cpu())
 # Small enough to run, with their crop sizes: every network, stem and kind of block.
 SMALL = {
     "tiny": (Model(depth="tiny", width=8), 64),
-    "small stem": (Model(depth="tiny", width=8, stem="small"), 32),
+    "small stem": (
+        Model(
+            depth="tiny",
+            width=8,
+            stem="small",
+        ),
+        32,
+    ),
     "18": (Model(depth=18, width=8), 64),
     "alexnet": (Model(network="alexnet"), 64),
     "googlenet": (Model(network="googlenet"), 64),
@@ -58,7 +65,13 @@ TO_NCHW = (0, 3, 1, 2)
 def test_parameters_are_those_of_the_literature(
     model: Model, tensors: int, count: int
 ) -> None:
-    parameters = trainable(build_network(model, 1000, crop_px=224))
+    parameters = trainable(
+        build_network(
+            model,
+            1000,
+            crop_px=224,
+        )
+    )
     assert len(parameters) == tensors
     assert sum(int(np.prod(p.shape)) for p in parameters) == count
 
@@ -70,15 +83,30 @@ def test_googlenets_last_maps_of_224_px_are_those_of_the_paper(layout: str) -> N
     net = build_network(model, 1000, crop_px=224)
     inner = net(mx.sym.var("images")).get_internals()
     last = [name for name in inner.list_outputs() if "concat" in name][-1]
-    _, shapes, _ = inner[last].infer_shape(images=image_shape(net, 1, 224))
+    _, shapes, _ = inner[last].infer_shape(
+        images=image_shape(
+            net,
+            1,
+            224,
+        )
+    )
     assert shapes == [(1, 1024, 7, 7) if layout == "NCHW" else (1, 7, 7, 1024)]
 
 
-def built(case: str, **changes: str) -> Any:
+def built(
+    case: str,
+    **changes: str,
+) -> Any:
     """(training network, evaluation network, loss) of a case, for five classes."""
     model, px = SMALL[case]
     model = model.model_copy(update=changes)
-    return build_networks(model, 5, crop_px=px, seed=3, operators=CPU)
+    return build_networks(
+        model,
+        5,
+        crop_px=px,
+        seed=3,
+        operators=CPU,
+    )
 
 
 def random_images(case: str) -> np.ndarray:
@@ -123,20 +151,44 @@ def test_initial_scale_is_he_normal_but_for_the_classifier() -> None:
     assert not drawn["fc6_bias"].any()
 
 
-def channels_first_convolution(convolution: Any, transpose: Any) -> Any:
+def channels_first_convolution(
+    convolution: Any,
+    transpose: Any,
+) -> Any:
     """MXNet's convolution with NHWC computed as NCHW: a CPU has no other."""
 
-    def compute(x: Any, weight: Any, *bias: Any, layout: str, **kwargs: Any) -> Any:
+    def compute(
+        x: Any,
+        weight: Any,
+        *bias: Any,
+        layout: str,
+        **kwargs: Any,
+    ) -> Any:
         if layout == "NCHW":
-            return convolution(x, weight, *bias, **kwargs)
+            return convolution(
+                x,
+                weight,
+                *bias,
+                **kwargs,
+            )
         first = (transpose(array, axes=TO_NCHW) for array in (x, weight))
-        return transpose(convolution(*first, *bias, **kwargs), axes=TO_NHWC)
+        return transpose(
+            convolution(
+                *first,
+                *bias,
+                **kwargs,
+            ),
+            axes=TO_NHWC,
+        )
 
     return compute
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["18", "alexnet", "googlenet"])
+@pytest.mark.parametrize(
+    "case",
+    ["18", "alexnet", "googlenet"],
+)
 def test_both_layouts_are_the_same_function(
     case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,8 +214,17 @@ def test_both_layouts_are_the_same_function(
         gradients = {p.name: p.grad().asnumpy() for p in trainable(net)}
         computed.append((logits.asnumpy(), losses.asnumpy(), gradients))
     (logits, losses, gradients), (turned_logits, turned_losses, turned) = computed
-    np.testing.assert_allclose(turned_logits, logits, rtol=1e-3, atol=1e-4)
-    np.testing.assert_allclose(turned_losses, losses, rtol=1e-3)
+    np.testing.assert_allclose(
+        turned_logits,
+        logits,
+        rtol=1e-3,
+        atol=1e-4,
+    )
+    np.testing.assert_allclose(
+        turned_losses,
+        losses,
+        rtol=1e-3,
+    )
     for name, expected in gradients.items():
         assert np.isfinite(expected).all(), name
         assert expected.any(), name
@@ -172,7 +233,11 @@ def test_both_layouts_are_the_same_function(
         # Rounding decides some maxima of the poolings: 0.3 % of the largest in GoogLeNet's first.
         close = 0.02 * np.abs(expected).max()
         np.testing.assert_allclose(
-            turned[name], expected, rtol=0, atol=close, err_msg=name
+            turned[name],
+            expected,
+            rtol=0,
+            atol=close,
+            err_msg=name,
         )
 
 
@@ -189,7 +254,10 @@ def test_dropout_follows_the_seed_of_the_thread_that_trains() -> None:
         mx.random.seed(seed)
         return train_logits()
 
-    def run_in_thread(target: Any, *arguments: int) -> None:
+    def run_in_thread(
+        target: Any,
+        *arguments: int,
+    ) -> None:
         thread = threading.Thread(target=target, args=arguments)
         thread.start()
         thread.join()
@@ -214,7 +282,11 @@ def test_local_norm_is_that_of_alexnets_paper() -> None:
         )
         normed = first(mx.nd.array(x, dtype=dtype)).asnumpy()
         assert normed.dtype == dtype
-        np.testing.assert_allclose(normed, expected, rtol=close)
+        np.testing.assert_allclose(
+            normed,
+            expected,
+            rtol=close,
+        )
         turned = last(mx.nd.array(x.transpose(TO_NHWC), dtype=dtype)).asnumpy()
         np.testing.assert_array_equal(turned.transpose(TO_NCHW), normed)
 
@@ -231,7 +303,9 @@ def test_local_norm_is_that_of_alexnets_paper() -> None:
     ],
 )
 def test_what_a_network_or_a_device_lacks_is_refused(
-    preset: str, good: list[str], bad: str
+    preset: str,
+    good: list[str],
+    bad: str,
 ) -> None:
     check_supported(load(preset, good).run)
     with refused(f"^{bad.partition('=')[0]}: "):
@@ -251,4 +325,8 @@ def test_loss_against_its_definition(smoothing: float) -> None:
     loss = Loss(Model(label_smoothing=smoothing), classes)
     losses = loss(mx.nd.array(logits), mx.nd.array(labels)).asnumpy()
     expected = -(target * np.log(p)).sum(axis=1)
-    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+    np.testing.assert_allclose(
+        losses,
+        expected,
+        rtol=1e-5,
+    )

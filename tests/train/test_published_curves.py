@@ -65,7 +65,11 @@ def walk(run: Published) -> Iterator[At]:
             yield At(step, before, done, batch)
 
 
-def nvidia(base: float, warmup: float, length: int) -> Curve:
+def nvidia(
+    base: float,
+    warmup: float,
+    length: int,
+) -> Curve:
     """MXNet's PolyScheduler, power 2 to 1e-4, at the number of the update."""
 
     def lr(at: At) -> float:
@@ -95,7 +99,12 @@ def goyal(at: At) -> float:
 
 
 def akiba(at: At) -> float:
-    factors = {0: 0.5, 40: 0.075, 70: 0.01, 85: 0.001}
+    factors = {
+        0: 0.5,
+        40: 0.075,
+        70: 0.01,
+        85: 0.001,
+    }
     factor = [factor for epochs, factor in factors.items() if at.past(epochs)][-1]
     return 0.1 * 32_768 / 256 * factor
 
@@ -133,27 +142,90 @@ def alexnet(at: At) -> float:
 
 
 def closed(
-    batch: int, epochs: int, base: float, warmup: int, momentum: float = 0.9
+    batch: int,
+    epochs: int,
+    base: float,
+    warmup: int,
+    momentum: float = 0.9,
 ) -> Published:
     steps = math.ceil(IMAGES / batch)
-    lr = nvidia(base, warmup * steps, epochs * steps)
-    return Published(((0, batch),), lr, epochs, momentum, pads=True)
+    lr = nvidia(
+        base,
+        warmup * steps,
+        epochs * steps,
+    )
+    return Published(
+        ((0, batch),),
+        lr,
+        epochs,
+        momentum,
+        pads=True,
+    )
 
 
 SONY_4096 = ((0, 34 * K), (30, 68 * K), (45, 85 * K), (75, 119 * K))
 RUNS = {
     # training_results_v0.6, Fujitsu/.../mxnet/python/mxnet/explorer/explorer.py
-    "abci_2048_open": Published(((0, 86_016),), fujitsu, momentum=0.96, pads=True),
+    "abci_2048_open": Published(
+        ((0, 86_016),),
+        fujitsu,
+        momentum=0.96,
+        pads=True,
+    ),
     # mlcommons/logging rcps_resnet.json 2.0.0 to 4.0.0; epochs of NVIDIA's entries
-    "abci_2048_closed_32k": closed(32_768, 58, 21.2, 16, 0.94),
-    "abci_2048_closed_64k": closed(65_536, 90, 24.699, 31, 0.951807),
+    "abci_2048_closed_32k": closed(
+        32_768,
+        58,
+        21.2,
+        16,
+        0.94,
+    ),
+    "abci_2048_closed_64k": closed(
+        65_536,
+        90,
+        24.699,
+        31,
+        0.951807,
+    ),
     # training_results_v0.6 to v3.0, NVIDIA/benchmarks/resnet/implementations/mxnet
-    "dgx1_8": closed(1664, 37, 7.4, 2),
-    "dgx1_n130": closed(54_080, 90, 38, 25),
-    "dgx2h_n32": closed(33_280, 58, 21.2, 16, 0.94),
-    "dgxa100_8": closed(3264, 37, 10.5, 2),
-    "dgxa100_n128": closed(35_840, 60, 21.9, 17, 0.94),
-    "dgxh100_8": closed(3200, 37, 11, 2),
+    "dgx1_8": closed(
+        1664,
+        37,
+        7.4,
+        2,
+    ),
+    "dgx1_n130": closed(
+        54_080,
+        90,
+        38,
+        25,
+    ),
+    "dgx2h_n32": closed(
+        33_280,
+        58,
+        21.2,
+        16,
+        0.94,
+    ),
+    "dgxa100_8": closed(
+        3264,
+        37,
+        10.5,
+        2,
+    ),
+    "dgxa100_n128": closed(
+        35_840,
+        60,
+        21.9,
+        17,
+        0.94,
+    ),
+    "dgxh100_8": closed(
+        3200,
+        37,
+        11,
+        2,
+    ),
     # Goyal et al., arXiv:1706.02677, sections 2.2 and 5.1
     "goyal_256": Published(((0, 8192),), goyal),
     # Akiba et al., arXiv:1711.04325, slow-start learning rate
@@ -161,16 +233,34 @@ RUNS = {
     # Mikami et al., arXiv:1811.05233, section 3.2 and Table 3
     "sony_1024": Published(((0, 32 * K),), you),
     "sony_2176": Published(((0, 34 * K), (30, 68 * K)), sony_a),
-    "sony_3456": Published(((0, 54 * K),), sony_b, momentum=noise_scale),
+    "sony_3456": Published(
+        ((0, 54 * K),),
+        sony_b,
+        momentum=noise_scale,
+    ),
     "sony_3456_64k": Published(
-        ((0, 54 * K), (30, 64 * K)), sony_b, momentum=noise_scale
+        ((0, 54 * K), (30, 64 * K)),
+        sony_b,
+        momentum=noise_scale,
     ),
     "sony_4096": Published(SONY_4096, sony_a),
     "you_2048_knl": Published(((0, 32_768),), you),
     # training_results_v0.6, Google, batch 16,384 (25 after 5 epochs), poly in whole steps
-    "you_1600_cpu": Published(((0, 16_000),), nvidia(25, 400, 7207)),
+    "you_1600_cpu": Published(
+        ((0, 16_000),),
+        nvidia(
+            25,
+            400,
+            7207,
+        ),
+    ),
     # borisgin/nvcaffe, models/alexnet_bn/solver_32k.prototxt and solvers/sgd_solver.cpp
-    "you_alexnet_32k": Published(((0, 32_768),), alexnet, epochs=100, pads=True),
+    "you_alexnet_32k": Published(
+        ((0, 32_768),),
+        alexnet,
+        epochs=100,
+        pads=True,
+    ),
 }
 
 

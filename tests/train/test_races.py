@@ -13,7 +13,10 @@ LAST_BARRIER = "  const float sum = parts[0];\n  __syncthreads();\n"
 """Of block_sum: without it sums are still right, most of the time."""
 
 
-def run_under_sanitizer(source: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+def run_under_sanitizer(
+    source: Path,
+    folder: Path,
+) -> subprocess.CompletedProcess[str]:
     program = folder / "races"
     text = emulated.wrapper(source) + MAIN.read_text()
     emulated.compile_text(

@@ -78,7 +78,10 @@ GLOO = "HOROVOD_CONTROLLER=gloo"
         ("SLURM_PROCID=0 SLURM_NTASKS=4 SLURM_LOCALID=0", (0, 1, 0, False)),
     ],
 )
-def test_placement(variables: str, expected: tuple[object, ...]) -> None:
+def test_placement(
+    variables: str,
+    expected: tuple[object, ...],
+) -> None:
     environment = dict(pair.split("=") for pair in variables.split())
     place = read_process_info(environment)
     assert (*place[:3], place.over_mpi) == expected
@@ -90,9 +93,17 @@ def test_stages_run_after_what_they_need(serial: bool) -> None:
     stages = [
         Stage("a", lambda: 2),
         Stage("b", lambda: 3),
-        Stage("c", lambda a, b: a * b, ("a", "b")),
+        Stage(
+            "c",
+            lambda a, b: a * b,
+            ("a", "b"),
+        ),
     ]
-    assert run_stages(stages, timeline, serial=serial) == {"a": 2, "b": 3, "c": 6}
+    assert run_stages(stages, timeline, serial=serial) == {
+        "a": 2,
+        "b": 3,
+        "c": 6,
+    }
     assert {span["name"] for span in timeline.spans} == {"a", "b", "c"}
 
 
@@ -100,10 +111,19 @@ def test_stages_overlap_unless_serial() -> None:
     """Two stages that wait for each other can only end if they run at the same time: with a core
     for each, or where one of them needs none."""
 
-    def meet(*, seconds: float = 20, waits: bool = False, **how: Any) -> None:
+    def meet(
+        *,
+        seconds: float = 20,
+        waits: bool = False,
+        **how: Any,
+    ) -> None:
         meeting = threading.Barrier(2, timeout=seconds)
         both = [
-            Stage("connect", meeting.wait, waits=waits),
+            Stage(
+                "connect",
+                meeting.wait,
+                waits=waits,
+            ),
             Stage("build", meeting.wait),
         ]
         run_stages(both, Timeline(0), **how)
@@ -121,12 +141,24 @@ def test_a_stages_error_is_raised() -> None:
 
     held = threading.Event()
     stages = [
-        Stage("connect", held.wait, waits=True),  # for other ranks, which never come
+        Stage(
+            "connect",
+            held.wait,
+            waits=True,
+        ),  # for other ranks, which never come
         Stage("bad", fail),
-        Stage("later", Mock(), ("bad",)),
+        Stage(
+            "later",
+            Mock(),
+            ("bad",),
+        ),
     ]
     with refused("no such device"):
-        run_stages(stages, Timeline(0), serial=False)
+        run_stages(
+            stages,
+            Timeline(0),
+            serial=False,
+        )
     held.set()
 
 
@@ -140,7 +172,10 @@ def test_a_stages_error_is_raised() -> None:
         ("aabbc", [2, 3, 4]),
     ],
 )
-def test_ranks_that_differ_are_named(digests: str, odd: list[int]) -> None:
+def test_ranks_that_differ_are_named(
+    digests: str,
+    odd: list[int],
+) -> None:
     assert differing_ranks([digest.encode() for digest in digests]) == odd
 
 
@@ -208,9 +243,14 @@ def test_the_host_waits_for_the_loss_of_two_steps_ago() -> None:
     assert waits == [loss.wait_to_read.call_count for loss in losses]
 
 
-@pytest.mark.parametrize("suffix", ["py", "c", "cc", "cu"])
+@pytest.mark.parametrize(
+    "suffix",
+    ["py", "c", "cc", "cu"],
+)
 def test_another_source_is_another_code(
-    suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    suffix: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     place = tmp_path / "train/communication/identity.py"
     monkeypatch.setattr(identity, "__file__", str(place))

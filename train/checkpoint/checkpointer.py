@@ -76,7 +76,11 @@ class Checkpointer:
             snapshot = collect(self._trainer)
         context.timeline.phase = before  # the thread is not what this rank does
         if snapshot is not None:
-            self._running = self._pool.submit(self._write, snapshot, is_best)
+            self._running = self._pool.submit(
+                self._write,
+                snapshot,
+                is_best,
+            )
 
     def finish(self) -> None:
         """Wait until the last checkpoint is on disk."""

@@ -51,7 +51,12 @@ class Checkpoint(NamedTuple):
     meta: Meta
     digest: str
 
-    def load(self, shapes: Shapes, *, some: bool = False) -> dict[str, NDArray[Any]]:
+    def load(
+        self,
+        shapes: Shapes,
+        *,
+        some: bool = False,
+    ) -> dict[str, NDArray[Any]]:
         """The arrays of the file, whose digest is checked. Raises UserError: it is torn or damaged,
         or an array is missing, has another shape or type, or is not among `shapes`; one line.
         `some`: the file may hold others, which are left out."""

@@ -126,7 +126,12 @@ class Communicator:
             self.sum_(half, name, priority)
             self.operators.widen(half, bucket, 1 / WIRE_SCALE)
 
-    def sum_(self, flat: NDArray, name: str, priority: int) -> None:
+    def sum_(
+        self,
+        flat: NDArray,
+        name: str,
+        priority: int,
+    ) -> None:
         """Sum a flat array over all ranks, in place."""
         if self._torus:
             self._torus.sum_(flat, name, priority)
@@ -151,7 +156,11 @@ class Communicator:
         """A loss summed over all ranks, in place, still on the device."""
         return hvd.allreduce_(losses, op=hvd.Sum, name="loss")
 
-    def average_(self, arrays: Sequence[NDArray], active_ranks: int) -> None:
+    def average_(
+        self,
+        arrays: Sequence[NDArray],
+        active_ranks: int,
+    ) -> None:
         """Replace batch-norm statistics by their mean over the first `active_ranks` ranks, on all
         ranks."""
         share = 1 / active_ranks if self.rank < active_ranks else 0.0
@@ -159,7 +168,11 @@ class Communicator:
             self.operators.scale(array, share)
         hvd.grouped_allreduce_(arrays, op=hvd.Sum, name="bn_statistics")
 
-    def gather_bytes(self, data: bytes, name: str) -> list[bytes]:
+    def gather_bytes(
+        self,
+        data: bytes,
+        name: str,
+    ) -> list[bytes]:
         """A few bytes of every rank, as many of each (a multiple of 4), by rank."""
         words = np.frombuffer(data, dtype=np.int32)
         row = nd.array(words[None], dtype="int32")
@@ -175,7 +188,10 @@ class Communicator:
         hvd.allreduce_(nothing, op=hvd.Sum, name="barrier").wait_to_read()
 
     def check_replicas(
-        self, digests: Mapping[str, bytes], when: str, step: int
+        self,
+        digests: Mapping[str, bytes],
+        when: str,
+        step: int,
     ) -> None:
         """Compare what ranks must have in common with one small allgather: 16 bytes of each part,
         such as the weights after `step`. Raises ReplicasDifferError: naming the ranks that differ
@@ -219,10 +235,18 @@ class LoneCommunicator(Communicator):
     def sum_losses(self, losses: NDArray) -> NDArray:
         return losses
 
-    def average_(self, arrays: Sequence[NDArray], active_ranks: int) -> None:
+    def average_(
+        self,
+        arrays: Sequence[NDArray],
+        active_ranks: int,
+    ) -> None:
         pass
 
-    def gather_bytes(self, data: bytes, name: str) -> list[bytes]:  # noqa: ARG002
+    def gather_bytes(
+        self,
+        data: bytes,
+        name: str,  # noqa: ARG002
+    ) -> list[bytes]:
         return [data]
 
     def broadcast_(self, parameters: dict[str, Any]) -> None:

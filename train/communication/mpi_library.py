@@ -71,7 +71,10 @@ def horovods_mpi() -> MpiLibrary | None:
 def linked_mpi(library: Path) -> MpiLibrary | None:
     """The MPI that `library` was linked to; None: to none."""
     listed = subprocess.run(
-        ["ldd", str(library)], capture_output=True, text=True, check=False
+        ["ldd", str(library)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     for line in listed.stdout.splitlines():
         # libmpi.so.40 => /lib/x86_64-linux-gnu/libmpi.so.40 (0x00007f58812c1000)

@@ -87,7 +87,8 @@ def load() -> int:
 
 
 def update(
-    arrays: Sequence[mx.nd.NDArray], attributes: dict[str, str]
+    arrays: Sequence[mx.nd.NDArray],
+    attributes: dict[str, str],
 ) -> mx.nd.NDArray:
     """Enqueue one step of all tensors; returns the trust ratios, still being computed.
 
@@ -97,5 +98,11 @@ def update(
     """
     values = list(attributes.values())
     return _imperative_invoke(
-        load(), list(arrays), list(attributes), values, None, False, False
+        load(),
+        list(arrays),
+        list(attributes),
+        values,
+        None,
+        False,
+        False,
     )

@@ -266,7 +266,11 @@ class Updater:
             return gradient
         return gradient.astype("float32", copy=False)
 
-    def _akiba_shares(self, step: int, now: Settings) -> tuple[float, float]:
+    def _akiba_shares(
+        self,
+        step: int,
+        now: Settings,
+    ) -> tuple[float, float]:
         """(a_sgd, a_rms) of a step; a_rms = (1 - a_sgd) 3e-4 / lr: the RMSprop rate is absolute."""
         sgd = akiba_sgd_share(self._epoch_at(step))
         if not now.lr:
