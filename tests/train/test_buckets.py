@@ -21,12 +21,7 @@ CPU = Operators(mx.cpu())
 def network(dtype: str = "float32") -> tuple[nn.HybridSequential, list]:
     net = nn.HybridSequential(prefix="")
     net.add(
-        nn.Conv2D(
-            5,
-            3,
-            in_channels=3,
-            use_bias=False,
-        ),
+        nn.Conv2D(5, 3, in_channels=3, use_bias=False),
         nn.BatchNorm(in_channels=5),
     )
     net.add(nn.Dense(7, in_units=180))

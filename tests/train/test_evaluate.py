@@ -49,7 +49,8 @@ def test_hits_are_counted_exactly(
     rng = np.random.default_rng(1)
     labels = np.full(3 * per_batch, NOT_COUNTED)
     labels[:samples] = rng.integers(classes, size=samples)
-    places = rng.choice([0, 0, 0, 0, 0, 0, 1, 4, 5], size=samples).clip(max=classes - 1)
+    places = rng.choice([0, 0, 0, 1, 4, 5], size=samples)
+    places = places.clip(max=classes - 1)
     logits = np.zeros((len(labels), classes), dtype)
     for row, label, place in zip(logits, labels, places, strict=False):
         others = rng.permutation(classes)[:7]
@@ -81,7 +82,8 @@ def test_hits_are_counted_exactly(
 
 @pytest.mark.parametrize("samples", [2, 4])
 def test_an_evaluation_of_other_images_than_all_is_none(samples: int) -> None:
-    batch = Batch(mx.nd.zeros((4, 3)), mx.nd.array([0, 1, 2, NOT_COUNTED]))
+    labels = mx.nd.array([0, 1, 2, NOT_COUNTED])
+    batch = Batch(mx.nd.zeros((4, 3)), labels)
     run = evaluating(samples, 4)
     with refused(f"{samples} images expected, found 3"):
         evaluate(

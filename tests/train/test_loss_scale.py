@@ -84,7 +84,8 @@ def test_where_it_starts(
     batch: int,
     start: float,
 ) -> None:
-    assert LossScaler(setting, [nd.zeros(3)], batch=batch).value_at(1) == start
+    scaler = LossScaler(setting, [nd.zeros(3)], batch=batch)
+    assert scaler.value_at(1) == start
 
 
 # --- one step -------------------------------------------------------------------------------------
@@ -97,7 +98,8 @@ def test_where_it_starts(
 def test_one_bad_value_clears_all_gradients_and_the_host_hears_later(
     bad: float,
 ) -> None:
-    flat = [nd.ones(200), nd.ones(90, dtype="float16"), nd.ones(70, dtype="float16")]
+    types = {200: "float32", 90: "float16", 70: "float16"}
+    flat = [nd.ones(size, dtype=dtype) for size, dtype in types.items()]
     scaler = LossScaler("dynamic(256)", flat)
     scaler.zero_nonfinite(1)
     assert all((g.asnumpy() == 1).all() for g in flat)

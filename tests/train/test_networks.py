@@ -90,7 +90,8 @@ def test_googlenets_last_maps_of_224_px_are_those_of_the_paper(layout: str) -> N
             224,
         )
     )
-    assert shapes == [(1, 1024, 7, 7) if layout == "NCHW" else (1, 7, 7, 1024)]
+    expected = {"NCHW": (1, 1024, 7, 7), "NHWC": (1, 7, 7, 1024)}
+    assert shapes == [expected[layout]]
 
 
 def built(
@@ -143,12 +144,14 @@ def test_names_end_as_the_optimizers_rule_expects(case: str) -> None:
 def test_initial_scale_is_he_normal_but_for_the_classifier() -> None:
     """Of AlexNet, which has other dense layers; test_resnet.py pins ResNet's draw."""
     net, *_ = built("alexnet")
-    drawn = {name: p.data().asnumpy() for name, p in net.collect_params().items()}
-    for name in ("conv3_weight", "fc6_weight", "fc7_weight"):
-        expected = np.sqrt(2 / np.prod(drawn[name].shape[1:]))
-        assert drawn[name].std() == pytest.approx(expected, rel=0.02), name
-    assert drawn["fc_weight"].std() == pytest.approx(0.01, rel=0.02)
-    assert not drawn["fc6_bias"].any()
+    parameters = net.collect_params()
+    for name in ("conv3_weight", "fc6_weight", "fc7_weight", "fc_weight"):
+        weight = parameters[name].data().asnumpy()
+        expected = np.sqrt(2 / weight[0].size)
+        if name == "fc_weight":
+            expected = 0.01
+        assert weight.std() == pytest.approx(expected, rel=0.02), name
+    assert not parameters["fc6_bias"].data().asnumpy().any()
 
 
 def channels_first_convolution(
@@ -275,7 +278,8 @@ def test_local_norm_is_that_of_alexnets_paper() -> None:
     expected = np.empty_like(x)
     for i in range(9):
         window = x[:, max(0, i - 2) : i + 3]
-        expected[:, i] = x[:, i] / (2 + 1e-4 * (window**2).sum(axis=1)) ** 0.75
+        squares = (window**2).sum(axis=1)
+        expected[:, i] = x[:, i] / (2 + 1e-4 * squares) ** 0.75
     for dtype, close in (("float32", 1e-4), ("float16", 2e-3)):
         first, last = (
             LocalNorm(Model(layout=layout, dtype=dtype)) for layout in LAYOUTS
@@ -287,8 +291,9 @@ def test_local_norm_is_that_of_alexnets_paper() -> None:
             expected,
             rtol=close,
         )
-        turned = last(mx.nd.array(x.transpose(TO_NHWC), dtype=dtype)).asnumpy()
-        np.testing.assert_array_equal(turned.transpose(TO_NCHW), normed)
+        turned = mx.nd.array(x.transpose(TO_NHWC), dtype=dtype)
+        again = last(turned).asnumpy().transpose(TO_NCHW)
+        np.testing.assert_array_equal(again, normed)
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,11 @@ PUBLISHED = {
 }
 
 
+def values_of(parameters: Parameters) -> dict[str, np.ndarray]:
+    """In float64."""
+    return {name: p.data().asnumpy().astype(float) for name, p in parameters.items()}
+
+
 class Reference:
     """v <- mu v + lr trust (g / B + wd w);  w <- w - v, written out in float64."""
 
@@ -108,7 +113,7 @@ class Reference:
         parameters: Parameters,
         s: Optimizer,
     ) -> None:
-        self.w = {n: p.data().asnumpy().astype(float) for n, p in parameters.items()}
+        self.w = values_of(parameters)
         self.v = dict.fromkeys(self.w, 0.0)
         self.s = s
         keys = ("eta", "epsilon", "momentum_correction")
@@ -127,10 +132,11 @@ class Reference:
         self.last_lr = now.lr
         for name, w in self.w.items():
             ending = name.split("_")[1]
-            g = gradients[name].astype(float) / now.global_batch_size
+            g = gradients[name] / now.global_batch_size
             decay = self.s.weight_decay if ending in self.rule.decayed else 0.0
             trust = self.trust(w, g, decay) if ending in self.rule.scaled else 1.0
-            self.v[name] = mu * self.v[name] + now.lr * trust * (g + decay * w)
+            change = now.lr * trust * (g + decay * w)
+            self.v[name] = mu * self.v[name] + change
             self.w[name] = w - self.v[name]
 
     def trust(
@@ -158,7 +164,8 @@ def build() -> Parameters:
     for name, shape in SHAPES.items():
         p = gluon.Parameter(name, shape=shape)
         p.initialize(ctx=mx.cpu())
-        p.set_data(mx.nd.array(rng.normal(size=shape) * SCALES.get(name, 0.3)))
+        values = rng.normal(size=shape) * SCALES.get(name, 0.3)
+        p.set_data(mx.nd.array(values))
         parameters[name] = p
     return parameters
 
@@ -185,12 +192,10 @@ def updater_of(
 
 def gradients_of(step: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(100 + step)
-    gradients = {
-        n: rng.normal(size=shape).astype(np.float32) for n, shape in SHAPES.items()
-    }
+    gradients = {name: rng.normal(size=shape) for name, shape in SHAPES.items()}
     if step == 7:  # a zero norm
-        for name in ("fc_weight", "small_weight"):
-            gradients[name][:] = 0
+        gradients["fc_weight"][:] = 0
+        gradients["small_weight"][:] = 0
     return gradients
 
 
@@ -202,10 +207,10 @@ def take_step(
     dtype: str = "float32",
 ) -> dict[str, np.ndarray]:
     """The gradients of a step, whose update is done with them times the loss scale."""
-    gradients = {n: g.astype(dtype) for n, g in gradients_of(step).items()}
+    gradients = gradients_of(step)
     for name, p in parameters.items():
-        scale = updater.scaler.scale.value
-        p.grad()[:] = gradients[name].astype(np.float32) * scale
+        gradients[name] = gradients[name].astype(dtype).astype(float)
+        p.grad()[:] = gradients[name] * updater.scaler.scale.value
     updater.step(step, now)
     return gradients
 
@@ -337,7 +342,7 @@ def test_rmsprop_warmup_against_its_formula(path: str) -> None:
         path,
         epoch_at=lambda step: step / 2,
     )
-    w = {n: p.data().asnumpy().astype(float) for n, p in parameters.items()}
+    w = values_of(parameters)
     m = dict.fromkeys(w, 0.0)
     d = dict.fromkeys(w, 0.0)
     for step in range(1, 31):
@@ -346,11 +351,12 @@ def test_rmsprop_warmup_against_its_formula(path: str) -> None:
         sgd = akiba_sgd_share(step / 2)
         rms = 3e-4 / 0.01 * (1 - sgd)
         for n in w:
-            g = gradients[n].astype(float) / BATCH
+            g = gradients[n] / BATCH
             if n.endswith("weight"):
                 g = g + 1e-2 * w[n]
             m[n] = 0.99 * m[n] + 0.01 * g**2
-            d[n] = 0.9 * d[n] - (sgd + rms / (np.sqrt(m[n]) + 1e-8)) * g
+            rate = sgd + rms / (np.sqrt(m[n]) + 1e-8)
+            d[n] = 0.9 * d[n] - rate * g
             w[n] = w[n] + 0.01 * d[n]
     for name, p in parameters.items():
         np.testing.assert_allclose(
@@ -370,7 +376,7 @@ def test_learning_rate_zero_keeps_the_bits(variant: str) -> None:
         Optimizer(variant=variant),
         "own",
     )
-    before = {n: p.data().asnumpy() for n, p in parameters.items()}
+    before = values_of(parameters)
     take_step(
         updater,
         parameters,
@@ -378,8 +384,8 @@ def test_learning_rate_zero_keeps_the_bits(variant: str) -> None:
         Settings(0.0, 0.0, BATCH),
     )
     updater.reset()
-    for name, p in parameters.items():
-        assert (p.data().asnumpy() == before[name]).all()
+    for name, values in values_of(parameters).items():
+        assert (values == before[name]).all()
 
 
 @pytest.mark.slow

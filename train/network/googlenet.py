@@ -29,14 +29,7 @@ class Maps(NamedTuple):
 # Stages of equal resolution; a 3x3 maximum with stride 2 stands between two of them.
 STAGES = (
     {
-        "3a": Maps(
-            64,
-            96,
-            128,
-            16,
-            32,
-            32,
-        ),
+        "3a": Maps(64, 96, 128, 16, 32, 32),
         "3b": Maps(128, 128, 192, 32, 96, 64),
     },
     {
@@ -47,14 +40,7 @@ STAGES = (
         "4e": Maps(256, 160, 320, 32, 128, 128),
     },
     {
-        "5a": Maps(
-            256,
-            160,
-            320,
-            32,
-            128,
-            128,
-        ),
+        "5a": Maps(256, 160, 320, 32, 128, 128),
         "5b": Maps(384, 192, 384, 48, 128, 128),
     },
 )
