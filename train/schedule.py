@@ -98,11 +98,7 @@ def _poly(run: Run, plan: Plan) -> LearningRate:
     """Power 2 and a decay over the rest of the run in NVIDIA's entries and TensorFlow's reference;
     Fujitsu has power 2.2 and a decay that ends before the run does."""
     power = run.schedule.power
-    decay = _falling(
-        run,
-        plan,
-        lambda done: (1 - done) ** power,
-    )
+    decay = _falling(run, plan, lambda done: (1 - done) ** power)
     return _after_warmup(run, plan, decay)
 
 
@@ -116,11 +112,7 @@ SHAPES: dict[str, Callable[[Run, Plan], LearningRate]] = {
     "cosine": lambda run, plan: _after_warmup(
         run,
         plan,
-        _falling(
-            run,
-            plan,
-            cosine,
-        ),
+        _falling(run, plan, cosine),
     ),
     "step": lambda run, plan: _after_warmup(run, plan, _stepped(run, plan)),
     "sony_b": lambda _, plan: (

@@ -59,11 +59,7 @@ def test_hits_are_counted_exactly(
             place,
             label,
         )
-        row[order] = np.arange(
-            len(order),
-            0,
-            -1,
-        )
+        row[order] = np.arange(len(order), 0, -1)
     batches = [
         Batch(mx.nd.array(scores, dtype=dtype), mx.nd.array(classes_of))
         for scores, classes_of in zip(

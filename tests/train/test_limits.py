@@ -18,10 +18,7 @@ from rn50.train.limits import (
 from rn50.train.network.build import quick_digest
 
 
-@pytest.mark.parametrize(
-    "loss",
-    [math.nan, math.inf],
-)
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
 def test_a_loss_that_is_no_number_ends_the_run(loss: float) -> None:
     with pytest.raises(NonRetryableError, match="a finite loss expected"):
         check_loss(loss, 8)

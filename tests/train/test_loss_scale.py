@@ -91,10 +91,7 @@ def test_where_it_starts(
 # --- one step -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [np.inf, np.nan],
-)
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
 def test_one_bad_value_clears_all_gradients_and_the_host_hears_later(
     bad: float,
 ) -> None:

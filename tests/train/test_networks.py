@@ -34,11 +34,7 @@ CPU = Operators(mx.cpu())
 SMALL = {
     "tiny": (Model(depth="tiny", width=8), 64),
     "small stem": (
-        Model(
-            depth="tiny",
-            width=8,
-            stem="small",
-        ),
+        Model(depth="tiny", width=8, stem="small"),
         32,
     ),
     "18": (Model(depth=18, width=8), 64),
@@ -65,13 +61,7 @@ TO_NCHW = (0, 3, 1, 2)
 def test_parameters_are_those_of_the_literature(
     model: Model, tensors: int, count: int
 ) -> None:
-    parameters = trainable(
-        build_network(
-            model,
-            1000,
-            crop_px=224,
-        )
-    )
+    parameters = trainable(build_network(model, 1000, crop_px=224))
     assert len(parameters) == tensors
     assert sum(int(np.prod(p.shape)) for p in parameters) == count
 
@@ -83,13 +73,7 @@ def test_googlenets_last_maps_of_224_px_are_those_of_the_paper(layout: str) -> N
     net = build_network(model, 1000, crop_px=224)
     inner = net(mx.sym.var("images")).get_internals()
     last = [name for name in inner.list_outputs() if "concat" in name][-1]
-    _, shapes, _ = inner[last].infer_shape(
-        images=image_shape(
-            net,
-            1,
-            224,
-        )
-    )
+    _, shapes, _ = inner[last].infer_shape(images=image_shape(net, 1, 224))
     expected = {"NCHW": (1, 1024, 7, 7), "NHWC": (1, 7, 7, 1024)}
     assert shapes == [expected[layout]]
 
@@ -168,19 +152,10 @@ def channels_first_convolution(
         **kwargs: Any,
     ) -> Any:
         if layout == "NCHW":
-            return convolution(
-                x,
-                weight,
-                *bias,
-                **kwargs,
-            )
+            return convolution(x, weight, *bias, **kwargs)
         first = (transpose(array, axes=TO_NCHW) for array in (x, weight))
         return transpose(
-            convolution(
-                *first,
-                *bias,
-                **kwargs,
-            ),
+            convolution(*first, *bias, **kwargs),
             axes=TO_NHWC,
         )
 

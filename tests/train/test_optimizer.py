@@ -55,48 +55,12 @@ class Published(NamedTuple):
 
 
 PUBLISHED = {
-    "sgd": Published(
-        (),
-        WEIGHTS,
-        0.0,
-        0.0,
-        True,
-    ),
-    "you": Published(
-        ALL,
-        ALL,
-        0.001,
-        0.0,
-        False,
-    ),
-    "reference": Published(
-        WEIGHTS,
-        WEIGHTS,
-        0.001,
-        1e-7,
-        False,
-    ),
-    "nvidia": Published(
-        WEIGHTS,
-        ("weight", "bias"),
-        0.001,
-        0.0,
-        True,
-    ),
-    "fujitsu": Published(
-        WEIGHTS,
-        WEIGHTS,
-        0.0025,
-        1e-9,
-        False,
-    ),
-    "sony": Published(
-        ALL,
-        ALL,
-        0.01,
-        1e-6,
-        False,
-    ),
+    "sgd": Published((), WEIGHTS, 0.0, 0.0, True),
+    "you": Published(ALL, ALL, 0.001, 0.0, False),
+    "reference": Published(WEIGHTS, WEIGHTS, 0.001, 1e-7, False),
+    "nvidia": Published(WEIGHTS, ("weight", "bias"), 0.001, 0.0, True),
+    "fujitsu": Published(WEIGHTS, WEIGHTS, 0.0025, 1e-9, False),
+    "sony": Published(ALL, ALL, 0.01, 1e-6, False),
 }
 
 

@@ -153,11 +153,7 @@ def closed(
     momentum: float = 0.9,
 ) -> Published:
     steps = math.ceil(IMAGES / batch)
-    lr = nvidia(
-        base,
-        warmup * steps,
-        epochs * steps,
-    )
+    lr = nvidia(base, warmup * steps, epochs * steps)
     return Published(
         {0: batch},
         lr,

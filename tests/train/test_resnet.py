@@ -54,11 +54,7 @@ def test_stride_is_on_the_first_3x3_and_projections_are_where_shapes_differ(
     strided: int,
     projected: tuple[int, ...],
 ) -> None:
-    net = ResNet(
-        Model(depth=depth, width=4),
-        10,
-        prefix="",
-    )
+    net = ResNet(Model(depth=depth, width=4), 10, prefix="")
     convolutions = [node for node in nodes(net) if node["op"] == "Convolution"]
     halved = {n["name"] for n in convolutions if n["attrs"]["stride"] == "(2, 2)"}
     expected = {"conv0_fwd"}
@@ -80,11 +76,7 @@ def test_stride_is_on_the_first_3x3_and_projections_are_where_shapes_differ(
 def test_zero_gamma_is_on_the_last_norm_of_each_unit_only(
     depth: int | str, last: str
 ) -> None:
-    model = Model(
-        depth=depth,
-        width=8,
-        zero_gamma=True,
-    )
+    model = Model(depth=depth, width=8, zero_gamma=True)
     net, _, _ = build_networks(
         model,
         4,
@@ -100,11 +92,7 @@ def test_zero_gamma_is_on_the_last_norm_of_each_unit_only(
 def test_every_relu_is_onednns() -> None:
     """MXNet's own takes oneDNN's blocked maps back to rows: a fifth of the rate, in bfloat16 most
     of it."""
-    net = ResNet(
-        Model(),
-        1000,
-        prefix="",
-    )
+    net = ResNet(Model(), 1000, prefix="")
     operators = [node["op"] for node in nodes(net)]
     assert operators.count("Activation") == 49
     assert "relu" not in operators

@@ -93,11 +93,7 @@ def test_stages_run_after_what_they_need(serial: bool) -> None:
     stages = [
         Stage("a", lambda: 2),
         Stage("b", lambda: 3),
-        Stage(
-            "c",
-            lambda a, b: a * b,
-            ("a", "b"),
-        ),
+        Stage("c", lambda a, b: a * b, ("a", "b")),
     ]
     assert run_stages(stages, timeline, serial=serial) == {
         "a": 2,
@@ -119,11 +115,7 @@ def test_stages_overlap_unless_serial() -> None:
     ) -> None:
         meeting = threading.Barrier(2, timeout=seconds)
         both = [
-            Stage(
-                "connect",
-                meeting.wait,
-                waits=waits,
-            ),
+            Stage("connect", meeting.wait, waits=waits),
             Stage("build", meeting.wait),
         ]
         run_stages(both, Timeline(0), **how)
@@ -141,24 +133,12 @@ def test_a_stages_error_is_raised() -> None:
 
     held = threading.Event()
     stages = [
-        Stage(
-            "connect",
-            held.wait,
-            waits=True,
-        ),  # for other ranks, which never come
+        Stage("connect", held.wait, waits=True),  # for other ranks, which never come
         Stage("bad", fail),
-        Stage(
-            "later",
-            Mock(),
-            ("bad",),
-        ),
+        Stage("later", Mock(), ("bad",)),
     ]
     with refused("no such device"):
-        run_stages(
-            stages,
-            Timeline(0),
-            serial=False,
-        )
+        run_stages(stages, Timeline(0), serial=False)
     held.set()
 
 
@@ -243,10 +223,7 @@ def test_the_host_waits_for_the_loss_of_two_steps_ago() -> None:
     assert waits == [loss.wait_to_read.call_count for loss in losses]
 
 
-@pytest.mark.parametrize(
-    "suffix",
-    ["py", "c", "cc", "cu"],
-)
+@pytest.mark.parametrize("suffix", ["py", "c", "cc", "cu"])
 def test_another_source_is_another_code(
     suffix: str,
     tmp_path: Path,

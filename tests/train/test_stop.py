@@ -66,10 +66,7 @@ def train(
         begun.append(step)
 
 
-@pytest.mark.parametrize(
-    "delay_s",
-    [0.0, 1e-4, 3e-4, 1e-3],
-)
+@pytest.mark.parametrize("delay_s", [0.0, 1e-4, 3e-4, 1e-3])
 def test_all_ranks_end_after_the_same_step_wherever_they_are_asked(
     delay_s: float,
 ) -> None:

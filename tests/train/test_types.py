@@ -131,11 +131,7 @@ def test_types_and_shapes(case: Case) -> None:
         losses = Loss(model, case.classes)(logits, mx.sym.var("labels"))
         _, types, _ = losses.infer_type(images="float32", labels="float32")
         assert types == [np.float32]
-        images = image_shape(
-            net,
-            case.batch,
-            case.crop_px,
-        )
+        images = image_shape(net, case.batch, case.crop_px)
         _, shapes, _ = logits.infer_shape(images=images)
         assert shapes == [(case.batch, case.classes)]
         _, shapes, _ = losses.infer_shape(images=images, labels=(case.batch,))
