@@ -190,7 +190,8 @@ def log_point(
     if budget_s is not None and context.elapsed_s >= budget_s:
         context.stop(OUT_OF_TIME)
     comm = trainer.comm
-    sums = comm.sum_losses(comm.operators.join(point.loss_sum, context.stop.flags))
+    joined = comm.operators.join(point.loss_sum, context.stop.flags)
+    sums = comm.sum_losses(joined)
     loss_sum, *requests = host_reads.losses(sums)
     now = trainer.steps.settings_at(point.step)
     scaler = trainer.model.updater.scaler

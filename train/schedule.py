@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ..config.plan import Plan, momentum_for_batch
@@ -68,10 +68,20 @@ def _falling(
 
 
 def _stepped(run: Run, plan: Plan) -> LearningRate:
-    milestones = [
-        (plan.epoch_end_step(m.after_epoch), m.factor) for m in run.schedule.milestones
-    ]
-    return lambda step: run.optimizer.base_lr * factor_at(step, milestones)
+    base_lr = run.optimizer.base_lr
+    factors = {
+        plan.epoch_end_step(milestone.after_epoch): milestone.factor
+        for milestone in run.schedule.milestones
+    }
+
+    def lr(step: int) -> float:
+        factor = 1.0
+        for after_step, milestone_factor in factors.items():
+            if step > after_step:
+                factor = milestone_factor
+        return base_lr * factor
+
+    return lr
 
 
 def _after_warmup(
@@ -122,18 +132,6 @@ SHAPES: dict[str, Callable[[Run, Plan], LearningRate]] = {
 """The learning rate of every step, by `schedule.shape`."""
 
 
-def factor_at(
-    step: int,
-    milestones: Sequence[tuple[int, float]],
-) -> float:
-    """The factor of the last milestone (step after which it holds, factor) passed; 1 before."""
-    factor = 1.0
-    for after_step, milestone_factor in milestones:
-        if step > after_step:
-            factor = milestone_factor
-    return factor
-
-
 def sony_b(epoch: float) -> float:
     """Sony's configuration B (1811.05233 section 3.2), `epoch` = images processed / set size."""
     if epoch < 5:
@@ -148,4 +146,6 @@ def akiba_sgd_share(epoch: float) -> float:
     The printed middle branch would reach 1.5; 0.5 + (e - 10) / 5 joins its neighbours.
     """
     periods = (epoch - 10) / 5
-    return 0.5 * math.exp(2 * periods) if periods < 0 else min(1.0, 0.5 + periods)
+    if periods < 0:
+        return 0.5 * math.exp(2 * periods)
+    return min(1.0, 0.5 + periods)

@@ -23,7 +23,8 @@ def stream_seed(
     Not `root + rank` or `hash()`: neighbouring roots would share streams (Fujitsu's published
     seeds give two of its five runs the same 473 per-rank seeds).
     """
-    text = ":".join(["rn50", str(root), stream, *map(str, key)])
+    words = ("rn50", root, stream, *key)
+    text = ":".join(map(str, words))
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 

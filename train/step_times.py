@@ -31,7 +31,9 @@ to the last group's sum, what backward has not hidden (exposed); update.
 """
 COLUMNS = (*PHASES, "input_lead")
 """What is kept of a step; input_lead: how long its batch was at hand before the device was free."""
-_ASKED, _BATCH, _UPDATE = (PHASES.index(phase) for phase in ("host", "input", "update"))
+_ASKED = PHASES.index("host")
+_BATCH = PHASES.index("input")
+_UPDATE = PHASES.index("update")
 
 
 class EngineContext(ctypes.Structure):
@@ -177,8 +179,8 @@ def phases_ms(
         stamps[:, _ASKED],
         before,
     )
-    ends = np.maximum.accumulate(np.column_stack([before, stamps]), axis=1)
-    phases = np.diff(ends, axis=1)
+    ends = np.column_stack([before, stamps])
+    phases = np.diff(np.maximum.accumulate(ends, axis=1), axis=1)
     lead = np.maximum(0.0, before - stamps[:, _BATCH])
     return (1e3 * np.column_stack([phases, lead])).astype(np.float32)
 

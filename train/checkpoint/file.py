@@ -186,7 +186,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
 def _read_header(file: BinaryIO) -> bytes:
     """The length of safetensors' header and the header."""
     length = file.read(_LENGTH_BYTES)
-    return length + file.read(min(int.from_bytes(length, "little"), _MAX_HEADER_BYTES))
+    size = int.from_bytes(length, "little")
+    return length + file.read(min(size, _MAX_HEADER_BYTES))
 
 
 def _check_shapes(
@@ -201,8 +202,10 @@ def _check_shapes(
     for name in tensors.keys():  # noqa: SIM118
         about = tensors.get_slice(name)
         dtype = about.get_dtype()
-        held[name] = tuple(about.get_shape()), _DTYPES.get(dtype, dtype)
-    for name in sorted(expected if some else held.keys() | expected.keys()):
+        shape = tuple(about.get_shape())
+        held[name] = shape, _DTYPES.get(dtype, dtype)
+    names = expected.keys() if some else held.keys() | expected.keys()
+    for name in sorted(names):
         wanted = _shown(expected, name)
         present = _shown(held, name)
         if present != wanted:

@@ -102,7 +102,8 @@ class Communicator:
             self.operators,
             parts=self._parts,
         )
-        self.written_last = list({b.dtype: b for b in self.buckets}.values())
+        last_of_type = {bucket.dtype: bucket for bucket in self.buckets}
+        self.written_last = list(last_of_type.values())
         if gradient_dtype == "float16":
             for number, bucket in enumerate(self.buckets):
                 if bucket.dtype != np.float16:
@@ -176,7 +177,8 @@ class Communicator:
         """A few bytes of every rank, as many of each (a multiple of 4), by rank."""
         words = np.frombuffer(data, dtype=np.int32)
         row = nd.array(words[None], dtype="int32")
-        return [row.tobytes() for row in hvd.allgather(row, name=name).asnumpy()]
+        rows = hvd.allgather(row, name=name)
+        return [row.tobytes() for row in rows.asnumpy()]
 
     def broadcast_(self, parameters: dict[str, Any]) -> None:
         """Rank 0's parameters to everybody: the usual start, kept for comparison."""

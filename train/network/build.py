@@ -51,7 +51,8 @@ class Seeded(mx.init.Initializer):
         self._classifier = [name for name in names if name.endswith("weight")][-1]
 
     def _init_weight(self, name: str, arr: NDArray) -> None:
-        key = np.array([self._seed, zlib.crc32(str(name).encode())], dtype=np.uint64)
+        digest = zlib.crc32(str(name).encode())
+        key = np.array([self._seed, digest], dtype=np.uint64)
         rng = np.random.Generator(np.random.Philox(key=key))
         shape = arr.shape
         scale = np.sqrt(2 / np.prod(shape[1:]))

@@ -54,7 +54,9 @@ def next_scale(
     Steps that were under way when the scale was halved overflow once more; that halves nothing.
     """
     if not finite:
-        return Scale(min(scale.value, used / 2)) if used > MIN_SCALE else None
+        if used <= MIN_SCALE:
+            return None
+        return Scale(min(scale.value, used / 2))
     if scale.growth_tracker + 1 < DOUBLE_AFTER_STEPS or 2 * scale.value > MAX_SCALE:
         return scale._replace(growth_tracker=scale.growth_tracker + 1)
     return Scale(2 * scale.value)
@@ -87,8 +89,9 @@ class LossScaler:
             for g in sorted(gradients, key=len):
                 zeros[g.dtype] = nd.zeros_like(g)
             for g in gradients:
+                row = (1, g.size)
                 zero = zeros[g.dtype][: g.size]
-                self._rows.append((g.reshape((1, -1)), zero.reshape((1, -1))))
+                self._rows.append((g.reshape(row), zero.reshape(row)))
         self.reset()
 
     def reset(self) -> None:

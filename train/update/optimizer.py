@@ -157,7 +157,8 @@ class Updater:
         for _, group in sorted(groups.items()):
             group_decays = nd.array([t.decay for t in group], ctx)
             self._groups.append((group, group_decays))
-        self.written_last = [self._groups[-1][0][-1].weight, self._tensors[-1].weight]
+        last_group, _ = self._groups[-1]
+        self.written_last = [last_group[-1].weight, tensors[-1].weight]
         """The weights that a step writes last."""
 
     def step(self, step: int, now: Settings) -> None:
