@@ -104,11 +104,11 @@ class Communicator:
         )
         last_of_type = {bucket.dtype: bucket for bucket in self.buckets}
         self.written_last = list(last_of_type.values())
-        if gradient_dtype == "float16":
-            for number, bucket in enumerate(self.buckets):
-                if bucket.dtype != np.float16:
-                    half = self.operators.zeros(bucket.shape, gradient_dtype)
-                    self._halves[number] = half
+        self._halves = {
+            number: self.operators.zeros(bucket.shape, gradient_dtype)
+            for number, bucket in enumerate(self.buckets)
+            if gradient_dtype == "float16" and bucket.dtype != np.float16
+        }
 
     def reduce(self) -> None:
         """Sum the planned gradients over all ranks, in place, group by group, last layers first.
