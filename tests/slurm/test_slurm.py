@@ -423,14 +423,16 @@ def test_launch_within_an_allocation_takes_srun(rn50: Rn50, smoke_data: Path) ->
         [
             "salloc",
             "--nodes=2",
-            "--ntasks-per-node=1",
+            "--ntasks-per-node=2",
             "--quiet",
             sys.executable,
             "-m",
             "rn50.cli.entry",
             "launch",
             "smoke",
-            *TWO_NODES,
+            "system.nodes=2",
+            "system.ranks_per_node=2",
+            "batch.per_rank=5",
             "seed=1",
             "division=open",
             "eval.target=0.3",
@@ -442,5 +444,5 @@ def test_launch_within_an_allocation_takes_srun(rn50: Rn50, smoke_data: Path) ->
         timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "smoke: 2 ranks by srun" in done.stdout
+    assert "smoke: 4 ranks by srun" in done.stdout
     assert re.search(r"^RESULT success ", done.stdout, re.M)
