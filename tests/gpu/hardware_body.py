@@ -241,7 +241,7 @@ def calls(options: Options, batch: str) -> None:
     made = [call for _, call in writer.tape.calls(operators.arena)]
     nd.waitall()  # what the calls read has to be there
     rounds_ms = [
-        elapsed_ms(made, operators.device.stream) for _ in range(options.rounds)
+        elapsed_ms(made, operators.module.device.stream) for _ in range(options.rounds)
     ]
     medians_ms = np.median(rounds_ms, axis=0)
     kinds: dict[str, list[tuple[int, float]]] = defaultdict(list)
