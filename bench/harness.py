@@ -7,9 +7,9 @@ import platform
 import re
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
+from operator import truediv
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,9 +26,14 @@ T = TypeVar("T")
 # --- the table ------------------------------------------------------------------------------------
 
 
-def option(help: str, **limits: float) -> Any:
+def option(help: str) -> Any:
     """An option of a benchmark's command, as an annotation of its driver's keyword argument."""
-    return typer.Option(help=help, **limits)  # type: ignore[arg-type]
+    return typer.Option(help=help)
+
+
+def count(help: str) -> Any:
+    """An option that is a number from 1 up."""
+    return typer.Option(help=help, min=1)
 
 
 @dataclass(frozen=True)
@@ -67,8 +72,8 @@ class Outcome:
     @property
     def table(self) -> list[tuple[str, ...]]:
         """The rows for people."""
-        texts = self.columns.values()
-        return [tuple(map(str.format_map, texts, repeat(row))) for row in self.rows]
+        cells = self.columns.values()
+        return [tuple(cell.format_map(row) for cell in cells) for row in self.rows]
 
     def to_json(self) -> JsonObject:
         """What `--json` prints."""
@@ -101,7 +106,7 @@ def bench(
 
     Args:
         name: of the command; its module is named so too.
-        rank: what each rank runs: `rank(folder, *texts)`; rank 0's return value is bench.json.
+        rank: what each rank runs: `rank(folder, *arguments)`; bench.json is what rank 0 returns.
         config: the default preset.
         takes_ranks: whether `--ranks N` says on how many ranks the config runs.
     """
@@ -118,7 +123,7 @@ def bench(
 
 def alternate(
     contenders: Mapping[str, Callable[[], object]],
-    rounds: Iterable[int],
+    rounds: int,
     barrier: Callable[[], object] = lambda: None,
     finish: Callable[[], object] = lambda: None,
     *,
@@ -129,19 +134,20 @@ def alternate(
 
     Args:
         contenders: name -> what is timed.
-        rounds: their numbers; round 0 warms up and is not counted.
+        rounds: how many, after one that warms up.
         barrier: called before each measurement, not timed.
         finish: called at the end of each measurement, timed.
     """
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for number in rounds:
-        for name in _order(list(contenders), number):
+    for number in range(rounds + 1):
+        for name in _order(contenders, number):
             barrier()
             start_s = time.perf_counter()
             contenders[name]()
             finish()
+            taken_s = time.perf_counter() - start_s
             if number:
-                seconds[name].append((time.perf_counter() - start_s) / pieces)
+                seconds[name].append(taken_s / pieces)
     return seconds
 
 
@@ -156,19 +162,25 @@ def repeated(run: Callable[[], object], count: int) -> Callable[[], None]:
 
 
 def in_turn(
-    contenders: Sequence[T], rounds: int, progress: Callable[[int, int], None]
+    contenders: Collection[T],
+    rounds: int,
+    progress: Callable[[int, int], None],
 ) -> Iterator[T]:
     """Each contender once a round, in the opposite order every other round, with progress."""
-    total = rounds * len(contenders)
-    for number in range(rounds):
-        for done, one in enumerate(_order(contenders, number)):
-            progress(number * len(contenders) + done, total)
-            yield one
-    progress(total, total)
+    turns = [
+        contender
+        for number in range(rounds)
+        for contender in _order(contenders, number)
+    ]
+    for done, contender in enumerate(turns):
+        progress(done, len(turns))
+        yield contender
+    progress(len(turns), len(turns))
 
 
-def _order(contenders: Sequence[T], number: int) -> Sequence[T]:
-    return contenders if number % 2 else contenders[::-1]
+def _order(contenders: Collection[T], number: int) -> list[T]:
+    order = list(contenders)
+    return order if number % 2 else order[::-1]
 
 
 # --- results --------------------------------------------------------------------------------------
@@ -191,7 +203,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 def ratio_spread(over: Sequence[float], under: Sequence[float]) -> dict[str, float]:
     """Spread of over / under, measured in turn."""
-    return spread([a / b for a, b in zip(over, under, strict=True)])
+    return spread(list(map(truediv, over, under)))
 
 
 def scaled(values: Sequence[float], factor: float) -> list[float]:

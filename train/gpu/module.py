@@ -6,7 +6,7 @@ import ctypes
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from mxnet import nd
@@ -27,24 +27,6 @@ class Launch(NamedTuple):
     name: str
     blocks: int
     arguments: tuple[Any, ...]
-
-
-class Module(Protocol):
-    """The kernels of device.cu on one device."""
-
-    def launch(self, launch: Launch) -> None:
-        """Enqueue a kernel that finds all its arrays among its arguments."""
-        ...
-
-    def sequence(
-        self,
-        launches: Sequence[Launch],
-        settings: nd.NDArray,
-        reads: Sequence[nd.NDArray],
-        writes: Sequence[nd.NDArray],
-    ) -> Callable[[Sequence[int]], None]:
-        """What enqueues kernels, one after the other, with settings (see `calls.Segment`)."""
-        ...
 
 
 def parameters(source: str) -> dict[str, list[str]]:
@@ -68,31 +50,28 @@ class CudaModule:
 
     def call(self, launch: Launch) -> Call:
         """The launch as an entry of a table."""
-        kinds = self._parameters[launch.name]
+        parameters = self._parameters[launch.name]
         words = [
-            _word(kind, value)
-            for kind, value in zip(kinds, launch.arguments, strict=True)
+            _word(parameter, value)
+            for parameter, value in zip(parameters, launch.arguments, strict=True)
         ]
         call = Call(function=self._function(launch.name), blocks=launch.blocks)
         call.words[: len(words)] = words
         return call
 
     def launch(self, launch: Launch) -> None:
-        arrays = [
-            (kind, value)
-            for kind, value in zip(
-                self._parameters[launch.name], launch.arguments, strict=True
-            )
-            if isinstance(value, nd.NDArray)
-        ]
-        reads = [array for kind, array in arrays if kind.startswith("const ")]
-        writes = [array for kind, array in arrays if not kind.startswith("const ")]
-        self.device.push(
-            "rn50_launch",
-            self.call(launch),
-            reads,
-            writes,
-        )
+        """Enqueue a kernel that finds all its arrays among its arguments."""
+        reads = []
+        writes = []
+        parameters = self._parameters[launch.name]
+        for parameter, value in zip(parameters, launch.arguments, strict=True):
+            if not isinstance(value, nd.NDArray):
+                continue
+            if parameter.startswith("const "):
+                reads.append(value)
+            else:
+                writes.append(value)
+        self.device.push("rn50_launch", self.call(launch), reads, writes)
 
     def sequence(
         self,
@@ -101,14 +80,9 @@ class CudaModule:
         reads: Sequence[nd.NDArray],
         writes: Sequence[nd.NDArray],
     ) -> Callable[[Sequence[int]], None]:
+        """What enqueues kernels, one after the other, with settings (see `calls.Segment`)."""
         calls = [(launch.name, self.call(launch)) for launch in launches]
-        return Segment(
-            self.device,
-            calls,
-            settings,
-            reads,
-            [settings, *writes],
-        )
+        return Segment(self.device, calls, settings, reads, [settings, *writes])
 
     def _function(self, name: str) -> int:
         if name not in self._functions:
@@ -154,10 +128,10 @@ def type_name(dtype: Any) -> str:
     return "half" if np.dtype(dtype) == np.float16 else "float"
 
 
-def _word(kind: str, value: Any) -> int:
-    if "*" in kind:
+def _word(parameter: str, value: Any) -> int:
+    if "*" in parameter:
         is_array = value is None or isinstance(value, nd.NDArray)
         return data_address(value) if is_array else int(value)
-    if kind.startswith("float "):
+    if parameter.startswith("float "):
         return float_bits(value)
     return int(value) & 0xFFFFFFFFFFFFFFFF

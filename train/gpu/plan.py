@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mxnet import nd
 
-from .calls import SETTINGS, Device, Segment, data_address
+from .calls import Device, Segment, data_address
 from .tape import Arena
 from .writer import Writer
 
@@ -116,21 +116,10 @@ class ScoringPlan:
     ) -> None:
         arena = shared.arena
         self.logits = logits
-        writer.put(len(writer.network.values) - 1, logits)
+        writer.put(logits)
         writer.forward(training=False)
         calls = writer.tape.calls(arena)
         self.generation = arena.generation
         reads = [*shared.weights, *shared.statistics]
         writes = [writer.settings, arena.token, logits]
-        self.run = Segment(
-            shared.device,
-            calls,
-            writer.settings,
-            reads,
-            writes,
-        )
-
-
-def settings_block(ctx: Any) -> nd.NDArray:
-    """Where the settings of a step lie on the device."""
-    return nd.array(np.zeros(SETTINGS, np.int64), ctx, dtype="int64")
+        self.run = Segment(shared.device, calls, writer.settings, reads, writes)

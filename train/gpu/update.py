@@ -15,7 +15,6 @@ from ..update.optimizer import AKIBA_EPSILON, AKIBA_MU2, Updater
 from .calls import data_address, float_bits
 from .module import Launch
 from .operators import PlanOperators
-from .plan import settings_block
 
 CHUNK = 16384
 """Elements of a tensor that one block takes (device.cu)."""
@@ -77,7 +76,7 @@ class PlanUpdater(Updater):
         self._rates = self.operators.zeros(len(tensors) + 1)
         weights = self.operators.weights
         changed = [*weights, *self._flats]
-        self._settings = settings_block(ctx)
+        self._settings = self.operators.settings()
         self._run = self.operators.module.sequence(
             [
                 Launch(
