@@ -66,11 +66,12 @@ def _driver() -> Driver | None:
 
 def installed_packages() -> dict[str, str]:
     """Distribution -> version of those that are installed, MXNet's first."""
-    found = {str(one.name): one.version for one in metadata.distributions()}
-    name, version = distribution()
-    return {name: version} | {
-        one: found[one] for one in sorted(filter(PACKAGES.fullmatch, found))
-    }
+    versions = {str(each.name): each.version for each in metadata.distributions()}
+    mxnet, version = distribution()
+    packages = {mxnet: version}
+    for name in sorted(filter(PACKAGES.fullmatch, versions)):
+        packages[name] = versions[name]
+    return packages
 
 
 def output_of(*command: str) -> str | None:

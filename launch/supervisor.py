@@ -114,22 +114,18 @@ def run_watched(
         with _relayed(child, log):
             code = _run_to_its_end(child, watchdog, stop, stop_grace_s)
     # Hydra finds nothing wrong with a rank that exits with 0 without MPI_Finalize.
-    if (
-        code == 0
-        and watchdog is not None
-        and watchdog.lost
-        and not (out / RESULT).is_file()
-    ):
+    is_lost = watchdog is not None and watchdog.lost
+    if code == 0 and is_lost and not (out / RESULT).is_file():
         code = EXIT_RANK_LOST
     if code != 0:
-        out_of_memory = oom_kills() > kills
-        raise _explain(
-            out,
-            watchdog,
+        evidence = Evidence(
+            read_failures(out),
             log.text,
             code,
-            out_of_memory=out_of_memory,
+            out_of_memory=oom_kills() > kills,
+            limits=read_limits(),
         )
+        raise _explain(out, watchdog, evidence)
 
 
 @contextmanager
@@ -236,17 +232,8 @@ def _orphans_become_children() -> Iterator[None]:
         libc.prctl(_PR_SET_CHILD_SUBREAPER, 0)
 
 
-def _explain(
-    out: Path, watchdog: Watchdog | None, stderr: str, code: int, *, out_of_memory: bool
-) -> UserError:
+def _explain(out: Path, watchdog: Watchdog | None, evidence: Evidence) -> UserError:
     """Why the job failed; what the watchdog knows is left in `out` for whoever reads it later."""
-    evidence = Evidence(
-        read_failures(out),
-        stderr,
-        code,
-        out_of_memory=out_of_memory,
-        limits=read_limits(),
-    )
     unwritten: list[Failure] = []
     if watchdog is not None:
         lost = watchdog.failed_rank or watchdog.lost
@@ -263,13 +250,12 @@ def _explain(
             f"{out}: the run's folder is gone, removed or renamed while the run was in "
             f"progress: {why}"
         )
-    if watchdog is not None:
-        give_back(out)
-        for failure in unwritten:  # by ranks that could not
-            path = out / failure.file_name
-            with suppress(OSError):
-                if not os.path.lexists(path) or not path.lstat().st_size:
-                    write(path, failure)
+    give_back(out)
+    for failure in unwritten:  # by ranks that could not
+        path = out / failure.file_name
+        with suppress(OSError):
+            if not os.path.lexists(path) or not path.lstat().st_size:
+                write(path, failure)
     return RankFailed(why, out / "stderr.log")
 
 

@@ -31,8 +31,8 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Of a run whose ranks are not started."""
     plan = plan_launch(load("smoke"), Options("gloo"))
     prepared = SimpleNamespace(folder=tmp_path, plan=plan)
-    monkeypatch.setattr(run, "prepare", lambda *_: prepared)
-    monkeypatch.setattr(run, "begin_run", lambda _: None)
+    monkeypatch.setattr(run, "prepare", lambda *_: (tmp_path, None))
+    monkeypatch.setattr(run, "begin_run", lambda *_: None)
     monkeypatch.setattr(run, "try_report", lambda *_: None)
     with StopSignals():  # gives back what the run keeps to its process's end
         yield prepared
