@@ -132,9 +132,11 @@ def check_whether_it_runs(check: ConfigCheck, run: Run) -> ConfigCheck:
     if not never:
         return check
     code, name = CANNOT_RUN
-    found = [Finding(code, ERROR, None, "", "", text, name=name) for text in never]
+    findings = [Finding(code, ERROR, None, "", "", text, name=name) for text in never]
     return check._replace(
-        findings=(*found, *check.findings), verdict="FAIL", cause=never[0]
+        findings=(*findings, *check.findings),
+        verdict="FAIL",
+        cause=never[0],
     )
 
 

@@ -68,20 +68,20 @@ def load_resumed(
     if is_over(folder):
         raise UserError(f"--resume: an interrupted run expected, {folder} has ended")
     try:
-        found = newest_expected(folder / "checkpoint")
+        checkpoint = newest_expected(folder / "checkpoint")
     except UserError as error:
         again = shlex.join(
             ["rn50", "launch", str(source), *words_to_repeat(folder, RUN)]
         )
         raise UserError(f"{error}; start again with: {again}") from None
     if config is None:
-        loaded = resumed_config(found, overrides, source)
+        loaded = resumed_config(checkpoint, overrides, source)
     else:
         loaded = load_named(config, overrides, RESUME)
         if loaded.run.seed is None:
-            overrides = [*overrides, f"seed={found.meta.config.get('seed')}"]
+            overrides = [*overrides, f"seed={checkpoint.meta.config.get('seed')}"]
             loaded = load_named(config, overrides, RESUME)
-    check_config(found, loaded)
+    check_config(checkpoint, loaded)
     return folder, loaded
 
 
@@ -94,11 +94,11 @@ def is_over(folder: Path) -> bool:
 def load_attempt(folder: Path, loaded: Loaded) -> Loaded:
     """The config with which a job's interrupted run goes on: the job's, with the run's own seed.
     Raises UserError: it is another than that of the checkpoint."""
-    found, _ = newest_checkpoint(folder / "checkpoint")
-    if found is None:
+    checkpoint, _ = newest_checkpoint(folder / "checkpoint")
+    if checkpoint is None:
         return loaded.with_seed(load(folder / "config.yaml", within=folder).run.seed)
-    loaded = loaded.with_seed(recorded_run(found).seed)
-    check_config(found, loaded)
+    loaded = loaded.with_seed(recorded_run(checkpoint).seed)
+    check_config(checkpoint, loaded)
     return loaded
 
 
@@ -118,24 +118,24 @@ def begin_attempt(out: Path) -> Checkpoint | None:
     for failure in read_failures(out):
         if failure.agreed_step is not None:
             remove_after(out / "checkpoint", failure.agreed_step)
-    found, warnings = newest_checkpoint(out / "checkpoint")
+    checkpoint, warnings = newest_checkpoint(out / "checkpoint")
     for warning in warnings:
         say(f"rn50: warning: {warning}", to=sys.stderr)
     with failing_as(f"{out}: cannot keep what the last attempt left"):
         _keep_attempt(out)
-        if found is None:
+        if checkpoint is None:
             (out / LOG).unlink(missing_ok=True)
             (out / METRICS).unlink(missing_ok=True)
         else:
-            _cut(out, LOG, found.meta.log_bytes)
-            _cut(out, METRICS, found.meta.metrics_bytes)
+            _cut(out, LOG, checkpoint.meta.log_bytes)
+            _cut(out, METRICS, checkpoint.meta.metrics_bytes)
     reserve(out)
-    if found is None:
+    if checkpoint is None:
         say(f"{out}: no checkpoint yet: from the beginning")
         return None
-    remove_after(out / "checkpoint", found.meta.step)
-    say(f"{out}: going on after step {found.meta.step} ({found.path.name})")
-    return found
+    remove_after(out / "checkpoint", checkpoint.meta.step)
+    say(f"{out}: going on after step {checkpoint.meta.step} ({checkpoint.path.name})")
+    return checkpoint
 
 
 def _keep_attempt(out: Path) -> None:
@@ -169,9 +169,8 @@ def _cut(out: Path, name: str, size_bytes: int) -> None:
             to=sys.stderr,
         )
     lines = text.splitlines(keepends=True)
-    write_file(
-        out / name, b"".join(one for one in lines if b'"key": "run_stop"' not in one)
-    )
+    left = [line for line in lines if b'"key": "run_stop"' not in line]
+    write_file(out / name, b"".join(left))
 
 
 def close_attempt(out: Path) -> None:
