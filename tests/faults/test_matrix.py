@@ -54,4 +54,4 @@ def test_it_ends_in_time_with_the_right_word(case: Case, small_data: Path) -> No
         case = case._replace(launcher=mpi.LAUNCHER)
     if case.needs_root and os.geteuid() != 0:
         pytest.skip("a small file system needs root")
-    assert run_case(patient(case), small_data, BUSY_BOUND_S).problems == ()
+    assert run_case(patient(case), small_data, BUSY_BOUND_S).problems == []

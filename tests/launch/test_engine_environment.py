@@ -130,7 +130,6 @@ def test_the_users_settings_win_over_the_machines() -> None:
             None,
             r"torus_2d\(2x8\) on GPUs",
         ),
-        ("dgxa100_8", ("hierarchical", ONE_NODE), "mpi", None, "two nodes or more"),
         ("dgxa100_8", ("hierarchical", TWO_NODES), "gloo", None, "found gloo"),
         (
             "quick",
@@ -147,7 +146,6 @@ def test_the_users_settings_win_over_the_machines() -> None:
             "MPICH offers .*found segmented_",
         ),
         ("quick", ("ring",), "mpi", "cray", r"\(auto, torus_2d\), found ring"),
-        ("quick", ("ring",), "mpi", None, r"\(auto, torus_2d\), found ring"),
         (
             "quick",
             ("torus_2d", "system.ranks_per_node=3"),

@@ -90,10 +90,8 @@ def test_every_script_passes_shellcheck(tmp_path: Path) -> None:
     [
         ("slurm", "superpod", [], "#SBATCH --gpus-per-node=4"),
         ("slurm", "superpod", ["resource=gpu:a100:4"], "#SBATCH --gres=gpu:a100:4"),
-        ("slurm", "superpod", ["resource=nvme:1"], "#SBATCH --gpus-per-node=4"),
         ("slurm", "superpod", ["resource=none"], None),
         ("slurm", "superpod", ["options=[--gpus-per-task=1]"], None),
-        ("slurm", "local", [], None),
         ("pbs", "superpod", [], ":ngpus=4"),
         ("pbs", "superpod", ["resource=ngpus=4"], ":ngpus=4"),
         ("pbs", "superpod", ["options=[-l, 'select=2:ngpus=8']"], None),
@@ -153,13 +151,9 @@ def test_grid_engine_is_asked_for_every_core_in_the_users_environment() -> None:
         assert f"#$ -pe {line}" in text.splitlines()
 
 
-@pytest.mark.parametrize(
-    ("name", "pbs"),
-    [("2048_gpus", "j2048_gpus"), ("resnet-50-at-scale", "resnet-50-at-sc")],
-)
-def test_pbs_takes_the_name(name: str, pbs: str) -> None:
-    script = job_script(load("smoke", [f"name={name}"]).run, "pbs", PATHS)
-    assert f"#PBS -N {pbs}" in script.splitlines()
+def test_pbs_takes_the_name() -> None:
+    script = job_script(load("smoke", ["name=50-layers-at-scale"]).run, "pbs", PATHS)
+    assert "#PBS -N j50-layers-at-s" in script.splitlines()
 
 
 def test_a_job_survives_a_failed_node_where_it_may_go_on_without() -> None:

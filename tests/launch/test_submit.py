@@ -6,12 +6,10 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import sys
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from rn50.config.errors import UserError
@@ -32,12 +30,11 @@ from rn50.launch.submit import (
 )
 from rn50.launch.system_description import describe_system, read_machine
 from rn50.logging.parse import read_events
-from rn50.logging.records import Driver, Environment, Next
+from rn50.logging.records import Driver, Environment
 from rn50.report.runs import read_runs
 from rn50.train.checkpoint.file import file_name, write_checkpoint
 from tests.conftest import Rn50, read_json, refused, write_json
 from tests.train.test_checkpoint import CONFIG, arrays, meta
-from tests.waiting import wait_until
 
 
 @pytest.mark.slow
@@ -83,45 +80,6 @@ def test_five_runs_make_a_submission(rn50: Rn50, smoke_data: Path) -> None:
     assert "five-runs" not in out
     assert "system-description" not in out
     assert re.search(r"^score [0-9.]+ min", log, re.M)
-
-
-@pytest.mark.slow
-def test_a_local_job_that_is_killed_closes_its_log(
-    rn50: Rn50, smoke_data: Path
-) -> None:
-    done = rn50(
-        "submit",
-        "smoke",
-        "--scheduler",
-        "local",
-        "schedule.length=400 epochs",
-        "eval.period=200",
-        "eval.offset=199",
-        "eval.target=0.999",
-        "log.every=5 steps",
-        f"data.path={smoke_data}",
-        f"system.results={rn50.results}",
-    )
-    match = re.match(r"local job (\d+) in (\S+) \(to stop it: kill \1\)", done.stdout)
-    assert match, done.stdout + done.stderr
-    job = psutil.Process(int(match[1]))
-    folder = Path(match[2])
-    family = [job, *job.children(recursive=True)]
-    log = folder / "job.log"
-    wait_until(lambda: log.is_file() and "images/s" in log.read_text())
-    family += job.children(recursive=True)
-    os.kill(job.pid, signal.SIGTERM)
-    assert (folder / "exit_code").read_text() == "running\n"
-    wait_until(lambda: (folder / "exit_code").read_text() == "143\n")
-    last = read_events(folder / "run_0/result_0.txt")[-1]
-    assert (last.key, last.metadata["status"]) == ("run_stop", "aborted")
-    result = read_json(folder / "run_0/result.json")
-    assert (result["status"], result["stopped"]["by"]) == ("aborted", "SIGTERM")
-    onward = str(Next(**result["next"]))
-    assert onward == f"rn50 submit --resume {folder} data.path={smoke_data}"
-    assert (folder / "job.log").read_text().endswith(f"{onward}\n")
-    _, alive = psutil.wait_procs(family, timeout=60)
-    assert [p for p in alive if p.status() != psutil.STATUS_ZOMBIE] == []
 
 
 @pytest.mark.slow
