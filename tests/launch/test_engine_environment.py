@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -65,8 +66,8 @@ def run_of(config: str, *overrides: str) -> Run:
 def test_what_a_run_sets(
     config: str, overrides: tuple[str, ...], expected: dict[str, str | None]
 ) -> None:
-    found = engine_environment(run_of(config, *overrides), {}).settings
-    assert {name: found.get(name) for name in expected} == expected
+    settings = engine_environment(run_of(config, *overrides), {}).settings
+    assert {name: settings.get(name) for name in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,6 @@ def test_what_a_run_sets(
             "openmpi",
             {"OMPI_MCA_btl_tcp_if_exclude": "127.0.0.1/8,sppp,br-0123456789ab,docker0"},
         ),
-        ("[]", "mpi", "mpich", {}),
         ("[ib0, ib1]", "mpi", "openmpi", {"OMPI_MCA_btl_tcp_if_include": "ib0,ib1"}),
         (
             "[ib0, ib1]",
@@ -101,14 +101,12 @@ def test_the_engines_use_the_interfaces_asked_for_and_no_bridge_of_containers(
 ) -> None:
     run = load("smoke", [f"system.interfaces={interfaces}"]).run
     networks = ["eth0", "docker0", "br-0123456789ab"]
-    found = engine_environment(run, {}, controller, family, networks).settings
-    assert {name: found.get(name) for name in expected} == expected
+    settings = engine_environment(run, {}, controller, family, networks).settings
+    assert settings.items() >= expected.items()
+    assert interfaces != "[]" or not re.search("_include|_IFACE", " ".join(settings))
     chosen = {"OMPI_MCA_btl_tcp_if_include": "eth0"}
     kept = engine_environment(run, chosen, controller, family, networks).settings
-    assert not [name for name in kept if "exclude" in name]  # Open MPI refuses both
-    assert interfaces != "[]" or not [
-        name for name in found if "include" in name.lower()
-    ]
+    assert "_exclude" not in " ".join(kept)  # Open MPI refuses both
 
 
 def test_the_users_settings_win_over_the_machines() -> None:
@@ -174,6 +172,6 @@ def test_every_algorithm_of_the_table_is_set() -> None:
             run = run_of(config, f"comm.algorithm={algorithm}", *shape)
             controller: Any = "gloo" if engine == "gloo" else "mpi"
             family: Any = engine if engine in PRODUCTS else None
-            found = engine_environment(run, {}, controller, family).settings
-            assert found.items() >= wanted.items()
-            assert found["HOROVOD_DISABLE_GROUP_FUSION"] == "1"
+            settings = engine_environment(run, {}, controller, family).settings
+            assert settings.items() >= wanted.items()
+            assert settings["HOROVOD_DISABLE_GROUP_FUSION"] == "1"
