@@ -27,9 +27,7 @@ FAST = (
 CHOSEN = [case for case in cases() if case.name in FAST]
 
 
-def test_the_matrix_is_large_and_its_fast_part_is_in_it() -> None:
-    assert len(list(cases())) >= 60
-    assert len({case.name for case in cases()}) == len(list(cases()))
+def test_the_fast_part_is_in_the_matrix() -> None:
     assert {case.name for case in CHOSEN} == set(FAST)
 
 

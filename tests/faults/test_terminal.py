@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
 import signal
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,21 +46,6 @@ def test_a_closed_terminal_leaves_a_checkpoint(rn50: Rn50, small_data: Path) -> 
     assert read_json(folder / "result.json")["stopped"]["by"] == "SIGHUP"
     assert list((folder / "checkpoint").iterdir())
     assert not list(folder.glob(".*"))
-
-
-@pytest.fixture
-def left() -> Iterator[list[Path]]:
-    """Folders in shared memory as launchers make them: of one that is gone, and this process's."""
-    folders = [
-        Path(tempfile.mkdtemp(prefix="rn50-ranks-", dir="/dev/shm")) for _ in range(2)
-    ]
-    for folder in folders:
-        os.utime(folder, (0, 0))
-    descriptor = os.open(folders[1], os.O_RDONLY)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    yield folders
-    os.close(descriptor)
-    folders[1].rmdir()
 
 
 def test_a_disk_that_is_full_at_the_end_costs_no_verdict(
@@ -122,7 +104,6 @@ def test_a_launcher_that_is_killed_is_named(
         preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN),
     )
     assert any(SIGN in line for line in process.stdout)
-    assert [folder.exists() for folder in left] == [False, True]
     process.send_signal(signal.SIGHUP)
     assert "images/s" in process.stdout.readline() + process.stdout.readline()
     (child,) = psutil.Process(process.pid).children()

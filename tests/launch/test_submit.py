@@ -76,43 +76,6 @@ def test_five_runs_make_a_submission(rn50: Rn50, smoke_data: Path) -> None:
     assert re.search(r"^score [0-9.]+ min", log, re.M)
 
 
-@pytest.mark.slow
-def test_ranks_in_a_container_are_launched_from_the_host(
-    rn50: Rn50, smoke_data: Path, tmp_path: Path, program: Any
-) -> None:
-    """The engine is a stand-in that keeps its arguments and starts what follows the image."""
-    start = f'echo "$*" >>{tmp_path}/calls; until [[ $1 == image ]]; do shift; done; '
-    start += 'exec "${@:2}"'
-    program("singularity", start)
-    words = ["container=image", "engine=singularity", "bind=none", "mounts=[/raid]"]
-    done = rn50(
-        "submit",
-        "smoke",
-        "--scheduler",
-        "local",
-        "--wait",
-        "seed=1",
-        "eval.target=0.1",
-        "eval.period=1",
-        "eval.offset=0",
-        f"data.path={smoke_data}",
-        f"system.results={rn50.results}",
-        *(f"system.job.{word}" for word in words),
-    )
-    # The target is reached, and the closed division wants another.
-    assert done.returncode == 1, done.stdout + done.stderr
-    calls = (tmp_path / "calls").read_text().splitlines()
-    assert len(calls) == 2
-    assert all("--bind /raid " in call for call in calls)
-    assert (
-        "note: config check: eval.target" in (rn50.run_folder() / "job.log").read_text()
-    )
-    page = read_json(rn50.run_folder() / "systems/local_n1.json")
-    assert (page["framework"], page["other_software_stack"]) == ("MXNet", ""), (
-        "the image's"
-    )
-
-
 def test_dry_run_prints_script_and_command_and_makes_nothing(rn50: Rn50) -> None:
     out = rn50.output(
         "submit",
@@ -360,6 +323,9 @@ def test_system_page_of_a_recorded_machine(tmp_path: Path) -> None:
         "accelerator_memory_capacity": "16 GB",
     }
     assert {key: page[key] for key in expected} == expected
+    inside = load("abci_2048_open", ["system.job.container=x"]).run
+    page = describe_system(inside, environment)
+    assert (page["framework"], page["other_software_stack"]) == ("MXNet", "")
 
 
 # --- submit --resume: which job goes on, and which is refused ---

@@ -161,22 +161,6 @@ def test_a_killed_rank_fails_the_job_at_once(rn50: Rn50, smoke_data: Path) -> No
     leave_nothing(folder)
 
 
-def test_scancel_closes_the_log_and_leaves_nothing(
-    rn50: Rn50, smoke_data: Path
-) -> None:
-    process, job, folder = submit(rn50, smoke_data, *LONG)
-    wait_for_training(folder)
-    subprocess.run(["scancel", job], check=True)
-    out, err = process.communicate(timeout=180)
-    assert process.returncode != 0
-    assert "Traceback" not in err
-    assert settled_state(job) == "CANCELLED"
-    last = read_events(folder / "run_0/result_0.txt")[-1]
-    assert (last.key, last.metadata["status"]) == ("run_stop", "aborted")
-    assert re.search(r"stopped by SIGTERM at step \d+", out + err)
-    leave_nothing(folder / "run_0")
-
-
 SHORT = (
     "system.nodes=1",
     "system.ranks_per_node=1",
