@@ -116,7 +116,11 @@ def run_stopped(by: str, folder: Path, launcher: str | None = None) -> Ending:
 
 
 def rank_failed(
-    reason: str, folder: Path, launcher: str | None = None, *, hopeless: bool = False
+    reason: str,
+    folder: Path,
+    launcher: str | None = None,
+    *,
+    hopeless: bool = False,
 ) -> Ending:
     """A run of which a rank failed. `hopeless`: it would fail there again."""
     if hopeless:
@@ -171,7 +175,10 @@ def _in_words(checkpoint: int | None) -> str:
 
 
 def _to_go_on(
-    reason: str, folder: Path, launcher: str | None, overrides: Sequence[str] = ()
+    reason: str,
+    folder: Path,
+    launcher: str | None,
+    overrides: Sequence[str] = (),
 ) -> Ending:
     """A run that is not at its end. The command says what its config alone may not decide."""
     from ..config import recorded  # pydantic: 0.1 s
@@ -199,7 +206,11 @@ def _to_go_on(
 
 
 def job_ended(
-    scheduler: str, job: str, code: int, folder: Path, last: Result | None
+    scheduler: str,
+    job: str,
+    code: int,
+    folder: Path,
+    last: Result | None,
 ) -> Ending:
     """`submit --wait` at the end of its job. `last`: of the job's last run."""
     reason = f"{scheduler} job {job} ended with exit code {code}"

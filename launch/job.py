@@ -127,7 +127,11 @@ def put_back(command: str) -> int:
 
 
 def _run_one(
-    job: OpenJob, number: int, request: Request, plan: LaunchPlan, track: Tracker
+    job: OpenJob,
+    number: int,
+    request: Request,
+    plan: LaunchPlan,
+    track: Tracker,
 ) -> Outcome:
     """Run number `number` of the job, or what is left of it. `plan`: of all its runs. Raises
     UserError: the config is not that of the run that is left, or another process uses it."""

@@ -369,7 +369,10 @@ def missing_hosts(run: Run, launcher: str) -> list[str]:
 
 
 def build_job(
-    run: Run, launcher: str, command: Sequence[str], hosts: Sequence[str] = ()
+    run: Run,
+    launcher: str,
+    command: Sequence[str],
+    hosts: Sequence[str] = (),
 ) -> tuple[Job, EngineSettings]:
     """The job that runs `command` on every rank of `run`, and the engines' environment. `hosts`:
     some of the allocation; default: all that `run` wants. Raises UserError: the engines refuse the

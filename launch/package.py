@@ -160,7 +160,10 @@ def _common(runs: Sequence[Path], org: str, machine: str | None) -> Loaded:
 
 
 def _write_code(
-    folder: Path, run: Path, system: str, about: Mapping[str, object]
+    folder: Path,
+    run: Path,
+    system: str,
+    about: Mapping[str, object],
 ) -> None:
     """The program, the config of the runs, and how to repeat them. `about`: for the README."""
     implementation = folder / "implementations" / _IMPLEMENTATION
@@ -172,7 +175,8 @@ def _write_code(
     config = f"config_{system}.yaml"
     _copy(run / "config.yaml", implementation / config)
     templates = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE), undefined=jinja2.StrictUndefined
+        loader=jinja2.FileSystemLoader(HERE),
+        undefined=jinja2.StrictUndefined,
     )
     template = templates.get_template("submission_readme.md.j2")
     text = template.render(about, config=config)

@@ -92,7 +92,8 @@ def _own_name_unknown() -> list[str]:
 
 
 def refusals(
-    run: Run, controllers: Sequence[Controller] = ("mpi", "gloo")
+    run: Run,
+    controllers: Sequence[Controller] = ("mpi", "gloo"),
 ) -> list[str]:
     """Why `run` cannot run on any machine of its kind, one line each; empty: it can. `controllers`:
     of the launchers that may start it; one that can is enough."""
@@ -171,7 +172,9 @@ def beyond_the_device(run: Run) -> list[str]:
 
 
 def unless_refused(
-    lines: list[str], check: Callable[..., T], *arguments: Any
+    lines: list[str],
+    check: Callable[..., T],
+    *arguments: Any,
 ) -> T | None:
     """What `check` returns; None: it refuses, and `lines` has the reasons."""
     try:

@@ -10,7 +10,6 @@ import os
 import shlex
 import sys
 from contextlib import suppress
-from itertools import count
 from pathlib import Path
 
 from ..config.atomic import write_file
@@ -42,9 +41,23 @@ from ..train.checkpoint.resume import (
 from ..train.reserve import give_back, reserve
 from .run_files import is_run
 
-_COPIED = (METRICS, "config.yaml", "origins.json", ENVIRONMENT)
-"""Files of an attempt that are copied: the next one continues or overwrites them."""
-_MOVED = ("stderr.log", RESULT, "ranks.json", "timeline.json", "report.html")
+_COPIED = {
+    LOG: INTERRUPTED_LOG,
+    METRICS: METRICS,
+    "config.yaml": "config.yaml",
+    "origins.json": "origins.json",
+    ENVIRONMENT: ENVIRONMENT,
+}
+"""Files of an attempt that are copied, and their new names: the next one continues or overwrites
+them."""
+_MOVED = (
+    "stderr.log",
+    RESULT,
+    "ranks.json",
+    "timeline.json",
+    "report.html",
+    "failure_*.json",
+)
 RANK_GRACE_S = 20.0
 """For ranks whose launcher was killed to end: most do at once."""
 _MOST_BYTES = 256 << 20
@@ -52,7 +65,10 @@ _MOST_BYTES = 256 << 20
 
 
 def load_resumed(
-    where: str, config: str | None, overrides: list[str], ranks: int | None
+    where: str,
+    config: str | None,
+    overrides: list[str],
+    ranks: int | None,
 ) -> tuple[Path, Loaded]:
     """(folder, config) of an interrupted run: a path, or `latest`, that of `config` or of all.
     Without `config` the run's own is taken. Raises UserError: there is nothing to go on from, it is
@@ -140,18 +156,19 @@ def begin_attempt(out: Path) -> Checkpoint | None:
 
 def _keep_attempt(out: Path) -> None:
     """Put what the last attempt left into a new folder attempt_<n>."""
-    kept = next(
-        path for n in count(1) if not os.path.lexists(path := out / f"attempt_{n}")
-    )
+    number = 1
+    while os.path.lexists(out / f"attempt_{number}"):
+        number += 1
+    kept = out / f"attempt_{number}"
     kept.mkdir()
-    for name, new_name in ((LOG, INTERRUPTED_LOG), *((name, name) for name in _COPIED)):
+    for name, new_name in _COPIED.items():
         if (out / name).is_file():
-            (kept / new_name).write_bytes(
-                read_file(out / name, _MOST_BYTES, within=out)
-            )
-    for path in (*(out / name for name in _MOVED), *out.glob("failure_*.json")):
-        if path.is_file():
-            path.replace(kept / path.name)
+            content = read_file(out / name, _MOST_BYTES, within=out)
+            (kept / new_name).write_bytes(content)
+    for pattern in _MOVED:
+        for path in out.glob(pattern):
+            if path.is_file():
+                path.replace(kept / path.name)
 
 
 def _cut(out: Path, name: str, size_bytes: int) -> None:
@@ -194,7 +211,10 @@ def is_hopeless(out: Path) -> bool:
 
 
 def latest_interrupted(
-    config: str | None, overrides: list[str], *, with_checkpoint: bool = True
+    config: str | None,
+    overrides: list[str],
+    *,
+    with_checkpoint: bool = True,
 ) -> Path:
     """The run that was interrupted last, of those that nobody drives; runs of jobs as well.
     `with_checkpoint`: one without a checkpoint does not count."""
@@ -206,17 +226,15 @@ def latest_interrupted(
     if config:
         parent /= run.name
         runs = "*"
-    last_written = {}
+    written_ns = {}
     for folder in (*parent.glob(runs), *parent.glob(f"{runs}/run_*")):
         written = checkpoints_in(folder / "checkpoint")
         if not with_checkpoint and not written and is_run(folder):
             written = [folder / ENVIRONMENT]
         with suppress(OSError, UserError):  # such as: an older result.json
             if written and is_interrupted(folder):
-                last_written[folder] = written[-1].stat().st_mtime_ns
-    for folder in sorted(
-        last_written, key=lambda folder: last_written[folder], reverse=True
-    ):
+                written_ns[folder] = written[-1].stat().st_mtime_ns
+    for folder in sorted(written_ns, key=written_ns.__getitem__, reverse=True):
         with suppress(UserError):
             check_free(folder)
             return folder

@@ -161,7 +161,10 @@ def _failure_of_attempt(
 
 
 def _next_attempt(
-    began: LaunchPlan, failed: LaunchPlan, out: Path, manifest: Manifest
+    began: LaunchPlan,
+    failed: LaunchPlan,
+    out: Path,
+    manifest: Manifest,
 ) -> tuple[LaunchPlan, Checkpoint | None]:
     """The attempt after one that failed, on the nodes left. `began`: the first attempt. Raises
     UserError: there is none."""

@@ -135,7 +135,10 @@ def submit(
         raise
     with suppress(OSError):  # it has been submitted in any case
         record = Submission(
-            scheduler, job, runs, in_brief(loaded.run, build_plan(loaded.run))
+            scheduler,
+            job,
+            runs,
+            in_brief(loaded.run, build_plan(loaded.run)),
         )
         write(plan.folder / SUBMISSION, record)
     return plan, job
@@ -241,7 +244,9 @@ def look_at(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, 
 
 
 def goes_on(
-    folder: Path, scheduler: str | None, job: str | None
+    folder: Path,
+    scheduler: str | None,
+    job: str | None,
 ) -> tuple[str, str] | None:
     """(status, why) of a job whose runs have all ended and that has more to do, as between two runs
     or once it is submitted again; None: it has ended. The scheduler is asked only where the job's
@@ -270,7 +275,8 @@ def _scheduler_of(scheduler: str | None, job: str | None) -> Scheduler | None:
 
 
 def _call(
-    command: Sequence[str], folder: Path | None = None
+    command: Sequence[str],
+    folder: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     nothing = subprocess.DEVNULL
     return subprocess.run(
@@ -330,7 +336,9 @@ def _state_or_why(scheduler: Scheduler, job: str, folder: Path) -> State | None:
 
 
 def find_interrupted(
-    where: str, config: str | None, overrides: list[str]
+    where: str,
+    config: str | None,
+    overrides: list[str],
 ) -> tuple[Loaded, Last]:
     """The job or run in the folder `where`, or the one of the run that was interrupted last
     (`latest`, of `config` or of all). Raises UserError: it has ended, is in its queue or runs, or

@@ -45,7 +45,8 @@ class RankStatus:
         self.identity = ""
         self.asked_to_hold = False
         self.place: tuple[str, int, str] = ("start", 0, "")
-        self.last_received_s = self.last_progress_s = now_s
+        self.last_received_s = now_s
+        self.last_progress_s = now_s
 
     @property
     def waits(self) -> bool:
@@ -77,14 +78,15 @@ class Watchdog:
     ) -> None:
         self._settings = settings
         self.not_connected = set(range(ranks))
-        self._start_s = self._evaluated_s = time.monotonic()
+        self._start_s = time.monotonic()
+        self._evaluated_s = self._start_s
         self._token = secrets.token_hex(16)
         self._hosts = dict(enumerate(hosts))
         self._host = _HERE if one_machine else socket.gethostname()
         # A host's name may have an address of IPv6 alone.
         both = not one_machine and socket.has_dualstack_ipv6()
         self._listener = socket.create_server(
-            (self._host if one_machine else "", 0),
+            (_HERE if one_machine else "", 0),
             family=socket.AF_INET6 if both else socket.AF_INET,
             backlog=4096,
             dualstack_ipv6=both,
@@ -219,15 +221,16 @@ class Watchdog:
 
     def _compare_identities(self) -> None:
         """Name a rank that is not of the others' run, before they wait for each other."""
-        statuses = [status for _, status in sorted(self._statuses.items())]
-        if odd := differing_ranks([status.identity for status in statuses]):
-            usual = next(status for n, status in enumerate(statuses) if n not in odd)
-            tables = (
-                json.loads(status.identity) for status in (usual, statuses[odd[0]])
-            )
+        ranks = sorted(self._statuses)
+        identities = [self._statuses[rank].identity for rank in ranks]
+        if places := differing_ranks(identities):
+            place = next(n for n in range(len(ranks)) if n not in places)
+            usual = self._statuses[ranks[place]]
+            odd = self._statuses[ranks[places[0]]]
+            tables = (json.loads(usual.identity), json.loads(odd.identity))
             what = "; ".join(islice(differences(*tables), 4))
             reason = f"differs from rank {usual.rank} on {usual.host}: {what}"
-            self.failed_rank = self.failed_rank or statuses[odd[0]].report(reason)
+            self.failed_rank = self.failed_rank or odd.report(reason)
 
     def _reply(self, status: RankStatus, text: bytes) -> None:
         try:
@@ -271,8 +274,10 @@ class Watchdog:
             self._start_s += pause_s
             self._lost_s += pause_s
             for status in self._statuses.values():  # some may have reported since
-                status.last_received_s = min(now_s, status.last_received_s + pause_s)
-                status.last_progress_s = min(now_s, status.last_progress_s + pause_s)
+                received_s = status.last_received_s + pause_s
+                progress_s = status.last_progress_s + pause_s
+                status.last_received_s = min(now_s, received_s)
+                status.last_progress_s = min(now_s, progress_s)
 
     def _lost(self, now_s: float) -> Failure | None:
         """A process has ended, and its launcher has not ended the job."""
@@ -327,5 +332,6 @@ class Watchdog:
 
 def oom_kills() -> int:
     """Processes that the kernel of this machine has killed for want of memory so far."""
-    counted = re.search(r"^oom_kill (\d+)", read_text(Path("/proc/vmstat")), re.M)
-    return int(counted[1]) if counted else 0
+    counts = read_text(Path("/proc/vmstat"))
+    kills = re.search(r"^oom_kill (\d+)", counts, re.M)
+    return int(kills[1]) if kills else 0

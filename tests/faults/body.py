@@ -60,7 +60,10 @@ def raise_error() -> None:
 def cut_network() -> None:
     """The link of this emulated host goes down (tests/lab/netlab.sh)."""
     lines = subprocess.run(
-        ["ip", "-o", "-4", "addr"], capture_output=True, text=True, check=True
+        ["ip", "-o", "-4", "addr"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     device = next(
         line.split()[1] for line in lines.stdout.splitlines() if " 10.77." in line

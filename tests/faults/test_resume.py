@@ -44,7 +44,11 @@ def bits(folder: Path) -> tuple[str, float]:
 
 
 def start_run(
-    rn50: Rn50, data: Path, launcher: str, *more: str, **options: Any
+    rn50: Rn50,
+    data: Path,
+    launcher: str,
+    *more: str,
+    **options: Any,
 ) -> subprocess.Popen[str]:
     """A RUN that begins."""
     return rn50.start(
@@ -163,12 +167,19 @@ def test_a_killed_rank_costs_time_not_bits(
 
 
 def test_results_that_turn_read_only_end_the_run_and_mended_it_goes_on(
-    rn50: Rn50, small_data: Path, whole: Path, tmp_path: Path
+    rn50: Rn50,
+    small_data: Path,
+    whole: Path,
+    tmp_path: Path,
 ) -> None:
     """As ext4 does on an error. Locks cannot be removed; `config.yaml` is on the disk by then."""
     broken = tmp_path / "broken"
     refused = refusing(
-        rn50.results, broken, write="EROFS", unlink="EROFS", fsync="EROFS"
+        rn50.results,
+        broken,
+        write="EROFS",
+        unlink="EROFS",
+        fsync="EROFS",
     )
     process = start_run(
         rn50,

@@ -65,7 +65,11 @@ def standing(folder: Path, step: int, checkpoint: int | None) -> str:
     ],
 )
 def test_a_run_that_was_stopped_or_failed_goes_on_from_its_checkpoint(
-    tmp_path: Path, step: int, checkpoint: int | None, launcher: str | None, place: str
+    tmp_path: Path,
+    step: int,
+    checkpoint: int | None,
+    launcher: str | None,
+    place: str,
 ) -> None:
     onward = standing(tmp_path, step, checkpoint)
     onward += f" --launcher {launcher}" if launcher else ""

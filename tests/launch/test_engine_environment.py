@@ -67,7 +67,9 @@ def run_of(config: str, *overrides: str) -> Run:
     ],
 )
 def test_what_a_run_sets(
-    config: str, overrides: tuple[str, ...], expected: dict[str, str | None]
+    config: str,
+    overrides: tuple[str, ...],
+    expected: dict[str, str | None],
 ) -> None:
     settings = engine_environment(run_of(config, *overrides), {}).settings
     assert {name: settings.get(name) for name in expected} == expected
@@ -100,7 +102,10 @@ def test_what_a_run_sets(
     ],
 )
 def test_the_engines_use_the_interfaces_asked_for_and_no_bridge_of_containers(
-    interfaces: str, controller: Any, family: Any, expected: dict[str, str]
+    interfaces: str,
+    controller: Any,
+    family: Any,
+    expected: dict[str, str],
 ) -> None:
     run = load("smoke", [f"system.interfaces={interfaces}"]).run
     networks = ["eth0", "docker0", "br-0123456789ab"]
@@ -158,7 +163,11 @@ def test_the_users_settings_win_over_the_machines() -> None:
     ],
 )
 def test_what_would_be_another_algorithm_is_refused(
-    config: str, overrides: tuple[str, ...], controller: Any, mpi: Any, words: str
+    config: str,
+    overrides: tuple[str, ...],
+    controller: Any,
+    mpi: Any,
+    words: str,
 ) -> None:
     algorithm, *others = overrides
     run = run_of(config, f"comm.algorithm={algorithm}", *others)

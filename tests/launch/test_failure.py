@@ -217,7 +217,10 @@ FULL = PLENTY._replace(shared_free_bytes=32 << 10, shared_bytes=64 << 10)
     ],
 )
 def test_the_cause_comes_first(
-    failures: list[Failure], stderr: str, more: dict[str, Any], expected: str
+    failures: list[Failure],
+    stderr: str,
+    more: dict[str, Any],
+    expected: str,
 ) -> None:
     told = explain_failure(Evidence(failures, stderr, **{"code": 9, **more}))
     assert expected in told
@@ -312,7 +315,10 @@ def test_a_launcher_that_starts_nothing_is_quoted(path: Path) -> None:
     ],
 )
 def test_what_was_short_is_named(
-    reason: str, stderr: str, limits: Limits, short: str
+    reason: str,
+    stderr: str,
+    limits: Limits,
+    short: str,
 ) -> None:
     told = explain_failure(
         Evidence([replace(OWN, reason=reason)], stderr, 1, limits=limits)

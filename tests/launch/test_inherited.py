@@ -97,7 +97,9 @@ SETTINGS = {
     ],
 )
 def test_of_slurm_remains_what_is_for_the_one_that_is_started(
-    started: str, nodes: int, expected: dict[str, str]
+    started: str,
+    nodes: int,
+    expected: dict[str, str],
 ) -> None:
     found = inherited(STEP | COUNTS | JOB | SETTINGS, started, nodes)
     assert found == expected | {"SLURM_OVERLAP": "1"}

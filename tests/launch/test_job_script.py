@@ -72,7 +72,10 @@ def test_every_script_passes_shellcheck(tmp_path: Path) -> None:
         ]
         overrides += ["system.job.resource=null"]
         text = job_script(
-            load("abci_2048_open", overrides).run, scheduler, PATHS, runs=2
+            load("abci_2048_open", overrides).run,
+            scheduler,
+            PATHS,
+            runs=2,
         )
         (tmp_path / f"{scheduler}.sh").write_text(text)
     scripts = [*golden, *tmp_path.iterdir()]
@@ -99,7 +102,10 @@ def test_every_script_passes_shellcheck(tmp_path: Path) -> None:
     ],
 )
 def test_gpus_are_asked_for_once(
-    scheduler: str, system: str, job: list[str], asked: str | None
+    scheduler: str,
+    system: str,
+    job: list[str],
+    asked: str | None,
 ) -> None:
     overrides = [f"system={system}", "system.nodes=2", "system.ranks_per_node=4"]
     if system == "local":
@@ -160,7 +166,9 @@ def test_a_job_survives_a_failed_node_where_it_may_go_on_without() -> None:
     both = ("system.job.max_restarts=1", "system.job.min_nodes=1")
     for overrides in ((), both[:1], both[1:], both):
         script = job_script(
-            load("smoke", ["system.nodes=2", *overrides]).run, "slurm", PATHS
+            load("smoke", ["system.nodes=2", *overrides]).run,
+            "slurm",
+            PATHS,
         )
         assert ("#SBATCH --no-kill" in script.splitlines()) == (overrides == both)
 
@@ -192,7 +200,10 @@ def test_a_job_survives_a_failed_node_where_it_may_go_on_without() -> None:
     ],
 )
 def test_what_cannot_be_expressed_is_refused(
-    scheduler: str, overrides: list[str], runs: int, message: str
+    scheduler: str,
+    overrides: list[str],
+    runs: int,
+    message: str,
 ) -> None:
     with refused(message):
         job_script(
@@ -206,7 +217,8 @@ def test_what_cannot_be_expressed_is_refused(
 def test_system_id_is_a_folder_name() -> None:
     assert system_id(load("dgx1_8").run) == "NVIDIA_DGX-1_n1"
     assert re.fullmatch(
-        r"[\w.-]+", system_id(load("smoke", ["system.name=../a b$c"]).run)
+        r"[\w.-]+",
+        system_id(load("smoke", ["system.name=../a b$c"]).run),
     )
 
 

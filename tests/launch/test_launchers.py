@@ -184,7 +184,9 @@ def link_horovod(monkeypatch: pytest.MonkeyPatch, library: MpiLibrary | None) ->
     [(OPEN_MPI, "mpirun"), (MPICH, "hydra"), (CRAY, "pals"), (None, "gloo")],
 )
 def test_the_mpi_of_horovod_decides_on_the_launcher(
-    monkeypatch: pytest.MonkeyPatch, library: MpiLibrary | None, launcher: str
+    monkeypatch: pytest.MonkeyPatch,
+    library: MpiLibrary | None,
+    launcher: str,
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: f"/nowhere/{name}")
     link_horovod(monkeypatch, library)
@@ -244,7 +246,10 @@ OLD_SLURM = "srun: MPI types are...\nsrun: pmi2\nsrun: openmpi\nsrun: none\n"
     ],
 )
 def test_srun_offers_what_the_mpi_speaks(
-    text: str, family: Family | None, chosen: str, program: Any
+    text: str,
+    family: Family | None,
+    chosen: str,
+    program: Any,
 ) -> None:
     """`text`: of `srun --mpi=list`, of Slurm 22.05 and of 18.08."""
     program("srun", f"cat >&2 <<END\n{text}END")

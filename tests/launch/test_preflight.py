@@ -56,7 +56,9 @@ GRIDS = [
 
 @pytest.mark.parametrize(("words", "why"), NEVER + GRIDS)
 def test_what_launch_refuses_check_and_submit_refuse(
-    words: tuple[str, ...], why: str, tmp_path: Path
+    words: tuple[str, ...],
+    why: str,
+    tmp_path: Path,
 ) -> None:
     loaded = load(words[0], [*words[1:], f"system.results={tmp_path}"])
     (found,) = refusals(loaded.run)

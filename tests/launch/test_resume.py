@@ -75,7 +75,10 @@ def test_an_interruption_while_the_last_attempt_is_put_aside_loses_nothing(
     ids=["cut", "zeros", "no whole line", "closed by the attempt before"],
 )
 def test_a_log_shorter_than_its_checkpoint_says_ends_nothing(
-    run: Path, log: str, left: int, capsys: pytest.CaptureFixture[str]
+    run: Path,
+    log: str,
+    left: int,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (run / LOG).write_text(log)
     assert begin_attempt(run) is not None

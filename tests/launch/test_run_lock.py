@@ -129,7 +129,9 @@ def a_run(folder: Path, at: int, **result: object) -> Path:
     ],
 )
 def test_what_counts_as_interrupted(
-    tmp_path: Path, result: dict[str, object], interrupted: bool
+    tmp_path: Path,
+    result: dict[str, object],
+    interrupted: bool,
 ) -> None:
     folder = a_run(tmp_path / "run", 1, **result)
     assert is_interrupted(folder) == interrupted

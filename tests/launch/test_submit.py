@@ -187,7 +187,11 @@ def test_the_id_is_all_of_the_last_line_or_there_is_none(
     ],
 )
 def test_why_a_job_waits_and_when_it_never_begins(
-    name: str, said: str, words: str | None, tmp_path: Path, program: Any
+    name: str,
+    said: str,
+    words: str | None,
+    tmp_path: Path,
+    program: Any,
 ) -> None:
     program(SAYS[name][2], f"cat <<'END'\n{said}\nEND")
     state = ask(SCHEDULERS[name], "42", tmp_path)
@@ -262,7 +266,10 @@ def test_a_job_in_which_no_run_has_begun(tmp_path: Path) -> None:
     ],
 )
 def test_a_refused_submission_is_one_line_and_leaves_no_folder(
-    tmp_path: Path, program: Any, text: str, reason: str
+    tmp_path: Path,
+    program: Any,
+    text: str,
+    reason: str,
 ) -> None:
     program("sbatch", text)
     loaded = load("smoke", [f"system.results={tmp_path}/results"])

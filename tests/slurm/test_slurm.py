@@ -112,7 +112,9 @@ def wait_for_training(folder: Path) -> None:
 
 
 def test_two_nodes_give_the_log_of_a_local_run(
-    rn50: Rn50, smoke_data: Path, smoke_run: Callable[[str], Path]
+    rn50: Rn50,
+    smoke_data: Path,
+    smoke_run: Callable[[str], Path],
 ) -> None:
     process, job, folder = submit(rn50, smoke_data, "seed=1")
     out, err = process.communicate(timeout=300)
@@ -234,7 +236,10 @@ def test_a_requeued_job_goes_on(
 
 @pytest.mark.nightly
 def test_a_job_near_its_time_limit_goes_on_from_the_queue(
-    rn50: Rn50, lab: Path, smoke_data: Path, uninterrupted: str
+    rn50: Rn50,
+    lab: Path,
+    smoke_data: Path,
+    uninterrupted: str,
 ) -> None:
     process, job, folder = one_node(
         rn50, smoke_data, "system.job.requeue=true", "watchdog.silence_s=120"
@@ -304,7 +309,10 @@ def turned_on_again(lab: Path) -> Iterator[str]:
 
 @pytest.mark.nightly
 def test_a_job_goes_on_with_the_nodes_that_are_left(
-    rn50: Rn50, lab: Path, smoke_data: Path, turned_on_again: str
+    rn50: Rn50,
+    lab: Path,
+    smoke_data: Path,
+    turned_on_again: str,
 ) -> None:
     """Slurm still expects it back: that its processes do not start is all there is to know."""
     process, job, folder = submit(
