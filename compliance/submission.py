@@ -80,14 +80,10 @@ def check_folder(
     checks = tuple(check_log(path, ruleset, official=official) for path in files)
     system, system_path = _read_system(folder)
     submission = Submission(folder, checks, system, system_path)
-    findings = tuple(
-        each.finding(violation)
-        for each in SET_RULES
-        for violation in each.check(submission)
-    )
-    findings = tuple(
-        sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
-    )
+    findings = [
+        each.finding(broken) for each in SET_RULES for broken in each.check(submission)
+    ]
+    findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     good = sum(is_valid(check.verdict) for check in checks)
     cause = f"{good} of {len(checks)} runs pass"
     verdict = verdict_of(findings)
@@ -97,17 +93,19 @@ def check_folder(
     elif odd is not None:
         verdict = POLICY_VERDICT
         cause += f", with policy findings ({odd.path.name}: {odd.cause})"
-    ruleset_by = next(check for check in checks if check.ruleset == newest(checks))
-    whole = Check(
-        path=folder,
-        verdict=verdict,
-        cause=cause,
-        ruleset=ruleset_by.ruleset,
-        ruleset_source=ruleset_by.ruleset_source,
-        official=None,
-        findings=findings,
+    of_round = next(check for check in checks if check.ruleset == newest(checks))
+    return (
+        *checks,
+        Check(
+            path=folder,
+            verdict=verdict,
+            cause=cause,
+            ruleset=of_round.ruleset,
+            ruleset_source=of_round.ruleset_source,
+            official=None,
+            findings=tuple(findings),
+        ),
     )
-    return (*checks, whole)
 
 
 @folder_rule("MLP901", "five-runs", ERROR, f"{RULES_TEXT} lines 509, 954; {_PACKAGE}")

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from ...config import benchmark
-from ...config.finding import ERROR, MISSING, POLICY, number, shown
+from ...config.finding import ERROR, MISSING, POLICY, Finding, number, shown
 from ...logging.events import Event, type_name
 from ..logged_run import LoggedRun
 from ..rule import (
     CHECKER,
     FROM_070,
-    Violation,
     Violations,
     against,
     missing,
     only_if,
     rule,
+    violation,
 )
 
 _COMMON = f"{CHECKER}, common.yaml"
@@ -59,13 +59,16 @@ def run_stop_exists(run: LoggedRun) -> Violations:
     """
     if run.all("run_stop") or "run_stop" in run.log.lost_keys or run.log.truncated:
         return  # broken-record says it of a log that was cut
-    found = against(
-        "run did not finish:", "no run_stop", "run_stop", line=run.log.lines
+    yield against(
+        "run did not finish:",
+        "no run_stop",
+        "run_stop",
+        line=run.log.lines,
+        found="none",
     )
-    yield found._replace(actual="none")
 
 
-def _without(event: Event, name: str) -> Violation:
+def _without(event: Event, name: str) -> Finding:
     return against(event, f"has no {name}", f"metadata.{name}")
 
 
@@ -73,7 +76,7 @@ def _before_run_start(run: LoggedRun, event: Event) -> bool:
     return run.start is None or event.order < run.start.order
 
 
-def _too_early(event: Event) -> Violation:
+def _too_early(event: Event) -> Finding:
     return against(event, "stands before run_start", "run_start first")
 
 
@@ -99,9 +102,11 @@ def run_start(run: LoggedRun) -> Violations:
     Example: no `run_start` in the log.
     """
     if run.absent("run_start"):
-        text = "no run_start: the clock never started"
-        yield Violation(
-            message=text, expected="run_start", actual="none", about=MISSING
+        yield violation(
+            message="no run_start: the clock never started",
+            expected="run_start",
+            found="none",
+            about=MISSING,
         )
     event = run.start
     stop = run.first("init_stop")
@@ -196,7 +201,7 @@ def epoch_metadata(run: LoggedRun) -> Violations:
         yield from (_without(event, name) for event in without[:1])
 
 
-def _block_problem(event: Event, other: str | None) -> Violation | None:
+def _block_problem(event: Event, other: str | None) -> Finding | None:
     data = event.metadata
     name = "epoch_count"
     expected = "above 0"
