@@ -11,8 +11,8 @@ import math
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
-from statistics import pstdev
 from pathlib import Path
+from statistics import pstdev
 from typing import NamedTuple
 
 import mlperf_logging
