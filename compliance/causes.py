@@ -1,7 +1,5 @@
 """Which findings follow from others: from lost records, or from a clock that is wrong."""
 
-from __future__ import annotations
-
 from ..config.finding import MISSING, NOTE, Finding
 from .logged_run import LoggedRun
 from .rule import code_of

@@ -6,8 +6,6 @@ ImageNet, and of how to train on it, is left out, and one note says so. What mak
 division, such as a learning rate for another batch, is found in all.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import partial

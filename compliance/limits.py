@@ -4,8 +4,6 @@ A limit asks for a setting by its name: a logged run gives the records that have
 check its key. Source: training_rules.adoc (v0.7 to v4.0), table of lines 834-857.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

@@ -100,9 +100,9 @@ class LoggedRun:
 
     def settings(self, name: str) -> list[Setting]:
         """What the log has of a hyper-parameter; a name without a key of its own is the key."""
-        keys = (_SETTING_KEYS.get(name, name).format(optimizer=self.optimizer),)
+        keys = [_SETTING_KEYS.get(name, name).format(optimizer=self.optimizer)]
         if name == "label_smoothing":
-            keys = LABEL_SMOOTHING_KEYS
+            keys = [*LABEL_SMOOTHING_KEYS]
         return [as_setting(event) for event in self.of_keys(*keys)]
 
     def of_keys(self, *keys: str) -> list[Event]:
@@ -299,10 +299,14 @@ class LoggedRun:
         """Epochs to convergence for the RCP test: those trained for the first evaluation at or
         above the target, whatever is trained after it (of an open run that reaches none, for the
         last evaluation). None: the run did not converge."""
-        counts = self.target or next(reversed(self.timed_evaluations), None)
-        if counts is None or not self.converged:
+        if self.last_counted is None or not self.converged:
             return None
-        return self.epochs_to(counts)
+        return self.epochs_to(self.last_counted)
+
+    @cached_property
+    def last_counted(self) -> Evaluation | None:
+        """The first evaluation at the target; of a run that reaches none, its last."""
+        return self.target or next(reversed(self.timed_evaluations), None)
 
     @cached_property
     def duplicate_writers(self) -> int:

@@ -4,8 +4,6 @@ Source: mlcommons/logging 4.1.68, mlperf_logging/rcp_checker: its records, its p
 t-test, without SciPy. Closed division, rulesets 1.0.0 to 4.0.0.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """docs/rules.md, from the rules themselves."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from ..config import benchmark

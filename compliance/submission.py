@@ -1,7 +1,5 @@
 """A folder of runs as a submission: every log by itself, then what they must have in common."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Rules on keys that may come once: copies of ranks, contradictions."""
 
-from __future__ import annotations
-
 from ...config import benchmark
 from ...config.finding import ERROR, NOTE, plain, shown
 from ...logging.events import Event

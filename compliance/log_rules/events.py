@@ -1,7 +1,5 @@
 """Rules on events: are they there, in order, with the values and metadata they must carry."""
 
-from __future__ import annotations
-
 from ...config import benchmark
 from ...config.finding import ERROR, MISSING, POLICY, Finding, number, shown
 from ...logging.events import Event, type_name

@@ -1,7 +1,5 @@
 """Rules on records: can they be read, are their stamps times, do they belong to one run."""
 
-from __future__ import annotations
-
 from unicodedata import normalize
 
 from ...config.finding import ERROR, NOTE, POLICY, plain, printable

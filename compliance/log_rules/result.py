@@ -1,7 +1,5 @@
 """Rules on the result: did the run reach the target, and does the log say so without doubt."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ their last epoch, one block for all, evaluations logged after training). What is
 without `epoch_start` is its implementation's habit.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from ...config import benchmark

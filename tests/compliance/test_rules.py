@@ -1,7 +1,5 @@
 """Each rule: a run that it passes and one that it does not, and what the verifier says to both."""
 
-from __future__ import annotations
-
 import json
 import math
 import random
