@@ -50,7 +50,7 @@ def judge_convergence(checks: Sequence[Check]) -> Verdict | None:
     if not kept_points(ruleset):
         return None
     out = left_out([run_score(check) for check in checks])
-    logged = [check.run and check.run.batch for check in checks]
+    logged = [check.run.batch if check.run else None for check in checks]
     counting = {batch for at, batch in enumerate(logged) if at not in out}
     batches = {batch for batch in counting or logged if batch is not None}
     if len(batches) != 1:

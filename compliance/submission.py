@@ -284,19 +284,16 @@ def _seeds(submission: Submission) -> Violations:
             source = [shown(event.metadata.get(key)) for key in ("file", "lineno")]
             # the checker takes "1" for 1
             seed = (*source, str(event.value))
-            setting = Setting(
-                f"{name} line {event.line}: seed", event.value, event.line
-            )
+            subject = f"{name} line {event.line}: seed"
+            actual = f"is {shown(event.value)}"
+            line = event.line
             if not _is_integer(event.value):
-                yield setting.violation("an integer")
+                yield against(subject, actual, "an integer", line=line)
             elif seed in taken:
-                actual = f"is {shown(event.value)}, as in {taken[seed]}"
+                actual += f", as in {taken[seed]}"
+                advice = "draw it from the clock or from urandom"
                 yield against(
-                    setting.place,
-                    actual,
-                    "a fresh one each",
-                    line=event.line,
-                    advice="draw it from the clock or from urandom",
+                    subject, actual, "a fresh one each", line=line, advice=advice
                 )
             taken[seed] = name
     without = ", ".join(name for name, run in runs if not run.all("seed"))
