@@ -1,7 +1,5 @@
 """Records that are not whole, floods of them, hostile values, and how the round is found."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import lzma
