@@ -5,24 +5,33 @@ What `rn50 config explain` prints and docs/config.md holds.
 
 from __future__ import annotations
 
+import ast
+import inspect
 import types
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import pairwise
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
+from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
+from . import machine, schema
 from .choices import Form
 from .errors import UserError, show
 from .leaves import is_within, yaml_value
 from .names import nearest_name
-from .schema import Run
 from .values import Duration, Section, section_of
 
 BEGIN = "<!-- keys: begin -->"
 END = "<!-- keys: end -->"
-_BOUNDS = {Ge: "{} or more", Gt: "above {}", Le: "at most {}", Lt: "below {}"}
+_BOUNDS: dict[type, str] = {
+    Ge: "{.ge:,} or more",
+    Gt: "above {.gt:,}",
+    Le: "at most {.le:,}",
+    Lt: "below {.lt:,}",
+}
 _WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text"}
 
 
@@ -38,7 +47,7 @@ class Key(NamedTuple):
 @lru_cache(maxsize=1)
 def all_keys() -> dict[str, Key]:
     """Every key and section by its path, in the schema's order."""
-    return {key.path: key for key in _keys_of(Run, "")}
+    return {key.path: key for key in _keys_of(schema.Run, "")}
 
 
 def find_keys(word: str) -> list[Key]:
@@ -63,28 +72,28 @@ def render_markdown() -> str:
     lines = []
     described: dict[tuple[Key, ...], str] = {}
     for section, keys in sections.items():
-        lines += [f"### {f'`{section}`' if section else 'The run'}", ""]
+        title = f"`{section}`" if section else "The run"
+        lines += [f"### {title}", ""]
         content = tuple(
             key._replace(path=key.path.removeprefix(section)) for key in keys
         )
-        if (first := described.setdefault(content, section)) != section:
+        first = described.setdefault(content, section)
+        if first != section:
             lines += [f"The keys of `{first}`.", ""]
             continue
         if section:
-            lines += [
-                keys[0].meaning + (" `null` by default." if keys[0].default else ""),
-                "",
-            ]
+            by_default = " `null` by default." if keys[0].default else ""
+            lines += [keys[0].meaning + by_default, ""]
         lines += ["| key | meaning | values | default |", "|---|---|---|---|"]
-        for key in keys:
-            if key.values:
-                name = key.path.rpartition(".")[2]
-                cells = (f"`{name}`", key.meaning, key.values, f"`{key.default}`")
-                lines.append(
-                    f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
-                )
+        lines += [_row(key) for key in keys if key.values]
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _row(key: Key) -> str:
+    name = key.path.rpartition(".")[2]
+    cells = (f"`{name}`", key.meaning, key.values, f"`{key.default}`")
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
 
 
 def replace_in_page(page: str) -> str:
@@ -100,24 +109,61 @@ def _keys_of(section: type[Section], prefix: str) -> Iterator[Key]:
     for name, field in section.model_fields.items():
         path = f"{prefix}{name}"
         below, is_list = section_of(field.annotation)
-        default = field.get_default()
-        default = str(default) if isinstance(default, Duration) else default
-        default = yaml_value(to_jsonable_python(default, fallback=str))
-        default = "required" if field.is_required() else default
+        default = _default_of(field)
         if below is None or is_list:
+            meaning = field.description or _docstring(section, name)
             values = _values(field.annotation, tuple(field.metadata))
-            yield Key(path, field.description or "", values, default)
-        if below is not None:
-            path += (
-                "[]"
-                if is_list
-                else ".NAME"
-                if get_origin(field.annotation) is dict
-                else ""
-            )
-            default = "null" if default == "null" and not is_list else ""
-            yield Key(path, " ".join((below.__doc__ or "").split()), "", default)
-            yield from _keys_of(below, f"{path}.")
+            yield Key(path, meaning, values, default)
+        if below is None:
+            continue
+        if is_list:
+            path += "[]"
+        elif get_origin(field.annotation) is dict:
+            path += ".NAME"
+        if is_list or default != "null":
+            default = ""
+        yield Key(path, _on_one_line(below.__doc__ or ""), "", default)
+        yield from _keys_of(below, f"{path}.")
+
+
+def _default_of(field: FieldInfo) -> str:
+    """The default as one would write it."""
+    if field.is_required():
+        return "required"
+    default = field.get_default()
+    if isinstance(default, Duration):
+        return str(default)
+    return yaml_value(to_jsonable_python(default, fallback=str))
+
+
+def _docstring(section: type[Section], field: str) -> str:
+    """What the docstring below a field says: of its section, or of the one that this extends."""
+    docstrings = _docstrings()
+    places = ((base.__name__, field) for base in section.__mro__)
+    return next((docstrings[place] for place in places if place in docstrings), "")
+
+
+@lru_cache(maxsize=1)
+def _docstrings() -> dict[tuple[str, str], str]:
+    """By section and field. From the source, and when asked for: pydantic would read it at each
+    import of the schema, which takes a rank 50 ms more."""
+    docstrings = {}
+    for module in (schema, machine):
+        for section in ast.parse(inspect.getsource(module)).body:
+            if not isinstance(section, ast.ClassDef):
+                continue
+            for field, below in pairwise(section.body):
+                match field, below:
+                    case (
+                        ast.AnnAssign(target=ast.Name(id=name)),
+                        ast.Expr(value=ast.Constant(value=str(text))),
+                    ):
+                        docstrings[section.name, name] = _on_one_line(text)
+    return docstrings
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _values(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
@@ -140,12 +186,9 @@ def _values(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
         return f"list of{count}: {_values(arguments[0])}"
     if issubclass(annotation, Section):
         return "section of keys"
-    bounds = [part for item in metadata for part in getattr(item, "metadata", (item,))]
-    limits = [
-        (type(part), getattr(part, type(part).__name__.lower(), None))
-        for part in bounds
-    ]
-    words = [
-        _BOUNDS[kind].format(f"{limit:,}") for kind, limit in limits if kind in _BOUNDS
-    ]
-    return ", ".join([_WORDS[annotation], *words])
+    words = [_WORDS[annotation]]
+    for item in metadata:
+        for bound in getattr(item, "metadata", (item,)):  # those of a `Field`
+            if type(bound) in _BOUNDS:
+                words.append(_BOUNDS[type(bound)].format(bound))
+    return ", ".join(words)

@@ -156,11 +156,6 @@ Range = Annotated[tuple[_Number, _Number], AfterValidator(_check_range)]
 Ruleset = Annotated[str, Form(", ".join(benchmark.RULESETS), benchmark.ruleset_name)]
 
 
-def default(value: Any, meaning: str) -> Any:
-    """A key that may be left out: its default, and its meaning for the reference."""
-    return Field(default=value, description=meaning)
-
-
 class Section(BaseModel):
     """Base of all sections: frozen, and a key that is not declared is an error."""
 
