@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, StrictFloat, model_validator
 
 from .choices import Algorithm, Groups, SchedulerName
 from .values import (
@@ -63,7 +63,7 @@ class Waiting(Section):
     """Latency of a tree's network hop."""
     rack_nodes: Natural = 0
     """Nodes of a rack; 0: no racks."""
-    oversubscription: Annotated[float, Field(strict=True, ge=1, le=LARGEST)] = 1.0
+    oversubscription: Annotated[StrictFloat, Field(ge=1, le=LARGEST)] = 1.0
     """Of a rack's way out: its nodes' rates over the rate upwards."""
     groups: Groups = "equal_count(16)"
     """Gradient groups where the config has none."""
@@ -122,9 +122,7 @@ class Performance(Waiting):
     """Computing in float32, calibrated on points."""
     tf32: Compute | None = None
     """Computing in TF32, calibrated on points."""
-    tensor_flops_per_s: Annotated[float, Field(strict=True, gt=0, le=1e20)] | None = (
-        None
-    )
+    tensor_flops_per_s: Annotated[StrictFloat, Field(gt=0, le=1e20)] | None = None
     """Dense 16-bit rate in the data sheet; null: no data sheet is used."""
     memory_bytes_per_s: Positive = 9e11
     """Rate of a device's memory in the data sheet."""

@@ -13,7 +13,7 @@ import shlex
 from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple
 
-from pydantic import Field, ValidationError
+from pydantic import Field, StrictInt, StrictStr, ValidationError
 
 from .errors import UserError, show
 from .names import nearest_path
@@ -36,14 +36,14 @@ _DRAWN_CLASS = re.compile("n90000[0-9]{3}")
 class File(Section):
     """Size and digest of one file of the set."""
 
-    bytes: Annotated[int, Field(strict=True, ge=0)]
-    sha256: Annotated[str, Field(strict=True, pattern="^[0-9a-f]{64}$")]
+    bytes: Annotated[StrictInt, Field(ge=0)]
+    sha256: Annotated[StrictStr, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class Split(Section):
     """One split: how many images, how many of each class, its files by suffix."""
 
-    samples: Annotated[int, Field(strict=True, ge=1)]
+    samples: Annotated[StrictInt, Field(ge=1)]
     class_counts: list[int]
     files: dict[str, File]
     chunks: list[tuple[int, int]] = Field(default=[])
@@ -61,8 +61,8 @@ class OddFile(Section):
 class Part(NamedTuple):
     """One of several parts, from 0, of the training images, as `data.shards` divides them."""
 
-    number: Annotated[int, Field(strict=True, ge=0)]
-    parts: Annotated[int, Field(strict=True, ge=1)]
+    number: Annotated[StrictInt, Field(ge=0)]
+    parts: Annotated[StrictInt, Field(ge=1)]
 
     def __str__(self) -> str:
         return (

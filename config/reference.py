@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import inspect
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
@@ -45,18 +45,19 @@ class Key(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def all_keys() -> dict[str, Key]:
-    """Every key and section by its path, in the schema's order."""
-    return {key.path: key for key in _keys_of(schema.Run, "")}
+def all_keys() -> tuple[Key, ...]:
+    """Every key and section, in the schema's order."""
+    return tuple(_keys_of(schema.Run, ""))
 
 
 def find_keys(word: str) -> list[Key]:
     """The keys that a word means: a section with its keys, or those with the word in their paths.
     Raises UserError: none."""
-    keys = [(path.replace("[]", ""), key) for path, key in all_keys().items()]
+    keys = [(key.path.replace("[]", ""), key) for key in all_keys()]
     within = [key for path, key in keys if is_within(path, word)]
-    if found := within or [key for path, key in keys if word in path]:
-        return found
+    named = within or [key for path, key in keys if word in path]
+    if named:
+        return named
     hint = nearest_name(word, (path for path, key in keys if key.values))
     raise UserError(
         f"{show(word)}: a key of a config expected; `rn50 config explain` lists them{hint}"
@@ -66,7 +67,7 @@ def find_keys(word: str) -> list[Key]:
 def render_markdown() -> str:
     """The reference as tables, a section each: what is between BEGIN and END in docs/config.md."""
     sections: dict[str, list[Key]] = {"": []}
-    for key in all_keys().values():
+    for key in all_keys():
         section = key.path.rpartition(".")[0] if key.values else key.path
         sections.setdefault(section, []).append(key)
     lines = []
@@ -108,19 +109,19 @@ def replace_in_page(page: str) -> str:
 def _keys_of(section: type[Section], prefix: str) -> Iterator[Key]:
     for name, field in section.model_fields.items():
         path = f"{prefix}{name}"
-        below, is_list = section_of(field.annotation)
+        below = section_of(field.annotation)
+        holder = get_origin(field.annotation)
         default = _default_of(field)
-        if below is None or is_list:
+        if below is None or holder is tuple:
             meaning = field.description or _docstring(section, name)
-            values = _values(field.annotation, tuple(field.metadata))
-            yield Key(path, meaning, values, default)
+            yield Key(path, meaning, _values(field.annotation, field.metadata), default)
         if below is None:
             continue
-        if is_list:
+        if holder is tuple:
             path += "[]"
-        elif get_origin(field.annotation) is dict:
+        elif holder is dict:
             path += ".NAME"
-        if is_list or default != "null":
+        if holder is tuple or default != "null":
             default = ""
         yield Key(path, _on_one_line(below.__doc__ or ""), "", default)
         yield from _keys_of(below, f"{path}.")
@@ -166,11 +167,11 @@ def _on_one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def _values(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
+def _values(annotation: Any, metadata: Sequence[Any] = ()) -> str:
     """What may be written, in words."""
     while get_origin(annotation) is Annotated:
         annotation, *more = get_args(annotation)
-        metadata = (*more, *metadata)
+        metadata = [*more, *metadata]
     forms = [str(item) for item in metadata if isinstance(item, Form)]
     if forms:
         return forms[-1]
@@ -178,17 +179,25 @@ def _values(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
     arguments = get_args(annotation)
     if origin is Literal:
         return ", ".join(map(str, arguments))
+    if annotation is type(None):
+        return "null"
     if origin in (Union, types.UnionType):
-        words = [_values(part) for part in arguments if part is not type(None)]
-        return " or ".join(words) + ("; or null" if type(None) in arguments else "")
+        *words, last = map(_values, arguments)
+        if last == "null":
+            return " or ".join(words) + "; or null"
+        return " or ".join([*words, last])
     if origin is tuple:
-        count = "" if arguments[-1] is Ellipsis else f" {len(arguments)}"
-        return f"list of{count}: {_values(arguments[0])}"
+        each, *others = arguments
+        if others == [Ellipsis]:
+            return f"list of: {_values(each)}"
+        return f"list of {len(arguments)}: {_values(each)}"
     if issubclass(annotation, Section):
         return "section of keys"
-    words = [_WORDS[annotation]]
+    return ", ".join([_WORDS[annotation], *_bounds(metadata)])
+
+
+def _bounds(metadata: Sequence[Any]) -> Iterator[str]:
     for item in metadata:
         for bound in getattr(item, "metadata", (item,)):  # those of a `Field`
             if type(bound) in _BOUNDS:
-                words.append(_BOUNDS[type(bound)].format(bound))
-    return ", ".join(words)
+                yield _BOUNDS[type(bound)].format(bound)

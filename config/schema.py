@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, StrictFloat, StrictInt, model_validator
 
 from . import benchmark
 from .choices import (
@@ -63,7 +63,7 @@ class Synthetic(Section):
     """The generated image set: texture classes, drawn if `data.path` is missing. A config with
     another `data.path` has none of its base's, unless it says `synthetic: {}` as well."""
 
-    classes: Annotated[int, Field(strict=True, ge=2, le=1000)] = 10
+    classes: Annotated[StrictInt, Field(ge=2, le=1000)] = 10
     """Classes to draw."""
     train_samples: Count = 4000
     """Training images to draw."""
@@ -127,9 +127,7 @@ class Data(Section):
     """Folder that rn50 data pack has made."""
     synthetic: Synthetic | None = None
     """Drawn where data.path is missing; null: nothing."""
-    classes: Annotated[int, Field(strict=True, ge=2, le=MOST)] = (
-        benchmark.IMAGENET_CLASSES
-    )
+    classes: Annotated[StrictInt, Field(ge=2, le=MOST)] = benchmark.IMAGENET_CLASSES
     """Not given: of data.synthetic, manifest.json, or ImageNet's."""
     train_samples: Count = benchmark.IMAGENET_TRAIN_SAMPLES
     """Training images. Not given: as data.classes."""
@@ -189,7 +187,7 @@ class Model(Section):
     network: Network = Field(default="resnet", description=meanings(NETWORKS))
     depth: Annotated[int | str, OneOf(UNITS)] = 50
     """Layers of a ResNet; tiny: one unit a stage, for tests."""
-    width: Annotated[int, Field(strict=True, ge=4, le=256)] = 64
+    width: Annotated[StrictInt, Field(ge=4, le=256)] = 64
     """Channels after the first convolution; the published ResNet has 64."""
     stem: Literal["imagenet", "small"] = "imagenet"
     """First layers: imagenet: 7x7 and pooling, as published; small: one 3x3."""
@@ -371,11 +369,11 @@ class Startup(Section):
 class Eval(Section):
     """When and how accuracy is measured, and the accuracy that ends the run."""
 
-    target: Annotated[float, Field(strict=True, gt=0, lt=1)] = benchmark.TARGET_ACCURACY
+    target: Annotated[StrictFloat, Field(gt=0, lt=1)] = benchmark.TARGET_ACCURACY
     """Top-1 accuracy that ends the run; a lower one: division open."""
     period: Epoch = benchmark.EVAL_PERIOD_EPOCHS
     """Epochs from one evaluation to the next."""
-    offset: Annotated[int, Field(strict=True, ge=0, lt=MOST_EPOCHS)] = 0
+    offset: Annotated[StrictInt, Field(ge=0, lt=MOST_EPOCHS)] = 0
     """Epoch offset + 1 is the first that is evaluated; 0 to period - 1."""
     batch_per_rank: Count = 125
     """Images per evaluation step on one rank."""

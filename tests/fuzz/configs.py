@@ -76,7 +76,7 @@ _HOSTILE = (
 @lru_cache(maxsize=1)
 def keys() -> tuple[str, ...]:
     """Every key that holds a value."""
-    return tuple(path for path, key in all_keys().items() if key.values)
+    return tuple(key.path for key in all_keys() if key.values)
 
 
 def case(seed: int, folder: Path) -> Case:
