@@ -15,7 +15,9 @@ class Origin(NamedTuple):
     line: int | None = None
 
     def __str__(self) -> str:
-        return self.source if self.line is None else f"{self.source}:{self.line}"
+        if self.line is None:
+            return self.source
+        return f"{self.source}:{self.line}"
 
 
 class Leaf(NamedTuple):
@@ -32,9 +34,7 @@ class Layer(NamedTuple):
 
     def last(self, key: str) -> Leaf | None:
         """The leaf at exactly `key` that counts, if this layer has one."""
-        return next(
-            (leaf for other, leaf in reversed(self.leaves) if other == key), None
-        )
+        return dict(self.leaves).get(key)
 
     def mentions(self, key: str) -> bool:
         """Whether it sets `key` or something within it."""
@@ -44,6 +44,11 @@ class Layer(NamedTuple):
 def is_within(key: str, section: str) -> bool:
     """Is `key` the section itself, or a key below it?"""
     return key == section or key.startswith(f"{section}.")
+
+
+def value_in(leaves: Mapping[str, Leaf], key: str, default: Any = None) -> Any:
+    """The value at exactly `key`."""
+    return leaves[key].value if key in leaves else default
 
 
 def put(leaves: dict[str, Leaf], key: str, leaf: Leaf) -> None:
@@ -92,4 +97,6 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 def yaml_value(value: Any) -> str:
     """A value as one would write it in YAML."""
-    return value if isinstance(value, str) else json.dumps(value)
+    if isinstance(value, str):
+        return value
+    return json.dumps(value)

@@ -282,10 +282,8 @@ class Optimizer(Section):
     @property
     def rule(self) -> Rule:
         """The variant's rule, with the keys given here in place of the published ones."""
-        keys = ("eta", "epsilon", "momentum_correction")
-        given = {
-            key: getattr(self, key) for key in keys if getattr(self, key) is not None
-        }
+        keys = {"eta", "epsilon", "momentum_correction"}
+        given = self.model_dump(include=keys, exclude_none=True)
         return replace(VARIANTS[self.variant], **given)
 
 
