@@ -7,11 +7,21 @@ A layer with another `data.path` than the layers below names another set, for wh
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .leaves import Layer, Leaf, Origin, is_within, put, remove, value_in
+from .leaves import (
+    Layer,
+    Leaf,
+    Leaves,
+    Origin,
+    Origins,
+    is_within,
+    put,
+    remove,
+    value_in,
+)
 from .manifest import FILE_NAME, Counts, load_manifest
 from .names import is_file
 from .schema import Data, Synthetic
@@ -21,7 +31,7 @@ SYNTHETIC = "data.synthetic"
 COUNTS = tuple(f"data.{field}" for field in Counts._fields)
 
 
-def forget_other_set(leaves: dict[str, Leaf], layer: Layer) -> None:
+def forget_other_set(leaves: Leaves, layer: Layer) -> None:
     """Drop from `leaves` what belongs to another image set than that of `layer`, which is put over
     them next. A layer that names `data.synthetic` too, even as `{}`, keeps the settings of the
     images to draw: the same images at its own path."""
@@ -34,7 +44,7 @@ def forget_other_set(leaves: dict[str, Leaf], layer: Layer) -> None:
         remove(leaves, SYNTHETIC)
 
 
-def fill_counts(leaves: dict[str, Leaf], *, from_manifest: bool) -> None:
+def fill_counts(leaves: Leaves, *, from_manifest: bool) -> None:
     """Set the counts that no layer gives, where the set to be drawn or (`from_manifest`) a manifest
     has them. Raises UserError: the manifest is needed and cannot be read."""
     missing = [key for key in COUNTS if key not in leaves]
@@ -56,13 +66,13 @@ def fill_counts(leaves: dict[str, Leaf], *, from_manifest: bool) -> None:
             put(leaves, key, Leaf(count, origin))
 
 
-def _drawn_count(leaves: Mapping[str, Leaf], name: str) -> Any:
+def _drawn_count(leaves: Leaves, name: str) -> Any:
     default = Synthetic.model_fields[name].default
     return value_in(leaves, f"{SYNTHETIC}.{name}", default)
 
 
 def wrong_counts(
-    data: Data, counts: Counts, source: str | Path, origins: Mapping[str, Origin]
+    data: Data, counts: Counts, source: str | Path, origins: Origins
 ) -> Iterator[str]:
     """A line for each count of the config that is not the set's, which stand in `source`."""
     for key, count in zip(COUNTS, counts, strict=True):
@@ -72,7 +82,7 @@ def wrong_counts(
             yield f"{where}{key}: {count} expected, as in {source}, found {configured}"
 
 
-def _path_in(leaves: Mapping[str, Leaf]) -> Any:
+def _path_in(leaves: Leaves) -> Any:
     return value_in(leaves, PATH, Data.model_fields["path"].default)
 
 

@@ -3,9 +3,7 @@ and the network on which its points were measured. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from .leaves import Layer, Leaf, Origin, remove, value_in
+from .leaves import Layer, Leaf, Leaves, Origin, remove, value_in
 from .machine import MeasuredOn, System
 from .plan import spread
 
@@ -17,7 +15,7 @@ _NETWORK["ranks_per_node"] = RANKS_PER_NODE
 _CALIBRATED = [f"{_PERFORMANCE}.{precision}" for precision in ("fp16", "fp32", "tf32")]
 
 
-def note_network(leaves: dict[str, Leaf], layer: Layer) -> None:
+def note_network(leaves: Leaves, layer: Layer) -> None:
     """After `layer` is put: note beside its points the network, which is that of its machine."""
     for section in _CALIBRATED:
         noted = f"{section}.measured_on"
@@ -27,7 +25,7 @@ def note_network(leaves: dict[str, Leaf], layer: Layer) -> None:
                 leaves[f"{noted}.{name}"] = leaf
 
 
-def forget_same_network(leaves: dict[str, Leaf]) -> None:
+def forget_same_network(leaves: Leaves) -> None:
     """After all layers: points whose network no later layer changed need no note."""
     now = {name: leaf.value for name, leaf in _network(leaves).items()}
     for section in _CALIBRATED:
@@ -36,7 +34,7 @@ def forget_same_network(leaves: dict[str, Leaf]) -> None:
             remove(leaves, noted)
 
 
-def _network(leaves: Mapping[str, Leaf]) -> dict[str, Leaf]:
+def _network(leaves: Leaves) -> Leaves:
     network = {}
     for name, field in MeasuredOn.model_fields.items():
         by_default = Leaf(field.default, Origin("default"))
@@ -51,14 +49,14 @@ def says_ranks(layer: Layer) -> bool:
     return layer.mentions(NODES) or layer.mentions(RANKS_PER_NODE)
 
 
-def ranks_of(leaves: Mapping[str, Leaf]) -> int | None:
+def ranks_of(leaves: Leaves) -> int | None:
     """Ranks of a config's leaves; None where it has no machine yet, or values that are none."""
     if NODES not in leaves and RANKS_PER_NODE not in leaves:
         return None
     return _count(leaves, NODES) * _count(leaves, RANKS_PER_NODE) or None
 
 
-def lay_out(leaves: dict[str, Leaf], ranks: int) -> None:
+def lay_out(leaves: Leaves, ranks: int) -> None:
     """Lay `ranks` on the machine in `leaves`: as many on a node as fill whole nodes."""
     most = _count(leaves, RANKS_PER_NODE)
     if not most or ranks_of(leaves) == ranks:
@@ -76,7 +74,7 @@ def with_ranks(overrides: list[str], ranks: int | None) -> list[str]:
     return [*overrides, f"{NODES}=1", f"{RANKS_PER_NODE}={ranks}"]
 
 
-def _count(leaves: Mapping[str, Leaf], key: str) -> int:
+def _count(leaves: Leaves, key: str) -> int:
     """A value, or 0 where validation will refuse it."""
     field = System.model_fields[key.removeprefix("system.")]
     value = value_in(leaves, key, field.default)

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
+
+from .reading import JsonObject
 
 
 class Origin(NamedTuple):
@@ -23,6 +25,11 @@ class Origin(NamedTuple):
 class Leaf(NamedTuple):
     value: Any
     origin: Origin
+
+
+Leaves: TypeAlias = dict[str, Leaf]
+"""By their dotted paths."""
+Origins: TypeAlias = Mapping[str, Origin]
 
 
 class Layer(NamedTuple):
@@ -46,12 +53,12 @@ def is_within(key: str, section: str) -> bool:
     return key == section or key.startswith(f"{section}.")
 
 
-def value_in(leaves: Mapping[str, Leaf], key: str, default: Any = None) -> Any:
+def value_in(leaves: Leaves, key: str, default: Any = None) -> Any:
     """The value at exactly `key`."""
     return leaves[key].value if key in leaves else default
 
 
-def put(leaves: dict[str, Leaf], key: str, leaf: Leaf) -> None:
+def put(leaves: Leaves, key: str, leaf: Leaf) -> None:
     """Set one leaf; a section it replaces goes, and so does a scalar above it. An empty mapping
     changes nothing in a section that is there."""
     if leaf.value == {} and any(other.startswith(f"{key}.") for other in leaves):
@@ -62,22 +69,22 @@ def put(leaves: dict[str, Leaf], key: str, leaf: Leaf) -> None:
     leaves[key] = leaf
 
 
-def remove(leaves: dict[str, Leaf], section: str, keep: Iterable[str] = ()) -> None:
+def remove(leaves: Leaves, section: str, keep: Iterable[str] = ()) -> None:
     """Delete a section's leaves, or a leaf, but for the keys in `keep`."""
     for key in list(leaves):
         if is_within(key, section) and key not in keep:
             del leaves[key]
 
 
-def tree_of(leaves: Mapping[str, Leaf]) -> dict[str, Any]:
+def tree_of(leaves: Leaves) -> JsonObject:
     """The values as a nested dict."""
-    tree: dict[str, Any] = {}
+    tree: JsonObject = {}
     for key, leaf in leaves.items():
         nest(tree, key, leaf.value)
     return tree
 
 
-def nest(tree: dict[str, Any], key: str, value: Any) -> None:
+def nest(tree: JsonObject, key: str, value: Any) -> None:
     """Set the leaf at a dotted path of a nested dict."""
     *parents, last = key.split(".")
     for part in parents:

@@ -17,9 +17,20 @@ from ruamel.yaml import YAML
 from .errors import COMMAND_LINE, Problem, UserError, show
 from .image_set import fill_counts, forget_other_set
 from .layout import forget_same_network, lay_out, note_network, ranks_of, says_ranks
-from .leaves import Layer, Leaf, Origin, flatten, is_within, put, remove, tree_of
+from .leaves import (
+    Layer,
+    Leaves,
+    Origin,
+    Origins,
+    flatten,
+    is_within,
+    put,
+    remove,
+    tree_of,
+)
 from .machine import System
 from .names import find_config, find_system, nearest_name, recorded_in
+from .reading import JsonObject
 from .schema import Run
 from .values import Section, section_of
 from .yaml_file import machine_layer, parse_overrides, read_layers
@@ -41,9 +52,9 @@ class Loaded:
     """A validated config and where each of its leaves came from (dotted path -> Origin)."""
 
     run: Run
-    origins: Mapping[str, Origin]
+    origins: Origins
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The resolved tree as plain JSON types; durations as text."""
         return self.run.model_dump(mode="json")
 
@@ -96,10 +107,10 @@ def load(
     return Loaded(_validate(leaves, str(path)), origins)
 
 
-def merge(layers: Iterable[Layer]) -> dict[str, Leaf]:
+def merge(layers: Iterable[Layer]) -> Leaves:
     """The leaves of all layers, each over those before it. A machine takes the place of the one
     below, with as many ranks, unless a layer above it says how many nodes or ranks there are."""
-    leaves: dict[str, Leaf] = {}
+    leaves: Leaves = {}
     ranks = None
     for layer in layers:
         if layer.is_machine:
@@ -125,7 +136,7 @@ def load_system(name: str) -> System:
     return _validate(leaves, name).system
 
 
-def _validate(leaves: Mapping[str, Leaf], config: str) -> Run:
+def _validate(leaves: Leaves, config: str) -> Run:
     try:
         return Run.model_validate(tree_of(leaves))
     except ValidationError as error:
@@ -139,7 +150,7 @@ def system_yaml(system: System) -> str:
     return _yaml_text(tree)
 
 
-def _system_tree(system: System) -> dict[str, Any]:
+def _system_tree(system: System) -> JsonObject:
     """A machine as plain JSON types, with its performance and its jobs' settings."""
     tree = system.model_dump(mode="json")
     for name in ("job", "description"):
@@ -170,7 +181,7 @@ def _yaml_text(tree: Mapping[str, Any]) -> str:
 
 def explain(
     error: ValidationError,
-    leaves: Mapping[str, Leaf],
+    leaves: Leaves,
     config: str,
     root: type[BaseModel] = Run,
 ) -> list[Problem]:
@@ -202,7 +213,7 @@ def _text_of(problem: ErrorDetails, key: str, root: type[BaseModel]) -> str:
     return f"{key}: expected {expected}, found {show(problem['input'])}"
 
 
-def _nearest(key: str, origins: Mapping[str, Origin]) -> Origin | None:
+def _nearest(key: str, origins: Origins) -> Origin | None:
     """Where a key was written, else something within it, else the section that it is in."""
     while key:
         if key in origins:

@@ -11,12 +11,12 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from .errors import UserError, show
-from .leaves import Leaf
+from .leaves import Leaves
 from .load import Loaded, load, merge
 from .names import recorded_in
 from .schema import PLACES
@@ -114,7 +114,7 @@ def words_to_repeat(folder: Path, keys: tuple[str, ...]) -> list[str]:
 
 
 def _refused(
-    leaves: Mapping[str, Leaf], source: Path, keys: tuple[str, ...]
+    leaves: Leaves, source: Path, keys: tuple[str, ...]
 ) -> Iterator[tuple[str, str]]:
     """(what is wrong, the override that allows it) for the leaves that `source` itself sets.
     Values of another type than the schema's are left to the schema."""

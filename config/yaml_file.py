@@ -20,7 +20,7 @@ from ruamel.yaml.nodes import MappingNode
 
 from .errors import COMMAND_LINE, Problem, UserError, failing_as, show
 from .layout import note_network
-from .leaves import Layer, Leaf, Origin, put
+from .leaves import Layer, Leaf, Leaves, Origin, put
 from .names import find_config, find_system
 from .reading import read_file
 from .schema import PLACES
@@ -83,7 +83,7 @@ def read_layers(
 
 def machine_layer(path: Path, chain: tuple[Path, ...] = ()) -> Layer:
     """The layer of a machine's file and its bases."""
-    leaves: dict[str, Leaf] = {}
+    leaves: Leaves = {}
     for layer in read_layers(path, chain, machine=True):
         for key, leaf in layer.leaves:
             put(leaves, key, leaf)
