@@ -88,7 +88,7 @@ ADDED: dict[str, tuple[tuple[str, str, str], ...]] = {
         (
             "config/schema.py",
             "class Comm(Section):",
-            '    dummy_s: Seconds = default(3.0, "A dummy.")\n',
+            '    dummy_s: Seconds = 3.0\n    """A dummy."""\n',
         ),
     ),
     "log rule": (
