@@ -263,7 +263,7 @@ class _TrainFeed(NamedTuple):
             )
             anchors = np.where(centred[:, None], centre[0], anchors)
             shapes = np.where(centred[:, None], centre[1], shapes)
-        mirror = sampling.flips(positions, seeds["flip"], enabled=data.flip) * ~plain
+        mirror = sampling.flips(positions, seeds["flip"]) * (data.flip & ~plain)
         labels = rows["label"].astype(np.float32)
         fed = self.records.images(numbers), labels, anchors, shapes, mirror
         if not self.ranges:
