@@ -82,7 +82,7 @@ class TrainOrder:
         self._seed = seed
         self._stored_from = stored_from
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="epoch-order")
-        self._orders: dict[tuple[int, Part], Future[Indices]] = {}
+        self._orders = dict[tuple[int, Part], Future[Indices]]()
 
     def active_steps(self, rank: int, first: int = 1) -> Iterator[int]:
         """Steps from `first` on in which `rank` has a share of the batch; ends with the last."""
@@ -186,9 +186,11 @@ def crop_windows(
     sides = np.stack([heights, widths], axis=1)
     u = uniforms(positions, seed, 4 * _ATTEMPTS)
     u = u.reshape(-1, _ATTEMPTS, 4)
-    pixels = sides.prod(axis=1)[:, None] * _between(area, u[..., 0])
+    pixels = sides.prod(axis=1, keepdims=True)
+    pixels = pixels * _between(area, u[..., 0])
     narrow, wide = np.log(aspect)
-    ratios = np.exp(_between((narrow, wide), u[..., 1]))
+    log_ratios = _between((narrow, wide), u[..., 1])
+    ratios = np.exp(log_ratios)
     squares = [pixels / ratios, pixels * ratios]
     attempts = np.sqrt(np.stack(squares, axis=2))
     fits = (attempts <= sides[:, None]).all(axis=2)
@@ -202,7 +204,10 @@ def crop_windows(
     shapes = np.clip(shapes, least, 1)
     u[centred] = 0.5
     anchors = (1 - shapes) * u[rows, first, 2:]
-    return anchors.astype(np.float32), shapes.astype(np.float32)
+    return (
+        anchors.astype(np.float32),
+        shapes.astype(np.float32),
+    )
 
 
 def _largest_windows(
@@ -284,15 +289,18 @@ def operations(
     cos = np.cos(angle)
     sin = np.sin(angle)
     turn = np.hstack([cos, -sin, sin, cos])
-    linear = turn.reshape(-1, 2, 2) * view[:, None]
+    turn = turn.reshape(-1, 2, 2)
+    linear = turn * view[:, None]
     room = 1 + 2 * padding - view
-    centre = u[:, 4:6] * room + view / 2 - padding
+    centre = u[:, 4:6] * room
+    centre = centre + view / 2 - padding
     corner = centre - linear.sum(axis=2) / 2
     matrices = np.dstack([linear / crop_px, corner])
     gain = draw("contrast", 1, 6, 3)
     brightness = 255 * draw("brightness", 0, 9, 3)
     summand = (brightness - 127.5) * gain + 127.5
-    noise = 255 * draw("noise", 0, 12).repeat(3, axis=1)
+    noise = draw("noise", 0, 12)
+    noise = 255 * noise.repeat(3, axis=1)
     colours = np.stack([gain, summand, noise], axis=1)
     places = 3 * crop_px**2 + 1
     starts = u[:, 13:] * places

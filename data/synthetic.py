@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from colorsys import hsv_to_rgb
 from itertools import chain, product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,52 +34,72 @@ JPEG_QUALITY = 90
 # NumPy's, NumPy 1 does not, and the images would differ.
 
 
+class Canvas(NamedTuple):
+    """The places of all pixels in periods, and the stream that a pattern draws from."""
+
+    y: Plane
+    x: Plane
+    random: Random
+
+
 def _waves(phase: Plane) -> Plane:
     """A stripe pattern, period 1, between 0 and 1 with soft edges."""
     wave = np.sin(2 * np.pi * phase)
     return np.clip(0.5 + 2.0 * wave, 0, 1)
 
 
-def _gradient(y: Plane, x: Plane, random: Random) -> Plane:
+def _gradient(canvas: Canvas) -> Plane:
+    y, x, random = canvas
     angle = random.uniform(0, 2 * np.pi)
     cos = float(np.cos(angle))
     sin = float(np.sin(angle))
     ramp = cos * y + sin * x
-    return (ramp - ramp.min()) / np.ptp(ramp)
+    ramp -= ramp.min()
+    return ramp / np.ptp(ramp)
 
 
-def _horizontal(y: Plane, x: Plane, random: Random) -> Plane:
+def _horizontal(canvas: Canvas) -> Plane:
+    y, x, random = canvas
     bend = np.sin(x + random.uniform(0, 6))
     return _waves(y + 0.05 * bend)
 
 
-def _vertical(y: Plane, x: Plane, random: Random) -> Plane:
-    return _horizontal(x, y, random)
+def _vertical(canvas: Canvas) -> Plane:
+    y, x, random = canvas
+    return _horizontal(Canvas(x, y, random))
 
 
-def _diagonal(y: Plane, x: Plane, random: Random) -> Plane:
+def _diagonal(canvas: Canvas) -> Plane:
+    y, x, random = canvas
     slope = float(random.choice((-1.0, 1.0)))
     return _waves((y + slope * x) * 0.7)
 
 
-def _checker(y: Plane, x: Plane, _: Random) -> Plane:
-    squares = np.floor(y * 1.4) + np.floor(x * 1.4)
-    return squares % 2
+def _checker(canvas: Canvas) -> Plane:
+    y, x, _ = canvas
+    row = np.floor(y * 1.4)
+    column = np.floor(x * 1.4)
+    return (row + column) % 2
 
 
-def _dots(y: Plane, x: Plane, random: Random) -> Plane:
-    squared = (y % 1 - 0.5) ** 2 + (x % 1 - 0.5) ** 2
-    inside = squared < random.uniform(0.06, 0.1)
+def _dots(canvas: Canvas) -> Plane:
+    y, x, random = canvas
+    from_y = y % 1 - 0.5
+    from_x = x % 1 - 0.5
+    inside = from_y**2 + from_x**2 < random.uniform(0.06, 0.1)
     return inside.astype(np.float32)
 
 
-def _grid(y: Plane, x: Plane, random: Random) -> Plane:
+def _grid(canvas: Canvas) -> Plane:
+    y, x, random = canvas
     width = random.uniform(0.15, 0.25)
-    on_line = (y % 1 < width) | (x % 1 < width)
-    return on_line.astype(np.float32)
+    on_row = y % 1 < width
+    on_column = x % 1 < width
+    return (on_row | on_column).astype(np.float32)
 
 
-def _rings(y: Plane, x: Plane, random: Random) -> Plane:
+def _rings(canvas: Canvas) -> Plane:
+    y, x, random = canvas
     centre_y = _middle(y, random)
     centre_x = _middle(x, random)
     return _waves(np.hypot(y - centre_y, x - centre_x))
@@ -92,15 +112,18 @@ def _middle(along: Plane, random: Random) -> float:
     return random.uniform(low + margin, high - margin)
 
 
-def _blocks(y: Plane, x: Plane, random: Random) -> Plane:
+def _blocks(canvas: Canvas) -> Plane:
+    y, x, random = canvas
     values = random.random((64, 64), dtype=np.float32)
-    row = np.floor(y * 2).astype(int) % 64
-    column = np.floor(x * 2).astype(int) % 64
-    return values[row, column]
+    row = np.floor(y * 2).astype(int)
+    column = np.floor(x * 2).astype(int)
+    return values[row % 64, column % 64]
 
 
-def _zigzag(y: Plane, x: Plane, _: Random) -> Plane:
-    return _waves(y + 0.8 * np.abs(x % 1 - 0.5))
+def _zigzag(canvas: Canvas) -> Plane:
+    y, x, _ = canvas
+    slope = np.abs(x % 1 - 0.5)
+    return _waves(y + 0.8 * slope)
 
 
 PATTERNS = (
@@ -139,10 +162,11 @@ def draw_image(
         columns.astype(np.float32),
         indexing="ij",
     )
-    pattern = PATTERNS[label % 10](y, x, random)
+    canvas = Canvas(y, x, random)
+    pattern = PATTERNS[label % 10](canvas)
     if label >= 10:
-        second = PATTERNS[label // 10 % 10](y, x, random)
-        pattern = (pattern + second) / 2
+        draw_second = PATTERNS[label // 10 % 10]
+        pattern = (pattern + draw_second(canvas)) / 2
     low, high = random.uniform(0, 255, (2, 3))
     # a pattern that nobody can see teaches nothing
     while np.abs(high - low).max() < 90:
@@ -150,9 +174,11 @@ def draw_image(
     if label >= 100:
         low = low / 4
         hue = label // 100 / 10
-        high = 255 * np.array(hsv_to_rgb(hue, 1.0, 1.0))
+        colour = hsv_to_rgb(hue, 1.0, 1.0)
+        high = 255 * np.array(colour)
     noise = random.normal(0, 12, (height, width, 3))
-    pixels = low + (high - low) * pattern[..., None] + noise
+    share = pattern[..., None]
+    pixels = low + (high - low) * share + noise
     levels = np.clip(pixels, 0, 255)
     return Image.fromarray(levels.astype(np.uint8))
 
@@ -190,7 +216,8 @@ def make_images(
     with new_folder(out) as folder:
         for split, label in product(SPLITS, range(settings.classes)):
             (folder / split / wnid(label)).mkdir(parents=True)
-        drawn = chain(draw_split(settings, "train"), draw_split(settings, "val"))
-        for done, (name, jpeg) in enumerate(drawn, 1):
+        train = draw_split(settings, "train")
+        val = draw_split(settings, "val")
+        for done, (name, jpeg) in enumerate(chain(train, val), 1):
             (folder / name).write_bytes(jpeg)
             progress(done, total)
