@@ -80,7 +80,8 @@ def load_table(folder: Path, split: str) -> Table:
 
 
 def check_before_run(
-    data: Data, origins: Mapping[str, Origin] | None = None
+    data: Data,
+    origins: Mapping[str, Origin] | None = None,
 ) -> Manifest:
     """The checks a launcher makes before any clock: counts, what was drawn, sizes and table.
 

@@ -217,7 +217,10 @@ def shortened(names: list[str]) -> str:
     return ", ".join(shown)
 
 
-def _sources(files: Files, classes: list[str]) -> list[SourceImage]:
+def _sources(
+    files: Files,
+    classes: list[str],
+) -> list[SourceImage]:
     """The images of class folders."""
     sources = []
     for label, name in enumerate(classes):
@@ -244,7 +247,10 @@ def _train_files(images: Path) -> Files:
     raise UserError(f"{missing}: a folder expected ({_LAYOUT}), found none")
 
 
-def _val_files(images: Path, beside: list[str]) -> Files:
+def _val_files(
+    images: Path,
+    beside: list[str],
+) -> Files:
     """The files of each class of val. `beside`: what may be meant where there is none."""
     folder = images / "val"
     tar = images / VAL_TAR
@@ -331,7 +337,10 @@ def _in_classes(folder: Path) -> Files:
     return files
 
 
-def _in_folder(folder: str, prefix: str) -> list[Place]:
+def _in_folder(
+    folder: str,
+    prefix: str,
+) -> list[Place]:
     """The files of a class and of all folders below; a link to a folder, which may lead back, and
     a hidden folder are as files that are no images."""
     places = []
@@ -344,7 +353,11 @@ def _in_folder(folder: str, prefix: str) -> list[Place]:
     return places
 
 
-def _in_tar(path: Path, prefix: str, start: int) -> Iterator[Place]:
+def _in_tar(
+    path: Path,
+    prefix: str,
+    start: int,
+) -> Iterator[Place]:
     """The files in a tar that begins at byte `start` of `path`."""
     try:
         with open_file(path) as file:

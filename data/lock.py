@@ -43,7 +43,11 @@ Lost = Callable[[str], object]
 class FolderInUse(UserError):
     """Another process holds the lock of this folder: nothing of it may be touched."""
 
-    def __init__(self, folder: Path, holder: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        holder: str,
+    ) -> None:
         super().__init__(
             f"{folder}: in use by {holder}: wait for its end, or stop it first"
         )
@@ -155,7 +159,10 @@ def _look(path: Path) -> _Sight | None:
     return None
 
 
-def _is_old(path: Path, sight: _Sight) -> bool | None:
+def _is_old(
+    path: Path,
+    sight: _Sight,
+) -> bool | None:
     """Whether a lock has stood still for STALE_S by the clock of its file system: that of a new
     file beside it. None: the folder takes no file."""
     with suppress(OSError), TemporaryFile(dir=path.parent) as probe:

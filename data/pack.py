@@ -114,7 +114,10 @@ def pack_images(
 
 
 @contextmanager
-def _workspace(out: Path, key: str) -> Iterator[Path]:
+def _workspace(
+    out: Path,
+    key: str,
+) -> Iterator[Path]:
     """The folder `.NAME.partial` beside `out`, held by this process alone. It stays behind an
     error, and is emptied where it is of other images or another seed.
 
@@ -133,7 +136,10 @@ def _workspace(out: Path, key: str) -> Iterator[Path]:
         yield folder
 
 
-def _key(orders: Mapping[str, Sequence[SourceImage]], seed: int) -> str:
+def _key(
+    orders: Mapping[str, Sequence[SourceImage]],
+    seed: int,
+) -> str:
     """What is packed: every source in order, and the seed."""
     sha = hashlib.sha256(str(seed).encode())
     for sources in orders.values():
@@ -172,7 +178,10 @@ def _check_classes(
         raise UserError(f"{images}: {shortened(empty)}: no image that is not bad")
 
 
-def _shuffled(sources: list[SourceImage], seed: int) -> list[SourceImage]:
+def _shuffled(
+    sources: list[SourceImage],
+    seed: int,
+) -> list[SourceImage]:
     stream = np.random.Generator(np.random.Philox(seed))
     order = stream.permutation(len(sources))
     return [sources[number] for number in order]

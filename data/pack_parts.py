@@ -120,7 +120,12 @@ def pack_split(
     np.save(job.file("npy"), table)
     numbers = range(len(table))
     _write_rows(job.file("idx"), numbers, table["offset"].tolist())
-    _write_rows(job.file(LIST), numbers, table["label"].tolist(), names)
+    _write_rows(
+        job.file(LIST),
+        numbers,
+        table["label"].tolist(),
+        names,
+    )
     files = {"rec": File(bytes=end, sha256=sha.hexdigest())}
     for suffix in ("idx", "npy", LIST):
         files[suffix] = digest_file(job.file(suffix))
@@ -134,7 +139,10 @@ def pack_split(
     return split, odd
 
 
-def _write_rows(path: Path, *columns: Sequence[object]) -> None:
+def _write_rows(
+    path: Path,
+    *columns: Sequence[object],
+) -> None:
     with path.open("w", encoding="utf-8") as file:
         for row in zip(*columns, strict=True):
             print(*row, sep="\t", file=file)
@@ -232,4 +240,10 @@ def _encode_part(number: int) -> Part:
         records += record
     content = b"".join(records)
     _job.path(number).with_suffix(".rec").write_bytes(content)
-    return Part(len(content), zlib.crc32(content), odd, rows, names)
+    return Part(
+        len(content),
+        zlib.crc32(content),
+        odd,
+        rows,
+        names,
+    )

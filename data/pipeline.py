@@ -49,7 +49,10 @@ class Batch(NamedTuple):
         return Batch(*(on_device(array, ctx) for array in self))
 
 
-def on_device(array: mx.nd.NDArray, ctx: mx.Context) -> mx.nd.NDArray:
+def on_device(
+    array: mx.nd.NDArray,
+    ctx: mx.Context,
+) -> mx.nd.NDArray:
     """The array on `ctx`, in memory that it has now: MXNet's `as_in_context` takes it when the copy
     runs, and a plan that asks for the address before gets another."""
     if array.context == ctx:
@@ -62,7 +65,11 @@ def on_device(array: mx.nd.NDArray, ctx: mx.Context) -> mx.nd.NDArray:
 class RecordFile:
     """Images of one record file by number, as views of its memory map."""
 
-    def __init__(self, folder: Path, split: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        split: str,
+    ) -> None:
         self.path = folder / f"{split}.rec"
         self.table = load_table(folder, split)
 
@@ -73,7 +80,11 @@ class RecordFile:
         lengths = rows["length"].tolist()
         return list(map(self._image, offsets, lengths))
 
-    def _image(self, offset: int, length: int) -> Bytes:
+    def _image(
+        self,
+        offset: int,
+        length: int,
+    ) -> Bytes:
         if length:
             start = offset + recordio.HEADER_BYTES
             return self._bytes[start : start + length]
@@ -85,7 +96,11 @@ class RecordFile:
     @cached_property
     def _bytes(self) -> Bytes:
         with open_file(self.path) as file:
-            pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            pages = mmap.mmap(
+                file.fileno(),
+                0,
+                access=mmap.ACCESS_READ,
+            )
         return np.frombuffer(pages, np.uint8)
 
 
@@ -385,7 +400,10 @@ def _normalise(
     )
 
 
-def decoder_options(data: Data, device_id: int | None) -> dict[str, Any]:
+def decoder_options(
+    data: Data,
+    device_id: int | None,
+) -> dict[str, Any]:
     """Where DALI decodes; on a GPU with NVIDIA's hints for this benchmark (v3.1, DGX H100).
 
     Their padding of nvJPEG's buffers, 256 MB a thread, is left out: a V100 of 16 GB has no room.
@@ -403,5 +421,8 @@ def decoder_options(data: Data, device_id: int | None) -> dict[str, Any]:
     }
 
 
-def _to_device(labels: Any, device_id: int | None) -> Any:
+def _to_device(
+    labels: Any,
+    device_id: int | None,
+) -> Any:
     return labels if device_id is None else labels.gpu()

@@ -47,7 +47,11 @@ def encode(
     words = np.frombuffer(payload, "<u4", len(payload) // 4)
     marks = 4 * np.flatnonzero(words == MAGIC)
     ends = [*marks.tolist(), len(payload)]
-    flags = [_FIRST, *[_MIDDLE] * (len(ends) - 2), _LAST]
+    flags = [
+        _FIRST,
+        *[_MIDDLE] * (len(ends) - 2),
+        _LAST,
+    ]
     if len(ends) == 1:
         flags = [_WHOLE]
     pieces = []
@@ -66,7 +70,11 @@ def is_split(record: list[bytes]) -> bool:
     return len(record) > _PIECES
 
 
-def read(file: BinaryIO, offset: int, name: str) -> Record:
+def read(
+    file: BinaryIO,
+    offset: int,
+    name: str,
+) -> Record:
     """The record at byte `offset` of `file`. Raises UserError naming file and offset."""
     try:
         file.seek(offset)

@@ -84,7 +84,11 @@ class TrainOrder:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="epoch-order")
         self._orders = dict[tuple[int, Part], Future[Indices]]()
 
-    def active_steps(self, rank: int, first: int = 1) -> Iterator[int]:
+    def active_steps(
+        self,
+        rank: int,
+        first: int = 1,
+    ) -> Iterator[int]:
         """Steps from `first` on in which `rank` has a share of the batch; ends with the last."""
         last = self._plan.segments[-1]
         steps: Iterable[int] = itertools.count(first)
@@ -95,7 +99,11 @@ class TrainOrder:
             if rank < self._plan.segment_of_step(step).active_ranks:
                 yield step
 
-    def batch(self, step: int, rank: int) -> BatchIndices:
+    def batch(
+        self,
+        step: int,
+        rank: int,
+    ) -> BatchIndices:
         """The share of `rank` in the batch of `step`, counted from 1."""
         plan = self._plan
         segment = plan.segment_of_step(step)
@@ -125,7 +133,11 @@ class TrainOrder:
             images[chosen] = order[within[chosen]]
         return BatchIndices(images, positions, epochs + 1)
 
-    def _order(self, epoch: int, part: Part) -> Indices:
+    def _order(
+        self,
+        epoch: int,
+        part: Part,
+    ) -> Indices:
         for needed in (epoch, epoch + 1):
             if (needed, part) not in self._orders:
                 self._orders[needed, part] = self._thread.submit(
@@ -239,7 +251,10 @@ def centre_windows(
     return (1 - shapes) / 2, shapes
 
 
-def flips(positions: Indices, seed: int) -> NDArray[np.int32]:
+def flips(
+    positions: Indices,
+    seed: int,
+) -> NDArray[np.int32]:
     """0 or 1 for each image: mirror it?"""
     u = uniforms(positions, seed, 1)[:, 0]
     return (u < 0.5).astype(np.int32)

@@ -60,13 +60,21 @@ def older(folder: Path) -> None:
     write_json(folder / "manifest.json", manifest)
 
 
-def overwrite(path: Path, offset: int, new: bytes) -> None:
+def overwrite(
+    path: Path,
+    offset: int,
+    new: bytes,
+) -> None:
     with path.open("r+b") as file:
         file.seek(offset)
         file.write(new)
 
 
-def image_place(folder: Path, split: str, number: int) -> tuple[int, int]:
+def image_place(
+    folder: Path,
+    split: str,
+    number: int,
+) -> tuple[int, int]:
     """(first byte, bytes) of the image of a record."""
     row = load_table(folder, split)[number]
     return int(row["offset"]) + recordio.HEADER_BYTES, int(row["length"])
@@ -131,7 +139,10 @@ AT_0 = "/set/train.rec: record at byte 0:"
     ],
 )
 def test_a_changed_set_is_one_error_before_the_run(
-    packed: Path, spoil: Spoil, sealed: bool, told: str
+    packed: Path,
+    spoil: Spoil,
+    sealed: bool,
+    told: str,
 ) -> None:
     """Sealed: the files fit the manifest, but do not fit each other."""
     spoil(packed)
@@ -149,7 +160,6 @@ def test_a_changed_set_is_one_error_before_the_run(
     [
         ('"classes"', '"klasses"', "classes: Field required"),
         ('"val"', '"other"', "splits.val: files rec, idx, npy expected"),
-        ("recordio-1", "recordio-2", "format: Input should be 'rn50-recordio-1'"),
         (
             '"part": [\n  0',
             '"part": [\n  3',
@@ -159,7 +169,10 @@ def test_a_changed_set_is_one_error_before_the_run(
     ],
 )
 def test_a_manifest_of_another_shape_names_the_key(
-    packed: Path, old: str, new: str, told: str
+    packed: Path,
+    old: str,
+    new: str,
+    told: str,
 ) -> None:
     path = packed / "manifest.json"
     path.write_text(path.read_text().replace(old, new, 1))
@@ -183,7 +196,11 @@ def test_counts_of_the_config_must_be_those_of_the_set(pristine: Path) -> None:
     ("name", "where"),
     [("train.rec", ".* one of 12 records .*record 0, class"), ("val.npy", "")],
 )
-def test_verify_finds_any_flipped_byte(packed: Path, name: str, where: str) -> None:
+def test_verify_finds_any_flipped_byte(
+    packed: Path,
+    name: str,
+    where: str,
+) -> None:
     path = packed / name
     content = path.read_bytes()
     overwrite(path, len(content) - 40, bytes([content[-40] ^ 1]))
@@ -233,7 +250,10 @@ def test_every_bad_record_of_a_split_is_named(packed: Path) -> None:
         verify(packed)
 
 
-def die(*_: object, **__: object) -> list[object]:
+def die(
+    *_: object,
+    **__: object,
+) -> list[object]:
     if multiprocessing.parent_process() is not None:
         os.kill(os.getpid(), signal.SIGKILL)
     return []

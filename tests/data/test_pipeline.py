@@ -54,7 +54,10 @@ def smooth(
     return np.rint(levels).astype(np.uint8)
 
 
-def pack(folder: Path, images: Sequence[bytes]) -> Data:
+def pack(
+    folder: Path,
+    images: Sequence[bytes],
+) -> Data:
     """A packed set with a class for each image, so that a label is the image's number; they are the
     images of both splits."""
     for number, image in enumerate(images):
@@ -93,7 +96,12 @@ def training(
     **more: Any,
 ) -> Source:
     plan = plan_of(data, per_rank, ranks)
-    return build_train_source(data, plan, rank=rank, **{"seeds": SEEDS} | more)
+    return build_train_source(
+        data,
+        plan,
+        rank=rank,
+        **{"seeds": SEEDS} | more,
+    )
 
 
 def evaluation(
@@ -116,11 +124,19 @@ def labels_of(batch: Batch) -> NDArray[np.int64]:
 
 def pixels_of(batch: Batch, data: Data) -> Floats:
     """Un-normalised NHWC pixels of a batch."""
-    planes = batch.images.asnumpy().transpose(0, 2, 3, 1)
+    planes = batch.images.asnumpy().transpose(
+        0,
+        2,
+        3,
+        1,
+    )
     return planes.astype(float) * data.std + data.mean
 
 
-def bits(source: Source, batches: int = 4) -> bytes:
+def bits(
+    source: Source,
+    batches: int = 4,
+) -> bytes:
     images = (source.next().images.asnumpy() for _ in range(batches))
     return b"".join(array.tobytes() for array in images)
 
@@ -162,7 +178,15 @@ def numbered(tmp_path_factory: pytest.TempPathFactory) -> Data:
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Data:
     """JPEG of several shapes, with structure."""
-    shapes = [(40, 60), (60, 40), (33, 47), (20, 20), (21, 80), (18, 19), (200, 151)]
+    shapes = [
+        (40, 60),
+        (60, 40),
+        (33, 47),
+        (20, 20),
+        (21, 80),
+        (18, 19),
+        (200, 151),
+    ]
     images = [jpeg(rough(n, *shape)) for n, shape in enumerate(shapes)]
     return pack(tmp_path_factory.mktemp("photos"), images)
 
@@ -201,7 +225,15 @@ def test_evaluation_equals_a_numpy_reference(tmp_path: Path) -> None:
     """Lossless images, shorter side to eval_resize_px, aspect kept, centre crop: within one grey
     level, the rounding after the resize. Where an odd number of rows is left over the crop lies
     lower, not higher."""
-    shapes = [(20, 20), (40, 60), (60, 40), (33, 47), (21, 80), (19, 18), (10, 12)]
+    shapes = [
+        (20, 20),
+        (40, 60),
+        (60, 40),
+        (33, 47),
+        (21, 80),
+        (19, 18),
+        (10, 12),
+    ]
     images = [rough(number, *shape) for number, shape in enumerate(shapes)]
     data = pack(tmp_path, [png(image) for image in images])
     batch = evaluation(data, len(images)).next()
@@ -355,7 +387,13 @@ def test_each_operation_equals_a_numpy_reference(
     tmp_path: Path, names: list[str]
 ) -> None:
     """Images of 255 levels from pixel to pixel, so a place is right to 1/1000 of a pixel."""
-    sizes = [(16, 16), (20, 17), (24, 40), (37, 30), (50, 45)]
+    sizes = [
+        (16, 16),
+        (20, 17),
+        (24, 40),
+        (37, 30),
+        (50, 45),
+    ]
     images = [rough(number, *size) for number, size in enumerate(sizes)]
     ranges = {name: OPERATIONS[name] for name in names}
     data = with_settings(
@@ -406,14 +444,27 @@ def images_and_twins() -> Iterator[Any]:
     """Images and their RGB twins. ImageNet holds grey and CMYK files; the others a user's own
     folder may hold."""
     pixels = smooth(3, 40, 40)
-    for mode, kind in (("L", "JPEG"), ("CMYK", "JPEG"), ("P", "PNG"), ("1", "PNG")):
+    for mode, kind in (
+        ("L", "JPEG"),
+        ("CMYK", "JPEG"),
+        ("P", "PNG"),
+        ("1", "PNG"),
+    ):
         image = Image.fromarray(pixels).convert(mode)
         twin = encode(image.convert("RGB"), "PNG")
-        yield pytest.param(encode(image, kind, quality=95), twin, id=mode)
+        yield pytest.param(
+            encode(image, kind, quality=95),
+            twin,
+            id=mode,
+        )
     exif = Image.Exif()
     exif[0x0112] = 6
     plain = jpeg(pixels)
-    yield pytest.param(jpeg(pixels, exif=exif), plain, id="rotated by EXIF")
+    yield pytest.param(
+        jpeg(pixels, exif=exif),
+        plain,
+        id="rotated by EXIF",
+    )
     # The magic number in a JPEG comment, aligned: RecordIO splits the record there.
     magic = struct.pack("<I", recordio.MAGIC)
     comment = b"ab" + magic + b"cdefgh" + magic
@@ -484,7 +535,10 @@ def test_the_same_seeds_give_the_same_bits_and_every_seed_has_its_effect(
 @pytest.mark.parametrize("build", [build_train_source, build_eval_source])
 @pytest.mark.parametrize("device_id", [None, 0])
 def test_the_hardware_decoder_gets_nearly_all_images(
-    photos: Data, monkeypatch: pytest.MonkeyPatch, build: Any, device_id: int | None
+    photos: Data,
+    monkeypatch: pytest.MonkeyPatch,
+    build: Any,
+    device_id: int | None,
 ) -> None:
     """DALI checks the names of arguments when a graph is made; building it would need a GPU."""
     outputs: list[Any] = []
