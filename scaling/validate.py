@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import lru_cache
+from itertools import chain
 from statistics import mean
 from typing import NamedTuple
 
@@ -95,6 +96,11 @@ class Row:
         """Signed, relative."""
         return self.predicted / self.published - 1
 
+    @property
+    def side(self) -> int:
+        """Where the published figure lies: -1 below the interval, 0 inside, 1 above."""
+        return int(self.published > self.high) - int(self.published < self.low)
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -136,7 +142,7 @@ def validate() -> list[Row]:
     """
     rows: list[Row] = []
     for run in (*_mlperf_runs(), *_table_runs(), *_sony_runs()):
-        rows.extend(_rows(run))
+        rows.extend(_rows(run, predict(run.job)))
     return sorted(
         rows,
         key=lambda row: (
@@ -154,7 +160,7 @@ def summarise(rows: Sequence[Row], kind: str) -> Summary:
     of_kind = [row for row in rows if row.kind == kind]
     predicted = [row for row in of_kind if not row.calibrated]
     errors = [row.error for row in predicted]
-    sides = [_side(row.published, row.low, row.high) for row in predicted]
+    sides = [row.side for row in predicted]
     return Summary(
         kind=kind,
         rows=len(predicted),
@@ -166,11 +172,6 @@ def summarise(rows: Sequence[Row], kind: str) -> Summary:
         faster=sides.count(-1),
         slower=sides.count(1),
     )
-
-
-def _side(published: float, low: float, high: float) -> int:
-    """Where a figure lies: -1 below an interval, 0 inside, 1 above."""
-    return int(published > high) - int(published < low)
 
 
 def _mlperf_runs() -> Iterator[Published]:
@@ -247,10 +248,9 @@ def _sony_runs() -> Iterator[Published]:
         )
 
 
-def _rows(run: Published) -> Iterator[Row]:
-    """What was published of one job against ours."""
+def _rows(run: Published, answer: Prediction) -> Iterator[Row]:
+    """What was published of one job against `answer`."""
     job = run.job
-    answer = predict(job)
     step_interval_ms = [1e3 * value for value in answer.step_interval_s]
     reasons = [why for word, why in KNOWN_REASONS.items() if word in run.name]
     for kind, published, predicted, (low, high) in (
@@ -296,16 +296,6 @@ _SIGMA = 0.05
 _ITERATIONS = 20
 
 
-class Missed(NamedTuple):
-    """A run that was left out: the relative error of its step, whether the 90 % interval of its
-    step holds it, and where its time lies: -1 below that interval of times, 0 inside, 1 above."""
-
-    run: Published
-    error: float
-    within: bool
-    side: int
-
-
 @dataclass(frozen=True)
 class Score:
     """How well what was left out was predicted. Shares are of the rows, about 90 % intervals."""
@@ -337,23 +327,20 @@ def cross_validate() -> list[Score]:
     the rows that are asked for, and the machine files without those points that are among them.
     By system (from its data sheet alone), by round, by size, and each configuration by itself (its
     machine's other points stay)."""
-    by_round = list(_left_out(lambda run: run.version))
-    large: dict[str, list[Missed]] = {}
-    for missed in sorted(by_round, key=lambda missed: missed.run.version):
-        if missed.run.job.gpus >= LARGE_GPUS:
-            large.setdefault(missed.run.version, []).append(missed)
-    return [
-        _score("a system", _left_out(lambda run: run.job.name)),
-        _score("a round", by_round),
-        *(
-            _score(f"v{version}, from {LARGE_GPUS} on", missed)
-            for version, missed in large.items()
-        ),
-        _score(f"more than {SMALL_GPUS} accelerators", _large_from_small()),
-        _score(
-            "a batch and size", _left_out(lambda run: (run.job.gpus, run.job.batch))
-        ),
+    by_system = _left_out(lambda run: run.job.name)
+    by_round = _left_out(lambda run: run.version)
+    by_size = _left_out(lambda run: f"{run.job.gpus} x {run.job.batch}")
+    scores = [
+        _score("a system", *by_system.values()),
+        _score("a round", *by_round.values()),
     ]
+    for version, rows in sorted(by_round.items()):
+        large = [row for row in rows if row.gpus >= LARGE_GPUS]
+        if large:
+            scores.append(_score(f"v{version}, from {LARGE_GPUS} on", large))
+    scores.append(_score(f"more than {SMALL_GPUS} accelerators", _large_from_small()))
+    scores.append(_score("a batch and size", *by_size.values()))
+    return scores
 
 
 def fit_sheet(runs: Sequence[Published]) -> Sheet:
@@ -393,11 +380,14 @@ def _configuration(run: Published) -> tuple[str, int, int]:
     return run.job.system.accelerator, run.job.gpus, run.job.batch
 
 
-def _left_out(key: Callable[[Published], object]) -> Iterator[Missed]:
+def _left_out(key: Callable[[Published], str]) -> dict[str, list[Row]]:
+    """Rows of the runs with one value of `key`, predicted by all the others."""
+    rows = {}
     for value in dict.fromkeys(map(key, cases())):
         kept = [run for run in cases() if key(run) != value]
         asked = [run for run in cases() if key(run) == value]
-        yield from _ask(asked, fit_sheet(kept), _is_none_of(asked))
+        rows[value] = _ask(asked, fit_sheet(kept), _is_none_of(asked))
+    return rows
 
 
 def _is_none_of(asked: Sequence[Published]) -> Callable[[Point], bool]:
@@ -405,7 +395,7 @@ def _is_none_of(asked: Sequence[Published]) -> Callable[[Point], bool]:
     return lambda point: (point.gpus, point.batch, round(point.step_s, 5)) not in steps
 
 
-def _large_from_small() -> Iterator[Missed]:
+def _large_from_small() -> list[Row]:
     small = [run for run in cases() if run.job.gpus <= SMALL_GPUS]
     large = [run for run in cases() if run.job.gpus > SMALL_GPUS]
     return _ask(large, fit_sheet(small), lambda point: point.gpus <= SMALL_GPUS)
@@ -413,18 +403,13 @@ def _large_from_small() -> Iterator[Missed]:
 
 def _ask(
     asked: Sequence[Published], sheet: Sheet, keep: Callable[[Point], bool]
-) -> Iterator[Missed]:
+) -> list[Row]:
+    rows: list[Row] = []
     for run in asked:
-        job = run.job
-        system = _with_points(job.system, keep)
-        answer = predict(job, build(job.name, system, "fp16", sheet))
-        low, high = answer.step_interval_s
-        yield Missed(
-            run=run,
-            error=answer.step.total_s / run.step_s - 1,
-            within=low <= run.step_s <= high,
-            side=_side(run.time_s, *answer.time_interval_s),
-        )
+        system = _with_points(run.job.system, keep)
+        machine = build(run.job.name, system, "fp16", sheet)
+        rows.extend(_rows(run, predict(run.job, machine)))
+    return rows
 
 
 def _with_points(system: System, keep: Callable[[Point], bool]) -> System:
@@ -443,17 +428,17 @@ def _about(system: System) -> Performance:
     return system.performance
 
 
-def _score(left_out: str, answers: Iterable[Missed]) -> Score:
-    missed = list(answers)
-    errors = [abs(answer.error) for answer in missed]
-    sides = [answer.side for answer in missed]
-    large = [abs(m.error) for m in missed if m.run.job.gpus >= LARGE_GPUS]
+def _score(left_out: str, *groups: Sequence[Row]) -> Score:
+    rows = list(chain(*groups))
+    steps = [row for row in rows if row.kind == "step"]
+    sides = [row.side for row in rows if row.kind == "time"]
+    large = [abs(row.error) for row in steps if row.gpus >= LARGE_GPUS]
     return Score(
         left_out=left_out,
-        rows=len(missed),
-        mean_absolute_error=mean(errors),
-        bias=mean(answer.error for answer in missed),
-        within_interval=mean(answer.within for answer in missed),
+        rows=len(steps),
+        mean_absolute_error=mean(abs(row.error) for row in steps),
+        bias=mean(row.error for row in steps),
+        within_interval=mean(row.side == 0 for row in steps),
         times_within_interval=mean(side == 0 for side in sides),
         times_faster=mean(side < 0 for side in sides),
         times_slower=mean(side > 0 for side in sides),
