@@ -17,8 +17,9 @@ from ..config.plan import build_plan
 from ..config.schema import Run, Synthetic
 from ..data.dataset import load_table
 from ..data.prepare import prepare
+from ..scaling.fit import build
 from ..scaling.machine import known_precisions
-from ..scaling.step import build, step_time
+from ..scaling.step import step_time
 from .harness import (
     BenchJob,
     Outcome,
