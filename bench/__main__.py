@@ -34,4 +34,8 @@ def main(name: str, out: Path, *arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])
+    main(
+        sys.argv[1],
+        Path(sys.argv[2]),
+        *sys.argv[3:],
+    )

@@ -18,6 +18,7 @@ from ..train.process_info import read_process_info
 from .harness import (
     BenchJob,
     Outcome,
+    Samples,
     alternate,
     bench,
     count,
@@ -36,7 +37,7 @@ def time_sizes(
     out: Path,
     sizes_bytes: Sequence[int],
     rounds: int,
-) -> dict[str, list[float]]:
+) -> Samples:
     """Seconds of an allreduce of each size on one rank, by the trainer's communicator: those of the
     slowest. The first of each size is not timed."""
     import horovod.mxnet as hvd
@@ -51,7 +52,7 @@ def time_sizes(
     connection = Connection(run, Timeline(0), over_mpi=over_mpi)
     comm = Communicator(Operators(mx.cpu()), connection)
     comm.start()
-    seconds: dict[str, list[float]] = {}
+    seconds: Samples = {}
     columns = max(1, len(connection.columns))
     for size_bytes in sizes_bytes:
         rows = -(-size_bytes // 4 // columns)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import truediv
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import typer
 
@@ -21,6 +21,10 @@ from ..config.progress import Tracker
 from ..config.reading import JsonObject
 
 T = TypeVar("T")
+Action: TypeAlias = Callable[[], object]
+Samples: TypeAlias = dict[str, list[float]]
+"""Contender -> a value of each measurement."""
+Spread: TypeAlias = dict[str, float]
 
 
 # --- the table ------------------------------------------------------------------------------------
@@ -52,11 +56,9 @@ class Outcome:
 
     figures: Mapping[str, Any]
     """Printed for people where there is no table."""
-    ratios: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    measurements: Mapping[str, Mapping[str, Sequence[float]]] = field(
-        default_factory=dict
-    )
-    """unit -> contender -> values, for `--plot`."""
+    ratios: Mapping[str, Spread] = field(default_factory=dict)
+    measurements: Mapping[str, Samples] = field(default_factory=dict)
+    """By unit, for `--plot`."""
     launcher: str = ""
     rows: Sequence[Mapping[str, Any]] = ()
     """A benchmark's own table; `--json` has it beside the figures."""
@@ -86,11 +88,14 @@ class Outcome:
         }
 
 
+Driver: TypeAlias = Callable[..., Outcome]
+
+
 @dataclass(frozen=True)
 class Benchmark:
     """One command of `rn50 bench`; the fields are the arguments of `bench`."""
 
-    run: Callable[..., Outcome]
+    run: Driver
     rank: Callable[..., Any]
     config: str
     takes_ranks: bool
@@ -100,8 +105,12 @@ BENCHMARKS: dict[str, Benchmark] = {}
 
 
 def bench(
-    name: str, *, rank: Callable[..., Any], config: str, takes_ranks: bool = False
-) -> Callable[[Callable[..., Outcome]], Callable[..., Outcome]]:
+    name: str,
+    *,
+    rank: Callable[..., Any],
+    config: str,
+    takes_ranks: bool = False,
+) -> Callable[[Driver], Driver]:
     """Register a driver, `driver(job, *, option=...)`, as `rn50 bench NAME`.
 
     Args:
@@ -111,7 +120,7 @@ def bench(
         takes_ranks: whether `--ranks N` says on how many ranks the config runs.
     """
 
-    def register(run: Callable[..., Outcome]) -> Callable[..., Outcome]:
+    def register(run: Driver) -> Driver:
         BENCHMARKS[name] = Benchmark(run, rank, config, takes_ranks)
         return run
 
@@ -122,13 +131,13 @@ def bench(
 
 
 def alternate(
-    contenders: Mapping[str, Callable[[], object]],
+    contenders: Mapping[str, Action],
     rounds: int,
-    barrier: Callable[[], object] = lambda: None,
-    finish: Callable[[], object] = lambda: None,
+    barrier: Action = lambda: None,
+    finish: Action = lambda: None,
     *,
     pieces: int = 1,
-) -> dict[str, list[float]]:
+) -> Samples:
     """Time each contender once a round, in the opposite order every other round: wall seconds of
     each measurement, divided by the `pieces` it is of.
 
@@ -138,7 +147,7 @@ def alternate(
         barrier: called before each measurement, not timed.
         finish: called at the end of each measurement, timed.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
+    seconds: Samples = {name: [] for name in contenders}
     for number in range(rounds + 1):
         for name in _order(contenders, number):
             barrier()
@@ -151,14 +160,14 @@ def alternate(
     return seconds
 
 
-def repeated(run: Callable[[], object], count: int) -> Callable[[], None]:
-    """A function that calls `run` `count` times."""
+def repeated(action: Action, count: int) -> Action:
+    """A function that calls `action` `count` times."""
 
-    def many() -> None:
+    def repeat() -> None:
         for _ in range(count):
-            run()
+            action()
 
-    return many
+    return repeat
 
 
 def in_turn(
@@ -188,10 +197,11 @@ def _order(contenders: Collection[T], number: int) -> list[T]:
 
 def machine() -> JsonObject:
     """Where it was measured."""
-    return {"host": platform.node(), "cores": len(os.sched_getaffinity(0))}
+    cores = os.sched_getaffinity(0)
+    return {"host": platform.node(), "cores": len(cores)}
 
 
-def spread(values: Sequence[float]) -> dict[str, float]:
+def spread(values: Sequence[float]) -> Spread:
     """Median, extremes and number of repeated measurements."""
     return {
         "median": statistics.median(values),
@@ -201,7 +211,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     }
 
 
-def ratio_spread(over: Sequence[float], under: Sequence[float]) -> dict[str, float]:
+def ratio_spread(over: Sequence[float], under: Sequence[float]) -> Spread:
     """Spread of over / under, measured in turn."""
     return spread(list(map(truediv, over, under)))
 
@@ -214,7 +224,7 @@ def scaled(values: Sequence[float], factor: float) -> list[float]:
 def parse_counts(option: str, text: str) -> list[int]:
     """`2,4` -> [2, 4]. Raises UserError: no numbers, or not rising."""
     if re.fullmatch(r"[1-9]\d{0,4}(,[1-9]\d{0,4})*", text):
-        counts = [int(part) for part in text.split(",")]
+        counts = list(map(int, text.split(",")))
         if counts == sorted(set(counts)):
             return counts
     raise UserError(

@@ -15,6 +15,7 @@ from ..config.plan import build_plan
 from .harness import (
     BenchJob,
     Outcome,
+    Samples,
     bench,
     count,
     in_turn,
@@ -38,7 +39,12 @@ BASELINE_ENV = (
 without the last, ranks that share cores starve each other."""
 
 
-def time_contender(out: Path, contender: str, rounds: int, steps: int) -> list[float]:
+def time_contender(
+    out: Path,
+    contender: str,
+    rounds: int,
+    steps: int,
+) -> list[float]:
     """Wall seconds a step of one contender, on one rank."""
     from .rank import alternate_on_ranks, next_steps, started_trainer
 
@@ -95,7 +101,12 @@ def _example(trainer: Trainer, steps: int) -> Callable[[], None]:
     return train
 
 
-@bench("horovod-baseline", rank=time_contender, config="quick", takes_ranks=True)
+@bench(
+    "horovod-baseline",
+    rank=time_contender,
+    config="quick",
+    takes_ranks=True,
+)
 def horovod_baseline(
     job: BenchJob,
     *,
@@ -110,7 +121,7 @@ def horovod_baseline(
     Example: `rn50 bench horovod-baseline quick --passes 3`
     """
     loaded = load_ready(job)
-    step_s: dict[str, list[float]] = {OURS: [], BASELINE: []}
+    step_s: Samples = {OURS: [], BASELINE: []}
     progress = job.track("timing ours and Horovod's example in turn")
     for contender in in_turn(step_s, passes, progress):
         step_s[contender] += measure_on_ranks(

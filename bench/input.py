@@ -23,6 +23,7 @@ from ..scaling.step import step_time
 from .harness import (
     BenchJob,
     Outcome,
+    Samples,
     bench,
     in_turn,
     ratio_spread,
@@ -135,11 +136,17 @@ def bench_input(
         for px in sizes_px:
             drawn = _drawn(job, Path(scratch) / f"{px}", px)
             contenders[f"{px} px"] = ("full", drawn)
-        rates: dict[str, list[float]] = {name: [] for name in contenders}
+        rates: Samples = {name: [] for name in contenders}
         progress = job.track("timing ways in, in turn")
         for name in in_turn(contenders, passes, progress):
             way, config = contenders[name]
-            rate = measure_on_ranks(config, job.launcher, "input", way, images)
+            rate = measure_on_ranks(
+                config,
+                job.launcher,
+                "input",
+                way,
+                images,
+            )
             rates[name].append(rate)
     figures: dict[str, Any] = {}
     for name, values in rates.items():
@@ -164,7 +171,11 @@ def _drawn(job: BenchJob, folder: Path, px: int) -> Loaded:
         max_px=px,
     )
     counts = drawn.model_dump(include=set(Counts._fields))
-    place = {"path": str(folder), "synthetic": drawn, "shards": None}
+    place = {
+        "path": str(folder),
+        "synthetic": drawn,
+        "shards": None,
+    }
     data = run.data.model_copy(update=counts | place)
     # of a batch that the set holds
     small = load("smoke", ["system.ranks_per_node=1"]).run
@@ -192,7 +203,11 @@ def with_roofline(outcome: Outcome, system: System) -> Outcome:
     read_bytes_per_s = model.performance.read_bytes_per_s / system.ranks_per_node
     # by all cores of a GPU
     rates = {}
-    for way in ("decode", "full", *(f"{px} px" for px in SIZES_PX)):
+    for way in (
+        "decode",
+        "full",
+        *(f"{px} px" for px in SIZES_PX),
+    ):
         rates[way] = figures[f"{way}: images per CPU-second"]["median"] * cores
     inputs = {
         "read": read_bytes_per_s / (figures["kB an image (mean)"] * 1e3),
@@ -213,7 +228,13 @@ def with_roofline(outcome: Outcome, system: System) -> Outcome:
     )
 
     def draw(path: Path) -> None:
-        _draw_roofline(path, system, rates, {"read": inputs["read"]}, training)
+        _draw_roofline(
+            path,
+            system,
+            rates,
+            {"read": inputs["read"]},
+            training,
+        )
 
     return replace(outcome, figures=figures, draw=draw)
 
@@ -234,14 +255,28 @@ def _draw_roofline(
     counts = range(1, 2 * cores + 1)
     for way in ("decode", "full"):
         a_core = rates[way] / cores
-        by_cores.plot(counts, [a_core * count for count in counts], label=way)
+        by_cores.plot(
+            counts,
+            [a_core * count for count in counts],
+            label=way,
+        )
     by_cores.axvline(cores, color=INK, ls=":", lw=1)
     by_cores.set(xlabel="cores a GPU")
     measured = [rates[f"{px} px"] for px in SIZES_PX]
-    by_size.plot(SIZES_PX, measured, marker="o", label=f"full, {cores} cores")
+    by_size.plot(
+        SIZES_PX,
+        measured,
+        marker="o",
+        label=f"full, {cores} cores",
+    )
     published = [total / PUBLISHED_GPUS for total in PUBLISHED_INPUT.values()]
     name = "input, DGX-1 (NVIDIA's slides)"
-    by_size.plot(list(PUBLISHED_INPUT), published, "kD", label=name)
+    by_size.plot(
+        list(PUBLISHED_INPUT),
+        published,
+        "kD",
+        label=name,
+    )
     by_size.set(xlabel="pixels a side, as stored")
     of_dgx1 = {
         f"training {network}, DGX-1, at least": total / PUBLISHED_GPUS
@@ -254,7 +289,12 @@ def _draw_roofline(
         # lines that the axis does not change, each name above its line
         for name, rate in levels.items():
             axes.axhline(rate, ls="--", color=INK, lw=1)
-            axes.annotate(name, (left, rate), (0, 3), textcoords="offset points")
+            axes.annotate(
+                name,
+                (left, rate),
+                (0, 3),
+                textcoords="offset points",
+            )
         axes.set(ylabel="images/s a GPU", title=f"{system.name}: input, training")
         finish(axes)
     save(figure, path)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ..config.plan import build_plan
-from .harness import BenchJob, Outcome, bench, count, ratio_spread
+from .harness import BenchJob, Outcome, Samples, bench, count, ratio_spread
 from .jobs import load_ready, measure_on_ranks
 
 if TYPE_CHECKING:
@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from ..train.trainer import Trainer
 
 
-def time_loops(out: Path, rounds: int, steps: int) -> dict[str, list[float]]:
+def time_loops(
+    out: Path,
+    rounds: int,
+    steps: int,
+) -> Samples:
     """Seconds of the loops on one rank."""
     from .rank import alternate_on_ranks, next_steps, started_trainer
 
@@ -61,7 +65,12 @@ def _bare_steps(
     return run
 
 
-@bench("loop", rank=time_loops, config="quick", takes_ranks=True)
+@bench(
+    "loop",
+    rank=time_loops,
+    config="quick",
+    takes_ranks=True,
+)
 def loop(
     job: BenchJob,
     *,
@@ -79,7 +88,13 @@ def loop(
     """
     loaded = load_ready(job)
     job.track("timing rounds")
-    seconds = measure_on_ranks(loaded, job.launcher, "loop", rounds, steps)
+    seconds = measure_on_ranks(
+        loaded,
+        job.launcher,
+        "loop",
+        rounds,
+        steps,
+    )
     ranks = build_plan(loaded.run).ranks
     per_rank = loaded.run.batch.per_rank
     images = steps * ranks * per_rank

@@ -13,7 +13,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from .harness import BenchJob, Outcome, alternate, bench, count, ratio_spread, scaled
+from .harness import (
+    BenchJob,
+    Outcome,
+    alternate,
+    bench,
+    count,
+    ratio_spread,
+    scaled,
+)
 from .jobs import measure_on_ranks
 
 if TYPE_CHECKING:
@@ -96,7 +104,12 @@ def _contenders() -> tuple[dict[str, Callable[[], None]], int]:
         "eps": 0,
     }
     by_name = {p.name: p for p in of_theirs}
-    stock = gluon.Trainer(by_name, "lars", settings, kvstore=None)
+    stock = gluon.Trainer(
+        by_name,
+        "lars",
+        settings,
+        kvstore=None,
+    )
     size = sum(p.data().size for p in parameters)
     source = nd.ones(size)
     target = nd.zeros(size)

@@ -7,7 +7,7 @@ computing, exposed is a small difference of two large times: least and most show
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import sub
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ..config.errors import UserError
 from ..config.plan import build_plan
 from .harness import (
+    Action,
     BenchJob,
     Outcome,
+    Samples,
     bench,
     count,
     in_turn,
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     from ..train.trainer import Trainer
 
 
-def time_kinds(out: Path, rounds: int, steps: int) -> dict[str, list[float]]:
+def time_kinds(out: Path, rounds: int, steps: int) -> Samples:
     """Seconds of each kind of step on one rank."""
     from .rank import alternate_on_ranks, started_trainer
 
@@ -41,7 +43,7 @@ def time_kinds(out: Path, rounds: int, steps: int) -> dict[str, list[float]]:
         return alternate_on_ranks(trainer, contenders, rounds, pieces=steps)
 
 
-def _kinds_of_steps(trainer: Trainer, steps: int) -> dict[str, Callable[[], None]]:
+def _kinds_of_steps(trainer: Trainer, steps: int) -> dict[str, Action]:
     """What is timed, as train/loop.py has it. The learning rate is 0: the weights stay."""
     from mxnet import nd
 

@@ -12,7 +12,7 @@ from ..config.load import load
 from ..train.context import RunContext
 from ..train.process_info import read_process_info
 from ..train.progress import Progress
-from .harness import alternate
+from .harness import Action, Samples, alternate
 
 if TYPE_CHECKING:
     from ..train.trainer import Trainer
@@ -42,7 +42,7 @@ def started_trainer(
     trainer.comm.stop()
 
 
-def next_steps(trainer: Trainer, count: int) -> Callable[[], None]:
+def next_steps(trainer: Trainer, count: int) -> Action:
     """A function that trains the next `count` steps at each call, with a run's metrics."""
     from ..train.loop import train_steps
     from ..train.run import log_point
@@ -61,11 +61,11 @@ def next_steps(trainer: Trainer, count: int) -> Callable[[], None]:
 
 def alternate_on_ranks(
     trainer: Trainer,
-    contenders: Mapping[str, Callable[[], object]],
+    contenders: Mapping[str, Action],
     rounds: int,
     *,
     pieces: int = 1,
-) -> dict[str, list[float]]:
+) -> Samples:
     """Time the contenders in turn (`alternate`), each until the last rank has finished."""
     from mxnet import nd
 

@@ -6,6 +6,8 @@ Brookhaven's experiment. Weak: the batch of a rank is fixed; strong: the global 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from itertools import product
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +24,7 @@ _PLAIN = (
     "model.zero_gamma=false",
     "model.depth=50",
 )
-MODELS: dict[str, tuple[str, ...]] = {
+MODELS = {
     "alexnet": ("model.network=alexnet", *_PLAIN),
     "googlenet": ("model.network=googlenet", *_PLAIN),
     "resnet50": ("model.network=resnet", *_PLAIN),
@@ -67,17 +69,20 @@ def scaling(
     base = job.load(ranks=counts[0])
     batch = base.run.batch.per_rank
     total = batch * math.lcm(*counts)  # which every rank count divides
-    curves: dict[str, list[Case]] = {}
-    for name in names:
-        curves[f"{name}, weak"] = [Case(name, ranks, batch) for ranks in counts]
-        curves[f"{name}, strong"] = [
-            Case(name, ranks, total // ranks) for ranks in counts
-        ]
+    curves: dict[str, list[Case]] = defaultdict(list)
+    for name, on_ranks in product(names, counts):
+        strong_batch = total // on_ranks
+        curves[f"{name}, weak"].append(Case(name, on_ranks, batch))
+        curves[f"{name}, strong"].append(Case(name, on_ranks, strong_batch))
     prepare(base.run.data, job.track, base.origins)
 
     def load(case: Case) -> Loaded:
-        settings = (*MODELS[case.model], LOW_LR, f"batch.per_rank={case.per_rank}")
-        return job.load(*settings, ranks=case.ranks)
+        return job.load(
+            *MODELS[case.model],
+            LOW_LR,
+            f"batch.per_rank={case.per_rank}",
+            ranks=case.ranks,
+        )
 
     timing = Timing(passes, rounds, steps)
     return measure_curves(job, "scaling", curves, load, timing)

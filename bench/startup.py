@@ -9,6 +9,7 @@ from typing import Annotated
 from .harness import (
     BenchJob,
     Outcome,
+    Samples,
     bench,
     count,
     in_turn,
@@ -61,9 +62,13 @@ def startup(
     """
     counts = parse_counts("--ranks", ranks)
     load_ready(job, ranks=counts[0])
-    seconds: dict[str, dict[str, list[float]]] = {}
+    seconds: dict[str, Samples] = {}
     cases = list(product(counts, DELAYS_S, STARTUPS))
-    for on_ranks, delay_s, name in in_turn(cases, rounds, job.track("starting up")):
+    for on_ranks, delay_s, name in in_turn(
+        cases,
+        rounds,
+        job.track("starting up"),
+    ):
         loaded = job.load(*STARTUPS[name], ranks=on_ranks)
         init_s = measure_on_ranks(loaded, job.launcher, "startup", delay_s)
         label = f"{ranks_text(on_ranks)}, connecting +{delay_s:g} s"

@@ -45,7 +45,12 @@ class RandomBatch:
         run = context.run
         draw = np.random.default_rng(context.process.rank)
         images = run.batch.per_rank
-        sizes = {"N": images, "H": run.data.crop_px, "W": run.data.crop_px, "C": 3}
+        sizes = {
+            "N": images,
+            "H": run.data.crop_px,
+            "W": run.data.crop_px,
+            "C": 3,
+        }
         shape = [sizes[axis] for axis in run.model.layout]
         pixels = draw.standard_normal(shape, np.float32)
         labels = draw.integers(run.data.classes, size=images)
@@ -109,7 +114,7 @@ def throughput(
     """
     timing = Timing(passes, rounds, steps)
     if save is not None or check:
-        return _against_reference(job, save, check, timing)
+        return _against_reference(job, save, timing, check=check)
     counts = parse_counts("--ranks", ranks)
     run = job.load(*_PLAIN, ranks=counts[0]).run
     batches = [run.batch.per_rank]
@@ -133,7 +138,11 @@ def _load(job: BenchJob, case: Case, *, here: bool) -> Loaded:
 
 
 def _against_reference(
-    job: BenchJob, save: Path | None, check: bool, timing: Timing
+    job: BenchJob,
+    save: Path | None,
+    timing: Timing,
+    *,
+    check: bool,
 ) -> Outcome:
     """The config on its own nodes and ranks, as a run has it: its median rate is kept or judged."""
     if save is not None:
@@ -141,16 +150,17 @@ def _against_reference(
         load_system(str(save.resolve()))
     run = job.load(*_PLAIN).run
     name = run.name
-    references = run.system.references
+    system = run.system
+    references = system.references
     if check and name not in references:
         known = ", ".join(references) or "none"
         raise UserError(
             f"system.references: one of {name} expected (--save), found {known}"
         )
-    curves = {name: [Case(name, run.system.world_size, run.batch.per_rank)]}
+    case = Case(name, system.world_size, run.batch.per_rank)
 
     load = partial(_load, job, here=False)
-    outcome = measure_curves(job, "throughput", curves, load, timing)
+    outcome = measure_curves(job, "throughput", {name: [case]}, load, timing)
     rate = outcome.rows[0]["images_per_s"]["median"]
     notes = [*outcome.notes]
     passes = True

@@ -188,7 +188,11 @@ class Cudnn:
     def _descriptor(
         self, kind: str, setter: str, words: tuple[Any, ...], *more: int
     ) -> int:
-        key = (kind, *more, *(getattr(word, "value", word) for word in words))
+        key = (
+            kind,
+            *more,
+            *(getattr(word, "value", word) for word in words),
+        )
         if key not in self._made:
             descriptor = ctypes.c_void_p()
             self._checked(f"cudnnCreate{kind}Descriptor", ctypes.byref(descriptor))

@@ -23,7 +23,13 @@ class Maps(NamedTuple):
     def size(self) -> int:
         return self.height * self.width * self.channels
 
-    def windows(self, side: int, stride: int, padding: int, channels: int) -> Maps:
+    def windows(
+        self,
+        side: int,
+        stride: int,
+        padding: int,
+        channels: int,
+    ) -> Maps:
         """The maps of a layer that reads square windows of these."""
         first = side - 2 * padding
         return Maps(
@@ -82,7 +88,14 @@ class Dense(NamedTuple):
         """The same of one pixel: cuDNN has that in all types, with its bias."""
         out, channels = self.weight.shape
         shape = (out, 1, 1, channels)
-        return Convolution(self.source, self.target, self.weight, shape, 1, 0)
+        return Convolution(
+            self.source,
+            self.target,
+            self.weight,
+            shape,
+            1,
+            0,
+        )
 
 
 Layer = Convolution | Norm | MaxPooling | Average | Dense
@@ -113,7 +126,12 @@ class LayerList:
             return self._append(Average(value, len(self.values)), maps)
         if isinstance(block, nn.Dense):
             maps = Maps(1, 1, block.weight.shape[0])
-            dense = Dense(value, len(self.values), block.weight, block.bias)
+            dense = Dense(
+                value,
+                len(self.values),
+                block.weight,
+                block.bias,
+            )
             return self._append(dense, maps)
         assert isinstance(block, nn.Flatten), block
         return value
@@ -137,7 +155,12 @@ class LayerList:
 
     def _unit(self, unit: Unit, value: int) -> int:
         convolved = self._convolution(unit, value)
-        return self._norm(unit, convolved, None, relu=unit.relu)
+        return self._norm(
+            unit,
+            convolved,
+            None,
+            relu=unit.relu,
+        )
 
     def _convolution(self, unit: Unit, value: int) -> int:
         before = self.values[value]
@@ -162,5 +185,11 @@ class LayerList:
         *,
         relu: bool,
     ) -> int:
-        layer = Norm(value, len(self.values), residual, relu, unit.norm)
+        layer = Norm(
+            value,
+            len(self.values),
+            residual,
+            relu,
+            unit.norm,
+        )
         return self._append(layer, self.values[value])

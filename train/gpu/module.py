@@ -31,8 +31,10 @@ class Launch(NamedTuple):
 
 def parameters(source: str) -> dict[str, list[str]]:
     """Kernel -> its parameters, as `const half_t* logits`."""
-    kernels = re.findall(r"^KERNEL (\w+)\(([^)]*)\)", source, re.M)
-    return {name: " ".join(text.split()).split(", ") for name, text in kernels}
+    kernels = {}
+    for name, text in re.findall(r"^KERNEL (\w+)\(([^)]*)\)", source, re.M):
+        kernels[name] = re.split(r",\s+", text)
+    return kernels
 
 
 class CudaModule:
@@ -44,7 +46,8 @@ class CudaModule:
         self._parameters = parameters(source)
         self._functions: dict[str, int] = {}
         self._module = ctypes.c_void_p()
-        text = compiled(source, "--gpu-architecture=compute_{}{}".format(*capability))
+        major, minor = capability
+        text = compiled(source, f"--gpu-architecture=compute_{major}{minor}")
         status = cuda().cuModuleLoadData(ctypes.byref(self._module), text)
         checked("cuModuleLoadData", status)
 
@@ -55,7 +58,8 @@ class CudaModule:
             _word(parameter, value)
             for parameter, value in zip(parameters, launch.arguments, strict=True)
         ]
-        call = Call(function=self._function(launch.name), blocks=launch.blocks)
+        function = self._function(launch.name)
+        call = Call(function=function, blocks=launch.blocks)
         call.words[: len(words)] = words
         return call
 
@@ -71,7 +75,12 @@ class CudaModule:
                 reads.append(value)
             else:
                 writes.append(value)
-        self.device.push("rn50_launch", self.call(launch), reads, writes)
+        self.device.push(
+            "rn50_launch",
+            self.call(launch),
+            reads,
+            writes,
+        )
 
     def sequence(
         self,
@@ -82,13 +91,21 @@ class CudaModule:
     ) -> Callable[[Sequence[int]], None]:
         """What enqueues kernels, one after the other, with settings (see `calls.Segment`)."""
         calls = [(launch.name, self.call(launch)) for launch in launches]
-        return Segment(self.device, calls, settings, reads, [settings, *writes])
+        return Segment(
+            self.device,
+            calls,
+            settings,
+            reads,
+            [settings, *writes],
+        )
 
     def _function(self, name: str) -> int:
         if name not in self._functions:
             function = ctypes.c_void_p()
             status = cuda().cuModuleGetFunction(
-                ctypes.byref(function), self._module, name.encode()
+                ctypes.byref(function),
+                self._module,
+                name.encode(),
             )
             checked(f"kernel {name}", status)
             self._functions[name] = function.value or 0
@@ -101,7 +118,12 @@ def compiled(source: str, architecture: str) -> bytes:
     program = ctypes.c_void_p()
     size = ctypes.c_size_t()
     status = nvrtc.nvrtcCreateProgram(
-        ctypes.byref(program), source.encode(), SOURCE.name.encode(), 0, None, None
+        ctypes.byref(program),
+        source.encode(),
+        SOURCE.name.encode(),
+        0,
+        None,
+        None,
     )
     checked("nvrtcCreateProgram", status)
     options = (ctypes.c_char_p * 1)(architecture.encode())
@@ -109,8 +131,8 @@ def compiled(source: str, architecture: str) -> bytes:
         nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
         log = ctypes.create_string_buffer(size.value)
         nvrtc.nvrtcGetProgramLog(program, log)
-        first = log.value.decode(errors="replace").strip().partition("\n")[0]
-        raise UserError(f"{SOURCE.name}: NVRTC failed: {first}")
+        line, _, _ = log.value.decode(errors="replace").strip().partition("\n")
+        raise UserError(f"{SOURCE.name}: NVRTC failed: {line}")
     nvrtc.nvrtcGetPTXSize(program, ctypes.byref(size))
     text = ctypes.create_string_buffer(size.value)
     nvrtc.nvrtcGetPTX(program, text)

@@ -80,7 +80,11 @@ class PlanOperators(Operators):
                 p.grad_req = "null"
         net.initialize(initializer, ctx=self.ctx)
         for dtype, parameters in sorted(trained.items()):
-            flat, views = side_by_side(self, [p.shape for p in parameters], dtype)
+            flat, views = side_by_side(
+                self,
+                [p.shape for p in parameters],
+                dtype,
+            )
             self.weights.append(flat)
             for p, view in zip(parameters, views, strict=True):
                 p.data().copyto(view)
@@ -90,7 +94,11 @@ class PlanOperators(Operators):
         self.statistics += [p.data() for p in statistics]
 
     def zeros(self, shape: Any, dtype: Any = np.float32) -> nd.NDArray:
-        return nd.array(np.zeros(shape, dtype), self.ctx, dtype=dtype)
+        return nd.array(
+            np.zeros(shape, dtype),
+            self.ctx,
+            dtype=dtype,
+        )
 
     def settings(self) -> nd.NDArray:
         """Where the settings of a step lie on the device."""
@@ -178,7 +186,13 @@ class PlanOperators(Operators):
         if total is None:
             total = self.zeros(3, np.int32)
         classes = scores.size // scores.shape[0]
-        arguments = (scores, labels, total, classes, min(TOP, classes))
+        arguments = (
+            scores,
+            labels,
+            total,
+            classes,
+            min(TOP, classes),
+        )
         self.launch(f"hits_{type_name(scores.dtype)}", scores.shape[0], *arguments)
         return total
 
@@ -250,7 +264,11 @@ class PlanCriterion(_Plans):
         plan = self._plan_for(images.shape)
         losses = nd.empty((images.shape[0],), images.context)
         settings = [data_address(array) for array in (images, labels, losses)]
-        plan.forward([*settings, float_bits(scale)], [images, labels], [losses])
+        plan.forward(
+            [*settings, float_bits(scale)],
+            [images, labels],
+            [losses],
+        )
         self._plan = plan
         self._batch = [images, labels]
         return losses
@@ -265,7 +283,12 @@ class PlanCriterion(_Plans):
         self._batch = []
 
     def _new_plan(self, writer: Writer) -> TrainingPlan:
-        return TrainingPlan(self._operators.shared, writer, self._other, self._buckets)
+        return TrainingPlan(
+            self._operators.shared,
+            writer,
+            self._other,
+            self._buckets,
+        )
 
 
 class Scorer(_Plans):

@@ -122,4 +122,10 @@ class ScoringPlan:
         self.generation = arena.generation
         reads = [*shared.weights, *shared.statistics]
         writes = [writer.settings, arena.token, logits]
-        self.run = Segment(shared.device, calls, writer.settings, reads, writes)
+        self.run = Segment(
+            shared.device,
+            calls,
+            writer.settings,
+            reads,
+            writes,
+        )

@@ -72,10 +72,15 @@ class Tape:
         return self._buffers[-1]
 
     def call(
-        self, layer: str, function: str, *words: Word, reals: tuple[float, ...] = ()
+        self,
+        layer: str,
+        function: str,
+        *words: Word,
+        reals: tuple[float, ...] = (),
     ) -> None:
         """A function of cuDNN; its handle comes first."""
-        self._add(Entry(layer, function, (self._cudnn.handle, *words), reals, 0))
+        words = (self._cudnn.handle, *words)
+        self._add(Entry(layer, function, words, reals, 0))
 
     def kernel(
         self,
@@ -89,7 +94,8 @@ class Tape:
 
     def space(self, size_bytes: int) -> tuple[Buffer, int]:
         """The workspace, and how much of it a call takes."""
-        self.workspace.size_bytes = max(self.workspace.size_bytes, size_bytes)
+        largest = max(self.workspace.size_bytes, size_bytes)
+        self.workspace.size_bytes = largest
         return self.workspace, size_bytes
 
     def _add(self, entry: Entry) -> None:
