@@ -120,7 +120,9 @@ def allreduce(
     cases, refused = plan_allreduces(job, asked)
     sizes_bytes = ",".join(map(str, parse_sizes(sizes)))
     seconds: dict[tuple[Case, int], list[float]] = {}
-    for case in in_turn(list(cases), passes, job.track("measuring allreduces")):
+    for case in in_turn(
+        list(cases), passes, job.track("measuring allreduces", ticks=True)
+    ):
         found = measure_on_ranks(
             cases[case], job.launcher, "allreduce", sizes_bytes, rounds
         )

@@ -74,7 +74,7 @@ def measure_curves(
     for one in loaded.values():
         check_supported(one.run)
     rates: dict[Case, list[float]] = {case: [] for case in loaded}
-    for case in in_turn(list(loaded), timing.passes, job.track("training")):
+    for case in in_turn(list(loaded), timing.passes, job.track("training", ticks=True)):
         step_s = measure_on_ranks(
             loaded[case], job.launcher, name, timing.rounds, timing.steps
         )

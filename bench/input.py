@@ -110,7 +110,9 @@ def bench_input(
         for px in sizes_px:
             ways[f"{px} px"] = "full", _drawn(job, Path(scratch) / f"{px}", px)
         rates: dict[str, list[float]] = {way: [] for way in ways}
-        for way in in_turn(tuple(ways), passes, job.track("timing ways in, in turn")):
+        for way in in_turn(
+            tuple(ways), passes, job.track("timing ways in, in turn", ticks=True)
+        ):
             kind, its = ways[way]
             rates[way].append(
                 measure_on_ranks(its, job.launcher, "input", kind, images)

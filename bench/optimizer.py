@@ -51,7 +51,8 @@ def optimizer(
 
     Example: `rn50 bench optimizer --rounds 15`
     """
-    job.track("timing LARS steps")
+    progress = job.track("timing LARS steps", ticks=True)
+    progress(0, 1)
     loaded = job.load(ranks=1)
     measured = measure_on_ranks(
         loaded,
@@ -59,6 +60,7 @@ def optimizer(
         "optimizer",
         rounds,
     )
+    progress(1, 1)
     seconds: dict[str, list[float]] = measured["seconds"]
     ms = {name: scaled(values, 1e3) for name, values in seconds.items()}
     return Outcome(

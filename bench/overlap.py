@@ -105,7 +105,7 @@ def overlap(
         )
     load_ready(job)
     step_ms = {}
-    for rule in in_turn(list(loaded), 1, job.track("timing steps")):
+    for rule in in_turn(list(loaded), 1, job.track("timing steps", ticks=True)):
         found = measure_on_ranks(
             loaded[rule],
             job.launcher,

@@ -62,7 +62,9 @@ def startup(
     load_ready(job, ranks=counts[0])
     seconds: dict[str, dict[str, list[float]]] = {}
     cases = list(product(counts, DELAYS_S, STARTUPS))
-    for count, delay, name in in_turn(cases, rounds, job.track("starting up")):
+    for count, delay, name in in_turn(
+        cases, rounds, job.track("starting up", ticks=True)
+    ):
         loaded = job.load(*STARTUPS[name], ranks=count)
         init_s = measure_on_ranks(
             loaded,

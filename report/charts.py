@@ -38,8 +38,7 @@ _DOTS_UP_TO = 60
 _LOG_FROM_RATIO = 20.0
 LARGEST = 1e15
 """Larger numbers are not drawn: matplotlib fails at some of them."""
-_LEGEND_ROWS = 5
-MOST_WITHIN = 10
+MOST_WITHIN = 4
 """Entries of a legend within the axes; a longer one would cover what is drawn and stands below."""
 
 
@@ -48,6 +47,11 @@ class Series(NamedTuple):
 
     label: str
     lines: Sequence[Sequence[tuple[float, float]]]
+
+
+def colour_at(number: int) -> str:
+    """The colour of a series."""
+    return COLOURS[number % len(COLOURS)]
 
 
 def new_figure(
@@ -89,8 +93,9 @@ def new_panels(count: int, width_in: float) -> tuple[Figure, Sequence[Axes]]:
     return figure, figure.subplots(1, count, squeeze=False)[0]
 
 
-def finish(axes: Axes, *, legend: bool = True) -> None:
-    """Grid, ticks and legend as every panel has them."""
+def finish(axes: Axes, *, legend: bool = True, beside: Axes | None = None) -> None:
+    """Grid, ticks and legend as every panel has them. `beside`: axes on the right of the same
+    panel, which share the legend."""
     from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
     axes.grid(alpha=0.25)
@@ -102,17 +107,23 @@ def finish(axes: Axes, *, legend: bool = True) -> None:
             axis.set_minor_formatter(NullFormatter())
         elif isinstance(axis.get_major_formatter(), ScalarFormatter):
             axis.set_major_formatter(tick_text)
-    labels = axes.get_legend_handles_labels()[1]
-    if legend and len(labels) > MOST_WITHIN:
+    handles, labels = axes.get_legend_handles_labels()
+    if beside is not None:
+        more_handles, more_labels = beside.get_legend_handles_labels()
+        handles += more_handles
+        labels += more_labels
+    if legend and (len(labels) > MOST_WITHIN or beside is not None):
         below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2)}
         axes.legend(
+            handles,
+            labels,
             ncols=_columns(axes),
             columnspacing=1.0,
             handlelength=1.6,
             **below,
         )
     elif legend and labels:
-        axes.legend(ncols=math.ceil(len(labels) / _LEGEND_ROWS))
+        axes.legend()
 
 
 def _columns(axes: Axes) -> int:
@@ -155,7 +166,7 @@ def draw_lines(
             marker = "o" if len(points) <= _DOTS_UP_TO else ""
             points = [*points[: -1 : math.ceil(len(points) / _MAX_POINTS)], points[-1]]
             x, y = zip(*points, strict=True)
-            axes.plot(x, y, marker=marker, ms=3, lw=1.5, color=COLOURS[number % len(COLOURS)],
+            axes.plot(x, y, marker=marker, ms=3, lw=1.5, color=colour_at(number),
                       ls=STYLES[number // len(COLOURS) % len(STYLES)],
                       label=label, zorder=3 - number / 100)  # fmt: skip
             label = "_"  # one entry in the legend for all lines of a series

@@ -33,6 +33,7 @@ from ..data.describe import describe_data
 from ..logging.records import ABORTED, FAILED
 from ..logging.records import Environment as RunEnvironment
 from .breakdown import rank_spread, start_up, step_breakdown, too_few_cores
+from .charts import colour_at
 from .compare import Comparison, Group, group_table, name_of, parameter_columns
 from .plots import page_charts
 from .published import standing_of
@@ -101,7 +102,7 @@ def render_report(subject: Subject, checks: tuple[Check, ...] | None = None) -> 
         submission=submission,
         score=score,
         figures={log.path: log.figures for log in subject.logs},
-        plots=page_charts([subject]),
+        plots=page_charts([("_", subject)]),
         breakdown=step_breakdown(folder.records("steps")),
         ranks=rank_spread(folder.ranks),
         start_up=start_up(folder.spans),
@@ -132,8 +133,8 @@ def render_comparison(
     """
     names = comparison.names
     columns = comparison.table
-    group_of = {row: group.value for group in groups for row in group.rows}
-    labels = [group_of[row] for row in sorted(group_of)] or None
+    labels = _labels(comparison, groups, by)
+    drawn = [(label, comparison.subjects[row]) for row, label in labels.items()]
     heads = [
         (name, len(list(found)))
         for name, found in groupby(columns, lambda one: one.group)
@@ -142,15 +143,35 @@ def render_comparison(
         "compare.html.j2",
         title=f"{len(names)} runs compared" if len(names) > 1 else names[0],
         rows=[(row, comparison.letters[row], names[row]) for row in order],
+        colours=_colours(labels),
+        medians=any(len(subject.logs) > 1 for subject in comparison.subjects),
         columns=columns,
         heads=heads,
         groups=by is not None and group_table(groups, by),
         sorted_by=(sort or "").removeprefix("-"),
         direction="descending" if (sort or "").startswith("-") else "ascending",
-        plots=page_charts(comparison.subjects, "accuracy", "training", labels=labels),
+        plots=page_charts(drawn, "accuracy", "training"),
         comparison=comparison,
         notes=[note for subject in comparison.subjects for note in subject.notes],
     )
+
+
+def _labels(
+    comparison: Comparison, groups: Sequence[Group], by: str | None
+) -> dict[int, str]:
+    """Row -> its name in the legends, in their order; "_": it needs none."""
+    if len(comparison.subjects) == 1:
+        return {0: "_"}
+    if by is None:
+        return dict(enumerate(comparison.letters))
+    key = by.rpartition(".")[2]
+    return {row: f"{key} {group.value}" for group in groups for row in group.rows}
+
+
+def _colours(labels: dict[int, str]) -> dict[int, str]:
+    """Row -> the colour of its lines."""
+    names = list(dict.fromkeys(labels.values()))
+    return {row: colour_at(names.index(label)) for row, label in labels.items()}
 
 
 def _fill(template: str, **values: Any) -> str:

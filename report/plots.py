@@ -16,7 +16,6 @@ from ..config.plan import build_plan
 from ..train.schedule import step_settings
 from .breakdown import PHASES
 from .charts import COLOURS, LARGEST, Series, draw_lines, finish, page_chart
-from .compare import letter
 from .published import standing_of
 from .run_folder import Subject
 
@@ -48,26 +47,12 @@ class Chart(NamedTuple):
     """Finds the data of the subjects and returns what draws them; None where there are none."""
 
 
-def page_charts(
-    subjects: Sequence[Subject], *sections: str, labels: Sequence[str] | None = None
-) -> dict[str, list[Plot]]:
-    """Draw the charts of a page, by section.
-
-    Args:
-        subjects: what is drawn.
-        sections: only these; none: all.
-        labels: the names of the subjects, by default their letters; of several the same where they
-            are of one group.
-    """
-    if labels is None and len(subjects) == 1:
-        labels = ["_"]
-    elif labels is None:
-        labels = [letter(place) for place in range(len(subjects))]
-    named = list(zip(labels, subjects, strict=True))
+def page_charts(subjects: Subjects, *sections: str) -> dict[str, list[Plot]]:
+    """Draw the charts of a page, by section; `sections`: only these; none: all."""
     plots: dict[str, list[Plot]] = {chart.section: [] for chart in CHARTS}
     for chart in CHARTS:
         if not sections or chart.section in sections:
-            draw = chart.find(named)
+            draw = chart.find(subjects)
             if draw is not None:
                 drawn = page_chart(chart.title, draw)
                 plots[chart.section].append(Plot(chart.title, chart.unit, drawn))
@@ -244,9 +229,7 @@ def _phases(subjects: Subjects) -> Draw | None:
         steps = [step for step, _ in lines["forward"]]
         heights = [list(map(itemgetter(1), line)) for line in lines.values()]
         axes.stackplot(steps, heights, labels=list(lines))
-        axes.set(
-            xlabel="step", ylim=(0, 1.35 * max(map(sum, zip(*heights, strict=True))))
-        )
+        axes.set(xlabel="step", ylim=(0, None))
         finish(axes)
 
     return draw

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..scaling.predict import Prediction, curve
-from .charts import INK, finish, new_panels, save
+from .charts import COLOURS, INK, finish, new_panels, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -95,9 +95,10 @@ def write_best_plot(answers: Sequence[Prediction], path: Path) -> None:
     parts.plot(
         batches, [one.step.total_s * 1e3 for one in by_batch], "o-", ms=4, label="step"
     )
+    epochs = [answer.epochs for answer in by_batch]
     right.plot(
         batches,
-        [one.epochs for one in by_batch],
+        epochs,
         "s--",
         ms=3,
         color="C1",
@@ -109,11 +110,12 @@ def write_best_plot(answers: Sequence[Prediction], path: Path) -> None:
         ylabel="ms",
         xscale="log",
     )
-    right.set(ylabel="epochs", ylim=(0, None))
+    right.set(ylabel="epochs", ylim=(0, 1.1 * max(epochs)))
     right.spines["right"].set_visible(True)
     for axes in (time, parts):
         axes.set_ylim(bottom=0)
-        finish(axes)
+    finish(time)
+    finish(parts, beside=right)
     first = answers[0]
     figure.suptitle(f"{first.job.name}, {first.job.gpus} accelerators")
     save(figure, path)
@@ -150,22 +152,30 @@ def _time(points: Sequence[Prediction], axes: Axes) -> None:
         ylabel="time to train, s",
     )
     right = axes.twinx()
-    right.plot(gpus, [100 * p.efficiency for p in points], "s--", ms=3, color="C1")
+    right.plot(
+        gpus,
+        [100 * p.efficiency for p in points],
+        "s--",
+        ms=3,
+        color="C1",
+        label="efficiency",
+    )
     right.set(ylabel="efficiency, %", ylim=(0, 105))
     right.spines["right"].set_visible(True)
-    finish(axes)
+    finish(axes, beside=right)
 
 
 def _step_parts(points: Sequence[Prediction], axes: Axes) -> None:
     bottom = [0.0] * len(points)
     labels = [f"{point.job.gpus}" for point in points]
-    for name in points[0].step.parts:
+    for name, colour in _colours(points[0]).items():
         heights = [point.step.parts[name] * 1e3 for point in points]
         if any(heights):
             axes.bar(
                 labels,
                 heights,
                 bottom=bottom,
+                color=colour,
                 label=name[:-2].replace("_", " "),
             )
             bottom = [b + h for b, h in zip(bottom, heights, strict=True)]
@@ -173,10 +183,14 @@ def _step_parts(points: Sequence[Prediction], axes: Axes) -> None:
         title="Where a step goes",
         xlabel="GPUs",
         ylabel="ms",
-        ylim=(0, 1.6 * max(bottom)),
     )
     axes.tick_params(axis="x", rotation=45)
     finish(axes)
+
+
+def _colours(answer: Prediction) -> dict[str, str]:
+    """The parts of a step with a colour each, the same in all panels."""
+    return dict(zip(answer.step.parts, COLOURS, strict=False))
 
 
 def _overlap(answer: Prediction, axes: Axes) -> None:
@@ -184,12 +198,13 @@ def _overlap(answer: Prediction, axes: Axes) -> None:
     step = answer.step
     forward = (step.forward_s + step.launch_s * 0.35) * 1e3
     end = max([group.ready_s for group in step.groups], default=step.backward_s) * 1e3
-    axes.barh("compute", forward, color="C0", label="forward")
+    colours = _colours(answer)
+    axes.barh("compute", forward, color=colours["forward_s"], label="forward")
     axes.barh(
         "compute",
         end,
         left=forward,
-        color="C9",
+        color=colours["backward_s"],
         label="backward",
     )
     for number, group in enumerate(step.groups):
@@ -199,7 +214,9 @@ def _overlap(answer: Prediction, axes: Axes) -> None:
             "allreduce",
             stop - start,
             left=start,
-            color=f"C{1 + number % 8}",
+            color=colours["exposed_s"],
+            alpha=(0.9, 0.5)[number % 2],
+            label="_" if number else "allreduce, a group a bar",
         )
         axes.plot(forward + group.ready_s * 1e3, "allreduce", "|", color=INK, ms=14)
     axes.axvline(forward + end, color=INK, lw=0.8, ls=":")

@@ -104,6 +104,7 @@ def test_one_plot_has_all_panels(rn50: Rn50, tmp_path: Path) -> None:
         "Where a step goes",
         "One step",
         "a group is ready",
+        ">efficiency<",  # the legend names the line of the right axis
     ):
         assert text in plot.read_text()
     done = rn50("predict", "dgxh100_8", "--plot", "-")

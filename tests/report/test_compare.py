@@ -18,6 +18,7 @@ from rn50.cli.main import app
 from rn50.compliance.score import score_folder
 from rn50.config.errors import UserError
 from rn50.config.load import load
+from rn50.report.charts import COLOURS
 from rn50.report.compare import (
     Column,
     Comparison,
@@ -204,9 +205,11 @@ def test_runs_are_grouped_by_a_key_of_their_configs(
     ) == 1
     assert slow.spreads["best_accuracy"][1] == 0.5
     assert "optimizer.base_lr" in Shape(page.read_text()).text
-    legend = re.findall(r">([^<>]*)</text>", page.read_text())
-    assert "0.1" in legend
+    legend = re.findall(r">(A|base_lr [^<>]*)</text>", page.read_text())
+    assert legend[:2] == ["base_lr 0.1", "base_lr 0.2"]
     assert "A" not in legend
+    colours = re.findall(r'<b style="border-color: (.*?)">', page.read_text())
+    assert colours == [COLOURS[1], COLOURS[1], COLOURS[0], COLOURS[0]]
     assert "mean (range)" in out
     (machine,) = group_by(compared(study), "system.name")
     assert machine.value == load("smoke").run.system.name
@@ -258,15 +261,13 @@ def test_what_is_the_same_in_all_rows_is_said_once(study: Path) -> None:
 
 
 def test_the_curves_near_the_target_have_a_chart(study: Path) -> None:
-    charts = {
-        one.title: one.chart
-        for one in page_charts(compared(study).subjects)["accuracy"]
-    }
+    runs = [("run", subject) for subject in read_all([study])]
+    charts = {plot.title: plot.chart for plot in page_charts(runs)["accuracy"]}
     near = charts["Top-1 accuracy near the target"]
     labels = re.findall(r">([\d.]+)</text>", near)
     assert min(map(float, labels)) >= 0.68  # the target is 0.7, and epochs are larger
-    far = compared(study / "3").subjects
-    assert [one.title for one in page_charts(far)["accuracy"]] == [
+    far = page_charts(runs[3:])
+    assert [plot.title for plot in far["accuracy"]] == [
         "Top-1 accuracy by epoch",
         "Top-1 accuracy by time",
     ]

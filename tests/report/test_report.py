@@ -356,11 +356,8 @@ def test_the_learning_rate_is_the_planned_one(run_folder: Path) -> None:
     )
     assert planned[0] == (pytest.approx(1 / 50), pytest.approx(0.5 / 50))
     assert planned[-1][0] == pytest.approx(8)
-    (lr,) = [
-        p
-        for p in page_charts(read_subjects(run_folder))["schedule"]
-        if "rate" in p.title
-    ]
+    run_charts = page_charts([("_", read_subjects(run_folder)[0])])
+    (lr,) = [plot for plot in run_charts["schedule"] if "rate" in plot.title]
     assert ">planned<" in lr.chart
     assert ">as run<" in lr.chart
 
