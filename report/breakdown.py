@@ -145,7 +145,7 @@ def too_few_cores(subject: Subject) -> str | None:
     """Return a sentence where ranks on CPUs got less than most of a core each."""
     if subject.config is None or subject.config.system.device != "cpu":
         return None
-    ranks = subject.beside.ranks
+    ranks = subject.folder.ranks
     elapsed_s = number(ranks.get("elapsed_s"))
     column = _table(ranks).get("cpu_s")
     used = isinstance(column, list) and _numbers(column)

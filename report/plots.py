@@ -162,7 +162,7 @@ def _logged(subjects: Subjects, key: str, least: float | None = 0) -> Draw | Non
     """A number of the log points by epoch, if it ever changed; `least`: where the y axis begins."""
 
     def find(subject: Subject) -> Sequence[Points]:
-        points = _pairs(subject.beside.records("train"), "epoch", key)
+        points = _pairs(subject.folder.records("train"), "epoch", key)
         if len({value for _, value in points}) > 1:
             return [points]
         return []
@@ -184,7 +184,7 @@ def _learning_rate(subjects: Subjects) -> Draw | None:
     planned = _planned(subject)
     if len({lr for _, lr in planned}) < 2:
         return _logged(subjects, "lr")
-    points = _pairs(subject.beside.records("train"), "epoch", "lr")
+    points = _pairs(subject.folder.records("train"), "epoch", "lr")
 
     def draw(axes: Axes) -> None:
         axes.plot(*zip(*planned, strict=True), lw=1.5, label="planned")
@@ -219,7 +219,7 @@ def _planned(subject: Subject) -> Points:
 
 def _phases(subjects: Subjects) -> Draw | None:
     """The medians of a step's phases, one upon another, of the first subject."""
-    records = subjects[0][1].beside.records("steps")
+    records = subjects[0][1].folder.records("steps")
     lines = {name: _pairs(records, "step", f"{name}_p50_ms") for name in PHASES}
     points = max(map(len, lines.values()))
     if points < 2 or min(map(len, lines.values())) < points:
