@@ -254,7 +254,7 @@ def _outcome(subject: Subject) -> str:
     """Return how a run ended, in a sentence; of a run that missed its target, why."""
     result = subject.folder.result
     if result and result.status in _ENDED and result.why:
-        return f"The run {_ENDED[result.status]}: {show(result.why, 2000)}."
+        return f"The run {_ENDED[result.status]}: {result.why}."
     if not subject.logs:
         return "No log that can be read."
     if len(subject.logs) > 1:
