@@ -137,7 +137,7 @@ def bench_input(
             drawn = _drawn(job, Path(scratch) / f"{px}", px)
             contenders[f"{px} px"] = ("full", drawn)
         rates: Samples = {name: [] for name in contenders}
-        progress = job.track("timing ways in, in turn")
+        progress = job.track("timing ways in, in turn", ticks=True)
         for name in in_turn(contenders, passes, progress):
             way, config = contenders[name]
             rate = measure_on_ranks(
