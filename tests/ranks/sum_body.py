@@ -46,10 +46,12 @@ def main(
     comm.start()
     runs = [load(config, overrides.split()).run for overrides in cases or ("",)]
     worst = [sums_error(comm, run) for run in runs]
-    worst.append(max(statistics_error(comm, mode) for mode in ("average", "batch")))
+    of_modes = [statistics_error(comm, mode) for mode in ("average", "batch")]
+    worst.append(max(of_modes))
     comm.stop()
     if comm.rank == 0:
-        (Path(out) / "worst.txt").write_text(" ".join(map(repr, worst)))
+        text = " ".join(map(repr, worst))
+        (Path(out) / "worst.txt").write_text(text)
 
 
 def sums_error(
@@ -79,7 +81,8 @@ def sums_error(
             sums.append(of_ranks.sum(axis=0))
         comm.reduce()
         for p, expected in zip(parameters, sums, strict=True):
-            errors.append(np.abs(p.grad().asnumpy() - expected).max())
+            error = p.grad().asnumpy() - expected
+            errors.append(np.abs(error).max())
     return float(max(errors))
 
 
@@ -94,8 +97,9 @@ def statistics_error(
     images = images * (1 + ranks) + ranks
     layer = nn.BatchNorm(in_channels=7)
     comm.operators.initialize(layer, mx.init.Zero())
-    layer.running_mean.set_data(images[comm.rank].mean(axis=0))
-    layer.running_var.set_data(images[comm.rank].var(axis=0))
+    of_rank = images[comm.rank]
+    layer.running_mean.set_data(of_rank.mean(axis=0))
+    layer.running_var.set_data(of_rank.var(axis=0))
     sync_bn_statistics(
         layer,
         comm,
@@ -107,9 +111,11 @@ def statistics_error(
         "average": active.var(axis=1).mean(axis=0),
         "batch": active.var(axis=(0, 1)),
     }
-    means_off = layer.running_mean.data().asnumpy() - active.mean(axis=(0, 1))
-    variances_off = layer.running_var.data().asnumpy() - variances[mode]
-    return float(np.abs([means_off, variances_off]).max())
+    errors = [
+        layer.running_mean.data().asnumpy() - active.mean(axis=(0, 1)),
+        layer.running_var.data().asnumpy() - variances[mode],
+    ]
+    return float(np.abs(errors).max())
 
 
 if __name__ == "__main__":

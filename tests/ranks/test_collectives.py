@@ -85,7 +85,8 @@ def test_the_sum_is_the_plain_sum(
         command,
     )
     run_job(job, launcher, tmp_path)
-    *of_sums, of_statistics = map(float, (tmp_path / "worst.txt").read_text().split())
+    worst = (tmp_path / "worst.txt").read_text().split()
+    *of_sums, of_statistics = map(float, worst)
     assert of_statistics < 1e-4  # variances of up to 60, in float32
-    for overrides, worst in zip(cases, of_sums, strict=True):
-        check_error(overrides, worst)
+    for overrides, error in zip(cases, of_sums, strict=True):
+        check_error(overrides, error)

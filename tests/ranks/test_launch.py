@@ -78,7 +78,8 @@ def test_smoke_from_images_to_a_clean_log(
     # intended change: copy the new result_0.txt over tests/golden/smoke_result_0.txt.
     events = shape(folder / "result_0.txt")
     golden = shape(GOLDEN)
-    end = [key for key, _, _ in golden].index("block_stop") + 1
+    keys = [key for key, _, _ in golden]
+    end = keys.index("block_stop") + 1
     assert events[:end] == golden[:end]
     assert events[-1] == golden[-1]
 
@@ -91,7 +92,8 @@ def spans(folder: Path) -> dict[str, dict[str, float]]:
 
 def joined_while_loading(folder: Path) -> bool:
     loading = spans(folder)["load MXNet and Horovod"]
-    return spans(folder)["join ranks"]["ts"] < loading["ts"] + loading["dur"]
+    joining = spans(folder)["join ranks"]
+    return joining["ts"] < loading["ts"] + loading["dur"]
 
 
 def test_same_seed_same_weights_bit_for_bit(
@@ -181,7 +183,8 @@ def test_one_rank_with_twice_the_batch_trains_alike(
             f"data.path={small_data}",
             f"system.results={rn50.results}",
         )
-        curves.append([line["loss"] for line in metrics(rn50.run_folder(), "train")])
+        points = metrics(rn50.run_folder(), "train")
+        curves.append([point["loss"] for point in points])
     of_one, of_two = curves
     assert len(of_one) == 20
     assert of_two == pytest.approx(of_one, abs=1e-3)
@@ -197,7 +200,8 @@ def body(
 ) -> list[str]:
     """The command of a rank that leaves its files in `out`."""
     config = out / "config.yaml"
-    config.write_text(load("smoke", ["seed=1", *overrides]).to_yaml())
+    loaded = load("smoke", ["seed=1", *overrides])
+    config.write_text(loaded.to_yaml())
     return [
         sys.executable,
         BODIES,

@@ -112,7 +112,8 @@ def test_the_sum_is_the_plain_sum_and_the_last_layers_go_first(
     horovod: Threads, overrides: str
 ) -> None:
     run = load("smoke", overrides.split()).run
-    check_error(overrides, max(on_ranks(horovod, lambda comm: sums_error(comm, run))))
+    errors = on_ranks(horovod, lambda comm: sums_error(comm, run))
+    check_error(overrides, max(errors))
     first = horovod.asked[: len(horovod.asked) // STEPS]
     assert horovod.asked == first * STEPS  # names are fixed
     names, priorities = zip(*first, strict=True)
@@ -125,7 +126,8 @@ def test_the_sum_is_the_plain_sum_and_the_last_layers_go_first(
 def test_statistics_of_batch_norm_are_those_of_all_active_ranks_images(
     horovod: Threads, mode: str
 ) -> None:
-    assert max(on_ranks(horovod, lambda comm: statistics_error(comm, mode))) < 1e-4
+    errors = on_ranks(horovod, lambda comm: statistics_error(comm, mode))
+    assert max(errors) < 1e-4
 
 
 @pytest.mark.parametrize(
@@ -149,7 +151,8 @@ def test_a_checkpoint_has_the_statistics_of_each_rank_where_any_differ(
         trainer = MagicMock(comm=comm)
         trainer.model.net = nn.BatchNorm(in_channels=2, prefix="")
         trainer.model.net.initialize()
-        trainer.model.net.running_var.set_data(nd.array([comm.rank % values, 7]))
+        variances = nd.array([comm.rank % values, 7])
+        trainer.model.net.running_var.set_data(variances)
         trainer.model.updater.arrays.return_value = {}
         return checkpointer.collect(trainer)
 
@@ -170,7 +173,10 @@ def test_ranks_that_differ_are_named_to_all_with_where_they_agreed(
             "at first",
             7,
         )
-        parts = {"code": bytes(16), "weights": bytes(15) + bytes([comm.rank == 1])}
+        parts = {
+            "code": bytes(16),
+            "weights": bytes(15) + bytes([comm.rank == 1]),
+        }
         with pytest.raises(ReplicasDifferError) as caught:
             comm.check_replicas(parts, "then", 9)
         return caught.value

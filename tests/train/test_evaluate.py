@@ -7,6 +7,7 @@ from unittest.mock import MagicMock, Mock
 import mxnet as mx
 import numpy as np
 import pytest
+from mxnet import nd
 
 from rn50.config.load import load
 from rn50.config.plan import build_plan
@@ -60,12 +61,11 @@ def test_hits_are_counted_exactly(
             label,
         )
         row[order] = np.arange(len(order), 0, -1)
-    batches = [
-        Batch(mx.nd.array(scores, dtype=dtype), mx.nd.array(classes_of))
-        for scores, classes_of in zip(
-            np.split(logits, 3), np.split(labels, 3), strict=True
-        )
-    ]
+    batches = []
+    for first in range(0, len(labels), per_batch):
+        place = slice(first, first + per_batch)
+        scores = nd.array(logits[place], dtype=dtype)
+        batches.append(Batch(scores, nd.array(labels[place])))
     run = evaluating(samples, per_batch)
     accuracy = evaluate(
         lambda images: images,
@@ -78,8 +78,8 @@ def test_hits_are_counted_exactly(
 
 @pytest.mark.parametrize("samples", [2, 4])
 def test_an_evaluation_of_other_images_than_all_is_none(samples: int) -> None:
-    labels = mx.nd.array([0, 1, 2, NOT_COUNTED])
-    batch = Batch(mx.nd.zeros((4, 3)), labels)
+    labels = nd.array([0, 1, 2, NOT_COUNTED])
+    batch = Batch(nd.zeros((4, 3)), labels)
     run = evaluating(samples, 4)
     with refused(f"{samples} images expected, found 3"):
         evaluate(

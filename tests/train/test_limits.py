@@ -50,9 +50,9 @@ def test_one_flipped_bit_changes_the_quick_digest() -> None:
     net.initialize()
     weight = net.weight.data()
     digests = {quick_digest(net)}
-    for row, column, bit in ((0, 0, 0), (3, 1, 31), (6, 2, 17)):
+    for place, bit in ((0, 0), (10, 31), (20, 17)):
         values = weight.asnumpy()
-        values.view(np.uint32)[row, column] ^= np.uint32(1 << bit)
+        values.view(np.uint32).flat[place] ^= np.uint32(1 << bit)
         weight[:] = mx.nd.array(values)
         digests.add(quick_digest(net))
     assert len(digests) == 4

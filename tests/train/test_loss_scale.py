@@ -99,7 +99,8 @@ def test_one_bad_value_clears_all_gradients_and_the_host_hears_later(
     flat = [nd.ones(size, dtype=dtype) for size, dtype in types.items()]
     scaler = LossScaler("dynamic(256)", flat)
     scaler.zero_nonfinite(1)
-    assert all((g.asnumpy() == 1).all() for g in flat)
+    for gradients in flat:
+        assert (gradients.asnumpy() == 1).all()
     assert scaler.finite.asscalar() == 1
     flat[1][5] = bad
     scaler.zero_nonfinite(2)
