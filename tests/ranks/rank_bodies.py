@@ -32,7 +32,10 @@ def other_weights(
     model = build_model(context, *more)
     if context.process.rank == 1:
         weight = model.net.collect_params()["fc_weight"].data()
-        following = np.nextafter(weight.asnumpy(), np.float32(np.inf))
+        following = np.nextafter(
+            weight.asnumpy(),
+            np.float32(np.inf),
+        )
         weight[0, 0] = following[0, 0]
     return model
 

@@ -62,7 +62,10 @@ def meta(
         "metrics_bytes": 50,
         "run_started_unix_s": 1.5,
         "previous_lr": 0.1 + 0.2,
-        "loss_scale": LossScaleState(value=0.5, checks=((7, 0.5, True),)),
+        "loss_scale": LossScaleState(
+            value=0.5,
+            checks=((7, 0.5, True),),
+        ),
         "ranks": 2,
         "statistics_rows": 1,
         "config_sha256": loaded.sha256,

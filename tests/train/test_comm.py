@@ -80,7 +80,10 @@ class Threads:
         name: str,
     ) -> nd.NDArray:
         assert name
-        return nd.array(np.concatenate(self._of_all(array)), dtype=array.dtype)
+        return nd.array(
+            np.concatenate(self._of_all(array)),
+            dtype=array.dtype,
+        )
 
 
 @pytest.fixture
@@ -98,7 +101,10 @@ def on_ranks(
 
     def on_rank(number: int) -> Any:
         horovod.rank.number = number
-        comm = Communicator(Operators(mx.cpu()), Mock(rows=()))
+        comm = Communicator(
+            Operators(mx.cpu()),
+            Mock(rows=()),
+        )
         comm.rank = number
         comm.world_size = RANKS
         return action(comm)

@@ -20,7 +20,10 @@ from rn50.train.evaluate import Accuracy, evaluate
 from rn50.train.operators import Operators
 from tests.conftest import refused
 
-ALONE = LoneCommunicator(Operators(mx.cpu()), Mock(rows=()))
+ALONE = LoneCommunicator(
+    Operators(mx.cpu()),
+    Mock(rows=()),
+)
 
 
 def evaluating(
@@ -50,7 +53,10 @@ def test_hits_are_counted_exactly(
     rng = np.random.default_rng(1)
     labels = np.full(3 * per_batch, NOT_COUNTED)
     labels[:samples] = rng.integers(classes, size=samples)
-    places = rng.choice([0, 0, 0, 1, 4, 5], size=samples)
+    places = rng.choice(
+        [0, 0, 0, 1, 4, 5],
+        size=samples,
+    )
     places = places.clip(max=classes - 1)
     logits = np.zeros((len(labels), classes), dtype)
     for row, label, place in zip(logits, labels, places, strict=False):

@@ -207,7 +207,11 @@ def test_a_run_that_stopped_goes_on_bit_for_bit(
     logged = [event for event in events(folder) if event[0] != "run_resumed"]
     assert logged == events(whole)
     points = {point["step"]: point for point in metrics(folder, "train")}
-    for point, steps in zip(metrics(whole, "train"), STEPS_OF_POINTS, strict=True):
+    for point, steps in zip(
+        metrics(whole, "train"),
+        STEPS_OF_POINTS,
+        strict=True,
+    ):
         for key in ("epoch", "lr", "momentum", "global_batch_size", "loss_scale"):
             assert points[point["step"]][key] == point[key]
         if steps[0] <= stops_at:

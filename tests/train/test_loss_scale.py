@@ -48,7 +48,10 @@ def test_it_doubles_after_so_many_steps_up_to_a_bound() -> None:
 
 
 @pytest.mark.usefixtures("soon")
-@given(st.lists(st.booleans(), max_size=80), st.floats(MIN_SCALE, MAX_SCALE))
+@given(
+    st.lists(st.booleans(), max_size=80),
+    st.floats(MIN_SCALE, MAX_SCALE),
+)
 def test_it_stays_within_bounds_and_ends_at_the_lower_one(
     answers: list[bool], start: float
 ) -> None:
@@ -84,7 +87,11 @@ def test_where_it_starts(
     batch: int,
     start: float,
 ) -> None:
-    scaler = LossScaler(setting, [nd.zeros(3)], batch=batch)
+    scaler = LossScaler(
+        setting,
+        [nd.zeros(3)],
+        batch=batch,
+    )
     assert scaler.value_at(1) == start
 
 
@@ -95,7 +102,11 @@ def test_where_it_starts(
 def test_one_bad_value_clears_all_gradients_and_the_host_hears_later(
     bad: float,
 ) -> None:
-    types = {200: "float32", 90: "float16", 70: "float16"}
+    types = {
+        200: "float32",
+        90: "float16",
+        70: "float16",
+    }
     flat = [nd.ones(size, dtype=dtype) for size, dtype in types.items()]
     scaler = LossScaler("dynamic(256)", flat)
     scaler.zero_nonfinite(1)
@@ -148,7 +159,10 @@ def test_a_step_that_overflows_is_momentum_alone(
         weight_decay=1e-2,
     )
     parameter = gluon.Parameter("fc_weight", shape=(8, 8))
-    parameter.initialize(mx.init.Normal(0.5), ctx=mx.cpu())
+    parameter.initialize(
+        mx.init.Normal(0.5),
+        ctx=mx.cpu(),
+    )
     parameter.cast(dtype)
     gradients = [parameter.grad().reshape(-1)]
     scaler = LossScaler("dynamic(64)", () if operators.planned else gradients)

@@ -73,7 +73,8 @@ def test_googlenets_last_maps_of_224_px_are_those_of_the_paper(layout: str) -> N
     net = build_network(model, 1000, crop_px=224)
     inner = net(mx.sym.var("images")).get_internals()
     last = [name for name in inner.list_outputs() if "concat" in name][-1]
-    _, shapes, _ = inner[last].infer_shape(images=image_shape(net, 1, 224))
+    images = image_shape(net, 1, 224)
+    _, shapes, _ = inner[last].infer_shape(images=images)
     expected = {
         "NCHW": (1, 1024, 7, 7),
         "NHWC": (1, 7, 7, 1024),
@@ -99,7 +100,8 @@ def built(
 
 def random_images(case: str) -> np.ndarray:
     px = SMALL[case][1]
-    return np.random.default_rng(0).normal(size=(4, 3, px, px))
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(4, 3, px, px))
 
 
 @pytest.mark.slow
@@ -193,7 +195,10 @@ def test_both_layouts_are_the_same_function(
         mx.random.seed(1)  # dropout, after which all is of one order in both
         with autograd.record():
             logits = net(nd.array(in_layout))
-            losses = loss(logits, nd.array([0, 1, 2, 3]))
+            losses = loss(
+                logits,
+                nd.array([0, 1, 2, 3]),
+            )
         losses.backward()
         gradients = {p.name: p.grad().asnumpy() for p in trainable(net)}
         computed.append((logits.asnumpy(), losses.asnumpy(), gradients))
@@ -255,7 +260,10 @@ def test_dropout_follows_the_seed_of_the_thread_that_trains() -> None:
 
 def test_local_norm_is_that_of_alexnets_paper() -> None:
     """Krizhevsky et al., 2012, section 3.3: k = 2, n = 5, alpha = 1e-4, beta = 0.75."""
-    x = np.random.default_rng(0).normal(scale=300, size=(2, 9, 3, 3))
+    x = np.random.default_rng(0).normal(
+        scale=300,
+        size=(2, 9, 3, 3),
+    )
     expected = np.empty_like(x)
     for i in range(9):
         window = x[:, max(0, i - 2) : i + 3]
@@ -306,7 +314,10 @@ def test_loss_against_its_definition(smoothing: float) -> None:
     labels = np.array([0, 5, 2, 3, 3])
     powers = np.exp(logits)
     p = powers / powers.sum(axis=1, keepdims=True)
-    target = np.full((5, classes), smoothing / (classes - 1))
+    target = np.full(
+        (5, classes),
+        smoothing / (classes - 1),
+    )
     target[np.arange(5), labels] = 1 - smoothing
     loss = Loss(Model(label_smoothing=smoothing), classes)
     losses = loss(nd.array(logits), nd.array(labels)).asnumpy()

@@ -98,7 +98,9 @@ class Reference:
             ending = name.split("_")[1]
             g = gradients[name] / now.global_batch_size
             decay = self.s.weight_decay if ending in self.rule.decayed else 0.0
-            trust = self.trust(w, g, decay) if ending in self.rule.scaled else 1.0
+            trust = 1.0
+            if ending in self.rule.scaled:
+                trust = self.trust(w, g, decay)
             change = now.lr * trust * (g + decay * w)
             self.v[name] = mu * self.v[name] + change
             self.w[name] = w - self.v[name]

@@ -115,7 +115,8 @@ def test_preset_takes_two_steps_and_evaluates(
     name: str, small_data: Path, tmp_path: Path
 ) -> None:
     """Cut off after two steps, then evaluated: the calls and the order of `run`."""
-    loaded = load(name, smoke_overlay(load(name).run, str(small_data)))
+    overlay = smoke_overlay(load(name).run, str(small_data))
+    loaded = load(name, overlay)
     run = loaded.run
     check_supported(run)
     context = RunContext(
@@ -158,4 +159,7 @@ def test_preset_takes_two_steps_and_evaluates(
         operators=trainer.comm.operators,
     )
     for p in trainable(drawn):
-        np.testing.assert_array_equal(p.data().asnumpy(), before[p.name])
+        np.testing.assert_array_equal(
+            p.data().asnumpy(),
+            before[p.name],
+        )

@@ -54,7 +54,10 @@ class Published(NamedTuple):
     """Each epoch ends with a padded batch of its own."""
 
 
-def _last_from(values: dict[int, T], epoch: int) -> T:
+def _last_from(
+    values: dict[int, T],
+    epoch: int,
+) -> T:
     """The value that is in force after `epoch` epochs."""
     return values[max(after for after in values if after <= epoch)]
 
@@ -102,12 +105,22 @@ def goyal(at: At) -> float:
     warmup = round(5 * IMAGES / 8192)
     if at.step <= warmup:
         return 0.1 + (3.2 - 0.1) * at.step / warmup
-    exponents = {0: 0, 30: 1, 60: 2, 80: 3}
+    exponents = {
+        0: 0,
+        30: 1,
+        60: 2,
+        80: 3,
+    }
     return 3.2 / 10 ** _last_from(exponents, at.epochs_complete)
 
 
 def akiba(at: At) -> float:
-    factors = {0: 0.5, 40: 0.075, 70: 0.01, 85: 0.001}
+    factors = {
+        0: 0.5,
+        40: 0.075,
+        70: 0.01,
+        85: 0.001,
+    }
     return 0.1 * 32_768 / 256 * _last_from(factors, at.epochs_complete)
 
 
@@ -163,7 +176,12 @@ def closed(
     )
 
 
-SONY_4096 = {0: 34 * K, 30: 68 * K, 45: 85 * K, 75: 119 * K}
+SONY_4096 = {
+    0: 34 * K,
+    30: 68 * K,
+    45: 85 * K,
+    75: 119 * K,
+}
 RUNS = {
     # training_results_v0.6, Fujitsu/.../mxnet/python/mxnet/explorer/explorer.py
     "abci_2048_open": Published(
@@ -188,7 +206,10 @@ RUNS = {
     "akiba_1024": Published({0: 32_768}, akiba),
     # Mikami et al., arXiv:1811.05233, section 3.2 and Table 3
     "sony_1024": Published({0: 32 * K}, you),
-    "sony_2176": Published({0: 34 * K, 30: 68 * K}, sony_a),
+    "sony_2176": Published(
+        {0: 34 * K, 30: 68 * K},
+        sony_a,
+    ),
     "sony_3456": Published(
         {0: 54 * K},
         sony_b,

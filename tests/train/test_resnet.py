@@ -57,14 +57,18 @@ def test_stride_is_on_the_first_3x3_and_projections_are_where_shapes_differ(
     projected: tuple[int, ...],
 ) -> None:
     net = ResNet(Model(depth=depth, width=4), 10, prefix="")
-    convolutions = [node for node in nodes(net) if node["op"] == "Convolution"]
-    halved = {n["name"] for n in convolutions if n["attrs"]["stride"] == "(2, 2)"}
+    strides = {
+        node["name"]: node["attrs"]["stride"]
+        for node in nodes(net)
+        if node["op"] == "Convolution"
+    }
+    halved = {name for name, stride in strides.items() if stride == "(2, 2)"}
     expected = {"conv0_fwd"}
     for stage in (2, 3, 4):
         for name in (strided, "sc"):
             expected.add(f"stage{stage}_unit1_conv{name}_fwd")
     assert halved == expected
-    shortcuts = [n["name"] for n in convolutions if "convsc" in n["name"]]
+    shortcuts = [name for name in strides if "convsc" in name]
     assert shortcuts == [f"stage{stage}_unit1_convsc_fwd" for stage in projected]
 
 

@@ -165,7 +165,12 @@ def test_all_of_the_config_but_places_and_machine_is_the_same_on_all_ranks() -> 
     for key, value in flatten(loaded.to_dict()):
         tree = loaded.to_dict()
         nest(tree, key, "another")
-        now = identity_of(Mock(run=loaded.run, to_dict=Mock(return_value=tree)))
+        now = identity_of(
+            Mock(
+                run=loaded.run,
+                to_dict=Mock(return_value=tree),
+            )
+        )
         expected = [f"config: {key} {show(value)} expected, found 'another'"]
         if key.startswith(("system.", "data.synthetic.")) or key == "data.path":
             expected = []
@@ -173,7 +178,14 @@ def test_all_of_the_config_but_places_and_machine_is_the_same_on_all_ranks() -> 
         assert (part_digests(now) == part_digests(before)) == (not expected), key
 
 
-@given(st.integers(1, 30), st.integers(0, 30), st.integers(1, 12))
+@given(
+    st.integers(
+        1,
+        30,
+    ),
+    st.integers(0, 30),
+    st.integers(1, 12),
+)
 def test_a_rank_without_a_share_comes_to_log_points_at_the_same_steps(
     first: int, more: int, log_every: int
 ) -> None:

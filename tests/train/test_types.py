@@ -113,7 +113,8 @@ def check_types(
         assert {*inputs, output} == {np.dtype(expected)}, name
     for p in net.collect_params().values():
         of_norm = p.name.endswith(("gamma", "beta", "running_mean", "running_var"))
-        assert np.dtype(p.dtype) == ("float32" if of_norm else dtype), p.name
+        expected = "float32" if of_norm else dtype
+        assert np.dtype(p.dtype) == expected, p.name
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -128,11 +129,17 @@ def test_types_and_shapes(case: Case) -> None:
         )
         logits = net(mx.sym.var("images"))
         check_types(net, logits, model.dtype)
-        losses = Loss(model, case.classes)(logits, mx.sym.var("labels"))
+        losses = Loss(model, case.classes)(
+            logits,
+            mx.sym.var("labels"),
+        )
         _, types, _ = losses.infer_type(images="float32", labels="float32")
         assert types == [np.float32]
         images = image_shape(net, case.batch, case.crop_px)
         _, shapes, _ = logits.infer_shape(images=images)
         assert shapes == [(case.batch, case.classes)]
-        _, shapes, _ = losses.infer_shape(images=images, labels=(case.batch,))
+        _, shapes, _ = losses.infer_shape(
+            images=images,
+            labels=(case.batch,),
+        )
         assert shapes == [(case.batch,)]
