@@ -91,7 +91,8 @@ def evaluate(
         running.append((total, images))
         if len(running) > host_reads.RUN_AHEAD_STEPS:
             running.popleft()[0].wait_to_read()  # as in the loop: bounds the queue
-    correct, correct_top5, seen = host_reads.counts(comm.sum_counts(total))
+    counts = comm.add_up(total, "counts")
+    correct, correct_top5, seen = host_reads.counts(counts)
     if seen != samples:
         raise UserError(f"evaluation: {samples} images expected, found {seen}")
     return Accuracy(correct, seen, correct_top5)
