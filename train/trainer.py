@@ -194,10 +194,11 @@ def build_model(context: RunContext, comm: Communicator) -> Model:
         trainable(net),
         run.comm.gradient_dtype,
     )
+    batches = [segment.global_batch_size for segment in context.plan.segments]
     scaler = LossScaler(
         run.model.loss_scale,
         () if comm.operators.planned else comm.buckets,
-        batch=max(segment.global_batch_size for segment in context.plan.segments),
+        batch=max(batches),
     )
     updater = updater_for(
         comm.operators,
