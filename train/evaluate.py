@@ -77,15 +77,10 @@ def evaluate(
         UserError: the ranks together did not see exactly its images.
     """
     samples = run.data.eval_samples
+    batches = eval_batches(samples, comm.world_size, run.eval.batch_per_rank)
     total: Any = None
     running: deque[Any] = deque()
-    for _ in range(
-        eval_batches(
-            samples,
-            comm.world_size,
-            run.eval.batch_per_rank,
-        )
-    ):
+    for _ in range(batches):
         images, labels = next_batch()
         total = comm.operators.add_hits(score(images), labels, total)
         running.append((total, images))
