@@ -3,8 +3,6 @@ it: test_lone_run.py."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import mxnet as mx
 import numpy as np
 import pytest
@@ -40,7 +38,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("soon")
 def test_it_doubles_after_so_many_steps_up_to_a_bound() -> None:
     scales = [MAX_SCALE / 2]
-    scale: Any = Scale(scales[0])
+    scale = Scale(scales[0])
     for _ in range(9):
         scale = next_scale(scale, scale.value, True)
         scales.append(scale.value)
