@@ -61,7 +61,10 @@ def train_and_evaluate(context: RunContext) -> None:
 
 
 def write_result(
-    trainer: Trainer, *, reached: bool, stopped: Stopped | None = None
+    trainer: Trainer,
+    *,
+    reached: bool,
+    stopped: Stopped | None = None,
 ) -> None:
     """The result, with what each rank needed; all ranks call it when the run's clock has stopped.
     What it does itself is not in the run's time."""

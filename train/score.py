@@ -43,7 +43,9 @@ def main(result: Path, *pairs: Path) -> None:
 
 
 def score(
-    runs: Sequence[Run], checkpoints: Sequence[Checkpoint], place: ProcessInfo
+    runs: Sequence[Run],
+    checkpoints: Sequence[Checkpoint],
+    place: ProcessInfo,
 ) -> list[dict[str, int]]:
     """The counts of `evaluate.Accuracy` over all ranks: a pass over the first run's images for each
     checkpoint, and for several one more by the mean of their softmax."""
@@ -119,7 +121,10 @@ def _network(
     return eval_net
 
 
-def _ensemble(nets: Sequence[Any], images: Any) -> Any:
+def _ensemble(
+    nets: Sequence[Any],
+    images: Any,
+) -> Any:
     """The sum of the networks' softmax, which ranks classes as their mean. On the CPU, as MXNet has
     no code for some GPUs."""
     from mxnet import cpu, nd

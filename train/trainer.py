@@ -261,7 +261,10 @@ def warm_up(
     return weights_digest(net, trained=True)
 
 
-def warm_up_batches(plan: Plan, step: int) -> list[int]:
+def warm_up_batches(
+    plan: Plan,
+    step: int,
+) -> list[int]:
     """Images per rank of all segments that follow `step`, the largest first, which takes the memory
     of a plan; that of the next step comes last.
 

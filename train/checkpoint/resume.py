@@ -106,7 +106,10 @@ def resumed_config(
     return load_recorded(source, overrides + shares, RESUME)
 
 
-def keep_batches(run: Run, ranks: int) -> list[str]:
+def keep_batches(
+    run: Run,
+    ranks: int,
+) -> list[str]:
     """Overrides with which the global batches of `run` are those of as many of `ranks` ranks as
     share them evenly; the others add zeros."""
     shares = []

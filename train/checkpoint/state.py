@@ -113,7 +113,10 @@ class Block(NamedTuple):
     last_epoch: int
 
 
-def blocks_left(plan: Plan, state: TrainState) -> Iterator[Block]:
+def blocks_left(
+    plan: Plan,
+    state: TrainState,
+) -> Iterator[Block]:
     """The blocks that still have to be trained or evaluated; the first may be partly trained."""
     first_epoch = 1
     for last_epoch in plan.eval_epochs:

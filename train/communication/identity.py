@@ -62,7 +62,10 @@ def identity_of(loaded: Loaded) -> Identity:
     }
 
 
-def differences(expected: Identity, found: Identity) -> Iterator[str]:
+def differences(
+    expected: Identity,
+    found: Identity,
+) -> Iterator[str]:
     """Each name whose value differs, as a line for a message."""
     for part, then in expected.items():
         now = found[part]
@@ -72,7 +75,10 @@ def differences(expected: Identity, found: Identity) -> Iterator[str]:
                 yield f"{part}: {name} {wanted} expected, found {_shown(now, name)}"
 
 
-def _shown(values: Mapping[str, Any], name: str) -> str:
+def _shown(
+    values: Mapping[str, Any],
+    name: str,
+) -> str:
     return show(values[name]) if name in values else "nothing"
 
 

@@ -86,7 +86,10 @@ def load() -> int:
     return handle.value
 
 
-def update(arrays: list[mx.nd.NDArray], attributes: dict[str, str]) -> None:
+def update(
+    arrays: list[mx.nd.NDArray],
+    attributes: dict[str, str],
+) -> None:
     """Enqueue one step of all tensors.
 
     Args:

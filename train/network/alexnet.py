@@ -31,7 +31,12 @@ class AlexNet(Network):
     (as in Krizhevsky et al., 2012, section 4.2); `build.py` says what seeds its masks.
     """
 
-    def __init__(self, model: Model, classes: int, crop_px: int) -> None:
+    def __init__(
+        self,
+        model: Model,
+        classes: int,
+        crop_px: int,
+    ) -> None:
         super().__init__(model, classes)
         with self.name_scope():
             channels = 3

@@ -90,12 +90,33 @@ def build_inception(
         module.add(convolution("1x1", channels, maps.one, 1))
         three = nn.HybridSequential(prefix="")
         three.add(convolution("3x3_reduce", channels, maps.reduce3, 1))
-        three.add(convolution("3x3", maps.reduce3, maps.three, 3))
+        three.add(
+            convolution(
+                "3x3",
+                maps.reduce3,
+                maps.three,
+                3,
+            )
+        )
         five = nn.HybridSequential(prefix="")
         five.add(convolution("5x5_reduce", channels, maps.reduce5, 1))
-        five.add(convolution("5x5", maps.reduce5, maps.five, 5))
+        five.add(
+            convolution(
+                "5x5",
+                maps.reduce5,
+                maps.five,
+                5,
+            )
+        )
         pool = nn.HybridSequential(prefix="")
-        pool.add(nn.MaxPool2D(3, 1, 1, layout=layout))
+        pool.add(
+            nn.MaxPool2D(
+                3,
+                1,
+                1,
+                layout=layout,
+            )
+        )
         pool.add(convolution("pool_proj", channels, maps.pool, 1))
         module.add(three, five, pool)
     return module
@@ -112,7 +133,15 @@ class GoogLeNet(Network):
         layout = model.layout
         convolution = partial(build_convolution, layout)
         with self.name_scope():
-            self.body.add(convolution("conv1", 3, 64, 7, stride=2))
+            self.body.add(
+                convolution(
+                    "conv1",
+                    3,
+                    64,
+                    7,
+                    stride=2,
+                )
+            )
             self.body.add(build_reduction(layout), LocalNorm(model))
             self.body.add(convolution("conv2_reduce", 64, 64, 1))
             self.body.add(convolution("conv2", 64, 192, 3))
