@@ -25,7 +25,12 @@ def plan(
         return load_for_launch("smoke", list(overrides), ranks)
 
     return plan_allreduces(
-        BenchJob(lambda _: print, launcher, load), [Case(*case) for case in cases]
+        BenchJob(
+            lambda _: print,
+            launcher,
+            load,
+        ),
+        [Case(*case) for case in cases],
     )
 
 
@@ -100,7 +105,11 @@ def test_the_hidden_part_of_communication() -> None:
         "communication": [150.0] * 3,
     }
     rows = overlap.overlap_rows({"single": kinds})
-    (line,) = Outcome(figures={}, rows=rows, columns=overlap.COLUMNS).table
+    (line,) = Outcome(
+        figures={},
+        rows=rows,
+        columns=overlap.COLUMNS,
+    ).table
     assert " ".join(line) == "single 360.0 300.0 150.0 60.0 0.60 0.53 0.67 3"
 
 
@@ -109,7 +118,7 @@ def test_the_hidden_part_of_communication() -> None:
 
 def test_contenders_alternate_and_the_first_round_warms_up() -> None:
     called: list[str] = []
-    contenders = {name: lambda name=name: called.append(name) for name in ("a", "b")}
+    contenders = {"a": lambda: called.append("a"), "b": lambda: called.append("b")}
     samples = alternate(
         contenders,
         2,

@@ -24,7 +24,12 @@ REFERENCE = (
     ],
 )
 def test_the_emulated_networks_by_latency_and_rate_of_two_rings(
-    network: tuple[str, str], ranks: int, link: Link, within: int, of: int, mean: float
+    network: tuple[str, str],
+    ranks: int,
+    link: Link,
+    within: int,
+    of: int,
+    mean: float,
 ) -> None:
     """Most within 15 %. Not: 4 KB whole buffers, and large pairwise exchanges at 8 ranks."""
     errors = []
@@ -35,7 +40,9 @@ def test_the_emulated_networks_by_latency_and_rate_of_two_rings(
                 ranks,
             ):
                 cost = allreduce(
-                    row["algorithm"], flat(ranks, link), float(row["bytes"])
+                    row["algorithm"],
+                    flat(ranks, link),
+                    float(row["bytes"]),
                 )
                 errors.append(abs(cost.time_s / float(row["seconds"]) - 1))
     assert len(errors) == of

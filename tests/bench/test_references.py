@@ -55,7 +55,11 @@ def test_what_is_measured_against_a_reference_is_the_config_as_a_run_has_it(
         return load_config("dgxa100_n128", overrides)
 
     def measure(
-        job: BenchJob, name: str, curves: dict[str, list[Case]], load: Any, _: Any
+        job: BenchJob,
+        name: str,
+        curves: dict[str, list[Case]],
+        load: Any,
+        _: Any,
     ) -> None:
         ((case,),) = curves.values()
         assert case.ranks == load(case).run.system.world_size == 1024
@@ -84,10 +88,22 @@ def test_a_slow_run_is_not_a_good_one() -> None:
 def test_the_benchmark_saves_and_checks(rn50: Any, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(MACHINE)
-    bench = ("bench", "throughput", "smoke", "--system", str(path), *SHORT)
+    bench = (
+        "bench",
+        "throughput",
+        "smoke",
+        "--system",
+        str(path),
+        *SHORT,
+    )
     missing = rn50.error(*bench, "--check", f"system.results={tmp_path}")
     assert "system.references: one of smoke expected" in missing
-    rn50.output(*bench, "--save", str(path), f"system.results={tmp_path}")
+    rn50.output(
+        *bench,
+        "--save",
+        str(path),
+        f"system.results={tmp_path}",
+    )
     rate = load_system(str(path)).references["smoke"].images_per_s
     path.write_text(path.read_text().replace(f"{rate:g}", f"{100 * rate:g}"))
     slow = rn50(*bench, "--check", f"system.results={tmp_path}")

@@ -19,7 +19,11 @@ def test_efficiencies_are_of_the_same_pass(monkeypatch: pytest.MonkeyPatch) -> N
     """400 images an epoch, on a machine of two cores."""
     monkeypatch.setattr(curves, "machine", lambda: {"cores": 2})
     run = load("quick", ["data.train_samples=400", "system.cores_per_rank=1"]).run
-    rates = {1: [10.0, 20.0], 2: [20.0, 30.0], 4: [16.0, 40.0]}
+    rates = {
+        1: [10.0, 20.0],
+        2: [20.0, 30.0],
+        4: [16.0, 40.0],
+    }
     jobs = {Case("resnet50", ranks, 8): values for ranks, values in rates.items()}
     alone, two, four = rows = curve_rows(jobs, run)
     assert alone["epoch_s"] == {"median": 30, "min": 20, "max": 40, "n": 2}
@@ -30,7 +34,11 @@ def test_efficiencies_are_of_the_same_pass(monkeypatch: pytest.MonkeyPatch) -> N
     _, more = curve_rows(jobs, run)
     assert more["efficiency"]["median"] == pytest.approx(0.5 * (0.4 + 2 / 3))
     outcome = curves_outcome({"b": rows}, run)
-    assert [line[:2] for line in outcome.table] == [("b", "1"), ("b", "2"), ("b", "4")]
+    assert [line[:2] for line in outcome.table] == [
+        ("b", "1"),
+        ("b", "2"),
+        ("b", "4"),
+    ]
     assert list(outcome.ratios) == [
         "b, 2 ranks: efficiency",
         "b, 4 ranks: efficiency",
@@ -46,7 +54,9 @@ def test_the_networks_are_the_real_ones(model: str, config: str) -> None:
     real = load(config, [*small, *MODELS[model], "system.device=cpu"]).run
     check_supported(real)
     assert real.model.network == model.removesuffix("50")
-    assert (real.model.width, real.model.stem, real.model.depth) == (64, "imagenet", 50)
+    assert real.model.width == 64
+    assert real.model.stem == "imagenet"
+    assert real.model.depth == 50
 
 
 @pytest.mark.parametrize(
@@ -60,7 +70,9 @@ def test_the_networks_are_the_real_ones(model: str, config: str) -> None:
     ],
 )
 def test_bad_input_is_one_line(
-    rn50: Rn50, arguments: list[str], expected: list[str]
+    rn50: Rn50,
+    arguments: list[str],
+    expected: list[str],
 ) -> None:
     line = rn50.error("bench", *arguments)
     assert all(word in line for word in expected), line

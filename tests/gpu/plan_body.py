@@ -53,8 +53,13 @@ def count(preset: str, overrides: list[str]) -> dict[str, Any]:
     run = load(preset, overrides).run
     ctx = mx.gpu(0)
     batch = run.batch.per_rank
-    images = nd.empty((batch, run.data.crop_px, run.data.crop_px, 3), ctx)
-    steps = Steps(run, images, nd.array(np.zeros(batch), ctx))
+    shape = (batch, run.data.crop_px, run.data.crop_px, 3)
+    images = nd.empty(shape, ctx)
+    steps = Steps(
+        run,
+        images,
+        nd.array(np.zeros(batch), ctx),
+    )
     for _ in range(steps.operators.warm_up_steps):
         steps()
     nd.waitall()
@@ -86,20 +91,30 @@ def gradients(ranks: int) -> dict[str, Any]:
     comm = Communicator(operators, connection)
     comm.start()
     net, _, loss = build_networks(
-        model, CLASSES, crop_px=PX, seed=1, operators=operators
+        model,
+        CLASSES,
+        crop_px=PX,
+        seed=1,
+        operators=operators,
     )
     comm.plan_groups("equal_count(3)", trainable(net), "float32")
     criterion = operators.criterion(net, loss, comm.buckets)
-    held = []
-    for number in (comm.rank,) if ranks == 2 else (0, 1):
+    sums = [np.zeros(bucket.shape, bucket.dtype) for bucket in comm.buckets]
+    for number in range(comm.rank, 2, ranks):
         backward(criterion, ctx, number)
         comm.reduce()
-        held.append([bucket.asnumpy() for bucket in comm.buckets])
-    summed = [sum(arrays) for arrays in zip(*held, strict=True)]
+        for total, bucket in zip(sums, comm.buckets, strict=True):
+            total += bucket.asnumpy()
     comm.stop()
-    digest = hashlib.sha256(b"".join(array.tobytes() for array in summed)).hexdigest()
-    size = float(np.abs(summed[0].astype(np.float64)).sum())
-    return {"digest": digest, "groups": len(summed), "size": size}
+    digest = hashlib.sha256()
+    for total in sums:
+        digest.update(total)
+    magnitudes = np.abs(sums[0].astype(np.float64))
+    return {
+        "digest": digest.hexdigest(),
+        "groups": len(sums),
+        "size": float(magnitudes.sum()),
+    }
 
 
 def backward(criterion: Criterion, ctx: mx.Context, number: int) -> None:
@@ -126,19 +141,36 @@ def preset(preset: str, dtype: str) -> dict[str, Any]:
     of_gpu = {"dtype": dtype}
     of_cpu = {"dtype": "float32", "layout": "NCHW"}
     return {
-        "gpu": step_losses(load(preset).run, mx.gpu(0), of_gpu),
-        "cpu": step_losses(load(preset).run, mx.cpu(), of_cpu),
+        "gpu": step_losses(
+            load(preset).run,
+            mx.gpu(0),
+            of_gpu,
+        ),
+        "cpu": step_losses(
+            load(preset).run,
+            mx.cpu(),
+            of_cpu,
+        ),
     }
 
 
-def step_losses(run: Run, ctx: mx.Context, changes: dict[str, Any]) -> list[float]:
+def step_losses(
+    run: Run,
+    ctx: mx.Context,
+    changes: dict[str, Any],
+) -> list[float]:
     """Of SGD's steps on one batch."""
     model = run.model.model_copy(update={"zero_gamma": True, **changes})
     sgd = Optimizer(variant="sgd", base_lr=0.01)
     run = run.model_copy(update={"model": model, "optimizer": sgd})
     images = np.random.default_rng(1).normal(size=(BATCH, 3, PX, PX))
     labels = np.arange(BATCH)
-    steps = Steps(run, nd.array(images, ctx), nd.array(labels, ctx), 8.0)
+    steps = Steps(
+        run,
+        nd.array(images, ctx),
+        nd.array(labels, ctx),
+        8.0,
+    )
     return [float(steps().asnumpy().mean()) for _ in range(STEPS)]
 
 

@@ -74,7 +74,11 @@ def main(config: str, out: str) -> None:
         ]
         drawn = [[rng.normal(size=w.shape) for w in weights] for rng in ranks]
         for p, values in zip(parameters, drawn[comm.rank], strict=True):
-            nd.array(values, mx.cpu(), dtype=p.dtype).copyto(p.grad())  # does not wait
+            nd.array(
+                values,
+                mx.cpu(),
+                dtype=p.dtype,
+            ).copyto(p.grad())  # does not wait
         comm.reduce()
         updater.step(step, Settings(LR, MOMENTUM, BATCH))
         for n, (weight, velocity) in enumerate(zip(weights, velocities, strict=True)):

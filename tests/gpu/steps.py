@@ -49,7 +49,11 @@ class Steps:
             self.buckets,
             scaler=LossScaler(scale),
         )
-        self._criterion = self.operators.criterion(self.net, self.loss, self.buckets)
+        self._criterion = self.operators.criterion(
+            self.net,
+            self.loss,
+            self.buckets,
+        )
         self.images = images
         self.labels = labels
         self._scale = scale
@@ -57,7 +61,11 @@ class Steps:
 
     def __call__(self) -> nd.NDArray:
         """A step; its losses."""
-        losses = self._criterion.forward(self.images, self.labels, self._scale)
+        losses = self._criterion.forward(
+            self.images,
+            self.labels,
+            self._scale,
+        )
         self._criterion.backward(losses, self._scale)
         self.update()
         return losses

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -39,19 +40,16 @@ def test_the_page_is_written_to_its_end(
     monkeypatch.setenv("FAKECUDA_KERNELS", str(emulated))
     monkeypatch.setenv("FAKECUDA_CAPABILITY", "9.0")
     page = tmp_path / "new" / "page.md"
-    words = [
-        str(page),
-        "--patience",
-        "4",
-        "--batches",
-        "2,3",
-        "--rounds",
-        "2",
-        "--steps",
-        "2",
-    ]
+    options = shlex.split("--patience 4 --batches 2,3 --rounds 2 --steps 2")
     done = subprocess.run(
-        [sys.executable, "-m", "tests.gpu.on_hardware", *words, *SMALL],
+        [
+            sys.executable,
+            "-m",
+            "tests.gpu.on_hardware",
+            str(page),
+            *options,
+            *SMALL,
+        ],
         cwd=ROOT,
         capture_output=True,
         text=True,

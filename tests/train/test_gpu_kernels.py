@@ -78,7 +78,10 @@ def losses_of(
     [("float32", 1.0, 8e-6), ("float16", 128.0, 6e-4)],
 )
 def test_losses_and_their_gradients_are_mxnets(
-    dtype: str, scale: float, rounding: float, smoothing: float
+    dtype: str,
+    scale: float,
+    rounding: float,
+    smoothing: float,
 ) -> None:
     loss = Loss(Model(label_smoothing=smoothing), 37)
     logits = 10 * drawn((5, 37), dtype)
