@@ -216,9 +216,9 @@ def calls(options: Options, batch: str) -> None:
     settings = nd.array(words, context, dtype="int64")
     writer = operators.writer(steps.net, steps.images.shape, settings)
     writer.forward(training=True)
-    writer.loss(steps.loss.other, operators.loss_sum)
+    writer.loss(steps.loss.other, operators.shared.loss_sum)
     writer.backward()
-    made = [call for _, call in writer.tape.calls(operators.arena)]
+    made = [call for _, call in writer.tape.calls(operators.shared.arena)]
     nd.waitall()  # what the calls read has to be there
     rounds_ms = [
         elapsed_ms(made, operators.module.device.stream) for _ in range(options.rounds)

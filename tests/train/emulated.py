@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import mxnet as mx
 import numpy as np
@@ -79,13 +80,13 @@ def library() -> ctypes.CDLL:
 class EmulatedModule(CudaModule):
     """The kernels on the CPU. A launch waits for its arrays and for its end."""
 
+    device: Any = None
+
     def __init__(self) -> None:
-        self.launched: list[str] = []
         self._parameters = parameters(SOURCE.read_text())
 
     def launch(self, launch: Launch) -> None:
         mx.nd.waitall()
-        self.launched.append(launch.name)
         kinds = self._parameters[launch.name]
         words = [
             _argument(kind, value)
