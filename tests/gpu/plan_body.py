@@ -25,16 +25,12 @@ from mxnet import nd
 
 from rn50.config.load import load
 from rn50.config.schema import Model, Optimizer, Run
-from rn50.logging.timeline import Timeline
 from rn50.train import kernels
-from rn50.train.communication.communicator import Communicator, device_context
-from rn50.train.communication.connection import Connection
-from rn50.train.devices import operators_for
 from rn50.train.network.build import build_networks, trainable
 from rn50.train.operators import Criterion
 from rn50.train.process_info import read_process_info
 from rn50.train.trial_steps import trial_losses
-from tests.gpu.steps import Steps
+from tests.gpu.steps import Steps, join
 
 FAKE = ctypes.CDLL("libcuda.so.1")
 FAKE.fakecuda_report.restype = ctypes.c_char_p
@@ -82,14 +78,9 @@ def count(preset: str, overrides: list[str]) -> dict[str, Any]:
 def gradients(ranks: int) -> dict[str, Any]:
     """A digest of all gradients, summed over two batches."""
     run = load("smoke", ["system.device=gpu", f"system.ranks_per_node={ranks}"]).run
-    place = read_process_info()
-    ctx = device_context("gpu", place.local_rank)
     model = Model(width=16, dtype="float16", depth="tiny")
-    operators = operators_for(model, ctx)
-    connection = Connection(run, Timeline(0), over_mpi=place.over_mpi)
-    connection.begin()
-    comm = Communicator(operators, connection)
-    comm.start()
+    comm = join(run.model_copy(update={"model": model}))
+    operators = comm.operators
     net, _, loss = build_networks(
         model,
         CLASSES,
@@ -101,7 +92,7 @@ def gradients(ranks: int) -> dict[str, Any]:
     criterion = operators.criterion(net, loss, comm.buckets)
     sums = [np.zeros(bucket.shape, bucket.dtype) for bucket in comm.buckets]
     for number in range(comm.rank, 2, ranks):
-        backward(criterion, ctx, number)
+        backward(criterion, operators.ctx, number)
         comm.reduce()
         for total, bucket in zip(sums, comm.buckets, strict=True):
             total += bucket.asnumpy()
@@ -120,9 +111,10 @@ def gradients(ranks: int) -> dict[str, Any]:
 def backward(criterion: Criterion, ctx: mx.Context, number: int) -> None:
     """The gradients of one of the batches."""
     rng = np.random.default_rng(number)
-    images = nd.array(rng.normal(size=(BATCH, PX, PX, 3)), ctx)
-    labels = nd.array(rng.integers(0, CLASSES, BATCH), ctx)
-    criterion.backward(criterion.forward(images, labels, 8.0), 8.0)
+    images = rng.normal(size=(BATCH, PX, PX, 3))
+    labels = rng.integers(0, CLASSES, BATCH)
+    losses = criterion.forward(nd.array(images, ctx), nd.array(labels, ctx), 8.0)
+    criterion.backward(losses, 8.0)
 
 
 def losses(dtype: str, layout: str) -> dict[str, Any]:
