@@ -250,10 +250,11 @@ class PlanCriterion(_Plans):
         scale: float,
     ) -> nd.NDArray:
         plan = self._plan_for(images.shape)
-        losses = nd.empty((images.shape[0],), images.context)
-        settings = [data_address(array) for array in (images, labels, losses)]
+        losses = nd.empty(len(images), images.context)
+        addresses = map(data_address, (images, labels, losses))
+        settings = [*addresses, float_bits(scale)]
         plan.forward(
-            [*settings, float_bits(scale)],
+            settings,
             [images, labels],
             [losses],
         )
