@@ -144,9 +144,10 @@ def steps_of(run: Run, batch: int) -> Steps:
         "C": 3,
     }
     shape = [sizes[axis] for axis in run.model.layout]
-    images = nd.array(rng.standard_normal(shape, np.float32), mx.gpu(0))
-    labels = nd.array(rng.integers(0, run.data.classes, batch), mx.gpu(0))
-    return Steps(run, images, labels)
+    images = rng.standard_normal(shape, np.float32)
+    labels = rng.integers(0, run.data.classes, batch)
+    ctx = mx.gpu(0)
+    return Steps(run, nd.array(images, ctx), nd.array(labels, ctx))
 
 
 def seconds(times: int, action: Callable[[], object]) -> float:

@@ -60,9 +60,8 @@ def compile_text(text: str, made: Path, *options: str) -> None:
 def build() -> Path:
     """The text of the kernels, compiled by g++ once."""
     text = wrapper()
-    digest = hashlib.sha256(
-        (text + SOURCE.read_text() + HEADER.read_text()).encode()
-    ).hexdigest()
+    whole = text + SOURCE.read_text() + HEADER.read_text()
+    digest = hashlib.sha256(whole.encode()).hexdigest()
     built = Path(tempfile.gettempdir()) / f"rn50_emulated_{digest[:16]}.so"
     if not built.exists():
         with tempfile.TemporaryDirectory(dir=built.parent) as folder:

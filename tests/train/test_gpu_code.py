@@ -31,22 +31,21 @@ def fat_binary(*codes: tuple[int, int, bytes]) -> bytes:
             *[0] * 5,
         )
         entries += payload
-    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(entries)) + entries
+    header = struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(entries))
+    return header + entries
 
 
 def test_every_entry_of_every_fat_binary_is_found(tmp_path: Path) -> None:
     library = tmp_path / "lib.so"
-    whole = fat_binary((ELF, 50, b"A" * 40), (PTX, 90, b"B" * 24), (8, 86, b"C" * 8))
-    magic = whole[:4]  # also as data of something else, and at the end
-    library.write_bytes(
-        b"\x7fELF"
-        + magic
-        + b"text" * 9
-        + whole
-        + bytes(24)
-        + fat_binary((ELF, 80, b""))
-        + magic
+    whole = fat_binary(
+        (ELF, 50, b"A" * 40),
+        (PTX, 90, b"B" * 24),
+        (8, 86, b"C" * 8),
     )
+    magic = whole[:4]  # also as data of something else, and at the end
+    another = fat_binary((ELF, 80, b""))
+    parts = [b"\x7fELF", magic, b"text" * 9, whole, bytes(24), another, magic]
+    library.write_bytes(b"".join(parts))
     assert gpu_code(library) == {"ELF": {50, 80}, "PTX": {90}}
     broken = tmp_path / "broken.so"
     broken.write_bytes(whole[:-1])

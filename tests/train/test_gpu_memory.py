@@ -22,14 +22,14 @@ def test_values_that_live_together_lie_apart(uses: list[tuple[int, int, int]]) -
     buffers = []
     for size_bytes, first, length in uses:
         buffer = Buffer(size_bytes)
-        buffer.calls += [first, first + length]
-        buffers.append((buffer, range(first, first + length + 1)))
-    end_bytes = place([buffer for buffer, _ in buffers])
-    for (a, life), (b, other) in combinations(buffers, 2):
-        low, high = sorted((a, b), key=attrgetter("offset", "size_bytes"))
+        buffer.calls += range(first, first + length + 1)
+        buffers.append(buffer)
+    end_bytes = place(buffers)
+    for pair in combinations(buffers, 2):
+        low, high = sorted(pair, key=attrgetter("offset", "size_bytes"))
         apart = low.offset + low.size_bytes <= high.offset
-        assert apart or not set(life) & set(other)
-    for buffer, _ in buffers:
+        assert apart or not set(low.calls) & set(high.calls)
+    for buffer in buffers:
         assert buffer.offset % ALIGN_BYTES == 0
         assert buffer.offset + buffer.size_bytes <= end_bytes
 
