@@ -147,7 +147,11 @@ def steps_of(run: Run, batch: int) -> Steps:
     images = rng.standard_normal(shape, np.float32)
     labels = rng.integers(0, run.data.classes, batch)
     ctx = mx.gpu(0)
-    return Steps(run, nd.array(images, ctx), nd.array(labels, ctx))
+    return Steps(
+        run,
+        nd.array(images, ctx),
+        nd.array(labels, ctx),
+    )
 
 
 def seconds(times: int, action: Callable[[], object]) -> float:
@@ -215,7 +219,11 @@ def calls(options: Options, batch: str) -> None:
         float_bits(1.0),
     )
     settings = nd.array(words, context, dtype="int64")
-    writer = operators.writer(steps.net, steps.images.shape, settings)
+    writer = operators.writer(
+        steps.net,
+        steps.images.shape,
+        settings,
+    )
     writer.forward(training=True)
     writer.loss(steps.loss.other, operators.shared.loss_sum)
     writer.backward()
@@ -228,7 +236,11 @@ def calls(options: Options, batch: str) -> None:
     kinds: dict[str, Any] = defaultdict(lambda: np.zeros(3))
     for entry, time_ms in zip(writer.tape.entries, medians_ms, strict=True):
         name = "our kernels" if entry.blocks else entry.function.removeprefix("cudnn")
-        kinds[name] += (1, moved_bytes(entry, writer.tape.workspace), time_ms)
+        kinds[name] += (
+            1,
+            moved_bytes(entry, writer.tape.workspace),
+            time_ms,
+        )
     kinds["all"] = sum(kinds.values())
     for name, (number, moved, time_ms) in kinds.items():
         show(
@@ -260,7 +272,12 @@ def elapsed_ms(made: Sequence[Any], stream: ctypes.c_void_p) -> list[float]:
     for begin, end in pairwise(events):
         time_ms = ctypes.c_float()
         checked(
-            "events", cuda().cudaEventElapsedTime(ctypes.byref(time_ms), begin, end)
+            "events",
+            cuda().cudaEventElapsedTime(
+                ctypes.byref(time_ms),
+                begin,
+                end,
+            ),
         )
         times_ms.append(time_ms.value)
     for event in events:

@@ -113,7 +113,11 @@ def backward(criterion: Criterion, ctx: mx.Context, number: int) -> None:
     rng = np.random.default_rng(number)
     images = rng.normal(size=(BATCH, PX, PX, 3))
     labels = rng.integers(0, CLASSES, BATCH)
-    losses = criterion.forward(nd.array(images, ctx), nd.array(labels, ctx), 8.0)
+    losses = criterion.forward(
+        nd.array(images, ctx),
+        nd.array(labels, ctx),
+        8.0,
+    )
     criterion.backward(losses, 8.0)
 
 

@@ -47,7 +47,11 @@ def main(config: str, out: str) -> None:
     mx.random.seed(1)
     comm.operators.initialize(net, mx.init.Normal(0.1))
     parameters = trainable(net)
-    comm.plan_groups(run.comm.groups, parameters, run.comm.gradient_dtype)
+    comm.plan_groups(
+        run.comm.groups,
+        parameters,
+        run.comm.gradient_dtype,
+    )
     rule = Optimizer(variant="sgd", base_lr=LR, weight_decay=0)
     scaler = LossScaler(SCALE)
     updater = updater_for(
@@ -67,7 +71,11 @@ def main(config: str, out: str) -> None:
                 drawn = rng.normal(size=p.shape)
                 gradient += drawn / (BATCH * SCALE)
                 if rank == comm.rank:
-                    on_host = nd.array(drawn, mx.cpu(), dtype=p.dtype)
+                    on_host = nd.array(
+                        drawn,
+                        mx.cpu(),
+                        dtype=p.dtype,
+                    )
                     on_host.copyto(p.grad())  # does not wait
         comm.reduce()
         updater.step(step, Settings(LR, MOMENTUM, BATCH))

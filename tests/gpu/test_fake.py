@@ -404,7 +404,14 @@ def test_new_memory_is_no_number(cuda: Cuda) -> None:
 def test_launches_beyond_the_limits_are_refused(
     shape: dict[str, int], cuda: Cuda, own: Kernels
 ) -> None:
-    assert own.scale(cuda.allocate(400), 0.5, **shape) == 1
+    assert (
+        own.scale(
+            cuda.allocate(400),
+            0.5,
+            **shape,
+        )
+        == 1
+    )
     assert "scale: launched as" in cuda.report().errors[-1]
 
 
@@ -423,7 +430,11 @@ def test_a_kernel_in_a_thread_of_another_context_is_refused(
     own: Kernels,
     elsewhere: Callable[[Callable[[], T]], T],
 ) -> None:
-    launch = partial(own.scale, cuda.allocate(400), 1)
+    launch = partial(
+        own.scale,
+        cuda.allocate(400),
+        1,
+    )
     assert elsewhere(launch) == INVALID_CONTEXT  # none
     elsewhere(lambda: cuda.call("cudaSetDevice", 2))
     assert elsewhere(launch) == CONTEXT_IS_DESTROYED  # not yet made
@@ -480,7 +491,11 @@ class Graph:
         self.executable = c_void_p()
         cuda.call("cudaStreamBeginCapture", cuda.stream, THREAD_LOCAL)
         self.answer = asks()
-        self.ended = cuda.status("cudaStreamEndCapture", cuda.stream, byref(graph))
+        self.ended = cuda.status(
+            "cudaStreamEndCapture",
+            cuda.stream,
+            byref(graph),
+        )
         if self.ended == 0:
             made = byref(self.executable)
             cuda.call(
@@ -493,7 +508,11 @@ class Graph:
             )
 
     def launch(self) -> int:
-        return self.cuda.status("cudaGraphLaunch", self.executable, self.cuda.stream)
+        return self.cuda.status(
+            "cudaGraphLaunch",
+            self.executable,
+            self.cuda.stream,
+        )
 
 
 def test_a_graph_runs_its_calls_again_on_what_memory_holds_then(

@@ -141,7 +141,11 @@ def test_scores_that_are_no_numbers_are_no_hits_and_equal_ones_go_by_class() -> 
     scores[0] = np.nan
     labels = nd.array([0, 0, 5])
     operators = emulated.operators()
-    hits = operators.add_hits(nd.array(scores), labels, None)
+    hits = operators.add_hits(
+        nd.array(scores),
+        labels,
+        None,
+    )
     assert hits.asnumpy().tolist() == [1, 1, 3]
 
 
