@@ -18,30 +18,9 @@ REFERENCE = (
 @pytest.mark.parametrize(
     ("network", "ranks", "link", "within", "of", "mean"),
     [
-        (
-            ("1000", "0.25"),
-            4,
-            Link(4.405e-4, 9.229e-9, 0.0, EAGER_BYTES),
-            24,
-            28,
-            0.08,
-        ),
-        (
-            ("1000", "0.25"),
-            8,
-            Link(5.517e-4, 1.065e-8, 0.0, EAGER_BYTES),
-            24,
-            30,
-            0.11,
-        ),
-        (
-            ("200", "5"),
-            8,
-            Link(6.622e-3, 4.107e-8, 0.0, EAGER_BYTES),
-            10,
-            14,
-            0.13,
-        ),
+        (("1000", "0.25"), 4, Link(4.405e-4, 9.229e-9, 0.0, EAGER_BYTES), 24, 28, 0.08),
+        (("1000", "0.25"), 8, Link(5.517e-4, 1.065e-8, 0.0, EAGER_BYTES), 24, 30, 0.11),
+        (("200", "5"), 8, Link(6.622e-3, 4.107e-8, 0.0, EAGER_BYTES), 10, 14, 0.13),
     ],
 )
 def test_the_emulated_networks_by_latency_and_rate_of_two_rings(
@@ -56,11 +35,7 @@ def test_the_emulated_networks_by_latency_and_rate_of_two_rings(
     errors = []
     with REFERENCE.open(newline="") as file:
         for row in csv.DictReader(file):
-            if (
-                row["mbit_per_s"],
-                row["one_way_ms"],
-                int(row["ranks"]),
-            ) == (
+            if (row["mbit_per_s"], row["one_way_ms"], int(row["ranks"])) == (
                 *network,
                 ranks,
             ):
