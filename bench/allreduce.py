@@ -117,7 +117,7 @@ def allreduce(
     cases, refused = plan_allreduces(job, asked)
     sizes_bytes = parse_sizes(sizes)
     seconds: dict[tuple[Case, int], list[float]] = defaultdict(list)
-    for case in in_turn(cases, passes, job.track("measuring allreduces")):
+    for case in in_turn(cases, passes, job.track("measuring allreduces", ticks=True)):
         times_s = measure_on_ranks(
             cases[case],
             job.launcher,

@@ -83,7 +83,7 @@ def measure_curves(
     for run in runs:
         check_supported(run)
     rates = defaultdict(list)
-    for case in in_turn(loaded, timing.passes, job.track("training")):
+    for case in in_turn(loaded, timing.passes, job.track("training", ticks=True)):
         step_s = measure_on_ranks(
             loaded[case],
             job.launcher,

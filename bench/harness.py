@@ -17,7 +17,6 @@ import typer
 
 from ..config.errors import UserError
 from ..config.load import Loaded
-from ..config.progress import Tracker
 from ..config.reading import JsonObject
 
 T = TypeVar("T")
@@ -44,7 +43,8 @@ def count(help: str) -> Any:
 class BenchJob:
     """What the command line gives to every driver."""
 
-    track: Tracker
+    track: Callable[..., Callable[[int, int], None]]
+    """A Tracker; `ticks=True` where nothing is heard from a piece of work until its end."""
     launcher: str
     load: Callable[..., Loaded]
     """(*overrides, ranks=N) -> the config that the command names, with more overrides."""

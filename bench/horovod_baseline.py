@@ -122,7 +122,7 @@ def horovod_baseline(
     """
     loaded = load_ready(job)
     step_s: Samples = {OURS: [], BASELINE: []}
-    progress = job.track("timing ours and Horovod's example in turn")
+    progress = job.track("timing ours and Horovod's example in turn", ticks=True)
     for contender in in_turn(step_s, passes, progress):
         step_s[contender] += measure_on_ranks(
             loaded,

@@ -17,8 +17,9 @@ from ..config.plan import build_plan
 from ..config.schema import Run, Synthetic
 from ..data.dataset import load_table
 from ..data.prepare import prepare
+from ..scaling.fit import build
 from ..scaling.machine import known_precisions
-from ..scaling.step import build, step_time
+from ..scaling.step import step_time
 from .harness import (
     BenchJob,
     Outcome,
@@ -136,7 +137,7 @@ def bench_input(
             drawn = _drawn(job, Path(scratch) / f"{px}", px)
             contenders[f"{px} px"] = ("full", drawn)
         rates: Samples = {name: [] for name in contenders}
-        progress = job.track("timing ways in, in turn")
+        progress = job.track("timing ways in, in turn", ticks=True)
         for name in in_turn(contenders, passes, progress):
             way, config = contenders[name]
             rate = measure_on_ranks(

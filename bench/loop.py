@@ -87,7 +87,8 @@ def loop(
     Example: `rn50 bench loop quick --rounds 10 --steps 20`
     """
     loaded = load_ready(job)
-    job.track("timing rounds")
+    progress = job.track("timing rounds", ticks=True)
+    progress(0, 1)
     seconds = measure_on_ranks(
         loaded,
         job.launcher,
@@ -95,6 +96,7 @@ def loop(
         rounds,
         steps,
     )
+    progress(1, 1)
     ranks = build_plan(loaded.run).ranks
     per_rank = loaded.run.batch.per_rank
     images = steps * ranks * per_rank

@@ -59,9 +59,11 @@ def optimizer(
 
     Example: `rn50 bench optimizer --rounds 15`
     """
-    job.track("timing LARS steps")
+    progress = job.track("timing LARS steps", ticks=True)
+    progress(0, 1)
     loaded = job.load(ranks=1)
     measured = measure_on_ranks(loaded, job.launcher, "optimizer", rounds)
+    progress(1, 1)
     ms = {}
     figures = {}
     for name, times in measured["seconds"].items():

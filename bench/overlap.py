@@ -104,7 +104,7 @@ def overlap(
     load_ready(job)
     step_ms = {}
     measurements = {}
-    for rule in in_turn(loaded, 1, job.track("timing steps")):
+    for rule in in_turn(loaded, 1, job.track("timing steps", ticks=True)):
         kinds = measure_on_ranks(loaded[rule], job.launcher, "overlap", rounds, steps)
         step_ms[rule] = {kind: scaled(times, 1e3) for kind, times in kinds.items()}
         for kind, times_ms in step_ms[rule].items():

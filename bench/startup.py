@@ -67,7 +67,7 @@ def startup(
     for on_ranks, delay_s, name in in_turn(
         cases,
         rounds,
-        job.track("starting up"),
+        job.track("starting up", ticks=True),
     ):
         loaded = job.load(*STARTUPS[name], ranks=on_ranks)
         init_s = measure_on_ranks(loaded, job.launcher, "startup", delay_s)
