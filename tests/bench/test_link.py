@@ -35,15 +35,10 @@ def test_the_emulated_networks_by_latency_and_rate_of_two_rings(
     errors = []
     with REFERENCE.open(newline="") as file:
         for row in csv.DictReader(file):
-            if (row["mbit_per_s"], row["one_way_ms"], int(row["ranks"])) == (
-                *network,
-                ranks,
-            ):
-                cost = allreduce(
-                    row["algorithm"],
-                    flat(ranks, link),
-                    float(row["bytes"]),
-                )
+            measured_on = (row["mbit_per_s"], row["one_way_ms"])
+            if measured_on == network and int(row["ranks"]) == ranks:
+                size_bytes = float(row["bytes"])
+                cost = allreduce(row["algorithm"], flat(ranks, link), size_bytes)
                 errors.append(abs(cost.time_s / float(row["seconds"]) - 1))
     assert len(errors) == of
     assert sum(error <= 0.15 for error in errors) >= within
