@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from rn50.cli.console import track
 from rn50.cli.main import app
 from rn50.config import choices
 from rn50.config.load import load
@@ -79,9 +80,7 @@ def test_an_error_of_the_launcher_is_not_one_of_the_standard_output(
     name, *overrides = RUN
     overrides += [f"data.path={small_data}", f"system.results={tmp_path}"]
     with pytest.raises(RunError) as failed:
-        launch(
-            load(name, overrides), lambda _: lambda done, total: None, Options("dummy")
-        )
+        launch(load(name, overrides), track, Options("dummy"))
     assert failed.value.ending.reason == reason
     (result,) = tmp_path.rglob("result.json")
     assert read_json(result)["reason"] == reason
