@@ -22,7 +22,10 @@ from tests.conftest import RUN, read_json
 
 
 class AbsentLauncher(Launcher):
-    def command(self, _: Job) -> list[str]:
+    def command(
+        self,
+        _: Job,
+    ) -> list[str]:
         return ["/nowhere/run"]
 
     def is_installed(self) -> bool:
@@ -30,7 +33,10 @@ class AbsentLauncher(Launcher):
 
 
 class UnlockedLauncher(AbsentLauncher):
-    def command(self, _: Job) -> list[str]:
+    def command(
+        self,
+        _: Job,
+    ) -> list[str]:
         raise OSError(errno.ENOLCK, "No locks available")
 
 
@@ -40,7 +46,10 @@ class DummyScheduler(Scheduler):
     launcher = "gloo"
     cancel_command = "dummydel"
 
-    def directives(self, run: Run) -> Iterator[str]:
+    def directives(
+        self,
+        run: Run,
+    ) -> Iterator[str]:
         yield f"#DUMMY nodes={run.system.nodes}"
 
 

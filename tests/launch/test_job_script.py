@@ -44,7 +44,12 @@ SHELLCHECK = shutil.which("shellcheck") or str(
 )
 
 
-def script_of(config: str, scheduler: str, *overrides: str, runs: int = 1) -> str:
+def script_of(
+    config: str,
+    scheduler: str,
+    *overrides: str,
+    runs: int = 1,
+) -> str:
     return job_script(load(config, overrides).run, scheduler, PATHS, runs)
 
 
@@ -234,7 +239,9 @@ printf '%s\\0' "$@" >"$SEEN"
 @given(text=NASTY, scheduler=st.sampled_from(list(SCHEDULERS)))
 @example(text="'; touch BAD; '", scheduler="slurm")
 def test_names_reach_the_one_command_unchanged(
-    text: str, scheduler: str, tmp_path_factory: pytest.TempPathFactory
+    text: str,
+    scheduler: str,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     start = tmp_path_factory.mktemp("start")
     (start / "python").write_text(STUB)

@@ -39,13 +39,19 @@ def job(tmp_path: Path) -> Path:
     return tmp_path / "job"
 
 
-def words(runs: Path, out: Path, org: str = "Example") -> list[str]:
+def words(
+    runs: Path,
+    out: Path,
+    org: str = "Example",
+) -> list[str]:
     """The command's."""
     return ["submission", str(runs), "--org", org, "--out", str(out)]
 
 
 def test_a_job_becomes_a_package_that_the_official_checker_passes(
-    rn50: Any, job: Path, tmp_path: Path
+    rn50: Any,
+    job: Path,
+    tmp_path: Path,
 ) -> None:
     out = tmp_path / "out"
     printed = rn50.output(*words(job, out))
@@ -74,7 +80,9 @@ def test_a_job_becomes_a_package_that_the_official_checker_passes(
 
 
 def test_a_terminal_is_asked_for_what_is_missing(
-    rn50: Any, job: Path, tmp_path: Path
+    rn50: Any,
+    job: Path,
+    tmp_path: Path,
 ) -> None:
     """On a file system without modes."""
     ours, theirs = os.openpty()
@@ -98,7 +106,9 @@ def test_a_terminal_is_asked_for_what_is_missing(
 
 
 def test_what_the_official_checker_finds_is_printed(
-    rn50: Any, job: Path, tmp_path: Path
+    rn50: Any,
+    job: Path,
+    tmp_path: Path,
 ) -> None:
     for number in (1, 2):
         (job / f"run_{number}/result_0.txt").write_text("")

@@ -37,7 +37,9 @@ def orphan(pid: Path) -> list[str]:
 
 
 def test_orphans_of_the_launcher_are_stopped(
-    orphan: list[str], pid: Path, tmp_path: Path
+    orphan: list[str],
+    pid: Path,
+    tmp_path: Path,
 ) -> None:
     run_watched(orphan, {}, tmp_path, 1, None, 0.0)
     number = int(pid.read_text())
@@ -45,7 +47,9 @@ def test_orphans_of_the_launcher_are_stopped(
 
 
 def test_later_orphans_are_no_children_of_ours(
-    orphan: list[str], pid: Path, tmp_path: Path
+    orphan: list[str],
+    pid: Path,
+    tmp_path: Path,
 ) -> None:
     """Or Slurm's daemons are children of a pytest that launched a job, and zombies once killed."""
     run_watched(["true"], {}, tmp_path, 1, None, 0.0)
@@ -131,7 +135,11 @@ def test_a_stop_waits_for_the_longer_of_two_times(
 
     waited = []
 
-    def wait(_: object, stop: object, grace_s: float) -> None:
+    def wait(
+        _: object,
+        stop: object,
+        grace_s: float,
+    ) -> None:
         waited.append(grace_s)
 
     monkeypatch.setattr(supervisor, "wait_for_launcher", stopped)

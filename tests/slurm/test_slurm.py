@@ -50,7 +50,10 @@ def missing() -> str | None:
 
 
 @pytest.fixture(scope="module")
-def lab(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def lab(
+    root: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Path]:
     """The configuration of a Slurm with three idle nodes."""
     if reason := missing():
         pytest.skip(reason)
@@ -64,7 +67,10 @@ def lab(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(autouse=True)
-def _conf(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _conf(
+    lab: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("SLURM_CONF", str(lab))
 
 
@@ -82,7 +88,8 @@ def state_of(job: str) -> str:
 
 def settled_state(job: str) -> str:
     """The state once Slurm is done with the job."""
-    wait_until(lambda: state_of(job) not in ("PENDING", "RUNNING", "COMPLETING"))
+    unsettled = ("PENDING", "RUNNING", "COMPLETING")
+    wait_until(lambda: state_of(job) not in unsettled)
     return state_of(job)
 
 
@@ -97,7 +104,10 @@ class Job(NamedTuple):
     def run(self) -> Path:
         return self.folder / "run_0"
 
-    def log(self, name: str = "job.log") -> str:
+    def log(
+        self,
+        name: str = "job.log",
+    ) -> str:
         return (self.folder / name).read_text()
 
     def wait_for_training(self) -> None:
@@ -107,7 +117,11 @@ class Job(NamedTuple):
     def wait_for_checkpoint(self) -> None:
         wait_until(lambda: checkpoints_in(self.run / "checkpoint"))
 
-    def end(self, code: int, state: str) -> str:
+    def end(
+        self,
+        code: int,
+        state: str,
+    ) -> str:
         """What the command prints up to its end, which has to be this one."""
         out, err = self.process.communicate(timeout=300)
         assert self.process.returncode == code, out + err + self.log()
@@ -115,7 +129,11 @@ class Job(NamedTuple):
         return out
 
 
-def submit(rn50: Rn50, smoke_data: Path, *arguments: str) -> Job:
+def submit(
+    rn50: Rn50,
+    smoke_data: Path,
+    *arguments: str,
+) -> Job:
     process = rn50.start(
         "submit",
         "smoke",
@@ -166,7 +184,10 @@ def ranks_of(run: Path) -> dict[str, psutil.Process]:
     return ranks
 
 
-def test_a_killed_rank_fails_the_job_at_once(rn50: Rn50, smoke_data: Path) -> None:
+def test_a_killed_rank_fails_the_job_at_once(
+    rn50: Rn50,
+    smoke_data: Path,
+) -> None:
     job = submit(rn50, smoke_data, *LONG)
     job.wait_for_training()
     ranks_of(job.run)["1"].kill()
@@ -203,7 +224,10 @@ def digest(run: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(smoke_data: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+def uninterrupted(
+    smoke_data: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> str:
     """The digest of the weights with which SHORT ends where nothing interrupts it."""
     rn50 = Rn50(tmp_path_factory.mktemp("uninterrupted"))
     rn50.output(
@@ -225,7 +249,9 @@ def begin_at_once(job: str) -> None:
 
 
 def test_a_requeued_job_goes_on(
-    rn50: Rn50, smoke_data: Path, uninterrupted: str
+    rn50: Rn50,
+    smoke_data: Path,
+    uninterrupted: str,
 ) -> None:
     job = submit(rn50, smoke_data, *SHORT, "system.job.requeue=true")
     job.wait_for_checkpoint()
@@ -278,7 +304,10 @@ def test_a_job_near_its_time_limit_goes_on_from_the_queue(
     assert digest(job.run) == uninterrupted
 
 
-def power_off(lab: Path, node: str) -> None:
+def power_off(
+    lab: Path,
+    node: str,
+) -> None:
     """Everything that runs on a node is gone at once: slurmd, its steps and what they started."""
     pid_file = lab.parent / f"slurmd-{node}.pid"
     daemon = int(pid_file.read_text())
@@ -339,5 +368,6 @@ def test_a_job_goes_on_with_the_nodes_that_are_left(
     assert resumed.metadata["ranks"] == 2
     assert resumed.metadata["ranks_before"] == 3
     steps = [record["step"] for record in metrics(job.run, "train")]
-    assert steps == list(range(5, steps[-1] + 1, 5))
+    expected = range(5, steps[-1] + 1, 5)
+    assert steps == list(expected)
     leave_nothing(job.run)
