@@ -133,7 +133,7 @@ def config_explain(
             page = write.read_text()
         write_output(write, reference.replace_in_page(page))
         return
-    found = [*reference.all_keys().values()]
+    found = [*reference.all_keys()]
     if key is not None:
         found = reference.find_keys(key)
     rows = [(k.path, k.default, k.values, k.meaning) for k in found]

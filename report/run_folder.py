@@ -7,9 +7,10 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ..compliance.log_rules import checked_keys
+from ..config import benchmark
 from ..config.errors import UserError
 from ..config.finding import number
 from ..config.load import Loaded, load
@@ -28,6 +29,7 @@ from ..logging.places import (
 from ..logging.records import ENVIRONMENT, RESULT, Environment, Result, fit
 from .run_summary import RunSummary, show, summarise
 
+T = TypeVar("T")
 _JSON_BYTES = 8 << 20
 """Some 60,000 spans; read as JSON they take up to 30 times as much."""
 
@@ -68,7 +70,8 @@ class Subject(NamedTuple):
     files: tuple[Path, ...]
     """Its logs, those that cannot be read among them."""
     logs: tuple[LogFigures, ...]
-    folder: RunFolder | None
+    folder: RunFolder
+    """What lies beside its logs; empty where they are in no run's folder."""
     notes: tuple[str, ...]
     """Logs that could not be read, one line each."""
 
@@ -79,14 +82,9 @@ class Subject(NamedTuple):
         return next(iter([*reached, *self.logs]), None)
 
     @property
-    def beside(self) -> RunFolder:
-        """What lies beside its logs; without a run's folder nothing."""
-        return self.folder or RunFolder(self.path)
-
-    @property
     def config(self) -> Run | None:
-        loaded = self.beside.config
-        return None if loaded is None else loaded.run
+        loaded = self.folder.config
+        return loaded.run if loaded else None
 
     @property
     def runs(self) -> tuple[RunSummary, ...]:
@@ -135,21 +133,22 @@ def read_folder(path: Path, only: Path | None = None) -> Subject:
     """A run's folder, or a submission's directory, whatever of it can be read; `only`: of its logs
     this one. Raises UserError: no log in it can be read, and it is not a run's folder either."""
     config = config_of(path)
-    folder = None
-    target = None
-    if os.path.lexists(config):
+    is_run = os.path.lexists(config)
+    folder = RunFolder(path)
+    if is_run:
         folder = read_run_folder(config.parent)
-        if folder.config is not None:
-            target = folder.config.run.eval.target
-        if config.parent != path:  # of the first of several runs
-            folder = folder._replace(
-                result=None,
-                metrics=(),
-                spans=(),
-                ranks={},
-            )
+    target = benchmark.TARGET_ACCURACY
+    if folder.config is not None:
+        target = folder.config.run.eval.target
+    if config.parent != path:  # of the first of several runs
+        folder = folder._replace(
+            result=None,
+            metrics=(),
+            spans=(),
+            ranks={},
+        )
     logs = []
-    notes = []
+    notes: list[str] = []
     files = results_in(path) if only is None else [only]
     for file in files:
         try:
@@ -157,16 +156,15 @@ def read_folder(path: Path, only: Path | None = None) -> Subject:
             logs.append(LogFigures(file, summarise(events, target)))
         except UserError as error:
             notes.extend(str(error).splitlines())
-    if not logs and (folder is None or only is not None):
-        raise UserError(
-            *(notes or [f"{path}: a log or the config of a run expected, found none"])
-        )
+    if not logs and (only is not None or not is_run):
+        missing = f"{path}: a log or the config of a run expected, found none"
+        raise UserError(*(notes or [missing]))
     return Subject(
-        path,
-        tuple(files),
-        tuple(logs),
-        folder,
-        tuple(notes),
+        path=path,
+        files=tuple(files),
+        logs=tuple(logs),
+        folder=folder,
+        notes=tuple(notes),
     )
 
 
@@ -183,8 +181,9 @@ def read_run_folder(path: Path) -> RunFolder:
         try:
             return parse(path / name)
         except (UserError, OSError, ValueError, RecursionError) as error:
-            why = getattr(error, "strerror", str(error).partition("\n")[0])
-            notes.append(f"{name}: left out: {show(why or type(error).__name__, 400)}")
+            first_line = str(error).partition("\n")[0]
+            reason = getattr(error, "strerror", first_line) or type(error).__name__
+            notes.append(f"{name}: left out: {show(reason, 400)}")
             return empty
 
     def read_json(file: Path) -> JsonObject:
@@ -194,7 +193,9 @@ def read_run_folder(path: Path) -> RunFolder:
             raise ValueError("a JSON object expected")
         return value
 
-    config = read("config.yaml", lambda file: load(file, within=path), None)
+    def read_record(name: str, record: type[T]) -> T | None:
+        return read(name, lambda file: fit(record, read_json(file), "its keys"), None)
+
     origins = read("origins.json", read_json, {})
     metrics = read("metrics.jsonl", partial(read_metrics, within=path), Series())
     notes += [
@@ -203,16 +204,10 @@ def read_run_folder(path: Path) -> RunFolder:
     ]
     return RunFolder(
         path=path,
-        result=read(
-            RESULT, lambda file: fit(Result, read_json(file), "its keys"), None
-        ),
-        environment=read(
-            ENVIRONMENT,
-            lambda file: fit(Environment, read_json(file), "its keys"),
-            Environment(),
-        ),
+        result=read_record(RESULT, Result),
+        environment=read_record(ENVIRONMENT, Environment) or Environment(),
         origins={key: show(value) for key, value in origins.items()},
-        config=config,
+        config=read("config.yaml", partial(load, within=path), None),
         metrics=metrics.records,
         spans=read("timeline.json", lambda file: _spans(read_json(file)), ()),
         ranks=read("ranks.json", read_json, {}),
@@ -225,10 +220,14 @@ def _spans(trace: Mapping[str, Any]) -> tuple[JsonObject, ...]:
     events = trace.get("traceEvents")
     if not isinstance(events, list):
         return ()
-    spans = [
-        span
-        for span in events
-        if isinstance(span, dict) and span.get("ph") == "X"
-        if number(span.get("ts")) is not None and (number(span.get("dur")) or -1) > 0
-    ]
+    spans = filter(_is_whole, events)
     return tuple(sorted(spans, key=lambda span: (span["ts"], -span["dur"])))
+
+
+def _is_whole(span: Any) -> bool:
+    return (
+        isinstance(span, dict)
+        and span.get("ph") == "X"
+        and number(span.get("ts")) is not None
+        and (number(span.get("dur")) or -1) > 0
+    )

@@ -8,8 +8,10 @@ import json
 import math
 import os
 import re
+import string
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -18,6 +20,7 @@ from rn50.cli.main import app
 from rn50.compliance.score import score_folder
 from rn50.config.errors import UserError
 from rn50.config.load import load
+from rn50.report.charts import COLOURS
 from rn50.report.compare import (
     Column,
     Comparison,
@@ -42,8 +45,11 @@ def compared(*paths: Path) -> Comparison:
 
 
 def column(comparison: Comparison, key: str) -> Column:
-    (found,) = [one for one in comparison.columns if one.key == key]
-    return found
+    return {column.key: column for column in comparison.columns}[key]
+
+
+def titles(comparison: Comparison, group: str) -> list[str]:
+    return [column.title for column in comparison.table if column.group == group]
 
 
 def with_curve(curve: Callable[[int], float]) -> Run:
@@ -63,6 +69,10 @@ def invoke(*arguments: str) -> tuple[int, str, str]:
         result.exception
     )
     return result.exit_code, result.stdout, result.stderr
+
+
+def as_json(*arguments: str) -> list[dict[str, Any]]:
+    return json.loads(invoke("compare", "--json", *arguments)[1])
 
 
 # --- which logs a path means ----------------------------------------------------------------------
@@ -96,23 +106,16 @@ def test_a_log_that_cannot_be_read_among_others_is_a_note(tmp_path: Path) -> Non
 
 def test_what_differs_is_a_column_and_what_one_lacks_is_not(tmp_path: Path) -> None:
     other = good_run()
+    seed = (1 << 63) - 1  # which no float holds
     find(other, "lars_opt_base_learning_rate").value = 9.0
-    find(other, "seed").value = 1
+    find(other, "seed").value = seed
     drop("gradient_accumulation_steps")(other)
-    found = compared(write(tmp_path / "a", good_run()), write(tmp_path / "b", other))
-    shown = [one.title for one in found.table if one.group == "hyper-parameters"]
-    assert sorted(shown) == ["base_learning_rate", "seed"]
-    assert column(found, "base_learning_rate").cells == ("10.5", "9")
-    assert ("gradient_accumulation_steps", "1") in found.shared
-
-
-def test_a_seed_of_63_bits_is_shown_whole(tmp_path: Path) -> None:
-    run = good_run()
-    seed = (1 << 63) - 1
-    find(run, "seed").value = seed
-    found = compared(write(tmp_path / "a", good_run()), write(tmp_path / "b", run))
-    assert column(found, "seed").cells[1] == str(seed)
-    assert column(found, "seed").values[1] == seed
+    both = compared(write(tmp_path / "a", good_run()), write(tmp_path / "b", other))
+    assert titles(both, "hyper-parameters") == ["seed", "base_learning_rate"]
+    assert column(both, "base_learning_rate").cells == ("10.5", "9")
+    assert ("gradient_accumulation_steps", "1") in both.shared
+    assert column(both, "seed").cells[1] == str(seed)
+    assert column(both, "seed").values[1] == seed
 
 
 def test_a_value_of_log_and_config_is_one_column(tmp_path: Path) -> None:
@@ -122,30 +125,19 @@ def test_a_value_of_log_and_config_is_one_column(tmp_path: Path) -> None:
         run = good_run()
         find(run, "seed").value = number
         write(folder / "result_0.txt", run)
-        overrides = [
-            f"seed={number}",
-            f"batch.per_rank={number}",
-            f"data.path=/d/{number}",
-        ]
-        (folder / "config.yaml").write_text(load("smoke", overrides).to_yaml())
-    found = compared(tmp_path)
-    assert [
-        (one.group, one.cells) for one in found.columns if one.key.endswith("seed")
-    ] == [("hyper-parameters", ("1", "2", "3", "4"))]
-    assert [one.key for one in found.table if one.group == "config"] == [
-        "batch.per_rank"
-    ]
-    assert found.subjects[0].runs[0].target == load("smoke").run.eval.target
+        overrides = f"seed={number} batch.per_rank={number} data.path=/d/{number}"
+        config = load("smoke", overrides.split())
+        (folder / "config.yaml").write_text(config.to_yaml())
+    runs = compared(tmp_path)
+    (seed,) = [column for column in runs.columns if column.key.endswith("seed")]
+    assert (seed.group, seed.cells) == ("hyper-parameters", ("1", "2", "3", "4"))
+    assert titles(runs, "config") == ["batch.per_rank"]
+    assert runs.subjects[0].runs[0].target == config.run.eval.target
 
 
 def test_numbers_stand_before_texts() -> None:
-    mixed = Column(
-        "config",
-        "x",
-        "x",
-        (),
-        (2.0, "auto", None, 10.0, "auto", -1.0),
-    )
+    values = (2.0, "auto", None, 10.0, "auto", -1.0)
+    mixed = Column("config", "x", "x", (), values)
     assert mixed.places == (1, 3, None, 2, 3, 0)
     assert not mixed.is_number
     assert order_of([mixed], "x", 6) == [5, 0, 3, 1, 4, 2]
@@ -187,8 +179,8 @@ def test_runs_are_grouped_by_a_key_of_their_configs(
     study: Path, tmp_path: Path
 ) -> None:
     page = tmp_path / "study.html"
-    options = ("compare", str(study), "--by", "optimizer.base_lr", "--html", str(page))
-    code, out, _ = invoke(*options)
+    by = ("compare", str(study), "--by")
+    code, out, _ = invoke(*by, "optimizer.base_lr", "--html", str(page))
     slow, fast = group_by(compared(study), "optimizer.base_lr")
     assert code == 0
     assert (slow.value, slow.rows) == ("0.1", (2, 3))
@@ -198,24 +190,18 @@ def test_runs_are_grouped_by_a_key_of_their_configs(
     assert mean == pytest.approx((most + least) / 2)
     # A run that missed its target has no time to train.
     assert slow.spreads["time_to_train_s"][1] == pytest.approx(most + 1)
-    columns = {column.key: column for column in compared(study).columns}
-    assert [time_s is None for time_s in columns["time_to_train_s"].values].count(
-        True
-    ) == 1
+    assert column(compared(study), "time_to_train_s").values.count(None) == 1
     assert slow.spreads["best_accuracy"][1] == 0.5
     assert "optimizer.base_lr" in Shape(page.read_text()).text
-    legend = re.findall(r">([^<>]*)</text>", page.read_text())
-    assert "0.1" in legend
+    legend = re.findall(r">(A|base_lr [^<>]*)</text>", page.read_text())
+    assert legend[:2] == ["base_lr 0.1", "base_lr 0.2"]
     assert "A" not in legend
+    colours = re.findall(r'<b style="border-color: (.*?)">', page.read_text())
+    assert colours == [COLOURS[1], COLOURS[1], COLOURS[0], COLOURS[0]]
     assert "mean (range)" in out
     (machine,) = group_by(compared(study), "system.name")
     assert machine.value == load("smoke").run.system.name
-    code, _, error = invoke(
-        "compare",
-        str(study),
-        "--by",
-        "optimizer.base_l",
-    )
+    code, _, error = invoke(*by, "optimizer.base_l")
     assert code == 2
     assert error.endswith("found optimizer.base_l; did you mean optimizer.base_lr?")
 
@@ -227,10 +213,11 @@ def test_submissions_are_sorted_by_their_scores(tmp_path: Path) -> None:
             run = vary(good_run(), number)
             last(run, "run_stop").time_ms += 60_000 * minutes + number
             write(tmp_path / name / f"result_{number}.txt", run)
-    out = invoke("compare", str(tmp_path), "--sort", "score_min", "--json")[1]
-    found = [(row["score_min"], row["rcp_factor"]) for row in json.loads(out)]
-    scores = [score_folder(tmp_path / name) for name in ("fast", "slow")]
-    assert found == [(score.score_min, score.scaling_factor) for score in scores]
+    rows = as_json(str(tmp_path), "--sort", "score_min")
+    for row, name in zip(rows, ("fast", "slow"), strict=True):
+        score = score_folder(tmp_path / name)
+        assert row["score_min"] == score.score_min
+        assert row["rcp_factor"] == score.scaling_factor
 
 
 def test_a_pipe_that_can_be_read_once_has_no_figures(tmp_path: Path) -> None:
@@ -249,24 +236,20 @@ def test_what_is_the_same_in_all_rows_is_said_once(study: Path) -> None:
     same = dict(comparison.shared)
     assert same["accelerators"] == "4"
     assert "init, s" in same
-    assert not set(same) & {one.title for one in comparison.table}
-    rates, each = (
-        column(comparison, key).values for key in ("images_per_s", "images_per_s_each")
-    )
-    assert each[0] is not None
-    assert each[0] == pytest.approx(float(rates[0] or 0) / 4)
+    assert not set(same) & {column.title for column in comparison.table}
+    rate = column(comparison, "images_per_s").values[0]
+    of_each = column(comparison, "images_per_s_each").values[0]
+    assert rate == pytest.approx(4 * of_each)
 
 
 def test_the_curves_near_the_target_have_a_chart(study: Path) -> None:
-    charts = {
-        one.title: one.chart
-        for one in page_charts(compared(study).subjects)["accuracy"]
-    }
+    runs = [("run", subject) for subject in read_all([study])]
+    charts = {plot.title: plot.chart for plot in page_charts(runs)["accuracy"]}
     near = charts["Top-1 accuracy near the target"]
     labels = re.findall(r">([\d.]+)</text>", near)
     assert min(map(float, labels)) >= 0.68  # the target is 0.7, and epochs are larger
-    far = compared(study / "3").subjects
-    assert [one.title for one in page_charts(far)["accuracy"]] == [
+    far = page_charts(runs[3:])
+    assert [plot.title for plot in far["accuracy"]] == [
         "Top-1 accuracy by epoch",
         "Top-1 accuracy by time",
     ]
@@ -280,8 +263,8 @@ def run_folder(folder: Path, losses: list[float], seed: int = 1) -> Subject:
     write(folder / "result_0.txt", good_run())
     (folder / "config.yaml").write_text(load("smoke", [f"seed={seed}"]).to_yaml())
     records = [
-        {"kind": "train", "step": 20 * (i + 1), "epoch": i + 1, "loss": loss}
-        for i, loss in enumerate(losses)
+        {"kind": "train", "step": step, "loss": loss}
+        for step, loss in zip((20, 40, 60), losses, strict=False)
     ]
     write_metrics(folder, records)
     return read_folder(folder)
@@ -303,10 +286,10 @@ def test_bare_logs_of_one_config_are_compared_by_their_accuracies(
 ) -> None:
     other = good_run()
     last(other, "eval_accuracy").value = math.nextafter(0.7592, 1)
-    one, two = read_all(
+    subjects = read_all(
         [write(tmp_path / "a", good_run()), write(tmp_path / "b", other)]
     )
-    assert first_bit(one, two).where == "accuracy of epoch 35"
+    assert first_bit(*subjects).where == "accuracy of epoch 35"
 
 
 # --- the command ----------------------------------------------------------------------------------
@@ -321,9 +304,8 @@ def many(tmp_path: Path) -> list[str]:
         run = good_run()
         last(run, "run_stop").time_ms += 1000 * number
         find(run, "lars_opt_base_learning_rate").value = 10.5 - number / 4
-        find(
-            run, "submission_platform"
-        ).value = f"machine_{number % 3}_with_a_long_name"
+        platform = f"machine_{number % 3}_with_a_long_name"
+        find(run, "submission_platform").value = platform
         if number == 2:
             last(run, "eval_accuracy").value = 0.7
         if number == 3:
@@ -336,33 +318,27 @@ def test_each_run_is_a_row(many: list[str]) -> None:
     code, out, err = invoke("compare", *many)
     assert (code, err) == (0, "")
     rows = [line.split() for line in out.splitlines() if re.match(r"[A-X]  ", line)]
-    tables = len(rows) // 24
-    assert [row[0] for row in rows] == [chr(65 + n) for n in range(24)] * tables
-    assert tables > 1
+    of_a_run = "".join(row[0] for row in rows)
+    assert of_a_run == string.ascii_uppercase[:24] * 2  # two tables
     assert rows[23][2:4] == ["PASS", "62.57"]
     assert "FAIL" in rows[2]
-    words = " ".join(out.split())
-    assert "the same in all: " in words
-    assert "; learning_rate_warmup_epochs 2; " in words
+    assert "\nthe same in all: " in out
+    assert "; learning_rate_warmup_epochs 2; " in out
 
 
 def test_rows_are_sorted_and_what_has_no_value_comes_last(many: list[str]) -> None:
-    order = {}
-    for sort in ("base_learning_rate", "-base_learning_rate", "log_check"):
-        content = json.loads(invoke("compare", "--json", *many[:6], "--sort", sort)[1])
-        order[sort] = "".join(row["letter"] for row in content)
-    assert list(order.values()) == ["FECBAD", "ABCEFD", "CDABEF"]
-    row = content[-1]
-    assert row["log_check"] == "PASS"
-    assert row["global_batch_size"] == 3264
-    assert row["epochs_to_target"] == 35
-    assert row["path"] == many[5]
-    code, out, err = invoke(
-        "compare",
-        *many[:4],
-        "--sort",
-        "-accuracy",
-    )
+    for sort, letters in (
+        ("base_learning_rate", "FECBAD"),
+        ("-base_learning_rate", "ABCEFD"),
+        ("log_check", "CDABEF"),
+    ):
+        rows = as_json(*many[:6], "--sort", sort)
+        assert "".join(row["letter"] for row in rows) == letters
+    assert rows[-1]["log_check"] == "PASS"
+    assert rows[-1]["global_batch_size"] == 3264
+    assert rows[-1]["epochs_to_target"] == 35
+    assert rows[-1]["path"] == many[5]
+    code, out, err = invoke("compare", *many[:4], "--sort", "-accuracy")
     assert (code, out) == (2, "")
     assert err.startswith("--sort: one of log_check, ")
     assert "mean best_accuracy?" in err
@@ -377,22 +353,15 @@ def test_a_table_fits_the_terminal(
         folder.mkdir()
         write(folder / "result_0.txt", good_run())
         (folder / "config.yaml").write_text(load(preset, ["seed=1"]).to_yaml())
-    tables = {}
-    for terminal in ("0", "1"):
-        for name, value in (
-            ("COLUMNS", "80"),
-            ("TTY_COMPATIBLE", terminal),
-            ("NO_COLOR", "1"),
-        ):
-            monkeypatch.setenv(name, value)
+    monkeypatch.setenv("COLUMNS", "80")
+    tables = []
+    for terminal in "01":
+        monkeypatch.setenv("TTY_COMPATIBLE", terminal)
         out = re.sub(r"\x1b\[[0-9;]*m", "", invoke("compare", str(tmp_path))[1])
-        tables[terminal] = out.split("the same in all")[0]
-    assert (
-        max(map(len, tables["1"].splitlines()))
-        <= 80
-        < max(map(len, tables["0"].splitlines()))
-    )
-    assert sorted("".join(tables["1"].split())) == sorted("".join(tables["0"].split()))
+        tables.append(out.split("the same in all")[0])
+    wide, narrow = tables
+    assert max(map(len, narrow.splitlines())) <= 80 < max(map(len, wide.splitlines()))
+    assert sorted("".join(narrow.split())) == sorted("".join(wide.split()))
 
 
 # --- the page -------------------------------------------------------------------------------------
@@ -413,19 +382,15 @@ def test_hostile_text_is_text_and_the_one_script_is_ours(
     shape = Shape(page)
     assert shape.tags.count("script") == 1
     assert not {"img", "iframe", "object", "link", "base", "form"} & set(shape.tags)
-    assert not [
-        name for name, _ in shape.attributes if name.startswith("on") or name == "src"
-    ]
+    names = {name for name, _ in shape.attributes}
+    assert not [name for name in names if name.startswith("on") or name == "src"]
     assert '<script>document.title="owned"</script>' in shape.text  # as text
     assert not [c for c in page if not c.isprintable() and c != "\n"]
     (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
-    (policy,) = [
-        value for name, value in shape.attributes if value and "default-src" in value
-    ]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    assert policy == (
-        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    )
+    style = "style-src 'unsafe-inline'"
+    policy = f"default-src 'none'; {style}; script-src 'sha256-{digest}'"
+    assert ("content", policy) in shape.attributes
     assert page == page_of(paths)
 
 

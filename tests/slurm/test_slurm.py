@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -371,3 +372,33 @@ def test_a_job_goes_on_with_the_nodes_that_are_left(
     expected = range(5, steps[-1] + 1, 5)
     assert steps == list(expected)
     leave_nothing(job.run)
+
+
+def test_launch_within_an_allocation_takes_srun(rn50: Rn50, smoke_data: Path) -> None:
+    done = finished(
+        [
+            "salloc",
+            "--nodes=2",
+            "--ntasks-per-node=2",
+            "--quiet",
+            sys.executable,
+            "-m",
+            "rn50.cli.entry",
+            "launch",
+            "smoke",
+            "system.nodes=2",
+            "system.ranks_per_node=2",
+            "batch.per_rank=5",
+            "seed=1",
+            "division=open",
+            "eval.target=0.3",
+            "eval.period=1",
+            "eval.offset=0",
+            f"data.path={smoke_data}",
+            f"system.results={rn50.results}",
+        ],
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "smoke: 4 ranks by srun" in done.stdout
+    assert re.search(r"^RESULT success ", done.stdout, re.M)
