@@ -20,7 +20,6 @@ from .logged_run import LoggedRun
 from .rule import (
     FOLDER,
     RULES_TEXT,
-    Setting,
     Violations,
     against,
     only_if,
