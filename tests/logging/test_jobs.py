@@ -72,22 +72,13 @@ def test_score(job: Path) -> None:
     assert score["path"] == str(job / "results/local_n1/resnet")
     assert score["ruleset"] == "4.0.0"  # of the dates in the log, not of the config
     assert [run["converged"] for run in score["runs"]] == [True] * 5
-    assert score["score_min"] > 0
-    done = invoke("log", "score", job)
-    assert done.exit_code == 0
-    assert "score " in done.stdout
 
 
 def test_show(job: Path) -> None:
-    shown = json.loads(invoke("log", "show", "--json", job).stdout)
-    assert [run["eval_accuracy"] for run in shown] == [0.45, 0.46, 0.47, 0.48, 0.49]
-    assert {run["target"] for run in shown} == {TARGET}
-    text = invoke("log", "show", job).stdout
-    assert text.count(f", target {TARGET}") == 5
-    for row in ("time to train", "init", "epochs", "top-1 accuracy", "training rate"):
-        assert row in text
-    one = json.loads(invoke("log", "show", "--json", job / "run_0").stdout)
-    assert one["target"] == TARGET
+    runs = json.loads(invoke("log", "show", "--json", job).stdout)
+    assert [run["eval_accuracy"] for run in runs] == [0.45, 0.46, 0.47, 0.48, 0.49]
+    assert {run["target"] for run in runs} == {TARGET}
+    assert invoke("log", "show", job).stdout.count(f", target {TARGET}") == 5
 
 
 @pytest.mark.slow
