@@ -39,7 +39,11 @@ def every(edit: Edit) -> Edits:
 
 
 def submission(
-    folder: Path, edits: Edits | None = None, *, runs: int = 5, ruleset: str = "4.0.0"
+    folder: Path,
+    edits: Edits | None = None,
+    *,
+    runs: int = 5,
+    ruleset: str = "4.0.0",
 ) -> Path:
     """Run n takes n seconds longer than the first and has a seed of its own."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -52,7 +56,8 @@ def submission(
 
 
 def whole(folder: Path) -> Check:
-    return check_folder(folder, "4.0.0", official=False)[-1]
+    *_, submission = check_folder(folder, "4.0.0", official=False)
+    return submission
 
 
 def broken(folder: Path, rule: str) -> Finding | None:
@@ -70,7 +75,10 @@ def lost(run: Run) -> None:
     meta("run_stop", "status", "aborted")(run)
 
 
-def package(folder: Path, system: dict[str, object] | None) -> Path:
+def package(
+    folder: Path,
+    system: dict[str, object] | None,
+) -> Path:
     if system is not None:
         (folder / "us/systems").mkdir(parents=True)
         write_json(folder / "us/systems/box.json", system)
@@ -92,9 +100,19 @@ def test_a_good_submission_breaks_no_rule(tmp_path: Path) -> None:
     assert found.cause == "5 of 5 runs pass"
 
 
-@pytest.mark.parametrize(("bad", "verdict"), [([2], "PASS"), ([1, 2], "FAIL")])
-def test_one_of_five_may_fail(tmp_path: Path, bad: list[int], verdict: str) -> None:
-    folder = submission(tmp_path, dict.fromkeys(bad, lost))
+@pytest.mark.parametrize(
+    ("bad", "verdict"),
+    [([2], "PASS"), ([1, 2], "FAIL")],
+)
+def test_one_of_five_may_fail(
+    tmp_path: Path,
+    bad: list[int],
+    verdict: str,
+) -> None:
+    folder = submission(
+        tmp_path,
+        dict.fromkeys(bad, lost),
+    )
     assert whole(folder).verdict == verdict
     finding = broken(folder, "five-runs")
     assert finding is not None
@@ -103,7 +121,10 @@ def test_one_of_five_may_fail(tmp_path: Path, bad: list[int], verdict: str) -> N
     assert (score_folder(tmp_path).score_min is None) == (verdict == "FAIL")
 
 
-@pytest.mark.parametrize("runs", [1, 4, 6])
+@pytest.mark.parametrize(
+    "runs",
+    [1, 4, 6],
+)
 def test_any_other_number_of_runs_fails(tmp_path: Path, runs: int) -> None:
     score = score_folder(submission(tmp_path, runs=runs))
     assert (score.score_min, score.verdict) == (None, "FAIL")
@@ -114,24 +135,56 @@ def test_one_run_of_this_harness_is_no_submission(tmp_path: Path) -> None:
     (submission(tmp_path, runs=1) / "result.json").write_text("{}")
     assert whole(tmp_path).verdict == "PASS"
     assert severity(tmp_path, "five-runs") == NOTE
-    submission(tmp_path, {0: drop("run_stop")}, runs=1)
+    submission(
+        tmp_path,
+        {0: drop("run_stop")},
+        runs=1,
+    )
     assert whole(tmp_path).verdict == "FAIL"
 
 
 @pytest.mark.parametrize(
     ("edit", "severity", "words"),
     [
-        (put("seed", 1001), ERROR, "1001, as in result_1.txt"),
-        (put("seed", "1001"), ERROR, "as in result_1.txt"),
-        (put("seed", "x"), ERROR, "integer"),
-        (put("seed", 1.5), ERROR, "integer"),
-        (put("seed", None), ERROR, "integer"),
+        (
+            put("seed", 1001),
+            ERROR,
+            "1001, as in result_1.txt",
+        ),
+        (
+            put("seed", "1001"),
+            ERROR,
+            "as in result_1.txt",
+        ),
+        (
+            put("seed", "x"),
+            ERROR,
+            "integer",
+        ),
+        (
+            put("seed", 1.5),
+            ERROR,
+            "integer",
+        ),
+        (
+            put("seed", None),
+            ERROR,
+            "integer",
+        ),
         (again("seed"), ERROR, "as in result_3.txt"),
         (drop("seed"), POLICY, "no seed"),
     ],
 )
-def test_seeds(tmp_path: Path, edit: Edit, severity: str, words: str) -> None:
-    finding = broken(submission(tmp_path, {3: edit}), "seed-not-fresh")
+def test_seeds(
+    tmp_path: Path,
+    edit: Edit,
+    severity: str,
+    words: str,
+) -> None:
+    finding = broken(
+        submission(tmp_path, {3: edit}),
+        "seed-not-fresh",
+    )
     assert finding is not None
     assert finding.severity == severity
     assert "result_3.txt" in finding.message
@@ -139,25 +192,38 @@ def test_seeds(tmp_path: Path, edit: Edit, severity: str, words: str) -> None:
 
 
 def test_hyper_parameters_are_alike(tmp_path: Path) -> None:
-    submission(tmp_path, {4: put("lars_opt_base_learning_rate", 11)})
+    submission(
+        tmp_path,
+        {4: put("lars_opt_base_learning_rate", 11)},
+    )
     finding = broken(tmp_path, "different-hyperparameters")
     assert finding is not None
     assert finding.severity == POLICY
     assert "10.5 in result_0.txt and 11 in result_4.txt" in finding.message
-    submission(tmp_path, every(put("lars_opt_momentum", math.nan)))
+    submission(
+        tmp_path,
+        every(put("lars_opt_momentum", math.nan)),
+    )
     assert broken(tmp_path, "different-hyperparameters") is None
 
 
 @pytest.mark.parametrize(
     ("system", "rule", "expected"),
     [
-        ({**SYSTEM, "division": "open"}, "different-hyperparameters", POLICY),
+        (
+            {**SYSTEM, "division": "open"},
+            "different-hyperparameters",
+            POLICY,
+        ),
         (None, "system-description", ERROR),
         ({}, "system-description", ERROR),
     ],
 )
 def test_the_system_description(
-    tmp_path: Path, system: dict[str, object] | None, rule: str, expected: str
+    tmp_path: Path,
+    system: dict[str, object] | None,
+    rule: str,
+    expected: str,
 ) -> None:
     folder = package(tmp_path, system)
     assert severity(folder, rule) == expected
@@ -169,10 +235,18 @@ def test_a_system_description_has_every_field_that_the_official_checker_asks_for
 ) -> None:
     path = tmp_path / "box.json"
     write_json(path, SYSTEM)
-    assert check_system_desc(str(path), "training", "1.0.0")[0]
+    assert check_system_desc(
+        str(path),
+        "training",
+        "1.0.0",
+    )[0]
     lacking = {name: value for name, value in SYSTEM.items() if name != field}
     write_json(path, lacking)
-    assert not check_system_desc(str(path), "training", "1.0.0")[0]
+    assert not check_system_desc(
+        str(path),
+        "training",
+        "1.0.0",
+    )[0]
 
 
 @pytest.mark.parametrize(
@@ -186,7 +260,10 @@ def test_a_system_description_has_every_field_that_the_official_checker_asks_for
     ],
 )
 def test_the_logs_are_of_the_system_that_is_described(
-    tmp_path: Path, changes: dict[str, str], platform: str, told: bool
+    tmp_path: Path,
+    changes: dict[str, str],
+    platform: str,
+    told: bool,
 ) -> None:
     """A batch of 3,264 images."""
     folder = package(tmp_path, SYSTEM | changes)
@@ -202,7 +279,10 @@ def aged(run: Run) -> None:
         record.time_ms -= 4 * 365 * 86_400_000
 
 
-@pytest.mark.parametrize("odd", [None, 0, 4])
+@pytest.mark.parametrize(
+    "odd",
+    [None, 0, 4],
+)
 @pytest.mark.parametrize(
     ("edit", "rule"),
     [
@@ -211,7 +291,10 @@ def aged(run: Run) -> None:
     ],
 )
 def test_one_odd_log_does_not_switch_the_rcp_test_off(
-    tmp_path: Path, edit: Edit, rule: str, odd: int | None
+    tmp_path: Path,
+    edit: Edit,
+    rule: str,
+    odd: int | None,
 ) -> None:
     """Five runs of batch 32,768 that take 35 epochs, where 55 are the fewest."""
     large = put("global_batch_size", 32_768)
@@ -232,13 +315,20 @@ def test_one_odd_log_does_not_switch_the_rcp_test_off(
 
 
 def test_a_log_that_cannot_be_read_does_not_decide_the_round(tmp_path: Path) -> None:
-    folder = submission(tmp_path, runs=4, ruleset="2.0.0")
+    folder = submission(
+        tmp_path,
+        runs=4,
+        ruleset="2.0.0",
+    )
     (folder / "result_4.txt").write_text("no log")
     assert check_folder(folder, official=False)[-1].ruleset == "2.0.0"
 
 
 def test_runs_that_learn_nothing_are_not_copies(tmp_path: Path) -> None:
-    submission(tmp_path, dict.fromkeys(range(2), put("eval_accuracy", 0.001)))
+    submission(
+        tmp_path,
+        dict.fromkeys(range(2), put("eval_accuracy", 0.001)),
+    )
     assert broken(tmp_path, "copied-accuracies") is None
 
 
@@ -263,7 +353,10 @@ def touched_up(number: int, run: Run) -> None:
     ],
 )
 def test_runs_that_are_one_run(
-    tmp_path: Path, touched: bool, unit_ms: int, found: set[str]
+    tmp_path: Path,
+    touched: bool,
+    unit_ms: int,
+    found: set[str],
 ) -> None:
     """One run under five names, hours after one another: its times, its accuracies or both. Stamps
     of a coarse unit are alike in honest runs too."""
@@ -282,7 +375,10 @@ def test_runs_that_are_one_run(
     assert {severities[name] for name in found} <= {ERROR}
 
 
-@pytest.mark.parametrize(("minutes_apart", "shared"), [(0, False), (60, True)])
+@pytest.mark.parametrize(
+    ("minutes_apart", "shared"),
+    [(0, False), (60, True)],
+)
 def test_one_clearing_of_caches_is_of_runs_at_one_time(
     tmp_path: Path, minutes_apart: int, shared: bool
 ) -> None:
@@ -294,7 +390,10 @@ def test_one_clearing_of_caches_is_of_runs_at_one_time(
 
         return edit
 
-    submission(tmp_path, {number: cleared_once(number) for number in range(5)})
+    submission(
+        tmp_path,
+        {number: cleared_once(number) for number in range(5)},
+    )
     assert bool(broken(tmp_path, "shared-moments")) == shared
 
 
@@ -307,10 +406,15 @@ def test_one_clearing_of_caches_is_of_runs_at_one_time(
     ],
 )
 def test_no_accelerator_is_faster_than_its_data_sheet(
-    tmp_path: Path, accelerator: str | None, too_fast: bool
+    tmp_path: Path,
+    accelerator: str | None,
+    too_fast: bool,
 ) -> None:
     """35 epochs in 40 s on 32 of them: 35,000 images/s each; an A100 has 12,683 at its peak."""
-    folder = package(tmp_path, {**SYSTEM, "accelerator_model_name": accelerator})
+    folder = package(
+        tmp_path,
+        {**SYSTEM, "accelerator_model_name": accelerator},
+    )
     expected = POLICY if too_fast else None
     assert severity(folder, "impossible-accelerator-rate") == expected
 
@@ -371,7 +475,12 @@ def test_a_run_that_the_check_fails_counts_as_the_slowest(
         put("lars_epsilon", 1e-9)(run)
         shift("run_stop", -1000 * number)(run)
 
-    found = score_folder(submission(tmp_path, {number: edit}))
+    found = score_folder(
+        submission(
+            tmp_path,
+            {number: edit},
+        )
+    )
     fastest, *others = (n for n in range(5) if n != number)
     marks = [run.dropped.partition(" ")[0] for run in found.runs]
     assert {n: mark for n, mark in enumerate(marks) if mark} == {
@@ -385,7 +494,14 @@ def test_a_run_that_the_check_fails_counts_as_the_slowest(
 
 
 def score(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["log", "score", *map(str, arguments)])
+    return CliRunner().invoke(
+        app,
+        [
+            "log",
+            "score",
+            *map(str, arguments),
+        ],
+    )
 
 
 def test_a_score_carries_the_verdict_of_what_it_scores(tmp_path: Path) -> None:
@@ -437,14 +553,19 @@ def without_epochs(run: Run) -> None:
     ],
 )
 def test_the_score_is_of_epochs_that_were_trained_to_the_first_evaluation_at_target(
-    tmp_path: Path, edit: Edit, epochs: float | None
+    tmp_path: Path,
+    edit: Edit,
+    epochs: float | None,
 ) -> None:
     folder = submission(tmp_path, every(edit))
     found = score_folder(folder)
     assert [run.epochs for run in found.runs] == 5 * [epochs]
     assert found.rcp is not None
     assert found.rcp.mean == epochs
-    printed = json.loads(score("--json", folder).stdout, parse_constant=pytest.fail)
+    printed = json.loads(
+        score("--json", folder).stdout,
+        parse_constant=pytest.fail,
+    )
     assert printed["rcp"]["submission_mean"] == epochs
 
 
@@ -457,7 +578,10 @@ def test_early_rounds_are_not_scaled(tmp_path: Path) -> None:
     assert any("not applied" in note for note in found.notes)
 
 
-@pytest.mark.parametrize("ruleset", ["0.6.0", "0.7.0"])
+@pytest.mark.parametrize(
+    "ruleset",
+    ["0.6.0", "0.7.0"],
+)
 def test_rounds_without_reference_points(tmp_path: Path, ruleset: str) -> None:
     found = score_folder(submission(tmp_path, ruleset=ruleset))
     assert found.rcp is None
@@ -476,12 +600,18 @@ def test_nothing_in_the_folder_changes(tmp_path: Path) -> None:
     assert score_folder(folder).published_factor is None
 
 
-@pytest.mark.parametrize("failed", [None, 1])
+@pytest.mark.parametrize(
+    "failed",
+    [None, 1],
+)
 @pytest.mark.parametrize(
     ("division", "verdict"), [("closed", "FAIL"), ("open", "POLICY")]
 )
 def test_runs_that_count_have_one_batch(
-    tmp_path: Path, division: str, verdict: str, failed: int | None
+    tmp_path: Path,
+    division: str,
+    verdict: str,
+    failed: int | None,
 ) -> None:
     """A test that cannot be made is no pass; one of another batch may be the one that failed."""
     edits = every(put("submission_division", division))
@@ -518,14 +648,21 @@ def test_where_the_ruleset_comes_from(tmp_path: Path) -> None:
         found = check_log(path, official=False)
         assert (found.ruleset, found.ruleset_source) == (expected, source)
     assert (
-        check_log(tmp_path / "plain/result_0.txt", "1.0", official=False).ruleset
+        check_log(
+            tmp_path / "plain/result_0.txt",
+            "1.0",
+            official=False,
+        ).ruleset
         == "1.0.0"
     )
     run = good_run()
     first_ms = run[0].time_ms
     for record in run:  # of a clock that starts with the machine
         record.time_ms -= first_ms
-    found = check_log(write(tmp_path / "plain/result_1.txt", run), official=False)
+    found = check_log(
+        write(tmp_path / "plain/result_1.txt", run),
+        official=False,
+    )
     assert found.ruleset == benchmark.RULESETS[-1]
 
 
