@@ -185,7 +185,7 @@ def resumed(run: LoggedRun) -> Violations:
         found = f"resumed after step {shown(event.value)}; its clock ran on meanwhile"
         known = [
             f"{name} {shown(event.metadata[name])}"
-            for name in ("steps_repeated", "ranks_before", "ranks", "lost_bytes")
+            for name in ("ranks_before", "ranks")
             if name in event.metadata
         ]
         if known:

@@ -1,6 +1,5 @@
 """The folder of `rn50 submit` is understood by every command on logs, with its config's target."""
 
-import csv
 import json
 import shutil
 from pathlib import Path
@@ -11,7 +10,6 @@ from rn50.config.load import load
 from rn50.logging.places import config_of, log_folders, recorded_runs, run_folders
 from rn50.logging.records import Result
 from rn50.report.compare import name_of
-from rn50.report.export import read_runs
 from rn50.report.html import write_report
 from rn50.report.run_folder import read_run_folder, read_subjects
 from tests.cli.test_check import invoke
@@ -180,26 +178,6 @@ def test_a_folder_above_runs_means_the_runs(tmp_path: Path, job: Path) -> None:
     ]
     assert recorded_runs(job) == run_folders(job)
     assert invoke("log", "show", study).output.count("result_0.txt") == 2
-    done = invoke(
-        "export",
-        "csv",
-        study,
-        "--out",
-        tmp_path / "study.csv",
-    )
-    assert done.output == f"{tmp_path / 'study.csv'}: written\n"
-    rows = list(csv.DictReader((tmp_path / "study.csv").open()))
-    assert [row["run"] for row in rows] == [
-        f"trial_{n}/20261122T105236Z" for n in range(2)
-    ]
-    assert [(row["name"], row["seed"]) for row in rows] == [
-        ("smoke", "0"),
-        ("smoke", "1"),
-    ]
-    shutil.copy(run / "metrics.jsonl", job / "run_0")
-    # another job may have begun in the same second
-    ((of_job,), _) = read_runs([job / "run_0"])
-    assert of_job.name == "smoke/20261122T105236Z/run_0"
 
 
 @pytest.mark.parametrize(
