@@ -86,16 +86,7 @@ def test_report(job: Path) -> None:
     assert path == job / "report.html"
     page = path.read_text()
     assert "5 of 5 runs reached the target" in page
-    assert "Score, olympic mean" in page
-    assert f"target {TARGET}" in page
-    assert "target 0.759" not in page
     assert f"rn50 launch {job}/run_0/config.yaml" in page
-    (subject,) = read_subjects(job)
-    assert [log.path.name for log in subject.logs] == [
-        f"result_{n}.txt" for n in range(5)
-    ]
-    assert subject.folder is not None
-    assert subject.folder.config is not None
 
 
 def test_a_bare_log_has_the_target_of_the_config_beside_it(job: Path) -> None:

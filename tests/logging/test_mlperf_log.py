@@ -137,6 +137,7 @@ def test_every_line_is_a_record_in_order(tmp_path: Path) -> None:
                 "sgd_opt_weight_decay": RUN.optimizer.weight_decay,
                 "sgd_opt_learning_rate_decay_steps": build_plan(RUN).decay_steps,
                 "opt_learning_rate_warmup_epochs": RUN.schedule.warmup.value,
+                "opt_learning_rate_decay_from": "warmup_end",
                 "train_samples": RUN.data.train_samples,
                 "eval_samples": RUN.data.eval_samples,
             },
@@ -155,6 +156,16 @@ def test_every_line_is_a_record_in_order(tmp_path: Path) -> None:
                 "global_batch_size": 1664,
             },
         ),
+        # Only a polynomial has its power, its steps and where it counts from.
+        (
+            "sony_3456",
+            {
+                "opt_learning_rate_decay_shape": "sony_b",
+                "opt_learning_rate_decay_from": None,
+                "lars_opt_learning_rate_decay_poly_power": None,
+                "lars_opt_learning_rate_decay_steps": None,
+            },
+        ),
         # 56 epochs of 69,632 images: 1,030.4 steps from the start of the run.
         (
             "sony_2176",
@@ -169,22 +180,6 @@ def test_the_keys_of_a_run(tmp_path: Path, name: str, expected: dict[str, Any]) 
     run = load(name, ["seed=1"]).run
     values = {event.key: event.value for event in full_log(tmp_path / "log.txt", run)}
     assert {key: values.get(key) for key in expected} == expected
-
-
-@pytest.mark.parametrize("name", ["akiba_1024", "sony_3456", "abci_2048_open"])
-def test_only_a_polynomial_has_its_power_and_its_steps(
-    tmp_path: Path, name: str
-) -> None:
-    run = load(name, ["seed=2"]).run
-    log = tmp_path / "result_0.txt"
-    values = {event.key: event.value for event in full_log(log, run)}
-    assert values["opt_learning_rate_decay_shape"] == run.schedule.shape
-    polynomial = ("opt_learning_rate_decay_poly_power", "opt_learning_rate_decay_steps")
-    logged = [key for key in values if key.endswith(polynomial)]
-    is_polynomial = run.schedule.shape == "poly"
-    assert len(logged) == 2 * is_polynomial
-    place = run.schedule.decay_from if is_polynomial else None
-    assert values.get("opt_learning_rate_decay_from") == place
 
 
 def test_file_and_line_are_those_of_the_caller(tmp_path: Path) -> None:
