@@ -14,7 +14,7 @@ from tests.rooms import ROOMS
 
 def test_the_context_holds_the_rooms_and_nothing_else(root: Path) -> None:
     """All is left out first, so that no result, key or environment gets into an image; of data/
-    only the sources are let in, because readers put images there (tests/lab/test_image.py)."""
+    only the sources are let in, because readers put images there."""
     lines = [
         line
         for line in (root / ".dockerignore").read_text().splitlines()

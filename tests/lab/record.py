@@ -40,12 +40,8 @@ def digests() -> None:
                 stdout=subprocess.DEVNULL,
             )
             (result,) = Path(folder).glob("*/*/result.json")
-            print(
-                name,
-                json.loads(result.read_text())["weights_digest"],
-                sep="\t",
-                flush=True,
-            )
+            digest = json.loads(result.read_text())["weights_digest"]
+            print(name, digest, sep="\t", flush=True)
 
 
 if __name__ == "__main__":
