@@ -225,6 +225,13 @@ def write_metrics(folder: Path, records: Iterable[object]) -> None:
     (folder / "metrics.jsonl").write_text("".join(lines))
 
 
+def write_script(path: Path, text: str) -> None:
+    """A program of Bash."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/bash\n{text}\n")
+    path.chmod(0o755)
+
+
 def refused(words: str | None) -> contextlib.AbstractContextManager[Any]:
     """The block ends in a UserError with these words, a regular expression; None: it ends well."""
     return (
@@ -316,11 +323,7 @@ def program(
     """`program("squeue", "echo RUNNING")`: one of this name comes first on the PATH."""
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
-    def write(name: str, text: str) -> None:
-        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
-        (tmp_path / name).chmod(0o755)
-
-    return write
+    return lambda name, text: write_script(tmp_path / name, text)
 
 
 @pytest.fixture
