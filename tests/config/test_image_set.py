@@ -70,11 +70,11 @@ def test_the_same_folder_in_other_words_changes_nothing(
 
 
 def test_a_file_that_changes_what_is_drawn_keeps_the_rest(folder: Path) -> None:
-    text = "base: quick\ndata: {path: other, synthetic: {train_samples: 99}}\n"
+    write("low.yaml", "data: {path: one, synthetic: {classes: 7}}\n")
+    text = "base: low.yaml\ndata: {path: other, synthetic: {train_samples: 99}}\n"
     loaded = load(write("mine.yaml", text))
-    assert counts(loaded) == (10, 99, 1000)
-    assert loaded.run.data.synthetic is not None
-    assert loaded.run.data.synthetic.train_samples == 99
+    assert counts(loaded) == (7, 99, 1000)
+    assert counts(load("mine.yaml", ["data.synthetic=null"])) == IMAGENET
     places = ["data.synthetic", "mine.yaml:2"]
     assert origins(loaded, "train_samples", "synthetic.train_samples") == places
 
