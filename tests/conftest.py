@@ -187,7 +187,8 @@ def in_this_process(
     handlers = {number: signal.getsignal(number) for number in command_stop_signals()}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setattr(sys, "argv", ["rn50", *map(str, arguments)])
+        words = ["rn50", *map(str, arguments)]
+        patch.setattr(sys, "argv", words)
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
                 entry.main()
@@ -281,7 +282,11 @@ def device(tmp_path: Path) -> Callable[[str], Path]:
         theirs = Path("/dev") / name
         mine = tmp_path / name
         try:
-            os.mknod(mine, 0o666 | stat.S_IFCHR, theirs.stat().st_rdev)
+            os.mknod(
+                mine,
+                0o666 | stat.S_IFCHR,
+                theirs.stat().st_rdev,
+            )
             mine.open("wb").close()
         except PermissionError:  # not root, or a file system without devices
             if os.geteuid() == 0:

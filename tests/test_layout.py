@@ -65,7 +65,11 @@ def modules(room: str) -> list[str]:
 
 
 def in_fresh_python(code: str) -> None:
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        check=True,
+    )
 
 
 # --- names --------------------------------------------------------------------------------------

@@ -62,7 +62,11 @@ def copy(root: Path, tmp_path: Path) -> Path:
 def test_make_removes_no_data(
     copy: Path, target: str, removed: tuple[str, ...]
 ) -> None:
-    subprocess.run(["make", "-s", target], cwd=copy, check=True)
+    subprocess.run(
+        ["make", "-s", target],
+        cwd=copy,
+        check=True,
+    )
     assert not [name for name in removed if (copy / name).exists()]
     left = {*KEPT, *ENVIRONMENTS} - set(removed)
     assert not [name for name in left if not (copy / name).is_file()]

@@ -87,7 +87,11 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """`rn50 WORDS` of the wheel, far from any checkout."""
     variables = {"PATH": "/usr/bin:/bin", "HOME": str(folder)}
-    return finished([environment / "bin/rn50", *words], cwd=folder, env=variables)
+    return finished(
+        [environment / "bin/rn50", *words],
+        cwd=folder,
+        env=variables,
+    )
 
 
 def test_the_wheel_checks_a_log_beside_the_official_checker(
@@ -112,7 +116,11 @@ READS = (
 )
 
 
-@pytest.mark.parametrize("words", READS, ids=lambda words: "_".join(words[:2]))
+@pytest.mark.parametrize(
+    "words",
+    READS,
+    ids=lambda words: "_".join(words[:2]),
+)
 def test_the_wheel_reads_without_frameworks(
     environment: Path, root: Path, tmp_path: Path, words: tuple[str, ...]
 ) -> None:

@@ -63,7 +63,11 @@ def test_what_a_file_system_has_not_fails_no_write(
     code = f"from rn50.config.atomic import *; write_file(Path({str(path)!r}), 'two')"
     path.write_text("one")
     environment = os.environ | refusing(tmp_path, **dict.fromkeys(calls, "EPERM"))
-    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+    subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment,
+        check=True,
+    )
     assert path.read_text() == "two"
     assert beside(path) == {"page.html"}
 

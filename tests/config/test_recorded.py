@@ -20,7 +20,11 @@ from rn50.config.recorded import (
 from tests.conftest import refused
 
 
-def recorded(folder: Path, system: str = "", data: str = "datasets/smoke") -> Path:
+def recorded(
+    folder: Path,
+    system: str = "",
+    data: str = "datasets/smoke",
+) -> Path:
     """The config of a run in `folder`, as anybody may write it there."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "origins.json").write_text("{}")
@@ -90,7 +94,8 @@ def test_places_outside_need_the_command_line(
     (run / "link").symlink_to(tmp_path)
     Path("datasets").symlink_to(tmp_path / "mounted")  # as in a container's image
     for path in ("datasets/x", "run/images", f"{run}/images"):
-        assert load_named(str(recorded(run, data=path)), (), RUN)
+        config = recorded(run, data=path)
+        assert load_named(str(config), (), RUN)
     for path in (f"{tmp_path}/set", "../set", "~/set", "run/link/set"):
         config = recorded(run, f"results: {path}", path)
         with pytest.raises(UserError) as error:
@@ -126,7 +131,8 @@ def test_a_repeated_trial_goes_beside_its_sweep(tmp_path: Path) -> None:
     config = recorded(run, f"results: {run.parent.parent}")
     loaded = load_named(str(config), ["name=trial_0003", results], RUN)
     assert loaded.run.system.results == str(run.parent.parent)  # as asked for
-    config.write_text(config.read_text().replace("name: smoke", "name: trial_0003", 1))
+    text = config.read_text().replace("name: smoke", "name: trial_0003")
+    config.write_text(text)
     loaded = load_named(str(config), [], ("data.path",))
     assert loaded.run.system.results == str(tmp_path / "results")
     assert loaded.run.name == "study_trial_0003"

@@ -54,4 +54,5 @@ def test_an_image_knows_the_commit_it_was_built_from(
     monkeypatch: pytest.MonkeyPatch, told: str, git: Commit
 ) -> None:
     monkeypatch.setenv("RN50_COMMIT", told)
-    assert describe_environment(EngineSettings({}, {}), "gloo", ["true"]).git == git
+    settings = EngineSettings({}, {})
+    assert describe_environment(settings, "gloo", ["true"]).git == git

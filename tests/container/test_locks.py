@@ -37,7 +37,8 @@ def asked_for(requirements: str, python: tuple[int, int]) -> set[str]:
         ">=": lambda minor: python >= (3, minor),
     }
     named = (name for name, sign, minor in found if not sign or holds[sign](int(minor)))
-    return {re.sub(r"[._]", "-", name).lower() for name in named}
+    dashes = str.maketrans("._", "--")
+    return {name.translate(dashes).lower() for name in named}
 
 
 @pytest.mark.parametrize("python", PYTHONS)

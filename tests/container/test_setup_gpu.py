@@ -59,7 +59,11 @@ def run(root: Path, machine: Path, body: str) -> str:
         "PATH": f"{machine / 'bin'}:/usr/bin:/bin",
         "venv": str(machine / "venv"),
     }
-    done = finished(["bash", "-c", HEAD + body], cwd=root, env=environment)
+    done = finished(
+        ["bash", "-c", HEAD + body],
+        cwd=root,
+        env=environment,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -100,7 +100,11 @@ def log_case(rng: random.Random, folder: Path) -> Commands:
     """A log of any round with one wrong value, and edits of its records and of its bytes."""
     ruleset = rng.choice(benchmark.RULESETS)
     run = good_run(ruleset, rng.choice(benchmark.DIVISIONS))
-    setattr(rng.choice(run), rng.choice(("value", "metadata")), rng.choice(VALUES))
+    setattr(
+        rng.choice(run),
+        rng.choice(("value", "metadata")),
+        rng.choice(VALUES),
+    )
     lines = [record.text(ruleset) for record in _edited(rng, run)]
     content = "\n".join(lines).encode()
     path = folder / "result_0.txt"

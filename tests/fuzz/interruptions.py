@@ -87,7 +87,12 @@ class Lab:
             )
             subprocess.run(["sh", "-c", mount], check=True)
 
-    def words(self, results: Path, launcher: str, target: float) -> list[str]:
+    def words(
+        self,
+        results: Path,
+        launcher: str,
+        target: float,
+    ) -> list[str]:
         """The command of a new run."""
         places = [f"data.path={self.data}", f"system.results={results}"]
         settings = [f"eval.target={target}", "watchdog.silence_s=60"]
@@ -97,7 +102,8 @@ class Lab:
         """The folder, the exit code and the time of a run that nobody interrupts."""
         results = self.folder / f"whole_{target}"
         begun_s = time.monotonic()
-        done = Rn50(results)(*self.words(results, LAUNCHERS[0], target))
+        words = self.words(results, LAUNCHERS[0], target)
+        done = Rn50(results)(*words)
         folder = newest_run(results)
         assert is_over(folder), done.stderr
         return folder, done.returncode, time.monotonic() - begun_s
@@ -115,7 +121,11 @@ def run_case(lab: Lab, seed: int) -> tuple[str | None, int]:
     return problem, sum(" at " in part for part in story)
 
 
-def _run_to_its_end(lab: Lab, seed: int, story: list[str]) -> None:
+def _run_to_its_end(
+    lab: Lab,
+    seed: int,
+    story: list[str],
+) -> None:
     """`story` gets a line of each attempt. Raises AssertionError: something is wrong."""
     rng = random.Random(f"{KIND} {seed}")
     launcher = LAUNCHERS[seed % len(LAUNCHERS)]
@@ -159,7 +169,11 @@ def draw(rng: random.Random, whole_s: float) -> Blow:
     moment = rng.random()
     if rng.random() < 1 / 3:
         moment = 0.01 * 300 ** rng.random() / whole_s
-    return Blow(rng.choice(SIGNALS), rng.choice(VICTIMS), moment)
+    return Blow(
+        rng.choice(SIGNALS),
+        rng.choice(VICTIMS),
+        moment,
+    )
 
 
 def attempt(
@@ -241,7 +255,11 @@ def what_is_left(folder: Path) -> set[Path]:
 def newest_run(results: Path) -> Path | None:
     """The folder of the last run, which one that starts again has replaced."""
     folders = [path for path in results.glob("*/*") if (path / "config.yaml").is_file()]
-    return max(folders, key=lambda path: path.stat().st_ctime_ns, default=None)
+    return max(
+        folders,
+        key=lambda path: path.stat().st_ctime_ns,
+        default=None,
+    )
 
 
 def is_over(folder: Path | None) -> TypeGuard[Path]:
@@ -252,7 +270,11 @@ def is_over(folder: Path | None) -> TypeGuard[Path]:
     return result.get("status") in ("success", "aborted") and "stopped" not in result
 
 
-def is_as_if_uninterrupted(folder: Path, whole: Path, odd_steps: set[int]) -> None:
+def is_as_if_uninterrupted(
+    folder: Path,
+    whole: Path,
+    odd_steps: set[int],
+) -> None:
     """Result, metrics and log are those of `whole`. `odd_steps`: after which it went on; between
     two log points the next loss is the mean since then."""
     assert bits(folder) == bits(whole), f"{bits(whole)} expected, found {bits(folder)}"

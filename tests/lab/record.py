@@ -27,7 +27,13 @@ def verdicts(logs: Path) -> None:
     for path in sorted(logs.glob("*/**/*.txt")):
         found = check_log(path, official=False)
         codes = " ".join(sorted({finding.id for finding in found.findings}))
-        print(path.relative_to(logs), found.verdict, found.ruleset, codes, sep="\t")
+        print(
+            path.relative_to(logs),
+            found.verdict,
+            found.ruleset,
+            codes,
+            sep="\t",
+        )
 
 
 def digests() -> None:

@@ -95,7 +95,11 @@ def test_a_run_with_the_mxnet_that_is_there(
     for launcher in ("mpirun", "gloo"):
         results = tmp_path / launcher
         command = [environment / "bin/rn50", *places, f"system.results={results}"]
-        subprocess.run([*command, "--launcher", launcher], cwd=checkout, check=True)
+        subprocess.run(
+            [*command, "--launcher", launcher],
+            cwd=checkout,
+            check=True,
+        )
         (folder,) = results.glob("*/*")
         assert read_json(folder / "result.json")["weights_digest"] == expected
         packages = read_json(folder / "environment.json")["packages"]
