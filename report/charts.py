@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 PANEL_IN = 3.6
 """Inches of the height of panels that stand side by side."""
-PAGE_PX = {"full": (896, 320, 12.5), "half": (358, 240, 11.5)}
+PAGE_PX = {
+    "full": (896, 320, 12.5),
+    "half": (358, 240, 11.5),
+}
 """Width, height and text of a chart in a page, which shows the one that fits (report.html.j2): the
 column of a desktop, or a screen of 390 px and half a sheet of paper."""
 INK = "#191b1f"
@@ -87,16 +90,27 @@ def new_figure(
             "ytick.color": INK,
         }
     )
-    return Figure(figsize=(width_in, height_in), layout=layout)
+    return Figure(
+        figsize=(width_in, height_in),
+        layout=layout,
+    )
 
 
-def new_panels(count: int, width_in: float) -> tuple[Figure, Sequence[Axes]]:
+def new_panels(
+    count: int,
+    width_in: float,
+) -> tuple[Figure, Sequence[Axes]]:
     """A figure with `count` panels side by side."""
     figure = new_figure(width_in * count, PANEL_IN)
     return figure, figure.subplots(1, count, squeeze=False)[0]
 
 
-def finish(axes: Axes, *, legend: bool = True, beside: Axes | None = None) -> None:
+def finish(
+    axes: Axes,
+    *,
+    legend: bool = True,
+    beside: Axes | None = None,
+) -> None:
     """Grid, ticks and legend as every panel has them. `beside`: axes on the right of the same
     panel, which share the legend."""
     from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
@@ -184,7 +198,13 @@ def draw_lines(
             label = "_"  # one entry in the legend for all lines of a series
             ends.append(points[-1][0])
     for name, level in marks:
-        axes.axhline(level, color=INK, lw=0.8, ls=":", label=name)
+        axes.axhline(
+            level,
+            color=INK,
+            lw=0.8,
+            ls=":",
+            label=name,
+        )
     axes.set_xlabel(x_label)
     axes.set_ylim(*y_limits)
     shortest = min(ends, default=0)
@@ -197,7 +217,12 @@ def svg(figure: Figure, **options: Any) -> str:
     """The figure as text, byte for byte the same from the same numbers."""
     text = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    figure.savefig(text, format="svg", metadata=nothing, **options)
+    figure.savefig(
+        text,
+        format="svg",
+        metadata=nothing,
+        **options,
+    )
     return text.getvalue()
 
 
@@ -206,7 +231,10 @@ def save(figure: Figure, path: Path) -> None:
     write_output(path, svg(figure))
 
 
-def page_chart(title: str, draw: Callable[[Axes], None]) -> Markup:
+def page_chart(
+    title: str,
+    draw: Callable[[Axes], None],
+) -> Markup:
     """A chart within a page, in the page's font and on its background, in each size of PAGE_PX.
 
     Args:
@@ -216,7 +244,11 @@ def page_chart(title: str, draw: Callable[[Axes], None]) -> Markup:
     return Markup("").join(_page_chart(title, draw, size) for size in PAGE_PX)
 
 
-def _page_chart(title: str, draw: Callable[[Axes], None], size: str) -> Markup:
+def _page_chart(
+    title: str,
+    draw: Callable[[Axes], None],
+    size: str,
+) -> Markup:
     words = title.lower().replace(" ", "-")
     slug = f"{words}-{size}"
     width_px, height_px, text_px = PAGE_PX[size]

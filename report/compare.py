@@ -202,7 +202,11 @@ def compare(subjects: Sequence[Subject]) -> Comparison:
     )
 
 
-def _no_column(option: str, name: str, columns: Sequence[Column]) -> UserError:
+def _no_column(
+    option: str,
+    name: str,
+    columns: Sequence[Column],
+) -> UserError:
     keys = ", ".join(column.key for column in columns if column.group != CONFIG)
     hint = nearest_name(name, (column.key for column in columns))
     return UserError(
@@ -210,7 +214,11 @@ def _no_column(option: str, name: str, columns: Sequence[Column]) -> UserError:
     )
 
 
-def order_of(columns: Sequence[Column], sort: str | None, count: int) -> list[int]:
+def order_of(
+    columns: Sequence[Column],
+    sort: str | None,
+    count: int,
+) -> list[int]:
     """Return the rows by `--sort COLUMN`, or -COLUMN for falling values; what has no value comes
     last. Raises UserError: there is no such column."""
     if sort is None:
@@ -226,7 +234,10 @@ def order_of(columns: Sequence[Column], sort: str | None, count: int) -> list[in
     return sorted(known, key=lambda row: places[row] or 0, reverse=is_falling) + unknown
 
 
-def to_json(comparison: Comparison, order: Sequence[int]) -> list[JsonObject]:
+def to_json(
+    comparison: Comparison,
+    order: Sequence[int],
+) -> list[JsonObject]:
     """Return the rows for programs: numbers as logged, nothing rounded."""
     return [
         {"letter": letter(row), "path": str(comparison.subjects[row].path)}
@@ -268,7 +279,10 @@ def check_subject(
     return tuple(check_log(path, official=official) for path in subject.files)
 
 
-def _score(subject: Subject, checks: tuple[Check, ...]) -> Score | None:
+def _score(
+    subject: Subject,
+    checks: tuple[Check, ...],
+) -> Score | None:
     """The score of five runs, as `rn50 log score` has it."""
     if len(subject.files) < RUNS:
         return None
@@ -338,10 +352,20 @@ def _column(
     form: str,
 ) -> Column:
     cells = tuple(MISSING if value is None else format(value, form) for value in values)
-    return Column(RESULTS, key, title, cells, tuple(values))
+    return Column(
+        RESULTS,
+        key,
+        title,
+        cells,
+        tuple(values),
+    )
 
 
-def _text_column(group: str, title: str, cells: Sequence[str]) -> Column:
+def _text_column(
+    group: str,
+    title: str,
+    cells: Sequence[str],
+) -> Column:
     return Column(
         group=group,
         key=show(title.replace(" ", "_")),
@@ -398,7 +422,11 @@ def group_by(comparison: Comparison, key: str) -> list[Group]:
     return [_group(comparison, value, rows[value]) for value in rows]
 
 
-def _group(comparison: Comparison, value: str, rows: Sequence[int]) -> Group:
+def _group(
+    comparison: Comparison,
+    value: str,
+    rows: Sequence[int],
+) -> Group:
     runs = [run for row in rows for run in comparison.subjects[row].runs]
     spreads = {}
     for key in _OF_GROUPS:
@@ -416,7 +444,10 @@ def _group(comparison: Comparison, value: str, rows: Sequence[int]) -> Group:
     )
 
 
-def group_table(groups: Sequence[Group], key: str) -> tuple[list[str], list[list[str]]]:
+def group_table(
+    groups: Sequence[Group],
+    key: str,
+) -> tuple[list[str], list[list[str]]]:
     """Header and cells: a row a group."""
     titles = [f"{FIGURES[figure].title}, mean (range)" for figure in _OF_GROUPS]
     rows = [

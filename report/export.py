@@ -61,7 +61,13 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Exported], list[str]]:
         if not folder.metrics:
             notes.append(f"{path / METRICS}: the records of a run expected, found none")
             continue
-        runs.append(Exported(_name(path.resolve()), folder, _start_unix_s(path)))
+        runs.append(
+            Exported(
+                _name(path.resolve()),
+                folder,
+                _start_unix_s(path),
+            )
+        )
         notes += [f"{path}: {note}" for note in folder.notes]
     if not runs:
         raise UserError(*notes)

@@ -71,7 +71,10 @@ def write_report(
     return out
 
 
-def render_report(subject: Subject, checks: tuple[Check, ...] | None = None) -> str:
+def render_report(
+    subject: Subject,
+    checks: tuple[Check, ...] | None = None,
+) -> str:
     """Return the page. The same input makes the same page: nothing of the present is in it.
 
     Args:

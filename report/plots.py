@@ -55,7 +55,13 @@ def page_charts(subjects: Subjects, *sections: str) -> dict[str, list[Plot]]:
             draw = chart.find(subjects)
             if draw is not None:
                 drawn = page_chart(chart.title, draw)
-                plots[chart.section].append(Plot(chart.title, chart.unit, drawn))
+                plots[chart.section].append(
+                    Plot(
+                        chart.title,
+                        chart.unit,
+                        drawn,
+                    )
+                )
     return plots
 
 
@@ -78,7 +84,10 @@ def _overlaid(
     )
 
 
-def _curves(subject: Subject, by: str) -> list[list[tuple[float, float]]]:
+def _curves(
+    subject: Subject,
+    by: str,
+) -> list[list[tuple[float, float]]]:
     """The accuracies of its runs; `by`: the field of an evaluation on the horizontal axis."""
     curves = []
     for run in subject.runs:
@@ -87,7 +96,11 @@ def _curves(subject: Subject, by: str) -> list[list[tuple[float, float]]]:
     return curves
 
 
-def _accuracy(subjects: Subjects, by: str, x_label: str) -> Draw | None:
+def _accuracy(
+    subjects: Subjects,
+    by: str,
+    x_label: str,
+) -> Draw | None:
     """All of the curves."""
     targets = dict.fromkeys(run.target for run in _runs(subjects))
     return _overlaid(
@@ -141,7 +154,11 @@ def _near_the_target(subjects: Subjects) -> Draw | None:
 def _published(subjects: Subjects) -> Draw | None:
     """The published times of the first subject's accelerators by round, and its own across."""
     _, subject = subjects[0]
-    standing = standing_of(subject.path, subject.config, subject.runs)
+    standing = standing_of(
+        subject.path,
+        subject.config,
+        subject.runs,
+    )
     if standing is None:
         return None
 
@@ -150,7 +167,12 @@ def _published(subjects: Subjects) -> Draw | None:
         places = [rounds.index(entry.round) for entry in standing.entries]
         scores_s = [entry.score_s for entry in standing.entries]
         axes.plot(places, scores_s, "o", ms=5, label="published")
-        axes.axhline(standing.time_s, color=COLOURS[1], lw=1.5, label="this run")
+        axes.axhline(
+            standing.time_s,
+            color=COLOURS[1],
+            lw=1.5,
+            label="this run",
+        )
         axes.set_xticks(range(len(rounds)), [f"v{name}" for name in rounds])
         axes.set_xlim(-0.5, len(rounds) - 0.5)
         axes.set_xlabel("round")
@@ -159,11 +181,19 @@ def _published(subjects: Subjects) -> Draw | None:
     return draw
 
 
-def _logged(subjects: Subjects, key: str, least: float | None = 0) -> Draw | None:
+def _logged(
+    subjects: Subjects,
+    key: str,
+    least: float | None = 0,
+) -> Draw | None:
     """A number of the log points by epoch, if it ever changed; `least`: where the y axis begins."""
 
     def find(subject: Subject) -> Sequence[Points]:
-        points = _pairs(subject.folder.records("train"), "epoch", key)
+        points = _pairs(
+            subject.folder.records("train"),
+            "epoch",
+            key,
+        )
         if len({value for _, value in points}) > 1:
             return [points]
         return []
@@ -185,7 +215,11 @@ def _learning_rate(subjects: Subjects) -> Draw | None:
     planned = _planned(subject)
     if len({lr for _, lr in planned}) < 2:
         return _logged(subjects, "lr")
-    points = _pairs(subject.folder.records("train"), "epoch", "lr")
+    points = _pairs(
+        subject.folder.records("train"),
+        "epoch",
+        "lr",
+    )
 
     def draw(axes: Axes) -> None:
         axes.plot(*zip(*planned, strict=True), lw=1.5, label="planned")
@@ -229,8 +263,15 @@ def _phases(subjects: Subjects) -> Draw | None:
     def draw(axes: Axes) -> None:
         steps = [step for step, _ in lines[0]]
         heights = [[height for _, height in line] for line in lines]
-        axes.stackplot(steps, heights, labels=list(PHASES))
-        axes.set(xlabel="step", ylim=(0, None))
+        axes.stackplot(
+            steps,
+            heights,
+            labels=list(PHASES),
+        )
+        axes.set(
+            xlabel="step",
+            ylim=(0, None),
+        )
         finish(axes)
 
     return draw

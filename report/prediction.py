@@ -33,7 +33,10 @@ def _interval(answer: Prediction) -> str:
     return "{:.1f} to {:.1f} s".format(*answer.time_interval_s)
 
 
-def share_rows(parts: Mapping[str, float], unit: str) -> list[tuple[str, str, str]]:
+def share_rows(
+    parts: Mapping[str, float],
+    unit: str,
+) -> list[tuple[str, str, str]]:
     """Name, time and share of the parts that take any."""
     total = sum(parts.values())
     return [
@@ -96,7 +99,13 @@ def _time(points: Sequence[Prediction], axes: Axes) -> None:
     times_s = [point.run.total_s for point in points]
     low_s, high_s = zip(*(point.time_interval_s for point in points), strict=True)
     efficiency = [100 * point.efficiency for point in points]
-    axes.loglog(gpus, times_s, "o-", ms=4, label="time to train")
+    axes.loglog(
+        gpus,
+        times_s,
+        "o-",
+        ms=4,
+        label="time to train",
+    )
     axes.fill_between(
         gpus,
         low_s,
@@ -119,7 +128,10 @@ def _time(points: Sequence[Prediction], axes: Axes) -> None:
         color="C1",
         label="efficiency",
     )
-    right.set(ylabel="efficiency, %", ylim=(0, 105))
+    right.set(
+        ylabel="efficiency, %",
+        ylim=(0, 105),
+    )
     right.spines["right"].set_visible(True)
     finish(axes, beside=right)
 
@@ -159,7 +171,12 @@ def _overlap(answer: Prediction, axes: Axes) -> None:
     ready_s = [group.ready_s for group in step.groups]
     end = max(ready_s, default=step.backward_s) * 1e3
     colours = _colours(answer)
-    axes.barh("compute", forward, color=colours["forward_s"], label="forward")
+    axes.barh(
+        "compute",
+        forward,
+        color=colours["forward_s"],
+        label="forward",
+    )
     axes.barh(
         "compute",
         end,
@@ -179,6 +196,11 @@ def _overlap(answer: Prediction, axes: Axes) -> None:
             label="_" if number else "allreduce, a group a bar",
         )
         axes.plot(forward + group.ready_s * 1e3, "allreduce", "|", color=INK, ms=14)
-    axes.axvline(forward + end, color=INK, lw=0.8, ls=":")
+    axes.axvline(
+        forward + end,
+        color=INK,
+        lw=0.8,
+        ls=":",
+    )
     axes.set(title="One step", xlabel="ms from its start; |: a group is ready")
     finish(axes)

@@ -69,7 +69,10 @@ def entries() -> tuple[Entry, ...]:
     return tuple(sorted(runs, key=attrgetter("score_s")))
 
 
-def machine_of(path: Path, config: Run | None) -> tuple[str, int] | None:
+def machine_of(
+    path: Path,
+    config: Run | None,
+) -> tuple[str, int] | None:
     """(accelerator, how many of them) of a log or a folder of logs: by the config of a run of ours,
     of a published one by the name of the system's folder. None: not known."""
     if config is not None:
@@ -85,7 +88,11 @@ def machine_of(path: Path, config: Run | None) -> tuple[str, int] | None:
     return None
 
 
-def standing(accelerator: str, accelerators: int, time_s: float) -> Standing | None:
+def standing(
+    accelerator: str,
+    accelerators: int,
+    time_s: float,
+) -> Standing | None:
     """Where a time stands; `accelerator` as a machine's file or the table names it. None: no
     published run has this accelerator and count."""
     name, memory = _model(accelerator)

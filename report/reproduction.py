@@ -66,7 +66,11 @@ def compare_with_recorded(recorded: Path, out: Path) -> Repeat:
         old = read_folder(recorded)
         new = read_folder(out)
     except UserError as error:
-        return Repeat(str(recorded), 0, show(str(error).splitlines()[0]))
+        return Repeat(
+            str(recorded),
+            0,
+            show(str(error).splitlines()[0]),
+        )
     bit = first_bit(new, old)
     parts = [bit.text]
     if reasons := _differences(old.folder, new.folder):
@@ -74,7 +78,12 @@ def compare_with_recorded(recorded: Path, out: Path) -> Repeat:
     same = None
     if bit.compared:
         same = bit.where is None
-    return Repeat(str(recorded), bit.compared, "; ".join(parts), same)
+    return Repeat(
+        str(recorded),
+        bit.compared,
+        "; ".join(parts),
+        same,
+    )
 
 
 def first_bit(left: Subject, right: Subject) -> FirstBit:

@@ -129,7 +129,10 @@ def _readable(folders: Iterable[Path]) -> list[Subject]:
     return [subjects[0]._replace(notes=(*notes, *subjects[0].notes)), *subjects[1:]]
 
 
-def read_folder(path: Path, only: Path | None = None) -> Subject:
+def read_folder(
+    path: Path,
+    only: Path | None = None,
+) -> Subject:
     """A run's folder, or a submission's directory, whatever of it can be read; `only`: of its logs
     this one. Raises UserError: no log in it can be read, and it is not a run's folder either."""
     config = config_of(path)
@@ -175,7 +178,11 @@ def read_run_folder(path: Path) -> RunFolder:
     """
     notes = []
 
-    def read(name: str, parse: Callable[[Path], Any], empty: Any) -> Any:
+    def read(
+        name: str,
+        parse: Callable[[Path], Any],
+        empty: Any,
+    ) -> Any:
         if not os.path.lexists(path / name):
             return empty
         try:
@@ -193,11 +200,22 @@ def read_run_folder(path: Path) -> RunFolder:
             raise ValueError("a JSON object expected")
         return value
 
-    def read_record(name: str, record: type[T]) -> T | None:
-        return read(name, lambda file: fit(record, read_json(file), "its keys"), None)
+    def read_record(
+        name: str,
+        record: type[T],
+    ) -> T | None:
+        return read(
+            name,
+            lambda file: fit(record, read_json(file), "its keys"),
+            None,
+        )
 
     origins = read("origins.json", read_json, {})
-    metrics = read("metrics.jsonl", partial(read_metrics, within=path), Series())
+    metrics = read(
+        "metrics.jsonl",
+        partial(read_metrics, within=path),
+        Series(),
+    )
     notes += [
         f"metrics.jsonl: of {kind} one record in {step} is taken, as there are so many"
         for kind, step in metrics.thinned.items()

@@ -163,7 +163,10 @@ def show(value: Any, at_most: int = _MAX_SHOWN) -> str:
     return shown
 
 
-def amount(value: float | None, unit: str = "") -> str:
+def amount(
+    value: float | None,
+    unit: str = "",
+) -> str:
     """A number for people: about five digits, thousands marked, its unit."""
     if value is None:
         return MISSING
@@ -268,14 +271,20 @@ def first_number(*values: Any) -> float | None:
     return None
 
 
-def _first_time(events: Sequence[Event], key: str) -> float | None:
+def _first_time(
+    events: Sequence[Event],
+    key: str,
+) -> float | None:
     for event in events:
         if event.key == key and event.time_ms > 0:
             return event.time_ms
     return None
 
 
-def _seconds(start_ms: float | None, stop_ms: float | None) -> float | None:
+def _seconds(
+    start_ms: float | None,
+    stop_ms: float | None,
+) -> float | None:
     if start_ms is None or stop_ms is None:
         return None
     return (stop_ms - start_ms) / 1000

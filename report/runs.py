@@ -56,7 +56,11 @@ STATUSES = (
 OPEN = (QUEUED, RUNNING)
 """The statuses of runs that will go on by themselves."""
 
-_ENDED = {SUCCESS: SUCCESS, ABORTED: MISSED, FAILED: FAILED}
+_ENDED = {
+    SUCCESS: SUCCESS,
+    ABORTED: MISSED,
+    FAILED: FAILED,
+}
 _LOCKS = {LOCK, RANK_LOCK}
 _OF_A_RUN = {ENVIRONMENT, "metrics.jsonl", RESULT, RANK_LOCK}
 _OF_A_JOB = {"job.sh", "exit_code", ".job.lock"}
@@ -125,7 +129,10 @@ class RunRow(NamedTuple):
         """The row for JSON."""
         progress = self.progress and self.progress._asdict()
         job_folder = self.job_folder and str(self.job_folder)
-        paths = {"folder": str(self.folder), "job_folder": job_folder}
+        paths = {
+            "folder": str(self.folder),
+            "job_folder": job_folder,
+        }
         return self._asdict() | paths | {"progress": progress}
 
 
@@ -232,7 +239,10 @@ def read_run(place: Place, *, is_at_work: bool) -> RunRow:
     )
 
 
-def _read(path: Path, record: type[T]) -> tuple[T | None, str]:
+def _read(
+    path: Path,
+    record: type[T],
+) -> tuple[T | None, str]:
     """What is in a file of a run, if it fits, and else what does not fit."""
     try:
         return read(path, record), ""
@@ -240,7 +250,11 @@ def _read(path: Path, record: type[T]) -> tuple[T | None, str]:
         return None, str(error)
 
 
-def _end_of(folder: Path, names: set[str], result: Result | None) -> tuple[str, str]:
+def _end_of(
+    folder: Path,
+    names: set[str],
+    result: Result | None,
+) -> tuple[str, str]:
     """The status of a run that no process drives, and why it has it."""
     if result is not None and result.status in _ENDED:
         if result.stopped:
@@ -265,7 +279,10 @@ def _is_resumable(folder: Path, result: Result) -> bool:
     return False
 
 
-def _progress(brief: Brief, train: Mapping[str, Any]) -> Progress | None:
+def _progress(
+    brief: Brief,
+    train: Mapping[str, Any],
+) -> Progress | None:
     """How far a run is by its last log point; None where the run's own files do not have it."""
     steps = brief.steps
     if not 0 < steps < _MOST_STEPS:
