@@ -130,14 +130,14 @@ def finish(
         handles += more_handles
         labels += more_labels
     if legend and (len(labels) > MOST_WITHIN or beside is not None):
-        below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2)}
         axes.legend(
             handles,
             labels,
+            loc="upper center",  # its own upper centre, below the axes
+            bbox_to_anchor=(0.5, -0.2),
             ncols=_columns(axes),
             columnspacing=1.0,
             handlelength=1.6,
-            **below,
         )
     elif legend and labels:
         axes.legend()
@@ -147,7 +147,8 @@ def _columns(axes: Axes) -> int:
     """Columns of a legend below the axes."""
     length = fmean(map(len, axes.get_legend_handles_labels()[1]))
     figure: Any = axes.figure
-    return max(1, int(72 * figure.get_figwidth() / (52 + 7 * length)))
+    width_px = 72 * figure.get_figwidth()
+    return max(1, int(width_px / (52 + 7 * length)))
 
 
 def tick_text(value: float, _: float = 0.0) -> str:
@@ -185,8 +186,10 @@ def draw_lines(
             if len(points) <= _DOTS_UP_TO:
                 marker = "o"
             step = math.ceil(len(points) / _MAX_POINTS)
+            x, y = zip(*points[:-1:step], points[-1], strict=True)
             axes.plot(
-                *zip(*points[:-1:step], points[-1], strict=True),
+                x,
+                y,
                 color=colour_at(number),
                 ls=STYLES[number // len(COLOURS) % len(STYLES)],
                 lw=1.5,
@@ -196,7 +199,7 @@ def draw_lines(
                 zorder=3 - number / 100,
             )
             label = "_"  # one entry in the legend for all lines of a series
-            ends.append(points[-1][0])
+            ends.append(x[-1])
     for name, level in marks:
         axes.axhline(
             level,
@@ -275,7 +278,8 @@ def _page_chart(
     for artist in figure.findobj():
         artist.set_clip_on(False)  # a page refers to nothing by url(...)
     text = svg(figure, transparent=True)
-    body = text[text.index(">", text.index("<svg")) + 1 :]
+    _, _, body = text.partition("<svg")
+    _, _, body = body.partition(">")
     body = re.sub(r"<defs>\s*<style[^>]*>[^<]*</style>\s*</defs>", "", body)
     body = re.sub(r'( id="| xlink:href="#)', rf"\1{slug}-", body)
     body = body.replace(" xlink:href", " href")
@@ -313,12 +317,18 @@ def draw_measurements(
     heights = [0.9 + 0.3 * len(contenders) for contenders in panels.values()]
     longest = max(len(name) for contenders in panels.values() for name in contenders)
     figure = new_figure(5.0 + 0.06 * longest, sum(heights))
-    axes = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for panel, (unit, contenders) in zip(axes, panels.items(), strict=True):
+    axes = figure.subplots(
+        len(heights),
+        squeeze=False,
+        height_ratios=heights,
+    )
+    for panel, unit in zip(axes[:, 0], panels, strict=True):
+        contenders = panels[unit]
         for place, values in enumerate(contenders.values()):
             places = [place] * len(values)
+            middle = median(values)
             panel.plot(values, places, "o", color="C0", alpha=0.45, ms=4)
-            panel.plot([median(values)], [place], "|", color="C1", ms=14, mew=2)
+            panel.plot(middle, place, "|", color="C1", ms=14, mew=2)
         panel.set_yticks(range(len(contenders)), list(contenders))
         panel.set_ylim(len(contenders) - 0.4, -0.6)  # the first on top
         panel.set_xlabel(f"{unit} (|: median)")

@@ -42,11 +42,9 @@ class Figure(NamedTuple):
 FIGURES = {
     "time_to_train_s": Figure("time to train", "s", lambda r: r.time_to_train_s),
     "images_per_s": Figure("training rate", "images/s", lambda r: r.images_per_s),
-    "best_accuracy": Figure("best accuracy", "", lambda r: r.best and r.best.accuracy),
+    "best_accuracy": Figure("best accuracy", "", lambda r: r.best_accuracy),
     "target": Figure("target", "", lambda r: r.target),
-    "epochs_to_target": Figure(
-        "epochs to target", "", lambda r: r.reached and r.reached.epoch
-    ),
+    "epochs_to_target": Figure("epochs to target", "", lambda r: r.epochs_to_target),
     "epoch_s": Figure("time per epoch", "s", lambda r: r.epoch_s),
     "eval_s": Figure("time per evaluation", "s", lambda r: r.eval_s),
     "init_s": Figure("init", "s", lambda r: r.init_s),
@@ -133,11 +131,12 @@ class Comparison(NamedTuple):
     def shared(self) -> tuple[tuple[str, str], ...]:
         """Title and value of what is the same in all that have it, but for values of configs."""
         shown = self.table
-        return tuple(
-            (column.title, next(cell for cell in column.cells if cell != MISSING))
-            for column in self.columns
-            if column.group != CONFIG and column not in shown
-        )
+        shared = []
+        for column in self.columns:
+            if column.group != CONFIG and column not in shown:
+                known = filter(MISSING.__ne__, column.cells)
+                shared.append((column.title, next(known)))
+        return tuple(shared)
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -228,10 +227,13 @@ def order_of(
     if name not in by_key:
         raise _no_column("--sort", name, columns)
     places = by_key[name].places
-    known = [row for row in range(count) if places[row] is not None]
     unknown = [row for row in range(count) if places[row] is None]
-    is_falling = sort.startswith("-")
-    return sorted(known, key=lambda row: places[row] or 0, reverse=is_falling) + unknown
+    known = sorted(
+        set(range(count)) - set(unknown),
+        key=lambda row: places[row] or 0,
+        reverse=sort.startswith("-"),
+    )
+    return known + unknown
 
 
 def to_json(
@@ -239,11 +241,14 @@ def to_json(
     order: Sequence[int],
 ) -> list[JsonObject]:
     """Return the rows for programs: numbers as logged, nothing rounded."""
-    return [
-        {"letter": letter(row), "path": str(comparison.subjects[row].path)}
-        | {column.key: column.values[row] for column in comparison.columns}
-        for row in order
-    ]
+    rows = []
+    for row in order:
+        path = comparison.subjects[row].path
+        content: JsonObject = {"letter": letter(row), "path": str(path)}
+        for column in comparison.columns:
+            content[column.key] = column.values[row]
+        rows.append(content)
+    return rows
 
 
 def _result_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
@@ -299,8 +304,8 @@ def parameter_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
                 for run in subject.runs
                 if name in run.parameters
             ]
-            # the value that all runs share, else the different ones
-            cells.append(show(", ".join(dict.fromkeys(values))) or MISSING)
+            different = dict.fromkeys(values)
+            cells.append(show(", ".join(different)) or MISSING)
         yield _text_column(PARAMETERS, name, cells)
 
 
@@ -319,11 +324,15 @@ def _config_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
     keys: dict[str, None] = {}
     for subject in subjects:
         config = subject.folder.config
-        trees.append(dict(flatten(config.to_dict())) if config else {})
-        keys |= dict.fromkeys(trees[-1])
+        tree = {}
+        if config is not None:
+            tree = dict(flatten(config.to_dict()))
+        trees.append(tree)
+        keys |= dict.fromkeys(tree)
     logged = _logged_names(subjects)
     for key in keys:
-        if not key.startswith(PLACES) and key.rpartition(".")[2] not in logged:
+        _, _, name = key.rpartition(".")
+        if name not in logged and not key.startswith(PLACES):
             cells = [show(tree.get(key, MISSING)) for tree in trees]
             yield _text_column(CONFIG, key, cells)
 
@@ -351,12 +360,12 @@ def _column(
     values: Sequence[float | None],
     form: str,
 ) -> Column:
-    cells = tuple(MISSING if value is None else format(value, form) for value in values)
+    cells = [MISSING if value is None else format(value, form) for value in values]
     return Column(
         RESULTS,
         key,
         title,
-        cells,
+        tuple(cells),
         tuple(values),
     )
 
@@ -415,10 +424,10 @@ def group_by(comparison: Comparison, key: str) -> list[Group]:
     ]
     if not columns:
         raise _no_column("--by", key, comparison.columns)
-    cells = columns[0].cells
+    column = columns[0]
     rows: dict[str, list[int]] = {}
-    for row in order_of(columns[:1], columns[0].key, len(cells)):
-        rows.setdefault(cells[row], []).append(row)
+    for row in order_of([column], column.key, len(column.cells)):
+        rows.setdefault(column.cells[row], []).append(row)
     return [_group(comparison, value, rows[value]) for value in rows]
 
 
@@ -427,12 +436,12 @@ def _group(
     value: str,
     rows: Sequence[int],
 ) -> Group:
-    runs = [run for row in rows for run in comparison.subjects[row].runs]
+    subjects = [comparison.subjects[row] for row in rows]
+    runs = [run for subject in subjects for run in subject.runs]
     spreads = {}
     for key in _OF_GROUPS:
-        figures = [
-            figure for figure in map(FIGURES[key].read, runs) if figure is not None
-        ]
+        read = FIGURES[key].read
+        figures = [figure for figure in map(read, runs) if figure is not None]
         if figures:
             spreads[key] = (fmean(figures), min(figures), max(figures))
     return Group(

@@ -42,7 +42,8 @@ class Exported(NamedTuple):
         for key, value in flatten(self.folder.config.to_dict()):
             if isinstance(value, str):
                 value = printable(value)
-            if key.startswith(_PARAMETERS) and isinstance(value, (int, float, str)):
+            is_scalar = isinstance(value, (int, float, str))
+            if is_scalar and key.startswith(_PARAMETERS):
                 parameters[key] = value
         return parameters
 
@@ -95,9 +96,11 @@ def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
     """Its numbers but for those that say when."""
     numbers = {}
     for key, value in record.items():
-        if key.isidentifier() and key not in ("step", "time_s"):
-            numbers[key] = number(value)
-    return {key: value for key, value in numbers.items() if value is not None}
+        known = number(value)
+        if known is None or not key.isidentifier() or key in ("step", "time_s"):
+            continue
+        numbers[key] = known
+    return numbers
 
 
 # --- CSV ------------------------------------------------------------------------------------------

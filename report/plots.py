@@ -12,6 +12,7 @@ from markupsafe import Markup
 from ..config.errors import UserError
 from ..config.finding import number
 from ..config.plan import build_plan
+from ..config.reading import JsonObject
 from ..train.schedule import step_settings
 from .breakdown import PHASES
 from .charts import COLOURS, LARGEST, Series, draw_lines, finish, page_chart
@@ -66,7 +67,9 @@ def page_charts(subjects: Subjects, *sections: str) -> dict[str, list[Plot]]:
 
 
 def _overlaid(
-    subjects: Subjects, find: Callable[[Subject], Sequence[Points]], **choices: Any
+    subjects: Subjects,
+    find: Callable[[Subject], Sequence[Points]],
+    **choices: Any,
 ) -> Draw | None:
     """The lines that `find` has of each subject, a colour a name, as `draw_lines` draws them."""
     lines: dict[str, list[Points]] = {}
@@ -91,8 +94,12 @@ def _curves(
     """The accuracies of its runs; `by`: the field of an evaluation on the horizontal axis."""
     curves = []
     for run in subject.runs:
-        points = [(getattr(point, by), point.accuracy) for point in run.evaluations]
-        curves.append(sorted(p for p in points if p[0] is not None and p[0] >= 0))
+        points = []
+        for evaluation in run.evaluations:
+            at = getattr(evaluation, by)
+            if at is not None and at >= 0:
+                points.append((at, evaluation.accuracy))
+        curves.append(sorted(points))
     return curves
 
 
@@ -173,7 +180,8 @@ def _published(subjects: Subjects) -> Draw | None:
             lw=1.5,
             label="this run",
         )
-        axes.set_xticks(range(len(rounds)), [f"v{name}" for name in rounds])
+        names = [f"v{name}" for name in rounds]
+        axes.set_xticks(range(len(rounds)), names)
         axes.set_xlim(-0.5, len(rounds) - 0.5)
         axes.set_xlabel("round")
         finish(axes)
@@ -222,9 +230,11 @@ def _learning_rate(subjects: Subjects) -> Draw | None:
     )
 
     def draw(axes: Axes) -> None:
-        axes.plot(*zip(*planned, strict=True), lw=1.5, label="planned")
+        epochs, rates = zip(*planned, strict=True)
+        axes.plot(epochs, rates, lw=1.5, label="planned")
         if points:
-            axes.plot(*zip(*points, strict=True), "o", ms=4, label="as run")
+            epochs, rates = zip(*points, strict=True)
+            axes.plot(epochs, rates, "o", ms=4, label="as run")
         axes.set_xlabel("epoch")
         axes.set_ylim(bottom=0)
         finish(axes)
@@ -244,12 +254,12 @@ def _planned(subject: Subject) -> Points:
         return []
     settings_at = step_settings(run, plan)
     last = plan.last_step
-    steps = {
-        *range(1, last + 1, math.ceil(last / _PLANNED_POINTS)),
-        plan.warmup_steps,
-        last,
-    }
-    return [(plan.epoch_at(step), settings_at(step).lr) for step in sorted(steps - {0})]
+    stride = math.ceil(last / _PLANNED_POINTS)
+    steps = {*range(1, last + 1, stride), plan.warmup_steps, last} - {0}
+    points = []
+    for step in sorted(steps):
+        points.append((plan.epoch_at(step), settings_at(step).lr))
+    return points
 
 
 def _phases(subjects: Subjects) -> Draw | None:
@@ -319,13 +329,17 @@ CHARTS = (
 
 
 def _pairs(
-    records: Iterable[dict[str, Any]], x: str, y: str
+    records: Iterable[JsonObject],
+    x: str,
+    y: str,
 ) -> list[tuple[float, float]]:
     """Return (x, y) of the records that have both as numbers that can be drawn, x rising."""
     points = []
     for record in records:
         at = number(record.get(x))
         value = number(record.get(y))
-        if at is not None and value is not None and max(abs(at), abs(value)) < LARGEST:
+        if at is None or value is None:
+            continue
+        if max(abs(at), abs(value)) < LARGEST:
             points.append((at, value))
     return sorted(points)

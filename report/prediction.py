@@ -97,7 +97,8 @@ def write_plot(answer: Prediction, path: Path) -> None:
 def _time(points: Sequence[Prediction], axes: Axes) -> None:
     gpus = [point.job.gpus for point in points]
     times_s = [point.run.total_s for point in points]
-    low_s, high_s = zip(*(point.time_interval_s for point in points), strict=True)
+    intervals_s = [point.time_interval_s for point in points]
+    low_s, high_s = zip(*intervals_s, strict=True)
     efficiency = [100 * point.efficiency for point in points]
     axes.loglog(
         gpus,
@@ -195,7 +196,8 @@ def _overlap(answer: Prediction, axes: Axes) -> None:
             alpha=(0.9, 0.5)[number % 2],
             label="_" if number else "allreduce, a group a bar",
         )
-        axes.plot(forward + group.ready_s * 1e3, "allreduce", "|", color=INK, ms=14)
+        ready = forward + group.ready_s * 1e3
+        axes.plot(ready, "allreduce", "|", color=INK, ms=14)
     axes.axvline(
         forward + end,
         color=INK,

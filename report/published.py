@@ -40,7 +40,8 @@ class Standing(NamedTuple):
     @property
     def place(self) -> int:
         """The place of the time among them: 1 is the fastest."""
-        return 1 + sum(entry.score_s < self.time_s for entry in self.entries)
+        faster = [entry for entry in self.entries if entry.score_s < self.time_s]
+        return 1 + len(faster)
 
     @property
     def text(self) -> str:

@@ -55,9 +55,10 @@ def repeat_line(repeat: Repeat) -> str:
 def find_recorded(config: str) -> Path | None:
     """The folder of the run whose saved config this is: a config.yaml with a log beside it."""
     path = Path(config)
-    if path.name != "config.yaml" or not (path.parent / "result_0.txt").is_file():
+    folder = path.parent
+    if path.name != "config.yaml" or not (folder / "result_0.txt").is_file():
         return None
-    return path.parent
+    return folder
 
 
 def compare_with_recorded(recorded: Path, out: Path) -> Repeat:

@@ -126,7 +126,9 @@ def _readable(folders: Iterable[Path]) -> list[Subject]:
             notes.extend(str(error).splitlines())
     if not subjects:
         raise UserError(*notes)
-    return [subjects[0]._replace(notes=(*notes, *subjects[0].notes)), *subjects[1:]]
+    first = subjects[0]
+    subjects[0] = first._replace(notes=(*notes, *first.notes))
+    return subjects
 
 
 def read_folder(
@@ -195,7 +197,7 @@ def read_run_folder(path: Path) -> RunFolder:
 
     def read_json(file: Path) -> JsonObject:
         text = read_file(file, _JSON_BYTES, within=path)
-        value = json.loads(text.decode(encoding="utf-8", errors="replace"))
+        value = json.loads(text.decode(errors="replace"))
         if not isinstance(value, dict):
             raise ValueError("a JSON object expected")
         return value
@@ -211,6 +213,7 @@ def read_run_folder(path: Path) -> RunFolder:
         )
 
     origins = read("origins.json", read_json, {})
+    timeline = read("timeline.json", read_json, {})
     metrics = read(
         "metrics.jsonl",
         partial(read_metrics, within=path),
@@ -227,19 +230,20 @@ def read_run_folder(path: Path) -> RunFolder:
         origins={key: show(value) for key, value in origins.items()},
         config=read("config.yaml", partial(load, within=path), None),
         metrics=metrics.records,
-        spans=read("timeline.json", lambda file: _spans(read_json(file)), ()),
+        spans=_spans(timeline),
         ranks=read("ranks.json", read_json, {}),
         notes=tuple(notes),
     )
 
 
-def _spans(trace: Mapping[str, Any]) -> tuple[JsonObject, ...]:
+def _spans(trace: JsonObject) -> tuple[JsonObject, ...]:
     """The complete spans ("X") of a Chrome trace, by their start."""
     events = trace.get("traceEvents")
     if not isinstance(events, list):
         return ()
     spans = filter(_is_whole, events)
-    return tuple(sorted(spans, key=lambda span: (span["ts"], -span["dur"])))
+    by_start = sorted(spans, key=lambda span: (span["ts"], -span["dur"]))
+    return tuple(by_start)
 
 
 def _is_whole(span: Any) -> bool:

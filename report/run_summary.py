@@ -86,6 +86,14 @@ class RunSummary(NamedTuple):
         return max(self.evaluations, key=attrgetter("accuracy"), default=None)
 
     @property
+    def best_accuracy(self) -> float | None:
+        return self.best and self.best.accuracy
+
+    @property
+    def epochs_to_target(self) -> float | None:
+        return self.reached and self.reached.epoch
+
+    @property
     def epoch_s(self) -> float | None:
         """Median time of an epoch, evaluations excluded where the log separates them."""
         return median_of(part.duration_s / part.epochs for part in self.epochs)
@@ -119,8 +127,10 @@ def summarise(
 ) -> RunSummary:
     """What one log says; `target`: the accuracy that its run was to reach."""
     clock_ms = _first_time(events, "run_start")
-    stop = next((event for event in events if event.key == "run_stop"), None)
-    status = stop and stop.metadata.get("status")
+    stops = [event for event in events if event.key == "run_stop"]
+    status = None
+    if stops:
+        status = stops[0].metadata.get("status")
     timed = [event for event in events if event.time_ms > 0]
     if clock_ms is None:
         timed = []
@@ -183,7 +193,7 @@ def decimals(value: float) -> int:
 
 def _parameters(events: Sequence[Event]) -> JsonObject:
     """Hyper-parameters under names without the optimizer's prefix; a list where values differ."""
-    parameters: dict[str, list[Any]] = {}
+    parameters: JsonObject = {}
     for event in events:
         match = _PARAMETER.fullmatch(event.key)
         if match is None:
@@ -192,8 +202,10 @@ def _parameters(events: Sequence[Event]) -> JsonObject:
         values = parameters.setdefault(_RENAMED.get(event.key, name), [])
         if len(values) < 8 and event.value not in values:
             values.append(event.value)
-    single = {name: values[0] for name, values in parameters.items() if len(values) < 2}
-    return parameters | single
+    for name, values in parameters.items():
+        if len(values) == 1:
+            (parameters[name],) = values
+    return parameters
 
 
 def _evaluations(
@@ -215,7 +227,9 @@ def _evaluations(
         time_s = None
         if event.time_ms > 0:
             time_s = _seconds(clock_ms, event.time_ms)
-        key = ("line", event.line) if epoch is None else ("epoch", epoch)
+        key = ("epoch", epoch)
+        if epoch is None:
+            key = ("line", event.line)
         evaluations.setdefault(key, Evaluation(epoch, time_s, accuracy, counts))
     return tuple(evaluations.values())
 

@@ -164,7 +164,8 @@ def find_runs(
         with os.scandir(folder) as entries:
             for entry in entries:
                 names.add(entry.name)
-                if entry.is_dir(follow_symlinks=False) and entry.name[0] != ".":
+                is_folder = entry.is_dir(follow_symlinks=False)
+                if is_folder and not entry.name.startswith("."):
                     below.append(folder / entry.name)
     except OSError:  # removed meanwhile, or not ours to read
         return
@@ -219,7 +220,7 @@ def read_run(place: Place, *, is_at_work: bool) -> RunRow:
     train = last.get("train", {})
     evaluation = last.get("eval", {})
     times_s = [number(record.get("time_s")) for record in last.values()]
-    last_s = max((time_s for time_s in times_s if time_s is not None), default=None)
+    known_s = [time_s for time_s in times_s if time_s is not None]
     may_resume = status in (STOPPED, FAILED, KILLED)
     progress = None
     if status == RUNNING:
@@ -228,7 +229,7 @@ def read_run(place: Place, *, is_at_work: bool) -> RunRow:
         status=status,
         reason=_short(unfit or reason),
         time_to_train_s=result.time_to_train_s if status == SUCCESS else None,
-        elapsed_s=first_number(result.time_to_train_s, last_s),
+        elapsed_s=first_number(result.time_to_train_s, max(known_s, default=None)),
         eval_accuracy=first_number(result.eval_accuracy, evaluation.get("accuracy")),
         target=first_number(result.target, row.target),
         images_per_s=first_number(result.images_per_s, train.get("images_per_s")),
