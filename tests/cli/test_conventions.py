@@ -55,7 +55,10 @@ def test_choices_are_shown_and_refused_with_their_list(rn50: Rn50) -> None:
         (None, None),
     ],
 )
-def test_a_ruleset_as_people_write_it(written: object, name: str | None) -> None:
+def test_a_ruleset_as_people_write_it(
+    written: object,
+    name: str | None,
+) -> None:
     assert ruleset_name(written) == name
 
 
@@ -102,7 +105,10 @@ def completed(*words: str) -> set[str]:
         ("launch quick optimizer.base", {"optimizer.base_lr="}),
     ],
 )
-def test_completion_in_bash(words: str, offered: set[str]) -> None:
+def test_completion_in_bash(
+    words: str,
+    offered: set[str],
+) -> None:
     assert completed("rn50", *words.split(" ")) == offered
 
 

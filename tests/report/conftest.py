@@ -48,7 +48,11 @@ def measure(tmp_path: Path) -> Measure:
         )
 
     def in_browser(
-        page: Path, expression: str, *, width: int, dark: bool = False
+        page: Path,
+        expression: str,
+        *,
+        width: int,
+        dark: bool = False,
     ) -> Any:
         outer = tmp_path / "outer.html"
         outer.write_text(

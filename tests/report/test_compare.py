@@ -44,11 +44,17 @@ def compared(*paths: Path) -> Comparison:
     return compare(read_all(paths))
 
 
-def column(comparison: Comparison, key: str) -> Column:
+def column(
+    comparison: Comparison,
+    key: str,
+) -> Column:
     return {column.key: column for column in comparison.columns}[key]
 
 
-def titles(comparison: Comparison, group: str) -> list[str]:
+def titles(
+    comparison: Comparison,
+    group: str,
+) -> list[str]:
     return [column.title for column in comparison.table if column.group == group]
 
 
@@ -258,7 +264,11 @@ def test_the_curves_near_the_target_have_a_chart(study: Path) -> None:
 # --- the first bit --------------------------------------------------------------------------------
 
 
-def run_folder(folder: Path, losses: list[float], seed: int = 1) -> Subject:
+def run_folder(
+    folder: Path,
+    losses: list[float],
+    seed: int = 1,
+) -> Subject:
     folder.mkdir()
     write(folder / "result_0.txt", good_run())
     (folder / "config.yaml").write_text(load("smoke", [f"seed={seed}"]).to_yaml())
@@ -367,7 +377,10 @@ def test_a_table_fits_the_terminal(
 # --- the page -------------------------------------------------------------------------------------
 
 
-def page_of(paths: list[str], sort: str | None = None) -> str:
+def page_of(
+    paths: list[str],
+    sort: str | None = None,
+) -> str:
     comparison = compared(*map(Path, paths))
     return render_comparison(
         comparison, order_of(comparison.columns, sort, len(paths)), sort
@@ -415,7 +428,10 @@ CLICKS = """(() => {
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [1400, 390])
 def test_a_click_sorts_the_page(
-    measure: Measure, many: list[str], tmp_path: Path, width: int
+    measure: Measure,
+    many: list[str],
+    tmp_path: Path,
+    width: int,
 ) -> None:
     page = tmp_path / "runs.html"
     page.write_text(page_of(many, "-time_to_train_s"))

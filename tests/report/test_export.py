@@ -94,7 +94,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_an_evaluation_again_finds_the_recorded_counts(rn50: Rn50, run: Path) -> None:
+def test_an_evaluation_again_finds_the_recorded_counts(
+    rn50: Rn50,
+    run: Path,
+) -> None:
     scores = evaluated(rn50, run, *places(run))
     recorded = metrics(run, "eval")[-1]
     assert (scores["as_recorded"], scores["ranks"]) == (True, 2)
@@ -108,7 +111,10 @@ def evaluated(rn50: Rn50, *arguments: str | Path) -> dict[str, Any]:
     return json.loads(rn50.output("evaluate", "--json", *map(str, arguments)))
 
 
-def counts_of(scores: Any, labels: Any) -> tuple[int, int]:
+def counts_of(
+    scores: Any,
+    labels: Any,
+) -> tuple[int, int]:
     """(top-1, top-5) hits."""
     hits = np.argsort(-scores, axis=1)[:, :5] == labels[:, None]
     return int(hits[:, 0].sum()), int(hits.any(axis=1).sum())
@@ -170,7 +176,10 @@ def test_as_many_ranks_score_with_the_statistics_of_all_as_one_rank_does(
 
 @pytest.mark.slow
 def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
-    rn50: Rn50, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rn50: Rn50,
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The run's own evaluation images go to programs that do not know rn50, prepared by it and by
     the code of docs/export.md. RN50_ONNX: a folder of CI's with onnx and onnxruntime."""
@@ -267,7 +276,11 @@ def test_what_has_no_checkpoint_or_a_damaged_one_is_one_line(
 
 
 @pytest.mark.slow
-def test_a_table_has_all_records(rn50: Rn50, run: Path, tmp_path: Path) -> None:
+def test_a_table_has_all_records(
+    rn50: Rn50,
+    run: Path,
+    tmp_path: Path,
+) -> None:
     (empty := tmp_path / "empty").mkdir()
     said = f"{empty}/metrics.jsonl: the records of a run expected, found none\n"
     done = rn50("export", "csv", str(empty))
@@ -304,7 +317,10 @@ def test_a_table_has_no_more_columns_than_any_program_writes(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_tensorboard_reads_every_point(run: Path, tmp_path: Path) -> None:
+def test_tensorboard_reads_every_point(
+    run: Path,
+    tmp_path: Path,
+) -> None:
     pytest.importorskip("tensorboardX", reason="no tensorboardX here")
     events = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator",

@@ -49,7 +49,10 @@ def train_records(steps: int = 10) -> list[dict[str, object]]:
 
 
 def span(
-    name: str, start_s: float, duration_s: float, **more: object
+    name: str,
+    start_s: float,
+    duration_s: float,
+    **more: object,
 ) -> dict[str, object]:
     ts = round(start_s * 1e6)
     dur = round(duration_s * 1e6)
@@ -142,11 +145,19 @@ class Shape(HTMLParser):
         self.close()
         assert self.open == []
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_startendtag(
+        self,
+        tag: str,
+        attrs: list[tuple[str, str | None]],
+    ) -> None:
         self.tags.append(tag)
         self.attributes.extend(attrs)
 
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+    def handle_starttag(
+        self,
+        tag: str,
+        attrs: list[tuple[str, str | None]],
+    ) -> None:
         self.handle_startendtag(tag, attrs)
         if tag not in self.VOID:
             self.open.append(tag)
@@ -375,7 +386,10 @@ def test_the_page_in_a_browser(
     ],
 )
 def test_ranks_without_their_cores_are_a_finding(
-    run_folder: Path, cpu_s: object, device: str, said: str
+    run_folder: Path,
+    cpu_s: object,
+    device: str,
+    said: str,
 ) -> None:
     (run_folder / "config.yaml").write_text(
         load("smoke", [f"system.device={device}"]).to_yaml()

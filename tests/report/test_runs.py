@@ -50,7 +50,9 @@ EVAL = {"kind": "eval", "time_s": 11.0, "epoch": 1, "step": 20, "accuracy": 0.5}
 
 
 def make_run(
-    folder: Path, result: Any = None, records: tuple[Any, ...] = (TRAIN,)
+    folder: Path,
+    result: Any = None,
+    records: tuple[Any, ...] = (TRAIN,),
 ) -> Path:
     """The folder of a run with a checkpoint."""
     (folder / "checkpoint").mkdir(parents=True)
@@ -110,7 +112,10 @@ STOPPED = {"status": "failed", **STOPS, **RESUMES}
     ],
 )
 def test_what_became_of_a_run(
-    tmp_path: Path, result: Any, status: str, resumable: bool
+    tmp_path: Path,
+    result: Any,
+    status: str,
+    resumable: bool,
 ) -> None:
     run = make_run(tmp_path / "r", result, (EVAL, TRAIN))
     row = only(run)
@@ -291,7 +296,10 @@ def on_terminal(columns: int, *arguments: str) -> tuple[subprocess.Popen[bytes],
 
 
 @pytest.mark.parametrize("columns", [80, 50])
-def test_a_narrow_terminal_keeps_folders_whole(run: Path, columns: int) -> None:
+def test_a_narrow_terminal_keeps_folders_whole(
+    run: Path,
+    columns: int,
+) -> None:
     for number in range(3):
         make_run(run.with_name("20261121T000000Z") / f"run_{number}", SUCCESS)
     process, leader = on_terminal(columns, str(run.parents[1]))
@@ -304,7 +312,10 @@ def test_a_narrow_terminal_keeps_folders_whole(run: Path, columns: int) -> None:
     assert names == [f"smoke/{run.name}", *jobs_runs]
 
 
-def test_live(run: Path, held: subprocess.Popen[str]) -> None:
+def test_live(
+    run: Path,
+    held: subprocess.Popen[str],
+) -> None:
     make_run(run.with_name("20261121T000000Z"), SUCCESS)
     process, leader = on_terminal(120, "--watch", str(run.parents[1]))
     os.set_blocking(leader, False)

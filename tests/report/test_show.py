@@ -18,7 +18,12 @@ from tests.report.test_report import LOGS
 PUBLISHED = LOGS.parent
 
 
-def line(time_ms: Any, key: Any, value: Any = None, **metadata: Any) -> str:
+def line(
+    time_ms: Any,
+    key: Any,
+    value: Any = None,
+    **metadata: Any,
+) -> str:
     record = {"namespace": "", "time_ms": time_ms, "event_type": "POINT_IN_TIME"}
     return f":::MLLOG {json.dumps(record | {'key': key, 'value': value, 'metadata': metadata})}\n"
 
@@ -51,7 +56,10 @@ def shown(path: Path) -> dict[str, Any]:
     return log_commands.shown(subject.logs[0], subject)
 
 
-def write(folder: Path, text: str) -> Path:
+def write(
+    folder: Path,
+    text: str,
+) -> Path:
     path = folder / "result_0.txt"
     path.write_text(text)
     return path
@@ -65,7 +73,10 @@ def write(folder: Path, text: str) -> Path:
     ],
     ids=["between other lines", "behind a prefix"],
 )
-def test_the_figures_of_a_run(tmp_path: Path, text: str) -> None:
+def test_the_figures_of_a_run(
+    tmp_path: Path,
+    text: str,
+) -> None:
     assert shown(write(tmp_path, text)) == {
         "benchmark": "resnet",
         "status": "success",
@@ -110,7 +121,9 @@ def test_a_stamp_of_zero_is_no_clock(tmp_path: Path) -> None:
 
 
 def of(
-    tmp_path: Path, *edits: Callable[[Run], object], ruleset: str = "4.0.0"
+    tmp_path: Path,
+    *edits: Callable[[Run], object],
+    ruleset: str = "4.0.0",
 ) -> RunSummary:
     run = good_run(ruleset)
     for edit in edits:
@@ -119,7 +132,10 @@ def of(
 
 
 @pytest.mark.parametrize("ruleset", ["0.6.0", "0.7.0", "4.0.0"])
-def test_clocks_are_seconds_in_every_format(tmp_path: Path, ruleset: str) -> None:
+def test_clocks_are_seconds_in_every_format(
+    tmp_path: Path,
+    ruleset: str,
+) -> None:
     run = of(tmp_path, ruleset=ruleset)
     assert run.init_s == pytest.approx(60, abs=0.3)
     assert run.epoch_s == pytest.approx(1.0)
@@ -182,7 +198,9 @@ def test_an_evaluation_after_run_stop_does_not_count(tmp_path: Path) -> None:
     [(("block_start", "block_stop"), 1.0), (("epoch_start", "epoch_stop"), 1.125)],
 )
 def test_time_per_epoch_from_what_the_log_has(
-    tmp_path: Path, gone: tuple[str, str], epoch_s: float
+    tmp_path: Path,
+    gone: tuple[str, str],
+    epoch_s: float,
 ) -> None:
     run = of(tmp_path, drop(*gone))
     assert sum(part.epochs for part in run.epochs) == 35
@@ -211,7 +229,10 @@ def test_no_epoch_numbers_at_all(tmp_path: Path) -> None:
         ("x" * 500, "x" * 199 + "…"),
     ],
 )
-def test_values_for_people(value: object, text: str) -> None:
+def test_values_for_people(
+    value: object,
+    text: str,
+) -> None:
     assert show(value) == text
 
 
