@@ -22,7 +22,8 @@ PROGRAM = Path(sys.executable).with_name("rn50")
 
 def test_version_and_help(rn50: Rn50) -> None:
     done = rn50("--version")
-    assert (done.returncode, done.stdout) == (0, f"rn50 {__version__}\n")
+    assert done.returncode == 0
+    assert done.stdout == f"rn50 {__version__}\n"
     assert rn50.output() == rn50("--help").stdout
 
 

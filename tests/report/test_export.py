@@ -100,7 +100,8 @@ def test_an_evaluation_again_finds_the_recorded_counts(
 ) -> None:
     scores = evaluated(rn50, run, *places(run))
     recorded = metrics(run, "eval")[-1]
-    assert (scores["as_recorded"], scores["ranks"]) == (True, 2)
+    assert scores["as_recorded"]
+    assert scores["ranks"] == 2
     for key in ("correct", "correct_top5", "total", "accuracy", "step"):
         assert scores[key] == recorded[key]
     assert scores["correct"] < scores["correct_top5"] < scores["total"]
@@ -201,7 +202,8 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     assert [path.name for path in sorted(out.iterdir())] == files
     about = read_json(out / "model.json")
     last = metrics(run, "eval")[-1]
-    assert (about["accuracy"], about["step"]) == (last["accuracy"], last["step"])
+    assert about["accuracy"] == last["accuracy"]
+    assert about["step"] == last["step"]
     assert about["input"]["centre_crop_px"] == data.crop_px
     assert about["input"]["antialias"] is False
     manifest = read_json(Path(data.path) / "manifest.json")
@@ -284,9 +286,11 @@ def test_a_table_has_all_records(
     (empty := tmp_path / "empty").mkdir()
     said = f"{empty}/metrics.jsonl: the records of a run expected, found none\n"
     done = rn50("export", "csv", str(empty))
-    assert (done.returncode, done.stderr) == (2, f"rn50: error: {said}")
+    assert done.returncode == 2
+    assert done.stderr == f"rn50: error: {said}"
     done = rn50("export", "csv", str(empty), str(run))
-    assert (done.returncode, done.stderr) == (0, f"rn50: note: {said}")
+    assert done.returncode == 0
+    assert done.stderr == f"rn50: note: {said}"
     rows = list(csv.DictReader(done.stdout.splitlines()))
     records = list(map(json.loads, (run / "metrics.jsonl").read_text().splitlines()))
     assert [row["kind"] for row in rows] == [record["kind"] for record in records]
