@@ -33,8 +33,8 @@ OUTER = """<!doctype html>
 <script>
 onload = () => {{
   const find = (document, getComputedStyle) => ({expression});
-  const found = find(page.contentDocument, page.contentWindow.getComputedStyle);
-  document.body.textContent = JSON.stringify(found);
+  const figures = find(page.contentDocument, page.contentWindow.getComputedStyle);
+  document.body.textContent = JSON.stringify(figures);
 }};
 </script>"""
 Measure = Callable[..., Any]

@@ -9,16 +9,14 @@ import math
 import os
 import re
 import string
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from rn50.cli.main import app
 from rn50.compliance.score import score_folder
-from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.report.charts import COLOURS
 from rn50.report.compare import (
@@ -35,7 +33,7 @@ from rn50.report.plots import page_charts
 from rn50.report.reproduction import are_of_one_config, first_bit
 from rn50.report.run_folder import Subject, read_folder, read_subjects
 from tests.compliance.log_text import Run, drop, find, good_run, last, vary, write
-from tests.conftest import refused, write_metrics
+from tests.conftest import in_this_process, refused, write_metrics
 from tests.report.conftest import Measure, write_config
 from tests.report.test_report import ACTIVE, LOGS, Shape, hostile_run
 
@@ -67,18 +65,14 @@ def with_curve(curve: Callable[[int], float]) -> Run:
 
 
 def invoke(*arguments: str) -> tuple[int, str, str]:
-    """The commands in this process: exit code, stdout, stderr; a UserError is exit 2 in main."""
-    result = CliRunner().invoke(app, ["log", *arguments])
-    if isinstance(result.exception, UserError):
-        return 2, result.stdout, str(result.exception)
-    assert result.exception is None or isinstance(result.exception, SystemExit), (
-        result.exception
-    )
-    return result.exit_code, result.stdout, result.stderr
+    """Exit code, stdout and stderr of `rn50 log`."""
+    done = in_this_process(("log", *arguments))
+    return done.returncode, done.stdout, done.stderr.strip()
 
 
 def as_json(*arguments: str) -> list[dict[str, Any]]:
-    return json.loads(invoke("compare", "--json", *arguments)[1])
+    _, out, _ = invoke("compare", "--json", *arguments)
+    return json.loads(out)
 
 
 # --- which logs a path means ----------------------------------------------------------------------
@@ -114,7 +108,10 @@ def test_what_differs_is_a_column_and_what_one_lacks_is_not(tmp_path: Path) -> N
     find(other, "lars_opt_base_learning_rate").value = 9.0
     find(other, "seed").value = seed
     drop("gradient_accumulation_steps")(other)
-    both = compared(write(tmp_path / "a", good_run()), write(tmp_path / "b", other))
+    both = compared(
+        write(tmp_path / "a", good_run()),
+        write(tmp_path / "b", other),
+    )
     assert titles(both, "hyper-parameters") == ["seed", "base_learning_rate"]
     assert column(both, "base_learning_rate").cells == ("10.5", "9")
     assert ("gradient_accumulation_steps", "1") in both.shared
@@ -136,7 +133,8 @@ def test_a_value_of_log_and_config_is_one_column(tmp_path: Path) -> None:
     assert seed.group == "hyper-parameters"
     assert seed.cells == ("1", "2", "3", "4")
     assert titles(runs, "config") == ["batch.per_rank"]
-    assert runs.subjects[0].runs[0].target == config.run.eval.target
+    first = runs.subjects[0].runs[0]
+    assert first.target == config.run.eval.target
 
 
 def test_numbers_stand_before_texts() -> None:
@@ -168,7 +166,8 @@ def study(tmp_path: Path) -> Path:
     for number in range(4):
         folder = tmp_path / "study" / str(number)
         folder.mkdir(parents=True)
-        run = with_curve(lambda epoch, n=number: 0.02 * epoch + 0.03 * n)
+        better = 0.03 * number
+        run = with_curve(lambda epoch, better=better: 0.02 * epoch + better)
         last(run, "run_stop").time_ms += 1000 * number
         if number == 3:
             run = with_curve(lambda epoch: 0.5)
@@ -202,7 +201,8 @@ def test_runs_are_grouped_by_a_key_of_their_configs(
     assert mean == pytest.approx((most + least) / 2)
     # A run that missed its target has no time to train.
     assert slow.spreads["time_to_train_s"][1] == pytest.approx(most + 1)
-    assert column(compared(study), "time_to_train_s").values.count(None) == 1
+    times_s = column(compared(study), "time_to_train_s").values
+    assert times_s.count(None) == 1
     assert slow.spreads["best_accuracy"][1] == 0.5
     assert "optimizer.base_lr" in Shape(page.read_text()).text
     legend = re.findall(r">(A|base_lr [^<>]*)</text>", page.read_text())
@@ -235,7 +235,8 @@ def test_submissions_are_sorted_by_their_scores(tmp_path: Path) -> None:
 def test_a_pipe_that_can_be_read_once_has_no_figures(tmp_path: Path) -> None:
     """The verdict beside them was that of an empty file."""
     reader, writer = os.pipe()
-    os.write(writer, write(tmp_path / "log.txt", good_run()).read_bytes())
+    log = write(tmp_path / "log.txt", good_run())
+    os.write(writer, log.read_bytes())
     os.close(writer)
     code, _, error = invoke("show", f"/dev/fd/{reader}")
     os.close(reader)
@@ -299,10 +300,9 @@ def test_bare_logs_of_one_config_are_compared_by_their_accuracies(
 ) -> None:
     other = good_run()
     last(other, "eval_accuracy").value = math.nextafter(0.7592, 1)
-    subjects = read_all(
-        [write(tmp_path / "a", good_run()), write(tmp_path / "b", other)]
-    )
-    assert first_bit(*subjects).where == "accuracy of epoch 35"
+    logs = [write(tmp_path / "a", good_run()), write(tmp_path / "b", other)]
+    bit = first_bit(*read_all(logs))
+    assert bit.where == "accuracy of epoch 35"
 
 
 # --- the command ----------------------------------------------------------------------------------
@@ -331,9 +331,9 @@ def test_each_run_is_a_row(many: list[str]) -> None:
     code, out, err = invoke("compare", *many)
     assert code == 0
     assert err == ""
-    rows = [line.split() for line in out.splitlines() if re.match(r"[A-X]  ", line)]
-    of_a_run = "".join(row[0] for row in rows)
-    assert of_a_run == string.ascii_uppercase[:24] * 2  # two tables
+    rows = [line.split() for line in re.findall(r"^[A-X]  .*", out, re.M)]
+    letters = "".join(row[0] for row in rows)
+    assert letters == string.ascii_uppercase[:24] * 2  # two tables
     assert rows[23][2:4] == ["PASS", "62.57"]
     assert "FAIL" in rows[2]
     assert "\nthe same in all: " in out
@@ -355,8 +355,12 @@ def test_rows_are_sorted_and_what_has_no_value_comes_last(many: list[str]) -> No
     code, out, err = invoke("compare", *many[:4], "--sort", "-accuracy")
     assert code == 2
     assert out == ""
-    assert err.startswith("--sort: one of log_check, ")
+    assert "error: --sort: one of log_check, " in err
     assert "mean best_accuracy?" in err
+
+
+def widest(table: str) -> int:
+    return max(map(len, table.splitlines()))
 
 
 def test_a_table_fits_the_terminal(
@@ -372,11 +376,12 @@ def test_a_table_fits_the_terminal(
     tables = []
     for terminal in "01":
         monkeypatch.setenv("TTY_COMPATIBLE", terminal)
-        out = re.sub(r"\x1b\[[0-9;]*m", "", invoke("compare", str(tmp_path))[1])
-        tables.append(out.split("the same in all")[0])
+        _, out, _ = invoke("compare", str(tmp_path))
+        out, _, _ = out.partition("the same in all")
+        tables.append(re.sub(r"\x1b\[[0-9;]*m", "", out))
     wide, narrow = tables
-    assert max(map(len, narrow.splitlines())) <= 80 < max(map(len, wide.splitlines()))
-    assert sorted("".join(narrow.split())) == sorted("".join(wide.split()))
+    assert widest(narrow) <= 80 < widest(wide)
+    assert Counter("".join(narrow.split())) == Counter("".join(wide.split()))
 
 
 # --- the page -------------------------------------------------------------------------------------
@@ -387,9 +392,8 @@ def page_of(
     sort: str | None = None,
 ) -> str:
     comparison = compared(*map(Path, paths))
-    return render_comparison(
-        comparison, order_of(comparison.columns, sort, len(paths)), sort
-    )
+    order = order_of(comparison.columns, sort, len(paths))
+    return render_comparison(comparison, order, sort)
 
 
 def test_hostile_text_is_text_and_the_one_script_is_ours(
@@ -418,7 +422,7 @@ def test_hostile_text_is_text_and_the_one_script_is_ours(
 CLICKS = """(() => {
   const letters = () =>
     [...document.querySelectorAll(".runs tbody b")].map(one => one.textContent).join("");
-  const found = {
+  const shown = {
     width: document.documentElement.scrollWidth,
     sorted_by: document.querySelector("[aria-sort]").innerText,
     orders: [letters()],
@@ -427,9 +431,9 @@ CLICKS = """(() => {
   const rate = heads.find(one => one.innerText.includes("base"));
   for (let click = 0; click < 2; click++) {
     rate.click();
-    found.orders.push(letters());
+    shown.orders.push(letters());
   }
-  return found;
+  return shown;
 })()"""
 
 
@@ -443,13 +447,22 @@ def test_a_click_sorts_the_page(
 ) -> None:
     page = tmp_path / "runs.html"
     page.write_text(page_of(many, "-time_to_train_s"))
-    found = measure(page, CLICKS, width=width, dark=width == 390)
-    assert found["width"] == width
-    assert found["sorted_by"].startswith("time to")
+    shown = measure(
+        page,
+        CLICKS,
+        width=width,
+        dark=width == 390,
+    )
+    assert shown["width"] == width
+    assert shown["sorted_by"].startswith("time to")
     letters = "".join(map(letter, range(24)))
     reached = letters.replace("C", "")
     known = letters.replace("D", "")
-    assert found["orders"] == [reached[::-1] + "C", known[::-1] + "D", known + "D"]
+    assert shown["orders"] == [
+        f"{reached[::-1]}C",
+        f"{known[::-1]}D",
+        f"{known}D",
+    ]
 
 
 @pytest.mark.slow

@@ -364,18 +364,23 @@ def test_the_page_in_a_browser(
     dark: bool,
 ) -> None:
     page = write_report(request.getfixturevalue(folder))
-    found = measure(page, FIGURES, width=width, dark=dark)
+    shown = measure(
+        page,
+        FIGURES,
+        width=width,
+        dark=dark,
+    )
     hostile = folder == "hostile_folder"
     for figure in ("39.57", "0.7592", "target 0.7, epoch 35", "1,281,167", "PASS"):
-        assert figure in found["text"] or hostile, figure
-    assert ('document.title="owned"' in found["text"]) == hostile
-    assert found["title"] == "smoke · rn50 report"
-    assert found["active"] == 0
-    assert found["width"] == width
-    widths, heights = zip(*found["charts"], strict=True)
+        assert figure in shown["text"] or hostile, figure
+    assert ('document.title="owned"' in shown["text"]) == hostile
+    assert shown["title"] == "smoke · rn50 report"
+    assert shown["active"] == 0
+    assert shown["width"] == width
+    widths, heights = zip(*shown["charts"], strict=True)
     assert set(widths) == {896 if width == 1280 else 358}
     assert min(heights) > 150
-    paper, ink = map(brightness, found["colours"])
+    paper, ink = map(brightness, shown["colours"])
     assert (paper < ink) == dark
 
 
