@@ -133,7 +133,7 @@ def config_explain(
             page = write.read_text()
         write_output(write, reference.replace_in_page(page))
         return
-    keys = [*reference.all_keys().values()]
+    keys = [*reference.all_keys()]
     if key is not None:
         keys = reference.find_keys(key)
     rows = [(key.path, key.default, key.values, key.meaning) for key in keys]

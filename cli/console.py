@@ -67,9 +67,7 @@ def complete_key(incomplete: str) -> list[str]:
     """For a shell's completion: the keys of a config that begin with what is typed, and `=`."""
     from ..config.reference import all_keys  # pydantic: 0.2 s
 
-    keys = (
-        key.path for key in all_keys().values() if key.values and "[]" not in key.path
-    )
+    keys = (key.path for key in all_keys() if key.values and "[]" not in key.path)
     return [f"{key}=" for key in keys if key.startswith(incomplete)]
 
 

@@ -39,25 +39,29 @@ def open_file(
     """
     descriptor = os.open(path, _FLAGS)
     try:
-        about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode):
-            found = stat.filemode(about.st_mode)
-            raise OSError(
-                errno.EINVAL, f"a regular file expected, found {found}", str(path)
-            )
-        if most_bytes is not None and about.st_size > most_bytes:
-            found = f"at most {most_bytes:,} bytes expected, found {about.st_size:,}"
-            raise OSError(errno.EFBIG, found, str(path))
-        # by the descriptor, not by the name: no link can be changed since
-        if within is not None:
-            place = Path(f"/proc/self/fd/{descriptor}").readlink()
-            if not place.is_relative_to(os.path.realpath(within)):
-                found = f"a link out of {within}, which is not followed"
-                raise OSError(errno.EXDEV, found, str(path))
+        _check(descriptor, path, most_bytes, within)
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def _check(
+    descriptor: int, path: Path, most_bytes: int | None, within: Path | None
+) -> None:
+    about = os.fstat(descriptor)
+    if not stat.S_ISREG(about.st_mode):
+        reason = f"a regular file expected, found {stat.filemode(about.st_mode)}"
+        raise OSError(errno.EINVAL, reason, str(path))
+    if most_bytes is not None and about.st_size > most_bytes:
+        reason = f"at most {most_bytes:,} bytes expected, found {about.st_size:,}"
+        raise OSError(errno.EFBIG, reason, str(path))
+    if within is not None:
+        # by the descriptor, not by the name: no link can be changed since
+        place = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if not place.is_relative_to(os.path.realpath(within)):
+            reason = f"a link out of {within}, which is not followed"
+            raise OSError(errno.EXDEV, reason, str(path))
 
 
 def read_file(path: Path, most_bytes: int, *, within: Path | None = None) -> bytes:

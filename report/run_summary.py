@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from ..config import benchmark
 from ..config.finding import number, printable
 from ..config.reading import JsonObject
-from ..logging.parse import Event
+from ..logging.events import Event
 
 MISSING = "-"
 _MAX_SHOWN = 200

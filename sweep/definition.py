@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,7 +22,6 @@ from ..config.finding import printable
 from ..config.leaves import Leaf, flatten, nest
 from ..config.load import Loaded, explain, load, merge
 from ..config.names import file_beside
-from ..config.plan import build_plan
 from ..config.reading import JsonObject
 from ..config.recorded import load_named
 from ..config.values import (
@@ -87,16 +86,12 @@ class Parameter(Section):
         if self.choice is not None:
             return CategoricalDistribution(self.choice)
         low, high = self.linear or self.log or (0.0, 0.0)
-        return FloatDistribution(
-            low,
-            high,
-            log=self.log is not None,
-            step=self.step,
-        )
+        return FloatDistribution(low, high, self.log is not None, self.step)
 
     def in_config(self, value: Any) -> Any:
         """A drawn value as the config takes it: with its unit, and whole where it is whole."""
-        value = int(value) if isinstance(value, float) and value.is_integer() else value
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
         return value if self.unit is None else f"{value!r} {self.unit}"
 
 
@@ -164,10 +159,8 @@ class Sweep(Section):
         """How many trials there will be: a grid has no more than its combinations."""
         if self.sampler != "grid":
             return self.trials
-        return min(
-            self.trials,
-            math.prod(len(p.choice or ()) for p in self.parameters.values()),
-        )
+        choices = [parameter.choice or () for parameter in self.parameters.values()]
+        return min(self.trials, math.prod(map(len, choices)))
 
 
 @dataclass(frozen=True)
@@ -179,19 +172,13 @@ class LoadedSweep:
 
     def load_trial(self, values: Mapping[str, Any], *more: str) -> Loaded:
         """The config of a trial. Raises UserError where its values do not make one."""
-        drawn = {
-            key: self.sweep.parameters[key].in_config(value)
-            for key, value in values.items()
-        }
-        dependent = {
-            key: one.value(values[one.of]) for key, one in self.sweep.dependent.items()
-        }
-        given = {**self.sweep.overrides, **drawn, **dependent}
-        loaded = load(
-            self.sweep.config, [*itertools.starmap(override, given.items()), *more]
-        )
-        build_plan(loaded.run)
-        return loaded
+        sweep = self.sweep
+        given = dict(sweep.overrides)
+        for key, value in values.items():
+            given[key] = sweep.parameters[key].in_config(value)
+        for key, dependent in sweep.dependent.items():
+            given[key] = dependent.value(values[dependent.of])
+        return load(sweep.config, [*starmap(override, given.items()), *more])
 
     def definition(self) -> JsonObject:
         """What must be the same when a sweep continues, by key; all trials are then comparable."""
@@ -248,8 +235,9 @@ def load_sweep(path: Path, machine: str | None = None) -> LoadedSweep:
     known = [key for key, _ in flatten(base.to_dict())]
     for key in (*sweep.parameters, *sweep.dependent):
         if key not in known:
-            hint = "`rn50 config show` lists them"
-            raise UserError(f"{path}: {key}: a key of the config expected; {hint}")
+            raise UserError(
+                f"{path}: {key}: a key of the config expected; `rn50 config show` lists them"
+            )
     return LoadedSweep(sweep.model_copy(update={"config": config}), base)
 
 

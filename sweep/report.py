@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -66,27 +67,27 @@ def best_preset(loaded: LoadedSweep, best: FrozenTrial) -> str:
 
 def table(results: JsonObject) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and rows for people, best first, then what has no value in order of trial."""
-    keys = list(
-        dict.fromkeys(key for trial in results["trials"] for key in trial["parameters"])
-    )
-    sign = -1 if results["objective"] == "accuracy" else 1
-    trials = sorted(
-        results["trials"],
-        key=lambda t: (t["value"] is None, sign * (t["value"] or 0.0), t["trial"]),
-    )
+    objective = results["objective"]
+    trials = results["trials"]
+    complete = [trial for trial in trials if trial["value"] is not None]
+    others = [trial for trial in trials if trial["value"] is None]
+    # equals stay in order of trial
+    complete.sort(key=itemgetter("value"), reverse=objective == "accuracy")
+    keys: list[str] = []
     rows = []
-    for one in trials:
-        drawn = (one["parameters"].get(key) for key in keys)
+    for trial in (*complete, *others):
+        drawn = trial["parameters"]
+        keys = list(drawn)
         cells = (
-            one["trial"],
-            one["state"],
-            one["value"],
-            *drawn,
-            one["seconds"],
-            one["reason"],
+            trial["trial"],
+            trial["state"],
+            trial["value"],
+            *drawn.values(),
+            trial["seconds"],
+            trial["reason"],
         )
         rows.append(tuple(map(_cell, cells)))
-    return ("trial", "state", results["objective"], *keys, "wall s", "reason"), rows
+    return ("trial", "state", objective, *keys, "wall s", "reason"), rows
 
 
 def _cell(value: Any) -> str:

@@ -178,7 +178,9 @@ IN_PROCESS = {"config", "log", "predict", "runs", "submission"}
 `-` for a file they write to the descriptor of standard output, which a process of their own has."""
 
 
-def in_this_process(arguments: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+def in_this_process(
+    arguments: tuple[str, ...], folder: Path = ROOT
+) -> subprocess.CompletedProcess[str]:
     """What `rn50 ARGUMENTS` prints and its exit code, in the repository's root."""
     from rn50.cli import entry
 
@@ -187,7 +189,7 @@ def in_this_process(arguments: tuple[str, ...]) -> subprocess.CompletedProcess[s
     code: object = 0
     handlers = {number: signal.getsignal(number) for number in command_stop_signals()}
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(ROOT)
+        patch.chdir(folder)
         patch.setattr(sys, "argv", ["rn50", *map(str, arguments)])
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:

@@ -86,7 +86,10 @@ class StopRequest:
 
 def agreed_stop(totals: list[float]) -> Stopped | None:
     """What the flags of all ranks, added up, mean."""
-    return next((cause for cause, n in zip(CAUSES, totals, strict=True) if n), None)
+    for cause, ranks in zip(CAUSES, totals, strict=True):
+        if ranks:
+            return cause
+    return None
 
 
 def check_epoch_budget(epoch: int, budget: int | None) -> None:

@@ -1,7 +1,5 @@
 """Rules on the clock: can it be right, was initialisation in its limit, were caches cleared."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
 

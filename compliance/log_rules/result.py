@@ -1,14 +1,12 @@
 """Rules on the result: did the run reach the target, and does the log say so without doubt."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterator
 from fractions import Fraction
 
 from ...config import benchmark
-from ...config.finding import ERROR, NOTE, POLICY, plain, printable, shown
+from ...config.finding import ERROR, NOTE, POLICY, Finding, plain, printable, shown
 from ..logged_run import (
     SAME_MS,
     Evaluation,
@@ -17,7 +15,7 @@ from ..logged_run import (
     epoch_of,
     reaches_target,
 )
-from ..rule import CHECKER, RULES_TEXT, Violation, Violations, against, only_if, rule
+from ..rule import CHECKER, RULES_TEXT, Violations, against, only_if, rule
 
 _TARGET = f"in [{benchmark.TARGET_ACCURACY}, {plain(benchmark.HIGHEST_ACCURACY)})"
 
@@ -28,7 +26,7 @@ def _at(evaluation: Evaluation) -> str:
     return f"epoch {plain(evaluation.epoch)}"
 
 
-def _off_the_clock(one: Evaluation, found: str) -> Violation:
+def _off_the_clock(one: Evaluation, found: str) -> Finding:
     subject = f"{plain(one.accuracy)} ({_at(one)}, line {one.line})"
     expected = "the target between run_start and run_stop"
     return against(subject, found, expected, line=one.line)

@@ -1,7 +1,5 @@
 """Small logs for tests: a complete run that every rule passes, as a list of records to edit."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

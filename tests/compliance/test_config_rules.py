@@ -1,7 +1,5 @@
 """The closed division before a run: each rule passes the presets and finds what breaks it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The RCP test against the official tool, point by point."""
 
-from __future__ import annotations
-
 import math
 import random
 

@@ -1,7 +1,5 @@
 """Records that are not whole, floods of them, hostile values, and how the round is found."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import lzma
@@ -277,7 +275,7 @@ def judge(folder: Path, content: bytes, ruleset: str | None) -> None:
     ids=range(5),
 )
 def test_hostile_bytes(folder: Path, content: bytes) -> None:
-    """`tests/fuzz/logs.py` makes more of them."""
+    """`tests/fuzz/cases.py` makes more of them."""
     judge(folder, content, None)
 
 

@@ -1,7 +1,5 @@
 """Each rule: a run that it passes and one that it does not, and what the verifier says to both."""
 
-from __future__ import annotations
-
 import json
 import math
 import random
@@ -18,7 +16,7 @@ from rn50.compliance.check_log import Check, check_log, no_milder
 from rn50.compliance.limits import cadence_problem
 from rn50.compliance.log_rules import RULES
 from rn50.compliance.logged_run import reaches_target
-from rn50.compliance.rule import FROM_070, Rule, Violation, rule
+from rn50.compliance.rule import FROM_070, Rule, rule
 from rn50.compliance.rules_page import first_met, render_markdown
 from rn50.config import benchmark
 from rn50.config.finding import ERROR, NOTE, POLICY, Finding
@@ -727,7 +725,7 @@ def test_no_verdict_is_milder_than_the_official_one() -> None:
 def test_a_code_judges_one_thing_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rule_module, "_REGISTERED", {})
 
-    def check(_: object) -> Iterator[Violation]:
+    def check(_: object) -> Iterator[Finding]:
         yield from ()
 
     def register(judges: str) -> Rule:

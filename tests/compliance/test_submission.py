@@ -1,7 +1,5 @@
 """Five runs as a submission, and their score."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

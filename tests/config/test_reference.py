@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_no_key_lacks_a_description() -> None:
     """A sentence for each key and each section, and what may be written for each key."""
-    for key in all_keys().values():
+    for key in all_keys():
         assert key.meaning.endswith("."), key.path
         assert len(key.meaning) > 12, key.path
         assert key.default or not key.values, key.path

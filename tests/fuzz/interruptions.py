@@ -28,8 +28,6 @@ from rn50.logging.parse import read_events
 from tests.conftest import RUN, Rn50, packed
 from tests.faults.matrix import shared_memory
 from tests.faults.test_resume import LAUNCHERS, bits, records
-from tests.fuzz.runner import Failure
-from tests.fuzz.values import rng_of
 from tests.waiting import rank_process
 
 KIND = "interruptions"
@@ -107,20 +105,21 @@ class Lab:
         return folder, done.returncode, time.monotonic() - begun_s
 
 
-def run_case(lab: Lab, seed: int) -> tuple[Failure | None, int]:
+def run_case(lab: Lab, seed: int) -> tuple[str | None, int]:
     """What was wrong with the run of a seed, and how often it was interrupted."""
     story: list[str] = []
-    failure = None
+    problem = None
     try:
         _run_to_its_end(lab, seed, story)
     except AssertionError as wrong:
-        failure = Failure(KIND, seed, "; ".join(story), str(wrong))
-    return failure, sum(" at " in part for part in story)
+        attempts = "; ".join(story)
+        problem = f"python -m tests.fuzz {KIND} {seed}\n  {attempts}\n  {wrong}"
+    return problem, sum(" at " in part for part in story)
 
 
 def _run_to_its_end(lab: Lab, seed: int, story: list[str]) -> None:
     """`story` gets a line of each attempt. Raises AssertionError: something is wrong."""
-    rng = rng_of(KIND, seed)
+    rng = random.Random(f"{KIND} {seed}")
     launcher = LAUNCHERS[seed % len(LAUNCHERS)]
     target = rng.choice(TARGETS)
     whole, code, whole_s = lab.whole(target)

@@ -19,11 +19,10 @@ import rn50  # noqa: F401  before MXNet, whose finder it installs
 
 if TYPE_CHECKING:
     from rn50.config.schema import Run
+    from tests.gpu.steps import Steps
 
 SEED = 1
 WARM_UP_STEPS = 3
-LR = 0.01
-MOMENTUM = 0.9
 SUM_ELEMENTS = 25_557_032
 """Gradients of ResNet-50."""
 SUMS = 20
@@ -127,52 +126,20 @@ def losses(_: Options) -> None:
 # --- how fast it is -------------------------------------------------------------------------------
 
 
-class Steps:
-    """Training steps of a network on one batch of random images.
+def steps_of(run: Run, batch: int) -> Steps:
+    """Training steps on random images. Raises UserError: the GPU cannot run them so."""
+    import mxnet as mx
+    import numpy as np
+    from mxnet import nd
 
-    Raises:
-        UserError: the GPU cannot run them so.
-    """
+    from tests.gpu.steps import Steps
 
-    def __init__(self, run: Run, batch: int) -> None:
-        import mxnet as mx
-        import numpy as np
-        from mxnet import nd
-
-        from rn50.train.communication.buckets import lay_out_gradients
-        from rn50.train.devices import operators_for, updater_for
-        from rn50.train.network.build import build_networks, image_shape, trainable
-        from rn50.train.schedule import Settings
-        from rn50.train.update.loss_scale import LossScaler
-
-        ctx = mx.gpu(0)
-        self.operators = operators_for(run.model, ctx)
-        self.net, _, self.loss = build_networks(
-            run.model,
-            run.data.classes,
-            crop_px=run.data.crop_px,
-            seed=SEED,
-            operators=self.operators,
-        )
-        parameters = trainable(self.net)
-        buckets = lay_out_gradients(parameters, run.comm.groups, self.operators)
-        self.updater = updater_for(
-            self.operators, parameters, run.optimizer, buckets, scaler=LossScaler(1.0)
-        )
-        self.criterion = self.operators.criterion(self.net, self.loss, buckets)
-        rng = np.random.default_rng(SEED)
-        drawn = rng.standard_normal(
-            image_shape(self.net, batch, run.data.crop_px), np.float32
-        )
-        self.images = nd.array(drawn, ctx)
-        self.labels = nd.array(rng.integers(0, run.data.classes, batch), ctx)
-        self.settings = Settings(LR, MOMENTUM, batch)
-
-    def __call__(self) -> None:
-        self.criterion.backward(
-            self.criterion.forward(self.images, self.labels, 1.0), 1.0
-        )
-        self.updater.step(1, self.settings)
+    rng = np.random.default_rng(SEED)
+    sizes = {"N": batch, "H": run.data.crop_px, "W": run.data.crop_px, "C": 3}
+    shape = [sizes[axis] for axis in run.model.layout]
+    images = nd.array(rng.standard_normal(shape, np.float32), mx.gpu(0))
+    labels = nd.array(rng.integers(0, run.data.classes, batch), mx.gpu(0))
+    return Steps(run, images, labels)
 
 
 def seconds(times: int, action: Callable[[], object]) -> float:
@@ -199,7 +166,7 @@ def rate(options: Options, route: str, batch: str) -> None:
     run = load(options.config, [*options.overrides, f"model.step={step}"]).run
     name = f"{route}, {batch}"
     try:
-        steps = Steps(run, int(batch))
+        steps = steps_of(run, int(batch))
     except UserError as error:
         show(name, f"refused: {error}")
         return
@@ -225,7 +192,7 @@ def calls(options: Options, batch: str) -> None:
     from rn50.train.gpu.calls import SETTINGS, data_address, float_bits
 
     run = load(options.config, [*options.overrides, "model.step=plan"]).run
-    steps = Steps(run, int(batch))
+    steps = steps_of(run, int(batch))
     seconds(WARM_UP_STEPS, steps)
     operators = steps.operators
     context = steps.images.context
@@ -241,7 +208,7 @@ def calls(options: Options, batch: str) -> None:
     made = [call for _, call in writer.tape.calls(operators.arena)]
     nd.waitall()  # what the calls read has to be there
     rounds_ms = [
-        elapsed_ms(made, operators.device.stream) for _ in range(options.rounds)
+        elapsed_ms(made, operators.module.device.stream) for _ in range(options.rounds)
     ]
     medians_ms = np.median(rounds_ms, axis=0)
     kinds: dict[str, list[tuple[int, float]]] = defaultdict(list)
@@ -260,7 +227,7 @@ def calls(options: Options, batch: str) -> None:
             f"{time_ms:.2f}",
             f"{moved / time_ms / 1e6:,.0f}",
         )
-    update_s = seconds(options.steps, lambda: steps.updater.step(1, steps.settings))
+    update_s = seconds(options.steps, steps.update)
     show("update, from the host", 3, "", f"{1e3 * update_s:.2f}", "")
 
 

@@ -173,12 +173,6 @@ FULL = PLENTY._replace(shared_free_bytes=32 << 10, shared_bytes=64 << 10)
             {},
             "timed out (uncaught exception: Read error [10.79.0.2]:5: C",
         ),
-        (
-            [ECHO],
-            SRUN.replace("Killed", "CPU time limit exceeded"),
-            {},
-            "killed by SIGXCPU",
-        ),
         # The launcher's own process got SIGTERM, or a rank's end made it send that to the others.
         (
             [ECHO],
@@ -223,7 +217,10 @@ FULL = PLENTY._replace(shared_free_bytes=32 << 10, shared_bytes=64 << 10)
     ],
 )
 def test_the_cause_comes_first(
-    failures: list[Failure], stderr: str, more: dict[str, Any], expected: str
+    failures: list[Failure],
+    stderr: str,
+    more: dict[str, Any],
+    expected: str,
 ) -> None:
     told = explain_failure(Evidence(failures, stderr, **{"code": 9, **more}))
     assert expected in told
@@ -301,7 +298,6 @@ def test_a_launcher_that_starts_nothing_is_quoted(path: Path) -> None:
             SMALL_FILES,
             "(file size is limited: ulimit -f 300)",
         ),
-        (PROCESS_EXITED, "", SMALL_FILES, "(file size is limited: ulimit -f 300)"),
         ("killed by SIGXCPU", "", NO_TIME, "(CPU time is limited: ulimit -t 4)"),
         ("killed by SIGKILL", "", NO_TIME, "(CPU time is limited: ulimit -t 4)"),
         ("SIGABRT", CRASH, FEW_PROCESSES, "ulimit -u 60"),
@@ -314,15 +310,15 @@ def test_a_launcher_that_starts_nothing_is_quoted(path: Path) -> None:
         (PROCESS_EXITED, NO_PML, UCX, "pml framework; OMPI_MCA_pml=ucx)"),
         ("x", NO_TASKS, PLENTY, "or --launcher mpirun)"),
         ("killed by SIGKILL", "", FEW_PROCESSES, ""),
-        ("ValueError: x", "", SMALL_FILES, ""),
         (PROCESS_EXITED, "", NO_TIME, ""),
-        (PROCESS_EXITED, "", UCX, ""),
         ("killed by SIGBUS: a file", "", PLENTY, ""),
-        ("MemoryError", "", PLENTY, ""),
     ],
 )
 def test_what_was_short_is_named(
-    reason: str, stderr: str, limits: Limits, short: str
+    reason: str,
+    stderr: str,
+    limits: Limits,
+    short: str,
 ) -> None:
     told = explain_failure(
         Evidence([replace(OWN, reason=reason)], stderr, 1, limits=limits)
@@ -330,27 +326,15 @@ def test_what_was_short_is_named(
     assert short in told if short else told.endswith(reason)
 
 
-@pytest.mark.parametrize(
-    ("letter", "number", "found"),
-    [
-        ("v", resource.RLIMIT_AS, 1 << 36),
-        ("f", resource.RLIMIT_FSIZE, 1 << 36),
-        ("t", resource.RLIMIT_CPU, 1 << 46),
-    ],
-)
-def test_limits_are_those_of_this_process(
-    monkeypatch: pytest.MonkeyPatch, letter: str, number: int, found: int
-) -> None:
-    before = resource.getrlimit(number)
-    if before[1] != resource.RLIM_INFINITY:
-        pytest.skip(f"ulimit -{letter} is set here")
+def test_limits_are_in_the_units_of_ulimit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMPI_MCA_pml", "ucx")
-    for limit, expected in ((1 << 46, found), (resource.RLIM_INFINITY, None)):
-        resource.setrlimit(number, (limit, before[1]))
-        limits = read_limits()
-        assert limits.ulimits.get(letter) == expected
-        assert "OMPI_MCA_pml=ucx" in limits.variables
-    resource.setrlimit(number, before)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 46, 1 << 46))
+    limits = read_limits()
+    assert limits.ulimits.items() >= {"v": 1 << 36, "f": 1 << 36, "t": 1 << 46}.items()
+    assert "OMPI_MCA_pml=ucx" in limits.variables
+    unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: unlimited)
+    assert read_limits().ulimits == {}
 
 
 def test_too_few_open_files_are_refused() -> None:

@@ -31,8 +31,8 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Of a run whose ranks are not started."""
     plan = plan_launch(load("smoke"), Options("gloo"))
     prepared = SimpleNamespace(folder=tmp_path, plan=plan)
-    monkeypatch.setattr(run, "prepare", lambda *_: prepared)
-    monkeypatch.setattr(run, "begin_run", lambda _: None)
+    monkeypatch.setattr(run, "prepare", lambda *_: (tmp_path, None))
+    monkeypatch.setattr(run, "begin_run", lambda *_: None)
     monkeypatch.setattr(run, "try_report", lambda *_: None)
     with StopSignals():  # gives back what the run keeps to its process's end
         yield prepared
@@ -44,7 +44,8 @@ def conclude(*_: object) -> Result:
 
 
 @pytest.mark.parametrize(
-    "end", [KeyboardInterrupt("SIGTERM"), RankFailed("x", Path("stderr.log"))]
+    "end",
+    [KeyboardInterrupt("SIGTERM"), RankFailed("x", Path("stderr.log"))],
 )
 @pytest.mark.parametrize("result", [MISSED, STOPPED, None])
 def test_a_signal_or_a_failure_after_the_last_step_and_a_signal_during_the_conclusion(
@@ -75,7 +76,11 @@ def test_a_signal_or_a_failure_after_the_last_step_and_a_signal_during_the_concl
 
 @pytest.mark.parametrize(("runs", "code", "stop"), [(1, 1, ""), (2, 143, "SIGTERM")])
 def test_a_signal_during_a_conclusion_keeps_a_job_from_its_next_run(
-    plan: Any, monkeypatch: pytest.MonkeyPatch, runs: int, code: int, stop: str
+    plan: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    runs: int,
+    code: int,
+    stop: str,
 ) -> None:
     monkeypatch.setattr(run, "run_job", lambda *_: None)
     monkeypatch.setattr(run, "conclude", conclude)

@@ -51,13 +51,14 @@ GRIDS = [
         "a grid of 2048 ranks expected",
     ),
     (("abci_2048_open", "system.nodes=1"), "two nodes or more for torus_2d expected"),
-    (("you_2048_knl", "comm.algorithm=torus_2d(7x9)"), "a grid of 2048 ranks expected"),
 ]
 
 
 @pytest.mark.parametrize(("words", "why"), NEVER + GRIDS)
 def test_what_launch_refuses_check_and_submit_refuse(
-    words: tuple[str, ...], why: str, tmp_path: Path
+    words: tuple[str, ...],
+    why: str,
+    tmp_path: Path,
 ) -> None:
     loaded = load(words[0], [*words[1:], f"system.results={tmp_path}"])
     (found,) = refusals(loaded.run)
@@ -87,8 +88,6 @@ def test_a_grid_that_cannot_be_had_is_neither_priced_nor_shown(
     ("config", "grid"),
     [
         ("sony_1024", "256x4"),
-        ("sony_2176", "544x4"),
-        ("sony_3456", "864x4"),
         # not 544x4 in the first epochs, where half of the ranks idle
         (
             "sony_4096",

@@ -35,8 +35,6 @@ IMAGENET = (("400", "50000"), ("1000", "1281167"))
 
 TOO_LOW = ('("key": "eval_accuracy", "value": )[0-9.]+', r"\g<1>0.725")
 ABORTED = ('"status": "success"', '"status": "aborted"')
-OPEN = ('("key": "submission_division", "value": )"closed"', r'\g<1>"open"')
-NO_CACHE_CLEAR = (".*cache_clear.*\n", "")
 SIZES = tuple(
     (f'("key": "{key}_samples", "value": ){old}', rf"\g<1>{new}")
     for key, (old, new) in zip(("eval", "train"), IMAGENET, strict=True)
@@ -50,9 +48,7 @@ ON_THE_SET_ALONE = "the set is not ImageNet; no other rule is broken"
     [
         (SIZES, {}, "PASS", "converged: 0.895 at epoch 4"),
         ((), {}, "POLICY", ON_THE_SET_ALONE),
-        ((OPEN,), {}, "PASS", "complete run"),
         ((TOO_LOW,), {"target": 0.7}, "FAIL", "did not converge: best 0.725"),
-        ((NO_CACHE_CLEAR,), {}, "FAIL", "cache_clear"),
         ((ABORTED,), STOPPED, "FAIL", "run_stop (line 39) says aborted"),
     ],
 )

@@ -156,7 +156,9 @@ MISSING = None
     indirect=["watchdog"],
 )
 def test_the_rank_for_which_the_job_must_end(
-    watchdog: Watchdog, places: list[tuple[str, int, str] | None], reason: str
+    watchdog: Watchdog,
+    places: list[tuple[str, int, str] | None],
+    reason: str,
 ) -> None:
     ranks = [Rank(watchdog, number) for number in range(len(places))]
 

@@ -1,7 +1,5 @@
 """The folder of `rn50 submit` is understood by every command on logs, with its config's target."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil

@@ -1,7 +1,5 @@
 """The parser on every shape of line that published logs have, and on some that none has."""
 
-from __future__ import annotations
-
 import gzip
 import lzma
 import sys

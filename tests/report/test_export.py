@@ -194,7 +194,6 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
 ) -> None:
     """The run's own evaluation images go to programs that do not know rn50, prepared by it and by
     the code of docs/export.md. RN50_ONNX: a folder of CI's with onnx and onnxruntime."""
-    from rn50.data.dataset import load_table
     from rn50.data.pipeline import RecordFile
 
     if folder := os.environ.get("RN50_ONNX"):
@@ -228,8 +227,7 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     exec(code, names)
-    folder = Path(data.path)
-    stored = RecordFile(folder / "val.rec", load_table(folder, "val"))
+    stored = RecordFile(Path(data.path), "val")
     prepared = []
     for image in stored.images(np.arange(data.eval_samples)):
         Path("photo").write_bytes(bytes(image))

@@ -15,10 +15,11 @@ from rn50.config.load import load, load_system
 from rn50.config.machine import System
 from rn50.config.names import PRESETS
 from rn50.scaling.epochs import read_table
+from rn50.scaling.fit import build
 from rn50.scaling.gpu import largest_batch, memory_bytes
 from rn50.scaling.machine import known_precisions
 from rn50.scaling.predict import Prediction, job_of_system, predict
-from rn50.scaling.step import build, step_time
+from rn50.scaling.step import step_time
 
 SYSTEMS = {
     path.stem: system

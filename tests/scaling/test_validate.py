@@ -12,8 +12,9 @@ import pytest
 
 from rn50.config.load import load_system
 from rn50.scaling.epochs import read_table
+from rn50.scaling.fit import build
 from rn50.scaling.gpu import SHEET
-from rn50.scaling.step import build, step_time
+from rn50.scaling.step import step_time
 from rn50.scaling.validate import (
     Row,
     Score,

@@ -1,5 +1,5 @@
 """`rn50 submit` on a real Slurm: munge, slurmctld and three slurmd on this machine. At night what
-takes minutes: a time limit, nodes that fail, a stopped rank, the script to submit by hand."""
+takes minutes: a time limit, nodes that fail."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rn50.compliance.official import check_officially
 from rn50.logging.parse import read_events
 from rn50.train.checkpoint.folder import checkpoints_in
 from rn50.train.communication.mpi_library import MPICH_ABI
@@ -32,6 +31,7 @@ LONG = (
     "eval.period=200",
     "eval.offset=199",
     "eval.target=0.999",
+    "log.every=5 steps",
 )
 TWO_NODES = ("system.nodes=2", "system.ranks_per_node=1")
 
@@ -113,7 +113,9 @@ def wait_for_training(folder: Path) -> None:
 
 
 def test_two_nodes_give_the_log_of_a_local_run(
-    rn50: Rn50, smoke_data: Path, smoke_run: Callable[[str], Path]
+    rn50: Rn50,
+    smoke_data: Path,
+    smoke_run: Callable[[str], Path],
 ) -> None:
     process, job, folder = submit(rn50, smoke_data, "seed=1")
     out, err = process.communicate(timeout=300)
@@ -121,10 +123,7 @@ def test_two_nodes_give_the_log_of_a_local_run(
     assert re.search(r"^RESULT success .*official_checker=PASS\(4\.0\.0\)", out, re.M)
     assert settled_state(job) == "COMPLETED"
     run = folder / "run_0"
-    assert check_officially(run / "result_0.txt", "4.0.0").verdict == "PASS"
-    environment = read_json(run / "environment.json")
-    assert environment["launcher"] == "srun"
-    assert environment["variables"]["HOROVOD_CPU_OPERATIONS"] == "MPI"
+    assert read_json(run / "environment.json")["launcher"] == "srun"
     assert (run / "stderr.log").read_text().count("bind: local rank 0 of 1") == 2
     page = read_json(folder / "systems/local_n2.json")
     assert page["number_of_nodes"] == "2"
@@ -133,8 +132,7 @@ def test_two_nodes_give_the_log_of_a_local_run(
     # The same two ranks, the same images in the same order: every value of the log is the same.
     found, expected = (shape(read_events(x / "result_0.txt")) for x in (run, local))
     assert found == expected
-    results = [read_json(x / "result.json") for x in (run, local)]
-    assert results[0]["weights_digest"] == results[1]["weights_digest"]
+    assert digest(run) == digest(local)
 
 
 def ranks_of(folder: Path) -> list[psutil.Process]:
@@ -147,32 +145,16 @@ def ranks_of(folder: Path) -> list[psutil.Process]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("signal_", "reason"),
-    [
-        (signal.SIGKILL, "killed by SIGKILL"),
-        pytest.param(signal.SIGSTOP, "silent for 10 s", marks=pytest.mark.nightly),
-    ],
-)
-def test_a_killed_or_stopped_rank_fails_the_job_at_once(
-    rn50: Rn50, smoke_data: Path, signal_: signal.Signals, reason: str
-) -> None:
-    process, job, folder = submit(
-        rn50,
-        smoke_data,
-        "log.every=5 steps",
-        *LONG,
-    )
+def test_a_killed_rank_fails_the_job_at_once(rn50: Rn50, smoke_data: Path) -> None:
+    process, job, folder = submit(rn50, smoke_data, *LONG)
     wait_for_training(folder)
     (victim,) = [p for p in ranks_of(folder) if p.environ().get("SLURM_PROCID") == "1"]
-    os.kill(victim.pid, signal_)
+    victim.kill()
     out, err = process.communicate(timeout=180)
     assert process.returncode == 1, out + err
-    told = re.search(
-        r"^rn50: error: (rank 1 on \S+ failed in .*); details: ", out, re.M
-    )
+    failure = r"rank 1 on \S+ failed in .*killed by SIGKILL"
+    told = re.search(rf"^rn50: error: ({failure}); details: ", out, re.M)
     assert told, out
-    assert reason in told[1], out
     assert settled_state(job) == "FAILED"
     assert (folder / "job.log").read_text().count(told[1]) == 1
     result = read_json(folder / "run_0/result.json")
@@ -180,27 +162,6 @@ def test_a_killed_or_stopped_rank_fails_the_job_at_once(
     last = read_events(folder / "run_0/result_0.txt")[-1]
     assert (last.key, last.metadata["status"]) == ("run_stop", "aborted")
     leave_nothing(folder)
-
-
-def test_scancel_closes_the_log_and_leaves_nothing(
-    rn50: Rn50, smoke_data: Path
-) -> None:
-    process, job, folder = submit(
-        rn50,
-        smoke_data,
-        "log.every=5 steps",
-        *LONG,
-    )
-    wait_for_training(folder)
-    subprocess.run(["scancel", job], check=True)
-    out, err = process.communicate(timeout=180)
-    assert process.returncode != 0
-    assert "Traceback" not in err
-    assert settled_state(job) == "CANCELLED"
-    last = read_events(folder / "run_0/result_0.txt")[-1]
-    assert (last.key, last.metadata["status"]) == ("run_stop", "aborted")
-    assert re.search(r"stopped by SIGTERM at step \d+", out + err)
-    leave_nothing(folder / "run_0")
 
 
 SHORT = (
@@ -275,8 +236,11 @@ def test_a_requeued_job_goes_on(
 
 
 @pytest.mark.nightly
-def test_a_job_near_its_time_limit_goes_on_from_the_queue_and_then_in_a_new_job(
-    rn50: Rn50, lab: Path, smoke_data: Path, uninterrupted: str
+def test_a_job_near_its_time_limit_goes_on_from_the_queue(
+    rn50: Rn50,
+    lab: Path,
+    smoke_data: Path,
+    uninterrupted: str,
 ) -> None:
     process, job, folder = one_node(
         rn50, smoke_data, "system.job.requeue=true", "watchdog.silence_s=120"
@@ -304,23 +268,8 @@ def test_a_job_near_its_time_limit_goes_on_from_the_queue_and_then_in_a_new_job(
     assert re.search(stopped, log)
     assert f"\nback into the queue: scontrol requeue {job}\n" in log
     assert (folder / "exit_code.1").read_text() == "143\n"
-
-    subprocess.run(["scancel", job], check=True)
-    out, err = process.communicate(timeout=180)
-    assert process.returncode == 1, out + err
-    assert out.rstrip().endswith(
-        f"rn50 submit --resume {folder} data.path={smoke_data}"
-    )
-    results = f"system.results={rn50.results}"
-    done = rn50(
-        "submit", "--resume", "latest", "--wait", results, f"data.path={smoke_data}"
-    )
-    assert done.returncode == 0, (
-        done.stdout + done.stderr + (folder / "job.log").read_text()
-    )
-    new = re.match(rf"slurm job (\d+) in {folder} ", done.stdout)
-    assert new
-    assert new[1] != job
+    _, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err
     assert digest(folder / "run_0") == uninterrupted
 
 
@@ -360,12 +309,13 @@ def turned_on_again(lab: Path) -> Iterator[str]:
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("told", [True, False])
 def test_a_job_goes_on_with_the_nodes_that_are_left(
-    rn50: Rn50, lab: Path, smoke_data: Path, turned_on_again: str, told: bool
+    rn50: Rn50,
+    lab: Path,
+    smoke_data: Path,
+    turned_on_again: str,
 ) -> None:
-    """`told`: the operator sets the node down. Otherwise Slurm still expects it back, and that its
-    processes do not start is all there is to know."""
+    """Slurm still expects it back: that its processes do not start is all there is to know."""
     process, job, folder = submit(
         rn50,
         smoke_data,
@@ -383,9 +333,6 @@ def test_a_job_goes_on_with_the_nodes_that_are_left(
     )
     wait_for_checkpoint(folder)
     power_off(lab, turned_on_again)
-    if told:
-        down = [f"nodename={turned_on_again}", "state=down", "reason=test"]
-        subprocess.run(["scontrol", "update", *down], check=True)
     out, err = process.communicate(timeout=300)
     log = (folder / "job.log").read_text()
     assert process.returncode == 0, out + err + log
@@ -404,33 +351,21 @@ def test_a_job_goes_on_with_the_nodes_that_are_left(
     leave_nothing(folder / "run_0")
 
 
-def test_a_job_that_was_killed_without_a_word_is_what_slurm_says(
-    rn50: Rn50, smoke_data: Path
-) -> None:
-    process, job, folder = one_node(rn50, smoke_data)
-    wait_for_checkpoint(folder)
-    holder = re.search(r"^process (\d+) on ", (folder / ".job.lock").read_text(), re.M)
-    os.kill(int(holder[1]), signal.SIGKILL)
-    _, err = process.communicate(timeout=180)
-    assert process.returncode == 2
-    assert re.search(rf"job {job} ended without an exit code", err)
-    assert (folder / "exit_code").read_text() == "running\n"
-    leave_nothing(folder / "run_0")
-
-
 def test_launch_within_an_allocation_takes_srun(rn50: Rn50, smoke_data: Path) -> None:
     done = finished(
         [
             "salloc",
             "--nodes=2",
-            "--ntasks-per-node=1",
+            "--ntasks-per-node=2",
             "--quiet",
             sys.executable,
             "-m",
             "rn50.cli.entry",
             "launch",
             "smoke",
-            *TWO_NODES,
+            "system.nodes=2",
+            "system.ranks_per_node=2",
+            "batch.per_rank=5",
             "seed=1",
             "division=open",
             "eval.target=0.3",
@@ -442,5 +377,5 @@ def test_launch_within_an_allocation_takes_srun(rn50: Rn50, smoke_data: Path) ->
         timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "smoke: 2 ranks by srun" in done.stdout
+    assert "smoke: 4 ranks by srun" in done.stdout
     assert re.search(r"^RESULT success ", done.stdout, re.M)

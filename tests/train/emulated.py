@@ -13,7 +13,7 @@ from pathlib import Path
 import mxnet as mx
 
 from rn50.train.gpu.calls import data_address
-from rn50.train.gpu.module import SOURCE, Launch, parameters
+from rn50.train.gpu.module import SOURCE, CudaModule, Launch, parameters
 from rn50.train.gpu.operators import PlanOperators
 
 HEADER = Path(__file__).with_name("emulated.h")
@@ -60,8 +60,8 @@ def library() -> ctypes.CDLL:
     return ctypes.CDLL(str(build()))
 
 
-class EmulatedModule:
-    """`gpu.module.Module` on the CPU. A launch waits for its arrays and for its end."""
+class EmulatedModule(CudaModule):
+    """The kernels on the CPU. A launch waits for its arrays and for its end."""
 
     def __init__(self) -> None:
         self.launched: list[str] = []

@@ -17,8 +17,7 @@ def test_values_that_live_together_lie_apart(uses: list[tuple[int, int, int]]) -
     buffers = []
     for size_bytes, first, length in uses:
         buffer = Buffer(size_bytes)
-        buffer.used_at(first)
-        buffer.used_at(first + length)
+        buffer.calls += [first, first + length]
         buffers.append((buffer, range(first, first + length + 1)))
     end_bytes = place([buffer for buffer, _ in buffers])
     for (a, life), (b, other) in combinations(buffers, 2):
@@ -34,5 +33,5 @@ def test_values_that_live_together_lie_apart(uses: list[tuple[int, int, int]]) -
 def test_a_place_is_used_again() -> None:
     buffers = [Buffer(1024) for _ in range(4)]
     for number, buffer in enumerate(buffers):
-        buffer.used_at(2 * number)
+        buffer.calls.append(2 * number)
     assert place(buffers) == 1024

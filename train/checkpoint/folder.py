@@ -76,8 +76,8 @@ def prune(
     for `unmarked`, a best one that has not, and for the newest that is no newer than `agreed_step`,
     if they are given."""
     paths = checkpoints_in(folder)
-    kept = [*paths[-keep:], unmarked]
-    kept += [path for path in paths if step_of(path) <= (agreed_step or 0)][-1:]
+    agreed = [path for path in paths if step_of(path) <= (agreed_step or 0)]
+    kept = [*paths[-keep:], *agreed[-1:], unmarked]
     for path in paths:
         if path not in kept:
             path.unlink()

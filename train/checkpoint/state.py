@@ -66,7 +66,7 @@ class TrainState(Strict):
 
 
 class LossScaleState(Strict):
-    """What `LossScaler.state_dict` gives."""
+    """What `LossScaler.state` gives."""
 
     value: float
     growth_tracker: Count = 0

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -47,38 +46,28 @@ def lay_out_gradients(
     """
     types = [np.dtype(p.dtype) for p in parameters]
     sizes = [p.data().size * t.itemsize for p, t in zip(parameters, types, strict=True)]
-    common = _type_of_most_bytes(types, sizes)
+    bytes_of = Counter[np.dtype[Any]]()
+    for dtype, size in zip(types, sizes, strict=True):
+        bytes_of[dtype] += size
+    common = max(bytes_of, key=bytes_of.__getitem__)
     try:
-        rules = gradient_groups(rule, sizes)
+        groups = gradient_groups(rule, sizes)
     except ValueError as error:
         raise UserError(f"comm.groups: {error}") from None
     # The rule counts all tensors, as Fujitsu's does: 3, 21, 57, 80 of 161, batch norm among them.
-    groups = [[parameters[i] for i in group if types[i] == common] for group in rules]
-    groups = [group for group in groups if group]
-    rest = [p for p, t in zip(parameters, types, strict=True) if t != common]
-    if rest:
-        groups.append(rest[::-1])
-    return [_flatten(group, operators, parts) for group in groups]
-
-
-def _type_of_most_bytes(
-    types: Sequence[np.dtype[Any]], sizes: Sequence[int]
-) -> np.dtype[Any]:
-    bytes_of: Counter[np.dtype[Any]] = Counter()
-    for dtype, size in zip(types, sizes, strict=True):
-        bytes_of[dtype] += size
-    return bytes_of.most_common(1)[0][0]
+    laid = [[i for i in group if types[i] == common] for group in groups]
+    laid.append([i for i in reversed(range(len(types))) if types[i] != common])
+    return [
+        _flatten([parameters[i] for i in group], operators, parts)
+        for group in laid
+        if group
+    ]
 
 
 def _flatten(parameters: Sequence[Any], operators: Operators, parts: int) -> nd.NDArray:
     weights = [p.data() for p in parameters]
     shapes = [weight.shape for weight in weights]
-    flat, views = side_by_side(
-        operators,
-        shapes,
-        weights[0].dtype,
-        parts,
-    )
+    flat, views = side_by_side(operators, shapes, weights[0].dtype, parts)
     for p, weight, view in zip(parameters, weights, views, strict=True):
         p._grad = [view]  # as Parameter._init_grad does with arrays of its own
         autograd.mark_variables([weight], [view], p.grad_req)
@@ -91,13 +80,14 @@ def side_by_side(
     """One array of zeros, to be cut into equal `parts`, and views of these shapes into it, each on
     a boundary of ALIGN_BYTES."""
     step = ALIGN_BYTES // np.dtype(dtype).itemsize
-    sizes = [math.prod(shape) for shape in shapes]
-    starts = list(accumulate((_round_up(size, step) for size in sizes), initial=0))
-    flat = operators.zeros(_round_up(starts[-1], parts * step), dtype)
-    views = [
-        flat[start : start + size].reshape(shape)
-        for start, size, shape in zip(starts, sizes, shapes, strict=False)
-    ]
+    ends = [0]
+    for shape in shapes:
+        ends.append(ends[-1] + _round_up(math.prod(shape), step))
+    flat = operators.zeros(_round_up(ends[-1], parts * step), dtype)
+    views = []
+    for start, shape in zip(ends, shapes, strict=False):
+        gradient = flat[start : start + math.prod(shape)]
+        views.append(gradient.reshape(shape))
     return flat, views
 
 

@@ -142,15 +142,11 @@ class Device:
         """Enqueue a function of step.c. Raises UserError: an earlier launch failed."""
         checked("cuLaunchKernel", self._launch_status.value)
         size = ctypes.sizeof(parameter)
-        memory = _malloc(size)
+        memory = _C.malloc(size)
         ctypes.memmove(memory, ctypes.byref(parameter), size)
-        written = {array.handle.value: array for array in writes}
         # The engine has an array once among what an operation needs.
-        read = {
-            array.handle.value: array
-            for array in reads
-            if array.handle.value not in written
-        }
+        written = {array.handle.value for array in writes}
+        read = {array.handle.value for array in reads} - written
         mx.base.check_call(
             mx.base._LIB.MXEnginePushSyncND(
                 ctypes.cast(self._library[name], ctypes.c_void_p),
@@ -190,7 +186,8 @@ class Segment:
         waits: bool = True,
     ) -> None:
         self._device = device
-        self._names = [name for name, _ in calls]
+        self._names = ["the step", *(name for name, _ in calls)]
+        """By the number of a call that failed; 0: none of them did."""
         self._calls = (Call * len(calls))(*(call for _, call in calls))
         self._settings = settings
         self._reads = list(reads)
@@ -212,17 +209,17 @@ class Segment:
     ) -> None:
         """Enqueue a run. Raises UserError: an earlier one failed."""
         table = self._table
-        if table.status:
-            name = self._names[table.failed - 1] if table.failed else "the step"
-            raise UserError(
-                f"{name}: success expected on the GPU, found status {table.status}"
-            )
+        status = table.status  # written after the number
+        checked(self._names[table.failed], status)
         run = _Run(
             table=ctypes.pointer(table),
             settings=(ctypes.c_uint64 * SETTINGS)(*settings),
         )
         self._device.push(
-            "rn50_run", run, [*self._reads, *reads], [*self._writes, *writes]
+            "rn50_run",
+            run,
+            [*self._reads, *reads],
+            [*self._writes, *writes],
         )
 
 
@@ -238,8 +235,3 @@ _TABLES: list[_Table] = []
 _C = ctypes.CDLL(None)
 _C.malloc.restype = ctypes.c_void_p
 _C.malloc.argtypes = [ctypes.c_size_t]
-
-
-def _malloc(size: int) -> int:
-    memory: int = _C.malloc(size)
-    return memory

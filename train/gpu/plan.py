@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from mxnet import nd
 
-from .calls import SETTINGS, Device, Segment, data_address
+from .calls import Device, Segment, data_address
 from .tape import Arena
 from .writer import Writer
 
@@ -116,7 +116,7 @@ class ScoringPlan:
     ) -> None:
         arena = shared.arena
         self.logits = logits
-        writer.put(len(writer.network.values) - 1, logits)
+        writer.put(logits)
         writer.forward(training=False)
         calls = writer.tape.calls(arena)
         self.generation = arena.generation
@@ -129,8 +129,3 @@ class ScoringPlan:
             reads,
             writes,
         )
-
-
-def settings_block(ctx: Any) -> nd.NDArray:
-    """Where the settings of a step lie on the device."""
-    return nd.array(np.zeros(SETTINGS, np.int64), ctx, dtype="int64")

@@ -12,6 +12,7 @@ import mxnet as mx
 import numpy as np
 from mxnet.contrib import amp
 from mxnet.gluon import HybridBlock
+from mxnet.ndarray import NDArray
 
 from ...config.schema import Model
 from ..capabilities import check_network
@@ -46,20 +47,17 @@ class Seeded(mx.init.Initializer):
         super().__init__(seed=seed)
         self._seed = seed
         self._layout = net.layout
-        self._classifier = [
-            p.name for p in trainable(net) if p.name.endswith("weight")
-        ][-1]
+        names = [p.name for p in trainable(net)]
+        self._classifier = [name for name in names if name.endswith("weight")][-1]
 
-    def _init_weight(self, name: str, arr: mx.nd.NDArray) -> None:
+    def _init_weight(self, name: str, arr: NDArray) -> None:
         key = np.array([self._seed, zlib.crc32(str(name).encode())], dtype=np.uint64)
         rng = np.random.Generator(np.random.Philox(key=key))
-        scale = (
-            0.01
-            if str(name) == self._classifier
-            else np.sqrt(2 / np.prod(arr.shape[1:]))
-        )
         shape = arr.shape
-        channels_last = self._layout == "NHWC" and arr.ndim == 4
+        scale = np.sqrt(2 / np.prod(shape[1:]))
+        if str(name) == self._classifier:
+            scale = 0.01
+        channels_last = self._layout == "NHWC" and len(shape) == 4
         if channels_last:
             shape = tuple(shape[axis] for axis in TO_NCHW)
         drawn = rng.standard_normal(shape, dtype=np.float32) * np.float32(scale)
@@ -73,8 +71,8 @@ class Loss(HybridBlock):
     (MXNet's SoftmaxOutput smooth_alpha: Fujitsu, NVIDIA).
     """
 
-    def __init__(self, model: Model, classes: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(self, model: Model, classes: int) -> None:
+        super().__init__()
         a = model.label_smoothing
         self.other = a / (classes - 1)
         self._true_minus_other = 1 - self.other * classes
@@ -82,7 +80,8 @@ class Loss(HybridBlock):
     def hybrid_forward(self, F: Any, logits: Any, labels: Any) -> Any:
         log_p = F.log_softmax(F.cast(logits, dtype="float32"))
         true = F.pick(log_p, labels, axis=1)
-        return -(self._true_minus_other * true + self.other * F.sum(log_p, axis=1))
+        total = F.sum(log_p, axis=1)
+        return -(self._true_minus_other * true + self.other * total)
 
 
 def build_network(model: Model, classes: int, *, crop_px: int) -> Network:
@@ -147,24 +146,22 @@ def copy_parameters(source: Network, target: Network, operators: Operators) -> N
     plan's evaluation needs none."""
     if operators.planned:
         return
-    pairs = zip(
-        source.collect_params().values(), target.collect_params().values(), strict=True
-    )
-    for mine, theirs in pairs:
-        array = mine.list_data()[0]
-        other = theirs.list_data()[0]
+    sources = source.collect_params().values()
+    targets = target.collect_params().values()
+    for parameter, copied in zip(sources, targets, strict=True):
+        array = parameter.list_data()[0]
         if source.layout != target.layout and array.ndim == 4:
             array = array.transpose(TO_NCHW)
-        array.copyto(other)
+        array.copyto(copied.list_data()[0])
 
 
-def weight_arrays(net: HybridBlock) -> dict[str, mx.nd.NDArray]:
+def weight_arrays(net: HybridBlock) -> dict[str, NDArray]:
     """What is trained, by name, on the device: the same on all ranks. Complete once everything
     enqueued is done (`nd.waitall`), as are those of `statistics_arrays`."""
     return {f"weight/{p.name}": p.list_data()[0] for p in trainable(net)}
 
 
-def statistics_arrays(net: HybridBlock) -> dict[str, mx.nd.NDArray]:
+def statistics_arrays(net: HybridBlock) -> dict[str, NDArray]:
     """Running means and variances, by name: each rank's own between evaluations."""
     return {f"statistics/{p.name}": p.list_data()[0] for p in bn_statistics(net)}
 
@@ -175,7 +172,7 @@ def reset_statistics(net: HybridBlock, operators: Operators) -> None:
         operators.fill(array, 0 if name.endswith("mean") else 1)
 
 
-def load_arrays(arrays: Mapping[str, mx.nd.NDArray], values: Mapping[str, Any]) -> None:
+def load_arrays(arrays: Mapping[str, NDArray], values: Mapping[str, Any]) -> None:
     """Fill arrays in place from host arrays of the same names, shapes and types."""
     for name, array in arrays.items():
         array[:] = mx.nd.array(values[name], dtype=array.dtype)
@@ -199,10 +196,9 @@ def weights_digest(net: Any, *, trained: bool = False) -> bytes:
     """
     mx.nd.waitall()  # batch-norm statistics change after the engine calls them readable
     digest = hashlib.blake2b(digest_size=16)
-    for name, parameter in net.collect_params().items():
-        if trained and parameter.grad_req == "null":
-            continue
-        digest.update(name.encode())
+    parameters = trainable(net) if trained else net.collect_params().values()
+    for parameter in parameters:
+        digest.update(parameter.name.encode())
         digest.update(parameter.list_data()[0].asnumpy())
     return digest.digest()
 
@@ -214,12 +210,11 @@ def quick_digest(net: Any) -> bytes:
     Not proof against two changes that cancel out in both.
     """
     digest = hashlib.blake2b(digest_size=16)
-    for parameter in net.collect_params().values():
-        if parameter.grad_req != "null":
-            bits = np.frombuffer(parameter.list_data()[0].asnumpy(), np.uint8)
-            words = bits[: len(bits) // 8 * 8].view(np.uint64)
-            rest = bits[len(bits) // 8 * 8 :]
-            digest.update(np.bitwise_xor.reduce(words))
-            digest.update(words.sum(dtype=np.uint64))
-            digest.update(rest.tobytes())
+    for array in weight_arrays(net).values():
+        bits = np.frombuffer(array.asnumpy(), np.uint8)
+        whole = len(bits) // 8 * 8
+        words = bits[:whole].view(np.uint64)
+        digest.update(np.bitwise_xor.reduce(words))
+        digest.update(words.sum(dtype=np.uint64))
+        digest.update(bits[whole:].tobytes())
     return digest.digest()
