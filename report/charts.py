@@ -151,7 +151,10 @@ def _columns(axes: Axes) -> int:
     return max(1, int(width_px / (52 + 7 * length)))
 
 
-def tick_text(value: float, _: float = 0.0) -> str:
+def tick_text(
+    value: float,
+    _: float = 0.0,
+) -> str:
     """A tick as short as can be: 0.25, 40, 1,200, 15k."""
     if abs(value) >= 1e6:
         return f"{value / 1e6:g}M"
@@ -229,7 +232,10 @@ def svg(figure: Figure, **options: Any) -> str:
     return text.getvalue()
 
 
-def save(figure: Figure, path: Path) -> None:
+def save(
+    figure: Figure,
+    path: Path,
+) -> None:
     """Write the figure where an option such as `--plot` says."""
     write_output(path, svg(figure))
 

@@ -337,7 +337,10 @@ def _config_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
             yield _text_column(CONFIG, key, cells)
 
 
-def _figure_column(key: str, subjects: Iterable[Subject]) -> Column:
+def _figure_column(
+    key: str,
+    subjects: Iterable[Subject],
+) -> Column:
     """The median of each subject's runs, all with the same number of decimals."""
     figure = FIGURES[key]
     title = figure.title
@@ -350,7 +353,10 @@ def _figure_column(key: str, subjects: Iterable[Subject]) -> Column:
     return _column(key, title, values, form)
 
 
-def _median(subject: Subject, figure: Figure) -> float | None:
+def _median(
+    subject: Subject,
+    figure: Figure,
+) -> float | None:
     return median_of(map(figure.read, subject.runs))
 
 
@@ -412,7 +418,10 @@ class Group(NamedTuple):
     spreads: dict[str, tuple[float, float, float]]
 
 
-def group_by(comparison: Comparison, key: str) -> list[Group]:
+def group_by(
+    comparison: Comparison,
+    key: str,
+) -> list[Group]:
     """The groups by rising value. `key`: of a config, or a column's. Raises UserError: none has
     it."""
     # A config's value that logs have too is a column of theirs.
@@ -470,7 +479,10 @@ def group_table(
     return [key, "reached", *titles], rows
 
 
-def _cell(group: Group, figure: str) -> str:
+def _cell(
+    group: Group,
+    figure: str,
+) -> str:
     if figure not in group.spreads:
         return MISSING
     form = _OF_GROUPS[figure]

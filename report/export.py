@@ -142,7 +142,10 @@ def _rows(run: Exported) -> Iterator[dict[str, Any]]:
 # --- TensorBoard ----------------------------------------------------------------------------------
 
 
-def to_tensorboard(runs: Sequence[Exported], out: Path) -> None:
+def to_tensorboard(
+    runs: Sequence[Exported],
+    out: Path,
+) -> None:
     """Write an event file for each run, in a folder of its name below `out`; it replaces that of an
     earlier export. A record without a step has that of the one before. Raises UserError: it cannot
     be written; ImportError: tensorboardX is not installed."""

@@ -168,7 +168,9 @@ def render_comparison(
 
 
 def _labels(
-    comparison: Comparison, groups: Sequence[Group], by: str | None
+    comparison: Comparison,
+    groups: Sequence[Group],
+    by: str | None,
 ) -> dict[int, str]:
     """Row -> its name in the legends, in their order; "_": it needs none."""
     if len(comparison.subjects) == 1:

@@ -83,7 +83,10 @@ def best_rows(answers: Sequence[Prediction]) -> list[tuple[str, ...]]:
     return rows
 
 
-def write_plot(answer: Prediction, path: Path) -> None:
+def write_plot(
+    answer: Prediction,
+    path: Path,
+) -> None:
     """One figure: the curve over GPUs, the step over GPUs, and the overlap in one step."""
     figure, (time, parts, overlap) = new_panels(3, 5.6)
     points = curve(answer)
@@ -94,7 +97,10 @@ def write_plot(answer: Prediction, path: Path) -> None:
     save(figure, path)
 
 
-def _time(points: Sequence[Prediction], axes: Axes) -> None:
+def _time(
+    points: Sequence[Prediction],
+    axes: Axes,
+) -> None:
     gpus = [point.job.gpus for point in points]
     times_s = [point.run.total_s for point in points]
     intervals_s = [point.time_interval_s for point in points]
@@ -137,7 +143,10 @@ def _time(points: Sequence[Prediction], axes: Axes) -> None:
     finish(axes, beside=right)
 
 
-def _step_parts(points: Sequence[Prediction], axes: Axes) -> None:
+def _step_parts(
+    points: Sequence[Prediction],
+    axes: Axes,
+) -> None:
     bottom = [0.0] * len(points)
     labels = [f"{point.job.gpus}" for point in points]
     for name, colour in _colours(points[0]).items():
@@ -165,7 +174,10 @@ def _colours(answer: Prediction) -> dict[str, str]:
     return dict(zip(answer.step.parts, COLOURS, strict=False))
 
 
-def _overlap(answer: Prediction, axes: Axes) -> None:
+def _overlap(
+    answer: Prediction,
+    axes: Axes,
+) -> None:
     """Groups of gradients on the network while backward goes on; `|`: when each is ready."""
     step = answer.step
     forward = (step.forward_s + step.launch_s * 0.35) * 1e3

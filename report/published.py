@@ -109,7 +109,9 @@ def standing(
 
 
 def standing_of(
-    path: Path, config: Run | None, runs: Sequence[RunSummary]
+    path: Path,
+    config: Run | None,
+    runs: Sequence[RunSummary],
 ) -> Standing | None:
     """Where the time to train of runs stands that reached the benchmark's target on ImageNet."""
     is_benchmark = all(

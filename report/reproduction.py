@@ -61,7 +61,10 @@ def find_recorded(config: str) -> Path | None:
     return folder
 
 
-def compare_with_recorded(recorded: Path, out: Path) -> Repeat:
+def compare_with_recorded(
+    recorded: Path,
+    out: Path,
+) -> Repeat:
     """Compare the run in folder `out` with that in `recorded`; never raises on content."""
     try:
         old = read_folder(recorded)
@@ -87,7 +90,10 @@ def compare_with_recorded(recorded: Path, out: Path) -> Repeat:
     )
 
 
-def first_bit(left: Subject, right: Subject) -> FirstBit:
+def first_bit(
+    left: Subject,
+    right: Subject,
+) -> FirstBit:
     """Return the first loss or accuracy in which two runs differ in any bit."""
     ours = _values(left)
     theirs = _values(right)
@@ -103,7 +109,10 @@ def first_bit(left: Subject, right: Subject) -> FirstBit:
     return FirstBit(len(shared))
 
 
-def are_of_one_config(left: Subject, right: Subject) -> bool:
+def are_of_one_config(
+    left: Subject,
+    right: Subject,
+) -> bool:
     """Whether two subjects are a run each, of the same config and seed."""
     configs = [
         without_places(subject.folder.config)
@@ -141,7 +150,10 @@ def _values(subject: Subject) -> dict[str, float | None]:
     }
 
 
-def _differences(old: RunFolder, new: RunFolder) -> list[str]:
+def _differences(
+    old: RunFolder,
+    new: RunFolder,
+) -> list[str]:
     """Config values, then launcher, processor and packages that differ: `name (here, there)`."""
     then = _surroundings(old)
     now = _surroundings(new)

@@ -123,7 +123,8 @@ class RunSummary(NamedTuple):
 
 
 def summarise(
-    events: Sequence[Event], target: float = benchmark.TARGET_ACCURACY
+    events: Sequence[Event],
+    target: float = benchmark.TARGET_ACCURACY,
 ) -> RunSummary:
     """What one log says; `target`: the accuracy that its run was to reach."""
     clock_ms = _first_time(events, "run_start")
@@ -157,7 +158,10 @@ def summarise(
     )
 
 
-def show(value: Any, at_most: int = _MAX_SHOWN) -> str:
+def show(
+    value: Any,
+    at_most: int = _MAX_SHOWN,
+) -> str:
     """A value as text for people: one line, nothing that a terminal obeys, of bounded length."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         value = int(value)  # epochs and batch sizes come as 38.0

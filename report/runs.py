@@ -155,7 +155,9 @@ def read_runs(folders: list[Path]) -> list[RunRow]:
 
 
 def find_runs(
-    folder: Path, depth: int = _DEPTH, job: Path | None = None
+    folder: Path,
+    depth: int = _DEPTH,
+    job: Path | None = None,
 ) -> Iterator[Place]:
     """The runs in and below `folder`, and the jobs without one; links are not followed."""
     names = set()
@@ -186,7 +188,11 @@ def find_runs(
             yield from find_runs(path, depth - 1)
 
 
-def read_run(place: Place, *, is_at_work: bool) -> RunRow:
+def read_run(
+    place: Place,
+    *,
+    is_at_work: bool,
+) -> RunRow:
     """Read the row of a run's folder, or what is known of a job without a run. `is_at_work`: one of
     its locks is held."""
     folder, names, job = place
@@ -268,7 +274,10 @@ def _end_of(
     return FAILED, "left no result"
 
 
-def _is_resumable(folder: Path, result: Result) -> bool:
+def _is_resumable(
+    folder: Path,
+    result: Result,
+) -> bool:
     """Whether it has a checkpoint, and its result does not say that resuming it is of no use."""
     if result.reason and (result.next is None or result.next.verb == LAUNCH):
         return False
