@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from statistics import NormalDist
 
 from ..config.errors import UserError
@@ -51,11 +51,9 @@ class Step:
 
     @property
     def parts(self) -> dict[str, float]:
-        return {
-            part.name: getattr(self, part.name)
-            for part in fields(self)
-            if part.name != "groups"
-        }
+        parts = dict(vars(self))
+        del parts["groups"]
+        return parts
 
     @property
     def total_s(self) -> float:
