@@ -34,7 +34,8 @@ BETWEEN_NODES = ("torus_2d", "hierarchical")
 
 
 def best_of_each_batch(
-    at: Callable[[int], PredictedJob], given: Collection[str]
+    at: Callable[[int], PredictedJob],
+    given: Collection[str],
 ) -> list[Prediction]:
     """The groups and the algorithm with the least time to train, for each batch that the machine's
     memory and the published recipes allow; the fastest batch first.
@@ -64,7 +65,10 @@ def best_of_each_batch(
     return sorted(best, key=_time_s)
 
 
-def _ways(job: PredictedJob, given: Collection[str]) -> Iterator[Prediction]:
+def _ways(
+    job: PredictedJob,
+    given: Collection[str],
+) -> Iterator[Prediction]:
     """Predictions of the job's own groups and algorithm, and of all others that are possible."""
     yield predict(job)
     many = BETWEEN_NODES if job.gpus > job.system.ranks_per_node else ()

@@ -58,7 +58,10 @@ class Calibration:
 
 
 def calibrate(
-    name: str, base: System, runs: Sequence[Measurement], precision: str = "fp16"
+    name: str,
+    base: System,
+    runs: Sequence[Measurement],
+    precision: str = "fp16",
 ) -> Calibration:
     """Fit `base` to one run or more. Raises UserError: runs that no rising line explains."""
     about = base.performance or Performance()
@@ -105,7 +108,10 @@ def calibrate(
     return min(fits, key=lambda fit: (round(fit.error, 6), abs(fit.jitter - usual)))
 
 
-def _error(machine: Machine, runs: Sequence[Measurement]) -> float:
+def _error(
+    machine: Machine,
+    runs: Sequence[Measurement],
+) -> float:
     """Root mean square relative error of the steps."""
     squares = []
     for run in runs:
@@ -114,7 +120,10 @@ def _error(machine: Machine, runs: Sequence[Measurement]) -> float:
     return math.sqrt(math.fsum(squares) / len(runs))
 
 
-def _clocks(about: Performance, runs: Sequence[Measurement]) -> dict[str, object]:
+def _clocks(
+    about: Performance,
+    runs: Sequence[Measurement],
+) -> dict[str, object]:
     """Start-up and evaluation of the largest run, which is nearest to what will be asked."""
     largest = max(runs, key=lambda run: run.gpus)
     update: dict[str, object] = {}

@@ -88,7 +88,11 @@ class PredictedJob:
         """At first."""
         return self.segments[0].ranks * self.batch
 
-    def step(self, machine: Machine, batch: int) -> Step:
+    def step(
+        self,
+        machine: Machine,
+        batch: int,
+    ) -> Step:
         """One step with `batch` images each; ranks that idle take part in the sum."""
         return step_time(
             machine, self.gpus, batch, groups=self.groups, algorithm=self.algorithm
@@ -190,7 +194,11 @@ class Prediction:
 
 
 def job_of_system(
-    name: str, system: System, gpus: int, batch: int, **choices: Any
+    name: str,
+    system: System,
+    gpus: int,
+    batch: int,
+    **choices: Any,
 ) -> PredictedJob:
     """A job of constant batch. Raises UserError where the numbers make no run."""
     if gpus > MAX_GPUS:
@@ -210,7 +218,10 @@ def job_of_system(
     return _checked(PredictedJob(name, system, gpus, segments, **choices))
 
 
-def _one_batch(gpus: int, batch: int) -> tuple[Segment, ...]:
+def _one_batch(
+    gpus: int,
+    batch: int,
+) -> tuple[Segment, ...]:
     return (Segment(1, gpus, batch, steps_per_epoch(gpus, batch)),)
 
 
@@ -280,7 +291,11 @@ def check_network(run: Run, source: str) -> None:
         )
 
 
-def on_system(run: Run, system: System, gpus: int | None = None) -> Run:
+def on_system(
+    run: Run,
+    system: System,
+    gpus: int | None = None,
+) -> Run:
     """The recipe of `run` on another machine: the same ranks (or `gpus`), laid on its nodes. Its
     points are those of whole nodes, so `job_of_config` takes `system` beside it. Raises UserError:
     a number of GPUs that fills no whole nodes."""
@@ -304,7 +319,10 @@ def precision_of(run: Run, system: System) -> str:
     return "fp32"
 
 
-def predict(job: PredictedJob, machine: Machine | None = None) -> Prediction:
+def predict(
+    job: PredictedJob,
+    machine: Machine | None = None,
+) -> Prediction:
     """Step time, time to train and their intervals, by `machine` in place of the system's own
     model. Raises UserError: a system without a model."""
     if machine is None:
@@ -381,7 +399,12 @@ def curve(answer: Prediction) -> list[Prediction]:
     return points
 
 
-def step_sigma(machine: Machine, gpus: int, batch: int, total_s: float) -> float:
+def step_sigma(
+    machine: Machine,
+    gpus: int,
+    batch: int,
+    total_s: float,
+) -> float:
     """The relative error of a step of `total_s`; it grows with the distance from the points. The
     constants' part follows from the weighing of data sheet and points (`machine.py`); the rest was
     set so that 90 % intervals hold 85 to 95 % of the rows left out (`validate.py`)."""
@@ -402,7 +425,11 @@ def step_sigma(machine: Machine, gpus: int, batch: int, total_s: float) -> float
     return math.hypot(SIGMA_MODEL, math.sqrt(variance), waiting, far)
 
 
-def _phases(machine: Machine, job: PredictedJob, epochs: float) -> tuple[Phase, ...]:
+def _phases(
+    machine: Machine,
+    job: PredictedJob,
+    epochs: float,
+) -> tuple[Phase, ...]:
     starts = [segment.first_epoch - 1 for segment in job.segments]
     ends = [*starts[1:], math.inf]
     phases = []

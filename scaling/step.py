@@ -131,7 +131,11 @@ def group_cost_s(
     return as_run(machine, gpus, algorithm), min(costs_s)
 
 
-def _counts(machine: Machine, gpus: int, algorithm: str) -> tuple[int, ...]:
+def _counts(
+    machine: Machine,
+    gpus: int,
+    algorithm: str,
+) -> tuple[int, ...]:
     """Ranks whose allreduce may be that of `gpus`. Halving and doubling fold ranks beyond a power
     of two as MPICH does, which can cost more than the next power of two; Gloo's binary blocks do
     not (Thakur et al. 2005, section 4.4), so the next power of two is the most that it takes."""
@@ -141,7 +145,11 @@ def _counts(machine: Machine, gpus: int, algorithm: str) -> tuple[int, ...]:
     return gpus, (1 << nodes.bit_length()) * min(gpus, machine.system.ranks_per_node)
 
 
-def as_run(machine: Machine, gpus: int, algorithm: str) -> str:
+def as_run(
+    machine: Machine,
+    gpus: int,
+    algorithm: str,
+) -> str:
     """`algorithm` with its grid; one that the ranks cannot have (a scaling curve) is left out."""
     system = machine.system
     name = algorithm.partition("(")[0]
@@ -151,7 +159,12 @@ def as_run(machine: Machine, gpus: int, algorithm: str) -> str:
     return name
 
 
-def straggler_s(machine: Machine, ranks: int, compute_s: float, busy_s: float) -> float:
+def straggler_s(
+    machine: Machine,
+    ranks: int,
+    compute_s: float,
+    busy_s: float,
+) -> float:
     """How much longer the slowest of p ranks takes: ordinary jitter, and rare interruptions.
 
     Jitter is normal with sigma = jitter x compute: the expected maximum of p draws is about
@@ -168,7 +181,11 @@ def straggler_s(machine: Machine, ranks: int, compute_s: float, busy_s: float) -
     return about.jitter * compute_s * sigmas + waits
 
 
-def bn_doublings(machine: Machine, gpus: int, batch: int) -> float:
+def bn_doublings(
+    machine: Machine,
+    gpus: int,
+    batch: int,
+) -> float:
     """How often the group of ranks that share batch-norm statistics is doubled: log2 of
     `bn_group_samples` over the batch, without its steps.
 
@@ -180,7 +197,11 @@ def bn_doublings(machine: Machine, gpus: int, batch: int) -> float:
     return math.log2(min(ranks, max(1.0, about.bn_group_samples / batch)))
 
 
-def _bn_sync_s(machine: Machine, gpus: int, batch: int) -> float:
+def _bn_sync_s(
+    machine: Machine,
+    gpus: int,
+    batch: int,
+) -> float:
     """One exchange per batch norm, forward and backward, where statistics are shared."""
     exchanges = BATCH_NORM_EXCHANGES * bn_doublings(machine, gpus, batch)
     return exchanges * machine.performance.bn_exchange_s

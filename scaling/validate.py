@@ -155,7 +155,10 @@ def validate() -> list[Row]:
     )
 
 
-def summarise(rows: Sequence[Row], kind: str) -> Summary:
+def summarise(
+    rows: Sequence[Row],
+    kind: str,
+) -> Summary:
     """Over the rows of a kind that are not calibrated."""
     of_kind = [row for row in rows if row.kind == kind]
     predicted = [row for row in of_kind if not row.calibrated]
@@ -210,7 +213,10 @@ def _table_runs() -> Iterator[Published]:
             )
 
 
-def _job(row: dict[str, str], system: System) -> PredictedJob:
+def _job(
+    row: dict[str, str],
+    system: System,
+) -> PredictedJob:
     batch = row["batch_per_accelerator"] or UNNAMED_BATCH
     return job_of_system(
         row["machine"],
@@ -248,7 +254,10 @@ def _sony_runs() -> Iterator[Published]:
         )
 
 
-def _rows(run: Published, answer: Prediction) -> Iterator[Row]:
+def _rows(
+    run: Published,
+    answer: Prediction,
+) -> Iterator[Row]:
     """What was published of one job against `answer`."""
     job = run.job
     step_interval_ms = [1e3 * value for value in answer.step_interval_s]
@@ -402,7 +411,9 @@ def _large_from_small() -> list[Row]:
 
 
 def _ask(
-    asked: Sequence[Published], sheet: Sheet, keep: Callable[[Point], bool]
+    asked: Sequence[Published],
+    sheet: Sheet,
+    keep: Callable[[Point], bool],
 ) -> list[Row]:
     rows: list[Row] = []
     for run in asked:
@@ -412,7 +423,10 @@ def _ask(
     return rows
 
 
-def _with_points(system: System, keep: Callable[[Point], bool]) -> System:
+def _with_points(
+    system: System,
+    keep: Callable[[Point], bool],
+) -> System:
     """`system` with those points alone that `keep` keeps."""
     about = _about(system)
     compute = about.fp16

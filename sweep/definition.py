@@ -170,7 +170,11 @@ class LoadedSweep:
     sweep: Sweep
     base: Loaded
 
-    def load_trial(self, values: Mapping[str, Any], *more: str) -> Loaded:
+    def load_trial(
+        self,
+        values: Mapping[str, Any],
+        *more: str,
+    ) -> Loaded:
         """The config of a trial. Raises UserError where its values do not make one."""
         sweep = self.sweep
         given = dict(sweep.overrides)
@@ -200,7 +204,10 @@ def override(key: str, value: Any) -> str:
     return f"{key}={json.dumps(value, ensure_ascii=False, default=str)}"
 
 
-def load_sweep(path: Path, machine: str | None = None) -> LoadedSweep:
+def load_sweep(
+    path: Path,
+    machine: str | None = None,
+) -> LoadedSweep:
     """Read a SWEEP.yaml, its config and its parameters' keys.
 
     `config` is a path relative to the sweep's file or a preset's name, as `base` in a config. Paths
@@ -241,7 +248,11 @@ def load_sweep(path: Path, machine: str | None = None) -> LoadedSweep:
     return LoadedSweep(sweep.model_copy(update={"config": config}), base)
 
 
-def _place(tree: JsonObject, key: str, leaf: Leaf) -> None:
+def _place(
+    tree: JsonObject,
+    key: str,
+    leaf: Leaf,
+) -> None:
     """Put a leaf into the sweep's tree; config keys stay dotted, however they were nested."""
     section, _, rest = key.partition(".")
     if section == "overrides" and rest:

@@ -58,7 +58,10 @@ def sweep_folder(loaded: LoadedSweep) -> Path:
 
 
 def run_sweep(
-    loaded: LoadedSweep, track: Callable[[str], Advance], say: Say, again: str
+    loaded: LoadedSweep,
+    track: Callable[[str], Advance],
+    say: Say,
+    again: str,
 ) -> Study:
     """Run a sweep to its last trial, or continue it; returns the study.
 
@@ -97,7 +100,11 @@ class Driver:
     """The loop over trials."""
 
     def __init__(
-        self, loaded: LoadedSweep, study: Study, progress: Advance, say: Say
+        self,
+        loaded: LoadedSweep,
+        study: Study,
+        progress: Advance,
+        say: Say,
     ) -> None:
         self._loaded = loaded
         self._study = study
@@ -193,7 +200,11 @@ class Driver:
             self._settle(active.number, read_end(active.folder, code))
         return code is not None
 
-    def _settle(self, number: int, result: Result) -> None:
+    def _settle(
+        self,
+        number: int,
+        result: Result,
+    ) -> None:
         """Note how a trial ended by itself."""
         objective = self._loaded.sweep.objective
         accuracy = result.eval_accuracy

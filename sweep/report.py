@@ -17,7 +17,11 @@ from .definition import LoadedSweep
 from .study import REASON, Study
 
 
-def write_results(loaded: LoadedSweep, study: Study, folder: Path) -> JsonObject:
+def write_results(
+    loaded: LoadedSweep,
+    study: Study,
+    folder: Path,
+) -> JsonObject:
     """Write trials.json and, where a trial is complete, best.yaml; all trials as plain JSON."""
     best = study.best()
     results = {

@@ -30,7 +30,12 @@ _SEED_MASK = 0xFFFFFFFF  # NumPy's RandomState takes 32 bits
 class Study:
     """The trials of one sweep. Only the driver that holds the folder's lock may open it."""
 
-    def __init__(self, sweep: Sweep, folder: Path, definition: JsonObject) -> None:
+    def __init__(
+        self,
+        sweep: Sweep,
+        folder: Path,
+        definition: JsonObject,
+    ) -> None:
         """Open or begin the journal in `folder`.
 
         Args:
@@ -95,7 +100,12 @@ class Study:
         asked = self.optuna.ask(fixed_distributions=self._distributions)
         return self.optuna.get_trials()[asked.number]
 
-    def report(self, number: int, epoch: int, accuracy: float) -> bool:
+    def report(
+        self,
+        number: int,
+        epoch: int,
+        accuracy: float,
+    ) -> bool:
         """Note the accuracy after an epoch; True where the pruner says to stop the trial."""
         trial = self._trial(number)
         trial.report(accuracy if self._is_of_accuracy else 1 - accuracy, epoch)
@@ -134,7 +144,10 @@ def _mend(journal: Path) -> None:
             file.truncate(file.read().rfind(b"\n") + 1)
 
 
-def _make_sampler(sweep: Sweep, number: int) -> optuna.samplers.BaseSampler:
+def _make_sampler(
+    sweep: Sweep,
+    number: int,
+) -> optuna.samplers.BaseSampler:
     """The sampler of the trial that is the `number`th, counted from 0."""
     if sweep.sampler == "grid":  # one order for the whole sweep
         grid = {
@@ -147,7 +160,11 @@ def _make_sampler(sweep: Sweep, number: int) -> optuna.samplers.BaseSampler:
     return optuna.samplers.TPESampler(seed=seed, constant_liar=sweep.parallel > 1)
 
 
-def _seed_of(sweep: Sweep, stream: str, *numbers: int) -> int:
+def _seed_of(
+    sweep: Sweep,
+    stream: str,
+    *numbers: int,
+) -> int:
     return stream_seed(sweep.seed, stream, *numbers) & _SEED_MASK
 
 
