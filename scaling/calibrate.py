@@ -53,8 +53,9 @@ class Calibration:
     @property
     def residual(self) -> float | None:
         """`error`, or None where as many constants as runs make it nothing by themselves."""
-        met = self.error < _MET
-        return None if met and self.runs <= len(self.constants) else self.error
+        if self.error < _MET and self.runs <= len(self.constants):
+            return None
+        return self.error
 
 
 def calibrate(
@@ -72,9 +73,15 @@ def calibrate(
         fixed_s = 0.0
         if getattr(about, precision) is not None:
             fixed_s = build(name, base, precision).fixed_s
-        fixed_s = min(fixed_s, 0.5 * min(run.step_s for run in runs))
+        shortest_s = min(run.step_s for run in runs)
+        fixed_s = min(fixed_s, 0.5 * shortest_s)
     points = tuple(
-        Point(gpus=run.gpus, batch=run.batch, step_s=run.step_s, source=run.source)
+        Point(
+            gpus=run.gpus,
+            batch=run.batch,
+            step_s=run.step_s,
+            source=run.source,
+        )
         for run in runs
     )
     update: dict[str, object] = {

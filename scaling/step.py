@@ -62,7 +62,8 @@ class Step:
     @property
     def allreduce(self) -> str:
         """How the groups are summed; empty: by nobody."""
-        return ", ".join(dict.fromkeys(group.algorithm for group in self.groups))
+        algorithms = [group.algorithm for group in self.groups]
+        return ", ".join(dict.fromkeys(algorithms))
 
 
 def step_time(
@@ -121,7 +122,8 @@ def group_cost_s(
         ]
         topology = topology_of(machine, gpus, tree=True)
         if machine.performance.switches_reduce and topology.nodes > 1:
-            choices.append(("in_switches", in_switches(topology, n_bytes).time_s))
+            cost = in_switches(topology, n_bytes)
+            choices.append(("in_switches", cost.time_s))
         return min(choices, key=lambda choice: choice[1])
     costs_s = []
     for ranks in _counts(machine, gpus, algorithm):
@@ -140,9 +142,10 @@ def _counts(
     of two as MPICH does, which can cost more than the next power of two; Gloo's binary blocks do
     not (Thakur et al. 2005, section 4.4), so the next power of two is the most that it takes."""
     nodes = topology_of(machine, gpus).nodes
-    if algorithm != "recursive_halving_doubling" or nodes & (nodes - 1) == 0:
+    if algorithm != "recursive_halving_doubling" or nodes.bit_count() == 1:
         return (gpus,)
-    return gpus, (1 << nodes.bit_length()) * min(gpus, machine.system.ranks_per_node)
+    per_node = min(gpus, machine.system.ranks_per_node)
+    return gpus, (1 << nodes.bit_length()) * per_node
 
 
 def as_run(
@@ -194,7 +197,8 @@ def bn_doublings(
     """
     about = machine.performance
     ranks = min(gpus, machine.system.ranks_per_node, about.bn_group_ranks)
-    return math.log2(min(ranks, max(1.0, about.bn_group_samples / batch)))
+    sharing = max(1.0, about.bn_group_samples / batch)
+    return math.log2(min(ranks, sharing))
 
 
 def _bn_sync_s(
