@@ -108,7 +108,8 @@ class Study:
     ) -> bool:
         """Note the accuracy after an epoch; True where the pruner says to stop the trial."""
         trial = self._trial(number)
-        trial.report(accuracy if self._is_of_accuracy else 1 - accuracy, epoch)
+        value = accuracy if self._is_of_accuracy else 1 - accuracy
+        trial.report(value, epoch)
         return trial.should_prune()
 
     def end(
@@ -132,7 +133,8 @@ class Study:
             return None
 
     def _trial(self, number: int) -> optuna.Trial:
-        return optuna.Trial(self.optuna, self.optuna.get_trials()[number]._trial_id)
+        trial = self.optuna.get_trials()[number]
+        return optuna.Trial(self.optuna, trial._trial_id)
 
 
 def _mend(journal: Path) -> None:
@@ -141,7 +143,8 @@ def _mend(journal: Path) -> None:
     journal.with_name(f"{journal.name}.lock").unlink(missing_ok=True)
     if journal.is_file():
         with journal.open("rb+") as file:
-            file.truncate(file.read().rfind(b"\n") + 1)
+            last_end = file.read().rfind(b"\n")
+            file.truncate(last_end + 1)
 
 
 def _make_sampler(
