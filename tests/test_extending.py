@@ -29,8 +29,8 @@ ADDED: dict[str, tuple[tuple[str, str, str], ...]] = {
             "",
             "from mxnet.gluon import nn\n\nfrom .layers import Network, build_convolution\n\n\n"
             "class Dummy(Network):\n"
-            "    def __init__(self, model, classes, **kwargs):\n"
-            "        super().__init__(model, classes, **kwargs)\n"
+            "    def __init__(self, model, classes):\n"
+            "        super().__init__(model, classes)\n"
             "        with self.name_scope():\n"
             "            first = build_convolution(model.layout, 'first', 3, 16, 3, 2, 1)\n"
             "            pool = nn.GlobalAvgPool2D(layout=model.layout)\n"
@@ -45,7 +45,7 @@ ADDED: dict[str, tuple[tuple[str, str, str], ...]] = {
         (
             "train/network/build.py",
             "NETWORKS: dict[str, Callable[[Model, int, int], Network]] = {",
-            '    "dummy": lambda model, classes, _: Dummy(model, classes, prefix=""),\n',
+            '    "dummy": lambda model, classes, _: Dummy(model, classes),\n',
         ),
     ),
     "schedule": (
