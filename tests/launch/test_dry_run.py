@@ -96,10 +96,7 @@ def test_the_command_starts_nothing_and_makes_nothing(
 
 
 @pytest.mark.slow
-def test_a_run_that_diverges_is_not_restarted(
-    rn50: Rn50,
-    smoke_data: Path,
-) -> None:
+def test_a_run_that_diverges_is_not_restarted(rn50: Rn50, smoke_data: Path) -> None:
     words = (
         f"data.path={smoke_data}",
         f"system.results={rn50.results}",
@@ -118,10 +115,7 @@ def test_a_run_that_diverges_is_not_restarted(
     assert not list(rn50.run_folder().glob("attempt_*"))
 
 
-def test_a_job_goes_on_when_nobody_waits(
-    rn50: Rn50,
-    program: Any,
-) -> None:
+def test_a_job_goes_on_when_nobody_waits(rn50: Rn50, program: Any) -> None:
     program("sbatch", "echo 42")
     program("squeue", "echo RUNNING")
     process = rn50.start(

@@ -72,11 +72,7 @@ HOSTS = Job(COMMAND, 4, 2, {}, hosts=("h1", "h2"))
         ("pals", HOSTS, "mpiexec -n 4 --ppn 2 --hosts h1,h2 --cpu-bind none"),
     ],
 )
-def test_a_job_as_each_launcher_takes_it(
-    launcher: str,
-    job: Job,
-    tokens: str,
-) -> None:
+def test_a_job_as_each_launcher_takes_it(launcher: str, job: Job, tokens: str) -> None:
     program, *words = LAUNCHERS[launcher].command(job)
     assert [Path(program).name, *words] == [*tokens.split(), *COMMAND]
 
@@ -112,10 +108,7 @@ def test_the_hosts_of_an_allocation(tmp_path: Path) -> None:
         b"n1 slots=2\n  n2.lab slots=2\n",
     ],
 )
-def test_a_file_of_hosts_as_users_write_it(
-    text: bytes,
-    tmp_path: Path,
-) -> None:
+def test_a_file_of_hosts_as_users_write_it(text: bytes, tmp_path: Path) -> None:
     (tmp_path / "hosts").write_bytes(text)
     assert allocated_hosts({"RN50_HOSTS": str(tmp_path / "hosts")}) == ("n1", "n2.lab")
 
@@ -182,10 +175,7 @@ MPICH = MpiLibrary("libmpi.so.12", "mpich")
 CRAY = MpiLibrary("libmpi_gnu_91.so.12", "cray")
 
 
-def link_horovod(
-    monkeypatch: pytest.MonkeyPatch,
-    library: MpiLibrary | None,
-) -> None:
+def link_horovod(monkeypatch: pytest.MonkeyPatch, library: MpiLibrary | None) -> None:
     monkeypatch.setattr("rn50.launch.launchers.horovods_mpi", lambda: library)
 
 
