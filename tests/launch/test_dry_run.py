@@ -44,9 +44,9 @@ def test_what_is_said_of_a_run_here_and_of_a_published_one(smoke_data: Path) -> 
     ranks = "--gloo -np 2 python -m rn50.train FOLDER/config.yaml --out FOLDER"
     assert " ".join(found["command"]).endswith(ranks)
     published = described("abci_2048_open")
-    assert any(
-        "a packed image set expected" in problem for problem in published["problems"]
-    )
+    problems = "\n".join(published["problems"])
+    assert "512 hosts expected" in problems
+    assert "a packed image set expected" in problems
 
 
 def test_what_breaks_a_rule_or_is_inherited_is_told_before_the_ranks_start(
