@@ -40,7 +40,10 @@ def test_a_time_has_its_place() -> None:
 
 
 @pytest.mark.parametrize("imagenet", [True, False])
-def test_a_log_says_where_it_stands(tmp_path: Path, imagenet: bool) -> None:
+def test_a_log_says_where_it_stands(
+    tmp_path: Path,
+    imagenet: bool,
+) -> None:
     """By the name of its system's folder; a run on other images stands nowhere."""
     run = good_run()
     if not imagenet:
