@@ -78,7 +78,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(
-    config: pytest.Config, items: list[pytest.Item]
+    config: pytest.Config,
+    items: list[pytest.Item],
 ) -> None:
     """Files with slow tests come first: of several processes that run files, the one with a long
     file at the end would be alone."""
@@ -176,7 +177,8 @@ IN_PROCESS = {"config", "log", "predict", "runs", "submission"}
 
 
 def in_this_process(
-    arguments: tuple[str, ...], folder: Path = ROOT
+    arguments: tuple[str, ...],
+    folder: Path = ROOT,
 ) -> subprocess.CompletedProcess[str]:
     """What `rn50 ARGUMENTS` prints and its exit code, in the repository's root."""
     from rn50.cli import entry
@@ -299,7 +301,8 @@ def device(tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.fixture
 def program(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[[str, str], None]:
     """`program("squeue", "echo RUNNING")`: one of this name comes first on the PATH."""
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")

@@ -218,7 +218,9 @@ def test_a_dummy_works(used: dict[str, bool], kind: str) -> None:
 
 @pytest.mark.slow
 def test_two_ranks_of_the_launcher_train_the_network(
-    tree: Path, small_data: Path, tmp_path: Path
+    tree: Path,
+    small_data: Path,
+    tmp_path: Path,
 ) -> None:
     name, *overrides = RUN
     overrides += [f"model.{key}" for key in ("network=dummy", "depth=50", "width=64")]

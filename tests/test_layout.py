@@ -225,7 +225,9 @@ def test_comments_docstrings_and_layout_cost_no_tokens() -> None:
     ids=["product", "tests"],
 )
 def test_product_and_tests_keep_their_budgets(
-    files: list[Path], budget: int, name: str
+    files: list[Path],
+    budget: int,
+    name: str,
 ) -> None:
     tokens = sum(tokens_of(path.read_text()) for path in files)
     assert tokens <= budget, (

@@ -60,7 +60,9 @@ def copy(root: Path, tmp_path: Path) -> Path:
     ("target", "removed"), [("clean", CACHES), ("distclean", CACHES + ENVIRONMENTS)]
 )
 def test_make_removes_no_data(
-    copy: Path, target: str, removed: tuple[str, ...]
+    copy: Path,
+    target: str,
+    removed: tuple[str, ...],
 ) -> None:
     subprocess.run(
         ["make", "-s", target],

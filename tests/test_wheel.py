@@ -83,7 +83,9 @@ def environment(root: Path, shared: Path) -> Path:
 
 
 def run(
-    environment: Path, folder: Path, *words: str
+    environment: Path,
+    folder: Path,
+    *words: str,
 ) -> subprocess.CompletedProcess[str]:
     """`rn50 WORDS` of the wheel, far from any checkout."""
     variables = {"PATH": "/usr/bin:/bin", "HOME": str(folder)}
@@ -95,7 +97,9 @@ def run(
 
 
 def test_the_wheel_checks_a_log_beside_the_official_checker(
-    environment: Path, root: Path, tmp_path: Path
+    environment: Path,
+    root: Path,
+    tmp_path: Path,
 ) -> None:
     shutil.copy(root / "tests/golden/smoke_result_0.txt", tmp_path / "result_0.txt")
     done = run(environment, tmp_path, "log", "check", "--json", "result_0.txt")
@@ -122,7 +126,10 @@ READS = (
     ids=lambda words: "_".join(words[:2]),
 )
 def test_the_wheel_reads_without_frameworks(
-    environment: Path, root: Path, tmp_path: Path, words: tuple[str, ...]
+    environment: Path,
+    root: Path,
+    tmp_path: Path,
+    words: tuple[str, ...],
 ) -> None:
     shutil.copy(root / "tests/golden/smoke_result_0.txt", tmp_path / "result_0.txt")
     done = run(environment, tmp_path, *words)
@@ -131,7 +138,10 @@ def test_the_wheel_reads_without_frameworks(
 
 
 def test_the_wheel_reads_runs_and_image_sets(
-    environment: Path, smoke_data: Path, whole: Path, tmp_path: Path
+    environment: Path,
+    smoke_data: Path,
+    whole: Path,
+    tmp_path: Path,
 ) -> None:
     shutil.copytree(whole, tmp_path / "results/smoke/run")
     for words in (

@@ -14,7 +14,11 @@ from rn50.config.values import Duration
         (".5 epochs", 0.5, "epochs"),
     ],
 )
-def test_reads_value_and_unit(text: str, value: float, unit: str) -> None:
+def test_reads_value_and_unit(
+    text: str,
+    value: float,
+    unit: str,
+) -> None:
     assert Duration.parse(text) == Duration(value, unit)
 
 

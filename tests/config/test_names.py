@@ -41,7 +41,9 @@ def test_a_file_beside_comes_before_the_preset_of_that_name(folder: Path) -> Non
     ],
 )
 def test_a_machine_by_name_is_the_command_lines(
-    folder: Path, system: str, name: str
+    folder: Path,
+    system: str,
+    name: str,
 ) -> None:
     loaded = load_text(f"base: quick\n{system}\n")
     assert loaded.run == load("quick", [f"system={name}"]).run
@@ -59,7 +61,8 @@ def test_a_machine_by_name_is_the_command_lines(
     ],
 )
 def test_keys_of_a_named_machine_may_be_changed(
-    folder: Path, overrides: list[str]
+    folder: Path,
+    overrides: list[str],
 ) -> None:
     loaded = load_text("base: quick\nsystem: {base: dgxa100, nodes: 4}\n")
     assert (loaded.run.system.nodes, loaded.run.system.ranks_per_node) == (4, 8)
@@ -76,7 +79,10 @@ def test_keys_of_a_named_machine_may_be_changed(
     ],
 )
 def test_another_machine_has_as_many_ranks(
-    folder: Path, config: str, machine: str, layout: tuple[int, int]
+    folder: Path,
+    config: str,
+    machine: str,
+    layout: tuple[int, int],
 ) -> None:
     loaded = load(config, [f"system={machine}"])
     assert (loaded.run.system.nodes, loaded.run.system.ranks_per_node) == layout
@@ -94,7 +100,9 @@ def test_another_machine_has_as_many_ranks(
     ],
 )
 def test_nodes_or_ranks_that_are_said_are_not_laid_out(
-    folder: Path, overrides: list[str], layout: tuple[int, int]
+    folder: Path,
+    overrides: list[str],
+    layout: tuple[int, int],
 ) -> None:
     system = load("abci_2048_open", overrides).run.system
     assert (system.nodes, system.ranks_per_node) == layout
@@ -122,7 +130,10 @@ def test_nothing_of_the_machine_below_is_left_but_where_results_go(
     ],
 )
 def test_a_machine_that_does_not_exist(
-    folder: Path, text: str, overrides: list[str], problem: str
+    folder: Path,
+    text: str,
+    overrides: list[str],
+    problem: str,
 ) -> None:
     with refused(f"^{problem}"):
         load_text(text, *overrides)

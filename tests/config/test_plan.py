@@ -18,7 +18,11 @@ def plan_of(config: str, *overrides: str) -> Plan:
     return build_plan(load(config, overrides).run)
 
 
-def bare_plan(samples: int, batch: int, last_batch: str) -> Plan:
+def bare_plan(
+    samples: int,
+    batch: int,
+    last_batch: str,
+) -> Plan:
     segment = Segment(1, 0, 0, per_rank=batch, active_ranks=1)
     return Plan(1, samples, last_batch, (segment,))
 
@@ -29,7 +33,9 @@ def bare_plan(samples: int, batch: int, last_batch: str) -> Plan:
     epochs=st.integers(1, 90),
 )
 def test_epoch_ends_are_exact_integer_arithmetic(
-    samples: int, batch: int, epochs: int
+    samples: int,
+    batch: int,
+    epochs: int,
 ) -> None:
     mixed = bare_plan(samples, batch, "mix")
     assert mixed.epoch_end_step(epochs) == -(-epochs * samples // batch)
@@ -61,7 +67,8 @@ def test_epoch_ends_are_exact_integer_arithmetic(
     ],
 )
 def test_parts_that_contradict_each_other_are_refused(
-    overrides: list[str], problem: str
+    overrides: list[str],
+    problem: str,
 ) -> None:
     with refused(f"^{problem}"):
         plan_of("quick", *overrides)
@@ -84,7 +91,9 @@ def test_a_run_is_shown_with_the_steps_that_it_trains() -> None:
     ],
 )
 def test_where_a_dynamic_loss_scale_starts(
-    scale: object, batch: int, start: float | None
+    scale: object,
+    batch: int,
+    start: float | None,
 ) -> None:
     assert dynamic_start(scale, batch) == start
 
@@ -200,7 +209,8 @@ def test_whole_epochs_last_until_their_last_step(run: Run, part: float) -> None:
 
 @given(run=changing_runs(min_changes=1), data=st.data())
 def test_a_length_in_steps_plans_the_epochs_that_hold_them_across_changes(
-    run: Run, data: st.DataObject
+    run: Run,
+    data: st.DataObject,
 ) -> None:
     walked = walk(run)
     steps = data.draw(st.integers(1, len(walked)))
@@ -221,7 +231,8 @@ def test_a_length_in_steps_plans_the_epochs_that_hold_them_across_changes(
     ],
 )
 def test_what_parts_of_a_set_do_not_go_with_is_refused(
-    override: str, found: str
+    override: str,
+    found: str,
 ) -> None:
     fits = ["data.shards=node", "data.last_batch=pad", CHANGE.format(8, "null")]
     nodes = ("system.nodes=2", "system.ranks_per_node=1")

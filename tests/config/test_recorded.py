@@ -46,7 +46,9 @@ def recorded(
     ],
 )
 def test_only_listed_variables_are_set(
-    tmp_path: Path, settings: str, told: str
+    tmp_path: Path,
+    settings: str,
+    told: str,
 ) -> None:
     config = recorded(tmp_path / "run", f"job: {{environment: [{settings}]}}")
     if not told:
@@ -71,7 +73,8 @@ def test_only_listed_variables_are_set(
     ],
 )
 def test_a_job_script_has_no_command_of_a_recorded_config(
-    tmp_path: Path, job: str
+    tmp_path: Path,
+    job: str,
 ) -> None:
     words = "account: a, queue: q, walltime: '02:00:00', max_restarts: 1"
     config = recorded(tmp_path / "run", f"job: {{{words}, {job}}}")
@@ -85,7 +88,8 @@ def test_a_job_script_has_no_command_of_a_recorded_config(
 
 
 def test_places_outside_need_the_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = tmp_path / "here/run"
     run.parent.mkdir()

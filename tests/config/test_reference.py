@@ -40,7 +40,9 @@ def test_the_page_is_up_to_date() -> None:
     ],
 )
 def test_a_key_is_found_by_path_name_or_section(
-    word: str, first: str, count: int
+    word: str,
+    first: str,
+    count: int,
 ) -> None:
     found = find_keys(word)
     assert (found[0].path, len(found)) == (first, count)

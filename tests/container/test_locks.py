@@ -82,7 +82,10 @@ def test_what_decides_results_is_the_same_for_every_python(root: Path) -> None:
     ],
 )
 def test_set_up_refuses_what_does_not_suit(
-    root: Path, tmp_path: Path, arguments: list[str], expected: str
+    root: Path,
+    tmp_path: Path,
+    arguments: list[str],
+    expected: str,
 ) -> None:
     python = tmp_path / "my python"
     write_script(python, '[ "$1" = --version ] && echo Python 3.9.2')
@@ -126,7 +129,8 @@ def set_up(root: Path, environment: Path) -> int:
 
 
 def test_an_environment_that_is_whole_is_left_as_it_is(
-    root: Path, environment: Path
+    root: Path,
+    environment: Path,
 ) -> None:
     assert set_up(root, environment) == 0
     linked = environment.with_name("linked")
@@ -136,7 +140,9 @@ def test_an_environment_that_is_whole_is_left_as_it_is(
 
 @pytest.mark.parametrize("change", ["mpi.h", "bin/python.lost"])
 def test_an_environment_before_an_mpi_or_without_a_file_is_made_anew(
-    root: Path, environment: Path, change: str
+    root: Path,
+    environment: Path,
+    change: str,
 ) -> None:
     (environment / change).touch()
     assert set_up(root, environment) == 1
@@ -161,7 +167,10 @@ def test_a_copy_of_an_environment_is_made_anew(root: Path, environment: Path) ->
     ],
 )
 def test_the_compiler_is_the_systems_own_or_the_newest_that_suits(
-    root: Path, tmp_path: Path, compilers: dict[str, str], chosen: str
+    root: Path,
+    tmp_path: Path,
+    compilers: dict[str, str],
+    chosen: str,
 ) -> None:
     for name, version in compilers.items():
         write_script(tmp_path / name, f"echo {version}")

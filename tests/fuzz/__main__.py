@@ -59,7 +59,11 @@ def _search(first: int, minutes: float) -> int:
     return int(failures > 0)
 
 
-def _interrupt(first: int, minutes: float, most: float) -> int:
+def _interrupt(
+    first: int,
+    minutes: float,
+    most: float,
+) -> int:
     """Runs with seeds from `first` on, until the time is over or there were `most` interruptions;
     one at least."""
     end_s = time.monotonic() + 60 * minutes

@@ -177,7 +177,10 @@ def draw(rng: random.Random, whole_s: float) -> Blow:
 
 
 def attempt(
-    words: list[str], results: Path, blow: Blow | None, whole_s: float
+    words: list[str],
+    results: Path,
+    blow: Blow | None,
+    whole_s: float,
 ) -> Attempt:
     """Run the command and strike."""
     process = Rn50(results).start(*words)

@@ -31,7 +31,11 @@ def _address(out: Path) -> str:
 class Member:
     """A rank's end. All ranks call everything in the same order."""
 
-    def __init__(self, out: Path, rank: int) -> None:
+    def __init__(
+        self,
+        out: Path,
+        rank: int,
+    ) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.connect(_address(out))
         self._socket.sendall(_HELLO.pack(rank, os.getpid()))
@@ -56,7 +60,11 @@ class Member:
 class Exchange:
     """The hub, in a thread of its own. Read its attributes at any time."""
 
-    def __init__(self, out: Path, ranks: int) -> None:
+    def __init__(
+        self,
+        out: Path,
+        ranks: int,
+    ) -> None:
         raise_open_files()
         self.pids: dict[int, int] = {}
         """Of the ranks that have joined."""
@@ -84,7 +92,9 @@ class Exchange:
         self._server.close()
 
     async def _serve(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
     ) -> None:
         rank, pid = _HELLO.unpack(await reader.readexactly(_HELLO.size))
         self._writers[rank], self.pids[rank] = writer, pid

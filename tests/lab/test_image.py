@@ -62,7 +62,11 @@ def box(tmp_path_factory: pytest.TempPathFactory) -> Box:
 
 
 @pytest.fixture
-def outside(rn50: Rn50, box: Box, smoke_data: Path) -> Path:
+def outside(
+    rn50: Rn50,
+    box: Box,
+    smoke_data: Path,
+) -> Path:
     """The folder of a run outside the container."""
     places = (f"data.path={smoke_data}", f"system.results={rn50.results}")
     rn50.output("launch", "smoke", "seed=1", *places, "data.synthetic={}")
