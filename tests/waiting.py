@@ -42,10 +42,12 @@ def wait_until(condition: Callable[[], T], within_s: float = 120) -> T:
 
 def mentioning(path: Path) -> list[str]:
     """Command lines of the processes that mention `path`."""
-    lines = [
-        " ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])
-    ]
-    return [line for line in lines if str(path) in line]
+    lines = []
+    for process in psutil.process_iter(["cmdline"]):
+        line = " ".join(process.info["cmdline"] or [])
+        if str(path) in line:
+            lines.append(line)
+    return lines
 
 
 def leave_nothing(path: Path) -> None:

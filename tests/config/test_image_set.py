@@ -25,7 +25,8 @@ def write_manifest(
     file = {"bytes": 1, "sha256": "0" * 64}
     files = dict.fromkeys(("rec", "idx", "npy"), file)
     splits = {}
-    for name, samples in (("train", train), ("val", evaluation)):
+    counts = {"train": train, "val": evaluation}
+    for name, samples in counts.items():
         splits[name] = {"samples": samples, "class_counts": [], "files": files}
     tree = {
         "format": "rn50-recordio-1",

@@ -14,7 +14,9 @@ FALLING = "[{after_epoch: 3, factor: 1}, {after_epoch: 1, factor: 1}]"
 def write(name: str, text: str | bytes) -> Path:
     path = Path(name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    if isinstance(text, str):
+        text = text.encode()
+    path.write_bytes(text)
     return path
 
 
@@ -196,7 +198,8 @@ def test_a_bad_value_is_named_with_its_place(
     place: str,
     found: str,
 ) -> None:
-    (line,) = [line for line in errors_of(text) if line.startswith(f"x.yaml:{place}")]
+    lines = errors_of(text)
+    (line,) = (line for line in lines if line.startswith(f"x.yaml:{place}"))
     assert found in line
 
 

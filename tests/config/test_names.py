@@ -7,10 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from rn50.config.load import load
+from rn50.config.load import Loaded, load
 from rn50.sweep.definition import load_sweep
 from tests.config.test_load import load_text, write
 from tests.conftest import refused
+
+
+def layout_of(loaded: Loaded) -> tuple[int, int]:
+    system = loaded.run.system
+    return system.nodes, system.ranks_per_node
+
 
 # --- base --------------------------------------------------------------------------------------
 
@@ -65,7 +71,7 @@ def test_keys_of_a_named_machine_may_be_changed(
     overrides: list[str],
 ) -> None:
     loaded = load_text("base: quick\nsystem: {base: dgxa100, nodes: 4}\n")
-    assert (loaded.run.system.nodes, loaded.run.system.ranks_per_node) == (4, 8)
+    assert layout_of(loaded) == (4, 8)
     assert load("quick", overrides).run == loaded.run
 
 
@@ -85,7 +91,7 @@ def test_another_machine_has_as_many_ranks(
     layout: tuple[int, int],
 ) -> None:
     loaded = load(config, [f"system={machine}"])
-    assert (loaded.run.system.nodes, loaded.run.system.ranks_per_node) == layout
+    assert layout_of(loaded) == layout
     in_yaml = load_text(f"base: {config}\nsystem: {machine}\n")
     assert in_yaml.run.system == loaded.run.system
     if config == "abci_2048_open":
@@ -104,8 +110,7 @@ def test_nodes_or_ranks_that_are_said_are_not_laid_out(
     overrides: list[str],
     layout: tuple[int, int],
 ) -> None:
-    system = load("abci_2048_open", overrides).run.system
-    assert (system.nodes, system.ranks_per_node) == layout
+    assert layout_of(load("abci_2048_open", overrides)) == layout
 
 
 def test_nothing_of_the_machine_below_is_left_but_where_results_go(

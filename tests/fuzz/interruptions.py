@@ -247,7 +247,8 @@ def judge(ended: Attempt, end_code: int) -> None:
 
 def what_is_left(folder: Path) -> set[Path]:
     """Files in memory, locks, halves of files; processes are waited for."""
-    _, alive = psutil.wait_procs(psutil.Process().children(recursive=True), timeout=60)
+    children = psutil.Process().children(recursive=True)
+    _, alive = psutil.wait_procs(children, timeout=60)
     lines = [" ".join(process.cmdline())[:200] for process in alive]
     for process in alive:
         process.kill()
@@ -257,7 +258,7 @@ def what_is_left(folder: Path) -> set[Path]:
 
 def newest_run(results: Path) -> Path | None:
     """The folder of the last run, which one that starts again has replaced."""
-    folders = [path for path in results.glob("*/*") if (path / "config.yaml").is_file()]
+    folders = [config.parent for config in results.glob("*/*/config.yaml")]
     return max(
         folders,
         key=lambda path: path.stat().st_ctime_ns,

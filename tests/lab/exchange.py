@@ -25,7 +25,8 @@ _HELLO = struct.Struct("<II")
 
 def _address(out: Path) -> str:
     """An abstract Unix socket of the run in `out`: a path may be too long for one."""
-    return "\0rn50-" + hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:32]
+    digest = hashlib.sha256(str(out.resolve()).encode()).hexdigest()
+    return f"\0rn50-{digest[:32]}"
 
 
 class Member:
@@ -110,9 +111,8 @@ class Exchange:
                 self.gone_s = time.monotonic()
 
     def _answer(self) -> None:
-        total = np.sum(
-            [np.frombuffer(row, np.float64) for row in self._asked.values()], axis=0
-        )
+        rows = [np.frombuffer(row, np.float64) for row in self._asked.values()]
+        total = np.sum(rows, axis=0)
         self._asked.clear()
         self.sums.append(total.tolist())
         answer = total.tobytes()
