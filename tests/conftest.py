@@ -41,7 +41,11 @@ settings.register_profile(
 settings.register_profile(
     "same", settings.get_profile("search"), derandomize=True, max_examples=50
 )
-settings.register_profile("fast", settings.get_profile("same"), max_examples=10)
+settings.register_profile(
+    "fast",
+    settings.get_profile("same"),
+    max_examples=10,
+)
 settings.load_profile("same")
 
 
@@ -354,7 +358,12 @@ def smoke_run(shared: Path, smoke_data: Path) -> Callable[[str], Path]:
         def run(_: Path) -> None:
             words = ("launch", "smoke", "--launcher", launcher)
             places = (f"data.path={smoke_data}", f"system.results={rn50.results}")
-            out = rn50.output(*words, *places, "seed=1", "log.profile=5")
+            out = rn50.output(
+                *words,
+                *places,
+                "seed=1",
+                "log.profile=5",
+            )
             (rn50.run_folder() / "printed.txt").write_text(out)
 
         made_once(rn50.results, run)

@@ -372,7 +372,12 @@ def main(root: Path = ROOT) -> int:
     parser.add_argument(
         "--rooms", default=",".join(ROOMS), help="such as launch,scaling"
     )
-    parser.add_argument("--n", type=int, default=40, help="faults")
+    parser.add_argument(
+        "--n",
+        type=int,
+        default=40,
+        help="faults",
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--all",
@@ -391,12 +396,20 @@ def main(root: Path = ROOT) -> int:
         parser.error(
             f"--rooms: some of {', '.join(ROOMS)} expected, found {', '.join(unknown)}"
         )
-    tiers = {"fast": ["--fast"]} | ({"all": []} if given.all else {})
+    tiers = {"fast": ["--fast"]}
+    if given.all:
+        tiers["all"] = []
     faults = draw(root, rooms, given.n, given.seed)
     scratch = tempfile.TemporaryDirectory(prefix="rn50-mutants-")
     with scratch as folder, _orphans_become_children():
         try:
-            trial = run(root, Path(folder), faults, given.workers, tiers)
+            trial = run(
+                root,
+                Path(folder),
+                faults,
+                given.workers,
+                tiers,
+            )
             outcomes = asyncio.run(trial)
         except asyncio.CancelledError:
             return EXIT_STOPPED

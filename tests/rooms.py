@@ -68,37 +68,35 @@ def modules_imported() -> dict[str, set[str]]:
         targets = set()
         for level, name in imports(path):
             if level:
-                full = ".".join([*package[: len(package) - level + 1], name])
+                parents = package[: len(package) - level + 1]
+                full = ".".join([*parents, name])
                 targets |= {full, full.rpartition(".")[0]} & known
         found[module_of(path)] = targets - {module_of(path)}
     return found
 
 
 def module_of(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(
-        ".__init__"
-    )
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    return name.removesuffix(".__init__")
 
 
 def rooms_imported() -> dict[str, set[str]]:
     """Of each room the rooms that it imports."""
-    found: dict[str, set[str]] = {room: set() for room in ROOMS}
+    imported: dict[str, set[str]] = {room: set() for room in ROOMS}
     for module, targets in modules_imported().items():
         room = module.partition(".")[0]
-        found[room] |= {target.partition(".")[0] for target in targets} - {room}
-    return found
+        rooms = {target.partition(".")[0] for target in targets}
+        imported[room] |= rooms - {room}
+    return imported
 
 
 def direct(imported: dict[str, set[str]]) -> dict[str, set[str]]:
     """Without the imports that follow from others: cli -> config follows from cli -> bench."""
-    return {
-        room: {
-            t
-            for t in targets
-            if not any(t in imported[other] for other in targets - {t})
-        }
-        for room, targets in imported.items()
-    }
+    directly = {}
+    for room, targets in imported.items():
+        below = (imported[target] for target in targets)
+        directly[room] = targets.difference(*below)
+    return directly
 
 
 def draw() -> str:
@@ -135,22 +133,13 @@ def draw() -> str:
                 zorder=3,
             )
         )
-        axes.text(
-            x,
-            y + 0.12,
-            f"{room}/",
-            ha="center",
-            va="center",
-            weight="bold",
-            size=11,
-            zorder=4,
-        )
-        axes.text(
-            x, y - 0.14, _PURPOSE[room], ha="center", va="center", size=8, zorder=4
-        )
+        centred = {"ha": "center", "va": "center", "zorder": 4}
+        axes.text(x, y + 0.12, f"{room}/", weight="bold", size=11, **centred)
+        axes.text(x, y - 0.14, _PURPOSE[room], size=8, **centred)
     for room, targets in sorted(direct(rooms_imported()).items()):
         for target in sorted(targets):
-            (x, y), (to_x, to_y) = centre[room], centre[target]
+            x, y = centre[room]
+            to_x, to_y = centre[target]
             axes.annotate(
                 "",
                 (to_x + 0.12 * (x - to_x), to_y + height / 2 + 0.03),

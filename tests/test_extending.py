@@ -186,13 +186,16 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (tree / "tests").symlink_to(ROOT / "tests")
     for changes in ADDED.values():
         for name, line, added in changes:
-            text = (tree / name).read_text() if line else ""
-            before, found, after = text.partition(f"{line}\n") if line else ("", "", "")
-            assert found or not line, f"{name} has no line {line}"
+            if not line:
+                (tree / name).write_text(added)
+                continue
+            text = (tree / name).read_text()
+            before, place, after = text.partition(f"{line}\n")
+            assert place, f"{name} has no line {line}"
             if line.startswith("class "):  # a section's docstring comes first
                 doc, quotes, after = after.partition('."""\n')
-                found += doc + quotes
-            (tree / name).write_text(before + found + added + after)
+                place += doc + quotes
+            (tree / name).write_text(before + place + added + after)
     return tree
 
 

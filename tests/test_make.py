@@ -78,7 +78,11 @@ def test_make_removes_no_data(
 def test_help_lists_every_target(root: Path) -> None:
     makefile = (root / "Makefile").read_text()
     targets = re.findall(r"^([a-z][a-z-]*):(?!=)", makefile, re.M)
-    done = finished(["make", "-s"], cwd=root, check=True)
+    done = finished(
+        ["make", "-s"],
+        cwd=root,
+        check=True,
+    )
     assert [line.split()[0] for line in done.stdout.splitlines()] == targets
 
 

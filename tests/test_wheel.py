@@ -48,7 +48,8 @@ def needed(names: Iterator[Requirement]) -> dict[str, metadata.Distribution]:
 
 def link(distribution: metadata.Distribution, site: Path) -> None:
     """What a distribution has in its own site-packages, as links in another one."""
-    for name in {file.parts[0] for file in distribution.files or ()}:
+    names = {file.parts[0] for file in distribution.files or ()}
+    for name in names:
         place = site / name
         if name not in ("..", "__pycache__") and not place.is_symlink():
             place.symlink_to(str(distribution.locate_file(name)))
@@ -65,7 +66,12 @@ def environment(root: Path, shared: Path) -> Path:
         copy = ["sh", "-c", f"{TRACKED} | xargs -0 cp -P --parents -t '{checkout}'"]
         subprocess.run(copy, cwd=root, check=True)
         build = [sys.executable, "-c", BUILD, str(folder.with_name("wheel"))]
-        subprocess.run(build, cwd=checkout, check=True, capture_output=True)
+        subprocess.run(
+            build,
+            cwd=checkout,
+            check=True,
+            capture_output=True,
+        )
         venv.create(folder, with_pip=False)
         (wheel,) = folder.with_name("wheel").glob("rn50-*.whl")
         pip = f"{sys.executable} -m pip --python {folder}/bin/python install -q"
@@ -102,7 +108,14 @@ def test_the_wheel_checks_a_log_beside_the_official_checker(
     tmp_path: Path,
 ) -> None:
     shutil.copy(root / "tests/golden/smoke_result_0.txt", tmp_path / "result_0.txt")
-    done = run(environment, tmp_path, "log", "check", "--json", "result_0.txt")
+    done = run(
+        environment,
+        tmp_path,
+        "log",
+        "check",
+        "--json",
+        "result_0.txt",
+    )
     assert done.returncode == 0, done.stderr
     check = json.loads(done.stdout)
     assert check["verdict"] == "POLICY"
@@ -168,7 +181,7 @@ def test_the_wheel_reads_runs_and_image_sets(
         (("export", "tensorboard", "results"), "tensorboard"),
         (("export", "model", "results/smoke/run", "--onnx"), "onnx"),
     ],
-    ids=lambda part: part if isinstance(part, str) else "_".join(part[:2]),
+    ids=str,
 )
 def test_a_missing_extra_is_one_line(
     environment: Path,

@@ -100,7 +100,12 @@ def test_counts_below_the_layer_that_names_the_path_are_not_of_this_set(
 
 
 def test_counts_come_from_the_manifest_unless_given(folder: Path) -> None:
-    write_manifest("datasets/mine", classes=20, train=1000, evaluation=240)
+    write_manifest(
+        "datasets/mine",
+        classes=20,
+        train=1000,
+        evaluation=240,
+    )
     loaded = load("dgxa100_8", ["data.path=datasets/mine"])
     assert counts(loaded) == (20, 1000, 240)
     assert origins(loaded, "eval_samples") == ["datasets/mine/manifest.json"]

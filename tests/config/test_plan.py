@@ -23,7 +23,13 @@ def bare_plan(
     batch: int,
     last_batch: str,
 ) -> Plan:
-    segment = Segment(1, 0, 0, per_rank=batch, active_ranks=1)
+    segment = Segment(
+        1,
+        0,
+        0,
+        per_rank=batch,
+        active_ranks=1,
+    )
     return Plan(1, samples, last_batch, (segment,))
 
 
@@ -142,7 +148,8 @@ def walk(run: Run) -> list[Walked]:
         else:
             while images < epoch * samples:
                 images += size
-                walked.append(Walked(epoch, batch, images, images / samples))
+                done = images / samples
+                walked.append(Walked(epoch, batch, images, done))
     return walked
 
 

@@ -90,7 +90,12 @@ def test_the_log_is_the_one_from_outside(box: Box, outside: Path) -> None:
 
 def test_any_user_and_a_read_only_image_will_do(box: Box) -> None:
     options = ("--user=4321:4321", "--read-only", "--tmpfs=/tmp")
-    done = box.run("smoke", "seed=1", "name=other_user", options=options)
+    done = box.run(
+        "smoke",
+        "seed=1",
+        "name=other_user",
+        options=options,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert box.newest("other_user").stat().st_uid == 4321
     assert (box.newest("other_user") / "report.html").is_file()
@@ -98,7 +103,11 @@ def test_any_user_and_a_read_only_image_will_do(box: Box) -> None:
 
 def test_the_default_user_is_not_root_and_there_is_no_compiler(box: Box) -> None:
     script = "id -u; command -v g++ gcc make nvcc; touch /opt/rn50/config/x"
-    done = box.run("-c", script, options=("--entrypoint=bash",))
+    done = box.run(
+        "-c",
+        script,
+        options=("--entrypoint=bash",),
+    )
     assert done.stdout.split() == ["1000"]
     assert "Permission denied" in done.stderr
 
@@ -107,7 +116,11 @@ def test_stopping_the_container_stops_the_run_and_says_so_in_the_log(box: Box) -
     name = f"rn50-{uuid.uuid4().hex[:12]}"
     settings = ("name=stopped", "eval.target=0.999", "schedule.length=400 epochs")
     started = subprocess.Popen(
-        box.command("smoke", *settings, options=("--name", name)),
+        box.command(
+            "smoke",
+            *settings,
+            options=("--name", name),
+        ),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

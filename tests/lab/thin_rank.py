@@ -64,7 +64,11 @@ def launch_thin(config: str, out: str) -> int:
         launch(
             load(config),
             track,
-            Options(NAME, out=Path(out), program=()),
+            Options(
+                NAME,
+                out=Path(out),
+                program=(),
+            ),
         )
     except (RunError, StoppedBySignal, UserError) as error:
         print(f"rn50: error: {error}", file=sys.stderr, flush=True)
@@ -109,7 +113,11 @@ def train(context: RunContext, opened: list[str]) -> None:
             continue
         loss, *requests = ranks.sum([float(len(tables)), *context.stop.flags])
         if process.rank == 0:
-            context.metrics.write("train", step=step, loss=loss)
+            context.metrics.write(
+                "train",
+                step=step,
+                loss=loss,
+            )
         if cause := agreed_stop(requests):
             break
     context.log.abort()
