@@ -75,7 +75,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """With --fast, folders whose files all start processes are not even imported."""
-    left_out = () if config.getoption("--nightly") else ("lab",)
+    left_out = []
+    if not config.getoption("--nightly"):
+        left_out.append("lab")
     if config.getoption("--fast"):
         left_out += _OF_PROCESSES
     return True if collection_path.name in left_out else None
@@ -139,8 +141,9 @@ def packed(folder: Path, samples: str) -> Path:
     from rn50.config.load import load
     from rn50.data.prepare import prepare
 
-    run = load("smoke", [f"data.path={folder}", f"data.synthetic={samples}"]).run
-    prepare(run.data, lambda name: lambda done, total: None)
+    overrides = [f"data.path={folder}", f"data.synthetic={samples}"]
+    data = load("smoke", overrides).run.data
+    prepare(data, lambda name: lambda done, total: None)
     return folder
 
 
@@ -148,13 +151,16 @@ def packed(folder: Path, samples: str) -> Path:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of all processes that run this session's tests."""
     base = tmp_path_factory.getbasetemp()
-    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return base.parent
+    return base
 
 
 def made_once(folder: Path, make: Callable[[Path], object]) -> Path:
     """`folder`, which the first process that asks for it makes. To be read, or copied."""
     made = folder.with_name(f"{folder.name}.made")
-    with hold(folder.with_name(f"{folder.name}.lock"), wait_s=math.inf):
+    lock = folder.with_name(f"{folder.name}.lock")
+    with hold(lock, wait_s=math.inf):
         if not made.exists():
             make(folder)
             made.touch()
@@ -184,7 +190,7 @@ def in_this_process(
     arguments: tuple[str, ...],
     folder: Path = ROOT,
 ) -> subprocess.CompletedProcess[str]:
-    """What `rn50 ARGUMENTS` prints and its exit code, in the repository's root."""
+    """What `rn50 ARGUMENTS` prints in `folder`, and its exit code."""
     from rn50.cli import entry
 
     out = io.StringIO()
@@ -246,7 +252,8 @@ class Rn50:
         self.results = results
 
     def start(self, *arguments: str, **options: object) -> subprocess.Popen[str]:
-        command = [str(Path(sys.executable).with_name("rn50")), *arguments]
+        program = Path(sys.executable).with_name("rn50")
+        command = [str(program), *arguments]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         settings = {"cwd": ROOT, "text": True, **pipes, **options}
         return subprocess.Popen(command, **settings)  # type: ignore[call-overload]

@@ -50,14 +50,19 @@ def copy(root: Path, tmp_path: Path) -> Path:
     for room in (*ROOMS, "scripts", "tests"):
         (tmp_path / room).mkdir()
     for name in (*KEPT, *ENVIRONMENTS, *CACHES):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("content")
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("content")
     (tmp_path / "datasets/linked").symlink_to(tmp_path / "config")
     return tmp_path
 
 
 @pytest.mark.parametrize(
-    ("target", "removed"), [("clean", CACHES), ("distclean", CACHES + ENVIRONMENTS)]
+    ("target", "removed"),
+    [
+        ("clean", CACHES),
+        ("distclean", CACHES + ENVIRONMENTS),
+    ],
 )
 def test_make_removes_no_data(
     copy: Path,

@@ -30,7 +30,9 @@ def test_a_preset_can_be_planned_and_reads_back_the_same(
 
 
 @pytest.mark.parametrize(
-    "path", [*PRESETS.glob("*.yaml"), *SYSTEMS], ids=lambda path: path.stem
+    "path",
+    [*PRESETS.glob("*.yaml"), *SYSTEMS],
+    ids=lambda path: path.stem,
 )
 def test_the_first_line_of_a_file_is_whole_sentences(path: Path) -> None:
     """`rn50 config list` shows that line alone."""

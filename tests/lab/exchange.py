@@ -39,14 +39,17 @@ class Member:
     ) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.connect(_address(out))
-        self._socket.sendall(_HELLO.pack(rank, os.getpid()))
+        hello = _HELLO.pack(rank, os.getpid())
+        self._socket.sendall(hello)
 
     def sum(self, values: Sequence[float]) -> list[float]:
         """Added up over all ranks."""
         data = np.array(values, np.float64).tobytes()
-        self._socket.sendall(_HEAD.pack(len(data)) + data)
+        head = _HEAD.pack(len(data))
+        self._socket.sendall(head + data)
         (size,) = _HEAD.unpack(self._read(_HEAD.size))
-        return np.frombuffer(self._read(size), np.float64).tolist()
+        total = np.frombuffer(self._read(size), np.float64)
+        return total.tolist()
 
     def _read(self, size: int) -> bytes:
         data = bytearray()
@@ -97,11 +100,14 @@ class Exchange:
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:
-        rank, pid = _HELLO.unpack(await reader.readexactly(_HELLO.size))
-        self._writers[rank], self.pids[rank] = writer, pid
+        hello = await reader.readexactly(_HELLO.size)
+        rank, pid = _HELLO.unpack(hello)
+        self._writers[rank] = writer
+        self.pids[rank] = pid
         try:
             while True:
-                (size,) = _HEAD.unpack(await reader.readexactly(_HEAD.size))
+                head = await reader.readexactly(_HEAD.size)
+                (size,) = _HEAD.unpack(head)
                 self._asked[rank] = await reader.readexactly(size)
                 if len(self._asked) == self._ranks:
                     self._answer()

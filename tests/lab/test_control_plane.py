@@ -23,7 +23,9 @@ def measured(
 def test_each_end_of_a_job(smoke_data: Path, tmp_path: Path) -> None:
     on_eight_ranks = partial(measured, smoke_data, tmp_path, 8)
     killed, stopped, asked = map(on_eight_ranks, ENDS)
-    assert (killed.named, stopped.named, asked.named) == (True, True, None)
+    assert killed.named
+    assert stopped.named
+    assert asked.named is None
     assert "its process is stopped" in stopped.reason
     assert "stopped by Ctrl-C" in asked.reason
 

@@ -95,7 +95,8 @@ def train(context: RunContext, opened: list[str]) -> None:
     process = context.process
     plan = context.plan
     with context.timeline.span("build pipelines"):
-        tables = [load_table(Path(context.run.data.path), split) for split in SPLITS]
+        folder = Path(context.run.data.path)
+        tables = [load_table(folder, split) for split in SPLITS]
     with context.timeline.span("open connections"):
         ranks = Member(context.out, process.rank)
     with context.timeline.span("agree on weights"):
@@ -111,7 +112,8 @@ def train(context: RunContext, opened: list[str]) -> None:
         context.state.advance(plan, step, STEP_S)
         if step % plan.log_every_steps:
             continue
-        loss, *requests = ranks.sum([float(len(tables)), *context.stop.flags])
+        losses = [float(len(tables))]
+        loss, *requests = ranks.sum([*losses, *context.stop.flags])
         if process.rank == 0:
             context.metrics.write(
                 "train",
@@ -139,8 +141,8 @@ def main(arguments: list[str]) -> int:
     for rank in range(ranks):
         if os.fork() == 0:
             _be(rank, ranks, per_node, options)
-    codes = [os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(ranks)]
-    return int(any(codes))
+    statuses = [os.wait()[1] for _ in range(ranks)]
+    return int(any(statuses))
 
 
 def _be(
