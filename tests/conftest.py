@@ -73,7 +73,10 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+def pytest_ignore_collect(
+    collection_path: Path,
+    config: pytest.Config,
+) -> bool | None:
     """With --fast, folders whose files all start processes are not even imported."""
     left_out = []
     if not config.getoption("--nightly"):
@@ -156,7 +159,10 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base
 
 
-def made_once(folder: Path, make: Callable[[Path], object]) -> Path:
+def made_once(
+    folder: Path,
+    make: Callable[[Path], object],
+) -> Path:
     """`folder`, which the first process that asks for it makes. To be read, or copied."""
     made = folder.with_name(f"{folder.name}.made")
     lock = folder.with_name(f"{folder.name}.lock")
@@ -355,7 +361,10 @@ def whole(shared: Path, small_data: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def smoke_run(shared: Path, smoke_data: Path) -> Callable[[str], Path]:
+def smoke_run(
+    shared: Path,
+    smoke_data: Path,
+) -> Callable[[str], Path]:
     """`smoke_run(launcher)`: the folder of a finished run of `smoke seed=1`, for all tests of the
     session; `printed.txt` in it: its standard output."""
 

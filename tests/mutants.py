@@ -84,7 +84,10 @@ class Fault(NamedTuple):
         return f"{self.file}:{self.line}  {self.old}  ->  {self.new}"
 
 
-def faults_of(text: str, file: str = "") -> list[Fault]:
+def faults_of(
+    text: str,
+    file: str = "",
+) -> list[Fault]:
     """Every fault that may be put into a module."""
     content = text.encode()
     starts = [0]
@@ -264,7 +267,10 @@ def _tests(
     return [path for path in (named, *folders) if (root / path).exists()]
 
 
-async def _without_a_fault(copy: Copy, rooms: set[str]) -> dict[str, float]:
+async def _without_a_fault(
+    copy: Copy,
+    rooms: set[str],
+) -> dict[str, float]:
     """How long each room's fast tests take, which all pass."""
     took_s = {}
     for room in sorted(rooms):
@@ -347,7 +353,10 @@ async def run(
     return found
 
 
-def table(found: Counter[tuple[str, str]], tiers: list[str]) -> str:
+def table(
+    found: Counter[tuple[str, str]],
+    tiers: list[str],
+) -> str:
     """By room how many were noticed, and by which tests."""
     columns = [*tiers, SURVIVED]
     lines = [f"{'room':12}{'drawn':>10}" + "".join(f"{name:>10}" for name in columns)]
@@ -355,12 +364,15 @@ def table(found: Counter[tuple[str, str]], tiers: list[str]) -> str:
     for room in rooms:
         counts = [found[room, name] for name in columns]
         lines.append(_row(room, counts))
-    totals = [sum(found[room, name] for room in rooms) for name in columns]
+    totals = []
+    for name in columns:
+        totals.append(sum(found[room, name] for room in rooms))
     return "\n".join([*lines, _row("all", totals)])
 
 
 def _row(room: str, counts: list[int]) -> str:
-    return f"{room:12}" + "".join(f"{count:10}" for count in (sum(counts), *counts))
+    cells = (f"{count:10}" for count in (sum(counts), *counts))
+    return f"{room:12}" + "".join(cells)
 
 
 def main(root: Path = ROOT) -> int:

@@ -210,12 +210,16 @@ def used(tree: Path) -> dict[str, bool]:
         cwd=tree,
     )
     assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    last = done.stdout.splitlines()[-1]
+    return dict(json.loads(last))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", USES)
-def test_a_dummy_works(used: dict[str, bool], kind: str) -> None:
+def test_a_dummy_works(
+    used: dict[str, bool],
+    kind: str,
+) -> None:
     assert used[kind]
 
 
@@ -236,7 +240,9 @@ def test_two_ranks_of_the_launcher_train_the_network(
     words = ("rn50.cli.entry", "launch", name, "--launcher", "dummy", *overrides)
     done = finished([sys.executable, "-m", *words], cwd=tree)
     assert done.returncode == 1, done.stdout + done.stderr
-    (result,) = (read(path, Result) for path in tmp_path.rglob("result.json"))
+    (path,) = tmp_path.rglob("result.json")
+    result = read(path, Result)
+    assert result is not None
     assert (result.status, result.ranks) == (ABORTED, 2)  # the target is out of reach
     assert list(tmp_path.rglob("step_*.ckpt"))
 

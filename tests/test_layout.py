@@ -257,7 +257,9 @@ def test_no_function_is_longer_than_a_screen() -> None:
             body = node.body
             if ast.get_docstring(node) and len(body) > 1:
                 body = body[1:]
-            lines = (body[-1].end_lineno or 0) - body[0].lineno + 1
+            last = body[-1].end_lineno
+            assert last is not None
+            lines = last - body[0].lineno + 1
             assert lines <= FUNCTION_LINES, f"{name_of(path)}: {node.name}"
 
 

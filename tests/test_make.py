@@ -88,7 +88,8 @@ def test_help_lists_every_target(root: Path) -> None:
         cwd=root,
         check=True,
     )
-    assert [line.split()[0] for line in done.stdout.splitlines()] == targets
+    listed = [line.split()[0] for line in done.stdout.splitlines()]
+    assert listed == targets
 
 
 def project(root: Path) -> dict[str, Any]:

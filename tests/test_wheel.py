@@ -65,7 +65,8 @@ def environment(root: Path, shared: Path) -> Path:
         checkout.mkdir()
         copy = ["sh", "-c", f"{TRACKED} | xargs -0 cp -P --parents -t '{checkout}'"]
         subprocess.run(copy, cwd=root, check=True)
-        build = [sys.executable, "-c", BUILD, str(folder.with_name("wheel"))]
+        wheels = folder.with_name("wheel")
+        build = [sys.executable, "-c", BUILD, str(wheels)]
         subprocess.run(
             build,
             cwd=checkout,
@@ -73,7 +74,7 @@ def environment(root: Path, shared: Path) -> Path:
             capture_output=True,
         )
         venv.create(folder, with_pip=False)
-        (wheel,) = folder.with_name("wheel").glob("rn50-*.whl")
+        (wheel,) = wheels.glob("rn50-*.whl")
         pip = f"{sys.executable} -m pip --python {folder}/bin/python install -q"
         offline = "--no-deps --no-index --disable-pip-version-check --no-compile"
         command = [*pip.split(), *offline.split(), str(wheel)]

@@ -30,7 +30,10 @@ def finished(
     )
 
 
-def wait_until(condition: Callable[[], T], within_s: float = 120) -> T:
+def wait_until(
+    condition: Callable[[], T],
+    within_s: float = 120,
+) -> T:
     """The first true value of `condition`; the test fails where there is none in time."""
     until_s = time.monotonic() + within_s
     while not (found := condition()):
@@ -55,7 +58,10 @@ def leave_nothing(path: Path) -> None:
     wait_until(lambda: not mentioning(path), 10)
 
 
-def rank_process(parent: int, rank: int) -> psutil.Process | None:
+def rank_process(
+    parent: int,
+    rank: int,
+) -> psutil.Process | None:
     """The process of a rank below the launcher, once it is there."""
     for child in psutil.Process(parent).children(recursive=True):
         try:

@@ -128,7 +128,10 @@ def test_a_new_folder_is_made_where_its_link_leads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["null", "full"])
-def test_a_device_stays_a_device(device: Callable[[str], Path], name: str) -> None:
+def test_a_device_stays_a_device(
+    device: Callable[[str], Path],
+    name: str,
+) -> None:
     path = device(name)
     check_output(path)
     with refused("No space left on device" if name == "full" else None):

@@ -154,7 +154,10 @@ def walk(run: Run) -> list[Walked]:
 
 
 @st.composite
-def changing_runs(draw: st.DrawFn, min_changes: int = 0) -> Run:
+def changing_runs(
+    draw: st.DrawFn,
+    min_changes: int = 0,
+) -> Run:
     """Runs of a few epochs whose batch and ranks change; the last change may lie beyond the end."""
     ranks = draw(st.integers(1, 6))
     samples = draw(st.integers(ranks, 70))
@@ -162,7 +165,8 @@ def changing_runs(draw: st.DrawFn, min_changes: int = 0) -> Run:
     def batch() -> dict[str, Any]:
         active = draw(st.none() | st.integers(1, ranks))
         most = samples // (active or ranks)
-        return {"per_rank": draw(st.integers(1, most)), "active_ranks": active}
+        per_rank = draw(st.integers(1, most))
+        return {"per_rank": per_rank, "active_ranks": active}
 
     epochs = st.lists(
         st.integers(1, 7),
@@ -170,7 +174,8 @@ def changing_runs(draw: st.DrawFn, min_changes: int = 0) -> Run:
         min_size=min_changes,
         max_size=4,
     )
-    changes = [{"after_epoch": epoch, **batch()} for epoch in sorted(draw(epochs))]
+    after = sorted(draw(epochs))
+    changes = [{"after_epoch": epoch, **batch()} for epoch in after]
     last_batch = draw(st.sampled_from(["mix", "pad"]))
     length = f"{draw(st.integers(1, 9))} epochs"
     return Run.model_validate(
@@ -197,7 +202,8 @@ def test_a_plan_is_the_row_walked_step_by_step(run: Run) -> None:
         assert segment == plan.segment_of_epoch(expected.epoch)
         assert (segment.per_rank, segment.active_ranks) == expected.batch
         assert plan.images_after(step) == expected.images
-        assert plan.epoch_at(step) == pytest.approx(expected.epochs_done, rel=1e-12)
+        epochs_done = pytest.approx(expected.epochs_done, rel=1e-12)
+        assert plan.epoch_at(step) == epochs_done
         last_steps[expected.epoch] = step
     for epoch in range(1, plan.epochs + 1):
         assert plan.epoch_end_step(epoch) == last_steps[epoch]

@@ -127,7 +127,10 @@ def test_run_of_a_paper_is_open_aims_at_its_top1_and_evaluates_its_last_epoch(
         ("sony_4096", {"model.label_smoothing": 0}),
     ],
 )
-def test_what_a_paper_says_besides(name: str, published: dict[str, object]) -> None:
+def test_what_a_paper_says_besides(
+    name: str,
+    published: dict[str, object],
+) -> None:
     values = dict(flatten(load(name).to_dict()))
     assert {key: values[key] for key in published} == published
 
@@ -162,6 +165,9 @@ def test_only_sonys_presets_augment_further_with_nnabla_examples_values() -> Non
         ),
     ],
 )
-def test_sonys_workers(name: str, workers: list[tuple[int, int]]) -> None:
+def test_sonys_workers(
+    name: str,
+    workers: list[tuple[int, int]],
+) -> None:
     segments = build_plan(load(name).run).segments
     assert [(each.per_rank, each.active_ranks) for each in segments] == workers

@@ -44,8 +44,9 @@ def test_a_key_is_found_by_path_name_or_section(
     first: str,
     count: int,
 ) -> None:
-    found = find_keys(word)
-    assert (found[0].path, len(found)) == (first, count)
+    keys = find_keys(word)
+    assert keys[0].path == first
+    assert len(keys) == count
 
 
 def test_a_key_that_does_not_exist() -> None:

@@ -28,7 +28,10 @@ def packages(lock: str) -> dict[str, tuple[str, list[str]]]:
     return locked
 
 
-def asked_for(requirements: str, python: tuple[int, int]) -> set[str]:
+def asked_for(
+    requirements: str,
+    python: tuple[int, int],
+) -> set[str]:
     """The names of requirements.txt for one Python."""
     pattern = r'^([\w.-]+)[^\s;]*(?:; python_version (\S+) "3\.(\d+)")?'
     dashes = str.maketrans("._", "--")
@@ -64,7 +67,8 @@ def test_what_decides_results_is_the_same_for_every_python(root: Path) -> None:
         for python in PYTHONS
     ]
     for name in DECIDING:
-        assert len({lock[name][0] for lock in locks}) == 1, name
+        versions = {lock[name][0] for lock in locks}
+        assert len(versions) == 1, name
 
 
 @pytest.mark.parametrize(

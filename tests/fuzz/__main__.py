@@ -52,9 +52,10 @@ def _search(first: int, minutes: float) -> int:
     for seed in itertools.count(first):
         if time.monotonic() > end_s:
             break
-        for problem in filter(None, (run_case(kind, seed) for kind in CASES)):
-            failures += 1
-            print(problem, flush=True)
+        for kind in CASES:
+            if problem := run_case(kind, seed):
+                failures += 1
+                print(problem, flush=True)
     print(f"{len(CASES) * (seed - first):,} cases, {failures} failures")
     return int(failures > 0)
 

@@ -121,11 +121,15 @@ def log_case(rng: random.Random, folder: Path) -> Commands:
     return rng.sample(commands, 2)
 
 
-def _edited(rng: random.Random, parts: list[T]) -> list[T]:
+def _edited(
+    rng: random.Random,
+    parts: list[T],
+) -> list[T]:
     """Some that follow each other are left out, repeated or moved; or nothing is changed."""
     first = rng.randrange(len(parts))
-    piece = parts[first : first + rng.choice((1, 10, 100))]
-    rest = parts[:first] + parts[first + len(piece) :]
+    last = first + rng.choice((1, 10, 100))
+    piece = parts[first:last]
+    rest = parts[:first] + parts[last:]
     place = rng.choice((0, first, len(rest)))
     copies = piece * rng.choice((0, 1, 1, 50))
     return rest[:place] + copies + rest[place:]
@@ -134,7 +138,8 @@ def _edited(rng: random.Random, parts: list[T]) -> list[T]:
 def config_case(rng: random.Random, folder: Path) -> Commands:
     """A YAML file with wrong values, or a wrong file, and overrides."""
     preset = rng.choice(list_presets())
-    text = json.dumps({"base": preset, _key(rng): rng.choice(VALUES)})
+    content = {"base": preset, _key(rng): rng.choice(VALUES)}
+    text = json.dumps(content)
     if rng.random() < 0.2:
         text = rng.choice(CONTENTS)
     (folder / "own.yaml").write_text(text, "utf-8")
@@ -151,7 +156,8 @@ def config_case(rng: random.Random, folder: Path) -> Commands:
 
 
 def _key(rng: random.Random) -> str:
-    return rng.choice([key.path for key in all_keys() if key.values])
+    paths = [key.path for key in all_keys() if key.values]
+    return rng.choice(paths)
 
 
 def run_case(rng: random.Random, folder: Path) -> Commands:

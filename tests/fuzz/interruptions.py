@@ -98,7 +98,10 @@ class Lab:
         settings = [f"eval.target={target}", "watchdog.silence_s=60"]
         return ["launch", *RUN, "--launcher", launcher, *settings, *places]
 
-    def _whole(self, target: float) -> tuple[Path, int, float]:
+    def _whole(
+        self,
+        target: float,
+    ) -> tuple[Path, int, float]:
         """The folder, the exit code and the time of a run that nobody interrupts."""
         results = self.folder / f"whole_{target}"
         begun_s = time.monotonic()
@@ -109,7 +112,10 @@ class Lab:
         return folder, done.returncode, time.monotonic() - begun_s
 
 
-def run_case(lab: Lab, seed: int) -> tuple[str | None, int]:
+def run_case(
+    lab: Lab,
+    seed: int,
+) -> tuple[str | None, int]:
     """What was wrong with the run of a seed, and how often it was interrupted."""
     story: list[str] = []
     problem = None

@@ -45,8 +45,8 @@ def run_case(kind: str, seed: int) -> str | None:
 
 
 def _limit() -> None:
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most_bytes = pages * resource.getpagesize() + MOST_BYTES
+    pages, *_ = Path("/proc/self/statm").read_text().split()
+    most_bytes = int(pages) * resource.getpagesize() + MOST_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (most_bytes, most_bytes))
     resource.setrlimit(resource.RLIMIT_CPU, (MOST_CPU_S, MOST_CPU_S))
     signal.alarm(MOST_WALL_S)

@@ -169,7 +169,8 @@ def main() -> None:
     for ranks in map(int, options.ranks.split(",")):
         loaded = load_thin(options.config, options.overrides, ranks)
         for end in options.ends.split(","):
-            print(json.dumps(measure(loaded, end)._asdict()), flush=True)
+            measured = measure(loaded, end)
+            print(json.dumps(measured._asdict()), flush=True)
 
 
 if __name__ == "__main__":

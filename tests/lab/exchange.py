@@ -25,7 +25,8 @@ _HELLO = struct.Struct("<II")
 
 def _address(out: Path) -> str:
     """An abstract Unix socket of the run in `out`: a path may be too long for one."""
-    digest = hashlib.sha256(str(out.resolve()).encode()).hexdigest()
+    path = str(out.resolve())
+    digest = hashlib.sha256(path.encode()).hexdigest()
     return f"\0rn50-{digest[:32]}"
 
 
@@ -42,7 +43,10 @@ class Member:
         hello = _HELLO.pack(rank, os.getpid())
         self._socket.sendall(hello)
 
-    def sum(self, values: Sequence[float]) -> list[float]:
+    def sum(
+        self,
+        values: Sequence[float],
+    ) -> list[float]:
         """Added up over all ranks."""
         data = np.array(values, np.float64).tobytes()
         head = _HEAD.pack(len(data))
@@ -86,7 +90,10 @@ class Exchange:
             backlog=4096,
         )
         self._server = self._loop.run_until_complete(server)
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread = threading.Thread(
+            target=self._loop.run_forever,
+            daemon=True,
+        )
         self._thread.start()
 
     def close(self) -> None:

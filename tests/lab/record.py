@@ -26,7 +26,8 @@ def verdicts(logs: Path) -> None:
 
     for path in sorted(logs.glob("*/**/*.txt")):
         found = check_log(path, official=False)
-        codes = " ".join(sorted({finding.id for finding in found.findings}))
+        ids = {finding.id for finding in found.findings}
+        codes = " ".join(sorted(ids))
         print(
             path.relative_to(logs),
             found.verdict,

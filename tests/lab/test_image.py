@@ -44,7 +44,11 @@ class Box:
         self.options = ["--rm", "--network=none"]
         self.options += ["-v", f"{self.data}:/data", "-v", f"{self.results}:/results"]
 
-    def command(self, *arguments: str, options: Sequence[str] = ()) -> list[str]:
+    def command(
+        self,
+        *arguments: str,
+        options: Sequence[str] = (),
+    ) -> list[str]:
         return [ENGINE, "run", *self.options, *options, IMAGE, *arguments]
 
     def run(

@@ -50,7 +50,8 @@ class Forked(Launcher):
 
     def command(self, job: Job) -> list[str]:
         module = [sys.executable, "-m", "tests.lab.thin_rank"]
-        return [*module, str(job.ranks), str(job.ranks_per_node), *job.command]
+        places = [str(job.ranks), str(job.ranks_per_node)]
+        return [*module, *places, *job.command]
 
     def is_installed(self) -> bool:
         return True
@@ -80,7 +81,10 @@ def count_opens() -> list[str]:
     """The files that this process opens from now on, but for the kernel's."""
     opened: list[str] = []
 
-    def audit(event: str, arguments: tuple[Any, ...]) -> None:
+    def audit(
+        event: str,
+        arguments: tuple[Any, ...],
+    ) -> None:
         if event == "open" and isinstance(arguments[0], str | os.PathLike):
             path = str(Path(arguments[0]).absolute())
             if not path.startswith(("/proc/", "/sys/")):
@@ -168,6 +172,8 @@ def _be(
 
 
 if __name__ == "__main__":
-    sys.exit(
-        launch_thin(*sys.argv[2:]) if sys.argv[1] == "launch" else main(sys.argv[1:])
-    )
+    match sys.argv[1:]:
+        case ["launch", config, out]:
+            sys.exit(launch_thin(config, out))
+        case words:
+            sys.exit(main(words))
