@@ -79,7 +79,7 @@ def is_there(name: str) -> bool:
 
 def missing(page: str) -> list[str]:
     """Paths that look like the repository's and are not in it."""
-    found = []
+    absent = []
     for token in TOKEN.findall("\n".join(code_of(page))):
         name = token.rstrip(".").removeprefix("./").removesuffix("/")
         first, _, rest = name.partition("/")
@@ -91,15 +91,15 @@ def missing(page: str) -> list[str]:
         ):
             continue
         if name.startswith("../"):
-            found.append(name)
+            absent.append(name)
         elif rest and first in TOP:
             if not is_there(name):
-                found.append(name)
+                absent.append(name)
         elif rest or PurePosixPath(name).suffix not in SOURCES:
             continue
         elif not (is_there(name) or is_there(f"*/{name}")):
-            found.append(name)
-    return found
+            absent.append(name)
+    return absent
 
 
 @every_page

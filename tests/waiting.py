@@ -36,11 +36,11 @@ def wait_until(
 ) -> T:
     """The first true value of `condition`; the test fails where there is none in time."""
     until_s = time.monotonic() + within_s
-    while not (found := condition()):
+    while not (value := condition()):
         if time.monotonic() > until_s:
             pytest.fail(f"not so within {within_s:g} s", pytrace=True)
         time.sleep(0.05)
-    return found
+    return value
 
 
 def mentioning(path: Path) -> list[str]:
@@ -69,9 +69,9 @@ def rank_process(
             environment = child.environ()
         except psutil.Error:
             continue
-        found = read_process_info(environment)
+        place = read_process_info(environment)
         ours = "rn50.train" in command and "python" in Path(command[0]).name
-        if ours and found.world_size > 1 and found.rank == rank:
+        if ours and place.world_size > 1 and place.rank == rank:
             return child
     return None
 

@@ -15,9 +15,9 @@ def measured(
     end: str,
 ) -> Measured:
     overrides = [f"data.path={data}", f"system.results={results}"]
-    found = measure(load_thin("smoke", overrides, ranks), end)
+    job = measure(load_thin("smoke", overrides, ranks), end)
     assert list(results.iterdir()) == []
-    return found
+    return job
 
 
 def test_each_end_of_a_job(smoke_data: Path, tmp_path: Path) -> None:
