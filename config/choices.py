@@ -70,7 +70,11 @@ class Form:
     """As the annotation of a field: what may be written, in words (for errors and the reference),
     and the function that reads it; one that returns None refuses the value."""
 
-    def __init__(self, text: str, read: Callable[[Any], Any]) -> None:
+    def __init__(
+        self,
+        text: str,
+        read: Callable[[Any], Any],
+    ) -> None:
         self._text = text
         self._read = read
 

@@ -17,7 +17,11 @@ from .definition import LoadedSweep
 from .study import REASON, Study
 
 
-def write_results(loaded: LoadedSweep, study: Study, folder: Path) -> JsonObject:
+def write_results(
+    loaded: LoadedSweep,
+    study: Study,
+    folder: Path,
+) -> JsonObject:
     """Write trials.json and, where a trial is complete, best.yaml; all trials as plain JSON."""
     best = study.best()
     results = {
@@ -36,9 +40,8 @@ def write_results(loaded: LoadedSweep, study: Study, folder: Path) -> JsonObject
             for trial in study.trials
         ],
     }
-    write_output(
-        folder / "trials.json", json.dumps(results, indent=1, allow_nan=False) + "\n"
-    )
+    text = json.dumps(results, indent=1, allow_nan=False)
+    write_output(folder / "trials.json", f"{text}\n")
     if best is not None:
         write_output(folder / "best.yaml", best_preset(loaded, best))
     return results
@@ -62,7 +65,8 @@ def best_preset(loaded: LoadedSweep, best: FrozenTrial) -> str:
         preset = loaded.load_trial(best.params, *settings, "division=open")
     header = "".join(f"# {' '.join(note.split())}\n" for note in notes)
     lines = preset.to_yaml().splitlines(keepends=True)
-    return header + "".join(line for line in lines if not line.startswith("seed:"))
+    kept = [line for line in lines if not line.startswith("seed:")]
+    return header + "".join(kept)
 
 
 def table(results: JsonObject) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:

@@ -270,7 +270,13 @@ def end_failed(
 ) -> NoReturn:
     """Leave the reason in `folder`, as a rank that trains leaves it, and end the process at once:
     exit handlers would wait for the other ranks."""
-    failure = Failure(process.rank, process.host, phase, 0, one_line(error))
+    failure = Failure(
+        process.rank,
+        process.host,
+        phase,
+        0,
+        one_line(error),
+    )
     traceback.print_exc()
     with suppress(OSError):
         write(folder / failure.file_name, failure)

@@ -58,7 +58,9 @@ class RunContext:
             resumed=log_position(self.plan, self.state) if resumed else None,
         )
         self.metrics = Metrics(
-            out / METRICS if first else None, self.clock, resumed=resumed is not None
+            out / METRICS if first else None,
+            self.clock,
+            resumed=resumed is not None,
         )
         self.progress = Progress(
             self.plan,

@@ -79,7 +79,13 @@ def evaluate(
     samples = run.data.eval_samples
     total: Any = None
     running: deque[Any] = deque()
-    for _ in range(eval_batches(samples, comm.world_size, run.eval.batch_per_rank)):
+    for _ in range(
+        eval_batches(
+            samples,
+            comm.world_size,
+            run.eval.batch_per_rank,
+        )
+    ):
         images, labels = next_batch()
         total = comm.operators.add_hits(score(images), labels, total)
         running.append((total, images))

@@ -52,7 +52,10 @@ class HeartbeatClient:
     """
 
     def __init__(
-        self, address: str, context: RunContext, end: Callable[[str], Any]
+        self,
+        address: str,
+        context: RunContext,
+        end: Callable[[str], Any],
     ) -> None:
         host, port, token = address.rsplit(":", 2)
         self._context = context
@@ -150,7 +153,12 @@ class HeartbeatClient:
             if now_s > last_received_s + self._patience_s and not self._over:
                 self._end(f"no word from the launcher for {self._patience_s:g} s")
 
-    def _obey(self, word: str, step: str = "", by: str = "") -> None:
+    def _obey(
+        self,
+        word: str,
+        step: str = "",
+        by: str = "",
+    ) -> None:
         """A line of the launcher: `beat`, `hold`, or `stop STEP BY`."""
         stop = self._context.stop
         if word == "hold" and not self._context.is_started:

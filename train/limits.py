@@ -31,7 +31,11 @@ class ReplicasDifferError(UserError):
     """The weights of the ranks differ, or what they are computed from. Those of `agreed_step` were
     the same on all: a run goes on from a checkpoint that is no newer. None: from any."""
 
-    def __init__(self, message: str, agreed_step: int | None) -> None:
+    def __init__(
+        self,
+        message: str,
+        agreed_step: int | None,
+    ) -> None:
         super().__init__(message)
         self.agreed_step = agreed_step
 

@@ -34,11 +34,19 @@ class Operators:
         """What notes the time for `step_times.py`, if not the host's clock."""
         return None
 
-    def zeros(self, shape: Any, dtype: Any = np.float32) -> NDArray:
+    def zeros(
+        self,
+        shape: Any,
+        dtype: Any = np.float32,
+    ) -> NDArray:
         """An array of zeros."""
         return nd.zeros(shape, self.ctx, dtype=dtype)
 
-    def initialize(self, net: Any, initializer: mx.init.Initializer) -> None:
+    def initialize(
+        self,
+        net: Any,
+        initializer: mx.init.Initializer,
+    ) -> None:
         """Fill the parameters of a network; those that are trained get arrays for gradients."""
         net.initialize(initializer, ctx=self.ctx)
 
@@ -79,12 +87,20 @@ class Operators:
         """array += sign other^2."""
         array += sign * other * other
 
-    def add_losses(self, losses: NDArray, total: NDArray | None) -> NDArray:
+    def add_losses(
+        self,
+        losses: NDArray,
+        total: NDArray | None,
+    ) -> NDArray:
         """The sum of a batch's losses and of `total`, as one number on the device."""
         loss_sum = losses.sum()
         return loss_sum if total is None else loss_sum + total
 
-    def join(self, number: NDArray, more: Sequence[float]) -> NDArray:
+    def join(
+        self,
+        number: NDArray,
+        more: Sequence[float],
+    ) -> NDArray:
         """One array of a number on the device and of numbers of the host."""
         return nd.concat(
             number.reshape(1),
@@ -159,6 +175,10 @@ class AutogradCriterion:
             return
         made_for = (scale, losses.shape)
         if made_for != self._made_for:
-            self._head = nd.full(losses.shape, scale, losses.context)
+            self._head = nd.full(
+                losses.shape,
+                scale,
+                losses.context,
+            )
             self._made_for = made_for
         losses.backward(self._head)

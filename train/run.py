@@ -77,7 +77,11 @@ def write_result(
         cpu_s=time.process_time() - trainer.cpu_begun_s,
     )
     trainer.log.result(
-        trainer.model.net, time_s=time_s, ranks=ranks, reached=reached, stopped=stopped
+        trainer.model.net,
+        time_s=time_s,
+        ranks=ranks,
+        reached=reached,
+        stopped=stopped,
     )
 
 
@@ -171,7 +175,11 @@ def seed_dropout(trainer: Trainer, epoch: int) -> None:
     mx.random.seed(seed & 0x7FFFFFFF)
 
 
-def log_point(trainer: Trainer, point: LogPoint, training_s: float = 0.0) -> None:
+def log_point(
+    trainer: Trainer,
+    point: LogPoint,
+    training_s: float = 0.0,
+) -> None:
     """Mean loss over all ranks; reading it waits for this step's forward, no further.
 
     With it travels whether a rank wants to stop. Raises NonRetryableError, StopTraining: on all
@@ -182,7 +190,8 @@ def log_point(trainer: Trainer, point: LogPoint, training_s: float = 0.0) -> Non
     if budget_s is not None and context.elapsed_s >= budget_s:
         context.stop(OUT_OF_TIME)
     comm = trainer.comm
-    sums = comm.sum_losses(comm.operators.join(point.loss_sum, context.stop.flags))
+    joined = comm.operators.join(point.loss_sum, context.stop.flags)
+    sums = comm.sum_losses(joined)
     loss_sum, *requests = host_reads.losses(sums)
     now = trainer.steps.settings_at(point.step)
     scaler = trainer.model.updater.scaler

@@ -72,7 +72,11 @@ class RunLog:
         )
 
     def train(
-        self, step: int, loss: float, now: Settings, loss_scale: float | None
+        self,
+        step: int,
+        loss: float,
+        now: Settings,
+        loss_scale: float | None,
     ) -> None:
         """A log point: the mean loss over all ranks since the last one."""
         context = self._context
@@ -103,7 +107,11 @@ class RunLog:
             now_s,
         )
 
-    def step_times(self, step: int, phases_ms: NDArray[np.float32]) -> None:
+    def step_times(
+        self,
+        step: int,
+        phases_ms: NDArray[np.float32],
+    ) -> None:
         """Rank 0's steps since the last log point, as far as they are done: (steps, columns)."""
         if self._context.process.rank == 0 and len(phases_ms):
             self._context.metrics.write(
@@ -197,7 +205,11 @@ class RunLog:
 
 
 def gather_ranks(
-    comm: Communicator, *, host: str, phases_ms: NDArray[np.float32], cpu_s: float
+    comm: Communicator,
+    *,
+    host: str,
+    phases_ms: NDArray[np.float32],
+    cpu_s: float,
 ) -> dict[str, list[Any]]:
     """A column for each figure, a row for each rank, by rank. Collective: one small allgather.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ..config.plan import Plan, momentum_for_batch
@@ -22,7 +22,10 @@ class Settings(NamedTuple):
     global_batch_size: int
 
 
-def step_settings(run: Run, plan: Plan) -> Callable[[int], Settings]:
+def step_settings(
+    run: Run,
+    plan: Plan,
+) -> Callable[[int], Settings]:
     """Settings of every step of `run`; learning rate or momentum follow the batch if asked to."""
     lr_at = SHAPES[run.schedule.shape](run, plan)
     follow = run.batch.follow
@@ -41,7 +44,11 @@ def step_settings(run: Run, plan: Plan) -> Callable[[int], Settings]:
     return at
 
 
-def _falling(run: Run, plan: Plan, shape: Curve) -> LearningRate:
+def _falling(
+    run: Run,
+    plan: Plan,
+    shape: Curve,
+) -> LearningRate:
     """From the base learning rate to `schedule.end_lr`, over the images trained on since the start
     of the decay, in steps of the first batch: with one batch these are the steps themselves, to the
     last bit. Constant after `schedule.decay`."""
@@ -61,13 +68,27 @@ def _falling(run: Run, plan: Plan, shape: Curve) -> LearningRate:
 
 
 def _stepped(run: Run, plan: Plan) -> LearningRate:
-    milestones = [
-        (plan.epoch_end_step(m.after_epoch), m.factor) for m in run.schedule.milestones
-    ]
-    return lambda step: run.optimizer.base_lr * factor_at(step, milestones)
+    base_lr = run.optimizer.base_lr
+    factors = {
+        plan.epoch_end_step(milestone.after_epoch): milestone.factor
+        for milestone in run.schedule.milestones
+    }
+
+    def lr(step: int) -> float:
+        factor = 1.0
+        for after_step, milestone_factor in factors.items():
+            if step > after_step:
+                factor = milestone_factor
+        return base_lr * factor
+
+    return lr
 
 
-def _after_warmup(run: Run, plan: Plan, decay: LearningRate) -> LearningRate:
+def _after_warmup(
+    run: Run,
+    plan: Plan,
+    decay: LearningRate,
+) -> LearningRate:
     """Linear warm-up over the images trained on (Goyal et al. 2.2), then `decay`."""
     start_lr = run.schedule.warmup_start_lr
     rise = run.optimizer.base_lr - start_lr
@@ -98,22 +119,17 @@ def cosine(done: float) -> float:
 
 SHAPES: dict[str, Callable[[Run, Plan], LearningRate]] = {
     "poly": _poly,
-    "cosine": lambda run, plan: _after_warmup(run, plan, _falling(run, plan, cosine)),
+    "cosine": lambda run, plan: _after_warmup(
+        run,
+        plan,
+        _falling(run, plan, cosine),
+    ),
     "step": lambda run, plan: _after_warmup(run, plan, _stepped(run, plan)),
     "sony_b": lambda _, plan: (
         lambda step: sony_b(plan.images_after(step) / plan.train_samples)
     ),
 }
 """The learning rate of every step, by `schedule.shape`."""
-
-
-def factor_at(step: int, milestones: Sequence[tuple[int, float]]) -> float:
-    """The factor of the last milestone (step after which it holds, factor) passed; 1 before."""
-    factor = 1.0
-    for after_step, milestone_factor in milestones:
-        if step > after_step:
-            factor = milestone_factor
-    return factor
 
 
 def sony_b(epoch: float) -> float:
@@ -130,4 +146,6 @@ def akiba_sgd_share(epoch: float) -> float:
     The printed middle branch would reach 1.5; 0.5 + (e - 10) / 5 joins its neighbours.
     """
     periods = (epoch - 10) / 5
-    return 0.5 * math.exp(2 * periods) if periods < 0 else min(1.0, 0.5 + periods)
+    if periods < 0:
+        return 0.5 * math.exp(2 * periods)
+    return min(1.0, 0.5 + periods)

@@ -31,7 +31,9 @@ to the last group's sum, what backward has not hidden (exposed); update.
 """
 COLUMNS = (*PHASES, "input_lead")
 """What is kept of a step; input_lead: how long its batch was at hand before the device was free."""
-_ASKED, _BATCH, _UPDATE = (PHASES.index(phase) for phase in ("host", "input", "update"))
+_ASKED = PHASES.index("host")
+_BATCH = PHASES.index("input")
+_UPDATE = PHASES.index("update")
 
 
 class EngineContext(ctypes.Structure):
@@ -59,7 +61,11 @@ _PLAIN = ctypes.c_int(0)
 @cache
 def _stamp_of_the_host() -> Stamp:
     library = ctypes.CDLL(str(kernels.build(kernels.STAMP_SOURCE)))
-    return Stamp(ctypes.cast(library.rn50_stamp, ctypes.c_void_p), _ON_CPU, [])
+    return Stamp(
+        ctypes.cast(library.rn50_stamp, ctypes.c_void_p),
+        _ON_CPU,
+        [],
+    )
 
 
 class StepTimes:
@@ -70,7 +76,11 @@ class StepTimes:
         stamp: what notes the time; None: the host's clock.
     """
 
-    def __init__(self, most_steps: int, stamp: Stamp | None = None) -> None:
+    def __init__(
+        self,
+        most_steps: int,
+        stamp: Stamp | None = None,
+    ) -> None:
         self._stamp = stamp or _stamp_of_the_host()
         # A row for each step that is under way, or over and not yet taken.
         rows = most_steps + 2 * RUN_AHEAD_STEPS + 1
@@ -98,7 +108,11 @@ class StepTimes:
         """The host has the batch."""
         self._row[_BATCH] = time.perf_counter()
 
-    def after(self, phase: str, arrays: Sequence[nd.NDArray]) -> None:
+    def after(
+        self,
+        phase: str,
+        arrays: Sequence[nd.NDArray],
+    ) -> None:
         """All of a phase of `PHASES` is enqueued and nothing that follows it; `arrays` are what it
         writes last."""
         stamp = self._stamp
@@ -152,14 +166,21 @@ class StepTimes:
         return row
 
 
-def phases_ms(stamps: NDArray[np.float64], begun_s: float) -> NDArray[np.float32]:
+def phases_ms(
+    stamps: NDArray[np.float64],
+    begun_s: float,
+) -> NDArray[np.float32]:
     """(steps, columns) in ms, from (steps, 6) stamps and the end of the update before them; NaN:
     the first step begins when its batch is asked for. What ends before the phase before it took 0.
     """
     before = np.append(begun_s, stamps[:, _UPDATE])[: len(stamps)]
-    before = np.where(np.isnan(before), stamps[:, _ASKED], before)
-    ends = np.maximum.accumulate(np.column_stack([before, stamps]), axis=1)
-    phases = np.diff(ends, axis=1)
+    before = np.where(
+        np.isnan(before),
+        stamps[:, _ASKED],
+        before,
+    )
+    ends = np.column_stack([before, stamps])
+    phases = np.diff(np.maximum.accumulate(ends, axis=1), axis=1)
     lead = np.maximum(0.0, before - stamps[:, _BATCH])
     return (1e3 * np.column_stack([phases, lead])).astype(np.float32)
 

@@ -124,12 +124,17 @@ def test_a_config_that_does_not_exist(folder: Path, name: str, problem: str) -> 
             "name: a\nbase: x.yaml\n",
             "x.yaml:2: base: .*without a circle.* x.yaml -> x.yaml",
         ),
-        ("system: {base: x.yaml}\n", "x.yaml:1: system.base: .*circle"),
+        (
+            "base: a.yaml\n",
+            "b.yaml:1: base: .*circle.* x.yaml -> a.yaml -> b.yaml -> a.yaml",
+        ),
     ],
 )
 def test_a_bad_base_is_one_error_with_its_place(
     folder: Path, text: str, problem: str
 ) -> None:
+    write("a.yaml", "system: {base: b.yaml}\n")
+    write("b.yaml", "base: a.yaml\n")
     with refused(problem):
         load_text(text)
 

@@ -47,6 +47,10 @@ def test_epoch_ends_are_exact_integer_arithmetic(
             r"batch.follow: .* -0\.\d+ .* 64 ",
         ),
         (
+            ["batch.follow=momentum_as_printed", "batch.reference=5"],
+            r"batch.follow: .* -0\.28 .* 64 ",
+        ),
+        (
             ["schedule.length=3 epochs", "eval.offset=3"],
             "eval.offset: no evaluation in 3 epochs",
         ),

@@ -24,7 +24,11 @@ from tests.fuzz.runner import run_case
 def main() -> int:
     """Exit 0: nothing found; 1: something was, with the commands that show it again."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("kind", nargs="?", choices=[*CASES, interruptions.KIND])
+    parser.add_argument(
+        "kind",
+        nargs="?",
+        choices=[*CASES, interruptions.KIND],
+    )
     parser.add_argument("seed", nargs="?", type=int)
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--interruptions", type=int, metavar="N")

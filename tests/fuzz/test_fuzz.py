@@ -75,5 +75,10 @@ def test_a_fault_is_found(
     ],
 )
 def test_what_a_command_printed_is_judged(code: int, out: str, problem: str) -> None:
-    done = subprocess.CompletedProcess(["log", "show", "--json"], code, out, "")
+    done = subprocess.CompletedProcess(
+        ["log", "show", "--json"],
+        code,
+        out,
+        "",
+    )
     assert problem in str(judge(done))

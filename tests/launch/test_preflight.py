@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rn50.cli.console import track
 from rn50.compliance.config_rules import check_config
 from rn50.config.errors import UserError
 from rn50.config.load import load
@@ -69,14 +70,15 @@ def test_what_launch_refuses_check_and_submit_refuse(
     with pytest.raises(UserError) as submitted:
         plan_submission(loaded, "slurm", 1, tmp_path)
     with pytest.raises(UserError) as launched:
-        launch(loaded, lambda name: lambda done, total: None, Options("mpirun"))
+        launch(loaded, track, Options("mpirun"))
     assert str(submitted.value) == str(launched.value).splitlines()[0] == found
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("words", "why"), GRIDS)
 def test_a_grid_that_cannot_be_had_is_neither_priced_nor_shown(
-    words: tuple[str, ...], why: str
+    words: tuple[str, ...],
+    why: str,
 ) -> None:
     loaded = load(words[0], words[1:])
     with refused(re.escape(why)):
@@ -96,7 +98,10 @@ def test_a_grid_that_cannot_be_had_is_neither_priced_nor_shown(
         ("you_2048_knl", "32x64"),  # on CPUs our own, the squarest
     ],
 )
-def test_the_grid_that_runs_is_priced_and_shown(config: str, grid: str) -> None:
+def test_the_grid_that_runs_is_priced_and_shown(
+    config: str,
+    grid: str,
+) -> None:
     loaded = load(config, ["comm.algorithm=torus_2d"])
     expected = f"torus_2d({grid})"
     assert (

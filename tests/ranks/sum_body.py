@@ -27,24 +27,37 @@ STEPS = 3
 WIDTHS = (7, 33, 100, 5)
 
 
-def main(config: str, out: str, *cases: str) -> None:
+def main(
+    config: str,
+    out: str,
+    *cases: str,
+) -> None:
     """Rank 0 writes the largest error of the sums of each case, then that of the statistics."""
     run = load(config).run
     place = read_process_info()
-    connection = Connection(run, Timeline(0), over_mpi=place.over_mpi)
+    connection = Connection(
+        run,
+        Timeline(0),
+        over_mpi=place.over_mpi,
+    )
     connection.begin()
     ctx = device_context(run.system.device, place.local_rank)
     comm = Communicator(Operators(ctx), connection)
     comm.start()
     runs = [load(config, overrides.split()).run for overrides in cases or ("",)]
     worst = [sums_error(comm, run) for run in runs]
-    worst.append(max(statistics_error(comm, mode) for mode in ("average", "batch")))
+    of_modes = [statistics_error(comm, mode) for mode in ("average", "batch")]
+    worst.append(max(of_modes))
     comm.stop()
     if comm.rank == 0:
-        (Path(out) / "worst.txt").write_text(" ".join(map(repr, worst)))
+        text = " ".join(map(repr, worst))
+        (Path(out) / "worst.txt").write_text(text)
 
 
-def sums_error(comm: Communicator, run: Run) -> float:
+def sums_error(
+    comm: Communicator,
+    run: Run,
+) -> float:
     """The largest error of `STEPS` sums of random gradients."""
     net = nn.Sequential(prefix="")
     for width in WIDTHS:
@@ -53,7 +66,11 @@ def sums_error(comm: Communicator, run: Run) -> float:
     net.initialize(ctx=comm.ctx)
     net.cast(run.model.dtype)
     parameters = trainable(net)
-    comm.plan_groups(run.comm.groups, parameters, run.comm.gradient_dtype)
+    comm.plan_groups(
+        run.comm.groups,
+        parameters,
+        run.comm.gradient_dtype,
+    )
     errors = []
     for step in range(STEPS):
         rng = np.random.default_rng(step)
@@ -64,11 +81,15 @@ def sums_error(comm: Communicator, run: Run) -> float:
             sums.append(of_ranks.sum(axis=0))
         comm.reduce()
         for p, expected in zip(parameters, sums, strict=True):
-            errors.append(np.abs(p.grad().asnumpy() - expected).max())
+            error = p.grad().asnumpy() - expected
+            errors.append(np.abs(error).max())
     return float(max(errors))
 
 
-def statistics_error(comm: Communicator, mode: str) -> float:
+def statistics_error(
+    comm: Communicator,
+    mode: str,
+) -> float:
     """The largest error of means and variances of the images of all ranks but the last, which has
     no share of the batch."""
     images = np.random.default_rng(5).normal(size=(comm.world_size, 50, 7))
@@ -76,8 +97,9 @@ def statistics_error(comm: Communicator, mode: str) -> float:
     images = images * (1 + ranks) + ranks
     layer = nn.BatchNorm(in_channels=7)
     comm.operators.initialize(layer, mx.init.Zero())
-    layer.running_mean.set_data(images[comm.rank].mean(axis=0))
-    layer.running_var.set_data(images[comm.rank].var(axis=0))
+    of_rank = images[comm.rank]
+    layer.running_mean.set_data(of_rank.mean(axis=0))
+    layer.running_var.set_data(of_rank.var(axis=0))
     sync_bn_statistics(
         layer,
         comm,
@@ -89,9 +111,11 @@ def statistics_error(comm: Communicator, mode: str) -> float:
         "average": active.var(axis=1).mean(axis=0),
         "batch": active.var(axis=(0, 1)),
     }
-    means_off = layer.running_mean.data().asnumpy() - active.mean(axis=(0, 1))
-    variances_off = layer.running_var.data().asnumpy() - variances[mode]
-    return float(np.abs([means_off, variances_off]).max())
+    errors = [
+        layer.running_mean.data().asnumpy() - active.mean(axis=(0, 1)),
+        layer.running_var.data().asnumpy() - variances[mode],
+    ]
+    return float(np.abs(errors).max())
 
 
 if __name__ == "__main__":

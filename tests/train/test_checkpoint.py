@@ -47,15 +47,25 @@ COPY = [
 """A copy of the set, which nobody would draw anew."""
 
 
-def meta(step: int = 7, **changes: Any) -> Meta:
+def meta(
+    step: int = 7,
+    **changes: Any,
+) -> Meta:
     loaded = load(*CONFIG)
     values: dict[str, Any] = {
-        "state": TrainState(step=step, training_s=3.25, best_accuracy=0.75),
+        "state": TrainState(
+            step=step,
+            training_s=3.25,
+            best_accuracy=0.75,
+        ),
         "log_bytes": 100,
         "metrics_bytes": 50,
         "run_started_unix_s": 1.5,
         "previous_lr": 0.1 + 0.2,
-        "loss_scale": LossScaleState(value=0.5, checks=((7, 0.5, True),)),
+        "loss_scale": LossScaleState(
+            value=0.5,
+            checks=((7, 0.5, True),),
+        ),
         "ranks": 2,
         "statistics_rows": 1,
         "config_sha256": loaded.sha256,
@@ -71,17 +81,26 @@ def arrays() -> dict[str, Any]:
         "weight/a": rng.standard_normal((3, 5)).astype(np.float32),
         "velocity/a": rng.standard_normal((7,)).astype(np.float16),
         "empty": np.zeros((2, 0), np.float32),
-        "statistics/a": np.arange(6, dtype=np.float32).reshape(2, 3)[:, 1:],
+        "statistics/a": rng.standard_normal((2, 3)).astype(np.float32)[:, 1:],
     }
 
 
-def shapes(of: dict[str, Any]) -> dict[str, tuple[tuple[int, ...], str]]:
-    return {name: (array.shape, array.dtype.name) for name, array in of.items()}
+def shapes() -> dict[str, Any]:
+    """Of `arrays`."""
+    return {name: (array.shape, array.dtype.name) for name, array in arrays().items()}
 
 
-def write(folder: Path, step: int = 7, **changes: Any) -> Path:
+def write(
+    folder: Path,
+    step: int = 7,
+    **changes: Any,
+) -> Path:
     path = folder / file_name(step)
-    write_checkpoint(path, meta(step, **changes), arrays())
+    write_checkpoint(
+        path,
+        meta(step, **changes),
+        arrays(),
+    )
     return path
 
 
@@ -99,7 +118,7 @@ def whole(path: Path) -> Checkpoint:
 def test_what_goes_in_comes_out_bit_for_bit(good: Path) -> None:
     checkpoint = whole(good)
     assert checkpoint.meta == meta()
-    held = checkpoint.load(shapes(arrays()))
+    held = checkpoint.load(shapes())
     for name, array in arrays().items():
         assert held[name].dtype == array.dtype
         np.testing.assert_array_equal(held[name], array)
@@ -112,7 +131,8 @@ def test_any_cut_and_any_flipped_bit_is_found(good: Path) -> None:
     drawn = random.Random(0)
     content = good.read_bytes()
     places = range(len(content))
-    damaged = [content[:size] for size in (0, 8, 16, *drawn.choices(places, k=20))]
+    sizes = [0, 8, 16, *drawn.choices(places, k=20)]
+    damaged = [content[:size] for size in sizes]
     for place in drawn.choices(places, k=100):
         flipped = bytearray(content)
         flipped[place] ^= 1 << drawn.randrange(8)
@@ -123,12 +143,19 @@ def test_any_cut_and_any_flipped_bit_is_found(good: Path) -> None:
             whole(good)
 
 
-def tensors(header: object, body: bytes = b"", length: int | None = None) -> bytes:
+def tensors(
+    header: object,
+    body: bytes = b"",
+    length: int | None = None,
+) -> bytes:
     text = json.dumps(header).encode()
     return struct.pack("<Q", len(text) if length is None else length) + text + body
 
 
-def hostile(digest: str = "0" * 64, **changes: object) -> bytes:
+def hostile(
+    digest: str = "0" * 64,
+    **changes: object,
+) -> bytes:
     values = json.dumps(meta().model_dump(mode="json") | changes)
     return tensors({"__metadata__": {"digest": digest, "meta": values}})
 
@@ -145,7 +172,11 @@ def hostile(digest: str = "0" * 64, **changes: object) -> bytes:
         (hostile(state={"step": "1"}), r"state\.step"),
     ],
 )
-def test_hostile_metadata_is_one_line(tmp_path: Path, data: bytes, words: str) -> None:
+def test_hostile_metadata_is_one_line(
+    tmp_path: Path,
+    data: bytes,
+    words: str,
+) -> None:
     path = tmp_path / "step_0000000001.ckpt"
     path.write_bytes(data)
     with refused(f"torn or damaged: .*{words}") as caught:
@@ -162,7 +193,9 @@ def test_hostile_metadata_is_one_line(tmp_path: Path, data: bytes, words: str) -
     ],
 )
 def test_other_arrays_are_refused(
-    tmp_path: Path, held: dict[str, Any], found: str
+    tmp_path: Path,
+    held: dict[str, Any],
+    found: str,
 ) -> None:
     write_checkpoint(tmp_path / "a.ckpt", meta(), held)
     with refused(rf"a: float32 \[2\] expected, found {found}"):
@@ -184,9 +217,17 @@ def test_a_torn_newest_file_costs_one_checkpoint(tmp_path: Path) -> None:
     assert newest_checkpoint(tmp_path / "missing") == (None, [])
 
 
-@pytest.mark.parametrize(("agreed_step", "kept"), [(None, [4, 5]), (2, [2, 4, 5])])
+@pytest.mark.parametrize(
+    ("agreed_step", "kept"),
+    [
+        (None, [4, 5]),
+        (2, [2, 4, 5]),
+    ],
+)
 def test_the_newest_the_best_and_the_newest_that_agreed_are_kept(
-    tmp_path: Path, agreed_step: int | None, kept: list[int]
+    tmp_path: Path,
+    agreed_step: int | None,
+    kept: list[int],
 ) -> None:
     for step in (1, 2, 3, 4, 5):
         path = write(tmp_path, step)
@@ -230,7 +271,11 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_rest(
     before = good.read_bytes()
     monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError))
     with pytest.raises(OSError):
-        write_checkpoint(good, meta(8), arrays())
+        write_checkpoint(
+            good,
+            meta(8),
+            arrays(),
+        )
     assert good.read_bytes() == before
     assert list(good.parent.iterdir()) == [good]
 
@@ -245,7 +290,9 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_rest(
     ],
 )
 def test_only_what_changes_no_bits_may_differ(
-    good: Path, overrides: list[str], told: str | None
+    good: Path,
+    overrides: list[str],
+    told: str | None,
 ) -> None:
     loaded = load("smoke", ["seed=1", *overrides])
     with refused(told):
@@ -269,7 +316,11 @@ def test_the_image_set_is_known_by_its_content(tmp_path: Path) -> None:
         "class_counts": [4],
         "files": dict.fromkeys(("rec", "idx", "npy"), file),
     }
-    held = {"format": "rn50-recordio-1", "classes": list("abcd"), "shuffle_seed": 0}
+    held = {
+        "format": "rn50-recordio-1",
+        "classes": list("abcd"),
+        "shuffle_seed": 0,
+    }
     counts = {"train": split | {"samples": 1000}, "val": split | {"samples": 400}}
     data = tmp_path / "data"
     data.mkdir()
@@ -295,12 +346,20 @@ def test_logs_are_on_the_disk_before_a_checkpoint_has_their_lengths(
     logs = [tmp_path / name for name in ("result_0.txt", "metrics.jsonl")]
     for log in logs:
         log.write_text("a")
-    write_checkpoint(tmp_path / "a.ckpt", meta(), arrays(), logs=logs)
+    write_checkpoint(
+        tmp_path / "a.ckpt",
+        meta(),
+        arrays(),
+        logs=logs,
+    )
     *before, _, _ = synced  # the file and its folder come last
     assert set(before) == {*logs, tmp_path}
 
 
-def test_another_rank_count_keeps_the_global_batch(good: Path, tmp_path: Path) -> None:
+def test_another_rank_count_keeps_the_global_batch(
+    good: Path,
+    tmp_path: Path,
+) -> None:
     checkpoint = read_checkpoint(good)
     source = tmp_path / "config.yaml"
     source.write_text(load(*CONFIG).to_yaml())
@@ -317,7 +376,9 @@ def test_another_rank_count_keeps_the_global_batch(good: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize("links", [True, False])
 def test_a_held_checkpoint_is_one_whatever_the_run_writes(
-    tmp_path: Path, links: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    links: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The run puts another file in place between metadata and arrays."""
     best = write(tmp_path)
@@ -325,6 +386,10 @@ def test_a_held_checkpoint_is_one_whatever_the_run_writes(
     if not links:
         monkeypatch.setattr(os, "link", Mock(side_effect=PermissionError))
     held = held_checkpoint(checkpoint, tmp_path / "held.ckpt")
-    write_checkpoint(best, meta(9), {"weight/a": np.zeros(3)})
+    write_checkpoint(
+        best,
+        meta(9),
+        {"weight/a": np.zeros(3)},
+    )
     assert held.meta.step == 7
-    assert held.load(shapes(arrays())).keys() == arrays().keys()
+    held.load(shapes())

@@ -38,7 +38,11 @@ class Threads:
         """(name, priority) of each `allreduce_` of rank 0."""
         self._given: dict[int, np.ndarray] = {}
         self._rows: list[np.ndarray] = []
-        self._meeting = threading.Barrier(RANKS, self._meet, timeout=60)
+        self._meeting = threading.Barrier(
+            RANKS,
+            self._meet,
+            timeout=60,
+        )
 
     def _meet(self) -> None:
         self._rows = [self._given.pop(rank) for rank in range(RANKS)]
@@ -49,13 +53,20 @@ class Threads:
         return self._rows
 
     def grouped_allreduce_(
-        self, arrays: Sequence[nd.NDArray], op: str, name: str
+        self,
+        arrays: Sequence[nd.NDArray],
+        op: str,
+        name: str,
     ) -> None:
         for array in arrays:
             self.allreduce_(array, op, name)
 
     def allreduce_(
-        self, array: nd.NDArray, op: str, name: str, priority: int = 0
+        self,
+        array: nd.NDArray,
+        op: str,
+        name: str,
+        priority: int = 0,
     ) -> nd.NDArray:
         assert op == self.Sum
         if self.rank.number == 0:
@@ -63,9 +74,16 @@ class Threads:
         array[:] = sum(self._of_all(array))
         return array
 
-    def allgather(self, array: nd.NDArray, name: str) -> nd.NDArray:
+    def allgather(
+        self,
+        array: nd.NDArray,
+        name: str,
+    ) -> nd.NDArray:
         assert name
-        return nd.array(np.concatenate(self._of_all(array)), dtype=array.dtype)
+        return nd.array(
+            np.concatenate(self._of_all(array)),
+            dtype=array.dtype,
+        )
 
 
 @pytest.fixture
@@ -75,12 +93,18 @@ def horovod(monkeypatch: pytest.MonkeyPatch) -> Threads:
     return stand_in
 
 
-def on_ranks(horovod: Threads, action: Callable[[Communicator], Any]) -> list[Any]:
+def on_ranks(
+    horovod: Threads,
+    action: Callable[[Communicator], Any],
+) -> list[Any]:
     """What `action` returns on each rank."""
 
     def on_rank(number: int) -> Any:
         horovod.rank.number = number
-        comm = Communicator(Operators(mx.cpu()), Mock(rows=()))
+        comm = Communicator(
+            Operators(mx.cpu()),
+            Mock(rows=()),
+        )
         comm.rank = number
         comm.world_size = RANKS
         return action(comm)
@@ -94,7 +118,8 @@ def test_the_sum_is_the_plain_sum_and_the_last_layers_go_first(
     horovod: Threads, overrides: str
 ) -> None:
     run = load("smoke", overrides.split()).run
-    check_error(overrides, max(on_ranks(horovod, lambda comm: sums_error(comm, run))))
+    errors = on_ranks(horovod, lambda comm: sums_error(comm, run))
+    check_error(overrides, max(errors))
     first = horovod.asked[: len(horovod.asked) // STEPS]
     assert horovod.asked == first * STEPS  # names are fixed
     names, priorities = zip(*first, strict=True)
@@ -107,12 +132,23 @@ def test_the_sum_is_the_plain_sum_and_the_last_layers_go_first(
 def test_statistics_of_batch_norm_are_those_of_all_active_ranks_images(
     horovod: Threads, mode: str
 ) -> None:
-    assert max(on_ranks(horovod, lambda comm: statistics_error(comm, mode))) < 1e-4
+    errors = on_ranks(horovod, lambda comm: statistics_error(comm, mode))
+    assert max(errors) < 1e-4
 
 
-@pytest.mark.parametrize(("values", "rows"), [(1, [0]), (2, [0, 1, 0]), (3, [0, 1, 2])])
+@pytest.mark.parametrize(
+    ("values", "rows"),
+    [
+        (1, [0]),
+        (2, [0, 1, 0]),
+        (3, [0, 1, 2]),
+    ],
+)
 def test_a_checkpoint_has_the_statistics_of_each_rank_where_any_differ(
-    horovod: Threads, values: int, rows: list[int], monkeypatch: pytest.MonkeyPatch
+    horovod: Threads,
+    values: int,
+    rows: list[int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(checkpointer, "weight_arrays", lambda _: {})
     monkeypatch.setattr(checkpointer, "Meta", Mock())
@@ -121,7 +157,8 @@ def test_a_checkpoint_has_the_statistics_of_each_rank_where_any_differ(
         trainer = MagicMock(comm=comm)
         trainer.model.net = nn.BatchNorm(in_channels=2, prefix="")
         trainer.model.net.initialize()
-        trainer.model.net.running_var.set_data(nd.array([comm.rank % values, 7]))
+        variances = nd.array([comm.rank % values, 7])
+        trainer.model.net.running_var.set_data(variances)
         trainer.model.updater.arrays.return_value = {}
         return checkpointer.collect(trainer)
 
@@ -137,8 +174,15 @@ def test_ranks_that_differ_are_named_to_all_with_where_they_agreed(
     horovod: Threads,
 ) -> None:
     def compare(comm: Communicator) -> ReplicasDifferError:
-        comm.check_replicas({"weights": bytes(16)}, "at first", 7)
-        parts = {"code": bytes(16), "weights": bytes(15) + bytes([comm.rank == 1])}
+        comm.check_replicas(
+            {"weights": bytes(16)},
+            "at first",
+            7,
+        )
+        parts = {
+            "code": bytes(16),
+            "weights": bytes(15) + bytes([comm.rank == 1]),
+        }
         with pytest.raises(ReplicasDifferError) as caught:
             comm.check_replicas(parts, "then", 9)
         return caught.value

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -79,12 +80,18 @@ Train = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def train(shared: Path, over_gloo: pytest.MonkeyPatch) -> Train:
+def train(
+    shared: Path,
+    over_gloo: pytest.MonkeyPatch,
+) -> Train:
     """`train(FOLDER, *OVERRIDES)`: begins the run in a folder, or goes on with it."""
     drawn = made_once(shared / "forty", lambda folder: packed(folder, SAMPLES))
     data = (f"data.path={drawn}", f"data.synthetic={SAMPLES}")
 
-    def run(folder: Path, *overrides: str) -> Path:
+    def run(
+        folder: Path,
+        *overrides: str,
+    ) -> Path:
         folder.mkdir(exist_ok=True)
         loaded = load("smoke", [*CONFIG, *data, *overrides])
         resumed = begin_attempt(folder) if any(folder.iterdir()) else None
@@ -100,7 +107,10 @@ def train(shared: Path, over_gloo: pytest.MonkeyPatch) -> Train:
 
 
 @pytest.fixture(scope="module")
-def whole(train: Train, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(
+    train: Train,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
     return train(tmp_path_factory.mktemp("lone") / "whole")
 
 
@@ -125,7 +135,10 @@ def test_what_a_run_leaves(whole: Path) -> None:
     record = result(whole)
     evaluations = metrics(whole, "eval")
     places = [(e["epoch"], e["step"], e["total"]) for e in evaluations]
-    assert places == [(2, 8, 20), (4, 12, 20)]
+    assert places == [
+        (2, 8, 20),
+        (4, 12, 20),
+    ]
     expected = {
         "status": "aborted",
         "target": 0.999,
@@ -156,22 +169,34 @@ def test_what_a_run_leaves(whole: Path) -> None:
     names = {span["name"] for span in spans}
     assert {"warm up network", "epoch 4", "evaluate 4", "checkpoint"} <= names
     assert saved(whole) == [3, 6, 8, 12]  # 8: the first evaluation is the best so far
-    best = max(evaluations, key=lambda e: (e["accuracy"], -e["epoch"]))
+    best = max(evaluations, key=itemgetter("accuracy"))  # the first of those
     checkpoint = read_checkpoint(whole / "checkpoint" / "best.ckpt")
     assert checkpoint.meta.step == best["step"]
 
 
 @pytest.mark.parametrize(
     ("limit", "stops_at"),
-    [("limits.time_s=0.001", 3), ("limits.epochs=1", 4), ("limits.epochs=2", 8)],
+    [
+        ("limits.time_s=0.001", 3),
+        ("limits.epochs=1", 4),
+        ("limits.epochs=2", 8),
+    ],
 )
 def test_a_run_that_stopped_goes_on_bit_for_bit(
-    train: Train, whole: Path, tmp_path: Path, limit: str, stops_at: int
+    train: Train,
+    whole: Path,
+    tmp_path: Path,
+    limit: str,
+    stops_at: int,
 ) -> None:
     """Within an epoch, between two epochs of a block, after an evaluation. It logs every step when
     it goes on: a point's loss is the mean over its steps, whichever they are."""
     folder = train(tmp_path / "run", limit)
-    stopped = {"by": "", "step": stops_at, "limit": limit.partition("=")[0]}
+    stopped = {
+        "by": "",
+        "step": stops_at,
+        "limit": limit.partition("=")[0],
+    }
     assert result(folder)["stopped"] == stopped
     assert saved(folder)[-1] == stops_at
     assert read_events(folder / "result_0.txt")[-1].metadata["status"] == "aborted"
@@ -182,7 +207,11 @@ def test_a_run_that_stopped_goes_on_bit_for_bit(
     logged = [event for event in events(folder) if event[0] != "run_resumed"]
     assert logged == events(whole)
     points = {point["step"]: point for point in metrics(folder, "train")}
-    for point, steps in zip(metrics(whole, "train"), STEPS_OF_POINTS, strict=True):
+    for point, steps in zip(
+        metrics(whole, "train"),
+        STEPS_OF_POINTS,
+        strict=True,
+    ):
         for key in ("epoch", "lr", "momentum", "global_batch_size", "loss_scale"):
             assert points[point["step"]][key] == point[key]
         if steps[0] <= stops_at:
@@ -200,7 +229,13 @@ def test_a_damaged_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
     def hour_ahead(ms: re.Match[str]) -> str:
         return str(int(ms[0]) + 3_600_000)
 
-    log.write_text(re.sub(r'(?<="time_ms": )\d+', hour_ahead, log.read_text()))
+    log.write_text(
+        re.sub(
+            r'(?<="time_ms": )\d+',
+            hour_ahead,
+            log.read_text(),
+        )
+    )
     last_ms = max(event.time_ms for event in read_events(log))
     newest = checkpoints_in(folder / "checkpoint")[-1]
     content = bytearray(newest.read_bytes())
@@ -214,7 +249,10 @@ def test_a_damaged_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
     assert last_ms < stamps[-1] < last_ms + 600_000
 
 
-def test_two_states_a_weight_go_on_bit_for_bit(train: Train, tmp_path: Path) -> None:
+def test_two_states_a_weight_go_on_bit_for_bit(
+    train: Train,
+    tmp_path: Path,
+) -> None:
     whole = tmp_path / "whole"
     resumed = tmp_path / "resumed"
     akiba = "optimizer.variant=akiba"
@@ -226,7 +264,9 @@ def test_two_states_a_weight_go_on_bit_for_bit(train: Train, tmp_path: Path) -> 
 
 
 def test_reading_before_the_clock_is_refused(
-    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    train: Train,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     build_sources = trainer.build_sources
 
@@ -242,7 +282,9 @@ def test_reading_before_the_clock_is_refused(
 
 
 def test_no_rank_reads_before_the_clock_of_rank_0_and_none_leaves_before_the_others(
-    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    train: Train,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     order: list[str] = []
     for owner, name in (
@@ -253,7 +295,11 @@ def test_no_rank_reads_before_the_clock_of_rank_0_and_none_leaves_before_the_oth
     ):
         action = getattr(owner, name)
 
-        def noted(*arguments: Any, name: str = name, action: Any = action) -> Any:
+        def noted(
+            *arguments: Any,
+            name: str = name,
+            action: Any = action,
+        ) -> Any:
             order.append(name)
             return action(*arguments)
 
@@ -271,27 +317,51 @@ def test_no_rank_reads_before_the_clock_of_rank_0_and_none_leaves_before_the_oth
     ],
 )
 def test_statistics_of_each_rank_are_its_own_or_the_mean_of_those_that_took_part(
-    whole: Path, tmp_path: Path, step: int, rank: int, ranks: int, of_rows: list[int]
+    whole: Path,
+    tmp_path: Path,
+    step: int,
+    rank: int,
+    ranks: int,
+    of_rows: list[int],
 ) -> None:
     """Of two ranks the second has no share of the batch from the third epoch on."""
     checkpoint = newest_expected(whole / "checkpoint")
     run = recorded_run(checkpoint)
-    net = build_network(run.model, run.data.classes, crop_px=run.data.crop_px)
+    net = build_network(
+        run.model,
+        run.data.classes,
+        crop_px=run.data.crop_px,
+    )
     net.initialize()
     arrays = {name: array.asnumpy() for name, array in weight_arrays(net).items()}
     rows = np.array([1, 4], np.float32)
     for name, array in statistics_arrays(net).items():
-        arrays[name] = np.multiply.outer(rows, np.ones(array.shape, np.float32))
+        ones = np.ones(array.shape, np.float32)
+        arrays[name] = np.multiply.outer(rows, ones)
     config = checkpoint.meta.config
     nest(config, "system.ranks_per_node", 2)
-    change = {"after_epoch": 2, "per_rank": 20, "active_ranks": 1}
+    change = {
+        "after_epoch": 2,
+        "per_rank": 20,
+        "active_ranks": 1,
+    }
     nest(config, "batch.changes", [change])
     state = checkpoint.meta.state.model_copy(update={"step": step})
-    more = {"ranks": 2, "statistics_rows": 2, "config": config, "state": state}
+    more = {
+        "ranks": 2,
+        "statistics_rows": 2,
+        "config": config,
+        "state": state,
+    }
     meta = checkpoint.meta.model_copy(update=more)
     write_checkpoint(tmp_path / "a.ckpt", meta, arrays)
     checkpoint = read_checkpoint(tmp_path / "a.ckpt")
-    restore_network(checkpoint, net, rank=rank, ranks=ranks)
+    restore_network(
+        checkpoint,
+        net,
+        rank=rank,
+        ranks=ranks,
+    )
     expected = rows[of_rows].mean()
     for array in statistics_arrays(net).values():
         assert (array.asnumpy() == expected).all()

@@ -48,7 +48,10 @@ def test_it_doubles_after_so_many_steps_up_to_a_bound() -> None:
 
 
 @pytest.mark.usefixtures("soon")
-@given(st.lists(st.booleans(), max_size=80), st.floats(MIN_SCALE, MAX_SCALE))
+@given(
+    st.lists(st.booleans(), max_size=80),
+    st.floats(MIN_SCALE, MAX_SCALE),
+)
 def test_it_stays_within_bounds_and_ends_at_the_lower_one(
     answers: list[bool], start: float
 ) -> None:
@@ -79,8 +82,17 @@ def test_it_stays_within_bounds_and_ends_at_the_lower_one(
         (3.5, 1, 3.5),
     ],
 )
-def test_where_it_starts(setting: float | str, batch: int, start: float) -> None:
-    assert LossScaler(setting, [nd.zeros(3)], batch=batch).value_at(1) == start
+def test_where_it_starts(
+    setting: float | str,
+    batch: int,
+    start: float,
+) -> None:
+    scaler = LossScaler(
+        setting,
+        [nd.zeros(3)],
+        batch=batch,
+    )
+    assert scaler.value_at(1) == start
 
 
 # --- one step -------------------------------------------------------------------------------------
@@ -90,10 +102,16 @@ def test_where_it_starts(setting: float | str, batch: int, start: float) -> None
 def test_one_bad_value_clears_all_gradients_and_the_host_hears_later(
     bad: float,
 ) -> None:
-    flat = [nd.ones(200), nd.ones(90, dtype="float16"), nd.ones(70, dtype="float16")]
+    types = {
+        200: "float32",
+        90: "float16",
+        70: "float16",
+    }
+    flat = [nd.ones(size, dtype=dtype) for size, dtype in types.items()]
     scaler = LossScaler("dynamic(256)", flat)
     scaler.zero_nonfinite(1)
-    assert all((g.asnumpy() == 1).all() for g in flat)
+    for gradients in flat:
+        assert (gradients.asnumpy() == 1).all()
     assert scaler.finite.asscalar() == 1
     flat[1][5] = bad
     scaler.zero_nonfinite(2)
@@ -110,7 +128,11 @@ def test_a_saved_scaler_goes_on_as_it_was() -> None:
     first.zero_nonfinite(9)
     resumed.restore(first.state())
     checks = ((9, 256.0, True),)
-    state = LossScaleState(value=256.0, growth_tracker=1999, checks=checks)
+    state = LossScaleState(
+        value=256.0,
+        growth_tracker=1999,
+        checks=checks,
+    )
     assert resumed.state() == state
     assert resumed.value_at(8 + CHECK_DELAY_STEPS) == 256.0
     assert resumed.value_at(9 + CHECK_DELAY_STEPS) == 512.0
@@ -118,15 +140,29 @@ def test_a_saved_scaler_goes_on_as_it_was() -> None:
 
 @pytest.mark.parametrize(
     ("variant", "dtype"),  # Akiba's update has no masters
-    [("nvidia", "float32"), ("fujitsu", "float16"), ("akiba", "float32")],
+    [
+        ("nvidia", "float32"),
+        ("fujitsu", "float16"),
+        ("akiba", "float32"),
+    ],
 )
-@pytest.mark.parametrize("operators", [Operators(mx.cpu()), emulated.operators()])
+@pytest.mark.parametrize(
+    "operators",
+    [Operators(mx.cpu()), emulated.operators()],
+)
 def test_a_step_that_overflows_is_momentum_alone(
     operators: Operators, variant: str, dtype: str
 ) -> None:
-    settings = Optimizer(variant=variant, base_lr=0.1, weight_decay=1e-2)
+    settings = Optimizer(
+        variant=variant,
+        base_lr=0.1,
+        weight_decay=1e-2,
+    )
     parameter = gluon.Parameter("fc_weight", shape=(8, 8))
-    parameter.initialize(mx.init.Normal(0.5), ctx=mx.cpu())
+    parameter.initialize(
+        mx.init.Normal(0.5),
+        ctx=mx.cpu(),
+    )
     parameter.cast(dtype)
     gradients = [parameter.grad().reshape(-1)]
     scaler = LossScaler("dynamic(64)", () if operators.planned else gradients)
@@ -153,8 +189,17 @@ def test_a_step_that_overflows_is_momentum_alone(
     parameter.grad()[3, 3] = np.inf
     updater.step(2, now)
     after, moved = weight_and_velocity()
-    np.testing.assert_allclose(moved, 0.5 * velocity, rtol=1e-6)
+    np.testing.assert_allclose(
+        moved,
+        0.5 * velocity,
+        rtol=1e-6,
+    )
     step = 0.1 * moved if variant == "akiba" else moved
-    np.testing.assert_allclose(after, weight + step, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(
+        after,
+        weight + step,
+        rtol=1e-6,
+        atol=1e-7,
+    )
     assert scaler.value_at(1 + CHECK_DELAY_STEPS) == 64.0
     assert scaler.value_at(2 + CHECK_DELAY_STEPS) == 32.0

@@ -32,7 +32,11 @@ SHAPES = {
     "fc_weight": (7, 8),
     "fc_bias": (7,),
 }
-SCALES = {"zero_weight": 0.0, "tiny_weight": 1e-3, "small_weight": 5e-3}
+SCALES = {
+    "zero_weight": 0.0,
+    "tiny_weight": 1e-3,
+    "small_weight": 5e-3,
+}
 BATCH = 16
 Parameters = dict[str, gluon.Parameter]
 
@@ -60,11 +64,20 @@ PUBLISHED = {
 }
 
 
+def values_of(parameters: Parameters) -> dict[str, np.ndarray]:
+    """In float64."""
+    return {name: p.data().asnumpy().astype(float) for name, p in parameters.items()}
+
+
 class Reference:
     """v <- mu v + lr trust (g / B + wd w);  w <- w - v, written out in float64."""
 
-    def __init__(self, parameters: Parameters, s: Optimizer) -> None:
-        self.w = {n: p.data().asnumpy().astype(float) for n, p in parameters.items()}
+    def __init__(
+        self,
+        parameters: Parameters,
+        s: Optimizer,
+    ) -> None:
+        self.w = values_of(parameters)
         self.v = dict.fromkeys(self.w, 0.0)
         self.s = s
         keys = ("eta", "epsilon", "momentum_correction")
@@ -72,20 +85,32 @@ class Reference:
         self.rule = PUBLISHED[s.variant]._replace(**given)
         self.last_lr = 0.0
 
-    def step(self, gradients: dict[str, np.ndarray], now: Settings) -> None:
+    def step(
+        self,
+        gradients: dict[str, np.ndarray],
+        now: Settings,
+    ) -> None:
         mu = now.momentum
         if self.rule.momentum_correction and self.last_lr > 0:
             mu *= now.lr / self.last_lr
         self.last_lr = now.lr
         for name, w in self.w.items():
             ending = name.split("_")[1]
-            g = gradients[name].astype(float) / now.global_batch_size
+            g = gradients[name] / now.global_batch_size
             decay = self.s.weight_decay if ending in self.rule.decayed else 0.0
-            trust = self.trust(w, g, decay) if ending in self.rule.scaled else 1.0
-            self.v[name] = mu * self.v[name] + now.lr * trust * (g + decay * w)
+            trust = 1.0
+            if ending in self.rule.scaled:
+                trust = self.trust(w, g, decay)
+            change = now.lr * trust * (g + decay * w)
+            self.v[name] = mu * self.v[name] + change
             self.w[name] = w - self.v[name]
 
-    def trust(self, w: np.ndarray, g: np.ndarray, decay: float) -> float:
+    def trust(
+        self,
+        w: np.ndarray,
+        g: np.ndarray,
+        decay: float,
+    ) -> float:
         norm_w = np.sqrt((w**2).sum())
         norm_g = np.sqrt((g**2).sum())
         if self.s.variant == "fujitsu":
@@ -105,13 +130,17 @@ def build() -> Parameters:
     for name, shape in SHAPES.items():
         p = gluon.Parameter(name, shape=shape)
         p.initialize(ctx=mx.cpu())
-        p.set_data(mx.nd.array(rng.normal(size=shape) * SCALES.get(name, 0.3)))
+        values = rng.normal(size=shape) * SCALES.get(name, 0.3)
+        p.set_data(mx.nd.array(values))
         parameters[name] = p
     return parameters
 
 
 def updater_of(
-    parameters: Parameters, settings: Optimizer, path: str, **more: Any
+    parameters: Parameters,
+    settings: Optimizer,
+    path: str,
+    **more: Any,
 ) -> optimizer.Updater:
     """fused: of a CPU; multi_tensor: MXNet's, which GPUs up to 8.9 take; own: our CUDA kernels."""
     operators = emulated.operators() if path == "own" else Operators(mx.cpu())
@@ -129,12 +158,10 @@ def updater_of(
 
 def gradients_of(step: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(100 + step)
-    gradients = {
-        n: rng.normal(size=shape).astype(np.float32) for n, shape in SHAPES.items()
-    }
+    gradients = {name: rng.normal(size=shape) for name, shape in SHAPES.items()}
     if step == 7:  # a zero norm
-        for name in ("fc_weight", "small_weight"):
-            gradients[name][:] = 0
+        gradients["fc_weight"][:] = 0
+        gradients["small_weight"][:] = 0
     return gradients
 
 
@@ -146,10 +173,10 @@ def take_step(
     dtype: str = "float32",
 ) -> dict[str, np.ndarray]:
     """The gradients of a step, whose update is done with them times the loss scale."""
-    gradients = {n: g.astype(dtype) for n, g in gradients_of(step).items()}
+    gradients = gradients_of(step)
     for name, p in parameters.items():
-        scale = updater.scaler.scale.value
-        p.grad()[:] = gradients[name].astype(np.float32) * scale
+        gradients[name] = gradients[name].astype(dtype).astype(float)
+        p.grad()[:] = gradients[name] * updater.scaler.scale.value
     updater.step(step, now)
     return gradients
 
@@ -167,7 +194,10 @@ CASES: list[tuple[str, str, dict[str, object], int]] = [
 ]
 
 
-@pytest.mark.parametrize(("variant", "path", "overrides", "per_call"), CASES)
+@pytest.mark.parametrize(
+    ("variant", "path", "overrides", "per_call"),
+    CASES,
+)
 def test_matches_the_reference(
     variant: str,
     path: str,
@@ -176,7 +206,12 @@ def test_matches_the_reference(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(optimizer, "MAX_TENSORS_PER_CALL", per_call)
-    s = Optimizer(variant=variant, base_lr=9.0, weight_decay=5e-2, **overrides)
+    s = Optimizer(
+        variant=variant,
+        base_lr=9.0,
+        weight_decay=5e-2,
+        **overrides,
+    )
     base_lr = 0.2 if variant == "sgd" else 9.0
     parameters = build()
     updater = updater_of(parameters, s, path)
@@ -186,7 +221,15 @@ def test_matches_the_reference(
         momentum = 0.9 if step < 15 else 0.94
         batch = BATCH if step < 10 else 2 * BATCH
         now = Settings(lr, momentum, batch)
-        reference.step(take_step(updater, parameters, step, now), now)
+        reference.step(
+            take_step(
+                updater,
+                parameters,
+                step,
+                now,
+            ),
+            now,
+        )
     # MXNet's multi_sum_sq adds up in float32, one by one: its norms are off by 5e-6 and more.
     tolerance = 2e-5 if path == "multi_tensor" else 2e-6
     for name, expected in reference.w.items():
@@ -201,18 +244,39 @@ def test_matches_the_reference(
 
 @pytest.mark.parametrize("path", ["multi_tensor", "own"])
 @pytest.mark.parametrize("variant", ["sgd", "fujitsu"])
-def test_float16_weights_follow_float32_masters(variant: str, path: str) -> None:
+def test_float16_weights_follow_float32_masters(
+    variant: str,
+    path: str,
+) -> None:
     """The paths of GPUs, which run on a CPU too: small steps survive float16."""
-    s = Optimizer(variant=variant, base_lr=0.01, weight_decay=1e-3)
+    s = Optimizer(
+        variant=variant,
+        base_lr=0.01,
+        weight_decay=1e-3,
+    )
     parameters = build()
     for name, p in parameters.items():
         if name.endswith("weight"):
             p.cast("float16")
-    updater = updater_of(parameters, s, path, scaler=LossScaler(64.0))
+    updater = updater_of(
+        parameters,
+        s,
+        path,
+        scaler=LossScaler(64.0),
+    )
     reference = Reference(parameters, s)
     now = Settings(0.01, 0.9, BATCH)
     for step in range(1, 40):
-        reference.step(take_step(updater, parameters, step, now, "float16"), now)
+        reference.step(
+            take_step(
+                updater,
+                parameters,
+                step,
+                now,
+                "float16",
+            ),
+            now,
+        )
     for name, expected in reference.w.items():
         weight = parameters[name].data().asnumpy()
         master = updater.arrays().get(f"master/{name}")
@@ -221,15 +285,30 @@ def test_float16_weights_follow_float32_masters(variant: str, path: str) -> None
             np.testing.assert_array_equal(weight, master.astype(np.float16))
             weight = master
         assert weight.dtype == np.float32
-        np.testing.assert_allclose(weight, expected, rtol=2e-3, atol=2e-4, err_msg=name)
+        np.testing.assert_allclose(
+            weight,
+            expected,
+            rtol=2e-3,
+            atol=2e-4,
+            err_msg=name,
+        )
 
 
 @pytest.mark.parametrize("path", ["multi_tensor", "own"])
 def test_rmsprop_warmup_against_its_formula(path: str) -> None:
-    s = Optimizer(variant="akiba", base_lr=0.5, weight_decay=1e-2)
+    s = Optimizer(
+        variant="akiba",
+        base_lr=0.5,
+        weight_decay=1e-2,
+    )
     parameters = build()
-    updater = updater_of(parameters, s, path, epoch_at=lambda step: step / 2)
-    w = {n: p.data().asnumpy().astype(float) for n, p in parameters.items()}
+    updater = updater_of(
+        parameters,
+        s,
+        path,
+        epoch_at=lambda step: step / 2,
+    )
+    w = values_of(parameters)
     m = dict.fromkeys(w, 0.0)
     d = dict.fromkeys(w, 0.0)
     for step in range(1, 31):
@@ -238,26 +317,41 @@ def test_rmsprop_warmup_against_its_formula(path: str) -> None:
         sgd = akiba_sgd_share(step / 2)
         rms = 3e-4 / 0.01 * (1 - sgd)
         for n in w:
-            g = gradients[n].astype(float) / BATCH
+            g = gradients[n] / BATCH
             if n.endswith("weight"):
                 g = g + 1e-2 * w[n]
             m[n] = 0.99 * m[n] + 0.01 * g**2
-            d[n] = 0.9 * d[n] - (sgd + rms / (np.sqrt(m[n]) + 1e-8)) * g
+            rate = sgd + rms / (np.sqrt(m[n]) + 1e-8)
+            d[n] = 0.9 * d[n] - rate * g
             w[n] = w[n] + 0.01 * d[n]
     for name, p in parameters.items():
-        np.testing.assert_allclose(p.data().asnumpy(), w[name], rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(
+            p.data().asnumpy(),
+            w[name],
+            rtol=1e-4,
+            atol=1e-6,
+        )
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_learning_rate_zero_keeps_the_bits(variant: str) -> None:
     """The warm-up on zeros relies on it."""
     parameters = build()
-    updater = updater_of(parameters, Optimizer(variant=variant), "own")
-    before = {n: p.data().asnumpy() for n, p in parameters.items()}
-    take_step(updater, parameters, 1, Settings(0.0, 0.0, BATCH))
+    updater = updater_of(
+        parameters,
+        Optimizer(variant=variant),
+        "own",
+    )
+    before = values_of(parameters)
+    take_step(
+        updater,
+        parameters,
+        1,
+        Settings(0.0, 0.0, BATCH),
+    )
     updater.reset()
-    for name, p in parameters.items():
-        assert (p.data().asnumpy() == before[name]).all()
+    for name, values in values_of(parameters).items():
+        assert (values == before[name]).all()
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import pytest
 
@@ -18,6 +18,7 @@ from rn50.train.schedule import step_settings
 
 IMAGES = 1_281_167
 K = 1024
+T = TypeVar("T", int, float)
 
 
 class At(NamedTuple):
@@ -33,18 +34,19 @@ class At(NamedTuple):
         """Processed samples / set size."""
         return self.after / IMAGES
 
-    def past(self, epochs: int) -> bool:
-        """Whether so many epochs were complete before this step."""
-        return self.before >= epochs * IMAGES
+    @property
+    def epochs_complete(self) -> int:
+        """Before this step."""
+        return self.before // IMAGES
 
 
 Curve = Callable[[At], float]
 
 
 class Published(NamedTuple):
-    """A run's batches as (after epoch, global batch) and its curves."""
+    """A run's global batches by the epochs after which they begin, and its curves."""
 
-    batches: tuple[tuple[int, int], ...]
+    batches: dict[int, int]
     lr: Curve
     epochs: int = 90
     momentum: float | Curve = 0.9
@@ -52,11 +54,19 @@ class Published(NamedTuple):
     """Each epoch ends with a padded batch of its own."""
 
 
+def _last_from(
+    values: dict[int, T],
+    epoch: int,
+) -> T:
+    """The value that is in force after `epoch` epochs."""
+    return values[max(after for after in values if after <= epoch)]
+
+
 def walk(run: Published) -> Iterator[At]:
     step = 0
     done = 0
     for epoch in range(run.epochs):
-        batch = max((after, size) for after, size in run.batches if after <= epoch)[1]
+        batch = _last_from(run.batches, epoch)
         end = done + IMAGES if run.pads else (epoch + 1) * IMAGES
         while done < end:
             step += 1
@@ -65,7 +75,11 @@ def walk(run: Published) -> Iterator[At]:
             yield At(step, before, done, batch)
 
 
-def nvidia(base: float, warmup: float, length: int) -> Curve:
+def nvidia(
+    base: float,
+    warmup: float,
+    length: int,
+) -> Curve:
     """MXNet's PolyScheduler, power 2 to 1e-4, at the number of the update."""
 
     def lr(at: At) -> float:
@@ -91,13 +105,23 @@ def goyal(at: At) -> float:
     warmup = round(5 * IMAGES / 8192)
     if at.step <= warmup:
         return 0.1 + (3.2 - 0.1) * at.step / warmup
-    return 3.2 / 10 ** sum(at.past(epochs) for epochs in (30, 60, 80))
+    exponents = {
+        0: 0,
+        30: 1,
+        60: 2,
+        80: 3,
+    }
+    return 3.2 / 10 ** _last_from(exponents, at.epochs_complete)
 
 
 def akiba(at: At) -> float:
-    factors = {0: 0.5, 40: 0.075, 70: 0.01, 85: 0.001}
-    factor = [factor for epochs, factor in factors.items() if at.past(epochs)][-1]
-    return 0.1 * 32_768 / 256 * factor
+    factors = {
+        0: 0.5,
+        40: 0.075,
+        70: 0.01,
+        85: 0.001,
+    }
+    return 0.1 * 32_768 / 256 * _last_from(factors, at.epochs_complete)
 
 
 def sony_a(at: At) -> float:
@@ -122,7 +146,9 @@ def noise_scale(at: At) -> float:
 
 def you(at: At) -> float:
     """What Sony's formula B takes from its reference 10."""
-    return sony_b(at) if at.epoch < 30 else 29 * (1 - min(1, at.epoch / 90)) ** 2
+    if at.epoch < 30:
+        return sony_b(at)
+    return 29 * (1 - min(1, at.epoch / 90)) ** 2
 
 
 def alexnet(at: At) -> float:
@@ -133,17 +159,37 @@ def alexnet(at: At) -> float:
 
 
 def closed(
-    batch: int, epochs: int, base: float, warmup: int, momentum: float = 0.9
+    batch: int,
+    epochs: int,
+    base: float,
+    warmup: int,
+    momentum: float = 0.9,
 ) -> Published:
     steps = math.ceil(IMAGES / batch)
     lr = nvidia(base, warmup * steps, epochs * steps)
-    return Published(((0, batch),), lr, epochs, momentum, pads=True)
+    return Published(
+        {0: batch},
+        lr,
+        epochs,
+        momentum,
+        pads=True,
+    )
 
 
-SONY_4096 = ((0, 34 * K), (30, 68 * K), (45, 85 * K), (75, 119 * K))
+SONY_4096 = {
+    0: 34 * K,
+    30: 68 * K,
+    45: 85 * K,
+    75: 119 * K,
+}
 RUNS = {
     # training_results_v0.6, Fujitsu/.../mxnet/python/mxnet/explorer/explorer.py
-    "abci_2048_open": Published(((0, 86_016),), fujitsu, momentum=0.96, pads=True),
+    "abci_2048_open": Published(
+        {0: 86_016},
+        fujitsu,
+        momentum=0.96,
+        pads=True,
+    ),
     # mlcommons/logging rcps_resnet.json 2.0.0 to 4.0.0; epochs of NVIDIA's entries
     "abci_2048_closed_32k": closed(32_768, 58, 21.2, 16, 0.94),
     "abci_2048_closed_64k": closed(65_536, 90, 24.699, 31, 0.951807),
@@ -155,22 +201,39 @@ RUNS = {
     "dgxa100_n128": closed(35_840, 60, 21.9, 17, 0.94),
     "dgxh100_8": closed(3200, 37, 11, 2),
     # Goyal et al., arXiv:1706.02677, sections 2.2 and 5.1
-    "goyal_256": Published(((0, 8192),), goyal),
+    "goyal_256": Published({0: 8192}, goyal),
     # Akiba et al., arXiv:1711.04325, slow-start learning rate
-    "akiba_1024": Published(((0, 32_768),), akiba),
+    "akiba_1024": Published({0: 32_768}, akiba),
     # Mikami et al., arXiv:1811.05233, section 3.2 and Table 3
-    "sony_1024": Published(((0, 32 * K),), you),
-    "sony_2176": Published(((0, 34 * K), (30, 68 * K)), sony_a),
-    "sony_3456": Published(((0, 54 * K),), sony_b, momentum=noise_scale),
+    "sony_1024": Published({0: 32 * K}, you),
+    "sony_2176": Published(
+        {0: 34 * K, 30: 68 * K},
+        sony_a,
+    ),
+    "sony_3456": Published(
+        {0: 54 * K},
+        sony_b,
+        momentum=noise_scale,
+    ),
     "sony_3456_64k": Published(
-        ((0, 54 * K), (30, 64 * K)), sony_b, momentum=noise_scale
+        {0: 54 * K, 30: 64 * K},
+        sony_b,
+        momentum=noise_scale,
     ),
     "sony_4096": Published(SONY_4096, sony_a),
-    "you_2048_knl": Published(((0, 32_768),), you),
+    "you_2048_knl": Published({0: 32_768}, you),
     # training_results_v0.6, Google, batch 16,384 (25 after 5 epochs), poly in whole steps
-    "you_1600_cpu": Published(((0, 16_000),), nvidia(25, 400, 7207)),
+    "you_1600_cpu": Published(
+        {0: 16_000},
+        nvidia(25, 400, 7207),
+    ),
     # borisgin/nvcaffe, models/alexnet_bn/solver_32k.prototxt and solvers/sgd_solver.cpp
-    "you_alexnet_32k": Published(((0, 32_768),), alexnet, epochs=100, pads=True),
+    "you_alexnet_32k": Published(
+        {0: 32_768},
+        alexnet,
+        epochs=100,
+        pads=True,
+    ),
 }
 
 

@@ -55,7 +55,11 @@ def cases() -> Iterator[Case]:
         if net not in seen:
             seen.add(net)
             yield Case(
-                name, model, run.data.classes, run.data.crop_px, run.batch.per_rank
+                name,
+                model,
+                run.data.classes,
+                run.data.crop_px,
+                run.batch.per_rank,
             )
 
 
@@ -83,11 +87,21 @@ def operators(symbol: Any) -> list[Operator]:
     for node in graph:
         if node["op"] in TYPED:
             inputs = [type_of(graph[number]) for number, *_ in node["inputs"]]
-            typed.append(Operator(node["op"], inputs, type_of(node)))
+            typed.append(
+                Operator(
+                    node["op"],
+                    inputs,
+                    type_of(node),
+                )
+            )
     return typed
 
 
-def check_types(net: Network, symbol: Any, dtype: str) -> None:
+def check_types(
+    net: Network,
+    symbol: Any,
+    dtype: str,
+) -> None:
     typed = operators(symbol)
     names = {operator.name for operator in typed}
     assert {"Convolution", "FullyConnected", "Pooling"} <= names
@@ -99,7 +113,8 @@ def check_types(net: Network, symbol: Any, dtype: str) -> None:
         assert {*inputs, output} == {np.dtype(expected)}, name
     for p in net.collect_params().values():
         of_norm = p.name.endswith(("gamma", "beta", "running_mean", "running_var"))
-        assert np.dtype(p.dtype) == ("float32" if of_norm else dtype), p.name
+        expected = "float32" if of_norm else dtype
+        assert np.dtype(p.dtype) == expected, p.name
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -107,14 +122,24 @@ def test_types_and_shapes(case: Case) -> None:
     """Of training, and of evaluation, which is NCHW."""
     for layout in {case.model.layout, "NCHW"}:
         model = case.model.model_copy(update={"layout": layout})
-        net = build_network(model, case.classes, crop_px=case.crop_px)
+        net = build_network(
+            model,
+            case.classes,
+            crop_px=case.crop_px,
+        )
         logits = net(mx.sym.var("images"))
         check_types(net, logits, model.dtype)
-        losses = Loss(model, case.classes)(logits, mx.sym.var("labels"))
+        losses = Loss(model, case.classes)(
+            logits,
+            mx.sym.var("labels"),
+        )
         _, types, _ = losses.infer_type(images="float32", labels="float32")
         assert types == [np.float32]
         images = image_shape(net, case.batch, case.crop_px)
         _, shapes, _ = logits.infer_shape(images=images)
         assert shapes == [(case.batch, case.classes)]
-        _, shapes, _ = losses.infer_shape(images=images, labels=(case.batch,))
+        _, shapes, _ = losses.infer_shape(
+            images=images,
+            labels=(case.batch,),
+        )
         assert shapes == [(case.batch,)]

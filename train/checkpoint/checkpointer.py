@@ -76,7 +76,11 @@ class Checkpointer:
             snapshot = collect(self._trainer)
         context.timeline.phase = before  # the thread is not what this rank does
         if snapshot is not None:
-            self._running = self._pool.submit(self._write, snapshot, is_best)
+            self._running = self._pool.submit(
+                self._write,
+                snapshot,
+                is_best,
+            )
 
     def finish(self) -> None:
         """Wait until the last checkpoint is on disk."""
@@ -132,11 +136,13 @@ def collect(trainer: Trainer) -> Snapshot | None:
     if comm.rank != 0:
         return None
     arrays = _on_host(weight_arrays(model.net) | model.updater.arrays())
-    table = np.frombuffer(b"".join(rows), np.float32).reshape(len(rows), -1)
+    elements = np.frombuffer(b"".join(rows), np.float32)
+    table = elements.reshape(len(rows), -1)
     begin = 0
     for name, array in statistics.items():
         end = begin + array.size
-        arrays[name] = table[:, begin:end].reshape(len(rows), *array.shape)
+        of_ranks = table[:, begin:end]
+        arrays[name] = of_ranks.reshape(len(rows), *array.shape)
         begin = end
     context = trainer.context
     assert context.run_started_unix_s is not None  # start-up is over

@@ -51,7 +51,12 @@ class Checkpoint(NamedTuple):
     meta: Meta
     digest: str
 
-    def load(self, shapes: Shapes, *, some: bool = False) -> dict[str, NDArray[Any]]:
+    def load(
+        self,
+        shapes: Shapes,
+        *,
+        some: bool = False,
+    ) -> dict[str, NDArray[Any]]:
         """The arrays of the file, whose digest is checked. Raises UserError: it is torn or damaged,
         or an array is missing, has another shape or type, or is not among `shapes`; one line.
         `some`: the file may hold others, which are left out."""
@@ -181,7 +186,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
 def _read_header(file: BinaryIO) -> bytes:
     """The length of safetensors' header and the header."""
     length = file.read(_LENGTH_BYTES)
-    return length + file.read(min(int.from_bytes(length, "little"), _MAX_HEADER_BYTES))
+    size = int.from_bytes(length, "little")
+    return length + file.read(min(size, _MAX_HEADER_BYTES))
 
 
 def _check_shapes(
@@ -196,8 +202,10 @@ def _check_shapes(
     for name in tensors.keys():  # noqa: SIM118
         about = tensors.get_slice(name)
         dtype = about.get_dtype()
-        held[name] = tuple(about.get_shape()), _DTYPES.get(dtype, dtype)
-    for name in sorted(expected if some else held.keys() | expected.keys()):
+        shape = tuple(about.get_shape())
+        held[name] = shape, _DTYPES.get(dtype, dtype)
+    names = expected.keys() if some else held.keys() | expected.keys()
+    for name in sorted(names):
         wanted = _shown(expected, name)
         present = _shown(held, name)
         if present != wanted:

@@ -61,9 +61,10 @@ def newest_expected(folder: Path) -> Checkpoint:
 def checkpoints_in(folder: Path) -> list[Path]:
     """Checkpoints by step, oldest first; whole or not."""
     try:
-        return sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name))
+        paths = sorted(folder.iterdir())
     except OSError:
         return []
+    return [path for path in paths if _NAME.fullmatch(path.name)]
 
 
 def prune(
@@ -109,7 +110,8 @@ def held_checkpoint(checkpoint: Checkpoint, path: Path) -> Checkpoint:
         again = read_checkpoint(path)
         again.verify()
     except UserError as error:
-        raise UserError(str(error).replace(str(path), str(checkpoint.path))) from None
+        reason = str(error).replace(str(path), str(checkpoint.path))
+        raise UserError(reason) from None
     return again
 
 

@@ -37,11 +37,22 @@ def restore(
 
 
 def restore_network(
-    checkpoint: Checkpoint, net: Any, *, rank: int = 0, ranks: int = 1
+    checkpoint: Checkpoint,
+    net: Any,
+    *,
+    rank: int = 0,
+    ranks: int = 1,
 ) -> None:
     """Fill the weights and batch-norm statistics of a network of the checkpoint's own layout and
     types, on one of `ranks` ranks. Statistics at another rank count, errors: as of `restore`."""
-    _load(checkpoint, net, weight_arrays(net), rank, ranks, some=True)
+    _load(
+        checkpoint,
+        net,
+        weight_arrays(net),
+        rank,
+        ranks,
+        some=True,
+    )
 
 
 def active_ranks(checkpoint: Checkpoint) -> int:

@@ -142,7 +142,10 @@ def _batches_of(run: Run) -> dict[int, int]:
     return {segment.first_epoch: segment.global_batch_size for segment in segments}
 
 
-def _show(tree: Mapping[str, Any], key: str) -> str:
+def _show(
+    tree: Mapping[str, Any],
+    key: str,
+) -> str:
     return repr(tree[key])[:100] if key in tree else "nothing"
 
 

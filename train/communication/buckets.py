@@ -23,7 +23,11 @@ ALIGN_BYTES = 128
 
 
 def lay_out_gradients(
-    parameters: Sequence[Any], rule: str, operators: Operators, *, parts: int = 1
+    parameters: Sequence[Any],
+    rule: str,
+    operators: Operators,
+    *,
+    parts: int = 1,
 ) -> list[nd.NDArray]:
     """Replace the gradients of gluon `parameters` by views into one flat array for each group.
 
@@ -45,9 +49,11 @@ def lay_out_gradients(
         UserError: the rule does not fit the number of tensors.
     """
     types = [np.dtype(p.dtype) for p in parameters]
-    sizes = [p.data().size * t.itemsize for p, t in zip(parameters, types, strict=True)]
+    sizes = []
     bytes_of = Counter[np.dtype[Any]]()
-    for dtype, size in zip(types, sizes, strict=True):
+    for p, dtype in zip(parameters, types, strict=True):
+        size = p.data().size * dtype.itemsize
+        sizes.append(size)
         bytes_of[dtype] += size
     common = max(bytes_of, key=bytes_of.__getitem__)
     try:
@@ -55,19 +61,30 @@ def lay_out_gradients(
     except ValueError as error:
         raise UserError(f"comm.groups: {error}") from None
     # The rule counts all tensors, as Fujitsu's does: 3, 21, 57, 80 of 161, batch norm among them.
-    laid = [[i for i in group if types[i] == common] for group in groups]
-    laid.append([i for i in reversed(range(len(types))) if types[i] != common])
-    return [
-        _flatten([parameters[i] for i in group], operators, parts)
-        for group in laid
-        if group
-    ]
+    members = [[i for i in group if types[i] == common] for group in groups]
+    others = [i for i in range(len(types)) if types[i] != common]
+    members.append(others[::-1])
+    buckets = []
+    for group in members:
+        laid = [parameters[i] for i in group]
+        if laid:
+            buckets.append(_flatten(laid, operators, parts))
+    return buckets
 
 
-def _flatten(parameters: Sequence[Any], operators: Operators, parts: int) -> nd.NDArray:
+def _flatten(
+    parameters: Sequence[Any],
+    operators: Operators,
+    parts: int,
+) -> nd.NDArray:
     weights = [p.data() for p in parameters]
     shapes = [weight.shape for weight in weights]
-    flat, views = side_by_side(operators, shapes, weights[0].dtype, parts)
+    flat, views = side_by_side(
+        operators,
+        shapes,
+        weights[0].dtype,
+        parts,
+    )
     for p, weight, view in zip(parameters, weights, views, strict=True):
         p._grad = [view]  # as Parameter._init_grad does with arrays of its own
         autograd.mark_variables([weight], [view], p.grad_req)
@@ -75,15 +92,20 @@ def _flatten(parameters: Sequence[Any], operators: Operators, parts: int) -> nd.
 
 
 def side_by_side(
-    operators: Operators, shapes: Sequence[tuple[int, ...]], dtype: Any, parts: int = 1
+    operators: Operators,
+    shapes: Sequence[tuple[int, ...]],
+    dtype: Any,
+    parts: int = 1,
 ) -> tuple[nd.NDArray, list[nd.NDArray]]:
     """One array of zeros, to be cut into equal `parts`, and views of these shapes into it, each on
     a boundary of ALIGN_BYTES."""
     step = ALIGN_BYTES // np.dtype(dtype).itemsize
     ends = [0]
     for shape in shapes:
-        ends.append(ends[-1] + _round_up(math.prod(shape), step))
-    flat = operators.zeros(_round_up(ends[-1], parts * step), dtype)
+        size = _round_up(math.prod(shape), step)
+        ends.append(ends[-1] + size)
+    size = _round_up(ends[-1], parts * step)
+    flat = operators.zeros(size, dtype)
     views = []
     for start, shape in zip(ends, shapes, strict=False):
         gradient = flat[start : start + math.prod(shape)]

@@ -102,12 +102,13 @@ class Communicator:
             self.operators,
             parts=self._parts,
         )
-        self.written_last = list({b.dtype: b for b in self.buckets}.values())
-        if gradient_dtype == "float16":
-            for number, bucket in enumerate(self.buckets):
-                if bucket.dtype != np.float16:
-                    half = self.operators.zeros(bucket.shape, gradient_dtype)
-                    self._halves[number] = half
+        last_of_type = {bucket.dtype: bucket for bucket in self.buckets}
+        self.written_last = list(last_of_type.values())
+        self._halves = {
+            number: self.operators.zeros(bucket.shape, gradient_dtype)
+            for number, bucket in enumerate(self.buckets)
+            if gradient_dtype == "float16" and bucket.dtype != np.float16
+        }
 
     def reduce(self) -> None:
         """Sum the planned gradients over all ranks, in place, group by group, last layers first.
@@ -126,7 +127,12 @@ class Communicator:
             self.sum_(half, name, priority)
             self.operators.widen(half, bucket, 1 / WIRE_SCALE)
 
-    def sum_(self, flat: NDArray, name: str, priority: int) -> None:
+    def sum_(
+        self,
+        flat: NDArray,
+        name: str,
+        priority: int,
+    ) -> None:
         """Sum a flat array over all ranks, in place."""
         if self._torus:
             self._torus.sum_(flat, name, priority)
@@ -151,7 +157,11 @@ class Communicator:
         """A loss summed over all ranks, in place, still on the device."""
         return hvd.allreduce_(losses, op=hvd.Sum, name="loss")
 
-    def average_(self, arrays: Sequence[NDArray], active_ranks: int) -> None:
+    def average_(
+        self,
+        arrays: Sequence[NDArray],
+        active_ranks: int,
+    ) -> None:
         """Replace batch-norm statistics by their mean over the first `active_ranks` ranks, on all
         ranks."""
         share = 1 / active_ranks if self.rank < active_ranks else 0.0
@@ -159,11 +169,16 @@ class Communicator:
             self.operators.scale(array, share)
         hvd.grouped_allreduce_(arrays, op=hvd.Sum, name="bn_statistics")
 
-    def gather_bytes(self, data: bytes, name: str) -> list[bytes]:
+    def gather_bytes(
+        self,
+        data: bytes,
+        name: str,
+    ) -> list[bytes]:
         """A few bytes of every rank, as many of each (a multiple of 4), by rank."""
         words = np.frombuffer(data, dtype=np.int32)
         row = nd.array(words[None], dtype="int32")
-        return [row.tobytes() for row in hvd.allgather(row, name=name).asnumpy()]
+        rows = hvd.allgather(row, name=name)
+        return [row.tobytes() for row in rows.asnumpy()]
 
     def broadcast_(self, parameters: dict[str, Any]) -> None:
         """Rank 0's parameters to everybody: the usual start, kept for comparison."""
@@ -175,7 +190,10 @@ class Communicator:
         hvd.allreduce_(nothing, op=hvd.Sum, name="barrier").wait_to_read()
 
     def check_replicas(
-        self, digests: Mapping[str, bytes], when: str, step: int
+        self,
+        digests: Mapping[str, bytes],
+        when: str,
+        step: int,
     ) -> None:
         """Compare what ranks must have in common with one small allgather: 16 bytes of each part,
         such as the weights after `step`. Raises ReplicasDifferError: naming the ranks that differ
@@ -219,10 +237,18 @@ class LoneCommunicator(Communicator):
     def sum_losses(self, losses: NDArray) -> NDArray:
         return losses
 
-    def average_(self, arrays: Sequence[NDArray], active_ranks: int) -> None:
+    def average_(
+        self,
+        arrays: Sequence[NDArray],
+        active_ranks: int,
+    ) -> None:
         pass
 
-    def gather_bytes(self, data: bytes, name: str) -> list[bytes]:  # noqa: ARG002
+    def gather_bytes(
+        self,
+        data: bytes,
+        name: str,  # noqa: ARG002
+    ) -> list[bytes]:
         return [data]
 
     def broadcast_(self, parameters: dict[str, Any]) -> None:

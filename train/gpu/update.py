@@ -85,7 +85,7 @@ class PlanUpdater(Updater):
         self._decays = on_device([t.decay for t in tensors], "float32")
         self._sums = self.operators.zeros(2 * self._blocks)
         self._rates = self.operators.zeros(len(tensors) + 1)
-        weights = self.operators.weights
+        weights = self.operators.shared.weights
         changed = [*weights, *self._flats]
         self._settings = self.operators.settings()
         arguments = (self._table, self._chunks, self._sums)

@@ -51,7 +51,8 @@ class Seeded(mx.init.Initializer):
         self._classifier = [name for name in names if name.endswith("weight")][-1]
 
     def _init_weight(self, name: str, arr: NDArray) -> None:
-        key = np.array([self._seed, zlib.crc32(str(name).encode())], dtype=np.uint64)
+        digest = zlib.crc32(str(name).encode())
+        key = np.array([self._seed, digest], dtype=np.uint64)
         rng = np.random.Generator(np.random.Philox(key=key))
         shape = arr.shape
         scale = np.sqrt(2 / np.prod(shape[1:]))
@@ -77,14 +78,24 @@ class Loss(HybridBlock):
         self.other = a / (classes - 1)
         self._true_minus_other = 1 - self.other * classes
 
-    def hybrid_forward(self, F: Any, logits: Any, labels: Any) -> Any:
+    def hybrid_forward(
+        self,
+        F: Any,
+        logits: Any,
+        labels: Any,
+    ) -> Any:
         log_p = F.log_softmax(F.cast(logits, dtype="float32"))
         true = F.pick(log_p, labels, axis=1)
         total = F.sum(log_p, axis=1)
         return -(self._true_minus_other * true + self.other * total)
 
 
-def build_network(model: Model, classes: int, *, crop_px: int) -> Network:
+def build_network(
+    model: Model,
+    classes: int,
+    *,
+    crop_px: int,
+) -> Network:
     """The network without weights; every shape and type is known. Raises UserError: a setting that
     the network does not have, or crops too small for it."""
     check_network(model, crop_px)
@@ -94,7 +105,11 @@ def build_network(model: Model, classes: int, *, crop_px: int) -> Network:
     return net
 
 
-def image_shape(net: Any, batch: int, crop_px: int) -> tuple[int, int, int, int]:
+def image_shape(
+    net: Any,
+    batch: int,
+    crop_px: int,
+) -> tuple[int, int, int, int]:
     """The shape of a batch of images as `net` takes them."""
     if net.layout == "NHWC":
         return batch, crop_px, crop_px, 3
@@ -102,7 +117,12 @@ def image_shape(net: Any, batch: int, crop_px: int) -> tuple[int, int, int, int]
 
 
 def build_networks(
-    model: Model, classes: int, *, crop_px: int, seed: int, operators: Operators
+    model: Model,
+    classes: int,
+    *,
+    crop_px: int,
+    seed: int,
+    operators: Operators,
 ) -> tuple[Network, Any, Loss]:
     """(training net, evaluation net, loss) with weights from the `weights` stream's seed.
 
@@ -141,7 +161,11 @@ def build_networks(
     return train_net, eval_net, loss
 
 
-def copy_parameters(source: Network, target: Network, operators: Operators) -> None:
+def copy_parameters(
+    source: Network,
+    target: Network,
+    operators: Operators,
+) -> None:
     """Enqueue a copy of all weights and statistics to a net of the same kind, of NCHW or alike. A
     plan's evaluation needs none."""
     if operators.planned:
@@ -172,7 +196,10 @@ def reset_statistics(net: HybridBlock, operators: Operators) -> None:
         operators.fill(array, 0 if name.endswith("mean") else 1)
 
 
-def load_arrays(arrays: Mapping[str, NDArray], values: Mapping[str, Any]) -> None:
+def load_arrays(
+    arrays: Mapping[str, NDArray],
+    values: Mapping[str, Any],
+) -> None:
     """Fill arrays in place from host arrays of the same names, shapes and types."""
     for name, array in arrays.items():
         array[:] = mx.nd.array(values[name], dtype=array.dtype)
@@ -188,7 +215,11 @@ def bn_statistics(net: HybridBlock) -> list[Any]:
     return [p for p in net.collect_params().values() if p.grad_req == "null"]
 
 
-def weights_digest(net: Any, *, trained: bool = False) -> bytes:
+def weights_digest(
+    net: Any,
+    *,
+    trained: bool = False,
+) -> bytes:
     """BLAKE2b-128 of every parameter's name and bits (0.1 s for ResNet-50).
 
     With `trained` of those with gradients alone: batch-norm statistics are each rank's own between

@@ -28,7 +28,10 @@ class Maps(NamedTuple):
 
 # Stages of equal resolution; a 3x3 maximum with stride 2 stands between two of them.
 STAGES = (
-    {"3a": Maps(64, 96, 128, 16, 32, 32), "3b": Maps(128, 128, 192, 32, 96, 64)},
+    {
+        "3a": Maps(64, 96, 128, 16, 32, 32),
+        "3b": Maps(128, 128, 192, 32, 96, 64),
+    },
     {
         "4a": Maps(192, 96, 208, 16, 48, 64),
         "4b": Maps(160, 112, 224, 24, 64, 64),
@@ -36,7 +39,10 @@ STAGES = (
         "4d": Maps(112, 144, 288, 32, 64, 64),
         "4e": Maps(256, 160, 320, 32, 128, 128),
     },
-    {"5a": Maps(256, 160, 320, 32, 128, 128), "5b": Maps(384, 192, 384, 48, 128, 128)},
+    {
+        "5a": Maps(256, 160, 320, 32, 128, 128),
+        "5b": Maps(384, 192, 384, 48, 128, 128),
+    },
 )
 DROPOUT = 0.4
 # The paper names local response normalisation without its numbers; these are AlexNet's (Krizhevsky
@@ -101,7 +107,12 @@ class GoogLeNet(Network):
     `build.py` says what seeds the masks of its dropout.
     """
 
-    def __init__(self, model: Model, classes: int, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        model: Model,
+        classes: int,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(model, classes, **kwargs)
         layout = model.layout
         convolution = partial(build_convolution, layout)
@@ -120,4 +131,10 @@ class GoogLeNet(Network):
             self.body.add(nn.GlobalAvgPool2D(layout=layout))
             self.body.add(nn.Flatten())
             self.body.add(nn.Dropout(DROPOUT))
-            self.body.add(nn.Dense(classes, in_units=channels, prefix="fc_"))
+            self.body.add(
+                nn.Dense(
+                    classes,
+                    in_units=channels,
+                    prefix="fc_",
+                )
+            )

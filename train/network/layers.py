@@ -22,7 +22,12 @@ class Network(nn.HybridBlock):
 
     has_dropout = True
 
-    def __init__(self, model: Model, classes: int, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        model: Model,
+        classes: int,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.layout = model.layout
         self.classes = classes

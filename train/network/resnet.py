@@ -127,15 +127,44 @@ class ResNet(Network):
 
     has_dropout = False
 
-    def __init__(self, model: Model, classes: int, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        model: Model,
+        classes: int,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(model, classes, **kwargs)
         width = model.width
         with self.name_scope():
             if model.stem == "imagenet":
-                self.body.add(Unit(model, "conv0", 3, width, kernel=7, stride=2))
-                self.body.add(nn.MaxPool2D(3, 2, 1, layout=model.layout))
+                self.body.add(
+                    Unit(
+                        model,
+                        "conv0",
+                        3,
+                        width,
+                        kernel=7,
+                        stride=2,
+                    )
+                )
+                self.body.add(
+                    nn.MaxPool2D(
+                        3,
+                        2,
+                        1,
+                        layout=model.layout,
+                    )
+                )
             else:  # crops of 32 px keep their resolution
-                self.body.add(Unit(model, "conv0", 3, width, kernel=3))
+                self.body.add(
+                    Unit(
+                        model,
+                        "conv0",
+                        3,
+                        width,
+                        kernel=3,
+                    )
+                )
             channels = width
             block = BASIC if model.depth in BASIC_DEPTHS else BOTTLENECK
             for stage, units in enumerate(UNITS[model.depth], start=1):
@@ -149,4 +178,10 @@ class ResNet(Network):
                     channels = stage_width * block[-1][1]
             self.body.add(nn.GlobalAvgPool2D(layout=model.layout))
             self.body.add(nn.Flatten())
-            self.body.add(nn.Dense(classes, in_units=channels, prefix="fc_"))
+            self.body.add(
+                nn.Dense(
+                    classes,
+                    in_units=channels,
+                    prefix="fc_",
+                )
+            )

@@ -44,13 +44,19 @@ class OverflowCheck(NamedTuple):
     finite: bool | NDArray
 
 
-def next_scale(scale: Scale, used: float, finite: bool) -> Scale | None:
+def next_scale(
+    scale: Scale,
+    used: float,
+    finite: bool,
+) -> Scale | None:
     """The scale after a check of gradients that were taken at `used`; None: at its end.
 
     Steps that were under way when the scale was halved overflow once more; that halves nothing.
     """
     if not finite:
-        return Scale(min(scale.value, used / 2)) if used > MIN_SCALE else None
+        if used <= MIN_SCALE:
+            return None
+        return Scale(min(scale.value, used / 2))
     if scale.growth_tracker + 1 < DOUBLE_AFTER_STEPS or 2 * scale.value > MAX_SCALE:
         return scale._replace(growth_tracker=scale.growth_tracker + 1)
     return Scale(2 * scale.value)
@@ -83,8 +89,9 @@ class LossScaler:
             for g in sorted(gradients, key=len):
                 zeros[g.dtype] = nd.zeros_like(g)
             for g in gradients:
+                row = (1, g.size)
                 zero = zeros[g.dtype][: g.size]
-                self._rows.append((g.reshape((1, -1)), zero.reshape((1, -1))))
+                self._rows.append((g.reshape(row), zero.reshape(row)))
         self.reset()
 
     def reset(self) -> None:
@@ -122,7 +129,13 @@ class LossScaler:
     def note(self, step: int, finite: NDArray) -> None:
         """The check of the summed gradients of `step`, still being computed."""
         self.finite = finite
-        self._checks.append(OverflowCheck(step, self.value_at(step), finite))
+        self._checks.append(
+            OverflowCheck(
+                step,
+                self.value_at(step),
+                finite,
+            )
+        )
 
     def state(self) -> LossScaleState:
         """The scale, and the checks that the next steps will read. Everything that was enqueued has

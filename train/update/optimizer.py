@@ -157,7 +157,8 @@ class Updater:
         for _, group in sorted(groups.items()):
             group_decays = nd.array([t.decay for t in group], ctx)
             self._groups.append((group, group_decays))
-        self.written_last = [self._groups[-1][0][-1].weight, self._tensors[-1].weight]
+        last_group, _ = self._groups[-1]
+        self.written_last = [last_group[-1].weight, tensors[-1].weight]
         """The weights that a step writes last."""
 
     def step(self, step: int, now: Settings) -> None:
@@ -266,7 +267,11 @@ class Updater:
             return gradient
         return gradient.astype("float32", copy=False)
 
-    def _akiba_shares(self, step: int, now: Settings) -> tuple[float, float]:
+    def _akiba_shares(
+        self,
+        step: int,
+        now: Settings,
+    ) -> tuple[float, float]:
         """(a_sgd, a_rms) of a step; a_rms = (1 - a_sgd) 3e-4 / lr: the RMSprop rate is absolute."""
         sgd = akiba_sgd_share(self._epoch_at(step))
         if not now.lr:
