@@ -37,7 +37,10 @@ def test_the_tables_name_the_same_algorithms() -> None:
     "ranks",
     [2, 3, 4, 6, 7, 8, 12, 16, 31, 48, 64, 1000, 2048, 3456],
 )
-def test_rounds_and_bytes_are_the_formulas(algorithm: str, ranks: int) -> None:
+def test_rounds_and_bytes_are_the_formulas(
+    algorithm: str,
+    ranks: int,
+) -> None:
     """The most that one rank sends; and all ranks, together, add each byte p - 1 times."""
     n_bytes = 51.1e6 / 8
     network = flat(ranks, LINK)

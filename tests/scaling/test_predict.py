@@ -27,7 +27,12 @@ from tests.conftest import refused
 from tests.scaling.systems import about, with_performance
 
 
-def answer(name: str, gpus: int, batch: int, **choices: object) -> Prediction:
+def answer(
+    name: str,
+    gpus: int,
+    batch: int,
+    **choices: object,
+) -> Prediction:
     job = job_of_system(name, load_system(name), gpus, batch, **choices)
     return predict(job)
 
@@ -61,7 +66,10 @@ def test_fujitsus_record() -> None:
         (4096, 73.44),
     ],
 )
-def test_sonys_efficiency(gpus: int, efficiency: float) -> None:
+def test_sonys_efficiency(
+    gpus: int,
+    efficiency: float,
+) -> None:
     """Table 6: 4 GPUs over p GPUs at 32 images each, within 3 points."""
     # Table 4; the others are the squarest
     grid = "torus_2d(48x72)" if gpus == 3456 else None

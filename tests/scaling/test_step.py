@@ -16,7 +16,6 @@ from rn50.scaling.machine import Machine
 from rn50.scaling.step import (
     PAUSE_S,
     bn_doublings,
-    group_cost_s,
     step_time,
     straggler_s,
 )
@@ -78,16 +77,6 @@ def test_a_group_starts_when_it_is_ready_and_the_one_before_has_ended(
     backward_s = step.backward_s + backward_fraction() * step.launch_s
     exposed_s = max(0.0, free_s - backward_s)
     assert step.exposed_s == pytest.approx(exposed_s, abs=1e-12)
-
-
-def test_auto_is_the_faster_of_ring_and_trees() -> None:
-    dgx = machine("dgxa100")
-    for gpus, n_bytes in ((16, 5e7), (1024, 1e5), (1024, 5e7)):
-        ring, trees, auto = (
-            group_cost_s(dgx, gpus, n_bytes, name)
-            for name in ("ring", "double_tree", "auto")
-        )
-        assert auto == min(ring, trees, key=lambda choice: choice[1])
 
 
 def test_stragglers_follow_extreme_values_and_then_interruptions() -> None:

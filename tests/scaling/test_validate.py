@@ -66,7 +66,10 @@ def test_calibrated_rows_are_marked_and_few(rows: list[Row]) -> None:
 
 
 @pytest.mark.in_process
-def test_the_documented_table_is_the_one_generated(rn50: Rn50, root: Path) -> None:
+def test_the_documented_table_is_the_one_generated(
+    rn50: Rn50,
+    root: Path,
+) -> None:
     """`rn50 predict validate > docs/scaling/validation.txt`; its end is in `docs/scaling.md`, its
     two mean errors are in the README."""
     printed = rn50("predict", "validate").stdout
@@ -122,7 +125,10 @@ def test_rows_left_out_are_predicted_as_is_claimed(scores: dict[str, Score]) -> 
 
 
 @pytest.mark.in_process
-def test_a_described_gpu_needs_no_point(rn50: Rn50, tmp_path: Path) -> None:
+def test_a_described_gpu_needs_no_point(
+    rn50: Rn50,
+    tmp_path: Path,
+) -> None:
     sheet = tmp_path / "mine.yaml"
     sheet.write_text(
         "base: dgxh100\nname: B\naccelerator: a GPU of tomorrow\nperformance:\n"

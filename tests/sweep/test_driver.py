@@ -42,7 +42,12 @@ parameters:
 """
 
 
-def write_sweep(folder: Path, more: str = "", *, epochs: int = 2) -> Path:
+def write_sweep(
+    folder: Path,
+    more: str = "",
+    *,
+    epochs: int = 2,
+) -> Path:
     path = folder / "sweep.yaml"
     text = SWEEP.format(folder=folder, epochs=epochs)
     path.write_text(text + more)
@@ -107,7 +112,10 @@ def test_a_sweep_survives_kills_of_driver_and_trial_and_a_trial_that_fails(
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_the_trials(rn50: Rn50, tmp_path: Path) -> None:
+def test_ctrl_c_stops_the_trials(
+    rn50: Rn50,
+    tmp_path: Path,
+) -> None:
     # too long to end by itself
     path = write_sweep(tmp_path, "trials: 1\n", epochs=30)
     folder = tmp_path / "results" / "small"

@@ -23,7 +23,11 @@ def make(**more: object) -> Sweep:
     return Sweep.model_validate(given)
 
 
-def opened(sweep: Sweep, folder: Path, **definition: object) -> Study:
+def opened(
+    sweep: Sweep,
+    folder: Path,
+    **definition: object,
+) -> Study:
     folder.mkdir(exist_ok=True)
     return Study(sweep, folder, definition)
 
@@ -98,7 +102,10 @@ def test_a_journal_torn_by_a_kill_goes_on(tmp_path: Path) -> None:
         f"{'[' * 100_000}\n",
     ],
 )
-def test_a_file_that_is_no_journal_is_named(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_no_journal_is_named(
+    tmp_path: Path,
+    text: str,
+) -> None:
     (tmp_path / JOURNAL).write_text(text)
     with refused(r"journal\.log: Optuna's journal expected"):
         opened(make(), tmp_path)
