@@ -96,7 +96,8 @@ def _segmented_ring(
     ranks: Ranks,
     n_bytes: float,
 ) -> Rounds:
-    segments = max(1, math.ceil(n_bytes / ranks.size / SEGMENT_BYTES))
+    chunk = n_bytes / ranks.size
+    segments = max(1, math.ceil(chunk / SEGMENT_BYTES))
     return _rings(ranks[None, :], n_bytes, segments)
 
 
@@ -170,7 +171,8 @@ def _folded(
     n_bytes: float,
 ) -> tuple[list[Round], Ranks, list[Round]]:
     """No power of two: of the first 2r ranks the even ones give theirs away and get the sum."""
-    extra = ranks.size - (1 << (ranks.size.bit_length() - 1))
+    doublings = ranks.size.bit_length() - 1
+    extra = ranks.size - (1 << doublings)
     if not extra:
         return [], ranks, []
     given = ranks[: 2 * extra : 2]
@@ -204,7 +206,8 @@ def _double_tree(
         child = np.flatnonzero(depths == depth)
         parent = parents[child]
         children = np.r_[child, other[child]]
-        levels.append((children, np.r_[parent, other[parent]]))
+        above = np.r_[parent, other[parent]]
+        levels.append((children, above))
     for children, above in reversed(levels):
         yield Round(children, above, n_bytes / 2, reduce=True)
     for children, above in levels:
@@ -239,7 +242,8 @@ def allreduce_s(
         inside = topology.node.inside
         link = topology.one_flow() if topology.nodes > 1 else inside
         beta = max(link.beta_s_per_byte, inside.beta_s_per_byte)
-        tail_s = (chunks - 1) * (4 * chunk * beta + 2 * chunk * link.gamma_s_per_byte)
+        chunk_s = 4 * chunk * beta + 2 * chunk * link.gamma_s_per_byte
+        tail_s = (chunks - 1) * chunk_s
         n_bytes = 2 * chunk
     clocks = np.zeros(topology.ranks)
     for messages in schedule(algorithm, topology, n_bytes):
@@ -298,12 +302,12 @@ def _run(
     src = messages.src
     dst = messages.dst
     latency_s, wire_s = _times(topology, messages)
-    once = np.bincount(src).max() == 1 == np.bincount(dst).max()  # ten times as fast
+    messages_of_a_rank = max(np.bincount(src).max(), np.bincount(dst).max())
     clocks = clocks.copy()
     for _ in range(messages.repeat):
         left_s = clocks[src] + wire_s
         done_s = np.maximum(clocks[dst] + wire_s, left_s + latency_s)
-        if once:
+        if messages_of_a_rank == 1:  # ten times as fast
             clocks[src] = left_s
             clocks[dst] = np.maximum(clocks[dst], done_s)
         else:

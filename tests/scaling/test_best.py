@@ -113,15 +113,20 @@ def first_row(
     asked: tuple[str, ...],
 ) -> tuple[dict[str, Any], list[str]]:
     """The first row, and the words of the command that is printed for it."""
-    first, *_ = json.loads(rn50("predict", "--best", *asked, "--json").stdout)
-    *_, last = rn50("predict", "--best", *asked).stdout.splitlines()
+    done = rn50("predict", "--best", *asked, "--json")
+    first, *_ = json.loads(done.stdout)
+    printed = rn50("predict", "--best", *asked).stdout
+    *_, last = printed.splitlines()
     return first, shlex.split(last.removeprefix("the first row: "))
 
 
 def test_the_printed_overrides_launch_the_first_row(rn50: Any) -> None:
     first, words = first_row(rn50, ("dgxh100_8",))
     overrides = [word for word in words if "=" in word]
-    plan = rn50("launch", "dgxh100_8", *overrides, "--dry-run").stdout.splitlines()
-    shown = {line.split()[0]: line.split()[1] for line in plan}
+    plan = rn50("launch", "dgxh100_8", *overrides, "--dry-run").stdout
+    shown = {}
+    for line in plan.splitlines():
+        name, value, *_ = line.split()
+        shown[name] = value
     assert int(shown["batch"]) == first["global_batch_size"]
     assert f"comm.algorithm={shown['allreduce']}" in overrides

@@ -27,7 +27,10 @@ def group_bytes(
 
 @pytest.mark.slow
 @FUZZ
-@given(rule=RULES, sizes=SIZES)
+@given(
+    rule=RULES,
+    sizes=SIZES,
+)
 def test_every_rule_takes_each_tensor_once_last_layers_first(
     rule: str, sizes: list[int]
 ) -> None:
@@ -38,7 +41,10 @@ def test_every_rule_takes_each_tensor_once_last_layers_first(
 
 
 @FUZZ
-@given(factor=st.integers(1, 20), tensors=st.integers(1, 400))
+@given(
+    factor=st.integers(1, 20),
+    tensors=st.integers(1, 400),
+)
 def test_cubic_groups_end_at_cubes_from_the_back(
     factor: int,
     tensors: int,
@@ -50,7 +56,10 @@ def test_cubic_groups_end_at_cubes_from_the_back(
 
 
 @FUZZ
-@given(sizes=SIZES, count=st.integers(1, 40))
+@given(
+    sizes=SIZES,
+    count=st.integers(1, 40),
+)
 def test_equal_bytes_is_balanced_within_the_largest_tensor(
     sizes: list[int], count: int
 ) -> None:
@@ -75,7 +84,10 @@ def test_equal_count_differs_by_at_most_one(
 
 
 @FUZZ
-@given(sizes=SIZES, count=st.integers(1, 12))
+@given(
+    sizes=SIZES,
+    count=st.integers(1, 12),
+)
 def test_halving_leaves_at_most_half_to_the_groups_that_follow(
     sizes: list[int], count: int
 ) -> None:

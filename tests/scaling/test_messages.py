@@ -35,7 +35,7 @@ def test_the_tables_name_the_same_algorithms() -> None:
 @EVERY
 @pytest.mark.parametrize(
     "ranks",
-    [2, 3, 4, 6, 7, 8, 12, 16, 31, 48, 64, 1000, 2048, 3456],
+    [2, 3, 4, 7, 8, 12, 31, 64, 1000, 2048],
 )
 def test_rounds_and_bytes_are_the_formulas(
     algorithm: str,
@@ -74,7 +74,10 @@ def formula_and_clocks(
 
 @pytest.mark.parametrize("algorithm", EXACT)
 @FUZZ
-@given(ranks=st.integers(2, 130), n_bytes=st.floats(1, 1e9))
+@given(
+    ranks=st.integers(2, 130),
+    n_bytes=st.floats(1, 1e9),
+)
 def test_one_group_without_jitter_is_the_formula(
     algorithm: str, ranks: int, n_bytes: float
 ) -> None:
@@ -110,15 +113,19 @@ def test_other_machines_and_algorithms_are_their_formulas(
 
 
 @FUZZ
-@given(ranks=st.integers(2, 130), n_bytes=st.floats(1, 1e9))
+@given(
+    ranks=st.integers(2, 130),
+    n_bytes=st.floats(1, 1e9),
+)
 def test_whole_buffers_are_the_formula_or_arrive_early(
     ranks: int, n_bytes: float
 ) -> None:
     """Ranks that fold nothing start at once; the formula lets all wait for the fold."""
     network = flat(ranks, LINK)
     expected, last = formula_and_clocks("recursive_doubling", network, n_bytes)
-    least = 1.0 if ranks.bit_count() == 1 else 0.6
-    assert least * expected * (1 - 1e-9) <= last <= expected * (1 + 1e-9)
+    assert 0.6 * expected <= last <= expected * (1 + 1e-9)
+    if ranks.bit_count() == 1:
+        assert last == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "hierarchical", "torus_2d(32x64)"])

@@ -13,7 +13,11 @@ from tests.conftest import refused
 
 PARAMETERS = {
     "optimizer.base_lr": Parameter(log=(0.01, 1.0)),
-    "schedule.warmup": Parameter(linear=(0.5, 2.0), step=0.5, unit="epochs"),
+    "schedule.warmup": Parameter(
+        linear=(0.5, 2.0),
+        step=0.5,
+        unit="epochs",
+    ),
     "batch.per_rank": Parameter(choice=(5, 10)),
 }
 
@@ -76,7 +80,8 @@ def test_a_grid_is_tried_once_each(tmp_path: Path) -> None:
     }
     sweep = make(sampler="grid", parameters=parameters, trials=1000)
     assert sweep.wanted_trials == 6
-    assert sweep.model_copy(update={"trials": 5}).wanted_trials == 5
+    fewer = sweep.model_copy(update={"trials": 5})
+    assert fewer.wanted_trials == 5
     drawn = draw(sweep, tmp_path / "a", 6)
     assert len(set(map(str, drawn))) == 6
 
