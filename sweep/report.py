@@ -76,7 +76,8 @@ def table(results: JsonObject) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     complete = [trial for trial in trials if trial["value"] is not None]
     others = [trial for trial in trials if trial["value"] is None]
     # equals stay in order of trial
-    complete.sort(key=itemgetter("value"), reverse=objective == "accuracy")
+    largest_first = objective == "accuracy"
+    complete.sort(key=itemgetter("value"), reverse=largest_first)
     keys: list[str] = []
     rows = []
     for trial in (*complete, *others):
@@ -91,7 +92,15 @@ def table(results: JsonObject) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
             trial["reason"],
         )
         rows.append(tuple(map(_cell, cells)))
-    return ("trial", "state", objective, *keys, "wall s", "reason"), rows
+    header = (
+        "trial",
+        "state",
+        objective,
+        *keys,
+        "wall s",
+        "reason",
+    )
+    return header, rows
 
 
 def _cell(value: Any) -> str:

@@ -15,7 +15,12 @@ LINK = Link(1e-5, 1e-9, 2e-10)
 EDR = Link(6.6e-6, 1 / 12.5e9)
 NVLINK = Link(5.7e-6, 1 / 50e9)
 ABCI = Topology(
-    Node(4, NVLINK, 2, EDR),
+    Node(
+        4,
+        NVLINK,
+        2,
+        EDR,
+    ),
     512,
     rack_nodes=34,
     oversubscription=3.0,

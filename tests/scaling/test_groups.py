@@ -14,15 +14,21 @@ RULES = st.one_of(
     st.builds("equal_count({})".format, st.integers(1, 200)),
     st.builds("halving({})".format, st.integers(1, 200)),
 )
-SIZES = st.lists(st.integers(1, 10**8), min_size=1, max_size=170)
+SIZES = st.lists(
+    st.integers(1, 10**8),
+    min_size=1,
+    max_size=170,
+)
 
 
 def group_bytes(
     rule: str,
     sizes: list[int],
 ) -> list[int]:
-    groups = gradient_groups(rule, sizes)
-    return [sum(sizes[tensor] for tensor in group) for group in groups]
+    n_bytes = []
+    for group in gradient_groups(rule, sizes):
+        n_bytes.append(sum(sizes[tensor] for tensor in group))
+    return n_bytes
 
 
 @pytest.mark.slow

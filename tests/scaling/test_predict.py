@@ -33,7 +33,13 @@ def answer(
     batch: int,
     **choices: object,
 ) -> Prediction:
-    job = job_of_system(name, load_system(name), gpus, batch, **choices)
+    job = job_of_system(
+        name,
+        load_system(name),
+        gpus,
+        batch,
+        **choices,
+    )
     return predict(job)
 
 

@@ -22,10 +22,20 @@ from rn50.scaling.step import (
 from tests.conftest import refused
 from tests.scaling.systems import SYSTEMS, about, with_performance
 
-NAMES = ("abci", "abci_nnl", "dgx1", "dgxa100", "dgxh100", "tpu_v3")
+NAMES = (
+    "abci",
+    "abci_nnl",
+    "dgx1",
+    "dgxa100",
+    "dgxh100",
+    "tpu_v3",
+)
 
 
-def machine(name: str, **performance: object) -> Machine:
+def machine(
+    name: str,
+    **performance: object,
+) -> Machine:
     """Of a described machine, where nothing but the given figures of it differs."""
     model = build(name, SYSTEMS[name])
     changed = model.performance.model_copy(update=performance)
@@ -50,14 +60,27 @@ def test_a_machine_without_a_data_sheet_passes_through_its_points(name: str) -> 
 
 def test_many_points_outweigh_the_data_sheet() -> None:
     """One that is 20 % off moves the model by two thirds of that, ten of them by nearly all."""
-    bare = with_performance("dgxa100", fp16=None, other_points=())
+    bare = with_performance(
+        "dgxa100",
+        fp16=None,
+        other_points=(),
+    )
     sheet = build("a", bare)
     step_s = 1.2 * step_time(sheet, 8, 408).total_s
-    point = Point(gpus=8, batch=408, step_s=step_s, source="test")
+    point = Point(
+        gpus=8,
+        batch=408,
+        step_s=step_s,
+        source="test",
+    )
 
     def reached(count: int) -> float:
         compute = Compute(points=(point,) * count)
-        known = with_performance("dgxa100", fp16=compute, other_points=())
+        known = with_performance(
+            "dgxa100",
+            fp16=compute,
+            other_points=(),
+        )
         model = build("a", known)
         return step_time(model, 8, 408).total_s / step_s
 
@@ -74,7 +97,12 @@ def test_a_group_starts_when_it_is_ready_and_the_one_before_has_ended(
     name: str, nodes: int, batch: int
 ) -> None:
     gpus = nodes * SYSTEMS[name].ranks_per_node
-    step = step_time(machine(name), gpus, batch, groups="equal_bytes(8)")
+    step = step_time(
+        machine(name),
+        gpus,
+        batch,
+        groups="equal_bytes(8)",
+    )
     free_s = 0.0
     for group in step.groups:
         assert group.start_s == max(free_s, group.ready_s)
@@ -88,11 +116,23 @@ def test_a_group_starts_when_it_is_ready_and_the_one_before_has_ended(
 def test_stragglers_follow_extreme_values_and_then_interruptions() -> None:
     """Expected maximum of p normal draws: 1.163 sigma at 5, 3.241 at 1,000 (tables of order
     statistics)."""
-    jittery = machine("dgx1", jitter=1.0, os_noise_fraction=0.0)
-    for ranks, sigmas in ((1, 0.0), (5, 1.163), (1000, 3.241)):
+    jittery = machine(
+        "dgx1",
+        jitter=1.0,
+        os_noise_fraction=0.0,
+    )
+    for ranks, sigmas in (
+        (1, 0.0),
+        (5, 1.163),
+        (1000, 3.241),
+    ):
         waited_s = straggler_s(jittery, ranks, 1.0, 1.0)
         assert waited_s == pytest.approx(sigmas, rel=0.02)
-    noisy = machine("dgx1", jitter=0.0, os_noise_fraction=1e-6)
+    noisy = machine(
+        "dgx1",
+        jitter=0.0,
+        os_noise_fraction=1e-6,
+    )
     once_s = straggler_s(noisy, 1000, 0.0, 0.05)
     twice_s = straggler_s(noisy, 2000, 0.0, 0.05)
     always_s = straggler_s(noisy, 10**12, 0.0, 0.05)
@@ -103,7 +143,13 @@ def test_stragglers_follow_extreme_values_and_then_interruptions() -> None:
 def test_batch_norm_groups_are_nvidias() -> None:
     """Groups of 2 at batches 15 and 16, none at 35, as in NVIDIA's entries; 4 at most."""
     dgx = machine("dgxa100")
-    for batch, expected in ((4, 2), (15, 1), (16, 0.91), (35, 0), (408, 0)):
+    for batch, expected in (
+        (4, 2),
+        (15, 1),
+        (16, 0.91),
+        (35, 0),
+        (408, 0),
+    ):
         doublings = bn_doublings(dgx, 4320, batch)
         assert doublings == pytest.approx(expected, abs=0.01)
     assert step_time(dgx, 4320, 15).bn_sync_s > 0
@@ -122,8 +168,18 @@ def test_what_no_machine_can_be_is_refused() -> None:
         build("bare", System())
     with refused("precision one of fp16, fp32 expected, found int8"):
         build("dgx1", load_system("dgx1"), "int8")
-    small = Point(gpus=8, batch=64, step_s=0.1, source="test")
-    large = Point(gpus=8, batch=128, step_s=0.05, source="test")
+    small = Point(
+        gpus=8,
+        batch=64,
+        step_s=0.1,
+        source="test",
+    )
+    large = Point(
+        gpus=8,
+        batch=128,
+        step_s=0.05,
+        source="test",
+    )
     compute = Compute(points=(small, large))
     falling = Performance(fp16=compute)
     with refused("rising line"):

@@ -47,25 +47,30 @@ def test_no_row_is_hidden(rows: list[Row]) -> None:
     runs = [row for row in read_table("mlperf_runs.csv") if row["machine"]]
     tables = read_table("scaling_tables.csv")
     with_rate = [row for row in tables if row["images_per_s"]]
-    with_time = [row for row in tables if row["time_to_train_s"] and row["machine"]]
-    kinds = Counter(row.kind for row in rows)
-    assert kinds["step"] == len(runs) + len(with_rate)
-    assert kinds["time"] == len(runs) + len(with_time) + len(SONY_RUNS_S)
+    times = len(runs) + len(SONY_RUNS_S)
     for row in tables:
         assert bool(row["machine"]) != bool(row["left_out"])
+        if row["machine"] and row["time_to_train_s"]:
+            times += 1
+    kinds = Counter(row.kind for row in rows)
+    assert kinds["step"] == len(runs) + len(with_rate)
+    assert kinds["time"] == times
 
 
 def test_worst_rows_come_first_and_say_why(rows: list[Row]) -> None:
     # Sony's 122 s stands in two tables: a tie but for the last bit
     errors = [round(abs(row.error), 9) for row in rows]
     assert errors == sorted(errors, reverse=True)
-    assert all(row.reason for row in rows[:8])
+    for row in rows[:8]:
+        assert row.reason
 
 
 def test_calibrated_rows_are_marked_and_few(rows: list[Row]) -> None:
-    marked = [row for row in rows if row.calibrated and row.kind == "step"]
-    assert all(abs(row.error) < 0.11 for row in marked)
-    by_machine = Counter(row.machine for row in marked)
+    by_machine: Counter[str] = Counter()
+    for row in rows:
+        if row.calibrated and row.kind == "step":
+            assert abs(row.error) < 0.11
+            by_machine[row.machine] += 1
     # One figure can stand in the table under two names (v0.7 and a resubmission).
     assert max(by_machine.values()) <= 5
 
@@ -95,9 +100,12 @@ def test_rows_without_a_machine_are_quoted_with_their_reasons(rn50: Rn50) -> Non
     unplaced = [row for row in tables if not row["machine"]]
     quoted = printed["without_machine"]
     assert len(quoted) == len(unplaced)
-    assert all(row["name"] and row["reason"] for row in quoted)
-    published = {row["table"]: row["published"] for row in printed["efficiencies"]}
-    assert published == {"goyal_2017": 0.9, "akiba_2017": 0.8}
+    for row in quoted:
+        assert row["name"]
+        assert row["reason"]
+    goyal, akiba = printed["efficiencies"]
+    assert goyal["published"] == 0.9
+    assert akiba["published"] == 0.8
 
 
 # --- rows left out of the fit ------------------------------------------------------------------

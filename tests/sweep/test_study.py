@@ -23,7 +23,12 @@ PARAMETERS = {
 
 
 def make(**more: object) -> Sweep:
-    given = {"name": "a", "parameters": PARAMETERS, "seed": 7} | more
+    given = {
+        "name": "a",
+        "parameters": PARAMETERS,
+        "seed": 7,
+        **more,
+    }
     return Sweep.model_validate(given)
 
 
@@ -51,7 +56,8 @@ def draw(
         values = trial.params
         value = values["optimizer.base_lr"] + values["schedule.warmup"]
         study.end(trial.number, TrialState.COMPLETE, value)
-    return [trial.params for trial in opened(sweep, folder).trials]
+    trials_again = opened(sweep, folder).trials
+    return [trial.params for trial in trials_again]
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe", "grid"])
@@ -62,7 +68,10 @@ def test_a_resumed_sweep_draws_what_an_uninterrupted_one_draws(
     if sampler == "grid":
         parameters = {
             "optimizer.base_lr": Parameter(choice=(0.01, 0.1, 1.0)),
-            "schedule.warmup": Parameter(choice=(0.5, 1.5), unit="epochs"),
+            "schedule.warmup": Parameter(
+                choice=(0.5, 1.5),
+                unit="epochs",
+            ),
             "data.no_augment_from_epoch": Parameter(choice=(None, 8)),
         }
     sweep = make(sampler=sampler, parameters=parameters)
@@ -76,9 +85,16 @@ def test_a_resumed_sweep_draws_what_an_uninterrupted_one_draws(
 def test_a_grid_is_tried_once_each(tmp_path: Path) -> None:
     parameters = {
         "optimizer.base_lr": Parameter(choice=(0.5, 1.0)),
-        "schedule.warmup": Parameter(choice=(0, 1, 2), unit="epochs"),
+        "schedule.warmup": Parameter(
+            choice=(0, 1, 2),
+            unit="epochs",
+        ),
     }
-    sweep = make(sampler="grid", parameters=parameters, trials=1000)
+    sweep = make(
+        sampler="grid",
+        parameters=parameters,
+        trials=1000,
+    )
     assert sweep.wanted_trials == 6
     fewer = sweep.model_copy(update={"trials": 5})
     assert fewer.wanted_trials == 5
