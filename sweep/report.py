@@ -47,7 +47,10 @@ def write_results(
     return results
 
 
-def best_preset(loaded: LoadedSweep, best: FrozenTrial) -> str:
+def best_preset(
+    loaded: LoadedSweep,
+    best: FrozenTrial,
+) -> str:
     """The best trial as a preset of its own: every value resolved, the run's places as before.
 
     The seed is left out (the rules want a fresh one); a config that the closed division refuses

@@ -50,6 +50,7 @@ def test_a_machine_without_a_data_sheet_passes_through_its_points(name: str) -> 
         if compute is None:
             continue
         model = build(name, SYSTEMS[name], precision)
+        assert model.fixed_s >= 0
         off = 0.02 if name == "tpu_v4" else 1e-6  # its line would start below zero
         if model.has_sheet:
             off = 0.11
