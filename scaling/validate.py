@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 from statistics import mean
 from typing import NamedTuple
@@ -271,6 +271,7 @@ def _rows(
     job = run.job
     step_interval_ms = [1e3 * value for value in answer.step_interval_s]
     reasons = [why for word, why in KNOWN_REASONS.items() if word in run.name]
+    calibrated = any(_is_of(point, run) for point in answer.machine.points)
     for kind, published, predicted, (low, high) in (
         ("step", run.step_ms, answer.step.total_s * 1e3, step_interval_ms),
         ("time", run.time_s, answer.run.total_s, answer.time_interval_s),
@@ -287,17 +288,17 @@ def _rows(
                 predicted=predicted,
                 low=low,
                 high=high,
-                calibrated=_is_point(answer, run.step_ms),
+                calibrated=calibrated,
                 reason=reasons[0] if reasons else "",
             )
 
 
-def _is_point(answer: Prediction, step_ms: float) -> bool:
-    size = (answer.job.gpus, answer.job.batch)
-    return any(
-        (point.gpus, point.batch) == size
-        and math.isclose(point.step_s * 1e3, step_ms, rel_tol=1e-4)
-        for point in answer.machine.points
+def _is_of(point: Point, run: Published) -> bool:
+    """Whether a machine's point is the step that was published of `run`."""
+    return (
+        point.gpus == run.job.gpus
+        and point.batch == run.job.batch
+        and math.isclose(point.step_s, run.step_s, rel_tol=1e-4)
     )
 
 
@@ -406,31 +407,27 @@ def _left_out(key: Callable[[Published], str]) -> dict[str, list[Row]]:
     for value in dict.fromkeys(map(key, cases())):
         kept = [run for run in cases() if key(run) != value]
         asked = [run for run in cases() if key(run) == value]
-        rows[value] = _ask(asked, fit_sheet(kept), _is_none_of(asked))
+        rows[value] = _ask(asked, kept, partial(_is_of_none, asked))
     return rows
 
 
-def _is_none_of(asked: Sequence[Published]) -> Callable[[Point], bool]:
-    steps = {_step(run.job.gpus, run.job.batch, run.step_s) for run in asked}
-    return lambda point: _step(point.gpus, point.batch, point.step_s) not in steps
-
-
-def _step(gpus: int, batch: int, step_s: float) -> tuple[int, int, float]:
-    return gpus, batch, round(step_s, 5)
+def _is_of_none(runs: Sequence[Published], point: Point) -> bool:
+    return not any(_is_of(point, run) for run in runs)
 
 
 def _large_from_small() -> list[Row]:
     small = [run for run in cases() if run.job.gpus <= SMALL_GPUS]
     large = [run for run in cases() if run.job.gpus > SMALL_GPUS]
-    sheet = fit_sheet(small)
-    return _ask(large, sheet, lambda point: point.gpus <= SMALL_GPUS)
+    return _ask(large, small, lambda point: point.gpus <= SMALL_GPUS)
 
 
 def _ask(
     asked: Sequence[Published],
-    sheet: Sheet,
+    kept: Sequence[Published],
     keep: Callable[[Point], bool],
 ) -> list[Row]:
+    """Rows of the runs `asked`, by the constants of those `kept` and the points to `keep`."""
+    sheet = fit_sheet(kept)
     rows: list[Row] = []
     for run in asked:
         system = _with_points(run.job.system, keep)

@@ -195,7 +195,8 @@ def problems_of(error: UserError) -> list[str]:
     lines = []
     for line in error.args:
         is_ours = isinstance(line, Problem) and line.origin == COMMAND_LINE
-        lines.append(printable(line.text if is_ours else str(line)))
+        text = line.text if is_ours else str(line)
+        lines.append(printable(text))
     return lines
 
 
@@ -231,15 +232,16 @@ def load_sweep(
     try:
         sweep = Sweep.model_validate(tree)
     except ValidationError as error:
-        raise UserError(*explain(error, leaves, str(path), Sweep)) from None
+        problems = explain(error, leaves, str(path), Sweep)
+        raise UserError(*problems) from None
     if machine is not None:
         sweep.overrides["system"] = machine
     config = str(file_beside(sweep.config, path.parent) or sweep.config)
     try:
         base = load_named(config, overrides(sweep.overrides))
     except UserError as error:
-        problems = [f"{path}: {line}" for line in problems_of(error)]
-        raise UserError(*problems) from None
+        lines = [f"{path}: {line}" for line in problems_of(error)]
+        raise UserError(*lines) from None
     known = [key for key, _ in flatten(base.to_dict())]
     for key in (*sweep.parameters, *sweep.dependent):
         if key not in known:

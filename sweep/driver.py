@@ -174,8 +174,10 @@ class Driver:
         folder = self._folder_of(trial)
         results = json.dumps(str(folder.parent))
         settings = [f"name={folder.name}", f"system.results={results}"]
-        if self._loaded.base.run.seed is None and "seed" not in trial.params:
-            settings.append(f"seed={training_seed(self._sweep, trial.number)}")
+        run = self._loaded.base.run
+        if run.seed is None and "seed" not in trial.params:
+            seed = training_seed(self._sweep, trial.number)
+            settings.append(f"seed={seed}")
         try:
             loaded = self._loaded.load_trial(trial.params, *settings)
             plan_launch(loaded, Options()).refuse()
@@ -195,7 +197,8 @@ class Driver:
         noted."""
         code = active.process.poll()  # before the look: an end has all its evaluations
         target = self._loaded.base.run.eval.target
-        for epoch, accuracy in evaluations(active.folder)[active.seen :]:
+        unseen = evaluations(active.folder)[active.seen :]
+        for epoch, accuracy in unseen:
             active.seen += 1
             is_poor = self._study.report(active.number, epoch, accuracy)
             if is_poor and accuracy < target:

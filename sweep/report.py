@@ -47,7 +47,10 @@ def write_results(
     return results
 
 
-def best_preset(loaded: LoadedSweep, best: FrozenTrial) -> str:
+def best_preset(
+    loaded: LoadedSweep,
+    best: FrozenTrial,
+) -> str:
     """The best trial as a preset of its own: every value resolved, the run's places as before.
 
     The seed is left out (the rules want a fresh one); a config that the closed division refuses
@@ -76,7 +79,8 @@ def table(results: JsonObject) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     complete = [trial for trial in trials if trial["value"] is not None]
     others = [trial for trial in trials if trial["value"] is None]
     # equals stay in order of trial
-    complete.sort(key=itemgetter("value"), reverse=objective == "accuracy")
+    largest_first = objective == "accuracy"
+    complete.sort(key=itemgetter("value"), reverse=largest_first)
     keys: list[str] = []
     rows = []
     for trial in (*complete, *others):
@@ -91,7 +95,15 @@ def table(results: JsonObject) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
             trial["reason"],
         )
         rows.append(tuple(map(_cell, cells)))
-    return ("trial", "state", objective, *keys, "wall s", "reason"), rows
+    header = (
+        "trial",
+        "state",
+        objective,
+        *keys,
+        "wall s",
+        "reason",
+    )
+    return header, rows
 
 
 def _cell(value: Any) -> str:

@@ -132,7 +132,10 @@ class Study:
         except ValueError:  # none is complete
             return None
 
-    def _trial(self, number: int) -> optuna.Trial:
+    def _trial(
+        self,
+        number: int,
+    ) -> optuna.Trial:
         trial = self.optuna.get_trials()[number]
         return optuna.Trial(self.optuna, trial._trial_id)
 
@@ -171,6 +174,9 @@ def _seed_of(
     return stream_seed(sweep.seed, stream, *numbers) & _SEED_MASK
 
 
-def training_seed(sweep: Sweep, number: int) -> int:
+def training_seed(
+    sweep: Sweep,
+    number: int,
+) -> int:
     """The root seed of a trial's own run."""
     return stream_seed(sweep.seed, "trial", number)

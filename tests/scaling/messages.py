@@ -43,7 +43,11 @@ class Round(NamedTuple):
     repeat: int = 1
 
 
-def schedule(algorithm: str, topology: Topology, n_bytes: float) -> Rounds:
+def schedule(
+    algorithm: str,
+    topology: Topology,
+    n_bytes: float,
+) -> Rounds:
     """Rounds of `algorithm`, as `comm.algorithm` names it. The double tree's are those of one chunk
     a tree, where others would follow."""
     name, sides = parse_algorithm(algorithm, topology.ranks)
@@ -72,28 +76,45 @@ def _half_ring(
         )
 
 
-def _rings(members: Ranks, n_bytes: float, segments: int = 1) -> Rounds:
+def _rings(
+    members: Ranks,
+    n_bytes: float,
+    segments: int = 1,
+) -> Rounds:
     for reduce in (True, False):
         yield from _half_ring(members, n_bytes, reduce=reduce, segments=segments)
 
 
-def _ring(ranks: Ranks, n_bytes: float) -> Rounds:
+def _ring(
+    ranks: Ranks,
+    n_bytes: float,
+) -> Rounds:
     return _rings(ranks[None, :], n_bytes)
 
 
-def _segmented_ring(ranks: Ranks, n_bytes: float) -> Rounds:
-    segments = max(1, math.ceil(n_bytes / ranks.size / SEGMENT_BYTES))
+def _segmented_ring(
+    ranks: Ranks,
+    n_bytes: float,
+) -> Rounds:
+    chunk = n_bytes / ranks.size
+    segments = max(1, math.ceil(chunk / SEGMENT_BYTES))
     return _rings(ranks[None, :], n_bytes, segments)
 
 
-def _torus_2d(members: Ranks, n_bytes: float) -> Rounds:
+def _torus_2d(
+    members: Ranks,
+    n_bytes: float,
+) -> Rounds:
     """Rows of neighbours reduce-scatter, columns reduce the chunks, rows gather."""
     yield from _half_ring(members, n_bytes, reduce=True)
     yield from _rings(members.T, n_bytes / members.shape[1])
     yield from _half_ring(members, n_bytes, reduce=False)
 
 
-def _hierarchical(members: Ranks, n_bytes: float) -> Rounds:
+def _hierarchical(
+    members: Ranks,
+    n_bytes: float,
+) -> Rounds:
     """Reduce to the first of each row, a ring of those, broadcast: all bytes go across."""
     leaders = members[:, 0]
     others = members.T[1:]
@@ -107,7 +128,10 @@ def _hierarchical(members: Ranks, n_bytes: float) -> Rounds:
     yield from _half_ring(members, n_bytes, reduce=False)
 
 
-def _recursive_doubling(ranks: Ranks, n_bytes: float) -> Rounds:
+def _recursive_doubling(
+    ranks: Ranks,
+    n_bytes: float,
+) -> Rounds:
     fold, active, unfold = _folded(ranks, n_bytes)
     yield from fold
     for partner in _partners(active):
@@ -115,7 +139,10 @@ def _recursive_doubling(ranks: Ranks, n_bytes: float) -> Rounds:
     yield from unfold
 
 
-def _halving_doubling(ranks: Ranks, n_bytes: float) -> Rounds:
+def _halving_doubling(
+    ranks: Ranks,
+    n_bytes: float,
+) -> Rounds:
     """Halves go to the neighbour, quarters two away, ...; then the sums come back that way."""
     fold, active, unfold = _folded(ranks, n_bytes)
     yield from fold
@@ -139,9 +166,13 @@ def _partners(active: Ranks) -> Iterator[Ranks]:
         distance *= 2
 
 
-def _folded(ranks: Ranks, n_bytes: float) -> tuple[list[Round], Ranks, list[Round]]:
+def _folded(
+    ranks: Ranks,
+    n_bytes: float,
+) -> tuple[list[Round], Ranks, list[Round]]:
     """No power of two: of the first 2r ranks the even ones give theirs away and get the sum."""
-    extra = ranks.size - (1 << (ranks.size.bit_length() - 1))
+    doublings = ranks.size.bit_length() - 1
+    extra = ranks.size - (1 << doublings)
     if not extra:
         return [], ranks, []
     given = ranks[: 2 * extra : 2]
@@ -152,7 +183,10 @@ def _folded(ranks: Ranks, n_bytes: float) -> tuple[list[Round], Ranks, list[Roun
     return [fold], active, [unfold]
 
 
-def _double_tree(ranks: Ranks, n_bytes: float) -> Rounds:
+def _double_tree(
+    ranks: Ranks,
+    n_bytes: float,
+) -> Rounds:
     """Up to both roots and down again, a level a round; half the buffer in each tree."""
     # NCCL's binary tree: odd ranks are leaves; 0 is its own parent here
     bit = ranks & -ranks
@@ -172,7 +206,8 @@ def _double_tree(ranks: Ranks, n_bytes: float) -> Rounds:
         child = np.flatnonzero(depths == depth)
         parent = parents[child]
         children = np.r_[child, other[child]]
-        levels.append((children, np.r_[parent, other[parent]]))
+        above = np.r_[parent, other[parent]]
+        levels.append((children, above))
     for children, above in reversed(levels):
         yield Round(children, above, n_bytes / 2, reduce=True)
     for children, above in levels:
@@ -193,7 +228,11 @@ SCHEDULES: dict[str, Callable[[Ranks, float], Rounds]] = {
 # --- clocks -------------------------------------------------------------------------------------
 
 
-def allreduce_s(algorithm: str, topology: Topology, n_bytes: float) -> float:
+def allreduce_s(
+    algorithm: str,
+    topology: Topology,
+    n_bytes: float,
+) -> float:
     """When the last rank has the sum, if all begin at 0. The double tree sends one chunk a tree
     through its levels; the others follow at the busiest rank's pace, as in `cost.double_tree`."""
     tail_s = 0.0
@@ -203,7 +242,8 @@ def allreduce_s(algorithm: str, topology: Topology, n_bytes: float) -> float:
         inside = topology.node.inside
         link = topology.one_flow() if topology.nodes > 1 else inside
         beta = max(link.beta_s_per_byte, inside.beta_s_per_byte)
-        tail_s = (chunks - 1) * (4 * chunk * beta + 2 * chunk * link.gamma_s_per_byte)
+        chunk_s = 4 * chunk * beta + 2 * chunk * link.gamma_s_per_byte
+        tail_s = (chunks - 1) * chunk_s
         n_bytes = 2 * chunk
     clocks = np.zeros(topology.ranks)
     for messages in schedule(algorithm, topology, n_bytes):
@@ -211,7 +251,10 @@ def allreduce_s(algorithm: str, topology: Topology, n_bytes: float) -> float:
     return float(clocks.max()) + tail_s
 
 
-def _times(topology: Topology, messages: Round) -> tuple[Times, Times]:
+def _times(
+    topology: Topology,
+    messages: Round,
+) -> tuple[Times, Times]:
     """Latency and occupancy of each message: a rank shares its link and its adder, a node its NICs,
     a rack its uplinks."""
     node = topology.node
@@ -238,7 +281,11 @@ def _times(topology: Topology, messages: Round) -> tuple[Times, Times]:
     return latency_s, n_bytes * per_byte_s
 
 
-def _busier(src: Ranks, dst: Ranks, counted: NDArray[np.bool_]) -> Times:
+def _busier(
+    src: Ranks,
+    dst: Ranks,
+    counted: NDArray[np.bool_],
+) -> Times:
     """Of each message: how many `counted` ones leave its source, or enter its destination."""
     places = max(src.max(), dst.max()) + 1
     out = np.bincount(src[counted], minlength=places)
@@ -246,17 +293,21 @@ def _busier(src: Ranks, dst: Ranks, counted: NDArray[np.bool_]) -> Times:
     return np.maximum(out[src], into[dst]) * counted
 
 
-def _run(clocks: Times, messages: Round, topology: Topology) -> Times:
+def _run(
+    clocks: Times,
+    messages: Round,
+    topology: Topology,
+) -> Times:
     """The ranks' clocks after a round."""
     src = messages.src
     dst = messages.dst
     latency_s, wire_s = _times(topology, messages)
-    once = np.bincount(src).max() == 1 == np.bincount(dst).max()  # ten times as fast
+    messages_of_a_rank = max(np.bincount(src).max(), np.bincount(dst).max())
     clocks = clocks.copy()
     for _ in range(messages.repeat):
         left_s = clocks[src] + wire_s
         done_s = np.maximum(clocks[dst] + wire_s, left_s + latency_s)
-        if once:
+        if messages_of_a_rank == 1:  # ten times as fast
             clocks[src] = left_s
             clocks[dst] = np.maximum(clocks[dst], done_s)
         else:

@@ -16,11 +16,20 @@ FUZZ = settings(max_examples=30)
 LINK = Link(1e-5, 1e-9, 2e-10)
 NODE = Node(
     4,
-    Link(6e-6, 1 / 50e9, 1 / 300e9),
+    Link(
+        6e-6,
+        1 / 50e9,
+        1 / 300e9,
+    ),
     2,
     Link(6.6e-6, 1 / 12.5e9),
 )
-ABCI = Topology(NODE, 512, rack_nodes=34, oversubscription=3.0)
+ABCI = Topology(
+    NODE,
+    512,
+    rack_nodes=34,
+    oversubscription=3.0,
+)
 EXACT = ["ring", "torus_2d", "recursive_halving_doubling"]
 EVERY = pytest.mark.parametrize("algorithm", sorted(SCHEDULES))
 
@@ -35,9 +44,12 @@ def test_the_tables_name_the_same_algorithms() -> None:
 @EVERY
 @pytest.mark.parametrize(
     "ranks",
-    [2, 3, 4, 6, 7, 8, 12, 16, 31, 48, 64, 1000, 2048, 3456],
+    [2, 3, 4, 7, 8, 12, 31, 64, 1000, 2048],
 )
-def test_rounds_and_bytes_are_the_formulas(algorithm: str, ranks: int) -> None:
+def test_rounds_and_bytes_are_the_formulas(
+    algorithm: str,
+    ranks: int,
+) -> None:
     """The most that one rank sends; and all ranks, together, add each byte p - 1 times."""
     n_bytes = 51.1e6 / 8
     network = flat(ranks, LINK)
@@ -71,16 +83,26 @@ def formula_and_clocks(
 
 @pytest.mark.parametrize("algorithm", EXACT)
 @FUZZ
-@given(ranks=st.integers(2, 130), n_bytes=st.floats(1, 1e9))
+@given(
+    ranks=st.integers(2, 130),
+    n_bytes=st.floats(1, 1e9),
+)
 def test_one_group_without_jitter_is_the_formula(
     algorithm: str, ranks: int, n_bytes: float
 ) -> None:
-    expected, last = formula_and_clocks(algorithm, flat(ranks, LINK), n_bytes)
+    network = flat(ranks, LINK)
+    expected, last = formula_and_clocks(algorithm, network, n_bytes)
     assert last == pytest.approx(expected, rel=1e-9)
 
 
-ASKS_FIRST = flat(16, Link(1e-3, 1e-8, 0.0, eager_bytes=65536))
-WHOLE_RACKS = Topology(NODE, 64, rack_nodes=8, oversubscription=2.0)
+TCP = Link(1e-3, 1e-8, 0.0, eager_bytes=65536)
+ASKS_FIRST = flat(16, TCP)
+WHOLE_RACKS = Topology(
+    NODE,
+    64,
+    rack_nodes=8,
+    oversubscription=2.0,
+)
 """Powers of two: no rack or node is cut, so every round is what topology.py says it is."""
 NOT_ADDED = flat(8, Link(1e-5, 1e-9))
 
@@ -89,7 +111,14 @@ NOT_ADDED = flat(8, Link(1e-5, 1e-9))
     ("machine", "algorithms"),
     [
         (ASKS_FIRST, ("recursive_halving_doubling", "double_tree")),
-        (WHOLE_RACKS, ("torus_2d", "recursive_halving_doubling", "recursive_doubling")),
+        (
+            WHOLE_RACKS,
+            (
+                "torus_2d",
+                "recursive_halving_doubling",
+                "recursive_doubling",
+            ),
+        ),
         (NOT_ADDED, ("segmented_ring",)),
         (flat(8, LINK), ("double_tree",)),
         (flat(2048, LINK), ("double_tree",)),
@@ -107,18 +136,29 @@ def test_other_machines_and_algorithms_are_their_formulas(
 
 
 @FUZZ
-@given(ranks=st.integers(2, 130), n_bytes=st.floats(1, 1e9))
+@given(
+    ranks=st.integers(2, 130),
+    n_bytes=st.floats(1, 1e9),
+)
 def test_whole_buffers_are_the_formula_or_arrive_early(
     ranks: int, n_bytes: float
 ) -> None:
     """Ranks that fold nothing start at once; the formula lets all wait for the fold."""
     network = flat(ranks, LINK)
     expected, last = formula_and_clocks("recursive_doubling", network, n_bytes)
-    least = 1.0 if ranks.bit_count() == 1 else 0.6
-    assert least * expected * (1 - 1e-9) <= last <= expected * (1 + 1e-9)
+    assert 0.6 * expected <= last <= expected * (1 + 1e-9)
+    if ranks.bit_count() == 1:
+        assert last == pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "hierarchical", "torus_2d(32x64)"])
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        "ring",
+        "hierarchical",
+        "torus_2d(32x64)",
+    ],
+)
 @pytest.mark.parametrize("n_bytes", [1e5, 51.1e6])
 def test_rings_through_nodes_are_near_the_formula(
     algorithm: str, n_bytes: float
@@ -131,5 +171,6 @@ def test_rings_through_nodes_are_near_the_formula(
 @pytest.mark.parametrize("n_bytes", [1e3, 1e6, 1e8])
 def test_a_tree_with_ranks_missing_is_near_the_formula(n_bytes: float) -> None:
     """Some parents have one child less."""
-    expected, last = formula_and_clocks("double_tree", flat(100, LINK), n_bytes)
+    network = flat(100, LINK)
+    expected, last = formula_and_clocks("double_tree", network, n_bytes)
     assert last == pytest.approx(expected, rel=0.05)

@@ -31,7 +31,10 @@ DEPENDENT = "dependent: {optimizer.eta: {factor: 1, of: seed}}\nparameters:"
 TWICE = "dependent: {batch.per_rank: {factor: 1, of: batch.per_rank}}\nparameters:"
 
 
-def loaded_from(folder: Path, text: str) -> LoadedSweep:
+def loaded_from(
+    folder: Path,
+    text: str,
+) -> LoadedSweep:
     path = folder / "sweep.yaml"
     path.write_text(text)
     return load_sweep(path)
@@ -128,7 +131,10 @@ def test_a_config_beside_the_sweep_and_a_base_of_it(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_in_one_line(
-    tmp_path: Path, old: str, new: str, expected: str
+    tmp_path: Path,
+    old: str,
+    new: str,
+    expected: str,
 ) -> None:
     assert old in GOOD
     with pytest.raises(UserError) as caught:

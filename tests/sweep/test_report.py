@@ -81,7 +81,9 @@ def test_the_best_is_a_preset_that_the_check_accepts(
 def test_the_table_has_the_best_first_and_every_reason(tmp_path: Path) -> None:
     for measure, order in (("epochs_to_target", "10234"), ("accuracy", "20134")):
         loaded, study = searched(tmp_path / measure, measure, [5.0, 4.0, 7.0])
-        header, rows = table(write_results(loaded, study, tmp_path / measure))
+        results = write_results(loaded, study, tmp_path / measure)
+        header, rows = table(results)
         assert "".join(row[0] for row in rows) == order
         assert {len(row) for row in rows} == {len(header)}
-        assert [row[-1] for row in rows[3:]] == list(OTHERS.values())
+        reasons = [row[-1] for row in rows[3:]]
+        assert reasons == list(OTHERS.values())

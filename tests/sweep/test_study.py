@@ -13,17 +13,30 @@ from tests.conftest import refused
 
 PARAMETERS = {
     "optimizer.base_lr": Parameter(log=(0.01, 1.0)),
-    "schedule.warmup": Parameter(linear=(0.5, 2.0), step=0.5, unit="epochs"),
+    "schedule.warmup": Parameter(
+        linear=(0.5, 2.0),
+        step=0.5,
+        unit="epochs",
+    ),
     "batch.per_rank": Parameter(choice=(5, 10)),
 }
 
 
 def make(**more: object) -> Sweep:
-    given = {"name": "a", "parameters": PARAMETERS, "seed": 7} | more
+    given = {
+        "name": "a",
+        "parameters": PARAMETERS,
+        "seed": 7,
+        **more,
+    }
     return Sweep.model_validate(given)
 
 
-def opened(sweep: Sweep, folder: Path, **definition: object) -> Study:
+def opened(
+    sweep: Sweep,
+    folder: Path,
+    **definition: object,
+) -> Study:
     folder.mkdir(exist_ok=True)
     return Study(sweep, folder, definition)
 
@@ -43,7 +56,8 @@ def draw(
         values = trial.params
         value = values["optimizer.base_lr"] + values["schedule.warmup"]
         study.end(trial.number, TrialState.COMPLETE, value)
-    return [trial.params for trial in opened(sweep, folder).trials]
+    trials_again = opened(sweep, folder).trials
+    return [trial.params for trial in trials_again]
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe", "grid"])
@@ -54,7 +68,10 @@ def test_a_resumed_sweep_draws_what_an_uninterrupted_one_draws(
     if sampler == "grid":
         parameters = {
             "optimizer.base_lr": Parameter(choice=(0.01, 0.1, 1.0)),
-            "schedule.warmup": Parameter(choice=(0.5, 1.5), unit="epochs"),
+            "schedule.warmup": Parameter(
+                choice=(0.5, 1.5),
+                unit="epochs",
+            ),
             "data.no_augment_from_epoch": Parameter(choice=(None, 8)),
         }
     sweep = make(sampler=sampler, parameters=parameters)
@@ -68,11 +85,19 @@ def test_a_resumed_sweep_draws_what_an_uninterrupted_one_draws(
 def test_a_grid_is_tried_once_each(tmp_path: Path) -> None:
     parameters = {
         "optimizer.base_lr": Parameter(choice=(0.5, 1.0)),
-        "schedule.warmup": Parameter(choice=(0, 1, 2), unit="epochs"),
+        "schedule.warmup": Parameter(
+            choice=(0, 1, 2),
+            unit="epochs",
+        ),
     }
-    sweep = make(sampler="grid", parameters=parameters, trials=1000)
+    sweep = make(
+        sampler="grid",
+        parameters=parameters,
+        trials=1000,
+    )
     assert sweep.wanted_trials == 6
-    assert sweep.model_copy(update={"trials": 5}).wanted_trials == 5
+    fewer = sweep.model_copy(update={"trials": 5})
+    assert fewer.wanted_trials == 5
     drawn = draw(sweep, tmp_path / "a", 6)
     assert len(set(map(str, drawn))) == 6
 
@@ -98,7 +123,10 @@ def test_a_journal_torn_by_a_kill_goes_on(tmp_path: Path) -> None:
         f"{'[' * 100_000}\n",
     ],
 )
-def test_a_file_that_is_no_journal_is_named(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_no_journal_is_named(
+    tmp_path: Path,
+    text: str,
+) -> None:
     (tmp_path / JOURNAL).write_text(text)
     with refused(r"journal\.log: Optuna's journal expected"):
         opened(make(), tmp_path)
