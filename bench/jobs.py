@@ -20,10 +20,15 @@ from .harness import BenchJob
 def load_ready(job: BenchJob, ranks: int | None = None) -> Loaded:
     """The config of `job`, one that can be trained here, with its images there."""
     loaded = job.load(ranks=ranks)
-    check_supported(loaded.run)
-    refuse(missing_hosts(loaded.run, job.launcher))
+    _check(loaded, job.launcher)
     prepare(loaded.run.data, job.track, loaded.origins)
     return loaded
+
+
+def _check(loaded: Loaded, launcher: str) -> None:
+    """Raise UserError where ranks could not run this here."""
+    check_supported(loaded.run)
+    refuse(missing_hosts(loaded.run, launcher))
 
 
 def measure_on_ranks(
@@ -39,8 +44,7 @@ def measure_on_ranks(
         arguments: of the rank body; what JSON can say.
         settings: which of the engines' settings that the config asks for to make; None: all.
     """
-    check_supported(loaded.run)
-    refuse(missing_hosts(loaded.run, launcher))
+    _check(loaded, launcher)
     with scratch_folder(loaded, "bench") as out:
         command = [
             sys.executable,

@@ -76,7 +76,8 @@ def choices(names: Collection[str]) -> JsonObject:
     refused with the nearest of them."""
 
     def check(context: typer.Context, option: typer.CallbackParam, given: Any) -> Any:
-        for name in [given] if isinstance(given, str) else given or ():
+        values = [given] if isinstance(given, str) else given or ()
+        for name in values:
             if name not in names and not context.resilient_parsing:
                 wanted = f"--{option.name}: {', '.join(names)} expected"
                 raise UserError(f"{wanted}, found {name}{nearest_name(name, names)}")
@@ -348,7 +349,8 @@ def print_table(
         console = Console(width=_WIDEST_CELLS)
     with console.capture() as shown:
         console.print(plain_table(header, rows, free, right))
-    print("\n".join(line.rstrip() for line in shown.get().splitlines()))
+    lines = map(str.rstrip, shown.get().splitlines())
+    print("\n".join(lines))
 
 
 def plain_table(

@@ -302,9 +302,10 @@ def _print_prediction(answer: Prediction) -> None:
     from ..report.prediction import share_rows, summary_rows
     from ..report.published import standing
 
-    head = f"{answer.job.name}: {answer.job.gpus} x {answer.phases[0].batch}"
+    job = answer.job
+    head = f"{job.name}: {job.gpus} x {answer.phases[0].batch}"
     print_table((head, "", "90 % interval"), summary_rows(answer))
-    place = standing(answer.job.system.accelerator, answer.job.gpus, answer.run.total_s)
+    place = standing(job.system.accelerator, job.gpus, answer.run.total_s)
     if place is not None:
         say(f"beside published runs: {place.text}")
     step_ms = {name: value * 1e3 for name, value in answer.step.parts.items()}
@@ -336,20 +337,23 @@ def validate(as_json: Json = False) -> None:
     """
     from ..scaling.validate import run_validation, text_lines
 
-    found = run_validation()
+    validation = run_validation()
     if as_json:
-        rows = [{**asdict(row), "error": round(row.error, 5)} for row in found.rows]
+        rows = []
+        for row in validation.rows:
+            rows.append(asdict(row) | {"error": round(row.error, 5)})
+        unplaced = [figure._asdict() for figure in validation.unplaced]
         print_json(
             {
-                "summary": list(map(asdict, found.summaries)),
-                "cross_validation": list(map(asdict, found.scores)),
-                "efficiencies": list(map(asdict, found.efficiencies)),
-                "without_machine": [figure._asdict() for figure in found.unplaced],
+                "summary": list(map(asdict, validation.summaries)),
+                "cross_validation": list(map(asdict, validation.scores)),
+                "efficiencies": list(map(asdict, validation.efficiencies)),
+                "without_machine": unplaced,
                 "rows": rows,
             }
         )
         return
-    for block in text_lines(found):
+    for block in text_lines(validation):
         if isinstance(block, str):
             say(block)
         else:

@@ -16,7 +16,13 @@ from typing import Any
 from .errors import UserError, failing_as
 from .reading import named_descriptor
 
-_REFUSALS = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM, errno.EACCES)
+_REFUSALS = (
+    errno.EINVAL,
+    errno.ENOSYS,
+    errno.ENOTSUP,
+    errno.EPERM,
+    errno.EACCES,
+)
 """What file systems say that cannot do a thing."""
 
 
@@ -50,7 +56,9 @@ def refuse_content(out: Path) -> None:
 
 def is_free(folder: Path) -> bool:
     """Whether nothing is there, or an empty folder, or a link to nowhere."""
-    return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    if not folder.exists():
+        return True
+    return folder.is_dir() and not any(folder.iterdir())
 
 
 def follow_links(path: Path) -> Path:

@@ -47,7 +47,13 @@ def printable(text: str) -> str:
     """Text without control characters, which become \\x1b and the like."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return "".join(map(_printable_character, text))
+
+
+def _printable_character(character: str) -> str:
+    if character.isprintable():
+        return character
+    return ascii(character)[1:-1]
 
 
 def shown(value: Any) -> str:
@@ -68,7 +74,8 @@ def shown(value: Any) -> str:
 
 def plain(value: float) -> str:
     """A number as a person writes it: 38, not 38.0."""
-    if math.isfinite(value) and value == int(value) and abs(value) < 1e15:
+    is_whole = math.isfinite(value) and value == int(value)
+    if is_whole and abs(value) < 1e15:
         return str(int(value))
     return str(value)
 

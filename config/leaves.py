@@ -53,7 +53,11 @@ def is_within(key: str, section: str) -> bool:
     return key == section or key.startswith(f"{section}.")
 
 
-def value_in(leaves: Leaves, key: str, default: Any = None) -> Any:
+def value_in(
+    leaves: Leaves,
+    key: str,
+    default: Any = None,
+) -> Any:
     """The value at exactly `key`."""
     return leaves[key].value if key in leaves else default
 
@@ -61,7 +65,8 @@ def value_in(leaves: Leaves, key: str, default: Any = None) -> Any:
 def put(leaves: Leaves, key: str, leaf: Leaf) -> None:
     """Set one leaf; a section it replaces goes, and so does a scalar above it. An empty mapping
     changes nothing in a section that is there."""
-    if leaf.value == {} and any(other.startswith(f"{key}.") for other in leaves):
+    is_section = any(other.startswith(f"{key}.") for other in leaves)
+    if is_section and leaf.value == {}:
         return
     for other in list(leaves):
         if is_within(other, key) or key.startswith(f"{other}."):
@@ -69,7 +74,11 @@ def put(leaves: Leaves, key: str, leaf: Leaf) -> None:
     leaves[key] = leaf
 
 
-def remove(leaves: Leaves, section: str, keep: Iterable[str] = ()) -> None:
+def remove(
+    leaves: Leaves,
+    section: str,
+    keep: Iterable[str] = (),
+) -> None:
     """Delete a section's leaves, or a leaf, but for the keys in `keep`."""
     for key in list(leaves):
         if is_within(key, section) and key not in keep:

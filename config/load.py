@@ -60,12 +60,18 @@ class Loaded:
 
     def to_yaml(self) -> str:
         """The resolved tree as YAML text that `load` reads back, from the same folder."""
-        return _yaml_text(self.to_dict() | {"system": _system_tree(self.run.system)})
+        tree = self.to_dict()
+        tree["system"] = _system_tree(self.run.system)
+        return _yaml_text(tree)
 
     @property
     def sha256(self) -> str:
         """Digest of the resolved tree, independent of how it was written."""
-        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        text = json.dumps(
+            self.to_dict(),
+            sort_keys=True,
+            separators=(",", ":"),
+        )
         return hashlib.sha256(text.encode()).hexdigest()
 
     def leaves(self) -> Iterator[tuple[str, Any, Origin]]:
@@ -91,7 +97,10 @@ class Loaded:
 
 
 def load(
-    config: str | Path, overrides: Sequence[str] = (), *, within: Path | None = None
+    config: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    within: Path | None = None,
 ) -> Loaded:
     """Read a preset name or YAML path, apply `key.path=value` overrides, validate.
 
@@ -198,7 +207,11 @@ def explain(
     return [Problem(str(origin), text) for origin, text in problems]
 
 
-def _text_of(problem: ErrorDetails, key: str, root: type[BaseModel]) -> str:
+def _text_of(
+    problem: ErrorDetails,
+    key: str,
+    root: type[BaseModel],
+) -> str:
     """What is wrong with `key`."""
     error_type = problem["type"]
     place = problem["loc"]

@@ -48,7 +48,7 @@ def find_config(name: str, folder: Path = Path()) -> Path:
     presets = list_presets()
     if name in presets:
         return PRESETS / f"{name}.yaml"
-    near = difflib.get_close_matches(Path(name).stem, presets, n=1)
+    near = _most_like(Path(name).stem, presets)
     raise _no_file("a preset's name (`rn50 config list`)", name, folder, near)
 
 
@@ -63,11 +63,16 @@ def find_system(name: str, folder: Path = Path()) -> Path:
     wanted = re.sub(r"[ ._-]", "", name.lower())
     if wanted in known:
         return PRESETS / "system" / f"{known[wanted]}.yaml"
-    near = [known[stem] for stem in difflib.get_close_matches(wanted, known, n=1)]
+    near = [known[stem] for stem in _most_like(wanted, known)]
     raise _no_file("a machine (`rn50 config list --systems`)", name, folder, near)
 
 
-def _no_file(meant: str, name: str, folder: Path, near: list[str]) -> UserError:
+def _no_file(
+    meant: str,
+    name: str,
+    folder: Path,
+    near: list[str],
+) -> UserError:
     """The error of a name that means nothing. `near`: the name that is most like it."""
     if file_beside(f"{name}.yaml", folder):
         near = [f"{name}.yaml"]
@@ -75,10 +80,19 @@ def _no_file(meant: str, name: str, folder: Path, near: list[str]) -> UserError:
     return UserError(f"a YAML file or {meant} expected, found {show(name)}{hint}")
 
 
+def _most_like(
+    word: str,
+    names: Iterable[str],
+    least: float = 0.6,
+) -> list[str]:
+    """The name that is most like a word; none where none has `least` in common with it."""
+    return difflib.get_close_matches(word, list(names), n=1, cutoff=least)
+
+
 def nearest_name(word: str, known: Iterable[str]) -> str:
     """The end of an error for a word that is none of the `known`: the nearest of them; empty where
     none is near."""
-    for name in difflib.get_close_matches(word, list(known), n=1):
+    for name in _most_like(word, known):
         return f"; did you mean {name}?"
     return ""
 
@@ -93,7 +107,7 @@ def nearest_path(path: Path) -> str:
         while not wrong.parent.is_dir():
             wrong = wrong.parent
         names = [path.name for path in wrong.parent.iterdir()]
-        for name in difflib.get_close_matches(wrong.name, names, n=1, cutoff=0.75):
+        for name in _most_like(wrong.name, names, 0.75):
             return f"; did you mean {wrong.parent / name}?"
     return ""
 

@@ -120,7 +120,11 @@ class Plan:
         within = images - segment.first_sample
         return segment.first_epoch - 1 + within / self.samples_per_epoch(segment)
 
-    def steps(self, duration: Duration, total_steps: int | None = None) -> int:
+    def steps(
+        self,
+        duration: Duration,
+        total_steps: int | None = None,
+    ) -> int:
         """Whole steps in a duration from the start of the run; `total_steps`: what "%" is of."""
         if duration.unit == "steps":
             return int(duration.value)
@@ -135,7 +139,10 @@ class Plan:
 
 
 def momentum_for_batch(
-    follow: str, batch: int, reference_batch: int, reference_momentum: float
+    follow: str,
+    batch: int,
+    reference_batch: int,
+    reference_momentum: float,
 ) -> float:
     """Momentum at a global batch, from that of a reference batch. The learning rate cancels.
 
@@ -164,7 +171,8 @@ def build_plan(run: Run) -> Plan:
     _check_momentum(run, plan)
     epochs = _epochs(plan, run.schedule.length)
     total = plan.epoch_end_step(epochs)
-    plan = _with_schedule(replace(plan, epochs=epochs, total_steps=total), run)
+    plan = replace(plan, epochs=epochs, total_steps=total)
+    plan = _with_schedule(plan, run)
     period = run.eval.period
     offset = run.eval.offset
     evals = [epoch for epoch in range(1, epochs + 1) if (epoch - 1) % period == offset]
@@ -183,7 +191,11 @@ def build_plan(run: Run) -> Plan:
     )
 
 
-def _segment(run: Run, plan: Plan, batch: Batch | BatchChange) -> Segment:
+def _segment(
+    run: Run,
+    plan: Plan,
+    batch: Batch | BatchChange,
+) -> Segment:
     """The segment of `batch` after those that `plan` has."""
     ranks = plan.ranks
     per_rank = batch.per_rank

@@ -30,7 +30,10 @@ JsonObject: TypeAlias = dict[str, Any]
 
 
 def open_file(
-    path: Path, most_bytes: int | None = None, *, within: Path | None = None
+    path: Path,
+    most_bytes: int | None = None,
+    *,
+    within: Path | None = None,
 ) -> BinaryIO:
     """Open a regular file for reading, without waiting. `most_bytes`: the largest file that makes
     sense; `within`: the folder that it must lie in once every link is followed.
@@ -47,7 +50,10 @@ def open_file(
 
 
 def _check(
-    descriptor: int, path: Path, most_bytes: int | None, within: Path | None
+    descriptor: int,
+    path: Path,
+    most_bytes: int | None,
+    within: Path | None,
 ) -> None:
     about = os.fstat(descriptor)
     if not stat.S_ISREG(about.st_mode):
@@ -64,7 +70,12 @@ def _check(
             raise OSError(errno.EXDEV, reason, str(path))
 
 
-def read_file(path: Path, most_bytes: int, *, within: Path | None = None) -> bytes:
+def read_file(
+    path: Path,
+    most_bytes: int,
+    *,
+    within: Path | None = None,
+) -> bytes:
     """The bytes of a regular file; arguments and errors as of `open_file`."""
     with open_file(path, most_bytes, within=within) as file:
         return file.read(most_bytes)
@@ -96,10 +107,13 @@ def read_text(path: Path) -> str:
 def read_object(path: Path, most_bytes: int = _OBJECT_BYTES) -> JsonObject:
     """The JSON object in a file; an empty one where there is none, or it is not of its folder."""
     try:
-        value = json.loads(read_file(path, most_bytes, within=path.parent).decode())
+        content = read_file(path, most_bytes, within=path.parent)
+        value = json.loads(content.decode())
     except (OSError, ValueError, RecursionError):
         return {}
-    return value if isinstance(value, dict) else {}
+    if isinstance(value, dict):
+        return value
+    return {}
 
 
 def named_descriptor(path: Path) -> int | None:

@@ -68,7 +68,9 @@ _SETTINGS = frozenset(
 
 
 def load_recorded(
-    source: Path, overrides: Sequence[str] = (), keys: tuple[str, ...] = RUN
+    source: Path,
+    overrides: Sequence[str] = (),
+    keys: tuple[str, ...] = RUN,
 ) -> Loaded:
     """The config `source` in the folder of a run or a job, with overrides, which may set anything.
     Raises UserError: as of `load`; the file is a link or has a file as a base; or it sets some of
@@ -85,7 +87,9 @@ def load_recorded(
 
 
 def load_named(
-    config: str, overrides: Sequence[str], keys: tuple[str, ...] = RUN
+    config: str,
+    overrides: Sequence[str],
+    keys: tuple[str, ...] = RUN,
 ) -> Loaded:
     """The config that a command line names, read by `load_recorded` if it is a recorded one. A new
     run of a sweep's trial goes beside the sweep, not into it."""
@@ -114,7 +118,9 @@ def words_to_repeat(folder: Path, keys: tuple[str, ...]) -> list[str]:
 
 
 def _refused(
-    leaves: Leaves, source: Path, keys: tuple[str, ...]
+    leaves: Leaves,
+    source: Path,
+    keys: tuple[str, ...],
 ) -> Iterator[tuple[str, str]]:
     """(what is wrong, the override that allows it) for the leaves that `source` itself sets.
     Values of another type than the schema's are left to the schema."""
@@ -155,7 +161,7 @@ def leads_out(path: str, folder: Path) -> bool:
     places = [folder, home]
     if home != folder.resolve():
         places += [path for path in home.iterdir() if path.is_symlink()]
-    return not any(there.is_relative_to(os.path.realpath(place)) for place in places)
+    return not any(map(there.is_relative_to, map(os.path.realpath, places)))
 
 
 def _written(value: Any) -> str:

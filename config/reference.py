@@ -58,7 +58,8 @@ def find_keys(word: str) -> list[Key]:
     named = within or [key for path, key in keys if word in path]
     if named:
         return named
-    hint = nearest_name(word, (path for path, key in keys if key.values))
+    with_values = (path for path, key in keys if key.values)
+    hint = nearest_name(word, with_values)
     raise UserError(
         f"{show(word)}: a key of a config expected; `rn50 config explain` lists them{hint}"
     )
@@ -68,7 +69,9 @@ def render_markdown() -> str:
     """The reference as tables, a section each: what is between BEGIN and END in docs/config.md."""
     sections: dict[str, list[Key]] = {"": []}
     for key in all_keys():
-        section = key.path.rpartition(".")[0] if key.values else key.path
+        section = key.path
+        if key.values:
+            section = section.rpartition(".")[0]
         sections.setdefault(section, []).append(key)
     lines = []
     described: dict[tuple[Key, ...], str] = {}
@@ -114,7 +117,12 @@ def _keys_of(section: type[Section], prefix: str) -> Iterator[Key]:
         default = _default_of(field)
         if below is None or holder is tuple:
             meaning = field.description or _docstring(section, name)
-            yield Key(path, meaning, _values(field.annotation, field.metadata), default)
+            yield Key(
+                path,
+                meaning,
+                _values(field.annotation, field.metadata),
+                default,
+            )
         if below is None:
             continue
         if holder is tuple:

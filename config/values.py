@@ -118,13 +118,17 @@ def _check_range(value: tuple[float, float]) -> tuple[float, float]:
     return value
 
 
-def _text(form: str, pattern: str, most: int = 400) -> Form:
+def _text(
+    form: str,
+    pattern: str,
+    most: int = 400,
+) -> Form:
     def read(value: Any) -> str | None:
-        if not isinstance(value, str) or len(value) > most or not value.isprintable():
+        if not isinstance(value, str) or len(value) > most:
             return None
-        if not re.fullmatch(pattern, value, re.ASCII):
-            return None
-        return value
+        if value.isprintable() and re.fullmatch(pattern, value, re.ASCII):
+            return value
+        return None
 
     return Form(form, read)
 
@@ -173,10 +177,12 @@ Profiled = Annotated[str, Form(_STEPS, _read_profiled)]
 _SCALE = (
     "a number from 1e-15 to 1e15, dynamic, or dynamic(FIRST), FIRST from {:g} to {:.0f}"
 )
-LossScale = Annotated[float | str, Form(_SCALE.format(*LOSS_SCALES), _read_loss_scale)]
+_LOSS_SCALE = Form(_SCALE.format(*LOSS_SCALES), _read_loss_scale)
+LossScale = Annotated[float | str, _LOSS_SCALE]
 _Number = TypeVar("_Number", bound=float)
 Range = Annotated[tuple[_Number, _Number], AfterValidator(_check_range)]
-Ruleset = Annotated[str, Form(", ".join(benchmark.RULESETS), benchmark.ruleset_name)]
+_RULESET = Form(", ".join(benchmark.RULESETS), benchmark.ruleset_name)
+Ruleset = Annotated[str, _RULESET]
 
 
 class Section(BaseModel):

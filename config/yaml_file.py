@@ -41,6 +41,17 @@ class _Entry(NamedTuple):
         """Is it `system: NAME` or `system: {base: NAME}`?"""
         return self.key in ("system", "system.base") and isinstance(self.value, str)
 
+    def setting(self, origin: Origin, prefix: str = "") -> tuple[str, Leaf]:
+        """Its leaf; in a path variables that are set have their values, and `~/`, which a shell
+        leaves after `key=`, is the home."""
+        key = prefix + self.key
+        value = self.value
+        if key in PLACES and isinstance(value, str):
+            value = os.path.expandvars(value)
+            if value.startswith("~/"):
+                value = str(Path.home() / value[2:])
+        return key, Leaf(value, origin)
+
 
 def read_layers(
     path: Path,
@@ -74,7 +85,7 @@ def read_layers(
     prefix = "system." if machine else ""
     name = short(path)
     settings = [
-        _set(prefix + entry.key, entry.value, Origin(name, entry.line))
+        entry.setting(Origin(name, entry.line), prefix)
         for entry in entries
         if entry not in bases
     ]
@@ -101,7 +112,7 @@ def parse_overrides(overrides: Iterable[str]) -> list[Layer]:
             if entry.names_machine:
                 machine = [machine_layer(find_system(entry.value))]
             else:
-                settings.append(_set(entry.key, entry.value, Origin(COMMAND_LINE)))
+                settings.append(entry.setting(Origin(COMMAND_LINE)))
     return [*machine, Layer(tuple(settings))]
 
 
@@ -172,7 +183,12 @@ class _Constructor(SafeConstructor):
         """Leaves a merge key (`<<`) where it is, which has no constructor and is refused."""
 
     def check_mapping_key(
-        self, node: Any, key_node: Any, mapping: Any, key: Any, _: Any
+        self,
+        node: Any,
+        key_node: Any,
+        mapping: Any,
+        key: Any,
+        _: Any,
     ) -> bool:
         """Refuses a key that is there twice."""
         if key in mapping:
@@ -212,11 +228,11 @@ def _encoding_of(error: UnicodeDecodeError) -> str:
     """What there is in the place of UTF-8."""
     content = error.object
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        found = "UTF-16"
+        encoding = "UTF-16"
     else:
         line = content.count(b"\n", 0, error.start) + 1
-        found = f"byte {content[error.start]:#x} in line {line}"
-    return f"UTF-8 expected, found {found}; `iconv -t UTF-8 -f` its encoding"
+        encoding = f"byte {content[error.start]:#x} in line {line}"
+    return f"UTF-8 expected, found {encoding}; `iconv -t UTF-8 -f` its encoding"
 
 
 def _problem(error: YAMLError) -> str:
@@ -248,23 +264,15 @@ def _override(text: str) -> list[_Entry]:
 
 
 def _entries(
-    node: MappingNode, section: dict[Any, Any], prefix: str = ""
+    node: MappingNode,
+    section: dict[Any, Any],
+    prefix: str = "",
 ) -> Iterator[_Entry]:
     """What a mapping and the mappings in it set, in the order in which it is written."""
-    for key, (key_node, value_node) in zip(section, node.value, strict=True):
-        value = section[key]
+    pairs = zip(section.items(), node.value, strict=True)
+    for (key, value), (key_node, value_node) in pairs:
         name = f"{prefix}{key}"
         if type(value) is dict and value:
             yield from _entries(value_node, value, f"{name}.")
         else:
             yield _Entry(name, value, key_node.start_mark.line + 1)
-
-
-def _set(key: str, value: Any, origin: Origin) -> tuple[str, Leaf]:
-    """A leaf; in a path variables that are set have their values, and `~/`, which a shell leaves
-    after `key=`, is the home."""
-    if key in PLACES and isinstance(value, str):
-        value = os.path.expandvars(value)
-        if value.startswith("~/"):
-            value = str(Path.home() / value[2:])
-    return key, Leaf(value, origin)

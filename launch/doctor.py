@@ -131,7 +131,7 @@ def code_row(number: int, gpu: Gpu, code: Mapping[str, Collection[int]]) -> Row:
     """Whether a GPU can run the `code` of MXNet, or a plan."""
     texts = []
     for form, capabilities in code.items():
-        names = ", ".join(f"sm_{each}" for each in sorted(capabilities))
+        names = ", ".join(f"sm_{version}" for version in sorted(capabilities))
         texts.append(f"{form} of {names}")
     kernels = " and ".join(texts) or "no GPU code (scripts/setup.sh --gpu)"
     first, last = PLAN_CAPABILITIES

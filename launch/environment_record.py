@@ -68,7 +68,9 @@ def _driver() -> Driver | None:
 
 def installed_packages() -> dict[str, str]:
     """Distribution -> version of those that are installed, MXNet's first."""
-    versions = {str(each.name): each.version for each in metadata.distributions()}
+    versions = {}
+    for package in metadata.distributions():
+        versions[str(package.name)] = package.version
     mxnet, version = distribution()
     packages = {mxnet: version}
     for name in sorted(filter(PACKAGES.fullmatch, versions)):

@@ -112,7 +112,8 @@ def _run_left(job: OpenJob, request: Request, track: Tracker) -> Outcome:
             plan = replace(plan, loaded=load(request.config, request.overrides))
         for number in range(request.runs):
             outcome = _run_one(job, number, request, plan, track)
-            worst = max(worst, outcome, key=lambda each: each.exit_code)
+            if outcome.exit_code > worst.exit_code:
+                worst = outcome
             if worst.exit_code > EXIT_MISSED:
                 break
     return worst

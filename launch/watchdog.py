@@ -290,17 +290,14 @@ class Watchdog:
         start_s = self._settings.start_s
         if not self.not_connected or now_s <= self._start_s + start_s:
             return None
-        absent = RankStatus(self._listener, now_s)
         missing = sorted(self.not_connected)
-        absent.rank = missing[0]
         of_ranks = (self._hosts.get(rank, "an unknown host") for rank in missing)
         hosts = list(dict.fromkeys(of_ranks))
-        absent.host = hosts[0]
         reason = f"not connected after {start_s:g} s"
         if self._host != _HERE:
             named = ", ".join(hosts[:_MOST_HOSTS])
             reason += f", as {len(missing)} ranks of {named}: {_NETWORK}"
-        return absent.report(reason)
+        return Failure(missing[0], hosts[0], "start", 0, reason)
 
     def _silent(self, now_s: float) -> Failure | None:
         """A connected rank sends nothing: its process, its node or the network stands still."""

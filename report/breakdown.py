@@ -41,13 +41,15 @@ def start_up(spans: Sequence[JsonObject]) -> list[Bar]:
     """Return the spans before the first epoch by start."""
     bars: list[Bar] = []
     for span in spans:  # by their start
-        if _FIRST_OF_THE_CLOCK.match(str(span.get("name"))) or len(bars) == _MOST_BARS:
+        name = show(span.get("name"))
+        if _FIRST_OF_THE_CLOCK.match(name) or len(bars) == _MOST_BARS:
             break
+        since_first_us = span["ts"] - spans[0]["ts"]
         bars.append(
             Bar(
-                name=show(span.get("name")),
+                name=name,
                 thread=show(span.get("tid")),
-                start_s=(span["ts"] - spans[0]["ts"]) / 1e6,
+                start_s=since_first_us / 1e6,
                 duration_s=span["dur"] / 1e6,
             )
         )
@@ -74,7 +76,14 @@ def step_breakdown(records: Sequence[JsonObject]) -> list[PhaseRow]:
         slow = _numbers([record.get(f"{name}_p90_ms") for record in records])
         if not usual or not slow:
             return []
-        rows.append(PhaseRow(name, meaning, median(usual), median(slow)))
+        rows.append(
+            PhaseRow(
+                name,
+                meaning,
+                median(usual),
+                median(slow),
+            )
+        )
     total_ms = sum(row.median_ms for row in rows) or 1.0
     return [row._replace(share=row.median_ms / total_ms) for row in rows]
 
@@ -113,7 +122,8 @@ def rank_spread(content: Mapping[str, Any]) -> list[RankRow]:
         columns = [_numbers(table.get(key)) for key in keys]
         if any(len(column) != len(hosts) for column in columns):
             continue
-        values = [sum(of_rank) / divisor for of_rank in zip(*columns, strict=True)]
+        sums = map(sum, zip(*columns, strict=True))
+        values = [value / divisor for value in sums]
         worst = values.index(max(values))
         rows.append(
             RankRow(

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 PANEL_IN = 3.6
 """Inches of the height of panels that stand side by side."""
-PAGE_PX = {"full": (896, 320, 12.5), "half": (358, 240, 11.5)}
+PAGE_PX = {
+    "full": (896, 320, 12.5),
+    "half": (358, 240, 11.5),
+}
 """Width, height and text of a chart in a page, which shows the one that fits (report.html.j2): the
 column of a desktop, or a screen of 390 px and half a sheet of paper."""
 INK = "#191b1f"
@@ -87,18 +90,30 @@ def new_figure(
             "ytick.color": INK,
         }
     )
-    return Figure(figsize=(width_in, height_in), layout=layout)
+    return Figure(
+        figsize=(width_in, height_in),
+        layout=layout,
+    )
 
 
-def new_panels(count: int, width_in: float) -> tuple[Figure, Sequence[Axes]]:
+def new_panels(
+    count: int,
+    width_in: float,
+) -> tuple[Figure, Sequence[Axes]]:
     """A figure with `count` panels side by side."""
     figure = new_figure(width_in * count, PANEL_IN)
     return figure, figure.subplots(1, count, squeeze=False)[0]
 
 
-def finish(axes: Axes, *, legend: bool = True, beside: Axes | None = None) -> None:
-    """Grid, ticks and legend as every panel has them. `beside`: axes on the right of the same
-    panel, which share the legend."""
+def finish(
+    axes: Axes,
+    *,
+    legend: bool = True,
+    below: bool = False,
+    beside: Axes | None = None,
+) -> None:
+    """Grid, ticks and legend as every panel has them. `below`: where its axes have no room for a
+    legend; `beside`: axes on the right of the same panel, which share the legend below."""
     from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
     axes.grid(alpha=0.25)
@@ -115,15 +130,17 @@ def finish(axes: Axes, *, legend: bool = True, beside: Axes | None = None) -> No
         more_handles, more_labels = beside.get_legend_handles_labels()
         handles += more_handles
         labels += more_labels
-    if legend and (len(labels) > MOST_WITHIN or beside is not None):
-        below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2)}
+    if len(labels) > MOST_WITHIN or beside is not None:
+        below = True
+    if legend and below:
         axes.legend(
             handles,
             labels,
+            loc="upper center",  # its own upper centre, below the axes
+            bbox_to_anchor=(0.5, -0.2),
             ncols=_columns(axes),
             columnspacing=1.0,
             handlelength=1.6,
-            **below,
         )
     elif legend and labels:
         axes.legend()
@@ -133,10 +150,14 @@ def _columns(axes: Axes) -> int:
     """Columns of a legend below the axes."""
     length = fmean(map(len, axes.get_legend_handles_labels()[1]))
     figure: Any = axes.figure
-    return max(1, int(72 * figure.get_figwidth() / (52 + 7 * length)))
+    width_px = 72 * figure.get_figwidth()
+    return max(1, int(width_px / (52 + 7 * length)))
 
 
-def tick_text(value: float, _: float = 0.0) -> str:
+def tick_text(
+    value: float,
+    _: float = 0.0,
+) -> str:
     """A tick as short as can be: 0.25, 40, 1,200, 15k."""
     if abs(value) >= 1e6:
         return f"{value / 1e6:g}M"
@@ -171,8 +192,10 @@ def draw_lines(
             if len(points) <= _DOTS_UP_TO:
                 marker = "o"
             step = math.ceil(len(points) / _MAX_POINTS)
+            x, y = zip(*points[:-1:step], points[-1], strict=True)
             axes.plot(
-                *zip(*points[:-1:step], points[-1], strict=True),
+                x,
+                y,
                 color=colour_at(number),
                 ls=STYLES[number // len(COLOURS) % len(STYLES)],
                 lw=1.5,
@@ -182,9 +205,15 @@ def draw_lines(
                 zorder=3 - number / 100,
             )
             label = "_"  # one entry in the legend for all lines of a series
-            ends.append(points[-1][0])
+            ends.append(x[-1])
     for name, level in marks:
-        axes.axhline(level, color=INK, lw=0.8, ls=":", label=name)
+        axes.axhline(
+            level,
+            color=INK,
+            lw=0.8,
+            ls=":",
+            label=name,
+        )
     axes.set_xlabel(x_label)
     axes.set_ylim(*y_limits)
     shortest = min(ends, default=0)
@@ -197,16 +226,27 @@ def svg(figure: Figure, **options: Any) -> str:
     """The figure as text, byte for byte the same from the same numbers."""
     text = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    figure.savefig(text, format="svg", metadata=nothing, **options)
+    figure.savefig(
+        text,
+        format="svg",
+        metadata=nothing,
+        **options,
+    )
     return text.getvalue()
 
 
-def save(figure: Figure, path: Path) -> None:
+def save(
+    figure: Figure,
+    path: Path,
+) -> None:
     """Write the figure where an option such as `--plot` says."""
     write_output(path, svg(figure))
 
 
-def page_chart(title: str, draw: Callable[[Axes], None]) -> Markup:
+def page_chart(
+    title: str,
+    draw: Callable[[Axes], None],
+) -> Markup:
     """A chart within a page, in the page's font and on its background, in each size of PAGE_PX.
 
     Args:
@@ -216,7 +256,11 @@ def page_chart(title: str, draw: Callable[[Axes], None]) -> Markup:
     return Markup("").join(_page_chart(title, draw, size) for size in PAGE_PX)
 
 
-def _page_chart(title: str, draw: Callable[[Axes], None], size: str) -> Markup:
+def _page_chart(
+    title: str,
+    draw: Callable[[Axes], None],
+    size: str,
+) -> Markup:
     words = title.lower().replace(" ", "-")
     slug = f"{words}-{size}"
     width_px, height_px, text_px = PAGE_PX[size]
@@ -243,7 +287,8 @@ def _page_chart(title: str, draw: Callable[[Axes], None], size: str) -> Markup:
     for artist in figure.findobj():
         artist.set_clip_on(False)  # a page refers to nothing by url(...)
     text = svg(figure, transparent=True)
-    body = text[text.index(">", text.index("<svg")) + 1 :]
+    _, _, body = text.partition("<svg")
+    _, _, body = body.partition(">")
     body = re.sub(r"<defs>\s*<style[^>]*>[^<]*</style>\s*</defs>", "", body)
     body = re.sub(r'( id="| xlink:href="#)', rf"\1{slug}-", body)
     body = body.replace(" xlink:href", " href")
@@ -281,12 +326,18 @@ def draw_measurements(
     heights = [0.9 + 0.3 * len(contenders) for contenders in panels.values()]
     longest = max(len(name) for contenders in panels.values() for name in contenders)
     figure = new_figure(5.0 + 0.06 * longest, sum(heights))
-    axes = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for panel, (unit, contenders) in zip(axes, panels.items(), strict=True):
+    axes = figure.subplots(
+        len(heights),
+        squeeze=False,
+        height_ratios=heights,
+    )
+    for panel, unit in zip(axes[:, 0], panels, strict=True):
+        contenders = panels[unit]
         for place, values in enumerate(contenders.values()):
             places = [place] * len(values)
+            middle = median(values)
             panel.plot(values, places, "o", color="C0", alpha=0.45, ms=4)
-            panel.plot([median(values)], [place], "|", color="C1", ms=14, mew=2)
+            panel.plot(middle, place, "|", color="C1", ms=14, mew=2)
         panel.set_yticks(range(len(contenders)), list(contenders))
         panel.set_ylim(len(contenders) - 0.4, -0.6)  # the first on top
         panel.set_xlabel(f"{unit} (|: median)")

@@ -42,11 +42,9 @@ class Figure(NamedTuple):
 FIGURES = {
     "time_to_train_s": Figure("time to train", "s", lambda r: r.time_to_train_s),
     "images_per_s": Figure("training rate", "images/s", lambda r: r.images_per_s),
-    "best_accuracy": Figure("best accuracy", "", lambda r: r.best and r.best.accuracy),
+    "best_accuracy": Figure("best accuracy", "", lambda r: r.best_accuracy),
     "target": Figure("target", "", lambda r: r.target),
-    "epochs_to_target": Figure(
-        "epochs to target", "", lambda r: r.reached and r.reached.epoch
-    ),
+    "epochs_to_target": Figure("epochs to target", "", lambda r: r.epochs_to_target),
     "epoch_s": Figure("time per epoch", "s", lambda r: r.epoch_s),
     "eval_s": Figure("time per evaluation", "s", lambda r: r.eval_s),
     "init_s": Figure("init", "s", lambda r: r.init_s),
@@ -133,11 +131,12 @@ class Comparison(NamedTuple):
     def shared(self) -> tuple[tuple[str, str], ...]:
         """Title and value of what is the same in all that have it, but for values of configs."""
         shown = self.table
-        return tuple(
-            (column.title, next(cell for cell in column.cells if cell != MISSING))
-            for column in self.columns
-            if column.group != CONFIG and column not in shown
-        )
+        shared = []
+        for column in self.columns:
+            if column.group != CONFIG and column not in shown:
+                known = filter(MISSING.__ne__, column.cells)
+                shared.append((column.title, next(known)))
+        return tuple(shared)
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -202,7 +201,11 @@ def compare(subjects: Sequence[Subject]) -> Comparison:
     )
 
 
-def _no_column(option: str, name: str, columns: Sequence[Column]) -> UserError:
+def _no_column(
+    option: str,
+    name: str,
+    columns: Sequence[Column],
+) -> UserError:
     keys = ", ".join(column.key for column in columns if column.group != CONFIG)
     hint = nearest_name(name, (column.key for column in columns))
     return UserError(
@@ -210,7 +213,11 @@ def _no_column(option: str, name: str, columns: Sequence[Column]) -> UserError:
     )
 
 
-def order_of(columns: Sequence[Column], sort: str | None, count: int) -> list[int]:
+def order_of(
+    columns: Sequence[Column],
+    sort: str | None,
+    count: int,
+) -> list[int]:
     """Return the rows by `--sort COLUMN`, or -COLUMN for falling values; what has no value comes
     last. Raises UserError: there is no such column."""
     if sort is None:
@@ -220,19 +227,28 @@ def order_of(columns: Sequence[Column], sort: str | None, count: int) -> list[in
     if name not in by_key:
         raise _no_column("--sort", name, columns)
     places = by_key[name].places
-    known = [row for row in range(count) if places[row] is not None]
     unknown = [row for row in range(count) if places[row] is None]
-    is_falling = sort.startswith("-")
-    return sorted(known, key=lambda row: places[row] or 0, reverse=is_falling) + unknown
+    known = sorted(
+        set(range(count)) - set(unknown),
+        key=lambda row: places[row] or 0,
+        reverse=sort.startswith("-"),
+    )
+    return known + unknown
 
 
-def to_json(comparison: Comparison, order: Sequence[int]) -> list[JsonObject]:
+def to_json(
+    comparison: Comparison,
+    order: Sequence[int],
+) -> list[JsonObject]:
     """Return the rows for programs: numbers as logged, nothing rounded."""
-    return [
-        {"letter": letter(row), "path": str(comparison.subjects[row].path)}
-        | {column.key: column.values[row] for column in comparison.columns}
-        for row in order
-    ]
+    rows = []
+    for row in order:
+        path = comparison.subjects[row].path
+        content: JsonObject = {"letter": letter(row), "path": str(path)}
+        for column in comparison.columns:
+            content[column.key] = column.values[row]
+        rows.append(content)
+    return rows
 
 
 def _result_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
@@ -268,7 +284,10 @@ def check_subject(
     return tuple(check_log(path, official=official) for path in subject.files)
 
 
-def _score(subject: Subject, checks: tuple[Check, ...]) -> Score | None:
+def _score(
+    subject: Subject,
+    checks: tuple[Check, ...],
+) -> Score | None:
     """The score of five runs, as `rn50 log score` has it."""
     if len(subject.files) < RUNS:
         return None
@@ -285,8 +304,8 @@ def parameter_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
                 for run in subject.runs
                 if name in run.parameters
             ]
-            # the value that all runs share, else the different ones
-            cells.append(show(", ".join(dict.fromkeys(values))) or MISSING)
+            different = dict.fromkeys(values)
+            cells.append(show(", ".join(different)) or MISSING)
         yield _text_column(PARAMETERS, name, cells)
 
 
@@ -305,16 +324,23 @@ def _config_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
     keys: dict[str, None] = {}
     for subject in subjects:
         config = subject.folder.config
-        trees.append(dict(flatten(config.to_dict())) if config else {})
-        keys |= dict.fromkeys(trees[-1])
+        tree = {}
+        if config is not None:
+            tree = dict(flatten(config.to_dict()))
+        trees.append(tree)
+        keys |= dict.fromkeys(tree)
     logged = _logged_names(subjects)
     for key in keys:
-        if not key.startswith(PLACES) and key.rpartition(".")[2] not in logged:
+        _, _, name = key.rpartition(".")
+        if name not in logged and not key.startswith(PLACES):
             cells = [show(tree.get(key, MISSING)) for tree in trees]
             yield _text_column(CONFIG, key, cells)
 
 
-def _figure_column(key: str, subjects: Iterable[Subject]) -> Column:
+def _figure_column(
+    key: str,
+    subjects: Iterable[Subject],
+) -> Column:
     """The median of each subject's runs, all with the same number of decimals."""
     figure = FIGURES[key]
     title = figure.title
@@ -327,7 +353,10 @@ def _figure_column(key: str, subjects: Iterable[Subject]) -> Column:
     return _column(key, title, values, form)
 
 
-def _median(subject: Subject, figure: Figure) -> float | None:
+def _median(
+    subject: Subject,
+    figure: Figure,
+) -> float | None:
     return median_of(map(figure.read, subject.runs))
 
 
@@ -337,11 +366,21 @@ def _column(
     values: Sequence[float | None],
     form: str,
 ) -> Column:
-    cells = tuple(MISSING if value is None else format(value, form) for value in values)
-    return Column(RESULTS, key, title, cells, tuple(values))
+    cells = [MISSING if value is None else format(value, form) for value in values]
+    return Column(
+        RESULTS,
+        key,
+        title,
+        tuple(cells),
+        tuple(values),
+    )
 
 
-def _text_column(group: str, title: str, cells: Sequence[str]) -> Column:
+def _text_column(
+    group: str,
+    title: str,
+    cells: Sequence[str],
+) -> Column:
     return Column(
         group=group,
         key=show(title.replace(" ", "_")),
@@ -379,7 +418,10 @@ class Group(NamedTuple):
     spreads: dict[str, tuple[float, float, float]]
 
 
-def group_by(comparison: Comparison, key: str) -> list[Group]:
+def group_by(
+    comparison: Comparison,
+    key: str,
+) -> list[Group]:
     """The groups by rising value. `key`: of a config, or a column's. Raises UserError: none has
     it."""
     # A config's value that logs have too is a column of theirs.
@@ -391,20 +433,24 @@ def group_by(comparison: Comparison, key: str) -> list[Group]:
     ]
     if not columns:
         raise _no_column("--by", key, comparison.columns)
-    cells = columns[0].cells
+    column = columns[0]
     rows: dict[str, list[int]] = {}
-    for row in order_of(columns[:1], columns[0].key, len(cells)):
-        rows.setdefault(cells[row], []).append(row)
+    for row in order_of([column], column.key, len(column.cells)):
+        rows.setdefault(column.cells[row], []).append(row)
     return [_group(comparison, value, rows[value]) for value in rows]
 
 
-def _group(comparison: Comparison, value: str, rows: Sequence[int]) -> Group:
-    runs = [run for row in rows for run in comparison.subjects[row].runs]
+def _group(
+    comparison: Comparison,
+    value: str,
+    rows: Sequence[int],
+) -> Group:
+    subjects = [comparison.subjects[row] for row in rows]
+    runs = [run for subject in subjects for run in subject.runs]
     spreads = {}
     for key in _OF_GROUPS:
-        figures = [
-            figure for figure in map(FIGURES[key].read, runs) if figure is not None
-        ]
+        read = FIGURES[key].read
+        figures = [figure for figure in map(read, runs) if figure is not None]
         if figures:
             spreads[key] = (fmean(figures), min(figures), max(figures))
     return Group(
@@ -416,7 +462,10 @@ def _group(comparison: Comparison, value: str, rows: Sequence[int]) -> Group:
     )
 
 
-def group_table(groups: Sequence[Group], key: str) -> tuple[list[str], list[list[str]]]:
+def group_table(
+    groups: Sequence[Group],
+    key: str,
+) -> tuple[list[str], list[list[str]]]:
     """Header and cells: a row a group."""
     titles = [f"{FIGURES[figure].title}, mean (range)" for figure in _OF_GROUPS]
     rows = [
@@ -430,7 +479,10 @@ def group_table(groups: Sequence[Group], key: str) -> tuple[list[str], list[list
     return [key, "reached", *titles], rows
 
 
-def _cell(group: Group, figure: str) -> str:
+def _cell(
+    group: Group,
+    figure: str,
+) -> str:
     if figure not in group.spreads:
         return MISSING
     form = _OF_GROUPS[figure]

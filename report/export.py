@@ -42,7 +42,8 @@ class Exported(NamedTuple):
         for key, value in flatten(self.folder.config.to_dict()):
             if isinstance(value, str):
                 value = printable(value)
-            if key.startswith(_PARAMETERS) and isinstance(value, (int, float, str)):
+            is_scalar = isinstance(value, (int, float, str))
+            if is_scalar and key.startswith(_PARAMETERS):
                 parameters[key] = value
         return parameters
 
@@ -61,7 +62,13 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Exported], list[str]]:
         if not folder.metrics:
             notes.append(f"{path / METRICS}: the records of a run expected, found none")
             continue
-        runs.append(Exported(_name(path.resolve()), folder, _start_unix_s(path)))
+        runs.append(
+            Exported(
+                _name(path.resolve()),
+                folder,
+                _start_unix_s(path),
+            )
+        )
         notes += [f"{path}: {note}" for note in folder.notes]
     if not runs:
         raise UserError(*notes)
@@ -89,9 +96,11 @@ def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
     """Its numbers but for those that say when."""
     numbers = {}
     for key, value in record.items():
-        if key.isidentifier() and key not in ("step", "time_s"):
-            numbers[key] = number(value)
-    return {key: value for key, value in numbers.items() if value is not None}
+        known = number(value)
+        if known is None or not key.isidentifier() or key in ("step", "time_s"):
+            continue
+        numbers[key] = known
+    return numbers
 
 
 # --- CSV ------------------------------------------------------------------------------------------
@@ -133,7 +142,10 @@ def _rows(run: Exported) -> Iterator[dict[str, Any]]:
 # --- TensorBoard ----------------------------------------------------------------------------------
 
 
-def to_tensorboard(runs: Sequence[Exported], out: Path) -> None:
+def to_tensorboard(
+    runs: Sequence[Exported],
+    out: Path,
+) -> None:
     """Write an event file for each run, in a folder of its name below `out`; it replaces that of an
     earlier export. A record without a step has that of the one before. Raises UserError: it cannot
     be written; ImportError: tensorboardX is not installed."""

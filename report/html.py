@@ -47,7 +47,9 @@ from .run_summary import MISSING, RunSummary, amount, median_of, show
 
 
 def write_report(
-    path: Path, out: Path | None = None, checks: tuple[Check, ...] | None = None
+    path: Path,
+    out: Path | None = None,
+    checks: tuple[Check, ...] | None = None,
 ) -> Path:
     """Write the report on `path` (a log, a run's folder, a submission) and say where: by default
     report.html in the folder. `checks`: the verdicts, where they are known.
@@ -63,7 +65,8 @@ def write_report(
         out = Path("report.html")
         if path.is_dir():
             out = in_its_folder(path / out)
-    if out.exists() and any(out.samefile(log) for log in subjects[0].files):
+    logs = subjects[0].files
+    if out.exists() and any(map(out.samefile, logs)):
         raise UserError(
             f"{out}: another file than the log that is reported on expected"
         )
@@ -71,7 +74,10 @@ def write_report(
     return out
 
 
-def render_report(subject: Subject, checks: tuple[Check, ...] | None = None) -> str:
+def render_report(
+    subject: Subject,
+    checks: tuple[Check, ...] | None = None,
+) -> str:
     """Return the page. The same input makes the same page: nothing of the present is in it.
 
     Args:
@@ -88,13 +94,15 @@ def render_report(subject: Subject, checks: tuple[Check, ...] | None = None) -> 
     if len(subject.files) > 1:
         submission = checks[-1]
         score = score_checks(subject.path, checks)
+    config = str(folder.path / "config.yaml")
+    parameters = parameter_columns([subject])
     return _fill(
         "report.html.j2",
         subject=subject,
         title=_title(subject),
         outcome=_outcome(subject),
         slow=too_few_cores(subject),
-        next_command=folder.result and folder.result.next and str(folder.result.next),
+        next_command=_next_command(folder),
         standing=standing_of(subject.path, subject.config, subject.runs),
         data=subject.config and describe_data(subject.config.data),
         facts=_facts(subject),
@@ -106,15 +114,20 @@ def render_report(subject: Subject, checks: tuple[Check, ...] | None = None) -> 
         breakdown=step_breakdown(folder.records("steps")),
         ranks=rank_spread(folder.ranks),
         start_up=start_up(folder.spans),
-        parameters=[
-            (column.title, column.cells[0]) for column in parameter_columns([subject])
-        ],
+        parameters=[(column.title, *column.cells) for column in parameters],
         environment=_environment(folder.environment),
         config=_config(folder),
-        repeat=shlex.join(["rn50", "launch", str(folder.path / "config.yaml")]),
+        repeat=shlex.join(["rn50", "launch", config]),
         notes=[*subject.notes, *folder.notes],
         amount=amount,
     )
+
+
+def _next_command(folder: RunFolder) -> str:
+    """The command with which the run goes on; empty where it does not say."""
+    if folder.result is None or folder.result.next is None:
+        return ""
+    return str(folder.result.next)
 
 
 def render_comparison(
@@ -135,13 +148,14 @@ def render_comparison(
     names = comparison.names
     columns = comparison.table
     labels = _labels(comparison, groups, by)
-    drawn = [(label, comparison.subjects[row]) for row, label in labels.items()]
+    subjects = comparison.subjects
+    drawn = [(label, subjects[row]) for row, label in labels.items()]
     return _fill(
         "compare.html.j2",
         title=f"{len(names)} runs compared" if len(names) > 1 else names[0],
         rows=[(row, comparison.letters[row], names[row]) for row in order],
         colours=_colours(labels),
-        medians=any(len(subject.logs) > 1 for subject in comparison.subjects),
+        medians=any(len(subject.logs) > 1 for subject in subjects),
         columns=columns,
         heads=Counter(column.group for column in columns).items(),
         groups=by is not None and group_table(groups, by),
@@ -149,12 +163,14 @@ def render_comparison(
         direction="descending" if (sort or "").startswith("-") else "ascending",
         plots=page_charts(drawn, "accuracy", "training"),
         comparison=comparison,
-        notes=[note for subject in comparison.subjects for note in subject.notes],
+        notes=[note for subject in subjects for note in subject.notes],
     )
 
 
 def _labels(
-    comparison: Comparison, groups: Sequence[Group], by: str | None
+    comparison: Comparison,
+    groups: Sequence[Group],
+    by: str | None,
 ) -> dict[int, str]:
     """Row -> its name in the legends, in their order; "_": it needs none."""
     if len(comparison.subjects) == 1:
@@ -167,8 +183,9 @@ def _labels(
 
 def _colours(labels: dict[int, str]) -> dict[int, str]:
     """Row -> the colour of its lines."""
-    names = list(dict.fromkeys(labels.values()))
-    return {row: colour_at(names.index(label)) for row, label in labels.items()}
+    names = dict.fromkeys(labels.values())
+    colours = {name: colour_at(number) for number, name in enumerate(names)}
+    return {row: colours[label] for row, label in labels.items()}
 
 
 def _fill(template: str, **values: Any) -> str:
@@ -189,12 +206,14 @@ def _fill(template: str, **values: Any) -> str:
 
 def _digest(script: str) -> str:
     """What a Content-Security-Policy calls a script by."""
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    digest = hashlib.sha256(script.encode()).digest()
+    return base64.b64encode(digest).decode()
 
 
 def _breakable(text: str) -> Markup:
     """A long name that may break after an underscore, a dot or a slash."""
-    return Markup(re.sub(r"([_./])", r"\1<wbr>", str(escape(show(text)))))
+    escaped = str(escape(show(text)))
+    return Markup(re.sub(r"([_./])", r"\1<wbr>", escaped))
 
 
 def _finalize(value: Any) -> Any:

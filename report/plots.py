@@ -12,6 +12,7 @@ from markupsafe import Markup
 from ..config.errors import UserError
 from ..config.finding import number
 from ..config.plan import build_plan
+from ..config.reading import JsonObject
 from ..train.schedule import step_settings
 from .breakdown import PHASES
 from .charts import COLOURS, LARGEST, Series, draw_lines, finish, page_chart
@@ -55,12 +56,20 @@ def page_charts(subjects: Subjects, *sections: str) -> dict[str, list[Plot]]:
             draw = chart.find(subjects)
             if draw is not None:
                 drawn = page_chart(chart.title, draw)
-                plots[chart.section].append(Plot(chart.title, chart.unit, drawn))
+                plots[chart.section].append(
+                    Plot(
+                        chart.title,
+                        chart.unit,
+                        drawn,
+                    )
+                )
     return plots
 
 
 def _overlaid(
-    subjects: Subjects, find: Callable[[Subject], Sequence[Points]], **choices: Any
+    subjects: Subjects,
+    find: Callable[[Subject], Sequence[Points]],
+    **choices: Any,
 ) -> Draw | None:
     """The lines that `find` has of each subject, a colour a name, as `draw_lines` draws them."""
     lines: dict[str, list[Points]] = {}
@@ -78,16 +87,27 @@ def _overlaid(
     )
 
 
-def _curves(subject: Subject, by: str) -> list[list[tuple[float, float]]]:
+def _curves(
+    subject: Subject,
+    by: str,
+) -> list[list[tuple[float, float]]]:
     """The accuracies of its runs; `by`: the field of an evaluation on the horizontal axis."""
     curves = []
     for run in subject.runs:
-        points = [(getattr(point, by), point.accuracy) for point in run.evaluations]
-        curves.append(sorted(p for p in points if p[0] is not None and p[0] >= 0))
+        points = []
+        for evaluation in run.evaluations:
+            at = getattr(evaluation, by)
+            if at is not None and at >= 0:
+                points.append((at, evaluation.accuracy))
+        curves.append(sorted(points))
     return curves
 
 
-def _accuracy(subjects: Subjects, by: str, x_label: str) -> Draw | None:
+def _accuracy(
+    subjects: Subjects,
+    by: str,
+    x_label: str,
+) -> Draw | None:
     """All of the curves."""
     targets = dict.fromkeys(run.target for run in _runs(subjects))
     return _overlaid(
@@ -141,7 +161,11 @@ def _near_the_target(subjects: Subjects) -> Draw | None:
 def _published(subjects: Subjects) -> Draw | None:
     """The published times of the first subject's accelerators by round, and its own across."""
     _, subject = subjects[0]
-    standing = standing_of(subject.path, subject.config, subject.runs)
+    standing = standing_of(
+        subject.path,
+        subject.config,
+        subject.runs,
+    )
     if standing is None:
         return None
 
@@ -150,8 +174,14 @@ def _published(subjects: Subjects) -> Draw | None:
         places = [rounds.index(entry.round) for entry in standing.entries]
         scores_s = [entry.score_s for entry in standing.entries]
         axes.plot(places, scores_s, "o", ms=5, label="published")
-        axes.axhline(standing.time_s, color=COLOURS[1], lw=1.5, label="this run")
-        axes.set_xticks(range(len(rounds)), [f"v{name}" for name in rounds])
+        axes.axhline(
+            standing.time_s,
+            color=COLOURS[1],
+            lw=1.5,
+            label="this run",
+        )
+        names = [f"v{name}" for name in rounds]
+        axes.set_xticks(range(len(rounds)), names)
         axes.set_xlim(-0.5, len(rounds) - 0.5)
         axes.set_xlabel("round")
         finish(axes)
@@ -159,11 +189,19 @@ def _published(subjects: Subjects) -> Draw | None:
     return draw
 
 
-def _logged(subjects: Subjects, key: str, least: float | None = 0) -> Draw | None:
+def _logged(
+    subjects: Subjects,
+    key: str,
+    least: float | None = 0,
+) -> Draw | None:
     """A number of the log points by epoch, if it ever changed; `least`: where the y axis begins."""
 
     def find(subject: Subject) -> Sequence[Points]:
-        points = _pairs(subject.folder.records("train"), "epoch", key)
+        points = _pairs(
+            subject.folder.records("train"),
+            "epoch",
+            key,
+        )
         if len({value for _, value in points}) > 1:
             return [points]
         return []
@@ -185,12 +223,18 @@ def _learning_rate(subjects: Subjects) -> Draw | None:
     planned = _planned(subject)
     if len({lr for _, lr in planned}) < 2:
         return _logged(subjects, "lr")
-    points = _pairs(subject.folder.records("train"), "epoch", "lr")
+    points = _pairs(
+        subject.folder.records("train"),
+        "epoch",
+        "lr",
+    )
 
     def draw(axes: Axes) -> None:
-        axes.plot(*zip(*planned, strict=True), lw=1.5, label="planned")
+        epochs, rates = zip(*planned, strict=True)
+        axes.plot(epochs, rates, lw=1.5, label="planned")
         if points:
-            axes.plot(*zip(*points, strict=True), "o", ms=4, label="as run")
+            epochs, rates = zip(*points, strict=True)
+            axes.plot(epochs, rates, "o", ms=4, label="as run")
         axes.set_xlabel("epoch")
         axes.set_ylim(bottom=0)
         finish(axes)
@@ -210,12 +254,12 @@ def _planned(subject: Subject) -> Points:
         return []
     settings_at = step_settings(run, plan)
     last = plan.last_step
-    steps = {
-        *range(1, last + 1, math.ceil(last / _PLANNED_POINTS)),
-        plan.warmup_steps,
-        last,
-    }
-    return [(plan.epoch_at(step), settings_at(step).lr) for step in sorted(steps - {0})]
+    stride = math.ceil(last / _PLANNED_POINTS)
+    steps = {*range(1, last + 1, stride), plan.warmup_steps, last} - {0}
+    points = []
+    for step in sorted(steps):
+        points.append((plan.epoch_at(step), settings_at(step).lr))
+    return points
 
 
 def _phases(subjects: Subjects) -> Draw | None:
@@ -229,8 +273,15 @@ def _phases(subjects: Subjects) -> Draw | None:
     def draw(axes: Axes) -> None:
         steps = [step for step, _ in lines[0]]
         heights = [[height for _, height in line] for line in lines]
-        axes.stackplot(steps, heights, labels=list(PHASES))
-        axes.set(xlabel="step", ylim=(0, None))
+        axes.stackplot(
+            steps,
+            heights,
+            labels=list(PHASES),
+        )
+        axes.set(
+            xlabel="step",
+            ylim=(0, None),
+        )
         finish(axes)
 
     return draw
@@ -278,13 +329,17 @@ CHARTS = (
 
 
 def _pairs(
-    records: Iterable[dict[str, Any]], x: str, y: str
+    records: Iterable[JsonObject],
+    x: str,
+    y: str,
 ) -> list[tuple[float, float]]:
     """Return (x, y) of the records that have both as numbers that can be drawn, x rising."""
     points = []
     for record in records:
         at = number(record.get(x))
         value = number(record.get(y))
-        if at is not None and value is not None and max(abs(at), abs(value)) < LARGEST:
+        if at is None or value is None:
+            continue
+        if max(abs(at), abs(value)) < LARGEST:
             points.append((at, value))
     return sorted(points)

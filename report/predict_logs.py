@@ -48,7 +48,9 @@ def find_source(argument: str) -> CalibrationRun:
 
 
 def common_precision(
-    sources: Sequence[CalibrationRun], system: System, asked: str | None
+    sources: Sequence[CalibrationRun],
+    system: System,
+    asked: str | None,
 ) -> str:
     """What the runs computed in: fp16, fp32 or tf32; `asked`, or fp16, where no config says. Raises
     UserError: runs of different precisions, or another one asked for."""
@@ -109,7 +111,10 @@ def _split(argument: str) -> tuple[Path, int | None]:
     return Path(path), int(gpus)
 
 
-def _epoch_s(run: RunSummary, log: Path) -> float:
+def _epoch_s(
+    run: RunSummary,
+    log: Path,
+) -> float:
     """Median over blocks of (block - evaluations inside) / epochs; the first and last do not count.
 
     Stamps of single epochs are too early where the engine is asynchronous.

@@ -33,7 +33,10 @@ def _interval(answer: Prediction) -> str:
     return "{:.1f} to {:.1f} s".format(*answer.time_interval_s)
 
 
-def share_rows(parts: Mapping[str, float], unit: str) -> list[tuple[str, str, str]]:
+def share_rows(
+    parts: Mapping[str, float],
+    unit: str,
+) -> list[tuple[str, str, str]]:
     """Name, time and share of the parts that take any."""
     total = sum(parts.values())
     return [
@@ -80,7 +83,10 @@ def best_rows(answers: Sequence[Prediction]) -> list[tuple[str, ...]]:
     return rows
 
 
-def write_plot(answer: Prediction, path: Path) -> None:
+def write_plot(
+    answer: Prediction,
+    path: Path,
+) -> None:
     """One figure: the curve over GPUs, the step over GPUs, and the overlap in one step."""
     figure, (time, parts, overlap) = new_panels(3, 5.6)
     points = curve(answer)
@@ -91,12 +97,22 @@ def write_plot(answer: Prediction, path: Path) -> None:
     save(figure, path)
 
 
-def _time(points: Sequence[Prediction], axes: Axes) -> None:
+def _time(
+    points: Sequence[Prediction],
+    axes: Axes,
+) -> None:
     gpus = [point.job.gpus for point in points]
     times_s = [point.run.total_s for point in points]
-    low_s, high_s = zip(*(point.time_interval_s for point in points), strict=True)
+    intervals_s = [point.time_interval_s for point in points]
+    low_s, high_s = zip(*intervals_s, strict=True)
     efficiency = [100 * point.efficiency for point in points]
-    axes.loglog(gpus, times_s, "o-", ms=4, label="time to train")
+    axes.loglog(
+        gpus,
+        times_s,
+        "o-",
+        ms=4,
+        label="time to train",
+    )
     axes.fill_between(
         gpus,
         low_s,
@@ -119,12 +135,18 @@ def _time(points: Sequence[Prediction], axes: Axes) -> None:
         color="C1",
         label="efficiency",
     )
-    right.set(ylabel="efficiency, %", ylim=(0, 105))
+    right.set(
+        ylabel="efficiency, %",
+        ylim=(0, 105),
+    )
     right.spines["right"].set_visible(True)
     finish(axes, beside=right)
 
 
-def _step_parts(points: Sequence[Prediction], axes: Axes) -> None:
+def _step_parts(
+    points: Sequence[Prediction],
+    axes: Axes,
+) -> None:
     bottom = [0.0] * len(points)
     labels = [f"{point.job.gpus}" for point in points]
     for name, colour in _colours(points[0]).items():
@@ -143,7 +165,7 @@ def _step_parts(points: Sequence[Prediction], axes: Axes) -> None:
         xlabel="GPUs",
         ylabel="ms",
     )
-    axes.tick_params(axis="x", rotation=45)
+    axes.tick_params(axis="x", labelsize="small")
     finish(axes)
 
 
@@ -152,14 +174,22 @@ def _colours(answer: Prediction) -> dict[str, str]:
     return dict(zip(answer.step.parts, COLOURS, strict=False))
 
 
-def _overlap(answer: Prediction, axes: Axes) -> None:
+def _overlap(
+    answer: Prediction,
+    axes: Axes,
+) -> None:
     """Groups of gradients on the network while backward goes on; `|`: when each is ready."""
     step = answer.step
     forward = (step.forward_s + step.launch_s * 0.35) * 1e3
     ready_s = [group.ready_s for group in step.groups]
     end = max(ready_s, default=step.backward_s) * 1e3
     colours = _colours(answer)
-    axes.barh("compute", forward, color=colours["forward_s"], label="forward")
+    axes.barh(
+        "compute",
+        forward,
+        color=colours["forward_s"],
+        label="forward",
+    )
     axes.barh(
         "compute",
         end,
@@ -178,7 +208,13 @@ def _overlap(answer: Prediction, axes: Axes) -> None:
             alpha=(0.9, 0.5)[number % 2],
             label="_" if number else "allreduce, a group a bar",
         )
-        axes.plot(forward + group.ready_s * 1e3, "allreduce", "|", color=INK, ms=14)
-    axes.axvline(forward + end, color=INK, lw=0.8, ls=":")
+        ready = forward + group.ready_s * 1e3
+        axes.plot(ready, "allreduce", "|", color=INK, ms=14)
+    axes.axvline(
+        forward + end,
+        color=INK,
+        lw=0.8,
+        ls=":",
+    )
     axes.set(title="One step", xlabel="ms from its start; |: a group is ready")
-    finish(axes)
+    finish(axes, below=True)

@@ -40,7 +40,8 @@ class Standing(NamedTuple):
     @property
     def place(self) -> int:
         """The place of the time among them: 1 is the fastest."""
-        return 1 + sum(entry.score_s < self.time_s for entry in self.entries)
+        faster = [entry for entry in self.entries if entry.score_s < self.time_s]
+        return 1 + len(faster)
 
     @property
     def text(self) -> str:
@@ -69,7 +70,10 @@ def entries() -> tuple[Entry, ...]:
     return tuple(sorted(runs, key=attrgetter("score_s")))
 
 
-def machine_of(path: Path, config: Run | None) -> tuple[str, int] | None:
+def machine_of(
+    path: Path,
+    config: Run | None,
+) -> tuple[str, int] | None:
     """(accelerator, how many of them) of a log or a folder of logs: by the config of a run of ours,
     of a published one by the name of the system's folder. None: not known."""
     if config is not None:
@@ -85,7 +89,11 @@ def machine_of(path: Path, config: Run | None) -> tuple[str, int] | None:
     return None
 
 
-def standing(accelerator: str, accelerators: int, time_s: float) -> Standing | None:
+def standing(
+    accelerator: str,
+    accelerators: int,
+    time_s: float,
+) -> Standing | None:
     """Where a time stands; `accelerator` as a machine's file or the table names it. None: no
     published run has this accelerator and count."""
     name, memory = _model(accelerator)
@@ -101,7 +109,9 @@ def standing(accelerator: str, accelerators: int, time_s: float) -> Standing | N
 
 
 def standing_of(
-    path: Path, config: Run | None, runs: Sequence[RunSummary]
+    path: Path,
+    config: Run | None,
+    runs: Sequence[RunSummary],
 ) -> Standing | None:
     """Where the time to train of runs stands that reached the benchmark's target on ImageNet."""
     is_benchmark = all(

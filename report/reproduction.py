@@ -55,18 +55,26 @@ def repeat_line(repeat: Repeat) -> str:
 def find_recorded(config: str) -> Path | None:
     """The folder of the run whose saved config this is: a config.yaml with a log beside it."""
     path = Path(config)
-    if path.name != "config.yaml" or not (path.parent / "result_0.txt").is_file():
+    folder = path.parent
+    if path.name != "config.yaml" or not (folder / "result_0.txt").is_file():
         return None
-    return path.parent
+    return folder
 
 
-def compare_with_recorded(recorded: Path, out: Path) -> Repeat:
+def compare_with_recorded(
+    recorded: Path,
+    out: Path,
+) -> Repeat:
     """Compare the run in folder `out` with that in `recorded`; never raises on content."""
     try:
         old = read_folder(recorded)
         new = read_folder(out)
     except UserError as error:
-        return Repeat(str(recorded), 0, show(str(error).splitlines()[0]))
+        return Repeat(
+            str(recorded),
+            0,
+            show(str(error).splitlines()[0]),
+        )
     bit = first_bit(new, old)
     parts = [bit.text]
     if reasons := _differences(old.folder, new.folder):
@@ -74,10 +82,18 @@ def compare_with_recorded(recorded: Path, out: Path) -> Repeat:
     same = None
     if bit.compared:
         same = bit.where is None
-    return Repeat(str(recorded), bit.compared, "; ".join(parts), same)
+    return Repeat(
+        str(recorded),
+        bit.compared,
+        "; ".join(parts),
+        same,
+    )
 
 
-def first_bit(left: Subject, right: Subject) -> FirstBit:
+def first_bit(
+    left: Subject,
+    right: Subject,
+) -> FirstBit:
     """Return the first loss or accuracy in which two runs differ in any bit."""
     ours = _values(left)
     theirs = _values(right)
@@ -93,7 +109,10 @@ def first_bit(left: Subject, right: Subject) -> FirstBit:
     return FirstBit(len(shared))
 
 
-def are_of_one_config(left: Subject, right: Subject) -> bool:
+def are_of_one_config(
+    left: Subject,
+    right: Subject,
+) -> bool:
     """Whether two subjects are a run each, of the same config and seed."""
     configs = [
         without_places(subject.folder.config)
@@ -131,7 +150,10 @@ def _values(subject: Subject) -> dict[str, float | None]:
     }
 
 
-def _differences(old: RunFolder, new: RunFolder) -> list[str]:
+def _differences(
+    old: RunFolder,
+    new: RunFolder,
+) -> list[str]:
     """Config values, then launcher, processor and packages that differ: `name (here, there)`."""
     then = _surroundings(old)
     now = _surroundings(new)

@@ -126,10 +126,15 @@ def _readable(folders: Iterable[Path]) -> list[Subject]:
             notes.extend(str(error).splitlines())
     if not subjects:
         raise UserError(*notes)
-    return [subjects[0]._replace(notes=(*notes, *subjects[0].notes)), *subjects[1:]]
+    first = subjects[0]
+    subjects[0] = first._replace(notes=(*notes, *first.notes))
+    return subjects
 
 
-def read_folder(path: Path, only: Path | None = None) -> Subject:
+def read_folder(
+    path: Path,
+    only: Path | None = None,
+) -> Subject:
     """A run's folder, or a submission's directory, whatever of it can be read; `only`: of its logs
     this one. Raises UserError: no log in it can be read, and it is not a run's folder either."""
     config = config_of(path)
@@ -175,7 +180,11 @@ def read_run_folder(path: Path) -> RunFolder:
     """
     notes = []
 
-    def read(name: str, parse: Callable[[Path], Any], empty: Any) -> Any:
+    def read(
+        name: str,
+        parse: Callable[[Path], Any],
+        empty: Any,
+    ) -> Any:
         if not os.path.lexists(path / name):
             return empty
         try:
@@ -188,16 +197,28 @@ def read_run_folder(path: Path) -> RunFolder:
 
     def read_json(file: Path) -> JsonObject:
         text = read_file(file, _JSON_BYTES, within=path)
-        value = json.loads(text.decode(encoding="utf-8", errors="replace"))
+        value = json.loads(text.decode(errors="replace"))
         if not isinstance(value, dict):
             raise ValueError("a JSON object expected")
         return value
 
-    def read_record(name: str, record: type[T]) -> T | None:
-        return read(name, lambda file: fit(record, read_json(file), "its keys"), None)
+    def read_record(
+        name: str,
+        record: type[T],
+    ) -> T | None:
+        return read(
+            name,
+            lambda file: fit(record, read_json(file), "its keys"),
+            None,
+        )
 
     origins = read("origins.json", read_json, {})
-    metrics = read("metrics.jsonl", partial(read_metrics, within=path), Series())
+    timeline = read("timeline.json", read_json, {})
+    metrics = read(
+        "metrics.jsonl",
+        partial(read_metrics, within=path),
+        Series(),
+    )
     notes += [
         f"metrics.jsonl: of {kind} one record in {step} is taken, as there are so many"
         for kind, step in metrics.thinned.items()
@@ -209,19 +230,20 @@ def read_run_folder(path: Path) -> RunFolder:
         origins={key: show(value) for key, value in origins.items()},
         config=read("config.yaml", partial(load, within=path), None),
         metrics=metrics.records,
-        spans=read("timeline.json", lambda file: _spans(read_json(file)), ()),
+        spans=_spans(timeline),
         ranks=read("ranks.json", read_json, {}),
         notes=tuple(notes),
     )
 
 
-def _spans(trace: Mapping[str, Any]) -> tuple[JsonObject, ...]:
+def _spans(trace: JsonObject) -> tuple[JsonObject, ...]:
     """The complete spans ("X") of a Chrome trace, by their start."""
     events = trace.get("traceEvents")
     if not isinstance(events, list):
         return ()
     spans = filter(_is_whole, events)
-    return tuple(sorted(spans, key=lambda span: (span["ts"], -span["dur"])))
+    by_start = sorted(spans, key=lambda span: (span["ts"], -span["dur"]))
+    return tuple(by_start)
 
 
 def _is_whole(span: Any) -> bool:

@@ -86,6 +86,14 @@ class RunSummary(NamedTuple):
         return max(self.evaluations, key=attrgetter("accuracy"), default=None)
 
     @property
+    def best_accuracy(self) -> float | None:
+        return self.best and self.best.accuracy
+
+    @property
+    def epochs_to_target(self) -> float | None:
+        return self.reached and self.reached.epoch
+
+    @property
     def epoch_s(self) -> float | None:
         """Median time of an epoch, evaluations excluded where the log separates them."""
         return median_of(part.duration_s / part.epochs for part in self.epochs)
@@ -115,12 +123,15 @@ class RunSummary(NamedTuple):
 
 
 def summarise(
-    events: Sequence[Event], target: float = benchmark.TARGET_ACCURACY
+    events: Sequence[Event],
+    target: float = benchmark.TARGET_ACCURACY,
 ) -> RunSummary:
     """What one log says; `target`: the accuracy that its run was to reach."""
     clock_ms = _first_time(events, "run_start")
-    stop = next((event for event in events if event.key == "run_stop"), None)
-    status = stop and stop.metadata.get("status")
+    stops = [event for event in events if event.key == "run_stop"]
+    status = None
+    if stops:
+        status = stops[0].metadata.get("status")
     timed = [event for event in events if event.time_ms > 0]
     if clock_ms is None:
         timed = []
@@ -147,7 +158,10 @@ def summarise(
     )
 
 
-def show(value: Any, at_most: int = _MAX_SHOWN) -> str:
+def show(
+    value: Any,
+    at_most: int = _MAX_SHOWN,
+) -> str:
     """A value as text for people: one line, nothing that a terminal obeys, of bounded length."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         value = int(value)  # epochs and batch sizes come as 38.0
@@ -163,7 +177,10 @@ def show(value: Any, at_most: int = _MAX_SHOWN) -> str:
     return shown
 
 
-def amount(value: float | None, unit: str = "") -> str:
+def amount(
+    value: float | None,
+    unit: str = "",
+) -> str:
     """A number for people: about five digits, thousands marked, its unit."""
     if value is None:
         return MISSING
@@ -180,7 +197,7 @@ def decimals(value: float) -> int:
 
 def _parameters(events: Sequence[Event]) -> JsonObject:
     """Hyper-parameters under names without the optimizer's prefix; a list where values differ."""
-    parameters: dict[str, list[Any]] = {}
+    parameters: JsonObject = {}
     for event in events:
         match = _PARAMETER.fullmatch(event.key)
         if match is None:
@@ -189,8 +206,10 @@ def _parameters(events: Sequence[Event]) -> JsonObject:
         values = parameters.setdefault(_RENAMED.get(event.key, name), [])
         if len(values) < 8 and event.value not in values:
             values.append(event.value)
-    single = {name: values[0] for name, values in parameters.items() if len(values) < 2}
-    return parameters | single
+    for name, values in parameters.items():
+        if len(values) == 1:
+            (parameters[name],) = values
+    return parameters
 
 
 def _evaluations(
@@ -212,7 +231,9 @@ def _evaluations(
         time_s = None
         if event.time_ms > 0:
             time_s = _seconds(clock_ms, event.time_ms)
-        key = ("line", event.line) if epoch is None else ("epoch", epoch)
+        key = ("epoch", epoch)
+        if epoch is None:
+            key = ("line", event.line)
         evaluations.setdefault(key, Evaluation(epoch, time_s, accuracy, counts))
     return tuple(evaluations.values())
 
@@ -268,14 +289,20 @@ def first_number(*values: Any) -> float | None:
     return None
 
 
-def _first_time(events: Sequence[Event], key: str) -> float | None:
+def _first_time(
+    events: Sequence[Event],
+    key: str,
+) -> float | None:
     for event in events:
         if event.key == key and event.time_ms > 0:
             return event.time_ms
     return None
 
 
-def _seconds(start_ms: float | None, stop_ms: float | None) -> float | None:
+def _seconds(
+    start_ms: float | None,
+    stop_ms: float | None,
+) -> float | None:
     if start_ms is None or stop_ms is None:
         return None
     return (stop_ms - start_ms) / 1000

@@ -56,7 +56,11 @@ STATUSES = (
 OPEN = (QUEUED, RUNNING)
 """The statuses of runs that will go on by themselves."""
 
-_ENDED = {SUCCESS: SUCCESS, ABORTED: MISSED, FAILED: FAILED}
+_ENDED = {
+    SUCCESS: SUCCESS,
+    ABORTED: MISSED,
+    FAILED: FAILED,
+}
 _LOCKS = {LOCK, RANK_LOCK}
 _OF_A_RUN = {ENVIRONMENT, "metrics.jsonl", RESULT, RANK_LOCK}
 _OF_A_JOB = {"job.sh", "exit_code", ".job.lock"}
@@ -125,7 +129,10 @@ class RunRow(NamedTuple):
         """The row for JSON."""
         progress = self.progress and self.progress._asdict()
         job_folder = self.job_folder and str(self.job_folder)
-        paths = {"folder": str(self.folder), "job_folder": job_folder}
+        paths = {
+            "folder": str(self.folder),
+            "job_folder": job_folder,
+        }
         return self._asdict() | paths | {"progress": progress}
 
 
@@ -148,7 +155,9 @@ def read_runs(folders: list[Path]) -> list[RunRow]:
 
 
 def find_runs(
-    folder: Path, depth: int = _DEPTH, job: Path | None = None
+    folder: Path,
+    depth: int = _DEPTH,
+    job: Path | None = None,
 ) -> Iterator[Place]:
     """The runs in and below `folder`, and the jobs without one; links are not followed."""
     names = set()
@@ -157,7 +166,8 @@ def find_runs(
         with os.scandir(folder) as entries:
             for entry in entries:
                 names.add(entry.name)
-                if entry.is_dir(follow_symlinks=False) and entry.name[0] != ".":
+                is_folder = entry.is_dir(follow_symlinks=False)
+                if is_folder and not entry.name.startswith("."):
                     below.append(folder / entry.name)
     except OSError:  # removed meanwhile, or not ours to read
         return
@@ -178,7 +188,11 @@ def find_runs(
             yield from find_runs(path, depth - 1)
 
 
-def read_run(place: Place, *, is_at_work: bool) -> RunRow:
+def read_run(
+    place: Place,
+    *,
+    is_at_work: bool,
+) -> RunRow:
     """Read the row of a run's folder, or what is known of a job without a run. `is_at_work`: one of
     its locks is held."""
     folder, names, job = place
@@ -212,7 +226,7 @@ def read_run(place: Place, *, is_at_work: bool) -> RunRow:
     train = last.get("train", {})
     evaluation = last.get("eval", {})
     times_s = [number(record.get("time_s")) for record in last.values()]
-    last_s = max((time_s for time_s in times_s if time_s is not None), default=None)
+    known_s = [time_s for time_s in times_s if time_s is not None]
     may_resume = status in (STOPPED, FAILED, KILLED)
     progress = None
     if status == RUNNING:
@@ -221,7 +235,7 @@ def read_run(place: Place, *, is_at_work: bool) -> RunRow:
         status=status,
         reason=_short(unfit or reason),
         time_to_train_s=result.time_to_train_s if status == SUCCESS else None,
-        elapsed_s=first_number(result.time_to_train_s, last_s),
+        elapsed_s=first_number(result.time_to_train_s, max(known_s, default=None)),
         eval_accuracy=first_number(result.eval_accuracy, evaluation.get("accuracy")),
         target=first_number(result.target, row.target),
         images_per_s=first_number(result.images_per_s, train.get("images_per_s")),
@@ -232,7 +246,10 @@ def read_run(place: Place, *, is_at_work: bool) -> RunRow:
     )
 
 
-def _read(path: Path, record: type[T]) -> tuple[T | None, str]:
+def _read(
+    path: Path,
+    record: type[T],
+) -> tuple[T | None, str]:
     """What is in a file of a run, if it fits, and else what does not fit."""
     try:
         return read(path, record), ""
@@ -240,7 +257,11 @@ def _read(path: Path, record: type[T]) -> tuple[T | None, str]:
         return None, str(error)
 
 
-def _end_of(folder: Path, names: set[str], result: Result | None) -> tuple[str, str]:
+def _end_of(
+    folder: Path,
+    names: set[str],
+    result: Result | None,
+) -> tuple[str, str]:
     """The status of a run that no process drives, and why it has it."""
     if result is not None and result.status in _ENDED:
         if result.stopped:
@@ -253,7 +274,10 @@ def _end_of(folder: Path, names: set[str], result: Result | None) -> tuple[str, 
     return FAILED, "left no result"
 
 
-def _is_resumable(folder: Path, result: Result) -> bool:
+def _is_resumable(
+    folder: Path,
+    result: Result,
+) -> bool:
     """Whether it has a checkpoint, and its result does not say that resuming it is of no use."""
     if result.reason and (result.next is None or result.next.verb == LAUNCH):
         return False
@@ -265,7 +289,10 @@ def _is_resumable(folder: Path, result: Result) -> bool:
     return False
 
 
-def _progress(brief: Brief, train: Mapping[str, Any]) -> Progress | None:
+def _progress(
+    brief: Brief,
+    train: Mapping[str, Any],
+) -> Progress | None:
     """How far a run is by its last log point; None where the run's own files do not have it."""
     steps = brief.steps
     if not 0 < steps < _MOST_STEPS:

@@ -40,7 +40,11 @@ class Cost(NamedTuple):
 FREE = Cost(0.0, 0, 0.0)
 
 
-def ring(ranks: int, n_bytes: float, link: Link) -> Cost:
+def ring(
+    ranks: int,
+    n_bytes: float,
+    link: Link,
+) -> Cost:
     """2(p-1) alpha + 2(p-1)/p n beta + (p-1)/p n gamma (Patarasuk and Yuan 2009).
 
     p-1 rounds reduce-scatter chunks of n/p, p-1 gather them: Fujitsu's 2(m-1) steps of N/m.
@@ -51,7 +55,11 @@ def ring(ranks: int, n_bytes: float, link: Link) -> Cost:
     return Cost(time_s, 2 * rounds, 2 * rounds * chunk)
 
 
-def segmented_ring(ranks: int, n_bytes: float, link: Link) -> Cost:
+def segmented_ring(
+    ranks: int,
+    n_bytes: float,
+    link: Link,
+) -> Cost:
     """The ring with its chunks cut into k segments, one reduced while the next travels.
 
     A two-stage pipeline of (p-1)k segments of s = n/(pk) bytes, k >= 2: (p-1)k max(t, s gamma)
@@ -66,10 +74,15 @@ def segmented_ring(ranks: int, n_bytes: float, link: Link) -> Cost:
     message_s = link.message_s(segment)
     reduce_s = segment * link.gamma_s_per_byte
     scatter_s = rounds * max(message_s, reduce_s) + min(message_s, reduce_s)
-    return Cost(scatter_s + rounds * message_s, 2 * rounds, 2 * rounds * segment)
+    time_s = scatter_s + rounds * message_s
+    return Cost(time_s, 2 * rounds, 2 * rounds * segment)
 
 
-def torus_2d(topology: Topology, n_bytes: float, sides: tuple[int, int]) -> Cost:
+def torus_2d(
+    topology: Topology,
+    n_bytes: float,
+    sides: tuple[int, int],
+) -> Cost:
     """Reduce-scatter in each row, ring over each column with n/X, gather in the row (Sony 2018).
 
     Y rows, X columns: 2(X-1) aX + 2(X-1)/X n bX + (X-1)/X n g + 2(Y-1) aY + 2(Y-1)/Y n/X bY +
@@ -77,10 +90,15 @@ def torus_2d(topology: Topology, n_bytes: float, sides: tuple[int, int]) -> Cost
     """
     rows, columns = sides
     in_rows = ring(columns, n_bytes, topology.ring(1, columns))
-    return in_rows.then(ring(rows, n_bytes / columns, topology.ring(columns, rows)))
+    in_columns = ring(rows, n_bytes / columns, topology.ring(columns, rows))
+    return in_rows.then(in_columns)
 
 
-def hierarchical(topology: Topology, n_bytes: float, sides: tuple[int, int]) -> Cost:
+def hierarchical(
+    topology: Topology,
+    n_bytes: float,
+    sides: tuple[int, int],
+) -> Cost:
     """Reduce to a leader among X ranks, ring over Y leaders with all n, broadcast (Jia 2018).
 
     Reduce = reduce-scatter + gather to the leader, broadcast = scatter + allgather (van de
@@ -124,7 +142,8 @@ def double_tree(topology: Topology, n_bytes: float) -> Cost:
         beta = max(beta, across.beta_s_per_byte)
     period_s = 4 * chunk * beta + 2 * chunk * inside.gamma_s_per_byte
     time_s = fill_s + (chunks - 1) * period_s
-    return Cost(time_s, 2 * (chain + levels), n_bytes * min(2.0, topology.ranks / 2))
+    sent = n_bytes * min(2.0, topology.ranks / 2)
+    return Cost(time_s, 2 * (chain + levels), sent)
 
 
 SWITCH_LEVELS = 2
@@ -136,18 +155,20 @@ def in_switches(topology: Topology, n_bytes: float) -> Cost:
     et al. 2016): 2 L alpha + n beta across, a byte going up once and down once, whatever p is."""
     node = topology.node
     sent = n_bytes / node.nics
-    across_s = 2 * SWITCH_LEVELS * node.nic.alpha_s + sent * node.nic.beta_s_per_byte
-    return ring(node.ranks, n_bytes, node.inside).then(
-        Cost(across_s, 2 * SWITCH_LEVELS, sent)
-    )
+    across_s = 2 * SWITCH_LEVELS * node.nic.alpha_s
+    across_s += sent * node.nic.beta_s_per_byte
+    inside = ring(node.ranks, n_bytes, node.inside)
+    return inside.then(Cost(across_s, 2 * SWITCH_LEVELS, sent))
 
 
 def _recursive_doubling(topology: Topology, n_bytes: float) -> Cost:
     """log2(p) (alpha + n beta + n gamma): whole buffers, for small n (Thakur et al. 2005)."""
     doublings = topology.ranks.bit_length() - 1
-    links = [topology.exchange(1 << k) for k in range(doublings)]
-    time_s = sum(link.reduced_s(n_bytes) for link in links)
-    return _folded(topology, n_bytes, Cost(time_s, doublings, doublings * n_bytes))
+    time_s = 0.0
+    for k in range(doublings):
+        time_s += topology.exchange(1 << k).reduced_s(n_bytes)
+    core = Cost(time_s, doublings, doublings * n_bytes)
+    return _folded(topology, n_bytes, core)
 
 
 def _halving_doubling(topology: Topology, n_bytes: float) -> Cost:
@@ -164,7 +185,11 @@ def _halving_doubling(topology: Topology, n_bytes: float) -> Cost:
     return _folded(topology, n_bytes, cost)
 
 
-def _folded(topology: Topology, n_bytes: float, core: Cost) -> Cost:
+def _folded(
+    topology: Topology,
+    n_bytes: float,
+    core: Cost,
+) -> Cost:
     """p = q + r, q = 2^k < p: r ranks fold onto neighbours first (alpha + n beta + n gamma) and get
     the sum at the end (alpha + n beta), as in MPICH."""
     if topology.ranks.bit_count() == 1:
@@ -180,7 +205,9 @@ def grid(ranks: int) -> tuple[int, int]:
     Reduce-scatter runs inside a row, over X ranks. Gives Sony's grids (Table 4, vertical x
     horizontal) but one: 3456 ranks are 54 x 64 here, 48 x 72 there; say torus_2d(48x72).
     """
-    rows = next(y for y in range(math.isqrt(ranks), 0, -1) if ranks % y == 0)
+    rows = math.isqrt(ranks)
+    while ranks % rows:
+        rows -= 1
     return rows, ranks // rows
 
 
@@ -188,7 +215,10 @@ GRIDS = ("torus_2d", "hierarchical")
 """Algorithms of rows and columns."""
 
 
-def parse_algorithm(algorithm: str, ranks: int) -> tuple[str, tuple[int, int] | None]:
+def parse_algorithm(
+    algorithm: str,
+    ranks: int,
+) -> tuple[str, tuple[int, int] | None]:
     """`torus_2d(2x4)` -> torus_2d, (2, 4): rows x columns. No brackets: no grid. Raises ValueError:
     unknown algorithm, or a grid that does not hold `ranks`."""
     name, bracket, rest = algorithm.partition("(")
@@ -197,16 +227,21 @@ def parse_algorithm(algorithm: str, ranks: int) -> tuple[str, tuple[int, int] | 
     if not bracket:
         return name, None
     sides = rest.removesuffix(")").split("x")
-    if len(sides) != 2 or not all(side.isdecimal() for side in sides):
+    if len(sides) != 2 or not all(map(str.isdecimal, sides)):
         raise ValueError(f"{name}(ROWSxCOLUMNS) expected, found {algorithm}")
-    rows = int(sides[0])
-    columns = int(sides[1])
+    rows, columns = map(int, sides)
     if rows * columns != ranks:
         raise ValueError(f"{algorithm}: a grid of {ranks} ranks expected")
     return name, (rows, columns)
 
 
-def with_grid(algorithm: str, system: System, ranks: int, *, any_grid: bool) -> str:
+def with_grid(
+    algorithm: str,
+    system: System,
+    ranks: int,
+    *,
+    any_grid: bool,
+) -> str:
     """`algorithm` with the grid, rows x columns, on which `ranks` sum by it, if it has one.
 
     Args:
@@ -273,9 +308,14 @@ ALGORITHMS: dict[str, Callable[[Topology, float, tuple[int, int]], Cost]] = {
 }
 
 
-def allreduce(algorithm: str, topology: Topology, n_bytes: float) -> Cost:
+def allreduce(
+    algorithm: str,
+    topology: Topology,
+    n_bytes: float,
+) -> Cost:
     """Cost of `algorithm`, as `comm.algorithm` names it, with or without a grid, on a machine."""
-    name, sides = parse_algorithm(algorithm, topology.ranks)
+    name, given = parse_algorithm(algorithm, topology.ranks)
     if topology.ranks == 1:
         return FREE
-    return ALGORITHMS[name](topology, n_bytes, sides or topology_grid(topology))
+    sides = given or topology_grid(topology)
+    return ALGORITHMS[name](topology, n_bytes, sides)

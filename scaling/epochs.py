@@ -43,7 +43,10 @@ def read_table(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def epochs_to_target(global_batch_size: int, ruleset: str = "4.0.0") -> Epochs:
+def epochs_to_target(
+    global_batch_size: int,
+    ruleset: str = "4.0.0",
+) -> Epochs:
     """Linear between the published batches; the interval is the scatter of the runs around it.
 
     Outside the data the last slope continues, and the interval widens by half of the change.
@@ -52,14 +55,19 @@ def epochs_to_target(global_batch_size: int, ruleset: str = "4.0.0") -> Epochs:
     expected = float(np.interp(global_batch_size, batches, means))
     half = LEVEL_SIGMAS * scatter
     if global_batch_size > batches[-1]:
-        slope = (means[-1] - means[0]) / (batches[-1] - batches[0])
+        more_epochs = means[-1] - means[0]
+        slope = more_epochs / (batches[-1] - batches[0])
         beyond = slope * (global_batch_size - batches[-1])
         expected += beyond
         half += beyond / 2
     return Epochs(expected, expected - half, expected + half)
 
 
-def stop_epoch(expected: float, period: int, offset: int | None) -> int:
+def stop_epoch(
+    expected: float,
+    period: int,
+    offset: int | None,
+) -> int:
     """The first evaluated epoch from `expected` (rounded) on: (epoch - 1) mod period = offset.
 
     Without an offset the best is meant: it puts an evaluation on the expected epoch.
@@ -70,9 +78,15 @@ def stop_epoch(expected: float, period: int, offset: int | None) -> int:
     return epoch + (offset - (epoch - 1)) % period
 
 
-def evaluations(epochs: int, period: int, offset: int | None) -> int:
+def evaluations(
+    epochs: int,
+    period: int,
+    offset: int | None,
+) -> int:
     """Evaluations of a run that stops after `epochs`: floor((E - 1 - o) / P) + 1."""
-    first = (epochs - 1) % period if offset is None else offset
+    first = offset
+    if first is None:
+        first = (epochs - 1) % period
     return max(1, (epochs - 1 - first) // period + 1)
 
 
@@ -83,18 +97,18 @@ def _monotone(era: str) -> tuple[list[float], list[float], float]:
     blocks = []
     for _, same_batch in groupby(points, key=itemgetter(0)):
         blocks.append(list(same_batch))
-        while len(blocks) > 1 and _mean_epochs(blocks[-2]) > _mean_epochs(blocks[-1]):
-            blocks[-2:] = [blocks[-2] + blocks[-1]]
-    means = list(map(_mean_epochs, blocks))
-    batches = [float(np.mean([batch for batch, _ in block])) for block in blocks]
-    published = np.array(points)
-    fit = np.interp(published[:, 0], batches, means)
-    scatter = float(np.std(fit - published[:, 1], ddof=1))
+        while len(blocks) > 1 and _means(blocks[-2])[1] > _means(blocks[-1])[1]:
+            last = blocks.pop()
+            blocks[-1] += last
+    batches, means = np.transpose(list(map(_means, blocks))).tolist()
+    published_batches, published_epochs = np.transpose(points)
+    fit = np.interp(published_batches, batches, means)
+    scatter = float(np.std(fit - published_epochs, ddof=1))
     return batches, means, scatter
 
 
-def _mean_epochs(block: list[tuple[float, float]]) -> float:
-    return float(np.mean([epochs for _, epochs in block]))
+def _means(block: list[tuple[float, float]]) -> list[float]:
+    return [float(np.mean(column)) for column in zip(*block, strict=True)]
 
 
 def _points(era: str) -> list[tuple[float, float]]:
@@ -106,11 +120,15 @@ def _points(era: str) -> list[tuple[float, float]]:
         # Fujitsu's open run of v0.6: the largest batch there is
         points.append((86016.0, 90.0))
     for row in rows:
-        points.append((float(row["global_batch_size"]), float(row["epochs_mean"])))
+        batch = float(row["global_batch_size"])
+        points.append((batch, float(row["epochs_mean"])))
     return points
 
 
-def _is_closed(row: dict[str, str], era: str) -> bool:
+def _is_closed(
+    row: dict[str, str],
+    era: str,
+) -> bool:
     return (
         recipe_round(row["version"]) == era
         and row["optimizer"] == "lars"

@@ -10,7 +10,14 @@ import numpy as np
 
 from ..config.errors import UserError
 from ..config.machine import Compute, Point, System
-from .gpu import SHEET, SIGMA_FIXED, SIGMA_PER_IMAGE, SIGMA_POINT, Sheet, from_sheet
+from .gpu import (
+    SHEET,
+    SIGMA_FIXED,
+    SIGMA_PER_IMAGE,
+    SIGMA_POINT,
+    Sheet,
+    from_sheet,
+)
 from .machine import Machine, as_measured, known_precisions, uses_sheet
 from .step import step_time
 
@@ -21,7 +28,10 @@ _CLOSE = 1e-9
 
 @lru_cache(maxsize=256)
 def build(
-    name: str, system: System, precision: str = "fp16", sheet: Sheet = SHEET
+    name: str,
+    system: System,
+    precision: str = "fp16",
+    sheet: Sheet = SHEET,
 ) -> Machine:
     """The model of a system: from the data sheet, refined by points; without a data sheet the
     constants with which a step passes through the points. Raises UserError: no performance section,
@@ -45,7 +55,10 @@ def build(
     return _through_points(machine, compute)
 
 
-def _refined(sheet: Machine, points: tuple[Point, ...]) -> Machine:
+def _refined(
+    sheet: Machine,
+    points: tuple[Point, ...],
+) -> Machine:
     """The most probable constants, given those of the data sheet and the points: Gauss-Newton on
     the logarithms, each deviation in units of its sigma."""
     prior = np.diag([SIGMA_PER_IMAGE**-2, SIGMA_FIXED**-2])
@@ -60,15 +73,16 @@ def _refined(sheet: Machine, points: tuple[Point, ...]) -> Machine:
             misses.append(math.log(point.step_s / total_s))
             slopes.append((growing, machine.fixed_s / total_s))
         jacobian = np.array(slopes).reshape(-1, 2)
-        spread = np.linalg.inv(prior + jacobian.T @ jacobian / SIGMA_POINT**2)
-        pull = jacobian.T @ np.array(misses) / SIGMA_POINT**2 - prior @ offset
-        step = spread @ pull
+        information = jacobian.T @ jacobian / SIGMA_POINT**2
+        spread = np.linalg.inv(prior + information)
+        pull = jacobian.T @ np.array(misses) / SIGMA_POINT**2
+        step = spread @ (pull - prior @ offset)
         offset = offset + step
         machine = replace(
             sheet,
             per_image_s=sheet.per_image_s * math.exp(offset[0]),
             fixed_s=sheet.fixed_s * math.exp(offset[1]),
-            covariance=(float(spread[0, 0]), float(spread[1, 1]), float(spread[0, 1])),
+            covariance=tuple(spread[[0, 1, 0], [0, 1, 1]].tolist()),
         )
         if np.abs(step).max() < _CLOSE:
             break
@@ -87,7 +101,7 @@ def _through_points(machine: Machine, compute: Compute) -> Machine:
             beside_s = _step_s(machine, point) - machine.compute_s(point.batch)
             alone.append(max(1e-9, point.step_s - beside_s))
         machine = _through(machine, compute, alone)
-        if max(abs(a - b) for a, b in zip(alone, before, strict=True)) < _CLOSE_S:
+        if np.abs(np.subtract(alone, before)).max() < _CLOSE_S:
             break
     return machine
 
@@ -97,12 +111,16 @@ def _step_s(machine: Machine, point: Point) -> float:
     return step_time(as_measured(machine), point.gpus, point.batch).total_s
 
 
-def _through(machine: Machine, compute: Compute, alone: list[float]) -> Machine:
+def _through(
+    machine: Machine,
+    compute: Compute,
+    alone: list[float],
+) -> Machine:
     """The line through the points of computation alone, by least squares where they are many."""
     batches = [point.batch for point in compute.points]
     exponent = 1.0
     if compute.fixed_s is None:
-        slope, fixed = map(float, np.polyfit(batches, alone, 1))
+        slope, fixed = np.polyfit(batches, alone, 1).tolist()
         if fixed < 0:  # no step starts before zero: the line through it instead
             slope = float(np.mean(np.divide(alone, batches)))
             fixed = 0.0
@@ -111,11 +129,16 @@ def _through(machine: Machine, compute: Compute, alone: list[float]) -> Machine:
         if len(alone) == 2 and batches[0] != batches[1]:
             ratio = (alone[0] - fixed) / (alone[1] - fixed)
             exponent = math.log(ratio) / math.log(batches[0] / batches[1])
-        pairs = zip(alone, batches, strict=True)
-        slope = float(np.mean([(a - fixed) / batch**exponent for a, batch in pairs]))
+        grown = [batch**exponent for batch in batches]
+        slope = float(np.mean(np.subtract(alone, fixed) / grown))
     if slope <= 0:
         raise UserError(
             f"{machine.name}: points on a rising line expected, found "
             f"{fixed * 1e3:.1f} ms + {slope * 1e3:.3f} ms per image"
         )
-    return replace(machine, fixed_s=fixed, per_image_s=slope, exponent=exponent)
+    return replace(
+        machine,
+        fixed_s=fixed,
+        per_image_s=slope,
+        exponent=exponent,
+    )

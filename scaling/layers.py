@@ -78,12 +78,22 @@ def resnet50() -> tuple[tuple[Layer, ...], tuple[Tensor, ...]]:
     tensors = []
 
     def convolution(
-        name: str, kernel: int, c_in: int, c_out: int, px: int, stride: int = 1
+        name: str,
+        kernel: int,
+        c_in: int,
+        c_out: int,
+        px: int,
+        stride: int = 1,
     ) -> None:
         weights = kernel**2 * c_in * c_out
         out = (px // stride) ** 2
         number = len(layers)
-        layers.append(Layer(2 * weights * out, out * c_out, c_in * px**2))
+        layer = Layer(
+            forward_flops=2 * weights * out,
+            activation_elements=out * c_out,
+            input_elements=c_in * px**2,
+        )
+        layers.append(layer)
         norm = name.replace("conv", "bn")
         tensors.append(Tensor(f"{name}_weight", weights, number))
         tensors.append(Tensor(f"{norm}_gamma", c_out, number))
@@ -99,9 +109,22 @@ def resnet50() -> tuple[tuple[Layer, ...], tuple[Tensor, ...]]:
             prefix = f"stage{stage}_unit{unit}"
             convolution(f"{prefix}_conv1", 1, channels, width, px)
             convolution(f"{prefix}_conv2", 3, width, width, px, stride)
-            convolution(f"{prefix}_conv3", 1, width, 4 * width, px // stride)
+            convolution(
+                f"{prefix}_conv3",
+                1,
+                width,
+                4 * width,
+                px // stride,
+            )
             if unit == 1:
-                convolution(f"{prefix}_convsc", 1, channels, 4 * width, px, stride)
+                convolution(
+                    f"{prefix}_convsc",
+                    1,
+                    channels,
+                    4 * width,
+                    px,
+                    stride,
+                )
             px = px // stride
             channels = 4 * width
     weights = channels * IMAGENET_CLASSES
@@ -160,7 +183,10 @@ def ready_shares() -> tuple[float, ...]:
 
 
 @lru_cache
-def wire_groups(rule: str, precision: str) -> tuple[Group, ...]:
+def wire_groups(
+    rule: str,
+    precision: str,
+) -> tuple[Group, ...]:
     """The groups of `rule` over all tensors, in launch order; fp32 batch norm of a half-precision
     model is set aside and goes last, as one group (Fujitsu's rule and the trainer's)."""
     tensors = resnet50()[1]
@@ -168,14 +194,20 @@ def wire_groups(rule: str, precision: str) -> tuple[Group, ...]:
     apart: set[Tensor] = set()
     if precision == "fp16":
         apart = {tensor for tensor in tensors if tensor.is_batch_norm}
-    groups = [
-        [tensors[number] for number in numbers if tensors[number] not in apart]
-        for numbers in gradient_groups(rule, sizes)
-    ]
-    return tuple(_group(group, precision) for group in (*groups, apart) if group)
+    groups = []
+    for numbers in gradient_groups(rule, sizes):
+        together = {tensors[number] for number in numbers} - apart
+        if together:
+            groups.append(_group(together, precision))
+    if apart:
+        groups.append(_group(apart, precision))
+    return tuple(groups)
 
 
-def _group(tensors: Collection[Tensor], precision: str) -> Group:
+def _group(
+    tensors: Collection[Tensor],
+    precision: str,
+) -> Group:
     first = min(tensor.layer for tensor in tensors)
     layers = len(ready_shares())
     return Group(

@@ -88,10 +88,18 @@ class PredictedJob:
         """At first."""
         return self.segments[0].ranks * self.batch
 
-    def step(self, machine: Machine, batch: int) -> Step:
+    def step(
+        self,
+        machine: Machine,
+        batch: int,
+    ) -> Step:
         """One step with `batch` images each; ranks that idle take part in the sum."""
         return step_time(
-            machine, self.gpus, batch, groups=self.groups, algorithm=self.algorithm
+            machine,
+            self.gpus,
+            batch,
+            groups=self.groups,
+            algorithm=self.algorithm,
         )
 
 
@@ -135,7 +143,8 @@ class Prediction:
             if point in self.machine.performance.other_points:
                 continue
             modelled_s = step_time(measured, point.gpus, point.batch).total_s
-            if abs(math.log(modelled_s / point.step_s)) > 3 * SIGMA_POINT:
+            off = math.log(modelled_s / point.step_s)
+            if abs(off) > 3 * SIGMA_POINT:
                 lines.append(
                     f"{self.job.name}: {point.gpus} x {point.batch}: {point.step_s * 1e3:.2f} ms "
                     f"published, {modelled_s * 1e3:.2f} ms modelled: more than three sigmas away"
@@ -190,7 +199,11 @@ class Prediction:
 
 
 def job_of_system(
-    name: str, system: System, gpus: int, batch: int, **choices: Any
+    name: str,
+    system: System,
+    gpus: int,
+    batch: int,
+    **choices: Any,
 ) -> PredictedJob:
     """A job of constant batch. Raises UserError where the numbers make no run."""
     if gpus > MAX_GPUS:
@@ -210,7 +223,10 @@ def job_of_system(
     return _checked(PredictedJob(name, system, gpus, segments, **choices))
 
 
-def _one_batch(gpus: int, batch: int) -> tuple[Segment, ...]:
+def _one_batch(
+    gpus: int,
+    batch: int,
+) -> tuple[Segment, ...]:
     return (Segment(1, gpus, batch, steps_per_epoch(gpus, batch)),)
 
 
@@ -229,9 +245,13 @@ def job_of_config(run: Run, **choices: Any) -> PredictedJob:
         steps: float = plan.train_samples / segment.global_batch_size
         if run.data.last_batch == "pad":
             steps = math.ceil(steps)
-        segments.append(
-            Segment(segment.first_epoch, segment.active_ranks, segment.per_rank, steps)
+        constant = Segment(
+            first_epoch=segment.first_epoch,
+            ranks=segment.active_ranks,
+            batch=segment.per_rank,
+            steps_per_epoch=steps,
         )
+        segments.append(constant)
     settings: dict[str, Any] = {
         "system": run.system,
         "groups": run.comm.groups,
@@ -249,9 +269,14 @@ def job_of_config(run: Run, **choices: Any) -> PredictedJob:
         or run.eval.target != TARGET_ACCURACY
     ):
         settings["epochs"] = float(plan.eval_epochs[-1])
-    settings |= {key: value for key, value in choices.items() if value is not None}
+    for name, choice in choices.items():
+        if choice is not None:
+            settings[name] = choice
     job = PredictedJob(
-        run.system.name, gpus=plan.ranks, segments=tuple(segments), **settings
+        run.system.name,
+        gpus=plan.ranks,
+        segments=tuple(segments),
+        **settings,
     )
     return _checked(job)
 
@@ -280,7 +305,11 @@ def check_network(run: Run, source: str) -> None:
         )
 
 
-def on_system(run: Run, system: System, gpus: int | None = None) -> Run:
+def on_system(
+    run: Run,
+    system: System,
+    gpus: int | None = None,
+) -> Run:
     """The recipe of `run` on another machine: the same ranks (or `gpus`), laid on its nodes. Its
     points are those of whole nodes, so `job_of_config` takes `system` beside it. Raises UserError:
     a number of GPUs that fills no whole nodes."""
@@ -290,8 +319,9 @@ def on_system(run: Run, system: System, gpus: int | None = None) -> Run:
         raise UserError(
             f"--gpus: a multiple of {per_node} (a node) expected, found {ranks}"
         )
-    placed = {"nodes": ranks // per_node, "ranks_per_node": per_node}
-    return run.model_copy(update={"system": system.model_copy(update=placed)})
+    nodes = {"nodes": ranks // per_node, "ranks_per_node": per_node}
+    placed = system.model_copy(update=nodes)
+    return run.model_copy(update={"system": placed})
 
 
 def precision_of(run: Run, system: System) -> str:
@@ -304,24 +334,35 @@ def precision_of(run: Run, system: System) -> str:
     return "fp32"
 
 
-def predict(job: PredictedJob, machine: Machine | None = None) -> Prediction:
+def predict(
+    job: PredictedJob,
+    machine: Machine | None = None,
+) -> Prediction:
     """Step time, time to train and their intervals, by `machine` in place of the system's own
     model. Raises UserError: a system without a model."""
     if machine is None:
         machine = build(job.name, job.system, job.precision)
     step = job.step(machine, job.batch)
     known = _epochs_needed(job)
-    epochs = job.epochs or float(stop_epoch(known.expected, job.period, job.offset))
-    if job.epochs is None and epochs > MOST_EPOCHS:
-        raise UserError(
-            f"eval.period: an evaluation after {known.expected:g} to {MOST_EPOCHS:,} epochs "
-            f"expected, found the first after {epochs:g}"
-        )
+    epochs = job.epochs
+    if epochs is None:
+        epochs = float(stop_epoch(known.expected, job.period, job.offset))
+        if epochs > MOST_EPOCHS:
+            raise UserError(
+                f"eval.period: an evaluation after {known.expected:g} to {MOST_EPOCHS:,} epochs "
+                f"expected, found the first after {epochs:g}"
+            )
     evals = evaluations(math.ceil(epochs), job.period, job.offset)
     phases = _phases(machine, job, epochs)
-    run = train_time(machine, phases, evals, job.gpus, bn_average=job.bn_average)
+    run = train_time(
+        machine,
+        phases,
+        evals,
+        job.gpus,
+        bn_average=job.bn_average,
+    )
     sigma = step_sigma(machine, job.gpus, job.batch, step.total_s)
-    spread = LEVEL_SIGMAS * sigma
+    spread = 1 + LEVEL_SIGMAS * sigma
     return Prediction(
         job=job,
         machine=machine,
@@ -331,7 +372,7 @@ def predict(job: PredictedJob, machine: Machine | None = None) -> Prediction:
         epochs=epochs,
         epochs_interval=(known.low, known.high),
         evaluations=evals,
-        step_interval_s=(step.total_s / (1 + spread), step.total_s * (1 + spread)),
+        step_interval_s=(step.total_s / spread, step.total_s * spread),
         time_interval_s=_time_interval_s(run, sigma, known, run.training_s / epochs),
     )
 
@@ -381,28 +422,39 @@ def curve(answer: Prediction) -> list[Prediction]:
     return points
 
 
-def step_sigma(machine: Machine, gpus: int, batch: int, total_s: float) -> float:
+def step_sigma(
+    machine: Machine,
+    gpus: int,
+    batch: int,
+    total_s: float,
+) -> float:
     """The relative error of a step of `total_s`; it grows with the distance from the points. The
     constants' part follows from the weighing of data sheet and points (`machine.py`); the rest was
     set so that 90 % intervals hold 85 to 95 % of the rows left out (`validate.py`)."""
     points = machine.points
     known_gpus = max((point.gpus for point in points), default=1)
-    far = SIGMA_PER_DOUBLING_OF_GPUS * max(0.0, math.log2(gpus / known_gpus))
+    doublings = max(0.0, math.log2(gpus / known_gpus))
+    far = SIGMA_PER_DOUBLING_OF_GPUS * doublings
     if machine.covariance is None:
         batches = [point.batch for point in points]
-        halvings = math.log2(min(batches) / batch)
-        doublings = math.log2(batch / max(batches))
-        small = SIGMA_PER_HALVING_OF_BATCH * max(0.0, halvings, doublings)
-        return math.hypot(SIGMA_FEW_POINTS, small, far)
+        smaller = math.log2(min(batches) / batch)
+        larger = math.log2(batch / max(batches))
+        other_batch = SIGMA_PER_HALVING_OF_BATCH * max(0.0, smaller, larger)
+        return math.hypot(SIGMA_FEW_POINTS, other_batch, far)
     growing = machine.growing_s(batch) / total_s
     fixed = machine.fixed_s / total_s
     per_image, launch, both = machine.covariance
-    variance = growing**2 * per_image + fixed**2 * launch + 2 * growing * fixed * both
+    variance = growing**2 * per_image + fixed**2 * launch
+    variance += 2 * growing * fixed * both
     waiting = SIGMA_WAITING * (1 - growing - fixed)
     return math.hypot(SIGMA_MODEL, math.sqrt(variance), waiting, far)
 
 
-def _phases(machine: Machine, job: PredictedJob, epochs: float) -> tuple[Phase, ...]:
+def _phases(
+    machine: Machine,
+    job: PredictedJob,
+    epochs: float,
+) -> tuple[Phase, ...]:
     starts = [segment.first_epoch - 1 for segment in job.segments]
     ends = [*starts[1:], math.inf]
     phases = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from statistics import NormalDist
 
 from ..config.errors import UserError
@@ -51,11 +51,9 @@ class Step:
 
     @property
     def parts(self) -> dict[str, float]:
-        return {
-            part.name: getattr(self, part.name)
-            for part in fields(self)
-            if part.name != "groups"
-        }
+        parts = dict(vars(self))
+        del parts["groups"]
+        return parts
 
     @property
     def total_s(self) -> float:
@@ -64,7 +62,8 @@ class Step:
     @property
     def allreduce(self) -> str:
         """How the groups are summed; empty: by nobody."""
-        return ", ".join(dict.fromkeys(group.algorithm for group in self.groups))
+        algorithms = [group.algorithm for group in self.groups]
+        return ", ".join(dict.fromkeys(algorithms))
 
 
 def step_time(
@@ -123,7 +122,8 @@ def group_cost_s(
         ]
         topology = topology_of(machine, gpus, tree=True)
         if machine.performance.switches_reduce and topology.nodes > 1:
-            choices.append(("in_switches", in_switches(topology, n_bytes).time_s))
+            cost = in_switches(topology, n_bytes)
+            choices.append(("in_switches", cost.time_s))
         return min(choices, key=lambda choice: choice[1])
     costs_s = []
     for ranks in _counts(machine, gpus, algorithm):
@@ -133,17 +133,26 @@ def group_cost_s(
     return as_run(machine, gpus, algorithm), min(costs_s)
 
 
-def _counts(machine: Machine, gpus: int, algorithm: str) -> tuple[int, ...]:
+def _counts(
+    machine: Machine,
+    gpus: int,
+    algorithm: str,
+) -> tuple[int, ...]:
     """Ranks whose allreduce may be that of `gpus`. Halving and doubling fold ranks beyond a power
     of two as MPICH does, which can cost more than the next power of two; Gloo's binary blocks do
     not (Thakur et al. 2005, section 4.4), so the next power of two is the most that it takes."""
     nodes = topology_of(machine, gpus).nodes
-    if algorithm != "recursive_halving_doubling" or nodes & (nodes - 1) == 0:
+    if algorithm != "recursive_halving_doubling" or nodes.bit_count() == 1:
         return (gpus,)
-    return gpus, (1 << nodes.bit_length()) * min(gpus, machine.system.ranks_per_node)
+    per_node = min(gpus, machine.system.ranks_per_node)
+    return gpus, (1 << nodes.bit_length()) * per_node
 
 
-def as_run(machine: Machine, gpus: int, algorithm: str) -> str:
+def as_run(
+    machine: Machine,
+    gpus: int,
+    algorithm: str,
+) -> str:
     """`algorithm` with its grid; one that the ranks cannot have (a scaling curve) is left out."""
     system = machine.system
     name = algorithm.partition("(")[0]
@@ -153,7 +162,12 @@ def as_run(machine: Machine, gpus: int, algorithm: str) -> str:
     return name
 
 
-def straggler_s(machine: Machine, ranks: int, compute_s: float, busy_s: float) -> float:
+def straggler_s(
+    machine: Machine,
+    ranks: int,
+    compute_s: float,
+    busy_s: float,
+) -> float:
     """How much longer the slowest of p ranks takes: ordinary jitter, and rare interruptions.
 
     Jitter is normal with sigma = jitter x compute: the expected maximum of p draws is about
@@ -170,7 +184,11 @@ def straggler_s(machine: Machine, ranks: int, compute_s: float, busy_s: float) -
     return about.jitter * compute_s * sigmas + waits
 
 
-def bn_doublings(machine: Machine, gpus: int, batch: int) -> float:
+def bn_doublings(
+    machine: Machine,
+    gpus: int,
+    batch: int,
+) -> float:
     """How often the group of ranks that share batch-norm statistics is doubled: log2 of
     `bn_group_samples` over the batch, without its steps.
 
@@ -179,10 +197,15 @@ def bn_doublings(machine: Machine, gpus: int, batch: int) -> float:
     """
     about = machine.performance
     ranks = min(gpus, machine.system.ranks_per_node, about.bn_group_ranks)
-    return math.log2(min(ranks, max(1.0, about.bn_group_samples / batch)))
+    sharing = max(1.0, about.bn_group_samples / batch)
+    return math.log2(min(ranks, sharing))
 
 
-def _bn_sync_s(machine: Machine, gpus: int, batch: int) -> float:
+def _bn_sync_s(
+    machine: Machine,
+    gpus: int,
+    batch: int,
+) -> float:
     """One exchange per batch norm, forward and backward, where statistics are shared."""
     exchanges = BATCH_NORM_EXCHANGES * bn_doublings(machine, gpus, batch)
     return exchanges * machine.performance.bn_exchange_s

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain
 from statistics import mean
 from typing import NamedTuple
@@ -99,7 +99,9 @@ class Row:
     @property
     def side(self) -> int:
         """Where the published figure lies: -1 below the interval, 0 inside, 1 above."""
-        return int(self.published > self.high) - int(self.published < self.low)
+        if self.published < self.low:
+            return -1
+        return int(self.published > self.high)
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,10 @@ def validate() -> list[Row]:
     )
 
 
-def summarise(rows: Sequence[Row], kind: str) -> Summary:
+def summarise(
+    rows: Sequence[Row],
+    kind: str,
+) -> Summary:
     """Over the rows of a kind that are not calibrated."""
     of_kind = [row for row in rows if row.kind == kind]
     predicted = [row for row in of_kind if not row.calibrated]
@@ -177,12 +182,12 @@ def summarise(rows: Sequence[Row], kind: str) -> Summary:
 def _mlperf_runs() -> Iterator[Published]:
     for row in read_table(MLPERF_RUNS):
         if row["machine"]:
-            system = _system(row["machine"])
-            per_node = int(row["accel_per_node"])
+            nodes = {"ranks_per_node": int(row["accel_per_node"])}
+            system = _system(row["machine"]).model_copy(update=nodes)
             yield Published(
                 source="mlperf_runs",
                 name=_mlperf_name(row),
-                job=_job(row, system.model_copy(update={"ranks_per_node": per_node})),
+                job=_job(row, system),
                 step_ms=float(row["ms_per_step"]),
                 time_s=float(row["score_s"]),
                 version=row["version"],
@@ -199,18 +204,26 @@ def _table_runs() -> Iterator[Published]:
             precision = row["precision"].replace("bf16", "fp16")
             algorithm = ALGORITHM_OF_VARIANT.get(row["variant"])
             job = _job(row, _system(row["machine"]))
+            images = job.gpus * job.batch
             images_per_s = float(row["images_per_s"] or "inf")
-            step_ms = row["ms_per_step"] or job.gpus * job.batch / images_per_s * 1e3
+            step_ms = row["ms_per_step"] or images / images_per_s * 1e3
             yield Published(
                 source=row["table"],
                 name=f"{row['table']} {row['system']} {precision} {row['variant']}",
-                job=replace(job, precision=precision, algorithm=algorithm),
+                job=replace(
+                    job,
+                    precision=precision,
+                    algorithm=algorithm,
+                ),
                 step_ms=float(step_ms),
                 time_s=float(row["time_to_train_s"] or 0),
             )
 
 
-def _job(row: dict[str, str], system: System) -> PredictedJob:
+def _job(
+    row: dict[str, str],
+    system: System,
+) -> PredictedJob:
     batch = row["batch_per_accelerator"] or UNNAMED_BATCH
     return job_of_system(
         row["machine"],
@@ -228,8 +241,10 @@ def _epochs(runs: str) -> float:
     """Of `60;60;64;60;60`: mean of the middle three of five, as the score is."""
     if not runs:
         return UNNAMED_EPOCHS
-    ordered = sorted(map(float, runs.replace("-", ";").split(";")))
-    return mean(ordered[1:-1] if len(ordered) == SCORED_RUNS else ordered)
+    epochs = sorted(map(float, runs.replace("-", ";").split(";")))
+    if len(epochs) == SCORED_RUNS:
+        epochs = epochs[1:-1]
+    return mean(epochs)
 
 
 def _sony_runs() -> Iterator[Published]:
@@ -248,11 +263,15 @@ def _sony_runs() -> Iterator[Published]:
         )
 
 
-def _rows(run: Published, answer: Prediction) -> Iterator[Row]:
+def _rows(
+    run: Published,
+    answer: Prediction,
+) -> Iterator[Row]:
     """What was published of one job against `answer`."""
     job = run.job
     step_interval_ms = [1e3 * value for value in answer.step_interval_s]
     reasons = [why for word, why in KNOWN_REASONS.items() if word in run.name]
+    calibrated = any(_is_of(point, run) for point in answer.machine.points)
     for kind, published, predicted, (low, high) in (
         ("step", run.step_ms, answer.step.total_s * 1e3, step_interval_ms),
         ("time", run.time_s, answer.run.total_s, answer.time_interval_s),
@@ -269,17 +288,17 @@ def _rows(run: Published, answer: Prediction) -> Iterator[Row]:
                 predicted=predicted,
                 low=low,
                 high=high,
-                calibrated=_is_point(answer, run.step_ms),
+                calibrated=calibrated,
                 reason=reasons[0] if reasons else "",
             )
 
 
-def _is_point(answer: Prediction, step_ms: float) -> bool:
-    size = (answer.job.gpus, answer.job.batch)
-    return any(
-        (point.gpus, point.batch) == size
-        and math.isclose(point.step_s * 1e3, step_ms, rel_tol=1e-4)
-        for point in answer.machine.points
+def _is_of(point: Point, run: Published) -> bool:
+    """Whether a machine's point is the step that was published of `run`."""
+    return (
+        point.gpus == run.job.gpus
+        and point.batch == run.job.batch
+        and math.isclose(point.step_s, run.step_s, rel_tol=1e-4)
     )
 
 
@@ -368,12 +387,14 @@ def fit_sheet(runs: Sequence[Published]) -> Sheet:
     for _ in range(_ITERATIONS):
         steps = np.array(known) + design @ constants
         misses = np.log(measured / steps) * weights
-        pull = np.minimum(1.0, _HUBER / np.maximum(np.abs(misses), 1e-12)) ** 0.5
-        slopes = design / steps[:, None] * (np.array(weights) * pull)[:, None]
+        distance = np.maximum(np.abs(misses), 1e-12)
+        pull = np.minimum(1.0, _HUBER / distance) ** 0.5
+        row_weights = np.array(weights) * pull
+        slopes = design / steps[:, None] * row_weights[:, None]
         # A constant that no row speaks of (launches without graphs) stays as it is.
-        change = np.linalg.lstsq(slopes * constants, misses * pull, rcond=None)[0]
+        change, *_ = np.linalg.lstsq(slopes * constants, misses * pull, rcond=None)
         constants = constants * (1 + np.clip(change, -0.5, 0.5))
-    return Sheet(*map(float, constants))
+    return Sheet(*constants.tolist())
 
 
 def _configuration(run: Published) -> tuple[str, int, int]:
@@ -386,24 +407,27 @@ def _left_out(key: Callable[[Published], str]) -> dict[str, list[Row]]:
     for value in dict.fromkeys(map(key, cases())):
         kept = [run for run in cases() if key(run) != value]
         asked = [run for run in cases() if key(run) == value]
-        rows[value] = _ask(asked, fit_sheet(kept), _is_none_of(asked))
+        rows[value] = _ask(asked, kept, partial(_is_of_none, asked))
     return rows
 
 
-def _is_none_of(asked: Sequence[Published]) -> Callable[[Point], bool]:
-    steps = {(run.job.gpus, run.job.batch, round(run.step_s, 5)) for run in asked}
-    return lambda point: (point.gpus, point.batch, round(point.step_s, 5)) not in steps
+def _is_of_none(runs: Sequence[Published], point: Point) -> bool:
+    return not any(_is_of(point, run) for run in runs)
 
 
 def _large_from_small() -> list[Row]:
     small = [run for run in cases() if run.job.gpus <= SMALL_GPUS]
     large = [run for run in cases() if run.job.gpus > SMALL_GPUS]
-    return _ask(large, fit_sheet(small), lambda point: point.gpus <= SMALL_GPUS)
+    return _ask(large, small, lambda point: point.gpus <= SMALL_GPUS)
 
 
 def _ask(
-    asked: Sequence[Published], sheet: Sheet, keep: Callable[[Point], bool]
+    asked: Sequence[Published],
+    kept: Sequence[Published],
+    keep: Callable[[Point], bool],
 ) -> list[Row]:
+    """Rows of the runs `asked`, by the constants of those `kept` and the points to `keep`."""
+    sheet = fit_sheet(kept)
     rows: list[Row] = []
     for run in asked:
         system = _with_points(run.job.system, keep)
@@ -412,13 +436,18 @@ def _ask(
     return rows
 
 
-def _with_points(system: System, keep: Callable[[Point], bool]) -> System:
+def _with_points(
+    system: System,
+    keep: Callable[[Point], bool],
+) -> System:
     """`system` with those points alone that `keep` keeps."""
     about = _about(system)
     compute = about.fp16
     if compute is not None:
         points = tuple(filter(keep, compute.points))
-        compute = compute.model_copy(update={"points": points}) if points else None
+        compute = compute.model_copy(update={"points": points})
+        if not points:
+            compute = None
     changed = about.model_copy(update={"fp16": compute, "other_points": ()})
     return system.model_copy(update={"performance": changed})
 
@@ -443,7 +472,7 @@ def _score(left_out: str, *groups: Sequence[Row]) -> Score:
         times_faster=mean(side < 0 for side in sides),
         times_slower=mean(side > 0 for side in sides),
         large_rows=len(large),
-        large_mean_absolute_error=mean(large) if large else 0.0,
+        large_mean_absolute_error=mean(large or [0.0]),
     )
 
 
@@ -489,25 +518,40 @@ def _efficiencies() -> Iterator[Efficiency]:
         if few is not None:
             batch = int(row["batch_per_accelerator"])
             gpus = int(row["n_accelerators"])
-            machine = build(row["machine"], _system(row["machine"]), row["precision"])
+            name = row["machine"]
+            machine = build(name, _system(name), row["precision"])
             few_s = step_time(machine, few, batch).total_s
             predicted = few_s / step_time(machine, gpus, batch).total_s
             published = float(row["efficiency_pct"]) / 100
-            yield Efficiency(row["table"], few, gpus, batch, published, predicted)
+            yield Efficiency(
+                row["table"],
+                few,
+                gpus,
+                batch,
+                published,
+                predicted,
+            )
 
 
 def _unplaced() -> Iterator[Unplaced]:
     for row in read_table(MLPERF_RUNS):
         if not row["machine"]:
-            reason = f"accelerator: {row['accelerator']}"
-            yield Unplaced(_mlperf_name(row), f"{row['score_s']} s", "", reason)
+            yield Unplaced(
+                name=_mlperf_name(row),
+                published=f"{row['score_s']} s",
+                top1_pct="",
+                reason=f"accelerator: {row['accelerator']}",
+            )
     for row in read_table(SCALING_TABLES):
         if not row["machine"]:
-            name = " ".join(filter(None, (row["table"], row["system"], row["variant"])))
-            published = ", ".join(
-                f"{row[key]} {unit}" for key, unit in QUOTED.items() if row[key]
+            names = (row["table"], row["system"], row["variant"])
+            figures = [f"{row[key]} {unit}" for key, unit in QUOTED.items() if row[key]]
+            yield Unplaced(
+                name=" ".join(filter(None, names)),
+                published=", ".join(figures),
+                top1_pct=row["top1_pct"],
+                reason=row["left_out"],
             )
-            yield Unplaced(name, published, row["top1_pct"], row["left_out"])
 
 
 # --- all of it, as text ---------------------------------------------------------------------------
@@ -538,7 +582,7 @@ def run_validation() -> Validation:
     )
 
 
-def text_lines(found: Validation) -> Iterator[str | Table]:
+def text_lines(validation: Validation) -> Iterator[str | Table]:
     """What people read, in its order: lines, and tables as header and rows."""
     header = (
         "error",
@@ -550,9 +594,9 @@ def text_lines(found: Validation) -> Iterator[str | Table]:
         "row",
         "note",
     )
-    yield header, [_row_cells(row) for row in found.rows]
+    yield header, [_row_cells(row) for row in validation.rows]
     yield ""
-    for s in found.summaries:
+    for s in validation.summaries:
         yield (
             f"{s.kind}: mean absolute error {s.mean_absolute_error:.1%} over {s.rows} predicted "
             f"rows (mean {s.bias:+.1%}; {s.within_10_percent} within 10 %, {s.within_interval} "
@@ -560,30 +604,32 @@ def text_lines(found: Validation) -> Iterator[str | Table]:
             "calibrated rows do not count"
         )
     yield ""
-    for e in found.efficiencies:
+    for e in validation.efficiencies:
         yield (
             f"efficiency of {e.table}, {e.gpus} GPUs against {e.from_gpus} with {e.batch} images "
             f"each: {e.published:.0%} published, {e.predicted:.0%} predicted"
         )
     yield ""
-    yield f"{len(found.unplaced)} published rows have no machine that could be predicted:"
+    yield f"{len(validation.unplaced)} published rows have no machine that could be predicted:"
     yield (
         ("row", "published", "top-1, %", "why not"),
-        [tuple(row) for row in found.unplaced],
+        [tuple(row) for row in validation.unplaced],
     )
     yield ""
     yield "fp16 steps of machines with a data sheet, fitted without what is predicted:"
-    by_size = (f"from {LARGE_GPUS} on: rows", "mean error")
-    in_interval = ("in 90 % interval", "times in theirs", "faster", "slower")
     titles = (
         "left out at a time",
         "rows",
         "mean error",
         "bias",
-        *in_interval,
-        *by_size,
+        "in 90 % interval",
+        "times in theirs",
+        "faster",
+        "slower",
+        f"from {LARGE_GPUS} on: rows",
+        "mean error",
     )
-    yield titles, [_score_cells(score) for score in found.scores]
+    yield titles, [_score_cells(score) for score in validation.scores]
 
 
 def _row_cells(row: Row) -> tuple[str, ...]:
@@ -599,7 +645,18 @@ def _row_cells(row: Row) -> tuple[str, ...]:
     )
 
 
-_SCORE_FORMS = ("", "", ".1%", "+.1%", ".0%", ".0%", ".0%", ".0%", "", ".1%")
+_SCORE_FORMS = (
+    "",
+    "",
+    ".1%",
+    "+.1%",
+    ".0%",
+    ".0%",
+    ".0%",
+    ".0%",
+    "",
+    ".1%",
+)
 """How the fields of `Score` are shown, in their order."""
 
 

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import starmap
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -43,7 +42,7 @@ FREE_KEYS = {"config", "trials", "parallel"}
 
 
 def _check_scalar(value: Any) -> Any:
-    if value is not None and not isinstance(value, bool | int | float | str):
+    if not isinstance(value, bool | int | float | str | None):
         raise ValueError("text, a number, true, false or null")
     return value
 
@@ -170,7 +169,11 @@ class LoadedSweep:
     sweep: Sweep
     base: Loaded
 
-    def load_trial(self, values: Mapping[str, Any], *more: str) -> Loaded:
+    def load_trial(
+        self,
+        values: Mapping[str, Any],
+        *more: str,
+    ) -> Loaded:
         """The config of a trial. Raises UserError where its values do not make one."""
         sweep = self.sweep
         given = dict(sweep.overrides)
@@ -178,12 +181,13 @@ class LoadedSweep:
             given[key] = sweep.parameters[key].in_config(value)
         for key, dependent in sweep.dependent.items():
             given[key] = dependent.value(values[dependent.of])
-        return load(sweep.config, [*starmap(override, given.items()), *more])
+        return load(sweep.config, [*overrides(given), *more])
 
     def definition(self) -> JsonObject:
         """What must be the same when a sweep continues, by key; all trials are then comparable."""
         tree = self.sweep.model_dump(mode="json", exclude=FREE_KEYS)
-        return {**dict(flatten(tree)), "resolved_config_sha256": self.base.sha256}
+        tree["resolved_config_sha256"] = self.base.sha256
+        return dict(flatten(tree))
 
 
 def problems_of(error: UserError) -> list[str]:
@@ -191,16 +195,24 @@ def problems_of(error: UserError) -> list[str]:
     lines = []
     for line in error.args:
         is_ours = isinstance(line, Problem) and line.origin == COMMAND_LINE
-        lines.append(printable(line.text if is_ours else str(line)))
+        text = line.text if is_ours else str(line)
+        lines.append(printable(text))
     return lines
 
 
-def override(key: str, value: Any) -> str:
-    """`key.path=value` that reads back as exactly `value`: JSON is YAML, but for its surrogates."""
-    return f"{key}={json.dumps(value, ensure_ascii=False, default=str)}"
+def overrides(values: Mapping[str, Any]) -> list[str]:
+    """`key.path=value` that reads back as exactly the value: JSON is YAML, but for its
+    surrogates."""
+    return [
+        f"{key}={json.dumps(value, ensure_ascii=False, default=str)}"
+        for key, value in values.items()
+    ]
 
 
-def load_sweep(path: Path, machine: str | None = None) -> LoadedSweep:
+def load_sweep(
+    path: Path,
+    machine: str | None = None,
+) -> LoadedSweep:
     """Read a SWEEP.yaml, its config and its parameters' keys.
 
     `config` is a path relative to the sweep's file or a preset's name, as `base` in a config. Paths
@@ -220,34 +232,38 @@ def load_sweep(path: Path, machine: str | None = None) -> LoadedSweep:
     try:
         sweep = Sweep.model_validate(tree)
     except ValidationError as error:
-        raise UserError(*explain(error, leaves, str(path), Sweep)) from None
+        problems = explain(error, leaves, str(path), Sweep)
+        raise UserError(*problems) from None
     if machine is not None:
-        sweep = sweep.model_copy(
-            update={"overrides": {**sweep.overrides, "system": machine}}
-        )
+        sweep.overrides["system"] = machine
     config = str(file_beside(sweep.config, path.parent) or sweep.config)
     try:
-        base = load_named(
-            config, [override(key, value) for key, value in sweep.overrides.items()]
-        )
+        base = load_named(config, overrides(sweep.overrides))
     except UserError as error:
-        raise UserError(*(f"{path}: {line}" for line in problems_of(error))) from None
+        lines = [f"{path}: {line}" for line in problems_of(error)]
+        raise UserError(*lines) from None
     known = [key for key, _ in flatten(base.to_dict())]
     for key in (*sweep.parameters, *sweep.dependent):
         if key not in known:
             raise UserError(
                 f"{path}: {key}: a key of the config expected; `rn50 config show` lists them"
             )
-    return LoadedSweep(sweep.model_copy(update={"config": config}), base)
+    sweep = sweep.model_copy(update={"config": config})
+    return LoadedSweep(sweep, base)
 
 
-def _place(tree: JsonObject, key: str, leaf: Leaf) -> None:
+def _place(
+    tree: JsonObject,
+    key: str,
+    leaf: Leaf,
+) -> None:
     """Put a leaf into the sweep's tree; config keys stay dotted, however they were nested."""
     section, _, rest = key.partition(".")
     if section == "overrides" and rest:
-        tree.setdefault("overrides", {})[rest] = leaf.value
+        tree.setdefault(section, {})[rest] = leaf.value
     elif section in ("parameters", "dependent") and "." in rest:
-        path, _, kind = rest.rpartition(".")
-        nest(tree.setdefault(section, {}).setdefault(path, {}), kind, leaf.value)
+        path, _, field = rest.rpartition(".")
+        fields = tree.setdefault(section, {}).setdefault(path, {})
+        nest(fields, field, leaf.value)
     else:
         nest(tree, key, leaf.value)

@@ -54,11 +54,15 @@ class Active:
 
 def sweep_folder(loaded: LoadedSweep) -> Path:
     """`results/<sweep>/`."""
-    return Path(loaded.base.run.system.results) / loaded.sweep.name
+    results = Path(loaded.base.run.system.results)
+    return results / loaded.sweep.name
 
 
 def run_sweep(
-    loaded: LoadedSweep, track: Callable[[str], Advance], say: Say, again: str
+    loaded: LoadedSweep,
+    track: Callable[[str], Advance],
+    say: Say,
+    again: str,
 ) -> Study:
     """Run a sweep to its last trial, or continue it; returns the study.
 
@@ -79,7 +83,8 @@ def run_sweep(
         study = Study(sweep, folder, loaded.definition())
         # once: two trials would both draw it
         prepare(loaded.base.run.data, track, loaded.base.origins)
-        driver = Driver(loaded, study, track(f"sweep {sweep.name}"), say)
+        progress = track(f"sweep {sweep.name}")
+        driver = Driver(loaded, study, progress, say)
         try:
             driver.run()
         except KeyboardInterrupt as stop:
@@ -89,7 +94,8 @@ def run_sweep(
                 f"stopped by {asked_by(stop)}; {ended} of {sweep.wanted_trials} trials have ended "
                 f"and are kept, {stopped} run again"
             )
-            raise StoppedBySignal(Ending(reason, folder, GO_ON, again)) from None
+            ending = Ending(reason, folder, GO_ON, again)
+            raise StoppedBySignal(ending) from None
     return study
 
 
@@ -97,9 +103,15 @@ class Driver:
     """The loop over trials."""
 
     def __init__(
-        self, loaded: LoadedSweep, study: Study, progress: Advance, say: Say
+        self,
+        loaded: LoadedSweep,
+        study: Study,
+        progress: Advance,
+        say: Say,
     ) -> None:
         self._loaded = loaded
+        self._sweep = loaded.sweep
+        self._folder = sweep_folder(loaded)
         self._study = study
         self._progress = progress
         self._say = say
@@ -126,43 +138,46 @@ class Driver:
             except BaseException:
                 if self.active:
                     self._say(f"stopping the trials that run ({len(self.active)}) ...")
-                    stop(*(active.folder for active in self.active.values()))
+                    folders = [active.folder for active in self.active.values()]
+                    stop(*folders)
                 raise
 
     def _look(self) -> None:
         """One look at everything: new trials, running trials."""
-        sweep = self._loaded.sweep
-        while self._unasked() and len(self.active) < sweep.parallel:
+        while self._unasked() and len(self.active) < self._sweep.parallel:
             self._begin(self._study.ask())
         for active in list(self.active.values()):
             if self._has_ended(active):
                 del self.active[active.number]
-                write_results(self._loaded, self._study, sweep_folder(self._loaded))
+                write_results(self._loaded, self._study, self._folder)
         asked = len(self._study.trials)
-        self._progress(asked - len(self.active), max(sweep.wanted_trials, asked))
+        ended = asked - len(self.active)
+        self._progress(ended, max(self._sweep.wanted_trials, asked))
 
     def _unasked(self) -> bool:
-        return len(self._study.trials) < self._loaded.sweep.wanted_trials
+        return len(self._study.trials) < self._sweep.wanted_trials
 
     def _repeat(self, trial: FrozenTrial) -> None:
         """Stop a trial whose end an earlier driver did not see, and run it again."""
-        folder = self._folder(trial.number)
+        folder = self._folder_of(trial)
         stop(folder)
         shutil.rmtree(folder, ignore_errors=True)
         self._say(f"trial {trial.number}: did not end while its driver ran, run again")
         self._begin(trial)
 
-    def _folder(self, number: int) -> Path:
-        return sweep_folder(self._loaded) / "trials" / f"trial_{number:04d}"
+    def _folder_of(self, trial: FrozenTrial) -> Path:
+        return self._folder / "trials" / f"trial_{trial.number:04d}"
 
     def _begin(self, trial: FrozenTrial) -> None:
         """Write the trial's config and start it; values that make no config, or one that `rn50
         launch` would refuse, are a failed trial."""
-        folder = self._folder(trial.number)
+        folder = self._folder_of(trial)
         results = json.dumps(str(folder.parent))
         settings = [f"name={folder.name}", f"system.results={results}"]
-        if self._loaded.base.run.seed is None and "seed" not in trial.params:
-            settings.append(f"seed={training_seed(self._loaded.sweep, trial.number)}")
+        run = self._loaded.base.run
+        if run.seed is None and "seed" not in trial.params:
+            seed = training_seed(self._sweep, trial.number)
+            settings.append(f"seed={seed}")
         try:
             loaded = self._loaded.load_trial(trial.params, *settings)
             plan_launch(loaded, Options()).refuse()
@@ -172,18 +187,21 @@ class Driver:
             return
         folder.mkdir(parents=True, exist_ok=True)
         write_file(folder / CONFIG, loaded.to_yaml())
-        values = ", ".join(f"{key}={value}" for key, value in trial.params.items())
-        self._say(f"trial {trial.number}: {values}")
-        self.active[trial.number] = Active(trial.number, folder, start(folder))
+        values = [f"{key}={value}" for key, value in trial.params.items()]
+        self._say(f"trial {trial.number}: {', '.join(values)}")
+        active = Active(trial.number, folder, start(folder))
+        self.active[trial.number] = active
 
     def _has_ended(self, active: Active) -> bool:
         """One look at a trial: new evaluations first, then whether it has ended. Its end is
         noted."""
         code = active.process.poll()  # before the look: an end has all its evaluations
         target = self._loaded.base.run.eval.target
-        for epoch, accuracy in evaluations(active.folder)[active.seen :]:
+        unseen = evaluations(active.folder)[active.seen :]
+        for epoch, accuracy in unseen:
             active.seen += 1
-            if self._study.report(active.number, epoch, accuracy) and accuracy < target:
+            is_poor = self._study.report(active.number, epoch, accuracy)
+            if is_poor and accuracy < target:
                 stop(active.folder)
                 active.process.wait()
                 reason = f"accuracy {accuracy:.4f} after epoch {epoch}"
@@ -193,9 +211,13 @@ class Driver:
             self._settle(active.number, read_end(active.folder, code))
         return code is not None
 
-    def _settle(self, number: int, result: Result) -> None:
+    def _settle(
+        self,
+        number: int,
+        result: Result,
+    ) -> None:
         """Note how a trial ended by itself."""
-        objective = self._loaded.sweep.objective
+        objective = self._sweep.objective
         accuracy = result.eval_accuracy
         value: float | None = getattr(result, MEASURED[objective])
         ended_well = [SUCCESS]
@@ -207,7 +229,8 @@ class Driver:
             reason = f"target not reached: accuracy {accuracy:.4f} at the end"
             self._end(number, TrialState.PRUNED, reason=reason)
         else:
-            self._end(number, TrialState.FAIL, reason=result.reason or result.status)
+            reason = result.reason or result.status
+            self._end(number, TrialState.FAIL, reason=reason)
 
     def _end(
         self,

@@ -30,7 +30,12 @@ _SEED_MASK = 0xFFFFFFFF  # NumPy's RandomState takes 32 bits
 class Study:
     """The trials of one sweep. Only the driver that holds the folder's lock may open it."""
 
-    def __init__(self, sweep: Sweep, folder: Path, definition: JsonObject) -> None:
+    def __init__(
+        self,
+        sweep: Sweep,
+        folder: Path,
+        definition: JsonObject,
+    ) -> None:
         """Open or begin the journal in `folder`.
 
         Args:
@@ -95,10 +100,16 @@ class Study:
         asked = self.optuna.ask(fixed_distributions=self._distributions)
         return self.optuna.get_trials()[asked.number]
 
-    def report(self, number: int, epoch: int, accuracy: float) -> bool:
+    def report(
+        self,
+        number: int,
+        epoch: int,
+        accuracy: float,
+    ) -> bool:
         """Note the accuracy after an epoch; True where the pruner says to stop the trial."""
         trial = self._trial(number)
-        trial.report(accuracy if self._is_of_accuracy else 1 - accuracy, epoch)
+        value = accuracy if self._is_of_accuracy else 1 - accuracy
+        trial.report(value, epoch)
         return trial.should_prune()
 
     def end(
@@ -121,8 +132,12 @@ class Study:
         except ValueError:  # none is complete
             return None
 
-    def _trial(self, number: int) -> optuna.Trial:
-        return optuna.Trial(self.optuna, self.optuna.get_trials()[number]._trial_id)
+    def _trial(
+        self,
+        number: int,
+    ) -> optuna.Trial:
+        trial = self.optuna.get_trials()[number]
+        return optuna.Trial(self.optuna, trial._trial_id)
 
 
 def _mend(journal: Path) -> None:
@@ -131,10 +146,14 @@ def _mend(journal: Path) -> None:
     journal.with_name(f"{journal.name}.lock").unlink(missing_ok=True)
     if journal.is_file():
         with journal.open("rb+") as file:
-            file.truncate(file.read().rfind(b"\n") + 1)
+            last_end = file.read().rfind(b"\n")
+            file.truncate(last_end + 1)
 
 
-def _make_sampler(sweep: Sweep, number: int) -> optuna.samplers.BaseSampler:
+def _make_sampler(
+    sweep: Sweep,
+    number: int,
+) -> optuna.samplers.BaseSampler:
     """The sampler of the trial that is the `number`th, counted from 0."""
     if sweep.sampler == "grid":  # one order for the whole sweep
         grid = {
@@ -147,10 +166,17 @@ def _make_sampler(sweep: Sweep, number: int) -> optuna.samplers.BaseSampler:
     return optuna.samplers.TPESampler(seed=seed, constant_liar=sweep.parallel > 1)
 
 
-def _seed_of(sweep: Sweep, stream: str, *numbers: int) -> int:
+def _seed_of(
+    sweep: Sweep,
+    stream: str,
+    *numbers: int,
+) -> int:
     return stream_seed(sweep.seed, stream, *numbers) & _SEED_MASK
 
 
-def training_seed(sweep: Sweep, number: int) -> int:
+def training_seed(
+    sweep: Sweep,
+    number: int,
+) -> int:
     """The root seed of a trial's own run."""
     return stream_seed(sweep.seed, "trial", number)

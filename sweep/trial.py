@@ -29,9 +29,10 @@ def start(folder: Path) -> subprocess.Popen[bytes]:
     """Start the trial of `folder`/config.yaml, its output in `folder`/output.log, in a session of
     its own: Ctrl-C reaches the driver alone."""
     launch = ("-m", "rn50.cli.entry", "launch")
+    command = [sys.executable, *launch, _config(folder)]
     with (folder / OUTPUT).open("wb") as output:
         return subprocess.Popen(
-            [sys.executable, *launch, str(_config(folder))],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -41,7 +42,7 @@ def start(folder: Path) -> subprocess.Popen[bytes]:
 
 def launchers(*folders: Path) -> list[psutil.Process]:
     """The processes on this machine that run the trials of `folders`."""
-    configs = {str(_config(folder)) for folder in folders}
+    configs = set(map(_config, folders))
     return [
         process
         for process in psutil.process_iter(["cmdline"])
@@ -49,8 +50,8 @@ def launchers(*folders: Path) -> list[psutil.Process]:
     ]
 
 
-def _config(folder: Path) -> Path:
-    return (folder / CONFIG).resolve()
+def _config(folder: Path) -> str:
+    return str((folder / CONFIG).resolve())
 
 
 def stop(*folders: Path) -> None:
@@ -69,21 +70,26 @@ def stop(*folders: Path) -> None:
 def evaluations(folder: Path) -> list[tuple[int, float]]:
     """(epoch, accuracy) of the evaluations so far of a trial, from its metrics.jsonl. A last line
     without its end is being written; it is read the next time."""
-    path = next(folder.glob(f"*/{METRICS}"), None)
-    if path is None:
-        return []
-    *lines, _ = path.read_bytes().split(b"\n")
-    records = [json.loads(line) for line in lines if b'"kind": "eval"' in line]
-    return [(record["epoch"], record["accuracy"]) for record in records]
+    evaluated = []
+    for path in folder.glob(f"*/{METRICS}"):
+        *lines, _ = path.read_bytes().split(b"\n")
+        for line in lines:
+            if b'"kind": "eval"' in line:
+                record = json.loads(line)
+                evaluated.append((record["epoch"], record["accuracy"]))
+    return evaluated
 
 
-def read_end(folder: Path, code: int) -> Result:
+def read_end(
+    folder: Path,
+    code: int,
+) -> Result:
     """How a trial whose process has ended came out. `code`: its exit code, as Popen gives it."""
     if code < 0:
         return Result(FAILED, f"killed by {signal.Signals(-code).name}")
-    path = next(folder.glob(f"*/{RESULT}"), None)
-    if path is not None and (result := read(path, Result)):
-        return result
+    for path in folder.glob(f"*/{RESULT}"):
+        if result := read(path, Result):
+            return result
     output = read_ends(folder / OUTPUT).strip() or "no output"
-    last_line = output.splitlines()[-1][:500]
-    return Result(FAILED, f"exit code {code}: {last_line}")
+    *_, last_line = output.splitlines()
+    return Result(FAILED, f"exit code {code}: {last_line[:500]}")

@@ -55,7 +55,11 @@ def test_what_is_measured_against_a_reference_is_the_config_as_a_run_has_it(
         return load_config("dgxa100_n128", overrides)
 
     def measure(
-        job: BenchJob, name: str, curves: dict[str, list[Case]], load: Any, _: Any
+        job: BenchJob,
+        name: str,
+        curves: dict[str, list[Case]],
+        load: Any,
+        _: Any,
     ) -> None:
         ((case,),) = curves.values()
         assert case.ranks == load(case).run.system.world_size == 1024
@@ -73,7 +77,8 @@ def test_what_is_measured_against_a_reference_is_the_config_as_a_run_has_it(
 def test_a_slow_run_is_not_a_good_one() -> None:
     passed = Verdict("PASS")
     result = Result("success", official_checker=passed, check=passed)
-    fast, slow = (ReferenceRate(200.0, 0.1, passes=passes) for passes in (True, False))
+    fast = ReferenceRate(200.0, 0.1, passes=True)
+    slow = ReferenceRate(200.0, 0.1, passes=False)
     assert is_good(result)
     assert is_good(replace(result, reference=fast))
     assert not is_good(replace(result, reference=slow))
@@ -84,12 +89,19 @@ def test_a_slow_run_is_not_a_good_one() -> None:
 def test_the_benchmark_saves_and_checks(rn50: Any, tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(MACHINE)
-    bench = ("bench", "throughput", "smoke", "--system", str(path), *SHORT)
+    command = f"bench throughput smoke --system {path}"
+    bench = (*command.split(), *SHORT)
     missing = rn50.error(*bench, "--check", f"system.results={tmp_path}")
     assert "system.references: one of smoke expected" in missing
-    rn50.output(*bench, "--save", str(path), f"system.results={tmp_path}")
+    rn50.output(
+        *bench,
+        "--save",
+        str(path),
+        f"system.results={tmp_path}",
+    )
     rate = load_system(str(path)).references["smoke"].images_per_s
-    path.write_text(path.read_text().replace(f"{rate:g}", f"{100 * rate:g}"))
+    text = path.read_text()
+    path.write_text(text.replace(f"{rate:g}", f"{100 * rate:g}"))
     slow = rn50(*bench, "--check", f"system.results={tmp_path}")
     assert slow.returncode == 1
     assert "reference of smoke: FAIL" in slow.stdout

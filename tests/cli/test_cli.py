@@ -70,7 +70,11 @@ def bad(tmp_path: Path) -> Path:
     ],
 )
 def test_bad_input_is_one_clear_line(
-    rn50: Rn50, bad: Path, smoke_data: Path, command: str, expected: list[str]
+    rn50: Rn50,
+    bad: Path,
+    smoke_data: Path,
+    command: str,
+    expected: list[str],
 ) -> None:
     done = rn50(*command.format(bad=bad, smoke=smoke_data).split())
     assert done.returncode == 2
@@ -111,13 +115,19 @@ def test_no_other_word_of_the_command_is_a_misspelt_folder(
     assert _meant("lunch: none") == _meant("lanch: none") == "; did you mean launch?"
 
 
-def benched(rn50: Rn50, options: str) -> dict[str, Any]:
+def benched(
+    rn50: Rn50,
+    options: str,
+) -> dict[str, Any]:
     """What a benchmark measures on two real ranks."""
     return json.loads(rn50.output("bench", *options.split(), "--json"))
 
 
 @pytest.mark.slow
-def test_bench_loop_compares_on_real_ranks(rn50: Rn50, smoke_data: Path) -> None:
+def test_bench_loop_compares_on_real_ranks(
+    rn50: Rn50,
+    smoke_data: Path,
+) -> None:
     data = f"data.path={smoke_data}"
     measured = benched(rn50, f"loop smoke --rounds 3 --steps 10 {data}")
     ratio = measured["ratios"]["trainer / bare loop throughput"]
@@ -127,7 +137,10 @@ def test_bench_loop_compares_on_real_ranks(rn50: Rn50, smoke_data: Path) -> None
 
 
 @pytest.mark.slow
-def test_bench_overlap_on_real_ranks(rn50: Rn50, smoke_data: Path) -> None:
+def test_bench_overlap_on_real_ranks(
+    rn50: Rn50,
+    smoke_data: Path,
+) -> None:
     options = f"--rounds 2 --steps 3 data.path={smoke_data}"
     groupings = "single;equal_bytes(3)"
     rows = benched(rn50, f"overlap smoke --groupings {groupings} {options}")["rows"]
@@ -141,7 +154,11 @@ C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 @pytest.mark.parametrize("locale", [{}, C_LOCALE])
 @pytest.mark.parametrize("name", [b"log\xff.txt", "log ü.txt".encode(), b"a\nb.txt"])
 def test_a_name_of_any_bytes_is_shown_in_any_locale(
-    rn50: Rn50, root: Path, tmp_path: Path, locale: dict[str, str], name: bytes
+    rn50: Rn50,
+    root: Path,
+    tmp_path: Path,
+    locale: dict[str, str],
+    name: bytes,
 ) -> None:
     log = shutil.copy(
         root / "tests/golden/smoke_result_0.txt", tmp_path / os.fsdecode(name)

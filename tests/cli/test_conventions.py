@@ -22,7 +22,8 @@ PROGRAM = Path(sys.executable).with_name("rn50")
 
 def test_version_and_help(rn50: Rn50) -> None:
     done = rn50("--version")
-    assert (done.returncode, done.stdout) == (0, f"rn50 {__version__}\n")
+    assert done.returncode == 0
+    assert done.stdout == f"rn50 {__version__}\n"
     assert rn50.output() == rn50("--help").stdout
 
 
@@ -55,7 +56,10 @@ def test_choices_are_shown_and_refused_with_their_list(rn50: Rn50) -> None:
         (None, None),
     ],
 )
-def test_a_ruleset_as_people_write_it(written: object, name: str | None) -> None:
+def test_a_ruleset_as_people_write_it(
+    written: object,
+    name: str | None,
+) -> None:
     assert ruleset_name(written) == name
 
 
@@ -102,7 +106,10 @@ def completed(*words: str) -> set[str]:
         ("launch quick optimizer.base", {"optimizer.base_lr="}),
     ],
 )
-def test_completion_in_bash(words: str, offered: set[str]) -> None:
+def test_completion_in_bash(
+    words: str,
+    offered: set[str],
+) -> None:
     assert completed("rn50", *words.split(" ")) == offered
 
 

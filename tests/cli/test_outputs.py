@@ -18,20 +18,27 @@ def log(root: Path) -> str:
     return str(root / "tests/golden/smoke_result_0.txt")
 
 
-def test_a_dash_has_the_standard_output_to_itself(rn50: Rn50, tmp_path: Path) -> None:
+def test_a_dash_has_the_standard_output_to_itself(
+    rn50: Rn50,
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "out"
     run = write_log(tmp_path / "log.txt", batch=128, step_s=0.02)
     command = ["predict", "calibrate", f"{run}:8", "--system", "dgx1"]
     assert rn50(*command, "--out", str(path)).returncode == 0
     done = rn50(*command, "--out", "-")
-    assert (done.returncode, done.stdout) == (0, path.read_text())
+    assert done.returncode == 0
+    assert done.stdout == path.read_text()
     assert "step = " in done.stderr
 
 
 @pytest.mark.parametrize(
     "command", ["log check --no-official LOG", "log report LOG --out -"]
 )
-def test_a_closed_full_or_unread_standard_output(log: str, command: str) -> None:
+def test_a_closed_full_or_unread_standard_output(
+    log: str,
+    command: str,
+) -> None:
     """What a full disk or `| head` leaves in Python's buffer was two lines of it, and exit 120."""
     program = shlex.quote(str(Path(sys.executable).with_name("rn50")))
     words = command.replace("LOG", shlex.quote(log))

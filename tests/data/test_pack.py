@@ -53,12 +53,13 @@ def records_of(
     records = []
     with (folder / f"{split}.rec").open("rb") as file:
         for row in load_table(folder, split):
-            record = recordio.read(file, int(row["offset"]), "x")
-            assert record.label == row["label"]
-            assert row["length"] == len(record.image)
-            size = Image.open(io.BytesIO(record.image)).size
-            assert size == (row["width"], row["height"])
-            records.append((classes[row["label"]], record.image))
+            offset, length, label, height, width = row.tolist()
+            record = recordio.read(file, offset, "x")
+            image = record.image
+            assert record.label == label
+            assert len(image) == length
+            assert Image.open(io.BytesIO(image)).size == (width, height)
+            records.append((classes[label], image))
         assert file.read() == b""
     return records
 
@@ -70,9 +71,12 @@ def photos_of(
     """The names in a set's list, whose numbers and labels are those of its records."""
     lines = (folder / f"{split}.lst").read_text().splitlines()
     labels = load_table(folder, split)["label"]
-    names = [line.rpartition("\t")[2] for line in lines]
-    photos = enumerate(zip(labels, names, strict=True))
-    assert lines == [f"{n}\t{label}\t{name}" for n, (label, name) in photos]
+    names = []
+    for number, line in enumerate(lines):
+        place, label, name = line.split("\t")
+        assert int(place) == number
+        assert int(label) == labels[number]
+        names.append(name)
     return names
 
 
@@ -82,8 +86,15 @@ def check_names(
     split: str,
 ) -> None:
     """Every name of a set's list is that of the photo in its record."""
-    photos = [(images / split / name).read_bytes() for name in photos_of(folder, split)]
-    assert photos == [image for _, image in records_of(folder, split)]
+    records = records_of(folder, split)
+    for name, (_, image) in zip(photos_of(folder, split), records, strict=True):
+        assert (images / split / name).read_bytes() == image
+
+
+@pytest.fixture
+def sound(tmp_path: Path) -> Path:
+    """Images of two classes: train/a has 3, train/b 1, val/a 2."""
+    return image_folder(tmp_path / "images", SOUND)
 
 
 @pytest.fixture(scope="module")
@@ -97,15 +108,18 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Some 30 parts, with a CMYK JPEG and a PNG in disguise, and what they pack to."""
     folder = tmp_path_factory.mktemp("many")
-    counts = {"train/a": 1500, "train/b": 1500, "val/a": 250, "val/b": 250}
-    images = image_folder(folder / "images", dict.fromkeys(counts, 0))
-    jpegs = [noise(seed) for seed in range(20)]
-    for name, count in counts.items():
-        for number in range(count):
-            path = images / name / f"{number}.JPEG"
-            path.write_bytes(jpegs[number % 20])
+    images = image_folder(
+        folder / "images",
+        {
+            "train/a": 1500,
+            "train/b": 1500,
+            "val/a": 250,
+            "val/b": 250,
+        },
+    )
     (images / "train/a/png.JPEG").write_bytes(noise(1, "PNG"))
-    (images / "train/b/cmyk.JPEG").write_bytes(encode(Image.new("CMYK", (20, 16))))
+    cmyk = Image.new("CMYK", (20, 16))
+    (images / "train/b/cmyk.JPEG").write_bytes(encode(cmyk))
     pack_images(images, folder / "set", processes=1)
     return folder
 
@@ -126,15 +140,13 @@ def test_the_packed_set_holds_every_original_byte(drawn: Path, tmp_path: Path) -
     out = tmp_path / "set"
     manifest = pack_images(drawn, out)
     assert manifest.classes == [f"n{90_000_000 + label}" for label in range(10)]
-    for split, count in (("train", 60), ("val", 20)):
-        expected = [
-            (path.parent.name, path.read_bytes())
-            for path in (drawn / split).glob("*/*")
-        ]
+    for split, of_class in (("train", 6), ("val", 2)):
+        paths = (drawn / split).glob("*/*")
+        expected = [(path.parent.name, path.read_bytes()) for path in paths]
         assert sorted(records_of(out, split)) == sorted(expected)
         check_names(out, drawn, split)
-        assert manifest.splits[split].samples == count
-        assert manifest.splits[split].class_counts == [count // 10] * 10
+        assert manifest.splits[split].samples == 10 * of_class
+        assert manifest.splits[split].class_counts == [of_class] * 10
     for name, file in manifest.files.items():
         content = (out / name).read_bytes()
         assert file.bytes == len(content)
@@ -149,6 +161,7 @@ def test_the_packed_set_holds_every_original_byte(drawn: Path, tmp_path: Path) -
 
 
 def test_what_is_accepted(
+    sound: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -159,13 +172,13 @@ def test_what_is_accepted(
     """
     exif = Image.Exif()
     exif[0x0112] = 6  # rotate by 90 degrees on display
-    images = image_folder(tmp_path / "images", {"train/b": 1, "train/a": 1, "val/a": 1})
     png = noise(7, "PNG")
-    (images / "train/a/png.JPEG").write_bytes(png)
-    turned = encode(Image.new("RGB", (40, 30)), exif=exif)
-    (images / "train/a/upper.JPG").write_bytes(turned)
+    (sound / "train/a/png.JPEG").write_bytes(png)
+    landscape = Image.new("RGB", (40, 30))
+    turned = encode(landscape, exif=exif)
+    (sound / "train/a/upper.JPG").write_bytes(turned)
     for name in ("train/a/more", "train/.thumbnails", "test"):
-        (images / name).mkdir()
+        (sound / name).mkdir()
     for name in (
         "train/a/readme.txt",
         "train/a/1.webp",
@@ -174,17 +187,18 @@ def test_what_is_accepted(
         "train/loose.jpg",
         "val/loose.jpg",
     ):
-        (images / name).write_text("not an image")
-    (images / "train/a/again").symlink_to("..")
+        (sound / name).write_text("not an image")
+    (sound / "train/a/again").symlink_to("..")
     (tmp_path / "empty").mkdir()
     for out in (tmp_path / "empty", tmp_path / "new/deep/out"):
-        manifest = pack_images(images, out)
+        manifest = pack_images(sound, out)
         assert manifest.classes == ["a", "b"]
-        assert manifest.splits["train"].class_counts == [3, 1]
-        assert manifest.splits["val"].class_counts == [1, 0]
-        assert {("a", png), ("a", turned)} < {*records_of(out, "train")}
+        assert manifest.splits["train"].class_counts == [5, 1]
+        assert manifest.splits["val"].class_counts == [2, 0]
+        images = dict(map(reversed, records_of(out, "train")))
+        assert images[png] == images[turned] == "a"
     line = capsys.readouterr().err.splitlines()[-1]
-    kinds = line.removeprefix(f"{images}: not packed: ").split("; ")
+    kinds = line.removeprefix(f"{sound}: not packed: ").split("; ")
     assert kinds == [
         "2 .txt (a/more/notes.TXT, a/readme.txt)",
         "1 .webp (a/1.webp)",
@@ -228,28 +242,26 @@ def test_folders_below_a_class_are_refused_or_packed(tmp_path: Path) -> None:
     ],
 )
 def test_transparent_pixels_are_packed_as_white(
+    sound: Path,
     tmp_path: Path,
     mode: str,
     options: dict[str, Any],
     on_white: bool,
 ) -> None:
     """All other bytes are packed as they are, those of a PNG whose pixels are all opaque too."""
-    images = image_folder(tmp_path / "images", SOUND)
-    png = encode(
-        Image.new(mode, (20, 16)),
-        "PNG",
-        **options,
-    )
-    (images / "train/b/0.JPEG").write_bytes(png)
-    opaque = encode(Image.new("RGBA", (20, 16), "red"), "PNG")
-    (images / "train/a/opaque.png").write_bytes(opaque)
-    pack_images(images, tmp_path / "out")
+    png = encode(Image.new(mode, (20, 16)), "PNG", **options)
+    (sound / "train/b/0.JPEG").write_bytes(png)
+    red = Image.new("RGBA", (20, 16), "red")
+    opaque = encode(red, "PNG")
+    (sound / "train/a/opaque.png").write_bytes(opaque)
+    pack_images(sound, tmp_path / "out")
     records = records_of(tmp_path / "out", "train")
     assert ("a", opaque) in records
     image = dict(records)["b"]
     if on_white:
-        pixels = Image.open(io.BytesIO(image)).convert("RGB")
-        assert pixels.getcolors() == [(320, (255, 255, 255))]
+        pixels = Image.open(io.BytesIO(image))
+        colours = pixels.convert("RGB").getcolors()
+        assert colours == [(320, (255, 255, 255))]
     else:
         assert image == png
 
@@ -291,7 +303,8 @@ def write_devkit(
         ("words", object),
     ]
     rows = [(number, name, "word") for name, number in number_of.items()]
-    synsets = np.array(rows, np.dtype(fields)).reshape(-1, 1)
+    synsets = np.array(rows, np.dtype(fields))
+    synsets = synsets.reshape(-1, 1)
     data = folder / "ILSVRC2012_devkit_t12/data"
     data.mkdir(parents=True)
     savemat(data / "meta.mat", {"synsets": synsets}, do_compression=True)
@@ -304,30 +317,32 @@ def write_devkit(
 
 def test_every_layout_packs_to_the_same_bytes(tmp_path: Path) -> None:
     """Class folders; ImageNet's tar files with the development kit; the same with val unpacked."""
-    counts = {"train/n01": 5, "train/n02": 4, "val/n01": 3, "val/n02": 2}
-    images = image_folder(tmp_path / "folders", dict.fromkeys(counts, 0))
-    number = 0
-    for name, count in counts.items():
-        for _ in range(count):
-            number += 1
-            stem = name[6:] if name.startswith("train") else "ILSVRC2012_val"
-            (images / name / f"{stem}_{number:08d}.JPEG").write_bytes(noise(number))
+    images = tmp_path / "folders"
+    folders = ["train/n01"] * 5 + ["train/n02"] * 4 + ["val/n01"] * 3 + ["val/n02"] * 2
+    for number, folder in enumerate(folders, 1):
+        split, wnid = folder.split("/")
+        stem = "ILSVRC2012_val" if split == "val" else wnid
+        path = images / folder / f"{stem}_{number:08d}.JPEG"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(noise(number))
     pack_images(images, tmp_path / "a")
     packed = contents(tmp_path / "a")
     tars = tmp_path / "tars"
     tars.mkdir()
     classes = [tmp_path / "n01.tar", tmp_path / "n02.tar"]
     for path in classes:
-        write_tar(path, [*(images / "train" / path.stem).iterdir()])
+        folder_of_class = images / "train" / path.stem
+        write_tar(path, [*folder_of_class.iterdir()])
     write_tar(tars / "ILSVRC2012_img_train.tar", classes)
-    val = sorted((images / "val").rglob("*.JPEG"), key=lambda path: path.name)
+    val = sorted(images.glob("val/*/*.JPEG"), key=lambda path: path.name)
     write_tar(tars / "ILSVRC2012_img_val.tar", val)
     with refused(r"val: a folder for each class, or .*devkit.*tar.gz, exp"):
         pack_images(tars, tmp_path / "b")
     number_of = {"n02": 1, "n01": 2, "n00": 3}
-    truth = [3] * number
+    truth = [3] * len(folders)
     for path in val:
-        truth[int(path.stem[-8:]) - 1] = number_of[path.parent.name]
+        number = int(path.stem[-8:])
+        truth[number - 1] = number_of[path.parent.name]
     write_devkit(tars, number_of, truth)
     pack_images(tars, tmp_path / "b")
     assert contents(tmp_path / "b") == packed
@@ -336,7 +351,7 @@ def test_every_layout_packs_to_the_same_bytes(tmp_path: Path) -> None:
         shutil.copy(path, tars / "val")
     pack_images(tars, tmp_path / "c")
     assert contents(tmp_path / "c") == packed
-    for other, wnid in (([3] * number, "n00"), ([1], "none")):
+    for other, wnid in (([3] * len(truth), "n00"), ([1], "none")):
         write_devkit(tars, number_of, other)
         with refused(rf"a class of train expected, found {wnid}"):
             pack_images(tars, tmp_path / "d")
@@ -349,8 +364,9 @@ def test_a_share_of_every_class_is_held_out(tmp_path: Path) -> None:
     images = tmp_path / "photos"
     names = ["cat"] * 20 + ["dog"] * 11 + ["one"] + ["rare"] * 2
     for number, name in enumerate(names):
-        (images / name).mkdir(parents=True, exist_ok=True)
-        (images / name / f"{number}.jpg").write_bytes(noise(number))
+        path = images / name / f"{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(noise(number))
 
     def split(
         share: float,
@@ -364,7 +380,8 @@ def test_a_share_of_every_class_is_held_out(tmp_path: Path) -> None:
     splits = load_manifest(tmp_path / "0.2_0").splits
     assert splits["train"].class_counts == [16, 9, 1, 1]
     assert splits["val"].class_counts == [4, 2, 0, 1]
-    assert {image for _, image in train | val} == {*map(noise, range(34))}
+    packed = {image for _, image in train | val}
+    assert packed == {*map(noise, range(34))}
     assert split(0.2, seed=1)[1] != val
     assert val < split(0.4)[1]
     for name in ("cat", "dog"):
@@ -376,7 +393,12 @@ def test_a_share_of_every_class_is_held_out(tmp_path: Path) -> None:
 
 EMPTY = {f"train/e{number:02}": 0 for number in range(12)}
 UNKNOWN = {f"val/u{number:02}": 0 for number in range(12)}
-LEFT_VAL = {"train/a": 2, "train/b": 1, "validation/a": 1, "test/a": 1}
+LEFT_VAL = {
+    "train/a": 2,
+    "train/b": 1,
+    "validation/a": 1,
+    "test/a": 1,
+}
 
 
 @pytest.mark.parametrize(
@@ -413,10 +435,9 @@ def test_folders_of_another_layout_get_an_answer(
     assert names_in(tmp_path) <= {"photos"}
 
 
-def test_a_share_is_not_held_out_beside_a_val(tmp_path: Path) -> None:
-    images = image_folder(tmp_path / "photos", SOUND)
-    with refused("--hold-out: .*photos without a val expected"):
-        pack_images(images, tmp_path / "out", hold_out=0.2)
+def test_a_share_is_not_held_out_beside_a_val(sound: Path, tmp_path: Path) -> None:
+    with refused("--hold-out: .*images without a val expected"):
+        pack_images(sound, tmp_path / "out", hold_out=0.2)
 
 
 # --- bad files -----------------------------------------------------------------------------------
@@ -425,8 +446,9 @@ def test_a_share_is_not_held_out_beside_a_val(tmp_path: Path) -> None:
 def with_thumbnail(jpeg: bytes) -> bytes:
     """A JPEG with another, whole one in its EXIF segment, as cameras write it."""
     exif = b"Exif\0\0II*\0\x08\0\0\0\0\0\0\0\0\0" + noise(2)
-    length = len(exif) + 2
-    return jpeg[:2] + b"\xff\xe1" + length.to_bytes(2, "big") + exif + jpeg[2:]
+    length = (len(exif) + 2).to_bytes(2, "big")
+    segment = b"\xff\xe1" + length + exif
+    return jpeg[:2] + segment + jpeg[2:]
 
 
 def spoil(
@@ -443,29 +465,30 @@ def spoil(
     return sorted(paths)
 
 
-def test_every_bad_file_of_both_splits_is_named_in_one_go(tmp_path: Path) -> None:
-    images = image_folder(tmp_path / "images", SOUND)
-    bad = spoil(images, 31)
+def test_every_bad_file_of_both_splits_is_named_in_one_go(
+    sound: Path, tmp_path: Path
+) -> None:
+    bad = spoil(sound, 31)
     with pytest.raises(UserError) as caught:
-        pack_images(images, tmp_path / "out", skip_bad=3)
+        pack_images(sound, tmp_path / "out", skip_bad=3)
     *lines, last = str(caught.value).splitlines()
-    assert [line.partition(": ")[0] for line in lines] == bad[:20]
+    named = [line.partition(": ")[0] for line in lines]
+    assert named == bad[:20]
     assert re.match(r"31 bad .* 37 images, .* 3 of --skip-bad.*--skip-bad 31\b", last)
     assert not (tmp_path / "out").exists()
 
 
 def test_leaving_them_out_continues_with_what_is_packed_and_mended_files_are_read_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    images = image_folder(tmp_path / "images", SOUND)
-    bad = spoil(images, 4)
+    bad = spoil(sound, 4)
     with refused("of --skip-bad"):
-        pack_images(images, tmp_path / "out", skip_bad=3)
+        pack_images(sound, tmp_path / "out", skip_bad=3)
     shutil.copytree(tmp_path / ".out.partial", tmp_path / ".mended.partial")
     command = [
         "data",
         "pack",
-        str(images),
+        str(sound),
         str(tmp_path / "out"),
         "--skip-bad",
         "4",
@@ -477,10 +500,10 @@ def test_leaving_them_out_continues_with_what_is_packed_and_mended_files_are_rea
     assert "4 bad files left out" in printed
     manifest = verify(tmp_path / "out")
     assert sorted(file.path for file in manifest.odd_files) == bad
-    check_names(tmp_path / "out", images, "train")
+    check_names(tmp_path / "out", sound, "train")
     for path in bad:
         Path(path).write_bytes(noise(5))
-    manifest = pack_images(images, tmp_path / "mended")
+    manifest = pack_images(sound, tmp_path / "mended")
     assert manifest.counts == (2, 6, 4)
     assert manifest.odd_files == []
     assert names_in(tmp_path) == {"images", "out", "mended"}
@@ -507,18 +530,18 @@ def test_leaving_them_out_continues_with_what_is_packed_and_mended_files_are_rea
     ],
 )
 def test_what_does_not_decode_is_bad(
+    sound: Path,
     tmp_path: Path,
     content: bytes | Callable[[Path], object],
     found: str | None,
 ) -> None:
     """Nor is what is cut off taken, which ends a training: Pillow decodes a PNG without its end."""
-    images = image_folder(tmp_path / "images", SOUND)
-    path = images / "train/a/9.jpg"
+    path = sound / "train/a/9.jpg"
     if isinstance(content, bytes):
         path.write_bytes(content)
     else:
         content(path)
-    manifest = pack_images(images, tmp_path / "out", skip_bad=1)
+    manifest = pack_images(sound, tmp_path / "out", skip_bad=1)
     if found is None:
         assert manifest.counts.train_samples == 5
         assert not manifest.odd_files
@@ -529,14 +552,20 @@ def test_what_does_not_decode_is_bad(
         assert re.match(f"a JPEG or PNG image expected, .*{found}", file.found)
 
 
-@pytest.mark.parametrize(("where", "named"), [("train/b", "b"), ("val/a", "val")])
+@pytest.mark.parametrize(
+    ("where", "named"),
+    [
+        ("train/b", "b"),
+        ("val/a", "val"),
+    ],
+)
 def test_a_class_of_nothing_but_bad_files_is_named(
-    tmp_path: Path, where: str, named: str
+    sound: Path, tmp_path: Path, where: str, named: str
 ) -> None:
-    images = image_folder(tmp_path / "images", {"train/a": 2, "train/b": 1, "val/a": 1})
-    (images / where / "0.JPEG").write_text("bad")
+    for path in (sound / where).iterdir():
+        path.write_text("bad")
     with refused(rf"/images: {named}: no image that is not bad"):
-        pack_images(images, tmp_path / "out", skip_bad=1)
+        pack_images(sound, tmp_path / "out", skip_bad=2)
 
 
 # --- interrupted, killed, full -------------------------------------------------------------------
@@ -623,7 +652,8 @@ def test_a_full_disk_is_named_and_packing_goes_on_when_there_is_room(
         with refused("cannot write: No space left on device"):
             stage(many / "set", disk / "staged")
         assert names_in(disk) == {".set.partial"}
-        subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
+        larger = ["mount", "-o", "remount,size=20m", str(disk)]
+        subprocess.run(larger, check=True)
         pack_images(many / "images", disk / "set", processes=2)
         assert contents(disk / "set") == contents(many / "set")
     finally:

@@ -25,7 +25,12 @@ from rn50.data.pipeline import (
 from tests.conftest import refused
 from tests.data.images import Pixels, encode, rough
 
-SEEDS = {"shuffle": 11, "augment": 12, "flip": 13, "operations": 14}
+SEEDS = {
+    "shuffle": 11,
+    "augment": 12,
+    "flip": 13,
+    "operations": 14,
+}
 PX = 16
 """Side of a crop."""
 Floats = NDArray[np.float64]
@@ -37,6 +42,10 @@ def png(pixels: Pixels) -> bytes:
 
 def jpeg(pixels: Pixels, **options: Any) -> bytes:
     return encode(Image.fromarray(pixels), **options)
+
+
+def rough_images(shapes: Sequence[tuple[int, int]]) -> list[Pixels]:
+    return [rough(seed, *shape) for seed, shape in enumerate(shapes)]
 
 
 def smooth(
@@ -137,8 +146,8 @@ def bits(
     source: Source,
     batches: int = 4,
 ) -> bytes:
-    images = (source.next().images.asnumpy() for _ in range(batches))
-    return b"".join(array.tobytes() for array in images)
+    arrays = [source.next().images for _ in range(batches)]
+    return b"".join(array.asnumpy().tobytes() for array in arrays)
 
 
 def bilinear(
@@ -154,24 +163,28 @@ def bilinear(
 
     def weights(old: int, new: int) -> Floats:
         centred = np.arange(new) + 0.5 - new / 2
-        place = centred / (scale or new / old) + old / 2 - 0.5
-        place = np.clip(place, 0, old - 1)
-        low = np.minimum(place.astype(int), old - 2)
+        place = centred / (scale or new / old)
+        place = np.clip(place + old / 2 - 0.5, 0, old - 1)
+        low = place.astype(int)
+        low = np.minimum(low, old - 2)
+        share = place - low
         rows = np.arange(new)
         matrix = np.zeros((new, old))
-        matrix[rows, low] = 1 - (place - low)
-        matrix[rows, low + 1] = place - low
+        matrix[rows, low] = 1 - share
+        matrix[rows, low + 1] = share
         return matrix
 
     vertical = weights(image.shape[0], height)
     horizontal = weights(image.shape[1], width)
-    return np.rint(np.einsum("hy,yxc,wx->hwc", vertical, image, horizontal))
+    resized = np.einsum("hy,yxc,wx->hwc", vertical, image, horizontal)
+    return np.rint(resized)
 
 
 @pytest.fixture(scope="module")
 def numbered(tmp_path_factory: pytest.TempPathFactory) -> Data:
     """Images of one grey level each."""
-    images = [png(np.full((20, 24, 3), 6 * n, np.uint8)) for n in range(23)]
+    white = np.ones((20, 24, 3), np.uint8)
+    images = [png(white * level) for level in range(0, 138, 6)]
     return pack(tmp_path_factory.mktemp("numbered"), images)
 
 
@@ -187,7 +200,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Data:
         (18, 19),
         (200, 151),
     ]
-    images = [jpeg(rough(n, *shape)) for n, shape in enumerate(shapes)]
+    images = [*map(jpeg, rough_images(shapes))]
     return pack(tmp_path_factory.mktemp("photos"), images)
 
 
@@ -197,7 +210,10 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Data:
 def test_a_rank_without_a_share_skips_those_steps(numbered: Data) -> None:
     """Also to the end of the run: prefetching then finds nothing more, and does not search on."""
     # two steps of both ranks
-    segments = (Segment(1, 0, 0, 3, 2), Segment(2, 2, 12, 6, 1))
+    segments = (
+        Segment(1, 0, 0, 3, 2),
+        Segment(2, 2, 12, 6, 1),
+    )
     plan = Plan(2, numbered.train_samples, "mix", segments)
     order = sampling.TrainOrder(plan, SEEDS["shuffle"])
     stored = load_table(Path(numbered.path), "train")["label"]
@@ -205,7 +221,8 @@ def test_a_rank_without_a_share_skips_those_steps(numbered: Data) -> None:
         source = build_train_source(numbered, plan, rank=rank, seeds=SEEDS)
         for step in range(1, steps + 1):
             images = order.batch(step, rank).images
-            assert np.array_equal(labels_of(source.next()), stored[images])
+            labels = labels_of(source.next())
+            assert np.array_equal(labels, stored[images])
     with pytest.raises(StopIteration):
         source.next()
 
@@ -213,9 +230,9 @@ def test_a_rank_without_a_share_skips_those_steps(numbered: Data) -> None:
 def test_an_evaluation_covers_every_image_once_each_time(numbered: Data) -> None:
     sources = [evaluation(numbered, 4, rank, 3) for rank in range(3)]
     for _ in range(2):
-        labels = [labels_of(source.next()) for source in sources for _ in range(2)]
-        counted, filling = [*range(23)], [NOT_COUNTED]
-        assert sorted(np.concatenate(labels)) == filling + counted
+        batches = [source.next() for source in sources * 2]
+        labels = np.concatenate([*map(labels_of, batches)])
+        assert sorted(labels) == [NOT_COUNTED, *range(23)]
 
 
 # --- what is done to them -----------------------------------------------------------------------
@@ -234,17 +251,18 @@ def test_evaluation_equals_a_numpy_reference(tmp_path: Path) -> None:
         (19, 18),
         (10, 12),
     ]
-    images = [rough(number, *shape) for number, shape in enumerate(shapes)]
-    data = pack(tmp_path, [png(image) for image in images])
+    images = rough_images(shapes)
+    data = pack(tmp_path, [*map(png, images)])
     batch = evaluation(data, len(images)).next()
     labels = labels_of(batch)
     assert sorted(labels) == [*range(len(images))]
-    for label, pixels in zip(labels, pixels_of(batch, data), strict=True):
-        height, width = shapes[label]
-        scale = 20 / min(height, width)
-        sides = round(height * scale), round(width * scale)
-        resized = bilinear(images[label], *sides, scale)
-        top, left = ((side - PX + 1) // 2 for side in sides)
+    for index, pixels in enumerate(pixels_of(batch, data)):
+        image = images[labels[index]]
+        scale = 20 / min(image.shape[:2])
+        height, width = (round(side * scale) for side in image.shape[:2])
+        resized = bilinear(image, height, width, scale)
+        top = (height - PX + 1) // 2
+        left = (width - PX + 1) // 2
         crop = resized[top : top + PX, left : left + PX]
         assert np.abs(pixels - crop).max() <= 1.01
 
@@ -252,8 +270,11 @@ def test_evaluation_equals_a_numpy_reference(tmp_path: Path) -> None:
 def test_training_windows_and_mirroring_are_those_that_sampling_decides(
     tmp_path: Path,
 ) -> None:
-    images = [smooth(number, 60 + 5 * number, 150 - 9 * number) for number in range(9)]
-    data = with_settings(pack(tmp_path, [*map(png, images)]), area=(0.1, 0.6))
+    heights = range(60, 105, 5)
+    widths = range(150, 69, -9)
+    images = [*map(smooth, range(9), heights, widths)]
+    packed = pack(tmp_path, [*map(png, images)])
+    data = with_settings(packed, area=(0.1, 0.6))
     table = load_table(Path(data.path), "train")
     order = sampling.TrainOrder(plan_of(data, 9), SEEDS["shuffle"])
     source = training(data, 9)
@@ -276,10 +297,13 @@ def test_training_windows_and_mirroring_are_those_that_sampling_decides(
         assert np.array_equal(labels, rows["label"])
         for index, pixels in enumerate(pixels_of(batch, data)):
             image = images[labels[index]]
-            first = anchors[index] * image.shape[:2]
-            last = first + shapes[index] * image.shape[:2]
-            top, left, bottom, right = np.rint([*first, *last]).astype(int)
-            wanted = bilinear(image[top:bottom, left:right], PX, PX)
+            size = image.shape[:2]
+            first = anchors[index] * size
+            last = first + shapes[index] * size
+            top, left = np.rint(first).astype(int)
+            bottom, right = np.rint(last).astype(int)
+            window = image[top:bottom, left:right]
+            wanted = bilinear(window, PX, PX)
             if flips[index]:
                 wanted = wanted[:, ::-1]
             # A window may be rounded the other way at a tie: 3.4 levels a row at most.
@@ -287,13 +311,20 @@ def test_training_windows_and_mirroring_are_those_that_sampling_decides(
     assert 0 < sum(mirrored) < len(mirrored)
 
 
-@pytest.mark.parametrize(("last_batch", "epoch"), [("mix", 5), ("pad", 8)])
+@pytest.mark.parametrize(
+    ("last_batch", "epoch"),
+    [
+        ("mix", 5),
+        ("pad", 8),
+    ],
+)
 def test_plain_epochs_show_stored_order_and_the_unmirrored_centre(
     tmp_path: Path, last_batch: str, epoch: int
 ) -> None:
     """Epochs 1 and 2 shuffled and augmented, from epoch 3 on neither, from its first image on.
     `epoch`: positions of one, of five images."""
-    images = [smooth(number, 40, 40 + 10 * number) for number in range(5)]
+    widths = range(40, 90, 10)
+    images = [smooth(number, 40, width) for number, width in enumerate(widths)]
     data = with_settings(
         pack(tmp_path, [*map(png, images)]),
         no_augment_from_epoch=3,
@@ -309,12 +340,15 @@ def test_plain_epochs_show_stored_order_and_the_unmirrored_centre(
         drawn, places, _ = order.batch(step, 0)
         within = places % epoch % 5
         plain = places >= 2 * epoch
-        assert np.array_equal(labels, stored[np.where(plain, within, drawn)])
+        expected = np.where(plain, within, drawn)
+        assert np.array_equal(labels, stored[expected])
         shuffled += (drawn != within)[~plain].sum()
         for index, pixels in enumerate(pixels_of(batch, data)):
-            left = (10 * labels[index] + 8) // 2
-            centre = images[labels[index]][4:36, left : left + 32]
-            is_centre = np.abs(pixels - bilinear(centre, PX, PX)).max() < 5
+            left = 5 * labels[index] + 4
+            image = images[labels[index]]
+            centre = image[4:36, left : left + 32]
+            error = pixels - bilinear(centre, PX, PX)
+            is_centre = np.abs(error).max() < 5
             assert is_centre or not plain[index]
             augmented += not is_centre
     assert shuffled > 4
@@ -346,9 +380,11 @@ def augmented_reference(
         neutral: float,
     ) -> float:
         low, high = ranges.get(name, (neutral, neutral))
+        share = u[column]
         if neutral == 1:
-            return float(np.exp(np.log(low) + u[column] * np.log(high / low)))
-        return float(low + u[column] * (high - low))
+            logarithm = np.log(low) + share * np.log(high / low)
+            return float(np.exp(logarithm))
+        return float(low + share * (high - low))
 
     height, width = image.shape[:2]
     pad = PX * value("padding", 0, 0)
@@ -361,12 +397,14 @@ def augmented_reference(
     scale_y = scale / stretch
     room_x = (PX + 2 * pad) * scale_x - PX
     room_y = (PX + 2 * pad) * scale_y - PX
+    centre_x = (u[4] * room_x + 8) / scale_x - pad
+    centre_y = (u[5] * room_y + 8) / scale_y - pad
     out = np.empty((PX, PX, 3))
     for iy, ix in np.ndindex(PX, PX):
         dx = (ix - 7.5) / scale_x
         dy = (iy - 7.5) / scale_y
-        x = (u[4] * room_x + 8) / scale_x - pad + cos * dx - sin * dy
-        y = (u[5] * room_y + 8) / scale_y - pad + sin * dx + cos * dy
+        x = centre_x + cos * dx - sin * dy
+        y = centre_y + sin * dx + cos * dy
         x = np.clip(x * width / PX - 0.5, 0, width - 1)
         y = np.clip(y * height / PX - 0.5, 0, height - 1)
         left = min(int(x), width - 2)
@@ -378,8 +416,11 @@ def augmented_reference(
     brightness = [value("brightness", column, 0) for column in (9, 10, 11)]
     contrast = [value("contrast", column, 1) for column in (6, 7, 8)]
     start = int(u[13] * (out.size + 1))
-    noise = tile[start : start + out.size].reshape(out.shape) * value("noise", 12, 0)
-    return 255 * ((out / 255 + brightness - 0.5) * contrast + 0.5 + noise)
+    noise = tile[start : start + out.size]
+    noise = noise * value("noise", 12, 0)
+    brightened = out / 255 + brightness - 0.5
+    levels = brightened * contrast + 0.5 + noise.reshape(out.shape)
+    return 255 * levels
 
 
 @pytest.mark.parametrize("names", [["noise"], [*OPERATIONS]])
@@ -394,7 +435,7 @@ def test_each_operation_equals_a_numpy_reference(
         (37, 30),
         (50, 45),
     ]
-    images = [rough(number, *size) for number, size in enumerate(sizes)]
+    images = rough_images(sizes)
     ranges = {name: OPERATIONS[name] for name in names}
     data = with_settings(
         pack(tmp_path, [*map(png, images)]),
@@ -425,18 +466,19 @@ def test_operations_depend_on_the_place_alone_and_spare_plain_epochs(
     """On any number of ranks, and from a step in which a resumed run begins, bit for bit."""
     data = with_settings(photos, augmentation=OPERATIONS)
     whole = training(data, 6)
-    steps = [whole.next().images.asnumpy() for _ in range(4)]
     ranks = [training(data, 2, rank, 3) for rank in range(3)]
-    for images in steps:
-        shares = [source.next().images.asnumpy() for source in ranks]
-        assert np.array_equal(np.concatenate(shares), images)
-    assert bits(training(data, 6, first_step=4), 1) == steps[3].tobytes()
-    plain, bare = (
-        pixels_of(training(with_settings(d, no_augment_from_epoch=1), 7).next(), data)
-        for d in (data, photos)
-    )
+    for _ in range(4):
+        step = bits(whole, 1)
+        assert b"".join(bits(source, 1) for source in ranks) == step
+    resumed = training(data, 6, first_step=4)
+    assert bits(resumed, 1) == step
+    batches = []
+    for augmented in (data, photos):
+        plain = with_settings(augmented, no_augment_from_epoch=1)
+        batches.append(training(plain, 7).next())
+    first, second = (pixels_of(batch, data) for batch in batches)
     # of rounding
-    assert np.abs(plain - bare).max() < 0.51
+    assert np.abs(first - second).max() < 0.51
     assert bits(evaluation(data)) == bits(evaluation(photos))
 
 
@@ -468,9 +510,11 @@ def images_and_twins() -> Iterator[Any]:
     # The magic number in a JPEG comment, aligned: RecordIO splits the record there.
     magic = struct.pack("<I", recordio.MAGIC)
     comment = b"ab" + magic + b"cdefgh" + magic
-    head = b"\xff\xfe" + struct.pack(">H", 2 + len(comment))
-    marked = plain[:2] + head + comment + plain[2:]
-    assert recordio.is_split(recordio.encode(0, 0, marked))
+    length = struct.pack(">H", 2 + len(comment))
+    segment = b"\xff\xfe" + length + comment
+    marked = plain[:2] + segment + plain[2:]
+    record = recordio.encode(0, 0, marked)
+    assert recordio.is_split(record)
     yield pytest.param(marked, plain, id="a record in parts")
 
 
@@ -488,10 +532,11 @@ def test_any_kind_of_image_is_read_as_its_rgb_twin(
 
 
 def test_records_spoilt_since_the_checks_are_named(tmp_path: Path) -> None:
-    data = pack(tmp_path, [jpeg(rough(number, 30, 40)) for number in range(4)])
+    images = rough_images([(30, 40)] * 4)
+    data = pack(tmp_path, [*map(jpeg, images)])
     path = tmp_path / "set/train.rec"
     content = path.read_bytes()
-    path.write_bytes(content[:32] + bytes(len(content) - 32))
+    path.write_bytes(content[:32].ljust(len(content), b"\0"))
     told = (
         r"/train\.rec: images that decode expected, found .*`rn50 data verify --full`"
     )
@@ -502,11 +547,10 @@ def test_records_spoilt_since_the_checks_are_named(tmp_path: Path) -> None:
 
 def test_channels_last_are_the_same_images(photos: Data) -> None:
     data = with_settings(photos, augment=False)
-    first, last = (
-        training(data, layout=layout).next().images.asnumpy()
-        for layout in ("NCHW", "NHWC")
-    )
-    assert np.array_equal(first.transpose(0, 2, 3, 1), last)
+    first = training(data, layout="NCHW").next().images.asnumpy()
+    last = training(data, layout="NHWC").next().images.asnumpy()
+    channels_last = first.transpose(0, 2, 3, 1)
+    assert np.array_equal(channels_last, last)
 
 
 # --- batches over time --------------------------------------------------------------------------
@@ -516,9 +560,9 @@ def test_a_batch_in_hand_does_not_change(photos: Data) -> None:
     source = training(photos)
     held = [source.next().images for _ in range(4)]
     copies = [array.asnumpy() for array in held]
-    for _ in range(20):
-        source.next()
-    assert all(map(np.array_equal, (array.asnumpy() for array in held), copies))
+    bits(source, 20)
+    for array, copy in zip(held, copies, strict=True):
+        assert np.array_equal(array.asnumpy(), copy)
     assert not np.array_equal(copies[0], copies[1])
 
 
@@ -527,9 +571,11 @@ def test_the_same_seeds_give_the_same_bits_and_every_seed_has_its_effect(
 ) -> None:
     data = with_settings(photos, augmentation={"noise": (0.1, 0.1)})
     first = bits(training(data))
-    assert bits(training(with_settings(data, decode_threads=3, prefetch=4))) == first
+    faster = with_settings(data, decode_threads=3, prefetch=4)
+    assert bits(training(faster)) == first
     for stream in SEEDS:
-        assert bits(training(data, seeds=SEEDS | {stream: 99})) != first
+        seeds = SEEDS | {stream: 99}
+        assert bits(training(data, seeds=seeds)) != first
 
 
 @pytest.mark.parametrize("build", [build_train_source, build_eval_source])
@@ -553,7 +599,8 @@ def test_the_hardware_decoder_gets_nearly_all_images(
     operation = outputs[0].source
     while "decoders__" not in str(operation.spec):
         operation = operation.inputs[0].source
-    lines = {line.strip() for line in str(operation.spec).splitlines()}
+    spec = str(operation.spec).splitlines()
+    lines = {line.strip() for line in spec}
     hints = {
         "device: mixed",
         "hw_decoder_load: 0.990000",
@@ -574,4 +621,5 @@ def test_the_hardware_decoder_gets_nearly_all_images(
 def test_cores_decode_for_a_gpu_where_they_are_enough(
     settings: Any, load: float
 ) -> None:
-    assert decoder_options(Data(**settings), device_id=0)["hw_decoder_load"] == load
+    options = decoder_options(Data(**settings), device_id=0)
+    assert options["hw_decoder_load"] == load

@@ -14,7 +14,8 @@ MAGIC = struct.pack("<I", recordio.MAGIC)
 FUZZ = settings(max_examples=50)
 
 # Bytes with the magic number strewn in, at aligned places and others.
-PIECES = st.sampled_from([MAGIC, MAGIC[:2], bytes(4)]) | st.binary(max_size=9)
+MARKS = st.sampled_from([MAGIC, MAGIC[:2], bytes(4)])
+PIECES = MARKS | st.binary(max_size=9)
 IMAGES = st.lists(PIECES, max_size=8).map(b"".join)
 
 
@@ -57,8 +58,10 @@ def test_a_record_has_mxnets_bytes_is_read_again_and_holds_its_image_at_a_fixed_
     writer.close()
     record = encoded(label, number, image)
     assert record == scratch.read_bytes()
-    assert recordio.read(io.BytesIO(record), 0, "x") == (label, number, image)
-    if not recordio.is_split(recordio.encode(label, number, image)):
+    again = recordio.read(io.BytesIO(record), 0, "x")
+    assert again == (label, number, image)
+    pieces = recordio.encode(label, number, image)
+    if not recordio.is_split(pieces):
         assert record[recordio.HEADER_BYTES :].startswith(image)
 
 
@@ -70,7 +73,8 @@ def test_a_record_cut_short_names_file_and_offset(
     first = encoded(1, 1, b"first")
     second = encoded(2, 2, image)
     padding = -len(image) % 4
-    cut = data.draw(st.integers(0, len(second) - padding - 1))
+    most = len(second) - padding - 1
+    cut = data.draw(st.integers(0, most))
     file = io.BytesIO(first + second[:cut])
     assert recordio.read(file, 0, "some.rec").image == b"first"
     with refused(rf"^some\.rec: .* at byte {len(first)} expected"):

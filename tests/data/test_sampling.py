@@ -10,16 +10,21 @@ from rn50.config.manifest import Part
 from rn50.config.plan import Plan, Segment, build_plan
 from rn50.config.schema import Run
 from rn50.data import sampling
-from rn50.data.sampling import TrainOrder, epoch_order
+from rn50.data.sampling import BatchIndices, TrainOrder, epoch_order
 from tests.config.test_plan import changing_runs
 
 SEEDS = st.integers(0, 2**64 - 1)
-REFERENCE = {"area": (0.05, 1.0), "aspect": (3 / 4, 4 / 3)}
+PX = st.integers(20, 2000)
+SHARE = st.floats(0.01, 1)
+REFERENCE = {
+    "area": (0.05, 1.0),
+    "aspect": (3 / 4, 4 / 3),
+}
 
 
-def joined(batches: list[sampling.BatchIndices]) -> sampling.BatchIndices:
+def joined(batches: list[BatchIndices]) -> BatchIndices:
     columns = zip(*batches, strict=True)
-    return sampling.BatchIndices(*map(np.concatenate, columns))
+    return BatchIndices(*map(np.concatenate, columns))
 
 
 def windows(
@@ -49,7 +54,8 @@ def test_every_epoch_shows_its_order_once_whatever_the_changes(
     steps = []
     for step in range(1, plan.total_steps + 1):
         ranks = range(plan.segment_of_step(step).active_ranks)
-        steps.append(joined([order.batch(step, rank) for rank in ranks]))
+        shares = [order.batch(step, rank) for rank in ranks]
+        steps.append(joined(shares))
     images, places, epochs = joined(steps)
     assert np.array_equal(places, np.arange(len(places)))
     for epoch in range(1, plan.epochs + 1):
@@ -94,12 +100,15 @@ def test_active_steps_end_where_a_rank_has_no_share_to_come(
         for n, ranks in enumerate(active)
     )
     order = TrainOrder(Plan(3, 24, "mix", segments), 1)
-    assert [*islice(order.active_steps(2), 7)] == expected
+    steps = order.active_steps(2)
+    assert [*islice(steps, 7)] == expected
 
 
 def test_epochs_and_seeds_have_orders_of_their_own() -> None:
-    orders = [epoch_order(1000, *key) for key in product((1, 2), range(3))]
-    assert all(np.mean(a == b) < 0.02 for a, b in combinations(orders, 2))
+    keys = product((1, 2), range(3))
+    orders = [epoch_order(1000, *key) for key in keys]
+    for order, other in combinations(orders, 2):
+        assert np.mean(order == other) < 0.02
 
 
 # --- parts of the set that stay on their nodes ----------------------------------------------------
@@ -131,10 +140,11 @@ def test_each_node_shuffles_its_own_part_and_every_image_comes_once_an_epoch(
     order = TrainOrder(plan, seed, stored_from=3)
     positions: list[int] = []
     for epoch, node in product(range(1, 4), range(nodes)):
-        begin, end = (plan.epoch_end_step(number) for number in (epoch - 1, epoch))
-        steps = range(begin + 1, end + 1)
-        ranks_of_node = range(node * local, (node + 1) * local)
-        shares = joined([order.batch(*key) for key in product(steps, ranks_of_node)])
+        begin = plan.epoch_end_step(epoch - 1)
+        steps = range(begin + 1, plan.epoch_end_step(epoch) + 1)
+        first_rank = node * local
+        places = product(steps, range(first_rank, first_rank + local))
+        shares = joined([order.batch(*place) for place in places])
         positions += shares.positions.tolist()
         part = Part(node, nodes)
         first, last = part.images(samples)
@@ -186,8 +196,8 @@ def test_every_image_is_evaluated_exactly_once(
 
 
 @given(
-    size=st.tuples(st.integers(20, 2000), st.integers(20, 2000)),
-    area=st.tuples(st.floats(0.01, 1), st.floats(0.01, 1)).map(sorted),
+    size=st.tuples(PX, PX),
+    area=st.tuples(SHARE, SHARE).map(sorted),
     aspect=st.tuples(st.floats(0.3, 1), st.floats(1, 3)),
     seed=SEEDS,
 )
@@ -212,8 +222,10 @@ def test_windows_lie_inside_with_area_and_aspect_in_range(
     assert np.all(ratios > aspect[0] - 1e-3)
     assert np.all(ratios < aspect[1] + 1e-3)
     areas = shapes.prod(axis=1)
-    in_range = (areas > area[0] - 1e-4) & (areas < area[1] + 1e-4)
-    centred = np.abs(2 * anchors + shapes - 1).max(axis=1) < 1e-5
+    least, most = area
+    in_range = (areas > least - 1e-4) & (areas < most + 1e-4)
+    off_centre = np.abs(2 * anchors + shapes - 1)
+    centred = off_centre.max(axis=1) < 1e-5
     reaches_an_edge = shapes.max(axis=1) > 1 - 1e-5
     assert np.all(in_range | (centred & reaches_an_edge) | ~big)
 
@@ -230,10 +242,12 @@ def test_windows_of_a_common_photo_follow_the_reference_distribution() -> None:
     ratios = np.log(widths * 500 / (heights * 375))
     assert areas[small].mean() == pytest.approx(0.275, abs=0.01)
     assert ratios.mean() == pytest.approx(0, abs=0.01)
-    assert ratios.std() == pytest.approx(np.log(4 / 3) / np.sqrt(3), abs=0.01)
+    uniform_std = np.log(4 / 3) / np.sqrt(3)
+    assert ratios.std() == pytest.approx(uniform_std, abs=0.01)
     assert places.mean(axis=0) == pytest.approx(0.5, abs=0.02)
     drawn = np.stack([areas[small], ratios, *places.T])
-    assert np.abs(np.corrcoef(drawn) - np.eye(4)).max() < 0.05
+    correlation = np.corrcoef(drawn) - np.eye(4)
+    assert np.abs(correlation).max() < 0.05
 
 
 def test_a_panorama_is_cropped_to_its_whole_height_and_the_widest_aspect() -> None:
@@ -249,7 +263,9 @@ def test_a_panorama_is_cropped_to_its_whole_height_and_the_widest_aspect() -> No
 
 
 def test_windows_of_tiny_images_hold_a_pixel() -> None:
-    sizes = [*product((1, 2, 3, 7), (1, 2, 300))] * 500
+    heights = 1, 2, 3, 7
+    widths = 1, 2, 300
+    sizes = [*product(heights, widths)] * 500
     anchors, shapes = windows(sizes)
     first = np.rint(anchors * sizes)
     last = np.rint((anchors + shapes) * sizes)

@@ -31,4 +31,6 @@ def refusing(below: Path, since: Path | None = None, **calls: str) -> dict[str, 
         "REFUSED_BELOW": str(below),
         "REFUSED": refused,
     }
-    return added | ({} if since is None else {"REFUSED_FROM": str(since)})
+    if since is not None:
+        added["REFUSED_FROM"] = str(since)
+    return added

@@ -25,16 +25,12 @@ from mxnet import nd
 
 from rn50.config.load import load
 from rn50.config.schema import Model, Optimizer, Run
-from rn50.logging.timeline import Timeline
 from rn50.train import kernels
-from rn50.train.communication.communicator import Communicator, device_context
-from rn50.train.communication.connection import Connection
-from rn50.train.devices import operators_for
 from rn50.train.network.build import build_networks, trainable
 from rn50.train.operators import Criterion
 from rn50.train.process_info import read_process_info
 from rn50.train.trial_steps import trial_losses
-from tests.gpu.steps import Steps
+from tests.gpu.steps import Steps, join
 
 FAKE = ctypes.CDLL("libcuda.so.1")
 FAKE.fakecuda_report.restype = ctypes.c_char_p
@@ -53,8 +49,13 @@ def count(preset: str, overrides: list[str]) -> dict[str, Any]:
     run = load(preset, overrides).run
     ctx = mx.gpu(0)
     batch = run.batch.per_rank
-    images = nd.empty((batch, run.data.crop_px, run.data.crop_px, 3), ctx)
-    steps = Steps(run, images, nd.array(np.zeros(batch), ctx))
+    shape = (batch, run.data.crop_px, run.data.crop_px, 3)
+    images = nd.empty(shape, ctx)
+    steps = Steps(
+        run,
+        images,
+        nd.array(np.zeros(batch), ctx),
+    )
     for _ in range(steps.operators.warm_up_steps):
         steps()
     nd.waitall()
@@ -77,37 +78,47 @@ def count(preset: str, overrides: list[str]) -> dict[str, Any]:
 def gradients(ranks: int) -> dict[str, Any]:
     """A digest of all gradients, summed over two batches."""
     run = load("smoke", ["system.device=gpu", f"system.ranks_per_node={ranks}"]).run
-    place = read_process_info()
-    ctx = device_context("gpu", place.local_rank)
     model = Model(width=16, dtype="float16", depth="tiny")
-    operators = operators_for(model, ctx)
-    connection = Connection(run, Timeline(0), over_mpi=place.over_mpi)
-    connection.begin()
-    comm = Communicator(operators, connection)
-    comm.start()
+    comm = join(run.model_copy(update={"model": model}))
+    operators = comm.operators
     net, _, loss = build_networks(
-        model, CLASSES, crop_px=PX, seed=1, operators=operators
+        model,
+        CLASSES,
+        crop_px=PX,
+        seed=1,
+        operators=operators,
     )
     comm.plan_groups("equal_count(3)", trainable(net), "float32")
     criterion = operators.criterion(net, loss, comm.buckets)
-    held = []
-    for number in (comm.rank,) if ranks == 2 else (0, 1):
-        backward(criterion, ctx, number)
+    sums = [np.zeros(bucket.shape, bucket.dtype) for bucket in comm.buckets]
+    for number in range(comm.rank, 2, ranks):
+        backward(criterion, operators.ctx, number)
         comm.reduce()
-        held.append([bucket.asnumpy() for bucket in comm.buckets])
-    summed = [sum(arrays) for arrays in zip(*held, strict=True)]
+        for total, bucket in zip(sums, comm.buckets, strict=True):
+            total += bucket.asnumpy()
     comm.stop()
-    digest = hashlib.sha256(b"".join(array.tobytes() for array in summed)).hexdigest()
-    size = float(np.abs(summed[0].astype(np.float64)).sum())
-    return {"digest": digest, "groups": len(summed), "size": size}
+    digest = hashlib.sha256()
+    for total in sums:
+        digest.update(total)
+    magnitudes = np.abs(sums[0].astype(np.float64))
+    return {
+        "digest": digest.hexdigest(),
+        "groups": len(sums),
+        "size": float(magnitudes.sum()),
+    }
 
 
 def backward(criterion: Criterion, ctx: mx.Context, number: int) -> None:
     """The gradients of one of the batches."""
     rng = np.random.default_rng(number)
-    images = nd.array(rng.normal(size=(BATCH, PX, PX, 3)), ctx)
-    labels = nd.array(rng.integers(0, CLASSES, BATCH), ctx)
-    criterion.backward(criterion.forward(images, labels, 8.0), 8.0)
+    images = rng.normal(size=(BATCH, PX, PX, 3))
+    labels = rng.integers(0, CLASSES, BATCH)
+    losses = criterion.forward(
+        nd.array(images, ctx),
+        nd.array(labels, ctx),
+        8.0,
+    )
+    criterion.backward(losses, 8.0)
 
 
 def losses(dtype: str, layout: str) -> dict[str, Any]:
@@ -126,19 +137,36 @@ def preset(preset: str, dtype: str) -> dict[str, Any]:
     of_gpu = {"dtype": dtype}
     of_cpu = {"dtype": "float32", "layout": "NCHW"}
     return {
-        "gpu": step_losses(load(preset).run, mx.gpu(0), of_gpu),
-        "cpu": step_losses(load(preset).run, mx.cpu(), of_cpu),
+        "gpu": step_losses(
+            load(preset).run,
+            mx.gpu(0),
+            of_gpu,
+        ),
+        "cpu": step_losses(
+            load(preset).run,
+            mx.cpu(),
+            of_cpu,
+        ),
     }
 
 
-def step_losses(run: Run, ctx: mx.Context, changes: dict[str, Any]) -> list[float]:
+def step_losses(
+    run: Run,
+    ctx: mx.Context,
+    changes: dict[str, Any],
+) -> list[float]:
     """Of SGD's steps on one batch."""
     model = run.model.model_copy(update={"zero_gamma": True, **changes})
     sgd = Optimizer(variant="sgd", base_lr=0.01)
     run = run.model_copy(update={"model": model, "optimizer": sgd})
     images = np.random.default_rng(1).normal(size=(BATCH, 3, PX, PX))
     labels = np.arange(BATCH)
-    steps = Steps(run, nd.array(images, ctx), nd.array(labels, ctx), 8.0)
+    steps = Steps(
+        run,
+        nd.array(images, ctx),
+        nd.array(labels, ctx),
+        8.0,
+    )
     return [float(steps().asnumpy().mean()) for _ in range(STEPS)]
 
 

@@ -8,14 +8,29 @@ import rn50  # noqa: F401  before MXNet, whose finder it installs
 from mxnet import nd
 
 from rn50.config.schema import Run
+from rn50.logging.timeline import Timeline
 from rn50.train.communication.buckets import lay_out_gradients
+from rn50.train.communication.communicator import Communicator, device_context
+from rn50.train.communication.connection import Connection
 from rn50.train.devices import operators_for, updater_for
 from rn50.train.network.build import build_networks, trainable
+from rn50.train.process_info import read_process_info
 from rn50.train.schedule import Settings
 from rn50.train.update.loss_scale import LossScaler
 
 LR = 0.01
 MOMENTUM = 0.9
+
+
+def join(run: Run) -> Communicator:
+    """This rank among the others, on its GPU."""
+    place = read_process_info()
+    connection = Connection(run, Timeline(0), over_mpi=place.over_mpi)
+    connection.begin()
+    ctx = device_context("gpu", place.local_rank)
+    comm = Communicator(operators_for(run.model, ctx), connection)
+    comm.start()
+    return comm
 
 
 class Steps:
@@ -49,7 +64,11 @@ class Steps:
             self.buckets,
             scaler=LossScaler(scale),
         )
-        self._criterion = self.operators.criterion(self.net, self.loss, self.buckets)
+        self._criterion = self.operators.criterion(
+            self.net,
+            self.loss,
+            self.buckets,
+        )
         self.images = images
         self.labels = labels
         self._scale = scale
@@ -57,7 +76,11 @@ class Steps:
 
     def __call__(self) -> nd.NDArray:
         """A step; its losses."""
-        losses = self._criterion.forward(self.images, self.labels, self._scale)
+        losses = self._criterion.forward(
+            self.images,
+            self.labels,
+            self._scale,
+        )
         self._criterion.backward(losses, self._scale)
         self.update()
         return losses

@@ -48,9 +48,11 @@ def test_a_run_goes_on_as_a_job_which_is_stopped_and_started_again(
     wait_until(lambda: (run / "exit_code").read_text() == "143\n")
     leave_nothing(run)
     result = read_json(run / "result.json")
-    assert (result["status"], result["stopped"]["by"]) == ("aborted", "SIGTERM")
+    assert result["status"] == "aborted"
+    assert result["stopped"]["by"] == "SIGTERM"
     last = read_events(run / "result_0.txt")[-1]
-    assert (last.key, last.metadata["status"]) == ("run_stop", "aborted")
+    assert last.key == "run_stop"
+    assert last.metadata["status"] == "aborted"
     first_log = log.read_text()
     assert "the start before: stopped by SIGUSR1 at step" in first_log
     onward = f"rn50 submit --resume {run} data.path={smoke_data}"
@@ -62,5 +64,6 @@ def test_a_run_goes_on_as_a_job_which_is_stopped_and_started_again(
     assert (run / "exit_code").read_text() == "0\n"
     assert (run / "exit_code.1").read_text() == "143\n"
     keys = [event.key for event in read_events(run / "result_0.txt")]
-    assert (keys.count("run_start"), keys.count("run_resumed")) == (1, 2)
+    assert keys.count("run_start") == 1
+    assert keys.count("run_resumed") == 2
     assert f"{run} has ended" in rn50.error("submit", "--resume", str(run), results[0])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rn50.cli.console import track
 from rn50.compliance.config_rules import check_config
 from rn50.config.errors import UserError
 from rn50.config.load import load
@@ -69,7 +70,7 @@ def test_what_launch_refuses_check_and_submit_refuse(
     with pytest.raises(UserError) as submitted:
         plan_submission(loaded, "slurm", 1, tmp_path)
     with pytest.raises(UserError) as launched:
-        launch(loaded, lambda name: lambda done, total: None, Options("mpirun"))
+        launch(loaded, track, Options("mpirun"))
     assert str(submitted.value) == str(launched.value).splitlines()[0] == found
     assert not list(tmp_path.iterdir())
 

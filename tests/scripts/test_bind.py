@@ -28,12 +28,16 @@ def build(name: str, root: Path) -> Path:
     distance of a core's two threads."""
     text = (TOPOLOGIES / f"{name}.txt").read_text()
     lines = [line.split() for line in text.splitlines()]
-    offset = next(int(line[1]) for line in lines if line[0] == "threads")
+    offset = 0
+    for record, *words in lines:
+        if record == "threads":
+            offset = int(words[0])
     for record, *words in lines:
         if record == "node":
             number, cpus = words
             put(root / f"devices/system/node/node{number}/cpulist", cpus)
-            low, high = map(int, cpus.partition(",")[0].split("-"))
+            first, _, _ = cpus.partition(",")
+            low, high = map(int, first.split("-"))
             for core in range(low, high + 1):
                 for cpu in (core, core + offset):
                     topology = root / f"devices/system/cpu/cpu{cpu}/topology"
@@ -44,7 +48,13 @@ def build(name: str, root: Path) -> Path:
     return root
 
 
-def add_device(root: Path, path: str, numa: str, device: str, hca: str = "") -> None:
+def add_device(
+    root: Path,
+    path: str,
+    numa: str,
+    device: str,
+    hca: str = "",
+) -> None:
     folder = root / "devices" / path
     vendor = "0x15b3"
     number = "0x020700"
@@ -63,8 +73,8 @@ def add_device(root: Path, path: str, numa: str, device: str, hca: str = "") -> 
         (adapter / "device").symlink_to(folder)
 
 
-def choose(root: Path, script: Path, size: int) -> list[tuple[str, ...]]:
-    """(GPU, NUMA node, cores, HCA, how) of each local rank."""
+def choose(root: Path, script: Path, size: int) -> list[str]:
+    """GPU, NUMA node, cores and HCA of each local rank."""
     chosen = []
     for rank in range(size):
         variables = {
@@ -76,8 +86,10 @@ def choose(root: Path, script: Path, size: int) -> list[tuple[str, ...]]:
         done = finished([script, "--print"], env=variables, check=True)
         match = CHOICE.fullmatch(done.stdout.strip())
         assert match, done.stdout
-        assert match.groups()[:2] == (str(rank), str(size))
-        chosen.append(match.groups()[2:])
+        local_rank, local_size, *places = match.groups()
+        assert local_rank == str(rank)
+        assert local_size == str(size)
+        chosen.append(" ".join(places[:4]))
     return chosen
 
 
@@ -86,35 +98,47 @@ def script(root: Path) -> Path:
     return root / "scripts/bind.sh"
 
 
-def test_dgxa100(tmp_path: Path, script: Path) -> None:
-    """GPUs 0 and 1 lie on NUMA node 3, not on the first; the storage's adapters stay free."""
-    choices = choose(build("dgxa100", tmp_path), script, 8)
-    assert [choice[1:4] for choice in choices] == [
-        ("3", "48-55", "mlx5_1"),
-        ("3", "56-63", "mlx5_0"),
-        ("1", "16-23", "mlx5_2"),
-        ("1", "24-31", "mlx5_3"),
-        ("7", "112-119", "mlx5_6"),
-        ("7", "120-127", "mlx5_7"),
-        ("5", "80-87", "mlx5_8"),
-        ("5", "88-95", "mlx5_9"),
-    ]
+DGXA100 = """
+0 3 48-55 mlx5_1
+1 3 56-63 mlx5_0
+2 1 16-23 mlx5_2
+3 1 24-31 mlx5_3
+4 7 112-119 mlx5_6
+5 7 120-127 mlx5_7
+6 5 80-87 mlx5_8
+7 5 88-95 mlx5_9
+"""
+ABCI = """
+0 0 0-9 mlx5_0
+1 0 10-19 mlx5_0
+2 1 20-29 mlx5_1
+3 1 30-39 mlx5_1
+"""
 
 
-def test_abci(tmp_path: Path, script: Path) -> None:
-    """As Fujitsu bound in 2019."""
-    assert choose(build("abci", tmp_path), script, 4) == [
-        ("0", "0", "0-9", "mlx5_0", "of 1 nearest"),
-        ("1", "0", "10-19", "mlx5_0", "of 1 nearest"),
-        ("2", "1", "20-29", "mlx5_1", "of 1 nearest"),
-        ("3", "1", "30-39", "mlx5_1", "of 1 nearest"),
-    ]
+@pytest.mark.parametrize(
+    ("name", "places"),
+    [
+        # GPUs 0 and 1 lie on NUMA node 3, not on the first; the storage's adapters stay free.
+        ("dgxa100", DGXA100),
+        # As Fujitsu bound in 2019.
+        ("abci", ABCI),
+    ],
+)
+def test_each_rank_has_the_cores_and_the_adapter_near_its_gpu(
+    name: str,
+    places: str,
+    tmp_path: Path,
+    script: Path,
+) -> None:
+    expected = places.split("\n")[1:-1]
+    assert choose(build(name, tmp_path), script, len(expected)) == expected
 
 
 def test_a_port_that_is_down_is_passed_over(tmp_path: Path, script: Path) -> None:
     root = build("abci", tmp_path)
-    (root / "class/infiniband/mlx5_1/ports/1/state").write_text("1: DOWN\n")
-    assert {choice[3] for choice in choose(root, script, 4)} == {"mlx5_0"}
+    put(root / "class/infiniband/mlx5_1/ports/1/state", "1: DOWN")
+    assert all(choice.endswith("mlx5_0") for choice in choose(root, script, 4))
 
 
 def test_here_it_binds_and_becomes_the_command(script: Path) -> None:
@@ -143,7 +167,8 @@ def test_launchers_are_asked_in_the_order_of_the_table(
     """Beside the variables of a launcher (-1: one that is named to the ranks) stand those of all
     that follow."""
     named = RankVariables("A_RANK", "A_SIZE", "A_LOCAL_RANK", "A_LOCAL_SIZE")
-    asked, *others = [named, *LAUNCHED_BY][row + 1 :]
+    launchers = [named, *LAUNCHED_BY]
+    asked, *others = launchers[row + 1 :]
     variables = {
         "PATH": os.environ["PATH"],
         "RN50_RANK_VARIABLES": ",".join(map(str, named)),

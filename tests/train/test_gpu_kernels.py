@@ -8,6 +8,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import nd
+from numpy.testing import assert_allclose, assert_array_equal
 
 from rn50.config.schema import Model
 from rn50.train.gpu.calls import data_address, float_bits
@@ -78,7 +79,10 @@ def losses_of(
     [("float32", 1.0, 8e-6), ("float16", 128.0, 6e-4)],
 )
 def test_losses_and_their_gradients_are_mxnets(
-    dtype: str, scale: float, rounding: float, smoothing: float
+    dtype: str,
+    scale: float,
+    rounding: float,
+    smoothing: float,
 ) -> None:
     loss = Loss(Model(label_smoothing=smoothing), 37)
     logits = 10 * drawn((5, 37), dtype)
@@ -94,13 +98,13 @@ def test_losses_and_their_gradients_are_mxnets(
         loss.other,
         scale,
     )
-    np.testing.assert_allclose(
+    assert_allclose(
         losses,
         expected.asnumpy(),
         rtol=3e-6,
         atol=3e-6,
     )
-    np.testing.assert_allclose(
+    assert_allclose(
         gradient.astype("float32") / scale,
         wide.grad.asnumpy(),
         rtol=rounding,
@@ -110,7 +114,8 @@ def test_losses_and_their_gradients_are_mxnets(
 
 def test_logits_that_would_overflow_do_not() -> None:
     logits = np.array([[300, -300, 0]], np.float32)
-    losses, _ = losses_of(logits, np.array([1]), 0, 1.0)
+    labels = np.array([1])
+    losses, _ = losses_of(logits, labels, 0, 1.0)
     assert losses == 600
 
 
@@ -121,8 +126,9 @@ def test_hits_are_those_of_mxnets_operators(dtype: str, classes: int) -> None:
     theirs = None
     for _ in range(3):
         rows = [RNG.permutation(classes) for _ in range(30)]
+        classes_of_rows = RNG.integers(-1, classes, size=30)
         scores = nd.array(rows, dtype=dtype)
-        labels = nd.array(RNG.integers(-1, classes, size=30))
+        labels = nd.array(classes_of_rows)
         ours = emulated.operators().add_hits(scores, labels, ours)
         theirs = Operators(mx.cpu()).add_hits(scores, labels, theirs)
     hits = theirs.asnumpy().tolist()
@@ -134,7 +140,12 @@ def test_scores_that_are_no_numbers_are_no_hits_and_equal_ones_go_by_class() -> 
     scores = np.ones((3, 7), np.float32)
     scores[0] = np.nan
     labels = nd.array([0, 0, 5])
-    hits = emulated.operators().add_hits(nd.array(scores), labels, None)
+    operators = emulated.operators()
+    hits = operators.add_hits(
+        nd.array(scores),
+        labels,
+        None,
+    )
     assert hits.asnumpy().tolist() == [1, 1, 3]
 
 
@@ -166,7 +177,7 @@ def test_small_operators_do_what_mxnets_do() -> None:
     ours = results_of(emulated.operators())
     theirs = results_of(Operators(mx.cpu()))
     for our_array, their_array in zip(ours, theirs, strict=True):
-        np.testing.assert_array_equal(our_array.asnumpy(), their_array.asnumpy())
+        assert_array_equal(our_array.asnumpy(), their_array.asnumpy())
 
 
 @EITHER_TYPE
@@ -175,9 +186,12 @@ def test_images_of_both_layouts_get_a_channel_and_a_filter_gets_and_loses_one(
 ) -> None:
     channels_last = drawn((2, 5, 4, 3), "float32")
     channels_first = channels_last.transpose(0, 3, 1, 2)
-    channels_of_one = ((0, 0), (0, 0), (0, 0), (0, 1))
-    expected = np.pad(channels_last, channels_of_one).astype(dtype)
-    for images, strides in ((channels_first, (1, 20)), (channels_last, (3, 1))):
+    zeros = np.zeros((2, 5, 4, 1))
+    expected = np.concatenate((channels_last, zeros), axis=3).astype(dtype)
+    for images, strides in (
+        (channels_first, (1, 20)),
+        (channels_last, (3, 1)),
+    ):
         held = nd.array(images)
         padded = filled(expected.shape, dtype)
         settings = nd.array([data_address(held)], dtype="int64")
@@ -190,7 +204,7 @@ def test_images_of_both_layouts_get_a_channel_and_a_filter_gets_and_loses_one(
             20,
             *strides,
         )
-        np.testing.assert_array_equal(padded.asnumpy(), expected)
+        assert_array_equal(padded.asnumpy(), expected)
     narrow = filled(channels_last.shape, dtype)
     wide = filled(expected.shape, dtype)
     launch(
@@ -211,8 +225,8 @@ def test_images_of_both_layouts_get_a_channel_and_a_filter_gets_and_loses_one(
         3,
         4,
     )
-    np.testing.assert_array_equal(narrow.asnumpy(), channels_last.astype(dtype))
-    np.testing.assert_array_equal(wide.asnumpy(), expected)
+    assert_array_equal(narrow.asnumpy(), channels_last.astype(dtype))
+    assert_array_equal(wide.asnumpy(), expected)
 
 
 @EITHER_TYPE
@@ -226,8 +240,10 @@ def test_relu_of_a_sum_and_its_gradient(adds: bool, dtype: str) -> None:
     addend = nd.array(z, dtype=dtype) if adds else None
     launch("rectify", dtype, y, addend, x.size)
     launch("mask", dtype, y, slope, x.size)
-    np.testing.assert_array_equal(y.asnumpy(), np.maximum(total, 0).astype(dtype))
-    np.testing.assert_array_equal(slope.asnumpy(), np.where(total > 0, z, 0))
+    rectified = np.maximum(total, 0)
+    masked = np.where(total > 0, z, 0)
+    assert_array_equal(y.asnumpy(), rectified.astype(dtype))
+    assert_array_equal(slope.asnumpy(), masked)
 
 
 @EITHER_TYPE
@@ -242,7 +258,8 @@ def test_batch_norm_of_an_evaluation(
     z = drawn((6, 8), dtype)
     statistics = np.abs(drawn((4, 8), "float32"))
     gamma, beta, mean, variance = statistics
-    expected = (x - mean) / np.sqrt(variance + 0.01) * gamma + beta + adds * z
+    normalised = (x - mean) / np.sqrt(variance + 0.01)
+    expected = normalised * gamma + beta + adds * z
     if relu:
         expected = np.maximum(expected, 0)
     y = filled(x.shape, dtype)
@@ -259,7 +276,7 @@ def test_batch_norm_of_an_evaluation(
         int(relu),
     )
     rounding = 1e-6 if dtype == "float32" else 2e-3
-    np.testing.assert_allclose(
+    assert_allclose(
         y.asnumpy(),
         expected,
         rtol=rounding,
@@ -279,8 +296,9 @@ def test_max_pooling_and_its_gradient_are_mxnets(height: int, width: int) -> Non
         "pad": (1, 1),
     }
     with mx.autograd.record():
-        channels_first = nd.Pooling(x.transpose((0, 3, 1, 2)), **windows)
-        pooled = channels_first.transpose((0, 2, 3, 1))
+        channels_first = x.transpose((0, 3, 1, 2))
+        pooled_first = nd.Pooling(channels_first, **windows)
+        pooled = pooled_first.transpose((0, 2, 3, 1))
     slope = nd.array(drawn(pooled.shape, "float32"))
     pooled.backward(slope)
     y = filled(pooled.shape, "float32")
@@ -303,8 +321,8 @@ def test_max_pooling_and_its_gradient_are_mxnets(height: int, width: int) -> Non
         gradient,
         *sizes,
     )
-    np.testing.assert_array_equal(y.asnumpy(), pooled.asnumpy())
-    np.testing.assert_allclose(
+    assert_array_equal(y.asnumpy(), pooled.asnumpy())
+    assert_allclose(
         gradient.asnumpy(),
         x.grad.asnumpy(),
         rtol=1e-6,
@@ -318,7 +336,8 @@ def test_max_pooling_and_its_gradient_are_mxnets(height: int, width: int) -> Non
         places,
         *sizes,
     )
-    assert np.argwhere(np.isnan(y.asnumpy())).tolist() == [[0, 1, 1, 1]]
+    places_of_none = np.argwhere(np.isnan(y.asnumpy()))
+    assert places_of_none.tolist() == [[0, 1, 1, 1]]
 
 
 def test_the_chunks_of_the_kernels_are_those_of_the_table() -> None:

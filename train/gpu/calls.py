@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -100,7 +100,7 @@ def data_address(array: nd.NDArray | None) -> int:
 
 def float_bits(value: float) -> int:
     """A float32 as the lower half of a word."""
-    return int(struct.unpack("<I", struct.pack("<f", value))[0])
+    return int.from_bytes(struct.pack("<f", value), "little")
 
 
 class Device:
@@ -119,7 +119,7 @@ class Device:
         self._library = ctypes.CDLL(str(kernels.build(kernels.STEP_SOURCE)))
         addresses = [address_of(functions[name]) for name in _CONNECTED]
         addresses.append(stream.value or 0)
-        self._library.rn50_connect((ctypes.c_void_p * len(addresses))(*addresses))
+        self._library.rn50_connect(_pointers(addresses))
         self._launch_status = ctypes.c_int.in_dll(self._library, "rn50_launch_status")
 
     def activate(self) -> None:
@@ -153,9 +153,9 @@ class Device:
                 ctypes.c_void_p(memory),
                 ctypes.cast(_C.free, ctypes.c_void_p),
                 ctypes.byref(self._context),
-                (ctypes.c_void_p * len(read))(*read),
+                _pointers(read),
                 len(read),
-                (ctypes.c_void_p * len(written))(*written),
+                _pointers(written),
                 len(written),
                 ctypes.byref(_PLAIN),
                 0,
@@ -186,9 +186,10 @@ class Segment:
         waits: bool = True,
     ) -> None:
         self._device = device
-        self._names = ["the step", *(name for name, _ in calls)]
+        names, entries = zip(*calls, strict=True)
+        self._names = ("the step", *names)
         """By the number of a call that failed; 0: none of them did."""
-        self._calls = (Call * len(calls))(*(call for _, call in calls))
+        self._calls = (Call * len(entries))(*entries)
         self._settings = settings
         self._reads = list(reads)
         self._writes = list(writes)
@@ -221,6 +222,10 @@ class Segment:
             [*self._reads, *reads],
             [*self._writes, *writes],
         )
+
+
+def _pointers(addresses: Collection[int]) -> ctypes.Array[ctypes.c_void_p]:
+    return (ctypes.c_void_p * len(addresses))(*addresses)
 
 
 def checked(name: str, status: int) -> None:

@@ -42,7 +42,9 @@ def place(buffers: Sequence[Buffer]) -> int:
 
 
 def _live_together(a: Buffer, b: Buffer) -> bool:
-    return a.calls[0] <= b.calls[-1] and b.calls[0] <= a.calls[-1]
+    last_begin = max(a.calls[0], b.calls[0])
+    first_end = min(a.calls[-1], b.calls[-1])
+    return last_begin <= first_end
 
 
 def _aligned(size_bytes: int) -> int:

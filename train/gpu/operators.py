@@ -33,30 +33,18 @@ class PlanOperators(Operators):
     def __init__(self, ctx: mx.Context, module: CudaModule) -> None:
         super().__init__(ctx)
         self.module = module
-        self.weights: list[nd.NDArray] = []
-        """The weights of the network that is trained, side by side, an array a type."""
-        self.statistics: list[nd.NDArray] = []
-        """The running means and variances of all networks. Each is an array of its own: one of
-        Horovod's operations sums them, and with two views of one array it would never begin."""
-        self.loss_sum = self.zeros(1)
-        """Of the steps since the last log point."""
-        self.arena = Arena(self.zeros(1))
+        self.shared = Shared(
+            device=module.device,
+            weights=[],
+            statistics=[],
+            loss_sum=self.zeros(1),
+            arena=Arena(self.zeros(1)),
+        )
         self._cudnn: Cudnn | None = None
 
     @property
-    def shared(self) -> Shared:
-        """What its plans are given."""
-        return Shared(
-            self.module.device,
-            self.arena,
-            self.weights,
-            self.statistics,
-            self.loss_sum,
-        )
-
-    @property
     def stamp(self) -> Stamp | None:
-        return self.module.device.stamp(self.arena.token)
+        return self.module.device.stamp(self.shared.arena.token)
 
     def launch(
         self,
@@ -85,13 +73,13 @@ class PlanOperators(Operators):
                 [p.shape for p in parameters],
                 dtype,
             )
-            self.weights.append(flat)
+            self.shared.weights.append(flat)
             for p, view in zip(parameters, views, strict=True):
                 p.data().copyto(view)
                 p._data = [view]
                 # by its setter it would be filled with an array of its own
                 p._grad_req = "write"
-        self.statistics += [p.data() for p in statistics]
+        self.shared.statistics.extend(p.data() for p in statistics)
 
     def zeros(self, shape: Any, dtype: Any = np.float32) -> nd.NDArray:
         return nd.array(
@@ -170,10 +158,10 @@ class PlanOperators(Operators):
                 "sum_losses",
                 1,
                 losses,
-                self.loss_sum,
+                self.shared.loss_sum,
                 losses.size,
             )
-        return self.loss_sum
+        return self.shared.loss_sum
 
     def join(self, number: nd.NDArray, more: Sequence[float]) -> nd.NDArray:
         joined = nd.array([0.0, *more], self.ctx)
@@ -229,7 +217,7 @@ class _Plans:
     def _plan_for(self, shape: tuple[int, ...]) -> Any:
         operators = self._operators
         plan = self._plans.get(shape)
-        if plan is None or plan.generation != operators.arena.generation:
+        if plan is None or plan.generation != operators.shared.arena.generation:
             writer = operators.writer(self._net, shape, self._settings)
             plan = self._new_plan(writer)
             self._plans[shape] = plan
@@ -262,10 +250,11 @@ class PlanCriterion(_Plans):
         scale: float,
     ) -> nd.NDArray:
         plan = self._plan_for(images.shape)
-        losses = nd.empty((images.shape[0],), images.context)
-        settings = [data_address(array) for array in (images, labels, losses)]
+        losses = nd.empty(len(images), images.context)
+        addresses = map(data_address, (images, labels, losses))
+        settings = [*addresses, float_bits(scale)]
         plan.forward(
-            [*settings, float_bits(scale)],
+            settings,
             [images, labels],
             [losses],
         )

@@ -19,14 +19,15 @@ from .writer import Writer
 
 
 class Shared(NamedTuple):
-    """What all plans of a network are given."""
+    """What all plans are given."""
 
     device: Device
     arena: Arena
     weights: list[nd.NDArray]
-    """Side by side, an array a type."""
+    """The weights of the network that is trained, side by side, an array a type."""
     statistics: list[nd.NDArray]
-    """Running means and variances."""
+    """The running means and variances of all networks. Each is an array of its own: one of
+    Horovod's operations sums them, and with two views of one array it would never begin."""
     loss_sum: nd.NDArray
     """Of the steps since the last log point."""
 

@@ -36,7 +36,8 @@ class Arena:
         nd.waitall()
         address = ctypes.c_void_p(self.address)
         cuda().cudaFree(address)
-        if cuda().cudaMalloc(ctypes.byref(address), ctypes.c_size_t(size_bytes)):
+        size = ctypes.c_size_t(size_bytes)
+        if cuda().cudaMalloc(ctypes.byref(address), size):
             raise UserError(
                 f"batch: {size_bytes / 2**30:.1f} GiB of the GPU's memory for activations "
                 "expected, found less; use a smaller batch"

@@ -70,11 +70,11 @@ class PlanUpdater(Updater):
             rows.append(row)
             self._blocks += count
 
-        def on_device(values: Any, kind: str) -> nd.NDArray:
+        def on_device(values: Any, dtype: str) -> nd.NDArray:
             return nd.array(
-                np.array(values, kind),
+                np.array(values, dtype),
                 ctx,
-                dtype=kind,
+                dtype=dtype,
             )
 
         self._table = on_device(rows, "int64")
@@ -85,7 +85,7 @@ class PlanUpdater(Updater):
         self._decays = on_device([t.decay for t in tensors], "float32")
         self._sums = self.operators.zeros(2 * self._blocks)
         self._rates = self.operators.zeros(len(tensors) + 1)
-        weights = self.operators.weights
+        weights = self.operators.shared.weights
         changed = [*weights, *self._flats]
         self._settings = self.operators.settings()
         arguments = (self._table, self._chunks, self._sums)
