@@ -71,7 +71,8 @@ def test_hits_are_counted_exactly(
     for first in range(0, len(labels), per_batch):
         place = slice(first, first + per_batch)
         scores = nd.array(logits[place], dtype=dtype)
-        batches.append(Batch(scores, nd.array(labels[place])))
+        of_images = nd.array(labels[place])
+        batches.append(Batch(scores, of_images))
     run = evaluating(samples, per_batch)
     accuracy = evaluate(
         lambda images: images,

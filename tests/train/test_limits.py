@@ -52,7 +52,8 @@ def test_one_flipped_bit_changes_the_quick_digest() -> None:
     digests = {quick_digest(net)}
     for place, bit in ((0, 0), (10, 31), (20, 17)):
         values = weight.asnumpy()
-        values.view(np.uint32).flat[place] ^= np.uint32(1 << bit)
+        words = values.view(np.uint32)
+        words.flat[place] ^= np.uint32(1 << bit)
         weight[:] = mx.nd.array(values)
         digests.add(quick_digest(net))
     assert len(digests) == 4
