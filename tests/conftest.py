@@ -23,6 +23,7 @@ from hypothesis import HealthCheck, settings
 from PIL import Image  # noqa: F401
 
 from rn50.config.errors import UserError
+from rn50.config.progress import untracked
 from rn50.config.stop_signals import command_stop_signals
 from rn50.data.lock import hold
 
@@ -138,7 +139,7 @@ def packed(folder: Path, samples: str) -> Path:
     from rn50.data.prepare import prepare
 
     run = load("smoke", [f"data.path={folder}", f"data.synthetic={samples}"]).run
-    prepare(run.data, lambda name: lambda done, total: None)
+    prepare(run.data, untracked)
     return folder
 
 
