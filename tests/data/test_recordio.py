@@ -33,7 +33,11 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @FUZZ
-@given(label=st.integers(0, 2**24), number=st.integers(0, 2**64 - 1), image=IMAGES)
+@given(
+    label=st.integers(0, 2**24),
+    number=st.integers(0, 2**64 - 1),
+    image=IMAGES,
+)
 @example(label=3, number=5, image=b"")
 @example(label=3, number=5, image=MAGIC * 3)
 @example(
