@@ -1,7 +1,5 @@
 """Which findings follow from others: from lost records, or from a clock that is wrong."""
 
-from __future__ import annotations
-
 from ..config.finding import MISSING, NOTE, Finding
 from .logged_run import LoggedRun
 from .rule import code_of
@@ -59,7 +57,7 @@ def explain(run: LoggedRun, findings: list[Finding]) -> list[Finding]:
     problems = run.log.problems
     # A lost record of a known key is not missed by the rules: they ask `LoggedRun.absent`.
     torn = run.log.truncated or any(problem.lost for problem in problems)
-    unknown = run.log.truncated or any(one.lost and one.key is None for one in problems)
+    unknown = run.log.truncated or any(p.lost and p.key is None for p in problems)
     serious = {finding.name for finding in findings if finding.severity != NOTE}
     clock = next((name for name in _CLOCK if name in serious), "")
 

@@ -1,6 +1,7 @@
 """The verdict on a log, its one cause, and the official checker's verdict next to it."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,17 +37,25 @@ _ROUND_ONLY_WARNED = {
 }
 """Errors today that were warnings in the round itself (mlcommons/logging 63c9709, 4c04112)."""
 
-UNREADABLE = ("MLP000", "unreadable")
-OFFICIAL_FAILS = ("MLP008", "official-checker-fails")
-"""Codes and names of what no rule finds."""
+UNREADABLE = Finding("MLP000", ERROR, None, "an MLPerf log", "", "", name="unreadable")
+OFFICIAL_FAILS = Finding(
+    id="MLP008",
+    severity=ERROR,
+    line=None,
+    expected="PASS of the official checker",
+    found=FAIL,
+    message="",
+    name="official-checker-fails",
+)
+"""What no rule finds."""
 _JOINED = "joined-records"
 
-ON_THE_SET = frozenset({"eval-samples", "train-samples"})
+_ON_THE_SET = frozenset({"eval-samples", "train-samples"})
 """Names of the rules that want ImageNet's number of images."""
 
 
 class Check(NamedTuple):
-    """A log's verdict. `round_verdict`: by the checker of its round, where that differs today."""
+    """The verdict on a log or, with `run` None, on a folder or on what is no log."""
 
     path: Path
     verdict: str
@@ -55,9 +64,29 @@ class Check(NamedTuple):
     ruleset_source: str
     official: Verdict | None
     findings: tuple[Finding, ...]
-    difference: str = ""
-    round_verdict: str | None = None
     run: LoggedRun | None = None
+
+    @property
+    def difference(self) -> str:
+        """Why this verdict and the official checker's differ, where they do."""
+        official = self.official
+        if official is None or official.verdict == NOT_RUN:
+            return ""
+        we_fail = self.verdict == FAIL
+        if self.run is None or we_fail == (official.verdict != PASS):
+            return ""
+        if we_fail:
+            first = self.findings[0]
+            return f"the official checker does not test {first.rule}: {first.message}"
+        reasons = " ".join(official.messages)[:200]
+        return f"the official checker says {official.verdict}: {reasons}"
+
+    @property
+    def round_verdict(self) -> str | None:
+        """The verdict with the checker of the round; None where it is today's."""
+        only_warned = _ROUND_ONLY_WARNED.get(self.ruleset, ())
+        errors = tuple(f for f in self.findings if f.name not in only_warned)
+        return verdict_of(errors) if len(errors) < len(self.findings) else None
 
     def to_dict(self) -> dict[str, Any]:
         """As `rn50 log check --json` prints it."""
@@ -98,50 +127,28 @@ def check_log(
     log = None
     try:
         log = read_log(path, checked_keys())
-        found = find_ruleset(path, log, ruleset)
+        rules = find_ruleset(path, log, ruleset)
     except CannotRead as error:
-        if log is not None:
-            ruleset = None
-        found = find_ruleset(path, log, ruleset)
         official_check = None
-        # it may read records that this parser does not, of unknown values
         if log is None:
-            unread = error.records and "records that cannot be read"
+            rules = find_ruleset(path, None, ruleset)
+            # it may read records that this parser does not, of unknown values
+            unread = "records that cannot be read" if error.records else ""
             official_check = _run_official_checker(
-                path, None, found.name, official, unread or None
+                path, log, rules.name, official, unread
             )
+        else:
+            rules = find_ruleset(path, log, None)
+        finding = UNREADABLE._replace(found=error.reason, message=error.reason)
         return Check(
-            path=path,
-            verdict=CANNOT_READ,
-            cause=error.reason,
-            ruleset=found.name,
-            ruleset_source=found.source,
-            official=official_check,
-            findings=(
-                _finding(UNREADABLE, "an MLPerf log", error.reason, error.reason),
-            ),
+            path, CANNOT_READ, error.reason, *rules, official_check, (finding,)
         )
-    run = LoggedRun(log, found.name)
-    official_check = _run_official_checker(
-        path,
-        log,
-        found.name,
-        official,
-    )
+    run = LoggedRun(log, rules.name)
+    official_check = _run_official_checker(path, log, rules.name, official)
     findings = no_milder(tuple(apply(run)), official_check)
     verdict = verdict_of(findings)
-    return Check(
-        path=path,
-        verdict=verdict,
-        cause=_cause(run, findings),
-        ruleset=found.name,
-        ruleset_source=found.source,
-        official=official_check,
-        findings=findings,
-        difference=_difference(verdict, findings, official_check),
-        round_verdict=round_verdict(found.name, findings),
-        run=run,
-    )
+    cause = _cause(run, findings)
+    return Check(path, verdict, cause, *rules, official_check, findings, run)
 
 
 def is_valid(verdict: str | None) -> bool:
@@ -150,7 +157,7 @@ def is_valid(verdict: str | None) -> bool:
     return verdict in (PASS, POLICY_VERDICT)
 
 
-def verdict_of(findings: tuple[Finding, ...]) -> str:
+def verdict_of(findings: Iterable[Finding]) -> str:
     """FAIL with an error, else POLICY with a policy finding, else PASS."""
     severities = {finding.severity for finding in findings}
     if ERROR in severities:
@@ -166,11 +173,9 @@ def no_milder(
     """The findings, headed by the official checker's failure where they have no error: a log that
     it fails is no valid result. A line with two records is left to `joined-records`: the official
     checker reads only the last of them."""
-    if (
-        official_check is None
-        or official_check.verdict != FAIL
-        or verdict_of(findings) == FAIL
-    ):
+    if official_check is None or official_check.verdict != FAIL:
+        return findings
+    if verdict_of(findings) == FAIL:
         return findings
     if any(finding.name == _JOINED for finding in findings):
         return findings
@@ -178,36 +183,7 @@ def no_milder(
     failed = [reason for reason in reasons if " failed" in reason] or reasons
     reason = printable(" ".join(failed)[:200])
     message = f"the official checker fails it: {reason}"
-    return (
-        _finding(OFFICIAL_FAILS, "PASS of the official checker", FAIL, message),
-        *findings,
-    )
-
-
-def _finding(
-    rule: tuple[str, str],
-    expected: str,
-    found: str,
-    message: str,
-) -> Finding:
-    code, name = rule
-    return Finding(
-        code,
-        ERROR,
-        None,
-        expected,
-        found,
-        message,
-        name=name,
-    )
-
-
-def round_verdict(ruleset: str, findings: tuple[Finding, ...]) -> str | None:
-    """The verdict with the checker of the round; None where it is today's."""
-    only_warned = _ROUND_ONLY_WARNED.get(ruleset, ())
-    if not any(finding.name in only_warned for finding in findings):
-        return None
-    return verdict_of(tuple(f for f in findings if f.name not in only_warned))
+    return (OFFICIAL_FAILS._replace(message=message), *findings)
 
 
 def _cause(run: LoggedRun, findings: tuple[Finding, ...]) -> str:
@@ -215,7 +191,7 @@ def _cause(run: LoggedRun, findings: tuple[Finding, ...]) -> str:
     (and whether it is about the image set alone), else how the run ended."""
     if findings and findings[0].severity != NOTE:
         worst = findings[0]
-        if ON_THE_SET.issuperset(one.name for one in findings if one.severity != NOTE):
+        if _ON_THE_SET.issuperset(f.name for f in findings if f.severity != NOTE):
             return f"{worst.message}: the set is not ImageNet; no other rule is broken"
         why = (f for f in findings if f.id == worst.caused_by and not f.caused_by)
         return next(why, worst).message
@@ -232,51 +208,37 @@ def _cause(run: LoggedRun, findings: tuple[Finding, ...]) -> str:
 
 
 def _run_official_checker(
-    path: Path,
-    log: Log | None,
-    ruleset: str,
-    asked: bool | None,
-    unread: str | None = None,
+    path: Path, log: Log | None, ruleset: str, asked: bool | None, unread: str = ""
 ) -> Verdict | None:
     """The official verdict; None where it is not asked for, NOT_RUN where it would not be safe."""
     if asked is False:
         return None
     if open_pipe(path) is not None:
-        once = "read from a pipe, which can be read once: save it to a file first"
-        return Verdict(
-            NOT_RUN,
-            "",
-            installed_version(),
-            ruleset,
-            (once,),
-        )
-    if not path.is_file():
+        reason = "read from a pipe, which can be read once: save it to a file first"
+    elif path.is_file():
+        reason = unread or _why_not_run(path, log, unasked=asked is None)
+    else:
         return None
-    size = path.stat().st_size
-    reason = unread
-    if reason is None and asked is None and size > OFFICIAL_BYTES:
-        took_s = size / 1e6 * 0.3
-        reason = f"{size / 1e6:.0f} MB would take it {took_s:.0f} s; --official runs it"
-    if reason is None and log is not None:
-        reason = unsafe(log)
-        if (
-            reason is None
-            and asked is None
-            and log.longest_bytes > _OFFICIAL_RECORD_BYTES
-        ):
-            reason = f"a record of {log.longest_bytes:,} bytes would hold it up; --official runs it"
-    if reason is not None:
-        return Verdict(
-            NOT_RUN,
-            "",
-            installed_version(),
-            ruleset,
-            (reason,),
-        )
+    if reason:
+        return Verdict(NOT_RUN, "", installed_version(), ruleset, (reason,))
     return check_officially(path, ruleset)
 
 
-def unsafe(log: Log) -> str | None:
+def _why_not_run(path: Path, log: Log | None, *, unasked: bool) -> str:
+    """Why the official checker does not read this log; empty: it does."""
+    size = path.stat().st_size
+    if unasked and size > OFFICIAL_BYTES:
+        took_s = size / 1e6 * 0.3
+        return f"{size / 1e6:.0f} MB would take it {took_s:.0f} s; --official runs it"
+    if log is None:
+        return ""
+    danger = _danger(log)
+    if not danger and unasked and log.longest_bytes > _OFFICIAL_RECORD_BYTES:
+        return f"a record of {log.longest_bytes:,} bytes would hold it up; --official runs it"
+    return danger
+
+
+def _danger(log: Log) -> str:
     """Why the official checker must not read this log: it makes file names of three values and
     runs the code in those files (of the optimizer's name in the closed division alone)."""
     keys = _NAMING_KEYS
@@ -289,23 +251,6 @@ def unsafe(log: Log) -> str | None:
     if log.problem_count > len(log.problems):
         return "too many records that cannot be read"
     # It may read what this parser does not.
-    if any(
-        problem.kind in ("form", "long", "twice", "type") for problem in log.problems
-    ):
+    if {"form", "long", "twice", "type"} & {problem.kind for problem in log.problems}:
         return "a record whose values are not known"
-    return None
-
-
-def _difference(
-    verdict: str, findings: tuple[Finding, ...], official_check: Verdict | None
-) -> str:
-    """Why the two verdicts differ, where they do."""
-    if official_check is None or official_check.verdict == NOT_RUN:
-        return ""
-    ours_fails = verdict == FAIL
-    if ours_fails == (official_check.verdict != PASS):
-        return ""
-    if ours_fails:
-        return f"the official checker does not test {findings[0].rule}: {findings[0].message}"
-    reasons = " ".join(official_check.messages)[:200]
-    return f"the official checker says {official_check.verdict}: {reasons}"
+    return ""

@@ -6,8 +6,6 @@ ImageNet, and of how to train on it, is left out, and one note says so. What mak
 division, such as a learning rate for another batch, is found in all.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import partial
@@ -44,14 +42,21 @@ from .rule import (
     CONFIG,
     RULES_TEXT,
     Setting,
-    Violation,
     Violations,
     rule,
     rules_on,
 )
 
-NOT_IMAGENET = ("MLP762", "not-imagenet")
-"""Code and name of the note on what is left out for another set."""
+NOT_IMAGENET = Finding(
+    id="MLP762",
+    severity=NOTE,
+    line=None,
+    expected=f"{benchmark.IMAGENET_CLASSES} classes",
+    found="",
+    message="",
+    name="not-imagenet",
+)
+"""The note on what is left out for another set."""
 config_rule = partial(rule, judges=CONFIG)
 imagenet_rule = partial(config_rule, exempt_if_synthetic=True)
 _TABLE = f"{RULES_TEXT} lines 834-857"
@@ -122,7 +127,7 @@ class ConfigUnderCheck:
 
     def violation(
         self, key: str, expected: str, why: str = "", actual: Any = None
-    ) -> Violation:
+    ) -> Finding:
         """That another value of a key was expected."""
         return self.setting(key, actual).violation(expected, why)
 
@@ -218,17 +223,7 @@ def _another_set(loaded: Loaded) -> Finding:
         "images, on the network, the seed, LARS and reference convergence; held to: those on "
         "hyper-parameters and evaluation"
     )
-    expected = f"{benchmark.IMAGENET_CLASSES} classes"
-    code, name = NOT_IMAGENET
-    return Finding(
-        code,
-        NOTE,
-        origin.line,
-        expected,
-        str(classes),
-        message,
-        name=name,
-    )
+    return NOT_IMAGENET._replace(line=origin.line, found=str(classes), message=message)
 
 
 def facts(config: ConfigUnderCheck) -> JsonObject:

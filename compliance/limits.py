@@ -4,8 +4,6 @@ A limit asks for a setting by its name: a logged run gives the records that have
 check its key. Source: training_rules.adoc (v0.7 to v4.0), table of lines 834-857.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial
@@ -25,6 +23,7 @@ from .rule import (
     HasSettings,
     Violations,
     missing,
+    only_if,
     rule,
 )
 
@@ -49,13 +48,12 @@ def _judge(
             return
 
 
+def _word(run: HasSettings, name: str, *allowed: str) -> Violations:
+    return _judge(run, name, lambda value: value in allowed, " or ".join(allowed))
+
+
 def _fixed(run: HasSettings, name: str, expected: float) -> Violations:
-    return _judge(
-        run,
-        name,
-        lambda value: number(value) == expected,
-        plain(expected),
-    )
+    return _judge(run, name, lambda value: number(value) == expected, plain(expected))
 
 
 def _one_of(
@@ -96,12 +94,12 @@ def submission_values(run: HasSettings) -> Violations:
         for setting in list(run.settings(key))[:1]:
             value = setting.value
             words = allowed.get(key)
-            if words is not None and value not in words:
-                yield setting.violation(" or ".join(words))
-            elif words is None and value == "":
-                yield setting.violation("a name")
-            elif words is None and not (isinstance(value, str) and value.strip()):
-                yield setting.violation("a name", severity=POLICY)
+            if words is not None:
+                if value not in words:
+                    yield setting.violation(" or ".join(words))
+            elif not (isinstance(value, str) and value.strip()):
+                severity = only_if(value != "", POLICY)
+                yield setting.violation("a name", severity=severity)
 
 
 @rule("MLP702", "invalid-optimizer", CLOSED_ERROR, CLOSED, judges=BOTH)
@@ -113,10 +111,7 @@ def optimizer_name(run: HasSettings) -> Violations:
     Example: `{"key": "opt_name", "value": "LARS"}`
     """
     yield from missing(run, ["opt_name"], "lars or sgd")
-    allowed = benchmark.OPTIMIZERS
-    yield from _judge(
-        run, "optimizer", lambda name: name in allowed, " or ".join(allowed)
-    )
+    yield from _word(run, "optimizer", *benchmark.OPTIMIZERS)
 
 
 @limit("MLP705", "end-learning-rate", CLOSED_ERROR, _LARS_AND_SGD)
@@ -181,10 +176,8 @@ def lars_momentum(run: HasSettings) -> Violations:
     free_from = benchmark.MOMENTUM_FREE_FROM_BATCH
     if batch < benchmark.MOMENTUM_FREE_BEYOND_DOUBT:
         expected = f"{benchmark.MOMENTUM} below a batch of {free_from:,}"
-        for found in _one_of(run, "momentum", (benchmark.MOMENTUM,), expected):
-            if batch >= free_from:
-                found = found._replace(severity=NOTE)
-            yield found
+        for broken in _one_of(run, "momentum", (benchmark.MOMENTUM,), expected):
+            yield broken._replace(severity=only_if(batch >= free_from, NOTE))
 
 
 @limit(
@@ -225,11 +218,9 @@ def label_smoothing(run: HasSettings) -> Violations:
 def decay_shape(run: HasSettings) -> Violations:
     """The learning rate decays by a polynomial (policy: counted from the end of the warm-up). Logs
     of this harness say so in `opt_learning_rate_decay_shape` and `_from`."""
-    yield from _judge(run, "decay_shape", lambda shape: shape == "poly", "poly")
-    for found in _judge(
-        run, "decay_from", lambda place: place == "warmup_end", "warmup_end"
-    ):
-        yield found._replace(severity=POLICY)
+    yield from _word(run, "decay_shape", "poly")
+    for broken in _word(run, "decay_from", "warmup_end"):
+        yield broken._replace(severity=POLICY)
 
 
 @limit(

@@ -100,18 +100,21 @@ class LoggedRun:
 
     def settings(self, name: str) -> list[Setting]:
         """What the log has of a hyper-parameter; a name without a key of its own is the key."""
-        keys: tuple[str, ...] = (
-            _SETTING_KEYS.get(name, name).format(optimizer=self.optimizer),
-        )
+        keys = [_SETTING_KEYS.get(name, name).format(optimizer=self.optimizer)]
         if name == "label_smoothing":
-            keys = LABEL_SMOOTHING_KEYS
-        return [as_setting(event) for each in keys for event in self.all(each)]
+            keys = [*LABEL_SMOOTHING_KEYS]
+        return [as_setting(event) for event in self.of_keys(*keys)]
+
+    def of_keys(self, *keys: str) -> list[Event]:
+        """Records of some keys in the first run, key by key."""
+        return [event for key in keys for event in self.all(key)]
 
     def first(self, key: str) -> Event | None:
         return next(iter(self.all(key)), None)
 
     def value(self, key: str) -> Any:
-        return next((event.value for event in self.all(key)), None)
+        event = self.first(key)
+        return event and event.value
 
     def during(self, key: str) -> list[Event]:
         """Records of a key between run_start and the last run_stop, by their place in the log."""
@@ -125,10 +128,9 @@ class LoggedRun:
 
     @cached_property
     def _clock_orders(self) -> tuple[int, float]:
-        begin = next((start.order for start in self.all("run_start")), 0)
-        return begin, max(
-            (stop.order for stop in self.all("run_stop")), default=math.inf
-        )
+        begin = self.start.order if self.start else 0
+        stops = [stop.order for stop in self.all("run_stop")]
+        return begin, max(stops, default=math.inf)
 
     def absent(self, key: str) -> bool:
         """No record of this key, and no other finding that says why: it was torn, or the run ended
@@ -146,9 +148,7 @@ class LoggedRun:
     def division(self) -> str | None:
         """closed or open; None where the log says neither."""
         value = self.value("submission_division")
-        if isinstance(value, str) and value in benchmark.DIVISIONS:
-            return value
-        return None
+        return next((name for name in benchmark.DIVISIONS if name == value), None)
 
     @cached_property
     def optimizer(self) -> str | None:
@@ -170,9 +170,7 @@ class LoggedRun:
 
     @cached_property
     def status(self) -> Any:
-        return next(
-            (stop.metadata.get("status") for stop in self.all("run_stop")), None
-        )
+        return self.stop and self.stop.metadata.get("status")
 
     @cached_property
     def run_ms(self) -> float | None:
@@ -191,20 +189,13 @@ class LoggedRun:
     @cached_property
     def evaluations(self) -> list[Evaluation]:
         """All evaluations with a number, in file order."""
-        evaluations = []
-        for event in self.all("eval_accuracy"):
-            accuracy = number(event.value)
-            if accuracy is not None:
-                evaluations.append(
-                    Evaluation(
-                        order=event.order,
-                        line=event.line,
-                        time_ms=event.time_ms,
-                        epoch=epoch_of(event),
-                        accuracy=accuracy,
-                    )
-                )
-        return evaluations
+        return [
+            Evaluation(
+                event.order, event.line, event.time_ms, epoch_of(event), accuracy
+            )
+            for event in self.all("eval_accuracy")
+            if (accuracy := number(event.value)) is not None
+        ]
 
     @cached_property
     def timed_evaluations(self) -> list[Evaluation]:
@@ -263,13 +254,15 @@ class LoggedRun:
         """What was trained before each `eval_accuracy`, by its place in the log. An epoch is
         trained once it has started and then stopped; in a log without `epoch_start`, once a block
         that claims it has begun."""
+        keys = ["block_start"]
         by_epoch = bool(self.all("epoch_start"))
-        keys = ("epoch_start", "epoch_stop") if by_epoch else ("block_start",)
-        events = [event for key in (*keys, "eval_accuracy") for event in self.all(key)]
+        if by_epoch:
+            keys = ["epoch_start", "epoch_stop"]
+        events = self.of_keys(*keys, "eval_accuracy")
         started = set()
         done: set[int] = set()
         whole = 0
-        found = {}
+        trained = {}
         for event in sorted(events, key=lambda event: event.order):
             if event.key == "eval_accuracy":
                 while whole + 1 in done:
@@ -277,7 +270,7 @@ class LoggedRun:
                 reach = len(done)
                 if by_epoch:
                     reach = whole + (0 in done)
-                found[event.order] = Trained(epochs=len(done), reach=reach)
+                trained[event.order] = Trained(epochs=len(done), reach=reach)
             elif event.key == "block_start":
                 done |= epochs_of(event)
             elif event.key == "epoch_start":
@@ -286,7 +279,7 @@ class LoggedRun:
                 stopped = epochs_of(event)
                 before = {epoch - 1 for epoch in stopped if 0 in started}
                 done |= (stopped & started) or (before & started)
-        return found
+        return trained
 
     def epochs_to(self, evaluation: Evaluation) -> float | None:
         """Epochs that were trained for an evaluation: what its record claims, but no more than the
@@ -306,10 +299,14 @@ class LoggedRun:
         """Epochs to convergence for the RCP test: those trained for the first evaluation at or
         above the target, whatever is trained after it (of an open run that reaches none, for the
         last evaluation). None: the run did not converge."""
-        counts = self.target or next(reversed(self.timed_evaluations), None)
-        if counts is None or not self.converged:
+        if self.last_counted is None or not self.converged:
             return None
-        return self.epochs_to(counts)
+        return self.epochs_to(self.last_counted)
+
+    @cached_property
+    def last_counted(self) -> Evaluation | None:
+        """The first evaluation at the target; of a run that reaches none, its last."""
+        return self.target or next(reversed(self.timed_evaluations), None)
 
     @cached_property
     def duplicate_writers(self) -> int:
@@ -363,7 +360,6 @@ def _second_run(log: Log) -> Event | None:
         (event for key in _PREAMBLE for event in log.all(key)),
         key=lambda event: event.order,
     )
-    orders = [event.order for event in preamble]
     for key, other in (("run_start", "run_start"), ("init_start", "init_stop")):
         first = log.first(other)
         if first is None:
@@ -376,8 +372,8 @@ def _second_run(log: Log) -> Event | None:
             )
             if ended or apart:
                 begin = stop_order if ended else first.order
-                at = bisect_right(orders, begin)
-                if at < len(orders) and orders[at] < again.order:
+                at = bisect_right(preamble, begin, key=lambda event: event.order)
+                if at < len(preamble) and preamble[at].order < again.order:
                     return preamble[at]
                 if ended:
                     return again

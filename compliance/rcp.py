@@ -4,13 +4,13 @@ Source: mlcommons/logging 4.1.68, mlperf_logging/rcp_checker: its records, its p
 t-test, without SciPy. Closed division, rulesets 1.0.0 to 4.0.0.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 from pathlib import Path
+from statistics import pstdev
 from typing import NamedTuple
 
 import mlperf_logging
@@ -51,10 +51,7 @@ class Point(NamedTuple):
     @property
     def stdev(self) -> float:
         """Population standard deviation of all runs."""
-        middle = sum(self.epochs) / len(self.epochs)
-        return math.sqrt(
-            sum((epoch - middle) ** 2 for epoch in self.epochs) / len(self.epochs)
-        )
+        return pstdev(self.epochs)
 
 
 class Reference(NamedTuple):
@@ -71,9 +68,9 @@ class Verdict(NamedTuple):
 
     passed: bool
     reason: str
-    mean: float | None
-    reference: Reference | None
-    factor: float
+    mean: float | None = None
+    reference: Reference | None = None
+    factor: float = 1.0
 
     @property
     def word(self) -> str:
@@ -89,10 +86,10 @@ def points(ruleset: str) -> tuple[Point, ...]:
     file = Path(
         mlperf_logging.__path__[0], f"rcp_checker/training_{ruleset}/rcps_resnet.json"
     )
-    records = []
-    for record in json.loads(file.read_bytes()).values():
-        records.append(Point(record["BS"], tuple(record["Epochs to converge"])))
-    return tuple(sorted(records))
+    records = json.loads(file.read_bytes()).values()
+    return tuple(
+        sorted(Point(r["BS"], tuple(r["Epochs to converge"])) for r in records)
+    )
 
 
 @lru_cache(maxsize=len(benchmark.RULESETS))
@@ -128,23 +125,14 @@ def reference(batch: float, ruleset: str) -> Reference | None:
     if batch < kept[0].batch:
         return _exact("below", kept[0])
     if batch > kept[-1].batch:
-        return Reference(
-            "above",
-            (kept[-1].batch,),
-            math.nan,
-            math.nan,
-        )
-    high_at = next(i for i, point in enumerate(kept) if point.batch > batch)
-    low = kept[high_at - 1]
-    high = kept[high_at]
+        return Reference("above", (kept[-1].batch,), math.nan, math.nan)
+    low, high = next(
+        (low, high) for low, high in pairwise(kept) if low.batch < batch < high.batch
+    )
     mean = _between(batch, low, high, low.mean, high.mean)
     stdev = _between(batch, low, high, low.stdev, high.stdev)
-    return Reference(
-        "interpolated",
-        (low.batch, high.batch),
-        mean,
-        _minimum(mean, stdev, _INTERPOLATED),
-    )
+    minimum = _minimum(mean, stdev, _INTERPOLATED)
+    return Reference("interpolated", (low.batch, high.batch), mean, minimum)
 
 
 def judge(epochs: Sequence[float | None], batch: float, ruleset: str) -> Verdict:
@@ -152,19 +140,19 @@ def judge(epochs: Sequence[float | None], batch: float, ruleset: str) -> Verdict
     held_to = reference(batch, ruleset)
     if held_to is None:
         reason = f"no reference convergence points before {FIRST_RULESET}"
-        return Verdict(False, reason, None, None, 1.0)
+        return Verdict(False, reason)
     failed = sum(epoch is None for epoch in epochs)
     if failed > benchmark.RUNS_THAT_MAY_FAIL:
         reason = (
             f"insufficient convergence: {failed} of {len(epochs)} runs did not converge"
         )
-        return Verdict(False, reason, None, held_to, 1.0)
+        return Verdict(False, reason, reference=held_to)
     if len(epochs) < 3:
-        return Verdict(False, f"{benchmark.RUNS} runs expected", None, held_to, 1.0)
+        return Verdict(False, f"{benchmark.RUNS} runs expected", reference=held_to)
     mean = olympic_mean([math.inf if epoch is None else epoch for epoch in epochs])
     if held_to.kind == "above":
         reason = f"{batch:,g} is above the largest point {held_to.batches[0]:,}: needs its own RCP"
-        return Verdict(False, reason, mean, held_to, 1.0)
+        return Verdict(False, reason, mean, held_to)
     factor = max(1.0, held_to.mean / mean) if mean > 0 else 1.0
     if mean >= held_to.minimum:
         return Verdict(True, _WHY[held_to.kind], mean, held_to, factor)

@@ -6,6 +6,7 @@ severity are listed, so a rule whose findings explain others has the lower code.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ..config import benchmark
@@ -27,22 +28,14 @@ CLOSED_ONLY = (ERROR, NOTE)
 """Severities in the closed and in the open division; None: not a rule there."""
 
 
-class Violation(NamedTuple):
-    """What a rule function yields; `severity` only where it differs from the rule's. `about`: as of
-    `Finding`."""
-
-    message: str
-    line: int | None = None
-    expected: str = ""
-    actual: str = ""
-    advice: str = ""
-    severity: str | None = None
-    about: str = ""
+violation = partial(Finding, id="", severity="", line=None, expected="", found="")
+"""What a rule function yields; its code and name come from the rule, as the severity does where it
+is empty."""
 
 
 def against(
     subject: Event | str, actual: str, expected: str, why: str = "", **more: Any
-) -> Violation:
+) -> Finding:
     """That one thing was found and another expected.
 
     Args:
@@ -50,30 +43,25 @@ def against(
         actual: what is found; with the subject before it a sentence.
         expected: what is right.
         why: the reason, or a hint, at the end of the message.
-        **more: other fields of `Violation`: `line` (of a record its own), `advice`, `severity`.
+        **more: other fields of `Finding`: `line` (of a record its own), `advice`, `severity`.
     """
     place = subject
     if isinstance(subject, Event):
         place = subject.place
-        more.setdefault("line", subject.line)
+        more = {"line": subject.line} | more
     message = f"{place} {actual}, expected {expected}"
     if why:
         message += f": {why}"
-    return Violation(
-        message=message,
-        expected=expected,
-        actual=actual,
-        **more,
-    )
+    return violation(message=message, expected=expected, **{"found": actual} | more)
 
 
-Violations: TypeAlias = Iterator[Violation]
+Violations: TypeAlias = Iterator[Finding]
 """What a rule function gives."""
 
 
-def only_if(condition: object, severity: str) -> str | None:
+def only_if(condition: object, severity: str) -> str:
     """A severity of a violation that under a condition alone differs from the rule's."""
-    return severity if condition else None
+    return severity if condition else ""
 
 
 class Setting(NamedTuple):
@@ -83,26 +71,11 @@ class Setting(NamedTuple):
     value: Any
     line: int | None = None
 
-    def violation(
-        self,
-        expected: str,
-        why: str = "",
-        *,
-        advice: str = "",
-        severity: str | None = None,
-    ) -> Violation:
-        """That another value was expected."""
-        actual = shown(self.value)
-        violation = against(
-            self.place,
-            f"is {actual}",
-            expected,
-            why,
-            line=self.line,
-            advice=advice,
-            severity=severity,
-        )
-        return violation._replace(actual=actual)
+    def violation(self, expected: str, why: str = "", **more: Any) -> Finding:
+        """That another value was expected; `more`: as of `against`."""
+        value = shown(self.value)
+        more |= {"line": self.line, "found": value}
+        return against(self.place, f"is {value}", expected, why, **more)
 
 
 class HasSettings(Protocol):
@@ -149,17 +122,25 @@ class Rule(NamedTuple):
     @property
     def description(self) -> str:
         """What it checks: the first paragraph of the function's docstring."""
-        return _paragraphs(self.check)[0]
+        return self._paragraph("")
 
     @property
     def why(self) -> str:
         """The reason for it; empty: its docstring has none."""
-        return _paragraph(self.check, "Why: ")
+        return self._paragraph("Why: ")
 
     @property
     def example(self) -> str:
         """What breaks it; empty: its docstring has none."""
-        return _paragraph(self.check, "Example: ")
+        return self._paragraph("Example: ")
+
+    def _paragraph(self, begin: str) -> str:
+        """The first paragraph of the docstring that begins so, without its begin; empty: none."""
+        for paragraph in str(self.check.__doc__).split("\n\n"):
+            text = " ".join(paragraph.split())
+            if text.startswith(begin):
+                return text.removeprefix(begin)
+        return ""
 
     def applies(self, run: HasSettings) -> bool:
         """Whether it is a rule for this log."""
@@ -172,35 +153,16 @@ class Rule(NamedTuple):
     def findings(self, run: HasSettings) -> Iterator[Finding]:
         """What breaks this rule in a log to which it applies."""
         in_open = run.division == "open" and self.open_severity
-        for violation in self.check(run):
-            severity = violation.severity or in_open or self.severity
+        for broken in self.check(run):
+            severity = broken.severity or in_open or self.severity
             if in_open == NOTE and severity == POLICY:
                 severity = NOTE
-            yield self.finding(violation, severity)
+            yield self.finding(broken, severity)
 
-    def finding(self, violation: Violation, severity: str | None = None) -> Finding:
-        """A violation as a finding; `severity` None: its own, else the rule's."""
-        return Finding(
-            id=self.code,
-            severity=severity or violation.severity or self.severity,
-            line=violation.line,
-            expected=violation.expected,
-            found=violation.actual,
-            message=violation.message,
-            advice=violation.advice,
-            name=self.name,
-            about=violation.about,
-        )
-
-
-def _paragraphs(check: Callable[..., object]) -> list[str]:
-    return [" ".join(part.split()) for part in (check.__doc__ or "").split("\n\n")]
-
-
-def _paragraph(check: Callable[..., object], begin: str) -> str:
-    """The paragraph of a docstring that begins so, without its begin; empty: there is none."""
-    texts = (part for part in _paragraphs(check) if part.startswith(begin))
-    return next(texts, "").removeprefix(begin)
+    def finding(self, broken: Finding, severity: str | None = None) -> Finding:
+        """What a rule function has yielded, whole; `severity` None: its own, else the rule's."""
+        severity = severity or broken.severity or self.severity
+        return broken._replace(id=self.code, name=self.name, severity=severity)
 
 
 def missing(
@@ -211,13 +173,12 @@ def missing(
     why: str = "",
 ) -> Violations:
     """That the log has no record of keys, in one violation; nothing where none is absent."""
-    names = ", ".join(key for key in keys if run.absent(key))
+    names = ", ".join(filter(run.absent, keys))
     if names:
-        text = f"no {names} in the log{why}"
-        yield Violation(
-            message=text,
+        yield violation(
+            message=f"no {names} in the log{why}",
             expected=expected or names,
-            actual="none",
+            found="none",
             advice=advice,
             about=MISSING,
         )
@@ -237,20 +198,11 @@ def rule(
     """Make a rule of a function and register it. One code may judge a log and a config by two
     functions. `severity`: of both divisions, or one for each. `options`: the fields of `Rule` that
     have a default."""
-    closed: str
-    in_open: str | None
-    closed, in_open = (severity, severity) if isinstance(severity, str) else severity
+    severities: tuple[str, str | None]
+    severities = (severity, severity) if isinstance(severity, str) else severity
 
     def register(check: Callable[[Any], Violations]) -> Rule:
-        made = Rule(
-            code,
-            name,
-            closed,
-            in_open,
-            source,
-            check,
-            **options,
-        )
+        made = Rule(code, name, *severities, source, check, **options)
         for subject in made.judges.split(", "):
             if (code, subject) in _REGISTERED:
                 raise ValueError(f"{code} judges a {subject} twice")

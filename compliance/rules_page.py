@@ -1,7 +1,5 @@
 """docs/rules.md, from the rules themselves."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from ..config import benchmark
@@ -49,15 +47,13 @@ def rows() -> Iterator[tuple[str, ...]]:
         what = each.description
         if each.optimizer:
             what += f" ({each.optimizer})"
-        span = _span(each.rulesets) if each.judges in (LOG, BOTH) else "all"
-        open_severity = each.open_severity or "-"
         yield (
             each.code,
             each.name,
             each.judges,
-            span,
+            _span(each),
             each.severity,
-            open_severity,
+            each.open_severity or "-",
             what,
             each.source,
         )
@@ -65,17 +61,17 @@ def rows() -> Iterator[tuple[str, ...]]:
 
 def render_markdown() -> str:
     """The whole page."""
-    names = {
-        "unreadable": UNREADABLE,
-        "official": OFFICIAL_FAILS,
-        "another_set": NOT_IMAGENET,
-    }
-    head = _HEAD.format(**{key: " ".join(name) for key, name in names.items()})
+    head = _HEAD.format(
+        unreadable=UNREADABLE.rule,
+        official=OFFICIAL_FAILS.rule,
+        another_set=NOT_IMAGENET.rule,
+    )
     lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
     for row in rows():
         cells = (cell.replace("|", "/") for cell in row)
         lines.append(f"| {' | '.join(cells)} |")
-    return head + "\n".join(lines) + "\n" + _FIRST + "".join(map(_section, first_met()))
+    table = "\n".join(lines)
+    return f"{head}{table}\n{_FIRST}" + "".join(map(_section, first_met()))
 
 
 def first_met() -> list[Rule]:
@@ -90,7 +86,9 @@ def _section(each: Rule) -> str:
     )
 
 
-def _span(rulesets: tuple[str, ...]) -> str:
-    if rulesets == benchmark.RULESETS:
+def _span(each: Rule) -> str:
+    """The rounds of a rule; a config is held to all rules whatever its round."""
+    judges_logs = each.judges in (LOG, BOTH)
+    if each.rulesets == benchmark.RULESETS or not judges_logs:
         return "all"
-    return "-".join(dict.fromkeys((rulesets[0], rulesets[-1])))
+    return "-".join(dict.fromkeys((each.rulesets[0], each.rulesets[-1])))

@@ -4,8 +4,6 @@ its score.
 Source: mlcommons/logging 4.1.68, rcp_checker; training_rules.adoc lines 509, 954.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -27,20 +25,20 @@ class RunScore(NamedTuple):
     it, "" if it does not."""
 
     path: Path
-    minutes: float | None
-    converged: bool
-    epochs: float | None
-    accuracy: float | None
-    dropped: str
+    minutes: float | None = None
+    converged: bool = False
+    epochs: float | None = None
+    accuracy: float | None = None
+    dropped: str = ""
     """Why its time is not in the mean; "" if it is."""
-    invalid: str
+    invalid: str = ""
 
 
 def newest(checks: Sequence[Check]) -> str:
     """The ruleset that a submission is held to: the newest of those of its logs that can be read
     (of all, where none can)."""
-    rulesets = {check.ruleset for check in checks if check.run is not None}
-    rulesets = rulesets or {check.ruleset for check in checks}
+    readable = [check for check in checks if check.run is not None]
+    rulesets = {check.ruleset for check in readable or checks}
     return max(rulesets, key=benchmark.RULESETS.index)
 
 
@@ -52,17 +50,15 @@ def judge_convergence(checks: Sequence[Check]) -> Verdict | None:
     if not kept_points(ruleset):
         return None
     out = left_out([run_score(check) for check in checks])
-    logged = [None if check.run is None else check.run.batch for check in checks]
+    logged = [check.run.batch if check.run else None for check in checks]
     counting = {batch for at, batch in enumerate(logged) if at not in out}
     batches = {batch for batch in counting or logged if batch is not None}
     if len(batches) != 1:
-        found = " and ".join(f"{batch:,g}" for batch in sorted(batches)) or "no batch"
-        return Verdict(
-            False, f"{found} are no common batch of the runs", None, None, 1.0
-        )
+        values = " and ".join(f"{batch:,g}" for batch in sorted(batches)) or "no batch"
+        return Verdict(False, f"{values} are no common batch of the runs")
     epochs: list[float | None] = []
     for at, check in enumerate(checks):
-        counts = check.run is not None and check.run.batch is not None and at not in out
+        counts = logged[at] is not None and at not in out
         epochs.append(check.run.convergence_epoch if check.run and counts else None)
     return judge(epochs, batches.pop(), ruleset)
 
@@ -78,15 +74,7 @@ def left_out(runs: Sequence[RunScore]) -> set[int]:
 
 def run_score(check: Check) -> RunScore:
     run = check.run
-    score = RunScore(
-        check.path,
-        None,
-        False,
-        None,
-        None,
-        check.cause,
-        check.cause,
-    )
+    score = RunScore(check.path, dropped=check.cause, invalid=check.cause)
     if run is None:
         return score
     broken = any(finding.name in _NO_CLOCK for finding in check.findings)
@@ -96,7 +84,7 @@ def run_score(check: Check) -> RunScore:
             score = score._replace(converged=True, dropped="")
     if is_valid(check.round_verdict or check.verdict):
         score = score._replace(invalid="")
-    last = run.target or next(reversed(run.timed_evaluations), None)
+    last = run.last_counted
     if last is None:
         return score
     return score._replace(epochs=run.epochs_to(last), accuracy=last.accuracy)

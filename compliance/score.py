@@ -5,8 +5,6 @@ Source: mlcommons/logging 4.1.68, result_summarizer and rcp_checker; training_ru
 530, 954.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -40,7 +38,34 @@ class Score(NamedTuple):
     published_factor: float | None
     rcp: Verdict | None
     runs: tuple[RunScore, ...]
-    notes: tuple[str, ...]
+
+    @property
+    def notes(self) -> list[str]:
+        """What keeps a score away, or a factor from it."""
+        notes = []
+        count = len(self.runs)
+        failed = sum(not run.converged for run in self.runs)
+        if failed > benchmark.RUNS_THAT_MAY_FAIL:
+            notes.append(f"no score: {failed} of {count} runs failed, at most one may")
+        if count != benchmark.RUNS:
+            runs = f"{count} run{'s' * (count != 1)}"
+            notes.append(f"no score: {runs}, a score needs {benchmark.RUNS}")
+        factor = f"{self.scaling_factor:.10f}"
+        if self.rcp is None:
+            notes.append(f"no RCP test: none before {FIRST_RULESET}")
+        elif self.division != "closed":
+            note = "the RCP test is for information: it binds the closed division alone"
+            notes.append(note)
+        elif self.scaling_factor != 1.0 and not self.scaled:
+            why = "the RCP test fails"
+            if self.rcp.passed:
+                why = "published unscaled in this round"
+            notes.append(f"factor {factor} is not applied: {why}")
+        published = self.published_factor
+        if published is not None and abs(published - self.scaling_factor) > 1e-9:
+            note = f"scaling.json says {published:.10f}, computed {factor} (used)"
+            notes.append(note)
+        return notes
 
     def to_dict(self) -> JsonObject:
         """As `rn50 log score --json` prints it."""
@@ -48,7 +73,7 @@ class Score(NamedTuple):
             "path": str(self.path),
             "rcp": self.rcp and _rcp_dict(self.rcp),
             "runs": [run._asdict() | {"path": str(run.path)} for run in self.runs],
-            "notes": list(self.notes),
+            "notes": self.notes,
         }
 
 
@@ -82,35 +107,36 @@ def score_checks(folder: Path, judged: Sequence[Check]) -> Score:
     """Score a folder that has been judged: `judged` has the verdicts on its logs and, last, on
     itself, as `check_folder` gives them."""
     *checks, whole = judged
-    logged = [check.run for check in checks if check.run is not None]
-    name = newest(checks)
-    division = next((run.division for run in logged if run.division), None)
+    ruleset = newest(checks)
+    divisions = (check.run.division for check in checks if check.run is not None)
+    division = next(filter(None, divisions), None)
     runs, mean_min = _olympic([run_score(check) for check in checks])
     rcp = judge_convergence(checks)
-    factor = 1.0
-    if rcp is not None:
-        factor = rcp.factor
-    applies = rcp is not None and rcp.passed and division == "closed"
-    scaled = applies and benchmark.at_least(name, SCALED_FROM) and factor != 1.0
+    factor = 1.0 if rcp is None else rcp.factor
+    scaled = (
+        rcp is not None
+        and rcp.passed
+        and division == "closed"
+        and benchmark.at_least(ruleset, SCALED_FROM)
+        and factor != 1.0
+    )
     score = mean_min
     if score is not None and scaled:
         score *= factor
-    committees = read_object(folder / "scaling.json", _SCALING_BYTES)
-    published = number(committees.get("scaling_factor"))
+    scaling = read_object(folder / "scaling.json", _SCALING_BYTES)
     return Score(
-        folder,
-        whole.verdict,
-        whole.cause,
-        name,
-        division,
-        score,
-        mean_min,
-        factor,
-        scaled,
-        published,
-        rcp,
-        tuple(runs),
-        tuple(_notes(runs, division, rcp, factor, scaled, published)),
+        path=folder,
+        verdict=whole.verdict,
+        cause=whole.cause,
+        ruleset=ruleset,
+        division=division,
+        score_min=score,
+        unscaled_min=mean_min,
+        scaling_factor=factor,
+        scaled=scaled,
+        published_factor=number(scaling.get("scaling_factor")),
+        rcp=rcp,
+        runs=tuple(runs),
     )
 
 
@@ -118,49 +144,15 @@ def _olympic(runs: list[RunScore]) -> tuple[list[RunScore], float | None]:
     """Drop the fastest and the slowest (a run that is not valid is the slowest, whatever its clock
     says)."""
     out = left_out(runs)
-    good = [run for at, run in enumerate(runs) if at not in out]
-    failed = len(out)
-    if failed > benchmark.RUNS_THAT_MAY_FAIL or len(runs) != benchmark.RUNS:
+    if len(out) > benchmark.RUNS_THAT_MAY_FAIL or len(runs) != benchmark.RUNS:
         return runs, None
+    good = [run for at, run in enumerate(runs) if at not in out]
     order = sorted(good, key=lambda run: run.minutes or 0.0)
     marks = {order[0].path: "fastest"}
-    if not failed:
+    if not out:
         marks[order[-1].path] = "slowest"
     for at in out:
         marks[runs[at].path] = f"slowest: {runs[at].dropped or runs[at].invalid}"
     runs = [run._replace(dropped=marks.get(run.path, "")) for run in runs]
     kept = [run.minutes for run in runs if not run.dropped and run.minutes is not None]
-    if not kept:
-        return runs, None
-    return runs, sum(kept) / len(kept)
-
-
-def _notes(
-    runs: list[RunScore],
-    division: str | None,
-    rcp: Verdict | None,
-    factor: float,
-    scaled: bool,
-    published: float | None,
-) -> list[str]:
-    notes = []
-    failed = sum(not run.converged for run in runs)
-    if failed > benchmark.RUNS_THAT_MAY_FAIL:
-        notes.append(f"no score: {failed} of {len(runs)} runs failed, at most one may")
-    if len(runs) != benchmark.RUNS:
-        count = f"{len(runs)} run{'s' * (len(runs) != 1)}"
-        notes.append(f"no score: {count}, a score needs {benchmark.RUNS}")
-    if rcp is None:
-        notes.append(f"no RCP test: none before {FIRST_RULESET}")
-    elif division != "closed":
-        notes.append(
-            "the RCP test is for information: it binds the closed division alone"
-        )
-    elif factor != 1.0 and not scaled:
-        why = "published unscaled in this round" if rcp.passed else "the RCP test fails"
-        notes.append(f"factor {factor:.10f} is not applied: {why}")
-    if published is not None and abs(published - factor) > 1e-9:
-        notes.append(
-            f"scaling.json says {published:.10f}, computed {factor:.10f} (used)"
-        )
-    return notes
+    return runs, sum(kept) / len(kept) if kept else None

@@ -1,7 +1,5 @@
 """A folder of runs as a submission: every log by itself, then what they must have in common."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Sequence
@@ -19,7 +17,15 @@ from ..config.reading import JsonObject, read_file
 from ..logging.places import job_of, no_logs, results_in, run_folders
 from .check_log import POLICY_VERDICT, Check, check_log, is_valid, verdict_of
 from .logged_run import LoggedRun
-from .rule import FOLDER, RULES_TEXT, Violations, against, only_if, rule, rules_on
+from .rule import (
+    FOLDER,
+    RULES_TEXT,
+    Violations,
+    against,
+    only_if,
+    rule,
+    rules_on,
+)
 from .run_scores import judge_convergence, newest
 
 folder_rule = partial(rule, judges=FOLDER)
@@ -28,6 +34,8 @@ _PACKAGE = "mlcommons/logging 4.1.68, package_checker"
 _MOST_RUNS = 20
 _FEWEST = 3
 """Equal evaluations that are no chance."""
+_COUNTED = ("number_of_nodes", "accelerators_per_node")
+_IS_COUNT = re.compile(r"[0-9]{1,9}")
 _COUNT = re.compile(r'"(\d{1,9})x')
 _MODEL = re.compile(r"[A-Z]+\d+[A-Z]*")
 _COARSE_MS = 10
@@ -58,15 +66,15 @@ class Submission:
     @property
     def machine(self) -> tuple[int, int]:
         """Nodes and accelerators (of nodes without, nodes) of the description; 0: not known."""
-        system = self.system or {}
-        counts = [
-            str(system.get(key)) for key in ("number_of_nodes", "accelerators_per_node")
-        ]
-        if not all(
-            count.isascii() and count.isdigit() and len(count) < 10 for count in counts
-        ):
+        counts = [self.described(key) for key in _COUNTED]
+        if not all(_IS_COUNT.fullmatch(str(count)) for count in counts):
             return 0, 0
-        return int(counts[0]), int(counts[0]) * max(1, int(counts[1]))
+        nodes, accelerators = map(int, counts)
+        return nodes, nodes * max(1, accelerators)
+
+    def described(self, key: str) -> Any:
+        """A field of the system description; None where there is none."""
+        return (self.system or {}).get(key)
 
 
 def check_folder(
@@ -80,14 +88,10 @@ def check_folder(
     checks = tuple(check_log(path, ruleset, official=official) for path in files)
     system, system_path = _read_system(folder)
     submission = Submission(folder, checks, system, system_path)
-    findings = tuple(
-        each.finding(violation)
-        for each in SET_RULES
-        for violation in each.check(submission)
-    )
-    findings = tuple(
-        sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
-    )
+    findings = [
+        each.finding(broken) for each in SET_RULES for broken in each.check(submission)
+    ]
+    findings.sort(key=lambda finding: SEVERITIES.index(finding.severity))
     good = sum(is_valid(check.verdict) for check in checks)
     cause = f"{good} of {len(checks)} runs pass"
     verdict = verdict_of(findings)
@@ -97,17 +101,19 @@ def check_folder(
     elif odd is not None:
         verdict = POLICY_VERDICT
         cause += f", with policy findings ({odd.path.name}: {odd.cause})"
-    ruleset_by = next(check for check in checks if check.ruleset == newest(checks))
-    whole = Check(
-        path=folder,
-        verdict=verdict,
-        cause=cause,
-        ruleset=ruleset_by.ruleset,
-        ruleset_source=ruleset_by.ruleset_source,
-        official=None,
-        findings=findings,
+    of_round = next(check for check in checks if check.ruleset == newest(checks))
+    return (
+        *checks,
+        Check(
+            path=folder,
+            verdict=verdict,
+            cause=cause,
+            ruleset=of_round.ruleset,
+            ruleset_source=of_round.ruleset_source,
+            official=None,
+            findings=tuple(findings),
+        ),
     )
-    return (*checks, whole)
 
 
 @folder_rule("MLP901", "five-runs", ERROR, f"{RULES_TEXT} lines 509, 954; {_PACKAGE}")
@@ -144,19 +150,18 @@ def invalid(checks: Sequence[Check]) -> list[Check]:
 def _is_ours(folder: Path) -> bool:
     """Whether a run of this harness left its log here: in its own folder or in its job's."""
     job = job_of(folder)
-    return (folder / "result.json").is_file() or (
-        job is not None and bool(run_folders(job))
-    )
+    in_job = job is not None and bool(run_folders(job))
+    return in_job or (folder / "result.json").is_file()
 
 
 def _together(
     submission: Submission, same: Callable[[LoggedRun, LoggedRun], bool], what: str
 ) -> Violations:
     """The first pair of runs of which something is the same."""
-    for (name, one), (other, two) in combinations(submission.runs[:_MOST_RUNS], 2):
-        if same(one, two):
+    for (name, run), (twin, other) in combinations(submission.runs[:_MOST_RUNS], 2):
+        if same(run, other):
             why = "every run of a submission is trained anew, with a seed of its own"
-            yield against(f"{name} and {other}", what, "two runs", why)
+            yield against(f"{name} and {twin}", what, "two runs", why)
             return
 
 
@@ -165,20 +170,21 @@ def _same_stamps(submission: Submission) -> Violations:
     """No two logs have the same stamps, nor stamps that are the same after a shift: three or more
     evaluations, not all stamped in a unit of 10 ms or more."""
 
-    def intervals_ms(run: LoggedRun) -> list[int]:
-        if run.coarse_ms >= _COARSE_MS:
-            return []
-        stamps = [one.time_ms for one in run.timed_evaluations if one.time_ms > 0]
-        return [round(stamp - stamps[0]) for stamp in stamps]
+    what = "are one run: their evaluations are equally far apart"
+    yield from _together(submission, _as_far_apart, what)
 
-    def same(run: LoggedRun, other: LoggedRun) -> bool:
-        return len(intervals_ms(run)) >= _FEWEST and intervals_ms(run) == intervals_ms(
-            other
-        )
 
-    yield from _together(
-        submission, same, "are one run: their evaluations are equally far apart"
-    )
+def _as_far_apart(run: LoggedRun, other: LoggedRun) -> bool:
+    intervals_ms = _intervals_ms(run)
+    return len(intervals_ms) >= _FEWEST and intervals_ms == _intervals_ms(other)
+
+
+def _intervals_ms(run: LoggedRun) -> list[int]:
+    """From the first evaluation to each; none where stamps are coarse."""
+    if run.coarse_ms >= _COARSE_MS:
+        return []
+    stamps = [e.time_ms for e in run.timed_evaluations if e.time_ms > 0]
+    return [round(stamp - stamps[0]) for stamp in stamps]
 
 
 @folder_rule(
@@ -187,16 +193,15 @@ def _same_stamps(submission: Submission) -> Violations:
 def _same_accuracies(submission: Submission) -> Violations:
     """No two logs have the same accuracies at all evaluations that both have, three or more."""
 
-    def same(run: LoggedRun, other: LoggedRun) -> bool:
-        pairs = list(zip(run.timed_evaluations, other.timed_evaluations, strict=False))
-        distinct = {mine.accuracy for mine, _ in pairs}
-        return len(distinct) >= _FEWEST and all(
-            a.accuracy == b.accuracy for a, b in pairs
-        )
+    what = "are one run: all their accuracies are the same"
+    yield from _together(submission, _as_accurate, what)
 
-    yield from _together(
-        submission, same, "are one run: all their accuracies are the same"
-    )
+
+def _as_accurate(run: LoggedRun, other: LoggedRun) -> bool:
+    pairs = zip(run.timed_evaluations, other.timed_evaluations, strict=False)
+    accuracies = [(mine.accuracy, theirs.accuracy) for mine, theirs in pairs]
+    differ = any(mine != theirs for mine, theirs in accuracies)
+    return not differ and len(set(accuracies)) >= _FEWEST
 
 
 @folder_rule("MLP911", "shared-moments", POLICY, f"{RULES_TEXT} lines 220, 509, 954")
@@ -204,41 +209,32 @@ def _own_moments(submission: Submission) -> Violations:
     """No two runs take equally long to the millisecond; runs after one another do not share the
     stamp of one cache_clear; three or more runs do not all end with one accuracy."""
 
-    def as_long(run: LoggedRun, other: LoggedRun) -> bool:
-        coarse = max(run.coarse_ms, other.coarse_ms) >= _COARSE_MS
-        lengths = {round(each.run_ms or 0) for each in (run, other)}
-        return len(lengths) == 1 and min(lengths) > 0 and not coarse
-
-    def one_clearing(run: LoggedRun, other: LoggedRun) -> bool:
-        shared = _clearings(run) & _clearings(other)
-        return bool(shared) and not _overlap(run, other)
-
-    yield from _together(submission, as_long, "take equally long, to the millisecond")
-    yield from _together(
-        submission, one_clearing, "share one cache_clear and do not overlap"
-    )
-    ends = {run.target and run.target.accuracy for _, run in submission.runs}
-    if len(submission.runs) >= _FEWEST and len(ends) == 1 and None not in ends:
-        yield against(
-            f"all {len(submission.runs)} runs", "end with one accuracy", "several"
-        )
+    yield from _together(submission, _as_long, "take equally long, to the millisecond")
+    what = "share one cache_clear and do not overlap"
+    yield from _together(submission, _share_a_clearing, what)
+    runs = submission.runs
+    ends = {run.target and run.target.accuracy for _, run in runs}
+    if len(runs) >= _FEWEST and len(ends) == 1 and None not in ends:
+        yield against(f"all {len(runs)} runs", "end with one accuracy", "several")
 
 
-def _clearings(run: LoggedRun) -> set[float]:
-    return {event.time_ms for event in run.all("cache_clear") if event.time_ms}
+def _as_long(run: LoggedRun, other: LoggedRun) -> bool:
+    if max(run.coarse_ms, other.coarse_ms) >= _COARSE_MS:
+        return False
+    return 0 < round(run.run_ms or 0) == round(other.run_ms or 0)
+
+
+def _share_a_clearing(run: LoggedRun, other: LoggedRun) -> bool:
+    stamps = {event.time_ms for event in run.all("cache_clear") if event.time_ms}
+    shared = any(event.time_ms in stamps for event in other.all("cache_clear"))
+    return shared and not _overlap(run, other)
 
 
 def _overlap(run: LoggedRun, other: LoggedRun) -> bool:
     """Whether two runs train at one time; true where one has no clock."""
-    if (
-        run.start is None
-        or run.stop is None
-        or other.start is None
-        or other.stop is None
-    ):
-        return True
-    begin_ms = max(run.start.time_ms, other.start.time_ms)
-    return begin_ms < min(run.stop.time_ms, other.stop.time_ms)
+    starts = [each.start.time_ms for each in (run, other) if each.start]
+    stops = [each.stop.time_ms for each in (run, other) if each.stop]
+    return len(starts + stops) < 4 or max(starts) < min(stops)
 
 
 @folder_rule(
@@ -264,11 +260,9 @@ def _one_round(submission: Submission) -> Violations:
     """All logs are of one round; the rules of the newest apply to the set."""
     rounds = {run.ruleset: name for name, run in reversed(submission.runs)}
     if len(rounds) > 1:
-        found = " and ".join(
-            f"{name} is of {ruleset}" for ruleset, name in sorted(rounds.items())
-        )
+        each = [f"{name} is of {ruleset}" for ruleset, name in sorted(rounds.items())]
         why = f"the set is held to {newest(submission.checks)}"
-        yield against("logs of several rounds:", found, "one round", why)
+        yield against("logs of several rounds:", " and ".join(each), "one round", why)
 
 
 @folder_rule(
@@ -283,23 +277,24 @@ def _seeds(submission: Submission) -> Violations:
     if not submission.closed:
         return
     runs = [(name, run) for name, run in submission.runs if run.at_least("1.0.0")]
-    taken: dict[tuple[str, str, str], str] = {}
+    taken: dict[tuple[str, ...], str] = {}
     for name, run in runs:
         for event in run.all("seed"):
-            seed = str(event.value)
-            metadata = event.metadata  # the checker takes "1" for 1
-            place = (shown(metadata.get("file")), shown(metadata.get("lineno")), seed)
+            source = [shown(event.metadata.get(key)) for key in ("file", "lineno")]
+            # the checker takes "1" for 1
+            seed = (*source, str(event.value))
             subject = f"{name} line {event.line}: seed"
-            found = f"is {shown(event.value)}"
+            actual = f"is {shown(event.value)}"
+            line = event.line
             if not _is_integer(event.value):
-                yield against(subject, found, "an integer", line=event.line)
-            elif place in taken:
-                found += f", as in {taken[place]}"
+                yield against(subject, actual, "an integer", line=line)
+            elif seed in taken:
+                actual += f", as in {taken[seed]}"
                 advice = "draw it from the clock or from urandom"
                 yield against(
-                    subject, found, "a fresh one each", line=event.line, advice=advice
+                    subject, actual, "a fresh one each", line=line, advice=advice
                 )
-            taken[place] = name
+            taken[seed] = name
     without = ", ".join(name for name, run in runs if not run.all("seed"))
     if without:
         expected = "the root seed under the key seed in every log"
@@ -333,25 +328,21 @@ _SAME_IN_ALL = (
 def _same_hyperparameters(submission: Submission) -> Violations:
     """All runs have one division, organisation, platform, batch, optimizer and hyper-parameters,
     and the division of the system description."""
-    for key in dict.fromkeys(_SAME_IN_ALL):
-        logged = [
-            (shown(run.value(key)), name)
-            for name, run in submission.runs
-            if run.all(key)
-        ]
-        name_of = dict(reversed(logged))
+    for key in _SAME_IN_ALL:
+        name_of: dict[str, str] = {}
+        for name, run in submission.runs:
+            if run.all(key):
+                name_of.setdefault(shown(run.value(key)), name)
         if len(name_of) > 1:
-            values = " and ".join(
-                f"{value} in {name}" for value, name in sorted(name_of.items())
-            )
-            yield against(f"{key} is", values, "one value in all runs")
-    declared = (submission.system or {}).get("division")
+            each = [f"{value} in {name}" for value, name in sorted(name_of.items())]
+            yield against(f"{key} is", " and ".join(each), "one value in all runs")
+    declared = submission.described("division")
     for name, run in submission.runs:
-        logged_division = run.value("submission_division")
-        if declared not in (None, logged_division):
-            found_here = f"is {shown(logged_division)} in {name}"
+        division = run.value("submission_division")
+        if declared not in (None, division):
+            actual = f"is {shown(division)} in {name}"
             expected = f"{shown(declared)} as in the system description"
-            yield against("submission_division", found_here, expected)
+            yield against("submission_division", actual, expected)
             return
 
 
@@ -359,44 +350,40 @@ def _same_hyperparameters(submission: Submission) -> Violations:
 def _system(submission: Submission) -> Violations:
     """The system description is there (before 1.0.0 policy) and, from then on, has every field."""
     path = submission.system_path
+    system = submission.system
     checked = benchmark.at_least(newest(submission.checks), "1.0.0")
-    absent = [
-        field
-        for field in benchmark.SYSTEM_FIELDS
-        if field not in (submission.system or {})
-    ]
     if path is None:
+        actual = "the folder lies in no package"
         where = "ORG/systems/SYSTEM.json beside ORG/results/SYSTEM/resnet"
-        yield against(
-            "system description:", "the folder lies in no package", where, severity=NOTE
-        )
-    elif submission.system is None:
-        found = f"no {path.name} in {path.parent}"
+        yield against("system description:", actual, where, severity=NOTE)
+    elif system is None:
+        actual = f"no {path.name} in {path.parent}"
         severity = only_if(not checked, POLICY)
-        yield against("system description:", found, "a JSON object", severity=severity)
-    elif checked and absent:
-        yield against(
-            path.name, f"has no {', '.join(absent[:5])}", "every field of a system"
-        )
+        yield against("system description:", actual, "a JSON object", severity=severity)
+    elif checked:
+        absent = [field for field in benchmark.SYSTEM_FIELDS if field not in system]
+        if absent:
+            actual = f"has no {', '.join(absent[:5])}"
+            yield against(path.name, actual, "every field of a system")
 
 
 @folder_rule("MLP910", "another-system", POLICY, f"{RULES_TEXT} line 62")
 def _as_described(submission: Submission) -> Violations:
     """The logs are of the system that is described: each accelerator has whole images of the batch,
     and a platform such as 4xNAME counts its nodes or its accelerators."""
-    counts = submission.machine
-    if not all(counts):
+    nodes, accelerators = submission.machine
+    if not accelerators:
         return
     for name, run in submission.runs:
-        if run.batch is not None and run.batch % counts[1]:
-            found = f"{run.batch:g} images on {counts[1]} accelerators"
-            yield against(f"{name}:", found, "as many on each")
+        if run.batch is not None and run.batch % accelerators:
+            actual = f"{run.batch:g} images on {accelerators} accelerators"
+            yield against(f"{name}:", actual, "as many on each")
             return
         platform = _COUNT.match(shown(run.value("submission_platform")))
-        if platform is not None and int(platform[1]) not in counts:
-            found = f"is {platform[1]}x..."
-            expected = f"{counts[0]} nodes or {counts[1]} accelerators, as described"
-            yield against(f"{name}: submission_platform", found, expected)
+        if platform and int(platform[1]) not in (nodes, accelerators):
+            actual = f"is {platform[1]}x..."
+            expected = f"{nodes} nodes or {accelerators} accelerators, as described"
+            yield against(f"{name}: submission_platform", actual, expected)
             return
 
 
@@ -409,23 +396,22 @@ def _as_described(submission: Submission) -> Violations:
 def _possible_on_accelerators(submission: Submission) -> Violations:
     """The accelerators of the system description can have trained so fast: at most at the peak of
     their data sheets' tensor cores."""
-    chips = submission.machine[1]
-    name = shown((submission.system or {}).get("accelerator_model_name", ""))
-    flops_per_s = chips and _peak_flops_per_s(name)
+    _, chips = submission.machine
+    name = shown(submission.described("accelerator_model_name"))
+    flops_per_s = chips and chips * _peak_flops_per_s(name)
     if not flops_per_s:
         return
+    most = flops_per_s / benchmark.TRAINING_FLOPS_PER_IMAGE
     for file, run in submission.runs:
         samples = run.value("train_samples")
         epochs = run.convergence_epoch
         if not epochs or not run.run_ms or samples != benchmark.IMAGENET_TRAIN_SAMPLES:
             continue
         rate = epochs * samples / (run.run_ms / 1000)
-        most = chips * flops_per_s / benchmark.TRAINING_FLOPS_PER_IMAGE
         if rate > most:
-            found = f"{rate:.2g} images/s with {chips} x {name}"
-            yield against(
-                f"{file}:", found, f"up to {most:.2g}", "the peak of the data sheet"
-            )
+            actual = f"{rate:.2g} images/s with {chips} x {name}"
+            why = "the peak of the data sheet"
+            yield against(f"{file}:", actual, f"up to {most:.2g}", why)
             return
 
 
@@ -433,14 +419,12 @@ def _peak_flops_per_s(accelerator: str) -> float:
     """The highest tensor rate of the data sheets in `config/system/` of an accelerator, known by
     a word of its name (A100, L40S, H100); 0: no such sheet."""
     words = set(_MODEL.findall(accelerator.upper()))
-    systems = map(load_system, list_systems())
-    named = (
-        one
-        for one in systems
-        if words.intersection(_MODEL.findall(one.accelerator)[:1])
-    )
-    rates = (one.performance.tensor_flops_per_s for one in named if one.performance)
-    return max(filter(None, rates), default=0.0)
+    rates = [0.0]
+    for system in map(load_system, list_systems()):
+        model = _MODEL.findall(system.accelerator)[:1]
+        if system.performance and words.intersection(model):
+            rates.append(system.performance.tensor_flops_per_s or 0.0)
+    return max(rates)
 
 
 SET_RULES = rules_on(FOLDER)
@@ -458,7 +442,5 @@ def _read_system(folder: Path) -> tuple[JsonObject | None, Path | None]:
     try:
         content = json.loads(read_file(path, _SYSTEM_BYTES, within=parents[2]))
     except (OSError, ValueError, RecursionError):
-        return None, path
-    if not isinstance(content, dict):
-        return None, path
-    return content, path
+        content = None
+    return content if isinstance(content, dict) else None, path

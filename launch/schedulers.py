@@ -90,7 +90,8 @@ class Scheduler:
         """The id in what the submission printed, below whatever a site puts there: NUMBER;CLUSTER
         where the scheduler has several clusters. None: there is none."""
         match = re.fullmatch(
-            self.id_pattern, printed.rstrip().rpartition("\n")[2].strip()
+            self.id_pattern,
+            printed.rstrip().rpartition("\n")[2].strip(),
         )
         if match is None:
             return None

@@ -1,7 +1,5 @@
 """The clock of a run: wall-clock time when it began plus monotonic time since. It cannot jump."""
 
-from __future__ import annotations
-
 import time
 
 from .records import Clocks, Jump
@@ -9,7 +7,7 @@ from .records import Clocks, Jump
 JUMP_S = 0.1
 """The smallest step of the wall clock that is noted: NTP's daemons step by at least 0.128 s, and
 for less they slew both clocks."""
-_MONOTONIC = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+_MONOTONIC = time.CLOCK_BOOTTIME
 """Linux's CLOCK_MONOTONIC stands still while a machine is suspended: that time counts too."""
 
 

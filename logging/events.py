@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -76,35 +76,35 @@ class CannotRead(UserError):
         self.records = records
 
 
-class Log(NamedTuple):
+@dataclass
+class Log:
     """A log as read: its records of the keys that were asked for."""
 
     path: Path
-    dialect: str
+    dialect: str = MLLOG
     """MLLOG or MLL: the one that has more of these keys."""
-    events: list[Event]
-    by_key: Mapping[str, list[Event]]
-    problems: list[Problem]
+    events: list[Event] = field(default_factory=list)
+    by_key: dict[str, list[Event]] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
     """The first of them."""
-    problem_count: int
-    lost_keys: frozenset[str]
+    problem_count: int = 0
+    lost_keys: set[str] = field(default_factory=set)
     """Keys of records that are torn beyond reading."""
-    truncated: bool
+    truncated: bool = False
     """Whether the file ends inside a record."""
-    other_dialect: Event | None
+    other_dialect: Event | None = None
     """The first record in the other dialect; of those, one of `RUN_KEYS` before any other."""
-    odd_keys: Mapping[str, Event]
+    odd_keys: dict[str, Event] = field(default_factory=dict)
     """The first record of each key that has another character than those of `PLAIN_KEY`."""
-    joined: tuple[int, int]
+    joined: tuple[int, int] = (0, 0)
     """Lines that hold more than one whole record: how many, and the number of the first."""
-    lines: int
-    longest_bytes: int
+    lines: int = 0
+    longest_bytes: int = 0
     """The length of the longest line that has a record."""
 
     def first(self, key: str) -> Event | None:
         """The first record of a key."""
-        events = self.by_key.get(key)
-        return events[0] if events else None
+        return next(iter(self.all(key)), None)
 
     def all(self, key: str) -> list[Event]:
         """All records of a key, in file order."""

@@ -1,7 +1,5 @@
 """A file of lines that a run writes for hours, and that somebody may remove meanwhile."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """metrics.jsonl: one JSON object a line, flushed, rank 0 alone. Written for programs."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path
@@ -41,8 +39,7 @@ class Metrics:
         has not, as null. Raises UserError where the disk does not take it."""
         if self._file is not None:
             record = {"kind": kind, "time_s": self.elapsed_s, **values}
-            finite = {
-                k: None if isinstance(v, float) and not math.isfinite(v) else v
-                for k, v in record.items()
-            }
-            self._file.write(json.dumps(finite, allow_nan=False))
+            for name, value in values.items():
+                if isinstance(value, float) and not math.isfinite(value):
+                    record[name] = None
+            self._file.write(json.dumps(record, allow_nan=False))

@@ -3,8 +3,6 @@
 If a kind has more records than that, every second, third, ... one of the whole run is kept.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -41,8 +39,8 @@ def read_metrics(path: Path, within: Path | None = None) -> Series:
     """The records of a metrics.jsonl: their kinds and numbers. A torn line, such as a killed run
     leaves, is skipped. Raises OSError: no regular file of that size `within` the folder."""
     with open_file(path, MOST_BYTES, within=within) as file:
-        records = [one for line in file if (one := _record(line)) is not None]
-    counts = Counter(one.get("kind") for one in records).most_common(MOST_KINDS)
+        records = [record for line in file if (record := _record(line)) is not None]
+    counts = Counter(record.get("kind") for record in records).most_common(MOST_KINDS)
     steps = {kind: math.ceil(count / MOST_RECORDS) for kind, count in counts}
     kept = []
     seen: Counter[Any] = Counter()
@@ -51,9 +49,8 @@ def read_metrics(path: Path, within: Path | None = None) -> Series:
         if kind in steps and seen[kind] % steps[kind] == 0:
             kept.append(record)
         seen[kind] += 1
-    return Series(
-        tuple(kept), {str(kind): step for kind, step in steps.items() if step > 1}
-    )
+    thinned = {str(kind): step for kind, step in steps.items() if step > 1}
+    return Series(tuple(kept), thinned)
 
 
 def newest_records(path: Path, *kinds: str) -> dict[str, JsonObject]:
@@ -65,8 +62,12 @@ def newest_records(path: Path, *kinds: str) -> dict[str, JsonObject]:
             tail = file.read(_TAIL_BYTES)
     except OSError:
         return {}
-    found = {kind: _newest(tail, b'{"kind": "%b"' % kind.encode()) for kind in kinds}
-    return {kind: record for kind, record in found.items() if record is not None}
+    newest = {}
+    for kind in kinds:
+        record = _newest(tail, b'{"kind": "%b"' % kind.encode())
+        if record is not None:
+            newest[kind] = record
+    return newest
 
 
 def _newest(tail: bytes, start: bytes) -> JsonObject | None:
@@ -87,11 +88,7 @@ def _record(line: bytes) -> JsonObject | None:
         return None
     if not isinstance(content, dict):
         return None
-    return {
-        sys.intern(key): value
-        for key, value in content.items()
-        if _is_plain(key, value)
-    }
+    return {sys.intern(k): value for k, value in content.items() if _is_plain(k, value)}
 
 
 def _is_plain(key: str, value: Any) -> bool:

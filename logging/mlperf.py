@@ -3,8 +3,6 @@
 Order and keys: training_rules.adoc (v0.7 to v4.0) and the official checker's closed ResNet files.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re
@@ -49,6 +47,16 @@ describe one polynomial."""
 _TAIL_BYTES = 65536
 _MOST_BYTES = 64 << 20
 """The largest log of ours that is read: 90 epochs take 100 kB."""
+_CLOCK_STANDS = (
+    "new",
+    "submitted",
+    "cleared",
+    "init",
+    "described",
+    "ready",
+    "done",
+)
+"""The states before run_start and after run_stop."""
 _EPOCH_AFTER_EPOCH = (key.EPOCH_START, "trained")
 
 
@@ -86,12 +94,11 @@ class MLPerfLog:
         resumed: str | None = None,
     ) -> None:
         self.state = resumed or "new"
-        self._file = (
-            None if path is None else LineFile(path, resumed=resumed is not None)
-        )
         self._clock = clock or Clock()
+        self._file: LineFile | None = None
         self._logger: MLLogger | None = None
-        if self._file is not None:
+        if path is not None:
+            self._file = LineFile(path, resumed=resumed is not None)
             # its own: no parents, no registry
             sink = logging.Logger("rn50.mlperf", logging.INFO)
             sink.addHandler(_Handler(self._file))
@@ -126,38 +133,36 @@ class MLPerfLog:
         are those whose weights have been initialised; the rulesets that want them get one record
         each."""
         self._enter("hyperparameters")
-        values: dict[str, Any] = {
+        optimizer = run.optimizer
+        schedule = run.schedule
+        warmup_epochs = plan.warmup_images / plan.samples_per_epoch(plan.segments[0])
+        prefix = f"{optimizer.name}_opt"
+        values = {
             key.SEED: run.seed,
             key.MODEL_BN_SPAN: run.batch.per_rank,
             key.GLOBAL_BATCH_SIZE: plan.global_batch_size,
             key.GRADIENT_ACCUMULATION_STEPS: 1,
-            key.OPT_NAME: run.optimizer.name,
+            key.OPT_NAME: optimizer.name,
+            f"{prefix}_base_learning_rate": optimizer.base_lr,
+            f"{prefix}_end_learning_rate": schedule.end_lr,
+            DECAY_SHAPE: schedule.shape,
+            f"{prefix}_momentum": optimizer.momentum,
+            f"{prefix}_weight_decay": optimizer.weight_decay,
         }
-        warmup_epochs = plan.warmup_images / plan.samples_per_epoch(plan.segments[0])
-        prefix = f"{run.optimizer.name}_opt"
-        values |= {
-            f"{prefix}_base_learning_rate": run.optimizer.base_lr,
-            f"{prefix}_end_learning_rate": run.schedule.end_lr,
-            DECAY_SHAPE: run.schedule.shape,
-            f"{prefix}_momentum": run.optimizer.momentum,
-            f"{prefix}_weight_decay": run.optimizer.weight_decay,
-        }
-        if run.schedule.shape == "poly":
-            values[f"{prefix}_learning_rate_decay_poly_power"] = run.schedule.power
+        if schedule.shape == "poly":
+            values[f"{prefix}_learning_rate_decay_poly_power"] = schedule.power
             values[f"{prefix}_learning_rate_decay_steps"] = plan.decay_steps
-            values[DECAY_FROM] = run.schedule.decay_from
-        if run.optimizer.name == "lars":
-            values[key.LARS_EPSILON] = run.optimizer.rule.epsilon
-            values[key.LARS_OPT_LEARNING_RATE_WARMUP_EPOCHS] = round(warmup_epochs, 6)
-        else:
-            values[key.OPT_LR_WARMUP_EPOCHS] = round(warmup_epochs, 6)
+            values[DECAY_FROM] = schedule.decay_from
+        warmup_key = key.OPT_LR_WARMUP_EPOCHS
+        if optimizer.name == "lars":
+            values[key.LARS_EPSILON] = optimizer.rule.epsilon
+            warmup_key = key.LARS_OPT_LEARNING_RATE_WARMUP_EPOCHS
+        values[warmup_key] = round(warmup_epochs, 6)
         for name, value in values.items():
             self._write(name, value)
         if run.ruleset in benchmark.WEIGHT_NAMES_RULESETS:
-            for tensor in tensors:
-                self._write(
-                    key.WEIGHTS_INITIALIZATION, None, tensor=_official_name(tensor)
-                )
+            for tensor in map(_official_name, tensors):
+                self._write(key.WEIGHTS_INITIALIZATION, None, tensor=tensor)
 
     def init_stop(self) -> None:
         self._write(key.INIT_STOP)
@@ -181,8 +186,10 @@ class MLPerfLog:
         ranks_before: int,
     ) -> None:
         """The run is resumed after `step`: a key of our own; its clock has never stopped."""
-        others = {} if ranks == ranks_before else {"ranks_before": ranks_before}
-        self._write(RESUMED, step, ranks=ranks, **others)
+        counts = {"ranks": ranks}
+        if ranks != ranks_before:
+            counts["ranks_before"] = ranks_before
+        self._write(RESUMED, step, **counts)
 
     def clock_jump(self, by_s: float) -> None:
         """The host's wall clock has jumped, a key of our own: these stamps have not."""
@@ -229,21 +236,9 @@ class MLPerfLog:
         self._write(key.RUN_STOP, status=key.SUCCESS if success else key.ABORTED)
 
     @property
-    def clock_started(self) -> bool:
-        """Has the run started?"""
-        return self.state not in (
-            "new",
-            "submitted",
-            "cleared",
-            "init",
-            "described",
-            "ready",
-        )
-
-    @property
     def clock_runs(self) -> bool:
         """Has the run started and not stopped?"""
-        return self.clock_started and self.state != "done"
+        return self.state not in _CLOCK_STANDS
 
     def abort(self) -> None:
         """run_stop "aborted" from wherever the run is; nothing if its clock is not running."""
@@ -262,15 +257,12 @@ class MLPerfLog:
         if name in _ORDER:
             self._enter(name)
         if self._logger is not None:
-            ends = {"_start": self._logger.start, "_stop": self._logger.end}
-            write = next((way for end, way in ends.items() if name.endswith(end)), None)
-            write = write or self._logger.event
-            write(
-                name,
-                value,
-                metadata or None,
-                time_ms=self._clock.unix_ms,
-            )
+            write = self._logger.event
+            if name.endswith("_start"):
+                write = self._logger.start
+            elif name.endswith("_stop"):
+                write = self._logger.end
+            write(name, value, metadata or None, time_ms=self._clock.unix_ms)
 
 
 def close_interrupted(path: Path) -> None:
@@ -278,9 +270,10 @@ def close_interrupted(path: Path) -> None:
     cut in its middle is ended, not repaired. Nothing for a log that is closed, or whose clock never
     started. Raises OSError: it cannot be read or written, or is no regular file of its folder."""
     text = read_file(path, _MOST_BYTES, within=path.parent)
-    if f'"key": "{key.RUN_START}"'.encode() not in text:
-        return
-    if f'"key": "{key.RUN_STOP}"'.encode() in text:
+    started, stopped = (
+        f'"key": "{event}"'.encode() in text for event in (key.RUN_START, key.RUN_STOP)
+    )
+    if not started or stopped:
         return
     if not text.endswith(b"\n"):
         with path.open("ab") as file:

@@ -5,8 +5,6 @@ token may stand anywhere on a line, text before it is another program's, and a c
 a record as a newline does. What cannot be read becomes a `Problem` with its line.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math
@@ -31,16 +29,6 @@ from .events import (
     type_name,
 )
 
-__all__ = [
-    "CannotRead",
-    "Event",
-    "Log",
-    "Problem",
-    "open_log",
-    "read_events",
-    "read_log",
-]
-
 MOST_BYTES = 1 << 30
 """No log is larger: the largest published one has 3.4 MB."""
 MOST_RECORDS = 100_000
@@ -57,7 +45,7 @@ _LARGEST_INTEGER = 1 << 63
 """Larger ones become floats: arithmetic with floats can overflow. Seeds have 63 bits at most."""
 
 _TOKEN = b":::ML"
-_MLLOG_TOKEN = b":::MLLOG "
+_MLLOG_TOKEN = ":::MLLOG "
 _MLL_RECORD = re.compile(r":::MLL (-?[0-9.]+) ([A-Za-z0-9_]+) ?:\s+")
 _LIKE_MLL_RECORD = re.compile(r":::MLL\s*[-+]?[\d.]+\D")
 _ODD_MLLOG = re.compile(r':::MLLOG([^\w{\["]{0,200})(?=\{\s*")')
@@ -88,9 +76,9 @@ def open_log(path: Path) -> BinaryIO:
     Raises OSError: the log cannot be opened, or is neither a regular file nor an open pipe.
     """
     descriptor = open_pipe(path)
-    if descriptor is not None:
-        return os.fdopen(os.dup(descriptor), "rb")
-    return open_file(path, MOST_BYTES)
+    if descriptor is None:
+        return open_file(path, MOST_BYTES)
+    return os.fdopen(os.dup(descriptor), "rb")
 
 
 def open_pipe(path: Path) -> int | None:
@@ -115,19 +103,15 @@ def read_log(path: Path, keys: frozenset[str] | None = None) -> Log:
         path: the log, or an open descriptor as the system names it (/dev/stdin, /dev/fd/63).
         keys: keep the records of these keys alone; None: of all.
     """
+    if "\0" in str(path):
+        raise CannotRead(path, "cannot read: no such file name")
     reader = _Reader(path, keys)
     try:
-        file = open_log(path)
-    except ValueError:  # a name with a zero byte
-        raise CannotRead(path, "cannot read: no such file name") from None
+        with open_log(path) as file:
+            reader.read(file)
     except OSError as error:
         raise CannotRead(path, f"cannot read: {error.strerror}") from None
-    with file:
-        try:
-            reader.read(file)
-        except OSError as error:
-            raise CannotRead(path, f"cannot read: {error.strerror}") from None
-    return reader.log()
+    return reader.close()
 
 
 def read_events(path: Path) -> list[Event]:
@@ -158,29 +142,21 @@ class _Reader:
     """One pass over a file."""
 
     def __init__(self, path: Path, keys: frozenset[str] | None) -> None:
-        self.path = path
         self.keys = keys
+        self.log = Log(path)
+        """Its `lines`: up to the one that is being read."""
         self.head = b""
         self.size = 0
         self.ended = 0
         """Newlines so far."""
-        self.lines = 0
-        self.longest = 0
         self.records = 0
-        self.kept = 0
         self.events: dict[str, list[Event]] = {MLLOG: [], MLL: []}
         self.first: dict[str, Event] = {}
         """The first record of a dialect, of whatever key."""
-        self.odd_keys: dict[str, Event] = {}
-        self.problems: list[Problem] = []
-        self.problem_count = 0
         self.forms: list[Problem] = []
         """Lines that the parser of :::MLL refuses: problems only where the log is one of those."""
-        self.lost_keys: set[str] = set()
-        self.truncated = False
         self.goes_on = False
         """Whether the last part that was read ends inside a line."""
-        self.joined_lines = self.first_joined = 0
 
     def read(self, file: BinaryIO) -> None:
         """Read all lines. Raises CannotRead: there are too many bytes or records."""
@@ -191,7 +167,7 @@ class _Reader:
             self.size += len(chunk)
             if self.size > MOST_BYTES:
                 text = f"cannot read: more than {MOST_BYTES:,} bytes, which no log has"
-                raise CannotRead(self.path, text)
+                raise CannotRead(self.log.path, text)
             if unread is not None:
                 chunk = unread.sub(b"\n", chunk)
             elif self.keys is not None and MLLOG in self.first:
@@ -201,6 +177,7 @@ class _Reader:
     def _chunk(self, chunk: bytes) -> None:
         """Read the lines of a part of the file, which ends with a line or with 16 MB of one. Those
         without a token, such as blank ones, are counted and cost no more than other bytes."""
+        log = self.log
         # finds a byte 200 times as fast
         if any(byte in chunk for byte in _BINARY_BYTES):
             self._find_binary(chunk)
@@ -208,14 +185,14 @@ class _Reader:
         while (token := chunk.find(_TOKEN, end)) != -1:
             start = chunk.rfind(b"\n", end, token) + 1 or end
             self.ended += chunk.count(b"\n", end, start)
-            self.lines = self.ended + 1
+            log.lines = self.ended + 1
             end = chunk.find(b"\n", token)
             whole = end != -1
             end = end if whole else len(chunk)
             raw = chunk[start : end + 1]
             if start == 0 and self.goes_on:
                 continue
-            self.longest = max(self.longest, len(raw))
+            log.longest_bytes = max(log.longest_bytes, len(raw))
             if len(raw) < _LINE_BYTES:
                 self._line(raw, token - start, ended=whole)
             else:
@@ -223,14 +200,13 @@ class _Reader:
                 self._problem("long", None, text)
         self.ended += chunk.count(b"\n", end)
         self.goes_on = not chunk.endswith(b"\n")
-        self.lines = self.ended + self.goes_on
+        log.lines = self.ended + self.goes_on
 
     def _find_binary(self, chunk: bytes) -> None:
         """Name the line in which the first data begin that are no text."""
-        places = (chunk.find(mark) for mark in _BINARY)
-        first = min((place for place in places if place != -1), default=-1)
-        if first != -1:
-            self.lines = self.ended + chunk.count(b"\n", 0, first) + 1
+        places = [place for mark in _BINARY if (place := chunk.find(mark)) != -1]
+        if places:
+            self.log.lines = self.ended + chunk.count(b"\n", 0, min(places)) + 1
             what = "gzip, UTF-16 or other binary data, which may hold records"
             self._problem("binary", None, what, lost=False)
 
@@ -246,8 +222,8 @@ class _Reader:
             whole += self._record(raw[start:stop], closed=ended or stop < len(raw))
             if returned != -1 or following == -1:
                 if whole > 1:
-                    self.joined_lines += 1
-                    self.first_joined = self.first_joined or self.lines
+                    count, first = self.log.joined
+                    self.log.joined = count + 1, first or self.log.lines
                 whole = 0
             start = following
 
@@ -262,17 +238,16 @@ class _Reader:
         seconds = None
         head = len(_MLLOG_TOKEN)
         dialect = MLLOG
-        if not raw.startswith(_MLLOG_TOKEN):
+        if not text.startswith(_MLLOG_TOKEN):
             match = _MLL_RECORD.match(text)
             if match is None:
-                self._odd_token(raw, text, closed=closed)
+                self._odd_token(text, closed=closed)
                 return False
             seconds = match[1]
             key = match[2]
             head = match.end()
             dialect = MLL
-        if text[head : head + 1] in (" ", "\t"):
-            head = len(text) - len(text[head:].lstrip(" \t"))
+        head = len(text) - len(text[head:].lstrip(" \t"))
         try:
             content, end = _SCAN(text, head)
             colons = text.count(":", head, end)
@@ -288,31 +263,19 @@ class _Reader:
             self._problem("twice", key or _salvaged_key(text), what)
             return False
         if end > _RECORD_CHARACTERS:
-            self._problem(
-                "long", key or _salvaged_key(text), "a record of more than 1 MB"
-            )
+            what = "a record of more than 1 MB"
+            self._problem("long", key or _salvaged_key(text), what)
             return False
         foreign = text[end:].strip()
         if foreign:
             what = f"text that does not belong there after the record: {foreign[:60]!r}"
-            self._problem(
-                "trailing",
-                key or _salvaged_key(text),
-                what,
-                lost=False,
-            )
+            self._problem("trailing", key or _salvaged_key(text), what, lost=False)
         self._content(content, key, seconds, dialect)
         return not foreign
 
-    def _odd_token(
-        self,
-        raw: bytes,
-        text: str,
-        *,
-        closed: bool,
-    ) -> None:
+    def _odd_token(self, text: str, *, closed: bool) -> None:
         """A token that is not followed by one blank: the official parsers do not see a record."""
-        if not closed and _MLLOG_TOKEN.startswith(raw):
+        if not closed and _MLLOG_TOKEN.startswith(text):
             self._problem("truncated", None, "the file ends inside a token")
         elif (match := _ODD_MLLOG.match(text)) is not None:
             key = _salvaged_key(text)
@@ -320,21 +283,14 @@ class _Reader:
                 what = f'record ({key}): one blank expected after ":::MLLOG", found {match[1]!r}'
                 self._problem("token", key, what)
         elif text.startswith(":::MLL") and len(self.forms) < _KEPT_PROBLEMS:
-            what = (
-                f'":::MLL SECONDS KEY: {{json}}" expected, found {text[:60].rstrip()!r}'
-            )
-            like_one = _LIKE_MLL_RECORD.match(text) is not None
+            form = ":::MLL SECONDS KEY: {json}"
+            what = f'"{form}" expected, found {text[:60].rstrip()!r}'
+            lost = _LIKE_MLL_RECORD.match(text) is not None
             self.forms.append(
-                Problem(self.lines, "form", _salvaged_key(text), what, like_one)
+                Problem(self.log.lines, "form", _salvaged_key(text), what, lost)
             )
 
-    def _torn(
-        self,
-        text: str,
-        error: Exception,
-        *,
-        closed: bool,
-    ) -> None:
+    def _torn(self, text: str, error: Exception, *, closed: bool) -> None:
         key = _salvaged_key(text)
         name = f" ({key})" if key else ""
         # Other errors than of JSON: Python's limit on the digits of an integer.
@@ -347,14 +303,15 @@ class _Reader:
         self, kind: str, key: str | None, message: str, *, lost: bool = True
     ) -> None:
         """Note what is wrong with a record of the current line."""
-        self.problem_count += 1
-        self.truncated = self.truncated or kind == "truncated"
-        if len(self.problems) < _KEPT_PROBLEMS:
-            self.problems.append(
-                Problem(self.lines, kind, key and cut(key), message, lost)
+        log = self.log
+        log.problem_count += 1
+        log.truncated = log.truncated or kind == "truncated"
+        if len(log.problems) < _KEPT_PROBLEMS:
+            log.problems.append(
+                Problem(log.lines, kind, key and cut(key), message, lost)
             )
             if lost and key is not None:
-                self.lost_keys.add(key)
+                log.lost_keys.add(key)
 
     def _content(
         self, content: Any, key: str | None, seconds: str | None, dialect: str
@@ -368,28 +325,25 @@ class _Reader:
             dialect: MLLOG or MLL.
         """
         if not isinstance(content, dict):
-            found = type_name(content)
-            self._problem("shape", key, f"a record is a JSON object, found {found}")
+            what = f"a record is a JSON object, found {type_name(content)}"
+            self._problem("shape", key, what)
             return
         if key is None:
             key = content.get("key")
-            if not isinstance(key, str):
-                kind, found = (
-                    ("type", type_name(key))
-                    if "key" in content
-                    else ("missing", "none")
-                )
-                self._problem(kind, None, f'record needs a text "key", found {found}')
-                return
+        if not isinstance(key, str):
+            fault = "missing"
+            what = 'record needs a text "key", found none'
+            if "key" in content:
+                fault = "type"
+                what = f'record needs a text "key", found {type_name(key)}'
+            self._problem(fault, None, what)
+            return
         time_ms = self._stamp(key, content, seconds)
-        if "value" not in content:
-            self._problem(
-                "missing", key, f'record ({cut(key)}) has no "value"', lost=False
-            )
-        if "metadata" not in content and dialect == MLLOG:  # v0.6 does without
-            self._problem(
-                "missing", key, f'record ({cut(key)}) has no "metadata"', lost=False
-            )
+        for name in ("value", "metadata"):
+            may_lack = name == "metadata" and dialect == MLL  # v0.6 does without
+            if name not in content and not may_lack:
+                what = f'record ({cut(key)}) has no "{name}"'
+                self._problem("missing", key, what, lost=False)
         if time_ms is not None:
             self._keep(key, time_ms, content, dialect)
 
@@ -398,13 +352,14 @@ class _Reader:
     ) -> None:
         """Count a record, and keep it as an event where somebody reads its key."""
         self.records += 1
+        odd_keys = self.log.odd_keys
         wanted = self.keys is None or key in self.keys
-        odd = PLAIN_KEY.fullmatch(key) is None and len(self.odd_keys) < MOST_ODD_KEYS
+        odd = PLAIN_KEY.fullmatch(key) is None and len(odd_keys) < MOST_ODD_KEYS
         if not wanted and not odd and dialect in self.first:
             return
         metadata = content.get("metadata")
         event = Event(
-            line=self.lines,
+            line=self.log.lines,
             time_ms=time_ms,
             key=key,
             value=_bounded(content.get("value")),
@@ -413,16 +368,14 @@ class _Reader:
         )
         self.first.setdefault(dialect, event)
         if odd:
-            self.odd_keys.setdefault(key, event)
+            odd_keys.setdefault(key, event)
         if wanted:
             self.events[dialect].append(event)
-            self.kept += 1
-            if self.kept > MOST_RECORDS:
+            if sum(map(len, self.events.values())) > MOST_RECORDS:
                 what = f"more than {MOST_RECORDS:,} records of keys that are read"
-                where = f"line {self.lines} has one more ({cut(key)})"
-                raise CannotRead(
-                    self.path, f"{what}, which no log of one run has: {where}"
-                )
+                place = f"line {event.line} has one more ({cut(key)})"
+                reason = f"{what}, which no log of one run has: {place}"
+                raise CannotRead(self.log.path, reason)
 
     def _stamp(
         self, key: str, content: dict[str, Any], seconds: str | None
@@ -435,90 +388,69 @@ class _Reader:
         # in v0.6 it is one; elsewhere the official parser reads it too
         if isinstance(stamp, str):
             with contextlib.suppress(ValueError):
-                stamp = (
-                    float(stamp) if seconds is None else round(float(stamp) * 1000, 3)
-                )
+                stamp = float(stamp)
+                if seconds is not None:
+                    stamp = round(stamp * 1000, 3)
         is_number = type(stamp) in (int, float)
         if is_number and -_NO_STAMP < stamp < _NO_STAMP:
-            return stamp  # type: ignore[no-any-return]
+            return stamp
         if not is_number or self.keys is None or key in self.keys:
-            self._problem(
-                "type", key, f"time_ms of {cut(key)} is no time: {type_name(stamp)}"
-            )
+            what = f"time_ms of {cut(key)} is no time: {type_name(stamp)}"
+            self._problem("type", key, what)
         return None
 
-    def log(self) -> Log:
+    def close(self) -> Log:
         """What was read, in the dialect that has more of the keys.
 
         Raises CannotRead: there is no record.
         """
+        log = self.log
         if not self.first:
-            records = any(problem.lost for problem in (*self.problems, *self.forms))
-            raise CannotRead(
-                self.path,
-                self._what_else(),
-                records=records,
-            )
-
-        def weight(dialect: str) -> tuple[int, int, bool]:
-            found = self.events[dialect]
-            return (
-                len({event.key for event in found}),
-                len(found),
-                dialect in self.first,
-            )
-
-        dialect = max((MLLOG, MLL), key=weight)
-        other = MLL if dialect == MLLOG else MLLOG
-        if dialect == MLL:
-            self.problems += self.forms
-            self.problems.sort(key=lambda problem: problem.line)
-            self.problem_count += len(self.forms)
-            self.lost_keys.update(
-                form.key for form in self.forms if form.key is not None
-            )
-        events = self.events[dialect]
-        by_key: dict[str, list[Event]] = {}
-        for event in events:
-            by_key.setdefault(event.key, []).append(event)
+            records = any(problem.lost for problem in (*log.problems, *self.forms))
+            raise CannotRead(log.path, self._what_else(), records=records)
+        log.dialect, other = sorted((MLLOG, MLL), key=self._weight, reverse=True)
+        if log.dialect == MLL:
+            log.problems += self.forms
+            log.problems.sort(key=lambda problem: problem.line)
+            log.problem_count += len(self.forms)
+            log.lost_keys.update(form.key for form in self.forms if form.key)
+        log.events = self.events[log.dialect]
+        for event in log.events:
+            log.by_key.setdefault(event.key, []).append(event)
         of_a_run = (event for event in self.events[other] if event.key in RUN_KEYS)
-        return Log(
-            path=self.path,
-            dialect=dialect,
-            events=events,
-            by_key=by_key,
-            problems=self.problems,
-            problem_count=self.problem_count,
-            lost_keys=frozenset(self.lost_keys),
-            truncated=self.truncated,
-            other_dialect=next(of_a_run, self.first.get(other)),
-            odd_keys=self.odd_keys,
-            joined=(self.joined_lines, self.first_joined),
-            lines=self.lines,
-            longest_bytes=self.longest,
-        )
+        log.other_dialect = next(of_a_run, self.first.get(other))
+        return log
+
+    def _weight(self, dialect: str) -> tuple[int, int, bool]:
+        events = self.events[dialect]
+        keys = {event.key for event in events}
+        return len(keys), len(events), dialect in self.first
 
     def _what_else(self) -> str:
         """What a file without records is."""
+        log = self.log
         problem = min(
-            (*self.problems, *self.forms), key=lambda one: one.line, default=None
+            (*log.problems, *self.forms),
+            key=lambda problem: problem.line,
+            default=None,
         )
+        forms = [
+            form for start, form in _TO_TEXT.items() if self.head.startswith(start)
+        ]
         if self.size == 0:
-            found = "an empty file (0 bytes)"
-        elif ways := [
-            way for start, way in _TO_TEXT.items() if self.head.startswith(start)
-        ]:
-            name, program = ways[0]
-            found = f"{name} data; as text: {program} {shlex.quote(str(self.path))} >log.txt"
+            content = "an empty file (0 bytes)"
+        elif forms:
+            ((name, program),) = forms
+            command = f"{program} {shlex.quote(str(log.path))}"
+            content = f"{name} data; as text: {command} >log.txt"
         elif b"\0" in self.head:
-            found = "binary data"
+            content = "binary data"
         elif problem is not None:
-            found = (
-                f"none that can be read (first: line {problem.line}: {problem.message})"
-            )
+            first = f"line {problem.line}: {problem.message}"
+            content = f"none that can be read (first: {first})"
         else:
-            found = f"none in {self.lines} lines"
-        return f"an MLPerf log (:::MLLOG records) expected, found {found}"
+            content = f"none in {log.lines} lines"
+        return f"an MLPerf log (:::MLLOG records) expected, found {content}"
 
 
 def _names(content: Any) -> int:
@@ -531,12 +463,9 @@ def _names(content: Any) -> int:
 
 def _has_a_name_twice(text: str) -> bool:
     """Whether an object of a JSON text has; Python's decoder takes the last in silence."""
-    objects: list[list[str]] = []
-    json.loads(
-        text,
-        object_pairs_hook=lambda pairs: objects.append([name for name, _ in pairs]),
-    )
-    return any(len(set(names)) < len(names) for names in objects)
+    objects: list[list[tuple[str, Any]]] = []
+    json.loads(text, object_pairs_hook=objects.append)
+    return any(len(dict(pairs)) < len(pairs) for pairs in objects)
 
 
 def _salvaged_key(text: str) -> str | None:

@@ -4,8 +4,6 @@ The folder of `rn50 submit` holds config.yaml, run_0, run_1, ... and, as in a su
 results/SYSTEM/resnet/result_0.txt, result_1.txt, ...
 """
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path
@@ -17,7 +15,7 @@ from ..config.reading import read_ends
 
 RESULT_FILES = "result_*.txt"
 METRICS = "metrics.jsonl"
-RESULT_NAME = re.compile(r"result_(?:0|[1-9][0-9]*)\.txt")
+_RESULT_NAME = re.compile(r"result_(?:0|[1-9][0-9]*)\.txt")
 MOST_LOGS = 200  # of a folder; published ones have up to 50
 
 
@@ -28,18 +26,18 @@ def log_folders(path: Path) -> list[Path]:
     require(path)
     if not path.is_dir() or any(path.glob(RESULT_FILES)):
         return [path]
-    found = (
-        folder for folder in path.glob(f"results/*/{BENCHMARK}") if _is_in(folder, path)
-    )
-    own = sorted(folder for folder in found if any(folder.glob(RESULT_FILES)))
-    return own or _below(path) or [path]
+    systems = [
+        folder
+        for folder in sorted(path.glob(f"results/*/{BENCHMARK}"))
+        if _is_in(folder, path) and any(folder.glob(RESULT_FILES))
+    ]
+    return systems or _below(path) or [path]
 
 
 def _below(path: Path) -> list[Path]:
     """The folders of logs below a folder, but for those of a job's runs, which it has copies of."""
-    below = sorted(
-        f for f in {log.parent for log in path.rglob(RESULT_FILES)} if results_in(f)
-    )
+    below = sorted({log.parent for log in path.rglob(RESULT_FILES)})
+    below = [folder for folder in below if results_in(folder)]
     jobs = {job_of(folder) for folder in below}
     below = [folder for folder in below if folder.absolute().parent not in jobs]
     if len(below) > MOST_LOGS:
@@ -51,17 +49,17 @@ def _below(path: Path) -> list[Path]:
 
 def require(path: Path) -> None:
     """Raise UserError where nothing is at `path`, with the name beside it that is meant."""
-    if os.path.lexists(path):
-        return
-    raise UserError(
-        f"{path}: a log or a folder expected, found none{nearest_path(path)}"
-    )
+    if not os.path.lexists(path):
+        raise UserError(
+            f"{path}: a log or a folder expected, found none{nearest_path(path)}"
+        )
 
 
 def no_logs(folder: Path) -> UserError:
     """The error of a folder without logs; with the name of one that only has another name."""
-    named = (file for file in sorted(folder.glob("*")) if ":::MLL" in read_ends(file))
-    other = next(named, None)
+    other = next(
+        (file for file in sorted(folder.glob("*")) if ":::MLL" in read_ends(file)), None
+    )
     hint = f"; {other} has records: name it, or call it result_0.txt" if other else ""
     return UserError(f"{folder}: {RESULT_FILES} expected in it, found none{hint}")
 
@@ -70,13 +68,11 @@ def results_in(folder: Path) -> list[Path]:
     """The result files of a folder by number; links out of it are not followed. Raises UserError:
     more than any submission has."""
     home = os.path.realpath(folder)  # resolve() raises where links go in a circle
-    files = [
-        path
-        for path in folder.glob(RESULT_FILES)
-        if RESULT_NAME.fullmatch(path.name)
-        and path.is_file()
-        and path.resolve().is_relative_to(home)
-    ]
+    files = []
+    for path in folder.glob(RESULT_FILES):
+        is_result = _RESULT_NAME.fullmatch(path.name) and path.is_file()
+        if is_result and path.resolve().is_relative_to(home):
+            files.append(path)
     if len(files) > MOST_LOGS:
         raise UserError(
             f"{folder}: at most {MOST_LOGS} logs expected, found {len(files)}"
@@ -91,23 +87,22 @@ def _is_in(folder: Path, top: Path) -> bool:
 
 def job_of(folder: Path) -> Path | None:
     """The top of what results/SYSTEM/resnet lies in; None where `folder` is none of that name."""
-    whole = folder.absolute()
-    if (
-        whole.name != BENCHMARK
-        or len(whole.parents) < 3
-        or whole.parents[1].name != "results"
-    ):
+    parts = folder.absolute().parents
+    if folder.absolute().name != BENCHMARK or len(parts) < 3:
         return None
-    return whole.parents[2]
+    return parts[2] if parts[1].name == "results" else None
 
 
 def run_folders(path: Path) -> list[Path]:
     """The folders of a job's runs, run_0, run_1, ..., by number; none where it is no job's."""
-    runs = [run for run in path.glob("run_*") if run.name[4:].isdecimal()]
-    made = [
-        run for run in runs if (run / "config.yaml").is_file() and _is_in(run, path)
+    runs = [
+        run
+        for run in path.glob("run_*")
+        if run.name[4:].isdecimal()
+        and (run / "config.yaml").is_file()
+        and _is_in(run, path)
     ]
-    return sorted(made, key=lambda run: int(run.name[4:]))
+    return sorted(runs, key=lambda run: int(run.name[4:]))
 
 
 def recorded_runs(path: Path) -> list[Path]:
@@ -125,9 +120,9 @@ def recorded_runs(path: Path) -> list[Path]:
 def config_of(folder: Path) -> Path:
     """Where the config of the logs in `folder` is, if there is one: beside them, or in the job's
     folder, which may be one of `rn50 submit` or of a script written by hand."""
-    own = folder / "config.yaml"
+    beside = folder / "config.yaml"
     job = job_of(folder)
-    if job is None or own.exists():
-        return own
-    runs = run_folders(job)
-    return runs[0] / "config.yaml" if runs else job / "config.yaml"
+    if job is None or beside.exists():
+        return beside
+    (first, *_) = (*run_folders(job), job)
+    return first / "config.yaml"

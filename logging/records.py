@@ -247,9 +247,7 @@ def write(path: Path, record: object) -> None:
 
 def to_dict(record: Any) -> dict[str, Any]:
     """A record as JSON has it, without the keys that say nothing."""
-    return {
-        key: value for key, value in asdict(record).items() if value not in (None, "")
-    }
+    return {key: v for key, v in asdict(record).items() if v not in (None, "")}
 
 
 def read(path: Path, record: type[T]) -> T | None:
@@ -262,13 +260,13 @@ def read(path: Path, record: type[T]) -> T | None:
 def read_failures(folder: Path) -> list[Failure]:
     """What failed ranks left, oldest first. One that does not fit is left out: a rank was killed
     while it wrote; stderr.log still has its words."""
+    paths = folder.glob("failure_*.json")
     failures = []
-    for path in sorted(
-        folder.glob("failure_*.json"), key=lambda path: path.lstat().st_mtime_ns
-    ):
+    for path in sorted(paths, key=lambda path: path.lstat().st_mtime_ns):
         with suppress(UserError):
-            failures.append(read(path, Failure))
-    return [failure for failure in failures if failure is not None]
+            if failure := read(path, Failure):
+                failures.append(failure)
+    return failures
 
 
 def fit(record: type[T], tree: Any, place: str) -> T:
@@ -290,10 +288,8 @@ def _adapter(record: type) -> TypeAdapter[Any]:
 
 def _misfit(error: Any) -> str:
     """Of what pydantic says of an object, the first key, what was expected and what was found."""
-    first = (
-        error.errors()[0]
-        if hasattr(error, "errors")
-        else {"loc": (), "msg": str(error)}
-    )
+    if not hasattr(error, "errors"):
+        return f"JSON: {error}, found null"
+    first = error.errors()[0]
     key = ".".join(map(str, first["loc"])) or "JSON"
     return f"{key}: {first['msg']}, found {shown(first.get('input'))}"

@@ -1,7 +1,5 @@
 """timeline.json: phases of a rank in Chrome's trace format (chrome://tracing, Perfetto)."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Iterator

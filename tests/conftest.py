@@ -42,11 +42,7 @@ settings.register_profile(
 settings.register_profile(
     "same", settings.get_profile("search"), derandomize=True, max_examples=50
 )
-settings.register_profile(
-    "fast",
-    settings.get_profile("same"),
-    max_examples=10,
-)
+settings.register_profile("fast", settings.get_profile("same"), max_examples=10)
 settings.load_profile("same")
 
 
@@ -88,13 +84,15 @@ def pytest_collection_modifyitems(
     """Files with slow tests come first: of several processes that run files, the one with a long
     file at the end would be alone."""
     nightly = config.getoption("--nightly")
-    left_out = [item for item in items if _is_nightly(item) != nightly]
-    if config.getoption("--fast"):
-        left_out += [
-            item for item in items if _is_slow(item) or _starts_processes(item)
-        ]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in set(left_out)]
+    fast = config.getoption("--fast")
+
+    def is_left_out(item: pytest.Item) -> bool:
+        if _is_nightly(item) != nightly:
+            return True
+        return fast and (_is_slow(item) or _starts_processes(item))
+
+    config.hook.pytest_deselected(items=[*filter(is_left_out, items)])
+    items[:] = [item for item in items if not is_left_out(item)]
     slow_files = {item.path for item in items if _is_slow(item)}
     items.sort(key=lambda item: item.path not in slow_files)
 
@@ -104,9 +102,8 @@ def _is_slow(item: pytest.Item) -> bool:
 
 
 def _is_nightly(item: pytest.Item) -> bool:
-    return (
-        item.path.parent.name == "lab" or item.get_closest_marker("nightly") is not None
-    )
+    marker = item.get_closest_marker("nightly")
+    return marker is not None or item.path.parent.name == "lab"
 
 
 def _starts_processes(item: pytest.Item) -> bool:
@@ -179,7 +176,9 @@ IN_PROCESS = {"config", "log", "predict", "runs", "submission"}
 `-` for a file they write to the descriptor of standard output, which a process of their own has."""
 
 
-def in_this_process(arguments: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+def in_this_process(
+    arguments: tuple[str, ...], folder: Path = ROOT
+) -> subprocess.CompletedProcess[str]:
     """What `rn50 ARGUMENTS` prints and its exit code, in the repository's root."""
     from rn50.cli import entry
 
@@ -188,8 +187,9 @@ def in_this_process(arguments: tuple[str, ...]) -> subprocess.CompletedProcess[s
     code: object = 0
     handlers = {number: signal.getsignal(number) for number in command_stop_signals()}
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(ROOT)
-        patch.setattr(sys, "argv", ["rn50", *map(str, arguments)])
+        patch.chdir(folder)
+        words = ["rn50", *map(str, arguments)]
+        patch.setattr(sys, "argv", words)
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
                 entry.main()
@@ -197,12 +197,8 @@ def in_this_process(arguments: tuple[str, ...]) -> subprocess.CompletedProcess[s
                 code = done.code
     for number, handler in handlers.items():  # the command has ignored them at its end
         signal.signal(number, handler)
-    return subprocess.CompletedProcess(
-        arguments,
-        code,
-        out.getvalue(),
-        err.getvalue(),
-    )
+    texts = (out.getvalue(), err.getvalue())
+    return subprocess.CompletedProcess(arguments, code, *texts)
 
 
 def read_json(path: Path) -> Any:
@@ -224,13 +220,18 @@ def write_metrics(folder: Path, records: Iterable[object]) -> None:
     (folder / "metrics.jsonl").write_text("".join(lines))
 
 
+def write_script(path: Path, text: str) -> None:
+    """A program of Bash."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/bash\n{text}\n")
+    path.chmod(0o755)
+
+
 def refused(words: str | None) -> contextlib.AbstractContextManager[Any]:
     """The block ends in a UserError with these words, a regular expression; None: it ends well."""
-    return (
-        contextlib.nullcontext()
-        if words is None
-        else pytest.raises(UserError, match=words)
-    )
+    if words is None:
+        return contextlib.nullcontext()
+    return pytest.raises(UserError, match=words)
 
 
 class Rn50:
@@ -242,24 +243,15 @@ class Rn50:
     def start(self, *arguments: str, **options: object) -> subprocess.Popen[str]:
         command = [str(Path(sys.executable).with_name("rn50")), *arguments]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen(
-            command,
-            cwd=ROOT,
-            text=True,
-            **pipes | options,
-        )  # type: ignore[call-overload]
+        settings = {"cwd": ROOT, "text": True, **pipes, **options}
+        return subprocess.Popen(command, **settings)  # type: ignore[call-overload]
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         if arguments and arguments[0] in IN_PROCESS and "-" not in arguments:
             return in_this_process(arguments)
         process = self.start(*arguments)
-        out, err = process.communicate(timeout=600)
-        return subprocess.CompletedProcess(
-            arguments,
-            process.returncode,
-            out,
-            err,
-        )
+        texts = process.communicate(timeout=600)
+        return subprocess.CompletedProcess(arguments, process.returncode, *texts)
 
     def output(self, *arguments: str) -> str:
         """What a command prints that ends well."""
@@ -272,18 +264,14 @@ class Rn50:
         done = self(*arguments)
         assert done.returncode == 2, done.stdout + done.stderr
         assert "Traceback" not in done.stderr, done.stdout + done.stderr
-        (line,) = (
-            line
-            for line in done.stderr.splitlines()
-            if line.startswith("rn50: error: ")
-        )
+        lines = done.stderr.splitlines()
+        (line,) = (line for line in lines if line.startswith("rn50: error: "))
         return line
 
     def run_folder(self) -> Path:
         """The folder of the newest run."""
-        return max(
-            self.results.glob("[!.]*/*"), key=lambda path: path.stat().st_mtime_ns
-        )
+        folders = self.results.glob("[!.]*/*")
+        return max(folders, key=lambda path: path.stat().st_mtime_ns)
 
 
 @pytest.fixture
@@ -295,13 +283,15 @@ def device(tmp_path: Path) -> Callable[[str], Path]:
         theirs = Path("/dev") / name
         mine = tmp_path / name
         try:
-            os.mknod(mine, 0o666 | stat.S_IFCHR, theirs.stat().st_rdev)
+            os.mknod(
+                mine,
+                0o666 | stat.S_IFCHR,
+                theirs.stat().st_rdev,
+            )
             mine.open("wb").close()
         except PermissionError:  # not root, or a file system without devices
             if os.geteuid() == 0:
-                pytest.skip(
-                    "root cannot make a device here, and the machine's are not risked"
-                )
+                pytest.skip("no devices here, and the machine's are not root's to risk")
             return theirs
         return mine
 
@@ -315,11 +305,7 @@ def program(
     """`program("squeue", "echo RUNNING")`: one of this name comes first on the PATH."""
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
-    def write(name: str, text: str) -> None:
-        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
-        (tmp_path / name).chmod(0o755)
-
-    return write
+    return lambda name, text: write_script(tmp_path / name, text)
 
 
 @pytest.fixture
@@ -347,9 +333,8 @@ def whole(shared: Path, small_data: Path) -> Path:
     rn50 = Rn50(shared / "whole")
 
     def run(_: Path) -> None:
-        done = rn50(
-            "launch", *RUN, f"data.path={small_data}", f"system.results={rn50.results}"
-        )
+        places = (f"data.path={small_data}", f"system.results={rn50.results}")
+        done = rn50("launch", *RUN, *places)
         assert done.returncode == 1, done.stderr
 
     made_once(rn50.results, run)
@@ -365,17 +350,9 @@ def smoke_run(shared: Path, smoke_data: Path) -> Callable[[str], Path]:
         rn50 = Rn50(shared / f"smoke_{launcher}")
 
         def run(_: Path) -> None:
-            words = (
-                "launch",
-                "smoke",
-                "--launcher",
-                launcher,
-                "seed=1",
-                "log.profile=5",
-            )
-            out = rn50.output(
-                *words, f"data.path={smoke_data}", f"system.results={rn50.results}"
-            )
+            words = ("launch", "smoke", "--launcher", launcher)
+            places = (f"data.path={smoke_data}", f"system.results={rn50.results}")
+            out = rn50.output(*words, *places, "seed=1", "log.profile=5")
             (rn50.run_folder() / "printed.txt").write_text(out)
 
         made_once(rn50.results, run)

@@ -97,7 +97,14 @@ def faults_of(text: str, file: str = "") -> list[Fault]:
                 start = starts[old.lineno - 1] + old.col_offset
                 end = starts[(old.end_lineno or 0) - 1] + (old.end_col_offset or 0)
                 found.append(
-                    Fault(file, old.lineno, start, end, ast.unparse(old), spelt)
+                    Fault(
+                        file,
+                        old.lineno,
+                        start,
+                        end,
+                        ast.unparse(old),
+                        spelt,
+                    )
                 )
     return found
 
@@ -117,12 +124,11 @@ def _replaced(
     """Of one node, or of its condition, what stands in its place."""
     match node:
         case ast.Compare(ops=[first, *rest]) if type(first) in OTHER:
-            yield (
-                node,
-                ast.Compare(node.left, [OTHER[type(first)](), *rest], node.comparators),
-            )
+            operators = [OTHER[type(first)](), *rest]
+            yield node, ast.Compare(node.left, operators, node.comparators)
         case ast.BinOp(op=op) if type(op) in OTHER:
-            yield node, ast.BinOp(node.left, OTHER[type(op)](), node.right)
+            other = OTHER[type(op)]()
+            yield node, ast.BinOp(node.left, other, node.right)
         case ast.BoolOp(op=op):
             yield node, ast.BoolOp(OTHER[type(op)](), node.values)
         case ast.Constant(value=int() | float() as value) if not isinstance(
@@ -134,7 +140,8 @@ def _replaced(
         case ast.Call(func=function, args=[first, second, *rest]):
             ordered = ast.unparse(function).rpartition(".")[2] not in OF_ANY_ORDER
             if ordered and not any(isinstance(one, ast.Starred) for one in node.args):
-                yield node, ast.Call(node.func, [second, first, *rest], node.keywords)
+                exchanged = [second, first, *rest]
+                yield node, ast.Call(node.func, exchanged, node.keywords)
         case ast.Expr(value=ast.Constant()):  # a docstring
             pass
         case ast.Expr() | ast.AugAssign():
@@ -251,7 +258,11 @@ class Copy:
         self._temporary.mkdir()
 
 
-def _tests(root: Path, room: str, module: str = "") -> list[str]:
+def _tests(
+    root: Path,
+    room: str,
+    module: str = "",
+) -> list[str]:
     """Those of the module come first: they fail soonest."""
     folders = [f"tests/{name}" for name in dict.fromkeys((room, "cli"))]
     named = f"tests/{room}/test_{module}.py"
@@ -295,12 +306,20 @@ async def run(
     free: asyncio.Queue[Copy] = asyncio.Queue()
     free.put_nowait(copies[0])
     for copy in copies[1:]:
-        shutil.copytree(copies[0].root, copy.root, symlinks=True)
+        shutil.copytree(
+            copies[0].root,
+            copy.root,
+            symlinks=True,
+        )
         free.put_nowait(copy)
 
     async def outcome(fault: Fault) -> tuple[Fault, str, str]:
         copy = await free.get()
-        tests = _tests(copy.root, fault.room, Path(fault.file).stem)
+        tests = _tests(
+            copy.root,
+            fault.room,
+            Path(fault.file).stem,
+        )
         try:
             with copy.with_fault(fault):
                 for tier, words in tiers.items():
@@ -386,11 +405,13 @@ def main(root: Path = ROOT) -> int:
     scratch = tempfile.TemporaryDirectory(prefix="rn50-mutants-")
     with scratch as folder, _orphans_become_children():
         try:
-            found = asyncio.run(run(root, Path(folder), faults, given.workers, tiers))
+            trial = run(root, Path(folder), faults, given.workers, tiers)
+            outcomes = asyncio.run(trial)
         except asyncio.CancelledError:
             return EXIT_STOPPED
-    print(table(found, list(tiers)))
-    noticed = sum(count for (_, tier), count in found.items() if tier != SURVIVED)
+    print(table(outcomes, list(tiers)))
+    survived = sum(outcomes[room, SURVIVED] for room in rooms)
+    noticed = outcomes.total() - survived
     print(
         f"{noticed} of {len(faults)} noticed ({noticed / len(faults):.0%}), seed {given.seed}"
     )

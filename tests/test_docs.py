@@ -51,9 +51,8 @@ TOP = {name.split("/")[0] for name in KNOWN if "/" in name}
 def code_of(page: str) -> list[str]:
     """What stands in backticks, fenced or not."""
     fences = re.findall(r"^```.*?\n(.*?)^```", page, re.S | re.M)
-    inline = re.findall(
-        r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", page, flags=re.S | re.M)
-    )
+    unfenced = re.sub(r"^```.*?^```", "", page, flags=re.S | re.M)
+    inline = re.findall(r"`([^`\n]+)`", unfenced)
     return [*inline, *(line for fence in fences for line in fence.splitlines())]
 
 

@@ -88,16 +88,16 @@ ADDED: dict[str, tuple[tuple[str, str, str], ...]] = {
         (
             "config/schema.py",
             "class Comm(Section):",
-            '    dummy_s: Seconds = default(3.0, "A dummy.")\n',
+            '    dummy_s: Seconds = 3.0\n    """A dummy."""\n',
         ),
     ),
     "log rule": (
         (
             "compliance/log_rules/dummy.py",
             "",
-            "from ..rule import NOTE, Violation, rule\n\n\n"
+            "from ..rule import NOTE, rule, violation\n\n\n"
             '@rule(code="MLP098", name="a-dummy", severity=NOTE, source="nowhere")\n'
-            'def dummy(run):\n    """A dummy."""\n    yield Violation(message="a dummy")\n',
+            'def dummy(run):\n    """A dummy."""\n    yield violation(message="a dummy")\n',
         ),
     ),
     # Open MPI's ranks, which find themselves in other variables than Open MPI's.

@@ -10,12 +10,13 @@ import sys
 import venv
 from collections.abc import Iterator
 from importlib import metadata
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
 from tests.conftest import made_once
+from tests.waiting import finished
 
 pytestmark = pytest.mark.slow
 
@@ -38,9 +39,8 @@ def needed(names: Iterator[Requirement]) -> dict[str, metadata.Distribution]:
         if not applies or requirement.name in distributions:
             continue
         distribution = metadata.distribution(requirement.name)
-        assert requirement.specifier.contains(distribution.version, prereleases=True), (
-            requirement
-        )
+        version = distribution.version
+        assert requirement.specifier.contains(version, prereleases=True), requirement
         distributions[requirement.name] = distribution
         waiting += map(Requirement, distribution.requires or ())
     return distributions
@@ -48,13 +48,10 @@ def needed(names: Iterator[Requirement]) -> dict[str, metadata.Distribution]:
 
 def link(distribution: metadata.Distribution, site: Path) -> None:
     """What a distribution has in its own site-packages, as links in another one."""
-    for name in {file.parts[0] for file in distribution.files or ()} - {
-        "..",
-        "__pycache__",
-    }:
+    for name in {file.parts[0] for file in distribution.files or ()}:
         place = site / name
-        if not place.is_symlink():
-            place.symlink_to(Path(str(distribution.locate_file(PurePosixPath(name)))))
+        if name not in ("..", "__pycache__") and not place.is_symlink():
+            place.symlink_to(str(distribution.locate_file(name)))
 
 
 @pytest.fixture(scope="module")
@@ -68,30 +65,13 @@ def environment(root: Path, shared: Path) -> Path:
         copy = ["sh", "-c", f"{TRACKED} | xargs -0 cp -P --parents -t '{checkout}'"]
         subprocess.run(copy, cwd=root, check=True)
         build = [sys.executable, "-c", BUILD, str(folder.with_name("wheel"))]
-        subprocess.run(
-            build,
-            cwd=checkout,
-            check=True,
-            capture_output=True,
-        )
+        subprocess.run(build, cwd=checkout, check=True, capture_output=True)
         venv.create(folder, with_pip=False)
         (wheel,) = folder.with_name("wheel").glob("rn50-*.whl")
-        pip = [
-            sys.executable,
-            "-m",
-            "pip",
-            "--python",
-            str(folder / "bin/python"),
-            "install",
-            "-q",
-        ]
-        offline = [
-            "--no-deps",
-            "--no-index",
-            "--disable-pip-version-check",
-            "--no-compile",
-        ]
-        subprocess.run([*pip, *offline, str(wheel)], check=True)
+        pip = f"{sys.executable} -m pip --python {folder}/bin/python install -q"
+        offline = "--no-deps --no-index --disable-pip-version-check --no-compile"
+        command = [*pip.split(), *offline.split(), str(wheel)]
+        subprocess.run(command, check=True)
         (site,) = folder.glob("lib/python3*/site-packages")
         (own,) = metadata.distributions(name="rn50", path=[str(site)])
         distributions = needed(map(Requirement, own.requires or ()))
@@ -106,10 +86,11 @@ def run(
     environment: Path, folder: Path, *words: str
 ) -> subprocess.CompletedProcess[str]:
     """`rn50 WORDS` of the wheel, far from any checkout."""
-    command = [str(environment / "bin/rn50"), *words]
     variables = {"PATH": "/usr/bin:/bin", "HOME": str(folder)}
-    return subprocess.run(
-        command, cwd=folder, env=variables, capture_output=True, text=True
+    return finished(
+        [environment / "bin/rn50", *words],
+        cwd=folder,
+        env=variables,
     )
 
 
@@ -117,14 +98,7 @@ def test_the_wheel_checks_a_log_beside_the_official_checker(
     environment: Path, root: Path, tmp_path: Path
 ) -> None:
     shutil.copy(root / "tests/golden/smoke_result_0.txt", tmp_path / "result_0.txt")
-    done = run(
-        environment,
-        tmp_path,
-        "log",
-        "check",
-        "--json",
-        "result_0.txt",
-    )
+    done = run(environment, tmp_path, "log", "check", "--json", "result_0.txt")
     assert done.returncode == 0, done.stderr
     check = json.loads(done.stdout)
     assert check["verdict"] == "POLICY"
@@ -142,7 +116,11 @@ READS = (
 )
 
 
-@pytest.mark.parametrize("words", READS, ids=lambda words: "_".join(words[:2]))
+@pytest.mark.parametrize(
+    "words",
+    READS,
+    ids=lambda words: "_".join(words[:2]),
+)
 def test_the_wheel_reads_without_frameworks(
     environment: Path, root: Path, tmp_path: Path, words: tuple[str, ...]
 ) -> None:

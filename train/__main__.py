@@ -149,6 +149,10 @@ class _Rank:
         self.to_signals.setblocking(False)
         self._out = out
 
+    @property
+    def phase(self) -> str:
+        return self.context.timeline.phase if self.context else "start"
+
     def fail(self, error: BaseException) -> NoReturn:
         """Say why in one line and in a file, close the log, end."""
         context = self.context
@@ -156,7 +160,7 @@ class _Rank:
         failure = Failure(
             process.rank,
             process.host,
-            phase=context.timeline.phase if context else "start",
+            phase=self.phase,
             step=context.state.step if context else 0,
             reason=one_line(error),
             retryable=not isinstance(error, NonRetryableError),
@@ -216,9 +220,8 @@ class _Rank:
     def say(self, reason: str) -> None:
         """Print the line that launch/failure.py reads."""
         process = self.process
-        phase = self.context.timeline.phase if self.context else "start"
-        line = f"rank {process.rank} on {process.host} in {phase}: {reason}"
-        print(line, file=sys.stderr, flush=True)
+        place = f"rank {process.rank} on {process.host} in {self.phase}"
+        print(f"{place}: {reason}", file=sys.stderr, flush=True)
 
     def _close_log(self) -> None:
         if self.context is not None:
@@ -249,12 +252,17 @@ def check_ranks(run: Run, process: ProcessInfo) -> None:
 
 def one_line(error: BaseException) -> str:
     """An error as one line; MXNet's and DALI's spread over many, stack frames among them."""
-    kind = type(error).__name__
-    lines = [line.strip() for line in str(error).splitlines()]
-    lines = [line for line in lines if line and not line.startswith(_FRAMES)]
-    empty = "out of memory" if isinstance(error, MemoryError) else "no message"
-    text = " ".join(lines).removeprefix(f"{kind}: ") or empty
-    return text[:500] if isinstance(error, UserError) else f"{kind}: {text}"[:500]
+    name = type(error).__name__
+    lines = []
+    for line in map(str.strip, str(error).splitlines()):
+        if line and not line.startswith(_FRAMES):
+            lines.append(line)
+    text = " ".join(lines).removeprefix(f"{name}: ")
+    if not text:
+        text = "out of memory" if isinstance(error, MemoryError) else "no message"
+    if not isinstance(error, UserError):
+        text = f"{name}: {text}"
+    return text[:500]
 
 
 def end_failed(

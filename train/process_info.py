@@ -63,8 +63,9 @@ def read_process_info(environment: Mapping[str, str] = os.environ) -> ProcessInf
     over_mpi = environment.get("HOROVOD_CONTROLLER") != "gloo"
     for its in _launched_by(environment):
         names = (its.rank, its.world_size, its.local_rank)
-        if all(environment.get(name, "").isdecimal() for name in names):
-            rank, world_size, local_rank = (int(environment[name]) for name in names)
+        values = [environment.get(name, "") for name in names]
+        if all(map(str.isdecimal, values)):
+            rank, world_size, local_rank = map(int, values)
             return ProcessInfo(rank, world_size, local_rank, host, over_mpi)
     return ProcessInfo(0, 1, 0, host)
 

@@ -175,7 +175,10 @@ def build_sources(context: RunContext, ctx: mx.Context) -> Sources:
         **where,
     )
     evaluation = build_eval_source(
-        run.data, batch_per_rank=run.eval.batch_per_rank, ranks=plan.ranks, **where
+        run.data,
+        batch_per_rank=run.eval.batch_per_rank,
+        ranks=plan.ranks,
+        **where,
     )
     return Sources(train, evaluation)
 
@@ -193,7 +196,11 @@ def build_model(context: RunContext, comm: Communicator) -> Model:
         seed=stream_seeds(run.seed or 0)["weights"],
         operators=comm.operators,
     )
-    comm.plan_groups(run.comm.groups, trainable(net), run.comm.gradient_dtype)
+    comm.plan_groups(
+        run.comm.groups,
+        trainable(net),
+        run.comm.gradient_dtype,
+    )
     scaler = LossScaler(
         run.model.loss_scale,
         () if comm.operators.planned else comm.buckets,
@@ -211,7 +218,11 @@ def build_model(context: RunContext, comm: Communicator) -> Model:
     return Model(net, eval_net, criterion, updater)
 
 
-def warm_up(context: RunContext, operators: Operators, model: Model) -> bytes:
+def warm_up(
+    context: RunContext,
+    operators: Operators,
+    model: Model,
+) -> bytes:
     """A step on zeros for every batch of the run and an evaluation batch: memory is taken, kernels
     are made. The digest of the weights that the run starts with.
 
@@ -229,9 +240,24 @@ def warm_up(context: RunContext, operators: Operators, model: Model) -> bytes:
         labels = zeros(batch)
         criterion.backward(criterion.forward(images, labels, scale), scale)
     for _ in range(operators.warm_up_steps):
-        updater.step(1, Settings(0.0, 0.0, context.plan.global_batch_size))
+        updater.step(
+            1,
+            Settings(
+                0.0,
+                0.0,
+                context.plan.global_batch_size,
+            ),
+        )
         copy_parameters(net, eval_net, operators)
-        eval_net(zeros(image_shape(eval_net, run.eval.batch_per_rank, side)))
+        eval_net(
+            zeros(
+                image_shape(
+                    eval_net,
+                    run.eval.batch_per_rank,
+                    side,
+                )
+            )
+        )
     nd.waitall()
     updater.reset()
     reset_statistics(net, operators)
@@ -255,7 +281,11 @@ def warm_up_batches(plan: Plan, step: int) -> list[int]:
 
 
 def verify_replicas(
-    context: RunContext, comm: Communicator, _: None, model: Model, digest: bytes
+    context: RunContext,
+    comm: Communicator,
+    _: None,
+    model: Model,
+    digest: bytes,
 ) -> None:
     """All ranks hold the same weights, drawn alike and compared, or rank 0's by broadcast, and are
     of one run (`identity.py`).
@@ -272,7 +302,10 @@ def verify_replicas(
     nd.waitall()
 
 
-def batches_of(source: BatchSource, ctx: mx.Context) -> Callable[[], Batch]:
+def batches_of(
+    source: BatchSource,
+    ctx: mx.Context,
+) -> Callable[[], Batch]:
     """Its batches where the network is; what a CPU has decoded is copied to a GPU."""
     if source.device_id is not None or ctx == mx.cpu():
         return source.next

@@ -1,7 +1,5 @@
 """The rules on logs, one file a topic: a new file in this folder is found by itself."""
 
-from __future__ import annotations
-
 import os
 from functools import cache
 from importlib import import_module

@@ -1,7 +1,5 @@
 """Rules on the clock: can it be right, was initialisation in its limit, were caches cleared."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import accumulate, pairwise
 
@@ -26,22 +24,21 @@ from ..rule import (
 def init_limit(run: LoggedRun) -> Violations:
     """Every init_stop comes less than the limit after the first init_start before it: 20 min, from
     1.0.0 on 30, in the open division from 2.0.0 on 240."""
-    begins = run.all("init_start")
-    stops = run.all("init_stop")
-    if not begins or not stops:
+    times = list(_init_times(run))
+    if not times:
         return
-    took_ms, stop = max(_init_times(begins, stops), key=lambda one: one[0])
+    took_ms, stop = max(times, key=lambda time: time[0])
+    limit_ms = _limit_ms(run)
     division = run.first("submission_division")
-    if run.at_least("2.0.0") and division is not None and division.order > stop.order:
+    if run.at_least("2.0.0") and division and division.order > stop.order:
+        actual = f"is logged after {stop.place}"
         why = "the official checker then allows no time for initialisation"
-        yield against(
-            division, f"is logged after {stop.place}", "it before init_stop", why
-        )
-    elif took_ms >= _limit_ms(run):
+        yield against(division, actual, "it before init_stop", why)
+    elif took_ms >= limit_ms:
         yield against(
             f"initialisation up to {stop.place} took",
             f"{took_ms / 1000:.3f} s",
-            f"less than {_limit_ms(run) / 1000:g} s",
+            f"less than {limit_ms / 1000:g} s",
             line=stop.line,
             advice="the clock starts when the limit is over",
         )
@@ -51,13 +48,14 @@ def _limit_ms(run: LoggedRun) -> float:
     return 1000 * benchmark.init_limit_s(run.ruleset, run.division or "closed")
 
 
-def _init_times(
-    begins: list[Event], stops: list[Event]
-) -> Iterator[tuple[float, Event]]:
+def _init_times(run: LoggedRun) -> Iterator[tuple[float, Event]]:
     """(milliseconds since the earliest init_start before it, init_stop) of each init_stop."""
+    begins = run.all("init_start")
+    if not begins:
+        return
     earliest_ms = begins[0].time_ms
     at = 0
-    for stop in stops:
+    for stop in run.all("init_stop"):
         while at < len(begins) and begins[at].order < stop.order:
             earliest_ms = min(earliest_ms, begins[at].time_ms)
             at += 1
@@ -69,12 +67,10 @@ def stamps_there(run: LoggedRun) -> Violations:
     """No record is stamped 0; on init, run and evaluation events that is an error."""
     timed = {"init_start", "init_stop", "run_start", "run_stop", "eval_accuracy"}
     zero = [event for event in run.events if event.time_ms == 0]
-    serious = [event for event in zero if event.key in timed]
-    for event in serious[:1]:
-        yield against(event, "is stamped 0", "a time", severity=ERROR)
-        return
+    zero.sort(key=lambda event: event.key not in timed)
     for event in zero[:1]:
-        yield against(event, "is stamped 0", "a time")
+        severity = only_if(event.key in timed, ERROR)
+        yield against(event, "is stamped 0", "a time", severity=severity)
 
 
 @rule(
@@ -89,25 +85,25 @@ def clock_steady(run: LoggedRun) -> Violations:
     stamped = [event for event in run.events if event.time_ms > 0]
     latest_ms = accumulate((event.time_ms for event in stamped), max)
     behind = [
-        (late - event.time_ms, event)
-        for late, event in zip(latest_ms, stamped, strict=True)
+        (late_ms - event.time_ms, event)
+        for late_ms, event in zip(latest_ms, stamped, strict=True)
     ]
-    by_ms, worst = max(behind, key=lambda one: one[0], default=(0.0, None))
-    if worst is None or by_ms <= 0 or (run.run_ms is not None and run.run_ms <= 0):
+    if not behind or (run.run_ms is not None and run.run_ms <= 0):
         return  # run-time-not-positive says it
+    by_ms, worst = max(behind, key=lambda step: step[0])
     if run.duplicate_writers < 2:
-        by_ms = sum(
-            max(0.0, one.time_ms - after.time_ms) for one, after in pairwise(stamped)
-        )
+        steps = (before.time_ms - after.time_ms for before, after in pairwise(stamped))
+        by_ms = sum(step for step in steps if step > 0)
     elif by_ms < SAME_MS:
         return  # copied-records says it
-    yield against(
-        f"time goes back, most at {worst.place}:",
-        f"{plain(round(by_ms / 1000, 3))} s",
-        "stamps that rise",
-        line=worst.line,
-        severity=only_if(by_ms < SAME_MS, NOTE),
-    )
+    if by_ms > 0:
+        yield against(
+            f"time goes back, most at {worst.place}:",
+            f"{plain(round(by_ms / 1000, 3))} s",
+            "stamps that rise",
+            line=worst.line,
+            severity=only_if(by_ms < SAME_MS, NOTE),
+        )
 
 
 @rule("MLP504", "late-run-start", CLOSED_POLICY, f"{RULES_TEXT} lines 489, 491")
@@ -119,12 +115,13 @@ def run_starts_in_time(run: LoggedRun) -> Violations:
     if not begins or start is None:
         return
     first_ms = min(event.time_ms for event in begins)
-    if stop is not None and stop.time_ms - first_ms >= _limit_ms(run):
+    limit_ms = _limit_ms(run)
+    if stop is not None and stop.time_ms - first_ms >= limit_ms:
         return  # init-too-long says it
     gap_ms = start.time_ms - first_ms
-    if first_ms > 0 and gap_ms > _limit_ms(run):
-        limit = f"at most {_limit_ms(run) / 1000:g} s"
-        yield against(start, f"is {gap_ms / 1000:.1f} s after init_start", limit)
+    if first_ms > 0 and gap_ms > limit_ms:
+        actual = f"is {gap_ms / 1000:.1f} s after init_start"
+        yield against(start, actual, f"at most {limit_ms / 1000:g} s")
 
 
 @rule(
@@ -156,13 +153,8 @@ def caches_cleared(run: LoggedRun) -> Violations:
     """
     wrong = [event for event in run.all("cache_clear") if event.value != True]  # noqa: E712 (or 1)
     for event in wrong[:1]:
-        is_no_flag = event.value != False  # noqa: E712 (or 0)
-        yield against(
-            event,
-            f"is {shown(event.value)}",
-            "true",
-            severity=only_if(is_no_flag, NOTE),
-        )
+        severity = only_if(event.value != False, NOTE)  # noqa: E712 (or 0)
+        yield against(event, f"is {shown(event.value)}", "true", severity=severity)
 
 
 @rule("MLP507", "cache-clear-after-init-start", CLOSED_POLICY, f"{RULES_TEXT} line 220")
@@ -190,13 +182,12 @@ def caches_cleared_first(run: LoggedRun) -> Violations:
 def resumed(run: LoggedRun) -> Violations:
     """The run was not interrupted; one resumed from a checkpoint logs `run_resumed`."""
     for event in run.all("run_resumed"):
-        names = ("steps_repeated", "ranks_before", "ranks", "lost_bytes")
+        found = f"resumed after step {shown(event.value)}; its clock ran on meanwhile"
         known = [
             f"{name} {shown(event.metadata[name])}"
-            for name in names
+            for name in ("ranks_before", "ranks")
             if name in event.metadata
         ]
-        found = f"resumed after step {shown(event.value)}; its clock ran on meanwhile"
         if known:
             found += f" ({', '.join(known)})"
         yield against("interrupted and", found, "an uninterrupted run", line=event.line)

@@ -1,21 +1,30 @@
-"""Rules on events: are they there, in order, with the values and metadata they must carry."""
-
-from __future__ import annotations
+"""Rules on events: are they there, in order, once, with the values and metadata they must have."""
 
 from ...config import benchmark
-from ...config.finding import ERROR, MISSING, POLICY, number, shown
+from ...config.finding import (
+    ERROR,
+    MISSING,
+    NOTE,
+    POLICY,
+    Finding,
+    number,
+    plain,
+    shown,
+)
 from ...logging.events import Event, type_name
-from ..logged_run import LoggedRun
+from ..logged_run import SAME_MS, LoggedRun, spread_ms
 from ..rule import (
     CHECKER,
     FROM_070,
-    Violation,
+    RULES_TEXT,
     Violations,
     against,
     missing,
     only_if,
     rule,
+    violation,
 )
+from .round_060 import ONCE as ONCE_060
 
 _COMMON = f"{CHECKER}, common.yaml"
 LOG_IT = "log it once, from rank 0"
@@ -59,13 +68,16 @@ def run_stop_exists(run: LoggedRun) -> Violations:
     """
     if run.all("run_stop") or "run_stop" in run.log.lost_keys or run.log.truncated:
         return  # broken-record says it of a log that was cut
-    found = against(
-        "run did not finish:", "no run_stop", "run_stop", line=run.log.lines
+    yield against(
+        "run did not finish:",
+        "no run_stop",
+        "run_stop",
+        line=run.log.lines,
+        found="none",
     )
-    yield found._replace(actual="none")
 
 
-def _without(event: Event, name: str) -> Violation:
+def _without(event: Event, name: str) -> Finding:
     return against(event, f"has no {name}", f"metadata.{name}")
 
 
@@ -73,7 +85,7 @@ def _before_run_start(run: LoggedRun, event: Event) -> bool:
     return run.start is None or event.order < run.start.order
 
 
-def _too_early(event: Event) -> Violation:
+def _too_early(event: Event) -> Finding:
     return against(event, "stands before run_start", "run_start first")
 
 
@@ -99,9 +111,11 @@ def run_start(run: LoggedRun) -> Violations:
     Example: no `run_start` in the log.
     """
     if run.absent("run_start"):
-        text = "no run_start: the clock never started"
-        yield Violation(
-            message=text, expected="run_start", actual="none", about=MISSING
+        yield violation(
+            message="no run_start: the clock never started",
+            expected="run_start",
+            found="none",
+            about=MISSING,
         )
     event = run.start
     stop = run.first("init_stop")
@@ -120,21 +134,23 @@ def init(run: LoggedRun) -> Violations:
     yield from missing(run, ["init_start", "init_stop"])
     begin = run.first("init_start")
     stop = run.first("init_stop")
-    start = run.start
-    end = min((e for e in (stop, start) if e), key=lambda e: e.order, default=None)
-    for event in run.all("init_start"):
-        if end is not None and event.order > end.order:
-            yield against(
-                event, f"stands after {end.place}", "it before init_stop and run_start"
-            )
-            break
-    for event in run.all("init_stop"):
-        if begin is not None and event.order < begin.order:
-            yield against(event, f"stands before {begin.place}", "init_start first")
-            break
-        if start is not None and event.order > start.order:
-            yield against(event, f"stands after {start.place}", "init_stop first")
-            break
+    ends = [event for event in (stop, run.start) if event]
+    if ends:
+        end = min(ends, key=lambda event: event.order)
+        expected = "it before init_stop and run_start"
+        yield from _late(run, "init_start", end, expected)
+    if begin and stop and stop.order < begin.order:
+        yield against(stop, f"stands before {begin.place}", "init_start first")
+    elif run.start:
+        yield from _late(run, "init_stop", run.start, "init_stop first")
+
+
+def _late(run: LoggedRun, key: str, end: Event, expected: str) -> Violations:
+    """The first record of a key after another record."""
+    for event in run.all(key):
+        if event.order > end.order:
+            yield against(event, f"stands after {end.place}", expected)
+            return
 
 
 @rule("MLP108", "missing-epoch-event", ERROR, _COMMON, rulesets=FROM_070)
@@ -146,14 +162,15 @@ def epoch_events(run: LoggedRun) -> Violations:
 
     Example: no `block_start` and no `epoch_start` in the log.
     """
-    for one, other in (
+    for key, other in (
         ("block_start", "epoch_start"),
         ("block_stop", "epoch_stop"),
         ("eval_start", "block_start"),
         ("eval_stop", "block_stop"),
     ):
-        if run.absent(one) and run.absent(other):
-            yield from missing(run, [one], f"{one} or {other}", why=f", and no {other}")
+        if run.absent(other):
+            why = f", and no {other}"
+            yield from missing(run, [key], f"{key} or {other}", why=why)
 
 
 _OTHER_COUNT = {"3.1.0": "step_num", "4.0.0": "samples_count"}
@@ -178,10 +195,10 @@ def epoch_metadata(run: LoggedRun) -> Violations:
     """
     other = _OTHER_COUNT.get(run.ruleset)
     blocks = run.all("block_start")
-    yield from [_too_early(one) for one in blocks if _before_run_start(run, one)][:1]
-    yield from [
-        found for one in blocks if (found := _block_problem(one, other)) is not None
-    ][:1]
+    early = [_too_early(block) for block in blocks if _before_run_start(run, block)]
+    problems = [_block_problem(block, other) for block in blocks]
+    yield from early[:1]
+    yield from list(filter(None, problems))[:1]
     for key, name, alternative in (
         ("block_stop", "first_epoch_num", other),
         ("epoch_start", "epoch_num", None),
@@ -190,27 +207,27 @@ def epoch_metadata(run: LoggedRun) -> Violations:
         ("eval_stop", "epoch_num", other),
         ("eval_accuracy", "epoch_num", None if run.division else other),
     ):
-        without = [
-            e for e in run.all(key) if not {name, alternative} & e.metadata.keys()
-        ]
-        yield from (_without(event, name) for event in without[:1])
+        for event in run.all(key):
+            if not {name, alternative} & event.metadata.keys():
+                yield _without(event, name)
+                break
 
 
-def _block_problem(event: Event, other: str | None) -> Violation | None:
-    data = event.metadata
+def _block_problem(event: Event, other: str | None) -> Finding | None:
+    metadata = event.metadata
     name = "epoch_count"
     expected = "above 0"
-    if "epoch_count" not in data and other is not None and other in data:
-        name = other
+    if name not in metadata and other in metadata:
+        name = str(other)
         expected = "0 or more"
-    else:
-        for needed in ("epoch_count", "first_epoch_num"):
-            if needed not in data:
-                return _without(event, needed)
-    count = number(data[name])
+    elif absent := [
+        key for key in ("epoch_count", "first_epoch_num") if key not in metadata
+    ]:
+        return _without(event, absent[0])
+    count = number(metadata[name])
     if count is not None and (count > 0 or (count == 0 and name == other)):
         return None
-    return against(event, f"has {name} {shown(data[name])}", expected)
+    return against(event, f"has {name} {shown(metadata[name])}", expected)
 
 
 @rule("MLP110", "missing-samples", ERROR, _COMMON, rulesets=FROM_070)
@@ -234,11 +251,86 @@ def eval_accuracy(run: LoggedRun) -> Violations:
     yield from missing(run, ["eval_accuracy"], "at least one")
     for event in run.all("eval_accuracy"):
         if number(event.value) is None:
-            found = type_name(event.value)
+            actual = type_name(event.value)
             if isinstance(event.value, str):
-                found = shown(event.value)
+                actual = shown(event.value)
             severity = only_if(run.ruleset == "0.6.0", POLICY)
-            yield against(
-                event, f"is {found}", "a fraction such as 0.7592", severity=severity
-            )
-            break
+            expected = "a fraction such as 0.7592"
+            yield against(event, f"is {actual}", expected, severity=severity)
+            return
+
+
+_CLOCK = ("run_start", "run_stop")
+_ONCE_CLOSED = ("global_batch_size", "opt_name", "gradient_accumulation_steps")
+
+
+def once_keys(run: LoggedRun) -> list[str]:
+    """Keys that the checker wants exactly once in this run."""
+    keys = [*benchmark.submission_keys(run.ruleset), "init_stop", *_CLOCK]
+    if run.ruleset == "0.6.0":
+        return [*keys, *ONCE_060]
+    keys += _SAMPLES
+    if run.division != "open":
+        keys += _ONCE_CLOSED if run.at_least("1.0.0") else _ONCE_CLOSED[:-1]
+        keys += benchmark.OPTIMIZER_KEYS.get(run.optimizer or "", ())
+    return keys
+
+
+def _status(event: Event) -> str:
+    return shown(event.metadata.get("status"))
+
+
+def _have_one_status(events: list[Event]) -> bool:
+    return len(set(map(_status, events))) < 2
+
+
+@rule("MLP201", "several-clocks", ERROR, f"{RULES_TEXT} lines 487-491: one clock")
+def one_clock(run: LoggedRun) -> Violations:
+    """run_start and run_stop come once; copies agree in status and lie within a second."""
+    for key in _CLOCK:
+        events = run.all(key)
+        subject = f"{len(events)} {key},"
+        actual = f"{spread_ms(events) / 1000:.3f} s apart"
+        expected = "one, or copies within 1 s"
+        if not _have_one_status(events):
+            subject = f"{len(events)} {key}:"
+            actual = " and ".join(f"{_status(e)} (line {e.line})" for e in events[:3])
+            expected = "one status"
+        elif spread_ms(events) <= SAME_MS:
+            continue
+        why = "an official score would use the first"
+        yield against(subject, actual, expected, why, line=events[1].line)
+
+
+@rule("MLP202", "different-values", ERROR, f"{CHECKER}, EXACTLY_ONE")
+def different_values(run: LoggedRun) -> Violations:
+    """A key that may come once does not come again with another value."""
+    for key in once_keys(run):
+        for event in run.all(key):
+            first = run.all(key)[0]
+            if event.value != first.value and event is not first:
+                actual = f"{shown(first.value)} in line {first.line}"
+                actual += f" and {shown(event.value)} in line {event.line}"
+                why = "the ranks disagree, or two runs were mixed"
+                yield against(f"{key} is", actual, "one value", why, line=event.line)
+                break
+
+
+@rule("MLP203", "copied-records", NOTE, f"{CHECKER}, warnings of EXACTLY_ONE")
+def copies(run: LoggedRun) -> Violations:
+    """Records that may come once do so; copies with the same value are the ranks' or nodes'. (Two
+    ends of a run are no copies: several-clocks.)"""
+    repeated = []
+    for key in once_keys(run):
+        events = run.all(key)
+        are_copies = _have_one_status(events) and spread_ms(events) <= SAME_MS
+        if len(events) > 1 and (are_copies or key not in _CLOCK):
+            repeated.append(events)
+    if not repeated or run.second_run_line is not None:
+        return
+    spread = plain(max(map(spread_ms, repeated)))
+    actual = (
+        f"logged {max(map(len, repeated))} x ({len(repeated)} keys; spread {spread} ms)"
+    )
+    copy = repeated[0][1]
+    yield against(copy.key, actual, "one record of each", line=copy.line, advice=LOG_IT)

@@ -1,7 +1,5 @@
 """Rules on hyper-parameters of the closed division."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 

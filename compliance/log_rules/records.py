@@ -1,13 +1,11 @@
 """Rules on records: can they be read, are their stamps times, do they belong to one run."""
 
-from __future__ import annotations
-
 from unicodedata import normalize
 
 from ...config.finding import ERROR, NOTE, POLICY, plain, printable
 from ...logging.events import MLL, PLAIN_KEY, RUN_KEYS, cut
 from ..logged_run import READ_KEYS, SAME_MS, LoggedRun, spread_ms
-from ..rule import CHECKER, LOG, Violation, Violations, against, only_if, rule, rules_on
+from ..rule import CHECKER, LOG, Violations, against, only_if, rule, rules_on, violation
 
 _FIRST_MS = 1_514_764_800_000
 """The begin of 2018: there was no MLPerf before."""
@@ -27,19 +25,19 @@ def records(run: LoggedRun) -> Violations:
         if problem.kind == "truncated":
             message = f"truncated: {message}"
             advice = "the job was killed or the disk was full: run again"
-        yield Violation(
+        yield violation(
             message=message,
             line=problem.line,
             expected="a whole record",
-            actual=printable(problem.message),
+            found=printable(problem.message),
             advice=advice,
         )
     more = run.log.problem_count - len(run.log.problems)
     if more > 0:
-        yield Violation(
+        yield violation(
             message=f"{more} more records cannot be read",
             expected="0",
-            actual=f"{more}",
+            found=f"{more}",
         )
 
 

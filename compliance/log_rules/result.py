@@ -1,14 +1,12 @@
 """Rules on the result: did the run reach the target, and does the log say so without doubt."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterator
 from fractions import Fraction
 
 from ...config import benchmark
-from ...config.finding import ERROR, NOTE, POLICY, plain, printable, shown
+from ...config.finding import ERROR, NOTE, POLICY, Finding, plain, printable, shown
 from ..logged_run import (
     SAME_MS,
     Evaluation,
@@ -17,7 +15,7 @@ from ..logged_run import (
     epoch_of,
     reaches_target,
 )
-from ..rule import CHECKER, RULES_TEXT, Violation, Violations, against, only_if, rule
+from ..rule import CHECKER, RULES_TEXT, Violations, against, only_if, rule
 
 _TARGET = f"in [{benchmark.TARGET_ACCURACY}, {plain(benchmark.HIGHEST_ACCURACY)})"
 
@@ -28,10 +26,12 @@ def _at(evaluation: Evaluation) -> str:
     return f"epoch {plain(evaluation.epoch)}"
 
 
-def _off_the_clock(one: Evaluation, found: str) -> Violation:
-    subject = f"{plain(one.accuracy)} ({_at(one)}, line {one.line})"
+def _off_the_clock(evaluation: Evaluation, actual: str) -> Finding:
+    subject = (
+        f"{plain(evaluation.accuracy)} ({_at(evaluation)}, line {evaluation.line})"
+    )
     expected = "the target between run_start and run_stop"
-    return against(subject, found, expected, line=one.line)
+    return against(subject, actual, expected, line=evaluation.line)
 
 
 @rule("MLP301", "run-time-not-positive", ERROR, "a clock that cannot be right")
@@ -41,12 +41,10 @@ def clock_forward(run: LoggedRun) -> Violations:
     stop = run.stop
     if run_ms is None or stop is None or run_ms > 0:
         return
-    found = (
-        f"is {-run_ms / 1000:g} s before run_start"
-        if run_ms
-        else "has run_start's stamp"
-    )
-    yield against(stop, found, "it later")
+    actual = "has run_start's stamp"
+    if run_ms:
+        actual = f"is {-run_ms / 1000:g} s before run_start"
+    yield against(stop, actual, "it later")
 
 
 @rule(
@@ -63,12 +61,13 @@ def converged(run: LoggedRun) -> Violations:
 
     Example: `{"key": "eval_accuracy", "value": 0.7456}`
     """
-    events = run.all("eval_accuracy")
-    numeric = [event for event in events if isinstance(event.value, int | float)]
+    numeric = [
+        event
+        for event in run.all("eval_accuracy")
+        if isinstance(event.value, int | float)
+    ]
     if not numeric:
         return  # missing-accuracy says it
-    best = run.best
-    last = numeric[-1]
     severity = only_if(run.ruleset == "0.6.0", POLICY)  # its checker has no threshold
     if run.needs_target:
         # Without an end, or with a torn record, it is a consequence.
@@ -77,6 +76,8 @@ def converged(run: LoggedRun) -> Violations:
             return
     elif any(event.value < benchmark.HIGHEST_ACCURACY for event in numeric):
         return
+    best = run.best
+    last = numeric[-1]
     if best is None or not last.value < benchmark.HIGHEST_ACCURACY:
         yield as_setting(last).violation("a fraction below 1", severity=severity)
         return
@@ -115,17 +116,14 @@ def target_stamped_on_the_clock(run: LoggedRun) -> Violations:
     stamped = [e for e in run.evaluations_at_target if e.time_ms != 0]
     begin_ms = start.time_ms - run.slack_ms
     end_ms = stop.time_ms + run.slack_ms
-    if (
-        not stamped
-        or start.time_ms <= 0
-        or any(begin_ms <= e.time_ms <= end_ms for e in stamped)
-    ):
+    on_the_clock = [e for e in stamped if begin_ms <= e.time_ms <= end_ms]
+    if not stamped or on_the_clock or start.time_ms <= 0:
         return
-    one = stamped[0]
-    away = f"{(start.time_ms - one.time_ms) / 1000:.3f} s before {start.place}"
-    if one.time_ms > end_ms:
-        away = f"{(one.time_ms - stop.time_ms) / 1000:.3f} s after {stop.place}"
-    yield _off_the_clock(one, f"is stamped {away}")
+    stamp_ms = stamped[0].time_ms
+    away = f"{(start.time_ms - stamp_ms) / 1000:.3f} s before {start.place}"
+    if stamp_ms > end_ms:
+        away = f"{(stamp_ms - stop.time_ms) / 1000:.3f} s after {stop.place}"
+    yield _off_the_clock(stamped[0], f"is stamped {away}")
 
 
 @rule(
@@ -162,77 +160,75 @@ def ranks_agree(run: LoggedRun) -> Violations:
     for evaluation in run.timed_evaluations:
         if evaluation.epoch is not None:
             groups[evaluation.epoch].append(evaluation)
-    for epoch, group in (
-        (n, one) for n, all_ in groups.items() for one in _at_once(all_)
-    ):
-        low = min(e.accuracy for e in group)
-        high = max(e.accuracy for e in group)
-        if low == high:
-            continue
-        good = sum(reaches_target(e.accuracy) for e in group)
-        split = 0 < good < len(group)
-        found = f"has {len(group)} accuracies {plain(low)}-{plain(high)}"
-        if split:
-            found += f", {good} of them at target"
-        severity = only_if(not split or not run.needs_target, NOTE)
-        why = "sum the counts of all ranks and log them once"
-        line = group[0].line
-        yield against(
-            f"epoch {plain(epoch)}", found, "one", why, line=line, severity=severity
-        )
+    for epoch, evaluations in groups.items():
+        for group in _at_once(evaluations):
+            accuracies = sorted(e.accuracy for e in group)
+            if accuracies[0] == accuracies[-1]:
+                continue
+            span = f"{plain(accuracies[0])}-{plain(accuracies[-1])}"
+            actual = f"has {len(group)} accuracies {span}"
+            good = sum(map(reaches_target, accuracies))
+            split = 0 < good < len(group)
+            if split:
+                actual += f", {good} of them at target"
+            yield against(
+                f"epoch {plain(epoch)}",
+                actual,
+                "one",
+                "sum the counts of all ranks and log them once",
+                line=group[0].line,
+                severity=only_if(not split or not run.needs_target, NOTE),
+            )
 
 
 def _at_once(evaluations: list[Evaluation]) -> Iterator[list[Evaluation]]:
     """Evaluations that lie within a second, of their earliest."""
     group: list[Evaluation] = []
-    for one in sorted(evaluations, key=lambda e: e.time_ms):
-        if group and one.time_ms - group[0].time_ms > SAME_MS:
+    for evaluation in sorted(evaluations, key=lambda e: e.time_ms):
+        if group and evaluation.time_ms - group[0].time_ms > SAME_MS:
             yield group
             group = []
-        group.append(one)
+        group.append(evaluation)
     yield group
 
 
 @rule("MLP307", "trained-past-target", NOTE, f"{RULES_TEXT} line 491")
 def stops_at_target(run: LoggedRun) -> Violations:
     """Training ends with the first evaluation that reaches the target."""
-    passing = run.evaluations_at_target
-    if not passing or not run.needs_target:
+    target = run.target
+    if target is None or not run.needs_target:
         return
-    later = [e for e in run.timed_evaluations if e.order > passing[0].order]
-    later = [e for e in later if e.epoch != passing[0].epoch]
+    later = [
+        e
+        for e in run.timed_evaluations
+        if e.order > target.order and e.epoch != target.epoch
+    ]
     if later:
-        found = f"reached at {_at(passing[0])}, training went on to {_at(later[-1])}"
+        actual = f"reached at {_at(target)}, training went on to {_at(later[-1])}"
         why = "the time is overstated and the RCP test made easier"
-        yield against(
-            "target", found, "run_stop at the target", why, line=passing[0].line
-        )
+        yield against("target", actual, "run_stop at the target", why, line=target.line)
 
 
 @rule("MLP309", "unpaired-events", NOTE, "intervals of a successful run")
 def pairs(run: LoggedRun) -> Violations:
     """In a successful run starts and stops of blocks, epochs and evaluations pair up. If the
     evaluation at target alone has none, that is policy: its time belongs to the run."""
+    target = run.target
     if not run.converged:
         return
-    target = run.target
     for key in ("eval_start", "eval_stop"):
-        epochs = {epoch_of(event) for event in run.all(key)}
+        epochs = set(map(epoch_of, run.all(key)))
         if target is not None and epochs and target.epoch not in epochs:
             subject = f"the evaluation at target (line {target.line})"
-            yield against(
-                subject, f"has no {key}", "its own", line=target.line, severity=POLICY
-            )
-    for kind in ("block", "epoch", "eval"):
-        start = f"{kind}_start"
-        stop = f"{kind}_stop"
-        starts = run.all(start)
-        stops = run.all(stop)
+            actual = f"has no {key}"
+            yield against(subject, actual, "its own", line=target.line, severity=POLICY)
+    for interval in ("block", "epoch", "eval"):
+        starts = run.all(f"{interval}_start")
+        stops = run.all(f"{interval}_stop")
         if starts and stops and len(starts) != len(stops):
-            found = f"against {len(stops)} {stop}"
-            yield against(
-                f"{len(starts)} {start}", found, "pairs", line=starts[-1].line
-            )
+            actual = f"against {len(stops)} {stops[0].key}"
+            last = starts[-1]
+            yield against(f"{len(starts)} {last.key}", actual, "pairs", line=last.line)
 
 
 _FEW = 1 / 16
@@ -253,9 +249,10 @@ def _fractions(run: LoggedRun) -> list[Evaluation]:
     if run.value("eval_samples") not in (None, benchmark.IMAGENET_EVAL_SAMPLES):
         return []
     first: dict[object, Evaluation] = {}
-    for one in run.timed_evaluations:
-        if 0 < one.accuracy < benchmark.HIGHEST_ACCURACY:
-            first.setdefault(one.order if one.epoch is None else one.epoch, one)
+    for evaluation in run.timed_evaluations:
+        if 0 < evaluation.accuracy < benchmark.HIGHEST_ACCURACY:
+            epoch = evaluation.epoch
+            first.setdefault(evaluation.order if epoch is None else epoch, evaluation)
     return list(first.values())
 
 
@@ -284,12 +281,12 @@ def accuracies_are_counts(run: LoggedRun) -> Violations:
 def likely_accuracies(run: LoggedRun) -> Violations:
     """Three accuracies in a row are not equal, and none up to epoch 4 is above 0.6."""
     evaluations = _fractions(run)
-    for first, second, third in zip(
-        evaluations, evaluations[1:], evaluations[2:], strict=False
-    ):
-        if first.accuracy == second.accuracy == third.accuracy:
-            text = f"{plain(first.accuracy)} three times in a row"
-            yield against("accuracies:", text, "ones that differ", line=first.line)
+    accuracies = [evaluation.accuracy for evaluation in evaluations]
+    for at, evaluation in enumerate(evaluations[:-2]):
+        if len(set(accuracies[at : at + 3])) == 1:
+            actual = f"{plain(evaluation.accuracy)} three times in a row"
+            expected = "ones that differ"
+            yield against("accuracies:", actual, expected, line=evaluation.line)
             break
     for evaluation in evaluations:
         early = evaluation.epoch is not None and evaluation.epoch <= _EARLY_EPOCH

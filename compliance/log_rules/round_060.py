@@ -1,7 +1,5 @@
 """Rules of round v0.6 alone. (The nesting of its events is left to the official checker.)"""
 
-from __future__ import annotations
-
 from ...config import benchmark
 from ...config.finding import ERROR, number, shown
 from ..logged_run import LoggedRun, as_setting

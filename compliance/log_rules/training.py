@@ -5,8 +5,6 @@ their last epoch, one block for all, evaluations logged after training). What is
 without `epoch_start` is its implementation's habit.
 """
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 from ...config import benchmark
@@ -42,7 +40,7 @@ _SLACK = 0.05  # v0.7 Google logs step counts as epochs
 def target_after_training(run: LoggedRun) -> Violations:
     """The target is reached after training began: a block or an epoch starts before it."""
     target = run.target
-    starts = [event for key in ("block_start", "epoch_start") for event in run.all(key)]
+    starts = run.of_keys("block_start", "epoch_start")
     if not run.needs_target or target is None or not starts:
         return
     first = min(starts, key=lambda event: event.order)
@@ -66,17 +64,14 @@ def no_training_before_the_clock(run: LoggedRun) -> Violations:
         return
     for event in run.all("epoch_start"):
         by_ms = start.time_ms - event.time_ms
-        stamped = by_ms > run.slack_ms and event.time_ms > 0
-        if event.order < start.order or stamped:
-            where = (
-                f"is stamped {by_ms / 1000:.3f} s before"
-                if stamped
-                else "stands before"
-            )
-            yield against(
-                event, f"{where} {start.place}", "run_start before the first epoch"
-            )
-            return
+        where = "stands before"
+        if by_ms > run.slack_ms and event.time_ms > 0:
+            where = f"is stamped {by_ms / 1000:.3f} s before"
+        elif event.order > start.order:
+            continue
+        expected = "run_start before the first epoch"
+        yield against(event, f"{where} {start.place}", expected)
+        return
 
 
 def _first_step_back(run: LoggedRun, key: str) -> Violations:
@@ -89,9 +84,8 @@ def _first_step_back(run: LoggedRun, key: str) -> Violations:
             latest = epoch, event
         elif epoch not in seen and event.time_ms >= latest[1].time_ms:
             high = f"after epoch {plain(latest[0])} (line {latest[1].line})"
-            yield against(
-                event, f"goes back to epoch {plain(epoch)} {high}", "epochs that rise"
-            )
+            actual = f"goes back to epoch {plain(epoch)} {high}"
+            yield against(event, actual, "epochs that rise")
             return
         seen.add(epoch)
 
@@ -108,9 +102,8 @@ def epochs_rise(run: LoggedRun) -> Violations:
     yield from _first_step_back(run, "epoch_start")
     if run.duplicate_writers > 1:
         return
-    starts = [
-        event for event in run.events if event.key in ("block_start", "epoch_start")
-    ]
+    keys = ("block_start", "epoch_start")
+    starts = [event for event in run.events if event.key in keys]
     latest = -1
     for block, after in pairwise(starts):
         if block.key == "epoch_start" or after.key == "block_start":
@@ -128,21 +121,21 @@ def claims_were_trained(run: LoggedRun) -> Violations:
     """Every epoch from 1 to that of an evaluation has started and stopped before it. (A log without
     `epoch_start` is held to its blocks: a note where no evaluation has them, and each has a
     block.)"""
-    claims = [one for one in run.evaluations if one.epoch is not None]
+    claims = [e for e in run.evaluations if e.epoch is not None]
     untrained = [
         e for e in claims if (e.epoch or 0) > run.trained[e.order].reach + _SLACK
     ]
-    by_blocks = not run.all("epoch_start") and len(run.all("block_start")) >= len(
-        claims
-    )
-    for one in untrained[:1]:
+    by_blocks = len(run.all("block_start")) >= len(claims)
+    is_habit = by_blocks and not run.all("epoch_start") and untrained == claims
+    for evaluation in untrained[:1]:
+        reach = run.trained[evaluation.order].reach
         yield against(
-            f"eval_accuracy (line {one.line})",
-            f"is of epoch {plain(one.epoch or 0)}",
-            f"an epoch up to {run.trained[one.order].reach}, which were trained",
+            f"eval_accuracy (line {evaluation.line})",
+            f"is of epoch {plain(evaluation.epoch or 0)}",
+            f"an epoch up to {reach}, which were trained",
             "log each epoch when it starts and stops, and its evaluation after it",
-            line=one.line,
-            severity=only_if(by_blocks and len(untrained) == len(claims), NOTE),
+            line=evaluation.line,
+            severity=only_if(is_habit, NOTE),
         )
 
 
@@ -167,15 +160,12 @@ def evaluated_once(run: LoggedRun) -> Violations:
         return
     for epoch, event in evaluations:
         before = first.setdefault(epoch, event)
-        if (
-            event.value != before.value
-            and abs(event.time_ms - before.time_ms) > SAME_MS
-        ):
-            found = f"is {shown(event.value)}, after {shown(before.value)} in line {before.line}"
+        apart_ms = abs(event.time_ms - before.time_ms)
+        if event.value != before.value and apart_ms > SAME_MS:
+            actual = f"is {shown(event.value)}, after {shown(before.value)} in line {before.line}"
             expected = f"one evaluation of epoch {plain(epoch)}"
-            yield against(
-                event, found, expected, "the first evaluation of an epoch counts"
-            )
+            why = "the first evaluation of an epoch counts"
+            yield against(event, actual, expected, why)
             return
 
 
@@ -188,7 +178,7 @@ def evaluated_once(run: LoggedRun) -> Violations:
 def possible_rate(run: LoggedRun) -> Violations:
     """From run_start to the target a run trains at most at 7e7 images/s, ten times the fastest
     published run. (An epoch has ImageNet's images, in the open division as many as logged.)"""
-    samples: float = benchmark.IMAGENET_TRAIN_SAMPLES
+    samples = float(benchmark.IMAGENET_TRAIN_SAMPLES)
     logged = number(run.value("train_samples")) or 0.0
     if run.division == "open" and logged > 0:
         samples = logged
@@ -199,11 +189,12 @@ def possible_rate(run: LoggedRun) -> Violations:
         return
     time_s = (target.time_ms - start.time_ms) / 1000
     if 0 <= time_s < epochs * samples / benchmark.IMPOSSIBLE_IMAGES_PER_S:
-        found = f"{plain(epochs)} epochs in {time_s:.3f} s"
-        most = f"up to {benchmark.IMPOSSIBLE_IMAGES_PER_S:.2g} images/s"
-        why = "no machine trains faster"
         yield against(
-            "from run_start to the target:", found, most, why, line=target.line
+            "from run_start to the target:",
+            f"{plain(epochs)} epochs in {time_s:.3f} s",
+            f"up to {benchmark.IMPOSSIBLE_IMAGES_PER_S:.2g} images/s",
+            "no machine trains faster",
+            line=target.line,
         )
 
 
@@ -226,13 +217,12 @@ def cadence(run: LoggedRun) -> Violations:
 def _first_epoch(run: LoggedRun) -> tuple[float, int] | None:
     """(smallest epoch number of blocks and epochs, its line); of evaluations if there are none."""
     for keys in (("block_start", "epoch_start"), ("eval_start", "eval_accuracy")):
-        events = [event for key in keys for event in run.all(key)]
-        numbered = [
-            (epoch_of(event, name), event)
-            for event in events
-            for name in _EPOCH_NAMES[:2]
-        ]
-        epochs = [(epoch, event.line) for epoch, event in numbered if epoch is not None]
+        epochs = []
+        for event in run.of_keys(*keys):
+            for name in _EPOCH_NAMES[:2]:
+                epoch = epoch_of(event, name)
+                if epoch is not None:
+                    epochs.append((epoch, event.line))
         if epochs:
             return min(epochs)
     return None
@@ -243,9 +233,8 @@ def epochs_from_one(run: LoggedRun) -> Violations:
     """Epochs are numbered from 1, not from 0."""
     first = _first_epoch(run)
     if first is not None and first[0] < 1:
-        yield against(
-            "the first epoch", f"has number {plain(first[0])}", "1", line=first[1]
-        )
+        actual = f"has number {plain(first[0])}"
+        yield against("the first epoch", actual, "1", line=first[1])
 
 
 @rule("MLP805", "late-first-epoch", NOTE, f"{RULES_TEXT} line 208")
@@ -261,7 +250,7 @@ def epochs_not_later(run: LoggedRun) -> Violations:
 def epochs_are_numbers(run: LoggedRun) -> Violations:
     """Epochs and counts of epochs, where an event of training or evaluation has them, are numbers
     from 0 to 1,000: without them there is no epoch to converge."""
-    for event in (event for key in _EPOCH_KEYS for event in run.all(key)):
+    for event in run.of_keys(*_EPOCH_KEYS):
         for name in _EPOCH_NAMES:
             value = event.metadata.get(name, 0)
             epoch = number(value)

@@ -1,7 +1,5 @@
 """Small logs for tests: a complete run that every rule passes, as a list of records to edit."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -81,6 +79,10 @@ class Record:
             "metadata": self.metadata,
         }
         return f":::MLLOG {json.dumps(content)}"
+
+    def later(self, by_ms: float) -> "Record":
+        """A copy with another stamp."""
+        return Record(self.key, self.value, self.time_ms + by_ms, **self.metadata)
 
 
 Run = list[Record]
@@ -216,8 +218,8 @@ def move(key: str, before: str) -> Edit:
         record = find(run, key)
         run.remove(record)
         run.insert(run.index(find(run, before)), record)
-        for one, stamp in zip(run, stamps, strict=True):
-            one.time_ms = stamp
+        for record, stamp in zip(run, stamps, strict=True):
+            record.time_ms = stamp
 
     return edit
 
@@ -237,10 +239,10 @@ def again(key: str, by_ms: float = 0, **changes: Any) -> Edit:
     """Repeat the last record of a key after itself."""
 
     def edit(run: Run) -> None:
-        old = last(run, key)
-        copy = Record(key, changes.get("value", old.value), old.time_ms + by_ms)
-        copy.metadata = {**old.metadata, **changes.get("metadata", {})}
-        run.insert(run.index(old) + 1, copy)
+        copy = last(run, key).later(by_ms)
+        copy.value = changes.get("value", copy.value)
+        copy.metadata |= changes.get("metadata", {})
+        run.insert(run.index(last(run, key)) + 1, copy)
 
     return edit
 

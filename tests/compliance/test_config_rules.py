@@ -1,7 +1,5 @@
 """The closed division before a run: each rule passes the presets and finds what breaks it."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -51,114 +49,69 @@ def test_the_open_preset_is_told_each_choice() -> None:
     assert found.facts["rcp"]["kind"] == "above"
 
 
-# Rule, severity, words of its message, and what breaks it in `dgxa100_8`.
+# Rule, severity, and what breaks it in `dgxa100_8`.
 BROKEN = [
-    (
-        "image-set-counts",
-        ERROR,
-        "expected 3: as in",
-        ["data.path={set}", "data.classes=4"],
-    ),
-    (
-        "unusual-learning-rate",
-        WARNING,
-        "expected about 1.39 to 3.2 at",
-        ["batch.per_rank=32"],
-    ),
-    ("invalid-optimizer", ERROR, "lars or sgd", ["optimizer.variant=akiba"]),
-    ("end-learning-rate", ERROR, "0.0001", ["schedule.end_lr=0"]),
-    ("lars-decay-power", ERROR, "is 1, expected 2", ["schedule.power=1"]),
-    (
-        "sgd-decay-power",
-        POLICY,
-        "expected 2",
-        ["schedule.power=1", "optimizer.variant=sgd"],
-    ),
+    ("image-set-counts", ERROR, "data.path={set}", "data.classes=4"),
+    ("unusual-learning-rate", WARNING, "batch.per_rank=32"),
+    ("invalid-optimizer", ERROR, "optimizer.variant=akiba"),
+    ("end-learning-rate", ERROR, "schedule.end_lr=0"),
+    ("lars-decay-power", ERROR, "schedule.power=1"),
+    ("sgd-decay-power", POLICY, "schedule.power=1", "optimizer.variant=sgd"),
     (
         "invalid-schedule-length",
         POLICY,
-        "schedule.warmup",
-        ["optimizer.variant=sgd", "schedule.warmup=2.5 epochs"],
+        "optimizer.variant=sgd",
+        "schedule.warmup=2.5 epochs",
     ),
-    ("lars-epsilon", ERROR, "expected 0", ["optimizer.epsilon=1e-9"]),
-    ("weight-decay", ERROR, "2.5e-05 or 5e-05", ["optimizer.weight_decay=3e-5"]),
+    ("lars-epsilon", ERROR, "optimizer.epsilon=1e-9"),
+    ("weight-decay", ERROR, "optimizer.weight_decay=3e-5"),
     (
         "sgd-base-learning-rate",
         ERROR,
-        "0.001 x k",
-        ["optimizer.variant=sgd", "optimizer.base_lr=0.0005"],
+        "optimizer.variant=sgd",
+        "optimizer.base_lr=0.0005",
     ),
-    (
-        "invalid-submission-value",
-        ERROR,
-        "cloud",
-        ["ruleset=0.6.0", "log.status=preview"],
-    ),
-    ("target-not-reached", ERROR, "division=open takes any", ["eval.target=0.75"]),
-    ("batch-without-reference", ERROR, "needs its own RCP", ["batch.per_rank=9000"]),
-    (
-        "shorter-than-reference",
-        ERROR,
-        "accepts from 34.31",
-        ["schedule.length=30 epochs"],
-    ),
-    (
-        "lars-momentum",
-        POLICY,
-        "0.9 below a batch of 32,000",
-        ["optimizer.momentum=0.95"],
-    ),
-    ("label-smoothing", POLICY, "0 or 0.1", ["model.label_smoothing=0.2"]),
-    (
-        "evaluation-cadence",
-        POLICY,
-        "expected 4",
-        ["eval.period=5", "schedule.length=60 epochs"],
-    ),
-    ("decay-shape", ERROR, "poly", ["schedule.shape=cosine"]),
-    ("decay-shape", POLICY, "warmup_end", ["schedule.decay_from=run_start"]),
-    ("lars-as-reference", POLICY, "as the reference", ["optimizer.eta=0.01"]),
-    ("lars-as-reference", POLICY, "reference or nvidia", ["optimizer.variant=you"]),
-    ("eval-samples", POLICY, "50000", ["data.eval_samples=100"]),
-    ("image-preparation", POLICY, "expected 224", ["data.crop_px=192"]),
-    ("image-preparation", POLICY, "expected none", ["data.augmentation.noise=[0,1]"]),
-    ("network", POLICY, "expected 50", ["model.depth=34"]),
-    (
-        "batch-changes",
-        POLICY,
-        "none",
-        ["batch.changes=[{after_epoch: 3, per_rank: 64}]"],
-    ),
-    ("seed-not-fresh", POLICY, "urandom", ["seed=1"]),
-    ("trained-past-target", NOTE, "past the target", ["eval.target=0.77"]),
-    ("train-samples", POLICY, "1281167", ["data.train_samples=1281168"]),
-    (
-        "sgd-momentum",
-        POLICY,
-        "0.9",
-        ["optimizer.variant=sgd", "optimizer.momentum=0.95"],
-    ),
+    ("invalid-submission-value", ERROR, "ruleset=0.6.0", "log.status=preview"),
+    ("target-not-reached", ERROR, "eval.target=0.75"),
+    ("batch-without-reference", ERROR, "batch.per_rank=9000"),
+    ("shorter-than-reference", ERROR, "schedule.length=30 epochs"),
+    ("lars-momentum", POLICY, "optimizer.momentum=0.95"),
+    ("label-smoothing", POLICY, "model.label_smoothing=0.2"),
+    ("evaluation-cadence", POLICY, "eval.period=5", "schedule.length=60 epochs"),
+    ("decay-shape", ERROR, "schedule.shape=cosine"),
+    ("decay-shape", POLICY, "schedule.decay_from=run_start"),
+    ("lars-as-reference", POLICY, "optimizer.eta=0.01"),
+    ("lars-as-reference", POLICY, "optimizer.variant=you"),
+    ("eval-samples", POLICY, "data.eval_samples=100"),
+    ("image-preparation", POLICY, "data.crop_px=192"),
+    ("image-preparation", POLICY, "data.augmentation.noise=[0,1]"),
+    ("network", POLICY, "model.depth=34"),
+    ("batch-changes", POLICY, "batch.changes=[{after_epoch: 3, per_rank: 64}]"),
+    ("seed-not-fresh", POLICY, "seed=1"),
+    ("trained-past-target", NOTE, "eval.target=0.77"),
+    ("train-samples", POLICY, "data.train_samples=1281168"),
+    ("sgd-momentum", POLICY, "optimizer.variant=sgd", "optimizer.momentum=0.95"),
 ]
 
 
 IN_EVERY_DIVISION = ("image-set-counts", "unusual-learning-rate")
 
 
-@pytest.mark.parametrize(("rule", "severity", "words", "overrides"), BROKEN)
-def test_what_breaks_a_rule_is_found(
-    tmp_path: Path, rule: str, severity: str, words: str, overrides: list[str]
-) -> None:
+@pytest.mark.parametrize("case", BROKEN, ids=lambda case: case[0])
+def test_what_breaks_a_rule_is_found(tmp_path: Path, case: tuple[str, ...]) -> None:
+    rule, severity, *overrides = case
     write_manifest(tmp_path, classes=3, train=5000, evaluation=500)
     overrides = [override.replace("{set}", str(tmp_path)) for override in overrides]
     found = check("dgxa100_8", *overrides)
-    own = [finding for finding in found.findings if finding.name == rule]
-    assert [(f.severity, words in f.message) for f in own][:1] == [(severity, True)], (
-        own
-    )
+    assert severities(found, rule) == {severity}
     assert found.verdict == "FAIL" if severity == ERROR else found.verdict != "FAIL"
     opened = check("dgxa100_8", *overrides, "division=open")
-    told = {finding.severity for finding in opened.findings if finding.name == rule}
-    assert told == ({severity} if rule in IN_EVERY_DIVISION else {NOTE})
+    in_open = severity if rule in IN_EVERY_DIVISION else NOTE
+    assert severities(opened, rule) == {in_open}
+
+
+def severities(checked: ConfigCheck, rule: str) -> set[str]:
+    return {f.severity for f in checked.findings if f.name == rule}
 
 
 @pytest.mark.parametrize(
@@ -210,37 +163,32 @@ def test_the_facts() -> None:
     assert json.loads(json.dumps(check("quick").to_dict()))["verdict"] == "PASS"
 
 
+MINE = (
+    "data.path=/mine",
+    "data.classes=6",
+    "data.train_samples=1200",
+    "data.eval_samples=300",
+)
+
+
 def test_another_set_than_imagenet_is_a_rehearsal() -> None:
     """Whether it is drawn or one's own: one calm line in the place of a dozen differences."""
-    data = (
-        "data.path=/mine",
-        "data.classes=6",
-        "data.train_samples=1200",
-        "data.eval_samples=300",
-    )
-    found = check("quick", *data)
+    found = check("quick", *MINE)
     assert found.verdict == "PASS"
-    assert [(finding.name, finding.severity) for finding in found.findings] == [
-        ("not-imagenet", NOTE)
-    ]
-    assert "set of 6 classes (command line)" in found.findings[0].message
+    (note,) = found.findings
+    assert (note.name, note.severity) == ("not-imagenet", NOTE)
+    assert "set of 6 classes (command line)" in note.message
     assert "rcp" not in found.facts
     assert check("quick").cause == found.cause
-    assert len(check("quick").findings) == 1
     assert check("quick", "division=open").findings == ()
 
 
 def test_the_closed_division_is_the_closed_division_on_any_set() -> None:
-    own = (
-        "data.path=/mine",
-        "data.classes=6",
-        "data.train_samples=1200",
-        "data.eval_samples=300",
-    )
-    found = check("quick", *own, "eval.target=0.7")
+    missed = (*MINE, "eval.target=0.7")
+    found = check("quick", *missed)
     assert (found.verdict, found.findings[0].name) == ("FAIL", "target-not-reached")
     assert "division=open takes any target" in found.cause
-    assert check("quick", *own, "eval.target=0.7", "division=open").verdict == "PASS"
+    assert check("quick", *missed, "division=open").verdict == "PASS"
 
 
 # --- learning rate and batch ---------------------------------------------------------------------

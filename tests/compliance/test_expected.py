@@ -1,7 +1,5 @@
 """Verdicts, causes, RCP factors and scores on the published logs and mutants, read in place."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

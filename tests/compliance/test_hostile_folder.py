@@ -1,7 +1,5 @@
 """Folders that somebody else made: what their side files may and may not do to who reads them."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The RCP test against the official tool, point by point."""
 
-from __future__ import annotations
-
 import math
 import random
 
@@ -60,9 +58,7 @@ def test_means_and_limits_are_those_of_the_tool(official: tuple[str, object]) ->
         (1536, [None, 35, 35, 35, 35], True, 1.0),
         (816, [34] * 5, True, 35 / 34),
         (816, [30] * 5, False, 35 / 30),
-        (32768, [56, 56, 56, 56, 60], True, 1.0),
         (20480, [46, 46, 50, 50, 50], True, 1.0),
-        (65536, [83] * 5, True, 83.64594309799789 / 83),
         (86016, [90] * 5, False, 1.0),
         (2048, [None, None, 35, 35, 35], False, 1.0),
         (2048, [35, 35], False, 1.0),

@@ -19,7 +19,7 @@ from tests.faults.file_system import refusing
 
 
 def beside(path: Path) -> set[str]:
-    return {found.name for found in path.parent.iterdir()}
+    return {file.name for file in path.parent.iterdir()}
 
 
 def test_a_file_is_made_and_replaced_as_a_whole(tmp_path: Path) -> None:
@@ -44,7 +44,8 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(
     synced = []
 
     def sync(number: int) -> None:
-        synced.append((Path(f"/proc/self/fd/{number}").readlink().name, path.exists()))
+        opened = Path(f"/proc/self/fd/{number}").readlink()
+        synced.append((opened.name, path.exists()))
 
     monkeypatch.setattr(os, "fsync", sync)
     write_file(path, "name: smoke\n")
@@ -59,11 +60,12 @@ def test_what_a_file_system_has_not_fails_no_write(
     tmp_path: Path, calls: tuple[str, ...]
 ) -> None:
     path = tmp_path / "page.html"
-    code = "import sys; from rn50.config.atomic import *; write_file(Path(sys.argv[1]), 'two')"
+    code = f"from rn50.config.atomic import *; write_file(Path({str(path)!r}), 'two')"
     path.write_text("one")
+    environment = os.environ | refusing(tmp_path, **dict.fromkeys(calls, "EPERM"))
     subprocess.run(
-        [sys.executable, "-c", code, str(path)],
-        env=os.environ | refusing(tmp_path, **dict.fromkeys(calls, "EPERM")),
+        [sys.executable, "-c", code],
+        env=environment,
         check=True,
     )
     assert path.read_text() == "two"
@@ -121,10 +123,7 @@ def test_a_new_folder_is_made_where_its_link_leads(tmp_path: Path) -> None:
 def test_a_device_stays_a_device(device: Callable[[str], Path], name: str) -> None:
     path = device(name)
     check_output(path)
-    if name == "full":
-        with refused("cannot write: No space left on device"):
-            write_output(path, "text")
-    else:
+    with refused("No space left on device" if name == "full" else None):
         write_output(path, "text")
     assert stat.S_ISCHR(path.stat().st_mode)
 
@@ -146,8 +145,8 @@ def test_an_open_descriptor_is_written_from_where_it_stands(tmp_path: Path) -> N
     path.write_text("before\n")
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
     try:
-        write_output(Path(f"/dev/fd/{descriptor}"), "one\n")
-        write_output(Path(f"/dev/fd/{descriptor}"), "two\n")
+        for line in ("one\n", "two\n"):
+            write_output(Path(f"/dev/fd/{descriptor}"), line)
     finally:
         os.close(descriptor)
     assert path.read_text() == "before\none\ntwo\n"

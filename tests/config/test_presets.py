@@ -16,14 +16,12 @@ def test_a_preset_can_be_planned_and_reads_back_the_same(
     """With the counts of ImageNet, or those of the set that it draws."""
     loaded = load(name, ["seed=3", "schedule.warmup=7 steps", "log.org=' #: on'"])
     data = loaded.run.data
-    drawn = loaded.run.data.synthetic
     assert loaded.run.name == name
     assert build_plan(loaded.run).total_steps > 0
-    assert (data.train_samples, data.eval_samples, data.classes) == (
-        (1_281_167, 50_000, 1000)
-        if drawn is None
-        else (drawn.train_samples, drawn.eval_samples, drawn.classes)
-    )
+    images = (1_281_167, 50_000, 1000)
+    if drawn := data.synthetic:
+        images = (drawn.train_samples, drawn.eval_samples, drawn.classes)
+    assert (data.train_samples, data.eval_samples, data.classes) == images
     (tmp_path / "saved.yaml").write_text(loaded.to_yaml())
     again = load(tmp_path / "saved.yaml")
     assert again.run == loaded.run

@@ -14,7 +14,7 @@ from tests.rooms import ROOMS
 
 def test_the_context_holds_the_rooms_and_nothing_else(root: Path) -> None:
     """All is left out first, so that no result, key or environment gets into an image; of data/
-    only the sources are let in, because readers put images there (tests/lab/test_image.py)."""
+    only the sources are let in, because readers put images there."""
     lines = [
         line
         for line in (root / ".dockerignore").read_text().splitlines()
@@ -54,4 +54,5 @@ def test_an_image_knows_the_commit_it_was_built_from(
     monkeypatch: pytest.MonkeyPatch, told: str, git: Commit
 ) -> None:
     monkeypatch.setenv("RN50_COMMIT", told)
-    assert describe_environment(EngineSettings({}, {}), "gloo", ["true"]).git == git
+    settings = EngineSettings({}, {})
+    assert describe_environment(settings, "gloo", ["true"]).git == git

@@ -54,7 +54,11 @@ class Measured(NamedTuple):
     reason: str
 
 
-def load_thin(config: str, overrides: list[str], ranks: int) -> Loaded:
+def load_thin(
+    config: str,
+    overrides: list[str],
+    ranks: int,
+) -> Loaded:
     """`config` on so many ranks, which start and write on this machine's cores and disk."""
     per_node = RANKS_PER_NODE if ranks % RANKS_PER_NODE == 0 else 1
     settings = (
@@ -69,7 +73,11 @@ def load_thin(config: str, overrides: list[str], ranks: int) -> Loaded:
         "seed=1",
     )
     loaded = load_for_launch(config, [*overrides, *settings], None)
-    prepare(loaded.run.data, lambda _: lambda done, total: None, loaded.origins)
+    prepare(
+        loaded.run.data,
+        lambda _: lambda done, total: None,
+        loaded.origins,
+    )
     return loaded
 
 

@@ -61,7 +61,11 @@ def launch_thin(config: str, out: str) -> int:
     LAUNCHERS[NAME] = Forked()
     try:
         track = lambda _: lambda done, total: None  # noqa: E731
-        launch(load(config), track, Options(NAME, out=Path(out), program=()))
+        launch(
+            load(config),
+            track,
+            Options(NAME, out=Path(out), program=()),
+        )
     except (RunError, StoppedBySignal, UserError) as error:
         print(f"rn50: error: {error}", file=sys.stderr, flush=True)
         return 1

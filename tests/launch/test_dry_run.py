@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from rn50.config.load import load
+from rn50.config.manifest import load_manifest
 from rn50.launch.dry_run import describe_launch
 from rn50.launch.launch_plan import Options, plan_launch
+from rn50.launch.run import announce
 from tests.conftest import Rn50
 from tests.waiting import wait_until
 
@@ -47,6 +49,22 @@ def test_what_is_said_of_a_run_here_and_of_a_published_one(smoke_data: Path) -> 
     )
 
 
+def test_what_breaks_a_rule_or_is_inherited_is_told_before_the_ranks_start(
+    smoke_data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("HOROVOD_CYCLE_TIME", "2")
+    monkeypatch.setenv("DMLC_ROLE", "server")
+    loaded = load("smoke", ["eval.target=0.1", f"data.path={smoke_data}"])
+    plan = plan_launch(loaded, Options("gloo"))
+    announce(plan, Path("folder"), load_manifest(smoke_data))
+    out = capsys.readouterr().out
+    assert "note: config check: eval.target" in out
+    assert "kept from your environment: HOROVOD_CYCLE_TIME=2\n" in out
+    assert "not passed on (a parameter server's): DMLC_ROLE\n" in out
+
+
 def test_a_set_that_was_drawn_otherwise_does_not_fit(small_data: Path) -> None:
     counts = "{train_samples: 400, eval_samples: 200, seed: 1}"
     found = described("smoke", f"data.path={small_data}", f"data.synthetic={counts}")
@@ -78,7 +96,10 @@ def test_the_command_starts_nothing_and_makes_nothing(
 
 
 @pytest.mark.slow
-def test_a_run_that_diverges_is_not_restarted(rn50: Rn50, smoke_data: Path) -> None:
+def test_a_run_that_diverges_is_not_restarted(
+    rn50: Rn50,
+    smoke_data: Path,
+) -> None:
     words = (
         f"data.path={smoke_data}",
         f"system.results={rn50.results}",
@@ -97,7 +118,10 @@ def test_a_run_that_diverges_is_not_restarted(rn50: Rn50, smoke_data: Path) -> N
     assert not list(rn50.run_folder().glob("attempt_*"))
 
 
-def test_a_job_goes_on_when_nobody_waits(rn50: Rn50, program: Any) -> None:
+def test_a_job_goes_on_when_nobody_waits(
+    rn50: Rn50,
+    program: Any,
+) -> None:
     program("sbatch", "echo 42")
     program("squeue", "echo RUNNING")
     process = rn50.start(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from rn50.cli.console import track
 from rn50.cli.main import app
 from rn50.config import choices
 from rn50.config.load import load
@@ -21,7 +22,10 @@ from tests.conftest import RUN, read_json
 
 
 class AbsentLauncher(Launcher):
-    def command(self, _: Job) -> list[str]:
+    def command(
+        self,
+        _: Job,
+    ) -> list[str]:
         return ["/nowhere/run"]
 
     def is_installed(self) -> bool:
@@ -29,7 +33,10 @@ class AbsentLauncher(Launcher):
 
 
 class UnlockedLauncher(AbsentLauncher):
-    def command(self, _: Job) -> list[str]:
+    def command(
+        self,
+        _: Job,
+    ) -> list[str]:
         raise OSError(errno.ENOLCK, "No locks available")
 
 
@@ -39,7 +46,10 @@ class DummyScheduler(Scheduler):
     launcher = "gloo"
     cancel_command = "dummydel"
 
-    def directives(self, run: Run) -> Iterator[str]:
+    def directives(
+        self,
+        run: Run,
+    ) -> Iterator[str]:
         yield f"#DUMMY nodes={run.system.nodes}"
 
 
@@ -79,9 +89,7 @@ def test_an_error_of_the_launcher_is_not_one_of_the_standard_output(
     name, *overrides = RUN
     overrides += [f"data.path={small_data}", f"system.results={tmp_path}"]
     with pytest.raises(RunError) as failed:
-        launch(
-            load(name, overrides), lambda _: lambda done, total: None, Options("dummy")
-        )
+        launch(load(name, overrides), track, Options("dummy"))
     assert failed.value.ending.reason == reason
     (result,) = tmp_path.rglob("result.json")
     assert read_json(result)["reason"] == reason

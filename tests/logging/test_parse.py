@@ -1,7 +1,5 @@
 """The parser on every shape of line that published logs have, and on some that none has."""
 
-from __future__ import annotations
-
 import gzip
 import lzma
 import sys
@@ -71,60 +69,38 @@ def test_records_of_one_line_are_all_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "key", "lost", "words"),
+    ("text", "fault", "key", "lost"),
     [
-        (
-            record("opt_name")[:-9],
-            "truncated",
-            "opt_name",
-            True,
-            "ends inside a record",
-        ),
-        (record("opt_name")[:-9] + "\n", "torn", "opt_name", True, "cannot be read"),
-        (record("opt_name") + " \x1b[0m\n", "trailing", "opt_name", False, "\\x1b[0m"),
-        (record("a")[:40] + record("b") + "\n", "torn", None, True, "cannot be read"),
-        (':::MLLOG ["a"]\n', "shape", None, True, "a list"),
-        (':::MLLOG {"key": 3, "time_ms": 1}\n', "type", None, True, "a number"),
-        (':::MLLOG {"key": "a"}\n', "missing", "a", True, '"time_ms"'),
-        (record().replace("1714000000000", "null"), "type", "seed", True, "null"),
-        (record().replace("1714000000000", "1e300"), "type", "seed", True, "no time"),
-        (record().replace("1714000000000", "NaN"), "type", "seed", True, "no time"),
-        (
-            record().replace(', "metadata": {"lineno": 1}', ""),
-            "missing",
-            "seed",
-            False,
-            "metadata",
-        ),
-        (record("a", "[" * 5000 + "]" * 5000), "type", None, True, "nested"),
-        (record("a", "9" * 5000), "torn", "a", True, "cannot be read"),
-        (':::MLLOG{"key": "seed"}\n', "token", "seed", True, "found ''"),
-        (
-            record().replace("MLLOG ", "MLLOG\t") + "\n",
-            "token",
-            "seed",
-            True,
-            "found '\\t'",
-        ),
-        (":::MLLOG", "truncated", None, True, "inside a token"),
-        (":::ML", "truncated", None, True, "inside a token"),
+        (record("opt_name")[:-9], "truncated", "opt_name", True),
+        (record("opt_name")[:-9] + "\n", "torn", "opt_name", True),
+        (record("opt_name") + " \x1b[0m\n", "trailing", "opt_name", False),
+        (record("a")[:40] + record("b") + "\n", "torn", None, True),
+        (':::MLLOG ["a"]\n', "shape", None, True),
+        (':::MLLOG {"key": 3, "time_ms": 1}\n', "type", None, True),
+        (':::MLLOG {"key": "a"}\n', "missing", "a", True),
+        (record().replace("1714000000000", "null"), "type", "seed", True),
+        (record().replace("1714000000000", "1e300"), "type", "seed", True),
+        (record().replace("1714000000000", "NaN"), "type", "seed", True),
+        (record().partition(', "metadata"')[0] + "}", "missing", "seed", False),
+        (record("a", "[" * 5000 + "]" * 5000), "type", None, True),
+        (record("a", "9" * 5000), "torn", "a", True),
+        (':::MLLOG{"key": "seed"}\n', "token", "seed", True),
+        (record().replace("MLLOG ", "MLLOG\t") + "\n", "token", "seed", True),
+        (":::ML", "truncated", None, True),
     ],
 )
 def test_what_is_not_whole_is_a_problem(
-    tmp_path: Path, text: str, kind: str, key: str | None, lost: bool, words: str
+    tmp_path: Path, text: str, fault: str, key: str | None, lost: bool
 ) -> None:
     log = read(tmp_path, record("first") + "\n" + text)
-    found = log.problems[0]
-    assert (found.line, found.kind, found.key, found.lost) == (2, kind, key, lost)
-    assert words in found.message
+    problem = log.problems[0]
+    assert problem._replace(message="") == (2, fault, key, "", lost)
     assert [event.value for event in log.all("first")] == [1]
 
 
 def test_text_as_a_stamp_is_read_as_the_official_parser_does(tmp_path: Path) -> None:
-    assert (
-        read(tmp_path, record().replace("1714000000000", '"15.5"')).events[0].time_ms
-        == 15.5
-    )
+    (event,) = read(tmp_path, record().replace("1714000000000", '"15.5"')).events
+    assert event.time_ms == 15.5
 
 
 @pytest.mark.parametrize(

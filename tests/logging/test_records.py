@@ -1,7 +1,5 @@
 """Records of a run: what is written reads back the same, and what does not fit is one line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

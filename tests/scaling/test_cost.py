@@ -32,26 +32,15 @@ def test_sonys_grids() -> None:
 
 
 @FUZZ
-@given(ranks=st.integers(2, 512), n_bytes=st.floats(1, 1e9))
+@given(ranks=st.integers(2, 512), n_bytes=st.floats(1, 1e12))
 def test_segments_hide_reduction_and_cost_latency(ranks: int, n_bytes: float) -> None:
-    free = Link(0.0, 1e-9, 1e-9)
-    slow = Link(1e-3, 1e-9)
-    plain = cost.ring(ranks, n_bytes, free)
-    segmented = cost.segmented_ring(
-        ranks,
-        n_bytes,
-        free,
-        segment_bytes=1e5,
-    )
+    reducing = Link(0.0, 1e-9, 1e-9)
+    plain = cost.ring(ranks, n_bytes, reducing)
+    segmented = cost.segmented_ring(ranks, n_bytes, reducing)
     assert segmented.time_s <= plain.time_s * (1 + 1e-12)
-    assert segmented.bytes_per_rank == pytest.approx(plain.bytes_per_rank)
-    with_latency = cost.segmented_ring(
-        ranks,
-        n_bytes,
-        slow,
-        segment_bytes=1e5,
-    )
-    assert with_latency.time_s >= cost.ring(ranks, n_bytes, slow).time_s * (1 - 1e-12)
+    slow = Link(1e-3, 1e-9)
+    least_s = cost.ring(ranks, n_bytes, slow).time_s * (1 - 1e-12)
+    assert cost.segmented_ring(ranks, n_bytes, slow).time_s >= least_s
 
 
 def test_messages_above_the_eager_limit_ask_first() -> None:

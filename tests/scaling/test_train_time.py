@@ -13,7 +13,8 @@ from rn50.scaling.epochs import (
     read_table,
     stop_epoch,
 )
-from rn50.scaling.step import build, step_time
+from rn50.scaling.fit import build
+from rn50.scaling.step import step_time
 from rn50.scaling.train_time import Phase, evaluation_s, steps_per_epoch, train_time
 
 FUZZ = settings(max_examples=50)
@@ -57,7 +58,7 @@ def test_epochs_of_closed_runs_are_within_their_interval() -> None:
     ]
     inside = 0
     for row in rows:
-        known = epochs_to_target(float(row["global_batch_size"]))
+        known = epochs_to_target(int(row["global_batch_size"]))
         inside += known.low <= float(row["epochs_mean"]) <= known.high
     assert inside / len(rows) >= 0.85
     assert epochs_to_target(3264).expected == pytest.approx(35.15, abs=0.5)
@@ -87,7 +88,7 @@ def test_beyond_the_data_the_interval_widens_by_half_of_the_change() -> None:
 def test_clocks_add_up_and_reading_counts_once() -> None:
     machine = build("dgx1", load_system("dgx1"))
     step_s = step_time(machine, 8, 208).total_s
-    phase = Phase(60, 8, 208, steps_per_epoch(8, 208), step_s)
+    phase = Phase(60, 208, steps_per_epoch(8, 208), step_s)
     run = train_time(machine, [phase], 15, 8)
     assert sum(run.parts.values()) == pytest.approx(run.total_s)
     assert run.training_s == pytest.approx(60 * 770 * phase.step_s)

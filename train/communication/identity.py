@@ -88,8 +88,7 @@ def part_digests(identity: Identity) -> dict[str, bytes]:
 def differing_ranks(values: Sequence[Hashable]) -> list[int]:
     """Ranks whose value is not that of the majority; a tie is decided for rank 0's."""
     counts = Counter(values)
-    most = max(counts.values())
-    common = values[0] if counts[values[0]] == most else counts.most_common(1)[0][0]
+    common = max(counts, key=counts.__getitem__)  # the first of those that are as many
     return [rank for rank, value in enumerate(values) if value != common]
 
 

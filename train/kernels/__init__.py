@@ -64,10 +64,9 @@ def build(source: Path) -> Path:
         check=False,
     )
     if done.returncode:
-        first = next(
-            (line for line in done.stderr.splitlines() if "error" in line), done.stderr
-        )
-        raise UserError(f"{source.name}: g++ failed: {first}")
+        lines = done.stderr.splitlines()
+        errors = [line for line in lines if "error" in line]
+        raise UserError(f"{source.name}: g++ failed: {[*errors, done.stderr][0]}")
     partial.replace(path)
     return path
 
@@ -79,7 +78,8 @@ def load() -> int:
     Returns its handle. `mx.library.load` would also generate every Python operator anew (1 s).
     """
     library = mx.base._LIB
-    mx.base.check_call(library.MXLoadLib(str(build(SOURCE)).encode(), 0))
+    path = str(build(SOURCE)).encode()
+    mx.base.check_call(library.MXLoadLib(path, 0))
     handle = ctypes.c_void_p()
     mx.base.check_call(library.NNGetOpHandle(b"rn50_update", ctypes.byref(handle)))
     assert handle.value is not None
@@ -87,7 +87,8 @@ def load() -> int:
 
 
 def update(
-    arrays: Sequence[mx.nd.NDArray], attributes: dict[str, str]
+    arrays: Sequence[mx.nd.NDArray],
+    attributes: dict[str, str],
 ) -> mx.nd.NDArray:
     """Enqueue one step of all tensors; returns the trust ratios, still being computed.
 
@@ -97,5 +98,11 @@ def update(
     """
     values = list(attributes.values())
     return _imperative_invoke(
-        load(), list(arrays), list(attributes), values, None, False, False
+        load(),
+        list(arrays),
+        list(attributes),
+        values,
+        None,
+        False,
+        False,
     )

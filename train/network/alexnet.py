@@ -34,7 +34,12 @@ class AlexNet(Network):
     """
 
     def __init__(
-        self, model: Model, classes: int, *, crop_px: int, **kwargs: Any
+        self,
+        model: Model,
+        classes: int,
+        *,
+        crop_px: int,
+        **kwargs: Any,
     ) -> None:
         super().__init__(model, classes, **kwargs)
         with self.name_scope():
@@ -45,11 +50,23 @@ class AlexNet(Network):
             ):
                 name = f"conv{number}"
                 sizes = (channels, maps, kernel, stride, padding)
-                self.body.add(build_convolution(model.layout, name, *sizes))
+                self.body.add(
+                    build_convolution(
+                        model.layout,
+                        name,
+                        *sizes,
+                    )
+                )
                 channels = maps
                 side = (side + 2 * padding - kernel) // stride + 1
                 if pooled:
-                    self.body.add(nn.MaxPool2D(3, 2, layout=model.layout))
+                    self.body.add(
+                        nn.MaxPool2D(
+                            3,
+                            2,
+                            layout=model.layout,
+                        )
+                    )
                     side = (side - 3) // 2 + 1
             self.body.add(ChannelsFirst(model.layout), nn.Flatten())
             units = channels * side * side
@@ -61,4 +78,10 @@ class AlexNet(Network):
                 )
                 self.body.add(nn.Dropout(DROPOUT))
                 units = hidden
-            self.body.add(nn.Dense(classes, in_units=units, prefix="fc_"))
+            self.body.add(
+                nn.Dense(
+                    classes,
+                    in_units=units,
+                    prefix="fc_",
+                )
+            )
