@@ -8,6 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from nvidia.dali import Pipeline
 from PIL import Image
+from scipy.ndimage import map_coordinates
 
 from rn50.config.plan import Plan, Segment
 from rn50.config.schema import Data
@@ -181,6 +182,19 @@ def bits(
     return b"".join(array.asnumpy().tobytes() for array in arrays)
 
 
+def sample(
+    image: Pixels,
+    rows: Floats,
+    columns: Floats,
+) -> Floats:
+    """Levels between the centres of pixels, linear; the border is repeated outside."""
+    planes = [
+        map_coordinates(plane, [rows, columns], float, order=1, mode="nearest")
+        for plane in np.moveaxis(image, 2, 0)
+    ]
+    return np.stack(planes, axis=2)
+
+
 def bilinear(
     image: Pixels,
     height: int,
@@ -192,23 +206,14 @@ def bilinear(
     With `scale` both axes keep exactly that scale about the centre, though the size is rounded.
     """
 
-    def weights(old: int, new: int) -> Floats:
+    def places(old: int, new: int) -> Floats:
         centred = np.arange(new) + 0.5 - new / 2
-        place = centred / (scale or new / old)
-        place = np.clip(place + old / 2 - 0.5, 0, old - 1)
-        low = place.astype(int)
-        low = np.minimum(low, old - 2)
-        share = place - low
-        rows = np.arange(new)
-        matrix = np.zeros((new, old))
-        matrix[rows, low] = 1 - share
-        matrix[rows, low + 1] = share
-        return matrix
+        return centred / (scale or new / old) + old / 2 - 0.5
 
-    vertical = weights(image.shape[0], height)
-    horizontal = weights(image.shape[1], width)
-    resized = np.einsum("hy,yxc,wx->hwc", vertical, image, horizontal)
-    return np.rint(resized)
+    rows = places(image.shape[0], height)
+    columns = places(image.shape[1], width)
+    levels = sample(image, *np.meshgrid(rows, columns, indexing="ij"))
+    return np.rint(levels)
 
 
 @pytest.fixture(scope="module")
@@ -397,7 +402,7 @@ def augmented_reference(
     ranges: dict[str, Any],
     tile: Floats,
 ) -> Floats:
-    """An image after nnabla's formulas, pixel by pixel, in a view of 16 px; float64."""
+    """An image after nnabla's formulas, in a view of 16 px; float64."""
 
     def value(
         name: str,
@@ -424,28 +429,20 @@ def augmented_reference(
     room_y = (PX + 2 * pad) * scale_y - PX
     centre_x = (u[4] * room_x + 8) / scale_x - pad
     centre_y = (u[5] * room_y + 8) / scale_y - pad
-    out = np.empty((PX, PX, 3))
-    for iy, ix in np.ndindex(PX, PX):
-        dx = (ix - 7.5) / scale_x
-        dy = (iy - 7.5) / scale_y
-        x = centre_x + cos * dx - sin * dy
-        y = centre_y + sin * dx + cos * dy
-        x = np.clip(x * width / PX - 0.5, 0, width - 1)
-        y = np.clip(y * height / PX - 0.5, 0, height - 1)
-        left = min(int(x), width - 2)
-        top = min(int(y), height - 2)
-        near = image[top : top + 2, left : left + 2]
-        from_top = [top + 1 - y, y - top]
-        from_left = [left + 1 - x, x - left]
-        out[iy, ix] = np.einsum("y,x,yxc", from_top, from_left, near)
+    dy, dx = np.mgrid[0:PX, 0:PX] - 7.5
+    dy = dy / scale_y
+    dx = dx / scale_x
+    y = centre_y + sin * dx + cos * dy
+    x = centre_x + cos * dx - sin * dy
+    rows = y * height / PX - 0.5
+    columns = x * width / PX - 0.5
+    levels = sample(image, rows, columns) / 255
     contrast = [value("contrast", 6 + channel, 1) for channel in range(3)]
     brightness = [value("brightness", 9 + channel, 0) for channel in range(3)]
-    start = int(u[13] * (out.size + 1))
-    noise = tile[start : start + out.size]
-    noise = noise * value("noise", 12, 0)
-    brightened = out / 255 + brightness - 0.5
-    levels = brightened * contrast + 0.5 + noise.reshape(out.shape)
-    return 255 * levels
+    levels = (levels + brightness - 0.5) * contrast + 0.5
+    start = int(u[13] * (levels.size + 1))
+    noise = tile[start : start + levels.size].reshape(levels.shape)
+    return 255 * (levels + noise * value("noise", 12, 0))
 
 
 @pytest.mark.parametrize("names", [["noise"], [*OPERATIONS]])
