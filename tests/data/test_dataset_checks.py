@@ -255,6 +255,23 @@ def test_every_bad_record_of_a_split_is_named(packed: Path) -> None:
         verify(packed)
 
 
+def test_verify_shows_bytes_and_records(
+    pristine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dataset, "MB", 1)
+    shown: dict[str, tuple[int, int]] = {}
+
+    def track(name: str) -> Progress:
+        return lambda *counts: shown.update({name: counts})
+
+    manifest = verify(pristine, track=track)
+    total = sum(file.bytes for file in manifest.files.values())
+    assert shown == {
+        "checking MB": (total, total),
+        "checking records": (18, 18),
+    }
+
+
 def die(
     *_: object,
     **__: object,
