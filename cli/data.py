@@ -152,7 +152,7 @@ def data_verify(
         folder,
         full=full,
         processes=processes or len(os.sched_getaffinity(0)),
-        progress=track("checking records"),
+        track=track,
     )
     records = sum(split.samples for split in manifest.splits.values())
     looked = (
@@ -178,6 +178,7 @@ def data_stage(
     from ..config.manifest import WHOLE, Part
     from ..config.recorded import DATA, load_named
     from ..data import stage
+    from ..data.dataset import MB
     from ..train.process_info import local_rank, read_process_info
 
     if to is None:
@@ -198,7 +199,12 @@ def data_stage(
         stage.remove(to)
         say(f"{to}: removed")
     else:
-        stage.stage(source, to, part, progress=track("copying bytes"))
+        show_mb = track("copying MB")
+
+        def progress(done: int, total: int) -> None:
+            show_mb(done // MB, total // MB)
+
+        stage.stage(source, to, part, progress=progress)
         say(f"{to}: staged, {part}")
 
 

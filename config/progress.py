@@ -32,3 +32,8 @@ def silent(done: int, total: int) -> None:
 def say(line: str, *, to: TextIO | None = None) -> None:
     """Print one line; a name in it can neither begin another nor steer the terminal."""
     print(printable(line), file=to, flush=True)
+
+
+def untracked(_: str) -> Progress:
+    """The Tracker of work whose progress nobody sees."""
+    return silent

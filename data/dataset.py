@@ -16,9 +16,7 @@ import hashlib
 import os
 import tokenize
 import zlib
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -39,10 +37,11 @@ from ..config.manifest import (
     Manifest,
     load_manifest,
 )
-from ..config.progress import Progress, silent
+from ..config.progress import Progress, Tracker, untracked
 from ..config.reading import open_file
 from ..config.schema import Data
 from . import recordio
+from .workers import worker_pool
 
 TABLE = np.dtype(
     [
@@ -57,6 +56,7 @@ Table = NDArray[np.void]
 _PART_RECORDS = 256
 _MOST_NAMED = 20
 SAMPLED = 1000
+MB = 10**6
 Fault = tuple[int, str]
 """The number of a record, and what is wrong with it."""
 
@@ -117,7 +117,7 @@ def verify(
     *,
     full: bool = True,
     processes: int = 1,
-    progress: Progress = silent,
+    track: Tracker = untracked,
 ) -> Manifest:
     """Check a set against its manifest and sample table, and decode its images.
 
@@ -126,7 +126,7 @@ def verify(
         full: every byte and every record; else SAMPLED records of a split, evenly spaced, and no
             digest of whole files.
         processes: that look at records.
-        progress: called with (records looked at, records to look at).
+        track: gives the progress callback of the bytes, and then of the records.
 
     Raises:
         UserError: the first file that is not whole, or the records of a split that do not fit or
@@ -134,34 +134,28 @@ def verify(
     """
     manifest = load_manifest(folder, WHOLE)
     check_sizes(folder, manifest)
-    for name, file in manifest.files.items():
-        if full and not name.endswith(".rec"):
-            check_digest(folder / name, file)
+    if full:
+        _check_bytes(folder, manifest, track("checking MB"))
     chosen = {}
     for split in SPLITS:
         table = _check_table(folder, split, manifest)
-        count = min(SAMPLED, len(table))
-        if full:
-            _check_bytes(folder, split, manifest, table)
-            count = len(table)
+        count = len(table) if full else min(SAMPLED, len(table))
         places = np.linspace(0, len(table) - 1, count)
         chosen[split] = places.astype(int).tolist()
+    progress = track("checking records")
     total = sum(map(len, chosen.values()))
     done = 0
-    try:
-        with ProcessPoolExecutor(processes) as pool:
-            for split, numbers in chosen.items():
-                starts = range(0, len(numbers), _PART_RECORDS)
-                parts = [numbers[start : start + _PART_RECORDS] for start in starts]
-                faults = []
-                look = partial(_find_faults, folder, split)
-                for part, of_part in zip(parts, pool.map(look, parts), strict=True):
-                    faults += of_part
-                    done += len(part)
-                    progress(done, total)
-                _refuse(faults, folder, split, manifest)
-    except BrokenProcessPool:
-        raise UserError(f"{folder}: not checked: a worker process was killed") from None
+    with failing_as(f"{folder}: not checked"), worker_pool(processes) as pool:
+        for split, numbers in chosen.items():
+            starts = range(0, len(numbers), _PART_RECORDS)
+            parts = [numbers[start : start + _PART_RECORDS] for start in starts]
+            faults = []
+            look = partial(_find_faults, folder, split)
+            for part, of_part in zip(parts, pool.map(look, parts), strict=True):
+                faults += of_part
+                done += len(part)
+                progress(done, total)
+            _refuse(faults, folder, split, manifest)
     return manifest
 
 
@@ -212,24 +206,43 @@ def _refuse(
 
 def _check_bytes(
     folder: Path,
+    manifest: Manifest,
+    progress: Progress,
+) -> None:
+    """Raises UserError: a file has not the digest of the manifest."""
+    total = sum(file.bytes for file in manifest.files.values())
+    done = 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        progress(done // MB, total // MB)
+
+    # tables first, by which the records of a change are found
+    for name, file in sorted(manifest.files.items()):
+        split, _, suffix = name.partition(".")
+        try:
+            check_digest(folder / name, file, advance)
+        except UserError as error:
+            if suffix == "rec":
+                _refuse_changed(folder, split, manifest, str(error))
+            raise
+
+
+def _refuse_changed(
+    folder: Path,
     split: str,
     manifest: Manifest,
-    table: Table,
+    changed: str,
 ) -> None:
-    """Raises UserError: the record file has not the digest of the manifest; of the first chunk that
-    has changed it names the records that show it, or where it begins."""
-    path = folder / f"{split}.rec"
-    try:
-        check_digest(path, manifest.files[path.name])
-        return
-    except UserError as error:
-        changed = str(error)
+    """Raises UserError: names the records that show the first chunk that has changed, or where that
+    begins. Returns where all chunks are as they were."""
+    offsets = _check_table(folder, split, manifest)["offset"]
     start = 0
-    with open_file(path) as file:
+    with open_file(folder / f"{split}.rec") as file:
         for end, crc32 in manifest.splits[split].chunks:
             chunk = file.read(end - start)
             if zlib.crc32(chunk) != crc32:
-                offsets = table["offset"]
                 inside = (start <= offsets) & (offsets < end)
                 numbers = np.flatnonzero(inside).tolist()
                 place = f"in one of {len(numbers)} records from this on"
@@ -237,15 +250,18 @@ def _check_bytes(
                 faults = _find_faults(folder, split, numbers) or first
                 _refuse(faults, folder, split, manifest)
             start = end
-    raise UserError(changed)
 
 
-def digest_file(path: Path) -> File:
-    """Size and SHA-256 of a file."""
+def digest_file(
+    path: Path,
+    advance: Callable[[int], object] = lambda count: None,
+) -> File:
+    """Size and SHA-256 of a file. `advance` gets the size of each block that is read."""
     sha = hashlib.sha256()
     with open_file(path) as file:
-        while block := file.read(1 << 20):
+        while block := file.read(MB):
             sha.update(block)
+            advance(len(block))
         size = os.fstat(file.fileno()).st_size
     return File(bytes=size, sha256=sha.hexdigest())
 
@@ -262,9 +278,13 @@ def check_sizes(folder: Path, manifest: Manifest) -> None:
             )
 
 
-def check_digest(path: Path, file: File) -> None:
+def check_digest(
+    path: Path,
+    file: File,
+    advance: Callable[[int], object] = lambda count: None,
+) -> None:
     """Raises UserError: a file has other bytes than its manifest says."""
-    digest = digest_file(path).sha256
+    digest = digest_file(path, advance).sha256
     if digest != file.sha256:
         raise UserError(
             f"{path}: SHA-256 {file.sha256} expected (manifest.json), found {digest}"

@@ -7,19 +7,15 @@ complete, and still has the bytes and the sources that it had, is not packed aga
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import hashlib
 import json
-import multiprocessing
-import os
-import signal
 import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from concurrent.futures import Future
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -31,10 +27,10 @@ from . import recordio
 from .dataset import TABLE, Table, digest_file
 from .jpeg import read_image
 from .listing import SourceImage
+from .workers import worker_pool
 
 PART_IMAGES = 128
 """14 MB of ImageNet in the memory of each worker."""
-_PR_SET_PDEATHSIG = 1
 
 
 class Part(NamedTuple):
@@ -176,33 +172,18 @@ def _encoded_parts(
     """The parts in order from `first` on, encoded by worker processes."""
     missing = job.parts - first
     processes = max(1, min(job.processes, missing))
-    pool = ProcessPoolExecutor(
-        processes,
-        multiprocessing.get_context("fork"),
-        _begin,
-        (job, os.getpid()),
-    )
     ahead: deque[Future[Part]] = deque()
-    try:
+    with worker_pool(processes, partial(_take, job)) as pool:
         for number in range(first, job.parts):
             ahead.append(pool.submit(_encode_part, number))
             if len(ahead) > 2 * processes:
                 yield ahead.popleft().result()
         while ahead:
             yield ahead.popleft().result()
-    except BrokenProcessPool:
-        raise OSError(0, "a worker process was killed") from None
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
-def _begin(job: PackJob, parent: int) -> None:
-    """Start of a worker: it dies with its parent and leaves Ctrl-C to it."""
+def _take(job: PackJob) -> None:
     global _job
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.disable()  # it would touch, and so copy, every page of the list of a million sources
     _job = job
 

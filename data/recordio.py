@@ -32,7 +32,6 @@ _LAST = 3
 
 class Record(NamedTuple):
     label: float
-    id: int
     image: bytes
 
 
@@ -79,12 +78,12 @@ def read(
     try:
         file.seek(offset)
         payload = _read_payload(file)
-        _, label, record_id, _ = _HEADER.unpack_from(payload)
+        _, label, *_ = _HEADER.unpack_from(payload)
     except (struct.error, ValueError, OverflowError, OSError) as error:
         place = f"{name}: a record at byte {offset}"
         raise UserError(f"{place} expected: {error}") from None
     image = payload[_HEADER.size :]
-    return Record(label, record_id, bytes(image))
+    return Record(label, bytes(image))
 
 
 def _read_payload(file: BinaryIO) -> bytearray:

@@ -23,6 +23,7 @@ from hypothesis import HealthCheck, settings
 from PIL import Image  # noqa: F401
 
 from rn50.config.errors import UserError
+from rn50.config.progress import untracked
 from rn50.config.stop_signals import command_stop_signals
 from rn50.data.lock import hold
 
@@ -146,7 +147,7 @@ def packed(folder: Path, samples: str) -> Path:
 
     overrides = [f"data.path={folder}", f"data.synthetic={samples}"]
     data = load("smoke", overrides).run.data
-    prepare(data, lambda name: lambda done, total: None)
+    prepare(data, untracked)
     return folder
 
 

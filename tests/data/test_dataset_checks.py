@@ -13,6 +13,7 @@ from PIL import Image
 from rn50.config.errors import UserError
 from rn50.config.leaves import Origin
 from rn50.config.manifest import load_manifest
+from rn50.config.progress import Progress
 from rn50.config.schema import Data
 from rn50.data import dataset, recordio
 from rn50.data.dataset import check_before_run, digest_file, load_table, verify
@@ -252,6 +253,23 @@ def test_every_bad_record_of_a_split_is_named(packed: Path) -> None:
     reseal(packed)
     with refused(r"\(record 2, .*\n.*\(record 7, .*\)$"):
         verify(packed)
+
+
+def test_verify_shows_bytes_and_records(
+    pristine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dataset, "MB", 1)
+    shown: dict[str, tuple[int, int]] = {}
+
+    def track(name: str) -> Progress:
+        return lambda *counts: shown.update({name: counts})
+
+    manifest = verify(pristine, track=track)
+    total = sum(file.bytes for file in manifest.files.values())
+    assert shown == {
+        "checking MB": (total, total),
+        "checking records": (18, 18),
+    }
 
 
 def die(

@@ -249,7 +249,11 @@ def test_transparent_pixels_are_packed_as_white(
     on_white: bool,
 ) -> None:
     """All other bytes are packed as they are, those of a PNG whose pixels are all opaque too."""
-    png = encode(Image.new(mode, (20, 16)), "PNG", **options)
+    png = encode(
+        Image.new(mode, (20, 16)),
+        "PNG",
+        **options,
+    )
     (sound / "train/b/0.JPEG").write_bytes(png)
     red = Image.new("RGBA", (20, 16), "red")
     opaque = encode(red, "PNG")
@@ -307,7 +311,11 @@ def write_devkit(
     synsets = synsets.reshape(-1, 1)
     data = folder / "ILSVRC2012_devkit_t12/data"
     data.mkdir(parents=True)
-    savemat(data / "meta.mat", {"synsets": synsets}, do_compression=True)
+    savemat(
+        data / "meta.mat",
+        {"synsets": synsets},
+        do_compression=True,
+    )
     lines = "".join(f"{number}\n" for number in truth)
     (data / "ILSVRC2012_validation_ground_truth.txt").write_text(lines)
     with tarfile.open(folder / "ILSVRC2012_devkit_t12.tar.gz", "w:gz") as tar:
@@ -351,7 +359,7 @@ def test_every_layout_packs_to_the_same_bytes(tmp_path: Path) -> None:
         shutil.copy(path, tars / "val")
     pack_images(tars, tmp_path / "c")
     assert contents(tmp_path / "c") == packed
-    for other, wnid in (([3] * len(truth), "n00"), ([1], "none")):
+    for other, wnid in (([3] * 14, "n00"), ([1], "none")):
         write_devkit(tars, number_of, other)
         with refused(rf"a class of train expected, found {wnid}"):
             pack_images(tars, tmp_path / "d")
@@ -451,6 +459,13 @@ def with_thumbnail(jpeg: bytes) -> bytes:
     return jpeg[:2] + segment + jpeg[2:]
 
 
+def black_png(width: int, height: int) -> bytes:
+    return encode(Image.new("1", (width, height)), "PNG")
+
+
+PROGRESSIVE = encode(Image.new("L", (90, 90)), progressive=True)
+
+
 def spoil(
     images: Path,
     count: int,
@@ -479,7 +494,9 @@ def test_every_bad_file_of_both_splits_is_named_in_one_go(
 
 
 def test_leaving_them_out_continues_with_what_is_packed_and_mended_files_are_read_again(
-    sound: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sound: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bad = spoil(sound, 4)
     with refused("of --skip-bad"):
@@ -517,14 +534,11 @@ def test_leaving_them_out_continues_with_what_is_packed_and_mended_files_are_rea
         (noise(1)[:-2], "truncated"),
         (with_thumbnail(noise(1)[:-40]), "truncated"),
         (with_thumbnail(noise(1)), None),
-        (encode(Image.new("L", (90, 90)), progressive=True)[:-60], "truncated"),
+        (PROGRESSIVE[:-60], "truncated"),
         (noise(1, "PNG")[:-12], "cut off"),
         (noise(1, "PNG") + bytes(5000), None),
-        (encode(Image.new("1", (70_000, 1)), "PNG"), "70000 x 1 pixels"),
-        (
-            encode(Image.new("1", (10_000, 9_000)), "PNG"),
-            "10000 x 9000 pixels, .*89,478,485",
-        ),
+        (black_png(70_000, 1), "70000 x 1 pixels"),
+        (black_png(10_000, 9_000), "10000 x 9000 pixels, .*89,478,485"),
         (os.mkfifo, "a regular file expected"),
         (noise(1) + bytes(5000), None),
     ],
@@ -560,7 +574,10 @@ def test_what_does_not_decode_is_bad(
     ],
 )
 def test_a_class_of_nothing_but_bad_files_is_named(
-    sound: Path, tmp_path: Path, where: str, named: str
+    sound: Path,
+    tmp_path: Path,
+    where: str,
+    named: str,
 ) -> None:
     for path in (sound / where).iterdir():
         path.write_text("bad")

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from rn50.config.leaves import Origin
-from rn50.config.progress import Progress, silent
+from rn50.config.progress import untracked
 from rn50.config.schema import Data, Synthetic
 from rn50.data.dataset import verify
 from rn50.data.describe import describe_data
@@ -24,10 +24,6 @@ from tests.data.images import contents, names_in
 
 COUNTS = {"classes": 2, "train_samples": 4, "eval_samples": 2}
 SETTINGS = Synthetic(**COUNTS)
-
-
-def track(name: str) -> Progress:
-    return silent
 
 
 def set_in(folder: Path, **settings: Any) -> Data:
@@ -63,7 +59,7 @@ def test_what_is_not_to_be_drawn_is_named_and_what_is_there_left(
     before = contents(tmp_path)
     origins = {"data.path": Origin("mine.yaml", 3)}
     with refused(told) as caught:
-        prepare(set_in(tmp_path, **settings), track, origins)
+        prepare(set_in(tmp_path, **settings), untracked, origins)
     assert "\n" not in str(caught.value)
     assert contents(tmp_path) == before
 
@@ -71,7 +67,7 @@ def test_what_is_not_to_be_drawn_is_named_and_what_is_there_left(
 def test_a_set_below_a_file_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with refused("/file/set: cannot create: "):
-        prepare(set_in(tmp_path / "file"), track)
+        prepare(set_in(tmp_path / "file"), untracked)
 
 
 def test_a_set_of_another_user_is_a_matter_of_permission(tmp_path: Path) -> None:
@@ -81,7 +77,7 @@ def test_a_set_of_another_user_is_a_matter_of_permission(tmp_path: Path) -> None
         os.seteuid(65_534)
     try:
         with refused(r"/set: a packed .* expected: Permission denied$"):
-            prepare(set_in(tmp_path), track)
+            prepare(set_in(tmp_path), untracked)
     finally:
         os.seteuid(user)
 
@@ -93,7 +89,7 @@ def test_an_empty_folder_and_a_link_to_another_disk_are_drawn_into(
     (tmp_path / "link").symlink_to(tmp_path / "disk/set")
     (tmp_path / "empty").mkdir()
     for name in ("empty", "link"):
-        prepare(set_in(tmp_path, path=str(tmp_path / name)), track)
+        prepare(set_in(tmp_path, path=str(tmp_path / name)), untracked)
         verify(tmp_path / name)
     assert (tmp_path / "link").is_symlink()
     assert names_in(tmp_path) == {"disk", "link", "empty"}
@@ -104,7 +100,7 @@ def test_what_is_drawn_is_marked_and_not_taken_for_a_set_drawn_otherwise(
     tmp_path: Path,
 ) -> None:
     data = set_in(tmp_path)
-    manifest = prepare(data, track)
+    manifest = prepare(data, untracked)
     assert manifest.drawn == SETTINGS
     words = f"DRAWN textures ({tmp_path}/set), 4 training and 2 evaluation images of 2 classes"
     assert describe_data(data, manifest) == describe_data(data) == words
@@ -112,7 +108,7 @@ def test_what_is_drawn_is_marked_and_not_taken_for_a_set_drawn_otherwise(
     assert imagenet.startswith("datasets/imagenet, 1,281,167 training and 50,000 ")
     other = set_in(tmp_path, synthetic=Synthetic(**COUNTS, seed=1))
     with refused(r"/set: drawn with .*seed=1 expected, found .*seed=0"):
-        prepare(other, track)
+        prepare(other, untracked)
 
 
 def test_a_set_that_was_drawn_and_packed_by_hand_is_known_by_its_classes(
@@ -131,7 +127,6 @@ def test_a_set_that_was_drawn_and_packed_by_hand_is_known_by_its_classes(
 PREPARE = """
 import sys, time
 from pathlib import Path
-from rn50.config.progress import Progress, silent
 from rn50.config.schema import Data, Synthetic
 from rn50.data import lock
 from rn50.data.prepare import prepare

@@ -16,6 +16,8 @@ from tests.config.test_plan import changing_runs
 SEEDS = st.integers(0, 2**64 - 1)
 PX = st.integers(20, 2000)
 SHARE = st.floats(0.01, 1)
+NARROW = st.floats(0.3, 1)
+WIDE = st.floats(1, 3)
 REFERENCE = {
     "area": (0.05, 1.0),
     "aspect": (3 / 4, 4 / 3),
@@ -132,7 +134,11 @@ def test_each_node_shuffles_its_own_part_and_every_image_comes_once_an_epoch(
     changes = [{"after_epoch": 2, "per_rank": data.draw(per_rank)}]
     run = {
         "system": {"nodes": nodes, "ranks_per_node": local},
-        "data": {"train_samples": samples, "last_batch": "pad", "shards": "node"},
+        "data": {
+            "train_samples": samples,
+            "last_batch": "pad",
+            "shards": "node",
+        },
         "batch": {"per_rank": data.draw(per_rank), "changes": changes},
         "schedule": {"length": "3 epochs", "warmup": "0 steps"},
     }
@@ -159,8 +165,8 @@ def test_each_node_shuffles_its_own_part_and_every_image_comes_once_an_epoch(
     assert sorted(positions) == [
         *range(len(positions))
     ]  # each with a window of its own
-    parts = [Part(node, nodes).images(samples) for node in range(nodes)]
-    firsts, lasts = zip(*parts, strict=True)
+    bounds = [Part(node, nodes).images(samples) for node in range(nodes)]
+    firsts, lasts = zip(*bounds, strict=True)
     assert (*firsts, samples) == (0, *lasts)
 
 
@@ -198,7 +204,7 @@ def test_every_image_is_evaluated_exactly_once(
 @given(
     size=st.tuples(PX, PX),
     area=st.tuples(SHARE, SHARE).map(sorted),
-    aspect=st.tuples(st.floats(0.3, 1), st.floats(1, 3)),
+    aspect=st.tuples(NARROW, WIDE),
     seed=SEEDS,
 )
 def test_windows_lie_inside_with_area_and_aspect_in_range(
@@ -245,7 +251,8 @@ def test_windows_of_a_common_photo_follow_the_reference_distribution() -> None:
     uniform_std = np.log(4 / 3) / np.sqrt(3)
     assert ratios.std() == pytest.approx(uniform_std, abs=0.01)
     assert places.mean(axis=0) == pytest.approx(0.5, abs=0.02)
-    drawn = np.stack([areas[small], ratios, *places.T])
+    areas = areas[small]
+    drawn = np.stack([areas, ratios, *places.T])
     correlation = np.corrcoef(drawn) - np.eye(4)
     assert np.abs(correlation).max() < 0.05
 
@@ -258,7 +265,8 @@ def test_a_panorama_is_cropped_to_its_whole_height_and_the_widest_aspect() -> No
         aspect=(3 / 4, 4 / 3),
     )
     across = 20 * 4 / 3 / 100
-    assert shapes.ravel() == pytest.approx([1, across, across, 1])
+    expected = [1, across, across, 1]
+    assert shapes.ravel() == pytest.approx(expected)
     assert anchors == pytest.approx((1 - shapes) / 2)
 
 
