@@ -251,6 +251,6 @@ def _danger(log: Log) -> str:
     if log.problem_count > len(log.problems):
         return "too many records that cannot be read"
     # It may read what this parser does not.
-    if {"form", "long", "twice", "type"} & {problem.kind for problem in log.problems}:
+    if {"form", "long", "twice", "type"} & {problem.fault for problem in log.problems}:
         return "a record whose values are not known"
     return ""

@@ -55,9 +55,9 @@ class Point(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """What a batch is held to. `kind`: exact, interpolated, below (the smallest point) or above."""
+    """What a batch is held to. `position`: exact, interpolated, below (the smallest point), above."""
 
-    kind: str
+    position: str
     batches: tuple[int, ...]
     mean: float
     minimum: float
@@ -150,12 +150,12 @@ def judge(epochs: Sequence[float | None], batch: float, ruleset: str) -> Verdict
     if len(epochs) < 3:
         return Verdict(False, f"{benchmark.RUNS} runs expected", reference=held_to)
     mean = olympic_mean([math.inf if epoch is None else epoch for epoch in epochs])
-    if held_to.kind == "above":
+    if held_to.position == "above":
         reason = f"{batch:,g} is above the largest point {held_to.batches[0]:,}: needs its own RCP"
         return Verdict(False, reason, mean, held_to)
     factor = max(1.0, held_to.mean / mean) if mean > 0 else 1.0
     if mean >= held_to.minimum:
-        return Verdict(True, _WHY[held_to.kind], mean, held_to, factor)
+        return Verdict(True, _WHY[held_to.position], mean, held_to, factor)
     reason = f"converges in {mean:g} epochs, less than the accepted minimum {held_to.minimum:.4f}"
     return Verdict(False, reason, mean, held_to, factor)
 
@@ -173,9 +173,9 @@ def olympic_mean(values: Sequence[float]) -> float:
     return sum(middle) / len(middle)
 
 
-def _exact(kind: str, point: Point) -> Reference:
+def _exact(position: str, point: Point) -> Reference:
     minimum = _minimum(point.mean, point.stdev, len(point.epochs) - 2)
-    return Reference(kind, (point.batch,), point.mean, minimum)
+    return Reference(position, (point.batch,), point.mean, minimum)
 
 
 def _between(

@@ -83,7 +83,7 @@ def _rcp_dict(rcp: Verdict) -> JsonObject:
         "verdict": rcp.word,
         "reason": rcp.reason,
         "submission_mean": rcp.mean,
-        "kind": reference.kind or None,
+        "kind": reference.position or None,
         "batches": list(reference.batches),
         "mean": number(reference.mean),
         "min": number(reference.minimum),

@@ -41,19 +41,19 @@ def read_metrics(path: Path, within: Path | None = None) -> Series:
     with open_file(path, MOST_BYTES, within=within) as file:
         records = [record for line in file if (record := _record(line)) is not None]
     counts = Counter(record.get("kind") for record in records).most_common(MOST_KINDS)
-    steps = {kind: math.ceil(count / MOST_RECORDS) for kind, count in counts}
+    steps = {series: math.ceil(count / MOST_RECORDS) for series, count in counts}
     kept = []
     seen: Counter[Any] = Counter()
     for record in records:
-        kind = record.get("kind")
-        if kind in steps and seen[kind] % steps[kind] == 0:
+        series = record.get("kind")
+        if series in steps and seen[series] % steps[series] == 0:
             kept.append(record)
-        seen[kind] += 1
-    thinned = {str(kind): step for kind, step in steps.items() if step > 1}
+        seen[series] += 1
+    thinned = {str(series): step for series, step in steps.items() if step > 1}
     return Series(tuple(kept), thinned)
 
 
-def newest_records(path: Path, *kinds: str) -> dict[str, JsonObject]:
+def newest_records(path: Path, *series: str) -> dict[str, JsonObject]:
     """The last whole record of each kind near the end of a metrics.jsonl, which may be being
     written; a kind is missing where there is none, and all of them where no file can be read."""
     try:
@@ -63,10 +63,10 @@ def newest_records(path: Path, *kinds: str) -> dict[str, JsonObject]:
     except OSError:
         return {}
     newest = {}
-    for kind in kinds:
-        record = _newest(tail, b'{"kind": "%b"' % kind.encode())
+    for name in series:
+        record = _newest(tail, b'{"kind": "%b"' % name.encode())
         if record is not None:
-            newest[kind] = record
+            newest[name] = record
     return newest
 
 

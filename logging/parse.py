@@ -300,15 +300,15 @@ class _Reader:
             self._problem("truncated", key, f"the file ends inside a record{name}")
 
     def _problem(
-        self, kind: str, key: str | None, message: str, *, lost: bool = True
+        self, fault: str, key: str | None, message: str, *, lost: bool = True
     ) -> None:
         """Note what is wrong with a record of the current line."""
         log = self.log
         log.problem_count += 1
-        log.truncated = log.truncated or kind == "truncated"
+        log.truncated = log.truncated or fault == "truncated"
         if len(log.problems) < _KEPT_PROBLEMS:
             log.problems.append(
-                Problem(log.lines, kind, key and cut(key), message, lost)
+                Problem(log.lines, fault, key and cut(key), message, lost)
             )
             if lost and key is not None:
                 log.lost_keys.add(key)

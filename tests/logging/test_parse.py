@@ -64,7 +64,7 @@ def test_records_of_one_line_are_all_read(tmp_path: Path) -> None:
         record("a") + record("b") + " noise " + record("c") + "\n" + record("d"),
     )
     assert [event.key for event in log.events] == ["a", "b", "c", "d"]
-    assert {problem.kind for problem in log.problems} == {"trailing"}
+    assert {problem.fault for problem in log.problems} == {"trailing"}
     assert log.joined == (1, 1)
 
 
@@ -136,7 +136,7 @@ def test_a_long_record_is_read_and_a_longer_one_is_skipped(tmp_path: Path) -> No
         (1, "long"),
         (4, "after"),
     ]
-    assert [(p.line, p.kind, p.key) for p in log.problems] == [
+    assert [(p.line, p.fault, p.key) for p in log.problems] == [
         (2, "long", "longer"),
         (3, "long", None),
     ]
@@ -170,7 +170,7 @@ def test_a_large_log_loses_records_of_unread_keys_alone(tmp_path: Path) -> None:
         (15_003, "seed", 7)
     ]
     assert [event.line for event in log.odd_keys.values()] == [15_001]
-    assert [(problem.line, problem.kind) for problem in log.problems] == [
+    assert [(problem.line, problem.fault) for problem in log.problems] == [
         (15_002, "torn")
     ]
     assert log.joined == (1, 15_004)
