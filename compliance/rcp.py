@@ -55,7 +55,8 @@ class Point(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """What a batch is held to. `position`: exact, interpolated, below (the smallest point), above."""
+    """What a batch is held to. `position`: exact, interpolated, below (the smallest point) or
+    above."""
 
     position: str
     batches: tuple[int, ...]
