@@ -124,7 +124,11 @@ class ConfigUnderCheck:
         return Setting(f"{key} ({origin})", value, origin.line)
 
     def violation(
-        self, key: str, expected: str, why: str = "", actual: Any = None
+        self,
+        key: str,
+        expected: str,
+        why: str = "",
+        actual: Any = None,
     ) -> Finding:
         """That another value of a key was expected."""
         return self.setting(key, actual).violation(expected, why)
@@ -221,7 +225,11 @@ def _another_set(loaded: Loaded) -> Finding:
         "images, on the network, the seed, LARS and reference convergence; held to: those on "
         "hyper-parameters and evaluation"
     )
-    return NOT_IMAGENET._replace(line=origin.line, found=str(classes), message=message)
+    return NOT_IMAGENET._replace(
+        line=origin.line,
+        found=str(classes),
+        message=message,
+    )
 
 
 def facts(config: ConfigUnderCheck) -> JsonObject:
@@ -439,11 +447,8 @@ _LR_SLACK = 2.0
 def published_lr(run: Run, batch: int) -> tuple[float, float] | None:
     """The lowest and the highest base learning rate that recipes suggest for `run`'s optimizer at a
     global batch; None for other networks than ResNets of full width."""
-    if (run.model.network, run.model.width, run.model.stem) != (
-        "resnet",
-        64,
-        "imagenet",
-    ):
+    model = run.model
+    if (model.network, model.width, model.stem) != ("resnet", 64, "imagenet"):
         return None
     optimizer = run.optimizer
     recipe = _PUBLISHED_LR.get(optimizer.variant) or _PUBLISHED_LR[optimizer.name]

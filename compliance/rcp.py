@@ -89,7 +89,13 @@ def points(ruleset: str) -> tuple[Point, ...]:
     )
     records = json.loads(file.read_bytes()).values()
     return tuple(
-        sorted(Point(r["BS"], tuple(r["Epochs to converge"])) for r in records)
+        sorted(
+            Point(
+                r["BS"],
+                tuple(r["Epochs to converge"]),
+            )
+            for r in records
+        )
     )
 
 
@@ -105,9 +111,11 @@ def kept_points(ruleset: str) -> tuple[Point, ...]:
     kept = [point for point in everything if point.batch >= fastest.batch]
     i = 1
     while i < len(kept) - 1:
+        point = kept[i]
         low = kept[i - 1]
         high = kept[i + 1]
-        if kept[i].mean > _between(kept[i].batch, low, high, low.mean, high.mean):
+        straight = _between(point.batch, low, high, low.mean, high.mean)
+        if point.mean > straight:
             del kept[i]
         else:
             i += 1
@@ -126,7 +134,12 @@ def reference(batch: float, ruleset: str) -> Reference | None:
     if batch < kept[0].batch:
         return _exact("below", kept[0])
     if batch > kept[-1].batch:
-        return Reference("above", (kept[-1].batch,), math.nan, math.nan)
+        return Reference(
+            "above",
+            (kept[-1].batch,),
+            math.nan,
+            math.nan,
+        )
     low, high = next(
         (low, high) for low, high in pairwise(kept) if low.batch < batch < high.batch
     )
@@ -136,7 +149,11 @@ def reference(batch: float, ruleset: str) -> Reference | None:
     return Reference("interpolated", (low.batch, high.batch), mean, minimum)
 
 
-def judge(epochs: Sequence[float | None], batch: float, ruleset: str) -> Verdict:
+def judge(
+    epochs: Sequence[float | None],
+    batch: float,
+    ruleset: str,
+) -> Verdict:
     """The RCP test on the epochs that the runs of a submission took; None: did not converge."""
     held_to = reference(batch, ruleset)
     if held_to is None:

@@ -108,7 +108,13 @@ _LETTERS = str.maketrans(
     "аеіјӏорсухѕһԁԛԝкмнтвɡɑαικνορυτϲ", "aeijlopcyxshdqwkmhtbgaaiknopytc"
 )
 """Cyrillic, Greek and Latin letters by the letter of a key that they look like."""
-_READ_METADATA = ("epoch_num", "first_epoch_num", "epoch_count", "status", "tensor")
+_READ_METADATA = (
+    "epoch_num",
+    "first_epoch_num",
+    "epoch_count",
+    "status",
+    "tensor",
+)
 
 
 @rule("MLP009", "look-alike-name", POLICY, "no reader finds what another name hides")
