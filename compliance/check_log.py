@@ -90,22 +90,16 @@ class Check(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """As `rn50 log check --json` prints it."""
-        official = None
-        reason = ""
-        if self.official is not None:
-            official = {
-                "verdict": self.official.verdict,
-                "version": self.official.version,
-            }
-            reason = " ".join(self.official.messages)[:500]
+        official = self.official
         return {
             "path": str(self.path),
             "verdict": self.verdict,
             "cause": self.cause,
             "ruleset": self.ruleset,
             "ruleset_from": self.ruleset_source,
-            "official": official,
-            "official_reason": reason,
+            "official": official
+            and {"verdict": official.verdict, "version": official.version},
+            "official_reason": " ".join(official.messages if official else ())[:500],
             "difference": self.difference,
             "round_verdict": self.round_verdict,
             "findings": [finding._asdict() for finding in self.findings],

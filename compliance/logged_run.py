@@ -234,14 +234,10 @@ class LoggedRun:
     def converged(self) -> bool:
         """The one meaning of converged: every run_stop a success, the target reached on the clock
         (open from 1.0.0 on: any target), and a clock that can be right."""
+        reached = bool(self.evaluations_at_target) or not self.needs_target
         stops = self.all("run_stop")
-        return (
-            bool(stops)
-            and all(stop.metadata.get("status") == "success" for stop in stops)
-            and (bool(self.evaluations_at_target) or not self.needs_target)
-            and self.run_ms is not None
-            and self.run_ms > 0
-        )
+        succeeded = all(stop.metadata.get("status") == "success" for stop in stops)
+        return bool(stops) and succeeded and reached and (self.run_ms or 0) > 0
 
     @cached_property
     def coarse_ms(self) -> int:

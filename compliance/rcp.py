@@ -7,7 +7,7 @@ t-test, without SciPy. Closed division, rulesets 1.0.0 to 4.0.0.
 import json
 import math
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from statistics import pstdev
@@ -79,7 +79,7 @@ class Verdict(NamedTuple):
         return "PASS" if self.passed else "FAIL"
 
 
-@lru_cache(maxsize=len(benchmark.RULESETS))
+@cache
 def points(ruleset: str) -> tuple[Point, ...]:
     """All records of a ruleset by rising batch, from the tool's own file; none before 1.0.0."""
     if not benchmark.at_least(ruleset, FIRST_RULESET):
@@ -99,7 +99,7 @@ def points(ruleset: str) -> tuple[Point, ...]:
     )
 
 
-@lru_cache(maxsize=len(benchmark.RULESETS))
+@cache
 def kept_points(ruleset: str) -> tuple[Point, ...]:
     """The records that are matched and interpolated. Out go those with a smaller batch than the
     fastest, then, walking upwards once, each that is slower than the straight line between its

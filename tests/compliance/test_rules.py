@@ -339,6 +339,7 @@ CASES = (
         "FAIL",
     ),
     Case("copied-records", ranks),
+    Case("copied-records", again("gradient_accumulation_steps")),
     Case("run-time-not-positive", shift("run_stop", -92664000)),
     Case("target-outside-run", after_the_clock),
     Case(
