@@ -1,6 +1,7 @@
 """`python -m rn50.bench NAME FOLDER [ARGUMENT ...]`: one rank of a benchmark.
 
 FOLDER holds the config; rank 0 leaves what the benchmark's rank body returns there, as bench.json.
+The arguments are JSON.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def main(name: str, out: Path, *arguments: str) -> None:
     place = read_process_info()
     try:
         importlib.import_module(module_name(name))
-        measured = BENCHMARKS[name].rank(out, *arguments)
+        measured = BENCHMARKS[name].rank(out, *map(json.loads, arguments))
         if place.rank == 0:
             write_file(out / "bench.json", json.dumps(measured))
     except BaseException as error:  # whatever it was, the others must not wait
@@ -33,4 +34,5 @@ def main(name: str, out: Path, *arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), *sys.argv[3:])
+    _, name, folder, *arguments = sys.argv
+    main(name, Path(folder), *arguments)

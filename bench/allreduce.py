@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -16,8 +18,10 @@ from ..train.process_info import read_process_info
 from .harness import (
     BenchJob,
     Outcome,
+    Samples,
     alternate,
     bench,
+    count,
     in_turn,
     option,
     parse_counts,
@@ -29,7 +33,11 @@ from .harness import (
 from .jobs import measure_on_ranks
 
 
-def time_sizes(out: Path, sizes_bytes: str, rounds: str) -> dict[str, list[float]]:
+def time_sizes(
+    out: Path,
+    sizes_bytes: Sequence[int],
+    rounds: int,
+) -> Samples:
     """Seconds of an allreduce of each size on one rank, by the trainer's communicator: those of the
     slowest. The first of each size is not timed."""
     import horovod.mxnet as hvd
@@ -40,45 +48,36 @@ def time_sizes(out: Path, sizes_bytes: str, rounds: str) -> dict[str, list[float
     from ..train.operators import Operators
 
     run = load(str(out / "config.yaml")).run
-    connection = Connection(
-        run,
-        Timeline(0),
-        over_mpi=read_process_info().over_mpi,
-    )
+    over_mpi = read_process_info().over_mpi
+    connection = Connection(run, Timeline(0), over_mpi=over_mpi)
     comm = Communicator(Operators(mx.cpu()), connection)
     comm.start()
-    seconds: dict[str, list[float]] = {}
-    for size_bytes in map(int, sizes_bytes.split(",")):
-        columns = max(1, len(connection.columns))
-        array = mx.nd.zeros(-(-size_bytes // 4 // columns) * columns)
+    seconds: Samples = {}
+    columns = max(1, len(connection.columns))
+    for size_bytes in sizes_bytes:
+        rows = -(-size_bytes // 4 // columns)
+        array = mx.nd.zeros(rows * columns)
 
         def add(array: Any = array) -> None:
             comm.sum_(array, f"sum{array.size}", 0)
             array.wait_to_read()
 
-        repeats = repeats_per_sample(size_bytes)
-        contenders = {str(size_bytes): repeated(add, repeats)}
-        turns = range(int(rounds) + 1)
-        seconds |= alternate(contenders, turns, barrier=comm.barrier, pieces=repeats)
+        # Ranks leave the barrier before a measurement up to a latency apart, and the first waits
+        # for the last: with a single sum of 4 KB on two hosts one step and two steps both took
+        # 10.3 ms, at 5 ms a step.
+        repeats = max(1, min(10, 1_000_000 // size_bytes))
+        seconds |= alternate(
+            {str(size_bytes): repeated(add, repeats)},
+            rounds,
+            barrier=comm.barrier,
+            pieces=repeats,
+        )
     # Ranks leave a barrier one after the other; the first of them sees the whole sum.
     for size, times in seconds.items():
-        slowest = hvd.allreduce(
-            mx.nd.array(times),
-            op=hvd.Max,
-            name="slowest",
-        )
+        slowest = hvd.allreduce(mx.nd.array(times), op=hvd.Max, name="slowest")
         seconds[size] = slowest.asnumpy().tolist()
     comm.stop()
     return seconds
-
-
-def repeats_per_sample(size_bytes: int) -> int:
-    """Sums that one measurement is the mean of.
-
-    Ranks leave the barrier before it up to a latency apart, and the first waits for the last: with
-    a single sum of 4 KB on two hosts one step and two steps both took 10.3 ms, at 5 ms a step.
-    """
-    return max(1, min(10, 1_000_000 // size_bytes))
 
 
 class Case(NamedTuple):
@@ -102,8 +101,8 @@ def allreduce(
     algorithms: Annotated[
         str, option("As in `comm.algorithm`, grids too: `torus_2d(4x2)`.")
     ] = "ring,recursive_doubling,recursive_halving_doubling,torus_2d",
-    rounds: Annotated[int, option("Measurements of each size in a pass.", min=1)] = 5,
-    passes: Annotated[int, option("Passes over all algorithms in turn.", min=1)] = 2,
+    rounds: Annotated[int, count("Measurements of each size in a pass.")] = 5,
+    passes: Annotated[int, count("Passes over all algorithms in turn.")] = 2,
 ) -> Outcome:
     """Allreduce over size x algorithm x ranks: time and bandwidth.
 
@@ -113,30 +112,31 @@ def allreduce(
     Example: `rn50 bench allreduce --ranks 2,4 --sizes 4k,1M,25M --plot allreduce.svg`
     """
     names = re.findall(r"[^,(]+(?:\([^)]*\))?", algorithms)
-    asked = [
-        Case(name, count)
-        for count, name in product(parse_counts("--ranks", ranks), names)
-    ]
+    counts = parse_counts("--ranks", ranks)
+    asked = [Case(name, on_ranks) for on_ranks, name in product(counts, names)]
     cases, refused = plan_allreduces(job, asked)
-    sizes_bytes = ",".join(map(str, parse_sizes(sizes)))
-    seconds: dict[tuple[Case, int], list[float]] = {}
-    for case in in_turn(list(cases), passes, job.track("measuring allreduces")):
-        found = measure_on_ranks(
-            cases[case], job.launcher, "allreduce", sizes_bytes, rounds
+    sizes_bytes = parse_sizes(sizes)
+    seconds: dict[tuple[Case, int], list[float]] = defaultdict(list)
+    for case in in_turn(cases, passes, job.track("measuring allreduces", ticks=True)):
+        times_s = measure_on_ranks(
+            cases[case],
+            job.launcher,
+            "allreduce",
+            sizes_bytes,
+            rounds,
         )
-        for size, times in found.items():
-            seconds.setdefault((case, int(size)), []).extend(times)
-    rows = allreduce_rows(seconds)
+        for size, times in times_s.items():
+            seconds[case, int(size)] += times
     ms = {
         f"{case}, {size:,} bytes": scaled(times, 1e3)
         for (case, size), times in seconds.items()
     }
     return Outcome(
-        rows=rows,
+        rows=allreduce_rows(seconds),
         figures={"not possible": refused},
         measurements={"ms": ms},
         columns=COLUMNS,
-        notes=[f"not possible: {one}" for one in refused],
+        notes=[f"not possible: {reason}" for reason in refused],
     )
 
 
@@ -146,8 +146,8 @@ def parse_sizes(text: str) -> list[int]:
         raise UserError(
             f"--sizes: bytes with commas expected, such as 4k,1M; found {text}"
         )
-    unit = {"k": 1_000, "M": 1_000_000}
-    return [int(part.rstrip("kM")) * unit.get(part[-1], 1) for part in text.split(",")]
+    text = text.replace("k", "000").replace("M", "000000")
+    return [int(part) for part in text.split(",")]
 
 
 def plan_allreduces(
@@ -191,11 +191,15 @@ def allreduce_rows(
     Bus bandwidth is 2 (p - 1) / p n / time: what a link carries where all carry the same.
     """
     rows = []
-    for (case, n_bytes), times in seconds.items():
+    for (case, size_bytes), times in seconds.items():
         ms = spread(scaled(times, 1e3))
-        on_the_bus = 2 * (case.ranks - 1) / case.ranks * n_bytes
-        rate = on_the_bus / ms["median"] / 1e3
+        on_the_bus = 2 * (case.ranks - 1) / case.ranks * size_bytes
         rows.append(
-            {**case._asdict(), "bytes": n_bytes, "ms": ms, "bus_mb_per_s": rate}
+            {
+                **case._asdict(),
+                "bytes": size_bytes,
+                "ms": ms,
+                "bus_mb_per_s": on_the_bus / ms["median"] / 1e3,
+            }
         )
-    return sorted(rows, key=lambda row: (row["ranks"], row["bytes"]))
+    return sorted(rows, key=itemgetter("ranks", "bytes"))

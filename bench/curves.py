@@ -6,7 +6,10 @@ Speed-up is throughput over that of the fewest ranks of a curve; efficiency is s
 from __future__ import annotations
 
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from operator import truediv
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..config.load import Loaded
@@ -32,6 +35,10 @@ class Case(NamedTuple):
     ranks: int
     per_rank: int
 
+    @property
+    def global_batch(self) -> int:
+        return self.ranks * self.per_rank
+
 
 class Timing(NamedTuple):
     """How often and how long each job is timed."""
@@ -42,17 +49,18 @@ class Timing(NamedTuple):
 
 
 def time_rounds(
-    started: AbstractContextManager[Trainer], rounds: str, steps: str
+    started: AbstractContextManager[Trainer],
+    rounds: int,
+    steps: int,
 ) -> list[float]:
     """Train on one rank, round after round, each until the last rank has finished: wall seconds a
     step."""
     from .rank import alternate_on_ranks, next_steps
 
-    count = int(steps)
     with started as trainer:
-        contenders = {"steps": next_steps(trainer, count)}
-        turns = range(int(rounds) + 1)
-        return alternate_on_ranks(trainer, contenders, turns, pieces=count)["steps"]
+        contenders = {"steps": next_steps(trainer, steps)}
+        seconds = alternate_on_ranks(trainer, contenders, rounds, pieces=steps)
+        return seconds["steps"]
 
 
 def measure_curves(
@@ -70,21 +78,24 @@ def measure_curves(
             once.
         load: a job -> its config.
     """
-    loaded = {case: load(case) for cases in curves.values() for case in cases}
-    for one in loaded.values():
-        check_supported(one.run)
-    rates: dict[Case, list[float]] = {case: [] for case in loaded}
-    for case in in_turn(list(loaded), timing.passes, job.track("training")):
+    loaded = {case: load(case) for case in chain(*curves.values())}
+    runs = [config.run for config in loaded.values()]
+    for run in runs:
+        check_supported(run)
+    rates = defaultdict(list)
+    for case in in_turn(loaded, timing.passes, job.track("training", ticks=True)):
         step_s = measure_on_ranks(
-            loaded[case], job.launcher, name, timing.rounds, timing.steps
+            loaded[case],
+            job.launcher,
+            name,
+            timing.rounds,
+            timing.steps,
         )
-        rates[case].append(case.ranks * case.per_rank / statistics.median(step_s))
-    run = next(iter(loaded.values())).run
-    rows = {
-        label: curve_rows({case: rates[case] for case in cases}, run)
-        for label, cases in curves.items()
-    }
-    return curves_outcome(rows, run)
+        rates[case].append(case.global_batch / statistics.median(step_s))
+    rows = {}
+    for label, cases in curves.items():
+        rows[label] = curve_rows({case: rates[case] for case in cases}, runs[0])
+    return curves_outcome(rows, runs[0])
 
 
 def curve_rows(curve: Mapping[Case, Sequence[float]], run: Run) -> list[Row]:
@@ -98,22 +109,18 @@ def curve_rows(curve: Mapping[Case, Sequence[float]], run: Run) -> list[Row]:
     least = next(iter(curve))
     rows = []
     for case, rates in curve.items():
-        speedups = [
-            rate / of_least for rate, of_least in zip(rates, curve[least], strict=True)
-        ]
-        figures = {
-            "images_per_s": rates,
-            "images_per_s_a_rank": [rate / case.ranks for rate in rates],
-            "epoch_s": [run.data.train_samples / rate for rate in rates],
-            "speedup": speedups,
-            "efficiency": [speedup * least.ranks / case.ranks for speedup in speedups],
-        }
+        speedups = list(map(truediv, rates, curve[least]))
+        efficiencies = [speedup * least.ranks / case.ranks for speedup in speedups]
         rows.append(
             {
                 "ranks": case.ranks,
                 "per_rank": case.per_rank,
-                "global_batch": case.ranks * case.per_rank,
-                **{name: spread(values) for name, values in figures.items()},
+                "global_batch": case.global_batch,
+                "images_per_s": spread(rates),
+                "images_per_s_a_rank": spread([rate / case.ranks for rate in rates]),
+                "epoch_s": spread([run.data.train_samples / rate for rate in rates]),
+                "speedup": spread(speedups),
+                "efficiency": spread(efficiencies),
             }
         )
     return rows
@@ -137,17 +144,19 @@ COLUMNS = {
 
 def curves_outcome(curves: Mapping[str, Sequence[Row]], run: Run) -> Outcome:
     """What is printed and drawn of `curves`: label -> rows, of the config `run`."""
-    most = max(row["ranks"] for rows in curves.values() for row in rows)
+    ratios = {}
+    table: list[Row] = []
+    for label, rows in curves.items():
+        table += [{"curve": label} | row for row in rows]
+        for row in rows[1:]:
+            ratios[f"{label}, {row['ranks']} ranks: efficiency"] = row["efficiency"]
+    most = max(row["ranks"] for row in table)
     cores = machine()["cores"]
     needed = most * run.system.cores_per_rank
     shared = run.system.device == "cpu" and needed > cores
     return Outcome(
-        ratios={
-            f"{label}, {row['ranks']} ranks: efficiency": row["efficiency"]
-            for label, rows in curves.items()
-            for row in rows[1:]
-        },
-        rows=[{"curve": label} | row for label, rows in curves.items() for row in rows],
+        ratios=ratios,
+        rows=table,
         figures={
             "config": run.name,
             "classes": run.data.classes,

@@ -7,35 +7,44 @@ import platform
 import re
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
+from operator import truediv
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import typer
 
 from ..config.errors import UserError
 from ..config.load import Loaded
-from ..config.progress import Tracker
 from ..config.reading import JsonObject
 
 T = TypeVar("T")
+Action: TypeAlias = Callable[[], object]
+Samples: TypeAlias = dict[str, list[float]]
+"""Contender -> a value of each measurement."""
+Spread: TypeAlias = dict[str, float]
 
 
 # --- the table ------------------------------------------------------------------------------------
 
 
-def option(help: str, **limits: float) -> Any:
+def option(help: str) -> Any:
     """An option of a benchmark's command, as an annotation of its driver's keyword argument."""
-    return typer.Option(help=help, **limits)  # type: ignore[arg-type]
+    return typer.Option(help=help)
+
+
+def count(help: str) -> Any:
+    """An option that is a number from 1 up."""
+    return typer.Option(help=help, min=1)
 
 
 @dataclass(frozen=True)
 class BenchJob:
     """What the command line gives to every driver."""
 
-    track: Tracker
+    track: Callable[..., Callable[[int, int], None]]
+    """A Tracker; `ticks=True` where nothing is heard from a piece of work until its end."""
     launcher: str
     load: Callable[..., Loaded]
     """(*overrides, ranks=N) -> the config that the command names, with more overrides."""
@@ -47,11 +56,9 @@ class Outcome:
 
     figures: Mapping[str, Any]
     """Printed for people where there is no table."""
-    ratios: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    measurements: Mapping[str, Mapping[str, Sequence[float]]] = field(
-        default_factory=dict
-    )
-    """unit -> contender -> values, for `--plot`."""
+    ratios: Mapping[str, Spread] = field(default_factory=dict)
+    measurements: Mapping[str, Samples] = field(default_factory=dict)
+    """By unit, for `--plot`."""
     launcher: str = ""
     rows: Sequence[Mapping[str, Any]] = ()
     """A benchmark's own table; `--json` has it beside the figures."""
@@ -67,8 +74,8 @@ class Outcome:
     @property
     def table(self) -> list[tuple[str, ...]]:
         """The rows for people."""
-        texts = self.columns.values()
-        return [tuple(map(str.format_map, texts, repeat(row))) for row in self.rows]
+        cells = self.columns.values()
+        return [tuple(cell.format_map(row) for cell in cells) for row in self.rows]
 
     def to_json(self) -> JsonObject:
         """What `--json` prints."""
@@ -81,11 +88,14 @@ class Outcome:
         }
 
 
+Driver: TypeAlias = Callable[..., Outcome]
+
+
 @dataclass(frozen=True)
 class Benchmark:
     """One command of `rn50 bench`; the fields are the arguments of `bench`."""
 
-    run: Callable[..., Outcome]
+    run: Driver
     rank: Callable[..., Any]
     config: str
     takes_ranks: bool
@@ -95,18 +105,22 @@ BENCHMARKS: dict[str, Benchmark] = {}
 
 
 def bench(
-    name: str, *, rank: Callable[..., Any], config: str, takes_ranks: bool = False
-) -> Callable[[Callable[..., Outcome]], Callable[..., Outcome]]:
+    name: str,
+    *,
+    rank: Callable[..., Any],
+    config: str,
+    takes_ranks: bool = False,
+) -> Callable[[Driver], Driver]:
     """Register a driver, `driver(job, *, option=...)`, as `rn50 bench NAME`.
 
     Args:
         name: of the command; its module is named so too.
-        rank: what each rank runs: `rank(folder, *texts)`; rank 0's return value is bench.json.
+        rank: what each rank runs: `rank(folder, *arguments)`; bench.json is what rank 0 returns.
         config: the default preset.
         takes_ranks: whether `--ranks N` says on how many ranks the config runs.
     """
 
-    def register(run: Callable[..., Outcome]) -> Callable[..., Outcome]:
+    def register(run: Driver) -> Driver:
         BENCHMARKS[name] = Benchmark(run, rank, config, takes_ranks)
         return run
 
@@ -117,58 +131,65 @@ def bench(
 
 
 def alternate(
-    contenders: Mapping[str, Callable[[], object]],
-    rounds: Iterable[int],
-    barrier: Callable[[], object] = lambda: None,
-    finish: Callable[[], object] = lambda: None,
+    contenders: Mapping[str, Action],
+    rounds: int,
+    barrier: Action = lambda: None,
+    finish: Action = lambda: None,
     *,
     pieces: int = 1,
-) -> dict[str, list[float]]:
+) -> Samples:
     """Time each contender once a round, in the opposite order every other round: wall seconds of
     each measurement, divided by the `pieces` it is of.
 
     Args:
         contenders: name -> what is timed.
-        rounds: their numbers; round 0 warms up and is not counted.
+        rounds: how many, after one that warms up.
         barrier: called before each measurement, not timed.
         finish: called at the end of each measurement, timed.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for number in rounds:
-        for name in _order(list(contenders), number):
+    seconds: Samples = {name: [] for name in contenders}
+    for number in range(rounds + 1):
+        for name in _order(contenders, number):
             barrier()
             start_s = time.perf_counter()
             contenders[name]()
             finish()
+            taken_s = time.perf_counter() - start_s
             if number:
-                seconds[name].append((time.perf_counter() - start_s) / pieces)
+                seconds[name].append(taken_s / pieces)
     return seconds
 
 
-def repeated(run: Callable[[], object], count: int) -> Callable[[], None]:
-    """A function that calls `run` `count` times."""
+def repeated(action: Action, count: int) -> Action:
+    """A function that calls `action` `count` times."""
 
-    def many() -> None:
+    def repeat() -> None:
         for _ in range(count):
-            run()
+            action()
 
-    return many
+    return repeat
 
 
 def in_turn(
-    contenders: Sequence[T], rounds: int, progress: Callable[[int, int], None]
+    contenders: Collection[T],
+    rounds: int,
+    progress: Callable[[int, int], None],
 ) -> Iterator[T]:
     """Each contender once a round, in the opposite order every other round, with progress."""
-    total = rounds * len(contenders)
-    for number in range(rounds):
-        for done, one in enumerate(_order(contenders, number)):
-            progress(number * len(contenders) + done, total)
-            yield one
-    progress(total, total)
+    turns = [
+        contender
+        for number in range(rounds)
+        for contender in _order(contenders, number)
+    ]
+    for done, contender in enumerate(turns):
+        progress(done, len(turns))
+        yield contender
+    progress(len(turns), len(turns))
 
 
-def _order(contenders: Sequence[T], number: int) -> Sequence[T]:
-    return contenders if number % 2 else contenders[::-1]
+def _order(contenders: Collection[T], number: int) -> list[T]:
+    order = list(contenders)
+    return order if number % 2 else order[::-1]
 
 
 # --- results --------------------------------------------------------------------------------------
@@ -176,10 +197,11 @@ def _order(contenders: Sequence[T], number: int) -> Sequence[T]:
 
 def machine() -> JsonObject:
     """Where it was measured."""
-    return {"host": platform.node(), "cores": len(os.sched_getaffinity(0))}
+    cores = os.sched_getaffinity(0)
+    return {"host": platform.node(), "cores": len(cores)}
 
 
-def spread(values: Sequence[float]) -> dict[str, float]:
+def spread(values: Sequence[float]) -> Spread:
     """Median, extremes and number of repeated measurements."""
     return {
         "median": statistics.median(values),
@@ -189,9 +211,9 @@ def spread(values: Sequence[float]) -> dict[str, float]:
     }
 
 
-def ratio_spread(over: Sequence[float], under: Sequence[float]) -> dict[str, float]:
+def ratio_spread(over: Sequence[float], under: Sequence[float]) -> Spread:
     """Spread of over / under, measured in turn."""
-    return spread([a / b for a, b in zip(over, under, strict=True)])
+    return spread(list(map(truediv, over, under)))
 
 
 def scaled(values: Sequence[float], factor: float) -> list[float]:
@@ -202,7 +224,7 @@ def scaled(values: Sequence[float], factor: float) -> list[float]:
 def parse_counts(option: str, text: str) -> list[int]:
     """`2,4` -> [2, 4]. Raises UserError: no numbers, or not rising."""
     if re.fullmatch(r"[1-9]\d{0,4}(,[1-9]\d{0,4})*", text):
-        counts = [int(part) for part in text.split(",")]
+        counts = list(map(int, text.split(",")))
         if counts == sorted(set(counts)):
             return counts
     raise UserError(

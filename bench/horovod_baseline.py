@@ -15,9 +15,10 @@ from ..config.plan import build_plan
 from .harness import (
     BenchJob,
     Outcome,
+    Samples,
     bench,
+    count,
     in_turn,
-    option,
     ratio_spread,
     scaled,
     spread,
@@ -41,23 +42,17 @@ without the last, ranks that share cores starve each other."""
 def time_contender(
     out: Path,
     contender: str,
-    rounds: str,
-    steps: str,
+    rounds: int,
+    steps: int,
 ) -> list[float]:
     """Wall seconds a step of one contender, on one rank."""
     from .rank import alternate_on_ranks, next_steps, started_trainer
 
-    count = int(steps)
+    makers = {OURS: next_steps, BASELINE: _example}
     with started_trainer(out) as trainer:
-        run = (
-            next_steps(trainer, count)
-            if contender == OURS
-            else _example(trainer, count)
-        )
-        turns = range(int(rounds) + 1)
-        return alternate_on_ranks(trainer, {contender: run}, turns, pieces=count)[
-            contender
-        ]
+        contenders = {contender: makers[contender](trainer, steps)}
+        seconds = alternate_on_ranks(trainer, contenders, rounds, pieces=steps)
+        return seconds[contender]
 
 
 def _example(trainer: Trainer, steps: int) -> Callable[[], None]:
@@ -79,14 +74,17 @@ def _example(trainer: Trainer, steps: int) -> Callable[[], None]:
         operators=trainer.comm.operators,
     )
     cross_entropy = mx.gluon.loss.SoftmaxCrossEntropyLoss()
-    metric = mx.metric.CompositeEvalMetric(
-        [mx.metric.Accuracy(), mx.metric.TopKAccuracy(min(5, run.data.classes))]
-    )
+    top_5 = mx.metric.TopKAccuracy(min(5, run.data.classes))
+    metric = mx.metric.CompositeEvalMetric([mx.metric.Accuracy(), top_5])
     parameters = net.collect_params()
     hvd.broadcast_parameters(parameters, root_rank=0)
-    options = {"momentum": run.optimizer.momentum, "wd": run.optimizer.weight_decay}
-    options["learning_rate"] = run.optimizer.base_lr
-    stepper = hvd.DistributedTrainer(parameters, mx.optimizer.create("sgd", **options))
+    sgd = mx.optimizer.create(
+        "sgd",
+        momentum=run.optimizer.momentum,
+        wd=run.optimizer.weight_decay,
+        learning_rate=run.optimizer.base_lr,
+    )
+    stepper = hvd.DistributedTrainer(parameters, sgd)
 
     def train() -> None:
         for number in range(1, steps + 1):
@@ -103,13 +101,18 @@ def _example(trainer: Trainer, steps: int) -> Callable[[], None]:
     return train
 
 
-@bench("horovod-baseline", rank=time_contender, config="quick", takes_ranks=True)
+@bench(
+    "horovod-baseline",
+    rank=time_contender,
+    config="quick",
+    takes_ranks=True,
+)
 def horovod_baseline(
     job: BenchJob,
     *,
-    rounds: Annotated[int, option("Rounds of each job.", min=1)] = 10,
-    steps: Annotated[int, option("Steps of each round.", min=1)] = 20,
-    passes: Annotated[int, option("Jobs of each, in turn.", min=1)] = 3,
+    rounds: Annotated[int, count("Rounds of each job.")] = 10,
+    steps: Annotated[int, count("Steps of each round.")] = 20,
+    passes: Annotated[int, count("Jobs of each, in turn.")] = 3,
 ) -> Outcome:
     """Trainer against DistributedTrainer as Horovod's own MXNet example uses it, jobs in turn.
 
@@ -118,9 +121,9 @@ def horovod_baseline(
     Example: `rn50 bench horovod-baseline quick --passes 3`
     """
     loaded = load_ready(job)
-    step_s: dict[str, list[float]] = {OURS: [], BASELINE: []}
-    progress = job.track("timing ours and Horovod's example in turn")
-    for contender in in_turn(list(step_s), passes, progress):
+    step_s: Samples = {OURS: [], BASELINE: []}
+    progress = job.track("timing ours and Horovod's example in turn", ticks=True)
+    for contender in in_turn(step_s, passes, progress):
         step_s[contender] += measure_on_ranks(
             loaded,
             job.launcher,
@@ -130,17 +133,13 @@ def horovod_baseline(
             steps,
             settings=None if contender == OURS else BASELINE_ENV,
         )
+    ratio = ratio_spread(step_s[BASELINE], step_s[OURS])
     step_ms = {name: scaled(values, 1e3) for name, values in step_s.items()}
     return Outcome(
-        ratios={
-            "our throughput / Horovod's example": ratio_spread(
-                step_s[BASELINE], step_s[OURS]
-            )
-        },
+        ratios={"our throughput / Horovod's example": ratio},
         figures={
-            **{
-                f"{name}: ms a step": spread(values) for name, values in step_ms.items()
-            },
+            f"{OURS}: ms a step": spread(step_ms[OURS]),
+            f"{BASELINE}: ms a step": spread(step_ms[BASELINE]),
             "ranks": build_plan(loaded.run).ranks,
             "batch per rank": loaded.run.batch.per_rank,
         },

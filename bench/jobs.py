@@ -17,13 +17,18 @@ from ..train.capabilities import check_supported
 from .harness import BenchJob
 
 
-def load_ready(job: BenchJob, *overrides: str, ranks: int | None = None) -> Loaded:
+def load_ready(job: BenchJob, ranks: int | None = None) -> Loaded:
     """The config of `job`, one that can be trained here, with its images there."""
-    loaded = job.load(*overrides, ranks=ranks)
-    check_supported(loaded.run)
-    refuse(missing_hosts(loaded.run, job.launcher))
+    loaded = job.load(ranks=ranks)
+    _check(loaded, job.launcher)
     prepare(loaded.run.data, job.track, loaded.origins)
     return loaded
+
+
+def _check(loaded: Loaded, launcher: str) -> None:
+    """Raise UserError where ranks could not run this here."""
+    check_supported(loaded.run)
+    refuse(missing_hosts(loaded.run, launcher))
 
 
 def measure_on_ranks(
@@ -36,11 +41,10 @@ def measure_on_ranks(
     """Run the rank body of benchmark `name` on the ranks of `loaded`; returns what rank 0 left.
 
     Args:
-        arguments: of the rank body; it gets them as texts.
+        arguments: of the rank body; what JSON can say.
         settings: which of the engines' settings that the config asks for to make; None: all.
     """
-    check_supported(loaded.run)
-    refuse(missing_hosts(loaded.run, launcher))
+    _check(loaded, launcher)
     with scratch_folder(loaded, "bench") as out:
         command = [
             sys.executable,
@@ -48,15 +52,12 @@ def measure_on_ranks(
             "rn50.bench",
             name,
             str(out),
-            *map(str, arguments),
+            *map(json.dumps, arguments),
         ]
         job, _ = build_job(loaded.run, launcher, command)
         if settings is not None:
-            made = {
-                name: value
-                for name, value in job.environment.items()
-                if name in settings
-            }
+            environment = job.environment
+            made = {name: environment[name] for name in settings if name in environment}
             job = job._replace(environment=made)
         run_job(job, launcher, out)
         return json.loads((out / "bench.json").read_text())

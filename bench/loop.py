@@ -5,13 +5,11 @@ from __future__ import annotations
 import itertools
 import statistics
 from collections.abc import Callable
-from functools import partial
-from operator import truediv
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from ..config.plan import build_plan
-from .harness import BenchJob, Outcome, bench, option, ratio_spread
+from .harness import BenchJob, Outcome, Samples, bench, count, ratio_spread
 from .jobs import load_ready, measure_on_ranks
 
 if TYPE_CHECKING:
@@ -19,24 +17,33 @@ if TYPE_CHECKING:
     from ..train.trainer import Trainer
 
 
-def time_loops(out: Path, rounds: str, steps: str) -> dict[str, list[float]]:
+def time_loops(
+    out: Path,
+    rounds: int,
+    steps: int,
+) -> Samples:
     """Seconds of the loops on one rank."""
     from .rank import alternate_on_ranks, next_steps, started_trainer
 
     with started_trainer(out) as trainer:
         next_batch = trainer.steps.next_batch
         first = next_batch()
-        kept = first._replace(images=first.images.copy(), labels=first.labels.copy())
+        kept = first._replace(
+            images=first.images.copy(),
+            labels=first.labels.copy(),
+        )
         contenders = {
-            "trainer": next_steps(trainer, int(steps)),
-            "bare loop": _bare_steps(trainer, int(steps), next_batch),
-            "one batch": _bare_steps(trainer, int(steps), lambda: kept),
+            "trainer": next_steps(trainer, steps),
+            "bare loop": _bare_steps(trainer, steps, next_batch),
+            "one batch": _bare_steps(trainer, steps, lambda: kept),
         }
-        return alternate_on_ranks(trainer, contenders, range(int(rounds) + 1))
+        return alternate_on_ranks(trainer, contenders, rounds)
 
 
 def _bare_steps(
-    trainer: Trainer, count: int, next_batch: Callable[[], Batch]
+    trainer: Trainer,
+    count: int,
+    next_batch: Callable[[], Batch],
 ) -> Callable[[], None]:
     """Batch, forward, backward, grouped allreduce, fused update, bounded queue: nothing else."""
     from ..train.host_reads import RunAheadLimiter
@@ -58,12 +65,17 @@ def _bare_steps(
     return run
 
 
-@bench("loop", rank=time_loops, config="quick", takes_ranks=True)
+@bench(
+    "loop",
+    rank=time_loops,
+    config="quick",
+    takes_ranks=True,
+)
 def loop(
     job: BenchJob,
     *,
-    rounds: Annotated[int, option("Rounds; each times every loop.", min=1)] = 10,
-    steps: Annotated[int, option("Steps a loop in each round.", min=1)] = 20,
+    rounds: Annotated[int, count("Rounds; each times every loop.")] = 10,
+    steps: Annotated[int, count("Steps a loop in each round.")] = 20,
 ) -> Outcome:
     """Trainer against a bare loop: the same model, ranks and pipeline.
 
@@ -75,7 +87,8 @@ def loop(
     Example: `rn50 bench loop quick --rounds 10 --steps 20`
     """
     loaded = load_ready(job)
-    job.track("timing rounds")
+    progress = job.track("timing rounds", ticks=True)
+    progress(0, 1)
     seconds = measure_on_ranks(
         loaded,
         job.launcher,
@@ -83,26 +96,23 @@ def loop(
         rounds,
         steps,
     )
+    progress(1, 1)
     ranks = build_plan(loaded.run).ranks
     per_rank = loaded.run.batch.per_rank
     images = steps * ranks * per_rank
-    rate = partial(truediv, images)
-    images_per_s = {name: list(map(rate, values)) for name, values in seconds.items()}
-    bare = seconds["bare loop"]
+    images_per_s = {}
+    figures = {}
+    for name, times in seconds.items():
+        rates = [images / loop_s for loop_s in times]
+        images_per_s[name] = rates
+        figures[f"{name} images/s (median)"] = statistics.median(rates)
+    figures |= {"ranks": ranks, "batch per rank": per_rank}
+    trainer, bare, one_batch = seconds.values()
     return Outcome(
         ratios={
-            "trainer / bare loop throughput": ratio_spread(bare, seconds["trainer"]),
-            "bare loop / one batch throughput": ratio_spread(
-                seconds["one batch"], bare
-            ),
+            "trainer / bare loop throughput": ratio_spread(bare, trainer),
+            "bare loop / one batch throughput": ratio_spread(one_batch, bare),
         },
-        figures={
-            **{
-                f"{name} images/s (median)": statistics.median(r)
-                for name, r in images_per_s.items()
-            },
-            "ranks": ranks,
-            "batch per rank": per_rank,
-        },
+        figures=figures,
         measurements={"images/s": images_per_s},
     )

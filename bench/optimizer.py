@@ -13,7 +13,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from .harness import BenchJob, Outcome, alternate, bench, option, ratio_spread, scaled
+from .harness import (
+    BenchJob,
+    Outcome,
+    alternate,
+    bench,
+    count,
+    ratio_spread,
+    scaled,
+)
 from .jobs import measure_on_ranks
 
 if TYPE_CHECKING:
@@ -21,27 +29,27 @@ if TYPE_CHECKING:
 
 BATCH = 3264
 LR = 10.5
+MOMENTUM = 0.9
 DECAY = 5e-5
 PASSES = 7  # over all parameters
 
 
-def time_steps(_: Path, rounds: str) -> dict[str, Any]:
+def time_steps(_: Path, rounds: int) -> dict[str, Any]:
     """Seconds of every contender, and the bytes of the parameters."""
     from mxnet import nd
 
     contenders, parameter_bytes = _contenders()
-    turns = range(int(rounds) + 1)
-    seconds = alternate(contenders, turns, finish=nd.waitall)
+    seconds = alternate(contenders, rounds, finish=nd.waitall)
     # A copy moves every byte twice: read and written.
-    floor = scaled(seconds.pop("copy"), PASSES / 2)
-    return {"seconds": seconds | {"floor": floor}, "parameter_bytes": parameter_bytes}
+    seconds["floor"] = scaled(seconds.pop("copy"), PASSES / 2)
+    return {"seconds": seconds, "parameter_bytes": parameter_bytes}
 
 
 @bench("optimizer", rank=time_steps, config="smoke")
 def optimizer(
     job: BenchJob,
     *,
-    rounds: Annotated[int, option("Rounds; each times every contender.", min=1)] = 15,
+    rounds: Annotated[int, count("Rounds; each times every contender.")] = 15,
 ) -> Outcome:
     """One LARS step of ResNet-50: ours, MXNet's own, and the memory floor.
 
@@ -51,27 +59,24 @@ def optimizer(
 
     Example: `rn50 bench optimizer --rounds 15`
     """
-    job.track("timing LARS steps")
+    progress = job.track("timing LARS steps", ticks=True)
+    progress(0, 1)
     loaded = job.load(ranks=1)
-    measured = measure_on_ranks(
-        loaded,
-        job.launcher,
-        "optimizer",
-        rounds,
-    )
-    seconds: dict[str, list[float]] = measured["seconds"]
-    ms = {name: scaled(values, 1e3) for name, values in seconds.items()}
+    measured = measure_on_ranks(loaded, job.launcher, "optimizer", rounds)
+    progress(1, 1)
+    ms = {}
+    figures = {}
+    for name, times in measured["seconds"].items():
+        ms[name] = scaled(times, 1e3)
+        figures[f"{name} ms (median)"] = statistics.median(ms[name])
+    figures["parameter MB"] = measured["parameter_bytes"] / 1e6
+    ours, theirs, floor = measured["seconds"].values()
     return Outcome(
         ratios={
-            "MXNet's LARS / ours": ratio_spread(
-                seconds["MXNet's LARS"], seconds["ours"]
-            ),
-            "ours / memory floor": ratio_spread(seconds["ours"], seconds["floor"]),
+            "MXNet's LARS / ours": ratio_spread(theirs, ours),
+            "ours / memory floor": ratio_spread(ours, floor),
         },
-        figures={
-            **{f"{name} ms (median)": statistics.median(s) for name, s in ms.items()},
-            "parameter MB": measured["parameter_bytes"] / 1e6,
-        },
+        figures=figures,
         measurements={"ms": ms},
     )
 
@@ -85,27 +90,37 @@ def _contenders() -> tuple[dict[str, Callable[[], None]], int]:
     from ..train.schedule import Settings
     from ..train.update.optimizer import Updater
 
-    nets = [_parameters() for _ in range(2)]
+    parameters = _parameters()
     ours = Updater(
-        nets[0],
+        parameters,
         Optimizer(variant="nvidia", weight_decay=DECAY),
         operators=Operators(mx.cpu()),
     )
-    now = Settings(LR, 0.9, BATCH)
+    now = Settings(LR, MOMENTUM, BATCH)
+    of_theirs = _parameters()
+    settings = {
+        "learning_rate": LR,
+        "momentum": MOMENTUM,
+        "wd": DECAY,
+        "eta": 0.001,
+        "eps": 0,
+    }
+    by_name = {p.name: p for p in of_theirs}
     stock = gluon.Trainer(
-        {p.name: p for p in nets[1]},
+        by_name,
         "lars",
-        {"learning_rate": LR, "momentum": 0.9, "wd": DECAY, "eta": 0.001, "eps": 0},
+        settings,
         kvstore=None,
     )
-    size = sum(p.data().size for p in nets[0])
+    size = sum(p.data().size for p in parameters)
     source = nd.ones(size)
     target = nd.zeros(size)
-    return {
+    contenders = {
         "ours": lambda: ours.step(1, now),
-        "MXNet's LARS": lambda: _trainer_step(stock, nets[1]),
+        "MXNet's LARS": lambda: _trainer_step(stock, of_theirs),
         "copy": lambda: source.copyto(target),
-    }, size * 4
+    }
+    return contenders, size * 4
 
 
 def _parameters() -> list[Any]:
@@ -118,18 +133,21 @@ def _parameters() -> list[Any]:
     from ..train.operators import Operators
 
     net, _, _ = build_networks(
-        Model(), 1000, crop_px=224, seed=1, operators=Operators(mx.cpu())
+        Model(),
+        1000,
+        crop_px=224,
+        seed=1,
+        operators=Operators(mx.cpu()),
     )
     parameters = trainable(net)
     for p in parameters:
-        p.grad()[:] = nd.random.normal(scale=1.0, shape=p.shape)
+        p.grad()[:] = nd.random.normal(shape=p.shape)
     nd.waitall()
     return parameters
 
 
 def _trainer_step(trainer: gluon.Trainer, parameters: list[Any]) -> None:
     for p in parameters:
-        p.data()._fresh_grad = (
-            True  # what backward does; without it the step would do nothing
-        )
+        # what backward does; without it the step would do nothing
+        p.data()._fresh_grad = True
     trainer.step(BATCH)

@@ -7,16 +7,20 @@ computing, exposed is a small difference of two large times: least and most show
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from operator import sub
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from ..config.errors import UserError
 from ..config.plan import build_plan
 from .harness import (
+    Action,
     BenchJob,
     Outcome,
+    Samples,
     bench,
+    count,
     in_turn,
     option,
     ratio_spread,
@@ -30,25 +34,16 @@ if TYPE_CHECKING:
     from ..train.trainer import Trainer
 
 
-def time_kinds(out: Path, rounds: str, steps: str) -> dict[str, list[float]]:
+def time_kinds(out: Path, rounds: int, steps: int) -> Samples:
     """Seconds of each kind of step on one rank."""
     from .rank import alternate_on_ranks, started_trainer
 
-    count = int(steps)
     with started_trainer(out) as trainer:
-        kinds = {
-            name: repeated(kind, count)
-            for name, kind in _kinds_of_steps(trainer).items()
-        }
-        return alternate_on_ranks(
-            trainer,
-            kinds,
-            range(int(rounds) + 1),
-            pieces=count,
-        )
+        contenders = _kinds_of_steps(trainer, steps)
+        return alternate_on_ranks(trainer, contenders, rounds, pieces=steps)
 
 
-def _kinds_of_steps(trainer: Trainer) -> dict[str, Callable[[], None]]:
+def _kinds_of_steps(trainer: Trainer, steps: int) -> dict[str, Action]:
     """What is timed, as train/loop.py has it. The learning rate is 0: the weights stay."""
     from mxnet import nd
 
@@ -75,7 +70,11 @@ def _kinds_of_steps(trainer: Trainer) -> dict[str, Callable[[], None]]:
         trainer.comm.reduce()
         nd.waitall()  # one after the other, as steps need them
 
-    return {"step": step, "computing": compute, "communication": reduce}
+    return {
+        "step": repeated(step, steps),
+        "computing": repeated(compute, steps),
+        "communication": repeated(reduce, steps),
+    }
 
 
 @bench("overlap", rank=time_kinds, config="quick", takes_ranks=True)
@@ -85,10 +84,8 @@ def overlap(
     groupings: Annotated[
         str, option("As in `comm.groups`, separated by semicolons.")
     ] = "single;equal_count(4);equal_bytes(4);equal_bytes(8);cubic(3)",
-    rounds: Annotated[
-        int, option("Rounds; each times every kind of step.", min=1)
-    ] = 10,
-    steps: Annotated[int, option("Steps of each kind in a round.", min=1)] = 20,
+    rounds: Annotated[int, count("Rounds; each times every kind of step.")] = 10,
+    steps: Annotated[int, count("Steps of each kind in a round.")] = 20,
 ) -> Outcome:
     """How much communication backward hides: a step, its computation and its communication alone.
 
@@ -97,34 +94,26 @@ def overlap(
 
     Example: `tests/lab/netlab.sh run 2 350 100 -- rn50 bench overlap quick`
     """
-    loaded = {rule: job.load(f"comm.groups={rule}") for rule in groupings.split(";")}
-    run = next(iter(loaded.values())).run
+    rules = groupings.split(";")
+    loaded = {rule: job.load(f"comm.groups={rule}") for rule in rules}
+    run = loaded[rules[0]].run
     if (ranks := build_plan(run).ranks) < 2:
         raise UserError(
             "bench overlap: two ranks or more expected, found 1: nothing to send"
         )
     load_ready(job)
     step_ms = {}
-    for rule in in_turn(list(loaded), 1, job.track("timing steps")):
-        found = measure_on_ranks(
-            loaded[rule],
-            job.launcher,
-            "overlap",
-            rounds,
-            steps,
-        )
-        step_ms[rule] = {kind: scaled(seconds, 1e3) for kind, seconds in found.items()}
+    measurements = {}
+    for rule in in_turn(loaded, 1, job.track("timing steps", ticks=True)):
+        kinds = measure_on_ranks(loaded[rule], job.launcher, "overlap", rounds, steps)
+        step_ms[rule] = {kind: scaled(times, 1e3) for kind, times in kinds.items()}
+        for kind, times_ms in step_ms[rule].items():
+            measurements[f"{rule}: {kind}"] = times_ms
     rows = overlap_rows({rule: step_ms[rule] for rule in loaded})
     return Outcome(
         rows=rows,
         figures={"ranks": ranks, "batch per rank": run.batch.per_rank},
-        measurements={
-            "ms a step": {
-                f"{rule}: {kind}": values
-                for rule, kinds in step_ms.items()
-                for kind, values in kinds.items()
-            }
-        },
+        measurements={"ms a step": measurements},
         ratios={
             f"{row['groups']}: hidden part of communication": row["hidden"]
             for row in rows
@@ -153,15 +142,17 @@ def overlap_rows(
     for each round."""
     rows = []
     for rule, kinds in step_ms.items():
-        communication = kinds["communication"]
-        exposed = [
-            s - c for s, c in zip(kinds["step"], kinds["computing"], strict=True)
-        ]
-        hidden = [m - e for e, m in zip(exposed, communication, strict=True)]
-        row = {kind: spread(seconds) for kind, seconds in kinds.items()}
-        row |= {
-            "exposed": spread(exposed),
-            "hidden": ratio_spread(hidden, communication),
-        }
-        rows.append({"groups": rule, **row})
+        step, computing, communication = kinds.values()
+        exposed = list(map(sub, step, computing))
+        hidden = list(map(sub, communication, exposed))
+        rows.append(
+            {
+                "groups": rule,
+                "step": spread(step),
+                "computing": spread(computing),
+                "communication": spread(communication),
+                "exposed": spread(exposed),
+                "hidden": ratio_spread(hidden, communication),
+            }
+        )
     return rows

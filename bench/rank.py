@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ from ..config.load import load
 from ..train.context import RunContext
 from ..train.process_info import read_process_info
 from ..train.progress import Progress
-from .harness import alternate
+from .harness import Action, Samples, alternate
 
 if TYPE_CHECKING:
     from ..train.trainer import Trainer
@@ -22,11 +22,8 @@ def quiet_context(out: Path) -> RunContext:
     """The context of this rank, with the config in `out`; its log goes there."""
     loaded = load(str(out / "config.yaml"))
     context = RunContext(loaded, out, read_process_info())
-    context.progress = Progress(
-        context.plan,
-        loaded.run.eval.target,
-        shown=False,
-    )
+    target = loaded.run.eval.target
+    context.progress = Progress(context.plan, target, shown=False)
     return context
 
 
@@ -45,17 +42,18 @@ def started_trainer(
     trainer.comm.stop()
 
 
-def next_steps(trainer: Trainer, count: int) -> Callable[[], None]:
+def next_steps(trainer: Trainer, count: int) -> Action:
     """A function that trains the next `count` steps at each call, with a run's metrics."""
     from ..train.loop import train_steps
     from ..train.run import log_point
 
-    log_every = trainer.plan.log_every_steps
     firsts = itertools.count(1, count)
 
     def run() -> None:
         first = next(firsts)
-        for point in train_steps(trainer.steps, first, first + count - 1, log_every):
+        last = first + count - 1
+        log_every = trainer.plan.log_every_steps
+        for point in train_steps(trainer.steps, first, last, log_every):
             log_point(trainer, point)
 
     return run
@@ -63,11 +61,11 @@ def next_steps(trainer: Trainer, count: int) -> Callable[[], None]:
 
 def alternate_on_ranks(
     trainer: Trainer,
-    contenders: Mapping[str, Callable[[], object]],
-    rounds: Iterable[int],
+    contenders: Mapping[str, Action],
+    rounds: int,
     *,
     pieces: int = 1,
-) -> dict[str, list[float]]:
+) -> Samples:
     """Time the contenders in turn (`alternate`), each until the last rank has finished."""
     from mxnet import nd
 

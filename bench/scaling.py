@@ -6,6 +6,8 @@ Brookhaven's experiment. Weak: the batch of a rank is fixed; strong: the global 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
+from itertools import product
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +16,7 @@ from ..config.load import Loaded
 from ..config.names import nearest_name
 from ..data.prepare import prepare
 from .curves import LOW_LR, Case, Timing, measure_curves, time_rounds
-from .harness import BenchJob, Outcome, bench, option, parse_counts
+from .harness import BenchJob, Outcome, bench, count, option, parse_counts
 
 _PLAIN = (
     "model.width=64",
@@ -22,7 +24,7 @@ _PLAIN = (
     "model.zero_gamma=false",
     "model.depth=50",
 )
-MODELS: dict[str, tuple[str, ...]] = {
+MODELS = {
     "alexnet": ("model.network=alexnet", *_PLAIN),
     "googlenet": ("model.network=googlenet", *_PLAIN),
     "resnet50": ("model.network=resnet", *_PLAIN),
@@ -30,7 +32,7 @@ MODELS: dict[str, tuple[str, ...]] = {
 """What makes each network of a config: the real ones, whatever its own is narrowed to."""
 
 
-def time_on_images(out: Path, rounds: str, steps: str) -> list[float]:
+def time_on_images(out: Path, rounds: int, steps: int) -> list[float]:
     """One rank, on the config's images."""
     from .rank import started_trainer
 
@@ -45,9 +47,9 @@ def scaling(
         str, option("alexnet, googlenet, resnet50.")
     ] = "alexnet,googlenet,resnet50",
     ranks: Annotated[str, option("Rising rank counts.")] = "1,2,4",
-    passes: Annotated[int, option("Jobs of each case, in turn.", min=1)] = 3,
-    rounds: Annotated[int, option("Rounds of a job.", min=1)] = 3,
-    steps: Annotated[int, option("Steps of a round.", min=1)] = 4,
+    passes: Annotated[int, count("Jobs of each case, in turn.")] = 3,
+    rounds: Annotated[int, count("Rounds of a job.")] = 3,
+    steps: Annotated[int, count("Steps of a round.")] = 4,
 ) -> Outcome:
     """Networks x rank counts, weak and strong: images/s, seconds per epoch, efficiency.
 
@@ -58,30 +60,29 @@ def scaling(
     """
     counts = parse_counts("--ranks", ranks)
     names = models.split(",")
-    if unknown := [name for name in names if name not in MODELS]:
-        hint = nearest_name(unknown[0], MODELS)
-        raise UserError(
-            f"--models: {', '.join(MODELS)} expected, found {unknown[0]}{hint}"
-        )
+    for name in names:
+        if name not in MODELS:
+            hint = nearest_name(name, MODELS)
+            raise UserError(
+                f"--models: {', '.join(MODELS)} expected, found {name}{hint}"
+            )
     base = job.load(ranks=counts[0])
     batch = base.run.batch.per_rank
     total = batch * math.lcm(*counts)  # which every rank count divides
-    curves = {}
-    for name in names:
-        curves[f"{name}, weak"] = [Case(name, count, batch) for count in counts]
-        curves[f"{name}, strong"] = [
-            Case(name, count, total // count) for count in counts
-        ]
+    curves: dict[str, list[Case]] = defaultdict(list)
+    for name, on_ranks in product(names, counts):
+        strong_batch = total // on_ranks
+        curves[f"{name}, weak"].append(Case(name, on_ranks, batch))
+        curves[f"{name}, strong"].append(Case(name, on_ranks, strong_batch))
     prepare(base.run.data, job.track, base.origins)
 
     def load(case: Case) -> Loaded:
-        settings = (*MODELS[case.model], LOW_LR, f"batch.per_rank={case.per_rank}")
-        return job.load(*settings, ranks=case.ranks)
+        return job.load(
+            *MODELS[case.model],
+            LOW_LR,
+            f"batch.per_rank={case.per_rank}",
+            ranks=case.ranks,
+        )
 
-    return measure_curves(
-        job,
-        "scaling",
-        curves,
-        load,
-        Timing(passes, rounds, steps),
-    )
+    timing = Timing(passes, rounds, steps)
+    return measure_curves(job, "scaling", curves, load, timing)

@@ -9,7 +9,9 @@ from typing import Annotated
 from .harness import (
     BenchJob,
     Outcome,
+    Samples,
     bench,
+    count,
     in_turn,
     option,
     parse_counts,
@@ -30,12 +32,12 @@ DELAYS_S = (0.0, 3.0)
 ranks, in which no rank computes."""
 
 
-def time_start_up(out: Path, connect_delay_s: str) -> float:
+def time_start_up(out: Path, connect_delay_s: float) -> float:
     """Start up as a run does, on one rank: the seconds of init."""
     from .rank import quiet_context
 
     context = quiet_context(out)
-    context.connection.delay_s = float(connect_delay_s)
+    context.connection.delay_s = connect_delay_s
     context.prepare()
     context.begin_connecting()
     with context.timeline.span("load MXNet and Horovod"):
@@ -50,7 +52,7 @@ def startup(
     job: BenchJob,
     *,
     ranks: Annotated[str, option("Rank counts, such as `2,4,8`.")] = "2,4",
-    rounds: Annotated[int, option("Rounds; each times every start-up.", min=1)] = 5,
+    rounds: Annotated[int, count("Rounds; each times every start-up.")] = 5,
 ) -> Outcome:
     """init_start to run_start: serial + broadcast (the usual way), serial + seed, overlapped.
 
@@ -60,30 +62,25 @@ def startup(
     """
     counts = parse_counts("--ranks", ranks)
     load_ready(job, ranks=counts[0])
-    seconds: dict[str, dict[str, list[float]]] = {}
+    seconds: dict[str, Samples] = {}
     cases = list(product(counts, DELAYS_S, STARTUPS))
-    for count, delay, name in in_turn(cases, rounds, job.track("starting up")):
-        loaded = job.load(*STARTUPS[name], ranks=count)
-        init_s = measure_on_ranks(
-            loaded,
-            job.launcher,
-            "startup",
-            delay,
-        )
-        label = f"{ranks_text(count)}, connecting +{delay:g} s"
-        seconds.setdefault(label, {name: [] for name in STARTUPS})[name].append(init_s)
+    for on_ranks, delay_s, name in in_turn(
+        cases,
+        rounds,
+        job.track("starting up", ticks=True),
+    ):
+        loaded = job.load(*STARTUPS[name], ranks=on_ranks)
+        init_s = measure_on_ranks(loaded, job.launcher, "startup", delay_s)
+        label = f"{ranks_text(on_ranks)}, connecting +{delay_s:g} s"
+        by_name = seconds.setdefault(label, {name: [] for name in STARTUPS})
+        by_name[name].append(init_s)
     ratios = {}
     figures = {}
     for label, by_name in sorted(seconds.items()):
         for name, values in by_name.items():
             figures[f"{label}, {name}: seconds"] = spread(values)
             if name != USUAL:
-                ratios[f"{label}: {name} / {USUAL}"] = ratio_spread(
-                    values, by_name[USUAL]
-                )
+                ratio = ratio_spread(values, by_name[USUAL])
+                ratios[f"{label}: {name} / {USUAL}"] = ratio
     measurements = {f"s, {label}": by_name for label, by_name in seconds.items()}
-    return Outcome(
-        ratios=ratios,
-        figures=figures,
-        measurements=measurements,
-    )
+    return Outcome(figures, ratios, measurements)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +15,7 @@ from ..config.atomic import write_file
 from ..config.errors import UserError, failing_as
 from ..config.load import Loaded, load_system
 from .curves import LOW_LR, Case, Timing, measure_curves, time_rounds
-from .harness import BenchJob, Outcome, bench, option, parse_counts
+from .harness import BenchJob, Outcome, bench, count, option, parse_counts
 
 if TYPE_CHECKING:
     import mxnet as mx
@@ -44,13 +44,14 @@ class RandomBatch:
 
         run = context.run
         draw = np.random.default_rng(context.process.rank)
-        side = run.data.crop_px
         images = run.batch.per_rank
-        shape = (
-            (images, side, side, 3)
-            if run.model.layout == "NHWC"
-            else (images, 3, side, side)
-        )
+        sizes = {
+            "N": images,
+            "H": run.data.crop_px,
+            "W": run.data.crop_px,
+            "C": 3,
+        }
+        shape = [sizes[axis] for axis in run.model.layout]
         pixels = draw.standard_normal(shape, np.float32)
         labels = draw.integers(run.data.classes, size=images)
         self._batch = Batch(nd.array(pixels, ctx), nd.array(labels, ctx, "float32"))
@@ -68,7 +69,7 @@ def random_sources(context: RunContext, ctx: mx.Context) -> Sources:
     return Sources(source, source)
 
 
-def time_on_random(out: Path, rounds: str, steps: str) -> list[float]:
+def time_on_random(out: Path, rounds: int, steps: int) -> list[float]:
     """One rank, on its random batch."""
     from .rank import started_trainer
 
@@ -83,11 +84,9 @@ def throughput(
     batch: Annotated[
         str | None, option("Images of a rank in a step; default: the config's.")
     ] = None,
-    passes: Annotated[int, option("Jobs of each case, in turn.", min=1)] = 2,
-    rounds: Annotated[
-        int, option("Rounds of a job, after one that warms up.", min=1)
-    ] = 3,
-    steps: Annotated[int, option("Steps of a round.", min=1)] = 10,
+    passes: Annotated[int, count("Jobs of each case, in turn.")] = 2,
+    rounds: Annotated[int, count("Rounds of a job, after one that warms up.")] = 3,
+    steps: Annotated[int, count("Steps of a round.")] = 10,
     save: Annotated[
         Path | None,
         option(
@@ -115,38 +114,35 @@ def throughput(
     """
     timing = Timing(passes, rounds, steps)
     if save is not None or check:
-        return _against_reference(job, save, check, timing)
+        return _against_reference(job, save, timing, check=check)
     counts = parse_counts("--ranks", ranks)
     run = job.load(*_PLAIN, ranks=counts[0]).run
-    batches = parse_counts("--batch", batch) if batch else [run.batch.per_rank]
-    curves = {
-        f"batch {images}": [Case(run.name, count, images) for count in counts]
-        for images in batches
-    }
-    return _measure(job, curves, timing, here=True)
-
-
-def _measure(
-    job: BenchJob, curves: Mapping[str, Sequence[Case]], timing: Timing, *, here: bool
-) -> Outcome:
-    """`here`: all ranks on this machine; else on the nodes of the config."""
-
-    def load(case: Case) -> Loaded:
-        batches = (
-            f"batch.per_rank={case.per_rank}",
-            f"eval.batch_per_rank={case.per_rank}",
-        )
-        return job.load(
-            *_PLAIN,
-            *batches,
-            ranks=case.ranks if here else None,
-        )
-
+    batches = [run.batch.per_rank]
+    if batch:
+        batches = parse_counts("--batch", batch)
+    curves: dict[str, list[Case]] = {}
+    for images in batches:
+        curves[f"batch {images}"] = [Case(run.name, n, images) for n in counts]
+    load = partial(_load, job, here=True)
     return measure_curves(job, "throughput", curves, load, timing)
 
 
+def _load(job: BenchJob, case: Case, *, here: bool) -> Loaded:
+    """`here`: all ranks on this machine; else on the nodes of the config."""
+    return job.load(
+        *_PLAIN,
+        f"batch.per_rank={case.per_rank}",
+        f"eval.batch_per_rank={case.per_rank}",
+        ranks=case.ranks if here else None,
+    )
+
+
 def _against_reference(
-    job: BenchJob, save: Path | None, check: bool, timing: Timing
+    job: BenchJob,
+    save: Path | None,
+    timing: Timing,
+    *,
+    check: bool,
 ) -> Outcome:
     """The config on its own nodes and ranks, as a run has it: its median rate is kept or judged."""
     if save is not None:
@@ -154,20 +150,23 @@ def _against_reference(
         load_system(str(save.resolve()))
     run = job.load(*_PLAIN).run
     name = run.name
-    reference = run.system.references.get(run.name)
-    if check and reference is None:
-        known = ", ".join(run.system.references) or "none"
+    system = run.system
+    references = system.references
+    if check and name not in references:
+        known = ", ".join(references) or "none"
         raise UserError(
             f"system.references: one of {name} expected (--save), found {known}"
         )
-    case = Case(name, run.system.world_size, run.batch.per_rank)
-    outcome = _measure(job, {name: [case]}, timing, here=False)
+    case = Case(name, system.world_size, run.batch.per_rank)
+
+    load = partial(_load, job, here=False)
+    outcome = measure_curves(job, "throughput", {name: [case]}, load, timing)
     rate = outcome.rows[0]["images_per_s"]["median"]
     notes = [*outcome.notes]
     passes = True
-    if reference is not None and check:
-        notes.append(reference.line(name, rate))
-        passes = reference.passes(rate)
+    if check:
+        notes.append(references[name].line(name, rate))
+        passes = references[name].passes(rate)
     if save is not None:
         save_reference(save, name, rate)
         notes.append(f"{save}: {name}: {rate:.4g} images/s")
@@ -180,8 +179,8 @@ def save_reference(machine: Path, config: str, images_per_s: float) -> None:
     yaml = YAML()
     with failing_as(f"{machine}: cannot write"):
         tree: Any = yaml.load(machine.read_text()) or {}
-        references = tree.setdefault("references", {})
-        references.setdefault(config, {})["images_per_s"] = float(f"{images_per_s:.4g}")
+        reference = tree.setdefault("references", {}).setdefault(config, {})
+        reference["images_per_s"] = float(f"{images_per_s:.4g}")
         text = io.StringIO()
         yaml.dump(tree, text)
         write_file(machine, text.getvalue())

@@ -41,23 +41,27 @@ def command_of(benchmark: Benchmark) -> Callable[..., None]:
     """The Typer command of a benchmark: the driver's options beside those that all have."""
 
     def command(
-        config: str, overrides: list[str], plot: Path | None, **own: Any
+        config: str,
+        overrides: list[str],
+        launcher: str | None,
+        system: str | None,
+        plot: Path | None,
+        as_json: bool,
+        **options: Any,
     ) -> None:
         begun_s = time.monotonic()
-        as_json = own.pop("as_json")
-        preset, more = split_config(config, overrides)
-        more = on_machine(more, own.pop("system"))
-        launcher = pick_launcher(own.pop("launcher"))
-        on = None
-        if benchmark.takes_ranks:
-            on = own.pop("ranks")
+        preset, texts = split_config(config, overrides)
+        texts = on_machine(texts, system)
+        of_config = None
+        if benchmark.takes_ranks:  # else it has a `ranks` of its own, or none
+            of_config = options.pop("ranks")
 
         def load(*overrides: str, ranks: int | None = None) -> Loaded:
-            return load_for_launch(preset, [*more, *overrides], ranks or on)
+            return load_for_launch(preset, [*texts, *overrides], ranks or of_config)
 
-        outcome = replace(
-            benchmark.run(BenchJob(track, launcher, load), **own), launcher=launcher
-        )
+        name = pick_launcher(launcher)
+        outcome = benchmark.run(BenchJob(track, name, load), **options)
+        outcome = replace(outcome, launcher=name)
         print_outcome(outcome, begun_s, as_json, plot)
         exit_bad_if(not outcome.passes)
 
@@ -71,21 +75,26 @@ def command_of(benchmark: Benchmark) -> Callable[..., None]:
 
 def _parameters(benchmark: Benchmark) -> Iterator[inspect.Parameter]:
     """Those that all commands have, and the driver's own between them."""
-    _, *own = inspect.signature(benchmark.run, eval_str=True).parameters.values()
+    _, *options = inspect.signature(benchmark.run, eval_str=True).parameters.values()
     plot = Annotated[Path | None, output_file("Draw the measurements as SVG")]
-    ranks = [("ranks", Ranks, None)]
-    for name, annotation, default in (
-        ("config", Config, benchmark.config),
-        ("overrides", Overrides, None),
-        *ranks[: benchmark.takes_ranks],
-        ("launcher", Launcher, None),
-        ("system", SystemName, None),
-        *((p.name, p.annotation, p.default) for p in own),
-        ("plot", plot, None),
-        ("as_json", Json, False),
-    ):
-        kind = inspect.Parameter.KEYWORD_ONLY
-        yield inspect.Parameter(name, kind, default=default, annotation=annotation)
+    yield _parameter("config", Config, benchmark.config)
+    yield _parameter("overrides", Overrides)
+    if benchmark.takes_ranks:
+        yield _parameter("ranks", Ranks)
+    yield _parameter("launcher", Launcher)
+    yield _parameter("system", SystemName)
+    yield from options
+    yield _parameter("plot", plot)
+    yield _parameter("as_json", Json, default=False)
+
+
+def _parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=default,
+        annotation=annotation,
+    )
 
 
 # --- what is printed ------------------------------------------------------------------------------
@@ -120,14 +129,10 @@ def print_outcome(
 def print_figures(ratios: Mapping[str, Any], figures: Mapping[str, Any]) -> None:
     """A table of the ratios and a line for each figure."""
     if ratios:
-        rows = [
-            (
-                name,
-                *(f"{ratio[key]:.3f}" for key in ("median", "min", "max")),
-                str(ratio["n"]),
-            )
-            for name, ratio in ratios.items()
-        ]
+        form = "{median:.3f} {min:.3f} {max:.3f} {n}"
+        rows = []
+        for name, ratio in ratios.items():
+            rows.append((name, *form.format(**ratio).split()))
         print_table(("ratio", "median", "min", "max", "n"), rows)
     for name, value in figures.items():
         print(f"{name}: {_in_words(value)}")

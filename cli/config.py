@@ -133,10 +133,10 @@ def config_explain(
             page = write.read_text()
         write_output(write, reference.replace_in_page(page))
         return
-    found = [*reference.all_keys().values()]
+    keys = [*reference.all_keys()]
     if key is not None:
-        found = reference.find_keys(key)
-    rows = [(k.path, k.default, k.values, k.meaning) for k in found]
+        keys = reference.find_keys(key)
+    rows = [(key.path, key.default, key.values, key.meaning) for key in keys]
     print_table(
         ("key", "default", "values", "meaning"),
         rows,

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 EXIT_BAD = 1
 EXIT_USAGE = 2
+_BAR_EVERY_S = 0.2
+_LINE_EVERY_S = 10.0
+_LINE_EVERY = 0.05
+"""Of the time so far: a search of a day prints some hundred lines, not 8,640."""
 
 TYPER_OPTIONS: JsonObject = {
     "no_args_is_help": True,
@@ -63,9 +67,7 @@ def complete_key(incomplete: str) -> list[str]:
     """For a shell's completion: the keys of a config that begin with what is typed, and `=`."""
     from ..config.reference import all_keys  # pydantic: 0.2 s
 
-    keys = (
-        key.path for key in all_keys().values() if key.values and "[]" not in key.path
-    )
+    keys = (key.path for key in all_keys() if key.values and "[]" not in key.path)
     return [f"{key}=" for key in keys if key.startswith(incomplete)]
 
 
@@ -74,7 +76,8 @@ def choices(names: Collection[str]) -> JsonObject:
     refused with the nearest of them."""
 
     def check(context: typer.Context, option: typer.CallbackParam, given: Any) -> Any:
-        for name in [given] if isinstance(given, str) else given or ():
+        values = [given] if isinstance(given, str) else given or ()
+        for name in values:
             if name not in names and not context.resilient_parsing:
                 wanted = f"--{option.name}: {', '.join(names)} expected"
                 raise UserError(f"{wanted}, found {name}{nearest_name(name, names)}")
@@ -210,50 +213,86 @@ def split_config(config: str, overrides: list[str] | None) -> tuple[str, list[st
     return config, overrides or []
 
 
-def track(name: str) -> Advance:
+class Estimate:
+    """How far a work is, in words. Its time left is by the mean rate up to the last piece, so that
+    it falls steadily until the next one."""
+
+    def __init__(self) -> None:
+        self._begun_s = time.monotonic()
+        self._last_s = self._begun_s
+        self._first: int | None = None  # work of an earlier attempt is not our rate
+        self._done = 0
+        self._total = 0
+        self._detail = ""
+
+    def note(self, done: int, total: int, detail: str) -> None:
+        """`done` of `total` pieces are done."""
+        if self._first is None:
+            self._first = done
+        if done != self._done:
+            self._last_s = time.monotonic()
+        self._done = done
+        self._total = total
+        self._detail = detail
+
+    def __str__(self) -> str:
+        now_s = time.monotonic()
+        pieces = self._done - (self._first or 0)
+        words = []
+        if self._total > 1:
+            words.append(f"{self._done:,} of {self._total:,}")
+        if self._detail:
+            words.append(self._detail)
+        if pieces > 0:
+            rate = pieces / max(self._last_s - self._begun_s, 1e-9)
+            left_s = self._last_s + (self._total - self._done) / rate - now_s
+            words += [pace(rate), f"{clock_time(max(left_s, 0.0))} left"]
+        else:
+            words.append(f"for {clock_time(now_s - self._begun_s)}")
+        return printable(", ".join(words))
+
+
+def track(name: str, *, ticks: bool = False) -> Advance:
     """Show on stderr how far a long work is: a bar on a terminal, else a line now and then. Returns
-    the callback for (done, total). Time left is by the mean rate so far, which is steady."""
+    the callback for (done, total).
+
+    Args:
+        name: what the work does.
+        ticks: the bar moves between two calls too, by a thread: for work that does not fork.
+    """
     say(f"{name} ...", to=sys.stderr)
-    bar = _bar(name) if sys.stderr.isatty() else None
-    every_s = 30.0 if bar is None else 0.2
+    estimate = Estimate()
+    bar = None
+    if sys.stderr.isatty():
+        bar = _bar(name, estimate, ticks=ticks)
     begun_s = shown_s = time.monotonic()
-    first: int | None = None  # work of an earlier attempt is not our rate
 
     def advance(done: int, total: int, detail: str = "") -> None:
-        nonlocal shown_s, first
+        nonlocal shown_s
+        estimate.note(done, total, detail)
         now_s = time.monotonic()
-        if first is None:
-            first = done
         if bar is not None and done == total:
             bar.stop()
-        if now_s < shown_s + every_s or done == total:
+        every_s = max(_LINE_EVERY_S, _LINE_EVERY * (now_s - begun_s))
+        if bar is not None:
+            every_s = 0.0 if ticks else _BAR_EVERY_S
+        if done == total or now_s < shown_s + every_s:
             return
         shown_s = now_s
-        words = [f"{done:,} of {total:,}"]
-        if detail:
-            words.append(detail)
-        if done > first:
-            rate = (done - first) / max(now_s - begun_s, 1e-9)
-            words += [pace(rate), f"{clock_time((total - done) / rate)} left"]
-        text = printable(", ".join(words))
         if bar is None:
-            say(f"{name}: {text}", to=sys.stderr)
+            say(f"{name}: {estimate}", to=sys.stderr)
         else:
-            bar.update(
-                bar.task_ids[0],
-                completed=done,
-                total=total,
-                words=text,
-            )
+            known = total if total > 1 else None  # None: the bar only moves
+            bar.update(bar.task_ids[0], completed=done, total=known)
             bar.start()
             bar.refresh()
 
     return advance
 
 
-def _bar(name: str) -> Progress:
-    """A bar below what is printed, which it does not wrap, and gone when it is stopped; without a
-    thread, as work may fork."""
+def _bar(name: str, words: object, *, ticks: bool) -> Progress:
+    """A bar below what is printed, which it does not wrap, and gone when it is stopped. Its `words`
+    are made anew whenever it is drawn."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn
 
@@ -262,11 +301,12 @@ def _bar(name: str) -> Progress:
         BarColumn(),
         TextColumn("{task.fields[words]}", markup=False),
         console=Console(stderr=True, soft_wrap=True),
-        auto_refresh=False,
+        auto_refresh=ticks,
+        refresh_per_second=2,
         transient=True,
         redirect_stdout=sys.stdout.isatty(),
     )
-    bar.add_task(printable(name), words="")
+    bar.add_task(printable(name), words=words)
     atexit.register(bar.stop)  # after an error too: it hides the cursor
     return bar
 
@@ -309,7 +349,8 @@ def print_table(
         console = Console(width=_WIDEST_CELLS)
     with console.capture() as shown:
         console.print(plain_table(header, rows, free, right))
-    print("\n".join(line.rstrip() for line in shown.get().splitlines()))
+    lines = map(str.rstrip, shown.get().splitlines())
+    print("\n".join(lines))
 
 
 def plain_table(

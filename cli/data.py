@@ -76,8 +76,8 @@ def data_make(
         )
     except ValidationError as error:
         raise UserError(*explain(error, {}, "data make", Synthetic)) from None
-    count = make_images(out, settings, track("drawing images"))
-    say(f"{out}: {count} images in {classes} classes")
+    make_images(out, settings, track("drawing images"))
+    say(f"{out}: {train_samples + eval_samples} images in {classes} classes")
 
 
 @data_app.command("pack")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
+from ..config.reading import JsonObject
 from .console import (
     Json,
     Launcher,
@@ -52,32 +52,32 @@ def evaluate(
     overrides = [word for word in words[1:] if "=" in word and not Path(word).exists()]
     paths = [Path(word) for word in words if word not in overrides]
     with aside(as_json):
-        found = score(paths, overrides, ranks, launcher, track)
+        scores = score(paths, overrides, ranks, launcher, track)
     if as_json:
-        print_json(found)
+        print_json(scores)
     else:
-        for one in found.get("runs", [found]):
-            say(
-                f"{one['checkpoint']}: step {one['step']}, {one['epochs']} epochs trained"
-            )
-            _say_counts(one)
-            _say_whether_as_recorded(one)
-        if "ensemble" in found:
-            say(f"ensemble of {len(found['runs'])}, the mean of their softmax")
-            _say_counts(found["ensemble"])
-    exit_bad_if(found.get("as_recorded") is False)
+        for run in scores.get("runs", [scores]):
+            trained = f"step {run['step']}, {run['epochs']} epochs trained"
+            say(f"{run['checkpoint']}: {trained}")
+            _say_counts(run)
+            _say_whether_as_recorded(run)
+        if "ensemble" in scores:
+            say(f"ensemble of {len(scores['runs'])}, the mean of their softmax")
+            _say_counts(scores["ensemble"])
+    exit_bad_if(scores.get("as_recorded") is False)
 
 
-def _say_counts(found: Mapping[str, Any]) -> None:
-    total = found["total"]
-    for name, count in (("top-1", "correct"), ("top-5", "correct_top5")):
-        say(f"{name} {found[count] / total:.5f} ({found[count]} of {total})")
+def _say_counts(score: JsonObject) -> None:
+    total = score["total"]
+    for name, key in (("top-1", "correct"), ("top-5", "correct_top5")):
+        correct = score[key]
+        say(f"{name} {correct / total:.5f} ({correct} of {total})")
 
 
-def _say_whether_as_recorded(found: Mapping[str, Any]) -> None:
-    recorded = found["recorded_accuracy"]
-    total = found["total"]
-    if found["as_recorded"]:
+def _say_whether_as_recorded(score: JsonObject) -> None:
+    recorded = score["recorded_accuracy"]
+    total = score["total"]
+    if score["as_recorded"]:
         say("the same as the run recorded")
     elif recorded is None:
         say("the run recorded no such evaluation of these weights")

@@ -91,11 +91,11 @@ def export_model(
     refuse_content(out)
     if onnx:
         import_module("onnx")
-    found = chosen_checkpoint(path)
+    chosen = chosen_checkpoint(path)
     from ..train.checkpoint.model_export import export_model
 
     with new_folder(out) as folder:
-        checkpoint = held_checkpoint(found, folder / ".ckpt")
+        checkpoint = held_checkpoint(chosen, folder / ".ckpt")
         export_model(checkpoint, folder, onnx=onnx)
         checkpoint.path.unlink()
     for file in sorted(out.iterdir()):

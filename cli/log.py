@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -54,17 +55,27 @@ def log_show(
     from ..compliance.check_log import check_log
     from ..report.compare import read_all
 
-    found = [(log, subject) for subject in read_all(paths) for log in subject.logs]
-    summaries = [(shown(*one), check_log(one[0].path, official=False)) for one in found]
+    subjects = read_all(paths)
+    contents: list[JsonObject] = []
+    for subject in subjects:
+        for log in subject.logs:
+            content = shown(log, subject)
+            check = check_log(log.path, official=False)
+            if not as_json:
+                if contents:
+                    print()
+                _print_summary(content, check)
+            contents.append(content | {"verdict": check.verdict})
     if as_json:
-        _print_content([one | {"verdict": check.verdict} for one, check in summaries])
+        _print_content(contents)
         return
-    for number, (summary, check) in enumerate(summaries):
-        if number:
-            print()
-        _print_summary(summary, check)
-    for note in (note for _, subject in found for note in subject.notes):
-        say(f"rn50: note: {note}", to=sys.stderr)
+    _say_notes(subjects)
+
+
+def _say_notes(subjects: Sequence[Subject]) -> None:
+    for subject in subjects:
+        for note in subject.notes:
+            say(f"rn50: note: {note}", to=sys.stderr)
 
 
 def _print_content(content: list[JsonObject], **options: Any) -> None:
@@ -80,9 +91,10 @@ def shown(log: LogFigures, subject: Subject) -> JsonObject:
     from ..report.published import standing_of
 
     run = log.figures
+    config = subject.config
     batch = run.parameters.get("global_batch_size")
     benchmark = run.submission.get("benchmark", BENCHMARK)
-    place = standing_of(log.path, subject.config, [run])
+    place = standing_of(log.path, config, [run])
     figures: JsonObject = {
         "benchmark": benchmark,
         "status": run.status,
@@ -93,8 +105,8 @@ def shown(log: LogFigures, subject: Subject) -> JsonObject:
         "global_batch_size": batch if isinstance(batch, int) else None,
         "images_per_s": None,
         "evaluations": [],
-        "target": subject.config.eval.target if subject.config else None,
-        "published": place.text if place else None,
+        "target": config and config.eval.target,
+        "published": place and place.text,
     }
     # its epochs may be samples, and its accuracy another measure
     if benchmark != BENCHMARK:
@@ -103,9 +115,9 @@ def shown(log: LogFigures, subject: Subject) -> JsonObject:
         figures |= {"epochs": last.epoch, "eval_accuracy": last.accuracy}
     figures["images_per_s"] = run.images_per_s
     figures["evaluations"] = [
-        (one.epoch, one.accuracy, one.time_s)
-        for one in run.evaluations
-        if one.epoch is not None and one.time_s is not None
+        (point.epoch, point.accuracy, point.time_s)
+        for point in run.evaluations
+        if point.epoch is not None and point.time_s is not None
     ]
     return figures
 
@@ -203,16 +215,16 @@ def log_score(
     from ..compliance.score import score_folder
     from ..logging.places import log_folders
 
-    found = [folder for given in folders for folder in log_folders(given)]
-    scores = [score_folder(folder, ruleset) for folder in found]
+    scores = []
+    for given in folders:
+        scores += [score_folder(folder, ruleset) for folder in log_folders(given)]
     if as_json:
         _print_content([score.to_dict() for score in scores], allow_nan=False)
     else:
         for score in scores:
             _print_score(score)
-    exit_bad_if(
-        any(score.score_min is None or score.verdict == FAIL for score in scores)
-    )
+    missing = [score for score in scores if score.score_min is None]
+    exit_bad_if(missing or FAIL in [score.verdict for score in scores])
 
 
 @log_app.command("rules")
@@ -337,8 +349,7 @@ def log_compare(
         print_table(*group_table(groups, by))
         print()
     _print_rows(comparison, order)
-    for note in (note for subject in comparison.subjects for note in subject.notes):
-        say(f"rn50: note: {note}", to=sys.stderr)
+    _say_notes(comparison.subjects)
     if comparison.sentences:
         print()
     for line in comparison.sentences:
@@ -352,21 +363,23 @@ _MOST_COLUMNS = 10
 def _print_rows(comparison: Comparison, order: Sequence[int]) -> None:
     """Tables by group, a row a run: the results with the runs' names, then what differs."""
     lead = {"": comparison.letters, "run": comparison.names}
-    for group, found in groupby(comparison.table, key=lambda column: column.group):
-        columns = list(found)
+    for group, columns in groupby(comparison.table, key=attrgetter("group")):
         if len(lead) == 1:
             print(f"\n{group}")
-        for first in range(0, len(columns), _MOST_COLUMNS):
-            shown = columns[first : first + _MOST_COLUMNS]
-            cells = list(
-                zip(*lead.values(), *(one.cells for one in shown), strict=True)
-            )
-            print_table(
-                (*lead, *(one.title for one in shown)),
-                [cells[row] for row in order],
-                right=[at for at, one in enumerate(shown, len(lead)) if one.is_number],
-            )
+        left = list(columns)
+        while left:
+            titles = list(lead)
+            cells = list(lead.values())
+            right = []
+            for column in left[:_MOST_COLUMNS]:
+                if column.is_number:
+                    right.append(len(titles))
+                titles.append(column.title)
+                cells.append(column.cells)
+            rows = list(zip(*cells, strict=True))
+            print_table(titles, [rows[row] for row in order], right=right)
             lead = {"": comparison.letters}
+            left = left[_MOST_COLUMNS:]
     if comparison.shared:
         print()
         say(f"the same in all: {'; '.join(map(' '.join, comparison.shared))}")

@@ -55,13 +55,13 @@ class Commands(TyperGroup):
         if cmd_name not in _COMMANDS:
             return super().get_command(ctx, cmd_name)
         module, _, name = _COMMANDS[cmd_name].partition(":")
-        found = getattr(import_module(f".{module}", __package__), name)
+        target = getattr(import_module(f".{module}", __package__), name)
         command: Any
-        if isinstance(found, typer.Typer):
-            command = typer.main.get_group(found)
+        if isinstance(target, typer.Typer):
+            command = typer.main.get_group(target)
         else:
             alone = typer.Typer(**TYPER_OPTIONS | {"no_args_is_help": False})
-            alone.command(cmd_name)(found)
+            alone.command(cmd_name)(target)
             command = typer.main.get_command(alone)
         command.name = cmd_name
         return command

@@ -138,28 +138,25 @@ class Asked:
         algorithm = job.algorithm or about.algorithm
         batch = answer.phases[0].batch
         words = ["rn50", "predict", *(self.arguments or [])]
+        epochs = self.choices["epochs"]
+        options = {}
         if self.arguments:
             words += [f"batch.per_rank={batch}", "batch.changes=[]"]
             words += [f"comm.groups={groups}", f"comm.algorithm={algorithm}"]
-        else:
-            words += [
-                "--batch-per-gpu",
-                str(batch),
-                "--groups",
-                groups,
-                "--algorithm",
-                algorithm,
-            ]
-        epochs = self.choices["epochs"]
-        if self.arguments:
             epochs = answer.epochs
-        given = {
+        else:
+            options = {
+                "--batch-per-gpu": batch,
+                "--groups": groups,
+                "--algorithm": algorithm,
+            }
+        options |= {
             "--epochs": epochs,
             "--precision": self.choices["precision"],
             "--system": self.system,
             "--gpus": self.gpus,
         }
-        for name, value in given.items():
+        for name, value in options.items():
             if value is not None:
                 words += [name, str(value)]
         return shlex.join(words)
@@ -269,7 +266,9 @@ def predict(
     arguments, gpus = _sized(arguments, system, gpus, nodes)
     asked = Asked(arguments, system, gpus, batch_per_gpu, choices)
     if best:
-        _predict_best(asked, plot, as_json=as_json)
+        if plot is not None:
+            raise UserError("--plot draws one prediction: omit --best")
+        _predict_best(asked, as_json=as_json)
         return
     answer = run_predict(asked.job())
     for line in answer.warnings():
@@ -286,39 +285,27 @@ def predict(
             say(f"{plot}: drawn")
 
 
-def _predict_best(asked: Asked, plot: Path | None, *, as_json: bool) -> None:
-    from ..report.prediction import best_rows, write_best_plot
+def _predict_best(asked: Asked, *, as_json: bool) -> None:
+    from ..report.prediction import BEST_HEADER, best_rows
 
     answers = asked.best()
-    header = (
-        "batch",
-        "global batch",
-        "groups",
-        "algorithm",
-        "step",
-        "epochs",
-        "time to train",
-    )
     if as_json:
         print_json([answer.to_dict() for answer in answers])
     else:
         first = answers[0]
         say(f"{first.job.name}, {first.job.gpus} accelerators: the fastest batch first")
-        print_table(
-            (*header, "90 % interval"), best_rows(answers), right=(0, 1, 4, 5, 6)
-        )
+        print_table(BEST_HEADER, best_rows(answers), right=(0, 1, 4, 5, 6))
         say(f"the first row: {asked.command(first)}")
-    if plot is not None:
-        write_best_plot(answers, plot)
 
 
 def _print_prediction(answer: Prediction) -> None:
     from ..report.prediction import share_rows, summary_rows
     from ..report.published import standing
 
-    head = f"{answer.job.name}: {answer.job.gpus} x {answer.phases[0].batch}"
+    job = answer.job
+    head = f"{job.name}: {job.gpus} x {answer.phases[0].batch}"
     print_table((head, "", "90 % interval"), summary_rows(answer))
-    place = standing(answer.job.system.accelerator, answer.job.gpus, answer.run.total_s)
+    place = standing(job.system.accelerator, job.gpus, answer.run.total_s)
     if place is not None:
         say(f"beside published runs: {place.text}")
     step_ms = {name: value * 1e3 for name, value in answer.step.parts.items()}
@@ -350,21 +337,23 @@ def validate(as_json: Json = False) -> None:
     """
     from ..scaling.validate import run_validation, text_lines
 
-    found = run_validation()
+    validation = run_validation()
     if as_json:
+        rows = []
+        for row in validation.rows:
+            rows.append(asdict(row) | {"error": round(row.error, 5)})
+        unplaced = [figure._asdict() for figure in validation.unplaced]
         print_json(
             {
-                "summary": [asdict(summary) for summary in found.summaries],
-                "cross_validation": [asdict(score) for score in found.scores],
-                "efficiencies": [asdict(one) for one in found.efficiencies],
-                "without_machine": [one._asdict() for one in found.unplaced],
-                "rows": [
-                    {**asdict(row), "error": round(row.error, 5)} for row in found.rows
-                ],
+                "summary": list(map(asdict, validation.summaries)),
+                "cross_validation": list(map(asdict, validation.scores)),
+                "efficiencies": list(map(asdict, validation.efficiencies)),
+                "without_machine": unplaced,
+                "rows": rows,
             }
         )
         return
-    for block in text_lines(found):
+    for block in text_lines(validation):
         if isinstance(block, str):
             say(block)
         else:

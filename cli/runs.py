@@ -127,10 +127,11 @@ def runs(
 
     def look() -> list[RunRow]:
         rows = _with_jobs(read_runs(places))
-        kept = [row for row in rows if not status or row.status in status]
-        return [
-            row for row in kept if name is None or fnmatchcase(row.name or "", name)
-        ][:newest]
+        if status:
+            rows = [row for row in rows if row.status in status]
+        if name is not None:
+            rows = [row for row in rows if fnmatchcase(row.name or "", name)]
+        return rows[:newest]
 
     if watch:
         _watch(look, below)
@@ -160,15 +161,22 @@ def _with_jobs(rows: Sequence[RunRow]) -> list[RunRow]:
     for folder, row in jobs.items():
         if folder is None or folder in at_work:
             continue
-        if found := goes_on(folder, row.scheduler, row.job):
-            status, reason = found
-            more = RunRow(
-                folder, status, row.name, row.started, target=row.target, reason=reason
+        state = goes_on(folder, row.scheduler, row.job)
+        if state:
+            status, reason = state
+            of_job = RunRow(
+                folder=folder,
+                status=status,
+                name=row.name,
+                started=row.started,
+                target=row.target,
+                reason=reason,
+                scheduler=row.scheduler,
+                job=row.job,
+                job_folder=folder,
             )
-            more = more._replace(
-                scheduler=row.scheduler, job=row.job, job_folder=folder
-            )
-            known = [more, *(other for other in known if other.folder != folder)]
+            others = [other for other in known if other.folder != folder]
+            known = [of_job, *others]
     return known
 
 
@@ -186,18 +194,20 @@ def _table(
     terminal has no room for, so that a run's folder stays on one line."""
     names = [_below(row.folder, below) for row in rows]
     title = printable(f"run in {below}")
-    is_terminal = sys.stdout.isatty()
-    if is_terminal:
+    first_to_go: tuple[str, ...] = ()
+    if sys.stdout.isatty():
         title = title[: max(map(len, names))]
+        first_to_go = _FIRST_TO_GO
     columns = {title: names}
-    columns |= {title: list(map(cell, rows)) for title, cell in _COLUMNS.items()}
-    shown = {title: cells for title, cells in columns.items() if any(cells)}
-    first_to_go = _FIRST_TO_GO * is_terminal
-    for column in first_to_go:
-        widths = [max(map(len, (name, *cells))) + GAP for name, cells in shown.items()]
-        if sum(widths) - GAP > shutil.get_terminal_size().columns:
-            shown.pop(column, None)
-    return tuple(shown), list(zip(*shown.values(), strict=True))
+    for title, cell in _COLUMNS.items():
+        cells = list(map(cell, rows))
+        if any(cells):
+            columns[title] = cells
+    for title in first_to_go:
+        width = sum(max(map(len, (name, *columns[name]))) + GAP for name in columns)
+        if width - GAP > shutil.get_terminal_size().columns:
+            columns.pop(title, None)
+    return tuple(columns), list(zip(*columns.values(), strict=True))
 
 
 def _watch(look: Callable[[], list[RunRow]], below: Path) -> None:

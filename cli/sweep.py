@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -48,18 +49,18 @@ def sweep(
     if system is not None:
         words += ["--system", system]
     again = shlex.join(words)
-    study = run_sweep(
-        loaded, track, lambda text: print(text, file=sys.stderr, flush=True), again
-    )
-    found = write_results(loaded, study, folder)
+    print_line = partial(print, file=sys.stderr, flush=True)
+    study = run_sweep(loaded, track, print_line, again)
+    results = write_results(loaded, study, folder)
+    best = results["best"]
     if as_json:
-        print_json(found, allow_nan=False)
+        print_json(results, allow_nan=False)
     else:
-        print_table(*table(found))
-        if found["best"] is not None:
-            print(f"best: trial {found['best']}; as a preset: {folder / 'best.yaml'}")
-    states = Counter(trial["state"] for trial in found["trials"])
-    ending = sweep_ended(states, found["best"], folder)
+        print_table(*table(results))
+        if best is not None:
+            print(f"best: trial {best}; as a preset: {folder / 'best.yaml'}")
+    states = Counter(trial["state"] for trial in results["trials"])
+    ending = sweep_ended(states, best, folder)
     with aside(as_json):
         print(ending.line, flush=True)
-    exit_bad_if(found["best"] is None)
+    exit_bad_if(best is None)

@@ -16,7 +16,13 @@ from typing import Any
 from .errors import UserError, failing_as
 from .reading import named_descriptor
 
-_REFUSALS = (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM, errno.EACCES)
+_REFUSALS = (
+    errno.EINVAL,
+    errno.ENOSYS,
+    errno.ENOTSUP,
+    errno.EPERM,
+    errno.EACCES,
+)
 """What file systems say that cannot do a thing."""
 
 
@@ -50,7 +56,9 @@ def refuse_content(out: Path) -> None:
 
 def is_free(folder: Path) -> bool:
     """Whether nothing is there, or an empty folder, or a link to nowhere."""
-    return not folder.exists() or (folder.is_dir() and not any(folder.iterdir()))
+    if not folder.exists():
+        return True
+    return folder.is_dir() and not any(folder.iterdir())
 
 
 def follow_links(path: Path) -> Path:
@@ -90,11 +98,9 @@ def sync(path: Path) -> None:
 
 def encoded(content: str | bytes) -> bytes:
     """Text as a file has it; a byte of a file's name that is no UTF-8 becomes `\\udcff`."""
-    return (
-        content
-        if isinstance(content, bytes)
-        else content.encode(errors="backslashreplace")
-    )
+    if isinstance(content, bytes):
+        return content
+    return content.encode(errors="backslashreplace")
 
 
 def write_file(path: Path, content: str | bytes) -> None:
@@ -127,10 +133,11 @@ def write_json(path: Path, content: Any) -> None:
 
 def write_output(path: Path, content: str | bytes) -> None:
     """Write what an option such as `--out` asked for; `-`: to standard output. Raises UserError."""
-    with failing_as(f"{'standard output' if is_stdout(path) else path}: cannot write"):
-        if not is_stdout(path):
+    if not is_stdout(path):
+        with failing_as(f"{path}: cannot write"):
             write_file(path, content)
-            return
+        return
+    with failing_as("standard output: cannot write"):
         sys.stdout.flush()
         with os.fdopen(os.dup(1), "wb") as file:
             file.write(encoded(content))
@@ -142,8 +149,9 @@ def check_output(path: Path) -> None:
     with failing_as(f"{path}: cannot write"):
         if path.is_dir():
             raise UserError(f"{path}: a file expected, found a folder")
-        # no file, by the slash
-        place = path if path.exists() else f"{follow_links(path).parent}/"
+        place = str(path)
+        if not path.exists():
+            place = f"{follow_links(path).parent}/"  # no file, by the slash
         if not is_stdout(path) and not os.access(place, os.W_OK):
             raise UserError(f"{path}: cannot write: no folder or no permission")
 

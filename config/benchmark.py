@@ -5,8 +5,6 @@ Source: mlcommons/training_policies training_rules.adoc (v0.6 to v4.0) and mlcom
 
 from __future__ import annotations
 
-import re
-
 RULESETS = (
     "0.6.0",
     "0.7.0",
@@ -139,8 +137,10 @@ WEIGHT_NAMES_RULESETS = ("1.1.0", "2.0.0", "2.1.0")
 def ruleset_name(written: object) -> str | None:
     """The ruleset that is written as 4.0.0, 4.0, v4.0 or, in YAML, the number 4.0. None: none."""
     text = str(written).strip().lower().removeprefix("v")
-    name = f"{text}.0" if re.fullmatch(r"\d\.\d", text) else text
-    return name if name in RULESETS else None
+    for name in (text, f"{text}.0"):
+        if name in RULESETS:
+            return name
+    return None
 
 
 def at_least(ruleset: str, first: str) -> bool:
@@ -152,18 +152,23 @@ def init_limit_s(ruleset: str, division: str) -> float:
     """Seconds that may pass before the clock must run (checker files common.yaml)."""
     if not at_least(ruleset, "1.0.0"):
         return 20 * 60
-    return 240 * 60 if division == "open" and at_least(ruleset, "2.0.0") else 30 * 60
+    if division == "open" and at_least(ruleset, "2.0.0"):
+        return 240 * 60
+    return 30 * 60
 
 
 def submission_keys(ruleset: str) -> tuple[str, ...]:
     """The keys that name a submission in a round's logs."""
-    more = ("submission_poc_name", "submission_entry") if ruleset == "0.6.0" else ()
-    return (*SUBMISSION_KEYS, *more)
+    if ruleset == "0.6.0":
+        return (*SUBMISSION_KEYS, "submission_poc_name", "submission_entry")
+    return SUBMISSION_KEYS
 
 
 def statuses(ruleset: str) -> tuple[str, ...]:
     """Allowed values of `submission_status`."""
-    return STATUSES if at_least(ruleset, "0.7.0") else STATUSES[:-1]
+    if ruleset == "0.6.0":
+        return STATUSES[:-1]
+    return STATUSES
 
 
 def weight_names() -> frozenset[str]:
@@ -174,15 +179,18 @@ def weight_names() -> frozenset[str]:
     for stage, units in enumerate(UNITS[50], start=1):
         for unit in range(1, units + 1):
             prefix = f"stage{stage}_unit{unit}_"
-            norms = ["bn1", "bn2", "bn3", *(["bnsc"] if unit == 1 else [])]
-            convs = ["conv1", "conv2", "conv3", *(["conv1sc"] if unit == 1 else [])]
-            names |= {
-                f"{prefix}{norm}_{part}" for norm in norms for part in ("beta", "gamma")
-            }
-            names |= {f"{prefix}{conv}_weight" for conv in convs}
+            layers = [("bn1", "conv1"), ("bn2", "conv2"), ("bn3", "conv3")]
+            if unit == 1:
+                layers.append(("bnsc", "conv1sc"))
+            for norm, convolution in layers:
+                names.add(f"{prefix}{norm}_beta")
+                names.add(f"{prefix}{norm}_gamma")
+                names.add(f"{prefix}{convolution}_weight")
     return frozenset(names)
 
 
 def known_optimizer(name: object) -> str | None:
     """lars or sgd; None for any other."""
-    return name if isinstance(name, str) and name in OPTIMIZERS else None
+    if isinstance(name, str) and name in OPTIMIZERS:
+        return name
+    return None

@@ -7,7 +7,8 @@ The code behind a name stands in the room that runs it, in a table with the same
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 if TYPE_CHECKING:
@@ -66,26 +67,26 @@ SCHEDULERS = {
 }
 
 
+@dataclass(eq=False)
 class Form:
     """As the annotation of a field: what may be written, in words (for errors and the reference),
     and the function that reads it; one that returns None refuses the value."""
 
-    def __init__(self, text: str, read: Callable[[Any], Any]) -> None:
-        self._text = text
-        self._read = read
+    text: str
+    read: Callable[[Any], Any]
 
     def __str__(self) -> str:
-        return self._text
+        return self.text
 
     def check(self, value: Any) -> Any:
-        if (found := self._read(value)) is None:
+        known = self.read(value)
+        if known is None:
             raise ValueError(self)
-        return found
+        return known
 
     def __get_pydantic_core_schema__(self, *_: Any) -> CoreSchema:
-        from pydantic_core import (
-            core_schema,  # the command line reads the tables without pydantic
-        )
+        # the command line reads the tables without pydantic
+        from pydantic_core import core_schema
 
         return core_schema.no_info_plain_validator_function(self.check)
 
@@ -94,30 +95,23 @@ class OneOf(Form):
     """One of the names of a table, with its brackets."""
 
     def __init__(self, names: Collection[str | int]) -> None:
-        self._names = names
-        super().__init__("", self._find)
-
-    def __str__(self) -> str:
-        return ", ".join(map(str, self._ways()))
-
-    def _ways(self) -> Iterator[str | int]:
-        """`ring`, `torus_2d`, `torus_2d(ROWSxCOLUMNS)`."""
-        for name in self._names:
-            yield from (
-                f"{name}{more}" if more else name for more in _BRACKETS.get(name, ("",))
-            )
+        self._ways = [way for name in names for way in _ways(name)]
+        super().__init__(", ".join(map(str, self._ways)), self._find)
 
     def _find(self, value: Any) -> Any:
-        for way in self._ways():
-            if value == way and type(value) is type(way) and "(" not in str(way):
-                return value
-            if (
-                isinstance(value, str)
-                and "(" in str(way)
-                and re.fullmatch(_pattern(way), value)
-            ):
-                return value
-        return None
+        if isinstance(value, str):
+            texts = (way for way in self._ways if isinstance(way, str))
+            fits = any(re.fullmatch(_pattern(text), value) for text in texts)
+        else:
+            fits = isinstance(value, int) and value in self._ways
+        return value if fits else None
+
+
+def _ways(name: str | int) -> Sequence[str | int]:
+    """`ring`; `torus_2d` and `torus_2d(ROWSxCOLUMNS)`."""
+    if name not in _BRACKETS:
+        return [name]
+    return [f"{name}{brackets}" for brackets in _BRACKETS[name]]
 
 
 def meanings(table: Mapping[str, str]) -> str:
@@ -125,9 +119,9 @@ def meanings(table: Mapping[str, str]) -> str:
     return "; ".join(f"{name}: {meaning}" for name, meaning in table.items()) + "."
 
 
-def _pattern(way: str | int) -> str:
+def _pattern(way: str) -> str:
     """The regular expression of `torus_2d(ROWSxCOLUMNS)`."""
-    pattern = re.escape(str(way)).replace(r",\.\.\.", "(,N){0,999}")
+    pattern = re.escape(way).replace(r",\.\.\.", "(,N){0,999}")
     return re.sub("[A-Z]+", lambda _: r"[1-9]\d{0,3}", pattern)
 
 

@@ -69,8 +69,10 @@ def reason_of(error: OSError) -> str:
 def show(value: object) -> str:
     """A value in a message: on one line, and short. Of a long one the middle is left out: a path's
     last part says most."""
-    text = (
-        json.dumps(value) if value is None or isinstance(value, bool) else repr(value)
-    )
+    text = repr(value)
+    if value is None or isinstance(value, bool):
+        text = json.dumps(value)
+    if len(text) <= _SHOWN_CHARACTERS:
+        return text
     half = (_SHOWN_CHARACTERS - 3) // 2
-    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:half]}...{text[-half:]}"
+    return f"{text[:half]}...{text[-half:]}"

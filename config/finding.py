@@ -47,14 +47,22 @@ def printable(text: str) -> str:
     """Text without control characters, which become \\x1b and the like."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return "".join(map(_printable_character, text))
+
+
+def _printable_character(character: str) -> str:
+    if character.isprintable():
+        return character
+    return ascii(character)[1:-1]
 
 
 def shown(value: Any) -> str:
     """A value from a file, short and safe to print."""
     if isinstance(value, str):
         text = json.dumps(value[:_SHOWN_CHARACTERS], ensure_ascii=False)
-        return printable(text) + ("..." if len(value) > _SHOWN_CHARACTERS else "")
+        if len(value) > _SHOWN_CHARACTERS:
+            text += "..."
+        return printable(text)
     if isinstance(value, float):
         return plain(value)
     if isinstance(value, list):
@@ -66,9 +74,10 @@ def shown(value: Any) -> str:
 
 def plain(value: float) -> str:
     """A number as a person writes it: 38, not 38.0."""
-    if math.isfinite(value) and value == int(value) and abs(value) < 1e15:
+    is_whole = math.isfinite(value) and value == int(value)
+    if is_whole and abs(value) < 1e15:
         return str(int(value))
-    return repr(value) if isinstance(value, float) else str(value)
+    return str(value)
 
 
 def number(value: Any) -> float | None:
@@ -85,4 +94,6 @@ def clock_time(seconds: float) -> str:
     """`0:42`, `12:03`, `1:02:03`."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+    if hours:
+        return f"{hours}:{minutes:02}:{seconds:02}"
+    return f"{minutes}:{seconds:02}"

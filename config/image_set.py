@@ -7,11 +7,21 @@ A layer with another `data.path` than the layers below names another set, for wh
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .leaves import Layer, Leaf, Origin, is_within, put, remove
+from .leaves import (
+    Layer,
+    Leaf,
+    Leaves,
+    Origin,
+    Origins,
+    is_within,
+    put,
+    remove,
+    value_in,
+)
 from .manifest import FILE_NAME, Counts, load_manifest
 from .names import is_file
 from .schema import Data, Synthetic
@@ -21,7 +31,7 @@ SYNTHETIC = "data.synthetic"
 COUNTS = tuple(f"data.{field}" for field in Counts._fields)
 
 
-def forget_other_set(leaves: dict[str, Leaf], layer: Layer) -> None:
+def forget_other_set(leaves: Leaves, layer: Layer) -> None:
     """Drop from `leaves` what belongs to another image set than that of `layer`, which is put over
     them next. A layer that names `data.synthetic` too, even as `{}`, keeps the settings of the
     images to draw: the same images at its own path."""
@@ -34,38 +44,38 @@ def forget_other_set(leaves: dict[str, Leaf], layer: Layer) -> None:
         remove(leaves, SYNTHETIC)
 
 
-def fill_counts(leaves: dict[str, Leaf], *, from_manifest: bool) -> None:
+def fill_counts(leaves: Leaves, *, from_manifest: bool) -> None:
     """Set the counts that no layer gives, where the set to be drawn or (`from_manifest`) a manifest
     has them. Raises UserError: the manifest is needed and cannot be read."""
     missing = [key for key in COUNTS if key not in leaves]
-    path = _path_in(leaves)
-    if not missing or ("data" in leaves and leaves["data"].value != {}):
+    if not missing or value_in(leaves, "data", {}) != {}:
         return  # the second: no section but a value, which is refused
-    drawn = {
-        key: leaf.value for key, leaf in leaves.items() if is_within(key, SYNTHETIC)
-    }
-    counts: dict[str, Any]
-    if drawn and drawn.get(SYNTHETIC, {}) == {}:
-        names = Counts._fields
-        fields = Synthetic.model_fields
-        counts = {
-            name: drawn.get(f"{SYNTHETIC}.{name}", fields[name].default)
-            for name in names
-        }
+    path = _path_in(leaves)
+    is_drawn = any(is_within(key, SYNTHETIC) for key in leaves)
+    if is_drawn and value_in(leaves, SYNTHETIC, {}) == {}:
+        counts = Counts._make(_drawn_count(leaves, name) for name in Counts._fields)
         origin = Origin(SYNTHETIC)
     elif from_manifest and isinstance(path, str) and is_file(Path(path) / FILE_NAME):
-        counts = load_manifest(Path(path)).counts._asdict()
+        counts = load_manifest(Path(path)).counts
         origin = Origin(str(Path(path) / FILE_NAME))
     else:
         return
-    for key in missing:
-        value = counts[key.removeprefix("data.")]
-        if type(value) is int:  # else refused where it stands, in `data.synthetic`
-            put(leaves, key, Leaf(value, origin))
+    for key, count in zip(COUNTS, counts, strict=True):
+        # another type is refused where it stands, in `data.synthetic`
+        if key in missing and type(count) is int:
+            put(leaves, key, Leaf(count, origin))
+
+
+def _drawn_count(leaves: Leaves, name: str) -> Any:
+    default = Synthetic.model_fields[name].default
+    return value_in(leaves, f"{SYNTHETIC}.{name}", default)
 
 
 def wrong_counts(
-    data: Data, counts: Counts, source: str | Path, origins: Mapping[str, Origin]
+    data: Data,
+    counts: Counts,
+    source: str | Path,
+    origins: Origins,
 ) -> Iterator[str]:
     """A line for each count of the config that is not the set's, which stand in `source`."""
     for key, count in zip(COUNTS, counts, strict=True):
@@ -75,11 +85,11 @@ def wrong_counts(
             yield f"{where}{key}: {count} expected, as in {source}, found {configured}"
 
 
-def _path_in(leaves: Mapping[str, Leaf]) -> Any:
-    return leaves[PATH].value if PATH in leaves else Data.model_fields["path"].default
+def _path_in(leaves: Leaves) -> Any:
+    return value_in(leaves, PATH, Data.model_fields["path"].default)
 
 
 def _real(path: Any) -> Any:
-    return (
-        os.path.realpath(path) if isinstance(path, str) and "\0" not in path else path
-    )
+    if isinstance(path, str) and "\0" not in path:
+        return os.path.realpath(path)
+    return path

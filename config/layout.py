@@ -3,90 +3,81 @@ and the network on which its points were measured. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from .leaves import Layer, Leaf, Origin, remove
+from .leaves import Layer, Leaf, Leaves, Origin, remove, value_in
 from .machine import MeasuredOn, System
+from .plan import spread
 
 NODES = "system.nodes"
 RANKS_PER_NODE = "system.ranks_per_node"
-_NETWORK = {name: f"system.performance.{name}" for name in MeasuredOn.model_fields}
+_PERFORMANCE = "system.performance"
+_NETWORK = {name: f"{_PERFORMANCE}.{name}" for name in MeasuredOn.model_fields}
 _NETWORK["ranks_per_node"] = RANKS_PER_NODE
-_POINTS = {
-    f"system.performance.{precision}.points": f"system.performance.{precision}.measured_on"
-    for precision in ("fp16", "fp32", "tf32")
-}
+_CALIBRATED = [f"{_PERFORMANCE}.{precision}" for precision in ("fp16", "fp32", "tf32")]
 
 
-def note_network(leaves: dict[str, Leaf], layer: Layer) -> None:
+def note_network(leaves: Leaves, layer: Layer) -> None:
     """After `layer` is put: note beside its points the network, which is that of its machine."""
-    for points, noted in _POINTS.items():
-        if layer.mentions(points) and not layer.mentions(noted):
+    for section in _CALIBRATED:
+        noted = f"{section}.measured_on"
+        if layer.mentions(f"{section}.points") and not layer.mentions(noted):
             remove(leaves, noted)
-            leaves.update(
-                {f"{noted}.{name}": leaf for name, leaf in _network(leaves).items()}
-            )
+            for name, leaf in _network(leaves).items():
+                leaves[f"{noted}.{name}"] = leaf
 
 
-def forget_same_network(leaves: dict[str, Leaf]) -> None:
+def forget_same_network(leaves: Leaves) -> None:
     """After all layers: points whose network no later layer changed need no note."""
     now = {name: leaf.value for name, leaf in _network(leaves).items()}
-    for noted in _POINTS.values():
-        found = {name: leaves.get(f"{noted}.{name}") for name in now}
-        if now == {name: leaf and leaf.value for name, leaf in found.items()}:
+    for section in _CALIBRATED:
+        noted = f"{section}.measured_on"
+        if now == {name: value_in(leaves, f"{noted}.{name}") for name in now}:
             remove(leaves, noted)
 
 
-def _network(leaves: Mapping[str, Leaf]) -> dict[str, Leaf]:
-    fields = MeasuredOn.model_fields
-    default = Origin("default")
-    return {
-        n: leaves.get(key, Leaf(fields[n].default, default))
-        for n, key in _NETWORK.items()
-    }
+def _network(leaves: Leaves) -> Leaves:
+    network = {}
+    for name, field in MeasuredOn.model_fields.items():
+        by_default = Leaf(field.default, Origin("default"))
+        network[name] = leaves.get(_NETWORK[name], by_default)
+    return network
 
 
 def says_ranks(layer: Layer) -> bool:
     """Whether a layer says how many nodes or ranks there are; a machine's file says its own."""
-    return not layer.is_machine and (
-        layer.mentions(NODES) or layer.mentions(RANKS_PER_NODE)
-    )
+    if layer.is_machine:
+        return False
+    return layer.mentions(NODES) or layer.mentions(RANKS_PER_NODE)
 
 
-def ranks_of(leaves: Mapping[str, Leaf]) -> int | None:
+def ranks_of(leaves: Leaves) -> int | None:
     """Ranks of a config's leaves; None where it has no machine yet, or values that are none."""
     if NODES not in leaves and RANKS_PER_NODE not in leaves:
         return None
-    nodes = _count(leaves, NODES)
-    per_node = _count(leaves, RANKS_PER_NODE)
-    return nodes * per_node if nodes and per_node else None
+    return _count(leaves, NODES) * _count(leaves, RANKS_PER_NODE) or None
 
 
-def lay_out(leaves: dict[str, Leaf], ranks: int) -> None:
+def lay_out(leaves: Leaves, ranks: int) -> None:
     """Lay `ranks` on the machine in `leaves`: as many on a node as fill whole nodes."""
     most = _count(leaves, RANKS_PER_NODE)
     if not most or ranks_of(leaves) == ranks:
         return
-    per_node = next(
-        count for count in range(min(most, ranks), 0, -1) if ranks % count == 0
-    )
+    nodes, per_node = spread(ranks, most)
     origin = Origin(f"{ranks} ranks, as before")
-    leaves[NODES] = Leaf(ranks // per_node, origin)
+    leaves[NODES] = Leaf(nodes, origin)
     leaves[RANKS_PER_NODE] = Leaf(per_node, origin)
 
 
 def with_ranks(overrides: list[str], ranks: int | None) -> list[str]:
     """Overrides and `--ranks`, where it is given."""
-    more = [] if ranks is None else [f"{NODES}=1", f"{RANKS_PER_NODE}={ranks}"]
-    return [*overrides, *more]
+    if ranks is None:
+        return overrides
+    return [*overrides, f"{NODES}=1", f"{RANKS_PER_NODE}={ranks}"]
 
 
-def _count(leaves: Mapping[str, Leaf], key: str) -> int:
+def _count(leaves: Leaves, key: str) -> int:
     """A value, or 0 where validation will refuse it."""
-    default = System.model_fields[key.removeprefix("system.")].default
-    value = leaves[key].value if key in leaves else default
-    return (
-        value
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0
-        else 0
-    )
+    field = System.model_fields[key.removeprefix("system.")]
+    value = value_in(leaves, key, field.default)
+    if type(value) is int and value > 0:
+        return value
+    return 0

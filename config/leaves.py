@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
+
+from .reading import JsonObject
 
 
 class Origin(NamedTuple):
@@ -15,12 +17,19 @@ class Origin(NamedTuple):
     line: int | None = None
 
     def __str__(self) -> str:
-        return self.source if self.line is None else f"{self.source}:{self.line}"
+        if self.line is None:
+            return self.source
+        return f"{self.source}:{self.line}"
 
 
 class Leaf(NamedTuple):
     value: Any
     origin: Origin
+
+
+Leaves: TypeAlias = dict[str, Leaf]
+"""By their dotted paths."""
+Origins: TypeAlias = Mapping[str, Origin]
 
 
 class Layer(NamedTuple):
@@ -32,9 +41,7 @@ class Layer(NamedTuple):
 
     def last(self, key: str) -> Leaf | None:
         """The leaf at exactly `key` that counts, if this layer has one."""
-        return next(
-            (leaf for other, leaf in reversed(self.leaves) if other == key), None
-        )
+        return dict(self.leaves).get(key)
 
     def mentions(self, key: str) -> bool:
         """Whether it sets `key` or something within it."""
@@ -46,10 +53,20 @@ def is_within(key: str, section: str) -> bool:
     return key == section or key.startswith(f"{section}.")
 
 
-def put(leaves: dict[str, Leaf], key: str, leaf: Leaf) -> None:
+def value_in(
+    leaves: Leaves,
+    key: str,
+    default: Any = None,
+) -> Any:
+    """The value at exactly `key`."""
+    return leaves[key].value if key in leaves else default
+
+
+def put(leaves: Leaves, key: str, leaf: Leaf) -> None:
     """Set one leaf; a section it replaces goes, and so does a scalar above it. An empty mapping
     changes nothing in a section that is there."""
-    if leaf.value == {} and any(other.startswith(f"{key}.") for other in leaves):
+    is_section = any(other.startswith(f"{key}.") for other in leaves)
+    if is_section and leaf.value == {}:
         return
     for other in list(leaves):
         if is_within(other, key) or key.startswith(f"{other}."):
@@ -57,22 +74,26 @@ def put(leaves: dict[str, Leaf], key: str, leaf: Leaf) -> None:
     leaves[key] = leaf
 
 
-def remove(leaves: dict[str, Leaf], section: str, keep: Iterable[str] = ()) -> None:
+def remove(
+    leaves: Leaves,
+    section: str,
+    keep: Iterable[str] = (),
+) -> None:
     """Delete a section's leaves, or a leaf, but for the keys in `keep`."""
     for key in list(leaves):
         if is_within(key, section) and key not in keep:
             del leaves[key]
 
 
-def tree_of(leaves: Mapping[str, Leaf]) -> dict[str, Any]:
+def tree_of(leaves: Leaves) -> JsonObject:
     """The values as a nested dict."""
-    tree: dict[str, Any] = {}
+    tree: JsonObject = {}
     for key, leaf in leaves.items():
         nest(tree, key, leaf.value)
     return tree
 
 
-def nest(tree: dict[str, Any], key: str, value: Any) -> None:
+def nest(tree: JsonObject, key: str, value: Any) -> None:
     """Set the leaf at a dotted path of a nested dict."""
     *parents, last = key.split(".")
     for part in parents:
@@ -92,4 +113,6 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 
 def yaml_value(value: Any) -> str:
     """A value as one would write it in YAML."""
-    return value if isinstance(value, str) else json.dumps(value)
+    if isinstance(value, str):
+        return value
+    return json.dumps(value)

@@ -5,25 +5,37 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_origin
+from typing import Any, TypeAlias, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 
 from .errors import COMMAND_LINE, Problem, UserError, show
 from .image_set import fill_counts, forget_other_set
 from .layout import forget_same_network, lay_out, note_network, ranks_of, says_ranks
-from .leaves import Layer, Leaf, Origin, flatten, put, remove, tree_of
+from .leaves import (
+    Layer,
+    Leaves,
+    Origin,
+    Origins,
+    flatten,
+    is_within,
+    put,
+    remove,
+    tree_of,
+)
 from .machine import System
 from .names import find_config, find_system, nearest_name, recorded_in
+from .reading import JsonObject
 from .schema import Run
-from .values import section_of
+from .values import Section, section_of
 from .yaml_file import machine_layer, parse_overrides, read_layers
 
+_Place: TypeAlias = tuple[int | str, ...]
 # What pydantic says in its own terms, by the type of the error.
 _PLAIN = {
     "missing": "one value more",  # in a list
@@ -40,15 +52,17 @@ class Loaded:
     """A validated config and where each of its leaves came from (dotted path -> Origin)."""
 
     run: Run
-    origins: Mapping[str, Origin]
+    origins: Origins
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """The resolved tree as plain JSON types; durations as text."""
         return self.run.model_dump(mode="json")
 
     def to_yaml(self) -> str:
         """The resolved tree as YAML text that `load` reads back, from the same folder."""
-        return _yaml_text(self.to_dict() | {"system": _system_tree(self.run.system)})
+        tree = self.to_dict()
+        tree["system"] = _system_tree(self.run.system)
+        return _yaml_text(tree)
 
     @property
     def sha256(self) -> str:
@@ -62,11 +76,10 @@ class Loaded:
 
     def leaves(self) -> Iterator[tuple[str, Any, Origin]]:
         """Each leaf as (dotted path, value, origin), in schema order."""
-        system = self.run.system
-        job = {"job": system.job.model_dump(mode="json")}
-        for path, value in flatten(
-            self.to_dict() | {"system": _system_tree(system) | job}
-        ):
+        tree = self.to_dict()
+        tree["system"] = _system_tree(self.run.system)
+        tree["system"]["job"] = self.run.system.job.model_dump(mode="json")
+        for path, value in flatten(tree):
             yield path, value, self.origin(path)
 
     def with_seed(self, seed: int | None) -> Loaded:
@@ -75,16 +88,19 @@ class Loaded:
         return Loaded(self.run.model_copy(update={"seed": seed}), origins)
 
     def origin(self, path: str) -> Origin:
-        """Where a leaf was written."""
-        sections = [path[: dot.start()] for dot in re.finditer(r"\.|$", path)]
-        found = [
-            self.origins[section] for section in sections if section in self.origins
-        ]
-        return found[-1] if found else Origin("default")
+        """Where a leaf, or the section that it is in, was written."""
+        while path:
+            if path in self.origins:
+                return self.origins[path]
+            path = path.rpartition(".")[0]
+        return Origin("default")
 
 
 def load(
-    config: str | Path, overrides: Sequence[str] = (), *, within: Path | None = None
+    config: str | Path,
+    overrides: Sequence[str] = (),
+    *,
+    within: Path | None = None,
 ) -> Loaded:
     """Read a preset name or YAML path, apply `key.path=value` overrides, validate.
 
@@ -96,17 +112,14 @@ def load(
     layers = read_layers(path, within=within or recorded_in(path))
     leaves = merge([*layers, *parse_overrides(overrides)])
     fill_counts(leaves, from_manifest=within is None)
-    try:
-        run = Run.model_validate(tree_of(leaves))
-    except ValidationError as error:
-        raise UserError(*explain(error, leaves, str(path))) from None
-    return Loaded(run, {key: leaf.origin for key, leaf in leaves.items()})
+    origins = {key: leaf.origin for key, leaf in leaves.items()}
+    return Loaded(_validate(leaves, str(path)), origins)
 
 
-def merge(layers: Iterable[Layer]) -> dict[str, Leaf]:
+def merge(layers: Iterable[Layer]) -> Leaves:
     """The leaves of all layers, each over those before it. A machine takes the place of the one
     below, with as many ranks, unless a layer above it says how many nodes or ranks there are."""
-    leaves: dict[str, Leaf] = {}
+    leaves: Leaves = {}
     ranks = None
     for layer in layers:
         if layer.is_machine:
@@ -129,10 +142,14 @@ def load_system(name: str) -> System:
     """A machine by its name in `config/system/` (case and dashes do not matter) or YAML path.
     Raises UserError: no such machine, or bad values."""
     leaves = merge([machine_layer(find_system(name))])
+    return _validate(leaves, name).system
+
+
+def _validate(leaves: Leaves, config: str) -> Run:
     try:
-        return Run.model_validate(tree_of(leaves)).system
+        return Run.model_validate(tree_of(leaves))
     except ValidationError as error:
-        raise UserError(*explain(error, leaves, name)) from None
+        raise UserError(*explain(error, leaves, config)) from None
 
 
 def system_yaml(system: System) -> str:
@@ -142,15 +159,18 @@ def system_yaml(system: System) -> str:
     return _yaml_text(tree)
 
 
-def _system_tree(system: System) -> dict[str, Any]:
+def _system_tree(system: System) -> JsonObject:
     """A machine as plain JSON types, with its performance and its jobs' settings."""
     tree = system.model_dump(mode="json")
-    for name, section in (("job", system.job), ("description", system.description)):
-        if given := section.model_dump(mode="json", exclude_defaults=True):
-            tree[name] = given
+    for name in ("job", "description"):
+        section: Section = getattr(system, name)
+        settings = section.model_dump(mode="json", exclude_defaults=True)
+        if settings:
+            tree[name] = settings
     if system.references:
         tree["references"] = {
-            name: one.model_dump() for name, one in system.references.items()
+            name: reference.model_dump()
+            for name, reference in system.references.items()
         }
     if system.performance is not None:
         tree["performance"] = system.performance.model_dump(
@@ -170,80 +190,72 @@ def _yaml_text(tree: Mapping[str, Any]) -> str:
 
 def explain(
     error: ValidationError,
-    leaves: Mapping[str, Leaf],
+    leaves: Leaves,
     config: str,
     root: type[BaseModel] = Run,
 ) -> list[Problem]:
     """The problems of a tree of `root`: file:line: key: expected ..., found ...; in the order in
     which they are written."""
-    problems = _explained(error, leaves, config, root)
-    ordered = sorted(problems, key=lambda pair: (pair[0].source, pair[0].line or 0))
-    return [Problem(str(origin), text) for origin, text in ordered]
-
-
-def _explained(
-    error: ValidationError,
-    leaves: Mapping[str, Leaf],
-    config: str,
-    root: type[BaseModel],
-) -> Iterator[tuple[Origin, str]]:
     origins = {key: leaf.origin for key, leaf in leaves.items()}
+    problems = []
     for problem in error.errors(include_url=False):
-        key = ".".join(
-            str(part) for part in problem["loc"] if not isinstance(part, int)
-        )
+        names = [part for part in problem["loc"] if isinstance(part, str)]
+        key = ".".join(names)
         origin = _nearest(key, origins) or Origin(config)
-        message = problem["msg"].removeprefix("Value error, ")
-        if problem["type"] == "extra_forbidden":
-            yield origin, f"{key}: unknown key{_suggest(problem['loc'], root)}"
-        elif (
-            problem["type"] == "value_error"
-            and _section_at(problem["loc"], root) is not None
-        ):
-            yield origin, f"{key}.{message}" if key else message
-        elif problem["type"] == "missing" and isinstance(problem["loc"][-1], str):
-            yield origin, f"{key}: a value expected, found none"
-        else:
-            expected = _PLAIN.get(
-                problem["type"], message.removeprefix("Input should be ")
-            )
-            yield origin, f"{key}: expected {expected}, found {show(problem['input'])}"
+        problems.append((origin, _text_of(problem, key, root)))
+    problems.sort(key=lambda problem: (problem[0].source, problem[0].line or 0))
+    return [Problem(str(origin), text) for origin, text in problems]
 
 
-def _nearest(key: str, origins: Mapping[str, Origin]) -> Origin | None:
+def _text_of(
+    problem: ErrorDetails,
+    key: str,
+    root: type[BaseModel],
+) -> str:
+    """What is wrong with `key`."""
+    error_type = problem["type"]
+    place = problem["loc"]
+    message = problem["msg"].removeprefix("Value error, ")
+    if error_type == "extra_forbidden":
+        return f"{key}: unknown key{_suggest(place, root)}"
+    if error_type == "value_error" and _section_at(place, root) is not None:
+        return f"{key}.{message}" if key else message
+    if error_type == "missing" and isinstance(place[-1], str):
+        return f"{key}: a value expected, found none"
+    expected = _PLAIN.get(error_type, message.removeprefix("Input should be "))
+    return f"{key}: expected {expected}, found {show(problem['input'])}"
+
+
+def _nearest(key: str, origins: Origins) -> Origin | None:
     """Where a key was written, else something within it, else the section that it is in."""
     while key:
         if key in origins:
             return origins[key]
-        below = [
-            origin for other, origin in origins.items() if other.startswith(f"{key}.")
-        ]
-        if below:
-            return below[-1]
+        within = [name for name in origins if is_within(name, key)]
+        if within:
+            return origins[within[-1]]
         key = key.rpartition(".")[0]
     return None
 
 
-def _suggest(loc: tuple[int | str, ...], root: type[BaseModel]) -> str:
+def _suggest(place: _Place, root: type[BaseModel]) -> str:
     """The nearest valid keys beside an unknown one."""
-    section = _section_at(loc[:-1], root)
+    section = _section_at(place[:-1], root)
     if section is None:
         return ""
     fields = section.model_fields
-    return nearest_name(str(loc[-1]), fields) or f"; valid here: {', '.join(fields)}"
+    return nearest_name(str(place[-1]), fields) or f"; valid here: {', '.join(fields)}"
 
 
-def _section_at(
-    loc: tuple[int | str, ...], root: type[BaseModel]
-) -> type[BaseModel] | None:
+def _section_at(place: _Place, root: type[BaseModel]) -> type[BaseModel] | None:
     """The section of the schema at a place, or None where a value stands."""
     section: type[BaseModel] | None = root
-    parts = iter(loc)
+    parts = iter(place)
     for part in parts:
         if section is None or part not in section.model_fields:
             return None
-        field = section.model_fields[str(part)]
-        section, _ = section_of(field.annotation)
-        if get_origin(field.annotation) is dict:
+        annotation = section.model_fields[str(part)].annotation
+        section = section_of(annotation)
+        if get_origin(annotation) is dict:
             next(parts, None)  # the user's own key
     return section

@@ -1,13 +1,13 @@
 """The machine in the config tree: what it is, how jobs are asked for, what `rn50 predict` uses.
 
-Each description is the reference's (`rn50 config explain`, docs/config.md).
+Each docstring is the reference's (`rn50 config explain`, docs/config.md).
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, StrictFloat, model_validator
 
 from .choices import Algorithm, Groups, SchedulerName
 from .values import (
@@ -30,68 +30,70 @@ from .values import (
     Walltime,
     Word,
     Workers,
-    default,
 )
 
 
 class Point(Section):
     """A measured step: what a model of a machine is calibrated on."""
 
-    gpus: Count = Field(description="Ranks that took part.")
-    batch: Count = Field(description="Images per rank.")
-    step_s: Positive = Field(description="Time of one training step.")
-    source: Text = Field(description="Where it was measured or published.")
+    gpus: Count
+    """Ranks that took part."""
+    batch: Count
+    """Images per rank."""
+    step_s: Positive
+    """Time of one training step."""
+    source: Text
+    """Where it was measured or published."""
 
 
 class Waiting(Section):
     """What a step waits for beside its computation: network, stragglers, batch norm, input."""
 
-    intra_bytes_per_s: Positive = default(5e10, "Rate of a rank's link inside a node.")
-    intra_latency_s: NonNegative = default(3e-6, "Latency of a hop inside a node.")
-    nics: Workers = default(1, "Network cards of a node, which its ranks share.")
-    nic_bytes_per_s: Positive = default(1.25e10, "Rate of a network card.")
-    inter_latency_s: NonNegative = default(3e-6, "Latency of a ring's network hop.")
-    tree_latency_s: NonNegative = default(7.5e-6, "Latency of a tree's network hop.")
-    rack_nodes: Natural = default(0, "Nodes of a rack; 0: no racks.")
-    oversubscription: Annotated[float, Field(strict=True, ge=1, le=LARGEST)] = default(
-        1.0, "Of a rack's way out: its nodes' rates over the rate upwards."
-    )
-    groups: Groups = default(
-        "equal_count(16)", "Gradient groups where the config has none."
-    )
-    algorithm: Algorithm = default("auto", "Allreduce where the config has none.")
-    switches_reduce: Bool = default(
-        False,
-        "Switches add gradients (SHARP), where that is faster and `algorithm` is auto.",
-    )
-    square_torus: Bool = default(
-        False, "A torus may be any grid across nodes, and is the squarest by default."
-    )
-    launch_s: NonNegative = default(2e-5, "Time before a group's first message.")
-    jitter: Fraction = default(
-        0.005, "Standard deviation of a rank's computing time, a share."
-    )
-    os_noise_fraction: Fraction = default(
-        1e-5, "Share of time that rare interruptions take."
-    )
-    bn_group_samples: Natural = default(
-        0, "Images over which ranks share batch-norm statistics; 0: never."
-    )
-    bn_group_ranks: Count = default(
-        4, "Ranks that share batch-norm statistics at most."
-    )
-    bn_exchange_s: NonNegative = default(
-        6e-6, "One exchange of them between two ranks: two hops inside a node."
-    )
-    node_images_per_s: Positive | None = default(
-        None, "Images that a node decodes; null: enough."
-    )
+    intra_bytes_per_s: Positive = 5e10
+    """Rate of a rank's link inside a node."""
+    intra_latency_s: NonNegative = 3e-6
+    """Latency of a hop inside a node."""
+    nics: Workers = 1
+    """Network cards of a node, which its ranks share."""
+    nic_bytes_per_s: Positive = 1.25e10
+    """Rate of a network card."""
+    inter_latency_s: NonNegative = 3e-6
+    """Latency of a ring's network hop."""
+    tree_latency_s: NonNegative = 7.5e-6
+    """Latency of a tree's network hop."""
+    rack_nodes: Natural = 0
+    """Nodes of a rack; 0: no racks."""
+    oversubscription: Annotated[StrictFloat, Field(ge=1, le=LARGEST)] = 1.0
+    """Of a rack's way out: its nodes' rates over the rate upwards."""
+    groups: Groups = "equal_count(16)"
+    """Gradient groups where the config has none."""
+    algorithm: Algorithm = "auto"
+    """Allreduce where the config has none."""
+    switches_reduce: Bool = False
+    """Switches add gradients (SHARP), where that is faster and `algorithm` is auto."""
+    square_torus: Bool = False
+    """A torus may be any grid across nodes, and is the squarest by default."""
+    launch_s: NonNegative = 2e-5
+    """Time before a group's first message."""
+    jitter: Fraction = 0.005
+    """Standard deviation of a rank's computing time, a share."""
+    os_noise_fraction: Fraction = 1e-5
+    """Share of time that rare interruptions take."""
+    bn_group_samples: Natural = 0
+    """Images over which ranks share batch-norm statistics; 0: never."""
+    bn_group_ranks: Count = 4
+    """Ranks that share batch-norm statistics at most."""
+    bn_exchange_s: NonNegative = 6e-6
+    """One exchange of them between two ranks: two hops inside a node."""
+    node_images_per_s: Positive | None = None
+    """Images that a node decodes; null: enough."""
 
 
 class MeasuredOn(Waiting):
     """The network of the machine on which points were measured."""
 
-    ranks_per_node: Ranks = default(2, "Ranks of a node there.")
+    ranks_per_node: Ranks = 2
+    """Ranks of a node there."""
 
 
 class Compute(Section):
@@ -99,77 +101,62 @@ class Compute(Section):
     refine a data sheet (fp16 with `tensor_flops_per_s`). Without one two points fix both constants;
     beside `fixed_s` one point fixes `per image`, and two the exponent (TPU) as well."""
 
-    points: Annotated[tuple[Point, ...], Field(min_length=1)] = Field(
-        description="Measured steps."
-    )
-    fixed_s: NonNegative | None = default(
-        None, "The part of a step that does not grow with the batch; null: from points."
-    )
-    measured_on: MeasuredOn | None = default(
-        None,
-        "The network of the points, set where their machine's is overridden; null: the same.",
-    )
+    points: Annotated[tuple[Point, ...], Field(min_length=1)]
+    """Measured steps."""
+    fixed_s: NonNegative | None = None
+    """The part of a step that does not grow with the batch; null: from points."""
+    measured_on: MeasuredOn | None = None
+    """The network of the points, set where their machine's is overridden; null: the same."""
 
 
 class Performance(Waiting):
     """What `rn50 predict` calculates with (docs/scaling.md). Rates are per direction."""
 
-    sources: Text = default("-", "Where the constants come from.")
-    other_points: tuple[Point, ...] = default(
-        (), "Measured steps that a constant was set on."
-    )
-    fp16: Compute | None = default(None, "Computing in float16, calibrated on points.")
-    fp32: Compute | None = default(None, "Computing in float32, calibrated on points.")
-    tf32: Compute | None = default(None, "Computing in TF32, calibrated on points.")
-    tensor_flops_per_s: Annotated[float, Field(strict=True, gt=0, le=1e20)] | None = (
-        default(
-            None, "Dense 16-bit rate in the data sheet; null: no data sheet is used."
-        )
-    )
-    memory_bytes_per_s: Positive = default(
-        9e11, "Rate of a device's memory in the data sheet."
-    )
-    clock_hz: Positive = default(
-        1.41e9,
-        "Boost clock in the data sheet, with which the launches of a CUDA graph shorten.",
-    )
-    memory_bytes: Positive | None = default(
-        None, "Of a device; null: every batch fits."
-    )
-    graphs: Bool = default(
-        True, "Steps are CUDA graphs, as MLPerf entries from v1.0 on are."
-    )
-    bytes_per_image: Positive | None = default(
-        None,
-        "Tensor reads and writes of a step as tests/gpu counts them, for software that was not "
-        "measured; null: as MLPerf entries.",
-    )
-    startup_s: NonNegative = default(1.0, "run_start to the first epoch.")
-    first_epoch_s: NonNegative = default(0.3, "Time that the first epoch takes longer.")
-    read_bytes_per_s: Positive = default(
-        1e9, "Of the image set on a node, in the first epoch."
-    )
-    eval_fixed_s: NonNegative = default(
-        0.02, "An evaluation's part that more ranks do not shrink."
-    )
-    eval_images_per_s: Positive = default(1500.0, "Images that a rank evaluates.")
-    init_s: NonNegative = default(60.0, "Process start to run_start; not counted.")
+    sources: Text = "-"
+    """Where the constants come from."""
+    other_points: tuple[Point, ...] = ()
+    """Measured steps that a constant was set on."""
+    fp16: Compute | None = None
+    """Computing in float16, calibrated on points."""
+    fp32: Compute | None = None
+    """Computing in float32, calibrated on points."""
+    tf32: Compute | None = None
+    """Computing in TF32, calibrated on points."""
+    tensor_flops_per_s: Annotated[StrictFloat, Field(gt=0, le=1e20)] | None = None
+    """Dense 16-bit rate in the data sheet; null: no data sheet is used."""
+    memory_bytes_per_s: Positive = 9e11
+    """Rate of a device's memory in the data sheet."""
+    clock_hz: Positive = 1.41e9
+    """Boost clock in the data sheet, with which the launches of a CUDA graph shorten."""
+    memory_bytes: Positive | None = None
+    """Of a device; null: every batch fits."""
+    graphs: Bool = True
+    """Steps are CUDA graphs, as MLPerf entries from v1.0 on are."""
+    bytes_per_image: Positive | None = None
+    """Tensor reads and writes of a step as tests/gpu counts them, for software that was not
+    measured; null: as MLPerf entries."""
+    startup_s: NonNegative = 1.0
+    """run_start to the first epoch."""
+    first_epoch_s: NonNegative = 0.3
+    """Time that the first epoch takes longer."""
+    read_bytes_per_s: Positive = 1e9
+    """Of the image set on a node, in the first epoch."""
+    eval_fixed_s: NonNegative = 0.02
+    """An evaluation's part that more ranks do not shrink."""
+    eval_images_per_s: Positive = 1500.0
+    """Images that a rank evaluates."""
+    init_s: NonNegative = 60.0
+    """Process start to run_start; not counted."""
 
     @model_validator(mode="after")
     def _check(self) -> Performance:
         sheet = self.tensor_flops_per_s is not None
-        for name, compute in (
-            ("fp16", self.fp16),
-            ("fp32", self.fp32),
-            ("tf32", self.tf32),
-        ):
-            if (
-                compute is None
-                or compute.fixed_s is not None
-                or (sheet and name == "fp16")
-            ):
+        for name in ("fp16", "fp32", "tf32"):
+            compute: Compute | None = getattr(self, name)
+            if compute is None or compute.fixed_s is not None:
                 continue
-            if len(batches := {point.batch for point in compute.points}) < 2:
+            batches = {point.batch for point in compute.points}
+            if len(batches) < 2 and not (sheet and name == "fp16"):
                 raise ValueError(
                     f"{name}: points of two batches expected where neither fixed_s nor, for fp16, "
                     f"tensor_flops_per_s is given, found {batches}"
@@ -180,85 +167,87 @@ class Performance(Waiting):
 class JobSettings(Section):
     """How `rn50 submit` asks a scheduler for this machine (docs/clusters.md)."""
 
-    account: Word | None = default(None, "Account or group that is charged.")
-    queue: Word | None = default(None, "Partition or queue.")
-    resource: Word | None = default(
-        None,
-        "SGE: resource type; Slurm: --gres; PBS: of a chunk. null: one GPU a rank.",
-    )
-    parallel_environment: Word = default(
-        "mpi", "SGE without resource: its name for `-pe`."
-    )
-    walltime: Walltime = default("01:00:00", "Longest time of the job, all runs in it.")
-    requeue: Bool = default(
-        False,
-        "Back into the queue, from the checkpoint, before walltime ends or after a fault.",
-    )
-    max_restarts: Natural = default(
-        0, "Restarts of a run from its last checkpoint after a fault."
-    )
-    min_nodes: Ranks | None = default(
-        None,
-        "A restart uses the nodes that are left, if at least so many; null: all nodes alone.",
-    )
-    options: tuple[Text, ...] = default(
-        (), "Further words of the command, such as [-g, GROUP]."
-    )
-    modules: tuple[Word, ...] = default((), "Environment modules, loaded first.")
-    container: Text | None = default(None, "Image in which the ranks run; null: none.")
-    engine: Literal["pyxis", "singularity"] = default(
-        "pyxis", "What starts the container; pyxis: with Slurm alone."
-    )
-    mounts: tuple[Mount, ...] = default(
-        (), "Folders besides the working folder in the container."
-    )
-    home: Text | None = default(None, "The checkout on the nodes; null: this one.")
-    python: Text | None = default(
-        None, "The interpreter on the nodes; null: that of home."
-    )
-    stage: Text | None = default(
-        None,
-        "Folder on the nodes' own disks for a copy of the image set; may have $NAME.",
-    )
-    drop_caches: Bool = default(
-        False, "Drop the nodes' caches before each run; needs sudo -n."
-    )
-    bind: Literal["auto", "none"] = default(
-        "auto",
-        "Which cores, GPU and network card a rank gets: scripts/bind.sh's choice, or any.",
-    )
-    environment: tuple[Setting, ...] = default(
-        (), "Environment variables of this machine's jobs."
-    )
+    account: Word | None = None
+    """Account or group that is charged."""
+    queue: Word | None = None
+    """Partition or queue."""
+    resource: Word | None = None
+    """SGE: resource type; Slurm: --gres; PBS: of a chunk. null: one GPU a rank."""
+    parallel_environment: Word = "mpi"
+    """SGE without resource: its name for `-pe`."""
+    walltime: Walltime = "01:00:00"
+    """Longest time of the job, all runs in it."""
+    requeue: Bool = False
+    """Back into the queue, from the checkpoint, before walltime ends or after a fault."""
+    max_restarts: Natural = 0
+    """Restarts of a run from its last checkpoint after a fault."""
+    min_nodes: Ranks | None = None
+    """A restart uses the nodes that are left, if at least so many; null: all nodes alone."""
+    options: tuple[Text, ...] = ()
+    """Further words of the command, such as [-g, GROUP]."""
+    modules: tuple[Word, ...] = ()
+    """Environment modules, loaded first."""
+    container: Text | None = None
+    """Image in which the ranks run; null: none."""
+    engine: Literal["pyxis", "singularity"] = "pyxis"
+    """What starts the container; pyxis: with Slurm alone."""
+    mounts: tuple[Mount, ...] = ()
+    """Folders besides the working folder in the container."""
+    home: Text | None = None
+    """The checkout on the nodes; null: this one."""
+    python: Text | None = None
+    """The interpreter on the nodes; null: that of home."""
+    stage: Text | None = None
+    """Folder on the nodes' own disks for a copy of the image set; may have $NAME."""
+    drop_caches: Bool = False
+    """Drop the nodes' caches before each run; needs sudo -n."""
+    bind: Literal["auto", "none"] = "auto"
+    """Which cores, GPU and network card a rank gets: scripts/bind.sh's choice, or any."""
+    environment: tuple[Setting, ...] = ()
+    """Environment variables of this machine's jobs."""
 
 
 class Description(Section):
     """What a submission's page of the machine says that neither the rest of a config nor Linux has.
     Names: mlperf-logging, system_desc_checker."""
 
-    host_processor_frequency: Text | None = default(None, "Of the host's processors.")
-    host_processor_caches: Text | None = default(None, "Of the host's processors.")
-    host_processor_interconnect: Text | None = default(None, "Between sockets.")
-    host_storage_type: Text | None = default(None, "Of a node, or shared.")
-    host_storage_capacity: Text | None = default(None, "Of a node, or shared.")
-    host_networking_topology: Text | None = default(None, "Of the nodes' network.")
-    host_memory_configuration: Text | None = default(None, "Modules of a node.")
-    accelerator_host_interconnect: Text | None = default(None, "Such as PCIe 4.0 x16.")
-    accelerator_frequency: Text | None = default(None, "Of the device.")
-    accelerator_on_chip_memories: Text | None = default(None, "Of the device.")
-    accelerator_memory_configuration: Text | None = default(None, "Such as HBM2e.")
-    accelerator_interconnect_topology: Text | None = default(
-        None, "Between a node's devices."
-    )
-    cooling: Text | None = default(None, "Such as air or liquid.")
-    hw_notes: Text | None = default(None, "More on the hardware.")
+    host_processor_frequency: Text | None = None
+    """Of the host's processors."""
+    host_processor_caches: Text | None = None
+    """Of the host's processors."""
+    host_processor_interconnect: Text | None = None
+    """Between sockets."""
+    host_storage_type: Text | None = None
+    """Of a node, or shared."""
+    host_storage_capacity: Text | None = None
+    """Of a node, or shared."""
+    host_networking_topology: Text | None = None
+    """Of the nodes' network."""
+    host_memory_configuration: Text | None = None
+    """Modules of a node."""
+    accelerator_host_interconnect: Text | None = None
+    """Such as PCIe 4.0 x16."""
+    accelerator_frequency: Text | None = None
+    """Of the device."""
+    accelerator_on_chip_memories: Text | None = None
+    """Of the device."""
+    accelerator_memory_configuration: Text | None = None
+    """Such as HBM2e."""
+    accelerator_interconnect_topology: Text | None = None
+    """Between a node's devices."""
+    cooling: Text | None = None
+    """Such as air or liquid."""
+    hw_notes: Text | None = None
+    """More on the hardware."""
 
 
 class Reference(Section):
     """A rate that a config reached on this machine while it was known to be healthy."""
 
-    images_per_s: Positive = Field(description="Of all ranks.")
-    tolerance: Share = default(0.05, "Part by which a rate may lie below it.")
+    images_per_s: Positive
+    """Of all ranks."""
+    tolerance: Share = 0.05
+    """Part by which a rate may lie below it."""
 
     def passes(self, images_per_s: float) -> bool:
         """Is a rate within the tolerance, or better?"""
@@ -284,51 +273,40 @@ class _References(dict[str, Reference]):
 class System(Section):
     """The machine; it has no hyper-parameters."""
 
-    name: Text = default("local", "The machine's name, for reports and submissions.")
-    device: Literal["cpu", "gpu"] = default("cpu", "What a rank computes on.")
-    accelerator: Text = default("CPU core", "The device's name, for reports.")
-    compute_capability: Positive | None = default(
-        None,
-        "Of an NVIDIA GPU: whether MXNet's machine code runs there; null: not known yet.",
-    )
-    nodes: Ranks = default(1, "Nodes (hosts) of a run.")
-    ranks_per_node: Ranks = default(
-        2, "Ranks (processes, each with its device) of a node."
-    )
-    cores_per_rank: Workers = default(1, "Processor cores that a rank may use.")
-    interconnect: Text = default("shared memory", "The network, for reports.")
-    interfaces: tuple[Word, ...] = default(
-        (),
-        "Network interfaces that MPI, Gloo and NCCL use, such as [ib0]; empty: their choice.",
-    )
-    scheduler: SchedulerName = default(
-        "local", "Scheduler to which rn50 submit submits jobs."
-    )
-    results: Place = default(
-        "results", "Folder below which each run gets its own, NAME/TIME."
-    )
+    name: Text = "local"
+    """The machine's name, for reports and submissions."""
+    device: Literal["cpu", "gpu"] = "cpu"
+    """What a rank computes on."""
+    accelerator: Text = "CPU core"
+    """The device's name, for reports."""
+    compute_capability: Positive | None = None
+    """Of an NVIDIA GPU: whether MXNet's machine code runs there; null: not known yet."""
+    nodes: Ranks = 1
+    """Nodes (hosts) of a run."""
+    ranks_per_node: Ranks = 2
+    """Ranks (processes, each with its device) of a node."""
+    cores_per_rank: Workers = 1
+    """Processor cores that a rank may use."""
+    interconnect: Text = "shared memory"
+    """The network, for reports."""
+    interfaces: tuple[Word, ...] = ()
+    """Network interfaces that MPI, Gloo and NCCL use, such as [ib0]; empty: their choice."""
+    scheduler: SchedulerName = "local"
+    """Scheduler to which rn50 submit submits jobs."""
+    results: Place = "results"
+    """Folder below which each run gets its own, NAME/TIME."""
     # No part of a run's digest: a new calibration of the machine makes no other config of the run,
     # and neither do accounts and queues.
-    performance: Performance | None = Field(
-        default=None,
-        exclude=True,
-        description="What rn50 predict calculates with; null: nothing.",
-    )
-    job: JobSettings = Field(
-        default=JobSettings(),
-        exclude=True,
-        description="How rn50 submit asks for the machine.",
-    )
+    performance: Performance | None = Field(default=None, exclude=True)
+    """What rn50 predict calculates with; null: nothing."""
+    job: JobSettings = Field(default=JobSettings(), exclude=True)
+    """How rn50 submit asks for the machine."""
     references: Annotated[dict[Name, Reference], AfterValidator(_References)] = Field(
-        default=_References(),
-        exclude=True,
-        description="Rates by a config's name: for `bench throughput --check` and a run's end.",
+        default=_References(), exclude=True
     )
-    description: Description = Field(
-        default=Description(),
-        exclude=True,
-        description="What rn50 submission writes of the machine (docs/submission.md).",
-    )
+    """Rates by a config's name: for `bench throughput --check` and a run's end."""
+    description: Description = Field(default=Description(), exclude=True)
+    """What rn50 submission writes of the machine (docs/submission.md)."""
 
     @property
     def world_size(self) -> int:

@@ -13,9 +13,9 @@ import shlex
 from pathlib import Path
 from typing import Annotated, Final, Literal, NamedTuple
 
-from pydantic import Field, ValidationError
+from pydantic import Field, StrictInt, StrictStr, ValidationError
 
-from .errors import UserError, show
+from .errors import UserError, failing_as, show
 from .names import nearest_path
 from .reading import read_file
 from .schema import Synthetic
@@ -36,14 +36,14 @@ _DRAWN_CLASS = re.compile("n90000[0-9]{3}")
 class File(Section):
     """Size and digest of one file of the set."""
 
-    bytes: Annotated[int, Field(strict=True, ge=0)]
-    sha256: Annotated[str, Field(strict=True, pattern="^[0-9a-f]{64}$")]
+    bytes: Annotated[StrictInt, Field(ge=0)]
+    sha256: Annotated[StrictStr, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class Split(Section):
     """One split: how many images, how many of each class, its files by suffix."""
 
-    samples: Annotated[int, Field(strict=True, ge=1)]
+    samples: Annotated[StrictInt, Field(ge=1)]
     class_counts: list[int]
     files: dict[str, File]
     chunks: list[tuple[int, int]] = Field(default=[])
@@ -61,21 +61,19 @@ class OddFile(Section):
 class Part(NamedTuple):
     """One of several parts, from 0, of the training images, as `data.shards` divides them."""
 
-    number: Annotated[int, Field(strict=True, ge=0)]
-    parts: Annotated[int, Field(strict=True, ge=1)]
+    number: Annotated[StrictInt, Field(ge=0)]
+    parts: Annotated[StrictInt, Field(ge=1)]
 
     def __str__(self) -> str:
-        return (
-            f"part {self.number}/{self.parts}"
-            if self.parts > 1
-            else "all training records"
-        )
+        if self.parts == 1:
+            return "all training records"
+        return f"part {self.number}/{self.parts}"
 
     def images(self, samples: int) -> tuple[int, int]:
         """[first, last) of `samples` images; parts differ by at most one image."""
-        return samples * self.number // self.parts, samples * (
-            self.number + 1
-        ) // self.parts
+        first = samples * self.number // self.parts
+        last = samples * (self.number + 1) // self.parts
+        return first, last
 
 
 WHOLE = Part(0, 1)
@@ -117,9 +115,11 @@ class Manifest(Section):
     @property
     def files(self) -> dict[str, File]:
         """Every file of the set by its name."""
-        return {
-            f"{s}.{x}": file for s in SPLITS for x, file in self.splits[s].files.items()
-        }
+        files = {}
+        for split in SPLITS:
+            for suffix, file in self.splits[split].files.items():
+                files[f"{split}.{suffix}"] = file
+        return files
 
     @property
     def digest(self) -> str:
@@ -134,14 +134,11 @@ class Manifest(Section):
 
 def has_manifest(folder: Path) -> bool:
     """Whether a set may be there. Raises UserError: nobody can tell, such as without permission."""
-    try:
-        (folder / FILE_NAME).lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as error:
-        raise UserError(
-            f"{folder}: a packed image set expected: {error.strerror}"
-        ) from None
+    with failing_as(f"{folder}: a packed image set expected"):
+        try:
+            (folder / FILE_NAME).lstat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
     return True
 
 
@@ -150,14 +147,14 @@ def explain_missing(folder: Path) -> str:
     folder = Path(os.path.realpath(folder))
     out = "ANOTHER_FOLDER"
     if any(folder.glob("*.rec")):
-        found = f"records without {FILE_NAME}, as im2rec makes them"
+        content = f"records without {FILE_NAME}, as im2rec makes them"
     elif os.path.lexists(folder):
-        found = "something else"
+        content = "something else"
     else:
-        found = "none"
+        content = "none"
         out = shlex.quote(str(folder))
     return (
-        f"a packed image set expected at {folder}, found {found} "
+        f"a packed image set expected at {folder}, found {content} "
         f"(make one with `rn50 data pack IMAGES {out}`){nearest_path(folder)}"
     )
 
@@ -168,29 +165,27 @@ def load_manifest(folder: Path, part: Part | None = None) -> Manifest:
     path = folder / FILE_NAME
     if not has_manifest(folder):
         raise UserError(explain_missing(folder))
+    with failing_as(f"{path}: a packed image set expected"):
+        content = read_file(path, MOST_BYTES)
     try:
-        manifest = Manifest.model_validate_json(read_file(path, MOST_BYTES))
-    except OSError as error:
-        raise UserError(
-            f"{path}: a packed image set expected: {error.strerror}"
-        ) from None
+        manifest = Manifest.model_validate_json(content)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"]) or "JSON"
         raise UserError(
             f"{path}: {key}: {first['msg']}, found {show(first['input'])}"
         ) from None
-    for split in SPLITS:
-        files = manifest.splits[split].files if split in manifest.splits else ()
-        if {*files} - {LIST} != {*SUFFIXES}:
+    for name in SPLITS:
+        split = manifest.splits.get(name)
+        if split is None or {*split.files} - {LIST} != {*SUFFIXES}:
             raise UserError(
-                f"{path}: splits.{split}: files {', '.join(SUFFIXES)} expected"
+                f"{path}: splits.{name}: files {', '.join(SUFFIXES)} expected"
             )
-    number, parts = found = manifest.part
-    if not number < parts <= manifest.splits["train"].samples:
+    packed = manifest.part
+    if not packed.number < packed.parts <= manifest.splits["train"].samples:
         raise UserError(
-            f"{path}: part: a number below that of parts expected, found {found}"
+            f"{path}: part: a number below that of parts expected, found {packed}"
         )
-    if part is not None and found not in (WHOLE, part):
-        raise UserError(f"{path}: {part} expected (see data.shards), found {found}")
+    if part is not None and packed not in (WHOLE, part):
+        raise UserError(f"{path}: {part} expected (see data.shards), found {packed}")
     return manifest

@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,6 +19,14 @@ SYSTEM_ALIASES = {
     "h100": "dgxh100",
     "selene": "dgxa100",
 }
+_RECORDED = (
+    "origins.json",
+    "metrics.jsonl",
+    "result_0.txt",
+    "submission.json",
+    "exit_code",
+)
+"""Files of a run or a job, each of which tells its folder."""
 
 
 def list_presets() -> list[str]:
@@ -37,12 +45,11 @@ def find_config(name: str, folder: Path = Path()) -> Path:
     neither; names the nearest."""
     if (beside := file_beside(name, folder)) is not None:
         return beside
-    presets = {preset: preset for preset in list_presets()}
+    presets = list_presets()
     if name in presets:
         return PRESETS / f"{name}.yaml"
-    raise _none(
-        "a preset's name (`rn50 config list`)", name, folder, Path(name).stem, presets
-    )
+    near = _most_like(Path(name).stem, presets)
+    raise _no_file("a preset's name (`rn50 config list`)", name, folder, near)
 
 
 def find_system(name: str, folder: Path = Path()) -> Path:
@@ -56,26 +63,38 @@ def find_system(name: str, folder: Path = Path()) -> Path:
     wanted = re.sub(r"[ ._-]", "", name.lower())
     if wanted in known:
         return PRESETS / "system" / f"{known[wanted]}.yaml"
-    raise _none("a machine (`rn50 config list --systems`)", name, folder, wanted, known)
+    near = [known[stem] for stem in _most_like(wanted, known)]
+    raise _no_file("a machine (`rn50 config list --systems`)", name, folder, near)
 
 
-def _none(
-    kind: str, name: str, folder: Path, wanted: str, known: Mapping[str, str]
+def _no_file(
+    meant: str,
+    name: str,
+    folder: Path,
+    near: list[str],
 ) -> UserError:
-    """The error of a name that means nothing. `known`: from what `wanted` is compared with to the
-    name as one writes it."""
-    near = difflib.get_close_matches(wanted, known, n=1)
-    meant = known[near[0]] if near else ""
-    meant = f"{name}.yaml" if file_beside(f"{name}.yaml", folder) else meant
-    hint = f'; did you mean "{meant}"?' if meant else ""
-    return UserError(f"a YAML file or {kind} expected, found {show(name)}{hint}")
+    """The error of a name that means nothing. `near`: the name that is most like it."""
+    if file_beside(f"{name}.yaml", folder):
+        near = [f"{name}.yaml"]
+    hint = f'; did you mean "{near[0]}"?' if near else ""
+    return UserError(f"a YAML file or {meant} expected, found {show(name)}{hint}")
+
+
+def _most_like(
+    word: str,
+    names: Iterable[str],
+    least: float = 0.6,
+) -> list[str]:
+    """The name that is most like a word; none where none has `least` in common with it."""
+    return difflib.get_close_matches(word, list(names), n=1, cutoff=least)
 
 
 def nearest_name(word: str, known: Iterable[str]) -> str:
     """The end of an error for a word that is none of the `known`: the nearest of them; empty where
     none is near."""
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    for name in _most_like(word, known):
+        return f"; did you mean {name}?"
+    return ""
 
 
 def nearest_path(path: Path) -> str:
@@ -87,29 +106,27 @@ def nearest_path(path: Path) -> str:
         wrong = path
         while not wrong.parent.is_dir():
             wrong = wrong.parent
-        names = [one.name for one in wrong.parent.iterdir()]
-        if near := difflib.get_close_matches(wrong.name, names, n=1, cutoff=0.75):
-            return f"; did you mean {wrong.parent / near[0]}?"
+        names = [path.name for path in wrong.parent.iterdir()]
+        for name in _most_like(wrong.name, names, 0.75):
+            return f"; did you mean {wrong.parent / name}?"
     return ""
 
 
 def recorded_in(config: Path) -> Path | None:
     """The folder of the run or the job that recorded this config; None: it is of neither."""
-    of_a_run = ("origins.json", "metrics.jsonl", "result_0.txt")
-    files = (
-        config.with_name(name) for name in (*of_a_run, "submission.json", "exit_code")
-    )
-    return (
-        config.parent
-        if config.name == "config.yaml" and any(map(is_file, files))
-        else None
-    )
+    if config.name != "config.yaml":
+        return None
+    if any(is_file(config.with_name(name)) for name in _RECORDED):
+        return config.parent
+    return None
 
 
 def file_beside(value: str, folder: Path) -> Path | None:
     """The file at a path relative to `folder`, or absolute; None: there is none."""
     path = Path(os.path.normpath(folder / Path(value)))
-    return path if is_file(path) else None
+    if is_file(path):
+        return path
+    return None
 
 
 def is_file(path: Path) -> bool:

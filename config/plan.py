@@ -88,119 +88,98 @@ class Plan:
         if self.last_batch == "mix":
             return self.step_at(epoch * self.train_samples)
         segment = self.segment_of_epoch(epoch)
-        samples = (epoch - segment.first_epoch + 1) * self.samples_per_epoch(segment)
+        epochs = epoch - segment.first_epoch + 1
+        samples = epochs * self.samples_per_epoch(segment)
         return segment.first_step + samples // segment.global_batch_size
 
     def step_at(self, images: float) -> int:
         """The first step after which so many images have been trained on."""
-        segment = next(
-            (s for s in reversed(self.segments) if s.first_sample < images), None
-        )
-        if segment is None:
-            return 0
-        return segment.first_step + math.ceil(
-            (images - segment.first_sample) / segment.global_batch_size
-        )
+        for segment in reversed(self.segments):
+            within = images - segment.first_sample
+            if within > 0:
+                steps = math.ceil(within / segment.global_batch_size)
+                return segment.first_step + steps
+        return 0
 
     def images_after(self, step: int) -> int:
         """Samples consumed once `step` is done: images trained on, padding included."""
         if step < 1:
             return 0
         segment = self.segment_of_step(step)
-        return (
-            segment.first_sample
-            + (step - segment.first_step) * segment.global_batch_size
-        )
+        steps = step - segment.first_step
+        return segment.first_sample + steps * segment.global_batch_size
 
     def epoch_at(self, step: int) -> float:
         """Epochs done once `step` is done, as a fraction."""
         if step < 1:
             return 0.0
-        segment = self.segment_of_step(step)
+        images = self.images_after(step)
         if self.last_batch == "mix":
-            return self.images_after(step) / self.train_samples
-        within = (step - segment.first_step) * segment.global_batch_size
+            return images / self.train_samples
+        segment = self.segment_of_step(step)
+        within = images - segment.first_sample
         return segment.first_epoch - 1 + within / self.samples_per_epoch(segment)
 
-    def steps(self, duration: Duration, total_steps: int | None = None) -> int:
+    def steps(
+        self,
+        duration: Duration,
+        total_steps: int | None = None,
+    ) -> int:
         """Whole steps in a duration from the start of the run; `total_steps`: what "%" is of."""
         if duration.unit == "steps":
             return int(duration.value)
         if duration.unit == "%":
             return round(duration.value / 100 * (total_steps or 0))
-        whole = math.floor(duration.value)
-        start = self.epoch_end_step(whole)
-        stop = self.epoch_end_step(whole + 1)
         if len(self.segments) == 1:
             return round(duration.value * self.steps_per_epoch)
-        return start + round((duration.value - whole) * (stop - start))
+        whole = math.floor(duration.value)
+        start = self.epoch_end_step(whole)
+        steps = self.epoch_end_step(whole + 1) - start
+        return start + round((duration.value - whole) * steps)
 
 
 def momentum_for_batch(
-    follow: str, batch: int, reference_batch: int, reference_momentum: float
+    follow: str,
+    batch: int,
+    reference_batch: int,
+    reference_momentum: float,
 ) -> float:
     """Momentum at a global batch, from that of a reference batch. The learning rate cancels.
 
     "momentum" keeps the noise scale lr N / (B (1 - m)) (Smith and Le, 1710.06451). Any other value
     is Sony's formula as printed (1811.05233 section 3.2), dashes read as products.
     """
-    ratio = reference_batch / batch if follow == "momentum" else batch / reference_batch
-    return 1 - (1 - reference_momentum) * ratio
+    growth = batch / reference_batch
+    if follow == "momentum":
+        growth = reference_batch / batch
+    return 1 - (1 - reference_momentum) * growth
 
 
 def build_plan(run: Run) -> Plan:
     """Derive the plan of `run`. Raises UserError where its parts contradict each other."""
-    ranks = run.system.world_size
-    parts = run.system.nodes if run.data.shards else 1
     plan = Plan(
-        ranks,
-        run.data.train_samples,
-        run.data.last_batch,
-        (),
-        parts,
+        ranks=run.system.world_size,
+        train_samples=run.data.train_samples,
+        last_batch=run.data.last_batch,
+        segments=(),
+        parts=run.system.nodes if run.data.shards else 1,
     )
-    changes: list[Batch | BatchChange] = [run.batch, *run.batch.changes]
-    for change in changes:
-        first_epoch = change.after_epoch + 1 if isinstance(change, BatchChange) else 1
-        per_rank = change.per_rank
-        active = change.active_ranks or ranks
-        if active > ranks:
-            raise UserError(
-                f"batch.active_ranks: at most {ranks} ranks expected, found {active}"
-            )
-        if per_rank * active > run.data.train_samples:
-            raise UserError(
-                f"batch.per_rank: {per_rank} on {active} ranks makes a global batch of "
-                f"{per_rank * active}, more than the {run.data.train_samples} training images"
-            )
-        step = plan.epoch_end_step(first_epoch - 1)
-        segment = Segment(
-            first_epoch,
-            step,
-            plan.images_after(step),
-            per_rank,
-            active,
-        )
+    batches: list[Batch | BatchChange] = [run.batch, *run.batch.changes]
+    for batch in batches:
+        segment = _segment(run, plan, batch)
         plan = replace(plan, segments=(*plan.segments, segment))
-        least = run.system.job.min_nodes
-        if run.data.shards and (plan.last_batch, active, least) != ("pad", ranks, None):
-            raise UserError(
-                "data.shards: node needs data.last_batch: pad, all ranks active and no "
-                f"system.job.min_nodes, found {plan.last_batch}, {active} of {ranks} and {least}"
-            )
     _check_momentum(run, plan)
     epochs = _epochs(plan, run.schedule.length)
     total = plan.epoch_end_step(epochs)
-    plan = _with_schedule(replace(plan, epochs=epochs, total_steps=total), run)
-    evals = tuple(
-        epoch
-        for epoch in range(1, epochs + 1)
-        if (epoch - 1) % run.eval.period == run.eval.offset
-    )
+    plan = replace(plan, epochs=epochs, total_steps=total)
+    plan = _with_schedule(plan, run)
+    period = run.eval.period
+    offset = run.eval.offset
+    evals = [epoch for epoch in range(1, epochs + 1) if (epoch - 1) % period == offset]
     if not evals:
         raise UserError(
-            f"eval.offset: no evaluation in {epochs} epochs with period {run.eval.period} and "
-            f"offset {run.eval.offset} (epoch e is evaluated when (e - 1) mod period = offset)"
+            f"eval.offset: no evaluation in {epochs} epochs with period {period} and "
+            f"offset {offset} (epoch e is evaluated when (e - 1) mod period = offset)"
         )
     by = run.limits.min_accuracy_by
     return replace(
@@ -208,7 +187,42 @@ def build_plan(run: Run) -> Plan:
         log_every_steps=max(1, plan.steps(run.log.every, total)),
         checkpoint_every_steps=max(1, plan.steps(run.checkpoint.every, total)),
         min_accuracy_by_steps=total + 1 if by is None else plan.steps(by, total),
-        eval_epochs=evals,
+        eval_epochs=tuple(evals),
+    )
+
+
+def _segment(
+    run: Run,
+    plan: Plan,
+    batch: Batch | BatchChange,
+) -> Segment:
+    """The segment of `batch` after those that `plan` has."""
+    ranks = plan.ranks
+    per_rank = batch.per_rank
+    active = batch.active_ranks or ranks
+    if active > ranks:
+        raise UserError(
+            f"batch.active_ranks: at most {ranks} ranks expected, found {active}"
+        )
+    if per_rank * active > plan.train_samples:
+        raise UserError(
+            f"batch.per_rank: {per_rank} on {active} ranks makes a global batch of "
+            f"{per_rank * active}, more than the {plan.train_samples} training images"
+        )
+    least = run.system.job.min_nodes
+    if run.data.shards and (plan.last_batch, active, least) != ("pad", ranks, None):
+        raise UserError(
+            "data.shards: node needs data.last_batch: pad, all ranks active and no "
+            f"system.job.min_nodes, found {plan.last_batch}, {active} of {ranks} and {least}"
+        )
+    epochs_before = batch.after_epoch if isinstance(batch, BatchChange) else 0
+    step = plan.epoch_end_step(epochs_before)
+    return Segment(
+        first_epoch=epochs_before + 1,
+        first_step=step,
+        first_sample=plan.images_after(step),
+        per_rank=per_rank,
+        active_ranks=active,
     )
 
 
@@ -244,12 +258,10 @@ def _with_schedule(plan: Plan, run: Run) -> Plan:
     first = 0 if from_start else warmup_images
     if schedule.decay is not None:
         last = end(schedule.decay, first)
+    elif exact and mixes:
+        last = plan.epochs * plan.train_samples
     else:
-        last = (
-            plan.epochs * plan.train_samples
-            if exact and mixes
-            else plan.images_after(total)
-        )
+        last = plan.images_after(total)
     return replace(
         plan,
         warmup_steps=warmup,
@@ -262,23 +274,21 @@ def _with_schedule(plan: Plan, run: Run) -> Plan:
 def spread(global_batch: int, ranks: int) -> tuple[int, int]:
     """(images per rank, ranks with a share) of the same global batch on at most so many ranks: all
     shares are equal, so the largest number of ranks that divides it takes part."""
-    active = next(
-        n for n in range(min(ranks, global_batch), 0, -1) if global_batch % n == 0
-    )
+    active = min(ranks, global_batch)
+    while global_batch % active:
+        active -= 1
     return global_batch // active, active
 
 
 def _check_momentum(run: Run, plan: Plan) -> None:
     follow = run.batch.follow
+    if not follow.startswith("momentum"):
+        return
     reference = run.batch.reference or plan.global_batch_size
-    for batch in (segment.global_batch_size for segment in plan.segments):
-        momentum = momentum_for_batch(
-            follow,
-            batch,
-            reference,
-            run.optimizer.momentum,
-        )
-        if follow.startswith("momentum") and momentum < 0:
+    for segment in plan.segments:
+        batch = segment.global_batch_size
+        momentum = momentum_for_batch(follow, batch, reference, run.optimizer.momentum)
+        if momentum < 0:
             raise UserError(
                 f"batch.follow: {follow} gives momentum {momentum:.4g} at a global batch of "
                 f"{batch} (reference {reference}); expected 0 or more"

@@ -19,8 +19,14 @@ class Advance(Protocol):
     ) -> None: ...
 
 
-Tracker = Callable[[str], Callable[[int, int], None]]
-"""From the name of a task to the callback (done, total) of its progress."""
+Progress = Callable[[int, int], None]
+"""The callback of a task: (done, total)."""
+Tracker = Callable[[str], Progress]
+"""From the name of a task to the callback of its progress."""
+
+
+def silent(done: int, total: int) -> None:
+    """Show no progress."""
 
 
 def say(line: str, *, to: TextIO | None = None) -> None:

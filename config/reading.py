@@ -30,7 +30,10 @@ JsonObject: TypeAlias = dict[str, Any]
 
 
 def open_file(
-    path: Path, most_bytes: int | None = None, *, within: Path | None = None
+    path: Path,
+    most_bytes: int | None = None,
+    *,
+    within: Path | None = None,
 ) -> BinaryIO:
     """Open a regular file for reading, without waiting. `most_bytes`: the largest file that makes
     sense; `within`: the folder that it must lie in once every link is followed.
@@ -39,28 +42,40 @@ def open_file(
     """
     descriptor = os.open(path, _FLAGS)
     try:
-        about = os.fstat(descriptor)
-        if not stat.S_ISREG(about.st_mode):
-            found = stat.filemode(about.st_mode)
-            raise OSError(
-                errno.EINVAL, f"a regular file expected, found {found}", str(path)
-            )
-        if most_bytes is not None and about.st_size > most_bytes:
-            found = f"at most {most_bytes:,} bytes expected, found {about.st_size:,}"
-            raise OSError(errno.EFBIG, found, str(path))
-        # by the descriptor, not by the name: no link can be changed since
-        if within is not None:
-            place = Path(f"/proc/self/fd/{descriptor}").readlink()
-            if not place.is_relative_to(os.path.realpath(within)):
-                found = f"a link out of {within}, which is not followed"
-                raise OSError(errno.EXDEV, found, str(path))
+        _check(descriptor, path, most_bytes, within)
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
         raise
 
 
-def read_file(path: Path, most_bytes: int, *, within: Path | None = None) -> bytes:
+def _check(
+    descriptor: int,
+    path: Path,
+    most_bytes: int | None,
+    within: Path | None,
+) -> None:
+    about = os.fstat(descriptor)
+    if not stat.S_ISREG(about.st_mode):
+        reason = f"a regular file expected, found {stat.filemode(about.st_mode)}"
+        raise OSError(errno.EINVAL, reason, str(path))
+    if most_bytes is not None and about.st_size > most_bytes:
+        reason = f"at most {most_bytes:,} bytes expected, found {about.st_size:,}"
+        raise OSError(errno.EFBIG, reason, str(path))
+    if within is not None:
+        # by the descriptor, not by the name: no link can be changed since
+        place = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if not place.is_relative_to(os.path.realpath(within)):
+            reason = f"a link out of {within}, which is not followed"
+            raise OSError(errno.EXDEV, reason, str(path))
+
+
+def read_file(
+    path: Path,
+    most_bytes: int,
+    *,
+    within: Path | None = None,
+) -> bytes:
     """The bytes of a regular file; arguments and errors as of `open_file`."""
     with open_file(path, most_bytes, within=within) as file:
         return file.read(most_bytes)
@@ -92,10 +107,13 @@ def read_text(path: Path) -> str:
 def read_object(path: Path, most_bytes: int = _OBJECT_BYTES) -> JsonObject:
     """The JSON object in a file; an empty one where there is none, or it is not of its folder."""
     try:
-        value = json.loads(read_file(path, most_bytes, within=path.parent).decode())
+        content = read_file(path, most_bytes, within=path.parent)
+        value = json.loads(content.decode())
     except (OSError, ValueError, RecursionError):
         return {}
-    return value if isinstance(value, dict) else {}
+    if isinstance(value, dict):
+        return value
+    return {}
 
 
 def named_descriptor(path: Path) -> int | None:

@@ -11,12 +11,12 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from .errors import UserError, show
-from .leaves import Leaf
+from .leaves import Leaves
 from .load import Loaded, load, merge
 from .names import recorded_in
 from .schema import PLACES
@@ -33,6 +33,7 @@ and of a new one. Job scripts alone read more of `system.job` than the environme
 
 # Variables and keys whose values are numbers and words: no file, no command, nothing for a shell.
 _PLAIN = re.compile(r"[\w.,:=+^-]*", re.ASCII)
+_PATH = re.compile(r"[\w.-]*/[\w./-]*", re.ASCII)
 _KEYS = (
     "account",
     "queue",
@@ -67,26 +68,28 @@ _SETTINGS = frozenset(
 
 
 def load_recorded(
-    source: Path, overrides: Sequence[str] = (), keys: tuple[str, ...] = RUN
+    source: Path,
+    overrides: Sequence[str] = (),
+    keys: tuple[str, ...] = RUN,
 ) -> Loaded:
     """The config `source` in the folder of a run or a job, with overrides, which may set anything.
     Raises UserError: as of `load`; the file is a link or has a file as a base; or it sets some of
     `keys` in a way that only the command line may."""
-    leaves = merge(
-        [*read_layers(source, within=source.parent), *parse_overrides(overrides)]
-    )
-    if found := list(_refused(leaves, source, keys)):
-        raise UserError(
-            *(
-                f"{line}; if it is yours, add {shlex.quote(word)}"
-                for line, word in found
-            )
-        )
+    layers = read_layers(source, within=source.parent)
+    leaves = merge([*layers, *parse_overrides(overrides)])
+    problems = [
+        f"{problem}; if it is yours, add {shlex.quote(word)}"
+        for problem, word in _refused(leaves, source, keys)
+    ]
+    if problems:
+        raise UserError(*problems)
     return load(source, overrides)
 
 
 def load_named(
-    config: str, overrides: Sequence[str], keys: tuple[str, ...] = RUN
+    config: str,
+    overrides: Sequence[str],
+    keys: tuple[str, ...] = RUN,
 ) -> Loaded:
     """The config that a command line names, read by `load_recorded` if it is a recorded one. A new
     run of a sweep's trial goes beside the sweep, not into it."""
@@ -115,7 +118,9 @@ def words_to_repeat(folder: Path, keys: tuple[str, ...]) -> list[str]:
 
 
 def _refused(
-    leaves: Mapping[str, Leaf], source: Path, keys: tuple[str, ...]
+    leaves: Leaves,
+    source: Path,
+    keys: tuple[str, ...],
 ) -> Iterator[tuple[str, str]]:
     """(what is wrong, the override that allows it) for the leaves that `source` itself sets.
     Values of another type than the schema's are left to the schema."""
@@ -129,11 +134,12 @@ def _refused(
                 continue
             wrong = f"{_written(value)} lies outside the run's folder and the working folder"
         elif key == _ENVIRONMENT and isinstance(value, list):
-            names = [
-                one.partition("=")[0] for one in map(str, value) if not _is_plain(one)
+            settings = [
+                setting for setting in map(str, value) if not _is_plain(setting)
             ]
-            if not names:
+            if not settings:
                 continue
+            names = (setting.partition("=")[0] for setting in settings)
             wrong = f"{show(', '.join(names))} may run code ({key}=[] leaves it out)"
         elif key.rpartition(".")[2] in _KEYS and _PLAIN.fullmatch(str(value)):
             continue
@@ -152,20 +158,14 @@ def leads_out(path: str, folder: Path) -> bool:
         return False
     there = Path(os.path.realpath(path))
     home = Path.cwd()
-    links = (
-        []
-        if home == folder.resolve()
-        else [one for one in home.iterdir() if one.is_symlink()]
-    )
-    return not any(
-        there.is_relative_to(os.path.realpath(place))
-        for place in (folder, home, *links)
-    )
+    places = [folder, home]
+    if home != folder.resolve():
+        places += [path for path in home.iterdir() if path.is_symlink()]
+    return not any(map(there.is_relative_to, map(os.path.realpath, places)))
 
 
 def _written(value: Any) -> str:
     """A value as an override has it."""
-    is_path = isinstance(value, str) and re.fullmatch(
-        r"[\w.-]*/[\w./-]*", value, re.ASCII
-    )
-    return str(value) if is_path else json.dumps(value)
+    if isinstance(value, str) and _PATH.fullmatch(value):
+        return value
+    return json.dumps(value)

@@ -5,24 +5,33 @@ What `rn50 config explain` prints and docs/config.md holds.
 
 from __future__ import annotations
 
+import ast
+import inspect
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt
+from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
+from . import machine, schema
 from .choices import Form
 from .errors import UserError, show
 from .leaves import is_within, yaml_value
 from .names import nearest_name
-from .schema import Run
 from .values import Duration, Section, section_of
 
 BEGIN = "<!-- keys: begin -->"
 END = "<!-- keys: end -->"
-_BOUNDS = {Ge: "{} or more", Gt: "above {}", Le: "at most {}", Lt: "below {}"}
+_BOUNDS: dict[type, str] = {
+    Ge: "{.ge:,} or more",
+    Gt: "above {.gt:,}",
+    Le: "at most {.le:,}",
+    Lt: "below {.lt:,}",
+}
 _WORDS = {bool: "true or false", int: "whole number", float: "number", str: "text"}
 
 
@@ -36,19 +45,21 @@ class Key(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def all_keys() -> dict[str, Key]:
-    """Every key and section by its path, in the schema's order."""
-    return {key.path: key for key in _keys_of(Run, "")}
+def all_keys() -> tuple[Key, ...]:
+    """Every key and section, in the schema's order."""
+    return tuple(_keys_of(schema.Run, ""))
 
 
 def find_keys(word: str) -> list[Key]:
     """The keys that a word means: a section with its keys, or those with the word in their paths.
     Raises UserError: none."""
-    keys = [(path.replace("[]", ""), key) for path, key in all_keys().items()]
+    keys = [(key.path.replace("[]", ""), key) for key in all_keys()]
     within = [key for path, key in keys if is_within(path, word)]
-    if found := within or [key for path, key in keys if word in path]:
-        return found
-    hint = nearest_name(word, (path for path, key in keys if key.values))
+    named = within or [key for path, key in keys if word in path]
+    if named:
+        return named
+    with_values = (path for path, key in keys if key.values)
+    hint = nearest_name(word, with_values)
     raise UserError(
         f"{show(word)}: a key of a config expected; `rn50 config explain` lists them{hint}"
     )
@@ -57,34 +68,36 @@ def find_keys(word: str) -> list[Key]:
 def render_markdown() -> str:
     """The reference as tables, a section each: what is between BEGIN and END in docs/config.md."""
     sections: dict[str, list[Key]] = {"": []}
-    for key in all_keys().values():
-        section = key.path.rpartition(".")[0] if key.values else key.path
+    for key in all_keys():
+        section = key.path
+        if key.values:
+            section = section.rpartition(".")[0]
         sections.setdefault(section, []).append(key)
     lines = []
     described: dict[tuple[Key, ...], str] = {}
     for section, keys in sections.items():
-        lines += [f"### {f'`{section}`' if section else 'The run'}", ""]
+        title = f"`{section}`" if section else "The run"
+        lines += [f"### {title}", ""]
         content = tuple(
             key._replace(path=key.path.removeprefix(section)) for key in keys
         )
-        if (first := described.setdefault(content, section)) != section:
+        first = described.setdefault(content, section)
+        if first != section:
             lines += [f"The keys of `{first}`.", ""]
             continue
         if section:
-            lines += [
-                keys[0].meaning + (" `null` by default." if keys[0].default else ""),
-                "",
-            ]
+            by_default = " `null` by default." if keys[0].default else ""
+            lines += [keys[0].meaning + by_default, ""]
         lines += ["| key | meaning | values | default |", "|---|---|---|---|"]
-        for key in keys:
-            if key.values:
-                name = key.path.rpartition(".")[2]
-                cells = (f"`{name}`", key.meaning, key.values, f"`{key.default}`")
-                lines.append(
-                    f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
-                )
+        lines += [_row(key) for key in keys if key.values]
         lines.append("")
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _row(key: Key) -> str:
+    name = key.path.rpartition(".")[2]
+    cells = (f"`{name}`", key.meaning, key.values, f"`{key.default}`")
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
 
 
 def replace_in_page(page: str) -> str:
@@ -99,32 +112,74 @@ def replace_in_page(page: str) -> str:
 def _keys_of(section: type[Section], prefix: str) -> Iterator[Key]:
     for name, field in section.model_fields.items():
         path = f"{prefix}{name}"
-        below, is_list = section_of(field.annotation)
-        default = field.get_default()
-        default = str(default) if isinstance(default, Duration) else default
-        default = yaml_value(to_jsonable_python(default, fallback=str))
-        default = "required" if field.is_required() else default
-        if below is None or is_list:
-            values = _values(field.annotation, tuple(field.metadata))
-            yield Key(path, field.description or "", values, default)
-        if below is not None:
-            path += (
-                "[]"
-                if is_list
-                else ".NAME"
-                if get_origin(field.annotation) is dict
-                else ""
+        below = section_of(field.annotation)
+        holder = get_origin(field.annotation)
+        default = _default_of(field)
+        if below is None or holder is tuple:
+            meaning = field.description or _docstring(section, name)
+            yield Key(
+                path,
+                meaning,
+                _values(field.annotation, field.metadata),
+                default,
             )
-            default = "null" if default == "null" and not is_list else ""
-            yield Key(path, " ".join((below.__doc__ or "").split()), "", default)
-            yield from _keys_of(below, f"{path}.")
+        if below is None:
+            continue
+        if holder is tuple:
+            path += "[]"
+        elif holder is dict:
+            path += ".NAME"
+        if holder is tuple or default != "null":
+            default = ""
+        yield Key(path, _on_one_line(below.__doc__ or ""), "", default)
+        yield from _keys_of(below, f"{path}.")
 
 
-def _values(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
+def _default_of(field: FieldInfo) -> str:
+    """The default as one would write it."""
+    if field.is_required():
+        return "required"
+    default = field.get_default()
+    if isinstance(default, Duration):
+        return str(default)
+    return yaml_value(to_jsonable_python(default, fallback=str))
+
+
+def _docstring(section: type[Section], field: str) -> str:
+    """What the docstring below a field says: of its section, or of the one that this extends."""
+    docstrings = _docstrings()
+    places = ((base.__name__, field) for base in section.__mro__)
+    return next((docstrings[place] for place in places if place in docstrings), "")
+
+
+@lru_cache(maxsize=1)
+def _docstrings() -> dict[tuple[str, str], str]:
+    """By section and field. From the source, and when asked for: pydantic would read it at each
+    import of the schema, which takes a rank 50 ms more."""
+    docstrings = {}
+    for module in (schema, machine):
+        for section in ast.parse(inspect.getsource(module)).body:
+            if not isinstance(section, ast.ClassDef):
+                continue
+            for field, below in pairwise(section.body):
+                match field, below:
+                    case (
+                        ast.AnnAssign(target=ast.Name(id=name)),
+                        ast.Expr(value=ast.Constant(value=str(text))),
+                    ):
+                        docstrings[section.name, name] = _on_one_line(text)
+    return docstrings
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _values(annotation: Any, metadata: Sequence[Any] = ()) -> str:
     """What may be written, in words."""
     while get_origin(annotation) is Annotated:
         annotation, *more = get_args(annotation)
-        metadata = (*more, *metadata)
+        metadata = [*more, *metadata]
     forms = [str(item) for item in metadata if isinstance(item, Form)]
     if forms:
         return forms[-1]
@@ -132,20 +187,25 @@ def _values(annotation: Any, metadata: tuple[Any, ...] = ()) -> str:
     arguments = get_args(annotation)
     if origin is Literal:
         return ", ".join(map(str, arguments))
+    if annotation is type(None):
+        return "null"
     if origin in (Union, types.UnionType):
-        words = [_values(part) for part in arguments if part is not type(None)]
-        return " or ".join(words) + ("; or null" if type(None) in arguments else "")
+        *words, last = map(_values, arguments)
+        if last == "null":
+            return " or ".join(words) + "; or null"
+        return " or ".join([*words, last])
     if origin is tuple:
-        count = "" if arguments[-1] is Ellipsis else f" {len(arguments)}"
-        return f"list of{count}: {_values(arguments[0])}"
+        each, *others = arguments
+        if others == [Ellipsis]:
+            return f"list of: {_values(each)}"
+        return f"list of {len(arguments)}: {_values(each)}"
     if issubclass(annotation, Section):
         return "section of keys"
-    bounds = [part for item in metadata for part in getattr(item, "metadata", (item,))]
-    limits = [
-        (type(part), getattr(part, type(part).__name__.lower(), None))
-        for part in bounds
-    ]
-    words = [
-        _BOUNDS[kind].format(f"{limit:,}") for kind, limit in limits if kind in _BOUNDS
-    ]
-    return ", ".join([_WORDS[annotation], *words])
+    return ", ".join([_WORDS[annotation], *_bounds(metadata)])
+
+
+def _bounds(metadata: Sequence[Any]) -> Iterator[str]:
+    for item in metadata:
+        for bound in getattr(item, "metadata", (item,)):  # those of a `Field`
+            if type(bound) in _BOUNDS:
+                yield _BOUNDS[type(bound)].format(bound)

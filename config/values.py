@@ -6,12 +6,22 @@ import math
 import re
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, TypeVar, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+)
 
 from . import benchmark
 from .choices import Form
+from .finding import number
 
 # Far above what there is, and so small that products of two are exact and memory and waits end.
 MOST = 10**9
@@ -39,11 +49,13 @@ class Duration:
     def parse(cls, text: str) -> Duration | None:
         """Read "36 epochs", "540 steps" (whole ones) or "2 %"; None: it is none of these."""
         match = _DURATION.fullmatch(text.lower())
-        if match is None or float(match[1]) >= 10**12:
+        if match is None:
             return None
         value = float(match[1])
         unit = f"{match[2]}s" if match[2] else "%"
-        return None if unit == "steps" and not value.is_integer() else cls(value, unit)
+        if value >= 10**12 or (unit == "steps" and not value.is_integer()):
+            return None
+        return cls(value, unit)
 
     def __str__(self) -> str:
         # Every digit and no exponent: the text is saved with a run, hashed, and read again.
@@ -51,19 +63,20 @@ class Duration:
 
 
 def _read_duration(value: Any) -> Duration | None:
-    return value if isinstance(value, Duration) else Duration.parse(str(value))
+    if isinstance(value, Duration):
+        return value
+    return Duration.parse(str(value))
 
 
 def _read_loss_scale(value: Any) -> float | str | None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if number and SMALLEST <= value <= LARGEST:
-        return float(value)
+    factor = number(value)
+    if factor is not None and SMALLEST <= factor <= LARGEST:
+        return factor
     start = dynamic_start(value, 1)
-    return (
-        value
-        if start is not None and LOSS_SCALES[0] <= start <= LOSS_SCALES[1]
-        else None
-    )
+    lowest, highest = LOSS_SCALES
+    if start is not None and lowest <= start <= highest:
+        return value
+    return None
 
 
 def dynamic_start(loss_scale: object, batch: int) -> float | None:
@@ -73,12 +86,17 @@ def dynamic_start(loss_scale: object, batch: int) -> float | None:
     match = re.fullmatch(r"dynamic(?:\((\d{1,9}(?:\.\d{1,9})?)\))?", str(loss_scale))
     if match is None:
         return None
-    return float(match[1]) if match[1] else 2.0 ** math.floor(math.log2(65536 / batch))
+    if match[1]:
+        return float(match[1])
+    return 2.0 ** math.floor(math.log2(65536 / batch))
 
 
 def _read_profiled(value: Any) -> str | None:
-    text = str(value) if type(value) in (int, str) else ""
-    return text if 0 < len(profiled_steps(text)) <= MOST_PROFILED else None
+    text = str(value)
+    is_text = type(value) in (int, str)
+    if is_text and 0 < len(profiled_steps(text)) <= MOST_PROFILED:
+        return text
+    return None
 
 
 def profiled_steps(text: str | None) -> range:
@@ -87,41 +105,50 @@ def profiled_steps(text: str | None) -> range:
     match = re.fullmatch(r"([1-9]\d{0,8})(?:-([1-9]\d{0,8}))?", text or "")
     if match is None:
         return range(0)
+    first = int(match[1])
     if match[2] is None:
-        return range(11, 11 + int(match[1]))
-    return range(int(match[1]), int(match[2]) + 1)
+        return range(11, 11 + first)
+    return range(first, int(match[2]) + 1)
 
 
 def _check_range(value: tuple[float, float]) -> tuple[float, float]:
-    if value[0] > value[1]:
+    lowest, highest = value
+    if lowest > highest:
         raise ValueError("lowest <= highest")
     return value
 
 
-def _text(form: str, pattern: str, most: int = 400) -> Form:
+def _text(
+    form: str,
+    pattern: str,
+    most: int = 400,
+) -> Form:
     def read(value: Any) -> str | None:
-        fits = isinstance(value, str) and len(value) <= most and value.isprintable()
-        return value if fits and re.fullmatch(pattern, value, re.ASCII) else None
+        if not isinstance(value, str) or len(value) > most:
+            return None
+        if value.isprintable() and re.fullmatch(pattern, value, re.ASCII):
+            return value
+        return None
 
     return Form(form, read)
 
 
-Count = Annotated[int, Field(strict=True, ge=1, le=MOST)]
-Natural = Annotated[int, Field(strict=True, ge=0, le=MOST)]
-Pixels = Annotated[int, Field(strict=True, ge=8, le=1024)]
-Seed = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
-Epoch = Annotated[int, Field(strict=True, ge=1, le=MOST_EPOCHS)]
-Ranks = Annotated[int, Field(strict=True, ge=1, le=MOST_RANKS)]
-Workers = Annotated[int, Field(strict=True, ge=1, le=MOST_WORKERS)]
-Float = Annotated[float, Field(strict=True, ge=-LARGEST, le=LARGEST)]
-NonNegative = Annotated[float, Field(strict=True, ge=0, le=LARGEST)]
-Positive = Annotated[float, Field(strict=True, ge=SMALLEST, le=LARGEST)]
-Seconds = Annotated[float, Field(strict=True, ge=SMALLEST, le=MOST_S)]
-BelowOne = Annotated[float, Field(strict=True, ge=0, lt=1)]
-Fraction = Annotated[float, Field(strict=True, ge=0, le=1)]
-Share = Annotated[float, Field(strict=True, gt=0, le=1)]
-Factor = Annotated[float, Field(strict=True, ge=0.01, le=100)]
-Bool = Annotated[bool, Field(strict=True)]
+Count = Annotated[StrictInt, Field(ge=1, le=MOST)]
+Natural = Annotated[StrictInt, Field(ge=0, le=MOST)]
+Pixels = Annotated[StrictInt, Field(ge=8, le=1024)]
+Seed = Annotated[StrictInt, Field(ge=0, lt=2**63)]
+Epoch = Annotated[StrictInt, Field(ge=1, le=MOST_EPOCHS)]
+Ranks = Annotated[StrictInt, Field(ge=1, le=MOST_RANKS)]
+Workers = Annotated[StrictInt, Field(ge=1, le=MOST_WORKERS)]
+Float = Annotated[StrictFloat, Field(ge=-LARGEST, le=LARGEST)]
+NonNegative = Annotated[StrictFloat, Field(ge=0, le=LARGEST)]
+Positive = Annotated[StrictFloat, Field(ge=SMALLEST, le=LARGEST)]
+Seconds = Annotated[StrictFloat, Field(ge=SMALLEST, le=MOST_S)]
+BelowOne = Annotated[StrictFloat, Field(ge=0, lt=1)]
+Fraction = Annotated[StrictFloat, Field(ge=0, le=1)]
+Share = Annotated[StrictFloat, Field(gt=0, le=1)]
+Factor = Annotated[StrictFloat, Field(ge=0.01, le=100)]
+Bool = StrictBool
 Name = Annotated[
     str, _text("letters, digits, dots, dashes", "[A-Za-z0-9][A-Za-z0-9._-]*", 100)
 ]
@@ -150,15 +177,12 @@ Profiled = Annotated[str, Form(_STEPS, _read_profiled)]
 _SCALE = (
     "a number from 1e-15 to 1e15, dynamic, or dynamic(FIRST), FIRST from {:g} to {:.0f}"
 )
-LossScale = Annotated[float | str, Form(_SCALE.format(*LOSS_SCALES), _read_loss_scale)]
+_LOSS_SCALE = Form(_SCALE.format(*LOSS_SCALES), _read_loss_scale)
+LossScale = Annotated[float | str, _LOSS_SCALE]
 _Number = TypeVar("_Number", bound=float)
 Range = Annotated[tuple[_Number, _Number], AfterValidator(_check_range)]
-Ruleset = Annotated[str, Form(", ".join(benchmark.RULESETS), benchmark.ruleset_name)]
-
-
-def default(value: Any, meaning: str) -> Any:
-    """A key that may be left out: its default, and its meaning for the reference."""
-    return Field(default=value, description=meaning)
+_RULESET = Form(", ".join(benchmark.RULESETS), benchmark.ruleset_name)
+Ruleset = Annotated[str, _RULESET]
 
 
 class Section(BaseModel):
@@ -167,12 +191,9 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-def section_of(annotation: Any) -> tuple[type[Section] | None, bool]:
-    """(the section that a field holds, whether it holds a list of them)."""
+def section_of(annotation: Any) -> type[Section] | None:
+    """The section that a field holds: one, or a list of them, or one for each name."""
     if isinstance(annotation, type) and issubclass(annotation, Section):
-        return annotation, False
-    for part in get_args(annotation):
-        found, many = section_of(part)
-        if found is not None:
-            return found, many or get_origin(annotation) is tuple
-    return None, False
+        return annotation
+    sections = map(section_of, get_args(annotation))
+    return next(filter(None, sections), None)

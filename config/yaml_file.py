@@ -20,13 +20,11 @@ from ruamel.yaml.nodes import MappingNode
 
 from .errors import COMMAND_LINE, Problem, UserError, failing_as, show
 from .layout import note_network
-from .leaves import Layer, Leaf, Origin, put
+from .leaves import Layer, Leaf, Leaves, Origin, put
 from .names import find_config, find_system
 from .reading import read_file
 from .schema import PLACES
 
-_MACHINE = ("system", "system.base")
-_COMMAND_LINE = Origin(COMMAND_LINE)
 _MOST_BYTES = 1 << 16
 _MOST_CHARACTERS = 1000
 
@@ -37,6 +35,22 @@ class _Entry(NamedTuple):
     key: str
     value: Any
     line: int
+
+    @property
+    def names_machine(self) -> bool:
+        """Is it `system: NAME` or `system: {base: NAME}`?"""
+        return self.key in ("system", "system.base") and isinstance(self.value, str)
+
+    def setting(self, origin: Origin, prefix: str = "") -> tuple[str, Leaf]:
+        """Its leaf; in a path variables that are set have their values, and `~/`, which a shell
+        leaves after `key=`, is the home."""
+        key = prefix + self.key
+        value = self.value
+        if key in PLACES and isinstance(value, str):
+            value = os.path.expandvars(value)
+            if value.startswith("~/"):
+                value = str(Path.home() / value[2:])
+        return key, Leaf(value, origin)
 
 
 def read_layers(
@@ -56,32 +70,31 @@ def read_layers(
     chain = (*chain, path.resolve())
     bases = [entry for entry in entries if entry.key == "base"]
     if not machine:
-        bases += [e for e in entries if e.key in _MACHINE and isinstance(e.value, str)]
+        bases += [entry for entry in entries if entry.names_machine]
     if bases and within is not None:
         raise UserError(
             f"{path}:{bases[0].line}: {bases[0].key}: none in a recorded config expected"
         )
     layers = []
     for entry in bases:
-        found = _base(entry, path, chain, machine)
+        base = _base(entry, path, chain, machine)
         if entry.key == "base":
-            layers += read_layers(found, chain, machine=machine)
+            layers += read_layers(base, chain, machine=machine)
         else:
-            layers.append(machine_layer(found, chain))
+            layers.append(machine_layer(base, chain))
     prefix = "system." if machine else ""
-    settings = []
     name = short(path)
-    for entry in entries:
-        if entry not in bases:
-            settings.append(
-                _set(prefix + entry.key, entry.value, Origin(name, entry.line))
-            )
+    settings = [
+        entry.setting(Origin(name, entry.line), prefix)
+        for entry in entries
+        if entry not in bases
+    ]
     return [*layers, Layer(tuple(settings))]
 
 
 def machine_layer(path: Path, chain: tuple[Path, ...] = ()) -> Layer:
     """The layer of a machine's file and its bases."""
-    leaves: dict[str, Leaf] = {}
+    leaves: Leaves = {}
     for layer in read_layers(path, chain, machine=True):
         for key, leaf in layer.leaves:
             put(leaves, key, leaf)
@@ -94,11 +107,12 @@ def parse_overrides(overrides: Iterable[str]) -> list[Layer]:
     Raises UserError: no KEY.PATH=VALUE, bad YAML, or no such machine."""
     settings = []
     machine = []
-    for key, value, _ in (entry for text in overrides for entry in _override(text)):
-        if key in _MACHINE and isinstance(value, str):
-            machine = [machine_layer(find_system(value))]
-        else:
-            settings.append(_set(key, value, _COMMAND_LINE))
+    for text in overrides:
+        for entry in _override(text):
+            if entry.names_machine:
+                machine = [machine_layer(find_system(entry.value))]
+            else:
+                settings.append(entry.setting(Origin(COMMAND_LINE)))
     return [*machine, Layer(tuple(settings))]
 
 
@@ -118,7 +132,9 @@ def _read(path: Path, within: Path | None) -> list[_Entry]:
         node, tree = _parse(raw)
     except YAMLError as error:
         mark = getattr(error, "problem_mark", None)
-        where = path if mark is None else f"{path}:{mark.line + 1}"
+        where = str(path)
+        if mark is not None:
+            where += f":{mark.line + 1}"
         raise UserError(f"{where}: {_problem(error)}") from None
     if tree is None:
         raise UserError(f"{path}: settings expected, found none")
@@ -138,15 +154,15 @@ def _base(
     value = entry.value
     if not isinstance(value, str) or not value:
         raise UserError(f"{where}: a YAML file or a name expected, found {show(value)}")
-    find = find_system if machine or entry.key in _MACHINE else find_config
+    find = find_system if machine or entry.names_machine else find_config
     try:
-        found = find(value, path.parent)
+        base = find(value, path.parent)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
-    if found.resolve() in chain:
-        names = " -> ".join(link.name for link in (*chain, found))
+    if base.resolve() in chain:
+        names = " -> ".join(link.name for link in (*chain, base))
         raise UserError(f"{where}: a chain without a circle expected, found {names}")
-    return found
+    return base
 
 
 class _Composer(Composer):
@@ -167,7 +183,12 @@ class _Constructor(SafeConstructor):
         """Leaves a merge key (`<<`) where it is, which has no constructor and is refused."""
 
     def check_mapping_key(
-        self, node: Any, key_node: Any, mapping: Any, key: Any, _: Any
+        self,
+        node: Any,
+        key_node: Any,
+        mapping: Any,
+        key: Any,
+        _: Any,
     ) -> bool:
         """Refuses a key that is there twice."""
         if key in mapping:
@@ -189,24 +210,29 @@ def _parse(text: str | bytes) -> tuple[Any, Any]:
     yaml.Composer = _Composer
     yaml.Constructor = _Constructor
     try:
-        text = text.decode("utf-8-sig") if isinstance(text, bytes) else text
+        if isinstance(text, bytes):
+            text = text.decode("utf-8-sig")
         node = yaml.compose(text)
-        return node, None if node is None else yaml.constructor.construct_document(node)
+        if node is None:
+            return None, None
+        return node, yaml.constructor.construct_document(node)
     except RecursionError:
         raise YAMLError("too many levels") from None
     except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        is_utf16 = error.object.startswith((b"\xff\xfe", b"\xfe\xff"))
-        found = (
-            "UTF-16"
-            if is_utf16
-            else f"byte {error.object[error.start]:#x} in line {line}"
-        )
-        raise YAMLError(
-            f"UTF-8 expected, found {found}; `iconv -t UTF-8 -f` its encoding"
-        ) from None
+        raise YAMLError(_encoding_of(error)) from None
     except (ValueError, OverflowError, LookupError) as error:
         raise YAMLError(str(error).partition("\n")[0]) from None
+
+
+def _encoding_of(error: UnicodeDecodeError) -> str:
+    """What there is in the place of UTF-8."""
+    content = error.object
+    if content.startswith((b"\xff\xfe", b"\xfe\xff")):
+        encoding = "UTF-16"
+    else:
+        line = content.count(b"\n", 0, error.start) + 1
+        encoding = f"byte {content[error.start]:#x} in line {line}"
+    return f"UTF-8 expected, found {encoding}; `iconv -t UTF-8 -f` its encoding"
 
 
 def _problem(error: YAMLError) -> str:
@@ -238,24 +264,15 @@ def _override(text: str) -> list[_Entry]:
 
 
 def _entries(
-    node: MappingNode, section: dict[Any, Any], prefix: str = ""
+    node: MappingNode,
+    section: dict[Any, Any],
+    prefix: str = "",
 ) -> Iterator[_Entry]:
     """What a mapping and the mappings in it set, in the order in which it is written."""
-    for (key, value), (key_node, value_node) in zip(
-        section.items(), node.value, strict=True
-    ):
+    pairs = zip(section.items(), node.value, strict=True)
+    for (key, value), (key_node, value_node) in pairs:
         name = f"{prefix}{key}"
         if type(value) is dict and value:
             yield from _entries(value_node, value, f"{name}.")
         else:
             yield _Entry(name, value, key_node.start_mark.line + 1)
-
-
-def _set(key: str, value: Any, origin: Origin) -> tuple[str, Leaf]:
-    """A leaf; in a path variables that are set have their values, and `~/`, which a shell leaves
-    after `key=`, is the home."""
-    if key in PLACES and isinstance(value, str):
-        value = os.path.expandvars(value)
-        if value.startswith("~/"):
-            value = str(Path.home() / value[2:])
-    return key, Leaf(value, origin)

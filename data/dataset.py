@@ -16,10 +16,10 @@ import hashlib
 import os
 import tokenize
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -39,6 +39,7 @@ from ..config.manifest import (
     Manifest,
     load_manifest,
 )
+from ..config.progress import Progress, silent
 from ..config.reading import open_file
 from ..config.schema import Data
 from . import recordio
@@ -46,11 +47,7 @@ from . import recordio
 TABLE = np.dtype(
     [
         ("offset", "<u8"),  # of the record
-        # bytes of the image; 0: record in several parts, read it whole
-        (
-            "length",
-            "<u4",
-        ),
+        ("length", "<u4"),  # of the image; 0: record in several parts, read it whole
         ("label", "<u4"),
         ("height", "<u2"),
         ("width", "<u2"),
@@ -83,7 +80,8 @@ def load_table(folder: Path, split: str) -> Table:
 
 
 def check_before_run(
-    data: Data, origins: Mapping[str, Origin] | None = None
+    data: Data,
+    origins: Mapping[str, Origin] | None = None,
 ) -> Manifest:
     """The checks a launcher makes before any clock: counts, what was drawn, sizes and table.
 
@@ -99,13 +97,13 @@ def check_before_run(
     """
     folder = Path(data.path)
     manifest = load_manifest(folder, None if data.shards else WHOLE)
-    if problems := [
-        *wrong_counts(data, manifest.counts, folder / FILE_NAME, origins or {})
-    ]:
+    source = folder / FILE_NAME
+    if problems := [*wrong_counts(data, manifest.counts, source, origins or {})]:
         raise UserError(*problems)
-    if data.synthetic is not None and manifest.drawn not in (None, data.synthetic):
+    drawn = manifest.drawn
+    if data.synthetic and drawn and drawn != data.synthetic:
         raise UserError(
-            f"{data.path}: drawn with {data.synthetic} expected, found {manifest.drawn}; "
+            f"{data.path}: drawn with {data.synthetic} expected, found {drawn}; "
             "give data.path another folder, or remove this one to have it drawn anew"
         )
     check_sizes(folder, manifest)
@@ -119,7 +117,7 @@ def verify(
     *,
     full: bool = True,
     processes: int = 1,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = silent,
 ) -> Manifest:
     """Check a set against its manifest and sample table, and decode its images.
 
@@ -136,29 +134,29 @@ def verify(
     """
     manifest = load_manifest(folder, WHOLE)
     check_sizes(folder, manifest)
-    for name, file in manifest.files.items() if full else ():
-        if not name.endswith(".rec"):
+    for name, file in manifest.files.items():
+        if full and not name.endswith(".rec"):
             check_digest(folder / name, file)
     chosen = {}
     for split in SPLITS:
         table = _check_table(folder, split, manifest)
+        count = min(SAMPLED, len(table))
         if full:
             _check_bytes(folder, split, manifest, table)
-        count = len(table) if full else min(SAMPLED, len(table))
-        chosen[split] = np.linspace(0, len(table) - 1, count).astype(int).tolist()
+            count = len(table)
+        places = np.linspace(0, len(table) - 1, count)
+        chosen[split] = places.astype(int).tolist()
     total = sum(map(len, chosen.values()))
     done = 0
     try:
-        with ProcessPoolExecutor(processes) if processes > 1 else nullcontext() as pool:
+        with ProcessPoolExecutor(processes) as pool:
             for split, numbers in chosen.items():
                 starts = range(0, len(numbers), _PART_RECORDS)
                 parts = [numbers[start : start + _PART_RECORDS] for start in starts]
-                look = partial(_find_faults, folder, split)
                 faults = []
-                for part, found in zip(
-                    parts, (pool.map if pool else map)(look, parts), strict=True
-                ):
-                    faults += found
+                look = partial(_find_faults, folder, split)
+                for part, of_part in zip(parts, pool.map(look, parts), strict=True):
+                    faults += of_part
                     done += len(part)
                     progress(done, total)
                 _refuse(faults, folder, split, manifest)
@@ -168,7 +166,11 @@ def verify(
 
 
 def _find_faults(
-    folder: Path, split: str, numbers: Sequence[int], *, decode: bool = True
+    folder: Path,
+    split: str,
+    numbers: Sequence[int],
+    *,
+    decode: bool = True,
 ) -> list[Fault]:
     path = folder / f"{split}.rec"
     table = load_table(folder, split)
@@ -183,7 +185,10 @@ def _find_faults(
 
 
 def _refuse(
-    faults: Sequence[Fault], folder: Path, split: str, manifest: Manifest
+    faults: Sequence[Fault],
+    folder: Path,
+    split: str,
+    manifest: Manifest,
 ) -> None:
     """Raises UserError: there are faults; each with the name of the photo, or of its class in a set
     of an older version, which has no list."""
@@ -192,18 +197,17 @@ def _refuse(
     labels = load_table(folder, split)["label"]
     photos = []
     with suppress(OSError), open_file(folder / f"{split}.{LIST}") as file:
-        photos = file.read().split(b"\n")
+        photos = file.read().splitlines()
     lines = []
     for number, message in faults[:_MOST_NAMED]:
-        line = photos[number] if number < len(photos) else b""
-        photo = line.rpartition(b"\t")[2].decode(errors="backslashreplace")
-        lines.append(
-            f"{message} (record {number}, {photo or manifest.classes[labels[number]]})"
-        )
-    more = len(faults) - len(lines)
-    raise UserError(
-        *lines, *([f"{folder / split}.rec: {more:,} more records"] if more else [])
-    )
+        photo = manifest.classes[labels[number]]
+        if number < len(photos):
+            name = photos[number].rpartition(b"\t")[2]
+            photo = name.decode(errors="backslashreplace")
+        lines.append(f"{message} (record {number}, {photo})")
+    if more := len(faults) - len(lines):
+        lines.append(f"{folder / split}.rec: {more:,} more records")
+    raise UserError(*lines)
 
 
 def _check_bytes(
@@ -219,23 +223,21 @@ def _check_bytes(
         check_digest(path, manifest.files[path.name])
         return
     except UserError as error:
-        told = str(error)
+        changed = str(error)
     start = 0
     with open_file(path) as file:
-        for end, wanted in manifest.splits[split].chunks:
-            if zlib.crc32(file.read(end - start)) != wanted:
-                inside = (start <= table["offset"]) & (table["offset"] < end)
+        for end, crc32 in manifest.splits[split].chunks:
+            chunk = file.read(end - start)
+            if zlib.crc32(chunk) != crc32:
+                offsets = table["offset"]
+                inside = (start <= offsets) & (offsets < end)
                 numbers = np.flatnonzero(inside).tolist()
-                changed = f"{told}: in one of {len(numbers)} records from this on"
-                faults = _find_faults(folder, split, numbers)
-                _refuse(
-                    faults or [(n, changed) for n in numbers[:1]],
-                    folder,
-                    split,
-                    manifest,
-                )
+                place = f"in one of {len(numbers)} records from this on"
+                first = [(number, f"{changed}: {place}") for number in numbers[:1]]
+                faults = _find_faults(folder, split, numbers) or first
+                _refuse(faults, folder, split, manifest)
             start = end
-    raise UserError(told)
+    raise UserError(changed)
 
 
 def digest_file(path: Path) -> File:
@@ -252,46 +254,41 @@ def check_sizes(folder: Path, manifest: Manifest) -> None:
     """Raises UserError: a file of a set has another size than its manifest says, or is missing."""
     for name, file in manifest.files.items():
         path = folder / name
-        wanted = file.bytes
         with failing_as(str(path)), open_file(path) as opened:
-            found = os.fstat(opened.fileno()).st_size
-        if found != wanted:
+            size = os.fstat(opened.fileno()).st_size
+        if size != file.bytes:
             raise UserError(
-                f"{path}: {wanted} bytes expected (manifest.json), found {found}"
+                f"{path}: {file.bytes} bytes expected (manifest.json), found {size}"
             )
 
 
-def check_digest(path: Path, wanted: File) -> None:
+def check_digest(path: Path, file: File) -> None:
     """Raises UserError: a file has other bytes than its manifest says."""
-    found = digest_file(path)
-    if found != wanted:
+    digest = digest_file(path).sha256
+    if digest != file.sha256:
         raise UserError(
-            f"{path}: SHA-256 {wanted.sha256} expected (manifest.json), found {found.sha256}"
+            f"{path}: SHA-256 {file.sha256} expected (manifest.json), found {digest}"
         )
 
 
-def _check_table(folder: Path, split: str, manifest: Manifest) -> Table:
+def _check_table(
+    folder: Path,
+    split: str,
+    manifest: Manifest,
+) -> Table:
     """The table fits the manifest, and the records at its ends are where it says."""
     table = load_table(folder, split)
+    path = folder / f"{split}.npy"
     samples = manifest.splits[split].samples
-    classes = len(manifest.classes)
     if len(table) != samples:
-        raise UserError(
-            f"{folder / split}.npy: {samples} rows expected, found {len(table)}"
-        )
+        raise UserError(f"{path}: {samples} rows expected, found {len(table)}")
+    classes = len(manifest.classes)
     if (label := table["label"].max()) >= classes:
-        raise UserError(
-            f"{folder / split}.npy: labels below {classes} expected, found {label}"
-        )
-    first, last = (
-        manifest.part.images(len(table)) if split == "train" else (0, len(table))
-    )
-    faults = _find_faults(
-        folder,
-        split,
-        [first, last - 1],
-        decode=False,
-    )
+        raise UserError(f"{path}: labels below {classes} expected, found {label}")
+    part = manifest.part if split == "train" else WHOLE
+    first, beyond = part.images(samples)
+    ends = [first, beyond - 1]
+    faults = _find_faults(folder, split, ends, decode=False)
     _refuse(faults, folder, split, manifest)
     return table
 
@@ -303,12 +300,14 @@ def _check_record(
     *,
     decode: bool,
 ) -> None:
-    record = recordio.read(file, int(row["offset"]), str(path))
-    where = f"{path}: record at byte {row['offset']}"
-    found = (record.label, len(record.image))
-    wanted = (row["label"], row["length"])
-    if found != (row["label"], row["length"] or found[1]):
-        raise UserError(f"{where}: (label, bytes) {wanted} expected, found {found}")
+    offset = int(row["offset"])
+    record = recordio.read(file, offset, str(path))
+    where = f"{path}: record at byte {offset}"
+    length = len(record.image)
+    stored = (record.label, length)
+    if stored != (row["label"], row["length"] or length):
+        expected = (row["label"], row["length"])
+        raise UserError(f"{where}: (label, bytes) {expected} expected, found {stored}")
     if decode:
         from .jpeg import read_image
 

@@ -16,7 +16,11 @@ _MOST_PX = 65_535  # the sample table has 16 bits for a side, as JPEG itself
 _MOST_PIXELS = 89_478_485  # 256 MiB of RGB, as Pillow's own limit
 
 
-def read_image(image: bytes, *, decode: bool = False) -> tuple[bytes, int, int]:
+def read_image(
+    image: bytes,
+    *,
+    decode: bool = False,
+) -> tuple[bytes, int, int]:
     """(bytes to pack, height, width in pixels as stored) of a JPEG or PNG. A PNG with transparent
     pixels becomes one on white; all else is packed as it is.
 
@@ -39,14 +43,18 @@ def read_image(image: bytes, *, decode: bool = False) -> tuple[bytes, int, int]:
             )
         if is_png and _PNG_END not in image:
             raise ValueError("it is cut off")
-        if decode or (not is_png and image.rfind(_JPEG_END, stream.tell()) < 0):
+        has_end = is_png or image.rfind(_JPEG_END, stream.tell()) >= 0
+        if decode or not has_end:
             opened.load()
-        return (_on_white(image, opened) if is_png else image), height, width
+        return _on_white(image, opened), height, width
     except (OSError, SyntaxError, ValueError) as error:
         raise ValueError(f"found one that does not decode: {error}") from None
 
 
-def _on_white(image: bytes, opened: Image.Image) -> bytes:
+def _on_white(
+    image: bytes,
+    opened: Image.Image,
+) -> bytes:
     """A PNG whose transparent pixels, under which any colour may lie, show white. The one
     transparent level of a 16-bit grey PNG stays as it is: Pillow cannot compose it."""
     if not opened.has_transparency_data or opened.mode.startswith("I"):

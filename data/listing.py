@@ -16,8 +16,10 @@ import io
 import os
 import sys
 import tarfile
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from itertools import chain, groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,12 +48,15 @@ _IMAGE_BYTES = 64 << 20  # the largest of ImageNet has 15 MB
 class Place(NamedTuple):
     """A file: a whole one, or `length` bytes from `offset` of a tar (length -1: whole)."""
 
-    name: (
-        str  # within the split, the same in every layout: "n01440764/n01440764_18.JPEG"
-    )
+    name: str
+    """Within the split, the same in every layout: "n01440764/n01440764_18.JPEG"."""
     path: str
     offset: int = 0
     length: int = -1
+
+
+Files = dict[str, list[Place]]
+"""The files of each class."""
 
 
 class SourceImage(NamedTuple):
@@ -66,7 +71,8 @@ class SourceImage(NamedTuple):
     def read(self) -> bytes:
         """The bytes of the image. Raises OSError."""
         whole = self.length < 0
-        with open_file(Path(self.path), _IMAGE_BYTES if whole else None) as file:
+        most_bytes = _IMAGE_BYTES if whole else None
+        with open_file(Path(self.path), most_bytes) as file:
             file.seek(self.offset)
             image = file.read(min(self.length, _IMAGE_BYTES))
         if not whole and len(image) != self.length:
@@ -84,10 +90,10 @@ class SourceImage(NamedTuple):
 
 def list_images(
     images: Path,
-    hold_out: float | None = None,
-    seed: int = 0,
+    hold_out: float | None,
+    seed: int,
     *,
-    recursive: bool = False,
+    recursive: bool,
 ) -> tuple[list[str], dict[str, list[SourceImage]]]:
     """Class names in order, and the images of `train` and `val`, sorted by class and name. Prints
     what else lies there.
@@ -102,52 +108,60 @@ def list_images(
     Raises:
         UserError: naming the folder or file.
     """
-    found = _train_files(images)
-    classes = sorted(found.keys() - {_LOOSE})
+    train_files = _train_files(images)
+    classes = sorted(train_files.keys() - {_LOOSE})
     if not classes:
         raise UserError(f"{images}: a folder for each class expected, found none")
     if not recursive:
-        _refuse_nested(images, found)
+        _refuse_nested(images, train_files)
     if len(classes) < 2:
         raise UserError(
             f"{images}: folders of two classes expected, found {classes[0]} alone"
         )
-    beside = _beside_train(images)
-    in_val = {}
-    train = _sources(found, classes)
-    seen = {source.label for source in train}
-    if empty := [name for label, name in enumerate(classes) if label not in seen]:
+    if empty := [
+        name for name in classes if not any(map(_is_image, train_files[name]))
+    ]:
         raise UserError(
             f"{images}: {shortened(empty)}: images ({_KINDS}) expected, found none"
         )
+    train = _sources(train_files, classes)
+    beside = _beside_train(images)
+    val_files: Files = {}
     if hold_out is not None:
         train, val = _hold_out(images, train, hold_out, seed)
     else:
-        in_val = _val_files(images, beside)
+        val_files = _val_files(images, beside)
         if not recursive:
-            _refuse_nested(images / "val", in_val)
-        if unknown := sorted(in_val.keys() - {*classes, _FLAT, _LOOSE}):
-            raise UserError(
-                f"{images}/val: classes of train expected, found {shortened(unknown)}"
-            )
-        flat = in_val.get(_FLAT)
-        val = (
-            _sources(in_val, classes) if flat is None else _label(flat, images, classes)
-        )
+            _refuse_nested(images / "val", val_files)
+        val = _val_sources(images, val_files, classes)
     if not val:
         raise UserError(f"{images}/val: images ({_KINDS}) expected, found none")
-    _print_left_out(images, beside, found, in_val)
-    return [_in_utf8(name) for name in classes], {"train": train, "val": val}
+    _print_left_out(images, beside, train_files, val_files)
+    names = list(map(_in_utf8, classes))
+    return names, {"train": train, "val": val}
 
 
-def _refuse_nested(folder: Path, found: Mapping[str, list[Place]]) -> None:
+def _val_sources(
+    images: Path,
+    files: Files,
+    classes: list[str],
+) -> list[SourceImage]:
+    unknown = files.keys() - {*classes, _FLAT, _LOOSE}
+    if unknown:
+        names = shortened(sorted(unknown))
+        raise UserError(f"{images}/val: classes of train expected, found {names}")
+    if _FLAT in files:
+        return _label(files[_FLAT], images, classes)
+    return _sources(files, classes)
+
+
+def _refuse_nested(folder: Path, files: Files) -> None:
     """Raises UserError: there are images in folders below that of a class."""
-    below = Counter(
-        "/".join(place.name.split("/")[:2])
-        for places in found.values()
-        for place in places
-        if place.name.count("/") > 1 and _is_image(place)
-    )
+    below = Counter[str]()
+    for place in chain.from_iterable(files.values()):
+        parts = place.name.split("/")
+        if len(parts) > 2 and _is_image(place):
+            below["/".join(parts[:2])] += 1
     if below:
         counts = [
             f"{name} (images: {count:,})" for name, count in sorted(below.items())
@@ -159,24 +173,34 @@ def _refuse_nested(folder: Path, found: Mapping[str, list[Place]]) -> None:
 
 
 def _print_left_out(
-    images: Path, beside: list[str], *splits: Mapping[str, list[Place]]
+    images: Path,
+    beside: list[str],
+    *splits: Files,
 ) -> None:
     """Print what is not packed, by kind."""
-    names: dict[str, list[str]] = {"beside train": beside} if beside else {}
-    for label, places in (item for found in splits for item in found.items()):
-        for place in places:
-            if label == _LOOSE or not _is_image(place):
-                file = Path(place.name)
-                kind = file.suffix.lower() or "without suffix"
-                kind = "hidden" if file.name.startswith(".") else kind
-                kind = "beside the class folders" if label == _LOOSE else kind
-                names.setdefault(kind, []).append(place.name)
-    kinds = [
-        f"{len(of_kind):,} {kind} ({', '.join(sorted(of_kind)[:_EXAMPLES])})"
-        for kind, of_kind in sorted(names.items())
-    ]
+    names = defaultdict[str, list[str]](list)
+    if beside:
+        names["beside train"] = beside
+    for files in splits:
+        for place in files.pop(_LOOSE, ()):
+            names["beside the class folders"].append(place.name)
+        for place in chain.from_iterable(files.values()):
+            if not _is_image(place):
+                names[_kind_of(place)].append(place.name)
+    kinds = []
+    for kind, of_kind in sorted(names.items()):
+        examples = ", ".join(sorted(of_kind)[:_EXAMPLES])
+        kinds.append(f"{len(of_kind):,} {kind} ({examples})")
     if kinds:
-        print(printable(f"{images}: not packed: {'; '.join(kinds)}"), file=sys.stderr)
+        line = f"{images}: not packed: {'; '.join(kinds)}"
+        print(printable(line), file=sys.stderr)
+
+
+def _kind_of(place: Place) -> str:
+    file = Path(place.name)
+    if file.name.startswith("."):
+        return "hidden"
+    return file.suffix.lower() or "without suffix"
 
 
 def _in_utf8(name: str) -> str:
@@ -186,45 +210,57 @@ def _in_utf8(name: str) -> str:
 
 def shortened(names: list[str]) -> str:
     """The first names, and how many more there are."""
-    left = len(names) - _MOST_NAMED
-    return ", ".join(names[:_MOST_NAMED] + ([f"and {left} more"] if left > 0 else []))
+    shown = names[:_MOST_NAMED]
+    left = len(names) - len(shown)
+    if left:
+        shown.append(f"and {left} more")
+    return ", ".join(shown)
 
 
-def _sources(found: dict[str, list[Place]], classes: list[str]) -> list[SourceImage]:
+def _sources(
+    files: Files,
+    classes: list[str],
+) -> list[SourceImage]:
     """The images of class folders."""
-    return [
-        SourceImage(label, *place)
-        for label, name in enumerate(classes)
-        for place in _images_of(found.get(name, []))
-    ]
+    sources = []
+    for label, name in enumerate(classes):
+        places = _images_of(files.get(name, []))
+        sources += [SourceImage(label, *place) for place in places]
+    return sources
 
 
-def _train_files(images: Path) -> dict[str, list[Place]]:
+def _train_files(images: Path) -> Files:
     """The files of each class of train."""
     folder = images / "train"
     tar = images / TRAIN_TAR
     if folder.is_dir():
         return _in_classes(folder)
     if tar.is_file():
-        inner = _members(tar, 0)
-        return {
-            name[:-4]: _in_tar(tar, f"{name[:-4]}/", start) for name, start, _ in inner
-        }
+        files = {}
+        for inner in _in_tar(tar, "", 0):
+            name = inner.name.removesuffix(".tar")
+            files[name] = list(_in_tar(tar, f"{name}/", inner.offset))
+        return files
     if images.is_dir() and not _has_val(images):
         return _in_classes(images)
     missing = folder if images.is_dir() else images
     raise UserError(f"{missing}: a folder expected ({_LAYOUT}), found none")
 
 
-def _val_files(images: Path, beside: list[str]) -> dict[str, list[Place]]:
+def _val_files(
+    images: Path,
+    beside: list[str],
+) -> Files:
     """The files of each class of val. `beside`: what may be meant where there is none."""
     folder = images / "val"
     tar = images / VAL_TAR
     if folder.is_dir():
         files = _in_classes(folder)
-        return files if files.keys() != {_LOOSE} else {_FLAT: files[_LOOSE]}
+        if files.keys() == {_LOOSE}:
+            return {_FLAT: files[_LOOSE]}
+        return files
     if tar.is_file():
-        return {_FLAT: _in_tar(tar, "", 0)}
+        return {_FLAT: list(_in_tar(tar, "", 0))}
     raise UserError(
         f"{folder}: a folder expected ({_LAYOUT}), found {shortened(beside) or 'none'}; "
         "rename the one that is meant, or hold out a fifth of every class of train: --hold-out 0.2"
@@ -233,10 +269,11 @@ def _val_files(images: Path, beside: list[str]) -> dict[str, list[Place]]:
 
 def _beside_train(images: Path) -> list[str]:
     """What is neither train nor val beside these; folders end in a slash."""
-    names = {entry.name + "/" * entry.is_dir() for entry in os.scandir(images)}
-    if not names & {"train/", TRAIN_TAR}:
+    names = {path.name + "/" * path.is_dir() for path in images.iterdir()}
+    train = {"train/", TRAIN_TAR}
+    if not names & train:
         return []
-    return sorted(names - {"train/", "val/", TRAIN_TAR, VAL_TAR, DEVKIT})
+    return sorted(names - train - {"val/", VAL_TAR, DEVKIT})
 
 
 def _has_val(images: Path) -> bool:
@@ -244,7 +281,10 @@ def _has_val(images: Path) -> bool:
 
 
 def _hold_out(
-    images: Path, train: list[SourceImage], share: float, seed: int
+    images: Path,
+    train: list[SourceImage],
+    share: float,
+    seed: int,
 ) -> tuple[list[SourceImage], list[SourceImage]]:
     """(what stays in train, what is held out), both sorted.
 
@@ -256,22 +296,21 @@ def _hold_out(
 
     def digest(source: SourceImage) -> bytes:
         text = f"{seed}/{source.name}"
-        return hashlib.sha256(text.encode(errors="surrogateescape")).digest()
+        name = text.encode(errors="surrogateescape")
+        return hashlib.sha256(name).digest()
 
-    by_class: dict[int, list[SourceImage]] = {}
-    for source in train:
-        by_class.setdefault(source.label, []).append(source)
     held = set[SourceImage]()
-    for sources in by_class.values():
-        count = min(max(1, round(share * len(sources))), len(sources) - 1)
-        held.update(sorted(sources, key=digest)[:count])
+    for _, of_class in groupby(train, key=attrgetter("label")):
+        sources = sorted(of_class, key=digest)
+        share_of_class = max(1, round(share * len(sources)))
+        count = min(share_of_class, len(sources) - 1)
+        held.update(sources[:count])
     if not held:
         raise UserError(
             f"--hold-out: {images}: a class of two images expected, found none"
         )
-    return [one for one in train if one not in held], [
-        one for one in train if one in held
-    ]
+    kept = [source for source in train if source not in held]
+    return kept, sorted(held)
 
 
 def _images_of(places: list[Place]) -> list[Place]:
@@ -282,44 +321,44 @@ def _images_of(places: list[Place]) -> list[Place]:
 def _is_image(place: Place) -> bool:
     """By its name. Hidden files are such as a Mac's `._photo.jpg`."""
     name = place.name.rpartition("/")[2]
-    return name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")
+    is_hidden = name.startswith(".")
+    return name.lower().endswith(IMAGE_SUFFIXES) and not is_hidden
 
 
-def _in_classes(folder: Path) -> dict[str, list[Place]]:
+def _in_classes(folder: Path) -> Files:
     """What lies in each folder of `folder`, and beside these."""
-    places: dict[str, list[Place]] = {_LOOSE: []}
+    files: Files = {_LOOSE: []}
     for entry in os.scandir(folder):
         if entry.is_dir() and not entry.name.startswith("."):
-            places[entry.name] = _in_folder(entry.path, f"{entry.name}/")
+            files[entry.name] = _in_folder(entry.path, f"{entry.name}/")
         else:
-            places[_LOOSE].append(Place(entry.name, entry.path))
-    return places
+            place = Place(entry.name, entry.path)
+            files[_LOOSE].append(place)
+    return files
 
 
-def _in_folder(folder: str, prefix: str) -> list[Place]:
+def _in_folder(
+    folder: str,
+    prefix: str,
+) -> list[Place]:
     """The files of a class and of all folders below; a link to a folder, which may lead back, and
     a hidden folder are as files that are no images."""
     places = []
-    left = [(folder, prefix)]
-    while left:
-        folder, prefix = left.pop()
-        for entry in os.scandir(folder):
-            if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
-                left.append((entry.path, f"{prefix}{entry.name}/"))
-            else:
-                places.append(Place(prefix + entry.name, entry.path))
+    for entry in os.scandir(folder):
+        name = prefix + entry.name
+        if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+            places += _in_folder(entry.path, f"{name}/")
+        else:
+            places.append(Place(name, entry.path))
     return places
 
 
-def _in_tar(tar: Path, prefix: str, start: int) -> list[Place]:
-    members = _members(tar, start)
-    return [
-        Place(prefix + name, str(tar), offset, size) for name, offset, size in members
-    ]
-
-
-def _members(path: Path, start: int) -> Iterator[tuple[str, int, int]]:
-    """(base name, offset in `path`, bytes) of the files in a tar that begins at `start`."""
+def _in_tar(
+    path: Path,
+    prefix: str,
+    start: int,
+) -> Iterator[Place]:
+    """The files in a tar that begins at byte `start` of `path`."""
     try:
         with open_file(path) as file:
             file.seek(start)
@@ -327,8 +366,9 @@ def _members(path: Path, start: int) -> Iterator[tuple[str, int, int]]:
                 while (member := tar.next()) is not None:
                     tar.members = []  # type: ignore[attr-defined]  # a million would stay
                     if member.isfile():
-                        yield (
-                            member.name.rpartition("/")[2],
+                        yield Place(
+                            prefix + _base_name(member),
+                            str(path),
                             member.offset_data,
                             member.size,
                         )
@@ -336,7 +376,15 @@ def _members(path: Path, start: int) -> Iterator[tuple[str, int, int]]:
         raise UserError(f"{path}: a tar at byte {start} expected: {error}") from None
 
 
-def _label(flat: list[Place], images: Path, classes: list[str]) -> list[SourceImage]:
+def _base_name(member: tarfile.TarInfo) -> str:
+    return member.name.rpartition("/")[2]
+
+
+def _label(
+    flat: list[Place],
+    images: Path,
+    classes: list[str],
+) -> list[SourceImage]:
     """The images of a flat val with their classes, sorted by class and name."""
     kit = images / DEVKIT
     if not kit.is_file():
@@ -347,12 +395,14 @@ def _label(flat: list[Place], images: Path, classes: list[str]) -> list[SourceIm
     numbers = {name: label for label, name in enumerate(classes)}
     sources = []
     for place in _images_of(flat):
-        wnid = class_of.get(place.name.partition(".")[0], "none")
+        stem = place.name.partition(".")[0]
+        wnid = class_of.get(stem, "none")
         if wnid not in numbers:
             raise UserError(
                 f"{kit}: {place.name}: a class of train expected, found {wnid}"
             )
-        sources.append(SourceImage(numbers[wnid], f"{wnid}/{place.name}", *place[1:]))
+        name = f"{wnid}/{place.name}"
+        sources.append(SourceImage(numbers[wnid], name, *place[1:]))
     return sorted(sources)
 
 
@@ -362,18 +412,21 @@ def _read_devkit(path: Path) -> dict[str, str]:
 
     try:
         with tarfile.open(path, "r:*") as tar:
-            files = {
-                member.name.rpartition("/")[2]: member
-                for member in tar
-                if member.isfile()
-            }
-            truth, meta = (
-                tar.extractfile(files[name]) or io.BytesIO() for name in _IN_KIT
-            )
-            synsets = loadmat(io.BytesIO(meta.read()), squeeze_me=True)["synsets"]
-            numbers = map(int, synsets["ILSVRC2012_ID"])
-            wnids = dict(zip(numbers, map(str, synsets["WNID"]), strict=True))
-            found = [wnids[int(line)] for line in truth.read().split()]
+            content = {}
+            for member in tar:
+                if (name := _base_name(member)) in _IN_KIT:
+                    file = tar.extractfile(member) or io.BytesIO()
+                    content[name] = file.read()
+        truth, meta = (content[name] for name in _IN_KIT)
+        tables = loadmat(io.BytesIO(meta), squeeze_me=True)
+        synsets = tables["synsets"]
+        numbers = map(int, synsets["ILSVRC2012_ID"])
+        names = map(str, synsets["WNID"])
+        wnids = dict(zip(numbers, names, strict=True))
+        return {
+            f"ILSVRC2012_val_{number:08}": wnids[int(line)]
+            for number, line in enumerate(truth.split(), 1)
+        }
     except (
         LookupError,
         ValueError,
@@ -385,4 +438,3 @@ def _read_devkit(path: Path) -> dict[str, str]:
         raise UserError(
             f"{path}: ImageNet's development kit expected: {error}"
         ) from None
-    return {f"ILSVRC2012_val_{number:08}": wnid for number, wnid in enumerate(found, 1)}

@@ -43,7 +43,11 @@ Lost = Callable[[str], object]
 class FolderInUse(UserError):
     """Another process holds the lock of this folder: nothing of it may be touched."""
 
-    def __init__(self, folder: Path, holder: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        holder: str,
+    ) -> None:
         super().__init__(
             f"{folder}: in use by {holder}: wait for its end, or stop it first"
         )
@@ -82,7 +86,12 @@ def hold(
     with failing_as(f"{path}: cannot lock"):
         _acquire(path, of or path.parent, wait_s)
     try:
-        threading.Thread(target=_beat, args=(path, over, lost), daemon=True).start()
+        beat = threading.Thread(
+            target=_beat,
+            args=(path, over, lost),
+            daemon=True,
+        )
+        beat.start()
         yield
     finally:
         over.set()
@@ -91,7 +100,11 @@ def hold(
                 path.unlink()
 
 
-def _acquire(path: Path, of: Path, wait_s: float) -> None:
+def _acquire(
+    path: Path,
+    of: Path,
+    wait_s: float,
+) -> None:
     begun_s = moved_s = time.monotonic()
     say_s = begun_s + 4 * BEAT_S
     seen: _Sight | None = None
@@ -105,7 +118,9 @@ def _acquire(path: Path, of: Path, wait_s: float) -> None:
             seen = sight
             moved_s = now_s
         # Three beats all the same: Lustre and Ceph take times from the clocks of their clients.
-        elif still_s > STALE_S or (still_s > 3 * BEAT_S and _is_old(path, sight)):
+        elif still_s > STALE_S or (
+            sight and still_s > 3 * BEAT_S and _is_old(path, sight)
+        ):
             _remove(path, of, sight, wait_s)
         if sight and now_s > say_s:
             say_s = now_s + _SAY_S
@@ -117,9 +132,11 @@ def _acquire(path: Path, of: Path, wait_s: float) -> None:
 
 def _create(path: Path) -> bool:
     """Whether the file was made, and is on the disk; otherwise there is one."""
-    command = shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]])[:200]
+    program, *arguments = sys.argv
+    command = shlex.join([Path(program).name, *arguments])
     since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
-    holder = f"process {os.getpid()} on {platform.node()} (`{command}`, since {since})"
+    about = f"`{command[:200]}`, since {since}"
+    holder = f"process {os.getpid()} on {platform.node()} ({about})"
     try:
         with path.open("xb") as file:
             file.write(encoded(f"{_TOKEN}\n{holder}"))
@@ -137,16 +154,21 @@ def _look(path: Path) -> _Sight | None:
         text = read_file(path, _MOST_BYTES, within=path.parent)
     token, _, holder = text.decode(errors="replace").partition("\n")
     with suppress(OSError):
-        return _Sight(token, holder or "another process", path.lstat().st_mtime_ns)
+        mtime_ns = path.lstat().st_mtime_ns
+        return _Sight(token, holder or "another process", mtime_ns)
     return None
 
 
-def _is_old(path: Path, sight: _Sight | None) -> bool | None:
+def _is_old(
+    path: Path,
+    sight: _Sight,
+) -> bool | None:
     """Whether a lock has stood still for STALE_S by the clock of its file system: that of a new
     file beside it. None: the folder takes no file."""
     with suppress(OSError), TemporaryFile(dir=path.parent) as probe:
         now_ns = os.fstat(probe.fileno()).st_mtime_ns
-        return sight is not None and abs(now_ns - sight.mtime_ns) > STALE_S * 1e9
+        still_ns = abs(now_ns - sight.mtime_ns)
+        return still_ns > STALE_S * 1e9
     return None
 
 
@@ -167,7 +189,11 @@ def _remove(
         right.unlink(missing_ok=True)
 
 
-def _beat(path: Path, over: threading.Event, lost: Lost) -> None:
+def _beat(
+    path: Path,
+    over: threading.Event,
+    lost: Lost,
+) -> None:
     while not over.wait(BEAT_S):
         if holder := other_holder(path):
             if not over.is_set():
@@ -181,7 +207,9 @@ def _beat(path: Path, over: threading.Event, lost: Lost) -> None:
 def other_holder(path: Path) -> str | None:
     """The process on record of a lock file, for people, if that is another than this one."""
     sight = _look(path)
-    return None if sight is None or sight.token == _TOKEN else sight.holder
+    if sight is None or sight.token == _TOKEN:
+        return None
+    return sight.holder
 
 
 def check_free(out: Path) -> None:
@@ -196,9 +224,11 @@ def check_free(out: Path) -> None:
 def held(paths: Iterable[Path]) -> set[Path]:
     """Those of the lock files that are held, by one look; in folders that take no file, by two
     looks three beats apart. None is tried: that could disturb a process that wants it."""
-    seen = {path: sight for path in paths if (sight := _look(path))}
-    old = {path: _is_old(path, sight) for path, sight in seen.items()}
-    if None in old.values():
+    seen = {path: _look(path) for path in paths}
+    old = {path: _is_old(path, sight) for path, sight in seen.items() if sight}
+    unknown = [path for path in old if old[path] is None]
+    if unknown:
         time.sleep(3 * BEAT_S)
-        old |= {path: _look(path) == seen[path] for path in old if old[path] is None}
+    for path in unknown:
+        old[path] = _look(path) == seen[path]
     return {path for path in old if not old[path]}

@@ -11,7 +11,7 @@ import gc
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,6 +20,7 @@ import numpy as np
 from ..config.atomic import follow_links, refuse_content
 from ..config.errors import UserError, failing_as
 from ..config.manifest import FILE_NAME, FORMAT, SPLITS, Manifest, OddFile, Split
+from ..config.progress import Progress, silent
 from ..config.schema import Synthetic
 from .listing import SourceImage, list_images, shortened
 from .lock import hold
@@ -38,7 +39,7 @@ def pack_images(
     hold_out: float | None = None,
     recursive: bool = False,
     drawn: Synthetic | None = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = silent,
 ) -> Manifest:
     """Pack `images` into `out`, which appears only when complete.
 
@@ -62,13 +63,15 @@ def pack_images(
             another process packs into `out`.
     """
     refuse_content(out)
-    classes, found = list_images(
+    classes, sources_of = list_images(
         images,
         hold_out,
         shuffle_seed,
         recursive=recursive,
     )
-    orders = {split: _shuffled(found[split], shuffle_seed) for split in SPLITS}
+    orders = {}
+    for split in SPLITS:
+        orders[split] = _shuffled(sources_of[split], shuffle_seed)
     total = sum(map(len, orders.values()))
     done = 0
 
@@ -78,7 +81,8 @@ def pack_images(
         progress(done, total)
 
     gc.freeze()  # the collector would walk, and workers so copy, the list of a million sources
-    with _workspace(follow_links(out), _key(orders, shuffle_seed)) as folder:
+    target = follow_links(out)
+    with _workspace(target, _key(orders, shuffle_seed)) as folder:
         splits = {}
         odd = []
         for split, sources in orders.items():
@@ -105,41 +109,51 @@ def pack_images(
         for path in folder.iterdir():
             if path.name not in (FILE_NAME, *manifest.files):
                 path.unlink()
-        folder.replace(follow_links(out))
+        folder.replace(target)
     return manifest
 
 
 @contextmanager
-def _workspace(out: Path, key: str) -> Iterator[Path]:
+def _workspace(
+    out: Path,
+    key: str,
+) -> Iterator[Path]:
     """The folder `.NAME.partial` beside `out`, held by this process alone. It stays behind an
     error, and is emptied where it is of other images or another seed.
 
     Raises UserError: another process packs into it, or a file of it cannot be made or written.
     """
     folder = out.with_name(f".{out.name}.partial")
+    lock = out.with_name(f".{out.name}.lock")
     with failing_as(f"{out}: cannot create"):
         folder.mkdir(parents=True, exist_ok=True)
-    with (
-        hold(out.with_name(f".{out.name}.lock"), out),
-        failing_as(f"{out}: cannot write"),
-    ):
-        if not (folder / "key").is_file() or (folder / "key").read_text() != key:
+    with hold(lock, out), failing_as(f"{out}: cannot write"):
+        key_file = folder / "key"
+        if not key_file.is_file() or key_file.read_text() != key:
             shutil.rmtree(folder)
             folder.mkdir()
-            (folder / "key").write_text(key)
+            key_file.write_text(key)
         yield folder
 
 
-def _key(orders: Mapping[str, Sequence[SourceImage]], seed: int) -> str:
+def _key(
+    orders: Mapping[str, Sequence[SourceImage]],
+    seed: int,
+) -> str:
     """What is packed: every source in order, and the seed."""
     sha = hashlib.sha256(str(seed).encode())
     for sources in orders.values():
         lines = [f"{s.label} {s.name} {s.offset} {s.length}" for s in sources]
-        sha.update("\n".join(lines).encode(errors="replace"))
+        text = "\n".join(lines)
+        sha.update(text.encode(errors="replace"))
     return sha.hexdigest()
 
 
-def _refuse_bad(odd: Sequence[OddFile], skip_bad: int, total: int) -> None:
+def _refuse_bad(
+    odd: Sequence[OddFile],
+    skip_bad: int,
+    total: int,
+) -> None:
     bad = sorted(f"{file.path}: {file.found}" for file in odd)
     if len(bad) > skip_bad:
         raise UserError(
@@ -151,7 +165,9 @@ def _refuse_bad(odd: Sequence[OddFile], skip_bad: int, total: int) -> None:
 
 
 def _check_classes(
-    splits: Mapping[str, Split], classes: Sequence[str], images: Path
+    splits: Mapping[str, Split],
+    classes: Sequence[str],
+    images: Path,
 ) -> None:
     """Raises UserError: where the bad files are left out, val or a class of train has no image."""
     counts = zip(classes, splits["train"].class_counts, strict=True)
@@ -162,6 +178,10 @@ def _check_classes(
         raise UserError(f"{images}: {shortened(empty)}: no image that is not bad")
 
 
-def _shuffled(sources: list[SourceImage], seed: int) -> list[SourceImage]:
-    order = np.random.Generator(np.random.Philox(seed)).permutation(len(sources))
-    return [sources[i] for i in order]
+def _shuffled(
+    sources: list[SourceImage],
+    seed: int,
+) -> list[SourceImage]:
+    stream = np.random.Generator(np.random.Philox(seed))
+    order = stream.permutation(len(sources))
+    return [sources[number] for number in order]

@@ -26,7 +26,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from ..config.atomic import write_file
-from ..config.manifest import LIST, SUFFIXES, File, OddFile, Split
+from ..config.manifest import LIST, File, OddFile, Split
 from . import recordio
 from .dataset import TABLE, Table, digest_file
 from .jpeg import read_image
@@ -60,18 +60,23 @@ class PackJob(NamedTuple):
     def parts(self) -> int:
         return -(-len(self.sources) // PART_IMAGES)
 
+    def file(self, suffix: str) -> Path:
+        return self.folder / f"{self.split}.{suffix}"
+
     def path(self, number: int) -> Path:
         return self.folder / f"{self.split}-{number:06}.part"
 
     def sources_of(self, number: int) -> Sequence[SourceImage]:
-        return self.sources[number * PART_IMAGES : (number + 1) * PART_IMAGES]
+        first = number * PART_IMAGES
+        return self.sources[first : first + PART_IMAGES]
 
 
 _job: PackJob
 
 
 def pack_split(
-    job: PackJob, advance: Callable[[int], None]
+    job: PackJob,
+    advance: Callable[[int], None],
 ) -> tuple[Split, list[OddFile]]:
     """Write the files of a split from its sources in their order: what the manifest says of it.
     `advance` gets the number of images of each part that is done. Raises OSError: a write that
@@ -86,7 +91,8 @@ def pack_split(
     def add(part: Part, content: bytes) -> None:
         nonlocal end
         sha.update(content)
-        table = np.array([tuple(row) for row in part.rows], TABLE)
+        rows = [tuple(row) for row in part.rows]
+        table = np.array(rows, TABLE)
         table["offset"] += end
         end += part.bytes
         advance(len(job.sources_of(len(tables))))
@@ -95,7 +101,7 @@ def pack_split(
         odd.extend(OddFile(**file) for file in part.odd)
         names.extend(part.names)
 
-    with (job.folder / f"{job.split}.rec").open("ab+") as records:
+    with job.file("rec").open("ab+") as records:
         records.seek(0)
         for part, content in _complete_parts(job, records):
             add(part, content)
@@ -103,59 +109,76 @@ def pack_split(
         with closing(_encoded_parts(job, len(tables))) as encoded_parts:
             for part in encoded_parts:
                 path = job.path(len(tables))
-                content = path.with_suffix(".rec").read_bytes()
-                path.with_suffix(".rec").unlink()
+                encoded = path.with_suffix(".rec")
+                content = encoded.read_bytes()
+                encoded.unlink()
                 records.write(content)
                 records.flush()
                 write_file(path, json.dumps(part))
                 add(part, content)
     table = np.concatenate(tables)
-    with (job.folder / f"{job.split}.idx").open("w") as index:
-        index.writelines(
-            f"{n}\t{offset}\n" for n, offset in enumerate(table["offset"].tolist())
-        )
-    np.save(job.folder / f"{job.split}.npy", table)
-    with (job.folder / f"{job.split}.{LIST}").open("w", encoding="utf-8") as listing:
-        photos = zip(table["label"].tolist(), names, strict=True)
-        listing.writelines(
-            f"{n}\t{label}\t{name}\n" for n, (label, name) in enumerate(photos)
-        )
-    files = {
-        x: digest_file(job.folder / f"{job.split}.{x}") for x in (*SUFFIXES[1:], LIST)
-    }
+    np.save(job.file("npy"), table)
+    numbers = range(len(table))
+    _write_rows(job.file("idx"), numbers, table["offset"].tolist())
+    _write_rows(
+        job.file(LIST),
+        numbers,
+        table["label"].tolist(),
+        names,
+    )
+    files = {"rec": File(bytes=end, sha256=sha.hexdigest())}
+    for suffix in ("idx", "npy", LIST):
+        files[suffix] = digest_file(job.file(suffix))
+    class_counts = np.bincount(table["label"], minlength=job.classes)
     split = Split.model_construct(  # unchecked: one without any image is refused later
         samples=len(table),
-        class_counts=np.bincount(table["label"], minlength=job.classes).tolist(),
-        files={"rec": File(bytes=end, sha256=sha.hexdigest()), **files},
+        class_counts=class_counts.tolist(),
+        files=files,
         chunks=chunks,
     )
     return split, odd
 
 
-def _complete_parts(job: PackJob, records: BinaryIO) -> Iterator[tuple[Part, bytes]]:
+def _write_rows(
+    path: Path,
+    *columns: Sequence[object],
+) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        for row in zip(*columns, strict=True):
+            print(*row, sep="\t", file=file)
+
+
+def _complete_parts(
+    job: PackJob,
+    records: BinaryIO,
+) -> Iterator[tuple[Part, bytes]]:
     """The parts from the first on whose bytes are as they were and whose sources are older."""
     for number in range(job.parts):
-        path = job.path(number)
+        about = job.path(number)
         try:
-            part = Part(*json.loads(path.read_text()))
-            changed_ns = max(
-                Path(s.path).stat().st_ctime_ns for s in job.sources_of(number)
-            )
+            part = Part(*json.loads(about.read_text()))
+            paths = (Path(source.path) for source in job.sources_of(number))
+            changed_ns = max(path.stat().st_ctime_ns for path in paths)
         except (OSError, ValueError, TypeError):
             return
         content = records.read(part.bytes)
-        if zlib.crc32(content) != part.crc32 or changed_ns > path.stat().st_mtime_ns:
+        if zlib.crc32(content) != part.crc32:
+            return
+        if changed_ns > about.stat().st_mtime_ns:
             return
         yield part, content
 
 
-def _encoded_parts(job: PackJob, first: int) -> Generator[Part, None, None]:
+def _encoded_parts(
+    job: PackJob,
+    first: int,
+) -> Generator[Part, None, None]:
     """The parts in order from `first` on, encoded by worker processes."""
-    processes = max(1, min(job.processes, job.parts - first))
-    context = multiprocessing.get_context("fork")
+    missing = job.parts - first
+    processes = max(1, min(job.processes, missing))
     pool = ProcessPoolExecutor(
         processes,
-        context,
+        multiprocessing.get_context("fork"),
         _begin,
         (job, os.getpid()),
     )
@@ -195,13 +218,19 @@ def _encode_part(number: int) -> Part:
     names = list[str]()
     records = list[bytes]()
     offset = 0
-    for place, source in enumerate(_job.sources_of(number), number * PART_IMAGES):
+    first = number * PART_IMAGES
+    for place, source in enumerate(_job.sources_of(number), first):
         try:
             image, height, width = read_image(source.read())
         except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else error
-            found = f"a JPEG or PNG image expected, {reason}"
-            odd.append({"split": _job.split, "path": str(source), "found": found})
+            reason = getattr(error, "strerror", error)
+            odd.append(
+                {
+                    "split": _job.split,
+                    "path": str(source),
+                    "found": f"a JPEG or PNG image expected, {reason}",
+                }
+            )
             continue
         record = recordio.encode(source.label, place, image)
         length = 0 if recordio.is_split(record) else len(image)
@@ -211,4 +240,10 @@ def _encode_part(number: int) -> Part:
         records += record
     content = b"".join(records)
     _job.path(number).with_suffix(".rec").write_bytes(content)
-    return Part(len(content), zlib.crc32(content), odd, rows, names)
+    return Part(
+        len(content),
+        zlib.crc32(content),
+        odd,
+        rows,
+        names,
+    )

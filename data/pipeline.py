@@ -11,7 +11,7 @@ import itertools
 import math
 import mmap
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,10 +27,15 @@ from ..config.plan import Plan
 from ..config.reading import open_file
 from ..config.schema import DECODING_THREADS, Data
 from . import recordio, sampling
-from .dataset import Table, load_table
+from .dataset import load_table
 
 _LINEAR = {"interp_type": types.DALIInterpType.INTERP_LINEAR, "antialias": False}
 Bytes = NDArray[np.uint8]
+Inputs = tuple[Any, ...]
+"""What DALI is fed with."""
+Images = tuple[Any, Any]
+"""DALI's own (images, labels)."""
+Graph = Callable[..., Images]
 NOT_COUNTED = -1
 """Label of an image that only fills an evaluation batch; no class has it."""
 
@@ -41,10 +46,13 @@ class Batch(NamedTuple):
 
     def to(self, ctx: mx.Context) -> Batch:
         """The batch on `ctx`; enqueues the copies and returns."""
-        return Batch(on_device(self.images, ctx), on_device(self.labels, ctx))
+        return Batch(*(on_device(array, ctx) for array in self))
 
 
-def on_device(array: mx.nd.NDArray, ctx: mx.Context) -> mx.nd.NDArray:
+def on_device(
+    array: mx.nd.NDArray,
+    ctx: mx.Context,
+) -> mx.nd.NDArray:
     """The array on `ctx`, in memory that it has now: MXNet's `as_in_context` takes it when the copy
     runs, and a plan that asks for the address before gets another."""
     if array.context == ctx:
@@ -57,31 +65,43 @@ def on_device(array: mx.nd.NDArray, ctx: mx.Context) -> mx.nd.NDArray:
 class RecordFile:
     """Images of one record file by number, as views of its memory map."""
 
-    def __init__(self, path: Path, table: Table) -> None:
-        self.path = path
-        self.table = table
+    def __init__(
+        self,
+        folder: Path,
+        split: str,
+    ) -> None:
+        self.path = folder / f"{split}.rec"
+        self.table = load_table(folder, split)
 
     def images(self, numbers: sampling.Indices) -> list[Bytes]:
         """The stored bytes of the chosen images. Opens the file on first use."""
-        data = self._bytes
         rows = self.table[numbers]
-        starts = (rows["offset"] + recordio.HEADER_BYTES).tolist()
-        return [
-            data[start : start + length] if length else self._reassemble(start)
-            for start, length in zip(starts, rows["length"].tolist(), strict=True)
-        ]
+        offsets = rows["offset"].tolist()
+        lengths = rows["length"].tolist()
+        return list(map(self._image, offsets, lengths))
+
+    def _image(
+        self,
+        offset: int,
+        length: int,
+    ) -> Bytes:
+        if length:
+            start = offset + recordio.HEADER_BYTES
+            return self._bytes[start : start + length]
+        # a record in several parts
+        with open_file(self.path) as file:
+            record = recordio.read(file, offset, str(self.path))
+        return np.frombuffer(record.image, np.uint8)
 
     @cached_property
     def _bytes(self) -> Bytes:
         with open_file(self.path) as file:
-            return np.frombuffer(
-                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8
+            pages = mmap.mmap(
+                file.fileno(),
+                0,
+                access=mmap.ACCESS_READ,
             )
-
-    def _reassemble(self, start: int) -> Bytes:
-        with open_file(self.path) as file:
-            record = recordio.read(file, start - recordio.HEADER_BYTES, str(self.path))
-        return np.frombuffer(record.image, np.uint8)
+        return np.frombuffer(pages, np.uint8)
 
 
 class Source:
@@ -97,8 +117,8 @@ class Source:
 
     def __init__(
         self,
-        graph: Callable[..., tuple[Any, Any]],
-        feed: Callable[[int], tuple[Any, ...]],
+        graph: Graph,
+        feed: Callable[[int], Inputs],
         *,
         inputs: int,
         path: Path,
@@ -110,9 +130,9 @@ class Source:
         self.device_id = device_id
         steps = itertools.count()
         # DALI reads the fed arrays in its own threads, uncopied: they live until it is done.
-        alive: deque[tuple[Any, ...]] = deque(maxlen=data.prefetch + 3)
+        alive: deque[Inputs] = deque(maxlen=data.prefetch + 3)
 
-        def next_inputs() -> tuple[Any, ...]:
+        def next_inputs() -> Inputs:
             alive.append(feed(next(steps)))
             return alive[-1]
 
@@ -124,26 +144,27 @@ class Source:
         )
         with self._pipeline:
             fed = fn.external_source(
-                source=next_inputs, num_outputs=inputs, batch=True, no_copy=True
+                source=next_inputs,
+                num_outputs=inputs,
+                batch=True,
+                no_copy=True,
             )
             self._pipeline.set_outputs(*graph(*fed))
         self._pipeline.build()
 
     def next(self) -> Batch:
         """The next batch, handed over by DLPack: DALI's buffer becomes MXNet's array (6 us)."""
-        images, labels = self.run()
-        return Batch(
-            mx.nd.from_dlpack(images.as_tensor().__dlpack__()),
-            mx.nd.from_dlpack(labels.as_tensor().__dlpack__()),
-        )
+        buffers = (array.as_tensor().__dlpack__() for array in self.run())
+        return Batch(*map(mx.nd.from_dlpack, buffers))
 
-    def run(self) -> Any:
+    def run(self) -> Images:
         """The next batch as DALI's own (images, labels). Raises UserError: it does not decode."""
         try:
             return self._pipeline.run()
         # DALI's: a page of which one line tells the cause
         except RuntimeError as error:
-            cause = str(error).rpartition("encountered:")[2].strip().partition("\n")[0]
+            page = str(error).rpartition("encountered:")[2]
+            cause = page.strip().partition("\n")[0]
             raise UserError(
                 f"{self._path}: images that decode expected, found {cause} "
                 "(`rn50 data verify --full` names the records)"
@@ -157,7 +178,7 @@ def build_train_source(
     rank: int,
     seeds: Mapping[str, int],
     device_id: int | None = None,
-    graph: Callable[..., tuple[Any, Any]] | None = None,
+    graph: Graph | None = None,
     first_step: int = 1,
     layout: str = "NCHW",
 ) -> Source:
@@ -172,30 +193,22 @@ def build_train_source(
     folder = Path(data.path)
     if data.shards:
         load_manifest(folder, plan.part_of(rank))
-    table = load_table(folder, "train")
-    order = sampling.TrainOrder(
-        plan, seeds["shuffle"], data.no_augment_from_epoch or math.inf
-    )
+    plain_from = data.no_augment_from_epoch or math.inf
+    order = sampling.TrainOrder(plan, seeds["shuffle"], plain_from)
     ranges = {} if graph else data.augmentation.ranges
     feed = _TrainFeed(
         data=data,
-        records=RecordFile(folder / "train.rec", table),
+        records=RecordFile(folder, "train"),
         order=order,
+        plain_from=plain_from,
         steps=order.active_steps(rank, first_step),
         rank=rank,
         seeds=seeds,
         ranges=ranges,
     )
-    tile = sampling.noise_tile(seeds["operations"], data.crop_px) if ranges else None
 
-    def whole(
-        jpegs: Any,
-        labels: Any,
-        anchors: Any,
-        shapes: Any,
-        mirror: Any,
-        *operations: Any,
-    ) -> tuple[Any, Any]:
+    def whole(*inputs: Any) -> Images:
+        jpegs, labels, anchors, shapes, mirror, *operations = inputs
         images = fn.decoders.image_slice(
             jpegs,
             anchors,
@@ -205,6 +218,7 @@ def build_train_source(
             adjust_orientation=False,  # as the reference: pixels as stored, EXIF not applied
         )
         if ranges:
+            tile = sampling.noise_tile(seeds["operations"], data.crop_px)
             images = _augment(images, operations, tile, data.crop_px)
         else:
             images = fn.resize(
@@ -212,7 +226,8 @@ def build_train_source(
                 size=(data.crop_px, data.crop_px),
                 **_LINEAR,
             )
-        return _normalise(images, data, mirror, layout), _to_device(labels, device_id)
+        images = _normalise(images, data, mirror, layout)
+        return images, _to_device(labels, device_id)
 
     return Source(
         graph or whole,
@@ -231,6 +246,8 @@ class _TrainFeed(NamedTuple):
     data: Data
     records: RecordFile
     order: sampling.TrainOrder
+    plain_from: float
+    """The epoch from which on nothing is augmented."""
     steps: Iterator[int]
     """In which the rank has a share."""
     rank: int
@@ -238,15 +255,15 @@ class _TrainFeed(NamedTuple):
     ranges: Mapping[str, tuple[float, float]]
     """Of the operations of `data.augmentation` that are on."""
 
-    def batch(self, _: int) -> tuple[Any, ...]:
+    def batch(self, _: int) -> Inputs:
         """(images, labels, anchors, shapes, mirror, operations)."""
         data = self.data
         seeds = self.seeds
-        numbers, positions, epochs = self.order.batch(next(self.steps), self.rank)
+        step = next(self.steps)
+        numbers, positions, epochs = self.order.batch(step, self.rank)
         rows = self.records.table[numbers]
-        heights, widths = (
-            rows[side].astype(np.float32) for side in ("height", "width")
-        )
+        heights = rows["height"].astype(np.float32)
+        widths = rows["width"].astype(np.float32)
         anchors, shapes = sampling.crop_windows(
             heights,
             widths,
@@ -255,23 +272,27 @@ class _TrainFeed(NamedTuple):
             area=data.area,
             aspect=data.aspect,
         )
-        plain = epochs >= (data.no_augment_from_epoch or math.inf)
+        plain = epochs >= self.plain_from
         centred = plain | (not data.augment)
         if centred.any():
-            centre = sampling.centre_windows(
-                heights, widths, data.crop_px / data.eval_resize_px
-            )
-            anchors = np.where(centred[:, None], centre[0], anchors)
-            shapes = np.where(centred[:, None], centre[1], shapes)
-        mirror = sampling.flips(positions, seeds["flip"], enabled=data.flip) * ~plain
+            fraction = data.crop_px / data.eval_resize_px
+            centre = sampling.centre_windows(heights, widths, fraction)
+            anchors[centred] = centre[0][centred]
+            shapes[centred] = centre[1][centred]
+        mirror = sampling.flips(positions, seeds["flip"])
+        mirror *= data.flip & ~plain
         labels = rows["label"].astype(np.float32)
         fed = self.records.images(numbers), labels, anchors, shapes, mirror
         if not self.ranges:
             return fed
-        seed = seeds["operations"]
-        return *fed, *sampling.operations(
-            positions, seed, self.ranges, centred, data.crop_px
+        operations = sampling.operations(
+            positions,
+            seeds["operations"],
+            self.ranges,
+            centred,
+            data.crop_px,
         )
+        return *fed, *operations
 
 
 def build_eval_source(
@@ -283,12 +304,10 @@ def build_eval_source(
     device_id: int | None = None,
 ) -> Source:
     """The evaluation stream of one rank: its shard in order, again and again. Always NCHW."""
-    folder = Path(data.path)
-    table = load_table(folder, "val")
-    records = RecordFile(folder / "val.rec", table)
+    records = RecordFile(Path(data.path), "val")
     batches = sampling.eval_batches(data.eval_samples, ranks, batch_per_rank)
 
-    def feed(step: int) -> tuple[Any, ...]:
+    def feed(step: int) -> Inputs:
         numbers, counts = sampling.eval_batch(
             data.eval_samples,
             step % batches,
@@ -296,21 +315,24 @@ def build_eval_source(
             ranks=ranks,
             batch_per_rank=batch_per_rank,
         )
-        labels = np.where(
-            counts, table["label"][numbers].astype(np.float32), np.float32(NOT_COUNTED)
-        )
+        rows = records.table[numbers]
+        labels = rows["label"].astype(np.float32)
+        labels[~counts] = NOT_COUNTED
         return records.images(numbers), labels
 
-    def graph(jpegs: Any, labels: Any) -> tuple[Any, Any]:
+    def graph(jpegs: Any, labels: Any) -> Images:
         images = fn.decoders.image(
-            jpegs, **decoder_options(data, device_id), adjust_orientation=False
+            jpegs,
+            **decoder_options(data, device_id),
+            adjust_orientation=False,
         )
         images = fn.resize(
             images,
             resize_shorter=data.eval_resize_px,
             **_LINEAR,
         )
-        return _normalise(images, data, mirror=0), _to_device(labels, device_id)
+        images = _normalise(images, data, mirror=0)
+        return images, _to_device(labels, device_id)
 
     return Source(
         graph,
@@ -325,7 +347,7 @@ def build_eval_source(
 
 def _augment(
     images: Any,
-    operations: tuple[Any, ...],
+    operations: Sequence[Any],
     tile: Any,
     crop_px: int,
 ) -> Any:
@@ -337,7 +359,8 @@ def _augment(
         colours = colours.gpu()
     floats = types.DALIDataType.FLOAT
     shape = images.shape(dtype=floats, device=images.device)
-    matrices = matrices * fn.reshape(fn.stack(shape[1], shape[0]), shape=[2, 1])
+    sides = fn.stack(shape[1], shape[0])
+    matrices = matrices * fn.reshape(sides, shape=[2, 1])
     images = fn.warp_affine(
         images,
         matrices,
@@ -377,7 +400,10 @@ def _normalise(
     )
 
 
-def decoder_options(data: Data, device_id: int | None) -> dict[str, Any]:
+def decoder_options(
+    data: Data,
+    device_id: int | None,
+) -> dict[str, Any]:
     """Where DALI decodes; on a GPU with NVIDIA's hints for this benchmark (v3.1, DGX H100).
 
     Their padding of nvJPEG's buffers, 256 MB a thread, is left out: a V100 of 16 GB has no room.
@@ -395,5 +421,8 @@ def decoder_options(data: Data, device_id: int | None) -> dict[str, Any]:
     }
 
 
-def _to_device(labels: Any, device_id: int | None) -> Any:
+def _to_device(
+    labels: Any,
+    device_id: int | None,
+) -> Any:
     return labels if device_id is None else labels.gpu()

@@ -21,7 +21,9 @@ from .synthetic import make_images
 
 
 def prepare(
-    data: Data, track: Tracker, origins: Mapping[str, Origin] | None = None
+    data: Data,
+    track: Tracker,
+    origins: Mapping[str, Origin] | None = None,
 ) -> Manifest:
     """Make sure that `data.path` holds the set, and check it against the config.
 
@@ -36,38 +38,52 @@ def prepare(
         UserError: no set and none to be drawn, or one that does not fit the config.
     """
     folder = Path(data.path)
+    drawn = data.synthetic
     if not has_manifest(folder):
-        if data.synthetic is None or not is_free(folder):
-            raise UserError(describe_missing(data, origins or {}))
-        counts = Counts(*(getattr(data.synthetic, field) for field in Counts._fields))
-        if problems := [*wrong_counts(data, counts, SYNTHETIC, origins or {})]:
+        written = origins or {}
+        if drawn is None or not is_free(folder):
+            raise UserError(describe_missing(data, written))
+        counts = Counts(
+            drawn.classes,
+            drawn.train_samples,
+            drawn.eval_samples,
+        )
+        if problems := [*wrong_counts(data, counts, SYNTHETIC, written)]:
             raise UserError(*problems)
         with failing_as(f"{folder}: cannot create"):
-            _draw_once(folder, data.synthetic, track)
+            _draw_once(folder, drawn, track)
     return check_before_run(data, origins)
 
 
-def describe_missing(data: Data, origins: Mapping[str, Origin]) -> str:
+def describe_missing(
+    data: Data,
+    origins: Mapping[str, Origin],
+) -> str:
     """One line for a `data.path` without a packed set: where it was written and what to do."""
     where = f"{origins['data.path']}: " if "data.path" in origins else ""
     return f"{where}data.path: {explain_missing(Path(data.path))}"
 
 
-def _draw_once(folder: Path, settings: Synthetic, track: Tracker) -> None:
+def _draw_once(
+    folder: Path,
+    settings: Synthetic,
+    track: Tracker,
+) -> None:
     """Draw the set unless another process does so; then wait until it is there."""
     target = follow_links(folder)
     target.parent.mkdir(parents=True, exist_ok=True)
     scratch = target.with_name(f".{target.name}.images")
-    with hold(target.with_name(f".{target.name}.lock"), target, wait_s=math.inf):
+    images = scratch / "images"
+    packed = scratch / "set"
+    lock = target.with_name(f".{target.name}.lock")
+    with hold(lock, target, wait_s=math.inf):
         if not is_free(target):
             return
         shutil.rmtree(scratch, ignore_errors=True)  # of one that was killed
         try:
-            make_images(scratch / "images", settings, track("drawing images"))
-            packing = track("packing records")
-            pack_images(
-                scratch / "images", scratch / "set", drawn=settings, progress=packing
-            )
-            (scratch / "set").replace(target)
+            make_images(images, settings, track("drawing images"))
+            progress = track("packing records")
+            pack_images(images, packed, drawn=settings, progress=progress)
+            packed.replace(target)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)

@@ -19,7 +19,7 @@ def drop_caches(folder: Path) -> None:
 
     Dirty pages cannot be evicted, so they are written first. `rn50 bench throughput` has no folder.
     """
-    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+    for path in folder.glob("*"):
         descriptor = os.open(path, os.O_RDONLY)
         try:
             with suppress(OSError):  # squashfs has no dirty pages and refuses
@@ -46,12 +46,16 @@ class DataProbe:
             opened = ", ".join(sorted(self._opened))
             raise UserError(f"data set read before run_start: {opened} opened")
 
-    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if (
-            event == "open"
-            and self._active
-            and isinstance(arguments[0], str | bytes | os.PathLike)
-        ):
-            path = Path(os.fsdecode(arguments[0]))
-            if path.suffix in _WATCHED and path.parent.resolve() == self._folder:
+    def _audit(
+        self,
+        event: str,
+        arguments: tuple[Any, ...],
+    ) -> None:
+        if event != "open" or not self._active:
+            return
+        name = arguments[0]
+        if isinstance(name, str | bytes | os.PathLike):
+            path = Path(os.fsdecode(name))
+            folder = path.parent.resolve()
+            if path.suffix in _WATCHED and folder == self._folder:
                 self._opened.add(path.name)

@@ -8,7 +8,6 @@ an aligned place the record is split there and the number left out, as dmlc-core
 
 from __future__ import annotations
 
-import re
 import struct
 from typing import BinaryIO, NamedTuple
 
@@ -23,6 +22,8 @@ _HEADER = struct.Struct("<IfQQ")
 HEADER_BYTES = _WORDS.size + _HEADER.size
 _LENGTH_BITS = 29
 _MAX_LENGTH = (1 << _LENGTH_BITS) - 1
+_PIECES = 3
+"""Of each part: flag and length, bytes, padding."""
 _WHOLE = 0
 _FIRST = 1
 _MIDDLE = 2
@@ -35,40 +36,55 @@ class Record(NamedTuple):
     image: bytes
 
 
-def encode(label: float, record_id: int, image: bytes) -> list[bytes]:
+def encode(
+    label: float,
+    record_id: int,
+    image: bytes,
+) -> list[bytes]:
     """One record as pieces to write one after the other. The image has less than 512 MiB."""
-    header = _HEADER.pack(0, label, record_id, 0)
-    length = len(header) + len(image)
-    # 8 us for 110 kB, where `in` takes 150. The header has it nowhere: no label or number does.
-    if not (np.frombuffer(image, "<u4", len(image) // 4) == MAGIC).any():
-        return [_WORDS.pack(MAGIC, length) + header, image, bytes(-length % 4)]
-    parts = _split_at_magic(header + image)
-    flags = (
-        [_FIRST, *[_MIDDLE] * (len(parts) - 2), _LAST] if len(parts) > 1 else [_WHOLE]
-    )
-    chunks = []
-    for flag, part in zip(flags, parts, strict=True):
-        words = _WORDS.pack(MAGIC, flag << _LENGTH_BITS | len(part))
-        chunks += [words, part, bytes(-len(part) % 4)]
-    return chunks
+    payload = _HEADER.pack(0, label, record_id, 0) + image
+    # 8 us for 110 kB, where `in` takes 150
+    words = np.frombuffer(payload, "<u4", len(payload) // 4)
+    marks = 4 * np.flatnonzero(words == MAGIC)
+    ends = [*marks.tolist(), len(payload)]
+    flags = [
+        _FIRST,
+        *[_MIDDLE] * (len(ends) - 2),
+        _LAST,
+    ]
+    if len(ends) == 1:
+        flags = [_WHOLE]
+    pieces = []
+    start = 0
+    for flag, end in zip(flags, ends, strict=True):
+        part = payload[start:end]
+        length = len(part)
+        about = _WORDS.pack(MAGIC, flag << _LENGTH_BITS | length)
+        pieces += [about, part, bytes(-length % 4)]
+        start = end + len(_MAGIC_BYTES)
+    return pieces
 
 
 def is_split(record: list[bytes]) -> bool:
     """Whether an encoded record lies in several parts (its image is then not contiguous)."""
-    return bool(_WORDS.unpack_from(record[0])[1] >> _LENGTH_BITS != _WHOLE)
+    return len(record) > _PIECES
 
 
-def read(file: BinaryIO, offset: int, name: str) -> Record:
+def read(
+    file: BinaryIO,
+    offset: int,
+    name: str,
+) -> Record:
     """The record at byte `offset` of `file`. Raises UserError naming file and offset."""
     try:
         file.seek(offset)
         payload = _read_payload(file)
         _, label, record_id, _ = _HEADER.unpack_from(payload)
     except (struct.error, ValueError, OverflowError, OSError) as error:
-        raise UserError(
-            f"{name}: a record at byte {offset} expected: {error}"
-        ) from None
-    return Record(label, record_id, bytes(payload[_HEADER.size :]))
+        place = f"{name}: a record at byte {offset}"
+        raise UserError(f"{place} expected: {error}") from None
+    image = payload[_HEADER.size :]
+    return Record(label, record_id, bytes(image))
 
 
 def _read_payload(file: BinaryIO) -> bytearray:
@@ -91,13 +107,3 @@ def _read_payload(file: BinaryIO) -> bytearray:
         if flag in (_WHOLE, _LAST):
             return payload
         payload += _MAGIC_BYTES
-
-
-def _split_at_magic(payload: bytes) -> list[bytes]:
-    parts = []
-    start = 0
-    for found in re.finditer(re.escape(_MAGIC_BYTES), payload):  # two cannot overlap
-        if found.start() % 4 == 0:
-            parts.append(payload[start : found.start()])
-            start = found.end()
-    return [*parts, payload[start:]]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -26,6 +26,8 @@ from ..config.plan import Plan
 
 Indices = NDArray[np.int64]
 Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+Bounds = tuple[float, float]
 _ATTEMPTS = 10
 
 
@@ -37,8 +39,10 @@ class BatchIndices(NamedTuple):
     epochs: Indices
 
 
-def _generator(seed: int, *key: int) -> np.random.Generator:
-    return np.random.Generator(np.random.Philox(np.random.SeedSequence((seed, *key))))
+def generator(*key: int) -> np.random.Generator:
+    """A stream of random numbers of its own for each key, which begins with a seed."""
+    seeds = np.random.SeedSequence(key)
+    return np.random.Generator(np.random.Philox(seeds))
 
 
 def epoch_order(
@@ -50,8 +54,9 @@ def epoch_order(
     """The order of all images in one epoch (0-based), or of those of a part, from the shuffle
     stream's seed."""
     first, last = part.images(samples)
-    key = (epoch,) if part == WHOLE else (epoch, *part)
-    return first + _generator(seed, *key).permutation(last - first)
+    of_part = () if part == WHOLE else part
+    stream = generator(seed, epoch, *of_part)
+    return first + stream.permutation(last - first)
 
 
 class TrainOrder:
@@ -77,77 +82,100 @@ class TrainOrder:
         self._seed = seed
         self._stored_from = stored_from
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="epoch-order")
-        self._orders: dict[tuple[int, Part], Future[Indices]] = {}
+        self._orders = dict[tuple[int, Part], Future[Indices]]()
 
-    def active_steps(self, rank: int, first: int = 1) -> Iterator[int]:
+    def active_steps(
+        self,
+        rank: int,
+        first: int = 1,
+    ) -> Iterator[int]:
         """Steps from `first` on in which `rank` has a share of the batch; ends with the last."""
         last = self._plan.segments[-1]
-        # else a search beyond the last segment would not end
-        endless = rank < last.active_ranks
-        for step in (
-            itertools.count(first) if endless else range(first, last.first_step + 1)
-        ):
+        steps: Iterable[int] = itertools.count(first)
+        # a search beyond the last segment would not end
+        if rank >= last.active_ranks:
+            steps = range(first, last.first_step + 1)
+        for step in steps:
             if rank < self._plan.segment_of_step(step).active_ranks:
                 yield step
 
-    def batch(self, step: int, rank: int) -> BatchIndices:
+    def batch(
+        self,
+        step: int,
+        rank: int,
+    ) -> BatchIndices:
         """The share of `rank` in the batch of `step`, counted from 1."""
-        segment = self._plan.segment_of_step(step)
-        first = (
-            segment.first_sample
-            + (step - 1 - segment.first_step) * segment.global_batch_size
-        )
-        first += rank * segment.per_rank
-        positions = np.arange(
-            first,
-            first + segment.per_rank,
-            dtype=np.int64,
-        )
-        per_epoch = self._plan.samples_per_epoch(segment)
-        start = 0 if self._plan.last_batch == "mix" else segment.first_sample
-        epochs, within = np.divmod(positions - start, per_epoch)
-        part = self._plan.part_of(rank)
-        lowest, beyond = part.images(self._plan.train_samples)
-        if self._plan.last_batch == "pad":
+        plan = self._plan
+        segment = plan.segment_of_step(step)
+        first = plan.images_after(step - 1) + rank * segment.per_rank
+        positions = np.arange(first, first + segment.per_rank)
+        part = plan.part_of(rank)
+        lowest, beyond = part.images(plan.train_samples)
+        if plan.last_batch == "mix":
+            epochs, within = np.divmod(positions, plan.train_samples)
+        else:
+            global_batch = segment.global_batch_size
+            epochs, places = np.divmod(
+                positions - segment.first_sample,
+                plan.samples_per_epoch(segment),
+            )
             epochs += segment.first_epoch - 1
             # of the ranks that share the part
-            batch = segment.global_batch_size // part.parts
-            steps, places = np.divmod(within, segment.global_batch_size)
-            # the padded positions
-            within = (steps * batch + places % batch) % (beyond - lowest)
+            steps, places = np.divmod(places, global_batch)
+            shared_batch = global_batch // part.parts
+            unpadded = steps * shared_batch + places % shared_batch
+            within = unpadded % (beyond - lowest)
         images = lowest + within
-        for epoch in np.unique(epochs[epochs + 1 < self._stored_from]):
+        shuffled = epochs + 1 < self._stored_from
+        for epoch in np.unique(epochs[shuffled]):
             chosen = epochs == epoch
-            images[chosen] = self._order(int(epoch), part)[within[chosen]]
+            order = self._order(int(epoch), part)
+            images[chosen] = order[within[chosen]]
         return BatchIndices(images, positions, epochs + 1)
 
-    def _order(self, epoch: int, part: Part) -> Indices:
-        for wanted in (epoch, epoch + 1):
-            if (wanted, part) not in self._orders:
-                self._orders[wanted, part] = self._thread.submit(
-                    epoch_order, self._plan.train_samples, self._seed, wanted, part
+    def _order(
+        self,
+        epoch: int,
+        part: Part,
+    ) -> Indices:
+        for needed in (epoch, epoch + 1):
+            if (needed, part) not in self._orders:
+                self._orders[needed, part] = self._thread.submit(
+                    epoch_order,
+                    self._plan.train_samples,
+                    self._seed,
+                    needed,
+                    part,
                 )
         self._orders.pop((epoch - 2, part), None)
         return self._orders[epoch, part].result()
 
 
-def eval_batches(samples: int, ranks: int, batch_per_rank: int) -> int:
+def eval_batches(
+    samples: int,
+    ranks: int,
+    batch_per_rank: int,
+) -> int:
     """Batches that every rank runs in one evaluation: the same number on all of them."""
     largest_shard = -(-samples // ranks)
     return -(-largest_shard // batch_per_rank)
 
 
 def eval_batch(
-    samples: int, batch: int, *, rank: int, ranks: int, batch_per_rank: int
+    samples: int,
+    batch: int,
+    *,
+    rank: int,
+    ranks: int,
+    batch_per_rank: int,
 ) -> tuple[Indices, NDArray[np.bool_]]:
     """(image numbers, which of them count) of evaluation batch `batch`, counted from 0.
 
     The shards of the ranks cover each image once. The last batches are filled with image 0, which
     then does not count.
     """
-    first = samples * rank // ranks
-    last = samples * (rank + 1) // ranks
-    images = np.arange(batch_per_rank, dtype=np.int64) + first + batch * batch_per_rank
+    first, last = Part(rank, ranks).images(samples)
+    images = first + batch * batch_per_rank + np.arange(batch_per_rank)
     counts = images < last
     return np.where(counts, images, 0), counts
 
@@ -158,8 +186,8 @@ def crop_windows(
     positions: Indices,
     seed: int,
     *,
-    area: tuple[float, float],
-    aspect: tuple[float, float],
+    area: Bounds,
+    aspect: Bounds,
 ) -> tuple[Floats, Floats]:
     """Random-area crop windows as fractions: (anchors, shapes), each (batch, 2) in (y, x).
 
@@ -167,53 +195,75 @@ def crop_windows(
     image, else the largest centred window within the aspect range: the Inception crop of the
     MLPerf reference, with torchvision's and DALI's number of attempts.
     """
-    batch = len(positions)
-    u = uniforms(positions, seed, 4 * _ATTEMPTS).reshape(batch, _ATTEMPTS, 4)
-    pixels = (heights * widths)[:, None]
-    target = pixels * (area[0] + (area[1] - area[0]) * u[..., 0])
-    low = np.log(aspect[0])
-    high = np.log(aspect[1])
-    ratio = np.exp(low + (high - low) * u[..., 1])
-    width = np.sqrt(target * ratio)
-    height = np.sqrt(target / ratio)
-    fits = (width <= widths[:, None]) & (height <= heights[:, None])
+    sides = np.stack([heights, widths], axis=1)
+    u = uniforms(positions, seed, 4 * _ATTEMPTS)
+    u = u.reshape(-1, _ATTEMPTS, 4)
+    pixels = sides.prod(axis=1, keepdims=True)
+    pixels = pixels * _between(area, u[..., 0])
+    narrow, wide = np.log(aspect)
+    log_ratios = _between((narrow, wide), u[..., 1])
+    ratios = np.exp(log_ratios)
+    squares = [pixels / ratios, pixels * ratios]
+    attempts = np.sqrt(np.stack(squares, axis=2))
+    fits = (attempts <= sides[:, None]).all(axis=2)
     first = fits.argmax(axis=1)
-    rows = np.arange(batch)
-    shape = np.stack(
-        [height[rows, first] / heights, width[rows, first] / widths], axis=1
-    )
-    none = ~fits.any(axis=1)
-    ratio_of_all = np.clip(widths / heights, aspect[0], aspect[1])
-    highest = np.minimum(heights, widths / ratio_of_all)
-    whole = np.stack([highest / heights, highest * ratio_of_all / widths], axis=1)
-    shape[none] = whole.astype(np.float32)[none]
+    rows = np.arange(len(positions))
+    shapes = attempts[rows, first] / sides
+    centred = ~fits.any(axis=1)
+    shapes[centred] = _largest_windows(heights, widths, aspect)[centred]
     # A little over a pixel at least, in images of a few pixels: an empty window does not decode.
-    shape = np.clip(shape, np.minimum(1, 1.01 / np.stack([heights, widths], axis=1)), 1)
-    anchor = (1 - shape) * u[rows, first, 2:]
-    anchor[none] = (1 - shape[none]) / 2
-    return anchor.astype(np.float32), shape.astype(np.float32)
+    least = np.minimum(1, 1.01 / sides)
+    shapes = np.clip(shapes, least, 1)
+    u[centred] = 0.5
+    anchors = (1 - shapes) * u[rows, first, 2:]
+    return (
+        anchors.astype(np.float32),
+        shapes.astype(np.float32),
+    )
+
+
+def _largest_windows(
+    heights: Floats,
+    widths: Floats,
+    aspect: Bounds,
+) -> Floats:
+    """The shapes, in (y, x), of the largest windows within the aspect range."""
+    ratios = np.clip(widths / heights, *aspect)
+    highest = np.minimum(heights, widths / ratios)
+    widest = highest * ratios
+    return np.stack([highest / heights, widest / widths], axis=1)
+
+
+def _between(bounds: Bounds, shares: Doubles) -> Doubles:
+    low, high = bounds
+    return low + (high - low) * shares
 
 
 def centre_windows(
-    heights: Floats, widths: Floats, fraction: float
+    heights: Floats,
+    widths: Floats,
+    fraction: float,
 ) -> tuple[Floats, Floats]:
     """Square centre windows of `fraction` of the shorter side: the un-augmented training image."""
-    side = np.minimum(heights, widths) * fraction
-    shape = np.stack([side / heights, side / widths], axis=1)
-    return ((1 - shape) / 2).astype(np.float32), shape.astype(np.float32)
+    sides = np.stack([heights, widths], axis=1)
+    shorter = sides.min(axis=1, keepdims=True)
+    shapes = shorter * fraction / sides
+    return (1 - shapes) / 2, shapes
 
 
-def flips(positions: Indices, seed: int, *, enabled: bool = True) -> NDArray[np.int32]:
+def flips(
+    positions: Indices,
+    seed: int,
+) -> NDArray[np.int32]:
     """0 or 1 for each image: mirror it?"""
-    if not enabled:
-        return np.zeros(len(positions), np.int32)
-    return (uniforms(positions, seed, 1)[:, 0] < 0.5).astype(np.int32)
+    u = uniforms(positions, seed, 1)[:, 0]
+    return (u < 0.5).astype(np.int32)
 
 
 def operations(
     positions: Indices,
     seed: int,
-    ranges: Mapping[str, tuple[float, float]],
+    ranges: Mapping[str, Bounds],
     off: NDArray[np.bool_],
     crop_px: int,
 ) -> tuple[Floats, Floats, NDArray[np.int32]]:
@@ -233,48 +283,74 @@ def operations(
     u = uniforms(positions, seed, 14)
 
     def draw(
-        name: str, neutral: int, first: int, count: int = 1
-    ) -> NDArray[np.float64]:
-        low, high = ranges.get(name, (neutral, neutral))
-        part = u[:, first : first + count]
-        drawn = low * (high / low) ** part if neutral else low + (high - low) * part
+        name: str,
+        neutral: int,
+        first: int,
+        count: int = 1,
+    ) -> Doubles:
+        """The values of an operation, from the columns of `u` from `first` on."""
+        bounds = low, high = ranges.get(name, (neutral, neutral))
+        shares = u[:, first : first + count]
+        drawn = _between(bounds, shares)
+        if neutral:
+            drawn = low * (high / low) ** shares
         return np.where(off[:, None], neutral, drawn)
 
     padding = draw("padding", 0, 0)
     angle = np.deg2rad(draw("rotation_deg", 0, 1))
     stretch = np.sqrt(draw("aspect", 1, 2))
-    view = np.hstack([1 / stretch, stretch]) / draw("scale", 1, 3)
-    turn = np.hstack([np.cos(angle), -np.sin(angle), np.sin(angle), np.cos(angle)])
-    linear = turn.reshape(-1, 2, 2) * view[:, None]
-    centre = u[:, 4:6] * (1 + 2 * padding - view) + view / 2 - padding
-    matrices = np.dstack([linear / crop_px, centre - linear.sum(axis=2) / 2])
+    scale = draw("scale", 1, 3)
+    view = np.hstack([1 / stretch, stretch]) / scale
+    cos = np.cos(angle)
+    sin = np.sin(angle)
+    turn = np.hstack([cos, -sin, sin, cos])
+    turn = turn.reshape(-1, 2, 2)
+    linear = turn * view[:, None]
+    room = 1 + 2 * padding - view
+    centre = u[:, 4:6] * room
+    centre = centre + view / 2 - padding
+    corner = centre - linear.sum(axis=2) / 2
+    matrices = np.dstack([linear / crop_px, corner])
     gain = draw("contrast", 1, 6, 3)
-    noise = 255 * draw("noise", 0, 12)
-    summand = (255 * draw("brightness", 0, 9, 3) - 127.5) * gain + 127.5
-    colours = np.stack([gain, summand, np.repeat(noise, 3, axis=1)], axis=1)
-    starts = (u[:, 13:] * (3 * crop_px**2 + 1)).astype(np.int32)
-    return matrices.astype(np.float32), colours.astype(np.float32), starts
+    brightness = 255 * draw("brightness", 0, 9, 3)
+    summand = (brightness - 127.5) * gain + 127.5
+    noise = draw("noise", 0, 12)
+    noise = 255 * noise.repeat(3, axis=1)
+    colours = np.stack([gain, summand, noise], axis=1)
+    places = 3 * crop_px**2 + 1
+    starts = u[:, 13:] * places
+    return (
+        matrices.astype(np.float32),
+        colours.astype(np.float32),
+        starts.astype(np.int32),
+    )
 
 
 def noise_tile(seed: int, crop_px: int) -> Floats:
     """Standard normal noise, flat and twice as long as an image. Each image takes a part of it: the
     same on any rank, without the state of a generator that a resumed run would have to restore."""
-    return _generator(seed).standard_normal(6 * crop_px**2).astype(np.float32)
+    values = 2 * 3 * crop_px**2
+    tile = generator(seed).standard_normal(values)
+    return tile.astype(np.float32)
 
 
-def uniforms(positions: Indices, seed: int, count: int) -> NDArray[np.float64]:
+def uniforms(
+    positions: Indices,
+    seed: int,
+    count: int,
+) -> Doubles:
     """`count` numbers in [0, 1) for each position, a function of (seed, position, column) alone.
 
     SplitMix64's finaliser over a counter: one vectorised pass for the whole batch, where a
     generator object for each image would cost 20 us apiece (Steele et al., OOPSLA 2014).
     """
-    with np.errstate(over="ignore"):
-        columns = np.arange(count, dtype=np.uint64)
-        counter: NDArray[Any] = (
-            positions.astype(np.uint64)[:, None] * np.uint64(count) + columns
-        )
-        z = np.uint64(seed) + (counter + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z ^= z >> np.uint64(31)
-    return (z >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    columns = np.arange(1, count + 1, dtype=np.uint64)
+    rows = positions.astype(np.uint64)[:, None]
+    z: NDArray[Any] = rows * count + columns
+    z = z * 0x9E3779B97F4A7C15 + seed
+    z ^= z >> 30
+    z *= 0xBF58476D1CE4E5B9
+    z ^= z >> 27
+    z *= 0x94D049BB133111EB
+    z ^= z >> 31
+    return (z >> 11) * 2.0**-53

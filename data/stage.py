@@ -10,18 +10,20 @@ import math
 import os
 import shutil
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..config.atomic import follow_links, is_free, sync
 from ..config.errors import UserError, failing_as
 from ..config.manifest import FILE_NAME, SPLITS, WHOLE, Manifest, Part, load_manifest
+from ..config.progress import Progress, silent
 from ..config.reading import open_file
 from .dataset import check_digest, check_sizes, load_table
 from .lock import hold
 
 _BLOCK_BYTES = 4 << 20
+Chunk = tuple[int, int, int]
+"""Start, end and CRC-32 of a piece of a record file."""
 
 
 def stage(
@@ -29,8 +31,8 @@ def stage(
     target: Path,
     part: Part = WHOLE,
     *,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> Manifest:
+    progress: Progress = silent,
+) -> None:
     """Copy the packed set `source` to `target`, which appears when every checksum is right. A
     target that holds the same set already is left as it is.
 
@@ -44,41 +46,31 @@ def stage(
         UserError: no packed set, another one at `target`, bytes that are not those of the
             manifest, no space.
     """
-    manifest = load_manifest(source, WHOLE).model_copy(update={"part": part})
+    whole = load_manifest(source, WHOLE)
+    manifest = whole.model_copy(update={"part": part})
     check_sizes(source, manifest)
     target = follow_links(target)
-    chunks = {split: _chunks_of(source, split, manifest) for split in SPLITS}
-    total = sum(end - start for few in chunks.values() for start, end, _ in few)
+    chunks = {}
+    total = 0
+    for split in SPLITS:
+        chunks[split] = _chunks_of(source, split, manifest)
+        total += sum(end - start for start, end, _ in chunks[split])
+    lock = target.with_name(f".{target.name}.staging.lock")
     with failing_as(f"{target}: cannot write"):
         target.parent.mkdir(parents=True, exist_ok=True)
-        lock = target.with_name(f".{target.name}.staging.lock")
-        with hold(lock, target, wait_s=math.inf), ExitStack() as cleanup:
+        with hold(lock, target, wait_s=math.inf):
             if not _is_staged(source, target, manifest):
                 unfinished = _unfinished(target)
                 shutil.rmtree(unfinished, ignore_errors=True)  # of one that was killed
-                cleanup.callback(
-                    shutil.rmtree,
-                    unfinished,
-                    ignore_errors=True,
-                )
                 unfinished.mkdir()
-                done = 0
-                for split in SPLITS:
-                    for suffix in manifest.splits[split].files.keys() - {"rec"}:
-                        name = f"{split}.{suffix}"
-                        shutil.copyfile(source / name, unfinished / name)
-                        check_digest(unfinished / name, manifest.files[name])
-                    name = f"{split}.rec"
-                    for count in _copy_chunks(
-                        source / name, unfinished / name, chunks[split]
-                    ):
+                try:
+                    done = 0
+                    for count in _copy(source, unfinished, manifest, chunks):
                         done += count
                         progress(done, total)
-                    os.truncate(unfinished / name, manifest.files[name].bytes)
-                (unfinished / FILE_NAME).write_text(manifest.to_json())
-                unfinished.replace(target)
-            progress(total, total)
-    return manifest
+                    unfinished.replace(target)
+                finally:
+                    shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def remove(target: Path) -> None:
@@ -94,7 +86,11 @@ def remove(target: Path) -> None:
     shutil.rmtree(_unfinished(target), ignore_errors=True)
 
 
-def _is_staged(source: Path, target: Path, manifest: Manifest) -> bool:
+def _is_staged(
+    source: Path,
+    target: Path,
+    manifest: Manifest,
+) -> bool:
     """The set at `target` is that of `source`, by its manifest and sizes."""
     if is_free(target):
         return False
@@ -107,42 +103,68 @@ def _is_staged(source: Path, target: Path, manifest: Manifest) -> bool:
 
 
 def _chunks_of(
-    source: Path, split: str, manifest: Manifest
-) -> list[tuple[int, int, int]]:
-    """(start, end, CRC-32) of the chunks of a record file with records of the manifest's part."""
+    source: Path,
+    split: str,
+    manifest: Manifest,
+) -> list[Chunk]:
+    """The chunks of a record file with records of the manifest's part."""
     of_split = manifest.splits[split]
-    ends = [0, *(end for end, _ in of_split.chunks)]
-    if ends[-1] != (size := of_split.files["rec"].bytes):
+    ends = [0]
+    ends += [end for end, _ in of_split.chunks]
+    size = of_split.files["rec"].bytes
+    if ends[-1] != size:
         place = f"{source / FILE_NAME}: splits.{split}.chunks"
         raise UserError(f"{place}: {size} bytes expected, found {ends[-1]}")
-    offsets = [*load_table(source, split)["offset"].tolist(), ends[-1]]
+    table = load_table(source, split)
+    offsets = [*table["offset"].tolist(), size]
     part = manifest.part if split == "train" else WHOLE
-    first, last = (offsets[image] for image in part.images(len(offsets) - 1))
-    chunks = zip(ends, of_split.chunks, strict=False)
-    return [
-        (start, end, crc)
-        for start, (end, crc) in chunks
-        if start < last and end > first
-    ]
+    first, last = (offsets[image] for image in part.images(of_split.samples))
+    chunks = []
+    for start, (end, crc32) in zip(ends, of_split.chunks, strict=False):
+        if start < last and end > first:
+            chunks.append((start, end, crc32))
+    return chunks
+
+
+def _copy(
+    source: Path,
+    target: Path,
+    manifest: Manifest,
+    chunks: Mapping[str, list[Chunk]],
+) -> Iterator[int]:
+    """Copy the files of a set, and check them; yields the bytes of each block of records."""
+    for name, file in sorted(manifest.files.items()):
+        original = source / name
+        copy = target / name
+        split, _, suffix = name.partition(".")
+        if suffix == "rec":
+            yield from _copy_chunks(original, copy, chunks[split])
+            os.truncate(copy, file.bytes)
+        else:
+            shutil.copyfile(original, copy)
+            check_digest(copy, file)
+    (target / FILE_NAME).write_text(manifest.to_json())
 
 
 def _copy_chunks(
-    source: Path, target: Path, chunks: list[tuple[int, int, int]]
+    source: Path,
+    target: Path,
+    chunks: list[Chunk],
 ) -> Iterator[int]:
     """Copy `chunks` to the same places, between which are holes; yields the bytes of each block,
     checks the CRC-32 of each chunk."""
     with target.open("wb") as out, open_file(source) as file:
-        for start, end, wanted in chunks:
-            found = 0
+        for start, end, crc32 in chunks:
+            copied = 0
             file.seek(start)
             out.seek(start)
             while block := file.read(min(_BLOCK_BYTES, end - file.tell())):
-                found = zlib.crc32(block, found)
+                copied = zlib.crc32(block, copied)
                 yield out.write(block)
-            if found != wanted:
+            if copied != crc32:
                 raise UserError(
-                    f"{source}: CRC-32 {wanted:08x} of bytes {start} to {end} expected "
-                    f"(manifest.json), copied {found:08x}"
+                    f"{source}: CRC-32 {crc32:08x} of bytes {start} to {end} expected "
+                    f"(manifest.json), copied {copied:08x}"
                 )
     sync(target)
 

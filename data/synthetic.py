@@ -9,20 +9,24 @@ other, and from the 101st on the lighter colour has a hue of ten. Layout as Imag
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from colorsys import hsv_to_rgb
 from itertools import chain, product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from ..config.atomic import new_folder
+from ..config.manifest import SPLITS
+from ..config.progress import Progress, silent
 from ..config.schema import Synthetic
+from .sampling import generator
 
 Plane = NDArray[np.floating[Any]]  # float32, which NumPy 2's types forget
+Random = np.random.Generator
 JPEG_QUALITY = 90
 
 
@@ -30,67 +34,99 @@ JPEG_QUALITY = 90
 # NumPy's, NumPy 1 does not, and the images would differ.
 
 
+class Canvas(NamedTuple):
+    """The places of all pixels in periods, and the stream that a pattern draws from."""
+
+    y: Plane
+    x: Plane
+    random: Random
+
+
 def _waves(phase: Plane) -> Plane:
     """A stripe pattern, period 1, between 0 and 1 with soft edges."""
-    return np.clip(0.5 + 2.0 * np.sin(2 * np.pi * phase), 0, 1)
+    wave = np.sin(2 * np.pi * phase)
+    return np.clip(0.5 + 2.0 * wave, 0, 1)
 
 
-def _gradient(y: Plane, x: Plane, rng: np.random.Generator) -> Plane:
-    angle = rng.uniform(0, 2 * np.pi)
-    ramp = float(np.cos(angle)) * y + float(np.sin(angle)) * x
-    return (ramp - ramp.min()) / np.ptp(ramp)
+def _gradient(canvas: Canvas) -> Plane:
+    y, x, random = canvas
+    angle = random.uniform(0, 2 * np.pi)
+    cos = float(np.cos(angle))
+    sin = float(np.sin(angle))
+    ramp = cos * y + sin * x
+    ramp -= ramp.min()
+    return ramp / np.ptp(ramp)
 
 
-def _horizontal(y: Plane, x: Plane, rng: np.random.Generator) -> Plane:
-    return _waves(y + 0.05 * np.sin(x + rng.uniform(0, 6)))
+def _horizontal(canvas: Canvas) -> Plane:
+    y, x, random = canvas
+    bend = np.sin(x + random.uniform(0, 6))
+    return _waves(y + 0.05 * bend)
 
 
-def _vertical(y: Plane, x: Plane, rng: np.random.Generator) -> Plane:
-    return _waves(x + 0.05 * np.sin(y + rng.uniform(0, 6)))
+def _vertical(canvas: Canvas) -> Plane:
+    y, x, random = canvas
+    return _horizontal(Canvas(x, y, random))
 
 
-def _diagonal(y: Plane, x: Plane, rng: np.random.Generator) -> Plane:
-    return _waves((y + float(rng.choice((-1.0, 1.0))) * x) * 0.7)
+def _diagonal(canvas: Canvas) -> Plane:
+    y, x, random = canvas
+    slope = float(random.choice((-1.0, 1.0)))
+    return _waves((y + slope * x) * 0.7)
 
 
-def _checker(y: Plane, x: Plane, _: np.random.Generator) -> Plane:
-    return ((np.floor(y * 1.4) + np.floor(x * 1.4)) % 2).astype(np.float32)
+def _checker(canvas: Canvas) -> Plane:
+    y, x, _ = canvas
+    row = np.floor(y * 1.4)
+    column = np.floor(x * 1.4)
+    return (row + column) % 2
 
 
-def _dots(y: Plane, x: Plane, rng: np.random.Generator) -> Plane:
-    return ((y % 1 - 0.5) ** 2 + (x % 1 - 0.5) ** 2 < rng.uniform(0.06, 0.1)).astype(
-        np.float32
-    )
+def _dots(canvas: Canvas) -> Plane:
+    y, x, random = canvas
+    from_y = y % 1 - 0.5
+    from_x = x % 1 - 0.5
+    inside = from_y**2 + from_x**2 < random.uniform(0.06, 0.1)
+    return inside.astype(np.float32)
 
 
-def _grid(y: Plane, x: Plane, rng: np.random.Generator) -> Plane:
-    width = rng.uniform(0.15, 0.25)
-    return ((y % 1 < width) | (x % 1 < width)).astype(np.float32)
+def _grid(canvas: Canvas) -> Plane:
+    y, x, random = canvas
+    width = random.uniform(0.15, 0.25)
+    on_row = y % 1 < width
+    on_column = x % 1 < width
+    return (on_row | on_column).astype(np.float32)
 
 
-def _rings(y: Plane, x: Plane, rng: np.random.Generator) -> Plane:
-    centre_y = _middle(y, rng)
-    centre_x = _middle(x, rng)
+def _rings(canvas: Canvas) -> Plane:
+    y, x, random = canvas
+    centre_y = _middle(y, random)
+    centre_x = _middle(x, random)
     return _waves(np.hypot(y - centre_y, x - centre_x))
 
 
-def _middle(along: Plane, rng: np.random.Generator) -> float:
+def _middle(along: Plane, random: Random) -> float:
     low = float(along.min())
     high = float(along.max())
     margin = 0.35 * float(np.ptp(along))
-    return rng.uniform(low + margin, high - margin)
+    return random.uniform(low + margin, high - margin)
 
 
-def _blocks(y: Plane, x: Plane, rng: np.random.Generator) -> Plane:
-    values = rng.random((64, 64), dtype=np.float32)
-    return values[np.floor(y * 2).astype(int) % 64, np.floor(x * 2).astype(int) % 64]
+def _blocks(canvas: Canvas) -> Plane:
+    y, x, random = canvas
+    values = random.random((64, 64), dtype=np.float32)
+    row = np.floor(y * 2).astype(int)
+    column = np.floor(x * 2).astype(int)
+    return values[row % 64, column % 64]
 
 
-def _zigzag(y: Plane, x: Plane, _: np.random.Generator) -> Plane:
-    return _waves(y + 0.8 * np.abs(x % 1 - 0.5))
+def _zigzag(canvas: Canvas) -> Plane:
+    y, x, _ = canvas
+    slope = np.abs(x % 1 - 0.5)
+    return _waves(y + 0.8 * slope)
 
 
-PATTERNS: tuple[Callable[[Plane, Plane, np.random.Generator], Plane], ...] = (
+PATTERNS = (
     _gradient,
     _horizontal,
     _vertical,
@@ -110,67 +146,78 @@ def wnid(label: int) -> str:
 
 
 def draw_image(
-    label: int, rng: np.random.Generator, *, min_px: int, max_px: int
+    label: int,
+    random: Random,
+    settings: Synthetic,
 ) -> Image.Image:
     """One image of class `label`: the pattern in two random colours, random size, noise."""
-    height, width = rng.integers(min_px, max_px + 1, 2)
-    period_px = rng.uniform(8.0, 14.0)
-    shift = rng.uniform(0, 10, 2)
+    most_px = settings.max_px + 1
+    height, width = random.integers(settings.min_px, most_px, 2)
+    period_px = random.uniform(8.0, 14.0)
+    shift_y, shift_x = random.uniform(0, 10, 2)
+    rows = np.arange(height) / period_px + shift_y
+    columns = np.arange(width) / period_px + shift_x
     y, x = np.meshgrid(
-        (np.arange(height) / period_px + shift[0]).astype(np.float32),
-        (np.arange(width) / period_px + shift[1]).astype(np.float32),
+        rows.astype(np.float32),
+        columns.astype(np.float32),
         indexing="ij",
     )
-    pattern = PATTERNS[label % 10](y, x, rng)[..., None]
+    canvas = Canvas(y, x, random)
+    pattern = PATTERNS[label % 10](canvas)
     if label >= 10:
-        pattern = (pattern + PATTERNS[label // 10 % 10](y, x, rng)[..., None]) / 2
-    low, high = rng.uniform(0, 255, (2, 3))
+        draw_second = PATTERNS[label // 10 % 10]
+        pattern = (pattern + draw_second(canvas)) / 2
+    low, high = random.uniform(0, 255, (2, 3))
     # a pattern that nobody can see teaches nothing
     while np.abs(high - low).max() < 90:
-        high = rng.uniform(0, 255, 3)
+        high = random.uniform(0, 255, 3)
     if label >= 100:
         low = low / 4
-        high = 255 * np.array(hsv_to_rgb(label // 100 / 10, 1.0, 1.0))
-    pixels = low + (high - low) * pattern + rng.normal(0, 12, (height, width, 3))
-    return Image.fromarray(np.clip(pixels, 0, 255).astype(np.uint8))
+        hue = label // 100 / 10
+        colour = hsv_to_rgb(hue, 1.0, 1.0)
+        high = 255 * np.array(colour)
+    noise = random.normal(0, 12, (height, width, 3))
+    share = pattern[..., None]
+    pixels = low + (high - low) * share + noise
+    levels = np.clip(pixels, 0, 255)
+    return Image.fromarray(levels.astype(np.uint8))
 
 
-def draw_split(settings: Synthetic, split: str) -> Iterator[tuple[str, bytes]]:
+def draw_split(
+    settings: Synthetic,
+    split: str,
+) -> Iterator[tuple[str, bytes]]:
     """Yield (relative path, JPEG bytes) of one split, classes in turn.
 
     Every image has its own random stream, keyed by (seed, split, number).
     """
-    count = settings.train_samples if split == "train" else settings.eval_samples
-    for number in range(count):
+    counts = {"train": settings.train_samples, "val": settings.eval_samples}
+    for number in range(counts[split]):
         label = number % settings.classes
-        key = (settings.seed, ("train", "val").index(split), number)
-        rng = np.random.Generator(np.random.Philox(np.random.SeedSequence(key)))
-        image = draw_image(
-            label,
-            rng,
-            min_px=settings.min_px,
-            max_px=settings.max_px,
-        )
+        key = SPLITS.index(split)
+        random = generator(settings.seed, key, number)
+        image = draw_image(label, random, settings)
         out = io.BytesIO()
         image.save(out, "JPEG", quality=JPEG_QUALITY)
-        yield f"{split}/{wnid(label)}/{wnid(label)}_{number}.JPEG", out.getvalue()
+        name = f"{split}/{wnid(label)}/{wnid(label)}_{number}.JPEG"
+        yield name, out.getvalue()
 
 
 def make_images(
     out: Path,
     settings: Synthetic,
-    progress: Callable[[int, int], None] = lambda done, total: None,
-) -> int:
-    """Write the set below `out` (must not exist yet); returns the number of images.
+    progress: Progress = silent,
+) -> None:
+    """Write the set below `out`, which must not exist yet.
 
     The folder appears only when it is complete. Raises UserError: it cannot be made or written.
     """
     total = settings.train_samples + settings.eval_samples
     with new_folder(out) as folder:
-        for split, label in product(("train", "val"), range(settings.classes)):
+        for split, label in product(SPLITS, range(settings.classes)):
             (folder / split / wnid(label)).mkdir(parents=True)
-        drawn = chain(draw_split(settings, "train"), draw_split(settings, "val"))
-        for done, (name, jpeg) in enumerate(drawn, 1):
+        train = draw_split(settings, "train")
+        val = draw_split(settings, "val")
+        for done, (name, jpeg) in enumerate(chain(train, val), 1):
             (folder / name).write_bytes(jpeg)
             progress(done, total)
-    return total

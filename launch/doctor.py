@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import socket
 import subprocess
 import sys
@@ -81,31 +82,32 @@ def machine_rows(hosts: Sequence[str]) -> Iterator[Row]:
     limits = read_limits()
     free = free_memory_bytes()
     cores = len(os.sched_getaffinity(0))
-    yield Row(
-        "machine",
-        OK,
-        f"{platform.node()}: {cores} cores, {' '.join(platform.libc_ver())}",
-    )
-    yield Row("memory", OK, "unknown" if free is None else f"{free / 1e9:.1f} GB free")
-    state = OK
-    hint = ""
+    system = " ".join(platform.libc_ver())
+    yield Row("machine", OK, f"{platform.node()}: {cores} cores, {system}")
+    memory = "unknown"
+    if free is not None:
+        memory = f"{free / 1e9:.1f} GB free"
+    yield Row("memory", OK, memory)
+    outcome = OK
+    shared = f"{limits.shared_free_bytes / 1e6:,.0f} MB free"
     if limits.shared_free_bytes < SMALL_SHARED_BYTES:
-        state = FAILED
-        hint = f"; {SMALL_SHARED_BYTES / 1e6:.0f} MB expected (docker run --shm-size)"
-    yield Row("/dev/shm", state, f"{limits.shared_free_bytes / 1e6:,.0f} MB free{hint}")
+        outcome = FAILED
+        least = f"{SMALL_SHARED_BYTES / 1e6:.0f} MB"
+        shared += f"; {least} expected (docker run --shm-size)"
+    yield Row("/dev/shm", outcome, shared)
     files = f"{limits.ulimits.get('n', 'unlimited')} files"
     yield _unless_refused("ulimit -n", lambda: check_open_files(limits), files)
     for host in (platform.node(), *hosts):
+        outcome = OK
         try:
-            address = socket.getaddrinfo(host, None)[0][4][0]
-            yield Row(f"host {host}", OK, str(address))
+            address = str(socket.getaddrinfo(host, None)[0][4][0])
         except (OSError, UnicodeError) as error:
+            # a container without a network: MPI does without
+            address = "no address; the launcher gloo needs one"
             if hosts:
-                yield Row(
-                    f"host {host}", FAILED, f"an address expected, found none ({error})"
-                )
-            else:  # a container without a network: MPI does without
-                yield Row(f"host {host}", OK, "no address; the launcher gloo needs one")
+                outcome = FAILED
+                address = f"an address expected, found none ({error})"
+        yield Row(f"host {host}", outcome, address)
 
 
 def gpu_rows(gpus: Gpus | None, path: Path | None) -> Iterator[Row]:
@@ -127,38 +129,38 @@ def gpu_rows(gpus: Gpus | None, path: Path | None) -> Iterator[Row]:
 
 def code_row(number: int, gpu: Gpu, code: Mapping[str, Collection[int]]) -> Row:
     """Whether a GPU can run the `code` of MXNet, or a plan."""
-    texts = [
-        f"{form} of sm_{', sm_'.join(map(str, sorted(code[form])))}" for form in code
-    ]
-    has = f"MXNet has {' and '.join(texts) or 'no GPU code (scripts/setup.sh --gpu)'}"
+    texts = []
+    for form, capabilities in code.items():
+        names = ", ".join(f"sm_{version}" for version in sorted(capabilities))
+        texts.append(f"{form} of {names}")
+    kernels = " and ".join(texts) or "no GPU code (scripts/setup.sh --gpu)"
     first, last = PLAN_CAPABILITIES
     outcome = FAILED
     if runs(code, gpu.capability):
         outcome = OK
     elif code and first <= gpu.capability <= last:
         outcome = OK
-        has = f"{has}; model.step=plan trains ResNet here"
+        kernels += "; model.step=plan trains ResNet here"
     name = f"{gpu.name}, compute capability {dotted(gpu.capability)}"
-    return Row(f"GPU {number}", outcome, f"{name}; {has}")
+    return Row(f"GPU {number}", outcome, f"{name}; MXNet has {kernels}")
 
 
 def library_rows(maps: str, mxnet: Path) -> Iterator[Row]:
     """Which files of CUDA a process has loaded, by its /proc/self/maps; none on a CPU. Those that
     set-up linked into the folder of MXNet have to be the linked ones."""
-    lines = (line.split(maxsplit=5) for line in maps.splitlines())
-    loaded = sorted({Path(words[5]) for words in lines if len(words) > 5})
+    mapped = re.findall(r"^(?:\S+ +){5}(/.*)", maps, re.M)
+    loaded = [Path(name) for name in sorted(set(mapped))]
     for name, stem in CUDA_LIBRARIES.items():
         files = [file for file in loaded if file.name.startswith(stem)]
-        links = [mxnet / file.name for file in files]
-        pairs = zip(files, links, strict=True)
-        foreign = [
-            file for file, link in pairs if link.is_symlink() and link.resolve() != file
-        ]
-        if foreign:
-            expected = (mxnet / foreign[0].name).resolve()
-            yield Row(name, FAILED, f"{expected} expected, found {foreign[0]}")
-        elif files:
-            yield Row(name, OK, f"{files[0]} and {len(files) - 1} parts")
+        for file in files:
+            link = mxnet / file.name
+            if link.is_symlink() and link.resolve() != file:
+                found = f"{link.resolve()} expected, found {file}"
+                yield Row(name, FAILED, found)
+                break
+        else:
+            if files:
+                yield Row(name, OK, f"{files[0]} and {len(files) - 1} parts")
 
 
 def _unless_refused(name: str, check: Callable[[], None], found: str) -> Row:
@@ -186,15 +188,16 @@ def try_library(library: str, device: str) -> list[Row]:
         )
     except subprocess.TimeoutExpired:
         return [Row(name, FAILED, f"no end within {PATIENCE_S} s")]
-    rows = [
-        Row(*json.loads(line))
-        for line in done.stdout.splitlines()
-        if line.startswith('["')
-    ]
+    lines = re.findall(r'^\[".*', done.stdout, re.M)
+    rows = [Row(*json.loads(line)) for line in lines]
     if done.returncode:  # minus the number of a signal
-        last = (done.stderr.strip().splitlines() or [""])[-1]
-        rows.append(Row(name, FAILED, f"exit code {done.returncode}: {last[:200]}"))
+        last = _last_line(done.stderr)
+        rows.append(Row(name, FAILED, f"exit code {done.returncode}: {last}"))
     return rows
+
+
+def _last_line(text: str) -> str:
+    return text.strip().rpartition("\n")[2][:200]
 
 
 def _try_here(library: str, device: str) -> None:
@@ -202,31 +205,28 @@ def _try_here(library: str, device: str) -> None:
     number = None
     if device != "cpu":
         number = int(device.removeprefix("gpu"))
-    trials: dict[str, Callable[[], str]] = {"JPEG decoder": partial(decoder, number)}
-    if library == "mxnet":
+    trials: dict[str, Callable[[], str]] = {}
+    if library == "dali":
+        trials["JPEG decoder"] = partial(decoder, number)
+    else:
         import mxnet as mx
 
-        trials = {"convolution": convolution}
-        if number is not None:
-            gpu = mx.gpu(number)
-            trials = {
-                f"training {dtype}": partial(training, gpu, dtype) for dtype in MOST_OFF
-            }
-        else:
+        if number is None:
+            trials["convolution"] = convolution
             maps = Path("/proc/self/maps").read_text()
             for row in library_rows(maps, Path(mx.__file__).parent):
                 say(json.dumps(row))
+        else:
+            for dtype in MOST_OFF:
+                trials[f"training {dtype}"] = partial(training, mx.gpu(number), dtype)
     for name, trial in trials.items():
+        outcome = OK
         try:
-            row = Row(f"{name} on {device}", OK, trial())
+            found = trial()
         except Exception as error:  # whatever a library raises is what the row is for
-            lines = str(error).strip().splitlines() or [""]
-            row = Row(
-                f"{name} on {device}",
-                FAILED,
-                f"{type(error).__name__}: {lines[-1][:200]}",
-            )
-        say(json.dumps(row))
+            outcome = FAILED
+            found = f"{type(error).__name__}: {_last_line(str(error))}"
+        say(json.dumps(Row(f"{name} on {device}", outcome, found)))
     sys.stderr.flush()
     os._exit(0)  # a library that lost its GPU can hang on its way out
 
@@ -236,19 +236,22 @@ def convolution() -> str:
     import mxnet as mx
 
     rng = np.random.default_rng(5)
-    x, w = (
-        rng.normal(size=s).astype(np.float32) for s in ((8, 16, 14, 14), (32, 16, 3, 3))
-    )
-    padded = np.pad(x.astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
-    shifted = [padded[:, :, i : i + 14, j : j + 14] for i in range(3) for j in range(3)]
-    expected = np.einsum(
-        "knchw,ock->nohw", shifted, w.astype(np.float64).reshape(32, 16, 9)
-    )
-    data, weight = (mx.nd.array(array) for array in (x, w))
+    images = rng.normal(size=(8, 16, 14, 14)).astype(np.float32)
+    weight = rng.normal(size=(32, 16, 3, 3)).astype(np.float32)
+    padded = np.zeros((8, 16, 16, 16))
+    padded[:, :, 1:-1, 1:-1] = images
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (1, 1, 3, 3))
+    expected = np.einsum("nchwxyij,ocij->nohw", windows, weight)
     out = mx.nd.Convolution(
-        data, weight, kernel=(3, 3), pad=(1, 1), num_filter=32, no_bias=True
+        mx.nd.array(images),
+        mx.nd.array(weight),
+        kernel=(3, 3),
+        pad=(1, 1),
+        num_filter=32,
+        no_bias=True,
     )
-    share = float(np.abs(out.asnumpy() - expected).max() / np.abs(expected).max())
+    largest_error = np.abs(out.asnumpy() - expected).max()
+    share = float(largest_error / np.abs(expected).max())
     if not share <= MOST_OFF["float32"]:
         raise ValueError(
             f"at most {MOST_OFF['float32']} from NumPy expected, found {share:.2g}"
@@ -256,7 +259,7 @@ def convolution() -> str:
     return f"{share:.1g} from NumPy"
 
 
-def training(context: Any, dtype: str) -> str:
+def training(device: Any, dtype: str) -> str:
     """Steps of a small ResNet-50 in both layouts: losses against the CPU's."""
     import mxnet as mx
 
@@ -266,8 +269,8 @@ def training(context: Any, dtype: str) -> str:
     expected = trial_losses(mx.cpu(), "float32")
     worst = 0.0
     for layout in get_args(Model.model_fields["layout"].annotation):
-        found = trial_losses(context, dtype, layout)
-        share = float(np.abs(found - expected).max() / expected[0])
+        losses = trial_losses(device, dtype, layout)
+        share = float(np.abs(losses - expected).max() / expected[0])
         if not share <= MOST_OFF[dtype]:
             raise ValueError(
                 f"{layout}: losses of {STEPS} steps at most {MOST_OFF[dtype]} from the CPU's "
@@ -291,12 +294,12 @@ def decoder(device_id: int | None) -> str:
         max_px=500,
     )
     jpegs = [content for _, content in draw_split(settings, "train")]
-    found = _decode(jpegs, device_id)
     luma = np.array([0.299, 0.587, 0.114])
-    pairs = zip(found, (simplejpeg.decode_jpeg(jpeg) for jpeg in jpegs), strict=True)
-    mean = float(
-        np.mean([np.abs((a.astype(float) - b) @ luma).mean() for a, b in pairs])
-    )
+    differences = []
+    for jpeg, image in zip(jpegs, _decode(jpegs, device_id), strict=True):
+        difference = image.astype(float) - simplejpeg.decode_jpeg(jpeg)
+        differences.append(np.abs(difference @ luma).mean())
+    mean = float(np.mean(differences))
     if mean > MOST_GREY_LEVELS:
         raise ValueError(
             f"at most {MOST_GREY_LEVELS} grey levels expected, found {mean:.1f}"
@@ -315,9 +318,8 @@ def _decode(jpegs: Sequence[bytes], device_id: int | None) -> list[NDArray[Any]]
         prefetch_queue_depth=1,
     )
     with pipeline:
-        encoded = fn.external_source(
-            [[np.frombuffer(jpeg, np.uint8) for jpeg in jpegs]]
-        )
+        batch = [np.frombuffer(jpeg, np.uint8) for jpeg in jpegs]
+        encoded = fn.external_source([batch])
         place = "cpu" if device_id is None else "mixed"
         pipeline.set_outputs(fn.decoders.image(encoded, device=place))
     pipeline.build()

@@ -33,7 +33,8 @@ def describe_launch(plan: LaunchPlan) -> dict[str, Any]:
         check = check_whether_it_runs(check, run)
     else:
         allreduce = allreduce_of(run)
-        words = LAUNCHERS[plan.launcher].command(plan.job_in(str(resume or "FOLDER")))
+        job = plan.job_in(str(resume or "FOLDER"))
+        words = LAUNCHERS[plan.launcher].command(job)
     data, missing = find_data(run.data, plan.loaded.origins)
     return {
         "name": run.name,

@@ -48,15 +48,14 @@ class Ending(NamedTuple):
     @property
     def line(self) -> str:
         """The last line of the command; ours are spelt as they can be called here."""
-        return (
-            ": ".join(map(str, filter(None, (self.reason, self.folder))))
-            + self.what_next
-        )
+        where = f": {self.folder}" if self.folder else ""
+        return f"{self.reason}{where}{self.what_next}"
 
     @property
     def what_next(self) -> str:
         """The end of the line, where the reason has been printed already."""
-        todo = ": ".join(filter(None, (self.advice, callable_here(str(self.next)))))
+        command = callable_here(str(self.next))
+        todo = ": ".join(filter(None, (self.advice, command)))
         return todo and f"; {todo}"
 
     def recorded(self, result: Result) -> Result:
@@ -112,11 +111,16 @@ def run_stopped(by: str, folder: Path, launcher: str | None = None) -> Ending:
             ", none at the stop: it took longer than limits.grace_s or was given up"
         )
     reason = f"stopped by {by} at step {step} ({saved})"
-    return _to_go_on(reason, folder, launcher)._replace(stopped=Stopped(by, step))
+    ending = _to_go_on(reason, folder, launcher)
+    return ending._replace(stopped=Stopped(by, step))
 
 
 def rank_failed(
-    reason: str, folder: Path, launcher: str | None = None, *, hopeless: bool = False
+    reason: str,
+    folder: Path,
+    launcher: str | None = None,
+    *,
+    hopeless: bool = False,
 ) -> Ending:
     """A run of which a rank failed. `hopeless`: it would fail there again."""
     if hopeless:
@@ -171,25 +175,22 @@ def _in_words(checkpoint: int | None) -> str:
 
 
 def _to_go_on(
-    reason: str, folder: Path, launcher: str | None, overrides: Sequence[str] = ()
+    reason: str,
+    folder: Path,
+    launcher: str | None,
+    overrides: Sequence[str] = (),
 ) -> Ending:
     """A run that is not at its end. The command says what its config alone may not decide."""
     from ..config import recorded  # pydantic: 0.1 s
 
     if not folder.is_dir():
-        advice = f"if it was moved, {GO_ON}"
-        return Ending(
-            reason,
-            folder,
-            advice,
-            Next(RESUME, "FOLDER", tuple(overrides)),
-        )
+        onward = Next(RESUME, "FOLDER", tuple(overrides))
+        return Ending(reason, folder, f"if it was moved, {GO_ON}", onward)
     for job in (folder, folder.parent):
         if (job / JOB_SCRIPT).is_file():  # which a login node should not start
             words = recorded.words_to_repeat(job, recorded.RESUME_JOB)
-            return Ending(
-                reason, folder, GO_ON, Next(RESUME_JOB, str(job), (*words, *overrides))
-            )
+            onward = Next(RESUME_JOB, str(job), (*words, *overrides))
+            return Ending(reason, folder, GO_ON, onward)
     advice = START_AGAIN
     verb = LAUNCH
     keys: tuple[str, ...] = recorded.RUN
@@ -200,16 +201,16 @@ def _to_go_on(
     words = [*recorded.words_to_repeat(folder, keys), *overrides]
     if launcher:
         words = ["--launcher", launcher, *words]
-    return Ending(
-        reason,
-        folder,
-        advice,
-        Next(verb, str(folder), tuple(words)),
-    )
+    onward = Next(verb, str(folder), tuple(words))
+    return Ending(reason, folder, advice, onward)
 
 
 def job_ended(
-    scheduler: str, job: str, code: int, folder: Path, last: Result | None
+    scheduler: str,
+    job: str,
+    code: int,
+    folder: Path,
+    last: Result | None,
 ) -> Ending:
     """`submit --wait` at the end of its job. `last`: of the job's last run."""
     reason = f"{scheduler} job {job} ended with exit code {code}"
@@ -224,9 +225,8 @@ def job_ended(
 def sweep_ended(states: Mapping[str, int], best: int | None, folder: Path) -> Ending:
     """A sweep that came to its end. `states`: how many trials are complete, pruned, fail, running.
     `best`: number of the best trial; None: none is complete."""
-    reason = "trials: " + (
-        ", ".join(f"{n} {state}" for state, n in states.items()) or "none yet"
-    )
+    counts = [f"{trials} {state}" for state, trials in states.items()]
+    reason = f"trials: {', '.join(counts) or 'none yet'}"
     if best is None:
         return Ending(f"no trial came to its end; {reason}", folder)
     command = shlex.join(["rn50", "launch", str(folder / "best.yaml")])
@@ -237,10 +237,10 @@ def callable_here(command: str) -> str:
     """`command` as it can be typed: with the path of this `rn50`, where the PATH has another."""
     if not command.startswith("rn50 "):
         return command
-    own = Path(sys.executable).with_name("rn50")
-    found = shutil.which("rn50")
-    if found is not None and Path(found).resolve() == own.resolve():
+    program = Path(sys.executable).with_name("rn50")
+    on_path = shutil.which("rn50")
+    if on_path is not None and Path(on_path).resolve() == program.resolve():
         return command
     with suppress(ValueError):
-        own = own.relative_to(Path.cwd())
-    return shlex.quote(str(own)) + command.removeprefix("rn50")
+        program = program.relative_to(Path.cwd())
+    return shlex.quote(str(program)) + command.removeprefix("rn50")

@@ -218,12 +218,13 @@ def engine_environment(
     wanted |= _interfaces(run.system.interfaces, controller, mpi, networks, present)
     # The machine's own settings know best what it needs.
     wanted |= dict(setting.split("=", 1) for setting in run.system.job.environment)
-    kept = {
-        name: present[name]
-        for name in wanted
-        if present.get(name) not in (None, wanted[name])
-    }
-    settings = {name: value for name, value in wanted.items() if name not in kept}
+    settings = {}
+    kept = {}
+    for name, value in wanted.items():
+        if present.get(name, value) == value:
+            settings[name] = value
+        else:
+            kept[name] = present[name]
     return EngineSettings(settings, kept)
 
 
@@ -244,15 +245,14 @@ def _interfaces(
             "OMPI_MCA_btl_tcp_if_exclude": ",".join(["127.0.0.1/8", "sppp", *bridges])
         }
     names = ",".join(chosen)
-    found = {"NCCL_SOCKET_IFNAME": names}
+    settings = {"NCCL_SOCKET_IFNAME": names}
     if controller == "gloo":
-        found["HOROVOD_GLOO_IFACE"] = chosen[0]
+        settings["HOROVOD_GLOO_IFACE"] = chosen[0]
     elif is_openmpi:
-        found |= {
-            "OMPI_MCA_btl_tcp_if_include": names,
-            "OMPI_MCA_oob_tcp_if_include": names,
-        }
-        found["PRTE_MCA_prte_if_include"] = names  # Open MPI 5
+        settings["OMPI_MCA_btl_tcp_if_include"] = names
+        settings["OMPI_MCA_oob_tcp_if_include"] = names
+        settings["PRTE_MCA_prte_if_include"] = names  # Open MPI 5
     else:
-        found |= {"HYDRA_IFACE": chosen[0], "FI_TCP_IFACE": chosen[0]}
-    return found
+        settings["HYDRA_IFACE"] = chosen[0]
+        settings["FI_TCP_IFACE"] = chosen[0]
+    return settings

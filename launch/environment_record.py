@@ -28,7 +28,9 @@ _SECRET = re.compile(r"SECRET|TOKEN|PASSW|CREDENTIAL|KEY|AUTH", re.IGNORECASE)
 
 
 def describe_environment(
-    settings: EngineSettings, launcher: str, command: Sequence[str]
+    settings: EngineSettings,
+    launcher: str,
+    command: Sequence[str],
 ) -> Environment:
     """Versions, host, processor, git state, and the engines' variables."""
     mpi = ""
@@ -66,11 +68,14 @@ def _driver() -> Driver | None:
 
 def installed_packages() -> dict[str, str]:
     """Distribution -> version of those that are installed, MXNet's first."""
-    found = {str(one.name): one.version for one in metadata.distributions()}
-    name, version = distribution()
-    return {name: version} | {
-        one: found[one] for one in sorted(filter(PACKAGES.fullmatch, found))
-    }
+    versions = {}
+    for package in metadata.distributions():
+        versions[str(package.name)] = package.version
+    mxnet, version = distribution()
+    packages = {mxnet: version}
+    for name in sorted(filter(PACKAGES.fullmatch, versions)):
+        packages[name] = versions[name]
+    return packages
 
 
 def output_of(*command: str) -> str | None:

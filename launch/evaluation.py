@@ -57,8 +57,9 @@ def evaluate(
     Raises:
         UserError: no such checkpoint, no images, runs that make no ensemble, or a rank failed.
     """
-    found = [chosen_checkpoint(path) for path in paths]
-    loaded = [_config_of(one, with_ranks(overrides, ranks)) for one in found]
+    overrides = with_ranks(overrides, ranks)
+    checkpoints = [chosen_checkpoint(path) for path in paths]
+    loaded = [_config_of(checkpoint, overrides) for checkpoint in checkpoints]
     _check_shared(paths, loaded)
     run = loaded[0].run
     name = pick_launcher(launcher)
@@ -68,23 +69,20 @@ def evaluate(
         result = out / "score.json"
         words = [str(result)]
         held = []
-        for number, one in enumerate(found):
+        for number, checkpoint in enumerate(checkpoints):
             config = out / f"config_{number}.yaml"
             write_file(config, loaded[number].to_yaml())
-            held.append(held_checkpoint(one, out / f"{number}.ckpt"))
-            words += [str(config), str(held[-1].path.absolute())]
-        job, _ = build_job(
-            run, name, [sys.executable, "-m", "rn50.train.score", *words]
-        )
+            copy = held_checkpoint(checkpoint, out / f"{number}.ckpt")
+            words += [str(config), str(copy.path.absolute())]
+            held.append(copy._replace(path=checkpoint.path))
+        command = [sys.executable, "-m", "rn50.train.score", *words]
+        job, _ = build_job(run, name, command)
         run_job(job, name, out)
         counts = read_object(result)["counts"]
-    for one in counts:
-        one["accuracy"] = one["correct"] / one["total"]
-        one["accuracy_top5"] = one["correct_top5"] / one["total"]
-    read = [
-        one._replace(path=known.path) for one, known in zip(held, found, strict=True)
-    ]
-    members = zip(read, loaded, counts[: len(found)], strict=True)
+    for count in counts:
+        count["accuracy"] = count["correct"] / count["total"]
+        count["accuracy_top5"] = count["correct_top5"] / count["total"]
+    members = zip(held, loaded, counts, strict=False)
     scored = [_report(*member, run.system.world_size) for member in members]
     if len(scored) == 1:
         return scored[0]
@@ -93,7 +91,7 @@ def evaluate(
 
 def _check_shared(paths: Sequence[Path], loaded: Sequence[Loaded]) -> None:
     """Raise UserError for the first run whose images or type are not those of the first."""
-    trees = [dict(flatten(one.to_dict())) for one in loaded]
+    trees = [dict(flatten(config.to_dict())) for config in loaded]
     for path, tree in zip(paths, trees, strict=True):
         for key in _SHARED:
             if tree[key] != trees[0][key]:
@@ -104,16 +102,19 @@ def _check_shared(paths: Sequence[Path], loaded: Sequence[Loaded]) -> None:
 
 
 def _report(
-    found: Checkpoint, loaded: Loaded, counts: JsonObject, ranks: int
+    checkpoint: Checkpoint,
+    loaded: Loaded,
+    counts: JsonObject,
+    ranks: int,
 ) -> JsonObject:
-    recorded = _recorded(found, loaded, ranks)
+    recorded = _recorded(checkpoint, loaded, ranks)
     as_recorded = None
     if recorded is not None:
         as_recorded = counts["accuracy"] == recorded
     return {
-        "checkpoint": str(found.path),
-        "step": found.meta.step,
-        "epochs": found.meta.state.epochs_trained,
+        "checkpoint": str(checkpoint.path),
+        "step": checkpoint.meta.step,
+        "epochs": checkpoint.meta.state.epochs_trained,
         "ranks": ranks,
         **counts,
         "recorded_accuracy": recorded,
@@ -121,9 +122,9 @@ def _report(
     }
 
 
-def _config_of(found: Checkpoint, overrides: list[str]) -> Loaded:
+def _config_of(checkpoint: Checkpoint, overrides: list[str]) -> Loaded:
     """The config of a checkpoint's run with overrides."""
-    source = found.path.parent.parent / "config.yaml"
+    source = checkpoint.path.parent.parent / "config.yaml"
     if not source.is_file():
         raise UserError(
             f"{source}: the config of the checkpoint's run expected, found none"
@@ -133,18 +134,20 @@ def _config_of(found: Checkpoint, overrides: list[str]) -> Loaded:
     return loaded
 
 
-def _recorded(found: Checkpoint, loaded: Loaded, ranks: int) -> float | None:
+def _recorded(checkpoint: Checkpoint, loaded: Loaded, ranks: int) -> float | None:
     """The accuracy that the run itself found for these weights; None: it has not evaluated them, or
     this evaluation is another."""
-    state = found.meta.state
-    then = dict(flatten(found.meta.config))
-    now = loaded.to_dict()
-    asked = {
-        k: v for k, v in flatten(now) if k.startswith(_ASKED) and not k.startswith(FREE)
-    }
-    is_same = all(then.get(key) == value for key, value in asked.items())
-    statistics_fit = found.meta.statistics_rows == 1 or ranks == found.meta.ranks
-    is_evaluated = log_position(build_plan(recorded_run(found)), state) == "run"
+    state = checkpoint.meta.state
+    then = dict(flatten(checkpoint.meta.config))
+    is_same = all(
+        then.get(key) == value
+        for key, value in flatten(loaded.to_dict())
+        if key.startswith(_ASKED) and not key.startswith(FREE)
+    )
+    statistics_fit = (
+        checkpoint.meta.statistics_rows == 1 or ranks == checkpoint.meta.ranks
+    )
+    is_evaluated = log_position(build_plan(recorded_run(checkpoint)), state) == "run"
     if is_same and statistics_fit and is_evaluated:
         return state.accuracy
     return None

@@ -10,6 +10,7 @@ import re
 import signal
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import NamedTuple
 
 from ..logging.records import Failure
@@ -202,9 +203,8 @@ def _gone(evidence: Evidence) -> str:
     """A rank whose process ended, and what its runtime printed of that."""
     if (lost := evidence.lost) is None:
         return ""
-    return str(
-        replace(lost, reason=PROCESS_EXITED + crash_message(lost.rank, evidence.stderr))
-    )
+    reason = PROCESS_EXITED + crash_message(lost.rank, evidence.stderr)
+    return str(replace(lost, reason=reason))
 
 
 def _secondary(evidence: Evidence) -> str:
@@ -229,31 +229,33 @@ def _refused(evidence: Evidence) -> str:
 def _ends(stderr: str, lost: Failure | None) -> Iterator[tuple[int | None, int]]:
     """(rank, signal) of each rank of which a launcher says so. Hydra before 4.1 names only its
     process: then that is the first one which the watchdog found gone."""
-    for match in (match for pattern in _KILLED for match in pattern.finditer(stderr)):
-        found = match.groupdict()
-        if "word" in found:
-            number = int(_SIGNALS[found["word"]])
-        elif "signal" in found:
-            number = int(found["signal"])
+    for match in chain(*(pattern.finditer(stderr) for pattern in _KILLED)):
+        end = match.groupdict()
+        if "word" in end:
+            number = int(_SIGNALS[end["word"]])
+        elif "signal" in end:
+            number = int(end["signal"])
         else:
-            number = int(found["code"]) - 128
-        if found["rank"]:
-            yield int(found["rank"]), number
-        else:
-            yield lost.rank if lost else None, number
+            number = int(end["code"]) - 128
+        rank = lost.rank if lost else None
+        if end["rank"]:
+            rank = int(end["rank"])
+        yield rank, number
 
 
 def crash_message(rank: int, stderr: str) -> str:
     """What a rank's runtime printed of a crash, and whether memory was short, in brackets."""
-    labels = ((line, LABEL.match(line)) for line in stderr.splitlines())
-    own = [
-        line for line, label in labels if label is None or int(label["rank"]) == rank
-    ]
-    stderr = "\n".join(LABEL.sub("", line) for line in own)
+    lines = []
+    for line in stderr.splitlines():
+        label = LABEL.match(line)
+        if label is None or int(label["rank"]) == rank:
+            lines.append(LABEL.sub("", line))
+    stderr = "\n".join(lines)
     words = []
     before = len(stderr)
     if crash := _CRASH.search(stderr):
-        words.append(_SOURCE.sub("", " ".join(crash[0].split()))[:200])
+        text = " ".join(crash[0].split())
+        words.append(_SOURCE.sub("", text)[:200])
         before = crash.start()
     if memory := NO_MEMORY.search(stderr, 0, before):
         words.append(f"memory was short: {memory[0]}")

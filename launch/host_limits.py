@@ -85,20 +85,23 @@ def read_limits() -> Limits:
             ulimits[letter] = limit
     if os.geteuid() == 0:
         ulimits.pop("u", None)  # which the kernel does not apply to root
-    free_bytes = total_bytes = 0
+    free_bytes = 0
+    total_bytes = 0
     with suppress(OSError):
         shared = os.statvfs("/dev/shm")
-        free_bytes, total_bytes = (
-            n * shared.f_frsize for n in (shared.f_bavail, shared.f_blocks)
-        )
+        free_bytes = shared.f_bavail * shared.f_frsize
+        total_bytes = shared.f_blocks * shared.f_frsize
+    variables = [
+        f"{name}={value}"
+        for name, value in os.environ.items()
+        if name.startswith("OMPI_MCA_")
+    ]
     return Limits(
-        ulimits=ulimits,
-        processes=_most_processes(),
-        shared_free_bytes=free_bytes,
-        shared_bytes=total_bytes,
-        variables=", ".join(
-            f"{k}={v}" for k, v in os.environ.items() if k.startswith("OMPI_MCA_")
-        ),
+        ulimits,
+        _most_processes(),
+        free_bytes,
+        total_bytes,
+        ", ".join(variables),
     )
 
 
@@ -114,9 +117,8 @@ def _most_processes() -> int | None:
         innermost = Path(folder, path[1] if path else "")
         # In a container it may be the host's path, which is not there.
         for group in (innermost, *innermost.parents):
-            limit, events = (
-                read_text(group / f"pids.{name}") for name in ("max", "events")
-            )
+            limit = read_text(group / "pids.max")
+            events = read_text(group / "pids.events")
             if limit.isdigit() and re.search(r"^max [1-9]", events, re.M):
                 limits.append(int(limit))
     return min(limits, default=None)
@@ -159,11 +161,11 @@ def with_shortages(reason: str, stderr: str, limits: Limits) -> str:
     words = []
     for name, sign, end in _SIGNS:
         fact = facts.get(name, "")
-        found = re.search(sign, reason) or re.search(sign, stderr)
-        if not fact or fact in reason or not (found or re.search(end, reason)):
+        seen = re.search(sign, reason) or re.search(sign, stderr)
+        if not fact or fact in reason or not (seen or re.search(end, reason)):
             continue
-        if found and found[0] not in reason:
-            fact = f"{found[0]}; {fact}"
+        if seen and seen[0] not in reason:
+            fact = f"{seen[0]}; {fact}"
         words.append(fact)
     if not words:
         return reason

@@ -65,26 +65,27 @@ TABLE = (
 
 
 def taken_away(
-    environment: Mapping[str, str], started: str, nodes: int
+    environment: Mapping[str, str],
+    started: str,
+    nodes: int,
 ) -> dict[str, str]:
     """Whose the variables are that do not reach what is `started` on `nodes`, by name."""
-    found = {}
+    owners = {}
     for name, value in environment.items():
-        if (
-            not value
-            and name.startswith(ENGINE_PREFIXES)
-            and name != "CUDA_VISIBLE_DEVICES"
-        ):
-            found[name] = "empty"
+        is_setting = name.startswith(ENGINE_PREFIXES)
+        if is_setting and not value and name != "CUDA_VISIBLE_DEVICES":
+            owners[name] = "empty"
         for row in TABLE:
             kept = started in row.reaches or (row.one_node and nodes > 1)
             if not kept and re.fullmatch(row.names, name):
-                found.setdefault(name, row.whose)
-    return found
+                owners.setdefault(name, row.whose)
+    return owners
 
 
 def inherited(
-    environment: Mapping[str, str], started: str, nodes: int = 1
+    environment: Mapping[str, str],
+    started: str,
+    nodes: int = 1,
 ) -> dict[str, str]:
     """The variables that a started process gets. Within a step of Slurm a second step would never
     begin, so it is allowed to share the cores of the first.

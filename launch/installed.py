@@ -40,10 +40,10 @@ def losses(site: Path, expected: set[str]) -> Iterator[tuple[str, str]]:
             yield name, f"{record.parent.name}/RECORD"
             continue
         with record.open(newline="") as rows:
-            files = [row[0] for row in csv.reader(rows) if not row[0].endswith(".pyc")]
-        gone = [file for file in files if not (site / file).exists()]
-        if gone:
-            yield name, gone[0]
+            for file, *_ in csv.reader(rows):
+                if not file.endswith(".pyc") and not (site / file).exists():
+                    yield name, file
+                    break
 
 
 def losses_here() -> list[tuple[str, str]]:

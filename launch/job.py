@@ -112,7 +112,8 @@ def _run_left(job: OpenJob, request: Request, track: Tracker) -> Outcome:
             plan = replace(plan, loaded=load(request.config, request.overrides))
         for number in range(request.runs):
             outcome = _run_one(job, number, request, plan, track)
-            worst = max(worst, outcome, key=lambda each: each.exit_code)
+            if outcome.exit_code > worst.exit_code:
+                worst = outcome
             if worst.exit_code > EXIT_MISSED:
                 break
     return worst
@@ -127,17 +128,31 @@ def put_back(command: str) -> int:
 
 
 def _run_one(
-    job: OpenJob, number: int, request: Request, plan: LaunchPlan, track: Tracker
+    job: OpenJob,
+    number: int,
+    request: Request,
+    plan: LaunchPlan,
+    track: Tracker,
 ) -> Outcome:
-    """Run number `number` of the job, or what is left of it. `plan`: of all its runs."""
+    """Run number `number` of the job, or what is left of it. `plan`: of all its runs. Raises
+    UserError: the config is not that of the run that is left, or another process uses it."""
     out = job.run(number)
     run = plan.run
     resume = None
     if (out / "config.yaml").is_file():
         resume = out
-    loaded = next_run(out, plan.loaded)
-    if loaded is None:
-        return _outcome_of(read(out / RESULT, Result))
+        check_free(out)
+        result = read(out / RESULT, Result)
+        if not is_interrupted(out):
+            say(f"{out}: has ended in a start before, is left as it is")
+            return _outcome_of(result)
+        why = (result and result.why) or "left no result: killed, or its node failed"
+        loaded = load_attempt(out, plan.loaded)
+        say(f"{out}: the start before: {why}")
+    else:
+        with failing_as(f"{out}: cannot create"):
+            out.mkdir(parents=True, exist_ok=True)
+        loaded = with_fresh_seed(plan.loaded)
     if run.system.job.drop_caches:
         run_once_per_node(plan, DROP_CACHES)
 
@@ -177,25 +192,6 @@ def _run_one(
 def _outcome_of(result: Result | None) -> Outcome:
     """Of a run that has ended in order."""
     return Outcome(0 if result and is_good(result) else EXIT_MISSED)
-
-
-def next_run(out: Path, loaded: Loaded) -> Loaded | None:
-    """The config with which the run in a folder begins or goes on; None: it has ended in a start
-    before. `loaded`: of all runs. Raises UserError: the config is not the run's, or another process
-    uses the folder."""
-    if not (out / "config.yaml").is_file():
-        with failing_as(f"{out}: cannot create"):
-            out.mkdir(parents=True, exist_ok=True)
-        return with_fresh_seed(loaded)
-    check_free(out)
-    if not is_interrupted(out):
-        say(f"{out}: has ended in a start before, is left as it is")
-        return None
-    result = read(out / RESULT, Result)
-    why = (result and result.why) or "left no result: killed, or its node failed"
-    loaded = load_attempt(out, loaded)
-    say(f"{out}: the start before: {why}")
-    return loaded
 
 
 def keep_log(job: OpenJob, run: Run, number: int) -> None:

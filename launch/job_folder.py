@@ -72,15 +72,13 @@ def open_job(folder: Path, *, log: bool) -> Iterator[OpenJob]:
 
 def put_aside(folder: Path) -> None:
     """Number what the start before left: job.1.log, exit_code.1 and so on."""
-    past = next(
-        n for n in range(1, sys.maxsize) if not (folder / f"job.{n}.log").exists()
-    )
-    for name, kept in (
-        ("job.log", f"job.{past}.log"),
-        ("exit_code", f"exit_code.{past}"),
-    ):
+    past = 1
+    while (folder / f"job.{past}.log").exists():
+        past += 1
+    kept = {"job.log": f"job.{past}.log", "exit_code": f"exit_code.{past}"}
+    for name, new_name in kept.items():
         with suppress(FileNotFoundError):
-            (folder / name).rename(folder / kept)
+            (folder / name).rename(folder / new_name)
 
 
 def exit_code_of(folder: Path) -> str:
@@ -94,11 +92,9 @@ def _redirect(log: Path) -> None:
     """All output to `log` from here on, that of the processes to come as well."""
     sys.stdout.flush()
     sys.stderr.flush()
-    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-    for number in (1, 2):
-        os.dup2(descriptor, number)
-    os.close(descriptor)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    with Path(os.devnull).open() as nothing:
+        os.dup2(nothing.fileno(), 0)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]

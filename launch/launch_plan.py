@@ -71,7 +71,10 @@ class LaunchPlan:
 
 
 def plan_launch(
-    loaded: Loaded, options: Options, launcher: str = "", hosts: tuple[str, ...] = ()
+    loaded: Loaded,
+    options: Options,
+    launcher: str = "",
+    hosts: tuple[str, ...] = (),
 ) -> LaunchPlan:
     """The plan of `loaded`. `launcher`: of an earlier plan. Raises UserError: no launcher can be
     had, or the config's durations are none."""
@@ -96,5 +99,13 @@ def plan_launch(
     job, environment = built or (Job.of(run, ()), EngineSettings({}, {}))
     here = obstacles(run, launcher, in_container=options.in_container)
     return LaunchPlan(
-        loaded, options, steps, launcher, job, environment, refusals, here, hosts
+        loaded,
+        options,
+        steps,
+        launcher,
+        job,
+        environment,
+        refusals,
+        here,
+        hosts,
     )

@@ -75,6 +75,11 @@ class Job(NamedTuple):
         return {**self.inherited, **self.environment}
 
     @property
+    def slots(self) -> str:
+        """Its hosts, each with the ranks that it takes."""
+        return ",".join(f"{host}:{self.ranks_per_node}" for host in self.hosts)
+
+    @property
     def nodes(self) -> int:
         """Nodes that the ranks fill."""
         return -(-self.ranks // self.ranks_per_node)
@@ -134,8 +139,7 @@ class OpenMpi(Launcher):
             "none",
         ]
         if job.hosts:
-            slots = (f"{host}:{job.ranks_per_node}" for host in job.hosts)
-            tokens += ["--host", ",".join(slots)]
+            tokens += ["--host", job.slots]
         if job.nodes > 1:
             tokens += ["--map-by", f"ppr:{job.ranks_per_node}:node"]
         if job.as_root:
@@ -146,8 +150,8 @@ class OpenMpi(Launcher):
 
     def is_installed(self) -> bool:
         """Whether the PATH's mpirun is not MPICH's."""
-        found = shutil.which(self.program)
-        return found is not None and Path(found).resolve().name != Hydra.program
+        program = shutil.which(self.program)
+        return program is not None and Path(program).resolve().name != Hydra.program
 
 
 class Hydra(Launcher):
@@ -192,10 +196,7 @@ class Horovodrun(Launcher):
     def command(self, job: Job) -> list[str]:
         tokens = [*HOROVODRUN, "--gloo", "-np", str(job.ranks)]
         if job.hosts:
-            tokens += [
-                "-H",
-                ",".join(f"{host}:{job.ranks_per_node}" for host in job.hosts),
-            ]
+            tokens += ["-H", job.slots]
             # between hosts alone
             if interface := job.environment.get("HOROVOD_GLOO_IFACE"):
                 tokens += ["--network-interfaces", interface]
@@ -275,8 +276,8 @@ def pick_launcher(wanted: str | None, *, in_container: bool = False) -> str:
             return "srun"
         if library is None:
             return "gloo"
-        own = OF_FAMILY[library.family] if library.family else "mpirun"
-        return own if LAUNCHERS[own].is_installed() else "gloo"
+        name = OF_FAMILY[library.family or "openmpi"]
+        return name if LAUNCHERS[name].is_installed() else "gloo"
     if wanted not in LAUNCHERS:
         raise UserError(f"--launcher: {', '.join(LAUNCHERS)} expected, found {wanted}")
     launcher = LAUNCHERS[wanted]
@@ -291,11 +292,9 @@ def pick_launcher(wanted: str | None, *, in_container: bool = False) -> str:
     family = library.family if library else None
     if family and launcher.controller == "mpi" and family not in launcher.families:
         # It would start ranks of which each is alone.
-        able = ", ".join(
-            name for name, one in LAUNCHERS.items() if family in one.families
-        )
+        able = [name for name in LAUNCHERS if family in LAUNCHERS[name].families]
         raise UserError(
-            f"--launcher {wanted}: one of {able} expected, as Horovod was linked to "
+            f"--launcher {wanted}: one of {', '.join(able)} expected, as Horovod was linked to "
             f"{PRODUCTS[family]}, found {launcher.product}'s"
         )
     return wanted
@@ -311,10 +310,9 @@ def pick_pmi(family: Family | None) -> str:
         capture_output=True,
         text=True,
     )
-    listed = re.findall(
-        r"^(?:srun: )?\s*([a-z]\w*)\s*$", done.stdout + done.stderr, re.M
-    )
-    return next((name for name in wanted if name in listed), wanted[0])
+    text = done.stdout + done.stderr
+    listed = re.findall(r"^(?:srun: )?\s*([a-z]\w*)\s*$", text, re.M)
+    return next(filter(listed.__contains__, wanted), wanted[0])
 
 
 def family_here() -> Family | None:
@@ -336,12 +334,13 @@ def allocated_hosts(environment: Mapping[str, str] = os.environ) -> tuple[str, .
         lines = path.read_text("utf-8-sig", errors="replace").splitlines()
     hosts = []
     for number, line in enumerate(lines, 1):
-        words = re.sub(r"\s*,\s*", ",", line.partition("#")[0]).split()
-        for word in words[0].strip(",").split(",") if words else ():
-            match = _HOST.fullmatch(word)
+        text = re.sub(r"\s*,\s*", ",", line.partition("#")[0])
+        names, *_ = text.split() or [""]
+        for name in filter(None, names.split(",")):
+            match = _HOST.fullmatch(name)
             if match is None:
                 raise UserError(
-                    f"{variable}: {path}:{number}: a host expected, found {word}"
+                    f"{variable}: {path}:{number}: a host expected, found {name}"
                 )
             hosts.append(match[1])
     return tuple(dict.fromkeys(hosts))
@@ -356,50 +355,55 @@ def missing_hosts(run: Run, launcher: str) -> list[str]:
         return []
     hosts = allocated_hosts()
     nodes = os.environ.get("SLURM_JOB_NUM_NODES", "")
-    found = len(hosts) or (int(nodes) if nodes.isdecimal() else 0)
-    if found >= expected:
+    count = len(hosts)
+    if not hosts and nodes.isdecimal():
+        count = int(nodes)
+    if count >= expected:
         return []
     names = f" ({', '.join(hosts)})" if hosts else ""
     where = ", ".join(HOST_FILES)
     return [
         f"system.nodes: {expected} hosts expected of a scheduler or of the file of {where}, found "
-        f"{found}{names}"
+        f"{count}{names}"
     ]
 
 
 def build_job(
-    run: Run, launcher: str, command: Sequence[str], hosts: Sequence[str] = ()
+    run: Run,
+    launcher: str,
+    command: Sequence[str],
+    hosts: Sequence[str] = (),
 ) -> tuple[Job, EngineSettings]:
     """The job that runs `command` on every rank of `run`, and the engines' environment. `hosts`:
     some of the allocation; default: all that `run` wants. Raises UserError: the engines refuse the
     config."""
-    controller = LAUNCHERS[launcher].controller
-    system = run.system
+    nodes = run.system.nodes
     family = family_here()
     networks = [name for _, name in socket.if_nameindex()]
-    present = inherited(os.environ, launcher, system.nodes)
+    present = inherited(os.environ, launcher, nodes)
     environment = engine_environment(
         run,
         present,
-        controller,
+        LAUNCHERS[launcher].controller,
         family,
         networks,
     )
-    environment = environment._replace(
-        removed=taken_away(os.environ, launcher, system.nodes)
-    )
+    removed = taken_away(os.environ, launcher, nodes)
     # on all nodes, the user's as well
     variables = environment.settings | environment.kept
-    if system.nodes > 1:  # and what modules have set, whatever engine reads it
-        wanted = [n for n in present if n.startswith(ENGINE_PREFIXES) or n in _PATHS]
-        variables = {name: present[name] for name in wanted} | variables
+    if nodes > 1:  # and what modules have set, whatever engine reads it
+        for name, value in present.items():
+            if name.startswith(ENGINE_PREFIXES) or name in _PATHS:
+                variables.setdefault(name, value)
+        hosts = hosts or allocated_hosts()[:nodes]
     if names := LAUNCHERS[launcher].rank_variables:
         variables[RANK_VARIABLES] = ",".join(filter(None, names))
-    if not hosts and system.nodes > 1:
-        hosts = allocated_hosts()[: system.nodes]
-    job = Job.of(run, command)._replace(inherited=present)
+    job = Job.of(run, command)._replace(
+        environment=variables,
+        hosts=hosts,
+        as_root=os.geteuid() == 0,
+        inherited=present,
+    )
     if launcher == "srun":
         job = job._replace(pmi=pick_pmi(family))
-    return job._replace(
-        environment=variables, hosts=hosts, as_root=os.geteuid() == 0
-    ), environment
+    return job, environment._replace(removed=removed)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import compress
 from pathlib import Path
 
 from ..config.errors import UserError
@@ -80,8 +81,7 @@ def _answering(began: LaunchPlan, hosts: Sequence[str]) -> tuple[str, ...]:
         return _starts(began.launcher, job._replace(hosts=(host,)))
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        started = list(pool.map(starts, hosts))
-    return tuple(host for host, is_up in zip(hosts, started, strict=True) if is_up)
+        return tuple(compress(hosts, pool.map(starts, hosts)))
 
 
 def _starts(launcher: str, job: Job) -> bool:

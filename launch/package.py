@@ -66,21 +66,20 @@ class Package(NamedTuple):
 def runs_in(paths: Sequence[Path]) -> list[Path]:
     """The folders of the runs that `paths` name, which are runs or jobs. Raises UserError: a folder
     holds neither, or there are not as many runs as a submission has."""
-    found = []
+    runs = []
     for path in paths:
-        runs = run_folders(path) or [path]
-        for run in runs:
-            for name in ("config.yaml", "result_0.txt"):
-                if not (run / name).is_file():
-                    raise UserError(f"{run}: a run with {name} expected, found none")
-        found += runs
-    if len(found) != benchmark.RUNS:
+        runs += run_folders(path) or [path]
+    for run in runs:
+        for name in ("config.yaml", "result_0.txt"):
+            if not (run / name).is_file():
+                raise UserError(f"{run}: a run with {name} expected, found none")
+    if len(runs) != benchmark.RUNS:
         places = ", ".join(map(str, paths))
         make = f"rn50 submit CONFIG --runs {benchmark.RUNS} log.org=ORG makes them"
         raise UserError(
-            f"{places}: {benchmark.RUNS} runs expected, found {len(found)}; {make}"
+            f"{places}: {benchmark.RUNS} runs expected, found {len(runs)}; {make}"
         )
-    return found
+    return runs
 
 
 def write_package(
@@ -161,7 +160,10 @@ def _common(runs: Sequence[Path], org: str, machine: str | None) -> Loaded:
 
 
 def _write_code(
-    folder: Path, run: Path, system: str, about: Mapping[str, object]
+    folder: Path,
+    run: Path,
+    system: str,
+    about: Mapping[str, object],
 ) -> None:
     """The program, the config of the runs, and how to repeat them. `about`: for the README."""
     implementation = folder / "implementations" / _IMPLEMENTATION
@@ -173,7 +175,8 @@ def _write_code(
     config = f"config_{system}.yaml"
     _copy(run / "config.yaml", implementation / config)
     templates = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE), undefined=jinja2.StrictUndefined
+        loader=jinja2.FileSystemLoader(HERE),
+        undefined=jinja2.StrictUndefined,
     )
     template = templates.get_template("submission_readme.md.j2")
     text = template.render(about, config=config)
@@ -204,9 +207,12 @@ def _check(package: Path, ruleset: str) -> list[str]:
         "mlperf_logging.package_checker",
         str(package),
         "training",
+        ruleset,
+        "--log_output",
+        str(log),
     ]
     done = subprocess.run(
-        [*command, ruleset, "--log_output", str(log)],
+        command,
         capture_output=True,
         text=True,
         errors="replace",

@@ -92,7 +92,8 @@ def _own_name_unknown() -> list[str]:
 
 
 def refusals(
-    run: Run, controllers: Sequence[Controller] = ("mpi", "gloo")
+    run: Run,
+    controllers: Sequence[Controller] = ("mpi", "gloo"),
 ) -> list[str]:
     """Why `run` cannot run on any machine of its kind, one line each; empty: it can. `controllers`:
     of the launchers that may start it; one that can is enough."""
@@ -132,9 +133,11 @@ def check_whether_it_runs(check: ConfigCheck, run: Run) -> ConfigCheck:
     if not never:
         return check
     code, name = CANNOT_RUN
-    found = [Finding(code, ERROR, None, "", "", text, name=name) for text in never]
+    findings = [Finding(code, ERROR, None, "", "", text, name=name) for text in never]
     return check._replace(
-        findings=(*found, *check.findings), verdict="FAIL", cause=never[0]
+        findings=(*findings, *check.findings),
+        verdict="FAIL",
+        cause=never[0],
     )
 
 
@@ -169,7 +172,9 @@ def beyond_the_device(run: Run) -> list[str]:
 
 
 def unless_refused(
-    lines: list[str], check: Callable[..., T], *arguments: Any
+    lines: list[str],
+    check: Callable[..., T],
+    *arguments: Any,
 ) -> T | None:
     """What `check` returns; None: it refuses, and `lines` has the reasons."""
     try:

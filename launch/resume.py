@@ -10,7 +10,6 @@ import os
 import shlex
 import sys
 from contextlib import suppress
-from itertools import count
 from pathlib import Path
 
 from ..config.atomic import write_file
@@ -42,9 +41,23 @@ from ..train.checkpoint.resume import (
 from ..train.reserve import give_back, reserve
 from .run_files import is_run
 
-_COPIED = (METRICS, "config.yaml", "origins.json", ENVIRONMENT)
-"""Files of an attempt that are copied: the next one continues or overwrites them."""
-_MOVED = ("stderr.log", RESULT, "ranks.json", "timeline.json", "report.html")
+_COPIED = {
+    LOG: INTERRUPTED_LOG,
+    METRICS: METRICS,
+    "config.yaml": "config.yaml",
+    "origins.json": "origins.json",
+    ENVIRONMENT: ENVIRONMENT,
+}
+"""Files of an attempt that are copied, and their new names: the next one continues or overwrites
+them."""
+_MOVED = (
+    "stderr.log",
+    RESULT,
+    "ranks.json",
+    "timeline.json",
+    "report.html",
+    "failure_*.json",
+)
 RANK_GRACE_S = 20.0
 """For ranks whose launcher was killed to end: most do at once."""
 _MOST_BYTES = 256 << 20
@@ -52,7 +65,10 @@ _MOST_BYTES = 256 << 20
 
 
 def load_resumed(
-    where: str, config: str | None, overrides: list[str], ranks: int | None
+    where: str,
+    config: str | None,
+    overrides: list[str],
+    ranks: int | None,
 ) -> tuple[Path, Loaded]:
     """(folder, config) of an interrupted run: a path, or `latest`, that of `config` or of all.
     Without `config` the run's own is taken. Raises UserError: there is nothing to go on from, it is
@@ -68,20 +84,20 @@ def load_resumed(
     if is_over(folder):
         raise UserError(f"--resume: an interrupted run expected, {folder} has ended")
     try:
-        found = newest_expected(folder / "checkpoint")
+        checkpoint = newest_expected(folder / "checkpoint")
     except UserError as error:
         again = shlex.join(
             ["rn50", "launch", str(source), *words_to_repeat(folder, RUN)]
         )
         raise UserError(f"{error}; start again with: {again}") from None
     if config is None:
-        loaded = resumed_config(found, overrides, source)
+        loaded = resumed_config(checkpoint, overrides, source)
     else:
         loaded = load_named(config, overrides, RESUME)
         if loaded.run.seed is None:
-            overrides = [*overrides, f"seed={found.meta.config.get('seed')}"]
+            overrides = [*overrides, f"seed={checkpoint.meta.config.get('seed')}"]
             loaded = load_named(config, overrides, RESUME)
-    check_config(found, loaded)
+    check_config(checkpoint, loaded)
     return folder, loaded
 
 
@@ -94,11 +110,11 @@ def is_over(folder: Path) -> bool:
 def load_attempt(folder: Path, loaded: Loaded) -> Loaded:
     """The config with which a job's interrupted run goes on: the job's, with the run's own seed.
     Raises UserError: it is another than that of the checkpoint."""
-    found, _ = newest_checkpoint(folder / "checkpoint")
-    if found is None:
+    checkpoint, _ = newest_checkpoint(folder / "checkpoint")
+    if checkpoint is None:
         return loaded.with_seed(load(folder / "config.yaml", within=folder).run.seed)
-    loaded = loaded.with_seed(recorded_run(found).seed)
-    check_config(found, loaded)
+    loaded = loaded.with_seed(recorded_run(checkpoint).seed)
+    check_config(checkpoint, loaded)
     return loaded
 
 
@@ -118,40 +134,41 @@ def begin_attempt(out: Path) -> Checkpoint | None:
     for failure in read_failures(out):
         if failure.agreed_step is not None:
             remove_after(out / "checkpoint", failure.agreed_step)
-    found, warnings = newest_checkpoint(out / "checkpoint")
+    checkpoint, warnings = newest_checkpoint(out / "checkpoint")
     for warning in warnings:
         say(f"rn50: warning: {warning}", to=sys.stderr)
     with failing_as(f"{out}: cannot keep what the last attempt left"):
         _keep_attempt(out)
-        if found is None:
+        if checkpoint is None:
             (out / LOG).unlink(missing_ok=True)
             (out / METRICS).unlink(missing_ok=True)
         else:
-            _cut(out, LOG, found.meta.log_bytes)
-            _cut(out, METRICS, found.meta.metrics_bytes)
+            _cut(out, LOG, checkpoint.meta.log_bytes)
+            _cut(out, METRICS, checkpoint.meta.metrics_bytes)
     reserve(out)
-    if found is None:
+    if checkpoint is None:
         say(f"{out}: no checkpoint yet: from the beginning")
         return None
-    remove_after(out / "checkpoint", found.meta.step)
-    say(f"{out}: going on after step {found.meta.step} ({found.path.name})")
-    return found
+    remove_after(out / "checkpoint", checkpoint.meta.step)
+    say(f"{out}: going on after step {checkpoint.meta.step} ({checkpoint.path.name})")
+    return checkpoint
 
 
 def _keep_attempt(out: Path) -> None:
     """Put what the last attempt left into a new folder attempt_<n>."""
-    kept = next(
-        path for n in count(1) if not os.path.lexists(path := out / f"attempt_{n}")
-    )
+    number = 1
+    while os.path.lexists(out / f"attempt_{number}"):
+        number += 1
+    kept = out / f"attempt_{number}"
     kept.mkdir()
-    for name, new_name in ((LOG, INTERRUPTED_LOG), *((name, name) for name in _COPIED)):
+    for name, new_name in _COPIED.items():
         if (out / name).is_file():
-            (kept / new_name).write_bytes(
-                read_file(out / name, _MOST_BYTES, within=out)
-            )
-    for path in (*(out / name for name in _MOVED), *out.glob("failure_*.json")):
-        if path.is_file():
-            path.replace(kept / path.name)
+            content = read_file(out / name, _MOST_BYTES, within=out)
+            (kept / new_name).write_bytes(content)
+    for pattern in _MOVED:
+        for path in out.glob(pattern):
+            if path.is_file():
+                path.replace(kept / path.name)
 
 
 def _cut(out: Path, name: str, size_bytes: int) -> None:
@@ -169,9 +186,8 @@ def _cut(out: Path, name: str, size_bytes: int) -> None:
             to=sys.stderr,
         )
     lines = text.splitlines(keepends=True)
-    write_file(
-        out / name, b"".join(one for one in lines if b'"key": "run_stop"' not in one)
-    )
+    left = [line for line in lines if b'"key": "run_stop"' not in line]
+    write_file(out / name, b"".join(left))
 
 
 def close_attempt(out: Path) -> None:
@@ -195,7 +211,10 @@ def is_hopeless(out: Path) -> bool:
 
 
 def latest_interrupted(
-    config: str | None, overrides: list[str], *, with_checkpoint: bool = True
+    config: str | None,
+    overrides: list[str],
+    *,
+    with_checkpoint: bool = True,
 ) -> Path:
     """The run that was interrupted last, of those that nobody drives; runs of jobs as well.
     `with_checkpoint`: one without a checkpoint does not count."""
@@ -207,17 +226,15 @@ def latest_interrupted(
     if config:
         parent /= run.name
         runs = "*"
-    last_written = {}
+    written_ns = {}
     for folder in (*parent.glob(runs), *parent.glob(f"{runs}/run_*")):
         written = checkpoints_in(folder / "checkpoint")
         if not with_checkpoint and not written and is_run(folder):
             written = [folder / ENVIRONMENT]
         with suppress(OSError, UserError):  # such as: an older result.json
             if written and is_interrupted(folder):
-                last_written[folder] = written[-1].stat().st_mtime_ns
-    for folder in sorted(
-        last_written, key=lambda folder: last_written[folder], reverse=True
-    ):
+                written_ns[folder] = written[-1].stat().st_mtime_ns
+    for folder in sorted(written_ns, key=written_ns.__getitem__, reverse=True):
         with suppress(UserError):
             check_free(folder)
             return folder

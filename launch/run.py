@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from ..compliance.check_log import Check, check_log
@@ -74,15 +74,6 @@ def with_fresh_seed(loaded: Loaded) -> Loaded:
     return loaded
 
 
-@dataclass(frozen=True)
-class PreparedRun:
-    """A plan with what has been made for it: the run's folder and its image set."""
-
-    plan: LaunchPlan
-    folder: Path
-    manifest: Manifest
-
-
 def launch(
     loaded: Loaded, track: Tracker, options: Options
 ) -> tuple[Result, StopSignals]:
@@ -94,66 +85,67 @@ def run_plan(plan: LaunchPlan, track: Tracker) -> tuple[Result, StopSignals]:
     """Run a plan to its end; returns its result, and the signals since then, of which none changes
     it: the caller releases them, or ends. Raises UserError before the ranks start; RunError: one of
     them failed; StoppedBySignal: a signal ended it."""
-    prepared = prepare(plan, track)
-    with hold(prepared.folder / LOCK):
-        run_attempts(prepared)
+    out, manifest = prepare(plan, track)
+    with hold(out / LOCK):
+        run_attempts(plan, out, manifest)
         late = StopSignals().take()
-        return conclude(plan.run, prepared.folder, plan.options), late
+        return conclude(plan.run, out, plan.options), late
 
 
-def prepare(plan: LaunchPlan, track: Tracker) -> PreparedRun:
-    """Refuse what cannot run, then make the image set and the folder."""
+def prepare(plan: LaunchPlan, track: Tracker) -> tuple[Path, Manifest]:
+    """Refuse what cannot run, then make the run's folder and the image set."""
     plan.refuse()
     manifest = prepare_data(plan.run.data, track, plan.loaded.origins)
     folder = plan.options.resume or plan.options.out or new_run_folder(plan.run)
-    return PreparedRun(plan, folder, manifest)
+    return folder, manifest
 
 
-def run_attempts(began: PreparedRun) -> None:
+def run_attempts(plan: LaunchPlan, out: Path, manifest: Manifest) -> None:
     """Start the ranks, and again from the last checkpoint as often as the config allows. The caller
     holds the run. Raises as `run_plan` does."""
-    out = began.folder
-    plan = began.plan
-    options = plan.options
     # Before the try: a stop while the last attempt still writes there must not close its log.
     checkpoint = None
-    if options.resume:
+    if plan.options.resume:
         checkpoint = begin_attempt(out)
     try:
-        begin_run(began)
-        now = began
+        begin_run(plan, out, manifest)
+        attempt = plan
         restarts = plan.run.system.job.max_restarts
-        while (error := _failure_of_attempt(now, checkpoint)) is not None:
-            now, checkpoint = _next_attempt(
-                began,
-                now,
-                error,
-                restarts,
-            )
+        while error := _failure_of_attempt(attempt, out, checkpoint):
+            if not restarts or is_hopeless(out):
+                raise end_failed(attempt, out, error)
             restarts -= 1
+            say(f"rn50: {error}", to=sys.stderr)
+            try:
+                attempt, checkpoint = _next_attempt(
+                    plan,
+                    attempt,
+                    out,
+                    manifest,
+                )
+            except UserError as refused:
+                error = UserError(*f"no restart: {refused}".split("\n"))
+                raise end_failed(attempt, out, error) from None
     except KeyboardInterrupt as stop:
         if is_over(out):
             return
         close_attempt(out)
-        ending = run_stopped(asked_by(stop), out, options.launcher)
+        ending = run_stopped(asked_by(stop), out, plan.options.launcher)
         # a second one: the report is not worth a wait
         with suppress(KeyboardInterrupt):
             close_result(out, plan.run, ending)
         raise StoppedBySignal(ending) from None
     except OSError as error:  # such as a full standard output
         why = f"{error.filename or 'launch'}: {error.strerror or error}"
-        reason = with_shortages(why, "", read_limits())
         give_back(out)
-        ending = end_failed(plan.run, out, reason, options)
-        raise RunError(f"{reason}{ending.what_next}", ending) from None
+        failure = UserError(with_shortages(why, "", read_limits()))
+        raise end_failed(plan, out, failure) from None
 
 
 def _failure_of_attempt(
-    prepared: PreparedRun, checkpoint: Checkpoint | None
+    plan: LaunchPlan, out: Path, checkpoint: Checkpoint | None
 ) -> UserError | None:
     """Run all ranks to their end; why they failed, None where they ended in order."""
-    plan = prepared.plan
-    out = prepared.folder
     job = plan.job_in(str(out))
     if checkpoint:
         job = job._replace(command=[*job.command, "--resume", str(checkpoint.path)])
@@ -169,43 +161,30 @@ def _failure_of_attempt(
 
 
 def _next_attempt(
-    began: PreparedRun, now: PreparedRun, error: UserError, restarts: int
-) -> tuple[PreparedRun, Checkpoint | None]:
-    """The attempt after one that failed, on the nodes left. Raises RunError: there is none.
-    `began`: the first attempt."""
-    out = began.folder
-    options = began.plan.options
-    line = str(error)
-    reason = line
-    if isinstance(error, RankFailed):
-        reason = error.reason
-    if restarts > 0 and not is_hopeless(out):
-        say(f"rn50: {line}", to=sys.stderr)
-        try:
-            loaded, hosts = on_nodes_left(began.plan, out)
-            if hosts != now.plan.hosts:
-                plan = plan_launch(
-                    loaded,
-                    options,
-                    began.plan.launcher,
-                    hosts,
-                )
-                plan.refuse()
-                now = replace(now, plan=plan)
-                checkpoint = begin_attempt(out)
-                begin_run(now)
-                return now, checkpoint
-            return now, begin_attempt(out)
-        except UserError as refused:
-            line = reason = f"no restart: {refused}"
-    ending = end_failed(now.plan.run, out, reason, options)
-    raise RunError(f"{line}{ending.what_next}", ending) from None
+    began: LaunchPlan,
+    failed: LaunchPlan,
+    out: Path,
+    manifest: Manifest,
+) -> tuple[LaunchPlan, Checkpoint | None]:
+    """The attempt after one that failed, on the nodes left. `began`: the first attempt. Raises
+    UserError: there is none."""
+    loaded, hosts = on_nodes_left(began, out)
+    if hosts == failed.hosts:
+        return failed, begin_attempt(out)
+    plan = plan_launch(
+        loaded,
+        began.options,
+        began.launcher,
+        hosts,
+    )
+    plan.refuse()
+    checkpoint = begin_attempt(out)
+    begin_run(plan, out, manifest)
+    return plan, checkpoint
 
 
-def begin_run(prepared: PreparedRun) -> None:
+def begin_run(plan: LaunchPlan, out: Path, manifest: Manifest) -> None:
     """Write what the ranks will read, and print what runs."""
-    out = prepared.folder
-    plan = prepared.plan
     with _writing(out):
         reserve(out)
         save_config(plan.loaded, out)
@@ -213,7 +192,7 @@ def begin_run(prepared: PreparedRun) -> None:
         record = describe_environment(plan.environment, plan.launcher, command)
         write(out / ENVIRONMENT, replace(record, run=in_brief(plan.run, plan.steps)))
     with _writing("standard output"):
-        announce(prepared)
+        announce(plan, out, manifest)
 
 
 @contextmanager
@@ -233,21 +212,20 @@ def check_result(out: Path) -> None:
         raise RankFailed(explain_failure(evidence), out / "stderr.log")
 
 
-def end_failed(
-    run: Run,
-    out: Path,
-    reason: str,
-    options: Options,
-) -> Ending:
-    """result.json and report of a run of which a rank failed; its log is closed already."""
+def end_failed(plan: LaunchPlan, out: Path, error: UserError) -> RunError:
+    """result.json and report of a run of which a rank failed; its log is closed already. Returns
+    what to raise."""
+    reason = str(error)
+    if isinstance(error, RankFailed):
+        reason = error.reason
     ending = rank_failed(
         reason,
         out,
-        options.launcher,
+        plan.options.launcher,
         hopeless=is_hopeless(out),
     )
-    close_result(out, run, ending)
-    return ending
+    close_result(out, plan.run, ending)
+    return RunError(f"{error}{ending.what_next}", ending)
 
 
 def close_result(out: Path, run: Run, ending: Ending) -> None:
@@ -264,34 +242,35 @@ def close_result(out: Path, run: Run, ending: Ending) -> None:
 
 def warnings_in(out: Path) -> list[str]:
     """The first five different warnings of ranks in stderr.log."""
-    found = re.findall(r"rn50: warning: .*", read_ends(out / "stderr.log"))
-    return list(dict.fromkeys(found))[:5]
+    warnings = re.findall(r"rn50: warning: .*", read_ends(out / "stderr.log"))
+    return list(dict.fromkeys(warnings))[:5]
 
 
-def announce(prepared: PreparedRun) -> None:
+def announce(plan: LaunchPlan, out: Path, manifest: Manifest) -> None:
     """Print what is about to run, on what, and which settings the user's environment overrides."""
-    plan = prepared.plan
     run = plan.run
     steps = plan.steps
     say(
         f"{run.name}: {steps.ranks} ranks by {plan.launcher}, global batch "
         f"{steps.global_batch_size}, up to {steps.epochs} epochs of {steps.steps_per_epoch:g} "
-        f"steps, target {run.eval.target}, seed {run.seed}, in {prepared.folder}",
+        f"steps, target {run.eval.target}, seed {run.seed}, in {out}",
     )
-    say(f"data: {describe_data(run.data, prepared.manifest)}")
-    findings = check_config(plan.loaded, steps).findings
-    for finding in [each for each in findings if each.severity in (ERROR, WARNING)][:1]:
-        say(f"note: config check: {finding.message}")
+    say(f"data: {describe_data(run.data, manifest)}")
+    for finding in check_config(plan.loaded, steps).findings:
+        if finding.severity in (ERROR, WARNING):
+            say(f"note: config check: {finding.message}")
+            break
     for variable, value in plan.environment.kept.items():
         say(f"kept from your environment: {variable}={value}")
     removed = plan.environment.removed
     for whose in dict.fromkeys(removed.values()):
+        if whose == STEP:  # as in every job of Slurm
+            continue
         names = [name for name, owner in removed.items() if owner == whose]
         line = f"not passed on ({whose}): {', '.join(names[:3])}"
         if names[3:]:
             line += f" and {len(names) - 3} more"
-        if whose != STEP:  # as in every job of Slurm
-            say(line)
+        say(line)
 
 
 def save_config(loaded: Loaded, out: Path) -> None:
@@ -346,9 +325,9 @@ def judge(
     )
     if options.recorded:
         result = replace(result, repeats=compare_with_recorded(options.recorded, out))
-    if own := run.system.references.get(run.name):
-        passes = own.passes(result.images_per_s or 0.0)
-        rate = ReferenceRate(own.images_per_s, own.tolerance, passes)
+    if reference := run.system.references.get(run.name):
+        passes = reference.passes(result.images_per_s or 0.0)
+        rate = ReferenceRate(reference.images_per_s, reference.tolerance, passes)
         result = replace(result, reference=rate)
     return result
 
@@ -380,11 +359,11 @@ def try_report(out: Path, *checks: Check) -> None:
 def result_line(result: Result, out: Path) -> str:
     """The one line that sums up a run."""
     official = result.official_checker or Verdict(NOT_RUN)
-    time_s = None
-    why = f"reason={json.dumps(result.reason)} "
-    if result.status == SUCCESS:
-        time_s = result.time_to_train_s
-        why = ""
+    time_s = result.time_to_train_s
+    why = ""
+    if result.status != SUCCESS:
+        time_s = None
+        why = f"reason={json.dumps(result.reason)} "
     return (
         f"RESULT {result.status} time_to_train_s={_or_none(time_s, '.3f')} "
         f"accuracy={_or_none(result.eval_accuracy, '.4f')} target={result.target} "

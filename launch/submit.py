@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -77,27 +78,21 @@ def plan_submission(
         raise UserError(
             f"--scheduler: {', '.join(SCHEDULERS)} expected, found {scheduler}"
         )
-    refuse(refusals(loaded.run, ("mpi",)))
+    run = loaded.run
+    refuse(refusals(run, ("mpi",)))
     dialect = SCHEDULERS[scheduler]
-    script = _script_in(folder, loaded, scheduler, runs, overrides)
+    job = run.system.job
     command = [*dialect.command, JOB_SCRIPT]
     if scheduler != "local":
-        command[-1:-1] = loaded.run.system.job.options
-    return SubmissionPlan(dialect, folder, script, command)
-
-
-def _script_in(
-    folder: Path, loaded: Loaded, scheduler: str, runs: int, overrides: Sequence[str]
-) -> str:
-    """The job's script, with the job's files in `folder`."""
-    job = loaded.run.system.job
-    data = loaded.run.data.path  # `rn50 data prepare` asks for it as well
-    home, python = (
-        (str(ROOT), sys.executable) if job.container else program_on_nodes(job)
-    )
+        command[-1:-1] = job.options
     config = (str(folder / "config.yaml"), *overrides)
+    data = run.data.path  # `rn50 data prepare` asks for it as well
     if leads_out(data, folder):
         config = (*config, f"data.path={json.dumps(data)}")
+    home = str(ROOT)
+    python = sys.executable
+    if not job.container:
+        home, python = program_on_nodes(job)
     paths = JobPaths(
         config,
         str(Path.cwd()),
@@ -105,7 +100,8 @@ def _script_in(
         home,
         python,
     )
-    return job_script(loaded.run, scheduler, paths, runs)
+    script = job_script(run, scheduler, paths, runs)
+    return SubmissionPlan(dialect, folder, script, command)
 
 
 def submit(
@@ -118,13 +114,8 @@ def submit(
     """Submit from the job's folder; returns the job's id. `folder`: of an interrupted job or run
     that this one resumes, given `overrides`; None: a new one. Raises UserError: the
     scheduler's command is missing or refuses."""
-    plan = plan_submission(
-        loaded,
-        scheduler,
-        runs,
-        folder or Path("-"),
-        overrides,
-    )
+    plan_in = partial(plan_submission, loaded, scheduler, runs, overrides=overrides)
+    plan = plan_in(folder or Path("-"))
     program = plan.command[0]
     if shutil.which(program) is None:
         raise UserError(
@@ -132,10 +123,8 @@ def submit(
             "--dry-run prints the script"
         )
     if folder is None:
-        made = new_run_folder(loaded.run)
-        script = _script_in(made, loaded, scheduler, runs, overrides)
-        plan = plan._replace(folder=made, script=script)
-        write_file(made / "config.yaml", loaded.to_yaml())
+        plan = plan_in(new_run_folder(loaded.run))
+        write_file(plan.folder / "config.yaml", loaded.to_yaml())
     put_aside(plan.folder)
     write_file(plan.folder / JOB_SCRIPT, plan.script)
     try:
@@ -146,7 +135,10 @@ def submit(
         raise
     with suppress(OSError):  # it has been submitted in any case
         record = Submission(
-            scheduler, job, runs, in_brief(loaded.run, build_plan(loaded.run))
+            scheduler,
+            job,
+            runs,
+            in_brief(loaded.run, build_plan(loaded.run)),
         )
         write(plan.folder / SUBMISSION, record)
     return plan, job
@@ -223,15 +215,14 @@ def look_at(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, 
     if code.isdecimal():
         lines = read_ends(folder / "job.log").split("\n")
         last = next(filter(str.strip, reversed(lines)), f"exit code {code}")
-        status = {str(EXIT_STOPPED): STOPPED}.get(code, FAILED)
+        status = STOPPED if code == str(EXIT_STOPPED) else FAILED
         return status, printable(last[:500])
-    if code == "running" and held([folder / JOB_LOCK]):
-        return RUNNING, "no run has begun"
     if code == "running":
-        return KILLED, "no run has begun"
-    if scheduler not in SCHEDULERS or job is None or not JOB_ID.fullmatch(job):
+        status = RUNNING if held([folder / JOB_LOCK]) else KILLED
+        return status, "no run has begun"
+    dialect = _scheduler_of(scheduler, job)
+    if dialect is None or job is None:
         return FAILED, "not known to any scheduler"
-    dialect = SCHEDULERS[scheduler]
     if not dialect.state_command:
         return QUEUED, f"{scheduler} job {job}"
     try:
@@ -239,20 +230,18 @@ def look_at(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, 
     except UserError as error:
         return UNKNOWN, str(error)
     if state is None:
-        return (
-            CANCELLED,
-            f"{scheduler} does not have job {job} any more: it never began",
-        )
-    if not state.can_begin:
-        return (
-            FAILED,
-            f"{scheduler} job {job} {state.words}; see `{dialect.cancel(job)}`",
-        )
-    return QUEUED, f"{scheduler} job {job} {state.words}".strip()
+        why = f"{scheduler} does not have job {job} any more: it never began"
+        return CANCELLED, why
+    why = f"{scheduler} job {job} {state.words}".strip()
+    if state.can_begin:
+        return QUEUED, why
+    return FAILED, f"{why}; see `{dialect.cancel(job)}`"
 
 
 def goes_on(
-    folder: Path, scheduler: str | None, job: str | None
+    folder: Path,
+    scheduler: str | None,
+    job: str | None,
 ) -> tuple[str, str] | None:
     """(status, why) of a job whose runs have all ended and that has more to do, as between two runs
     or once it is submitted again; None: it has ended. The scheduler is asked only where the job's
@@ -262,23 +251,27 @@ def goes_on(
     code = exit_code_of(folder)
     if code not in ("", "running", str(EXIT_STOPPED)):
         return None
-    has = None
+    dialect = _scheduler_of(scheduler, job)
+    has = False
     with suppress(UserError):
         has = scheduler_has(scheduler, job, folder)
-    if (
-        has is None
-        and scheduler == "local"
-        and not code
-        and JOB_ID.fullmatch(job or "")
-    ):
+    if dialect and scheduler == "local" and not code:
         has = Path(f"/proc/{job}").is_dir()  # it has not come to its lock yet
     if not has:
         return None
     return QUEUED, f"{scheduler} job {job}"
 
 
+def _scheduler_of(scheduler: str | None, job: str | None) -> Scheduler | None:
+    """The scheduler of a job, as SUBMISSION names them; None: it is of another machine."""
+    if job is None or not JOB_ID.fullmatch(job):
+        return None
+    return SCHEDULERS.get(scheduler or "")
+
+
 def _call(
-    command: Sequence[str], folder: Path | None = None
+    command: Sequence[str],
+    folder: Path | None = None,
 ) -> subprocess.CompletedProcess[str]:
     nothing = subprocess.DEVNULL
     return subprocess.run(
@@ -338,7 +331,9 @@ def _state_or_why(scheduler: Scheduler, job: str, folder: Path) -> State | None:
 
 
 def find_interrupted(
-    where: str, config: str | None, overrides: list[str]
+    where: str,
+    config: str | None,
+    overrides: list[str],
 ) -> tuple[Loaded, Last]:
     """The job or run in the folder `where`, or the one of the run that was interrupted last
     (`latest`, of `config` or of all). Raises UserError: it has ended, is in its queue or runs, or
@@ -350,10 +345,8 @@ def find_interrupted(
     folder = Path(where)
     if where == "latest":
         folder = latest_interrupted(config, overrides, with_checkpoint=False)
-    if (
-        re.fullmatch(r"run_\d+", folder.name)
-        and (folder.parent / "config.yaml").is_file()
-    ):
+    is_numbered = re.fullmatch(r"run_\d+", folder.name)
+    if is_numbered and (folder.parent / "config.yaml").is_file():
         folder = folder.parent
     source = folder / "config.yaml"
     if not source.is_file():
@@ -395,18 +388,14 @@ def _last_of(folder: Path) -> Last:
     return last._replace(scheduler=dialect.name)
 
 
-def scheduler_has(scheduler: str | None, job: object, folder: Path) -> bool | None:
-    """Whether a scheduler still has the job in `folder`, as SUBMISSION names them; None: it is of
-    another machine. Raises UserError: it cannot be asked."""
-    if (
-        scheduler not in SCHEDULERS
-        or not isinstance(job, str)
-        or not JOB_ID.fullmatch(job)
-    ):
-        return None
-    dialect = SCHEDULERS[scheduler]
-    if not dialect.state_command or not shutil.which(dialect.state_command[0]):
-        return None
+def scheduler_has(scheduler: str | None, job: str | None, folder: Path) -> bool:
+    """Whether a scheduler still has the job in `folder`, as SUBMISSION names them. Raises
+    UserError: it cannot be asked."""
+    dialect = _scheduler_of(scheduler, job)
+    if dialect is None or job is None or not dialect.state_command:
+        return False
+    if not shutil.which(dialect.state_command[0]):
+        return False
     return ask(dialect, job, folder) is not None
 
 

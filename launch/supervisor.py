@@ -70,18 +70,27 @@ def run_job(
     watched = run is not None and run.watchdog.enabled
     check_open_files(read_limits(), job.ranks * watched)
     watchdog = None
-    grace_s = run.limits.grace_s if run else 0.0
-    if run and watched:
-        hosts = [host for host in job.hosts for _ in range(job.ranks_per_node)]
+    grace_s = 0.0
+    if run is not None:
+        grace_s = run.limits.grace_s
+    if run is not None and watched:
         watchdog = Watchdog(
-            run.watchdog, job.ranks, one_machine=one_machine, hosts=hosts
+            run.watchdog,
+            job.ranks,
+            one_machine=one_machine,
+            hosts=[host for host in job.hosts for _ in range(job.ranks_per_node)],
         )
     with _scratch(watchdog, one_machine=one_machine) as added:
         job = job._replace(environment={**job.environment, **added})
         tokens = LAUNCHERS[launcher].command(job)
         try:
             run_watched(
-                tokens, job.launchers_environment, out, job.ranks, watchdog, grace_s
+                tokens,
+                job.launchers_environment,
+                out,
+                job.ranks,
+                watchdog,
+                grace_s,
             )
         finally:
             if one_machine and other_holder(out / LOCK) is None:
@@ -114,32 +123,27 @@ def run_watched(
         with _relayed(child, log):
             code = _run_to_its_end(child, watchdog, stop, stop_grace_s)
     # Hydra finds nothing wrong with a rank that exits with 0 without MPI_Finalize.
-    if (
-        code == 0
-        and watchdog is not None
-        and watchdog.lost
-        and not (out / RESULT).is_file()
-    ):
+    is_lost = watchdog is not None and watchdog.lost
+    if code == 0 and is_lost and not (out / RESULT).is_file():
         code = EXIT_RANK_LOST
     if code != 0:
-        out_of_memory = oom_kills() > kills
-        raise _explain(
-            out,
-            watchdog,
+        evidence = Evidence(
+            read_failures(out),
             log.text,
             code,
-            out_of_memory=out_of_memory,
+            out_of_memory=oom_kills() > kills,
+            limits=read_limits(),
         )
+        raise _explain(out, watchdog, evidence)
 
 
 @contextmanager
 def _relayed(child: subprocess.Popen[str], log: StderrLog) -> Iterator[None]:
     """Show and keep what a launcher prints, until the block has ended the launcher."""
-    readers = [
-        threading.Thread(target=_relay, args=(child.stdout, log), daemon=True),
-        threading.Thread(target=_keep, args=(child.stderr, log), daemon=True),
-    ]
-    for reader in readers:
+    readers = []
+    for target, stream in ((_relay, child.stdout), (_keep, child.stderr)):
+        reader = threading.Thread(target=target, args=(stream, log), daemon=True)
+        readers.append(reader)
         reader.start()
     try:
         yield
@@ -188,7 +192,9 @@ def _let_save(
 
 
 def _wait_for_end(
-    child: subprocess.Popen[str], stop: StopSignals, grace_s: float
+    child: subprocess.Popen[str],
+    stop: StopSignals,
+    grace_s: float,
 ) -> None:
     """Until the launcher ends, at most for a while."""
     until_s = time.monotonic() + grace_s
@@ -216,10 +222,8 @@ def _remove_dead_scratch(parent: Path) -> None:
     of shared memory each. One that is being made has no lock yet."""
     for folder in parent.glob(f"{_SCRATCH}*"):
         with suppress(OSError):
-            if (
-                folder.lstat().st_uid == os.getuid()
-                and time.time() - folder.lstat().st_mtime > 60
-            ):
+            about = folder.lstat()
+            if about.st_uid == os.getuid() and time.time() - about.st_mtime > 60:
                 with _locked(folder) as is_dead:
                     if is_dead:
                         shutil.rmtree(folder, ignore_errors=True)
@@ -236,17 +240,8 @@ def _orphans_become_children() -> Iterator[None]:
         libc.prctl(_PR_SET_CHILD_SUBREAPER, 0)
 
 
-def _explain(
-    out: Path, watchdog: Watchdog | None, stderr: str, code: int, *, out_of_memory: bool
-) -> UserError:
+def _explain(out: Path, watchdog: Watchdog | None, evidence: Evidence) -> UserError:
     """Why the job failed; what the watchdog knows is left in `out` for whoever reads it later."""
-    evidence = Evidence(
-        read_failures(out),
-        stderr,
-        code,
-        out_of_memory=out_of_memory,
-        limits=read_limits(),
-    )
     unwritten: list[Failure] = []
     if watchdog is not None:
         lost = watchdog.failed_rank or watchdog.lost
@@ -263,13 +258,12 @@ def _explain(
             f"{out}: the run's folder is gone, removed or renamed while the run was in "
             f"progress: {why}"
         )
-    if watchdog is not None:
-        give_back(out)
-        for failure in unwritten:  # by ranks that could not
-            path = out / failure.file_name
-            with suppress(OSError):
-                if not os.path.lexists(path) or not path.lstat().st_size:
-                    write(path, failure)
+    give_back(out)
+    for failure in unwritten:  # by ranks that could not
+        path = out / failure.file_name
+        with suppress(OSError):
+            if not os.path.lexists(path) or not path.lstat().st_size:
+                write(path, failure)
     return RankFailed(why, out / "stderr.log")
 
 
@@ -284,7 +278,9 @@ class StderrLog:
         self._half_bytes = min(MOST_BYTES_A_RANK * ranks, _MOST_BYTES) // 2
         self._lock = threading.Lock()
         self._seen: Counter[str] = Counter()
-        self._written_bytes = self._kept_bytes = self._dropped = 0
+        self._written_bytes = 0
+        self._kept_bytes = 0
+        self._dropped = 0
         self._last: deque[str] = deque()
 
     def write(self, line: str) -> None:
@@ -313,10 +309,9 @@ class StderrLog:
             for line in self._last:
                 self._write(line)
             for line, count in self._seen.items():
-                if count > _MOST_REPEATS:
-                    self._write(
-                        f"[{count - _MOST_REPEATS:,} more lines like this one: ] {line}"
-                    )
+                repeats = count - _MOST_REPEATS
+                if repeats > 0:
+                    self._write(f"[{repeats:,} more lines like this one: ] {line}")
             self._file.seek(0)
             self.text = self._file.read().decode(errors="replace")
 
@@ -337,29 +332,28 @@ class StopSignals:
     """Ctrl-C a second time. SIGTERM comes twice where a scheduler and its script both send."""
 
     def take(self) -> StopSignals:
-        numbers = {signal.SIGINT, *command_stop_signals()}
-        self._previous = {
-            number: signal.signal(number, self._note) for number in numbers
-        }
+        self._previous = {}
+        for number in {signal.SIGINT, *command_stop_signals()}:
+            self._previous[number] = signal.signal(number, self._note)
         return self
 
-    def release(self) -> None:
+    def release(self, *_: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def __enter__(self) -> StopSignals:
-        return self.take()
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
+    __enter__ = take
+    __exit__ = release
 
     def _note(self, number: int, _: FrameType | None) -> None:
-        self.forced = self.forced or (bool(self.name) and number == signal.SIGINT)
+        if self.name and number == signal.SIGINT:
+            self.forced = True
         self.name = self.name or signal.Signals(number).name
 
 
 def wait_for_launcher(
-    child: subprocess.Popen[str], watchdog: Watchdog | None, stop: StopSignals
+    child: subprocess.Popen[str],
+    watchdog: Watchdog | None,
+    stop: StopSignals,
 ) -> int:
     """The exit code of the launcher; not 0 as soon as the watchdog has found a failed rank, and
     that of SIGSTOP where it stands still itself.

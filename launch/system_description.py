@@ -42,24 +42,20 @@ def read_machine(root: Path = Path("/")) -> dict[str, str]:
     """What Linux says of this machine: processor, sockets, cores, memory, system. `root`:
     where `proc`, `sys` and `etc` lie."""
     cpus = sorted((root / "sys/devices/system/cpu").glob("cpu[0-9]*"))
-    places = [
-        (
-            read_text(cpu / "topology/physical_package_id"),
-            read_text(cpu / "topology/core_id"),
-        )
-        for cpu in cpus
-        if (cpu / "topology").is_dir()
-    ]
+    places = []
+    for cpu in cpus:
+        topology = cpu / "topology"
+        if topology.is_dir():
+            socket = read_text(topology / "physical_package_id")
+            places.append((socket, read_text(topology / "core_id")))
     sockets = len({socket for socket, _ in places}) or 1
+    threads = len(places) or os.cpu_count() or 1
+    cores = len(set(places)) or threads
     page = {
         "host_processors_per_node": str(sockets),
         "host_processor_model_name": processor(),
-        "host_processor_core_count": str(
-            (len(set(places)) or os.cpu_count() or 1) // sockets
-        ),
-        "host_processor_vcpu_count": str(
-            (len(places) or os.cpu_count() or 1) // sockets
-        ),
+        "host_processor_core_count": str(cores // sockets),
+        "host_processor_vcpu_count": str(threads // sockets),
         "host_memory_capacity": UNKNOWN,
         "operating_system": platform.platform(),
     }

@@ -43,8 +43,10 @@ class RankStatus:
         self.rank = -1
         self.host = ""
         self.identity = ""
+        self.asked_to_hold = False
         self.place: tuple[str, int, str] = ("start", 0, "")
-        self.last_received_s = self.last_progress_s = now_s
+        self.last_received_s = now_s
+        self.last_progress_s = now_s
 
     @property
     def waits(self) -> bool:
@@ -75,15 +77,16 @@ class Watchdog:
         hosts: Sequence[str] = (),
     ) -> None:
         self._settings = settings
-        self._missing = set(range(ranks))
-        self._start_s = self._evaluated_s = time.monotonic()
+        self.not_connected = set(range(ranks))
+        self._start_s = time.monotonic()
+        self._evaluated_s = self._start_s
         self._token = secrets.token_hex(16)
         self._hosts = dict(enumerate(hosts))
         self._host = _HERE if one_machine else socket.gethostname()
         # A host's name may have an address of IPv6 alone.
         both = not one_machine and socket.has_dualstack_ipv6()
         self._listener = socket.create_server(
-            (self._host if one_machine else "", 0),
+            (_HERE if one_machine else "", 0),
             family=socket.AF_INET6 if both else socket.AF_INET,
             backlog=4096,
             dualstack_ipv6=both,
@@ -95,7 +98,6 @@ class Watchdog:
         self._statuses: dict[int, RankStatus] = {}
         self._closed = False
         self._asked_by = ""
-        self._asked: set[int] = set()
         self.signals: dict[int, str] = {}
         self._begun: dict[int, int] = {}
         self._stop_sent = False
@@ -103,7 +105,6 @@ class Watchdog:
         self.failures: list[Failure] = []
         self.lost: Failure | None = None
         self._lost_s = 0.0
-        self._compared = False
         self.failed_rank: Failure | None = None
         self._thread = threading.Thread(
             target=self._listen, name="watchdog", daemon=True
@@ -114,10 +115,6 @@ class Watchdog:
     def environment(self) -> dict[str, str]:
         port = self._listener.getsockname()[1]
         return {WATCHDOG_ENV: f"{self._host}:{port}:{self._token}"}
-
-    @property
-    def not_connected(self) -> frozenset[int]:
-        return frozenset(self._missing)
 
     def request_stop(self, by: str) -> None:
         """Ask all ranks for a checkpoint and an orderly end after the same step. `by`: who asks."""
@@ -149,11 +146,11 @@ class Watchdog:
     def _stop_all(self) -> None:
         """Ask each rank to hold; when all have answered, name the last step (train/limits.py)."""
         # one that is gone is taken out
-        for rank, status in list(self._statuses.items()):
-            if rank not in self._asked:
-                self._asked.add(rank)
+        for status in list(self._statuses.values()):
+            if not status.asked_to_hold:
+                status.asked_to_hold = True
                 self._reply(status, b"hold\n")
-        if self._missing or self._statuses.keys() - self._begun.keys():
+        if self.not_connected or self._statuses.keys() - self._begun.keys():
             return
         self._stop_sent = True
         line = f"stop {max(self._begun.values(), default=0)} {self._asked_by}\n"
@@ -197,47 +194,43 @@ class Watchdog:
             if not secrets.compare_digest(str(message["token"]), self._token):
                 raise ValueError
             status.rank = int(message["rank"])
-            status.host = str(message["host"])[:100]
-            status.identity = str(message["identity"])
+            status.host = message["host"]
+            status.identity = message["identity"]
             self._statuses[status.rank] = status
-            self._missing.discard(status.rank)
-            if not self._missing and not self._compared:
-                self._compared = True
+            self.not_connected.discard(status.rank)
+            if not self.not_connected:
                 self._compare_identities()
         elif "failure" in message:
             self.failures.append(fit(Failure, message["failure"], "failure"))
             self._unregister(status)
         elif "stop" in message:
-            name = self.signals[status.rank] = str(message["stop"])[:20]
+            name = self.signals[status.rank] = message["stop"]
             self.request_stop(f"{name} to rank {status.rank} on {status.host}")
         elif "begun" in message:
-            self._begun[status.rank] = int(message["begun"])
+            self._begun[status.rank] = message["begun"]
         elif "done" in message:
             self._unregister(status)
         else:
-            place = (
-                str(message["phase"])[:100],
-                int(message["step"]),
-                str(message["at"])[:200],
-            )
+            place = (message["phase"], message["step"], message["at"])
             if place[:2] != status.place[:2]:
                 status.last_progress_s = now_s
             status.place = place
-            self.grace_s = max(self.grace_s, float(message.get("grace_s", 0)))
+            self.grace_s = max(self.grace_s, message.get("grace_s", 0.0))
         status.last_received_s = now_s
         self._reply(status, b"beat\n")
 
     def _compare_identities(self) -> None:
         """Name a rank that is not of the others' run, before they wait for each other."""
-        statuses = [status for _, status in sorted(self._statuses.items())]
-        if odd := differing_ranks([status.identity for status in statuses]):
-            usual = next(status for n, status in enumerate(statuses) if n not in odd)
-            tables = (
-                json.loads(status.identity) for status in (usual, statuses[odd[0]])
-            )
+        ranks = sorted(self._statuses)
+        identities = [self._statuses[rank].identity for rank in ranks]
+        if places := differing_ranks(identities):
+            place = next(n for n in range(len(ranks)) if n not in places)
+            usual = self._statuses[ranks[place]]
+            odd = self._statuses[ranks[places[0]]]
+            tables = (json.loads(usual.identity), json.loads(odd.identity))
             what = "; ".join(islice(differences(*tables), 4))
             reason = f"differs from rank {usual.rank} on {usual.host}: {what}"
-            self.failed_rank = self.failed_rank or statuses[odd[0]].report(reason)
+            self.failed_rank = self.failed_rank or odd.report(reason)
 
     def _reply(self, status: RankStatus, text: bytes) -> None:
         try:
@@ -265,9 +258,12 @@ class Watchdog:
         """Look for a rank that the job must end for; the first verdict stays."""
         if self.failed_rank is None:
             self._leave_out_a_pause(now_s)
-            verdicts = (self._lost, self._absent, self._silent, self._stalled)
-            found = (verdict(now_s) for verdict in verdicts)
-            self.failed_rank = next(filter(None, found), None)
+            self.failed_rank = (
+                self._lost(now_s)
+                or self._absent(now_s)
+                or self._silent(now_s)
+                or self._stalled(now_s)
+            )
 
     def _leave_out_a_pause(self, now_s: float) -> None:
         """Shift all times by that in which this process itself did not run, such as a laptop's
@@ -278,8 +274,10 @@ class Watchdog:
             self._start_s += pause_s
             self._lost_s += pause_s
             for status in self._statuses.values():  # some may have reported since
-                status.last_received_s = min(now_s, status.last_received_s + pause_s)
-                status.last_progress_s = min(now_s, status.last_progress_s + pause_s)
+                received_s = status.last_received_s + pause_s
+                progress_s = status.last_progress_s + pause_s
+                status.last_received_s = min(now_s, received_s)
+                status.last_progress_s = min(now_s, progress_s)
 
     def _lost(self, now_s: float) -> Failure | None:
         """A process has ended, and its launcher has not ended the job."""
@@ -290,20 +288,16 @@ class Watchdog:
     def _absent(self, now_s: float) -> Failure | None:
         """A rank has not connected in time."""
         start_s = self._settings.start_s
-        if not self._missing or now_s <= self._start_s + start_s:
+        if not self.not_connected or now_s <= self._start_s + start_s:
             return None
-        absent = RankStatus(self._listener, now_s)
-        absent.rank = min(self._missing)
-        of_ranks = (
-            self._hosts.get(rank, "an unknown host") for rank in sorted(self._missing)
-        )
+        missing = sorted(self.not_connected)
+        of_ranks = (self._hosts.get(rank, "an unknown host") for rank in missing)
         hosts = list(dict.fromkeys(of_ranks))
-        absent.host = hosts[0]
         reason = f"not connected after {start_s:g} s"
         if self._host != _HERE:
             named = ", ".join(hosts[:_MOST_HOSTS])
-            reason += f", as {len(self._missing)} ranks of {named}: {_NETWORK}"
-        return absent.report(reason)
+            reason += f", as {len(missing)} ranks of {named}: {_NETWORK}"
+        return Failure(missing[0], hosts[0], "start", 0, reason)
 
     def _silent(self, now_s: float) -> Failure | None:
         """A connected rank sends nothing: its process, its node or the network stands still."""
@@ -319,13 +313,15 @@ class Watchdog:
         """No rank gets on: all wait for one. It is behind, or not where one waits for others."""
         stall_s = self._settings.stall_s
         connected = self._statuses.values()
-        if not connected or any(
-            one.last_progress_s >= now_s - stall_s for one in connected
-        ):
+        latest_s = max(
+            (status.last_progress_s for status in connected),
+            default=now_s,
+        )
+        if latest_s >= now_s - stall_s:
             return None
         status = min(connected, key=lambda status: (status.place[1], status.waits))
         reason = f"no progress for {stall_s:g} s, at {status.place[2]}"
-        places = {(*one.place[:2], one.waits) for one in connected}
+        places = {(*status.place[:2], status.waits) for status in connected}
         if self._host != _HERE and len(places) == 1:  # nobody is behind
             reason += f", as all {len(connected)} ranks: {_NETWORK}"
         return status.report(reason)
@@ -333,5 +329,6 @@ class Watchdog:
 
 def oom_kills() -> int:
     """Processes that the kernel of this machine has killed for want of memory so far."""
-    counted = re.search(r"^oom_kill (\d+)", read_text(Path("/proc/vmstat")), re.M)
-    return int(counted[1]) if counted else 0
+    counts = read_text(Path("/proc/vmstat"))
+    kills = re.search(r"^oom_kill (\d+)", counts, re.M)
+    return int(kills[1]) if kills else 0

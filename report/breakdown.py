@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -39,22 +39,21 @@ class Bar(NamedTuple):
 
 def start_up(spans: Sequence[JsonObject]) -> list[Bar]:
     """Return the spans before the first epoch by start."""
-    clock = [
-        span["ts"] for span in spans if _FIRST_OF_THE_CLOCK.match(str(span.get("name")))
-    ]
-    before = [span for span in spans if not clock or span["ts"] < min(clock)][
-        :_MOST_BARS
-    ]
-    zero = min((span["ts"] for span in before), default=0.0)
-    return [
-        Bar(
-            name=show(span.get("name")),
-            thread=show(span.get("tid")),
-            start_s=(span["ts"] - zero) / 1e6,
-            duration_s=span["dur"] / 1e6,
+    bars: list[Bar] = []
+    for span in spans:  # by their start
+        name = show(span.get("name"))
+        if _FIRST_OF_THE_CLOCK.match(name) or len(bars) == _MOST_BARS:
+            break
+        since_first_us = span["ts"] - spans[0]["ts"]
+        bars.append(
+            Bar(
+                name=name,
+                thread=show(span.get("tid")),
+                start_s=since_first_us / 1e6,
+                duration_s=span["dur"] / 1e6,
+            )
         )
-        for span in before
-    ]
+    return bars
 
 
 class PhaseRow(NamedTuple):
@@ -65,31 +64,28 @@ class PhaseRow(NamedTuple):
     median_ms: float
     slow_ms: float
     """The median of the 90th percentiles."""
-    share: float
+    share: float = 0.0
     """Its median's share of the sum of the medians."""
 
 
 def step_breakdown(records: Sequence[JsonObject]) -> list[PhaseRow]:
     """Sum up the "steps" records of metrics.jsonl; empty where one has not all phases."""
-    columns = {
-        (name, of): _numbers(record.get(f"{name}_{of}_ms") for record in records)
-        for name in PHASES
-        for of in ("p50", "p90")
-    }
-    if not all(columns.values()):
-        return []
-    medians = {key: median(values) for key, values in columns.items()}
-    total_ms = sum(medians[name, "p50"] for name in PHASES) or 1.0
-    return [
-        PhaseRow(
-            name=name,
-            meaning=meaning,
-            median_ms=medians[name, "p50"],
-            slow_ms=medians[name, "p90"],
-            share=medians[name, "p50"] / total_ms,
+    rows = []
+    for name, meaning in PHASES.items():
+        usual = _numbers([record.get(f"{name}_p50_ms") for record in records])
+        slow = _numbers([record.get(f"{name}_p90_ms") for record in records])
+        if not usual or not slow:
+            return []
+        rows.append(
+            PhaseRow(
+                name,
+                meaning,
+                median(usual),
+                median(slow),
+            )
         )
-        for name, meaning in PHASES.items()
-    ]
+    total_ms = sum(row.median_ms for row in rows) or 1.0
+    return [row._replace(share=row.median_ms / total_ms) for row in rows]
 
 
 class RankRow(NamedTuple):
@@ -122,19 +118,22 @@ def rank_spread(content: Mapping[str, Any]) -> list[RankRow]:
     if not isinstance(hosts, list):
         return []
     rows = []
-    for name, columns, divisor, unit in _FIGURES:
-        values = _added([table.get(column) for column in columns], len(hosts))
-        if values:
-            worst = max(range(len(values)), key=values.__getitem__)
-            rows.append(
-                RankRow(
-                    name=name,
-                    least=amount(min(values) / divisor, unit),
-                    middle=amount(median(values) / divisor, unit),
-                    most=amount(max(values) / divisor, unit),
-                    at=f"rank {worst} on {show(hosts[worst])}",
-                )
+    for name, keys, divisor, unit in _FIGURES:
+        columns = [_numbers(table.get(key)) for key in keys]
+        if any(len(column) != len(hosts) for column in columns):
+            continue
+        sums = map(sum, zip(*columns, strict=True))
+        values = [value / divisor for value in sums]
+        worst = values.index(max(values))
+        rows.append(
+            RankRow(
+                name=name,
+                least=amount(min(values), unit),
+                middle=amount(median(values), unit),
+                most=amount(max(values), unit),
+                at=f"rank {worst} on {show(hosts[worst])}",
             )
+        )
     return rows
 
 
@@ -145,11 +144,13 @@ def too_few_cores(subject: Subject) -> str | None:
     """Return a sentence where ranks on CPUs got less than most of a core each."""
     if subject.config is None or subject.config.system.device != "cpu":
         return None
-    ranks = subject.beside.ranks
+    ranks = subject.folder.ranks
     elapsed_s = number(ranks.get("elapsed_s"))
-    column = _table(ranks).get("cpu_s")
-    used = isinstance(column, list) and _numbers(column)
-    if not used or not elapsed_s or (share := median(used) / elapsed_s) >= _FEW_CORES:
+    cpu_s = _numbers(_table(ranks).get("cpu_s"))
+    if not cpu_s or not elapsed_s:
+        return None
+    share = median(cpu_s) / elapsed_s
+    if share >= _FEW_CORES:
         return None
     return (
         f"Ranks had {100 * share:.0f} % of a core each: this time is not comparable with that of a "
@@ -163,15 +164,8 @@ def _table(content: Mapping[str, Any]) -> Mapping[str, Any]:
     return table if isinstance(table, dict) else {}
 
 
-def _added(columns: Sequence[Any], ranks: int) -> list[float]:
-    """The sum of columns by rank; empty where one has not a number for every rank."""
-    by_column = [_numbers(column) for column in columns if isinstance(column, list)]
-    if len(by_column) < len(columns) or any(
-        len(values) != ranks for values in by_column
-    ):
+def _numbers(values: Any) -> list[float]:
+    """The numbers among the values of a list; a file may hold anything in its place."""
+    if not isinstance(values, list):
         return []
-    return [sum(values) for values in zip(*by_column, strict=True)]
-
-
-def _numbers(values: Iterable[Any]) -> list[float]:
-    return [value for one in values if (value := number(one)) is not None]
+    return [value for value in map(number, values) if value is not None]

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 PANEL_IN = 3.6
 """Inches of the height of panels that stand side by side."""
-PAGE_PX = {"full": (896, 320, 12.5), "half": (358, 240, 11.5)}
+PAGE_PX = {
+    "full": (896, 320, 12.5),
+    "half": (358, 240, 11.5),
+}
 """Width, height and text of a chart in a page, which shows the one that fits (report.html.j2): the
 column of a desktop, or a screen of 390 px and half a sheet of paper."""
 INK = "#191b1f"
@@ -38,8 +41,7 @@ _DOTS_UP_TO = 60
 _LOG_FROM_RATIO = 20.0
 LARGEST = 1e15
 """Larger numbers are not drawn: matplotlib fails at some of them."""
-_LEGEND_ROWS = 5
-MOST_WITHIN = 10
+MOST_WITHIN = 4
 """Entries of a legend within the axes; a longer one would cover what is drawn and stands below."""
 
 
@@ -48,6 +50,11 @@ class Series(NamedTuple):
 
     label: str
     lines: Sequence[Sequence[tuple[float, float]]]
+
+
+def colour_at(number: int) -> str:
+    """The colour of a series."""
+    return COLOURS[number % len(COLOURS)]
 
 
 def new_figure(
@@ -72,25 +79,41 @@ def new_figure(
             "axes.titlesize": "medium",
             "legend.frameon": False,
             "font.size": text[0],
-            **dict.fromkeys(
-                ("axes.labelsize", "xtick.labelsize", "ytick.labelsize"), text[0]
-            ),
+            "axes.labelsize": text[0],
+            "xtick.labelsize": text[0],
+            "ytick.labelsize": text[0],
             "legend.fontsize": text[1],
-            **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor"), INK),
-            **dict.fromkeys(("xtick.color", "ytick.color", "hatch.color"), INK),
+            "text.color": INK,
+            "axes.edgecolor": INK,
+            "axes.labelcolor": INK,
+            "xtick.color": INK,
+            "ytick.color": INK,
         }
     )
-    return Figure(figsize=(width_in, height_in), layout=layout)
+    return Figure(
+        figsize=(width_in, height_in),
+        layout=layout,
+    )
 
 
-def new_panels(count: int, width_in: float) -> tuple[Figure, Sequence[Axes]]:
+def new_panels(
+    count: int,
+    width_in: float,
+) -> tuple[Figure, Sequence[Axes]]:
     """A figure with `count` panels side by side."""
     figure = new_figure(width_in * count, PANEL_IN)
     return figure, figure.subplots(1, count, squeeze=False)[0]
 
 
-def finish(axes: Axes, *, legend: bool = True) -> None:
-    """Grid, ticks and legend as every panel has them."""
+def finish(
+    axes: Axes,
+    *,
+    legend: bool = True,
+    below: bool = False,
+    beside: Axes | None = None,
+) -> None:
+    """Grid, ticks and legend as every panel has them. `below`: where its axes have no room for a
+    legend; `beside`: axes on the right of the same panel, which share the legend below."""
     from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
     axes.grid(alpha=0.25)
@@ -102,32 +125,45 @@ def finish(axes: Axes, *, legend: bool = True) -> None:
             axis.set_minor_formatter(NullFormatter())
         elif isinstance(axis.get_major_formatter(), ScalarFormatter):
             axis.set_major_formatter(tick_text)
-    labels = axes.get_legend_handles_labels()[1]
-    if legend and len(labels) > MOST_WITHIN:
-        below: dict[str, Any] = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.2)}
+    handles, labels = axes.get_legend_handles_labels()
+    if beside is not None:
+        more_handles, more_labels = beside.get_legend_handles_labels()
+        handles += more_handles
+        labels += more_labels
+    if len(labels) > MOST_WITHIN or beside is not None:
+        below = True
+    if legend and below:
         axes.legend(
+            handles,
+            labels,
+            loc="upper center",  # its own upper centre, below the axes
+            bbox_to_anchor=(0.5, -0.2),
             ncols=_columns(axes),
             columnspacing=1.0,
             handlelength=1.6,
-            **below,
         )
     elif legend and labels:
-        axes.legend(ncols=math.ceil(len(labels) / _LEGEND_ROWS))
+        axes.legend()
 
 
 def _columns(axes: Axes) -> int:
     """Columns of a legend below the axes."""
     length = fmean(map(len, axes.get_legend_handles_labels()[1]))
     figure: Any = axes.figure
-    return max(1, int(72 * figure.get_figwidth() / (52 + 7 * length)))
+    width_px = 72 * figure.get_figwidth()
+    return max(1, int(width_px / (52 + 7 * length)))
 
 
-def tick_text(value: float, _: float = 0.0) -> str:
+def tick_text(
+    value: float,
+    _: float = 0.0,
+) -> str:
     """A tick as short as can be: 0.25, 40, 1,200, 15k."""
-    if abs(value) >= 10_000:
-        power, unit = (1e6, "M") if abs(value) >= 1e6 else (1e3, "k")
-        return f"{value / power:g}{unit}"
-    return f"{value:,.6g}" if abs(value) >= 1 else f"{round(value, 12):.6g}"
+    if abs(value) >= 1e6:
+        return f"{value / 1e6:g}M"
+    if abs(value) >= 1e4:
+        return f"{value / 1e3:g}k"
+    return f"{round(value, 12):,.6g}"
 
 
 def draw_lines(
@@ -152,19 +188,36 @@ def draw_lines(
             points = [point for point in line if max(map(abs, point)) < LARGEST]
             if not points:
                 continue
-            marker = "o" if len(points) <= _DOTS_UP_TO else ""
-            points = [*points[: -1 : math.ceil(len(points) / _MAX_POINTS)], points[-1]]
-            x, y = zip(*points, strict=True)
-            axes.plot(x, y, marker=marker, ms=3, lw=1.5, color=COLOURS[number % len(COLOURS)],
-                      ls=STYLES[number // len(COLOURS) % len(STYLES)],
-                      label=label, zorder=3 - number / 100)  # fmt: skip
+            marker = ""
+            if len(points) <= _DOTS_UP_TO:
+                marker = "o"
+            step = math.ceil(len(points) / _MAX_POINTS)
+            x, y = zip(*points[:-1:step], points[-1], strict=True)
+            axes.plot(
+                x,
+                y,
+                color=colour_at(number),
+                ls=STYLES[number // len(COLOURS) % len(STYLES)],
+                lw=1.5,
+                marker=marker,
+                ms=3,
+                label=label,
+                zorder=3 - number / 100,
+            )
             label = "_"  # one entry in the legend for all lines of a series
             ends.append(x[-1])
     for name, level in marks:
-        axes.axhline(level, color=INK, lw=0.8, ls=":", label=name)
+        axes.axhline(
+            level,
+            color=INK,
+            lw=0.8,
+            ls=":",
+            label=name,
+        )
     axes.set_xlabel(x_label)
     axes.set_ylim(*y_limits)
-    if min(ends, default=0) > 0 and max(ends) / min(ends) > _LOG_FROM_RATIO:
+    shortest = min(ends, default=0)
+    if shortest > 0 and max(ends) / shortest > _LOG_FROM_RATIO:
         axes.set_xscale("log")
     finish(axes, legend=len(series) + len(marks) > 1)
 
@@ -173,16 +226,27 @@ def svg(figure: Figure, **options: Any) -> str:
     """The figure as text, byte for byte the same from the same numbers."""
     text = io.StringIO()
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    figure.savefig(text, format="svg", metadata=nothing, **options)
+    figure.savefig(
+        text,
+        format="svg",
+        metadata=nothing,
+        **options,
+    )
     return text.getvalue()
 
 
-def save(figure: Figure, path: Path) -> None:
+def save(
+    figure: Figure,
+    path: Path,
+) -> None:
     """Write the figure where an option such as `--plot` says."""
     write_output(path, svg(figure))
 
 
-def page_chart(title: str, draw: Callable[[Axes], None]) -> Markup:
+def page_chart(
+    title: str,
+    draw: Callable[[Axes], None],
+) -> Markup:
     """A chart within a page, in the page's font and on its background, in each size of PAGE_PX.
 
     Args:
@@ -192,21 +256,26 @@ def page_chart(title: str, draw: Callable[[Axes], None]) -> Markup:
     return Markup("").join(_page_chart(title, draw, size) for size in PAGE_PX)
 
 
-def _page_chart(title: str, draw: Callable[[Axes], None], size: str) -> Markup:
-    slug = f"{title.lower().replace(' ', '-')}-{size}"
+def _page_chart(
+    title: str,
+    draw: Callable[[Axes], None],
+    size: str,
+) -> Markup:
+    words = title.lower().replace(" ", "-")
+    slug = f"{words}-{size}"
     width_px, height_px, text_px = PAGE_PX[size]
-    # No layout of matplotlib's: it takes half as long again.
     figure = new_figure(
         width_px / 72,
         height_px / 72,
-        None,
-        (text_px, text_px),
+        layout=None,  # it takes half as long again
+        text=(text_px, text_px),
     )
     axes = figure.subplots()
     draw(axes)
     entries = len(axes.get_legend_handles_labels()[1])
-    rows = math.ceil(entries / _columns(axes)) if entries > MOST_WITHIN else 0
-    below_px = 20 * rows + (24 if rows else 0)
+    below_px = 0
+    if entries > MOST_WITHIN:
+        below_px = 24 + 20 * math.ceil(entries / _columns(axes))
     full_px = height_px + below_px
     figure.set_figheight(full_px / 72)
     figure.subplots_adjust(
@@ -218,13 +287,11 @@ def _page_chart(title: str, draw: Callable[[Axes], None], size: str) -> Markup:
     for artist in figure.findobj():
         artist.set_clip_on(False)  # a page refers to nothing by url(...)
     text = svg(figure, transparent=True)
-    body = text[text.index(">", text.index("<svg")) + 1 :]
-    body = re.sub(
-        r"<defs>\s*<style.*?</style>\s*</defs>", "", body, count=1, flags=re.DOTALL
-    )
-    body = re.sub(r'( id="| xlink:href="#)', rf"\1{slug}-", body).replace(
-        " xlink:href", " href"
-    )
+    _, _, body = text.partition("<svg")
+    _, _, body = body.partition(">")
+    body = re.sub(r"<defs>\s*<style[^>]*>[^<]*</style>\s*</defs>", "", body)
+    body = re.sub(r'( id="| xlink:href="#)', rf"\1{slug}-", body)
+    body = body.replace(" xlink:href", " href")
     body = re.sub(r'font: ([\d.]+)px[^;"]*', r"font-size: \1px", body)
     return Markup(
         '<svg class="chart {}" role="img" viewBox="0 0 {} {}" aria-labelledby="{}-t">'
@@ -253,18 +320,26 @@ def draw_measurements(
     panels = dict(measurements)
     if ratios:
         panels["ratio"] = {
-            name: [one["min"], one["median"], one["max"]]
-            for name, one in ratios.items()
+            name: [ratio["min"], ratio["median"], ratio["max"]]
+            for name, ratio in ratios.items()
         }
-    heights = [0.9 + 0.3 * len(values) for values in panels.values()]
-    longest = max(len(name) for values in panels.values() for name in values)
+    heights = [0.9 + 0.3 * len(contenders) for contenders in panels.values()]
+    longest = max(len(name) for contenders in panels.values() for name in contenders)
     figure = new_figure(5.0 + 0.06 * longest, sum(heights))
-    axes = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for panel, (unit, values) in zip(axes, panels.items(), strict=True):
-        for place, found in enumerate(reversed(list(values.values()))):
-            panel.plot(found, [place] * len(found), "o", color="C0", alpha=0.45, ms=4)
-            panel.plot([median(found)], [place], "|", color="C1", ms=14, mew=2)
-        panel.set_yticks(range(len(values)), list(values)[::-1])
-        panel.set(ylim=(-0.6, len(values) - 0.4), xlabel=f"{unit} (|: median)")
+    axes = figure.subplots(
+        len(heights),
+        squeeze=False,
+        height_ratios=heights,
+    )
+    for panel, unit in zip(axes[:, 0], panels, strict=True):
+        contenders = panels[unit]
+        for place, values in enumerate(contenders.values()):
+            places = [place] * len(values)
+            middle = median(values)
+            panel.plot(values, places, "o", color="C0", alpha=0.45, ms=4)
+            panel.plot(middle, place, "|", color="C1", ms=14, mew=2)
+        panel.set_yticks(range(len(contenders)), list(contenders))
+        panel.set_ylim(len(contenders) - 0.4, -0.6)  # the first on top
+        panel.set_xlabel(f"{unit} (|: median)")
         finish(panel, legend=False)
     return figure

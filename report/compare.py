@@ -18,6 +18,7 @@ from ..config.benchmark import RUNS
 from ..config.errors import UserError
 from ..config.leaves import flatten
 from ..config.names import nearest_name
+from ..config.reading import JsonObject
 from ..config.schema import PLACES
 from ..logging.places import job_of, run_folders
 from .published import machine_of
@@ -41,11 +42,9 @@ class Figure(NamedTuple):
 FIGURES = {
     "time_to_train_s": Figure("time to train", "s", lambda r: r.time_to_train_s),
     "images_per_s": Figure("training rate", "images/s", lambda r: r.images_per_s),
-    "best_accuracy": Figure("best accuracy", "", lambda r: r.best and r.best.accuracy),
+    "best_accuracy": Figure("best accuracy", "", lambda r: r.best_accuracy),
     "target": Figure("target", "", lambda r: r.target),
-    "epochs_to_target": Figure(
-        "epochs to target", "", lambda r: r.reached and r.reached.epoch
-    ),
+    "epochs_to_target": Figure("epochs to target", "", lambda r: r.epochs_to_target),
     "epoch_s": Figure("time per epoch", "s", lambda r: r.epoch_s),
     "eval_s": Figure("time per evaluation", "s", lambda r: r.eval_s),
     "init_s": Figure("init", "s", lambda r: r.init_s),
@@ -72,10 +71,10 @@ class Column(NamedTuple):
     @property
     def differs(self) -> bool:
         """Whether two subjects have different values, or one has no result that another has."""
-        known = {
-            cell for cell in self.cells if self.group == RESULTS or cell != MISSING
-        }
-        return len(known) > 1
+        cells = set(self.cells)
+        if self.group != RESULTS:
+            cells.discard(MISSING)
+        return len(cells) > 1
 
     @property
     def places(self) -> tuple[int | None, ...]:
@@ -113,39 +112,38 @@ class Comparison(NamedTuple):
         """The columns of a table of runs: what differs; of one run its results. A config value that
         the logs have too, under another name, has no column of its own. (Not compared with `seed`:
         its values, such as 1 and 2, can be those of another key by chance.)"""
-        named = (
-            column
+        logged = {
+            column.cells
             for column in self.columns
             if column.group == PARAMETERS and column.key != "seed"
-        )
-        logged = {column.cells for column in named}
-        return tuple(
-            column
-            for column in self.columns
-            if (column.differs or (len(self.subjects) == 1 and column.group == RESULTS))
-            and not (
-                column.group == CONFIG
-                and (column.key == "name" or column.cells in logged)
-            )
-        )
+        }
+        shown = []
+        for column in self.columns:
+            of_one_run = len(self.subjects) == 1 and column.group == RESULTS
+            is_logged = column.key == "name" or column.cells in logged
+            if (column.differs or of_one_run) and not (
+                column.group == CONFIG and is_logged
+            ):
+                shown.append(column)
+        return tuple(shown)
 
     @property
     def shared(self) -> tuple[tuple[str, str], ...]:
         """Title and value of what is the same in all that have it, but for values of configs."""
         shown = self.table
-        return tuple(
-            (column.title, next(cell for cell in column.cells if cell != MISSING))
-            for column in self.columns
-            if column.group != CONFIG and column not in shown
-        )
+        shared = []
+        for column in self.columns:
+            if column.group != CONFIG and column not in shown:
+                known = filter(MISSING.__ne__, column.cells)
+                shared.append((column.title, next(known)))
+        return tuple(shared)
 
     @property
     def sentences(self) -> tuple[str, ...]:
         """What `first_bits` say, a sentence each."""
-        pairs = zip(self.letters, self.first_bits, strict=True)
         return tuple(
             f"A and {name}, same config and seed: {bit.text}"
-            for name, bit in pairs
+            for name, bit in zip(self.letters, self.first_bits, strict=True)
             if bit is not None
         )
 
@@ -162,11 +160,8 @@ def name_of(subject: Subject) -> str:
     those of a submission."""
     path = subject.path.resolve()
     job = job_of(path)
-    if job is None:
-        parts = path.parts[-2:]
-    elif run_folders(job):
-        parts = job.parts[-2:]
-    else:
+    parts = (job or path).parts[-2:]
+    if job is not None and not run_folders(job):
         parts = (job.name, path.parent.name)
     return show("/".join(parts))
 
@@ -174,7 +169,9 @@ def name_of(subject: Subject) -> str:
 def read_all(paths: Iterable[Path]) -> list[Subject]:
     """Read the subjects of several paths, in their order. Raises UserError: none, or no log in
     one."""
-    subjects = [subject for path in paths for subject in read_subjects(path)]
+    subjects: list[Subject] = []
+    for path in paths:
+        subjects += read_subjects(path)
     for subject in subjects:
         if not subject.logs:
             raise UserError(
@@ -191,21 +188,24 @@ def compare(subjects: Sequence[Subject]) -> Comparison:
         *parameter_columns(subjects),
         *_config_columns(subjects),
     )
+    first_bits: list[FirstBit | None] = [None]
+    for subject in subjects[1:]:
+        bit = None
+        if are_of_one_config(first, subject):
+            bit = first_bit(first, subject)
+        first_bits.append(bit)
     return Comparison(
         subjects=tuple(subjects),
         columns=tuple(column for column in columns if {*column.cells} != {MISSING}),
-        first_bits=tuple(_first_bit(first, subject) for subject in subjects),
+        first_bits=tuple(first_bits),
     )
 
 
-def _first_bit(first: Subject, other: Subject) -> FirstBit | None:
-    """Where two runs of one config differ; None: they are not."""
-    if other is first or not are_of_one_config(first, other):
-        return None
-    return first_bit(first, other)
-
-
-def _no_column(option: str, name: str, columns: Sequence[Column]) -> UserError:
+def _no_column(
+    option: str,
+    name: str,
+    columns: Sequence[Column],
+) -> UserError:
     keys = ", ".join(column.key for column in columns if column.group != CONFIG)
     hint = nearest_name(name, (column.key for column in columns))
     return UserError(
@@ -213,56 +213,81 @@ def _no_column(option: str, name: str, columns: Sequence[Column]) -> UserError:
     )
 
 
-def order_of(columns: Sequence[Column], sort: str | None, count: int) -> list[int]:
+def order_of(
+    columns: Sequence[Column],
+    sort: str | None,
+    count: int,
+) -> list[int]:
     """Return the rows by `--sort COLUMN`, or -COLUMN for falling values; what has no value comes
     last. Raises UserError: there is no such column."""
     if sort is None:
         return list(range(count))
     name = sort.removeprefix("-")
-    column = next((column for column in columns if column.key == name), None)
-    if column is None:
+    by_key = {column.key: column for column in columns}
+    if name not in by_key:
         raise _no_column("--sort", name, columns)
-    places = column.places
-    sign = 1 - 2 * sort.startswith("-")
-    return sorted(
-        range(count), key=lambda at: (places[at] is None, sign * (places[at] or 0))
+    places = by_key[name].places
+    unknown = [row for row in range(count) if places[row] is None]
+    known = sorted(
+        set(range(count)) - set(unknown),
+        key=lambda row: places[row] or 0,
+        reverse=sort.startswith("-"),
     )
+    return known + unknown
 
 
-def to_json(comparison: Comparison, order: Sequence[int]) -> list[dict[str, Any]]:
+def to_json(
+    comparison: Comparison,
+    order: Sequence[int],
+) -> list[JsonObject]:
     """Return the rows for programs: numbers as logged, nothing rounded."""
-    return [
-        {"letter": letter(row), "path": str(comparison.subjects[row].path)}
-        | {column.key: column.values[row] for column in comparison.columns}
-        for row in order
-    ]
+    rows = []
+    for row in order:
+        path = comparison.subjects[row].path
+        content: JsonObject = {"letter": letter(row), "path": str(path)}
+        for column in comparison.columns:
+            content[column.key] = column.values[row]
+        rows.append(content)
+    return rows
 
 
 def _result_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
-    checks = [_checks(subject) for subject in subjects]
-    yield _text_column(RESULTS, "log check", [found[-1].verdict for found in checks])
+    checks = [check_subject(subject, official=False) for subject in subjects]
+    verdicts = [of_subject[-1].verdict for of_subject in checks]
+    yield _text_column(RESULTS, "log check", verdicts)
     yield from (_figure_column(key, subjects) for key in FIGURES)
     machines = [machine_of(subject.path, subject.config) for subject in subjects]
     counts = [machine and machine[1] for machine in machines]
     yield _column("accelerators", "accelerators", counts, ",.0f")
     rates = [_median(subject, FIGURES["images_per_s"]) for subject in subjects]
-    each = [(r and n and r / n) or None for r, n in zip(rates, counts, strict=True)]
+    each = [
+        rate / count if rate and count else None
+        for rate, count in zip(rates, counts, strict=True)
+    ]
     yield _column("images_per_s_each", "images/s each", each, ",.1f")
-    scores = [_score(*pair) for pair in zip(subjects, checks, strict=True)]
-    yield _column("score_min", "score, min", [s and s.score_min for s in scores], ".3f")
-    factors = [s.scaling_factor if s and s.scaled else None for s in scores]
+    scores = list(map(_score, subjects, checks))
+    minutes = [score and score.score_min for score in scores]
+    yield _column("score_min", "score, min", minutes, ".3f")
+    factors = [
+        score.scaling_factor if score and score.scaled else None for score in scores
+    ]
     yield _column("rcp_factor", "its RCP factor", factors, ".4f")
 
 
-def _checks(subject: Subject) -> tuple[Check, ...]:
-    """The verdict on a log, or on several and last on them as a submission, without the official
-    checker."""
+def check_subject(
+    subject: Subject, *, official: bool | None = None
+) -> tuple[Check, ...]:
+    """The verdict on a log, or on several and last on them as a submission; `official`: whether
+    the official checker judges too."""
     if len(subject.files) > 1:
-        return check_folder(subject.path, official=False)
-    return tuple(check_log(path, official=False) for path in subject.files)
+        return check_folder(subject.path, official=official)
+    return tuple(check_log(path, official=official) for path in subject.files)
 
 
-def _score(subject: Subject, checks: tuple[Check, ...]) -> Score | None:
+def _score(
+    subject: Subject,
+    checks: tuple[Check, ...],
+) -> Score | None:
     """The score of five runs, as `rn50 log score` has it."""
     if len(subject.files) < RUNS:
         return None
@@ -271,50 +296,67 @@ def _score(subject: Subject, checks: tuple[Check, ...]) -> Score | None:
 
 def parameter_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
     """The hyper-parameters of the logs, a column each."""
-    names = (
-        name for subject in subjects for run in subject.runs for name in run.parameters
-    )
-    for name in dict.fromkeys(names):
-        cells = [
-            _joined(
+    for name in _logged_names(subjects):
+        cells = []
+        for subject in subjects:
+            values = [
                 show(run.parameters[name])
                 for run in subject.runs
                 if name in run.parameters
-            )
-            for subject in subjects
-        ]
+            ]
+            different = dict.fromkeys(values)
+            cells.append(show(", ".join(different)) or MISSING)
         yield _text_column(PARAMETERS, name, cells)
+
+
+def _logged_names(subjects: Sequence[Subject]) -> dict[str, None]:
+    """The hyper-parameters of all logs, in their order."""
+    names: dict[str, None] = {}
+    for subject in subjects:
+        for run in subject.runs:
+            names |= dict.fromkeys(run.parameters)
+    return names
 
 
 def _config_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
     """The values of configs, but for paths and for what the logs have under the same name."""
-    configs = [subject.beside.config for subject in subjects]
-    trees = [dict(flatten((config and config.to_dict()) or {})) for config in configs]
-    logged = {
-        name for subject in subjects for run in subject.runs for name in run.parameters
-    }
-    for key in dict.fromkeys(key for tree in trees for key in tree):
-        if not key.startswith(PLACES) and key.rpartition(".")[2] not in logged:
+    trees: list[JsonObject] = []
+    keys: dict[str, None] = {}
+    for subject in subjects:
+        config = subject.folder.config
+        tree = {}
+        if config is not None:
+            tree = dict(flatten(config.to_dict()))
+        trees.append(tree)
+        keys |= dict.fromkeys(tree)
+    logged = _logged_names(subjects)
+    for key in keys:
+        _, _, name = key.rpartition(".")
+        if name not in logged and not key.startswith(PLACES):
             cells = [show(tree.get(key, MISSING)) for tree in trees]
             yield _text_column(CONFIG, key, cells)
 
 
-def _figure_column(key: str, subjects: Iterable[Subject]) -> Column:
+def _figure_column(
+    key: str,
+    subjects: Iterable[Subject],
+) -> Column:
     """The median of each subject's runs, all with the same number of decimals."""
     figure = FIGURES[key]
-    title, unit, _ = figure
+    title = figure.title
     values = [_median(subject, figure) for subject in subjects]
     form = {"best_accuracy": ".5f"}.get(key, ".6g")
-    if unit:
-        digits = decimals(
-            min((abs(value) for value in values if value is not None), default=0.0)
-        )
-        form = f",.{digits}f"
-        title += f", {unit}"
+    if figure.unit:
+        sizes = [abs(value) for value in values if value is not None]
+        form = f",.{decimals(min(sizes, default=0.0))}f"
+        title += f", {figure.unit}"
     return _column(key, title, values, form)
 
 
-def _median(subject: Subject, figure: Figure) -> float | None:
+def _median(
+    subject: Subject,
+    figure: Figure,
+) -> float | None:
     return median_of(map(figure.read, subject.runs))
 
 
@@ -324,18 +366,27 @@ def _column(
     values: Sequence[float | None],
     form: str,
 ) -> Column:
-    cells = tuple(MISSING if value is None else format(value, form) for value in values)
-    return Column(RESULTS, key, title, cells, tuple(values))
-
-
-def _text_column(group: str, title: str, cells: Sequence[str]) -> Column:
-    key = show(title.replace(" ", "_"))
+    cells = [MISSING if value is None else format(value, form) for value in values]
     return Column(
-        group,
+        RESULTS,
         key,
-        show(title),
+        title,
         tuple(cells),
-        tuple(map(_value, cells)),
+        tuple(values),
+    )
+
+
+def _text_column(
+    group: str,
+    title: str,
+    cells: Sequence[str],
+) -> Column:
+    return Column(
+        group=group,
+        key=show(title.replace(" ", "_")),
+        title=show(title),
+        cells=tuple(cells),
+        values=tuple(map(_value, cells)),
     )
 
 
@@ -344,15 +395,12 @@ def _value(cell: str) -> float | str | None:
     if cell == MISSING:
         return None
     with suppress(ValueError):
-        if math.isfinite(value := float(cell)):
-            is_seed = cell.isdecimal() and value > 1 << 53  # which no float holds
-            return int(cell) if is_seed else value
+        value = float(cell)
+        if cell.isdecimal() and value > 1 << 53:  # a seed, which no float holds
+            return int(cell)
+        if math.isfinite(value):
+            return value
     return cell
-
-
-def _joined(values: Iterable[str]) -> str:
-    """The value that all runs share, else the different ones."""
-    return show(", ".join(dict.fromkeys(values))) or MISSING
 
 
 # --- groups ---------------------------------------------------------------------------------------
@@ -370,43 +418,54 @@ class Group(NamedTuple):
     spreads: dict[str, tuple[float, float, float]]
 
 
-def group_by(comparison: Comparison, key: str) -> list[Group]:
+def group_by(
+    comparison: Comparison,
+    key: str,
+) -> list[Group]:
     """The groups by rising value. `key`: of a config, or a column's. Raises UserError: none has
     it."""
     # A config's value that logs have too is a column of theirs.
     logged = (PARAMETERS, key.rpartition(".")[2])
-    known = (
+    columns = [
         column
         for column in comparison.columns
         if column.key == key or (column.group, column.key) == logged
-    )
-    column = next(known, None)
-    if column is None:
-        raise _no_column("--by", key, comparison.columns)
-    rows: dict[int | None, list[int]] = {}
-    for row, place in enumerate(column.places):
-        rows.setdefault(place, []).append(row)
-    rising = sorted(rows, key=lambda place: (place is None, place or 0))
-    return [
-        _group(comparison, column.cells[rows[place][0]], rows[place])
-        for place in rising
     ]
+    if not columns:
+        raise _no_column("--by", key, comparison.columns)
+    column = columns[0]
+    rows: dict[str, list[int]] = {}
+    for row in order_of([column], column.key, len(column.cells)):
+        rows.setdefault(column.cells[row], []).append(row)
+    return [_group(comparison, value, rows[value]) for value in rows]
 
 
-def _group(comparison: Comparison, value: str, rows: Sequence[int]) -> Group:
-    runs = [run for row in rows for run in comparison.subjects[row].runs]
-    reached = [run for run in runs if run.reached]
+def _group(
+    comparison: Comparison,
+    value: str,
+    rows: Sequence[int],
+) -> Group:
+    subjects = [comparison.subjects[row] for row in rows]
+    runs = [run for subject in subjects for run in subject.runs]
     spreads = {}
     for key in _OF_GROUPS:
-        found = [
-            number for run in runs if (number := FIGURES[key].read(run)) is not None
-        ]
-        if found:
-            spreads[key] = (fmean(found), min(found), max(found))
-    return Group(value, tuple(rows), len(reached), len(runs), spreads)
+        read = FIGURES[key].read
+        figures = [figure for figure in map(read, runs) if figure is not None]
+        if figures:
+            spreads[key] = (fmean(figures), min(figures), max(figures))
+    return Group(
+        value=value,
+        rows=tuple(rows),
+        reached=sum(run.reached is not None for run in runs),
+        runs=len(runs),
+        spreads=spreads,
+    )
 
 
-def group_table(groups: Sequence[Group], key: str) -> tuple[list[str], list[list[str]]]:
+def group_table(
+    groups: Sequence[Group],
+    key: str,
+) -> tuple[list[str], list[list[str]]]:
     """Header and cells: a row a group."""
     titles = [f"{FIGURES[figure].title}, mean (range)" for figure in _OF_GROUPS]
     rows = [
@@ -420,10 +479,12 @@ def group_table(groups: Sequence[Group], key: str) -> tuple[list[str], list[list
     return [key, "reached", *titles], rows
 
 
-def _cell(group: Group, figure: str) -> str:
+def _cell(
+    group: Group,
+    figure: str,
+) -> str:
     if figure not in group.spreads:
         return MISSING
-    mean, least, most = (
-        format(value, _OF_GROUPS[figure]) for value in group.spreads[figure]
-    )
+    form = _OF_GROUPS[figure]
+    mean, least, most = (format(value, form) for value in group.spreads[figure])
     return f"{mean} {FIGURES[figure].unit}".rstrip() + f" ({least} to {most})"

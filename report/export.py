@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -37,11 +38,14 @@ class Exported(NamedTuple):
         """Name, seed and hyper-parameters by their keys; none where there is no config."""
         if self.folder.config is None:
             return {}
-        return {
-            key: printable(value) if isinstance(value, str) else value
-            for key, value in flatten(self.folder.config.to_dict())
-            if key.startswith(_PARAMETERS) and isinstance(value, (int, float, str))
-        }
+        parameters = {}
+        for key, value in flatten(self.folder.config.to_dict()):
+            if isinstance(value, str):
+                value = printable(value)
+            is_scalar = isinstance(value, (int, float, str))
+            if is_scalar and key.startswith(_PARAMETERS):
+                parameters[key] = value
+        return parameters
 
     def unix_s(self, record: Mapping[str, Any]) -> float:
         """Return the time of a record, in seconds since 1970."""
@@ -53,40 +57,50 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Exported], list[str]]:
     Raises UserError: none has records."""
     runs = []
     notes = []
-    for path in (folder for one in paths for folder in recorded_runs(one)):
+    for path in itertools.chain.from_iterable(map(recorded_runs, paths)):
         folder = read_run_folder(path)
-        if folder.metrics:
-            whole = path.resolve()
-            own = whole.parts[-3 if whole.name.startswith("run_") else -2 :]
-            runs.append(Exported("/".join(own), folder, _start_unix_s(path)))
-            notes += [f"{path}: {note}" for note in folder.notes]
-        else:
+        if not folder.metrics:
             notes.append(f"{path / METRICS}: the records of a run expected, found none")
+            continue
+        runs.append(
+            Exported(
+                _name(path.resolve()),
+                folder,
+                _start_unix_s(path),
+            )
+        )
+        notes += [f"{path}: {note}" for note in folder.notes]
     if not runs:
         raise UserError(*notes)
     return runs, notes
 
 
+def _name(folder: Path) -> str:
+    """PRESET/TIME, of a job's run PRESET/TIME/run_N."""
+    depth = 2
+    if folder.name.startswith("run_"):
+        depth = 3
+    return "/".join(folder.parts[-depth:])
+
+
 def _start_unix_s(path: Path) -> float:
     """The `run_start` of its log; 0 where there is none."""
     with suppress(UserError):
-        if event := read_log(path / "result_0.txt", frozenset({"run_start"})).first(
-            "run_start"
-        ):
-            return event.time_ms / 1000
+        log = read_log(path / "result_0.txt", frozenset({"run_start"}))
+        if start := log.first("run_start"):
+            return start.time_ms / 1000
     return 0.0
 
 
 def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
     """Its numbers but for those that say when."""
-    numbers = {
-        key: number(value) for key, value in record.items() if key.isidentifier()
-    }
-    return {
-        k: v
-        for k, v in numbers.items()
-        if v is not None and k not in ("step", "time_s")
-    }
+    numbers = {}
+    for key, value in record.items():
+        known = number(value)
+        if known is None or not key.isidentifier() or key in ("step", "time_s"):
+            continue
+        numbers[key] = known
+    return numbers
 
 
 # --- CSV ------------------------------------------------------------------------------------------
@@ -95,10 +109,10 @@ def _numbers(record: Mapping[str, Any]) -> dict[str, float]:
 def to_csv(runs: Sequence[Exported]) -> str:
     """A table with a row for each record, and a column for each hyper-parameter of its run and each
     number that a record has. Raises UserError: the records have more names than any program's."""
-    columns = {}
+    columns: dict[str, None] = {}
     for run in runs:
         for row in _rows(run):
-            columns.update(dict.fromkeys(row))
+            columns |= dict.fromkeys(row)
         if len(columns) > MOST_COLUMNS:
             expected = f"at most {MOST_COLUMNS} columns expected, found {len(columns)}"
             raise UserError(f"{run.folder.path / METRICS}: {expected}")
@@ -118,7 +132,8 @@ def _rows(run: Exported) -> Iterator[dict[str, Any]]:
             "run": printable(run.name),
             "kind": printable(str(record.get("kind"))),
             "unix_s": run.unix_s(record),
-            **{key: record.get(key) for key in ("time_s", "step")},
+            "time_s": record.get("time_s"),
+            "step": record.get("step"),
             **parameters,
             **_numbers(record),
         }
@@ -127,7 +142,10 @@ def _rows(run: Exported) -> Iterator[dict[str, Any]]:
 # --- TensorBoard ----------------------------------------------------------------------------------
 
 
-def to_tensorboard(runs: Sequence[Exported], out: Path) -> None:
+def to_tensorboard(
+    runs: Sequence[Exported],
+    out: Path,
+) -> None:
     """Write an event file for each run, in a folder of its name below `out`; it replaces that of an
     earlier export. A record without a step has that of the one before. Raises UserError: it cannot
     be written; ImportError: tensorboardX is not installed."""

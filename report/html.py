@@ -12,19 +12,17 @@ import base64
 import hashlib
 import re
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
-from itertools import groupby
 from pathlib import Path
-from statistics import median
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from ..compliance.check_log import Check, check_log
+from ..compliance.check_log import Check
 from ..compliance.score import score_checks
-from ..compliance.submission import check_folder
 from ..config.atomic import in_its_folder, write_output
 from ..config.errors import UserError
 from ..config.finding import clock_time, number
@@ -33,15 +31,25 @@ from ..data.describe import describe_data
 from ..logging.records import ABORTED, FAILED
 from ..logging.records import Environment as RunEnvironment
 from .breakdown import rank_spread, start_up, step_breakdown, too_few_cores
-from .compare import Comparison, Group, group_table, name_of, parameter_columns
+from .charts import colour_at
+from .compare import (
+    Comparison,
+    Group,
+    check_subject,
+    group_table,
+    name_of,
+    parameter_columns,
+)
 from .plots import page_charts
 from .published import standing_of
 from .run_folder import RunFolder, Subject, read_subjects
-from .run_summary import MISSING, RunSummary, amount, show
+from .run_summary import MISSING, RunSummary, amount, median_of, show
 
 
 def write_report(
-    path: Path, out: Path | None = None, checks: tuple[Check, ...] | None = None
+    path: Path,
+    out: Path | None = None,
+    checks: tuple[Check, ...] | None = None,
 ) -> Path:
     """Write the report on `path` (a log, a run's folder, a submission) and say where: by default
     report.html in the folder. `checks`: the verdicts, where they are known.
@@ -54,12 +62,11 @@ def write_report(
             f"{path}: one run or submission expected, found {len(subjects)} below it"
         )
     if out is None:
-        out = (
-            in_its_folder(path / "report.html")
-            if path.is_dir()
-            else Path("report.html")
-        )
-    if out.exists() and any(out.samefile(log) for log in subjects[0].files):
+        out = Path("report.html")
+        if path.is_dir():
+            out = in_its_folder(path / out)
+    logs = subjects[0].files
+    if out.exists() and any(map(out.samefile, logs)):
         raise UserError(
             f"{out}: another file than the log that is reported on expected"
         )
@@ -67,7 +74,10 @@ def write_report(
     return out
 
 
-def render_report(subject: Subject, checks: tuple[Check, ...] | None = None) -> str:
+def render_report(
+    subject: Subject,
+    checks: tuple[Check, ...] | None = None,
+) -> str:
     """Return the page. The same input makes the same page: nothing of the present is in it.
 
     Args:
@@ -75,44 +85,49 @@ def render_report(subject: Subject, checks: tuple[Check, ...] | None = None) -> 
         checks: the verdict on each log, and last, where there are several, on the submission;
             None: they are made.
     """
-    folder = subject.beside
-    several = len(subject.files) > 1
-    if checks is None and several:
-        checks = check_folder(subject.path)
-    elif checks is None:
-        checks = tuple(check_log(path) for path in subject.files)
+    folder = subject.folder
+    if checks is None:
+        checks = check_subject(subject)
+    verdicts = checks[: len(subject.files)]
     submission = None
     score = None
-    if several:
-        *verdicts, submission = checks
+    if len(subject.files) > 1:
+        submission = checks[-1]
         score = score_checks(subject.path, checks)
-        checks = tuple(verdicts)
+    config = str(folder.path / "config.yaml")
+    parameters = parameter_columns([subject])
     return _fill(
         "report.html.j2",
         subject=subject,
         title=_title(subject),
         outcome=_outcome(subject),
         slow=too_few_cores(subject),
-        next_command=show(str((folder.result and folder.result.next) or ""), 2000),
+        next_command=_next_command(folder),
         standing=standing_of(subject.path, subject.config, subject.runs),
         data=subject.config and describe_data(subject.config.data),
         facts=_facts(subject),
-        verdicts=checks,
+        verdicts=verdicts,
         submission=submission,
         score=score,
         figures={log.path: log.figures for log in subject.logs},
-        plots=page_charts([subject]),
+        plots=page_charts([("_", subject)]),
         breakdown=step_breakdown(folder.records("steps")),
         ranks=rank_spread(folder.ranks),
         start_up=start_up(folder.spans),
-        parameters=[(one.title, one.cells[0]) for one in parameter_columns([subject])],
+        parameters=[(column.title, *column.cells) for column in parameters],
         environment=_environment(folder.environment),
         config=_config(folder),
-        repeat=subject.folder
-        and shlex.join(["rn50", "launch", str(folder.path / "config.yaml")]),
+        repeat=shlex.join(["rn50", "launch", config]),
         notes=[*subject.notes, *folder.notes],
         amount=amount,
     )
+
+
+def _next_command(folder: RunFolder) -> str:
+    """The command with which the run goes on; empty where it does not say."""
+    if folder.result is None or folder.result.next is None:
+        return ""
+    return str(folder.result.next)
 
 
 def render_comparison(
@@ -132,25 +147,45 @@ def render_comparison(
     """
     names = comparison.names
     columns = comparison.table
-    group_of = {row: group.value for group in groups for row in group.rows}
-    labels = [group_of[row] for row in sorted(group_of)] or None
-    heads = [
-        (name, len(list(found)))
-        for name, found in groupby(columns, lambda one: one.group)
-    ]
+    labels = _labels(comparison, groups, by)
+    subjects = comparison.subjects
+    drawn = [(label, subjects[row]) for row, label in labels.items()]
     return _fill(
         "compare.html.j2",
         title=f"{len(names)} runs compared" if len(names) > 1 else names[0],
         rows=[(row, comparison.letters[row], names[row]) for row in order],
+        colours=_colours(labels),
+        medians=any(len(subject.logs) > 1 for subject in subjects),
         columns=columns,
-        heads=heads,
+        heads=Counter(column.group for column in columns).items(),
         groups=by is not None and group_table(groups, by),
         sorted_by=(sort or "").removeprefix("-"),
         direction="descending" if (sort or "").startswith("-") else "ascending",
-        plots=page_charts(comparison.subjects, "accuracy", "training", labels=labels),
+        plots=page_charts(drawn, "accuracy", "training"),
         comparison=comparison,
-        notes=[note for subject in comparison.subjects for note in subject.notes],
+        notes=[note for subject in subjects for note in subject.notes],
     )
+
+
+def _labels(
+    comparison: Comparison,
+    groups: Sequence[Group],
+    by: str | None,
+) -> dict[int, str]:
+    """Row -> its name in the legends, in their order; "_": it needs none."""
+    if len(comparison.subjects) == 1:
+        return {0: "_"}
+    if by is None:
+        return dict(enumerate(comparison.letters))
+    key = by.rpartition(".")[2]
+    return {row: f"{key} {group.value}" for group in groups for row in group.rows}
+
+
+def _colours(labels: dict[int, str]) -> dict[int, str]:
+    """Row -> the colour of its lines."""
+    names = dict.fromkeys(labels.values())
+    colours = {name: colour_at(number) for number, name in enumerate(names)}
+    return {row: colours[label] for row, label in labels.items()}
 
 
 def _fill(template: str, **values: Any) -> str:
@@ -171,12 +206,14 @@ def _fill(template: str, **values: Any) -> str:
 
 def _digest(script: str) -> str:
     """What a Content-Security-Policy calls a script by."""
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    digest = hashlib.sha256(script.encode()).digest()
+    return base64.b64encode(digest).decode()
 
 
 def _breakable(text: str) -> Markup:
     """A long name that may break after an underscore, a dot or a slash."""
-    return Markup(re.sub(r"([_./])", r"\1<wbr>", str(escape(show(text)))))
+    escaped = str(escape(show(text)))
+    return Markup(re.sub(r"([_./])", r"\1<wbr>", escaped))
 
 
 def _finalize(value: Any) -> Any:
@@ -223,11 +260,9 @@ def _title(subject: Subject) -> str:
     if subject.config:
         return subject.config.name
     for run in subject.runs[:1]:
-        named = [
-            run.submission[key] for key in ("org", "platform") if key in run.submission
-        ]
-        if named:
-            return " ".join(named)
+        names = map(run.submission.get, ("org", "platform"))
+        if title := " ".join(filter(None, names)):
+            return title
     return name_of(subject)
 
 
@@ -236,9 +271,9 @@ _ENDED = {FAILED: "failed", ABORTED: "was aborted"}
 
 def _outcome(subject: Subject) -> str:
     """Return how a run ended, in a sentence; of a run that missed its target, why."""
-    result = subject.beside.result
+    result = subject.folder.result
     if result and result.status in _ENDED and result.why:
-        return f"The run {_ENDED[result.status]}: {show(result.why, 2000)}."
+        return f"The run {_ENDED[result.status]}: {result.why}."
     if not subject.logs:
         return "No log that can be read."
     if len(subject.logs) > 1:
@@ -263,43 +298,41 @@ def _facts(subject: Subject) -> list[Fact]:
     runs = subject.runs
     if not runs:
         return []
-    found = [_time(runs)]
-    shown = next((run.reached for run in runs if run.reached), None) or runs[0].best
+    facts = [_time(runs)]
+    reached = [run.reached for run in runs if run.reached]
+    shown = reached[0] if reached else runs[0].best
     if shown is not None:
         note = f"target {runs[0].target:g}"
         if shown.epoch is not None:
             note += f", epoch {shown.epoch:g}"
-        found.append(Fact("Top-1", f"{shown.accuracy:.4f}", note))
-    rates = [run.images_per_s for run in runs if run.images_per_s is not None]
-    if rates:
-        found.append(
-            Fact(
-                "Throughput", amount(median(rates), "images/s"), "evaluations excluded"
-            )
-        )
-    if (batch := number(runs[0].parameters.get("global_batch_size"))) is not None:
-        result = subject.beside.result
+        facts.append(Fact("Top-1", f"{shown.accuracy:.4f}", note))
+    rate = median_of(run.images_per_s for run in runs)
+    if rate is not None:
+        per_s = amount(rate, "images/s")
+        facts.append(Fact("Throughput", per_s, "evaluations excluded"))
+    batch = number(runs[0].parameters.get("global_batch_size"))
+    if batch is not None:
+        result = subject.folder.result
         on = "images"
         if result and result.ranks:
             on = f"on {result.ranks} ranks"
-        found.append(Fact("Global batch", f"{batch:,.0f}", on))
-    return found
+        facts.append(Fact("Global batch", f"{batch:,.0f}", on))
+    return facts
 
 
 def _time(runs: Sequence[RunSummary]) -> Fact:
     """Only a run that reached its target has a time to train."""
-    stopped = [run for run in runs if run.run_s is not None]
-    reached = [run for run in stopped if run.reached]
-    if not stopped:
-        return Fact("Clock at run_stop", MISSING, "no run_stop in the log")
-    time_s = median(run.run_s or 0.0 for run in reached or stopped)
+    time_s = median_of(run.time_to_train_s for run in runs)
     label = "Time to train"
     note = "run_start to run_stop"
-    if not reached:
+    if time_s is None:
+        time_s = median_of(run.run_s for run in runs)
         label = "Clock at run_stop"
         note = "target not reached"
     elif time_s >= 120:
         note = clock_time(time_s)
+    if time_s is None:
+        return Fact(label, MISSING, "no run_stop in the log")
     if len(runs) > 1:
         label += ", median"
     return Fact(label, amount(time_s, "s"), note)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup
@@ -13,12 +12,13 @@ from markupsafe import Markup
 from ..config.errors import UserError
 from ..config.finding import number
 from ..config.plan import build_plan
+from ..config.reading import JsonObject
 from ..train.schedule import step_settings
 from .breakdown import PHASES
 from .charts import COLOURS, LARGEST, Series, draw_lines, finish, page_chart
-from .compare import letter
 from .published import standing_of
 from .run_folder import Subject
+from .run_summary import RunSummary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,70 +48,83 @@ class Chart(NamedTuple):
     """Finds the data of the subjects and returns what draws them; None where there are none."""
 
 
-def page_charts(
-    subjects: Sequence[Subject], *sections: str, labels: Sequence[str] | None = None
-) -> dict[str, list[Plot]]:
-    """Draw the charts of a page, by section.
-
-    Args:
-        subjects: what is drawn.
-        sections: only these; none: all.
-        labels: the names of the subjects, by default their letters; of several the same where they
-            are of one group.
-    """
-    if labels is None and len(subjects) == 1:
-        labels = ["_"]
-    elif labels is None:
-        labels = [letter(place) for place in range(len(subjects))]
-    named = list(zip(labels, subjects, strict=True))
+def page_charts(subjects: Subjects, *sections: str) -> dict[str, list[Plot]]:
+    """Draw the charts of a page, by section; `sections`: only these; none: all."""
     plots: dict[str, list[Plot]] = {chart.section: [] for chart in CHARTS}
     for chart in CHARTS:
         if not sections or chart.section in sections:
-            draw = chart.find(named)
+            draw = chart.find(subjects)
             if draw is not None:
                 drawn = page_chart(chart.title, draw)
-                plots[chart.section].append(Plot(chart.title, chart.unit, drawn))
+                plots[chart.section].append(
+                    Plot(
+                        chart.title,
+                        chart.unit,
+                        drawn,
+                    )
+                )
     return plots
 
 
 def _overlaid(
-    subjects: Subjects, find: Callable[[Subject], Sequence[Points]], **choices: Any
+    subjects: Subjects,
+    find: Callable[[Subject], Sequence[Points]],
+    **choices: Any,
 ) -> Draw | None:
     """The lines that `find` has of each subject, a colour a name, as `draw_lines` draws them."""
     lines: dict[str, list[Points]] = {}
+    count = 0
     for name, subject in subjects:
-        lines.setdefault(name, []).extend(find(subject))
-    series = [Series(name, found) for name, found in lines.items()]
-    # a point is a number
-    if sum(len(line) for one in series for line in one.lines) < 2:
+        of_subject = find(subject)
+        lines.setdefault(name, []).extend(of_subject)
+        count += sum(map(len, of_subject))
+    if count < 2:  # a point is a number
         return None
-    return partial(draw_lines, series=series, **choices)
+    return partial(
+        draw_lines,
+        series=[Series(*line) for line in lines.items()],
+        **choices,
+    )
 
 
-def _curves(subject: Subject, by: str) -> list[list[tuple[float, float]]]:
+def _curves(
+    subject: Subject,
+    by: str,
+) -> list[list[tuple[float, float]]]:
     """The accuracies of its runs; `by`: the field of an evaluation on the horizontal axis."""
-    return [
-        sorted(
-            (at, one.accuracy)
-            for one in run.evaluations
-            if (at := getattr(one, by)) is not None and at >= 0
-        )
-        for run in subject.runs
-    ]
+    curves = []
+    for run in subject.runs:
+        points = []
+        for evaluation in run.evaluations:
+            at = getattr(evaluation, by)
+            if at is not None and at >= 0:
+                points.append((at, evaluation.accuracy))
+        curves.append(sorted(points))
+    return curves
 
 
-def _accuracy(subjects: Subjects, by: str, x_label: str) -> Draw | None:
+def _accuracy(
+    subjects: Subjects,
+    by: str,
+    x_label: str,
+) -> Draw | None:
     """All of the curves."""
-    targets = dict.fromkeys(run.target for _, one in subjects for run in one.runs)
-    marks = [(f"target {target:g}", target) for target in targets]
-    find = partial(_curves, by=by)
+    targets = dict.fromkeys(run.target for run in _runs(subjects))
     return _overlaid(
         subjects,
-        find,
+        partial(_curves, by=by),
         x_label=x_label,
-        marks=marks,
+        marks=list(map(_mark, targets)),
         y_limits=(0, None),
     )
+
+
+def _runs(subjects: Subjects) -> list[RunSummary]:
+    return [run for _, subject in subjects for run in subject.runs]
+
+
+def _mark(target: float) -> tuple[str, float]:
+    return f"target {target:g}", target
 
 
 _NEAR = 0.02
@@ -121,9 +134,9 @@ _ABOVE_BEST = 0.005
 def _near_the_target(subjects: Subjects) -> Draw | None:
     """The ends of the curves that come near to the highest target; None where none does, or all of
     every curve is near."""
-    runs = [run for _, one in subjects for run in one.runs]
+    runs = _runs(subjects)
     target = max((run.target for run in runs), default=1.0)
-    accuracies = [one.accuracy for run in runs for one in run.evaluations]
+    accuracies = [point.accuracy for run in runs for point in run.evaluations]
     low = target - _NEAR
     best = max(accuracies, default=0.0)
     if best < low or min(accuracies, default=low) >= low:
@@ -136,36 +149,39 @@ def _near_the_target(subjects: Subjects) -> Draw | None:
         curves = _curves(subject, "epoch")
         return [list(filter(is_near, curve)) for curve in curves]
 
-    marks = [(f"target {target:g}", target)]
-    top = max(best, target) + _ABOVE_BEST
     return _overlaid(
         subjects,
         find,
         x_label="epoch",
-        marks=marks,
-        y_limits=(low, top),
+        marks=[_mark(target)],
+        y_limits=(low, max(best, target) + _ABOVE_BEST),
     )
 
 
 def _published(subjects: Subjects) -> Draw | None:
     """The published times of the first subject's accelerators by round, and its own across."""
     _, subject = subjects[0]
-    standing = standing_of(subject.path, subject.config, subject.runs)
+    standing = standing_of(
+        subject.path,
+        subject.config,
+        subject.runs,
+    )
     if standing is None:
         return None
 
     def draw(axes: Axes) -> None:
         rounds = sorted({entry.round for entry in standing.entries})
-        at = [rounds.index(entry.round) for entry in standing.entries]
-        axes.plot(
-            at,
-            [entry.score_s for entry in standing.entries],
-            "o",
-            ms=5,
-            label="published",
+        places = [rounds.index(entry.round) for entry in standing.entries]
+        scores_s = [entry.score_s for entry in standing.entries]
+        axes.plot(places, scores_s, "o", ms=5, label="published")
+        axes.axhline(
+            standing.time_s,
+            color=COLOURS[1],
+            lw=1.5,
+            label="this run",
         )
-        axes.axhline(standing.time_s, color=COLOURS[1], lw=1.5, label="this run")
-        axes.set_xticks(range(len(rounds)), [f"v{name}" for name in rounds])
+        names = [f"v{name}" for name in rounds]
+        axes.set_xticks(range(len(rounds)), names)
         axes.set_xlim(-0.5, len(rounds) - 0.5)
         axes.set_xlabel("round")
         finish(axes)
@@ -173,11 +189,19 @@ def _published(subjects: Subjects) -> Draw | None:
     return draw
 
 
-def _logged(subjects: Subjects, key: str, least: float | None = 0) -> Draw | None:
+def _logged(
+    subjects: Subjects,
+    key: str,
+    least: float | None = 0,
+) -> Draw | None:
     """A number of the log points by epoch, if it ever changed; `least`: where the y axis begins."""
 
     def find(subject: Subject) -> Sequence[Points]:
-        points = _pairs(subject.beside.records("train"), "epoch", key)
+        points = _pairs(
+            subject.folder.records("train"),
+            "epoch",
+            key,
+        )
         if len({value for _, value in points}) > 1:
             return [points]
         return []
@@ -199,12 +223,18 @@ def _learning_rate(subjects: Subjects) -> Draw | None:
     planned = _planned(subject)
     if len({lr for _, lr in planned}) < 2:
         return _logged(subjects, "lr")
-    points = _pairs(subject.beside.records("train"), "epoch", "lr")
+    points = _pairs(
+        subject.folder.records("train"),
+        "epoch",
+        "lr",
+    )
 
     def draw(axes: Axes) -> None:
-        axes.plot(*zip(*planned, strict=True), lw=1.5, label="planned")
+        epochs, rates = zip(*planned, strict=True)
+        axes.plot(epochs, rates, lw=1.5, label="planned")
         if points:
-            axes.plot(*zip(*points, strict=True), "o", ms=4, label="as run")
+            epochs, rates = zip(*points, strict=True)
+            axes.plot(epochs, rates, "o", ms=4, label="as run")
         axes.set_xlabel("epoch")
         axes.set_ylim(bottom=0)
         finish(axes)
@@ -224,28 +254,33 @@ def _planned(subject: Subject) -> Points:
         return []
     settings_at = step_settings(run, plan)
     last = plan.last_step
-    steps = {
-        *range(1, last + 1, math.ceil(last / _PLANNED_POINTS)),
-        plan.warmup_steps,
-        last,
-    }
-    return [(plan.epoch_at(step), settings_at(step).lr) for step in sorted(steps - {0})]
+    stride = math.ceil(last / _PLANNED_POINTS)
+    steps = {*range(1, last + 1, stride), plan.warmup_steps, last} - {0}
+    points = []
+    for step in sorted(steps):
+        points.append((plan.epoch_at(step), settings_at(step).lr))
+    return points
 
 
 def _phases(subjects: Subjects) -> Draw | None:
     """The medians of a step's phases, one upon another, of the first subject."""
-    records = subjects[0][1].beside.records("steps")
-    lines = {name: _pairs(records, "step", f"{name}_p50_ms") for name in PHASES}
-    points = max(map(len, lines.values()))
-    if points < 2 or min(map(len, lines.values())) < points:
+    records = subjects[0][1].folder.records("steps")
+    lines = [_pairs(records, "step", f"{name}_p50_ms") for name in PHASES]
+    counts = set(map(len, lines))
+    if len(counts) > 1 or max(counts) < 2:
         return None
 
     def draw(axes: Axes) -> None:
-        steps = [step for step, _ in lines["forward"]]
-        heights = [list(map(itemgetter(1), line)) for line in lines.values()]
-        axes.stackplot(steps, heights, labels=list(lines))
+        steps = [step for step, _ in lines[0]]
+        heights = [[height for _, height in line] for line in lines]
+        axes.stackplot(
+            steps,
+            heights,
+            labels=list(PHASES),
+        )
         axes.set(
-            xlabel="step", ylim=(0, 1.35 * max(map(sum, zip(*heights, strict=True))))
+            xlabel="step",
+            ylim=(0, None),
         )
         finish(axes)
 
@@ -294,9 +329,17 @@ CHARTS = (
 
 
 def _pairs(
-    records: Iterable[dict[str, Any]], x: str, y: str
+    records: Iterable[JsonObject],
+    x: str,
+    y: str,
 ) -> list[tuple[float, float]]:
     """Return (x, y) of the records that have both as numbers that can be drawn, x rising."""
-    points = ((number(record.get(x)), number(record.get(y))) for record in records)
-    known = ((a, b) for a, b in points if a is not None and b is not None)
-    return sorted(point for point in known if max(map(abs, point)) < LARGEST)
+    points = []
+    for record in records:
+        at = number(record.get(x))
+        value = number(record.get(y))
+        if at is None or value is None:
+            continue
+        if max(abs(at), abs(value)) < LARGEST:
+            points.append((at, value))
+    return sorted(points)

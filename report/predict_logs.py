@@ -48,18 +48,19 @@ def find_source(argument: str) -> CalibrationRun:
 
 
 def common_precision(
-    sources: Sequence[CalibrationRun], system: System, asked: str | None
+    sources: Sequence[CalibrationRun],
+    system: System,
+    asked: str | None,
 ) -> str:
     """What the runs computed in: fp16, fp32 or tf32; `asked`, or fp16, where no config says. Raises
     UserError: runs of different precisions, or another one asked for."""
-    found = {precision_of(source.run, system) for source in sources if source.run}
+    precisions = {precision_of(source.run, system) for source in sources if source.run}
     if asked is not None:
-        found.add(asked)
-    if len(found) > 1:
-        raise UserError(
-            f"runs of one precision expected, found {' and '.join(sorted(found))}"
-        )
-    return next(iter(found), "fp16")
+        precisions.add(asked)
+    if len(precisions) > 1:
+        words = " and ".join(sorted(precisions))
+        raise UserError(f"runs of one precision expected, found {words}")
+    return next(iter(precisions), "fp16")
 
 
 def read_measurement(source: CalibrationRun) -> Measurement:
@@ -83,7 +84,8 @@ def read_measurement(source: CalibrationRun) -> Measurement:
         raise UserError(
             f"{log}: a global batch of {batch} is no multiple of {gpus} GPUs"
         )
-    first_s = min((one.start_s for one in (*run.blocks, *run.epochs)), default=0.0)
+    starts_s = [part.start_s for part in (*run.blocks, *run.epochs)]
+    first_s = min(starts_s, default=0.0)
     # Of another set, what is fixed in an evaluation cannot be told apart.
     evaluation_s = run.eval_s
     if images != IMAGENET_EVAL_SAMPLES:
@@ -99,37 +101,37 @@ def read_measurement(source: CalibrationRun) -> Measurement:
 
 
 def _split(argument: str) -> tuple[Path, int | None]:
-    head, colon, tail = argument.rpartition(":")
-    if colon and tail.isdecimal() and not Path(argument).exists():
-        if int(tail) < 1:
-            raise UserError(
-                f"{argument}: GPUs after the colon from 1 expected, found {tail}"
-            )
-        return Path(head), int(tail)
-    return Path(argument), None
+    path, _, gpus = argument.rpartition(":")
+    if not path or not gpus.isdecimal() or Path(argument).exists():
+        return Path(argument), None
+    if int(gpus) < 1:
+        raise UserError(
+            f"{argument}: GPUs after the colon from 1 expected, found {gpus}"
+        )
+    return Path(path), int(gpus)
 
 
-def _epoch_s(run: RunSummary, log: Path) -> float:
+def _epoch_s(
+    run: RunSummary,
+    log: Path,
+) -> float:
     """Median over blocks of (block - evaluations inside) / epochs; the first and last do not count.
 
     Stamps of single epochs are too early where the engine is asynchronous.
     """
-    figures = []
+    epochs_s = []
     for block in run.blocks or run.epochs:
-        inside = (
-            e
-            for e in run.evals
-            if block.start_s <= e.start_s and e.stop_s <= block.stop_s
-        )
-        paused_s = sum(one.duration_s for one in inside)
-        figures.append((block.duration_s - paused_s) / block.epochs)
-    if not figures:
+        trained_s = block.duration_s
+        for part in run.evals:
+            if block.start_s <= part.start_s and part.stop_s <= block.stop_s:
+                trained_s -= part.duration_s
+        epochs_s.append(trained_s / block.epochs)
+    if not epochs_s:
         raise UserError(f"{log}: finished blocks or epochs expected, found none")
-    interior = figures[1:-1] if len(figures) > 2 else figures[-1:]
-    seconds = median(interior)
-    if seconds <= 0:
-        raise UserError(f"{log}: epochs longer than 0 s expected, found {seconds:g}")
-    return seconds
+    epoch_s = median(epochs_s[1:-1] or epochs_s[-1:])
+    if epoch_s <= 0:
+        raise UserError(f"{log}: epochs longer than 0 s expected, found {epoch_s:g}")
+    return epoch_s
 
 
 def _whole(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import add
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..scaling.predict import Prediction, curve
-from .charts import INK, finish, new_panels, save
+from .charts import COLOURS, INK, finish, new_panels, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,111 +16,77 @@ if TYPE_CHECKING:
 
 def summary_rows(answer: Prediction) -> list[tuple[str, str, str]]:
     """Name, prediction, 90 % interval."""
-    low_s, high_s = answer.time_interval_s
     step_low, step_high = (value * 1e3 for value in answer.step_interval_s)
+    step = f"{answer.step.total_s * 1e3:.2f} ms"
     epochs = "{:.0f} to {:.0f}".format(*answer.epochs_interval)
     return [
-        (
-            "step",
-            f"{answer.step.total_s * 1e3:.2f} ms",
-            f"{step_low:.2f} to {step_high:.2f} ms",
-        ),
+        ("step", step, f"{step_low:.2f} to {step_high:.2f} ms"),
         ("training rate", f"{answer.images_per_s:,.0f} images/s", ""),
         ("efficiency", f"{answer.efficiency:.1%}", "of computation alone"),
         ("allreduce", answer.step.allreduce or "none", ""),
         ("epochs", f"{answer.epochs:g}", epochs),
-        (
-            "time to train",
-            f"{answer.run.total_s:.1f} s",
-            f"{low_s:.1f} to {high_s:.1f} s",
-        ),
+        ("time to train", f"{answer.run.total_s:.1f} s", _interval(answer)),
     ]
 
 
-def share_rows(parts: Mapping[str, float], unit: str) -> list[tuple[str, str, str]]:
+def _interval(answer: Prediction) -> str:
+    return "{:.1f} to {:.1f} s".format(*answer.time_interval_s)
+
+
+def share_rows(
+    parts: Mapping[str, float],
+    unit: str,
+) -> list[tuple[str, str, str]]:
     """Name, time and share of the parts that take any."""
     total = sum(parts.values())
     return [
-        (
-            name.removesuffix("_s").replace("_", " "),
-            f"{value:.3f} {unit}",
-            f"{value / total:.1%}",
-        )
+        (_words(name), f"{value:.3f} {unit}", f"{value / total:.1%}")
         for name, value in parts.items()
         if value
     ]
 
 
+def _words(part: str) -> str:
+    return part.removesuffix("_s").replace("_", " ")
+
+
+BEST_HEADER = (
+    "batch",
+    "global batch",
+    "groups",
+    "algorithm",
+    "step",
+    "epochs",
+    "time to train",
+    "90 % interval",
+)
+
+
 def best_rows(answers: Sequence[Prediction]) -> list[tuple[str, ...]]:
-    """Batch a GPU, global batch, groups, algorithm, step, epochs, time to train, its interval."""
-    return [
-        (
-            str(one.phases[0].batch),
-            f"{one.job.gpus * one.phases[0].batch:,}",
-            one.job.groups or "config's",
-            one.job.algorithm or "auto",
-            f"{one.step.total_s * 1e3:.2f} ms",
-            f"{one.epochs:g}",
-            f"{one.run.total_s:.1f} s",
-            "{:.1f} to {:.1f} s".format(*one.time_interval_s),
+    """What BEST_HEADER names of each."""
+    rows: list[tuple[str, ...]] = []
+    for answer in answers:
+        job = answer.job
+        batch = answer.phases[0].batch
+        rows.append(
+            (
+                str(batch),
+                f"{job.gpus * batch:,}",
+                job.groups or "config's",
+                job.algorithm or "auto",
+                f"{answer.step.total_s * 1e3:.2f} ms",
+                f"{answer.epochs:g}",
+                f"{answer.run.total_s:.1f} s",
+                _interval(answer),
+            )
         )
-        for one in answers
-    ]
+    return rows
 
 
-def write_best_plot(answers: Sequence[Prediction], path: Path) -> None:
-    """Time to train and its parts by the batch, with the best groups and algorithm of each."""
-    figure, (time, parts) = new_panels(2, 5.6)
-    by_batch = sorted(answers, key=lambda one: one.phases[0].batch)
-    batches = [one.phases[0].batch for one in by_batch]
-    low, high = zip(*(one.time_interval_s for one in by_batch), strict=True)
-    time.plot(
-        batches,
-        [one.run.total_s for one in by_batch],
-        "o-",
-        ms=4,
-        label="time to train",
-    )
-    time.fill_between(
-        batches,
-        low,
-        high,
-        alpha=0.2,
-        lw=0,
-        label="90 % interval",
-    )
-    time.set(
-        title="Time to train by batch", xlabel="images a GPU", ylabel="s", xscale="log"
-    )
-    right = parts.twinx()
-    parts.plot(
-        batches, [one.step.total_s * 1e3 for one in by_batch], "o-", ms=4, label="step"
-    )
-    right.plot(
-        batches,
-        [one.epochs for one in by_batch],
-        "s--",
-        ms=3,
-        color="C1",
-        label="epochs",
-    )
-    parts.set(
-        title="Step (-) and epochs (--)",
-        xlabel="images a GPU",
-        ylabel="ms",
-        xscale="log",
-    )
-    right.set(ylabel="epochs", ylim=(0, None))
-    right.spines["right"].set_visible(True)
-    for axes in (time, parts):
-        axes.set_ylim(bottom=0)
-        finish(axes)
-    first = answers[0]
-    figure.suptitle(f"{first.job.name}, {first.job.gpus} accelerators")
-    save(figure, path)
-
-
-def write_plot(answer: Prediction, path: Path) -> None:
+def write_plot(
+    answer: Prediction,
+    path: Path,
+) -> None:
     """One figure: the curve over GPUs, the step over GPUs, and the overlap in one step."""
     figure, (time, parts, overlap) = new_panels(3, 5.6)
     points = curve(answer)
@@ -130,16 +97,26 @@ def write_plot(answer: Prediction, path: Path) -> None:
     save(figure, path)
 
 
-def _time(points: Sequence[Prediction], axes: Axes) -> None:
+def _time(
+    points: Sequence[Prediction],
+    axes: Axes,
+) -> None:
     gpus = [point.job.gpus for point in points]
+    times_s = [point.run.total_s for point in points]
+    intervals_s = [point.time_interval_s for point in points]
+    low_s, high_s = zip(*intervals_s, strict=True)
+    efficiency = [100 * point.efficiency for point in points]
     axes.loglog(
-        gpus, [p.run.total_s for p in points], "o-", ms=4, label="time to train"
+        gpus,
+        times_s,
+        "o-",
+        ms=4,
+        label="time to train",
     )
-    low, high = zip(*(p.time_interval_s for p in points), strict=True)
     axes.fill_between(
         gpus,
-        low,
-        high,
+        low_s,
+        high_s,
         alpha=0.2,
         lw=0,
         label="90 % interval",
@@ -150,46 +127,74 @@ def _time(points: Sequence[Prediction], axes: Axes) -> None:
         ylabel="time to train, s",
     )
     right = axes.twinx()
-    right.plot(gpus, [100 * p.efficiency for p in points], "s--", ms=3, color="C1")
-    right.set(ylabel="efficiency, %", ylim=(0, 105))
+    right.plot(
+        gpus,
+        efficiency,
+        "s--",
+        ms=3,
+        color="C1",
+        label="efficiency",
+    )
+    right.set(
+        ylabel="efficiency, %",
+        ylim=(0, 105),
+    )
     right.spines["right"].set_visible(True)
-    finish(axes)
+    finish(axes, beside=right)
 
 
-def _step_parts(points: Sequence[Prediction], axes: Axes) -> None:
+def _step_parts(
+    points: Sequence[Prediction],
+    axes: Axes,
+) -> None:
     bottom = [0.0] * len(points)
     labels = [f"{point.job.gpus}" for point in points]
-    for name in points[0].step.parts:
+    for name, colour in _colours(points[0]).items():
         heights = [point.step.parts[name] * 1e3 for point in points]
         if any(heights):
             axes.bar(
                 labels,
                 heights,
                 bottom=bottom,
-                label=name[:-2].replace("_", " "),
+                color=colour,
+                label=_words(name),
             )
-            bottom = [b + h for b, h in zip(bottom, heights, strict=True)]
+            bottom = list(map(add, bottom, heights))
     axes.set(
         title="Where a step goes",
         xlabel="GPUs",
         ylabel="ms",
-        ylim=(0, 1.6 * max(bottom)),
     )
-    axes.tick_params(axis="x", rotation=45)
+    axes.tick_params(axis="x", labelsize="small")
     finish(axes)
 
 
-def _overlap(answer: Prediction, axes: Axes) -> None:
+def _colours(answer: Prediction) -> dict[str, str]:
+    """The parts of a step with a colour each, the same in all panels."""
+    return dict(zip(answer.step.parts, COLOURS, strict=False))
+
+
+def _overlap(
+    answer: Prediction,
+    axes: Axes,
+) -> None:
     """Groups of gradients on the network while backward goes on; `|`: when each is ready."""
     step = answer.step
     forward = (step.forward_s + step.launch_s * 0.35) * 1e3
-    end = max([group.ready_s for group in step.groups], default=step.backward_s) * 1e3
-    axes.barh("compute", forward, color="C0", label="forward")
+    ready_s = [group.ready_s for group in step.groups]
+    end = max(ready_s, default=step.backward_s) * 1e3
+    colours = _colours(answer)
+    axes.barh(
+        "compute",
+        forward,
+        color=colours["forward_s"],
+        label="forward",
+    )
     axes.barh(
         "compute",
         end,
         left=forward,
-        color="C9",
+        color=colours["backward_s"],
         label="backward",
     )
     for number, group in enumerate(step.groups):
@@ -199,9 +204,17 @@ def _overlap(answer: Prediction, axes: Axes) -> None:
             "allreduce",
             stop - start,
             left=start,
-            color=f"C{1 + number % 8}",
+            color=colours["exposed_s"],
+            alpha=(0.9, 0.5)[number % 2],
+            label="_" if number else "allreduce, a group a bar",
         )
-        axes.plot(forward + group.ready_s * 1e3, "allreduce", "|", color=INK, ms=14)
-    axes.axvline(forward + end, color=INK, lw=0.8, ls=":")
+        ready = forward + group.ready_s * 1e3
+        axes.plot(ready, "allreduce", "|", color=INK, ms=14)
+    axes.axvline(
+        forward + end,
+        color=INK,
+        lw=0.8,
+        ls=":",
+    )
     axes.set(title="One step", xlabel="ms from its start; |: a group is ready")
-    finish(axes)
+    finish(axes, below=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import lru_cache
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from ..config.benchmark import IMAGENET_TRAIN_SAMPLES, TARGET_ACCURACY
 from ..config.schema import Run
 from ..logging.places import job_of
 from ..scaling.epochs import read_table
-from .run_summary import RunSummary
+from .run_summary import RunSummary, median_of
 
 
 class Entry(NamedTuple):
@@ -39,7 +40,8 @@ class Standing(NamedTuple):
     @property
     def place(self) -> int:
         """The place of the time among them: 1 is the fastest."""
-        return 1 + sum(entry.score_s < self.time_s for entry in self.entries)
+        faster = [entry for entry in self.entries if entry.score_s < self.time_s]
+        return 1 + len(faster)
 
     @property
     def text(self) -> str:
@@ -65,29 +67,33 @@ def entries() -> tuple[Entry, ...]:
         )
         for row in read_table("mlperf_runs.csv")
     ]
-    return tuple(sorted(runs, key=lambda entry: entry.score_s))
+    return tuple(sorted(runs, key=attrgetter("score_s")))
 
 
-def machine_of(path: Path, config: Run | None) -> tuple[str, int] | None:
+def machine_of(
+    path: Path,
+    config: Run | None,
+) -> tuple[str, int] | None:
     """(accelerator, how many of them) of a log or a folder of logs: by the config of a run of ours,
     of a published one by the name of the system's folder. None: not known."""
     if config is not None:
-        return (
-            config.system.accelerator,
-            config.system.nodes * config.system.ranks_per_node,
-        )
+        return config.system.accelerator, config.system.world_size
     folder = path.resolve()
     if not path.is_dir():
         folder = folder.parent
     if job_of(folder):
         folder = folder.parent
-    system = folder.name
-    # the same count in all rounds
-    found = (one for one in entries() if one.system == system)
-    return next(((one.accelerator, one.accelerators) for one in found), None)
+    for entry in entries():
+        if entry.system == folder.name:  # the same count in all rounds
+            return entry.accelerator, entry.accelerators
+    return None
 
 
-def standing(accelerator: str, accelerators: int, time_s: float) -> Standing | None:
+def standing(
+    accelerator: str,
+    accelerators: int,
+    time_s: float,
+) -> Standing | None:
     """Where a time stands; `accelerator` as a machine's file or the table names it. None: no
     published run has this accelerator and count."""
     name, memory = _model(accelerator)
@@ -97,29 +103,26 @@ def standing(accelerator: str, accelerators: int, time_s: float) -> Standing | N
         if entry.accelerators == accelerators
         and _model(entry.accelerator) in ((name, memory), (name, ""))
     ]
-    machine = f"{accelerators:,} x {accelerator}"
     if not peers:
         return None
-    return Standing(machine, time_s, tuple(peers))
+    return Standing(f"{accelerators:,} x {accelerator}", time_s, tuple(peers))
 
 
 def standing_of(
-    path: Path, config: Run | None, runs: Sequence[RunSummary]
+    path: Path,
+    config: Run | None,
+    runs: Sequence[RunSummary],
 ) -> Standing | None:
     """Where the time to train of runs stands that reached the benchmark's target on ImageNet."""
-    times_s = [
-        run.run_s
+    is_benchmark = all(
+        run.target >= TARGET_ACCURACY and run.train_samples == IMAGENET_TRAIN_SAMPLES
         for run in runs
-        if run.reached and run.run_s is not None and run.target >= TARGET_ACCURACY
-    ]
+    )
+    time_s = median_of(run.time_to_train_s for run in runs)
     machine = machine_of(path, config)
-    if (
-        not times_s
-        or machine is None
-        or runs[0].train_samples != IMAGENET_TRAIN_SAMPLES
-    ):
+    if not is_benchmark or time_s is None or machine is None:
         return None
-    return standing(*machine, median(times_s))
+    return standing(*machine, time_s)
 
 
 def _model(accelerator: str) -> tuple[str, str]:

@@ -18,6 +18,11 @@ from .run_summary import show
 
 _AROUND = ("launcher", "processor", "packages")
 """Sections of environment.json that are compared beside the config."""
+_COMPARED = {
+    "train": ("loss at step", "step", "loss"),
+    "eval": ("accuracy of epoch", "epoch", "accuracy"),
+}
+"""Kind of a record -> what is compared in words, the keys of its place and of its value."""
 
 
 class FirstBit(NamedTuple):
@@ -50,18 +55,26 @@ def repeat_line(repeat: Repeat) -> str:
 def find_recorded(config: str) -> Path | None:
     """The folder of the run whose saved config this is: a config.yaml with a log beside it."""
     path = Path(config)
-    if path.name != "config.yaml" or not (path.parent / "result_0.txt").is_file():
+    folder = path.parent
+    if path.name != "config.yaml" or not (folder / "result_0.txt").is_file():
         return None
-    return path.parent
+    return folder
 
 
-def compare_with_recorded(recorded: Path, out: Path) -> Repeat:
+def compare_with_recorded(
+    recorded: Path,
+    out: Path,
+) -> Repeat:
     """Compare the run in folder `out` with that in `recorded`; never raises on content."""
     try:
         old = read_folder(recorded)
         new = read_folder(out)
     except UserError as error:
-        return Repeat(str(recorded), 0, show(str(error).splitlines()[0]))
+        return Repeat(
+            str(recorded),
+            0,
+            show(str(error).splitlines()[0]),
+        )
     bit = first_bit(new, old)
     parts = [bit.text]
     if reasons := _differences(old.folder, new.folder):
@@ -69,10 +82,18 @@ def compare_with_recorded(recorded: Path, out: Path) -> Repeat:
     same = None
     if bit.compared:
         same = bit.where is None
-    return Repeat(str(recorded), bit.compared, "; ".join(parts), same)
+    return Repeat(
+        str(recorded),
+        bit.compared,
+        "; ".join(parts),
+        same,
+    )
 
 
-def first_bit(left: Subject, right: Subject) -> FirstBit:
+def first_bit(
+    left: Subject,
+    right: Subject,
+) -> FirstBit:
     """Return the first loss or accuracy in which two runs differ in any bit."""
     ours = _values(left)
     theirs = _values(right)
@@ -88,13 +109,17 @@ def first_bit(left: Subject, right: Subject) -> FirstBit:
     return FirstBit(len(shared))
 
 
-def are_of_one_config(left: Subject, right: Subject) -> bool:
+def are_of_one_config(
+    left: Subject,
+    right: Subject,
+) -> bool:
     """Whether two subjects are a run each, of the same config and seed."""
-    ours = left.beside.config
-    theirs = right.beside.config
-    if ours is None or theirs is None or len(left.logs) != 1 or len(right.logs) != 1:
-        return False
-    return without_places(ours) == without_places(theirs)
+    configs = [
+        without_places(subject.folder.config)
+        for subject in (left, right)
+        if subject.folder.config and len(subject.logs) == 1
+    ]
+    return len(configs) == 2 and configs[0] == configs[1]
 
 
 def without_places(config: Loaded) -> JsonObject:
@@ -110,35 +135,35 @@ def without_places(config: Loaded) -> JsonObject:
 
 def _values(subject: Subject) -> dict[str, float | None]:
     """All losses and accuracies by where they are: from the metrics, else from the log."""
-    found = {}
-    for record in subject.beside.metrics:
-        if record.get("kind") == "train":
-            found[f"loss at step {show(record.get('step'))}"] = number(
-                record.get("loss")
-            )
-        elif record.get("kind") == "eval":
-            found[f"accuracy of epoch {show(record.get('epoch'))}"] = number(
-                record.get("accuracy")
-            )
-    if found or not subject.runs:
-        return found
+    values = {}
+    for record in subject.folder.metrics:
+        kind = str(record.get("kind"))
+        if kind in _COMPARED:
+            words, place, value = _COMPARED[kind]
+            where = f"{words} {show(record.get(place))}"
+            values[where] = number(record.get(value))
+    if values or not subject.runs:
+        return values
     return {
-        f"accuracy of epoch {show(e.epoch)}": e.accuracy
-        for e in subject.runs[0].evaluations
+        f"accuracy of epoch {show(evaluation.epoch)}": evaluation.accuracy
+        for evaluation in subject.runs[0].evaluations
     }
 
 
-def _differences(old: RunFolder | None, new: RunFolder | None) -> list[str]:
+def _differences(
+    old: RunFolder,
+    new: RunFolder,
+) -> list[str]:
     """Config values, then launcher, processor and packages that differ: `name (here, there)`."""
-    if old is None or new is None:
-        return []
     then = _surroundings(old)
     now = _surroundings(new)
-    return [
-        f"{show(key)} ({show(now.get(key), 40)}, {show(then.get(key), 40)})"
-        for key in {**then, **now}
-        if then.get(key) != now.get(key)
-    ]
+    differences = []
+    for key in then | now:
+        before = then.get(key)
+        after = now.get(key)
+        if before != after:
+            differences.append(f"{show(key)} ({show(after, 40)}, {show(before, 40)})")
+    return differences
 
 
 def _surroundings(folder: RunFolder) -> JsonObject:

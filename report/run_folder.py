@@ -7,9 +7,10 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ..compliance.log_rules import checked_keys
+from ..config import benchmark
 from ..config.errors import UserError
 from ..config.finding import number
 from ..config.load import Loaded, load
@@ -28,6 +29,7 @@ from ..logging.places import (
 from ..logging.records import ENVIRONMENT, RESULT, Environment, Result, fit
 from .run_summary import RunSummary, show, summarise
 
+T = TypeVar("T")
 _JSON_BYTES = 8 << 20
 """Some 60,000 spans; read as JSON they take up to 30 times as much."""
 
@@ -68,7 +70,8 @@ class Subject(NamedTuple):
     files: tuple[Path, ...]
     """Its logs, those that cannot be read among them."""
     logs: tuple[LogFigures, ...]
-    folder: RunFolder | None
+    folder: RunFolder
+    """What lies beside its logs; empty where they are in no run's folder."""
     notes: tuple[str, ...]
     """Logs that could not be read, one line each."""
 
@@ -79,14 +82,9 @@ class Subject(NamedTuple):
         return next(iter([*reached, *self.logs]), None)
 
     @property
-    def beside(self) -> RunFolder:
-        """What lies beside its logs; without a run's folder nothing."""
-        return self.folder or RunFolder(self.path)
-
-    @property
     def config(self) -> Run | None:
-        loaded = self.beside.config
-        return None if loaded is None else loaded.run
+        loaded = self.folder.config
+        return loaded.run if loaded else None
 
     @property
     def runs(self) -> tuple[RunSummary, ...]:
@@ -128,28 +126,34 @@ def _readable(folders: Iterable[Path]) -> list[Subject]:
             notes.extend(str(error).splitlines())
     if not subjects:
         raise UserError(*notes)
-    return [subjects[0]._replace(notes=(*notes, *subjects[0].notes)), *subjects[1:]]
+    first = subjects[0]
+    subjects[0] = first._replace(notes=(*notes, *first.notes))
+    return subjects
 
 
-def read_folder(path: Path, only: Path | None = None) -> Subject:
+def read_folder(
+    path: Path,
+    only: Path | None = None,
+) -> Subject:
     """A run's folder, or a submission's directory, whatever of it can be read; `only`: of its logs
     this one. Raises UserError: no log in it can be read, and it is not a run's folder either."""
     config = config_of(path)
-    folder = None
-    target = None
-    if os.path.lexists(config):
+    is_run = os.path.lexists(config)
+    folder = RunFolder(path)
+    if is_run:
         folder = read_run_folder(config.parent)
-        if folder.config is not None:
-            target = folder.config.run.eval.target
-        if config.parent != path:  # of the first of several runs
-            folder = folder._replace(
-                result=None,
-                metrics=(),
-                spans=(),
-                ranks={},
-            )
+    target = benchmark.TARGET_ACCURACY
+    if folder.config is not None:
+        target = folder.config.run.eval.target
+    if config.parent != path:  # of the first of several runs
+        folder = folder._replace(
+            result=None,
+            metrics=(),
+            spans=(),
+            ranks={},
+        )
     logs = []
-    notes = []
+    notes: list[str] = []
     files = results_in(path) if only is None else [only]
     for file in files:
         try:
@@ -157,16 +161,15 @@ def read_folder(path: Path, only: Path | None = None) -> Subject:
             logs.append(LogFigures(file, summarise(events, target)))
         except UserError as error:
             notes.extend(str(error).splitlines())
-    if not logs and (folder is None or only is not None):
-        raise UserError(
-            *(notes or [f"{path}: a log or the config of a run expected, found none"])
-        )
+    if not logs and (only is not None or not is_run):
+        missing = f"{path}: a log or the config of a run expected, found none"
+        raise UserError(*(notes or [missing]))
     return Subject(
-        path,
-        tuple(files),
-        tuple(logs),
-        folder,
-        tuple(notes),
+        path=path,
+        files=tuple(files),
+        logs=tuple(logs),
+        folder=folder,
+        notes=tuple(notes),
     )
 
 
@@ -177,58 +180,76 @@ def read_run_folder(path: Path) -> RunFolder:
     """
     notes = []
 
-    def read(name: str, parse: Callable[[Path], Any], empty: Any) -> Any:
+    def read(
+        name: str,
+        parse: Callable[[Path], Any],
+        empty: Any,
+    ) -> Any:
         if not os.path.lexists(path / name):
             return empty
         try:
             return parse(path / name)
         except (UserError, OSError, ValueError, RecursionError) as error:
-            why = getattr(error, "strerror", str(error).partition("\n")[0])
-            notes.append(f"{name}: left out: {show(why or type(error).__name__, 400)}")
+            first_line = str(error).partition("\n")[0]
+            reason = getattr(error, "strerror", first_line) or type(error).__name__
+            notes.append(f"{name}: left out: {show(reason, 400)}")
             return empty
 
     def read_json(file: Path) -> JsonObject:
         text = read_file(file, _JSON_BYTES, within=path)
-        value = json.loads(text.decode(encoding="utf-8", errors="replace"))
+        value = json.loads(text.decode(errors="replace"))
         if not isinstance(value, dict):
             raise ValueError("a JSON object expected")
         return value
 
-    config = read("config.yaml", lambda file: load(file, within=path), None)
+    def read_record(
+        name: str,
+        record: type[T],
+    ) -> T | None:
+        return read(
+            name,
+            lambda file: fit(record, read_json(file), "its keys"),
+            None,
+        )
+
     origins = read("origins.json", read_json, {})
-    metrics = read("metrics.jsonl", partial(read_metrics, within=path), Series())
+    timeline = read("timeline.json", read_json, {})
+    metrics = read(
+        "metrics.jsonl",
+        partial(read_metrics, within=path),
+        Series(),
+    )
     notes += [
         f"metrics.jsonl: of {kind} one record in {step} is taken, as there are so many"
         for kind, step in metrics.thinned.items()
     ]
     return RunFolder(
         path=path,
-        result=read(
-            RESULT, lambda file: fit(Result, read_json(file), "its keys"), None
-        ),
-        environment=read(
-            ENVIRONMENT,
-            lambda file: fit(Environment, read_json(file), "its keys"),
-            Environment(),
-        ),
+        result=read_record(RESULT, Result),
+        environment=read_record(ENVIRONMENT, Environment) or Environment(),
         origins={key: show(value) for key, value in origins.items()},
-        config=config,
+        config=read("config.yaml", partial(load, within=path), None),
         metrics=metrics.records,
-        spans=read("timeline.json", lambda file: _spans(read_json(file)), ()),
+        spans=_spans(timeline),
         ranks=read("ranks.json", read_json, {}),
         notes=tuple(notes),
     )
 
 
-def _spans(trace: Mapping[str, Any]) -> tuple[JsonObject, ...]:
+def _spans(trace: JsonObject) -> tuple[JsonObject, ...]:
     """The complete spans ("X") of a Chrome trace, by their start."""
     events = trace.get("traceEvents")
     if not isinstance(events, list):
         return ()
-    spans = [
-        span
-        for span in events
-        if isinstance(span, dict) and span.get("ph") == "X"
-        if number(span.get("ts")) is not None and (number(span.get("dur")) or -1) > 0
-    ]
-    return tuple(sorted(spans, key=lambda span: (span["ts"], -span["dur"])))
+    spans = filter(_is_whole, events)
+    by_start = sorted(spans, key=lambda span: (span["ts"], -span["dur"]))
+    return tuple(by_start)
+
+
+def _is_whole(span: Any) -> bool:
+    return (
+        isinstance(span, dict)
+        and span.get("ph") == "X"
+        and number(span.get("ts")) is not None
+        and (number(span.get("dur")) or -1) > 0
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -20,8 +21,8 @@ MISSING = "-"
 _MAX_SHOWN = 200
 _SUBMISSION = ("submission_benchmark", "submission_org", "submission_platform")
 _PARAMETER = re.compile(
-    r"(?:lars_|sgd_|akiba_)?opt_(?P<rule>\w+)|lars_(?P<lars>\w+)|num_(?P<set>train|eval)_examples"
-    r"|(?P<own>seed|global_batch_size(?:_change)?|gradient_accumulation_steps"
+    r"(?:(?:lars_|sgd_|akiba_)?opt|lars)_(?P<rule>\w+)|num_(?P<set>train|eval)_examples"
+    r"|(?P<name>seed|global_batch_size(?:_change)?|gradient_accumulation_steps"
     r"|model_bn_span|train_samples|eval_samples|\w*label_smoothing)"
 )
 
@@ -70,10 +71,10 @@ class RunSummary(NamedTuple):
     @property
     def reached(self) -> Evaluation | None:
         """The first evaluation at or above the target while the clock ran."""
-        return next(
-            (e for e in self.evaluations if e.counts and e.accuracy >= self.target),
-            None,
-        )
+        for evaluation in self.evaluations:
+            if evaluation.counts and evaluation.accuracy >= self.target:
+                return evaluation
+        return None
 
     @property
     def time_to_train_s(self) -> float | None:
@@ -82,52 +83,63 @@ class RunSummary(NamedTuple):
 
     @property
     def best(self) -> Evaluation | None:
-        return max(self.evaluations, key=lambda one: one.accuracy, default=None)
+        return max(self.evaluations, key=attrgetter("accuracy"), default=None)
+
+    @property
+    def best_accuracy(self) -> float | None:
+        return self.best and self.best.accuracy
+
+    @property
+    def epochs_to_target(self) -> float | None:
+        return self.reached and self.reached.epoch
 
     @property
     def epoch_s(self) -> float | None:
         """Median time of an epoch, evaluations excluded where the log separates them."""
-        return median_of(one.duration_s / one.epochs for one in self.epochs)
+        return median_of(part.duration_s / part.epochs for part in self.epochs)
 
     @property
     def eval_s(self) -> float | None:
         """Median time of an evaluation."""
-        return median_of(one.duration_s for one in self.evals)
+        return median_of(part.duration_s for part in self.evals)
 
     @property
     def train_samples(self) -> float | None:
         """Training images; those of the benchmark where the log has no count (v0.6 needs none)."""
-        is_benchmark = self.submission.get("benchmark") == benchmark.BENCHMARK
-        usual = benchmark.IMAGENET_TRAIN_SAMPLES if is_benchmark else None
+        usual = None
+        if self.submission.get("benchmark") == benchmark.BENCHMARK:
+            usual = benchmark.IMAGENET_TRAIN_SAMPLES
         return number(self.parameters.get("train_samples", usual))
 
     @property
     def images_per_s(self) -> float | None:
         """Training images over the time of the epochs."""
         samples = self.train_samples
-        seconds = sum(one.duration_s for one in self.epochs)
-        epochs = sum(one.epochs for one in self.epochs)
-        return samples * epochs / seconds if samples and seconds > 1e-6 else None
+        seconds = sum(part.duration_s for part in self.epochs)
+        epochs = sum(part.epochs for part in self.epochs)
+        if not samples or seconds < 1e-6:
+            return None
+        return samples * epochs / seconds
 
 
-def summarise(events: Sequence[Event], target: float | None = None) -> RunSummary:
-    """What one log says; `target` where it is known not to be the benchmark's."""
+def summarise(
+    events: Sequence[Event],
+    target: float = benchmark.TARGET_ACCURACY,
+) -> RunSummary:
+    """What one log says; `target`: the accuracy that its run was to reach."""
     clock_ms = _first_time(events, "run_start")
-    stop = next((event for event in events if event.key == "run_stop"), None)
-    status = stop and stop.metadata.get("status")
+    stops = [event for event in events if event.key == "run_stop"]
+    status = None
+    if stops:
+        status = stops[0].metadata.get("status")
     timed = [event for event in events if event.time_ms > 0]
-    epochs = _intervals(
-        timed,
-        "epoch_start",
-        ("epoch_stop",),
-        clock_ms,
-    )
-    blocks = _intervals(
-        timed,
-        "block_start",
-        ("block_stop",),
-        clock_ms,
-    )
+    if clock_ms is None:
+        timed = []
+    since_ms = clock_ms or 0.0
+    epochs = _intervals(timed, since_ms, "epoch_start", "epoch_stop")
+    blocks = _intervals(timed, since_ms, "block_start", "block_stop")
+    init_start_ms = _first_time(events, "init_start")
+    init_stop_ms = _first_time(events, "init_stop")
     return RunSummary(
         submission={
             event.key.removeprefix("submission_"): show(event.value)
@@ -136,40 +148,45 @@ def summarise(events: Sequence[Event], target: float | None = None) -> RunSummar
         },
         parameters=_parameters(events),
         status=None if status is None else show(status),
-        init_s=_seconds(
-            _first_time(events, "init_start"), _first_time(events, "init_stop")
-        ),
+        init_s=_seconds(init_start_ms, init_stop_ms),
         run_s=_seconds(clock_ms, _first_time(events, "run_stop")),
-        target=benchmark.TARGET_ACCURACY if target is None else target,
+        target=target,
         evaluations=_evaluations(events, clock_ms),
         epochs=epochs or blocks,
-        evals=_intervals(timed, "eval_start", ("eval_stop", "eval_accuracy"), clock_ms),
+        evals=_intervals(timed, since_ms, "eval_start", "eval_stop", "eval_accuracy"),
         blocks=blocks,
     )
 
 
-def show(value: Any, at_most: int = _MAX_SHOWN) -> str:
+def show(
+    value: Any,
+    at_most: int = _MAX_SHOWN,
+) -> str:
     """A value as text for people: one line, nothing that a terminal obeys, of bounded length."""
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         value = int(value)  # epochs and batch sizes come as 38.0
-    try:
-        text = value
-        if not isinstance(value, str):
+    text = value
+    if not isinstance(value, str):
+        try:
             text = json.dumps(value, default=str)
-    except (ValueError, RecursionError):
-        text = f"({type(value).__name__} that cannot be shown)"
+        except (ValueError, RecursionError):
+            text = f"({type(value).__name__} that cannot be shown)"
     shown = printable(text[: at_most + 1])
     if len(shown) > at_most:
         shown = f"{shown[: at_most - 1]}…"
     return shown
 
 
-def amount(value: float | None, unit: str = "") -> str:
+def amount(
+    value: float | None,
+    unit: str = "",
+) -> str:
     """A number for people: about five digits, thousands marked, its unit."""
     if value is None:
         return MISSING
-    text = f"{value:,.{decimals(value)}f}" if unit else f"{value:.6g}"
-    return f"{text} {unit}".rstrip()
+    if not unit:
+        return f"{value:.6g}"
+    return f"{value:,.{decimals(value)}f} {unit}"
 
 
 def decimals(value: float) -> int:
@@ -180,97 +197,115 @@ def decimals(value: float) -> int:
 
 def _parameters(events: Sequence[Event]) -> JsonObject:
     """Hyper-parameters under names without the optimizer's prefix; a list where values differ."""
-    found: dict[str, list[Any]] = {}
+    parameters: JsonObject = {}
     for event in events:
-        if match := _PARAMETER.fullmatch(event.key):
-            name = (
-                match["rule"]
-                or match["lars"]
-                or match["own"]
-                or f"{match['set']}_samples"
-            )
-            values = found.setdefault(_RENAMED.get(event.key, name), [])
-            if len(values) < 8 and event.value not in values:
-                values.append(event.value)
-    return {
-        name: values[0] if len(values) == 1 else values
-        for name, values in found.items()
-    }
+        match = _PARAMETER.fullmatch(event.key)
+        if match is None:
+            continue
+        name = match["rule"] or match["name"] or f"{match['set']}_samples"
+        values = parameters.setdefault(_RENAMED.get(event.key, name), [])
+        if len(values) < 8 and event.value not in values:
+            values.append(event.value)
+    for name, values in parameters.items():
+        if len(values) == 1:
+            (parameters[name],) = values
+    return parameters
 
 
 def _evaluations(
     events: Sequence[Event], clock_ms: float | None
 ) -> tuple[Evaluation, ...]:
     """Accuracies that are fractions, the first of each epoch, in file order."""
-    found: dict[Any, Evaluation] = {}
+    evaluations: dict[Any, Evaluation] = {}
     started = None
-    stop = None
+    counts = True
     for event in events:
         if event.key == "eval_start":
             started = _epoch(event)
         elif event.key == "run_stop":
-            stop = stop or event
-        if event.key != "eval_accuracy":
-            continue
+            counts = False
         accuracy = number(event.value)
-        if accuracy is None or not 0 <= accuracy <= 1:
+        if event.key != "eval_accuracy" or accuracy is None or not 0 <= accuracy <= 1:
             continue
-        logged = number(event.metadata.get("epoch_num"))
-        epoch = started if logged is None else logged
-        time_s = _seconds(clock_ms, event.time_ms) if event.time_ms > 0 else None
-        key = event.line if epoch is None else ("epoch", epoch)
-        found.setdefault(key, Evaluation(epoch, time_s, accuracy, counts=stop is None))
-    return tuple(found.values())
+        epoch = first_number(event.metadata.get("epoch_num"), started)
+        time_s = None
+        if event.time_ms > 0:
+            time_s = _seconds(clock_ms, event.time_ms)
+        key = ("epoch", epoch)
+        if epoch is None:
+            key = ("line", event.line)
+        evaluations.setdefault(key, Evaluation(epoch, time_s, accuracy, counts))
+    return tuple(evaluations.values())
 
 
 def _intervals(
-    events: Iterable[Event], start: str, stops: tuple[str, ...], clock_ms: float | None
+    events: Iterable[Event], clock_ms: float, start: str, *stops: str
 ) -> tuple[Interval, ...]:
     """Each start with the stop that follows it; copies by other ranks are left out."""
-    found = []
+    intervals = []
     seen: set[float | None] = set()
-    closed: set[float] = set()
+    closed: set[float | None] = set()
     opened = None
     for event in events:
-        if clock_ms is None:
-            break
-        if event.key == start:
-            epoch = _epoch(event)
-            if epoch is None or epoch not in seen:
-                opened = event
-                seen.add(epoch)
-        elif (
-            event.key in stops and opened is not None and event.time_ms > opened.time_ms
-        ):
-            epoch = _epoch(event)
-            if epoch in closed:
-                continue  # a slower rank's copy
-            if epoch is not None:
-                closed.add(epoch)
-            count = number(opened.metadata.get("epoch_count")) or 1.0
-            if count < 0:
-                count = 1.0
-            start_s = (opened.time_ms - clock_ms) / 1000
-            found.append(Interval(start_s, (event.time_ms - clock_ms) / 1000, count))
-            opened = None
-    return tuple(found)
+        epoch = _epoch(event)
+        if event.key == start and (epoch is None or epoch not in seen):
+            opened = event
+            seen.add(epoch)
+        if event.key not in stops or opened is None or event.time_ms <= opened.time_ms:
+            continue
+        if epoch in closed:
+            continue  # a slower rank's copy
+        if epoch is not None:
+            closed.add(epoch)
+        epochs = number(opened.metadata.get("epoch_count")) or 0.0
+        if epochs <= 0:
+            epochs = 1.0
+        intervals.append(
+            Interval(
+                start_s=(opened.time_ms - clock_ms) / 1000,
+                stop_s=(event.time_ms - clock_ms) / 1000,
+                epochs=epochs,
+            )
+        )
+        opened = None
+    return tuple(intervals)
 
 
 def _epoch(event: Event) -> float | None:
     """The epoch of a record, which some published logs give as its value."""
     metadata = event.metadata
-    values = (metadata.get("epoch_num"), metadata.get("first_epoch_num"), event.value)
-    return next(
-        (epoch for value in values if (epoch := number(value)) is not None), None
+    return first_number(
+        metadata.get("epoch_num"),
+        metadata.get("first_epoch_num"),
+        event.value,
     )
 
 
-def _first_time(events: Sequence[Event], key: str) -> float | None:
-    return next((e.time_ms for e in events if e.key == key and e.time_ms > 0), None)
+def first_number(*values: Any) -> float | None:
+    """The first value that is a number."""
+    for value in values:
+        if number(value) is not None:
+            return number(value)
+    return None
 
 
-def _seconds(start_ms: float | None, stop_ms: float | None) -> float | None:
-    return None if start_ms is None or stop_ms is None else (stop_ms - start_ms) / 1000
+def _first_time(
+    events: Sequence[Event],
+    key: str,
+) -> float | None:
+    for event in events:
+        if event.key == key and event.time_ms > 0:
+            return event.time_ms
+    return None
+
+
+def _seconds(
+    start_ms: float | None,
+    stop_ms: float | None,
+) -> float | None:
+    if start_ms is None or stop_ms is None:
+        return None
+    return (stop_ms - start_ms) / 1000
 
 
 def median_of(values: Iterable[float | None]) -> float | None:

@@ -31,6 +31,7 @@ from ..logging.records import (
     read_failures,
 )
 from ..train.checkpoint.file import read_checkpoint
+from .run_summary import first_number
 
 QUEUED = "queued"
 RUNNING = "running"
@@ -55,7 +56,11 @@ STATUSES = (
 OPEN = (QUEUED, RUNNING)
 """The statuses of runs that will go on by themselves."""
 
-_ENDED = {SUCCESS: SUCCESS, ABORTED: MISSED, FAILED: FAILED}
+_ENDED = {
+    SUCCESS: SUCCESS,
+    ABORTED: MISSED,
+    FAILED: FAILED,
+}
 _LOCKS = {LOCK, RANK_LOCK}
 _OF_A_RUN = {ENVIRONMENT, "metrics.jsonl", RESULT, RANK_LOCK}
 _OF_A_JOB = {"job.sh", "exit_code", ".job.lock"}
@@ -70,11 +75,11 @@ _MOST_STEPS = 1 << 53
 T = TypeVar("T")
 
 
-class Found(NamedTuple):
+class Place(NamedTuple):
     """The folder of a run, or of a job that has none yet, and the names in it."""
 
     folder: Path
-    names: frozenset[str]
+    names: set[str]
     job: Path | None
     """The folder of its job; of a job without a run: its own."""
 
@@ -124,52 +129,79 @@ class RunRow(NamedTuple):
         """The row for JSON."""
         progress = self.progress and self.progress._asdict()
         job_folder = self.job_folder and str(self.job_folder)
-        paths = {"folder": str(self.folder), "job_folder": job_folder}
+        paths = {
+            "folder": str(self.folder),
+            "job_folder": job_folder,
+        }
         return self._asdict() | paths | {"progress": progress}
 
 
 def read_runs(folders: list[Path]) -> list[RunRow]:
     """Read the rows of all runs in or below these folders, the newest first."""
-    runs = {run.folder: run for folder in folders for run in find_runs(folder)}
-    locks = (run.folder / name for run in runs.values() for name in run.names & _LOCKS)
-    at_work = {path.parent for path in held(locks)}
-    rows = [read_run(run, is_at_work=run.folder in at_work) for run in runs.values()]
+    places: dict[Path, Place] = {}
+    for folder in folders:
+        places |= {place.folder: place for place in find_runs(folder)}
+    locks = [
+        folder / name
+        for folder, place in places.items()
+        for name in place.names & _LOCKS
+    ]
+    at_work = {lock.parent for lock in held(locks)}
+    rows = [
+        read_run(place, is_at_work=folder in at_work)
+        for folder, place in places.items()
+    ]
     return sorted(rows, key=lambda row: (row.started or "", row.folder), reverse=True)
 
 
 def find_runs(
-    folder: Path, depth: int = _DEPTH, job: Path | None = None
-) -> Iterator[Found]:
+    folder: Path,
+    depth: int = _DEPTH,
+    job: Path | None = None,
+) -> Iterator[Place]:
     """The runs in and below `folder`, and the jobs without one; links are not followed."""
+    names = set()
+    below = []
     try:
         with os.scandir(folder) as entries:
-            kinds = {
-                entry.name: entry.is_dir(follow_symlinks=False) for entry in entries
-            }
+            for entry in entries:
+                names.add(entry.name)
+                is_folder = entry.is_dir(follow_symlinks=False)
+                if is_folder and not entry.name.startswith("."):
+                    below.append(folder / entry.name)
     except OSError:  # removed meanwhile, or not ours to read
         return
-    names = frozenset(kinds)
-    below = sorted(
-        name for name, is_folder in kinds.items() if is_folder and name[0] != "."
-    )
+    is_job = bool(names & _OF_A_JOB)
     if names & _OF_A_RUN:
-        taken_up = bool(names & _OF_A_JOB)  # a run of `rn50 launch` that a job resumes
-        yield Found(folder, names, folder if taken_up else job)
-    elif names & _OF_A_JOB:
-        runs = [name for name in below if _RUN_OF_A_JOB.fullmatch(name)]
-        found = [one for name in runs for one in find_runs(folder / name, 0, folder)]
-        yield from found or [Found(folder, names, folder)]
+        # a job's own: a run of `rn50 launch` that a job resumes
+        yield Place(folder, names, folder if is_job else job)
+    elif is_job:
+        runs = [
+            place
+            for path in sorted(below)
+            if _RUN_OF_A_JOB.fullmatch(path.name)
+            for place in find_runs(path, 0, folder)
+        ]
+        yield from runs or [Place(folder, names, folder)]
     elif depth:
-        for name in below:
-            yield from find_runs(folder / name, depth - 1)
+        for path in sorted(below):
+            yield from find_runs(path, depth - 1)
 
 
-def read_run(found: Found, *, is_at_work: bool) -> RunRow:
+def read_run(
+    place: Place,
+    *,
+    is_at_work: bool,
+) -> RunRow:
     """Read the row of a run's folder, or what is known of a job without a run. `is_at_work`: one of
     its locks is held."""
-    folder, names, job = found
-    submission = (job and _read(job / SUBMISSION, Submission)[0]) or Submission()
-    environment = _read(folder / ENVIRONMENT, Environment)[0] or Environment()
+    folder, names, job = place
+    submission = None
+    if job is not None:
+        submission, _ = _read(job / SUBMISSION, Submission)
+    submission = submission or Submission()
+    environment, _ = _read(folder / ENVIRONMENT, Environment)
+    environment = environment or Environment()
     brief = environment.run or submission.run or Brief()
     row = RunRow(
         folder=folder,
@@ -193,24 +225,31 @@ def read_run(found: Found, *, is_at_work: bool) -> RunRow:
     last = newest_records(folder / "metrics.jsonl", "train", "eval")
     train = last.get("train", {})
     evaluation = last.get("eval", {})
-    times_s = (number(one.get("time_s")) for one in (train, evaluation))
-    last_s = max((time_s for time_s in times_s if time_s is not None), default=None)
+    times_s = [number(record.get("time_s")) for record in last.values()]
+    known_s = [time_s for time_s in times_s if time_s is not None]
+    may_resume = status in (STOPPED, FAILED, KILLED)
+    progress = None
+    if status == RUNNING:
+        progress = _progress(brief, train)
     return row._replace(
         status=status,
         reason=_short(unfit or reason),
         time_to_train_s=result.time_to_train_s if status == SUCCESS else None,
-        elapsed_s=_first(result.time_to_train_s, last_s),
-        eval_accuracy=_first(result.eval_accuracy, evaluation.get("accuracy")),
-        target=_first(result.target, row.target),
-        images_per_s=_first(result.images_per_s, train.get("images_per_s")),
+        elapsed_s=first_number(result.time_to_train_s, max(known_s, default=None)),
+        eval_accuracy=first_number(result.eval_accuracy, evaluation.get("accuracy")),
+        target=first_number(result.target, row.target),
+        images_per_s=first_number(result.images_per_s, train.get("images_per_s")),
         ranks=result.ranks or row.ranks,
         verdict=_short((result.check or Verdict("")).verdict),
-        resumable=status in (STOPPED, FAILED, KILLED) and _is_resumable(folder, result),
-        progress=_progress(brief, train) if status == RUNNING else None,
+        resumable=may_resume and _is_resumable(folder, result),
+        progress=progress,
     )
 
 
-def _read(path: Path, record: type[T]) -> tuple[T | None, str]:
+def _read(
+    path: Path,
+    record: type[T],
+) -> tuple[T | None, str]:
     """What is in a file of a run, if it fits, and else what does not fit."""
     try:
         return read(path, record), ""
@@ -219,7 +258,9 @@ def _read(path: Path, record: type[T]) -> tuple[T | None, str]:
 
 
 def _end_of(
-    folder: Path, names: frozenset[str], result: Result | None
+    folder: Path,
+    names: set[str],
+    result: Result | None,
 ) -> tuple[str, str]:
     """The status of a run that no process drives, and why it has it."""
     if result is not None and result.status in _ENDED:
@@ -233,37 +274,42 @@ def _end_of(
     return FAILED, "left no result"
 
 
-def _is_resumable(folder: Path, result: Result) -> bool:
+def _is_resumable(
+    folder: Path,
+    result: Result,
+) -> bool:
     """Whether it has a checkpoint, and its result does not say that resuming it is of no use."""
     if result.reason and (result.next is None or result.next.verb == LAUNCH):
         return False
-    return any(_is_whole(path) for path in (folder / "checkpoint").glob("step_*.ckpt"))
-
-
-def _is_whole(path: Path) -> bool:
-    """Whether a checkpoint has its header and size; its digest, of all its bytes, is not made."""
-    with suppress(UserError):
-        return bool(read_checkpoint(path))
+    for checkpoint in (folder / "checkpoint").glob("step_*.ckpt"):
+        with suppress(UserError):
+            # its header and size; its digest, of all its bytes, is not made
+            read_checkpoint(checkpoint)
+            return True
     return False
 
 
-def _progress(brief: Brief, train: Mapping[str, Any]) -> Progress | None:
+def _progress(
+    brief: Brief,
+    train: Mapping[str, Any],
+) -> Progress | None:
     """How far a run is by its last log point; None where the run's own files do not have it."""
     steps = brief.steps
     if not 0 < steps < _MOST_STEPS:
         return None
     step = min(_whole(train.get("step")) or 0, steps)
-    rate = _first(train.get("recent_images_per_s"), train.get("images_per_s"))
+    rate = first_number(train.get("recent_images_per_s"), train.get("images_per_s"))
     batch = number(train.get("global_batch_size"))
+    left_s = None
+    if batch and rate and rate > 0:
+        left_s = number((steps - step) * batch / rate)
     return Progress(
         step=step,
         steps=steps,
         epoch=number(train.get("epoch")) or 0.0,
         epochs=brief.epochs,
         loss=number(train.get("loss")),
-        left_s=number((steps - step) * batch / rate)
-        if batch and rate and rate > 0
-        else None,
+        left_s=left_s,
     )
 
 
@@ -272,10 +318,6 @@ def _started(folder: Path) -> str | None:
         if stamp := _STAMP.fullmatch(name):
             return "{}-{}-{}T{}:{}:{}Z".format(*stamp.groups())
     return None
-
-
-def _first(*values: Any) -> float | None:
-    return next((n for value in values if (n := number(value)) is not None), None)
 
 
 def _whole(value: Any) -> int | None:

@@ -7,13 +7,10 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from ..config.benchmark import IMAGENET_TRAIN_SAMPLES
 from ..config.errors import UserError
 from .predict import PredictedJob, Prediction, predict
 
-BATCHES = sorted(
-    size * power // 4 for power in (4, 8, 16, 32, 64, 128, 256) for size in (4, 5, 6, 7)
-)
+BATCHES = [quarters << octave for octave in range(7) for quarters in (4, 5, 6, 7)]
 """Images a GPU: four in each octave, from 4 to 448."""
 LARGEST_GLOBAL_BATCH = 81_920
 """Of one batch for the whole run: Sony went to 119K images by batch-size control alone."""
@@ -34,7 +31,8 @@ BETWEEN_NODES = ("torus_2d", "hierarchical")
 
 
 def best_of_each_batch(
-    at: Callable[[int], PredictedJob], given: Collection[str]
+    at: Callable[[int], PredictedJob],
+    given: Collection[str],
 ) -> list[Prediction]:
     """The groups and the algorithm with the least time to train, for each batch that the machine's
     memory and the published recipes allow; the fastest batch first.
@@ -50,11 +48,10 @@ def best_of_each_batch(
     for batch in BATCHES:
         try:
             job = at(batch)
-            if batch * job.gpus > min(LARGEST_GLOBAL_BATCH, IMAGENET_TRAIN_SAMPLES):
-                images = f"{batch * job.gpus:,} images a step"
-                refused = (
-                    refused or f"{images} are beyond every published run of one batch"
-                )
+            images = batch * job.gpus
+            if images > LARGEST_GLOBAL_BATCH:
+                beyond = f"{images:,} images a step are beyond every published run of one batch"
+                refused = refused or beyond
                 break
             best.append(min(_ways(job, given), key=_time_s))
         except UserError as error:
@@ -64,12 +61,17 @@ def best_of_each_batch(
     return sorted(best, key=_time_s)
 
 
-def _ways(job: PredictedJob, given: Collection[str]) -> Iterator[Prediction]:
+def _ways(
+    job: PredictedJob,
+    given: Collection[str],
+) -> Iterator[Prediction]:
     """Predictions of the job's own groups and algorithm, and of all others that are possible."""
     yield predict(job)
-    many = BETWEEN_NODES if job.gpus > job.system.ranks_per_node else ()
-    choices = {"groups": GROUPS, "algorithm": (*ALGORITHMS[job.system.device], *many)}
-    free = {key: values for key, values in choices.items() if key not in given}
+    algorithms = ALGORITHMS[job.system.device]
+    if job.gpus > job.system.ranks_per_node:
+        algorithms += BETWEEN_NODES
+    choices = {"groups": GROUPS, "algorithm": algorithms}
+    free = {name: values for name, values in choices.items() if name not in given}
     for values in product(*free.values()):
         chosen: dict[str, Any] = dict(zip(free, values, strict=True))
         yield predict(replace(job, **chosen))

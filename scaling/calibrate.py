@@ -14,9 +14,11 @@ from typing import NamedTuple
 
 from ..config.benchmark import IMAGENET_EVAL_SAMPLES
 from ..config.machine import Compute, Performance, Point, System
-from .step import build, step_time
+from .fit import build
+from .machine import Machine
+from .step import step_time
 
-JITTERS = tuple(0.002 * number for number in range(51))
+JITTERS = [0.002 * number for number in range(51)]
 """Candidates up to 10 %, tried in turn: the function is cheap and may have a flat bottom."""
 
 _MET = 0.005
@@ -51,83 +53,84 @@ class Calibration:
     @property
     def residual(self) -> float | None:
         """`error`, or None where as many constants as runs make it nothing by themselves."""
-        met = self.error < _MET
-        return None if met and self.runs <= len(self.constants) else self.error
+        if self.error < _MET and self.runs <= len(self.constants):
+            return None
+        return self.error
 
 
 def calibrate(
-    name: str, base: System, runs: Sequence[Measurement], precision: str = "fp16"
+    name: str,
+    base: System,
+    runs: Sequence[Measurement],
+    precision: str = "fp16",
 ) -> Calibration:
     """Fit `base` to one run or more. Raises UserError: runs that no rising line explains."""
     about = base.performance or Performance()
-    known: Compute | None = getattr(about, precision)
-    one_batch = len({run.batch for run in runs}) == 1
-    fixed = None
-    if one_batch:
-        fixed = build(name, base, precision).fixed_s if known is not None else 0.0
-        fixed = min(fixed, 0.5 * min(run.step_s for run in runs))
-    compute = Compute(
-        points=tuple(
-            Point(gpus=run.gpus, batch=run.batch, step_s=run.step_s, source=run.source)
-            for run in runs
-        ),
-        fixed_s=fixed,
+    fixed_s = None
+    constants = ["fixed", "per_image"]
+    if len({run.batch for run in runs}) == 1:
+        constants = ["per_image"]
+        fixed_s = 0.0
+        if getattr(about, precision) is not None:
+            fixed_s = build(name, base, precision).fixed_s
+        shortest_s = min(run.step_s for run in runs)
+        fixed_s = min(fixed_s, 0.5 * shortest_s)
+    points = tuple(
+        Point(
+            gpus=run.gpus,
+            batch=run.batch,
+            step_s=run.step_s,
+            source=run.source,
+        )
+        for run in runs
     )
     update: dict[str, object] = {
-        precision: compute,
+        precision: Compute(points=points, fixed_s=fixed_s),
         "sources": "rn50 predict calibrate",
+        **_clocks(about, runs),
     }
     if precision == "fp16":  # measured on this very machine: nothing to weigh against
         update["tensor_flops_per_s"] = None
-    update.update(_clocks(about, runs))
     about = about.model_copy(update=update)
-    candidates = JITTERS if len({run.gpus for run in runs}) > 1 else (about.jitter,)
-    constants = ("per_image",) if one_batch else ("fixed", "per_image")
-    if len(candidates) > 1:
-        constants = (*constants, "jitter")
-    fits = [
-        _fit(
-            name,
-            base,
-            about.model_copy(update={"jitter": jitter}),
-            runs,
-            precision,
-            constants,
+    jitters = [about.jitter]
+    if len({run.gpus for run in runs}) > 1:
+        jitters = JITTERS
+        constants.append("jitter")
+    fits = []
+    for jitter in jitters:
+        performance = about.model_copy(update={"jitter": jitter})
+        system = base.model_copy(update={"performance": performance})
+        machine = build(name, system, precision)
+        fit = Calibration(
+            system=system,
+            fixed_s=machine.fixed_s,
+            per_image_s=machine.per_image_s,
+            jitter=jitter,
+            constants=tuple(constants),
+            error=_error(machine, runs),
+            runs=len(runs),
         )
-        for jitter in candidates
-    ]
-    return min(
-        fits,
-        key=lambda fit: (round(fit.error, 6), abs(fit.jitter - Performance().jitter)),
-    )
+        fits.append(fit)
+    usual = Performance().jitter
+    return min(fits, key=lambda fit: (round(fit.error, 6), abs(fit.jitter - usual)))
 
 
-def _fit(
-    name: str,
-    base: System,
+def _error(
+    machine: Machine,
+    runs: Sequence[Measurement],
+) -> float:
+    """Root mean square relative error of the steps."""
+    squares = []
+    for run in runs:
+        modelled_s = step_time(machine, run.gpus, run.batch).total_s
+        squares.append((modelled_s / run.step_s - 1) ** 2)
+    return math.sqrt(math.fsum(squares) / len(runs))
+
+
+def _clocks(
     about: Performance,
     runs: Sequence[Measurement],
-    precision: str,
-    constants: tuple[str, ...],
-) -> Calibration:
-    system = base.model_copy(update={"performance": about})
-    machine = build(name, system, precision)
-    errors = [
-        step_time(machine, run.gpus, run.batch).total_s / run.step_s - 1 for run in runs
-    ]
-    error = math.sqrt(math.fsum(error**2 for error in errors) / len(errors))
-    return Calibration(
-        system=system,
-        fixed_s=machine.fixed_s,
-        per_image_s=machine.per_image_s,
-        jitter=about.jitter,
-        constants=constants,
-        error=error,
-        runs=len(runs),
-    )
-
-
-def _clocks(about: Performance, runs: Sequence[Measurement]) -> dict[str, object]:
+) -> dict[str, object]:
     """Start-up and evaluation of the largest run, which is nearest to what will be asked."""
     largest = max(runs, key=lambda run: run.gpus)
     update: dict[str, object] = {}

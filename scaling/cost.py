@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ..config.errors import UserError
+from ..config.machine import System
 from ..config.schema import Run
 from .topology import Link, Topology
 
@@ -39,7 +40,11 @@ class Cost(NamedTuple):
 FREE = Cost(0.0, 0, 0.0)
 
 
-def ring(ranks: int, n_bytes: float, link: Link) -> Cost:
+def ring(
+    ranks: int,
+    n_bytes: float,
+    link: Link,
+) -> Cost:
     """2(p-1) alpha + 2(p-1)/p n beta + (p-1)/p n gamma (Patarasuk and Yuan 2009).
 
     p-1 rounds reduce-scatter chunks of n/p, p-1 gather them: Fujitsu's 2(m-1) steps of N/m.
@@ -51,7 +56,9 @@ def ring(ranks: int, n_bytes: float, link: Link) -> Cost:
 
 
 def segmented_ring(
-    ranks: int, n_bytes: float, link: Link, segment_bytes: float = SEGMENT_BYTES
+    ranks: int,
+    n_bytes: float,
+    link: Link,
 ) -> Cost:
     """The ring with its chunks cut into k segments, one reduced while the next travels.
 
@@ -59,30 +66,38 @@ def segmented_ring(
     + min(t, s gamma) with t = alpha + s beta, then (p-1)k t to gather. k = 1 is the ring. Open
     MPI's algorithm 5; there segments also keep the buffer small.
     """
-    k = max(1, math.ceil(n_bytes / ranks / segment_bytes))
-    if k == 1 or ranks == 1:
+    k = math.ceil(n_bytes / ranks / SEGMENT_BYTES)
+    if k <= 1:
         return ring(ranks, n_bytes, link)
     segment = n_bytes / ranks / k
     rounds = (ranks - 1) * k
     message_s = link.message_s(segment)
     reduce_s = segment * link.gamma_s_per_byte
     scatter_s = rounds * max(message_s, reduce_s) + min(message_s, reduce_s)
-    return Cost(scatter_s + rounds * message_s, 2 * rounds, 2 * rounds * segment)
+    time_s = scatter_s + rounds * message_s
+    return Cost(time_s, 2 * rounds, 2 * rounds * segment)
 
 
 def torus_2d(
-    rows: int, columns: int, n_bytes: float, inside: Link, across: Link
+    topology: Topology,
+    n_bytes: float,
+    sides: tuple[int, int],
 ) -> Cost:
     """Reduce-scatter in each row, ring over each column with n/X, gather in the row (Sony 2018).
 
     Y rows, X columns: 2(X-1) aX + 2(X-1)/X n bX + (X-1)/X n g + 2(Y-1) aY + 2(Y-1)/Y n/X bY +
     (Y-1)/Y n/X g; 2(X-1) + 2(Y-1) rounds, Fujitsu's 2(mx + my - 2) (Sony quotes 2(X-1)).
     """
-    return ring(columns, n_bytes, inside).then(ring(rows, n_bytes / columns, across))
+    rows, columns = sides
+    in_rows = ring(columns, n_bytes, topology.ring(1, columns))
+    in_columns = ring(rows, n_bytes / columns, topology.ring(columns, rows))
+    return in_rows.then(in_columns)
 
 
 def hierarchical(
-    rows: int, columns: int, n_bytes: float, inside: Link, across: Link
+    topology: Topology,
+    n_bytes: float,
+    sides: tuple[int, int],
 ) -> Cost:
     """Reduce to a leader among X ranks, ring over Y leaders with all n, broadcast (Jia 2018).
 
@@ -90,17 +105,19 @@ def hierarchical(
     Geijn): 4(X-1) + 2(Y-1) rounds, Jia's count; X times the torus's bytes across. Sony's "the
     same amount of GPU-to-GPU operation as the 2D-Torus" contradicts this by 2(X-1) rounds.
     """
+    rows, columns = sides
+    inside = topology.ring(1, columns)
+    leaders = topology.node.inside
+    if topology.nodes > 1:
+        leaders = topology.one_flow()
     chunk = n_bytes / columns
     rounds = columns - 1
     time_s = rounds * (3 * inside.message_s(chunk) + inside.reduced_s(chunk))
-    return Cost(time_s, 4 * rounds, 3 * rounds * chunk).then(
-        ring(rows, n_bytes, across)
-    )
+    to_leaders_and_back = Cost(time_s, 4 * rounds, 3 * rounds * chunk)
+    return to_leaders_and_back.then(ring(rows, n_bytes, leaders))
 
 
-def double_tree(
-    nodes: int, ranks_per_node: int, n_bytes: float, inside: Link, across: Link
-) -> Cost:
+def double_tree(topology: Topology, n_bytes: float) -> Cost:
     """Two binary trees, a rank inner in one and leaf in the other, each with n/2 (NCCL 2.4).
 
     Up and down a chain of X ranks in the node and a tree of D = ceil(log2 Y) levels over nodes:
@@ -109,24 +126,24 @@ def double_tree(
     other k-1 = n/2c - 1 chunks follow at 4c beta + 2c gamma: about 2 n beta + n gamma for large
     n (Sanders, Speck, Traeff 2009).
     """
-    if nodes * ranks_per_node == 1:
-        return FREE
+    inside = topology.node.inside
     chunks = max(1, math.ceil(n_bytes / 2 / TREE_CHUNK_BYTES))
     chunk = n_bytes / 2 / chunks
-    chain = ranks_per_node - 1
-    levels = math.ceil(math.log2(nodes))
+    chain = topology.node.ranks - 1
+    levels = math.ceil(math.log2(topology.nodes))
     fill_s = chain * (inside.message_s(chunk) + inside.reduced_s(chunk))
     beta = inside.beta_s_per_byte if chain else 0.0
     if levels:
+        across = topology.one_flow()
         pieces = (2 * levels - 1) * chunk
-        fill_s += (
-            2 * levels * across.latency_s(chunk) + 2 * pieces * across.beta_s_per_byte
-        )
+        latency_s = 2 * levels * across.latency_s(chunk)
+        fill_s += latency_s + 2 * pieces * across.beta_s_per_byte
         fill_s += pieces * across.gamma_s_per_byte
         beta = max(beta, across.beta_s_per_byte)
     period_s = 4 * chunk * beta + 2 * chunk * inside.gamma_s_per_byte
-    sent = n_bytes * min(2.0, nodes * ranks_per_node / 2)
-    return Cost(fill_s + (chunks - 1) * period_s, 2 * (chain + levels), sent)
+    time_s = fill_s + (chunks - 1) * period_s
+    sent = n_bytes * min(2.0, topology.ranks / 2)
+    return Cost(time_s, 2 * (chain + levels), sent)
 
 
 SWITCH_LEVELS = 2
@@ -138,55 +155,46 @@ def in_switches(topology: Topology, n_bytes: float) -> Cost:
     et al. 2016): 2 L alpha + n beta across, a byte going up once and down once, whatever p is."""
     node = topology.node
     sent = n_bytes / node.nics
-    across_s = 2 * SWITCH_LEVELS * node.nic.alpha_s + sent * node.nic.beta_s_per_byte
-    return ring(node.ranks, n_bytes, node.inside).then(
-        Cost(across_s, 2 * SWITCH_LEVELS, sent)
-    )
+    across_s = 2 * SWITCH_LEVELS * node.nic.alpha_s
+    across_s += sent * node.nic.beta_s_per_byte
+    inside = ring(node.ranks, n_bytes, node.inside)
+    return inside.then(Cost(across_s, 2 * SWITCH_LEVELS, sent))
 
 
-def _recursive_doubling(
-    ranks: int, n_bytes: float, link_at: Callable[[int], Link]
-) -> Cost:
+def _recursive_doubling(topology: Topology, n_bytes: float) -> Cost:
     """log2(p) (alpha + n beta + n gamma): whole buffers, for small n (Thakur et al. 2005)."""
-    doublings = ranks.bit_length() - 1
-    time_s = sum(link_at(1 << k).reduced_s(n_bytes) for k in range(doublings))
-    return _folded(
-        ranks, n_bytes, link_at(1), Cost(time_s, doublings, doublings * n_bytes)
-    )
+    doublings = topology.ranks.bit_length() - 1
+    time_s = 0.0
+    for k in range(doublings):
+        time_s += topology.exchange(1 << k).reduced_s(n_bytes)
+    core = Cost(time_s, doublings, doublings * n_bytes)
+    return _folded(topology, n_bytes, core)
 
 
-def _halving_doubling(
-    ranks: int, n_bytes: float, link_at: Callable[[int], Link]
-) -> Cost:
+def _halving_doubling(topology: Topology, n_bytes: float) -> Cost:
     """2 log2(p) alpha + 2(p-1)/p n beta + (p-1)/p n gamma (Rabenseifner 2004).
 
     Half the data goes to the neighbour, a quarter two away, ...: most of it stays near.
     """
-    doublings = ranks.bit_length() - 1
-    time_s = sent = 0.0
-    for k in range(doublings):
+    cost = FREE
+    for k in range(topology.ranks.bit_length() - 1):
         part = n_bytes / (2 << k)
-        link = link_at(1 << k)
-        time_s += link.reduced_s(part) + link.message_s(part)
-        sent += 2 * part
-    return _folded(
-        ranks,
-        n_bytes,
-        link_at(1),
-        Cost(time_s, 2 * doublings, sent),
-    )
+        link = topology.exchange(1 << k)
+        there_and_back_s = link.reduced_s(part) + link.message_s(part)
+        cost = cost.then(Cost(there_and_back_s, 2, 2 * part))
+    return _folded(topology, n_bytes, cost)
 
 
 def _folded(
-    ranks: int,
+    topology: Topology,
     n_bytes: float,
-    link: Link,
     core: Cost,
 ) -> Cost:
     """p = q + r, q = 2^k < p: r ranks fold onto neighbours first (alpha + n beta + n gamma) and get
     the sum at the end (alpha + n beta), as in MPICH."""
-    if ranks & (ranks - 1) == 0:
+    if topology.ranks.bit_count() == 1:
         return core
+    link = topology.exchange(1)
     fold_s = link.reduced_s(n_bytes) + link.message_s(n_bytes)
     return core.then(Cost(fold_s, 2, n_bytes))
 
@@ -197,7 +205,9 @@ def grid(ranks: int) -> tuple[int, int]:
     Reduce-scatter runs inside a row, over X ranks. Gives Sony's grids (Table 4, vertical x
     horizontal) but one: 3456 ranks are 54 x 64 here, 48 x 72 there; say torus_2d(48x72).
     """
-    rows = next(y for y in range(math.isqrt(ranks), 0, -1) if ranks % y == 0)
+    rows = math.isqrt(ranks)
+    while ranks % rows:
+        rows -= 1
     return rows, ranks // rows
 
 
@@ -205,7 +215,10 @@ GRIDS = ("torus_2d", "hierarchical")
 """Algorithms of rows and columns."""
 
 
-def parse_algorithm(algorithm: str, ranks: int) -> tuple[str, tuple[int, int] | None]:
+def parse_algorithm(
+    algorithm: str,
+    ranks: int,
+) -> tuple[str, tuple[int, int] | None]:
     """`torus_2d(2x4)` -> torus_2d, (2, 4): rows x columns. No brackets: no grid. Raises ValueError:
     unknown algorithm, or a grid that does not hold `ranks`."""
     name, bracket, rest = algorithm.partition("(")
@@ -214,10 +227,9 @@ def parse_algorithm(algorithm: str, ranks: int) -> tuple[str, tuple[int, int] | 
     if not bracket:
         return name, None
     sides = rest.removesuffix(")").split("x")
-    if len(sides) != 2 or not all(side.isdecimal() for side in sides):
+    if len(sides) != 2 or not all(map(str.isdecimal, sides)):
         raise ValueError(f"{name}(ROWSxCOLUMNS) expected, found {algorithm}")
-    rows = int(sides[0])
-    columns = int(sides[1])
+    rows, columns = map(int, sides)
     if rows * columns != ranks:
         raise ValueError(f"{algorithm}: a grid of {ranks} ranks expected")
     return name, (rows, columns)
@@ -225,15 +237,14 @@ def parse_algorithm(algorithm: str, ranks: int) -> tuple[str, tuple[int, int] | 
 
 def with_grid(
     algorithm: str,
+    system: System,
     ranks: int,
-    per_node: int,
     *,
     any_grid: bool,
 ) -> str:
     """`algorithm` with the grid, rows x columns, on which `ranks` sum by it, if it has one.
 
     Args:
-        per_node: ranks of a node.
         any_grid: the torus may be any, and is the squarest by default (on CPUs); else rows are
             nodes (Horovod 0.28.1 over NCCL: columns are the ranks of a node).
 
@@ -249,15 +260,16 @@ def with_grid(
         raise UserError(f"comm.algorithm: {error}") from None
     if name not in GRIDS:
         return algorithm
-    own = (math.ceil(ranks / per_node), min(ranks, per_node))
-    if any_grid and name == "torus_2d":
-        own = grid(ranks)
-    rows, columns = given or own
-    if not any_grid and (rows, columns) != own:
+    sides = grid(ranks)
+    if not any_grid or name == "hierarchical":
+        per_node = min(ranks, system.ranks_per_node)
+        sides = (math.ceil(ranks / per_node), per_node)
+    if given and not any_grid and given != sides:
         raise UserError(
-            f"comm.algorithm: {name}({own[0]}x{own[1]}) on GPUs expected, nodes x ranks of a node, "
-            f"found {algorithm}"
+            f"comm.algorithm: {name}({sides[0]}x{sides[1]}) on GPUs expected, nodes x ranks of a "
+            f"node, found {algorithm}"
         )
+    rows, columns = given or sides
     if rows < 2 or (any_grid and columns < 2):
         least = "ranks in a grid of at least 2x2" if any_grid else "two nodes or more"
         raise UserError(
@@ -271,9 +283,8 @@ def allreduce_of(run: Run) -> str:
     cannot."""
     system = run.system
     any_grid = system.device == "cpu"
-    return with_grid(
-        run.comm.algorithm, system.world_size, system.ranks_per_node, any_grid=any_grid
-    )
+    ranks = system.world_size
+    return with_grid(run.comm.algorithm, system, ranks, any_grid=any_grid)
 
 
 def topology_grid(topology: Topology) -> tuple[int, int]:
@@ -283,50 +294,28 @@ def topology_grid(topology: Topology) -> tuple[int, int]:
     return grid(topology.ranks)
 
 
-def _on_torus(topology: Topology, n_bytes: float, sides: tuple[int, int]) -> Cost:
-    rows, columns = sides
-    inside = topology.ring(1, columns)
-    across = topology.ring(columns, rows)
-    return torus_2d(rows, columns, n_bytes, inside, across)
-
-
-def _on_hierarchical(
-    topology: Topology, n_bytes: float, sides: tuple[int, int]
-) -> Cost:
-    rows, columns = sides
-    leaders = topology.one_flow() if topology.nodes > 1 else topology.node.inside
-    return hierarchical(
-        rows,
-        columns,
-        n_bytes,
-        topology.ring(1, columns),
-        leaders,
-    )
-
-
 # comm.algorithm -> cost on a topology, given the grid (rows, columns) for those that have one.
 ALGORITHMS: dict[str, Callable[[Topology, float, tuple[int, int]], Cost]] = {
     "ring": lambda on, n, _: ring(on.ranks, n, on.ring(1, on.ranks)),
     "segmented_ring": lambda on, n, _: segmented_ring(
         on.ranks, n, on.ring(1, on.ranks)
     ),
-    "recursive_doubling": lambda on, n, _: _recursive_doubling(
-        on.ranks, n, on.exchange
-    ),
-    "recursive_halving_doubling": lambda on, n, _: _halving_doubling(
-        on.ranks, n, on.exchange
-    ),
-    "torus_2d": _on_torus,
-    "hierarchical": _on_hierarchical,
-    "double_tree": lambda on, n, _: double_tree(
-        on.nodes, on.node.ranks, n, on.node.inside, on.one_flow()
-    ),
+    "recursive_doubling": lambda on, n, _: _recursive_doubling(on, n),
+    "recursive_halving_doubling": lambda on, n, _: _halving_doubling(on, n),
+    "torus_2d": torus_2d,
+    "hierarchical": hierarchical,
+    "double_tree": lambda on, n, _: double_tree(on, n),
 }
 
 
-def allreduce(algorithm: str, topology: Topology, n_bytes: float) -> Cost:
+def allreduce(
+    algorithm: str,
+    topology: Topology,
+    n_bytes: float,
+) -> Cost:
     """Cost of `algorithm`, as `comm.algorithm` names it, with or without a grid, on a machine."""
-    name, sides = parse_algorithm(algorithm, topology.ranks)
+    name, given = parse_algorithm(algorithm, topology.ranks)
     if topology.ranks == 1:
         return FREE
-    return ALGORITHMS[name](topology, n_bytes, sides or topology_grid(topology))
+    sides = given or topology_grid(topology)
+    return ALGORITHMS[name](topology, n_bytes, sides)

@@ -43,38 +43,50 @@ def read_table(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def epochs_to_target(global_batch_size: float, ruleset: str = "4.0.0") -> Epochs:
+def epochs_to_target(
+    global_batch_size: int,
+    ruleset: str = "4.0.0",
+) -> Epochs:
     """Linear between the published batches; the interval is the scatter of the runs around it.
 
     Outside the data the last slope continues, and the interval widens by half of the change.
     """
     batches, means, scatter = _monotone(recipe_round(ruleset))
-    x = float(global_batch_size)
-    expected = float(np.interp(x, batches, means))
-    beyond = 0.0
-    if x > batches[-1]:
-        slope = (means[-1] - means[0]) / (batches[-1] - batches[0])
-        beyond = slope * (x - batches[-1])
-    half = LEVEL_SIGMAS * scatter + beyond / 2
-    return Epochs(
-        expected + beyond, max(1.0, expected + beyond - half), expected + beyond + half
-    )
+    expected = float(np.interp(global_batch_size, batches, means))
+    half = LEVEL_SIGMAS * scatter
+    if global_batch_size > batches[-1]:
+        more_epochs = means[-1] - means[0]
+        slope = more_epochs / (batches[-1] - batches[0])
+        beyond = slope * (global_batch_size - batches[-1])
+        expected += beyond
+        half += beyond / 2
+    return Epochs(expected, expected - half, expected + half)
 
 
-def stop_epoch(expected: float, period: int, offset: int | None) -> int:
+def stop_epoch(
+    expected: float,
+    period: int,
+    offset: int | None,
+) -> int:
     """The first evaluated epoch from `expected` (rounded) on: (epoch - 1) mod period = offset.
 
     Without an offset the best is meant: it puts an evaluation on the expected epoch.
     """
-    epoch = max(1, math.ceil(expected - 0.5))
+    epoch = math.ceil(expected - 0.5)
     if offset is None:
         return epoch
     return epoch + (offset - (epoch - 1)) % period
 
 
-def evaluations(epochs: int, period: int, offset: int | None) -> int:
+def evaluations(
+    epochs: int,
+    period: int,
+    offset: int | None,
+) -> int:
     """Evaluations of a run that stops after `epochs`: floor((E - 1 - o) / P) + 1."""
-    first = (epochs - 1) % period if offset is None else offset
+    first = offset
+    if first is None:
+        first = (epochs - 1) % period
     return max(1, (epochs - 1 - first) // period + 1)
 
 
@@ -85,33 +97,40 @@ def _monotone(era: str) -> tuple[list[float], list[float], float]:
     blocks = []
     for _, same_batch in groupby(points, key=itemgetter(0)):
         blocks.append(list(same_batch))
-        while len(blocks) > 1 and _mean(blocks[-2]) > _mean(blocks[-1]):
-            blocks[-2:] = [blocks[-2] + blocks[-1]]
-    batches = [float(np.mean([batch for batch, _ in block])) for block in blocks]
-    means = [_mean(block) for block in blocks]
-    fit = np.interp([batch for batch, _ in points], batches, means)
-    scatter = float(np.std(fit - np.array([epochs for _, epochs in points]), ddof=1))
+        while len(blocks) > 1 and _means(blocks[-2])[1] > _means(blocks[-1])[1]:
+            last = blocks.pop()
+            blocks[-1] += last
+    batches, means = np.transpose(list(map(_means, blocks))).tolist()
+    published_batches, published_epochs = np.transpose(points)
+    fit = np.interp(published_batches, batches, means)
+    scatter = float(np.std(fit - published_epochs, ddof=1))
     return batches, means, scatter
 
 
-def _mean(block: list[tuple[float, float]]) -> float:
-    return float(np.mean([epochs for _, epochs in block]))
+def _means(block: list[tuple[float, float]]) -> list[float]:
+    return [float(np.mean(column)) for column in zip(*block, strict=True)]
 
 
 def _points(era: str) -> list[tuple[float, float]]:
-    rows = [
-        row
-        for row in read_table("epochs.csv")
-        if recipe_round(row["version"]) == era
-        and row["optimizer"] == "lars"
-        and not any(word in row["system"] for word in OTHER_RECIPES)
-    ]
+    """Batch and epochs of the runs of closed recipes."""
+    rows = [row for row in read_table("epochs.csv") if _is_closed(row, era)]
+    points = []
     if era == "0.7":
         rows += read_table("rcp.csv")
-    points = [
-        (float(row["global_batch_size"]), float(row["epochs_mean"])) for row in rows
-    ]
-    if era == "0.7":
         # Fujitsu's open run of v0.6: the largest batch there is
         points.append((86016.0, 90.0))
+    for row in rows:
+        batch = float(row["global_batch_size"])
+        points.append((batch, float(row["epochs_mean"])))
     return points
+
+
+def _is_closed(
+    row: dict[str, str],
+    era: str,
+) -> bool:
+    return (
+        recipe_round(row["version"]) == era
+        and row["optimizer"] == "lars"
+        and not any(recipe in row["system"] for recipe in OTHER_RECIPES)
+    )

@@ -54,7 +54,10 @@ class Sheet(NamedTuple):
 SHEET = Sheet(4.55e10, 2.89e8, 5.5e6, 8.51e-3)
 
 
-def from_sheet(about: Performance, sheet: Sheet) -> tuple[float, float]:
+def from_sheet(
+    about: Performance,
+    sheet: Sheet,
+) -> tuple[float, float]:
     """(fixed_s, per_image_s) of a machine with `tensor_flops_per_s`, from its data sheet alone."""
     assert about.tensor_flops_per_s is not None
     launch_s = sheet.launch_without_graphs_s

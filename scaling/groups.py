@@ -6,7 +6,8 @@ The ranks agree on the groups before the run, so no rank has to ask at each step
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 
 from ..config.choices import GROUPINGS as CHOICES
 from ..config.choices import OneOf
@@ -15,7 +16,10 @@ Group = tuple[int, ...]
 ALLOWED = OneOf(CHOICES)
 
 
-def gradient_groups(rule: str, sizes_bytes: Sequence[int]) -> list[Group]:
+def gradient_groups(
+    rule: str,
+    sizes_bytes: Sequence[int],
+) -> list[Group]:
     """Tensor numbers of each group, in the order in which backward completes them.
 
     Args:
@@ -28,65 +32,75 @@ def gradient_groups(rule: str, sizes_bytes: Sequence[int]) -> list[Group]:
     """
     ALLOWED.check(rule)
     name, _, argument = rule.rstrip(")").partition("(")
-    tensors = len(sizes_bytes)
-    bounds = GROUPINGS[name](
-        sizes_bytes, [int(number) for number in argument.split(",") if number]
-    )
-    ends = [tensors, *bounds[:-1]]
-    return [
-        tuple(range(end - 1, start - 1, -1))
-        for start, end in zip(bounds, ends, strict=True)
-        if start < end
-    ]
+    numbers = [int(number) for number in argument.split(",") if number]
+    starts = GROUPINGS[name](sizes_bytes, numbers)
+    end = len(sizes_bytes)
+    groups = []
+    for start in starts:
+        if start < end:
+            groups.append(tuple(reversed(range(start, end))))
+        end = start
+    return groups
 
 
-def _cubic_bounds(sizes: Sequence[int], factor: int) -> list[int]:
+def _cubic_bounds(
+    sizes: Sequence[int],
+    factor: int,
+) -> list[int]:
     """Fujitsu's rule: group k ends at tensor max(0, T - F (k+1)^3); 161, 3 -> 3, 21, 57, 80."""
     bounds: list[int] = []
-    tensors = len(sizes)
-    k = 0
-    while not bounds or bounds[-1] > 0:
-        k += 1
-        bounds.append(max(0, tensors - factor * k**3))
+    bound = len(sizes)
+    while bound > 0:
+        k = len(bounds) + 1
+        bound = max(0, len(sizes) - factor * k**3)
+        bounds.append(bound)
     return bounds
 
 
-def _explicit_bounds(tensors: int, sizes: Sequence[int]) -> list[int]:
-    if sum(sizes) != tensors:
+def _explicit_bounds(
+    tensors: int,
+    counts: Sequence[int],
+) -> list[int]:
+    if sum(counts) != tensors:
         raise ValueError(
             f"sizes that add up to the network's {tensors} tensors expected, "
-            f"found {'+'.join(map(str, sizes))} = {sum(sizes)}"
+            f"found {'+'.join(map(str, counts))} = {sum(counts)}"
         )
-    return [tensors - sum(sizes[: k + 1]) for k in range(len(sizes))]
+    return [tensors - taken for taken in accumulate(counts)]
 
 
-def _equal_bounds(sizes: Sequence[int], groups: int) -> list[int]:
+def _equal_bounds(
+    sizes: Sequence[int],
+    groups: int,
+) -> list[int]:
     """Cut from the back as soon as a group holds its share of what is left."""
-    return _bounds_by_share(sizes, groups, lambda still: still)
+    return _bounds_by_share(sizes, range(groups, 1, -1))
 
 
-def _halving_bounds(sizes: Sequence[int], groups: int) -> list[int]:
+def _halving_bounds(
+    sizes: Sequence[int],
+    groups: int,
+) -> list[int]:
     """Each group takes half of what is left: small at the end, whose sum nothing hides."""
-    return _bounds_by_share(sizes, groups, lambda _: 2)
+    return _bounds_by_share(sizes, [2] * (groups - 1))
 
 
 def _bounds_by_share(
-    sizes: Sequence[int], groups: int, parts: Callable[[int], int]
+    sizes: Sequence[int],
+    shares: Iterable[int],
 ) -> list[int]:
-    """The next group takes one of the `parts` of what is left, given how many are still to fill."""
-    bounds: list[int] = []
+    """Each group but the last takes one of so many parts of what is left."""
+    bounds = []
+    index = len(sizes)
     left = sum(sizes)
-    filled = 0
-    for index in reversed(range(len(sizes))):
-        filled += sizes[index]
-        still = groups - len(bounds)
-        if still > 1 and filled * parts(still) >= left:
-            bounds.append(index)
-            left -= filled
-            filled = 0
-    if not bounds or bounds[-1] > 0:
-        bounds.append(0)
-    return bounds
+    for parts in shares:
+        filled = 0
+        while index and filled * parts < left:
+            index -= 1
+            filled += sizes[index]
+        bounds.append(index)
+        left -= filled
+    return [*bounds, 0]
 
 
 GROUPINGS: dict[str, Callable[[Sequence[int], list[int]], list[int]]] = {

@@ -8,7 +8,7 @@ A test holds both together. FLOPs count a multiply and an add; forward of a 224 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,7 +16,6 @@ from ..config.benchmark import CROP_PX, IMAGENET_CLASSES
 from ..config.resnet_stages import UNITS
 from .groups import gradient_groups
 
-DEPTH = 50
 WIDTH = 64
 FLOPS_PER_BYTE = 70.0
 """Where a layer turns from memory- to compute-bound; achieved fp16 rates of V100: 56 TFLOP/s on
@@ -32,28 +31,27 @@ BATCH_NORM_EXCHANGES = 2 * 53
 
 @dataclass(frozen=True)
 class Tensor:
-    """A trainable array: `kind` is weight, bias, gamma or beta; `layer` numbers its layer."""
+    """A trainable array; `layer` numbers its layer."""
 
     name: str
     size: int
-    kind: str
     layer: int
 
     @property
     def is_batch_norm(self) -> bool:
-        return self.kind in ("gamma", "beta")
+        return self.name.endswith(("gamma", "beta"))
 
     def gradient_bytes(self, precision: str) -> int:
         """Bytes on the wire: batch norm stays fp32 in a half-precision model."""
-        half = precision in ("fp16", "bf16") and not self.is_batch_norm
-        return self.size * (2 if half else 4)
+        if precision == "fp16" and not self.is_batch_norm:
+            return self.size * 2
+        return self.size * 4
 
 
 @dataclass(frozen=True)
 class Layer:
     """A convolution with its batch norm, or the dense layer; per image."""
 
-    name: str
     forward_flops: int
     activation_elements: int
     """Elements of the output."""
@@ -68,7 +66,6 @@ class Group:
     that does not (launches, small kernels: the same for every layer).
     """
 
-    tensors: int
     n_bytes: int
     ready: float
     ready_fixed: float
@@ -81,42 +78,47 @@ def resnet50() -> tuple[tuple[Layer, ...], tuple[Tensor, ...]]:
     tensors = []
 
     def convolution(
-        prefix: str, name: str, kernel: int, c_in: int, c_out: int, px: int, stride: int
+        name: str,
+        kernel: int,
+        c_in: int,
+        c_out: int,
+        px: int,
+        stride: int = 1,
     ) -> None:
         weights = kernel**2 * c_in * c_out
         out = (px // stride) ** 2
         number = len(layers)
-        layers.append(
-            Layer(f"{prefix}{name}", 2 * weights * out, out * c_out, c_in * px**2)
+        layer = Layer(
+            forward_flops=2 * weights * out,
+            activation_elements=out * c_out,
+            input_elements=c_in * px**2,
         )
+        layers.append(layer)
         norm = name.replace("conv", "bn")
-        tensors.append(Tensor(f"{prefix}{name}_weight", weights, "weight", number))
-        tensors.append(Tensor(f"{prefix}{norm}_gamma", c_out, "gamma", number))
-        tensors.append(Tensor(f"{prefix}{norm}_beta", c_out, "beta", number))
+        tensors.append(Tensor(f"{name}_weight", weights, number))
+        tensors.append(Tensor(f"{norm}_gamma", c_out, number))
+        tensors.append(Tensor(f"{norm}_beta", c_out, number))
 
     channels = WIDTH
-    convolution("", "conv0", 7, 3, channels, CROP_PX, 2)
+    convolution("conv0", 7, 3, channels, CROP_PX, stride=2)
     px = CROP_PX // 4
-    for stage, units in enumerate(UNITS[DEPTH], start=1):
+    for stage, units in enumerate(UNITS[50], start=1):
         width = WIDTH << (stage - 1)
         for unit in range(1, units + 1):
             stride = 2 if unit == 1 and stage > 1 else 1
-            prefix = f"stage{stage}_unit{unit}_"
-            convolution(prefix, "conv1", 1, channels, width, px, 1)
-            convolution(prefix, "conv2", 3, width, width, px, stride)
+            prefix = f"stage{stage}_unit{unit}"
+            convolution(f"{prefix}_conv1", 1, channels, width, px)
+            convolution(f"{prefix}_conv2", 3, width, width, px, stride)
             convolution(
-                prefix,
-                "conv3",
+                f"{prefix}_conv3",
                 1,
                 width,
                 4 * width,
                 px // stride,
-                1,
             )
             if unit == 1:
                 convolution(
-                    prefix,
-                    "convsc",
+                    f"{prefix}_convsc",
                     1,
                     channels,
                     4 * width,
@@ -126,34 +128,36 @@ def resnet50() -> tuple[tuple[Layer, ...], tuple[Tensor, ...]]:
             px = px // stride
             channels = 4 * width
     weights = channels * IMAGENET_CLASSES
-    layers.append(Layer("fc", 2 * weights, IMAGENET_CLASSES, channels))
-    tensors.append(Tensor("fc_weight", weights, "weight", len(layers) - 1))
-    tensors.append(Tensor("fc_bias", IMAGENET_CLASSES, "bias", len(layers) - 1))
+    dense = len(layers)
+    layers.append(Layer(2 * weights, IMAGENET_CLASSES, channels))
+    tensors.append(Tensor("fc_weight", weights, dense))
+    tensors.append(Tensor("fc_bias", IMAGENET_CLASSES, dense))
     return tuple(layers), tuple(tensors)
 
 
+def _convolution_cost(layer: Layer) -> float:
+    """Relative time of the convolution alone, by its roofline."""
+    moved = 2 * (layer.activation_elements + layer.input_elements)
+    return max(layer.forward_flops / FLOPS_PER_BYTE, moved)
+
+
 def forward_cost(layer: Layer) -> float:
-    """Relative time of forward: roofline of the convolution, then the passes of batch norm."""
-    moved = 2 * (layer.activation_elements + layer.input_elements)
+    """Relative time of forward: the convolution, then the passes of batch norm."""
     norm = 2 * BATCH_NORM_PASSES_FORWARD * layer.activation_elements
-    return max(layer.forward_flops / FLOPS_PER_BYTE, moved) + norm
-
-
-def backward_cost(layer: Layer, *, first: bool) -> float:
-    """Relative time of backward: gradients of inputs and weights (the first layer: weights)."""
-    moved = 2 * (layer.activation_elements + layer.input_elements)
-    norm = 2 * BATCH_NORM_PASSES_BACKWARD * layer.activation_elements
-    return (1 if first else 2) * max(layer.forward_flops / FLOPS_PER_BYTE, moved) + norm
+    return _convolution_cost(layer) + norm
 
 
 @lru_cache
-def backward_shares() -> tuple[float, ...]:
-    """Share of each layer, first layer first, in the time of backward; the sum is 1."""
+def backward_costs() -> tuple[float, ...]:
+    """Relative time of each layer's backward, first layer first: gradients of inputs and weights
+    (the first layer: weights), and the passes of batch norm."""
     layers, _ = resnet50()
-    costs = [
-        backward_cost(layer, first=number == 0) for number, layer in enumerate(layers)
-    ]
-    return tuple(cost / math.fsum(costs) for cost in costs)
+    costs = []
+    for number, layer in enumerate(layers):
+        gradients = 1 if number == 0 else 2
+        norm = 2 * BATCH_NORM_PASSES_BACKWARD * layer.activation_elements
+        costs.append(gradients * _convolution_cost(layer) + norm)
+    return tuple(costs)
 
 
 @lru_cache
@@ -161,46 +165,52 @@ def backward_fraction() -> float:
     """Share of backward in forward and backward."""
     layers, _ = resnet50()
     forward = math.fsum(map(forward_cost, layers))
-    backward = math.fsum(
-        backward_cost(layer, first=n == 0) for n, layer in enumerate(layers)
-    )
+    backward = math.fsum(backward_costs())
     return backward / (forward + backward)
 
 
 @lru_cache
 def ready_shares() -> tuple[float, ...]:
     """Share of backward done when the gradients of each layer are there, first layer first."""
+    costs = backward_costs()
+    whole = math.fsum(costs)
     done = 0.0
     shares = []
-    for share in reversed(backward_shares()):
-        done += share
+    for cost in reversed(costs):
+        done += cost / whole
         shares.append(min(done, 1.0))
     return tuple(reversed(shares))
 
 
 @lru_cache
-def wire_groups(rule: str, precision: str) -> tuple[Group, ...]:
+def wire_groups(
+    rule: str,
+    precision: str,
+) -> tuple[Group, ...]:
     """The groups of `rule` over all tensors, in launch order; fp32 batch norm of a half-precision
     model is set aside and goes last, as one group (Fujitsu's rule and the trainer's)."""
     tensors = resnet50()[1]
-    half = precision in ("fp16", "bf16")
     sizes = [tensor.gradient_bytes(precision) for tensor in tensors]
+    apart: set[Tensor] = set()
+    if precision == "fp16":
+        apart = {tensor for tensor in tensors if tensor.is_batch_norm}
     groups = []
     for numbers in gradient_groups(rule, sizes):
-        mine = [tensors[i] for i in numbers if not (half and tensors[i].is_batch_norm)]
-        if mine:
-            groups.append(_group(mine, precision))
-    if half:
-        norms = [tensor for tensor in tensors if tensor.is_batch_norm]
-        groups.append(_group(norms, precision))
+        together = {tensors[number] for number in numbers} - apart
+        if together:
+            groups.append(_group(together, precision))
+    if apart:
+        groups.append(_group(apart, precision))
     return tuple(groups)
 
 
-def _group(tensors: Sequence[Tensor], precision: str) -> Group:
+def _group(
+    tensors: Collection[Tensor],
+    precision: str,
+) -> Group:
     first = min(tensor.layer for tensor in tensors)
-    layers = len(resnet50()[0])
+    layers = len(ready_shares())
     return Group(
-        tensors=len(tensors),
         n_bytes=sum(tensor.gradient_bytes(precision) for tensor in tensors),
         ready=ready_shares()[first],
         ready_fixed=(layers - first) / layers,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 from ..config.benchmark import (
@@ -20,10 +21,11 @@ from ..config.schema import Run
 from ..config.values import MOST_EPOCHS
 from .cost import with_grid
 from .epochs import LEVEL_SIGMAS, Epochs, epochs_to_target, evaluations, stop_epoch
+from .fit import build
 from .gpu import SIGMA_POINT, largest_batch, memory_bytes
 from .groups import gradient_groups
 from .machine import Machine, as_measured, takes_any_grid
-from .step import Step, build, step_time
+from .step import Step, step_time
 from .train_time import Phase, TrainTime, steps_per_epoch, train_time
 
 SIGMA_MODEL = 0.036
@@ -44,8 +46,9 @@ can lose time in ways that no step shows, but gains none. The interval reaches S
 and up by SIGMAS_SLOWER and the share DELAY of the time, in quadrature."""
 
 MAX_GPUS = 1 << 20
-CURVE_POINTS = 9
-PRECISIONS = {"float16": "fp16", "bfloat16": "fp16", "float32": "fp32"}
+CURVE_DOUBLINGS = range(-6, 3)
+CURVE_IMAGES = 200_000
+"""The largest global batch of a scaling curve beyond the asked one."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +79,28 @@ class PredictedJob:
     bn_average: bool = True
 
     @property
-    def choice(self) -> dict[str, str | None]:
-        """What is asked of `step_time`."""
-        return {"groups": self.groups, "algorithm": self.algorithm}
+    def batch(self) -> int:
+        """Images of an accelerator, at first."""
+        return self.segments[0].batch
+
+    @property
+    def global_batch_size(self) -> int:
+        """At first."""
+        return self.segments[0].ranks * self.batch
+
+    def step(
+        self,
+        machine: Machine,
+        batch: int,
+    ) -> Step:
+        """One step with `batch` images each; ranks that idle take part in the sum."""
+        return step_time(
+            machine,
+            self.gpus,
+            batch,
+            groups=self.groups,
+            algorithm=self.algorithm,
+        )
 
 
 @dataclass(frozen=True)
@@ -105,25 +127,24 @@ class Prediction:
     @property
     def efficiency(self) -> float:
         """Time of computation alone over the step: one rank without others would reach 1."""
-        first = self.phases[0]
-        return self.machine.compute_s(first.batch) / first.step_s
+        return self.machine.compute_s(self.job.batch) / self.step.total_s
 
     @property
     def measured(self) -> bool:
         """Is the time of such software known? Else its bytes alone are."""
-        return (
-            self.machine.performance.bytes_per_image is None
-            or not self.machine.has_sheet
-        )
+        machine = self.machine
+        return machine.performance.bytes_per_image is None or not machine.has_sheet
 
     def warnings(self) -> list[str]:
         """A line for each point of the fit that is missed by more than three of its sigmas."""
         measured = as_measured(self.machine)
         lines = []
         for point in self.machine.points:
+            if point in self.machine.performance.other_points:
+                continue
             modelled_s = step_time(measured, point.gpus, point.batch).total_s
-            is_fitted = point not in self.machine.performance.other_points
-            if is_fitted and abs(math.log(modelled_s / point.step_s)) > 3 * SIGMA_POINT:
+            off = math.log(modelled_s / point.step_s)
+            if abs(off) > 3 * SIGMA_POINT:
                 lines.append(
                     f"{self.job.name}: {point.gpus} x {point.batch}: {point.step_s * 1e3:.2f} ms "
                     f"published, {modelled_s * 1e3:.2f} ms modelled: more than three sigmas away"
@@ -133,17 +154,19 @@ class Prediction:
     def to_dict(self) -> dict[str, Any]:
         """What `rn50 predict --json` prints: figures for programs, and what else is known."""
         step = self.step
-        first = self.phases[0]
+        run = self.run
         return {
             "step_time_ms": round(step.total_s * 1e3, 4),
             "images_per_s": round(self.images_per_s, 1),
-            "time_to_train_s": round(self.run.total_s, 3),
+            "time_to_train_s": round(run.total_s, 3),
             "interval": [round(value, 3) for value in self.time_interval_s],
             "breakdown": {
                 "step_ms": {
-                    name[:-2]: round(v * 1e3, 4) for name, v in step.parts.items()
+                    name[:-2]: round(part * 1e3, 4) for name, part in step.parts.items()
                 },
-                "run_s": {name[:-2]: round(v, 4) for name, v in self.run.parts.items()},
+                "run_s": {
+                    name[:-2]: round(part, 4) for name, part in run.parts.items()
+                },
             },
             "step_time_interval_ms": [
                 round(value * 1e3, 4) for value in self.step_interval_s
@@ -151,23 +174,23 @@ class Prediction:
             "epochs": self.epochs,
             "epochs_interval": [round(value, 1) for value in self.epochs_interval],
             "evaluations": self.evaluations,
-            "steps_per_epoch": first.steps_per_epoch,
-            "global_batch_size": first.ranks * first.batch,
+            "steps_per_epoch": self.phases[0].steps_per_epoch,
+            "global_batch_size": self.job.global_batch_size,
             "allreduce": step.allreduce,
             "gpus": self.job.gpus,
-            "batch_per_gpu": first.batch,
+            "batch_per_gpu": self.job.batch,
             "efficiency": round(self.efficiency, 4),
             "system": self.job.name,
             "precision": self.job.precision,
             "init_s": self.machine.performance.init_s,
             "calibrated_on": [
                 {
-                    "gpus": p.gpus,
-                    "batch": p.batch,
-                    "step_ms": p.step_s * 1e3,
-                    "source": p.source,
+                    "gpus": point.gpus,
+                    "batch": point.batch,
+                    "step_ms": point.step_s * 1e3,
+                    "source": point.source,
                 }
-                for p in self.machine.points
+                for point in self.machine.points
             ],
             "data_sheet": self.machine.has_sheet,
             "measured": self.measured,
@@ -176,12 +199,16 @@ class Prediction:
 
 
 def job_of_system(
-    name: str, system: System, gpus: int, batch: int, **choices: Any
+    name: str,
+    system: System,
+    gpus: int,
+    batch: int,
+    **choices: Any,
 ) -> PredictedJob:
     """A job of constant batch. Raises UserError where the numbers make no run."""
-    if not 1 <= gpus <= MAX_GPUS:
+    if gpus > MAX_GPUS:
         raise UserError(f"--gpus: 1 to {MAX_GPUS} expected, found {gpus}")
-    if batch < 1 or gpus * batch > IMAGENET_TRAIN_SAMPLES:
+    if gpus * batch > IMAGENET_TRAIN_SAMPLES:
         raise UserError(
             f"--batch-per-gpu: 1 to {IMAGENET_TRAIN_SAMPLES // gpus} on {gpus} GPUs expected (the "
             f"training set holds {IMAGENET_TRAIN_SAMPLES} images), found {batch}"
@@ -192,8 +219,15 @@ def job_of_system(
             f"--gpus: whole nodes of {name} expected, multiples of {per_node} such as "
             f"{gpus // per_node * per_node}, found {gpus}"
         )
-    segment = Segment(1, gpus, batch, steps_per_epoch(gpus, batch))
-    return _checked(PredictedJob(name, system, gpus, (segment,), **choices))
+    segments = _one_batch(gpus, batch)
+    return _checked(PredictedJob(name, system, gpus, segments, **choices))
+
+
+def _one_batch(
+    gpus: int,
+    batch: int,
+) -> tuple[Segment, ...]:
+    return (Segment(1, gpus, batch, steps_per_epoch(gpus, batch)),)
 
 
 def job_of_config(run: Run, **choices: Any) -> PredictedJob:
@@ -208,33 +242,43 @@ def job_of_config(run: Run, **choices: Any) -> PredictedJob:
     plan = build_plan(run)
     segments = []
     for segment in plan.segments:
-        exact = plan.train_samples / segment.global_batch_size
-        steps: float = math.ceil(exact) if run.data.last_batch == "pad" else exact
-        segments.append(
-            Segment(segment.first_epoch, segment.active_ranks, segment.per_rank, steps)
+        steps: float = plan.train_samples / segment.global_batch_size
+        if run.data.last_batch == "pad":
+            steps = math.ceil(steps)
+        constant = Segment(
+            first_epoch=segment.first_epoch,
+            ranks=segment.active_ranks,
+            batch=segment.per_rank,
+            steps_per_epoch=steps,
         )
+        segments.append(constant)
     settings: dict[str, Any] = {
         "system": run.system,
         "groups": run.comm.groups,
-        "algorithm": None if run.comm.algorithm == "auto" else run.comm.algorithm,
         "precision": precision_of(run, run.system),
         "ruleset": run.ruleset,
         "period": run.eval.period,
         "offset": run.eval.offset,
         "bn_average": run.eval.bn_stats != "local",
     }
+    if run.comm.algorithm != "auto":
+        settings["algorithm"] = run.comm.algorithm
     if (
         run.division == "open"
-        or len(plan.segments) > 1
+        or len(segments) > 1
         or run.eval.target != TARGET_ACCURACY
     ):
         settings["epochs"] = float(plan.eval_epochs[-1])
-    settings.update({key: value for key, value in choices.items() if value is not None})
-    return _checked(
-        PredictedJob(
-            run.system.name, gpus=plan.ranks, segments=tuple(segments), **settings
-        )
+    for name, choice in choices.items():
+        if choice is not None:
+            settings[name] = choice
+    job = PredictedJob(
+        run.system.name,
+        gpus=plan.ranks,
+        segments=tuple(segments),
+        **settings,
     )
+    return _checked(job)
 
 
 NETWORK = {
@@ -250,64 +294,64 @@ NETWORK = {
 
 def check_network(run: Run, source: str) -> None:
     """Raises UserError, named by `source`, where `run` trains no ResNet-50 v1.5 at 224 px."""
-    odd = []
+    others = []
     for key, wanted in NETWORK.items():
-        section, _, name = key.partition(".")
-        found = getattr(getattr(run, section), name)
-        if found != wanted:
-            odd.append(f"{key} {found} (not {wanted})")
-    if odd:
+        value = attrgetter(key)(run)
+        if value != wanted:
+            others.append(f"{key} {value} (not {wanted})")
+    if others:
         raise UserError(
-            f"{source}: ResNet-50 v1.5 at {CROP_PX} px expected, found {', '.join(odd)}"
+            f"{source}: ResNet-50 v1.5 at {CROP_PX} px expected, found {', '.join(others)}"
         )
 
 
-def on_system(run: Run, system: System, gpus: int | None = None) -> Run:
+def on_system(
+    run: Run,
+    system: System,
+    gpus: int | None = None,
+) -> Run:
     """The recipe of `run` on another machine: the same ranks (or `gpus`), laid on its nodes. Its
     points are those of whole nodes, so `job_of_config` takes `system` beside it. Raises UserError:
     a number of GPUs that fills no whole nodes."""
     ranks = run.system.world_size if gpus is None else gpus
     per_node = min(ranks, system.ranks_per_node)
-    if not 1 <= ranks <= MAX_GPUS or ranks % per_node:
+    if ranks > MAX_GPUS or ranks % per_node:
         raise UserError(
-            f"--gpus: a multiple of {per_node or 1} (a node) expected, found {ranks}"
+            f"--gpus: a multiple of {per_node} (a node) expected, found {ranks}"
         )
-    placed = {"nodes": ranks // per_node, "ranks_per_node": per_node}
-    return run.model_copy(update={"system": system.model_copy(update=placed)})
+    nodes = {"nodes": ranks // per_node, "ranks_per_node": per_node}
+    placed = system.model_copy(update=nodes)
+    return run.model_copy(update={"system": placed})
 
 
 def precision_of(run: Run, system: System) -> str:
     """How `system` computes the config's dtype: float32 is TF32 by default from Ampere on."""
-    precision = PRECISIONS[run.model.dtype]
+    if run.model.dtype != "float32":
+        return "fp16"
     about = system.performance
-    if (
-        precision == "fp32"
-        and about is not None
-        and about.fp32 is None
-        and about.tf32 is not None
-    ):
+    if about is not None and about.fp32 is None and about.tf32 is not None:
         return "tf32"
-    return precision
+    return "fp32"
 
 
-def predict(job: PredictedJob, machine: Machine | None = None) -> Prediction:
+def predict(
+    job: PredictedJob,
+    machine: Machine | None = None,
+) -> Prediction:
     """Step time, time to train and their intervals, by `machine` in place of the system's own
     model. Raises UserError: a system without a model."""
     if machine is None:
         machine = build(job.name, job.system, job.precision)
-    first = job.segments[0]
-    step = step_time(machine, job.gpus, first.batch, **job.choice)
-    known = epochs_to_target(first.ranks * first.batch, job.ruleset)
-    if job.epochs is None:
+    step = job.step(machine, job.batch)
+    known = _epochs_needed(job)
+    epochs = job.epochs
+    if epochs is None:
         epochs = float(stop_epoch(known.expected, job.period, job.offset))
         if epochs > MOST_EPOCHS:
             raise UserError(
                 f"eval.period: an evaluation after {known.expected:g} to {MOST_EPOCHS:,} epochs "
                 f"expected, found the first after {epochs:g}"
             )
-    else:
-        epochs = job.epochs
-        known = Epochs(job.epochs, job.epochs, job.epochs)
     evals = evaluations(math.ceil(epochs), job.period, job.offset)
     phases = _phases(machine, job, epochs)
     run = train_time(
@@ -317,21 +361,8 @@ def predict(job: PredictedJob, machine: Machine | None = None) -> Prediction:
         job.gpus,
         bn_average=job.bn_average,
     )
-    sigma = step_sigma(machine, job.gpus, first.batch, step.total_s)
-    spread = LEVEL_SIGMAS * sigma
-    beside = run.total_s - run.training_s
-    relative = (
-        math.hypot(run.training_s * sigma, SIGMA_FIXED_COSTS * beside) / run.total_s
-    )
-    epoch_s = run.training_s / epochs
-    below = math.hypot(
-        SIGMAS_FASTER * relative * run.total_s, (known.expected - known.low) * epoch_s
-    )
-    above = math.hypot(
-        SIGMAS_SLOWER * relative * run.total_s,
-        DELAY * run.total_s,
-        (known.high - known.expected) * epoch_s,
-    )
+    sigma = step_sigma(machine, job.gpus, job.batch, step.total_s)
+    spread = 1 + LEVEL_SIGMAS * sigma
     return Prediction(
         job=job,
         machine=machine,
@@ -341,42 +372,54 @@ def predict(job: PredictedJob, machine: Machine | None = None) -> Prediction:
         epochs=epochs,
         epochs_interval=(known.low, known.high),
         evaluations=evals,
-        step_interval_s=(step.total_s / (1 + spread), step.total_s * (1 + spread)),
-        time_interval_s=(
-            max(0.2 * run.total_s, run.total_s - below),
-            run.total_s + above,
-        ),
+        step_interval_s=(step.total_s / spread, step.total_s * spread),
+        time_interval_s=_time_interval_s(run, sigma, known, run.training_s / epochs),
     )
+
+
+def _epochs_needed(job: PredictedJob) -> Epochs:
+    if job.epochs is not None:
+        return Epochs(job.epochs, job.epochs, job.epochs)
+    return epochs_to_target(job.global_batch_size, job.ruleset)
+
+
+def _time_interval_s(
+    run: TrainTime, step_sigma: float, epochs: Epochs, epoch_s: float
+) -> tuple[float, float]:
+    """The skewed interval of a time to train (`DELAY`)."""
+    total_s = run.total_s
+    beside_s = SIGMA_FIXED_COSTS * (total_s - run.training_s)
+    sigma = math.hypot(run.training_s * step_sigma, beside_s) / total_s
+    fewer_epochs_s = (epochs.expected - epochs.low) * epoch_s
+    more_epochs_s = (epochs.high - epochs.expected) * epoch_s
+    faster_s = SIGMAS_FASTER * sigma * total_s
+    slower_s = SIGMAS_SLOWER * sigma * total_s
+    below_s = math.hypot(faster_s, fewer_epochs_s)
+    above_s = math.hypot(slower_s, DELAY * total_s, more_epochs_s)
+    return max(0.2 * total_s, total_s - below_s), total_s + above_s
 
 
 def curve(answer: Prediction) -> list[Prediction]:
     """The same job on fewer and on more GPUs, with the same batch on each (weak scaling)."""
     job = answer.job
-    first = answer.job.segments[0]
-    counts = sorted(
-        {
-            max(1, round(job.gpus * 2.0**power))
-            for power in range(-(CURVE_POINTS - 3), 3)
-            if job.gpus * 2.0**power * first.batch <= 200_000 or power <= 0
-        }
-    )
     per_node = job.system.ranks_per_node
-    counts = [
-        count if count < per_node else count // per_node * per_node for count in counts
-    ]
-    return [
-        predict(
-            replace(
-                job,
-                gpus=count,
-                epochs=None if count != job.gpus else job.epochs,
-                segments=(
-                    Segment(1, count, first.batch, steps_per_epoch(count, first.batch)),
-                ),
-            )
+    counts = set()
+    for doublings in CURVE_DOUBLINGS:
+        count = max(1, round(job.gpus * 2.0**doublings))
+        if count > per_node:
+            count = count // per_node * per_node
+        if doublings <= 0 or count * job.batch <= CURVE_IMAGES:
+            counts.add(count)
+    points = []
+    for count in sorted(counts):
+        scaled = replace(
+            job,
+            gpus=count,
+            epochs=job.epochs if count == job.gpus else None,
+            segments=_one_batch(count, job.batch),
         )
-        for count in sorted(set(counts))
-    ]
+        points.append(predict(scaled))
+    return points
 
 
 def step_sigma(
@@ -390,41 +433,39 @@ def step_sigma(
     set so that 90 % intervals hold 85 to 95 % of the rows left out (`validate.py`)."""
     points = machine.points
     known_gpus = max((point.gpus for point in points), default=1)
-    far = SIGMA_PER_DOUBLING_OF_GPUS * max(0.0, math.log2(gpus / known_gpus))
-    if machine.covariance is not None:
-        growing = machine.growing_s(batch) / total_s
-        fixed = machine.fixed_s / total_s
-        per_image, launch, both = machine.covariance
-        variance = (
-            growing**2 * per_image + fixed**2 * launch + 2 * growing * fixed * both
-        )
-        waiting = SIGMA_WAITING * (1 - growing - fixed)
-        return math.hypot(
-            SIGMA_MODEL,
-            math.sqrt(variance),
-            waiting,
-            far,
-        )
-    batches = [point.batch for point in points]
-    small = max(0.0, math.log2(min(batches) / batch), math.log2(batch / max(batches)))
-    return math.hypot(SIGMA_FEW_POINTS, SIGMA_PER_HALVING_OF_BATCH * small, far)
+    doublings = max(0.0, math.log2(gpus / known_gpus))
+    far = SIGMA_PER_DOUBLING_OF_GPUS * doublings
+    if machine.covariance is None:
+        batches = [point.batch for point in points]
+        smaller = math.log2(min(batches) / batch)
+        larger = math.log2(batch / max(batches))
+        other_batch = SIGMA_PER_HALVING_OF_BATCH * max(0.0, smaller, larger)
+        return math.hypot(SIGMA_FEW_POINTS, other_batch, far)
+    growing = machine.growing_s(batch) / total_s
+    fixed = machine.fixed_s / total_s
+    per_image, launch, both = machine.covariance
+    variance = growing**2 * per_image + fixed**2 * launch
+    variance += 2 * growing * fixed * both
+    waiting = SIGMA_WAITING * (1 - growing - fixed)
+    return math.hypot(SIGMA_MODEL, math.sqrt(variance), waiting, far)
 
 
-def _phases(machine: Machine, job: PredictedJob, epochs: float) -> tuple[Phase, ...]:
+def _phases(
+    machine: Machine,
+    job: PredictedJob,
+    epochs: float,
+) -> tuple[Phase, ...]:
     starts = [segment.first_epoch - 1 for segment in job.segments]
     ends = [*starts[1:], math.inf]
-    return tuple(
-        Phase(
-            epochs=min(end, epochs) - start,
-            ranks=segment.ranks,
-            batch=segment.batch,
-            steps_per_epoch=segment.steps_per_epoch,
-            # idle ones too
-            step_s=step_time(machine, job.gpus, segment.batch, **job.choice).total_s,
-        )
-        for segment, start, end in zip(job.segments, starts, ends, strict=True)
-        if start < epochs
-    )
+    phases = []
+    for segment, start, end in zip(job.segments, starts, ends, strict=True):
+        if start < epochs:
+            step_s = job.step(machine, segment.batch).total_s
+            trained = min(end, epochs) - start
+            phases.append(
+                Phase(trained, segment.batch, segment.steps_per_epoch, step_s)
+            )
+    return tuple(phases)
 
 
 def _check_memory(job: PredictedJob) -> None:
@@ -455,10 +496,5 @@ def _checked(job: PredictedJob) -> PredictedJob:
             raise UserError(f"--groups: {error}") from None
     if job.algorithm is not None:
         any_grid = takes_any_grid(job.system)
-        with_grid(
-            job.algorithm,
-            job.gpus,
-            job.system.ranks_per_node,
-            any_grid=any_grid,
-        )
+        with_grid(job.algorithm, job.system, job.gpus, any_grid=any_grid)
     return job

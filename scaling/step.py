@@ -7,19 +7,16 @@ step = max(compute + exposed + launches + synchronised batch norm + stragglers, 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, fields
-from functools import lru_cache
+from dataclasses import dataclass
 from statistics import NormalDist
-from typing import NamedTuple
 
 from ..config.errors import UserError
-from ..config.machine import System
 from .cost import allreduce, in_switches, with_grid
-from .gpu import SHEET, Sheet, update_s
+from .gpu import update_s
 from .layers import BATCH_NORM_EXCHANGES, Group, backward_fraction, wire_groups
-from .machine import Machine, as_measured, build_machine, takes_any_grid, topology_of
+from .machine import Machine, takes_any_grid, topology_of
 
 PAUSE_S = 0.1
 """Length of a rare interruption of a rank (page-cache flush, daemon, link retrain)."""
@@ -29,7 +26,6 @@ PAUSE_S = 0.1
 class GroupTimes:
     """A group of gradients in a step; seconds from the start of backward."""
 
-    n_bytes: int
     algorithm: str
     ready_s: float
     start_s: float
@@ -55,9 +51,9 @@ class Step:
 
     @property
     def parts(self) -> dict[str, float]:
-        return {
-            f.name: getattr(self, f.name) for f in fields(self) if f.name != "groups"
-        }
+        parts = dict(vars(self))
+        del parts["groups"]
+        return parts
 
     @property
     def total_s(self) -> float:
@@ -66,34 +62,8 @@ class Step:
     @property
     def allreduce(self) -> str:
         """How the groups are summed; empty: by nobody."""
-        return ", ".join(dict.fromkeys(group.algorithm for group in self.groups))
-
-
-class Overlap(NamedTuple):
-    """`exposed_s`: communication after backward has ended. `launched_s`: start of each group."""
-
-    finish_s: float
-    exposed_s: float
-    launched_s: tuple[float, ...]
-
-
-def exposed(
-    ready_s: Sequence[float], cost_s: Sequence[float], backward_s: float = 0.0
-) -> Overlap:
-    """Wait-free backpropagation, groups in launch order, one at a time on the network.
-
-    tau_c(l) = max(tau_c(l+1) + t_c(l+1), tau_b(l) + t_b(l)), a group being ready with its last
-    tensor; exposed = tau_c(1) + t_c(1) - end of backward, which is `backward_s` or the last
-    ready time, whichever is later (Shi et al. 2019, MG-WFBP).
-    """
-    free_s = 0.0
-    launched_s = []
-    for ready, cost in zip(ready_s, cost_s, strict=True):
-        launched_s.append(max(free_s, ready))
-        free_s = launched_s[-1] + cost
-    end_s = max(backward_s, *ready_s, 0.0)
-    finish_s = max(free_s, end_s)
-    return Overlap(finish_s, finish_s - end_s, tuple(launched_s))
+        algorithms = [group.algorithm for group in self.groups]
+        return ", ".join(dict.fromkeys(algorithms))
 
 
 def step_time(
@@ -106,28 +76,27 @@ def step_time(
 ) -> Step:
     """One step of `gpus` ranks with `batch` images each; None takes the system's own choice."""
     about = machine.performance
-    planned = wire_groups(groups or about.groups, machine.precision)
     growing = machine.growing_s(batch)
-    fixed = machine.fixed_s
-    optimizer = min(fixed, update_s(about))
-    launch = fixed - optimizer
+    optimizer = min(machine.fixed_s, update_s(about))
+    launch = machine.fixed_s - optimizer
     share = backward_fraction()
     backward = share * growing
     times, exposed_s = _communicate(
-        machine, gpus, planned, algorithm or about.algorithm, backward, share * launch
+        machine,
+        gpus,
+        wire_groups(groups or about.groups, machine.precision),
+        algorithm or about.algorithm,
+        backward,
+        share * launch,
     )
-    compute = growing + fixed
+    compute = machine.compute_s(batch)
     sync = _bn_sync_s(machine, gpus, batch)
     busy = compute + exposed_s + sync
-    straggler = straggler_s(
-        gpus,
-        compute,
-        busy,
-        jitter=about.jitter,
-        os_noise_fraction=about.os_noise_fraction,
-    )
-    local = min(gpus, machine.system.ranks_per_node)
-    fed = local * batch / about.node_images_per_s if about.node_images_per_s else 0.0
+    straggler = straggler_s(machine, gpus, compute, busy)
+    decoding = 0.0
+    if about.node_images_per_s:
+        local = min(gpus, machine.system.ranks_per_node)
+        decoding = local * batch / about.node_images_per_s
     return Step(
         forward_s=growing - backward,
         backward_s=backward,
@@ -136,7 +105,7 @@ def step_time(
         exposed_s=exposed_s,
         bn_sync_s=sync,
         straggler_s=straggler,
-        input_s=max(0.0, fed - busy - straggler),
+        input_s=max(0.0, decoding - busy - straggler),
         groups=times,
     )
 
@@ -153,52 +122,51 @@ def group_cost_s(
         ]
         topology = topology_of(machine, gpus, tree=True)
         if machine.performance.switches_reduce and topology.nodes > 1:
-            choices.append(("in_switches", in_switches(topology, n_bytes).time_s))
+            cost = in_switches(topology, n_bytes)
+            choices.append(("in_switches", cost.time_s))
         return min(choices, key=lambda choice: choice[1])
     costs_s = []
     for ranks in _counts(machine, gpus, algorithm):
-        topology = topology_of(
-            machine,
-            ranks,
-            tree=algorithm == "double_tree",
-        )
+        topology = topology_of(machine, ranks, tree=algorithm == "double_tree")
         cost = allreduce(as_run(machine, ranks, algorithm), topology, n_bytes)
         costs_s.append(cost.time_s)
     return as_run(machine, gpus, algorithm), min(costs_s)
 
 
-def _counts(machine: Machine, gpus: int, algorithm: str) -> tuple[int, ...]:
+def _counts(
+    machine: Machine,
+    gpus: int,
+    algorithm: str,
+) -> tuple[int, ...]:
     """Ranks whose allreduce may be that of `gpus`. Halving and doubling fold ranks beyond a power
     of two as MPICH does, which can cost more than the next power of two; Gloo's binary blocks do
     not (Thakur et al. 2005, section 4.4), so the next power of two is the most that it takes."""
     nodes = topology_of(machine, gpus).nodes
-    if algorithm != "recursive_halving_doubling" or nodes & (nodes - 1) == 0:
+    if algorithm != "recursive_halving_doubling" or nodes.bit_count() == 1:
         return (gpus,)
-    return gpus, (1 << nodes.bit_length()) * min(gpus, machine.system.ranks_per_node)
+    per_node = min(gpus, machine.system.ranks_per_node)
+    return gpus, (1 << nodes.bit_length()) * per_node
 
 
-def as_run(machine: Machine, gpus: int, algorithm: str) -> str:
+def as_run(
+    machine: Machine,
+    gpus: int,
+    algorithm: str,
+) -> str:
     """`algorithm` with its grid; one that the ranks cannot have (a scaling curve) is left out."""
-    topology = topology_of(machine, gpus)
+    system = machine.system
     name = algorithm.partition("(")[0]
     for choice in (algorithm, name):
         with suppress(UserError):
-            return with_grid(
-                choice,
-                topology.ranks,
-                topology.node.ranks,
-                any_grid=takes_any_grid(machine.system),
-            )
+            return with_grid(choice, system, gpus, any_grid=takes_any_grid(system))
     return name
 
 
 def straggler_s(
+    machine: Machine,
     ranks: int,
     compute_s: float,
     busy_s: float,
-    *,
-    jitter: float,
-    os_noise_fraction: float,
 ) -> float:
     """How much longer the slowest of p ranks takes: ordinary jitter, and rare interruptions.
 
@@ -209,12 +177,18 @@ def straggler_s(
     """
     if ranks == 1:
         return 0.0
+    about = machine.performance
     sigmas = NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
-    waits = PAUSE_S * -math.expm1(-ranks * os_noise_fraction * busy_s / PAUSE_S)
-    return jitter * compute_s * sigmas + waits
+    interrupted_s = ranks * about.os_noise_fraction * busy_s
+    waits = PAUSE_S * -math.expm1(-interrupted_s / PAUSE_S)
+    return about.jitter * compute_s * sigmas + waits
 
 
-def bn_doublings(machine: Machine, gpus: int, batch: int) -> float:
+def bn_doublings(
+    machine: Machine,
+    gpus: int,
+    batch: int,
+) -> float:
     """How often the group of ranks that share batch-norm statistics is doubled: log2 of
     `bn_group_samples` over the batch, without its steps.
 
@@ -223,22 +197,15 @@ def bn_doublings(machine: Machine, gpus: int, batch: int) -> float:
     """
     about = machine.performance
     ranks = min(gpus, machine.system.ranks_per_node, about.bn_group_ranks)
-    return math.log2(min(ranks, max(1.0, about.bn_group_samples / batch)))
+    sharing = max(1.0, about.bn_group_samples / batch)
+    return math.log2(min(ranks, sharing))
 
 
-@lru_cache(maxsize=256)
-def build(
-    name: str, system: System, precision: str = "fp16", sheet: Sheet = SHEET
-) -> Machine:
-    """The model of a system, its constants from its data sheet and its points."""
-
-    def step_s(machine: Machine, gpus: int, batch: int) -> float:
-        return step_time(as_measured(machine), gpus, batch).total_s
-
-    return build_machine(name, system, precision, step_s, sheet)
-
-
-def _bn_sync_s(machine: Machine, gpus: int, batch: int) -> float:
+def _bn_sync_s(
+    machine: Machine,
+    gpus: int,
+    batch: int,
+) -> float:
     """One exchange per batch norm, forward and backward, where statistics are shared."""
     exchanges = BATCH_NORM_EXCHANGES * bn_doublings(machine, gpus, batch)
     return exchanges * machine.performance.bn_exchange_s
@@ -247,25 +214,27 @@ def _bn_sync_s(machine: Machine, gpus: int, batch: int) -> float:
 def _communicate(
     machine: Machine,
     gpus: int,
-    groups: tuple[Group, ...],
+    groups: Iterable[Group],
     algorithm: str,
-    backward_s: float,
+    growing_s: float,
     fixed_s: float,
 ) -> tuple[tuple[GroupTimes, ...], float]:
-    """The groups on the network, behind a backward of `backward_s` + `fixed_s`, and what is left.
+    """The groups on the network, and what of it lies after backward: wait-free backpropagation, one
+    group at a time.
 
-    `fixed_s` is the share of launches in backward.
+    tau_c(l) = max(tau_c(l+1) + t_c(l+1), tau_b(l) + t_b(l)), a group being ready with its last
+    tensor; exposed = tau_c(1) + t_c(1) - end of backward (Shi et al. 2019, MG-WFBP). Backward takes
+    `growing_s`, which depends on the batch, and `fixed_s`, its share of launches.
     """
     if gpus == 1:
         return (), 0.0
-    ready = [group.ready * backward_s + group.ready_fixed * fixed_s for group in groups]
-    chosen = [group_cost_s(machine, gpus, group.n_bytes, algorithm) for group in groups]
-    costs = [seconds + machine.performance.launch_s for _, seconds in chosen]
-    result = exposed(ready, costs, backward_s + fixed_s)
-    times = tuple(
-        GroupTimes(group.n_bytes, name, at, start, start + cost)
-        for group, (name, _), at, start, cost in zip(
-            groups, chosen, ready, result.launched_s, costs, strict=True
-        )
-    )
-    return times, result.exposed_s
+    free_s = 0.0
+    times = []
+    for group in groups:
+        name, sum_s = group_cost_s(machine, gpus, group.n_bytes, algorithm)
+        ready_s = group.ready * growing_s + group.ready_fixed * fixed_s
+        start_s = max(free_s, ready_s)
+        free_s = start_s + (sum_s + machine.performance.launch_s)
+        times.append(GroupTimes(name, ready_s, start_s, free_s))
+    backward_s = growing_s + fixed_s
+    return tuple(times), max(free_s, backward_s) - backward_s

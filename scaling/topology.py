@@ -26,7 +26,9 @@ class Link(NamedTuple):
 
     def latency_s(self, n_bytes: float) -> float:
         """Time before the first byte arrives."""
-        return self.alpha_s * (3 if n_bytes > self.eager_bytes else 1)
+        if n_bytes > self.eager_bytes:
+            return 3 * self.alpha_s
+        return self.alpha_s
 
     def message_s(self, n_bytes: float) -> float:
         """Time of one message, not reduced."""
@@ -70,7 +72,11 @@ class Topology(NamedTuple):
         """A node's link when one of its ranks sends: that flow is striped over all NICs."""
         return self._across(flows=1.0, distance_nodes=1.0)
 
-    def ring(self, stride: int, count: int) -> Link:
+    def ring(
+        self,
+        stride: int,
+        count: int,
+    ) -> Link:
         """One step of rings over `count` ranks `stride` apart, all such rings at once.
 
         Of a node's R ranks min(stride, R) send to another node; they share its NICs. Chunks
@@ -80,13 +86,15 @@ class Topology(NamedTuple):
         """
         if stride * count <= self.node.ranks or self.nodes == 1:
             return self.node.inside
-        leaving = min(1.0, stride / self.node.ranks)
-        across = self._across(leaving * self.node.ranks, stride / self.node.ranks)
-        inside = self.node.inside
+        nodes_away = stride / self.node.ranks
+        leaving = min(1.0, nodes_away)
+        across = self._across(leaving * self.node.ranks, nodes_away)
         if leaving == 1.0:
             return across
+        inside = self.node.inside
+        more_alpha_s = across.alpha_s - inside.alpha_s
         return Link(
-            inside.alpha_s + leaving * (across.alpha_s - inside.alpha_s),
+            inside.alpha_s + leaving * more_alpha_s,
             max(inside.beta_s_per_byte, across.beta_s_per_byte),
             inside.gamma_s_per_byte,
             self.node.nic.eager_bytes,
@@ -94,18 +102,24 @@ class Topology(NamedTuple):
 
     def exchange(self, distance: int) -> Link:
         """One step in which ranks r and r XOR `distance` swap: inside nodes, or all ranks leave."""
-        if self.nodes == 1 or self.node.ranks % (2 * distance) == 0:
+        ranks = self.node.ranks
+        if self.nodes == 1 or ranks % (2 * distance) == 0:
             return self.node.inside
-        return self._across(float(self.node.ranks), distance / self.node.ranks)
+        return self._across(ranks, distance / ranks)
 
-    def _across(self, flows: float, distance_nodes: float) -> Link:
+    def _across(
+        self,
+        flows: float,
+        distance_nodes: float,
+    ) -> Link:
         """`flows` a node over its NICs; of a rack's flows distance/rack_nodes go to the spine."""
         rate = self.node.nic.beta_s_per_byte * flows / self.node.nics
         if 0 < self.rack_nodes < self.nodes:
             leaving_rack = min(1.0, max(1.0, distance_nodes) / self.rack_nodes)
             rate *= max(1.0, leaving_rack * self.oversubscription)
         gamma = self.node.inside.gamma_s_per_byte
-        return self.node.nic._replace(beta_s_per_byte=rate, gamma_s_per_byte=gamma)
+        nic = self.node.nic
+        return nic._replace(beta_s_per_byte=rate, gamma_s_per_byte=gamma)
 
 
 def flat(ranks: int, link: Link) -> Topology:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 from ..config.benchmark import IMAGENET_EVAL_SAMPLES, IMAGENET_TRAIN_SAMPLES
 from .machine import Machine
@@ -23,10 +23,9 @@ BATCH_NORM_STATISTICS_BYTES = 2 * 26_560 * 4
 
 @dataclass(frozen=True)
 class Phase:
-    """Epochs with one batch; `ranks` have a share of it."""
+    """Epochs with one batch."""
 
     epochs: float
-    ranks: int
     batch: int
     steps_per_epoch: float
     step_s: float
@@ -46,7 +45,7 @@ class TrainTime:
 
     @property
     def parts(self) -> dict[str, float]:
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        return dict(vars(self))
 
     @property
     def total_s(self) -> float:
@@ -55,7 +54,7 @@ class TrainTime:
 
 def steps_per_epoch(ranks: int, batch: int) -> int:
     """ceil(floor(N / p) / b): every rank pads its own last batch."""
-    return max(1, math.ceil(max(1, IMAGENET_TRAIN_SAMPLES // ranks) / batch))
+    return math.ceil(IMAGENET_TRAIN_SAMPLES // ranks / batch)
 
 
 def train_time(

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import chain
 from statistics import mean
 from typing import NamedTuple
 
@@ -16,10 +17,11 @@ import numpy as np
 from ..config.load import load, load_system
 from ..config.machine import Performance, Point, System
 from .epochs import read_table
+from .fit import build
 from .gpu import SHEET, Sheet, update_s
 from .machine import uses_sheet
 from .predict import PredictedJob, Prediction, job_of_config, job_of_system, predict
-from .step import build, step_time
+from .step import step_time
 
 MLPERF_RUNS = "mlperf_runs.csv"
 SCALING_TABLES = "scaling_tables.csv"
@@ -34,15 +36,18 @@ ALGORITHM_OF_VARIANT = {
 # Horovod PR 542 names no batch: that at which one V100 has its rate (DeepLearningExamples, fp32).
 UNNAMED_BATCH = 96
 
+# Where a paper does not say: KNOWN_REASONS names these rows.
+UNNAMED_EPOCHS = 90.0
+
 SCORED_RUNS = 5
 
 # Total time of runs with batch-size control, target 0.75 (Mikami et al., Tables 3 and 5).
 SONY_RUNS_S = {
-    "sony_1024": 505,
-    "sony_2176": 224,
-    "sony_3456": 122,
-    "sony_3456_64k": 115,
-    "sony_4096": 129,
+    "sony_1024": 505.0,
+    "sony_2176": 224.0,
+    "sony_3456": 122.0,
+    "sony_3456_64k": 115.0,
+    "sony_4096": 129.0,
 }
 
 # Why a row is not a fair test of the model, where that is known. The row counts all the same.
@@ -59,6 +64,7 @@ KNOWN_REASONS = {
     "dgxh100_n4_preview": "preview software",
     "sony_1024": "settings of You et al.; why it takes 2.4 x their Table 6 is not published",
     "sony_2176": "earlier software",
+    "Sony sony_": "what its clock starts and stops at is not said",
     "Horovod": "network, GPU and batch not named",
     "abci_2048xV100_mxnet": "one of ABCI's points is this run's rate divided by its efficiency",
     "akiba_2017": "MN-1's only point is this run's rate divided by its efficiency",
@@ -90,6 +96,13 @@ class Row:
         """Signed, relative."""
         return self.predicted / self.published - 1
 
+    @property
+    def side(self) -> int:
+        """Where the published figure lies: -1 below the interval, 0 inside, 1 above."""
+        if self.published < self.low:
+            return -1
+        return int(self.published > self.high)
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -108,12 +121,30 @@ class Summary:
     """Above it."""
 
 
+class Published(NamedTuple):
+    """What was published of a job: its step, its time to train or both (0: not given)."""
+
+    source: str
+    name: str
+    job: PredictedJob
+    step_ms: float
+    time_s: float
+    version: str = ""
+    """The round of MLPerf."""
+
+    @property
+    def step_s(self) -> float:
+        return self.step_ms / 1e3
+
+
 def validate() -> list[Row]:
     """All rows, worst first within calibrated and predicted ones alike; ties by name.
 
     Errors count to 1e-9: two figures of one prediction differ by less, and by machine.
     """
-    rows = [*_mlperf_rows(), *_table_rows(), *_sony_runs()]
+    rows: list[Row] = []
+    for run in (*_mlperf_runs(), *_table_runs(), *_sony_runs()):
+        rows.extend(_rows(run, predict(run.job)))
     return sorted(
         rows,
         key=lambda row: (
@@ -126,146 +157,149 @@ def validate() -> list[Row]:
     )
 
 
-def summarise(rows: Sequence[Row], kind: str) -> Summary:
+def summarise(
+    rows: Sequence[Row],
+    kind: str,
+) -> Summary:
     """Over the rows of a kind that are not calibrated."""
-    mine = [row for row in rows if row.kind == kind]
-    predicted = [row.error for row in mine if not row.calibrated]
-    sides = [_side(r.published, r.low, r.high) for r in mine if not r.calibrated]
+    of_kind = [row for row in rows if row.kind == kind]
+    predicted = [row for row in of_kind if not row.calibrated]
+    errors = [row.error for row in predicted]
+    sides = [row.side for row in predicted]
     return Summary(
         kind=kind,
         rows=len(predicted),
-        calibrated=len(mine) - len(predicted),
-        mean_absolute_error=mean(map(abs, predicted)),
-        bias=mean(predicted),
-        within_10_percent=sum(abs(error) <= 0.1 for error in predicted),
+        calibrated=len(of_kind) - len(predicted),
+        mean_absolute_error=mean(map(abs, errors)),
+        bias=mean(errors),
+        within_10_percent=sum(abs(error) <= 0.1 for error in errors),
         within_interval=sides.count(0),
         faster=sides.count(-1),
         slower=sides.count(1),
     )
 
 
-def _mlperf_rows() -> Iterator[Row]:
+def _mlperf_runs() -> Iterator[Published]:
     for row in read_table(MLPERF_RUNS):
         if row["machine"]:
-            name = f"{row['version']} {row['org']} {row['system']}"
-            step_ms = float(row["ms_per_step"])
-            time_s = float(row["score_s"])
-            yield from _rows(
-                "mlperf_runs", row["machine"], name, _mlperf_job(row), step_ms, time_s
+            nodes = {"ranks_per_node": int(row["accel_per_node"])}
+            system = _system(row["machine"]).model_copy(update=nodes)
+            yield Published(
+                source="mlperf_runs",
+                name=_mlperf_name(row),
+                job=_job(row, system),
+                step_ms=float(row["ms_per_step"]),
+                time_s=float(row["score_s"]),
+                version=row["version"],
             )
 
 
-def _mlperf_job(row: dict[str, str]) -> PredictedJob:
-    return _job(
-        row["machine"],
-        int(row["n_accelerators"]),
-        int(row["batch_per_accelerator"]),
-        _epochs(row["epochs"]),
-        per_node=int(row["accel_per_node"]),
-    )
+def _mlperf_name(row: dict[str, str]) -> str:
+    return f"{row['version']} {row['org']} {row['system']}"
 
 
-def _table_rows() -> Iterator[Row]:
+def _table_runs() -> Iterator[Published]:
     for row in read_table(SCALING_TABLES):
-        if not row["machine"]:
-            continue
-        gpus = int(row["n_accelerators"])
-        batch = int(row["batch_per_accelerator"] or UNNAMED_BATCH)
-        precision = row["precision"].replace("bf16", "fp16")
-        epochs = _epochs(row["epochs"].replace("-", ";")) if row["epochs"] else 90.0
-        job = replace(
-            _job(row["machine"], gpus, batch, epochs),
-            precision=precision,
-            algorithm=ALGORITHM_OF_VARIANT.get(row["variant"]),
-        )
-        name = f"{row['table']} {row['system']} {precision} {row['variant']}"
-        step_ms = float(
-            row["ms_per_step"]
-            or gpus * batch / float(row["images_per_s"] or "inf") * 1e3
-        )
-        time_s = float(row["time_to_train_s"] or 0)
-        yield from _rows(row["table"], row["machine"], name, job, step_ms, time_s)
-
-
-def _sony_runs() -> Iterator[Row]:
-    """Whole runs with a batch schedule: the presets on Sony's stack."""
-    stack = load_system("abci_nnl")
-    for preset, time_s in SONY_RUNS_S.items():
-        run = load(preset).run
-        system = stack.model_copy(update={"nodes": run.system.nodes})
-        job = job_of_config(run.model_copy(update={"system": system}), groups="single")
-        (row,) = _rows(
-            "sony_tables_3_5", "abci_nnl", f"Sony {preset}", job, 0.0, float(time_s)
-        )
-        yield replace(
-            row, reason=row.reason or "what its clock starts and stops at is not said"
-        )
-
-
-def _rows(
-    source: str,
-    machine: str,
-    name: str,
-    job: PredictedJob,
-    step_ms: float,
-    time_s: float,
-) -> Iterator[Row]:
-    """What was published of one job, its step or its time or both (0: not given), against ours."""
-    answer = predict(job)
-    batch = job.segments[0].batch
-    step_interval_ms = [1e3 * value for value in answer.step_interval_s]
-    for kind, published, predicted, (low, high) in (
-        ("step", step_ms, answer.step.total_s * 1e3, step_interval_ms),
-        ("time", time_s, answer.run.total_s, answer.time_interval_s),
-    ):
-        if published:
-            yield Row(
-                kind=kind,
-                source=source,
-                machine=machine,
-                name=name,
-                gpus=job.gpus,
-                batch=batch,
-                published=published,
-                predicted=predicted,
-                low=low,
-                high=high,
-                calibrated=_is_point(answer, job.gpus, batch, step_ms),
-                reason=next(
-                    (why for word, why in KNOWN_REASONS.items() if word in name), ""
+        if row["machine"]:
+            precision = row["precision"].replace("bf16", "fp16")
+            algorithm = ALGORITHM_OF_VARIANT.get(row["variant"])
+            job = _job(row, _system(row["machine"]))
+            images = job.gpus * job.batch
+            images_per_s = float(row["images_per_s"] or "inf")
+            step_ms = row["ms_per_step"] or images / images_per_s * 1e3
+            yield Published(
+                source=row["table"],
+                name=f"{row['table']} {row['system']} {precision} {row['variant']}",
+                job=replace(
+                    job,
+                    precision=precision,
+                    algorithm=algorithm,
                 ),
+                step_ms=float(step_ms),
+                time_s=float(row["time_to_train_s"] or 0),
             )
-
-
-_load_system = lru_cache(load_system)
 
 
 def _job(
-    machine: str, gpus: int, batch: int, epochs: float, per_node: int | None = None
+    row: dict[str, str],
+    system: System,
 ) -> PredictedJob:
-    system = _load_system(machine)
-    if per_node is not None and per_node != system.ranks_per_node:
-        system = system.model_copy(update={"ranks_per_node": per_node})
-    return job_of_system(machine, system, gpus, batch, epochs=epochs)
-
-
-def _is_point(
-    answer: Prediction,
-    gpus: int,
-    batch: int,
-    step_ms: float,
-) -> bool:
-    return any(
-        (point.gpus, point.batch) == (gpus, batch)
-        and math.isclose(point.step_s * 1e3, step_ms, rel_tol=1e-4)
-        for point in answer.machine.points
+    batch = row["batch_per_accelerator"] or UNNAMED_BATCH
+    return job_of_system(
+        row["machine"],
+        system,
+        int(row["n_accelerators"]),
+        int(batch),
+        epochs=_epochs(row["epochs"]),
     )
+
+
+_system = lru_cache(load_system)
 
 
 def _epochs(runs: str) -> float:
     """Of `60;60;64;60;60`: mean of the middle three of five, as the score is."""
-    ordered = sorted(float(epochs) for epochs in runs.split(";"))
-    return mean(ordered[1:-1] if len(ordered) == SCORED_RUNS else ordered)
+    if not runs:
+        return UNNAMED_EPOCHS
+    epochs = sorted(map(float, runs.replace("-", ";").split(";")))
+    if len(epochs) == SCORED_RUNS:
+        epochs = epochs[1:-1]
+    return mean(epochs)
+
+
+def _sony_runs() -> Iterator[Published]:
+    """Whole runs with a batch schedule: the presets on Sony's stack."""
+    stack = _system("abci_nnl")
+    for preset, time_s in SONY_RUNS_S.items():
+        run = load(preset).run
+        system = stack.model_copy(update={"nodes": run.system.nodes})
+        job = job_of_config(run.model_copy(update={"system": system}), groups="single")
+        yield Published(
+            source="sony_tables_3_5",
+            name=f"Sony {preset}",
+            job=replace(job, name="abci_nnl"),
+            step_ms=0.0,
+            time_s=time_s,
+        )
+
+
+def _rows(
+    run: Published,
+    answer: Prediction,
+) -> Iterator[Row]:
+    """What was published of one job against `answer`."""
+    job = run.job
+    step_interval_ms = [1e3 * value for value in answer.step_interval_s]
+    reasons = [why for word, why in KNOWN_REASONS.items() if word in run.name]
+    calibrated = any(_is_of(point, run) for point in answer.machine.points)
+    for kind, published, predicted, (low, high) in (
+        ("step", run.step_ms, answer.step.total_s * 1e3, step_interval_ms),
+        ("time", run.time_s, answer.run.total_s, answer.time_interval_s),
+    ):
+        if published:
+            yield Row(
+                kind=kind,
+                source=run.source,
+                machine=job.name,
+                name=run.name,
+                gpus=job.gpus,
+                batch=job.batch,
+                published=published,
+                predicted=predicted,
+                low=low,
+                high=high,
+                calibrated=calibrated,
+                reason=reasons[0] if reasons else "",
+            )
+
+
+def _is_of(point: Point, run: Published) -> bool:
+    """Whether a machine's point is the step that was published of `run`."""
+    return (
+        point.gpus == run.job.gpus
+        and point.batch == run.job.batch
+        and math.isclose(point.step_s, run.step_s, rel_tol=1e-4)
+    )
 
 
 # --- rows left out of the fit ------------------------------------------------------------------
@@ -279,35 +313,6 @@ _HUBER = 0.25
 least. An entry can be much slower than its site's other entries, but not much faster."""
 _SIGMA = 0.05
 _ITERATIONS = 20
-
-
-class Case(NamedTuple):
-    """A published step and time to train of a machine with a data sheet."""
-
-    version: str
-    job: PredictedJob
-    step_s: float
-    time_s: float
-
-    @property
-    def gpus(self) -> int:
-        """Accelerators of the run."""
-        return self.job.gpus
-
-    @property
-    def batch(self) -> int:
-        """Images of one of them."""
-        return self.job.segments[0].batch
-
-
-class Missed(NamedTuple):
-    """A case that was left out: the relative error of its step, whether the 90 % interval of its
-    step holds it, and where its time lies: -1 below that interval of times, 0 inside, 1 above."""
-
-    case: Case
-    error: float
-    within: bool
-    side: int
 
 
 @dataclass(frozen=True)
@@ -329,18 +334,11 @@ class Score:
 
 
 @lru_cache
-def cases() -> tuple[Case, ...]:
-    """All rows of MLPerf on machines with a data sheet."""
-    rows = []
-    for row in read_table(MLPERF_RUNS):
-        if not row["machine"]:
-            continue
-        job = _mlperf_job(row)
-        if uses_sheet(_about(job.system), "fp16"):
-            step_s = float(row["ms_per_step"]) / 1e3
-            time_s = float(row["score_s"])
-            rows.append(Case(row["version"], job, step_s, time_s))
-    return tuple(rows)
+def cases() -> tuple[Published, ...]:
+    """All runs of MLPerf on machines with a data sheet."""
+    return tuple(
+        run for run in _mlperf_runs() if uses_sheet(_about(run.job.system), "fp16")
+    )
 
 
 def cross_validate() -> list[Score]:
@@ -348,125 +346,110 @@ def cross_validate() -> list[Score]:
     the rows that are asked for, and the machine files without those points that are among them.
     By system (from its data sheet alone), by round, by size, and each configuration by itself (its
     machine's other points stay)."""
-    every = cases()
-    by_round = list(_left_out(every, lambda case: case.version))
-    large: dict[str, list[Missed]] = {}
-    for missed in sorted(by_round, key=lambda missed: missed.case.version):
-        if missed.case.gpus >= LARGE_GPUS:
-            large.setdefault(missed.case.version, []).append(missed)
-    return [
-        _score("a system", _left_out(every, lambda case: case.job.name)),
-        _score("a round", by_round),
-        *(
-            _score(f"v{version}, from {LARGE_GPUS} on", rows)
-            for version, rows in large.items()
-        ),
-        _score(f"more than {SMALL_GPUS} accelerators", _large_from_small(every)),
-        _score(
-            "a batch and size", _left_out(every, lambda case: (case.gpus, case.batch))
-        ),
+    by_system = _left_out(lambda run: run.job.name)
+    by_round = _left_out(lambda run: run.version)
+    by_size = _left_out(lambda run: f"{run.job.gpus} x {run.job.batch}")
+    scores = [
+        _score("a system", *by_system.values()),
+        _score("a round", *by_round.values()),
     ]
+    for version, rows in sorted(by_round.items()):
+        large = [row for row in rows if row.gpus >= LARGE_GPUS]
+        if large:
+            scores.append(_score(f"v{version}, from {LARGE_GPUS} on", large))
+    scores.append(_score(f"more than {SMALL_GPUS} accelerators", _large_from_small()))
+    scores.append(_score("a batch and size", *by_size.values()))
+    return scores
 
 
-def fit_sheet(rows: Sequence[Case]) -> Sheet:
-    """The four constants with the least deviation from `rows`, by iterated least squares on the
+def fit_sheet(runs: Sequence[Published]) -> Sheet:
+    """The four constants with the least deviation from `runs`, by iterated least squares on the
     logarithm of the step. Equal configurations share a weight; what a step waits for is taken from
     the present constants."""
-    repeats = Counter(
-        (case.job.system.accelerator, case.gpus, case.batch) for case in rows
-    )
+    repeats = Counter(map(_configuration, runs))
     weights = []
     known = []
     terms = []
-    measured = []
-    for case in rows:
-        system = case.job.system
-        about = _about(system)
-        machine = build(case.job.name, _without_points(system, lambda _: False))
-        total_s = step_time(machine, case.gpus, case.batch).total_s
-        known.append(total_s - machine.compute_s(case.batch) + update_s(about))
-        flops = case.batch / (about.tensor_flops_per_s or math.inf)
-        moved = case.batch / about.memory_bytes_per_s
-        terms.append(
-            (flops, moved, about.graphs / about.clock_hz, float(not about.graphs))
-        )
-        measured.append(case.step_s)
-        weights.append(
-            repeats[system.accelerator, case.gpus, case.batch] ** -0.5 / _SIGMA
-        )
+    for run in runs:
+        job = run.job
+        machine = build(job.name, _with_points(job.system, lambda _: False))
+        about = machine.performance
+        beside_s = job.step(machine, job.batch).total_s - machine.compute_s(job.batch)
+        known.append(beside_s + update_s(about))
+        flops = job.batch / (about.tensor_flops_per_s or math.inf)
+        moved = job.batch / about.memory_bytes_per_s
+        cycle_s = about.graphs / about.clock_hz
+        terms.append((flops, moved, cycle_s, float(not about.graphs)))
+        weights.append(repeats[_configuration(run)] ** -0.5 / _SIGMA)
+    measured = np.array([run.step_s for run in runs])
     design = np.array(terms)
     constants = np.array(SHEET)
     for _ in range(_ITERATIONS):
         steps = np.array(known) + design @ constants
-        misses = np.log(np.array(measured) / steps) * weights
-        pull = np.minimum(1.0, _HUBER / np.maximum(np.abs(misses), 1e-12)) ** 0.5
-        slopes = design / steps[:, None] * (np.array(weights) * pull)[:, None]
+        misses = np.log(measured / steps) * weights
+        distance = np.maximum(np.abs(misses), 1e-12)
+        pull = np.minimum(1.0, _HUBER / distance) ** 0.5
+        row_weights = np.array(weights) * pull
+        slopes = design / steps[:, None] * row_weights[:, None]
         # A constant that no row speaks of (launches without graphs) stays as it is.
-        change = np.linalg.lstsq(slopes * constants, misses * pull, rcond=None)[0]
+        change, *_ = np.linalg.lstsq(slopes * constants, misses * pull, rcond=None)
         constants = constants * (1 + np.clip(change, -0.5, 0.5))
-    return Sheet(*map(float, constants))
+    return Sheet(*constants.tolist())
 
 
-def _left_out(every: Sequence[Case], key: Callable[[Case], object]) -> Iterator[Missed]:
-    for value in dict.fromkeys(map(key, every)):
-        kept = [case for case in every if key(case) != value]
-        asked = [case for case in every if key(case) == value]
-        yield from _ask(asked, fit_sheet(kept), _is_none_of(asked))
+def _configuration(run: Published) -> tuple[str, int, int]:
+    return run.job.system.accelerator, run.job.gpus, run.job.batch
 
 
-def _large_from_small(every: Sequence[Case]) -> Iterator[Missed]:
-    small = [case for case in every if case.gpus <= SMALL_GPUS]
-    large = [case for case in every if case.gpus > SMALL_GPUS]
-    return _ask(large, fit_sheet(small), lambda point: point.gpus <= SMALL_GPUS)
+def _left_out(key: Callable[[Published], str]) -> dict[str, list[Row]]:
+    """Rows of the runs with one value of `key`, predicted by all the others."""
+    rows = {}
+    for value in dict.fromkeys(map(key, cases())):
+        kept = [run for run in cases() if key(run) != value]
+        asked = [run for run in cases() if key(run) == value]
+        rows[value] = _ask(asked, kept, partial(_is_of_none, asked))
+    return rows
+
+
+def _is_of_none(runs: Sequence[Published], point: Point) -> bool:
+    return not any(_is_of(point, run) for run in runs)
+
+
+def _large_from_small() -> list[Row]:
+    small = [run for run in cases() if run.job.gpus <= SMALL_GPUS]
+    large = [run for run in cases() if run.job.gpus > SMALL_GPUS]
+    return _ask(large, small, lambda point: point.gpus <= SMALL_GPUS)
 
 
 def _ask(
-    asked: Sequence[Case], sheet: Sheet, keep: Callable[[Point], bool]
-) -> Iterator[Missed]:
-    for case in asked:
-        job = case.job
-        machine = build(
-            job.name,
-            _without_points(job.system, keep),
-            "fp16",
-            sheet,
-        )
-        answer = predict(job, machine)
-        low, high = answer.step_interval_s
-        yield Missed(
-            case=case,
-            error=answer.step.total_s / case.step_s - 1,
-            within=low <= case.step_s <= high,
-            side=_side(case.time_s, *answer.time_interval_s),
-        )
+    asked: Sequence[Published],
+    kept: Sequence[Published],
+    keep: Callable[[Point], bool],
+) -> list[Row]:
+    """Rows of the runs `asked`, by the constants of those `kept` and the points to `keep`."""
+    sheet = fit_sheet(kept)
+    rows: list[Row] = []
+    for run in asked:
+        system = _with_points(run.job.system, keep)
+        machine = build(run.job.name, system, "fp16", sheet)
+        rows.extend(_rows(run, predict(run.job, machine)))
+    return rows
 
 
-def _side(published: float, low: float, high: float) -> int:
-    """Where a figure lies: -1 below an interval, 0 inside, 1 above."""
-    return int(published > high) - int(published < low)
-
-
-def _is_none_of(asked: Sequence[Case]) -> Callable[[Point], bool]:
-    steps = {(case.gpus, case.batch, round(case.step_s, 5)) for case in asked}
-    return lambda point: (point.gpus, point.batch, round(point.step_s, 5)) not in steps
-
-
-def _without_points(system: System, keep: Callable[[Point], bool]) -> System:
+def _with_points(
+    system: System,
+    keep: Callable[[Point], bool],
+) -> System:
     """`system` with those points alone that `keep` keeps."""
     about = _about(system)
-    points = tuple(p for p in about.fp16.points if keep(p)) if about.fp16 else ()
-    compute = (
-        about.fp16.model_copy(update={"points": points})
-        if points and about.fp16
-        else None
-    )
-    return system.model_copy(
-        update={
-            "performance": about.model_copy(
-                update={"fp16": compute, "other_points": ()}
-            )
-        }
-    )
+    compute = about.fp16
+    if compute is not None:
+        points = tuple(filter(keep, compute.points))
+        compute = compute.model_copy(update={"points": points})
+        if not points:
+            compute = None
+    changed = about.model_copy(update={"fp16": compute, "other_points": ()})
+    return system.model_copy(update={"performance": changed})
 
 
 def _about(system: System) -> Performance:
@@ -474,20 +457,22 @@ def _about(system: System) -> Performance:
     return system.performance
 
 
-def _score(left_out: str, found: Iterable[Missed]) -> Score:
-    missed = list(found)
-    large = [abs(m.error) for m in missed if m.case.gpus >= LARGE_GPUS]
+def _score(left_out: str, *groups: Sequence[Row]) -> Score:
+    rows = list(chain(*groups))
+    steps = [row for row in rows if row.kind == "step"]
+    sides = [row.side for row in rows if row.kind == "time"]
+    large = [abs(row.error) for row in steps if row.gpus >= LARGE_GPUS]
     return Score(
         left_out=left_out,
-        rows=len(missed),
-        mean_absolute_error=mean(abs(m.error) for m in missed),
-        bias=mean(m.error for m in missed),
-        within_interval=mean(m.within for m in missed),
-        times_within_interval=mean(m.side == 0 for m in missed),
-        times_faster=mean(m.side < 0 for m in missed),
-        times_slower=mean(m.side > 0 for m in missed),
+        rows=len(steps),
+        mean_absolute_error=mean(abs(row.error) for row in steps),
+        bias=mean(row.error for row in steps),
+        within_interval=mean(row.side == 0 for row in steps),
+        times_within_interval=mean(side == 0 for side in sides),
+        times_faster=mean(side < 0 for side in sides),
+        times_slower=mean(side > 0 for side in sides),
         large_rows=len(large),
-        large_mean_absolute_error=mean(large) if large else 0.0,
+        large_mean_absolute_error=mean(large or [0.0]),
     )
 
 
@@ -495,6 +480,15 @@ def _score(left_out: str, found: Iterable[Missed]) -> Score:
 
 EFFICIENCY_FROM = {"goyal_2017": 8, "akiba_2017": 1}
 """Accelerators that a table's efficiency compares with, where it has no rate that is compared."""
+
+
+QUOTED = {
+    "n_accelerators": "accelerators",
+    "global_batch_size": "images",
+    "time_to_train_s": "s",
+    "efficiency_pct": "% efficiency",
+}
+"""Figures of a row that is not predicted, with their units."""
 
 
 @dataclass(frozen=True)
@@ -521,34 +515,43 @@ class Unplaced(NamedTuple):
 def _efficiencies() -> Iterator[Efficiency]:
     for row in read_table(SCALING_TABLES):
         few = EFFICIENCY_FROM.get(row["table"])
-        if few is None:
-            continue
-        batch = int(row["batch_per_accelerator"])
-        gpus = int(row["n_accelerators"])
-        machine = build(row["machine"], _load_system(row["machine"]), row["precision"])
-        small_s, large_s = (step_time(machine, n, batch).total_s for n in (few, gpus))
-        published = float(row["efficiency_pct"]) / 100
-        yield Efficiency(row["table"], few, gpus, batch, published, small_s / large_s)
+        if few is not None:
+            batch = int(row["batch_per_accelerator"])
+            gpus = int(row["n_accelerators"])
+            name = row["machine"]
+            machine = build(name, _system(name), row["precision"])
+            few_s = step_time(machine, few, batch).total_s
+            predicted = few_s / step_time(machine, gpus, batch).total_s
+            published = float(row["efficiency_pct"]) / 100
+            yield Efficiency(
+                row["table"],
+                few,
+                gpus,
+                batch,
+                published,
+                predicted,
+            )
 
 
 def _unplaced() -> Iterator[Unplaced]:
     for row in read_table(MLPERF_RUNS):
         if not row["machine"]:
-            name = f"{row['version']} {row['org']} {row['system']}"
             yield Unplaced(
-                name, f"{row['score_s']} s", "", f"accelerator: {row['accelerator']}"
+                name=_mlperf_name(row),
+                published=f"{row['score_s']} s",
+                top1_pct="",
+                reason=f"accelerator: {row['accelerator']}",
             )
     for row in read_table(SCALING_TABLES):
         if not row["machine"]:
-            name = " ".join(filter(None, (row["table"], row["system"], row["variant"])))
-            figures = (
-                (row["n_accelerators"], " accelerators"),
-                (row["global_batch_size"], " images"),
-                (row["time_to_train_s"], " s"),
-                (row["efficiency_pct"], " % efficiency"),
+            names = (row["table"], row["system"], row["variant"])
+            figures = [f"{row[key]} {unit}" for key, unit in QUOTED.items() if row[key]]
+            yield Unplaced(
+                name=" ".join(filter(None, names)),
+                published=", ".join(figures),
+                top1_pct=row["top1_pct"],
+                reason=row["left_out"],
             )
-            published = ", ".join(value + unit for value, unit in figures if value)
-            yield Unplaced(name, published, row["top1_pct"], row["left_out"])
 
 
 # --- all of it, as text ---------------------------------------------------------------------------
@@ -579,7 +582,7 @@ def run_validation() -> Validation:
     )
 
 
-def text_lines(found: Validation) -> Iterator[str | Table]:
+def text_lines(validation: Validation) -> Iterator[str | Table]:
     """What people read, in its order: lines, and tables as header and rows."""
     header = (
         "error",
@@ -591,9 +594,9 @@ def text_lines(found: Validation) -> Iterator[str | Table]:
         "row",
         "note",
     )
-    yield header, [_row_cells(row) for row in found.rows]
+    yield header, [_row_cells(row) for row in validation.rows]
     yield ""
-    for s in found.summaries:
+    for s in validation.summaries:
         yield (
             f"{s.kind}: mean absolute error {s.mean_absolute_error:.1%} over {s.rows} predicted "
             f"rows (mean {s.bias:+.1%}; {s.within_10_percent} within 10 %, {s.within_interval} "
@@ -601,30 +604,32 @@ def text_lines(found: Validation) -> Iterator[str | Table]:
             "calibrated rows do not count"
         )
     yield ""
-    for e in found.efficiencies:
+    for e in validation.efficiencies:
         yield (
             f"efficiency of {e.table}, {e.gpus} GPUs against {e.from_gpus} with {e.batch} images "
             f"each: {e.published:.0%} published, {e.predicted:.0%} predicted"
         )
     yield ""
-    yield f"{len(found.unplaced)} published rows have no machine that could be predicted:"
+    yield f"{len(validation.unplaced)} published rows have no machine that could be predicted:"
     yield (
         ("row", "published", "top-1, %", "why not"),
-        [tuple(row) for row in found.unplaced],
+        [tuple(row) for row in validation.unplaced],
     )
     yield ""
     yield "fp16 steps of machines with a data sheet, fitted without what is predicted:"
-    by_size = (f"from {LARGE_GPUS} on: rows", "mean error")
-    in_interval = ("in 90 % interval", "times in theirs", "faster", "slower")
     titles = (
         "left out at a time",
         "rows",
         "mean error",
         "bias",
-        *in_interval,
-        *by_size,
+        "in 90 % interval",
+        "times in theirs",
+        "faster",
+        "slower",
+        f"from {LARGE_GPUS} on: rows",
+        "mean error",
     )
-    yield titles, [_score_cells(score) for score in found.scores]
+    yield titles, [_score_cells(score) for score in validation.scores]
 
 
 def _row_cells(row: Row) -> tuple[str, ...]:
@@ -640,7 +645,18 @@ def _row_cells(row: Row) -> tuple[str, ...]:
     )
 
 
-_SCORE_FORMS = ("", "", ".1%", "+.1%", ".0%", ".0%", ".0%", ".0%", "", ".1%")
+_SCORE_FORMS = (
+    "",
+    "",
+    ".1%",
+    "+.1%",
+    ".0%",
+    ".0%",
+    ".0%",
+    ".0%",
+    "",
+    ".1%",
+)
 """How the fields of `Score` are shown, in their order."""
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 from collections.abc import Mapping
@@ -22,7 +21,6 @@ from ..config.finding import printable
 from ..config.leaves import Leaf, flatten, nest
 from ..config.load import Loaded, explain, load, merge
 from ..config.names import file_beside
-from ..config.plan import build_plan
 from ..config.reading import JsonObject
 from ..config.recorded import load_named
 from ..config.values import (
@@ -44,7 +42,7 @@ FREE_KEYS = {"config", "trials", "parallel"}
 
 
 def _check_scalar(value: Any) -> Any:
-    if value is not None and not isinstance(value, bool | int | float | str):
+    if not isinstance(value, bool | int | float | str | None):
         raise ValueError("text, a number, true, false or null")
     return value
 
@@ -87,16 +85,12 @@ class Parameter(Section):
         if self.choice is not None:
             return CategoricalDistribution(self.choice)
         low, high = self.linear or self.log or (0.0, 0.0)
-        return FloatDistribution(
-            low,
-            high,
-            log=self.log is not None,
-            step=self.step,
-        )
+        return FloatDistribution(low, high, self.log is not None, self.step)
 
     def in_config(self, value: Any) -> Any:
         """A drawn value as the config takes it: with its unit, and whole where it is whole."""
-        value = int(value) if isinstance(value, float) and value.is_integer() else value
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
         return value if self.unit is None else f"{value!r} {self.unit}"
 
 
@@ -164,10 +158,8 @@ class Sweep(Section):
         """How many trials there will be: a grid has no more than its combinations."""
         if self.sampler != "grid":
             return self.trials
-        return min(
-            self.trials,
-            math.prod(len(p.choice or ()) for p in self.parameters.values()),
-        )
+        choices = [parameter.choice or () for parameter in self.parameters.values()]
+        return min(self.trials, math.prod(map(len, choices)))
 
 
 @dataclass(frozen=True)
@@ -177,26 +169,25 @@ class LoadedSweep:
     sweep: Sweep
     base: Loaded
 
-    def load_trial(self, values: Mapping[str, Any], *more: str) -> Loaded:
+    def load_trial(
+        self,
+        values: Mapping[str, Any],
+        *more: str,
+    ) -> Loaded:
         """The config of a trial. Raises UserError where its values do not make one."""
-        drawn = {
-            key: self.sweep.parameters[key].in_config(value)
-            for key, value in values.items()
-        }
-        dependent = {
-            key: one.value(values[one.of]) for key, one in self.sweep.dependent.items()
-        }
-        given = {**self.sweep.overrides, **drawn, **dependent}
-        loaded = load(
-            self.sweep.config, [*itertools.starmap(override, given.items()), *more]
-        )
-        build_plan(loaded.run)
-        return loaded
+        sweep = self.sweep
+        given = dict(sweep.overrides)
+        for key, value in values.items():
+            given[key] = sweep.parameters[key].in_config(value)
+        for key, dependent in sweep.dependent.items():
+            given[key] = dependent.value(values[dependent.of])
+        return load(sweep.config, [*overrides(given), *more])
 
     def definition(self) -> JsonObject:
         """What must be the same when a sweep continues, by key; all trials are then comparable."""
         tree = self.sweep.model_dump(mode="json", exclude=FREE_KEYS)
-        return {**dict(flatten(tree)), "resolved_config_sha256": self.base.sha256}
+        tree["resolved_config_sha256"] = self.base.sha256
+        return dict(flatten(tree))
 
 
 def problems_of(error: UserError) -> list[str]:
@@ -204,16 +195,24 @@ def problems_of(error: UserError) -> list[str]:
     lines = []
     for line in error.args:
         is_ours = isinstance(line, Problem) and line.origin == COMMAND_LINE
-        lines.append(printable(line.text if is_ours else str(line)))
+        text = line.text if is_ours else str(line)
+        lines.append(printable(text))
     return lines
 
 
-def override(key: str, value: Any) -> str:
-    """`key.path=value` that reads back as exactly `value`: JSON is YAML, but for its surrogates."""
-    return f"{key}={json.dumps(value, ensure_ascii=False, default=str)}"
+def overrides(values: Mapping[str, Any]) -> list[str]:
+    """`key.path=value` that reads back as exactly the value: JSON is YAML, but for its
+    surrogates."""
+    return [
+        f"{key}={json.dumps(value, ensure_ascii=False, default=str)}"
+        for key, value in values.items()
+    ]
 
 
-def load_sweep(path: Path, machine: str | None = None) -> LoadedSweep:
+def load_sweep(
+    path: Path,
+    machine: str | None = None,
+) -> LoadedSweep:
     """Read a SWEEP.yaml, its config and its parameters' keys.
 
     `config` is a path relative to the sweep's file or a preset's name, as `base` in a config. Paths
@@ -233,33 +232,38 @@ def load_sweep(path: Path, machine: str | None = None) -> LoadedSweep:
     try:
         sweep = Sweep.model_validate(tree)
     except ValidationError as error:
-        raise UserError(*explain(error, leaves, str(path), Sweep)) from None
+        problems = explain(error, leaves, str(path), Sweep)
+        raise UserError(*problems) from None
     if machine is not None:
-        sweep = sweep.model_copy(
-            update={"overrides": {**sweep.overrides, "system": machine}}
-        )
+        sweep.overrides["system"] = machine
     config = str(file_beside(sweep.config, path.parent) or sweep.config)
     try:
-        base = load_named(
-            config, [override(key, value) for key, value in sweep.overrides.items()]
-        )
+        base = load_named(config, overrides(sweep.overrides))
     except UserError as error:
-        raise UserError(*(f"{path}: {line}" for line in problems_of(error))) from None
+        lines = [f"{path}: {line}" for line in problems_of(error)]
+        raise UserError(*lines) from None
     known = [key for key, _ in flatten(base.to_dict())]
     for key in (*sweep.parameters, *sweep.dependent):
         if key not in known:
-            hint = "`rn50 config show` lists them"
-            raise UserError(f"{path}: {key}: a key of the config expected; {hint}")
-    return LoadedSweep(sweep.model_copy(update={"config": config}), base)
+            raise UserError(
+                f"{path}: {key}: a key of the config expected; `rn50 config show` lists them"
+            )
+    sweep = sweep.model_copy(update={"config": config})
+    return LoadedSweep(sweep, base)
 
 
-def _place(tree: JsonObject, key: str, leaf: Leaf) -> None:
+def _place(
+    tree: JsonObject,
+    key: str,
+    leaf: Leaf,
+) -> None:
     """Put a leaf into the sweep's tree; config keys stay dotted, however they were nested."""
     section, _, rest = key.partition(".")
     if section == "overrides" and rest:
-        tree.setdefault("overrides", {})[rest] = leaf.value
+        tree.setdefault(section, {})[rest] = leaf.value
     elif section in ("parameters", "dependent") and "." in rest:
-        path, _, kind = rest.rpartition(".")
-        nest(tree.setdefault(section, {}).setdefault(path, {}), kind, leaf.value)
+        path, _, field = rest.rpartition(".")
+        fields = tree.setdefault(section, {}).setdefault(path, {})
+        nest(fields, field, leaf.value)
     else:
         nest(tree, key, leaf.value)

@@ -23,6 +23,7 @@ from ..config.progress import Advance
 from ..data.lock import LOCK, hold
 from ..data.prepare import prepare
 from ..launch.ending import GO_ON, Ending, StoppedBySignal, asked_by
+from ..launch.launch_plan import Options, plan_launch
 from ..launch.supervisor import StopSignals
 from ..logging.records import ABORTED, SUCCESS, Result
 from .definition import LoadedSweep, problems_of
@@ -31,12 +32,12 @@ from .study import Study, training_seed
 from .trial import CONFIG, evaluations, read_end, start, stop
 
 POLL_S = 0.5
-MEASURED: dict[str, Callable[[Result], float | None]] = {
-    "accuracy": lambda result: result.eval_accuracy,
-    "time_to_target": lambda result: result.time_to_train_s,
-    "epochs_to_target": lambda result: result.epochs,
+MEASURED = {
+    "accuracy": "eval_accuracy",
+    "time_to_target": "time_to_train_s",
+    "epochs_to_target": "epochs",
 }
-"""Objective -> its value."""
+"""Objective -> the field of a `Result` that is its value."""
 Say = Callable[[str], None]
 
 
@@ -53,11 +54,15 @@ class Active:
 
 def sweep_folder(loaded: LoadedSweep) -> Path:
     """`results/<sweep>/`."""
-    return Path(loaded.base.run.system.results) / loaded.sweep.name
+    results = Path(loaded.base.run.system.results)
+    return results / loaded.sweep.name
 
 
 def run_sweep(
-    loaded: LoadedSweep, track: Callable[[str], Advance], say: Say, again: str
+    loaded: LoadedSweep,
+    track: Callable[[str], Advance],
+    say: Say,
+    again: str,
 ) -> Study:
     """Run a sweep to its last trial, or continue it; returns the study.
 
@@ -78,23 +83,19 @@ def run_sweep(
         study = Study(sweep, folder, loaded.definition())
         # once: two trials would both draw it
         prepare(loaded.base.run.data, track, loaded.base.origins)
-        driver = Driver(
-            loaded,
-            study,
-            track(f"sweep {sweep.name}"),
-            say,
-        )
+        progress = track(f"sweep {sweep.name}")
+        driver = Driver(loaded, study, progress, say)
         try:
             driver.run()
         except KeyboardInterrupt as stop:
-            ran = len(driver.active)
-            ended = (
-                f"{len(study.trials) - ran} of {sweep.wanted_trials} trials have ended"
-            )
+            stopped = len(driver.active)
+            ended = len(study.trials) - stopped
             reason = (
-                f"stopped by {asked_by(stop)}; {ended} and are kept, {ran} run again"
+                f"stopped by {asked_by(stop)}; {ended} of {sweep.wanted_trials} trials have ended "
+                f"and are kept, {stopped} run again"
             )
-            raise StoppedBySignal(Ending(reason, folder, GO_ON, again)) from None
+            ending = Ending(reason, folder, GO_ON, again)
+            raise StoppedBySignal(ending) from None
     return study
 
 
@@ -102,9 +103,15 @@ class Driver:
     """The loop over trials."""
 
     def __init__(
-        self, loaded: LoadedSweep, study: Study, progress: Advance, say: Say
+        self,
+        loaded: LoadedSweep,
+        study: Study,
+        progress: Advance,
+        say: Say,
     ) -> None:
         self._loaded = loaded
+        self._sweep = loaded.sweep
+        self._folder = sweep_folder(loaded)
         self._study = study
         self._progress = progress
         self._say = say
@@ -122,118 +129,117 @@ class Driver:
                 for trial in self._study.trials:
                     if trial.state == TrialState.RUNNING:
                         self._repeat(trial)
-                while self._look() and not stop_signals.name:
+                self._look()
+                while self.active or self._unasked():
+                    if stop_signals.name:
+                        raise KeyboardInterrupt(stop_signals.name)
                     time.sleep(POLL_S)
-                if stop_signals.name and self._remaining():
-                    raise KeyboardInterrupt(stop_signals.name)
+                    self._look()
             except BaseException:
                 if self.active:
                     self._say(f"stopping the trials that run ({len(self.active)}) ...")
-                    stop(*(active.folder for active in self.active.values()))
+                    folders = [active.folder for active in self.active.values()]
+                    stop(*folders)
                 raise
 
-    def _look(self) -> bool:
-        """One look at everything: new trials, running trials. False: all have ended."""
-        sweep = self._loaded.sweep
-        while (
-            len(self._study.trials) < sweep.wanted_trials
-            and len(self.active) < sweep.parallel
-        ):
+    def _look(self) -> None:
+        """One look at everything: new trials, running trials."""
+        while self._unasked() and len(self.active) < self._sweep.parallel:
             self._begin(self._study.ask())
         for active in list(self.active.values()):
             if self._has_ended(active):
                 del self.active[active.number]
-                write_results(self._loaded, self._study, sweep_folder(self._loaded))
+                write_results(self._loaded, self._study, self._folder)
         asked = len(self._study.trials)
-        self._progress(asked - len(self.active), max(sweep.wanted_trials, asked))
-        return self._remaining()
+        ended = asked - len(self.active)
+        self._progress(ended, max(self._sweep.wanted_trials, asked))
 
-    def _remaining(self) -> bool:
-        return (
-            bool(self.active)
-            or len(self._study.trials) < self._loaded.sweep.wanted_trials
-        )
+    def _unasked(self) -> bool:
+        return len(self._study.trials) < self._sweep.wanted_trials
 
     def _repeat(self, trial: FrozenTrial) -> None:
         """Stop a trial whose end an earlier driver did not see, and run it again."""
-        folder = self._folder(trial.number)
+        folder = self._folder_of(trial)
         stop(folder)
         shutil.rmtree(folder, ignore_errors=True)
         self._say(f"trial {trial.number}: did not end while its driver ran, run again")
         self._begin(trial)
 
-    def _folder(self, number: int) -> Path:
-        return sweep_folder(self._loaded) / "trials" / f"trial_{number:04d}"
+    def _folder_of(self, trial: FrozenTrial) -> Path:
+        return self._folder / "trials" / f"trial_{trial.number:04d}"
 
     def _begin(self, trial: FrozenTrial) -> None:
-        """Write the trial's config and start it; values that make no config are a failed trial."""
-        folder = self._folder(trial.number)
-        own = [
-            f"name={folder.name}",
-            f"system.results={json.dumps(str(folder.parent))}",
-        ]
-        if self._loaded.base.run.seed is None and "seed" not in trial.params:
-            own.append(f"seed={training_seed(self._loaded.sweep, trial.number)}")
+        """Write the trial's config and start it; values that make no config, or one that `rn50
+        launch` would refuse, are a failed trial."""
+        folder = self._folder_of(trial)
+        results = json.dumps(str(folder.parent))
+        settings = [f"name={folder.name}", f"system.results={results}"]
+        run = self._loaded.base.run
+        if run.seed is None and "seed" not in trial.params:
+            seed = training_seed(self._sweep, trial.number)
+            settings.append(f"seed={seed}")
         try:
-            loaded = self._loaded.load_trial(trial.params, *own)
+            loaded = self._loaded.load_trial(trial.params, *settings)
+            plan_launch(loaded, Options()).refuse()
         except UserError as error:
             reason = "; ".join(problems_of(error))
-            self._study.end(
-                trial.number,
-                TrialState.FAIL,
-                reason=reason,
-            )
-            self._say(f"trial {trial.number}: fail: {reason}")
+            self._end(trial.number, TrialState.FAIL, reason=reason)
             return
         folder.mkdir(parents=True, exist_ok=True)
         write_file(folder / CONFIG, loaded.to_yaml())
-        values = ", ".join(f"{key}={value}" for key, value in trial.params.items())
-        self._say(f"trial {trial.number}: {values}")
-        self.active[trial.number] = Active(trial.number, folder, start(folder))
+        values = [f"{key}={value}" for key, value in trial.params.items()]
+        self._say(f"trial {trial.number}: {', '.join(values)}")
+        active = Active(trial.number, folder, start(folder))
+        self.active[trial.number] = active
 
     def _has_ended(self, active: Active) -> bool:
         """One look at a trial: new evaluations first, then whether it has ended. Its end is
         noted."""
         code = active.process.poll()  # before the look: an end has all its evaluations
         target = self._loaded.base.run.eval.target
-        for epoch, accuracy in evaluations(active.folder)[active.seen :]:
+        unseen = evaluations(active.folder)[active.seen :]
+        for epoch, accuracy in unseen:
             active.seen += 1
-            if self._study.report(active.number, epoch, accuracy) and accuracy < target:
+            is_poor = self._study.report(active.number, epoch, accuracy)
+            if is_poor and accuracy < target:
                 stop(active.folder)
                 active.process.wait()
                 reason = f"accuracy {accuracy:.4f} after epoch {epoch}"
-                self._end(active, TrialState.PRUNED, reason=reason)
+                self._end(active.number, TrialState.PRUNED, reason=reason)
                 return True
         if code is not None:
-            self._settle(active, read_end(active.folder, code))
+            self._settle(active.number, read_end(active.folder, code))
         return code is not None
 
-    def _settle(self, active: Active, result: Result) -> None:
+    def _settle(
+        self,
+        number: int,
+        result: Result,
+    ) -> None:
         """Note how a trial ended by itself."""
-        objective = self._loaded.sweep.objective
+        objective = self._sweep.objective
         accuracy = result.eval_accuracy
-        value = MEASURED[objective](result)
-        ended_well = (SUCCESS, ABORTED) if objective == "accuracy" else (SUCCESS,)
+        value: float | None = getattr(result, MEASURED[objective])
+        ended_well = [SUCCESS]
+        if objective == "accuracy":
+            ended_well.append(ABORTED)
         if result.status in ended_well and value is not None:
-            self._end(active, TrialState.COMPLETE, value)
+            self._end(number, TrialState.COMPLETE, value)
         elif result.status == ABORTED and accuracy is not None:
             reason = f"target not reached: accuracy {accuracy:.4f} at the end"
-            self._end(active, TrialState.PRUNED, reason=reason)
+            self._end(number, TrialState.PRUNED, reason=reason)
         else:
-            self._end(
-                active,
-                TrialState.FAIL,
-                reason=result.reason or result.status,
-            )
+            reason = result.reason or result.status
+            self._end(number, TrialState.FAIL, reason=reason)
 
     def _end(
         self,
-        active: Active,
+        number: int,
         state: TrialState,
         value: float | None = None,
         reason: str = "",
     ) -> None:
-        """Note how a trial that was started ended, and say so."""
-        self._study.end(active.number, state, value, reason)
+        """Note how a trial ended, and say so."""
+        self._study.end(number, state, value, reason)
         came_to = reason if value is None else f"{value:g}"
-        self._say(f"trial {active.number}: {state.name.lower()}: {came_to}")
+        self._say(f"trial {number}: {state.name.lower()}: {came_to}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,11 @@ from .definition import LoadedSweep
 from .study import REASON, Study
 
 
-def write_results(loaded: LoadedSweep, study: Study, folder: Path) -> JsonObject:
+def write_results(
+    loaded: LoadedSweep,
+    study: Study,
+    folder: Path,
+) -> JsonObject:
     """Write trials.json and, where a trial is complete, best.yaml; all trials as plain JSON."""
     best = study.best()
     results = {
@@ -35,15 +40,17 @@ def write_results(loaded: LoadedSweep, study: Study, folder: Path) -> JsonObject
             for trial in study.trials
         ],
     }
-    write_output(
-        folder / "trials.json", json.dumps(results, indent=1, allow_nan=False) + "\n"
-    )
+    text = json.dumps(results, indent=1, allow_nan=False)
+    write_output(folder / "trials.json", f"{text}\n")
     if best is not None:
         write_output(folder / "best.yaml", best_preset(loaded, best))
     return results
 
 
-def best_preset(loaded: LoadedSweep, best: FrozenTrial) -> str:
+def best_preset(
+    loaded: LoadedSweep,
+    best: FrozenTrial,
+) -> str:
     """The best trial as a preset of its own: every value resolved, the run's places as before.
 
     The seed is left out (the rules want a fresh one); a config that the closed division refuses
@@ -61,32 +68,42 @@ def best_preset(loaded: LoadedSweep, best: FrozenTrial) -> str:
         preset = loaded.load_trial(best.params, *settings, "division=open")
     header = "".join(f"# {' '.join(note.split())}\n" for note in notes)
     lines = preset.to_yaml().splitlines(keepends=True)
-    return header + "".join(line for line in lines if not line.startswith("seed:"))
+    kept = [line for line in lines if not line.startswith("seed:")]
+    return header + "".join(kept)
 
 
 def table(results: JsonObject) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Header and rows for people, best first, then what has no value in order of trial."""
-    keys = list(
-        dict.fromkeys(key for trial in results["trials"] for key in trial["parameters"])
-    )
-    sign = -1 if results["objective"] == "accuracy" else 1
-    trials = sorted(
-        results["trials"],
-        key=lambda t: (t["value"] is None, sign * (t["value"] or 0.0), t["trial"]),
-    )
+    objective = results["objective"]
+    trials = results["trials"]
+    complete = [trial for trial in trials if trial["value"] is not None]
+    others = [trial for trial in trials if trial["value"] is None]
+    # equals stay in order of trial
+    largest_first = objective == "accuracy"
+    complete.sort(key=itemgetter("value"), reverse=largest_first)
+    keys: list[str] = []
     rows = []
-    for one in trials:
-        drawn = (one["parameters"].get(key) for key in keys)
+    for trial in (*complete, *others):
+        drawn = trial["parameters"]
+        keys = list(drawn)
         cells = (
-            one["trial"],
-            one["state"],
-            one["value"],
-            *drawn,
-            one["seconds"],
-            one["reason"],
+            trial["trial"],
+            trial["state"],
+            trial["value"],
+            *drawn.values(),
+            trial["seconds"],
+            trial["reason"],
         )
         rows.append(tuple(map(_cell, cells)))
-    return ("trial", "state", results["objective"], *keys, "wall s", "reason"), rows
+    header = (
+        "trial",
+        "state",
+        objective,
+        *keys,
+        "wall s",
+        "reason",
+    )
+    return header, rows
 
 
 def _cell(value: Any) -> str:

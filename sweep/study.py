@@ -8,11 +8,8 @@ what the uninterrupted one would have drawn.
 
 from __future__ import annotations
 
-import json
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import optuna
 from optuna.storages import JournalStorage
@@ -20,6 +17,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
 
 from ..config.errors import UserError
+from ..config.reading import JsonObject
 from ..train.seeding import stream_seed
 from .definition import Sweep
 
@@ -33,7 +31,10 @@ class Study:
     """The trials of one sweep. Only the driver that holds the folder's lock may open it."""
 
     def __init__(
-        self, sweep: Sweep, folder: Path, definition: Mapping[str, Any]
+        self,
+        sweep: Sweep,
+        folder: Path,
+        definition: JsonObject,
     ) -> None:
         """Open or begin the journal in `folder`.
 
@@ -47,6 +48,7 @@ class Study:
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         journal = (folder / JOURNAL).resolve()
         self._sweep = sweep
+        self._is_of_accuracy = sweep.objective == "accuracy"
         self._distributions = {
             key: parameter.distribution for key, parameter in sweep.parameters.items()
         }
@@ -58,7 +60,7 @@ class Study:
             self.optuna = optuna.create_study(
                 study_name="sweep",
                 storage=JournalStorage(JournalFileBackend(str(journal))),
-                direction="maximize" if sweep.objective == "accuracy" else "minimize",
+                direction="maximize" if self._is_of_accuracy else "minimize",
                 pruner=pruner,
                 load_if_exists=True,
             )
@@ -70,17 +72,15 @@ class Study:
             ValueError,
         ) as error:
             raise UserError(f"{journal}: Optuna's journal expected: {error}") from None
-        mine = json.loads(json.dumps(definition))
         began = self.optuna.user_attrs.get(_DEFINITION)
         if began is None:
-            self.optuna.set_user_attr(_DEFINITION, mine)
-        elif began != mine:
-            keys = sorted(
-                key for key in {**began, **mine} if began.get(key) != mine.get(key)
-            )
-            changed = (
-                f"{key}: was {began.get(key)}, is {mine.get(key)}" for key in keys
-            )
+            self.optuna.set_user_attr(_DEFINITION, definition)
+        elif began != definition:
+            changed = [
+                f"{key}: was {began.get(key)}, is {definition.get(key)}"
+                for key in sorted({*began, *definition})
+                if began.get(key) != definition.get(key)
+            ]
             raise UserError(
                 f"{folder}: the definition it began with expected; changed: {'; '.join(changed)}; "
                 "give the sweep another name, or remove the folder"
@@ -89,9 +89,9 @@ class Study:
     @property
     def trials(self) -> list[FrozenTrial]:
         """All that were asked, in order. Those without all values were never started."""
-        keys = set(self._distributions)
+        keys = self._distributions.keys()
         return [
-            trial for trial in self.optuna.get_trials() if set(trial.params) == keys
+            trial for trial in self.optuna.get_trials() if trial.params.keys() == keys
         ]
 
     def ask(self) -> FrozenTrial:
@@ -100,12 +100,16 @@ class Study:
         asked = self.optuna.ask(fixed_distributions=self._distributions)
         return self.optuna.get_trials()[asked.number]
 
-    def report(self, number: int, epoch: int, accuracy: float) -> bool:
+    def report(
+        self,
+        number: int,
+        epoch: int,
+        accuracy: float,
+    ) -> bool:
         """Note the accuracy after an epoch; True where the pruner says to stop the trial."""
         trial = self._trial(number)
-        trial.report(
-            accuracy if self._sweep.objective == "accuracy" else 1 - accuracy, epoch
-        )
+        value = accuracy if self._is_of_accuracy else 1 - accuracy
+        trial.report(value, epoch)
         return trial.should_prune()
 
     def end(
@@ -128,8 +132,12 @@ class Study:
         except ValueError:  # none is complete
             return None
 
-    def _trial(self, number: int) -> optuna.Trial:
-        return optuna.Trial(self.optuna, self.optuna.get_trials()[number]._trial_id)
+    def _trial(
+        self,
+        number: int,
+    ) -> optuna.Trial:
+        trial = self.optuna.get_trials()[number]
+        return optuna.Trial(self.optuna, trial._trial_id)
 
 
 def _mend(journal: Path) -> None:
@@ -138,15 +146,18 @@ def _mend(journal: Path) -> None:
     journal.with_name(f"{journal.name}.lock").unlink(missing_ok=True)
     if journal.is_file():
         with journal.open("rb+") as file:
-            file.truncate(file.read().rfind(b"\n") + 1)
+            last_end = file.read().rfind(b"\n")
+            file.truncate(last_end + 1)
 
 
-def _make_sampler(sweep: Sweep, number: int) -> optuna.samplers.BaseSampler:
+def _make_sampler(
+    sweep: Sweep,
+    number: int,
+) -> optuna.samplers.BaseSampler:
     """The sampler of the trial that is the `number`th, counted from 0."""
     if sweep.sampler == "grid":  # one order for the whole sweep
         grid = {
-            key: list(parameter.choice or ())
-            for key, parameter in sweep.parameters.items()
+            key: parameter.choice or () for key, parameter in sweep.parameters.items()
         }
         return optuna.samplers.GridSampler(grid, seed=_seed_of(sweep, "grid"))
     seed = _seed_of(sweep, "sampler", number)
@@ -155,10 +166,17 @@ def _make_sampler(sweep: Sweep, number: int) -> optuna.samplers.BaseSampler:
     return optuna.samplers.TPESampler(seed=seed, constant_liar=sweep.parallel > 1)
 
 
-def _seed_of(sweep: Sweep, stream: str, *numbers: int) -> int:
+def _seed_of(
+    sweep: Sweep,
+    stream: str,
+    *numbers: int,
+) -> int:
     return stream_seed(sweep.seed, stream, *numbers) & _SEED_MASK
 
 
-def training_seed(sweep: Sweep, number: int) -> int:
+def training_seed(
+    sweep: Sweep,
+    number: int,
+) -> int:
     """The root seed of a trial's own run."""
     return stream_seed(sweep.seed, "trial", number)

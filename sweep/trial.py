@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from ..config.reading import read_ends
+from ..logging.places import METRICS
 from ..logging.records import FAILED, RESULT, Result, read
 
 CONFIG = "config.yaml"
@@ -27,15 +28,11 @@ STOP_S = 20.0
 def start(folder: Path) -> subprocess.Popen[bytes]:
     """Start the trial of `folder`/config.yaml, its output in `folder`/output.log, in a session of
     its own: Ctrl-C reaches the driver alone."""
+    launch = ("-m", "rn50.cli.entry", "launch")
+    command = [sys.executable, *launch, _config(folder)]
     with (folder / OUTPUT).open("wb") as output:
         return subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "rn50.cli.entry",
-                "launch",
-                str((folder / CONFIG).resolve()),
-            ],
+            command,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -45,11 +42,16 @@ def start(folder: Path) -> subprocess.Popen[bytes]:
 
 def launchers(*folders: Path) -> list[psutil.Process]:
     """The processes on this machine that run the trials of `folders`."""
-    configs = {str((folder / CONFIG).resolve()) for folder in folders}
-    running = psutil.process_iter(["cmdline"])
+    configs = set(map(_config, folders))
     return [
-        process for process in running if configs & set(process.info["cmdline"] or ())
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if not configs.isdisjoint(process.info["cmdline"] or ())
     ]
+
+
+def _config(folder: Path) -> str:
+    return str((folder / CONFIG).resolve())
 
 
 def stop(*folders: Path) -> None:
@@ -68,28 +70,26 @@ def stop(*folders: Path) -> None:
 def evaluations(folder: Path) -> list[tuple[int, float]]:
     """(epoch, accuracy) of the evaluations so far of a trial, from its metrics.jsonl. A last line
     without its end is being written; it is read the next time."""
-    path = next(folder.glob("*/metrics.jsonl"), None)
-    if path is None:
-        return []
-    lines = path.read_bytes().splitlines(keepends=True)
-    records = [
-        json.loads(s) for s in lines if b'"kind": "eval"' in s and s.endswith(b"\n")
-    ]
-    return [(int(one["epoch"]), float(one["accuracy"])) for one in records]
+    evaluated = []
+    for path in folder.glob(f"*/{METRICS}"):
+        *lines, _ = path.read_bytes().split(b"\n")
+        for line in lines:
+            if b'"kind": "eval"' in line:
+                record = json.loads(line)
+                evaluated.append((record["epoch"], record["accuracy"]))
+    return evaluated
 
 
-def read_end(folder: Path, code: int) -> Result:
+def read_end(
+    folder: Path,
+    code: int,
+) -> Result:
     """How a trial whose process has ended came out. `code`: its exit code, as Popen gives it."""
     if code < 0:
         return Result(FAILED, f"killed by {signal.Signals(-code).name}")
-    path = next(folder.glob(f"*/{RESULT}"), None)
-    if path is not None and (result := read(path, Result)):
-        return result
-    lines = [
-        line.strip() for line in read_ends(folder / OUTPUT).splitlines() if line.strip()
-    ]
-    errors = [line for line in lines if line.startswith("rn50: error: ")]
-    last = (errors[:1] or lines[-1:] or ["no output"])[0]
-    return Result(
-        FAILED, f"exit code {code}: {last.removeprefix('rn50: error: ')[:500]}"
-    )
+    for path in folder.glob(f"*/{RESULT}"):
+        if result := read(path, Result):
+            return result
+    output = read_ends(folder / OUTPUT).strip() or "no output"
+    *_, last_line = output.splitlines()
+    return Result(FAILED, f"exit code {code}: {last_line[:500]}")

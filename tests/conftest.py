@@ -73,27 +73,35 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+def pytest_ignore_collect(
+    collection_path: Path,
+    config: pytest.Config,
+) -> bool | None:
     """With --fast, folders whose files all start processes are not even imported."""
-    left_out = () if config.getoption("--nightly") else ("lab",)
+    left_out = []
+    if not config.getoption("--nightly"):
+        left_out.append("lab")
     if config.getoption("--fast"):
         left_out += _OF_PROCESSES
     return True if collection_path.name in left_out else None
 
 
 def pytest_collection_modifyitems(
-    config: pytest.Config, items: list[pytest.Item]
+    config: pytest.Config,
+    items: list[pytest.Item],
 ) -> None:
     """Files with slow tests come first: of several processes that run files, the one with a long
     file at the end would be alone."""
     nightly = config.getoption("--nightly")
-    left_out = [item for item in items if _is_nightly(item) != nightly]
-    if config.getoption("--fast"):
-        left_out += [
-            item for item in items if _is_slow(item) or _starts_processes(item)
-        ]
-    config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in set(left_out)]
+    fast = config.getoption("--fast")
+
+    def is_left_out(item: pytest.Item) -> bool:
+        if _is_nightly(item) != nightly:
+            return True
+        return fast and (_is_slow(item) or _starts_processes(item))
+
+    config.hook.pytest_deselected(items=[*filter(is_left_out, items)])
+    items[:] = [item for item in items if not is_left_out(item)]
     slow_files = {item.path for item in items if _is_slow(item)}
     items.sort(key=lambda item: item.path not in slow_files)
 
@@ -103,9 +111,8 @@ def _is_slow(item: pytest.Item) -> bool:
 
 
 def _is_nightly(item: pytest.Item) -> bool:
-    return (
-        item.path.parent.name == "lab" or item.get_closest_marker("nightly") is not None
-    )
+    marker = item.get_closest_marker("nightly")
+    return marker is not None or item.path.parent.name == "lab"
 
 
 def _starts_processes(item: pytest.Item) -> bool:
@@ -137,8 +144,9 @@ def packed(folder: Path, samples: str) -> Path:
     from rn50.config.load import load
     from rn50.data.prepare import prepare
 
-    run = load("smoke", [f"data.path={folder}", f"data.synthetic={samples}"]).run
-    prepare(run.data, lambda name: lambda done, total: None)
+    overrides = [f"data.path={folder}", f"data.synthetic={samples}"]
+    data = load("smoke", overrides).run.data
+    prepare(data, lambda name: lambda done, total: None)
     return folder
 
 
@@ -146,13 +154,19 @@ def packed(folder: Path, samples: str) -> Path:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of all processes that run this session's tests."""
     base = tmp_path_factory.getbasetemp()
-    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return base.parent
+    return base
 
 
-def made_once(folder: Path, make: Callable[[Path], object]) -> Path:
+def made_once(
+    folder: Path,
+    make: Callable[[Path], object],
+) -> Path:
     """`folder`, which the first process that asks for it makes. To be read, or copied."""
     made = folder.with_name(f"{folder.name}.made")
-    with hold(folder.with_name(f"{folder.name}.lock"), wait_s=math.inf):
+    lock = folder.with_name(f"{folder.name}.lock")
+    with hold(lock, wait_s=math.inf):
         if not made.exists():
             make(folder)
             made.touch()
@@ -178,8 +192,11 @@ IN_PROCESS = {"config", "log", "predict", "runs", "submission"}
 `-` for a file they write to the descriptor of standard output, which a process of their own has."""
 
 
-def in_this_process(arguments: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-    """What `rn50 ARGUMENTS` prints and its exit code, in the repository's root."""
+def in_this_process(
+    arguments: tuple[str, ...],
+    folder: Path = ROOT,
+) -> subprocess.CompletedProcess[str]:
+    """What `rn50 ARGUMENTS` prints in `folder`, and its exit code."""
     from rn50.cli import entry
 
     out = io.StringIO()
@@ -187,8 +204,9 @@ def in_this_process(arguments: tuple[str, ...]) -> subprocess.CompletedProcess[s
     code: object = 0
     handlers = {number: signal.getsignal(number) for number in command_stop_signals()}
     with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(ROOT)
-        patch.setattr(sys, "argv", ["rn50", *map(str, arguments)])
+        patch.chdir(folder)
+        words = ["rn50", *map(str, arguments)]
+        patch.setattr(sys, "argv", words)
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
                 entry.main()
@@ -196,12 +214,8 @@ def in_this_process(arguments: tuple[str, ...]) -> subprocess.CompletedProcess[s
                 code = done.code
     for number, handler in handlers.items():  # the command has ignored them at its end
         signal.signal(number, handler)
-    return subprocess.CompletedProcess(
-        arguments,
-        code,
-        out.getvalue(),
-        err.getvalue(),
-    )
+    texts = (out.getvalue(), err.getvalue())
+    return subprocess.CompletedProcess(arguments, code, *texts)
 
 
 def read_json(path: Path) -> Any:
@@ -223,13 +237,18 @@ def write_metrics(folder: Path, records: Iterable[object]) -> None:
     (folder / "metrics.jsonl").write_text("".join(lines))
 
 
+def write_script(path: Path, text: str) -> None:
+    """A program of Bash."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/bash\n{text}\n")
+    path.chmod(0o755)
+
+
 def refused(words: str | None) -> contextlib.AbstractContextManager[Any]:
     """The block ends in a UserError with these words, a regular expression; None: it ends well."""
-    return (
-        contextlib.nullcontext()
-        if words is None
-        else pytest.raises(UserError, match=words)
-    )
+    if words is None:
+        return contextlib.nullcontext()
+    return pytest.raises(UserError, match=words)
 
 
 class Rn50:
@@ -239,26 +258,18 @@ class Rn50:
         self.results = results
 
     def start(self, *arguments: str, **options: object) -> subprocess.Popen[str]:
-        command = [str(Path(sys.executable).with_name("rn50")), *arguments]
+        program = Path(sys.executable).with_name("rn50")
+        command = [str(program), *arguments]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen(
-            command,
-            cwd=ROOT,
-            text=True,
-            **pipes | options,
-        )  # type: ignore[call-overload]
+        settings = {"cwd": ROOT, "text": True, **pipes, **options}
+        return subprocess.Popen(command, **settings)  # type: ignore[call-overload]
 
     def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         if arguments and arguments[0] in IN_PROCESS and "-" not in arguments:
             return in_this_process(arguments)
         process = self.start(*arguments)
-        out, err = process.communicate(timeout=600)
-        return subprocess.CompletedProcess(
-            arguments,
-            process.returncode,
-            out,
-            err,
-        )
+        texts = process.communicate(timeout=600)
+        return subprocess.CompletedProcess(arguments, process.returncode, *texts)
 
     def output(self, *arguments: str) -> str:
         """What a command prints that ends well."""
@@ -271,18 +282,14 @@ class Rn50:
         done = self(*arguments)
         assert done.returncode == 2, done.stdout + done.stderr
         assert "Traceback" not in done.stderr, done.stdout + done.stderr
-        (line,) = (
-            line
-            for line in done.stderr.splitlines()
-            if line.startswith("rn50: error: ")
-        )
+        lines = done.stderr.splitlines()
+        (line,) = (line for line in lines if line.startswith("rn50: error: "))
         return line
 
     def run_folder(self) -> Path:
         """The folder of the newest run."""
-        return max(
-            self.results.glob("[!.]*/*"), key=lambda path: path.stat().st_mtime_ns
-        )
+        folders = self.results.glob("[!.]*/*")
+        return max(folders, key=lambda path: path.stat().st_mtime_ns)
 
 
 @pytest.fixture
@@ -294,13 +301,15 @@ def device(tmp_path: Path) -> Callable[[str], Path]:
         theirs = Path("/dev") / name
         mine = tmp_path / name
         try:
-            os.mknod(mine, 0o666 | stat.S_IFCHR, theirs.stat().st_rdev)
+            os.mknod(
+                mine,
+                0o666 | stat.S_IFCHR,
+                theirs.stat().st_rdev,
+            )
             mine.open("wb").close()
         except PermissionError:  # not root, or a file system without devices
             if os.geteuid() == 0:
-                pytest.skip(
-                    "root cannot make a device here, and the machine's are not risked"
-                )
+                pytest.skip("no devices here, and the machine's are not root's to risk")
             return theirs
         return mine
 
@@ -309,16 +318,13 @@ def device(tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.fixture
 def program(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[[str, str], None]:
     """`program("squeue", "echo RUNNING")`: one of this name comes first on the PATH."""
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
-    def write(name: str, text: str) -> None:
-        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
-        (tmp_path / name).chmod(0o755)
-
-    return write
+    return lambda name, text: write_script(tmp_path / name, text)
 
 
 @pytest.fixture
@@ -346,9 +352,8 @@ def whole(shared: Path, small_data: Path) -> Path:
     rn50 = Rn50(shared / "whole")
 
     def run(_: Path) -> None:
-        done = rn50(
-            "launch", *RUN, f"data.path={small_data}", f"system.results={rn50.results}"
-        )
+        places = (f"data.path={small_data}", f"system.results={rn50.results}")
+        done = rn50("launch", *RUN, *places)
         assert done.returncode == 1, done.stderr
 
     made_once(rn50.results, run)
@@ -356,7 +361,10 @@ def whole(shared: Path, small_data: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def smoke_run(shared: Path, smoke_data: Path) -> Callable[[str], Path]:
+def smoke_run(
+    shared: Path,
+    smoke_data: Path,
+) -> Callable[[str], Path]:
     """`smoke_run(launcher)`: the folder of a finished run of `smoke seed=1`, for all tests of the
     session; `printed.txt` in it: its standard output."""
 
@@ -364,16 +372,13 @@ def smoke_run(shared: Path, smoke_data: Path) -> Callable[[str], Path]:
         rn50 = Rn50(shared / f"smoke_{launcher}")
 
         def run(_: Path) -> None:
-            words = (
-                "launch",
-                "smoke",
-                "--launcher",
-                launcher,
+            words = ("launch", "smoke", "--launcher", launcher)
+            places = (f"data.path={smoke_data}", f"system.results={rn50.results}")
+            out = rn50.output(
+                *words,
+                *places,
                 "seed=1",
                 "log.profile=5",
-            )
-            out = rn50.output(
-                *words, f"data.path={smoke_data}", f"system.results={rn50.results}"
             )
             (rn50.run_folder() / "printed.txt").write_text(out)
 

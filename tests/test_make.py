@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -49,19 +50,30 @@ def copy(root: Path, tmp_path: Path) -> Path:
     for room in (*ROOMS, "scripts", "tests"):
         (tmp_path / room).mkdir()
     for name in (*KEPT, *ENVIRONMENTS, *CACHES):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("content")
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("content")
     (tmp_path / "datasets/linked").symlink_to(tmp_path / "config")
     return tmp_path
 
 
 @pytest.mark.parametrize(
-    ("target", "removed"), [("clean", CACHES), ("distclean", CACHES + ENVIRONMENTS)]
+    ("target", "removed"),
+    [
+        ("clean", CACHES),
+        ("distclean", CACHES + ENVIRONMENTS),
+    ],
 )
 def test_make_removes_no_data(
-    copy: Path, target: str, removed: tuple[str, ...]
+    copy: Path,
+    target: str,
+    removed: tuple[str, ...],
 ) -> None:
-    subprocess.run(["make", "-s", target], cwd=copy, check=True)
+    subprocess.run(
+        ["make", "-s", target],
+        cwd=copy,
+        check=True,
+    )
     assert not [name for name in removed if (copy / name).exists()]
     left = {*KEPT, *ENVIRONMENTS} - set(removed)
     assert not [name for name in left if not (copy / name).is_file()]
@@ -69,34 +81,40 @@ def test_make_removes_no_data(
 
 
 def test_help_lists_every_target(root: Path) -> None:
-    targets = re.findall(
-        r"^([a-z][a-z-]*):(?!=)", (root / "Makefile").read_text(), re.M
+    makefile = (root / "Makefile").read_text()
+    targets = re.findall(r"^([a-z][a-z-]*):(?!=)", makefile, re.M)
+    done = finished(
+        ["make", "-s"],
+        cwd=root,
+        check=True,
     )
-    done = finished(["make", "-s"], cwd=root, check=True)
-    assert [line.split()[0] for line in done.stdout.splitlines()] == targets
+    listed = [line.split()[0] for line in done.stdout.splitlines()]
+    assert listed == targets
+
+
+def project(root: Path) -> dict[str, Any]:
+    return tomllib.loads((root / "pyproject.toml").read_text())
 
 
 def test_a_wheel_has_every_file_that_code_opens(root: Path) -> None:
     """An installation from a wheel once lacked stamp.c, which every rank compiles."""
-    settings = tomllib.loads((root / "pyproject.toml").read_text())["tool"][
-        "setuptools"
-    ]
+    settings = project(root)["tool"]["setuptools"]
     packed: set[Path] = set()
     for package, patterns in settings["package-data"].items():
         folder = root.joinpath(*package.split(".")[1:])
         for pattern in patterns:
-            found = set(folder.glob(pattern))
-            assert found, f"pyproject.toml: {package}: no file is named {pattern}"
-            packed |= found
+            files = set(folder.glob(pattern))
+            assert files, f"pyproject.toml: {package}: no file is named {pattern}"
+            packed |= files
     command = ["sh", "-c", 'git ls-files "$@"', "-", *ROOMS]
     listed = finished(command, cwd=root)
-    files = {root / name for name in listed.stdout.split()}
-    opened = {path for path in files if path.suffix not in (".py", ".md")}
-    assert opened <= packed
-    folders = {path.parent.relative_to(root) for path in files if path.suffix == ".py"}
-    assert {".".join(("rn50", *folder.parts)) for folder in folders} <= set(
-        settings["packages"]
-    )
+    for name in listed.stdout.split():
+        path = root / name
+        if path.suffix == ".py":
+            package = ".".join(("rn50", *Path(name).parent.parts))
+            assert package in settings["packages"]
+        elif path.suffix != ".md":
+            assert path in packed
 
 
 def test_what_pip_installs_is_what_set_up_installs(root: Path) -> None:
@@ -105,10 +123,8 @@ def test_what_pip_installs_is_what_set_up_installs(root: Path) -> None:
     texts = [line.partition("#")[0].strip() for line in lines]
     stated = [Requirement(text) for text in texts if text]
     versions = {each.name.lower(): str(each.specifier) for each in stated}
-    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
-    declared = map(
-        Requirement, project["dependencies"] + project["optional-dependencies"]["train"]
-    )
-    for each in declared:
+    about = project(root)["project"]
+    declared = about["dependencies"] + about["optional-dependencies"]["train"]
+    for each in map(Requirement, declared):
         version = versions[each.name.lower()]
         assert str(each.specifier) == version or not version.startswith("=="), each

@@ -10,12 +10,13 @@ import sys
 import venv
 from collections.abc import Iterator
 from importlib import metadata
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
 from tests.conftest import made_once
+from tests.waiting import finished
 
 pytestmark = pytest.mark.slow
 
@@ -38,9 +39,8 @@ def needed(names: Iterator[Requirement]) -> dict[str, metadata.Distribution]:
         if not applies or requirement.name in distributions:
             continue
         distribution = metadata.distribution(requirement.name)
-        assert requirement.specifier.contains(distribution.version, prereleases=True), (
-            requirement
-        )
+        version = distribution.version
+        assert requirement.specifier.contains(version, prereleases=True), requirement
         distributions[requirement.name] = distribution
         waiting += map(Requirement, distribution.requires or ())
     return distributions
@@ -48,13 +48,11 @@ def needed(names: Iterator[Requirement]) -> dict[str, metadata.Distribution]:
 
 def link(distribution: metadata.Distribution, site: Path) -> None:
     """What a distribution has in its own site-packages, as links in another one."""
-    for name in {file.parts[0] for file in distribution.files or ()} - {
-        "..",
-        "__pycache__",
-    }:
+    names = {file.parts[0] for file in distribution.files or ()}
+    for name in names:
         place = site / name
-        if not place.is_symlink():
-            place.symlink_to(Path(str(distribution.locate_file(PurePosixPath(name)))))
+        if name not in ("..", "__pycache__") and not place.is_symlink():
+            place.symlink_to(str(distribution.locate_file(name)))
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +65,8 @@ def environment(root: Path, shared: Path) -> Path:
         checkout.mkdir()
         copy = ["sh", "-c", f"{TRACKED} | xargs -0 cp -P --parents -t '{checkout}'"]
         subprocess.run(copy, cwd=root, check=True)
-        build = [sys.executable, "-c", BUILD, str(folder.with_name("wheel"))]
+        wheels = folder.with_name("wheel")
+        build = [sys.executable, "-c", BUILD, str(wheels)]
         subprocess.run(
             build,
             cwd=checkout,
@@ -75,23 +74,11 @@ def environment(root: Path, shared: Path) -> Path:
             capture_output=True,
         )
         venv.create(folder, with_pip=False)
-        (wheel,) = folder.with_name("wheel").glob("rn50-*.whl")
-        pip = [
-            sys.executable,
-            "-m",
-            "pip",
-            "--python",
-            str(folder / "bin/python"),
-            "install",
-            "-q",
-        ]
-        offline = [
-            "--no-deps",
-            "--no-index",
-            "--disable-pip-version-check",
-            "--no-compile",
-        ]
-        subprocess.run([*pip, *offline, str(wheel)], check=True)
+        (wheel,) = wheels.glob("rn50-*.whl")
+        pip = f"{sys.executable} -m pip --python {folder}/bin/python install -q"
+        offline = "--no-deps --no-index --disable-pip-version-check --no-compile"
+        command = [*pip.split(), *offline.split(), str(wheel)]
+        subprocess.run(command, check=True)
         (site,) = folder.glob("lib/python3*/site-packages")
         (own,) = metadata.distributions(name="rn50", path=[str(site)])
         distributions = needed(map(Requirement, own.requires or ()))
@@ -103,18 +90,23 @@ def environment(root: Path, shared: Path) -> Path:
 
 
 def run(
-    environment: Path, folder: Path, *words: str
+    environment: Path,
+    folder: Path,
+    *words: str,
 ) -> subprocess.CompletedProcess[str]:
     """`rn50 WORDS` of the wheel, far from any checkout."""
-    command = [str(environment / "bin/rn50"), *words]
     variables = {"PATH": "/usr/bin:/bin", "HOME": str(folder)}
-    return subprocess.run(
-        command, cwd=folder, env=variables, capture_output=True, text=True
+    return finished(
+        [environment / "bin/rn50", *words],
+        cwd=folder,
+        env=variables,
     )
 
 
 def test_the_wheel_checks_a_log_beside_the_official_checker(
-    environment: Path, root: Path, tmp_path: Path
+    environment: Path,
+    root: Path,
+    tmp_path: Path,
 ) -> None:
     shutil.copy(root / "tests/golden/smoke_result_0.txt", tmp_path / "result_0.txt")
     done = run(
@@ -142,9 +134,16 @@ READS = (
 )
 
 
-@pytest.mark.parametrize("words", READS, ids=lambda words: "_".join(words[:2]))
+@pytest.mark.parametrize(
+    "words",
+    READS,
+    ids=lambda words: "_".join(words[:2]),
+)
 def test_the_wheel_reads_without_frameworks(
-    environment: Path, root: Path, tmp_path: Path, words: tuple[str, ...]
+    environment: Path,
+    root: Path,
+    tmp_path: Path,
+    words: tuple[str, ...],
 ) -> None:
     shutil.copy(root / "tests/golden/smoke_result_0.txt", tmp_path / "result_0.txt")
     done = run(environment, tmp_path, *words)
@@ -153,7 +152,10 @@ def test_the_wheel_reads_without_frameworks(
 
 
 def test_the_wheel_reads_runs_and_image_sets(
-    environment: Path, smoke_data: Path, whole: Path, tmp_path: Path
+    environment: Path,
+    smoke_data: Path,
+    whole: Path,
+    tmp_path: Path,
 ) -> None:
     shutil.copytree(whole, tmp_path / "results/smoke/run")
     for words in (
@@ -180,7 +182,7 @@ def test_the_wheel_reads_runs_and_image_sets(
         (("export", "tensorboard", "results"), "tensorboard"),
         (("export", "model", "results/smoke/run", "--onnx"), "onnx"),
     ],
-    ids=lambda part: part if isinstance(part, str) else "_".join(part[:2]),
+    ids=str,
 )
 def test_a_missing_extra_is_one_line(
     environment: Path,

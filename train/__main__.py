@@ -17,14 +17,13 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NoReturn
 
-from ..config.atomic import write_file
 from ..config.errors import UserError
 from ..config.load import load
 from ..config.plan import build_plan
 from ..config.schema import Run
 from ..config.stop_signals import STOP_SIGNALS
 from ..data.lock import RANK_LOCK, FolderInUse, hold
-from ..logging.records import Failure, write
+from ..logging.records import Failure, to_dict, write
 from .capabilities import check_supported
 from .checkpoint.file import read_checkpoint
 from .checkpoint.resume import check_config
@@ -149,6 +148,10 @@ class _Rank:
         self.to_signals.setblocking(False)
         self._out = out
 
+    @property
+    def phase(self) -> str:
+        return self.context.timeline.phase if self.context else "start"
+
     def fail(self, error: BaseException) -> NoReturn:
         """Say why in one line and in a file, close the log, end."""
         context = self.context
@@ -156,7 +159,7 @@ class _Rank:
         failure = Failure(
             process.rank,
             process.host,
-            phase=context.timeline.phase if context else "start",
+            phase=self.phase,
             step=context.state.step if context else 0,
             reason=one_line(error),
             retryable=not isinstance(error, NonRetryableError),
@@ -164,13 +167,13 @@ class _Rank:
         )
         # First: out of memory, anything may end the process from here.
         if self.heartbeat is not None:
-            self.heartbeat.report_failure(failure)
+            self.heartbeat.tell(failure=to_dict(failure))
         if not isinstance(error, UserError):
             traceback.print_exc()
         self._close_log()
-        if context is not None and process.rank == 0:
+        if context is not None:
             with suppress(OSError):  # the reason counts more
-                write_file(self._out / "timeline.json", context.timeline.to_json())
+                context.write_timeline()
         self.say(one_line(error))
         try:
             write(self._out / failure.file_name, failure)
@@ -194,7 +197,7 @@ class _Rank:
         # It may come again when the first has been obeyed: a rank that writes its checkpoint or
         # takes leave of the others is not ended by that.
         if self.heartbeat is not None:  # names a step, and us
-            self.heartbeat.ask_for_stop(signal.Signals(number).name)
+            self.heartbeat.tell(stop=signal.Signals(number).name)
         else:
             context.stop(REQUESTED)
         if context.is_started:
@@ -216,9 +219,8 @@ class _Rank:
     def say(self, reason: str) -> None:
         """Print the line that launch/failure.py reads."""
         process = self.process
-        phase = self.context.timeline.phase if self.context else "start"
-        line = f"rank {process.rank} on {process.host} in {phase}: {reason}"
-        print(line, file=sys.stderr, flush=True)
+        place = f"rank {process.rank} on {process.host} in {self.phase}"
+        print(f"{place}: {reason}", file=sys.stderr, flush=True)
 
     def _close_log(self) -> None:
         if self.context is not None:
@@ -249,12 +251,17 @@ def check_ranks(run: Run, process: ProcessInfo) -> None:
 
 def one_line(error: BaseException) -> str:
     """An error as one line; MXNet's and DALI's spread over many, stack frames among them."""
-    kind = type(error).__name__
-    lines = [line.strip() for line in str(error).splitlines()]
-    lines = [line for line in lines if line and not line.startswith(_FRAMES)]
-    empty = "out of memory" if isinstance(error, MemoryError) else "no message"
-    text = " ".join(lines).removeprefix(f"{kind}: ") or empty
-    return text[:500] if isinstance(error, UserError) else f"{kind}: {text}"[:500]
+    name = type(error).__name__
+    lines = []
+    for line in map(str.strip, str(error).splitlines()):
+        if line and not line.startswith(_FRAMES):
+            lines.append(line)
+    text = " ".join(lines).removeprefix(f"{name}: ")
+    if not text:
+        text = "out of memory" if isinstance(error, MemoryError) else "no message"
+    if not isinstance(error, UserError):
+        text = f"{name}: {text}"
+    return text[:500]
 
 
 def end_failed(

@@ -48,8 +48,9 @@ def check_supported(run: Run) -> None:
 def check_accelerator(run: Run) -> None:
     """Raise UserError for a GPU that cannot run the network, before anything waits for it."""
     system = run.system
-    capability = run.system.compute_capability
-    if run.model.step == "plan" and (system.device == "cpu" or not run.model.has_plan):
+    capability = system.compute_capability
+    can_plan = system.device == "gpu" and run.model.has_plan
+    if run.model.step == "plan" and not can_plan:
         raise UserError(
             "model.step: plan is for a resnet with batch norm on a GPU; auto or operators expected"
         )

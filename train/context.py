@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..config.atomic import write_file
 from ..config.load import Loaded
 from ..config.plan import build_plan
 from ..data.probe import DataProbe, drop_caches
@@ -14,7 +15,7 @@ from ..logging.mlperf import MLPerfLog
 from ..logging.timeline import Timeline
 from .checkpoint.file import Checkpoint
 from .checkpoint.resume import LOG, METRICS, last_stamp_unix_s
-from .checkpoint.state import LossScaleState, Meta, TrainState, log_position
+from .checkpoint.state import TrainState, log_position
 from .communication.connection import Connection
 from .communication.identity import identity_of
 from .gpu.code import check_step
@@ -58,7 +59,9 @@ class RunContext:
             resumed=log_position(self.plan, self.state) if resumed else None,
         )
         self.metrics = Metrics(
-            out / METRICS if first else None, self.clock, resumed=resumed is not None
+            out / METRICS if first else None,
+            self.clock,
+            resumed=resumed is not None,
         )
         self.progress = Progress(
             self.plan,
@@ -100,6 +103,11 @@ class RunContext:
         if self.process.rank == 0:
             give_back(self.out)
 
+    def write_timeline(self) -> None:
+        """timeline.json, if this is the rank that writes it."""
+        if self.process.rank == 0:
+            write_file(self.out / "timeline.json", self.timeline.to_json())
+
     def prepare(self) -> None:
         """Drop the caches of the data set, watch it from then on, start the init clock."""
         self._init_start_s = self.clock.unix_s
@@ -125,45 +133,25 @@ class RunContext:
         """Whether there is anything to save: the run's clock has started."""
         return self.run_started_unix_s is not None
 
-    def meta(
-        self, previous_lr: float, loss_scale: LossScaleState, statistics_rows: int
-    ) -> Meta:
-        """Where the run is, for a checkpoint."""
-        assert self.run_started_unix_s is not None  # start-up is over
-        return Meta(
-            state=self.state.model_copy(),
-            log_bytes=self.log.size_bytes,
-            metrics_bytes=self.metrics.size_bytes,
-            run_started_unix_s=self.run_started_unix_s,
-            previous_lr=previous_lr,
-            loss_scale=loss_scale,
-            ranks=self.plan.ranks,
-            statistics_rows=statistics_rows,
-            config_sha256=self.loaded.sha256,
-            config=self.loaded.to_dict(),
-            image_set=self.identity["image set"]["manifest"],
-        )
-
     def start_clock(self, tensors: Sequence[str]) -> None:
         """End of init: hyper-parameters, proof that the data is untouched, `run_start`.
 
         The clock of a run that goes on has not stopped since it began.
         """
-        if self.resumed is not None and self.run_started_unix_s is not None:
-            self.init_s = self.clock.unix_s - self._init_start_s
+        if self.resumed is not None:
+            begun_s = self.resumed.meta.run_started_unix_s
             self.log.resume(
                 self.state.step,
                 ranks=self.plan.ranks,
                 ranks_before=self.resumed.meta.ranks,
             )
-            self.metrics.start_clock(self.run_started_unix_s)
-            return
-        self.log.hyperparameters(self.run, self.plan, tensors)
-        if self._probe is not None:
-            self._probe.check_untouched()
-        self.log.init_stop()
-        now_s = self.clock.unix_s
-        self.init_s = now_s - self._init_start_s
-        self.log.run_start(self.run)
-        self.metrics.start_clock(now_s)
-        self.run_started_unix_s = now_s
+        else:
+            self.log.hyperparameters(self.run, self.plan, tensors)
+            if self._probe is not None:
+                self._probe.check_untouched()
+            self.log.init_stop()
+            begun_s = self.clock.unix_s
+            self.log.run_start(self.run)
+        self.init_s = self.clock.unix_s - self._init_start_s
+        self.metrics.start_clock(begun_s)
+        self.run_started_unix_s = begun_s

@@ -4,15 +4,18 @@ excluded."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from mxnet import nd
 
 from ..config.errors import UserError
+from ..config.schema import Run
 from ..data.pipeline import Batch
+from ..data.sampling import eval_batches
 from . import host_reads
 from .communication.communicator import Communicator
+from .network.build import bn_statistics
 
 
 class Accuracy(NamedTuple):
@@ -27,7 +30,11 @@ class Accuracy(NamedTuple):
 
 
 def sync_bn_statistics(
-    statistics: Sequence[Any], comm: Communicator, *, mode: str, active_ranks: int
+    net: Any,
+    comm: Communicator,
+    *,
+    mode: str,
+    active_ranks: int,
 ) -> None:
     """Make the batch-norm statistics of all ranks one, in fp32.
 
@@ -41,32 +48,36 @@ def sync_bn_statistics(
     """
     if mode == "local":
         return
+    statistics = bn_statistics(net)
     means = [p.data() for p in statistics if p.name.endswith("mean")]
     variances = [p.data() for p in statistics if p.name.endswith("var")]
-    squared = [*zip(variances, means, strict=True)] if mode == "batch" else []
-    for variance, mean in squared:
-        comm.operators.add_square(variance, mean, 1)
-    comm.average_([*means, *variances], "bn_statistics", active_ranks)
-    for variance, mean in squared:
-        comm.operators.add_square(variance, mean, -1)
+
+    def add_squares(sign: int) -> None:
+        if mode == "batch":
+            for variance, mean in zip(variances, means, strict=True):
+                comm.operators.add_square(variance, mean, sign)
+
+    add_squares(1)
+    comm.average_([*means, *variances], active_ranks)
+    add_squares(-1)
 
 
 def evaluate(
     score: Callable[[nd.NDArray], nd.NDArray],
     next_batch: Callable[[], Batch],
     comm: Communicator,
-    *,
-    batches: int,
-    samples: int,
+    run: Run,
 ) -> Accuracy:
-    """Count hits over `batches` batches on every rank and add them up.
+    """Count hits over the evaluation set of `run`, each rank over its share, and add them up.
 
     Args:
         score: answers images with an array (image, class), of any float type.
 
     Raises:
-        UserError: the ranks together did not see exactly `samples` images.
+        UserError: the ranks together did not see exactly its images.
     """
+    samples = run.data.eval_samples
+    batches = eval_batches(samples, comm.world_size, run.eval.batch_per_rank)
     total: Any = None
     running: deque[Any] = deque()
     for _ in range(batches):
@@ -75,7 +86,8 @@ def evaluate(
         running.append((total, images))
         if len(running) > host_reads.RUN_AHEAD_STEPS:
             running.popleft()[0].wait_to_read()  # as in the loop: bounds the queue
-    correct, correct_top5, seen = host_reads.counts(comm.sum_counts(total))
+    counts = comm.add_up(total, "counts")
+    correct, correct_top5, seen = host_reads.counts(counts)
     if seen != samples:
         raise UserError(f"evaluation: {samples} images expected, found {seen}")
     return Accuracy(correct, seen, correct_top5)

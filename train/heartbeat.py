@@ -22,7 +22,6 @@ from typing import Any
 
 from ..config.errors import UserError
 from ..config.reading import read_text
-from ..logging.records import Failure, to_dict
 from .context import RunContext
 
 WATCHDOG_ENV = "RN50_WATCHDOG"
@@ -52,7 +51,10 @@ class HeartbeatClient:
     """
 
     def __init__(
-        self, address: str, context: RunContext, end: Callable[[str], Any]
+        self,
+        address: str,
+        context: RunContext,
+        end: Callable[[str], Any],
     ) -> None:
         host, port, token = address.rsplit(":", 2)
         self._context = context
@@ -74,27 +76,27 @@ class HeartbeatClient:
         self._over = False
         self._news = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         context.timeline.on_phase = lambda: os.eventfd_write(self._news, 1)
-        process = context.process
-        identity = json.dumps(context.identity)
-        about = {"rank": process.rank, "host": process.host, "pid": os.getpid()}
-        self._send({"token": token, **about, "identity": identity})
+        self._send(
+            {
+                "token": token,
+                "rank": context.process.rank,
+                "host": context.process.host,
+                "pid": os.getpid(),
+                "identity": json.dumps(context.identity),
+            }
+        )
         threading.Thread(target=self._beat, name="watchdog", daemon=True).start()
 
-    def ask_for_stop(self, by: str) -> None:
-        """Ask the launcher to stop all ranks, as this one got a signal. `by`: its name."""
+    def tell(self, **message: Any) -> None:
+        """Ask the launcher to stop all ranks (`stop`: the signal that this one got), or tell it why
+        this rank ends (`failure`), in case its disk does not take it."""
         with suppress(OSError):
-            self._send({"stop": by})
-
-    def report_failure(self, failure: Failure) -> None:
-        """Why this rank ends, in case its disk does not take it."""
-        with suppress(OSError):
-            self._send({"failure": to_dict(failure)})
+            self._send(message)
 
     def stop(self) -> None:
         """This rank has done all it had to."""
         self._over = True
-        with suppress(OSError):
-            self._send({"done": True})
+        self.tell(done=True)
 
     def _send(self, message: dict[str, Any]) -> None:
         with self._lock:
@@ -116,8 +118,14 @@ class HeartbeatClient:
             last_tick_s = now_s
             try:
                 if phase != last_phase or now_s >= last_sent_s + PERIOD_S:
-                    about = {"at": main_thread(), "grace_s": context.grace_s}
-                    self._send({"phase": phase, "step": context.state.step, **about})
+                    self._send(
+                        {
+                            "phase": phase,
+                            "step": context.state.step,
+                            "at": main_thread(),
+                            "grace_s": context.grace_s,
+                        }
+                    )
                     last_sent_s = now_s
                     last_phase = phase
                 wait_s = max(0.0, last_sent_s + PERIOD_S - now_s)
@@ -139,7 +147,12 @@ class HeartbeatClient:
             if now_s > last_received_s + self._patience_s and not self._over:
                 self._end(f"no word from the launcher for {self._patience_s:g} s")
 
-    def _obey(self, word: str, step: str = "", by: str = "") -> None:
+    def _obey(
+        self,
+        word: str,
+        step: str = "",
+        by: str = "",
+    ) -> None:
         """A line of the launcher: `beat`, `hold`, or `stop STEP BY`."""
         stop = self._context.stop
         if word == "hold" and not self._context.is_started:
@@ -152,7 +165,8 @@ class HeartbeatClient:
 
 def suspended_s(last_s: float, now_s: float) -> float:
     """Seconds since the last look in which this process did not run."""
-    return now_s - last_s if now_s - last_s > PAUSE_S else 0.0
+    pause_s = now_s - last_s
+    return pause_s if pause_s > PAUSE_S else 0.0
 
 
 def main_thread() -> str:
@@ -161,15 +175,13 @@ def main_thread() -> str:
     An engine's call (MXNet, Horovod) mostly waits for other ranks.
     """
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    waits = frame is not None and any(
-        name in frame.f_code.co_filename for name in _ENGINES
-    )
+    ending = ""
+    if frame and any(name in frame.f_code.co_filename for name in _ENGINES):
+        ending = IN_ENGINE_SUFFIX
     while frame is not None:
-        name = frame.f_code.co_filename
-        if name.startswith(_PACKAGE):
-            where = (
-                f"{name[len(_PACKAGE) + 1 :]}:{frame.f_lineno} {frame.f_code.co_name}"
-            )
-            return where + (IN_ENGINE_SUFFIX if waits else "")
+        code = frame.f_code
+        if code.co_filename.startswith(_PACKAGE):
+            file = code.co_filename[len(_PACKAGE) + 1 :]
+            return f"{file}:{frame.f_lineno} {code.co_name}{ending}"
         frame = frame.f_back
     return "outside rn50"

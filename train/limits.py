@@ -31,7 +31,11 @@ class ReplicasDifferError(UserError):
     """The weights of the ranks differ, or what they are computed from. Those of `agreed_step` were
     the same on all: a run goes on from a checkpoint that is no newer. None: from any."""
 
-    def __init__(self, message: str, agreed_step: int | None) -> None:
+    def __init__(
+        self,
+        message: str,
+        agreed_step: int | None,
+    ) -> None:
         super().__init__(message)
         self.agreed_step = agreed_step
 
@@ -86,7 +90,10 @@ class StopRequest:
 
 def agreed_stop(totals: list[float]) -> Stopped | None:
     """What the flags of all ranks, added up, mean."""
-    return next((cause for cause, n in zip(CAUSES, totals, strict=True) if n), None)
+    for cause, ranks in zip(CAUSES, totals, strict=True):
+        if ranks:
+            return cause
+    return None
 
 
 def check_epoch_budget(epoch: int, budget: int | None) -> None:

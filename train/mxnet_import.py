@@ -124,11 +124,10 @@ def restore_numpy_names() -> None:
     with warnings.catch_warnings():
         # some NumPy versions have a name still, and warn of it
         warnings.simplefilter("ignore")
-        lacking = {
-            n: stands for n, stands in numpy_names().items() if not hasattr(numpy, n)
-        }
-    for name, stands in lacking.items():
-        setattr(numpy, name, stands)
+        names = numpy_names()
+        lacking = [name for name in names if not hasattr(numpy, name)]
+    for name in lacking:
+        setattr(numpy, name, names[name])
 
 
 def numpy_names() -> dict[str, object]:

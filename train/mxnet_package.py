@@ -3,10 +3,12 @@ it is loaded."""
 
 from __future__ import annotations
 
+import runpy
 from functools import cache
 from importlib import metadata
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from ..config.errors import UserError
@@ -29,12 +31,7 @@ def _libinfo() -> Any:
         raise UserError(
             "mxnet: an installed package expected, found none; scripts/setup.sh"
         )
-    spec = spec_from_file_location("mxnet_libinfo", folder / "libinfo.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return SimpleNamespace(**runpy.run_path(str(folder / "libinfo.py")))
 
 
 def library() -> Path | None:

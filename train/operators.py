@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import mxnet as mx
 import numpy as np
 from mxnet import autograd, nd
+from mxnet.ndarray import NDArray
 
 from .step_times import Stamp
 
@@ -33,26 +34,34 @@ class Operators:
         """What notes the time for `step_times.py`, if not the host's clock."""
         return None
 
-    def zeros(self, shape: Any, dtype: Any = np.float32) -> nd.NDArray:
+    def zeros(
+        self,
+        shape: Any,
+        dtype: Any = np.float32,
+    ) -> NDArray:
         """An array of zeros."""
         return nd.zeros(shape, self.ctx, dtype=dtype)
 
-    def initialize(self, net: Any, initializer: mx.init.Initializer) -> None:
+    def initialize(
+        self,
+        net: Any,
+        initializer: mx.init.Initializer,
+    ) -> None:
         """Fill the parameters of a network; those that are trained get arrays for gradients."""
         net.initialize(initializer, ctx=self.ctx)
 
-    def fill(self, array: nd.NDArray, value: float) -> None:
+    def fill(self, array: NDArray, value: float) -> None:
         """Set all elements."""
         array[:] = value
 
-    def scale(self, array: nd.NDArray, factor: float) -> None:
+    def scale(self, array: NDArray, factor: float) -> None:
         """Multiply a float32 array in place."""
         array *= factor
 
     def narrow(
         self,
-        wide: nd.NDArray,
-        half: nd.NDArray,
+        wide: NDArray,
+        half: NDArray,
         factor: float,
     ) -> None:
         """half = factor wide, from float32 to float16; what `wide` holds after it is undefined."""
@@ -61,8 +70,8 @@ class Operators:
 
     def widen(
         self,
-        half: nd.NDArray,
-        wide: nd.NDArray,
+        half: NDArray,
+        wide: NDArray,
         factor: float,
     ) -> None:
         """wide = factor half, from float16 to float32."""
@@ -71,18 +80,27 @@ class Operators:
 
     def add_square(
         self,
-        array: nd.NDArray,
-        other: nd.NDArray,
+        array: NDArray,
+        other: NDArray,
         sign: int,
     ) -> None:
         """array += sign other^2."""
         array += sign * other * other
 
-    def add_losses(self, losses: nd.NDArray, total: nd.NDArray | None) -> nd.NDArray:
+    def add_losses(
+        self,
+        losses: NDArray,
+        total: NDArray | None,
+    ) -> NDArray:
         """The sum of a batch's losses and of `total`, as one number on the device."""
-        return losses.sum() + (0 if total is None else total)
+        loss_sum = losses.sum()
+        return loss_sum if total is None else loss_sum + total
 
-    def join(self, number: nd.NDArray, more: Sequence[float]) -> nd.NDArray:
+    def join(
+        self,
+        number: NDArray,
+        more: Sequence[float],
+    ) -> NDArray:
         """One array of a number on the device and of numbers of the host."""
         return nd.concat(
             number.reshape(1),
@@ -91,25 +109,25 @@ class Operators:
         )
 
     def add_hits(
-        self, scores: nd.NDArray, labels: nd.NDArray, total: nd.NDArray | None
-    ) -> nd.NDArray:
+        self, scores: NDArray, labels: NDArray, total: NDArray | None
+    ) -> NDArray:
         """Add to `total`: images whose class has the highest score, those whose class is among the
         five highest, and images, all without padding (label -1)."""
         # float16 counts classes up to 2,048 only, and MXNet compares equal types alone.
         scores = scores.astype("float32", copy=False)
         highest = scores.topk(k=min(TOP, scores.shape[1]))
-        hits = (scores.argmax(axis=1) == labels).sum()
-        near = nd.broadcast_equal(highest, labels.reshape((-1, 1))).sum()
-        counts = nd.concat(
-            *(n.reshape(1) for n in (hits, near, (labels >= 0).sum())), dim=0
-        )
-        return counts.astype("int32") + (0 if total is None else total)
+        hits = scores.argmax(axis=1) == labels
+        near = nd.broadcast_equal(highest, labels.reshape((-1, 1)))
+        seen = labels >= 0
+        sums = [array.sum().reshape(1) for array in (hits, near, seen)]
+        counts = nd.concat(*sums, dim=0).astype("int32")
+        return counts if total is None else counts + total
 
     def criterion(
         self,
         net: Any,
         loss: Any,
-        buckets: Sequence[nd.NDArray],  # noqa: ARG002
+        buckets: Sequence[NDArray],  # noqa: ARG002
     ) -> Criterion:
         """The losses of a network and its gradients, which lie in `buckets`."""
         return AutogradCriterion(net, loss)
@@ -123,11 +141,11 @@ class Criterion(Protocol):
         images: Any,
         labels: Any,
         scale: float,
-    ) -> nd.NDArray:
+    ) -> NDArray:
         """Enqueue the forward pass; one loss an image, not scaled."""
         ...
 
-    def backward(self, losses: nd.NDArray, scale: float) -> None:
+    def backward(self, losses: NDArray, scale: float) -> None:
         """Enqueue the backward pass of the last forward."""
         ...
 
@@ -138,24 +156,29 @@ class AutogradCriterion:
     def __init__(self, net: Any, loss: Any) -> None:
         self._net = net
         self._loss = loss
-        self._head: tuple[float, nd.NDArray] | None = None
+        self._head: NDArray = None
+        """The scale for each loss, and its scale and shape."""
+        self._made_for: object = None
 
     def forward(
         self,
         images: Any,
         labels: Any,
         scale: float,  # noqa: ARG002
-    ) -> nd.NDArray:
+    ) -> NDArray:
         with autograd.record():
             return self._loss(self._net(images), labels)
 
-    def backward(self, losses: nd.NDArray, scale: float) -> None:
+    def backward(self, losses: NDArray, scale: float) -> None:
         if scale == 1:
             losses.backward()
             return
-        if self._head is None or (self._head[0], self._head[1].shape) != (
-            scale,
-            losses.shape,
-        ):
-            self._head = scale, nd.full(losses.shape, scale, losses.context)
-        losses.backward(self._head[1])
+        made_for = (scale, losses.shape)
+        if made_for != self._made_for:
+            self._head = nd.full(
+                losses.shape,
+                scale,
+                losses.context,
+            )
+            self._made_for = made_for
+        losses.backward(self._head)

@@ -38,11 +38,17 @@ class Progress:
             print(text, flush=True)
 
     def trained(
-        self, step: int, loss: float, lr: float, images_per_s: float, elapsed_s: float
+        self,
+        step: int,
+        loss: float,
+        lr: float,
+        images_per_s: float,
+        elapsed_s: float,
     ) -> None:
         """One line at a log point."""
         epoch = self._plan.epoch_at(step)
-        left = self._plan.images_after(self._last_step) - self._plan.images_after(step)
+        images_after = self._plan.images_after
+        left = images_after(self._last_step) - images_after(step)
         left_s = left / images_per_s
         width = len(str(self._last_step))
         self.say(

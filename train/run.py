@@ -7,7 +7,6 @@ import time
 import mxnet as mx
 from mxnet import nd
 
-from ..data.sampling import eval_batches
 from ..logging.records import Stopped
 from . import host_reads
 from .checkpoint.checkpointer import Checkpointer
@@ -23,7 +22,7 @@ from .limits import (
     check_loss,
 )
 from .loop import LogPoint, train_steps, zero_gradient_steps
-from .network.build import bn_statistics, copy_parameters, quick_digest
+from .network.build import copy_parameters, quick_digest
 from .run_log import gather_ranks
 from .seeding import stream_seed
 from .trainer import Trainer, start_up
@@ -58,7 +57,7 @@ def train_and_evaluate(context: RunContext) -> None:
         write_result(trainer, reached=False, stopped=stop.cause)
     checkpointer.finish()
     trainer.comm.stop()
-    trainer.log.timeline()
+    context.write_timeline()
 
 
 def write_result(
@@ -78,7 +77,11 @@ def write_result(
         cpu_s=time.process_time() - trainer.cpu_begun_s,
     )
     trainer.log.result(
-        trainer.model.net, time_s=time_s, ranks=ranks, reached=reached, stopped=stopped
+        trainer.model.net,
+        time_s=time_s,
+        ranks=ranks,
+        reached=reached,
+        stopped=stopped,
     )
 
 
@@ -91,9 +94,8 @@ def train_blocks(trainer: Trainer, checkpointer: Checkpointer) -> bool:
     for block in blocks_left(plan, state):
         stop_if_asked(trainer)
         if log_position(plan, state) == "run":
-            context.log.block_start(
-                block.first_epoch, block.last_epoch - block.first_epoch + 1
-            )
+            epochs = block.last_epoch - block.first_epoch + 1
+            context.log.block_start(block.first_epoch, epochs)
         stopwatch = Stopwatch()
         for epoch in range(state.epochs_trained + 1, block.last_epoch + 1):
             train_epoch(trainer, checkpointer, epoch, stopwatch)
@@ -109,10 +111,8 @@ def train_blocks(trainer: Trainer, checkpointer: Checkpointer) -> bool:
         is_best = state.record_evaluation(block.last_epoch, accuracy.fraction)
         if accuracy.fraction >= trainer.run.eval.target:
             return True
-        if (
-            plan.min_accuracy_by_steps <= state.step
-            and block.last_epoch < plan.eval_epochs[-1]
-        ):
+        is_last = block.last_epoch == plan.eval_epochs[-1]
+        if plan.min_accuracy_by_steps <= state.step and not is_last:
             check_learning(
                 accuracy.correct,
                 accuracy.total,
@@ -166,12 +166,20 @@ def seed_dropout(trainer: Trainer, epoch: int) -> None:
     """MXNet's generator, of which no state can be had: seeded anew wherever a run may go on."""
     if not trainer.model.net.has_dropout:
         return
-    step = trainer.context.state.step - trainer.plan.epoch_end_step(epoch - 1)
-    key = (epoch, trainer.context.process.rank, *((step,) if step else ()))
-    mx.random.seed(stream_seed(trainer.run.seed or 0, "dropout", *key) & 0x7FFFFFFF)
+    context = trainer.context
+    key = [epoch, context.process.rank]
+    step = context.state.step - trainer.plan.epoch_end_step(epoch - 1)
+    if step:
+        key.append(step)
+    seed = stream_seed(trainer.run.seed or 0, "dropout", *key)
+    mx.random.seed(seed & 0x7FFFFFFF)
 
 
-def log_point(trainer: Trainer, point: LogPoint, training_s: float = 0.0) -> None:
+def log_point(
+    trainer: Trainer,
+    point: LogPoint,
+    training_s: float = 0.0,
+) -> None:
     """Mean loss over all ranks; reading it waits for this step's forward, no further.
 
     With it travels whether a rank wants to stop. Raises NonRetryableError, StopTraining: on all
@@ -182,7 +190,8 @@ def log_point(trainer: Trainer, point: LogPoint, training_s: float = 0.0) -> Non
     if budget_s is not None and context.elapsed_s >= budget_s:
         context.stop(OUT_OF_TIME)
     comm = trainer.comm
-    sums = comm.sum_losses(comm.operators.join(point.loss_sum, context.stop.flags))
+    joined = comm.operators.join(point.loss_sum, context.stop.flags)
+    sums = comm.add_up(joined, "loss")
     loss_sum, *requests = host_reads.losses(sums)
     now = trainer.steps.settings_at(point.step)
     scaler = trainer.model.updater.scaler
@@ -204,27 +213,20 @@ def evaluate_epoch(trainer: Trainer, epoch: int) -> Accuracy:
     comm = trainer.comm
     net = trainer.model.net
     run = trainer.run
-    plan = trainer.plan
     start_s = context.elapsed_s
     context.log.eval_start(epoch)
     with context.timeline.span(f"evaluate {epoch}"):
         weights = {"weights": quick_digest(net)}
         comm.check_replicas(weights, f"after epoch {epoch}", context.state.step)
-        active_ranks = plan.segment_of_epoch(epoch).active_ranks
-        statistics = bn_statistics(net)
         sync_bn_statistics(
-            statistics, comm, mode=run.eval.bn_stats, active_ranks=active_ranks
-        )
-        copy_parameters(net, trainer.model.eval_net, comm.operators)
-        accuracy = evaluate(
-            trainer.model.eval_net,
-            trainer.next_eval_batch,
+            net,
             comm,
-            batches=eval_batches(
-                run.data.eval_samples, plan.ranks, run.eval.batch_per_rank
-            ),
-            samples=run.data.eval_samples,
+            mode=run.eval.bn_stats,
+            active_ranks=trainer.plan.segment_of_epoch(epoch).active_ranks,
         )
+        eval_net = trainer.model.eval_net
+        copy_parameters(net, eval_net, comm.operators)
+        accuracy = evaluate(eval_net, trainer.next_eval_batch, comm, run)
     context.log.eval_stop(epoch)
     context.log.eval_accuracy(epoch, accuracy.fraction)
     trainer.log.evaluation(epoch, accuracy, start_s)

@@ -1,5 +1,5 @@
 """What rank 0 writes of training: lines for people, metrics.jsonl, result.json, ranks.json (each
-rank's share, gathered once at the end), timeline.json."""
+rank's share, gathered once at the end)."""
 
 from __future__ import annotations
 
@@ -56,9 +56,13 @@ class RunLog:
     def __init__(self, context: RunContext) -> None:
         self._context = context
         # The window of the throughput figure: since the last log point or evaluation.
-        self._window_s = context.elapsed_s
-        self._window_samples = context.plan.images_after(context.state.step)
+        self._begin_window(context.elapsed_s)
         self._recent = RecentRate()
+
+    def _begin_window(self, now_s: float) -> None:
+        context = self._context
+        self._window_s = now_s
+        self._window_samples = context.plan.images_after(context.state.step)
 
     def batch_change(self, epoch: int, global_batch_size: int) -> None:
         """A new batch size is in force from `epoch` on."""
@@ -68,7 +72,11 @@ class RunLog:
         )
 
     def train(
-        self, step: int, loss: float, now: Settings, loss_scale: float | None
+        self,
+        step: int,
+        loss: float,
+        now: Settings,
+        loss_scale: float | None,
     ) -> None:
         """A log point: the mean loss over all ranks since the last one."""
         context = self._context
@@ -76,12 +84,11 @@ class RunLog:
             return
         self._compare_clocks()
         now_s = context.elapsed_s
-        samples = context.plan.images_after(step)
         interval_s = now_s - self._window_s
-        images = samples - self._window_samples
+        images = context.plan.images_after(step) - self._window_samples
         recent_images_per_s = self._recent.add(interval_s, images)
-        self._window_s = now_s
-        self._window_samples = samples
+        self._begin_window(now_s)
+        scale = {} if loss_scale is None else {"loss_scale": loss_scale}
         context.metrics.write(
             "train",
             step=step,
@@ -90,7 +97,7 @@ class RunLog:
             images_per_s=images / interval_s,
             recent_images_per_s=recent_images_per_s,
             **now._asdict(),
-            **({} if loss_scale is None else {"loss_scale": loss_scale}),
+            **scale,
         )
         context.progress.trained(
             step,
@@ -100,7 +107,11 @@ class RunLog:
             now_s,
         )
 
-    def step_times(self, step: int, phases_ms: NDArray[np.float32]) -> None:
+    def step_times(
+        self,
+        step: int,
+        phases_ms: NDArray[np.float32],
+    ) -> None:
         """Rank 0's steps since the last log point, as far as they are done: (steps, columns)."""
         if self._context.process.rank == 0 and len(phases_ms):
             self._context.metrics.write(
@@ -132,8 +143,7 @@ class RunLog:
             accuracy.total,
             now_s,
         )
-        self._window_s = now_s
-        self._window_samples = context.plan.images_after(context.state.step)
+        self._begin_window(now_s)
 
     def result(
         self,
@@ -173,12 +183,6 @@ class RunLog:
         table = json.dumps({"elapsed_s": time_s, "ranks": ranks})
         write_file(context.out / "ranks.json", f"{table}\n")
 
-    def timeline(self) -> None:
-        """timeline.json."""
-        context = self._context
-        if context.process.rank == 0:
-            write_file(context.out / "timeline.json", context.timeline.to_json())
-
     def _compare_clocks(self) -> None:
         """Note a jump of the host's wall clock: a warning, a record, a key of the log."""
         context = self._context
@@ -195,7 +199,11 @@ class RunLog:
 
 
 def gather_ranks(
-    comm: Communicator, *, host: str, phases_ms: NDArray[np.float32], cpu_s: float
+    comm: Communicator,
+    *,
+    host: str,
+    phases_ms: NDArray[np.float32],
+    cpu_s: float,
 ) -> dict[str, list[Any]]:
     """A column for each figure, a row for each rank, by rank. Collective: one small allgather.
 
@@ -209,24 +217,26 @@ def gather_ranks(
         held, CPU time, and the most memory that the GPU (all of its processes) held; None stands
         for what does not apply. Ranks above 0, which write no file: no columns.
     """
-    has_steps = len(phases_ms) > 0
-    times = percentiles(
-        phases_ms if has_steps else np.zeros((1, len(COLUMNS)), np.float32)
-    )
+    steps = len(phases_ms)
+    times: dict[str, float | None] = {}
+    if steps:
+        times |= percentiles(phases_ms)
+    else:
+        one_step = np.zeros((1, len(COLUMNS)), np.float32)
+        times |= dict.fromkeys(percentiles(one_step))
     figures = {
         "host": host[:64],
-        "steps": len(phases_ms),
-        **(times if has_steps else dict.fromkeys(times)),
+        "steps": steps,
+        **times,
         "memory_peak_bytes": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
         "cpu_s": cpu_s,
         "gpu_memory_peak_bytes": _gpu_memory_bytes(comm.ctx),
     }
-    everyone = comm.gather_bytes(
-        json.dumps(figures).encode().ljust(_ROW_BYTES), "ranks"
-    )
+    row = json.dumps(figures).encode().ljust(_ROW_BYTES)
+    everyone = comm.gather_bytes(row, "ranks")
     if comm.rank != 0:
         return {}
-    rows = [json.loads(row) for row in everyone]
+    rows = list(map(json.loads, everyone))
     return {name: [row[name] for row in rows] for name in figures}
 
 

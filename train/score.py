@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from ..config.atomic import write_file
 from ..config.load import load
 from ..config.schema import Run
-from ..data.sampling import eval_batches
 from ..logging.timeline import Timeline
 from .__main__ import end_failed
 from .capabilities import decodes_on_gpu
@@ -35,7 +34,8 @@ def main(result: Path, *pairs: Path) -> None:
     place = read_process_info()
     try:
         runs = [load(str(config)).run for config in pairs[::2]]
-        counts = score(runs, [read_checkpoint(path) for path in pairs[1::2]], place)
+        checkpoints = list(map(read_checkpoint, pairs[1::2]))
+        counts = score(runs, checkpoints, place)
         if place.rank == 0:
             write_file(result, json.dumps({"counts": counts}))
     except BaseException as error:  # whatever it was, the others must not wait
@@ -65,7 +65,8 @@ def score(
     comm = communicator(operators_for(run.model, ctx), connection, ranks)
     comm.start()
     nets = [
-        _network(*pair, comm, place) for pair in zip(runs, checkpoints, strict=True)
+        _network(run, checkpoint, comm, place)
+        for run, checkpoint in zip(runs, checkpoints, strict=True)
     ]
     images = build_eval_source(
         run.data,
@@ -74,17 +75,11 @@ def score(
         ranks=ranks,
         device_id=ctx.device_id if decodes_on_gpu(run) else None,
     )
-    scorers = nets if len(nets) == 1 else [*nets, partial(_ensemble, nets)]
-    accuracies = [
-        evaluate(
-            scorer,
-            batches_of(images, ctx),
-            comm,
-            batches=eval_batches(run.data.eval_samples, ranks, run.eval.batch_per_rank),
-            samples=run.data.eval_samples,
-        )
-        for scorer in scorers
-    ]
+    scorers = list(nets)
+    if len(nets) > 1:
+        scorers.append(partial(_ensemble, nets))
+    next_batch = batches_of(images, ctx)
+    accuracies = [evaluate(scorer, next_batch, comm, run) for scorer in scorers]
     comm.stop()
     return [accuracy._asdict() for accuracy in accuracies]
 
@@ -96,7 +91,7 @@ def _network(
     they are each rank's own still, `eval.bn_stats` is done to them."""
     from .checkpoint.restore import active_ranks, restore_network
     from .evaluate import sync_bn_statistics
-    from .network.build import bn_statistics, build_networks, copy_parameters
+    from .network.build import build_networks, copy_parameters
 
     net, eval_net, _ = build_networks(
         run.model,
@@ -112,12 +107,10 @@ def _network(
         rank=place.rank,
         ranks=place.world_size,
     )
-    if (
-        checkpoint.meta.statistics_rows > 1
-        and place.world_size == checkpoint.meta.ranks
-    ):
+    meta = checkpoint.meta
+    if meta.statistics_rows > 1 and place.world_size == meta.ranks:
         sync_bn_statistics(
-            bn_statistics(net),
+            net,
             comm,
             mode=run.eval.bn_stats,
             active_ranks=active_ranks(checkpoint),
@@ -133,8 +126,11 @@ def _ensemble(nets: Sequence[Any], images: Any) -> Any:
 
     from ..data.pipeline import on_device
 
-    logits = [net(images).as_in_context(cpu()).astype("float32") for net in nets]
-    return on_device(nd.add_n(*map(nd.softmax, logits)), images.context)
+    shares = []
+    for net in nets:
+        logits = net(images).as_in_context(cpu())
+        shares.append(nd.softmax(logits.astype("float32")))
+    return on_device(nd.add_n(*shares), images.context)
 
 
 if __name__ == "__main__":

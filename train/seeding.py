@@ -13,13 +13,18 @@ def draw_seed() -> int:
     return int.from_bytes(os.urandom(4), "little")
 
 
-def stream_seed(root: int, stream: str, *key: int | str) -> int:
+def stream_seed(
+    root: int,
+    stream: str,
+    *key: int | str,
+) -> int:
     """The 63-bit seed of a named stream: BLAKE2b of "rn50:root:stream:key...".
 
     Not `root + rank` or `hash()`: neighbouring roots would share streams (Fujitsu's published
     seeds give two of its five runs the same 473 per-rank seeds).
     """
-    text = ":".join(["rn50", str(root), stream, *map(str, key)])
+    words = ("rn50", root, stream, *key)
+    text = ":".join(map(str, words))
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 

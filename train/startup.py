@@ -22,7 +22,11 @@ class Stage(NamedTuple):
 
 
 def run_stages(
-    stages: Sequence[Stage], timeline: Timeline, *, serial: bool, cores: int = 1
+    stages: Sequence[Stage],
+    timeline: Timeline,
+    *,
+    serial: bool,
+    cores: int = 1,
 ) -> dict[str, Any]:
     """Run all stages, each after those that it needs, and return their results by name.
 

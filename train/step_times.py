@@ -31,7 +31,9 @@ to the last group's sum, what backward has not hidden (exposed); update.
 """
 COLUMNS = (*PHASES, "input_lead")
 """What is kept of a step; input_lead: how long its batch was at hand before the device was free."""
-_ASKED, _BATCH, _UPDATE = (PHASES.index(phase) for phase in ("host", "input", "update"))
+_ASKED = PHASES.index("host")
+_BATCH = PHASES.index("input")
+_UPDATE = PHASES.index("update")
 
 
 class EngineContext(ctypes.Structure):
@@ -59,7 +61,11 @@ _PLAIN = ctypes.c_int(0)
 @cache
 def _stamp_of_the_host() -> Stamp:
     library = ctypes.CDLL(str(kernels.build(kernels.STAMP_SOURCE)))
-    return Stamp(ctypes.cast(library.rn50_stamp, ctypes.c_void_p), _ON_CPU, [])
+    return Stamp(
+        ctypes.cast(library.rn50_stamp, ctypes.c_void_p),
+        _ON_CPU,
+        [],
+    )
 
 
 class StepTimes:
@@ -70,10 +76,15 @@ class StepTimes:
         stamp: what notes the time; None: the host's clock.
     """
 
-    def __init__(self, most_steps: int, stamp: Stamp | None = None) -> None:
+    def __init__(
+        self,
+        most_steps: int,
+        stamp: Stamp | None = None,
+    ) -> None:
         self._stamp = stamp or _stamp_of_the_host()
         # A row for each step that is under way, or over and not yet taken.
-        self._stamps = np.full((most_steps + 2 * RUN_AHEAD_STEPS + 1, 6), np.nan)
+        rows = most_steps + 2 * RUN_AHEAD_STEPS + 1
+        self._stamps = np.full((rows, len(PHASES)), np.nan)
         self._next = 1
         self._last = 0
         """First step not yet taken, and the last one asked for."""
@@ -97,20 +108,24 @@ class StepTimes:
         """The host has the batch."""
         self._row[_BATCH] = time.perf_counter()
 
-    def after(self, phase: str, arrays: Sequence[nd.NDArray]) -> None:
+    def after(
+        self,
+        phase: str,
+        arrays: Sequence[nd.NDArray],
+    ) -> None:
         """All of a phase of `PHASES` is enqueued and nothing that follows it; `arrays` are what it
         writes last."""
-        arrays = [*arrays, *self._stamp.after]
-        handles = (ctypes.c_void_p * len(arrays))(*(array.handle for array in arrays))
-        address = self._row.ctypes.data + PHASES.index(phase) * self._row.itemsize
+        stamp = self._stamp
+        handles = [array.handle for array in (*arrays, *stamp.after)]
+        cell = self._row[PHASES.index(phase) :]
         mx.base.check_call(
             mx.base._LIB.MXEnginePushSyncND(
-                self._stamp.operation,
-                ctypes.c_void_p(address),
+                stamp.operation,
+                ctypes.c_void_p(cell.ctypes.data),
                 None,
-                ctypes.byref(self._stamp.context),
-                handles,
-                len(arrays),
+                ctypes.byref(stamp.context),
+                (ctypes.c_void_p * len(handles))(*handles),
+                len(handles),
                 None,
                 0,
                 ctypes.byref(_PLAIN),
@@ -121,16 +136,15 @@ class StepTimes:
 
     def log_point(self) -> NDArray[np.float32]:
         """(steps, columns) in ms of the steps done since the last call. Waits for nothing."""
-        steps = np.arange(
-            max(self._next, self._last + 1 - len(self._stamps)), self._last + 1
-        )
-        stamps = self._stamps[steps % len(self._stamps)]
-        over = int(np.logical_and.accumulate(~np.isnan(stamps[:, _UPDATE])).sum())
-        steps = steps[:over]
+        rows = len(self._stamps)
+        first = max(self._next, self._last + 1 - rows)
+        stamps = self._stamps[np.arange(first, self._last + 1) % rows]
+        is_over = ~np.isnan(stamps[:, _UPDATE])
+        over = int(np.logical_and.accumulate(is_over).sum())
         stamps = stamps[:over]
         phases = phases_ms(stamps, self._begun_s)
         if over:
-            self._next = int(steps[-1]) + 1
+            self._next = first + over
             self._begun_s = stamps[-1, _UPDATE]
             self._past_ms.append(phases)
         return phases
@@ -143,7 +157,8 @@ class StepTimes:
 
     def all_ms(self) -> NDArray[np.float32]:
         """(steps, columns) of all steps that were taken."""
-        return np.concatenate([np.empty((0, len(COLUMNS)), np.float32), *self._past_ms])
+        none = np.empty((0, len(COLUMNS)), np.float32)
+        return np.concatenate([none, *self._past_ms])
 
     @property
     def _row(self) -> NDArray[np.float64]:
@@ -151,23 +166,34 @@ class StepTimes:
         return row
 
 
-def phases_ms(stamps: NDArray[np.float64], begun_s: float) -> NDArray[np.float32]:
+def phases_ms(
+    stamps: NDArray[np.float64],
+    begun_s: float,
+) -> NDArray[np.float32]:
     """(steps, columns) in ms, from (steps, 6) stamps and the end of the update before them; NaN:
     the first step begins when its batch is asked for. What ends before the phase before it took 0.
     """
-    before = np.concatenate([[begun_s], stamps[:-1, _UPDATE]])[: len(stamps)]
-    before = np.where(np.isnan(before), stamps[:, _ASKED], before)
-    ends = np.maximum.accumulate(np.column_stack([before, stamps]), axis=1)
+    before = np.append(begun_s, stamps[:, _UPDATE])[: len(stamps)]
+    before = np.where(
+        np.isnan(before),
+        stamps[:, _ASKED],
+        before,
+    )
+    ends = np.column_stack([before, stamps])
+    phases = np.diff(np.maximum.accumulate(ends, axis=1), axis=1)
     lead = np.maximum(0.0, before - stamps[:, _BATCH])
-    return (1e3 * np.column_stack([np.diff(ends, axis=1), lead])).astype(np.float32)
+    return (1e3 * np.column_stack([phases, lead])).astype(np.float32)
 
 
 def percentiles(ms: NDArray[np.float32]) -> dict[str, float]:
     """The median and the 90th percentile of the step and of each column of (steps, columns):
     `step_p50_ms`, `forward_p90_ms`; and the longest step."""
     step = ms[:, : len(PHASES)].sum(axis=1)
-    middle, slow = np.percentile(np.column_stack([step, ms]), (50, 90), axis=0).tolist()
+    table = np.column_stack([step, ms])
     times: dict[str, float] = {}
-    for name, p50, p90 in zip(("step", *COLUMNS), middle, slow, strict=True):
-        times |= {f"{name}_p50_ms": p50, f"{name}_p90_ms": p90}
-    return times | {"step_max_ms": float(step.max())}
+    for name, column in zip(("step", *COLUMNS), table.T, strict=True):
+        p50, p90 = np.percentile(column, (50, 90)).tolist()
+        times[f"{name}_p50_ms"] = p50
+        times[f"{name}_p90_ms"] = p90
+    times["step_max_ms"] = float(step.max())
+    return times

@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import mxnet as mx
 from mxnet import nd
 
 from ..config.plan import Plan
 from ..config.schema import Run
+from ..data.pipeline import Batch, build_eval_source, build_train_source
 from . import kernels
 from .capabilities import decodes_on_gpu
 from .checkpoint.restore import restore
@@ -39,9 +40,6 @@ from .startup import Stage, run_stages
 from .step_times import StepTimes
 from .update.loss_scale import LossScaler
 from .update.optimizer import Updater
-
-if TYPE_CHECKING:  # DALI loads in a stage of its own
-    from ..data.pipeline import Batch
 
 
 class BatchSource(Protocol):
@@ -73,7 +71,6 @@ class Trainer:
     """One rank after start-up. What changes in a run is in `context.state` and in these objects."""
 
     context: RunContext
-    ctx: mx.Context
     comm: Communicator
     model: Model
     sources: Sources
@@ -134,7 +131,6 @@ def start_up(
     comm.barrier()  # no rank touches the data before rank 0 has started the clock
     return Trainer(
         context=context,
-        ctx=ctx,
         comm=comm,
         model=model,
         sources=data,
@@ -157,9 +153,6 @@ def start_up(
 
 def build_sources(context: RunContext, ctx: mx.Context) -> Sources:
     """DALI's pipelines, from the step at which the run stands."""
-    # Imported here: DALI loads within this stage, beside the others.
-    from ..data.pipeline import build_eval_source, build_train_source
-
     run = context.run
     plan = context.plan
     where: Any = {
@@ -175,7 +168,10 @@ def build_sources(context: RunContext, ctx: mx.Context) -> Sources:
         **where,
     )
     evaluation = build_eval_source(
-        run.data, batch_per_rank=run.eval.batch_per_rank, ranks=plan.ranks, **where
+        run.data,
+        batch_per_rank=run.eval.batch_per_rank,
+        ranks=plan.ranks,
+        **where,
     )
     return Sources(train, evaluation)
 
@@ -193,11 +189,16 @@ def build_model(context: RunContext, comm: Communicator) -> Model:
         seed=stream_seeds(run.seed or 0)["weights"],
         operators=comm.operators,
     )
-    comm.plan_groups(run.comm.groups, trainable(net), run.comm.gradient_dtype)
+    comm.plan_groups(
+        run.comm.groups,
+        trainable(net),
+        run.comm.gradient_dtype,
+    )
+    batches = [segment.global_batch_size for segment in context.plan.segments]
     scaler = LossScaler(
         run.model.loss_scale,
         () if comm.operators.planned else comm.buckets,
-        batch=max(segment.global_batch_size for segment in context.plan.segments),
+        batch=max(batches),
     )
     updater = updater_for(
         comm.operators,
@@ -211,7 +212,11 @@ def build_model(context: RunContext, comm: Communicator) -> Model:
     return Model(net, eval_net, criterion, updater)
 
 
-def warm_up(context: RunContext, operators: Operators, model: Model) -> bytes:
+def warm_up(
+    context: RunContext,
+    operators: Operators,
+    model: Model,
+) -> bytes:
     """A step on zeros for every batch of the run and an evaluation batch: memory is taken, kernels
     are made. The digest of the weights that the run starts with.
 
@@ -229,9 +234,24 @@ def warm_up(context: RunContext, operators: Operators, model: Model) -> bytes:
         labels = zeros(batch)
         criterion.backward(criterion.forward(images, labels, scale), scale)
     for _ in range(operators.warm_up_steps):
-        updater.step(1, Settings(0.0, 0.0, context.plan.global_batch_size))
+        updater.step(
+            1,
+            Settings(
+                0.0,
+                0.0,
+                context.plan.global_batch_size,
+            ),
+        )
         copy_parameters(net, eval_net, operators)
-        eval_net(zeros(image_shape(eval_net, run.eval.batch_per_rank, side)))
+        eval_net(
+            zeros(
+                image_shape(
+                    eval_net,
+                    run.eval.batch_per_rank,
+                    side,
+                )
+            )
+        )
     nd.waitall()
     updater.reset()
     reset_statistics(net, operators)
@@ -255,7 +275,11 @@ def warm_up_batches(plan: Plan, step: int) -> list[int]:
 
 
 def verify_replicas(
-    context: RunContext, comm: Communicator, _: None, model: Model, digest: bytes
+    context: RunContext,
+    comm: Communicator,
+    _: None,
+    model: Model,
+    digest: bytes,
 ) -> None:
     """All ranks hold the same weights, drawn alike and compared, or rank 0's by broadcast, and are
     of one run (`identity.py`).
@@ -272,7 +296,10 @@ def verify_replicas(
     nd.waitall()
 
 
-def batches_of(source: BatchSource, ctx: mx.Context) -> Callable[[], Batch]:
+def batches_of(
+    source: BatchSource,
+    ctx: mx.Context,
+) -> Callable[[], Batch]:
     """Its batches where the network is; what a CPU has decoded is copied to a GPU."""
     if source.device_id is not None or ctx == mx.cpu():
         return source.next

@@ -65,8 +65,10 @@ def trial_losses(
     )
     criterion = operators.criterion(net, loss, buckets)
     rng = np.random.default_rng(1)
-    drawn = rng.normal(size=(BATCH, 3, PX, PX)).astype(np.float32)
-    images = nd.array(drawn.transpose(TO_NHWC) if layout == "NHWC" else drawn, ctx)
+    drawn = rng.normal(size=(BATCH, 3, PX, PX))
+    if layout == "NHWC":
+        drawn = drawn.transpose(TO_NHWC)
+    images = nd.array(drawn.astype(np.float32), ctx)
     labels = nd.array(np.arange(BATCH) % CLASSES, ctx)
     means = []
     for step in range(1, STEPS + 1):

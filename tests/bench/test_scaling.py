@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import json
+from operator import itemgetter
 from pathlib import Path
 
 import pytest
 
 from rn50.bench import curves
 from rn50.bench.curves import Case, curve_rows, curves_outcome
+from rn50.bench.harness import spread
 from rn50.bench.scaling import MODELS
 from rn50.config.load import load
 from rn50.train.capabilities import check_supported
+from tests.bench.conftest import Measure
 from tests.conftest import Rn50
 
 
@@ -19,24 +21,31 @@ def test_efficiencies_are_of_the_same_pass(monkeypatch: pytest.MonkeyPatch) -> N
     """400 images an epoch, on a machine of two cores."""
     monkeypatch.setattr(curves, "machine", lambda: {"cores": 2})
     run = load("quick", ["data.train_samples=400", "system.cores_per_rank=1"]).run
-    rates = {1: [10.0, 20.0], 2: [20.0, 30.0], 4: [16.0, 40.0]}
-    jobs = {Case("resnet50", ranks, 8): found for ranks, found in rates.items()}
-    one, two, four = rows = curve_rows(jobs, run)
-    assert one["efficiency"] == {"median": 1, "min": 1, "max": 1, "n": 2}
-    assert two["speedup"] == {"median": 1.75, "min": 1.5, "max": 2.0, "n": 2}
-    assert two["efficiency"]["median"] == 0.875
-    assert two["images_per_s_a_rank"] == {"median": 12.5, "min": 10, "max": 15, "n": 2}
+    rates = {
+        1: [10.0, 20.0],
+        2: [20.0, 30.0],
+        4: [16.0, 40.0],
+    }
+    jobs = {}
+    for ranks, values in rates.items():
+        jobs[Case("resnet50", ranks, 8)] = values
+    alone, two, four = rows = curve_rows(jobs, run)
+    assert alone["epoch_s"] == spread([40, 20])
+    assert two["speedup"] == spread([2, 1.5])
+    assert two["images_per_s_a_rank"] == spread([10, 15])
     assert four["efficiency"]["median"] == pytest.approx(0.45)
-    assert (one["epoch_s"]["min"], one["epoch_s"]["max"]) == (20, 40)
     del jobs[Case("resnet50", 1, 8)]
-    assert curve_rows(jobs, run)[1]["efficiency"]["median"] == pytest.approx(
-        0.5 * (0.4 + 2 / 3)
-    )
+    _, more = curve_rows(jobs, run)
+    assert more["efficiency"] == spread([16 / 20 / 2, 40 / 30 / 2])
     outcome = curves_outcome({"b": rows}, run)
-    assert [line[:2] for line in outcome.table] == [("b", "1"), ("b", "2"), ("b", "4")]
-    assert [name.partition(":")[0] for name in outcome.ratios] == [
-        "b, 2 ranks",
-        "b, 4 ranks",
+    assert [line[:2] for line in outcome.table] == [
+        ("b", "1"),
+        ("b", "2"),
+        ("b", "4"),
+    ]
+    assert list(outcome.ratios) == [
+        "b, 2 ranks: efficiency",
+        "b, 4 ranks: efficiency",
     ]
     assert outcome.notes == ["4 ranks need 4 cores and share 2"]
     assert curves_outcome({"b": rows[:2]}, run).notes == []
@@ -46,10 +55,13 @@ def test_efficiencies_are_of_the_same_pass(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("config", ["quick", "dgx1_8"])
 def test_the_networks_are_the_real_ones(model: str, config: str) -> None:
     small = ["data.crop_px=64", "data.eval_resize_px=72", "model.dtype=float32"]
-    real = load(config, [*small, *MODELS[model], "system.device=cpu"]).run
-    check_supported(real)
-    assert real.model.network == model.removesuffix("50")
-    assert (real.model.width, real.model.stem, real.model.depth) == (64, "imagenet", 50)
+    overrides = [*small, *MODELS[model], "system.device=cpu"]
+    run = load(config, overrides).run
+    check_supported(run)
+    assert run.model.network == model.removesuffix("50")
+    assert run.model.width == 64
+    assert run.model.stem == "imagenet"
+    assert run.model.depth == 50
 
 
 @pytest.mark.parametrize(
@@ -63,45 +75,27 @@ def test_the_networks_are_the_real_ones(model: str, config: str) -> None:
     ],
 )
 def test_bad_input_is_one_line(
-    rn50: Rn50, arguments: list[str], expected: list[str]
+    rn50: Rn50,
+    arguments: list[str],
+    expected: list[str],
 ) -> None:
     line = rn50.error("bench", *arguments)
     assert all(word in line for word in expected), line
 
 
 @pytest.mark.slow
-def test_a_small_study(rn50: Rn50, tmp_path: Path) -> None:
-    small = [
+def test_a_small_study(measure: Measure, tmp_path: Path) -> None:
+    outcome, svg = measure(
+        "bench scaling cpu_small --models googlenet --ranks 1,2 --passes 2 --rounds 1 --steps 1",
         "data.synthetic={train_samples: 200, eval_samples: 50}",
         "data.train_samples=200",
-    ]
-    plot = tmp_path / "scaling.svg"
-    out = rn50.output(
-        "bench",
-        "scaling",
-        "cpu_small",
-        *small,
         "data.eval_samples=50",
         "batch.per_rank=2",
         f"data.path={tmp_path}/data",
-        f"system.results={tmp_path}",
-        "--json",
-        "--models",
-        "googlenet",
-        "--ranks",
-        "1,2",
-        "--passes",
-        "2",
-        "--rounds",
-        "1",
-        "--steps",
-        "1",
-        "--plot",
-        str(plot),
     )
-    found = json.loads(out)
-    rows = found["rows"]
-    assert [(row["curve"], row["ranks"], row["per_rank"]) for row in rows] == [
+    rows = outcome["rows"]
+    named = itemgetter("curve", "ranks", "per_rank")
+    assert list(map(named, rows)) == [
         ("googlenet, weak", 1, 2),
         ("googlenet, weak", 2, 2),
         ("googlenet, strong", 1, 4),
@@ -109,45 +103,25 @@ def test_a_small_study(rn50: Rn50, tmp_path: Path) -> None:
     ]
     for row in rows:
         assert row["images_per_s"]["n"] == 2
-        assert row["images_per_s"]["min"] > 0
-        assert row["epoch_s"]["min"] == pytest.approx(200 / row["images_per_s"]["max"])
+        fastest_s = 200 / row["images_per_s"]["max"]
+        assert row["epoch_s"]["min"] == pytest.approx(fastest_s)
     assert rows[1]["images_per_s"] == rows[3]["images_per_s"]  # one job for both
-    assert "googlenet, strong" in plot.read_text()
-    assert not list(tmp_path.glob(".bench-*"))
+    assert "googlenet, strong" in svg
 
 
 @pytest.mark.slow
-def test_throughput_needs_no_images(rn50: Rn50, tmp_path: Path) -> None:
-    plot = tmp_path / "throughput.svg"
-    out = rn50.output(
-        "bench",
-        "throughput",
-        "smoke",
+def test_throughput_needs_no_images(measure: Measure, tmp_path: Path) -> None:
+    outcome, svg = measure(
+        "bench throughput smoke --ranks 1,2 --batch 6 --passes 1 --rounds 2 --steps 2",
         "data.classes=300",
         "data.crop_px=48",
-        "--json",
         f"data.path={tmp_path}/none",
-        f"system.results={tmp_path}",
-        "--plot",
-        str(plot),
-        "--ranks",
-        "1,2",
-        "--batch",
-        "6",
-        "--passes",
-        "1",
-        "--rounds",
-        "2",
-        "--steps",
-        "2",
     )
-    found = json.loads(out)
-    one, two = found["rows"]
-    assert (found["figures"]["classes"], found["figures"]["crop_px"]) == (300, 48)
-    assert [(row["ranks"], row["global_batch"]) for row in (one, two)] == [
-        (1, 6),
-        (2, 12),
-    ]
-    assert min(row["images_per_s_a_rank"]["min"] for row in (one, two)) > 0
-    assert "batch 6" in plot.read_text()
-    assert [path.name for path in tmp_path.iterdir()] == ["throughput.svg"]
+    assert outcome["figures"]["classes"] == 300
+    assert outcome["figures"]["crop_px"] == 48
+    alone, both = outcome["rows"]
+    assert (alone["ranks"], alone["global_batch"]) == (1, 6)
+    assert (both["ranks"], both["global_batch"]) == (2, 12)
+    assert both["images_per_s_a_rank"]["min"] > 0
+    assert "batch 6" in svg
+    assert not (tmp_path / "none").exists()

@@ -17,25 +17,45 @@ from tests.waiting import read_terminal
 
 
 def test_without_a_terminal_progress_is_a_line_now_and_then(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     clock = [0.0]
     monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
     advance = track("packing records")
-    advance(1000, 9000)  # from an earlier attempt
-    for step in range(1, 81):
+    advance(6000, 9000)  # from an earlier attempt
+    for step in range(1, 31):
         clock[0] += 1.0
-        advance(1000 + 100 * step, 9000)
-    advance = track("sweep a")
-    for step in range(3):
-        advance(step, 4, "best 5 (trial 0)")
-        clock[0] += 20.0
+        advance(6000 + 100 * step, 9000)
     assert capsys.readouterr().err.splitlines() == [
         "packing records ...",
-        "packing records: 4,000 of 9,000, 100/s, 0:50 left",
         "packing records: 7,000 of 9,000, 100/s, 0:20 left",
+        "packing records: 8,000 of 9,000, 100/s, 0:10 left",
+    ]
+
+
+def test_time_left_falls_steadily_between_two_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
+    advance = track("sweep a", ticks=True)  # on a pipe no line more
+    for done in (0, 0, 1, 1, 1, 1):
+        advance(done, 4, "trial 0")
+        clock[0] += 10.0
+    clock[0] += 3600.0
+    advance(2, 4)
+    clock[0] += 60.0
+    advance(2, 4)  # a long work prints fewer lines
+    assert capsys.readouterr().err.splitlines() == [
         "sweep a ...",
-        "sweep a: 2 of 4, best 5 (trial 0), 20 s each, 0:40 left",
+        "sweep a: 0 of 4, trial 0, for 0:10",
+        "sweep a: 1 of 4, trial 0, 20 s each, 1:00 left",
+        "sweep a: 1 of 4, trial 0, 20 s each, 0:50 left",
+        "sweep a: 1 of 4, trial 0, 20 s each, 0:40 left",
+        "sweep a: 1 of 4, trial 0, 20 s each, 0:30 left",
+        "sweep a: 2 of 4, 1,830 s each, 1:01:00 left",
     ]
 
 

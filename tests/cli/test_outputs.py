@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from tests.cli.test_predict import write_log
 from tests.conftest import Rn50
+from tests.waiting import finished
 
 
 @pytest.fixture
@@ -18,33 +18,35 @@ def log(root: Path) -> str:
     return str(root / "tests/golden/smoke_result_0.txt")
 
 
-def test_a_dash_has_the_standard_output_to_itself(rn50: Rn50, tmp_path: Path) -> None:
+def test_a_dash_has_the_standard_output_to_itself(
+    rn50: Rn50,
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "out"
     run = write_log(tmp_path / "log.txt", batch=128, step_s=0.02)
     command = ["predict", "calibrate", f"{run}:8", "--system", "dgx1"]
     assert rn50(*command, "--out", str(path)).returncode == 0
     done = rn50(*command, "--out", "-")
-    assert (done.returncode, done.stdout) == (0, path.read_text())
+    assert done.returncode == 0
+    assert done.stdout == path.read_text()
     assert "step = " in done.stderr
 
 
 @pytest.mark.parametrize(
     "command", ["log check --no-official LOG", "log report LOG --out -"]
 )
-def test_a_closed_full_or_unread_standard_output(log: str, command: str) -> None:
+def test_a_closed_full_or_unread_standard_output(
+    log: str,
+    command: str,
+) -> None:
     """What a full disk or `| head` leaves in Python's buffer was two lines of it, and exit 120."""
     program = shlex.quote(str(Path(sys.executable).with_name("rn50")))
     words = command.replace("LOG", shlex.quote(log))
-    closed = [(">&-", 2, "Bad file descriptor\n")] if "--out -" in command else []
-    full = (">/dev/full", 2, "No space left on device\n")
-    for redirection, code, reason in (*closed, full, ("| true", 0, "")):
-        shell = ["bash", "-c", f"{program} {words} {redirection}"]
-        done = subprocess.run(
-            shell,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    cases = [(">/dev/full", 2, "No space left on device\n"), ("| true", 0, "")]
+    if "--out -" in command:
+        cases.append((">&-", 2, "Bad file descriptor\n"))
+    for redirection, code, reason in cases:
+        done = finished(["bash", "-c", f"{program} {words} {redirection}"])
         assert done.returncode == code, done.stderr
         assert done.stderr.endswith(reason), done.stderr
         assert done.stderr.count("\n") == bool(reason)

@@ -24,11 +24,12 @@ COMMAND = re.compile(
 
 def words_of(command: str) -> list[str]:
     """The arguments of `rn50`, up to a comment, a pipe or what the reader is to add."""
-    words = shlex.split(command, comments=True)
-    ends = [
-        number for number, word in enumerate(words) if word == "..." or word[0] in "|>"
-    ]
-    return words[: min(ends, default=len(words))]
+    words = []
+    for word in shlex.split(command, comments=True):
+        if word == "..." or word[0] in "|>":
+            break
+        words.append(word)
+    return words
 
 
 def leaf(words: list[str]) -> Any:
@@ -43,7 +44,8 @@ def leaf(words: list[str]) -> Any:
         )
         named = command.get_command(context, words[0])
         command = named or command.get_command(context, "run")  # rn50 predict
-        words = words[1:] if named else words
+        if named:
+            words = words[1:]
     return command.make_context(command.name, words, parent=context)
 
 
@@ -88,6 +90,5 @@ def test_every_command_has_an_example_that_it_understands() -> None:
         examples = re.findall(r"Example: `(?:[^`]*? )?rn50 (.*?)`", command.help, re.S)
         assert examples, command.name
         for example in examples:
-            assert (
-                leaf(words_of(example.replace("\n", " "))).command.name == command.name
-            )
+            words = words_of(example.replace("\n", " "))
+            assert leaf(words).command.name == command.name

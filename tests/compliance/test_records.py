@@ -280,7 +280,7 @@ def judge(
     ids=range(5),
 )
 def test_hostile_bytes(tmp_path: Path, content: bytes) -> None:
-    """`tests/fuzz/logs.py` makes more of them."""
+    """`tests/fuzz/cases.py` makes more of them."""
     judge(tmp_path, content, None)
 
 

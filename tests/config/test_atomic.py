@@ -19,7 +19,7 @@ from tests.faults.file_system import refusing
 
 
 def beside(path: Path) -> set[str]:
-    return {found.name for found in path.parent.iterdir()}
+    return {file.name for file in path.parent.iterdir()}
 
 
 def test_a_file_is_made_and_replaced_as_a_whole(tmp_path: Path) -> None:
@@ -37,14 +37,16 @@ def test_a_file_is_made_and_replaced_as_a_whole(tmp_path: Path) -> None:
 
 
 def test_a_file_is_on_the_disk_before_it_has_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """After a crash of the machine it is the old or the new one, not one of 0 bytes."""
     path = tmp_path / "config.yaml"
     synced = []
 
     def sync(number: int) -> None:
-        synced.append((Path(f"/proc/self/fd/{number}").readlink().name, path.exists()))
+        opened = Path(f"/proc/self/fd/{number}").readlink()
+        synced.append((opened.name, path.exists()))
 
     monkeypatch.setattr(os, "fsync", sync)
     write_file(path, "name: smoke\n")
@@ -56,14 +58,17 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(
 
 @pytest.mark.parametrize("calls", [("chmod", "fchmod"), ("fsync",)])
 def test_what_a_file_system_has_not_fails_no_write(
-    tmp_path: Path, calls: tuple[str, ...]
+    tmp_path: Path,
+    calls: tuple[str, ...],
 ) -> None:
     path = tmp_path / "page.html"
-    code = "import sys; from rn50.config.atomic import *; write_file(Path(sys.argv[1]), 'two')"
+    code = f"from rn50.config.atomic import *; write_file(Path({str(path)!r}), 'two')"
     path.write_text("one")
+    refusals = dict.fromkeys(calls, "EPERM")
+    environment = os.environ | refusing(tmp_path, **refusals)
     subprocess.run(
-        [sys.executable, "-c", code, str(path)],
-        env=os.environ | refusing(tmp_path, **dict.fromkeys(calls, "EPERM")),
+        [sys.executable, "-c", code],
+        env=environment,
         check=True,
     )
     assert path.read_text() == "two"
@@ -78,9 +83,14 @@ def test_files_in_shared_memory_are_replaced_too() -> None:
         assert path.read_text() == "two"
 
 
-@pytest.mark.parametrize("write", [write_output, lambda path, _: check_output(path)])
+def check(path: Path, _: str) -> None:
+    check_output(path)
+
+
+@pytest.mark.parametrize("write", [write_output, check])
 def test_a_folder_and_a_missing_one_are_refused(
-    tmp_path: Path, write: Callable[[Path, str], object]
+    tmp_path: Path,
+    write: Callable[[Path, str], object],
 ) -> None:
     with refused(r"(a file expected, found a folder|Is a directory)"):
         write(tmp_path, "text")
@@ -118,13 +128,13 @@ def test_a_new_folder_is_made_where_its_link_leads(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["null", "full"])
-def test_a_device_stays_a_device(device: Callable[[str], Path], name: str) -> None:
+def test_a_device_stays_a_device(
+    device: Callable[[str], Path],
+    name: str,
+) -> None:
     path = device(name)
     check_output(path)
-    if name == "full":
-        with refused("cannot write: No space left on device"):
-            write_output(path, "text")
-    else:
+    with refused("No space left on device" if name == "full" else None):
         write_output(path, "text")
     assert stat.S_ISCHR(path.stat().st_mode)
 
@@ -146,8 +156,8 @@ def test_an_open_descriptor_is_written_from_where_it_stands(tmp_path: Path) -> N
     path.write_text("before\n")
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
     try:
-        write_output(Path(f"/dev/fd/{descriptor}"), "one\n")
-        write_output(Path(f"/dev/fd/{descriptor}"), "two\n")
+        for line in ("one\n", "two\n"):
+            write_output(Path(f"/dev/fd/{descriptor}"), line)
     finally:
         os.close(descriptor)
     assert path.read_text() == "before\none\ntwo\n"

@@ -7,10 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from rn50.config.load import load
+from rn50.config.load import Loaded, load
 from rn50.sweep.definition import load_sweep
 from tests.config.test_load import load_text, write
 from tests.conftest import refused
+
+
+def layout_of(loaded: Loaded) -> tuple[int, int]:
+    system = loaded.run.system
+    return system.nodes, system.ranks_per_node
+
 
 # --- base --------------------------------------------------------------------------------------
 
@@ -33,17 +39,23 @@ def test_a_file_beside_comes_before_the_preset_of_that_name(folder: Path) -> Non
 # --- machines ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["dgxa100", "DGX-A100", "selene"])
-@pytest.mark.parametrize("form", ["system: {}", "system: {{base: {}}}"])
+@pytest.mark.parametrize(
+    ("system", "name"),
+    [
+        ("system: DGX-A100", "dgxa100"),
+        ("system: {base: selene}", "dgxa100"),
+    ],
+)
 def test_a_machine_by_name_is_the_command_lines(
-    folder: Path, name: str, form: str
+    folder: Path,
+    system: str,
+    name: str,
 ) -> None:
-    loaded = load_text(f"base: quick\n{form.format(name)}\n")
+    loaded = load_text(f"base: quick\n{system}\n")
     assert loaded.run == load("quick", [f"system={name}"]).run
     assert loaded.run.system.name == "NVIDIA DGX A100"
-    assert re.fullmatch(
-        r".*config/system/dgxa100\.yaml:\d+", str(loaded.origins["system.name"])
-    )
+    place = str(loaded.origins["system.name"])
+    assert re.fullmatch(rf".*config/system/{name}\.yaml:\d+", place)
 
 
 @pytest.mark.parametrize(
@@ -52,37 +64,34 @@ def test_a_machine_by_name_is_the_command_lines(
         ["system=dgxa100", "system.nodes=4"],
         ["system.nodes=4", "system=dgxa100"],
         ["system={base: dgxa100, nodes: 4}"],
-        ['system="dgxa100"', "system.nodes=4"],
     ],
 )
 def test_keys_of_a_named_machine_may_be_changed(
-    folder: Path, overrides: list[str]
+    folder: Path,
+    overrides: list[str],
 ) -> None:
     loaded = load_text("base: quick\nsystem: {base: dgxa100, nodes: 4}\n")
-    assert (loaded.run.system.nodes, loaded.run.system.ranks_per_node) == (4, 8)
+    assert layout_of(loaded) == (4, 8)
     assert load("quick", overrides).run == loaded.run
 
 
 @pytest.mark.parametrize(
     ("config", "machine", "layout"),
     [
-        ("abci_2048_open", "dgxa100", (256, 8)),
         # six on a node would fill no whole nodes
-        (
-            "abci_2048_open",
-            "summit",
-            (512, 4),
-        ),
-        ("dgxa100_8", "dgx2", (1, 8)),
+        ("abci_2048_open", "summit", (512, 4)),
         ("quick", "dgxa100", (1, 2)),
         ("base", "dgxa100", (1, 8)),  # which has no machine, and so no ranks of its own
     ],
 )
 def test_another_machine_has_as_many_ranks(
-    folder: Path, config: str, machine: str, layout: tuple[int, int]
+    folder: Path,
+    config: str,
+    machine: str,
+    layout: tuple[int, int],
 ) -> None:
     loaded = load(config, [f"system={machine}"])
-    assert (loaded.run.system.nodes, loaded.run.system.ranks_per_node) == layout
+    assert layout_of(loaded) == layout
     in_yaml = load_text(f"base: {config}\nsystem: {machine}\n")
     assert in_yaml.run.system == loaded.run.system
     if config == "abci_2048_open":
@@ -97,26 +106,21 @@ def test_another_machine_has_as_many_ranks(
     ],
 )
 def test_nodes_or_ranks_that_are_said_are_not_laid_out(
-    folder: Path, overrides: list[str], layout: tuple[int, int]
+    folder: Path,
+    overrides: list[str],
+    layout: tuple[int, int],
 ) -> None:
-    system = load("abci_2048_open", overrides).run.system
-    assert (system.nodes, system.ranks_per_node) == layout
+    assert layout_of(load("abci_2048_open", overrides)) == layout
 
 
 def test_nothing_of_the_machine_below_is_left_but_where_results_go(
     folder: Path,
 ) -> None:
-    below = (
-        "base: abci_2048_open\nsystem: {results: /scratch/runs, interconnect: ours}\n"
-    )
-    write("low.yaml", below)
+    places = "system: {results: /scratch/runs, interconnect: ours}"
+    write("low.yaml", f"base: abci_2048_open\n{places}\n")
     system = load_text("base: low.yaml\nsystem: {base: dgxa100, nodes: 4}\n").run.system
-    assert (
-        system
-        == load(
-            "dgxa100_8", ["system.nodes=4", "system.results=/scratch/runs"]
-        ).run.system
-    )
+    overrides = ["system.nodes=4", "system.results=/scratch/runs"]
+    assert system == load("dgxa100_8", overrides).run.system
     assert system.job.modules == ()
 
 
@@ -131,7 +135,10 @@ def test_nothing_of_the_machine_below_is_left_but_where_results_go(
     ],
 )
 def test_a_machine_that_does_not_exist(
-    folder: Path, text: str, overrides: list[str], problem: str
+    folder: Path,
+    text: str,
+    overrides: list[str],
+    problem: str,
 ) -> None:
     with refused(f"^{problem}"):
         load_text(text, *overrides)

@@ -11,19 +11,18 @@ SYSTEMS = sorted((PRESETS / "system").glob("*.yaml"))
 
 @pytest.mark.parametrize("name", list_presets())
 def test_a_preset_can_be_planned_and_reads_back_the_same(
-    tmp_path: Path, name: str
+    tmp_path: Path,
+    name: str,
 ) -> None:
     """With the counts of ImageNet, or those of the set that it draws."""
     loaded = load(name, ["seed=3", "schedule.warmup=7 steps", "log.org=' #: on'"])
     data = loaded.run.data
-    drawn = loaded.run.data.synthetic
     assert loaded.run.name == name
     assert build_plan(loaded.run).total_steps > 0
-    assert (data.train_samples, data.eval_samples, data.classes) == (
-        (1_281_167, 50_000, 1000)
-        if drawn is None
-        else (drawn.train_samples, drawn.eval_samples, drawn.classes)
-    )
+    images = (1_281_167, 50_000, 1000)
+    if drawn := data.synthetic:
+        images = (drawn.train_samples, drawn.eval_samples, drawn.classes)
+    assert (data.train_samples, data.eval_samples, data.classes) == images
     (tmp_path / "saved.yaml").write_text(loaded.to_yaml())
     again = load(tmp_path / "saved.yaml")
     assert again.run == loaded.run
@@ -31,7 +30,9 @@ def test_a_preset_can_be_planned_and_reads_back_the_same(
 
 
 @pytest.mark.parametrize(
-    "path", [*PRESETS.glob("*.yaml"), *SYSTEMS], ids=lambda path: path.stem
+    "path",
+    [*PRESETS.glob("*.yaml"), *SYSTEMS],
+    ids=lambda path: path.stem,
 )
 def test_the_first_line_of_a_file_is_whole_sentences(path: Path) -> None:
     """`rn50 config list` shows that line alone."""

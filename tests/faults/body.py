@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import resource
 import shutil
 import signal
@@ -17,8 +18,12 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from rn50.train import __main__ as entry
 from rn50.train import run, trainer
@@ -30,17 +35,21 @@ fault, phase, victim, mark, *rest = sys.argv[1:]
 MIDDLE = 31
 
 
+def run_folder() -> Path:
+    return Path(rest[rest.index("--out") + 1])
+
+
 def out_of_memory() -> None:
     """The address space ends 64 MB from here; something asks for 256."""
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), resource.RLIM_INFINITY))
+    most = psutil.Process().memory_info().vms + (64 << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (most, resource.RLIM_INFINITY))
     bytearray(256 << 20)
 
 
 def fill_disk(left_bytes: int = 0) -> None:
     """No more than `left_bytes` are left on the file system of the run folder."""
-    folder = Path(rest[rest.index("--out") + 1])
-    with (folder.parent.parent.parent / "filler").open("wb", buffering=0) as file:
+    filler = run_folder().parents[2] / "filler"
+    with filler.open("wb", buffering=0) as file:
         for size in (1 << 20, 1 << 12, 1):
             with suppress(OSError):
                 while True:
@@ -50,7 +59,7 @@ def fill_disk(left_bytes: int = 0) -> None:
 
 def remove_folder() -> None:
     """Somebody clears the results away."""
-    shutil.rmtree(rest[rest.index("--out") + 1])
+    shutil.rmtree(run_folder())
 
 
 def raise_error() -> None:
@@ -59,47 +68,33 @@ def raise_error() -> None:
 
 def cut_network() -> None:
     """The link of this emulated host goes down (tests/lab/netlab.sh)."""
-    lines = subprocess.run(
-        ["ip", "-o", "-4", "addr"], capture_output=True, text=True, check=True
-    )
-    device = next(
-        line.split()[1] for line in lines.stdout.splitlines() if " 10.77." in line
-    )
+    lines = subprocess.check_output(["ip", "-o", "-4", "addr"], text=True)
+    (device,) = re.findall(r"^\d+: (\S+) .* 10\.77\.", lines, re.M)
     subprocess.run(["ip", "link", "set", device, "down"], check=True)
 
 
-def set_wall_clock(by_s: float) -> None:
-    """The wall clock of this process jumps; its monotonic clock does not."""
-    before = time.time
-    time.time = lambda: before() + by_s
-
-
 FAULTS: dict[str, Callable[[], Any]] = {
-    "SIGKILL": lambda: os.kill(os.getpid(), signal.SIGKILL),
-    "SIGSEGV": lambda: ctypes.string_at(0),
-    "SIGSTOP": lambda: os.kill(os.getpid(), signal.SIGSTOP),
+    "SIGKILL": partial(os.kill, os.getpid(), signal.SIGKILL),
+    "SIGSEGV": partial(ctypes.string_at, 0),
+    "SIGSTOP": partial(os.kill, os.getpid(), signal.SIGSTOP),
     "exception": raise_error,
     "no memory": out_of_memory,
-    "silent exit": lambda: os._exit(0),
-    "data never comes": lambda: time.sleep(3600),
+    "silent exit": partial(os._exit, 0),
+    "data never comes": partial(time.sleep, 3600),
     "disk full": fill_disk,
-    "disk nearly full": lambda: fill_disk(1 << 20),
+    "disk nearly full": partial(fill_disk, 1 << 20),
     "folder removed": remove_folder,
     "network cut": cut_network,
-    "wall clock +1 h": lambda: set_wall_clock(3600.0),
-    "wall clock -1 h": lambda: set_wall_clock(-3600.0),
-    "SIGTERM": lambda: os.kill(os.getpid(), signal.SIGTERM),
+    "SIGTERM": partial(os.kill, os.getpid(), signal.SIGTERM),
 }
 
 
 def strike(model: Any = None) -> None:
-    """Do it, once, on the victim; `nan` and `bit flip` are done to weights."""
+    """Do it, once, on the victim; a bit flip is done to weights."""
     if read_process_info().rank != int(victim) or Path(mark).exists():
         return
     Path(mark).write_text(f"{time.time()!r} {os.environ.get('RN50_SCRATCH', '')}")
-    if fault == "NaN":
-        model.net.collect_params()["fc_weight"].data()[:] = float("nan")
-    elif fault == "bit flip":
+    if fault == "bit flip":
         weight = model.net.collect_params()["fc_weight"].data()
         weight[0, 0] = weight[0, 0] * (1 + 2**-23)
     else:
@@ -133,18 +128,19 @@ def during_checkpoints() -> None:
 
 def before_batch(trainer_: Any, name: str, at: int) -> Any:
     """The trainer with a fault before one batch, counted from 1."""
-    following = getattr(trainer_.steps if name == "next_batch" else trainer_, name)
-    calls = 0
+    steps = trainer_.steps
+    following = trainer_.next_eval_batch
+    if name == "next_batch":
+        following = steps.next_batch
+    numbers = count(1)
 
     def next_batch() -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == at:
+        if next(numbers) == at:
             strike(trainer_.model)
         return following()
 
     if name == "next_batch":
-        return replace(trainer_, steps=trainer_.steps._replace(next_batch=next_batch))
+        return replace(trainer_, steps=steps._replace(next_batch=next_batch))
     return replace(trainer_, next_eval_batch=next_batch)
 
 
@@ -153,7 +149,9 @@ def fated_start_up(*arguments: Any) -> Any:
     started = start_up(*arguments)
     if phase == "checkpoint":
         during_checkpoints()
-    return before_batch(started, *MOMENTS[phase]) if phase in MOMENTS else started
+    if phase in MOMENTS:
+        started = before_batch(started, *MOMENTS[phase])
+    return started
 
 
 MOMENTS = {

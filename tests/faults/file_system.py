@@ -16,7 +16,8 @@ _built = tempfile.TemporaryDirectory(prefix="rn50-tests-")  # until this process
 def _library() -> Path:
     library = Path(_built.name) / "file_system.so"
     subprocess.run(
-        ["gcc", "-shared", "-fPIC", "-o", library, SOURCE, "-ldl"], check=True
+        ["gcc", "-shared", "-fPIC", "-o", library, SOURCE, "-ldl"],
+        check=True,
     )
     return library
 
@@ -30,4 +31,6 @@ def refusing(below: Path, since: Path | None = None, **calls: str) -> dict[str, 
         "REFUSED_BELOW": str(below),
         "REFUSED": refused,
     }
-    return added | ({} if since is None else {"REFUSED_FROM": str(since)})
+    if since is not None:
+        added["REFUSED_FROM"] = str(since)
+    return added

@@ -9,17 +9,20 @@ from rn50.cli import entry
 from rn50.cli import main as cli
 from rn50.cli.console import track
 from rn50.launch import run as launch
-from rn50.launch.launch_plan import RANK, Options
+from rn50.launch.launch_plan import Options
 
 BODY = str(Path(__file__).with_name("body.py"))
 
 
 def job(_: list[str]) -> None:
     launcher, *fate = sys.argv[1:6]
-    loaded = launch.load_for_launch("smoke", ["seed=1", *sys.argv[6:]], None)
-    there_before = fate[2] == "-"  # then the ranks are the usual ones
-    program = RANK if there_before else (sys.executable, BODY, *fate)
-    result, _ = launch.launch(loaded, track, Options(launcher, program=program))
+    overrides = ["seed=1", *sys.argv[6:]]
+    loaded = launch.load_for_launch("smoke", overrides, None)
+    options = Options(launcher)
+    _, _, victim, _ = fate
+    if victim != "-":  # else it is there before, and the ranks are the usual ones
+        options = options._replace(program=(sys.executable, BODY, *fate))
+    result, _ = launch.launch(loaded, track, options)
     sys.exit(0 if result.status == "success" else 1)
 
 

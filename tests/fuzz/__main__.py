@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from tests.fuzz import interruptions
-from tests.fuzz.kinds import KINDS, warm_up
+from tests.fuzz.cases import CASES
 from tests.fuzz.runner import run_case
 
 
@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument(
         "kind",
         nargs="?",
-        choices=[*sorted(KINDS), interruptions.KIND],
+        choices=[*CASES, interruptions.KIND],
     )
     parser.add_argument("seed", nargs="?", type=int)
     parser.add_argument("--minutes", type=float, default=5.0)
@@ -41,48 +41,46 @@ def main() -> int:
         return failures | _interrupt(first, given.minutes / 2, math.inf)
     if given.kind == interruptions.KIND:
         return _interrupt(given.seed, math.inf, 0)
-    warm_up()
-    failure = run_case(given.kind, KINDS[given.kind][0], given.seed)
-    print(failure.text() if failure else f"{given.kind} {given.seed}: nothing wrong")
-    return 1 if failure else 0
-
-
-def _interrupt(first: int, minutes: float, most: float) -> int:
-    """Runs with seeds from `first` on, until the time is over or there were `most` interruptions;
-    one at least."""
-    end_s = time.monotonic() + 60 * minutes
-    count = failures = 0
-    with tempfile.TemporaryDirectory(prefix="rn50-fuzz-") as folder:
-        lab = interruptions.Lab(Path(folder))
-        for seed in itertools.count(first):
-            failure, struck = interruptions.run_case(lab, seed)
-            count += struck
-            failures += failure is not None
-            print(
-                failure.text() if failure else f"{seed}: {struck} interruptions",
-                flush=True,
-            )
-            if count >= most or time.monotonic() > end_s:
-                break
-    print(f"{count} interruptions, {failures} failures")
-    return 1 if failures else 0
+    problem = run_case(given.kind, given.seed)
+    print(problem or "nothing wrong")
+    return int(problem is not None)
 
 
 def _search(first: int, minutes: float) -> int:
-    warm_up()
-    kinds = list(KINDS)
     end_s = time.monotonic() + 60 * minutes
     failures = 0
-    for number in itertools.count():
-        kind = kinds[number % len(kinds)]
-        seed = first + number // len(kinds)
+    for seed in itertools.count(first):
         if time.monotonic() > end_s:
-            print(f"{number:,} cases, {failures} failures")
-            return 1 if failures else 0
-        if failure := run_case(kind, KINDS[kind][0], seed):
-            failures += 1
-            print(failure.text(), flush=True)
-    raise AssertionError("count() has no end")
+            break
+        for kind in CASES:
+            if problem := run_case(kind, seed):
+                failures += 1
+                print(problem, flush=True)
+    print(f"{len(CASES) * (seed - first):,} cases, {failures} failures")
+    return int(failures > 0)
+
+
+def _interrupt(
+    first: int,
+    minutes: float,
+    most: float,
+) -> int:
+    """Runs with seeds from `first` on, until the time is over or there were `most` interruptions;
+    one at least."""
+    end_s = time.monotonic() + 60 * minutes
+    count = 0
+    failures = 0
+    with tempfile.TemporaryDirectory(prefix="rn50-fuzz-") as folder:
+        lab = interruptions.Lab(Path(folder))
+        for seed in itertools.count(first):
+            problem, struck = interruptions.run_case(lab, seed)
+            count += struck
+            failures += problem is not None
+            print(problem or f"{seed}: {struck} interruptions", flush=True)
+            if count >= most or time.monotonic() > end_s:
+                break
+    print(f"{count} interruptions, {failures} failures")
+    return int(failures > 0)
 
 
 if __name__ == "__main__":

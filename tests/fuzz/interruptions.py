@@ -7,7 +7,6 @@ time that a whole run takes here.
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import random
 import re
@@ -20,16 +19,15 @@ import time
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import psutil
 
+from rn50.config.reading import read_object
 from rn50.logging.parse import read_events
 from tests.conftest import RUN, Rn50, packed
 from tests.faults.matrix import shared_memory
 from tests.faults.test_resume import LAUNCHERS, bits, records
-from tests.fuzz.runner import Failure
-from tests.fuzz.values import rng_of
 from tests.waiting import rank_process
 
 KIND = "interruptions"
@@ -56,14 +54,21 @@ class Blow(NamedTuple):
         return f"{self.number.name} to {self.victim} at {self.moment:.4f}"
 
 
-class Ended(NamedTuple):
-    """An attempt. `blow`: the one that struck. `was_over`: the run had its result by then."""
+class Attempt(NamedTuple):
+    """A command that came to its end. `blow`: the one that struck. `was_over`: the run had its
+    result by then."""
 
     code: int
     out: str
     err: str
     blow: Blow | None
     was_over: bool
+
+    @property
+    def next_words(self) -> list[str] | None:
+        """The words of the command in the last line; None: there is none."""
+        match = _NEXT.search(self.err) or _NEXT.search(self.out)
+        return shlex.split(match[1]) if match else None
 
 
 class Lab:
@@ -89,38 +94,46 @@ class Lab:
         target: float,
     ) -> list[str]:
         """The command of a new run."""
-        more = [
-            f"data.path={self.data}",
-            f"system.results={results}",
-            f"eval.target={target}",
-        ]
-        return ["launch", *RUN, "--launcher", launcher, "watchdog.silence_s=60", *more]
+        places = [f"data.path={self.data}", f"system.results={results}"]
+        settings = [f"eval.target={target}", "watchdog.silence_s=60"]
+        return ["launch", *RUN, "--launcher", launcher, *settings, *places]
 
-    def _whole(self, target: float) -> tuple[Path, int, float]:
+    def _whole(
+        self,
+        target: float,
+    ) -> tuple[Path, int, float]:
         """The folder, the exit code and the time of a run that nobody interrupts."""
         results = self.folder / f"whole_{target}"
         begun_s = time.monotonic()
-        done = Rn50(results)(*self.words(results, LAUNCHERS[0], target))
+        words = self.words(results, LAUNCHERS[0], target)
+        done = Rn50(results)(*words)
         folder = newest_run(results)
-        assert folder is not None, done.stderr
         assert is_over(folder), done.stderr
         return folder, done.returncode, time.monotonic() - begun_s
 
 
-def run_case(lab: Lab, seed: int) -> tuple[Failure | None, int]:
+def run_case(
+    lab: Lab,
+    seed: int,
+) -> tuple[str | None, int]:
     """What was wrong with the run of a seed, and how often it was interrupted."""
     story: list[str] = []
-    failure = None
+    problem = None
     try:
         _run_to_its_end(lab, seed, story)
     except AssertionError as wrong:
-        failure = Failure(KIND, seed, "; ".join(story), str(wrong))
-    return failure, sum(" at " in part for part in story)
+        attempts = "; ".join(story)
+        problem = f"python -m tests.fuzz {KIND} {seed}\n  {attempts}\n  {wrong}"
+    return problem, sum(" at " in part for part in story)
 
 
-def _run_to_its_end(lab: Lab, seed: int, story: list[str]) -> None:
+def _run_to_its_end(
+    lab: Lab,
+    seed: int,
+    story: list[str],
+) -> None:
     """`story` gets a line of each attempt. Raises AssertionError: something is wrong."""
-    rng = rng_of(KIND, seed)
+    rng = random.Random(f"{KIND} {seed}")
     launcher = LAUNCHERS[seed % len(LAUNCHERS)]
     target = rng.choice(TARGETS)
     whole, code, whole_s = lab.whole(target)
@@ -128,17 +141,15 @@ def _run_to_its_end(lab: Lab, seed: int, story: list[str]) -> None:
     results = Path(tempfile.mkdtemp(prefix="rn50-interruptions-"))
     story.append(f"{launcher}, target {target}, in {results}")
     new_run = words = lab.words(results, launcher, target)
-    excused = before = shared_memory()
+    before = shared_memory()
+    excused = before
     odd_steps = set[int]()
     for number in range(_MOST_ATTEMPTS):
-        ended = attempt(
-            words, results, blows[number] if number < len(blows) else None, whole_s
-        )
+        blow = blows[number] if number < len(blows) else None
+        ended = attempt(words, results, blow, whole_s)
         story.append(f"{ended.blow or 'left alone'}: exit {ended.code}")
         judge(ended, code)
-        odd_steps |= {
-            int(step) for step in re.findall(r"on after step (\d+)", ended.out)
-        }
+        odd_steps |= set(map(int, re.findall(r"on after step (\d+)", ended.out)))
         left = what_is_left(results)
         killed = ended.code == -signal.SIGKILL
         assert killed or left <= excused, f"left: {left - excused}"
@@ -147,13 +158,13 @@ def _run_to_its_end(lab: Lab, seed: int, story: list[str]) -> None:
             os.utime(path, (time.time() - 120,) * 2)
         excused = excused | left
         folder = newest_run(results)
-        if folder is not None and is_over(folder):
+        if is_over(folder):
             is_as_if_uninterrupted(folder, whole, odd_steps)
             left = what_is_left(folder) - before
             assert killed or not left, f"left by one that was killed: {left}"
             shutil.rmtree(results)
             return
-        words = next_words(ended) or new_run
+        words = ended.next_words or new_run
         if words is new_run and folder is not None:  # nobody was left to say it
             words = ["launch", "--resume", str(folder), f"data.path={lab.data}"]
     raise AssertionError(f"not at its end after {_MOST_ATTEMPTS} attempts")
@@ -161,32 +172,34 @@ def _run_to_its_end(lab: Lab, seed: int, story: list[str]) -> None:
 
 def draw(rng: random.Random, whole_s: float) -> Blow:
     """One in three within the first three seconds, from 10 ms on."""
-    early = 0.01 * 300 ** rng.random() / whole_s
-    late = rng.random()
-    moment = early if rng.random() < 1 / 3 else late
-    return Blow(rng.choice(SIGNALS), rng.choice(VICTIMS), moment)
+    moment = rng.random()
+    if rng.random() < 1 / 3:
+        moment = 0.01 * 300 ** rng.random() / whole_s
+    return Blow(
+        rng.choice(SIGNALS),
+        rng.choice(VICTIMS),
+        moment,
+    )
 
 
 def attempt(
-    words: list[str], results: Path, blow: Blow | None, whole_s: float
-) -> Ended:
+    words: list[str],
+    results: Path,
+    blow: Blow | None,
+    whole_s: float,
+) -> Attempt:
     """Run the command and strike."""
     process = Rn50(results).start(*words)
-    struck = was_over = False
+    struck = None
+    was_over = False
     if blow is not None:
         with suppress(subprocess.TimeoutExpired):
             process.wait(blow.moment * whole_s)
-        folder = newest_run(results)
-        was_over = folder is not None and is_over(folder)
-        struck = process.poll() is None and strike(process.pid, blow)
+        was_over = is_over(newest_run(results))
+        if process.poll() is None and strike(process.pid, blow):
+            struck = blow
     out, err = process.communicate(timeout=MOST_S)
-    return Ended(
-        process.returncode,
-        out,
-        err,
-        blow if struck else None,
-        was_over,
-    )
+    return Attempt(process.returncode, out, err, struck, was_over)
 
 
 def strike(launcher: int, blow: Blow) -> bool:
@@ -207,7 +220,7 @@ def strike(launcher: int, blow: Blow) -> bool:
     return taken
 
 
-def judge(ended: Ended, end_code: int) -> None:
+def judge(ended: Attempt, end_code: int) -> None:
     """Exit code and lines are those of the documented ends. `end_code`: of a run that nobody
     interrupts."""
     code, out, err, blow, was_over = ended
@@ -230,19 +243,18 @@ def judge(ended: Ended, end_code: int) -> None:
     else:  # a rank that is asked to stop stops all in order; in start-up it fails
         expected |= {1, 2, 130}
     assert code in expected, f"exit code of {expected} expected: {texts}"
-    said = re.findall(r"^rn50: (?!warning|stopping).*", err, re.MULTILINE)
+    errors = re.findall(r"^rn50: (?!warning|stopping).*", err, re.MULTILINE)
     results = len(re.findall(r"^RESULT ", out, re.MULTILINE))
-    if code in (0, 1):
-        assert results == 1, f"one RESULT and no error expected: {texts}"
-        assert not said, f"one RESULT and no error expected: {texts}"
-    else:
-        assert not results, f"one last line expected: {texts}"
-        assert err.splitlines()[-1:] == said, f"one last line expected: {texts}"
+    is_concluded = code in (0, 1)
+    last_line = [] if is_concluded else err.splitlines()[-1:]
+    assert results == is_concluded, f"one RESULT or one error expected: {texts}"
+    assert errors == last_line, f"one RESULT or one error expected: {texts}"
 
 
 def what_is_left(folder: Path) -> set[Path]:
     """Files in memory, locks, halves of files; processes are waited for."""
-    _, alive = psutil.wait_procs(psutil.Process().children(recursive=True), timeout=60)
+    children = psutil.Process().children(recursive=True)
+    _, alive = psutil.wait_procs(children, timeout=60)
     lines = [" ".join(process.cmdline())[:200] for process in alive]
     for process in alive:
         process.kill()
@@ -252,36 +264,39 @@ def what_is_left(folder: Path) -> set[Path]:
 
 def newest_run(results: Path) -> Path | None:
     """The folder of the last run, which one that starts again has replaced."""
-    folders = [path for path in results.glob("*/*") if (path / "config.yaml").is_file()]
-    return max(folders, key=lambda path: path.stat().st_ctime_ns, default=None)
+    folders = [config.parent for config in results.glob("*/*/config.yaml")]
+    return max(
+        folders,
+        key=lambda path: path.stat().st_ctime_ns,
+        default=None,
+    )
 
 
-def is_over(folder: Path) -> bool:
+def is_over(folder: Path | None) -> TypeGuard[Path]:
     """Whether rank 0 has left the result of a run that came to its end."""
-    with suppress(OSError, ValueError):
-        result = json.loads((folder / "result.json").read_text())
-        return result["status"] in ("success", "aborted") and "stopped" not in result
-    return False
+    if folder is None:
+        return False
+    result = read_object(folder / "result.json")
+    return result.get("status") in ("success", "aborted") and "stopped" not in result
 
 
-def next_words(ended: Ended) -> list[str] | None:
-    """The words of the command in the last line; None: there is none."""
-    found = _NEXT.search(ended.err) or _NEXT.search(ended.out)
-    return shlex.split(found[1]) if found else None
-
-
-def is_as_if_uninterrupted(folder: Path, whole: Path, odd_steps: set[int]) -> None:
+def is_as_if_uninterrupted(
+    folder: Path,
+    whole: Path,
+    odd_steps: set[int],
+) -> None:
     """Result, metrics and log are those of `whole`. `odd_steps`: after which it went on; between
     two log points the next loss is the mean since then."""
     assert bits(folder) == bits(whole), f"{bits(whole)} expected, found {bits(folder)}"
-    both = records(folder), records(whole)
+    metrics = [records(run) for run in (folder, whole)]
     for step in (step for step in odd_steps if step % _LOG_EVERY):
-        for of_run in both:
-            next(record for record in of_run if record["step"] > step).pop("loss", None)
-    assert both[0] == both[1], f"{folder}: other metrics than in {whole}"
-    keys = [
+        for of_run in metrics:
+            following = next(record for record in of_run if record["step"] > step)
+            following.pop("loss", None)
+    assert metrics[0] == metrics[1], f"{folder}: other metrics than in {whole}"
+    keys, of_whole = (
         [event.key for event in read_events(run / "result_0.txt")]
         for run in (folder, whole)
-    ]
-    found = [key for key in keys[0] if key != "run_resumed"]
-    assert found == keys[1], f"{folder}: other events in result_0.txt than in {whole}"
+    )
+    keys = [key for key in keys if key != "run_resumed"]
+    assert keys == of_whole, f"{folder}: other events in result_0.txt than in {whole}"

@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import time
-from collections.abc import Iterator
+import random
+import signal
+import subprocess
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.fuzz import runner
-from tests.fuzz.kinds import KINDS, warm_up
-from tests.fuzz.runner import run_case
-from tests.fuzz.values import Case
-
-
-@pytest.fixture(autouse=True)
-def warm() -> Iterator[None]:
-    warm_up()
-    yield
-    logging.disable(logging.NOTSET)  # tests after these look at what is logged
+from tests.fuzz.cases import CASES, Commands
+from tests.fuzz.runner import judge, run_case
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("kind", CASES)
 def test_nothing_is_found_with_fixed_seeds(kind: str) -> None:
-    generate, count = KINDS[kind]
-    found = [run_case(kind, generate, seed) for seed in range(count)]
-    assert not any(found), "\n".join(failure.text() for failure in found if failure)
+    problems = [run_case(kind, seed) for seed in range(15)]
+    assert not any(problems), "\n".join(filter(None, problems))
 
 
 # --- the runner finds what it is there for ------------------------------------------------------
@@ -39,31 +30,61 @@ def _traceback(folder: Path) -> None:
     raise RuntimeError("a bug")
 
 
-def _waiting(folder: Path) -> None:
-    time.sleep(60)
+def _no_end(folder: Path) -> None:
+    signal.pause()
 
 
-def _killed(folder: Path) -> None:
-    os.kill(os.getpid(), 9)
+def _end(folder: Path) -> None:
+    os._exit(0)
 
 
 def _outside(folder: Path) -> None:
-    (folder.parent / "outside/secret.txt").write_text("x")
+    (folder.parent / "outside/new").touch()
 
 
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
         (_traceback, "RuntimeError: a bug"),
-        (_waiting, "no end in time"),
-        (_killed, "ended the process"),
+        (_no_end, "terminated abruptly"),
+        (_end, "terminated abruptly"),
         (_outside, "outside of its folder"),
     ],
 )
 def test_a_fault_is_found(
-    fault: Any, words: str, monkeypatch: pytest.MonkeyPatch
+    fault: Callable[[Path], None],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    def case(rng: random.Random, folder: Path) -> Commands:
+        fault(folder)
+        return [("--version",)]
+
     monkeypatch.setattr(runner, "MOST_WALL_S", 2)
-    found = run_case("kind", lambda seed, folder: Case("", (lambda: fault(folder),)), 1)
-    assert found, found
-    assert words in found.problem, found
+    monkeypatch.setitem(CASES, "logs", case)
+    assert words in str(run_case("logs", 1))
+
+
+@pytest.mark.parametrize(
+    ("code", "out", "problem"),
+    [
+        (-9, "killed", "exit code"),
+        (2, "", "exit code"),
+        (1, "Traceback (most recent", "Traceback"),
+        (0, "\x1b[2J", "control"),
+        (0, runner.SECRET, "outside"),
+        (0, '{"a": NaN}', "no JSON"),
+    ],
+)
+def test_what_a_command_printed_is_judged(
+    code: int,
+    out: str,
+    problem: str,
+) -> None:
+    done = subprocess.CompletedProcess(
+        ["log", "show", "--json"],
+        code,
+        out,
+        "",
+    )
+    assert problem in str(judge(done))

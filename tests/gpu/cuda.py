@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 from collections.abc import Sequence
-from ctypes import byref, c_double, c_float, c_int, c_size_t, c_void_p
+from ctypes import byref, c_double, c_float, c_size_t, c_void_p
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ TO_DEVICE = 1
 TO_HOST = 2
 TENSOR_OP_MATH = 1
 CROSS_CORRELATION = 1
+RELU = 1
 NOT_SUPPORTED = 9
 """Of cuDNN."""
 THREAD_LOCAL = 1
@@ -38,13 +39,10 @@ class Cuda:
         self.library.fakecuda_report.restype = ctypes.c_char_p
         self.stream = c_void_p()
         self.cudnn = c_void_p()
-        self.cublas = c_void_p()
         self.call("cudaSetDevice", 0)
         self.call("cudaStreamCreateWithFlags", byref(self.stream), 1)
         self.call("cudnnCreate", byref(self.cudnn))
         self.call("cudnnSetStream", self.cudnn, self.stream)
-        self.call("cublasCreate_v2", byref(self.cublas))
-        self.call("cublasSetStream_v2", self.cublas, self.stream)
         self.scratch = self.allocate(64)
 
     def status(self, name: str, *arguments: Any) -> int:
@@ -55,8 +53,8 @@ class Cuda:
         assert status == 0, (name, status, self.report().errors[-3:])
 
     def report(self) -> Report:
-        found = json.loads(self.library.fakecuda_report())
-        return Report(found["counts"], found["errors"])
+        report = json.loads(self.library.fakecuda_report())
+        return Report(report["counts"], report["errors"])
 
     def made(self, kind: str) -> c_void_p:
         descriptor = c_void_p()
@@ -72,12 +70,10 @@ class Cuda:
         """A copy of `array` as it lies."""
         place = self.allocate(array.nbytes)
         source = np.ascontiguousarray(array)
-        pointer = source.ctypes.data_as(c_void_p)
-        self.call(
-            "cudaMemcpy",
+        self.copy(
             place,
-            pointer,
-            c_size_t(array.nbytes),
+            source.ctypes,
+            array.nbytes,
             TO_DEVICE,
         )
         return place
@@ -90,28 +86,41 @@ class Cuda:
     ) -> np.ndarray:
         self.call("cudaStreamSynchronize", self.stream)
         array = np.empty(shape, dtype)
-        pointer = array.ctypes.data_as(c_void_p)
-        self.call(
-            "cudaMemcpy",
-            pointer,
+        self.copy(
+            array.ctypes,
             place,
-            c_size_t(array.nbytes),
+            array.nbytes,
             TO_HOST,
         )
         return array
 
+    def copy(
+        self,
+        target: Any,
+        source: Any,
+        size_bytes: int,
+        direction: int,
+    ) -> None:
+        self.call(
+            "cudaMemcpy",
+            target,
+            source,
+            c_size_t(size_bytes),
+            direction,
+        )
+
     def tensor(
         self,
-        shape: Sequence[int],
+        shape: tuple[int, ...],
         dtype: str,
-        layout: str = "NCHW",
+        layout: str,
     ) -> Tensor:
         """Not yet written."""
         size_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
         return Tensor(
             self,
             self.allocate(size_bytes),
-            tuple(shape),
+            shape,
             dtype,
             layout,
         )
@@ -120,7 +129,7 @@ class Cuda:
         self,
         values: np.ndarray,
         dtype: str,
-        layout: str = "NCHW",
+        layout: str,
     ) -> Tensor:
         stored = values.astype(dtype)
         if layout == "NHWC":
@@ -133,29 +142,27 @@ class Cuda:
             layout,
         )
 
-    def convolution(
-        self,
-        stride: int,
-        pad: int,
-        dilation: int = 1,
-        groups: int = 1,
-        math: int = TENSOR_OP_MATH,
-    ) -> c_void_p:
+    def convolution(self, stride: int, pad: int) -> c_void_p:
         descriptor = self.made("Convolution")
-        sides = (pad, pad, stride, stride, dilation, dilation)
+        sides = (pad, pad, stride, stride, 1, 1)
         name = "cudnnSetConvolution2dDescriptor"
-        self.call(name, descriptor, *sides, CROSS_CORRELATION, FLOAT)
-        self.call("cudnnSetConvolutionMathType", descriptor, math)
-        self.call("cudnnSetConvolutionGroupCount", descriptor, groups)
+        self.call(
+            name,
+            descriptor,
+            *sides,
+            CROSS_CORRELATION,
+            FLOAT,
+        )
+        self.call("cudnnSetConvolutionMathType", descriptor, TENSOR_OP_MATH)
         return descriptor
 
     def relu(self) -> c_void_p:
         descriptor = self.made("Activation")
-        relu = 1
+        name = "cudnnSetActivationDescriptor"
         self.call(
-            "cudnnSetActivationDescriptor",
+            name,
             descriptor,
-            relu,
+            RELU,
             0,
             c_double(0),
         )
@@ -179,13 +186,21 @@ class Tensor:
         self.dtype = dtype
         self.layout = layout
         self.descriptor = cuda.made("Tensor")
-        arguments = (FORMATS[layout], TYPES[dtype], *shape)
+        arguments = (
+            FORMATS[layout],
+            TYPES[dtype],
+            *shape,
+        )
         cuda.call("cudnnSetTensor4dDescriptor", self.descriptor, *arguments)
 
     def filter_descriptor(self) -> c_void_p:
         """Of the same memory as a filter: K, C, R, S."""
         descriptor = self.cuda.made("Filter")
-        arguments = (TYPES[self.dtype], FORMATS[self.layout], *self.shape)
+        arguments = (
+            TYPES[self.dtype],
+            FORMATS[self.layout],
+            *self.shape,
+        )
         self.cuda.call("cudnnSetFilter4dDescriptor", descriptor, *arguments)
         return descriptor
 
@@ -197,8 +212,16 @@ class Tensor:
     def read(self) -> np.ndarray:
         n, c, h, w = self.shape
         if self.layout == "NCHW":
-            return self.cuda.get(self.place, self.shape, self.dtype).astype(np.float64)
-        stored = self.cuda.get(self.place, (n, h, w, c), self.dtype)
+            return self.cuda.get(
+                self.place,
+                self.shape,
+                self.dtype,
+            ).astype(np.float64)
+        stored = self.cuda.get(
+            self.place,
+            (n, h, w, c),
+            self.dtype,
+        )
         return np.moveaxis(stored, -1, 1).astype(np.float64)
 
 
@@ -207,11 +230,11 @@ def one(value: float) -> Any:
     return byref(c_float(value))
 
 
-def integers(*values: int) -> Any:
-    return (c_int * len(values))(*values)
-
-
-def compile_ptx(site: Path, source: str, capability: tuple[int, int]) -> bytes:
+def compile_ptx(
+    site: Path,
+    source: str,
+    capability: tuple[int, int],
+) -> bytes:
     """What NVRTC of the packages in `site` makes of a CUDA text."""
     folder = site / "nvidia" / "cuda_nvrtc" / "lib"
     nvrtc = ctypes.CDLL(str(folder / "libnvrtc.so.11.2"))

@@ -19,11 +19,10 @@ import rn50  # noqa: F401  before MXNet, whose finder it installs
 
 if TYPE_CHECKING:
     from rn50.config.schema import Run
+    from tests.gpu.steps import Steps
 
 SEED = 1
 WARM_UP_STEPS = 3
-LR = 0.01
-MOMENTUM = 0.9
 SUM_ELEMENTS = 25_557_032
 """Gradients of ResNet-50."""
 SUMS = 20
@@ -48,7 +47,12 @@ class Options(NamedTuple):
     steps: int
 
 
-DEFAULTS = Options("dgxh100_8", (), rounds=5, steps=10)
+DEFAULTS = Options(
+    "dgxh100_8",
+    (),
+    rounds=5,
+    steps=10,
+)
 
 
 def row(*cells: object) -> str:
@@ -102,22 +106,19 @@ def losses(_: Options) -> None:
     from rn50.train.trial_steps import trial_losses
 
     expected = trial_losses(mx.cpu(), "float32")
-    computed = {dtype: trial_losses(mx.gpu(0), dtype, "NHWC") for dtype in MOST_OFF}
+    columns = [expected]
+    distances = []
+    far = []
+    for dtype, limit in MOST_OFF.items():
+        computed = trial_losses(mx.gpu(0), dtype, "NHWC")
+        distance = np.abs(computed - expected).max() / expected[0]
+        columns.append(computed)
+        distances.append(f"{distance:.1e}")
+        if not distance <= limit:
+            far.append(dtype)
     for step in SHOWN_STEPS:
-        values = [expected[step - 1], *(array[step - 1] for array in computed.values())]
-        show(step, *(f"{value:.5f}" for value in values))
-    distances = {
-        dtype: float(np.abs(array - expected).max() / expected[0])
-        for dtype, array in computed.items()
-    }
-    show(
-        "largest difference of the first", "", *(f"{d:.1e}" for d in distances.values())
-    )
-    far = [
-        dtype
-        for dtype, distance in distances.items()
-        if not distance <= MOST_OFF[dtype]
-    ]
+        show(step, *(f"{column[step - 1]:.5f}" for column in columns))
+    show("largest difference of the first", "", *distances)
     if far:
         raise ValueError(
             f"losses at most {MOST_OFF} from the CPU's expected, not so: {far}"
@@ -127,52 +128,30 @@ def losses(_: Options) -> None:
 # --- how fast it is -------------------------------------------------------------------------------
 
 
-class Steps:
-    """Training steps of a network on one batch of random images.
+def steps_of(run: Run, batch: int) -> Steps:
+    """Training steps on random images. Raises UserError: the GPU cannot run them so."""
+    import mxnet as mx
+    import numpy as np
+    from mxnet import nd
 
-    Raises:
-        UserError: the GPU cannot run them so.
-    """
+    from tests.gpu.steps import Steps
 
-    def __init__(self, run: Run, batch: int) -> None:
-        import mxnet as mx
-        import numpy as np
-        from mxnet import nd
-
-        from rn50.train.communication.buckets import lay_out_gradients
-        from rn50.train.devices import operators_for, updater_for
-        from rn50.train.network.build import build_networks, image_shape, trainable
-        from rn50.train.schedule import Settings
-        from rn50.train.update.loss_scale import LossScaler
-
-        ctx = mx.gpu(0)
-        self.operators = operators_for(run.model, ctx)
-        self.net, _, self.loss = build_networks(
-            run.model,
-            run.data.classes,
-            crop_px=run.data.crop_px,
-            seed=SEED,
-            operators=self.operators,
-        )
-        parameters = trainable(self.net)
-        buckets = lay_out_gradients(parameters, run.comm.groups, self.operators)
-        self.updater = updater_for(
-            self.operators, parameters, run.optimizer, buckets, scaler=LossScaler(1.0)
-        )
-        self.criterion = self.operators.criterion(self.net, self.loss, buckets)
-        rng = np.random.default_rng(SEED)
-        drawn = rng.standard_normal(
-            image_shape(self.net, batch, run.data.crop_px), np.float32
-        )
-        self.images = nd.array(drawn, ctx)
-        self.labels = nd.array(rng.integers(0, run.data.classes, batch), ctx)
-        self.settings = Settings(LR, MOMENTUM, batch)
-
-    def __call__(self) -> None:
-        self.criterion.backward(
-            self.criterion.forward(self.images, self.labels, 1.0), 1.0
-        )
-        self.updater.step(1, self.settings)
+    rng = np.random.default_rng(SEED)
+    sizes = {
+        "N": batch,
+        "H": run.data.crop_px,
+        "W": run.data.crop_px,
+        "C": 3,
+    }
+    shape = [sizes[axis] for axis in run.model.layout]
+    images = rng.standard_normal(shape, np.float32)
+    labels = rng.integers(0, run.data.classes, batch)
+    ctx = mx.gpu(0)
+    return Steps(
+        run,
+        nd.array(images, ctx),
+        nd.array(labels, ctx),
+    )
 
 
 def seconds(times: int, action: Callable[[], object]) -> float:
@@ -199,7 +178,7 @@ def rate(options: Options, route: str, batch: str) -> None:
     run = load(options.config, [*options.overrides, f"model.step={step}"]).run
     name = f"{route}, {batch}"
     try:
-        steps = Steps(run, int(batch))
+        steps = steps_of(run, int(batch))
     except UserError as error:
         show(name, f"refused: {error}")
         return
@@ -209,7 +188,9 @@ def rate(options: Options, route: str, batch: str) -> None:
     free, total = mx.context.gpu_memory_info(0)
     show(
         name,
-        *(f"{value:,.0f}" for value in (statistics.median(rates), rates[0], rates[-1])),
+        f"{statistics.median(rates):,.0f}",
+        f"{rates[0]:,.0f}",
+        f"{rates[-1]:,.0f}",
         f"{1e3 * statistics.median(times_s):.2f}",
         f"{(total - free) / 1e9:.1f}",
     )
@@ -225,42 +206,51 @@ def calls(options: Options, batch: str) -> None:
     from rn50.train.gpu.calls import SETTINGS, data_address, float_bits
 
     run = load(options.config, [*options.overrides, "model.step=plan"]).run
-    steps = Steps(run, int(batch))
+    steps = steps_of(run, int(batch))
     seconds(WARM_UP_STEPS, steps)
     operators = steps.operators
     context = steps.images.context
     loss_values = nd.array(np.zeros(int(batch)), context)
-    words = [data_address(array) for array in (steps.images, steps.labels, loss_values)]
-    words.append(float_bits(1.0))
-    words += [0] * (SETTINGS - len(words))
-    settings = nd.array(np.array(words), context, dtype="int64")
-    writer = operators.writer(steps.net, steps.images.shape, settings)
+    words = np.zeros(SETTINGS, np.int64)
+    words[:4] = (
+        data_address(steps.images),
+        data_address(steps.labels),
+        data_address(loss_values),
+        float_bits(1.0),
+    )
+    settings = nd.array(words, context, dtype="int64")
+    writer = operators.writer(
+        steps.net,
+        steps.images.shape,
+        settings,
+    )
     writer.forward(training=True)
-    writer.loss(steps.loss.other, operators.loss_sum)
+    writer.loss(steps.loss.other, operators.shared.loss_sum)
     writer.backward()
-    made = [call for _, call in writer.tape.calls(operators.arena)]
+    made = [call for _, call in writer.tape.calls(operators.shared.arena)]
     nd.waitall()  # what the calls read has to be there
     rounds_ms = [
-        elapsed_ms(made, operators.device.stream) for _ in range(options.rounds)
+        elapsed_ms(made, operators.module.device.stream) for _ in range(options.rounds)
     ]
     medians_ms = np.median(rounds_ms, axis=0)
-    kinds: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    kinds: dict[str, Any] = defaultdict(lambda: np.zeros(3))
     for entry, time_ms in zip(writer.tape.entries, medians_ms, strict=True):
         name = "our kernels" if entry.blocks else entry.function.removeprefix("cudnn")
-        kinds[name].append((moved_bytes(entry, writer.tape.workspace), float(time_ms)))
-    kinds["all"] = [pair for pairs in kinds.values() for pair in pairs]
-    for name, pairs in kinds.items():
-        moved = sum(size for size, _ in pairs)
-        time_ms = sum(time for _, time in pairs)
-        per_image = f"{moved / int(batch) / 1e6:.1f}"
+        kinds[name] += (
+            1,
+            moved_bytes(entry, writer.tape.workspace),
+            time_ms,
+        )
+    kinds["all"] = sum(kinds.values())
+    for name, (number, moved, time_ms) in kinds.items():
         show(
             name,
-            len(pairs),
-            per_image,
+            int(number),
+            f"{moved / int(batch) / 1e6:.1f}",
             f"{time_ms:.2f}",
             f"{moved / time_ms / 1e6:,.0f}",
         )
-    update_s = seconds(options.steps, lambda: steps.updater.step(1, steps.settings))
+    update_s = seconds(options.steps, steps.update)
     show("update, from the host", 3, "", f"{1e3 * update_s:.2f}", "")
 
 
@@ -282,7 +272,12 @@ def elapsed_ms(made: Sequence[Any], stream: ctypes.c_void_p) -> list[float]:
     for begin, end in pairwise(events):
         time_ms = ctypes.c_float()
         checked(
-            "events", cuda().cudaEventElapsedTime(ctypes.byref(time_ms), begin, end)
+            "events",
+            cuda().cudaEventElapsedTime(
+                ctypes.byref(time_ms),
+                begin,
+                end,
+            ),
         )
         times_ms.append(time_ms.value)
     for event in events:
@@ -303,8 +298,22 @@ def action(call: Any, stream: ctypes.c_void_p) -> Callable[[], int]:
     first = ctypes.addressof(call) + type(call).words.offset
     parameters = (ctypes.c_void_p * WORDS)(*(first + 8 * n for n in range(WORDS)))
     kernel = ctypes.c_void_p(call.function)
-    shape = (ctypes.c_uint(call.blocks), 1, 1, THREADS, 1, 1, 0)
-    return lambda: cuda().cuLaunchKernel(kernel, *shape, stream, parameters, None)
+    shape = (
+        ctypes.c_uint(call.blocks),
+        1,
+        1,
+        THREADS,
+        1,
+        1,
+        0,
+    )
+    return lambda: cuda().cuLaunchKernel(
+        kernel,
+        *shape,
+        stream,
+        parameters,
+        None,
+    )
 
 
 def moved_bytes(entry: Any, workspace: Any) -> int:

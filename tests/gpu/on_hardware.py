@@ -43,8 +43,16 @@ def sections(batches: Sequence[str]) -> Iterator[Section]:
     """All of the page."""
     middle = batches[len(batches) // 2]
     rates = [(route, batch) for route in ROUTES for batch in batches]
-    yield Section("Machine", ("what", "found"), (Part(("machine",), 30),))
-    yield Section("Doctor", ("check", "outcome", "found"), (Part(("doctor",), 180),))
+    yield Section(
+        "Machine",
+        ("what", "found"),
+        (Part(("machine",), 30),),
+    )
+    yield Section(
+        "Doctor",
+        ("check", "outcome", "found"),
+        (Part(("doctor",), 180),),
+    )
     yield Section(
         "Losses of 20 steps of a small network",
         ("step", "CPU", "GPU, float32", "GPU, float16"),
@@ -60,7 +68,11 @@ def sections(batches: Sequence[str]) -> Iterator[Section]:
         ("kind", "calls", "MB an image", "ms", "GB/s"),
         (Part(("calls", middle), 90),),
     )
-    yield Section("NCCL, one rank", ("sum", "ms"), (Part(("nccl",), 60),))
+    yield Section(
+        "NCCL, one rank",
+        ("sum", "ms"),
+        (Part(("nccl",), 60),),
+    )
 
 
 def outcome(
@@ -73,7 +85,13 @@ def outcome(
         patience: factor of the part's limit of time.
     """
     limit_s = patience * part.patience_s
-    command = [sys.executable, "-m", "tests.gpu.hardware_body", *options, *part.words]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.gpu.hardware_body",
+        *options,
+        *part.words,
+    ]
     failure = ""
     pipe = subprocess.PIPE
     with subprocess.Popen(
@@ -152,7 +170,12 @@ def main(words: Sequence[str] | None = None) -> int:
                     patience=given.patience,
                 )
                 all_ended = all_ended and ended
-                print(rows, end="", file=page, flush=True)
+                print(
+                    rows,
+                    end="",
+                    file=page,
+                    flush=True,
+                )
     return 0 if all_ended else 1
 
 

@@ -13,6 +13,7 @@ import ctypes
 import hashlib
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import rn50  # noqa: F401  before MXNet, whose finder it installs
@@ -23,19 +24,13 @@ import numpy as np
 from mxnet import nd
 
 from rn50.config.load import load
-from rn50.config.schema import Model, Optimizer
-from rn50.logging.timeline import Timeline
+from rn50.config.schema import Model, Optimizer, Run
 from rn50.train import kernels
-from rn50.train.communication.buckets import lay_out_gradients
-from rn50.train.communication.communicator import Communicator, device_context
-from rn50.train.communication.connection import Connection
-from rn50.train.devices import operators_for, updater_for
 from rn50.train.network.build import build_networks, trainable
 from rn50.train.operators import Criterion
 from rn50.train.process_info import read_process_info
-from rn50.train.schedule import Settings
 from rn50.train.trial_steps import trial_losses
-from rn50.train.update.loss_scale import LossScaler
+from tests.gpu.steps import Steps, join
 
 FAKE = ctypes.CDLL("libcuda.so.1")
 FAKE.fakecuda_report.restype = ctypes.c_char_p
@@ -53,43 +48,29 @@ def count(preset: str, overrides: list[str]) -> dict[str, Any]:
     """Of a step, by name; groups of gradients; bytes of memory."""
     run = load(preset, overrides).run
     ctx = mx.gpu(0)
-    operators = operators_for(run.model, ctx)
-    net, _, loss = build_networks(
-        run.model,
-        run.data.classes,
-        crop_px=run.data.crop_px,
-        seed=1,
-        operators=operators,
-    )
-    buckets = lay_out_gradients(trainable(net), run.comm.groups, operators)
-    updater = updater_for(
-        operators, trainable(net), run.optimizer, buckets, scaler=LossScaler(1.0)
-    )
-    criterion = operators.criterion(net, loss, buckets)
     batch = run.batch.per_rank
-    images = nd.empty((batch, run.data.crop_px, run.data.crop_px, 3), ctx)
-    labels = operators.zeros(batch)
-
-    def step() -> None:
-        criterion.backward(criterion.forward(images, labels, 1.0), 1.0)
-        updater.step(1, Settings(0.1, 0.9, batch))
-
-    for _ in range(operators.warm_up_steps):
-        step()
+    shape = (batch, run.data.crop_px, run.data.crop_px, 3)
+    images = nd.empty(shape, ctx)
+    steps = Steps(
+        run,
+        images,
+        nd.array(np.zeros(batch), ctx),
+    )
+    for _ in range(steps.operators.warm_up_steps):
+        steps()
     nd.waitall()
     before = report()["counts"]
     for _ in range(STEPS):
-        step()
+        steps()
     nd.waitall()
     after = report()
-    each = {
-        name: (number - before.get(name, 0)) / STEPS
-        for name, number in after["counts"].items()
-    }
+    each = {}
+    for name, number in after["counts"].items():
+        each[name] = (number - before.get(name, 0)) / STEPS
     return {
         "each": each,
         "batch": batch,
-        "groups": len(buckets),
+        "groups": len(steps.buckets),
         "peak_bytes": after["peak_bytes"],
     }
 
@@ -97,37 +78,47 @@ def count(preset: str, overrides: list[str]) -> dict[str, Any]:
 def gradients(ranks: int) -> dict[str, Any]:
     """A digest of all gradients, summed over two batches."""
     run = load("smoke", ["system.device=gpu", f"system.ranks_per_node={ranks}"]).run
-    place = read_process_info()
-    ctx = device_context("gpu", place.local_rank)
     model = Model(width=16, dtype="float16", depth="tiny")
-    operators = operators_for(model, ctx)
-    connection = Connection(run, Timeline(0), over_mpi=place.over_mpi)
-    connection.begin()
-    comm = Communicator(operators, connection)
-    comm.start()
+    comm = join(run.model_copy(update={"model": model}))
+    operators = comm.operators
     net, _, loss = build_networks(
-        model, CLASSES, crop_px=PX, seed=1, operators=operators
+        model,
+        CLASSES,
+        crop_px=PX,
+        seed=1,
+        operators=operators,
     )
     comm.plan_groups("equal_count(3)", trainable(net), "float32")
     criterion = operators.criterion(net, loss, comm.buckets)
-    held = []
-    for number in (comm.rank,) if ranks == 2 else (0, 1):
-        backward(criterion, ctx, number)
+    sums = [np.zeros(bucket.shape, bucket.dtype) for bucket in comm.buckets]
+    for number in range(comm.rank, 2, ranks):
+        backward(criterion, operators.ctx, number)
         comm.reduce()
-        held.append([bucket.asnumpy() for bucket in comm.buckets])
-    summed = [sum(arrays) for arrays in zip(*held, strict=True)]
+        for total, bucket in zip(sums, comm.buckets, strict=True):
+            total += bucket.asnumpy()
     comm.stop()
-    digest = hashlib.sha256(b"".join(array.tobytes() for array in summed)).hexdigest()
-    size = float(np.abs(summed[0].astype(np.float64)).sum())
-    return {"digest": digest, "groups": len(summed), "size": size}
+    digest = hashlib.sha256()
+    for total in sums:
+        digest.update(total)
+    magnitudes = np.abs(sums[0].astype(np.float64))
+    return {
+        "digest": digest.hexdigest(),
+        "groups": len(sums),
+        "size": float(magnitudes.sum()),
+    }
 
 
 def backward(criterion: Criterion, ctx: mx.Context, number: int) -> None:
     """The gradients of one of the batches."""
     rng = np.random.default_rng(number)
-    images = nd.array(rng.normal(size=(BATCH, PX, PX, 3)), ctx)
-    labels = nd.array(rng.integers(0, CLASSES, BATCH), ctx)
-    criterion.backward(criterion.forward(images, labels, 8.0), 8.0)
+    images = rng.normal(size=(BATCH, PX, PX, 3))
+    labels = rng.integers(0, CLASSES, BATCH)
+    losses = criterion.forward(
+        nd.array(images, ctx),
+        nd.array(labels, ctx),
+        8.0,
+    )
+    criterion.backward(losses, 8.0)
 
 
 def losses(dtype: str, layout: str) -> dict[str, Any]:
@@ -142,52 +133,46 @@ def preset(preset: str, dtype: str) -> dict[str, Any]:
     """Losses of steps of a preset's network, on the device and on the CPU in float32. Its units
     begin as the identity: else batch norm over so few values makes 1e-6 of them a share of 0.07 of
     the loss, in float32 too."""
-    model = load(preset).run.model.model_copy(update={"zero_gamma": True})
-    models = {
-        "gpu": model.model_copy(update={"dtype": dtype}),
-        "cpu": model.model_copy(update={"dtype": "float32", "layout": "NCHW"}),
+    kernels.load()
+    of_gpu = {"dtype": dtype}
+    of_cpu = {"dtype": "float32", "layout": "NCHW"}
+    return {
+        "gpu": step_losses(
+            load(preset).run,
+            mx.gpu(0),
+            of_gpu,
+        ),
+        "cpu": step_losses(
+            load(preset).run,
+            mx.cpu(),
+            of_cpu,
+        ),
     }
-    contexts = {"gpu": mx.gpu(0), "cpu": mx.cpu()}
-    return {device: step_losses(models[device], contexts[device]) for device in models}
 
 
-def step_losses(model: Model, ctx: mx.Context) -> list[float]:
+def step_losses(
+    run: Run,
+    ctx: mx.Context,
+    changes: dict[str, Any],
+) -> list[float]:
     """Of SGD's steps on one batch."""
-    if ctx == mx.cpu():
-        kernels.load()
-    operators = operators_for(model, ctx)
-    net, _, loss = build_networks(
-        model,
-        1000,
-        crop_px=PX,
-        seed=1,
-        operators=operators,
-    )
-    buckets = lay_out_gradients(trainable(net), "single", operators)
-    settings = Optimizer(variant="sgd", base_lr=0.01)
-    scaler = LossScaler(8.0)
-    updater = updater_for(
-        operators,
-        trainable(net),
-        settings,
-        buckets,
-        scaler=scaler,
-    )
-    criterion = operators.criterion(net, loss, buckets)
+    model = run.model.model_copy(update={"zero_gamma": True, **changes})
+    sgd = Optimizer(variant="sgd", base_lr=0.01)
+    run = run.model_copy(update={"model": model, "optimizer": sgd})
     images = np.random.default_rng(1).normal(size=(BATCH, 3, PX, PX))
-    batch = (nd.array(images, ctx), nd.array(np.arange(BATCH), ctx))
-    means = []
-    for step in range(1, STEPS + 1):
-        losses = criterion.forward(*batch, 8.0)
-        criterion.backward(losses, 8.0)
-        updater.step(step, Settings(0.01, 0.9, BATCH))
-        means.append(float(losses.asnumpy().mean()))
-    return means
+    labels = np.arange(BATCH)
+    steps = Steps(
+        run,
+        nd.array(images, ctx),
+        nd.array(labels, ctx),
+        8.0,
+    )
+    return [float(steps().asnumpy().mean()) for _ in range(STEPS)]
 
 
 def main(text: str) -> None:
     options = json.loads(text)
-    actions = {
+    actions: dict[str, Callable[..., dict[str, Any]]] = {
         "count": count,
         "gradients": gradients,
         "losses": losses,
@@ -195,11 +180,7 @@ def main(text: str) -> None:
     }
     answer = actions[options.pop("do")](**options)
     if read_process_info().rank == 0:
-        print(
-            json.dumps(
-                {**answer, "counts": report()["counts"], "errors": report()["errors"]}
-            )
-        )
+        print(json.dumps(report() | answer))
 
 
 if __name__ == "__main__":

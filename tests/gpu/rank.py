@@ -54,17 +54,17 @@ class Answers:
         assert str(sums.dtype) == "<class 'numpy.float32'>", sums.dtype
         self.points.append(report()["counts"])
         self.save()
-        return read if self._computed else [1.0, *(0.0 for _ in read[1:])]
+        if self._computed:
+            return read
+        return [1.0] + [0.0] * (len(read) - 1)
 
     def counts(self, counts: Any) -> list[int]:
         read = self.counts_read(counts)
         if self._computed:
             return read
-        accuracy = (
-            self._accuracies.pop(0)
-            if len(self._accuracies) > 1
-            else self._accuracies[0]
-        )
+        accuracy = self._accuracies[0]
+        if len(self._accuracies) > 1:
+            del self._accuracies[0]
         self.save()
         correct = round(accuracy * self._samples)
         return [correct, correct, self._samples]
@@ -89,14 +89,16 @@ def main() -> None:
         script = json.loads(Path(words[1]).read_text())
         words = words[2:]
     options = parse(words)
-    config = options.config
-    overrides = options.overrides
-    out = options.out
-    samples = load(config, overrides).run.data.eval_samples
-    answers = Answers(samples, script, out)
+    run = load(options.config, options.overrides).run
+    answers = Answers(run.data.eval_samples, script, options.out)
     for name in ("losses", "counts", "finite"):
         setattr(host_reads, name, getattr(answers, name))
-    run_rank(config, overrides, out, options.resume)
+    run_rank(
+        options.config,
+        options.overrides,
+        options.out,
+        options.resume,
+    )
     answers.save()
 
 

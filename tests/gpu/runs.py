@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +26,13 @@ class Done(NamedTuple):
     """Of the fake, by rank."""
 
     @property
+    def log_points(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl about training."""
+        lines = (self.out / "metrics.jsonl").read_text().splitlines()
+        metrics = map(json.loads, lines)
+        return [line for line in metrics if line["kind"] == "train"]
+
+    @property
     def counts(self) -> dict[str, int]:
         """What rank 0 asked of the device."""
         return self.reports[0]["counts"]
@@ -32,9 +40,8 @@ class Done(NamedTuple):
     def each_step(self, name: str, steps: int) -> float:
         """`name` per step, between the first log point and the last, `steps` apart each."""
         points = self.reports[0]["points"]
-        return (points[-1].get(name, 0) - points[0].get(name, 0)) / (
-            steps * (len(points) - 1)
-        )
+        counts = [point.get(name, 0) for point in points]
+        return (counts[-1] - counts[0]) / (steps * (len(points) - 1))
 
 
 GpuRun = Callable[..., Done]

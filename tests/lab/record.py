@@ -25,9 +25,16 @@ def verdicts(logs: Path) -> None:
     from rn50.compliance.check_log import check_log
 
     for path in sorted(logs.glob("*/**/*.txt")):
-        found = check_log(path, official=False)
-        codes = " ".join(sorted({finding.id for finding in found.findings}))
-        print(path.relative_to(logs), found.verdict, found.ruleset, codes, sep="\t")
+        check = check_log(path, official=False)
+        ids = {finding.id for finding in check.findings}
+        codes = " ".join(sorted(ids))
+        print(
+            path.relative_to(logs),
+            check.verdict,
+            check.ruleset,
+            codes,
+            sep="\t",
+        )
 
 
 def digests() -> None:
@@ -40,12 +47,8 @@ def digests() -> None:
                 stdout=subprocess.DEVNULL,
             )
             (result,) = Path(folder).glob("*/*/result.json")
-            print(
-                name,
-                json.loads(result.read_text())["weights_digest"],
-                sep="\t",
-                flush=True,
-            )
+            digest = json.loads(result.read_text())["weights_digest"]
+            print(name, digest, sep="\t", flush=True)
 
 
 if __name__ == "__main__":

@@ -82,7 +82,13 @@ cat >"$dir/prolog.sh" <<PROLOG
 #!/bin/sh
 rm -rf "$dir/tmp/\$SLURMD_NODENAME"/spmix_appdir_*_"\$SLURM_JOB_ID".*
 PROLOG
-chmod +x "$dir/prolog.sh"
+# Ranks of two emulated nodes are on one host: Open MPI would name their shared memory alike, and
+# they would hang or crash. On a real cluster nodes have names of their own.
+cat >"$dir/task_prolog.sh" <<'PROLOG'
+#!/bin/sh
+echo export OMPI_MCA_btl=tcp,self
+PROLOG
+chmod +x "$dir"/{prolog,task_prolog}.sh
 {
   cat <<CONF
 ClusterName=rn50lab
@@ -108,6 +114,7 @@ MpiDefault=none
 KillOnBadExit=1
 KillWait=30
 Prolog=$dir/prolog.sh
+TaskProlog=$dir/task_prolog.sh
 ReturnToService=2
 SlurmdTimeout=30
 SlurmdDebug=verbose

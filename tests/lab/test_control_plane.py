@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from tests.lab.control_plane import ENDS, Measured, load_thin, measure
@@ -14,14 +15,17 @@ def measured(
     end: str,
 ) -> Measured:
     overrides = [f"data.path={data}", f"system.results={results}"]
-    found = measure(load_thin("smoke", overrides, ranks), end)
+    job = measure(load_thin("smoke", overrides, ranks), end)
     assert list(results.iterdir()) == []
-    return found
+    return job
 
 
 def test_each_end_of_a_job(smoke_data: Path, tmp_path: Path) -> None:
-    killed, stopped, asked = (measured(smoke_data, tmp_path, 8, end) for end in ENDS)
-    assert (killed.named, stopped.named, asked.named) == (True, True, None)
+    on_eight_ranks = partial(measured, smoke_data, tmp_path, 8)
+    killed, stopped, asked = map(on_eight_ranks, ENDS)
+    assert killed.named
+    assert stopped.named
+    assert asked.named is None
     assert "its process is stopped" in stopped.reason
     assert "stopped by Ctrl-C" in asked.reason
 
@@ -30,6 +34,6 @@ def test_totals_grow_no_faster_than_ranks(smoke_data: Path, tmp_path: Path) -> N
     """Files opened to start: what a rank adds is the same from 16 to 64 ranks as from 4 to 16.
     Counted, not timed."""
     few, some, many = (
-        measured(smoke_data, tmp_path, n, "asked").opens for n in (4, 16, 64)
+        measured(smoke_data, tmp_path, ranks, "asked").opens for ranks in (4, 16, 64)
     )
     assert 0 < (many - some) / 48 <= 1.1 * (some - few) / 12

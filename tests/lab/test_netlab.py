@@ -14,47 +14,26 @@ from tests.waiting import finished
 NETLAB = Path(__file__).with_name("netlab.sh")
 
 
-def why_no_netlab() -> str:
-    done = finished([NETLAB, "check"])
-    return done.stderr.strip()
-
-
 @mpi.NEEDED
 @pytest.mark.parametrize("delay_us", [0, 2000])
 def test_ranks_on_emulated_hosts(tmp_path: Path, delay_us: int) -> None:
-    if reason := why_no_netlab():
-        pytest.skip(reason)
+    check = finished([NETLAB, "check"])
+    if check.returncode:
+        pytest.skip(check.stderr.strip())
     if mpi.LAUNCHER != "mpirun":
         pytest.skip("the lab starts ranks on its hosts by Open MPI's settings")
     if delay_us and not Path("/dev/net/tun").exists():
         pytest.skip("/dev/net/tun expected (for a delay), found none")
+    bench = f"bench allreduce --ranks 4 --sizes 4k,1M --passes 1 --json system.results={tmp_path}"
+    algorithms = ("--algorithms", "ring,recursive_doubling")
     rn50 = Path(sys.executable).with_name("rn50")
-    done = finished(
-        [
-            NETLAB,
-            "run",
-            "4",
-            "200",
-            str(delay_us),
-            "--",
-            rn50,
-            "bench",
-            "allreduce",
-            "--ranks",
-            "4",
-            "--sizes",
-            "4k,1M",
-            "--passes",
-            "1",
-            "--json",
-            "--algorithms",
-            "ring,recursive_doubling",
-            f"system.results={tmp_path}",
-        ],
-        timeout=300,
-    )
+    hosts = ("run", "4", "200", str(delay_us), "--")
+    command = [NETLAB, *hosts, rn50, *bench.split(), *algorithms]
+    done = finished(command, timeout=300)
     assert done.returncode == 0, done.stderr
-    rows = {(r["algorithm"], r["bytes"]): r for r in json.loads(done.stdout)["rows"]}
+    rows = {}
+    for row in json.loads(done.stdout)["rows"]:
+        rows[row["algorithm"], row["bytes"]] = row
     ring = rows["ring", 4000]
     doubling = rows["recursive_doubling", 4000]
     assert (ring["steps"], doubling["steps"]) == (6, 2)

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.waiting import finished
+
 ABSENT = ("apt", "dpkg", "deb", "nvcc", "snap")
 
 
@@ -24,10 +26,14 @@ def test_horovod_over_nccl_without_debian_and_nvcc(root: Path, tmp_path: Path) -
         "XDG_CACHE_HOME": str(tmp_path / "cache"),  # no wheel of Horovod is kept there
     }
     tools = ["bash", "-c", "command -v apt-get dpkg nvcc"]
-    assert subprocess.run(tools, env=environment, capture_output=True).stdout == b""
+    assert finished(tools, env=environment).stdout == ""
     folder = tmp_path / "environment"
     command = [root / "scripts/setup.sh", "--gpu", "--stack", "--into", folder]
-    done = subprocess.run(command, env=environment, check=False)
+    done = subprocess.run(
+        command,
+        env=environment,
+        check=False,
+    )
     assert done.returncode == 0  # it asks Horovod at its end
     assert "gpu" in (folder / "stack.stamp").read_text().split()
     (wheel,) = (tmp_path / "cache/rn50/wheels").glob("*/horovod-*.whl")

@@ -3,7 +3,6 @@ built from source; the same weights, bit for bit."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -13,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from tests.conftest import read_json
 
 PACKAGES = (
     "numpy",
@@ -82,9 +83,7 @@ def test_a_run_with_the_mxnet_that_is_there(
     tmp_path: Path,
 ) -> None:
     places = ("launch", "smoke", "seed=1", f"data.path={smoke_data}")
-    expected = json.loads((smoke_run("gloo") / "result.json").read_text())[
-        "weights_digest"
-    ]
+    expected = read_json(smoke_run("gloo") / "result.json")["weights_digest"]
     checkout = tmp_path / "checkout"
     environment = tmp_path / "environment"
     subprocess.run(["git", "clone", "-q", root, checkout], check=True)
@@ -102,10 +101,7 @@ def test_a_run_with_the_mxnet_that_is_there(
             check=True,
         )
         (folder,) = results.glob("*/*")
-        assert (
-            json.loads((folder / "result.json").read_text())["weights_digest"]
-            == expected
-        )
-        packages = json.loads((folder / "environment.json").read_text())["packages"]
+        assert read_json(folder / "result.json")["weights_digest"] == expected
+        packages = read_json(folder / "environment.json")["packages"]
         assert packages["site-mxnet"] == "1.9.1"
         assert "mxnet" not in packages

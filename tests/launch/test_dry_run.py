@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from rn50.config.load import load
+from rn50.config.manifest import load_manifest
 from rn50.launch.dry_run import describe_launch
 from rn50.launch.launch_plan import Options, plan_launch
+from rn50.launch.run import announce
 from tests.conftest import Rn50
 from tests.waiting import wait_until
 
@@ -42,9 +44,25 @@ def test_what_is_said_of_a_run_here_and_of_a_published_one(smoke_data: Path) -> 
     ranks = "--gloo -np 2 python -m rn50.train FOLDER/config.yaml --out FOLDER"
     assert " ".join(found["command"]).endswith(ranks)
     published = described("abci_2048_open")
-    assert any(
-        "a packed image set expected" in problem for problem in published["problems"]
-    )
+    problems = "\n".join(published["problems"])
+    assert "512 hosts expected" in problems
+    assert "a packed image set expected" in problems
+
+
+def test_what_breaks_a_rule_or_is_inherited_is_told_before_the_ranks_start(
+    smoke_data: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("HOROVOD_CYCLE_TIME", "2")
+    monkeypatch.setenv("DMLC_ROLE", "server")
+    loaded = load("smoke", ["eval.target=0.1", f"data.path={smoke_data}"])
+    plan = plan_launch(loaded, Options("gloo"))
+    announce(plan, Path("folder"), load_manifest(smoke_data))
+    out = capsys.readouterr().out
+    assert "note: config check: eval.target" in out
+    assert "kept from your environment: HOROVOD_CYCLE_TIME=2\n" in out
+    assert "not passed on (a parameter server's): DMLC_ROLE\n" in out
 
 
 def test_a_set_that_was_drawn_otherwise_does_not_fit(small_data: Path) -> None:

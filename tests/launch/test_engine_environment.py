@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,10 +10,8 @@ import pytest
 from rn50.config.load import load
 from rn50.config.schema import Run
 from rn50.launch.engine_environment import (
-    ALGORITHMS,
     engine_environment,
 )
-from rn50.train.communication.mpi_library import PRODUCTS
 from tests.conftest import refused
 
 GPUS = ["system=dgxa100", "system.scheduler=local"]
@@ -54,6 +53,11 @@ def run_of(config: str, *overrides: str) -> Run:
             },
         ),
         ("dgxa100_8", ("deterministic=true",), {"MXNET_ENFORCE_DETERMINISM": "1"}),
+        (
+            "quick",
+            ("comm.algorithm=recursive_doubling",),
+            {"OMPI_MCA_coll_tuned_allreduce_algorithm": "3"},
+        ),
         ("quick", (OWN,), {"OMP_NUM_THREADS": "5", "NCCL_IB_HCA": "=mlx5_0,mlx5_1"}),
         (
             "abci_2048_open",
@@ -63,10 +67,12 @@ def run_of(config: str, *overrides: str) -> Run:
     ],
 )
 def test_what_a_run_sets(
-    config: str, overrides: tuple[str, ...], expected: dict[str, str | None]
+    config: str,
+    overrides: tuple[str, ...],
+    expected: dict[str, str | None],
 ) -> None:
-    found = engine_environment(run_of(config, *overrides), {}).settings
-    assert {name: found.get(name) for name in expected} == expected
+    settings = engine_environment(run_of(config, *overrides), {}).settings
+    assert {name: settings.get(name) for name in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -78,7 +84,6 @@ def test_what_a_run_sets(
             "openmpi",
             {"OMPI_MCA_btl_tcp_if_exclude": "127.0.0.1/8,sppp,br-0123456789ab,docker0"},
         ),
-        ("[]", "mpi", "mpich", {}),
         ("[ib0, ib1]", "mpi", "openmpi", {"OMPI_MCA_btl_tcp_if_include": "ib0,ib1"}),
         (
             "[ib0, ib1]",
@@ -97,18 +102,19 @@ def test_what_a_run_sets(
     ],
 )
 def test_the_engines_use_the_interfaces_asked_for_and_no_bridge_of_containers(
-    interfaces: str, controller: Any, family: Any, expected: dict[str, str]
+    interfaces: str,
+    controller: Any,
+    family: Any,
+    expected: dict[str, str],
 ) -> None:
     run = load("smoke", [f"system.interfaces={interfaces}"]).run
     networks = ["eth0", "docker0", "br-0123456789ab"]
-    found = engine_environment(run, {}, controller, family, networks).settings
-    assert {name: found.get(name) for name in expected} == expected
+    settings = engine_environment(run, {}, controller, family, networks).settings
+    assert settings.items() >= expected.items()
+    assert interfaces != "[]" or not re.search("_include|_IFACE", " ".join(settings))
     chosen = {"OMPI_MCA_btl_tcp_if_include": "eth0"}
     kept = engine_environment(run, chosen, controller, family, networks).settings
-    assert not [name for name in kept if "exclude" in name]  # Open MPI refuses both
-    assert interfaces != "[]" or not [
-        name for name in found if "include" in name.lower()
-    ]
+    assert "_exclude" not in " ".join(kept)  # Open MPI refuses both
 
 
 def test_the_users_settings_win_over_the_machines() -> None:
@@ -130,7 +136,6 @@ def test_the_users_settings_win_over_the_machines() -> None:
             None,
             r"torus_2d\(2x8\) on GPUs",
         ),
-        ("dgxa100_8", ("hierarchical", ONE_NODE), "mpi", None, "two nodes or more"),
         ("dgxa100_8", ("hierarchical", TWO_NODES), "gloo", None, "found gloo"),
         (
             "quick",
@@ -147,7 +152,6 @@ def test_the_users_settings_win_over_the_machines() -> None:
             "MPICH offers .*found segmented_",
         ),
         ("quick", ("ring",), "mpi", "cray", r"\(auto, torus_2d\), found ring"),
-        ("quick", ("ring",), "mpi", None, r"\(auto, torus_2d\), found ring"),
         (
             "quick",
             ("torus_2d", "system.ranks_per_node=3"),
@@ -159,23 +163,13 @@ def test_the_users_settings_win_over_the_machines() -> None:
     ],
 )
 def test_what_would_be_another_algorithm_is_refused(
-    config: str, overrides: tuple[str, ...], controller: Any, mpi: Any, words: str
+    config: str,
+    overrides: tuple[str, ...],
+    controller: Any,
+    mpi: Any,
+    words: str,
 ) -> None:
     algorithm, *others = overrides
     run = run_of(config, f"comm.algorithm={algorithm}", *others)
     with refused(f"comm.algorithm: .*{words}"):
         engine_environment(run, {}, controller, mpi)
-
-
-def test_every_algorithm_of_the_table_is_set() -> None:
-    assert set(ALGORITHMS) == {*PRODUCTS, "mpi", "gloo", "nccl"}
-    shape = ["system.nodes=2", "system.ranks_per_node=2"]
-    for engine, offered in ALGORITHMS.items():
-        for algorithm, wanted in offered.items():
-            config = "dgxa100_8" if engine == "nccl" else "quick"
-            run = run_of(config, f"comm.algorithm={algorithm}", *shape)
-            controller: Any = "gloo" if engine == "gloo" else "mpi"
-            family: Any = engine if engine in PRODUCTS else None
-            found = engine_environment(run, {}, controller, family).settings
-            assert found.items() >= wanted.items()
-            assert found["HOROVOD_DISABLE_GROUP_FUSION"] == "1"

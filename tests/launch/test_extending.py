@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from rn50.cli.console import track
 from rn50.cli.main import app
 from rn50.config import choices
 from rn50.config.load import load
@@ -55,7 +56,6 @@ def test_the_classes_are_those_of_the_table() -> None:
 def test_a_scheduler_is_a_row_and_a_class(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SCHEDULERS, "dummy", DummyScheduler())
     monkeypatch.setitem(choices.SCHEDULERS, "dummy", "a test's")
-    assert load("smoke", ["system.scheduler=dummy"]).run.system.scheduler == "dummy"
     script = output("submit", "smoke", "--scheduler", "dummy", "--dry-run")
     assert "#DUMMY nodes=1" in script
     assert "--launcher gloo" in script
@@ -79,9 +79,7 @@ def test_an_error_of_the_launcher_is_not_one_of_the_standard_output(
     name, *overrides = RUN
     overrides += [f"data.path={small_data}", f"system.results={tmp_path}"]
     with pytest.raises(RunError) as failed:
-        launch(
-            load(name, overrides), lambda _: lambda done, total: None, Options("dummy")
-        )
+        launch(load(name, overrides), track, Options("dummy"))
     assert failed.value.ending.reason == reason
     (result,) = tmp_path.rglob("result.json")
     assert read_json(result)["reason"] == reason

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from pathlib import Path
 
 import pytest
 
+from rn50.cli.console import track
 from rn50.config.load import load
 from rn50.launch.ending import RunError, rank_failed
 from rn50.launch.job import Request, keep_log, node_folder, rank_program, run_all
@@ -16,6 +16,7 @@ from rn50.launch.job_folder import EXIT_MISSED, OpenJob, open_job
 from rn50.launch.job_script import ROOT
 from rn50.launch.launch_plan import LaunchPlan
 from rn50.launch.system_description import system_id
+from rn50.logging.records import Failure, write
 from tests.conftest import read_json, refused, write_json
 
 
@@ -42,13 +43,14 @@ def test_a_second_start_is_refused_while_the_first_runs(tmp_path: Path) -> None:
     assert not (tmp_path / "exit_code.1").exists()
 
 
-def run_job(folder: Path, *overrides: str, runs: int = 1) -> int:
+def run_job(
+    folder: Path,
+    *overrides: str,
+    runs: int = 1,
+) -> int:
+    request = Request("smoke", overrides, runs, "mpirun")
     with open_job(folder, log=False) as job:
-        run_all(
-            job,
-            Request("smoke", overrides, runs, "mpirun"),
-            lambda _: lambda done, of: None,
-        )
+        run_all(job, request, track)
     return job.exit_code
 
 
@@ -67,19 +69,23 @@ def test_bad_input_is_one_line_and_exit_code_2(
 def test_runs_that_have_ended_are_left(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    config = load("smoke", ["seed=1"]).to_yaml()
     for number, status in enumerate(("success", "aborted")):
         out = tmp_path / f"run_{number}"
         out.mkdir()
-        (out / "config.yaml").write_text(load("smoke", ["seed=1"]).to_yaml())
+        (out / "config.yaml").write_text(config)
         write_json(out / "result.json", {"status": status})
     assert run_job(tmp_path, runs=2) == EXIT_MISSED
-    assert (
-        capsys.readouterr().out.count("has ended in a start before, is left as it is")
-        == 2
-    )
+    assert capsys.readouterr().out.count("has ended in a start before") == 2
 
 
-@pytest.mark.parametrize(("retryable", "begun", "code"), [(False, 2, 1), (True, 1, 3)])
+@pytest.mark.parametrize(
+    ("retryable", "begun", "code"),
+    [
+        (False, 2, 1),
+        (True, 1, 3),
+    ],
+)
 def test_a_run_that_would_fail_again_leaves_the_others_their_turn(
     retryable: bool,
     begun: int,
@@ -87,20 +93,12 @@ def test_a_run_that_would_fail_again_leaves_the_others_their_turn(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    failure = {
-        "rank": 0,
-        "host": "h",
-        "phase": "epoch 1",
-        "step": 7,
-        "reason": "no number",
-    }
+    failure = Failure(0, "h", "epoch 1", 7, "no number", retryable)
 
-    def fails(plan: LaunchPlan, track: object) -> None:
+    def fails(plan: LaunchPlan, _: object) -> None:
         out = plan.options.out
         assert out is not None
-        (out / "failure_0.json").write_text(
-            json.dumps(failure | {"retryable": retryable})
-        )
+        write(out / failure.file_name, failure)
         raise RunError("no number", rank_failed("no number", out))
 
     monkeypatch.setattr("rn50.launch.job.run_plan", fails)
@@ -115,11 +113,12 @@ def test_a_kept_log_has_the_page_of_its_machine_beside_it(tmp_path: Path) -> Non
     (out / "result_0.txt").write_text("log")
     (out / "environment.json").write_text('{"machine": {"operating_system": "Debian"}}')
     keep_log(OpenJob(tmp_path), run, 0)
-    page = read_json(tmp_path / f"systems/{system_id(run)}.json")
-    assert (page["number_of_nodes"], page["operating_system"]) == ("1", "Debian")
-    assert (
-        tmp_path / f"results/{system_id(run)}/resnet/result_0.txt"
-    ).read_text() == "log"
+    system = system_id(run)
+    page = read_json(tmp_path / f"systems/{system}.json")
+    assert page["number_of_nodes"] == "1"
+    assert page["operating_system"] == "Debian"
+    kept = tmp_path / f"results/{system}/resnet/result_0.txt"
+    assert kept.read_text() == "log"
 
 
 def test_a_folder_on_the_nodes_may_be_named_by_their_variable(

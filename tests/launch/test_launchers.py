@@ -1,17 +1,14 @@
 from __future__ import annotations
 
 import sys
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rn50.cli.console import track
 from rn50.config.load import load
 from rn50.launch.engine_environment import EngineSettings
 from rn50.launch.environment_record import describe_environment
-from rn50.launch.launch_plan import Options, plan_launch
 from rn50.launch.launchers import (
     LAUNCHERS,
     Job,
@@ -21,7 +18,7 @@ from rn50.launch.launchers import (
     pick_launcher,
     pick_pmi,
 )
-from rn50.launch.run import launch, load_for_launch
+from rn50.launch.run import load_for_launch
 from rn50.launch.run_files import new_run_folder
 from rn50.train.communication.mpi_library import Family, MpiLibrary
 from tests.conftest import refused
@@ -74,8 +71,8 @@ HOSTS = Job(COMMAND, 4, 2, {}, hosts=("h1", "h2"))
     ],
 )
 def test_a_job_as_each_launcher_takes_it(launcher: str, job: Job, tokens: str) -> None:
-    found = LAUNCHERS[launcher].command(job)
-    assert [Path(found[0]).name, *found[1:]] == [*tokens.split(), *COMMAND]
+    program, *words = LAUNCHERS[launcher].command(job)
+    assert [Path(program).name, *words] == [*tokens.split(), *COMMAND]
 
 
 def test_what_root_adds() -> None:
@@ -121,47 +118,35 @@ def test_what_is_no_host_is_refused_by_its_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variables", "launcher", "fits"),
+    ("variables", "launcher", "count"),
     [
-        ({"RN50_HOSTS": "n1\nn1\n"}, "mpirun", False),
-        ({"RN50_HOSTS": "n1\nn2\n"}, "mpirun", True),
-        ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"}, "srun", True),
-        ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1"}, "srun", False),
-        ({"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "n1 4 n2 4"}, "mpirun", True),
-        ({"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "n1 4"}, "mpirun", False),
-        ({}, "srun", True),  # which asks for nodes itself
-        ({}, "gloo", False),
+        ({"RN50_HOSTS": "HOSTS"}, "mpirun", 1),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2"}, "srun", None),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1"}, "srun", 1),
+        ({"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "n1 4 n2 4"}, "mpirun", None),
+        ({}, "srun", None),  # which asks for nodes itself
+        ({}, "gloo", 0),
     ],
 )
-def test_fewer_hosts_than_nodes_are_refused_before_a_folder_is_made(
+def test_fewer_hosts_than_nodes_are_named(
     variables: dict[str, str],
     launcher: str,
-    fits: bool,
+    count: int | None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("shutil.which", lambda name: f"/nowhere/{name}")
-    monkeypatch.setattr("rn50.launch.launchers.pick_pmi", lambda _: "pmix")
-    link_horovod(monkeypatch, OPEN_MPI)
-    (tmp_path / "hosts").write_text(variables.get("RN50_HOSTS", ""))
+    """`count`: of the hosts that are found."""
+    hosts = tmp_path / "hosts"
+    hosts.write_text("n1\nn1\n")
     for name, value in variables.items():
-        monkeypatch.setenv(
-            name, str(tmp_path / "hosts") if name == "RN50_HOSTS" else value
-        )
-    shape = [
-        "system.nodes=2",
-        "system.ranks_per_node=1",
-        f"system.results={tmp_path}/results",
-    ]
-    loaded = load("smoke", shape)
-    plan = plan_launch(loaded, Options(launcher))
-    assert plan.obstacles == missing_hosts(loaded.run, launcher)
-    assert missing_hosts(loaded.run, launcher) == [] or not fits
-    if not fits:
-        count = 1 if variables else 0
-        with refused(rf"system.nodes: 2 hosts expected .* found {count}"):
-            launch(loaded, track, Options(launcher))
-        assert not (tmp_path / "results").exists()
+        monkeypatch.setenv(name, value.replace("HOSTS", str(hosts)))
+    problems = missing_hosts(load("smoke", ["system.nodes=2"]).run, launcher)
+    if count is None:
+        assert problems == []
+    else:
+        (problem,) = problems
+        assert "2 hosts expected" in problem
+        assert f"found {count}" in problem
 
 
 def test_several_nodes_get_what_the_engines_read(
@@ -179,22 +164,6 @@ def test_several_nodes_get_what_the_engines_read(
     assert build_job(load("smoke").run, "mpirun", COMMAND)[0].hosts == ()
 
 
-def test_fujitsus_values_for_nccl_reach_every_rank() -> None:
-    """JobScripts/parameters of its MLPerf v0.6 entry."""
-    expected = {
-        "NCCL_BUFFSIZE": "2097152",
-        "NCCL_LL_THRESHOLD": "1024",
-        "NCCL_MIN_NRINGS": "4",
-        "NCCL_MAX_NRINGS": "16",
-        "NCCL_NET_GDR_READ": "1",
-    }
-    job, _ = build_job(load("abci_2048_open").run, "mpirun", COMMAND)
-    assert job.environment.items() >= expected.items()
-    words = LAUNCHERS["mpirun"].command(job)
-    exported = {after for word, after in pairwise(words) if word == "-x"}
-    assert exported >= expected.keys()
-
-
 OPEN_MPI = MpiLibrary("libmpi.so.40", "openmpi")
 MPICH = MpiLibrary("libmpi.so.12", "mpich")
 CRAY = MpiLibrary("libmpi_gnu_91.so.12", "cray")
@@ -206,10 +175,17 @@ def link_horovod(monkeypatch: pytest.MonkeyPatch, library: MpiLibrary | None) ->
 
 @pytest.mark.parametrize(
     ("library", "launcher"),
-    [(OPEN_MPI, "mpirun"), (MPICH, "hydra"), (CRAY, "pals"), (None, "gloo")],
+    [
+        (OPEN_MPI, "mpirun"),
+        (MPICH, "hydra"),
+        (CRAY, "pals"),
+        (None, "gloo"),
+    ],
 )
 def test_the_mpi_of_horovod_decides_on_the_launcher(
-    monkeypatch: pytest.MonkeyPatch, library: MpiLibrary | None, launcher: str
+    monkeypatch: pytest.MonkeyPatch,
+    library: MpiLibrary | None,
+    launcher: str,
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: f"/nowhere/{name}")
     link_horovod(monkeypatch, library)
@@ -269,7 +245,10 @@ OLD_SLURM = "srun: MPI types are...\nsrun: pmi2\nsrun: openmpi\nsrun: none\n"
     ],
 )
 def test_srun_offers_what_the_mpi_speaks(
-    text: str, family: Family | None, chosen: str, program: Any
+    text: str,
+    family: Family | None,
+    chosen: str,
+    program: Any,
 ) -> None:
     """`text`: of `srun --mpi=list`, of Slurm 22.05 and of 18.08."""
     program("srun", f"cat >&2 <<END\n{text}END")
@@ -291,11 +270,13 @@ def test_in_an_allocation_of_slurm_srun_is_taken(
 
 
 def test_a_seed_is_drawn_anew_unless_given() -> None:
-    drawn = {load_for_launch("smoke", [], None).run.seed for _ in range(5)}
-    assert len(drawn) == 5
+    first = load_for_launch("smoke", [], None)
+    second = load_for_launch("smoke", [], None)
+    assert first.run.seed != second.run.seed
     loaded = load_for_launch("smoke", ["seed=4"], 3)
     assert loaded.run.seed == 4
-    assert (loaded.run.system.nodes, loaded.run.system.ranks_per_node) == (1, 3)
+    assert loaded.run.system.nodes == 1
+    assert loaded.run.system.ranks_per_node == 3
 
 
 def test_run_folders_do_not_collide(tmp_path: Path) -> None:

@@ -70,34 +70,33 @@ def test_where_all_answer_or_no_fewer_are_allowed_the_run_stays_as_it_is(
 
 
 def test_where_no_fewer_are_allowed_it_waits_for_nodes_that_do_not_answer(
-    slurm: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    slurm: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(nodes_left, "POLL_S", 0.01)
     loaded = run_of(slurm, "system.job.min_nodes=null")
     (slurm / "DEAD").write_text("node3")
-    again = (
-        (slurm / "bin/srun").read_text().replace("exit 1", f"rm {slurm}/DEAD; exit 1")
-    )
-    (slurm / "bin/srun").write_text(again)
+    srun = slurm / "bin/srun"
+    text = srun.read_text()
+    srun.write_text(text.replace("exit 1", f"rm {slurm}/DEAD; exit 1"))
     assert on_nodes_left(plan_of(loaded), slurm) == (loaded, ())
     assert not (slurm / "DEAD").exists()
     assert capfd.readouterr().out == "node3: no answer, waiting up to 300 s\n"
     assert (slurm / "CALLS").read_text().count("--nodelist=node3") == 2
-    (slurm / "bin/srun").write_text("#!/bin/sh\nexit 1\n")
+    srun.write_text("#!/bin/sh\nexit 1\n")
     loaded = run_of(slurm, "system.job.min_nodes=null", "watchdog.start_s=0.1")
     # the start says what is wrong
-    assert on_nodes_left(plan_of(loaded), slurm) == (
-        loaded,
-        (),
-    )
+    assert on_nodes_left(plan_of(loaded), slurm) == (loaded, ())
 
 
 def test_one_that_starts_nothing_in_time_is_dead(
     slurm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(nodes_left, "PROBE_S", 2.0)
-    slow = (slurm / "bin/srun").read_text().replace("exit 1", "sleep 600")
-    (slurm / "bin/srun").write_text(slow)
+    srun = slurm / "bin/srun"
+    text = srun.read_text()
+    srun.write_text(text.replace("exit 1", "sleep 600"))
     (slurm / "DEAD").write_text("node4")
     _, hosts = on_nodes_left(plan_of(run_of(slurm)), slurm)
     assert hosts == ("node1", "node2", "node3")
@@ -106,7 +105,9 @@ def test_one_that_starts_nothing_in_time_is_dead(
 
 @pytest.mark.parametrize("known", [True, False])
 def test_a_dead_node_goes_whether_slurm_knows_of_it_or_not(
-    slurm: Path, capfd: pytest.CaptureFixture[str], known: bool
+    slurm: Path,
+    capfd: pytest.CaptureFixture[str],
+    known: bool,
 ) -> None:
     (slurm / "DEAD").write_text("node3")
     if known:
@@ -114,7 +115,9 @@ def test_a_dead_node_goes_whether_slurm_knows_of_it_or_not(
     loaded, hosts = on_nodes_left(plan_of(run_of(slurm)), slurm)
     assert hosts == ("node1", "node2", "node4")
     run = loaded.run
-    assert (run.system.nodes, run.batch.per_rank, run.batch.active_ranks) == (3, 16, 4)
+    assert run.system.nodes == 3
+    assert run.batch.per_rank == 16
+    assert run.batch.active_ranks == 4
     assert run.system.job.min_nodes == 2
     assert run.seed == 1
     out = capfd.readouterr().out
@@ -142,10 +145,13 @@ def test_every_batch_of_a_schedule_stays(slurm: Path) -> None:
     began = run_of(slurm, changes, "batch.active_ranks=7")
     (slurm / "DEAD").write_text("node4")
     loaded, _ = on_nodes_left(plan_of(began), slurm)
-    before, after = (build_plan(x.run).segments for x in (began, loaded))
-    assert [s.global_batch_size for s in after] == [s.global_batch_size for s in before]
-    assert [s.first_step for s in after] == [s.first_step for s in before]
-    assert [(s.per_rank, s.active_ranks) for s in after] == [(14, 4), (8, 6), (22, 4)]
+    before = build_plan(began.run).segments
+    after = build_plan(loaded.run).segments
+    for segment, expected in zip(after, before, strict=True):
+        assert segment.global_batch_size == expected.global_batch_size
+        assert segment.first_step == expected.first_step
+    assert [segment.per_rank for segment in after] == [14, 8, 22]
+    assert [segment.active_ranks for segment in after] == [4, 6, 4]
 
 
 def test_hosts_of_a_file_are_probed_by_mpirun(
@@ -155,8 +161,7 @@ def test_hosts_of_a_file_are_probed_by_mpirun(
     monkeypatch.setenv("RN50_HOSTS", str(slurm / "hosts"))
     (slurm / "bin/mpirun").write_text('#!/bin/sh\ncase "$*" in *h2*) exit 1 ;; esac\n')
     (slurm / "bin/mpirun").chmod(0o755)
-    loaded, hosts = on_nodes_left(
-        plan_launch(run_of(slurm), Options(), "mpirun"), slurm
-    )
+    plan = plan_launch(run_of(slurm), Options(), "mpirun")
+    loaded, hosts = on_nodes_left(plan, slurm)
     assert hosts == ("h1", "h3", "h4")
     assert loaded.run.system.nodes == 3

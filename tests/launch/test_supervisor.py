@@ -24,21 +24,38 @@ ORPHAN = (
 )
 
 
+@pytest.fixture
+def pid(tmp_path: Path) -> Path:
+    """The file in which `orphan` leaves its number."""
+    return tmp_path / "pid"
+
+
+@pytest.fixture
 def orphan(pid: Path) -> list[str]:
-    """A command that leaves a process behind, and its number in the file `pid`."""
+    """A command that leaves a process behind."""
     return [sys.executable, "-c", ORPHAN, str(pid)]
 
 
-def test_orphans_of_the_launcher_are_stopped(tmp_path: Path) -> None:
-    run_watched(orphan(tmp_path / "pid"), {}, tmp_path, 1, None, 0.0)
-    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+def test_orphans_of_the_launcher_are_stopped(
+    orphan: list[str],
+    pid: Path,
+    tmp_path: Path,
+) -> None:
+    run_watched(orphan, {}, tmp_path, 1, None, 0.0)
+    number = int(pid.read_text())
+    assert not psutil.pid_exists(number)
 
 
-def test_later_orphans_are_no_children_of_ours(tmp_path: Path) -> None:
+def test_later_orphans_are_no_children_of_ours(
+    orphan: list[str],
+    pid: Path,
+    tmp_path: Path,
+) -> None:
     """Or Slurm's daemons are children of a pytest that launched a job, and zombies once killed."""
     run_watched(["true"], {}, tmp_path, 1, None, 0.0)
-    subprocess.run(orphan(tmp_path / "pid"), check=True)
-    later = psutil.Process(int((tmp_path / "pid").read_text()))
+    subprocess.run(orphan, check=True)
+    number = int(pid.read_text())
+    later = psutil.Process(number)
     try:
         assert later.ppid() != psutil.Process().pid
     finally:
@@ -100,7 +117,13 @@ def test_a_launcher_that_stands_still_is_seen(tmp_path: Path) -> None:
     assert code == -signal.SIGSTOP
 
 
-@pytest.mark.parametrize(("of_config_s", "of_ranks_s"), [(10.0, 30.0), (30.0, 10.0)])
+@pytest.mark.parametrize(
+    ("of_config_s", "of_ranks_s"),
+    [
+        (10.0, 30.0),
+        (30.0, 10.0),
+    ],
+)
 def test_a_stop_waits_for_the_longer_of_two_times(
     of_config_s: float,
     of_ranks_s: float,
@@ -110,9 +133,13 @@ def test_a_stop_waits_for_the_longer_of_two_times(
     def stopped(*_: object) -> int:
         raise KeyboardInterrupt("SIGTERM")
 
-    waited: list[float] = []
+    waited = []
+
+    def wait(_: object, stop: object, grace_s: float) -> None:
+        waited.append(grace_s)
+
     monkeypatch.setattr(supervisor, "wait_for_launcher", stopped)
-    monkeypatch.setattr(supervisor, "_wait_for_end", lambda *of: waited.append(of[2]))
+    monkeypatch.setattr(supervisor, "_wait_for_end", wait)
     watchdog = Watchdog(Settings(), 1, one_machine=True)
     watchdog.grace_s = of_ranks_s
     with pytest.raises(KeyboardInterrupt):
@@ -121,10 +148,8 @@ def test_a_stop_waits_for_the_longer_of_two_times(
     assert waited == [30.0]
 
 
-@pytest.mark.parametrize(("code", "found"), [(0, 0), (1, None)])
-def test_what_ended_well_as_the_signal_came_is_not_stopped(
-    code: int, found: int | None
-) -> None:
+@pytest.mark.parametrize("code", [0, 1])
+def test_what_ended_well_as_the_signal_came_is_not_stopped(code: int) -> None:
     stop = StopSignals()
 
     class Child(subprocess.Popen[str]):
@@ -133,11 +158,11 @@ def test_what_ended_well_as_the_signal_came_is_not_stopped(
             return self.wait()
 
     with Child(["sh", "-c", f"exit {code}"], text=True) as child:
-        try:
-            ended = wait_for_launcher(child, None, stop)
-        except KeyboardInterrupt:
-            ended = None
-    assert ended == found
+        if code == 0:
+            assert wait_for_launcher(child, None, stop) == 0
+        else:
+            with pytest.raises(KeyboardInterrupt):
+                wait_for_launcher(child, None, stop)
 
 
 def test_a_place_that_refuses_locks_is_one_for_ranks_all_the_same(

@@ -30,16 +30,11 @@ LEFT = {
     "ranks": 2,
 }
 """result.json as rank 0 leaves it."""
-IMAGENET = (("400", "50000"), ("1000", "1281167"))
-
-
 TOO_LOW = ('("key": "eval_accuracy", "value": )[0-9.]+', r"\g<1>0.725")
 ABORTED = ('"status": "success"', '"status": "aborted"')
-OPEN = ('("key": "submission_division", "value": )"closed"', r'\g<1>"open"')
-NO_CACHE_CLEAR = (".*cache_clear.*\n", "")
-SIZES = tuple(
-    (f'("key": "{key}_samples", "value": ){old}', rf"\g<1>{new}")
-    for key, (old, new) in zip(("eval", "train"), IMAGENET, strict=True)
+SIZES = (
+    ('("key": "eval_samples", "value": )400', r"\g<1>50000"),
+    ('("key": "train_samples", "value": )1000', r"\g<1>1281167"),
 )
 STOPPED = {"status": "aborted", "stopped": {"by": "SIGTERM", "step": 9}}
 ON_THE_SET_ALONE = "the set is not ImageNet; no other rule is broken"
@@ -50,9 +45,7 @@ ON_THE_SET_ALONE = "the set is not ImageNet; no other rule is broken"
     [
         (SIZES, {}, "PASS", "converged: 0.895 at epoch 4"),
         ((), {}, "POLICY", ON_THE_SET_ALONE),
-        ((OPEN,), {}, "PASS", "complete run"),
         ((TOO_LOW,), {"target": 0.7}, "FAIL", "did not converge: best 0.725"),
-        ((NO_CACHE_CLEAR,), {}, "FAIL", "cache_clear"),
         ((ABORTED,), STOPPED, "FAIL", "run_stop (line 39) says aborted"),
     ],
 )
@@ -75,13 +68,12 @@ def test_every_place_has_the_verdict_of_log_check(
     left = LEFT | result
     write_json(folder / "result.json", left)
     found = conclude(load("smoke").run, folder, Options())
-    (line,) = [
-        one for one in capsys.readouterr().out.splitlines() if one.startswith("check: ")
-    ]
+    (line,) = re.findall("^check: .*", capsys.readouterr().out, re.M)
     (row,) = read_runs([tmp_path])
     checked = CliRunner().invoke(app, ["log", "check", "--json", str(log)])
     referee = json.loads(checked.stdout)
-    assert (referee["verdict"], cause in referee["cause"]) == (verdict, True)
+    assert referee["verdict"] == verdict
+    assert cause in referee["cause"]
     assert line.startswith(f"check: {verdict}: {referee['cause']} (")
     assert found.check == Verdict(verdict, referee["cause"])
     assert row.verdict == verdict

@@ -6,6 +6,7 @@ import json
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -20,20 +21,21 @@ from tests.waiting import wait_until
 PATIENCE_S = 60.0
 
 
+def connected(place: str) -> socket.socket:
+    """A connection to HOST:PORT."""
+    host, _, port = place.rpartition(":")
+    return socket.create_connection((host, int(port)), PATIENCE_S)
+
+
 class Rank:
     """A rank's connection, message by message."""
 
-    def __init__(
-        self,
-        watchdog: Watchdog,
-        rank: int,
-        token: str | None = None,
-    ) -> None:
-        host, port, right = watchdog.environment[WATCHDOG_ENV].rsplit(":", 2)
-        self.socket = socket.create_connection((host, int(port)), PATIENCE_S)
+    def __init__(self, watchdog: Watchdog, rank: int) -> None:
+        place, _, token = watchdog.environment[WATCHDOG_ENV].rpartition(":")
+        self.socket = connected(place)
         self.lines = self.socket.makefile("rb")
         self.say(
-            token=token or right,
+            token=token,
             rank=rank,
             host=f"h{rank}",
             pid=1,
@@ -41,7 +43,8 @@ class Rank:
         )
 
     def say(self, **message: Any) -> None:
-        self.socket.sendall(json.dumps(message).encode() + b"\n")
+        line = f"{json.dumps(message)}\n"
+        self.socket.sendall(line.encode())
 
     def leave(self) -> None:
         self.lines.close()  # or the connection would stay
@@ -110,9 +113,9 @@ def test_hosts_whose_ranks_never_connect_are_named() -> None:
 def test_of_ranks_of_which_none_is_behind_the_network_is_named(other: str) -> None:
     watchdog = Watchdog(Settings(stall_s=1.5), 2, one_machine=False)
     try:
-        ranks = [Rank(watchdog, number) for number in range(2)]
-        for rank, phase in zip(ranks, ("warm up network", other), strict=True):
-            rank.beat(phase, 0)
+        ranks = [Rank(watchdog, 0), Rank(watchdog, 1)]
+        ranks[0].beat("warm up network", 0)
+        ranks[1].beat(other, 0)
         failed = wait_until(lambda: watchdog.failed_rank)
     finally:
         watchdog.close()
@@ -123,47 +126,40 @@ def test_of_ranks_of_which_none_is_behind_the_network_is_named(other: str) -> No
 @pytest.mark.parametrize("address", ["::1", "127.0.0.1"])
 def test_ranks_of_other_hosts_connect_over_ipv4_or_ipv6(address: str) -> None:
     watchdog = Watchdog(Settings(), 1, one_machine=False)
-    port = int(watchdog.environment[WATCHDOG_ENV].rsplit(":", 2)[1])
+    _, port, _ = watchdog.environment[WATCHDOG_ENV].rsplit(":", 2)
     try:
-        socket.create_connection((address, port), PATIENCE_S).close()
+        connected(f"{address}:{port}").close()
     finally:
         watchdog.close()
 
 
 WAITS = "train/communication/communicator.py:120 barrier (in an engine)"
 FETCHES = "data/pipeline.py:90 next"
-MISSING = None
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("watchdog", "places", "reason"),
     [
-        ({"silence_s": 0.5}, [("epoch 1", 7, FETCHES), MISSING], "silent for 0.5 s"),
-        ({"start_s": 0.5}, [("epoch 1", 7, FETCHES)], "not connected"),
+        ({"silence_s": 0.5}, [(7, FETCHES), None], "silent for 0.5 s"),
+        ({"start_s": 0.5}, [(7, FETCHES)], "not connected"),
         # All stand still: the lowest step is blamed; of equals the one that waits for none.
-        (
-            {"stall_s": 0.5},
-            [("epoch 1", 10, WAITS), ("epoch 1", 9, WAITS)],
-            "no progress for 0.5 s",
-        ),
-        (
-            {"stall_s": 0.5},
-            [("epoch 1", 10, WAITS), ("epoch 1", 10, FETCHES)],
-            "no progress for 0.5 s",
-        ),
+        ({"stall_s": 0.5}, [(10, WAITS), (9, WAITS)], "no progress for 0.5 s"),
+        ({"stall_s": 0.5}, [(10, WAITS), (10, FETCHES)], "no progress for 0.5 s"),
     ],
     indirect=["watchdog"],
 )
 def test_the_rank_for_which_the_job_must_end(
-    watchdog: Watchdog, places: list[tuple[str, int, str] | None], reason: str
+    watchdog: Watchdog,
+    places: list[tuple[int, str] | None],
+    reason: str,
 ) -> None:
     ranks = [Rank(watchdog, number) for number in range(len(places))]
 
     def beat() -> Any:
         for rank, place in zip(ranks, places, strict=True):
             if place is not None:
-                rank.beat(*place)
+                rank.beat("epoch 1", *place)
         return watchdog.failed_rank
 
     failed = wait_until(beat)
@@ -183,13 +179,10 @@ def test_the_rank_for_which_the_job_must_end(
 def test_a_stranger_is_cut_off_and_changes_nothing(
     watchdog: Watchdog, data: bytes
 ) -> None:
-    host, port, _ = watchdog.environment[WATCHDOG_ENV].rsplit(":", 2)
-    with socket.create_connection((host, int(port)), PATIENCE_S) as stranger:
-        try:
-            stranger.sendall(data)
-            assert stranger.recv(10) == b""
-        except ConnectionResetError:
-            pass
+    place, _, _ = watchdog.environment[WATCHDOG_ENV].rpartition(":")
+    with connected(place) as stranger, suppress(ConnectionResetError):
+        stranger.sendall(data)
+        assert stranger.recv(10) == b""
     rank = Rank(watchdog, 0)
     assert rank.socket.recv(5) == b"beat\n"
     assert watchdog.lost is None
@@ -227,10 +220,14 @@ def test_another_line_is_no_progress_and_the_first_to_fall_silent_is_blamed(
         assert rank.socket.recv(5) == b"beat\n"
     status = watchdog._statuses[0]
     seen_s = []
-    for step, at in ((7, WAITS), (7, FETCHES), (8, FETCHES)):
-        ranks[1].beat("epoch 1", step, at)
+    for place in (
+        ("epoch 1", 7, WAITS),
+        ("epoch 1", 7, FETCHES),
+        ("epoch 1", 8, FETCHES),
+    ):
+        ranks[1].beat(*place)
         assert ranks[1].socket.recv(5) == b"beat\n"
-        assert status.place == ("epoch 1", step, at)
+        assert status.place == place
         seen_s.append(status.last_progress_s)
     assert seen_s[0] == seen_s[1] < seen_s[2]
     silent = watchdog._silent(time.monotonic() + 1e6)

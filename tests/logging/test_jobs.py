@@ -177,7 +177,7 @@ def test_a_submission_of_others_is_no_job(tmp_path: Path) -> None:
     for number in range(5):
         write(logs / f"result_{number}.txt", good_run())
     (subject,) = read_subjects(tmp_path / "ORG")
-    assert subject.folder is None
+    assert subject.folder.config is None
     assert subject.runs[0].target == 0.759
     assert name_of(subject) == "ORG/SYSTEM"
 

@@ -19,6 +19,7 @@ from rn50.logging.timeline import Timeline
 from rn50.train.communication.communicator import Communicator, device_context
 from rn50.train.communication.connection import Connection
 from rn50.train.evaluate import sync_bn_statistics
+from rn50.train.network.build import trainable
 from rn50.train.operators import Operators
 from rn50.train.process_info import read_process_info
 
@@ -26,28 +27,37 @@ STEPS = 3
 WIDTHS = (7, 33, 100, 5)
 
 
-def main(config: str, out: str, *kinds: str) -> None:
-    """Rank 0 writes the largest error of the sums of each kind, then that of the statistics."""
+def main(
+    config: str,
+    out: str,
+    *cases: str,
+) -> None:
+    """Rank 0 writes the largest error of the sums of each case, then that of the statistics."""
     run = load(config).run
+    place = read_process_info()
     connection = Connection(
         run,
         Timeline(0),
-        over_mpi=read_process_info().over_mpi,
+        over_mpi=place.over_mpi,
     )
     connection.begin()
-    ctx = device_context(run.system.device, read_process_info().local_rank)
+    ctx = device_context(run.system.device, place.local_rank)
     comm = Communicator(Operators(ctx), connection)
     comm.start()
-    worst = [
-        sums_error(comm, load(config, kind.split()).run) for kind in kinds or ("",)
-    ]
-    worst.append(max(statistics_error(comm, mode) for mode in ("average", "batch")))
+    runs = [load(config, overrides.split()).run for overrides in cases or ("",)]
+    worst = [sums_error(comm, run) for run in runs]
+    of_modes = [statistics_error(comm, mode) for mode in ("average", "batch")]
+    worst.append(max(of_modes))
     comm.stop()
     if comm.rank == 0:
-        (Path(out) / "worst.txt").write_text(" ".join(map(repr, worst)))
+        text = " ".join(map(repr, worst))
+        (Path(out) / "worst.txt").write_text(text)
 
 
-def sums_error(comm: Communicator, run: Run) -> float:
+def sums_error(
+    comm: Communicator,
+    run: Run,
+) -> float:
     """The largest error of `STEPS` sums of random gradients."""
     net = nn.Sequential(prefix="")
     for width in WIDTHS:
@@ -55,51 +65,57 @@ def sums_error(comm: Communicator, run: Run) -> float:
     net.add(nn.BatchNorm(in_channels=WIDTHS[-1]))  # stays float32 in a float16 model
     net.initialize(ctx=comm.ctx)
     net.cast(run.model.dtype)
-    parameters = [p for p in net.collect_params().values() if p.grad_req != "null"]
-    comm.plan_groups(run.comm.groups, parameters, run.comm.gradient_dtype)
-    worst = 0.0
+    parameters = trainable(net)
+    comm.plan_groups(
+        run.comm.groups,
+        parameters,
+        run.comm.gradient_dtype,
+    )
+    errors = []
     for step in range(STEPS):
-        shapes = [p.shape for p in parameters]
-        drawn = [
-            [
-                np.random.default_rng([step, rank, n]).normal(size=s)
-                for n, s in enumerate(shapes)
-            ]
-            for rank in range(comm.world_size)
-        ]
-        for p, values in zip(parameters, drawn[comm.rank], strict=True):
-            p.grad()[:] = values
+        rng = np.random.default_rng(step)
+        sums = []
+        for p in parameters:
+            of_ranks = rng.normal(size=(comm.world_size, *p.shape))
+            p.grad()[:] = of_ranks[comm.rank]
+            sums.append(of_ranks.sum(axis=0))
         comm.reduce()
-        for number, p in enumerate(parameters):
-            wanted = sum(values[number] for values in drawn)
-            worst = max(worst, float(np.abs(p.grad().asnumpy() - wanted).max()))
-    return worst
+        for p, expected in zip(parameters, sums, strict=True):
+            error = p.grad().asnumpy() - expected
+            errors.append(np.abs(error).max())
+    return float(max(errors))
 
 
-def statistics_error(comm: Communicator, mode: str) -> float:
+def statistics_error(
+    comm: Communicator,
+    mode: str,
+) -> float:
     """The largest error of means and variances of the images of all ranks but the last, which has
     no share of the batch."""
     images = np.random.default_rng(5).normal(size=(comm.world_size, 50, 7))
-    images *= 1 + np.arange(comm.world_size)[:, None, None]
-    images += np.arange(comm.world_size)[:, None, None]
+    ranks = np.arange(comm.world_size)[:, None, None]
+    images = images * (1 + ranks) + ranks
     layer = nn.BatchNorm(in_channels=7)
     comm.operators.initialize(layer, mx.init.Zero())
-    layer.running_mean.set_data(images[comm.rank].mean(axis=0))
-    layer.running_var.set_data(images[comm.rank].var(axis=0))
-    statistics = [layer.running_mean, layer.running_var]
+    of_rank = images[comm.rank]
+    layer.running_mean.set_data(of_rank.mean(axis=0))
+    layer.running_var.set_data(of_rank.var(axis=0))
     sync_bn_statistics(
-        statistics,
+        layer,
         comm,
         mode=mode,
         active_ranks=comm.world_size - 1,
     )
     active = images[:-1]
-    wanted = {
-        "average": (active.mean(axis=(0, 1)), active.var(axis=1).mean(axis=0)),
-        "batch": (active.mean(axis=(0, 1)), active.var(axis=(0, 1))),
-    }[mode]
-    found = [p.data().asnumpy() for p in statistics]
-    return max(float(np.abs(f - w).max()) for f, w in zip(found, wanted, strict=True))
+    variances = {
+        "average": active.var(axis=1).mean(axis=0),
+        "batch": active.var(axis=(0, 1)),
+    }
+    errors = [
+        layer.running_mean.data().asnumpy() - active.mean(axis=(0, 1)),
+        layer.running_var.data().asnumpy() - variances[mode],
+    ]
+    return float(np.abs(errors).max())
 
 
 if __name__ == "__main__":

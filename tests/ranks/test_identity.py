@@ -22,19 +22,28 @@ from tests.waiting import leave_nothing
 HERE = Path(__file__).parent
 
 
-def other_set(folder: Path, data: Path) -> str:
+def other_set(
+    folder: Path,
+    data: Path,
+) -> str:
     """Another draw, as its manifest says it."""
     shutil.copytree(data, folder)
     manifest = folder / "manifest.json"
     manifest.write_text(
-        re.sub(r'"sha256": "\w{4}', '"sha256": "0000', manifest.read_text())
+        re.sub(
+            r'"sha256": "\w{4}',
+            '"sha256": "0000',
+            manifest.read_text(),
+        )
     )
     return f"data.path={folder}"
 
 
 def other_code(folder: Path) -> str:
     shutil.copytree(
-        ROOT / "rn50", folder / "rn50", ignore=shutil.ignore_patterns("__pycache__")
+        ROOT / "rn50",
+        folder / "rn50",
+        ignore=shutil.ignore_patterns("__pycache__"),
     )
     with (folder / "rn50/train/evaluate.py").open("a") as file:
         file.write("# every image is right\n")
@@ -48,15 +57,16 @@ def test_a_rank_of_another_run_ends_it_in_start_up(
 ) -> None:
     """The watchdog compares before Horovod's first collective, which would wait for ever; else the
     ranks do, together with the last bit of their weights."""
-    (out := tmp_path / "out").mkdir()
-    drawn = "data.synthetic={train_samples: 400, eval_samples: 200}"  # not said of another path
+    out = tmp_path / "out"
+    out.mkdir()
     overrides = [
         "seed=1",
         f"data.path={small_data}",
-        drawn,
+        "data.synthetic={train_samples: 400, eval_samples: 200}",  # not said of another path
         f"watchdog.enabled={watched}",
+        "watchdog.silence_s=60",
     ]
-    loaded = load("smoke", [*overrides, "watchdog.silence_s=60"])
+    loaded = load("smoke", overrides)
     (out / "config.yaml").write_text(loaded.to_yaml())
     if watched:
         changes = [other_code(tmp_path / "other"), "HOROVOD_CACHE_CAPACITY=0"]
@@ -72,13 +82,16 @@ def test_a_rank_of_another_run_ends_it_in_start_up(
         words = "1 of 2 ranks, rank 1 on HOST in image set, weights$"
     name = "gloo" if mpi.WHY_NOT else mpi.LAUNCHER
     command = [sys.executable, str(HERE / "other_body.py"), json.dumps(changes), *rank]
+    command += [str(out / "config.yaml"), "--out", str(out)]
     job, _ = build_job(
-        loaded.run, name, [*command, str(out / "config.yaml"), "--out", str(out)]
+        loaded.run,
+        name,
+        command,
     )
     with pytest.raises(RankFailed) as failed:
         run_job(job, name, out, loaded.run)
-    said = failed.value.reason.replace(socket.gethostname(), "HOST")
-    assert re.search(words, said), said
-    assert "\n" not in said, said
+    reason = failed.value.reason.replace(socket.gethostname(), "HOST")
+    assert re.search(words, reason), reason
+    assert "\n" not in reason, reason
     assert '"run_start"' not in (out / "result_0.txt").read_text()
     leave_nothing(out)

@@ -26,17 +26,22 @@ eval: {target: 0.5}
 def test_a_job_with_staged_copies_trains_on_the_counts_of_the_set(
     rn50: Rn50, small_data: Path, tmp_path: Path
 ) -> None:
-    place = tmp_path
-    shutil.copytree(small_data, place / "images")
-    config = place / "mine.yaml"
-    config.write_text(MINE.replace("PLACE", str(place)))
-    stage = f"system.job.stage={place}/disk"
+    shutil.copytree(small_data, tmp_path / "images")
+    config = tmp_path / "mine.yaml"
+    config.write_text(MINE.replace("PLACE", str(tmp_path)))
     rn50.output(
-        "submit", str(config), "--scheduler", "local", "--wait", "seed=1", stage
+        "submit",
+        str(config),
+        "--scheduler",
+        "local",
+        "--wait",
+        "seed=1",
+        f"system.job.stage={tmp_path}/disk",
     )
-    (result,) = place.glob("runs/mine/*/run_0/result.json")
+    (result,) = tmp_path.glob("runs/mine/*/run_0/result.json")
     assert read_json(result)["status"] == "success"
     data = load(result.parent / "config.yaml").run.data
-    assert (data.path, data.synthetic) == (f"{place}/disk/rn50_data", None)
+    staged = tmp_path / "disk/rn50_data"
+    assert (data.path, data.synthetic) == (str(staged), None)
     assert (data.classes, data.train_samples, data.eval_samples) == (4, 400, 200)
-    assert not (place / "disk/rn50_data").exists()  # removed at the end
+    assert not staged.exists()  # removed at the end

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from rn50.data.stage import stage
 from rn50.train.checkpoint.folder import checkpoints_in
 from tests import mpi
 from tests.conftest import read_json
+from tests.waiting import finished
 
 pytestmark = [pytest.mark.slow, mpi.NEEDED]
 
@@ -34,28 +34,27 @@ CONFIG = (
 )
 
 
-def train(root: Path, out: Path, disks: list[Path], *more: str) -> str:
+def train(
+    root: Path,
+    out: Path,
+    disks: list[Path],
+    *more: str,
+) -> str:
     """The digest of the weights after two epochs, with one rank for each disk, which holds its
     set."""
+    rank = [
+        sys.executable,
+        "-m",
+        "rn50.train",
+        *CONFIG,
+        "--out",
+        str(out),
+        *more,
+    ]
     command = [mpi.LAUNCHER, "--oversubscribe", "--allow-run-as-root"]
     for disk in disks:
-        rank = [sys.executable, "-m", "rn50.train", *CONFIG]
-        command += [
-            "-np",
-            "1",
-            *rank,
-            f"data.path={disk}",
-            "--out",
-            str(out),
-            *more,
-            ":",
-        ]
-    done = subprocess.run(
-        command[:-1],
-        cwd=root,
-        capture_output=True,
-        text=True,
-    )
+        command += ["-np", "1", *rank, f"data.path={disk}", ":"]
+    done = finished(command[:-1], cwd=root)
     assert done.returncode == 0, done.stderr
     result = read_json(out / "result.json")
     assert result["epochs"] == 2
@@ -71,9 +70,18 @@ def test_nodes_with_a_part_each_go_on_like_nodes_with_the_whole_set(
     """From the first epoch's checkpoint of a run on the whole set."""
     disks = [tmp_path / f"disk{node}" for node in range(2)]
     for node, disk in enumerate(disks):
-        stage(small_data, disk, Part(node, 2))
-    (out := tmp_path / "run").mkdir()
-    whole = train(root, out, [small_data] * 2)
+        stage(
+            small_data,
+            disk,
+            Part(node, 2),
+        )
+    out = tmp_path / "run"
+    out.mkdir()
+    whole = train(
+        root,
+        out,
+        [small_data] * 2,
+    )
     first, *later = checkpoints_in(out / "checkpoint")
     assert later
     for path in later:

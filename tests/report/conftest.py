@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from rn50.config.load import Loaded, load
+
 FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -31,11 +33,18 @@ OUTER = """<!doctype html>
 <script>
 onload = () => {{
   const find = (document, getComputedStyle) => ({expression});
-  const found = find(page.contentDocument, page.contentWindow.getComputedStyle);
-  document.body.textContent = JSON.stringify(found);
+  const figures = find(page.contentDocument, page.contentWindow.getComputedStyle);
+  document.body.textContent = JSON.stringify(figures);
 }};
 </script>"""
 Measure = Callable[..., Any]
+
+
+def write_config(folder: Path, *overrides: str, preset: str = "smoke") -> Loaded:
+    """The config.yaml of a run in `folder`."""
+    loaded = load(preset, list(overrides))
+    (folder / "config.yaml").write_text(loaded.to_yaml())
+    return loaded
 
 
 @pytest.fixture
@@ -48,19 +57,30 @@ def measure(tmp_path: Path) -> Measure:
         )
 
     def in_browser(
-        page: Path, expression: str, *, width: int, dark: bool = False
+        page: Path,
+        expression: str,
+        *,
+        width: int,
+        dark: bool = False,
     ) -> Any:
         outer = tmp_path / "outer.html"
-        outer.write_text(
-            OUTER.format(page=page.resolve(), width=width, expression=expression)
+        text = OUTER.format(
+            page=page.resolve(),
+            width=width,
+            expression=expression,
         )
+        outer.write_text(text)
         profile = f"--user-data-dir={tmp_path / 'profile'}"
         scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
         words = [command, *FLAGS, profile, scheme, outer.as_uri()]
-        done = subprocess.run(
-            words, capture_output=True, text=True, timeout=120, check=True
+        page_text = subprocess.check_output(
+            words,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            timeout=120,
         )
-        body = done.stdout.partition("<body>")[2].partition("</body>")[0]
+        _, _, rest = page_text.partition("<body>")
+        body, _, _ = rest.partition("</body>")
         return json.loads(html.unescape(body))
 
     return in_browser

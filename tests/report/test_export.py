@@ -7,10 +7,8 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +17,13 @@ import pytest
 
 from rn50.config.load import load
 from rn50.config.recorded import RUN, words_to_repeat
+from rn50.config.schema import Data
 from rn50.logging.metrics_read import MOST_KINDS
 from rn50.report.export import MOST_COLUMNS, read_runs, to_csv, to_tensorboard
 from rn50.train.checkpoint.file import read_checkpoint
 from rn50.train.checkpoint.folder import checkpoints_in, chosen_checkpoint
 from tests.conftest import Rn50, metrics, packed, read_json, refused, write_metrics
+from tests.waiting import finished
 
 TAGS = {
     "train/loss",
@@ -49,6 +49,15 @@ print((logits.argmax(axis=1) == labels).sum())
 """
 
 
+SHORT = (
+    "seed=1",
+    "schedule.length=3 epochs",
+    "eval.period=1",
+    "eval.offset=0",
+    "eval.target=0.15",
+    "log.every=5 steps",
+    "division=open",
+)
 DRAWN = "{train_samples: 400, eval_samples: 200, classes: 10}"
 
 
@@ -59,20 +68,14 @@ def places(run: Path) -> list[str]:
 def train(folder: Path, *more: str) -> Path:
     """A run of two ranks on ten classes, so that top-5 is not all."""
     rn50 = Rn50(folder / "results")
+    results = f"system.results={rn50.results}"
     done = rn50(
         "launch",
         "smoke",
-        "--ranks",
-        "2",
-        "seed=1",
-        "schedule.length=3 epochs",
-        "eval.period=1",
-        "eval.offset=0",
-        "eval.target=0.15",
-        "log.every=5 steps",
-        "division=open",
+        "--ranks=2",
+        *SHORT,
         f"data.synthetic={DRAWN}",
-        f"system.results={rn50.results}",
+        results,
         *more,
     )
     assert done.returncode in (0, 1), done.stderr
@@ -90,65 +93,82 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_an_evaluation_again_finds_the_recorded_counts(rn50: Rn50, run: Path) -> None:
-    done = rn50("evaluate", str(run), *places(run), "--json")
-    found = json.loads(done.stdout)
+def test_an_evaluation_again_finds_the_recorded_counts(
+    rn50: Rn50,
+    run: Path,
+) -> None:
+    scores = evaluated(rn50, run, *places(run))
     recorded = metrics(run, "eval")[-1]
-    assert (done.returncode, found["as_recorded"], found["ranks"]) == (0, True, 2)
+    assert scores["as_recorded"]
+    assert scores["ranks"] == 2
     for key in ("correct", "correct_top5", "total", "accuracy", "step"):
-        assert found[key] == recorded[key]
-    assert found["correct"] < found["correct_top5"] < found["total"]
+        assert scores[key] == recorded[key]
+    assert scores["correct"] < scores["correct_top5"] < scores["total"]
     assert not list(run.parent.parent.glob(".evaluate-*"))
 
 
-def counts_of(scores: Any, labels: Any) -> tuple[int, int]:
+def evaluated(rn50: Rn50, *arguments: str | Path) -> dict[str, Any]:
+    out = rn50.output("evaluate", "--json", *map(str, arguments))
+    return json.loads(out)
+
+
+def counts_of(
+    scores: Any,
+    labels: Any,
+) -> tuple[int, int]:
     """(top-1, top-5) hits."""
-    hits = np.argsort(-scores, axis=1)[:, :5] == labels[:, None]
-    return int(hits[:, 0].sum()), int(hits.any(axis=1).sum())
+    best = np.argsort(-scores, axis=1)[:, :5]
+    hits = best == labels[:, None]
+    top_1 = hits[:, 0].sum()
+    top_5 = hits.any(axis=1).sum()
+    return int(top_1), int(top_5)
+
+
+def whole_evaluation_set(data: Data) -> Any:
+    """All images of a set as one batch."""
+    from rn50.data.pipeline import build_eval_source
+
+    source = build_eval_source(
+        data,
+        batch_per_rank=data.eval_samples,
+        rank=0,
+        ranks=1,
+    )
+    return source.next()
 
 
 @pytest.mark.slow
 def test_an_ensemble_averages_the_softmax_of_different_networks(
     rn50: Rn50, run: Path, tmp_path: Path
 ) -> None:
-    from rn50.data.pipeline import build_eval_source
     from rn50.train.checkpoint.model_export import build_evaluation_network
     from rn50.train.checkpoint.resume import recorded_run
 
     data = load(str(run / "config.yaml")).run.data
     other = train(tmp_path, "seed=2", "model.width=24", f"data.path={data.path}")
-    out = rn50.output(
-        "evaluate",
-        str(run),
-        str(other),
-        *places(run),
-        "--json",
-    )
-    batch = build_eval_source(
-        data, batch_per_rank=data.eval_samples, rank=0, ranks=1
-    ).next()
+    scores = evaluated(rn50, run, other, *places(run))
+    batch = whole_evaluation_set(data)
     labels = batch.labels.asnumpy()
     shares = []
     for member in (run, other):
         chosen = chosen_checkpoint(member)
         net = build_evaluation_network(chosen, recorded_run(chosen))
-        powers = np.exp(net(batch.images).asnumpy().astype(np.float64))
+        logits = net(batch.images).asnumpy()
+        powers = np.exp(logits.astype(np.float64))
         shares.append(powers / powers.sum(axis=1, keepdims=True))
-    expected = [
-        counts_of(scores, labels) for scores in (*shares, np.mean(shares, axis=0))
-    ]
-    found = json.loads(out)
-    scored = [
-        (one["correct"], one["correct_top5"])
-        for one in (*found["runs"], found["ensemble"])
-    ]
-    assert scored == expected
+    mean = np.mean(shares, axis=0)
+    scored = [*scores["runs"], scores["ensemble"]]
+    for score, expected in zip(scored, (*shares, mean), strict=True):
+        counts = (score["correct"], score["correct_top5"])
+        assert counts == counts_of(expected, labels)
     of_logits = np.mean(np.log(shares), axis=0)
     # so their mean would be noticed
-    assert counts_of(of_logits, labels) != expected[-1]
+    assert counts_of(of_logits, labels) != counts_of(mean, labels)
     config = other / "config.yaml"
-    config.write_text(config.read_text().replace("crop_px: 24", "crop_px: 20"))
-    error = rn50.error("evaluate", str(run), str(other), *places(run))
+    text = config.read_text()
+    config.write_text(text.replace("crop_px: 24", "crop_px: 20"))
+    members = (str(run), str(other))
+    error = rn50.error("evaluate", *members, *places(run))
     assert f"{other}: data.crop_px 24 expected" in error
     assert "found 20" in error
 
@@ -159,24 +179,24 @@ def test_as_many_ranks_score_with_the_statistics_of_all_as_one_rank_does(
 ) -> None:
     """Of a checkpoint between evaluations, which has those of each rank."""
     kept = map(read_checkpoint, checkpoints_in(whole / "checkpoint"))
-    path = next(found.path for found in kept if found.meta.statistics_rows == 2)
-    counts = []
-    for ranks in ("1", "2"):
-        out = rn50.output(
-            "evaluate", str(path), *places(whole), "--ranks", ranks, "--json"
-        )
-        counts.append(json.loads(out)["correct"])
-    assert counts[0] == counts[1]
+    path, *_ = (file.path for file in kept if file.meta.statistics_rows == 2)
+    of_one, of_two = (
+        evaluated(rn50, path, *places(whole), f"--ranks={ranks}") for ranks in (1, 2)
+    )
+    assert of_one["correct"] == of_two["correct"]
 
 
 @pytest.mark.slow
 def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
-    rn50: Rn50, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rn50: Rn50,
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    root: Path,
 ) -> None:
     """The run's own evaluation images go to programs that do not know rn50, prepared by it and by
     the code of docs/export.md. RN50_ONNX: a folder of CI's with onnx and onnxruntime."""
-    from rn50.data.dataset import load_table
-    from rn50.data.pipeline import RecordFile, build_eval_source
+    from rn50.data.pipeline import RecordFile
 
     if folder := os.environ.get("RN50_ONNX"):
         monkeypatch.syspath_prepend(folder)
@@ -184,64 +204,53 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     with_onnx = has("onnx")
     out = tmp_path / "model"
     data = load(str(run / "config.yaml")).run.data
-    rn50.output(
-        "export",
-        "model",
-        str(run),
-        "--out",
-        str(out),
-        *["--onnx"] * with_onnx,
-    )
-    made = [
-        "model-0000.params",
-        "model-symbol.json",
-        "model.json",
-        *["model.onnx"] * with_onnx,
-    ]
-    assert [path.name for path in sorted(out.iterdir())] == made
+    words = ["export", "model", str(run), "--out", str(out)]
+    files = ["model-0000.params", "model-symbol.json", "model.json"]
+    if with_onnx:
+        words.append("--onnx")
+        files.append("model.onnx")
+    rn50.output(*words)
+    written = [path.name for path in out.iterdir()]
+    assert sorted(written) == files
     about = read_json(out / "model.json")
     last = metrics(run, "eval")[-1]
-    assert (about["accuracy"], about["step"]) == (last["accuracy"], last["step"])
+    assert about["accuracy"] == last["accuracy"]
+    assert about["step"] == last["step"]
     assert about["input"]["centre_crop_px"] == data.crop_px
     assert about["input"]["antialias"] is False
     manifest = read_json(Path(data.path) / "manifest.json")
-    assert about["output"] == {"logits": 10, "classes": manifest["classes"]}
-    batch = build_eval_source(
-        data, batch_per_rank=data.eval_samples, rank=0, ranks=1
-    ).next()
+    assert about["output"] == {
+        "logits": 10,
+        "classes": manifest["classes"],
+    }
+    batch = whole_evaluation_set(data)
     images = tmp_path / "images.npy"
     labels = tmp_path / "labels.npy"
     np.save(images, batch.images.asnumpy())
     np.save(labels, batch.labels.asnumpy())
-    page = (Path(__file__).parents[2] / "docs/export.md").read_text()
+    page = (root / "docs/export.md").read_text()
     (code,) = re.findall(r"```python\n(import json\n.*?)```", page, re.S)
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     exec(code, names)
-    folder = Path(data.path)
-    stored = RecordFile(folder / "val.rec", load_table(folder, "val"))
+    stored = RecordFile(Path(data.path), "val")
     prepared = []
     for image in stored.images(np.arange(data.eval_samples)):
         Path("photo").write_bytes(bytes(image))
         prepared.append(names["prepare"]("photo"))
-    levels = (np.stack(prepared) - np.load(images)) * np.reshape(data.std, (3, 1, 1))
-    assert np.abs(levels).max() < 1.5
-    assert np.abs(levels).mean() < 0.1
+    theirs = np.stack(prepared)
+    ours = np.load(images)
+    std = np.reshape(data.std, (3, 1, 1))
+    levels = np.abs(theirs - ours) * std
+    assert levels.max() < 1.5
+    assert levels.mean() < 0.1
     np.save("prepared.npy", prepared)
+    program = [sys.executable, "-c", PLAIN_MXNET, out / "model"]
     for array, brink in ((tmp_path / "prepared.npy", 1), (images, 0)):
-        words = [
-            sys.executable,
-            "-c",
-            PLAIN_MXNET,
-            str(out / "model"),
-            str(array),
-            str(labels),
-        ]
-        counted = subprocess.run(
-            words, cwd="/", capture_output=True, text=True, check=False
-        )
+        counted = finished([*program, array, labels], cwd="/")
         assert counted.returncode == 0, counted.stderr
-        assert abs(int(counted.stdout.split()[-1]) - last["correct"]) <= brink
+        *_, correct = counted.stdout.split()
+        assert abs(int(correct) - last["correct"]) <= brink
     if not (with_onnx and has("onnxruntime")):
         pytest.skip("no onnx, onnxruntime here: the MXNet half has passed")
     import onnxruntime
@@ -249,10 +258,12 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     session = onnxruntime.InferenceSession(
         out / "model.onnx", providers=["CPUExecutionProvider"]
     )
-    assert json.loads(session.get_modelmeta().custom_metadata_map["model"]) == about
-    (logits,) = session.run(None, {"data": np.stack(prepared)})
-    assert abs(counts_of(logits, np.load(labels))[0] - last["correct"]) <= 1
-    (logits,) = session.run(None, {"data": np.load(images)})
+    metadata = session.get_modelmeta().custom_metadata_map
+    assert json.loads(metadata["model"]) == about
+    (logits,) = session.run(None, {"data": theirs})
+    correct, _ = counts_of(logits, np.load(labels))
+    assert abs(correct - last["correct"]) <= 1
+    (logits,) = session.run(None, {"data": ours})
     np.testing.assert_allclose(
         logits, np.load(f"{out}/model-logits.npy"), rtol=1e-4, atol=1e-4
     )
@@ -267,22 +278,17 @@ def test_what_has_no_checkpoint_or_a_damaged_one_is_one_line(
     rn50: Rn50, run: Path, tmp_path: Path
 ) -> None:
     several = ("system.nodes=2", "system.ranks_per_node=1")
-    done = rn50("evaluate", str(run), *places(run), *several)
-    assert done.returncode == 2
-    assert "system.nodes: 2 hosts expected" in done.stderr
+    error = rn50.error("evaluate", str(run), *places(run), *several)
+    assert "system.nodes: 2 hosts expected" in error
     copy = shutil.copytree(run, tmp_path / "copy")
     best = copy / "checkpoint/best.ckpt"
     data = bytearray(best.read_bytes())
     data[-1] ^= 1
     best.write_bytes(data)
-    done = rn50("evaluate", str(copy), *places(copy))
-    assert done.returncode == 2
-    assert f"{best}: torn or damaged: its digest does not fit" in done.stderr
-    copy.rename(tmp_path / "run_0")
-    done = rn50("evaluate", str(tmp_path))
-    assert done.returncode == 2
-    assert done.stderr.endswith(f"its first: {tmp_path}/run_0\n")
-    copy = tmp_path / "run_0"
+    error = rn50.error("evaluate", str(copy), *places(copy))
+    assert f"{best}: torn or damaged: its digest does not fit" in error
+    copy = copy.rename(tmp_path / "run_0")
+    assert rn50.error("evaluate", str(tmp_path)).endswith(f"its first: {copy}")
     shutil.rmtree(copy / "checkpoint")
     wanted = f"{copy}/checkpoint: a whole checkpoint expected in it, found none"
     assert rn50.error("evaluate", str(copy)) == f"rn50: error: {wanted}"
@@ -292,49 +298,58 @@ def test_what_has_no_checkpoint_or_a_damaged_one_is_one_line(
 
 
 @pytest.mark.slow
-def test_a_table_has_all_records(rn50: Rn50, run: Path, tmp_path: Path) -> None:
+def test_a_table_has_all_records(
+    rn50: Rn50,
+    run: Path,
+    tmp_path: Path,
+) -> None:
     (empty := tmp_path / "empty").mkdir()
     said = f"{empty}/metrics.jsonl: the records of a run expected, found none\n"
     done = rn50("export", "csv", str(empty))
-    assert (done.returncode, done.stderr) == (2, f"rn50: error: {said}")
+    assert done.returncode == 2
+    assert done.stderr == f"rn50: error: {said}"
     done = rn50("export", "csv", str(empty), str(run))
-    assert (done.returncode, done.stderr) == (0, f"rn50: note: {said}")
+    assert done.returncode == 0
+    assert done.stderr == f"rn50: note: {said}"
     rows = list(csv.DictReader(done.stdout.splitlines()))
-    records = list(map(json.loads, (run / "metrics.jsonl").read_text().splitlines()))
-    assert [row["kind"] for row in rows] == [record["kind"] for record in records]
-    for row, record in zip(rows, records, strict=True):
-        for key in record.keys() & {"loss", "accuracy", "lr", "step", "time_s"}:
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    numbers = {"loss", "accuracy", "lr", "step", "time_s"}
+    for row, line in zip(rows, lines, strict=True):
+        record = json.loads(line)
+        assert row["kind"] == record["kind"]
+        for key in record.keys() & numbers:
             assert float(row[key]) == record[key]
-    assert {row["run"] for row in rows} == {f"smoke/{run.name}"}
-    of_the_run = {(row["name"], row["seed"], row["optimizer.base_lr"]) for row in rows}
-    assert of_the_run == {("smoke", "1", "0.05")}
+    keys = ("run", "name", "seed", "optimizer.base_lr")
+    for row in rows:
+        parameters = [row[key] for key in keys]
+        assert parameters == [f"smoke/{run.name}", "smoke", "1", "0.05"]
     stamps = [float(row["unix_s"]) for row in rows]
-    assert all(a <= b for a, b in pairwise(stamps))
-    assert abs(stamps[0] - (run / "config.yaml").stat().st_mtime) < 60
+    assert stamps == sorted(stamps)
+    begun = (run / "config.yaml").stat()
+    assert abs(stamps[0] - begun.st_mtime) < 60
 
 
 def test_a_table_has_no_more_columns_than_any_program_writes(tmp_path: Path) -> None:
     """Each name would cost a cell in every row, each kind as many rows as a plot has points."""
-    kinds = [f"k{number}" for number in range(MOST_KINDS + 1)] * 2
-    records = [{"kind": kind, f"n{number}": 1} for number, kind in enumerate(kinds)]
-    write_metrics(tmp_path, records)
+    records = []
+    for number in range(MOST_KINDS + 1):
+        records.append({"kind": f"k{number}", "n": 1})
+    write_metrics(tmp_path, records * 2)
     table = to_csv(read_runs([tmp_path])[0])
-    assert (
-        len({row["kind"] for row in csv.DictReader(table.splitlines())}) == MOST_KINDS
-    )
-    with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write(
-            json.dumps({"kind": "k0"} | {f"m{n}": 1 for n in range(MOST_COLUMNS)})
-            + "\n"
-        )
-    with refused(
-        rf"^{tmp_path}/metrics.jsonl: at most {MOST_COLUMNS} columns expected"
-    ):
+    rows = csv.DictReader(table.splitlines())
+    assert len({row["kind"] for row in rows}) == MOST_KINDS
+    numbers = {f"m{number}": 1 for number in range(MOST_COLUMNS)}
+    write_metrics(tmp_path, [{"kind": "k0"} | numbers])
+    file = tmp_path / "metrics.jsonl"
+    with refused(f"^{file}: at most {MOST_COLUMNS} columns expected"):
         to_csv(read_runs([tmp_path])[0])
 
 
 @pytest.mark.slow
-def test_tensorboard_reads_every_point(run: Path, tmp_path: Path) -> None:
+def test_tensorboard_reads_every_point(
+    run: Path,
+    tmp_path: Path,
+) -> None:
     pytest.importorskip("tensorboardX", reason="no tensorboardX here")
     events = pytest.importorskip(
         "tensorboard.backend.event_processing.event_accumulator",
@@ -348,8 +363,8 @@ def test_tensorboard_reads_every_point(run: Path, tmp_path: Path) -> None:
     started = read.PluginTagToContent("hparams")["_hparams_/session_start_info"]
     assert b"optimizer.base_lr" in started
     assert b"seed" in started
-    for evaluation, scalar in zip(
-        metrics(run, "eval"), read.Scalars("eval/accuracy"), strict=True
-    ):
+    evaluations = metrics(run, "eval")
+    scalars = read.Scalars("eval/accuracy")
+    for evaluation, scalar in zip(evaluations, scalars, strict=True):
         assert scalar.step == evaluation["step"]
         assert scalar.value == pytest.approx(evaluation["accuracy"])

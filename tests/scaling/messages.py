@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rn50.scaling.cost import (
+    GRIDS,
     SEGMENT_BYTES,
     TREE_CHUNK_BYTES,
-    grid,
     parse_algorithm,
     topology_grid,
 )
@@ -45,129 +45,177 @@ class Round(NamedTuple):
 
 def schedule(
     algorithm: str,
-    ranks: int,
+    topology: Topology,
     n_bytes: float,
-    default_grid: tuple[int, int] | None = None,
 ) -> Rounds:
-    """Rounds of `algorithm`, as `comm.algorithm` names it, with its grid or `default_grid`. The
-    double tree's are those of one chunk a tree, where others would follow."""
-    name, sides = parse_algorithm(algorithm, ranks)
-    if ranks == 1:
-        return iter(())
-    return SCHEDULES[name](ranks, n_bytes, sides or default_grid or grid(ranks))
+    """Rounds of `algorithm`, as `comm.algorithm` names it. The double tree's are those of one chunk
+    a tree, where others would follow."""
+    name, sides = parse_algorithm(algorithm, topology.ranks)
+    ranks = np.arange(topology.ranks)
+    if name in GRIDS:
+        ranks = ranks.reshape(sides or topology_grid(topology))
+    return SCHEDULES[name](ranks, n_bytes)
 
 
 def _half_ring(
-    members: Ranks, n_bytes: float, *, reduce: bool, segments: int = 1
+    members: Ranks,
+    n_bytes: float,
+    *,
+    reduce: bool,
+    segments: int = 1,
 ) -> Rounds:
     """Reduce-scatter or allgather of `n_bytes` in each row of `members`: chunks to the next."""
     places = members.shape[1]
     if places > 1:
-        src = members.ravel()
-        dst = np.roll(members, -1, axis=1).ravel()
         yield Round(
-            src, dst, n_bytes / places / segments, reduce, (places - 1) * segments
+            src=members.ravel(),
+            dst=np.roll(members, -1, axis=1).ravel(),
+            n_bytes=n_bytes / places / segments,
+            reduce=reduce,
+            repeat=(places - 1) * segments,
         )
 
 
-def _rings(members: Ranks, n_bytes: float, segments: int = 1) -> Rounds:
-    yield from _half_ring(members, n_bytes, reduce=True, segments=segments)
-    yield from _half_ring(members, n_bytes, reduce=False, segments=segments)
+def _rings(
+    members: Ranks,
+    n_bytes: float,
+    segments: int = 1,
+) -> Rounds:
+    for reduce in (True, False):
+        yield from _half_ring(members, n_bytes, reduce=reduce, segments=segments)
 
 
-def _segmented_ring(ranks: int, n_bytes: float, _: tuple[int, int]) -> Rounds:
-    segments = max(1, math.ceil(n_bytes / ranks / SEGMENT_BYTES))
-    return _rings(np.arange(ranks)[None, :], n_bytes, segments)
+def _ring(
+    ranks: Ranks,
+    n_bytes: float,
+) -> Rounds:
+    return _rings(ranks[None, :], n_bytes)
 
 
-def _torus_2d(ranks: int, n_bytes: float, sides: tuple[int, int]) -> Rounds:
-    """Rows of `columns` neighbours reduce-scatter, columns reduce the chunks, rows gather."""
-    members = np.arange(ranks).reshape(sides)
+def _segmented_ring(
+    ranks: Ranks,
+    n_bytes: float,
+) -> Rounds:
+    chunk = n_bytes / ranks.size
+    segments = max(1, math.ceil(chunk / SEGMENT_BYTES))
+    return _rings(ranks[None, :], n_bytes, segments)
+
+
+def _torus_2d(
+    members: Ranks,
+    n_bytes: float,
+) -> Rounds:
+    """Rows of neighbours reduce-scatter, columns reduce the chunks, rows gather."""
     yield from _half_ring(members, n_bytes, reduce=True)
-    yield from _rings(members.T, n_bytes / sides[1])
+    yield from _rings(members.T, n_bytes / members.shape[1])
     yield from _half_ring(members, n_bytes, reduce=False)
 
 
-def _hierarchical(ranks: int, n_bytes: float, sides: tuple[int, int]) -> Rounds:
+def _hierarchical(
+    members: Ranks,
+    n_bytes: float,
+) -> Rounds:
     """Reduce to the first of each row, a ring of those, broadcast: all bytes go across."""
-    members = np.arange(ranks).reshape(sides)
     leaders = members[:, 0]
     others = members.T[1:]
-    chunk = n_bytes / sides[1]
+    chunk = n_bytes / members.shape[1]
     yield from _half_ring(members, n_bytes, reduce=True)
     for member in others:
         yield Round(member, leaders, chunk, reduce=False)
-    yield from _rings(leaders[None, :], n_bytes)
+    yield from _ring(leaders, n_bytes)
     for member in others:
         yield Round(leaders, member, chunk, reduce=False)
     yield from _half_ring(members, n_bytes, reduce=False)
 
 
-def _recursive_doubling(ranks: int, n_bytes: float, _: tuple[int, int]) -> Rounds:
-    def core(active: Ranks) -> Rounds:
-        for k in range(len(active).bit_length() - 1):
-            yield Round(
-                active, active[np.arange(len(active)) ^ (1 << k)], n_bytes, reduce=True
-            )
+def _recursive_doubling(
+    ranks: Ranks,
+    n_bytes: float,
+) -> Rounds:
+    fold, active, unfold = _folded(ranks, n_bytes)
+    yield from fold
+    for partner in _partners(active):
+        yield Round(active, partner, n_bytes, reduce=True)
+    yield from unfold
 
-    return _folded(ranks, n_bytes, core)
 
-
-def _halving_doubling(ranks: int, n_bytes: float, _: tuple[int, int]) -> Rounds:
+def _halving_doubling(
+    ranks: Ranks,
+    n_bytes: float,
+) -> Rounds:
     """Halves go to the neighbour, quarters two away, ...; then the sums come back that way."""
+    fold, active, unfold = _folded(ranks, n_bytes)
+    yield from fold
+    parts = []
+    part = n_bytes
+    for partner in _partners(active):
+        part /= 2
+        parts.append((partner, part))
+        yield Round(active, partner, part, reduce=True)
+    for partner, part in reversed(parts):
+        yield Round(active, partner, part, reduce=False)
+    yield from unfold
 
-    def core(active: Ranks) -> Rounds:
-        partners = [
-            active[np.arange(len(active)) ^ (1 << k)]
-            for k in range(len(active).bit_length() - 1)
-        ]
-        for k, partner in enumerate(partners):
-            yield Round(active, partner, n_bytes / (2 << k), reduce=True)
-        for k, partner in reversed(list(enumerate(partners))):
-            yield Round(active, partner, n_bytes / (2 << k), reduce=False)
 
-    return _folded(ranks, n_bytes, core)
+def _partners(active: Ranks) -> Iterator[Ranks]:
+    """Neighbours, those two away, four away, ..."""
+    places = np.arange(active.size)
+    distance = 1
+    while distance < active.size:
+        yield active[places ^ distance]
+        distance *= 2
 
 
-def _folded(ranks: int, n_bytes: float, core: Callable[[Ranks], Rounds]) -> Rounds:
+def _folded(
+    ranks: Ranks,
+    n_bytes: float,
+) -> tuple[list[Round], Ranks, list[Round]]:
     """No power of two: of the first 2r ranks the even ones give theirs away and get the sum."""
-    extra = ranks - (1 << (ranks.bit_length() - 1))
-    given = np.arange(0, 2 * extra, 2)
-    taken = np.arange(1, 2 * extra, 2)
-    if extra:
-        yield Round(given, taken, n_bytes, reduce=True)
-    yield from core(np.concatenate([taken, np.arange(2 * extra, ranks)]))
-    if extra:
-        yield Round(taken, given, n_bytes, reduce=False)
+    doublings = ranks.size.bit_length() - 1
+    extra = ranks.size - (1 << doublings)
+    if not extra:
+        return [], ranks, []
+    given = ranks[: 2 * extra : 2]
+    taken = ranks[1 : 2 * extra : 2]
+    active = np.concatenate([taken, ranks[2 * extra :]])
+    fold = Round(given, taken, n_bytes, reduce=True)
+    unfold = Round(taken, given, n_bytes, reduce=False)
+    return [fold], active, [unfold]
 
 
-def _double_tree(ranks: int, n_bytes: float, _: tuple[int, int]) -> Rounds:
+def _double_tree(
+    ranks: Ranks,
+    n_bytes: float,
+) -> Rounds:
     """Up to both roots and down again, a level a round; half the buffer in each tree."""
-    rank = np.arange(ranks)
     # NCCL's binary tree: odd ranks are leaves; 0 is its own parent here
-    bit = rank & -rank
-    up = (rank ^ bit) | (bit << 1)
-    parents = np.where(up < ranks, up, rank ^ bit)
-    depths = np.zeros(ranks, np.int64)
-    at = rank
+    bit = ranks & -ranks
+    up = (ranks ^ bit) | (bit << 1)
+    parents = np.where(up < ranks.size, up, ranks ^ bit)
+    depths = np.zeros_like(ranks)
+    at = ranks
     while at.any():
         depths += at > 0
         at = parents[at]
     # The second tree mirrors the first, or shifts it by one, so that its inner ranks are leaves.
-    other = ranks - 1 - rank if ranks % 2 == 0 else (rank + 1) % ranks
+    other = np.roll(ranks, -1)
+    if ranks.size % 2 == 0:
+        other = ranks[::-1]
     levels = []
-    for depth in range(1, int(depths.max()) + 1):
+    for depth in range(1, depths.max() + 1):
         child = np.flatnonzero(depths == depth)
         parent = parents[child]
-        levels.append((np.r_[child, other[child]], np.r_[parent, other[parent]]))
+        children = np.r_[child, other[child]]
+        above = np.r_[parent, other[parent]]
+        levels.append((children, above))
     for children, above in reversed(levels):
         yield Round(children, above, n_bytes / 2, reduce=True)
     for children, above in levels:
         yield Round(above, children, n_bytes / 2, reduce=False)
 
 
-SCHEDULES: dict[str, Callable[[int, float, tuple[int, int]], Rounds]] = {
-    "ring": lambda ranks, n_bytes, _: _rings(np.arange(ranks)[None, :], n_bytes),
+SCHEDULES: dict[str, Callable[[Ranks, float], Rounds]] = {
+    "ring": _ring,
     "segmented_ring": _segmented_ring,
     "recursive_doubling": _recursive_doubling,
     "recursive_halving_doubling": _halving_doubling,
@@ -180,7 +228,11 @@ SCHEDULES: dict[str, Callable[[int, float, tuple[int, int]], Rounds]] = {
 # --- clocks -------------------------------------------------------------------------------------
 
 
-def allreduce_s(algorithm: str, topology: Topology, n_bytes: float) -> float:
+def allreduce_s(
+    algorithm: str,
+    topology: Topology,
+    n_bytes: float,
+) -> float:
     """When the last rank has the sum, if all begin at 0. The double tree sends one chunk a tree
     through its levels; the others follow at the busiest rank's pace, as in `cost.double_tree`."""
     tail_s = 0.0
@@ -190,20 +242,24 @@ def allreduce_s(algorithm: str, topology: Topology, n_bytes: float) -> float:
         inside = topology.node.inside
         link = topology.one_flow() if topology.nodes > 1 else inside
         beta = max(link.beta_s_per_byte, inside.beta_s_per_byte)
-        tail_s = (chunks - 1) * (4 * chunk * beta + 2 * chunk * link.gamma_s_per_byte)
+        chunk_s = 4 * chunk * beta + 2 * chunk * link.gamma_s_per_byte
+        tail_s = (chunks - 1) * chunk_s
         n_bytes = 2 * chunk
     clocks = np.zeros(topology.ranks)
-    for one in schedule(algorithm, topology.ranks, n_bytes, topology_grid(topology)):
-        clocks = _run(clocks, one, *_times(topology, one))
+    for messages in schedule(algorithm, topology, n_bytes):
+        clocks = _run(clocks, messages, topology)
     return float(clocks.max()) + tail_s
 
 
-def _times(topology: Topology, one: Round) -> tuple[Times, Times]:
+def _times(
+    topology: Topology,
+    messages: Round,
+) -> tuple[Times, Times]:
     """Latency and occupancy of each message: a rank shares its link and its adder, a node its NICs,
     a rack its uplinks."""
     node = topology.node
-    src = one.src
-    dst = one.dst
+    src = messages.src
+    dst = messages.dst
     src_node = src // node.ranks
     dst_node = dst // node.ranks
     leaves = src_node != dst_node
@@ -213,43 +269,48 @@ def _times(topology: Topology, one: Round) -> tuple[Times, Times]:
         src_rack = src_node // topology.rack_nodes
         dst_rack = dst_node // topology.rack_nodes
         uplink = nic_beta / topology.rack_nodes * topology.oversubscription
-        across = np.maximum(
-            across, uplink * _busier(src_rack, dst_rack, src_rack != dst_rack)
-        )
+        upwards = uplink * _busier(src_rack, dst_rack, src_rack != dst_rack)
+        across = np.maximum(across, upwards)
     inside = node.inside.beta_s_per_byte * _busier(src, dst, ~leaves)
-    gamma = node.inside.gamma_s_per_byte * np.bincount(dst)[dst] if one.reduce else 0.0
-    latency_s = np.where(
-        leaves, node.nic.latency_s(one.n_bytes), node.inside.latency_s(one.n_bytes)
-    )
-    return latency_s, one.n_bytes * (np.where(leaves, across, inside) + gamma)
+    per_byte_s = np.where(leaves, across, inside)
+    if messages.reduce:
+        per_byte_s += node.inside.gamma_s_per_byte * np.bincount(dst)[dst]
+    n_bytes = messages.n_bytes
+    nic_s = node.nic.latency_s(n_bytes)
+    latency_s = np.where(leaves, nic_s, node.inside.latency_s(n_bytes))
+    return latency_s, n_bytes * per_byte_s
 
 
-def _busier(src: Ranks, dst: Ranks, counted: NDArray[np.bool_]) -> Times:
+def _busier(
+    src: Ranks,
+    dst: Ranks,
+    counted: NDArray[np.bool_],
+) -> Times:
     """Of each message: how many `counted` ones leave its source, or enter its destination."""
-    places = int(max(src.max(), dst.max())) + 1
-    out = np.bincount(src[counted], minlength=places)[src]
-    into = np.bincount(dst[counted], minlength=places)[dst]
-    return np.maximum(out, into) * counted
+    places = max(src.max(), dst.max()) + 1
+    out = np.bincount(src[counted], minlength=places)
+    into = np.bincount(dst[counted], minlength=places)
+    return np.maximum(out[src], into[dst]) * counted
 
 
 def _run(
     clocks: Times,
-    one: Round,
-    latency_s: Times,
-    wire_s: Times,
+    messages: Round,
+    topology: Topology,
 ) -> Times:
     """The ranks' clocks after a round."""
-    src = one.src
-    dst = one.dst
-    once = np.bincount(src).max() == 1 == np.bincount(dst).max()  # ten times as fast
+    src = messages.src
+    dst = messages.dst
+    latency_s, wire_s = _times(topology, messages)
+    messages_of_a_rank = max(np.bincount(src).max(), np.bincount(dst).max())
     clocks = clocks.copy()
-    for _ in range(one.repeat):
-        sent_s = clocks[src]
-        done_s = np.maximum(clocks[dst] + wire_s, sent_s + latency_s + wire_s)
-        if once:
-            clocks[src] = sent_s + wire_s
+    for _ in range(messages.repeat):
+        left_s = clocks[src] + wire_s
+        done_s = np.maximum(clocks[dst] + wire_s, left_s + latency_s)
+        if messages_of_a_rank == 1:  # ten times as fast
+            clocks[src] = left_s
             clocks[dst] = np.maximum(clocks[dst], done_s)
         else:
-            np.maximum.at(clocks, src, sent_s + wire_s)
+            np.maximum.at(clocks, src, left_s)
             np.maximum.at(clocks, dst, done_s)
     return clocks

@@ -1,3 +1,5 @@
+from itertools import chain
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,77 +14,100 @@ RULES = st.one_of(
     st.builds("equal_count({})".format, st.integers(1, 200)),
     st.builds("halving({})".format, st.integers(1, 200)),
 )
-SIZES = st.lists(st.integers(1, 10**8), min_size=1, max_size=170)
+SIZES = st.lists(
+    st.integers(1, 10**8),
+    min_size=1,
+    max_size=170,
+)
 
 
-def bytes_of(groups: list[tuple[int, ...]], sizes: list[int]) -> list[int]:
-    return [sum(sizes[tensor] for tensor in group) for group in groups]
+def group_bytes(
+    rule: str,
+    sizes: list[int],
+) -> list[int]:
+    n_bytes = []
+    for group in gradient_groups(rule, sizes):
+        n_bytes.append(sum(sizes[tensor] for tensor in group))
+    return n_bytes
 
 
 @pytest.mark.slow
 @FUZZ
-@given(rule=RULES, sizes=SIZES)
+@given(
+    rule=RULES,
+    sizes=SIZES,
+)
 def test_every_rule_takes_each_tensor_once_last_layers_first(
     rule: str, sizes: list[int]
 ) -> None:
     groups = gradient_groups(rule, sizes)
     assert all(groups)
-    flat = [tensor for group in groups for tensor in group]
-    assert flat == list(range(len(sizes) - 1, -1, -1))
-
-
-@FUZZ
-@given(factor=st.integers(1, 20), tensors=st.integers(1, 400))
-def test_cubic_groups_end_at_cubes_from_the_back(factor: int, tensors: int) -> None:
-    groups = gradient_groups(f"cubic({factor})", [1] * tensors)
-    ends = [tensors - group[-1] for group in groups]
-    cubes = [factor * k**3 for k in range(1, len(groups))]
-    assert ends == [*cubes, tensors]
-    assert factor * len(groups) ** 3 >= tensors
-
-
-@FUZZ
-@given(sizes=SIZES, count=st.integers(1, 40))
-def test_equal_bytes_is_balanced_within_the_largest_tensor(
-    sizes: list[int], count: int
-) -> None:
-    groups = gradient_groups(f"equal_bytes({count})", sizes)
-    assert len(groups) <= count
-    assert max(bytes_of(groups, sizes)) < sum(sizes) / count + max(sizes)
+    tensors = list(chain(*groups))
+    assert tensors == list(reversed(range(len(sizes))))
 
 
 @FUZZ
 @given(
-    size=st.integers(1, 10**8), tensors=st.integers(1, 170), count=st.integers(1, 200)
+    factor=st.integers(1, 20),
+    tensors=st.integers(1, 400),
+)
+def test_cubic_groups_end_at_cubes_from_the_back(
+    factor: int,
+    tensors: int,
+) -> None:
+    groups = gradient_groups(f"cubic({factor})", [1] * tensors)
+    for k, group in enumerate(groups, start=1):
+        end = tensors - group[-1]
+        assert end == min(factor * k**3, tensors)
+
+
+@FUZZ
+@given(
+    sizes=SIZES,
+    count=st.integers(1, 40),
+)
+def test_equal_bytes_is_balanced_within_the_largest_tensor(
+    sizes: list[int], count: int
+) -> None:
+    n_bytes = group_bytes(f"equal_bytes({count})", sizes)
+    assert len(n_bytes) <= count
+    assert max(n_bytes) < sum(sizes) / count + max(sizes)
+
+
+@FUZZ
+@given(
+    size=st.integers(1, 10**8),
+    tensors=st.integers(1, 170),
+    count=st.integers(1, 200),
 )
 def test_equal_count_differs_by_at_most_one(
     size: int, tensors: int, count: int
 ) -> None:
     groups = gradient_groups(f"equal_count({count})", [size] * tensors)
-    lengths = {len(group) for group in groups}
+    lengths = list(map(len, groups))
     assert len(groups) == min(count, tensors)
     assert max(lengths) - min(lengths) <= 1
 
 
 @FUZZ
-@given(sizes=SIZES, count=st.integers(1, 12))
+@given(
+    sizes=SIZES,
+    count=st.integers(1, 12),
+)
 def test_halving_leaves_at_most_half_to_the_groups_that_follow(
     sizes: list[int], count: int
 ) -> None:
-    found = bytes_of(gradient_groups(f"halving({count})", sizes), sizes)
-    assert len(found) <= count
-    for number, n_bytes in enumerate(found[:-1]):
-        left = sum(found[number:])
+    *groups, _ = group_bytes(f"halving({count})", sizes)
+    assert len(groups) < count
+    left = sum(sizes)
+    for n_bytes in groups:
         assert left / 2 <= n_bytes < left / 2 + max(sizes)
+        left -= n_bytes
 
 
-@pytest.mark.parametrize(
-    "rule", ["", "quadratic(3)", "Cubic(3)", "cubic", "equal_bytes()"]
-)
+@pytest.mark.parametrize("rule", ["", "quadratic(3)", "Cubic(3)", "equal_bytes()"])
 def test_an_unknown_rule_is_refused(rule: str) -> None:
-    with pytest.raises(
-        ValueError, match=r"cubic\(F\), equal_bytes\(N\)|invalid literal"
-    ):
+    with pytest.raises(ValueError, match=r"cubic\(F\), equal_bytes\(N\)"):
         gradient_groups(rule, [1, 2])
 
 

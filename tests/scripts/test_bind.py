@@ -18,51 +18,63 @@ CHOICE = re.compile(
 )
 
 
+def put(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"{text}\n")
+
+
 def build(name: str, root: Path) -> Path:
-    """A sysfs below `root` as `tests/golden/topologies/NAME.txt` describes it."""
+    """A sysfs below `root` as `tests/golden/topologies/NAME.txt` describes it; its `threads` is the
+    distance of a core's two threads."""
+    text = (TOPOLOGIES / f"{name}.txt").read_text()
+    lines = [line.split() for line in text.splitlines()]
     offset = 0
-    lines = [
-        line.split() for line in (TOPOLOGIES / f"{name}.txt").read_text().splitlines()
-    ]
-    for kind, *words in lines:
-        if kind == "threads":
+    for record, *words in lines:
+        if record == "threads":
             offset = int(words[0])
-    for kind, *words in lines:
-        if kind == "node":
-            node = root / f"devices/system/node/node{words[0]}"
-            node.mkdir(parents=True)
-            (node / "cpulist").write_text(words[1] + "\n")
-            first = words[1].partition(",")[0]
+    for record, *words in lines:
+        if record == "node":
+            number, cpus = words
+            put(root / f"devices/system/node/node{number}/cpulist", cpus)
+            first, _, _ = cpus.partition(",")
             low, high = map(int, first.split("-"))
             for core in range(low, high + 1):
                 for cpu in (core, core + offset):
                     topology = root / f"devices/system/cpu/cpu{cpu}/topology"
-                    topology.mkdir(parents=True)
-                    (topology / "thread_siblings_list").write_text(
-                        f"{core},{core + offset}\n"
-                    )
-        elif kind == "pci":
-            path, numa, what, *hca = words
-            device = root / "devices" / path
-            device.mkdir(parents=True)
-            (device / "vendor").write_text("0x10de\n" if what == "gpu" else "0x15b3\n")
-            (device / "class").write_text(
-                "0x030200\n" if what == "gpu" else "0x020700\n"
-            )
-            (device / "numa_node").write_text(f"{numa}\n")
-            address = root / "bus/pci/devices" / device.name
-            address.parent.mkdir(parents=True, exist_ok=True)
-            address.symlink_to(device)
-            if hca:
-                adapter = root / "class/infiniband" / hca[0]
-                (adapter / "ports/1").mkdir(parents=True)
-                (adapter / "ports/1/state").write_text("4: ACTIVE\n")
-                (adapter / "device").symlink_to(device)
+                    siblings = f"{core},{core + offset}"
+                    put(topology / "thread_siblings_list", siblings)
+        elif record == "pci":
+            add_device(root, *words)
     return root
 
 
-def choose(root: Path, script: Path, size: int) -> list[tuple[str, ...]]:
-    """(GPU, NUMA node, cores, HCA, how) of each local rank."""
+def add_device(
+    root: Path,
+    path: str,
+    numa: str,
+    device: str,
+    hca: str = "",
+) -> None:
+    folder = root / "devices" / path
+    vendor = "0x15b3"
+    number = "0x020700"
+    if device == "gpu":
+        vendor = "0x10de"
+        number = "0x030200"
+    put(folder / "vendor", vendor)
+    put(folder / "class", number)
+    put(folder / "numa_node", numa)
+    address = root / "bus/pci/devices" / folder.name
+    address.parent.mkdir(parents=True, exist_ok=True)
+    address.symlink_to(folder)
+    if hca:
+        adapter = root / "class/infiniband" / hca
+        put(adapter / "ports/1/state", "4: ACTIVE")
+        (adapter / "device").symlink_to(folder)
+
+
+def choose(root: Path, script: Path, size: int) -> list[str]:
+    """GPU, NUMA node, cores and HCA of each local rank."""
     chosen = []
     for rank in range(size):
         variables = {
@@ -71,15 +83,13 @@ def choose(root: Path, script: Path, size: int) -> list[tuple[str, ...]]:
             "OMPI_COMM_WORLD_LOCAL_RANK": str(rank),
             "OMPI_COMM_WORLD_LOCAL_SIZE": str(size),
         }
-        done = finished(
-            [script, "--print"],
-            env=variables,
-        )
-        assert done.returncode == 0, done.stderr
+        done = finished([script, "--print"], env=variables, check=True)
         match = CHOICE.fullmatch(done.stdout.strip())
         assert match, done.stdout
-        assert match.groups()[:2] == (str(rank), str(size))
-        chosen.append(match.groups()[2:])
+        local_rank, local_size, *places = match.groups()
+        assert local_rank == str(rank)
+        assert local_size == str(size)
+        chosen.append(" ".join(places[:4]))
     return chosen
 
 
@@ -88,55 +98,66 @@ def script(root: Path) -> Path:
     return root / "scripts/bind.sh"
 
 
-def test_dgxa100(tmp_path: Path, script: Path) -> None:
-    """GPUs 0 and 1 lie on NUMA node 3, not on the first; the storage's adapters stay free."""
-    root = build("dgxa100", tmp_path)
-    places = [("3", "48-55"), ("3", "56-63"), ("1", "16-23"), ("1", "24-31"),
-              ("7", "112-119"), ("7", "120-127"), ("5", "80-87"), ("5", "88-95")]  # fmt: skip
-    by_path = choose(root, script, 8)
-    assert [choice[1:3] for choice in by_path] == places
-    assert [choice[3] for choice in by_path] == [
-        f"mlx5_{number}" for number in (1, 0, 2, 3, 6, 7, 8, 9)
-    ]
+DGXA100 = """
+0 3 48-55 mlx5_1
+1 3 56-63 mlx5_0
+2 1 16-23 mlx5_2
+3 1 24-31 mlx5_3
+4 7 112-119 mlx5_6
+5 7 120-127 mlx5_7
+6 5 80-87 mlx5_8
+7 5 88-95 mlx5_9
+"""
+ABCI = """
+0 0 0-9 mlx5_0
+1 0 10-19 mlx5_0
+2 1 20-29 mlx5_1
+3 1 30-39 mlx5_1
+"""
 
 
-def test_abci(tmp_path: Path, script: Path) -> None:
-    """As Fujitsu bound in 2019."""
-    assert choose(build("abci", tmp_path), script, 4) == [
-        (
-            str(n),
-            str(n // 2),
-            f"{10 * n}-{10 * n + 9}",
-            f"mlx5_{n // 2}",
-            "of 1 nearest",
-        )
-        for n in range(4)
-    ]
+@pytest.mark.parametrize(
+    ("name", "places"),
+    [
+        # GPUs 0 and 1 lie on NUMA node 3, not on the first; the storage's adapters stay free.
+        ("dgxa100", DGXA100),
+        # As Fujitsu bound in 2019.
+        ("abci", ABCI),
+    ],
+)
+def test_each_rank_has_the_cores_and_the_adapter_near_its_gpu(
+    name: str,
+    places: str,
+    tmp_path: Path,
+    script: Path,
+) -> None:
+    expected = places.split("\n")[1:-1]
+    assert choose(build(name, tmp_path), script, len(expected)) == expected
 
 
 def test_a_port_that_is_down_is_passed_over(tmp_path: Path, script: Path) -> None:
     root = build("abci", tmp_path)
-    (root / "class/infiniband/mlx5_1/ports/1/state").write_text("1: DOWN\n")
-    assert {choice[3] for choice in choose(root, script, 4)} == {"mlx5_0"}
+    put(root / "class/infiniband/mlx5_1/ports/1/state", "1: DOWN")
+    assert all(choice.endswith("mlx5_0") for choice in choose(root, script, 4))
 
 
 def test_here_it_binds_and_becomes_the_command(script: Path) -> None:
-    allowed = os.sched_getaffinity(0)
-    if len(allowed) < 2:
+    if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("one core: nothing to choose from")
-    taken = []
-    for rank in range(2):
+    taken = set()
+    for rank in ("0", "1"):
+        place = {"SLURM_LOCALID": rank, "SLURM_NTASKS_PER_NODE": "2"}
         done = finished(
             [script, "grep", "Cpus_allowed_list", "/proc/self/status"],
-            env=os.environ | {"SLURM_LOCALID": str(rank), "SLURM_NTASKS_PER_NODE": "2"},
+            env=os.environ | place,
             check=True,
         )
         match = CHOICE.match(done.stderr.splitlines()[-1])
         assert match
-        assert match[1] == str(rank)
+        assert match[1] == rank
         assert done.stdout.split()[1] == match[5]
-        taken.append(match[5])
-    assert taken[0] != taken[1]
+        taken.add(match[5])
+    assert len(taken) == 2
 
 
 @pytest.mark.parametrize("row", range(-1, len(LAUNCHED_BY)))
@@ -145,14 +166,17 @@ def test_launchers_are_asked_in_the_order_of_the_table(
 ) -> None:
     """Beside the variables of a launcher (-1: one that is named to the ranks) stand those of all
     that follow."""
-    own = RankVariables("A_RANK", "A_SIZE", "A_LOCAL_RANK", "A_LOCAL_SIZE")
-    asked, *others = [own, *LAUNCHED_BY][row + 1 :]
-    variables = dict.fromkeys([str(name) for it in others for name in it], "9")
-    variables |= dict(zip(map(str, asked), "4513", strict=True))
-    variables |= {
-        "RN50_RANK_VARIABLES": ",".join(map(str, own)),
+    named = RankVariables("A_RANK", "A_SIZE", "A_LOCAL_RANK", "A_LOCAL_SIZE")
+    launchers = [named, *LAUNCHED_BY]
+    asked, *others = launchers[row + 1 :]
+    variables = {
+        "PATH": os.environ["PATH"],
+        "RN50_RANK_VARIABLES": ",".join(map(str, named)),
         "RN50_SYSFS": str(tmp_path),
     }
-    done = finished([script, "--print"], env={"PATH": os.environ["PATH"], **variables})
+    for launcher in others:
+        variables |= dict.fromkeys(map(str, launcher), "9")
+    variables |= zip(map(str, asked), "4513", strict=True)
+    done = finished([script, "--print"], env=variables)
     size = 3 if asked.local_size else 9
     assert done.stdout.startswith(f"bind: local rank 1 of {size}:"), done

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rn50.config.errors import UserError
 from rn50.config.names import PRESETS
 from rn50.config.yaml_file import parse_overrides
-from rn50.sweep.definition import load_sweep, override
+from rn50.sweep.definition import LoadedSweep, load_sweep, overrides
 from tests.conftest import refused
 
 GOOD = """
@@ -26,39 +26,42 @@ parameters:
   batch.per_rank: {choice: [5, 10]}
 objective: accuracy
 """
-DEPENDENT = "dependent: {{optimizer.eta: {{factor: 1, of: {}}}}}\nparameters:"
+DEPENDENT = "dependent: {optimizer.eta: {factor: 1, of: seed}}\nparameters:"
 
 TWICE = "dependent: {batch.per_rank: {factor: 1, of: batch.per_rank}}\nparameters:"
 
 
-def write(folder: Path, text: str) -> Path:
+def loaded_from(
+    folder: Path,
+    text: str,
+) -> LoadedSweep:
     path = folder / "sweep.yaml"
     path.write_text(text)
-    return path
+    return load_sweep(path)
 
 
 def test_dotted_and_nested_keys_mean_the_same(tmp_path: Path) -> None:
-    loaded = load_sweep(write(tmp_path, GOOD))
-    assert list(loaded.sweep.parameters) == [
-        "optimizer.base_lr",
-        "schedule.warmup",
-        "batch.per_rank",
-    ]
-    values = {"optimizer.base_lr": 0.1, "schedule.warmup": 1.5, "batch.per_rank": 5}
+    loaded = loaded_from(tmp_path, GOOD)
+    values = {
+        "optimizer.base_lr": 0.1,
+        "schedule.warmup": 1.5,
+        "batch.per_rank": 5,
+    }
+    assert list(loaded.sweep.parameters) == list(values)
     run = loaded.load_trial(values).run
-    assert (run.optimizer.base_lr, str(run.schedule.warmup)) == (0.1, "1.5 epochs")
-    assert (run.batch.per_rank, run.eval.period, str(run.schedule.length)) == (
-        5,
-        1,
-        "4 epochs",
-    )
+    assert run.optimizer.base_lr == 0.1
+    assert str(run.schedule.warmup) == "1.5 epochs"
+    assert run.batch.per_rank == 5
+    assert run.eval.period == 1
+    assert str(run.schedule.length) == "4 epochs"
 
 
 def test_a_whole_number_of_a_range_is_one(tmp_path: Path) -> None:
     text = GOOD.replace("choice: [5, 10]", "linear: [5, 15], step: 5")
-    values = {"optimizer.base_lr": 1.0, "schedule.warmup": 1.0, "batch.per_rank": 10.0}
-    run = load_sweep(write(tmp_path, text)).load_trial(values).run
-    assert (run.batch.per_rank, str(run.schedule.warmup)) == (10, "1 epochs")
+    values = {"schedule.warmup": 1.0, "batch.per_rank": 10.0}
+    run = loaded_from(tmp_path, text).load_trial(values).run
+    assert run.batch.per_rank == 10
+    assert str(run.schedule.warmup) == "1 epochs"
 
 
 @pytest.mark.parametrize(
@@ -80,30 +83,28 @@ dependent:
   optimizer.momentum: {of: batch.per_rank, factor: 0.09}
   optimizer: {weight_decay: {of: batch.per_rank, factor: 0.001, power: 2}}
 """
-    loaded = load_sweep(write(tmp_path, GOOD + more))
-    values = {"optimizer.base_lr": 0.1, "schedule.warmup": 1.5}
+    loaded = loaded_from(tmp_path, GOOD + more)
     for batch, momentum, decay in ((5, 0.45, 0.025), (10, 0.9, 0.1)):
-        found = loaded.load_trial({**values, "batch.per_rank": batch}).run.optimizer
-        assert (found.momentum, found.weight_decay) == pytest.approx((momentum, decay))
+        optimizer = loaded.load_trial({"batch.per_rank": batch}).run.optimizer
+        assert optimizer.momentum == pytest.approx(momentum)
+        assert optimizer.weight_decay == pytest.approx(decay)
 
 
 def test_a_value_that_does_not_exist_makes_no_config(tmp_path: Path) -> None:
     more = "dependent: {optimizer.momentum: {of: batch.per_rank, factor: 1, power: 1000}}\n"
-    loaded = load_sweep(write(tmp_path, GOOD + more))
+    loaded = loaded_from(tmp_path, GOOD + more)
     with refused(r"1 x 5 \^ 1000"):
         loaded.load_trial({"batch.per_rank": 5})
 
 
 def test_a_config_beside_the_sweep_and_a_base_of_it(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text("name: mine\n")
-    write(tmp_path, GOOD.replace("config: smoke", "config: mine.yaml"))
-    (tmp_path / "more.yaml").write_text("base: sweep.yaml\nname: b\ntrials: 3\n")
-    loaded = load_sweep(tmp_path / "more.yaml")
-    assert (loaded.sweep.name, loaded.sweep.trials, loaded.base.run.name) == (
-        "b",
-        3,
-        "mine",
-    )
+    first = GOOD.replace("config: smoke", "config: mine.yaml")
+    (tmp_path / "first.yaml").write_text(first)
+    loaded = loaded_from(tmp_path, "base: first.yaml\nname: b\ntrials: 3\n")
+    assert loaded.sweep.name == "b"
+    assert loaded.sweep.trials == 3
+    assert loaded.base.run.name == "mine"
 
 
 @pytest.mark.parametrize(
@@ -118,31 +119,29 @@ def test_a_config_beside_the_sweep_and_a_base_of_it(tmp_path: Path) -> None:
             "expected, found choice and log",
         ),
         ("log: [0.01, 1]", "log: [0, 1]", "yaml:8: parameters.optimizer.base_lr.log: "),
-        ("log: [0.01, 1]", "log: [1, 0.1]", "yaml:8: parameters.optimizer.base_lr.log: "),
         ("log: [0.01, 1]", "log: [0.01, 1], step: 0.1", "base_lr.step: beside linear alone"),
         ("choice: [5, 10]", "choice: []", "parameters.batch.per_rank.choice: "),
         ("choice: [5, 10]", "choice: [[5]]", "parameters.batch.per_rank.choice: "),
         ("optimizer.base_lr", "optimizer.base_rl", "base_rl: a key of the config expected"),
-        ("objective: accuracy", "objective: loss", "yaml:11: objective: "),
         ("name: a", "name: a\nsampler: grid", "parameters.optimizer.base_lr.choice: needed"),
-        ("parameters:", DEPENDENT.format("seed"), "eta.of: one of parameters (optimizer.b"),
-        ("parameters:", DEPENDENT.format("seed, to: 1"), "optimizer.eta.to: unknown key"),
+        ("parameters:", DEPENDENT, "eta.of: one of parameters (optimizer.b"),
         ("parameters:", TWICE, "sweep.yaml: dependent.batch.per_rank: also in parameters"),
-        ("name: a", "", "sweep.yaml: name: a value expected, found none"),
         ("config: smoke", "config: smok", "sweep.yaml: a YAML file or a preset's name"),
         ("period: 1", "periods: 1", "sweep.yaml: eval.periods: unknown key; did you mean period?"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said_in_one_line(
-    tmp_path: Path, old: str, new: str, expected: str
+    tmp_path: Path,
+    old: str,
+    new: str,
+    expected: str,
 ) -> None:
     assert old in GOOD
     with pytest.raises(UserError) as caught:
-        load_sweep(write(tmp_path, GOOD.replace(old, new, 1)))
-    assert expected in str(caught.value)
-    assert all(
-        " " in line and len(line) < 500 for line in str(caught.value).splitlines()
-    )
+        loaded_from(tmp_path, GOOD.replace(old, new, 1))
+    (line,) = str(caught.value).splitlines()
+    assert expected in line
+    assert len(line) < 500
 
 
 SCALARS = st.one_of(
@@ -156,7 +155,7 @@ SCALARS = st.one_of(
 
 @given(SCALARS)
 def test_a_value_reaches_the_config_as_it_is(value: object) -> None:
-    (layer,) = parse_overrides([override("a.b", value)])
+    (layer,) = parse_overrides(overrides({"a.b": value}))
     ((key, leaf),) = layer.leaves
     assert key == "a.b"
     assert type(leaf.value) is type(value)
@@ -164,8 +163,9 @@ def test_a_value_reaches_the_config_as_it_is(value: object) -> None:
 
 
 def test_what_may_change_between_two_drivers_and_what_not(tmp_path: Path) -> None:
-    old = load_sweep(write(tmp_path, GOOD)).definition()
-    more = GOOD + "trials: 99\nparallel: 2\n"
-    assert load_sweep(write(tmp_path, more)).definition() == old
+    old = loaded_from(tmp_path, GOOD).definition()
+    longer = loaded_from(tmp_path, GOOD + "trials: 99\nparallel: 2\n")
+    assert longer.definition() == old
     for was, now in (("0.01", "0.02"), ("4 epochs", "5 epochs")):
-        assert load_sweep(write(tmp_path, GOOD.replace(was, now))).definition() != old
+        other = loaded_from(tmp_path, GOOD.replace(was, now))
+        assert other.definition() != old

@@ -34,7 +34,7 @@ overrides:
   log.every: 1 steps
   limits.min_accuracy_by: 1000 epochs  # so few images teach nothing by half of two epochs
   schedule.length: {epochs} epochs
-  system: {{results: {folder}/results, ranks_per_node: {ranks}}}
+  system: {{results: {folder}/results, ranks_per_node: 1}}
 parameters:
   optimizer.base_lr: {{log: [0.01, 0.4]}}
   schedule.warmup: {{linear: [0.5, 1.5], step: 0.5, unit: epochs}}
@@ -42,24 +42,35 @@ parameters:
 """
 
 
+def write_sweep(
+    folder: Path,
+    more: str = "",
+    *,
+    epochs: int = 2,
+) -> Path:
+    path = folder / "sweep.yaml"
+    text = SWEEP.format(folder=folder, epochs=epochs)
+    path.write_text(text + more)
+    return path
+
+
 @pytest.mark.slow
 def test_a_sweep_survives_kills_of_driver_and_trial_and_a_trial_that_fails(
     rn50: Rn50, tmp_path: Path
 ) -> None:
-    text = (
-        SWEEP.format(folder=tmp_path, epochs=2, ranks=1)
-        + (
-            "  model.dtype: {choice: [float32, float16]}\n"  # float16: refused on a CPU, by the run
-            "objective: accuracy\nsampler: random\nseed: 11\ntrials: 6\n"
-        )
+    path = write_sweep(
+        tmp_path,
+        "  model.dtype: {choice: [float32, float16]}\n"  # float16: refused on a CPU
+        "objective: accuracy\nsampler: random\nseed: 11\ntrials: 6\n",
     )
-    path = tmp_path / "sweep.yaml"
-    path.write_text(text)
     folder = tmp_path / "results" / "small"
     loaded = load_sweep(path)
     plan = Study(loaded.sweep, tmp_path, {})
     drawn = [plan.ask().params for _ in range(6)]
-    good = [n for n, values in enumerate(drawn) if values["model.dtype"] == "float32"]
+    good = []
+    for number, values in enumerate(drawn):
+        if values["model.dtype"] == "float32":
+            good.append(number)
     assert 3 <= len(good) < 6, "choose another seed"
 
     # Killed while a trial trains: the next driver stops what is left of it and runs it again.
@@ -81,41 +92,40 @@ def test_a_sweep_survives_kills_of_driver_and_trial_and_a_trial_that_fails(
     out, err = driver.communicate(timeout=400)
     assert driver.returncode == 0, err
     assert f"trial {good[1]}: did not end while its driver ran, run again" in err
-    found = json.loads(out)
-    assert [trial["parameters"] for trial in found["trials"]] == drawn
-    for number, trial in enumerate(found["trials"]):
-        if number not in good:
-            assert (trial["state"], trial["value"]) == ("fail", None)
-            assert (
-                "float32 or bfloat16 expected on a cpu, found float16"
-                in trial["reason"]
-            )
-        elif number == good[2]:
-            assert (trial["state"], trial["reason"]) == ("fail", "killed by SIGKILL")
-        else:
+    results = json.loads(out)
+    assert [trial["parameters"] for trial in results["trials"]] == drawn
+    for number, trial in enumerate(results["trials"]):
+        if number in good and number != good[2]:
             assert trial["state"] == "complete"
             assert 0 < trial["value"] < 1
+            continue
+        assert trial["state"] == "fail"
+        assert trial["value"] is None
+        reason = "model.dtype: float32 or bfloat16 expected on a cpu, found float16"
+        if number == good[2]:
+            reason = "killed by SIGKILL"
+        assert trial["reason"].startswith(reason)
     leave_nothing(folder)
     assert rn50("config", "check", str(folder / "best.yaml")).returncode == 0
 
     # Nothing is left to do: the same command says the same.
     again = rn50("sweep", str(path), "--json")
-    assert (again.returncode, json.loads(again.stdout)) == (0, found)
+    assert again.returncode == 0
+    assert json.loads(again.stdout) == results
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_the_trials(rn50: Rn50, tmp_path: Path) -> None:
+def test_ctrl_c_stops_the_trials(
+    rn50: Rn50,
+    tmp_path: Path,
+) -> None:
     # too long to end by itself
-    text = SWEEP.format(folder=tmp_path, epochs=30, ranks=1)
-    path = tmp_path / "sweep.yaml"
-    path.write_text(text + "trials: 1\n")
+    path = write_sweep(tmp_path, "trials: 1\n", epochs=30)
     folder = tmp_path / "results" / "small"
+    trial = folder / "trials" / "trial_0000"
     driver = rn50.start("sweep", str(path))
     wait_until(
-        lambda: any(
-            '"train"' in path.read_text()
-            for path in folder.glob("trials/trial_0000/*/metrics.jsonl")
-        )
+        lambda: "train" in next(map(Path.read_text, trial.glob("*/metrics.jsonl")), "")
     )
     for _ in range(3):  # a second and third Ctrl-C leave no trial either
         driver.send_signal(signal.SIGINT)
@@ -125,15 +135,13 @@ def test_ctrl_c_stops_the_trials(rn50: Rn50, tmp_path: Path) -> None:
     assert out == ""
     assert "Traceback" not in err
     assert "stopped by Ctrl-C; 0 of 1 trials have ended" in err.splitlines()[-1]
-    (log,) = folder.glob("trials/trial_0000/*/result_0.txt")
-    stop = [event for event in read_events(log) if event.key == "run_stop"]
-    assert [event.metadata["status"] for event in stop] == ["aborted"]
+    (log,) = trial.glob("*/result_0.txt")
+    (stop,) = [event for event in read_events(log) if event.key == "run_stop"]
+    assert stop.metadata["status"] == "aborted"
 
 
 def test_two_drivers_do_not_share_a_sweep(tmp_path: Path) -> None:
-    path = tmp_path / "sweep.yaml"
-    path.write_text(SWEEP.format(folder=tmp_path, epochs=2, ranks=1))
-    loaded = load_sweep(path)
+    loaded = load_sweep(write_sweep(tmp_path))
     folder = sweep_folder(loaded)
     folder.mkdir(parents=True)
     mine = f"in use by process {os.getpid()} on "
@@ -148,12 +156,8 @@ def test_two_drivers_do_not_share_a_sweep(tmp_path: Path) -> None:
 def test_how_a_trial_ended_is_read_from_what_it_left(tmp_path: Path) -> None:
     assert read_end(tmp_path, -9).reason == "killed by SIGKILL"
     assert read_end(tmp_path, 2).reason == "exit code 2: no output"
-    (tmp_path / "output.log").write_text(
-        "quick: 1 rank\nrn50: error: a: b expected\nmore\n"
-    )
-    assert read_end(tmp_path, 2).reason == "exit code 2: a: b expected"
-    (tmp_path / "output.log").write_text("quick: 1 rank\n\n")
-    assert read_end(tmp_path, 1).reason == "exit code 1: quick: 1 rank"
+    (tmp_path / "output.log").write_text("quick: 1 rank\nKilled\n\n")
+    assert read_end(tmp_path, 1).reason == "exit code 1: Killed"
     (tmp_path / "1").mkdir()
     (tmp_path / "1/result.json").write_text('{"status": "succ')
     assert read_end(tmp_path, 0).status == "failed"
@@ -164,27 +168,22 @@ def test_how_a_trial_ended_is_read_from_what_it_left(tmp_path: Path) -> None:
 def test_evaluations_are_read_while_they_are_written(tmp_path: Path) -> None:
     assert evaluations(tmp_path) == []
     (tmp_path / "1").mkdir()
-    lines = [
-        '{"kind": "train", "step": 1, "loss": 2.0}',
-        '{"kind": "eval", "epoch": 1, "accuracy": 0.25}',
-        '{"kind": "eval", "epoch": 2, "accuracy": 0.5}',
-    ]
-    whole = "\n".join(lines) + "\n"
-    for end in range(len(whole) + 1):
+    train = '{"kind": "train", "step": 1, "loss": 2.0}\n'
+    first = '{"kind": "eval", "epoch": 1, "accuracy": 0.25}\n'
+    second = '{"kind": "eval", "epoch": 2, "accuracy": 0.5}\n'
+    whole = train + first + second
+    for end in range(len(whole)):
         (tmp_path / "1" / "metrics.jsonl").write_text(whole[:end])
-        found = evaluations(tmp_path)
-        complete = [
-            lines[1] + "\n" in whole[:end],
-            whole[:end].endswith(lines[2] + "\n"),
-        ]
-        assert found == [(1, 0.25), (2, 0.5)][: sum(complete)]
+        whole_lines = first in whole[:end]
+        assert len(evaluations(tmp_path)) == whole_lines
+    (tmp_path / "1" / "metrics.jsonl").write_text(whole)
+    assert evaluations(tmp_path) == [(1, 0.25), (2, 0.5)]
 
 
 def test_a_trial_at_the_target_is_not_pruned(tmp_path: Path) -> None:
     """Though it is the worst of all so far."""
-    path = tmp_path / "sweep.yaml"
-    text = SWEEP.format(folder=tmp_path, epochs=2, ranks=1).replace("0.999", "0.5")
-    path.write_text(f"prune_from: 1\n{text}")
+    path = write_sweep(tmp_path, "prune_from: 1\n")
+    path.write_text(path.read_text().replace("0.999", "0.5"))
     loaded = load_sweep(path)
     study = Study(loaded.sweep, tmp_path, {})
     for _ in range(6):
@@ -192,17 +191,16 @@ def test_a_trial_at_the_target_is_not_pruned(tmp_path: Path) -> None:
         study.report(number, 2, 0.9)
         study.end(number, TrialState.COMPLETE, 0.9)
     driver = Driver(loaded, study, lambda *_: None, lambda _: None)
-    for accuracy, state in ((0.5, TrialState.COMPLETE), (0.49, TrialState.PRUNED)):
+    for accuracy, state in (
+        (0.5, TrialState.COMPLETE),
+        (0.49, TrialState.PRUNED),
+    ):
         number = study.ask().number
         folder = tmp_path / str(number)
         (folder / "1").mkdir(parents=True)
-        result = {
-            "status": "success",
-            "eval_accuracy": accuracy,
-            "time_to_train_s": 1.0,
-        }
+        result = {"status": "success", "time_to_train_s": 1.0}
         write_json(folder / "1/result.json", result)
-        line = json.dumps({"kind": "eval", "epoch": 2, "accuracy": accuracy})
+        line = f'{{"kind": "eval", "epoch": 2, "accuracy": {accuracy}}}'
         (folder / "1/metrics.jsonl").write_text(f"{line}\n")
         process = subprocess.Popen(["true"])
         process.wait()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -27,8 +26,16 @@ sampler: random
 """
 
 
+OTHERS = {
+    TrialState.FAIL: "no <disk>",
+    TrialState.PRUNED: "accuracy 0.1 after epoch 2",
+}
+
+
 def searched(
-    folder: Path, measure: str, values: list[float]
+    folder: Path,
+    measure: str,
+    values: list[float],
 ) -> tuple[LoadedSweep, Study]:
     folder.mkdir()
     path = folder / "sweep.yaml"
@@ -36,11 +43,11 @@ def searched(
     loaded = load_sweep(path)
     study = Study(loaded.sweep, folder, loaded.definition())
     for value in values:
-        study.end(study.ask().number, TrialState.COMPLETE, value=value)
-    study.end(study.ask().number, TrialState.FAIL, reason="no <disk>")
-    study.end(
-        study.ask().number, TrialState.PRUNED, reason="accuracy 0.1 after epoch 2"
-    )
+        number = study.ask().number
+        study.end(number, TrialState.COMPLETE, value)
+    for state, reason in OTHERS.items():
+        number = study.ask().number
+        study.end(number, state, reason=reason)
     return loaded, study
 
 
@@ -51,31 +58,32 @@ def searched(
 def test_the_best_is_a_preset_that_the_check_accepts(
     tmp_path: Path, measure: str, best: int
 ) -> None:
-    loaded, study = searched(tmp_path / "a", measure, [9.0, 5.0, 4.0, 6.0, 8.0])
-    found = write_results(loaded, study, tmp_path / "a")
-    assert found["best"] == best
-    preset = load(tmp_path / "a" / "best.yaml")
-    wanted = study.trials[best].params
-    assert preset.run.optimizer.base_lr == wanted["optimizer.base_lr"]
-    assert preset.run.batch.per_rank == wanted["batch.per_rank"]
-    assert str(preset.run.schedule.warmup) == f"{wanted['schedule.warmup']!r} epochs"
-    assert (preset.run.seed, preset.run.name) == (None, "a_best")
+    folder = tmp_path / "a"
+    loaded, study = searched(folder, measure, [9.0, 5.0, 4.0, 6.0, 8.0])
+    results = write_results(loaded, study, folder)
+    assert results["best"] == best
+    preset = load(folder / "best.yaml")
+    run = preset.run
+    drawn = study.trials[best].params
+    assert run.optimizer.base_lr == drawn["optimizer.base_lr"]
+    assert run.batch.per_rank == drawn["batch.per_rank"]
+    assert str(run.schedule.warmup) == f"{drawn['schedule.warmup']!r} epochs"
+    assert run.seed is None
+    assert run.name == "a_best"
     assert check_config(preset).verdict == "PASS"
-    assert preset.run.division == "open"  # the closed one wants base LRs of 0.001 k
-    lines = (tmp_path / "a" / "best.yaml").read_text().splitlines()
-    header = "\n".join(takewhile(lambda line: line.startswith("# "), lines))
-    assert f"trial {best}" in header
-    assert "Open division: the closed one refuses it: optimizer.base_lr" in header
-    assert read_json(tmp_path / "a" / "trials.json") == found
+    assert run.division == "open"  # the closed one wants base LRs of 0.001 k
+    first, second, *_ = (folder / "best.yaml").read_text().splitlines()
+    assert first.startswith(f"# Best of sweep a: trial {best}, ")
+    assert second.startswith("# Open division: the closed one refuses it: ")
+    assert read_json(folder / "trials.json") == results
 
 
 def test_the_table_has_the_best_first_and_every_reason(tmp_path: Path) -> None:
     for measure, order in (("epochs_to_target", "10234"), ("accuracy", "20134")):
         loaded, study = searched(tmp_path / measure, measure, [5.0, 4.0, 7.0])
-        header, rows = table(write_results(loaded, study, tmp_path / measure))
+        results = write_results(loaded, study, tmp_path / measure)
+        header, rows = table(results)
         assert "".join(row[0] for row in rows) == order
-        assert len({len(header), *map(len, rows)}) == 1
-        assert [row[-1] for row in rows[3:]] == [
-            "no <disk>",
-            "accuracy 0.1 after epoch 2",
-        ]
+        assert {len(row) for row in rows} == {len(header)}
+        reasons = [row[-1] for row in rows[3:]]
+        assert reasons == list(OTHERS.values())

@@ -13,97 +13,137 @@ from tests.conftest import refused
 
 PARAMETERS = {
     "optimizer.base_lr": Parameter(log=(0.01, 1.0)),
-    "schedule.warmup": Parameter(linear=(0.5, 2.0), step=0.5, unit="epochs"),
+    "schedule.warmup": Parameter(
+        linear=(0.5, 2.0),
+        step=0.5,
+        unit="epochs",
+    ),
     "batch.per_rank": Parameter(choice=(5, 10)),
 }
 
 
 def make(**more: object) -> Sweep:
-    given = {"name": "a", "parameters": PARAMETERS, "seed": 7} | more
+    given = {
+        "name": "a",
+        "parameters": PARAMETERS,
+        "seed": 7,
+        **more,
+    }
     return Sweep.model_validate(given)
 
 
 def opened(
-    sweep: Sweep, folder: Path, definition: dict[str, object] | None = None
+    sweep: Sweep,
+    folder: Path,
+    **definition: object,
 ) -> Study:
     folder.mkdir(exist_ok=True)
-    return Study(sweep, folder, definition or {})
+    return Study(sweep, folder, definition)
 
 
 def draw(
-    sweep: Sweep, folder: Path, trials: int, *, reopen: bool
+    sweep: Sweep,
+    folder: Path,
+    trials: int,
+    *,
+    reopen: bool = False,
 ) -> list[dict[str, object]]:
     study = opened(sweep, folder)
     for _ in range(trials):
-        study = opened(sweep, folder) if reopen else study
+        if reopen:
+            study = opened(sweep, folder)
         trial = study.ask()
-        value = trial.params["optimizer.base_lr"] + trial.params["schedule.warmup"]
+        values = trial.params
+        value = values["optimizer.base_lr"] + values["schedule.warmup"]
         study.end(trial.number, TrialState.COMPLETE, value)
-    return [trial.params for trial in opened(sweep, folder).trials]
+    trials_again = opened(sweep, folder).trials
+    return [trial.params for trial in trials_again]
 
 
 @pytest.mark.parametrize("sampler", ["random", "tpe", "grid"])
 def test_a_resumed_sweep_draws_what_an_uninterrupted_one_draws(
     tmp_path: Path, sampler: str
 ) -> None:
-    parameters = dict(PARAMETERS)
+    parameters = PARAMETERS
     if sampler == "grid":
-        parameters["optimizer.base_lr"] = Parameter(choice=(0.01, 0.1, 1.0))
-        parameters["schedule.warmup"] = Parameter(choice=(0.5, 1.5), unit="epochs")
-        parameters["data.no_augment_from_epoch"] = Parameter(choice=(None, 8))
+        parameters = {
+            "optimizer.base_lr": Parameter(choice=(0.01, 0.1, 1.0)),
+            "schedule.warmup": Parameter(
+                choice=(0.5, 1.5),
+                unit="epochs",
+            ),
+            "data.no_augment_from_epoch": Parameter(choice=(None, 8)),
+        }
     sweep = make(sampler=sampler, parameters=parameters)
-    whole = draw(sweep, tmp_path / "whole", 8, reopen=False)
+    whole = draw(sweep, tmp_path / "whole", 8)
     assert draw(sweep, tmp_path / "killed", 8, reopen=True) == whole
-    assert len({str(values) for values in whole}) > 4
+    assert len(set(map(str, whole))) > 4
     other = sweep.model_copy(update={"seed": 8})
-    assert draw(other, tmp_path / "other", 8, reopen=False) != whole
+    assert draw(other, tmp_path / "other", 8) != whole
 
 
 def test_a_grid_is_tried_once_each(tmp_path: Path) -> None:
     parameters = {
         "optimizer.base_lr": Parameter(choice=(0.5, 1.0)),
-        "schedule.warmup": Parameter(choice=(0, 1, 2), unit="epochs"),
+        "schedule.warmup": Parameter(
+            choice=(0, 1, 2),
+            unit="epochs",
+        ),
     }
-    sweep = make(sampler="grid", parameters=parameters, trials=1000)
+    sweep = make(
+        sampler="grid",
+        parameters=parameters,
+        trials=1000,
+    )
     assert sweep.wanted_trials == 6
-    assert sweep.model_copy(update={"trials": 5}).wanted_trials == 5
-    drawn = draw(sweep, tmp_path / "a", 6, reopen=False)
-    assert len({str(sorted(values.items())) for values in drawn}) == 6
+    fewer = sweep.model_copy(update={"trials": 5})
+    assert fewer.wanted_trials == 5
+    drawn = draw(sweep, tmp_path / "a", 6)
+    assert len(set(map(str, drawn))) == 6
 
 
 def test_a_journal_torn_by_a_kill_goes_on(tmp_path: Path) -> None:
     """Optuna alone adds to the torn line and cannot read it again; for the lock it waits 30 s."""
     sweep = make(sampler="random")
-    whole = draw(sweep, tmp_path / "a", 3, reopen=False)
-    assert draw(sweep, tmp_path / "b", 2, reopen=False) == whole[:2]
-    with (tmp_path / "b" / JOURNAL).open("ab") as file:
+    whole = draw(sweep, tmp_path / "a", 3)
+    torn = tmp_path / "b"
+    assert draw(sweep, torn, 2) == whole[:2]
+    with (torn / JOURNAL).open("ab") as file:
         file.write(b'{"op_code": 4, "wor')
-    (tmp_path / "b" / f"{JOURNAL}.lock").touch()
-    assert draw(sweep, tmp_path / "b", 1, reopen=False) == whole
+    (torn / f"{JOURNAL}.lock").touch()
+    assert draw(sweep, torn, 1) == whole
 
 
 @pytest.mark.parametrize(
-    "text", ["no journal\n", "[]\n", '{"a": 1}\n', f"{'[' * 100_000}\n"]
+    "text",
+    [
+        "no journal\n",
+        "[]\n",
+        '{"a": 1}\n',
+        f"{'[' * 100_000}\n",
+    ],
 )
-def test_a_file_that_is_no_journal_is_named(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_no_journal_is_named(
+    tmp_path: Path,
+    text: str,
+) -> None:
     (tmp_path / JOURNAL).write_text(text)
     with refused(r"journal\.log: Optuna's journal expected"):
         opened(make(), tmp_path)
 
 
 def test_a_sweep_continues_only_with_its_own_definition(tmp_path: Path) -> None:
-    began = {"seed": 0, "choice": (1, 2)}
-    opened(make(), tmp_path, began)
-    opened(make(), tmp_path, began)
+    for _ in range(2):
+        opened(make(), tmp_path, seed=0, choice=[1, 2])
     with refused("changed: seed: was 0, is 5; give the sweep another name"):
-        opened(make(), tmp_path, began | {"seed": 5})
+        opened(make(), tmp_path, seed=5, choice=[1, 2])
 
 
 def test_running_trials_are_found_again_and_half_asked_ones_dropped(
     tmp_path: Path,
 ) -> None:
     sweep = make(sampler="random")
-    whole = draw(sweep, tmp_path / "whole", 2, reopen=False)
+    whole = draw(sweep, tmp_path / "whole", 2)
     journal = tmp_path / "a" / JOURNAL
     first = opened(sweep, tmp_path / "a")
     first.ask()
@@ -112,9 +152,9 @@ def test_running_trials_are_found_again_and_half_asked_ones_dropped(
     more = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join(more[: lines + 2]))  # asked, one value set
     second = opened(sweep, tmp_path / "a")
-    assert [(t.params, t.state) for t in second.trials] == [
-        (whole[0], TrialState.RUNNING)
-    ]
+    (running,) = second.trials
+    assert running.params == whole[0]
+    assert running.state == TrialState.RUNNING
     assert second.ask().params == whole[1]
     assert len(second.trials) == 2
 
@@ -122,14 +162,16 @@ def test_running_trials_are_found_again_and_half_asked_ones_dropped(
 @pytest.mark.parametrize("objective", ["accuracy", "epochs_to_target"])
 @pytest.mark.parametrize("prune_from", [2, None])
 def test_the_pruner_stops_the_worse_whatever_the_direction(
-    tmp_path: Path, objective: str, prune_from: int | None
+    tmp_path: Path,
+    objective: str,
+    prune_from: int | None,
 ) -> None:
-    study = opened(make(objective=objective, prune_from=prune_from), tmp_path)
+    sweep = make(objective=objective, prune_from=prune_from)
+    study = opened(sweep, tmp_path)
     for _ in range(5):
         number = study.ask().number
-        assert not any(
-            study.report(number, e, a) for e, a in [(1, 0.3), (2, 0.7), (3, 0.9)]
-        )
+        for epoch, accuracy in enumerate((0.3, 0.7, 0.9), start=1):
+            assert not study.report(number, epoch, accuracy)
         study.end(number, TrialState.COMPLETE, value=0.9)
     good = study.ask().number
     bad = study.ask().number

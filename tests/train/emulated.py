@@ -9,16 +9,25 @@ import tempfile
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import mxnet as mx
+import numpy as np
 
 from rn50.train.gpu.calls import data_address
-from rn50.train.gpu.module import SOURCE, Launch, parameters
+from rn50.train.gpu.module import SOURCE, CudaModule, Launch, parameters
 from rn50.train.gpu.operators import PlanOperators
 
 HEADER = Path(__file__).with_name("emulated.h")
 THREADS = 64
 _NUMBERS = {"int": ctypes.c_int, "float": ctypes.c_float}
+_DTYPES = {
+    "half_t": np.float16,
+    "float": np.float32,
+    "int": np.int32,
+    "long long": np.int64,
+    "unsigned char": np.uint8,
+}
 
 
 def wrapper(source: Path = SOURCE) -> str:
@@ -36,16 +45,23 @@ def wrapper(source: Path = SOURCE) -> str:
 def compile_text(text: str, made: Path, *options: str) -> None:
     source = made.with_suffix(".cc")
     source.write_text(text)
-    command = ["g++", "-std=c++20", "-O1", "-pthread", "-Wall", "-Werror", *options]
+    command = [
+        "g++",
+        "-std=c++20",
+        "-O1",
+        "-pthread",
+        "-Wall",
+        "-Werror",
+        *options,
+    ]
     subprocess.run([*command, str(source), "-o", str(made)], check=True)
 
 
 def build() -> Path:
     """The text of the kernels, compiled by g++ once."""
     text = wrapper()
-    digest = hashlib.sha256(
-        (text + SOURCE.read_text() + HEADER.read_text()).encode()
-    ).hexdigest()
+    whole = text + SOURCE.read_text() + HEADER.read_text()
+    digest = hashlib.sha256(whole.encode()).hexdigest()
     built = Path(tempfile.gettempdir()) / f"rn50_emulated_{digest[:16]}.so"
     if not built.exists():
         with tempfile.TemporaryDirectory(dir=built.parent) as folder:
@@ -60,22 +76,23 @@ def library() -> ctypes.CDLL:
     return ctypes.CDLL(str(build()))
 
 
-class EmulatedModule:
-    """`gpu.module.Module` on the CPU. A launch waits for its arrays and for its end."""
+class EmulatedModule(CudaModule):
+    """The kernels on the CPU. A launch waits for its arrays and for its end."""
+
+    device: Any = None
 
     def __init__(self) -> None:
-        self.launched: list[str] = []
         self._parameters = parameters(SOURCE.read_text())
 
     def launch(self, launch: Launch) -> None:
         mx.nd.waitall()
-        self.launched.append(launch.name)
         kinds = self._parameters[launch.name]
-        values = [_argument(k, a) for k, a in zip(kinds, launch.arguments, strict=True)]
-        places = [ctypes.cast(ctypes.pointer(v), ctypes.c_void_p) for v in values]
-        library()[f"run_{launch.name}"](
-            launch.blocks, THREADS, (ctypes.c_void_p * len(places))(*places)
-        )
+        words = [
+            _argument(kind, value)
+            for kind, value in zip(kinds, launch.arguments, strict=True)
+        ]
+        places = (ctypes.c_void_p * len(words))(*map(ctypes.addressof, words))
+        library()[f"run_{launch.name}"](launch.blocks, THREADS, places)
 
     def sequence(
         self,
@@ -98,18 +115,8 @@ def _argument(kind: str, value: object) -> ctypes._SimpleCData:  # type: ignore[
     if value is None:
         return ctypes.c_void_p()
     assert isinstance(value, mx.nd.NDArray)
-    dtype = {
-        "half_t": "float16",
-        "float": "float32",
-        "int": "int32",
-        "long long": "int64",
-        "unsigned char": "uint8",
-    }
-    words = kind.removeprefix("const ").partition("*")[0].strip()
-    assert value.dtype == dtype[words] or value.dtype.__name__ == dtype[words], (
-        kind,
-        value.dtype,
-    )
+    dtype, _, _ = kind.removeprefix("const ").partition("*")
+    assert value.dtype == _DTYPES[dtype], (kind, value.dtype)
     return ctypes.c_void_p(data_address(value))
 
 

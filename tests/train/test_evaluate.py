@@ -7,9 +7,11 @@ from unittest.mock import MagicMock, Mock
 import mxnet as mx
 import numpy as np
 import pytest
+from mxnet import nd
 
 from rn50.config.load import load
 from rn50.config.plan import build_plan
+from rn50.config.schema import Run
 from rn50.data.pipeline import NOT_COUNTED, Batch
 from rn50.train import run
 from rn50.train.checkpoint.state import TrainState
@@ -18,84 +20,124 @@ from rn50.train.evaluate import Accuracy, evaluate
 from rn50.train.operators import Operators
 from tests.conftest import refused
 
-ALONE = LoneCommunicator(Operators(mx.cpu()), Mock(rows=()))
+ALONE = LoneCommunicator(
+    Operators(mx.cpu()),
+    Mock(rows=()),
+)
+
+
+def evaluating(
+    samples: int,
+    per_batch: int,
+) -> Run:
+    sizes = [f"data.eval_samples={samples}", f"eval.batch_per_rank={per_batch}"]
+    return load("smoke", sizes).run
 
 
 @pytest.mark.parametrize(
-    ("classes", "dtype"), [(3000, "float16"), (4, "float16"), (7, "float32")]
+    ("classes", "dtype"),
+    [
+        (3000, "float16"),
+        (4, "float16"),
+        (7, "float32"),
+    ],
 )
-def test_hits_are_counted_exactly(classes: int, dtype: str) -> None:
+def test_hits_are_counted_exactly(
+    classes: int,
+    dtype: str,
+) -> None:
     """2,500 images in three batches, the last filled up. float16 has no whole number from 2,049 to
     4,096 that is odd. The image of class c with logits ranked by place p is a hit where p = 0."""
     samples = 2500
     per_batch = 900
     rng = np.random.default_rng(1)
-    labels = rng.integers(classes, size=samples)
-    places = np.minimum(
-        rng.choice([0, 0, 0, 0, 0, 0, 1, 4, 5], size=samples), classes - 1
+    labels = np.full(3 * per_batch, NOT_COUNTED)
+    labels[:samples] = rng.integers(classes, size=samples)
+    places = rng.choice(
+        [0, 0, 0, 1, 4, 5],
+        size=samples,
     )
-    logits = np.zeros((3 * per_batch, classes), dtype)
+    places = places.clip(max=classes - 1)
+    logits = np.zeros((len(labels), classes), dtype)
     for row, label, place in zip(logits, labels, places, strict=False):
         others = rng.permutation(classes)[:7]
-        order = np.insert(others[others != label][:5], place, label)
+        order = np.insert(
+            others[others != label][:5],
+            place,
+            label,
+        )
         row[order] = np.arange(len(order), 0, -1)
-    padding = np.full(3 * per_batch - samples, NOT_COUNTED)
-    padded = np.concatenate([labels, padding]).astype(np.float32)
-    parts = zip(np.split(logits, 3), np.split(padded, 3), strict=True)
-    batches = (Batch(mx.nd.array(i, dtype=dtype), mx.nd.array(t)) for i, t in parts)
-    found = evaluate(
+    batches = []
+    for first in range(0, len(labels), per_batch):
+        place = slice(first, first + per_batch)
+        scores = nd.array(logits[place], dtype=dtype)
+        batches.append(Batch(scores, nd.array(labels[place])))
+    run = evaluating(samples, per_batch)
+    accuracy = evaluate(
         lambda images: images,
-        lambda: next(batches),
+        iter(batches).__next__,
         ALONE,
-        batches=3,
-        samples=samples,
+        run,
     )
-    assert found == Accuracy(int((places == 0).sum()), samples, int((places < 5).sum()))
+    assert accuracy == (sum(places == 0), samples, sum(places < 5))
 
 
-@pytest.mark.parametrize("expected", [2, 4])
-def test_an_evaluation_of_other_images_than_all_is_none(expected: int) -> None:
-    batch = Batch(mx.nd.zeros((4, 3)), mx.nd.array([0, 1, 2, NOT_COUNTED]))
-    with refused(f"{expected} images expected, found 3"):
+@pytest.mark.parametrize("samples", [2, 4])
+def test_an_evaluation_of_other_images_than_all_is_none(samples: int) -> None:
+    labels = nd.array([0, 1, 2, NOT_COUNTED])
+    batch = Batch(nd.zeros((4, 3)), labels)
+    run = evaluating(samples, 4)
+    with refused(f"{samples} images expected, found 3"):
         evaluate(
-            lambda images: images, lambda: batch, ALONE, batches=1, samples=expected
+            lambda images: images,
+            lambda: batch,
+            ALONE,
+            run,
         )
 
 
-@pytest.mark.parametrize(("epoch", "active_ranks"), [(1, 2), (2, 1)])
+@pytest.mark.parametrize(
+    ("epoch", "active_ranks"),
+    [
+        (1, 2),
+        (2, 1),
+    ],
+)
 def test_statistics_are_those_of_the_ranks_that_trained_and_weights_are_compared_before(
-    epoch: int, active_ranks: int, monkeypatch: pytest.MonkeyPatch
+    epoch: int,
+    active_ranks: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     changes = "batch.changes=[{after_epoch: 1, per_rank: 20, active_ranks: 1}]"
     trainer = MagicMock(run=load("smoke", [changes]).run)
     trainer.plan = build_plan(trainer.run)
-    for name in ("quick_digest", "bn_statistics", "copy_parameters", "evaluate"):
+    for name in ("quick_digest", "copy_parameters", "evaluate"):
         monkeypatch.setattr(run, name, getattr(trainer, name))
     monkeypatch.setattr(run, "sync_bn_statistics", trainer.sync)
     run.evaluate_epoch(trainer, epoch)
     assert trainer.sync.call_args.kwargs["active_ranks"] == active_ranks
     calls = [name for name, *_ in trainer.mock_calls]
-    places = [
-        calls.index(n)
-        for n in ("comm.check_replicas", "sync", "copy_parameters", "evaluate")
-    ]
-    assert places == sorted(places)
+    order = ("comm.check_replicas", "sync", "copy_parameters", "evaluate")
+    assert tuple(name for name in calls if name in order) == order
 
 
-@pytest.mark.parametrize(("correct", "reached"), [(37_950, True), (37_949, False)])
+@pytest.mark.parametrize(
+    ("correct", "reached"),
+    [
+        (37_950, True),
+        (37_949, False),
+    ],
+)
 def test_the_target_itself_is_success(
-    correct: int, reached: bool, monkeypatch: pytest.MonkeyPatch
+    correct: int,
+    reached: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    overrides = [
-        "eval.target=0.759",
-        "schedule.length=1 epochs",
-        "schedule.warmup=0 epochs",
-    ]
-    overrides += ["eval.period=1", "eval.offset=0"]
+    overrides = ["eval.target=0.759", "limits.min_accuracy_by=9 epochs"]
     trainer = Mock(run=load("smoke", overrides).run)
     trainer.plan = build_plan(trainer.run)
     trainer.context.state = TrainState()
-    found = Accuracy(correct, 50_000, 0)
+    accuracy = Accuracy(correct, 50_000, 0)
     monkeypatch.setattr(run, "train_epoch", Mock())
-    monkeypatch.setattr(run, "evaluate_epoch", lambda *_: found)
+    monkeypatch.setattr(run, "evaluate_epoch", Mock(return_value=accuracy))
     assert run.train_blocks(trainer, Mock()) == reached

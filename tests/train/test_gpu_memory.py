@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from itertools import combinations
+from operator import attrgetter
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rn50.train.gpu.memory import ALIGN_BYTES, Buffer, place
 
-USES = st.tuples(st.integers(0, 5000), st.integers(0, 30), st.integers(0, 12))
+USES = st.tuples(
+    st.integers(0, 5000),
+    st.integers(0, 30),
+    st.integers(0, 12),
+)
 
 
 @given(st.lists(USES, max_size=25))
@@ -17,16 +22,14 @@ def test_values_that_live_together_lie_apart(uses: list[tuple[int, int, int]]) -
     buffers = []
     for size_bytes, first, length in uses:
         buffer = Buffer(size_bytes)
-        buffer.used_at(first)
-        buffer.used_at(first + length)
-        buffers.append((buffer, range(first, first + length + 1)))
-    end_bytes = place([buffer for buffer, _ in buffers])
-    for (a, life), (b, other) in combinations(buffers, 2):
-        apart = (
-            a.offset + a.size_bytes <= b.offset or b.offset + b.size_bytes <= a.offset
-        )
-        assert apart or not set(life) & set(other)
-    for buffer, _ in buffers:
+        buffer.calls += range(first, first + length + 1)
+        buffers.append(buffer)
+    end_bytes = place(buffers)
+    for pair in combinations(buffers, 2):
+        low, high = sorted(pair, key=attrgetter("offset", "size_bytes"))
+        apart = low.offset + low.size_bytes <= high.offset
+        assert apart or not set(low.calls) & set(high.calls)
+    for buffer in buffers:
         assert buffer.offset % ALIGN_BYTES == 0
         assert buffer.offset + buffer.size_bytes <= end_bytes
 
@@ -34,5 +37,5 @@ def test_values_that_live_together_lie_apart(uses: list[tuple[int, int, int]]) -
 def test_a_place_is_used_again() -> None:
     buffers = [Buffer(1024) for _ in range(4)]
     for number, buffer in enumerate(buffers):
-        buffer.used_at(2 * number)
+        buffer.calls.append(2 * number)
     assert place(buffers) == 1024

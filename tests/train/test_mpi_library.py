@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rn50.train.communication.mpi_library import (
+    Family,
     MpiLibrary,
     family_of,
     horovods_mpi,
@@ -24,25 +25,16 @@ ASK = """extern "C" int MPI_Get_library_version(char *text, int *length) {
 MVAPICH = "MVAPICH2 Version      : 2.3.7"
 
 
-def compile_library(path: Path, source: str, *options: str) -> Path:
+def compile_library(
+    path: Path,
+    source: str,
+    *options: str,
+) -> Path:
     """A shared library whose own name is that of its file."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    command = f"g++ -shared -fPIC -x c++ - -x none -o {path} -Wl,-soname,{path.name}"
     subprocess.run(
-        [
-            "g++",
-            "-shared",
-            "-fPIC",
-            "-o",
-            path,
-            "-x",
-            "c++",
-            "-",
-            "-x",
-            "none",
-            f"-Wl,-soname,{path.name}",
-            "-Wl,--no-as-needed",
-            *options,
-        ],
+        [*command.split(), "-Wl,--no-as-needed", *options],
         input=source,
         text=True,
         check=True,
@@ -52,41 +44,45 @@ def compile_library(path: Path, source: str, *options: str) -> Path:
 
 def test_the_library_is_the_loaders_choice(tmp_path: Path) -> None:
     mpi = compile_library(tmp_path / "own/lib/libmpi.so.12", ASK % MVAPICH)
+    options = ("-Wl,-rpath,$ORIGIN/own/lib", str(mpi))
     linked = compile_library(
-        tmp_path / "mpi_lib.so", "", "-Wl,-rpath,$ORIGIN/own/lib", str(mpi)
+        tmp_path / "mpi_lib.so",
+        "",
+        *options,
     )
     assert linked_mpi(linked) == MpiLibrary(str(mpi), "mvapich")
 
 
 def test_horovods_own() -> None:
-    found = horovods_mpi()
-    if found is None:
+    mpi = horovods_mpi()
+    if mpi is None:
         pytest.skip("Horovod was built without MPI here")
-    assert Path(found.path).is_file()
-    assert found.family == family_of(library_version(found.path))
+    assert Path(mpi.path).is_file()
+    assert mpi.family == family_of(library_version(mpi.path))
 
 
 @pytest.mark.parametrize(
-    ("name", "version", "family"),
+    ("name", "family"),
     [
-        ("libmpi.so.40", "", "openmpi"),
-        ("libmpich.so.12", "MPICH Version: 4.0.2", "mpich"),
-        ("libmpi_usempif08.so.40", "", None),
+        ("libmpi.so.40", "openmpi"),
+        ("libmpi_usempif08.so.40", None),
     ],
 )
-def test_whose_it_is(
-    name: str, version: str, family: str | None, tmp_path: Path
+def test_whose_it_is_by_its_name(
+    name: str,
+    family: Family | None,
+    tmp_path: Path,
 ) -> None:
-    """By its name; a name that says nothing is asked for its version, in a place of its own."""
-    mpi = compile_library(tmp_path / name, ASK % version)
+    """libmpi.so.40 gives no version; the other, which is for Fortran, comes with MPI's own."""
+    mpi = compile_library(tmp_path / name, ASK % "")
+    options = (f"-Wl,-rpath,{tmp_path}", str(mpi))
     linked = compile_library(
-        tmp_path / "mpi_lib.so", "", f"-Wl,-rpath,{tmp_path}", str(mpi)
+        tmp_path / "mpi_lib.so",
+        "",
+        *options,
     )
-    found = linked_mpi(linked)
-    if "usempi" in name:
-        assert found is None
-    else:
-        assert found == MpiLibrary(str(mpi), family)
+    expected = MpiLibrary(str(mpi), family) if family else None
+    assert linked_mpi(linked) == expected
 
 
 @pytest.mark.parametrize(
@@ -104,10 +100,14 @@ def test_whose_it_is(
         ("", None),
     ],
 )
-def test_what_a_library_says_of_itself(version: str, family: str | None) -> None:
+def test_what_a_library_says_of_itself(
+    version: str,
+    family: str | None,
+) -> None:
     assert family_of(version) == family
 
 
 def test_what_is_no_library_is_linked_to_nothing(tmp_path: Path) -> None:
-    (tmp_path / "mpi_lib.so").write_bytes(b"\x7fELF\x01\x01" + bytes(100))
-    assert linked_mpi(tmp_path / "mpi_lib.so") is None
+    library = tmp_path / "mpi_lib.so"
+    library.write_bytes(b"\x7fELF\x01\x01" + bytes(100))
+    assert linked_mpi(library) is None

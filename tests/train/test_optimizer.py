@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import subprocess
+import sys
+from typing import Any, NamedTuple
 
 import mxnet as mx
 import numpy as np
@@ -29,111 +32,115 @@ SHAPES = {
     "fc_weight": (7, 8),
     "fc_bias": (7,),
 }
-BATCH = 16
-
-# The published rules again, independent of VARIANTS: which tensors are scaled and decayed, eta,
-# epsilon, momentum correction, and what stands before |w| in the denominator.
-PUBLISHED = {
-    "sgd": ((), ("weight",), 0.0, 0.0, True, lambda s: s.weight_decay),
-    "you": (
-        ("weight", "bias", "gamma", "beta"),
-        ("weight", "bias", "gamma", "beta"),
-        0.001,
-        0.0,
-        False,
-        lambda s: s.weight_decay,
-    ),
-    "reference": (
-        ("weight",),
-        ("weight",),
-        0.001,
-        1e-7,
-        False,
-        lambda s: s.weight_decay,
-    ),
-    "nvidia": (
-        ("weight",),
-        ("weight", "bias"),
-        0.001,
-        0.0,
-        True,
-        lambda s: s.weight_decay,
-    ),
-    "fujitsu": (
-        ("weight",),
-        ("weight",),
-        0.0025,
-        1e-9,
-        False,
-        lambda s: s.weight_decay * s.base_lr,
-    ),
-    "sony": (
-        ("weight", "bias", "gamma", "beta"),
-        ("weight", "bias", "gamma", "beta"),
-        0.01,
-        1e-6,
-        False,
-        lambda s: s.weight_decay,
-    ),
+SCALES = {
+    "zero_weight": 0.0,
+    "tiny_weight": 1e-3,
+    "small_weight": 5e-3,
 }
+BATCH = 16
+Parameters = dict[str, gluon.Parameter]
+
+WEIGHTS = ("weight",)
+ALL = ("weight", "bias", "gamma", "beta")
+
+
+class Published(NamedTuple):
+    """A published rule again, independent of VARIANTS: which tensors are scaled and decayed."""
+
+    scaled: tuple[str, ...]
+    decayed: tuple[str, ...]
+    eta: float
+    epsilon: float
+    momentum_correction: bool
+
+
+PUBLISHED = {
+    "sgd": Published((), WEIGHTS, 0.0, 0.0, True),
+    "you": Published(ALL, ALL, 0.001, 0.0, False),
+    "reference": Published(WEIGHTS, WEIGHTS, 0.001, 1e-7, False),
+    "nvidia": Published(WEIGHTS, ("weight", "bias"), 0.001, 0.0, True),
+    "fujitsu": Published(WEIGHTS, WEIGHTS, 0.0025, 1e-9, False),
+    "sony": Published(ALL, ALL, 0.01, 1e-6, False),
+}
+
+
+def values_of(parameters: Parameters) -> dict[str, np.ndarray]:
+    """In float64."""
+    return {name: p.data().asnumpy().astype(float) for name, p in parameters.items()}
 
 
 class Reference:
     """v <- mu v + lr trust (g / B + wd w);  w <- w - v, written out in float64."""
 
-    def __init__(self, weights: dict[str, np.ndarray], s: Optimizer) -> None:
-        self.w = {name: w.astype(np.float64) for name, w in weights.items()}
-        self.v = {name: np.zeros(w.shape) for name, w in weights.items()}
+    def __init__(
+        self,
+        parameters: Parameters,
+        s: Optimizer,
+    ) -> None:
+        self.w = values_of(parameters)
+        self.v = dict.fromkeys(self.w, 0.0)
         self.s = s
+        keys = ("eta", "epsilon", "momentum_correction")
+        given = {key: getattr(s, key) for key in keys if getattr(s, key) is not None}
+        self.rule = PUBLISHED[s.variant]._replace(**given)
         self.last_lr = 0.0
 
-    def step(self, gradients: dict[str, np.ndarray], now: Settings) -> None:
-        s = self.s
-        scaled, decayed, eta, epsilon, correct, decay_in_trust = PUBLISHED[s.variant]
-        eta = eta if s.eta is None else s.eta
-        epsilon = epsilon if s.epsilon is None else s.epsilon
-        correct = correct if s.momentum_correction is None else s.momentum_correction
-        mu = now.momentum * (
-            now.lr / self.last_lr if correct and self.last_lr > 0 else 1
-        )
+    def step(
+        self,
+        gradients: dict[str, np.ndarray],
+        now: Settings,
+    ) -> None:
+        mu = now.momentum
+        if self.rule.momentum_correction and self.last_lr > 0:
+            mu *= now.lr / self.last_lr
         self.last_lr = now.lr
         for name, w in self.w.items():
             ending = name.split("_")[1]
-            g = gradients[name].astype(np.float64) / now.global_batch_size
-            decay = s.weight_decay if ending in decayed else 0.0
+            g = gradients[name] / now.global_batch_size
+            decay = self.s.weight_decay if ending in self.rule.decayed else 0.0
             trust = 1.0
-            norm_w = np.sqrt((w**2).sum())
-            norm_g = np.sqrt((g**2).sum())
-            below = norm_g + (decay_in_trust(s) if ending in decayed else 0.0) * norm_w
-            if s.variant == "sony":  # NNabla's lars.cpp
-                if norm_w >= epsilon:
-                    trust = (
-                        eta * norm_w / (below + epsilon if below < epsilon else below)
-                    )
-            elif ending in scaled and norm_w > 0 and norm_g > 0:
-                trust = eta * norm_w / (below + epsilon)
-            self.v[name] = mu * self.v[name] + now.lr * trust * (g + decay * w)
+            if ending in self.rule.scaled:
+                trust = self.trust(w, g, decay)
+            change = now.lr * trust * (g + decay * w)
+            self.v[name] = mu * self.v[name] + change
             self.w[name] = w - self.v[name]
 
+    def trust(
+        self,
+        w: np.ndarray,
+        g: np.ndarray,
+        decay: float,
+    ) -> float:
+        norm_w = np.sqrt((w**2).sum())
+        norm_g = np.sqrt((g**2).sum())
+        if self.s.variant == "fujitsu":
+            decay *= self.s.base_lr
+        below = norm_g + decay * norm_w
+        epsilon = self.rule.epsilon
+        is_one = norm_w == 0 or norm_g == 0
+        if self.s.variant == "sony":  # NNabla's lars.cpp
+            is_one = norm_w < epsilon
+            epsilon = epsilon if below < epsilon else 0.0
+        return 1.0 if is_one else self.rule.eta * norm_w / (below + epsilon)
 
-def build(
-    settings: Optimizer, path: str
-) -> tuple[dict[str, gluon.Parameter], optimizer.Updater]:
+
+def build() -> Parameters:
     rng = np.random.default_rng(1)
     parameters = {}
     for name, shape in SHAPES.items():
         p = gluon.Parameter(name, shape=shape)
         p.initialize(ctx=mx.cpu())
-        scale = {"zero_weight": 0.0, "tiny_weight": 1e-3, "small_weight": 5e-3}.get(
-            name, 0.3
-        )
-        p.set_data(mx.nd.array(rng.normal(size=shape) * scale))
+        values = rng.normal(size=shape) * SCALES.get(name, 0.3)
+        p.set_data(mx.nd.array(values))
         parameters[name] = p
-    return parameters, updater_of(parameters, settings, path)
+    return parameters
 
 
 def updater_of(
-    parameters: dict[str, gluon.Parameter], settings: Optimizer, path: str, **more: Any
+    parameters: Parameters,
+    settings: Optimizer,
+    path: str,
+    **more: Any,
 ) -> optimizer.Updater:
     """fused: of a CPU; multi_tensor: MXNet's, which GPUs up to 8.9 take; own: our CUDA kernels."""
     operators = emulated.operators() if path == "own" else Operators(mx.cpu())
@@ -151,135 +158,171 @@ def updater_of(
 
 def gradients_of(step: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(100 + step)
-    gradients = {
-        n: rng.normal(size=shape).astype(np.float32) for n, shape in SHAPES.items()
-    }
-    if step == 7:
-        gradients["fc_weight"][:] = gradients["small_weight"][:] = 0  # a zero norm
+    gradients = {name: rng.normal(size=shape) for name, shape in SHAPES.items()}
+    if step == 7:  # a zero norm
+        gradients["fc_weight"][:] = 0
+        gradients["small_weight"][:] = 0
     return gradients
 
 
-OVERRIDES: dict[str, dict[str, object]] = {
-    "published": {},
-    "corrected": {"momentum_correction": True},
-    "uncorrected": {"momentum_correction": False},
-    "eta,epsilon": {"eta": 0.03, "epsilon": 1e-2},
-}
-CASES = [
-    *((variant, "published", 60, "fused") for variant in PUBLISHED),
-    *((variant, "published", 60, "multi_tensor") for variant in PUBLISHED),
-    *((variant, "published", 60, "own") for variant in PUBLISHED),
-    ("sony", "eta,epsilon", 60, "own"),
-    ("fujitsu", "corrected", 60, "fused"),
-    ("nvidia", "uncorrected", 60, "fused"),
-    ("sony", "eta,epsilon", 60, "fused"),
-    ("sony", "eta,epsilon", 2, "multi_tensor"),
-    ("reference", "eta,epsilon", 60, "multi_tensor"),
+def take_step(
+    updater: optimizer.Updater,
+    parameters: Parameters,
+    step: int,
+    now: Settings,
+    dtype: str = "float32",
+) -> dict[str, np.ndarray]:
+    """The gradients of a step, whose update is done with them times the loss scale."""
+    gradients = gradients_of(step)
+    for name, p in parameters.items():
+        gradients[name] = gradients[name].astype(dtype).astype(float)
+        p.grad()[:] = gradients[name] * updater.scaler.scale.value
+    updater.step(step, now)
+    return gradients
+
+
+PATHS = ("fused", "multi_tensor", "own")
+OTHER_CONSTANTS = {"eta": 0.03, "epsilon": 1e-2}
+CASES: list[tuple[str, str, dict[str, object], int]] = [
+    *((variant, path, {}, 60) for variant in PUBLISHED for path in PATHS),
+    ("fujitsu", "fused", {"momentum_correction": True}, 60),
+    ("nvidia", "fused", {"momentum_correction": False}, 60),
+    ("sony", "own", OTHER_CONSTANTS, 60),
+    ("sony", "fused", OTHER_CONSTANTS, 60),
+    ("sony", "multi_tensor", OTHER_CONSTANTS, 2),
+    ("reference", "multi_tensor", OTHER_CONSTANTS, 60),
 ]
 
 
-@pytest.mark.parametrize(("variant", "overrides", "per_call", "path"), CASES)
+@pytest.mark.parametrize(
+    ("variant", "path", "overrides", "per_call"),
+    CASES,
+)
 def test_matches_the_reference(
     variant: str,
-    overrides: str,
-    per_call: int,
     path: str,
+    overrides: dict[str, object],
+    per_call: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(optimizer, "MAX_TENSORS_PER_CALL", per_call)
     s = Optimizer(
-        variant=variant, base_lr=9.0, weight_decay=5e-2, **OVERRIDES[overrides]
+        variant=variant,
+        base_lr=9.0,
+        weight_decay=5e-2,
+        **overrides,
     )
     base_lr = 0.2 if variant == "sgd" else 9.0
-    parameters, updater = build(s, path)
-    reference = Reference({n: p.data().asnumpy() for n, p in parameters.items()}, s)
+    parameters = build()
+    updater = updater_of(parameters, s, path)
+    reference = Reference(parameters, s)
     for step in range(1, 26):
         lr = base_lr * min(1, step / 5) * 0.95**step
-        now = Settings(
-            lr, 0.9 if step < 15 else 0.94, BATCH if step < 10 else 2 * BATCH
+        momentum = 0.9 if step < 15 else 0.94
+        batch = BATCH if step < 10 else 2 * BATCH
+        now = Settings(lr, momentum, batch)
+        reference.step(
+            take_step(
+                updater,
+                parameters,
+                step,
+                now,
+            ),
+            now,
         )
-        gradients = gradients_of(step)
-        for name, p in parameters.items():
-            p.grad()[:] = gradients[name]
-        updater.step(step, now)
-        reference.step(gradients, now)
     # MXNet's multi_sum_sq adds up in float32, one by one: its norms are off by 5e-6 and more.
     tolerance = 2e-5 if path == "multi_tensor" else 2e-6
-    for name, p in parameters.items():
-        size = max(1, np.abs(reference.w[name]).max())
+    for name, expected in reference.w.items():
         np.testing.assert_allclose(
-            p.data().asnumpy(),
-            reference.w[name],
+            parameters[name].data().asnumpy(),
+            expected,
             rtol=2e-5,
-            atol=tolerance * size,
+            atol=tolerance * max(1, np.abs(expected).max()),
             err_msg=name,
         )
 
 
 @pytest.mark.parametrize("path", ["multi_tensor", "own"])
-@pytest.mark.parametrize("variant", ["sgd", "nvidia", "fujitsu"])
-def test_float16_weights_follow_float32_masters(variant: str, path: str) -> None:
+@pytest.mark.parametrize("variant", ["sgd", "fujitsu"])
+def test_float16_weights_follow_float32_masters(
+    variant: str,
+    path: str,
+) -> None:
     """The paths of GPUs, which run on a CPU too: small steps survive float16."""
-    s = Optimizer(variant=variant, base_lr=0.01, weight_decay=1e-3)
-    parameters, _ = build(s, "multi_tensor")
+    s = Optimizer(
+        variant=variant,
+        base_lr=0.01,
+        weight_decay=1e-3,
+    )
+    parameters = build()
     for name, p in parameters.items():
         if name.endswith("weight"):
             p.cast("float16")
-    updater = updater_of(parameters, s, path, scaler=LossScaler(64.0))
-    reference = Reference({n: p.data().asnumpy() for n, p in parameters.items()}, s)
+    updater = updater_of(
+        parameters,
+        s,
+        path,
+        scaler=LossScaler(64.0),
+    )
+    reference = Reference(parameters, s)
+    now = Settings(0.01, 0.9, BATCH)
     for step in range(1, 40):
-        now = Settings(0.01, 0.9, BATCH)
-        gradients = {n: g.astype(np.float16) for n, g in gradients_of(step).items()}
-        for name, p in parameters.items():
-            p.grad()[:] = gradients[name].astype(np.float32) * 64
-        updater.step(step, now)
-        reference.step(gradients, now)
+        reference.step(
+            take_step(
+                updater,
+                parameters,
+                step,
+                now,
+                "float16",
+            ),
+            now,
+        )
     for name, expected in reference.w.items():
-        weight = parameters[name].data()
+        weight = parameters[name].data().asnumpy()
         master = updater.arrays().get(f"master/{name}")
-        found = (weight if master is None else master).asnumpy()
-        assert found.dtype == np.float32
+        if master is not None:
+            master = master.asnumpy()
+            np.testing.assert_array_equal(weight, master.astype(np.float16))
+            weight = master
+        assert weight.dtype == np.float32
         np.testing.assert_allclose(
-            found,
+            weight,
             expected,
             rtol=2e-3,
             atol=2e-4,
             err_msg=name,
         )
-        if master is not None:
-            np.testing.assert_array_equal(weight.asnumpy(), found.astype(np.float16))
 
 
 @pytest.mark.parametrize("path", ["multi_tensor", "own"])
 def test_rmsprop_warmup_against_its_formula(path: str) -> None:
-    s = Optimizer(variant="akiba", base_lr=0.5, weight_decay=1e-2)
-    parameters, _ = build(s, path)
+    s = Optimizer(
+        variant="akiba",
+        base_lr=0.5,
+        weight_decay=1e-2,
+    )
+    parameters = build()
     updater = updater_of(
         parameters,
         s,
         path,
         epoch_at=lambda step: step / 2,
     )
-    w = {n: p.data().asnumpy().astype(np.float64) for n, p in parameters.items()}
+    w = values_of(parameters)
     m = dict.fromkeys(w, 0.0)
     d = dict.fromkeys(w, 0.0)
     for step in range(1, 31):
-        gradients = gradients_of(step)
-        for name, p in parameters.items():
-            p.grad()[:] = gradients[name]
-        updater.step(step, Settings(0.01, 0.9, BATCH))
+        now = Settings(0.01, 0.9, BATCH)
+        gradients = take_step(updater, parameters, step, now)
         sgd = akiba_sgd_share(step / 2)
+        rms = 3e-4 / 0.01 * (1 - sgd)
         for n in w:
-            g = gradients[n].astype(np.float64) / BATCH
-            g = g + (1e-2 * w[n] if n.endswith("weight") else 0)
-            m[n] = optimizer.AKIBA_MU2 * m[n] + (1 - optimizer.AKIBA_MU2) * g**2
-            rms = (
-                optimizer.AKIBA_RMS
-                / 0.01
-                * (1 - sgd)
-                / (np.sqrt(m[n]) + optimizer.AKIBA_EPSILON)
-            )
-            d[n] = 0.9 * d[n] - (sgd + rms) * g
+            g = gradients[n] / BATCH
+            if n.endswith("weight"):
+                g = g + 1e-2 * w[n]
+            m[n] = 0.99 * m[n] + 0.01 * g**2
+            rate = sgd + rms / (np.sqrt(m[n]) + 1e-8)
+            d[n] = 0.9 * d[n] - rate * g
             w[n] = w[n] + 0.01 * d[n]
     for name, p in parameters.items():
         np.testing.assert_allclose(
@@ -293,23 +336,27 @@ def test_rmsprop_warmup_against_its_formula(path: str) -> None:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_learning_rate_zero_keeps_the_bits(variant: str) -> None:
     """The warm-up on zeros relies on it."""
-    parameters, updater = build(Optimizer(variant=variant), "own")
-    before = {n: p.data().asnumpy() for n, p in parameters.items()}
-    for p in parameters.values():
-        p.grad()[:] = 3.0
-    updater.step(1, Settings(0.0, 0.0, BATCH))
+    parameters = build()
+    updater = updater_of(
+        parameters,
+        Optimizer(variant=variant),
+        "own",
+    )
+    before = values_of(parameters)
+    take_step(
+        updater,
+        parameters,
+        1,
+        Settings(0.0, 0.0, BATCH),
+    )
     updater.reset()
-    for name, p in parameters.items():
-        assert (p.data().asnumpy() == before[name]).all()
+    for name, values in values_of(parameters).items():
+        assert (values == before[name]).all()
 
 
 @pytest.mark.slow
 def test_kernel_does_not_depend_on_threads() -> None:
     """Bit for bit: block sums are added in one order."""
-    import os
-    import subprocess
-    import sys
-
     program = (
         "import hashlib\n"
         "from rn50.train import kernels\n"

@@ -13,7 +13,10 @@ LAST_BARRIER = "  const float sum = parts[0];\n  __syncthreads();\n"
 """Of block_sum: without it sums are still right, most of the time."""
 
 
-def run_under_sanitizer(source: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+def run_under_sanitizer(
+    source: Path,
+    folder: Path,
+) -> subprocess.CompletedProcess[str]:
     program = folder / "races"
     text = emulated.wrapper(source) + MAIN.read_text()
     emulated.compile_text(
@@ -33,14 +36,16 @@ def run_under_sanitizer(source: Path, folder: Path) -> subprocess.CompletedProce
 
 def test_kernels_that_sum_over_a_block_have_no_race(tmp_path: Path) -> None:
     done = run_under_sanitizer(emulated.SOURCE, tmp_path)
-    assert done.returncode == 0, (done.stdout + done.stderr)[:3000]
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output[:3000]
 
 
 def test_a_barrier_that_is_missing_is_noticed(tmp_path: Path) -> None:
     text = emulated.SOURCE.read_text()
     assert text.count(LAST_BARRIER) == 1
     copy = tmp_path / "device.cu"
-    copy.write_text(text.replace(LAST_BARRIER, LAST_BARRIER.splitlines()[0] + "\n"))
+    without = LAST_BARRIER.splitlines()[0] + "\n"
+    copy.write_text(text.replace(LAST_BARRIER, without))
     done = run_under_sanitizer(copy, tmp_path)
     assert done.returncode == 66  # ThreadSanitizer's
     assert "data race" in done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 
@@ -15,41 +16,49 @@ from rn50.train.schedule import (
     step_settings,
 )
 
+CHANGE = "batch.changes=[{after_epoch: 2, per_rank: 32}]"
 
-def settings(config: str, *overrides: str) -> tuple[Plan, object]:
-    run = load(config, overrides).run
+
+def settings(*overrides: str) -> tuple[Plan, Callable[[int], Settings]]:
+    run = load("quick", ["batch.per_rank=16", *overrides]).run
     plan = build_plan(run)
     return plan, step_settings(run, plan)
 
 
-@pytest.mark.parametrize(("decay", "epochs"), [("null", None), ("4 epochs", 4)])
+@pytest.mark.parametrize(
+    ("decay", "epochs"),
+    [
+        ("null", None),
+        ("4 epochs", 4),
+    ],
+)
 @pytest.mark.parametrize("last_batch", ["mix", "pad"])
 @pytest.mark.parametrize(
     "origin", ["warmup_end", "run_start", "first_step_after_warmup"]
 )
 @pytest.mark.parametrize("shape", ["poly", "cosine"])
 def test_a_changing_batch_has_the_learning_rate_of_the_same_images(
-    shape: str, origin: str, last_batch: str, decay: str, epochs: int | None
+    shape: str,
+    origin: str,
+    last_batch: str,
+    decay: str,
+    epochs: int | None,
 ) -> None:
     """3,200 images: 100 steps of 32, then 50 of 64. The batch changes within the warm-up."""
     common = [
         f"schedule.shape={shape}",
         f"schedule.decay_from={origin}",
         f"schedule.decay={decay}",
-    ]
-    common += [
         "schedule.warmup=3 epochs",
-        "batch.per_rank=16",
         f"data.last_batch={last_batch}",
     ]
-    plan, at = settings(
-        "quick", *common, "batch.changes=[{after_epoch: 2, per_rank: 32}]"
-    )
-    _, plain = settings("quick", *common)
+    plan, at = settings(*common, CHANGE)
+    _, plain = settings(*common)
     for step in range(1, plan.total_steps + 1):
         late = int(origin == "first_step_after_warmup" and step > plan.warmup_steps)
         same = plan.images_after(step - late) // 32 + late
-        assert at(step).lr == pytest.approx(plain(same).lr, rel=1e-12, abs=1e-15)
+        expected = plain(same).lr
+        assert at(step).lr == pytest.approx(expected, rel=1e-12, abs=1e-15)
     start = 0 if origin == "run_start" else 3
     end = plan.epoch_end_step(start + epochs if epochs else 8)
     assert plan.warmup_steps == plan.epoch_end_step(3)
@@ -58,37 +67,41 @@ def test_a_changing_batch_has_the_learning_rate_of_the_same_images(
 
 @pytest.mark.parametrize(
     ("follow", "lr_factor", "momentum"),
-    [("none", 1, 0.9), ("lr", 2, 0.9), ("momentum", 1, 0.95)],
+    [
+        ("none", 1, 0.9),
+        ("lr", 2, 0.9),
+        ("momentum", 1, 0.95),
+    ],
 )
 def test_settings_follow_the_batch(
     follow: str, lr_factor: int, momentum: float
 ) -> None:
-    changes = "batch.changes=[{after_epoch: 2, per_rank: 32}]"
-    plan, at = settings(
-        "quick",
-        "batch.per_rank=16",
-        changes,
-        f"batch.follow={follow}",
-    )
-    _, plain = settings("quick", "batch.per_rank=16", changes)
-    before = plan.epoch_end_step(2)
-    after = plan.epoch_end_step(2) + 1
-    assert at(before) == plain(before) == Settings(plain(before).lr, 0.9, 32)
-    assert at(after).lr == pytest.approx(plain(after).lr * lr_factor)
-    assert at(after).momentum == pytest.approx(momentum)
-    assert at(after).global_batch_size == 64
+    plan, at = settings(CHANGE, f"batch.follow={follow}")
+    _, plain = settings(CHANGE)
+    last = plan.epoch_end_step(2)
+    assert at(last) == plain(last)
+    assert at(last)[1:] == (0.9, 32)
+    expected = (plain(last + 1).lr * lr_factor, momentum, 64)
+    assert at(last + 1) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
     ("epoch", "share"),
-    [(0, 0.5 * math.exp(-4)), (10, 0.5), (11, 0.7), (12.5, 1), (60, 1)],
+    [
+        (0, 0.5 * math.exp(-4)),
+        (10, 0.5),
+        (11, 0.7),
+        (12.5, 1),
+        (60, 1),
+    ],
 )
-def test_akibas_handover(epoch: float, share: float) -> None:
+def test_akibas_handover(
+    epoch: float,
+    share: float,
+) -> None:
     assert akiba_sgd_share(epoch) == pytest.approx(share)
 
 
 def test_a_cosine_falls_by_half_its_wave() -> None:
-    places = [
-        cosine(step, base_lr=2.0, end_lr=1.0, decay_steps=10) for step in (0, 5, 10, 99)
-    ]
-    assert places == pytest.approx([2.0, 1.5, 1.0, 1.0])
+    places = [cosine(done) for done in (0, 0.5, 1)]
+    assert places == pytest.approx([1.0, 0.5, 0.0])

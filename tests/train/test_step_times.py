@@ -14,43 +14,48 @@ from rn50.config.values import profiled_steps
 from rn50.logging.metrics_read import read_metrics
 from rn50.train.step_times import PHASES, StepTimes, percentiles, phases_ms
 
-# Two steps: host asks, has the batch; forward, backward, reduction, update are done.
-STAMPS = np.array([[1.0, 1.1, 2.0, 4.0, 4.5, 4.6], [1.2, 5.0, 6.0, 8.0, 7.9, 8.1]])
+# Two steps: host asks, has the batch; forward, backward, reduction, update are done, in s.
+STAMPS = np.array(
+    [
+        [1.0, 1.1, 2.0, 4.0, 4.5, 4.6],
+        [1.2, 5.0, 6.0, 8.0, 7.9, 8.1],
+    ]
+)
 
 
 def test_phases_add_up_to_the_step() -> None:
     ms = phases_ms(STAMPS, begun_s=0.5)
-    by_name = [dict(zip(PHASES, row.round(3).tolist(), strict=False)) for row in ms]
-    assert by_name[0] == {
-        "host": 500, "input": 100, "forward": 900, "backward": 2000, "reduction": 500, "update": 100
-    }  # fmt: skip
     # The second batch came 0.4 s after the device was free; its sums were there before backward's
-    # end, as a rank alone sees them.
-    assert by_name[1] == {
-        "host": 0, "input": 400, "forward": 1000, "backward": 2000, "reduction": 0, "update": 100
-    }  # fmt: skip
-    assert ms[:, : len(PHASES)].sum(axis=1) == pytest.approx([4100, 3500])
-    assert ms[:, -1].tolist() == [0, 0]  # no batch lay ready
+    # end, as a rank alone sees them. No batch lay ready.
+    assert ms.round(3).tolist() == [
+        [500, 100, 900, 2000, 500, 100, 0],
+        [0, 400, 1000, 2000, 0, 100, 0],
+    ]
 
 
 def test_a_step_after_an_evaluation_begins_with_its_own_request() -> None:
     ms = phases_ms(STAMPS, begun_s=np.nan)
-    assert ms[0, 0] == 0
-    assert ms[0, : len(PHASES)].sum() == pytest.approx(3600)
-    assert phases_ms(STAMPS[:0], np.nan).shape == (0, len(PHASES) + 1)
+    assert ms[0].round(3).tolist() == [0, 100, 900, 2000, 500, 100, 0]
+    assert len(phases_ms(STAMPS[:0], np.nan)) == 0
     # the batch came before the device was free
     ready = phases_ms(STAMPS[:1], begun_s=1.5)
-    assert ready[0, 1] == 0
-    assert ready[0, -1] == pytest.approx(400)
+    assert ready[0].round(3).tolist() == [0, 0, 500, 2000, 500, 100, 400]
 
 
 def test_percentiles_fit_a_record(tmp_path: Path) -> None:
-    found = percentiles(phases_ms(STAMPS, 0.5))
-    assert found["step_p50_ms"] == pytest.approx(3800)
-    assert found["step_max_ms"] == pytest.approx(4100)
-    record = {"kind": "steps", "time_s": 1.0, "step": 2, **found}
-    (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
-    assert read_metrics(tmp_path / "metrics.jsonl").records == (record,)
+    times = percentiles(phases_ms(STAMPS, 0.5))
+    assert times["step_p50_ms"] == pytest.approx(3800)
+    assert times["step_p90_ms"] == pytest.approx(4040)
+    assert times["step_max_ms"] == pytest.approx(4100)
+    record = {
+        "kind": "steps",
+        "time_s": 1.0,
+        "step": 2,
+        **times,
+    }
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(json.dumps(record) + "\n")
+    assert read_metrics(path).records == (record,)
 
 
 def test_the_engine_stamps_what_it_has_done() -> None:
@@ -62,20 +67,23 @@ def test_the_engine_stamps_what_it_has_done() -> None:
         times.have_batch()
         times.after("forward", [square])
         backward = nd.dot(square, square)
-        times.after("backward", [backward])
-        times.after("reduction", [backward])
-        times.after("update", [backward])
+        for phase in ("backward", "reduction", "update"):
+            times.after(phase, [backward])
         assert len(times.log_point()) <= step
         backward.wait_to_read()
     nd.waitall()
     times.end_block()
     ms = times.all_ms()
     assert len(ms) == 7
-    shares = ms[:, PHASES.index("backward")] / ms[:, : len(PHASES)].sum(axis=1)
+    steps_ms = ms[:, : len(PHASES)].sum(axis=1)
+    shares = ms[:, PHASES.index("backward")] / steps_ms
     assert np.median(shares) > 0.8  # of the steps: other work may delay one of them
 
 
-def take_step(times: StepTimes, step: int) -> None:
+def take_step(
+    times: StepTimes,
+    step: int,
+) -> None:
     times.begin(step)
     times.have_batch()
     for phase in PHASES[2:]:
@@ -105,10 +113,12 @@ def test_steps_without_this_rank_are_in_no_figure() -> None:
     ("text", "steps"),
     [
         ("20", range(11, 31)),
-        ("101-120", range(101, 121)),
-        (None, range(0)),
         ("7-7", range(7, 8)),
+        (None, range(0)),
     ],
 )
-def test_steps_to_profile(text: str | None, steps: range) -> None:
+def test_steps_to_profile(
+    text: str | None,
+    steps: range,
+) -> None:
     assert profiled_steps(text) == steps

@@ -20,7 +20,7 @@ from ..trainer import Trainer
 from .file import BEST, file_name, write_checkpoint
 from .folder import mark_best, prune
 from .resume import LOG, METRICS
-from .state import LossScaleState, Meta
+from .state import Meta
 
 
 class Snapshot(NamedTuple):
@@ -52,9 +52,8 @@ class Checkpointer:
     def save_if_due(self, *, is_best: bool = False) -> bool:
         """A checkpoint where the interval is over, or where the evaluation just done is the best.
         Returns whether one was taken."""
-        is_due = (
-            self._trainer.context.state.step >= self._saved_step + self._every_steps
-        )
+        step = self._trainer.context.state.step
+        is_due = step >= self._saved_step + self._every_steps
         if not self._settings.enabled or not (is_due or is_best):
             return False
         self.save(is_best=is_best)
@@ -77,7 +76,11 @@ class Checkpointer:
             snapshot = collect(self._trainer)
         context.timeline.phase = before  # the thread is not what this rank does
         if snapshot is not None:
-            self._running = self._pool.submit(self._write, snapshot, is_best)
+            self._running = self._pool.submit(
+                self._write,
+                snapshot,
+                is_best,
+            )
 
     def finish(self) -> None:
         """Wait until the last checkpoint is on disk."""
@@ -90,12 +93,7 @@ class Checkpointer:
         try:
             self._folder.mkdir(exist_ok=True)
             logs = [self._folder.parent / name for name in (LOG, METRICS)]
-            write_checkpoint(
-                path,
-                snapshot.meta,
-                snapshot.arrays,
-                logs,
-            )
+            write_checkpoint(path, *snapshot, logs)
         except OSError as error:
             warn(
                 f"no checkpoint of step {step}: {error.filename or path}: cannot write: "
@@ -113,11 +111,10 @@ class Checkpointer:
                 f"{self._unmarked} is the best, but no {BEST}: cannot write: {error.strerror}"
             )
         with suppress(OSError):  # one too many is no harm
-            agreed_step = self._trainer.comm.agreed_step
             prune(
                 self._folder,
                 self._settings.keep,
-                agreed_step,
+                self._trainer.comm.agreed_step,
                 self._unmarked,
             )
 
@@ -132,25 +129,35 @@ def collect(trainer: Trainer) -> Snapshot | None:
     model = trainer.model
     comm = trainer.comm
     statistics = _on_host(statistics_arrays(model.net))
-    data = b"".join(array.tobytes() for array in statistics.values())
-    digests = comm.gather_bytes(
-        hashlib.blake2b(data, digest_size=16).digest(), "checkpoint"
-    )
-    rows = [data] if len(set(digests)) == 1 else comm.gather_bytes(data, "statistics")
+    rows = [b"".join(array.tobytes() for array in statistics.values())]
+    digest = hashlib.blake2b(rows[0], digest_size=16).digest()
+    if len(set(comm.gather_bytes(digest, "checkpoint"))) > 1:
+        rows = comm.gather_bytes(rows[0], "statistics")
     if comm.rank != 0:
         return None
-    arrays = _on_host({**weight_arrays(model.net), **model.updater.arrays()})
-    table = np.frombuffer(b"".join(rows), np.float32).reshape(len(rows), -1)
+    arrays = _on_host(weight_arrays(model.net) | model.updater.arrays())
+    elements = np.frombuffer(b"".join(rows), np.float32)
+    table = elements.reshape(len(rows), -1)
     begin = 0
     for name, array in statistics.items():
-        arrays[name] = table[:, begin : begin + array.size].reshape(
-            len(rows), *array.shape
-        )
-        begin += array.size
-    meta = trainer.context.meta(
+        end = begin + array.size
+        of_ranks = table[:, begin:end]
+        arrays[name] = of_ranks.reshape(len(rows), *array.shape)
+        begin = end
+    context = trainer.context
+    assert context.run_started_unix_s is not None  # start-up is over
+    meta = Meta(
+        state=context.state.model_copy(),
+        log_bytes=context.log.size_bytes,
+        metrics_bytes=context.metrics.size_bytes,
+        run_started_unix_s=context.run_started_unix_s,
         previous_lr=model.updater.previous_lr,
-        loss_scale=LossScaleState(**model.updater.scaler.state_dict()),
+        loss_scale=model.updater.scaler.state(),
+        ranks=trainer.plan.ranks,
         statistics_rows=len(rows),
+        config_sha256=context.loaded.sha256,
+        config=context.loaded.to_dict(),
+        image_set=context.identity["image set"]["manifest"],
     )
     return Snapshot(meta, arrays)
 

@@ -51,7 +51,12 @@ class Checkpoint(NamedTuple):
     meta: Meta
     digest: str
 
-    def load(self, shapes: Shapes, *, some: bool = False) -> dict[str, NDArray[Any]]:
+    def load(
+        self,
+        shapes: Shapes,
+        *,
+        some: bool = False,
+    ) -> dict[str, NDArray[Any]]:
         """The arrays of the file, whose digest is checked. Raises UserError: it is torn or damaged,
         or an array is missing, has another shape or type, or is not among `shapes`; one line.
         `some`: the file may hold others, which are left out."""
@@ -89,8 +94,9 @@ class Checkpoint(NamedTuple):
                 within=self.path.parent,
             )
             try:
+                header = _read_header(file)
                 digest_field = f'"{self.digest}"'.encode()
-                digest.update(_read_header(file).replace(digest_field, _NO_DIGEST, 1))
+                digest.update(header.replace(digest_field, _NO_DIGEST, 1))
                 while piece := file.read(_PIECE_BYTES):
                     digest.update(piece)
                 if digest.hexdigest() != self.digest:
@@ -121,8 +127,7 @@ def write_checkpoint(
 ) -> None:
     """Write a file that appears complete or not at all. Raises OSError.
 
-    `logs`: the files, all in one folder, whose lengths `meta` has; they are on the disk before the
-    checkpoint is.
+    `logs`: the files whose lengths `meta` has; they are on the disk before the checkpoint is.
     """
     import numpy as np
     from safetensors.numpy import save
@@ -136,9 +141,10 @@ def write_checkpoint(
     data = memoryview(save(held, metadata))
     digest = hashlib.blake2b(data, digest_size=DIGEST_BYTES).hexdigest()
     end = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
-    header = bytes(data[:end]).replace(_NO_DIGEST, f'"{digest}"'.encode(), 1)
-    for log in (*logs, *(log.parent for log in logs[:1])):
-        sync(log)
+    digest_field = f'"{digest}"'.encode()
+    header = bytes(data[:end]).replace(_NO_DIGEST, digest_field, 1)
+    for path_of_run in (*logs, *{log.parent for log in logs}):
+        sync(path_of_run)
     partial = partial_beside(path)
     try:
         with partial.open("wb") as file:
@@ -179,7 +185,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
 def _read_header(file: BinaryIO) -> bytes:
     """The length of safetensors' header and the header."""
     length = file.read(_LENGTH_BYTES)
-    return length + file.read(min(int.from_bytes(length, "little"), _MAX_HEADER_BYTES))
+    size = int.from_bytes(length, "little")
+    return length + file.read(min(size, _MAX_HEADER_BYTES))
 
 
 def _check_shapes(
@@ -194,13 +201,20 @@ def _check_shapes(
     for name in tensors.keys():  # noqa: SIM118
         about = tensors.get_slice(name)
         dtype = about.get_dtype()
-        held[name] = tuple(about.get_shape()), _DTYPES.get(dtype, dtype)
-    for name in sorted(expected if some else held.keys() | expected.keys()):
-        if held.get(name) != expected.get(name):
-            wanted, is_there = (
-                "no such array" if pair is None else f"{pair[1]} {list(pair[0])}"
-                for pair in (expected.get(name), held.get(name))
-            )
+        shape = tuple(about.get_shape())
+        held[name] = shape, _DTYPES.get(dtype, dtype)
+    names = expected.keys() if some else held.keys() | expected.keys()
+    for name in sorted(names):
+        wanted = _shown(expected, name)
+        present = _shown(held, name)
+        if present != wanted:
             raise UserError(
-                f"{path}: {name[:200]}: {wanted} expected, found {is_there}"[:600]
+                f"{path}: {name[:200]}: {wanted} expected, found {present}"[:600]
             )
+
+
+def _shown(arrays: Shapes, name: str) -> str:
+    if name not in arrays:
+        return "no such array"
+    shape, dtype = arrays[name]
+    return f"{dtype} {list(shape)}"

@@ -61,9 +61,10 @@ def newest_expected(folder: Path) -> Checkpoint:
 def checkpoints_in(folder: Path) -> list[Path]:
     """Checkpoints by step, oldest first; whole or not."""
     try:
-        return sorted(path for path in folder.iterdir() if _NAME.fullmatch(path.name))
+        paths = sorted(folder.iterdir())
     except OSError:
         return []
+    return [path for path in paths if _NAME.fullmatch(path.name)]
 
 
 def prune(
@@ -76,8 +77,8 @@ def prune(
     for `unmarked`, a best one that has not, and for the newest that is no newer than `agreed_step`,
     if they are given."""
     paths = checkpoints_in(folder)
-    kept = [*paths[-keep:], unmarked]
-    kept += [path for path in paths if step_of(path) <= (agreed_step or 0)][-1:]
+    agreed = [path for path in paths if step_of(path) <= (agreed_step or 0)]
+    kept = [*paths[-keep:], *agreed[-1:], unmarked]
     for path in paths:
         if path not in kept:
             path.unlink()
@@ -109,7 +110,8 @@ def held_checkpoint(checkpoint: Checkpoint, path: Path) -> Checkpoint:
         again = read_checkpoint(path)
         again.verify()
     except UserError as error:
-        raise UserError(str(error).replace(str(path), str(checkpoint.path))) from None
+        reason = str(error).replace(str(path), str(checkpoint.path))
+        raise UserError(reason) from None
     return again
 
 

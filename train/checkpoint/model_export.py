@@ -25,11 +25,17 @@ from .restore import restore_network
 from .resume import recorded_run
 
 PREFIX = "model"
-_OPSET = 13, 7
+_OPSET = 13
+_FORMAT = 7
 """ONNX's operator set, and the version of its files that goes with it."""
 
 
-def export_model(checkpoint: Checkpoint, folder: Path, *, onnx: bool) -> None:
+def export_model(
+    checkpoint: Checkpoint,
+    folder: Path,
+    *,
+    onnx: bool,
+) -> None:
     """Write `model-symbol.json`, `model-0000.params` and `model.json`, which describes the images;
     with `onnx` `model.onnx` too. Raises UserError: the checkpoint is damaged, or is not of the
     network that its config names."""
@@ -49,19 +55,25 @@ def export_model(checkpoint: Checkpoint, folder: Path, *, onnx: bool) -> None:
 def build_evaluation_network(checkpoint: Checkpoint, run: Run) -> Any:
     """The network with the checkpoint's weights, in float32 and NCHW, on the CPU."""
     plain = run.model.model_copy(update={"dtype": "float32", "layout": "NCHW"})
-    nets = [
-        build_network(model, run.data.classes, crop_px=run.data.crop_px)
-        for model in (run.model, plain)
-    ]
-    for net in nets:
+    nets = []
+    for model in (run.model, plain):
+        net = build_network(
+            model,
+            run.data.classes,
+            crop_px=run.data.crop_px,
+        )
         net.initialize(mx.init.Zero())
+        nets.append(net)
     trained, exported = nets
     restore_network(checkpoint, trained)
     copy_parameters(trained, exported, Operators(mx.cpu()))
     return exported
 
 
-def describe(checkpoint: Checkpoint, run: Run) -> dict[str, Any]:
+def describe(
+    checkpoint: Checkpoint,
+    run: Run,
+) -> dict[str, Any]:
     """What a program needs besides the files: the images of evaluation, and where it comes from."""
     data = run.data
     state = checkpoint.meta.state
@@ -103,7 +115,11 @@ def class_names(data: Data) -> dict[str, list[str]]:
     return {}
 
 
-def write_onnx(prefix: Path, shape: tuple[int, ...], about: dict[str, Any]) -> None:
+def write_onnx(
+    prefix: Path,
+    shape: tuple[int, ...],
+    about: dict[str, Any],
+) -> None:
     """`prefix`.onnx from MXNet's two files, for any number of images at once; ONNX checks it. Its
     metadata has `about` as JSON."""
     import onnx
@@ -111,24 +127,27 @@ def write_onnx(prefix: Path, shape: tuple[int, ...], about: dict[str, Any]) -> N
     from mxnet.onnx.mx2onnx import _op_translations
 
     # imported without ONNX (mxnet_import.py), they hold no operator
-    for number in (
-        "12",
-        "13",
-    ):
+    for number in (12, 13):
         importlib.reload(getattr(_op_translations, f"_op_translations_opset{number}"))
     path = f"{prefix}.onnx"
-    files = f"{prefix}-symbol.json", f"{prefix}-0000.params"
-    shapes = [("images", *shape[1:])]
     convert(
-        *files, [shape], np.float32, path, dynamic=True, dynamic_input_shapes=shapes
+        f"{prefix}-symbol.json",
+        f"{prefix}-0000.params",
+        [shape],
+        np.float32,
+        path,
+        dynamic=True,
+        dynamic_input_shapes=[("images", *shape[1:])],
     )
     model = onnx.load(path)
     # MXNet writes operators of this set, and the newest that onnx has as its number.
-    model.opset_import[0].version, model.ir_version = _OPSET
+    model.opset_import[0].version = _OPSET
+    model.ir_version = _FORMAT
     held = {weights.name for weights in model.graph.initializer}
-    for value in [value for value in model.graph.input if value.name in held]:
+    for value in list(model.graph.input):
         # as an input a weight is no constant: slower, warnings
-        model.graph.input.remove(value)
+        if value.name in held:
+            model.graph.input.remove(value)
     onnx.helper.set_model_props(model, {PREFIX: json.dumps(about)})
     onnx.checker.check_model(model, full_check=True)
     onnx.save(model, path)

@@ -10,9 +10,9 @@ from mxnet import nd
 
 from ...config.plan import build_plan
 from ..context import RunContext
-from ..network.build import load_arrays, statistics_arrays, weight_arrays
+from ..network.build import statistics_arrays, weight_arrays
 from ..update.optimizer import Updater
-from .file import Checkpoint, Shapes
+from .file import Checkpoint
 from .resume import recorded_run
 
 
@@ -24,7 +24,7 @@ def restore(
     At another rank count every rank gets the mean of the batch-norm statistics of the ranks that
     took part: what an evaluation would have made of them. Raises UserError: the file is torn or
     damaged, or an array is missing, has another shape or type, or belongs to nothing here."""
-    arrays = {**weight_arrays(net), **updater.arrays()}
+    arrays = weight_arrays(net) | updater.arrays()
     _load(
         checkpoint,
         net,
@@ -33,15 +33,26 @@ def restore(
         context.plan.ranks,
     )
     updater.previous_lr = checkpoint.meta.previous_lr
-    updater.scaler.load_state_dict(checkpoint.meta.loss_scale.model_dump())
+    updater.scaler.restore(checkpoint.meta.loss_scale)
 
 
 def restore_network(
-    checkpoint: Checkpoint, net: Any, *, rank: int = 0, ranks: int = 1
+    checkpoint: Checkpoint,
+    net: Any,
+    *,
+    rank: int = 0,
+    ranks: int = 1,
 ) -> None:
     """Fill the weights and batch-norm statistics of a network of the checkpoint's own layout and
     types, on one of `ranks` ranks. Statistics at another rank count, errors: as of `restore`."""
-    _load(checkpoint, net, weight_arrays(net), rank, ranks, some=True)
+    _load(
+        checkpoint,
+        net,
+        weight_arrays(net),
+        rank,
+        ranks,
+        some=True,
+    )
 
 
 def active_ranks(checkpoint: Checkpoint) -> int:
@@ -53,7 +64,7 @@ def active_ranks(checkpoint: Checkpoint) -> int:
 def _load(
     checkpoint: Checkpoint,
     net: Any,
-    arrays: Mapping[str, nd.NDArray],
+    arrays: dict[str, nd.NDArray],
     rank: int,
     ranks: int,
     *,
@@ -62,24 +73,25 @@ def _load(
     """Fill `arrays` and the statistics of a network."""
     statistics = statistics_arrays(net)
     rows = checkpoint.meta.statistics_rows
-    shapes = {**_shapes(arrays), **_shapes(statistics, rows)}
+    shapes = _shapes(arrays) | _shapes(statistics, rows)
     values = checkpoint.load(shapes, some=some)
-    load_arrays(arrays, values)
-    if rows == 1 or ranks == checkpoint.meta.ranks:
-        rank_statistics = {
-            name: values[name][rank if rows > 1 else 0] for name in statistics
-        }
-    else:
-        active = active_ranks(checkpoint)
-        rank_statistics = {
-            name: values[name][:active].mean(axis=0, dtype=np.float64)
-            for name in statistics
-        }
-    load_arrays(statistics, rank_statistics)
+    for name in statistics:
+        of_ranks = values[name]
+        if rows == 1:
+            values[name] = of_ranks[0]
+        elif ranks == checkpoint.meta.ranks:
+            values[name] = of_ranks[rank]
+        else:
+            active = of_ranks[: active_ranks(checkpoint)]
+            values[name] = active.mean(axis=0, dtype=np.float64)
+    for name, array in (arrays | statistics).items():
+        array[:] = nd.array(values[name], dtype=array.dtype)
     nd.waitall()
 
 
-def _shapes(arrays: Mapping[str, nd.NDArray], *rows: int) -> Shapes:
+def _shapes(
+    arrays: Mapping[str, nd.NDArray], *rows: int
+) -> dict[str, tuple[tuple[int, ...], str]]:
     """The shapes of arrays in a file, with `rows` before each."""
     return {
         name: ((*rows, *array.shape), np.dtype(array.dtype).name)

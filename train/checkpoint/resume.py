@@ -58,7 +58,9 @@ def check_config(checkpoint: Checkpoint, loaded: Loaded) -> None:
     # each node has its part
     bound = ("system.nodes",) if loaded.run.data.shards else ()
     for key in sorted(then.keys() | now.keys()):
-        if then.get(key) == now.get(key) or (key.startswith(FREE) and key not in bound):
+        if then.get(key) == now.get(key):
+            continue
+        if key.startswith(FREE) and key not in bound:
             continue
         if key in _SHARES and other_ranks:
             continue  # held to the same global batches below
@@ -75,8 +77,9 @@ def check_config(checkpoint: Checkpoint, loaded: Loaded) -> None:
         )
     folder = Path(loaded.run.data.path)
     expected = checkpoint.meta.image_set
+    here = image_set_in(folder)
     # None here, as on the login node of a cluster: each rank looks where it runs.
-    if (here := image_set_in(folder)) not in (None, expected):
+    if here not in (None, expected):
         raise UserError(
             f"data.path: the image set of manifest {expected} expected, as in {checkpoint.path}, "
             f"found {here} in {folder}; a run resumes with the same image set only, wherever it "
@@ -99,27 +102,24 @@ def resumed_config(
     given = any(text.partition("=")[0] in _SHARES for text in overrides)
     if ranks == checkpoint.meta.ranks or given:
         return loaded
-    return load_recorded(
-        source, [*overrides, *keep_batches(recorded_run(checkpoint), ranks)], RESUME
-    )
+    shares = keep_batches(recorded_run(checkpoint), ranks)
+    return load_recorded(source, overrides + shares, RESUME)
 
 
 def keep_batches(run: Run, ranks: int) -> list[str]:
     """Overrides with which the global batches of `run` are those of as many of `ranks` ranks as
     share them evenly; the others add zeros."""
-    first, *others = [
-        {"per_rank": per_rank, "active_ranks": None if active == ranks else active}
-        for per_rank, active in (
-            spread(segment.global_batch_size, ranks)
-            for segment in build_plan(run).segments
-        )
+    shares = []
+    for segment in build_plan(run).segments:
+        per_rank, active = spread(segment.global_batch_size, ranks)
+        active_ranks = None if active == ranks else active
+        shares.append({"per_rank": per_rank, "active_ranks": active_ranks})
+    overrides = [f"batch.{key}={json.dumps(value)}" for key, value in shares[0].items()]
+    changes = [
+        {"after_epoch": change.after_epoch, **share}
+        for change, share in zip(run.batch.changes, shares[1:], strict=True)
     ]
-    overrides = [f"batch.{key}={json.dumps(value)}" for key, value in first.items()]
-    if others:
-        after = (change.after_epoch for change in run.batch.changes)
-        changes = [
-            {"after_epoch": n, **other} for n, other in zip(after, others, strict=True)
-        ]
+    if changes:
         overrides.append(f"batch.changes={json.dumps(changes)}")
     return overrides
 
@@ -142,14 +142,16 @@ def _batches_of(run: Run) -> dict[int, int]:
     return {segment.first_epoch: segment.global_batch_size for segment in segments}
 
 
-def _show(tree: Mapping[str, Any], key: str) -> str:
+def _show(
+    tree: Mapping[str, Any],
+    key: str,
+) -> str:
     return repr(tree[key])[:100] if key in tree else "nothing"
 
 
 def last_log_point(folder: Path) -> int | None:
     """The newest step that its metrics.jsonl has."""
-    last = newest_records(folder / METRICS, "train", "eval")
-    steps = [record.get("step") for record in last.values()]
-    return max(
-        (step for step in steps if type(step) is int and step >= 0), default=None
-    )
+    records = newest_records(folder / METRICS, "train", "eval").values()
+    steps = [record.get("step") for record in records]
+    known = [step for step in steps if type(step) is int and step >= 0]
+    return max(known, default=None)

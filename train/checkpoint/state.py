@@ -66,7 +66,7 @@ class TrainState(Strict):
 
 
 class LossScaleState(Strict):
-    """What `LossScaler.state_dict` gives."""
+    """What `LossScaler.state` gives."""
 
     value: float
     growth_tracker: Count = 0
@@ -127,7 +127,10 @@ def is_within_epoch(plan: Plan, state: TrainState) -> bool:
     return state.step > plan.epoch_end_step(state.epochs_trained)
 
 
-def log_position(plan: Plan, state: TrainState) -> Literal["run", "epoch", "trained"]:
+def log_position(
+    plan: Plan,
+    state: TrainState,
+) -> Literal["run", "epoch", "trained"]:
     """Where the MLPerf log of a run in this state stands.
 
     Between two blocks, in an epoch, or between two epochs of a block.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,11 @@ ALIGN_BYTES = 128
 
 
 def lay_out_gradients(
-    parameters: Sequence[Any], rule: str, operators: Operators, *, parts: int = 1
+    parameters: Sequence[Any],
+    rule: str,
+    operators: Operators,
+    *,
+    parts: int = 1,
 ) -> list[nd.NDArray]:
     """Replace the gradients of gluon `parameters` by views into one flat array for each group.
 
@@ -46,31 +49,34 @@ def lay_out_gradients(
         UserError: the rule does not fit the number of tensors.
     """
     types = [np.dtype(p.dtype) for p in parameters]
-    sizes = [p.data().size * t.itemsize for p, t in zip(parameters, types, strict=True)]
-    common = _type_of_most_bytes(types, sizes)
+    sizes = []
+    bytes_of = Counter[np.dtype[Any]]()
+    for p, dtype in zip(parameters, types, strict=True):
+        size = p.data().size * dtype.itemsize
+        sizes.append(size)
+        bytes_of[dtype] += size
+    common = max(bytes_of, key=bytes_of.__getitem__)
     try:
-        rules = gradient_groups(rule, sizes)
+        groups = gradient_groups(rule, sizes)
     except ValueError as error:
         raise UserError(f"comm.groups: {error}") from None
     # The rule counts all tensors, as Fujitsu's does: 3, 21, 57, 80 of 161, batch norm among them.
-    groups = [[parameters[i] for i in group if types[i] == common] for group in rules]
-    groups = [group for group in groups if group]
-    rest = [p for p, t in zip(parameters, types, strict=True) if t != common]
-    if rest:
-        groups.append(rest[::-1])
-    return [_flatten(group, operators, parts) for group in groups]
+    members = [[i for i in group if types[i] == common] for group in groups]
+    others = [i for i in range(len(types)) if types[i] != common]
+    members.append(others[::-1])
+    buckets = []
+    for group in members:
+        laid = [parameters[i] for i in group]
+        if laid:
+            buckets.append(_flatten(laid, operators, parts))
+    return buckets
 
 
-def _type_of_most_bytes(
-    types: Sequence[np.dtype[Any]], sizes: Sequence[int]
-) -> np.dtype[Any]:
-    bytes_of: Counter[np.dtype[Any]] = Counter()
-    for dtype, size in zip(types, sizes, strict=True):
-        bytes_of[dtype] += size
-    return bytes_of.most_common(1)[0][0]
-
-
-def _flatten(parameters: Sequence[Any], operators: Operators, parts: int) -> nd.NDArray:
+def _flatten(
+    parameters: Sequence[Any],
+    operators: Operators,
+    parts: int,
+) -> nd.NDArray:
     weights = [p.data() for p in parameters]
     shapes = [weight.shape for weight in weights]
     flat, views = side_by_side(
@@ -86,18 +92,24 @@ def _flatten(parameters: Sequence[Any], operators: Operators, parts: int) -> nd.
 
 
 def side_by_side(
-    operators: Operators, shapes: Sequence[tuple[int, ...]], dtype: Any, parts: int = 1
+    operators: Operators,
+    shapes: Sequence[tuple[int, ...]],
+    dtype: Any,
+    parts: int = 1,
 ) -> tuple[nd.NDArray, list[nd.NDArray]]:
     """One array of zeros, to be cut into equal `parts`, and views of these shapes into it, each on
     a boundary of ALIGN_BYTES."""
     step = ALIGN_BYTES // np.dtype(dtype).itemsize
-    sizes = [math.prod(shape) for shape in shapes]
-    starts = list(accumulate((_round_up(size, step) for size in sizes), initial=0))
-    flat = operators.zeros(_round_up(starts[-1], parts * step), dtype)
-    views = [
-        flat[start : start + size].reshape(shape)
-        for start, size, shape in zip(starts, sizes, shapes, strict=False)
-    ]
+    ends = [0]
+    for shape in shapes:
+        size = _round_up(math.prod(shape), step)
+        ends.append(ends[-1] + size)
+    size = _round_up(ends[-1], parts * step)
+    flat = operators.zeros(size, dtype)
+    views = []
+    for start, shape in zip(ends, shapes, strict=False):
+        gradient = flat[start : start + math.prod(shape)]
+        views.append(gradient.reshape(shape))
     return flat, views
 
 

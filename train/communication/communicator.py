@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ import horovod.mxnet as hvd
 import mxnet as mx
 import numpy as np
 from mxnet import nd
+from mxnet.ndarray import NDArray
 
 from ...config.errors import UserError
 from ..gpu.driver import gpu_number
@@ -48,12 +50,14 @@ class Communicator:
         self.rank = 0
         self.world_size = 1
         self._torus = Torus(connection) if connection.rows else None
-        self.buckets: list[nd.NDArray] = []
+        self._parts = self._torus.columns if self._torus else 1
+        self.buckets: list[NDArray] = []
         """The gradients, group by group."""
-        self.written_last: list[nd.NDArray] = []
+        self.written_last: list[NDArray] = []
         """The last group of each type that backward completes (batch norm's may be its
         own)."""
-        self._halves: list[nd.NDArray | None] = []
+        self._halves: dict[int, NDArray] = {}
+        """Where a group travels as float16, by its number."""
         self.agreed_step: int | None = None
         """The last step after which all ranks held the same weights; None: never compared."""
 
@@ -72,8 +76,8 @@ class Communicator:
                 "Horovod over NCCL for GPU ranks expected, found one built without it: "
                 "scripts/setup.sh --gpu"
             )
-        parts = self._torus.columns if self._torus else 1
-        first = self.operators.zeros(CONNECT_BYTES // 4 // parts * parts)
+        size = CONNECT_BYTES // 4 // self._parts * self._parts
+        first = self.operators.zeros(size)
         self.sum_(first, "connect", 0)
         first.wait_to_read()  # connecting belongs to start-up, not to the first step
 
@@ -92,20 +96,19 @@ class Communicator:
         From here on the gradients of `parameters` are views into the groups' arrays. Needs no
         connection. Raises UserError where the rule does not fit the network.
         """
-        parts = self._torus.columns if self._torus else 1
         self.buckets = lay_out_gradients(
             parameters,
             rule,
             self.operators,
-            parts=parts,
+            parts=self._parts,
         )
-        self.written_last = list({b.dtype: b for b in self.buckets}.values())
-        self._halves = [
-            self.operators.zeros(b.shape, gradient_dtype)
-            if gradient_dtype == "float16" and b.dtype != np.float16
-            else None
-            for b in self.buckets
-        ]
+        last_of_type = {bucket.dtype: bucket for bucket in self.buckets}
+        self.written_last = list(last_of_type.values())
+        self._halves = {
+            number: self.operators.zeros(bucket.shape, gradient_dtype)
+            for number, bucket in enumerate(self.buckets)
+            if gradient_dtype == "float16" and bucket.dtype != np.float16
+        }
 
     def reduce(self) -> None:
         """Sum the planned gradients over all ranks, in place, group by group, last layers first.
@@ -116,15 +119,20 @@ class Communicator:
         for number, bucket in enumerate(self.buckets):
             name = f"group{number}"
             priority = len(self.buckets) - number
-            half = self._halves[number]
-            if half is None:
+            if number not in self._halves:
                 self.sum_(bucket, name, priority)
                 continue
+            half = self._halves[number]
             self.operators.narrow(bucket, half, WIRE_SCALE)
             self.sum_(half, name, priority)
             self.operators.widen(half, bucket, 1 / WIRE_SCALE)
 
-    def sum_(self, flat: nd.NDArray, name: str, priority: int) -> None:
+    def sum_(
+        self,
+        flat: NDArray,
+        name: str,
+        priority: int,
+    ) -> None:
         """Sum a flat array over all ranks, in place."""
         if self._torus:
             self._torus.sum_(flat, name, priority)
@@ -141,30 +149,32 @@ class Communicator:
         for bucket in self.buckets:
             self.operators.fill(bucket, 0)
 
-    def sum_counts(self, counts: nd.NDArray) -> nd.NDArray:
-        """Integer counts (int32) summed over all ranks, in place."""
-        return hvd.allreduce_(counts, op=hvd.Sum, name="counts")
-
-    def sum_losses(self, losses: nd.NDArray) -> nd.NDArray:
-        """A loss summed over all ranks, in place, still on the device."""
-        return hvd.allreduce_(losses, op=hvd.Sum, name="loss")
+    def add_up(self, array: NDArray, name: str) -> NDArray:
+        """A few numbers summed over all ranks, in place, still on the device."""
+        return hvd.allreduce_(array, op=hvd.Sum, name=name)
 
     def average_(
-        self, arrays: Sequence[nd.NDArray], name: str, active_ranks: int
+        self,
+        arrays: Sequence[NDArray],
+        active_ranks: int,
     ) -> None:
-        """Replace arrays by their mean over the first `active_ranks` ranks, on all ranks."""
+        """Replace batch-norm statistics by their mean over the first `active_ranks` ranks, on all
+        ranks."""
         share = 1 / active_ranks if self.rank < active_ranks else 0.0
         for array in arrays:
             self.operators.scale(array, share)
-        hvd.grouped_allreduce_(list(arrays), op=hvd.Sum, name=name)
+        hvd.grouped_allreduce_(arrays, op=hvd.Sum, name="bn_statistics")
 
-    def gather_bytes(self, data: bytes, name: str) -> list[bytes]:
+    def gather_bytes(
+        self,
+        data: bytes,
+        name: str,
+    ) -> list[bytes]:
         """A few bytes of every rank, as many of each (a multiple of 4), by rank."""
-        mine = np.frombuffer(data, dtype=np.int32)
-        everyone = hvd.allgather(
-            nd.array(mine[None], dtype="int32"), name=name
-        ).asnumpy()
-        return [row.tobytes() for row in everyone]
+        words = np.frombuffer(data, dtype=np.int32)
+        row = nd.array(words[None], dtype="int32")
+        rows = hvd.allgather(row, name=name)
+        return [row.tobytes() for row in rows.asnumpy()]
 
     def broadcast_(self, parameters: dict[str, Any]) -> None:
         """Rank 0's parameters to everybody: the usual start, kept for comparison."""
@@ -172,38 +182,36 @@ class Communicator:
 
     def barrier(self) -> None:
         """Wait until all ranks are here (Horovod for MXNet has no barrier of its own)."""
-        hvd.allreduce_(
-            self.operators.zeros(1), op=hvd.Sum, name="barrier"
-        ).wait_to_read()
+        nothing = self.operators.zeros(1)
+        self.add_up(nothing, "barrier").wait_to_read()
 
     def check_replicas(
-        self, digests: Mapping[str, bytes], when: str, step: int
+        self,
+        digests: Mapping[str, bytes],
+        when: str,
+        step: int,
     ) -> None:
         """Compare what ranks must have in common with one small allgather: 16 bytes of each part,
         such as the weights after `step`. Raises ReplicasDifferError: naming the ranks that differ
         from the majority (a tie: from rank 0), their hosts, and in what."""
         rows = self.gather_bytes(b"".join(digests.values()), "digest")
-        odd: dict[int, list[str]] = {}
+        odd = defaultdict[int, list[str]](list)
         for number, part in enumerate(digests):
-            for rank in differing_ranks(
-                [row[16 * number : 16 * number + 16] for row in rows]
-            ):
-                odd.setdefault(rank, []).append(part)
+            place = slice(16 * number, 16 * number + 16)
+            for rank in differing_ranks([row[place] for row in rows]):
+                odd[rank].append(part)
         if not odd:
             self.agreed_step = step
             return
-        hosts = self.gather_bytes(
-            socket.gethostname().encode()[:64].ljust(64, b"\0"), "hosts"
-        )
+        host = socket.gethostname().encode()[:64]
+        hosts = self.gather_bytes(host.ljust(64, b"\0"), "hosts")
         shown = "; ".join(
-            f"rank {rank} on {hosts[rank].rstrip(bytes(1)).decode()} in {', '.join(parts)}"
-            for rank, parts in sorted(odd.items())[:_MOST_SHOWN]
+            f"rank {rank} on {hosts[rank].rstrip(bytes(1)).decode()} in {', '.join(odd[rank])}"
+            for rank in sorted(odd)[:_MOST_SHOWN]
         )
-        cause = (
-            ": a fault of memory or node there, or another config"
-            if len(digests) == 1
-            else ""
-        )
+        cause = ""
+        if len(digests) == 1:
+            cause = ": a fault of memory or node there, or another config"
         raise ReplicasDifferError(
             f"replicas differ {when}: {len(odd)} of {self.world_size} ranks, {shown}{cause}",
             self.agreed_step,
@@ -219,32 +227,30 @@ class LoneCommunicator(Communicator):
     def reduce(self) -> None:
         pass
 
-    def sum_counts(self, counts: nd.NDArray) -> nd.NDArray:
-        return counts
-
-    def sum_losses(self, losses: nd.NDArray) -> nd.NDArray:
-        return losses
+    def add_up(self, array: NDArray, name: str) -> NDArray:  # noqa: ARG002
+        return array
 
     def average_(
-        self, arrays: Sequence[nd.NDArray], name: str, active_ranks: int
+        self,
+        arrays: Sequence[NDArray],
+        active_ranks: int,
     ) -> None:
         pass
 
-    def gather_bytes(self, data: bytes, name: str) -> list[bytes]:  # noqa: ARG002
+    def gather_bytes(
+        self,
+        data: bytes,
+        name: str,  # noqa: ARG002
+    ) -> list[bytes]:
         return [data]
-
-    def broadcast_(self, parameters: dict[str, Any]) -> None:
-        pass
-
-    def barrier(self) -> None:
-        pass
 
 
 def communicator(
     operators: Operators, connection: Connection, ranks: int
 ) -> Communicator:
     """The communicator of one of `ranks` ranks."""
-    return (Communicator if ranks > 1 else LoneCommunicator)(operators, connection)
+    communicator_class = Communicator if ranks > 1 else LoneCommunicator
+    return communicator_class(operators, connection)
 
 
 def device_context(device: str, local_rank: int) -> mx.Context:

@@ -68,11 +68,12 @@ def differences(expected: Identity, found: Identity) -> Iterator[str]:
         now = found[part]
         for name in sorted(then.keys() | now.keys()):
             if then.get(name) != now.get(name):
-                values = (
-                    show(tree[name]) if name in tree else "nothing"
-                    for tree in (then, now)
-                )
-                yield f"{part}: {name} {' expected, found '.join(values)}"
+                wanted = _shown(then, name)
+                yield f"{part}: {name} {wanted} expected, found {_shown(now, name)}"
+
+
+def _shown(values: Mapping[str, Any], name: str) -> str:
+    return show(values[name]) if name in values else "nothing"
 
 
 def part_digests(identity: Identity) -> dict[str, bytes]:
@@ -88,8 +89,7 @@ def part_digests(identity: Identity) -> dict[str, bytes]:
 def differing_ranks(values: Sequence[Hashable]) -> list[int]:
     """Ranks whose value is not that of the majority; a tie is decided for rank 0's."""
     counts = Counter(values)
-    most = max(counts.values())
-    common = values[0] if counts[values[0]] == most else counts.most_common(1)[0][0]
+    common = max(counts, key=counts.__getitem__)  # the first of those that are as many
     return [rank for rank, value in enumerate(values) if value != common]
 
 

@@ -64,30 +64,44 @@ class MpiLibrary(NamedTuple):
 def horovods_mpi() -> MpiLibrary | None:
     """The MPI that Horovod for MXNet was linked to; None: it was built without, or is not there."""
     package = package_folder("horovod")
-    libraries = sorted((package / "mxnet").glob("mpi_lib*.so")) if package else []
-    return linked_mpi(libraries[0]) if libraries else None
+    if package is None:
+        return None
+    for library in sorted(package.glob("mxnet/mpi_lib*.so")):
+        return linked_mpi(library)
+    return None
 
 
 def linked_mpi(library: Path) -> MpiLibrary | None:
     """The MPI that `library` was linked to; None: to none."""
     listed = subprocess.run(
-        ["ldd", str(library)], capture_output=True, text=True, check=False
+        ["ldd", str(library)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     for line in listed.stdout.splitlines():
         # libmpi.so.40 => /lib/x86_64-linux-gnu/libmpi.so.40 (0x00007f58812c1000)
         name, _, target = line.strip().partition(" => ")
         if _MPI.fullmatch(name):
             path = name if target == "not found" else target.rpartition(" (")[0]
-            family = next(
-                (family for form, family in _BY_NAME if re.match(form, name)), None
-            )
-            return MpiLibrary(path, family or family_of(library_version(path)))
+            family = _family_by_name(name) or family_of(library_version(path))
+            return MpiLibrary(path, family)
+    return None
+
+
+def _family_by_name(name: str) -> Family | None:
+    for form, family in _BY_NAME:
+        if re.match(form, name):
+            return family
     return None
 
 
 def family_of(version: str) -> Family | None:
     """Whose library it is, by the text of its MPI_Get_library_version."""
-    return next((family for words, family in _BY_VERSION if words in version), None)
+    for words, family in _BY_VERSION:
+        if words in version:
+            return family
+    return None
 
 
 def library_version(path: str) -> str:

@@ -26,7 +26,12 @@ class Torus:
         self._columns = connection.columns
         self._parts: dict[str, nd.NDArray] = {}
 
-    def sum_(self, flat: nd.NDArray, name: str, priority: int) -> None:
+    def sum_(
+        self,
+        flat: nd.NDArray,
+        name: str,
+        priority: int,
+    ) -> None:
         """Sum `flat`, whose length is a multiple of the columns, over all ranks, in place.
 
         Enqueues and returns. Horovod's Python functions for the first and the last of the three
@@ -35,12 +40,15 @@ class Torus:
         """
         row, column = divmod(hvd.rank(), self.columns)
         if name not in self._parts:
+            size = flat.size // self.columns
             self._parts[name] = nd.zeros(
-                flat.size // self.columns, flat.context, dtype=flat.dtype
+                size,
+                flat.context,
+                dtype=flat.dtype,
             )
         part = self._parts[name]
-        row_set = self._rows[row]
-        one = ctypes.c_int(1)
+        row_set = ctypes.c_int(self._rows[row].process_set_id)
+        arrays = ctypes.c_int(1)
         scale = ctypes.c_double(1)
         check_call(
             LIBRARY.horovod_mxnet_reducescatter_async(
@@ -48,8 +56,8 @@ class Torus:
                 ctypes.byref(part.handle),
                 c_str(f"{name}.row{row}.reducescatter"),
                 ctypes.c_int(priority),
-                ctypes.c_int(row_set.process_set_id),
-                one,
+                row_set,
+                arrays,
                 ctypes.c_int(hvd.Sum),
                 scale,
                 scale,
@@ -68,7 +76,7 @@ class Torus:
                 ctypes.byref(flat.handle),
                 c_str(f"{name}.row{row}.allgather"),
                 ctypes.c_int(priority),
-                ctypes.c_int(row_set.process_set_id),
-                one,
+                row_set,
+                arrays,
             )
         )

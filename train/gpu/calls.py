@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 from typing import Any
 
@@ -100,7 +100,7 @@ def data_address(array: nd.NDArray | None) -> int:
 
 def float_bits(value: float) -> int:
     """A float32 as the lower half of a word."""
-    return int(struct.unpack("<I", struct.pack("<f", value))[0])
+    return int.from_bytes(struct.pack("<f", value), "little")
 
 
 class Device:
@@ -119,7 +119,7 @@ class Device:
         self._library = ctypes.CDLL(str(kernels.build(kernels.STEP_SOURCE)))
         addresses = [address_of(functions[name]) for name in _CONNECTED]
         addresses.append(stream.value or 0)
-        self._library.rn50_connect((ctypes.c_void_p * len(addresses))(*addresses))
+        self._library.rn50_connect(_pointers(addresses))
         self._launch_status = ctypes.c_int.in_dll(self._library, "rn50_launch_status")
 
     def activate(self) -> None:
@@ -142,24 +142,20 @@ class Device:
         """Enqueue a function of step.c. Raises UserError: an earlier launch failed."""
         checked("cuLaunchKernel", self._launch_status.value)
         size = ctypes.sizeof(parameter)
-        memory = _malloc(size)
+        memory = _C.malloc(size)
         ctypes.memmove(memory, ctypes.byref(parameter), size)
-        written = {array.handle.value: array for array in writes}
         # The engine has an array once among what an operation needs.
-        read = {
-            array.handle.value: array
-            for array in reads
-            if array.handle.value not in written
-        }
+        written = {array.handle.value for array in writes}
+        read = {array.handle.value for array in reads} - written
         mx.base.check_call(
             mx.base._LIB.MXEnginePushSyncND(
                 ctypes.cast(self._library[name], ctypes.c_void_p),
                 ctypes.c_void_p(memory),
                 ctypes.cast(_C.free, ctypes.c_void_p),
                 ctypes.byref(self._context),
-                (ctypes.c_void_p * len(read))(*read),
+                _pointers(read),
                 len(read),
-                (ctypes.c_void_p * len(written))(*written),
+                _pointers(written),
                 len(written),
                 ctypes.byref(_PLAIN),
                 0,
@@ -190,8 +186,10 @@ class Segment:
         waits: bool = True,
     ) -> None:
         self._device = device
-        self._names = [name for name, _ in calls]
-        self._calls = (Call * len(calls))(*(call for _, call in calls))
+        names, entries = zip(*calls, strict=True)
+        self._names = ("the step", *names)
+        """By the number of a call that failed; 0: none of them did."""
+        self._calls = (Call * len(entries))(*entries)
         self._settings = settings
         self._reads = list(reads)
         self._writes = list(writes)
@@ -212,18 +210,22 @@ class Segment:
     ) -> None:
         """Enqueue a run. Raises UserError: an earlier one failed."""
         table = self._table
-        if table.status:
-            name = self._names[table.failed - 1] if table.failed else "the step"
-            raise UserError(
-                f"{name}: success expected on the GPU, found status {table.status}"
-            )
+        status = table.status  # written after the number
+        checked(self._names[table.failed], status)
         run = _Run(
             table=ctypes.pointer(table),
             settings=(ctypes.c_uint64 * SETTINGS)(*settings),
         )
         self._device.push(
-            "rn50_run", run, [*self._reads, *reads], [*self._writes, *writes]
+            "rn50_run",
+            run,
+            [*self._reads, *reads],
+            [*self._writes, *writes],
         )
+
+
+def _pointers(addresses: Collection[int]) -> ctypes.Array[ctypes.c_void_p]:
+    return (ctypes.c_void_p * len(addresses))(*addresses)
 
 
 def checked(name: str, status: int) -> None:
@@ -238,8 +240,3 @@ _TABLES: list[_Table] = []
 _C = ctypes.CDLL(None)
 _C.malloc.restype = ctypes.c_void_p
 _C.malloc.argtypes = [ctypes.c_size_t]
-
-
-def _malloc(size: int) -> int:
-    memory: int = _C.malloc(size)
-    return memory

@@ -16,7 +16,8 @@ from .driver import dotted
 
 _MAGIC = struct.pack("<I", 0xBA55ED50)
 _FATBIN = struct.Struct("<IHHQ")
-_ENTRY = 64
+_ENTRY = struct.Struct("<HxxIQ12xI32x")
+_FORMS = {1: "PTX", 2: "ELF"}
 
 PLAN_CAPABILITIES = ((7, 0), (9, 0))
 """From the first with tensor cores to the last that NVRTC 11.8 and cuDNN 8.9 know."""
@@ -32,13 +33,17 @@ def gpu_code(path: Path) -> dict[str, set[int]]:
     nvcc's fat binaries, little-endian, as read from the wheels:
 
         fat binary  u32 magic BA55ED50 | u16 version | u16 header bytes | u64 bytes of its entries
-        entry       u16 kind (1 PTX, 2 ELF) | u16 | u32 header bytes | u64 payload bytes
+        entry       u16 form (1 PTX, 2 ELF) | u16 | u32 header bytes | u64 payload bytes
                     u32 | u32 | u16 | u16 | u32 sm | ... payload
     """
-    found: dict[str, set[int]] = {}
+    code: dict[str, set[int]] = {}
     with (
         path.open("rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        mmap.mmap(
+            file.fileno(),
+            0,
+            access=mmap.ACCESS_READ,
+        ) as data,
     ):
         place = data.find(_MAGIC)
         while 0 <= place <= len(data) - _FATBIN.size:
@@ -47,14 +52,13 @@ def gpu_code(path: Path) -> dict[str, set[int]]:
             entry = place + header
             if (version, header) != (1, _FATBIN.size) or end > len(data):
                 end = place + 1  # the same four bytes as part of something else
-            while entry + _ENTRY <= end:
-                kind, _, skip, payload = struct.unpack_from("<HHIQ", data, entry)
-                (sm,) = struct.unpack_from("<I", data, entry + 28)
-                if kind in (1, 2):
-                    found.setdefault(("PTX", "ELF")[kind - 1], set()).add(sm)
-                entry += max(skip + payload, _ENTRY)
+            while entry + _ENTRY.size <= end:
+                form, skip, payload, sm = _ENTRY.unpack_from(data, entry)
+                if form in _FORMS:
+                    code.setdefault(_FORMS[form], set()).add(sm)
+                entry += max(skip + payload, _ENTRY.size)
             place = data.find(_MAGIC, end)
-    return found
+    return code
 
 
 def code_here() -> Mapping[str, Collection[int]]:
@@ -67,13 +71,19 @@ def runs(code: Mapping[str, Collection[int]], capability: tuple[int, int]) -> bo
     """Whether a GPU can run `code`: machine code of its own major version and no later minor one,
     or PTX of no later version."""
     major, minor = capability
-    native = [
-        sm for sm in code.get("ELF", ()) if sm // 10 == major and sm % 10 <= minor
-    ]
-    return bool(native) or any(sm <= 10 * major + minor for sm in code.get("PTX", ()))
+    latest = 10 * major + minor
+    native = code.get("ELF", ())
+    ptx = code.get("PTX", ())
+    if any(10 * major <= sm <= latest for sm in native):
+        return True
+    return any(sm <= latest for sm in ptx)
 
 
-def check_step(model: Model, name: str, capability: tuple[int, int]) -> None:
+def check_step(
+    model: Model,
+    name: str,
+    capability: tuple[int, int],
+) -> None:
     """Raise UserError for a GPU that cannot run a network's step as `model.step` has it.
 
     Args:
@@ -84,12 +94,10 @@ def check_step(model: Model, name: str, capability: tuple[int, int]) -> None:
     if not model.is_planned:
         code = code_here()
         if not runs(code, capability):
-            has = ", ".join(
-                f"{kind} for {_versions(sms)}" for kind, sms in sorted(code.items())
-            )
+            forms = [f"{form} for {_versions(code[form])}" for form in sorted(code)]
             raise UserError(
                 f"model.step: a GPU that MXNet's operators run on expected for {model.network}, "
-                f"found {device}: MXNet has {has}"
+                f"found {device}: MXNet has {', '.join(forms)}"
             )
     elif not first <= capability <= last:
         raise UserError(

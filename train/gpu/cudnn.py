@@ -70,6 +70,7 @@ class Cudnn:
         handle = ctypes.c_void_p()
         self._checked("cudnnCreate", ctypes.byref(handle))
         self._checked("cudnnSetStream", handle, device.stream)
+        self._handle = handle
         self.handle = handle.value or 0
         self._one = ctypes.c_float(1)
         self._zero = ctypes.c_float(0)
@@ -135,13 +136,10 @@ class Cudnn:
         count = ctypes.c_int()
         answers = (_Performance * _MOST_ALGORITHMS)()
         name = f"cudnnGetConvolution{direction}Algorithm_v7"
-        handle = ctypes.c_void_p(self.handle)
-        operands = [
-            ctypes.c_void_p(word) for word in (first, second, convolution, result)
-        ]
+        operands = map(ctypes.c_void_p, (first, second, convolution, result))
         self._checked(
             name,
-            handle,
+            self._handle,
             *operands,
             _MOST_ALGORITHMS,
             ctypes.byref(count),
@@ -151,9 +149,13 @@ class Cudnn:
             usable = answer.status == 0 and answer.memory <= WORKSPACE_BYTES
             if usable and answer.determinism == _DETERMINISTIC:
                 convolution = self._convolution(stride, padding, answer.math_type)
-                size_of = f"cudnnGetConvolution{direction}WorkspaceSize"
                 size_bytes = self.size(
-                    size_of, first, second, convolution, result, answer.algorithm
+                    f"cudnnGetConvolution{direction}WorkspaceSize",
+                    first,
+                    second,
+                    convolution,
+                    result,
+                    answer.algorithm,
                 )
                 return Algorithm(answer.algorithm, convolution, size_bytes)
         raise UserError(f"{name}: a deterministic algorithm expected, found none")
@@ -161,12 +163,10 @@ class Cudnn:
     def size(self, name: str, *words: int) -> int:
         """Bytes, by one of cuDNN's functions for sizes."""
         size_bytes = ctypes.c_size_t()
-        handle = ctypes.c_void_p(self.handle)
-        arguments = [ctypes.c_void_p(word) for word in words]
         self._checked(
             name,
-            handle,
-            *arguments,
+            self._handle,
+            *map(ctypes.c_void_p, words),
             ctypes.byref(size_bytes),
         )
         return size_bytes.value
@@ -179,24 +179,27 @@ class Cudnn:
     ) -> int:
         words = (padding, padding, stride, stride, 1, 1, _CROSS_CORRELATION, _FLOAT)
         name = "cudnnSetConvolution2dDescriptor"
-        descriptor = self._descriptor(
-            "Convolution",
-            name,
-            words,
-            math_type,
-        )
+        descriptor = self._descriptor("Convolution", name, words, math_type)
         self._checked(
             "cudnnSetConvolutionMathType", ctypes.c_void_p(descriptor), math_type
         )
         return descriptor
 
     def _descriptor(
-        self, kind: str, setter: str, words: tuple[Any, ...], *more: int
+        self,
+        described: str,
+        setter: str,
+        words: tuple[Any, ...],
+        *more: int,
     ) -> int:
-        key = (kind, *more, *(getattr(word, "value", word) for word in words))
+        key = (
+            described,
+            *more,
+            *map(str, words),
+        )
         if key not in self._made:
             descriptor = ctypes.c_void_p()
-            self._checked(f"cudnnCreate{kind}Descriptor", ctypes.byref(descriptor))
+            self._checked(f"cudnnCreate{described}Descriptor", ctypes.byref(descriptor))
             self._checked(setter, descriptor, *words)
             self._made[key] = descriptor.value or 0
         return self._made[key]

@@ -52,24 +52,21 @@ def read_gpus(
         failed = cuda[function](ctypes.byref(value), *arguments)
         return 0 if failed else value.value
 
+    def gpu(index: int) -> Gpu:
+        device = number("cuDeviceGet", index)
+        name = ctypes.create_string_buffer(256)
+        cuda.cuDeviceGetName(name, len(name), device)
+        major = number("cuDeviceGetAttribute", _CAPABILITY_MAJOR, device)
+        minor = number("cuDeviceGetAttribute", _CAPABILITY_MINOR, device)
+        return Gpu(name.value.decode(errors="replace"), (major, minor))
+
     version = number("cuDriverGetVersion")
     count = 0 if cuda.cuInit(0) else number("cuDeviceGetCount")
     return Gpus(
         _driver_release(version_file),
         (version // 1000, version % 1000 // 10),
-        tuple(_read_gpu(cuda, number("cuDeviceGet", index)) for index in range(count)),
+        tuple(map(gpu, range(count))),
     )
-
-
-def _read_gpu(cuda: ctypes.CDLL, device: int) -> Gpu:
-    name = ctypes.create_string_buffer(256)
-    value = ctypes.c_int()
-    cuda.cuDeviceGetName(name, len(name), device)
-    capability = []
-    for attribute in (_CAPABILITY_MAJOR, _CAPABILITY_MINOR):
-        cuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
-        capability.append(value.value)
-    return Gpu(name.value.decode(errors="replace"), (capability[0], capability[1]))
 
 
 def _driver_release(version_file: Path) -> str | None:
@@ -78,15 +75,15 @@ def _driver_release(version_file: Path) -> str | None:
     except OSError:
         return None
     # NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.129.03  Thu Oct 19 18:56:32 UTC 2023
-    found = re.search(r"Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
-    return found[1] if found else None
+    release = re.search(r"Module.*?\s(\d+\.\d+(?:\.\d+)?)\s", text)
+    return release[1] if release else None
 
 
 def visible_gpu(device_id: int) -> Gpu:
     """One of the visible devices, which is there."""
-    found = read_gpus()
-    assert found is not None
-    return found.devices[device_id]
+    gpus = read_gpus()
+    assert gpus is not None
+    return gpus.devices[device_id]
 
 
 def check_driver(driver_cuda: tuple[int, int]) -> None:
@@ -98,34 +95,35 @@ def check_driver(driver_cuda: tuple[int, int]) -> None:
         )
 
 
-def gpu_number(local_rank: int, found: int, visible: str | None) -> int:
-    """The number of a rank's GPU among the `found` ones. `visible`: CUDA_VISIBLE_DEVICES.
+def gpu_number(local_rank: int, count: int, visible: str | None) -> int:
+    """The number of a rank's GPU among the `count` that it sees. `visible`: CUDA_VISIBLE_DEVICES.
 
     A launcher that shows each rank its own GPU alone (Slurm's --gpus-per-task) numbers it 0.
     """
-    return 0 if found == 1 and visible and "," not in visible else local_rank
+    if count == 1 and visible and "," not in visible:
+        return 0
+    return local_rank
 
 
 def check_machine(local_rank: int) -> Gpu:
     """The GPU of this rank, before anything else is done with it. Raises UserError: no driver, no
     GPU for this rank, or a driver that is too old."""
-    found = read_gpus()
-    if found is None:
+    gpus = read_gpus()
+    if gpus is None:
         raise UserError(
             f"system.device: an NVIDIA driver ({LIBRARY}) for gpu expected, found none; "
             "use system.device=cpu"
         )
-    number = gpu_number(
-        local_rank, len(found.devices), os.environ.get("CUDA_VISIBLE_DEVICES")
-    )
-    if number >= len(found.devices):
+    count = len(gpus.devices)
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    number = gpu_number(local_rank, count, visible)
+    if number >= count:
         raise UserError(
             f"system.device: a GPU for local rank {local_rank} expected, found "
-            f"{len(found.devices)} on this machine; use system.device=cpu or fewer ranks"
+            f"{count} on this machine; use system.device=cpu or fewer ranks"
         )
-    gpu = found.devices[number]
-    check_driver(found.driver_cuda)
-    return gpu
+    check_driver(gpus.driver_cuda)
+    return gpus.devices[number]
 
 
 def dotted(version: tuple[int, int]) -> str:

@@ -23,6 +23,21 @@ class Maps(NamedTuple):
     def size(self) -> int:
         return self.height * self.width * self.channels
 
+    def windows(
+        self,
+        side: int,
+        stride: int,
+        padding: int,
+        channels: int,
+    ) -> Maps:
+        """The maps of a layer that reads square windows of these."""
+        first = side - 2 * padding
+        return Maps(
+            (self.height - first) // stride + 1,
+            (self.width - first) // stride + 1,
+            channels,
+        )
+
 
 class Convolution(NamedTuple):
     """`source`, `target`: numbers of values, here and in the other layers."""
@@ -30,6 +45,8 @@ class Convolution(NamedTuple):
     source: int
     target: int
     weight: Any
+    shape: tuple[int, int, int, int]
+    """Channels out, height, width, channels in: of images four."""
     stride: int
     padding: int
 
@@ -69,13 +86,16 @@ class Dense(NamedTuple):
     @property
     def as_convolution(self) -> Convolution:
         """The same of one pixel: cuDNN has that in all types, with its bias."""
-        return Convolution(self.source, self.target, self.weight, 1, 0)
-
-    @property
-    def filter_shape(self) -> tuple[int, int, int, int]:
-        """Of the weight as a convolution's."""
         out, channels = self.weight.shape
-        return (out, 1, 1, channels)
+        shape = (out, 1, 1, channels)
+        return Convolution(
+            self.source,
+            self.target,
+            self.weight,
+            shape,
+            1,
+            0,
+        )
 
 
 Layer = Convolution | Norm | MaxPooling | Average | Dense
@@ -97,28 +117,30 @@ class LayerList:
             return self._residual(block, value)
         if isinstance(block, Unit):
             return self._unit(block, value)
+        before = self.values[value]
         if isinstance(block, nn.MaxPool2D):
-            before = self.values[value]
-            half = Maps(
-                (before.height + 1) // 2, (before.width + 1) // 2, before.channels
-            )
-            target = self._value(half)
-            self.layers.append(MaxPooling(value, target))
-            return target
+            maps = before.windows(3, 2, 1, before.channels)
+            return self._append(MaxPooling(value, len(self.values)), maps)
         if isinstance(block, nn.GlobalAvgPool2D):
-            target = self._value(Maps(1, 1, self.values[value].channels))
-            self.layers.append(Average(value, target))
-            return target
+            maps = Maps(1, 1, before.channels)
+            return self._append(Average(value, len(self.values)), maps)
         if isinstance(block, nn.Dense):
-            target = self._value(Maps(1, 1, block.weight.shape[0]))
-            self.layers.append(Dense(value, target, block.weight, block.bias))
-            return target
+            maps = Maps(1, 1, block.weight.shape[0])
+            dense = Dense(
+                value,
+                len(self.values),
+                block.weight,
+                block.bias,
+            )
+            return self._append(dense, maps)
         assert isinstance(block, nn.Flatten), block
         return value
 
-    def _value(self, maps: Maps) -> int:
+    def _append(self, layer: Layer, maps: Maps) -> int:
+        """The number of the layer's result, which has these maps."""
+        self.layers.append(layer)
         self.values.append(maps)
-        return len(self.values) - 1
+        return layer.target
 
     def _residual(self, block: Residual, value: int) -> int:
         branch = value
@@ -132,9 +154,10 @@ class LayerList:
         return self._norm(last, branch, shortcut, relu=True)
 
     def _unit(self, unit: Unit, value: int) -> int:
+        convolved = self._convolution(unit, value)
         return self._norm(
             unit,
-            self._convolution(unit, value),
+            convolved,
             None,
             relu=unit.relu,
         )
@@ -144,17 +167,15 @@ class LayerList:
         out, kernel, _, _ = unit.conv.weight.shape
         stride = unit.conv._kwargs["stride"][0]
         padding = unit.conv._kwargs["pad"][0]
-        target = self._value(
-            Maps(
-                (before.height + 2 * padding - kernel) // stride + 1,
-                (before.width + 2 * padding - kernel) // stride + 1,
-                out,
-            )
+        layer = Convolution(
+            value,
+            len(self.values),
+            unit.conv.weight,
+            (out, kernel, kernel, before.channels),
+            stride,
+            padding,
         )
-        self.layers.append(
-            Convolution(value, target, unit.conv.weight, stride, padding)
-        )
-        return target
+        return self._append(layer, before.windows(kernel, stride, padding, out))
 
     def _norm(
         self,
@@ -164,6 +185,11 @@ class LayerList:
         *,
         relu: bool,
     ) -> int:
-        target = self._value(self.values[value])
-        self.layers.append(Norm(value, target, residual, relu, unit.norm))
-        return target
+        layer = Norm(
+            value,
+            len(self.values),
+            residual,
+            relu,
+            unit.norm,
+        )
+        return self._append(layer, self.values[value])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 ALIGN_BYTES = 256
 
@@ -12,15 +13,9 @@ class Buffer:
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
-        self.first: int | None = None
-        self.last = 0
+        self.calls: list[int] = []
+        """Their numbers, rising."""
         self.offset = 0
-
-    def used_at(self, call: int) -> None:
-        """Note a call, by its number; they come in order."""
-        if self.first is None:
-            self.first = call
-        self.last = call
 
 
 def place(buffers: Sequence[Buffer]) -> int:
@@ -31,14 +26,15 @@ def place(buffers: Sequence[Buffer]) -> int:
     """
     end_bytes = 0
     placed: list[Buffer] = []
-    for buffer in sorted(buffers, key=lambda b: -b.size_bytes):
+    for buffer in sorted(buffers, key=attrgetter("size_bytes"), reverse=True):
         offset = 0
-        for other in sorted(placed, key=lambda b: b.offset):
+        for other in sorted(placed, key=attrgetter("offset")):
             if not _live_together(buffer, other):
                 continue
             if offset + buffer.size_bytes <= other.offset:
                 break
-            offset = max(offset, _aligned(other.offset + other.size_bytes))
+            end = other.offset + other.size_bytes
+            offset = max(offset, _aligned(end))
         buffer.offset = offset
         placed.append(buffer)
         end_bytes = max(end_bytes, offset + buffer.size_bytes)
@@ -46,9 +42,9 @@ def place(buffers: Sequence[Buffer]) -> int:
 
 
 def _live_together(a: Buffer, b: Buffer) -> bool:
-    assert a.first is not None
-    assert b.first is not None
-    return a.first <= b.last and b.first <= a.last
+    last_begin = max(a.calls[0], b.calls[0])
+    first_end = min(a.calls[-1], b.calls[-1])
+    return last_begin <= first_end
 
 
 def _aligned(size_bytes: int) -> int:

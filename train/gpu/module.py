@@ -6,7 +6,7 @@ import ctypes
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from mxnet import nd
@@ -29,28 +29,12 @@ class Launch(NamedTuple):
     arguments: tuple[Any, ...]
 
 
-class Module(Protocol):
-    """The kernels of device.cu on one device."""
-
-    def launch(self, launch: Launch) -> None:
-        """Enqueue a kernel that finds all its arrays among its arguments."""
-        ...
-
-    def sequence(
-        self,
-        launches: Sequence[Launch],
-        settings: nd.NDArray,
-        reads: Sequence[nd.NDArray],
-        writes: Sequence[nd.NDArray],
-    ) -> Callable[[Sequence[int]], None]:
-        """What enqueues kernels, one after the other, with settings (see `calls.Segment`)."""
-        ...
-
-
 def parameters(source: str) -> dict[str, list[str]]:
     """Kernel -> its parameters, as `const half_t* logits`."""
-    kernels = re.findall(r"^KERNEL (\w+)\(([^)]*)\)", source, re.M)
-    return {name: " ".join(text.split()).split(", ") for name, text in kernels}
+    kernels = {}
+    for name, text in re.findall(r"^KERNEL (\w+)\(([^)]*)\)", source, re.M):
+        kernels[name] = re.split(r",\s+", text)
+    return kernels
 
 
 class CudaModule:
@@ -62,31 +46,35 @@ class CudaModule:
         self._parameters = parameters(source)
         self._functions: dict[str, int] = {}
         self._module = ctypes.c_void_p()
-        text = compiled(source, "--gpu-architecture=compute_{}{}".format(*capability))
+        major, minor = capability
+        text = compiled(source, f"--gpu-architecture=compute_{major}{minor}")
         status = cuda().cuModuleLoadData(ctypes.byref(self._module), text)
         checked("cuModuleLoadData", status)
 
     def call(self, launch: Launch) -> Call:
         """The launch as an entry of a table."""
-        kinds = self._parameters[launch.name]
+        parameters = self._parameters[launch.name]
         words = [
-            _word(kind, value)
-            for kind, value in zip(kinds, launch.arguments, strict=True)
+            _word(parameter, value)
+            for parameter, value in zip(parameters, launch.arguments, strict=True)
         ]
-        call = Call(function=self._function(launch.name), blocks=launch.blocks)
+        function = self._function(launch.name)
+        call = Call(function=function, blocks=launch.blocks)
         call.words[: len(words)] = words
         return call
 
     def launch(self, launch: Launch) -> None:
-        arrays = [
-            (kind, value)
-            for kind, value in zip(
-                self._parameters[launch.name], launch.arguments, strict=True
-            )
-            if isinstance(value, nd.NDArray)
-        ]
-        reads = [array for kind, array in arrays if kind.startswith("const ")]
-        writes = [array for kind, array in arrays if not kind.startswith("const ")]
+        """Enqueue a kernel that finds all its arrays among its arguments."""
+        reads = []
+        writes = []
+        parameters = self._parameters[launch.name]
+        for parameter, value in zip(parameters, launch.arguments, strict=True):
+            if not isinstance(value, nd.NDArray):
+                continue
+            if parameter.startswith("const "):
+                reads.append(value)
+            else:
+                writes.append(value)
         self.device.push(
             "rn50_launch",
             self.call(launch),
@@ -101,6 +89,7 @@ class CudaModule:
         reads: Sequence[nd.NDArray],
         writes: Sequence[nd.NDArray],
     ) -> Callable[[Sequence[int]], None]:
+        """What enqueues kernels, one after the other, with settings (see `calls.Segment`)."""
         calls = [(launch.name, self.call(launch)) for launch in launches]
         return Segment(
             self.device,
@@ -114,7 +103,9 @@ class CudaModule:
         if name not in self._functions:
             function = ctypes.c_void_p()
             status = cuda().cuModuleGetFunction(
-                ctypes.byref(function), self._module, name.encode()
+                ctypes.byref(function),
+                self._module,
+                name.encode(),
             )
             checked(f"kernel {name}", status)
             self._functions[name] = function.value or 0
@@ -127,7 +118,12 @@ def compiled(source: str, architecture: str) -> bytes:
     program = ctypes.c_void_p()
     size = ctypes.c_size_t()
     status = nvrtc.nvrtcCreateProgram(
-        ctypes.byref(program), source.encode(), SOURCE.name.encode(), 0, None, None
+        ctypes.byref(program),
+        source.encode(),
+        SOURCE.name.encode(),
+        0,
+        None,
+        None,
     )
     checked("nvrtcCreateProgram", status)
     options = (ctypes.c_char_p * 1)(architecture.encode())
@@ -135,8 +131,8 @@ def compiled(source: str, architecture: str) -> bytes:
         nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
         log = ctypes.create_string_buffer(size.value)
         nvrtc.nvrtcGetProgramLog(program, log)
-        first = log.value.decode(errors="replace").strip().partition("\n")[0]
-        raise UserError(f"{SOURCE.name}: NVRTC failed: {first}")
+        line, _, _ = log.value.decode(errors="replace").strip().partition("\n")
+        raise UserError(f"{SOURCE.name}: NVRTC failed: {line}")
     nvrtc.nvrtcGetPTXSize(program, ctypes.byref(size))
     text = ctypes.create_string_buffer(size.value)
     nvrtc.nvrtcGetPTX(program, text)
@@ -154,10 +150,10 @@ def type_name(dtype: Any) -> str:
     return "half" if np.dtype(dtype) == np.float16 else "float"
 
 
-def _word(kind: str, value: Any) -> int:
-    if "*" in kind:
+def _word(parameter: str, value: Any) -> int:
+    if "*" in parameter:
         is_array = value is None or isinstance(value, nd.NDArray)
         return data_address(value) if is_array else int(value)
-    if kind.startswith("float "):
+    if parameter.startswith("float "):
         return float_bits(value)
     return int(value) & 0xFFFFFFFFFFFFFFFF

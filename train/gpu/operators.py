@@ -3,6 +3,7 @@ machine code."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,10 +14,10 @@ from mxnet import nd
 from ..communication.buckets import side_by_side
 from ..operators import TOP, Operators
 from ..step_times import Stamp
-from .calls import Device, data_address, float_bits
+from .calls import SETTINGS, data_address, float_bits
 from .cudnn import Cudnn
-from .module import CudaModule, Launch, Module, blocks_for, type_name
-from .plan import ScoringPlan, Shared, TrainingPlan, settings_block
+from .module import CudaModule, Launch, blocks_for, type_name
+from .plan import ScoringPlan, Shared, TrainingPlan
 from .tape import Arena, Tape
 from .writer import Writer
 
@@ -29,35 +30,21 @@ class PlanOperators(Operators):
     warm_up_steps = 2
     """The second is captured."""
 
-    def __init__(self, ctx: mx.Context, module: Module) -> None:
+    def __init__(self, ctx: mx.Context, module: CudaModule) -> None:
         super().__init__(ctx)
         self.module = module
-        self.weights: list[nd.NDArray] = []
-        """The weights of the network that is trained, side by side, an array a type."""
-        self.statistics: list[nd.NDArray] = []
-        """The running means and variances of all networks. Each is an array of its own: one of
-        Horovod's operations sums them, and with two views of one array it would never begin."""
-        self.loss_sum = self.zeros(1)
-        """Of the steps since the last log point."""
-        self.arena = Arena(self.zeros(1))
+        self.shared = Shared(
+            device=module.device,
+            weights=[],
+            statistics=[],
+            loss_sum=self.zeros(1),
+            arena=Arena(self.zeros(1)),
+        )
         self._cudnn: Cudnn | None = None
 
     @property
-    def device(self) -> Device:
-        """The GPU on which plans run."""
-        assert isinstance(self.module, CudaModule)
-        return self.module.device
-
-    @property
-    def shared(self) -> Shared:
-        """What its plans are given."""
-        return Shared(
-            self.device, self.arena, self.weights, self.statistics, self.loss_sum
-        )
-
-    @property
     def stamp(self) -> Stamp | None:
-        return self.device.stamp(self.arena.token)
+        return self.module.device.stamp(self.shared.arena.token)
 
     def launch(
         self,
@@ -71,27 +58,39 @@ class PlanOperators(Operators):
     def initialize(self, net: Any, initializer: mx.init.Initializer) -> None:
         """Also lays the weights of a type side by side: the engine has few arrays to watch, and
         kernels find each tensor by its address."""
-        parameters = list(net.collect_params().values())
-        trained = [p for p in parameters if p.grad_req != "null"]
-        statistics = [p for p in parameters if p.grad_req == "null"]
-        for p in trained:
-            p.grad_req = "null"
+        statistics = []
+        trained = defaultdict(list)
+        for p in net.collect_params().values():
+            if p.grad_req == "null":
+                statistics.append(p)
+            else:
+                trained[np.dtype(p.dtype).name].append(p)
+                p.grad_req = "null"
         net.initialize(initializer, ctx=self.ctx)
-        for dtype in sorted({np.dtype(p.dtype).name for p in trained}):
-            of_type = [p for p in trained if np.dtype(p.dtype).name == dtype]
-            flat, views = side_by_side(self, [p.shape for p in of_type], dtype)
-            self.weights.append(flat)
-            for p, view in zip(of_type, views, strict=True):
+        for dtype, parameters in sorted(trained.items()):
+            flat, views = side_by_side(
+                self,
+                [p.shape for p in parameters],
+                dtype,
+            )
+            self.shared.weights.append(flat)
+            for p, view in zip(parameters, views, strict=True):
                 p.data().copyto(view)
                 p._data = [view]
-        for p in trained:
-            p._grad_req = (
-                "write"  # by its setter it would be filled with an array of its own
-            )
-        self.statistics += [p.data() for p in statistics]
+                # by its setter it would be filled with an array of its own
+                p._grad_req = "write"
+        self.shared.statistics.extend(p.data() for p in statistics)
 
     def zeros(self, shape: Any, dtype: Any = np.float32) -> nd.NDArray:
-        return nd.array(np.zeros(shape, dtype), self.ctx, dtype=dtype)
+        return nd.array(
+            np.zeros(shape, dtype),
+            self.ctx,
+            dtype=dtype,
+        )
+
+    def settings(self) -> nd.NDArray:
+        """Where the settings of a step lie on the device."""
+        return self.zeros(SETTINGS, np.int64)
 
     def fill(self, array: nd.NDArray, value: float) -> None:
         name = f"fill_{type_name(array.dtype)}"
@@ -159,10 +158,10 @@ class PlanOperators(Operators):
                 "sum_losses",
                 1,
                 losses,
-                self.loss_sum,
+                self.shared.loss_sum,
                 losses.size,
             )
-        return self.loss_sum
+        return self.shared.loss_sum
 
     def join(self, number: nd.NDArray, more: Sequence[float]) -> nd.NDArray:
         joined = nd.array([0.0, *more], self.ctx)
@@ -175,7 +174,13 @@ class PlanOperators(Operators):
         if total is None:
             total = self.zeros(3, np.int32)
         classes = scores.size // scores.shape[0]
-        arguments = (scores, labels, total, classes, min(TOP, classes))
+        arguments = (
+            scores,
+            labels,
+            total,
+            classes,
+            min(TOP, classes),
+        )
         self.launch(f"hits_{type_name(scores.dtype)}", scores.shape[0], *arguments)
         return total
 
@@ -192,17 +197,38 @@ class PlanOperators(Operators):
         self, net: Any, image_shape: Sequence[int], settings: nd.NDArray
     ) -> Writer:
         """What writes a plan for images of this shape."""
-        assert isinstance(self.module, CudaModule)
-        self.device.activate()
+        device = self.module.device
+        device.activate()
         if self._cudnn is None:
-            self._cudnn = Cudnn(self.device, net.dtype)
-        return Writer(
-            Tape(self._cudnn, self.module), self._cudnn, net, image_shape, settings
-        )
+            self._cudnn = Cudnn(device, net.dtype)
+        tape = Tape(self._cudnn, self.module)
+        return Writer(tape, self._cudnn, net, image_shape, settings)
 
 
-class PlanCriterion:
-    """Losses of a batch and the gradients, by a plan for each shape of images."""
+class _Plans:
+    """A network's plans, one for each shape of images."""
+
+    def __init__(self, operators: PlanOperators, net: Any) -> None:
+        self._operators = operators
+        self._net = net
+        self._settings = operators.settings()
+        self._plans: dict[tuple[int, ...], Any] = {}
+
+    def _plan_for(self, shape: tuple[int, ...]) -> Any:
+        operators = self._operators
+        plan = self._plans.get(shape)
+        if plan is None or plan.generation != operators.shared.arena.generation:
+            writer = operators.writer(self._net, shape, self._settings)
+            plan = self._new_plan(writer)
+            self._plans[shape] = plan
+        return plan
+
+    def _new_plan(self, writer: Writer) -> Any:
+        raise NotImplementedError
+
+
+class PlanCriterion(_Plans):
+    """Losses of a batch and the gradients."""
 
     def __init__(
         self,
@@ -211,12 +237,9 @@ class PlanCriterion:
         loss: Any,
         buckets: Sequence[nd.NDArray],
     ) -> None:
-        self._operators = operators
-        self._net = net
+        super().__init__(operators, net)
         self._other = loss.other
         self._buckets = buckets
-        self._settings = settings_block(operators.ctx)
-        self._plans: dict[tuple[int, ...], TrainingPlan] = {}
         self._plan: TrainingPlan | None = None
         self._batch: list[nd.NDArray] = []
 
@@ -227,9 +250,14 @@ class PlanCriterion:
         scale: float,
     ) -> nd.NDArray:
         plan = self._plan_for(images.shape)
-        losses = nd.empty((images.shape[0],), images.context)
-        settings = [data_address(array) for array in (images, labels, losses)]
-        plan.forward([*settings, float_bits(scale)], [images, labels], [losses])
+        losses = nd.empty(len(images), images.context)
+        addresses = map(data_address, (images, labels, losses))
+        settings = [*addresses, float_bits(scale)]
+        plan.forward(
+            settings,
+            [images, labels],
+            [losses],
+        )
         self._plan = plan
         self._batch = [images, labels]
         return losses
@@ -243,31 +271,19 @@ class PlanCriterion:
             segment()
         self._batch = []
 
-    def _plan_for(self, shape: tuple[int, ...]) -> TrainingPlan:
-        operators = self._operators
-        plan = self._plans.get(shape)
-        if plan is None or plan.generation != operators.arena.generation:
-            writer = operators.writer(self._net, shape, self._settings)
-            plan = TrainingPlan(
-                operators.shared,
-                writer,
-                self._other,
-                self._buckets,
-            )
-            self._plans[shape] = plan
-        return plan
+    def _new_plan(self, writer: Writer) -> TrainingPlan:
+        return TrainingPlan(
+            self._operators.shared,
+            writer,
+            self._other,
+            self._buckets,
+        )
 
 
-class Scorer:
+class Scorer(_Plans):
     """Images to logits, by the network's running statistics."""
 
     layout = "NCHW"
-
-    def __init__(self, operators: PlanOperators, net: Any) -> None:
-        self._operators = operators
-        self._net = net
-        self._settings = settings_block(operators.ctx)
-        self._plans: dict[tuple[int, ...], ScoringPlan] = {}
 
     def __call__(self, images: nd.NDArray) -> nd.NDArray:
         """The logits, overwritten by the next batch of this shape."""
@@ -275,12 +291,7 @@ class Scorer:
         plan.run([data_address(images)], [images])
         return plan.logits
 
-    def _plan_for(self, shape: tuple[int, ...]) -> ScoringPlan:
-        operators = self._operators
-        plan = self._plans.get(shape)
-        if plan is None or plan.generation != operators.arena.generation:
-            logits = operators.zeros((shape[0], self._net.classes), self._net.dtype)
-            writer = operators.writer(self._net, shape, self._settings)
-            plan = ScoringPlan(operators.shared, writer, logits)
-            self._plans[shape] = plan
-        return plan
+    def _new_plan(self, writer: Writer) -> ScoringPlan:
+        shape = (writer.images, self._net.classes)
+        logits = self._operators.zeros(shape, self._net.dtype)
+        return ScoringPlan(self._operators.shared, writer, logits)

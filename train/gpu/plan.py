@@ -13,20 +13,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from mxnet import nd
 
-from .calls import SETTINGS, Device, Segment, data_address
+from .calls import Device, Segment, data_address
 from .tape import Arena
 from .writer import Writer
 
 
 class Shared(NamedTuple):
-    """What all plans of a network are given."""
+    """What all plans are given."""
 
     device: Device
     arena: Arena
     weights: list[nd.NDArray]
-    """Side by side, an array a type."""
+    """The weights of the network that is trained, side by side, an array a type."""
     statistics: list[nd.NDArray]
-    """Running means and variances."""
+    """The running means and variances of all networks. Each is an array of its own: one of
+    Horovod's operations sums them, and with two views of one array it would never begin."""
     loss_sum: nd.NDArray
     """Of the steps since the last log point."""
 
@@ -116,7 +117,7 @@ class ScoringPlan:
     ) -> None:
         arena = shared.arena
         self.logits = logits
-        writer.put(len(writer.network.values) - 1, logits)
+        writer.put(logits)
         writer.forward(training=False)
         calls = writer.tape.calls(arena)
         self.generation = arena.generation
@@ -129,8 +130,3 @@ class ScoringPlan:
             reads,
             writes,
         )
-
-
-def settings_block(ctx: Any) -> nd.NDArray:
-    """Where the settings of a step lie on the device."""
-    return nd.array(np.zeros(SETTINGS, np.int64), ctx, dtype="int64")

@@ -36,7 +36,8 @@ class Arena:
         nd.waitall()
         address = ctypes.c_void_p(self.address)
         cuda().cudaFree(address)
-        if cuda().cudaMalloc(ctypes.byref(address), ctypes.c_size_t(size_bytes)):
+        size = ctypes.c_size_t(size_bytes)
+        if cuda().cudaMalloc(ctypes.byref(address), size):
             raise UserError(
                 f"batch: {size_bytes / 2**30:.1f} GiB of the GPU's memory for activations "
                 "expected, found less; use a smaller batch"
@@ -68,15 +69,19 @@ class Tape:
 
     def buffer(self, size_bytes: int) -> Buffer:
         """Memory from the first call that is given it to the last."""
-        made = Buffer(size_bytes)
-        self._buffers.append(made)
-        return made
+        self._buffers.append(Buffer(size_bytes))
+        return self._buffers[-1]
 
     def call(
-        self, layer: str, function: str, *words: Word, reals: tuple[float, ...] = ()
+        self,
+        layer: str,
+        function: str,
+        *words: Word,
+        reals: tuple[float, ...] = (),
     ) -> None:
         """A function of cuDNN; its handle comes first."""
-        self._add(Entry(layer, function, (self._cudnn.handle, *words), reals, 0))
+        words = (self._cudnn.handle, *words)
+        self._add(Entry(layer, function, words, reals, 0))
 
     def kernel(
         self,
@@ -90,32 +95,31 @@ class Tape:
 
     def space(self, size_bytes: int) -> tuple[Buffer, int]:
         """The workspace, and how much of it a call takes."""
-        self.workspace.size_bytes = max(self.workspace.size_bytes, size_bytes)
+        largest = max(self.workspace.size_bytes, size_bytes)
+        self.workspace.size_bytes = largest
         return self.workspace, size_bytes
 
     def _add(self, entry: Entry) -> None:
         for word in entry.words:
             if isinstance(word, Buffer):
-                word.used_at(len(self.entries))
+                word.calls.append(len(self.entries))
         self.entries.append(entry)
 
     def calls(self, arena: Arena) -> list[tuple[str, Call]]:
         """The table, with a name for each call; the arena is made large enough."""
-        used = [buffer for buffer in self._buffers if buffer.first is not None]
+        used = [buffer for buffer in self._buffers if buffer.calls]
         arena.reserve(place(used))
         return [self._call(entry, arena.address) for entry in self.entries]
 
     def _call(self, entry: Entry, base: int) -> tuple[str, Call]:
-        words = [_resolved(word, base) for word in entry.words]
-        name = f"{entry.function} of {entry.layer}"
+        words = tuple(_resolved(word, base) for word in entry.words)
         if entry.blocks:
-            return name, self._module.call(
-                Launch(entry.function, entry.blocks, tuple(words))
-            )
-        call = Call(function=self._cudnn.function(entry.function))
-        call.words[: len(words)] = words
-        call.reals[: len(entry.reals)] = entry.reals
-        return name, call
+            call = self._module.call(Launch(entry.function, entry.blocks, words))
+        else:
+            call = Call(function=self._cudnn.function(entry.function))
+            call.words[: len(words)] = words
+            call.reals[: len(entry.reals)] = entry.reals
+        return f"{entry.function} of {entry.layer}", call
 
 
 def _resolved(word: Any, base: int) -> Any:

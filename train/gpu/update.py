@@ -15,7 +15,6 @@ from ..update.optimizer import AKIBA_EPSILON, AKIBA_MU2, Updater
 from .calls import data_address, float_bits
 from .module import Launch
 from .operators import PlanOperators
-from .plan import settings_block
 
 CHUNK = 16384
 """Elements of a tensor that one block takes (device.cu)."""
@@ -40,52 +39,63 @@ class PlanUpdater(Updater):
 
     def _masters(self, parameters: Sequence[Any]) -> dict[str, nd.NDArray]:
         half = [p for p in parameters if p.data().dtype == np.float16]
-        masters = self._zeros([p.shape for p in half]) if half else []
-        for p, master in zip(half, masters, strict=True):
-            master[:] = nd.array(p.data().asnumpy().astype(np.float32))
-        return dict(zip((p.name for p in half), masters, strict=True))
+        if not half:
+            return {}
+        arrays = self._zeros([p.shape for p in half])
+        masters = {}
+        for p, master in zip(half, arrays, strict=True):
+            values = p.data().asnumpy()
+            master[:] = nd.array(values.astype(np.float32))
+            masters[p.name] = master
+        return masters
 
     def _prepare(self) -> None:
         """The table of the tensors' addresses, and for each block the tensor of its chunk."""
         tensors = self._tensors
         ctx = self.operators.ctx
         chunks = [-(-t.weight.size // CHUNK) for t in tensors]
-        first = np.cumsum([0, *chunks])
-        rows = [
-            [
-                *map(
-                    data_address, (t.weight, t.gradient, t.momentum, t.master, square)
-                ),
+        rows = []
+        self._blocks = 0
+        for t, square, count in zip_longest(tensors, self._squares, chunks):
+            row = [
+                data_address(t.weight),
+                data_address(t.gradient),
+                data_address(t.momentum),
+                data_address(t.master),
+                data_address(square),
                 t.weight.size,
-                int(first[number]),
+                self._blocks,
                 int(t.master is not None),
             ]
-            for number, (t, square) in enumerate(zip_longest(tensors, self._squares))
-        ]
-        self._blocks = int(first[-1])
+            rows.append(row)
+            self._blocks += count
 
-        def on_device(values: Any, kind: str) -> nd.NDArray:
-            return nd.array(np.array(values, kind), ctx, dtype=kind)
+        def on_device(values: Any, dtype: str) -> nd.NDArray:
+            return nd.array(
+                np.array(values, dtype),
+                ctx,
+                dtype=dtype,
+            )
 
         self._table = on_device(rows, "int64")
-        self._chunks = on_device(np.repeat(np.arange(len(tensors)), chunks), "int32")
-        self._etas = on_device(
-            [self._rule.eta if t.scaled else 0 for t in tensors], "float32"
-        )
+        numbers = np.arange(len(tensors))
+        self._chunks = on_device(np.repeat(numbers, chunks), "int32")
+        etas = [self._rule.eta * t.scaled for t in tensors]
+        self._etas = on_device(etas, "float32")
         self._decays = on_device([t.decay for t in tensors], "float32")
         self._sums = self.operators.zeros(2 * self._blocks)
         self._rates = self.operators.zeros(len(tensors) + 1)
-        weights = self.operators.weights
+        weights = self.operators.shared.weights
         changed = [*weights, *self._flats]
-        self._settings = settings_block(ctx)
+        self._settings = self.operators.settings()
+        arguments = (self._table, self._chunks, self._sums)
+        launches = [
+            Launch("square_sums", self._blocks, arguments),
+            self._rates_launch(),
+            self._update_launch(),
+        ]
         self._run = self.operators.module.sequence(
-            [
-                Launch(
-                    "square_sums", self._blocks, (self._table, self._chunks, self._sums)
-                ),
-                self._rates_launch(),
-                self._update_launch(),
-            ],
+            launches,
             self._settings,
             self._buckets,
             [*changed, self._rates],
@@ -124,7 +134,11 @@ class PlanUpdater(Updater):
         return Launch("update", self._blocks, arguments)
 
     def _apply(self, step: int, now: Settings) -> None:
-        settings = [now.lr, now.momentum, self._rescale(now)]
+        settings = [
+            now.lr,
+            now.momentum,
+            self._rescale(now),
+        ]
         if self._squares:
             settings += self._akiba_shares(step, now)
         self._run([float_bits(value) for value in settings])

@@ -5,7 +5,8 @@ Batch norm, the sum of a residual unit and ReLU are one call of cuDNN where it h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -13,7 +14,7 @@ from mxnet import nd
 
 from ..network.resnet import ResNet
 from . import cudnn as dnn
-from .cudnn import Cudnn, Shape
+from .cudnn import Cudnn
 from .layers import (
     IMAGE_CHANNELS,
     Average,
@@ -37,11 +38,6 @@ class Saved(NamedTuple):
     mean: Buffer
     inverse_deviation: Buffer
     reserve: Buffer
-
-    @property
-    def space(self) -> tuple[Buffer, int]:
-        """The reserve space, and its bytes."""
-        return self.reserve, self.reserve.size_bytes
 
 
 class Normalising(NamedTuple):
@@ -75,9 +71,10 @@ class Writer:
         height, width = image_shape[2:] if self._channels_first else image_shape[1:3]
         self.tape = tape
         self.network = LayerList(net, height, width)
+        self._logits = len(self.network.values) - 1
         self.settings = settings
         self._cudnn = cudnn
-        self._images = image_shape[0]
+        self.images = image_shape[0]
         self._type = type_name(net.dtype)
         self._item_bytes = np.dtype(net.dtype).itemsize
         self._values: dict[int, Buffer | nd.NDArray] = {}
@@ -85,7 +82,6 @@ class Writer:
         self._saved: dict[int, Saved] = {}
         self._places: dict[int, Buffer] = {}
         """Of the maxima in their windows."""
-        self._stem: Buffer | None = None
         self.written: list[tuple[int, Any]] = []
         """Calls by number, and the parameter whose gradient each completes."""
 
@@ -93,72 +89,65 @@ class Writer:
 
     def forward(self, *, training: bool) -> None:
         """Images to logits."""
+        write: dict[type, Callable[[Any], None]] = {
+            Convolution: self._convolve,
+            Norm: self._train_norm if training else self._norm,
+            MaxPooling: self._max_pool,
+            Average: self._average,
+            Dense: self._multiply,
+        }
         self._pad_images()
         for layer in self.network.layers:
-            if isinstance(layer, Convolution):
-                self._convolve(layer)
-            elif isinstance(layer, Norm):
-                self._norm(layer, training=training)
-            elif isinstance(layer, MaxPooling):
-                self._max_pool(layer)
-            elif isinstance(layer, Average):
-                self._average(layer)
-            else:
-                self._multiply(layer)
+            write[type(layer)](layer)
 
-    def put(self, value: int, array: nd.NDArray) -> None:
-        """Have a value in an array of MXNet's."""
-        self._values[value] = array
+    def put(self, logits: nd.NDArray) -> None:
+        """Have the logits in an array of MXNet's."""
+        self._values[self._logits] = logits
 
     def loss(self, other: float, loss_sum: nd.NDArray) -> None:
         """Losses, their sum, and the gradient of the logits. `other`: the smoothed target of each
         class that is not the label's."""
-        logits = len(self.network.values) - 1
-        classes = self.network.values[logits].channels
-        gradient = self._new_gradient(logits)
-        name = f"loss_{self._type}"
-        arguments = (self._value(logits), self.settings, gradient, classes, other)
-        self.tape.kernel("loss", name, self._images, *arguments)
+        self.tape.kernel(
+            "loss",
+            f"loss_{self._type}",
+            self.images,
+            self._value(self._logits),
+            self.settings,
+            self._new_gradient(self._logits),
+            self.network.values[self._logits].channels,
+            other,
+        )
         self.tape.kernel(
             "loss",
             "add_losses",
             1,
             self.settings,
             loss_sum,
-            self._images,
+            self.images,
         )
 
     def _pad_images(self) -> None:
         maps = self.network.values[0]
         area = maps.height * maps.width
-        strides = (1, area) if self._channels_first else (3, 1)
-        pixels = self._images * area
-        name = f"images_{self._type}"
-        arguments = (self.settings, self._value(0), pixels, area, *strides)
-        self.tape.kernel(
+        pixels = self.images * area
+        self._kernel(
             "images",
-            name,
-            blocks_for(pixels),
-            *arguments,
+            "images",
+            pixels,
+            self.settings,
+            self._value(0),
+            pixels,
+            area,
+            *((1, area) if self._channels_first else (3, 1)),
         )
 
     def _convolve(self, layer: Convolution) -> None:
-        weight, shape = self._weight(layer)
-        self._apply(layer, weight, shape)
-
-    def _apply(
-        self,
-        layer: Convolution,
-        weight: Word,
-        shape: Shape,
-    ) -> None:
-        filters = (self._cudnn.filter(shape), weight)
-        source = self._maps(layer.source)
+        weight = self._weight(layer)
         self._convolution(
             "Forward",
             layer,
-            source,
-            filters,
+            self._maps(layer.source),
+            (self._cudnn.filter(layer.shape), weight),
             self._maps(layer.target),
         )
 
@@ -191,34 +180,32 @@ class Writer:
             *result,
         )
 
-    def _weight(self, layer: Convolution) -> tuple[Word, Shape]:
-        """A convolution's filter, and its shape; that of the images gets a channel of zeros."""
+    def _weight(self, layer: Convolution) -> Word:
+        """A convolution's filter; that of the images gets a channel of zeros."""
         weight = layer.weight.data()
-        out, height, width, channels = weight.shape
         if layer.source:
-            return weight, weight.shape
-        shape = (out, height, width, IMAGE_CHANNELS)
-        if self._stem is None:
-            size = out * height * width * IMAGE_CHANNELS
-            self._stem = self.tape.buffer(size * self._item_bytes)
-            arguments = (weight, self._stem, size, channels, IMAGE_CHANNELS)
-            name = f"channels_{self._type}"
-            self.tape.kernel(
-                layer.weight.name,
-                name,
-                blocks_for(size),
-                *arguments,
-            )
-        return self._stem, shape
+            return weight
+        size = math.prod(layer.shape)
+        padded = self.tape.buffer(size * self._item_bytes)
+        self._kernel(
+            layer.weight.name,
+            "channels",
+            size,
+            weight,
+            padded,
+            size,
+            weight.shape[-1],
+            IMAGE_CHANNELS,
+        )
+        return padded
 
-    def _norm(self, layer: Norm, *, training: bool) -> None:
-        if training:
-            self._train_norm(layer)
-            return
+    def _norm(self, layer: Norm) -> None:
         parameters = layer.parameters
-        maps = self.network.values[layer.target]
-        size = self._images * maps.size
-        arguments = (
+        size = self._size(layer.target)
+        self._kernel(
+            parameters.name,
+            "normalise",
+            size,
             self._value(layer.source),
             self._residual(layer),
             *self._trained(layer),
@@ -226,24 +213,15 @@ class Writer:
             parameters.running_var.data(),
             self._value(layer.target),
             size,
-            maps.channels,
+            self.network.values[layer.target].channels,
             parameters._kwargs["eps"],
             int(layer.relu),
-        )
-        name = f"normalise_{self._type}"
-        self.tape.kernel(
-            parameters.name,
-            name,
-            blocks_for(size),
-            *arguments,
         )
 
     def _train_norm(self, layer: Norm) -> None:
         parameters = layer.parameters
-        maps = self.network.values[layer.target]
         how = self._normalising(layer)
-        size_of = self._cudnn.size
-        space_bytes = size_of(
+        space_bytes = self._cudnn.size(
             "cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize",
             *how.mode,
             how.x,
@@ -252,15 +230,16 @@ class Writer:
             how.statistics,
             how.relu,
         )
-        reserve_bytes = size_of(
+        reserve_bytes = self._cudnn.size(
             "cudnnGetBatchNormalizationTrainingExReserveSpaceSize",
             *how.mode,
             how.relu,
             how.x,
         )
+        statistics_bytes = 4 * self.network.values[layer.target].channels
         saved = Saved(
-            self.tape.buffer(4 * maps.channels),
-            self.tape.buffer(4 * maps.channels),
+            self.tape.buffer(statistics_bytes),
+            self.tape.buffer(statistics_bytes),
             self.tape.buffer(reserve_bytes),
         )
         self._saved[layer.target] = saved
@@ -278,21 +257,35 @@ class Writer:
             *self._trained(layer),
             parameters.running_mean.data(),
             parameters.running_var.data(),
-            *saved[:2],
+            saved.mean,
+            saved.inverse_deviation,
             how.relu,
             *self.tape.space(space_bytes),
-            *saved.space,
+            saved.reserve,
+            saved.reserve.size_bytes,
             reals=(1 - parameters._kwargs["momentum"], parameters._kwargs["eps"]),
         )
         if layer.relu and not how.relu:
-            arguments = (self._value(layer.target), self._residual(layer))
-            self._each("rectify", layer, arguments)
+            size = self._size(layer.target)
+            self._kernel(
+                parameters.name,
+                "rectify",
+                size,
+                self._value(layer.target),
+                self._residual(layer),
+                size,
+            )
 
     def _max_pool(self, layer: MaxPooling) -> None:
-        places = self.tape.buffer(self._images * self.network.values[layer.target].size)
+        places = self.tape.buffer(self._size(layer.target))
         self._places[layer.target] = places
-        arrays = (self._value(layer.source), self._value(layer.target), places)
-        self._pool("max_pool", layer, arrays)
+        self._pool(
+            "max_pool",
+            layer,
+            self._value(layer.source),
+            self._value(layer.target),
+            places,
+        )
 
     def _average(self, layer: Average) -> None:
         self.tape.call(
@@ -306,105 +299,86 @@ class Writer:
         )
 
     def _multiply(self, layer: Dense) -> None:
-        self._apply(layer.as_convolution, layer.weight.data(), layer.filter_shape)
-        one = self._cudnn.one
-        bias = (self._bias(layer), layer.bias.data())
-        logits = self._maps(layer.target)
+        self._convolve(layer.as_convolution)
         self.tape.call(
             layer.bias.name,
             "cudnnAddTensor",
-            one,
-            *bias,
-            one,
-            *logits,
+            self._cudnn.one,
+            self._bias(layer),
+            layer.bias.data(),
+            self._cudnn.one,
+            *self._maps(layer.target),
         )
 
     # --- backward --------------------------------------------------------------------------------
 
     def backward(self) -> None:
         """From the gradient of the logits to those of all parameters, written into their places."""
+        write: dict[type, Callable[[Any], None]] = {
+            Convolution: self._convolve_back,
+            Norm: self._norm_back,
+            MaxPooling: self._max_pool_back,
+            Average: self._average_back,
+            Dense: self._multiply_back,
+        }
         for layer in reversed(self.network.layers):
-            if isinstance(layer, Convolution):
-                self._convolve_back(layer)
-            elif isinstance(layer, Norm):
-                self._norm_back(layer)
-            elif isinstance(layer, MaxPooling):
-                self._max_pool_back(layer)
-            elif isinstance(layer, Average):
-                self._average_back(layer)
-            else:
-                self._multiply_back(layer)
+            write[type(layer)](layer)
 
     def _convolve_back(self, layer: Convolution) -> None:
-        _, shape = self._weight(layer)
-        if layer.source:
-            self._filter_back(layer, shape, layer.weight.grad())
-            self._data_back(layer, shape)
-            self._complete(layer.weight)
-            return
         gradient = layer.weight.grad()
-        padded = self.tape.buffer(int(np.prod(shape)) * self._item_bytes)
-        self._filter_back(layer, shape, padded)
-        arguments = (
-            padded,
-            gradient,
-            gradient.size,
-            IMAGE_CHANNELS,
-            gradient.shape[-1],
-        )
-        name = f"channels_{self._type}"
-        self.tape.kernel(
-            layer.weight.name,
-            name,
-            blocks_for(gradient.size),
-            *arguments,
-        )
+        if layer.source:
+            self._filter_back(layer, gradient)
+            self._data_back(layer)
+        else:
+            padded = self.tape.buffer(math.prod(layer.shape) * self._item_bytes)
+            self._filter_back(layer, padded)
+            self._kernel(
+                layer.weight.name,
+                "channels",
+                gradient.size,
+                padded,
+                gradient,
+                gradient.size,
+                IMAGE_CHANNELS,
+                gradient.shape[-1],
+            )
         self._complete(layer.weight)
 
     def _multiply_back(self, layer: Dense) -> None:
-        name = "cudnnConvolutionBackwardBias"
-        slope = self._slope(layer.target)
-        bias = (self._bias(layer), layer.bias.grad())
-        factors = (self._cudnn.one, self._cudnn.zero)
         self.tape.call(
             layer.bias.name,
-            name,
-            factors[0],
-            *slope,
-            factors[1],
-            *bias,
+            "cudnnConvolutionBackwardBias",
+            self._cudnn.one,
+            *self._slope(layer.target),
+            self._cudnn.zero,
+            self._bias(layer),
+            layer.bias.grad(),
         )
         self._complete(layer.bias)
-        self._filter_back(layer.as_convolution, layer.filter_shape, layer.weight.grad())
+        self._filter_back(layer.as_convolution, layer.weight.grad())
         self._complete(layer.weight)
-        self._data_back(layer.as_convolution, layer.filter_shape)
+        self._data_back(layer.as_convolution)
 
-    def _filter_back(
-        self,
-        layer: Convolution,
-        shape: Shape,
-        gradient: Word,
-    ) -> None:
-        source = self._maps(layer.source)
-        filters = (self._cudnn.filter(shape), gradient)
+    def _filter_back(self, layer: Convolution, gradient: Word) -> None:
         self._convolution(
-            "BackwardFilter", layer, source, self._slope(layer.target), filters
+            "BackwardFilter",
+            layer,
+            self._maps(layer.source),
+            self._slope(layer.target),
+            (self._cudnn.filter(layer.shape), gradient),
         )
 
-    def _data_back(self, layer: Convolution, shape: Shape) -> None:
+    def _data_back(self, layer: Convolution) -> None:
         """The gradient of the source; it joins that of another reader."""
         joins = layer.source in self._gradients
         if not joins:
             self._new_gradient(layer.source)
-        filters = (self._cudnn.filter(shape), layer.weight.data())
-        slope = self._slope(layer.target)
-        result = self._slope(layer.source)
         self._convolution(
             "BackwardData",
             layer,
-            filters,
-            slope,
-            result,
+            (self._cudnn.filter(layer.shape), layer.weight.data()),
+            self._slope(layer.target),
+            self._slope(layer.source),
             joins=joins,
         )
 
@@ -415,7 +389,10 @@ class Writer:
         dy = self._gradients[layer.target]
         dz: Word = 0
         if layer.relu and not how.relu:
-            self._each("mask", layer, (self._value(layer.target), dy))
+            size = self._size(layer.target)
+            self._kernel(
+                parameters.name, "mask", size, self._value(layer.target), dy, size
+            )
         if layer.residual is not None:
             if how.z:
                 dz = self._new_gradient(layer.residual)
@@ -451,19 +428,25 @@ class Writer:
             *self._trained(layer),
             parameters.gamma.grad(),
             parameters.beta.grad(),
-            *saved[:2],
+            saved.mean,
+            saved.inverse_deviation,
             how.relu,
             *self.tape.space(space_bytes),
-            *saved.space,
+            saved.reserve,
+            saved.reserve.size_bytes,
             reals=(parameters._kwargs["eps"],),
         )
         self._complete(parameters.gamma)
         self._complete(parameters.beta)
 
     def _max_pool_back(self, layer: MaxPooling) -> None:
-        slope = self._gradients[layer.target]
-        arrays = (slope, self._places[layer.target], self._new_gradient(layer.source))
-        self._pool("max_pool_back", layer, arrays)
+        self._pool(
+            "max_pool_back",
+            layer,
+            self._gradients[layer.target],
+            self._places[layer.target],
+            self._new_gradient(layer.source),
+        )
 
     def _average_back(self, layer: Average) -> None:
         self._new_gradient(layer.source)
@@ -494,8 +477,11 @@ class Writer:
         return self._gradients[number]
 
     def _maps_buffer(self, number: int) -> Buffer:
-        size = self._images * self.network.values[number].size
-        return self.tape.buffer(size * self._item_bytes)
+        return self.tape.buffer(self._size(number) * self._item_bytes)
+
+    def _size(self, number: int) -> int:
+        """Elements of a value."""
+        return self.images * self.network.values[number].size
 
     def _maps(self, number: int) -> Operand:
         return self._tensor(number), self._value(number)
@@ -504,7 +490,7 @@ class Writer:
         return self._tensor(number), self._gradients[number]
 
     def _tensor(self, number: int) -> int:
-        return self._cudnn.tensor((self._images, *self.network.values[number]))
+        return self._cudnn.tensor((self.images, *self.network.values[number]))
 
     def _residual(self, layer: Norm) -> Word:
         return None if layer.residual is None else self._value(layer.residual)
@@ -530,37 +516,15 @@ class Writer:
     def _trained(layer: Norm) -> tuple[nd.NDArray, nd.NDArray]:
         return layer.parameters.gamma.data(), layer.parameters.beta.data()
 
-    def _each(
-        self,
-        name: str,
-        layer: Norm,
-        arguments: tuple[Any, ...],
-    ) -> None:
-        """A kernel of ours over all elements of a value."""
-        size = self._images * self.network.values[layer.target].size
-        name = f"{name}_{self._type}"
-        self.tape.kernel(
-            layer.parameters.name, name, blocks_for(size), *arguments, size
-        )
+    def _kernel(self, layer: str, name: str, size: int, *arguments: Any) -> None:
+        """A kernel of ours that walks over `size` elements."""
+        self.tape.kernel(layer, f"{name}_{self._type}", blocks_for(size), *arguments)
 
-    def _pool(
-        self,
-        name: str,
-        layer: MaxPooling,
-        arrays: tuple[Word, ...],
-    ) -> None:
+    def _pool(self, name: str, layer: MaxPooling, *arrays: Word) -> None:
         """A kernel of ours over all windows."""
+        size = self._size(layer.target)
         maps = self.network.values[layer.source]
-        size = self._images * self.network.values[layer.target].size
-        name = f"{name}_{self._type}"
-        self.tape.kernel(
-            "pooling",
-            name,
-            blocks_for(size),
-            *arrays,
-            size,
-            *maps,
-        )
+        self._kernel("pooling", name, size, *arrays, size, *maps)
 
     def _pooling(self, layer: Average) -> int:
         maps = self.network.values[layer.source]

@@ -9,7 +9,6 @@ import secrets
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -64,10 +63,10 @@ def build(source: Path) -> Path:
         check=False,
     )
     if done.returncode:
-        first = next(
-            (line for line in done.stderr.splitlines() if "error" in line), done.stderr
-        )
-        raise UserError(f"{source.name}: g++ failed: {first}")
+        lines = done.stderr.splitlines()
+        errors = [line for line in lines if "error" in line]
+        reason = errors[0] if errors else done.stderr
+        raise UserError(f"{source.name}: g++ failed: {reason}")
     partial.replace(path)
     return path
 
@@ -79,23 +78,29 @@ def load() -> int:
     Returns its handle. `mx.library.load` would also generate every Python operator anew (1 s).
     """
     library = mx.base._LIB
-    mx.base.check_call(library.MXLoadLib(str(build(SOURCE)).encode(), 0))
+    path = str(build(SOURCE)).encode()
+    mx.base.check_call(library.MXLoadLib(path, 0))
     handle = ctypes.c_void_p()
     mx.base.check_call(library.NNGetOpHandle(b"rn50_update", ctypes.byref(handle)))
     assert handle.value is not None
     return handle.value
 
 
-def update(
-    arrays: Sequence[mx.nd.NDArray], attributes: dict[str, str]
-) -> mx.nd.NDArray:
-    """Enqueue one step of all tensors; returns the trust ratios, still being computed.
+def update(arrays: list[mx.nd.NDArray], attributes: dict[str, str]) -> None:
+    """Enqueue one step of all tensors.
 
     Args:
         arrays: weight, gradient, velocity of each tensor in turn, float32 on a CPU.
         attributes: see update.cc.
     """
+    names = list(attributes)
     values = list(attributes.values())
-    return _imperative_invoke(
-        load(), list(arrays), list(attributes), values, None, False, False
+    _imperative_invoke(
+        load(),
+        arrays,
+        names,
+        values,
+        None,
+        False,
+        False,
     )

@@ -6,8 +6,6 @@ No response normalisation and zero biases, as in the widely used form; 61,100,84
 
 from __future__ import annotations
 
-from typing import Any
-
 from mxnet.gluon import nn
 
 from ...config.schema import Model
@@ -33,10 +31,8 @@ class AlexNet(Network):
     (as in Krizhevsky et al., 2012, section 4.2); `build.py` says what seeds its masks.
     """
 
-    def __init__(
-        self, model: Model, classes: int, *, crop_px: int, **kwargs: Any
-    ) -> None:
-        super().__init__(model, classes, **kwargs)
+    def __init__(self, model: Model, classes: int, crop_px: int) -> None:
+        super().__init__(model, classes)
         with self.name_scope():
             channels = 3
             side = crop_px
@@ -45,11 +41,23 @@ class AlexNet(Network):
             ):
                 name = f"conv{number}"
                 sizes = (channels, maps, kernel, stride, padding)
-                self.body.add(build_convolution(model.layout, name, *sizes))
+                self.body.add(
+                    build_convolution(
+                        model.layout,
+                        name,
+                        *sizes,
+                    )
+                )
                 channels = maps
                 side = (side + 2 * padding - kernel) // stride + 1
                 if pooled:
-                    self.body.add(nn.MaxPool2D(3, 2, layout=model.layout))
+                    self.body.add(
+                        nn.MaxPool2D(
+                            3,
+                            2,
+                            layout=model.layout,
+                        )
+                    )
                     side = (side - 3) // 2 + 1
             self.body.add(ChannelsFirst(model.layout), nn.Flatten())
             units = channels * side * side
@@ -61,4 +69,10 @@ class AlexNet(Network):
                 )
                 self.body.add(nn.Dropout(DROPOUT))
                 units = hidden
-            self.body.add(nn.Dense(classes, in_units=units, prefix="fc_"))
+            self.body.add(
+                nn.Dense(
+                    classes,
+                    in_units=units,
+                    prefix="fc_",
+                )
+            )

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import mxnet as mx
 import numpy as np
 from mxnet.contrib import amp
 from mxnet.gluon import HybridBlock
+from mxnet.ndarray import NDArray
 
 from ...config.schema import Model
 from ..capabilities import check_network
@@ -23,11 +24,9 @@ from .layers import TO_NCHW, TO_NHWC, Network
 from .resnet import ResNet
 
 NETWORKS: dict[str, Callable[[Model, int, int], Network]] = {
-    "resnet": lambda model, classes, _: ResNet(model, classes, prefix=""),
-    "alexnet": lambda model, classes, crop_px: AlexNet(
-        model, classes, crop_px=crop_px, prefix=""
-    ),
-    "googlenet": lambda model, classes, _: GoogLeNet(model, classes, prefix=""),
+    "resnet": lambda model, classes, _: ResNet(model, classes),
+    "alexnet": AlexNet,
+    "googlenet": lambda model, classes, _: GoogLeNet(model, classes),
 }
 """By `model.network`, from (model, classes, height and width of a crop)."""
 
@@ -46,20 +45,18 @@ class Seeded(mx.init.Initializer):
         super().__init__(seed=seed)
         self._seed = seed
         self._layout = net.layout
-        self._classifier = [
-            p.name for p in trainable(net) if p.name.endswith("weight")
-        ][-1]
+        names = [p.name for p in trainable(net)]
+        self._classifier = [name for name in names if name.endswith("weight")][-1]
 
-    def _init_weight(self, name: str, arr: mx.nd.NDArray) -> None:
-        key = np.array([self._seed, zlib.crc32(str(name).encode())], dtype=np.uint64)
+    def _init_weight(self, name: str, arr: NDArray) -> None:
+        digest = zlib.crc32(str(name).encode())
+        key = np.array([self._seed, digest], dtype=np.uint64)
         rng = np.random.Generator(np.random.Philox(key=key))
-        scale = (
-            0.01
-            if str(name) == self._classifier
-            else np.sqrt(2 / np.prod(arr.shape[1:]))
-        )
         shape = arr.shape
-        channels_last = self._layout == "NHWC" and arr.ndim == 4
+        scale = np.sqrt(2 / np.prod(shape[1:]))
+        if str(name) == self._classifier:
+            scale = 0.01
+        channels_last = self._layout == "NHWC" and len(shape) == 4
         if channels_last:
             shape = tuple(shape[axis] for axis in TO_NCHW)
         drawn = rng.standard_normal(shape, dtype=np.float32) * np.float32(scale)
@@ -73,19 +70,30 @@ class Loss(HybridBlock):
     (MXNet's SoftmaxOutput smooth_alpha: Fujitsu, NVIDIA).
     """
 
-    def __init__(self, model: Model, classes: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(self, model: Model, classes: int) -> None:
+        super().__init__()
         a = model.label_smoothing
         self.other = a / (classes - 1)
         self._true_minus_other = 1 - self.other * classes
 
-    def hybrid_forward(self, F: Any, logits: Any, labels: Any) -> Any:
+    def hybrid_forward(
+        self,
+        F: Any,
+        logits: Any,
+        labels: Any,
+    ) -> Any:
         log_p = F.log_softmax(F.cast(logits, dtype="float32"))
         true = F.pick(log_p, labels, axis=1)
-        return -(self._true_minus_other * true + self.other * F.sum(log_p, axis=1))
+        total = F.sum(log_p, axis=1)
+        return -(self._true_minus_other * true + self.other * total)
 
 
-def build_network(model: Model, classes: int, *, crop_px: int) -> Network:
+def build_network(
+    model: Model,
+    classes: int,
+    *,
+    crop_px: int,
+) -> Network:
     """The network without weights; every shape and type is known. Raises UserError: a setting that
     the network does not have, or crops too small for it."""
     check_network(model, crop_px)
@@ -95,7 +103,11 @@ def build_network(model: Model, classes: int, *, crop_px: int) -> Network:
     return net
 
 
-def image_shape(net: Any, batch: int, crop_px: int) -> tuple[int, int, int, int]:
+def image_shape(
+    net: Any,
+    batch: int,
+    crop_px: int,
+) -> tuple[int, int, int, int]:
     """The shape of a batch of images as `net` takes them."""
     if net.layout == "NHWC":
         return batch, crop_px, crop_px, 3
@@ -103,7 +115,12 @@ def image_shape(net: Any, batch: int, crop_px: int) -> tuple[int, int, int, int]
 
 
 def build_networks(
-    model: Model, classes: int, *, crop_px: int, seed: int, operators: Operators
+    model: Model,
+    classes: int,
+    *,
+    crop_px: int,
+    seed: int,
+    operators: Operators,
 ) -> tuple[Network, Any, Loss]:
     """(training net, evaluation net, loss) with weights from the `weights` stream's seed.
 
@@ -142,29 +159,31 @@ def build_networks(
     return train_net, eval_net, loss
 
 
-def copy_parameters(source: Network, target: Network, operators: Operators) -> None:
+def copy_parameters(
+    source: Network,
+    target: Network,
+    operators: Operators,
+) -> None:
     """Enqueue a copy of all weights and statistics to a net of the same kind, of NCHW or alike. A
     plan's evaluation needs none."""
     if operators.planned:
         return
-    pairs = zip(
-        source.collect_params().values(), target.collect_params().values(), strict=True
-    )
-    for mine, theirs in pairs:
-        array = mine.list_data()[0]
-        other = theirs.list_data()[0]
+    sources = source.collect_params().values()
+    targets = target.collect_params().values()
+    for parameter, copied in zip(sources, targets, strict=True):
+        array = parameter.list_data()[0]
         if source.layout != target.layout and array.ndim == 4:
             array = array.transpose(TO_NCHW)
-        array.copyto(other)
+        array.copyto(copied.list_data()[0])
 
 
-def weight_arrays(net: HybridBlock) -> dict[str, mx.nd.NDArray]:
+def weight_arrays(net: HybridBlock) -> dict[str, NDArray]:
     """What is trained, by name, on the device: the same on all ranks. Complete once everything
     enqueued is done (`nd.waitall`), as are those of `statistics_arrays`."""
     return {f"weight/{p.name}": p.list_data()[0] for p in trainable(net)}
 
 
-def statistics_arrays(net: HybridBlock) -> dict[str, mx.nd.NDArray]:
+def statistics_arrays(net: HybridBlock) -> dict[str, NDArray]:
     """Running means and variances, by name: each rank's own between evaluations."""
     return {f"statistics/{p.name}": p.list_data()[0] for p in bn_statistics(net)}
 
@@ -173,12 +192,6 @@ def reset_statistics(net: HybridBlock, operators: Operators) -> None:
     """Make them those of a network that has seen no image."""
     for name, array in statistics_arrays(net).items():
         operators.fill(array, 0 if name.endswith("mean") else 1)
-
-
-def load_arrays(arrays: Mapping[str, mx.nd.NDArray], values: Mapping[str, Any]) -> None:
-    """Fill arrays in place from host arrays of the same names, shapes and types."""
-    for name, array in arrays.items():
-        array[:] = mx.nd.array(values[name], dtype=array.dtype)
 
 
 def trainable(net: HybridBlock) -> list[Any]:
@@ -191,7 +204,11 @@ def bn_statistics(net: HybridBlock) -> list[Any]:
     return [p for p in net.collect_params().values() if p.grad_req == "null"]
 
 
-def weights_digest(net: Any, *, trained: bool = False) -> bytes:
+def weights_digest(
+    net: Any,
+    *,
+    trained: bool = False,
+) -> bytes:
     """BLAKE2b-128 of every parameter's name and bits (0.1 s for ResNet-50).
 
     With `trained` of those with gradients alone: batch-norm statistics are each rank's own between
@@ -199,10 +216,9 @@ def weights_digest(net: Any, *, trained: bool = False) -> bytes:
     """
     mx.nd.waitall()  # batch-norm statistics change after the engine calls them readable
     digest = hashlib.blake2b(digest_size=16)
-    for name, parameter in net.collect_params().items():
-        if trained and parameter.grad_req == "null":
-            continue
-        digest.update(name.encode())
+    parameters = trainable(net) if trained else net.collect_params().values()
+    for parameter in parameters:
+        digest.update(parameter.name.encode())
         digest.update(parameter.list_data()[0].asnumpy())
     return digest.digest()
 
@@ -214,12 +230,11 @@ def quick_digest(net: Any) -> bytes:
     Not proof against two changes that cancel out in both.
     """
     digest = hashlib.blake2b(digest_size=16)
-    for parameter in net.collect_params().values():
-        if parameter.grad_req != "null":
-            bits = np.frombuffer(parameter.list_data()[0].asnumpy(), np.uint8)
-            words = bits[: len(bits) // 8 * 8].view(np.uint64)
-            rest = bits[len(bits) // 8 * 8 :]
-            digest.update(np.bitwise_xor.reduce(words))
-            digest.update(words.sum(dtype=np.uint64))
-            digest.update(rest.tobytes())
+    for array in weight_arrays(net).values():
+        bits = np.frombuffer(array.asnumpy(), np.uint8)
+        whole = len(bits) // 8 * 8
+        words = bits[:whole].view(np.uint64)
+        digest.update(np.bitwise_xor.reduce(words))
+        digest.update(words.sum(dtype=np.uint64))
+        digest.update(bits[whole:].tobytes())
     return digest.digest()

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from mxnet.gluon import nn
+from mxnet.gluon.contrib.nn import HybridConcurrent
 
 from ...config.schema import Model
 from .layers import TO_NCHW, TO_NHWC, Network, build_convolution
@@ -27,7 +28,10 @@ class Maps(NamedTuple):
 
 # Stages of equal resolution; a 3x3 maximum with stride 2 stands between two of them.
 STAGES = (
-    {"3a": Maps(64, 96, 128, 16, 32, 32), "3b": Maps(128, 128, 192, 32, 96, 64)},
+    {
+        "3a": Maps(64, 96, 128, 16, 32, 32),
+        "3b": Maps(128, 128, 192, 32, 96, 64),
+    },
     {
         "4a": Maps(192, 96, 208, 16, 48, 64),
         "4b": Maps(160, 112, 224, 24, 64, 64),
@@ -35,7 +39,10 @@ STAGES = (
         "4d": Maps(112, 144, 288, 32, 64, 64),
         "4e": Maps(256, 160, 320, 32, 128, 128),
     },
-    {"5a": Maps(256, 160, 320, 32, 128, 128), "5b": Maps(384, 192, 384, 48, 128, 128)},
+    {
+        "5a": Maps(256, 160, 320, 32, 128, 128),
+        "5b": Maps(384, 192, 384, 48, 128, 128),
+    },
 )
 DROPOUT = 0.4
 # The paper names local response normalisation without its numbers; these are AlexNet's (Krizhevsky
@@ -55,64 +62,43 @@ class LocalNorm(nn.HybridBlock):
     type, which no inference of types shows.
     """
 
-    def __init__(self, model: Model, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(self, model: Model) -> None:
+        super().__init__()
         self._last = model.layout == "NHWC"
         self._half = model.dtype == "float16"
 
     def hybrid_forward(self, F: Any, x: Any) -> Any:
-        x = F.transpose(x, axes=TO_NCHW) if self._last else x
-        x = F.LRN(F.cast(x, dtype="float32") if self._half else x, **LRN)
-        x = F.cast(x, dtype="float16") if self._half else x
-        return F.transpose(x, axes=TO_NHWC) if self._last else x
+        if self._last:
+            x = F.transpose(x, axes=TO_NCHW)
+        if self._half:
+            x = F.cast(x, dtype="float32")
+        x = F.LRN(x, **LRN)
+        if self._half:
+            x = F.cast(x, dtype="float16")
+        if self._last:
+            x = F.transpose(x, axes=TO_NHWC)
+        return x
 
 
-class Inception(nn.HybridBlock):
-    """1x1, reduced 3x3, reduced 5x5 and projected pooling, side by side."""
-
-    def __init__(
-        self, layout: str, in_channels: int, maps: Maps, **kwargs: Any
-    ) -> None:
-        super().__init__(**kwargs)
-        self._channel_axis = layout.index("C")
-        convolution = partial(build_convolution, layout)
-        with self.name_scope():
-            self.one = convolution("1x1", in_channels, maps.one, 1)
-            self.reduce3 = convolution(
-                "3x3_reduce",
-                in_channels,
-                maps.reduce3,
-                1,
-            )
-            self.three = convolution(
-                "3x3",
-                maps.reduce3,
-                maps.three,
-                3,
-            )
-            self.reduce5 = convolution(
-                "5x5_reduce",
-                in_channels,
-                maps.reduce5,
-                1,
-            )
-            self.five = convolution("5x5", maps.reduce5, maps.five, 5)
-            self.pool = nn.MaxPool2D(3, 1, 1, layout=layout)
-            self.project = convolution(
-                "pool_proj",
-                in_channels,
-                maps.pool,
-                1,
-            )
-
-    def hybrid_forward(self, F: Any, x: Any) -> Any:
-        return F.concat(
-            self.one(x),
-            self.three(self.reduce3(x)),
-            self.five(self.reduce5(x)),
-            self.project(self.pool(x)),
-            dim=self._channel_axis,
-        )
+def build_inception(
+    layout: str, name: str, channels: int, maps: Maps
+) -> HybridConcurrent:
+    """1x1, reduced 3x3, reduced 5x5 and projected pooling, side by side, for `channels` maps."""
+    convolution = partial(build_convolution, layout)
+    module = HybridConcurrent(axis=layout.index("C"), prefix=f"inception{name}_")
+    with module.name_scope():
+        module.add(convolution("1x1", channels, maps.one, 1))
+        three = nn.HybridSequential(prefix="")
+        three.add(convolution("3x3_reduce", channels, maps.reduce3, 1))
+        three.add(convolution("3x3", maps.reduce3, maps.three, 3))
+        five = nn.HybridSequential(prefix="")
+        five.add(convolution("5x5_reduce", channels, maps.reduce5, 1))
+        five.add(convolution("5x5", maps.reduce5, maps.five, 5))
+        pool = nn.HybridSequential(prefix="")
+        pool.add(nn.MaxPool2D(3, 1, 1, layout=layout))
+        pool.add(convolution("pool_proj", channels, maps.pool, 1))
+        module.add(three, five, pool)
+    return module
 
 
 class GoogLeNet(Network):
@@ -121,8 +107,8 @@ class GoogLeNet(Network):
     `build.py` says what seeds the masks of its dropout.
     """
 
-    def __init__(self, model: Model, classes: int, **kwargs: Any) -> None:
-        super().__init__(model, classes, **kwargs)
+    def __init__(self, model: Model, classes: int) -> None:
+        super().__init__(model, classes)
         layout = model.layout
         convolution = partial(build_convolution, layout)
         with self.name_scope():
@@ -135,11 +121,15 @@ class GoogLeNet(Network):
             for modules in STAGES:
                 self.body.add(build_reduction(layout))
                 for name, maps in modules.items():
-                    self.body.add(
-                        Inception(layout, channels, maps, prefix=f"inception{name}_")
-                    )
+                    self.body.add(build_inception(layout, name, channels, maps))
                     channels = maps.one + maps.three + maps.five + maps.pool
             self.body.add(nn.GlobalAvgPool2D(layout=layout))
             self.body.add(nn.Flatten())
             self.body.add(nn.Dropout(DROPOUT))
-            self.body.add(nn.Dense(classes, in_units=channels, prefix="fc_"))
+            self.body.add(
+                nn.Dense(
+                    classes,
+                    in_units=channels,
+                    prefix="fc_",
+                )
+            )

@@ -22,8 +22,8 @@ class Network(nn.HybridBlock):
 
     has_dropout = True
 
-    def __init__(self, model: Model, classes: int, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(self, model: Model, classes: int) -> None:
+        super().__init__(prefix="")
         self.layout = model.layout
         self.classes = classes
         self.dtype = "float16" if model.dtype == "float16" else "float32"
@@ -39,12 +39,14 @@ class Network(nn.HybridBlock):
 class ChannelsFirst(nn.HybridBlock):
     """The maps of a layout as (batch, channels, H, W)."""
 
-    def __init__(self, layout: str, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+    def __init__(self, layout: str) -> None:
+        super().__init__()
         self._layout = layout
 
     def hybrid_forward(self, F: Any, x: Any) -> Any:
-        return x if self._layout == "NCHW" else F.transpose(x, axes=TO_NCHW)
+        if self._layout == "NCHW":
+            return x
+        return F.transpose(x, axes=TO_NCHW)
 
 
 def build_convolution(

@@ -41,9 +41,8 @@ class Unit(nn.HybridBlock):
         stride: int = 1,
         relu: bool = True,
         zero_gamma: bool = False,
-        **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(prefix="")
         self.relu = relu
         with self.name_scope():
             self.conv = nn.Conv2D(
@@ -84,9 +83,9 @@ class Residual(nn.HybridBlock):
         in_channels: int,
         width: int,
         stride: int,
-        **kwargs: Any,
+        prefix: str,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(prefix=prefix)
         strided = [kernel for kernel, _ in block].index(3)
         last = len(block) - 1
         with self.name_scope():
@@ -102,7 +101,6 @@ class Residual(nn.HybridBlock):
                     stride=stride if i == strided else 1,
                     relu=i < last,
                     zero_gamma=model.zero_gamma and i == last,
-                    prefix="",
                 )
                 self.branch.add(unit)
                 channels = width * multiple
@@ -115,13 +113,13 @@ class Residual(nn.HybridBlock):
                     channels,
                     stride=stride,
                     relu=False,
-                    prefix="",
                 )
 
     def hybrid_forward(self, F: Any, x: Any) -> Any:
         y = self.branch(x)
-        y = y + (x if self.shortcut is None else self.shortcut(x))
-        return rectify(F, y)
+        if self.shortcut is not None:
+            x = self.shortcut(x)
+        return rectify(F, y + x)
 
 
 class ResNet(Network):
@@ -129,17 +127,39 @@ class ResNet(Network):
 
     has_dropout = False
 
-    def __init__(self, model: Model, classes: int, **kwargs: Any) -> None:
-        super().__init__(model, classes, **kwargs)
+    def __init__(self, model: Model, classes: int) -> None:
+        super().__init__(model, classes)
         width = model.width
         with self.name_scope():
             if model.stem == "imagenet":
                 self.body.add(
-                    Unit(model, "conv0", 3, width, kernel=7, stride=2, prefix="")
+                    Unit(
+                        model,
+                        "conv0",
+                        3,
+                        width,
+                        kernel=7,
+                        stride=2,
+                    )
                 )
-                self.body.add(nn.MaxPool2D(3, 2, 1, layout=model.layout))
+                self.body.add(
+                    nn.MaxPool2D(
+                        3,
+                        2,
+                        1,
+                        layout=model.layout,
+                    )
+                )
             else:  # crops of 32 px keep their resolution
-                self.body.add(Unit(model, "conv0", 3, width, kernel=3, prefix=""))
+                self.body.add(
+                    Unit(
+                        model,
+                        "conv0",
+                        3,
+                        width,
+                        kernel=3,
+                    )
+                )
             channels = width
             block = BASIC if model.depth in BASIC_DEPTHS else BOTTLENECK
             for stage, units in enumerate(UNITS[model.depth], start=1):
@@ -148,11 +168,15 @@ class ResNet(Network):
                     stride = 2 if unit == 1 and stage > 1 else 1
                     prefix = f"stage{stage}_unit{unit}_"
                     self.body.add(
-                        Residual(
-                            model, block, channels, stage_width, stride, prefix=prefix
-                        )
+                        Residual(model, block, channels, stage_width, stride, prefix)
                     )
                     channels = stage_width * block[-1][1]
             self.body.add(nn.GlobalAvgPool2D(layout=model.layout))
             self.body.add(nn.Flatten())
-            self.body.add(nn.Dense(classes, in_units=channels, prefix="fc_"))
+            self.body.add(
+                nn.Dense(
+                    classes,
+                    in_units=channels,
+                    prefix="fc_",
+                )
+            )

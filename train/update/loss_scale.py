@@ -9,13 +9,15 @@ Gradients are looked at once they are summed, so all ranks see, and do, the same
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from mxnet import nd
+from mxnet.ndarray import NDArray
 
 from ...config.values import LOSS_SCALES, dynamic_start
 from .. import host_reads
+from ..checkpoint.state import LossScaleState
 from ..limits import NonRetryableError
 
 DOUBLE_AFTER_STEPS = 2000
@@ -39,16 +41,22 @@ class OverflowCheck(NamedTuple):
 
     step: int
     scale: float
-    finite: bool | nd.NDArray
+    finite: bool | NDArray
 
 
-def next_scale(scale: Scale, used: float, finite: bool) -> Scale | None:
+def next_scale(
+    scale: Scale,
+    used: float,
+    finite: bool,
+) -> Scale | None:
     """The scale after a check of gradients that were taken at `used`; None: at its end.
 
     Steps that were under way when the scale was halved overflow once more; that halves nothing.
     """
     if not finite:
-        return Scale(min(scale.value, used / 2)) if used > MIN_SCALE else None
+        if used <= MIN_SCALE:
+            return None
+        return Scale(min(scale.value, used / 2))
     if scale.growth_tracker + 1 < DOUBLE_AFTER_STEPS or 2 * scale.value > MAX_SCALE:
         return scale._replace(growth_tracker=scale.growth_tracker + 1)
     return Scale(2 * scale.value)
@@ -66,35 +74,31 @@ class LossScaler:
     def __init__(
         self,
         setting: float | str,
-        gradients: Sequence[nd.NDArray] = (),
+        gradients: Sequence[NDArray] = (),
         *,
         batch: int = 1,
     ) -> None:
         start = dynamic_start(setting, batch)
         self.is_dynamic = start is not None
         self._start = Scale(float(setting) if start is None else start)
-        self._rows: list[tuple[nd.NDArray, nd.NDArray]] = []
+        self._rows: list[tuple[NDArray, NDArray]] = []
         """Each array as one row, and zeros of its length: `where` picks rows by one number."""
         if self.is_dynamic:
-            zeros = {
-                g.dtype: nd.zeros(
-                    max(h.size for h in gradients if h.dtype == g.dtype),
-                    g.context,
-                    dtype=g.dtype,
-                )
-                for g in gradients
-            }
+            zeros = {}
+            # the largest of a type comes last
+            for g in sorted(gradients, key=len):
+                zeros[g.dtype] = nd.zeros_like(g)
             for g in gradients:
-                self._rows.append(
-                    (g.reshape((1, -1)), zeros[g.dtype][: g.size].reshape((1, -1)))
-                )
+                row = (1, g.size)
+                zero = zeros[g.dtype][: g.size]
+                self._rows.append((g.reshape(row), zero.reshape(row)))
         self.reset()
 
     def reset(self) -> None:
         """The state of a new run."""
         self.scale = self._start
         self._checks: deque[OverflowCheck] = deque()
-        self.finite: float | nd.NDArray = 1.0
+        self.finite: float | NDArray = 1.0
         """1, or 0 after a step whose gradients were not: a factor of its learning rates."""
 
     def value_at(self, step: int) -> float:
@@ -122,23 +126,27 @@ class LossScaler:
             nd.where(finite, row, zeros, out=row)
         self.note(step, finite)
 
-    def note(self, step: int, finite: nd.NDArray) -> None:
+    def note(self, step: int, finite: NDArray) -> None:
         """The check of the summed gradients of `step`, still being computed."""
         self.finite = finite
-        self._checks.append(OverflowCheck(step, self.value_at(step), finite))
+        self._checks.append(
+            OverflowCheck(
+                step,
+                self.value_at(step),
+                finite,
+            )
+        )
 
-    def state_dict(self) -> dict[str, Any]:
+    def state(self) -> LossScaleState:
         """The scale, and the checks that the next steps will read. Everything that was enqueued has
         to be done."""
-        return {
-            **self.scale._asdict(),
-            "checks": tuple(
-                (c.step, c.scale, host_reads.finite(c.finite)) for c in self._checks
-            ),
-        }
+        checks = tuple(
+            (c.step, c.scale, host_reads.finite(c.finite)) for c in self._checks
+        )
+        return LossScaleState(**self.scale._asdict(), checks=checks)
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state_dict` was taken; a constant scale stays the config's."""
+    def restore(self, state: LossScaleState) -> None:
+        """Go on where `state` was taken; a constant scale stays the config's."""
         if self.is_dynamic:
-            self.scale = Scale(state["value"], state["growth_tracker"])
-            self._checks = deque(OverflowCheck(*check) for check in state["checks"])
+            self.scale = Scale(state.value, state.growth_tracker)
+            self._checks = deque(OverflowCheck(*check) for check in state.checks)

@@ -7,15 +7,17 @@ they do without a plan; the plan has kernels of its own (train/gpu/update.py).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import mxnet as mx
 import numpy as np
 from mxnet import nd
+from mxnet.ndarray import NDArray
 
 from ...config.schema import Optimizer
-from ...config.variants import Rule
 from .. import kernels
 from ..operators import Operators
 from ..schedule import Settings, akiba_sgd_share
@@ -36,31 +38,33 @@ class Tensor(NamedTuple):
     """A trained tensor, and its update's constants. All arrays have the weight's shape."""
 
     name: str
-    weight: nd.NDArray
-    gradient: nd.NDArray
-    momentum: nd.NDArray
+    weight: NDArray
+    gradient: NDArray
+    momentum: NDArray
     """float32."""
-    master: nd.NDArray | None
+    master: NDArray | None
     """The float32 copy of a float16 weight: it is updated, and the weight follows it."""
     decay: float
     scaled: bool
     """Does LARS scale its learning rate?"""
 
     @property
-    def arrays(self) -> list[nd.NDArray]:
+    def arrays(self) -> list[NDArray]:
         """The arrays in the order in which operators take them."""
         arrays = [self.weight, self.gradient, self.momentum]
-        return arrays if self.master is None else [*arrays, self.master]
+        if self.master is not None:
+            arrays.append(self.master)
+        return arrays
 
 
 def tensor_of(
     parameter: Any,
     settings: Optimizer,
-    rule: Rule,
-    momentum: nd.NDArray,
-    master: nd.NDArray | None,
+    momentum: NDArray,
+    master: NDArray | None,
 ) -> Tensor:
     """The tensor of a gluon parameter. `momentum`: zeros; `master`: of a float16 weight."""
+    rule = settings.rule
     ending = parameter.name.rpartition("_")[2]
     return Tensor(
         name=parameter.name,
@@ -96,30 +100,29 @@ class Updater:
         self.operators = operators
         self.scaler = scaler or LossScaler(1.0)
         self._rule = settings.rule
-        self._trust_decay_factor = (
-            settings.base_lr if self._rule.decay_times_base_lr else 1.0
-        )
+        self._trust_decay_factor = 1.0
+        if self._rule.decay_times_base_lr:
+            self._trust_decay_factor = settings.base_lr
         self._epoch_at = epoch_at
         shapes = [p.shape for p in parameters]
         masters = self._masters(parameters)
+        momenta = self._zeros(shapes)
         self._tensors = [
-            tensor_of(p, settings, self._rule, momentum, masters.get(p.name))
-            for p, momentum in zip(parameters, self._zeros(shapes), strict=True)
+            tensor_of(p, settings, momentum, masters.get(p.name))
+            for p, momentum in zip(parameters, momenta, strict=True)
         ]
         self._squares = self._zeros(shapes) if settings.variant == "akiba" else []
         self.previous_lr = 0.0
         """The learning rate of the last step. With `arrays` all that a step leaves for the next."""
-        self.trusts: nd.NDArray | None = None
-        """Trust ratios of the last step, one for each tensor (own operator of a CPU only)."""
         self.fused = operators.ctx.device_type == "cpu" and not self.scaler.is_dynamic
         """Our own operator updates, else MXNet's do: ours takes its rates from the host, which
         learns of an overflow too late."""
         self._prepare()
 
-    def _zeros(self, shapes: Sequence[tuple[int, ...]]) -> list[nd.NDArray]:
+    def _zeros(self, shapes: Sequence[tuple[int, ...]]) -> list[NDArray]:
         return [self.operators.zeros(shape) for shape in shapes]
 
-    def _masters(self, parameters: Sequence[Any]) -> dict[str, nd.NDArray]:
+    def _masters(self, parameters: Sequence[Any]) -> dict[str, NDArray]:
         """Float32 copies of the float16 weights, by name."""
         half = [p for p in parameters if p.data().dtype == np.float16]
         return {p.name: p.data().astype("float32") for p in half}
@@ -131,28 +134,29 @@ class Updater:
         # docs/notebook/gpu.md). The price: all of the update waits for the last group's sum.
         ctx = self.operators.ctx
         self._bulk = 64 if ctx.device_type == "gpu" else 0
-        self._arrays = [array for tensor in self._tensors for array in tensor.arrays]
+        tensors = self._tensors
+        rule = self._rule
+        self._arrays = [array for t in tensors for array in t.arrays]
+        etas = [rule.eta if t.scaled else 0 for t in tensors]
+        decays = [t.decay for t in tensors]
         self._constants = {
-            "tensors": str(len(self._tensors)),
-            "epsilon": repr(self._rule.epsilon),
-            "etas": ",".join(
-                repr(self._rule.eta) if t.scaled else "0" for t in self._tensors
-            ),
-            "decays": ",".join(repr(t.decay) for t in self._tensors),
+            "tensors": str(len(tensors)),
+            "epsilon": repr(rule.epsilon),
+            "etas": ",".join(map(repr, etas)),
+            "decays": ",".join(map(repr, decays)),
             "trust_decay_factor": repr(self._trust_decay_factor),
-            "epsilon_only_below": str(int(self._rule.epsilon_only_below)),
+            "epsilon_only_below": str(int(rule.epsilon_only_below)),
         }
-        groups: dict[tuple[bool, bool], list[Tensor]] = {}
-        for tensor in self._tensors:
-            groups.setdefault((tensor.scaled, tensor.master is not None), []).append(
-                tensor
-            )
-        self._groups = [
-            (group, nd.array([t.decay for t in group], ctx))
-            for _, group in sorted(groups.items())
-        ]
+        groups = defaultdict[tuple[bool, bool], list[Tensor]](list)
+        for t in tensors:
+            groups[t.scaled, t.master is not None].append(t)
+        self._groups = []
         """Tensors that one multi-tensor operator takes, with their weight decays."""
-        self.written_last = [self._groups[-1][0][-1].weight, self._tensors[-1].weight]
+        for _, group in sorted(groups.items()):
+            group_decays = nd.array([t.decay for t in group], ctx)
+            self._groups.append((group, group_decays))
+        last_group, _ = self._groups[-1]
+        self.written_last = [last_group[-1].weight, tensors[-1].weight]
         """The weights that a step writes last."""
 
     def step(self, step: int, now: Settings) -> None:
@@ -182,37 +186,36 @@ class Updater:
         """Forget all momentum: the state of a new run."""
         self.previous_lr = 0.0
         self.scaler.reset()
-        for array in (*(t.momentum for t in self._tensors), *self._squares):
+        momenta = [t.momentum for t in self._tensors]
+        for array in [*momenta, *self._squares]:
             self.operators.fill(array, 0)
 
-    def arrays(self) -> dict[str, nd.NDArray]:
+    def arrays(self) -> dict[str, NDArray]:
         """Velocities, float32 masters and Akiba's squares by name."""
-        arrays = {f"velocity/{t.name}": t.momentum for t in self._tensors}
-        arrays |= {
-            f"master/{t.name}": t.master for t in self._tensors if t.master is not None
-        }
-        # Akiba's alone has them
-        named_squares = zip(self._tensors, self._squares, strict=False)
-        return arrays | {f"square/{t.name}": square for t, square in named_squares}
+        arrays = {}
+        # Akiba's alone has squares
+        for t, square in zip_longest(self._tensors, self._squares):
+            arrays[f"velocity/{t.name}"] = t.momentum
+            if t.master is not None:
+                arrays[f"master/{t.name}"] = t.master
+            if square is not None:
+                arrays[f"square/{t.name}"] = square
+        return arrays
 
     def _rescale(self, now: Settings) -> float:
         return 1 / (now.global_batch_size * self.scaler.scale.value)
 
     def _apply_fused(self, now: Settings) -> None:
         """CPU, constant loss scale: our own operator, one call for all tensors (train/kernels)."""
-        self.trusts = kernels.update(
-            self._arrays,
-            {
-                "lr": repr(now.lr),
-                "momentum": repr(now.momentum),
-                "rescale": repr(self._rescale(now)),
-                **self._constants,
-            },
-        )
+        settings = {
+            "lr": repr(now.lr),
+            "momentum": repr(now.momentum),
+            "rescale": repr(self._rescale(now)),
+        }
+        kernels.update(self._arrays, settings | self._constants)
 
     def _apply_multi_tensor(self, now: Settings) -> None:
         """Else: MXNet's multi-tensor operators, at most 60 tensors a call."""
-        options = {"momentum": now.momentum, "rescale_grad": self._rescale(now)}
         for tensors, decays in self._groups:
             update = nd.preloaded_multi_mp_sgd_mom_update
             if tensors[0].master is None:
@@ -221,31 +224,32 @@ class Updater:
             lrs = now.lr * trusts * self.scaler.finite
             for start in range(0, len(tensors), MAX_TENSORS_PER_CALL):
                 part = tensors[start : start + MAX_TENSORS_PER_CALL]
+                end = start + len(part)
                 update(
                     *(array for t in part for array in t.arrays),
-                    lrs[start : start + len(part)],
-                    decays[start : start + len(part)],
+                    lrs[start:end],
+                    decays[start:end],
                     out=[t.weight for t in part],
                     num_weights=len(part),
-                    **options,
+                    momentum=now.momentum,
+                    rescale_grad=self._rescale(now),
                 )
 
     def _trusts(
-        self, tensors: Sequence[Tensor], decays: nd.NDArray, now: Settings
-    ) -> nd.NDArray:
+        self, tensors: Sequence[Tensor], decays: NDArray, now: Settings
+    ) -> NDArray:
         """Trust ratios of a group of tensors, on the device; ones where LARS does not apply."""
         if not tensors[0].scaled:
             return nd.ones_like(decays)
-        options = {"num_arrays": len(tensors)}
         weights = [t.weight if t.master is None else t.master for t in tensors]
         gradients = [self._squarable(t.gradient) for t in tensors]
-        w = nd.sqrt(nd.multi_sum_sq(*weights, **options))
-        g = nd.sqrt(nd.multi_sum_sq(*gradients, **options))
-        g = g * self._rescale(now)
+        w = _norms(weights)
+        g = _norms(gradients) * self._rescale(now)
         epsilon = self._rule.epsilon
         denominator = g + self._trust_decay_factor * decays * w
         if self._rule.epsilon_only_below:
-            denominator = denominator + epsilon * (denominator < epsilon)
+            is_below = denominator < epsilon
+            denominator = denominator + epsilon * is_below
             scaled = (w > 0) * (w >= epsilon) * (denominator > 0)
         else:
             denominator = denominator + epsilon
@@ -254,17 +258,23 @@ class Updater:
         return nd.where(scaled, trust, nd.ones_like(trust))
 
     @staticmethod
-    def _squarable(gradient: nd.NDArray) -> nd.NDArray:
+    def _squarable(gradient: NDArray) -> NDArray:
         """A CPU squares and sums in the array's type (300 in float16: inf, seen), a GPU in float32
         (src/operator/contrib/multi_sum_sq.cu), where 54 casts a step would be for nothing."""
         if gradient.context.device_type == "gpu":
             return gradient
         return gradient.astype("float32", copy=False)
 
-    def _akiba_shares(self, step: int, now: Settings) -> tuple[float, float]:
+    def _akiba_shares(
+        self,
+        step: int,
+        now: Settings,
+    ) -> tuple[float, float]:
         """(a_sgd, a_rms) of a step; a_rms = (1 - a_sgd) 3e-4 / lr: the RMSprop rate is absolute."""
         sgd = akiba_sgd_share(self._epoch_at(step))
-        return sgd, AKIBA_RMS / now.lr * (1 - sgd) if now.lr else 0.0
+        if not now.lr:
+            return sgd, 0.0
+        return sgd, AKIBA_RMS / now.lr * (1 - sgd)
 
     def _apply_rmsprop_warmup(self, step: int, now: Settings) -> None:
         """Akiba et al. (1711.04325): RMSprop at first, handing over to momentum SGD.
@@ -276,10 +286,13 @@ class Updater:
         for tensor, square in zip(self._tensors, self._squares, strict=True):
             w = tensor.weight
             d = tensor.momentum
-            g = (
-                tensor.gradient * self._rescale(now) + tensor.decay * w
-            ) * self.scaler.finite
+            gradient = tensor.gradient * self._rescale(now)
+            g = (gradient + tensor.decay * w) * self.scaler.finite
             square[:] = AKIBA_MU2 * square + (1 - AKIBA_MU2) * g * g
             scale = sgd + rms / (nd.sqrt(square) + AKIBA_EPSILON)
             d[:] = now.momentum * d - scale * g
             w[:] = w + now.lr * d
+
+
+def _norms(arrays: Sequence[NDArray]) -> NDArray:
+    return nd.sqrt(nd.multi_sum_sq(*arrays, num_arrays=len(arrays)))

@@ -1,0 +1,89 @@
+"""Training steps of a network on one batch, as a rank makes them."""
+
+from __future__ import annotations
+
+import rn50  # noqa: F401  before MXNet, whose finder it installs
+
+# isort: split
+from mxnet import nd
+
+from rn50.config.schema import Run
+from rn50.logging.timeline import Timeline
+from rn50.train.communication.buckets import lay_out_gradients
+from rn50.train.communication.communicator import Communicator, device_context
+from rn50.train.communication.connection import Connection
+from rn50.train.devices import operators_for, updater_for
+from rn50.train.network.build import build_networks, trainable
+from rn50.train.process_info import read_process_info
+from rn50.train.schedule import Settings
+from rn50.train.update.loss_scale import LossScaler
+
+LR = 0.01
+MOMENTUM = 0.9
+
+
+def join(run: Run) -> Communicator:
+    """This rank among the others, on its GPU."""
+    place = read_process_info()
+    connection = Connection(run, Timeline(0), over_mpi=place.over_mpi)
+    connection.begin()
+    ctx = device_context("gpu", place.local_rank)
+    comm = Communicator(operators_for(run.model, ctx), connection)
+    comm.start()
+    return comm
+
+
+class Steps:
+    """A network and what trains it on the device of the images.
+
+    Raises:
+        UserError: the device cannot run them so.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        images: nd.NDArray,
+        labels: nd.NDArray,
+        scale: float = 1.0,
+    ) -> None:
+        self.operators = operators_for(run.model, images.context)
+        self.net, _, self.loss = build_networks(
+            run.model,
+            run.data.classes,
+            crop_px=run.data.crop_px,
+            seed=1,
+            operators=self.operators,
+        )
+        parameters = trainable(self.net)
+        self.buckets = lay_out_gradients(parameters, run.comm.groups, self.operators)
+        self._updater = updater_for(
+            self.operators,
+            parameters,
+            run.optimizer,
+            self.buckets,
+            scaler=LossScaler(scale),
+        )
+        self._criterion = self.operators.criterion(
+            self.net,
+            self.loss,
+            self.buckets,
+        )
+        self.images = images
+        self.labels = labels
+        self._scale = scale
+        self._settings = Settings(LR, MOMENTUM, len(labels))
+
+    def __call__(self) -> nd.NDArray:
+        """A step; its losses."""
+        losses = self._criterion.forward(
+            self.images,
+            self.labels,
+            self._scale,
+        )
+        self._criterion.backward(losses, self._scale)
+        self.update()
+        return losses
+
+    def update(self) -> None:
+        self._updater.step(1, self._settings)
