@@ -90,22 +90,16 @@ class Check(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """As `rn50 log check --json` prints it."""
-        official = None
-        reason = ""
-        if self.official is not None:
-            official = {
-                "verdict": self.official.verdict,
-                "version": self.official.version,
-            }
-            reason = " ".join(self.official.messages)[:500]
+        official = self.official
         return {
             "path": str(self.path),
             "verdict": self.verdict,
             "cause": self.cause,
             "ruleset": self.ruleset,
             "ruleset_from": self.ruleset_source,
-            "official": official,
-            "official_reason": reason,
+            "official": official
+            and {"verdict": official.verdict, "version": official.version},
+            "official_reason": " ".join(official.messages if official else ())[:500],
             "difference": self.difference,
             "round_verdict": self.round_verdict,
             "findings": [finding._asdict() for finding in self.findings],
@@ -208,7 +202,11 @@ def _cause(run: LoggedRun, findings: tuple[Finding, ...]) -> str:
 
 
 def _run_official_checker(
-    path: Path, log: Log | None, ruleset: str, asked: bool | None, unread: str = ""
+    path: Path,
+    log: Log | None,
+    ruleset: str,
+    asked: bool | None,
+    unread: str = "",
 ) -> Verdict | None:
     """The official verdict; None where it is not asked for, NOT_RUN where it would not be safe."""
     if asked is False:
@@ -224,7 +222,12 @@ def _run_official_checker(
     return check_officially(path, ruleset)
 
 
-def _why_not_run(path: Path, log: Log | None, *, unasked: bool) -> str:
+def _why_not_run(
+    path: Path,
+    log: Log | None,
+    *,
+    unasked: bool,
+) -> str:
     """Why the official checker does not read this log; empty: it does."""
     size = path.stat().st_size
     if unasked and size > OFFICIAL_BYTES:
@@ -251,6 +254,6 @@ def _danger(log: Log) -> str:
     if log.problem_count > len(log.problems):
         return "too many records that cannot be read"
     # It may read what this parser does not.
-    if {"form", "long", "twice", "type"} & {problem.kind for problem in log.problems}:
+    if {"form", "long", "twice", "type"} & {problem.fault for problem in log.problems}:
         return "a record whose values are not known"
     return ""

@@ -109,14 +109,12 @@ class ConfigUnderCheck:
     def settings(self, name: str) -> list[Setting]:
         """The value of a hyper-parameter as the log will have it; nothing for what is not the
         config's to say."""
-        own = self.run.optimizer
+        optimizer = self.run.optimizer
         if name == "optimizer":
-            return [self.setting("optimizer.variant", own.name)]
+            return [self.setting("optimizer.variant", optimizer.name)]
         if name == "epsilon":
-            return [self.setting("optimizer.epsilon", own.rule.epsilon)]
-        if name not in _SETTINGS:
-            return []
-        return [self.setting(_SETTINGS[name])]
+            return [self.setting("optimizer.epsilon", optimizer.rule.epsilon)]
+        return [self.setting(_SETTINGS[name])] if name in _SETTINGS else []
 
     def setting(self, key: str, value: Any = None) -> Setting:
         """A value, by default the config's own, and where it comes from."""
@@ -126,7 +124,11 @@ class ConfigUnderCheck:
         return Setting(f"{key} ({origin})", value, origin.line)
 
     def violation(
-        self, key: str, expected: str, why: str = "", actual: Any = None
+        self,
+        key: str,
+        expected: str,
+        why: str = "",
+        actual: Any = None,
     ) -> Finding:
         """That another value of a key was expected."""
         return self.setting(key, actual).violation(expected, why)
@@ -223,7 +225,11 @@ def _another_set(loaded: Loaded) -> Finding:
         "images, on the network, the seed, LARS and reference convergence; held to: those on "
         "hyper-parameters and evaluation"
     )
-    return NOT_IMAGENET._replace(line=origin.line, found=str(classes), message=message)
+    return NOT_IMAGENET._replace(
+        line=origin.line,
+        found=str(classes),
+        message=message,
+    )
 
 
 def facts(config: ConfigUnderCheck) -> JsonObject:
@@ -258,7 +264,7 @@ def facts(config: ConfigUnderCheck) -> JsonObject:
     if reference is None or not run.data.is_imagenet or run.model.network != "resnet":
         return figures
     figures["rcp"] = {
-        "kind": reference.kind,
+        "kind": reference.position,
         "batches": list(reference.batches),
         "mean_epochs": number(reference.mean),
         "min_epochs": number(reference.minimum),
@@ -276,13 +282,13 @@ def facts(config: ConfigUnderCheck) -> JsonObject:
 def _lars(config: ConfigUnderCheck) -> Violations:
     """LARS has eta 0.001 and the trust ratio of the reference, and scales and decays weights alone
     (NVIDIA's published entries decay the classifier's bias too)."""
-    own = config.run.optimizer.rule
-    if own.eta != benchmark.LARS_ETA:
+    rule = config.run.optimizer.rule
+    if rule.eta != benchmark.LARS_ETA:
         expected = f"{plain(benchmark.LARS_ETA)}, as the reference"
-        yield config.violation("optimizer.eta", expected, actual=own.eta)
+        yield config.violation("optimizer.eta", expected, actual=rule.eta)
     decays = (WEIGHTS, VARIANTS["nvidia"].decayed)
-    other_ratio = own.decay_times_base_lr or own.epsilon_only_below
-    if own.scaled != WEIGHTS or own.decayed not in decays or other_ratio:
+    other_ratio = rule.decay_times_base_lr or rule.epsilon_only_below
+    if rule.scaled != WEIGHTS or rule.decayed not in decays or other_ratio:
         why = "it scales or decays other tensors, or has another trust ratio"
         yield config.violation("optimizer.variant", "reference or nvidia", why)
 
@@ -377,7 +383,7 @@ def _seed(config: ConfigUnderCheck) -> Violations:
 def _rcp_covers(config: ConfigUnderCheck) -> Violations:
     """A reference convergence point covers the batch."""
     reference = config.reference
-    if reference is not None and reference.kind == "above":
+    if reference is not None and reference.position == "above":
         largest = reference.batches[0]
         why = f"{config.batch:,} is above the largest point {largest:,}: needs its own RCP"
         yield config.violation(
@@ -441,17 +447,15 @@ _LR_SLACK = 2.0
 def published_lr(run: Run, batch: int) -> tuple[float, float] | None:
     """The lowest and the highest base learning rate that recipes suggest for `run`'s optimizer at a
     global batch; None for other networks than ResNets of full width."""
-    if (run.model.network, run.model.width, run.model.stem) != (
-        "resnet",
-        64,
-        "imagenet",
-    ):
+    model = run.model
+    if (model.network, model.width, model.stem) != ("resnet", 64, "imagenet"):
         return None
-    own = run.optimizer
-    power, low, high, usual = _PUBLISHED_LR.get(own.variant) or _PUBLISHED_LR[own.name]
+    optimizer = run.optimizer
+    recipe = _PUBLISHED_LR.get(optimizer.variant) or _PUBLISHED_LR[optimizer.name]
+    power, low, high, usual = recipe
     scale = batch**power
     if usual is not None:
-        scale *= usual / own.rule.eta
+        scale *= usual / optimizer.rule.eta
     return low * scale, high * scale
 
 
@@ -461,10 +465,12 @@ def published_lr(run: Run, batch: int) -> tuple[float, float] | None:
 def _lr_for_batch(config: ConfigUnderCheck) -> Violations:
     """The base learning rate is in the range of the published recipes for optimizer and batch, or
     up to twice outside it."""
-    about = published_lr(config.run, config.batch)
-    own = config.run.optimizer.base_lr
-    if about is not None and not about[0] / _LR_SLACK <= own <= about[1] * _LR_SLACK:
-        span = f"about {about[0]:.3g} to {about[1]:.3g}"
+    published = published_lr(config.run, config.batch)
+    if published is None:
+        return
+    low, high = published
+    if not low / _LR_SLACK <= config.run.optimizer.base_lr <= high * _LR_SLACK:
+        span = f"about {low:.3g} to {high:.3g}"
         why = "the range of the published recipes"
         expected = f"{span} at a global batch of {config.batch:,}"
         yield config.violation("optimizer.base_lr", expected, why)

@@ -14,7 +14,11 @@ from .rule import Setting
 SAME_MS = 1000
 """Copies of a record, from ranks or nodes, lie within a second."""
 
-_PREAMBLE = (*benchmark.SUBMISSION_KEYS, "cache_clear", "init_start")
+_PREAMBLE = (
+    *benchmark.SUBMISSION_KEYS,
+    "cache_clear",
+    "init_start",
+)
 LABEL_SMOOTHING_KEYS = (
     "label_smoothing",
     "model_label_smoothing",
@@ -230,14 +234,10 @@ class LoggedRun:
     def converged(self) -> bool:
         """The one meaning of converged: every run_stop a success, the target reached on the clock
         (open from 1.0.0 on: any target), and a clock that can be right."""
+        reached = bool(self.evaluations_at_target) or not self.needs_target
         stops = self.all("run_stop")
-        return (
-            bool(stops)
-            and all(stop.metadata.get("status") == "success" for stop in stops)
-            and (bool(self.evaluations_at_target) or not self.needs_target)
-            and self.run_ms is not None
-            and self.run_ms > 0
-        )
+        succeeded = all(stop.metadata.get("status") == "success" for stop in stops)
+        return bool(stops) and succeeded and reached and (self.run_ms or 0) > 0
 
     @cached_property
     def coarse_ms(self) -> int:
@@ -344,7 +344,11 @@ def epochs_of(event: Event) -> set[int]:
 
 def as_setting(event: Event) -> Setting:
     """A record as a value and where it stands."""
-    return Setting(event.place, event.value, event.line)
+    return Setting(
+        event.place,
+        event.value,
+        event.line,
+    )
 
 
 def reaches_target(accuracy: float) -> bool:
@@ -372,7 +376,11 @@ def _second_run(log: Log) -> Event | None:
             )
             if ended or apart:
                 begin = stop_order if ended else first.order
-                at = bisect_right(preamble, begin, key=lambda event: event.order)
+                at = bisect_right(
+                    preamble,
+                    begin,
+                    key=lambda event: event.order,
+                )
                 if at < len(preamble) and preamble[at].order < again.order:
                     return preamble[at]
                 if ended:

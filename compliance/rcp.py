@@ -7,7 +7,7 @@ t-test, without SciPy. Closed division, rulesets 1.0.0 to 4.0.0.
 import json
 import math
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from statistics import pstdev
@@ -55,9 +55,10 @@ class Point(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """What a batch is held to. `kind`: exact, interpolated, below (the smallest point) or above."""
+    """What a batch is held to. `position`: exact, interpolated, below (the smallest point) or
+    above."""
 
-    kind: str
+    position: str
     batches: tuple[int, ...]
     mean: float
     minimum: float
@@ -78,7 +79,7 @@ class Verdict(NamedTuple):
         return "PASS" if self.passed else "FAIL"
 
 
-@lru_cache(maxsize=len(benchmark.RULESETS))
+@cache
 def points(ruleset: str) -> tuple[Point, ...]:
     """All records of a ruleset by rising batch, from the tool's own file; none before 1.0.0."""
     if not benchmark.at_least(ruleset, FIRST_RULESET):
@@ -88,11 +89,17 @@ def points(ruleset: str) -> tuple[Point, ...]:
     )
     records = json.loads(file.read_bytes()).values()
     return tuple(
-        sorted(Point(r["BS"], tuple(r["Epochs to converge"])) for r in records)
+        sorted(
+            Point(
+                r["BS"],
+                tuple(r["Epochs to converge"]),
+            )
+            for r in records
+        )
     )
 
 
-@lru_cache(maxsize=len(benchmark.RULESETS))
+@cache
 def kept_points(ruleset: str) -> tuple[Point, ...]:
     """The records that are matched and interpolated. Out go those with a smaller batch than the
     fastest, then, walking upwards once, each that is slower than the straight line between its
@@ -104,9 +111,11 @@ def kept_points(ruleset: str) -> tuple[Point, ...]:
     kept = [point for point in everything if point.batch >= fastest.batch]
     i = 1
     while i < len(kept) - 1:
+        point = kept[i]
         low = kept[i - 1]
         high = kept[i + 1]
-        if kept[i].mean > _between(kept[i].batch, low, high, low.mean, high.mean):
+        straight = _between(point.batch, low, high, low.mean, high.mean)
+        if point.mean > straight:
             del kept[i]
         else:
             i += 1
@@ -125,7 +134,12 @@ def reference(batch: float, ruleset: str) -> Reference | None:
     if batch < kept[0].batch:
         return _exact("below", kept[0])
     if batch > kept[-1].batch:
-        return Reference("above", (kept[-1].batch,), math.nan, math.nan)
+        return Reference(
+            "above",
+            (kept[-1].batch,),
+            math.nan,
+            math.nan,
+        )
     low, high = next(
         (low, high) for low, high in pairwise(kept) if low.batch < batch < high.batch
     )
@@ -135,7 +149,11 @@ def reference(batch: float, ruleset: str) -> Reference | None:
     return Reference("interpolated", (low.batch, high.batch), mean, minimum)
 
 
-def judge(epochs: Sequence[float | None], batch: float, ruleset: str) -> Verdict:
+def judge(
+    epochs: Sequence[float | None],
+    batch: float,
+    ruleset: str,
+) -> Verdict:
     """The RCP test on the epochs that the runs of a submission took; None: did not converge."""
     held_to = reference(batch, ruleset)
     if held_to is None:
@@ -150,12 +168,12 @@ def judge(epochs: Sequence[float | None], batch: float, ruleset: str) -> Verdict
     if len(epochs) < 3:
         return Verdict(False, f"{benchmark.RUNS} runs expected", reference=held_to)
     mean = olympic_mean([math.inf if epoch is None else epoch for epoch in epochs])
-    if held_to.kind == "above":
+    if held_to.position == "above":
         reason = f"{batch:,g} is above the largest point {held_to.batches[0]:,}: needs its own RCP"
         return Verdict(False, reason, mean, held_to)
     factor = max(1.0, held_to.mean / mean) if mean > 0 else 1.0
     if mean >= held_to.minimum:
-        return Verdict(True, _WHY[held_to.kind], mean, held_to, factor)
+        return Verdict(True, _WHY[held_to.position], mean, held_to, factor)
     reason = f"converges in {mean:g} epochs, less than the accepted minimum {held_to.minimum:.4f}"
     return Verdict(False, reason, mean, held_to, factor)
 
@@ -173,9 +191,9 @@ def olympic_mean(values: Sequence[float]) -> float:
     return sum(middle) / len(middle)
 
 
-def _exact(kind: str, point: Point) -> Reference:
+def _exact(position: str, point: Point) -> Reference:
     minimum = _minimum(point.mean, point.stdev, len(point.epochs) - 2)
-    return Reference(kind, (point.batch,), point.mean, minimum)
+    return Reference(position, (point.batch,), point.mean, minimum)
 
 
 def _between(

@@ -60,7 +60,11 @@ def judge_convergence(checks: Sequence[Check]) -> Verdict | None:
     for at, check in enumerate(checks):
         counts = logged[at] is not None and at not in out
         epochs.append(check.run.convergence_epoch if check.run and counts else None)
-    return judge(epochs, batches.pop(), ruleset)
+    return judge(
+        epochs,
+        batches.pop(),
+        ruleset,
+    )
 
 
 def left_out(runs: Sequence[RunScore]) -> set[int]:
@@ -74,7 +78,11 @@ def left_out(runs: Sequence[RunScore]) -> set[int]:
 
 def run_score(check: Check) -> RunScore:
     run = check.run
-    score = RunScore(check.path, dropped=check.cause, invalid=check.cause)
+    score = RunScore(
+        check.path,
+        dropped=check.cause,
+        invalid=check.cause,
+    )
     if run is None:
         return score
     broken = any(finding.name in _NO_CLOCK for finding in check.findings)

@@ -78,12 +78,17 @@ class Score(NamedTuple):
 
 
 def _rcp_dict(rcp: Verdict) -> JsonObject:
-    reference = rcp.reference or Reference("", (), math.nan, math.nan)
+    reference = rcp.reference or Reference(
+        "",
+        (),
+        math.nan,
+        math.nan,
+    )
     return {
         "verdict": rcp.word,
         "reason": rcp.reason,
         "submission_mean": rcp.mean,
-        "kind": reference.kind or None,
+        "kind": reference.position or None,
         "batches": list(reference.batches),
         "mean": number(reference.mean),
         "min": number(reference.minimum),
@@ -100,7 +105,14 @@ def score_folder(folder: Path, ruleset: str | None = None) -> Score:
         folder: the submission.
         ruleset: None: found from the logs.
     """
-    return score_checks(folder, check_folder(folder, ruleset, official=False))
+    return score_checks(
+        folder,
+        check_folder(
+            folder,
+            ruleset,
+            official=False,
+        ),
+    )
 
 
 def score_checks(folder: Path, judged: Sequence[Check]) -> Score:

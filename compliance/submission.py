@@ -78,7 +78,10 @@ class Submission:
 
 
 def check_folder(
-    folder: Path, ruleset: str | None = None, *, official: bool | None = None
+    folder: Path,
+    ruleset: str | None = None,
+    *,
+    official: bool | None = None,
 ) -> tuple[Check, ...]:
     """Every result file of a folder, and last the folder itself as a submission. Raises UserError:
     there is none."""
@@ -87,7 +90,12 @@ def check_folder(
         raise no_logs(folder)
     checks = tuple(check_log(path, ruleset, official=official) for path in files)
     system, system_path = _read_system(folder)
-    submission = Submission(folder, checks, system, system_path)
+    submission = Submission(
+        folder,
+        checks,
+        system,
+        system_path,
+    )
     findings = [
         each.finding(broken) for each in SET_RULES for broken in each.check(submission)
     ]
@@ -155,7 +163,9 @@ def _is_ours(folder: Path) -> bool:
 
 
 def _together(
-    submission: Submission, same: Callable[[LoggedRun, LoggedRun], bool], what: str
+    submission: Submission,
+    same: Callable[[LoggedRun, LoggedRun], bool],
+    what: str,
 ) -> Violations:
     """The first pair of runs of which something is the same."""
     for (name, run), (twin, other) in combinations(submission.runs[:_MOST_RUNS], 2):
@@ -252,7 +262,12 @@ def _rcp(submission: Submission) -> Violations:
     if verdict.mean is not None or not too_many:  # five-runs says it
         advice = "supply a reference with at least 10 runs"
         expected = "a reference convergence point, and not fewer epochs than it"
-        yield against("RCP test:", verdict.reason, expected, advice=advice)
+        yield against(
+            "RCP test:",
+            verdict.reason,
+            expected,
+            advice=advice,
+        )
 
 
 @folder_rule("MLP905", "mixed-rounds", POLICY, f"{RULES_TEXT} line 62")
@@ -262,7 +277,12 @@ def _one_round(submission: Submission) -> Violations:
     if len(rounds) > 1:
         each = [f"{name} is of {ruleset}" for ruleset, name in sorted(rounds.items())]
         why = f"the set is held to {newest(submission.checks)}"
-        yield against("logs of several rounds:", " and ".join(each), "one round", why)
+        yield against(
+            "logs of several rounds:",
+            " and ".join(each),
+            "one round",
+            why,
+        )
 
 
 @folder_rule(
@@ -287,7 +307,12 @@ def _seeds(submission: Submission) -> Violations:
             actual = f"is {shown(event.value)}"
             line = event.line
             if not _is_integer(event.value):
-                yield against(subject, actual, "an integer", line=line)
+                yield against(
+                    subject,
+                    actual,
+                    "an integer",
+                    line=line,
+                )
             elif seed in taken:
                 actual += f", as in {taken[seed]}"
                 advice = "draw it from the clock or from urandom"
@@ -299,7 +324,13 @@ def _seeds(submission: Submission) -> Violations:
     if without:
         expected = "the root seed under the key seed in every log"
         why = "the official package checker fails it, unless it is told to bypass seeds"
-        yield against("no seed in", without, expected, why, severity=POLICY)
+        yield against(
+            "no seed in",
+            without,
+            expected,
+            why,
+            severity=POLICY,
+        )
 
 
 def _is_integer(value: Any) -> bool:
@@ -335,7 +366,11 @@ def _same_hyperparameters(submission: Submission) -> Violations:
                 name_of.setdefault(shown(run.value(key)), name)
         if len(name_of) > 1:
             each = [f"{value} in {name}" for value, name in sorted(name_of.items())]
-            yield against(f"{key} is", " and ".join(each), "one value in all runs")
+            yield against(
+                f"{key} is",
+                " and ".join(each),
+                "one value in all runs",
+            )
     declared = submission.described("division")
     for name, run in submission.runs:
         division = run.value("submission_division")
@@ -355,11 +390,21 @@ def _system(submission: Submission) -> Violations:
     if path is None:
         actual = "the folder lies in no package"
         where = "ORG/systems/SYSTEM.json beside ORG/results/SYSTEM/resnet"
-        yield against("system description:", actual, where, severity=NOTE)
+        yield against(
+            "system description:",
+            actual,
+            where,
+            severity=NOTE,
+        )
     elif system is None:
         actual = f"no {path.name} in {path.parent}"
         severity = only_if(not checked, POLICY)
-        yield against("system description:", actual, "a JSON object", severity=severity)
+        yield against(
+            "system description:",
+            actual,
+            "a JSON object",
+            severity=severity,
+        )
     elif checked:
         absent = [field for field in benchmark.SYSTEM_FIELDS if field not in system]
         if absent:
@@ -440,7 +485,13 @@ def _read_system(folder: Path) -> tuple[JsonObject | None, Path | None]:
         return None, None  # a run of this harness: results/NAME/TIME
     path = systems / f"{parents[0].name}.json"
     try:
-        content = json.loads(read_file(path, _SYSTEM_BYTES, within=parents[2]))
+        content = json.loads(
+            read_file(
+                path,
+                _SYSTEM_BYTES,
+                within=parents[2],
+            )
+        )
     except (OSError, ValueError, RecursionError):
         content = None
     return content if isinstance(content, dict) else None, path

@@ -52,7 +52,7 @@ class Problem(NamedTuple):
     """A record that is not whole. `lost`: nothing of it is among the events."""
 
     line: int
-    kind: str
+    fault: str
     """truncated, torn, twice (a name), binary (no text), trailing, missing, shape (no JSON object),
     type, long, token (not one blank after it) or form (of a :::MLL record)."""
     key: str | None

@@ -7,6 +7,7 @@ from typing import Literal, TextIO
 
 from ..config.atomic import write_file
 from ..config.errors import failing_as
+from ..config.reading import open_file
 
 
 class LineFile:
@@ -51,3 +52,10 @@ class LineFile:
             file=sys.stderr,
             flush=True,
         )
+
+
+def read_end(path: Path, most_bytes: int) -> bytes:
+    """The end of such a file. Raises OSError: it is no regular file of its folder."""
+    with open_file(path, within=path.parent) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - most_bytes))
+        return file.read(most_bytes)

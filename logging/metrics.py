@@ -15,7 +15,11 @@ class Metrics:
     now. Raises UserError: it cannot be opened, or a link or no regular file has its name."""
 
     def __init__(
-        self, path: Path | None, clock: Clock | None = None, *, resumed: bool = False
+        self,
+        path: Path | None,
+        clock: Clock | None = None,
+        *,
+        resumed: bool = False,
     ) -> None:
         self._file = None if path is None else LineFile(path, resumed=resumed)
         self._clock = clock or Clock()
@@ -34,11 +38,15 @@ class Metrics:
     def elapsed_s(self) -> float:
         return self._clock.unix_s - self._start_unix_s
 
-    def write(self, kind: str, **values: Any) -> None:
+    def write(self, series: str, **values: Any) -> None:
         """Append one record; numbers as they are, nothing rounded; NaN and infinity, which JSON
         has not, as null. Raises UserError where the disk does not take it."""
         if self._file is not None:
-            record = {"kind": kind, "time_s": self.elapsed_s, **values}
+            record = {
+                "kind": series,
+                "time_s": self.elapsed_s,
+                **values,
+            }
             for name, value in values.items():
                 if isinstance(value, float) and not math.isfinite(value):
                     record[name] = None

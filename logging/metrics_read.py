@@ -5,7 +5,6 @@ If a kind has more records than that, every second, third, ... one of the whole 
 
 import json
 import math
-import os
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ..config.reading import JsonObject, open_file
+from .line_file import read_end
 
 MOST_BYTES = 64 << 20
 """250,000 records of this harness."""
@@ -38,42 +38,50 @@ class Series(NamedTuple):
 def read_metrics(path: Path, within: Path | None = None) -> Series:
     """The records of a metrics.jsonl: their kinds and numbers. A torn line, such as a killed run
     leaves, is skipped. Raises OSError: no regular file of that size `within` the folder."""
-    with open_file(path, MOST_BYTES, within=within) as file:
+    with open_file(
+        path,
+        MOST_BYTES,
+        within=within,
+    ) as file:
         records = [record for line in file if (record := _record(line)) is not None]
     counts = Counter(record.get("kind") for record in records).most_common(MOST_KINDS)
-    steps = {kind: math.ceil(count / MOST_RECORDS) for kind, count in counts}
+    steps = {series: math.ceil(count / MOST_RECORDS) for series, count in counts}
     kept = []
     seen: Counter[Any] = Counter()
     for record in records:
-        kind = record.get("kind")
-        if kind in steps and seen[kind] % steps[kind] == 0:
+        series = record.get("kind")
+        if series in steps and seen[series] % steps[series] == 0:
             kept.append(record)
-        seen[kind] += 1
-    thinned = {str(kind): step for kind, step in steps.items() if step > 1}
+        seen[series] += 1
+    thinned = {str(series): step for series, step in steps.items() if step > 1}
     return Series(tuple(kept), thinned)
 
 
-def newest_records(path: Path, *kinds: str) -> dict[str, JsonObject]:
+def newest_records(path: Path, *series: str) -> dict[str, JsonObject]:
     """The last whole record of each kind near the end of a metrics.jsonl, which may be being
     written; a kind is missing where there is none, and all of them where no file can be read."""
     try:
-        with open_file(path, within=path.parent) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
-            tail = file.read(_TAIL_BYTES)
+        tail = read_end(path, _TAIL_BYTES)
     except OSError:
         return {}
     newest = {}
-    for kind in kinds:
-        record = _newest(tail, b'{"kind": "%b"' % kind.encode())
+    for name in series:
+        record = _newest(tail, b'{"kind": "%b"' % name.encode())
         if record is not None:
-            newest[kind] = record
+            newest[name] = record
     return newest
 
 
 def _newest(tail: bytes, start: bytes) -> JsonObject | None:
     at = len(tail)
     for _ in range(_MOST_TORN):
-        if (at := tail.rfind(start, 0, at)) < 0:
+        if (
+            at := tail.rfind(
+                start,
+                0,
+                at,
+            )
+        ) < 0:
             break
         line, end, _ = tail[at : at + _LINE_BYTES].partition(b"\n")
         if end and (record := _record(line)) is not None:

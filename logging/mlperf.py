@@ -4,7 +4,6 @@ Order and keys: training_rules.adoc (v0.7 to v4.0) and the official checker's cl
 """
 
 import logging
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,10 +14,10 @@ from mlperf_logging.mllog.mllog import MLLogger
 
 from ..config import benchmark
 from ..config.plan import Plan
-from ..config.reading import open_file, read_file
+from ..config.reading import read_file
 from ..config.schema import Run
 from .clock import Clock
-from .line_file import LineFile
+from .line_file import LineFile, read_end
 
 # The state in which each event may come, and the one it leads to.
 _ORDER: dict[str, tuple[str, str]] = {
@@ -127,7 +126,10 @@ class MLPerfLog:
         self._write(key.INIT_START)
 
     def hyperparameters(
-        self, run: Run, plan: Plan, tensors: Sequence[str] = ()
+        self,
+        run: Run,
+        plan: Plan,
+        tensors: Sequence[str] = (),
     ) -> None:
         """Seed, batch, optimizer and schedule: the keys of the optimizer in use alone. `tensors`
         are those whose weights have been initialised; the rulesets that want them get one record
@@ -162,7 +164,11 @@ class MLPerfLog:
             self._write(name, value)
         if run.ruleset in benchmark.WEIGHT_NAMES_RULESETS:
             for tensor in map(_official_name, tensors):
-                self._write(key.WEIGHTS_INITIALIZATION, None, tensor=tensor)
+                self._write(
+                    key.WEIGHTS_INITIALIZATION,
+                    None,
+                    tensor=tensor,
+                )
 
     def init_stop(self) -> None:
         self._write(key.INIT_STOP)
@@ -207,7 +213,11 @@ class MLPerfLog:
         """Batch-size control: a key of our own, as a second global_batch_size breaks the rules."""
         if self.state not in ("block", "trained"):
             raise RuntimeError(f"batch change not allowed in state {self.state}")
-        self._write("global_batch_size_change", global_batch_size, epoch_num=epoch)
+        self._write(
+            "global_batch_size_change",
+            global_batch_size,
+            epoch_num=epoch,
+        )
 
     def epoch_start(self, epoch: int) -> None:
         self._write(key.EPOCH_START, epoch_num=epoch)
@@ -223,7 +233,11 @@ class MLPerfLog:
 
     def eval_accuracy(self, epoch: int, accuracy: float) -> None:
         """Top-1 as a fraction of all evaluation images."""
-        self._write(key.EVAL_ACCURACY, accuracy, epoch_num=epoch)
+        self._write(
+            key.EVAL_ACCURACY,
+            accuracy,
+            epoch_num=epoch,
+        )
 
     def block_stop(self, first_epoch: int) -> None:
         self._write(key.BLOCK_STOP, first_epoch_num=first_epoch)
@@ -252,7 +266,12 @@ class MLPerfLog:
             raise RuntimeError(f"{event} not allowed in state {self.state}")
         self.state = after
 
-    def _write(self, name: str, value: Any = None, **metadata: Any) -> None:
+    def _write(
+        self,
+        name: str,
+        value: Any = None,
+        **metadata: Any,
+    ) -> None:
         """An event, an interval's start or its end, as its name says, where it may come."""
         if name in _ORDER:
             self._enter(name)
@@ -262,14 +281,23 @@ class MLPerfLog:
                 write = self._logger.start
             elif name.endswith("_stop"):
                 write = self._logger.end
-            write(name, value, metadata or None, time_ms=self._clock.unix_ms)
+            write(
+                name,
+                value,
+                metadata or None,
+                time_ms=self._clock.unix_ms,
+            )
 
 
 def close_interrupted(path: Path) -> None:
     """run_stop "aborted" at the end of a log whose writer was killed with its clock running. A line
     cut in its middle is ended, not repaired. Nothing for a log that is closed, or whose clock never
     started. Raises OSError: it cannot be read or written, or is no regular file of its folder."""
-    text = read_file(path, _MOST_BYTES, within=path.parent)
+    text = read_file(
+        path,
+        _MOST_BYTES,
+        within=path.parent,
+    )
     started, stopped = (
         f'"key": "{event}"'.encode() in text for event in (key.RUN_START, key.RUN_STOP)
     )
@@ -278,15 +306,18 @@ def close_interrupted(path: Path) -> None:
     if not text.endswith(b"\n"):
         with path.open("ab") as file:
             file.write(b"\n")
-    MLPerfLog(path, Clock(last_stamp_unix_s(path)), resumed="run").abort()
+    MLPerfLog(
+        path,
+        Clock(last_stamp_unix_s(path)),
+        resumed="run",
+    ).abort()
 
 
 def last_stamp_unix_s(path: Path) -> float:
     """The latest stamp near the end of a log, in seconds since 1970; 0 where there is none."""
     try:
-        with open_file(path, within=path.parent) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
-            stamps = re.findall(rb'"time_ms": (\d{1,15})\b', file.read(_TAIL_BYTES))
+        tail = read_end(path, _TAIL_BYTES)
     except OSError:
         return 0.0
+    stamps = re.findall(rb'"time_ms": (\d{1,15})\b', tail)
     return max(map(int, stamps), default=0) / 1000

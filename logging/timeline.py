@@ -41,7 +41,12 @@ class Timeline:
         finally:
             self.add(name, start, self._clock.unix_s)
 
-    def add(self, name: str, start: float, stop: float) -> None:
+    def add(
+        self,
+        name: str,
+        start: float,
+        stop: float,
+    ) -> None:
         """Record a span of this thread by its start and stop in Unix seconds."""
         self.spans.append(
             {

@@ -182,15 +182,17 @@ def caches_cleared_first(run: LoggedRun) -> Violations:
 def resumed(run: LoggedRun) -> Violations:
     """The run was not interrupted; one resumed from a checkpoint logs `run_resumed`."""
     for event in run.all("run_resumed"):
-        found = f"resumed after step {shown(event.value)}; its clock ran on meanwhile"
+        actual = f"resumed after step {shown(event.value)}; its clock ran on meanwhile"
         known = [
             f"{name} {shown(event.metadata[name])}"
             for name in ("ranks_before", "ranks")
             if name in event.metadata
         ]
         if known:
-            found += f" ({', '.join(known)})"
-        yield against("interrupted and", found, "an uninterrupted run", line=event.line)
+            actual += f" ({', '.join(known)})"
+        yield against(
+            "interrupted and", actual, "an uninterrupted run", line=event.line
+        )
 
 
 @rule(

@@ -101,10 +101,10 @@ def weights_named(run: LoggedRun) -> Violations:
     wanted = Counter(benchmark.weight_names())
     wrong = sorted((names - wanted) + (wanted - names))
     if wrong:
-        found = f"names other tensors than the reference: {len(wrong)} are missing, unknown or"
-        found += f" there twice, such as {shown(wrong[0])}"
+        actual = f"names other tensors than the reference: {len(wrong)} are missing, unknown or"
+        actual += f" there twice, such as {shown(wrong[0])}"
         expected = f"its {len(wanted)} names, once each"
-        yield against("weights_initialization", found, expected, line=events[0].line)
+        yield against("weights_initialization", actual, expected, line=events[0].line)
 
 
 @rule(

@@ -22,7 +22,7 @@ def records(run: LoggedRun) -> Violations:
     for problem in run.log.problems:
         message = f"line {problem.line}: {printable(problem.message)}"
         advice = "write from rank 0 alone, one record a line, nothing else on that line"
-        if problem.kind == "truncated":
+        if problem.fault == "truncated":
             message = f"truncated: {message}"
             advice = "the job was killed or the disk was full: run again"
         yield violation(
@@ -54,12 +54,12 @@ def stamps(run: LoggedRun) -> Violations:
             0 < event.time_ms < _FIRST_MS for event in odd
         )
         in_seconds = any(int(event.time_ms) in _SECONDS for event in odd)
-        found = f"is stamped {plain(odd[0].time_ms)}"
+        actual = f"is stamped {plain(odd[0].time_ms)}"
         if len(odd) > 1:
-            found += f" (and {len(odd) - 1} more records)"
+            actual += f" (and {len(odd) - 1} more records)"
         yield against(
             odd[0],
-            found,
+            actual,
             f"{unit} since 1970, from 2018 on",
             severity=only_if(early and not in_seconds, POLICY),
         )
@@ -108,7 +108,13 @@ _LETTERS = str.maketrans(
     "аеіјӏорсухѕһԁԛԝкмнтвɡɑαικνορυτϲ", "aeijlopcyxshdqwkmhtbgaaiknopytc"
 )
 """Cyrillic, Greek and Latin letters by the letter of a key that they look like."""
-_READ_METADATA = ("epoch_num", "first_epoch_num", "epoch_count", "status", "tensor")
+_READ_METADATA = (
+    "epoch_num",
+    "first_epoch_num",
+    "epoch_count",
+    "status",
+    "tensor",
+)
 
 
 @rule("MLP009", "look-alike-name", POLICY, "no reader finds what another name hides")

@@ -30,8 +30,8 @@ def cache_clear_value(run: LoggedRun) -> Violations:
 def events_missing(run: LoggedRun) -> Violations:
     """Blocks, epochs and evaluations all have their start and stop records."""
     keys = [
-        f"{kind}_{end}"
-        for kind in ("epoch", "eval", "block")
+        f"{interval}_{end}"
+        for interval in ("epoch", "eval", "block")
         for end in ("start", "stop")
     ]
     yield from missing(run, keys)

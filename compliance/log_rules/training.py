@@ -46,8 +46,10 @@ def target_after_training(run: LoggedRun) -> Violations:
     first = min(starts, key=lambda event: event.order)
     if target.order < first.order:
         subject = f"the target is reached (line {target.line})"
-        found = f"before any training: the first is {first.place}"
-        yield against(subject, found, "training, then its evaluation", line=target.line)
+        actual = f"before any training: the first is {first.place}"
+        yield against(
+            subject, actual, "training, then its evaluation", line=target.line
+        )
 
 
 @rule(
@@ -110,8 +112,10 @@ def epochs_rise(run: LoggedRun) -> Violations:
             continue
         claimed = epochs_of(block)
         if claimed and min(claimed) <= latest:
-            found = f"claims epoch {min(claimed)}, and a block before it epoch {latest}"
-            yield against(block, found, "each epoch once")
+            actual = (
+                f"claims epoch {min(claimed)}, and a block before it epoch {latest}"
+            )
+            yield against(block, actual, "each epoch once")
             return
         latest = max(claimed, default=latest)
 
@@ -242,8 +246,8 @@ def epochs_not_later(run: LoggedRun) -> Violations:
     """The first epoch number in the log is not above 1."""
     first = _first_epoch(run)
     if first is not None and first[0] > 1:
-        found = f"is {plain(first[0])}"
-        yield against("the first epoch number in the log", found, "1", line=first[1])
+        actual = f"is {plain(first[0])}"
+        yield against("the first epoch number in the log", actual, "1", line=first[1])
 
 
 @rule("MLP806", "epoch-not-a-number", CLOSED_POLICY, f"{RULES_TEXT} line 208")

@@ -60,7 +60,13 @@ OLD = {
 class Record:
     """One record, mutable."""
 
-    def __init__(self, key: str, value: Any, time_ms: float, **metadata: Any) -> None:
+    def __init__(
+        self,
+        key: str,
+        value: Any,
+        time_ms: float,
+        **metadata: Any,
+    ) -> None:
         self.key = key
         self.value = value
         self.time_ms = time_ms
@@ -96,7 +102,12 @@ def good_run(
     now = float(START_MS[ruleset])
     run: Run = []
 
-    def add(key: str, value: Any = None, after_ms: float = 1, **metadata: Any) -> None:
+    def add(
+        key: str,
+        value: Any = None,
+        after_ms: float = 1,
+        **metadata: Any,
+    ) -> None:
         nonlocal now
         now += after_ms
         run.append(Record(key, value, now, **metadata))

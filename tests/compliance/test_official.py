@@ -46,7 +46,11 @@ def written(
 
 @pytest.mark.parametrize("config", ["quick", "dgx1_8"])  # one with SGD, one with LARS
 @pytest.mark.parametrize("ruleset", RULESETS)
-def test_a_good_log_passes(tmp_path: Path, config: str, ruleset: str) -> None:
+def test_a_good_log_passes(
+    tmp_path: Path,
+    config: str,
+    ruleset: str,
+) -> None:
     assert official(written(tmp_path, config, f"ruleset={ruleset}"), ruleset) == "PASS"
 
 
@@ -58,7 +62,14 @@ def test_an_open_log_passes_by_the_pinned_version(tmp_path: Path, root: Path) ->
 
 
 def test_a_missed_target_fails(tmp_path: Path) -> None:
-    found = check_officially(written(tmp_path, "quick", accuracy=0.7589), "4.0.0")
+    found = check_officially(
+        written(
+            tmp_path,
+            "quick",
+            accuracy=0.7589,
+        ),
+        "4.0.0",
+    )
     assert found.verdict == "FAIL"
     assert any("eval_accuracy" in message for message in found.messages)
 

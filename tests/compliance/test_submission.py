@@ -56,7 +56,11 @@ def submission(
 
 
 def whole(folder: Path) -> Check:
-    *_, submission = check_folder(folder, "4.0.0", official=False)
+    *_, submission = check_folder(
+        folder,
+        "4.0.0",
+        official=False,
+    )
     return submission
 
 

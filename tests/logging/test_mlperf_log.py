@@ -87,14 +87,22 @@ def test_any_other_order_is_refused_and_leaves_no_line(
 
 
 def full_log(
-    path: Path, run: Run, *, reached: float = 0.8, weights: Sequence[str] = ()
+    path: Path,
+    run: Run,
+    *,
+    reached: float = 0.8,
+    weights: Sequence[str] = (),
 ) -> list[Event]:
     """Two blocks, of two epochs and of one, the second successful if it reached the target."""
     log = MLPerfLog(path)
     log.submission(run)
     log.cache_clear()
     log.init_start()
-    log.hyperparameters(run, build_plan(run), weights)
+    log.hyperparameters(
+        run,
+        build_plan(run),
+        weights,
+    )
     log.init_stop()
     log.run_start(run)
     for first, last, accuracy in ((1, 2, 0.5), (3, 3, reached)):
@@ -176,7 +184,11 @@ def test_every_line_is_a_record_in_order(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_the_keys_of_a_run(tmp_path: Path, name: str, expected: dict[str, Any]) -> None:
+def test_the_keys_of_a_run(
+    tmp_path: Path,
+    name: str,
+    expected: dict[str, Any],
+) -> None:
     run = load(name, ["seed=1"]).run
     values = {event.key: event.value for event in full_log(tmp_path / "log.txt", run)}
     assert {key: values.get(key) for key in expected} == expected
@@ -209,7 +221,11 @@ def test_the_program_may_lie_in_any_folder(tmp_path: Path) -> None:
         "MLPerfLog(Path('log.txt')).submission(Run())\n"
     )
     (home / "start.py").write_text(code)
-    subprocess.run([sys.executable, "start.py"], cwd=home, check=True)
+    subprocess.run(
+        [sys.executable, "start.py"],
+        cwd=home,
+        check=True,
+    )
     events = read_events(home / "log.txt")
     assert len(events) == 5
     assert "rn50/logging/mlperf.py" not in {event.metadata["file"] for event in events}
@@ -246,7 +262,10 @@ def test_abort_before_the_clock_and_after_the_end_writes_nothing(
     assert (tmp_path / "log.txt").read_bytes() == before
 
 
-@pytest.mark.parametrize("event", ["run_start", *BLOCK[:-1]])
+@pytest.mark.parametrize(
+    "event",
+    ["run_start", *BLOCK[:-1]],
+)
 def test_abort_stops_a_running_clock_once(tmp_path: Path, event: str) -> None:
     log = after(event, tmp_path / "log.txt")
     log.abort()
@@ -257,7 +276,10 @@ def test_abort_stops_a_running_clock_once(tmp_path: Path, event: str) -> None:
         log.run_stop(success=True)
 
 
-@pytest.mark.parametrize(("success", "status"), [(True, "success"), (False, "aborted")])
+@pytest.mark.parametrize(
+    ("success", "status"),
+    [(True, "success"), (False, "aborted")],
+)
 def test_run_stop_tells_how_it_ended(
     tmp_path: Path, success: bool, status: str
 ) -> None:

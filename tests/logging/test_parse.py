@@ -54,7 +54,13 @@ def test_v06_seconds_become_milliseconds(tmp_path: Path) -> None:
     assert log.dialect == "MLL"
     first = log.first("run_start")
     assert first is not None
-    assert first[:5] == (1, 1560820747803.0, "run_start", None, {"lineno": 4})
+    assert first[:5] == (
+        1,
+        1560820747803.0,
+        "run_start",
+        None,
+        {"lineno": 4},
+    )
     assert len(log.events) == 2
 
 
@@ -64,33 +70,82 @@ def test_records_of_one_line_are_all_read(tmp_path: Path) -> None:
         record("a") + record("b") + " noise " + record("c") + "\n" + record("d"),
     )
     assert [event.key for event in log.events] == ["a", "b", "c", "d"]
-    assert {problem.kind for problem in log.problems} == {"trailing"}
+    assert {problem.fault for problem in log.problems} == {"trailing"}
     assert log.joined == (1, 1)
 
 
 @pytest.mark.parametrize(
     ("text", "fault", "key", "lost"),
     [
-        (record("opt_name")[:-9], "truncated", "opt_name", True),
-        (record("opt_name")[:-9] + "\n", "torn", "opt_name", True),
+        (
+            record("opt_name")[:-9],
+            "truncated",
+            "opt_name",
+            True,
+        ),
+        (
+            record("opt_name")[:-9] + "\n",
+            "torn",
+            "opt_name",
+            True,
+        ),
         (record("opt_name") + " \x1b[0m\n", "trailing", "opt_name", False),
-        (record("a")[:40] + record("b") + "\n", "torn", None, True),
+        (
+            record("a")[:40] + record("b") + "\n",
+            "torn",
+            None,
+            True,
+        ),
         (':::MLLOG ["a"]\n', "shape", None, True),
         (':::MLLOG {"key": 3, "time_ms": 1}\n', "type", None, True),
         (':::MLLOG {"key": "a"}\n', "missing", "a", True),
-        (record().replace("1714000000000", "null"), "type", "seed", True),
-        (record().replace("1714000000000", "1e300"), "type", "seed", True),
-        (record().replace("1714000000000", "NaN"), "type", "seed", True),
-        (record().partition(', "metadata"')[0] + "}", "missing", "seed", False),
-        (record("a", "[" * 5000 + "]" * 5000), "type", None, True),
+        (
+            record().replace("1714000000000", "null"),
+            "type",
+            "seed",
+            True,
+        ),
+        (
+            record().replace("1714000000000", "1e300"),
+            "type",
+            "seed",
+            True,
+        ),
+        (
+            record().replace("1714000000000", "NaN"),
+            "type",
+            "seed",
+            True,
+        ),
+        (
+            record().partition(', "metadata"')[0] + "}",
+            "missing",
+            "seed",
+            False,
+        ),
+        (
+            record("a", "[" * 5000 + "]" * 5000),
+            "type",
+            None,
+            True,
+        ),
         (record("a", "9" * 5000), "torn", "a", True),
         (':::MLLOG{"key": "seed"}\n', "token", "seed", True),
-        (record().replace("MLLOG ", "MLLOG\t") + "\n", "token", "seed", True),
+        (
+            record().replace("MLLOG ", "MLLOG\t") + "\n",
+            "token",
+            "seed",
+            True,
+        ),
         (":::ML", "truncated", None, True),
     ],
 )
 def test_what_is_not_whole_is_a_problem(
-    tmp_path: Path, text: str, fault: str, key: str | None, lost: bool
+    tmp_path: Path,
+    text: str,
+    fault: str,
+    key: str | None,
+    lost: bool,
 ) -> None:
     log = read(tmp_path, record("first") + "\n" + text)
     problem = log.problems[0]
@@ -99,7 +154,10 @@ def test_what_is_not_whole_is_a_problem(
 
 
 def test_text_as_a_stamp_is_read_as_the_official_parser_does(tmp_path: Path) -> None:
-    (event,) = read(tmp_path, record().replace("1714000000000", '"15.5"')).events
+    (event,) = read(
+        tmp_path,
+        record().replace("1714000000000", '"15.5"'),
+    ).events
     assert event.time_ms == 15.5
 
 
@@ -115,13 +173,20 @@ def test_text_as_a_stamp_is_read_as_the_official_parser_does(tmp_path: Path) -> 
         (b":::MLLOG {\n", "line 1"),
     ],
 )
-def test_what_is_no_log_is_named(tmp_path: Path, content: bytes, words: str) -> None:
+def test_what_is_no_log_is_named(
+    tmp_path: Path,
+    content: bytes,
+    words: str,
+) -> None:
     with pytest.raises(CannotRead, match=r"log\.txt: ") as error:
         read(tmp_path, content)
     assert words in error.value.reason
 
 
-@pytest.mark.parametrize("name", ["/dev/zero", "/dev/null", "/nowhere", "/", "a\0b"])
+@pytest.mark.parametrize(
+    "name",
+    ["/dev/zero", "/dev/null", "/nowhere", "/", "a\0b"],
+)
 def test_what_is_no_file_is_named(name: str) -> None:
     with pytest.raises(CannotRead, match="cannot read: "):
         read_log(Path(name))
@@ -136,7 +201,7 @@ def test_a_long_record_is_read_and_a_longer_one_is_skipped(tmp_path: Path) -> No
         (1, "long"),
         (4, "after"),
     ]
-    assert [(p.line, p.kind, p.key) for p in log.problems] == [
+    assert [(p.line, p.fault, p.key) for p in log.problems] == [
         (2, "long", "longer"),
         (3, "long", None),
     ]
@@ -170,7 +235,7 @@ def test_a_large_log_loses_records_of_unread_keys_alone(tmp_path: Path) -> None:
         (15_003, "seed", 7)
     ]
     assert [event.line for event in log.odd_keys.values()] == [15_001]
-    assert [(problem.line, problem.kind) for problem in log.problems] == [
+    assert [(problem.line, problem.fault) for problem in log.problems] == [
         (15_002, "torn")
     ]
     assert log.joined == (1, 15_004)

@@ -10,12 +10,16 @@ from rn50.logging.timeline import Timeline
 
 
 def lines_of(path: Path) -> list[dict[str, object]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return list(map(json.loads, path.open()))
 
 
 def test_every_record_is_a_line_of_json_with_kind_and_time(tmp_path: Path) -> None:
     metrics = Metrics(tmp_path / "metrics.jsonl")
-    metrics.write("train", step=20, loss=0.1 + 0.2)
+    metrics.write(
+        "train",
+        step=20,
+        loss=0.1 + 0.2,
+    )
     metrics.write("eval", accuracy=0.759)
     first, second = lines_of(tmp_path / "metrics.jsonl")
     assert first == {
@@ -63,25 +67,20 @@ def test_ranks_above_0_write_no_metrics(
     assert list(tmp_path.iterdir()) == []
 
 
-def spans_of(timeline: Timeline) -> list[dict[str, object]]:
-    trace = json.loads(timeline.to_json())
-    assert trace["displayTimeUnit"] == "ms"
-    return [event for event in trace["traceEvents"] if event["ph"] == "X"]
-
-
 def test_a_timeline_is_a_chrome_trace() -> None:
     timeline = Timeline(3)
     timeline.add("build network", 100.0, 100.25)
-    assert spans_of(timeline) == [
-        {
-            "name": "build network",
-            "ph": "X",
-            "ts": 100_000_000,
-            "dur": 250_000,
-            "pid": 3,
-            "tid": "MainThread",
-        }
-    ]
+    trace = json.loads(timeline.to_json())
+    assert trace["displayTimeUnit"] == "ms"
+    (span,) = trace["traceEvents"]
+    assert span == {
+        "name": "build network",
+        "ph": "X",
+        "ts": 100_000_000,
+        "dur": 250_000,
+        "pid": 3,
+        "tid": "MainThread",
+    }
 
 
 def test_a_span_that_fails_is_recorded_and_named() -> None:
@@ -90,7 +89,7 @@ def test_a_span_that_fails_is_recorded_and_named() -> None:
         pass
     with pytest.raises(ZeroDivisionError), timeline.span("connect ranks"):
         raise ZeroDivisionError
-    assert [span["name"] for span in spans_of(timeline)] == ["first", "connect ranks"]
+    assert [span["name"] for span in timeline.spans] == ["first", "connect ranks"]
     assert timeline.phase == "connect ranks"
 
 
@@ -101,11 +100,10 @@ def test_spans_of_threads_lie_on_lines_of_their_own() -> None:
         with timeline.span("stage"):
             pass
 
-    threads = [threading.Thread(target=work, name=f"stage-{n}") for n in range(8)]
+    names = [f"stage-{number}" for number in range(8)]
+    threads = [threading.Thread(target=work, name=name) for name in names]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(str(span["tid"]) for span in spans_of(timeline)) == [
-        f"stage-{n}" for n in range(8)
-    ]
+    assert sorted(span["tid"] for span in timeline.spans) == names
