@@ -117,7 +117,8 @@ def test_rooms_import_one_way_only() -> None:
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     imported = modules_imported()
-    assert imported["train.run"] >= {"train.loop", "logging.records"}
+    assert "train.loop" in imported["train.run"]
+    assert "data.sampling" in imported["train.evaluate"]
     while leaves := {name for name, targets in imported.items() if not targets}:
         others = imported.keys() - leaves
         imported = {name: imported[name] - leaves for name in others}
