@@ -34,8 +34,5 @@ def main(name: str, out: Path, *arguments: str) -> None:
 
 
 if __name__ == "__main__":
-    main(
-        sys.argv[1],
-        Path(sys.argv[2]),
-        *sys.argv[3:],
-    )
+    _, name, folder, *arguments = sys.argv
+    main(name, Path(folder), *arguments)

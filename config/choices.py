@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 if TYPE_CHECKING:
@@ -66,26 +67,22 @@ SCHEDULERS = {
 }
 
 
+@dataclass(eq=False)
 class Form:
     """As the annotation of a field: what may be written, in words (for errors and the reference),
     and the function that reads it; one that returns None refuses the value."""
 
-    def __init__(
-        self,
-        text: str,
-        read: Callable[[Any], Any],
-    ) -> None:
-        self._text = text
-        self._read = read
+    text: str
+    read: Callable[[Any], Any]
 
     def __str__(self) -> str:
-        return self._text
+        return self.text
 
     def check(self, value: Any) -> Any:
-        read = self._read(value)
-        if read is None:
+        known = self.read(value)
+        if known is None:
             raise ValueError(self)
-        return read
+        return known
 
     def __get_pydantic_core_schema__(self, *_: Any) -> CoreSchema:
         # the command line reads the tables without pydantic

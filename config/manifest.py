@@ -147,14 +147,14 @@ def explain_missing(folder: Path) -> str:
     folder = Path(os.path.realpath(folder))
     out = "ANOTHER_FOLDER"
     if any(folder.glob("*.rec")):
-        found = f"records without {FILE_NAME}, as im2rec makes them"
+        content = f"records without {FILE_NAME}, as im2rec makes them"
     elif os.path.lexists(folder):
-        found = "something else"
+        content = "something else"
     else:
-        found = "none"
+        content = "none"
         out = shlex.quote(str(folder))
     return (
-        f"a packed image set expected at {folder}, found {found} "
+        f"a packed image set expected at {folder}, found {content} "
         f"(make one with `rn50 data pack IMAGES {out}`){nearest_path(folder)}"
     )
 

@@ -228,11 +228,11 @@ def _encoding_of(error: UnicodeDecodeError) -> str:
     """What there is in the place of UTF-8."""
     content = error.object
     if content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        found = "UTF-16"
+        encoding = "UTF-16"
     else:
         line = content.count(b"\n", 0, error.start) + 1
-        found = f"byte {content[error.start]:#x} in line {line}"
-    return f"UTF-8 expected, found {found}; `iconv -t UTF-8 -f` its encoding"
+        encoding = f"byte {content[error.start]:#x} in line {line}"
+    return f"UTF-8 expected, found {encoding}; `iconv -t UTF-8 -f` its encoding"
 
 
 def _problem(error: YAMLError) -> str:

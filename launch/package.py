@@ -207,9 +207,12 @@ def _check(package: Path, ruleset: str) -> list[str]:
         "mlperf_logging.package_checker",
         str(package),
         "training",
+        ruleset,
+        "--log_output",
+        str(log),
     ]
     done = subprocess.run(
-        [*command, ruleset, "--log_output", str(log)],
+        command,
         capture_output=True,
         text=True,
         errors="replace",

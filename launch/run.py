@@ -359,11 +359,11 @@ def try_report(out: Path, *checks: Check) -> None:
 def result_line(result: Result, out: Path) -> str:
     """The one line that sums up a run."""
     official = result.official_checker or Verdict(NOT_RUN)
-    time_s = None
-    why = f"reason={json.dumps(result.reason)} "
-    if result.status == SUCCESS:
-        time_s = result.time_to_train_s
-        why = ""
+    time_s = result.time_to_train_s
+    why = ""
+    if result.status != SUCCESS:
+        time_s = None
+        why = f"reason={json.dumps(result.reason)} "
     return (
         f"RESULT {result.status} time_to_train_s={_or_none(time_s, '.3f')} "
         f"accuracy={_or_none(result.eval_accuracy, '.4f')} target={result.target} "

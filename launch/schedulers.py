@@ -89,10 +89,8 @@ class Scheduler:
     def job_id(self, printed: str) -> str | None:
         """The id in what the submission printed, below whatever a site puts there: NUMBER;CLUSTER
         where the scheduler has several clusters. None: there is none."""
-        match = re.fullmatch(
-            self.id_pattern,
-            printed.rstrip().rpartition("\n")[2].strip(),
-        )
+        last = printed.rstrip().rpartition("\n")[2]
+        match = re.fullmatch(self.id_pattern, last.strip())
         if match is None:
             return None
         cluster = match.groupdict().get("cluster")

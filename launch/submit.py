@@ -215,12 +215,11 @@ def look_at(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, 
     if code.isdecimal():
         lines = read_ends(folder / "job.log").split("\n")
         last = next(filter(str.strip, reversed(lines)), f"exit code {code}")
-        status = {str(EXIT_STOPPED): STOPPED}.get(code, FAILED)
+        status = STOPPED if code == str(EXIT_STOPPED) else FAILED
         return status, printable(last[:500])
-    if code == "running" and held([folder / JOB_LOCK]):
-        return RUNNING, "no run has begun"
     if code == "running":
-        return KILLED, "no run has begun"
+        status = RUNNING if held([folder / JOB_LOCK]) else KILLED
+        return status, "no run has begun"
     dialect = _scheduler_of(scheduler, job)
     if dialect is None or job is None:
         return FAILED, "not known to any scheduler"
@@ -231,16 +230,12 @@ def look_at(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, 
     except UserError as error:
         return UNKNOWN, str(error)
     if state is None:
-        return (
-            CANCELLED,
-            f"{scheduler} does not have job {job} any more: it never began",
-        )
-    if not state.can_begin:
-        return (
-            FAILED,
-            f"{scheduler} job {job} {state.words}; see `{dialect.cancel(job)}`",
-        )
-    return QUEUED, f"{scheduler} job {job} {state.words}".strip()
+        why = f"{scheduler} does not have job {job} any more: it never began"
+        return CANCELLED, why
+    why = f"{scheduler} job {job} {state.words}".strip()
+    if state.can_begin:
+        return QUEUED, why
+    return FAILED, f"{why}; see `{dialect.cancel(job)}`"
 
 
 def goes_on(
@@ -350,10 +345,8 @@ def find_interrupted(
     folder = Path(where)
     if where == "latest":
         folder = latest_interrupted(config, overrides, with_checkpoint=False)
-    if (
-        re.fullmatch(r"run_\d+", folder.name)
-        and (folder.parent / "config.yaml").is_file()
-    ):
+    is_numbered = re.fullmatch(r"run_\d+", folder.name)
+    if is_numbered and (folder.parent / "config.yaml").is_file():
         folder = folder.parent
     source = folder / "config.yaml"
     if not source.is_file():

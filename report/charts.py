@@ -109,10 +109,11 @@ def finish(
     axes: Axes,
     *,
     legend: bool = True,
+    below: bool = False,
     beside: Axes | None = None,
 ) -> None:
-    """Grid, ticks and legend as every panel has them. `beside`: axes on the right of the same
-    panel, which share the legend."""
+    """Grid, ticks and legend as every panel has them. `below`: where its axes have no room for a
+    legend; `beside`: axes on the right of the same panel, which share the legend below."""
     from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 
     axes.grid(alpha=0.25)
@@ -129,7 +130,9 @@ def finish(
         more_handles, more_labels = beside.get_legend_handles_labels()
         handles += more_handles
         labels += more_labels
-    if legend and (len(labels) > MOST_WITHIN or beside is not None):
+    if len(labels) > MOST_WITHIN or beside is not None:
+        below = True
+    if legend and below:
         axes.legend(
             handles,
             labels,

@@ -165,7 +165,7 @@ def _step_parts(
         xlabel="GPUs",
         ylabel="ms",
     )
-    axes.tick_params(axis="x", rotation=45)
+    axes.tick_params(axis="x", labelsize="small")
     finish(axes)
 
 
@@ -217,4 +217,4 @@ def _overlap(
         ls=":",
     )
     axes.set(title="One step", xlabel="ms from its start; |: a group is ready")
-    finish(axes)
+    finish(axes, below=True)

@@ -41,7 +41,11 @@ settings.register_profile(
 settings.register_profile(
     "same", settings.get_profile("search"), derandomize=True, max_examples=50
 )
-settings.register_profile("fast", settings.get_profile("same"), max_examples=10)
+settings.register_profile(
+    "fast",
+    settings.get_profile("same"),
+    max_examples=10,
+)
 settings.load_profile("same")
 
 
@@ -69,16 +73,22 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+def pytest_ignore_collect(
+    collection_path: Path,
+    config: pytest.Config,
+) -> bool | None:
     """With --fast, folders whose files all start processes are not even imported."""
-    left_out = () if config.getoption("--nightly") else ("lab",)
+    left_out = []
+    if not config.getoption("--nightly"):
+        left_out.append("lab")
     if config.getoption("--fast"):
         left_out += _OF_PROCESSES
     return True if collection_path.name in left_out else None
 
 
 def pytest_collection_modifyitems(
-    config: pytest.Config, items: list[pytest.Item]
+    config: pytest.Config,
+    items: list[pytest.Item],
 ) -> None:
     """Files with slow tests come first: of several processes that run files, the one with a long
     file at the end would be alone."""
@@ -134,8 +144,9 @@ def packed(folder: Path, samples: str) -> Path:
     from rn50.config.load import load
     from rn50.data.prepare import prepare
 
-    run = load("smoke", [f"data.path={folder}", f"data.synthetic={samples}"]).run
-    prepare(run.data, lambda name: lambda done, total: None)
+    overrides = [f"data.path={folder}", f"data.synthetic={samples}"]
+    data = load("smoke", overrides).run.data
+    prepare(data, lambda name: lambda done, total: None)
     return folder
 
 
@@ -143,13 +154,19 @@ def packed(folder: Path, samples: str) -> Path:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of all processes that run this session's tests."""
     base = tmp_path_factory.getbasetemp()
-    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return base.parent
+    return base
 
 
-def made_once(folder: Path, make: Callable[[Path], object]) -> Path:
+def made_once(
+    folder: Path,
+    make: Callable[[Path], object],
+) -> Path:
     """`folder`, which the first process that asks for it makes. To be read, or copied."""
     made = folder.with_name(f"{folder.name}.made")
-    with hold(folder.with_name(f"{folder.name}.lock"), wait_s=math.inf):
+    lock = folder.with_name(f"{folder.name}.lock")
+    with hold(lock, wait_s=math.inf):
         if not made.exists():
             make(folder)
             made.touch()
@@ -176,9 +193,10 @@ IN_PROCESS = {"config", "log", "predict", "runs", "submission"}
 
 
 def in_this_process(
-    arguments: tuple[str, ...], folder: Path = ROOT
+    arguments: tuple[str, ...],
+    folder: Path = ROOT,
 ) -> subprocess.CompletedProcess[str]:
-    """What `rn50 ARGUMENTS` prints and its exit code, in the repository's root."""
+    """What `rn50 ARGUMENTS` prints in `folder`, and its exit code."""
     from rn50.cli import entry
 
     out = io.StringIO()
@@ -240,7 +258,8 @@ class Rn50:
         self.results = results
 
     def start(self, *arguments: str, **options: object) -> subprocess.Popen[str]:
-        command = [str(Path(sys.executable).with_name("rn50")), *arguments]
+        program = Path(sys.executable).with_name("rn50")
+        command = [str(program), *arguments]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         settings = {"cwd": ROOT, "text": True, **pipes, **options}
         return subprocess.Popen(command, **settings)  # type: ignore[call-overload]
@@ -299,7 +318,8 @@ def device(tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.fixture
 def program(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[[str, str], None]:
     """`program("squeue", "echo RUNNING")`: one of this name comes first on the PATH."""
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -341,7 +361,10 @@ def whole(shared: Path, small_data: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def smoke_run(shared: Path, smoke_data: Path) -> Callable[[str], Path]:
+def smoke_run(
+    shared: Path,
+    smoke_data: Path,
+) -> Callable[[str], Path]:
     """`smoke_run(launcher)`: the folder of a finished run of `smoke seed=1`, for all tests of the
     session; `printed.txt` in it: its standard output."""
 
@@ -351,7 +374,12 @@ def smoke_run(shared: Path, smoke_data: Path) -> Callable[[str], Path]:
         def run(_: Path) -> None:
             words = ("launch", "smoke", "--launcher", launcher)
             places = (f"data.path={smoke_data}", f"system.results={rn50.results}")
-            out = rn50.output(*words, *places, "seed=1", "log.profile=5")
+            out = rn50.output(
+                *words,
+                *places,
+                "seed=1",
+                "log.profile=5",
+            )
             (rn50.run_folder() / "printed.txt").write_text(out)
 
         made_once(rn50.results, run)

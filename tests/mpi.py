@@ -13,15 +13,15 @@ FAMILY = _LIBRARY.family if _LIBRARY else None
 LAUNCHER = OF_FAMILY[FAMILY] if FAMILY else "mpirun"
 """That of the MPI which Horovod was linked to."""
 
-WHY_NOT = (
-    ""
-    if FAMILY and LAUNCHERS[LAUNCHER].is_installed()
-    else f"no {LAUNCHERS[LAUNCHER].program} here for an MPI that Horovod was linked to"
-)
+WHY_NOT = ""
+if not FAMILY or not LAUNCHERS[LAUNCHER].is_installed():
+    _program = LAUNCHERS[LAUNCHER].program
+    WHY_NOT = f"no {_program} here for an MPI that Horovod was linked to"
 NEEDED = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT or "there is one")
 EVERY_LAUNCHER = ["gloo", pytest.param(LAUNCHER, marks=NEEDED)]
 
 
 def offers(algorithm: str) -> bool:
     """Whether this MPI can be told to use `algorithm`."""
-    return bool(FAMILY) and algorithm.partition("(")[0] in ALGORITHMS[FAMILY]
+    name = algorithm.partition("(")[0]
+    return bool(FAMILY) and name in ALGORITHMS[FAMILY]

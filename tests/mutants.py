@@ -26,7 +26,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import psutil
 
@@ -63,6 +63,9 @@ PATIENCE = 4
 LONGEST_S = 3600
 
 
+Code: TypeAlias = ast.expr | ast.stmt
+
+
 class Fault(NamedTuple):
     """Bytes `start` to `end` of a file are replaced by `new`."""
 
@@ -81,32 +84,35 @@ class Fault(NamedTuple):
         return f"{self.file}:{self.line}  {self.old}  ->  {self.new}"
 
 
-def faults_of(text: str, file: str = "") -> list[Fault]:
+def faults_of(
+    text: str,
+    file: str = "",
+) -> list[Fault]:
     """Every fault that may be put into a module."""
     content = text.encode()
     starts = [0]
     for line in content.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
-    found = []
+    faults = []
     for node in _nodes(ast.parse(text)):
         for old, new in _replaced(node):
+            if ast.dump(old) == ast.dump(new):
+                continue
             spelt = ast.unparse(new)
             if isinstance(new, ast.expr):
                 spelt = f"({spelt})"
-            if ast.dump(old) != ast.dump(new):
-                start = starts[old.lineno - 1] + old.col_offset
-                end = starts[(old.end_lineno or 0) - 1] + (old.end_col_offset or 0)
-                found.append(
-                    Fault(
-                        file,
-                        old.lineno,
-                        start,
-                        end,
-                        ast.unparse(old),
-                        spelt,
-                    )
-                )
-    return found
+            assert old.end_lineno is not None
+            assert old.end_col_offset is not None
+            fault = Fault(
+                file=file,
+                line=old.lineno,
+                start=starts[old.lineno - 1] + old.col_offset,
+                end=starts[old.end_lineno - 1] + old.end_col_offset,
+                old=ast.unparse(old),
+                new=spelt,
+            )
+            faults.append(fault)
+    return faults
 
 
 def _nodes(node: ast.AST) -> Iterator[ast.AST]:
@@ -118,9 +124,7 @@ def _nodes(node: ast.AST) -> Iterator[ast.AST]:
                 yield from _nodes(child)
 
 
-def _replaced(
-    node: ast.AST,
-) -> Iterator[tuple[ast.expr | ast.stmt, ast.expr | ast.stmt]]:
+def _replaced(node: ast.AST) -> Iterator[tuple[Code, Code]]:
     """Of one node, or of its condition, what stands in its place."""
     match node:
         case ast.Compare(ops=[first, *rest]) if type(first) in OTHER:
@@ -131,15 +135,16 @@ def _replaced(
             yield node, ast.BinOp(node.left, other, node.right)
         case ast.BoolOp(op=op):
             yield node, ast.BoolOp(OTHER[type(op)](), node.values)
-        case ast.Constant(value=int() | float() as value) if not isinstance(
-            value, bool
-        ):
+        case ast.Constant(value=bool()):
+            pass
+        case ast.Constant(value=int() | float() as value):
             yield node, ast.Constant(value + 1)
         case ast.If(test=test) | ast.IfExp(test=test) | ast.While(test=test):
             yield test, ast.UnaryOp(ast.Not(), test)
         case ast.Call(func=function, args=[first, second, *rest]):
-            ordered = ast.unparse(function).rpartition(".")[2] not in OF_ANY_ORDER
-            if ordered and not any(isinstance(one, ast.Starred) for one in node.args):
+            name = ast.unparse(function).rpartition(".")[2]
+            starred = any(isinstance(each, ast.Starred) for each in node.args)
+            if name not in OF_ANY_ORDER and not starred:
                 exchanged = [second, first, *rest]
                 yield node, ast.Call(node.func, exchanged, node.keywords)
         case ast.Expr(value=ast.Constant()):  # a docstring
@@ -155,15 +160,13 @@ def draw(
     seed: int,
 ) -> list[Fault]:
     """`count` faults of the rooms' modules; the same for the same sources and seed."""
-    names = [
-        name
-        for name in _files(root)
-        if name.endswith(".py") and name.split("/")[0] in rooms
-    ]
-    every = [
-        fault for name in names for fault in faults_of((root / name).read_text(), name)
-    ]
-    return random.Random(seed).sample(every, min(count, len(every)))
+    faults = []
+    for name in _files(root):
+        room = name.partition("/")[0]
+        if room in rooms and name.endswith(".py"):
+            faults += faults_of((root / name).read_text(), name)
+    count = min(count, len(faults))
+    return random.Random(seed).sample(faults, count)
 
 
 def _files(root: Path) -> list[str]:
@@ -172,10 +175,8 @@ def _files(root: Path) -> list[str]:
     listed = subprocess.run(
         command, cwd=root, capture_output=True, text=True, check=True
     )
-    return sorted(
-        {name for name in listed.stdout.split("\0") if os.path.lexists(root / name)}
-        - {""}
-    )
+    names = {*listed.stdout.split("\0")} - {""}
+    return sorted(name for name in names if os.path.lexists(root / name))
 
 
 class Copy:
@@ -192,17 +193,19 @@ class Copy:
         path = self.root / fault.file
         kept = path.with_suffix(".kept")
         content = path.read_bytes()
+        before = content[: fault.start]
+        after = content[fault.end :]
         path.rename(kept)
-        path.write_bytes(
-            content[: fault.start] + fault.new.encode() + content[fault.end :]
-        )
+        path.write_bytes(before + fault.new.encode() + after)
         try:
             yield
         finally:
             kept.replace(path)
 
     async def noticed_by(
-        self, tests: list[str], patience_s: float | None = None
+        self,
+        tests: list[str],
+        patience_s: float | None = None,
     ) -> str:
         """The first test that fails, or how else the tests did not pass; empty: they did. Without
         `patience_s` the code is as it was, and what is compiled of it is kept."""
@@ -212,15 +215,10 @@ class Copy:
         }
         if patience_s:
             environment["PYTHONDONTWRITEBYTECODE"] = "1"
+        pytest = "-m pytest -x -q --tb=no -p no:cacheprovider"
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            "-m",
-            "pytest",
-            "-x",
-            "-q",
-            "--tb=no",
-            "-p",
-            "no:cacheprovider",
+            *pytest.split(),
             *tests,
             cwd=self.root,
             env=environment,
@@ -240,10 +238,10 @@ class Copy:
             self._clear()
         if process.returncode in (0, NO_TESTS):
             return ""
-        named = re.search(
-            r"^(?:FAILED|ERROR) (\S+)", out.decode(errors="replace"), re.M
-        )
-        return named[1] if named else f"exit code {process.returncode}"
+        text = out.decode(errors="replace")
+        if named := re.search(r"^(?:FAILED|ERROR) (\S+)", text, re.M):
+            return named[1]
+        return f"exit code {process.returncode}"
 
     def _clear(self) -> None:
         """End what tests have left running in this copy, and remove their files."""
@@ -269,7 +267,10 @@ def _tests(
     return [path for path in (named, *folders) if (root / path).exists()]
 
 
-async def _without_a_fault(copy: Copy, rooms: set[str]) -> dict[str, float]:
+async def _without_a_fault(
+    copy: Copy,
+    rooms: set[str],
+) -> dict[str, float]:
     """How long each room's fast tests take, which all pass."""
     took_s = {}
     for room in sorted(rooms):
@@ -325,9 +326,8 @@ async def run(
                 for tier, words in tiers.items():
                     patience_s = LONGEST_S
                     if words:
-                        patience_s = (
-                            PATIENCE * (took_s[fault.room] + took_s["cli"]) + 60
-                        )
+                        usual_s = took_s[fault.room] + took_s["cli"]
+                        patience_s = PATIENCE * usual_s + 60
                     if by := await copy.noticed_by([*words, *tests], patience_s):
                         return fault, tier, by
             return fault, SURVIVED, ""
@@ -353,23 +353,26 @@ async def run(
     return found
 
 
-def table(found: Counter[tuple[str, str]], tiers: list[str]) -> str:
+def table(
+    found: Counter[tuple[str, str]],
+    tiers: list[str],
+) -> str:
     """By room how many were noticed, and by which tests."""
     columns = [*tiers, SURVIVED]
     lines = [f"{'room':12}{'drawn':>10}" + "".join(f"{name:>10}" for name in columns)]
-    for room in [*sorted({room for room, _ in found}), "all"]:
-        counts = [
-            sum(
-                n
-                for (of, tier), n in found.items()
-                if tier == name and room in (of, "all")
-            )
-            for name in columns
-        ]
-        lines.append(
-            f"{room:12}{sum(counts):10}" + "".join(f"{count:10}" for count in counts)
-        )
-    return "\n".join(lines)
+    rooms = sorted({room for room, _ in found})
+    for room in rooms:
+        counts = [found[room, name] for name in columns]
+        lines.append(_row(room, counts))
+    totals = []
+    for name in columns:
+        totals.append(sum(found[room, name] for room in rooms))
+    return "\n".join([*lines, _row("all", totals)])
+
+
+def _row(room: str, counts: list[int]) -> str:
+    cells = (f"{count:10}" for count in (sum(counts), *counts))
+    return f"{room:12}" + "".join(cells)
 
 
 def main(root: Path = ROOT) -> int:
@@ -381,7 +384,12 @@ def main(root: Path = ROOT) -> int:
     parser.add_argument(
         "--rooms", default=",".join(ROOMS), help="such as launch,scaling"
     )
-    parser.add_argument("--n", type=int, default=40, help="faults")
+    parser.add_argument(
+        "--n",
+        type=int,
+        default=40,
+        help="faults",
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
         "--all",
@@ -400,12 +408,20 @@ def main(root: Path = ROOT) -> int:
         parser.error(
             f"--rooms: some of {', '.join(ROOMS)} expected, found {', '.join(unknown)}"
         )
-    tiers = {"fast": ["--fast"]} | ({"all": []} if given.all else {})
+    tiers = {"fast": ["--fast"]}
+    if given.all:
+        tiers["all"] = []
     faults = draw(root, rooms, given.n, given.seed)
     scratch = tempfile.TemporaryDirectory(prefix="rn50-mutants-")
     with scratch as folder, _orphans_become_children():
         try:
-            trial = run(root, Path(folder), faults, given.workers, tiers)
+            trial = run(
+                root,
+                Path(folder),
+                faults,
+                given.workers,
+                tiers,
+            )
             outcomes = asyncio.run(trial)
         except asyncio.CancelledError:
             return EXIT_STOPPED

@@ -45,60 +45,63 @@ _COLUMN_IN = 3.1
 
 def sources() -> list[Path]:
     """The Python files of all rooms."""
-    return sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
+    files: list[Path] = []
+    for room in ROOMS:
+        files += (ROOT / room).rglob("*.py")
+    return sorted(files)
 
 
 def imports(path: Path) -> Iterator[tuple[int, str]]:
     """(level, dotted name) of every import statement, those inside functions too."""
     for node in ast.walk(ast.parse(path.read_text(), str(path))):
-        if isinstance(node, ast.Import):
-            yield from ((0, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = f"{node.module}." if node.module else ""
-            yield from ((node.level, f"{base}{alias.name}") for alias in node.names)
+        match node:
+            case ast.Import(names=names):
+                yield from ((0, alias.name) for alias in names)
+            case ast.ImportFrom(module=None, names=names, level=level):
+                yield from ((level, alias.name) for alias in names)
+            case ast.ImportFrom(module=module, names=names, level=level):
+                yield from ((level, f"{module}.{alias.name}") for alias in names)
 
 
 @functools.cache
 def modules_imported() -> dict[str, set[str]]:
     """Of each module (`train.loop`) the modules of this package that it imports."""
-    known = {module_of(path) for path in sources()}
-    found: dict[str, set[str]] = {}
-    for path in sources():
-        package = list(path.relative_to(ROOT).parts[:-1])
-        targets = set()
+    modules = {module_of(path): path for path in sources()}
+    imported = {}
+    for module, path in modules.items():
+        package = path.relative_to(ROOT).parts[:-1]
+        names: set[str] = set()
         for level, name in imports(path):
             if level:
-                full = ".".join([*package[: len(package) - level + 1], name])
-                targets |= {full, full.rpartition(".")[0]} & known
-        found[module_of(path)] = targets - {module_of(path)}
-    return found
+                parents = package[: len(package) - level + 1]
+                full = ".".join([*parents, name])
+                names |= {full, full.rpartition(".")[0]}
+        imported[module] = (names & modules.keys()) - {module}
+    return imported
 
 
 def module_of(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(
-        ".__init__"
-    )
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    return name.removesuffix(".__init__")
 
 
 def rooms_imported() -> dict[str, set[str]]:
     """Of each room the rooms that it imports."""
-    found: dict[str, set[str]] = {room: set() for room in ROOMS}
+    imported: dict[str, set[str]] = {room: set() for room in ROOMS}
     for module, targets in modules_imported().items():
         room = module.partition(".")[0]
-        found[room] |= {target.partition(".")[0] for target in targets} - {room}
-    return found
+        rooms = {target.partition(".")[0] for target in targets}
+        imported[room] |= rooms - {room}
+    return imported
 
 
 def direct(imported: dict[str, set[str]]) -> dict[str, set[str]]:
     """Without the imports that follow from others: cli -> config follows from cli -> bench."""
-    return {
-        room: {
-            t
-            for t in targets
-            if not any(t in imported[other] for other in targets - {t})
-        }
-        for room, targets in imported.items()
-    }
+    directly = {}
+    for room, targets in imported.items():
+        below = (imported[target] for target in targets)
+        directly[room] = targets.difference(*below)
+    return directly
 
 
 def draw() -> str:
@@ -112,49 +115,43 @@ def draw() -> str:
     from matplotlib.patches import FancyBboxPatch
 
     width, height = _BOX_IN
-    size = (3.3 * _COLUMN_IN, len(ORDER) * _ROW_IN)
-    figure, axes = plt.subplots(figsize=size)
-    axes.set(xlim=(0, size[0]), ylim=(0, size[1]))
+    right = 3.3 * _COLUMN_IN
+    top = len(ORDER) * _ROW_IN
+    figure, axes = plt.subplots(figsize=(right, top))
+    axes.set_xlim(0, right)
+    axes.set_ylim(0, top)
     axes.set_axis_off()
     figure.subplots_adjust(0, 0, 1, 1)
-    centre = {
-        room: ((column + 0.8) * _COLUMN_IN, (level + 0.5) * _ROW_IN)
-        for level, row in enumerate(ORDER)
-        for room, column in row.items()
-    }
+    centre = {}
+    for level, row in enumerate(ORDER):
+        for room, column in row.items():
+            x = (column + 0.8) * _COLUMN_IN
+            y = (level + 0.5) * _ROW_IN
+            centre[room] = (x, y)
     for room, (x, y) in centre.items():
-        corner = (x - width / 2, y - height / 2)
-        axes.add_patch(
-            FancyBboxPatch(
-                corner,
-                width,
-                height,
-                boxstyle="round,pad=0.02",
-                fc="#eef3f8",
-                ec="#456",
-                zorder=3,
-            )
+        box = FancyBboxPatch(
+            (x - width / 2, y - height / 2),
+            width,
+            height,
+            boxstyle="round,pad=0.02",
+            fc="#eef3f8",
+            ec="#456",
+            zorder=3,
         )
-        axes.text(
-            x,
-            y + 0.12,
-            f"{room}/",
-            ha="center",
-            va="center",
-            weight="bold",
-            size=11,
-            zorder=4,
-        )
-        axes.text(
-            x, y - 0.14, _PURPOSE[room], ha="center", va="center", size=8, zorder=4
-        )
+        axes.add_patch(box)
+        centred = {"ha": "center", "va": "center", "zorder": 4}
+        axes.text(x, y + 0.12, f"{room}/", weight="bold", size=11, **centred)
+        axes.text(x, y - 0.14, _PURPOSE[room], size=8, **centred)
     for room, targets in sorted(direct(rooms_imported()).items()):
         for target in sorted(targets):
-            (x, y), (to_x, to_y) = centre[room], centre[target]
+            x, y = centre[room]
+            to_x, to_y = centre[target]
+            aside = 0.12 * (to_x - x)
+            below = height / 2 + 0.03
             axes.annotate(
                 "",
-                (to_x + 0.12 * (x - to_x), to_y + height / 2 + 0.03),
-                (x + 0.12 * (to_x - x), y - height / 2 - 0.03),
+                (to_x - aside, to_y + below),
+                (x + aside, y - below),
                 arrowprops={"arrowstyle": "->", "color": "#456", "lw": 1},
                 zorder=2,
             )

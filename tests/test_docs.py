@@ -17,6 +17,11 @@ PAGES = [
     ROOT / "scaling/published/README.md",
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
+every_page = pytest.mark.parametrize(
+    "page",
+    PAGES,
+    ids=lambda path: path.relative_to(ROOT).as_posix(),
+)
 SOURCES = {".py", ".sh", ".sub", ".c", ".cc", ".j2", ".md"}
 MADE = re.compile(r"job\.sh|\.\./(datasets|results)(/.*)?")
 # NVIDIA's entries
@@ -40,8 +45,10 @@ def tracked() -> set[str]:
     if listed.returncode:
         pytest.skip(f"no git here: {listed.stderr.strip()}", allow_module_level=True)
     files = listed.stdout.splitlines()
-    folders = {str(folder) for name in files for folder in PurePosixPath(name).parents}
-    return {*files, *folders} - {"."}
+    known = {*files}
+    for name in files:
+        known |= {str(folder) for folder in PurePosixPath(name).parents}
+    return known - {"."}
 
 
 KNOWN = tracked()
@@ -50,10 +57,19 @@ TOP = {name.split("/")[0] for name in KNOWN if "/" in name}
 
 def code_of(page: str) -> list[str]:
     """What stands in backticks, fenced or not."""
-    fences = re.findall(r"^```.*?\n(.*?)^```", page, re.S | re.M)
-    unfenced = re.sub(r"^```.*?^```", "", page, flags=re.S | re.M)
+    fences = re.findall(
+        r"^```.*?\n(.*?)^```",
+        page,
+        re.S | re.M,
+    )
+    unfenced = re.sub(
+        r"^```.*?^```",
+        "",
+        page,
+        flags=re.S | re.M,
+    )
     inline = re.findall(r"`([^`\n]+)`", unfenced)
-    return [*inline, *(line for fence in fences for line in fence.splitlines())]
+    return [*inline, *fences]
 
 
 def is_there(name: str) -> bool:
@@ -63,8 +79,8 @@ def is_there(name: str) -> bool:
 
 def missing(page: str) -> list[str]:
     """Paths that look like the repository's and are not in it."""
-    found = []
-    for token in (token for span in code_of(page) for token in TOKEN.findall(span)):
+    absent = []
+    for token in TOKEN.findall("\n".join(code_of(page))):
         name = token.rstrip(".").removeprefix("./").removesuffix("/")
         first, _, rest = name.partition("/")
         if (
@@ -75,27 +91,23 @@ def missing(page: str) -> list[str]:
         ):
             continue
         if name.startswith("../"):
-            found.append(name)
+            absent.append(name)
         elif rest and first in TOP:
             if not is_there(name):
-                found.append(name)
+                absent.append(name)
         elif rest or PurePosixPath(name).suffix not in SOURCES:
             continue
         elif not (is_there(name) or is_there(f"*/{name}")):
-            found.append(name)
-    return found
+            absent.append(name)
+    return absent
 
 
-@pytest.mark.parametrize(
-    "page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix()
-)
+@every_page
 def test_paths_are_in_the_repository(page: Path) -> None:
     assert missing(page.read_text()) == []
 
 
-@pytest.mark.parametrize(
-    "page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix()
-)
+@every_page
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
         if not re.match(r"\w+://|mailto:|#", target):

@@ -29,8 +29,8 @@ ADDED: dict[str, tuple[tuple[str, str, str], ...]] = {
             "",
             "from mxnet.gluon import nn\n\nfrom .layers import Network, build_convolution\n\n\n"
             "class Dummy(Network):\n"
-            "    def __init__(self, model, classes, **kwargs):\n"
-            "        super().__init__(model, classes, **kwargs)\n"
+            "    def __init__(self, model, classes):\n"
+            "        super().__init__(model, classes)\n"
             "        with self.name_scope():\n"
             "            first = build_convolution(model.layout, 'first', 3, 16, 3, 2, 1)\n"
             "            pool = nn.GlobalAvgPool2D(layout=model.layout)\n"
@@ -45,7 +45,7 @@ ADDED: dict[str, tuple[tuple[str, str, str], ...]] = {
         (
             "train/network/build.py",
             "NETWORKS: dict[str, Callable[[Model, int, int], Network]] = {",
-            '    "dummy": lambda model, classes, _: Dummy(model, classes, prefix=""),\n',
+            '    "dummy": lambda model, classes, _: Dummy(model, classes),\n',
         ),
     ),
     "schedule": (
@@ -186,13 +186,16 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (tree / "tests").symlink_to(ROOT / "tests")
     for changes in ADDED.values():
         for name, line, added in changes:
-            text = (tree / name).read_text() if line else ""
-            before, found, after = text.partition(f"{line}\n") if line else ("", "", "")
-            assert found or not line, f"{name} has no line {line}"
+            if not line:
+                (tree / name).write_text(added)
+                continue
+            text = (tree / name).read_text()
+            before, place, after = text.partition(f"{line}\n")
+            assert place, f"{name} has no line {line}"
             if line.startswith("class "):  # a section's docstring comes first
                 doc, quotes, after = after.partition('."""\n')
-                found += doc + quotes
-            (tree / name).write_text(before + found + added + after)
+                place += doc + quotes
+            (tree / name).write_text(before + place + added + after)
     return tree
 
 
@@ -207,18 +210,24 @@ def used(tree: Path) -> dict[str, bool]:
         cwd=tree,
     )
     assert done.returncode == 0, done.stderr
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+    last = done.stdout.splitlines()[-1]
+    return dict(json.loads(last))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", USES)
-def test_a_dummy_works(used: dict[str, bool], kind: str) -> None:
+def test_a_dummy_works(
+    used: dict[str, bool],
+    kind: str,
+) -> None:
     assert used[kind]
 
 
 @pytest.mark.slow
 def test_two_ranks_of_the_launcher_train_the_network(
-    tree: Path, small_data: Path, tmp_path: Path
+    tree: Path,
+    small_data: Path,
+    tmp_path: Path,
 ) -> None:
     name, *overrides = RUN
     overrides += [f"model.{key}" for key in ("network=dummy", "depth=50", "width=64")]
@@ -231,7 +240,9 @@ def test_two_ranks_of_the_launcher_train_the_network(
     words = ("rn50.cli.entry", "launch", name, "--launcher", "dummy", *overrides)
     done = finished([sys.executable, "-m", *words], cwd=tree)
     assert done.returncode == 1, done.stdout + done.stderr
-    (result,) = (read(path, Result) for path in tmp_path.rglob("result.json"))
+    (path,) = tmp_path.rglob("result.json")
+    result = read(path, Result)
+    assert result is not None
     assert (result.status, result.ranks) == (ABORTED, 2)  # the target is out of reach
     assert list(tmp_path.rglob("step_*.ckpt"))
 

@@ -117,9 +117,10 @@ def test_rooms_import_one_way_only() -> None:
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     imported = modules_imported()
-    assert imported["train.run"] >= {"train.loop", "data.sampling"}
+    assert imported["train.run"] >= {"train.loop", "logging.records"}
     while leaves := {name for name, targets in imported.items() if not targets}:
-        imported = {n: t - leaves for n, t in imported.items() if n not in leaves}
+        others = imported.keys() - leaves
+        imported = {name: imported[name] - leaves for name in others}
     assert not imported, f"in a circle, or on the way to one: {sorted(imported)}"
 
 
@@ -206,11 +207,12 @@ def lines_of_docstrings(text: str) -> set[int]:
 def tokens_of(text: str) -> int:
     """What `tokenize` gives, without comments, docstrings and layout."""
     documented = lines_of_docstrings(text)
-    return sum(
-        token.type not in LAYOUT
-        and not (token.type == tokenize.STRING and token.start[0] in documented)
-        for token in tokenize.generate_tokens(io.StringIO(text).readline)
-    )
+    count = 0
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        is_string = token.type == tokenize.STRING
+        is_docstring = is_string and token.start[0] in documented
+        count += not is_docstring and token.type not in LAYOUT
+    return count
 
 
 def test_comments_docstrings_and_layout_cost_no_tokens() -> None:
@@ -221,11 +223,16 @@ def test_comments_docstrings_and_layout_cost_no_tokens() -> None:
 
 @pytest.mark.parametrize(
     ("files", "budget", "name"),
-    [(FILES, PRODUCT_TOKENS, "PRODUCT_TOKENS"), (TESTS, TEST_TOKENS, "TEST_TOKENS")],
+    [
+        (FILES, PRODUCT_TOKENS, "PRODUCT_TOKENS"),
+        (TESTS, TEST_TOKENS, "TEST_TOKENS"),
+    ],
     ids=["product", "tests"],
 )
 def test_product_and_tests_keep_their_budgets(
-    files: list[Path], budget: int, name: str
+    files: list[Path],
+    budget: int,
+    name: str,
 ) -> None:
     tokens = sum(tokens_of(path.read_text()) for path in files)
     assert tokens <= budget, (
@@ -250,7 +257,9 @@ def test_no_function_is_longer_than_a_screen() -> None:
             body = node.body
             if ast.get_docstring(node) and len(body) > 1:
                 body = body[1:]
-            lines = (body[-1].end_lineno or 0) - body[0].lineno + 1
+            last = body[-1].end_lineno
+            assert last is not None
+            lines = last - body[0].lineno + 1
             assert lines <= FUNCTION_LINES, f"{name_of(path)}: {node.name}"
 
 

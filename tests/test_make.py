@@ -50,17 +50,24 @@ def copy(root: Path, tmp_path: Path) -> Path:
     for room in (*ROOMS, "scripts", "tests"):
         (tmp_path / room).mkdir()
     for name in (*KEPT, *ENVIRONMENTS, *CACHES):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text("content")
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("content")
     (tmp_path / "datasets/linked").symlink_to(tmp_path / "config")
     return tmp_path
 
 
 @pytest.mark.parametrize(
-    ("target", "removed"), [("clean", CACHES), ("distclean", CACHES + ENVIRONMENTS)]
+    ("target", "removed"),
+    [
+        ("clean", CACHES),
+        ("distclean", CACHES + ENVIRONMENTS),
+    ],
 )
 def test_make_removes_no_data(
-    copy: Path, target: str, removed: tuple[str, ...]
+    copy: Path,
+    target: str,
+    removed: tuple[str, ...],
 ) -> None:
     subprocess.run(
         ["make", "-s", target],
@@ -76,8 +83,13 @@ def test_make_removes_no_data(
 def test_help_lists_every_target(root: Path) -> None:
     makefile = (root / "Makefile").read_text()
     targets = re.findall(r"^([a-z][a-z-]*):(?!=)", makefile, re.M)
-    done = finished(["make", "-s"], cwd=root, check=True)
-    assert [line.split()[0] for line in done.stdout.splitlines()] == targets
+    done = finished(
+        ["make", "-s"],
+        cwd=root,
+        check=True,
+    )
+    listed = [line.split()[0] for line in done.stdout.splitlines()]
+    assert listed == targets
 
 
 def project(root: Path) -> dict[str, Any]:

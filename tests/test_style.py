@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
+
+from tests.waiting import finished
 
 
 def test_format_lint_types_and_shell_are_clean(root: Path) -> None:
-    done = subprocess.run(
-        ["make", "lint"], cwd=root, capture_output=True, text=True, check=False
-    )
+    done = finished(["make", "lint"], cwd=root)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -48,7 +48,8 @@ def needed(names: Iterator[Requirement]) -> dict[str, metadata.Distribution]:
 
 def link(distribution: metadata.Distribution, site: Path) -> None:
     """What a distribution has in its own site-packages, as links in another one."""
-    for name in {file.parts[0] for file in distribution.files or ()}:
+    names = {file.parts[0] for file in distribution.files or ()}
+    for name in names:
         place = site / name
         if name not in ("..", "__pycache__") and not place.is_symlink():
             place.symlink_to(str(distribution.locate_file(name)))
@@ -64,10 +65,16 @@ def environment(root: Path, shared: Path) -> Path:
         checkout.mkdir()
         copy = ["sh", "-c", f"{TRACKED} | xargs -0 cp -P --parents -t '{checkout}'"]
         subprocess.run(copy, cwd=root, check=True)
-        build = [sys.executable, "-c", BUILD, str(folder.with_name("wheel"))]
-        subprocess.run(build, cwd=checkout, check=True, capture_output=True)
+        wheels = folder.with_name("wheel")
+        build = [sys.executable, "-c", BUILD, str(wheels)]
+        subprocess.run(
+            build,
+            cwd=checkout,
+            check=True,
+            capture_output=True,
+        )
         venv.create(folder, with_pip=False)
-        (wheel,) = folder.with_name("wheel").glob("rn50-*.whl")
+        (wheel,) = wheels.glob("rn50-*.whl")
         pip = f"{sys.executable} -m pip --python {folder}/bin/python install -q"
         offline = "--no-deps --no-index --disable-pip-version-check --no-compile"
         command = [*pip.split(), *offline.split(), str(wheel)]
@@ -83,7 +90,9 @@ def environment(root: Path, shared: Path) -> Path:
 
 
 def run(
-    environment: Path, folder: Path, *words: str
+    environment: Path,
+    folder: Path,
+    *words: str,
 ) -> subprocess.CompletedProcess[str]:
     """`rn50 WORDS` of the wheel, far from any checkout."""
     variables = {"PATH": "/usr/bin:/bin", "HOME": str(folder)}
@@ -95,10 +104,19 @@ def run(
 
 
 def test_the_wheel_checks_a_log_beside_the_official_checker(
-    environment: Path, root: Path, tmp_path: Path
+    environment: Path,
+    root: Path,
+    tmp_path: Path,
 ) -> None:
     shutil.copy(root / "tests/golden/smoke_result_0.txt", tmp_path / "result_0.txt")
-    done = run(environment, tmp_path, "log", "check", "--json", "result_0.txt")
+    done = run(
+        environment,
+        tmp_path,
+        "log",
+        "check",
+        "--json",
+        "result_0.txt",
+    )
     assert done.returncode == 0, done.stderr
     check = json.loads(done.stdout)
     assert check["verdict"] == "POLICY"
@@ -122,7 +140,10 @@ READS = (
     ids=lambda words: "_".join(words[:2]),
 )
 def test_the_wheel_reads_without_frameworks(
-    environment: Path, root: Path, tmp_path: Path, words: tuple[str, ...]
+    environment: Path,
+    root: Path,
+    tmp_path: Path,
+    words: tuple[str, ...],
 ) -> None:
     shutil.copy(root / "tests/golden/smoke_result_0.txt", tmp_path / "result_0.txt")
     done = run(environment, tmp_path, *words)
@@ -131,7 +152,10 @@ def test_the_wheel_reads_without_frameworks(
 
 
 def test_the_wheel_reads_runs_and_image_sets(
-    environment: Path, smoke_data: Path, whole: Path, tmp_path: Path
+    environment: Path,
+    smoke_data: Path,
+    whole: Path,
+    tmp_path: Path,
 ) -> None:
     shutil.copytree(whole, tmp_path / "results/smoke/run")
     for words in (
@@ -158,7 +182,7 @@ def test_the_wheel_reads_runs_and_image_sets(
         (("export", "tensorboard", "results"), "tensorboard"),
         (("export", "model", "results/smoke/run", "--onnx"), "onnx"),
     ],
-    ids=lambda part: part if isinstance(part, str) else "_".join(part[:2]),
+    ids=str,
 )
 def test_a_missing_extra_is_one_line(
     environment: Path,

@@ -30,22 +30,27 @@ def finished(
     )
 
 
-def wait_until(condition: Callable[[], T], within_s: float = 120) -> T:
+def wait_until(
+    condition: Callable[[], T],
+    within_s: float = 120,
+) -> T:
     """The first true value of `condition`; the test fails where there is none in time."""
     until_s = time.monotonic() + within_s
-    while not (found := condition()):
+    while not (value := condition()):
         if time.monotonic() > until_s:
             pytest.fail(f"not so within {within_s:g} s", pytrace=True)
         time.sleep(0.05)
-    return found
+    return value
 
 
 def mentioning(path: Path) -> list[str]:
     """Command lines of the processes that mention `path`."""
-    lines = [
-        " ".join(p.info["cmdline"] or []) for p in psutil.process_iter(["cmdline"])
-    ]
-    return [line for line in lines if str(path) in line]
+    lines = []
+    for process in psutil.process_iter(["cmdline"]):
+        line = " ".join(process.info["cmdline"] or [])
+        if str(path) in line:
+            lines.append(line)
+    return lines
 
 
 def leave_nothing(path: Path) -> None:
@@ -53,7 +58,10 @@ def leave_nothing(path: Path) -> None:
     wait_until(lambda: not mentioning(path), 10)
 
 
-def rank_process(parent: int, rank: int) -> psutil.Process | None:
+def rank_process(
+    parent: int,
+    rank: int,
+) -> psutil.Process | None:
     """The process of a rank below the launcher, once it is there."""
     for child in psutil.Process(parent).children(recursive=True):
         try:
@@ -61,9 +69,9 @@ def rank_process(parent: int, rank: int) -> psutil.Process | None:
             environment = child.environ()
         except psutil.Error:
             continue
-        found = read_process_info(environment)
+        place = read_process_info(environment)
         ours = "rn50.train" in command and "python" in Path(command[0]).name
-        if ours and found.world_size > 1 and found.rank == rank:
+        if ours and place.world_size > 1 and place.rank == rank:
             return child
     return None
 

@@ -17,14 +17,13 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import NoReturn
 
-from ..config.atomic import write_file
 from ..config.errors import UserError
 from ..config.load import load
 from ..config.plan import build_plan
 from ..config.schema import Run
 from ..config.stop_signals import STOP_SIGNALS
 from ..data.lock import RANK_LOCK, FolderInUse, hold
-from ..logging.records import Failure, write
+from ..logging.records import Failure, to_dict, write
 from .capabilities import check_supported
 from .checkpoint.file import read_checkpoint
 from .checkpoint.resume import check_config
@@ -168,13 +167,13 @@ class _Rank:
         )
         # First: out of memory, anything may end the process from here.
         if self.heartbeat is not None:
-            self.heartbeat.report_failure(failure)
+            self.heartbeat.tell(failure=to_dict(failure))
         if not isinstance(error, UserError):
             traceback.print_exc()
         self._close_log()
-        if context is not None and process.rank == 0:
+        if context is not None:
             with suppress(OSError):  # the reason counts more
-                write_file(self._out / "timeline.json", context.timeline.to_json())
+                context.write_timeline()
         self.say(one_line(error))
         try:
             write(self._out / failure.file_name, failure)
@@ -198,7 +197,7 @@ class _Rank:
         # It may come again when the first has been obeyed: a rank that writes its checkpoint or
         # takes leave of the others is not ended by that.
         if self.heartbeat is not None:  # names a step, and us
-            self.heartbeat.ask_for_stop(signal.Signals(number).name)
+            self.heartbeat.tell(stop=signal.Signals(number).name)
         else:
             context.stop(REQUESTED)
         if context.is_started:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..config.atomic import write_file
 from ..config.load import Loaded
 from ..config.plan import build_plan
 from ..data.probe import DataProbe, drop_caches
@@ -101,6 +102,11 @@ class RunContext:
         """Make room for what the end of the run writes, if this is the rank that writes it."""
         if self.process.rank == 0:
             give_back(self.out)
+
+    def write_timeline(self) -> None:
+        """timeline.json, if this is the rank that writes it."""
+        if self.process.rank == 0:
+            write_file(self.out / "timeline.json", self.timeline.to_json())
 
     def prepare(self) -> None:
         """Drop the caches of the data set, watch it from then on, start the init clock."""

@@ -77,21 +77,17 @@ def evaluate(
         UserError: the ranks together did not see exactly its images.
     """
     samples = run.data.eval_samples
+    batches = eval_batches(samples, comm.world_size, run.eval.batch_per_rank)
     total: Any = None
     running: deque[Any] = deque()
-    for _ in range(
-        eval_batches(
-            samples,
-            comm.world_size,
-            run.eval.batch_per_rank,
-        )
-    ):
+    for _ in range(batches):
         images, labels = next_batch()
         total = comm.operators.add_hits(score(images), labels, total)
         running.append((total, images))
         if len(running) > host_reads.RUN_AHEAD_STEPS:
             running.popleft()[0].wait_to_read()  # as in the loop: bounds the queue
-    correct, correct_top5, seen = host_reads.counts(comm.sum_counts(total))
+    counts = comm.add_up(total, "counts")
+    correct, correct_top5, seen = host_reads.counts(counts)
     if seen != samples:
         raise UserError(f"evaluation: {samples} images expected, found {seen}")
     return Accuracy(correct, seen, correct_top5)

@@ -22,7 +22,6 @@ from typing import Any
 
 from ..config.errors import UserError
 from ..config.reading import read_text
-from ..logging.records import Failure, to_dict
 from .context import RunContext
 
 WATCHDOG_ENV = "RN50_WATCHDOG"
@@ -88,21 +87,16 @@ class HeartbeatClient:
         )
         threading.Thread(target=self._beat, name="watchdog", daemon=True).start()
 
-    def ask_for_stop(self, by: str) -> None:
-        """Ask the launcher to stop all ranks, as this one got a signal. `by`: its name."""
+    def tell(self, **message: Any) -> None:
+        """Ask the launcher to stop all ranks (`stop`: the signal that this one got), or tell it why
+        this rank ends (`failure`), in case its disk does not take it."""
         with suppress(OSError):
-            self._send({"stop": by})
-
-    def report_failure(self, failure: Failure) -> None:
-        """Why this rank ends, in case its disk does not take it."""
-        with suppress(OSError):
-            self._send({"failure": to_dict(failure)})
+            self._send(message)
 
     def stop(self) -> None:
         """This rank has done all it had to."""
         self._over = True
-        with suppress(OSError):
-            self._send({"done": True})
+        self.tell(done=True)
 
     def _send(self, message: dict[str, Any]) -> None:
         with self._lock:

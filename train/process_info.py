@@ -61,9 +61,8 @@ def read_process_info(environment: Mapping[str, str] = os.environ) -> ProcessInf
     """This process among the ranks; rank 0 of 1 without a launcher."""
     host = socket.gethostname()
     over_mpi = environment.get("HOROVOD_CONTROLLER") != "gloo"
-    for its in _launched_by(environment):
-        names = (its.rank, its.world_size, its.local_rank)
-        values = [environment.get(name, "") for name in names]
+    for variables in _launched_by(environment):
+        values = [environment.get(name, "") for name in variables[:3]]
         if all(map(str.isdecimal, values)):
             rank, world_size, local_rank = map(int, values)
             return ProcessInfo(rank, world_size, local_rank, host, over_mpi)
@@ -79,7 +78,8 @@ def _launched_by(environment: Mapping[str, str]) -> Iterator[RankVariables]:
 
 def local_rank(environment: Mapping[str, str] = os.environ) -> int:
     """The number of this process on its node, from any launcher's environment; 0 without one."""
-    for names in _launched_by(environment):
-        if environment.get(names.local_rank, "").isdecimal():
-            return int(environment[names.local_rank])
+    for variables in _launched_by(environment):
+        number = environment.get(variables.local_rank, "")
+        if number.isdecimal():
+            return int(number)
     return 0

@@ -57,7 +57,7 @@ def train_and_evaluate(context: RunContext) -> None:
         write_result(trainer, reached=False, stopped=stop.cause)
     checkpointer.finish()
     trainer.comm.stop()
-    trainer.log.timeline()
+    context.write_timeline()
 
 
 def write_result(
@@ -191,7 +191,7 @@ def log_point(
         context.stop(OUT_OF_TIME)
     comm = trainer.comm
     joined = comm.operators.join(point.loss_sum, context.stop.flags)
-    sums = comm.sum_losses(joined)
+    sums = comm.add_up(joined, "loss")
     loss_sum, *requests = host_reads.losses(sums)
     now = trainer.steps.settings_at(point.step)
     scaler = trainer.model.updater.scaler

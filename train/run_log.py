@@ -1,5 +1,5 @@
 """What rank 0 writes of training: lines for people, metrics.jsonl, result.json, ranks.json (each
-rank's share, gathered once at the end), timeline.json."""
+rank's share, gathered once at the end)."""
 
 from __future__ import annotations
 
@@ -182,12 +182,6 @@ class RunLog:
         write(context.out / RESULT, result)
         table = json.dumps({"elapsed_s": time_s, "ranks": ranks})
         write_file(context.out / "ranks.json", f"{table}\n")
-
-    def timeline(self) -> None:
-        """timeline.json."""
-        context = self._context
-        if context.process.rank == 0:
-            write_file(context.out / "timeline.json", context.timeline.to_json())
 
     def _compare_clocks(self) -> None:
         """Note a jump of the host's wall clock: a warning, a record, a key of the log."""

@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import mxnet as mx
 from mxnet import nd
 
 from ..config.plan import Plan
 from ..config.schema import Run
+from ..data.pipeline import Batch, build_eval_source, build_train_source
 from . import kernels
 from .capabilities import decodes_on_gpu
 from .checkpoint.restore import restore
@@ -39,9 +40,6 @@ from .startup import Stage, run_stages
 from .step_times import StepTimes
 from .update.loss_scale import LossScaler
 from .update.optimizer import Updater
-
-if TYPE_CHECKING:  # DALI loads in a stage of its own
-    from ..data.pipeline import Batch
 
 
 class BatchSource(Protocol):
@@ -73,7 +71,6 @@ class Trainer:
     """One rank after start-up. What changes in a run is in `context.state` and in these objects."""
 
     context: RunContext
-    ctx: mx.Context
     comm: Communicator
     model: Model
     sources: Sources
@@ -134,7 +131,6 @@ def start_up(
     comm.barrier()  # no rank touches the data before rank 0 has started the clock
     return Trainer(
         context=context,
-        ctx=ctx,
         comm=comm,
         model=model,
         sources=data,
@@ -157,9 +153,6 @@ def start_up(
 
 def build_sources(context: RunContext, ctx: mx.Context) -> Sources:
     """DALI's pipelines, from the step at which the run stands."""
-    # Imported here: DALI loads within this stage, beside the others.
-    from ..data.pipeline import build_eval_source, build_train_source
-
     run = context.run
     plan = context.plan
     where: Any = {
@@ -201,10 +194,11 @@ def build_model(context: RunContext, comm: Communicator) -> Model:
         trainable(net),
         run.comm.gradient_dtype,
     )
+    batches = [segment.global_batch_size for segment in context.plan.segments]
     scaler = LossScaler(
         run.model.loss_scale,
         () if comm.operators.planned else comm.buckets,
-        batch=max(segment.global_batch_size for segment in context.plan.segments),
+        batch=max(batches),
     )
     updater = updater_for(
         comm.operators,

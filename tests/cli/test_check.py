@@ -19,7 +19,7 @@ from tests.waiting import wait_until
 
 
 def invoke(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return CliRunner().invoke(app, list(map(str, arguments)))
 
 
 def checked(*arguments: object) -> Result:
@@ -73,14 +73,16 @@ def test_the_official_verdict_stands_beside_ours(tmp_path: Path) -> None:
     done = invoke("log", "check", path)
     assert "official checker 4.1.68: PASS" in done.stdout
     assert "MLP305 run-not-successful" in done.stdout
-    content = json.loads(invoke("log", "check", "--json", path).stdout)
+    done = invoke("log", "check", "--json", path)
+    content = json.loads(done.stdout)
     assert content["official"] == {"verdict": "PASS", "version": "4.1.68"}
 
 
 def test_a_folder_is_a_submission(tmp_path: Path) -> None:
     done = checked("--json", submission(tmp_path))
     assert done.exit_code == 0
-    *logs, folder = (check["path"] for check in json.loads(done.stdout))
+    checks = json.loads(done.stdout)
+    *logs, folder = (check["path"] for check in checks)
     assert folder == str(tmp_path)
     assert logs == [f"{folder}/result_{number}.txt" for number in range(5)]
     log(tmp_path, drop("run_stop"), "result_3.txt")
@@ -115,7 +117,11 @@ def test_an_interrupt_ends_the_check(
         "log", "check", "--official", str(path), start_new_session=True
     )
     child = psutil.Process(process.pid)
-    wait_until(lambda: str(path) in [file.path for file in child.open_files()])
+
+    def is_reading() -> bool:
+        return any(file.path == str(path) for file in child.open_files())
+
+    wait_until(is_reading)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130

@@ -14,7 +14,9 @@ FALLING = "[{after_epoch: 3, factor: 1}, {after_epoch: 1, factor: 1}]"
 def write(name: str, text: str | bytes) -> Path:
     path = Path(name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    if isinstance(text, str):
+        text = text.encode()
+    path.write_bytes(text)
     return path
 
 
@@ -57,13 +59,17 @@ def test_an_override_of_a_section_changes_the_keys_it_names(folder: Path) -> Non
     ],
 )
 def test_override_values_are_yaml(
-    folder: Path, override: str, key: str, value: object
+    folder: Path,
+    override: str,
+    key: str,
+    value: object,
 ) -> None:
     assert values(load_text("{}", override))[key] == value
 
 
 def test_variables_of_a_path_have_their_values(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SCRATCH", "/scratch/me")
     run = load_text("data: {path: $SCRATCH/set}", "system.results=${SCRATCH}/(a)$").run
@@ -110,7 +116,11 @@ def test_every_leaf_tells_where_it_was_written(folder: Path) -> None:
         ("a\0b", r"found 'a\x00b'"),
     ],
 )
-def test_a_config_that_does_not_exist(folder: Path, name: str, problem: str) -> None:
+def test_a_config_that_does_not_exist(
+    folder: Path,
+    name: str,
+    problem: str,
+) -> None:
     with refused(re.escape(problem)):
         load(name)
 
@@ -131,7 +141,9 @@ def test_a_config_that_does_not_exist(folder: Path, name: str, problem: str) -> 
     ],
 )
 def test_a_bad_base_is_one_error_with_its_place(
-    folder: Path, text: str, problem: str
+    folder: Path,
+    text: str,
+    problem: str,
 ) -> None:
     write("a.yaml", "system: {base: b.yaml}\n")
     write("b.yaml", "base: a.yaml\n")
@@ -181,9 +193,13 @@ def test_a_bad_base_is_one_error_with_its_place(
     ],
 )
 def test_a_bad_value_is_named_with_its_place(
-    folder: Path, text: str, place: str, found: str
+    folder: Path,
+    text: str,
+    place: str,
+    found: str,
 ) -> None:
-    (line,) = [line for line in errors_of(text) if line.startswith(f"x.yaml:{place}")]
+    lines = errors_of(text)
+    (line,) = (line for line in lines if line.startswith(f"x.yaml:{place}"))
     assert found in line
 
 
@@ -239,7 +255,9 @@ schedule: {warmup: 5}
     ],
 )
 def test_a_file_that_is_no_config_is_one_clear_error(
-    folder: Path, text: str | bytes, problem: str
+    folder: Path,
+    text: str | bytes,
+    problem: str,
 ) -> None:
     with refused(problem):
         load_text(text)
@@ -274,7 +292,10 @@ def test_tags_are_refused_and_construct_nothing(folder: Path, text: str) -> None
     ],
 )
 def test_scalars_are_read_as_yaml_1_2(
-    folder: Path, text: str, key: str, value: object
+    folder: Path,
+    text: str,
+    key: str,
+    value: object,
 ) -> None:
     scalar = values(load_text(text))[key]
     assert scalar == value

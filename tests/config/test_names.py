@@ -7,10 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from rn50.config.load import load
+from rn50.config.load import Loaded, load
 from rn50.sweep.definition import load_sweep
 from tests.config.test_load import load_text, write
 from tests.conftest import refused
+
+
+def layout_of(loaded: Loaded) -> tuple[int, int]:
+    system = loaded.run.system
+    return system.nodes, system.ranks_per_node
+
 
 # --- base --------------------------------------------------------------------------------------
 
@@ -41,7 +47,9 @@ def test_a_file_beside_comes_before_the_preset_of_that_name(folder: Path) -> Non
     ],
 )
 def test_a_machine_by_name_is_the_command_lines(
-    folder: Path, system: str, name: str
+    folder: Path,
+    system: str,
+    name: str,
 ) -> None:
     loaded = load_text(f"base: quick\n{system}\n")
     assert loaded.run == load("quick", [f"system={name}"]).run
@@ -59,10 +67,11 @@ def test_a_machine_by_name_is_the_command_lines(
     ],
 )
 def test_keys_of_a_named_machine_may_be_changed(
-    folder: Path, overrides: list[str]
+    folder: Path,
+    overrides: list[str],
 ) -> None:
     loaded = load_text("base: quick\nsystem: {base: dgxa100, nodes: 4}\n")
-    assert (loaded.run.system.nodes, loaded.run.system.ranks_per_node) == (4, 8)
+    assert layout_of(loaded) == (4, 8)
     assert load("quick", overrides).run == loaded.run
 
 
@@ -76,10 +85,13 @@ def test_keys_of_a_named_machine_may_be_changed(
     ],
 )
 def test_another_machine_has_as_many_ranks(
-    folder: Path, config: str, machine: str, layout: tuple[int, int]
+    folder: Path,
+    config: str,
+    machine: str,
+    layout: tuple[int, int],
 ) -> None:
     loaded = load(config, [f"system={machine}"])
-    assert (loaded.run.system.nodes, loaded.run.system.ranks_per_node) == layout
+    assert layout_of(loaded) == layout
     in_yaml = load_text(f"base: {config}\nsystem: {machine}\n")
     assert in_yaml.run.system == loaded.run.system
     if config == "abci_2048_open":
@@ -94,10 +106,11 @@ def test_another_machine_has_as_many_ranks(
     ],
 )
 def test_nodes_or_ranks_that_are_said_are_not_laid_out(
-    folder: Path, overrides: list[str], layout: tuple[int, int]
+    folder: Path,
+    overrides: list[str],
+    layout: tuple[int, int],
 ) -> None:
-    system = load("abci_2048_open", overrides).run.system
-    assert (system.nodes, system.ranks_per_node) == layout
+    assert layout_of(load("abci_2048_open", overrides)) == layout
 
 
 def test_nothing_of_the_machine_below_is_left_but_where_results_go(
@@ -122,7 +135,10 @@ def test_nothing_of_the_machine_below_is_left_but_where_results_go(
     ],
 )
 def test_a_machine_that_does_not_exist(
-    folder: Path, text: str, overrides: list[str], problem: str
+    folder: Path,
+    text: str,
+    overrides: list[str],
+    problem: str,
 ) -> None:
     with refused(f"^{problem}"):
         load_text(text, *overrides)

@@ -17,10 +17,12 @@ def reason(path: Path, **wanted: object) -> str:
 
 
 def test_a_regular_file_is_read(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"x" * 100)
-    (tmp_path / "link").symlink_to("file")
-    assert read_file(tmp_path / "file", 100) == b"x" * 100
-    assert read_file(tmp_path / "link", 100, within=tmp_path) == b"x" * 100
+    link = tmp_path / "link"
+    link.symlink_to("file")
+    content = b"x" * 100
+    (tmp_path / "file").write_bytes(content)
+    assert read_file(tmp_path / "file", 100) == content
+    assert read_file(link, 100, within=tmp_path) == content
 
 
 def test_what_is_no_regular_file_is_named(tmp_path: Path) -> None:

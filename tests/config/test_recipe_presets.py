@@ -45,7 +45,13 @@ CAFFE = f"{YOU}; borisgin/nvcaffe, models/alexnet_bn/solver_32k.prototxt"
 GOYAL = "Goyal et al., arXiv:1706.02677"
 AKIBA = "Akiba et al., arXiv:1711.04325"
 OPEN = {
-    "abci_2048_open": Published("Fujitsu v0.6", 2048, 5e-5, (90,), 0.759),
+    "abci_2048_open": Published(
+        "Fujitsu v0.6",
+        2048,
+        weight_decay=5e-5,
+        evaluated=(90,),
+        top1=0.759,
+    ),
     "sony_1024": Published(SONY, 1024, top1=0.754),
     "sony_2176": Published(SONY, 2176, top1=0.7503),
     "sony_3456": Published(SONY, 3456, top1=0.7529),
@@ -55,7 +61,14 @@ OPEN = {
     "akiba_1024": Published(AKIBA, 1024, top1=0.749, dtype="float32"),
     "you_2048_knl": Published(YOU, 2048, top1=0.754, dtype="float32"),
     "you_1600_cpu": Published(YOU, 1600, top1=0.753, dtype="float32"),
-    "you_alexnet_32k": Published(CAFFE, 2048, 5e-4, (100,), 0.586, "float32"),
+    "you_alexnet_32k": Published(
+        CAFFE,
+        2048,
+        weight_decay=5e-4,
+        evaluated=(100,),
+        top1=0.586,
+        dtype="float32",
+    ),
 }
 RECIPES = CLOSED | OPEN
 
@@ -114,7 +127,10 @@ def test_run_of_a_paper_is_open_aims_at_its_top1_and_evaluates_its_last_epoch(
         ("sony_4096", {"model.label_smoothing": 0}),
     ],
 )
-def test_what_a_paper_says_besides(name: str, published: dict[str, object]) -> None:
+def test_what_a_paper_says_besides(
+    name: str,
+    published: dict[str, object],
+) -> None:
     values = dict(flatten(load(name).to_dict()))
     assert {key: values[key] for key in published} == published
 
@@ -143,9 +159,15 @@ def test_only_sonys_presets_augment_further_with_nnabla_examples_values() -> Non
         ("sony_3456", [(16, 3456), (32, 1728)]),
         ("sony_3456_64k", [(16, 3456), (32, 2048)]),
         # The second phase is printed as 16 x 4,352 on 4,096 GPUs.
-        ("sony_4096", [(16, 2176), (17, 4096), (32, 2720), (32, 3808)]),
+        (
+            "sony_4096",
+            [(16, 2176), (17, 4096), (32, 2720), (32, 3808)],
+        ),
     ],
 )
-def test_sonys_workers(name: str, workers: list[tuple[int, int]]) -> None:
+def test_sonys_workers(
+    name: str,
+    workers: list[tuple[int, int]],
+) -> None:
     segments = build_plan(load(name).run).segments
     assert [(each.per_rank, each.active_ranks) for each in segments] == workers

@@ -46,11 +46,14 @@ def recorded(
     ],
 )
 def test_only_listed_variables_are_set(
-    tmp_path: Path, settings: str, told: str
+    tmp_path: Path,
+    settings: str,
+    told: str,
 ) -> None:
     config = recorded(tmp_path / "run", f"job: {{environment: [{settings}]}}")
     if not told:
-        assert load_recorded(config, (), RESUME).run.system.job.environment
+        loaded = load_recorded(config, (), RESUME)
+        assert loaded.run.system.job.environment
         return
     with refused(f"yaml:3: system.job.environment: '{told}"):
         load_recorded(config, (), RESUME)
@@ -71,7 +74,8 @@ def test_only_listed_variables_are_set(
     ],
 )
 def test_a_job_script_has_no_command_of_a_recorded_config(
-    tmp_path: Path, job: str
+    tmp_path: Path,
+    job: str,
 ) -> None:
     words = "account: a, queue: q, walltime: '02:00:00', max_restarts: 1"
     config = recorded(tmp_path / "run", f"job: {{{words}, {job}}}")
@@ -79,13 +83,15 @@ def test_a_job_script_has_no_command_of_a_recorded_config(
     key = job.partition(":")[0]
     with refused(rf"^\S+: system.job.{key}: may run code; .* add \S+{key}="):
         load_recorded(config, (), RESUME_JOB)
-    assert load_recorded(config, words_to_repeat(config.parent, RESUME_JOB), RESUME_JOB)
+    added = words_to_repeat(config.parent, RESUME_JOB)
+    assert load_recorded(config, added, RESUME_JOB)
     plain = recorded(tmp_path / "run", f"job: {{{words}, bind: none}}")
     assert load_recorded(plain, (), JOB)
 
 
 def test_places_outside_need_the_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = tmp_path / "here/run"
     run.parent.mkdir()
@@ -107,11 +113,10 @@ def test_places_outside_need_the_command_line(
         assert load_recorded(config, words_to_repeat(run, RUN), RUN)
         assert load(config)  # to look at
     outside = f"{tmp_path}/set"
-    problem = (
-        f"run/config.yaml:2: data.path: {outside} lies .*, add data.path={outside}"
-    )
-    with refused(f"^{problem}$"):
-        load_recorded(recorded(run, data=outside), (), RESUME)
+    config = recorded(run, data=outside)
+    place = "run/config.yaml:2: data.path"
+    with refused(f"^{place}: {outside} lies .*, add data.path={outside}$"):
+        load_recorded(config, (), RESUME)
 
 
 @pytest.mark.parametrize(
@@ -129,10 +134,18 @@ def test_a_repeated_trial_goes_beside_its_sweep(tmp_path: Path) -> None:
     run = tmp_path / "results/study/trials/trial_0003/2026"
     results = f"system.results={run.parent.parent}"
     config = recorded(run, f"results: {run.parent.parent}")
-    loaded = load_named(str(config), ["name=trial_0003", results], RUN)
+    loaded = load_named(
+        str(config),
+        ["name=trial_0003", results],
+        RUN,
+    )
     assert loaded.run.system.results == str(run.parent.parent)  # as asked for
     text = config.read_text().replace("name: smoke", "name: trial_0003")
     config.write_text(text)
-    loaded = load_named(str(config), [], ("data.path",))
+    loaded = load_named(
+        str(config),
+        [],
+        ("data.path",),
+    )
     assert loaded.run.system.results == str(tmp_path / "results")
     assert loaded.run.name == "study_trial_0003"

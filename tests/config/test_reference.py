@@ -40,10 +40,13 @@ def test_the_page_is_up_to_date() -> None:
     ],
 )
 def test_a_key_is_found_by_path_name_or_section(
-    word: str, first: str, count: int
+    word: str,
+    first: str,
+    count: int,
 ) -> None:
-    found = find_keys(word)
-    assert (found[0].path, len(found)) == (first, count)
+    keys = find_keys(word)
+    assert keys[0].path == first
+    assert len(keys) == count
 
 
 def test_a_key_that_does_not_exist() -> None:
@@ -60,7 +63,8 @@ def test_the_command(tmp_path: Path) -> None:
     assert "0.759" in shown.stdout
     page = tmp_path / "page.md"
     page.write_text("a\n<!-- keys: begin -->\nwas here\n<!-- keys: end -->\nb\n")
-    assert run.invoke(app, ["config", "explain", "--write", str(page)]).exit_code == 0
+    written = run.invoke(app, ["config", "explain", "--write", str(page)])
+    assert written.exit_code == 0
     before, *table, after = page.read_text().splitlines()
     assert (before, after) == ("a", "b")
     assert "was here" not in table

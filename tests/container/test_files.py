@@ -29,14 +29,16 @@ def test_the_context_holds_the_rooms_and_nothing_else(root: Path) -> None:
         "requirements*.txt",
         "run_and_time.sh",
     }
-    assert let_in == {*ROOMS, "rn50", "scripts", *files} - {"data"} | {"data/*.py"}
+    folders = {*ROOMS, "rn50", "scripts"} - {"data"}
+    assert let_in == folders | files | {"data/*.py"}
 
 
 def test_the_pages_containers_run_as_the_reader_and_leave_the_checkout_alone(
     root: Path,
 ) -> None:
     page = (root / "docs/containers.md").read_text().replace("\\\n", " ")
-    commands = [line for line in page.splitlines() if line.startswith("docker run ")]
+    lines = page.splitlines()
+    commands = [line for line in lines if line.startswith("docker run ")]
     assert len(commands) > 4
     for command in commands:
         assert "--user $(id -u):$(id -g)" in command
@@ -51,7 +53,9 @@ def test_the_pages_containers_run_as_the_reader_and_leave_the_checkout_alone(
     ],
 )
 def test_an_image_knows_the_commit_it_was_built_from(
-    monkeypatch: pytest.MonkeyPatch, told: str, git: Commit
+    monkeypatch: pytest.MonkeyPatch,
+    told: str,
+    git: Commit,
 ) -> None:
     monkeypatch.setenv("RN50_COMMIT", told)
     settings = EngineSettings({}, {})

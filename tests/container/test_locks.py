@@ -21,24 +21,26 @@ DECIDING = ("mxnet", "nvidia-dali-cuda120", "mlperf-logging")
 
 def packages(lock: str) -> dict[str, tuple[str, list[str]]]:
     """Name -> version and hashes, of every package of a lock."""
-    blocks = re.findall(
-        r"^([\w.-]+)==(\S+) \\\n((?:    --hash=\S+(?: \\)?\n)+)", lock, re.M
-    )
-    return {name: (version, hashes.split()[::2]) for name, version, hashes in blocks}
+    block = r"^([\w.-]+)==(\S+) \\\n((?:    --hash=\S+(?: \\)?\n)+)"
+    locked = {}
+    for name, version, hashes in re.findall(block, lock, re.M):
+        locked[name] = (version, hashes.split()[::2])
+    return locked
 
 
-def asked_for(requirements: str, python: tuple[int, int]) -> set[str]:
+def asked_for(
+    requirements: str,
+    python: tuple[int, int],
+) -> set[str]:
     """The names of requirements.txt for one Python."""
-    found = re.findall(
-        r'^([\w.-]+)[^\s;]*(?:; python_version (\S+) "3\.(\d+)")?', requirements, re.M
-    )
-    holds = {
-        "<": lambda minor: python < (3, minor),
-        ">=": lambda minor: python >= (3, minor),
-    }
-    named = (name for name, sign, minor in found if not sign or holds[sign](int(minor)))
+    pattern = r'^([\w.-]+)[^\s;]*(?:; python_version (\S+) "3\.(\d+)")?'
     dashes = str.maketrans("._", "--")
-    return {name.translate(dashes).lower() for name in named}
+    names = set()
+    for name, sign, minor in re.findall(pattern, requirements, re.M):
+        is_older = bool(sign) and python < (3, int(minor))
+        if not sign or is_older == (sign == "<"):
+            names.add(name.translate(dashes).lower())
+    return names
 
 
 @pytest.mark.parametrize("python", PYTHONS)
@@ -49,7 +51,8 @@ def test_a_lock_has_all_that_is_asked_for_with_hashes(root: Path, python: str) -
     for _, hashes in locked.values():
         assert hashes
         assert all("sha256:" in digest for digest in hashes)
-    asked = asked_for((root / "requirements.txt").read_text(), (3, int(python[1:])))
+    requirements = (root / "requirements.txt").read_text()
+    asked = asked_for(requirements, (3, int(python[1:])))
     assert len(asked) > 20
     assert not asked - locked.keys()
     sections = re.findall("^# (To .*)", lock, re.M)
@@ -64,7 +67,8 @@ def test_what_decides_results_is_the_same_for_every_python(root: Path) -> None:
         for python in PYTHONS
     ]
     for name in DECIDING:
-        assert len({lock[name][0] for lock in locks}) == 1, name
+        versions = {lock[name][0] for lock in locks}
+        assert len(versions) == 1, name
 
 
 @pytest.mark.parametrize(
@@ -82,7 +86,10 @@ def test_what_decides_results_is_the_same_for_every_python(root: Path) -> None:
     ],
 )
 def test_set_up_refuses_what_does_not_suit(
-    root: Path, tmp_path: Path, arguments: list[str], expected: str
+    root: Path,
+    tmp_path: Path,
+    arguments: list[str],
+    expected: str,
 ) -> None:
     python = tmp_path / "my python"
     write_script(python, '[ "$1" = --version ] && echo Python 3.9.2')
@@ -126,7 +133,8 @@ def set_up(root: Path, environment: Path) -> int:
 
 
 def test_an_environment_that_is_whole_is_left_as_it_is(
-    root: Path, environment: Path
+    root: Path,
+    environment: Path,
 ) -> None:
     assert set_up(root, environment) == 0
     linked = environment.with_name("linked")
@@ -136,7 +144,9 @@ def test_an_environment_that_is_whole_is_left_as_it_is(
 
 @pytest.mark.parametrize("change", ["mpi.h", "bin/python.lost"])
 def test_an_environment_before_an_mpi_or_without_a_file_is_made_anew(
-    root: Path, environment: Path, change: str
+    root: Path,
+    environment: Path,
+    change: str,
 ) -> None:
     (environment / change).touch()
     assert set_up(root, environment) == 1
@@ -161,7 +171,10 @@ def test_a_copy_of_an_environment_is_made_anew(root: Path, environment: Path) ->
     ],
 )
 def test_the_compiler_is_the_systems_own_or_the_newest_that_suits(
-    root: Path, tmp_path: Path, compilers: dict[str, str], chosen: str
+    root: Path,
+    tmp_path: Path,
+    compilers: dict[str, str],
+    chosen: str,
 ) -> None:
     for name, version in compilers.items():
         write_script(tmp_path / name, f"echo {version}")
@@ -170,6 +183,8 @@ def test_the_compiler_is_the_systems_own_or_the_newest_that_suits(
         r"^newest_compiler=.*\n|^find_compiler\(\) \{\n(?:.*\n)*?\}\n", script, re.M
     )
     assert len(parts) == 2
-    command = ["/bin/bash", "-euo", "pipefail", "-c", "".join(parts) + "find_compiler"]
+    body = "".join(parts) + "find_compiler"
+    command = ["/bin/bash", "-euo", "pipefail", "-c", body]
     done = finished(command, env={"PATH": str(tmp_path)})
-    assert (done.stdout.strip(), done.returncode) == (chosen, 0 if chosen else 1)
+    assert done.stdout.strip() == chosen
+    assert done.returncode == (0 if chosen else 1)

@@ -52,14 +52,19 @@ def _search(first: int, minutes: float) -> int:
     for seed in itertools.count(first):
         if time.monotonic() > end_s:
             break
-        for problem in filter(None, (run_case(kind, seed) for kind in CASES)):
-            failures += 1
-            print(problem, flush=True)
+        for kind in CASES:
+            if problem := run_case(kind, seed):
+                failures += 1
+                print(problem, flush=True)
     print(f"{len(CASES) * (seed - first):,} cases, {failures} failures")
     return int(failures > 0)
 
 
-def _interrupt(first: int, minutes: float, most: float) -> int:
+def _interrupt(
+    first: int,
+    minutes: float,
+    most: float,
+) -> int:
     """Runs with seeds from `first` on, until the time is over or there were `most` interruptions;
     one at least."""
     end_s = time.monotonic() + 60 * minutes

@@ -121,18 +121,24 @@ def log_case(rng: random.Random, folder: Path) -> Commands:
     return rng.sample(commands, 2)
 
 
-def _edited(rng: random.Random, parts: list[T]) -> list[T]:
+def _edited(
+    rng: random.Random,
+    parts: list[T],
+) -> list[T]:
     """Some that follow each other are left out, repeated or moved; or nothing is changed."""
     first = rng.randrange(len(parts))
-    piece = parts[first : first + rng.choice((1, 10, 100))]
-    rest = parts[:first] + parts[first + len(piece) :]
-    place = rng.choice((first, rng.randrange(len(rest) + 1)))
-    return rest[:place] + piece * rng.choice((0, 1, 1, 50)) + rest[place:]
+    last = first + rng.choice((1, 10, 100))
+    piece = parts[first:last]
+    rest = parts[:first] + parts[last:]
+    place = rng.choice((0, first, len(rest)))
+    copies = piece * rng.choice((0, 1, 1, 50))
+    return rest[:place] + copies + rest[place:]
 
 
 def config_case(rng: random.Random, folder: Path) -> Commands:
     """A YAML file with wrong values, or a wrong file, and overrides."""
-    content = {"base": rng.choice(list_presets()), _key(rng): rng.choice(VALUES)}
+    preset = rng.choice(list_presets())
+    content = {"base": preset, _key(rng): rng.choice(VALUES)}
     text = json.dumps(content)
     if rng.random() < 0.2:
         text = rng.choice(CONTENTS)
@@ -150,7 +156,8 @@ def config_case(rng: random.Random, folder: Path) -> Commands:
 
 
 def _key(rng: random.Random) -> str:
-    return rng.choice([key.path for key in all_keys() if key.values])
+    paths = [key.path for key in all_keys() if key.values]
+    return rng.choice(paths)
 
 
 def run_case(rng: random.Random, folder: Path) -> Commands:
@@ -159,16 +166,16 @@ def run_case(rng: random.Random, folder: Path) -> Commands:
     run = folder / name
     run.mkdir(parents=True)
     records = [record.text("4.0.0") for record in good_run()]
-    steps = [json.dumps({"kind": "train", "step": n, "loss": 1.0}) for n in range(30)]
+    step = json.dumps({"kind": "train", "step": 1, "loss": 1.0})
     files = {
         "config.yaml": load("quick", ["seed=1"]).to_yaml(),
         "result_0.txt": "\n".join(records),
         "result.json": json.dumps({"status": "failed", "seed": 1}),
-        "metrics.jsonl": "\n".join(steps),
+        "metrics.jsonl": f"{step}\n" * 9,
     }
     odd = rng.choice(_OF_A_RUN)
-    wrong = json.dumps(dict.fromkeys(("status", "seed", "kind"), rng.choice(VALUES)))
-    files[odd] = rng.choice((*CONTENTS, wrong))
+    wrong = dict.fromkeys(("status", "seed", "kind"), rng.choice(VALUES))
+    files[odd] = rng.choice((*CONTENTS, json.dumps(wrong)))
     for file, content in files.items():
         (run / file).write_text(content, "utf-8")
     commands = (

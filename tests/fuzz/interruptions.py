@@ -98,7 +98,10 @@ class Lab:
         settings = [f"eval.target={target}", "watchdog.silence_s=60"]
         return ["launch", *RUN, "--launcher", launcher, *settings, *places]
 
-    def _whole(self, target: float) -> tuple[Path, int, float]:
+    def _whole(
+        self,
+        target: float,
+    ) -> tuple[Path, int, float]:
         """The folder, the exit code and the time of a run that nobody interrupts."""
         results = self.folder / f"whole_{target}"
         begun_s = time.monotonic()
@@ -109,7 +112,10 @@ class Lab:
         return folder, done.returncode, time.monotonic() - begun_s
 
 
-def run_case(lab: Lab, seed: int) -> tuple[str | None, int]:
+def run_case(
+    lab: Lab,
+    seed: int,
+) -> tuple[str | None, int]:
     """What was wrong with the run of a seed, and how often it was interrupted."""
     story: list[str] = []
     problem = None
@@ -177,7 +183,10 @@ def draw(rng: random.Random, whole_s: float) -> Blow:
 
 
 def attempt(
-    words: list[str], results: Path, blow: Blow | None, whole_s: float
+    words: list[str],
+    results: Path,
+    blow: Blow | None,
+    whole_s: float,
 ) -> Attempt:
     """Run the command and strike."""
     process = Rn50(results).start(*words)
@@ -244,7 +253,8 @@ def judge(ended: Attempt, end_code: int) -> None:
 
 def what_is_left(folder: Path) -> set[Path]:
     """Files in memory, locks, halves of files; processes are waited for."""
-    _, alive = psutil.wait_procs(psutil.Process().children(recursive=True), timeout=60)
+    children = psutil.Process().children(recursive=True)
+    _, alive = psutil.wait_procs(children, timeout=60)
     lines = [" ".join(process.cmdline())[:200] for process in alive]
     for process in alive:
         process.kill()
@@ -254,7 +264,7 @@ def what_is_left(folder: Path) -> set[Path]:
 
 def newest_run(results: Path) -> Path | None:
     """The folder of the last run, which one that starts again has replaced."""
-    folders = [path for path in results.glob("*/*") if (path / "config.yaml").is_file()]
+    folders = [config.parent for config in results.glob("*/*/config.yaml")]
     return max(
         folders,
         key=lambda path: path.stat().st_ctime_ns,

@@ -32,7 +32,11 @@ def run_case(kind: str, seed: int) -> str | None:
     """What was wrong, after the command that shows it again; None: nothing."""
     with ProcessPoolExecutor(1, get_context("fork"), _limit) as child:
         try:
-            problem = child.submit(_problem_of, kind, seed).result()
+            problem = child.submit(
+                _problem_of,
+                kind,
+                seed,
+            ).result()
         except Exception as error:
             problem = "".join(traceback.format_exception(error))
     if problem is None:
@@ -41,8 +45,8 @@ def run_case(kind: str, seed: int) -> str | None:
 
 
 def _limit() -> None:
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    most_bytes = pages * resource.getpagesize() + MOST_BYTES
+    pages, *_ = Path("/proc/self/statm").read_text().split()
+    most_bytes = int(pages) * resource.getpagesize() + MOST_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (most_bytes, most_bytes))
     resource.setrlimit(resource.RLIMIT_CPU, (MOST_CPU_S, MOST_CPU_S))
     signal.alarm(MOST_WALL_S)

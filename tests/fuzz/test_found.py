@@ -17,7 +17,8 @@ _SHAPED = "{'descr': %r, 'fortran_order': False, 'shape': %s, }\n"
 
 
 def _npy(header: str) -> bytes:
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode()
+    length = struct.pack("<H", len(header))
+    return b"\x93NUMPY\x01\x00" + length + header.encode()
 
 
 def _saved(array: object) -> bytes:

@@ -72,7 +72,11 @@ def load_thin(
         "checkpoint.enabled=false",
         "seed=1",
     )
-    loaded = load_for_launch(config, [*overrides, *settings], None)
+    loaded = load_for_launch(
+        config,
+        [*overrides, *settings],
+        None,
+    )
     prepare(
         loaded.run.data,
         lambda _: lambda done, total: None,
@@ -136,9 +140,8 @@ def _watch(
     if end == "asked":
         launcher.send_signal(signal.SIGINT)
     else:
-        os.kill(
-            exchange.pids[victim], signal.SIGKILL if end == "killed" else signal.SIGSTOP
-        )
+        number = signal.SIGKILL if end == "killed" else signal.SIGSTOP
+        os.kill(exchange.pids[victim], number)
     wait_for(lambda: launcher.poll() is not None)
     end_s = time.monotonic() - begun_s
     wait_for(lambda: exchange.gone_s is not None)
@@ -166,7 +169,8 @@ def main() -> None:
     for ranks in map(int, options.ranks.split(",")):
         loaded = load_thin(options.config, options.overrides, ranks)
         for end in options.ends.split(","):
-            print(json.dumps(measure(loaded, end)._asdict()), flush=True)
+            measured = measure(loaded, end)
+            print(json.dumps(measured._asdict()), flush=True)
 
 
 if __name__ == "__main__":

@@ -25,23 +25,35 @@ _HELLO = struct.Struct("<II")
 
 def _address(out: Path) -> str:
     """An abstract Unix socket of the run in `out`: a path may be too long for one."""
-    return "\0rn50-" + hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:32]
+    path = str(out.resolve())
+    digest = hashlib.sha256(path.encode()).hexdigest()
+    return f"\0rn50-{digest[:32]}"
 
 
 class Member:
     """A rank's end. All ranks call everything in the same order."""
 
-    def __init__(self, out: Path, rank: int) -> None:
+    def __init__(
+        self,
+        out: Path,
+        rank: int,
+    ) -> None:
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.connect(_address(out))
-        self._socket.sendall(_HELLO.pack(rank, os.getpid()))
+        hello = _HELLO.pack(rank, os.getpid())
+        self._socket.sendall(hello)
 
-    def sum(self, values: Sequence[float]) -> list[float]:
+    def sum(
+        self,
+        values: Sequence[float],
+    ) -> list[float]:
         """Added up over all ranks."""
         data = np.array(values, np.float64).tobytes()
-        self._socket.sendall(_HEAD.pack(len(data)) + data)
+        head = _HEAD.pack(len(data))
+        self._socket.sendall(head + data)
         (size,) = _HEAD.unpack(self._read(_HEAD.size))
-        return np.frombuffer(self._read(size), np.float64).tolist()
+        total = np.frombuffer(self._read(size), np.float64)
+        return total.tolist()
 
     def _read(self, size: int) -> bytes:
         data = bytearray()
@@ -56,7 +68,11 @@ class Member:
 class Exchange:
     """The hub, in a thread of its own. Read its attributes at any time."""
 
-    def __init__(self, out: Path, ranks: int) -> None:
+    def __init__(
+        self,
+        out: Path,
+        ranks: int,
+    ) -> None:
         raise_open_files()
         self.pids: dict[int, int] = {}
         """Of the ranks that have joined."""
@@ -74,7 +90,10 @@ class Exchange:
             backlog=4096,
         )
         self._server = self._loop.run_until_complete(server)
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread = threading.Thread(
+            target=self._loop.run_forever,
+            daemon=True,
+        )
         self._thread.start()
 
     def close(self) -> None:
@@ -84,13 +103,18 @@ class Exchange:
         self._server.close()
 
     async def _serve(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
     ) -> None:
-        rank, pid = _HELLO.unpack(await reader.readexactly(_HELLO.size))
-        self._writers[rank], self.pids[rank] = writer, pid
+        hello = await reader.readexactly(_HELLO.size)
+        rank, pid = _HELLO.unpack(hello)
+        self._writers[rank] = writer
+        self.pids[rank] = pid
         try:
             while True:
-                (size,) = _HEAD.unpack(await reader.readexactly(_HEAD.size))
+                head = await reader.readexactly(_HEAD.size)
+                (size,) = _HEAD.unpack(head)
                 self._asked[rank] = await reader.readexactly(size)
                 if len(self._asked) == self._ranks:
                     self._answer()
@@ -100,9 +124,8 @@ class Exchange:
                 self.gone_s = time.monotonic()
 
     def _answer(self) -> None:
-        total = np.sum(
-            [np.frombuffer(row, np.float64) for row in self._asked.values()], axis=0
-        )
+        rows = [np.frombuffer(row, np.float64) for row in self._asked.values()]
+        total = np.sum(rows, axis=0)
         self._asked.clear()
         self.sums.append(total.tolist())
         answer = total.tobytes()

@@ -25,12 +25,13 @@ def verdicts(logs: Path) -> None:
     from rn50.compliance.check_log import check_log
 
     for path in sorted(logs.glob("*/**/*.txt")):
-        found = check_log(path, official=False)
-        codes = " ".join(sorted({finding.id for finding in found.findings}))
+        check = check_log(path, official=False)
+        ids = {finding.id for finding in check.findings}
+        codes = " ".join(sorted(ids))
         print(
             path.relative_to(logs),
-            found.verdict,
-            found.ruleset,
+            check.verdict,
+            check.ruleset,
             codes,
             sep="\t",
         )

@@ -31,7 +31,9 @@ def test_ranks_on_emulated_hosts(tmp_path: Path, delay_us: int) -> None:
     command = [NETLAB, *hosts, rn50, *bench.split(), *algorithms]
     done = finished(command, timeout=300)
     assert done.returncode == 0, done.stderr
-    rows = {(r["algorithm"], r["bytes"]): r for r in json.loads(done.stdout)["rows"]}
+    rows = {}
+    for row in json.loads(done.stdout)["rows"]:
+        rows[row["algorithm"], row["bytes"]] = row
     ring = rows["ring", 4000]
     doubling = rows["recursive_doubling", 4000]
     assert (ring["steps"], doubling["steps"]) == (6, 2)

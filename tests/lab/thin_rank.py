@@ -50,7 +50,8 @@ class Forked(Launcher):
 
     def command(self, job: Job) -> list[str]:
         module = [sys.executable, "-m", "tests.lab.thin_rank"]
-        return [*module, str(job.ranks), str(job.ranks_per_node), *job.command]
+        places = [str(job.ranks), str(job.ranks_per_node)]
+        return [*module, *places, *job.command]
 
     def is_installed(self) -> bool:
         return True
@@ -64,7 +65,11 @@ def launch_thin(config: str, out: str) -> int:
         launch(
             load(config),
             track,
-            Options(NAME, out=Path(out), program=()),
+            Options(
+                NAME,
+                out=Path(out),
+                program=(),
+            ),
         )
     except (RunError, StoppedBySignal, UserError) as error:
         print(f"rn50: error: {error}", file=sys.stderr, flush=True)
@@ -76,7 +81,10 @@ def count_opens() -> list[str]:
     """The files that this process opens from now on, but for the kernel's."""
     opened: list[str] = []
 
-    def audit(event: str, arguments: tuple[Any, ...]) -> None:
+    def audit(
+        event: str,
+        arguments: tuple[Any, ...],
+    ) -> None:
         if event == "open" and isinstance(arguments[0], str | os.PathLike):
             path = str(Path(arguments[0]).absolute())
             if not path.startswith(("/proc/", "/sys/")):
@@ -91,7 +99,8 @@ def train(context: RunContext, opened: list[str]) -> None:
     process = context.process
     plan = context.plan
     with context.timeline.span("build pipelines"):
-        tables = [load_table(Path(context.run.data.path), split) for split in SPLITS]
+        folder = Path(context.run.data.path)
+        tables = [load_table(folder, split) for split in SPLITS]
     with context.timeline.span("open connections"):
         ranks = Member(context.out, process.rank)
     with context.timeline.span("agree on weights"):
@@ -107,9 +116,14 @@ def train(context: RunContext, opened: list[str]) -> None:
         context.state.advance(plan, step, STEP_S)
         if step % plan.log_every_steps:
             continue
-        loss, *requests = ranks.sum([float(len(tables)), *context.stop.flags])
+        losses = [float(len(tables))]
+        loss, *requests = ranks.sum([*losses, *context.stop.flags])
         if process.rank == 0:
-            context.metrics.write("train", step=step, loss=loss)
+            context.metrics.write(
+                "train",
+                step=step,
+                loss=loss,
+            )
         if cause := agreed_stop(requests):
             break
     context.log.abort()
@@ -131,8 +145,8 @@ def main(arguments: list[str]) -> int:
     for rank in range(ranks):
         if os.fork() == 0:
             _be(rank, ranks, per_node, options)
-    codes = [os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(ranks)]
-    return int(any(codes))
+    statuses = [os.wait()[1] for _ in range(ranks)]
+    return int(any(statuses))
 
 
 def _be(
@@ -158,6 +172,8 @@ def _be(
 
 
 if __name__ == "__main__":
-    sys.exit(
-        launch_thin(*sys.argv[2:]) if sys.argv[1] == "launch" else main(sys.argv[1:])
-    )
+    match sys.argv[1:]:
+        case ["launch", config, out]:
+            sys.exit(launch_thin(config, out))
+        case words:
+            sys.exit(main(words))

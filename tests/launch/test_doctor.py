@@ -96,10 +96,7 @@ def test_both_libraries_are_tried_on_every_device(
     devices: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def process(
-        library: str,
-        device: str,
-    ) -> list[Row]:
+    def process(library: str, device: str) -> list[Row]:
         return [Row(device, library, "")]
 
     monkeypatch.setattr("rn50.launch.doctor.read_gpus", lambda: gpus)

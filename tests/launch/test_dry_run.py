@@ -44,9 +44,9 @@ def test_what_is_said_of_a_run_here_and_of_a_published_one(smoke_data: Path) -> 
     ranks = "--gloo -np 2 python -m rn50.train FOLDER/config.yaml --out FOLDER"
     assert " ".join(found["command"]).endswith(ranks)
     published = described("abci_2048_open")
-    assert any(
-        "a packed image set expected" in problem for problem in published["problems"]
-    )
+    problems = "\n".join(published["problems"])
+    assert "512 hosts expected" in problems
+    assert "a packed image set expected" in problems
 
 
 def test_what_breaks_a_rule_or_is_inherited_is_told_before_the_ranks_start(
@@ -96,10 +96,7 @@ def test_the_command_starts_nothing_and_makes_nothing(
 
 
 @pytest.mark.slow
-def test_a_run_that_diverges_is_not_restarted(
-    rn50: Rn50,
-    smoke_data: Path,
-) -> None:
+def test_a_run_that_diverges_is_not_restarted(rn50: Rn50, smoke_data: Path) -> None:
     words = (
         f"data.path={smoke_data}",
         f"system.results={rn50.results}",
@@ -118,10 +115,7 @@ def test_a_run_that_diverges_is_not_restarted(
     assert not list(rn50.run_folder().glob("attempt_*"))
 
 
-def test_a_job_goes_on_when_nobody_waits(
-    rn50: Rn50,
-    program: Any,
-) -> None:
+def test_a_job_goes_on_when_nobody_waits(rn50: Rn50, program: Any) -> None:
     program("sbatch", "echo 42")
     program("squeue", "echo RUNNING")
     process = rn50.start(

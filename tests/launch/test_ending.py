@@ -42,11 +42,7 @@ def _our_rn50_is_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
 
 
-def standing(
-    folder: Path,
-    step: int,
-    checkpoint: int | None,
-) -> str:
+def standing(folder: Path, step: int, checkpoint: int | None) -> str:
     """Leave what a run leaves; returns the end of its last line without `--launcher`."""
     lines = [{"kind": "train", "step": step}, {"kind": "gaps"}]
     (folder / "metrics.jsonl").write_text(
@@ -156,10 +152,7 @@ def test_what_stopped_a_command() -> None:
 
 
 @pytest.mark.parametrize("name", [".", "run_1"])
-def test_a_run_of_a_job_goes_on_with_the_job(
-    tmp_path: Path,
-    name: str,
-) -> None:
+def test_a_run_of_a_job_goes_on_with_the_job(tmp_path: Path, name: str) -> None:
     (tmp_path / "job.sh").touch()
     run = tmp_path / name
     run.mkdir(exist_ok=True)

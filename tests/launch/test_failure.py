@@ -173,10 +173,7 @@ def seen(stderr: str = "", *failures: Failure, **more: Any) -> Evidence:
         (seen(NO_FOLDER, lost=GONE), HERE + PROCESS_EXITED),
     ],
 )
-def test_the_cause_comes_first(
-    evidence: Evidence,
-    expected: str,
-) -> None:
+def test_the_cause_comes_first(evidence: Evidence, expected: str) -> None:
     told = explain_failure(evidence)
     assert expected in told
     assert told.endswith(PROCESS_EXITED) or not expected.endswith(PROCESS_EXITED)
@@ -303,8 +300,7 @@ def test_too_few_open_files_are_refused() -> None:
 
 
 def test_a_rank_that_never_connected_is_read_in_its_own_words(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _Rank(tmp_path).say("no connection")
     seen = Evidence(

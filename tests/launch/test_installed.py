@@ -33,10 +33,7 @@ def test_a_whole_package_has_lost_nothing_whatever_its_version(site: Path) -> No
 @pytest.mark.parametrize(
     "file", ["numpy/core.py", "numpy/a,b.py", "numpy-2.0.dist-info/RECORD"]
 )
-def test_the_first_file_that_is_gone_is_named(
-    site: Path,
-    file: str,
-) -> None:
+def test_the_first_file_that_is_gone_is_named(site: Path, file: str) -> None:
     (site / file).unlink()
     assert list(losses(site, {"numpy"})) == [("numpy", file)]
 

@@ -20,10 +20,7 @@ from rn50.logging.records import Failure, write
 from tests.conftest import read_json, refused, write_json
 
 
-def start(
-    folder: Path,
-    code: int,
-) -> None:
+def start(folder: Path, code: int) -> None:
     """A start of a job that ends with `code`."""
     with open_job(folder, log=False) as job:
         assert (folder / "exit_code").read_text() == "running\n"
@@ -58,8 +55,7 @@ def run_job(
 
 
 def test_bad_input_is_one_line_and_exit_code_2(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_job(tmp_path, "batch.per_rank=0") == 2
     assert run_job(tmp_path, "seed=3", runs=5) == 2
@@ -71,8 +67,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
 
 
 def test_runs_that_have_ended_are_left(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = load("smoke", ["seed=1"]).to_yaml()
     for number, status in enumerate(("success", "aborted")):
@@ -100,10 +95,7 @@ def test_a_run_that_would_fail_again_leaves_the_others_their_turn(
 ) -> None:
     failure = Failure(0, "h", "epoch 1", 7, "no number", retryable)
 
-    def fails(
-        plan: LaunchPlan,
-        _: object,
-    ) -> None:
+    def fails(plan: LaunchPlan, _: object) -> None:
         out = plan.options.out
         assert out is not None
         write(out / failure.file_name, failure)
@@ -174,10 +166,7 @@ SINGULARITY = [
         ),
     ],
 )  # fmt: skip
-def test_what_a_rank_is_started_with(
-    job: list[str],
-    tokens: list[str],
-) -> None:
+def test_what_a_rank_is_started_with(job: list[str], tokens: list[str]) -> None:
     """A list of words, which no shell reads."""
     overrides = ["mounts=[/raid:/raid:ro]", "home=/opt/rn50", *job]
     words = [f"system.job.{text}" for text in overrides]

@@ -34,10 +34,7 @@ done""",
 
 
 @pytest.fixture
-def slurm(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Path:
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Four nodes that answer: write names to `DEAD` and `ALLOCATED`."""
     (tmp_path / "bin").mkdir()
     for name, text in PROGRAMS.items():

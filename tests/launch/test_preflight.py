@@ -77,8 +77,7 @@ def test_what_launch_refuses_check_and_submit_refuse(
 
 @pytest.mark.parametrize(("words", "why"), GRIDS)
 def test_a_grid_that_cannot_be_had_is_neither_priced_nor_shown(
-    words: tuple[str, ...],
-    why: str,
+    words: tuple[str, ...], why: str
 ) -> None:
     loaded = load(words[0], words[1:])
     with refused(re.escape(why)):
@@ -98,10 +97,7 @@ def test_a_grid_that_cannot_be_had_is_neither_priced_nor_shown(
         ("you_2048_knl", "32x64"),  # on CPUs our own, the squarest
     ],
 )
-def test_the_grid_that_runs_is_priced_and_shown(
-    config: str,
-    grid: str,
-) -> None:
+def test_the_grid_that_runs_is_priced_and_shown(config: str, grid: str) -> None:
     loaded = load(config, ["comm.algorithm=torus_2d"])
     expected = f"torus_2d({grid})"
     assert (

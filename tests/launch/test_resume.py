@@ -57,9 +57,7 @@ def test_what_came_after_the_checkpoint_is_cut_off_and_kept(run: Path) -> None:
 
 @pytest.mark.parametrize("at", ["write_bytes", "replace"])
 def test_an_interruption_while_the_last_attempt_is_put_aside_loses_nothing(
-    run: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    at: str,
+    run: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     """By a full disk while the log is copied, or before it is cut."""
 
@@ -132,9 +130,7 @@ def test_a_driver_that_was_taken_over_touches_nothing(run: Path) -> None:
     "name", [".reserve", LOCK, "metrics.jsonl", "checkpoint", "run_1"]
 )
 def test_a_foreign_folder_is_not_written_through_its_links(
-    run: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-    name: str,
+    run: Path, tmp_path_factory: pytest.TempPathFactory, name: str
 ) -> None:
     save_config(LOADED, run)
     victim = tmp_path_factory.mktemp("home") / "victim"

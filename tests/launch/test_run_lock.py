@@ -106,11 +106,7 @@ def test_a_rank_that_outlives_its_launcher_is_waited_for(
 # --- --resume latest: which run ------------------------------------------------------------------
 
 
-def a_run(
-    folder: Path,
-    at: int,
-    **result: object,
-) -> Path:
+def a_run(folder: Path, at: int, **result: object) -> Path:
     """What a run leaves, without the bytes: a checkpoint written at `at` and its result."""
     (folder / "checkpoint").mkdir(parents=True)
     path = folder / "checkpoint" / "step_0000000020.ckpt"
@@ -147,10 +143,7 @@ def test_what_counts_as_interrupted(
     assert not is_interrupted(folder), "it would fail again"
 
 
-def found(
-    config: str | None,
-    results: Path,
-) -> str:
+def found(config: str | None, results: Path) -> str:
     """The run that `latest` means: its checkpoint is named, as it is none."""
     with pytest.raises(UserError) as caught:
         load_resumed("latest", config, [f"system.results={results}"], None)

@@ -37,10 +37,7 @@ from tests.train.test_checkpoint import CONFIG, arrays, meta
 
 
 @pytest.mark.slow
-def test_five_runs_make_a_submission(
-    rn50: Rn50,
-    smoke_data: Path,
-) -> None:
+def test_five_runs_make_a_submission(rn50: Rn50, smoke_data: Path) -> None:
     done = rn50(
         "submit",
         "smoke",
@@ -111,11 +108,7 @@ BANNER = "   Welcome to the Cluster6 Supercomputer\nINFO: your project has 1200 
 
 
 @pytest.mark.parametrize("name", SAYS)
-def test_submission_and_waiting(
-    name: str,
-    tmp_path: Path,
-    program: Any,
-) -> None:
+def test_submission_and_waiting(name: str, tmp_path: Path, program: Any) -> None:
     command, job, state, gone = SAYS[name]
     program(command, f"printf '%s' '{BANNER}{job}\n\n'")
     loaded = load("smoke", [f"system.results={tmp_path}/results"])
@@ -164,9 +157,7 @@ def test_submission_and_waiting(
     ],
 )
 def test_the_id_is_all_of_the_last_line_or_there_is_none(
-    name: str,
-    printed: str,
-    job: str | None,
+    name: str, printed: str, job: str | None
 ) -> None:
     assert SCHEDULERS[name].job_id(printed) == job
 
@@ -227,10 +218,7 @@ def test_a_job_that_goes_back_into_its_queue_has_not_ended(
         assert (ask(plan.scheduler, "42", tmp_path) is not None) == requeue
 
 
-def test_waiting_tells_why_once(
-    tmp_path: Path,
-    program: Any,
-) -> None:
+def test_waiting_tells_why_once(tmp_path: Path, program: Any) -> None:
     words = (
         "PENDING Priority",
         "PENDING Priority",
@@ -288,10 +276,7 @@ def test_a_refused_submission_is_one_line_and_leaves_no_folder(
     assert list((tmp_path / "results/smoke").iterdir()) == []
 
 
-def test_where_things_lie(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
+def test_where_things_lie(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     for words, home, python in (
         ([], str(ROOT), sys.executable),
@@ -350,10 +335,7 @@ def test_system_page_of_a_recorded_machine(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def job(
-    tmp_path: Path,
-    program: Any,
-) -> Path:
+def job(tmp_path: Path, program: Any) -> Path:
     """An interrupted job of five runs, whose id Slurm does not know any more."""
     job = tmp_path / "job"
     run = job / "run_0"
@@ -401,11 +383,7 @@ def test_what_a_stranger_wrote_of_the_submission_is_no_more_than_unknown(
     assert find_interrupted(str(job), None, [])[1] == Last(job, None, 1)
 
 
-def test_what_cannot_go_on_is_refused(
-    job: Path,
-    tmp_path: Path,
-    program: Any,
-) -> None:
+def test_what_cannot_go_on_is_refused(job: Path, tmp_path: Path, program: Any) -> None:
     with refused("no CONFIG beside a folder expected, found smoke"):
         find_interrupted(str(job), "smoke", [])
     with refused(r"optimizer\.base_lr"):

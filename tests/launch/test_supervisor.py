@@ -135,11 +135,7 @@ def test_a_stop_waits_for_the_longer_of_two_times(
 
     waited = []
 
-    def wait(
-        _: object,
-        stop: object,
-        grace_s: float,
-    ) -> None:
+    def wait(_: object, stop: object, grace_s: float) -> None:
         waited.append(grace_s)
 
     monkeypatch.setattr(supervisor, "wait_for_launcher", stopped)

@@ -30,11 +30,7 @@ def connected(place: str) -> socket.socket:
 class Rank:
     """A rank's connection, message by message."""
 
-    def __init__(
-        self,
-        watchdog: Watchdog,
-        rank: int,
-    ) -> None:
+    def __init__(self, watchdog: Watchdog, rank: int) -> None:
         place, _, token = watchdog.environment[WATCHDOG_ENV].rpartition(":")
         self.socket = connected(place)
         self.lines = self.socket.makefile("rb")
@@ -193,10 +189,7 @@ def test_a_stranger_is_cut_off_and_changes_nothing(
     assert watchdog.failures == []
 
 
-def lines_until(
-    rank: Rank,
-    begin: bytes,
-) -> list[bytes]:
+def lines_until(rank: Rank, begin: bytes) -> list[bytes]:
     """What the launcher says up to a line that begins so."""
     lines = []
     while not lines or not lines[-1].startswith(begin):

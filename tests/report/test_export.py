@@ -108,7 +108,8 @@ def test_an_evaluation_again_finds_the_recorded_counts(
 
 
 def evaluated(rn50: Rn50, *arguments: str | Path) -> dict[str, Any]:
-    return json.loads(rn50.output("evaluate", "--json", *map(str, arguments)))
+    out = rn50.output("evaluate", "--json", *map(str, arguments))
+    return json.loads(out)
 
 
 def counts_of(
@@ -156,8 +157,8 @@ def test_an_ensemble_averages_the_softmax_of_different_networks(
         powers = np.exp(logits.astype(np.float64))
         shares.append(powers / powers.sum(axis=1, keepdims=True))
     mean = np.mean(shares, axis=0)
-    members = [*scores["runs"], scores["ensemble"]]
-    for score, expected in zip(members, (*shares, mean), strict=True):
+    scored = [*scores["runs"], scores["ensemble"]]
+    for score, expected in zip(scored, (*shares, mean), strict=True):
         counts = (score["correct"], score["correct_top5"])
         assert counts == counts_of(expected, labels)
     of_logits = np.mean(np.log(shares), axis=0)
@@ -166,7 +167,8 @@ def test_an_ensemble_averages_the_softmax_of_different_networks(
     config = other / "config.yaml"
     text = config.read_text()
     config.write_text(text.replace("crop_px: 24", "crop_px: 20"))
-    error = rn50.error("evaluate", str(run), str(other), *places(run))
+    members = (str(run), str(other))
+    error = rn50.error("evaluate", *members, *places(run))
     assert f"{other}: data.crop_px 24 expected" in error
     assert "found 20" in error
 
@@ -179,7 +181,7 @@ def test_as_many_ranks_score_with_the_statistics_of_all_as_one_rank_does(
     kept = map(read_checkpoint, checkpoints_in(whole / "checkpoint"))
     path, *_ = (file.path for file in kept if file.meta.statistics_rows == 2)
     of_one, of_two = (
-        evaluated(rn50, path, *places(whole), "--ranks", ranks) for ranks in "12"
+        evaluated(rn50, path, *places(whole), f"--ranks={ranks}") for ranks in (1, 2)
     )
     assert of_one["correct"] == of_two["correct"]
 
@@ -208,7 +210,8 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
         words.append("--onnx")
         files.append("model.onnx")
     rn50.output(*words)
-    assert [path.name for path in sorted(out.iterdir())] == files
+    written = [path.name for path in out.iterdir()]
+    assert sorted(written) == files
     about = read_json(out / "model.json")
     last = metrics(run, "eval")[-1]
     assert about["accuracy"] == last["accuracy"]
@@ -216,7 +219,10 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     assert about["input"]["centre_crop_px"] == data.crop_px
     assert about["input"]["antialias"] is False
     manifest = read_json(Path(data.path) / "manifest.json")
-    assert about["output"] == {"logits": 10, "classes": manifest["classes"]}
+    assert about["output"] == {
+        "logits": 10,
+        "classes": manifest["classes"],
+    }
     batch = whole_evaluation_set(data)
     images = tmp_path / "images.npy"
     labels = tmp_path / "labels.npy"
@@ -232,8 +238,10 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     for image in stored.images(np.arange(data.eval_samples)):
         Path("photo").write_bytes(bytes(image))
         prepared.append(names["prepare"]("photo"))
-    errors = np.abs(np.stack(prepared) - np.load(images))
-    levels = errors * np.reshape(data.std, (3, 1, 1))
+    theirs = np.stack(prepared)
+    ours = np.load(images)
+    std = np.reshape(data.std, (3, 1, 1))
+    levels = np.abs(theirs - ours) * std
     assert levels.max() < 1.5
     assert levels.mean() < 0.1
     np.save("prepared.npy", prepared)
@@ -252,10 +260,10 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     )
     metadata = session.get_modelmeta().custom_metadata_map
     assert json.loads(metadata["model"]) == about
-    (logits,) = session.run(None, {"data": np.stack(prepared)})
+    (logits,) = session.run(None, {"data": theirs})
     correct, _ = counts_of(logits, np.load(labels))
     assert abs(correct - last["correct"]) <= 1
-    (logits,) = session.run(None, {"data": np.load(images)})
+    (logits,) = session.run(None, {"data": ours})
     np.testing.assert_allclose(
         logits, np.load(f"{out}/model-logits.npy"), rtol=1e-4, atol=1e-4
     )
@@ -312,8 +320,9 @@ def test_a_table_has_all_records(
         for key in record.keys() & numbers:
             assert float(row[key]) == record[key]
     keys = ("run", "name", "seed", "optimizer.base_lr")
-    of_the_run = {tuple(map(row.get, keys)) for row in rows}
-    assert of_the_run == {(f"smoke/{run.name}", "smoke", "1", "0.05")}
+    for row in rows:
+        parameters = [row[key] for key in keys]
+        assert parameters == [f"smoke/{run.name}", "smoke", "1", "0.05"]
     stamps = [float(row["unix_s"]) for row in rows]
     assert stamps == sorted(stamps)
     begun = (run / "config.yaml").stat()
@@ -354,7 +363,8 @@ def test_tensorboard_reads_every_point(
     started = read.PluginTagToContent("hparams")["_hparams_/session_start_info"]
     assert b"optimizer.base_lr" in started
     assert b"seed" in started
+    evaluations = metrics(run, "eval")
     scalars = read.Scalars("eval/accuracy")
-    for evaluation, scalar in zip(metrics(run, "eval"), scalars, strict=True):
+    for evaluation, scalar in zip(evaluations, scalars, strict=True):
         assert scalar.step == evaluation["step"]
         assert scalar.value == pytest.approx(evaluation["accuracy"])

@@ -34,7 +34,8 @@ def test_a_time_has_its_place() -> None:
     assert peers is not None
     times_s = [entry.score_s for entry in peers.entries]
     assert times_s == sorted(times_s)
-    assert peers.place == sorted([*times_s, 800.0]).index(800.0) + 1
+    faster = [time_s for time_s in times_s if time_s < 800.0]
+    assert peers.place == len(faster) + 1
     assert f"best published {times_s[0]:,.1f} s" in peers.text
     assert standing("NVIDIA H100 SXM5 80 GB", 7, 800.0) is None
 
@@ -52,7 +53,8 @@ def test_a_log_says_where_it_stands(
     log = write(tmp_path / "eos_ngc24.04_mxnet/result_0.txt", run)
     assert bool(shown(log)["published"]) == imagenet
     assert ("Time to train by round" in page_of(log)) == imagenet
-    assert shown(write(tmp_path / "result_0.txt", good_run()))["published"] is None
+    elsewhere = write(tmp_path / "result_0.txt", good_run())
+    assert shown(elsewhere)["published"] is None
 
 
 def test_the_config_of_a_run_names_its_machine(tmp_path: Path) -> None:
@@ -61,4 +63,5 @@ def test_the_config_of_a_run_names_its_machine(tmp_path: Path) -> None:
     log = read_log(write(tmp_path / "result_0.txt", good_run()))
     summary = summarise(log.events)
     assert standing_of(tmp_path, run, [summary]) is not None
-    assert standing_of(tmp_path, run, [summary._replace(target=0.7)]) is None
+    easier = summary._replace(target=0.7)
+    assert standing_of(tmp_path, run, [easier]) is None

@@ -21,9 +21,8 @@ from tests.report.conftest import Measure, write_config
 from tests.report.test_breakdown import records as step_records
 from tests.report.test_breakdown import table as rank_table
 
-SHARED = Path(
-    os.environ.get("RN50_SHARED", Path(__file__).resolve().parents[2].parent / "shared")
-)
+BESIDE = Path(__file__).resolve().parents[3] / "shared"
+SHARED = Path(os.environ.get("RN50_SHARED", BESIDE))
 LOGS = SHARED / "data/mlperf_logs/logs"
 HOSTILE = (
     '"><script>document.title="owned"</script><img src=x onerror="document.title=1">'
@@ -206,7 +205,8 @@ def test_all_of_a_run_is_on_its_page(run_folder: Path) -> None:
 
 
 def test_a_bare_log_has_a_page(tmp_path: Path) -> None:
-    shape = Shape(page_of(write(tmp_path / "log.txt", good_run())))
+    log = write(tmp_path / "log.txt", good_run())
+    shape = Shape(page_of(log))
     assert "us one machine" in shape.text  # the submitter and its system
     assert "Config" not in shape.text
     assert "target 0.759, epoch 35" in shape.text
@@ -324,12 +324,14 @@ def test_a_launch_survives_its_report(
 def test_the_learning_rate_is_the_planned_one(run_folder: Path) -> None:
     """Joined log points have neither the start of the warm-up nor its end."""
     write_config(run_folder, "seed=7", "optimizer.base_lr=0.5")
-    planned = _planned(read_subjects(run_folder)[0])
-    assert max(planned, key=itemgetter(1)) == pytest.approx((1, 0.5))
-    assert planned[0] == pytest.approx((1 / 50, 0.5 / 50))
-    assert planned[-1][0] == pytest.approx(8)
-    run_charts = page_charts([("_", read_subjects(run_folder)[0])])
-    (lr,) = [plot for plot in run_charts["schedule"] if "rate" in plot.title]
+    (subject,) = read_subjects(run_folder)
+    first, *planned, (end, _) = _planned(subject)
+    highest = max(planned, key=itemgetter(1))
+    assert highest == pytest.approx((1, 0.5))
+    assert first == pytest.approx((1 / 50, 0.5 / 50))
+    assert end == pytest.approx(8)
+    lr, *_ = page_charts([("_", subject)])["schedule"]
+    assert lr.title == "Learning rate"
     assert ">planned<" in lr.chart
     assert ">as run<" in lr.chart
 
@@ -386,7 +388,8 @@ def test_the_page_in_a_browser(
 
 def brightness(colour: str) -> int:
     """Of an `rgb(...)`."""
-    return sum(map(int, re.findall(r"\d+", colour)[:3]))
+    red, green, blue, *_ = map(int, re.findall(r"\d+", colour))
+    return red + green + blue
 
 
 @pytest.mark.parametrize(

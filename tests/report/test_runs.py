@@ -176,8 +176,16 @@ def test_a_run_is_followed_while_it_is_written(
     assert not row.resumable
     assert row.started == "2026-11-22T12:59:59Z"
     # 1,000 images on two ranks of 10: 50 steps an epoch; the 8th is evaluated last.
-    assert row.progress == Progress(25, 400, 0.5, 8, 1.25, 375 * 20 / 125)
-    write_metrics(run, [TRAIN, EVAL, TRAIN | {"step": 30}])
+    assert row.progress == Progress(
+        step=25,
+        steps=400,
+        epoch=0.5,
+        epochs=8,
+        loss=1.25,
+        left_s=375 * 20 / 125,
+    )
+    later = TRAIN | {"step": 30}
+    write_metrics(run, [TRAIN, EVAL, later])
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "train", "step": 35, "epo')  # being written
     row = only(run)
@@ -251,7 +259,8 @@ def listed(*arguments: str) -> list[dict[str, Any]]:
 def test_filters(tmp_path: Path) -> None:
     for day, result in enumerate((SUCCESS, STOPPED, SUCCESS)):
         run = make_run(tmp_path / f"a/2026110{day}T000000Z", result)
-    write_json(run / "environment.json", {"run": BRIEF | {"name": "mine"}})
+    renamed = BRIEF | {"name": "mine"}
+    write_json(run / "environment.json", {"run": renamed})
 
     def days(*options: str) -> str:
         rows = listed(str(tmp_path), *options)
@@ -263,8 +272,8 @@ def test_filters(tmp_path: Path) -> None:
     assert days("--status", "success", "--newest", "1") == "2"
     assert days("--status", "success", "--status", "stopped") == "210"
     assert listed(str(run))[0]["time_to_train_s"] == 49.342
-    for wrong in (["--status=done"], [f"{run}/nothing"], ["--watch", "--json"]):
-        assert invoke(*wrong).exit_code != 0
+    for wrong in ("--status=done", f"{run}/nothing", "--watch --json"):
+        assert invoke(*wrong.split()).exit_code != 0
     done = invoke(str(tmp_path), "--status", "queued")
     assert done.exit_code == 0
     assert done.stderr == f"no runs below {tmp_path}\n"
@@ -311,7 +320,11 @@ ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 def on_terminal(columns: int, *arguments: str) -> tuple[subprocess.Popen[bytes], int]:
     """`rn50 runs` on a terminal, and the descriptor of what it shows."""
-    size = {"COLUMNS": str(columns), "LINES": "24", "TERM": "xterm"}
+    size = {
+        "COLUMNS": str(columns),
+        "LINES": "24",
+        "TERM": "xterm",
+    }
     leader, follower = pty.openpty()
     process = subprocess.Popen(
         [Path(sys.executable).with_name("rn50"), "runs", *arguments],
@@ -331,7 +344,8 @@ def test_a_narrow_terminal_keeps_folders_whole(
         make_run(run.with_name("20261121T000000Z") / f"run_{number}", SUCCESS)
     process, leader = on_terminal(columns, str(run.parents[1]))
     assert process.wait() == 0
-    header, *lines = ESCAPES.sub("", read_terminal(leader)).splitlines()
+    shown = ESCAPES.sub("", read_terminal(leader))
+    header, *lines = shown.splitlines()
     assert max(map(len, (header, *lines))) <= columns
     assert ("top-1" in header) == (columns == 80)
     assert "images/s" not in header
@@ -356,7 +370,8 @@ def test_live(
         return ESCAPES.sub("", shown.decode(errors="replace"))
 
     wait_until(lambda: "0.50/" in text(), 30)
-    write_metrics(run, [TRAIN, EVAL, TRAIN | {"step": 150, "epoch": 3.0}])
+    later = TRAIN | {"step": 150, "epoch": 3.0}
+    write_metrics(run, [TRAIN, EVAL, later])
     wait_until(lambda: "3.00/" in text() and "0.5000" in text(), 30)
     write_json(run / "result.json", SUCCESS | {"eval_accuracy": 0.9125})
     held.communicate("")  # the driver ends

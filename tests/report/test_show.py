@@ -181,7 +181,16 @@ def test_copies_by_other_ranks_change_nothing(tmp_path: Path) -> None:
     def by_four_ranks(run: Run) -> None:
         run[:] = [record for record in run for _ in range(4)]
 
+    def by_a_slower_rank(run: Run) -> None:
+        starts = [record for record in run if record.key == "epoch_start"]
+        stops = [record for record in run if record.key == "epoch_stop"]
+        for stop, start in zip(stops, starts[1:], strict=False):
+            late = copy.copy(stop)
+            late.time_ms = start.time_ms + 1
+            run.insert(run.index(start) + 1, late)
+
     assert of(tmp_path, by_four_ranks) == single
+    assert of(tmp_path, by_a_slower_rank) == single
 
 
 def test_ranks_that_disagree_are_all_shown(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def test_tensors_are_those_of_the_trainers_network() -> None:
     from rn50.train.network.build import trainable
     from rn50.train.network.resnet import ResNet
 
-    resnet = ResNet(Model(), 1000, prefix="")
+    resnet = ResNet(Model(), 1000)
     net = [(p.name, math.prod(p.shape)) for p in trainable(resnet)]
     _, tensors = resnet50()
     assert [(tensor.name, tensor.size) for tensor in tensors] == net

@@ -68,10 +68,7 @@ def lab(
 
 
 @pytest.fixture(autouse=True)
-def _conf(
-    lab: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def _conf(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLURM_CONF", str(lab))
 
 
@@ -105,10 +102,7 @@ class Job(NamedTuple):
     def run(self) -> Path:
         return self.folder / "run_0"
 
-    def log(
-        self,
-        name: str = "job.log",
-    ) -> str:
+    def log(self, name: str = "job.log") -> str:
         return (self.folder / name).read_text()
 
     def wait_for_training(self) -> None:
@@ -118,11 +112,7 @@ class Job(NamedTuple):
     def wait_for_checkpoint(self) -> None:
         wait_until(lambda: checkpoints_in(self.run / "checkpoint"))
 
-    def end(
-        self,
-        code: int,
-        state: str,
-    ) -> str:
+    def end(self, code: int, state: str) -> str:
         """What the command prints up to its end, which has to be this one."""
         out, err = self.process.communicate(timeout=300)
         assert self.process.returncode == code, out + err + self.log()
@@ -130,11 +120,7 @@ class Job(NamedTuple):
         return out
 
 
-def submit(
-    rn50: Rn50,
-    smoke_data: Path,
-    *arguments: str,
-) -> Job:
+def submit(rn50: Rn50, smoke_data: Path, *arguments: str) -> Job:
     process = rn50.start(
         "submit",
         "smoke",
@@ -185,10 +171,7 @@ def ranks_of(run: Path) -> dict[str, psutil.Process]:
     return ranks
 
 
-def test_a_killed_rank_fails_the_job_at_once(
-    rn50: Rn50,
-    smoke_data: Path,
-) -> None:
+def test_a_killed_rank_fails_the_job_at_once(rn50: Rn50, smoke_data: Path) -> None:
     job = submit(rn50, smoke_data, *LONG)
     job.wait_for_training()
     ranks_of(job.run)["1"].kill()
@@ -250,9 +233,7 @@ def begin_at_once(job: str) -> None:
 
 
 def test_a_requeued_job_goes_on(
-    rn50: Rn50,
-    smoke_data: Path,
-    uninterrupted: str,
+    rn50: Rn50, smoke_data: Path, uninterrupted: str
 ) -> None:
     job = submit(rn50, smoke_data, *SHORT, "system.job.requeue=true")
     job.wait_for_checkpoint()
@@ -289,7 +270,11 @@ def test_a_job_near_its_time_limit_goes_on_from_the_queue(
     number = int(signal.SIGUSR1)
     told = re.compile(rf"sent signal {number} to pid \d+ StepId={job.number}\.batch")
     logs = list(lab.parent.glob("log/slurmd-*"))
-    wait_until(lambda: any(told.search(log.read_text()) for log in logs))
+
+    def is_told() -> bool:
+        return any(told.search(log.read_text()) for log in logs)
+
+    wait_until(is_told)
     rank.resume()
     wait_until(lambda: state_of(job.number) == "PENDING")
     refused = rn50.error("submit", "--resume", str(job.folder))
@@ -305,10 +290,7 @@ def test_a_job_near_its_time_limit_goes_on_from_the_queue(
     assert digest(job.run) == uninterrupted
 
 
-def power_off(
-    lab: Path,
-    node: str,
-) -> None:
+def power_off(lab: Path, node: str) -> None:
     """Everything that runs on a node is gone at once: slurmd, its steps and what they started."""
     pid_file = lab.parent / f"slurmd-{node}.pid"
     daemon = int(pid_file.read_text())

@@ -52,7 +52,7 @@ def meta(
     **changes: Any,
 ) -> Meta:
     loaded = load(*CONFIG)
-    values: dict[str, Any] = {
+    values = {
         "state": TrainState(
             step=step,
             training_s=3.25,
@@ -149,15 +149,18 @@ def tensors(
     length: int | None = None,
 ) -> bytes:
     text = json.dumps(header).encode()
-    return struct.pack("<Q", len(text) if length is None else length) + text + body
+    if length is None:
+        length = len(text)
+    return struct.pack("<Q", length) + text + body
 
 
 def hostile(
     digest: str = "0" * 64,
     **changes: object,
 ) -> bytes:
-    values = json.dumps(meta().model_dump(mode="json") | changes)
-    return tensors({"__metadata__": {"digest": digest, "meta": values}})
+    values = meta().model_dump(mode="json") | changes
+    metadata = {"digest": digest, "meta": json.dumps(values)}
+    return tensors({"__metadata__": metadata})
 
 
 @pytest.mark.parametrize(
@@ -210,7 +213,6 @@ def test_a_torn_newest_file_costs_one_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "step_0000000099.ckpt").mkdir()  # not even a file
     (tmp_path / "step_evil.ckpt").write_bytes(b"")  # not one of ours
     checkpoint, (of_folder, of_torn) = newest_checkpoint(tmp_path)
-    assert checkpoint is not None
     assert checkpoint.meta.step == 10
     assert "a regular file expected" in of_folder
     assert "torn or damaged" in of_torn
@@ -321,14 +323,17 @@ def test_the_image_set_is_known_by_its_content(tmp_path: Path) -> None:
         "classes": list("abcd"),
         "shuffle_seed": 0,
     }
-    counts = {"train": split | {"samples": 1000}, "val": split | {"samples": 400}}
+    counts = {
+        "train": split | {"samples": 1000},
+        "val": split | {"samples": 400},
+    }
     data = tmp_path / "data"
     data.mkdir()
     write_json(data / "manifest.json", held | {"splits": counts})
     here = load("smoke", ["seed=1", f"data.path={data}"])
     digest = image_set_in(data)
-    assert digest is not None
-    check_config(read_checkpoint(write(tmp_path, image_set=digest)), here)
+    same = read_checkpoint(write(tmp_path, image_set=digest))
+    check_config(same, here)
     other = read_checkpoint(write(tmp_path, image_set="77"))
     with refused(f"^data.path: .* 77 expected, as in .*, found {digest} in"):
         check_config(other, here)

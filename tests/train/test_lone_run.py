@@ -199,7 +199,8 @@ def test_a_run_that_stopped_goes_on_bit_for_bit(
     }
     assert result(folder)["stopped"] == stopped
     assert saved(folder)[-1] == stops_at
-    assert read_events(folder / "result_0.txt")[-1].metadata["status"] == "aborted"
+    last = read_events(folder / "result_0.txt")[-1]
+    assert last.metadata["status"] == "aborted"
     train(folder, "log.every=1 steps")
     assert result(folder)["resumed_after_step"] == stops_at
     for key in ("weights_digest", "eval_accuracy", "epochs", "global_batch_size"):
@@ -278,7 +279,8 @@ def test_reading_before_the_clock_is_refused(
     monkeypatch.setattr(trainer, "build_sources", early)
     with refused(r"^data set read before run_start: train\.rec opened"):
         train(tmp_path / "run")
-    assert "run_start" not in {key for key, *_ in events(tmp_path / "run")}
+    keys = [key for key, *_ in events(tmp_path / "run")]
+    assert "run_start" not in keys
 
 
 def test_no_rank_reads_before_the_clock_of_rank_0_and_none_leaves_before_the_others(
@@ -286,7 +288,7 @@ def test_no_rank_reads_before_the_clock_of_rank_0_and_none_leaves_before_the_oth
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    order: list[str] = []
+    order = []
     for owner, name in (
         (RunContext, "start_clock"),
         (comm.LoneCommunicator, "barrier"),

@@ -108,5 +108,6 @@ def test_what_a_library_says_of_itself(
 
 
 def test_what_is_no_library_is_linked_to_nothing(tmp_path: Path) -> None:
-    (tmp_path / "mpi_lib.so").write_bytes(b"\x7fELF\x01\x01" + bytes(100))
-    assert linked_mpi(tmp_path / "mpi_lib.so") is None
+    library = tmp_path / "mpi_lib.so"
+    library.write_bytes(b"\x7fELF\x01\x01" + bytes(100))
+    assert linked_mpi(library) is None

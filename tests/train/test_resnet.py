@@ -56,7 +56,7 @@ def test_stride_is_on_the_first_3x3_and_projections_are_where_shapes_differ(
     strided: int,
     projected: tuple[int, ...],
 ) -> None:
-    net = ResNet(Model(depth=depth, width=4), 10, prefix="")
+    net = ResNet(Model(depth=depth, width=4), 10)
     strides = {
         node["name"]: node["attrs"]["stride"]
         for node in nodes(net)
@@ -98,7 +98,7 @@ def test_zero_gamma_is_on_the_last_norm_of_each_unit_only(
 def test_every_relu_is_onednns() -> None:
     """MXNet's own takes oneDNN's blocked maps back to rows: a fifth of the rate, in bfloat16 most
     of it."""
-    net = ResNet(Model(), 1000, prefix="")
+    net = ResNet(Model(), 1000)
     operators = [node["op"] for node in nodes(net)]
     assert operators.count("Activation") == 49
     assert "relu" not in operators

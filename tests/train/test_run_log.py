@@ -41,4 +41,5 @@ def test_the_rate_is_of_the_last_minute(
     expected: float,
 ) -> None:
     rate = RecentRate()
-    assert [rate.add(*interval) for interval in intervals][-1] == expected
+    rates = [rate.add(*interval) for interval in intervals]
+    assert rates[-1] == expected

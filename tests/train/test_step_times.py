@@ -53,8 +53,9 @@ def test_percentiles_fit_a_record(tmp_path: Path) -> None:
         "step": 2,
         **times,
     }
-    (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
-    assert read_metrics(tmp_path / "metrics.jsonl").records == (record,)
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(json.dumps(record) + "\n")
+    assert read_metrics(path).records == (record,)
 
 
 def test_the_engine_stamps_what_it_has_done() -> None:

@@ -71,7 +71,7 @@ def test_all_ranks_end_after_the_same_step_wherever_they_are_asked(
     delay_s: float,
 ) -> None:
     ranks = [StopRequest() for _ in range(4)]
-    begun: list[list[int]] = [[] for _ in ranks]
+    begun = [[] for _ in ranks]
     interval_s = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     with ThreadPoolExecutor(len(ranks)) as pool:
@@ -118,7 +118,7 @@ def test_the_launchers_word_ends_a_rank_in_start_up_only(
     if started:
         start(context)
         assert context.stop.may_begin(7)
-    reasons: list[str] = []
+    reasons = []
     with connected(context, reasons.append) as (_, launcher, messages):
         assert next(messages)["rank"] == 1
         launcher.sendall(b"beat\nhold\nst")
@@ -135,7 +135,8 @@ def test_the_launcher_is_told_of_a_new_phase_and_step(context: RunContext) -> No
     with connected(context) as (_, _, places):
         assert next(places)["rank"] == 1
         first = next(places)
-        assert (first["phase"], first["step"]) == ("start", 0)
+        assert first["phase"] == "start"
+        assert first["step"] == 0
         with context.timeline.span("build network"):
             assert next(places)["phase"] == "build network"
         context.state.step = 7

@@ -76,7 +76,8 @@ def operators(symbol: Any) -> list[Operator]:
     """Every operator of the graph with the types MXNet infers for float32 images."""
     inner = symbol.get_internals()
     _, types, _ = inner.infer_type(images="float32")
-    by_output = dict(zip(inner.list_outputs(), types, strict=True))
+    names = inner.list_outputs()
+    by_output = dict(zip(names, types, strict=True))
     graph = json.loads(symbol.tojson())["nodes"]
 
     def type_of(node: dict[str, Any]) -> np.dtype[Any]:

@@ -143,9 +143,8 @@ def write_checkpoint(
     end = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES], "little")
     digest_field = f'"{digest}"'.encode()
     header = bytes(data[:end]).replace(_NO_DIGEST, digest_field, 1)
-    for log in logs:
-        sync(log)
-        sync(log.parent)
+    for path_of_run in (*logs, *{log.parent for log in logs}):
+        sync(path_of_run)
     partial = partial_beside(path)
     try:
         with partial.open("wb") as file:

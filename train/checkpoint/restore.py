@@ -10,7 +10,7 @@ from mxnet import nd
 
 from ...config.plan import build_plan
 from ..context import RunContext
-from ..network.build import load_arrays, statistics_arrays, weight_arrays
+from ..network.build import statistics_arrays, weight_arrays
 from ..update.optimizer import Updater
 from .file import Checkpoint
 from .resume import recorded_run
@@ -84,7 +84,8 @@ def _load(
         else:
             active = of_ranks[: active_ranks(checkpoint)]
             values[name] = active.mean(axis=0, dtype=np.float64)
-    load_arrays(arrays | statistics, values)
+    for name, array in (arrays | statistics).items():
+        array[:] = nd.array(values[name], dtype=array.dtype)
     nd.waitall()
 
 

@@ -149,13 +149,9 @@ class Communicator:
         for bucket in self.buckets:
             self.operators.fill(bucket, 0)
 
-    def sum_counts(self, counts: NDArray) -> NDArray:
-        """Integer counts (int32) summed over all ranks, in place."""
-        return hvd.allreduce_(counts, op=hvd.Sum, name="counts")
-
-    def sum_losses(self, losses: NDArray) -> NDArray:
-        """A loss summed over all ranks, in place, still on the device."""
-        return hvd.allreduce_(losses, op=hvd.Sum, name="loss")
+    def add_up(self, array: NDArray, name: str) -> NDArray:
+        """A few numbers summed over all ranks, in place, still on the device."""
+        return hvd.allreduce_(array, op=hvd.Sum, name=name)
 
     def average_(
         self,
@@ -187,7 +183,7 @@ class Communicator:
     def barrier(self) -> None:
         """Wait until all ranks are here (Horovod for MXNet has no barrier of its own)."""
         nothing = self.operators.zeros(1)
-        hvd.allreduce_(nothing, op=hvd.Sum, name="barrier").wait_to_read()
+        self.add_up(nothing, "barrier").wait_to_read()
 
     def check_replicas(
         self,
@@ -231,11 +227,8 @@ class LoneCommunicator(Communicator):
     def reduce(self) -> None:
         pass
 
-    def sum_counts(self, counts: NDArray) -> NDArray:
-        return counts
-
-    def sum_losses(self, losses: NDArray) -> NDArray:
-        return losses
+    def add_up(self, array: NDArray, name: str) -> NDArray:  # noqa: ARG002
+        return array
 
     def average_(
         self,
@@ -250,12 +243,6 @@ class LoneCommunicator(Communicator):
         name: str,  # noqa: ARG002
     ) -> list[bytes]:
         return [data]
-
-    def broadcast_(self, parameters: dict[str, Any]) -> None:
-        pass
-
-    def barrier(self) -> None:
-        pass
 
 
 def communicator(

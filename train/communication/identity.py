@@ -68,11 +68,12 @@ def differences(expected: Identity, found: Identity) -> Iterator[str]:
         now = found[part]
         for name in sorted(then.keys() | now.keys()):
             if then.get(name) != now.get(name):
-                values = (
-                    show(tree[name]) if name in tree else "nothing"
-                    for tree in (then, now)
-                )
-                yield f"{part}: {name} {' expected, found '.join(values)}"
+                wanted = _shown(then, name)
+                yield f"{part}: {name} {wanted} expected, found {_shown(now, name)}"
+
+
+def _shown(values: Mapping[str, Any], name: str) -> str:
+    return show(values[name]) if name in values else "nothing"
 
 
 def part_digests(identity: Identity) -> dict[str, bytes]:

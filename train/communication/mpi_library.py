@@ -64,8 +64,11 @@ class MpiLibrary(NamedTuple):
 def horovods_mpi() -> MpiLibrary | None:
     """The MPI that Horovod for MXNet was linked to; None: it was built without, or is not there."""
     package = package_folder("horovod")
-    libraries = sorted((package / "mxnet").glob("mpi_lib*.so")) if package else []
-    return linked_mpi(libraries[0]) if libraries else None
+    if package is None:
+        return None
+    for library in sorted(package.glob("mxnet/mpi_lib*.so")):
+        return linked_mpi(library)
+    return None
 
 
 def linked_mpi(library: Path) -> MpiLibrary | None:

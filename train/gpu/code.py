@@ -17,7 +17,7 @@ from .driver import dotted
 _MAGIC = struct.pack("<I", 0xBA55ED50)
 _FATBIN = struct.Struct("<IHHQ")
 _ENTRY = struct.Struct("<HxxIQ12xI32x")
-_KINDS = {1: "PTX", 2: "ELF"}
+_FORMS = {1: "PTX", 2: "ELF"}
 
 PLAN_CAPABILITIES = ((7, 0), (9, 0))
 """From the first with tensor cores to the last that NVRTC 11.8 and cuDNN 8.9 know."""
@@ -33,7 +33,7 @@ def gpu_code(path: Path) -> dict[str, set[int]]:
     nvcc's fat binaries, little-endian, as read from the wheels:
 
         fat binary  u32 magic BA55ED50 | u16 version | u16 header bytes | u64 bytes of its entries
-        entry       u16 kind (1 PTX, 2 ELF) | u16 | u32 header bytes | u64 payload bytes
+        entry       u16 form (1 PTX, 2 ELF) | u16 | u32 header bytes | u64 payload bytes
                     u32 | u32 | u16 | u16 | u32 sm | ... payload
     """
     code: dict[str, set[int]] = {}
@@ -53,9 +53,9 @@ def gpu_code(path: Path) -> dict[str, set[int]]:
             if (version, header) != (1, _FATBIN.size) or end > len(data):
                 end = place + 1  # the same four bytes as part of something else
             while entry + _ENTRY.size <= end:
-                kind, skip, payload, sm = _ENTRY.unpack_from(data, entry)
-                if kind in _KINDS:
-                    code.setdefault(_KINDS[kind], set()).add(sm)
+                form, skip, payload, sm = _ENTRY.unpack_from(data, entry)
+                if form in _FORMS:
+                    code.setdefault(_FORMS[form], set()).add(sm)
                 entry += max(skip + payload, _ENTRY.size)
             place = data.find(_MAGIC, end)
     return code
@@ -94,10 +94,10 @@ def check_step(
     if not model.is_planned:
         code = code_here()
         if not runs(code, capability):
-            kinds = [f"{kind} for {_versions(code[kind])}" for kind in sorted(code)]
+            forms = [f"{form} for {_versions(code[form])}" for form in sorted(code)]
             raise UserError(
                 f"model.step: a GPU that MXNet's operators run on expected for {model.network}, "
-                f"found {device}: MXNet has {', '.join(kinds)}"
+                f"found {device}: MXNet has {', '.join(forms)}"
             )
     elif not first <= capability <= last:
         raise UserError(

@@ -186,16 +186,20 @@ class Cudnn:
         return descriptor
 
     def _descriptor(
-        self, kind: str, setter: str, words: tuple[Any, ...], *more: int
+        self,
+        described: str,
+        setter: str,
+        words: tuple[Any, ...],
+        *more: int,
     ) -> int:
         key = (
-            kind,
+            described,
             *more,
-            *(getattr(word, "value", word) for word in words),
+            *map(str, words),
         )
         if key not in self._made:
             descriptor = ctypes.c_void_p()
-            self._checked(f"cudnnCreate{kind}Descriptor", ctypes.byref(descriptor))
+            self._checked(f"cudnnCreate{described}Descriptor", ctypes.byref(descriptor))
             self._checked(setter, descriptor, *words)
             self._made[key] = descriptor.value or 0
         return self._made[key]

@@ -70,11 +70,11 @@ class PlanUpdater(Updater):
             rows.append(row)
             self._blocks += count
 
-        def on_device(values: Any, kind: str) -> nd.NDArray:
+        def on_device(values: Any, dtype: str) -> nd.NDArray:
             return nd.array(
-                np.array(values, kind),
+                np.array(values, dtype),
                 ctx,
-                dtype=kind,
+                dtype=dtype,
             )
 
         self._table = on_device(rows, "int64")

@@ -9,7 +9,6 @@ import secrets
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -66,7 +65,8 @@ def build(source: Path) -> Path:
     if done.returncode:
         lines = done.stderr.splitlines()
         errors = [line for line in lines if "error" in line]
-        raise UserError(f"{source.name}: g++ failed: {[*errors, done.stderr][0]}")
+        reason = errors[0] if errors else done.stderr
+        raise UserError(f"{source.name}: g++ failed: {reason}")
     partial.replace(path)
     return path
 
@@ -86,21 +86,19 @@ def load() -> int:
     return handle.value
 
 
-def update(
-    arrays: Sequence[mx.nd.NDArray],
-    attributes: dict[str, str],
-) -> mx.nd.NDArray:
-    """Enqueue one step of all tensors; returns the trust ratios, still being computed.
+def update(arrays: list[mx.nd.NDArray], attributes: dict[str, str]) -> None:
+    """Enqueue one step of all tensors.
 
     Args:
         arrays: weight, gradient, velocity of each tensor in turn, float32 on a CPU.
         attributes: see update.cc.
     """
+    names = list(attributes)
     values = list(attributes.values())
-    return _imperative_invoke(
+    _imperative_invoke(
         load(),
-        list(arrays),
-        list(attributes),
+        arrays,
+        names,
         values,
         None,
         False,

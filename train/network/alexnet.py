@@ -6,8 +6,6 @@ No response normalisation and zero biases, as in the widely used form; 61,100,84
 
 from __future__ import annotations
 
-from typing import Any
-
 from mxnet.gluon import nn
 
 from ...config.schema import Model
@@ -33,15 +31,8 @@ class AlexNet(Network):
     (as in Krizhevsky et al., 2012, section 4.2); `build.py` says what seeds its masks.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        classes: int,
-        *,
-        crop_px: int,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(model, classes, **kwargs)
+    def __init__(self, model: Model, classes: int, crop_px: int) -> None:
+        super().__init__(model, classes)
         with self.name_scope():
             channels = 3
             side = crop_px

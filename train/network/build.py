@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import mxnet as mx
@@ -24,11 +24,9 @@ from .layers import TO_NCHW, TO_NHWC, Network
 from .resnet import ResNet
 
 NETWORKS: dict[str, Callable[[Model, int, int], Network]] = {
-    "resnet": lambda model, classes, _: ResNet(model, classes, prefix=""),
-    "alexnet": lambda model, classes, crop_px: AlexNet(
-        model, classes, crop_px=crop_px, prefix=""
-    ),
-    "googlenet": lambda model, classes, _: GoogLeNet(model, classes, prefix=""),
+    "resnet": lambda model, classes, _: ResNet(model, classes),
+    "alexnet": AlexNet,
+    "googlenet": lambda model, classes, _: GoogLeNet(model, classes),
 }
 """By `model.network`, from (model, classes, height and width of a crop)."""
 
@@ -194,15 +192,6 @@ def reset_statistics(net: HybridBlock, operators: Operators) -> None:
     """Make them those of a network that has seen no image."""
     for name, array in statistics_arrays(net).items():
         operators.fill(array, 0 if name.endswith("mean") else 1)
-
-
-def load_arrays(
-    arrays: Mapping[str, NDArray],
-    values: Mapping[str, Any],
-) -> None:
-    """Fill arrays in place from host arrays of the same names, shapes and types."""
-    for name, array in arrays.items():
-        array[:] = mx.nd.array(values[name], dtype=array.dtype)
 
 
 def trainable(net: HybridBlock) -> list[Any]:

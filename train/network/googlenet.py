@@ -107,13 +107,8 @@ class GoogLeNet(Network):
     `build.py` says what seeds the masks of its dropout.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        classes: int,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(model, classes, **kwargs)
+    def __init__(self, model: Model, classes: int) -> None:
+        super().__init__(model, classes)
         layout = model.layout
         convolution = partial(build_convolution, layout)
         with self.name_scope():

@@ -22,13 +22,8 @@ class Network(nn.HybridBlock):
 
     has_dropout = True
 
-    def __init__(
-        self,
-        model: Model,
-        classes: int,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
+    def __init__(self, model: Model, classes: int) -> None:
+        super().__init__(prefix="")
         self.layout = model.layout
         self.classes = classes
         self.dtype = "float16" if model.dtype == "float16" else "float32"

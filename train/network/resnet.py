@@ -127,13 +127,8 @@ class ResNet(Network):
 
     has_dropout = False
 
-    def __init__(
-        self,
-        model: Model,
-        classes: int,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(model, classes, **kwargs)
+    def __init__(self, model: Model, classes: int) -> None:
+        super().__init__(model, classes)
         width = model.width
         with self.name_scope():
             if model.stem == "imagenet":

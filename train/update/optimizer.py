@@ -114,8 +114,6 @@ class Updater:
         self._squares = self._zeros(shapes) if settings.variant == "akiba" else []
         self.previous_lr = 0.0
         """The learning rate of the last step. With `arrays` all that a step leaves for the next."""
-        self.trusts: NDArray | None = None
-        """Trust ratios of the last step, one for each tensor (own operator of a CPU only)."""
         self.fused = operators.ctx.device_type == "cpu" and not self.scaler.is_dynamic
         """Our own operator updates, else MXNet's do: ours takes its rates from the host, which
         learns of an overflow too late."""
@@ -214,7 +212,7 @@ class Updater:
             "momentum": repr(now.momentum),
             "rescale": repr(self._rescale(now)),
         }
-        self.trusts = kernels.update(self._arrays, settings | self._constants)
+        kernels.update(self._arrays, settings | self._constants)
 
     def _apply_multi_tensor(self, now: Settings) -> None:
         """Else: MXNet's multi-tensor operators, at most 60 tensors a call."""
