@@ -124,7 +124,14 @@ NOT_ADDED = flat(8, Link(1e-5, 1e-9))
         (flat(2048, LINK), ("double_tree",)),
     ],
 )
-@pytest.mark.parametrize("n_bytes", [1e3, 1e5, 51.1e6])
+@pytest.mark.parametrize(
+    "n_bytes",
+    [
+        1e3,
+        1e5,
+        51.1e6,
+    ],
+)
 def test_other_machines_and_algorithms_are_their_formulas(
     machine: Topology,
     algorithms: tuple[str, ...],
@@ -159,7 +166,13 @@ def test_whole_buffers_are_the_formula_or_arrive_early(
         "torus_2d(32x64)",
     ],
 )
-@pytest.mark.parametrize("n_bytes", [1e5, 51.1e6])
+@pytest.mark.parametrize(
+    "n_bytes",
+    [
+        1e5,
+        51.1e6,
+    ],
+)
 def test_rings_through_nodes_are_near_the_formula(
     algorithm: str, n_bytes: float
 ) -> None:
@@ -168,7 +181,14 @@ def test_rings_through_nodes_are_near_the_formula(
     assert 0.85 * expected <= last <= expected * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("n_bytes", [1e3, 1e6, 1e8])
+@pytest.mark.parametrize(
+    "n_bytes",
+    [
+        1e3,
+        1e6,
+        1e8,
+    ],
+)
 def test_a_tree_with_ranks_missing_is_near_the_formula(n_bytes: float) -> None:
     """Some parents have one child less."""
     network = flat(100, LINK)

@@ -91,6 +91,7 @@ def test_the_documented_table_is_the_one_generated(
         assert f"{error} % of {count} " in readme
 
 
+@pytest.mark.slow
 @pytest.mark.in_process
 def test_rows_without_a_machine_are_quoted_with_their_reasons(rn50: Rn50) -> None:
     """In --json, beside efficiencies that no rate stands for."""

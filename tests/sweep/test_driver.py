@@ -190,7 +190,8 @@ def test_a_trial_at_the_target_is_not_pruned(tmp_path: Path) -> None:
         number = study.ask().number
         study.report(number, 2, 0.9)
         study.end(number, TrialState.COMPLETE, 0.9)
-    driver = Driver(loaded, study, lambda *_: None, lambda _: None)
+    silent = lambda *_: None  # noqa: E731
+    driver = Driver(loaded, study, silent, silent)
     for accuracy, state in (
         (0.5, TrialState.COMPLETE),
         (0.49, TrialState.PRUNED),

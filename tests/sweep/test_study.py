@@ -60,7 +60,14 @@ def draw(
     return [trial.params for trial in trials_again]
 
 
-@pytest.mark.parametrize("sampler", ["random", "tpe", "grid"])
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        "random",
+        "tpe",
+        "grid",
+    ],
+)
 def test_a_resumed_sweep_draws_what_an_uninterrupted_one_draws(
     tmp_path: Path, sampler: str
 ) -> None:
@@ -159,8 +166,20 @@ def test_running_trials_are_found_again_and_half_asked_ones_dropped(
     assert len(second.trials) == 2
 
 
-@pytest.mark.parametrize("objective", ["accuracy", "epochs_to_target"])
-@pytest.mark.parametrize("prune_from", [2, None])
+@pytest.mark.parametrize(
+    "objective",
+    [
+        "accuracy",
+        "epochs_to_target",
+    ],
+)
+@pytest.mark.parametrize(
+    "prune_from",
+    [
+        2,
+        None,
+    ],
+)
 def test_the_pruner_stops_the_worse_whatever_the_direction(
     tmp_path: Path,
     objective: str,
