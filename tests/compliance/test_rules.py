@@ -225,7 +225,13 @@ def in_ten_minutes(edit: Edit) -> Edit:
     return edited
 
 
-SECONDS_LATE = in_ten_minutes(nth("eval_accuracy", -1, by_ms=562_000))
+SECONDS_LATE = in_ten_minutes(
+    nth(
+        "eval_accuracy",
+        -1,
+        by_ms=562_000,
+    )
+)
 SECONDS_EARLY = in_ten_minutes(nth("run_start", 0, by_ms=2000))
 
 
@@ -387,7 +393,14 @@ CASES = (
     Case("unpaired-events", passing_by_itself, severity=POLICY),
     Case("target-before-training", at_once),
     Case("epoch-before-run-start", SECONDS_EARLY),
-    Case("epochs-out-of-order", nth("epoch_start", 4, epoch_num=40)),
+    Case(
+        "epochs-out-of-order",
+        nth(
+            "epoch_start",
+            4,
+            epoch_num=40,
+        ),
+    ),
     Case("epochs-out-of-order", nth("block_start", 4, first_epoch_num=12)),
     Case("untrained-epoch", nth("eval_accuracy", 4, epoch_num=27)),
     Case("untrained-epoch", drop("epoch_stop")),
@@ -596,7 +609,11 @@ def test_a_good_run_breaks_no_rule(
     "case", CASES, ids=lambda c: f"{c.rule}-{c.ruleset}-{c.official}"
 )
 def test_a_broken_rule_is_found(tmp_path: Path, case: Case) -> None:
-    run = good_run(case.ruleset, case.division, case.optimizer)
+    run = good_run(
+        case.ruleset,
+        case.division,
+        case.optimizer,
+    )
     case.edit(run)
     found = checked(tmp_path, run, case.ruleset)
     severity = case.severity or SEVERITIES[case.rule]

@@ -123,7 +123,12 @@ def test_every_line_is_a_record_in_order(tmp_path: Path) -> None:
     lines = (tmp_path / "log.txt").read_text().splitlines()
     records = [json.loads(line.removeprefix(":::MLLOG ")) for line in lines]
     types = {record["key"]: record["event_type"] for record in records}
-    for key in ("run", "block", "eval", "init"):
+    for key in (
+        "run",
+        "block",
+        "eval",
+        "init",
+    ):
         assert types[f"{key}_start"] == "INTERVAL_START"
         assert types[f"{key}_stop"] == "INTERVAL_END"
     assert types["eval_accuracy"] == types["seed"] == "POINT_IN_TIME"

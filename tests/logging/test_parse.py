@@ -129,7 +129,12 @@ def test_records_of_one_line_are_all_read(tmp_path: Path) -> None:
             None,
             True,
         ),
-        (record("a", "9" * 5000), "torn", "a", True),
+        (
+            record("a", "9" * 5000),
+            "torn",
+            "a",
+            True,
+        ),
         (':::MLLOG{"key": "seed"}\n', "token", "seed", True),
         (
             record().replace("MLLOG ", "MLLOG\t") + "\n",
