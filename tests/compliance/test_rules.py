@@ -2,8 +2,10 @@
 
 import json
 import math
+import random
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +16,7 @@ from rn50.compliance.check_log import Check, check_log, no_milder
 from rn50.compliance.limits import cadence_problem
 from rn50.compliance.log_rules import RULES
 from rn50.compliance.logged_run import reaches_target
-from rn50.compliance.rule import Rule, rule
+from rn50.compliance.rule import FROM_070, Rule, rule
 from rn50.compliance.rules_page import first_met, render_markdown
 from rn50.config import benchmark
 from rn50.config.finding import ERROR, NOTE, POLICY, Finding
@@ -623,6 +625,25 @@ def test_a_broken_rule_is_found(tmp_path: Path, case: Case) -> None:
         assert found.verdict == "FAIL"
     elif severity == POLICY:
         assert found.verdict in ("POLICY", "FAIL")
+
+
+@pytest.mark.parametrize("ruleset", FROM_070)
+def test_of_two_faults_neither_hides_the_other(tmp_path: Path, ruleset: str) -> None:
+    """Ours fails where the official checker fails. (The nesting of 0.6.0 is left to that.)"""
+    rng = random.Random(ruleset)
+    failed = 0
+    for _ in range(12):
+        run = good_run(ruleset, optimizer=rng.choice(["lars", "sgd"]))
+        edits = rng.sample(CASES, 2)
+        # the first may leave nothing to the second
+        with suppress(IndexError, StopIteration):
+            for case in edits:
+                case.edit(run)
+        check = checked(tmp_path, run, ruleset)
+        if official(tmp_path / "result_0.txt", ruleset) != "PASS":
+            failed += 1
+            assert check.verdict in ("FAIL", "CANNOT_READ"), edits
+    assert failed > 2
 
 
 def broken(
