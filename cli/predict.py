@@ -266,9 +266,7 @@ def predict(
     arguments, gpus = _sized(arguments, system, gpus, nodes)
     asked = Asked(arguments, system, gpus, batch_per_gpu, choices)
     if best:
-        if plot is not None:
-            raise UserError("--plot draws one prediction: omit --best")
-        _predict_best(asked, as_json=as_json)
+        _predict_best(asked, plot, as_json=as_json)
         return
     answer = run_predict(asked.job())
     for line in answer.warnings():
@@ -285,8 +283,8 @@ def predict(
             say(f"{plot}: drawn")
 
 
-def _predict_best(asked: Asked, *, as_json: bool) -> None:
-    from ..report.prediction import BEST_HEADER, best_rows
+def _predict_best(asked: Asked, plot: Path | None, *, as_json: bool) -> None:
+    from ..report.prediction import BEST_HEADER, best_rows, write_best_plot
 
     answers = asked.best()
     if as_json:
@@ -296,6 +294,8 @@ def _predict_best(asked: Asked, *, as_json: bool) -> None:
         say(f"{first.job.name}, {first.job.gpus} accelerators: the fastest batch first")
         print_table(BEST_HEADER, best_rows(answers), right=(0, 1, 4, 5, 6))
         say(f"the first row: {asked.command(first)}")
+    if plot is not None:
+        write_best_plot(answers, plot)
 
 
 def _print_prediction(answer: Prediction) -> None:

@@ -83,38 +83,56 @@ def best_rows(answers: Sequence[Prediction]) -> list[tuple[str, ...]]:
     return rows
 
 
-def write_plot(
-    answer: Prediction,
-    path: Path,
-) -> None:
+def write_plot(answer: Prediction, path: Path) -> None:
     """One figure: the curve over GPUs, the step over GPUs, and the overlap in one step."""
     figure, (time, parts, overlap) = new_panels(3, 5.6)
     points = curve(answer)
-    _time(points, time)
+    gpus = [point.job.gpus for point in points]
+    efficiency = [100 * point.efficiency for point in points]
+    _time(points, gpus, time, "GPUs")
+    finish(time, beside=_beside(time, gpus, efficiency, "efficiency", ", %"))
     _step_parts(points, parts)
     _overlap(answer, overlap)
     figure.suptitle(f"{answer.job.name}, {answer.job.gpus} x {answer.phases[0].batch}")
     save(figure, path)
 
 
+def write_best_plot(answers: Sequence[Prediction], path: Path) -> None:
+    """Time to train, step and epochs by the batch, with the best groups and algorithm of each."""
+    figure, (time, step) = new_panels(2, 5.6)
+    by_batch = sorted(answers, key=lambda answer: answer.phases[0].batch)
+    batches = [answer.phases[0].batch for answer in by_batch]
+    _time(by_batch, batches, time, "images a GPU")
+    finish(time)
+    step_ms = [answer.step.total_s * 1e3 for answer in by_batch]
+    step.semilogx(batches, step_ms, "o-", ms=4, label="step")
+    step.set(title="Step and epochs", xlabel="images a GPU", ylabel="step, ms")
+    step.set_ylim(bottom=0)
+    epochs = [answer.epochs for answer in by_batch]
+    finish(step, beside=_beside(step, batches, epochs, "epochs"))
+    first = answers[0].job
+    figure.suptitle(f"{first.name}, {first.gpus} accelerators")
+    save(figure, path)
+
+
 def _time(
     points: Sequence[Prediction],
+    across: Sequence[int],
     axes: Axes,
+    label: str,
 ) -> None:
-    gpus = [point.job.gpus for point in points]
     times_s = [point.run.total_s for point in points]
     intervals_s = [point.time_interval_s for point in points]
     low_s, high_s = zip(*intervals_s, strict=True)
-    efficiency = [100 * point.efficiency for point in points]
     axes.loglog(
-        gpus,
+        across,
         times_s,
         "o-",
         ms=4,
         label="time to train",
     )
     axes.fill_between(
-        gpus,
+        across,
         low_s,
         high_s,
         alpha=0.2,
@@ -122,25 +140,32 @@ def _time(
         label="90 % interval",
     )
     axes.set(
-        title="Time to train by GPUs",
-        xlabel="GPUs",
+        title=f"Time to train by {label}",
+        xlabel=label,
         ylabel="time to train, s",
     )
+
+
+def _beside(
+    axes: Axes,
+    across: Sequence[int],
+    values: Sequence[float],
+    name: str,
+    unit: str = "",
+) -> Axes:
+    """A second line with an axis of its own, on the right and from 0 on."""
     right = axes.twinx()
     right.plot(
-        gpus,
-        efficiency,
+        across,
+        values,
         "s--",
         ms=3,
         color="C1",
-        label="efficiency",
+        label=name,
     )
-    right.set(
-        ylabel="efficiency, %",
-        ylim=(0, 105),
-    )
+    right.set(ylabel=f"{name}{unit}", ylim=(0, 1.05 * max(values)))
     right.spines["right"].set_visible(True)
-    finish(axes, beside=right)
+    return right
 
 
 def _step_parts(

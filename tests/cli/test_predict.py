@@ -230,7 +230,6 @@ def test_runs_of_a_machine_of_their_own_need_no_system(
         ("calibrate FOLDER/log.txt:7", "no multiple of 7"),
         ("calibrate FOLDER/log.txt:0", "from 1 expected, found 0"),
         ("dgx1_8 --plot /nowhere/a.svg", "/nowhere/a.svg: cannot write: no folder"),
-        ("dgx1_8 --best --plot a.svg", "--plot draws one prediction: omit --best"),
     ],
 )
 def test_bad_input_is_one_clear_line(
