@@ -234,24 +234,10 @@ def warm_up(
         labels = zeros(batch)
         criterion.backward(criterion.forward(images, labels, scale), scale)
     for _ in range(operators.warm_up_steps):
-        updater.step(
-            1,
-            Settings(
-                0.0,
-                0.0,
-                context.plan.global_batch_size,
-            ),
-        )
+        updater.step(1, Settings(0.0, 0.0, context.plan.global_batch_size))
         copy_parameters(net, eval_net, operators)
-        eval_net(
-            zeros(
-                image_shape(
-                    eval_net,
-                    run.eval.batch_per_rank,
-                    side,
-                )
-            )
-        )
+        eval_shape = image_shape(eval_net, run.eval.batch_per_rank, side)
+        eval_net(zeros(eval_shape))
     nd.waitall()
     updater.reset()
     reset_statistics(net, operators)
