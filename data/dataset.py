@@ -191,7 +191,7 @@ def _refuse(
     labels = load_table(folder, split)["label"]
     photos = []
     with suppress(OSError), open_file(folder / f"{split}.{LIST}") as file:
-        photos = file.read().splitlines()
+        photos = file.read().split(b"\n")[:-1]
     lines = []
     for number, message in faults[:_MOST_NAMED]:
         photo = manifest.classes[labels[number]]
