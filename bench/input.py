@@ -18,7 +18,7 @@ from ..config.schema import Run, Synthetic
 from ..data.dataset import load_table
 from ..data.prepare import prepare
 from ..scaling.fit import build
-from ..scaling.machine import known_precisions
+from ..scaling.hardware import known_precisions
 from ..scaling.step import step_time
 from .harness import (
     BenchJob,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..config.load import load
 from ..train.context import RunContext
 from ..train.process_info import read_process_info
-from ..train.progress import Progress
+from ..train.progress_lines import Progress
 from .harness import Action, Samples, alternate
 
 if TYPE_CHECKING:

@@ -167,7 +167,7 @@ class Asked:
     def _of_system(self, name: str) -> PredictedJob:
         """A batch on a machine, in a precision that it has."""
         from ..config.load import load_system
-        from ..scaling.machine import known_precisions
+        from ..scaling.hardware import known_precisions
         from ..scaling.predict import job_of_system
 
         system = load_system(name)

@@ -23,7 +23,7 @@ import numpy as np
 from ..config.errors import UserError
 from ..config.progress import say
 from ..train.gpu.code import PLAN_CAPABILITIES, gpu_code, runs
-from ..train.gpu.driver import LIBRARY, Gpu, Gpus, check_driver, dotted, read_gpus
+from ..train.gpu.cuda_driver import LIBRARY, Gpu, Gpus, check_driver, dotted, read_gpus
 from ..train.mxnet_package import library
 from .host_limits import SMALL_SHARED_BYTES, check_open_files, read_limits
 from .inherited import LOCAL_JOB, inherited

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..logging.records import Commit, Driver, Environment
 from ..train.communication.mpi_library import horovods_mpi, library_version
-from ..train.gpu.driver import dotted, read_gpus
+from ..train.gpu.cuda_driver import dotted, read_gpus
 from ..train.mxnet_package import distribution
 from .engine_environment import ENGINE_PREFIXES, EngineSettings
 from .system_description import processor, read_machine

@@ -22,7 +22,7 @@ from ..config.schema import Run
 from ..scaling.gpu import largest_batch
 from ..train.capabilities import check_supported
 from ..train.gpu.code import check_step, gpu_code
-from ..train.gpu.driver import check_machine
+from ..train.gpu.cuda_driver import check_machine
 from ..train.mxnet_package import distribution, library
 from .engine_environment import Controller, engine_environment
 from .host_limits import check_open_files, read_limits

@@ -144,7 +144,7 @@ class Watchdog:
                 next_look_s = time.monotonic() + _TICK_S
 
     def _stop_all(self) -> None:
-        """Ask each rank to hold; when all have answered, name the last step (train/limits.py)."""
+        """Ask each rank to hold; when all have answered, name the last step (train/stopping.py)."""
         # one that is gone is taken out
         for status in list(self._statuses.values()):
             if not status.asked_to_hold:

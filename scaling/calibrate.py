@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ..config.benchmark import IMAGENET_EVAL_SAMPLES
 from ..config.machine import Compute, Performance, Point, System
 from .fit import build
-from .machine import Machine
+from .hardware import Machine
 from .step import step_time
 
 JITTERS = [0.002 * number for number in range(51)]

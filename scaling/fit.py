@@ -18,7 +18,7 @@ from .gpu import (
     Sheet,
     from_sheet,
 )
-from .machine import Machine, as_measured, known_precisions, uses_sheet
+from .hardware import Machine, as_measured, known_precisions, uses_sheet
 from .step import step_time
 
 _ROUNDS = 40

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..config.machine import Performance
-from .layers import resnet50
+from .layer_table import resnet50
 
 OPTIMIZER_BYTES_PER_PARAMETER = 26
 """LARS: two norm passes (fp32 master, fp16 gradient), then read gradient, read and write master

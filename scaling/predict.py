@@ -24,7 +24,7 @@ from .epochs import LEVEL_SIGMAS, Epochs, epochs_to_target, evaluations, stop_ep
 from .fit import build
 from .gpu import SIGMA_POINT, largest_batch, memory_bytes
 from .groups import gradient_groups
-from .machine import Machine, as_measured, takes_any_grid
+from .hardware import Machine, as_measured, takes_any_grid
 from .step import Step, step_time
 from .train_time import Phase, TrainTime, steps_per_epoch, train_time
 
@@ -429,7 +429,7 @@ def step_sigma(
     total_s: float,
 ) -> float:
     """The relative error of a step of `total_s`; it grows with the distance from the points. The
-    constants' part follows from the weighing of data sheet and points (`machine.py`); the rest was
+    constants' part follows from the weighing of data sheet and points (`hardware.py`); the rest was
     set so that 90 % intervals hold 85 to 95 % of the rows left out (`validate.py`)."""
     points = machine.points
     known_gpus = max((point.gpus for point in points), default=1)

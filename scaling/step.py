@@ -15,8 +15,8 @@ from statistics import NormalDist
 from ..config.errors import UserError
 from .cost import allreduce, in_switches, with_grid
 from .gpu import update_s
-from .layers import BATCH_NORM_EXCHANGES, Group, backward_fraction, wire_groups
-from .machine import Machine, takes_any_grid, topology_of
+from .hardware import Machine, takes_any_grid, topology_of
+from .layer_table import BATCH_NORM_EXCHANGES, Group, backward_fraction, wire_groups
 
 PAUSE_S = 0.1
 """Length of a rare interruption of a rank (page-cache flush, daemon, link retrain)."""

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..config.benchmark import IMAGENET_EVAL_SAMPLES, IMAGENET_TRAIN_SAMPLES
-from .machine import Machine
+from .hardware import Machine
 from .step import group_cost_s
 
 DATASET_BYTES = 140e9

@@ -19,7 +19,7 @@ from ..config.machine import Performance, Point, System
 from .epochs import read_table
 from .fit import build
 from .gpu import SHEET, Sheet, update_s
-from .machine import uses_sheet
+from .hardware import uses_sheet
 from .predict import PredictedJob, Prediction, job_of_config, job_of_system, predict
 from .step import step_time
 

@@ -29,9 +29,9 @@ from .checkpoint.file import read_checkpoint
 from .checkpoint.resume import check_config
 from .context import RunContext
 from .heartbeat import SCRATCH_ENV, WATCHDOG_ENV, HeartbeatClient
-from .limits import REQUESTED, NonRetryableError
 from .process_info import ProcessInfo, read_process_info
 from .seeding import draw_seed
+from .stopping import REQUESTED, NonRetryableError
 
 EXIT_USAGE = 2
 EXIT_FAILED = 3

@@ -19,11 +19,11 @@ from .checkpoint.state import TrainState, log_position
 from .communication.connection import Connection
 from .communication.identity import identity_of
 from .gpu.code import check_step
-from .gpu.driver import check_machine
-from .limits import StopRequest
+from .gpu.cuda_driver import check_machine
 from .process_info import ProcessInfo
-from .progress import Progress
+from .progress_lines import Progress
 from .reserve import give_back
+from .stopping import StopRequest
 
 
 class RunContext:

@@ -12,9 +12,9 @@ from mxnet import nd
 from ..config.schema import Model, Optimizer
 from .gpu.calls import Device
 from .gpu.code import check_step
-from .gpu.driver import visible_gpu
+from .gpu.cuda_driver import visible_gpu
 from .gpu.module import CudaModule
-from .gpu.operators import PlanOperators
+from .gpu.plan_operators import PlanOperators
 from .gpu.update import PlanUpdater
 from .operators import Operators
 from .update.optimizer import Updater

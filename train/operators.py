@@ -1,6 +1,6 @@
 """What a rank computes beside its network, by MXNet's operators: losses, casts, sums, counts.
 
-`gpu/operators.py` computes the same by our own kernels; `devices.py` chooses.
+`gpu/plan_operators.py` computes the same by our own kernels; `devices.py` chooses.
 """
 
 from __future__ import annotations

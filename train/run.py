@@ -13,7 +13,11 @@ from .checkpoint.checkpointer import Checkpointer
 from .checkpoint.state import blocks_left, is_within_epoch, log_position
 from .context import RunContext
 from .evaluate import Accuracy, evaluate, sync_bn_statistics
-from .limits import (
+from .loop import LogPoint, train_steps, zero_gradient_steps
+from .network.build import copy_parameters, quick_digest
+from .run_log import gather_ranks
+from .seeding import stream_seed
+from .stopping import (
     OUT_OF_TIME,
     StopTraining,
     agreed_stop,
@@ -21,10 +25,6 @@ from .limits import (
     check_learning,
     check_loss,
 )
-from .loop import LogPoint, train_steps, zero_gradient_steps
-from .network.build import copy_parameters, quick_digest
-from .run_log import gather_ranks
-from .seeding import stream_seed
 from .trainer import Trainer, start_up
 
 

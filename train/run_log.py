@@ -19,7 +19,7 @@ from .communication.communicator import Communicator
 from .context import RunContext
 from .evaluate import Accuracy
 from .network.build import weights_digest
-from .progress import warn
+from .progress_lines import warn
 from .schedule import Settings
 from .step_times import COLUMNS, percentiles
 

@@ -72,7 +72,7 @@ def is_fake() -> bool:
 
 
 def machine(_: Options) -> None:
-    from rn50.train.gpu.driver import dotted, read_gpus
+    from rn50.train.gpu.cuda_driver import dotted, read_gpus
 
     gpus = read_gpus()
     assert gpus is not None, "a driver expected"

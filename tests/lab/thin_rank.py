@@ -32,7 +32,7 @@ from rn50.logging.records import ABORTED, RESULT, Result, write
 from rn50.train import __main__ as rank_main
 from rn50.train.communication.identity import identity_of
 from rn50.train.context import RunContext
-from rn50.train.limits import agreed_stop
+from rn50.train.stopping import agreed_stop
 from tests.lab.exchange import Member
 
 NAME = "forked"

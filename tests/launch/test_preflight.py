@@ -22,7 +22,7 @@ from rn50.launch.preflight import (
 from rn50.launch.run import launch
 from rn50.launch.submit import plan_submission
 from rn50.scaling.predict import job_of_config, predict
-from rn50.train.gpu.driver import Gpu
+from rn50.train.gpu.cuda_driver import Gpu
 from tests.conftest import refused
 
 NEVER = [
@@ -110,7 +110,7 @@ def test_the_grid_that_runs_is_priced_and_shown(config: str, grid: str) -> None:
 def test_no_preset_is_refused_for_this_machines_sake(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rn50.train.gpu.driver.read_gpus", lambda: None)
+    monkeypatch.setattr("rn50.train.gpu.cuda_driver.read_gpus", lambda: None)
     assert refusals(load(name).run) == []
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rn50.config.schema import Model
-from rn50.scaling.layers import (
+from rn50.scaling.layer_table import (
     BATCH_NORM_EXCHANGES,
     backward_fraction,
     ready_shares,

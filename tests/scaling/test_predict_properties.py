@@ -15,7 +15,7 @@ from rn50.config.machine import System
 from rn50.scaling.epochs import read_table
 from rn50.scaling.fit import build
 from rn50.scaling.gpu import largest_batch, memory_bytes
-from rn50.scaling.machine import Machine, known_precisions
+from rn50.scaling.hardware import Machine, known_precisions
 from rn50.scaling.predict import Prediction, job_of_system, predict
 from rn50.scaling.step import step_time
 from tests.scaling.systems import SYSTEMS, about

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from rn50.config.load import load_system
 from rn50.config.machine import Compute, Performance, Point, System
 from rn50.scaling.fit import build
-from rn50.scaling.layers import backward_fraction
-from rn50.scaling.machine import Machine
+from rn50.scaling.hardware import Machine
+from rn50.scaling.layer_table import backward_fraction
 from rn50.scaling.step import (
     PAUSE_S,
     bn_doublings,

@@ -16,7 +16,7 @@ import numpy as np
 
 from rn50.train.gpu.calls import data_address
 from rn50.train.gpu.module import SOURCE, CudaModule, Launch, parameters
-from rn50.train.gpu.operators import PlanOperators
+from rn50.train.gpu.plan_operators import PlanOperators
 
 HEADER = Path(__file__).with_name("emulated.h")
 THREADS = 64

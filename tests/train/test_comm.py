@@ -19,8 +19,8 @@ from rn50.config.load import load
 from rn50.train.checkpoint import checkpointer
 from rn50.train.communication import communicator
 from rn50.train.communication.communicator import Communicator
-from rn50.train.limits import ReplicasDifferError
 from rn50.train.operators import Operators
+from rn50.train.stopping import ReplicasDifferError
 from tests.ranks.sum_body import STEPS, statistics_error, sums_error
 from tests.ranks.test_collectives import FLOAT32, HALF, check_error
 

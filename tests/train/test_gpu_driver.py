@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rn50.train.gpu.driver import Gpu, Gpus, check_driver, read_gpus
+from rn50.train.gpu.cuda_driver import Gpu, Gpus, check_driver, read_gpus
 from tests.conftest import refused
 from tests.train.test_mpi_library import compile_library
 

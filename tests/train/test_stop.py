@@ -24,8 +24,8 @@ from rn50.train import host_reads
 from rn50.train.__main__ import _Rank
 from rn50.train.context import RunContext
 from rn50.train.heartbeat import HeartbeatClient, main_thread
-from rn50.train.limits import StopRequest
 from rn50.train.process_info import ProcessInfo
+from rn50.train.stopping import StopRequest
 from tests.waiting import finished, wait_until
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ...config.errors import reason_of
 from ..network.build import statistics_arrays, weight_arrays
-from ..progress import warn
+from ..progress_lines import warn
 from ..trainer import Trainer
 from .file import BEST, file_name, write_checkpoint
 from .folder import mark_best, prune

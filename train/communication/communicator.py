@@ -19,9 +19,9 @@ from mxnet import nd
 from mxnet.ndarray import NDArray
 
 from ...config.errors import UserError
-from ..gpu.driver import gpu_number
-from ..limits import ReplicasDifferError
+from ..gpu.cuda_driver import gpu_number
 from ..operators import Operators
+from ..stopping import ReplicasDifferError
 from .buckets import lay_out_gradients
 from .connection import Connection
 from .identity import differing_ranks

@@ -12,7 +12,7 @@ from pathlib import Path
 from ...config.errors import UserError
 from ...config.schema import Model
 from ..mxnet_package import library
-from .driver import dotted
+from .cuda_driver import dotted
 
 _MAGIC = struct.pack("<I", 0xBA55ED50)
 _FATBIN = struct.Struct("<IHHQ")

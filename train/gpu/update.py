@@ -14,7 +14,7 @@ from ..schedule import Settings
 from ..update.optimizer import AKIBA_EPSILON, AKIBA_MU2, Updater
 from .calls import data_address, float_bits
 from .module import Launch
-from .operators import PlanOperators
+from .plan_operators import PlanOperators
 
 CHUNK = 16384
 """Elements of a tensor that one block takes (device.cu)."""

@@ -15,7 +15,7 @@ from mxnet import nd
 from ..network.resnet import ResNet
 from . import cudnn as dnn
 from .cudnn import Cudnn
-from .layers import (
+from .layer_calls import (
     IMAGE_CHANNELS,
     Average,
     Convolution,

@@ -16,7 +16,7 @@ from mxnet.ndarray import NDArray
 
 from ...config.schema import Model
 from ..capabilities import check_network
-from ..gpu.operators import PlanOperators
+from ..gpu.plan_operators import PlanOperators
 from ..operators import Operators
 from .alexnet import AlexNet
 from .googlenet import GoogLeNet

@@ -18,7 +18,7 @@ from mxnet.ndarray import NDArray
 from ...config.values import LOSS_SCALES, dynamic_start
 from .. import host_reads
 from ..checkpoint.state import LossScaleState
-from ..limits import NonRetryableError
+from ..stopping import NonRetryableError
 
 DOUBLE_AFTER_STEPS = 2000
 """Steps without an overflow, as in MXNet's and NVIDIA's AMP."""

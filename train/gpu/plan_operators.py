@@ -17,7 +17,7 @@ from ..step_times import Stamp
 from .calls import SETTINGS, data_address, float_bits
 from .cudnn import Cudnn
 from .module import CudaModule, Launch, blocks_for, type_name
-from .plan import ScoringPlan, Shared, TrainingPlan
+from .step_plan import ScoringPlan, Shared, TrainingPlan
 from .tape import Arena, Tape
 from .writer import Writer
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from mxnet.gluon import nn
 
-from rn50.train.limits import (
+from rn50.train.network.build import quick_digest
+from rn50.train.stopping import (
     NonRetryableError,
     check_learning,
     check_loss,
 )
-from rn50.train.network.build import quick_digest
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
