@@ -188,6 +188,20 @@ def test_a_killed_rank_fails_the_job_at_once(rn50: Rn50, smoke_data: Path) -> No
     leave_nothing(job.folder)
 
 
+def test_scancel_closes_the_log_and_leaves_nothing(
+    rn50: Rn50, smoke_data: Path
+) -> None:
+    job = submit(rn50, smoke_data, *LONG)
+    job.wait_for_training()
+    subprocess.run(["scancel", job.number], check=True)
+    out = job.end(1, "CANCELLED")
+    assert re.search(r"stopped by SIGTERM at step \d+", out)
+    last = read_events(job.run / "result_0.txt")[-1]
+    assert last.key == "run_stop"
+    assert last.metadata["status"] == "aborted"
+    leave_nothing(job.run)
+
+
 SHORT = (
     "system.nodes=1",
     "system.ranks_per_node=1",
