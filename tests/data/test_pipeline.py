@@ -546,15 +546,15 @@ def test_operations_depend_on_the_place_alone_and_spare_plain_epochs(
         assert b"".join(shares) == step
     resumed = training(data, 6, first_step=4)
     assert bits(resumed, 1) == step
-    batches = []
+    decoded = []
     for augmented in (data, photos):
         plain = with_settings(augmented, no_augment_from_epoch=1)
-        batches.append(training(plain, 7).next())
-    first, second = (pixels_of(batch, data) for batch in batches)
+        batch = training(plain, 7).next()
+        decoded.append(pixels_of(batch, data))
+    first, second = decoded
     # of rounding
     assert difference(first, second) < 0.51
-    evaluated = bits(evaluation(photos))
-    assert bits(evaluation(data)) == evaluated
+    assert bits(evaluation(data)) == bits(evaluation(photos))
 
 
 def images_and_twins() -> Iterator[Any]:
@@ -605,11 +605,10 @@ def test_any_kind_of_image_is_read_as_its_rgb_twin(
     """Not inverted, not black, and pixels as stored: EXIF is not applied, as in the reference."""
     data = pack(tmp_path, [stored, twin])
     data = with_settings(data, augment=False, flip=False)
-    sources = (
+    for source in (
         training(data, 2),
         evaluation(data, 2),
-    )
-    for source in sources:
+    ):
         first, second = pixels_of(source.next(), data)
         levels = np.abs(first - second)
         assert levels.mean() < 12
@@ -618,8 +617,7 @@ def test_any_kind_of_image_is_read_as_its_rgb_twin(
 
 def test_records_spoilt_since_the_checks_are_named(tmp_path: Path) -> None:
     images = rough_images([(30, 40)] * 4)
-    files = [*map(jpeg, images)]
-    data = pack(tmp_path, files)
+    data = pack(tmp_path, [*map(jpeg, images)])
     path = tmp_path / "set/train.rec"
     content = path.read_bytes()
     start = content[:32]
