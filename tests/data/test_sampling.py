@@ -180,9 +180,8 @@ def test_each_node_shuffles_its_own_part_and_every_image_comes_once_an_epoch(
         if epoch == 3:
             expected = np.arange(first, last)
         size = len(shares.images)
-        filled = np.resize(expected, size)
         assert size >= len(expected)
-        assert np.array_equal(shares.images, filled)
+        assert np.array_equal(shares.images, np.resize(expected, size))
         assert (shares.epochs == epoch).all()
     # each with a window of its own
     assert sorted(positions) == [*range(len(positions))]
