@@ -250,8 +250,7 @@ def test_runs_are_grouped_by_a_key_of_their_configs(
     of_slow, of_fast, *_ = COLOURS
     assert colours == [of_fast, of_fast, of_slow, of_slow]
     (machine,) = group_by(comparison, "system.name")
-    smoke = load("smoke").run
-    assert machine.value == smoke.system.name
+    assert machine.value == load("smoke").run.system.name
     code, _, error = invoke(*by, "optimizer.base_l")
     assert code == 2
     assert error.endswith("found optimizer.base_l; did you mean optimizer.base_lr?")
@@ -303,11 +302,10 @@ def test_the_curves_near_the_target_have_a_chart(study: Path) -> None:
     *_, near = page_charts(runs)["accuracy"]
     assert near.title == "Top-1 accuracy near the target"
     labels = re.findall(r">([\d.]+)</text>", near.chart)
-    levels = map(float, labels)
     # the target is 0.7, and epochs are larger
-    assert min(levels) >= 0.68
+    assert min(map(float, labels)) >= 0.68
     far = page_charts(runs[3:])["accuracy"]
-    assert [plot.title for plot in far][2:] == []
+    assert far[2:] == []
 
 
 # --- the first bit --------------------------------------------------------------------------------
