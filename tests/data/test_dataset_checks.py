@@ -21,7 +21,11 @@ from rn50.data.pack import pack_images
 from tests.conftest import read_json, refused, write_json
 from tests.data.images import encode, image_folder
 
-COUNTS = {"classes": 3, "train_samples": 12, "eval_samples": 6}
+COUNTS = {
+    "classes": 3,
+    "train_samples": 12,
+    "eval_samples": 6,
+}
 Spoil = Callable[[Path], object]
 HALF = np.float32(2.5).tobytes()
 
@@ -256,7 +260,8 @@ def test_every_bad_record_of_a_split_is_named(packed: Path) -> None:
 
 
 def test_verify_shows_bytes_and_records(
-    pristine: Path, monkeypatch: pytest.MonkeyPatch
+    pristine: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(dataset, "MB", 1)
     shown: dict[str, tuple[int, int]] = {}
@@ -282,7 +287,8 @@ def die(
 
 
 def test_a_worker_that_is_killed_is_one_error(
-    pristine: Path, monkeypatch: pytest.MonkeyPatch
+    pristine: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(dataset, "_find_faults", die)
     with refused("set: not checked: a worker process was killed"):

@@ -100,21 +100,24 @@ def test_smaller_copies_lose_nothing(root: Path, tmp_path: Path) -> None:
     ):
         path = tmp_path / "photos" / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        Image.new(mode, (600, 300), level).save(path)
+        image = Image.new(mode, (600, 300), level)
+        image.save(path)
     (tmp_path / "photos/b/notes.txt").write_text("no image")
     assert "photos/b/notes.txt" in run(commands, tmp_path)
     small = tmp_path / "small"
     pixels = {}
     for path in small.rglob("*.jpg"):
         name = str(path.relative_to(small))
-        pixels[name] = Image.open(path).getpixel((9, 9))
+        image = Image.open(path)
+        pixels[name] = image.getpixel((9, 9))
     assert pixels == {
         "a/1.png.jpg": (255, 255, 255),
         "a/1.jpg.jpg": (0, 0, 0),
         "b/c/2.png.jpg": (117, 117, 117),
         "b/3.png.jpg": (0, 0, 0),
     }
-    assert load_manifest(tmp_path / "datasets/small").counts == (2, 2, 2)
+    manifest = load_manifest(tmp_path / "datasets/small")
+    assert manifest.counts == (2, 2, 2)
 
 
 def test_the_page_is_walked_as_it_stands(root: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,11 @@ SETTINGS = Synthetic(
     max_px=56,
     seed=3,
 )
-SOUND = {"train/a": 3, "train/b": 1, "val/a": 2}
+SOUND = {
+    "train/a": 3,
+    "train/b": 1,
+    "val/a": 2,
+}
 
 
 def records_of(
@@ -58,7 +63,8 @@ def records_of(
             image = record.image
             assert record.label == label
             assert len(image) == length
-            assert Image.open(io.BytesIO(image)).size == (width, height)
+            pixels = Image.open(io.BytesIO(image))
+            assert pixels.size == (width, height)
             records.append((classes[label], image))
         assert file.read() == b""
     return records
@@ -87,7 +93,8 @@ def check_names(
 ) -> None:
     """Every name of a set's list is that of the photo in its record."""
     records = records_of(folder, split)
-    for name, (_, image) in zip(photos_of(folder, split), records, strict=True):
+    names = photos_of(folder, split)
+    for name, (_, image) in zip(names, records, strict=True):
         assert (images / split / name).read_bytes() == image
 
 
@@ -128,7 +135,8 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_drawn_files_differ_and_are_the_same_for_a_seed(
-    drawn: Path, tmp_path: Path
+    drawn: Path,
+    tmp_path: Path,
 ) -> None:
     make_images(tmp_path / "again", SETTINGS)
     files = contents(drawn)
@@ -136,7 +144,10 @@ def test_drawn_files_differ_and_are_the_same_for_a_seed(
     assert len(set(files.values())) == 80
 
 
-def test_the_packed_set_holds_every_original_byte(drawn: Path, tmp_path: Path) -> None:
+def test_the_packed_set_holds_every_original_byte(
+    drawn: Path,
+    tmp_path: Path,
+) -> None:
     out = tmp_path / "set"
     manifest = pack_images(drawn, out)
     assert manifest.classes == [f"n{90_000_000 + label}" for label in range(10)]
@@ -145,12 +156,14 @@ def test_the_packed_set_holds_every_original_byte(drawn: Path, tmp_path: Path) -
         expected = [(path.parent.name, path.read_bytes()) for path in paths]
         assert sorted(records_of(out, split)) == sorted(expected)
         check_names(out, drawn, split)
-        assert manifest.splits[split].samples == 10 * of_class
-        assert manifest.splits[split].class_counts == [of_class] * 10
+        summary = manifest.splits[split]
+        assert summary.samples == 10 * of_class
+        assert summary.class_counts == [of_class] * 10
     for name, file in manifest.files.items():
         content = (out / name).read_bytes()
         assert file.bytes == len(content)
-        assert file.sha256 == hashlib.sha256(content).hexdigest()
+        digest = hashlib.sha256(content)
+        assert file.sha256 == digest.hexdigest()
     assert names_in(out) == {"manifest.json", *manifest.files}
     labels = load_table(out, "train")["label"].tolist()
     assert labels != sorted(labels)  # shuffled
@@ -272,7 +285,11 @@ def test_transparent_pixels_are_packed_as_white(
 
 def test_names_of_any_bytes_are_packed_and_read_again(tmp_path: Path) -> None:
     strange = os.fsdecode(b"K\xe4fer")
-    counts = {f"train/{strange}": 2, f"val/{strange}": 1, "train/two\nlines": 1}
+    counts = {
+        f"train/{strange}": 2,
+        f"val/{strange}": 1,
+        "train/two\nlines": 1,
+    }
     images = image_folder(tmp_path / "images", counts)
     (images / "train" / strange / f"{strange}.jpg").write_text("bad")
     pack_images(images, tmp_path / "out", skip_bad=1)
@@ -326,7 +343,13 @@ def write_devkit(
 def test_every_layout_packs_to_the_same_bytes(tmp_path: Path) -> None:
     """Class folders; ImageNet's tar files with the development kit; the same with val unpacked."""
     images = tmp_path / "folders"
-    folders = ["train/n01"] * 5 + ["train/n02"] * 4 + ["val/n01"] * 3 + ["val/n02"] * 2
+    counts = {
+        "train/n01": 5,
+        "train/n02": 4,
+        "val/n01": 3,
+        "val/n02": 2,
+    }
+    folders = [*Counter(counts).elements()]
     for number, folder in enumerate(folders, 1):
         split, wnid = folder.split("/")
         stem = "ILSVRC2012_val" if split == "val" else wnid
@@ -346,7 +369,11 @@ def test_every_layout_packs_to_the_same_bytes(tmp_path: Path) -> None:
     write_tar(tars / "ILSVRC2012_img_val.tar", val)
     with refused(r"val: a folder for each class, or .*devkit.*tar.gz, exp"):
         pack_images(tars, tmp_path / "b")
-    number_of = {"n02": 1, "n01": 2, "n00": 3}
+    number_of = {
+        "n02": 1,
+        "n01": 2,
+        "n00": 3,
+    }
     truth = [3] * len(folders)
     for path in val:
         number = int(path.stem[-8:])
@@ -359,7 +386,10 @@ def test_every_layout_packs_to_the_same_bytes(tmp_path: Path) -> None:
         shutil.copy(path, tars / "val")
     pack_images(tars, tmp_path / "c")
     assert contents(tmp_path / "c") == packed
-    for other, wnid in (([3] * 14, "n00"), ([1], "none")):
+    for other, wnid in (
+        ([3] * 14, "n00"),
+        ([1], "none"),
+    ):
         write_devkit(tars, number_of, other)
         with refused(rf"a class of train expected, found {wnid}"):
             pack_images(tars, tmp_path / "d")
@@ -370,8 +400,13 @@ def test_every_layout_packs_to_the_same_bytes(tmp_path: Path) -> None:
 
 def test_a_share_of_every_class_is_held_out(tmp_path: Path) -> None:
     images = tmp_path / "photos"
-    names = ["cat"] * 20 + ["dog"] * 11 + ["one"] + ["rare"] * 2
-    for number, name in enumerate(names):
+    names = Counter(
+        cat=20,
+        dog=11,
+        one=1,
+        rare=2,
+    )
+    for number, name in enumerate(names.elements()):
         path = images / name / f"{number}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(noise(number))
@@ -381,7 +416,12 @@ def test_a_share_of_every_class_is_held_out(tmp_path: Path) -> None:
         seed: int = 0,
     ) -> list[set[tuple[str, bytes]]]:
         out = tmp_path / f"{share}_{seed}"
-        pack_images(images, out, hold_out=share, shuffle_seed=seed)
+        pack_images(
+            images,
+            out,
+            hold_out=share,
+            shuffle_seed=seed,
+        )
         return [{*records_of(out, split)} for split in ("train", "val")]
 
     train, val = split(0.2)
@@ -443,7 +483,10 @@ def test_folders_of_another_layout_get_an_answer(
     assert names_in(tmp_path) <= {"photos"}
 
 
-def test_a_share_is_not_held_out_beside_a_val(sound: Path, tmp_path: Path) -> None:
+def test_a_share_is_not_held_out_beside_a_val(
+    sound: Path,
+    tmp_path: Path,
+) -> None:
     with refused("--hold-out: .*images without a val expected"):
         pack_images(sound, tmp_path / "out", hold_out=0.2)
 
@@ -459,11 +502,17 @@ def with_thumbnail(jpeg: bytes) -> bytes:
     return jpeg[:2] + segment + jpeg[2:]
 
 
-def black_png(width: int, height: int) -> bytes:
+def black_png(
+    width: int,
+    height: int,
+) -> bytes:
     return encode(Image.new("1", (width, height)), "PNG")
 
 
-PROGRESSIVE = encode(Image.new("L", (90, 90)), progressive=True)
+JPEG = noise(1)
+PNG = noise(1, "PNG")
+GREY = Image.new("L", (90, 90))
+PROGRESSIVE = encode(GREY, progressive=True)
 
 
 def spoil(
@@ -481,7 +530,8 @@ def spoil(
 
 
 def test_every_bad_file_of_both_splits_is_named_in_one_go(
-    sound: Path, tmp_path: Path
+    sound: Path,
+    tmp_path: Path,
 ) -> None:
     bad = spoil(sound, 31)
     with pytest.raises(UserError) as caught:
@@ -498,15 +548,16 @@ def test_leaving_them_out_continues_with_what_is_packed_and_mended_files_are_rea
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    out = tmp_path / "out"
     bad = spoil(sound, 4)
     with refused("of --skip-bad"):
-        pack_images(sound, tmp_path / "out", skip_bad=3)
+        pack_images(sound, out, skip_bad=3)
     shutil.copytree(tmp_path / ".out.partial", tmp_path / ".mended.partial")
     command = [
         "data",
         "pack",
         str(sound),
-        str(tmp_path / "out"),
+        str(out),
         "--skip-bad",
         "4",
     ]
@@ -515,9 +566,9 @@ def test_leaving_them_out_continues_with_what_is_packed_and_mended_files_are_rea
         patched.setattr(SourceImage, "read", None)
         printed = CliRunner().invoke(app, command).stdout
     assert "4 bad files left out" in printed
-    manifest = verify(tmp_path / "out")
+    manifest = verify(out)
     assert sorted(file.path for file in manifest.odd_files) == bad
-    check_names(tmp_path / "out", sound, "train")
+    check_names(out, sound, "train")
     for path in bad:
         Path(path).write_bytes(noise(5))
     manifest = pack_images(sound, tmp_path / "mended")
@@ -530,17 +581,17 @@ def test_leaving_them_out_continues_with_what_is_packed_and_mended_files_are_rea
     ("content", "found"),
     [
         (b"hello world", "b'hello wo' at its start"),
-        (noise(1)[:20], ""),
-        (noise(1)[:-2], "truncated"),
-        (with_thumbnail(noise(1)[:-40]), "truncated"),
-        (with_thumbnail(noise(1)), None),
+        (JPEG[:20], ""),
+        (JPEG[:-2], "truncated"),
+        (with_thumbnail(JPEG[:-40]), "truncated"),
+        (with_thumbnail(JPEG), None),
         (PROGRESSIVE[:-60], "truncated"),
-        (noise(1, "PNG")[:-12], "cut off"),
-        (noise(1, "PNG") + bytes(5000), None),
+        (PNG[:-12], "cut off"),
+        (PNG + bytes(5000), None),
         (black_png(70_000, 1), "70000 x 1 pixels"),
         (black_png(10_000, 9_000), "10000 x 9000 pixels, .*89,478,485"),
         (os.mkfifo, "a regular file expected"),
-        (noise(1) + bytes(5000), None),
+        (JPEG + bytes(5000), None),
     ],
 )
 def test_what_does_not_decode_is_bad(
@@ -589,7 +640,8 @@ def test_a_class_of_nothing_but_bad_files_is_named(
 
 
 def test_a_target_is_left_alone_named_where_it_cannot_be_made_and_whole_or_absent(
-    tmp_path: Path, drawn: Path
+    tmp_path: Path,
+    drawn: Path,
 ) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out/precious").write_text("mine")
@@ -603,7 +655,10 @@ def test_a_target_is_left_alone_named_where_it_cannot_be_made_and_whole_or_absen
             pack_images(drawn, out)
     assert contents(tmp_path) == {"out/precious": b"mine", "file": b"mine too"}
 
-    def interrupt(done: int, total: int) -> None:
+    def interrupt(
+        done: int,
+        total: int,
+    ) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -626,7 +681,8 @@ pack_images(Path(sys.argv[1]), Path(sys.argv[2]), processes=3, progress=progress
 
 
 def test_killed_again_and_again_it_ends_with_the_same_bytes(
-    many: Path, tmp_path: Path
+    many: Path,
+    tmp_path: Path,
 ) -> None:
     """kill -9 of the parent alone, when so many images are packed; workers must follow it."""
     out = tmp_path / "set"
@@ -647,7 +703,8 @@ def test_killed_again_and_again_it_ends_with_the_same_bytes(
 
 
 def test_a_full_disk_is_named_and_packing_goes_on_when_there_is_room(
-    many: Path, tmp_path: Path
+    many: Path,
+    tmp_path: Path,
 ) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -663,15 +720,23 @@ def test_a_full_disk_is_named_and_packing_goes_on_when_there_is_room(
     mounted = subprocess.run(mount, capture_output=True, text=True)
     if mounted.returncode:
         pytest.skip(f"no tmpfs can be mounted: {mounted.stderr.strip()}")
+
+    def pack() -> None:
+        pack_images(
+            many / "images",
+            disk / "set",
+            processes=2,
+        )
+
     try:
         with refused(r"set.*: cannot write: No space left on device"):
-            pack_images(many / "images", disk / "set", processes=2)
+            pack()
         with refused("cannot write: No space left on device"):
             stage(many / "set", disk / "staged")
         assert names_in(disk) == {".set.partial"}
         larger = ["mount", "-o", "remount,size=20m", str(disk)]
         subprocess.run(larger, check=True)
-        pack_images(many / "images", disk / "set", processes=2)
+        pack()
         assert contents(disk / "set") == contents(many / "set")
     finally:
         subprocess.run(["umount", str(disk)], check=True)

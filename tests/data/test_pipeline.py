@@ -63,13 +63,18 @@ def smooth(
     red = 20 + 200 * y / height
     green = 20 + 200 * x / width
     blue = np.full(y.shape, 5 * number % 250)
-    levels = np.stack([red, green, blue], axis=2)
+    planes = [red, green, blue]
+    levels = np.stack(planes, axis=2)
     return np.rint(levels).astype(np.uint8)
 
 
-def pack_pixels(folder: Path, images: Sequence[Pixels]) -> Data:
+def pack_pixels(
+    folder: Path,
+    images: Sequence[Pixels],
+) -> Data:
     """`pack` of these pixels without loss."""
-    return pack(folder, [*map(png, images)])
+    files = [*map(png, images)]
+    return pack(folder, files)
 
 
 def pack(
@@ -148,15 +153,14 @@ def labels_of(batch: Batch) -> NDArray[np.int64]:
     return batch.labels.asnumpy().astype(int)
 
 
-def pixels_of(batch: Batch, data: Data) -> Floats:
+def pixels_of(
+    batch: Batch,
+    data: Data,
+) -> Floats:
     """Un-normalised NHWC pixels of a batch."""
-    planes = batch.images.asnumpy().transpose(
-        0,
-        2,
-        3,
-        1,
-    )
-    return planes.astype(float) * data.std + data.mean
+    planes = batch.images.asnumpy()
+    pixels = planes.transpose(0, 2, 3, 1)
+    return pixels.astype(float) * data.std + data.mean
 
 
 def shown(
@@ -165,13 +169,19 @@ def shown(
     images: Sequence[Pixels],
 ) -> Iterator[tuple[Pixels, Floats]]:
     """(stored image, its pixels in the batch) of each."""
-    for label, pixels in zip(labels_of(batch), pixels_of(batch, data), strict=True):
+    labels = labels_of(batch)
+    decoded = pixels_of(batch, data)
+    for label, pixels in zip(labels, decoded, strict=True):
         yield images[label], pixels
 
 
-def difference(pixels: Floats, expected: Floats) -> float:
+def difference(
+    pixels: Floats,
+    expected: Floats,
+) -> float:
     """The largest, in levels."""
-    return float(np.abs(pixels - expected).max())
+    levels = np.abs(pixels - expected)
+    return float(levels.max())
 
 
 def bits(
@@ -189,7 +199,13 @@ def sample(
 ) -> Floats:
     """Levels between the centres of pixels, linear; the border is repeated outside."""
     planes = [
-        map_coordinates(plane, [rows, columns], float, order=1, mode="nearest")
+        map_coordinates(
+            plane,
+            [rows, columns],
+            float,
+            order=1,
+            mode="nearest",
+        )
         for plane in np.moveaxis(image, 2, 0)
     ]
     return np.stack(planes, axis=2)
@@ -206,13 +222,18 @@ def bilinear(
     With `scale` both axes keep exactly that scale about the centre, though the size is rounded.
     """
 
-    def places(old: int, new: int) -> Floats:
+    def places(
+        old: int,
+        new: int,
+    ) -> Floats:
         centred = np.arange(new) + 0.5 - new / 2
-        return centred / (scale or new / old) + old / 2 - 0.5
+        factor = scale or new / old
+        return centred / factor + old / 2 - 0.5
 
     rows = places(image.shape[0], height)
     columns = places(image.shape[1], width)
-    levels = sample(image, *np.meshgrid(rows, columns, indexing="ij"))
+    grid = np.meshgrid(rows, columns, indexing="ij")
+    levels = sample(image, *grid)
     return np.rint(levels)
 
 
@@ -245,16 +266,19 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Data:
 
 def test_a_rank_without_a_share_skips_those_steps(numbered: Data) -> None:
     """Also to the end of the run: prefetching then finds nothing more, and does not search on."""
-    # two steps of both ranks
-    segments = (
-        Segment(1, 0, 0, 3, 2),
-        Segment(2, 2, 12, 6, 1),
-    )
+    both = Segment(1, 0, 0, 3, 2)
+    first_alone = Segment(2, 2, 12, 6, 1)
+    segments = (both, first_alone)
     plan = Plan(2, numbered.train_samples, "mix", segments)
     order = sampling.TrainOrder(plan, SEEDS["shuffle"])
     stored = load_table(Path(numbered.path), "train")["label"]
     for rank, steps in ((0, 5), (1, 2)):
-        source = build_train_source(numbered, plan, rank=rank, seeds=SEEDS)
+        source = build_train_source(
+            numbered,
+            plan,
+            rank=rank,
+            seeds=SEEDS,
+        )
         for step in range(1, steps + 1):
             images = order.batch(step, rank).images
             labels = labels_of(source.next())
@@ -267,7 +291,8 @@ def test_an_evaluation_covers_every_image_once_each_time(numbered: Data) -> None
     sources = [evaluation(numbered, 4, rank, 3) for rank in range(3)]
     for _ in range(2):
         batches = [source.next() for source in sources * 2]
-        labels = np.concatenate([*map(labels_of, batches)])
+        shares = [*map(labels_of, batches)]
+        labels = np.concatenate(shares)
         assert sorted(labels) == [NOT_COUNTED, *range(23)]
 
 
@@ -298,7 +323,9 @@ def test_evaluation_equals_a_numpy_reference(tmp_path: Path) -> None:
         resized = bilinear(image, height, width, scale)
         top = (height - PX + 1) // 2
         left = (width - PX + 1) // 2
-        crop = resized[top : top + PX, left : left + PX]
+        rows = slice(top, top + PX)
+        columns = slice(left, left + PX)
+        crop = resized[rows, columns]
         assert difference(pixels, crop) <= 1.01
 
 
@@ -311,7 +338,8 @@ def test_training_windows_and_mirroring_are_those_that_sampling_decides(
     packed = pack_pixels(tmp_path, images)
     data = with_settings(packed, area=(0.1, 0.6))
     table = load_table(Path(data.path), "train")
-    order = sampling.TrainOrder(plan_of(data, 9), SEEDS["shuffle"])
+    plan = plan_of(data, 9)
+    order = sampling.TrainOrder(plan, SEEDS["shuffle"])
     source = training(data, 9)
     mirrored: list[int] = []
     for step in range(1, 5):
@@ -352,7 +380,9 @@ def test_training_windows_and_mirroring_are_those_that_sampling_decides(
     ],
 )
 def test_plain_epochs_show_stored_order_and_the_unmirrored_centre(
-    tmp_path: Path, last_batch: str, epoch: int
+    tmp_path: Path,
+    last_batch: str,
+    epoch: int,
 ) -> None:
     """Epochs 1 and 2 shuffled and augmented, from epoch 3 on neither, from its first image on.
     `epoch`: positions of one, of five images."""
@@ -364,7 +394,8 @@ def test_plain_epochs_show_stored_order_and_the_unmirrored_centre(
         last_batch=last_batch,
     )
     stored = load_table(Path(data.path), "train")["label"]
-    order = sampling.TrainOrder(plan_of(data, 4), SEEDS["shuffle"])
+    plan = plan_of(data, 4)
+    order = sampling.TrainOrder(plan, SEEDS["shuffle"])
     source = training(data)
     shuffled = augmented = 0
     for step in range(1, 12):
@@ -374,11 +405,13 @@ def test_plain_epochs_show_stored_order_and_the_unmirrored_centre(
         plain = places >= 2 * epoch
         expected = np.where(plain, within, drawn)
         assert np.array_equal(labels_of(batch), stored[expected])
-        shuffled += (drawn != within)[~plain].sum()
+        moved = drawn != within
+        shuffled += moved[~plain].sum()
         for index, (image, pixels) in enumerate(shown(batch, data, images)):
             left = image.shape[1] // 2 - 16
             centre = image[4:36, left : left + 32]
-            is_centre = difference(pixels, bilinear(centre, PX, PX)) < 5
+            wanted = bilinear(centre, PX, PX)
+            is_centre = difference(pixels, wanted) < 5
             assert is_centre or not plain[index]
             augmented += not is_centre
     assert shuffled > 4
@@ -418,36 +451,49 @@ def augmented_reference(
 
     height, width = image.shape[:2]
     pad = PX * value("padding", 0, 0)
-    theta = value("rotation_deg", 1, 0) * np.pi / 180
+    degrees = value("rotation_deg", 1, 0)
+    theta = np.radians(degrees)
     cos = np.cos(theta)
     sin = np.sin(theta)
     stretch = np.sqrt(value("aspect", 2, 1))
     scale = value("scale", 3, 1)
     scale_x = scale * stretch
     scale_y = scale / stretch
-    room_x = (PX + 2 * pad) * scale_x - PX
-    room_y = (PX + 2 * pad) * scale_y - PX
+    padded = PX + 2 * pad
+    room_x = padded * scale_x - PX
+    room_y = padded * scale_y - PX
     centre_x = (u[4] * room_x + 8) / scale_x - pad
     centre_y = (u[5] * room_y + 8) / scale_y - pad
-    dy, dx = np.mgrid[0:PX, 0:PX] - 7.5
-    dy = dy / scale_y
-    dx = dx / scale_x
+    offsets_y, offsets_x = np.mgrid[0:PX, 0:PX] - 7.5
+    dy = offsets_y / scale_y
+    dx = offsets_x / scale_x
     y = centre_y + sin * dx + cos * dy
     x = centre_x + cos * dx - sin * dy
     rows = y * height / PX - 0.5
     columns = x * width / PX - 0.5
     levels = sample(image, rows, columns) / 255
-    contrast = [value("contrast", 6 + channel, 1) for channel in range(3)]
-    brightness = [value("brightness", 9 + channel, 0) for channel in range(3)]
+    channels = range(3)
+    contrast = [value("contrast", 6 + channel, 1) for channel in channels]
+    brightness = [value("brightness", 9 + channel, 0) for channel in channels]
     levels = (levels + brightness - 0.5) * contrast + 0.5
-    start = int(u[13] * (levels.size + 1))
-    noise = tile[start : start + levels.size].reshape(levels.shape)
-    return 255 * (levels + noise * value("noise", 12, 0))
+    size = levels.size
+    start = int(u[13] * (size + 1))
+    drawn = tile[start : start + size]
+    noise = drawn.reshape(levels.shape)
+    strength = value("noise", 12, 0)
+    return 255 * (levels + noise * strength)
 
 
-@pytest.mark.parametrize("names", [["noise"], [*OPERATIONS]])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["noise"],
+        [*OPERATIONS],
+    ],
+)
 def test_each_operation_equals_a_numpy_reference(
-    tmp_path: Path, names: list[str]
+    tmp_path: Path,
+    names: list[str],
 ) -> None:
     """Images of 255 levels from pixel to pixel, so a place is right to 1/1000 of a pixel."""
     sizes = [
@@ -465,16 +511,23 @@ def test_each_operation_equals_a_numpy_reference(
         aspect=(0.1, 10),
         augmentation=ranges,
     )
-    tile = sampling.noise_tile(SEEDS["operations"], PX).astype(float)
+    seed = SEEDS["operations"]
+    tile = sampling.noise_tile(seed, PX).astype(float)
     assert abs(tile.std() - 1) < 0.05
     source = training(data, 5)
     for step in range(4):
-        places = np.arange(5 * step, 5 * step + 5)
-        u = sampling.uniforms(places, SEEDS["operations"], 14)
+        first = 5 * step
+        places = np.arange(first, first + 5)
+        u = sampling.uniforms(places, seed, 14)
         flips = sampling.flips(places, SEEDS["flip"])
         batch = source.next()
         for index, (image, pixels) in enumerate(shown(batch, data, images)):
-            wanted = augmented_reference(image, u[index], ranges, tile)
+            wanted = augmented_reference(
+                image,
+                u[index],
+                ranges,
+                tile,
+            )
             if flips[index]:
                 wanted = wanted[:, ::-1]
             assert difference(pixels, wanted) < 0.25
@@ -489,14 +542,16 @@ def test_operations_depend_on_the_place_alone_and_spare_plain_epochs(
     ranks = [training(data, 2, rank, 3) for rank in range(3)]
     for _ in range(4):
         step = bits(whole, 1)
-        assert b"".join(bits(source, 1) for source in ranks) == step
+        shares = [bits(source, 1) for source in ranks]
+        assert b"".join(shares) == step
     resumed = training(data, 6, first_step=4)
     assert bits(resumed, 1) == step
-    batches = []
+    decoded = []
     for augmented in (data, photos):
         plain = with_settings(augmented, no_augment_from_epoch=1)
-        batches.append(training(plain, 7).next())
-    first, second = (pixels_of(batch, data) for batch in batches)
+        batch = training(plain, 7).next()
+        decoded.append(pixels_of(batch, data))
+    first, second = decoded
     # of rounding
     assert difference(first, second) < 0.51
     assert bits(evaluation(data)) == bits(evaluation(photos))
@@ -538,16 +593,25 @@ def images_and_twins() -> Iterator[Any]:
     yield pytest.param(marked, plain, id="a record in parts")
 
 
-@pytest.mark.parametrize(("stored", "twin"), [*images_and_twins()])
+@pytest.mark.parametrize(
+    ("stored", "twin"),
+    [*images_and_twins()],
+)
 def test_any_kind_of_image_is_read_as_its_rgb_twin(
-    tmp_path: Path, stored: bytes, twin: bytes
+    tmp_path: Path,
+    stored: bytes,
+    twin: bytes,
 ) -> None:
     """Not inverted, not black, and pixels as stored: EXIF is not applied, as in the reference."""
     data = pack(tmp_path, [stored, twin])
     data = with_settings(data, augment=False, flip=False)
-    for source in (training(data, 2), evaluation(data, 2)):
+    for source in (
+        training(data, 2),
+        evaluation(data, 2),
+    ):
         first, second = pixels_of(source.next(), data)
-        assert np.abs(first - second).mean() < 12
+        levels = np.abs(first - second)
+        assert levels.mean() < 12
         assert first.std() > 10
 
 
@@ -556,7 +620,9 @@ def test_records_spoilt_since_the_checks_are_named(tmp_path: Path) -> None:
     data = pack(tmp_path, [*map(jpeg, images)])
     path = tmp_path / "set/train.rec"
     content = path.read_bytes()
-    path.write_bytes(content[:32].ljust(len(content), b"\0"))
+    start = content[:32]
+    spoilt = start.ljust(len(content), b"\0")
+    path.write_bytes(spoilt)
     told = (
         r"/train\.rec: images that decode expected, found .*`rn50 data verify --full`"
     )
@@ -569,7 +635,8 @@ def test_channels_last_are_the_same_images(photos: Data) -> None:
     data = with_settings(photos, augment=False)
     first = training(data, layout="NCHW").next().images
     last = training(data, layout="NHWC").next().images
-    channels_last = first.asnumpy().transpose(0, 2, 3, 1)
+    planes = first.asnumpy()
+    channels_last = planes.transpose(0, 2, 3, 1)
     assert np.array_equal(channels_last, last.asnumpy())
 
 
@@ -589,7 +656,8 @@ def test_a_batch_in_hand_does_not_change(photos: Data) -> None:
 def test_the_same_seeds_give_the_same_bits_and_every_seed_has_its_effect(
     photos: Data,
 ) -> None:
-    data = with_settings(photos, augmentation={"noise": (0.1, 0.1)})
+    noise = {"noise": (0.1, 0.1)}
+    data = with_settings(photos, augmentation=noise)
     first = bits(training(data))
     faster = with_settings(data, decode_threads=3, prefetch=4)
     assert bits(training(faster)) == first
@@ -598,7 +666,13 @@ def test_the_same_seeds_give_the_same_bits_and_every_seed_has_its_effect(
         assert bits(training(data, seeds=seeds)) != first
 
 
-@pytest.mark.parametrize("build", [build_train_source, build_eval_source])
+@pytest.mark.parametrize(
+    "build",
+    [
+        build_train_source,
+        build_eval_source,
+    ],
+)
 @pytest.mark.parametrize("device_id", [None, 0])
 def test_the_hardware_decoder_gets_nearly_all_images(
     photos: Data,
@@ -610,12 +684,25 @@ def test_the_hardware_decoder_gets_nearly_all_images(
     outputs: list[Any] = []
     monkeypatch.setattr(Pipeline, "build", lambda _: None)
     monkeypatch.setattr(
-        Pipeline, "set_outputs", lambda _, *nodes: outputs.extend(nodes)
+        Pipeline,
+        "set_outputs",
+        lambda _, *nodes: outputs.extend(nodes),
     )
-    arguments: dict[str, Any] = {"batch_per_rank": 1, "ranks": 1}
+    arguments: dict[str, Any] = {
+        "batch_per_rank": 1,
+        "ranks": 1,
+    }
     if build is build_train_source:
-        arguments = {"plan": plan_of(photos, 1), "seeds": SEEDS}
-    build(photos, rank=0, device_id=device_id, **arguments)
+        arguments = {
+            "plan": plan_of(photos, 1),
+            "seeds": SEEDS,
+        }
+    build(
+        photos,
+        rank=0,
+        device_id=device_id,
+        **arguments,
+    )
     operation = outputs[0].source
     while "decoders__" not in str(operation.spec):
         operation = operation.inputs[0].source
@@ -627,7 +714,10 @@ def test_the_hardware_decoder_gets_nearly_all_images(
         "preallocate_width_hint: 5980",
         "preallocate_height_hint: 6430",
     }
-    assert lines & hints == (set() if device_id is None else hints)
+    if device_id is None:
+        assert not lines & hints
+    else:
+        assert lines >= hints
 
 
 @pytest.mark.parametrize(
@@ -639,7 +729,8 @@ def test_the_hardware_decoder_gets_nearly_all_images(
     ],
 )
 def test_cores_decode_for_a_gpu_where_they_are_enough(
-    settings: Any, load: float
+    settings: Any,
+    load: float,
 ) -> None:
     options = decoder_options(Data(**settings), device_id=0)
     assert options["hw_decoder_load"] == load

@@ -70,9 +70,13 @@ def test_a_record_has_mxnets_bytes_is_read_again_and_holds_its_image_at_a_fixed_
 
 
 @FUZZ
-@given(image=IMAGES, data=st.data())
+@given(
+    image=IMAGES,
+    data=st.data(),
+)
 def test_a_record_cut_short_names_file_and_offset(
-    image: bytes, data: st.DataObject
+    image: bytes,
+    data: st.DataObject,
 ) -> None:
     first = encoded(1, 1, b"first")
     second = encoded(2, 2, image)
@@ -98,7 +102,9 @@ def test_a_record_cut_short_names_file_and_offset(
     ],
 )
 def test_a_place_that_is_no_record_is_named(
-    content: bytes, offset: int, told: str
+    content: bytes,
+    offset: int,
+    told: str,
 ) -> None:
     with refused(rf"^x: a record at byte {offset} expected: .*{told}"):
         recordio.read(io.BytesIO(content), offset, "x")

@@ -38,13 +38,22 @@ def windows(
     heights, widths = np.array(sizes, np.float32).T
     places = np.arange(len(sizes))
     limits = limits or REFERENCE
-    return sampling.crop_windows(heights, widths, places, seed, **limits)
+    return sampling.crop_windows(
+        heights,
+        widths,
+        places,
+        seed,
+        **limits,
+    )
 
 
 # --- batch-size control -------------------------------------------------------------------------
 
 
-@given(plan=changing_runs(min_changes=1).map(build_plan), seed=SEEDS)
+@given(
+    plan=changing_runs(min_changes=1).map(build_plan),
+    seed=SEEDS,
+)
 def test_every_epoch_shows_its_order_once_whatever_the_changes(
     plan: Plan, seed: int
 ) -> None:
@@ -69,7 +78,8 @@ def test_every_epoch_shows_its_order_once_whatever_the_changes(
         last = plan.epoch_end_step(epoch)
         end = steps[last - 1]
         assert epoch in end.epochs
-        assert all(epoch not in batch.epochs for batch in steps[last:])
+        for later in steps[last:]:
+            assert epoch not in later.epochs
         if mixed:
             assert size == samples
         else:
@@ -101,7 +111,8 @@ def test_active_steps_end_where_a_rank_has_no_share_to_come(
         )
         for n, ranks in enumerate(active)
     )
-    order = TrainOrder(Plan(3, 24, "mix", segments), 1)
+    plan = Plan(3, 24, "mix", segments)
+    order = TrainOrder(plan, 1)
     steps = order.active_steps(2)
     assert [*islice(steps, 7)] == expected
 
@@ -131,7 +142,12 @@ def test_each_node_shuffles_its_own_part_and_every_image_comes_once_an_epoch(
     ranks = nodes * local
     samples = data.draw(st.integers(ranks, 60))
     per_rank = st.integers(1, samples // ranks)
-    changes = [{"after_epoch": 2, "per_rank": data.draw(per_rank)}]
+    changes = [
+        {
+            "after_epoch": 2,
+            "per_rank": data.draw(per_rank),
+        }
+    ]
     run = {
         "system": {"nodes": nodes, "ranks_per_node": local},
         "data": {
@@ -139,7 +155,10 @@ def test_each_node_shuffles_its_own_part_and_every_image_comes_once_an_epoch(
             "last_batch": "pad",
             "shards": "node",
         },
-        "batch": {"per_rank": data.draw(per_rank), "changes": changes},
+        "batch": {
+            "per_rank": data.draw(per_rank),
+            "changes": changes,
+        },
         "schedule": {"length": "3 epochs", "warmup": "0 steps"},
     }
     plan = build_plan(Run.model_validate(run))
@@ -147,9 +166,11 @@ def test_each_node_shuffles_its_own_part_and_every_image_comes_once_an_epoch(
     positions: list[int] = []
     for epoch, node in product(range(1, 4), range(nodes)):
         begin = plan.epoch_end_step(epoch - 1)
-        steps = range(begin + 1, plan.epoch_end_step(epoch) + 1)
+        end = plan.epoch_end_step(epoch)
+        steps = range(begin + 1, end + 1)
         first_rank = node * local
-        places = product(steps, range(first_rank, first_rank + local))
+        ranks_of_node = range(first_rank, first_rank + local)
+        places = product(steps, ranks_of_node)
         shares = joined([order.batch(*place) for place in places])
         positions += shares.positions.tolist()
         part = Part(node, nodes)
@@ -162,10 +183,10 @@ def test_each_node_shuffles_its_own_part_and_every_image_comes_once_an_epoch(
         assert size >= len(expected)
         assert np.array_equal(shares.images, np.resize(expected, size))
         assert (shares.epochs == epoch).all()
-    assert sorted(positions) == [
-        *range(len(positions))
-    ]  # each with a window of its own
-    bounds = [Part(node, nodes).images(samples) for node in range(nodes)]
+    # each with a window of its own
+    assert sorted(positions) == [*range(len(positions))]
+    parts = [Part(node, nodes) for node in range(nodes)]
+    bounds = [part.images(samples) for part in parts]
     firsts, lasts = zip(*bounds, strict=True)
     assert (*firsts, samples) == (0, *lasts)
 
@@ -179,22 +200,25 @@ def test_each_node_shuffles_its_own_part_and_every_image_comes_once_an_epoch(
     per_rank=st.integers(1, 40),
 )
 def test_every_image_is_evaluated_exactly_once(
-    samples: int, ranks: int, per_rank: int
+    samples: int,
+    ranks: int,
+    per_rank: int,
 ) -> None:
     batches = sampling.eval_batches(samples, ranks, per_rank)
     counted: list[int] = []
-    for rank, batch in product(range(ranks), range(batches)):
-        images, counts = sampling.eval_batch(
-            samples,
-            batch,
-            rank=rank,
-            ranks=ranks,
-            batch_per_rank=per_rank,
-        )
-        assert images.shape == counts.shape == (per_rank,)
-        assert images.min() >= 0
-        assert images.max() < samples
-        counted += images[counts].tolist()
+    for rank in range(ranks):
+        for batch in range(batches):
+            images, counts = sampling.eval_batch(
+                samples,
+                batch,
+                rank=rank,
+                ranks=ranks,
+                batch_per_rank=per_rank,
+            )
+            assert images.shape == counts.shape == (per_rank,)
+            assert images.min() >= 0
+            assert images.max() < samples
+            counted += images[counts].tolist()
     assert sorted(counted) == [*range(samples)]
 
 
@@ -221,19 +245,25 @@ def test_windows_lie_inside_with_area_and_aspect_in_range(
     )
     assert anchors.dtype == shapes.dtype == np.float32
     assert anchors.min() >= 0
-    assert (anchors + shapes).max() <= 1 + 1e-6
+    ends = anchors + shapes
+    assert ends.max() <= 1 + 1e-6
     sides = shapes.astype(float) * size
     big = sides.min(axis=1) > 2  # smaller ones are held at a pixel
-    ratios = sides[big, 1] / sides[big, 0]
-    assert np.all(ratios > aspect[0] - 1e-3)
-    assert np.all(ratios < aspect[1] + 1e-3)
+    heights, widths = sides[big].T
+    ratios = widths / heights
+    narrowest, widest = aspect
+    assert np.all(ratios > narrowest - 1e-3)
+    assert np.all(ratios < widest + 1e-3)
     areas = shapes.prod(axis=1)
     least, most = area
-    in_range = (areas > least - 1e-4) & (areas < most + 1e-4)
+    large_enough = areas > least - 1e-4
+    small_enough = areas < most + 1e-4
+    in_range = large_enough & small_enough
     off_centre = np.abs(2 * anchors + shapes - 1)
     centred = off_centre.max(axis=1) < 1e-5
     reaches_an_edge = shapes.max(axis=1) > 1 - 1e-5
-    assert np.all(in_range | (centred & reaches_an_edge) | ~big)
+    cut_at_the_edges = centred & reaches_an_edge
+    assert np.all(in_range | cut_at_the_edges | ~big)
 
 
 def test_windows_of_a_common_photo_follow_the_reference_distribution() -> None:
@@ -243,16 +273,22 @@ def test_windows_of_a_common_photo_follow_the_reference_distribution() -> None:
     assert areas.min() < 0.06
     assert areas.max() > 0.9
     small = areas < 0.5
-    heights, widths = shapes[small].T
-    places = anchors[small] / (1 - shapes[small])
-    ratios = np.log(widths * 500 / (heights * 375))
-    assert areas[small].mean() == pytest.approx(0.275, abs=0.01)
+    areas = areas[small]
+    shapes = shapes[small]
+    heights, widths = shapes.T
+    places = anchors[small] / (1 - shapes)
+    aspects = widths * 500 / (heights * 375)
+    ratios = np.log(aspects)
+    assert areas.mean() == pytest.approx(0.275, abs=0.01)
     assert ratios.mean() == pytest.approx(0, abs=0.01)
     uniform_std = np.log(4 / 3) / np.sqrt(3)
     assert ratios.std() == pytest.approx(uniform_std, abs=0.01)
     assert places.mean(axis=0) == pytest.approx(0.5, abs=0.02)
-    areas = areas[small]
-    drawn = np.stack([areas, ratios, *places.T])
+    drawn = [
+        areas,
+        ratios,
+        *places.T,
+    ]
     correlation = np.corrcoef(drawn) - np.eye(4)
     assert np.abs(correlation).max() < 0.05
 
@@ -286,7 +322,11 @@ def test_windows_of_tiny_images_hold_a_pixel() -> None:
 
 def test_uniforms_are_those_of_splitmix64() -> None:
     """Its first outputs for the seed 0 (prng.di.unimi.it/splitmix64.c)."""
-    outputs = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
+    outputs = [
+        0xE220A8397B1DCDAF,
+        0x6E789E6AA1B965F4,
+        0x06C45D188009454F,
+    ]
     expected = [(output >> 11) / 2**53 for output in outputs]
     for positions, count in ((1, 3), (3, 1)):
         u = sampling.uniforms(np.arange(positions), 0, count)

@@ -30,20 +30,20 @@ def test_a_set_is_copied_once_and_removed(pristine: Path, tmp_path: Path) -> Non
     # of one that was killed
     (tmp_path / "disk/node/.set.partial/train.rec").mkdir(parents=True)
     calls: list[tuple[int, int]] = []
-    stage(
-        pristine,
-        target,
-        progress=lambda *counts: calls.append(counts),
-    )
+
+    def copy() -> None:
+        stage(
+            pristine,
+            target,
+            progress=lambda *counts: calls.append(counts),
+        )
+
+    copy()
     assert contents(pristine) == contents(target)
     assert calls == sorted(calls)
     assert calls[-1][0] == calls[-1][1] > 0
     calls.clear()
-    stage(
-        pristine,
-        target,
-        progress=lambda *counts: calls.append(counts),
-    )
+    copy()
     assert calls == []
     remove(target)
     remove(target)

@@ -21,7 +21,10 @@ FIGURES = (
 def records(points: int = 3) -> list[dict[str, Any]]:
     records = []
     for number in range(1, points + 1):
-        record: dict[str, Any] = {"kind": "steps", "step": 20 * number}
+        record: dict[str, Any] = {
+            "kind": "steps",
+            "step": 20 * number,
+        }
         for name in PHASES:
             record[f"{name}_p50_ms"] = 10.0 * number
             record[f"{name}_p90_ms"] = 20.0 * number
@@ -29,9 +32,17 @@ def records(points: int = 3) -> list[dict[str, Any]]:
     return records
 
 
-def table(hosts: list[str], **columns: list[Any]) -> dict[str, Any]:
+def table(
+    hosts: list[str],
+    **columns: list[Any],
+) -> dict[str, Any]:
     default = {name: [10.0] * len(hosts) for name in FIGURES}
-    return {"ranks": {"host": hosts, **default, **columns}}
+    ranks = {
+        "host": hosts,
+        **default,
+        **columns,
+    }
+    return {"ranks": ranks}
 
 
 def test_the_phases_are_those_that_are_measured() -> None:
@@ -39,18 +50,21 @@ def test_the_phases_are_those_that_are_measured() -> None:
 
 
 def test_shares() -> None:
-    rows = {row.name: row for row in step_breakdown(records())}
-    shares = [row.share for row in rows.values()]
+    breakdown = step_breakdown(records())
+    shares = [row.share for row in breakdown]
     assert shares == pytest.approx([1 / 6] * 6)
-    assert rows["forward"].median_ms == 20
-    assert rows["forward"].slow_ms == 40
+    rows = {row.name: row for row in breakdown}
+    forward = rows["forward"]
+    assert forward.median_ms == 20
+    assert forward.slow_ms == 40
     assert step_breakdown([{"step_p50_ms": 1.0}]) == []
 
 
 def test_the_slowest_rank_is_named() -> None:
     hosts = ["a", "a", "b", "b"]
     backward_ms = [10.0, 11.0, 30.0, 31.0]
-    computing, *_, cpu_time = rank_spread(table(hosts, backward_p50_ms=backward_ms))
+    ranks = table(hosts, backward_p50_ms=backward_ms)
+    computing, *_, cpu_time = rank_spread(ranks)
     assert computing.least == "20.00 ms"
     assert computing.most == "41.00 ms"
     assert computing.at == "rank 3 on b"

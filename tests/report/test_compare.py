@@ -32,7 +32,15 @@ from rn50.report.html import render_comparison
 from rn50.report.plots import page_charts
 from rn50.report.reproduction import are_of_one_config, first_bit
 from rn50.report.run_folder import Subject, read_folder, read_subjects
-from tests.compliance.log_text import Run, drop, find, good_run, last, vary, write
+from tests.compliance.log_text import (
+    Run,
+    drop,
+    find,
+    good_run,
+    last,
+    vary,
+    write,
+)
 from tests.conftest import in_this_process, refused, write_metrics
 from tests.report.conftest import Measure, write_config
 from tests.report.test_report import ACTIVE, LOGS, Shape, hostile_run
@@ -53,14 +61,19 @@ def titles(
     comparison: Comparison,
     group: str,
 ) -> list[str]:
-    return [column.title for column in comparison.table if column.group == group]
+    names = []
+    for column in comparison.table:
+        if column.group == group:
+            names.append(column.title)
+    return names
 
 
 def with_curve(curve: Callable[[int], float]) -> Run:
     run = good_run()
     for record in run:
         if record.key == "eval_accuracy":
-            record.value = curve(record.metadata["epoch_num"])
+            epoch = record.metadata["epoch_num"]
+            record.value = curve(epoch)
     return run
 
 
@@ -80,9 +93,10 @@ def as_json(*arguments: str) -> list[dict[str, Any]]:
 
 def test_a_tree_of_submissions_is_a_subject_each(tmp_path: Path) -> None:
     for name in ("b", "a"):
-        (tmp_path / name).mkdir()
+        folder = tmp_path / name
+        folder.mkdir()
         for number in (0, 10, 2):
-            write(tmp_path / name / f"result_{number}.txt", good_run())
+            write(folder / f"result_{number}.txt", good_run())
     subjects = read_subjects(tmp_path)
     names = [subject.path.name for subject in subjects]
     assert names == ["a", "b"]
@@ -113,10 +127,12 @@ def test_what_differs_is_a_column_and_what_one_lacks_is_not(tmp_path: Path) -> N
         write(tmp_path / "b", other),
     )
     assert titles(both, "hyper-parameters") == ["seed", "base_learning_rate"]
-    assert column(both, "base_learning_rate").cells == ("10.5", "9")
+    rates = column(both, "base_learning_rate")
+    assert rates.cells == ("10.5", "9")
     assert ("gradient_accumulation_steps", "1") in both.shared
-    assert column(both, "seed").cells[1] == str(seed)
-    assert column(both, "seed").values[1] == seed
+    seeds = column(both, "seed")
+    assert seeds.cells[1] == str(seed)
+    assert seeds.values[1] == seed
 
 
 def test_a_value_of_log_and_config_is_one_column(tmp_path: Path) -> None:
@@ -138,8 +154,21 @@ def test_a_value_of_log_and_config_is_one_column(tmp_path: Path) -> None:
 
 
 def test_numbers_stand_before_texts() -> None:
-    values = (2.0, "auto", None, 10.0, "auto", -1.0)
-    mixed = Column("config", "x", "x", (), values)
+    values = (
+        2.0,
+        "auto",
+        None,
+        10.0,
+        "auto",
+        -1.0,
+    )
+    mixed = Column(
+        "config",
+        "x",
+        "x",
+        (),
+        values,
+    )
     assert mixed.places == (1, 3, None, 2, 3, 0)
     assert not mixed.is_number
     rising = order_of([mixed], "x", 6)
@@ -172,7 +201,7 @@ def study(tmp_path: Path) -> Path:
         run = with_curve(lambda epoch, better=better: 0.02 * epoch + better)
         last(run, "run_stop").time_ms += 1000 * number
         if number == 3:
-            run = with_curve(lambda epoch: 0.5)
+            run = with_curve(lambda _: 0.5)
         write(folder / "result_0.txt", run)
         base_lr = 0.2 - 0.1 * (number // 2)
         write_config(
@@ -186,14 +215,17 @@ def study(tmp_path: Path) -> Path:
 
 
 def test_runs_are_grouped_by_a_key_of_their_configs(
-    study: Path, tmp_path: Path
+    study: Path,
+    tmp_path: Path,
 ) -> None:
     page = tmp_path / "study.html"
     by = ("compare", str(study), "--by")
     html = ("--html", str(page))
     code, out, _ = invoke(*by, "optimizer.base_lr", *html)
-    slow, fast = group_by(compared(study), "optimizer.base_lr")
+    comparison = compared(study)
+    slow, fast = group_by(comparison, "optimizer.base_lr")
     assert code == 0
+    assert "mean (range)" in out
     assert slow.value == "0.1"
     assert slow.rows == (2, 3)
     assert slow.reached == 1
@@ -205,18 +237,19 @@ def test_runs_are_grouped_by_a_key_of_their_configs(
     # A run that missed its target has no time to train.
     _, only, _ = slow.spreads["time_to_train_s"]
     assert only == pytest.approx(most + 1)
-    times_s = column(compared(study), "time_to_train_s").values
+    times_s = column(comparison, "time_to_train_s").values
     assert times_s.count(None) == 1
-    assert slow.spreads["best_accuracy"][1] == 0.5
-    assert "optimizer.base_lr" in Shape(page.read_text()).text
-    legend = re.findall(r">(A|base_lr [^<>]*)</text>", page.read_text())
+    _, worst, _ = slow.spreads["best_accuracy"]
+    assert worst == 0.5
+    written = page.read_text()
+    assert "optimizer.base_lr" in Shape(written).text
+    legend = re.findall(r">(A|base_lr [^<>]*)</text>", written)
     assert legend[:2] == ["base_lr 0.1", "base_lr 0.2"]
     assert "A" not in legend
-    colours = re.findall(r'<b style="border-color: (.*?)">', page.read_text())
+    colours = re.findall(r'<b style="border-color: (.*?)">', written)
     of_slow, of_fast, *_ = COLOURS
     assert colours == [of_fast, of_fast, of_slow, of_slow]
-    assert "mean (range)" in out
-    (machine,) = group_by(compared(study), "system.name")
+    (machine,) = group_by(comparison, "system.name")
     assert machine.value == load("smoke").run.system.name
     code, _, error = invoke(*by, "optimizer.base_l")
     assert code == 2
@@ -225,12 +258,13 @@ def test_runs_are_grouped_by_a_key_of_their_configs(
 
 def test_submissions_are_sorted_by_their_scores(tmp_path: Path) -> None:
     for name in ("slow", "fast"):
-        (tmp_path / name).mkdir()
+        folder = tmp_path / name
+        folder.mkdir()
         for number in range(5):
             run = vary(good_run(), number)
             if name == "slow":
                 last(run, "run_stop").time_ms += 60_000
-            write(tmp_path / name / f"result_{number}.txt", run)
+            write(folder / f"result_{number}.txt", run)
     rows = as_json(str(tmp_path), "--sort", "score_min")
     for row, name in zip(rows, ("fast", "slow"), strict=True):
         score = score_folder(tmp_path / name)
@@ -263,13 +297,15 @@ def test_what_is_the_same_in_all_rows_is_said_once(study: Path) -> None:
 
 
 def test_the_curves_near_the_target_have_a_chart(study: Path) -> None:
-    runs = [("run", subject) for subject in read_all([study])]
+    subjects = read_all([study])
+    runs = [("run", subject) for subject in subjects]
     *_, near = page_charts(runs)["accuracy"]
     assert near.title == "Top-1 accuracy near the target"
     labels = re.findall(r">([\d.]+)</text>", near.chart)
-    assert min(map(float, labels)) >= 0.68  # the target is 0.7, and epochs are larger
+    # the target is 0.7, and epochs are larger
+    assert min(map(float, labels)) >= 0.68
     far = page_charts(runs[3:])["accuracy"]
-    assert [plot.title for plot in far][2:] == []
+    assert far[2:] == []
 
 
 # --- the first bit --------------------------------------------------------------------------------
@@ -285,7 +321,13 @@ def run_folder(
     write_config(folder, f"seed={seed}")
     records = []
     for number, loss in enumerate(losses):
-        records.append({"kind": "train", "step": number, "loss": loss})
+        records.append(
+            {
+                "kind": "train",
+                "step": number,
+                "loss": loss,
+            }
+        )
     write_metrics(folder, records)
     return read_folder(folder)
 
@@ -301,7 +343,12 @@ def test_the_first_loss_that_differs_in_a_bit(tmp_path: Path) -> None:
         [3.0, next_up, 1.0],
         seed=2,
     )
-    assert first_bit(left, other) == (2, "loss at step 1", 2.0, next_up)
+    assert first_bit(left, other) == (
+        2,
+        "loss at step 1",
+        2.0,
+        next_up,
+    )
     assert not are_of_one_config(left, other)
 
 
@@ -309,7 +356,8 @@ def test_bare_logs_of_one_config_are_compared_by_their_accuracies(
     tmp_path: Path,
 ) -> None:
     other = good_run()
-    last(other, "eval_accuracy").value = math.nextafter(0.7592, 1)
+    next_up = math.nextafter(0.7592, 1)
+    last(other, "eval_accuracy").value = next_up
     logs = [
         write(tmp_path / "a", good_run()),
         write(tmp_path / "b", other),
@@ -329,14 +377,16 @@ def many(tmp_path: Path) -> list[str]:
     for number in range(24):
         run = good_run()
         last(run, "run_stop").time_ms += 1000 * number
-        find(run, "lars_opt_base_learning_rate").value = 10.5 - number / 4
+        rate = find(run, "lars_opt_base_learning_rate")
+        rate.value = 10.5 - number / 4
         platform = f"machine_{number % 3}_with_a_long_name"
         find(run, "submission_platform").value = platform
         if number == 2:
             last(run, "eval_accuracy").value = 0.7
         if number == 3:
-            run.remove(find(run, "lars_opt_base_learning_rate"))
-        paths.append(str(write(tmp_path / f"log_{number:02}.txt", run)))
+            run.remove(rate)
+        path = write(tmp_path / f"log_{number:02}.txt", run)
+        paths.append(str(path))
     return paths
 
 
@@ -361,12 +411,19 @@ def test_rows_are_sorted_and_what_has_no_value_comes_last(many: list[str]) -> No
         ("log_check", "CDABEF"),
     ):
         rows = as_json(*many[:6], "--sort", sort)
-        assert "".join(row["letter"] for row in rows) == letters
-    assert rows[-1]["log_check"] == "PASS"
-    assert rows[-1]["global_batch_size"] == 3264
-    assert rows[-1]["epochs_to_target"] == 35
-    assert rows[-1]["path"] == many[5]
-    code, out, err = invoke("compare", *many[:4], "--sort", "-accuracy")
+        order = [row["letter"] for row in rows]
+        assert "".join(order) == letters
+    row = rows[-1]
+    assert row["log_check"] == "PASS"
+    assert row["global_batch_size"] == 3264
+    assert row["epochs_to_target"] == 35
+    assert row["path"] == many[5]
+    code, out, err = invoke(
+        "compare",
+        *many[:4],
+        "--sort",
+        "-accuracy",
+    )
     assert code == 2
     assert out == ""
     assert "error: --sort: one of log_check, " in err
@@ -382,7 +439,8 @@ def letters_of(table: str) -> Counter[str]:
 
 
 def test_a_table_fits_the_terminal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """However many values differ: rich leaves out what it cannot fold into so many columns."""
     for preset in ("smoke", "dgxh100_8"):
@@ -396,7 +454,8 @@ def test_a_table_fits_the_terminal(
         monkeypatch.setenv("TTY_COMPATIBLE", terminal)
         _, out, _ = invoke("compare", str(tmp_path))
         out, _, _ = out.partition("the same in all")
-        tables.append(re.sub(r"\x1b\[[0-9;]*m", "", out))
+        table = re.sub(r"\x1b\[[0-9;]*m", "", out)
+        tables.append(table)
     wide, narrow = tables
     assert widest(narrow) <= 80 < widest(wide)
     assert letters_of(narrow) == letters_of(wide)
@@ -415,7 +474,8 @@ def page_of(
 
 
 def test_hostile_text_is_text_and_the_one_script_is_ours(
-    tmp_path: Path, many: list[str]
+    tmp_path: Path,
+    many: list[str],
 ) -> None:
     hostile = write(tmp_path / "hostile.txt", hostile_run())
     paths = [*many[:3], str(hostile)]
@@ -430,7 +490,8 @@ def test_hostile_text_is_text_and_the_one_script_is_ours(
     assert page.replace("\n", "").isprintable()
     (script,) = re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
     digest = hashlib.sha256(script.encode()).digest()
-    source = f"'sha256-{base64.b64encode(digest).decode()}'"
+    encoded = base64.b64encode(digest).decode()
+    source = f"'sha256-{encoded}'"
     style = "style-src 'unsafe-inline'"
     policy = f"default-src 'none'; {style}; script-src {source}"
     assert ("content", policy) in shape.attributes
@@ -488,7 +549,12 @@ def test_a_click_sorts_the_page(
 def test_published_logs_of_all_rounds_are_rows(tmp_path: Path) -> None:
     page = tmp_path / "runs.html"
     code, _, err = invoke(
-        "compare", str(LOGS), "--sort", "time_to_train_s", "--html", str(page)
+        "compare",
+        str(LOGS),
+        "--sort",
+        "time_to_train_s",
+        "--html",
+        str(page),
     )
     assert code == 0
     assert "Alibaba" in err

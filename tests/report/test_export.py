@@ -65,7 +65,10 @@ def places(run: Path) -> list[str]:
     return words_to_repeat(run, RUN)
 
 
-def train(folder: Path, *more: str) -> Path:
+def train(
+    folder: Path,
+    *more: str,
+) -> Path:
     """A run of two ranks on ten classes, so that top-5 is not all."""
     rn50 = Rn50(folder / "results")
     results = f"system.results={rn50.results}"
@@ -86,7 +89,8 @@ def train(folder: Path, *more: str) -> Path:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that reaches its target."""
     folder = tmp_path_factory.mktemp("export")
-    return train(folder, f"data.path={packed(folder / 'set', DRAWN)}")
+    path = packed(folder / "set", DRAWN)
+    return train(folder, f"data.path={path}")
 
 
 # --- the evaluation -------------------------------------------------------------------------------
@@ -101,13 +105,22 @@ def test_an_evaluation_again_finds_the_recorded_counts(
     recorded = metrics(run, "eval")[-1]
     assert scores["as_recorded"]
     assert scores["ranks"] == 2
-    for key in ("correct", "correct_top5", "total", "accuracy", "step"):
+    for key in (
+        "correct",
+        "correct_top5",
+        "total",
+        "accuracy",
+        "step",
+    ):
         assert scores[key] == recorded[key]
     assert scores["correct"] < scores["correct_top5"] < scores["total"]
     assert not list(run.parent.parent.glob(".evaluate-*"))
 
 
-def evaluated(rn50: Rn50, *arguments: str | Path) -> dict[str, Any]:
+def evaluated(
+    rn50: Rn50,
+    *arguments: str | Path,
+) -> dict[str, Any]:
     out = rn50.output("evaluate", "--json", *map(str, arguments))
     return json.loads(out)
 
@@ -117,7 +130,8 @@ def counts_of(
     labels: Any,
 ) -> tuple[int, int]:
     """(top-1, top-5) hits."""
-    best = np.argsort(-scores, axis=1)[:, :5]
+    falling = np.argsort(-scores, axis=1)
+    best = falling[:, :5]
     hits = best == labels[:, None]
     top_1 = hits[:, 0].sum()
     top_5 = hits.any(axis=1).sum()
@@ -139,13 +153,20 @@ def whole_evaluation_set(data: Data) -> Any:
 
 @pytest.mark.slow
 def test_an_ensemble_averages_the_softmax_of_different_networks(
-    rn50: Rn50, run: Path, tmp_path: Path
+    rn50: Rn50,
+    run: Path,
+    tmp_path: Path,
 ) -> None:
     from rn50.train.checkpoint.model_export import build_evaluation_network
     from rn50.train.checkpoint.resume import recorded_run
 
     data = load(str(run / "config.yaml")).run.data
-    other = train(tmp_path, "seed=2", "model.width=24", f"data.path={data.path}")
+    other = train(
+        tmp_path,
+        "seed=2",
+        "model.width=24",
+        f"data.path={data.path}",
+    )
     scores = evaluated(rn50, run, other, *places(run))
     batch = whole_evaluation_set(data)
     labels = batch.labels.asnumpy()
@@ -155,10 +176,12 @@ def test_an_ensemble_averages_the_softmax_of_different_networks(
         net = build_evaluation_network(chosen, recorded_run(chosen))
         logits = net(batch.images).asnumpy()
         powers = np.exp(logits.astype(np.float64))
-        shares.append(powers / powers.sum(axis=1, keepdims=True))
+        sums = powers.sum(axis=1, keepdims=True)
+        shares.append(powers / sums)
     mean = np.mean(shares, axis=0)
     scored = [*scores["runs"], scores["ensemble"]]
-    for score, expected in zip(scored, (*shares, mean), strict=True):
+    of_each = (*shares, mean)
+    for score, expected in zip(scored, of_each, strict=True):
         counts = (score["correct"], score["correct_top5"])
         assert counts == counts_of(expected, labels)
     of_logits = np.mean(np.log(shares), axis=0)
@@ -175,14 +198,15 @@ def test_an_ensemble_averages_the_softmax_of_different_networks(
 
 @pytest.mark.slow
 def test_as_many_ranks_score_with_the_statistics_of_all_as_one_rank_does(
-    rn50: Rn50, whole: Path
+    rn50: Rn50,
+    whole: Path,
 ) -> None:
     """Of a checkpoint between evaluations, which has those of each rank."""
     kept = map(read_checkpoint, checkpoints_in(whole / "checkpoint"))
     path, *_ = (file.path for file in kept if file.meta.statistics_rows == 2)
-    of_one, of_two = (
-        evaluated(rn50, path, *places(whole), f"--ranks={ranks}") for ranks in (1, 2)
-    )
+    evaluation = (rn50, path, *places(whole))
+    of_one = evaluated(*evaluation, "--ranks=1")
+    of_two = evaluated(*evaluation, "--ranks=2")
     assert of_one["correct"] == of_two["correct"]
 
 
@@ -201,11 +225,21 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     if folder := os.environ.get("RN50_ONNX"):
         monkeypatch.syspath_prepend(folder)
         monkeypatch.setenv("PYTHONPATH", folder)
-    with_onnx = has("onnx")
+    with_onnx = find_spec("onnx")
     out = tmp_path / "model"
     data = load(str(run / "config.yaml")).run.data
-    words = ["export", "model", str(run), "--out", str(out)]
-    files = ["model-0000.params", "model-symbol.json", "model.json"]
+    words = [
+        "export",
+        "model",
+        str(run),
+        "--out",
+        str(out),
+    ]
+    files = [
+        "model-0000.params",
+        "model-symbol.json",
+        "model.json",
+    ]
     if with_onnx:
         words.append("--onnx")
         files.append("model.onnx")
@@ -216,8 +250,9 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     last = metrics(run, "eval")[-1]
     assert about["accuracy"] == last["accuracy"]
     assert about["step"] == last["step"]
-    assert about["input"]["centre_crop_px"] == data.crop_px
-    assert about["input"]["antialias"] is False
+    taken = about["input"]
+    assert taken["centre_crop_px"] == data.crop_px
+    assert taken["antialias"] is False
     manifest = read_json(Path(data.path) / "manifest.json")
     assert about["output"] == {
         "logits": 10,
@@ -235,7 +270,8 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     exec(code, names)
     stored = RecordFile(Path(data.path), "val")
     prepared = []
-    for image in stored.images(np.arange(data.eval_samples)):
+    numbers = np.arange(data.eval_samples)
+    for image in stored.images(numbers):
         Path("photo").write_bytes(bytes(image))
         prepared.append(names["prepare"]("photo"))
     theirs = np.stack(prepared)
@@ -245,18 +281,27 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     assert levels.max() < 1.5
     assert levels.mean() < 0.1
     np.save("prepared.npy", prepared)
-    program = [sys.executable, "-c", PLAIN_MXNET, out / "model"]
-    for array, brink in ((tmp_path / "prepared.npy", 1), (images, 0)):
+    program = [
+        sys.executable,
+        "-c",
+        PLAIN_MXNET,
+        out / "model",
+    ]
+    for array, brink in (
+        (tmp_path / "prepared.npy", 1),
+        (images, 0),
+    ):
         counted = finished([*program, array, labels], cwd="/")
         assert counted.returncode == 0, counted.stderr
         *_, correct = counted.stdout.split()
         assert abs(int(correct) - last["correct"]) <= brink
-    if not (with_onnx and has("onnxruntime")):
+    if not (with_onnx and find_spec("onnxruntime")):
         pytest.skip("no onnx, onnxruntime here: the MXNet half has passed")
     import onnxruntime
 
     session = onnxruntime.InferenceSession(
-        out / "model.onnx", providers=["CPUExecutionProvider"]
+        out / "model.onnx",
+        providers=["CPUExecutionProvider"],
     )
     metadata = session.get_modelmeta().custom_metadata_map
     assert json.loads(metadata["model"]) == about
@@ -265,20 +310,26 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     assert abs(correct - last["correct"]) <= 1
     (logits,) = session.run(None, {"data": ours})
     np.testing.assert_allclose(
-        logits, np.load(f"{out}/model-logits.npy"), rtol=1e-4, atol=1e-4
+        logits,
+        np.load(f"{out}/model-logits.npy"),
+        rtol=1e-4,
+        atol=1e-4,
     )
-
-
-def has(module: str) -> bool:
-    return find_spec(module) is not None
 
 
 @pytest.mark.slow
 def test_what_has_no_checkpoint_or_a_damaged_one_is_one_line(
-    rn50: Rn50, run: Path, tmp_path: Path
+    rn50: Rn50,
+    run: Path,
+    tmp_path: Path,
 ) -> None:
     several = ("system.nodes=2", "system.ranks_per_node=1")
-    error = rn50.error("evaluate", str(run), *places(run), *several)
+    error = rn50.error(
+        "evaluate",
+        str(run),
+        *places(run),
+        *several,
+    )
     assert "system.nodes: 2 hosts expected" in error
     copy = shutil.copytree(run, tmp_path / "copy")
     best = copy / "checkpoint/best.ckpt"
@@ -288,10 +339,12 @@ def test_what_has_no_checkpoint_or_a_damaged_one_is_one_line(
     error = rn50.error("evaluate", str(copy), *places(copy))
     assert f"{best}: torn or damaged: its digest does not fit" in error
     copy = copy.rename(tmp_path / "run_0")
-    assert rn50.error("evaluate", str(tmp_path)).endswith(f"its first: {copy}")
+    error = rn50.error("evaluate", str(tmp_path))
+    assert error.endswith(f"its first: {copy}")
     shutil.rmtree(copy / "checkpoint")
     wanted = f"{copy}/checkpoint: a whole checkpoint expected in it, found none"
-    assert rn50.error("evaluate", str(copy)) == f"rn50: error: {wanted}"
+    error = rn50.error("evaluate", str(copy))
+    assert error == f"rn50: error: {wanted}"
 
 
 # --- the records ----------------------------------------------------------------------------------
@@ -303,7 +356,8 @@ def test_a_table_has_all_records(
     run: Path,
     tmp_path: Path,
 ) -> None:
-    (empty := tmp_path / "empty").mkdir()
+    empty = tmp_path / "empty"
+    empty.mkdir()
     said = f"{empty}/metrics.jsonl: the records of a run expected, found none\n"
     done = rn50("export", "csv", str(empty))
     assert done.returncode == 2
@@ -322,7 +376,12 @@ def test_a_table_has_all_records(
     keys = ("run", "name", "seed", "optimizer.base_lr")
     for row in rows:
         parameters = [row[key] for key in keys]
-        assert parameters == [f"smoke/{run.name}", "smoke", "1", "0.05"]
+        assert parameters == [
+            f"smoke/{run.name}",
+            "smoke",
+            "1",
+            "0.05",
+        ]
     stamps = [float(row["unix_s"]) for row in rows]
     assert stamps == sorted(stamps)
     begun = (run / "config.yaml").stat()
@@ -335,9 +394,11 @@ def test_a_table_has_no_more_columns_than_any_program_writes(tmp_path: Path) -> 
     for number in range(MOST_KINDS + 1):
         records.append({"kind": f"k{number}", "n": 1})
     write_metrics(tmp_path, records * 2)
-    table = to_csv(read_runs([tmp_path])[0])
+    runs, _ = read_runs([tmp_path])
+    table = to_csv(runs)
     rows = csv.DictReader(table.splitlines())
-    assert len({row["kind"] for row in rows}) == MOST_KINDS
+    kinds = {row["kind"] for row in rows}
+    assert len(kinds) == MOST_KINDS
     numbers = {f"m{number}": 1 for number in range(MOST_COLUMNS)}
     write_metrics(tmp_path, [{"kind": "k0"} | numbers])
     file = tmp_path / "metrics.jsonl"
@@ -357,7 +418,8 @@ def test_tensorboard_reads_every_point(
     )
     for _ in range(2):  # the second export replaces the first
         to_tensorboard(read_runs([run])[0], tmp_path)
-    read = events.EventAccumulator(str(tmp_path / "smoke" / run.name))
+    folder = tmp_path / "smoke" / run.name
+    read = events.EventAccumulator(str(folder))
     read.Reload()
     assert set(read.Tags()["scalars"]) >= TAGS
     started = read.PluginTagToContent("hparams")["_hparams_/session_start_info"]

@@ -18,26 +18,32 @@ from tests.report.test_show import shown
 
 def test_a_machine_of_ours_is_that_of_the_table() -> None:
     """Every published entry of a described machine is found by the name in the machine's file."""
-    vague = {"A100", "V100", "accelerator"}  # too little said to be sure
+    # too little said to be sure
+    vague = {"A100", "V100", "accelerator"}
     for row in read_table("mlperf_runs.csv"):
-        if row["machine"] and row["accelerator"] not in vague:
-            accelerator = load_system(row["machine"]).accelerator
-            peers = standing(accelerator, int(row["n_accelerators"]), 1.0)
+        machine = row["machine"]
+        accelerator = row["accelerator"]
+        if machine and accelerator not in vague:
+            system = load_system(machine)
+            count = int(row["n_accelerators"])
+            peers = standing(system.accelerator, count, 1.0)
             assert peers is not None
-            assert row["system"] in {entry.system for entry in peers.entries}
+            systems = {entry.system for entry in peers.entries}
+            assert row["system"] in systems
             names = {entry.accelerator for entry in peers.entries}
-            assert names == {row["accelerator"]}
+            assert names == {accelerator}
 
 
 def test_a_time_has_its_place() -> None:
-    peers = standing("NVIDIA H100 SXM5 80 GB", 8, 800.0)
+    h100 = "NVIDIA H100 SXM5 80 GB"
+    peers = standing(h100, 8, 800.0)
     assert peers is not None
     times_s = [entry.score_s for entry in peers.entries]
     assert times_s == sorted(times_s)
     faster = [time_s for time_s in times_s if time_s < 800.0]
     assert peers.place == len(faster) + 1
     assert f"best published {times_s[0]:,.1f} s" in peers.text
-    assert standing("NVIDIA H100 SXM5 80 GB", 7, 800.0) is None
+    assert standing(h100, 7, 800.0) is None
 
 
 @pytest.mark.parametrize("imagenet", [True, False])
@@ -49,8 +55,9 @@ def test_a_log_says_where_it_stands(
     run = good_run()
     if not imagenet:
         put("train_samples", 1000)(run)
-    (tmp_path / "eos_ngc24.04_mxnet").mkdir()
-    log = write(tmp_path / "eos_ngc24.04_mxnet/result_0.txt", run)
+    folder = tmp_path / "eos_ngc24.04_mxnet"
+    folder.mkdir()
+    log = write(folder / "result_0.txt", run)
     assert bool(shown(log)["published"]) == imagenet
     assert ("Time to train by round" in page_of(log)) == imagenet
     elsewhere = write(tmp_path / "result_0.txt", good_run())
@@ -60,7 +67,8 @@ def test_a_log_says_where_it_stands(
 def test_the_config_of_a_run_names_its_machine(tmp_path: Path) -> None:
     run = load("dgxh100_8").run
     assert machine_of(tmp_path, run) == ("NVIDIA H100 SXM5 80 GB", 8)
-    log = read_log(write(tmp_path / "result_0.txt", good_run()))
+    path = write(tmp_path / "result_0.txt", good_run())
+    log = read_log(path)
     summary = summarise(log.events)
     assert standing_of(tmp_path, run, [summary]) is not None
     easier = summary._replace(target=0.7)

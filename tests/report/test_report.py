@@ -112,13 +112,26 @@ def hostile_folder(run_folder: Path) -> Path:
     write(run_folder / "result_0.txt", hostile_run())
     record = dict.fromkeys(("kind", "step", "loss"), HOSTILE)
     write_metrics(run_folder, [*train_records(), record])
-    spans = [*SPANS, span(HOSTILE, 100, 1, tid=HOSTILE, pid=HOSTILE)]
+    spans = [
+        *SPANS,
+        span(
+            HOSTILE,
+            100,
+            1,
+            tid=HOSTILE,
+            pid=HOSTILE,
+        ),
+    ]
     write_json(run_folder / "timeline.json", {"traceEvents": spans})
     hostile = {HOSTILE: HOSTILE}
     environment = hostile | {"host": HOSTILE, "packages": hostile}
     write_json(run_folder / "environment.json", environment)
     onward = {"verb": HOSTILE, "folder": HOSTILE}
-    result = {"status": "failed", "reason": HOSTILE, "next": onward}
+    result = {
+        "status": "failed",
+        "reason": HOSTILE,
+        "next": onward,
+    }
     write_json(run_folder / "result.json", result)
     write_json(run_folder / "origins.json", {"seed": HOSTILE})
     return run_folder
@@ -214,7 +227,11 @@ def test_a_bare_log_has_a_page(tmp_path: Path) -> None:
 
 def test_the_top_has_the_end_of_the_run(run_folder: Path) -> None:
     onward = {"verb": "launch --resume", "folder": "x"}
-    result = {"status": "failed", "reason": "rank 1 on n7 failed", "next": onward}
+    result = {
+        "status": "failed",
+        "reason": "rank 1 on n7 failed",
+        "next": onward,
+    }
     write_json(run_folder / "result.json", result)
     text = text_of(run_folder)
     assert "The run failed: rank 1 on n7 failed." in text
@@ -301,18 +318,20 @@ def test_a_page_is_about_one_subject_and_does_not_replace_its_log(
     run_folder: Path,
 ) -> None:
     log = run_folder / "result_0.txt"
-    (run_folder.parent / "other").mkdir()
+    other = run_folder.parent / "other"
+    other.mkdir()
     before = log.read_text()
     with refused("another file than the log"):
         write_report(run_folder, log)
     assert log.read_text() == before
-    write(run_folder.parent / "other/result_0.txt", good_run())
+    write(other / "result_0.txt", good_run())
     with refused("one run or submission expected, found 2"):
         write_report(run_folder.parent)
 
 
 def test_a_launch_survives_its_report(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     try_report(tmp_path)
     assert capsys.readouterr().err.startswith("rn50: warning: no report.html: ")
@@ -408,7 +427,10 @@ def test_ranks_without_their_cores_are_a_finding(
     said: str,
 ) -> None:
     write_config(run_folder, f"system.device={device}")
-    table = {"host": ["a", "b"], "cpu_s": cpu_s}
+    table = {
+        "host": ["a", "b"],
+        "cpu_s": cpu_s,
+    }
     write_json(run_folder / "ranks.json", {"elapsed_s": 10.0, "ranks": table})
     top = page_of(run_folder).partition("</header>")[0]
     assert ("not comparable" in top) == bool(said)

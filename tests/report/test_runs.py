@@ -32,7 +32,8 @@ from tests.waiting import read_terminal, wait_until
 
 LOADED = load("smoke", ["seed=1"])
 CONFIG = LOADED.to_yaml()
-BRIEF = asdict(in_brief(LOADED.run, build_plan(LOADED.run)))
+PLAN = build_plan(LOADED.run)
+BRIEF = asdict(in_brief(LOADED.run, PLAN))
 SUCCESS = {
     "status": "success",
     "time_to_train_s": 49.342,
@@ -83,7 +84,8 @@ def make_job(folder: Path) -> Path:
     """The folder of a job in a queue."""
     folder.mkdir(parents=True)
     (folder / "job.sh").write_text("")
-    write_json(folder / "submission.json", {"scheduler": "slurm", "job": "42"})
+    submission = {"scheduler": "slurm", "job": "42"}
+    write_json(folder / "submission.json", submission)
     return folder
 
 
@@ -111,18 +113,30 @@ def only(folder: Path) -> RunRow:
 NEXT = {"verb": "launch --resume", "folder": "x"}
 RESUMES = {"reason": "why", "next": NEXT}
 STOPS = {"stopped": {"by": "Ctrl-C", "step": 25}}
-STOPPED = {"status": "failed", **STOPS, **RESUMES}
+STOPPED = {
+    "status": "failed",
+    **STOPS,
+    **RESUMES,
+}
+MISSED = {
+    "status": "aborted",
+    "reason": "target 0.9 missed",
+}
+DIVERGED = {
+    "status": "failed",
+    "reason": "training diverged",
+}
 
 
 @pytest.mark.parametrize(
     ("result", "status", "resumable"),
     [
         (SUCCESS, "success", False),
-        ({"status": "aborted", "reason": "target 0.9 missed"}, "missed", False),
+        (MISSED, "missed", False),
         (STOPPED, "stopped", True),
         ({"status": "aborted", **STOPS}, "stopped", True),  # by its rank alone
         ({"status": "failed", **RESUMES}, "failed", True),
-        ({"status": "failed", "reason": "training diverged"}, "failed", False),
+        (DIVERGED, "failed", False),
         (None, "failed", True),
     ],
 )
@@ -162,14 +176,16 @@ def test_what_became_of_a_run(
 
 
 def test_a_rank_says_why_it_failed(run: Path) -> None:
-    failure = asdict(Failure(0, "h", "start", 0, "no\nspace"))
-    write_json(run / "failure_0.json", failure)
-    assert only(run).status == "failed"
-    assert only(run).reason == "no\\nspace"
+    failure = Failure(0, "h", "start", 0, "no\nspace")
+    write_json(run / "failure_0.json", asdict(failure))
+    row = only(run)
+    assert row.status == "failed"
+    assert row.reason == "no\\nspace"
 
 
 def test_a_run_is_followed_while_it_is_written(
-    run: Path, held: subprocess.Popen[str]
+    run: Path,
+    held: subprocess.Popen[str],
 ) -> None:
     row = only(run)
     assert row.status == "running"
@@ -215,9 +231,10 @@ def test_runs_of_jobs_and_sweeps_are_found_and_links_are_not(tmp_path: Path) -> 
     job = make_job(results / "smoke/20261123T000000Z")
     of_job = [make_run(job / f"run_{n}") for n in range(2)]
     search = results / "search"
-    trial = make_run(search / "trial_0000/smoke/20261121T000000Z/run_0")
-    (trial.parent / "exit_code").write_text("0\n")
-    (search / "trial_0000/config.yaml").write_text(CONFIG)
+    trial = search / "trial_0000"
+    of_trial = make_run(trial / "smoke/20261121T000000Z/run_0")
+    (of_trial.parent / "exit_code").write_text("0\n")
+    (trial / "config.yaml").write_text(CONFIG)
     (search / ".lock").write_text("")
     make_run(plain / "attempt_1")  # of a run: no run of its own
     (results / "again").symlink_to(plain)
@@ -228,7 +245,7 @@ def test_runs_of_jobs_and_sweeps_are_found_and_links_are_not(tmp_path: Path) -> 
         (of_job[1], "42", job),
         (of_job[0], "42", job),
         (plain, None, None),
-        (trial, None, trial.parent),
+        (of_trial, None, of_trial.parent),
     ]
     (plain / "job.sh").write_text("")  # a job has taken it up
     assert only(plain).job_folder == plain
@@ -264,15 +281,21 @@ def test_filters(tmp_path: Path) -> None:
 
     def days(*options: str) -> str:
         rows = listed(str(tmp_path), *options)
-        return "".join(row["started"][9] for row in rows)
+        started = [row["started"] for row in rows]
+        return "".join(stamp[9] for stamp in started)
 
     assert days() == "210"
     assert days("--newest", "2") == "21"
     assert days("--name", "mi*") == "2"
     assert days("--status", "success", "--newest", "1") == "2"
     assert days("--status", "success", "--status", "stopped") == "210"
-    assert listed(str(run))[0]["time_to_train_s"] == 49.342
-    for wrong in ("--status=done", f"{run}/nothing", "--watch --json"):
+    (row,) = listed(str(run))
+    assert row["time_to_train_s"] == 49.342
+    for wrong in (
+        "--status=done",
+        f"{run}/nothing",
+        "--watch --json",
+    ):
         assert invoke(*wrong.split()).exit_code != 0
     done = invoke(str(tmp_path), "--status", "queued")
     assert done.exit_code == 0
@@ -280,7 +303,9 @@ def test_filters(tmp_path: Path) -> None:
 
 
 def test_a_job_goes_on_between_two_runs_and_in_its_queue(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Any
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    program: Any,
 ) -> None:
     """--watch ended where the first of five runs did, and after `submit --resume`."""
     job = make_job(tmp_path / "results/smoke/20261123T000000Z")
@@ -306,7 +331,8 @@ def test_a_job_goes_on_between_two_runs_and_in_its_queue(
     (job / "run_1").rename(tmp_path / "run_1")
     assert statuses() == ["queued"]
     program("squeue", "echo PENDING Priority")
-    assert listed(results)[0]["reason"] == "slurm job 42 waits: Priority"
+    (row,) = listed(results)
+    assert row["reason"] == "slurm job 42 waits: Priority"
     monkeypatch.setenv("COLUMNS", "120")
     assert "waits: Priority" in invoke(results).stdout
     program("squeue", "echo no configuration source >&2; exit 1")
@@ -318,16 +344,20 @@ def test_a_job_goes_on_between_two_runs_and_in_its_queue(
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-def on_terminal(columns: int, *arguments: str) -> tuple[subprocess.Popen[bytes], int]:
+def on_terminal(
+    columns: int,
+    *arguments: str,
+) -> tuple[subprocess.Popen[bytes], int]:
     """`rn50 runs` on a terminal, and the descriptor of what it shows."""
     size = {
         "COLUMNS": str(columns),
         "LINES": "24",
         "TERM": "xterm",
     }
+    program = Path(sys.executable).with_name("rn50")
     leader, follower = pty.openpty()
     process = subprocess.Popen(
-        [Path(sys.executable).with_name("rn50"), "runs", *arguments],
+        [program, "runs", *arguments],
         stdout=follower,
         env=os.environ | size,
     )
@@ -340,18 +370,24 @@ def test_a_narrow_terminal_keeps_folders_whole(
     run: Path,
     columns: int,
 ) -> None:
+    job = run.with_name("20261121T000000Z")
     for number in range(3):
-        make_run(run.with_name("20261121T000000Z") / f"run_{number}", SUCCESS)
+        make_run(job / f"run_{number}", SUCCESS)
     process, leader = on_terminal(columns, str(run.parents[1]))
     assert process.wait() == 0
     shown = ESCAPES.sub("", read_terminal(leader))
-    header, *lines = shown.splitlines()
-    assert max(map(len, (header, *lines))) <= columns
+    lines = shown.splitlines()
+    assert max(map(len, lines)) <= columns
+    header, *rows = lines
     assert ("top-1" in header) == (columns == 80)
     assert "images/s" not in header
-    names = [line.split()[0] for line in lines]
-    jobs_runs = [f"smoke/20261121T000000Z/run_{number}" for number in (2, 1, 0)]
-    assert names == [f"smoke/{run.name}", *jobs_runs]
+    names = [row.split()[0] for row in rows]
+    assert names == [
+        f"smoke/{run.name}",
+        "smoke/20261121T000000Z/run_2",
+        "smoke/20261121T000000Z/run_1",
+        "smoke/20261121T000000Z/run_0",
+    ]
 
 
 def test_live(
@@ -381,8 +417,10 @@ def test_live(
         return process.poll() is not None
 
     wait_until(has_ended, 30)
-    lines = text().replace("\r", "\n").splitlines()
+    screens = text().replace("\r", "\n")
+    lines = screens.splitlines()
     os.close(leader)
     assert process.returncode == 0
     assert max(map(len, lines)) <= 120
-    assert any("0.9125" in line and "success" in line for line in lines)
+    ended = [line for line in lines if "0.9125" in line]
+    assert any("success" in line for line in ended)

@@ -33,8 +33,15 @@ def line(
     value: Any = None,
     **metadata: Any,
 ) -> str:
-    record = {"namespace": "", "time_ms": time_ms, "event_type": "POINT_IN_TIME"}
-    return f":::MLLOG {json.dumps(record | {'key': key, 'value': value, 'metadata': metadata})}\n"
+    record = {
+        "namespace": "",
+        "time_ms": time_ms,
+        "event_type": "POINT_IN_TIME",
+        "key": key,
+        "value": value,
+        "metadata": metadata,
+    }
+    return f":::MLLOG {json.dumps(record)}\n"
 
 
 RUN = (
@@ -43,7 +50,12 @@ RUN = (
     + line(2_000, "init_stop")
     + line(3_500, "run_start")
     + line(3_500, "train_samples", 1000)
-    + line(3_600, "block_start", first_epoch_num=1, epoch_count=2)
+    + line(
+        3_600,
+        "block_start",
+        first_epoch_num=1,
+        epoch_count=2,
+    )
     + line(4_000, "epoch_start", epoch_num=1)
     + line(6_000, "epoch_stop", epoch_num=1)
     + line(6_000, "epoch_start", epoch_num=2)
@@ -95,7 +107,10 @@ def test_the_figures_of_a_run(
         "eval_accuracy": 0.76,
         "global_batch_size": 64,
         "images_per_s": 3 * 1000 / 10,
-        "evaluations": [(2, 0.5, 6.5), (3, 0.76, 14.0)],
+        "evaluations": [
+            (2, 0.5, 6.5),
+            (3, 0.76, 14.0),
+        ],
         "target": None,
         "published": None,
     }
@@ -103,11 +118,14 @@ def test_the_figures_of_a_run(
 
 def test_a_resnet_log_without_a_count_has_imagenets_rate(tmp_path: Path) -> None:
     """As in round v0.6, whose rules need no count. Epochs of BERT count samples."""
-    text = RUN.replace(line(3_500, "train_samples", 1000), "")
-    resnet, bert = (
-        figures_of(tmp_path, line(900, "submission_benchmark", name) + text)
-        for name in ("resnet", "bert")
-    )
+    count = line(3_500, "train_samples", 1000)
+    text = RUN.replace(count, "")
+    both = []
+    for name in ("resnet", "bert"):
+        benchmark = line(900, "submission_benchmark", name)
+        figures = figures_of(tmp_path, benchmark + text)
+        both.append(figures)
+    resnet, bert = both
     assert resnet["images_per_s"] == 3 * 1_281_167 / 10
     assert bert["benchmark"] == "bert"
     assert bert["images_per_s"] is None
@@ -125,7 +143,8 @@ def test_a_run_without_an_end_has_no_time(tmp_path: Path) -> None:
 
 def test_a_stamp_of_zero_is_no_clock(tmp_path: Path) -> None:
     """Some published logs stamp records with 0: nobody started a run in 1970."""
-    text = RUN.replace("3500", "0").replace("1000,", "0,")
+    without_start = RUN.replace("3500", "0")
+    text = without_start.replace("1000,", "0,")
     figures = figures_of(tmp_path, text)
     assert figures["time_to_train_s"] is None
     assert figures["init_s"] is None
@@ -156,10 +175,11 @@ def test_clocks_are_seconds_in_every_format(
     assert run.epoch_s == pytest.approx(1.0)
     assert run.eval_s == pytest.approx(0.5)
     assert run.run_s == pytest.approx(35 * 1.0 + 9 * 0.5, abs=0.2)
-    assert run.reached is not None
-    assert run.reached.epoch == 35
-    assert run.reached.accuracy == 0.7592
-    assert run.reached.time_s == pytest.approx(run.run_s, abs=0.01)
+    reached = run.reached
+    assert reached is not None
+    assert reached.epoch == 35
+    assert reached.accuracy == 0.7592
+    assert reached.time_s == pytest.approx(run.run_s, abs=0.01)
     epochs = [point.epoch for point in run.evaluations]
     assert epochs == list(range(3, 36, 4))
 
@@ -187,7 +207,8 @@ def test_copies_by_other_ranks_change_nothing(tmp_path: Path) -> None:
         for stop, start in zip(stops, starts[1:], strict=False):
             late = copy.copy(stop)
             late.time_ms = start.time_ms + 1
-            run.insert(run.index(start) + 1, late)
+            place = run.index(start)
+            run.insert(place + 1, late)
 
     assert of(tmp_path, by_four_ranks) == single
     assert of(tmp_path, by_a_slower_rank) == single
@@ -204,9 +225,19 @@ def test_ranks_that_disagree_are_all_shown(tmp_path: Path) -> None:
     assert batch == [1536, 3264]
 
 
-@pytest.mark.parametrize("value", ["0.7", float("nan"), 75.9, -0.1, True])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "0.7",
+        float("nan"),
+        75.9,
+        -0.1,
+        True,
+    ],
+)
 def test_an_accuracy_that_is_no_fraction_is_no_evaluation(
-    tmp_path: Path, value: object
+    tmp_path: Path,
+    value: object,
 ) -> None:
     run = of(tmp_path, put("eval_accuracy", value))
     assert run.evaluations == ()
@@ -241,8 +272,9 @@ def test_time_per_epoch_from_what_the_log_has(
 def test_blocks_of_no_time_are_none(tmp_path: Path) -> None:
     """As in a log of round v0.6, which has most of them."""
     start = line(16_000, "epoch_start", epoch_num=4)
-    text = RUN + start + start.replace("epoch_start", "epoch_stop")
-    assert figures_of(tmp_path, text)["images_per_s"] == 300
+    stop = start.replace("epoch_start", "epoch_stop")
+    figures = figures_of(tmp_path, RUN + start + stop)
+    assert figures["images_per_s"] == 300
 
 
 def test_no_epoch_numbers_at_all(tmp_path: Path) -> None:
@@ -285,7 +317,11 @@ def published() -> list[list[str]]:
 
 
 @pytest.mark.skipif(not published(), reason="no published logs beside this checkout")
-@pytest.mark.parametrize("row", published(), ids=lambda row: row[0])
+@pytest.mark.parametrize(
+    "row",
+    published(),
+    ids=lambda row: row[0],
+)
 def test_the_figures_of_published_logs(row: list[str]) -> None:
     """Against a table that was made by another program."""
     status, accuracy, epochs, seconds, batch = row[6:11]
