@@ -37,10 +37,16 @@ ROOT = Path(__file__).resolve().parent.parent
 # written anew.
 CHECKS = (HealthCheck.too_slow, HealthCheck.function_scoped_fixture)
 settings.register_profile(
-    "search", deadline=None, suppress_health_check=CHECKS, max_examples=500
+    "search",
+    deadline=None,
+    suppress_health_check=CHECKS,
+    max_examples=500,
 )
 settings.register_profile(
-    "same", settings.get_profile("search"), derandomize=True, max_examples=50
+    "same",
+    settings.get_profile("search"),
+    derandomize=True,
+    max_examples=50,
 )
 settings.register_profile(
     "fast",
@@ -140,7 +146,10 @@ def alarm() -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
-def packed(folder: Path, samples: str) -> Path:
+def packed(
+    folder: Path,
+    samples: str,
+) -> Path:
     """A drawn set like that of `smoke`; `samples`: what differs, as YAML."""
     from rn50.config.load import load
     from rn50.data.prepare import prepare
@@ -223,22 +232,34 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
-def write_json(path: Path, content: object) -> None:
+def write_json(
+    path: Path,
+    content: object,
+) -> None:
     path.write_text(json.dumps(content))
 
 
-def metrics(folder: Path, *kinds: str) -> list[dict[str, Any]]:
+def metrics(
+    folder: Path,
+    *kinds: str,
+) -> list[dict[str, Any]]:
     """The records of some kinds that a run has left."""
     records = map(json.loads, (folder / "metrics.jsonl").open())
     return [record for record in records if record["kind"] in kinds]
 
 
-def write_metrics(folder: Path, records: Iterable[object]) -> None:
+def write_metrics(
+    folder: Path,
+    records: Iterable[object],
+) -> None:
     lines = (json.dumps(record) + "\n" for record in records)
     (folder / "metrics.jsonl").write_text("".join(lines))
 
 
-def write_script(path: Path, text: str) -> None:
+def write_script(
+    path: Path,
+    text: str,
+) -> None:
     """A program of Bash."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(f"#!/bin/bash\n{text}\n")
@@ -258,27 +279,48 @@ class Rn50:
     def __init__(self, results: Path) -> None:
         self.results = results
 
-    def start(self, *arguments: str, **options: object) -> subprocess.Popen[str]:
+    def start(
+        self,
+        *arguments: str,
+        **options: object,
+    ) -> subprocess.Popen[str]:
         program = Path(sys.executable).with_name("rn50")
         command = [str(program), *arguments]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        settings = {"cwd": ROOT, "text": True, **pipes, **options}
+        pipes = {
+            "stdout": subprocess.PIPE,
+            "stderr": subprocess.PIPE,
+        }
+        settings = {
+            "cwd": ROOT,
+            "text": True,
+            **pipes,
+            **options,
+        }
         return subprocess.Popen(command, **settings)  # type: ignore[call-overload]
 
-    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def __call__(
+        self,
+        *arguments: str,
+    ) -> subprocess.CompletedProcess[str]:
         if arguments and arguments[0] in IN_PROCESS and "-" not in arguments:
             return in_this_process(arguments)
         process = self.start(*arguments)
         texts = process.communicate(timeout=600)
         return subprocess.CompletedProcess(arguments, process.returncode, *texts)
 
-    def output(self, *arguments: str) -> str:
+    def output(
+        self,
+        *arguments: str,
+    ) -> str:
         """What a command prints that ends well."""
         done = self(*arguments)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
-    def error(self, *arguments: str) -> str:
+    def error(
+        self,
+        *arguments: str,
+    ) -> str:
         """The one line of a command that refuses to begin."""
         done = self(*arguments)
         assert done.returncode == 2, done.stdout + done.stderr
@@ -347,7 +389,10 @@ RUN = (
 
 
 @pytest.fixture(scope="session")
-def whole(shared: Path, small_data: Path) -> Path:
+def whole(
+    shared: Path,
+    small_data: Path,
+) -> Path:
     """The folder of a finished RUN that nobody interrupted, for all tests of the session; its bits
     do not depend on the launcher."""
     rn50 = Rn50(shared / "whole")

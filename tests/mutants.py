@@ -173,7 +173,11 @@ def _files(root: Path) -> list[str]:
     """What git tracks, or would."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(
-        command, cwd=root, capture_output=True, text=True, check=True
+        command,
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     names = {*listed.stdout.split("\0")} - {""}
     return sorted(name for name in names if os.path.lexists(root / name))
@@ -188,7 +192,10 @@ class Copy:
         self._temporary.mkdir(parents=True, exist_ok=True)
 
     @contextlib.contextmanager
-    def with_fault(self, fault: Fault) -> Iterator[None]:
+    def with_fault(
+        self,
+        fault: Fault,
+    ) -> Iterator[None]:
         """The module returns with its time of change, so that its compiled code stays valid."""
         path = self.root / fault.file
         kept = path.with_suffix(".kept")
@@ -370,7 +377,10 @@ def table(
     return "\n".join([*lines, _row("all", totals)])
 
 
-def _row(room: str, counts: list[int]) -> str:
+def _row(
+    room: str,
+    counts: list[int],
+) -> str:
     cells = (f"{count:10}" for count in (sum(counts), *counts))
     return f"{room:12}" + "".join(cells)
 
@@ -382,7 +392,9 @@ def main(root: Path = ROOT) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--rooms", default=",".join(ROOMS), help="such as launch,scaling"
+        "--rooms",
+        default=",".join(ROOMS),
+        help="such as launch,scaling",
     )
     parser.add_argument(
         "--n",
@@ -390,7 +402,11 @@ def main(root: Path = ROOT) -> int:
         default=40,
         help="faults",
     )
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=1,
+    )
     parser.add_argument(
         "--all",
         action="store_true",

@@ -44,7 +44,10 @@ def asked_for(
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-def test_a_lock_has_all_that_is_asked_for_with_hashes(root: Path, python: str) -> None:
+def test_a_lock_has_all_that_is_asked_for_with_hashes(
+    root: Path,
+    python: str,
+) -> None:
     lock = (root / f"requirements/py{python}.txt").read_text()
     locked = packages(lock)
     assert len(locked) == lock.count("==") > 70
@@ -106,7 +109,10 @@ def test_set_up_refuses_what_does_not_suit(
 
 
 @pytest.fixture
-def environment(root: Path, tmp_path: Path) -> Path:
+def environment(
+    root: Path,
+    tmp_path: Path,
+) -> Path:
     """What set-up takes for an environment that it has made; its Python is too old to make one."""
     made = tmp_path / "made"
     (made / "bin").mkdir(parents=True)
@@ -115,7 +121,10 @@ def environment(root: Path, tmp_path: Path) -> Path:
     (made / "pyvenv.cfg").touch()
     (made / "setup.place").write_text(f"{root}\n{made}\n")
     stack = [*sorted(root.glob("requirements/*.txt")), root / "scripts/setup.sh"]
-    stamps = {"stack.stamp": stack, "setup.stamp": [*stack, root / "pyproject.toml"]}
+    stamps = {
+        "stack.stamp": stack,
+        "setup.stamp": [*stack, root / "pyproject.toml"],
+    }
     for name, files in stamps.items():
         content = b"".join(path.read_bytes() for path in files)
         digest = hashlib.sha256(content).hexdigest()
@@ -123,11 +132,17 @@ def environment(root: Path, tmp_path: Path) -> Path:
     return made
 
 
-def set_up(root: Path, environment: Path) -> int:
+def set_up(
+    root: Path,
+    environment: Path,
+) -> int:
     """The exit code: 0 where all is done; 1 where it would be made, which Python 3.9 cannot."""
     old = environment.parent / "python3.9"
     write_script(old, "exit 1")
-    variables = {"PATH": f"{environment}:/usr/bin:/bin", "PYTHON": str(old)}
+    variables = {
+        "PATH": f"{environment}:/usr/bin:/bin",
+        "PYTHON": str(old),
+    }
     command = [root / "scripts/setup.sh", "--into", environment]
     return subprocess.run(command, env=variables).returncode
 
@@ -152,7 +167,10 @@ def test_an_environment_before_an_mpi_or_without_a_file_is_made_anew(
     assert set_up(root, environment) == 1
 
 
-def test_a_copy_of_an_environment_is_made_anew(root: Path, environment: Path) -> None:
+def test_a_copy_of_an_environment_is_made_anew(
+    root: Path,
+    environment: Path,
+) -> None:
     """Its scripts would run the code of the original."""
     copy = environment.with_name("copy")
     shutil.copytree(environment, copy)
@@ -165,8 +183,21 @@ def test_a_copy_of_an_environment_is_made_anew(root: Path, environment: Path) ->
     ("compilers", "chosen"),
     [
         ({"g++": "12"}, "g++"),
-        ({"g++": "14.2.0", "g++-13": "13"}, "g++"),
-        ({"g++": "15", "g++-13": "13", "g++-12": "12"}, "g++-13"),
+        (
+            {
+                "g++": "14.2.0",
+                "g++-13": "13",
+            },
+            "g++",
+        ),
+        (
+            {
+                "g++": "15",
+                "g++-13": "13",
+                "g++-12": "12",
+            },
+            "g++-13",
+        ),
         ({}, ""),
     ],
 )

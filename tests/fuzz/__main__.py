@@ -29,9 +29,21 @@ def main() -> int:
         nargs="?",
         choices=[*CASES, interruptions.KIND],
     )
-    parser.add_argument("seed", nargs="?", type=int)
-    parser.add_argument("--minutes", type=float, default=5.0)
-    parser.add_argument("--interruptions", type=int, metavar="N")
+    parser.add_argument(
+        "seed",
+        nargs="?",
+        type=int,
+    )
+    parser.add_argument(
+        "--minutes",
+        type=float,
+        default=5.0,
+    )
+    parser.add_argument(
+        "--interruptions",
+        type=int,
+        metavar="N",
+    )
     given = parser.parse_args()
     first = int(time.time()) * 1000
     if given.interruptions is not None:
@@ -46,7 +58,10 @@ def main() -> int:
     return int(problem is not None)
 
 
-def _search(first: int, minutes: float) -> int:
+def _search(
+    first: int,
+    minutes: float,
+) -> int:
     end_s = time.monotonic() + 60 * minutes
     failures = 0
     for seed in itertools.count(first):

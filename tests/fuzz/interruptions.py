@@ -31,7 +31,11 @@ from tests.faults.test_resume import LAUNCHERS, bits, records
 from tests.waiting import rank_process
 
 KIND = "interruptions"
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGKILL)
+SIGNALS = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGKILL,
+)
 VICTIMS = ("launcher", "rank 0", "rank 1", "engine", "all")
 """`engine`: mpirun or horovodrun. Where a victim is not there yet, it is the launcher."""
 TARGETS = (0.999, 0.01)
@@ -68,7 +72,9 @@ class Attempt(NamedTuple):
     def next_words(self) -> list[str] | None:
         """The words of the command in the last line; None: there is none."""
         match = _NEXT.search(self.err) or _NEXT.search(self.out)
-        return shlex.split(match[1]) if match else None
+        if match is None:
+            return None
+        return shlex.split(match[1])
 
 
 class Lab:
@@ -137,7 +143,8 @@ def _run_to_its_end(
     launcher = LAUNCHERS[seed % len(LAUNCHERS)]
     target = rng.choice(TARGETS)
     whole, code, whole_s = lab.whole(target)
-    blows = [draw(rng, whole_s) for _ in range(rng.randint(1, 4))]
+    count = rng.randint(1, 4)
+    blows = [draw(rng, whole_s) for _ in range(count)]
     results = Path(tempfile.mkdtemp(prefix="rn50-interruptions-"))
     story.append(f"{launcher}, target {target}, in {results}")
     new_run = words = lab.words(results, launcher, target)
@@ -155,7 +162,8 @@ def _run_to_its_end(
         assert killed or left <= excused, f"left: {left - excused}"
         for path in (left - excused) & shared_memory():
             # the next attempt removes it, if it is old
-            os.utime(path, (time.time() - 120,) * 2)
+            old_s = time.time() - 120
+            os.utime(path, (old_s, old_s))
         excused = excused | left
         folder = newest_run(results)
         if is_over(folder):
@@ -166,11 +174,19 @@ def _run_to_its_end(
             return
         words = ended.next_words or new_run
         if words is new_run and folder is not None:  # nobody was left to say it
-            words = ["launch", "--resume", str(folder), f"data.path={lab.data}"]
+            words = [
+                "launch",
+                "--resume",
+                str(folder),
+                f"data.path={lab.data}",
+            ]
     raise AssertionError(f"not at its end after {_MOST_ATTEMPTS} attempts")
 
 
-def draw(rng: random.Random, whole_s: float) -> Blow:
+def draw(
+    rng: random.Random,
+    whole_s: float,
+) -> Blow:
     """One in three within the first three seconds, from 10 ms on."""
     moment = rng.random()
     if rng.random() < 1 / 3:
@@ -202,7 +218,10 @@ def attempt(
     return Attempt(process.returncode, out, err, struck, was_over)
 
 
-def strike(launcher: int, blow: Blow) -> bool:
+def strike(
+    launcher: int,
+    blow: Blow,
+) -> bool:
     """Send the signal; whether there was a process to take it."""
     command = psutil.Process(launcher)
     victims = [command]
@@ -220,7 +239,10 @@ def strike(launcher: int, blow: Blow) -> bool:
     return taken
 
 
-def judge(ended: Attempt, end_code: int) -> None:
+def judge(
+    ended: Attempt,
+    end_code: int,
+) -> None:
     """Exit code and lines are those of the documented ends. `end_code`: of a run that nobody
     interrupts."""
     code, out, err, blow, was_over = ended
@@ -235,7 +257,8 @@ def judge(ended: Attempt, end_code: int) -> None:
         return
     expected = {end_code}
     if blow is None:
-        expected |= {2} if _NEXT.search(err) else set()
+        if _NEXT.search(err):
+            expected.add(2)
     elif was_over:
         pass
     elif blow.number != signal.SIGKILL and blow.victim in ("launcher", "all"):

@@ -37,7 +37,10 @@ from tests.train.test_checkpoint import CONFIG, arrays, meta
 
 
 @pytest.mark.slow
-def test_five_runs_make_a_submission(rn50: Rn50, smoke_data: Path) -> None:
+def test_five_runs_make_a_submission(
+    rn50: Rn50,
+    smoke_data: Path,
+) -> None:
     done = rn50(
         "submit",
         "smoke",
@@ -98,7 +101,11 @@ SAYS = {
     "sge": ("qsub", "42", "qstat", "Following jobs do not exist: 42"),
     "pbs": ("qsub", "42.server", "qstat", "qstat: 42 Job has finished"),
 }
-CANCEL = {"slurm": "scancel -M cluster 42", "sge": "qdel 42", "pbs": "qdel 42.server"}
+CANCEL = {
+    "slurm": "scancel -M cluster 42",
+    "sge": "qdel 42",
+    "pbs": "qdel 42.server",
+}
 ABOUT = {
     "slurm": "-M cluster -h -o %T %r -j 42",
     "sge": "-j 42",
@@ -108,7 +115,11 @@ BANNER = "   Welcome to the Cluster6 Supercomputer\nINFO: your project has 1200 
 
 
 @pytest.mark.parametrize("name", SAYS)
-def test_submission_and_waiting(name: str, tmp_path: Path, program: Any) -> None:
+def test_submission_and_waiting(
+    name: str,
+    tmp_path: Path,
+    program: Any,
+) -> None:
     command, job, state, gone = SAYS[name]
     program(command, f"printf '%s' '{BANNER}{job}\n\n'")
     loaded = load("smoke", [f"system.results={tmp_path}/results"])
@@ -132,7 +143,12 @@ def test_submission_and_waiting(name: str, tmp_path: Path, program: Any) -> None
     assert ask(plan.scheduler, job, plan.folder) is None
     assert look_at(plan.folder, name, job)[0] == "cancelled"
     with refused("ended without an exit code"):
-        wait(plan, job, poll_s=0.01, settle_s=0.05)
+        wait(
+            plan,
+            job,
+            poll_s=0.01,
+            settle_s=0.05,
+        )
     (plan.folder / "exit_code").write_text("3\n")
     assert wait(plan, job, poll_s=0.01) == 3
     (plan.folder / "job.log").write_text(
@@ -157,7 +173,9 @@ def test_submission_and_waiting(name: str, tmp_path: Path, program: Any) -> None
     ],
 )
 def test_the_id_is_all_of_the_last_line_or_there_is_none(
-    name: str, printed: str, job: str | None
+    name: str,
+    printed: str,
+    job: str | None,
 ) -> None:
     assert SCHEDULERS[name].job_id(printed) == job
 
@@ -198,7 +216,8 @@ def test_why_a_job_waits_and_when_it_never_begins(
 
 
 def test_a_job_that_can_never_begin_is_not_waited_for(
-    tmp_path: Path, program: Any
+    tmp_path: Path,
+    program: Any,
 ) -> None:
     program("squeue", "echo PENDING BadConstraints")
     plan = plan_submission(load("smoke"), "slurm", 1, tmp_path)
@@ -208,7 +227,8 @@ def test_a_job_that_can_never_begin_is_not_waited_for(
 
 
 def test_a_job_that_goes_back_into_its_queue_has_not_ended(
-    tmp_path: Path, program: Any
+    tmp_path: Path,
+    program: Any,
 ) -> None:
     program("squeue", "echo COMPLETING None")
     for requeue in (True, False):
@@ -218,7 +238,10 @@ def test_a_job_that_goes_back_into_its_queue_has_not_ended(
         assert (ask(plan.scheduler, "42", tmp_path) is not None) == requeue
 
 
-def test_waiting_tells_why_once(tmp_path: Path, program: Any) -> None:
+def test_waiting_tells_why_once(
+    tmp_path: Path,
+    program: Any,
+) -> None:
     words = (
         "PENDING Priority",
         "PENDING Priority",
@@ -276,12 +299,23 @@ def test_a_refused_submission_is_one_line_and_leaves_no_folder(
     assert list((tmp_path / "results/smoke").iterdir()) == []
 
 
-def test_where_things_lie(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_where_things_lie(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
     monkeypatch.chdir(tmp_path)
     for words, home, python in (
-        ([], str(ROOT), sys.executable),
+        (
+            [],
+            str(ROOT),
+            sys.executable,
+        ),
         (["home=/opt/rn50"], "/opt/rn50", "/opt/rn50/.venv/bin/python"),
-        (["home=/opt/rn50", "container=x"], str(ROOT), sys.executable),
+        (
+            ["home=/opt/rn50", "container=x"],
+            str(ROOT),
+            sys.executable,
+        ),
     ):
         loaded = load("smoke", [f"system.job.{word}" for word in words])
         script = plan_submission(loaded, "slurm", 1, Path("f")).script
@@ -335,7 +369,10 @@ def test_system_page_of_a_recorded_machine(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def job(tmp_path: Path, program: Any) -> Path:
+def job(
+    tmp_path: Path,
+    program: Any,
+) -> Path:
     """An interrupted job of five runs, whose id Slurm does not know any more."""
     job = tmp_path / "job"
     run = job / "run_0"
@@ -379,11 +416,21 @@ def test_a_run_is_found_where_no_job_is_around_it(job: Path) -> None:
 def test_what_a_stranger_wrote_of_the_submission_is_no_more_than_unknown(
     job: Path,
 ) -> None:
-    write_json(job / "submission.json", {"scheduler": ["x"], "job": 1})
+    write_json(
+        job / "submission.json",
+        {
+            "scheduler": ["x"],
+            "job": 1,
+        },
+    )
     assert find_interrupted(str(job), None, [])[1] == Last(job, None, 1)
 
 
-def test_what_cannot_go_on_is_refused(job: Path, tmp_path: Path, program: Any) -> None:
+def test_what_cannot_go_on_is_refused(
+    job: Path,
+    tmp_path: Path,
+    program: Any,
+) -> None:
     with refused("no CONFIG beside a folder expected, found smoke"):
         find_interrupted(str(job), "smoke", [])
     with refused(r"optimizer\.base_lr"):

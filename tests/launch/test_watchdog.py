@@ -30,7 +30,11 @@ def connected(place: str) -> socket.socket:
 class Rank:
     """A rank's connection, message by message."""
 
-    def __init__(self, watchdog: Watchdog, rank: int) -> None:
+    def __init__(
+        self,
+        watchdog: Watchdog,
+        rank: int,
+    ) -> None:
         place, _, token = watchdog.environment[WATCHDOG_ENV].rpartition(":")
         self.socket = connected(place)
         self.lines = self.socket.makefile("rb")
@@ -42,7 +46,10 @@ class Rank:
             identity="{}",
         )
 
-    def say(self, **message: Any) -> None:
+    def say(
+        self,
+        **message: Any,
+    ) -> None:
         line = f"{json.dumps(message)}\n"
         self.socket.sendall(line.encode())
 
@@ -56,7 +63,11 @@ class Rank:
         step: int,
         at: str = "train/run.py:1 x",
     ) -> None:
-        self.say(phase=phase, step=step, at=at)
+        self.say(
+            phase=phase,
+            step=step,
+            at=at,
+        )
 
 
 @pytest.fixture
@@ -83,7 +94,14 @@ def test_a_rank_that_is_gone_is_named_with_its_place(watchdog: Watchdog) -> None
 @pytest.mark.slow
 def test_a_rank_that_has_said_why_or_is_done_is_not_lost(watchdog: Watchdog) -> None:
     ranks = [Rank(watchdog, 0), Rank(watchdog, 1)]
-    told = Failure(1, "h1", "epoch 1", 2, "x", retryable=False)
+    told = Failure(
+        1,
+        "h1",
+        "epoch 1",
+        2,
+        "x",
+        retryable=False,
+    )
     ranks[1].say(failure=to_dict(told) | {"more": "ignored"})
     ranks[0].say(done=True)
     assert wait_until(lambda: watchdog.failures) == [told]
@@ -98,7 +116,12 @@ def test_a_rank_that_has_said_why_or_is_done_is_not_lost(watchdog: Watchdog) -> 
 def test_hosts_whose_ranks_never_connect_are_named() -> None:
     settings = Settings(start_s=0.5, silence_s=0.4)
     hosts = ["h1", "h1", "h2", "h3"]
-    watchdog = Watchdog(settings, 4, one_machine=False, hosts=hosts)
+    watchdog = Watchdog(
+        settings,
+        4,
+        one_machine=False,
+        hosts=hosts,
+    )
     try:
         failed = wait_until(lambda: watchdog.failed_rank)
     finally:
@@ -141,11 +164,27 @@ FETCHES = "data/pipeline.py:90 next"
 @pytest.mark.parametrize(
     ("watchdog", "places", "reason"),
     [
-        ({"silence_s": 0.5}, [(7, FETCHES), None], "silent for 0.5 s"),
-        ({"start_s": 0.5}, [(7, FETCHES)], "not connected"),
+        (
+            {"silence_s": 0.5},
+            [(7, FETCHES), None],
+            "silent for 0.5 s",
+        ),
+        (
+            {"start_s": 0.5},
+            [(7, FETCHES)],
+            "not connected",
+        ),
         # All stand still: the lowest step is blamed; of equals the one that waits for none.
-        ({"stall_s": 0.5}, [(10, WAITS), (9, WAITS)], "no progress for 0.5 s"),
-        ({"stall_s": 0.5}, [(10, WAITS), (10, FETCHES)], "no progress for 0.5 s"),
+        (
+            {"stall_s": 0.5},
+            [(10, WAITS), (9, WAITS)],
+            "no progress for 0.5 s",
+        ),
+        (
+            {"stall_s": 0.5},
+            [(10, WAITS), (10, FETCHES)],
+            "no progress for 0.5 s",
+        ),
     ],
     indirect=["watchdog"],
 )
@@ -177,7 +216,8 @@ def test_the_rank_for_which_the_job_must_end(
     ],
 )
 def test_a_stranger_is_cut_off_and_changes_nothing(
-    watchdog: Watchdog, data: bytes
+    watchdog: Watchdog,
+    data: bytes,
 ) -> None:
     place, _, _ = watchdog.environment[WATCHDOG_ENV].rpartition(":")
     with connected(place) as stranger, suppress(ConnectionResetError):
@@ -189,7 +229,10 @@ def test_a_stranger_is_cut_off_and_changes_nothing(
     assert watchdog.failures == []
 
 
-def lines_until(rank: Rank, begin: bytes) -> list[bytes]:
+def lines_until(
+    rank: Rank,
+    begin: bytes,
+) -> list[bytes]:
     """What the launcher says up to a line that begins so."""
     lines = []
     while not lines or not lines[-1].startswith(begin):

@@ -82,7 +82,12 @@ def _rings(
     segments: int = 1,
 ) -> Rounds:
     for reduce in (True, False):
-        yield from _half_ring(members, n_bytes, reduce=reduce, segments=segments)
+        yield from _half_ring(
+            members,
+            n_bytes,
+            reduce=reduce,
+            segments=segments,
+        )
 
 
 def _ring(
@@ -178,8 +183,18 @@ def _folded(
     given = ranks[: 2 * extra : 2]
     taken = ranks[1 : 2 * extra : 2]
     active = np.concatenate([taken, ranks[2 * extra :]])
-    fold = Round(given, taken, n_bytes, reduce=True)
-    unfold = Round(taken, given, n_bytes, reduce=False)
+    fold = Round(
+        given,
+        taken,
+        n_bytes,
+        reduce=True,
+    )
+    unfold = Round(
+        taken,
+        given,
+        n_bytes,
+        reduce=False,
+    )
     return [fold], active, [unfold]
 
 
@@ -269,7 +284,8 @@ def _times(
         src_rack = src_node // topology.rack_nodes
         dst_rack = dst_node // topology.rack_nodes
         uplink = nic_beta / topology.rack_nodes * topology.oversubscription
-        upwards = uplink * _busier(src_rack, dst_rack, src_rack != dst_rack)
+        crosses = src_rack != dst_rack
+        upwards = uplink * _busier(src_rack, dst_rack, crosses)
         across = np.maximum(across, upwards)
     inside = node.inside.beta_s_per_byte * _busier(src, dst, ~leaves)
     per_byte_s = np.where(leaves, across, inside)
@@ -302,7 +318,9 @@ def _run(
     src = messages.src
     dst = messages.dst
     latency_s, wire_s = _times(topology, messages)
-    messages_of_a_rank = max(np.bincount(src).max(), np.bincount(dst).max())
+    sent = np.bincount(src)
+    received = np.bincount(dst)
+    messages_of_a_rank = max(sent.max(), received.max())
     clocks = clocks.copy()
     for _ in range(messages.repeat):
         left_s = clocks[src] + wire_s

@@ -22,11 +22,27 @@ def job(
     batch: int,
     **given: Any,
 ) -> PredictedJob:
-    return job_of_system("dgxh100", SYSTEM, gpus, batch, **given)
+    return job_of_system(
+        "dgxh100",
+        SYSTEM,
+        gpus,
+        batch,
+        **given,
+    )
 
 
-def best_of(gpus: int, **given: Any) -> list[Prediction]:
-    return best_of_each_batch(lambda batch: job(gpus, batch, **given), given)
+def best_of(
+    gpus: int,
+    **given: Any,
+) -> list[Prediction]:
+    return best_of_each_batch(
+        lambda batch: job(
+            gpus,
+            batch,
+            **given,
+        ),
+        given,
+    )
 
 
 def test_no_groups_and_no_algorithm_train_faster_than_those_found() -> None:
@@ -85,7 +101,8 @@ def test_the_command_prints_and_takes_nodes(rn50: Any) -> None:
     ],
 )
 def test_the_printed_command_gives_the_first_row(
-    rn50: Any, asked: tuple[str, ...]
+    rn50: Any,
+    asked: tuple[str, ...],
 ) -> None:
     """A config's command differs from its own batch schedule, groups and algorithm."""
     first, words = first_row(rn50, asked)

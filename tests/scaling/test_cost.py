@@ -48,17 +48,27 @@ def test_segments_hide_reduction_and_cost_latency(
     reducing = Link(0.0, 1e-9, 1e-9)
     plain = cost.ring(ranks, n_bytes, reducing)
     segmented = cost.segmented_ring(ranks, n_bytes, reducing)
-    assert segmented.time_s <= plain.time_s * (1 + 1e-12)
+    most_s = plain.time_s * (1 + 1e-12)
+    assert segmented.time_s <= most_s
     slow = Link(1e-3, 1e-9)
     plain = cost.ring(ranks, n_bytes, slow)
     segmented = cost.segmented_ring(ranks, n_bytes, slow)
-    assert segmented.time_s >= plain.time_s * (1 - 1e-12)
+    least_s = plain.time_s * (1 - 1e-12)
+    assert segmented.time_s >= least_s
 
 
 def test_messages_above_the_eager_limit_ask_first() -> None:
     """Two more latencies each (rendezvous): the 8 chunks of 125 KB do, those of 12.5 KB do not."""
-    tcp = Link(1e-3, 1e-8, 0.0, eager_bytes=65536)
-    for n_bytes, latency_s in ((1e6, 3e-3), (1e5, 1e-3)):
+    tcp = Link(
+        1e-3,
+        1e-8,
+        0.0,
+        eager_bytes=65536,
+    )
+    for n_bytes, latency_s in (
+        (1e6, 3e-3),
+        (1e5, 1e-3),
+    ):
         message_s = latency_s + n_bytes / 8 * 1e-8
         ring = cost.ring(8, n_bytes, tcp)
         assert ring.time_s == pytest.approx(14 * message_s)
@@ -69,8 +79,10 @@ def test_messages_above_the_eager_limit_ask_first() -> None:
 
 def test_the_worked_check_on_2048_gpus() -> None:
     """51 MB over ABCI's links: torus 4 x 512 1.6 ms inside + 10.8 across; flat ring about 31 ms."""
-    inside = cost.ring(4, PAYLOAD, ABCI.ring(1, 4))
-    across = cost.ring(512, PAYLOAD / 4, ABCI.ring(4, 512))
+    node_links = ABCI.ring(1, 4)
+    network_links = ABCI.ring(4, 512)
+    inside = cost.ring(4, PAYLOAD, node_links)
+    across = cost.ring(512, PAYLOAD / 4, network_links)
     assert inside.time_s == pytest.approx(1.6e-3, rel=0.03)
     assert across.time_s == pytest.approx(10.8e-3, rel=0.03)
     torus = allreduce("torus_2d", ABCI, PAYLOAD)
@@ -90,10 +102,13 @@ def test_sums_in_switches_take_no_longer_for_more_nodes() -> None:
     large = Topology(node, 354)
     switches = cost.in_switches(large, PAYLOAD)
     inside_s = 2 * 7 / 8 * PAYLOAD / 330e9
-    across_s = 4 * 4e-6 + PAYLOAD / 8 / 40e9
-    assert switches.time_s == pytest.approx(inside_s + across_s)
+    latency_s = 4 * 4e-6
+    across_s = latency_s + PAYLOAD / 8 / 40e9
+    expected_s = inside_s + across_s
+    assert switches.time_s == pytest.approx(expected_s)
     small = large._replace(nodes=16)
-    assert switches == cost.in_switches(small, PAYLOAD)
+    fewer = cost.in_switches(small, PAYLOAD)
+    assert switches == fewer
     ring = allreduce("ring", large, PAYLOAD)
     assert switches.time_s < ring.time_s / 5
 
@@ -111,7 +126,13 @@ def test_neighbours_on_two_nodes_leave_the_rack_every_other_time() -> None:
 
 @pytest.mark.parametrize(
     "algorithm",
-    ["rings", "torus_2d(2x3)", "torus_2d(8)", "torus_2d(axb)", "ring(2x4)"],
+    [
+        "rings",
+        "torus_2d(2x3)",
+        "torus_2d(8)",
+        "torus_2d(axb)",
+        "ring(2x4)",
+    ],
 )
 def test_a_wrong_name_or_grid_is_refused(algorithm: str) -> None:
     with pytest.raises(ValueError, match="expected"):
@@ -121,4 +142,5 @@ def test_a_wrong_name_or_grid_is_refused(algorithm: str) -> None:
 def test_one_rank_pays_nothing() -> None:
     alone = flat(1, LINK)
     for name in ALGORITHMS:
-        assert allreduce(name, alone, 1e6) == cost.FREE
+        price = allreduce(name, alone, 1e6)
+        assert price == cost.FREE

@@ -19,10 +19,11 @@ from rn50.scaling.layer_table import (
 from rn50.scaling.train_time import BATCH_NORM_STATISTICS_BYTES
 from tests.scaling.test_groups import RULES
 
+ELEMENTS = 25_557_032
 BYTES = {
-    "fp16": 2 * (25_557_032 - 53_120) + 4 * 53_120,
-    "fp32": 4 * 25_557_032,
-    "tf32": 4 * 25_557_032,
+    "fp16": 2 * (ELEMENTS - 53_120) + 4 * 53_120,
+    "fp32": 4 * ELEMENTS,
+    "tf32": 4 * ELEMENTS,
 }
 """All gradients of a step: batch norm's stay fp32."""
 
@@ -32,9 +33,12 @@ def test_tensors_are_those_of_the_trainers_network() -> None:
     from rn50.train.network.resnet import ResNet
 
     resnet = ResNet(Model(), 1000)
-    net = [(p.name, math.prod(p.shape)) for p in trainable(resnet)]
+    net = []
+    for p in trainable(resnet):
+        net.append((p.name, math.prod(p.shape)))
     _, tensors = resnet50()
-    assert [(tensor.name, tensor.size) for tensor in tensors] == net
+    described = [(tensor.name, tensor.size) for tensor in tensors]
+    assert described == net
     statistics = resnet.collect_params(".*running_(mean|var)").values()
     elements = sum(math.prod(p.shape) for p in statistics)
     assert 4 * elements == BATCH_NORM_STATISTICS_BYTES
@@ -63,14 +67,15 @@ def test_backward_takes_some_two_thirds() -> None:
 def test_last_layers_are_ready_first_although_they_hold_most_bytes() -> None:
     """Stage 4 and fc: two thirds of the bytes in the first quarter of backward."""
     ready = ready_shares()
-    assert list(ready) == sorted(ready, reverse=True)
+    from_last = sorted(ready, reverse=True)
+    assert list(ready) == from_last
     assert ready[0] == pytest.approx(1)
     _, tensors = resnet50()
     early = 0
     for tensor in tensors:
         if ready[tensor.layer] <= 0.25:
             early += tensor.size
-    assert early / 25_557_032 > 0.6
+    assert early / ELEMENTS > 0.6
 
 
 @settings(max_examples=40)
@@ -79,11 +84,14 @@ def test_last_layers_are_ready_first_although_they_hold_most_bytes() -> None:
     precision=st.sampled_from(sorted(BYTES)),
 )
 def test_every_grouping_carries_all_bytes_and_ends_with_backward(
-    rule: str, precision: str
+    rule: str,
+    precision: str,
 ) -> None:
     groups = wire_groups(rule, precision)
-    assert sum(group.n_bytes for group in groups) == BYTES[precision]
+    n_bytes = sum(group.n_bytes for group in groups)
+    assert n_bytes == BYTES[precision]
     ready = [group.ready for group in groups]
     assert ready == sorted(ready)
     assert ready[-1] == pytest.approx(1)
-    assert all(0 < group.ready_fixed <= 1 for group in groups)
+    for group in groups:
+        assert 0 < group.ready_fixed <= 1

@@ -34,7 +34,13 @@ def answer(
     **choices: object,
 ) -> Prediction:
     system = load_system(name)
-    job = job_of_system(name, system, gpus, batch, **choices)
+    job = job_of_system(
+        name,
+        system,
+        gpus,
+        batch,
+        **choices,
+    )
     return predict(job)
 
 
@@ -51,7 +57,12 @@ def test_fujitsus_record() -> None:
     system = with_performance("abci", fp16=compute)
     blind = predict(replace(from_config.job, system=system))
     assert blind.step.total_s != from_config.step.total_s
-    from_system = answer("abci", 2048, 42, epochs=90)
+    from_system = answer(
+        "abci",
+        2048,
+        42,
+        epochs=90,
+    )
     for run in (from_system, from_config, blind):
         step_s = run.step.total_s
         assert step_s == pytest.approx(49.2e-3, rel=0.05)
@@ -77,7 +88,12 @@ def test_sonys_efficiency(
     # Table 4; the others are the squarest
     grid = "torus_2d(48x72)" if gpus == 3456 else None
     one_node = answer("abci_nnl", 4, 32)
-    all_nodes = answer("abci_nnl", gpus, 32, algorithm=grid)
+    all_nodes = answer(
+        "abci_nnl",
+        gpus,
+        32,
+        algorithm=grid,
+    )
     percent = 100 * one_node.step.total_s / all_nodes.step.total_s
     assert percent == pytest.approx(efficiency, abs=3)
 
@@ -117,7 +133,8 @@ def test_json_is_the_one_of_the_design() -> None:
     assert run_s == pytest.approx(figures["time_to_train_s"], abs=0.01)
     images = 1024 * 35
     rate = images / figures["step_time_ms"] * 1e3
-    assert figures["images_per_s"] == pytest.approx(rate, rel=0.01)
+    images_per_s = pytest.approx(rate, rel=0.01)
+    assert figures["images_per_s"] == images_per_s
 
 
 def test_software_that_was_not_measured_is_priced_by_its_bytes() -> None:
@@ -127,8 +144,10 @@ def test_software_that_was_not_measured_is_priced_by_its_bytes() -> None:
     assert performance.bytes_per_image is not None
     fixed_s, per_image_s = from_sheet(about("dgxh100"), SHEET)
     share = performance.bytes_per_image / ENTRY_BYTES_PER_IMAGE
-    more_s = (share - 1) * SHEET.bytes_per_image / performance.memory_bytes_per_s
-    assert ours.machine.per_image_s - per_image_s == pytest.approx(more_s)
+    more_bytes = (share - 1) * SHEET.bytes_per_image
+    more_s = more_bytes / performance.memory_bytes_per_s
+    difference_s = ours.machine.per_image_s - per_image_s
+    assert difference_s == pytest.approx(more_s)
     assert ours.machine.fixed_s == fixed_s
     assert more_s > 0
     assert not ours.measured
@@ -160,7 +179,8 @@ def test_a_batch_schedule_counts_each_phase() -> None:
     """Sony's third run: 16 images a rank for 30 epochs, then 32 on fewer ranks."""
     run = predict(job_of_config(load("sony_3456").run))
     first, second = run.phases
-    assert first.epochs + second.epochs == run.epochs == 90
+    assert run.epochs == 90
+    assert first.epochs + second.epochs == 90
     assert first.batch < second.batch
 
 
@@ -179,10 +199,30 @@ def test_a_closed_config_stops_where_published_runs_did() -> None:
         (2047, 8, {}, "whole nodes of dgx1 expected, multiples of 8 such as 2040"),
         (16, 4096, {}, "found 4096, which need about 25"),
         (2048, 1000, {}, "--batch-per-gpu: 1 to 625 on 2048 GPUs expected"),
-        (8, 32, {"epochs": 0.0}, "--epochs: 1 to"),
-        (8, 32, {"groups": "three"}, "cubic"),
-        (8, 32, {"algorithm": "star"}, "one of ring"),
-        (8, 32, {"algorithm": "torus_2d(3x5)"}, "a grid of 8 ranks"),
+        (
+            8,
+            32,
+            {"epochs": 0.0},
+            "--epochs: 1 to",
+        ),
+        (
+            8,
+            32,
+            {"groups": "three"},
+            "cubic",
+        ),
+        (
+            8,
+            32,
+            {"algorithm": "star"},
+            "one of ring",
+        ),
+        (
+            8,
+            32,
+            {"algorithm": "torus_2d(3x5)"},
+            "a grid of 8 ranks",
+        ),
     ],
 )
 def test_bad_jobs_name_key_expected_and_found(
@@ -242,7 +282,8 @@ def test_one_run_fixes_one_constant_and_its_clocks() -> None:
     answer = predict(job)
     assert answer.step.total_s == pytest.approx(0.06)
     assert answer.run.startup_s == 7.0
-    assert evaluation_s(answer.machine, 8) == pytest.approx(0.9)
+    evaluated_s = evaluation_s(answer.machine, 8)
+    assert evaluated_s == pytest.approx(0.9)
 
 
 def test_runs_that_differ_alone_by_chance_are_met_in_their_middle() -> None:
@@ -253,8 +294,9 @@ def test_runs_that_differ_alone_by_chance_are_met_in_their_middle() -> None:
     machine = build("mine", fit.system)
     step = step_time(machine, 8, 16)
     assert step.total_s == pytest.approx(0.0044, rel=1e-6)
-    mean_square = (0.1**2 + (1 / 12) ** 2) / 3
-    assert fit.residual == pytest.approx(mean_square**0.5, rel=1e-6)
+    squares = 0.1**2 + (1 / 12) ** 2
+    residual = (squares / 3) ** 0.5
+    assert fit.residual == pytest.approx(residual, rel=1e-6)
 
 
 def test_an_evaluation_that_no_run_reaches_is_refused() -> None:
@@ -270,4 +312,5 @@ def test_a_recipe_keeps_its_ranks_on_another_machine() -> None:
     assert moved.system.nodes == 256
     assert moved.system.ranks_per_node == 8
     before_s = predict(job_of_config(run)).step.total_s
-    assert predict(job_of_config(moved)).step.total_s < before_s
+    after_s = predict(job_of_config(moved)).step.total_s
+    assert after_s < before_s

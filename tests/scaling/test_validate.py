@@ -34,8 +34,10 @@ def test_mean_errors_are_as_promised(rows: list[Row]) -> None:
     time = summarise(rows, "time")
     assert step.mean_absolute_error <= 0.05
     assert time.mean_absolute_error <= 0.08
-    assert 0.88 <= time.within_interval / time.rows <= 0.92
-    assert time.within_interval + time.faster + time.slower == time.rows
+    within = time.within_interval / time.rows
+    assert 0.88 <= within <= 0.92
+    outside = time.faster + time.slower
+    assert time.within_interval + outside == time.rows
     slower = 0
     for row in rows:
         if row.kind == "time" and not row.calibrated:
@@ -44,7 +46,8 @@ def test_mean_errors_are_as_promised(rows: list[Row]) -> None:
 
 
 def test_no_row_is_hidden(rows: list[Row]) -> None:
-    runs = [row for row in read_table("mlperf_runs.csv") if row["machine"]]
+    entries = read_table("mlperf_runs.csv")
+    runs = [row for row in entries if row["machine"]]
     tables = read_table("scaling_tables.csv")
     with_rate = [row for row in tables if row["images_per_s"]]
     times = len(runs) + len(SONY_RUNS_S)
@@ -60,7 +63,8 @@ def test_no_row_is_hidden(rows: list[Row]) -> None:
 def test_worst_rows_come_first_and_say_why(rows: list[Row]) -> None:
     # Sony's 122 s stands in two tables: a tie but for the last bit
     errors = [round(abs(row.error), 9) for row in rows]
-    assert errors == sorted(errors, reverse=True)
+    worst_first = sorted(errors, reverse=True)
+    assert errors == worst_first
     for row in rows[:8]:
         assert row.reason
 
@@ -83,11 +87,14 @@ def test_the_documented_table_is_the_one_generated(
     """`rn50 predict validate > docs/scaling/validation.txt`; its end is in `docs/scaling.md`, its
     two mean errors are in the README."""
     printed = rn50("predict", "validate").stdout
-    assert printed == (root / "docs/scaling/validation.txt").read_text()
+    table = (root / "docs/scaling/validation.txt").read_text()
+    assert printed == table
     end = printed[printed.index("step: mean absolute error") :]
-    assert end.rstrip() in (root / "docs/scaling.md").read_text()
+    manual = (root / "docs/scaling.md").read_text()
+    assert end.rstrip() in manual
     readme = (root / "README.md").read_text()
-    for error, count in re.findall(r"mean absolute error (\S+)% over (\d+) ", end):
+    errors = re.findall(r"mean absolute error (\S+)% over (\d+) ", end)
+    for error, count in errors:
         assert f"{error} % of {count} " in readme
 
 
@@ -97,7 +104,10 @@ def test_rows_without_a_machine_are_quoted_with_their_reasons(rn50: Rn50) -> Non
     """In --json, beside efficiencies that no rate stands for."""
     done = rn50("predict", "validate", "--json")
     printed = json.loads(done.stdout)
-    tables = [*read_table("mlperf_runs.csv"), *read_table("scaling_tables.csv")]
+    tables = [
+        *read_table("mlperf_runs.csv"),
+        *read_table("scaling_tables.csv"),
+    ]
     unplaced = [row for row in tables if not row["machine"]]
     quoted = printed["without_machine"]
     assert len(quoted) == len(unplaced)
@@ -119,8 +129,9 @@ def scores() -> dict[str, Score]:
 
 def test_the_constants_in_use_are_those_of_the_fit() -> None:
     """Within 2 %: what a step waits for, and so the fit, depends on them a little."""
-    constants = list(fit_sheet(cases()))
-    assert constants == pytest.approx(list(SHEET), rel=0.02)
+    fitted = list(fit_sheet(cases()))
+    in_use = list(SHEET)
+    assert fitted == pytest.approx(in_use, rel=0.02)
 
 
 def test_rows_left_out_are_predicted_as_is_claimed(scores: dict[str, Score]) -> None:
@@ -136,7 +147,8 @@ def test_rows_left_out_are_predicted_as_is_claimed(scores: dict[str, Score]) -> 
     assert large.within_interval >= 0.85  # eleven or twelve of twelve
     for score in scores.values():
         assert score.large_mean_absolute_error <= 0.06
-        shares = score.times_within_interval + score.times_faster + score.times_slower
+        outside = score.times_faster + score.times_slower
+        shares = score.times_within_interval + outside
         assert shares == pytest.approx(1)
 
 
@@ -157,4 +169,5 @@ def test_a_described_gpu_needs_no_point(
     ours = rn50("predict", "--system", "dgxh100", *size, "--json")
     now = json.loads(ours.stdout)
     then = json.loads(faster.stdout)
-    assert 1.5 < now["step_time_ms"] / then["step_time_ms"] < 3
+    gain = now["step_time_ms"] / then["step_time_ms"]
+    assert 1.5 < gain < 3

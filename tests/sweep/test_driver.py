@@ -56,7 +56,8 @@ def write_sweep(
 
 @pytest.mark.slow
 def test_a_sweep_survives_kills_of_driver_and_trial_and_a_trial_that_fails(
-    rn50: Rn50, tmp_path: Path
+    rn50: Rn50,
+    tmp_path: Path,
 ) -> None:
     path = write_sweep(
         tmp_path,
@@ -75,25 +76,30 @@ def test_a_sweep_survives_kills_of_driver_and_trial_and_a_trial_that_fails(
 
     # Killed while a trial trains: the next driver stops what is left of it and runs it again.
     driver = rn50.start("sweep", str(path))
-    trials = [folder / "trials" / f"trial_{number:04d}" for number in range(6)]
-    wait_until(lambda: list(trials[good[1]].glob("*/metrics.jsonl")))
+    trials = []
+    for number in range(6):
+        trials.append(folder / f"trials/trial_{number:04d}")
+    stopped = trials[good[1]]
+    killed = trials[good[2]]
+    wait_until(lambda: list(stopped.glob("*/metrics.jsonl")))
     driver.send_signal(signal.SIGKILL)
     driver.communicate()
     os.utime(folder / LOCK, (0, 0))  # instead of a wait of STALE_S
-    assert launchers(trials[good[1]])
+    assert launchers(stopped)
     with (folder / JOURNAL).open("ab") as file:
         file.write(b'{"op_code": 6, "worker_id": "')  # as if it had been writing
 
     driver = rn50.start("sweep", str(path), "--json")
     # kill -9 of a trial: recorded, its ranks gone, the sweep goes on.
-    wait_until(lambda: list(trials[good[2]].glob("*/metrics.jsonl")))
-    (launcher,) = launchers(trials[good[2]])
+    wait_until(lambda: list(killed.glob("*/metrics.jsonl")))
+    (launcher,) = launchers(killed)
     launcher.kill()
     out, err = driver.communicate(timeout=400)
     assert driver.returncode == 0, err
     assert f"trial {good[1]}: did not end while its driver ran, run again" in err
     results = json.loads(out)
-    assert [trial["parameters"] for trial in results["trials"]] == drawn
+    tried = [trial["parameters"] for trial in results["trials"]]
+    assert tried == drawn
     for number, trial in enumerate(results["trials"]):
         if number in good and number != good[2]:
             assert trial["state"] == "complete"
@@ -106,7 +112,9 @@ def test_a_sweep_survives_kills_of_driver_and_trial_and_a_trial_that_fails(
             reason = "killed by SIGKILL"
         assert trial["reason"].startswith(reason)
     leave_nothing(folder)
-    assert rn50("config", "check", str(folder / "best.yaml")).returncode == 0
+    best = folder / "best.yaml"
+    checked = rn50("config", "check", str(best))
+    assert checked.returncode == 0
 
     # Nothing is left to do: the same command says the same.
     again = rn50("sweep", str(path), "--json")
@@ -124,9 +132,13 @@ def test_ctrl_c_stops_the_trials(
     folder = tmp_path / "results" / "small"
     trial = folder / "trials" / "trial_0000"
     driver = rn50.start("sweep", str(path))
-    wait_until(
-        lambda: "train" in next(map(Path.read_text, trial.glob("*/metrics.jsonl")), "")
-    )
+
+    def trains() -> bool:
+        files = trial.glob("*/metrics.jsonl")
+        records = next(map(Path.read_text, files), "")
+        return "train" in records
+
+    wait_until(trains)
     for _ in range(3):  # a second and third Ctrl-C leave no trial either
         driver.send_signal(signal.SIGINT)
     out, err = driver.communicate(timeout=120)
@@ -134,9 +146,11 @@ def test_ctrl_c_stops_the_trials(
     leave_nothing(folder)
     assert out == ""
     assert "Traceback" not in err
-    assert "stopped by Ctrl-C; 0 of 1 trials have ended" in err.splitlines()[-1]
+    last_line = err.splitlines()[-1]
+    assert "stopped by Ctrl-C; 0 of 1 trials have ended" in last_line
     (log,) = trial.glob("*/result_0.txt")
-    (stop,) = [event for event in read_events(log) if event.key == "run_stop"]
+    events = read_events(log)
+    (stop,) = [event for event in events if event.key == "run_stop"]
     assert stop.metadata["status"] == "aborted"
 
 
@@ -183,7 +197,8 @@ def test_evaluations_are_read_while_they_are_written(tmp_path: Path) -> None:
 def test_a_trial_at_the_target_is_not_pruned(tmp_path: Path) -> None:
     """Though it is the worst of all so far."""
     path = write_sweep(tmp_path, "prune_from: 1\n")
-    path.write_text(path.read_text().replace("0.999", "0.5"))
+    definition = path.read_text().replace("0.999", "0.5")
+    path.write_text(definition)
     loaded = load_sweep(path)
     study = Study(loaded.sweep, tmp_path, {})
     for _ in range(6):
@@ -199,11 +214,15 @@ def test_a_trial_at_the_target_is_not_pruned(tmp_path: Path) -> None:
         number = study.ask().number
         folder = tmp_path / str(number)
         (folder / "1").mkdir(parents=True)
-        result = {"status": "success", "time_to_train_s": 1.0}
+        result = {
+            "status": "success",
+            "time_to_train_s": 1.0,
+        }
         write_json(folder / "1/result.json", result)
         line = f'{{"kind": "eval", "epoch": 2, "accuracy": {accuracy}}}'
         (folder / "1/metrics.jsonl").write_text(f"{line}\n")
         process = subprocess.Popen(["true"])
         process.wait()
-        assert driver._has_ended(Active(number, folder, process))
+        trial = Active(number, folder, process)
+        assert driver._has_ended(trial)
         assert study.trials[number].state == state

@@ -56,10 +56,16 @@ def searched(
     ("measure", "best"), [("epochs_to_target", 2), ("accuracy", 0)]
 )
 def test_the_best_is_a_preset_that_the_check_accepts(
-    tmp_path: Path, measure: str, best: int
+    tmp_path: Path,
+    measure: str,
+    best: int,
 ) -> None:
     folder = tmp_path / "a"
-    loaded, study = searched(folder, measure, [9.0, 5.0, 4.0, 6.0, 8.0])
+    loaded, study = searched(
+        folder,
+        measure,
+        [9.0, 5.0, 4.0, 6.0, 8.0],
+    )
     results = write_results(loaded, study, folder)
     assert results["best"] == best
     preset = load(folder / "best.yaml")
@@ -80,7 +86,11 @@ def test_the_best_is_a_preset_that_the_check_accepts(
 
 def test_the_table_has_the_best_first_and_every_reason(tmp_path: Path) -> None:
     for measure, order in (("epochs_to_target", "10234"), ("accuracy", "20134")):
-        loaded, study = searched(tmp_path / measure, measure, [5.0, 4.0, 7.0])
+        loaded, study = searched(
+            tmp_path / measure,
+            measure,
+            [5.0, 4.0, 7.0],
+        )
         results = write_results(loaded, study, tmp_path / measure)
         header, rows = table(results)
         assert "".join(row[0] for row in rows) == order

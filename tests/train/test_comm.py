@@ -47,7 +47,10 @@ class Threads:
     def _meet(self) -> None:
         self._rows = [self._given.pop(rank) for rank in range(RANKS)]
 
-    def _of_all(self, array: nd.NDArray) -> list[np.ndarray]:
+    def _of_all(
+        self,
+        array: nd.NDArray,
+    ) -> list[np.ndarray]:
         self._given[self.rank.number] = array.asnumpy()
         self._meeting.wait()
         return self._rows
@@ -115,22 +118,26 @@ def on_ranks(
 
 @pytest.mark.parametrize("overrides", FLOAT32 + HALF)
 def test_the_sum_is_the_plain_sum_and_the_last_layers_go_first(
-    horovod: Threads, overrides: str
+    horovod: Threads,
+    overrides: str,
 ) -> None:
     run = load("smoke", overrides.split()).run
     errors = on_ranks(horovod, lambda comm: sums_error(comm, run))
     check_error(overrides, max(errors))
-    first = horovod.asked[: len(horovod.asked) // STEPS]
+    of_a_step = len(horovod.asked) // STEPS
+    first = horovod.asked[:of_a_step]
     assert horovod.asked == first * STEPS  # names are fixed
     names, priorities = zip(*first, strict=True)
     assert len(names) > 1
     assert len(set(names)) == len(names)
-    assert list(priorities) == sorted(set(priorities), reverse=True)
+    falling = sorted(set(priorities), reverse=True)
+    assert list(priorities) == falling
 
 
 @pytest.mark.parametrize("mode", ["average", "batch"])
 def test_statistics_of_batch_norm_are_those_of_all_active_ranks_images(
-    horovod: Threads, mode: str
+    horovod: Threads,
+    mode: str,
 ) -> None:
     errors = on_ranks(horovod, lambda comm: statistics_error(comm, mode))
     assert max(errors) < 1e-4
@@ -165,7 +172,8 @@ def test_a_checkpoint_has_the_statistics_of_each_rank_where_any_differ(
     snapshot, *others = on_ranks(horovod, collect)
     assert others == [None, None]
     held = snapshot.arrays
-    assert held["statistics/running_var"].tolist() == [[row, 7] for row in rows]
+    expected = [[row, 7] for row in rows]
+    assert held["statistics/running_var"].tolist() == expected
     assert len(held["statistics/running_mean"]) == len(rows)
 
 

@@ -34,7 +34,11 @@ CPU = Operators(mx.cpu())
 SMALL = {
     "tiny": (Model(depth="tiny", width=8), 64),
     "small stem": (
-        Model(depth="tiny", width=8, stem="small"),
+        Model(
+            depth="tiny",
+            width=8,
+            stem="small",
+        ),
         32,
     ),
     "18": (Model(depth=18, width=8), 64),
@@ -59,11 +63,14 @@ TO_NCHW = (0, 3, 1, 2)
     ],
 )
 def test_parameters_are_those_of_the_literature(
-    model: Model, tensors: int, count: int
+    model: Model,
+    tensors: int,
+    count: int,
 ) -> None:
     parameters = trainable(build_network(model, 1000, crop_px=224))
     assert len(parameters) == tensors
-    assert sum(int(np.prod(p.shape)) for p in parameters) == count
+    elements = sum(int(np.prod(p.shape)) for p in parameters)
+    assert elements == count
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -72,7 +79,8 @@ def test_googlenets_last_maps_of_224_px_are_those_of_the_paper(layout: str) -> N
     model = Model(network="googlenet", layout=layout)
     net = build_network(model, 1000, crop_px=224)
     inner = net(mx.sym.var("images")).get_internals()
-    last = [name for name in inner.list_outputs() if "concat" in name][-1]
+    joined = [name for name in inner.list_outputs() if "concat" in name]
+    last = joined[-1]
     images = image_shape(net, 1, 224)
     _, shapes, _ = inner[last].infer_shape(images=images)
     expected = {
@@ -116,7 +124,8 @@ def test_the_evaluation_network_has_copied_parameters(case: str) -> None:
     np.testing.assert_array_equal(before, net(images).asnumpy())
     net.collect_params()["fc_bias"].data()[:] = 1
     copy_parameters(net, eval_net, CPU)  # over weights that inference has rewritten
-    assert np.allclose(eval_net(images).asnumpy() - before, 1, atol=1e-5)
+    after = eval_net(images).asnumpy()
+    assert np.allclose(after - before, 1, atol=1e-5)
 
 
 @pytest.mark.parametrize("case", SMALL)
@@ -129,7 +138,8 @@ def test_names_end_as_the_optimizers_rule_expects(case: str) -> None:
             assert ending == "weight", p.name
         else:
             assert ending in ("bias", "gamma", "beta"), p.name
-    assert bool(bn_statistics(net)) == (model.network == "resnet")
+    has_statistics = bool(bn_statistics(net))
+    assert has_statistics == (model.network == "resnet")
 
 
 @pytest.mark.slow
@@ -137,13 +147,15 @@ def test_initial_scale_is_he_normal_but_for_the_classifier() -> None:
     """Of AlexNet, which has other dense layers; test_resnet.py pins ResNet's draw."""
     net, *_ = built("alexnet")
     parameters = net.collect_params()
-    for name in ("conv3_weight", "fc6_weight", "fc7_weight", "fc_weight"):
+    for layer in ("conv3", "fc6", "fc7", "fc"):
+        name = f"{layer}_weight"
         weight = parameters[name].data().asnumpy()
         expected = np.sqrt(2 / weight[0].size)
         if name == "fc_weight":
             expected = 0.01
         assert weight.std() == pytest.approx(expected, rel=0.02), name
-    assert not parameters["fc6_bias"].data().asnumpy().any()
+    bias = parameters["fc6_bias"].data().asnumpy()
+    assert not bias.any()
 
 
 def channels_first_convolution(
@@ -160,7 +172,12 @@ def channels_first_convolution(
         **kwargs: Any,
     ) -> Any:
         if layout == "NCHW":
-            return convolution(x, weight, *bias, **kwargs)
+            return convolution(
+                x,
+                weight,
+                *bias,
+                **kwargs,
+            )
         first = (transpose(array, axes=TO_NCHW) for array in (x, weight))
         return transpose(
             convolution(*first, *bias, **kwargs),
@@ -176,7 +193,8 @@ def channels_first_convolution(
     ["18", "alexnet", "googlenet"],
 )
 def test_both_layouts_are_the_same_function(
-    case: str, monkeypatch: pytest.MonkeyPatch
+    case: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Logits, losses, all gradients, and what evaluation gets of the same draw; only the
     convolution of NHWC is another than on a GPU."""
@@ -201,8 +219,16 @@ def test_both_layouts_are_the_same_function(
             )
         losses.backward()
         gradients = {p.name: p.grad().asnumpy() for p in trainable(net)}
-        computed.append((logits.asnumpy(), losses.asnumpy(), gradients))
-    (logits, losses, gradients), (turned_logits, turned_losses, turned) = computed
+        computed.append(
+            (
+                logits.asnumpy(),
+                losses.asnumpy(),
+                gradients,
+            )
+        )
+    first, last = computed
+    logits, losses, gradients = first
+    turned_logits, turned_losses, turned = last
     np.testing.assert_allclose(
         turned_logits,
         logits,
@@ -273,7 +299,8 @@ def test_local_norm_is_that_of_alexnets_paper() -> None:
         first, last = (
             LocalNorm(Model(layout=layout, dtype=dtype)) for layout in LAYOUTS
         )
-        normed = first(nd.array(x, dtype=dtype)).asnumpy()
+        images = nd.array(x, dtype=dtype)
+        normed = first(images).asnumpy()
         assert normed.dtype == dtype
         np.testing.assert_allclose(
             normed,
