@@ -37,8 +37,8 @@ _RANK = {
 }
 STEP = "Slurm's step"
 TABLE = (
-    # Of Open MPI's own not what users say of hosts: without their file all ranks of a benchmark were
-    # on one host (508 MB/s over a link of 25).
+    # Of Open MPI not what users say of hosts: without their file all ranks of a benchmark were on
+    # one host (508 MB/s over a link of 25).
     Foreign(
         "another launcher's",
         rf"{RANK_VARIABLES}|{'|'.join(sorted(_RANK))}|OMPI_(COMM_WORLD|UNIVERSE|APP|FIRST|FILE|NUM)_\w+"
