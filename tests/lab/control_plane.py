@@ -92,12 +92,16 @@ def measure(loaded: Loaded, end: str) -> Measured:
         out.mkdir()
         begun_s = time.monotonic()
         exchange = Exchange(out, loaded.run.system.world_size)
+        hosts = folder / "hosts"  # names alone: all ranks are here
+        nodes = range(loaded.run.system.nodes)
+        hosts.write_text("".join(f"node{node}\n" for node in nodes))
         command = [sys.executable, "-m", "tests.lab.thin_rank", "launch"]
         command += [str(folder / "config.yaml"), str(out)]
         with (folder / "launcher.txt").open("w") as text:
             launcher = subprocess.Popen(
                 command,
                 cwd=ROOT,
+                env={**os.environ, "RN50_HOSTS": str(hosts)},
                 stdin=subprocess.DEVNULL,
                 stdout=text,
                 stderr=text,

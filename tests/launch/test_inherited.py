@@ -76,6 +76,15 @@ def test_no_rank_of_another_launcher_reaches_a_launcher() -> None:
             assert removed.keys() == variables.keys()
 
 
+def test_open_mpi_keeps_the_users_hosts() -> None:
+    users = {
+        "OMPI_MCA_orte_default_hostfile": "hosts",
+        "OMPI_MCA_orte_keep_fqdn_hostnames": "1",
+    }
+    of_a_rank = {"OMPI_MCA_orte_hnp_uri": "3", "OMPI_MCA_ess": "^singleton"}
+    assert inherited(users | of_a_rank, "mpirun") == users
+
+
 STEP = {"SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_CPU_BIND": "quiet"}
 COUNTS = {
     "SLURM_MEM_PER_CPU": "400",
