@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..config.finding import ERROR, NOTE, POLICY, Finding, plain, printable
+from ..config.finding import ERROR, POLICY, Finding, plain, printable
 from ..logging.events import CannotRead, Log
 from ..logging.parse import open_pipe, read_log
 from ..logging.records import Verdict
@@ -183,9 +183,10 @@ def no_milder(
 def _cause(run: LoggedRun, findings: tuple[Finding, ...]) -> str:
     """One sentence: what explains the first error, else that error, else the first policy finding
     (and whether it is about the image set alone), else how the run ended."""
-    if findings and findings[0].severity != NOTE:
+    if verdict_of(findings) != PASS:
         worst = findings[0]
-        if _ON_THE_SET.issuperset(f.name for f in findings if f.severity != NOTE):
+        reasons = (f.name for f in findings if f.severity in (ERROR, POLICY))
+        if _ON_THE_SET.issuperset(reasons):
             return f"{worst.message}: the set is not ImageNet; no other rule is broken"
         why = (f for f in findings if f.id == worst.caused_by and not f.caused_by)
         return next(why, worst).message

@@ -47,6 +47,9 @@ from .rule import (
     rules_on,
 )
 
+
+_WITHOUT_DECAY = ("step", "sony_b")
+"""Shapes of which `schedule.decay` says nothing."""
 NOT_IMAGENET = Finding(
     id="MLP762",
     severity=NOTE,
@@ -252,7 +255,7 @@ def facts(config: ConfigUnderCheck) -> JsonObject:
         "warmup_share": round(plan.warmup_steps / plan.total_steps, 4),
         "evaluations": len(plan.eval_epochs),
     }
-    if run.schedule.shape in ("poly", "cosine"):
+    if run.schedule.shape not in _WITHOUT_DECAY:
         figures |= {
             "decay_steps": plan.decay_steps,
             "decay_from": run.schedule.decay_from,

@@ -18,6 +18,7 @@ from rn50.config.load import load
 from tests.conftest import Rn50, refused
 
 PROGRAM = Path(sys.executable).with_name("rn50")
+CONFIGS = Path(__file__).parents[2] / "config"
 
 
 def test_version_and_help(rn50: Rn50) -> None:
@@ -100,7 +101,7 @@ def completed(*words: str) -> set[str]:
     ("words", "offered"),
     [
         ("lo", {"log"}),
-        ("launch qui", {"quick"}),
+        ("launch qui", {path.stem for path in CONFIGS.glob("qui*.yaml")}),
         ("launch quick --launcher ", set(LAUNCHERS)),
         ("predict --system dgxh", {"dgxh100", "dgxh100_own"}),
         ("launch quick optimizer.base", {"optimizer.base_lr="}),

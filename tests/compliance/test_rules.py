@@ -19,7 +19,7 @@ from rn50.compliance.logged_run import reaches_target
 from rn50.compliance.rule import FROM_070, Rule, rule
 from rn50.compliance.rules_page import first_met, render_markdown
 from rn50.config import benchmark
-from rn50.config.finding import ERROR, NOTE, POLICY, Finding
+from rn50.config.finding import ERROR, NOTE, POLICY, WARNING, Finding
 from rn50.logging.records import Verdict
 from tests.compliance.log_text import (
     Edit,
@@ -862,3 +862,14 @@ def test_the_page_of_rules_is_up_to_date(root: Path) -> None:
     assert len(first_met()) == 20
     page = (root / "docs/rules.md").read_text()
     assert page == render_markdown(), "rn50 log rules --markdown > docs/rules.md"
+
+
+def test_a_warning_is_not_why_a_run_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warning = Finding("MLP999", WARNING, 1, "even", "odd", "is odd", name="odd")
+    monkeypatch.setattr("rn50.compliance.check_log.apply", lambda _: [warning])
+    check = checked(tmp_path, good_run(), "4.0.0")
+    assert check.verdict == "PASS"
+    assert check.findings == (warning,)
+    assert "odd" not in check.cause

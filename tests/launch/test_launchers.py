@@ -198,12 +198,12 @@ def test_the_mpi_of_horovod_decides_on_the_launcher(
         (
             OPEN_MPI,
             "hydra",
-            "one of mpirun, gloo, srun expected, as .* linked to Open MPI",
+            "one of mpirun, .*srun.* expected, as .* linked to Open MPI",
         ),
         (
             MPICH,
             "mpirun",
-            "one of gloo, srun, hydra, pals expected, as .* linked to MPICH",
+            "one of gloo, .*hydra.* expected, as .* linked to MPICH",
         ),
         (None, "srun", "a Horovod built with MPI expected, found one without"),
     ],
