@@ -47,7 +47,6 @@ from .rule import (
     rules_on,
 )
 
-
 _WITHOUT_DECAY = ("step", "sony_b")
 """Shapes of which `schedule.decay` says nothing."""
 NOT_IMAGENET = Finding(
