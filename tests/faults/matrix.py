@@ -22,6 +22,7 @@ from typing import NamedTuple
 import psutil
 
 from rn50.config.reading import read_text
+from rn50.data.lock import RANK_LOCK
 from rn50.launch.launchers import HOROVODRUN
 from rn50.logging.parse import read_events
 from rn50.logging.records import RESULT, Result, read
@@ -286,7 +287,9 @@ def _problems(
         # The last one may lack the part of a rank that was killed while it wrote it.
         yield from newest_checkpoint(run / "checkpoint")[1][1:]
         for path in (*run.rglob(".*.partial-*"), *run.glob(".*")):
-            yield f"{path.name} left"
+            # another host's rank 0 may still hold it: the launcher leaves it to expire
+            if case.fault != "network cut" or path.name != RANK_LOCK:
+                yield f"{path.name} left"
         if not (run / RESULT).is_file():
             yield f"no {RESULT}"
     for line in mentioning(folder):
