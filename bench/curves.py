@@ -9,7 +9,6 @@ import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
-from operator import truediv
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..config.load import Loaded
@@ -109,7 +108,8 @@ def curve_rows(curve: Mapping[Case, Sequence[float]], run: Run) -> list[Row]:
     least = next(iter(curve))
     rows = []
     for case, rates in curve.items():
-        speedups = list(map(truediv, rates, curve[least]))
+        pairs = zip(rates, curve[least], strict=True)
+        speedups = [rate / of_least for rate, of_least in pairs]
         efficiencies = [speedup * least.ranks / case.ranks for speedup in speedups]
         rows.append(
             {

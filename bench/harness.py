@@ -9,7 +9,6 @@ import statistics
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import truediv
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -44,7 +43,7 @@ class BenchJob:
     """What the command line gives to every driver."""
 
     track: Callable[..., Callable[[int, int], None]]
-    """A Tracker; `ticks=True` where nothing is heard from a piece of work until its end."""
+    """A Tracker. With `ticks=True` its bar also moves while a piece of work reports nothing."""
     launcher: str
     load: Callable[..., Loaded]
     """(*overrides, ranks=N) -> the config that the command names, with more overrides."""
@@ -213,7 +212,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 def ratio_spread(over: Sequence[float], under: Sequence[float]) -> Spread:
     """Spread of over / under, measured in turn."""
-    return spread(list(map(truediv, over, under)))
+    return spread([a / b for a, b in zip(over, under, strict=True)])
 
 
 def scaled(values: Sequence[float], factor: float) -> list[float]:

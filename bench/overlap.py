@@ -8,7 +8,6 @@ computing, exposed is a small difference of two large times: least and most show
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from operator import sub
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -142,9 +141,11 @@ def overlap_rows(
     for each round."""
     rows = []
     for rule, kinds in step_ms.items():
-        step, computing, communication = kinds.values()
-        exposed = list(map(sub, step, computing))
-        hidden = list(map(sub, communication, exposed))
+        step = kinds["step"]
+        computing = kinds["computing"]
+        communication = kinds["communication"]
+        exposed = [s - c for s, c in zip(step, computing, strict=True)]
+        hidden = [c - e for c, e in zip(communication, exposed, strict=True)]
         rows.append(
             {
                 "groups": rule,

@@ -129,10 +129,10 @@ def print_outcome(
 def print_figures(ratios: Mapping[str, Any], figures: Mapping[str, Any]) -> None:
     """A table of the ratios and a line for each figure."""
     if ratios:
-        form = "{median:.3f} {min:.3f} {max:.3f} {n}"
         rows = []
         for name, ratio in ratios.items():
-            rows.append((name, *form.format(**ratio).split()))
+            cells = [f"{ratio[key]:.3f}" for key in ("median", "min", "max")]
+            rows.append((name, *cells, str(ratio["n"])))
         print_table(("ratio", "median", "min", "max", "n"), rows)
     for name, value in figures.items():
         print(f"{name}: {_in_words(value)}")

@@ -63,7 +63,7 @@ def find_system(name: str, folder: Path = Path()) -> Path:
     wanted = re.sub(r"[ ._-]", "", name.lower())
     if wanted in known:
         return PRESETS / "system" / f"{known[wanted]}.yaml"
-    near = [known[stem] for stem in _most_like(wanted, known)]
+    near = known.get(_most_like(wanted, known))
     raise _no_file("a machine (`rn50 config list --systems`)", name, folder, near)
 
 
@@ -71,12 +71,12 @@ def _no_file(
     meant: str,
     name: str,
     folder: Path,
-    near: list[str],
+    near: str | None,
 ) -> UserError:
     """The error of a name that means nothing. `near`: the name that is most like it."""
     if file_beside(f"{name}.yaml", folder):
-        near = [f"{name}.yaml"]
-    hint = f'; did you mean "{near[0]}"?' if near else ""
+        near = f"{name}.yaml"
+    hint = f'; did you mean "{near}"?' if near else ""
     return UserError(f"a YAML file or {meant} expected, found {show(name)}{hint}")
 
 
@@ -84,17 +84,17 @@ def _most_like(
     word: str,
     names: Iterable[str],
     least: float = 0.6,
-) -> list[str]:
-    """The name that is most like a word; none where none has `least` in common with it."""
-    return difflib.get_close_matches(word, list(names), n=1, cutoff=least)
+) -> str:
+    """The name that is most like a word; empty where none has `least` in common with it."""
+    near = difflib.get_close_matches(word, list(names), n=1, cutoff=least)
+    return near[0] if near else ""
 
 
 def nearest_name(word: str, known: Iterable[str]) -> str:
     """The end of an error for a word that is none of the `known`: the nearest of them; empty where
     none is near."""
-    for name in _most_like(word, known):
-        return f"; did you mean {name}?"
-    return ""
+    near = _most_like(word, known)
+    return f"; did you mean {near}?" if near else ""
 
 
 def nearest_path(path: Path) -> str:
@@ -107,8 +107,8 @@ def nearest_path(path: Path) -> str:
         while not wrong.parent.is_dir():
             wrong = wrong.parent
         names = [path.name for path in wrong.parent.iterdir()]
-        for name in _most_like(wrong.name, names, 0.75):
-            return f"; did you mean {wrong.parent / name}?"
+        if near := _most_like(wrong.name, names, 0.75):
+            return f"; did you mean {wrong.parent / near}?"
     return ""
 
 

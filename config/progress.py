@@ -35,5 +35,5 @@ def say(line: str, *, to: TextIO | None = None) -> None:
 
 
 def untracked(_: str) -> Progress:
-    """The Tracker of work whose progress nobody sees."""
+    """A Tracker that shows no progress."""
     return silent

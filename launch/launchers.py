@@ -335,8 +335,9 @@ def allocated_hosts(environment: Mapping[str, str] = os.environ) -> tuple[str, .
     hosts = []
     for number, line in enumerate(lines, 1):
         text = re.sub(r"\s*,\s*", ",", line.partition("#")[0])
-        names, *_ = text.split() or [""]
-        for name in filter(None, names.split(",")):
+        words = text.split()
+        names = words[0].strip(",").split(",") if words else []
+        for name in names:
             match = _HOST.fullmatch(name)
             if match is None:
                 raise UserError(

@@ -298,10 +298,9 @@ def close_interrupted(path: Path) -> None:
         _MOST_BYTES,
         within=path.parent,
     )
-    started, stopped = (
-        f'"key": "{event}"'.encode() in text for event in (key.RUN_START, key.RUN_STOP)
-    )
-    if not started or stopped:
+    if f'"key": "{key.RUN_START}"'.encode() not in text:
+        return
+    if f'"key": "{key.RUN_STOP}"'.encode() in text:
         return
     if not text.endswith(b"\n"):
         with path.open("ab") as file:

@@ -124,5 +124,5 @@ def config_of(folder: Path) -> Path:
     job = job_of(folder)
     if job is None or beside.exists():
         return beside
-    (first, *_) = (*run_folders(job), job)
+    first = next(iter(run_folders(job)), job)
     return first / "config.yaml"

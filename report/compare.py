@@ -396,10 +396,9 @@ def _value(cell: str) -> float | str | None:
         return None
     with suppress(ValueError):
         value = float(cell)
-        if cell.isdecimal() and value > 1 << 53:  # a seed, which no float holds
-            return int(cell)
         if math.isfinite(value):
-            return value
+            is_seed = cell.isdecimal() and value > 1 << 53  # which no float holds
+            return int(cell) if is_seed else value
     return cell
 
 
@@ -434,10 +433,11 @@ def group_by(
     if not columns:
         raise _no_column("--by", key, comparison.columns)
     column = columns[0]
-    rows: dict[str, list[int]] = {}
-    for row in order_of([column], column.key, len(column.cells)):
-        rows.setdefault(column.cells[row], []).append(row)
-    return [_group(comparison, value, rows[value]) for value in rows]
+    places = column.places
+    groups: dict[int | None, list[int]] = {}
+    for row in order_of([column], column.key, len(places)):
+        groups.setdefault(places[row], []).append(row)
+    return [_group(comparison, column.cells[rows[0]], rows) for rows in groups.values()]
 
 
 def _group(

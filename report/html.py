@@ -127,7 +127,7 @@ def _next_command(folder: RunFolder) -> str:
     """The command with which the run goes on; empty where it does not say."""
     if folder.result is None or folder.result.next is None:
         return ""
-    return str(folder.result.next)
+    return show(str(folder.result.next), 2000)
 
 
 def render_comparison(
@@ -273,7 +273,7 @@ def _outcome(subject: Subject) -> str:
     """Return how a run ended, in a sentence; of a run that missed its target, why."""
     result = subject.folder.result
     if result and result.status in _ENDED and result.why:
-        return f"The run {_ENDED[result.status]}: {result.why}."
+        return f"The run {_ENDED[result.status]}: {show(result.why, 2000)}."
     if not subject.logs:
         return "No log that can be read."
     if len(subject.logs) > 1:

@@ -219,8 +219,8 @@ def _communicate(
     growing_s: float,
     fixed_s: float,
 ) -> tuple[tuple[GroupTimes, ...], float]:
-    """The groups on the network, and what of it lies after backward: wait-free backpropagation, one
-    group at a time.
+    """When each group is on the network, and the time exposed, after the end of backward:
+    wait-free backpropagation, one group at a time.
 
     tau_c(l) = max(tau_c(l+1) + t_c(l+1), tau_b(l) + t_b(l)), a group being ready with its last
     tensor; exposed = tau_c(1) + t_c(1) - end of backward (Shi et al. 2019, MG-WFBP). Backward takes

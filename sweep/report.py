@@ -81,16 +81,17 @@ def table(results: JsonObject) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     # equals stay in order of trial
     largest_first = objective == "accuracy"
     complete.sort(key=itemgetter("value"), reverse=largest_first)
-    keys: list[str] = []
+    keys: dict[str, None] = {}
+    for trial in trials:
+        keys |= dict.fromkeys(trial["parameters"])
     rows = []
     for trial in (*complete, *others):
-        drawn = trial["parameters"]
-        keys = list(drawn)
+        drawn = [trial["parameters"].get(key) for key in keys]
         cells = (
             trial["trial"],
             trial["state"],
             trial["value"],
-            *drawn.values(),
+            *drawn,
             trial["seconds"],
             trial["reason"],
         )

@@ -157,8 +157,9 @@ class AutogradCriterion:
         self._net = net
         self._loss = loss
         self._head: NDArray = None
-        """The scale for each loss, and its scale and shape."""
+        """The scale, once for each loss."""
         self._made_for: object = None
+        """The scale and the shape of the losses."""
 
     def forward(
         self,

@@ -464,9 +464,9 @@ def augmented_reference(
     room_y = padded * scale_y - PX
     centre_x = (u[4] * room_x + 8) / scale_x - pad
     centre_y = (u[5] * room_y + 8) / scale_y - pad
-    offsets_y, offsets_x = np.mgrid[0:PX, 0:PX] - 7.5
-    dy = offsets_y / scale_y
-    dx = offsets_x / scale_x
+    offsets = np.mgrid[0:PX, 0:PX] - 7.5
+    dy = offsets[0] / scale_y
+    dx = offsets[1] / scale_x
     y = centre_y + sin * dx + cos * dy
     x = centre_x + cos * dx - sin * dy
     rows = y * height / PX - 0.5

@@ -211,7 +211,7 @@ def command_of(case: Case, folder: Path, data: Path, mark: Path) -> list[str]:
     ]
     if case.shell:
         command = ["bash", "-c", f'{case.shell} && exec "$@"', "-", *command]
-        if case.needs_root:  # nobody else sees what it mounts
+        if case.needs_root:  # its mounts stay in a namespace of its own
             command = ["unshare", "-m", *command]
     if case.fault == "network cut":
         lab = str(ROOT / "tests/lab/netlab.sh")

@@ -64,11 +64,8 @@ class MpiLibrary(NamedTuple):
 def horovods_mpi() -> MpiLibrary | None:
     """The MPI that Horovod for MXNet was linked to; None: it was built without, or is not there."""
     package = package_folder("horovod")
-    if package is None:
-        return None
-    for library in sorted(package.glob("mxnet/mpi_lib*.so")):
-        return linked_mpi(library)
-    return None
+    libraries = sorted(package.glob("mxnet/mpi_lib*.so")) if package else []
+    return linked_mpi(libraries[0]) if libraries else None
 
 
 def linked_mpi(library: Path) -> MpiLibrary | None:
