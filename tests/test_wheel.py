@@ -75,9 +75,9 @@ def environment(root: Path, shared: Path) -> Path:
         )
         venv.create(folder, with_pip=False)
         (wheel,) = wheels.glob("rn50-*.whl")
-        pip = f"{sys.executable} -m pip --python {folder}/bin/python install -q"
-        offline = "--no-deps --no-index --disable-pip-version-check --no-compile"
-        command = [*pip.split(), *offline.split(), str(wheel)]
+        pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin/python")]
+        offline = "-q --no-deps --no-index --disable-pip-version-check --no-compile"
+        command = [*pip, "install", *offline.split(), str(wheel)]
         subprocess.run(command, check=True)
         (site,) = folder.glob("lib/python3*/site-packages")
         (own,) = metadata.distributions(name="rn50", path=[str(site)])

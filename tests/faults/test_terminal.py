@@ -38,9 +38,9 @@ def test_a_closed_terminal_leaves_a_checkpoint(rn50: Rn50, small_data: Path) -> 
     shown = b""
     while SIGN.encode() not in shown:
         shown += os.read(ours, 4096)
-    os.close(ours)
-    # as the kernel does where it is the session's terminal
+    # the kernel's order where it is the session's terminal: after it nothing can be written
     process.send_signal(signal.SIGHUP)
+    os.close(ours)
     assert process.wait(timeout=60) == 130
     folder = rn50.run_folder()
     assert read_json(folder / "result.json")["stopped"]["by"] == "SIGHUP"
