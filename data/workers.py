@@ -19,8 +19,8 @@ def worker_pool(
     processes: int,
     begin: Callable[[], object] = lambda: None,
 ) -> Iterator[ProcessPoolExecutor]:
-    """Forks of this process, each of which calls `begin` first. Behind the block they end with what
-    they are at. Raises OSError: one was killed."""
+    """Processes forked from this one; each calls `begin` first. At the end of the block they finish
+    what they are doing and end. Raises OSError: one was killed."""
     pool = ProcessPoolExecutor(
         processes,
         multiprocessing.get_context("fork"),
