@@ -214,8 +214,10 @@ def split_config(config: str, overrides: list[str] | None) -> tuple[str, list[st
 
 
 class Estimate:
-    """How far the work is, in words. Its time left is by the mean rate up to the last piece, so that
-    it falls steadily until the next one."""
+    """How far the work is, in words.
+
+    Its time left is by the mean rate up to the last piece, so that it falls steadily
+    until the next one."""
 
     def __init__(self) -> None:
         self._begun_s = time.monotonic()
