@@ -99,7 +99,7 @@ def plant_all(
     secret: Path,
     plant: Plant,
 ) -> None:
-    """In the place of each side file."""
+    """Put one in the place of each side file."""
     for name in SIDE_FILES:
         (folder / name).unlink(missing_ok=True)
         plant(folder / name, secret)
@@ -276,10 +276,7 @@ def test_a_system_description_is_a_file_of_the_package(
     """One that is none is as one that is missing; what a link leads to is not held to the log."""
     write_json(
         secret,
-        {
-            "division": SECRET,
-            "number_of_nodes": SECRET,
-        },
+        {"division": SECRET, "number_of_nodes": SECRET},
     )
     logs = tmp_path / "org/results/machine/resnet"
     logs.mkdir(parents=True)

@@ -258,8 +258,8 @@ def after_half_epochs(run: Run) -> None:
 
 
 class Case(NamedTuple):
-    """An edit of a good run that breaks a rule; `official`: the official checker's verdict;
-    `severity`: where it is not the rule's own."""
+    """An edit of a good run that breaks a rule. `official`: the official checker's verdict;
+    `severity`: if it is another than the rule's."""
 
     rule: str
     edit: Edit
@@ -381,6 +381,12 @@ CASES = (
     ),
     Case("run-not-successful", meta("run_stop", "status", "aborted")),
     Case("run-not-successful", meta("run_stop", "status", "SUCCESS")),
+    Case(
+        "run-not-successful",
+        meta("run_stop", "status", "aborted"),
+        "FAIL",
+        ruleset="0.6.0",
+    ),
     Case("ranks-disagree", until_it_passes),
     Case("ranks-disagree", again("eval_accuracy", value=0.7)),
     Case(
@@ -549,6 +555,11 @@ CASES = (
         "accuracy-not-a-count",
         accuracies(lambda v: round(v * 49984) / 49984),
         severity=POLICY,
+    ),
+    Case(
+        "accuracy-not-a-count",
+        accuracies(lambda v: round(v * 49984) / 49984),
+        division="open",
     ),
     Case("unlikely-accuracy", nth("eval_accuracy", 0, value=0.61)),
     Case("unlikely-accuracy", three_equal),

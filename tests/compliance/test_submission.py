@@ -65,7 +65,7 @@ def whole(folder: Path) -> Check:
 
 
 def broken(folder: Path, rule: str) -> Finding | None:
-    """What breaks a rule on folders."""
+    """The finding of one rule on folders; None: the folder does not break it."""
     return next((f for f in whole(folder).findings if f.name == rule), None)
 
 
@@ -479,12 +479,7 @@ def test_a_run_that_the_check_fails_counts_as_the_slowest(
         put("lars_epsilon", 1e-9)(run)
         shift("run_stop", -1000 * number)(run)
 
-    found = score_folder(
-        submission(
-            tmp_path,
-            {number: edit},
-        )
-    )
+    found = score_folder(submission(tmp_path, {number: edit}))
     fastest, *others = (n for n in range(5) if n != number)
     marks = [run.dropped.partition(" ")[0] for run in found.runs]
     assert {n: mark for n, mark in enumerate(marks) if mark} == {

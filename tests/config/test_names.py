@@ -142,3 +142,9 @@ def test_a_machine_that_does_not_exist(
 ) -> None:
     with refused(f"^{problem}"):
         load_text(text, *overrides)
+
+
+def test_a_machine_without_ranks_is_refused(folder: Path) -> None:
+    write("mine.yaml", "ranks_per_node: 0\n")
+    with refused("mine.yaml:1: system.ranks_per_node: .*, found 0"):
+        load("quick", ["system=mine.yaml"])

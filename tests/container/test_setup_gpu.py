@@ -103,6 +103,7 @@ def test_horovod_is_built_with_pips_cuda_alone(root: Path, machine: Path) -> Non
     assert flags["HOROVOD_GPU_OPERATIONS"] == "NCCL"
     assert flags["HOROVOD_NCCL_LINK"] == "SHARED"
     headers = [Path(folder) for folder in flags["CPATH"].split(":")]
+    assert {folder.parent.parent.name for folder in headers} == {"nvidia"}
     assert {"cuda_runtime", "cuda_nvcc"} <= {folder.parent.name for folder in headers}
     linked = Path(flags["LIBRARY_PATH"])
     assert flags["HOROVOD_NCCL_LIB"] == str(linked)

@@ -44,8 +44,9 @@ VALUES: tuple[Any, ...] = (
     "\u202e\u2028\ufeff",
     "\ud800",
     "x" * 5000,
-    "../../outside/secret.txt",
+    "../../../../outside/secret.txt",
     "/dev/zero",
+    "<script>alert(1)</script>",
     1,
     16,
     0.1,
@@ -67,7 +68,7 @@ VALUES: tuple[Any, ...] = (
     [[{"a.b": None}]],
     {"__class__": {"": 1}},
 )
-"""What a program trips over, of any type and meaning."""
+"""Values that a program trips over, of any type and meaning."""
 CONTENTS = (
     "",
     "{",
@@ -79,8 +80,21 @@ CONTENTS = (
     '{"a": 1, "a": 2, "status": "success", "status": NaN}',
     "\ufeff{}",
     "null",
+    "base: own.yaml",
+    "base: /dev/zero",
+    "base: ../../../../outside/secret.txt",
+    "<<: *x",
+    "a: &a [x]\nb: [*a, *a]",
+    "? [a, b]\n: c",
+    "--- \n...\n---\nbatch: {}",
+    "batch.per_rank: 3\nbatch: {per_rank: 4}",
+    "\t\tbatch: 1",
+    "%YAML 9.9\n---\nbatch: {}",
+    'name: "\\x1b[2J\\uD800"',
+    "schedule: {shape: step, milestones: [{after_epoch: 1, factor: .inf}]}",
+    "data: {synthetic: {train_samples: 9223372036854775807}}",
 )
-"""Where a JSON object or a YAML mapping is expected."""
+"""Texts for a file that should hold a JSON object or a YAML mapping."""
 _OF_A_RUN = (
     "config.yaml",
     "environment.json",
@@ -106,9 +120,11 @@ def log_case(rng: random.Random, folder: Path) -> Commands:
         rng.choice(VALUES),
     )
     lines = [record.text(ruleset) for record in _edited(rng, run)]
-    content = "\n".join(lines).encode()
+    content = _edited(rng, list("\n".join(lines).encode()))
+    place = rng.randrange(len(content))
+    content[place : place + 4] = rng.randbytes(rng.choice((0, 4, 40)))
     path = folder / "result_0.txt"
-    path.write_bytes(bytes(_edited(rng, list(content))))
+    path.write_bytes(bytes(content))
     check = ("log", "check", "--no-official")
     commands = (
         (*check, path.name, "--ruleset", rng.choice(benchmark.RULESETS)),
@@ -125,7 +141,7 @@ def _edited(
     rng: random.Random,
     parts: list[T],
 ) -> list[T]:
-    """Some that follow each other are left out, repeated or moved; or nothing is changed."""
+    """The parts, of which a few neighbours are left out, repeated or moved, or none."""
     first = rng.randrange(len(parts))
     last = first + rng.choice((1, 10, 100))
     piece = parts[first:last]
@@ -139,9 +155,11 @@ def config_case(rng: random.Random, folder: Path) -> Commands:
     """A YAML file with wrong values, or a wrong file, and overrides."""
     preset = rng.choice(list_presets())
     content = {"base": preset, _key(rng): rng.choice(VALUES)}
-    text = json.dumps(content)
-    if rng.random() < 0.2:
+    text = json.dumps(content).replace("NaN", ".nan").replace("Infinity", ".inf")
+    if rng.random() < 0.3:
         text = rng.choice(CONTENTS)
+    elif rng.random() < 0.2:
+        text = "".join(_edited(rng, list(load(preset).to_yaml())))
     (folder / "own.yaml").write_text(text, "utf-8")
     override = f"{_key(rng)}={rng.choice(VALUES)}".replace("\x00", "")
     config = rng.choice((("own.yaml",), ("quick", override)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import resource
 import shlex
 import signal
@@ -21,7 +22,7 @@ from tests.fuzz.cases import CASES
 MOST_BYTES = 1000 << 20
 """Of address space above the process's own; a case that takes more ends in a MemoryError."""
 MOST_CPU_S = 30
-"""Of a case of two or three commands, however busy the machine is."""
+"""The CPU time that a case of two or three commands may take, however busy the machine is."""
 MOST_WALL_S = 300
 """After which a child that waits for something is killed."""
 SECRET = "canary-7f3a1c"
@@ -63,12 +64,14 @@ def _problem_of(kind: str, seed: int) -> str | None:
         os.chdir(folder)
         for words in CASES[kind](random.Random(f"{kind} {seed}"), folder):
             problem = judge(in_this_process(words, folder))
-            if [*secret.parent.iterdir()] != [
-                secret
-            ] or SECRET not in secret.read_text():
+            beside = [*secret.parent.iterdir()]
+            if beside != [secret] or SECRET not in secret.read_text():
                 problem = "touched what is outside of its folder"
             if [*folder.rglob("*.partial*")]:
                 problem = "left half a file"
+            for page in folder.rglob("*.html"):
+                if re.search(f"<script|{SECRET}", page.read_text()):
+                    problem = f"{page.name} has a script, or what lies outside"
             if problem:
                 return f"rn50 {shlex.join(words)}: {problem}"
     return None

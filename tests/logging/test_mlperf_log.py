@@ -257,7 +257,7 @@ def test_a_log_is_begun_anew(tmp_path: Path) -> None:
 # --- the end of a run ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("event", ["", "init_stop", "run_stop"])
+@pytest.mark.parametrize("event", ["", *ROAD[: ROAD.index("run_start")], "run_stop"])
 def test_abort_before_the_clock_and_after_the_end_writes_nothing(
     tmp_path: Path, event: str
 ) -> None:

@@ -142,6 +142,7 @@ def test_records_of_one_line_are_all_read(tmp_path: Path) -> None:
             "seed",
             True,
         ),
+        (":::MLLOG", "truncated", None, True),
         (":::ML", "truncated", None, True),
     ],
 )

@@ -1,4 +1,4 @@
-"""The machines that `rn50 predict` knows, and such with other figures."""
+"""The machines that `rn50 predict` knows, and copies of them with other figures."""
 
 from __future__ import annotations
 

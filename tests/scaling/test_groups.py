@@ -107,12 +107,7 @@ def test_halving_leaves_at_most_half_to_the_groups_that_follow(
 
 @pytest.mark.parametrize(
     "rule",
-    [
-        "",
-        "quadratic(3)",
-        "Cubic(3)",
-        "equal_bytes()",
-    ],
+    ["", "quadratic(3)", "Cubic(3)", "equal_bytes()"],
 )
 def test_an_unknown_rule_is_refused(rule: str) -> None:
     with pytest.raises(ValueError, match=r"cubic\(F\), equal_bytes\(N\)"):

@@ -126,11 +126,7 @@ NOT_ADDED = flat(8, Link(1e-5, 1e-9))
 )
 @pytest.mark.parametrize(
     "n_bytes",
-    [
-        1e3,
-        1e5,
-        51.1e6,
-    ],
+    [1e3, 1e5, 51.1e6],
 )
 def test_other_machines_and_algorithms_are_their_formulas(
     machine: Topology,
@@ -160,18 +156,11 @@ def test_whole_buffers_are_the_formula_or_arrive_early(
 
 @pytest.mark.parametrize(
     "algorithm",
-    [
-        "ring",
-        "hierarchical",
-        "torus_2d(32x64)",
-    ],
+    ["ring", "hierarchical", "torus_2d(32x64)"],
 )
 @pytest.mark.parametrize(
     "n_bytes",
-    [
-        1e5,
-        51.1e6,
-    ],
+    [1e5, 51.1e6],
 )
 def test_rings_through_nodes_are_near_the_formula(
     algorithm: str, n_bytes: float
@@ -183,11 +172,7 @@ def test_rings_through_nodes_are_near_the_formula(
 
 @pytest.mark.parametrize(
     "n_bytes",
-    [
-        1e3,
-        1e6,
-        1e8,
-    ],
+    [1e3, 1e6, 1e8],
 )
 def test_a_tree_with_ranks_missing_is_near_the_formula(n_bytes: float) -> None:
     """Some parents have one child less."""

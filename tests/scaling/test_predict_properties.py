@@ -39,7 +39,7 @@ def ask(
 
 
 def models(name: str) -> list[Machine]:
-    """One for each precision that is known of a machine."""
+    """The models of a machine, one for each precision that it has figures for."""
     precisions = known_precisions(about(name))
     return [build(name, SYSTEMS[name], precision) for precision in precisions]
 

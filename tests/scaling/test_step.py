@@ -36,7 +36,7 @@ def machine(
     name: str,
     **performance: object,
 ) -> Machine:
-    """Of a described machine, where nothing but the given figures of it differs."""
+    """The model of a described machine with some other figures."""
     model = build(name, SYSTEMS[name])
     changed = model.performance.model_copy(update=performance)
     return replace(model, performance=changed)

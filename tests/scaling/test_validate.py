@@ -101,7 +101,7 @@ def test_the_documented_table_is_the_one_generated(
 @pytest.mark.slow
 @pytest.mark.in_process
 def test_rows_without_a_machine_are_quoted_with_their_reasons(rn50: Rn50) -> None:
-    """In --json, beside efficiencies that no rate stands for."""
+    """`--json` has them, beside the efficiencies that were published without a rate."""
     done = rn50("predict", "validate", "--json")
     printed = json.loads(done.stdout)
     tables = [

@@ -62,11 +62,7 @@ def draw(
 
 @pytest.mark.parametrize(
     "sampler",
-    [
-        "random",
-        "tpe",
-        "grid",
-    ],
+    ["random", "tpe", "grid"],
 )
 def test_a_resumed_sweep_draws_what_an_uninterrupted_one_draws(
     tmp_path: Path, sampler: str
@@ -168,17 +164,11 @@ def test_running_trials_are_found_again_and_half_asked_ones_dropped(
 
 @pytest.mark.parametrize(
     "objective",
-    [
-        "accuracy",
-        "epochs_to_target",
-    ],
+    ["accuracy", "epochs_to_target"],
 )
 @pytest.mark.parametrize(
     "prune_from",
-    [
-        2,
-        None,
-    ],
+    [2, None],
 )
 def test_the_pruner_stops_the_worse_whatever_the_direction(
     tmp_path: Path,
