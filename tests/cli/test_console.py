@@ -40,14 +40,14 @@ def test_time_left_falls_steadily_between_two_pieces(
 ) -> None:
     clock = [0.0]
     monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
-    advance = track("sweep a", ticks=True)  # on a pipe no line more
+    advance = track("sweep a", ticks=True)  # on a pipe, ticks print no lines
     for done in (0, 0, 1, 1, 1, 1):
         advance(done, 4, "trial 0")
         clock[0] += 10.0
     clock[0] += 3600.0
     advance(2, 4)
     clock[0] += 60.0
-    advance(2, 4)  # a long work prints fewer lines
+    advance(2, 4)  # long work prints fewer lines
     assert capsys.readouterr().err.splitlines() == [
         "sweep a ...",
         "sweep a: 0 of 4, trial 0, for 0:10",

@@ -52,6 +52,7 @@ def test_choices_are_shown_and_refused_with_their_list(rn50: Rn50) -> None:
         ("V0.7.0", "0.7.0"),
         (" 3.1 ", "3.1.0"),
         ("5.0", None),
+        (4, None),
         ("4.0.1", None),
         ("", None),
         (None, None),

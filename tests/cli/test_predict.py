@@ -112,11 +112,11 @@ def test_calibration_from_logs_predicts_and_writes_the_machine(
     out = tmp_path / "mine.yaml"
     calibrate = f"calibrate {small}:8 {large}:8 --system dgx1"
     fit = answer(rn50, calibrate)
-    slower, faster = fit["runs"]
-    assert slower["step_s"] == pytest.approx(0.02)
-    assert faster["step_s"] == pytest.approx(0.032)
-    assert slower["startup_s"] == pytest.approx(2)
-    assert slower["evaluation_s"] == pytest.approx(1)
+    of_small, of_large = fit["runs"]
+    assert of_small["step_s"] == pytest.approx(0.02)
+    assert of_large["step_s"] == pytest.approx(0.032)
+    assert of_small["startup_s"] == pytest.approx(2)
+    assert of_small["evaluation_s"] == pytest.approx(1)
     assert fit["per_image_ms"] == pytest.approx((32 - 20) / 16, rel=0.05)
     answer(rn50, f"{calibrate} --out {out}")
     again = answer(rn50, f"--system {out} --gpus 8 --batch-per-gpu 32")

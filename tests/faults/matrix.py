@@ -298,7 +298,7 @@ def _problems(
 
 
 def _why_stopped(folder: Path) -> object:
-    """Of the result.json of a run that stopped in order."""
+    """Why a run stopped in order, by its result.json."""
     result = read(next(folder.glob(f"results/*/*/{RESULT}")), Result)
     return result and result.stopped
 

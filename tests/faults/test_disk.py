@@ -65,6 +65,7 @@ def test_a_disk_without_inodes_costs_checkpoints_and_no_result(
     assert process.returncode == 1, err
     folder = rn50.run_folder()
     assert bits(folder) == bits(whole)
-    assert (folder / "report.html").is_file()
+    for name in ("ranks.json", "timeline.json", "report.html"):
+        assert (folder / name).is_file(), name
     assert "\nRESULT aborted" in out
     assert "cannot write: no free inodes; training goes on" in out

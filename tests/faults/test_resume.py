@@ -50,7 +50,7 @@ def start_run(
     *more: str,
     **options: Any,
 ) -> subprocess.Popen[str]:
-    """A RUN that begins."""
+    """Start a RUN."""
     return rn50.start(
         "launch",
         *RUN,
@@ -125,6 +125,8 @@ def test_stopped_in_order_and_resumed_is_uninterrupted(
     stopped_step = result["stopped"]["step"]
     place = f"step {stopped_step} (checkpoint of step {stopped_step})"
     assert result["reason"] == f"stopped by {by} at {place}"
+    onward = f"--resume {folder} --launcher {launcher} data.path={small_data}"
+    assert err.endswith(f"rn50 launch {onward}\n")
     # the same set all the same
     elsewhere = shutil.copytree(small_data, rn50.results / "copy")
     done = resume(

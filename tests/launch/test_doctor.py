@@ -25,7 +25,7 @@ from tests.train.test_gpu_code import ELF, fat_binary
 
 
 def machine(*capabilities: int) -> Gpus:
-    """With a GPU of each compute capability."""
+    """A machine with a GPU of each compute capability."""
     cards = [Gpu(f"sm_{major}0", (major, 0)) for major in capabilities]
     return Gpus("535.1", (12, 2), tuple(cards))
 

@@ -56,7 +56,11 @@ def run_of(config: str, *overrides: str) -> Run:
         (
             "quick",
             ("comm.algorithm=recursive_doubling",),
-            {"OMPI_MCA_coll_tuned_allreduce_algorithm": "3"},
+            {
+                "OMPI_MCA_coll_tuned_allreduce_algorithm": "3",
+                "HOROVOD_CPU_OPERATIONS": "MPI",
+                "HOROVOD_DISABLE_GROUP_FUSION": "1",
+            },
         ),
         ("quick", (OWN,), {"OMP_NUM_THREADS": "5", "NCCL_IB_HCA": "=mlx5_0,mlx5_1"}),
         (

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from rn50.config.load import load
 from rn50.launch.failure import PROCESS_EXITED, Evidence, explain_failure
 from rn50.launch.host_limits import (
     LEAST_OPEN_FILES,
@@ -19,6 +20,7 @@ from rn50.launch.host_limits import (
     check_open_files,
     read_limits,
 )
+from rn50.launch.launch_plan import Options, plan_launch
 from rn50.logging.records import Failure
 from rn50.train.__main__ import _Rank
 from tests.conftest import refused
@@ -95,6 +97,10 @@ def seen(stderr: str = "", *failures: Failure, **more: Any) -> Evidence:
         (
             seen(SRUN.replace("Killed", "Bus error"), ECHO),
             "killed by SIGBUS: a file in use",
+        ),
+        (
+            seen(SRUN.replace("Killed", "CPU time limit exceeded"), ECHO),
+            "killed by SIGXCPU",
         ),
         (
             seen("", ECHO),
@@ -250,6 +256,7 @@ def test_a_launcher_that_starts_nothing_is_quoted(path: Path) -> None:
             SMALL_FILES,
             "(file size is limited: ulimit -f 300)",
         ),
+        (PROCESS_EXITED, "", SMALL_FILES, "(file size is limited: ulimit -f 300)"),
         ("killed by SIGXCPU", "", NO_TIME, "(CPU time is limited: ulimit -t 4)"),
         ("killed by SIGKILL", "", NO_TIME, "(CPU time is limited: ulimit -t 4)"),
         ("SIGABRT", CRASH, FEW_PROCESSES, "ulimit -u 60"),
@@ -263,6 +270,8 @@ def test_a_launcher_that_starts_nothing_is_quoted(path: Path) -> None:
         ("x", NO_TASKS, PLENTY, "or --launcher mpirun)"),
         ("killed by SIGKILL", "", FEW_PROCESSES, ""),
         (PROCESS_EXITED, "", NO_TIME, ""),
+        (PROCESS_EXITED, "", UCX, ""),
+        ("ValueError: x", "", SMALL_FILES, ""),
         ("killed by SIGBUS: a file", "", PLENTY, ""),
     ],
 )
@@ -280,16 +289,27 @@ def test_what_was_short_is_named(
 
 def test_limits_are_in_the_units_of_ulimit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMPI_MCA_pml", "ucx")
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 46, 1 << 46))
+
+    def limit(number: int) -> tuple[int, int]:
+        return ((number + 1) << 20, 0)
+
+    monkeypatch.setattr(resource, "getrlimit", limit)
     limits = read_limits()
-    assert limits.ulimits.items() >= {"v": 1 << 36, "f": 1 << 36, "t": 1 << 46}.items()
+    assert (
+        limits.ulimits.items()
+        >= {
+            "v": (resource.RLIMIT_AS + 1) << 10,
+            "f": (resource.RLIMIT_FSIZE + 1) << 10,
+            "t": (resource.RLIMIT_CPU + 1) << 20,
+        }.items()
+    )
     assert "OMPI_MCA_pml=ucx" in limits.variables
     unlimited = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
     monkeypatch.setattr(resource, "getrlimit", lambda _: unlimited)
     assert read_limits().ulimits == {}
 
 
-def test_too_few_open_files_are_refused() -> None:
+def test_too_few_open_files_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     check_open_files(PLENTY._replace(ulimits={}))
     check_open_files(PLENTY._replace(ulimits={"n": 4096}), 2048)
     with refused(r"^ulimit -n: at least 64 open files .* found 63"):
@@ -297,6 +317,10 @@ def test_too_few_open_files_are_refused() -> None:
     with refused(r"at least 2080 .* found 1024"):
         check_open_files(PLENTY._replace(ulimits={"n": 1024}), 2048)
     assert read_limits().shared_bytes > 0
+    few = PLENTY._replace(ulimits={"n": 20})
+    monkeypatch.setattr("rn50.launch.preflight.read_limits", lambda: few)
+    plan = plan_launch(load("smoke"), Options("gloo"))
+    assert "ulimit -n" in "".join(plan.obstacles)
 
 
 def test_a_rank_that_never_connected_is_read_in_its_own_words(

@@ -106,6 +106,22 @@ def test_a_run_that_would_fail_again_leaves_the_others_their_turn(
     assert len(list(tmp_path.glob("run_*"))) == begun
 
 
+def test_a_run_in_a_container_is_judged_by_the_libraries_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans: list[LaunchPlan] = []
+
+    def stopped(plan: LaunchPlan, _: object) -> None:
+        plans.append(plan)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rn50.launch.job.run_plan", stopped)
+    run_job(tmp_path, "system.job.container=image")
+    (plan,) = plans
+    assert plan.options.in_container
+    assert plan.options.program == rank_program(plan.run)
+
+
 def test_a_kept_log_has_the_page_of_its_machine_beside_it(tmp_path: Path) -> None:
     run = load("smoke", ["seed=1"]).run
     out = tmp_path / "run_0"

@@ -97,6 +97,7 @@ def test_every_script_passes_shellcheck(tmp_path: Path) -> None:
     [
         ("slurm", "superpod", [], "#SBATCH --gpus-per-node=4"),
         ("slurm", "superpod", ["resource=gpu:a100:4"], "#SBATCH --gres=gpu:a100:4"),
+        ("slurm", "superpod", ["resource=nvme:1"], "#SBATCH --gpus-per-node=4"),
         ("slurm", "superpod", ["resource=none"], None),
         ("slurm", "superpod", ["options=[--gpus-per-task=1]"], None),
         ("pbs", "superpod", [], ":ngpus=4"),

@@ -28,7 +28,7 @@ STOPPED = MISSED | {"stopped": {"by": "SIGTERM", "step": 20}}
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Of runs whose ranks are not started."""
+    """The folder of a run whose ranks are not started."""
     monkeypatch.setattr(run, "prepare", lambda *_: (tmp_path, None))
     monkeypatch.setattr(run, "begin_run", lambda *_: None)
     monkeypatch.setattr(run, "try_report", lambda *_: None)

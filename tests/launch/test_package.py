@@ -44,7 +44,7 @@ def words(
     out: Path,
     org: str = "Example",
 ) -> list[str]:
-    """The command's."""
+    """The words of the command."""
     return ["submission", str(runs), "--org", org, "--out", str(out)]
 
 
@@ -119,6 +119,7 @@ def test_what_the_official_checker_finds_is_printed(
         ("", "Example", ("optimizer.base_lr=3",), "optimizer.base_lr: "),
         ("run_0", "Example", (), "5 runs expected, found 1; rn50 submit CONFIG"),
         ("", "x/../../victim", ("log.org=x/../../victim",), "--org: "),
+        ("", "..", ("log.org=..",), "--org: "),
     ],
 )
 def test_runs_that_make_no_submission_are_refused(

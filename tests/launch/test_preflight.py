@@ -90,10 +90,7 @@ def test_a_grid_that_cannot_be_had_is_neither_priced_nor_shown(
     [
         ("sony_1024", "256x4"),
         # not 544x4 in the first epochs, where half of the ranks idle
-        (
-            "sony_4096",
-            "1024x4",
-        ),
+        ("sony_4096", "1024x4"),
         ("you_2048_knl", "32x64"),  # on CPUs our own, the squarest
     ],
 )

@@ -27,7 +27,7 @@ TEXT = {name: f"{text}after" for name, text in STARTS.items()}
 
 
 def texts(run: Path) -> dict[str, str]:
-    """Its logs."""
+    """What is in the logs of a run."""
     return {name: (run / name).read_text() for name in STARTS}
 
 

@@ -369,10 +369,7 @@ def test_system_page_of_a_recorded_machine(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def job(
-    tmp_path: Path,
-    program: Any,
-) -> Path:
+def job(tmp_path: Path, program: Any) -> Path:
     """An interrupted job of five runs, whose id Slurm does not know any more."""
     job = tmp_path / "job"
     run = job / "run_0"
@@ -418,10 +415,7 @@ def test_what_a_stranger_wrote_of_the_submission_is_no_more_than_unknown(
 ) -> None:
     write_json(
         job / "submission.json",
-        {
-            "scheduler": ["x"],
-            "job": 1,
-        },
+        {"scheduler": ["x"], "job": 1},
     )
     assert find_interrupted(str(job), None, [])[1] == Last(job, None, 1)
 

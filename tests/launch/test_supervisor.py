@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -89,14 +90,18 @@ def test_a_flood_on_the_standard_error_keeps_its_first_and_last_lines(
     assert text.endswith("[4,900 more lines like this one: ] bind failed\n")
 
 
-def test_scratch_of_dead_launchers_is_removed(tmp_path: Path) -> None:
+def test_scratch_of_dead_launchers_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)  # no /dev/shm
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     dead, alive, young = (tmp_path / f"{supervisor._SCRATCH}{name}" for name in "abc")
     for folder in (dead, alive, young):
         folder.mkdir()
         if folder != young:
             os.utime(folder, (0, 0))
-    with supervisor._locked(alive) as mine:
-        supervisor._remove_dead_scratch(tmp_path)
+    with supervisor._locked(alive) as mine, supervisor._scratch(None, one_machine=True):
+        assert dead not in tmp_path.iterdir()
     assert mine
     assert {*tmp_path.iterdir()} == {alive, young}
 
@@ -107,7 +112,7 @@ def test_an_error_below_the_lock_stays_what_it_is(tmp_path: Path) -> None:
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
 
-def test_a_launcher_that_stands_still_is_seen(tmp_path: Path) -> None:
+def test_a_launcher_that_stands_still_is_seen() -> None:
     watchdog = Watchdog(Settings(start_s=0.1), 1, one_machine=True)
     with subprocess.Popen(["sleep", "600"], text=True) as child:
         child.send_signal(signal.SIGSTOP)
@@ -119,10 +124,7 @@ def test_a_launcher_that_stands_still_is_seen(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("of_config_s", "of_ranks_s"),
-    [
-        (10.0, 30.0),
-        (30.0, 10.0),
-    ],
+    [(10.0, 30.0), (30.0, 10.0)],
 )
 def test_a_stop_waits_for_the_longer_of_two_times(
     of_config_s: float,

@@ -46,10 +46,7 @@ class Rank:
             identity="{}",
         )
 
-    def say(
-        self,
-        **message: Any,
-    ) -> None:
+    def say(self, **message: Any) -> None:
         line = f"{json.dumps(message)}\n"
         self.socket.sendall(line.encode())
 

@@ -37,11 +37,7 @@ def table(
     **columns: list[Any],
 ) -> dict[str, Any]:
     default = {name: [10.0] * len(hosts) for name in FIGURES}
-    ranks = {
-        "host": hosts,
-        **default,
-        **columns,
-    }
+    ranks = {"host": hosts, **default, **columns}
     return {"ranks": ranks}
 
 

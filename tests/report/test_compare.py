@@ -321,13 +321,7 @@ def run_folder(
     write_config(folder, f"seed={seed}")
     records = []
     for number, loss in enumerate(losses):
-        records.append(
-            {
-                "kind": "train",
-                "step": number,
-                "loss": loss,
-            }
-        )
+        records.append({"kind": "train", "step": number, "loss": loss})
     write_metrics(folder, records)
     return read_folder(folder)
 

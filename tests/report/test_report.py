@@ -406,7 +406,7 @@ def test_the_page_in_a_browser(
 
 
 def brightness(colour: str) -> int:
-    """Of an `rgb(...)`."""
+    """How bright an `rgb(...)` is."""
     red, green, blue, *_ = map(int, re.findall(r"\d+", colour))
     return red + green + blue
 

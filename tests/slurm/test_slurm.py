@@ -1,5 +1,5 @@
 """`rn50 submit` on a real Slurm: munge, slurmctld and three slurmd on this machine. At night what
-takes minutes: a time limit, nodes that fail."""
+takes minutes: a time limit, nodes that fail, a stopped rank."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _conf(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def scontrol(*words: str) -> str:
-    """What it prints."""
+    """What Slurm's scontrol prints."""
     return finished(["scontrol", *words], check=True).stdout
 
 
@@ -170,12 +170,24 @@ def ranks_of(run: Path) -> dict[str, psutil.Process]:
     return ranks
 
 
-def test_a_killed_rank_fails_the_job_at_once(rn50: Rn50, smoke_data: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (signal.SIGKILL, "killed by SIGKILL"),
+        pytest.param(signal.SIGSTOP, "silent for 10 s", marks=pytest.mark.nightly),
+    ],
+)
+def test_a_killed_or_stopped_rank_fails_the_job_at_once(
+    rn50: Rn50,
+    smoke_data: Path,
+    number: int,
+    reason: str,
+) -> None:
     job = submit(rn50, smoke_data, *LONG)
     job.wait_for_training()
-    ranks_of(job.run)["1"].kill()
+    ranks_of(job.run)["1"].send_signal(number)
     out = job.end(1, "FAILED")
-    failure = r"rank 1 on \S+ failed in .*killed by SIGKILL"
+    failure = rf"rank 1 on \S+ failed in .*{reason}"
     told = re.search(rf"^rn50: error: ({failure}); details: ", out, re.M)
     assert told, out
     assert job.log().count(told[1]) == 1
@@ -263,7 +275,7 @@ def test_a_requeued_job_goes_on(
 
 
 @pytest.mark.nightly
-def test_a_job_near_its_time_limit_goes_on_from_the_queue(
+def test_a_job_near_its_time_limit_goes_on_from_the_queue_and_then_in_a_new_job(
     rn50: Rn50,
     lab: Path,
     smoke_data: Path,
@@ -293,13 +305,20 @@ def test_a_job_near_its_time_limit_goes_on_from_the_queue(
     refused = rn50.error("submit", "--resume", str(job.folder))
     assert f"found slurm job {job.number} in its queue or running" in refused
     begin_at_once(job.number)
-    job.end(0, "COMPLETED")
+    wait_until((job.folder / "job.1.log").is_file)
+    job.wait_for_training()
     stopped = r"stopped by SIGUSR1 at step \d+ \(checkpoint of step \d+\)"
     assert re.search(rf"the start before: {stopped}", job.log())
     before = job.log("job.1.log")
     assert re.search(stopped, before)
     assert f"\nback into the queue: scontrol requeue {job.number}\n" in before
     assert job.log("exit_code.1") == "143\n"
+
+    subprocess.run(["scancel", job.number], check=True)
+    job.end(1, "CANCELLED")
+    places = (f"system.results={rn50.results}", f"data.path={smoke_data}")
+    out = rn50.output("submit", "--resume", "latest", "--wait", *places)
+    assert re.match(rf"slurm job (?!{job.number} )\d+ in {job.folder} ", out)
     assert digest(job.run) == uninterrupted
 
 

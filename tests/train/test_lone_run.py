@@ -17,6 +17,7 @@ from rn50.config.leaves import nest
 from rn50.config.load import load
 from rn50.data import pipeline
 from rn50.launch.resume import begin_attempt
+from rn50.logging.clock import Clock
 from rn50.logging.parse import read_events
 from rn50.train import trainer
 from rn50.train.checkpoint.file import read_checkpoint, step_of, write_checkpoint
@@ -222,7 +223,7 @@ def test_a_run_that_stopped_goes_on_bit_for_bit(
 
 
 def test_a_damaged_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
-    train: Train, whole: Path, tmp_path: Path
+    train: Train, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = train(tmp_path / "run", "limits.epochs=2")
     log = folder / "result_0.txt"
@@ -242,7 +243,11 @@ def test_a_damaged_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
     content = bytearray(newest.read_bytes())
     content[-1] ^= 1
     newest.write_bytes(content)
+    monkeypatch.setattr(Clock, "look", lambda _: -7.5)
     train(folder)
+    jump, *_ = metrics(folder, "wall_clock_jump")
+    assert (jump["step"], jump["by_s"]) == (9, -7.5)
+    assert "wall_clock_jump" in [event.key for event in read_events(log)]
     assert result(folder)["resumed_after_step"] == 6
     assert result(folder)["weights_digest"] == result(whole)["weights_digest"]
     stamps = [event.time_ms for event in read_events(log)]
