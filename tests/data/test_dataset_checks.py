@@ -165,6 +165,7 @@ def test_a_changed_set_is_one_error_before_the_run(
     ("old", "new", "told"),
     [
         ('"classes"', '"klasses"', "classes: Field required"),
+        ("recordio-1", "recordio-2", "format: Input should be 'rn50-recordio-1'"),
         ('"val"', '"other"', "splits.val: files rec, idx, npy expected"),
         (
             '"part": [\n  0',

@@ -286,6 +286,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_rest(
     ("overrides", "told"),
     [
         (["seed=2"], "^seed: "),
+        (["comm.groups=single"], "^comm.groups: "),
         (["batch.per_rank=5"], "^batch.per_rank: "),
         (["checkpoint.keep=9", "limits.time_s=5.0", "log.every=2 steps"], None),
         (COPY, None),

@@ -319,6 +319,7 @@ def test_no_rank_reads_before_the_clock_of_rank_0_and_none_leaves_before_the_oth
     ("step", "rank", "ranks", "of_rows"),
     [
         (4, 1, 2, [1]),
+        (4, 0, 1, [0, 1]),
         (4, 2, 3, [0, 1]),
         (5, 2, 3, [0]),
     ],

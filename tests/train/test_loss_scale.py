@@ -76,6 +76,7 @@ def test_it_stays_within_bounds_and_ends_at_the_lower_one(
 def test_the_batch_decides_where_a_dynamic_one_starts() -> None:
     scaler = LossScaler("dynamic", [nd.zeros(3)], batch=20)
     assert scaler.value_at(1) == 2048
+    assert LossScaler(3.5).value_at(1) == 3.5
 
 
 # --- one step -------------------------------------------------------------------------------------

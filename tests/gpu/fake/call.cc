@@ -117,6 +117,8 @@ Call& Call::counts(const std::string& name) {
   return *this;
 }
 
+Call& Call::not_computed() { return computes() ? wrong("not computed here") : *this; }
+
 Call& Call::same(const char* what, int a, int b) {
   if (a != b) wrong(std::string(what) + " differ: " + std::to_string(a) + ", " + std::to_string(b));
   return *this;

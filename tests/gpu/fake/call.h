@@ -41,9 +41,10 @@ class Call {
   Call& wrong(const std::string& why, int status = 3);  // CUDNN_STATUS_BAD_PARAM
   Call& moves(const std::string& kind, std::size_t bytes);
   Call& counts(const std::string& name);
-  // Asks the device for `compute` if nothing was wrong; for `check` before it and for `leave` after it
+  Call& not_computed();  // wrong, unless FAKECUDA_COMPUTE=0
+  // Asks the device for `compute`, if there is one and nothing was wrong; for `check` before it and for `leave` after it
   // with FAKECUDA_COMPUTE=0 too. Returns the cudnnStatus_t.
-  int done(const std::string& kind, std::function<void()> compute,
+  int done(const std::string& kind, std::function<void()> compute = nullptr,
            std::function<void()> check = nullptr, std::function<void()> leave = nullptr);
 
  private:

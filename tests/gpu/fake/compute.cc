@@ -1,4 +1,4 @@
-// What cuDNN and cuBLAS compute: see compute.h.
+// What cuDNN computes: see compute.h.
 #include "compute.h"
 
 #include <cudnn.h>
@@ -153,13 +153,12 @@ constexpr long kLargestPatches = 8 << 20;  // elements of the patches of the ima
 // The places of x that a filter covers, a row an output pixel: R x S x C.
 struct Patches {
   Shape x, y;
-  long r, s, groups, channels, filters;  // the last two of a group
+  long r, s, channels, filters;
   const Convolution& c;
 
   Patches(const Tensor& in, const Filter& w, const Convolution& convolution, const Tensor& out)
-      : x(in), y(out), r(w.size[2]), s(w.n > 3 ? w.size[3] : 1),
-        groups(convolution.groups ? convolution.groups : 1), channels(w.size[1]),
-        filters(w.size[0] / groups), c(convolution) {}
+      : x(in), y(out), r(w.size[2]), s(w.size[3]), channels(w.size[1]), filters(w.size[0]),
+        c(convolution) {}
 
   long length() const { return r * s * channels; }
   long image_rows() const { return y.h * y.w; }
@@ -167,42 +166,45 @@ struct Patches {
 
   // visit(patch element, x's) of each run of channels; x's is -1 in the padding.
   template <class Visit>
-  void each(long first_image, long images, long group, Visit visit) const {
+  void each(long first_image, long images, Visit visit) const {
     long to = 0;
     for (long n = first_image; n < first_image + images; ++n)
       for (long p = 0; p < y.h; ++p)
         for (long q = 0; q < y.w; ++q)
           for (long i = 0; i < r; ++i)
             for (long j = 0; j < s; ++j) {
-              const long h = p * c.stride[0] - c.pad[0] + i * c.dilation[0];
-              const long w = q * c.stride[1] - c.pad[1] + j * c.dilation[1];
+              const long h = p * c.stride[0] - c.pad[0] + i;
+              const long w = q * c.stride[1] - c.pad[1] + j;
               const bool inside = h >= 0 && h < x.h && w >= 0 && w < x.w;
-              visit(to, inside ? ((n * x.h + h) * x.w + w) * x.c + group * channels : -1);
+              visit(to, inside ? ((n * x.h + h) * x.w + w) * channels : -1);
               to += channels;
             }
   }
-  Values gather(const Values& from, long first_image, long images, long group) const {
+  Values gather(const Values& from, long first_image, long images) const {
     Values patches(images * image_rows() * length());
-    each(first_image, images, group, [&](long to, long at) {
+    each(first_image, images, [&](long to, long at) {
       if (at >= 0) std::copy_n(from.data() + at, channels, patches.data() + to);
     });
     return patches;
   }
-  void scatter(const Values& patches, long first_image, long images, long group, Values& to) const {
-    each(first_image, images, group, [&](long from, long at) {
+  void scatter(const Values& patches, long first_image, long images, Values& to) const {
+    each(first_image, images, [&](long from, long at) {
       if (at < 0) return;
       for (long channel = 0; channel < channels; ++channel) to[at + channel] += patches[from + channel];
     });
   }
-  // visit(first image, images, group, first element of y, of the filters)
+  // visit(first image, images, first element of y)
   template <class Visit>
   void each_part(Visit visit) const {
     for (long first = 0; first < x.n; first += together())
-      for (long group = 0; group < groups; ++group)
-        visit(first, std::min(together(), x.n - first), group,
-              first * image_rows() * y.c + group * filters, group * filters * length());
+      visit(first, std::min(together(), x.n - first), first * image_rows() * filters);
   }
 };
+
+// The mean over a map to which an element belongs.
+long mean_of(std::size_t place, const Shape& s) {
+  return long(place) / (s.h * s.w * s.c) * s.c + long(place) % s.c;
+}
 
 struct Moments {
   std::vector<double> mean, variance;
@@ -256,10 +258,10 @@ void convolve(const Data& x, const Filter& w, const void* weights, const Convolu
   const Values in = values_of(x), filters = values_of({as_tensor(w), weights});
   Values out(elements(y.tensor));
   const long length = patches.length();
-  patches.each_part([&](long first, long images, long group, long to, long filter) {
-    const Values rows = patches.gather(in, first, images, group);
+  patches.each_part([&](long first, long images, long to) {
+    const Values rows = patches.gather(in, first, images);
     add_product(images * patches.image_rows(), patches.filters, length, {rows.data(), length, false},
-                {filters.data() + filter, length, true}, out.data() + to, patches.y.c);
+                {filters.data(), length, true}, out.data() + to, patches.filters);
   });
   put(y, out, blend);
 }
@@ -270,12 +272,12 @@ void convolve_back_to_data(const Filter& w, const void* weights, const Data& dy,
   const Values gradient = values_of(dy), filters = values_of({as_tensor(w), weights});
   Values out(elements(dx.tensor));
   const long length = patches.length();
-  patches.each_part([&](long first, long images, long group, long from, long filter) {
+  patches.each_part([&](long first, long images, long from) {
     Values rows(images * patches.image_rows() * length);
     add_product(images * patches.image_rows(), length, patches.filters,
-                {gradient.data() + from, patches.y.c, false},
-                {filters.data() + filter, length, false}, rows.data(), length);
-    patches.scatter(rows, first, images, group, out);
+                {gradient.data() + from, patches.filters, false}, {filters.data(), length, false},
+                rows.data(), length);
+    patches.scatter(rows, first, images, out);
   });
   put(dx, out, blend);
 }
@@ -287,11 +289,11 @@ void convolve_back_to_filter(const Data& x, const Data& dy, const Convolution& c
   const Tensor dw = as_tensor(w);
   Values sums(elements(dw));
   const long length = patches.length();
-  patches.each_part([&](long first, long images, long group, long from, long filter) {
-    const Values rows = patches.gather(in, first, images, group);
+  patches.each_part([&](long first, long images, long from) {
+    const Values rows = patches.gather(in, first, images);
     add_product(patches.filters, length, images * patches.image_rows(),
-                {out.data() + from, patches.y.c, true}, {rows.data(), length, false},
-                sums.data() + filter, length);
+                {out.data() + from, patches.filters, true}, {rows.data(), length, false}, sums.data(),
+                length);
   });
   put({dw, gradient}, sums, blend);
 }
@@ -359,23 +361,9 @@ void normalize_batch(const Data& x, Blend blend, const float* scale, const float
   put(y, values, blend);
 }
 
-void normalize_by_running(const Data& x, Blend blend, const float* scale, const float* bias,
-                          const float* mean, const float* variance, double epsilon, const Data& y) {
-  Values values = values_of(x);
-  const long channels = Shape(x.tensor).c;
-  std::vector<double> inverse(channels);
-  for (long c = 0; c < channels; ++c) inverse[c] = 1 / std::sqrt(variance[c] + epsilon);
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const long c = long(i) % channels;
-    values[i] = float(scale[c] * (values[i] - mean[c]) * inverse[c] + bias[c]);
-  }
-  put(y, values, blend);
-}
-
 void normalize_back(const Data& x, const Data& dy, Blend of_data, Blend of_parameters,
-                    const float* scale, float* d_scale, float* d_bias, double epsilon,
-                    const float* saved_mean, const float* saved_inverse_deviation,
-                    const Fused& fused, const Data& dx) {
+                    const float* scale, float* d_scale, float* d_bias, const float* saved_mean,
+                    const float* saved_inverse_deviation, const Fused& fused, const Data& dx) {
   const Shape shape(x.tensor);
   const long rows = shape.rows(), channels = shape.c;
   const Values values = values_of(x);
@@ -384,15 +372,8 @@ void normalize_back(const Data& x, const Data& dy, Blend of_data, Blend of_param
     for (std::size_t i = 0; i < gradient.size(); ++i)
       if (!(fused.mask[i / 8] >> (i % 8) & 1)) gradient[i] = 0;
   if (fused.z.place) put(fused.z, gradient, {1, 0});
-  std::vector<double> mean(channels), inverse(channels);
-  if (saved_mean && saved_inverse_deviation) {
-    mean.assign(saved_mean, saved_mean + channels);
-    inverse.assign(saved_inverse_deviation, saved_inverse_deviation + channels);
-  } else {
-    const Moments found = moments(values, rows, channels);
-    mean = found.mean;
-    for (long c = 0; c < channels; ++c) inverse[c] = 1 / std::sqrt(found.variance[c] + epsilon);
-  }
+  const std::vector<double> mean(saved_mean, saved_mean + channels);
+  const std::vector<double> inverse(saved_inverse_deviation, saved_inverse_deviation + channels);
   std::vector<double> of_scale(channels), of_bias(channels);
   for (long row = 0; row < rows; ++row)
     for (long c = 0; c < channels; ++c) {
@@ -412,120 +393,24 @@ void normalize_back(const Data& x, const Data& dy, Blend of_data, Blend of_param
   put(dx, gradient, of_data);
 }
 
-// --- pooling, ReLU, softmax -------------------------------------------------------------------------
-namespace {
-
-bool is_largest(const Pooling& p) {
-  return p.mode == CUDNN_POOLING_MAX || p.mode == CUDNN_POOLING_MAX_DETERMINISTIC;
-}
-
-// visit(first row of the image, channels, element of y, from and to in h, from and to in w)
-template <class Visit>
-void each_window(const Pooling& p, const Shape& x, const Shape& y, Visit visit) {
-  for (long n = 0; n < y.n; ++n)
-    for (long i = 0; i < y.h; ++i)
-      for (long j = 0; j < y.w; ++j)
-        for (long c = 0; c < y.c; ++c) {
-          const long h = i * p.stride[0] - p.pad[0], w = j * p.stride[1] - p.pad[1];
-          const long to_h = std::min(h + p.window[0], x.h), to_w = std::min(w + p.window[1], x.w);
-          const long from_h = std::max(h, 0L), from_w = std::max(w, 0L);
-          std::vector<long> covered;
-          for (long row = from_h; row < to_h; ++row)
-            for (long column = from_w; column < to_w; ++column)
-              covered.push_back(((n * x.h + row) * x.w + column) * x.c + c);
-          visit(((n * y.h + i) * y.w + j) * y.c + c, covered);
-        }
-}
-
-float divisor(const Pooling& p, std::size_t covered) {
-  const bool padded = p.mode == CUDNN_POOLING_AVERAGE_COUNT_INCLUDE_PADDING;
-  return padded ? float(p.window[0] * p.window[1]) : float(covered);
-}
-
-}  // namespace
-
-void pool(const Pooling& p, const Data& x, Blend blend, const Data& y) {
-  const Values in = values_of(x);
-  Values out(elements(y.tensor));
-  each_window(p, Shape(x.tensor), Shape(y.tensor), [&](long to, const std::vector<long>& covered) {
-    if (is_largest(p)) {
-      float largest = -INFINITY;
-      for (long at : covered)
-        if (in[at] > largest || std::isnan(in[at])) largest = in[at];
-      out[to] = largest;
-      return;
-    }
-    double sum = 0;
-    for (long at : covered) sum += in[at];
-    out[to] = float(sum / divisor(p, covered.size()));
-  });
-  put(y, out, blend);
-}
-
-void pool_back(const Pooling& p, const Data& y, const Data& dy, const Data& x, Blend blend,
-               const Data& dx) {
-  const Values gradient = values_of(dy);
-  // Averages need neither; the largest is the first that equals the output.
-  const Values in = is_largest(p) ? values_of(x) : Values();
-  const Values largest = is_largest(p) ? values_of(y) : Values();
-  Values out(elements(dx.tensor));
-  each_window(p, Shape(dx.tensor), Shape(dy.tensor), [&](long from, const std::vector<long>& covered) {
-    for (long at : covered) {
-      if (!is_largest(p)) {
-        out[at] += gradient[from] / divisor(p, covered.size());
-      } else if (in[at] == largest[from]) {
-        out[at] += gradient[from];
-        return;
-      }
-    }
-  });
-  put(dx, out, blend);
-}
-
-void rectify(const Activation& a, const Data& x, Blend blend, const Data& y) {
-  Values values = values_of(x);
-  for (float& value : values)
-    if (!(value > 0) && !(std::isnan(value) && a.nan == CUDNN_PROPAGATE_NAN)) value = 0;
-  put(y, values, blend);
-}
-
-void rectify_back(const Data& y, const Data& dy, Blend blend, const Data& dx) {
-  const Values out = values_of(y);
-  Values gradient = values_of(dy);
-  for (std::size_t i = 0; i < gradient.size(); ++i)
-    if (!(out[i] > 0)) gradient[i] = 0;
-  put(dx, gradient, blend);
-}
-
-void softmax(bool of_logarithm, bool by_channel, const Data& x, Blend blend, const Data& y) {
-  Values values = values_of(x);
+// --- averages ---------------------------------------------------------------------------------------
+void average(const Data& x, Blend blend, const Data& y) {
   const Shape shape(x.tensor);
-  const long length = by_channel ? shape.c : shape.h * shape.w * shape.c;
-  for (auto row = values.begin(); row != values.end(); row += length) {
-    const float largest = *std::max_element(row, row + length);
-    double sum = 0;
-    for (auto value = row; value != row + length; ++value) sum += std::exp(double(*value) - largest);
-    for (auto value = row; value != row + length; ++value) {
-      const double logarithm = *value - largest - std::log(sum);
-      *value = float(of_logarithm ? logarithm : std::exp(logarithm));
-    }
-  }
-  put(y, values, blend);
+  const long pixels = shape.h * shape.w;
+  const Values in = values_of(x);
+  std::vector<double> sums(shape.n * shape.c);
+  for (std::size_t i = 0; i < in.size(); ++i) sums[mean_of(i, shape)] += in[i];
+  for (double& sum : sums) sum /= double(pixels);
+  put(y, Values(sums.begin(), sums.end()), blend);
 }
 
-// --- products, column by column ---------------------------------------------------------------------
-void multiply(long m, long n, long k, Blend blend, const Matrix& a, const Matrix& b, const Matrix& c) {
-  // By rows a matrix is its transpose: c^T (n x m) = b^T a^T.
-  auto dense = [](const Matrix& matrix, long rows, long columns) {
-    if (matrix.transposed) std::swap(rows, columns);
-    const Tensor t{matrix.type, 2, {int(columns), int(rows)}, {matrix.leading, 1}};
-    return values_of({t, matrix.place});
-  };
-  const Values left = dense(a, m, k), right = dense(b, k, n);
-  Values product(m * n);
-  add_product(n, m, k, {right.data(), b.transposed ? n : k, b.transposed},
-              {left.data(), a.transposed ? k : m, a.transposed}, product.data(), m);
-  put({{c.type, 2, {int(n), int(m)}, {c.leading, 1}}, c.place}, product, blend);
+void average_back(const Data& dy, Blend blend, const Data& dx) {
+  const Shape shape(dx.tensor);
+  const Values gradient = values_of(dy);
+  Values out(elements(dx.tensor));
+  for (std::size_t i = 0; i < out.size(); ++i)
+    out[i] = gradient[mean_of(i, shape)] / float(shape.h * shape.w);
+  put(dx, out, blend);
 }
 
 }  // namespace compute

@@ -1,4 +1,4 @@
-// What cuDNN and cuBLAS compute, on a CPU: plain loops over descriptors. Half precision is added up in
+// What the plan asks of cuDNN, on a CPU: plain loops over descriptors. Half precision is added up in
 // float, as tensor cores do.
 #pragma once
 #include <cstddef>
@@ -19,7 +19,7 @@ struct Pooling {
   int n, mode, window[6], pad[6], stride[6];
 };
 struct Activation {
-  int mode, nan;
+  int mode;
 };
 
 // What a call leaves: alpha times what it computes, plus beta times what was there.
@@ -61,26 +61,12 @@ struct Fused {
 };
 void normalize_batch(const Data& x, Blend blend, const float* scale, const float* bias, double factor,
                      double epsilon, const Statistics& statistics, const Fused& fused, const Data& y);
-void normalize_by_running(const Data& x, Blend blend, const float* scale, const float* bias,
-                          const float* mean, const float* variance, double epsilon, const Data& y);
 void normalize_back(const Data& x, const Data& dy, Blend of_data, Blend of_parameters,
-                    const float* scale, float* d_scale, float* d_bias, double epsilon,
-                    const float* saved_mean, const float* saved_inverse_deviation,
-                    const Fused& fused, const Data& dx);
+                    const float* scale, float* d_scale, float* d_bias, const float* saved_mean,
+                    const float* saved_inverse_deviation, const Fused& fused, const Data& dx);
 
-void pool(const Pooling& p, const Data& x, Blend blend, const Data& y);
-void pool_back(const Pooling& p, const Data& y, const Data& dy, const Data& x, Blend blend,
-               const Data& dx);
-void rectify(const Activation& a, const Data& x, Blend blend, const Data& y);
-void rectify_back(const Data& y, const Data& dy, Blend blend, const Data& dx);
-void softmax(bool of_logarithm, bool by_channel, const Data& x, Blend blend, const Data& y);
-
-// A matrix as cuBLAS has it, column by column; `type` is cuDNN's.
-struct Matrix {
-  const void* place;
-  int type, leading;
-  bool transposed;
-};
-void multiply(long m, long n, long k, Blend blend, const Matrix& a, const Matrix& b, const Matrix& c);
+// Means over whole maps.
+void average(const Data& x, Blend blend, const Data& y);
+void average_back(const Data& dy, Blend blend, const Data& dx);
 
 }  // namespace compute

@@ -1,6 +1,6 @@
 // cuDNN: descriptors are kept, every call is held against them (types, shapes, layouts, workspaces, and
-// that each tensor lies on the device whole), and compute.cc does what it asks for. Not computed:
-// dropout, and activations other than ReLU, which are refused.
+// that each tensor lies on the device whole), and compute.cc does what the plan asks for. Where calls
+// compute, all others are refused.
 #include "call.h"
 
 #include <cudnn.h>
@@ -68,7 +68,9 @@ void check_convolution(Call& call, const Data& x, const Filter& w, const void* w
     const int reach = c.dilation[i] * (w.size[2 + i] - 1) + 1;
     call.same("output sides, given and by the formula", out.size[2 + i],
               (in.size[2 + i] + 2 * c.pad[i] - reach) / c.stride[i] + 1);
+    if (c.dilation[i] != 1) call.not_computed();
   }
+  if (c.groups > 1) call.not_computed();
   if (c.mode != CUDNN_CROSS_CORRELATION) call.wrong("a flipped filter: cross-correlation expected");
   if (in.type == CUDNN_DATA_HALF && c.compute_type == CUDNN_DATA_HALF)
     call.wrong("sums in float16: float32 expected");
@@ -154,6 +156,7 @@ struct Normalizing {
   void* reserve;
   std::size_t reserve_bytes;
 
+  bool is_plain() const { return space_bytes == SIZE_MAX; }
   bool adds() const { return operation == CUDNN_BATCHNORM_OPS_BN_ADD_ACTIVATION; }
   bool rectifies() const { return operation != CUDNN_BATCHNORM_OPS_BN; }
   // The fused operation; of the ReLU's bits, and of z or its gradient.
@@ -182,7 +185,7 @@ void check_normalization(Call& call, const Normalizing& how, const Data& x, cons
       .same("channels of input and statistics", x.tensor.size[1], statistics.size[1]);
   for (int axis = 0; axis < x.tensor.n; ++axis)
     call.same("sizes of input and output", x.tensor.size[axis], y.tensor.size[axis]);
-  if (how.space_bytes != SIZE_MAX) {
+  if (!how.is_plain()) {
     call.space("workspace", how.space, how.space_bytes, normalization_space_bytes(x.tensor));
     call.space("reserve space", how.reserve, how.reserve_bytes, reserve_bytes(how.operation, x.tensor));
   }
@@ -195,6 +198,7 @@ cudnnStatus_t forward(const Normalizing& how, Blend blend, const Data& x, const 
                       void* saved_deviation) {
   Call call(how.name, how.handle);
   check_normalization(call, how, x, y, bd);
+  if (how.is_plain()) call.not_computed();
   call.reads("input", x).writes("output", y, blend);
   if (how.adds()) call.reads("addend", z);
   for (const void* each : {scale, bias}) call.tensor("a parameter", {bd, each});
@@ -219,20 +223,19 @@ cudnnStatus_t forward(const Normalizing& how, Blend blend, const Data& x, const 
 
 cudnnStatus_t backward(const Normalizing& how, Blend of_data, Blend of_parameters, const Data& x,
                        const Data& dy, const Data& dz, const Data& dx, const Tensor& bd,
-                       const void* scale, void* d_scale, void* d_bias, double epsilon,
-                       const void* saved_mean, const void* saved_deviation) {
+                       const void* scale, void* d_scale, void* d_bias, const void* saved_mean,
+                       const void* saved_deviation) {
   Call call(how.name, how.handle);
   check_normalization(call, how, x, dy, bd);
+  if (how.is_plain()) call.not_computed();
   call.reads("input", x).reads("gradient out", dy).writes("gradient in", dx, of_data);
   if (how.adds()) call.writes("gradient of the addend", dz);
   for (const void* each : {scale, static_cast<const void*>(d_scale), static_cast<const void*>(d_bias)})
     call.tensor("a parameter or its gradient", {bd, each});
-  for (const void* each : {saved_mean, saved_deviation})
-    if (each) call.tensor("a saved statistic", {bd, each});
-  if (!saved_mean != !saved_deviation) call.wrong("one statistic of two");
+  for (const void* each : {saved_mean, saved_deviation}) call.tensor("a saved statistic", {bd, each});
   auto normalize = [=] {
     compute::normalize_back(x, dy, of_data, of_parameters, static_cast<const float*>(scale),
-                            static_cast<float*>(d_scale), static_cast<float*>(d_bias), epsilon,
+                            static_cast<float*>(d_scale), static_cast<float*>(d_bias),
                             static_cast<const float*>(saved_mean),
                             static_cast<const float*>(saved_deviation), how.fused(dz), dx);
   };
@@ -368,8 +371,8 @@ FAKE cudnnStatus_t cudnnSetPooling2dDescriptor(cudnnPoolingDescriptor_t d, cudnn
 }
 FAKE cudnnStatus_t cudnnSetActivationDescriptor(cudnnActivationDescriptor_t d,
                                                 cudnnActivationMode_t mode,
-                                                cudnnNanPropagation_t nan, double) {
-  as_new<Activation>(d) = {mode, nan};
+                                                cudnnNanPropagation_t, double) {
+  as_new<Activation>(d) = {mode};
   return CUDNN_STATUS_SUCCESS;
 }
 FAKE cudnnStatus_t cudnnDeriveBNTensorDescriptor(cudnnTensorDescriptor_t derived,
@@ -508,14 +511,13 @@ void check_pooling(Call& call, const Pooling& p, const Tensor& x, const Tensor& 
       .same("dimensions of the pooling, 2 and its own", 2, p.n)
       .same("batches", x.size[0], y.size[0])
       .same("channels", x.size[1], y.size[1]);  // sides may be rounded up: windows end at the edge
+  const bool largest = p.mode == CUDNN_POOLING_MAX || p.mode == CUDNN_POOLING_MAX_DETERMINISTIC;
+  const bool whole = p.window[0] == x.size[2] && p.window[1] == x.size[3] && !p.pad[0] && !p.pad[1];
+  if (largest || !whole) call.not_computed();
 }
 void check_same_sizes(Call& call, const Tensor& a, const Tensor& b) {
   call.same_type("types", a.type, b.type);
   for (int axis = 0; axis < a.n; ++axis) call.same("sizes", a.size[axis], b.size[axis]);
-}
-void check_activation(Call& call, cudnnActivationDescriptor_t activation) {
-  const Activation& a = as<Activation>(activation);
-  if (a.mode != CUDNN_ACTIVATION_RELU && fake::computes()) call.wrong("an activation other than ReLU");
 }
 }  // namespace
 
@@ -529,7 +531,7 @@ FAKE cudnnStatus_t cudnnPoolingForward(cudnnHandle_t handle, const cudnnPoolingD
   const Blend factors = blend(alpha, beta, x.tensor);
   check_pooling(call, p, x.tensor, y.tensor);
   call.reads("input", x).writes("output", y, factors);
-  return status(call.done(kind(x.tensor), [=] { compute::pool(p, x, factors, y); }));
+  return status(call.done(kind(x.tensor), [=] { compute::average(x, factors, y); }));
 }
 FAKE cudnnStatus_t cudnnPoolingBackward(cudnnHandle_t handle, const cudnnPoolingDescriptor_t pd,
                                         const void* alpha, const cudnnTensorDescriptor_t yd,
@@ -547,51 +549,41 @@ FAKE cudnnStatus_t cudnnPoolingBackward(cudnnHandle_t handle, const cudnnPooling
   check_same_sizes(call, x.tensor, dx.tensor);
   call.reads("output", y).reads("gradient out", dy).reads("input", x);
   call.writes("gradient in", dx, factors);
-  return status(call.done(kind(dx.tensor), [=] { compute::pool_back(p, y, dy, x, factors, dx); }));
+  return status(call.done(kind(dx.tensor), [=] { compute::average_back(dy, factors, dx); }));
 }
-FAKE cudnnStatus_t cudnnActivationForward(cudnnHandle_t handle, cudnnActivationDescriptor_t activation,
+FAKE cudnnStatus_t cudnnActivationForward(cudnnHandle_t handle, cudnnActivationDescriptor_t,
                                           const void* alpha, const cudnnTensorDescriptor_t xd,
                                           const void* x_place, const void* beta,
                                           const cudnnTensorDescriptor_t yd, void* y_place) {
   Call call("cudnnActivationForward", handle);
   const Data x = data(xd, x_place), y = data(yd, y_place);
-  const Activation a = as<Activation>(activation);
-  const Blend factors = blend(alpha, beta, x.tensor);
-  check_activation(call, activation);
   check_same_sizes(call, x.tensor, y.tensor);
-  call.reads("input", x).writes("output", y, factors);
-  return status(call.done(kind(x.tensor), [=] { compute::rectify(a, x, factors, y); }));
+  call.reads("input", x).writes("output", y, blend(alpha, beta, x.tensor)).not_computed();
+  return status(call.done(kind(x.tensor)));
 }
 FAKE cudnnStatus_t cudnnActivationBackward(
-    cudnnHandle_t handle, cudnnActivationDescriptor_t activation, const void* alpha,
+    cudnnHandle_t handle, cudnnActivationDescriptor_t, const void* alpha,
     const cudnnTensorDescriptor_t yd, const void* y_place, const cudnnTensorDescriptor_t dyd,
     const void* dy_place, const cudnnTensorDescriptor_t xd, const void* x_place, const void* beta,
     const cudnnTensorDescriptor_t dxd, void* dx_place) {
   Call call("cudnnActivationBackward", handle);
   const Data y = data(yd, y_place), dy = data(dyd, dy_place);
   const Data x = data(xd, x_place), dx = data(dxd, dx_place);
-  const Blend factors = blend(alpha, beta, dx.tensor);
-  check_activation(call, activation);
   for (const Data* each : {&y, &dy, &x}) check_same_sizes(call, each->tensor, dx.tensor);
   call.reads("output", y).reads("gradient out", dy).reads("input", x);
-  call.writes("gradient in", dx, factors);
-  return status(call.done(kind(dx.tensor), [=] { compute::rectify_back(y, dy, factors, dx); }));
+  call.writes("gradient in", dx, blend(alpha, beta, dx.tensor)).not_computed();
+  return status(call.done(kind(dx.tensor)));
 }
-FAKE cudnnStatus_t cudnnSoftmaxForward(cudnnHandle_t handle, cudnnSoftmaxAlgorithm_t algorithm,
-                                       cudnnSoftmaxMode_t mode, const void* alpha,
+FAKE cudnnStatus_t cudnnSoftmaxForward(cudnnHandle_t handle, cudnnSoftmaxAlgorithm_t,
+                                       cudnnSoftmaxMode_t, const void* alpha,
                                        const cudnnTensorDescriptor_t xd, const void* x_place,
                                        const void* beta, const cudnnTensorDescriptor_t yd,
                                        void* y_place) {
   Call call("cudnnSoftmaxForward", handle);
   const Data x = data(xd, x_place), y = data(yd, y_place);
-  const Blend factors = blend(alpha, beta, x.tensor);
   check_same_sizes(call, x.tensor, y.tensor);
-  call.reads("input", x).writes("output", y, factors);
-  const bool of_logarithm = algorithm == CUDNN_SOFTMAX_LOG;
-  const bool by_channel = mode == CUDNN_SOFTMAX_MODE_CHANNEL;
-  return status(call.done(kind(x.tensor), [=] {
-    compute::softmax(of_logarithm, by_channel, x, factors, y);
-  }));
+  call.reads("input", x).writes("output", y, blend(alpha, beta, x.tensor)).not_computed();
+  return status(call.done(kind(x.tensor)));
 }
 FAKE cudnnStatus_t cudnnBatchNormalizationForwardTraining(
     cudnnHandle_t handle, cudnnBatchNormMode_t mode, const void* alpha, const void* beta,
@@ -620,32 +612,25 @@ FAKE cudnnStatus_t cudnnBatchNormalizationForwardInference(
     cudnnHandle_t handle, cudnnBatchNormMode_t mode, const void* alpha, const void* beta,
     const cudnnTensorDescriptor_t xd, const void* x_place, const cudnnTensorDescriptor_t yd,
     void* y_place, const cudnnTensorDescriptor_t bd, const void* scale, const void* bias,
-    const void* mean, const void* variance, double epsilon) {
+    const void* mean, const void* variance, double) {
   Call call("cudnnBatchNormalizationForwardInference", handle);
   const Data x = data(xd, x_place), y = data(yd, y_place);
-  const Blend factors = blend(alpha, beta, x.tensor);
   check_normalization(call, plain("", handle, mode), x, y, as<Tensor>(bd));
-  call.reads("input", x).writes("output", y, factors);
+  call.reads("input", x).writes("output", y, blend(alpha, beta, x.tensor)).not_computed();
   for (const void* each : {scale, bias, mean, variance})
     call.tensor("a statistic or parameter", {as<Tensor>(bd), each});
-  return status(call.done(kind(x.tensor), [=] {
-    compute::normalize_by_running(x, factors, static_cast<const float*>(scale),
-                                  static_cast<const float*>(bias), static_cast<const float*>(mean),
-                                  static_cast<const float*>(variance), epsilon, y);
-  }));
+  return status(call.done(kind(x.tensor)));
 }
 FAKE cudnnStatus_t cudnnBatchNormalizationBackward(
     cudnnHandle_t handle, cudnnBatchNormMode_t mode, const void* alpha, const void* beta,
     const void* alpha_parameters, const void* beta_parameters, const cudnnTensorDescriptor_t xd,
     const void* x, const cudnnTensorDescriptor_t dyd, const void* dy,
     const cudnnTensorDescriptor_t dxd, void* dx, const cudnnTensorDescriptor_t bd, const void* scale,
-    void* d_scale, void* d_bias, double epsilon, const void* saved_mean,
-    const void* saved_deviation) {
+    void* d_scale, void* d_bias, double, const void* saved_mean, const void* saved_deviation) {
   const Tensor& t = as<Tensor>(xd);
   return backward(plain("cudnnBatchNormalizationBackward", handle, mode), blend(alpha, beta, t),
                   blend(alpha_parameters, beta_parameters, t), data(xd, x), data(dyd, dy), {},
-                  data(dxd, dx), as<Tensor>(bd), scale, d_scale, d_bias, epsilon, saved_mean,
-                  saved_deviation);
+                  data(dxd, dx), as<Tensor>(bd), scale, d_scale, d_bias, saved_mean, saved_deviation);
 }
 FAKE cudnnStatus_t cudnnBatchNormalizationBackwardEx(
     cudnnHandle_t handle, cudnnBatchNormMode_t mode, cudnnBatchNormOps_t operation,
@@ -653,7 +638,7 @@ FAKE cudnnStatus_t cudnnBatchNormalizationBackwardEx(
     const cudnnTensorDescriptor_t xd, const void* x, const cudnnTensorDescriptor_t yd, const void* y,
     const cudnnTensorDescriptor_t dyd, const void* dy, const cudnnTensorDescriptor_t dzd, void* dz,
     const cudnnTensorDescriptor_t dxd, void* dx, const cudnnTensorDescriptor_t bd, const void* scale,
-    const void* bias, void* d_scale, void* d_bias, double epsilon, const void* saved_mean,
+    const void* bias, void* d_scale, void* d_bias, double, const void* saved_mean,
     const void* saved_deviation, cudnnActivationDescriptor_t activation, void* space,
     size_t space_bytes, void* reserve, size_t reserve_bytes) {
   constexpr const char* name = "cudnnBatchNormalizationBackwardEx";
@@ -664,7 +649,7 @@ FAKE cudnnStatus_t cudnnBatchNormalizationBackwardEx(
   return backward({name, handle, mode, operation, activation, space, space_bytes, reserve, reserve_bytes},
                   blend(alpha, beta, t), blend(alpha_parameters, beta_parameters, t), data(xd, x),
                   data(dyd, dy), dzd ? data(dzd, dz) : Data{}, data(dxd, dx), as<Tensor>(bd), scale,
-                  d_scale, d_bias, epsilon, saved_mean, saved_deviation);
+                  d_scale, d_bias, saved_mean, saved_deviation);
 }
 FAKE cudnnStatus_t cudnnDropoutForward(cudnnHandle_t handle, const cudnnDropoutDescriptor_t,
                                        const cudnnTensorDescriptor_t xd, const void* x,
@@ -672,7 +657,6 @@ FAKE cudnnStatus_t cudnnDropoutForward(cudnnHandle_t handle, const cudnnDropoutD
                                        size_t space_bytes) {
   Call call("cudnnDropoutForward", handle);
   call.reads("input", data(xd, x)).writes("output", data(yd, y));
-  call.memory("reserve", space, space_bytes, "bytes");
-  if (fake::computes()) call.wrong("not computed here");
-  return status(call.done(kind(as<Tensor>(xd)), nullptr));
+  call.memory("reserve", space, space_bytes, "bytes").not_computed();
+  return status(call.done(kind(as<Tensor>(xd))));
 }
