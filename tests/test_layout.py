@@ -36,7 +36,7 @@ MAY_IMPORT = {
 LARGEST_SHARE = 0.23  # the trainer, with its plan for GPUs
 
 PRODUCT_TOKENS = 204_400
-TEST_TOKENS = 199_700
+TEST_TOKENS = 200_600
 """Size is counted in tokens of code, so that a line that says one thing costs no more than one that
 says three."""
 LAYOUT = {
