@@ -105,9 +105,11 @@ def overlap(
     measurements = {}
     for rule in in_turn(loaded, 1, job.track("timing steps", ticks=True)):
         kinds = measure_on_ranks(loaded[rule], job.launcher, "overlap", rounds, steps)
-        step_ms[rule] = {kind: scaled(times, 1e3) for kind, times in kinds.items()}
-        for kind, times_ms in step_ms[rule].items():
-            measurements[f"{rule}: {kind}"] = times_ms
+        step_ms[rule] = {
+            variant: scaled(times, 1e3) for variant, times in kinds.items()
+        }
+        for variant, times_ms in step_ms[rule].items():
+            measurements[f"{rule}: {variant}"] = times_ms
     rows = overlap_rows({rule: step_ms[rule] for rule in loaded})
     return Outcome(
         rows=rows,

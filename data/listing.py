@@ -188,9 +188,9 @@ def _print_left_out(
             if not _is_image(place):
                 names[_kind_of(place)].append(place.name)
     kinds = []
-    for kind, of_kind in sorted(names.items()):
+    for reason, of_kind in sorted(names.items()):
         examples = ", ".join(sorted(of_kind)[:_EXAMPLES])
-        kinds.append(f"{len(of_kind):,} {kind} ({examples})")
+        kinds.append(f"{len(of_kind):,} {reason} ({examples})")
     if kinds:
         line = f"{images}: not packed: {'; '.join(kinds)}"
         print(printable(line), file=sys.stderr)

@@ -65,7 +65,9 @@ class Parameter(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Parameter:
-        given = [kind for kind in KINDS if getattr(self, kind) is not None]
+        given = [
+            range_name for range_name in KINDS if getattr(self, range_name) is not None
+        ]
         if len(given) != 1:
             raise ValueError(
                 f"{given[-1] if given else KINDS[0]}: exactly one of {', '.join(KINDS)} expected, "

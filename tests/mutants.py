@@ -361,19 +361,19 @@ async def run(
 
 
 def table(
-    found: Counter[tuple[str, str]],
+    outcomes: Counter[tuple[str, str]],
     tiers: list[str],
 ) -> str:
     """By room how many were noticed, and by which tests."""
     columns = [*tiers, SURVIVED]
     lines = [f"{'room':12}{'drawn':>10}" + "".join(f"{name:>10}" for name in columns)]
-    rooms = sorted({room for room, _ in found})
+    rooms = sorted({room for room, _ in outcomes})
     for room in rooms:
-        counts = [found[room, name] for name in columns]
+        counts = [outcomes[room, name] for name in columns]
         lines.append(_row(room, counts))
     totals = []
     for name in columns:
-        totals.append(sum(found[room, name] for room in rooms))
+        totals.append(sum(outcomes[room, name] for room in rooms))
     return "\n".join([*lines, _row("all", totals)])
 
 

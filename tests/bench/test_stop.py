@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 def _has_mxnet(process: psutil.Process) -> bool:
     with suppress(psutil.Error):
-        return any("libmxnet" in one.path for one in process.memory_maps())
+        return any("libmxnet" in mapped.path for mapped in process.memory_maps())
     return False
 
 

@@ -24,17 +24,17 @@ def check(config: str, *overrides: str) -> ConfigCheck:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_presets_pass(name: str) -> None:
-    found = check(name)
-    assert found.verdict == "PASS", found.findings
+    checked = check(name)
+    assert checked.verdict == "PASS", checked.findings
     if load(name).run.division == "closed":
-        assert "closed division" in found.cause
+        assert "closed division" in checked.cause
 
 
 def test_the_open_preset_is_told_each_choice() -> None:
     """Fujitsu's six tuned knobs, what later tables fixed, and the batch beyond all references."""
-    found = check("abci_2048_open")
-    assert {finding.severity for finding in found.findings} == {NOTE}
-    said = " ".join(finding.message for finding in found.findings)
+    checked = check("abci_2048_open")
+    assert {finding.severity for finding in checked.findings} == {NOTE}
+    said = " ".join(finding.message for finding in checked.findings)
     for words in (
         "schedule.power",
         "schedule.end_lr",
@@ -46,7 +46,7 @@ def test_the_open_preset_is_told_each_choice() -> None:
         "86,016",
     ):
         assert words in said
-    assert found.facts["rcp"]["kind"] == "above"
+    assert checked.facts["rcp"]["kind"] == "above"
 
 
 # Rule, severity, and what breaks it in `dgxa100_8`.
@@ -111,9 +111,9 @@ def test_what_breaks_a_rule_is_found(tmp_path: Path, case: tuple[str, ...]) -> N
         evaluation=500,
     )
     overrides = [override.replace("{set}", str(tmp_path)) for override in overrides]
-    found = check("dgxa100_8", *overrides)
-    assert severities(found, rule) == {severity}
-    assert found.verdict == "FAIL" if severity == ERROR else found.verdict != "FAIL"
+    checked = check("dgxa100_8", *overrides)
+    assert severities(checked, rule) == {severity}
+    assert checked.verdict == "FAIL" if severity == ERROR else checked.verdict != "FAIL"
     opened = check("dgxa100_8", *overrides, "division=open")
     in_open = severity if rule in IN_EVERY_DIVISION else NOTE
     assert severities(opened, rule) == {in_open}
@@ -143,8 +143,8 @@ def test_each_flag_of_a_variant_is_judged(
         "you",
         replace(reference, **changes),
     )
-    found = check("dgxa100_8", "optimizer.variant=you")
-    assert [finding.name for finding in found.findings] == ["lars-as-reference"]
+    checked = check("dgxa100_8", "optimizer.variant=you")
+    assert [finding.name for finding in checked.findings] == ["lars-as-reference"]
 
 
 def test_every_rule_has_a_case() -> None:
@@ -153,8 +153,8 @@ def test_every_rule_has_a_case() -> None:
 
 
 def test_a_finding_names_file_and_line() -> None:
-    found = check("dgxa100_8", "schedule.power=1")
-    assert "schedule.power (command line) is 1" in found.findings[0].message
+    checked = check("dgxa100_8", "schedule.power=1")
+    assert "schedule.power (command line) is 1" in checked.findings[0].message
     power = next(
         f for f in check("abci_2048_open").findings if f.name == "lars-decay-power"
     )
@@ -186,21 +186,21 @@ MINE = (
 
 def test_another_set_than_imagenet_is_a_rehearsal() -> None:
     """Whether it is drawn or one's own: one calm line in the place of a dozen differences."""
-    found = check("quick", *MINE)
-    assert found.verdict == "PASS"
-    (note,) = found.findings
+    checked = check("quick", *MINE)
+    assert checked.verdict == "PASS"
+    (note,) = checked.findings
     assert (note.name, note.severity) == ("not-imagenet", NOTE)
     assert "set of 6 classes (command line)" in note.message
-    assert "rcp" not in found.facts
-    assert check("quick").cause == found.cause
+    assert "rcp" not in checked.facts
+    assert check("quick").cause == checked.cause
     assert check("quick", "division=open").findings == ()
 
 
 def test_the_closed_division_is_the_closed_division_on_any_set() -> None:
     missed = (*MINE, "eval.target=0.7")
-    found = check("quick", *missed)
-    assert (found.verdict, found.findings[0].name) == ("FAIL", "target-not-reached")
-    assert "division=open takes any target" in found.cause
+    checked = check("quick", *missed)
+    assert (checked.verdict, checked.findings[0].name) == ("FAIL", "target-not-reached")
+    assert "division=open takes any target" in checked.cause
     assert (
         check(
             "quick",
@@ -216,10 +216,12 @@ def test_the_closed_division_is_the_closed_division_on_any_set() -> None:
 
 def test_the_readmes_first_trap() -> None:
     """`base` on eight ranks: batch 256 with the learning rate of 3,264, which said PASS."""
-    found = check("base", "system.ranks_per_node=8", "data.path=/scratch/imagenet")
-    assert found.verdict == "WARN"
-    assert "is 10.5, expected about 1.39 to 3.2 at a global batch of 256" in found.cause
-    assert found.facts["published_base_lr"] == [1.39, 3.2]
+    checked = check("base", "system.ranks_per_node=8", "data.path=/scratch/imagenet")
+    assert checked.verdict == "WARN"
+    assert (
+        "is 10.5, expected about 1.39 to 3.2 at a global batch of 256" in checked.cause
+    )
+    assert checked.facts["published_base_lr"] == [1.39, 3.2]
     assert (
         check("base", "system.ranks_per_node=8", "optimizer.base_lr=2.5").verdict
         == "PASS"
@@ -248,12 +250,12 @@ def test_the_range_follows_optimizer_batch_and_eta(
     high: float,
 ) -> None:
     run = load("dgxa100_8", overrides).run
-    found = published_lr(run, 8 * run.batch.per_rank)
-    assert found == (pytest.approx(low, rel=0.01), pytest.approx(high, rel=0.01))
+    bounds = published_lr(run, 8 * run.batch.per_rank)
+    assert bounds == (pytest.approx(low, rel=0.01), pytest.approx(high, rel=0.01))
 
 
 @pytest.mark.parametrize("name", ["quick", "smoke", "you_alexnet_32k"])
 def test_other_networks_have_no_recipes(name: str) -> None:
-    found = check(name, "optimizer.base_lr=1000.0")
-    assert "unusual-learning-rate" not in {finding.name for finding in found.findings}
-    assert "published_base_lr" not in found.facts
+    checked = check(name, "optimizer.base_lr=1000.0")
+    assert "unusual-learning-rate" not in {finding.name for finding in checked.findings}
+    assert "published_base_lr" not in checked.facts

@@ -72,17 +72,17 @@ def notes(row: list[str]) -> dict[str, str]:
 )
 def test_real_logs(row: list[str]) -> None:
     name, ruleset, official, _, of_round = row[:5]
-    found = check_log(LOGS / name)
-    assert found.ruleset == ruleset
-    assert found.official is not None
-    assert found.official.verdict == official
-    assert (found.verdict in ("FAIL", "CANNOT_READ")) == (official == "FAIL")
+    check = check_log(LOGS / name)
+    assert check.ruleset == ruleset
+    assert check.official is not None
+    assert check.official.verdict == official
+    assert (check.verdict in ("FAIL", "CANNOT_READ")) == (official == "FAIL")
     said = notes(row)
     if "cause" in said:
-        assert CAUSES[said["cause"].split("+")[0]] in found.cause
-    if found.run is None:
+        assert CAUSES[said["cause"].split("+")[0]] in check.cause
+    if check.run is None:
         return
-    codes = {finding.id for finding in found.findings}
+    codes = {finding.id for finding in check.findings}
     for rule in filter(
         None,
         said.get("beyond_checker", "").split("; "),
@@ -90,7 +90,7 @@ def test_real_logs(row: list[str]) -> None:
         code, *_ = rule.split()
         assert code == "R20" or CODES[code] & codes, code
     if of_round not in ("-", official):
-        assert found.round_verdict in ("PASS", "POLICY")
+        assert check.round_verdict in ("PASS", "POLICY")
 
 
 @pytest.mark.slow
@@ -101,13 +101,13 @@ def test_real_logs(row: list[str]) -> None:
 )
 def test_mutants(row: list[str]) -> None:
     name, ruleset, official, ours = row[:4]
-    found = check_log(LOGS / name)
-    assert found.ruleset == ruleset
-    assert found.official is not None
-    assert found.official.verdict == official.split()[0]
-    assert found.verdict in OURS[ours]
+    check = check_log(LOGS / name)
+    assert check.ruleset == ruleset
+    assert check.official is not None
+    assert check.official.verdict == official.split()[0]
+    assert check.verdict in OURS[ours]
     if ours == "PASS with warning":
-        names = {finding.name for finding in found.findings}
+        names = {finding.name for finding in check.findings}
         assert names & {"copied-records", "joined-records"}
 
 
@@ -119,21 +119,21 @@ def test_mutants(row: list[str]) -> None:
 def test_folders(row: list[str]) -> None:
     expected = dict(part.split("=", 1) for part in row[3:])
     folder = LOGS / row[1]
-    found = score_folder(folder)
-    assert found.division == row[2]
-    assert found.score_min == near(expected["score_min"], 1e-9)
-    assert found.scaling_factor == near(expected["norm"], 1e-9)
-    assert found.rcp is not None
-    reference = found.rcp.reference
+    scored = score_folder(folder)
+    assert scored.division == row[2]
+    assert scored.score_min == near(expected["score_min"], 1e-9)
+    assert scored.scaling_factor == near(expected["norm"], 1e-9)
+    assert scored.rcp is not None
+    reference = scored.rcp.reference
     assert reference is not None
-    assert found.rcp.passed == expected["rcp_verdict"].startswith("PASS")
-    assert found.rcp.mean == float(expected["subm_mean"])
+    assert scored.rcp.passed == expected["rcp_verdict"].startswith("PASS")
+    assert scored.rcp.mean == float(expected["subm_mean"])
     assert reference.mean == near(expected["rcp_mean"], 1e-4)
     assert reference.minimum == near(expected["rcp_min"], 1e-4)
     if expected["published_scaling"] != "-":
-        assert found.published_factor == float(expected["published_scaling"])
-    assert len(found.runs) == 5
-    assert found.verdict in ("PASS", "POLICY")
+        assert scored.published_factor == float(expected["published_scaling"])
+    assert len(scored.runs) == 5
+    assert scored.verdict in ("PASS", "POLICY")
 
 
 def near(figure: str, slack: float) -> object:

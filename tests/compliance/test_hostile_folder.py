@@ -114,12 +114,12 @@ def test_no_side_file_gets_more_than_a_note(
     folder: Path, secret: Path, plant: Plant
 ) -> None:
     plant_all(folder, secret, plant)
-    found = read_run_folder(folder)
-    assert found._replace(notes=()) == RunFolder(folder)
-    noted = {note.partition(":")[0] for note in found.notes}
+    read_folder = read_run_folder(folder)
+    assert read_folder._replace(notes=()) == RunFolder(folder)
+    noted = {note.partition(":")[0] for note in read_folder.notes}
     lenient = {"metrics.jsonl"} if plant is deep else set()  # its lines are torn
     assert set(SIDE_FILES) - {"scaling.json"} - noted == lenient
-    assert SECRET not in " ".join(found.notes)
+    assert SECRET not in " ".join(read_folder.notes)
 
 
 @pytest.mark.parametrize(
@@ -169,9 +169,9 @@ def test_the_base_of_a_foreign_config_is_no_file(
     for name in ("../home/base.yaml", "inner.yaml", "quick.yaml"):
         (folder / name).write_text(f"name: {SECRET}\n")
     (folder / "config.yaml").write_text(f"base: {base}\n")
-    found = read_run_folder(folder)
-    assert found.config is None
-    (note,) = found.notes
+    read_folder = read_run_folder(folder)
+    assert read_folder.config is None
+    (note,) = read_folder.notes
     assert "config.yaml: left out: " in note
     assert "none in a recorded config" in note
     assert SECRET not in note
@@ -206,9 +206,9 @@ def lines(count: int) -> str:
 
 def test_a_short_series_is_whole(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text(lines(100) + '{"kind": "tr')
-    found = read_metrics(tmp_path / "metrics.jsonl")
-    assert [record.get("step") for record in found.records] == [*range(100), None]
-    assert not found.thinned
+    metrics = read_metrics(tmp_path / "metrics.jsonl")
+    assert [record.get("step") for record in metrics.records] == [*range(100), None]
+    assert not metrics.thinned
 
 
 def test_a_record_has_numbers_alone(tmp_path: Path) -> None:
@@ -231,11 +231,11 @@ def test_a_long_series_is_thinned_evenly(
     """Rare kinds stay, and so does the course of the frequent one."""
     monkeypatch.setattr(metrics_read, "MOST_RECORDS", 136)
     (folder / "metrics.jsonl").write_text(lines(4321))
-    found = read_run_folder(folder)
-    steps = [record["step"] for record in found.records("train")]
+    read_folder = read_run_folder(folder)
+    steps = [record["step"] for record in read_folder.records("train")]
     assert steps == [*range(0, 4321, 32)]
-    assert len(found.records("eval")) == 1
-    assert any("of train one record in 32" in note for note in found.notes)
+    assert len(read_folder.records("eval")) == 1
+    assert any("of train one record in 32" in note for note in read_folder.notes)
 
 
 @pytest.mark.parametrize(

@@ -55,14 +55,14 @@ def test_a_good_log_passes(
 
 
 def test_an_open_log_passes_by_the_pinned_version(tmp_path: Path, root: Path) -> None:
-    found = check_officially(written(tmp_path, "sony_3456"), "4.0.0")
-    pinned = found.version
-    assert found == Verdict("PASS", "", pinned, "4.0.0")
+    verdict = check_officially(written(tmp_path, "sony_3456"), "4.0.0")
+    pinned = verdict.version
+    assert verdict == Verdict("PASS", "", pinned, "4.0.0")
     assert f"mlperf-logging=={pinned}\n" in (root / "requirements.txt").read_text()
 
 
 def test_a_missed_target_fails(tmp_path: Path) -> None:
-    found = check_officially(
+    verdict = check_officially(
         written(
             tmp_path,
             "quick",
@@ -70,8 +70,8 @@ def test_a_missed_target_fails(tmp_path: Path) -> None:
         ),
         "4.0.0",
     )
-    assert found.verdict == "FAIL"
-    assert any("eval_accuracy" in message for message in found.messages)
+    assert verdict.verdict == "FAIL"
+    assert any("eval_accuracy" in message for message in verdict.messages)
 
 
 @pytest.mark.parametrize(
@@ -86,9 +86,9 @@ def test_no_verdict_on_the_log_is_a_crash(
     tmp_path: Path, name: str, ruleset: str, told: str
 ) -> None:
     (tmp_path / "log.txt").write_text("hello\n")
-    found = check_officially(tmp_path / name, ruleset)
-    assert found.verdict == "CRASH"
-    (message,) = found.messages
+    verdict = check_officially(tmp_path / name, ruleset)
+    assert verdict.verdict == "CRASH"
+    (message,) = verdict.messages
     assert told in message
 
 

@@ -54,14 +54,14 @@ def replaced(old: str, new: str) -> Callable[[str], str]:
 )
 def test_records_that_are_not_whole(tmp_path: Path, old: str, new: str) -> None:
     path = tmp_path / "result_0.txt"
-    found = checked(
+    check = checked(
         path,
         ["".join(good_lines()).replace(old, new, 1)],
     )
     joined = old == "\n"  # the one fault that hides no record from a reader
-    finding = found.findings[0]
+    finding = check.findings[0]
     assert finding.name == ("joined-records" if joined else "broken-record")
-    assert found.verdict == ("PASS" if joined else "FAIL")
+    assert check.verdict == ("PASS" if joined else "FAIL")
     assert str(finding.line) in finding.message
     assert official(path, "4.0.0") in ("FAIL", "CRASH")
 
@@ -81,11 +81,11 @@ def test_a_name_twice_has_no_value(
 ) -> None:
     lines = good_lines()
     (number,) = (number for number, line in enumerate(lines, 1) if old in line)
-    found = checked(
+    check = checked(
         tmp_path / "log.txt",
         [replaced(old, new)("".join(lines))],
     )
-    lines = [f.line for f in found.findings if f.name == "broken-record"]
+    lines = [f.line for f in check.findings if f.name == "broken-record"]
     assert lines == [number] * twice
 
 
@@ -117,11 +117,11 @@ def test_what_is_no_text_may_hold_records(
     text = "".join(lines)
     whole = text.encode()
     path.write_bytes(whole.removesuffix(b"\n") + end.encode() + packed(whole))
-    found = check_log(path, "4.0.0", official=False)
-    assert found.verdict == "FAIL"
-    assert found.findings[0].name == "broken-record"
-    assert found.findings[0].line == len(lines) + bool(end)
-    assert "binary" in found.cause
+    check = check_log(path, "4.0.0", official=False)
+    assert check.verdict == "FAIL"
+    assert check.findings[0].name == "broken-record"
+    assert check.findings[0].line == len(lines) + bool(end)
+    assert "binary" in check.cause
 
 
 @pytest.mark.parametrize(
@@ -138,26 +138,26 @@ def test_a_record_of_v06_in_another_form(
     tmp_path: Path, edit: Callable[[str], str]
 ) -> None:
     path = tmp_path / "log.txt"
-    found = checked(
+    check = checked(
         path,
         [edit("".join(good_lines("0.6.0")))],
         "0.6.0",
     )
-    assert (found.verdict, found.findings[0].name) == ("FAIL", "broken-record")
+    assert (check.verdict, check.findings[0].name) == ("FAIL", "broken-record")
     assert official(path, "0.6.0") != "PASS"
 
 
 def test_a_log_cut_anywhere_has_one_cause(tmp_path: Path) -> None:
     lines = good_lines()
     for records in (5, 9, 20, 24, 40, 60):
-        found = checked(
+        check = checked(
             tmp_path / "log.txt",
             ["".join(lines[:records])[:-20]],
         )
-        errors = [f.name for f in found.findings if f.severity == ERROR]
+        errors = [f.name for f in check.findings if f.severity == ERROR]
         assert errors == ["broken-record"]
-        assert "truncated" in found.cause
-        assert f"line {records}" in found.cause
+        assert "truncated" in check.cause
+        assert f"line {records}" in check.cause
 
 
 @pytest.mark.parametrize("order", ["before", "behind", "between"])
@@ -179,8 +179,8 @@ def test_a_run_in_each_format(
         "between": good[:60] + bad + good[60:],
     }
     for ruleset in (None, "0.6.0", "4.0.0"):
-        found = checked(tmp_path / "log.txt", lines[order], ruleset)
-        assert found.verdict in ("FAIL", "CANNOT_READ")
+        check = checked(tmp_path / "log.txt", lines[order], ruleset)
+        assert check.verdict in ("FAIL", "CANNOT_READ")
 
 
 # --- floods and junk ------------------------------------------------------------------------------
@@ -224,10 +224,10 @@ def test_what_no_rule_reads_changes_no_verdict(
         lines.append(record.text("4.0.0") + "\n")
         count = rng.choice([0, 0, 1, 500])
         lines += [junk(rng.randrange(10_000), record.time_ms) for _ in range(count)]
-    found = checked(tmp_path / "log.txt", lines)
-    names = [finding.name for finding in found.findings]
+    check = checked(tmp_path / "log.txt", lines)
+    names = [finding.name for finding in check.findings]
     assert names == [finding.name for finding in clean.findings]
-    assert found.verdict == clean.verdict
+    assert check.verdict == clean.verdict
 
 
 def test_more_records_than_a_run_has_leave_no_verdict(
@@ -236,7 +236,7 @@ def test_more_records_than_a_run_has_leave_no_verdict(
     monkeypatch.setattr(parse, "MOST_RECORDS", 1000)
     lines = good_lines()
     seed = next(line for line in lines if '"seed"' in line)
-    found = checked(
+    check = checked(
         tmp_path / "log.txt",
         [
             *lines[:12],
@@ -244,10 +244,10 @@ def test_more_records_than_a_run_has_leave_no_verdict(
             *lines[12:],
         ],
     )
-    assert found.verdict == CANNOT_READ
-    assert "1,000" in found.cause
-    assert "line 1001" in found.cause
-    assert "seed" in found.cause
+    assert check.verdict == CANNOT_READ
+    assert "1,000" in check.cause
+    assert "line 1001" in check.cause
+    assert "seed" in check.cause
 
 
 # --- hostile content ------------------------------------------------------------------------------
@@ -261,11 +261,11 @@ def judge(
     """Check, and look at everything that a user sees of it."""
     path = folder / "result_0.txt"
     path.write_bytes(content)
-    found = check_log(path, ruleset, official=False)
-    assert found.cause
-    assert {finding.severity for finding in found.findings} <= set(SEVERITIES)
-    json.dumps(found.to_dict(), allow_nan=False)
-    assert "".join(check_lines(found)).isprintable()
+    check = check_log(path, ruleset, official=False)
+    assert check.cause
+    assert {finding.severity for finding in check.findings} <= set(SEVERITIES)
+    json.dumps(check.to_dict(), allow_nan=False)
+    assert "".join(check_lines(check)).isprintable()
 
 
 @pytest.mark.parametrize(
@@ -307,11 +307,11 @@ def test_the_official_checker_never_sees_an_unsafe_name(
     good = find(run, key)
     at = run.index(good)
     run[at : at + 1] = [good] * count + [Record(key, "../../../evil", good.time_ms)]
-    found = check_log(write(tmp_path / "log.txt", run), "4.0.0")
-    assert found.verdict == "FAIL"
-    assert found.official is not None
-    assert found.official.verdict == "NOT_RUN"
-    assert found.official.messages == (f"unsafe value of {key}",)
+    check = check_log(write(tmp_path / "log.txt", run), "4.0.0")
+    assert check.verdict == "FAIL"
+    assert check.official is not None
+    assert check.official.verdict == "NOT_RUN"
+    assert check.official.messages == (f"unsafe value of {key}",)
 
 
 @pytest.mark.parametrize(
@@ -326,9 +326,9 @@ def test_nor_a_name_that_we_cannot_read(tmp_path: Path, line: str) -> None:
     ruleset = "0.6.0" if ":::MLL " in line else "4.0.0"
     path = tmp_path / "log.txt"
     path.write_bytes("".join([*good_lines(ruleset), line + "\n"]).encode("latin-1"))
-    found = check_log(path, ruleset, official=True)
-    assert found.official is not None
-    assert found.official.verdict == "NOT_RUN"
+    check = check_log(path, ruleset, official=True)
+    assert check.official is not None
+    assert check.official.verdict == "NOT_RUN"
 
 
 @pytest.mark.parametrize(
@@ -396,9 +396,9 @@ def test_a_file_that_has_no_end_is_refused(tmp_path: Path) -> None:
         ("link", "found c"),
         ("fifo", "found p"),
     ):
-        found = check_log(tmp_path / name)
-        assert found.verdict == CANNOT_READ
-        assert what in found.cause
+        check = check_log(tmp_path / name)
+        assert check.verdict == CANNOT_READ
+        assert what in check.cause
 
 
 # --- the ruleset ----------------------------------------------------------------------------------
@@ -406,9 +406,9 @@ def test_a_file_that_has_no_end_is_refused(tmp_path: Path) -> None:
 
 def test_records_of_the_other_format_do_not_choose_the_rules(tmp_path: Path) -> None:
     other = ':::MLL 1560000000.0 junk: {"value": 1, "metadata": {}}\n'
-    found = checked(
+    check = checked(
         tmp_path / "log.txt",
         [*good_lines(), *[other] * 500],
         None,
     )
-    assert (found.verdict, found.ruleset) == ("PASS", "4.0.0")
+    assert (check.verdict, check.ruleset) == ("PASS", "4.0.0")

@@ -608,13 +608,13 @@ def test_a_good_run_breaks_no_rule(
 ) -> None:
     if ruleset == "0.6.0" and optimizer == "sgd":
         pytest.skip("v0.6 SGD has keys of its own")
-    found = checked(
+    check = checked(
         tmp_path,
         good_run(ruleset, division, optimizer),
         ruleset,
     )
-    assert found.findings == ()
-    assert found.verdict == "PASS"
+    assert check.findings == ()
+    assert check.verdict == "PASS"
     assert official(tmp_path / "result_0.txt", ruleset) == "PASS"
 
 
@@ -628,24 +628,26 @@ def test_a_broken_rule_is_found(tmp_path: Path, case: Case) -> None:
         case.optimizer,
     )
     case.edit(run)
-    found = checked(tmp_path, run, case.ruleset)
+    check = checked(tmp_path, run, case.ruleset)
     severity = case.severity or SEVERITIES[case.rule]
-    assert (case.rule, severity) in {(f.name, f.severity) for f in found.findings}
+    assert (case.rule, severity) in {(f.name, f.severity) for f in check.findings}
     assert official(tmp_path / "result_0.txt", case.ruleset) == case.official
     if case.official != "PASS" or severity == ERROR:
-        assert found.verdict == "FAIL"
+        assert check.verdict == "FAIL"
     elif severity == POLICY:
-        assert found.verdict in ("POLICY", "FAIL")
+        assert check.verdict in ("POLICY", "FAIL")
 
 
 @pytest.mark.parametrize("ruleset", FROM_070)
 def test_of_two_faults_neither_hides_the_other(tmp_path: Path, ruleset: str) -> None:
     """Ours fails where the official checker fails. (The nesting of 0.6.0 is left to that.)"""
     rng = random.Random(ruleset)
+    seen_by_official = [case for case in CASES if case.official == "FAIL"]
     failed = 0
     for _ in range(12):
         run = good_run(ruleset, optimizer=rng.choice(["lars", "sgd"]))
-        edits = rng.sample(CASES, 2)
+        edits = [rng.choice(seen_by_official), rng.choice(CASES)]
+        rng.shuffle(edits)
         # the first may leave nothing to the second
         with suppress(IndexError, StopIteration):
             for case in edits:
@@ -654,7 +656,7 @@ def test_of_two_faults_neither_hides_the_other(tmp_path: Path, ruleset: str) -> 
         if official(tmp_path / "result_0.txt", ruleset) != "PASS":
             failed += 1
             assert check.verdict in ("FAIL", "CANNOT_READ"), edits
-    assert failed > 2
+    assert failed > 6
 
 
 def broken(
@@ -690,8 +692,8 @@ def test_lars_momentum_is_free_from_a_batch_of_32k(
     tmp_path: Path, batch: int, severity: str | None
 ) -> None:
     momentum = put("lars_opt_momentum", 0.94)
-    found = broken(tmp_path, momentum, put("global_batch_size", batch))
-    assert found.get("lars-momentum") == severity
+    findings = broken(tmp_path, momentum, put("global_batch_size", batch))
+    assert findings.get("lars-momentum") == severity
 
 
 @pytest.mark.parametrize(
@@ -702,12 +704,12 @@ def test_a_block_may_count_samples_in_place_of_epochs(
     tmp_path: Path, count: int, is_broken: bool
 ) -> None:
     no_epochs = meta("block_start", "epoch_count", ...)
-    found = broken(
+    findings = broken(
         tmp_path,
         no_epochs,
         meta("block_start", "samples_count", count),
     )
-    assert ("missing-epoch-metadata" in found) == is_broken
+    assert ("missing-epoch-metadata" in findings) == is_broken
 
 
 def test_limits_at_their_edge() -> None:
@@ -745,10 +747,10 @@ def test_epochs_may_be_counted_from_0_and_evaluations_from_1(tmp_path: Path) -> 
 # --- one cause -----------------------------------------------------------------------------------
 
 
-def explained(found: Check) -> dict[str, str]:
+def explained(check: Check) -> dict[str, str]:
     """The name of each finding, and of the one that explains it."""
-    names = {finding.id: finding.name for finding in found.findings}
-    return {f.name: names.get(f.caused_by, "") for f in found.findings}
+    names = {finding.id: finding.name for finding in check.findings}
+    return {f.name: names.get(f.caused_by, "") for f in check.findings}
 
 
 def an_hour_back(run: Run) -> None:
@@ -771,10 +773,10 @@ def test_what_explains_the_rest_is_the_cause(
 ) -> None:
     run = good_run()
     edit(run)
-    found = checked(tmp_path, run)
-    assert explained(found)[name] == cause
-    assert explained(found)[cause] == ""
-    assert found.cause == next(f.message for f in found.findings if f.name == cause)
+    check = checked(tmp_path, run)
+    assert explained(check)[name] == cause
+    assert explained(check)[cause] == ""
+    assert check.cause == next(f.message for f in check.findings if f.name == cause)
 
 
 def test_no_verdict_is_milder_than_the_official_one() -> None:

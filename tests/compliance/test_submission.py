@@ -98,10 +98,10 @@ SYSTEM = {
 
 
 def test_a_good_submission_breaks_no_rule(tmp_path: Path) -> None:
-    found = whole(package(tmp_path, SYSTEM))
-    assert found.findings == ()
-    assert found.verdict == "PASS"
-    assert found.cause == "5 of 5 runs pass"
+    check = whole(package(tmp_path, SYSTEM))
+    assert check.findings == ()
+    assert check.verdict == "PASS"
+    assert check.cause == "5 of 5 runs pass"
 
 
 @pytest.mark.parametrize(
@@ -306,12 +306,12 @@ def test_one_odd_log_does_not_switch_the_rcp_test_off(
     if odd is not None:
         edits[odd] = lambda run: (large(run), edit(run))
     folder = submission(tmp_path, edits)
-    found = check_folder(folder, official=False)[-1]
-    assert found.verdict == "FAIL"
-    assert "converges in 35 epochs, less than the accepted minimum 55" in found.cause
-    assert (rule in {f.name for f in found.findings}) == (odd is not None)
+    check = check_folder(folder, official=False)[-1]
+    assert check.verdict == "FAIL"
+    assert "converges in 35 epochs, less than the accepted minimum 55" in check.cause
+    assert (rule in {f.name for f in check.findings}) == (odd is not None)
     scored = score_folder(folder)
-    assert scored.ruleset == found.ruleset == "4.0.0"
+    assert scored.ruleset == check.ruleset == "4.0.0"
     rcp = scored.to_dict()["rcp"]
     assert rcp["verdict"] == "FAIL"
     assert rcp["min"] == pytest.approx(55, abs=0.5)
@@ -348,7 +348,7 @@ def touched_up(number: int, run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("touched", "unit_ms", "found"),
+    ("touched", "unit_ms", "rules"),
     [
         (False, 1, {"copied-run", "copied-accuracies"}),
         (True, 1, {"copied-run"}),
@@ -360,7 +360,7 @@ def test_runs_that_are_one_run(
     tmp_path: Path,
     touched: bool,
     unit_ms: int,
-    found: set[str],
+    rules: set[str],
 ) -> None:
     """One run under five names, hours after one another: its times, its accuracies or both. Stamps
     of a coarse unit are alike in honest runs too."""
@@ -375,8 +375,8 @@ def test_runs_that_are_one_run(
     copied = {"copied-run", "copied-accuracies"}
     severities = {f.name: f.severity for f in whole(tmp_path).findings}
     assert ("shared-moments" in severities) == (unit_ms == 1 or not touched)
-    assert severities.keys() & copied == found
-    assert {severities[name] for name in found} <= {ERROR}
+    assert severities.keys() & copied == rules
+    assert {severities[name] for name in rules} <= {ERROR}
 
 
 @pytest.mark.parametrize(
@@ -458,15 +458,15 @@ def test_olympic_mean_of_five_is_scaled_in_the_closed_division(
     tmp_path: Path, division: str, factor: float
 ) -> None:
     edits = every(put("submission_division", division))
-    found = score_folder(submission(tmp_path, edits))
+    scored = score_folder(submission(tmp_path, edits))
     base = minutes(good_run())
-    assert found.unscaled_min == pytest.approx(base + 2 / 60)
-    assert [run.dropped for run in found.runs] == ["fastest", "", "", "", "slowest"]
-    assert found.rcp is not None
-    assert found.rcp.passed
-    assert found.scaling_factor == pytest.approx(35.15384615 / 35)
-    assert found.score_min == pytest.approx((base + 2 / 60) * factor)
-    assert found.scaled == (division == "closed")
+    assert scored.unscaled_min == pytest.approx(base + 2 / 60)
+    assert [run.dropped for run in scored.runs] == ["fastest", "", "", "", "slowest"]
+    assert scored.rcp is not None
+    assert scored.rcp.passed
+    assert scored.scaling_factor == pytest.approx(35.15384615 / 35)
+    assert scored.score_min == pytest.approx((base + 2 / 60) * factor)
+    assert scored.scaled == (division == "closed")
 
 
 @pytest.mark.parametrize("number", range(5))
@@ -479,17 +479,17 @@ def test_a_run_that_the_check_fails_counts_as_the_slowest(
         put("lars_epsilon", 1e-9)(run)
         shift("run_stop", -1000 * number)(run)
 
-    found = score_folder(submission(tmp_path, {number: edit}))
+    scored = score_folder(submission(tmp_path, {number: edit}))
     fastest, *others = (n for n in range(5) if n != number)
-    marks = [run.dropped.partition(" ")[0] for run in found.runs]
+    marks = [run.dropped.partition(" ")[0] for run in scored.runs]
     assert {n: mark for n, mark in enumerate(marks) if mark} == {
         fastest: "fastest",
         number: "slowest:",
     }
     mean_min = minutes(good_run()) + sum(others) / 3 / 60
-    assert found.unscaled_min == pytest.approx(mean_min)
-    assert found.rcp is not None
-    assert found.rcp.mean == 35
+    assert scored.unscaled_min == pytest.approx(mean_min)
+    assert scored.rcp is not None
+    assert scored.rcp.mean == 35
 
 
 def score(*arguments: object) -> Result:
@@ -516,9 +516,9 @@ def test_a_score_carries_the_verdict_of_what_it_scores(tmp_path: Path) -> None:
     assert done.exit_code == 1
     assert done.stdout.startswith(f"FAIL {bad}: ")
     assert "of no valid submission" in done.stdout
-    found = json.loads(score("--json", bad).stdout)
-    assert (found["verdict"], found["cause"]) == ("FAIL", whole(bad).cause)
-    assert found["score_min"] is not None
+    scored = json.loads(score("--json", bad).stdout)
+    assert (scored["verdict"], scored["cause"]) == ("FAIL", whole(bad).cause)
+    assert scored["score_min"] is not None
 
 
 def claim(**metadata: object) -> Edit:
@@ -557,10 +557,10 @@ def test_the_score_is_of_epochs_that_were_trained_to_the_first_evaluation_at_tar
     epochs: float | None,
 ) -> None:
     folder = submission(tmp_path, every(edit))
-    found = score_folder(folder)
-    assert [run.epochs for run in found.runs] == 5 * [epochs]
-    assert found.rcp is not None
-    assert found.rcp.mean == epochs
+    scored = score_folder(folder)
+    assert [run.epochs for run in scored.runs] == 5 * [epochs]
+    assert scored.rcp is not None
+    assert scored.rcp.mean == epochs
     printed = json.loads(
         score("--json", folder).stdout,
         parse_constant=pytest.fail,
@@ -570,11 +570,11 @@ def test_the_score_is_of_epochs_that_were_trained_to_the_first_evaluation_at_tar
 
 def test_early_rounds_are_not_scaled(tmp_path: Path) -> None:
     folder = submission(tmp_path, ruleset="2.0.0")
-    found = score_folder(folder)
-    assert found.ruleset == "2.0.0"
-    assert found.scaling_factor > 1
-    assert found.score_min == found.unscaled_min
-    assert any("not applied" in note for note in found.notes)
+    scored = score_folder(folder)
+    assert scored.ruleset == "2.0.0"
+    assert scored.scaling_factor > 1
+    assert scored.score_min == scored.unscaled_min
+    assert any("not applied" in note for note in scored.notes)
 
 
 @pytest.mark.parametrize(
@@ -582,18 +582,18 @@ def test_early_rounds_are_not_scaled(tmp_path: Path) -> None:
     ["0.6.0", "0.7.0"],
 )
 def test_rounds_without_reference_points(tmp_path: Path, ruleset: str) -> None:
-    found = score_folder(submission(tmp_path, ruleset=ruleset))
-    assert found.rcp is None
-    assert found.score_min == pytest.approx(minutes(good_run(ruleset)) + 2 / 60)
+    scored = score_folder(submission(tmp_path, ruleset=ruleset))
+    assert scored.rcp is None
+    assert scored.score_min == pytest.approx(minutes(good_run(ruleset)) + 2 / 60)
 
 
 def test_nothing_in_the_folder_changes(tmp_path: Path) -> None:
     folder = submission(tmp_path)
     (folder / "scaling.json").write_text('{"scaling_factor": 2.5}')
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    found = score_folder(folder)
-    assert found.published_factor == 2.5
-    assert any("scaling.json says 2.5" in note for note in found.notes)
+    scored = score_folder(folder)
+    assert scored.published_factor == 2.5
+    assert any("scaling.json says 2.5" in note for note in scored.notes)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     (folder / "scaling.json").write_text("[" * 10_000)
     assert score_folder(folder).published_factor is None
@@ -622,12 +622,12 @@ def test_runs_that_count_have_one_batch(
             lost(run)
 
     folder = submission(tmp_path, edits | {1: another_batch})
-    found = score_folder(folder)
-    assert found.verdict == ("POLICY" if failed else verdict)
-    assert found.rcp is not None
-    assert found.rcp.passed == bool(failed)
+    scored = score_folder(folder)
+    assert scored.verdict == ("POLICY" if failed else verdict)
+    assert scored.rcp is not None
+    assert scored.rcp.passed == bool(failed)
     too_fast = broken(folder, "faster-than-reference")
-    assert bool(too_fast) == (found.verdict == "FAIL")
+    assert bool(too_fast) == (scored.verdict == "FAIL")
 
 
 # --- rulesets -----------------------------------------------------------------------------------
@@ -644,8 +644,8 @@ def test_where_the_ruleset_comes_from(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir(parents=True)
         run = good_run("2.0.0" if source == "path" else "4.0.0")
         path = write(tmp_path / folder / "result_0.txt", run)
-        found = check_log(path, official=False)
-        assert (found.ruleset, found.ruleset_source) == (expected, source)
+        check = check_log(path, official=False)
+        assert (check.ruleset, check.ruleset_source) == (expected, source)
     assert (
         check_log(
             tmp_path / "plain/result_0.txt",
@@ -658,20 +658,20 @@ def test_where_the_ruleset_comes_from(tmp_path: Path) -> None:
     first_ms = run[0].time_ms
     for record in run:  # of a clock that starts with the machine
         record.time_ms -= first_ms
-    found = check_log(
+    check = check_log(
         write(tmp_path / "plain/result_1.txt", run),
         official=False,
     )
-    assert found.ruleset == benchmark.RULESETS[-1]
+    assert check.ruleset == benchmark.RULESETS[-1]
 
 
 def test_v11_is_judged_by_its_round_too(tmp_path: Path) -> None:
     run = good_run("1.1.0")
     drop("weights_initialization")(run)
-    found = check_log(
+    check = check_log(
         write(tmp_path / "result_0.txt", run),
         "1.1.0",
         official=False,
     )
-    assert found.verdict == "FAIL"
-    assert found.round_verdict == "PASS"
+    assert check.verdict == "FAIL"
+    assert check.round_verdict == "PASS"

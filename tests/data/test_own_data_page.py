@@ -77,8 +77,8 @@ def run(commands: str, folder: Path) -> str:
     )
     stopped = INTERRUPT in commands
     if stopped:
-        found = lambda: list(folder.glob("results/*/*/checkpoint/*.ckpt"))  # noqa: E731
-        wait_until(lambda: found() or process.poll() is not None)
+        checkpoints = lambda: list(folder.glob("results/*/*/checkpoint/*.ckpt"))  # noqa: E731
+        wait_until(lambda: checkpoints() or process.poll() is not None)
         os.killpg(process.pid, signal.SIGINT)
     out, _ = process.communicate(timeout=600)
     assert process.returncode == (130 if stopped else 0), f"{commands}\n{out}"
@@ -125,10 +125,10 @@ def test_the_page_is_walked_as_it_stands(root: Path, tmp_path: Path) -> None:
     for long, short in SMALLER.items():
         assert long in page
         page = page.replace(long, short)
-    found = list(blocks(page))
-    assert len(found) >= 9
-    assert sum(INTERRUPT in block.commands for block in found) == 1
-    for commands, shown in found:
+    page_blocks = list(blocks(page))
+    assert len(page_blocks) >= 9
+    assert sum(INTERRUPT in block.commands for block in page_blocks) == 1
+    for commands, shown in page_blocks:
         out = run(commands, tmp_path)
         printed = {shape(line) for line in out.splitlines()}
         for line in shown:

@@ -344,18 +344,18 @@ class Kernels:
 
 
 @pytest.fixture(scope="module")
-def own(cuda: Cuda, kernels: str, site: Path) -> Kernels:
+def our_kernels(cuda: Cuda, kernels: str, site: Path) -> Kernels:
     return Kernels(cuda, compile_ptx(site, kernels, (8, 0)))
 
 
 def test_our_own_kernels_run_when_their_stream_is_waited_for(
-    cuda: Cuda, own: Kernels
+    cuda: Cuda, our_kernels: Kernels
 ) -> None:
     array = cuda.put(np.arange(100, dtype="float32"))
     ran = "kernels of our own that ran"
     before = cuda.report().counts.get(ran, 0)
     assert (
-        own.scale(
+        our_kernels.scale(
             array,
             0.5,
             size=100,
@@ -402,10 +402,10 @@ def test_new_memory_is_no_number(cuda: Cuda) -> None:
     "shape", [{"bx": 1025}, {"shared": 49153}, {"gy": 65536}, {"gx": 0}]
 )
 def test_launches_beyond_the_limits_are_refused(
-    shape: dict[str, int], cuda: Cuda, own: Kernels
+    shape: dict[str, int], cuda: Cuda, our_kernels: Kernels
 ) -> None:
     assert (
-        own.scale(
+        our_kernels.scale(
             cuda.allocate(400),
             0.5,
             **shape,
@@ -427,11 +427,11 @@ def elsewhere(
 
 def test_a_kernel_in_a_thread_of_another_context_is_refused(
     cuda: Cuda,
-    own: Kernels,
+    our_kernels: Kernels,
     elsewhere: Callable[[Callable[[], T]], T],
 ) -> None:
     launch = partial(
-        own.scale,
+        our_kernels.scale,
         cuda.allocate(400),
         1,
     )
@@ -446,7 +446,7 @@ def test_a_kernel_in_a_thread_of_another_context_is_refused(
 
 def test_streams_and_handles_stay_on_their_device(
     cuda: Cuda,
-    own: Kernels,
+    our_kernels: Kernels,
     elsewhere: Callable[[Callable[[], T]], T],
 ) -> None:
     other = c_void_p()
@@ -463,7 +463,7 @@ def test_streams_and_handles_stay_on_their_device(
         other,
     )
     assert memset == INVALID_HANDLE
-    assert own.scale(place, 1, stream=other) == INVALID_HANDLE
+    assert our_kernels.scale(place, 1, stream=other) == INVALID_HANDLE
     assert cuda.status("cudaEventRecord", event, other) == INVALID_HANDLE
     # CUDNN_STATUS_MAPPING_ERROR
     assert cuda.status("cudnnSetStream", cuda.cudnn, other) == 7
@@ -516,7 +516,7 @@ class Graph:
 
 
 def test_a_graph_runs_its_calls_again_on_what_memory_holds_then(
-    cuda: Cuda, own: Kernels
+    cuda: Cuda, our_kernels: Kernels
 ) -> None:
     layer = Layer(cuda)
     factor = cuda.put(np.full(1, 3, "float32"))
@@ -533,7 +533,7 @@ def test_a_graph_runs_its_calls_again_on_what_memory_holds_then(
             cuda.stream,
         )
         cuda.call("cudaLaunchHostFunc", cuda.stream, note, None)
-        return own.scale(factor, 2) + layer.forward(layer.y.place, beta=1)
+        return our_kernels.scale(factor, 2) + layer.forward(layer.y.place, beta=1)
 
     graphs: list[Graph] = []
     counts = counts_of(cuda, lambda: graphs.append(Graph(cuda, asks)))

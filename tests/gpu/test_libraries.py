@@ -75,8 +75,8 @@ def load_libraries(code: str = LOAD, /, **environment: str) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def check_own(found: dict[str, Any], site: Path) -> None:
-    libraries = found["libraries"]
+def check_own(loaded: dict[str, Any], site: Path) -> None:
+    libraries = loaded["libraries"]
     assert len(libraries) >= 7
     assert [
         name for name in libraries if not name.startswith(str(site / "nvidia"))
@@ -90,10 +90,10 @@ def driver(fake: Path) -> dict[str, str]:
 
 
 def test_an_empty_environment_is_enough(driver: dict[str, str], site: Path) -> None:
-    found = load_libraries(**driver)
-    check_own(found, site)
-    assert found["gloo"]
-    assert found["nccl"]
+    loaded = load_libraries(**driver)
+    check_own(loaded, site)
+    assert loaded["gloo"]
+    assert loaded["nccl"]
 
 
 @pytest.fixture(scope="module")
@@ -119,18 +119,18 @@ def test_without_a_fake_the_installed_libraries_answer(
 ) -> None:
     """In place of a driver set-up's stub."""
     path = f"{modules}:{Path(sys.prefix) / 'cuda-stub'}"
-    found = load_libraries(
+    loaded = load_libraries(
         start + ASK,
         PATH=os.environ["PATH"],
         LD_LIBRARY_PATH=path,
     )
-    assert found["said"] == {
+    assert loaded["said"] == {
         "cudnn": NOT_INITIALIZED,
         "cublas": NOT_INITIALIZED,
         "nccl": 0,
         "cudart": TOO_OLD_A_DRIVER,
     }
-    libraries = {Path(name) for name in found["libraries"]}
+    libraries = {Path(name) for name in loaded["libraries"]}
     assert [path for path in libraries if path.parent == modules] == []
     parts = {
         path.name for path in libraries if path.parent == site / "nvidia/cudnn/lib"
@@ -168,8 +168,8 @@ def test_every_launcher_starts_ranks_that_find_their_libraries(
 
 
 def test_the_wheel_holds_the_machine_code_that_the_program_says(site: Path) -> None:
-    found = architectures(site / "mxnet" / "libmxnet.so")
-    assert found == WHEEL
+    machine_code = architectures(site / "mxnet" / "libmxnet.so")
+    assert machine_code == WHEEL
 
 
 @pytest.mark.parametrize("name", list_presets())

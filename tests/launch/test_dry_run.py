@@ -27,8 +27,8 @@ def described(config: str, *overrides: str) -> dict[str, Any]:
 
 
 def test_what_is_said_of_a_run_here_and_of_a_published_one(smoke_data: Path) -> None:
-    found = described("smoke", f"data.path={smoke_data}", "seed=7")
-    assert found["problems"] == []
+    plan = described("smoke", f"data.path={smoke_data}", "seed=7")
+    assert plan["problems"] == []
     for name, words in (
         (
             "data",
@@ -39,10 +39,10 @@ def test_what_is_said_of_a_run_here_and_of_a_published_one(smoke_data: Path) -> 
         ("length", "up to 8 epochs, 400 steps"),
         ("division", "closed, ruleset 4.0.0"),
     ):
-        assert found[name].startswith(words), name
-    assert found["seed"] == 7
+        assert plan[name].startswith(words), name
+    assert plan["seed"] == 7
     ranks = "--gloo -np 2 python -m rn50.train FOLDER/config.yaml --out FOLDER"
-    assert " ".join(found["command"]).endswith(ranks)
+    assert " ".join(plan["command"]).endswith(ranks)
     published = described("abci_2048_open")
     problems = "\n".join(published["problems"])
     assert "512 hosts expected" in problems
@@ -67,18 +67,18 @@ def test_what_breaks_a_rule_or_is_inherited_is_told_before_the_ranks_start(
 
 def test_a_set_that_was_drawn_otherwise_does_not_fit(small_data: Path) -> None:
     counts = "{train_samples: 400, eval_samples: 200, seed: 1}"
-    found = described("smoke", f"data.path={small_data}", f"data.synthetic={counts}")
-    assert found["data"] == f"{small_data}, which does not fit"
-    assert "seed=1 expected, found" in found["problems"][-1]
+    plan = described("smoke", f"data.path={small_data}", f"data.synthetic={counts}")
+    assert plan["data"] == f"{small_data}, which does not fit"
+    assert "seed=1 expected, found" in plan["problems"][-1]
 
 
 def test_what_stands_in_the_way_is_all_told() -> None:
-    found = described("dgx1_8", "model.dtype=bfloat16", "comm.algorithm=torus_2d")
-    assert len(found["problems"]) == 3 + (
+    plan = described("dgx1_8", "model.dtype=bfloat16", "comm.algorithm=torus_2d")
+    assert len(plan["problems"]) == 3 + (
         not Path("/proc/driver/nvidia/version").exists()
     )
-    assert found["command"] == []
-    assert found["config check"].startswith("FAIL")
+    assert plan["command"] == []
+    assert plan["config check"].startswith("FAIL")
 
 
 def test_the_command_starts_nothing_and_makes_nothing(

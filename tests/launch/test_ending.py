@@ -137,11 +137,11 @@ def test_a_run_that_ended_in_order_says_what_would_take_it_further(
         "target": 0.9,
         "epochs": 8,
     } | result
-    found = run_ended(Result(**whole), tmp_path)
-    assert words in found.line
-    assert isinstance(found.next, Next) == ("stopped" in result)
+    ending = run_ended(Result(**whole), tmp_path)
+    assert words in ending.line
+    assert isinstance(ending.next, Next) == ("stopped" in result)
     if override is not None:  # what it says can be typed
-        assert shlex.split(str(found.next))[-1] == override
+        assert shlex.split(str(ending.next))[-1] == override
         load("quick", ["limits.time_s=5", override])
 
 

@@ -114,8 +114,8 @@ def test_of_slurm_remains_what_is_for_the_one_that_is_started(
     nodes: int,
     expected: dict[str, str],
 ) -> None:
-    found = inherited(STEP | COUNTS | JOB | SETTINGS, started, nodes)
-    assert found == expected | {"SLURM_OVERLAP": "1"}
+    passed_on = inherited(STEP | COUNTS | JOB | SETTINGS, started, nodes)
+    assert passed_on == expected | {"SLURM_OVERLAP": "1"}
     assert "SLURM_OVERLAP" not in inherited(JOB, started, nodes)
 
 

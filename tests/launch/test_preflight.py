@@ -62,16 +62,16 @@ def test_what_launch_refuses_check_and_submit_refuse(
     tmp_path: Path,
 ) -> None:
     loaded = load(words[0], [*words[1:], f"system.results={tmp_path}"])
-    (found,) = refusals(loaded.run)
-    assert why in found
+    (refusal,) = refusals(loaded.run)
+    assert why in refusal
     checked = check_whether_it_runs(check_config(loaded), loaded.run)
-    assert (checked.verdict, checked.cause) == ("FAIL", found)
-    assert checked.findings[0].message == found
+    assert (checked.verdict, checked.cause) == ("FAIL", refusal)
+    assert checked.findings[0].message == refusal
     with pytest.raises(UserError) as submitted:
         plan_submission(loaded, "slurm", 1, tmp_path)
     with pytest.raises(UserError) as launched:
         launch(loaded, track, Options("mpirun"))
-    assert str(submitted.value) == str(launched.value).splitlines()[0] == found
+    assert str(submitted.value) == str(launched.value).splitlines()[0] == refusal
     assert not list(tmp_path.iterdir())
 
 
@@ -118,7 +118,7 @@ def test_mxnet_without_gpus_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     run = load("dgx1_8").run
     assert obstacles_here(run) == []
     monkeypatch.setattr("rn50.launch.preflight.gpu_code", lambda path: {})
-    (found,) = obstacles_here(run)
-    assert found.startswith(
+    (obstacle,) = obstacles_here(run)
+    assert obstacle.startswith(
         "system.device: MXNet for GPUs (scripts/setup.sh --gpu) for gpu expect"
     )

@@ -67,7 +67,7 @@ def test_every_place_has_the_verdict_of_log_check(
     log.write_text(text)
     left = LEFT | result
     write_json(folder / "result.json", left)
-    found = conclude(load("smoke").run, folder, Options())
+    result = conclude(load("smoke").run, folder, Options())
     (line,) = re.findall("^check: .*", capsys.readouterr().out, re.M)
     (row,) = read_runs([tmp_path])
     checked = CliRunner().invoke(app, ["log", "check", "--json", str(log)])
@@ -75,13 +75,13 @@ def test_every_place_has_the_verdict_of_log_check(
     assert referee["verdict"] == verdict
     assert cause in referee["cause"]
     assert line.startswith(f"check: {verdict}: {referee['cause']} (")
-    assert found.check == Verdict(verdict, referee["cause"])
+    assert result.check == Verdict(verdict, referee["cause"])
     assert row.verdict == verdict
     page = (folder / "report.html").read_text()
     shown = re.findall(
         r'rn50, rules of .*?<span class="verdict \w+">(\w+)</span>', page, re.S
     )
     assert shown == [verdict]
-    assert is_good(found) == (checked.exit_code == 0)
+    assert is_good(result) == (checked.exit_code == 0)
     reached = left["status"] == "success"
-    assert ("but log check says" in found.reason) == (reached and verdict == "FAIL")
+    assert ("but log check says" in result.reason) == (reached and verdict == "FAIL")

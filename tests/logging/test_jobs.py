@@ -194,7 +194,7 @@ def test_a_folder_above_runs_means_the_runs(tmp_path: Path, job: Path) -> None:
     trials = [study / f"trials/trial_{n}/20261122T105236Z" for n in range(2)]
     assert log_folders(study) == recorded_runs(study) == trials
     assert recorded_runs(trials[0]) == [trials[0]]
-    assert [one.path for one in read_subjects(study)] == trials
+    assert [subject.path for subject in read_subjects(study)] == trials
     # no run twice
     assert log_folders(tmp_path) == [
         job / "results/local_n1/resnet",
