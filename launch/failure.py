@@ -13,8 +13,8 @@ from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
-from ..logging.records import Failure
-from .host_limits import NO_COMPONENT, NO_MEMORY, Limits, with_shortages
+from ..logging.records import Failure, failures_in
+from .host_limits import NO_COMPONENT, NO_MEMORY, Cause, Limits, with_shortages
 
 PROCESS_EXITED = "its process is gone"
 """The reason of a rank whose process ended before it reported one."""
@@ -66,12 +66,6 @@ _SOURCE = re.compile(r"\[/\S+:\d+\] ")
 """Where in Gloo an error was thrown."""
 _EXCEPTION = re.compile(r"^(?:\w+\.)*\w+Error: .*", re.M)
 _RULER = re.compile(r"[-=]{60,}")
-# As `train/__main__.py` prints a failure.
-_OWN_WORDS = re.compile(
-    r"^(?:\[\d+\]<stderr>:)?rank (?P<rank>\d+) on (?P<host>\S+) in (?P<phase>[^:\n]+): "
-    r"(?P<reason>.+)$",
-    re.M,
-)
 _LONGEST = 500
 
 
@@ -108,13 +102,13 @@ def explain_failure(evidence: Evidence) -> str:
         _secondary,
         _refused,
     )
-    why = next(filter(None, (detector(evidence) for detector in detectors)))
+    cause = next(filter(None, (detector(evidence) for detector in detectors)))
     if evidence.limits is None:
-        return why
-    return with_shortages(why, evidence.stderr, evidence.limits)
+        return cause.text
+    return with_shortages(cause, evidence.stderr, evidence.limits)
 
 
-def _reported(evidence: Evidence) -> str:
+def _reported(evidence: Evidence) -> Cause | None:
     """The first reason that a rank gave itself and that no other rank caused."""
     for failure in evidence.failures:
         reason = failure.reason
@@ -124,39 +118,40 @@ def _reported(evidence: Evidence) -> str:
             # which keeps the last words alone, not the peer
             if reason.startswith("MXNetError: "):
                 reason += crash_message(failure.rank, evidence.stderr)
-            return str(replace(failure, reason=reason))
-    return ""
+            return Cause(str(replace(failure, reason=reason)))
+    return None
 
 
-def _said_at_start(evidence: Evidence) -> str:
+def _said_at_start(evidence: Evidence) -> Cause | None:
     """What a rank printed that failed before it reached the watchdog, perhaps on a node without
     the folder where its reason would be."""
-    for match in _OWN_WORDS.finditer(evidence.stderr):
-        rank, host, phase, reason = match.group("rank", "host", "phase", "reason")
-        if int(rank) in evidence.not_connected:
-            return str(Failure(int(rank), host, phase, 0, reason))
-    return ""
+    for failure in failures_in(evidence.stderr):
+        if failure.rank in evidence.not_connected:
+            return Cause(str(failure))
+    return None
 
 
-def _launcher_killed(evidence: Evidence) -> str:
+def _launcher_killed(evidence: Evidence) -> Cause | None:
     """The launcher's own process ended by a signal, or stands still: what the ranks say followed
     from that."""
     if evidence.code >= 0:
-        return ""
+        return None
     ended = "stopped" if evidence.code == -signal.SIGSTOP else "killed"
-    return f"the launcher's process, not a rank, was {ended} by {_name(-evidence.code)}"
+    number = -evidence.code
+    text = f"the launcher's process, not a rank, was {ended} by {_name(number)}"
+    return Cause(text, number)
 
 
-def _launcher_asked(evidence: Evidence) -> str:
+def _launcher_asked(evidence: Evidence) -> Cause | None:
     """The first rank that was gone had got a signal, and no launcher says how it ended: mpirun
     passes SIGTERM on, kills its ranks soon after, and ends without a word and with exit code 1. The
     others of a rank that ended by itself get one too, but later, or before that one was known."""
     lost = evidence.lost
     signals = evidence.signals
     if not signals or evidence.not_connected or (lost and lost.rank not in signals):
-        return ""
+        return None
     names = ", ".join(sorted(set(signals.values())))
-    return (
+    return Cause(
         f"the launcher's process, not a rank, was asked to end: its ranks got {names}"
     )
 
@@ -168,15 +163,15 @@ def _name(number: int) -> str:
     return f"signal {number}"
 
 
-def _found_by_watchdog(evidence: Evidence) -> str:
+def _found_by_watchdog(evidence: Evidence) -> Cause | None:
     """A rank that was silent or stood still before the launcher was stopped because of it."""
     lost = evidence.lost
     if lost is None or lost.reason == PROCESS_EXITED:
-        return ""
-    return str(lost)
+        return None
+    return Cause(str(lost))
 
 
-def _killed(evidence: Evidence) -> str:
+def _killed(evidence: Evidence) -> Cause | None:
     """A rank that a signal ended, in the words of its launcher. One that had not reached the
     watchdog yet took those along that had."""
     lost = evidence.lost
@@ -192,26 +187,28 @@ def _killed(evidence: Evidence) -> str:
             # which leaves no time for words: those there are others'
             if number != signal.SIGKILL:
                 killed += crash_message(lost.rank, evidence.stderr)
-            return str(replace(lost, reason=killed))
+            return Cause(str(replace(lost, reason=killed)), number)
         if lost is None or rank in away:
             named = "a rank" if rank is None else f"rank {rank}"
-            return f"{named} was {killed}"
-    return ""
+            return Cause(f"{named} was {killed}", number)
+    return None
 
 
-def _gone(evidence: Evidence) -> str:
+def _gone(evidence: Evidence) -> Cause | None:
     """A rank whose process ended, and what its runtime printed of that."""
     if (lost := evidence.lost) is None:
-        return ""
+        return None
     reason = PROCESS_EXITED + crash_message(lost.rank, evidence.stderr)
-    return str(replace(lost, reason=reason))
+    return Cause(str(replace(lost, reason=reason)), is_mute=True)
 
 
-def _secondary(evidence: Evidence) -> str:
-    return next(map(str, evidence.failures), "")
+def _secondary(evidence: Evidence) -> Cause | None:
+    for failure in evidence.failures:
+        return Cause(str(failure))
+    return None
 
 
-def _refused(evidence: Evidence) -> str:
+def _refused(evidence: Evidence) -> Cause:
     """The launcher started no rank: its Python exception, else the beginning and the end of what it
     wrote."""
     text = _RULER.sub("", evidence.stderr)
@@ -223,7 +220,7 @@ def _refused(evidence: Evidence) -> str:
     ended = (
         f"the launcher ended with exit code {evidence.code} before any rank reported"
     )
-    return ": ".join(filter(None, (ended, shown)))
+    return Cause(": ".join(filter(None, (ended, shown))), is_mute=True)
 
 
 def _ends(stderr: str, lost: Failure | None) -> Iterator[tuple[int | None, int]]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import re
 import resource
-from collections.abc import Mapping
+import signal
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -28,22 +29,47 @@ NO_COMPONENT = (
 )
 """Of Open MPI: a setting may ask for what it was built without."""
 _NO_PROCESS = "Resource temporarily unavailable|can't start new thread|fork: retry"
-_NO_SHARED = r"PMIX ERROR: OUT-OF-RESOURCE|\[Errno 28\]|No space left on device|SIGBUS"
-_NO_WORDS = "SIGABRT|SIGSEGV|SIGBUS|its process|before any rank"
-"""In the reason, where nobody says what was short."""
-_NEVER = "(?!)"
-_SIGNS = (
-    ("n", "Too many open files", _NEVER),
-    ("u", f"{_NO_PROCESS}|terminate called without an active exception", _NEVER),
-    ("pids", _NO_PROCESS, _NO_WORDS),
-    ("v", NO_MEMORY.pattern, _NO_WORDS),
-    ("f", "File too large|SIGXFSZ", _NO_WORDS),
-    ("t", "SIGXCPU|SIGKILL", _NEVER),
-    ("shared", _NO_SHARED, _NEVER),
-    ("tasks", "More processors requested than permitted", _NEVER),
-    ("variables", NO_COMPONENT, _NEVER),
+_NO_SHARED = r"PMIX ERROR: OUT-OF-RESOURCE|\[Errno 28\]|No space left on device"
+_CRASHES = {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS}
+
+
+class Cause(NamedTuple):
+    """Why a job failed. `signal`: that ended a process. `is_mute`: a process is gone, or none has
+    begun, and nobody says why."""
+
+    text: str
+    signal: int = 0
+    is_mute: bool = False
+
+
+class _Shortage(NamedTuple):
+    """Signs that something was short: words that are printed, signals that end a process; with
+    `of_mute` also an end without a word."""
+
+    name: str
+    words: str = "(?!)"
+    signals: Collection[int] = ()
+    of_mute: bool = False
+
+    def sign(self, cause: Cause, stderr: str) -> str | None:
+        """The words that show it; empty: the cause itself does; None: nothing does."""
+        if words := re.search(self.words, cause.text) or re.search(self.words, stderr):
+            return words[0]
+        shown = cause.signal in self.signals or (self.of_mute and cause.is_mute)
+        return "" if shown else None
+
+
+_SHORTAGES = (
+    _Shortage("n", "Too many open files"),
+    _Shortage("u", f"{_NO_PROCESS}|terminate called without an active exception"),
+    _Shortage("pids", _NO_PROCESS, _CRASHES, of_mute=True),
+    _Shortage("v", NO_MEMORY.pattern, _CRASHES, of_mute=True),
+    _Shortage("f", "File too large", _CRASHES | {signal.SIGXFSZ}, of_mute=True),
+    _Shortage("t", signals={signal.SIGXCPU, signal.SIGKILL}),
+    _Shortage("shared", _NO_SHARED, {signal.SIGBUS}),
+    _Shortage("tasks", "More processors requested than permitted"),
+    _Shortage("variables", NO_COMPONENT),
 )
-"""What may have been short; what is printed then; a reason that is enough."""
 _ULIMITS = {
     "n": (resource.RLIMIT_NOFILE, "open files are"),
     "u": (resource.RLIMIT_NPROC, "processes and threads are"),
@@ -141,9 +167,10 @@ def raise_open_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def with_shortages(reason: str, stderr: str, limits: Limits) -> str:
+def with_shortages(cause: Cause, stderr: str, limits: Limits) -> str:
     """Why a job failed, and in brackets what was short, where something shows it. `stderr`: of
     launcher and ranks: a sign found there alone is quoted."""
+    reason = cause.text
     free = limits.shared_free_bytes
     size = limits.shared_bytes
     facts = {
@@ -159,13 +186,13 @@ def with_shortages(reason: str, stderr: str, limits: Limits) -> str:
     if size < SMALL_SHARED_BYTES or free < _NEARLY_FULL_BYTES:
         facts["shared"] = f"/dev/shm: {free >> 10:,} kB free, {size >> 10:,} kB in all"
     words = []
-    for name, sign, end in _SIGNS:
-        fact = facts.get(name, "")
-        seen = re.search(sign, reason) or re.search(sign, stderr)
-        if not fact or fact in reason or not (seen or re.search(end, reason)):
+    for shortage in _SHORTAGES:
+        fact = facts.get(shortage.name, "")
+        sign = shortage.sign(cause, stderr)
+        if not fact or fact in reason or sign is None:
             continue
-        if seen and seen[0] not in reason:
-            fact = f"{seen[0]}; {fact}"
+        if sign not in reason:
+            fact = f"{sign}; {fact}"
         words.append(fact)
     if not words:
         return reason

@@ -53,7 +53,7 @@ from .ending import (
 )
 from .environment_record import describe_environment
 from .failure import Evidence, explain_failure
-from .host_limits import read_limits, with_shortages
+from .host_limits import Cause, read_limits, with_shortages
 from .inherited import STEP
 from .launch_plan import LaunchPlan, Options, plan_launch
 from .nodes_left import on_nodes_left
@@ -138,7 +138,7 @@ def run_attempts(plan: LaunchPlan, out: Path, manifest: Manifest) -> None:
     except OSError as error:  # such as a full standard output
         why = f"{error.filename or 'launch'}: {error.strerror or error}"
         give_back(out)
-        failure = UserError(with_shortages(why, "", read_limits()))
+        failure = UserError(with_shortages(Cause(why), "", read_limits()))
         raise end_failed(plan, out, failure) from None
 
 

@@ -7,6 +7,7 @@ not have is left out, and one that is absent has its default.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -31,6 +32,8 @@ ENVIRONMENT = "environment.json"
 SUCCESS = "success"
 ABORTED = "aborted"
 FAILED = "failed"
+
+_FAILURE = "rn50: failure: "
 
 TIME_LIMIT = "limits.time_s"
 EPOCH_LIMIT = "limits.epochs"
@@ -173,6 +176,11 @@ class Failure:
     def file_name(self) -> str:
         return f"failure_{self.rank}.json"
 
+    @property
+    def line(self) -> str:
+        """This record as a line of stderr, which `failures_in` finds there."""
+        return _FAILURE + json.dumps(to_dict(self))
+
     def __str__(self) -> str:
         place = f"rank {self.rank} on {self.host} failed in {self.phase} at step {self.step}"
         return f"{place}: {self.reason}"
@@ -266,6 +274,15 @@ def read_failures(folder: Path) -> list[Failure]:
         with suppress(UserError):
             if failure := read(path, Failure):
                 failures.append(failure)
+    return failures
+
+
+def failures_in(text: str) -> list[Failure]:
+    """The failures among the lines that ranks have printed. One that was cut is left out."""
+    failures = []
+    for match in re.finditer(rf"{_FAILURE}(.*)", text):
+        with suppress(ValueError, UserError):
+            failures.append(fit(Failure, json.loads(match[1]), "stderr"))
     return failures
 
 

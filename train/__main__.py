@@ -168,6 +168,8 @@ class _Rank:
         # First: out of memory, anything may end the process from here.
         if self.heartbeat is not None:
             self.heartbeat.tell(failure=to_dict(failure))
+        else:  # for the launcher, which may not see this rank's folder
+            print(failure.line, file=sys.stderr, flush=True)
         if not isinstance(error, UserError):
             traceback.print_exc()
         self._close_log()
@@ -217,7 +219,7 @@ class _Rank:
             self.held.close()
 
     def say(self, reason: str) -> None:
-        """Print the line that launch/failure.py reads."""
+        """Print why this rank ends, and which it is."""
         process = self.process
         place = f"rank {process.rank} on {process.host} in {self.phase}"
         print(f"{place}: {reason}", file=sys.stderr, flush=True)

@@ -6,19 +6,24 @@ import errno
 import os
 import re
 import resource
+import sys
 from dataclasses import replace
 from pathlib import Path
+from signal import SIGABRT, SIGBUS, SIGKILL, SIGXCPU
 from typing import Any
 
 import pytest
 
+from rn50.config.errors import UserError
 from rn50.config.load import load
 from rn50.launch.failure import PROCESS_EXITED, Evidence, explain_failure
 from rn50.launch.host_limits import (
     LEAST_OPEN_FILES,
+    Cause,
     Limits,
     check_open_files,
     read_limits,
+    with_shortages,
 )
 from rn50.launch.launch_plan import Options, plan_launch
 from rn50.logging.records import Failure
@@ -29,6 +34,7 @@ EAGAIN = os.strerror(errno.EAGAIN)
 RECORDED = Path(__file__).resolve().parent.parent / "golden" / "refusals"
 OWN = Failure(1, "h", "epoch 2", 7, "UserError: bad record")
 GONE = replace(OWN, reason=PROCESS_EXITED)
+GONE_MUTE = Cause(PROCESS_EXITED, is_mute=True)
 ECHO = replace(
     OWN, rank=0, reason="MXNetError: Horovod has been shut down. This was caused by"
 )
@@ -67,9 +73,7 @@ GLOO_LOOP = (
     "uncaught exception: [/b/tcp/pair.cc:589] Read error [10.79.0.2]:5: Connection timed out\n"
 )
 NO_TASKS = "srun: error: Unable to create step for job 7: More processors requested than permitted"
-NO_FOLDER = (
-    "rank 4 on h2 in start: /r/config.yaml: expected: a folder that all nodes share\n"
-)
+NO_FOLDER = f"[4]<stderr>:{Failure(4, 'h2', 'start', 0, '/r: a shared folder').line}\n"
 HERE = "rank 1 on h failed in epoch 2 at step 7: "
 PLENTY = Limits({"n": 1024}, None, 1 << 30, 1 << 30)
 NO_PIDS = PLENTY._replace(processes=30)
@@ -211,80 +215,94 @@ def test_a_launcher_that_starts_nothing_is_quoted(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reason", "stderr", "limits", "short"),
+    ("cause", "stderr", "limits", "short"),
     [
         (
-            "[Errno 24] Too many open files",
+            Cause("[Errno 24] Too many open files"),
             "",
             PLENTY,
             "(open files are limited: ulimit -n 1024)",
         ),
         (
-            "x",
+            Cause("x"),
             "y: Too many open files",
             PLENTY,
             "(Too many open files; open files are limited",
         ),
         (
-            "MemoryError",
+            Cause("MemoryError"),
             "",
             SMALL_SPACE,
             "(address space is limited: ulimit -v 900000)",
         ),
         (
-            PROCESS_EXITED,
+            GONE_MUTE,
             "",
             SMALL_SPACE,
             "(address space is limited: ulimit -v 900000)",
         ),
         (
-            "killed by SIGABRT",
+            Cause("killed", SIGABRT),
             "",
             NO_PIDS,
             "(processes and threads are limited: pids.max 30)",
         ),
-        ("killed by SIGBUS: a file", "", FULL, "(/dev/shm: 32 kB free, 64 kB in all)"),
+        (Cause("killed", SIGBUS), "", FULL, "(/dev/shm: 32 kB free, 64 kB in all)"),
         (
-            PROCESS_EXITED,
+            GONE_MUTE,
             "PMIX ERROR: OUT-OF-RESOURCE in x",
             FULL,
             "(PMIX ERROR: OUT-OF-RESOURCE;",
         ),
         (
-            "[Errno 27] File too large",
+            Cause("[Errno 27] File too large"),
             "",
             SMALL_FILES,
             "(file size is limited: ulimit -f 300)",
         ),
-        (PROCESS_EXITED, "", SMALL_FILES, "(file size is limited: ulimit -f 300)"),
-        ("killed by SIGXCPU", "", NO_TIME, "(CPU time is limited: ulimit -t 4)"),
-        ("killed by SIGKILL", "", NO_TIME, "(CPU time is limited: ulimit -t 4)"),
-        ("SIGABRT", CRASH, FEW_PROCESSES, "ulimit -u 60"),
+        (GONE_MUTE, "", SMALL_FILES, "(file size is limited: ulimit -f 300)"),
+        (Cause("killed", SIGXCPU), "", NO_TIME, "(CPU time is limited: ulimit -t 4)"),
+        (Cause("killed", SIGKILL), "", NO_TIME, "(CPU time is limited: ulimit -t 4)"),
+        (Cause("killed", SIGABRT), CRASH, FEW_PROCESSES, "ulimit -u 60"),
         (
-            f"{EAGAIN} x",
+            Cause(f"{EAGAIN} x"),
             "",
             FEW_PROCESSES,
             "(processes and threads are limited: ulimit -u 60)",
         ),
-        (PROCESS_EXITED, NO_PML, UCX, "pml framework; OMPI_MCA_pml=ucx)"),
-        ("x", NO_TASKS, PLENTY, "or --launcher mpirun)"),
-        ("killed by SIGKILL", "", FEW_PROCESSES, ""),
-        (PROCESS_EXITED, "", NO_TIME, ""),
-        (PROCESS_EXITED, "", UCX, ""),
-        ("ValueError: x", "", SMALL_FILES, ""),
-        ("killed by SIGBUS: a file", "", PLENTY, ""),
+        (GONE_MUTE, NO_PML, UCX, "pml framework; OMPI_MCA_pml=ucx)"),
+        (Cause("x"), NO_TASKS, PLENTY, "or --launcher mpirun)"),
+        (Cause("killed", SIGKILL), "", FEW_PROCESSES, ""),
+        (GONE_MUTE, "", NO_TIME, ""),
+        (GONE_MUTE, "", UCX, ""),
+        (Cause("ValueError: x"), "", SMALL_FILES, ""),
+        (Cause("killed", SIGBUS), "", PLENTY, ""),
     ],
 )
 def test_what_was_short_is_named(
-    reason: str,
+    cause: Cause,
     stderr: str,
     limits: Limits,
     short: str,
 ) -> None:
-    told = explain_failure(
-        Evidence([replace(OWN, reason=reason)], stderr, 1, limits=limits)
-    )
-    assert short in told if short else told.endswith(reason)
+    told = with_shortages(cause, stderr, limits)
+    assert short in told if short else told == cause.text
+
+
+@pytest.mark.parametrize(
+    ("evidence", "short"),
+    [
+        (seen(lost=GONE, limits=SMALL_SPACE), "ulimit -v"),
+        (seen(GLOO, limits=NO_TIME), "ulimit -t"),
+        (seen(ABORTED, lost=GONE, limits=NO_PIDS), "pids.max"),
+        (seen("", OWN, code=-24, limits=NO_TIME), "ulimit -t"),
+        (seen(limits=NO_PIDS), "pids.max"),
+    ],
+)
+def test_an_end_without_a_word_is_held_against_the_limits(
+    evidence: Evidence, short: str
+) -> None:
+    assert short in explain_failure(evidence)
 
 
 def test_limits_are_in_the_units_of_ulimit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,10 +341,14 @@ def test_too_few_open_files_are_refused(monkeypatch: pytest.MonkeyPatch) -> None
     assert "ulimit -n" in "".join(plan.obstacles)
 
 
-def test_a_rank_that_never_connected_is_read_in_its_own_words(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_rank_that_never_connected_leaves_its_record_on_stderr(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    _Rank(tmp_path).say("no connection")
+    monkeypatch.setattr("os._exit", sys.exit)
+    with pytest.raises(SystemExit):
+        _Rank(tmp_path / "on another node").fail(UserError("no connection"))
     seen = Evidence(
         [],
         capsys.readouterr().err,
