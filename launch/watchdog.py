@@ -12,14 +12,14 @@ import time
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..config.errors import UserError
 from ..config.reading import read_text
 from ..config.schema import Watchdog as Settings
 from ..logging.records import Failure, fit
 from ..train.communication.identity import differences, differing_ranks
-from ..train.heartbeat import IN_ENGINE_SUFFIX, WATCHDOG_ENV, suspended_s
+from ..train.heartbeat import WATCHDOG_ENV, Line, suspended_s
 from .failure import PROCESS_EXITED
 from .host_limits import raise_open_files
 
@@ -34,6 +34,14 @@ _JOINING = ("join ranks", "open connections", "agree on weights")
 """Stages of start-up in which a rank waits for others."""
 
 
+class Place(NamedTuple):
+    """Where a rank is, as it says."""
+
+    phase: str
+    step: int
+    line: Line
+
+
 class RankStatus:
     """What is known of one rank."""
 
@@ -44,20 +52,24 @@ class RankStatus:
         self.host = ""
         self.identity = ""
         self.asked_to_hold = False
-        self.place: tuple[str, int, str] = ("start", 0, "")
+        self.place = Place("start", 0, Line(""))
         self.last_received_s = now_s
         self.last_progress_s = now_s
 
     @property
     def waits(self) -> bool:
         """Whether it most likely waits for other ranks."""
-        phase, _, at = self.place
-        return phase in _JOINING or at.endswith(IN_ENGINE_SUFFIX)
+        return self.place.phase in _JOINING or self.place.line.in_engine
 
     def report(self, reason: str) -> Failure:
         """As a rank itself reports a failure."""
-        phase, step, _ = self.place
-        return Failure(self.rank, self.host, phase, step, reason)
+        return Failure(
+            self.rank,
+            self.host,
+            self.place.phase,
+            self.place.step,
+            reason,
+        )
 
 
 class Watchdog:
@@ -211,7 +223,8 @@ class Watchdog:
         elif "done" in message:
             self._unregister(status)
         else:
-            place = (message["phase"], message["step"], message["at"])
+            line = Line(*message["line"])
+            place = Place(message["phase"], message["step"], line)
             if place[:2] != status.place[:2]:
                 status.last_progress_s = now_s
             status.place = place
@@ -319,8 +332,8 @@ class Watchdog:
         )
         if latest_s >= now_s - stall_s:
             return None
-        status = min(connected, key=lambda status: (status.place[1], status.waits))
-        reason = f"no progress for {stall_s:g} s, at {status.place[2]}"
+        status = min(connected, key=lambda status: (status.place.step, status.waits))
+        reason = f"no progress for {stall_s:g} s, at {status.place.line}"
         places = {(*status.place[:2], status.waits) for status in connected}
         if self._host != _HERE and len(places) == 1:  # nobody is behind
             reason += f", as all {len(connected)} ranks: {_NETWORK}"

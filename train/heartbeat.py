@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..config.errors import UserError
 from ..config.reading import read_text
@@ -37,8 +37,17 @@ PAUSE_S = 2.0
 _PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _PACKAGE = str(Path(__file__).parent.parent)
 _ENGINES = ("/mxnet/", "/horovod/")
-IN_ENGINE_SUFFIX = " (in an engine)"
-"""Ends a place in which a rank most likely waits for others."""
+
+
+class Line(NamedTuple):
+    """Where a thread is: a line of this package, or a call of an engine from it, in which a rank
+    most likely waits for others."""
+
+    at: str
+    in_engine: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.at} (in an engine)" if self.in_engine else self.at
 
 
 class HeartbeatClient:
@@ -122,7 +131,7 @@ class HeartbeatClient:
                         {
                             "phase": phase,
                             "step": context.state.step,
-                            "at": main_thread(),
+                            "line": main_thread(),
                             "grace_s": context.grace_s,
                         }
                     )
@@ -169,19 +178,17 @@ def suspended_s(last_s: float, now_s: float) -> float:
     return pause_s if pause_s > PAUSE_S else 0.0
 
 
-def main_thread() -> str:
-    """Where the main thread is: the innermost line of this package, and whether an engine has it.
-
-    An engine's call (MXNet, Horovod) mostly waits for other ranks.
-    """
+def main_thread() -> Line:
+    """Where the main thread is: the innermost line of this package, and whether an engine has it
+    (MXNet, Horovod)."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    ending = ""
-    if frame and any(name in frame.f_code.co_filename for name in _ENGINES):
-        ending = IN_ENGINE_SUFFIX
+    in_engine = frame is not None and any(
+        name in frame.f_code.co_filename for name in _ENGINES
+    )
     while frame is not None:
         code = frame.f_code
         if code.co_filename.startswith(_PACKAGE):
             file = code.co_filename[len(_PACKAGE) + 1 :]
-            return f"{file}:{frame.f_lineno} {code.co_name}{ending}"
+            return Line(f"{file}:{frame.f_lineno} {code.co_name}", in_engine)
         frame = frame.f_back
-    return "outside rn50"
+    return Line("outside rn50")

@@ -15,10 +15,13 @@ from rn50.config.schema import Watchdog as Settings
 from rn50.launch.failure import PROCESS_EXITED
 from rn50.launch.watchdog import Watchdog
 from rn50.logging.records import Failure, to_dict
-from rn50.train.heartbeat import WATCHDOG_ENV
+from rn50.train.heartbeat import WATCHDOG_ENV, Line
 from tests.waiting import wait_until
 
 PATIENCE_S = 60.0
+
+WAITS = Line("train/communication/communicator.py:120 barrier", in_engine=True)
+FETCHES = Line("data/pipeline.py:90 next")
 
 
 def connected(place: str) -> socket.socket:
@@ -58,13 +61,9 @@ class Rank:
         self,
         phase: str,
         step: int,
-        at: str = "train/run.py:1 x",
+        line: Line = FETCHES,
     ) -> None:
-        self.say(
-            phase=phase,
-            step=step,
-            at=at,
-        )
+        self.say(phase=phase, step=step, line=line)
 
 
 @pytest.fixture
@@ -153,10 +152,6 @@ def test_ranks_of_other_hosts_connect_over_ipv4_or_ipv6(address: str) -> None:
         watchdog.close()
 
 
-WAITS = "train/communication/communicator.py:120 barrier (in an engine)"
-FETCHES = "data/pipeline.py:90 next"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("watchdog", "places", "reason"),
@@ -187,7 +182,7 @@ FETCHES = "data/pipeline.py:90 next"
 )
 def test_the_rank_for_which_the_job_must_end(
     watchdog: Watchdog,
-    places: list[tuple[int, str] | None],
+    places: list[tuple[int, Line] | None],
     reason: str,
 ) -> None:
     ranks = [Rank(watchdog, number) for number in range(len(places))]

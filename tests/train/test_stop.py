@@ -204,7 +204,7 @@ def test_a_main_thread_that_waits_for_the_device_is_in_an_engine() -> None:
     host_reads.counts(product)
     over.set()
     looking.join()
-    functions = {re.sub(r":\d+ ", " ", place) for place in places}
+    functions = {re.sub(r":\d+ ", " ", str(place)) for place in places}
     assert {
         "train/heartbeat.py main_thread",
         "train/host_reads.py counts (in an engine)",
