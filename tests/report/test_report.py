@@ -13,7 +13,7 @@ import pytest
 from rn50.config.load import load
 from rn50.launch.run import try_report
 from rn50.report.html import render_report, write_report
-from rn50.report.plots import _planned, page_charts
+from rn50.report.plots import Plot, _planned, page_charts
 from rn50.report.run_folder import read_subjects
 from tests.compliance.log_text import Run, drop, find, good_run, last, write
 from tests.conftest import refused, write_json, write_metrics
@@ -303,12 +303,20 @@ def test_hostile_text_is_text(hostile_folder: Path) -> None:
 
 
 def test_numbers_that_no_axis_takes_are_not_drawn(run_folder: Path) -> None:
+    # an evaluation before epoch 0 is not drawn either
+    def charts(epoch: float, *hostile: dict[str, object]) -> dict[str, list[Plot]]:
+        run = good_run()
+        last(run, "eval_accuracy").metadata["epoch_num"] = epoch
+        write(run_folder / "result_0.txt", run)
+        write_metrics(run_folder, [*train_records(), *step_records(), *hostile])
+        (subject,) = read_subjects(run_folder)
+        return page_charts([("_", subject)])
+
     records = [*train_records(), *step_records()]
-    for record in records[1::2]:
+    for record in records:
         for key in record.keys() - {"kind", "step"}:
             record[key] = 1e308
-    write_metrics(run_folder, records)
-    assert "Learning rate" in page_of(run_folder)
+    assert charts(1e308, *records) == charts(-1)
 
 
 # --- the command and the launcher -----------------------------------------------------------------
