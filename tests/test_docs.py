@@ -107,12 +107,30 @@ def test_paths_are_in_the_repository(page: Path) -> None:
     assert missing(page.read_text()) == []
 
 
+def dead_links(page: str, folder: Path) -> list[str]:
+    """Targets in the repository that are not there."""
+    dead = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", page):
+        if not re.match(r"\w+://|mailto:|#", target):
+            path = (folder / target.partition("#")[0]).resolve()
+            if path.relative_to(ROOT).as_posix() not in KNOWN:
+                dead.append(target)
+    return dead
+
+
 @every_page
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
-        if not re.match(r"\w+://|mailto:|#", target):
-            path = (page.parent / target.partition("#")[0]).resolve()
-            assert path.relative_to(ROOT).as_posix() in KNOWN, target
+    assert dead_links(page.read_text(), page.parent) == []
+
+
+def test_what_is_not_there_is_noticed() -> None:
+    page = """`launch/absent.py` [here](README.md), [absent](absent.md#top)
+```bash
+absent.sh
+```
+"""
+    assert missing(page) == ["launch/absent.py", "absent.sh"]
+    assert dead_links(page, ROOT) == ["absent.md#top"]
 
 
 def test_the_licence_is_named_where_tools_look(root: Path) -> None:
