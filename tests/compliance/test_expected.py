@@ -50,7 +50,8 @@ CODES = {
     "R16b": {"MLP507"},
     "R18": {"MLP309"},
 }
-"""The table's codes of the reference and ours. R20 refers there to a file that is not included."""
+"""The table's codes of the reference and ours. R20 refers there to a system description that is not
+included: test_submission.py has one of another division than a log."""
 OURS = {
     "PASS": ("PASS", "POLICY"),
     "PASS with warning": ("PASS", "POLICY"),
