@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import fnmatch
 import re
-import subprocess
 from pathlib import Path, PurePosixPath
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.checkout import tracked
+from tests.conftest import ROOT
+
 PAGES = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
@@ -36,22 +37,10 @@ IMAGES = re.compile(r"^(train|val)/|\.(JPE?G|jpe?g|png|tar)$")
 TOKEN = re.compile(r"[\w.*<>/-]+")
 
 
-def tracked() -> set[str]:
-    """Files of the repository and the folders above them; those about to be added too."""
-    command = ["sh", "-c", "git ls-files --cached --others --exclude-standard"]
-    listed = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    if listed.returncode:
-        pytest.skip(f"no git here: {listed.stderr.strip()}", allow_module_level=True)
-    files = listed.stdout.splitlines()
-    known = {*files}
-    for name in files:
-        known |= {str(folder) for folder in PurePosixPath(name).parents}
-    return known - {"."}
-
-
-KNOWN = tracked()
+KNOWN = {*tracked()}
+for name in tracked():
+    KNOWN |= {str(folder) for folder in PurePosixPath(name).parents}
+KNOWN -= {"."}
 TOP = {name.split("/")[0] for name in KNOWN if "/" in name}
 
 

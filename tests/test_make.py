@@ -1,4 +1,4 @@
-"""What make lists, and what it removes: caches; never a run or an image set. What a wheel packs."""
+"""What make lists, and what it removes: caches; never a run or an image set."""
 
 from __future__ import annotations
 
@@ -94,27 +94,6 @@ def test_help_lists_every_target(root: Path) -> None:
 
 def project(root: Path) -> dict[str, Any]:
     return tomllib.loads((root / "pyproject.toml").read_text())
-
-
-def test_a_wheel_has_every_file_that_code_opens(root: Path) -> None:
-    """An installation from a wheel once lacked stamp.c, which every rank compiles."""
-    settings = project(root)["tool"]["setuptools"]
-    packed: set[Path] = set()
-    for package, patterns in settings["package-data"].items():
-        folder = root.joinpath(*package.split(".")[1:])
-        for pattern in patterns:
-            files = set(folder.glob(pattern))
-            assert files, f"pyproject.toml: {package}: no file is named {pattern}"
-            packed |= files
-    command = ["sh", "-c", 'git ls-files "$@"', "-", *ROOMS]
-    listed = finished(command, cwd=root)
-    for name in listed.stdout.split():
-        path = root / name
-        if path.suffix == ".py":
-            package = ".".join(("rn50", *Path(name).parent.parts))
-            assert package in settings["packages"]
-        elif path.suffix != ".md":
-            assert path in packed
 
 
 def test_what_pip_installs_is_what_set_up_installs(root: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from html.parser import HTMLParser
 from operator import itemgetter
@@ -15,14 +14,13 @@ from rn50.launch.run import try_report
 from rn50.report.html import render_report, write_report
 from rn50.report.plots import Plot, _planned, page_charts
 from rn50.report.run_folder import read_subjects
+from tests.checkout import SHARED
 from tests.compliance.log_text import Run, drop, find, good_run, last, write
 from tests.conftest import refused, write_json, write_metrics
 from tests.report.conftest import Measure, write_config
 from tests.report.test_breakdown import records as step_records
 from tests.report.test_breakdown import table as rank_table
 
-BESIDE = Path(__file__).resolve().parents[3] / "shared"
-SHARED = Path(os.environ.get("RN50_SHARED", BESIDE))
 LOGS = SHARED / "data/mlperf_logs/logs"
 HOSTILE = (
     '"><script>document.title="owned"</script><img src=x onerror="document.title=1">'
