@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.conftest import ROOT
 from tests.waiting import finished
@@ -36,3 +38,17 @@ def copy_to(target: Path) -> None:
             copy,
             follow_symlinks=False,
         )
+
+
+def requirements(python: str) -> dict[str, Requirement]:
+    """What requirements.txt asks for on a version of Python, by name."""
+    asked = {}
+    for line in (ROOT / "requirements.txt").read_text().splitlines():
+        text = line.partition("#")[0].strip()
+        if not text:
+            continue
+        requirement = Requirement(text)
+        marker = requirement.marker
+        if marker is None or marker.evaluate({"python_version": python}):
+            asked[canonicalize_name(requirement.name)] = requirement
+    return asked
