@@ -27,7 +27,7 @@ from ..logging.places import (
     run_folders,
 )
 from ..logging.records import ENVIRONMENT, RESULT, Environment, Result, fit
-from .run_summary import RunSummary, show, summarise
+from .run_summary import PARAMETER_KEYS, RunSummary, show, summarise
 
 T = TypeVar("T")
 _JSON_BYTES = 8 << 20
@@ -157,7 +157,7 @@ def read_folder(
     files = results_in(path) if only is None else [only]
     for file in files:
         try:
-            events = read_log(file, checked_keys()).events
+            events = read_log(file, checked_keys() | PARAMETER_KEYS).events
             logs.append(LogFigures(file, summarise(events, target)))
         except UserError as error:
             notes.extend(str(error).splitlines())

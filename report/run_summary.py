@@ -25,8 +25,16 @@ _PARAMETER = re.compile(
     r"|(?P<name>seed|global_batch_size(?:_change)?|gradient_accumulation_steps"
     r"|model_bn_span|train_samples|eval_samples|\w*label_smoothing)"
 )
-
-
+PARAMETER_KEYS = frozenset(
+    {
+        *(key.replace("sgd_", "akiba_") for key in benchmark.SGD_KEYS),
+        "global_batch_size_change",
+        "num_eval_examples",
+        "num_train_examples",
+        "opt_weight_decay",
+    }
+)
+"""Hyper-parameters that logs have and no rule reads."""
 _RENAMED = {"opt_name": "optimizer"}
 
 

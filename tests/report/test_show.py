@@ -195,6 +195,22 @@ def test_optimizers_share_the_names_of_their_parameters(tmp_path: Path) -> None:
     assert shared <= sgd & lars & older
 
 
+def test_parameters_that_no_rule_reads_are_shown(tmp_path: Path) -> None:
+    sgd = good_run(optimizer="sgd")
+    akiba = good_run(optimizer="sgd")
+    for record in akiba:
+        record.key = record.key.replace("sgd_", "akiba_")
+    change = find(akiba, "global_batch_size").later(0)
+    change.key = "global_batch_size_change"
+    akiba.append(change)
+    logs = [
+        write(tmp_path / "sgd.txt", sgd),
+        write(tmp_path / "akiba.txt", akiba),
+    ]
+    of_sgd, of_akiba = [subject.runs[0].parameters for subject in read_all(logs)]
+    assert of_akiba == of_sgd | {"global_batch_size_change": 3264}
+
+
 def test_copies_by_other_ranks_change_nothing(tmp_path: Path) -> None:
     single = of(tmp_path)
 
