@@ -407,8 +407,8 @@ def _value(cell: str) -> float | str | None:
 
 class Group(NamedTuple):
     """Runs with the same value, by the numbers of their rows; `spreads`: mean, least and most of
-    each figure, over the runs that have it. A time to train is that of a run that reached its
-    target."""
+    each figure, over the runs that have it. A run whose log cannot be read counts as one. A time to
+    train is that of a run that reached its target."""
 
     value: str
     rows: tuple[int, ...]
@@ -457,7 +457,7 @@ def _group(
         value=value,
         rows=tuple(rows),
         reached=sum(run.reached is not None for run in runs),
-        runs=len(runs),
+        runs=sum(len(subject.files) for subject in subjects),
         spreads=spreads,
     )
 

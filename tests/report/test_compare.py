@@ -28,7 +28,7 @@ from rn50.report.compare import (
     order_of,
     read_all,
 )
-from rn50.report.html import render_comparison
+from rn50.report.html import render_comparison, render_report
 from rn50.report.plots import page_charts
 from rn50.report.reproduction import are_of_one_config, first_bit
 from rn50.report.run_folder import Subject, read_folder, read_subjects
@@ -111,6 +111,10 @@ def test_a_log_that_cannot_be_read_among_others_is_a_note(tmp_path: Path) -> Non
     assert len(subject.logs) == 1
     assert len(subject.files) == 2
     assert "result_1.txt" in subject.notes[0]
+    assert "1 of 2 runs reached the target." in render_report(subject)
+    (group,) = group_by(compare([subject]), "seed")
+    assert group.reached == 1
+    assert group.runs == 2
 
 
 # --- columns --------------------------------------------------------------------------------------
