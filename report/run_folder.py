@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from ..compliance.log_rules import checked_keys
+from ..compliance.logged_run import LoggedRun
+from ..compliance.ruleset import find_ruleset
 from ..config import benchmark
 from ..config.errors import UserError
 from ..config.finding import number
@@ -157,8 +159,9 @@ def read_folder(
     files = results_in(path) if only is None else [only]
     for file in files:
         try:
-            events = read_log(file, checked_keys() | PARAMETER_KEYS).events
-            logs.append(LogFigures(file, summarise(events, target)))
+            log = read_log(file, checked_keys() | PARAMETER_KEYS)
+            run = LoggedRun(log, find_ruleset(file, log, None).name)
+            logs.append(LogFigures(file, summarise(run, target)))
         except UserError as error:
             notes.extend(str(error).splitlines())
     if not logs and (only is not None or not is_run):

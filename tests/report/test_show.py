@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from rn50.cli import log as log_commands
-from rn50.logging.parse import read_log
 from rn50.report.compare import read_all
-from rn50.report.run_summary import RunSummary, show, summarise
+from rn50.report.run_summary import RunSummary, show
 from tests.compliance.log_text import (
     Run,
     drop,
@@ -151,7 +150,8 @@ def test_a_stamp_of_zero_is_no_clock(tmp_path: Path) -> None:
 
 
 def summary_of(path: Path) -> RunSummary:
-    return summarise(read_log(path).events)
+    (subject,) = read_all([path])
+    return subject.runs[0]
 
 
 def of(
@@ -207,7 +207,7 @@ def test_parameters_that_no_rule_reads_are_shown(tmp_path: Path) -> None:
         write(tmp_path / "sgd.txt", sgd),
         write(tmp_path / "akiba.txt", akiba),
     ]
-    of_sgd, of_akiba = [subject.runs[0].parameters for subject in read_all(logs)]
+    of_sgd, of_akiba = [summary_of(log).parameters for log in logs]
     assert of_akiba == of_sgd | {"global_batch_size_change": 3264}
 
 
@@ -269,6 +269,18 @@ def test_an_evaluation_after_run_stop_does_not_count(tmp_path: Path) -> None:
     run = of(tmp_path, late)
     assert run.evaluations[-1].accuracy == 0.7592
     assert run.reached is None
+
+
+def test_figures_are_of_the_first_run(tmp_path: Path) -> None:
+    """As its verdict is."""
+    first = good_run()
+    second = good_run()
+    for record in second:
+        record.time_ms += 600_000
+    last(second, "eval_accuracy").metadata["epoch_num"] = 36
+    put("seed", 1)(second)
+    log = write(tmp_path / "two.txt", first + second)
+    assert summary_of(log) == of(tmp_path)
 
 
 @pytest.mark.parametrize(
