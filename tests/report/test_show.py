@@ -140,6 +140,16 @@ def test_a_run_without_an_end_has_no_time(tmp_path: Path) -> None:
     assert figures["eval_accuracy"] == 0.76
 
 
+def test_a_run_without_its_target_has_no_time_to_train(tmp_path: Path) -> None:
+    """Of another benchmark than ours, whose accuracy may be no fraction, its status counts."""
+    missed = RUN.replace("0.76", "0.75")
+    assert figures_of(tmp_path, missed)["time_to_train_s"] is None
+    bert = line(900, "submission_benchmark", "bert") + missed
+    assert figures_of(tmp_path, bert)["time_to_train_s"] == 14.75
+    aborted = bert.replace("success", "aborted")
+    assert figures_of(tmp_path, aborted)["time_to_train_s"] is None
+
+
 def test_a_stamp_of_zero_is_no_clock(tmp_path: Path) -> None:
     """Some published logs stamp records with 0: nobody started a run in 1970."""
     without_start = RUN.replace("3500", "0")
@@ -357,9 +367,11 @@ def test_the_figures_of_published_logs(row: list[str]) -> None:
     assert (figures["status"] or "-") == status
     assert figures["eval_accuracy"] == pytest.approx(float(accuracy), abs=1e-6)
     assert figures["global_batch_size"] == int(batch)
+    run_s = summary_of(PUBLISHED / row[0]).run_s
     if seconds != "-":
-        assert figures["time_to_train_s"] == pytest.approx(float(seconds), abs=1e-3)
+        assert run_s == pytest.approx(float(seconds), abs=1e-3)
         assert figures["epochs"] == float(epochs)
+    assert figures["time_to_train_s"] == (run_s if status == "success" else None)
     assert len(figures["evaluations"]) > 3
     if "NVIDIA" in row[0]:
         assert figures["images_per_s"] > 1000
