@@ -94,10 +94,15 @@ def first_bit(
     left: Subject,
     right: Subject,
 ) -> FirstBit:
-    """Return the first loss or accuracy in which two runs differ in any bit."""
+    """Return the first loss or accuracy in which two runs differ in any bit. One that is a number
+    in neither, such as a loss that is not finite, has no bits to compare."""
     ours = _values(left)
     theirs = _values(right)
-    shared = [where for where in ours if where in theirs]
+    shared = [
+        where
+        for where in ours
+        if where in theirs and {ours[where], theirs[where]} != {None}
+    ]
     for where in shared:
         if ours[where] != theirs[where]:
             return FirstBit(

@@ -317,7 +317,7 @@ def test_the_curves_near_the_target_have_a_chart(study: Path) -> None:
 
 def run_folder(
     folder: Path,
-    losses: list[float],
+    losses: list[float | None],
     seed: int = 1,
 ) -> Subject:
     folder.mkdir()
@@ -348,6 +348,16 @@ def test_the_first_loss_that_differs_in_a_bit(tmp_path: Path) -> None:
         next_up,
     )
     assert not are_of_one_config(left, other)
+
+
+def test_a_loss_that_is_no_number_has_no_bits(tmp_path: Path) -> None:
+    """A NaN is null in the metrics of both."""
+    left = run_folder(tmp_path / "l", [3.0, None])
+    right = run_folder(tmp_path / "r", [3.0, None])
+    assert first_bit(left, right).compared == 1
+    finite = run_folder(tmp_path / "f", [3.0, 2.0])
+    bit = first_bit(left, finite)
+    assert bit.where == "loss at step 1"
 
 
 def test_bare_logs_of_one_config_are_compared_by_their_accuracies(
