@@ -63,6 +63,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Exported], list[str]]:
     for resolved, name in _names(paths_of).items():
         path = paths_of[resolved]
         folder = read_run_folder(path)
+        notes += [f"{path}: {note}" for note in folder.notes]
         if not folder.metrics:
             notes.append(f"{path / METRICS}: the records of a run expected, found none")
             continue
@@ -73,7 +74,6 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Exported], list[str]]:
                 _start_unix_s(path),
             )
         )
-        notes += [f"{path}: {note}" for note in folder.notes]
     if not runs:
         raise UserError(*notes)
     return runs, notes

@@ -18,7 +18,7 @@ from ..config.finding import number
 from ..config.load import Loaded, load
 from ..config.reading import JsonObject, read_file
 from ..config.schema import Run
-from ..logging.metrics_read import Series, read_metrics
+from ..logging.metrics_read import read_metrics
 from ..logging.parse import open_pipe, read_log
 from ..logging.places import (
     config_of,
@@ -220,19 +220,15 @@ def read_run_folder(path: Path) -> RunFolder:
     metrics = read(
         "metrics.jsonl",
         partial(read_metrics, within=path),
-        Series(),
+        (),
     )
-    notes += [
-        f"metrics.jsonl: of {kind} one record in {step} is taken, as there are so many"
-        for kind, step in metrics.thinned.items()
-    ]
     return RunFolder(
         path=path,
         result=read_record(RESULT, Result),
         environment=read_record(ENVIRONMENT, Environment) or Environment(),
         origins={key: show(value) for key, value in origins.items()},
         config=read("config.yaml", partial(load, within=path), None),
-        metrics=metrics.records,
+        metrics=metrics,
         spans=_spans(timeline),
         ranks=read("ranks.json", read_json, {}),
         notes=tuple(notes),
