@@ -18,8 +18,6 @@ MOST_NAMES = 1000
 _LINE_BYTES = 1 << 16
 _TAIL_BYTES = 1 << 20
 """Some 7,000 records: more than lie between two evaluations."""
-_MOST_TORN = 8
-"""Lines looked at for a whole record; the last one alone may be torn."""
 
 
 def read_metrics(path: Path, within: Path | None = None) -> tuple[JsonObject, ...]:
@@ -45,36 +43,21 @@ def read_metrics(path: Path, within: Path | None = None) -> tuple[JsonObject, ..
     return tuple(records)
 
 
-def newest_records(path: Path, *series: str) -> dict[str, JsonObject]:
-    """The last whole record of each kind near the end of a metrics.jsonl, which may be being
-    written; a kind is missing where there is none, and all of them where no file can be read."""
+def newest_records(path: Path) -> dict[str, JsonObject]:
+    """The last whole record of training and of evaluation, by their kinds, near the end of a
+    metrics.jsonl, which may be being written; one is missing where there is none, both where no
+    file can be read."""
     try:
-        tail = read_end(path, _TAIL_BYTES)
+        lines = read_end(path, _TAIL_BYTES).splitlines()
     except OSError:
         return {}
     newest = {}
-    for name in series:
-        record = _newest(tail, b'{"kind": "%b"' % name.encode())
-        if record is not None:
-            newest[name] = record
+    for kind in ("train", "eval"):
+        start = b'{"kind": "%b"' % kind.encode()
+        records = (_record(line) for line in reversed(lines) if line.startswith(start))
+        if record := next(filter(None, records), None):
+            newest[kind] = record
     return newest
-
-
-def _newest(tail: bytes, start: bytes) -> JsonObject | None:
-    at = len(tail)
-    for _ in range(_MOST_TORN):
-        if (
-            at := tail.rfind(
-                start,
-                0,
-                at,
-            )
-        ) < 0:
-            break
-        line, end, _ = tail[at : at + _LINE_BYTES].partition(b"\n")
-        if end and (record := _record(line)) is not None:
-            return record
-    return None
 
 
 def _record(line: bytes) -> JsonObject | None:
