@@ -15,7 +15,7 @@ from ..logging.mlperf import MLPerfLog
 from ..logging.timeline import Timeline
 from .checkpoint.file import Checkpoint
 from .checkpoint.resume import LOG, METRICS, last_stamp_unix_s
-from .checkpoint.state import TrainState, log_position
+from .checkpoint.state import TrainState
 from .communication.connection import Connection
 from .communication.identity import identity_of
 from .gpu.code import check_step
@@ -56,7 +56,7 @@ class RunContext:
         self.log = MLPerfLog(
             out / LOG if first else None,
             self.clock,
-            resumed=log_position(self.plan, self.state) if resumed else None,
+            resumed=resumed is not None,
         )
         self.metrics = Metrics(
             out / METRICS if first else None,
