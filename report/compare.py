@@ -22,8 +22,9 @@ from ..config.names import nearest_name
 from ..config.reading import JsonObject
 from ..config.schema import PLACES
 from ..logging.places import job_of, run_folders
+from ..logging.records import Repeat
 from .published import machine_of
-from .reproduction import FirstBit, are_of_one_config, first_bit
+from .reproduction import are_of_one_config, first_bit
 from .run_folder import Subject, read_subjects
 from .run_summary import MISSING, decimals, median_of, show
 
@@ -96,7 +97,7 @@ class Comparison(NamedTuple):
     subjects: tuple[Subject, ...]
     columns: tuple[Column, ...]
     """The columns that any subject has, by groups."""
-    first_bits: tuple[FirstBit | None, ...]
+    first_bits: tuple[Repeat | None, ...]
     """Where each subject differs from the first, if both are runs of one config and seed."""
 
     @property
@@ -188,7 +189,7 @@ def compare(subjects: Sequence[Subject]) -> Comparison:
         *parameter_columns(subjects),
         *_config_columns(subjects),
     )
-    first_bits: list[FirstBit | None] = [None]
+    first_bits: list[Repeat | None] = [None]
     for subject in subjects[1:]:
         bit = None
         if are_of_one_config(first, subject):

@@ -334,19 +334,19 @@ def test_the_first_loss_that_differs_in_a_bit(tmp_path: Path) -> None:
     next_up = math.nextafter(2.0, 3)
     left = run_folder(tmp_path / "l", [3.0, 2.0])
     right = run_folder(tmp_path / "r", [3.0, 2.0, 1.0])
-    assert first_bit(left, right) == (2, None, None, None)
+    repeat = first_bit(left, right)
+    assert repeat.same
+    assert repeat.compared == 2
+    assert repeat.recorded == str(right.path)
     assert are_of_one_config(left, right)
     other = run_folder(
         tmp_path / "other",
         [3.0, next_up, 1.0],
         seed=2,
     )
-    assert first_bit(left, other) == (
-        2,
-        "loss at step 1",
-        2.0,
-        next_up,
-    )
+    repeat = first_bit(left, other)
+    assert repeat.same is False
+    assert f"loss at step 1, 2.0 against {next_up}" in repeat.text
     assert not are_of_one_config(left, other)
 
 
@@ -356,8 +356,7 @@ def test_a_loss_that_is_no_number_has_no_bits(tmp_path: Path) -> None:
     right = run_folder(tmp_path / "r", [3.0, None])
     assert first_bit(left, right).compared == 1
     finite = run_folder(tmp_path / "f", [3.0, 2.0])
-    bit = first_bit(left, finite)
-    assert bit.where == "loss at step 1"
+    assert "loss at step 1," in first_bit(left, finite).text
 
 
 def test_bare_logs_of_one_config_are_compared_by_their_accuracies(
@@ -370,8 +369,8 @@ def test_bare_logs_of_one_config_are_compared_by_their_accuracies(
         write(tmp_path / "a", good_run()),
         write(tmp_path / "b", other),
     ]
-    bit = first_bit(*read_all(logs))
-    assert bit.where == "accuracy of epoch 35"
+    repeat = first_bit(*read_all(logs))
+    assert "accuracy of epoch 35," in repeat.text
 
 
 # --- the command ----------------------------------------------------------------------------------
