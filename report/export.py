@@ -18,8 +18,9 @@ from ..config.errors import UserError, failing_as
 from ..config.finding import number, printable
 from ..config.leaves import flatten
 from ..logging.parse import read_log
-from ..logging.places import METRICS, recorded_runs
+from ..logging.places import METRICS, require
 from .run_folder import RunFolder, read_run_folder
+from .runs import find_runs
 
 MOST_COLUMNS = 200
 """The most columns of a table: one of ours has 63. A name costs a cell in every row."""
@@ -58,7 +59,7 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Exported], list[str]]:
     Raises UserError: none has records."""
     runs = []
     notes = []
-    recorded = itertools.chain.from_iterable(map(recorded_runs, paths))
+    recorded = itertools.chain.from_iterable(map(_recorded_runs, paths))
     paths_of = {path.resolve(): path for path in recorded}
     for resolved, name in _names(paths_of).items():
         path = paths_of[resolved]
@@ -77,6 +78,14 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Exported], list[str]]:
     if not runs:
         raise UserError(*notes)
     return runs, notes
+
+
+def _recorded_runs(path: Path) -> list[Path]:
+    """The runs with records in and below a folder; where there are none, the folder itself. Raises
+    UserError: nothing is there."""
+    require(path)
+    runs = [place.folder for place in find_runs(path) if METRICS in place.names]
+    return runs or [path]
 
 
 def _names(folders: Iterable[Path]) -> dict[Path, str]:
