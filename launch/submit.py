@@ -357,17 +357,21 @@ def find_interrupted(
         in_its_folder(path)
     last = _last_of(folder)
     loaded = load_recorded(source, overrides, RESUME_JOB)
-    if exit_code_of(folder) in ENDED or (is_run(folder) and not is_interrupted(folder)):
-        raise UserError(
-            f"--resume: an interrupted job or run expected, {folder} has ended"
-        )
     runs = sorted(folder.glob("run_*"))
     if is_run(folder):
         runs = [folder]
-    for run in runs:
-        if (run / "config.yaml").is_file() and is_interrupted(run):
-            check_free(run)
-            load_attempt(run, loaded)  # refuses another training
+    interrupted = [
+        run for run in runs if (run / "config.yaml").is_file() and is_interrupted(run)
+    ]
+    # a run that a limit ended is interrupted, and its job has ended with EXIT_MISSED
+    may_have_ended = is_run(folder) or exit_code_of(folder) in ENDED
+    if may_have_ended and not interrupted:
+        raise UserError(
+            f"--resume: an interrupted job or run expected, {folder} has ended"
+        )
+    for run in interrupted:
+        check_free(run)
+        load_attempt(run, loaded)  # refuses another training
     return loaded, last
 
 

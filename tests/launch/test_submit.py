@@ -420,6 +420,17 @@ def test_what_a_stranger_wrote_of_the_submission_is_no_more_than_unknown(
     assert find_interrupted(str(job), None, [])[1] == Last(job, None, 1)
 
 
+def test_a_run_that_a_limit_ended_is_resumed_by_the_command_that_it_prints(
+    job: Path,
+) -> None:
+    """Its job has ended with exit code 1, as one that missed its target."""
+    stopped = {"limit": "limits.time_s", "step": 7}
+    write_json(job / "run_0/result.json", {"status": "aborted", "stopped": stopped})
+    (job / "exit_code").write_text("1\n")
+    _, last = find_interrupted(str(job), None, ["limits.time_s=null"])
+    assert last == Last(job, "slurm", 5)
+
+
 def test_what_cannot_go_on_is_refused(
     job: Path,
     tmp_path: Path,
@@ -436,5 +447,6 @@ def test_what_cannot_go_on_is_refused(
         find_interrupted(str(job), None, [])
     program("squeue", "true")
     (job / "exit_code").write_text("1\n")
+    write_json(job / "run_0/result.json", {"status": "aborted"})
     with refused(r"job or run expected, .* has ended"):
         find_interrupted(str(job), None, [])
