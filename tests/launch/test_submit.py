@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from typing import Any
 import pytest
 
 from rn50.config.load import load
-from rn50.launch.job_folder import open_job
+from rn50.data.lock import hold
+from rn50.launch.job_folder import JOB_LOCK, open_job
 from rn50.launch.job_script import ROOT
 from rn50.launch.resume import latest_interrupted
 from rn50.launch.schedulers import SCHEDULERS
@@ -34,6 +36,7 @@ from rn50.report.runs import read_runs
 from rn50.train.checkpoint.file import file_name, write_checkpoint
 from tests.conftest import Rn50, refused, write_json
 from tests.train.test_checkpoint import CONFIG, arrays, meta
+from tests.waiting import wait_until
 
 
 @pytest.mark.slow
@@ -158,6 +161,16 @@ def test_submission_and_waiting(
     assert look_at(plan.folder, name, job) == failed
 
 
+def test_waiting_ends_by_the_exit_code_where_the_scheduler_cannot_be_asked(
+    tmp_path: Path,
+    program: Any,
+) -> None:
+    program("squeue", "exit 1")
+    plan = plan_submission(load("smoke"), "slurm", 1, tmp_path)
+    (tmp_path / "exit_code").write_text("3\n")
+    assert wait(plan, "42", poll_s=0.01) == 3
+
+
 @pytest.mark.parametrize(
     ("name", "printed", "job"),
     [
@@ -266,12 +279,33 @@ def test_a_job_in_which_no_run_has_begun(tmp_path: Path) -> None:
     # no id, and never an option
     assert look_at(tmp_path, "slurm", "-w x")[0] == "failed"
     with open_job(tmp_path, log=False):
-        assert look_at(tmp_path, None, None) == ("running", "no run has begun")
+        assert look_at(tmp_path, None, None) == (
+            "running",
+            "none of its runs is at work",
+        )
     (tmp_path / "exit_code").write_text("running\n")
     # its lock is not open
     assert look_at(tmp_path, "local", str(os.getpid()))[0] == "killed"
     (tmp_path / "exit_code").write_text("143\n")
     assert look_at(tmp_path, None, None) == ("stopped", "exit code 143")
+
+
+def test_a_local_job_lasts_as_long_as_its_process(tmp_path: Path) -> None:
+    """Not as long as its process number, which another process may have later."""
+    job = tmp_path / "job"
+    job.mkdir()
+    (job / "config.yaml").write_text(load("smoke").to_yaml())
+    (job / "job.sh").write_text("read -r")
+    with subprocess.Popen(["bash", "job.sh"], cwd=job, stdin=subprocess.PIPE) as script:
+        number = str(script.pid)
+        write(job / "submission.json", Submission("local", number))
+        assert look_at(job, "local", number)[0] == "queued"
+        with refused(f"found local job {number} in its queue .*: kill {number}"):
+            find_interrupted(str(job), None, [])
+        script.kill()
+        wait_until(lambda: look_at(job, "local", number)[0] == "cancelled")
+    with hold(job / JOB_LOCK), refused(f"in use by process {os.getpid()}"):
+        find_interrupted(str(job), None, [])  # as from another machine
 
 
 @pytest.mark.parametrize(
