@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
+import psutil
 
 from ..config.errors import UserError
 from ..config.progress import say
@@ -28,7 +29,6 @@ from ..train.mxnet_package import library
 from .host_limits import SMALL_SHARED_BYTES, check_open_files, read_limits
 from .inherited import LOCAL_JOB, inherited
 from .installed import SITE, folders
-from .preflight import free_memory_bytes
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -80,14 +80,11 @@ def examine(hosts: Sequence[str]) -> Iterator[Row]:
 def machine_rows(hosts: Sequence[str]) -> Iterator[Row]:
     """Memory, /dev/shm, limits of the shell, names of hosts."""
     limits = read_limits()
-    free = free_memory_bytes()
+    free_bytes = psutil.virtual_memory().available
     cores = len(os.sched_getaffinity(0))
     system = " ".join(platform.libc_ver())
     yield Row("machine", OK, f"{platform.node()}: {cores} cores, {system}")
-    memory = "unknown"
-    if free is not None:
-        memory = f"{free / 1e9:.1f} GB free"
-    yield Row("memory", OK, memory)
+    yield Row("memory", OK, f"{free_bytes / 1e9:.1f} GB free")
     outcome = OK
     shared = f"{limits.shared_free_bytes / 1e6:,.0f} MB free"
     if limits.shared_free_bytes < SMALL_SHARED_BYTES:

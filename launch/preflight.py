@@ -6,10 +6,8 @@ where ranks are started from here: `launch` refuses.
 
 from __future__ import annotations
 
-import re
 import socket
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from ..compliance.config_rules import ConfigCheck
@@ -17,7 +15,6 @@ from ..config import benchmark
 from ..config.errors import UserError
 from ..config.finding import ERROR, Finding
 from ..config.plan import build_plan
-from ..config.reading import read_text
 from ..config.schema import Run
 from ..scaling.gpu import largest_batch
 from ..train.capabilities import check_supported
@@ -30,16 +27,6 @@ from .launchers import LAUNCHERS, family_here, missing_hosts
 
 CANNOT_RUN = ("MLP061", "cannot-run")
 """Id of what `config check` finds of any machine."""
-
-
-def free_memory_bytes() -> int | None:
-    """What the kernel has for new processes without swapping; None: not known."""
-    free = re.search(
-        r"^MemAvailable:\s*(\d+) kB", read_text(Path("/proc/meminfo")), re.M
-    )
-    if free is None:
-        return None
-    return int(free[1]) * 1024
 
 
 def refuse(problems: Sequence[str]) -> None:

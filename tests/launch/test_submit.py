@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -361,23 +362,26 @@ def test_where_things_lie(
 # --- the machine's page ---
 
 
-def test_system_page_of_a_recorded_machine(tmp_path: Path) -> None:
-    files = {
-        "proc/meminfo": "MemTotal:       395997152 kB\n",
-        "etc/os-release": 'NAME="CentOS Linux"\nPRETTY_NAME="CentOS Linux 7 (Core)"\n',
-    }
-    for cpu in range(8):  # two sockets of two cores of two threads
-        topology = f"sys/devices/system/cpu/cpu{cpu}/topology"
-        files[f"{topology}/physical_package_id"] = f"{cpu % 4 // 2}\n"
-        files[f"{topology}/core_id"] = f"{cpu % 2}\n"
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+def test_system_page_of_a_machine(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two sockets of two cores of two threads."""
+    for cpu in range(8):
+        topology = tmp_path / f"cpu{cpu}/topology"
+        topology.mkdir(parents=True)
+        (topology / "physical_package_id").write_text(f"{cpu % 4 // 2}\n")
+    memory = SimpleNamespace(total=395997152 << 10)
+    release = {"NAME": "CentOS Linux", "PRETTY_NAME": "CentOS Linux 7 (Core)"}
+    monkeypatch.setattr("rn50.launch.system_description.CPUS", tmp_path)
+    monkeypatch.setattr("psutil.cpu_count", lambda logical=True: 8 if logical else 4)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: memory)
+    monkeypatch.setattr("platform.freedesktop_os_release", lambda: release)
     run = load("abci_2048_open").run
     environment = Environment(
         packages={"mxnet-cu112": "1.9.1", "horovod": "0.28.1"},
         gpus=Driver("535.129.03", devices=("Tesla V100-SXM2-16GB (7.0)",) * 4),
-        machine=read_machine(tmp_path),
+        machine=read_machine(),
     )
     page = describe_system(run, environment)
     assert all(isinstance(value, str) for value in page.values())
