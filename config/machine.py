@@ -108,6 +108,16 @@ class Compute(Section):
     measured_on: MeasuredOn | None = None
     """The network of the points, set where their machine's is overridden; null: the same."""
 
+    @model_validator(mode="after")
+    def _check(self) -> Compute:
+        shortest_s = min(point.step_s for point in self.points)
+        if self.fixed_s is not None and self.fixed_s >= shortest_s:
+            raise ValueError(
+                f"fixed_s: less than every step_s of points expected, {shortest_s:g}, found "
+                f"{self.fixed_s:g}"
+            )
+        return self
+
 
 class Performance(Waiting):
     """What `rn50 predict` calculates with (docs/scaling.md). Rates are per direction."""
