@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ruamel.yaml import YAML
 
 from ..config import benchmark
-from ..config.atomic import write_file
+from ..config.atomic import check_output, write_file
 from ..config.errors import UserError, failing_as
 from ..config.load import Loaded, load_system
 from .curves import LOW_LR, Case, Timing, measure_curves, time_rounds
@@ -148,6 +148,7 @@ def _against_reference(
     if save is not None:
         # before minutes of measuring; a path, never a name
         load_system(str(save.resolve()))
+        check_output(save)
     run = job.load(*_PLAIN).run
     name = run.name
     system = run.system
