@@ -18,7 +18,7 @@ from rn50.sweep.driver import Active, Driver, run_sweep, sweep_folder
 from rn50.sweep.study import JOURNAL, Study
 from rn50.sweep.trial import evaluations, launchers, read_end
 from tests.conftest import Rn50, refused, write_json
-from tests.waiting import leave_nothing, wait_until
+from tests.waiting import leave_nothing, mentioning, wait_until
 
 # The main job with few images; the network is its own.
 SWEEP = """
@@ -177,6 +177,17 @@ def test_how_a_trial_ended_is_read_from_what_it_left(tmp_path: Path) -> None:
     assert read_end(tmp_path, 0).status == "failed"
     write_json(tmp_path / "1/result.json", {"status": "success"})
     assert read_end(tmp_path, 0).status == "success"
+
+
+def test_who_reads_a_trials_config_is_no_launcher_of_it(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.touch()
+    with subprocess.Popen(["tail", "-f", str(config)]) as reader:
+        try:
+            wait_until(lambda: mentioning(config))
+            assert launchers(tmp_path) == []
+        finally:
+            reader.kill()
 
 
 def test_evaluations_are_read_while_they_are_written(tmp_path: Path) -> None:
