@@ -216,7 +216,10 @@ class Driver:
         number: int,
         result: Result,
     ) -> None:
-        """Note how a trial ended by itself."""
+        """Note how a trial ended that its driver did not stop."""
+        if result.stopped and result.stopped.by:
+            self._end(number, TrialState.FAIL, reason=result.why)
+            return
         objective = self._sweep.objective
         accuracy = result.eval_accuracy
         value: float | None = getattr(result, MEASURED[objective])

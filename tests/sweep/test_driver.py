@@ -15,7 +15,7 @@ from rn50.data.lock import LOCK, hold
 from rn50.logging.parse import read_events
 from rn50.sweep.definition import load_sweep
 from rn50.sweep.driver import Active, Driver, run_sweep, sweep_folder
-from rn50.sweep.study import JOURNAL, Study
+from rn50.sweep.study import JOURNAL, REASON, Study
 from rn50.sweep.trial import evaluations, launchers, read_end
 from tests.conftest import Rn50, refused, write_json
 from tests.waiting import leave_nothing, mentioning, wait_until
@@ -203,6 +203,30 @@ def test_evaluations_are_read_while_they_are_written(tmp_path: Path) -> None:
         assert len(evaluations(tmp_path)) == whole_lines
     (tmp_path / "1" / "metrics.jsonl").write_text(whole)
     assert evaluations(tmp_path) == [(1, 0.25), (2, 0.5)]
+
+
+@pytest.mark.parametrize("objective", ["accuracy", "time_to_target"])
+def test_a_trial_that_a_signal_stopped_has_failed(
+    tmp_path: Path, objective: str
+) -> None:
+    loaded = load_sweep(write_sweep(tmp_path, f"objective: {objective}\n"))
+    study = Study(loaded.sweep, tmp_path, {})
+    silent = lambda *_: None  # noqa: E731
+    driver = Driver(loaded, study, silent, silent)
+    (tmp_path / "0/1").mkdir(parents=True)
+    result = {
+        "status": "aborted",
+        "stopped": {"by": "SIGTERM", "step": 3},
+        "eval_accuracy": 0.9,
+    }
+    write_json(tmp_path / "0/1/result.json", result)
+    process = subprocess.Popen(["true"])
+    process.wait()
+    trial = Active(study.ask().number, tmp_path / "0", process)
+    assert driver._has_ended(trial)
+    (ended,) = study.trials
+    assert ended.state == TrialState.FAIL
+    assert "SIGTERM" in ended.user_attrs[REASON]
 
 
 def test_a_trial_at_the_target_is_not_pruned(tmp_path: Path) -> None:
