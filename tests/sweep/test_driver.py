@@ -205,6 +205,28 @@ def test_evaluations_are_read_while_they_are_written(tmp_path: Path) -> None:
     assert evaluations(tmp_path) == [(1, 0.25), (2, 0.5)]
 
 
+def test_trials_of_an_earlier_driver_run_again_no_more_at_a_time_than_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = load_sweep(write_sweep(tmp_path, "trials: 4\nparallel: 1\n"))
+    study = Study(loaded.sweep, tmp_path, {})
+    for _ in range(3):
+        study.ask()
+    started: list[str] = []
+    silent = lambda *_: None  # noqa: E731
+    driver = Driver(loaded, study, silent, silent)
+
+    def start(folder: Path) -> subprocess.Popen[bytes]:
+        assert driver.active == {}
+        started.append(folder.name)
+        return subprocess.Popen(["true"])
+
+    monkeypatch.setattr("rn50.sweep.driver.start", start)
+    driver.run()
+    assert started == [f"trial_{number:04d}" for number in range(4)]
+    assert {trial.state for trial in study.trials} == {TrialState.FAIL}
+
+
 @pytest.mark.parametrize("objective", ["accuracy", "time_to_target"])
 def test_a_trial_that_a_signal_stopped_has_failed(
     tmp_path: Path, objective: str
