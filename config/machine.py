@@ -280,6 +280,11 @@ class _References(dict[str, Reference]):
         return hash(tuple(self.items()))
 
 
+UNDIGESTED = {"performance", "job", "references", "description"}
+"""Parts of a machine that are no part of a run's digest: a new calibration of the machine makes no
+other config of the run, and neither do accounts and queues."""
+
+
 class System(Section):
     """The machine; it has no hyper-parameters."""
 
@@ -305,17 +310,15 @@ class System(Section):
     """Scheduler to which rn50 submit submits jobs."""
     results: Place = "results"
     """Folder below which each run gets its own, NAME/TIME."""
-    # No part of a run's digest: a new calibration of the machine makes no other config of the run,
-    # and neither do accounts and queues.
-    performance: Performance | None = Field(default=None, exclude=True)
+    performance: Performance | None = None
     """What rn50 predict calculates with; null: nothing."""
-    job: JobSettings = Field(default=JobSettings(), exclude=True)
+    job: JobSettings = JobSettings()
     """How rn50 submit asks for the machine."""
-    references: Annotated[dict[Name, Reference], AfterValidator(_References)] = Field(
-        default=_References(), exclude=True
+    references: Annotated[dict[Name, Reference], AfterValidator(_References)] = (
+        _References()
     )
     """Rates by a config's name: for `bench throughput --check` and a run's end."""
-    description: Description = Field(default=Description(), exclude=True)
+    description: Description = Description()
     """What rn50 submission writes of the machine (docs/submission.md)."""
 
     @property
