@@ -112,8 +112,7 @@ def double_tree(topology: Topology, n_bytes: float) -> float:
     if levels:
         across = topology.one_flow()
         pieces = (2 * levels - 1) * chunk
-        latency_s = 2 * levels * across.latency_s(chunk)
-        fill_s += latency_s + 2 * pieces * across.beta_s_per_byte
+        fill_s += 2 * levels * across.alpha_s + 2 * pieces * across.beta_s_per_byte
         fill_s += pieces * across.gamma_s_per_byte
         beta = max(beta, across.beta_s_per_byte)
     period_s = 4 * chunk * beta + 2 * chunk * inside.gamma_s_per_byte

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from rn50.scaling import cost
 from rn50.scaling.cost import ALGORITHMS, allreduce
-from rn50.scaling.topology import Link, Node, Topology, flat
+from rn50.scaling.topology import Link, Node, Topology
+from tests.scaling.messages import flat
 
 FUZZ = settings(max_examples=40)
 LINK = Link(1e-5, 1e-9, 2e-10)
@@ -55,26 +56,6 @@ def test_segments_hide_reduction_and_cost_latency(
     segmented = cost.segmented_ring(ranks, n_bytes, slow)
     least_s = plain * (1 - 1e-12)
     assert segmented >= least_s
-
-
-def test_messages_above_the_eager_limit_ask_first() -> None:
-    """Two more latencies each (rendezvous): the 8 chunks of 125 KB do, those of 12.5 KB do not."""
-    tcp = Link(
-        1e-3,
-        1e-8,
-        0.0,
-        eager_bytes=65536,
-    )
-    for n_bytes, latency_s in (
-        (1e6, 3e-3),
-        (1e5, 1e-3),
-    ):
-        message_s = latency_s + n_bytes / 8 * 1e-8
-        ring = cost.ring(8, n_bytes, tcp)
-        assert ring == pytest.approx(14 * message_s)
-    network = flat(8, tcp)
-    assert network.ring(1, 8) == tcp
-    assert network.exchange(1) == tcp
 
 
 def test_the_worked_check_on_2048_gpus() -> None:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from rn50.scaling import cost
 from rn50.scaling.cost import allreduce, grid
-from rn50.scaling.topology import Link, Node, Topology, flat
-from tests.scaling.messages import SCHEDULES, allreduce_s, schedule
+from rn50.scaling.topology import Link, Node, Topology
+from tests.scaling.messages import SCHEDULES, allreduce_s, flat, schedule
 
 FUZZ = settings(max_examples=30)
 LINK = Link(1e-5, 1e-9, 2e-10)
@@ -102,8 +102,6 @@ def test_one_group_without_jitter_is_the_formula(
     assert last == pytest.approx(expected, rel=1e-9)
 
 
-TCP = Link(1e-3, 1e-8, 0.0, eager_bytes=65536)
-ASKS_FIRST = flat(16, TCP)
 WHOLE_RACKS = Topology(
     NODE,
     64,
@@ -117,7 +115,6 @@ NOT_ADDED = flat(8, Link(1e-5, 1e-9))
 @pytest.mark.parametrize(
     ("machine", "algorithms"),
     [
-        (ASKS_FIRST, ("recursive_halving_doubling", "double_tree")),
         (
             WHOLE_RACKS,
             (
