@@ -24,7 +24,6 @@ from .harness import (
     BenchJob,
     Outcome,
     Samples,
-    bench,
     in_turn,
     ratio_spread,
     repeated,
@@ -117,7 +116,6 @@ WAYS = {"decode": _decode, "full": _full}
 # --- all ways in turn -----------------------------------------------------------------------------
 
 
-@bench("input", rank=time_way, config="quick")
 def bench_input(
     job: BenchJob,
     *,
@@ -143,7 +141,7 @@ def bench_input(
             rate = measure_on_ranks(
                 config,
                 job.launcher,
-                "input",
+                time_way,
                 way,
                 images,
             )

@@ -58,7 +58,7 @@ def test_what_is_measured_against_a_reference_is_the_config_as_a_run_has_it(
 
     def measure(
         job: BenchJob,
-        name: str,
+        body: Any,
         curves: dict[str, list[Case]],
         load: Any,
         _: Any,
