@@ -159,7 +159,6 @@ def test_two_drivers_do_not_share_a_sweep(tmp_path: Path) -> None:
     folder = sweep_folder(loaded)
     folder.mkdir(parents=True)
     mine = f"in use by process {os.getpid()} on "
-    silent = lambda *_: None  # noqa: E731
     with hold(folder / LOCK), refused(mine):
         run_sweep(loaded, lambda _: silent, silent, "")
 
@@ -205,16 +204,37 @@ def test_evaluations_are_read_while_they_are_written(tmp_path: Path) -> None:
     assert evaluations(tmp_path) == [(1, 0.25), (2, 0.5)]
 
 
+# --- the driver -----------------------------------------------------------------------------------
+
+
+def silent(*_: object) -> None:
+    """Says nothing."""
+
+
+def driver_of(folder: Path, more: str) -> tuple[Driver, Study]:
+    loaded = load_sweep(write_sweep(folder, more))
+    study = Study(loaded.sweep, folder, {})
+    return Driver(loaded, study, silent, silent), study
+
+
+def ended_trial(study: Study, folder: Path, **result: object) -> Active:
+    """The next trial, whose process has ended with this result."""
+    number = study.ask().number
+    trial = folder / str(number)
+    (trial / "1").mkdir(parents=True)
+    write_json(trial / "1/result.json", result)
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return Active(number, trial, process)
+
+
 def test_trials_of_an_earlier_driver_run_again_no_more_at_a_time_than_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded = load_sweep(write_sweep(tmp_path, "trials: 4\nparallel: 1\n"))
-    study = Study(loaded.sweep, tmp_path, {})
+    driver, study = driver_of(tmp_path, "trials: 4\nparallel: 1\n")
     for _ in range(3):
         study.ask()
     started: list[str] = []
-    silent = lambda *_: None  # noqa: E731
-    driver = Driver(loaded, study, silent, silent)
 
     def start(folder: Path) -> subprocess.Popen[bytes]:
         assert driver.active == {}
@@ -224,27 +244,14 @@ def test_trials_of_an_earlier_driver_run_again_no_more_at_a_time_than_others(
     monkeypatch.setattr("rn50.sweep.driver.start", start)
     driver.run()
     assert started == [f"trial_{number:04d}" for number in range(4)]
-    assert {trial.state for trial in study.trials} == {TrialState.FAIL}
 
 
-@pytest.mark.parametrize("objective", ["accuracy", "time_to_target"])
-def test_a_trial_that_a_signal_stopped_has_failed(
-    tmp_path: Path, objective: str
-) -> None:
-    loaded = load_sweep(write_sweep(tmp_path, f"objective: {objective}\n"))
-    study = Study(loaded.sweep, tmp_path, {})
-    silent = lambda *_: None  # noqa: E731
-    driver = Driver(loaded, study, silent, silent)
-    (tmp_path / "0/1").mkdir(parents=True)
-    result = {
-        "status": "aborted",
-        "stopped": {"by": "SIGTERM", "step": 3},
-        "eval_accuracy": 0.9,
-    }
-    write_json(tmp_path / "0/1/result.json", result)
-    process = subprocess.Popen(["true"])
-    process.wait()
-    trial = Active(study.ask().number, tmp_path / "0", process)
+def test_a_trial_that_a_signal_stopped_has_failed(tmp_path: Path) -> None:
+    driver, study = driver_of(tmp_path, "objective: accuracy\n")
+    stopped = {"by": "SIGTERM", "step": 3}
+    trial = ended_trial(
+        study, tmp_path, status="aborted", stopped=stopped, eval_accuracy=0.9
+    )
     assert driver._has_ended(trial)
     (ended,) = study.trials
     assert ended.state == TrialState.FAIL
@@ -253,33 +260,17 @@ def test_a_trial_that_a_signal_stopped_has_failed(
 
 def test_a_trial_at_the_target_is_not_pruned(tmp_path: Path) -> None:
     """Though it is the worst of all so far."""
-    path = write_sweep(tmp_path, "prune_from: 1\n")
-    definition = path.read_text().replace("0.999", "0.5")
-    path.write_text(definition)
-    loaded = load_sweep(path)
-    study = Study(loaded.sweep, tmp_path, {})
+    driver, study = driver_of(tmp_path, "prune_from: 1\n")
     for _ in range(6):
         number = study.ask().number
-        study.report(number, 2, 0.9)
-        study.end(number, TrialState.COMPLETE, 0.9)
-    silent = lambda *_: None  # noqa: E731
-    driver = Driver(loaded, study, silent, silent)
+        study.report(number, 2, 1.0)
+        study.end(number, TrialState.COMPLETE, 1.0)
     for accuracy, state in (
-        (0.5, TrialState.COMPLETE),
-        (0.49, TrialState.PRUNED),
+        (0.999, TrialState.COMPLETE),
+        (0.998, TrialState.PRUNED),
     ):
-        number = study.ask().number
-        folder = tmp_path / str(number)
-        (folder / "1").mkdir(parents=True)
-        result = {
-            "status": "success",
-            "time_to_train_s": 1.0,
-        }
-        write_json(folder / "1/result.json", result)
+        trial = ended_trial(study, tmp_path, status="success", time_to_train_s=1.0)
         line = f'{{"kind": "eval", "epoch": 2, "accuracy": {accuracy}}}'
-        (folder / "1/metrics.jsonl").write_text(f"{line}\n")
-        process = subprocess.Popen(["true"])
-        process.wait()
-        trial = Active(number, folder, process)
+        (trial.folder / "1/metrics.jsonl").write_text(f"{line}\n")
         assert driver._has_ended(trial)
-        assert study.trials[number].state == state
+        assert study.trials[trial.number].state == state
