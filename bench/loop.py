@@ -67,7 +67,6 @@ def _bare_steps(
 
 @bench(
     "loop",
-    rank=time_loops,
     config="quick",
     takes_ranks=True,
 )
@@ -92,7 +91,7 @@ def loop(
     seconds = measure_on_ranks(
         loaded,
         job.launcher,
-        "loop",
+        time_loops,
         rounds,
         steps,
     )
