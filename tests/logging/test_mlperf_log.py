@@ -85,15 +85,22 @@ def test_every_line_is_a_record_in_order(tmp_path: Path) -> None:
     lines = (tmp_path / "log.txt").read_text().splitlines()
     records = [json.loads(line.removeprefix(":::MLLOG ")) for line in lines]
     types = {record["key"]: record["event_type"] for record in records}
-    for key in (
-        "run",
-        "block",
-        "eval",
-        "init",
-    ):
-        assert types[f"{key}_start"] == "INTERVAL_START"
-        assert types[f"{key}_stop"] == "INTERVAL_END"
-    assert types["eval_accuracy"] == types["seed"] == "POINT_IN_TIME"
+    keys = [record["key"] for record in records]
+    intervals = [key for key in keys if types[key] != "POINT_IN_TIME"]
+    epoch = ["epoch_start", "epoch_stop"]
+    evaluation = ["eval_start", "eval_stop", "block_stop"]
+    assert intervals == [
+        *("init_start", "init_stop", "run_start"),
+        *("block_start", *epoch, *epoch, *evaluation),
+        *("block_start", *epoch, *evaluation),
+        "run_stop",
+    ]
+    for key in intervals:
+        is_start = key.endswith("_start")
+        assert types[key] == ("INTERVAL_START" if is_start else "INTERVAL_END")
+    clock = keys.index("run_start")
+    assert {"cache_clear", "seed"} <= {*keys[:clock]}
+    assert {"train_samples", "eval_accuracy"} <= {*keys[clock:]}
 
 
 @pytest.mark.parametrize(
