@@ -170,7 +170,7 @@ class RunLog:
             epochs=int(plan.epoch_at(state.step) + 1e-9),
             eval_accuracy=state.accuracy,
             target=context.run.eval.target,
-            images_per_s=state.samples / state.training_s,
+            images_per_s=state.samples / state.training_s if state.step else None,
             ranks=plan.ranks,
             global_batch_size=plan.global_batch_size,
             config_sha256=context.loaded.sha256,
