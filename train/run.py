@@ -95,7 +95,7 @@ def train_blocks(trainer: Trainer, checkpointer: Checkpointer) -> bool:
     plan = trainer.plan
     state = context.state
     for block in blocks_left(plan, state):
-        stop_if_asked(trainer)
+        stop_if_due(trainer)
         if log_position(plan, state) == "run":
             epochs = block.last_epoch - block.first_epoch + 1
             context.log.block_start(block.first_epoch, epochs)
@@ -104,7 +104,6 @@ def train_blocks(trainer: Trainer, checkpointer: Checkpointer) -> bool:
             train_epoch(trainer, checkpointer, epoch, stopwatch)
             if epoch < block.last_epoch:
                 checkpointer.save_if_due()
-                check_epoch_budget(epoch, trainer.run.limits.epochs)
         nd.waitall()  # batch-norm statistics are final only now; ends the interval
         state.training_s += stopwatch.lap_s()
         trainer.steps.limit_run_ahead.clear()
@@ -123,7 +122,6 @@ def train_blocks(trainer: Trainer, checkpointer: Checkpointer) -> bool:
                 block.last_epoch,
             )
         checkpointer.save_if_due(is_best=is_best)
-        check_epoch_budget(block.last_epoch, trainer.run.limits.epochs)
     return False
 
 
@@ -136,7 +134,7 @@ def train_epoch(
     state = context.state
     segment = plan.segment_of_epoch(epoch)
     last = plan.epoch_end_step(epoch)
-    stop_if_asked(trainer)
+    stop_if_due(trainer)
     if not is_within_epoch(plan, state):
         if segment.first_epoch == epoch > 1:
             trainer.log.batch_change(epoch, segment.global_batch_size)
@@ -157,12 +155,15 @@ def train_epoch(
     context.log.epoch_stop(epoch)
 
 
-def stop_if_asked(trainer: Trainer) -> None:
+def stop_if_due(trainer: Trainer) -> None:
     """Raise StopTraining between two epochs, before either the log or an evaluation knows of the
-    second, where the step before was the last that all ranks train."""
+    second, where the step before was the last that all ranks train or the epoch the last of the
+    budget."""
     stop = trainer.context.stop
-    if not stop.may_begin(trainer.context.state.step + 1):
+    state = trainer.context.state
+    if not stop.may_begin(state.step + 1):
         raise StopTraining(stop.cause)
+    check_epoch_budget(state.epochs_trained, trainer.run.limits.epochs)
 
 
 def seed_dropout(trainer: Trainer, epoch: int) -> None:

@@ -98,9 +98,9 @@ def agreed_stop(totals: list[float]) -> Stopped | None:
     return None
 
 
-def check_epoch_budget(epoch: int, budget: int | None) -> None:
-    """Raise StopTraining where `limits.epochs` epochs have been trained."""
-    if epoch == budget:
+def check_epoch_budget(trained: int, budget: int | None) -> None:
+    """Raise StopTraining where `limits.epochs` epochs have been trained, before the next one."""
+    if budget is not None and trained >= budget:
         raise StopTraining(Stopped(limit=EPOCH_LIMIT))
 
 

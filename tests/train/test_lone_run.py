@@ -250,6 +250,21 @@ def test_a_run_that_stopped_before_its_first_step_goes_on_bit_for_bit(
     assert logged == events(whole)
 
 
+def test_a_budget_of_all_epochs_stops_nothing_and_a_spent_one_stops_again(
+    train: Train, whole: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    for budget, stops_at in ((1, 4), (1, 4), (2, 8), (1, 8)):
+        train(folder, f"limits.epochs={budget}")
+        stopped = result(folder)["stopped"]
+        assert stopped["limit"] == "limits.epochs"
+        assert stopped["step"] == stops_at
+    train(folder, "limits.epochs=4")
+    assert "stopped" not in result(folder)
+    logged = [event for event in events(folder) if event[0] != "run_resumed"]
+    assert logged == events(whole)
+
+
 def test_a_damaged_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
     train: Train, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
