@@ -359,23 +359,29 @@ def test_no_rank_reads_before_the_clock_of_rank_0_and_none_leaves_before_the_oth
 
 
 @pytest.mark.parametrize(
-    ("step", "rank", "ranks", "of_rows"),
+    ("step", "rank", "ranks", "bn_stats", "expected"),
     [
-        (4, 1, 2, [1]),
-        (4, 0, 1, [0, 1]),
-        (4, 2, 3, [0, 1]),
-        (5, 2, 3, [0]),
+        (4, 1, 2, "average", {"mean": 4, "var": 4}),
+        (4, 0, 1, "average", {"mean": 2.5, "var": 2.5}),
+        (4, 2, 3, "average", {"mean": 2.5, "var": 2.5}),
+        (5, 2, 3, "average", {"mean": 1, "var": 1}),
+        (4, 1, 2, "batch", {"mean": 4, "var": 4}),
+        (4, 0, 1, "batch", {"mean": 2.5, "var": 4.75}),
+        (5, 2, 3, "batch", {"mean": 1, "var": 1}),
     ],
 )
-def test_statistics_of_each_rank_are_its_own_or_the_mean_of_those_that_took_part(
+def test_statistics_of_each_rank_are_its_own_or_those_of_all_that_took_part(
     whole: Path,
     tmp_path: Path,
     step: int,
     rank: int,
     ranks: int,
-    of_rows: list[int],
+    bn_stats: str,
+    expected: dict[str, float],
 ) -> None:
-    """Of two ranks the second has no share of the batch from the third epoch on."""
+    """The ranks' means and variances are 1 and 4. The variance of all their images has a share from
+    the distance of their means. Of two ranks the second has no share of the batch from the third
+    epoch on."""
     checkpoint = newest_expected(whole / "checkpoint")
     run = recorded_run(checkpoint)
     net = build_network(
@@ -391,6 +397,7 @@ def test_statistics_of_each_rank_are_its_own_or_the_mean_of_those_that_took_part
         arrays[name] = np.multiply.outer(rows, ones)
     config = checkpoint.meta.config
     nest(config, "system.ranks_per_node", 2)
+    nest(config, "eval.bn_stats", bn_stats)
     change = {
         "after_epoch": 2,
         "per_rank": 20,
@@ -413,6 +420,5 @@ def test_statistics_of_each_rank_are_its_own_or_the_mean_of_those_that_took_part
         rank=rank,
         ranks=ranks,
     )
-    expected = rows[of_rows].mean()
-    for array in statistics_arrays(net).values():
-        assert (array.asnumpy() == expected).all()
+    for name, array in statistics_arrays(net).items():
+        assert (array.asnumpy() == expected[name.rpartition("_")[2]]).all()

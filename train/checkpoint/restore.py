@@ -21,8 +21,9 @@ def restore(
 ) -> None:
     """Put what `checkpointer.collect` took back into place.
 
-    At another rank count every rank gets the mean of the batch-norm statistics of the ranks that
-    took part: what an evaluation would have made of them. Raises UserError: the file is torn or
+    At another rank count every rank gets the batch-norm statistics that an evaluation would have
+    made of those of the ranks that took part: their mean, or with `eval.bn_stats=batch` those of
+    all their images. Raises UserError: the file is torn or
     damaged, or an array is missing, has another shape or type, or belongs to nothing here."""
     arrays = weight_arrays(net) | updater.arrays()
     _load(
@@ -74,16 +75,21 @@ def _load(
     statistics = statistics_arrays(net)
     rows = checkpoint.meta.statistics_rows
     shapes = _shapes(arrays) | _shapes(statistics, rows)
-    values = checkpoint.load(shapes, some=some)
+    held = checkpoint.load(shapes, some=some)
+    values = dict(held)
+    active = active_ranks(checkpoint)
+    is_of_batch = recorded_run(checkpoint).eval.bn_stats == "batch"
     for name in statistics:
-        of_ranks = values[name]
         if rows == 1:
-            values[name] = of_ranks[0]
+            values[name] = held[name][0]
         elif ranks == checkpoint.meta.ranks:
-            values[name] = of_ranks[rank]
+            values[name] = held[name][rank]
         else:
-            active = of_ranks[: active_ranks(checkpoint)]
-            values[name] = active.mean(axis=0, dtype=np.float64)
+            of_ranks = held[name][:active]
+            values[name] = of_ranks.mean(axis=0, dtype=np.float64)
+            if is_of_batch and name.endswith("var"):
+                means = held[f"{name.removesuffix('var')}mean"][:active]
+                values[name] += means.var(axis=0, dtype=np.float64)
     for name, array in (arrays | statistics).items():
         array[:] = nd.array(values[name], dtype=array.dtype)
     nd.waitall()
