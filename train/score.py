@@ -91,7 +91,7 @@ def _network(
 ) -> Any:
     """The evaluation network of a checkpoint. Batch-norm statistics are those that it holds; where
     they are each rank's own still, `eval.bn_stats` is done to them."""
-    from .checkpoint.restore import active_ranks, restore_network
+    from .checkpoint.restore import active_ranks, restore
     from .evaluate import sync_bn_statistics
     from .network.build import build_networks, copy_parameters
 
@@ -103,7 +103,7 @@ def _network(
         operators=comm.operators,
     )
     # It waits for all before: the last network's statistics were reduced under the same name.
-    restore_network(
+    restore(
         checkpoint,
         net,
         rank=place.rank,

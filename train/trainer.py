@@ -243,7 +243,13 @@ def warm_up(
     reset_statistics(net, operators)
     nd.waitall()
     if context.resumed is not None:
-        restore(context.resumed, context, net, updater)
+        restore(
+            context.resumed,
+            net,
+            updater,
+            rank=context.process.rank,
+            ranks=context.plan.ranks,
+        )
     return weights_digest(net, trained=True)
 
 

@@ -22,7 +22,7 @@ from rn50.logging.parse import read_events
 from rn50.train import trainer
 from rn50.train.checkpoint.file import read_checkpoint, step_of, write_checkpoint
 from rn50.train.checkpoint.folder import checkpoints_in, newest_expected
-from rn50.train.checkpoint.restore import restore_network
+from rn50.train.checkpoint.restore import restore
 from rn50.train.checkpoint.resume import recorded_run
 from rn50.train.communication import communicator as comm
 from rn50.train.context import RunContext
@@ -414,7 +414,7 @@ def test_statistics_of_each_rank_are_its_own_or_those_of_all_that_took_part(
     meta = checkpoint.meta.model_copy(update=more)
     write_checkpoint(tmp_path / "a.ckpt", meta, arrays)
     checkpoint = read_checkpoint(tmp_path / "a.ckpt")
-    restore_network(
+    restore(
         checkpoint,
         net,
         rank=rank,
