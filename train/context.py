@@ -21,7 +21,6 @@ from .communication.identity import identity_of
 from .gpu.code import check_step
 from .gpu.cuda_driver import check_machine
 from .process_info import ProcessInfo
-from .progress_lines import Progress
 from .reserve import give_back
 from .stopping import StopRequest
 
@@ -63,11 +62,8 @@ class RunContext:
             self.clock,
             resumed=resumed is not None,
         )
-        self.progress = Progress(
-            self.plan,
-            self.run.eval.target,
-            shown=first,
-        )
+        self.shows_progress = first
+        """Whether this rank prints how training is coming on."""
         self.timeline = Timeline(process.rank, self.clock)
         begun_s = self.clock.unix_s
         self.identity = identity_of(loaded)
