@@ -38,7 +38,7 @@ class RunContext:
     ) -> None:
         # first: nothing has been written or read yet
         if loaded.run.system.device == "gpu":
-            gpu = check_machine(process.local_rank)
+            _, gpu = check_machine(process.local_rank)
             check_step(loaded.run.model, gpu.name, gpu.capability)
         self.run = loaded.run
         self.loaded = loaded
