@@ -21,7 +21,7 @@ from mxnet import nd
 
 from rn50.config.load import load
 from rn50.train import host_reads
-from rn50.train.__main__ import _Rank
+from rn50.train.__main__ import Rank
 from rn50.train.context import RunContext
 from rn50.train.heartbeat import HeartbeatClient, main_thread
 from rn50.train.process_info import ProcessInfo
@@ -146,7 +146,7 @@ def test_the_launcher_is_told_of_a_new_phase_and_step(context: RunContext) -> No
 def test_a_signal_to_a_rank_is_told_to_the_launcher_alone(context: RunContext) -> None:
     """Who asked would stay unknown where the ranks agree at a log point before it has answered."""
     start(context)
-    rank = _Rank(context.out)
+    rank = Rank(context.out)
     with connected(context) as (rank.heartbeat, _, messages):
         waiting = threading.Thread(
             target=rank.stop_on_signal,
