@@ -51,7 +51,7 @@ def next_steps(trainer: Trainer, count: int) -> Action:
         first = next(firsts)
         last = first + count - 1
         log_every = trainer.plan.log_every_steps
-        for point in train_steps(trainer.steps, first, last, log_every):
+        for point in train_steps(trainer, first, last, log_every):
             log_point(trainer, point)
 
     return run

@@ -22,7 +22,6 @@ from .communication.identity import part_digests
 from .context import RunContext
 from .devices import operators_for, updater_for
 from .host_reads import RunAheadLimiter
-from .loop import StepContext
 from .network.build import (
     build_networks,
     copy_parameters,
@@ -74,8 +73,12 @@ class Trainer:
     comm: Communicator
     model: Model
     sources: Sources
-    steps: StepContext
+    next_batch: Callable[[], Batch]
     next_eval_batch: Callable[[], Batch]
+    settings_at: Callable[[int], Settings]
+    limit_run_ahead: RunAheadLimiter
+    times: StepTimes
+    profile: ProfileWindow
     log: RunLog
     cpu_begun_s: float
     """CPU time that this process had used when the clock of the run started."""
@@ -134,18 +137,12 @@ def start_up(
         comm=comm,
         model=model,
         sources=data,
-        steps=StepContext(
-            criterion=model.criterion,
-            next_batch=batches_of(data.train, ctx),
-            comm=comm,
-            updater=model.updater,
-            settings_at=step_settings(run, context.plan),
-            limit_run_ahead=RunAheadLimiter(),
-            times=StepTimes(context.plan.log_every_steps, operators.stamp),
-            profile=ProfileWindow(context),
-            may_begin=context.stop.may_begin,
-        ),
+        next_batch=batches_of(data.train, ctx),
         next_eval_batch=batches_of(data.evaluation, ctx),
+        settings_at=step_settings(run, context.plan),
+        limit_run_ahead=RunAheadLimiter(),
+        times=StepTimes(context.plan.log_every_steps, operators.stamp),
+        profile=ProfileWindow(context),
         log=RunLog(context),
         cpu_begun_s=time.process_time(),
     )
