@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -35,7 +36,6 @@ from .profile_window import ProfileWindow
 from .run_log import RunLog
 from .schedule import Settings, step_settings
 from .seeding import stream_seeds
-from .startup import Stage, run_stages
 from .step_times import StepTimes
 from .update.loss_scale import LossScaler
 from .update.optimizer import Updater
@@ -108,28 +108,23 @@ def start_up(
         kernels.load()
     operators = operators_for(run.model, ctx)
     comm = communicator(operators, context.connection, context.process.world_size)
-    stages = [
-        Stage("open connections", comm.start, waits=True),
-        Stage("build pipelines", partial(sources or build_sources, context, ctx)),
-        Stage("build network", partial(build_model, context, comm)),
-        Stage(
-            "warm up network", partial(warm_up, context, operators), ("build network",)
-        ),
-        Stage(
-            "agree on weights",
-            partial(verify_replicas, context, comm),
-            ("open connections", "build network", "warm up network"),
-            waits=True,
-        ),
-    ]
-    built = run_stages(
-        stages,
-        context.timeline,
+
+    def stage(name: str, action: Callable[..., Any], *arguments: object) -> Any:
+        with context.timeline.span(name):
+            return action(*arguments)
+
+    def build() -> tuple[Model, bytes]:
+        model = stage("build network", build_model, context, comm)
+        return model, stage("warm up network", warm_up, context, operators, model)
+
+    data, (model, digest) = overlapped(
+        partial(stage, "open connections", comm.start),
+        partial(stage, "build pipelines", sources or build_sources, context, ctx),
+        build,
         serial=run.startup.serial,
         cores=run.system.cores_per_rank,
     )
-    model = built["build network"]
-    data = built["build pipelines"]
+    stage("agree on weights", verify_replicas, context, comm, model, digest)
     context.start_clock([p.name for p in trainable(model.net)])
     comm.barrier()  # no rank touches the data before rank 0 has started the clock
     return Trainer(
@@ -146,6 +141,32 @@ def start_up(
         log=RunLog(context),
         cpu_begun_s=time.process_time(),
     )
+
+
+def overlapped(
+    connect: Callable[[], object],
+    *computing: Callable[[], Any],
+    serial: bool,
+    cores: int,
+) -> list[Any]:
+    """The results of functions that compute, of which as many as this rank has cores run at a time.
+    `connect` waits for other ranks most of its time and runs beside them. Raises the first error,
+    as soon as it happens: the others may wait for other ranks.
+
+    Args:
+        serial: one after the other, for comparison and for debugging.
+    """
+    pool = ThreadPoolExecutor(1 if serial else cores, thread_name_prefix="startup")
+    beside = pool if serial else ThreadPoolExecutor(1, thread_name_prefix="connect")
+    connecting = beside.submit(connect)
+    results = [pool.submit(action) for action in computing]
+    try:
+        for future in as_completed([connecting, *results]):
+            future.result()
+    finally:
+        for threads in (pool, beside):
+            threads.shutdown(wait=False, cancel_futures=True)
+    return [future.result() for future in results]
 
 
 def build_sources(context: RunContext, ctx: mx.Context) -> Sources:
@@ -269,7 +290,6 @@ def warm_up_batches(
 def verify_replicas(
     context: RunContext,
     comm: Communicator,
-    _: None,
     model: Model,
     digest: bytes,
 ) -> None:
