@@ -12,8 +12,7 @@ import sys
 from pathlib import Path
 
 from ..config.atomic import write_file
-from ..train.__main__ import end_failed
-from ..train.process_info import read_process_info
+from ..train.__main__ import Rank
 
 
 def main(body: str, out: Path, *arguments: str) -> None:
@@ -21,13 +20,13 @@ def main(body: str, out: Path, *arguments: str) -> None:
 
     If it fails, the reason is left in the folder and the process ends at once.
     """
-    place = read_process_info()
+    rank = Rank(out, phase="benchmark")
     try:
         measured = pkgutil.resolve_name(body)(out, *map(json.loads, arguments))
-        if place.rank == 0:
+        if rank.process.rank == 0:
             write_file(out / "bench.json", json.dumps(measured))
     except BaseException as error:  # whatever it was, the others must not wait
-        end_failed(error, place, "benchmark", out)
+        rank.fail(error)
 
 
 if __name__ == "__main__":

@@ -105,7 +105,7 @@ def obstacles_here(run: Run) -> list[str]:
 
 
 def _check_gpu(run: Run, local_rank: int) -> None:
-    gpu = check_machine(local_rank)
+    _, gpu = check_machine(local_rank)
     check_step(run.model, gpu.name, gpu.capability)
 
 
