@@ -67,7 +67,7 @@ ADDED: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("config/choices.py", "ALGORITHMS = {", ROW),
         (
             "scaling/cost.py",
-            "ALGORITHMS: dict[str, Callable[[Topology, float, tuple[int, int]], Cost]] = {",
+            "ALGORITHMS: dict[str, Callable[[Topology, float, tuple[int, int]], float]] = {",
             '    "dummy": lambda on, n, _: ring(on.ranks, 2 * n, on.ring(1, on.ranks)),\n',
         ),
         (

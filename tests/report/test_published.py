@@ -7,13 +7,11 @@ from pathlib import Path
 import pytest
 
 from rn50.config.load import load, load_system
-from rn50.logging.parse import read_log
 from rn50.report.published import machine_of, standing, standing_of
-from rn50.report.run_summary import summarise
 from rn50.scaling.epochs import read_table
 from tests.compliance.log_text import good_run, put, write
 from tests.report.test_report import page_of
-from tests.report.test_show import shown
+from tests.report.test_show import shown, summary_of
 
 
 def test_a_machine_of_ours_is_that_of_the_table() -> None:
@@ -71,8 +69,7 @@ def test_the_config_of_a_run_names_its_machine(tmp_path: Path) -> None:
     run = load("dgxh100_8").run
     assert machine_of(tmp_path, run) == ("NVIDIA H100 SXM5 80 GB", 8)
     path = write(tmp_path / "result_0.txt", good_run())
-    log = read_log(path)
-    summary = summarise(log.events)
+    summary = summary_of(path)
     assert standing_of(tmp_path, run, [summary]) is not None
     easier = summary._replace(target=0.7)
     assert standing_of(tmp_path, run, [easier]) is None

@@ -317,6 +317,14 @@ def test_numbers_that_no_axis_takes_are_not_drawn(run_folder: Path) -> None:
     assert charts(1e308, *records) == charts(-1)
 
 
+def test_a_page_does_not_grow_with_the_log_points(run_folder: Path) -> None:
+    """5,000 made a page of 3 MB: no more are drawn than a chart has across."""
+    write_config(run_folder, "seed=7", "optimizer.base_lr=0.5")
+    records = [*train_records(5000), *step_records(5000)]
+    write_metrics(run_folder, records)
+    assert len(page_of(run_folder)) < 800_000
+
+
 # --- the command and the launcher -----------------------------------------------------------------
 
 

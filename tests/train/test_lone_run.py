@@ -4,7 +4,7 @@ for bit. Those of several ranks: tests/ranks and tests/faults."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from pathlib import Path
 from statistics import mean
@@ -22,7 +22,7 @@ from rn50.logging.parse import read_events
 from rn50.train import trainer
 from rn50.train.checkpoint.file import read_checkpoint, step_of, write_checkpoint
 from rn50.train.checkpoint.folder import checkpoints_in, newest_expected
-from rn50.train.checkpoint.restore import restore_network
+from rn50.train.checkpoint.restore import restore
 from rn50.train.checkpoint.resume import recorded_run
 from rn50.train.communication import communicator as comm
 from rn50.train.context import RunContext
@@ -222,6 +222,49 @@ def test_a_run_that_stopped_goes_on_bit_for_bit(
         assert point["loss"] == pytest.approx(loss, rel=1e-6)
 
 
+def test_a_run_that_stopped_before_its_first_step_goes_on_bit_for_bit(
+    train: Train,
+    whole: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start_clock = RunContext.start_clock
+
+    def stop_at_once(context: RunContext, tensors: Sequence[str]) -> None:
+        start_clock(context, tensors)
+        context.stop.stop_after(context.stop.hold(), "asked")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunContext, "start_clock", stop_at_once)
+        folder = train(tmp_path / "run")
+    assert result(folder)["stopped"] == {
+        "by": "asked",
+        "step": 0,
+        "limit": None,
+    }
+    assert "images_per_s" not in result(folder)
+    train(folder)
+    assert result(folder)["resumed_after_step"] == 0
+    assert result(folder)["weights_digest"] == result(whole)["weights_digest"]
+    logged = [event for event in events(folder) if event[0] != "run_resumed"]
+    assert logged == events(whole)
+
+
+def test_a_budget_of_all_epochs_stops_nothing_and_a_spent_one_stops_again(
+    train: Train, whole: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    for budget, stops_at in ((1, 4), (1, 4), (2, 8), (1, 8)):
+        train(folder, f"limits.epochs={budget}")
+        stopped = result(folder)["stopped"]
+        assert stopped["limit"] == "limits.epochs"
+        assert stopped["step"] == stops_at
+    train(folder, "limits.epochs=4")
+    assert "stopped" not in result(folder)
+    logged = [event for event in events(folder) if event[0] != "run_resumed"]
+    assert logged == events(whole)
+
+
 def test_a_damaged_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
     train: Train, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,23 +359,29 @@ def test_no_rank_reads_before_the_clock_of_rank_0_and_none_leaves_before_the_oth
 
 
 @pytest.mark.parametrize(
-    ("step", "rank", "ranks", "of_rows"),
+    ("step", "rank", "ranks", "bn_stats", "expected"),
     [
-        (4, 1, 2, [1]),
-        (4, 0, 1, [0, 1]),
-        (4, 2, 3, [0, 1]),
-        (5, 2, 3, [0]),
+        (4, 1, 2, "average", {"mean": 4, "var": 4}),
+        (4, 0, 1, "average", {"mean": 2.5, "var": 2.5}),
+        (4, 2, 3, "average", {"mean": 2.5, "var": 2.5}),
+        (5, 2, 3, "average", {"mean": 1, "var": 1}),
+        (4, 1, 2, "batch", {"mean": 4, "var": 4}),
+        (4, 0, 1, "batch", {"mean": 2.5, "var": 4.75}),
+        (5, 2, 3, "batch", {"mean": 1, "var": 1}),
     ],
 )
-def test_statistics_of_each_rank_are_its_own_or_the_mean_of_those_that_took_part(
+def test_statistics_of_each_rank_are_its_own_or_those_of_all_that_took_part(
     whole: Path,
     tmp_path: Path,
     step: int,
     rank: int,
     ranks: int,
-    of_rows: list[int],
+    bn_stats: str,
+    expected: dict[str, float],
 ) -> None:
-    """Of two ranks the second has no share of the batch from the third epoch on."""
+    """The ranks' means and variances are 1 and 4. The variance of all their images has a share from
+    the distance of their means. Of two ranks the second has no share of the batch from the third
+    epoch on."""
     checkpoint = newest_expected(whole / "checkpoint")
     run = recorded_run(checkpoint)
     net = build_network(
@@ -348,6 +397,7 @@ def test_statistics_of_each_rank_are_its_own_or_the_mean_of_those_that_took_part
         arrays[name] = np.multiply.outer(rows, ones)
     config = checkpoint.meta.config
     nest(config, "system.ranks_per_node", 2)
+    nest(config, "eval.bn_stats", bn_stats)
     change = {
         "after_epoch": 2,
         "per_rank": 20,
@@ -364,12 +414,11 @@ def test_statistics_of_each_rank_are_its_own_or_the_mean_of_those_that_took_part
     meta = checkpoint.meta.model_copy(update=more)
     write_checkpoint(tmp_path / "a.ckpt", meta, arrays)
     checkpoint = read_checkpoint(tmp_path / "a.ckpt")
-    restore_network(
+    restore(
         checkpoint,
         net,
         rank=rank,
         ranks=ranks,
     )
-    expected = rows[of_rows].mean()
-    for array in statistics_arrays(net).values():
-        assert (array.asnumpy() == expected).all()
+    for name, array in statistics_arrays(net).items():
+        assert (array.asnumpy() == expected[name.rpartition("_")[2]]).all()
