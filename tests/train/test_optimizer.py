@@ -152,7 +152,7 @@ def updater_of(
         **more,
     )
     if path == "multi_tensor":
-        updater.fused = False
+        pytest.MonkeyPatch().setattr(updater, "fused", False)
     return updater
 
 
