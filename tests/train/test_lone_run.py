@@ -10,23 +10,18 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import numpy as np
 import pytest
 
-from rn50.config.leaves import nest
 from rn50.config.load import load
 from rn50.data import pipeline
 from rn50.launch.resume import begin_attempt
 from rn50.logging.clock import Clock
 from rn50.logging.parse import read_events
 from rn50.train import trainer
-from rn50.train.checkpoint.file import read_checkpoint, step_of, write_checkpoint
-from rn50.train.checkpoint.folder import checkpoints_in, newest_expected
-from rn50.train.checkpoint.restore import restore_network
-from rn50.train.checkpoint.resume import recorded_run
+from rn50.train.checkpoint.file import read_checkpoint, step_of
+from rn50.train.checkpoint.folder import checkpoints_in
 from rn50.train.communication import communicator as comm
 from rn50.train.context import RunContext
-from rn50.train.network.build import build_network, statistics_arrays, weight_arrays
 from rn50.train.process_info import ProcessInfo
 from rn50.train.run import train_and_evaluate
 from rn50.train.update import loss_scale
@@ -313,63 +308,3 @@ def test_no_rank_reads_before_the_clock_of_rank_0_and_none_leaves_before_the_oth
         monkeypatch.setattr(owner, name, noted)
     train(tmp_path / "run", "limits.time_s=0.001")
     assert order == ["start_clock", "barrier", *["next"] * 3, "barrier", "shutdown"]
-
-
-@pytest.mark.parametrize(
-    ("step", "rank", "ranks", "of_rows"),
-    [
-        (4, 1, 2, [1]),
-        (4, 0, 1, [0, 1]),
-        (4, 2, 3, [0, 1]),
-        (5, 2, 3, [0]),
-    ],
-)
-def test_statistics_of_each_rank_are_its_own_or_the_mean_of_those_that_took_part(
-    whole: Path,
-    tmp_path: Path,
-    step: int,
-    rank: int,
-    ranks: int,
-    of_rows: list[int],
-) -> None:
-    """Of two ranks the second has no share of the batch from the third epoch on."""
-    checkpoint = newest_expected(whole / "checkpoint")
-    run = recorded_run(checkpoint)
-    net = build_network(
-        run.model,
-        run.data.classes,
-        crop_px=run.data.crop_px,
-    )
-    net.initialize()
-    arrays = {name: array.asnumpy() for name, array in weight_arrays(net).items()}
-    rows = np.array([1, 4], np.float32)
-    for name, array in statistics_arrays(net).items():
-        ones = np.ones(array.shape, np.float32)
-        arrays[name] = np.multiply.outer(rows, ones)
-    config = checkpoint.meta.config
-    nest(config, "system.ranks_per_node", 2)
-    change = {
-        "after_epoch": 2,
-        "per_rank": 20,
-        "active_ranks": 1,
-    }
-    nest(config, "batch.changes", [change])
-    state = checkpoint.meta.state.model_copy(update={"step": step})
-    more = {
-        "ranks": 2,
-        "statistics_rows": 2,
-        "config": config,
-        "state": state,
-    }
-    meta = checkpoint.meta.model_copy(update=more)
-    write_checkpoint(tmp_path / "a.ckpt", meta, arrays)
-    checkpoint = read_checkpoint(tmp_path / "a.ckpt")
-    restore_network(
-        checkpoint,
-        net,
-        rank=rank,
-        ranks=ranks,
-    )
-    expected = rows[of_rows].mean()
-    for array in statistics_arrays(net).values():
-        assert (array.asnumpy() == expected).all()
