@@ -26,7 +26,6 @@ import psutil
 from rn50.config.reading import read_object
 from rn50.logging.parse import read_events
 from tests.conftest import RUN, Rn50, packed
-from tests.faults.matrix import shared_memory
 from tests.faults.test_resume import LAUNCHERS, bits, records
 from tests.waiting import rank_process
 
@@ -283,6 +282,11 @@ def what_is_left(folder: Path) -> set[Path]:
         process.kill()
     assert not alive, f"processes left: {lines}"
     return {*shared_memory(), *folder.rglob(".*")}
+
+
+def shared_memory() -> set[Path]:
+    """What lies in /dev/shm."""
+    return set(Path("/dev/shm").iterdir())
 
 
 def newest_run(results: Path) -> Path | None:
