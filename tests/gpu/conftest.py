@@ -167,6 +167,7 @@ def gpu_run(
         late.release()
         out = resume or max(folder.glob("*/*/"), key=os.path.getmtime)
         reports = [json.loads(p.read_text()) for p in sorted(out.glob("fake_*.json"))]
+        assert len(reports) == loaded.run.system.world_size
         for report in reports:
             assert report["errors"] == []
             stubs = {

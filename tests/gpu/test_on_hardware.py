@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rn50.config.load import load_system
-from tests.gpu.on_hardware import ROOT, Part, outcome, sections
+from tests.gpu.on_hardware import ROOT, Part, outcome
 
 pytestmark = pytest.mark.slow
 SMALL = ("model.width=16", "model.depth=tiny", "data.crop_px=32")
@@ -117,11 +117,3 @@ def test_a_part_that_fails_or_hangs_says_so(
     rows, ended = outcome(Part(("losses",), 1), ())
     assert not ended
     assert "| losses | **failed**: no end within 1 s" in rows
-
-
-def test_all_parts_together_take_15_minutes_at_most() -> None:
-    limits_s = []
-    for section in sections(("32", "208", "400")):
-        limits_s += [part.patience_s for part in section.parts]
-    assert len(limits_s) > 10
-    assert sum(limits_s) <= LONGEST_S
