@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import fnmatch
 import re
-import subprocess
 from pathlib import Path, PurePosixPath
 
 import pytest
+
+from tests.waiting import finished
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
@@ -39,9 +40,7 @@ TOKEN = re.compile(r"[\w.*<>/-]+")
 def tracked() -> set[str]:
     """Files of the repository and the folders above them; those about to be added too."""
     command = ["sh", "-c", "git ls-files --cached --others --exclude-standard"]
-    listed = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    listed = finished(command, cwd=ROOT)
     if listed.returncode:
         pytest.skip(f"no git here: {listed.stderr.strip()}", allow_module_level=True)
     files = listed.stdout.splitlines()

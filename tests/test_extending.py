@@ -16,7 +16,7 @@ from rn50.config import choices
 from rn50.logging.records import ABORTED, Result, read
 from rn50.scaling import cost, groups
 from tests.conftest import RUN
-from tests.waiting import finished
+from tests.waiting import finished, output_of
 
 ROOT = Path(__file__).resolve().parent.parent
 ROW = '    "dummy": "a dummy",\n'
@@ -205,12 +205,11 @@ def used(tree: Path) -> dict[str, bool]:
     body = "import json\nfrom rn50.config.load import load\nused = {}\n"
     for kind, code in USES.items():
         body += f"{code}used[{kind!r}] = found\n"
-    done = finished(
+    printed = output_of(
         [sys.executable, "-c", f"{body}print(json.dumps(used))"],
         cwd=tree,
     )
-    assert done.returncode == 0, done.stderr
-    last = done.stdout.splitlines()[-1]
+    last = printed.splitlines()[-1]
     return dict(json.loads(last))
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from rn50.config.load import load
 from rn50.launch.engine_environment import engine_environment
 from rn50.launch.launchers import HOROVODRUN
 from tests.gpu.runs import HALF, SHORT
+from tests.waiting import output_of
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
@@ -54,7 +54,7 @@ def run_on_two_nodes(
         "FAKECUDA_REPORT": str(out / "fake"),
         "FAKECUDA_LAZY": "1",
     }
-    done = subprocess.run(
+    output_of(
         [
             *HOROVODRUN,
             "--gloo",
@@ -67,12 +67,8 @@ def run_on_two_nodes(
             *arguments,
         ],
         env=os.environ | settings | fake,
-        capture_output=True,
-        text=True,
         timeout=300,
-        check=False,
     )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
 
 
 def counts_of_ranks(out: Path) -> list[dict[str, int]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from rn50.config.load import load_system
 from tests.gpu.on_hardware import ROOT, Part, outcome
+from tests.waiting import output_of
 
 pytestmark = pytest.mark.slow
 SMALL = ("model.width=16", "model.depth=tiny", "data.crop_px=32")
@@ -43,7 +43,7 @@ def test_the_page_is_written_to_its_end(
     monkeypatch.setenv("FAKECUDA_CAPABILITY", "9.0")
     page = tmp_path / "new" / "page.md"
     options = shlex.split("--patience 4 --batches 2,3 --rounds 2 --steps 2")
-    done = subprocess.run(
+    output_of(
         [
             sys.executable,
             "-m",
@@ -53,12 +53,8 @@ def test_the_page_is_written_to_its_end(
             *SMALL,
         ],
         cwd=ROOT,
-        capture_output=True,
-        text=True,
         timeout=4 * LONGEST_S,
-        check=False,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
     print(page.read_text())
     machine, doctor, losses, rates, kinds, nccl = tables(page.read_text())
     assert "fake" in machine
