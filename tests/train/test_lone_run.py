@@ -25,7 +25,15 @@ from rn50.train.context import RunContext
 from rn50.train.process_info import ProcessInfo
 from rn50.train.run import train_and_evaluate
 from rn50.train.update import loss_scale
-from tests.conftest import made_once, metrics, packed, read_json, refused
+from tests.conftest import (
+    logged,
+    logged_keys,
+    made_once,
+    metrics,
+    packed,
+    read_json,
+    refused,
+)
 
 CONFIG = (
     "seed=1",
@@ -114,15 +122,6 @@ def result(folder: Path) -> dict[str, Any]:
     return read_json(folder / "result.json")
 
 
-def events(folder: Path) -> list[tuple[str, object, dict[str, object]]]:
-    """Of the log, without stamps and the lines of our own code."""
-    listed = []
-    for event in read_events(folder / "result_0.txt"):
-        about = event.metadata | dict.fromkeys(("file", "lineno"))
-        listed.append((event.key, event.value, about))
-    return listed
-
-
 def saved(folder: Path) -> list[int]:
     return list(map(step_of, checkpoints_in(folder / "checkpoint")))
 
@@ -157,7 +156,7 @@ def test_what_a_run_leaves(whole: Path) -> None:
     assert table["host"] == ["here"]
     assert table["steps"] == [12]
     lines = []
-    for key, _, about in events(whole):
+    for key, _, about in logged(whole):
         epochs = [str(about[name]) for name in EPOCHS if name in about]
         lines.append(" ".join([key, *epochs]))
     assert lines[lines.index("block_start 1 2") :] == BLOCKS.splitlines()
@@ -201,8 +200,8 @@ def test_a_run_that_stopped_goes_on_bit_for_bit(
     assert result(folder)["resumed_after_step"] == stops_at
     for key in ("weights_digest", "eval_accuracy", "epochs", "global_batch_size"):
         assert result(folder)[key] == result(whole)[key]
-    logged = [event for event in events(folder) if event[0] != "run_resumed"]
-    assert logged == events(whole)
+    events = [event for event in logged(folder) if event[0] != "run_resumed"]
+    assert events == logged(whole)
     points = {point["step"]: point for point in metrics(folder, "train")}
     for point, steps in zip(
         metrics(whole, "train"),
@@ -242,7 +241,7 @@ def test_a_damaged_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
     train(folder)
     jump, *_ = metrics(folder, "wall_clock_jump")
     assert (jump["step"], jump["by_s"]) == (9, -7.5)
-    assert "wall_clock_jump" in [event.key for event in read_events(log)]
+    assert "wall_clock_jump" in logged_keys(folder)
     assert result(folder)["resumed_after_step"] == 6
     assert result(folder)["weights_digest"] == result(whole)["weights_digest"]
     stamps = [event.time_ms for event in read_events(log)]
@@ -279,8 +278,7 @@ def test_reading_before_the_clock_is_refused(
     monkeypatch.setattr(trainer, "build_sources", early)
     with refused(r"^data set read before run_start: train\.rec opened"):
         train(tmp_path / "run")
-    keys = [key for key, *_ in events(tmp_path / "run")]
-    assert "run_start" not in keys
+    assert "run_start" not in logged_keys(tmp_path / "run")
 
 
 def test_no_rank_reads_before_the_clock_of_rank_0_and_none_leaves_before_the_others(
