@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from rn50.config.load import load_system
+from tests.gpu.hardware_body import DEFAULTS
 from tests.gpu.on_hardware import ROOT, Part, outcome
 from tests.waiting import output_of
 
@@ -88,7 +89,7 @@ def test_bytes_of_a_step_are_those_that_predict_prices(
     monkeypatch.setenv("FAKECUDA_COMPUTE", "0")
     monkeypatch.setenv("FAKECUDA_CAPABILITY", "9.0")
     monkeypatch.setenv("FAKECUDA_MEMORY_GIB", "80")
-    options = ("--rounds", "1", "--steps", "1")
+    options = DEFAULTS._replace(rounds=1, steps=1)
     rows, ended = outcome(
         Part(("calls", "208"), 90),
         options,
@@ -107,9 +108,9 @@ def test_a_part_that_fails_or_hangs_says_so(
     fake_environment: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKECUDA_MEMORY_GIB", "1")
-    rows, ended = outcome(Part(("rate", "graphs", "400"), 400), ())
+    rows, ended = outcome(Part(("rate", "graphs", "400"), 400))
     assert not ended
     assert "| rate graphs 400 | **failed**: exit code 1: " in rows
-    rows, ended = outcome(Part(("losses",), 1), ())
+    rows, ended = outcome(Part(("losses",), 1))
     assert not ended
     assert "| losses | **failed**: no end within 1 s" in rows
