@@ -1,38 +1,34 @@
-"""`python -m rn50.bench NAME FOLDER [ARGUMENT ...]`: one rank of a benchmark.
+"""`python -m rn50.bench MODULE:BODY FOLDER [ARGUMENT ...]`: one rank of a benchmark.
 
-FOLDER holds the config; rank 0 leaves what the benchmark's rank body returns there, as bench.json.
+FOLDER holds the config; rank 0 leaves what BODY(FOLDER, ARGUMENT ...) returns there, as bench.json.
 The arguments are JSON.
 """
 
 from __future__ import annotations
 
-import importlib
 import json
+import pkgutil
 import sys
 from pathlib import Path
 
 from ..config.atomic import write_file
-from ..train.__main__ import end_failed
-from ..train.process_info import read_process_info
-from . import module_name
-from .harness import BENCHMARKS
+from ..train.__main__ import Rank
 
 
-def main(name: str, out: Path, *arguments: str) -> None:
-    """Run the rank body of a benchmark.
+def main(body: str, out: Path, *arguments: str) -> None:
+    """Run `body` on this rank.
 
     If it fails, the reason is left in the folder and the process ends at once.
     """
-    place = read_process_info()
+    rank = Rank(out, phase="benchmark")
     try:
-        importlib.import_module(module_name(name))
-        measured = BENCHMARKS[name].rank(out, *map(json.loads, arguments))
-        if place.rank == 0:
+        measured = pkgutil.resolve_name(body)(out, *map(json.loads, arguments))
+        if rank.process.rank == 0:
             write_file(out / "bench.json", json.dumps(measured))
     except BaseException as error:  # whatever it was, the others must not wait
-        end_failed(error, place, "benchmark", out)
+        rank.fail(error)
 
 
 if __name__ == "__main__":
-    _, name, folder, *arguments = sys.argv
-    main(name, Path(folder), *arguments)
+    _, body, folder, *arguments = sys.argv
+    main(body, Path(folder), *arguments)

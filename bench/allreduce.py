@@ -90,7 +90,7 @@ class Case(NamedTuple):
         return f"{self.algorithm} on {ranks_text(self.ranks)}"
 
 
-@bench("allreduce", rank=time_sizes, config="smoke")
+@bench("allreduce", config="smoke")
 def allreduce(
     job: BenchJob,
     *,
@@ -121,7 +121,7 @@ def allreduce(
         times_s = measure_on_ranks(
             cases[case],
             job.launcher,
-            "allreduce",
+            time_sizes,
             sizes_bytes,
             rounds,
         )

@@ -64,7 +64,7 @@ def time_rounds(
 
 def measure_curves(
     job: BenchJob,
-    name: str,
+    body: Callable[..., list[float]],
     curves: Mapping[str, Sequence[Case]],
     load: Callable[[Case], Loaded],
     timing: Timing,
@@ -72,7 +72,7 @@ def measure_curves(
     """Measure the jobs of all curves in turn; a job's figure is the median of its rounds.
 
     Args:
-        name: the benchmark whose rank body is `time_rounds`.
+        body: what each rank runs, by `time_rounds`.
         curves: a curve's label -> its jobs, by rising ranks; equal jobs of several curves are run
             once.
         load: a job -> its config.
@@ -86,7 +86,7 @@ def measure_curves(
         step_s = measure_on_ranks(
             loaded[case],
             job.launcher,
-            name,
+            body,
             timing.rounds,
             timing.steps,
         )

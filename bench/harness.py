@@ -95,7 +95,6 @@ class Benchmark:
     """One command of `rn50 bench`; the fields are the arguments of `bench`."""
 
     run: Driver
-    rank: Callable[..., Any]
     config: str
     takes_ranks: bool
 
@@ -106,7 +105,6 @@ BENCHMARKS: dict[str, Benchmark] = {}
 def bench(
     name: str,
     *,
-    rank: Callable[..., Any],
     config: str,
     takes_ranks: bool = False,
 ) -> Callable[[Driver], Driver]:
@@ -114,13 +112,12 @@ def bench(
 
     Args:
         name: of the command; its module is named so too.
-        rank: what each rank runs: `rank(folder, *arguments)`; bench.json is what rank 0 returns.
         config: the default preset.
         takes_ranks: whether `--ranks N` says on how many ranks the config runs.
     """
 
     def register(run: Driver) -> Driver:
-        BENCHMARKS[name] = Benchmark(run, rank, config, takes_ranks)
+        BENCHMARKS[name] = Benchmark(run, config, takes_ranks)
         return run
 
     return register

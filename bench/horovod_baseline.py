@@ -103,7 +103,6 @@ def _example(trainer: Trainer, steps: int) -> Callable[[], None]:
 
 @bench(
     "horovod-baseline",
-    rank=time_contender,
     config="quick",
     takes_ranks=True,
 )
@@ -127,7 +126,7 @@ def horovod_baseline(
         step_s[contender] += measure_on_ranks(
             loaded,
             job.launcher,
-            "horovod-baseline",
+            time_contender,
             contender,
             rounds,
             steps,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..config.errors import UserError
-from ..config.load import Loaded, load
+from ..config.load import Loaded, load, load_system
 from ..config.machine import System
 from ..config.manifest import Counts
 from ..config.plan import build_plan
@@ -18,13 +18,12 @@ from ..config.schema import Run, Synthetic
 from ..data.dataset import load_table
 from ..data.prepare import prepare
 from ..scaling.fit import build
-from ..scaling.hardware import known_precisions
+from ..scaling.hardware import Machine, known_precisions
 from ..scaling.step import step_time
 from .harness import (
     BenchJob,
     Outcome,
     Samples,
-    bench,
     in_turn,
     ratio_spread,
     repeated,
@@ -117,7 +116,6 @@ WAYS = {"decode": _decode, "full": _full}
 # --- all ways in turn -----------------------------------------------------------------------------
 
 
-@bench("input", rank=time_way, config="quick")
 def bench_input(
     job: BenchJob,
     *,
@@ -143,7 +141,7 @@ def bench_input(
             rate = measure_on_ranks(
                 config,
                 job.launcher,
-                "input",
+                time_way,
                 way,
                 images,
             )
@@ -187,17 +185,33 @@ def _drawn(job: BenchJob, folder: Path, px: int) -> Loaded:
 # --- what limits a GPU of a described machine -----------------------------------------------------
 
 
-def with_roofline(outcome: Outcome, system: System) -> Outcome:
+def trained_machine(name: str) -> tuple[Machine, int]:
+    """The model of a described machine and the largest batch that its speed is known for, in
+    float16 where it is. Raises UserError: no such machine, or its speed is not known."""
+    system = load_system(name)
+    precisions = known_precisions(system.performance) if system.performance else []
+    model = build(name, system, *precisions[:1])
+    batches = [point.batch for point in model.points]
+    if not batches:
+        raise UserError(
+            f"{name}: a measured step in its performance section expected, found none: name a "
+            "machine with points (`--system dgxa100`)"
+        )
+    return model, max(batches)
+
+
+def with_roofline(
+    outcome: Outcome,
+    model: Machine,
+    batch: int,
+) -> Outcome:
     """The same measurements beside what limits a GPU of a described machine.
 
     Input rates that a GPU has its cores for, against its training rate: the rate a core is that of
-    the machine measured on, the training rate that of `rn50 predict` at the largest batch that the
-    speed of `system` is known for, in float16 where it is. Raises UserError: it is not known.
+    the machine measured on, the training rate that of `rn50 predict` at `batch` images.
     """
     figures = dict(outcome.figures)
-    precisions = known_precisions(system.performance) if system.performance else []
-    model = build(system.name, system, *precisions[:1])
-    batch = max(point.batch for point in model.points)
+    system = model.system
     train = batch / step_time(model, 1, batch).total_s
     cores = system.cores_per_rank
     read_bytes_per_s = model.performance.read_bytes_per_s / system.ranks_per_node

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from ..config.load import Loaded
@@ -34,14 +34,15 @@ def _check(loaded: Loaded, launcher: str) -> None:
 def measure_on_ranks(
     loaded: Loaded,
     launcher: str,
-    name: str,
+    body: Callable[..., Any],
     *arguments: object,
     settings: Collection[str] | None = None,
 ) -> Any:
-    """Run the rank body of benchmark `name` on the ranks of `loaded`; returns what rank 0 left.
+    """Run `body(folder, *arguments)` on each rank of `loaded`; returns what it returned on rank 0.
 
     Args:
-        arguments: of the rank body; what JSON can say.
+        body: a function of a module.
+        arguments: what JSON can say.
         settings: which of the engines' settings that the config asks for to make; None: all.
     """
     _check(loaded, launcher)
@@ -50,7 +51,7 @@ def measure_on_ranks(
             sys.executable,
             "-m",
             "rn50.bench",
-            name,
+            f"{body.__module__}:{body.__name__}",
             str(out),
             *map(json.dumps, arguments),
         ]

@@ -26,7 +26,7 @@ def time_loops(
     from .rank import alternate_on_ranks, next_steps, started_trainer
 
     with started_trainer(out) as trainer:
-        next_batch = trainer.steps.next_batch
+        next_batch = trainer.next_batch
         first = next_batch()
         kept = first._replace(
             images=first.images.copy(),
@@ -59,7 +59,7 @@ def _bare_steps(
             losses = criterion.forward(batch.images, batch.labels, scale)
             criterion.backward(losses, scale)
             trainer.comm.reduce()
-            updater.step(step, trainer.steps.settings_at(1))
+            updater.step(step, trainer.settings_at(1))
             limit_run_ahead(losses, batch)
 
     return run
@@ -67,7 +67,6 @@ def _bare_steps(
 
 @bench(
     "loop",
-    rank=time_loops,
     config="quick",
     takes_ranks=True,
 )
@@ -92,7 +91,7 @@ def loop(
     seconds = measure_on_ranks(
         loaded,
         job.launcher,
-        "loop",
+        time_loops,
         rounds,
         steps,
     )

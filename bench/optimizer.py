@@ -45,7 +45,7 @@ def time_steps(_: Path, rounds: int) -> dict[str, Any]:
     return {"seconds": seconds, "parameter_bytes": parameter_bytes}
 
 
-@bench("optimizer", rank=time_steps, config="smoke")
+@bench("optimizer", config="smoke")
 def optimizer(
     job: BenchJob,
     *,
@@ -62,7 +62,7 @@ def optimizer(
     progress = job.track("timing LARS steps", ticks=True)
     progress(0, 1)
     loaded = job.load(ranks=1)
-    measured = measure_on_ranks(loaded, job.launcher, "optimizer", rounds)
+    measured = measure_on_ranks(loaded, job.launcher, time_steps, rounds)
     progress(1, 1)
     ms = {}
     figures = {}

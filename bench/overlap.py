@@ -76,7 +76,7 @@ def _kinds_of_steps(trainer: Trainer, steps: int) -> dict[str, Action]:
     }
 
 
-@bench("overlap", rank=time_kinds, config="quick", takes_ranks=True)
+@bench("overlap", config="quick", takes_ranks=True)
 def overlap(
     job: BenchJob,
     *,
@@ -104,7 +104,7 @@ def overlap(
     step_ms = {}
     measurements = {}
     for rule in in_turn(loaded, 1, job.track("timing steps", ticks=True)):
-        kinds = measure_on_ranks(loaded[rule], job.launcher, "overlap", rounds, steps)
+        kinds = measure_on_ranks(loaded[rule], job.launcher, time_kinds, rounds, steps)
         step_ms[rule] = {
             variant: scaled(times, 1e3) for variant, times in kinds.items()
         }

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from ..config.load import load
 from ..train.context import RunContext
 from ..train.process_info import read_process_info
-from ..train.progress_lines import Progress
 from .harness import Action, Samples, alternate
 
 if TYPE_CHECKING:
@@ -22,8 +21,7 @@ def quiet_context(out: Path) -> RunContext:
     """The context of this rank, with the config in `out`; its log goes there."""
     loaded = load(str(out / "config.yaml"))
     context = RunContext(loaded, out, read_process_info())
-    target = loaded.run.eval.target
-    context.progress = Progress(context.plan, target, shown=False)
+    context.shows_progress = False
     return context
 
 
@@ -53,7 +51,7 @@ def next_steps(trainer: Trainer, count: int) -> Action:
         first = next(firsts)
         last = first + count - 1
         log_every = trainer.plan.log_every_steps
-        for point in train_steps(trainer.steps, first, last, log_every):
+        for point in train_steps(trainer, first, last, log_every):
             log_point(trainer, point)
 
     return run

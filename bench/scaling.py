@@ -39,7 +39,7 @@ def time_on_images(out: Path, rounds: int, steps: int) -> list[float]:
     return time_rounds(started_trainer(out), rounds, steps)
 
 
-@bench("scaling", rank=time_on_images, config="cpu_small")
+@bench("scaling", config="cpu_small")
 def scaling(
     job: BenchJob,
     *,
@@ -85,4 +85,4 @@ def scaling(
         )
 
     timing = Timing(passes, rounds, steps)
-    return measure_curves(job, "scaling", curves, load, timing)
+    return measure_curves(job, time_on_images, curves, load, timing)

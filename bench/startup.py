@@ -47,7 +47,7 @@ def time_start_up(out: Path, connect_delay_s: float) -> float:
     return context.init_s
 
 
-@bench("startup", rank=time_start_up, config="quick")
+@bench("startup", config="quick")
 def startup(
     job: BenchJob,
     *,
@@ -70,7 +70,7 @@ def startup(
         job.track("starting up", ticks=True),
     ):
         loaded = job.load(*STARTUPS[name], ranks=on_ranks)
-        init_s = measure_on_ranks(loaded, job.launcher, "startup", delay_s)
+        init_s = measure_on_ranks(loaded, job.launcher, time_start_up, delay_s)
         label = f"{ranks_text(on_ranks)}, connecting +{delay_s:g} s"
         by_name = seconds.setdefault(label, {name: [] for name in STARTUPS})
         by_name[name].append(init_s)

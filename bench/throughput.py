@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from ruamel.yaml import YAML
 
 from ..config import benchmark
-from ..config.atomic import write_file
+from ..config.atomic import check_output, write_file
 from ..config.errors import UserError, failing_as
 from ..config.load import Loaded, load_system
 from .curves import LOW_LR, Case, Timing, measure_curves, time_rounds
@@ -76,7 +76,7 @@ def time_on_random(out: Path, rounds: int, steps: int) -> list[float]:
     return time_rounds(started_trainer(out, random_sources), rounds, steps)
 
 
-@bench("throughput", rank=time_on_random, config="quick")
+@bench("throughput", config="quick")
 def throughput(
     job: BenchJob,
     *,
@@ -124,7 +124,7 @@ def throughput(
     for images in batches:
         curves[f"batch {images}"] = [Case(run.name, n, images) for n in counts]
     load = partial(_load, job, here=True)
-    return measure_curves(job, "throughput", curves, load, timing)
+    return measure_curves(job, time_on_random, curves, load, timing)
 
 
 def _load(job: BenchJob, case: Case, *, here: bool) -> Loaded:
@@ -148,6 +148,7 @@ def _against_reference(
     if save is not None:
         # before minutes of measuring; a path, never a name
         load_system(str(save.resolve()))
+        check_output(save)
     run = job.load(*_PLAIN).run
     name = run.name
     system = run.system
@@ -160,7 +161,7 @@ def _against_reference(
     case = Case(name, system.world_size, run.batch.per_rank)
 
     load = partial(_load, job, here=False)
-    outcome = measure_curves(job, "throughput", {name: [case]}, load, timing)
+    outcome = measure_curves(job, time_on_random, {name: [case]}, load, timing)
     rate = outcome.rows[0]["images_per_s"]["median"]
     notes = [*outcome.notes]
     passes = True

@@ -248,8 +248,7 @@ def data_bench(
     Example: `rn50 data bench --like-imagenet --system dgxa100 --plot roofline.svg`
     """
     from ..bench.harness import BenchJob
-    from ..bench.input import SIZES_PX, bench_input, with_roofline
-    from ..config.load import load_system
+    from ..bench.input import SIZES_PX, bench_input, trained_machine, with_roofline
     from ..launch.launchers import pick_launcher
     from ..launch.run import load_for_launch
     from .bench import print_outcome  # which loads all benchmarks
@@ -258,7 +257,8 @@ def data_bench(
     alone = [*more, "batch.changes=[]", "batch.active_ranks=null"]
     if like_imagenet:
         alone = [*LIKE_IMAGENET, *alone]
-    described = load_system(system) if system else None
+    # before minutes of measuring
+    described = trained_machine(system) if system else None
     sizes = SIZES_PX if system else ()
     begun_s = time.monotonic()
     job = BenchJob(track, pick_launcher(None), lambda: load_for_launch(name, alone, 1))
@@ -269,5 +269,5 @@ def data_bench(
         sizes_px=sizes,
     )
     if described is not None:
-        outcome = with_roofline(outcome, described)
+        outcome = with_roofline(outcome, *described)
     print_outcome(outcome, begun_s, as_json, plot)

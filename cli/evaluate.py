@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -49,7 +50,9 @@ def evaluate(
     """
     from ..launch.evaluation import evaluate as score
 
-    overrides = [word for word in words[1:] if "=" in word and not Path(word).exists()]
+    overrides = [
+        word for word in words[1:] if "=" in word and not os.path.lexists(word)
+    ]
     paths = [Path(word) for word in words if word not in overrides]
     with aside(as_json):
         scores = score(paths, overrides, ranks, launcher, track)

@@ -64,7 +64,7 @@ def log_show(
             if not as_json:
                 if contents:
                     print()
-                _print_summary(content, check)
+                _print_summary(content, check, log.figures.run_s)
             contents.append(content | {"verdict": check.verdict})
     if as_json:
         _print_content(contents)
@@ -98,7 +98,7 @@ def shown(log: LogFigures, subject: Subject) -> JsonObject:
     figures: JsonObject = {
         "benchmark": benchmark,
         "status": run.status,
-        "time_to_train_s": run.run_s,
+        "time_to_train_s": run.run_s if run.status == "success" else None,
         "init_s": run.init_s,
         "epochs": None,
         "eval_accuracy": None,
@@ -111,6 +111,7 @@ def shown(log: LogFigures, subject: Subject) -> JsonObject:
     # its epochs may be samples, and its accuracy another measure
     if benchmark != BENCHMARK:
         return figures
+    figures["time_to_train_s"] = run.time_to_train_s
     for last in run.evaluations[-1:]:
         figures |= {"epochs": last.epoch, "eval_accuracy": last.accuracy}
     figures["images_per_s"] = run.images_per_s
@@ -122,17 +123,23 @@ def shown(log: LogFigures, subject: Subject) -> JsonObject:
     return figures
 
 
-def _print_summary(summary: JsonObject, check: Check) -> None:
+def _print_summary(
+    summary: JsonObject,
+    check: Check,
+    run_s: float | None,
+) -> None:
     accuracy = with_unit(summary["eval_accuracy"], "", 5)
     if summary["target"] is not None:
         accuracy += f", target {summary['target']:g}"
-    clock = "clock at run_stop"
-    if summary["status"] == "success":
-        clock = "time to train"
+    clock = "time to train"
+    clock_s = summary["time_to_train_s"]
+    if clock_s is None:
+        clock = "clock at run_stop"
+        clock_s = run_s
     rows = [
         ("log check", f"{check.verdict}: {check.cause}"),
         ("status", summary["status"] or "no run_stop: the run did not finish"),
-        (clock, with_unit(summary["time_to_train_s"], "s", 3)),
+        (clock, with_unit(clock_s, "s", 3)),
     ]
     if summary["published"]:
         rows.append(("published", summary["published"]))

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -44,7 +42,7 @@ To load all of them takes 0.3 s of CPU time, five times what `rn50 log check` ne
 
 
 class Commands(TyperGroup):
-    """Loads the command that is asked for; takes Ctrl-C past Typer, which would end silently."""
+    """Loads the command that is asked for."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -65,14 +63,6 @@ class Commands(TyperGroup):
             command = typer.main.get_command(alone)
         command.name = cmd_name
         return command
-
-    def make_context(self, *arguments: Any, **options: Any) -> Any:
-        with _past_typer():
-            return super().make_context(*arguments, **options)
-
-    def invoke(self, ctx: Any) -> Any:
-        with _past_typer():
-            return super().invoke(ctx)
 
 
 app = typer.Typer(cls=Commands, **TYPER_OPTIONS | {"add_completion": True})
@@ -112,26 +102,16 @@ def doctor(
     exit_bad_if(any(row.outcome == FAILED for row in rows))
 
 
-class _StopError(Exception):
-    def __init__(self, stop: KeyboardInterrupt) -> None:
-        super().__init__()
-        self.stop = stop
-
-
-@contextmanager
-def _past_typer() -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt as stop:
-        raise _StopError(stop) from None
-
-
 def run(arguments: list[str]) -> None:
     """Run the command that `arguments` name; `entry` prints its errors."""
     try:
         app(arguments)
-    except _StopError as interrupted:
-        raise interrupted.stop from None
+    except SystemExit as done:
+        # Typer makes an exit of a signal, which ends a command in silence
+        last = done.__context__
+        if last is not None and isinstance(last.__cause__, KeyboardInterrupt):
+            raise last.__cause__ from None
+        raise
 
 
 @app.callback()

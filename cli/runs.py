@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
@@ -30,7 +31,7 @@ RESULTS = Path("results")
 _LOOK_S = 1.0
 """The time between two looks at what the ranks have written."""
 _QUEUED_LOOK_S = 5.0
-"""Where nothing is running: the scheduler is asked."""
+"""Between two questions to a scheduler, which has many who ask."""
 _LONGEST_REASON = 72
 
 FREE = (2,)
@@ -38,6 +39,8 @@ FREE = (2,)
 _FIRST_TO_GO = ("images/s", "ranks", "target", "resume", "top-1", "verdict")
 """Columns that a narrow terminal does without, in this order."""
 Cell = Callable[[RunRow], str]
+Look = Callable[[Path, str | None, str | None], tuple[str, str]]
+"""launch/submit.py's look_at at a job: its folder, scheduler and id give its status and why."""
 
 
 def _figure(value: float | None, form: str) -> str:
@@ -116,6 +119,8 @@ def runs(
 
     Example: `rn50 runs --watch`
     """
+    from ..launch.submit import look_at
+
     if watch and as_json:
         raise UserError("--watch and --json: one of them expected, found both")
     for folder in folders or ():
@@ -125,8 +130,10 @@ def runs(
     places = folders or [RESULTS]
     below = places[0] if len(places) == 1 else Path()
 
+    state_of = cache(look_at)
+
     def look() -> list[RunRow]:
-        rows = _with_jobs(read_runs(places))
+        rows = _with_jobs(read_runs(places), state_of)
         if status:
             rows = [row for row in rows if row.status in status]
         if name is not None:
@@ -134,7 +141,7 @@ def runs(
         return rows[:newest]
 
     if watch:
-        _watch(look, below)
+        _watch(look, below, state_of.cache_clear)
     elif as_json:
         print_json([row.to_dict() for row in look()])
     elif rows := look():
@@ -143,41 +150,39 @@ def runs(
         say(f"no runs below {', '.join(map(str, places))}", to=sys.stderr)
 
 
-def _with_jobs(rows: Sequence[RunRow]) -> list[RunRow]:
-    """The rows, each with a status: those of jobs in which no run has begun have none yet. A job
-    that goes on although none of its runs does has a row of its own."""
-    from ..launch.submit import goes_on, look_at
-
+def _with_jobs(rows: Sequence[RunRow], look_at: Look) -> list[RunRow]:
+    """The rows, each with a status: a job in which no run has begun has none yet. A job that goes
+    on although none of its runs does has a row of its own."""
+    shown = {row.job_folder for row in rows if row.status in OPEN}
     known = []
     for row in rows:
-        if not row.status:
-            status, reason = look_at(
-                row.job_folder or row.folder, row.scheduler, row.job
-            )
-            row = row._replace(status=status, reason=reason)
-        known.append(row)
-    jobs = {row.job_folder: row for row in known}
-    at_work = {row.job_folder for row in known if row.status in OPEN}
-    for folder, row in jobs.items():
-        if folder is None or folder in at_work:
-            continue
-        state = goes_on(folder, row.scheduler, row.job)
-        if state:
-            status, reason = state
-            of_job = RunRow(
-                folder=folder,
-                status=status,
-                name=row.name,
-                started=row.started,
-                target=row.target,
-                reason=reason,
-                scheduler=row.scheduler,
-                job=row.job,
-                job_folder=folder,
-            )
-            others = [other for other in known if other.folder != folder]
-            known = [of_job, *others]
+        job = row.job_folder
+        is_covered = False
+        if job is not None and job not in shown:
+            shown.add(job)
+            status, reason = look_at(job, row.scheduler, row.job)
+            if status in OPEN or not row.status:
+                known.append(_row_of_job(job, row, status, reason))
+                is_covered = row.folder == job
+        if not is_covered:
+            known.append(row)
     return known
+
+
+def _row_of_job(job: Path, run: RunRow, status: str, reason: str) -> RunRow:
+    """The row of a job, with what that of its newest run says of all."""
+    return RunRow(
+        folder=job,
+        status=status,
+        name=run.name,
+        started=run.started,
+        target=run.target,
+        ranks=run.ranks,
+        reason=reason,
+        scheduler=run.scheduler,
+        job=run.job,
+        job_folder=job,
+    )
 
 
 def _below(folder: Path, top: Path) -> str:
@@ -210,13 +215,21 @@ def _table(
     return tuple(columns), list(zip(*columns.values(), strict=True))
 
 
-def _watch(look: Callable[[], list[RunRow]], below: Path) -> None:
+def _watch(
+    look: Callable[[], list[RunRow]],
+    below: Path,
+    forget: Callable[[], object],
+) -> None:
     """Show the table, open runs first, until nothing is running or queued; without a terminal its
-    end alone."""
+    end alone. `forget`: what schedulers have said of jobs, before they are asked again."""
     from rich.live import Live
 
+    asked_s = time.monotonic()
     with Live("no runs", auto_refresh=False) as live:
         while True:
+            if time.monotonic() >= asked_s + _QUEUED_LOOK_S:
+                asked_s = time.monotonic()
+                forget()
             rows = sorted(look(), key=lambda row: row.status not in OPEN)
             if rows:
                 live.update(plain_table(*_table(rows, below), free=FREE), refresh=True)

@@ -108,7 +108,7 @@ def write_file(path: Path, content: str | bytes) -> None:
     crashes, and keeps its mode if the file system has modes; a device or a FIFO is opened as it is.
     Raises OSError: it cannot be written."""
     data = encoded(content)
-    if path.exists() and (not path.is_file() or named_descriptor(path) is not None):
+    if path.exists() and not _is_replaced(path):
         with path.open("ab") as file:  # /dev/stdout may be a file that `>>` appends to
             file.write(data)
         return
@@ -124,6 +124,11 @@ def write_file(path: Path, content: str | bytes) -> None:
         sync(target.parent)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _is_replaced(path: Path) -> bool:
+    """Whether what exists at `path` is a regular file by its own name."""
+    return path.is_file() and named_descriptor(path) is None
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -149,10 +154,13 @@ def check_output(path: Path) -> None:
     with failing_as(f"{path}: cannot write"):
         if path.is_dir():
             raise UserError(f"{path}: a file expected, found a folder")
-        place = str(path)
-        if not path.exists():
-            place = f"{follow_links(path).parent}/"  # no file, by the slash
-        if not is_stdout(path) and not os.access(place, os.W_OK):
+        places = []
+        if path.exists():
+            places.append(str(path))
+        if not path.exists() or _is_replaced(path):
+            places.append(f"{follow_links(path).parent}/")  # no file, by the slash
+        is_writable = all(os.access(place, os.W_OK) for place in places)
+        if not is_stdout(path) and not is_writable:
             raise UserError(f"{path}: cannot write: no folder or no permission")
 
 

@@ -28,11 +28,11 @@ from .leaves import (
     remove,
     tree_of,
 )
-from .machine import System
+from .machine import UNDIGESTED, System
 from .names import find_config, find_system, nearest_name, recorded_in
 from .reading import JsonObject
 from .schema import Run
-from .values import Section, section_of
+from .values import section_of
 from .yaml_file import machine_layer, parse_overrides, read_layers
 
 _Place: TypeAlias = tuple[int | str, ...]
@@ -55,8 +55,9 @@ class Loaded:
     origins: Origins
 
     def to_dict(self) -> JsonObject:
-        """The resolved tree as plain JSON types; durations as text."""
-        return self.run.model_dump(mode="json")
+        """The resolved tree as plain JSON types, durations as text; without the parts of a machine
+        that are no part of a run's digest."""
+        return self.run.model_dump(mode="json", exclude={"system": UNDIGESTED})
 
     def to_yaml(self) -> str:
         """The resolved tree as YAML text that `load` reads back, from the same folder."""
@@ -160,23 +161,10 @@ def system_yaml(system: System) -> str:
 
 
 def _system_tree(system: System) -> JsonObject:
-    """A machine as plain JSON types, with its performance and its jobs' settings."""
-    tree = system.model_dump(mode="json")
-    for name in ("job", "description"):
-        section: Section = getattr(system, name)
-        settings = section.model_dump(mode="json", exclude_defaults=True)
-        if settings:
-            tree[name] = settings
-    if system.references:
-        tree["references"] = {
-            name: reference.model_dump()
-            for name, reference in system.references.items()
-        }
-    if system.performance is not None:
-        tree["performance"] = system.performance.model_dump(
-            mode="json", exclude_none=True
-        )
-    return tree
+    """A machine as plain JSON types; of the parts that no digest has, what is no default."""
+    tree = system.model_dump(mode="json", exclude=UNDIGESTED)
+    parts = system.model_dump(mode="json", include=UNDIGESTED, exclude_defaults=True)
+    return tree | parts
 
 
 def _yaml_text(tree: Mapping[str, Any]) -> str:

@@ -108,6 +108,16 @@ class Compute(Section):
     measured_on: MeasuredOn | None = None
     """The network of the points, set where their machine's is overridden; null: the same."""
 
+    @model_validator(mode="after")
+    def _check(self) -> Compute:
+        shortest_s = min(point.step_s for point in self.points)
+        if self.fixed_s is not None and self.fixed_s >= shortest_s:
+            raise ValueError(
+                f"fixed_s: less than every step_s of points expected, {shortest_s:g}, found "
+                f"{self.fixed_s:g}"
+            )
+        return self
+
 
 class Performance(Waiting):
     """What `rn50 predict` calculates with (docs/scaling.md). Rates are per direction."""
@@ -270,6 +280,11 @@ class _References(dict[str, Reference]):
         return hash(tuple(self.items()))
 
 
+UNDIGESTED = {"performance", "job", "references", "description"}
+"""Parts of a machine that are no part of a run's digest: a new calibration of the machine makes no
+other config of the run, and neither do accounts and queues."""
+
+
 class System(Section):
     """The machine; it has no hyper-parameters."""
 
@@ -295,17 +310,15 @@ class System(Section):
     """Scheduler to which rn50 submit submits jobs."""
     results: Place = "results"
     """Folder below which each run gets its own, NAME/TIME."""
-    # No part of a run's digest: a new calibration of the machine makes no other config of the run,
-    # and neither do accounts and queues.
-    performance: Performance | None = Field(default=None, exclude=True)
+    performance: Performance | None = None
     """What rn50 predict calculates with; null: nothing."""
-    job: JobSettings = Field(default=JobSettings(), exclude=True)
+    job: JobSettings = JobSettings()
     """How rn50 submit asks for the machine."""
-    references: Annotated[dict[Name, Reference], AfterValidator(_References)] = Field(
-        default=_References(), exclude=True
+    references: Annotated[dict[Name, Reference], AfterValidator(_References)] = (
+        _References()
     )
     """Rates by a config's name: for `bench throughput --check` and a run's end."""
-    description: Description = Field(default=Description(), exclude=True)
+    description: Description = Description()
     """What rn50 submission writes of the machine (docs/submission.md)."""
 
     @property

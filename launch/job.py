@@ -80,10 +80,7 @@ def run_all(job: OpenJob, request: Request, track: Tracker) -> Outcome:
         _say_error(f"{error.filename or job.folder}: {error.strerror or error}")
     except KeyboardInterrupt as stop:
         outcome = Outcome(EXIT_STOPPED, asked_by(stop))
-        line = f"stopped by {outcome.stopped_by}"
-        if isinstance(stop, StoppedBySignal):
-            line = str(stop)
-        _say_error(line)
+        _say_error(f"stopped by {outcome.stopped_by}")
     if request.requeue and outcome.stopped_by == LIMIT_SIGNAL:
         outcome = outcome._replace(requeue=job.checkpoints() != before)
         if not outcome.requeue:

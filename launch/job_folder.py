@@ -26,7 +26,9 @@ EXIT_FAILED = 3
 EXIT_STOPPED = 143
 """Of a job: a run ended short of its target; bad input; a rank failed; a signal."""
 ENDED = (str(0), str(EXIT_MISSED))
-"""Exit codes of a job of which nothing is left to do."""
+"""Exit codes of a job all of whose runs have had their turn."""
+MAY_GO_ON = ("", "running", str(EXIT_STOPPED))
+"""What `exit_code_of` says of a job that its scheduler may start, or start again."""
 
 
 class OpenJob:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from itertools import compress
 from pathlib import Path
 
@@ -86,18 +83,13 @@ def _answering(began: LaunchPlan, hosts: Sequence[str]) -> tuple[str, ...]:
 
 def _starts(launcher: str, job: Job) -> bool:
     """Whether its processes start and end well in time."""
-    child = subprocess.Popen(
-        LAUNCHERS[launcher].command(job),
+    command = LAUNCHERS[launcher].command(job)
+    done = subprocess.run(
+        ["timeout", "--signal=KILL", str(PROBE_S), *command],  # with its process group
         env=job.launchers_environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
-    try:
-        return child.wait(PROBE_S) == 0
-    except subprocess.TimeoutExpired:
-        with suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)  # and what it has started
-        child.wait()
-        return False
+    return done.returncode == 0

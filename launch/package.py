@@ -218,7 +218,7 @@ def _check(package: Path, ruleset: str) -> list[str]:
         errors="replace",
     )
     if done.returncode:  # a traceback; it has no exit code for errors
-        return [
-            f"ERROR - the package checker crashed: {done.stderr.strip().splitlines()[-1]}"
-        ]
+        last = done.stderr.strip().rpartition("\n")[2]
+        why = last or f"exit code {done.returncode}"
+        return [f"ERROR - the package checker crashed: {why}"]
     return done.stderr.splitlines()

@@ -6,18 +6,15 @@ where ranks are started from here: `launch` refuses.
 
 from __future__ import annotations
 
-import re
 import socket
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from ..compliance.config_rules import ConfigCheck
 from ..config import benchmark
 from ..config.errors import UserError
 from ..config.finding import ERROR, Finding
 from ..config.plan import build_plan
-from ..config.reading import read_text
 from ..config.schema import Run
 from ..scaling.gpu import largest_batch
 from ..train.capabilities import check_supported
@@ -28,20 +25,8 @@ from .engine_environment import Controller, engine_environment
 from .host_limits import check_open_files, read_limits
 from .launchers import LAUNCHERS, family_here, missing_hosts
 
-T = TypeVar("T")
-
 CANNOT_RUN = ("MLP061", "cannot-run")
 """Id of what `config check` finds of any machine."""
-
-
-def free_memory_bytes() -> int | None:
-    """What the kernel has for new processes without swapping; None: not known."""
-    free = re.search(
-        r"^MemAvailable:\s*(\d+) kB", read_text(Path("/proc/meminfo")), re.M
-    )
-    if free is None:
-        return None
-    return int(free[1]) * 1024
 
 
 def refuse(problems: Sequence[str]) -> None:
@@ -74,8 +59,7 @@ def obstacles(run: Run, launcher: str, *, in_container: bool) -> list[str]:
             lines += obstacles_here(run)
     lines += missing_hosts(run, launcher)
     ranks = run.system.world_size * run.watchdog.enabled
-    unless_refused(lines, check_open_files, read_limits(), ranks)
-    return lines
+    return lines + _refused(check_open_files, read_limits(), ranks)
 
 
 def _own_name_unknown() -> list[str]:
@@ -97,9 +81,7 @@ def refusals(
 ) -> list[str]:
     """Why `run` cannot run on any machine of its kind, one line each; empty: it can. `controllers`:
     of the launchers that may start it; one that can is enough."""
-    lines: list[str] = []
-    unless_refused(lines, build_plan, run)
-    unless_refused(lines, check_supported, run)
+    lines = [*_refused(build_plan, run), *_refused(check_supported, run)]
     mpi = family_here()
     engines = [_refused(engine_environment, run, {}, each, mpi) for each in controllers]
     if all(engines):
@@ -123,7 +105,7 @@ def obstacles_here(run: Run) -> list[str]:
 
 
 def _check_gpu(run: Run, local_rank: int) -> None:
-    gpu = check_machine(local_rank)
+    _, gpu = check_machine(local_rank)
     check_step(run.model, gpu.name, gpu.capability)
 
 
@@ -171,20 +153,10 @@ def beyond_the_device(run: Run) -> list[str]:
     ]
 
 
-def unless_refused(
-    lines: list[str],
-    check: Callable[..., T],
-    *arguments: Any,
-) -> T | None:
-    """What `check` returns; None: it refuses, and `lines` has the reasons."""
-    try:
-        return check(*arguments)
-    except UserError as error:
-        lines += str(error).splitlines()
-        return None
-
-
 def _refused(check: Callable[..., object], *arguments: Any) -> list[str]:
-    lines: list[str] = []
-    unless_refused(lines, check, *arguments)
-    return lines
+    """Why `check` refuses, one line each; empty: it does not."""
+    try:
+        check(*arguments)
+    except UserError as error:
+        return str(error).splitlines()
+    return []

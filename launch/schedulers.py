@@ -66,7 +66,7 @@ class Scheduler:
     """Submits a job; the script's name follows."""
     id_pattern: str = r"(?P<id>\S+)"
     """Of the whole last line that `command` prints."""
-    state_command: tuple[str, ...] = ()
+    state_command: tuple[str, ...]
     """Prints the state of a job, whose id follows."""
     ended_pattern: str = NEVER
     """Of its answer for a job that has ended. No answer means the same."""
@@ -244,6 +244,9 @@ class Local(Scheduler):
 
     name = "local"
     command = ("bash",)
+    # the process is `bash job.sh`, which becomes `rn50 launch --job=...`
+    state_command = ("bash", "-c", "grep -soaF -e job.sh -e --job= /proc/$0/cmdline")
+    ended_pattern = r"\A\Z"  # gone, a zombie, or another process with its number
     cancel_command = "kill"
 
     def directives(self, run: Run) -> Iterator[str]:

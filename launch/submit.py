@@ -22,7 +22,7 @@ from ..config.load import Loaded
 from ..config.plan import build_plan
 from ..config.reading import read_ends, read_text
 from ..config.recorded import RESUME_JOB, leads_out, load_recorded
-from ..data.lock import check_free, held
+from ..data.lock import check_free, held, hold
 from ..logging.records import (
     FAILED,
     RESULT,
@@ -35,7 +35,14 @@ from ..logging.records import (
 from ..report.runs import CANCELLED, KILLED, QUEUED, RUNNING, STOPPED, UNKNOWN
 from .ending import JOB_SCRIPT
 from .inherited import LOCAL_JOB, SCHEDULERS_COMMAND, inherited
-from .job_folder import ENDED, EXIT_STOPPED, JOB_LOCK, exit_code_of, put_aside
+from .job_folder import (
+    ENDED,
+    EXIT_STOPPED,
+    JOB_LOCK,
+    MAY_GO_ON,
+    exit_code_of,
+    put_aside,
+)
 from .job_script import ROOT, JobPaths, job_script, program_on_nodes
 from .preflight import refusals, refuse
 from .resume import is_interrupted, latest_interrupted, load_attempt
@@ -209,26 +216,23 @@ def wait(
 
 
 def look_at(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, str]:
-    """(status, why) of a job in whose folder no run has begun, in the words of `rn50 runs`.
-    `scheduler`, `job`: as SUBMISSION has them."""
+    """(status, why) of a job none of whose runs is at work, in the words of `rn50 runs`: before its
+    first, between two, after its last. `scheduler`, `job`: as SUBMISSION has them. The scheduler is
+    asked only where the job's folder does not say that the job has ended."""
+    if held([folder / JOB_LOCK]):
+        return RUNNING, "none of its runs is at work"
     code = exit_code_of(folder)
-    if code.isdecimal():
-        lines = read_ends(folder / "job.log").split("\n")
-        last = next(filter(str.strip, reversed(lines)), f"exit code {code}")
-        status = STOPPED if code == str(EXIT_STOPPED) else FAILED
-        return status, printable(last[:500])
-    if code == "running":
-        status = RUNNING if held([folder / JOB_LOCK]) else KILLED
-        return status, "no run has begun"
     dialect = _scheduler_of(scheduler, job)
-    if dialect is None or job is None:
-        return FAILED, "not known to any scheduler"
-    if not dialect.state_command:
-        return QUEUED, f"{scheduler} job {job}"
+    if dialect is None or job is None or code not in MAY_GO_ON:
+        return _ended_with(code, folder)
     try:
         state = ask(dialect, job, folder)
     except UserError as error:
+        if code:
+            return _ended_with(code, folder)
         return UNKNOWN, str(error)
+    if state is None and code:
+        return _ended_with(code, folder)
     if state is None:
         why = f"{scheduler} does not have job {job} any more: it never began"
         return CANCELLED, why
@@ -238,28 +242,16 @@ def look_at(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, 
     return FAILED, f"{why}; see `{dialect.cancel(job)}`"
 
 
-def goes_on(
-    folder: Path,
-    scheduler: str | None,
-    job: str | None,
-) -> tuple[str, str] | None:
-    """(status, why) of a job whose runs have all ended and that has more to do, as between two runs
-    or once it is submitted again; None: it has ended. The scheduler is asked only where the job's
-    folder does not say that it has."""
-    if held([folder / JOB_LOCK]):
-        return RUNNING, "its next run has not begun"
-    code = exit_code_of(folder)
-    if code not in ("", "running", str(EXIT_STOPPED)):
-        return None
-    dialect = _scheduler_of(scheduler, job)
-    has = False
-    with suppress(UserError):
-        has = scheduler_has(scheduler, job, folder)
-    if dialect and scheduler == "local" and not code:
-        has = Path(f"/proc/{job}").is_dir()  # it has not come to its lock yet
-    if not has:
-        return None
-    return QUEUED, f"{scheduler} job {job}"
+def _ended_with(code: str, folder: Path) -> tuple[str, str]:
+    """(status, why) of a job that no scheduler has, by its exit code."""
+    if not code:
+        return FAILED, "not known to any scheduler"
+    if code == "running":
+        return KILLED, "its process left no exit code"
+    lines = read_ends(folder / "job.log").split("\n")
+    last = next(filter(str.strip, reversed(lines)), f"exit code {code}")
+    status = STOPPED if code == str(EXIT_STOPPED) else FAILED
+    return status, printable(last[:500])
 
 
 def _scheduler_of(scheduler: str | None, job: str | None) -> Scheduler | None:
@@ -295,11 +287,6 @@ class State(NamedTuple):
 def ask(scheduler: Scheduler, job: str, folder: Path) -> State | None:
     """What the scheduler says of the job in `folder`; None: it has ended. Raises UserError: the
     scheduler cannot be asked."""
-    if not scheduler.state_command:
-        with suppress(ChildProcessError):
-            if os.waitpid(int(job), os.WNOHANG)[0] == 0:
-                return State()
-        return None
     program = scheduler.state_command[0]
     if shutil.which(program) is None:
         raise UserError(f"cannot ask {program}: not on the PATH")
@@ -327,6 +314,8 @@ def _state_or_why(scheduler: Scheduler, job: str, folder: Path) -> State | None:
     try:
         return ask(scheduler, job, folder)
     except UserError as error:
+        if exit_code_of(folder) not in MAY_GO_ON:
+            return None
         return State(str(error))
 
 
@@ -356,18 +345,24 @@ def find_interrupted(
     for path in folder.iterdir():
         in_its_folder(path)
     last = _last_of(folder)
+    with hold(folder / JOB_LOCK):  # it may run on another machine
+        pass
     loaded = load_recorded(source, overrides, RESUME_JOB)
-    if exit_code_of(folder) in ENDED or (is_run(folder) and not is_interrupted(folder)):
-        raise UserError(
-            f"--resume: an interrupted job or run expected, {folder} has ended"
-        )
     runs = sorted(folder.glob("run_*"))
     if is_run(folder):
         runs = [folder]
-    for run in runs:
-        if (run / "config.yaml").is_file() and is_interrupted(run):
-            check_free(run)
-            load_attempt(run, loaded)  # refuses another training
+    interrupted = [
+        run for run in runs if (run / "config.yaml").is_file() and is_interrupted(run)
+    ]
+    # a run that a limit ended is interrupted, and its job has ended with EXIT_MISSED
+    may_have_ended = is_run(folder) or exit_code_of(folder) in ENDED
+    if may_have_ended and not interrupted:
+        raise UserError(
+            f"--resume: an interrupted job or run expected, {folder} has ended"
+        )
+    for run in interrupted:
+        check_free(run)
+        load_attempt(run, loaded)  # refuses another training
     return loaded, last
 
 
@@ -377,26 +372,16 @@ def _last_of(folder: Path) -> Last:
     with suppress(UserError):  # a stranger may have written it
         known = read(folder / SUBMISSION, Submission) or known
     last = Last(folder, runs=max(known.runs, 1))
-    dialect = SCHEDULERS.get(known.scheduler)
+    dialect = _scheduler_of(known.scheduler, known.job)
     if dialect is None:
         return last
-    if scheduler_has(dialect.name, known.job, folder):
+    can_be_asked = shutil.which(dialect.state_command[0])
+    if can_be_asked and ask(dialect, known.job, folder) is not None:
         raise UserError(
             f"--resume: {folder}: an interrupted job expected, found {dialect.name} job "
             f"{known.job} in its queue or running (to stop it: {dialect.cancel(known.job)})"
         )
     return last._replace(scheduler=dialect.name)
-
-
-def scheduler_has(scheduler: str | None, job: str | None, folder: Path) -> bool:
-    """Whether a scheduler still has the job in `folder`, as SUBMISSION names them. Raises
-    UserError: it cannot be asked."""
-    dialect = _scheduler_of(scheduler, job)
-    if dialect is None or job is None or not dialect.state_command:
-        return False
-    if not shutil.which(dialect.state_command[0]):
-        return False
-    return ask(dialect, job, folder) is not None
 
 
 def last_result(folder: Path) -> Result | None:

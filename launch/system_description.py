@@ -5,16 +5,19 @@ Keys: mlperf-logging's system_desc_checker, which wants every one of them as tex
 
 from __future__ import annotations
 
-import os
 import platform
 import re
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 from ..config.reading import read_text
 from ..config.schema import Run
 from ..logging.records import Driver, Environment
 
 UNKNOWN = ""
+CPUS = Path("/sys/devices/system/cpu")
 FROM_LINUX = (
     "host_processors_per_node",
     "host_processor_model_name",
@@ -38,33 +41,24 @@ def system_id(run: Run) -> str:
     return f"{re.sub(r'[^A-Za-z0-9.-]+', '_', run.system.name)}_n{run.system.nodes}"
 
 
-def read_machine(root: Path = Path("/")) -> dict[str, str]:
-    """What Linux says of this machine: processor, sockets, cores, memory, system. `root`:
-    where `proc`, `sys` and `etc` lie."""
-    cpus = sorted((root / "sys/devices/system/cpu").glob("cpu[0-9]*"))
-    places = []
-    for cpu in cpus:
-        topology = cpu / "topology"
-        if topology.is_dir():
-            socket = read_text(topology / "physical_package_id")
-            places.append((socket, read_text(topology / "core_id")))
-    sockets = len({socket for socket, _ in places}) or 1
-    threads = len(places) or os.cpu_count() or 1
-    cores = len(set(places)) or threads
-    page = {
+def read_machine() -> dict[str, str]:
+    """What Linux says of this machine: processor, sockets, cores, memory, system."""
+    packages = CPUS.glob("cpu[0-9]*/topology/physical_package_id")
+    sockets = len(set(map(read_text, packages))) or 1
+    threads = psutil.cpu_count() or 1
+    cores = psutil.cpu_count(logical=False) or threads
+    memory_bytes = psutil.virtual_memory().total
+    system = platform.platform()
+    with suppress(OSError):
+        system = platform.freedesktop_os_release()["PRETTY_NAME"]
+    return {
         "host_processors_per_node": str(sockets),
         "host_processor_model_name": processor(),
         "host_processor_core_count": str(cores // sockets),
         "host_processor_vcpu_count": str(threads // sockets),
-        "host_memory_capacity": UNKNOWN,
-        "operating_system": platform.platform(),
+        "host_memory_capacity": f"{memory_bytes / 2**30:.0f} GB",
+        "operating_system": system,
     }
-    if memory := re.search(r"MemTotal:\s*(\d+) kB", read_text(root / "proc/meminfo")):
-        page["host_memory_capacity"] = f"{int(memory[1]) / 2**20:.0f} GB"
-    text = read_text(root / "etc/os-release")
-    if release := re.search(r'^PRETTY_NAME="?([^"\n]*)', text, re.M):
-        page["operating_system"] = release[1]
-    return page
 
 
 def processor() -> str:

@@ -19,7 +19,8 @@ from ..config.reading import read_text
 from ..config.schema import Watchdog as Settings
 from ..logging.records import Failure, fit
 from ..train.communication.identity import differences, differing_ranks
-from ..train.heartbeat import WATCHDOG_ENV, Line, suspended_s
+from ..train.heartbeat import WATCHDOG_ENV, Line
+from ..train.running_clock import suspended_s
 from .failure import PROCESS_EXITED
 from .host_limits import raise_open_files
 

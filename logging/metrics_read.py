@@ -1,92 +1,63 @@
-"""metrics.jsonl read as a stream, into a series of bounded size that still shows its whole course.
-
-If a kind has more records than that, every second, third, ... one of the whole run is kept.
-"""
+"""metrics.jsonl read as a stream of bounded size."""
 
 import json
-import math
 import sys
-from collections import Counter
-from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..config.reading import JsonObject, open_file
 from .line_file import read_end
 
 MOST_BYTES = 64 << 20
 """250,000 records of this harness."""
-MOST_RECORDS = 50_000
-"""How many of one kind are kept: a plot has fewer points across."""
-MOST_KINDS = 8
-"""Of these, those with most records are kept: this harness has four."""
+MOST_RECORDS = 400_000
+"""How many lines are read: the shortest records of this harness would fill the file with fewer."""
+MOST_NAMES = 1000
+"""How many names all records have: this harness has some 60. Each is kept once."""
 _LINE_BYTES = 1 << 16
 _TAIL_BYTES = 1 << 20
 """Some 7,000 records: more than lie between two evaluations."""
-_MOST_TORN = 8
-"""Lines looked at for a whole record; the last one alone may be torn."""
 
 
-class Series(NamedTuple):
-    """The records of a file in its order; `thinned`: kind -> every how many of them is kept."""
-
-    records: tuple[JsonObject, ...] = ()
-    thinned: Mapping[str, int] = MappingProxyType({})
-
-
-def read_metrics(path: Path, within: Path | None = None) -> Series:
-    """The records of a metrics.jsonl: their kinds and numbers. A torn line, such as a killed run
-    leaves, is skipped. Raises OSError: no regular file of that size `within` the folder."""
+def read_metrics(path: Path, within: Path | None = None) -> tuple[JsonObject, ...]:
+    """The records of a metrics.jsonl in its order: their kinds and numbers. A torn line, such as a
+    killed run leaves, is skipped. Raises OSError: no regular file of that size `within` the folder;
+    ValueError: it has more lines or names than any run writes."""
+    records = []
+    names: set[str] = set()
     with open_file(
         path,
         MOST_BYTES,
         within=within,
     ) as file:
-        records = [record for line in file if (record := _record(line)) is not None]
-    counts = Counter(record.get("kind") for record in records).most_common(MOST_KINDS)
-    steps = {series: math.ceil(count / MOST_RECORDS) for series, count in counts}
-    kept = []
-    seen: Counter[Any] = Counter()
-    for record in records:
-        series = record.get("kind")
-        if series in steps and seen[series] % steps[series] == 0:
-            kept.append(record)
-        seen[series] += 1
-    thinned = {str(series): step for series, step in steps.items() if step > 1}
-    return Series(tuple(kept), thinned)
+        lines = iter(partial(file.readline, _LINE_BYTES), b"")
+        for number, line in enumerate(lines):
+            record = _record(line)
+            if record is not None:
+                records.append(record)
+                names |= record.keys()
+            if number >= MOST_RECORDS or len(names) > MOST_NAMES:
+                expected = f"{MOST_RECORDS:,} records with {MOST_NAMES:,} names"
+                raise ValueError(f"at most {expected} expected")
+    return tuple(records)
 
 
-def newest_records(path: Path, *series: str) -> dict[str, JsonObject]:
-    """The last whole record of each kind near the end of a metrics.jsonl, which may be being
-    written; a kind is missing where there is none, and all of them where no file can be read."""
+def newest_records(path: Path) -> dict[str, JsonObject]:
+    """The last whole record of training and of evaluation, by their kinds, near the end of a
+    metrics.jsonl, which may be being written; one is missing where there is none, both where no
+    file can be read."""
     try:
-        tail = read_end(path, _TAIL_BYTES)
+        lines = read_end(path, _TAIL_BYTES).splitlines()
     except OSError:
         return {}
     newest = {}
-    for name in series:
-        record = _newest(tail, b'{"kind": "%b"' % name.encode())
-        if record is not None:
-            newest[name] = record
+    for kind in ("train", "eval"):
+        start = b'{"kind": "%b"' % kind.encode()
+        records = (_record(line) for line in reversed(lines) if line.startswith(start))
+        if record := next(filter(None, records), None):
+            newest[kind] = record
     return newest
-
-
-def _newest(tail: bytes, start: bytes) -> JsonObject | None:
-    at = len(tail)
-    for _ in range(_MOST_TORN):
-        if (
-            at := tail.rfind(
-                start,
-                0,
-                at,
-            )
-        ) < 0:
-            break
-        line, end, _ = tail[at : at + _LINE_BYTES].partition(b"\n")
-        if end and (record := _record(line)) is not None:
-            return record
-    return None
 
 
 def _record(line: bytes) -> JsonObject | None:

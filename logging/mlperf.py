@@ -1,5 +1,6 @@
-"""The MLPerf log of a run: mlperf-logging's writer, rank 0 only, in the one legal order.
+"""The MLPerf log of a run: mlperf-logging's writer, rank 0 only.
 
+Its one caller, the trainer, keeps the order of events, and `rn50 log check` checks it in the log.
 Order and keys: training_rules.adoc (v0.7 to v4.0) and the official checker's closed ResNet files.
 """
 
@@ -19,22 +20,6 @@ from ..config.schema import Run
 from .clock import Clock
 from .line_file import LineFile, read_end
 
-# The state in which each event may come, and the one it leads to.
-_ORDER: dict[str, tuple[str, str]] = {
-    "submission": ("new", "submitted"),
-    key.CACHE_CLEAR: ("submitted", "cleared"),
-    key.INIT_START: ("cleared", "init"),
-    "hyperparameters": ("init", "described"),
-    key.INIT_STOP: ("described", "ready"),
-    key.RUN_START: ("ready", "run"),
-    key.BLOCK_START: ("run", "block"),
-    key.EPOCH_START: ("block", "epoch"),
-    key.EPOCH_STOP: ("epoch", "trained"),
-    key.EVAL_START: ("trained", "eval"),
-    key.EVAL_STOP: ("eval", "measured"),
-    key.EVAL_ACCURACY: ("measured", "evaluated"),
-    key.BLOCK_STOP: ("evaluated", "run"),
-}
 RESUMED = "run_resumed"
 """Our key for the place where a run was resumed from a checkpoint."""
 CLOCK_JUMP = "wall_clock_jump"
@@ -46,17 +31,6 @@ describe one polynomial."""
 _TAIL_BYTES = 65536
 _MOST_BYTES = 64 << 20
 """The largest log of ours that is read: 90 epochs take 100 kB."""
-_CLOCK_STANDS = (
-    "new",
-    "submitted",
-    "cleared",
-    "init",
-    "described",
-    "ready",
-    "done",
-)
-"""The states before run_start and after run_stop."""
-_EPOCH_AFTER_EPOCH = (key.EPOCH_START, "trained")
 
 
 def _official_name(tensor: str) -> str:
@@ -76,13 +50,13 @@ class _Handler(logging.Handler):
 
 
 class MLPerfLog:
-    """Writes one run's log; an event out of order raises RuntimeError.
+    """Writes one run's log.
 
     Args:
-        path: log file, created anew, one flushed line an event; None (ranks above 0): the order
-            is checked all the same and nothing is written.
+        path: log file, created anew, one flushed line an event; None (ranks above 0): nothing is
+            written.
         clock: gives the stamps; None: one that starts now.
-        resumed: the state in which an interrupted run's log, which is continued, was.
+        resumed: continue the log of an interrupted run, whose clock runs.
     """
 
     def __init__(
@@ -90,14 +64,15 @@ class MLPerfLog:
         path: Path | None,
         clock: Clock | None = None,
         *,
-        resumed: str | None = None,
+        resumed: bool = False,
     ) -> None:
-        self.state = resumed or "new"
+        self.clock_runs = resumed
+        """Has the run started and not stopped?"""
         self._clock = clock or Clock()
         self._file: LineFile | None = None
         self._logger: MLLogger | None = None
         if path is not None:
-            self._file = LineFile(path, resumed=resumed is not None)
+            self._file = LineFile(path, resumed=resumed)
             # its own: no parents, no registry
             sink = logging.Logger("rn50.mlperf", logging.INFO)
             sink.addHandler(_Handler(self._file))
@@ -111,7 +86,6 @@ class MLPerfLog:
 
     def submission(self, run: Run) -> None:
         """Who ran what, in which division."""
-        self._enter("submission")
         self._write(key.SUBMISSION_BENCHMARK, benchmark.BENCHMARK)
         self._write(key.SUBMISSION_ORG, run.log.org)
         self._write(key.SUBMISSION_DIVISION, run.division)
@@ -134,7 +108,6 @@ class MLPerfLog:
         """Seed, batch, optimizer and schedule: the keys of the optimizer in use alone. `tensors`
         are those whose weights have been initialised; the rulesets that want them get one record
         each."""
-        self._enter("hyperparameters")
         optimizer = run.optimizer
         schedule = run.schedule
         warmup_epochs = plan.warmup_images / plan.samples_per_epoch(plan.segments[0])
@@ -175,6 +148,7 @@ class MLPerfLog:
 
     def run_start(self, run: Run) -> None:
         """The clock starts. Nothing may have read the data set before."""
+        self.clock_runs = True
         self._write(key.RUN_START)
         self._write(key.TRAIN_SAMPLES, run.data.train_samples)
         self._write(key.EVAL_SAMPLES, run.data.eval_samples)
@@ -211,8 +185,6 @@ class MLPerfLog:
 
     def batch_change(self, epoch: int, global_batch_size: int) -> None:
         """Batch-size control: a key of our own, as a second global_batch_size breaks the rules."""
-        if self.state not in ("block", "trained"):
-            raise RuntimeError(f"batch change not allowed in state {self.state}")
         self._write(
             "global_batch_size_change",
             global_batch_size,
@@ -244,27 +216,14 @@ class MLPerfLog:
 
     def run_stop(self, *, success: bool) -> None:
         """The clock stops: success only after an evaluation at or above the target."""
-        if self.state != "run":
-            raise RuntimeError(f"run_stop not allowed in state {self.state}")
-        self.state = "done"
+        self.clock_runs = False
         self._write(key.RUN_STOP, status=key.SUCCESS if success else key.ABORTED)
-
-    @property
-    def clock_runs(self) -> bool:
-        """Has the run started and not stopped?"""
-        return self.state not in _CLOCK_STANDS
 
     def abort(self) -> None:
         """run_stop "aborted" from wherever the run is; nothing if its clock is not running."""
         if self.clock_runs:
-            self.state = "done"
+            self.clock_runs = False
             self._write(key.RUN_STOP, status=key.ABORTED)
-
-    def _enter(self, event: str) -> None:
-        before, after = _ORDER[event]
-        if self.state != before and (event, self.state) != _EPOCH_AFTER_EPOCH:
-            raise RuntimeError(f"{event} not allowed in state {self.state}")
-        self.state = after
 
     def _write(
         self,
@@ -272,9 +231,7 @@ class MLPerfLog:
         value: Any = None,
         **metadata: Any,
     ) -> None:
-        """An event, an interval's start or its end, as its name says, where it may come."""
-        if name in _ORDER:
-            self._enter(name)
+        """An event, an interval's start or its end, as its name says."""
         if self._logger is not None:
             write = self._logger.event
             if name.endswith("_start"):
@@ -308,7 +265,7 @@ def close_interrupted(path: Path) -> None:
     MLPerfLog(
         path,
         Clock(last_stamp_unix_s(path)),
-        resumed="run",
+        resumed=True,
     ).abort()
 
 

@@ -52,7 +52,6 @@ _ODD_MLLOG = re.compile(r':::MLLOG([^\w{\["]{0,200})(?=\{\s*")')
 _SALVAGED_KEY = re.compile(
     r'"key": ?"([^"]{1,100})"|:::MLL\s+[\d.+-]+\s+([A-Za-z0-9_]{1,100}) ?:'
 )
-_SCAN = json.JSONDecoder().scan_once  # type: ignore[attr-defined]  # its types have raw_decode alone
 _BINARY = (b"\x1f\x8b\x08", b"\xfd7zXZ\0", b"(\xb5/\xfd", b":\0:\0:\0M\0L")
 """How gzip, xz and zstd data begin, and a token in UTF-16."""
 _TO_TEXT = {
@@ -65,6 +64,19 @@ _TO_TEXT = {
 """How files of other forms begin: the form, and what prints their text."""
 _BINARY_BYTES = b"\0\x1f\xfd"
 """Each of these has one of them."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object. Raises KeyError: it has a name twice, of which Python's decoder would take the
+    last in silence."""
+    content = dict(pairs)
+    if len(content) < len(pairs):
+        raise KeyError
+    return content
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object)
+_SCAN = _DECODER.scan_once  # type: ignore[attr-defined]  # its types have raw_decode alone
 
 
 def open_log(path: Path) -> BinaryIO:
@@ -267,17 +279,15 @@ class _Reader:
         head = len(text) - len(text[head:].lstrip(" \t"))
         try:
             content, end = _SCAN(text, head)
-            colons = text.count(":", head, end)
-            twice = colons > _names(content) and _has_a_name_twice(text[head:end])
+        except KeyError:
+            what = "a name twice in a record: which value counts?"
+            self._problem("twice", key or _salvaged_key(text), what)
+            return False
         except RecursionError:
             self._problem("type", None, "values nested too deeply")
             return False
         except (StopIteration, ValueError) as error:
             self._torn(text, error, closed=closed)
-            return False
-        if twice:
-            what = "a name twice in a record: which value counts?"
-            self._problem("twice", key or _salvaged_key(text), what)
             return False
         if end > _RECORD_CHARACTERS:
             what = "a record of more than 1 MB"
@@ -511,25 +521,6 @@ class _Reader:
         else:
             content = f"none in {log.lines} lines"
         return f"an MLPerf log (:::MLLOG records) expected, found {content}"
-
-
-def _names(content: Any) -> int:
-    """The names in a record, its value and its metadata: each has a colon, as texts may have."""
-    if not isinstance(content, dict):
-        return 0
-    parts = (
-        content,
-        content.get("value"),
-        content.get("metadata"),
-    )
-    return sum(len(part) for part in parts if isinstance(part, dict))
-
-
-def _has_a_name_twice(text: str) -> bool:
-    """Whether an object of a JSON text has; Python's decoder takes the last in silence."""
-    objects: list[list[tuple[str, Any]]] = []
-    json.loads(text, object_pairs_hook=objects.append)
-    return any(len(dict(pairs)) < len(pairs) for pairs in objects)
 
 
 def _salvaged_key(text: str) -> str | None:

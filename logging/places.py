@@ -105,18 +105,6 @@ def run_folders(path: Path) -> list[Path]:
     return sorted(runs, key=lambda run: int(run.name[4:]))
 
 
-def recorded_runs(path: Path) -> list[Path]:
-    """The folders with the records of a run that a path means: of a run, a job, or of all below a
-    folder. Raises UserError: there is nothing."""
-    require(path)
-    if (path / METRICS).is_file():
-        return [path]
-    below = {file.parent for file in path.rglob(METRICS)}
-    # an attempt is part of its run
-    runs = sorted(run for run in below if run.parent not in below)
-    return run_folders(path) or runs or [path]
-
-
 def config_of(folder: Path) -> Path:
     """Where the config of the logs in `folder` is, if there is one: beside them, or in the job's
     folder, which may be one of `rn50 submit` or of a script written by hand."""

@@ -166,6 +166,14 @@ def tick_text(
     return f"{round(value, 12):,.6g}"
 
 
+def thinned(
+    points: list[tuple[float, float]],
+) -> list[tuple[float, float]]:
+    """Points in even distance, no more than a chart has across, the first and the last of them."""
+    step = max(1, math.ceil((len(points) - 1) / (_MAX_POINTS - 1)))
+    return points[:-1:step] + points[-1:]
+
+
 def draw_lines(
     axes: Axes,
     series: Sequence[Series],
@@ -191,8 +199,7 @@ def draw_lines(
             marker = ""
             if len(points) <= _DOTS_UP_TO:
                 marker = "o"
-            step = math.ceil(len(points) / _MAX_POINTS)
-            x, y = zip(*points[:-1:step], points[-1], strict=True)
+            x, y = zip(*thinned(points), strict=True)
             axes.plot(
                 x,
                 y,

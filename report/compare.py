@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import math
 import string
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -21,10 +22,11 @@ from ..config.names import nearest_name
 from ..config.reading import JsonObject
 from ..config.schema import PLACES
 from ..logging.places import job_of, run_folders
+from ..logging.records import Repeat
 from .published import machine_of
-from .reproduction import FirstBit, are_of_one_config, first_bit
+from .reproduction import are_of_one_config, first_bit
 from .run_folder import Subject, read_subjects
-from .run_summary import MISSING, RunSummary, decimals, median_of, show
+from .run_summary import MISSING, decimals, median_of, show
 
 RESULTS = "results"
 PARAMETERS = "hyper-parameters"
@@ -35,21 +37,20 @@ class Figure(NamedTuple):
     """A number that the log of a run gives."""
 
     title: str
-    unit: str
-    read: Callable[[RunSummary], float | None]
+    unit: str = ""
 
 
 FIGURES = {
-    "time_to_train_s": Figure("time to train", "s", lambda r: r.time_to_train_s),
-    "images_per_s": Figure("training rate", "images/s", lambda r: r.images_per_s),
-    "best_accuracy": Figure("best accuracy", "", lambda r: r.best_accuracy),
-    "target": Figure("target", "", lambda r: r.target),
-    "epochs_to_target": Figure("epochs to target", "", lambda r: r.epochs_to_target),
-    "epoch_s": Figure("time per epoch", "s", lambda r: r.epoch_s),
-    "eval_s": Figure("time per evaluation", "s", lambda r: r.eval_s),
-    "init_s": Figure("init", "s", lambda r: r.init_s),
+    "time_to_train_s": Figure("time to train", "s"),
+    "images_per_s": Figure("training rate", "images/s"),
+    "best_accuracy": Figure("best accuracy"),
+    "target": Figure("target"),
+    "epochs_to_target": Figure("epochs to target"),
+    "epoch_s": Figure("time per epoch", "s"),
+    "eval_s": Figure("time per evaluation", "s"),
+    "init_s": Figure("init", "s"),
 }
-"""Figures by the name of their column in `--sort` and in JSON."""
+"""Figures by their names in a RunSummary, which their columns have in `--sort` and in JSON too."""
 _OF_GROUPS = {
     "time_to_train_s": ",.1f",
     "best_accuracy": ".4f",
@@ -96,7 +97,7 @@ class Comparison(NamedTuple):
     subjects: tuple[Subject, ...]
     columns: tuple[Column, ...]
     """The columns that any subject has, by groups."""
-    first_bits: tuple[FirstBit | None, ...]
+    first_bits: tuple[Repeat | None, ...]
     """Where each subject differs from the first, if both are runs of one config and seed."""
 
     @property
@@ -188,7 +189,7 @@ def compare(subjects: Sequence[Subject]) -> Comparison:
         *parameter_columns(subjects),
         *_config_columns(subjects),
     )
-    first_bits: list[FirstBit | None] = [None]
+    first_bits: list[Repeat | None] = [None]
     for subject in subjects[1:]:
         bit = None
         if are_of_one_config(first, subject):
@@ -259,7 +260,7 @@ def _result_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
     machines = [machine_of(subject.path, subject.config) for subject in subjects]
     counts = [machine and machine[1] for machine in machines]
     yield _column("accelerators", "accelerators", counts, ",.0f")
-    rates = [_median(subject, FIGURES["images_per_s"]) for subject in subjects]
+    rates = [_median(subject, "images_per_s") for subject in subjects]
     each = [
         rate / count if rate and count else None
         for rate, count in zip(rates, counts, strict=True)
@@ -344,7 +345,7 @@ def _figure_column(
     """The median of each subject's runs, all with the same number of decimals."""
     figure = FIGURES[key]
     title = figure.title
-    values = [_median(subject, figure) for subject in subjects]
+    values = [_median(subject, key) for subject in subjects]
     form = {"best_accuracy": ".5f"}.get(key, ".6g")
     if figure.unit:
         sizes = [abs(value) for value in values if value is not None]
@@ -355,9 +356,9 @@ def _figure_column(
 
 def _median(
     subject: Subject,
-    figure: Figure,
+    key: str,
 ) -> float | None:
-    return median_of(map(figure.read, subject.runs))
+    return median_of(map(attrgetter(key), subject.runs))
 
 
 def _column(
@@ -407,8 +408,8 @@ def _value(cell: str) -> float | str | None:
 
 class Group(NamedTuple):
     """Runs with the same value, by the numbers of their rows; `spreads`: mean, least and most of
-    each figure, over the runs that have it. A time to train is that of a run that reached its
-    target."""
+    each figure, over the runs that have it. A run whose log cannot be read counts as one. A time to
+    train is that of a run that reached its target."""
 
     value: str
     rows: tuple[int, ...]
@@ -449,15 +450,15 @@ def _group(
     runs = [run for subject in subjects for run in subject.runs]
     spreads = {}
     for key in _OF_GROUPS:
-        read = FIGURES[key].read
-        figures = [figure for figure in map(read, runs) if figure is not None]
+        values = map(attrgetter(key), runs)
+        figures = [figure for figure in values if figure is not None]
         if figures:
             spreads[key] = (fmean(figures), min(figures), max(figures))
     return Group(
         value=value,
         rows=tuple(rows),
         reached=sum(run.reached is not None for run in runs),
-        runs=len(runs),
+        runs=sum(len(subject.files) for subject in subjects),
         spreads=spreads,
     )
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,8 +18,9 @@ from ..config.errors import UserError, failing_as
 from ..config.finding import number, printable
 from ..config.leaves import flatten
 from ..logging.parse import read_log
-from ..logging.places import METRICS, recorded_runs
+from ..logging.places import METRICS, require
 from .run_folder import RunFolder, read_run_folder
+from .runs import find_runs
 
 MOST_COLUMNS = 200
 """The most columns of a table: one of ours has 63. A name costs a cell in every row."""
@@ -57,30 +59,50 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Exported], list[str]]:
     Raises UserError: none has records."""
     runs = []
     notes = []
-    for path in itertools.chain.from_iterable(map(recorded_runs, paths)):
+    recorded = itertools.chain.from_iterable(map(_recorded_runs, paths))
+    paths_of = {path.resolve(): path for path in recorded}
+    for resolved, name in _names(paths_of).items():
+        path = paths_of[resolved]
         folder = read_run_folder(path)
+        notes += [f"{path}: {note}" for note in folder.notes]
         if not folder.metrics:
             notes.append(f"{path / METRICS}: the records of a run expected, found none")
             continue
         runs.append(
             Exported(
-                _name(path.resolve()),
+                name,
                 folder,
                 _start_unix_s(path),
             )
         )
-        notes += [f"{path}: {note}" for note in folder.notes]
     if not runs:
         raise UserError(*notes)
     return runs, notes
 
 
-def _name(folder: Path) -> str:
-    """PRESET/TIME, of a job's run PRESET/TIME/run_N."""
-    depth = 2
-    if folder.name.startswith("run_"):
-        depth = 3
-    return "/".join(folder.parts[-depth:])
+def _recorded_runs(path: Path) -> list[Path]:
+    """The runs with records in and below a folder; where there are none, the folder itself. Raises
+    UserError: nothing is there."""
+    require(path)
+    runs = [place.folder for place in find_runs(path) if METRICS in place.names]
+    return runs or [path]
+
+
+def _names(folders: Iterable[Path]) -> dict[Path, str]:
+    """PRESET/TIME, of a job's run PRESET/TIME/run_N; of runs that share such a name, as many
+    folders above as tell them apart."""
+    depths = {folder: 3 if folder.name.startswith("run_") else 2 for folder in folders}
+    while True:
+        names = {}
+        for folder, depth in depths.items():
+            parts = folder.parts[1:]
+            names[folder] = "/".join(parts[-depth:])
+        counts = Counter(names.values())
+        if len(counts) == len(names):
+            return names
+        for folder, name in names.items():
+            if counts[name] > 1:
+                depths[folder] += 1
 
 
 def _start_unix_s(path: Path) -> float:

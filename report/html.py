@@ -276,9 +276,9 @@ def _outcome(subject: Subject) -> str:
         return f"The run {_ENDED[result.status]}: {show(result.why, 2000)}."
     if not subject.logs:
         return "No log that can be read."
-    if len(subject.logs) > 1:
+    if len(subject.files) > 1:
         reached = sum(run.reached is not None for run in subject.runs)
-        return f"{reached} of {len(subject.logs)} runs reached the target."
+        return f"{reached} of {len(subject.files)} runs reached the target."
     run = subject.runs[0]
     if run.reached is not None:
         sentence = f"Reached {run.reached.accuracy:.5g} top-1"

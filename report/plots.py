@@ -15,7 +15,7 @@ from ..config.plan import build_plan
 from ..config.reading import JsonObject
 from ..train.schedule import step_settings
 from .breakdown import PHASES
-from .charts import COLOURS, LARGEST, Series, draw_lines, finish, page_chart
+from .charts import COLOURS, LARGEST, Series, draw_lines, finish, page_chart, thinned
 from .published import standing_of
 from .run_folder import Subject
 from .run_summary import RunSummary
@@ -333,7 +333,8 @@ def _pairs(
     x: str,
     y: str,
 ) -> list[tuple[float, float]]:
-    """Return (x, y) of the records that have both as numbers that can be drawn, x rising."""
+    """Return (x, y) of the records that have both as numbers that can be drawn, x rising, as many
+    as a chart has across."""
     points = []
     for record in records:
         at = number(record.get(x))
@@ -342,4 +343,4 @@ def _pairs(
             continue
         if max(abs(at), abs(value)) < LARGEST:
             points.append((at, value))
-    return sorted(points)
+    return thinned(sorted(points))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 from ..config.errors import UserError
 from ..config.finding import number
@@ -23,23 +23,6 @@ _COMPARED = {
     "eval": ("accuracy of epoch", "epoch", "accuracy"),
 }
 """Kind of a record -> what is compared in words, the keys of its place and of its value."""
-
-
-class FirstBit(NamedTuple):
-    """The first value in which two runs differ; `where` None: in none that both have."""
-
-    compared: int
-    where: str | None = None
-    left: float | None = None
-    right: float | None = None
-
-    @property
-    def text(self) -> str:
-        if not self.compared:
-            return "no loss or accuracy that both have"
-        if self.where is None:
-            return f"the same in every bit of {self.compared} losses and accuracies"
-        return f"first bitwise difference: {show(self.where)}, {self.left!r} against {self.right!r}"
 
 
 def repeat_line(repeat: Repeat) -> str:
@@ -75,38 +58,40 @@ def compare_with_recorded(
             0,
             show(str(error).splitlines()[0]),
         )
-    bit = first_bit(new, old)
-    parts = [bit.text]
-    if reasons := _differences(old.folder, new.folder):
-        parts.append(f"differences (here, there): {show(', '.join(reasons), 400)}")
-    same = None
-    if bit.compared:
-        same = bit.where is None
-    return Repeat(
-        str(recorded),
-        bit.compared,
-        "; ".join(parts),
-        same,
-    )
+    repeat = first_bit(new, old)
+    reasons = _differences(old.folder, new.folder)
+    if not reasons:
+        return repeat
+    differences = show(", ".join(reasons), 400)
+    text = f"{repeat.text}; differences (here, there): {differences}"
+    return replace(repeat, text=text)
 
 
 def first_bit(
     left: Subject,
     right: Subject,
-) -> FirstBit:
-    """Return the first loss or accuracy in which two runs differ in any bit."""
+) -> Repeat:
+    """Compare a run with another; the text names the first loss or accuracy in which they differ in
+    any bit. One that is a number in neither, such as a loss that is not finite, has no bits to
+    compare."""
     ours = _values(left)
     theirs = _values(right)
-    shared = [where for where in ours if where in theirs]
+    shared = [
+        where
+        for where in ours
+        if where in theirs and {ours[where], theirs[where]} != {None}
+    ]
+    recorded = str(right.path)
+    compared = len(shared)
+    if not shared:
+        return Repeat(recorded, compared, "no loss or accuracy that both have")
     for where in shared:
         if ours[where] != theirs[where]:
-            return FirstBit(
-                len(shared),
-                where,
-                ours[where],
-                theirs[where],
-            )
-    return FirstBit(len(shared))
+            values = f"{ours[where]!r} against {theirs[where]!r}"
+            text = f"first bitwise difference: {show(where)}, {values}"
+            return Repeat(recorded, compared, text, same=False)
+    text = f"the same in every bit of {compared} losses and accuracies"
+    return Repeat(recorded, compared, text, same=True)
 
 
 def are_of_one_config(

@@ -10,13 +10,15 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from ..compliance.log_rules import checked_keys
+from ..compliance.logged_run import LoggedRun
+from ..compliance.ruleset import find_ruleset
 from ..config import benchmark
 from ..config.errors import UserError
 from ..config.finding import number
 from ..config.load import Loaded, load
 from ..config.reading import JsonObject, read_file
 from ..config.schema import Run
-from ..logging.metrics_read import Series, read_metrics
+from ..logging.metrics_read import read_metrics
 from ..logging.parse import open_pipe, read_log
 from ..logging.places import (
     config_of,
@@ -27,7 +29,7 @@ from ..logging.places import (
     run_folders,
 )
 from ..logging.records import ENVIRONMENT, RESULT, Environment, Result, fit
-from .run_summary import RunSummary, show, summarise
+from .run_summary import PARAMETER_KEYS, RunSummary, show, summarise
 
 T = TypeVar("T")
 _JSON_BYTES = 8 << 20
@@ -157,8 +159,9 @@ def read_folder(
     files = results_in(path) if only is None else [only]
     for file in files:
         try:
-            events = read_log(file, checked_keys()).events
-            logs.append(LogFigures(file, summarise(events, target)))
+            log = read_log(file, checked_keys() | PARAMETER_KEYS)
+            run = LoggedRun(log, find_ruleset(file, log, None).name)
+            logs.append(LogFigures(file, summarise(run, target)))
         except UserError as error:
             notes.extend(str(error).splitlines())
     if not logs and (only is not None or not is_run):
@@ -217,19 +220,15 @@ def read_run_folder(path: Path) -> RunFolder:
     metrics = read(
         "metrics.jsonl",
         partial(read_metrics, within=path),
-        Series(),
+        (),
     )
-    notes += [
-        f"metrics.jsonl: of {kind} one record in {step} is taken, as there are so many"
-        for kind, step in metrics.thinned.items()
-    ]
     return RunFolder(
         path=path,
         result=read_record(RESULT, Result),
         environment=read_record(ENVIRONMENT, Environment) or Environment(),
         origins={key: show(value) for key, value in origins.items()},
         config=read("config.yaml", partial(load, within=path), None),
-        metrics=metrics.records,
+        metrics=metrics,
         spans=_spans(timeline),
         ranks=read("ranks.json", read_json, {}),
         notes=tuple(notes),

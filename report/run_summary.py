@@ -12,6 +12,7 @@ from operator import attrgetter
 from statistics import median
 from typing import Any, NamedTuple
 
+from ..compliance.logged_run import LoggedRun
 from ..config import benchmark
 from ..config.finding import number, printable
 from ..config.reading import JsonObject
@@ -25,8 +26,16 @@ _PARAMETER = re.compile(
     r"|(?P<name>seed|global_batch_size(?:_change)?|gradient_accumulation_steps"
     r"|model_bn_span|train_samples|eval_samples|\w*label_smoothing)"
 )
-
-
+PARAMETER_KEYS = frozenset(
+    {
+        *(key.replace("sgd_", "akiba_") for key in benchmark.SGD_KEYS),
+        "global_batch_size_change",
+        "num_eval_examples",
+        "num_train_examples",
+        "opt_weight_decay",
+    }
+)
+"""Hyper-parameters that logs have and no rule reads."""
 _RENAMED = {"opt_name": "optimizer"}
 
 
@@ -123,35 +132,29 @@ class RunSummary(NamedTuple):
 
 
 def summarise(
-    events: Sequence[Event],
+    run: LoggedRun,
     target: float = benchmark.TARGET_ACCURACY,
 ) -> RunSummary:
-    """What one log says; `target`: the accuracy that its run was to reach."""
-    clock_ms = _first_time(events, "run_start")
-    stops = [event for event in events if event.key == "run_stop"]
-    status = None
-    if stops:
-        status = stops[0].metadata.get("status")
-    timed = [event for event in events if event.time_ms > 0]
-    if clock_ms is None:
-        timed = []
-    since_ms = clock_ms or 0.0
+    """What one log says of its first run; `target`: the accuracy that it was to reach."""
+    since_ms = 0.0
+    timed = []
+    if run.start is not None and run.start.time_ms > 0:
+        since_ms = run.start.time_ms
+        timed = [event for event in run.events if event.time_ms > 0]
     epochs = _intervals(timed, since_ms, "epoch_start", "epoch_stop")
     blocks = _intervals(timed, since_ms, "block_start", "block_stop")
-    init_start_ms = _first_time(events, "init_start")
-    init_stop_ms = _first_time(events, "init_stop")
     return RunSummary(
         submission={
-            event.key.removeprefix("submission_"): show(event.value)
-            for event in reversed(events)  # the first of each counts
-            if event.key in _SUBMISSION and event.value is not None
+            key.removeprefix("submission_"): show(run.value(key))
+            for key in _SUBMISSION
+            if run.value(key) is not None
         },
-        parameters=_parameters(events),
-        status=None if status is None else show(status),
-        init_s=_seconds(init_start_ms, init_stop_ms),
-        run_s=_seconds(clock_ms, _first_time(events, "run_stop")),
+        parameters=_parameters(run.events),
+        status=None if run.status is None else show(run.status),
+        init_s=_seconds(run.first("init_start"), run.first("init_stop")),
+        run_s=_seconds(run.start, run.stop),
         target=target,
-        evaluations=_evaluations(events, clock_ms),
+        evaluations=_evaluations(run),
         epochs=epochs or blocks,
         evals=_intervals(timed, since_ms, "eval_start", "eval_stop", "eval_accuracy"),
         blocks=blocks,
@@ -212,14 +215,12 @@ def _parameters(events: Sequence[Event]) -> JsonObject:
     return parameters
 
 
-def _evaluations(
-    events: Sequence[Event], clock_ms: float | None
-) -> tuple[Evaluation, ...]:
+def _evaluations(run: LoggedRun) -> tuple[Evaluation, ...]:
     """Accuracies that are fractions, the first of each epoch, in file order."""
     evaluations: dict[Any, Evaluation] = {}
     started = None
     counts = True
-    for event in events:
+    for event in run.events:
         if event.key == "eval_start":
             started = _epoch(event)
         elif event.key == "run_stop":
@@ -228,9 +229,7 @@ def _evaluations(
         if event.key != "eval_accuracy" or accuracy is None or not 0 <= accuracy <= 1:
             continue
         epoch = first_number(event.metadata.get("epoch_num"), started)
-        time_s = None
-        if event.time_ms > 0:
-            time_s = _seconds(clock_ms, event.time_ms)
+        time_s = _seconds(run.start, event)
         key = ("epoch", epoch)
         if epoch is None:
             key = ("line", event.line)
@@ -289,23 +288,14 @@ def first_number(*values: Any) -> float | None:
     return None
 
 
-def _first_time(
-    events: Sequence[Event],
-    key: str,
-) -> float | None:
-    for event in events:
-        if event.key == key and event.time_ms > 0:
-            return event.time_ms
-    return None
-
-
 def _seconds(
-    start_ms: float | None,
-    stop_ms: float | None,
+    start: Event | None,
+    stop: Event | None,
 ) -> float | None:
-    if start_ms is None or stop_ms is None:
+    """The time between two records; None where one is missing or has no stamp."""
+    if start is None or stop is None or min(start.time_ms, stop.time_ms) <= 0:
         return None
-    return (stop_ms - start_ms) / 1000
+    return (stop.time_ms - start.time_ms) / 1000
 
 
 def median_of(values: Iterable[float | None]) -> float | None:

@@ -222,7 +222,7 @@ def read_run(
     if not is_at_work:
         status, reason = _end_of(folder, names, result)
     result = result or Result("")
-    last = newest_records(folder / "metrics.jsonl", "train", "eval")
+    last = newest_records(folder / "metrics.jsonl")
     train = last.get("train", {})
     evaluation = last.get("eval", {})
     times_s = [number(record.get("time_s")) for record in last.values()]

@@ -1,15 +1,13 @@
-"""Time, rounds and bytes of allreduce algorithms: alpha-beta-gamma formulas. Pure.
+"""Seconds that allreduce algorithms take: alpha-beta-gamma formulas. Pure.
 
-`tests/scaling/messages.py` sends the messages of every algorithm: tests count their rounds and
-bytes, and compare the clocks of the ranks with these formulas. p ranks, n bytes, full-duplex links,
-one message at a time per rank.
+`tests/scaling/messages.py` sends the messages of every algorithm, and tests compare the clocks of
+the ranks with these formulas. p ranks, n bytes, full-duplex links, one message at a time per rank.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
 
 from ..config.errors import UserError
 from ..config.machine import System
@@ -21,45 +19,25 @@ SEGMENT_BYTES = 1 << 20  # Open MPI's choice for its segmented ring
 TREE_CHUNK_BYTES = 256 << 10
 
 
-class Cost(NamedTuple):
-    """Time of one allreduce, its rounds of messages, and the bytes its busiest rank sends."""
-
-    time_s: float
-    steps: int
-    bytes_per_rank: float
-
-    def then(self, other: Cost) -> Cost:
-        """This, and `other` after it."""
-        return Cost(
-            self.time_s + other.time_s,
-            self.steps + other.steps,
-            self.bytes_per_rank + other.bytes_per_rank,
-        )
-
-
-FREE = Cost(0.0, 0, 0.0)
-
-
 def ring(
     ranks: int,
     n_bytes: float,
     link: Link,
-) -> Cost:
+) -> float:
     """2(p-1) alpha + 2(p-1)/p n beta + (p-1)/p n gamma (Patarasuk and Yuan 2009).
 
     p-1 rounds reduce-scatter chunks of n/p, p-1 gather them: Fujitsu's 2(m-1) steps of N/m.
     """
     chunk = n_bytes / ranks
     rounds = ranks - 1
-    time_s = rounds * (link.reduced_s(chunk) + link.message_s(chunk))
-    return Cost(time_s, 2 * rounds, 2 * rounds * chunk)
+    return rounds * (link.reduced_s(chunk) + link.message_s(chunk))
 
 
 def segmented_ring(
     ranks: int,
     n_bytes: float,
     link: Link,
-) -> Cost:
+) -> float:
     """The ring with its chunks cut into k segments, one reduced while the next travels.
 
     A two-stage pipeline of (p-1)k segments of s = n/(pk) bytes, k >= 2: (p-1)k max(t, s gamma)
@@ -74,31 +52,30 @@ def segmented_ring(
     message_s = link.message_s(segment)
     reduce_s = segment * link.gamma_s_per_byte
     scatter_s = rounds * max(message_s, reduce_s) + min(message_s, reduce_s)
-    time_s = scatter_s + rounds * message_s
-    return Cost(time_s, 2 * rounds, 2 * rounds * segment)
+    return scatter_s + rounds * message_s
 
 
 def torus_2d(
     topology: Topology,
     n_bytes: float,
     sides: tuple[int, int],
-) -> Cost:
+) -> float:
     """Reduce-scatter in each row, ring over each column with n/X, gather in the row (Sony 2018).
 
     Y rows, X columns: 2(X-1) aX + 2(X-1)/X n bX + (X-1)/X n g + 2(Y-1) aY + 2(Y-1)/Y n/X bY +
     (Y-1)/Y n/X g; 2(X-1) + 2(Y-1) rounds, Fujitsu's 2(mx + my - 2) (Sony quotes 2(X-1)).
     """
     rows, columns = sides
-    in_rows = ring(columns, n_bytes, topology.ring(1, columns))
-    in_columns = ring(rows, n_bytes / columns, topology.ring(columns, rows))
-    return in_rows.then(in_columns)
+    in_rows_s = ring(columns, n_bytes, topology.ring(1, columns))
+    in_columns_s = ring(rows, n_bytes / columns, topology.ring(columns, rows))
+    return in_rows_s + in_columns_s
 
 
 def hierarchical(
     topology: Topology,
     n_bytes: float,
     sides: tuple[int, int],
-) -> Cost:
+) -> float:
     """Reduce to a leader among X ranks, ring over Y leaders with all n, broadcast (Jia 2018).
 
     Reduce = reduce-scatter + gather to the leader, broadcast = scatter + allgather (van de
@@ -112,12 +89,11 @@ def hierarchical(
         leaders = topology.one_flow()
     chunk = n_bytes / columns
     rounds = columns - 1
-    time_s = rounds * (3 * inside.message_s(chunk) + inside.reduced_s(chunk))
-    to_leaders_and_back = Cost(time_s, 4 * rounds, 3 * rounds * chunk)
-    return to_leaders_and_back.then(ring(rows, n_bytes, leaders))
+    inside_s = rounds * (3 * inside.message_s(chunk) + inside.reduced_s(chunk))
+    return inside_s + ring(rows, n_bytes, leaders)
 
 
-def double_tree(topology: Topology, n_bytes: float) -> Cost:
+def double_tree(topology: Topology, n_bytes: float) -> float:
     """Two binary trees, a rank inner in one and leaf in the other, each with n/2 (NCCL 2.4).
 
     Up and down a chain of X ranks in the node and a tree of D = ceil(log2 Y) levels over nodes:
@@ -136,67 +112,56 @@ def double_tree(topology: Topology, n_bytes: float) -> Cost:
     if levels:
         across = topology.one_flow()
         pieces = (2 * levels - 1) * chunk
-        latency_s = 2 * levels * across.latency_s(chunk)
-        fill_s += latency_s + 2 * pieces * across.beta_s_per_byte
+        fill_s += 2 * levels * across.alpha_s + 2 * pieces * across.beta_s_per_byte
         fill_s += pieces * across.gamma_s_per_byte
         beta = max(beta, across.beta_s_per_byte)
     period_s = 4 * chunk * beta + 2 * chunk * inside.gamma_s_per_byte
-    time_s = fill_s + (chunks - 1) * period_s
-    sent = n_bytes * min(2.0, topology.ranks / 2)
-    return Cost(time_s, 2 * (chain + levels), sent)
+    return fill_s + (chunks - 1) * period_s
 
 
 SWITCH_LEVELS = 2
 """Leaf and spine: with 64 ports each, 2,048 of them."""
 
 
-def in_switches(topology: Topology, n_bytes: float) -> Cost:
+def in_switches(topology: Topology, n_bytes: float) -> float:
     """Reduce-scatter in the node, sums in a tree of switches, allgather in the node (SHARP, Graham
     et al. 2016): 2 L alpha + n beta across, a byte going up once and down once, whatever p is."""
     node = topology.node
     sent = n_bytes / node.nics
     across_s = 2 * SWITCH_LEVELS * node.nic.alpha_s
     across_s += sent * node.nic.beta_s_per_byte
-    inside = ring(node.ranks, n_bytes, node.inside)
-    return inside.then(Cost(across_s, 2 * SWITCH_LEVELS, sent))
+    return ring(node.ranks, n_bytes, node.inside) + across_s
 
 
-def _recursive_doubling(topology: Topology, n_bytes: float) -> Cost:
+def _recursive_doubling(topology: Topology, n_bytes: float) -> float:
     """log2(p) (alpha + n beta + n gamma): whole buffers, for small n (Thakur et al. 2005)."""
     doublings = topology.ranks.bit_length() - 1
     time_s = 0.0
     for k in range(doublings):
         time_s += topology.exchange(1 << k).reduced_s(n_bytes)
-    core = Cost(time_s, doublings, doublings * n_bytes)
-    return _folded(topology, n_bytes, core)
+    return time_s + _fold_s(topology, n_bytes)
 
 
-def _halving_doubling(topology: Topology, n_bytes: float) -> Cost:
+def _halving_doubling(topology: Topology, n_bytes: float) -> float:
     """2 log2(p) alpha + 2(p-1)/p n beta + (p-1)/p n gamma (Rabenseifner 2004).
 
     Half the data goes to the neighbour, a quarter two away, ...: most of it stays near.
     """
-    cost = FREE
+    time_s = 0.0
     for k in range(topology.ranks.bit_length() - 1):
         part = n_bytes / (2 << k)
         link = topology.exchange(1 << k)
-        there_and_back_s = link.reduced_s(part) + link.message_s(part)
-        cost = cost.then(Cost(there_and_back_s, 2, 2 * part))
-    return _folded(topology, n_bytes, cost)
+        time_s += link.reduced_s(part) + link.message_s(part)
+    return time_s + _fold_s(topology, n_bytes)
 
 
-def _folded(
-    topology: Topology,
-    n_bytes: float,
-    core: Cost,
-) -> Cost:
+def _fold_s(topology: Topology, n_bytes: float) -> float:
     """p = q + r, q = 2^k < p: r ranks fold onto neighbours first (alpha + n beta + n gamma) and get
     the sum at the end (alpha + n beta), as in MPICH."""
     if topology.ranks.bit_count() == 1:
-        return core
+        return 0.0
     link = topology.exchange(1)
-    fold_s = link.reduced_s(n_bytes) + link.message_s(n_bytes)
-    return core.then(Cost(fold_s, 2, n_bytes))
+    return link.reduced_s(n_bytes) + link.message_s(n_bytes)
 
 
 def grid(ranks: int) -> tuple[int, int]:
@@ -294,8 +259,8 @@ def topology_grid(topology: Topology) -> tuple[int, int]:
     return grid(topology.ranks)
 
 
-# comm.algorithm -> cost on a topology, given the grid (rows, columns) for those that have one.
-ALGORITHMS: dict[str, Callable[[Topology, float, tuple[int, int]], Cost]] = {
+# comm.algorithm -> seconds on a topology, given the grid (rows, columns) for those that have one.
+ALGORITHMS: dict[str, Callable[[Topology, float, tuple[int, int]], float]] = {
     "ring": lambda on, n, _: ring(on.ranks, n, on.ring(1, on.ranks)),
     "segmented_ring": lambda on, n, _: segmented_ring(
         on.ranks, n, on.ring(1, on.ranks)
@@ -312,10 +277,10 @@ def allreduce(
     algorithm: str,
     topology: Topology,
     n_bytes: float,
-) -> Cost:
-    """Cost of `algorithm`, as `comm.algorithm` names it, with or without a grid, on a machine."""
+) -> float:
+    """Seconds of `algorithm`, as `comm.algorithm` names it (with or without grid), on a machine."""
     name, given = parse_algorithm(algorithm, topology.ranks)
     if topology.ranks == 1:
-        return FREE
+        return 0.0
     sides = given or topology_grid(topology)
     return ALGORITHMS[name](topology, n_bytes, sides)

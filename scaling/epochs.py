@@ -49,7 +49,8 @@ def epochs_to_target(
 ) -> Epochs:
     """Linear between the published batches; the interval is the scatter of the runs around it.
 
-    Outside the data the last slope continues, and the interval widens by half of the change.
+    Beyond the largest batch the mean slope of all continues (the last one is of two runs: 0 in
+    v0.6), and the interval widens by half of the change. Below the smallest nothing changes.
     """
     batches, means, scatter = _monotone(recipe_round(ruleset))
     expected = float(np.interp(global_batch_size, batches, means))

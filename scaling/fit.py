@@ -24,6 +24,9 @@ from .step import step_time
 _ROUNDS = 40
 _CLOSE_S = 1e-10
 _CLOSE = 1e-9
+_LEAST_S = 1e-9
+_MOST_EXPONENT = 2.0
+"""A step that grows faster with the batch is none that was measured (TPU v3: 0.85)."""
 
 
 @lru_cache(maxsize=256)
@@ -99,10 +102,16 @@ def _through_points(machine: Machine, compute: Compute) -> Machine:
         alone = []
         for point in compute.points:
             beside_s = _step_s(machine, point) - machine.compute_s(point.batch)
-            alone.append(max(1e-9, point.step_s - beside_s))
+            alone.append(max(_LEAST_S, point.step_s - beside_s))
         machine = _through(machine, compute, alone)
         if np.abs(np.subtract(alone, before)).max() < _CLOSE_S:
             break
+    if not 0 < machine.exponent < _MOST_EXPONENT:
+        raise UserError(
+            f"{machine.name}: points whose step grows with the batch, by less than its square, "
+            f"expected, found {[point.step_s for point in compute.points]} s at batches "
+            f"{[point.batch for point in compute.points]}"
+        )
     return machine
 
 
@@ -126,11 +135,14 @@ def _through(
             fixed = 0.0
     else:
         fixed = compute.fixed_s
+        growing = np.subtract(alone, fixed)
         if len(alone) == 2 and batches[0] != batches[1]:
-            ratio = (alone[0] - fixed) / (alone[1] - fixed)
-            exponent = math.log(ratio) / math.log(batches[0] / batches[1])
+            # the iteration may pass through points that no step can have
+            first, second = np.log(np.maximum(growing, _LEAST_S)).tolist()
+            exponent = (first - second) / math.log(batches[0] / batches[1])
+            exponent = min(max(0.0, exponent), _MOST_EXPONENT)
         grown = [batch**exponent for batch in batches]
-        slope = float(np.mean(np.subtract(alone, fixed) / grown))
+        slope = float(np.mean(growing / grown))
     if slope <= 0:
         raise UserError(
             f"{machine.name}: points on a rising line expected, found "

@@ -122,14 +122,13 @@ def group_cost_s(
         ]
         topology = topology_of(machine, gpus, tree=True)
         if machine.performance.switches_reduce and topology.nodes > 1:
-            cost = in_switches(topology, n_bytes)
-            choices.append(("in_switches", cost.time_s))
+            choices.append(("in_switches", in_switches(topology, n_bytes)))
         return min(choices, key=lambda choice: choice[1])
     costs_s = []
     for ranks in _counts(machine, gpus, algorithm):
         topology = topology_of(machine, ranks, tree=algorithm == "double_tree")
-        cost = allreduce(as_run(machine, ranks, algorithm), topology, n_bytes)
-        costs_s.append(cost.time_s)
+        name = as_run(machine, ranks, algorithm)
+        costs_s.append(allreduce(name, topology, n_bytes))
     return as_run(machine, gpus, algorithm), min(costs_s)
 
 

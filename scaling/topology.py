@@ -5,34 +5,19 @@ Ranks are numbered node by node, and nodes rack by rack, as launchers number the
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
-
-EAGER_BYTES = 64 << 10
-"""The eager limit of MPI over TCP (Open MPI: btl_tcp_eager_limit)."""
 
 
 class Link(NamedTuple):
-    """Hockney's model: a message of m bytes takes alpha + m beta, its reduction m gamma more.
-
-    One above `eager_bytes` first asks its receiver (rendezvous): there and back, 2 alpha more.
-    MPI over TCP does so (Open MPI: btl_tcp_eager_limit, 64 KiB); NCCL's buffers stand ready.
-    """
+    """Hockney's model: a message of m bytes takes alpha + m beta, its reduction m gamma more."""
 
     alpha_s: float
     beta_s_per_byte: float
     gamma_s_per_byte: float = 0.0
-    eager_bytes: float = math.inf
-
-    def latency_s(self, n_bytes: float) -> float:
-        """Time before the first byte arrives."""
-        if n_bytes > self.eager_bytes:
-            return 3 * self.alpha_s
-        return self.alpha_s
 
     def message_s(self, n_bytes: float) -> float:
         """Time of one message, not reduced."""
-        return self.latency_s(n_bytes) + n_bytes * self.beta_s_per_byte
+        return self.alpha_s + n_bytes * self.beta_s_per_byte
 
     def reduced_s(self, n_bytes: float) -> float:
         """Time of one message with its reduction."""
@@ -97,7 +82,6 @@ class Topology(NamedTuple):
             inside.alpha_s + leaving * more_alpha_s,
             max(inside.beta_s_per_byte, across.beta_s_per_byte),
             inside.gamma_s_per_byte,
-            self.node.nic.eager_bytes,
         )
 
     def exchange(self, distance: int) -> Link:
@@ -120,8 +104,3 @@ class Topology(NamedTuple):
         gamma = self.node.inside.gamma_s_per_byte
         nic = self.node.nic
         return nic._replace(beta_s_per_byte=rate, gamma_s_per_byte=gamma)
-
-
-def flat(ranks: int, link: Link) -> Topology:
-    """`ranks` nodes of one rank on a full-bisection switch."""
-    return Topology(Node(1, link, 1, link), ranks)

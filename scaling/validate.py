@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import chain
 from statistics import mean
@@ -164,7 +164,7 @@ def summarise(
     """Over the rows of a kind that are not calibrated."""
     of_kind = [row for row in rows if row.kind == kind]
     predicted = [row for row in of_kind if not row.calibrated]
-    errors = [row.error for row in predicted]
+    errors = [row.error for row in predicted] or [0.0]
     sides = [row.side for row in predicted]
     return Summary(
         kind=kind,
@@ -172,7 +172,7 @@ def summarise(
         calibrated=len(of_kind) - len(predicted),
         mean_absolute_error=mean(map(abs, errors)),
         bias=mean(errors),
-        within_10_percent=sum(abs(error) <= 0.1 for error in errors),
+        within_10_percent=sum(abs(row.error) <= 0.1 for row in predicted),
         within_interval=sides.count(0),
         faster=sides.count(-1),
         slower=sides.count(1),
@@ -317,20 +317,14 @@ _ITERATIONS = 20
 
 @dataclass(frozen=True)
 class Score:
-    """How well what was left out was predicted. Shares are of the rows, about 90 % intervals."""
+    """How well what was left out was predicted."""
 
     left_out: str
-    rows: int
-    mean_absolute_error: float
-    bias: float
-    within_interval: float
-    """The share of step times; the next three are shares of times to train."""
-    times_within_interval: float
-    times_faster: float
-    times_slower: float
-    large_rows: int
-    large_mean_absolute_error: float
-    """Over those of 256 accelerators and more."""
+    steps: Summary
+    times: Summary
+    """Of times to train."""
+    large: Summary
+    """Of the steps of 256 accelerators and more."""
 
 
 @lru_cache
@@ -459,20 +453,12 @@ def _about(system: System) -> Performance:
 
 def _score(left_out: str, *groups: Sequence[Row]) -> Score:
     rows = list(chain(*groups))
-    steps = [row for row in rows if row.kind == "step"]
-    sides = [row.side for row in rows if row.kind == "time"]
-    large = [abs(row.error) for row in steps if row.gpus >= LARGE_GPUS]
+    large = [row for row in rows if row.gpus >= LARGE_GPUS]
     return Score(
-        left_out=left_out,
-        rows=len(steps),
-        mean_absolute_error=mean(abs(row.error) for row in steps),
-        bias=mean(row.error for row in steps),
-        within_interval=mean(row.side == 0 for row in steps),
-        times_within_interval=mean(side == 0 for side in sides),
-        times_faster=mean(side < 0 for side in sides),
-        times_slower=mean(side > 0 for side in sides),
-        large_rows=len(large),
-        large_mean_absolute_error=mean(large or [0.0]),
+        left_out,
+        steps=summarise(rows, "step"),
+        times=summarise(rows, "time"),
+        large=summarise(large, "step"),
     )
 
 
@@ -645,20 +631,18 @@ def _row_cells(row: Row) -> tuple[str, ...]:
     )
 
 
-_SCORE_FORMS = (
-    "",
-    "",
-    ".1%",
-    "+.1%",
-    ".0%",
-    ".0%",
-    ".0%",
-    ".0%",
-    "",
-    ".1%",
-)
-"""How the fields of `Score` are shown, in their order."""
-
-
 def _score_cells(score: Score) -> tuple[str, ...]:
-    return tuple(map(format, astuple(score), _SCORE_FORMS))
+    steps = score.steps
+    times = score.times
+    return (
+        score.left_out,
+        f"{steps.rows}",
+        f"{steps.mean_absolute_error:.1%}",
+        f"{steps.bias:+.1%}",
+        f"{steps.within_interval / steps.rows:.0%}",
+        f"{times.within_interval / times.rows:.0%}",
+        f"{times.faster / times.rows:.0%}",
+        f"{times.slower / times.rows:.0%}",
+        f"{score.large.rows}",
+        f"{score.large.mean_absolute_error:.1%}",
+    )

@@ -11,6 +11,7 @@ import json
 import shutil
 import subprocess
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +89,7 @@ def run_sweep(
         try:
             driver.run()
         except KeyboardInterrupt as stop:
-            stopped = len(driver.active)
+            stopped = driver.unended
             ended = len(study.trials) - stopped
             reason = (
                 f"stopped by {asked_by(stop)}; {ended} of {sweep.wanted_trials} trials have ended "
@@ -117,6 +118,13 @@ class Driver:
         self._say = say
         self.active: dict[int, Active] = {}
         """The trials that run; after a signal those that ran."""
+        self._interrupted: deque[FrozenTrial] = deque()
+        """Those of an earlier driver, which are run again before new ones."""
+
+    @property
+    def unended(self) -> int:
+        """The trials that were asked and have not ended."""
+        return len(self.active) + len(self._interrupted)
 
     def run(self) -> None:
         """Until all trials have ended; on a signal or an error none of them runs on.
@@ -126,11 +134,9 @@ class Driver:
         """
         with StopSignals() as stop_signals:
             try:
-                for trial in self._study.trials:
-                    if trial.state == TrialState.RUNNING:
-                        self._repeat(trial)
+                self._stop_interrupted()
                 self._look()
-                while self.active or self._unasked():
+                while self.unended or self._unasked():
                     if stop_signals.name:
                         raise KeyboardInterrupt(stop_signals.name)
                     time.sleep(POLL_S)
@@ -144,26 +150,37 @@ class Driver:
 
     def _look(self) -> None:
         """One look at everything: new trials, running trials."""
-        while self._unasked() and len(self.active) < self._sweep.parallel:
-            self._begin(self._study.ask())
+        while len(self.active) < self._sweep.parallel:
+            if self._interrupted:
+                self._begin(self._interrupted.popleft())
+            elif self._unasked():
+                self._begin(self._study.ask())
+            else:
+                break
         for active in list(self.active.values()):
             if self._has_ended(active):
                 del self.active[active.number]
                 write_results(self._loaded, self._study, self._folder)
         asked = len(self._study.trials)
-        ended = asked - len(self.active)
+        ended = asked - self.unended
         self._progress(ended, max(self._sweep.wanted_trials, asked))
 
     def _unasked(self) -> bool:
         return len(self._study.trials) < self._sweep.wanted_trials
 
-    def _repeat(self, trial: FrozenTrial) -> None:
-        """Stop a trial whose end an earlier driver did not see, and run it again."""
-        folder = self._folder_of(trial)
-        stop(folder)
-        shutil.rmtree(folder, ignore_errors=True)
-        self._say(f"trial {trial.number}: did not end while its driver ran, run again")
-        self._begin(trial)
+    def _stop_interrupted(self) -> None:
+        """Stop the trials whose end an earlier driver did not see; they are run again in turn."""
+        for trial in self._study.trials:
+            if trial.state == TrialState.RUNNING:
+                self._interrupted.append(trial)
+        folders = [self._folder_of(trial) for trial in self._interrupted]
+        stop(*folders)
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        for trial in self._interrupted:
+            self._say(
+                f"trial {trial.number}: did not end while its driver ran, run again"
+            )
 
     def _folder_of(self, trial: FrozenTrial) -> Path:
         return self._folder / "trials" / f"trial_{trial.number:04d}"
@@ -216,7 +233,10 @@ class Driver:
         number: int,
         result: Result,
     ) -> None:
-        """Note how a trial ended by itself."""
+        """Note how a trial ended that its driver did not stop."""
+        if result.stopped and result.stopped.by:
+            self._end(number, TrialState.FAIL, reason=result.why)
+            return
         objective = self._sweep.objective
         accuracy = result.eval_accuracy
         value: float | None = getattr(result, MEASURED[objective])

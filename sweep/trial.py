@@ -28,8 +28,7 @@ STOP_S = 20.0
 def start(folder: Path) -> subprocess.Popen[bytes]:
     """Start the trial of `folder`/config.yaml, its output in `folder`/output.log, in a session of
     its own: Ctrl-C reaches the driver alone."""
-    launch = ("-m", "rn50.cli.entry", "launch")
-    command = [sys.executable, *launch, _config(folder)]
+    command = [sys.executable, *_arguments(folder)]
     with (folder / OUTPUT).open("wb") as output:
         return subprocess.Popen(
             command,
@@ -41,17 +40,20 @@ def start(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def launchers(*folders: Path) -> list[psutil.Process]:
-    """The processes on this machine that run the trials of `folders`."""
-    configs = set(map(_config, folders))
+    """The processes on this machine that a driver started for the trials of `folders`: others may
+    have such a config open as well."""
+    started = list(map(_arguments, folders))
     return [
         process
         for process in psutil.process_iter(["cmdline"])
-        if not configs.isdisjoint(process.info["cmdline"] or ())
+        if (process.info["cmdline"] or [])[1:] in started
     ]
 
 
-def _config(folder: Path) -> str:
-    return str((folder / CONFIG).resolve())
+def _arguments(folder: Path) -> list[str]:
+    """Those of the interpreter that runs the trial of `folder`."""
+    config = str((folder / CONFIG).resolve())
+    return ["-m", "rn50.cli.entry", "launch", config]
 
 
 def stop(*folders: Path) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from tests.waiting import finished
+from tests.checkout import tracked
+from tests.conftest import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
     ROOT / "README.md",
     ROOT / "CHANGELOG.md",
@@ -37,20 +37,10 @@ IMAGES = re.compile(r"^(train|val)/|\.(JPE?G|jpe?g|png|tar)$")
 TOKEN = re.compile(r"[\w.*<>/-]+")
 
 
-def tracked() -> set[str]:
-    """Files of the repository and the folders above them; those about to be added too."""
-    command = ["sh", "-c", "git ls-files --cached --others --exclude-standard"]
-    listed = finished(command, cwd=ROOT)
-    if listed.returncode:
-        pytest.skip(f"no git here: {listed.stderr.strip()}", allow_module_level=True)
-    files = listed.stdout.splitlines()
-    known = {*files}
-    for name in files:
-        known |= {str(folder) for folder in PurePosixPath(name).parents}
-    return known - {"."}
-
-
-KNOWN = tracked()
+KNOWN = {*tracked()}
+for name in tracked():
+    KNOWN |= {str(folder) for folder in PurePosixPath(name).parents}
+KNOWN -= {"."}
 TOP = {name.split("/")[0] for name in KNOWN if "/" in name}
 
 
@@ -106,12 +96,30 @@ def test_paths_are_in_the_repository(page: Path) -> None:
     assert missing(page.read_text()) == []
 
 
+def dead_links(page: str, folder: Path) -> list[str]:
+    """Targets in the repository that are not there."""
+    dead = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", page):
+        if not re.match(r"\w+://|mailto:|#", target):
+            path = (folder / target.partition("#")[0]).resolve()
+            if path.relative_to(ROOT).as_posix() not in KNOWN:
+                dead.append(target)
+    return dead
+
+
 @every_page
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
-        if not re.match(r"\w+://|mailto:|#", target):
-            path = (page.parent / target.partition("#")[0]).resolve()
-            assert path.relative_to(ROOT).as_posix() in KNOWN, target
+    assert dead_links(page.read_text(), page.parent) == []
+
+
+def test_what_is_not_there_is_noticed() -> None:
+    page = """`launch/absent.py` [here](README.md), [absent](absent.md#top)
+```bash
+absent.sh
+```
+"""
+    assert missing(page) == ["launch/absent.py", "absent.sh"]
+    assert dead_links(page, ROOT) == ["absent.md#top"]
 
 
 def test_the_licence_is_named_where_tools_look(root: Path) -> None:

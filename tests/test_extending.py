@@ -6,7 +6,6 @@ Schedulers: `tests/launch/test_extending.py`.
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from pathlib import Path
 
@@ -15,10 +14,10 @@ import pytest
 from rn50.config import choices
 from rn50.logging.records import ABORTED, Result, read
 from rn50.scaling import cost, groups
-from tests.conftest import RUN
+from tests.checkout import copy_to
+from tests.conftest import ROOT, RUN
 from tests.waiting import finished, output_of
 
-ROOT = Path(__file__).resolve().parent.parent
 ROW = '    "dummy": "a dummy",\n'
 # What is added -> (file, the line before it, the lines added); no line: a new file.
 ADDED: dict[str, tuple[tuple[str, str, str], ...]] = {
@@ -68,7 +67,7 @@ ADDED: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("config/choices.py", "ALGORITHMS = {", ROW),
         (
             "scaling/cost.py",
-            "ALGORITHMS: dict[str, Callable[[Topology, float, tuple[int, int]], Cost]] = {",
+            "ALGORITHMS: dict[str, Callable[[Topology, float, tuple[int, int]], float]] = {",
             '    "dummy": lambda on, n, _: ring(on.ranks, 2 * n, on.ring(1, on.ranks)),\n',
         ),
         (
@@ -174,16 +173,8 @@ found = "MLP098" in {finding.id for finding in check_log(log).findings}
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the checkout with all dummies."""
-    tree = tmp_path_factory.mktemp("tree") / "checkout"
-    listed = finished(["sh", "-c", "git ls-files"], cwd=ROOT)
-    if listed.returncode:
-        pytest.skip(f"no git here: {listed.stderr.strip()}")
-    for name in listed.stdout.splitlines():
-        source = ROOT / name
-        if source.exists() and not name.startswith(("docs/", "tests/")):
-            (tree / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, tree / name, follow_symlinks=False)
-    (tree / "tests").symlink_to(ROOT / "tests")
+    tree = tmp_path_factory.mktemp("tree")
+    copy_to(tree)
     for changes in ADDED.values():
         for name, line, added in changes:
             if not line:

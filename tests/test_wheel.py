@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import venv
+import zipfile
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -15,12 +16,13 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from tests.checkout import copy_to, tracked
 from tests.conftest import made_once
+from tests.rooms import ROOMS
 from tests.waiting import finished, output_of
 
 pytestmark = pytest.mark.slow
 
-TRACKED = "git ls-files -z --cached --others --exclude-standard"
 BUILD = (
     "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
 )
@@ -56,15 +58,13 @@ def link(distribution: metadata.Distribution, site: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def environment(root: Path, shared: Path) -> Path:
+def environment(shared: Path) -> Path:
     """A virtual environment with the wheel of this checkout, as pip installs it from an index that
     has only its dependencies."""
 
     def make(folder: Path) -> None:
         checkout = folder.with_name("wheel_checkout")
-        checkout.mkdir()
-        copy = ["sh", "-c", f"{TRACKED} | xargs -0 cp -P --parents -t '{checkout}'"]
-        subprocess.run(copy, cwd=root, check=True)
+        copy_to(checkout)
         wheels = folder.with_name("wheel")
         build = [sys.executable, "-c", BUILD, str(wheels)]
         output_of(build, cwd=checkout)
@@ -82,6 +82,17 @@ def environment(root: Path, shared: Path) -> Path:
             link(distribution, site)
 
     return made_once(shared / "wheel_environment", make)
+
+
+def test_the_wheel_has_every_file_of_its_rooms(environment: Path) -> None:
+    """An installation from a wheel once lacked stamp.c, which every rank compiles."""
+    (wheel,) = environment.with_name("wheel").glob("rn50-*.whl")
+    packed = zipfile.ZipFile(wheel).namelist()
+    rooms = tuple(f"{room}/" for room in ROOMS)
+    names = [name for name in tracked() if name.startswith(rooms)]
+    expected = {f"rn50/{name}" for name in names if not name.endswith(".md")}
+    assert "rn50/train/kernels/stamp.c" in expected
+    assert expected <= {*packed}
 
 
 def run(

@@ -81,7 +81,7 @@ def run_rank(
     # or MPI cannot miss it. Threads that a library started before (OpenBLAS does) may get it too:
     # the handler, which any thread runs, then passes it on.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-    rank = _Rank(out)
+    rank = Rank(out)
     signal.set_wakeup_fd(rank.to_signals.fileno())
     for number in _SIGNALS:
         signal.signal(number, lambda *_: None)
@@ -134,11 +134,11 @@ def _train(context: RunContext) -> None:
     train_and_evaluate(context)
 
 
-class _Rank:
+class Rank:
     """This process and what it holds, with all the ways in which it ends at once. None runs exit
-    handlers: Horovod's would wait for the other ranks."""
+    handlers: Horovod's would wait for the other ranks. `phase`: what it does without a context."""
 
-    def __init__(self, out: Path) -> None:
+    def __init__(self, out: Path, phase: str = "start") -> None:
         self.process = read_process_info()
         self.held = ExitStack()
         """The lock of the folder, which rank 0 holds."""
@@ -147,10 +147,11 @@ class _Rank:
         self._signals, self.to_signals = socket.socketpair()
         self.to_signals.setblocking(False)
         self._out = out
+        self._phase = phase
 
     @property
     def phase(self) -> str:
-        return self.context.timeline.phase if self.context else "start"
+        return self.context.timeline.phase if self.context else self._phase
 
     def fail(self, error: BaseException) -> NoReturn:
         """Say why in one line and in a file, close the log, end."""
@@ -264,25 +265,6 @@ def one_line(error: BaseException) -> str:
     if not isinstance(error, UserError):
         text = f"{name}: {text}"
     return text[:500]
-
-
-def end_failed(
-    error: BaseException, process: ProcessInfo, phase: str, folder: Path
-) -> NoReturn:
-    """Leave the reason in `folder`, as a rank that trains leaves it, and end the process at once:
-    exit handlers would wait for the other ranks."""
-    failure = Failure(
-        process.rank,
-        process.host,
-        phase,
-        0,
-        one_line(error),
-    )
-    traceback.print_exc()
-    with suppress(OSError):
-        write(folder / failure.file_name, failure)
-    sys.stderr.flush()
-    os._exit(EXIT_FAILED)
 
 
 if __name__ == "__main__":

@@ -15,13 +15,12 @@ from ..logging.mlperf import MLPerfLog
 from ..logging.timeline import Timeline
 from .checkpoint.file import Checkpoint
 from .checkpoint.resume import LOG, METRICS, last_stamp_unix_s
-from .checkpoint.state import TrainState, log_position
+from .checkpoint.state import TrainState
 from .communication.connection import Connection
 from .communication.identity import identity_of
 from .gpu.code import check_step
 from .gpu.cuda_driver import check_machine
 from .process_info import ProcessInfo
-from .progress_lines import Progress
 from .reserve import give_back
 from .stopping import StopRequest
 
@@ -39,7 +38,7 @@ class RunContext:
     ) -> None:
         # first: nothing has been written or read yet
         if loaded.run.system.device == "gpu":
-            gpu = check_machine(process.local_rank)
+            _, gpu = check_machine(process.local_rank)
             check_step(loaded.run.model, gpu.name, gpu.capability)
         self.run = loaded.run
         self.loaded = loaded
@@ -56,18 +55,15 @@ class RunContext:
         self.log = MLPerfLog(
             out / LOG if first else None,
             self.clock,
-            resumed=log_position(self.plan, self.state) if resumed else None,
+            resumed=resumed is not None,
         )
         self.metrics = Metrics(
             out / METRICS if first else None,
             self.clock,
             resumed=resumed is not None,
         )
-        self.progress = Progress(
-            self.plan,
-            self.run.eval.target,
-            shown=first,
-        )
+        self.shows_progress = first
+        """Whether this rank prints how training is coming on."""
         self.timeline = Timeline(process.rank, self.clock)
         begun_s = self.clock.unix_s
         self.identity = identity_of(loaded)

@@ -3,7 +3,6 @@ excluded."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -79,13 +78,11 @@ def evaluate(
     samples = run.data.eval_samples
     batches = eval_batches(samples, comm.world_size, run.eval.batch_per_rank)
     total: Any = None
-    running: deque[Any] = deque()
+    limit_run_ahead = host_reads.RunAheadLimiter()
     for _ in range(batches):
         images, labels = next_batch()
         total = comm.operators.add_hits(score(images), labels, total)
-        running.append((total, images))
-        if len(running) > host_reads.RUN_AHEAD_STEPS:
-            running.popleft()[0].wait_to_read()  # as in the loop: bounds the queue
+        limit_run_ahead(total, images)
     counts = comm.add_up(total, "counts")
     correct, correct_top5, seen = host_reads.counts(counts)
     if seen != samples:

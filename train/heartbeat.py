@@ -14,7 +14,6 @@ import select
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -31,9 +30,6 @@ SCRATCH_ENV = "RN50_SCRATCH"
 PERIOD_S = 1.0
 """Between two messages; a new phase is sent at once. Ten looks a second, of 56 us of CPU time each,
 of 2,048 ranks on one machine took a core."""
-PAUSE_S = 2.0
-"""Longer between two looks at a clock: this process was suspended, most likely with all others
-(`scontrol suspend`, a virtual machine that stood still)."""
 _PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _PACKAGE = str(Path(__file__).parent.parent)
 _ENGINES = ("/mxnet/", "/horovod/")
@@ -113,18 +109,18 @@ class HeartbeatClient:
 
     def _beat(self) -> None:
         context = self._context
+        clock = context.stop.clock
+        clock.watch()
         last_sent_s = 0.0
         last_phase = ""
         received = b""
         incoming = select.poll()  # select() takes no descriptor above 1,023
         incoming.register(self._socket, select.POLLIN)
         incoming.register(self._news, select.POLLIN)
-        last_received_s = last_tick_s = time.monotonic()
+        last_received_s = clock.look_s()
         while not self._over:
-            now_s = time.monotonic()
+            now_s = clock.look_s()
             phase = context.timeline.phase
-            last_received_s += suspended_s(last_tick_s, now_s)
-            last_tick_s = now_s
             try:
                 if phase != last_phase or now_s >= last_sent_s + PERIOD_S:
                     self._send(
@@ -170,12 +166,6 @@ class HeartbeatClient:
             self._send({"begun": stop.hold()})
         elif word == "stop":
             stop.stop_after(int(step), by)
-
-
-def suspended_s(last_s: float, now_s: float) -> float:
-    """Seconds since the last look in which this process did not run."""
-    pause_s = now_s - last_s
-    return pause_s if pause_s > PAUSE_S else 0.0
 
 
 def main_thread() -> Line:

@@ -35,7 +35,7 @@ class RunAheadLimiter:
     """Called after each enqueued step; keeps the host `RUN_AHEAD_STEPS` ahead of the device.
 
     The wait for the loss of two steps ago is the only one in the loop. It goes on over the end of
-    an epoch.
+    an epoch. A step of an evaluation has its hits in place of losses.
     """
 
     def __init__(self) -> None:

@@ -69,14 +69,13 @@ def write_result(
     """The result, with what each rank needed; all ranks call it when the run's clock has stopped.
     What it does itself is not in the run's time."""
     context = trainer.context
-    steps = trainer.steps
     time_s = context.elapsed_s
     context.give_back()
-    steps.profile.end()
+    trainer.profile.end()
     ranks = gather_ranks(
         trainer.comm,
         host=context.process.host,
-        phases_ms=steps.times.all_ms(),
+        phases_ms=trainer.times.all_ms(),
         cpu_s=time.process_time() - trainer.cpu_begun_s,
     )
     trainer.log.result(
@@ -95,7 +94,7 @@ def train_blocks(trainer: Trainer, checkpointer: Checkpointer) -> bool:
     plan = trainer.plan
     state = context.state
     for block in blocks_left(plan, state):
-        stop_if_asked(trainer)
+        stop_if_due(trainer)
         if log_position(plan, state) == "run":
             epochs = block.last_epoch - block.first_epoch + 1
             context.log.block_start(block.first_epoch, epochs)
@@ -104,11 +103,10 @@ def train_blocks(trainer: Trainer, checkpointer: Checkpointer) -> bool:
             train_epoch(trainer, checkpointer, epoch, stopwatch)
             if epoch < block.last_epoch:
                 checkpointer.save_if_due()
-                check_epoch_budget(epoch, trainer.run.limits.epochs)
         nd.waitall()  # batch-norm statistics are final only now; ends the interval
         state.training_s += stopwatch.lap_s()
-        trainer.steps.limit_run_ahead.clear()
-        trainer.steps.times.end_block()
+        trainer.limit_run_ahead.clear()
+        trainer.times.end_block()
         accuracy = evaluate_epoch(trainer, block.last_epoch)
         context.log.block_stop(block.first_epoch)
         is_best = state.record_evaluation(block.last_epoch, accuracy.fraction)
@@ -123,7 +121,6 @@ def train_blocks(trainer: Trainer, checkpointer: Checkpointer) -> bool:
                 block.last_epoch,
             )
         checkpointer.save_if_due(is_best=is_best)
-        check_epoch_budget(block.last_epoch, trainer.run.limits.epochs)
     return False
 
 
@@ -136,7 +133,7 @@ def train_epoch(
     state = context.state
     segment = plan.segment_of_epoch(epoch)
     last = plan.epoch_end_step(epoch)
-    stop_if_asked(trainer)
+    stop_if_due(trainer)
     if not is_within_epoch(plan, state):
         if segment.first_epoch == epoch > 1:
             trainer.log.batch_change(epoch, segment.global_batch_size)
@@ -145,7 +142,7 @@ def train_epoch(
     active = context.process.rank < segment.active_ranks
     steps = train_steps if active else zero_gradient_steps
     with context.timeline.span(f"epoch {epoch}"):
-        for point in steps(trainer.steps, state.step + 1, last, plan.log_every_steps):
+        for point in steps(trainer, state.step + 1, last, plan.log_every_steps):
             log_point(trainer, point, stopwatch.lap_s())
             if checkpointer.saves_within_epochs and checkpointer.save_if_due():
                 seed_dropout(trainer, epoch)
@@ -157,12 +154,15 @@ def train_epoch(
     context.log.epoch_stop(epoch)
 
 
-def stop_if_asked(trainer: Trainer) -> None:
+def stop_if_due(trainer: Trainer) -> None:
     """Raise StopTraining between two epochs, before either the log or an evaluation knows of the
-    second, where the step before was the last that all ranks train."""
+    second, where the step before was the last that all ranks train or the epoch the last of the
+    budget."""
     stop = trainer.context.stop
-    if not stop.may_begin(trainer.context.state.step + 1):
+    state = trainer.context.state
+    if not stop.may_begin(state.step + 1):
         raise StopTraining(stop.cause)
+    check_epoch_budget(state.epochs_trained, trainer.run.limits.epochs)
 
 
 def seed_dropout(trainer: Trainer, epoch: int) -> None:
@@ -196,12 +196,12 @@ def log_point(
     joined = comm.operators.join(point.loss_sum, context.stop.flags)
     sums = comm.add_up(joined, "loss")
     loss_sum, *requests = host_reads.losses(sums)
-    now = trainer.steps.settings_at(point.step)
+    now = trainer.settings_at(point.step)
     scaler = trainer.model.updater.scaler
     loss = loss_sum / (point.steps * now.global_batch_size)
     scale = scaler.scale.value if scaler.is_dynamic else None
     trainer.log.train(point.step, loss, now, scale)
-    trainer.log.step_times(point.step, trainer.steps.times.log_point())
+    trainer.log.step_times(point.step, trainer.times.log_point())
     check_loss(loss, point.step)
     if cause := agreed_stop(requests):
         raise StopTraining(cause)

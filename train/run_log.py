@@ -14,14 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..config.atomic import write_file
+from ..config.finding import clock_time
 from ..logging.records import ABORTED, RESULT, SUCCESS, Result, Stopped, write
 from .communication.communicator import Communicator
 from .context import RunContext
 from .evaluate import Accuracy
 from .network.build import weights_digest
-from .progress_lines import warn
 from .schedule import Settings
 from .step_times import COLUMNS, percentiles
+from .warning import warn
 
 RATE_WINDOW_S = 60.0
 """The rate for people and the time that is left look back so far: one slow interval must not
@@ -64,12 +65,15 @@ class RunLog:
         self._window_s = now_s
         self._window_samples = context.plan.images_after(context.state.step)
 
+    def _say(self, line: str) -> None:
+        """A plain line for people: it passes through mpirun, a batch log and a terminal alike."""
+        if self._context.shows_progress:
+            print(line, flush=True)
+
     def batch_change(self, epoch: int, global_batch_size: int) -> None:
         """A new batch size is in force from `epoch` on."""
         self._context.log.batch_change(epoch, global_batch_size)
-        self._context.progress.say(
-            f"  epoch {epoch}: global batch {global_batch_size} from here on"
-        )
+        self._say(f"  epoch {epoch}: global batch {global_batch_size} from here on")
 
     def train(
         self,
@@ -84,27 +88,31 @@ class RunLog:
             return
         self._compare_clocks()
         now_s = context.elapsed_s
+        plan = context.plan
+        epoch = plan.epoch_at(step)
+        images_trained = plan.images_after(step)
         interval_s = now_s - self._window_s
-        images = context.plan.images_after(step) - self._window_samples
+        images = images_trained - self._window_samples
         recent_images_per_s = self._recent.add(interval_s, images)
         self._begin_window(now_s)
         scale = {} if loss_scale is None else {"loss_scale": loss_scale}
         context.metrics.write(
             "train",
             step=step,
-            epoch=context.plan.epoch_at(step),
+            epoch=epoch,
             loss=loss,
             images_per_s=images / interval_s,
             recent_images_per_s=recent_images_per_s,
             **now._asdict(),
             **scale,
         )
-        context.progress.trained(
-            step,
-            loss,
-            now.lr,
-            recent_images_per_s,
-            now_s,
+        last_step = plan.last_step
+        left_s = (plan.images_after(last_step) - images_trained) / recent_images_per_s
+        width = len(str(last_step))
+        self._say(
+            f"  epoch {epoch:5.2f}  step {step:{width}}/{last_step}  loss {loss:.4f}  "
+            f"lr {now.lr:.4g}  {recent_images_per_s:.0f} images/s  "
+            f"{clock_time(now_s)} elapsed  at most {clock_time(left_s)} left"
         )
 
     def step_times(
@@ -137,11 +145,12 @@ class RunLog:
             eval_s=now_s - start_s,
             **accuracy._asdict(),
         )
-        context.progress.evaluated(
-            epoch,
-            accuracy.correct,
-            accuracy.total,
-            now_s,
+        target = context.run.eval.target
+        sign = ">=" if accuracy.fraction >= target else "<"
+        self._say(
+            f"* epoch {epoch}: accuracy {accuracy.fraction:.4f} "
+            f"({accuracy.correct}/{accuracy.total}) {sign} target {target}  "
+            f"{clock_time(now_s)} elapsed"
         )
         self._begin_window(now_s)
 
@@ -170,7 +179,7 @@ class RunLog:
             epochs=int(plan.epoch_at(state.step) + 1e-9),
             eval_accuracy=state.accuracy,
             target=context.run.eval.target,
-            images_per_s=state.samples / state.training_s,
+            images_per_s=state.samples / state.training_s if state.step else None,
             ranks=plan.ranks,
             global_batch_size=plan.global_batch_size,
             config_sha256=context.loaded.sha256,

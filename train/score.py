@@ -18,11 +18,11 @@ from ..config.atomic import write_file
 from ..config.load import load
 from ..config.schema import Run
 from ..logging.timeline import Timeline
-from .__main__ import end_failed
+from .__main__ import Rank
 from .capabilities import decodes_on_gpu
 from .checkpoint.file import Checkpoint, read_checkpoint
 from .communication.connection import Connection
-from .process_info import ProcessInfo, read_process_info
+from .process_info import ProcessInfo
 
 if TYPE_CHECKING:
     from .communication.communicator import Communicator
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 def main(result: Path, *pairs: Path) -> None:
     """Score on this rank. If that fails, the reason is left beside `result` and the process ends
     at once."""
-    place = read_process_info()
+    rank = Rank(result.parent, phase="evaluation")
+    place = rank.process
     try:
         runs = [load(str(config)).run for config in pairs[::2]]
         checkpoints = list(map(read_checkpoint, pairs[1::2]))
@@ -39,7 +40,7 @@ def main(result: Path, *pairs: Path) -> None:
         if place.rank == 0:
             write_file(result, json.dumps({"counts": counts}))
     except BaseException as error:  # whatever it was, the others must not wait
-        end_failed(error, place, "evaluation", result.parent)
+        rank.fail(error)
 
 
 def score(
@@ -91,7 +92,7 @@ def _network(
 ) -> Any:
     """The evaluation network of a checkpoint. Batch-norm statistics are those that it holds; where
     they are each rank's own still, `eval.bn_stats` is done to them."""
-    from .checkpoint.restore import active_ranks, restore_network
+    from .checkpoint.restore import active_ranks, restore
     from .evaluate import sync_bn_statistics
     from .network.build import build_networks, copy_parameters
 
@@ -103,7 +104,7 @@ def _network(
         operators=comm.operators,
     )
     # It waits for all before: the last network's statistics were reduced under the same name.
-    restore_network(
+    restore(
         checkpoint,
         net,
         rank=place.rank,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import sys
 import threading
-import time
 
 from ..config.errors import UserError
 from ..logging.records import EPOCH_LIMIT, TIME_LIMIT, Stopped
+from .running_clock import RunningClock
 
 REQUESTED, OUT_OF_TIME = range(2)
 CAUSES = (Stopped("a signal"), Stopped(limit=TIME_LIMIT))
@@ -52,7 +52,9 @@ class StopRequest:
         self.flags = [0.0] * len(CAUSES)
         self.cause = CAUSES[REQUESTED]
         self.longest_step_s = 0.0
-        """The longest time from one call of `may_begin` to the next, whatever lay between."""
+        """The longest time from one call of `may_begin` to the next, whatever lay between but a
+        suspension."""
+        self.clock = RunningClock()
         self._looked_s = math.inf
         self._begun = 0
         self._holds = False
@@ -68,7 +70,7 @@ class StopRequest:
         the launcher's answer, once it has asked to hold."""
         # Before the look at `_holds`: a step that `hold` does not know of is not begun.
         self._begun = step
-        now_s = time.monotonic()
+        now_s = self.clock.look_s()
         self.longest_step_s = max(self.longest_step_s, now_s - self._looked_s)
         self._looked_s = now_s
         if self._holds:
@@ -96,9 +98,9 @@ def agreed_stop(totals: list[float]) -> Stopped | None:
     return None
 
 
-def check_epoch_budget(epoch: int, budget: int | None) -> None:
-    """Raise StopTraining where `limits.epochs` epochs have been trained."""
-    if epoch == budget:
+def check_epoch_budget(trained: int, budget: int | None) -> None:
+    """Raise StopTraining where `limits.epochs` epochs have been trained, before the next one."""
+    if budget is not None and trained >= budget:
         raise StopTraining(Stopped(limit=EPOCH_LIMIT))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -22,7 +23,6 @@ from .communication.identity import part_digests
 from .context import RunContext
 from .devices import operators_for, updater_for
 from .host_reads import RunAheadLimiter
-from .loop import StepContext
 from .network.build import (
     build_networks,
     copy_parameters,
@@ -36,7 +36,6 @@ from .profile_window import ProfileWindow
 from .run_log import RunLog
 from .schedule import Settings, step_settings
 from .seeding import stream_seeds
-from .startup import Stage, run_stages
 from .step_times import StepTimes
 from .update.loss_scale import LossScaler
 from .update.optimizer import Updater
@@ -74,8 +73,12 @@ class Trainer:
     comm: Communicator
     model: Model
     sources: Sources
-    steps: StepContext
+    next_batch: Callable[[], Batch]
     next_eval_batch: Callable[[], Batch]
+    settings_at: Callable[[int], Settings]
+    limit_run_ahead: RunAheadLimiter
+    times: StepTimes
+    profile: ProfileWindow
     log: RunLog
     cpu_begun_s: float
     """CPU time that this process had used when the clock of the run started."""
@@ -105,28 +108,23 @@ def start_up(
         kernels.load()
     operators = operators_for(run.model, ctx)
     comm = communicator(operators, context.connection, context.process.world_size)
-    stages = [
-        Stage("open connections", comm.start, waits=True),
-        Stage("build pipelines", partial(sources or build_sources, context, ctx)),
-        Stage("build network", partial(build_model, context, comm)),
-        Stage(
-            "warm up network", partial(warm_up, context, operators), ("build network",)
-        ),
-        Stage(
-            "agree on weights",
-            partial(verify_replicas, context, comm),
-            ("open connections", "build network", "warm up network"),
-            waits=True,
-        ),
-    ]
-    built = run_stages(
-        stages,
-        context.timeline,
+
+    def stage(name: str, action: Callable[..., Any], *arguments: object) -> Any:
+        with context.timeline.span(name):
+            return action(*arguments)
+
+    def build() -> tuple[Model, bytes]:
+        model = stage("build network", build_model, context, comm)
+        return model, stage("warm up network", warm_up, context, operators, model)
+
+    data, (model, digest) = overlapped(
+        partial(stage, "open connections", comm.start),
+        partial(stage, "build pipelines", sources or build_sources, context, ctx),
+        build,
         serial=run.startup.serial,
         cores=run.system.cores_per_rank,
     )
-    model = built["build network"]
-    data = built["build pipelines"]
+    stage("agree on weights", verify_replicas, context, comm, model, digest)
     context.start_clock([p.name for p in trainable(model.net)])
     comm.barrier()  # no rank touches the data before rank 0 has started the clock
     return Trainer(
@@ -134,21 +132,41 @@ def start_up(
         comm=comm,
         model=model,
         sources=data,
-        steps=StepContext(
-            criterion=model.criterion,
-            next_batch=batches_of(data.train, ctx),
-            comm=comm,
-            updater=model.updater,
-            settings_at=step_settings(run, context.plan),
-            limit_run_ahead=RunAheadLimiter(),
-            times=StepTimes(context.plan.log_every_steps, operators.stamp),
-            profile=ProfileWindow(context),
-            may_begin=context.stop.may_begin,
-        ),
+        next_batch=batches_of(data.train, ctx),
         next_eval_batch=batches_of(data.evaluation, ctx),
+        settings_at=step_settings(run, context.plan),
+        limit_run_ahead=RunAheadLimiter(),
+        times=StepTimes(context.plan.log_every_steps, operators.stamp),
+        profile=ProfileWindow(context),
         log=RunLog(context),
         cpu_begun_s=time.process_time(),
     )
+
+
+def overlapped(
+    connect: Callable[[], object],
+    *computing: Callable[[], Any],
+    serial: bool,
+    cores: int,
+) -> list[Any]:
+    """The results of functions that compute, of which as many as this rank has cores run at a time.
+    `connect` waits for other ranks most of its time and runs beside them. Raises the first error,
+    as soon as it happens: the others may wait for other ranks.
+
+    Args:
+        serial: one after the other, for comparison and for debugging.
+    """
+    pool = ThreadPoolExecutor(1 if serial else cores, thread_name_prefix="startup")
+    beside = pool if serial else ThreadPoolExecutor(1, thread_name_prefix="connect")
+    connecting = beside.submit(connect)
+    results = [pool.submit(action) for action in computing]
+    try:
+        for future in as_completed([connecting, *results]):
+            future.result()
+    finally:
+        for threads in (pool, beside):
+            threads.shutdown(wait=False, cancel_futures=True)
+    return [future.result() for future in results]
 
 
 def build_sources(context: RunContext, ctx: mx.Context) -> Sources:
@@ -243,7 +261,13 @@ def warm_up(
     reset_statistics(net, operators)
     nd.waitall()
     if context.resumed is not None:
-        restore(context.resumed, context, net, updater)
+        restore(
+            context.resumed,
+            net,
+            updater,
+            rank=context.process.rank,
+            ranks=context.plan.ranks,
+        )
     return weights_digest(net, trained=True)
 
 
@@ -266,7 +290,6 @@ def warm_up_batches(
 def verify_replicas(
     context: RunContext,
     comm: Communicator,
-    _: None,
     model: Model,
     digest: bytes,
 ) -> None:

@@ -12,6 +12,7 @@ from rn50.bench import overlap
 from rn50.bench.allreduce import COLUMNS, Case, allreduce_rows, plan_allreduces
 from rn50.bench.harness import BenchJob, Outcome, alternate, in_turn, ratio_spread
 from rn50.bench.jobs import load_ready, measure_on_ranks
+from rn50.bench.loop import time_loops
 from rn50.config.errors import UserError
 from rn50.config.load import Loaded
 from rn50.launch.run import load_for_launch
@@ -82,7 +83,7 @@ def test_fewer_hosts_than_nodes_are_refused_before_anything_starts() -> None:
     with refused("2 hosts expected"):
         load_ready(job)
     with refused("2 hosts expected"):
-        measure_on_ranks(loaded, "mpirun", "loop")
+        measure_on_ranks(loaded, "mpirun", time_loops)
 
 
 def test_the_table_is_sorted_and_has_the_bus_bandwidth() -> None:
@@ -176,7 +177,7 @@ def test_a_failed_rank_leaves_its_reason_and_its_output(
     loaded = load_for_launch("smoke", overrides, 2)
     with pytest.raises(UserError) as caught:
         # rounds that are no number
-        measure_on_ranks(loaded, "mpirun", "loop", "many", 1)
+        measure_on_ranks(loaded, "mpirun", time_loops, "many", 1)
     reason, _, details = str(caught.value).partition("; details: ")
     assert " failed in benchmark at step 0: TypeError: can only concat" in reason
     log = Path(details)

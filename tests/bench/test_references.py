@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,8 @@ def test_a_rate_is_written_beside_what_is_there(tmp_path: Path) -> None:
 def test_what_is_measured_against_a_reference_is_the_config_as_a_run_has_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All nodes of the config. A machine that is not there is named before anything is measured."""
+    """All nodes of the config. A machine that is not there or cannot be written is named before
+    anything is measured."""
 
     def load(*overrides: str, ranks: int | None = None) -> Loaded:
         assert ranks is None
@@ -56,7 +58,7 @@ def test_what_is_measured_against_a_reference_is_the_config_as_a_run_has_it(
 
     def measure(
         job: BenchJob,
-        name: str,
+        body: Any,
         curves: dict[str, list[Case]],
         load: Any,
         _: Any,
@@ -71,6 +73,9 @@ def test_what_is_measured_against_a_reference_is_the_config_as_a_run_has_it(
         throughput.throughput(job, save=tmp_path / "nothing")
     (tmp_path / "mine.yaml").write_text(MACHINE)
     with pytest.raises(KeyboardInterrupt):
+        throughput.throughput(job, save=tmp_path / "mine.yaml")
+    monkeypatch.setattr(os, "access", lambda place, _: Path(place) != tmp_path)
+    with refused("mine.yaml: cannot write"):
         throughput.throughput(job, save=tmp_path / "mine.yaml")
 
 

@@ -64,6 +64,10 @@ def bad(tmp_path: Path) -> Path:
         ("bench allreduce --sizes 4q", ["--sizes: "]),
         ("bench startup --ranks 0", ["--ranks: "]),
         (
+            f"evaluate {{bad}} name={300 * 'a'}",
+            ["a whole checkpoint expected"],
+        ),
+        (
             "log show {bad}/unknown.yaml",
             ["an MLPerf log (:::MLLOG records) expected"],
         ),

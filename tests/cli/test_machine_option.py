@@ -39,6 +39,17 @@ def test_a_name_that_is_none_is_one_line_everywhere(
     assert line.endswith("found 'dgxa100_8'; did you mean \"dgxa100\"?")
 
 
+@pytest.mark.parametrize("machine", ["summit", "local"])
+def test_a_roofline_of_unknown_speed_is_refused_before_anything_is_measured(
+    rn50: Rn50, machine: str
+) -> None:
+    short = ("--passes", "1", "--images", "1")
+    done = rn50("data", "bench", "smoke", *short, "--system", machine)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"rn50: error: {machine}: ")
+
+
 def test_a_sweep_on_another_machine_is_another_definition(root: Path) -> None:
     path = root / "config" / "sweeps" / "quick_lr.yaml"
     here = load_sweep(path)

@@ -118,6 +118,7 @@ def test_calibration_from_logs_predicts_and_writes_the_machine(
     assert of_small["startup_s"] == pytest.approx(2)
     assert of_small["evaluation_s"] == pytest.approx(1)
     assert fit["per_image_ms"] == pytest.approx((32 - 20) / 16, rel=0.05)
+    assert "no residual" in rn50.output("predict", *calibrate.split())
     answer(rn50, f"{calibrate} --out {out}")
     again = answer(rn50, f"--system {out} --gpus 8 --batch-per-gpu 32")
     assert again["step_time_ms"] == pytest.approx(32, rel=1e-3)
@@ -179,24 +180,6 @@ def test_a_bare_log_that_cannot_be_imagenets_is_refused(
         error = rn50.error(*CALIBRATE, f"{log}:2")
         assert f"rn50: error: {log}: submission_benchmark resnet with" in error
         assert f"expected, found {content}" in error
-
-
-def test_as_many_constants_as_runs_have_no_residual(
-    rn50: Rn50,
-    tmp_path: Path,
-) -> None:
-    usual = write_run(tmp_path / "usual")
-    large = write_run(tmp_path / "large", "batch.per_rank=32", step_s=0.032)
-    slow = write_run(tmp_path / "slow", step_s=0.024)
-    for runs, words in (
-        ([usual], "; no residual: as many constants (per image) as runs"),
-        ([usual, large], "; no residual: as many constants (fixed and per image) as"),
-        ([usual, slow], "from 2 runs, which fixed per image"),
-    ):
-        assert words in rn50.output(*CALIBRATE, *runs)
-    fit = answer(rn50, f"calibrate --system dgxa100 {usual} {slow}")
-    assert fit["constants"] == ["per_image"]
-    assert 0.09 < fit["residual"] < 0.1
 
 
 def test_runs_of_a_machine_of_their_own_need_no_system(

@@ -289,10 +289,12 @@ def test_a_hostile_value_has_no_effect(tmp_path: Path, key: str) -> None:
     run = good_run()
     for record in run:
         if record.key == key:
-            record.value = "\x1b]0;owned\x07\x1b[2J\n\x00\u202e$(touch /tmp/evil)"
+            controls = "\x1b]0;owned\x07\x1b[2J\n\x00\u202e"
+            record.value = f"{controls}$(touch {tmp_path}/evil)"
             record.metadata = dict.fromkeys(record.metadata, record.value)
     text = "".join(record.text("4.0.0") + "\n" for record in run)
     judge(tmp_path, text.encode(), "4.0.0")
+    assert [path.name for path in tmp_path.iterdir()] == ["result_0.txt"]
 
 
 @pytest.mark.parametrize(

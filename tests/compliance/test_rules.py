@@ -16,7 +16,7 @@ from rn50.compliance.check_log import Check, check_log, no_milder
 from rn50.compliance.limits import cadence_problem
 from rn50.compliance.log_rules import RULES
 from rn50.compliance.logged_run import reaches_target
-from rn50.compliance.rule import FROM_070, Rule, rule
+from rn50.compliance.rule import FROM_070, rule
 from rn50.compliance.rules_page import first_met, render_markdown
 from rn50.config import benchmark
 from rn50.config.finding import ERROR, NOTE, POLICY, WARNING, Finding
@@ -270,7 +270,42 @@ class Case(NamedTuple):
     optimizer: str = "lars"
 
 
+def edit_of(example: str) -> Edit:
+    """What the example in a rule's docstring does to a good run."""
+    names = re.findall(r"`([^`]+)`", example)
+    if example.startswith("no "):
+        return drop(*names)
+    if " after " in example:
+        late, early = names
+        return move(early, before=late)
+    shown = json.loads(names[0])
+
+    def edit(run: Run) -> None:
+        for record in run:
+            if record.key == shown["key"]:
+                record.value = shown.get("value", record.value)
+                record.metadata = shown.get("metadata", record.metadata)
+
+    return edit
+
+
+OTHERWISE = {
+    "run-not-successful": "PASS",
+    "invalid-submission-value": "CRASH",
+    "invalid-optimizer": "CRASH",
+}
+"""What the official checker says to an example, if not FAIL to an error and PASS to the rest."""
+EXAMPLES = tuple(
+    Case(
+        each.name,
+        edit_of(each.example),
+        OTHERWISE.get(each.name, "FAIL" if each.severity == ERROR else "PASS"),
+    )
+    for each in first_met()
+)
+"""The examples in the rules' docstrings."""
 CASES = (
+    *EXAMPLES,
     Case("impossible-stamp", in_seconds),
     Case("impossible-stamp", stamped("run_start", -1)),
     Case("impossible-stamp", stamped("seed", 1.7e18)),
@@ -280,7 +315,6 @@ CASES = (
     Case("two-runs", mixed, "FAIL"),
     Case("look-alike-name", hidden_stop),
     Case("look-alike-name", meta("seed", "epoch\u00a0num", 3)),
-    Case("missing-submission-key", drop("submission_org"), "FAIL"),
     Case(
         "missing-submission-key", drop("submission_poc_name"), "FAIL", ruleset="0.6.0"
     ),
@@ -291,37 +325,25 @@ CASES = (
         "FAIL",
         ruleset="0.6.0",
     ),
-    Case("invalid-submission-value", put("submission_division", "Closed"), "CRASH"),
     Case(
         "invalid-submission-value",
         put("submission_platform", " "),
         severity=POLICY,
     ),
-    Case("no-run-stop", drop("run_stop"), "FAIL"),
     Case(
         "misplaced-run-stop",
         meta("run_stop", "status", ...),
         "FAIL",
     ),
     Case("misplaced-run-stop", move("run_stop", "run_start"), "FAIL"),
-    Case("misplaced-run-start", drop("run_start"), "FAIL"),
     Case("misplaced-run-start", move("run_start", "init_stop"), "FAIL"),
-    Case("misplaced-init", drop("init_start"), "FAIL"),
     Case("misplaced-init", move("init_start", "run_start"), "FAIL"),
-    Case("no-cache-clear", drop("cache_clear"), "FAIL"),
-    Case("missing-epoch-event", drop("block_start", "epoch_start"), "FAIL"),
-    Case(
-        "missing-epoch-metadata",
-        meta("eval_start", "epoch_num", ...),
-        "FAIL",
-    ),
     Case(
         "missing-epoch-metadata",
         meta("block_start", "epoch_count", 0),
         "FAIL",
     ),
     Case("missing-epoch-metadata", move("block_start", "run_start"), "FAIL"),
-    Case("missing-samples", drop("eval_samples"), "FAIL"),
     Case("missing-samples", put("train_samples", ""), "FAIL"),
     Case("missing-accuracy", drop("eval_accuracy"), "FAIL"),
     Case("missing-accuracy", put("eval_accuracy", "0.8"), "CRASH"),
@@ -379,7 +401,6 @@ CASES = (
         "FAIL",
         division="open",
     ),
-    Case("run-not-successful", meta("run_stop", "status", "aborted")),
     Case("run-not-successful", meta("run_stop", "status", "SUCCESS")),
     Case(
         "run-not-successful",
@@ -434,13 +455,11 @@ CASES = (
     Case("time-goes-back", back_at_each_evaluation),
     Case("late-run-start", shift("run_start", 1800000)),
     Case("run-start-before-init-stop", shift("run_start", -30000)),
-    Case("cache-not-cleared", put("cache_clear", False)),
     Case(
         "cache-not-cleared",
         put("cache_clear", None),
         severity=NOTE,
     ),
-    Case("cache-clear-after-init-start", move("cache_clear", "seed")),
     Case("resumed-run", added("run_resumed", 1200)),
     Case("wall-clock-jump", added("wall_clock_jump", -3600.5)),
     Case(
@@ -467,7 +486,6 @@ CASES = (
     Case(
         "invalid-hyperparameter-060", put("opt_name", "adam"), "FAIL", ruleset="0.6.0"
     ),
-    Case("invalid-optimizer", put("opt_name", "LARS"), "CRASH"),
     Case("invalid-optimizer", drop("opt_name"), "FAIL"),
     Case("invalid-batch-size", drop("global_batch_size"), "FAIL"),
     Case("invalid-batch-size", put("global_batch_size", 10**400)),
@@ -481,14 +499,12 @@ CASES = (
         put("global_batch_size", 2000000),
         severity=POLICY,
     ),
-    Case("missing-hyperparameter", drop("lars_opt_momentum"), "FAIL"),
     Case(
         "missing-hyperparameter",
         drop("model_bn_span"),
         "FAIL",
         optimizer="sgd",
     ),
-    Case("end-learning-rate", put("lars_opt_end_learning_rate", 0), "FAIL"),
     Case("lars-decay-power", put("lars_opt_learning_rate_decay_poly_power", 1), "FAIL"),
     Case("decay-shape", added("opt_learning_rate_decay_shape", "cosine")),
     Case(
@@ -498,7 +514,6 @@ CASES = (
     ),
     Case("lars-epsilon", put("lars_epsilon", 1e-09), "FAIL"),
     Case("weight-decay", put("lars_opt_weight_decay", 0), "FAIL"),
-    Case("weight-decay", put("lars_opt_weight_decay", 3e-05), "FAIL"),
     Case(
         "sgd-base-learning-rate",
         put("sgd_opt_base_learning_rate", 0.0005),
@@ -564,8 +579,6 @@ CASES = (
     Case("unlikely-accuracy", nth("eval_accuracy", 0, value=0.61)),
     Case("unlikely-accuracy", three_equal),
     Case("label-smoothing", added("model_label_smoothing", 0.2)),
-    Case("eval-samples", put("eval_samples", 3125)),
-    Case("train-samples", put("train_samples", 10)),
     Case(
         "train-samples",
         put("train_samples", 10),
@@ -841,34 +854,6 @@ def test_every_rule_has_a_case_a_name_and_a_source() -> None:
     for each in RULES:
         assert each.description.endswith((".", ")", '"'))
         assert each.source
-
-
-def edit_of(example: str) -> Edit:
-    """What the example in a rule's docstring does to a good run."""
-    names = re.findall(r"`([^`]+)`", example)
-    if example.startswith("no "):
-        return drop(*names)
-    if " after " in example:
-        late, early = names
-        return move(early, before=late)
-    shown = json.loads(names[0])
-
-    def edit(run: Run) -> None:
-        for record in run:
-            if record.key == shown["key"]:
-                record.value = shown.get("value", record.value)
-                record.metadata = shown.get("metadata", record.metadata)
-
-    return edit
-
-
-@pytest.mark.parametrize(
-    "each",
-    first_met(),
-    ids=lambda each: each.name,
-)
-def test_the_example_of_a_rule_breaks_it(tmp_path: Path, each: Rule) -> None:
-    assert each.name in broken(tmp_path, edit_of(each.example))
 
 
 def test_the_page_of_rules_is_up_to_date(root: Path) -> None:

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from rn50.config.load import load
+from rn50.config.load import load, load_system, system_yaml
 from rn50.config.names import PRESETS, list_presets
 from rn50.config.plan import build_plan
 
@@ -27,6 +27,15 @@ def test_a_preset_can_be_planned_and_reads_back_the_same(
     again = load(tmp_path / "saved.yaml")
     assert again.run == loaded.run
     assert again.sha256 == loaded.sha256
+
+
+@pytest.mark.parametrize("path", SYSTEMS, ids=lambda path: path.stem)
+def test_a_machine_reads_back_the_same(path: Path, tmp_path: Path) -> None:
+    """Also without what its file leaves at the default."""
+    system = load_system(str(path))
+    again = tmp_path / "again.yaml"
+    again.write_text(system_yaml(system))
+    assert load_system(str(again)) == system
 
 
 @pytest.mark.parametrize(

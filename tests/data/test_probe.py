@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -24,10 +25,19 @@ def test_opening_records_or_index_is_named(small_data: Path, name: str) -> None:
 
 def test_caches_are_dropped_where_a_file_system_has_nothing_to_write_back(
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # as on squashfs: fdatasync is refused
     (tmp_path / "train.rec").symlink_to("/proc/version")
+    dropped = []
+
+    def advise(descriptor: int, *advice: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        dropped.append((path, advice))
+
+    monkeypatch.setattr(os, "posix_fadvise", advise)
     drop_caches(tmp_path)
+    assert dropped == [(Path("/proc/version"), (0, 0, os.POSIX_FADV_DONTNEED))]
 
 
 def test_building_pipelines_manifest_and_table_is_allowed_a_batch_is_not(

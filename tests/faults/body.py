@@ -145,10 +145,7 @@ def during_checkpoints() -> None:
 
 def before_batch(trainer_: Any, name: str, at: int) -> Any:
     """The trainer with a fault before one batch, counted from 1."""
-    steps = trainer_.steps
-    following = trainer_.next_eval_batch
-    if name == "next_batch":
-        following = steps.next_batch
+    following = getattr(trainer_, name)
     numbers = count(1)
 
     def next_batch() -> Any:
@@ -156,9 +153,7 @@ def before_batch(trainer_: Any, name: str, at: int) -> Any:
             strike(trainer_.model)
         return following()
 
-    if name == "next_batch":
-        return replace(trainer_, steps=steps._replace(next_batch=next_batch))
-    return replace(trainer_, next_eval_batch=next_batch)
+    return replace(trainer_, **{name: next_batch})
 
 
 def fated_start_up(*arguments: Any) -> Any:

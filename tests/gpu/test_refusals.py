@@ -68,7 +68,8 @@ def test_a_gpu_that_cannot_run_the_network_is_refused_in_one_line(
 ) -> None:
     done = start_rank(tmp_path, *words, **environment)
     assert done.returncode == 3
-    (line,) = done.stderr.strip().splitlines()
+    record, line = done.stderr.strip().splitlines()
+    assert record.startswith("rn50: failure: ")
     assert expected in line
     if name := environment.get(NAME):
         assert f"found {name} with {environment[CAPABILITY]}" in line

@@ -27,7 +27,7 @@ from rn50.launch.host_limits import (
 )
 from rn50.launch.launch_plan import Options, plan_launch
 from rn50.logging.records import Failure
-from rn50.train.__main__ import _Rank
+from rn50.train.__main__ import Rank
 from tests.conftest import refused
 
 EAGAIN = os.strerror(errno.EAGAIN)
@@ -348,7 +348,7 @@ def test_a_rank_that_never_connected_leaves_its_record_on_stderr(
 ) -> None:
     monkeypatch.setattr("os._exit", sys.exit)
     with pytest.raises(SystemExit):
-        _Rank(tmp_path / "on another node").fail(UserError("no connection"))
+        Rank(tmp_path / "on another node").fail(UserError("no connection"))
     seen = Evidence(
         [],
         capsys.readouterr().err,

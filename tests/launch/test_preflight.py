@@ -113,7 +113,7 @@ def test_no_preset_is_refused_for_this_machines_sake(
 
 def test_mxnet_without_gpus_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = Gpu("Tesla V100", (7, 0))
-    monkeypatch.setattr("rn50.launch.preflight.check_machine", lambda rank: gpu)
+    monkeypatch.setattr("rn50.launch.preflight.check_machine", lambda rank: (rank, gpu))
     monkeypatch.setattr("rn50.launch.preflight.gpu_code", lambda path: {"ELF": {70}})
     run = load("dgx1_8").run
     assert obstacles_here(run) == []

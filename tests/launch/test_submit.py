@@ -6,14 +6,17 @@ import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rn50.config.load import load
-from rn50.launch.job_folder import open_job
+from rn50.data.lock import hold
+from rn50.launch.job_folder import JOB_LOCK, open_job
 from rn50.launch.job_script import ROOT
 from rn50.launch.resume import latest_interrupted
 from rn50.launch.schedulers import SCHEDULERS
@@ -34,6 +37,7 @@ from rn50.report.runs import read_runs
 from rn50.train.checkpoint.file import file_name, write_checkpoint
 from tests.conftest import Rn50, refused, write_json
 from tests.train.test_checkpoint import CONFIG, arrays, meta
+from tests.waiting import wait_until
 
 
 @pytest.mark.slow
@@ -158,6 +162,16 @@ def test_submission_and_waiting(
     assert look_at(plan.folder, name, job) == failed
 
 
+def test_waiting_ends_by_the_exit_code_where_the_scheduler_cannot_be_asked(
+    tmp_path: Path,
+    program: Any,
+) -> None:
+    program("squeue", "exit 1")
+    plan = plan_submission(load("smoke"), "slurm", 1, tmp_path)
+    (tmp_path / "exit_code").write_text("3\n")
+    assert wait(plan, "42", poll_s=0.01) == 3
+
+
 @pytest.mark.parametrize(
     ("name", "printed", "job"),
     [
@@ -266,12 +280,33 @@ def test_a_job_in_which_no_run_has_begun(tmp_path: Path) -> None:
     # no id, and never an option
     assert look_at(tmp_path, "slurm", "-w x")[0] == "failed"
     with open_job(tmp_path, log=False):
-        assert look_at(tmp_path, None, None) == ("running", "no run has begun")
+        assert look_at(tmp_path, None, None) == (
+            "running",
+            "none of its runs is at work",
+        )
     (tmp_path / "exit_code").write_text("running\n")
     # its lock is not open
     assert look_at(tmp_path, "local", str(os.getpid()))[0] == "killed"
     (tmp_path / "exit_code").write_text("143\n")
     assert look_at(tmp_path, None, None) == ("stopped", "exit code 143")
+
+
+def test_a_local_job_lasts_as_long_as_its_process(tmp_path: Path) -> None:
+    """Not as long as its process number, which another process may have later."""
+    job = tmp_path / "job"
+    job.mkdir()
+    (job / "config.yaml").write_text(load("smoke").to_yaml())
+    (job / "job.sh").write_text("read -r")
+    with subprocess.Popen(["bash", "job.sh"], cwd=job, stdin=subprocess.PIPE) as script:
+        number = str(script.pid)
+        write(job / "submission.json", Submission("local", number))
+        assert look_at(job, "local", number)[0] == "queued"
+        with refused(f"found local job {number} in its queue .*: kill {number}"):
+            find_interrupted(str(job), None, [])
+        script.kill()
+        wait_until(lambda: look_at(job, "local", number)[0] == "cancelled")
+    with hold(job / JOB_LOCK), refused(f"in use by process {os.getpid()}"):
+        find_interrupted(str(job), None, [])  # as from another machine
 
 
 @pytest.mark.parametrize(
@@ -327,23 +362,26 @@ def test_where_things_lie(
 # --- the machine's page ---
 
 
-def test_system_page_of_a_recorded_machine(tmp_path: Path) -> None:
-    files = {
-        "proc/meminfo": "MemTotal:       395997152 kB\n",
-        "etc/os-release": 'NAME="CentOS Linux"\nPRETTY_NAME="CentOS Linux 7 (Core)"\n',
-    }
-    for cpu in range(8):  # two sockets of two cores of two threads
-        topology = f"sys/devices/system/cpu/cpu{cpu}/topology"
-        files[f"{topology}/physical_package_id"] = f"{cpu % 4 // 2}\n"
-        files[f"{topology}/core_id"] = f"{cpu % 2}\n"
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
+def test_system_page_of_a_machine(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two sockets of two cores of two threads."""
+    for cpu in range(8):
+        topology = tmp_path / f"cpu{cpu}/topology"
+        topology.mkdir(parents=True)
+        (topology / "physical_package_id").write_text(f"{cpu % 4 // 2}\n")
+    memory = SimpleNamespace(total=395997152 << 10)
+    release = {"NAME": "CentOS Linux", "PRETTY_NAME": "CentOS Linux 7 (Core)"}
+    monkeypatch.setattr("rn50.launch.system_description.CPUS", tmp_path)
+    monkeypatch.setattr("psutil.cpu_count", lambda logical=True: 8 if logical else 4)
+    monkeypatch.setattr("psutil.virtual_memory", lambda: memory)
+    monkeypatch.setattr("platform.freedesktop_os_release", lambda: release)
     run = load("abci_2048_open").run
     environment = Environment(
         packages={"mxnet-cu112": "1.9.1", "horovod": "0.28.1"},
         gpus=Driver("535.129.03", devices=("Tesla V100-SXM2-16GB (7.0)",) * 4),
-        machine=read_machine(tmp_path),
+        machine=read_machine(),
     )
     page = describe_system(run, environment)
     assert all(isinstance(value, str) for value in page.values())
@@ -420,6 +458,17 @@ def test_what_a_stranger_wrote_of_the_submission_is_no_more_than_unknown(
     assert find_interrupted(str(job), None, [])[1] == Last(job, None, 1)
 
 
+def test_a_run_that_a_limit_ended_is_resumed_by_the_command_that_it_prints(
+    job: Path,
+) -> None:
+    """Its job has ended with exit code 1, as one that missed its target."""
+    stopped = {"limit": "limits.time_s", "step": 7}
+    write_json(job / "run_0/result.json", {"status": "aborted", "stopped": stopped})
+    (job / "exit_code").write_text("1\n")
+    _, last = find_interrupted(str(job), None, ["limits.time_s=null"])
+    assert last == Last(job, "slurm", 5)
+
+
 def test_what_cannot_go_on_is_refused(
     job: Path,
     tmp_path: Path,
@@ -436,5 +485,6 @@ def test_what_cannot_go_on_is_refused(
         find_interrupted(str(job), None, [])
     program("squeue", "true")
     (job / "exit_code").write_text("1\n")
+    write_json(job / "run_0/result.json", {"status": "aborted"})
     with refused(r"job or run expected, .* has ended"):
         find_interrupted(str(job), None, [])

@@ -51,7 +51,7 @@ def test_log_metrics_and_timeline_share_it(
     log = MLPerfLog(
         tmp_path / "log.txt",
         clock,
-        resumed="run",
+        resumed=True,
     )
     metrics = Metrics(tmp_path / "metrics.jsonl", clock)
     timeline = Timeline(0, clock)

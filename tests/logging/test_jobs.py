@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from rn50.config.load import load
-from rn50.logging.places import config_of, log_folders, recorded_runs, run_folders
+from rn50.logging.places import config_of, log_folders, run_folders
 from rn50.logging.records import Result
 from rn50.report.compare import name_of
+from rn50.report.export import read_runs
 from rn50.report.html import write_report
 from rn50.report.run_folder import read_run_folder, read_subjects
 from tests.cli.test_check import invoke
@@ -192,15 +193,16 @@ def test_a_folder_above_runs_means_the_runs(tmp_path: Path, job: Path) -> None:
     (run / "attempt_1").mkdir()  # as resuming a run leaves it
     shutil.copy(run / "metrics.jsonl", run / "attempt_1")
     trials = [study / f"trials/trial_{n}/20261122T105236Z" for n in range(2)]
-    assert log_folders(study) == recorded_runs(study) == trials
-    assert recorded_runs(trials[0]) == [trials[0]]
+    assert log_folders(study) == trials
+    for path, runs in ((study, trials), (trials[0], trials[:1])):
+        exported, _ = read_runs([path])
+        assert [run.folder.path for run in exported] == runs
     assert [subject.path for subject in read_subjects(study)] == trials
     # no run twice
     assert log_folders(tmp_path) == [
         job / "results/local_n1/resnet",
         *trials,
     ]
-    assert recorded_runs(job) == run_folders(job)
     assert invoke("log", "show", study).output.count("result_0.txt") == 2
 
 

@@ -28,7 +28,7 @@ from rn50.report.compare import (
     order_of,
     read_all,
 )
-from rn50.report.html import render_comparison
+from rn50.report.html import render_comparison, render_report
 from rn50.report.plots import page_charts
 from rn50.report.reproduction import are_of_one_config, first_bit
 from rn50.report.run_folder import Subject, read_folder, read_subjects
@@ -111,6 +111,10 @@ def test_a_log_that_cannot_be_read_among_others_is_a_note(tmp_path: Path) -> Non
     assert len(subject.logs) == 1
     assert len(subject.files) == 2
     assert "result_1.txt" in subject.notes[0]
+    assert "1 of 2 runs reached the target." in render_report(subject)
+    (group,) = group_by(compare([subject]), "seed")
+    assert group.reached == 1
+    assert group.runs == 2
 
 
 # --- columns --------------------------------------------------------------------------------------
@@ -313,7 +317,7 @@ def test_the_curves_near_the_target_have_a_chart(study: Path) -> None:
 
 def run_folder(
     folder: Path,
-    losses: list[float],
+    losses: list[float | None],
     seed: int = 1,
 ) -> Subject:
     folder.mkdir()
@@ -330,20 +334,29 @@ def test_the_first_loss_that_differs_in_a_bit(tmp_path: Path) -> None:
     next_up = math.nextafter(2.0, 3)
     left = run_folder(tmp_path / "l", [3.0, 2.0])
     right = run_folder(tmp_path / "r", [3.0, 2.0, 1.0])
-    assert first_bit(left, right) == (2, None, None, None)
+    repeat = first_bit(left, right)
+    assert repeat.same
+    assert repeat.compared == 2
+    assert repeat.recorded == str(right.path)
     assert are_of_one_config(left, right)
     other = run_folder(
         tmp_path / "other",
         [3.0, next_up, 1.0],
         seed=2,
     )
-    assert first_bit(left, other) == (
-        2,
-        "loss at step 1",
-        2.0,
-        next_up,
-    )
+    repeat = first_bit(left, other)
+    assert repeat.same is False
+    assert f"loss at step 1, 2.0 against {next_up}" in repeat.text
     assert not are_of_one_config(left, other)
+
+
+def test_a_loss_that_is_no_number_has_no_bits(tmp_path: Path) -> None:
+    """A NaN is null in the metrics of both."""
+    left = run_folder(tmp_path / "l", [3.0, None])
+    right = run_folder(tmp_path / "r", [3.0, None])
+    assert first_bit(left, right).compared == 1
+    finite = run_folder(tmp_path / "f", [3.0, 2.0])
+    assert "loss at step 1," in first_bit(left, finite).text
 
 
 def test_bare_logs_of_one_config_are_compared_by_their_accuracies(
@@ -356,8 +369,8 @@ def test_bare_logs_of_one_config_are_compared_by_their_accuracies(
         write(tmp_path / "a", good_run()),
         write(tmp_path / "b", other),
     ]
-    bit = first_bit(*read_all(logs))
-    assert bit.where == "accuracy of epoch 35"
+    repeat = first_bit(*read_all(logs))
+    assert "accuracy of epoch 35," in repeat.text
 
 
 # --- the command ----------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ import pytest
 from rn50.config.load import load
 from rn50.config.recorded import RUN, words_to_repeat
 from rn50.config.schema import Data
-from rn50.logging.metrics_read import MOST_KINDS
 from rn50.report.export import MOST_COLUMNS, read_runs, to_csv, to_tensorboard
 from rn50.train.checkpoint.file import read_checkpoint
 from rn50.train.checkpoint.folder import checkpoints_in, chosen_checkpoint
@@ -389,21 +388,23 @@ def test_a_table_has_all_records(
 
 
 def test_a_table_has_no_more_columns_than_any_program_writes(tmp_path: Path) -> None:
-    """Each name would cost a cell in every row, each kind as many rows as a plot has points."""
-    records = []
-    for number in range(MOST_KINDS + 1):
-        records.append({"kind": f"k{number}", "n": 1})
-    write_metrics(tmp_path, records * 2)
-    runs, _ = read_runs([tmp_path])
-    table = to_csv(runs)
-    rows = csv.DictReader(table.splitlines())
-    kinds = {row["kind"] for row in rows}
-    assert len(kinds) == MOST_KINDS
+    """Each name would cost a cell in every row."""
     numbers = {f"m{number}": 1 for number in range(MOST_COLUMNS)}
     write_metrics(tmp_path, [{"kind": "k0"} | numbers])
     file = tmp_path / "metrics.jsonl"
     with refused(f"^{file}: at most {MOST_COLUMNS} columns expected"):
         to_csv(read_runs([tmp_path])[0])
+
+
+def test_each_run_has_a_name_of_its_own(tmp_path: Path) -> None:
+    """It is the folder of the run's events and the run of a row in a table."""
+    for trial in ("trial_1", "trial_2"):
+        folder = tmp_path / trial / "quick/T"
+        folder.mkdir(parents=True)
+        write_metrics(folder, [{"kind": "train"}])
+    runs, _ = read_runs([tmp_path, tmp_path / "trial_1"])
+    names = [run.name for run in runs]
+    assert names == ["trial_1/quick/T", "trial_2/quick/T"]
 
 
 @pytest.mark.slow

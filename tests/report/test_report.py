@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from html.parser import HTMLParser
 from operator import itemgetter
@@ -13,16 +12,15 @@ import pytest
 from rn50.config.load import load
 from rn50.launch.run import try_report
 from rn50.report.html import render_report, write_report
-from rn50.report.plots import _planned, page_charts
+from rn50.report.plots import Plot, _planned, page_charts
 from rn50.report.run_folder import read_subjects
+from tests.checkout import SHARED
 from tests.compliance.log_text import Run, drop, find, good_run, last, write
 from tests.conftest import refused, write_json, write_metrics
 from tests.report.conftest import Measure, write_config
 from tests.report.test_breakdown import records as step_records
 from tests.report.test_breakdown import table as rank_table
 
-BESIDE = Path(__file__).resolve().parents[3] / "shared"
-SHARED = Path(os.environ.get("RN50_SHARED", BESIDE))
 LOGS = SHARED / "data/mlperf_logs/logs"
 HOSTILE = (
     '"><script>document.title="owned"</script><img src=x onerror="document.title=1">'
@@ -303,12 +301,28 @@ def test_hostile_text_is_text(hostile_folder: Path) -> None:
 
 
 def test_numbers_that_no_axis_takes_are_not_drawn(run_folder: Path) -> None:
+    # an evaluation before epoch 0 is not drawn either
+    def charts(epoch: float, *hostile: dict[str, object]) -> dict[str, list[Plot]]:
+        run = good_run()
+        last(run, "eval_accuracy").metadata["epoch_num"] = epoch
+        write(run_folder / "result_0.txt", run)
+        write_metrics(run_folder, [*train_records(), *step_records(), *hostile])
+        (subject,) = read_subjects(run_folder)
+        return page_charts([("_", subject)])
+
     records = [*train_records(), *step_records()]
-    for record in records[1::2]:
+    for record in records:
         for key in record.keys() - {"kind", "step"}:
             record[key] = 1e308
+    assert charts(1e308, *records) == charts(-1)
+
+
+def test_a_page_does_not_grow_with_the_log_points(run_folder: Path) -> None:
+    """5,000 made a page of 3 MB: no more are drawn than a chart has across."""
+    write_config(run_folder, "seed=7", "optimizer.base_lr=0.5")
+    records = [*train_records(5000), *step_records(5000)]
     write_metrics(run_folder, records)
-    assert "Learning rate" in page_of(run_folder)
+    assert len(page_of(run_folder)) < 800_000
 
 
 # --- the command and the launcher -----------------------------------------------------------------

@@ -8,8 +8,8 @@ import pty
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -339,6 +339,40 @@ def test_a_job_goes_on_between_two_runs_and_in_its_queue(
     assert statuses() == ["unknown"]  # which does not keep --watch from ending
     program("squeue", "")  # cancelled before it began
     assert statuses() == ["cancelled"]
+
+
+class Clock:
+    """In the place of `time`: a sleep takes none, and the tenth ends what is watched."""
+
+    def __init__(self, end: Callable[[], object]) -> None:
+        self.now_s = 0.0
+        self.end = end
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+        if self.now_s == 10.0:
+            self.end()
+
+
+def test_a_scheduler_is_not_asked_at_every_look(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    program: Any,
+) -> None:
+    job = make_job(tmp_path / "results/smoke/20261123T000000Z")
+    make_run(job / "run_0", STOPPED)
+    (job / "exit_code").write_text("143\n")
+    running = make_run(tmp_path / "results/smoke/20261122T000000Z", {})
+    asked = tmp_path / "asked"
+    program("squeue", f"echo >>{asked}")
+    with ExitStack() as locks:
+        locks.enter_context(hold(running / ".lock"))
+        monkeypatch.setattr("rn50.cli.runs.time", Clock(locks.close))
+        assert invoke("--watch", str(tmp_path / "results")).exit_code == 0
+    assert len(asked.read_text().splitlines()) == 3
 
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

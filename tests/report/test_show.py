@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from rn50.cli import log as log_commands
-from rn50.logging.parse import read_log
 from rn50.report.compare import read_all
-from rn50.report.run_summary import RunSummary, show, summarise
+from rn50.report.run_summary import RunSummary, show
 from tests.compliance.log_text import (
     Run,
     drop,
@@ -141,6 +140,16 @@ def test_a_run_without_an_end_has_no_time(tmp_path: Path) -> None:
     assert figures["eval_accuracy"] == 0.76
 
 
+def test_a_run_without_its_target_has_no_time_to_train(tmp_path: Path) -> None:
+    """Of another benchmark than ours, whose accuracy may be no fraction, its status counts."""
+    missed = RUN.replace("0.76", "0.75")
+    assert figures_of(tmp_path, missed)["time_to_train_s"] is None
+    bert = line(900, "submission_benchmark", "bert") + missed
+    assert figures_of(tmp_path, bert)["time_to_train_s"] == 14.75
+    aborted = bert.replace("success", "aborted")
+    assert figures_of(tmp_path, aborted)["time_to_train_s"] is None
+
+
 def test_a_stamp_of_zero_is_no_clock(tmp_path: Path) -> None:
     """Some published logs stamp records with 0: nobody started a run in 1970."""
     without_start = RUN.replace("3500", "0")
@@ -151,7 +160,8 @@ def test_a_stamp_of_zero_is_no_clock(tmp_path: Path) -> None:
 
 
 def summary_of(path: Path) -> RunSummary:
-    return summarise(read_log(path).events)
+    (subject,) = read_all([path])
+    return subject.runs[0]
 
 
 def of(
@@ -193,6 +203,22 @@ def test_optimizers_share_the_names_of_their_parameters(tmp_path: Path) -> None:
     assert sgd - lars == {"model_bn_span"}
     shared = {"base_learning_rate", "weight_decay", "optimizer"}
     assert shared <= sgd & lars & older
+
+
+def test_parameters_that_no_rule_reads_are_shown(tmp_path: Path) -> None:
+    sgd = good_run(optimizer="sgd")
+    akiba = good_run(optimizer="sgd")
+    for record in akiba:
+        record.key = record.key.replace("sgd_", "akiba_")
+    change = find(akiba, "global_batch_size").later(0)
+    change.key = "global_batch_size_change"
+    akiba.append(change)
+    logs = [
+        write(tmp_path / "sgd.txt", sgd),
+        write(tmp_path / "akiba.txt", akiba),
+    ]
+    of_sgd, of_akiba = [summary_of(log).parameters for log in logs]
+    assert of_akiba == of_sgd | {"global_batch_size_change": 3264}
 
 
 def test_copies_by_other_ranks_change_nothing(tmp_path: Path) -> None:
@@ -253,6 +279,18 @@ def test_an_evaluation_after_run_stop_does_not_count(tmp_path: Path) -> None:
     run = of(tmp_path, late)
     assert run.evaluations[-1].accuracy == 0.7592
     assert run.reached is None
+
+
+def test_figures_are_of_the_first_run(tmp_path: Path) -> None:
+    """As its verdict is."""
+    first = good_run()
+    second = good_run()
+    for record in second:
+        record.time_ms += 600_000
+    last(second, "eval_accuracy").metadata["epoch_num"] = 36
+    put("seed", 1)(second)
+    log = write(tmp_path / "two.txt", first + second)
+    assert summary_of(log) == of(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -329,9 +367,11 @@ def test_the_figures_of_published_logs(row: list[str]) -> None:
     assert (figures["status"] or "-") == status
     assert figures["eval_accuracy"] == pytest.approx(float(accuracy), abs=1e-6)
     assert figures["global_batch_size"] == int(batch)
+    run_s = summary_of(PUBLISHED / row[0]).run_s
     if seconds != "-":
-        assert figures["time_to_train_s"] == pytest.approx(float(seconds), abs=1e-3)
+        assert run_s == pytest.approx(float(seconds), abs=1e-3)
         assert figures["epochs"] == float(epochs)
+    assert figures["time_to_train_s"] == (run_s if status == "success" else None)
     assert len(figures["evaluations"]) > 3
     if "NVIDIA" in row[0]:
         assert figures["images_per_s"] > 1000

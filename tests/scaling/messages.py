@@ -25,7 +25,7 @@ from rn50.scaling.cost import (
     parse_algorithm,
     topology_grid,
 )
-from rn50.scaling.topology import Topology
+from rn50.scaling.topology import Link, Node, Topology
 
 Ranks: TypeAlias = NDArray[np.int64]
 Times: TypeAlias = NDArray[np.float64]
@@ -41,6 +41,11 @@ class Round(NamedTuple):
     n_bytes: float
     reduce: bool
     repeat: int = 1
+
+
+def flat(ranks: int, link: Link) -> Topology:
+    """`ranks` nodes of one rank on a full-bisection switch."""
+    return Topology(Node(1, link, 1, link), ranks)
 
 
 def schedule(
@@ -292,8 +297,7 @@ def _times(
     if messages.reduce:
         per_byte_s += node.inside.gamma_s_per_byte * np.bincount(dst)[dst]
     n_bytes = messages.n_bytes
-    nic_s = node.nic.latency_s(n_bytes)
-    latency_s = np.where(leaves, nic_s, node.inside.latency_s(n_bytes))
+    latency_s = np.where(leaves, node.nic.alpha_s, node.inside.alpha_s)
     return latency_s, n_bytes * per_byte_s
 
 

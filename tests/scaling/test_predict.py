@@ -273,6 +273,10 @@ def test_one_run_fixes_one_constant_and_its_clocks() -> None:
         startup_s=7.0,
         evaluation_s=0.9,
     )
+    other = run._replace(batch=200, step_s=0.04)
+    both = calibrate("mine", base, [run, other])
+    assert len(both.constants) == 2
+    assert both.residual is None
     fit = calibrate("mine", base, [run])
     assert fit.constants == ("per_image",)
     assert fit.residual is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -57,6 +58,31 @@ def test_a_machine_without_a_data_sheet_passes_through_its_points(name: str) -> 
         for point in compute.points:
             step = step_time(model, point.gpus, point.batch)
             assert step.total_s == pytest.approx(point.step_s, rel=off)
+
+
+@pytest.mark.parametrize(
+    ("fixed_s", "points", "key"),
+    [
+        (0.2, [(10, 0.1), (20, 0.3)], "fp32.fixed_s"),
+        (0.1, [(10, 0.3), (20, 0.1)], "fp32.fixed_s"),
+        (0.0, [(10, 0.3), (20, 0.1)], "points"),
+        (0.0, [(1000, 0.001), (1001, 100.0)], "points"),
+    ],
+)
+def test_points_that_no_step_can_have_are_refused(
+    fixed_s: float,
+    points: list[tuple[int, float]],
+    key: str,
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "odd.yaml"
+    lines = [f"performance:\n  fp32:\n    fixed_s: {fixed_s}\n    points:\n"]
+    for batch, step_s in points:
+        point = f"{{gpus: 1, batch: {batch}, step_s: {step_s}, source: x}}"
+        lines.append(f"    - {point}\n")
+    path.write_text("".join(lines))
+    with refused(key):
+        build("odd", load_system(str(path)), "fp32")
 
 
 def test_many_points_outweigh_the_data_sheet() -> None:

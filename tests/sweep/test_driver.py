@@ -15,10 +15,10 @@ from rn50.data.lock import LOCK, hold
 from rn50.logging.parse import read_events
 from rn50.sweep.definition import load_sweep
 from rn50.sweep.driver import Active, Driver, run_sweep, sweep_folder
-from rn50.sweep.study import JOURNAL, Study
+from rn50.sweep.study import JOURNAL, REASON, Study
 from rn50.sweep.trial import evaluations, launchers, read_end
 from tests.conftest import Rn50, refused, write_json
-from tests.waiting import leave_nothing, wait_until
+from tests.waiting import leave_nothing, mentioning, wait_until
 
 # The main job with few images; the network is its own.
 SWEEP = """
@@ -159,7 +159,6 @@ def test_two_drivers_do_not_share_a_sweep(tmp_path: Path) -> None:
     folder = sweep_folder(loaded)
     folder.mkdir(parents=True)
     mine = f"in use by process {os.getpid()} on "
-    silent = lambda *_: None  # noqa: E731
     with hold(folder / LOCK), refused(mine):
         run_sweep(loaded, lambda _: silent, silent, "")
 
@@ -179,6 +178,17 @@ def test_how_a_trial_ended_is_read_from_what_it_left(tmp_path: Path) -> None:
     assert read_end(tmp_path, 0).status == "success"
 
 
+def test_who_reads_a_trials_config_is_no_launcher_of_it(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.touch()
+    with subprocess.Popen(["tail", "-f", str(config)]) as reader:
+        try:
+            wait_until(lambda: mentioning(config))
+            assert launchers(tmp_path) == []
+        finally:
+            reader.kill()
+
+
 def test_evaluations_are_read_while_they_are_written(tmp_path: Path) -> None:
     assert evaluations(tmp_path) == []
     (tmp_path / "1").mkdir()
@@ -194,35 +204,73 @@ def test_evaluations_are_read_while_they_are_written(tmp_path: Path) -> None:
     assert evaluations(tmp_path) == [(1, 0.25), (2, 0.5)]
 
 
+# --- the driver -----------------------------------------------------------------------------------
+
+
+def silent(*_: object) -> None:
+    """Says nothing."""
+
+
+def driver_of(folder: Path, more: str) -> tuple[Driver, Study]:
+    loaded = load_sweep(write_sweep(folder, more))
+    study = Study(loaded.sweep, folder, {})
+    return Driver(loaded, study, silent, silent), study
+
+
+def ended_trial(study: Study, folder: Path, **result: object) -> Active:
+    """The next trial, whose process has ended with this result."""
+    number = study.ask().number
+    trial = folder / str(number)
+    (trial / "1").mkdir(parents=True)
+    write_json(trial / "1/result.json", result)
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return Active(number, trial, process)
+
+
+def test_trials_of_an_earlier_driver_run_again_no_more_at_a_time_than_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, study = driver_of(tmp_path, "trials: 4\nparallel: 1\n")
+    for _ in range(3):
+        study.ask()
+    started: list[str] = []
+
+    def start(folder: Path) -> subprocess.Popen[bytes]:
+        assert driver.active == {}
+        started.append(folder.name)
+        return subprocess.Popen(["true"])
+
+    monkeypatch.setattr("rn50.sweep.driver.start", start)
+    driver.run()
+    assert started == [f"trial_{number:04d}" for number in range(4)]
+
+
+def test_a_trial_that_a_signal_stopped_has_failed(tmp_path: Path) -> None:
+    driver, study = driver_of(tmp_path, "objective: accuracy\n")
+    stopped = {"by": "SIGTERM", "step": 3}
+    trial = ended_trial(
+        study, tmp_path, status="aborted", stopped=stopped, eval_accuracy=0.9
+    )
+    assert driver._has_ended(trial)
+    (ended,) = study.trials
+    assert ended.state == TrialState.FAIL
+    assert "SIGTERM" in ended.user_attrs[REASON]
+
+
 def test_a_trial_at_the_target_is_not_pruned(tmp_path: Path) -> None:
     """Though it is the worst of all so far."""
-    path = write_sweep(tmp_path, "prune_from: 1\n")
-    definition = path.read_text().replace("0.999", "0.5")
-    path.write_text(definition)
-    loaded = load_sweep(path)
-    study = Study(loaded.sweep, tmp_path, {})
+    driver, study = driver_of(tmp_path, "prune_from: 1\n")
     for _ in range(6):
         number = study.ask().number
-        study.report(number, 2, 0.9)
-        study.end(number, TrialState.COMPLETE, 0.9)
-    silent = lambda *_: None  # noqa: E731
-    driver = Driver(loaded, study, silent, silent)
+        study.report(number, 2, 1.0)
+        study.end(number, TrialState.COMPLETE, 1.0)
     for accuracy, state in (
-        (0.5, TrialState.COMPLETE),
-        (0.49, TrialState.PRUNED),
+        (0.999, TrialState.COMPLETE),
+        (0.998, TrialState.PRUNED),
     ):
-        number = study.ask().number
-        folder = tmp_path / str(number)
-        (folder / "1").mkdir(parents=True)
-        result = {
-            "status": "success",
-            "time_to_train_s": 1.0,
-        }
-        write_json(folder / "1/result.json", result)
+        trial = ended_trial(study, tmp_path, status="success", time_to_train_s=1.0)
         line = f'{{"kind": "eval", "epoch": 2, "accuracy": {accuracy}}}'
-        (folder / "1/metrics.jsonl").write_text(f"{line}\n")
-        process = subprocess.Popen(["true"])
-        process.wait()
-        trial = Active(number, folder, process)
+        (trial.folder / "1/metrics.jsonl").write_text(f"{line}\n")
         assert driver._has_ended(trial)
-        assert study.trials[number].state == state
+        assert study.trials[trial.number].state == state

@@ -6,7 +6,7 @@ import ctypes
 import hashlib
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,13 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-from rn50.train.gpu.calls import data_address
-from rn50.train.gpu.module import SOURCE, CudaModule, Launch, parameters
+from rn50.train.gpu.calls import WORDS, Call, address_of
+from rn50.train.gpu.module import SOURCE, CudaModule, parameters
 from rn50.train.gpu.plan_operators import PlanOperators
 
 HEADER = Path(__file__).with_name("emulated.h")
 THREADS = 64
-_NUMBERS = {"int": ctypes.c_int, "float": ctypes.c_float}
+_KERNEL = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_int, ctypes.c_void_p)
 _DTYPES = {
     "half_t": np.float16,
     "float": np.float32,
@@ -76,48 +76,60 @@ def library() -> ctypes.CDLL:
     return ctypes.CDLL(str(build()))
 
 
-class EmulatedModule(CudaModule):
-    """The kernels on the CPU. A launch waits for its arrays and for its end."""
+class EmulatedDevice:
+    """Makes the calls that step.c makes, on the CPU. Waits for their arrays and for their end."""
 
-    device: Any = None
+    def push(
+        self,
+        _: str,
+        parameter: ctypes.Structure,
+        *_arrays: object,
+    ) -> None:
+        mx.nd.waitall()
+        if isinstance(parameter, Call):
+            _make(parameter)
+            return
+        table = parameter.table.contents
+        size = ctypes.sizeof(parameter.settings)
+        ctypes.memmove(table.settings, parameter.settings, size)
+        for number in range(table.count):
+            _make(table.calls[number])
+
+
+def _make(call: Call) -> None:
+    first = ctypes.addressof(call) + Call.words.offset
+    end = first + ctypes.sizeof(call.words)
+    places = range(first, end, ctypes.sizeof(ctypes.c_uint64))
+    _KERNEL(call.function)(
+        call.blocks,
+        THREADS,
+        (ctypes.c_void_p * WORDS)(*places),
+    )
+
+
+class EmulatedModule(CudaModule):
+    """The kernels on the CPU."""
+
+    device: Any = EmulatedDevice()
 
     def __init__(self) -> None:
         self._parameters = parameters(SOURCE.read_text())
 
-    def launch(self, launch: Launch) -> None:
-        mx.nd.waitall()
-        kinds = self._parameters[launch.name]
-        words = [
-            _argument(kind, value)
-            for kind, value in zip(kinds, launch.arguments, strict=True)
-        ]
-        places = (ctypes.c_void_p * len(words))(*map(ctypes.addressof, words))
-        library()[f"run_{launch.name}"](launch.blocks, THREADS, places)
-
-    def sequence(
+    def call(
         self,
-        launches: Sequence[Launch],
-        settings: mx.nd.NDArray,
-        reads: Sequence[mx.nd.NDArray],  # noqa: ARG002
-        writes: Sequence[mx.nd.NDArray],  # noqa: ARG002
-    ) -> Callable[[Sequence[int]], None]:
-        def run(words: Sequence[int]) -> None:
-            settings[: len(words)] = mx.nd.array(words, dtype="int64")
-            for launch in launches:
-                self.launch(launch)
+        name: str,
+        blocks: int,
+        arguments: Sequence[Any],
+    ) -> Call:
+        mx.nd.waitall()  # the arrays have their memory then
+        for parameter, value in zip(self._parameters[name], arguments, strict=True):
+            if isinstance(value, mx.nd.NDArray):
+                dtype, _, _ = parameter.removeprefix("const ").partition("*")
+                assert value.dtype == _DTYPES[dtype], (parameter, value.dtype)
+        return super().call(name, blocks, arguments)
 
-        return run
-
-
-def _argument(kind: str, value: object) -> ctypes._SimpleCData:  # type: ignore[type-arg]
-    if "*" not in kind:
-        return _NUMBERS[kind.split()[0]](value)
-    if value is None:
-        return ctypes.c_void_p()
-    assert isinstance(value, mx.nd.NDArray)
-    dtype, _, _ = kind.removeprefix("const ").partition("*")
-    assert value.dtype == _DTYPES[dtype], (kind, value.dtype)
-    return ctypes.c_void_p(data_address(value))
+    def _function(self, name: str) -> int:
+        return address_of(library()[f"run_{name}"])
 
 
 def operators() -> PlanOperators:

@@ -32,7 +32,7 @@ from rn50.train.checkpoint.folder import (
     newest_checkpoint,
     prune,
 )
-from rn50.train.checkpoint.restore import restore_network
+from rn50.train.checkpoint.restore import restore
 from rn50.train.checkpoint.resume import check_config, resumed_config
 from rn50.train.checkpoint.state import LossScaleState, Meta, TrainState
 from rn50.train.communication.identity import image_set_in
@@ -126,7 +126,7 @@ def test_what_goes_in_comes_out_bit_for_bit(good: Path) -> None:
         assert held[name].dtype == array.dtype
         np.testing.assert_array_equal(held[name], array)
     some = {"weight/a": ((3, 5), "float32")}
-    assert checkpoint.load(some, some=True).keys() == some.keys()
+    assert checkpoint.load(some).keys() == some.keys()
     assert list(good.parent.iterdir()) == [good]
 
 
@@ -369,22 +369,28 @@ def test_another_rank_count_keeps_the_global_batch(
 
 
 @pytest.mark.parametrize(
-    ("step", "rank", "ranks", "of_rows"),
+    ("step", "rank", "ranks", "bn_stats", "expected"),
     [
-        (50, 1, 2, [1]),
-        (50, 0, 1, [0, 1]),
-        (50, 2, 3, [0, 1]),
-        (51, 2, 3, [0]),
+        (50, 1, 2, "average", {"mean": 4, "var": 4}),
+        (50, 0, 1, "average", {"mean": 2.5, "var": 2.5}),
+        (50, 2, 3, "average", {"mean": 2.5, "var": 2.5}),
+        (51, 2, 3, "average", {"mean": 1, "var": 1}),
+        (50, 1, 2, "batch", {"mean": 4, "var": 4}),
+        (50, 0, 1, "batch", {"mean": 2.5, "var": 4.75}),
+        (51, 2, 3, "batch", {"mean": 1, "var": 1}),
     ],
 )
-def test_statistics_of_each_rank_are_its_own_or_the_mean_of_those_that_took_part(
+def test_statistics_of_each_rank_are_its_own_or_those_of_all_that_took_part(
     tmp_path: Path,
     step: int,
     rank: int,
     ranks: int,
-    of_rows: list[int],
+    bn_stats: str,
+    expected: dict[str, float],
 ) -> None:
-    """Of two ranks the second has no share of the batch from the second epoch on."""
+    """The ranks' means and variances are 1 and 4. The variance of all their images has a share from
+    the distance of their means. Of two ranks the second has no share of the batch from the second
+    epoch on."""
     net = nn.BatchNorm(in_channels=3)
     net.initialize()
     saved = {name: array.asnumpy() for name, array in weight_arrays(net).items()}
@@ -392,21 +398,22 @@ def test_statistics_of_each_rank_are_its_own_or_the_mean_of_those_that_took_part
     for name in statistics_arrays(net):
         saved[name] = np.multiply.outer(rows, np.ones(3, np.float32))
     change = "batch.changes=[{after_epoch: 1, per_rank: 20, active_ranks: 1}]"
+    config = load("smoke", ["seed=1", change, f"eval.bn_stats={bn_stats}"]).to_dict()
     path = tmp_path / "a.ckpt"
     about = meta(
         step,
-        config=load("smoke", ["seed=1", change]).to_dict(),
+        config=config,
         statistics_rows=2,
     )
     write_checkpoint(path, about, saved)
-    restore_network(
+    restore(
         read_checkpoint(path),
         net,
         rank=rank,
         ranks=ranks,
     )
-    for array in statistics_arrays(net).values():
-        assert (array.asnumpy() == rows[of_rows].mean()).all()
+    for name, array in statistics_arrays(net).items():
+        assert (array.asnumpy() == expected[name.rpartition("_")[2]]).all()
 
 
 @pytest.mark.parametrize("links", [True, False])

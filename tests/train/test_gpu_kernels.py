@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from rn50.config.schema import Model
 from rn50.train.gpu.calls import data_address, float_bits
-from rn50.train.gpu.module import Launch, type_name
+from rn50.train.gpu.module import type_name
 from rn50.train.gpu.update import CHUNK
 from rn50.train.network.build import Loss
 from rn50.train.operators import Operators
@@ -31,7 +31,7 @@ def launch(
 ) -> None:
     """Run the kernel of a type."""
     kernel = f"{name}_{type_name(dtype)}"
-    emulated.EmulatedModule().launch(Launch(kernel, blocks, arguments))
+    emulated.EmulatedModule().launch(kernel, blocks, *arguments)
 
 
 def drawn(shape: Sequence[int], dtype: str) -> np.ndarray:

@@ -4,7 +4,7 @@ for bit. Those of several ranks: tests/ranks and tests/faults."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from pathlib import Path
 from statistics import mean
@@ -214,6 +214,49 @@ def test_a_run_that_stopped_goes_on_bit_for_bit(
             steps = steps[-1:]
         loss = mean(points[step]["loss"] for step in steps)
         assert point["loss"] == pytest.approx(loss, rel=1e-6)
+
+
+def test_a_run_that_stopped_before_its_first_step_goes_on_bit_for_bit(
+    train: Train,
+    whole: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    start_clock = RunContext.start_clock
+
+    def stop_at_once(context: RunContext, tensors: Sequence[str]) -> None:
+        start_clock(context, tensors)
+        context.stop.stop_after(context.stop.hold(), "asked")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunContext, "start_clock", stop_at_once)
+        folder = train(tmp_path / "run")
+    assert result(folder)["stopped"] == {
+        "by": "asked",
+        "step": 0,
+        "limit": None,
+    }
+    assert "images_per_s" not in result(folder)
+    train(folder)
+    assert result(folder)["resumed_after_step"] == 0
+    assert result(folder)["weights_digest"] == result(whole)["weights_digest"]
+    events = [event for event in logged(folder) if event[0] != "run_resumed"]
+    assert events == logged(whole)
+
+
+def test_a_budget_of_all_epochs_stops_nothing_and_a_spent_one_stops_again(
+    train: Train, whole: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    for budget, stops_at in ((1, 4), (1, 4), (2, 8), (1, 8)):
+        train(folder, f"limits.epochs={budget}")
+        stopped = result(folder)["stopped"]
+        assert stopped["limit"] == "limits.epochs"
+        assert stopped["step"] == stops_at
+    train(folder, "limits.epochs=4")
+    assert "stopped" not in result(folder)
+    events = [event for event in logged(folder) if event[0] != "run_resumed"]
+    assert events == logged(whole)
 
 
 def test_a_damaged_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(

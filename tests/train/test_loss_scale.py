@@ -24,6 +24,7 @@ from rn50.train.update.loss_scale import (
     Scale,
     next_scale,
 )
+from rn50.train.update.optimizer import Updater
 from tests.train import emulated
 
 # --- the rule -------------------------------------------------------------------------------------
@@ -122,27 +123,25 @@ def test_a_saved_scaler_goes_on_as_it_was() -> None:
     assert resumed.value_at(9 + CHECK_DELAY_STEPS) == 512.0
 
 
-@pytest.mark.parametrize(
-    ("variant", "dtype"),  # Akiba's update has no masters
-    [
-        ("nvidia", "float32"),
-        ("fujitsu", "float16"),
-        ("akiba", "float32"),
-    ],
-)
-@pytest.mark.parametrize(
+BY_EITHER_OPERATORS = pytest.mark.parametrize(
     "operators",
     [Operators(mx.cpu()), emulated.operators()],
 )
-def test_a_step_that_overflows_is_momentum_alone(
-    operators: Operators, variant: str, dtype: str
-) -> None:
+
+
+def updater_of_a_tensor(
+    operators: Operators,
+    variant: str,
+    dtype: str,
+) -> tuple[gluon.Parameter, Updater]:
+    """A weight, drawn alike each time, and its updater with a dynamic scale that starts at 64."""
     settings = Optimizer(
         variant=variant,
         base_lr=0.1,
         weight_decay=1e-2,
     )
     parameter = gluon.Parameter("fc_weight", shape=(8, 8))
+    mx.random.seed(0)
     parameter.initialize(
         mx.init.Normal(0.5),
         ctx=mx.cpu(),
@@ -158,6 +157,22 @@ def test_a_step_that_overflows_is_momentum_alone(
         scaler=scaler,
         epoch_at=lambda _: 30.0,
     )
+    return parameter, updater
+
+
+@pytest.mark.parametrize(
+    ("variant", "dtype"),  # Akiba's update has no masters
+    [
+        ("nvidia", "float32"),
+        ("fujitsu", "float16"),
+        ("akiba", "float32"),
+    ],
+)
+@BY_EITHER_OPERATORS
+def test_a_step_that_overflows_is_momentum_alone(
+    operators: Operators, variant: str, dtype: str
+) -> None:
+    parameter, updater = updater_of_a_tensor(operators, variant, dtype)
 
     def weight_and_velocity() -> tuple[np.ndarray, np.ndarray]:
         held = updater.arrays()
@@ -185,5 +200,29 @@ def test_a_step_that_overflows_is_momentum_alone(
         rtol=1e-6,
         atol=1e-7,
     )
-    assert scaler.value_at(1 + CHECK_DELAY_STEPS) == 64.0
-    assert scaler.value_at(2 + CHECK_DELAY_STEPS) == 32.0
+    assert updater.scaler.value_at(1 + CHECK_DELAY_STEPS) == 64.0
+    assert updater.scaler.value_at(2 + CHECK_DELAY_STEPS) == 32.0
+
+
+@BY_EITHER_OPERATORS
+def test_a_rank_without_a_share_of_the_batch_changes_its_scale_at_the_same_step(
+    operators: Operators,
+) -> None:
+    """It asks for no scale: its updater alone knows of the step."""
+    weight, updater = updater_of_a_tensor(operators, "nvidia", "float32")
+    weight_of_idle, updater_of_idle = updater_of_a_tensor(
+        operators, "nvidia", "float32"
+    )
+    now = Settings(0.1, 0.5, 4)
+    for step in range(1, 3 + CHECK_DELAY_STEPS):
+        scale = updater.scaler.value_at(step)
+        gradient = np.inf if step == 1 else scale
+        for parameter in (weight, weight_of_idle):
+            parameter.grad()[:] = gradient
+        updater.step(step, now)
+        updater_of_idle.step(step, now)
+    assert scale == 32.0
+    np.testing.assert_array_equal(
+        weight_of_idle.data().asnumpy(),
+        weight.data().asnumpy(),
+    )

@@ -129,7 +129,7 @@ def test_preset_takes_two_steps_and_evaluates(
     before = weights(trainer)
     context.log.block_start(1, 1)
     context.log.epoch_start(1)
-    for point in train_steps(trainer.steps, 1, 2, log_every=1):
+    for point in train_steps(trainer, 1, 2, log_every=1):
         log_point(trainer, point)
     context.log.epoch_stop(1)
     nd.waitall()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from itertools import product
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -16,7 +15,6 @@ from rn50.config.errors import UserError, show
 from rn50.config.leaves import flatten, nest
 from rn50.config.load import load
 from rn50.config.plan import build_plan
-from rn50.logging.timeline import Timeline
 from rn50.train import run
 from rn50.train.__main__ import one_line
 from rn50.train.communication import identity
@@ -30,7 +28,7 @@ from rn50.train.host_reads import RunAheadLimiter
 from rn50.train.loop import train_steps, zero_gradient_steps
 from rn50.train.process_info import read_process_info
 from rn50.train.seeding import stream_seed
-from rn50.train.startup import Stage, run_stages
+from rn50.train.trainer import overlapped
 from tests.conftest import refused
 
 
@@ -87,58 +85,39 @@ def test_placement(
     assert (*place[:3], place.over_mpi) == expected
 
 
-@pytest.mark.parametrize("serial", [True, False])
-def test_stages_run_after_what_they_need(serial: bool) -> None:
-    timeline = Timeline(0)
-    stages = [
-        Stage("a", lambda: 2),
-        Stage("b", lambda: 3),
-        Stage("c", lambda a, b: a * b, ("a", "b")),
-    ]
-    assert run_stages(stages, timeline, serial=serial) == {
-        "a": 2,
-        "b": 3,
-        "c": 6,
-    }
-    assert {span["name"] for span in timeline.spans} == {"a", "b", "c"}
-
-
-def test_stages_overlap_unless_serial() -> None:
-    """Two stages that wait for each other can only end if they run at the same time: with a core
-    for each, or where one of them needs none."""
+def test_start_up_overlaps_unless_serial() -> None:
+    """Functions that wait for each other can only end if they run at the same time: with a core for
+    each, or where one of them needs none."""
 
     def meet(
-        *,
+        connect: bool,
         seconds: float = 20,
-        waits: bool = False,
-        **how: Any,
+        *,
+        serial: bool = False,
+        cores: int = 1,
     ) -> None:
         meeting = threading.Barrier(2, timeout=seconds)
-        both = [
-            Stage("connect", meeting.wait, waits=waits),
-            Stage("build", meeting.wait),
-        ]
-        run_stages(both, Timeline(0), **how)
+        actions = [meeting.wait, meeting.wait]
+        if not connect:
+            actions.insert(0, Mock())
+        results = overlapped(*actions, serial=serial, cores=cores)
+        assert len(results) == len(actions) - 1
 
-    meet(serial=False, waits=True)
-    meet(serial=False, cores=2)
-    for how in ({"serial": True, "waits": True}, {"serial": False}):
+    meet(connect=True)
+    meet(connect=False, cores=2)
+    for connect, serial in ((True, True), (False, False)):
         with pytest.raises(threading.BrokenBarrierError):
-            meet(seconds=0.2, **how)
+            meet(connect, 0.2, serial=serial)
 
 
-def test_a_stages_error_is_raised() -> None:
+def test_the_first_error_of_start_up_is_raised_at_once() -> None:
     def fail() -> None:
         raise UserError("no such device")
 
-    held = threading.Event()
-    stages = [
-        Stage("connect", held.wait, waits=True),  # for other ranks, which never come
-        Stage("bad", fail),
-        Stage("later", Mock(), ("bad",)),
-    ]
-    with refused("no such device"):
-        run_stages(stages, Timeline(0), serial=False)
+    held = threading.Event()  # for other ranks, which never come
+    for connect, computes in ((held.wait, fail), (fail, held.wait)):
+        with refused("no such device"):
+            overlapped(connect, computes, Mock(), serial=False, cores=1)
     held.set()
 
 

@@ -55,7 +55,7 @@ def test_percentiles_fit_a_record(tmp_path: Path) -> None:
     }
     path = tmp_path / "metrics.jsonl"
     path.write_text(json.dumps(record) + "\n")
-    assert read_metrics(path).records == (record,)
+    assert read_metrics(path) == (record,)
 
 
 def test_the_engine_stamps_what_it_has_done() -> None:

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from mxnet import nd
 
 from rn50.config.load import load
 from rn50.train import host_reads
-from rn50.train.__main__ import _Rank
+from rn50.train.__main__ import Rank
 from rn50.train.context import RunContext
 from rn50.train.heartbeat import HeartbeatClient, main_thread
 from rn50.train.process_info import ProcessInfo
@@ -143,7 +143,7 @@ def test_the_launcher_is_told_of_a_new_phase_and_step(context: RunContext) -> No
 def test_a_signal_to_a_rank_is_told_to_the_launcher_alone(context: RunContext) -> None:
     """Who asked would stay unknown where the ranks agree at a log point before it has answered."""
     start(context)
-    rank = _Rank(context.out)
+    rank = Rank(context.out)
     with connected(context) as (rank.heartbeat, _, messages):
         waiting = threading.Thread(
             target=rank.stop_on_signal,
@@ -154,6 +154,31 @@ def test_a_signal_to_a_rank_is_told_to_the_launcher_alone(context: RunContext) -
         rank.to_signals.send(bytes([signal.SIGTERM]))
         assert first_with("stop", messages) == "SIGTERM"
     assert not any(context.stop.flags)
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_a_suspension_is_no_long_step(
+    context: RunContext,
+    watched: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of two looks at the clock an hour apart the heartbeat's may be the first. Without a heartbeat
+    nobody knows a suspension from a step that took as long."""
+    hour_s = 3600.0
+    ahead_s = 0.0
+    monotonic = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + ahead_s)
+    start(context)
+    stop = context.stop
+    with connected(context) if watched else nullcontext() as connection:
+        if connection is not None:
+            _, _, messages = connection
+            first_with("phase", messages)
+        for step in range(1, 4):
+            assert stop.may_begin(step)
+            ahead_s += hour_s
+        assert stop.may_begin(4)
+    assert (stop.longest_step_s < hour_s) == watched
 
 
 NO_PORT = """

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from ...config.errors import reason_of
 from ..network.build import statistics_arrays, weight_arrays
-from ..progress_lines import warn
 from ..trainer import Trainer
+from ..warning import warn
 from .file import BEST, file_name, write_checkpoint
 from .folder import mark_best, prune
 from .resume import LOG, METRICS

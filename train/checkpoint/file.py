@@ -51,15 +51,9 @@ class Checkpoint(NamedTuple):
     meta: Meta
     digest: str
 
-    def load(
-        self,
-        shapes: Shapes,
-        *,
-        some: bool = False,
-    ) -> dict[str, NDArray[Any]]:
-        """The arrays of the file, whose digest is checked. Raises UserError: it is torn or damaged,
-        or an array is missing, has another shape or type, or is not among `shapes`; one line.
-        `some`: the file may hold others, which are left out."""
+    def load(self, shapes: Shapes) -> dict[str, NDArray[Any]]:
+        """The arrays of these names in the file, whose digest is checked. Raises UserError: it is
+        torn or damaged, or an array is missing or has another shape or type; one line."""
         from safetensors import (  # ranks need it, commands do not
             SafetensorError,
             safe_open,
@@ -74,7 +68,7 @@ class Checkpoint(NamedTuple):
                     f"/proc/self/fd/{file.fileno()}", framework="numpy"
                 ) as tensors,
             ):
-                _check_shapes(path, tensors, shapes, some=some)
+                _check_shapes(path, tensors, shapes)
                 return {name: tensors.get_tensor(name) for name in shapes}
         except SafetensorError as error:
             raise UserError(f"{path}: torn or damaged: {error}"[:400]) from None
@@ -193,28 +187,17 @@ def _check_shapes(
     path: Path,
     tensors: Any,
     expected: Shapes,
-    *,
-    some: bool,
 ) -> None:
     """Check an open safetensors file, whose library has checked that they fit its size."""
-    held = {}
-    for name in tensors.keys():  # noqa: SIM118
-        about = tensors.get_slice(name)
-        dtype = about.get_dtype()
-        shape = tuple(about.get_shape())
-        held[name] = shape, _DTYPES.get(dtype, dtype)
-    names = expected.keys() if some else held.keys() | expected.keys()
-    for name in sorted(names):
-        wanted = _shown(expected, name)
-        present = _shown(held, name)
+    held = set(tensors.keys())
+    for name, (shape, dtype) in sorted(expected.items()):
+        wanted = f"{dtype} {list(shape)}"
+        present = "no such array"
+        if name in held:
+            about = tensors.get_slice(name)
+            type_held = about.get_dtype()
+            present = f"{_DTYPES.get(type_held, type_held)} {list(about.get_shape())}"
         if present != wanted:
             raise UserError(
                 f"{path}: {name[:200]}: {wanted} expected, found {present}"[:600]
             )
-
-
-def _shown(arrays: Shapes, name: str) -> str:
-    if name not in arrays:
-        return "no such array"
-    shape, dtype = arrays[name]
-    return f"{dtype} {list(shape)}"

@@ -21,7 +21,7 @@ from ...config.schema import Data, Run
 from ..network.build import build_network, copy_parameters, image_shape
 from ..operators import Operators
 from .file import Checkpoint
-from .restore import restore_network
+from .restore import restore
 from .resume import recorded_run
 
 PREFIX = "model"
@@ -65,7 +65,7 @@ def build_evaluation_network(checkpoint: Checkpoint, run: Run) -> Any:
         net.initialize(mx.init.Zero())
         nets.append(net)
     trained, exported = nets
-    restore_network(checkpoint, trained)
+    restore(checkpoint, trained)
     copy_parameters(trained, exported, Operators(mx.cpu()))
     return exported
 

@@ -154,7 +154,7 @@ def _show(
 
 def last_log_point(folder: Path) -> int | None:
     """The newest step that its metrics.jsonl has."""
-    records = newest_records(folder / METRICS, "train", "eval").values()
+    records = newest_records(folder / METRICS).values()
     steps = [record.get("step") for record in records]
     known = [step for step in steps if type(step) is int and step >= 0]
     return max(known, default=None)

@@ -6,7 +6,6 @@ waits. `start`, `stop`, `barrier`, `gather_bytes` and `check_replicas` do: they 
 
 from __future__ import annotations
 
-import os
 import socket
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from mxnet import nd
 from mxnet.ndarray import NDArray
 
 from ...config.errors import UserError
-from ..gpu.cuda_driver import gpu_number
+from ..gpu.cuda_driver import check_machine
 from ..operators import Operators
 from ..stopping import ReplicasDifferError
 from .buckets import lay_out_gradients
@@ -257,11 +256,10 @@ def device_context(device: str, local_rank: int) -> mx.Context:
     """The MXNet context of a rank. Raises UserError where the machine has no such device."""
     if device == "cpu":
         return mx.cpu()
-    gpus = mx.context.num_gpus()
-    number = gpu_number(local_rank, gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
-    if number >= gpus:
+    number, _ = check_machine(local_rank)
+    if not mx.context.num_gpus():
         raise UserError(
-            f"system.device: a GPU for local rank {local_rank} expected, found {gpus} on this "
-            "machine; use system.device=cpu, or mxnet-cu112 from requirements-gpu.txt"
+            "system.device: MXNet for GPUs (scripts/setup.sh --gpu) for gpu expected, found one "
+            "for CPUs"
         )
     return mx.gpu(number)

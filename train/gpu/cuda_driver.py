@@ -95,19 +95,9 @@ def check_driver(driver_cuda: tuple[int, int]) -> None:
         )
 
 
-def gpu_number(local_rank: int, count: int, visible: str | None) -> int:
-    """The number of a rank's GPU among the `count` that it sees. `visible`: CUDA_VISIBLE_DEVICES.
-
-    A launcher that shows each rank its own GPU alone (Slurm's --gpus-per-task) numbers it 0.
-    """
-    if count == 1 and visible and "," not in visible:
-        return 0
-    return local_rank
-
-
-def check_machine(local_rank: int) -> Gpu:
-    """The GPU of this rank, before anything else is done with it. Raises UserError: no driver, no
-    GPU for this rank, or a driver that is too old."""
+def check_machine(local_rank: int) -> tuple[int, Gpu]:
+    """The GPU of a rank, and its number among those that the rank sees. Raises UserError: no
+    driver, no GPU for this rank, or a driver that is too old."""
     gpus = read_gpus()
     if gpus is None:
         raise UserError(
@@ -116,14 +106,17 @@ def check_machine(local_rank: int) -> Gpu:
         )
     count = len(gpus.devices)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    number = gpu_number(local_rank, count, visible)
+    number = local_rank
+    # A launcher may show each rank its own GPU alone (Slurm's --gpus-per-task).
+    if count == 1 and visible and "," not in visible:
+        number = 0
     if number >= count:
         raise UserError(
             f"system.device: a GPU for local rank {local_rank} expected, found "
             f"{count} on this machine; use system.device=cpu or fewer ranks"
         )
     check_driver(gpus.driver_cuda)
-    return gpus.devices[number]
+    return number, gpus.devices[number]
 
 
 def dotted(version: tuple[int, int]) -> str:

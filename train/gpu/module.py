@@ -4,29 +4,21 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from mxnet import nd
 
 from ...config.errors import UserError
-from .calls import Call, Device, Segment, checked, cuda, data_address, float_bits
+from .calls import Call, Device, checked, cuda, data_address, float_bits
 
 SOURCE = Path(__file__).with_name("device.cu")
 THREADS = 256
 """Of a block (step.c). A power of two: sums over a block halve it."""
 LARGEST_GRID = 4096
 """Blocks of a kernel that walks over an array."""
-
-
-class Launch(NamedTuple):
-    """Of a kernel. `arguments`: in the order of its parameters; arrays, addresses or numbers."""
-
-    name: str
-    blocks: int
-    arguments: tuple[Any, ...]
 
 
 def parameters(source: str) -> dict[str, list[str]]:
@@ -51,24 +43,33 @@ class CudaModule:
         status = cuda().cuModuleLoadData(ctypes.byref(self._module), text)
         checked("cuModuleLoadData", status)
 
-    def call(self, launch: Launch) -> Call:
-        """The launch as an entry of a table."""
-        parameters = self._parameters[launch.name]
+    def call(
+        self,
+        name: str,
+        blocks: int,
+        arguments: Sequence[Any],
+    ) -> Call:
+        """The launch of a kernel as an entry of a table. `arguments`: in the order of its
+        parameters; arrays, addresses or numbers."""
+        parameters = self._parameters[name]
         words = [
             _word(parameter, value)
-            for parameter, value in zip(parameters, launch.arguments, strict=True)
+            for parameter, value in zip(parameters, arguments, strict=True)
         ]
-        function = self._function(launch.name)
-        call = Call(function=function, blocks=launch.blocks)
+        call = Call(function=self._function(name), blocks=blocks)
         call.words[: len(words)] = words
         return call
 
-    def launch(self, launch: Launch) -> None:
+    def launch(
+        self,
+        name: str,
+        blocks: int,
+        *arguments: Any,
+    ) -> None:
         """Enqueue a kernel that finds all its arrays among its arguments."""
         reads = []
         writes = []
-        parameters = self._parameters[launch.name]
-        for parameter, value in zip(parameters, launch.arguments, strict=True):
+        for parameter, value in zip(self._parameters[name], arguments, strict=True):
             if not isinstance(value, nd.NDArray):
                 continue
             if parameter.startswith("const "):
@@ -77,26 +78,9 @@ class CudaModule:
                 writes.append(value)
         self.device.push(
             "rn50_launch",
-            self.call(launch),
+            self.call(name, blocks, arguments),
             reads,
             writes,
-        )
-
-    def sequence(
-        self,
-        launches: Sequence[Launch],
-        settings: nd.NDArray,
-        reads: Sequence[nd.NDArray],
-        writes: Sequence[nd.NDArray],
-    ) -> Callable[[Sequence[int]], None]:
-        """What enqueues kernels, one after the other, with settings (see `calls.Segment`)."""
-        calls = [(launch.name, self.call(launch)) for launch in launches]
-        return Segment(
-            self.device,
-            calls,
-            settings,
-            reads,
-            [settings, *writes],
         )
 
     def _function(self, name: str) -> int:

@@ -16,7 +16,7 @@ from ..operators import TOP, Operators
 from ..step_times import Stamp
 from .calls import SETTINGS, data_address, float_bits
 from .cudnn import Cudnn
-from .module import CudaModule, Launch, blocks_for, type_name
+from .module import CudaModule, blocks_for, type_name
 from .step_plan import ScoringPlan, Shared, TrainingPlan
 from .tape import Arena, Tape
 from .writer import Writer
@@ -33,6 +33,7 @@ class PlanOperators(Operators):
     def __init__(self, ctx: mx.Context, module: CudaModule) -> None:
         super().__init__(ctx)
         self.module = module
+        self.launch = module.launch
         self.shared = Shared(
             device=module.device,
             weights=[],
@@ -45,15 +46,6 @@ class PlanOperators(Operators):
     @property
     def stamp(self) -> Stamp | None:
         return self.module.device.stamp(self.shared.arena.token)
-
-    def launch(
-        self,
-        name: str,
-        blocks: int,
-        *arguments: object,
-    ) -> None:
-        """Enqueue a kernel that finds all its arrays among its arguments."""
-        self.module.launch(Launch(name, blocks, arguments))
 
     def initialize(self, net: Any, initializer: mx.init.Initializer) -> None:
         """Also lays the weights of a type side by side: the engine has few arrays to watch, and

@@ -11,7 +11,7 @@ from ...config.errors import UserError
 from .calls import Call, cuda, data_address
 from .cudnn import Cudnn
 from .memory import Buffer, place
-from .module import CudaModule, Launch
+from .module import CudaModule
 
 Word: TypeAlias = "int | Buffer | nd.NDArray | None"
 """What a call is given: a number or an address, a buffer, an array."""
@@ -114,7 +114,7 @@ class Tape:
     def _call(self, entry: Entry, base: int) -> tuple[str, Call]:
         words = tuple(_resolved(word, base) for word in entry.words)
         if entry.blocks:
-            call = self._module.call(Launch(entry.function, entry.blocks, words))
+            call = self._module.call(entry.function, entry.blocks, words)
         else:
             call = Call(function=self._cudnn.function(entry.function))
             call.words[: len(words)] = words

@@ -12,8 +12,7 @@ from mxnet import nd
 from ..communication.buckets import side_by_side
 from ..schedule import Settings
 from ..update.optimizer import AKIBA_EPSILON, AKIBA_MU2, Updater
-from .calls import data_address, float_bits
-from .module import Launch
+from .calls import Call, Segment, data_address, float_bits
 from .plan_operators import PlanOperators
 
 CHUNK = 16384
@@ -88,23 +87,41 @@ class PlanUpdater(Updater):
         weights = self.operators.shared.weights
         changed = [*weights, *self._flats]
         self._settings = self.operators.settings()
-        arguments = (self._table, self._chunks, self._sums)
-        launches = [
-            Launch("square_sums", self._blocks, arguments),
-            self._rates_launch(),
-            self._update_launch(),
-        ]
-        self._run = self.operators.module.sequence(
-            launches,
+        self._run = Segment(
+            self.operators.module.device,
+            [
+                self._square_sums_call(),
+                self._rates_call(),
+                self._update_call(),
+            ],
             self._settings,
             self._buckets,
-            [*changed, self._rates],
+            [self._settings, *changed, self._rates],
         )
         self.written_last = weights
 
-    def _rates_launch(self) -> Launch:
+    def _call(
+        self,
+        name: str,
+        blocks: int,
+        *arguments: Any,
+    ) -> tuple[str, Call]:
+        return name, self.operators.module.call(name, blocks, arguments)
+
+    def _square_sums_call(self) -> tuple[str, Call]:
+        return self._call(
+            "square_sums",
+            self._blocks,
+            self._table,
+            self._chunks,
+            self._sums,
+        )
+
+    def _rates_call(self) -> tuple[str, Call]:
         rule = self._rule
-        arguments = (
+        return self._call(
+            "rates",
+            1,
             self._table,
             self._etas,
             self._decays,
@@ -117,21 +134,21 @@ class PlanUpdater(Updater):
             self._trust_decay_factor,
             int(rule.epsilon_only_below),
         )
-        return Launch("rates", 1, arguments)
 
-    def _update_launch(self) -> Launch:
-        arguments = (
+    def _update_call(self) -> tuple[str, Call]:
+        arguments = [
             self._table,
             self._chunks,
             self._decays,
             self._rates,
             self._settings,
             len(self._tensors),
-        )
+        ]
+        name = "update"
         if self._squares:
-            constants = (AKIBA_MU2, AKIBA_EPSILON)
-            return Launch("update_rmsprop", self._blocks, (*arguments, *constants))
-        return Launch("update", self._blocks, arguments)
+            name = "update_rmsprop"
+            arguments += [AKIBA_MU2, AKIBA_EPSILON]
+        return self._call(name, self._blocks, *arguments)
 
     def _apply(self, step: int, now: Settings) -> None:
         settings = [

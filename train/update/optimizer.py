@@ -165,6 +165,8 @@ class Updater:
         Gradients arrive summed over all images and ranks and are divided by the batch. Those of
         a step that overflowed count for nothing: momentum alone moves the weights.
         """
+        # A rank without a share of the batch, which scales no losses, learns of a new scale here.
+        self.scaler.value_at(step)
         momentum = now.momentum
         if self._rule.momentum_correction and self.previous_lr:
             momentum *= now.lr / self.previous_lr
