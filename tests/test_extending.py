@@ -16,7 +16,7 @@ from rn50.logging.records import ABORTED, Result, read
 from rn50.scaling import cost, groups
 from tests.checkout import copy_to
 from tests.conftest import ROOT, RUN
-from tests.waiting import finished
+from tests.waiting import finished, output_of
 
 ROW = '    "dummy": "a dummy",\n'
 # What is added -> (file, the line before it, the lines added); no line: a new file.
@@ -196,12 +196,11 @@ def used(tree: Path) -> dict[str, bool]:
     body = "import json\nfrom rn50.config.load import load\nused = {}\n"
     for kind, code in USES.items():
         body += f"{code}used[{kind!r}] = is_used\n"
-    done = finished(
+    printed = output_of(
         [sys.executable, "-c", f"{body}print(json.dumps(used))"],
         cwd=tree,
     )
-    assert done.returncode == 0, done.stderr
-    last = done.stdout.splitlines()[-1]
+    last = printed.splitlines()[-1]
     return dict(json.loads(last))
 
 

@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 from tests.checkout import copy_to, tracked
 from tests.conftest import made_once
 from tests.rooms import ROOMS
-from tests.waiting import finished
+from tests.waiting import finished, output_of
 
 pytestmark = pytest.mark.slow
 
@@ -67,12 +67,7 @@ def environment(shared: Path) -> Path:
         copy_to(checkout)
         wheels = folder.with_name("wheel")
         build = [sys.executable, "-c", BUILD, str(wheels)]
-        subprocess.run(
-            build,
-            cwd=checkout,
-            check=True,
-            capture_output=True,
-        )
+        output_of(build, cwd=checkout)
         venv.create(folder, with_pip=False)
         (wheel,) = wheels.glob("rn50-*.whl")
         pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin/python")]

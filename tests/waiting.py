@@ -30,6 +30,16 @@ def finished(
     )
 
 
+def output_of(
+    command: Sequence[str | Path],
+    **options: Any,
+) -> str:
+    """What a command prints that ends well."""
+    done = finished(command, **options)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    return done.stdout
+
+
 def wait_until(
     condition: Callable[[], T],
     within_s: float = 120,
