@@ -80,8 +80,8 @@ def environment(shared: Path) -> Path:
         command = [*pip, "install", *offline.split(), str(wheel)]
         subprocess.run(command, check=True)
         (site,) = folder.glob("lib/python3*/site-packages")
-        (own,) = metadata.distributions(name="rn50", path=[str(site)])
-        distributions = needed(map(Requirement, own.requires or ()))
+        (package,) = metadata.distributions(name="rn50", path=[str(site)])
+        distributions = needed(map(Requirement, package.requires or ()))
         assert not FRAMEWORKS & set(distributions)
         for distribution in distributions.values():
             link(distribution, site)
