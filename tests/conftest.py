@@ -1,7 +1,5 @@
 """Shared by all tests: the repository's root and small image sets made once a session."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

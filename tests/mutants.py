@@ -9,8 +9,6 @@ Some faults change nothing that counts (a message, a guard that is never met). O
 for two, start it twice, with other seeds.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import contextlib

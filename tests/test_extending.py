@@ -3,8 +3,6 @@
 Schedulers: `tests/launch/test_extending.py`.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

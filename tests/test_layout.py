@@ -1,7 +1,5 @@
 """The rooms, what they may import, and how large they may be."""
 
-from __future__ import annotations
-
 import ast
 import io
 import re

@@ -1,7 +1,5 @@
 """The wheel in an environment of its own, with what it asks for and nothing else."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

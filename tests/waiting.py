@@ -1,7 +1,5 @@
 """Other processes; waiting for what they do: patience costs time only where something is wrong."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """A lock is held as long as the time of its file moves, whoever looks and from wherever."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Images drawn, and images packed: any layout, bad files among them, killed and continued."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os

@@ -5,8 +5,6 @@ an exception, memory that runs out. MARK gets the time at which it was done, and
 path in memory that nothing of the job may leave.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

@@ -3,8 +3,6 @@
 python -m tests.faults.matrix [--only TEXT ...]
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import os

@@ -1,7 +1,5 @@
 """What is removed or used up on the disk of a run while it trains costs no run."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from itertools import count

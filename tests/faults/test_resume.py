@@ -1,7 +1,5 @@
 """Interrupted and resumed is uninterrupted, bit for bit: real ranks, real signals."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

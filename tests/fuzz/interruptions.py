@@ -4,8 +4,6 @@ A seed decides launcher, target, and of each interruption signal, victim and mom
 time that a whole run takes here.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import random

@@ -5,8 +5,6 @@ nothing here, and how cuDNN rounds; DALI's GPU kernels (images are decoded by it
 NCCL itself (sums go through shared memory), and any speed.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

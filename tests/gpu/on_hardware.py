@@ -8,8 +8,6 @@ Each part is a process of its own (hardware_body.py) with a limit of time. It is
 as it has ended; one that fails says so, and the rest goes on.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """What runs on the fake GPU have in common: their shapes, and what is left of one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Which libraries are loaded, with no variable set, and which GPUs their code is for."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -5,8 +5,6 @@ memory, Horovod's copies into its fusion buffer are carried out, and so are our 
 are lazy: what a wait or a dependency is missing for is missing from the numbers.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """The script for the day a GPU is there, from beginning to end on the fake one."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys

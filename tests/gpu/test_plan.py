@@ -3,8 +3,6 @@
 Streams are lazy wherever numbers are looked at: what a wait is missing for is missing from them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

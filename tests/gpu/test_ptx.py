@@ -1,7 +1,5 @@
 """What NVRTC makes of device.cu is assembled for every GPU that runs it, as its driver would."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a rank refuses before it touches any data: a GPU it has no code for, an old driver, none."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Ranks on emulated hosts: every step costs a delay, and no link carries more than its rate."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files that a purge by age took from an environment."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Job scripts as text: golden files, ShellCheck, and a real shell that meets nasty names."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """A job that goes on in its folder, after an interruption. For real."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """One driver a run: a second start on its folder is refused, a dead one's is taken over."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """Real ranks through the real command: end to end and repeatable. Ends: tests/faults."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess

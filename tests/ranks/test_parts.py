@@ -1,7 +1,5 @@
 """Two ranks as two nodes, each with its own part of the set on its own disk."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 """`rn50 submit` on a real Slurm: munge, slurmctld and three slurmd on this machine. At night what
 takes minutes: a time limit, nodes that fail, a stopped rank."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

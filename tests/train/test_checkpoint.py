@@ -1,7 +1,5 @@
 """Checkpoint files: what goes in comes out, and nothing torn, damaged or hostile does harm."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,8 +1,6 @@
 """Whole runs of one rank in this process: what they leave, and that one which stopped goes on bit
 for bit. Those of several ranks: tests/ranks and tests/faults."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from operator import itemgetter

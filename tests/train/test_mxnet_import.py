@@ -1,7 +1,5 @@
 """MXNet imports without SciPy and setuptools and over any NumPy, and leaves them as they were."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

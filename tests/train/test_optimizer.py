@@ -1,7 +1,5 @@
 """SGD, the LARS variants and RMSprop warm-up against float64 references, over many steps."""
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Where a step goes: the stamps of MXNet's engine, what is made of them."""
 
-from __future__ import annotations
-
 import json
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A request to stop, at each moment of a rank's life."""
 
-from __future__ import annotations
-
 import gc
 import json
 import re

@@ -1,8 +1,6 @@
 """Types of every preset at full size, as MXNet infers them: no GPU, no memory. Shapes:
 test_networks.py and, shrunk, test_presets_train.py."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from itertools import product
