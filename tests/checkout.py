@@ -40,7 +40,7 @@ def copy_to(target: Path) -> None:
 
 def requirements(python: str) -> dict[str, Requirement]:
     """What requirements.txt asks for on a version of Python, by name."""
-    asked = {}
+    asked: dict[str, Requirement] = {}
     for line in (ROOT / "requirements.txt").read_text().splitlines():
         text = line.partition("#")[0].strip()
         if not text:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -210,11 +210,11 @@ def in_this_process(
 
     out = io.StringIO()
     err = io.StringIO()
-    code: object = 0
+    code: Any = 0
     handlers = {number: signal.getsignal(number) for number in command_stop_signals()}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        words = ["rn50", *map(str, arguments)]
+        words = ["rn50", *arguments]
         patch.setattr(sys, "argv", words)
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             try:
@@ -288,6 +288,13 @@ def refused(words: str | None) -> contextlib.AbstractContextManager[Any]:
     return pytest.raises(UserError, match=words)
 
 
+class Process(subprocess.Popen[str]):
+    """One whose output is read."""
+
+    stdout: IO[str]
+    stderr: IO[str]
+
+
 class Rn50:
     """The installed command, as a user calls it."""
 
@@ -298,20 +305,20 @@ class Rn50:
         self,
         *arguments: str,
         **options: object,
-    ) -> subprocess.Popen[str]:
+    ) -> Process:
         program = Path(sys.executable).with_name("rn50")
         command = [str(program), *arguments]
         pipes = {
             "stdout": subprocess.PIPE,
             "stderr": subprocess.PIPE,
         }
-        settings = {
+        settings: dict[str, Any] = {
             "cwd": ROOT,
             "text": True,
             **pipes,
             **options,
         }
-        return subprocess.Popen(command, **settings)  # type: ignore[call-overload]
+        return Process(command, **settings)
 
     def __call__(
         self,

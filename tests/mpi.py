@@ -22,4 +22,4 @@ EVERY_LAUNCHER = ["gloo", pytest.param(LAUNCHER, marks=NEEDED)]
 def offers(algorithm: str) -> bool:
     """Whether this MPI can be told to use `algorithm`."""
     name = algorithm.partition("(")[0]
-    return bool(FAMILY) and name in ALGORITHMS[FAMILY]
+    return FAMILY is not None and name in ALGORITHMS[FAMILY]

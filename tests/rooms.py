@@ -137,9 +137,9 @@ def draw() -> str:
             zorder=3,
         )
         axes.add_patch(box)
-        centred = {"ha": "center", "va": "center", "zorder": 4}
-        axes.text(x, y + 0.12, f"{room}/", weight="bold", size=11, **centred)
-        axes.text(x, y - 0.14, _PURPOSE[room], size=8, **centred)
+        text = functools.partial(axes.text, ha="center", va="center", zorder=4)
+        text(x, y + 0.12, f"{room}/", weight="bold", size=11)
+        text(x, y - 0.14, _PURPOSE[room], size=8)
     for room, targets in sorted(direct(rooms_imported()).items()):
         for target in sorted(targets):
             x, y = centre[room]

@@ -39,7 +39,7 @@ def output_of(
 
 
 def wait_until(
-    condition: Callable[[], T],
+    condition: Callable[[], T | None],
     within_s: float = 120,
 ) -> T:
     """The first true value of `condition`; the test fails where there is none in time."""

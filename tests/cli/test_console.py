@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from rn50.cli import console
 from rn50.cli.console import print_table, track
 from rn50.config.errors import UserError
 from tests.waiting import read_terminal
@@ -19,7 +18,7 @@ def test_without_a_terminal_progress_is_a_line_now_and_then(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     clock = [0.0]
-    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
     advance = track("packing records")
     advance(6000, 9000)  # from an earlier attempt
     for step in range(1, 31):
@@ -37,7 +36,7 @@ def test_time_left_falls_steadily_between_two_pieces(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     clock = [0.0]
-    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
     advance = track("sweep a", ticks=True)  # on a pipe, ticks print no lines
     for done in (0, 0, 1, 1, 1, 1):
         advance(done, 4, "trial 0")
@@ -61,7 +60,7 @@ def test_on_a_terminal_progress_is_a_bar_that_goes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = [0.0]
-    monkeypatch.setattr(console.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
     leader, follower = pty.openpty()
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")

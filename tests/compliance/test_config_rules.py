@@ -251,7 +251,7 @@ def test_the_range_follows_optimizer_batch_and_eta(
 ) -> None:
     run = load("dgxa100_8", overrides).run
     bounds = published_lr(run, 8 * run.batch.per_rank)
-    assert bounds == (pytest.approx(low, rel=0.01), pytest.approx(high, rel=0.01))
+    assert bounds == pytest.approx((low, high), rel=0.01)
 
 
 @pytest.mark.parametrize("name", ["quick", "smoke", "you_alexnet_32k"])

@@ -2,6 +2,7 @@
 
 import math
 import random
+from typing import Any
 
 import pytest
 from scipy import stats
@@ -14,13 +15,13 @@ RULESETS = [name for name in benchmark.RULESETS if points(name)]
 
 
 @pytest.fixture(scope="module", params=RULESETS)
-def official(request: pytest.FixtureRequest) -> tuple[str, object]:
+def official(request: pytest.FixtureRequest) -> tuple[str, Any]:
     return request.param, rcp_checker.RCP_Checker(
         "training", request.param, "resnet", False
     )
 
 
-def test_records_and_pruning(official: tuple[str, object]) -> None:
+def test_records_and_pruning(official: tuple[str, Any]) -> None:
     ruleset, tool = official
     theirs = {record["BS"]: record for record in tool.rcp_data.values()}
     assert [point.batch for point in points(ruleset)] == sorted(theirs)
@@ -33,7 +34,7 @@ def test_records_and_pruning(official: tuple[str, object]) -> None:
 
 
 @pytest.mark.slow
-def test_means_and_limits_are_those_of_the_tool(official: tuple[str, object]) -> None:
+def test_means_and_limits_are_those_of_the_tool(official: tuple[str, Any]) -> None:
     ruleset, tool = official
     rng = random.Random(ruleset)
     batches = [point.batch for point in kept_points(ruleset)]

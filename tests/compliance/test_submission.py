@@ -81,7 +81,7 @@ def lost(run: Run) -> None:
 
 def package(
     folder: Path,
-    system: dict[str, object] | None,
+    system: object,
 ) -> Path:
     if system is not None:
         (folder / "us/systems").mkdir(parents=True)
@@ -225,7 +225,7 @@ def test_hyper_parameters_are_alike(tmp_path: Path) -> None:
 )
 def test_the_system_description(
     tmp_path: Path,
-    system: dict[str, object] | None,
+    system: object,
     rule: str,
     expected: str,
 ) -> None:

@@ -63,7 +63,7 @@ def test_what_a_file_system_has_not_fails_no_write(
     code = f"from rn50.config.atomic import *; write_file(Path({str(path)!r}), 'two')"
     path.write_text("one")
     refusals = dict.fromkeys(calls, "EPERM")
-    environment = os.environ | refusing(tmp_path, **refusals)
+    environment = os.environ | refusing(tmp_path, None, **refusals)
     subprocess.run(
         [sys.executable, "-c", code],
         env=environment,

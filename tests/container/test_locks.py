@@ -126,7 +126,7 @@ def set_up(
         "PATH": f"{environment}:/usr/bin:/bin",
         "PYTHON": str(old),
     }
-    command = [root / "scripts/setup.sh", "--into", environment]
+    command = (root / "scripts/setup.sh", "--into", environment)
     return subprocess.run(command, env=variables).returncode
 
 

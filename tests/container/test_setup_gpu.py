@@ -122,7 +122,7 @@ def test_cmake_neither_looks_for_nvcc_nor_for_a_toolkit(
     run(root, machine, f"patch_horovod {source}")
     assert (source / "horovod/common/ops/cuda/horovod_kernels.cc").is_file()
     path = f"{machine / 'bin'}:{Path(sys.prefix) / 'bin'}:/usr/bin:/bin"
-    command = ["cmake", "-S", source, "-B", machine / "build"]
+    command = ("cmake", "-S", source, "-B", machine / "build")
     done = finished(command, env={"PATH": path})
     assert done.returncode == 0, done.stderr
     assert "rpath: $ORIGIN/../../mxnet" in done.stdout

@@ -21,7 +21,7 @@ from rn50.data.pack import pack_images
 from tests.conftest import read_json, refused, write_json
 from tests.data.images import encode, image_folder
 
-COUNTS = {
+COUNTS: dict[str, Any] = {
     "classes": 3,
     "train_samples": 12,
     "eval_samples": 6,

@@ -207,7 +207,7 @@ def test_what_is_accepted(
         assert manifest.classes == ["a", "b"]
         assert manifest.splits["train"].class_counts == [5, 1]
         assert manifest.splits["val"].class_counts == [2, 0]
-        images = dict(map(reversed, records_of(out, "train")))
+        images = {image: name for name, image in records_of(out, "train")}
         assert images[png] == images[turned] == "a"
     line = capsys.readouterr().err.splitlines()[-1]
     kinds = line.removeprefix(f"{sound}: not packed: ").split("; ")

@@ -240,8 +240,8 @@ def bilinear(
 @pytest.fixture(scope="module")
 def numbered(tmp_path_factory: pytest.TempPathFactory) -> Data:
     """Images of one grey level each."""
-    white = np.ones((20, 24, 3), np.uint8)
-    images = [png(white * level) for level in range(0, 138, 6)]
+    levels = range(0, 138, 6)
+    images = [png(np.full((20, 24, 3), level, np.uint8)) for level in levels]
     return pack(tmp_path_factory.mktemp("numbered"), images)
 
 
@@ -481,7 +481,7 @@ def augmented_reference(
     drawn = tile[start : start + size]
     noise = drawn.reshape(levels.shape)
     strength = value("noise", 12, 0)
-    return 255 * (levels + noise * strength)
+    return 255.0 * (levels + noise * strength)
 
 
 @pytest.mark.parametrize(

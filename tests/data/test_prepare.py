@@ -26,7 +26,7 @@ SETTINGS = Synthetic(**COUNTS)
 
 def set_in(folder: Path, **settings: Any) -> Data:
     values = {"path": str(folder / "set"), "synthetic": SETTINGS} | COUNTS
-    return Data(**values | settings)
+    return Data.model_validate(values | settings)
 
 
 # --- nothing is drawn but what the config says ---------------------------------------------------

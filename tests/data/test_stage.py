@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from typer.testing import CliRunner
@@ -82,7 +83,7 @@ def test_something_else_at_the_target_is_left_alone(
 
 def data_of(
     folder: Path,
-    shards: str | None = "node",
+    shards: Literal["node"] | None = "node",
 ) -> Data:
     return Data(
         path=str(folder),

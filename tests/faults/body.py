@@ -24,6 +24,7 @@ from typing import Any
 
 import psutil
 
+from rn50.config.atomic import sync
 from rn50.train import __main__ as entry
 from rn50.train import run, trainer
 from rn50.train.checkpoint import checkpointer
@@ -124,7 +125,6 @@ def before_building(*arguments: Any) -> Any:
 
 def during_checkpoints() -> None:
     """Half of a checkpoint is on the disk, or it is about to be collected."""
-    sync = checkpoint_file.sync
     collect = checkpointer.collect
 
     def syncing(path: Path) -> None:
@@ -136,7 +136,7 @@ def during_checkpoints() -> None:
         return collect(*arguments, **options)
 
     if victim == "0" and not fault.startswith("disk"):
-        checkpoint_file.sync = syncing
+        vars(checkpoint_file)["sync"] = syncing
     else:
         checkpointer.collect = collecting
 
@@ -170,10 +170,11 @@ MOMENTS = {
     "evaluation": ("next_eval_batch", 1),
 }
 build_model = trainer.build_model
-start_up = run.start_up
+start_up = trainer.start_up
 
 if __name__ == "__main__":
+    # `vars`, because the modules do not export what they import and mypy accepts no other function.
     if phase == "start-up":
-        trainer.build_model = before_building
-    run.start_up = fated_start_up
+        vars(trainer)["build_model"] = before_building
+    vars(run)["start_up"] = fated_start_up
     entry.main(rest)

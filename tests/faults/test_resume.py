@@ -18,7 +18,7 @@ from rn50.config.recorded import RESUME, words_to_repeat
 from rn50.data.lock import LOCK, RANK_LOCK
 from rn50.logging.parse import read_events
 from tests import mpi
-from tests.conftest import ROOT, RUN, Rn50, logged_keys, metrics, read_json
+from tests.conftest import ROOT, RUN, Process, Rn50, logged_keys, metrics, read_json
 from tests.faults.file_system import refusing
 from tests.waiting import finished, leave_nothing, rank_process, wait_until
 
@@ -49,7 +49,7 @@ def start_run(
     launcher: str,
     *more: str,
     **options: Any,
-) -> subprocess.Popen[str]:
+) -> Process:
     """Start a RUN."""
     return rn50.start(
         "launch",
@@ -164,7 +164,7 @@ def test_a_killed_rank_costs_time_not_bits(
         "watchdog.silence_s=60",
     )
     wait_until(lambda: list(rn50.results.glob(SAVED)))
-    rank_process(process.pid, 0).kill()
+    wait_until(lambda: rank_process(process.pid, 0)).kill()
     out, err = process.communicate(timeout=300)
     assert re.search(r"rank 0 (on .*: |was )killed by SIGKILL", err)
     assert "waiting for" not in err

@@ -11,7 +11,8 @@ import psutil
 import pytest
 
 from rn50.config.load import load
-from rn50.launch.run import Options, conclude
+from rn50.launch.launch_plan import Options
+from rn50.launch.run import conclude
 from tests import mpi
 from tests.conftest import Rn50, read_json
 from tests.faults.test_resume import LAUNCHERS, start_run

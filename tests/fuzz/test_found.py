@@ -19,7 +19,7 @@ def _npy(header: str) -> bytes:
     return b"\x93NUMPY\x01\x00" + length + header.encode()
 
 
-def _saved(array: object) -> bytes:
+def _saved(array: np.ndarray) -> bytes:
     file = io.BytesIO()
     np.save(file, array)
     return file.getvalue()

@@ -8,7 +8,6 @@ NCCL itself (sums go through shared memory), and any speed.
 import json
 import os
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from importlib import metadata
 from importlib.util import find_spec
@@ -121,7 +120,7 @@ def gpu_run(
     smoke_data: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[GpuRun]:
+) -> GpuRun:
     """`launch` of a config on fake GPUs: `gpu_run(*overrides, config=, launcher=, **script)`.
     Nothing is computed, unless a test sets FAKECUDA_COMPUTE beforehand."""
     monkeypatch.setenv("FAKECUDA_COMPUTE", os.environ.get("FAKECUDA_COMPUTE", "0"))

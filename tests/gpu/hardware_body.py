@@ -204,11 +204,13 @@ def calls(options: Options, batch: str) -> None:
 
     from rn50.config.load import load
     from rn50.train.gpu.calls import SETTINGS, data_address, float_bits
+    from rn50.train.gpu.plan_operators import PlanOperators
 
     run = load(options.config, [*options.overrides, "model.step=plan"]).run
     steps = steps_of(run, int(batch))
     seconds(WARM_UP_STEPS, steps)
     operators = steps.operators
+    assert isinstance(operators, PlanOperators)
     context = steps.images.context
     loss_values = nd.array(np.zeros(int(batch)), context)
     words = np.zeros(SETTINGS, np.int64)
@@ -291,8 +293,11 @@ def action(call: Any, stream: ctypes.c_void_p) -> Callable[[], int]:
     from rn50.train.gpu.module import THREADS
 
     if not call.blocks:
-        types = [*[ctypes.c_uint64] * WORDS, *[ctypes.c_double] * 2]
-        function = ctypes.CFUNCTYPE(ctypes.c_int, *types)(call.function)
+        words_type = [ctypes.c_uint64] * WORDS
+        reals_type = [ctypes.c_double] * 2
+        function = ctypes.CFUNCTYPE(ctypes.c_int, *words_type, *reals_type)(
+            call.function
+        )
         words = [*call.words, *call.reals]
         return lambda: function(*words)
     first = ctypes.addressof(call) + type(call).words.offset

@@ -97,7 +97,7 @@ def gradients(ranks: int) -> dict[str, Any]:
     comm.stop()
     digest = hashlib.sha256()
     for total in sums:
-        digest.update(total)
+        digest.update(total.data)
     magnitudes = np.abs(sums[0].astype(np.float64))
     return {
         "digest": digest.hexdigest(),

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from ctypes import byref, c_double, c_float, c_int, c_size_t, c_void_p
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ from tests.gpu.cuda import (
     one,
 )
 
-T = TypeVar("T")
+Elsewhere = Callable[[Callable[[], Any]], Any]
 
 RNG = np.random.default_rng(0)
 SHAPE = (2, 8, 6, 6)
@@ -400,7 +400,7 @@ def test_new_memory_is_no_number(cuda: Cuda) -> None:
     "shape", [{"bx": 1025}, {"shared": 49153}, {"gy": 65536}, {"gx": 0}]
 )
 def test_launches_beyond_the_limits_are_refused(
-    shape: dict[str, int], cuda: Cuda, our_kernels: Kernels
+    shape: dict[str, Any], cuda: Cuda, our_kernels: Kernels
 ) -> None:
     assert (
         our_kernels.scale(
@@ -416,7 +416,7 @@ def test_launches_beyond_the_limits_are_refused(
 @pytest.fixture
 def elsewhere(
     monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Callable[[Callable[[], T]], T]]:
+) -> Iterator[Elsewhere]:
     """Runs a function in a new thread, which has no context; the machine has two devices."""
     monkeypatch.setenv("FAKECUDA_DEVICES", "3")
     with ThreadPoolExecutor(1) as pool:
@@ -426,7 +426,7 @@ def elsewhere(
 def test_a_kernel_in_a_thread_of_another_context_is_refused(
     cuda: Cuda,
     our_kernels: Kernels,
-    elsewhere: Callable[[Callable[[], T]], T],
+    elsewhere: Elsewhere,
 ) -> None:
     launch = partial(
         our_kernels.scale,
@@ -445,7 +445,7 @@ def test_a_kernel_in_a_thread_of_another_context_is_refused(
 def test_streams_and_handles_stay_on_their_device(
     cuda: Cuda,
     our_kernels: Kernels,
-    elsewhere: Callable[[Callable[[], T]], T],
+    elsewhere: Elsewhere,
 ) -> None:
     other = c_void_p()
     elsewhere(lambda: cuda.call("cudaSetDevice", 1))
@@ -596,7 +596,7 @@ def test_what_a_capture_does_not_allow_spoils_it(
 
 
 def test_another_thread_may_take_memory_during_a_capture_and_not_wait_for_its_stream(
-    cuda: Cuda, elsewhere: Callable[[Callable[[], T]], T]
+    cuda: Cuda, elsewhere: Elsewhere
 ) -> None:
     allowed = Graph(cuda, lambda: elsewhere(lambda: cuda.allocate(8)) is None)
     assert allowed.ended == 0

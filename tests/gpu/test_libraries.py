@@ -201,14 +201,14 @@ def test_no_library_is_compiled_for_a_gpu_that_is_offered(
     assert libraries
     for library in libraries:
         linked = tmp_path / library.name
-        command = [
+        command = (
             "objcopy",
             "-O",
             "binary",
             "--only-section=.nv_fatbin",
             library,
             linked,
-        ]
+        )
         subprocess.run(command, check=True)
         native = {"ELF": gpu_code(linked)["ELF"]}
         assert [sm for sm in offered if not runs(native, sm)] == [], library.name

@@ -20,7 +20,7 @@ def test_ptxas_assembles_every_kernel_without_spills(
     text.write_bytes(compile_ptx(site, kernels, capability))
     ptxas = site / "nvidia" / "cuda_nvcc" / "bin" / "ptxas"
     architecture = "-arch=sm_{}{}".format(*capability)
-    command = [ptxas, architecture, "-v", text, "-o", tmp_path / "device.cubin"]
+    command = (ptxas, architecture, "-v", text, "-o", tmp_path / "device.cubin")
     done = finished(command)
     assert done.returncode == 0, done.stderr
     spilled = re.findall(

@@ -29,8 +29,10 @@ def test_ranks_on_emulated_hosts(tmp_path: Path, delay_us: int) -> None:
     algorithms = ("--algorithms", ",".join(STEPS))
     rn50 = Path(sys.executable).with_name("rn50")
     hosts = ("run", "4", str(RATE_MBIT), str(delay_us), "--")
-    command = [NETLAB, *hosts, rn50, *bench.split(), *algorithms]
-    printed = output_of(command, timeout=300)
+    printed = output_of(
+        [NETLAB, *hosts, rn50, *bench.split(), *algorithms],
+        timeout=300,
+    )
     rows = {}
     for row in json.loads(printed)["rows"]:
         rows[row["algorithm"], row["bytes"]] = row

@@ -26,7 +26,7 @@ def test_horovod_over_nccl_without_debian_and_nvcc(root: Path, tmp_path: Path) -
     tools = ["bash", "-c", "command -v apt-get dpkg nvcc"]
     assert finished(tools, env=environment).stdout == ""
     folder = tmp_path / "environment"
-    command = [root / "scripts/setup.sh", "--gpu", "--stack", "--into", folder]
+    command = (root / "scripts/setup.sh", "--gpu", "--stack", "--into", folder)
     done = subprocess.run(
         command,
         env=environment,

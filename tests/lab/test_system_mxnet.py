@@ -92,7 +92,7 @@ def test_a_run_with_the_mxnet_that_is_there(
     )
     for launcher in ("mpirun", "gloo"):
         results = tmp_path / launcher
-        command = [environment / "bin/rn50", *places, f"system.results={results}"]
+        command = (environment / "bin/rn50", *places, f"system.results={results}")
         subprocess.run(
             [*command, "--launcher", launcher],
             cwd=checkout,

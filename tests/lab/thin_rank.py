@@ -24,8 +24,9 @@ from rn50.config.load import load
 from rn50.config.manifest import SPLITS
 from rn50.data.dataset import load_table
 from rn50.launch.ending import RunError, StoppedBySignal
+from rn50.launch.launch_plan import Options
 from rn50.launch.launchers import LAUNCHERS, Job, Launcher
-from rn50.launch.run import Options, launch
+from rn50.launch.run import launch
 from rn50.logging.records import ABORTED, RESULT, Result, write
 from rn50.train import __main__ as rank_main
 from rn50.train.communication.identity import identity_of
@@ -124,6 +125,7 @@ def train(context: RunContext, opened: list[str]) -> None:
             )
         if cause := agreed_stop(requests):
             break
+    assert cause
     context.log.abort()
     if process.rank == 0:
         stopped = replace(cause, step=context.state.step)

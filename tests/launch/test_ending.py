@@ -129,7 +129,7 @@ def test_a_run_that_ended_in_order_says_what_would_take_it_further(
     override: str | None,
 ) -> None:
     standing(tmp_path, 40, checkpoint)
-    whole = {
+    whole: dict[str, Any] = {
         "status": "aborted",
         "eval_accuracy": 0.845,
         "target": 0.9,

@@ -13,8 +13,9 @@ from rn50.config import choices
 from rn50.config.load import load
 from rn50.config.schema import Run
 from rn50.launch.ending import RunError
+from rn50.launch.launch_plan import Options
 from rn50.launch.launchers import LAUNCHERS, Job, Launcher
-from rn50.launch.run import Options, launch
+from rn50.launch.run import launch
 from rn50.launch.schedulers import SCHEDULERS, Scheduler
 from tests.conftest import RUN, read_json
 

@@ -65,7 +65,7 @@ def test_ranks_start_on_this_machine_whatever_job_is_around(
 
 
 def test_no_rank_of_another_launcher_reaches_a_launcher() -> None:
-    variables = {}
+    variables: dict[str, str] = {}
     for row in LAUNCHED_BY:
         variables |= {row.rank: "3", row.local_rank: "3"}
     for started in (*LAUNCHERS, SCHEDULERS_COMMAND, LOCAL_JOB):

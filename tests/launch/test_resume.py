@@ -8,11 +8,12 @@ import pytest
 
 from rn50.config.load import load
 from rn50.data.lock import LOCK, FolderInUse, hold
-from rn50.launch.resume import LOG, METRICS, begin_attempt, close_attempt, load_resumed
+from rn50.launch.resume import begin_attempt, close_attempt, load_resumed
 from rn50.launch.run import save_config
 from rn50.launch.submit import find_interrupted
 from rn50.logging.records import Failure, write
 from rn50.train.checkpoint.file import file_name, write_checkpoint
+from rn50.train.checkpoint.resume import LOG, METRICS
 from tests.conftest import refused
 from tests.train.test_checkpoint import CONFIG, arrays, meta
 

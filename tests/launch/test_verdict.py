@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 
 from rn50.cli.main import app
 from rn50.config.load import load
-from rn50.launch.run import Options, conclude
+from rn50.launch.launch_plan import Options
+from rn50.launch.run import conclude
 from rn50.launch.verdict import is_good
 from rn50.logging.records import Verdict
 from rn50.report.runs import read_runs

@@ -224,7 +224,7 @@ def lines_until(
     begin: bytes,
 ) -> list[bytes]:
     """What the launcher says up to a line that begins so."""
-    lines = []
+    lines: list[bytes] = []
     while not lines or not lines[-1].startswith(begin):
         lines.append(rank.lines.readline())
     return lines

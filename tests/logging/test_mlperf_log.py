@@ -13,8 +13,9 @@ import pytest
 from rn50.config.load import load
 from rn50.config.plan import build_plan
 from rn50.config.schema import Run
+from rn50.logging.events import Event
 from rn50.logging.mlperf import MLPerfLog
-from rn50.logging.parse import Event, read_events
+from rn50.logging.parse import read_events
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = load("quick", ["seed=1"]).run

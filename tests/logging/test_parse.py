@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rn50.logging.parse import CannotRead, Log, read_log
+from rn50.logging.events import CannotRead, Log
+from rn50.logging.parse import read_log
 
 START = '{"namespace": "", "time_ms": 1714000000000, "event_type": "POINT_IN_TIME", '
 

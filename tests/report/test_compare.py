@@ -66,7 +66,7 @@ def titles(
     return names
 
 
-def with_curve(curve: Callable[[int], float]) -> Run:
+def with_curve(curve: Callable[..., float]) -> Run:
     run = good_run()
     for record in run:
         if record.key == "eval_accuracy":
@@ -295,6 +295,7 @@ def test_what_is_the_same_in_all_rows_is_said_once(study: Path) -> None:
         assert column_of_table.title not in same
     rate = column(comparison, "images_per_s").values[0]
     of_each = column(comparison, "images_per_s_each").values[0]
+    assert isinstance(of_each, float)
     assert rate == pytest.approx(4 * of_each)
 
 

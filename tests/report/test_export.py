@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import sys
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -201,9 +202,9 @@ def test_as_many_ranks_score_with_the_statistics_of_all_as_one_rank_does(
     """Of a checkpoint between evaluations, which has those of each rank."""
     kept = map(read_checkpoint, checkpoints_in(whole / "checkpoint"))
     path, *_ = (file.path for file in kept if file.meta.statistics_rows == 2)
-    evaluation = (rn50, path, *places(whole))
-    of_one = evaluated(*evaluation, "--ranks=1")
-    of_two = evaluated(*evaluation, "--ranks=2")
+    evaluation = partial(evaluated, rn50, path, *places(whole))
+    of_one = evaluation("--ranks=1")
+    of_two = evaluation("--ranks=2")
     assert of_one["correct"] == of_two["correct"]
 
 
@@ -278,12 +279,12 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     assert levels.max() < 1.5
     assert levels.mean() < 0.1
     np.save("prepared.npy", prepared)
-    program = [
+    program = (
         sys.executable,
         "-c",
         PLAIN_MXNET,
         out / "model",
-    ]
+    )
     for array, brink in (
         (tmp_path / "prepared.npy", 1),
         (images, 0),

@@ -151,6 +151,7 @@ def test_software_that_was_not_measured_is_priced_by_its_bytes() -> None:
     assert not ours.measured
     assert answer("dgxh100", 8, 400).measured
     from_runs = with_performance("dgxh100_own", tensor_flops_per_s=None)
+    assert from_runs.performance
     calibrated = replace(ours.machine, performance=from_runs.performance)
     assert replace(ours, machine=calibrated).measured
 

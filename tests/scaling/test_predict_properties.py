@@ -3,6 +3,7 @@ without its cause."""
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -147,7 +148,7 @@ def test_points_keep_the_network_they_were_measured_on(
 ) -> None:
     """On the command line, and in the config.yaml of the run with another override on it."""
     loaded = load("dgxh100_8", ["batch.per_rank=256", *overrides])
-    system = loaded.run.system
+    system: Any = loaded.run.system
     file = tmp_path / "config.yaml"
     file.write_text(loaded.to_yaml())
 
@@ -159,7 +160,7 @@ def test_points_keep_the_network_they_were_measured_on(
     slower = build("x", slower_system)
     machine = build("x", system)
     assert slower.per_image_s == machine.per_image_s
-    replaced = overridden(f"fp16.points=[{POINT}]").performance
+    replaced: Any = overridden(f"fp16.points=[{POINT}]").performance
     assert replaced.fp16.measured_on is None
     network = system.performance.fp16.measured_on
     measured_on = network and (network.nics, network.ranks_per_node)

@@ -161,9 +161,9 @@ def test_a_described_gpu_needs_no_point(
         "  fp16: null\n  tensor_flops_per_s: 2.25e15\n  memory_bytes_per_s: 8.0e12\n"
     )
     size = ("--gpus", "8", "--batch-per-gpu", "400")
-    shown = rn50("predict", "--system", sheet, *size)
+    shown = rn50("predict", "--system", str(sheet), *size)
     assert "calibrated on the data sheet\n" in shown.stdout
-    faster = rn50("predict", "--system", sheet, *size, "--json")
+    faster = rn50("predict", "--system", str(sheet), *size, "--json")
     ours = rn50("predict", "--system", "dgxh100", *size, "--json")
     now = json.loads(ours.stdout)
     then = json.loads(faster.stdout)

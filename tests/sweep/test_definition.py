@@ -69,7 +69,7 @@ def test_each_sweep_of_ours_reads(path: Path) -> None:
     loaded = load_sweep(path)
     assert loaded.sweep.name == path.stem
     first = {
-        key: (parameter.choice or parameter.linear or parameter.log)[0]
+        key: (parameter.choice or parameter.linear or parameter.log or ())[0]
         for key, parameter in loaded.sweep.parameters.items()
     }
     loaded.load_trial(first)

@@ -205,7 +205,7 @@ def test_evaluations_are_read_while_they_are_written(tmp_path: Path) -> None:
 # --- the driver -----------------------------------------------------------------------------------
 
 
-def silent(*_: object) -> None:
+def silent(*_: object, **__: object) -> None:
     """Says nothing."""
 
 

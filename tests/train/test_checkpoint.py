@@ -53,7 +53,7 @@ def meta(
     **changes: Any,
 ) -> Meta:
     loaded = load(*CONFIG)
-    values = {
+    values: dict[str, Any] = {
         "state": TrainState(
             step=step,
             training_s=3.25,
@@ -214,6 +214,7 @@ def test_a_torn_newest_file_costs_one_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "step_0000000099.ckpt").mkdir()  # not even a file
     (tmp_path / "step_evil.ckpt").write_bytes(b"")  # not one of ours
     checkpoint, (of_folder, of_torn) = newest_checkpoint(tmp_path)
+    assert checkpoint
     assert checkpoint.meta.step == 10
     assert "a regular file expected" in of_folder
     assert "torn or damaged" in of_torn
@@ -253,7 +254,7 @@ def test_the_best_is_a_copy_where_there_are_no_links_and_kept_where_there_is_no_
 
     def mark(**calls: str) -> int:
         command = [sys.executable, "-c", code, str(best)]
-        environment = os.environ | refusing(tmp_path, link="EPERM", **calls)
+        environment = os.environ | refusing(tmp_path, None, link="EPERM", **calls)
         return subprocess.run(command, env=environment, check=False).returncode
 
     assert mark(write="ENOSPC") == 1

@@ -32,10 +32,10 @@ class Threads:
 
     def __init__(self) -> None:
         self.rank = threading.local()
-        self.asked = []
+        self.asked: list[tuple[str, int]] = []
         """(name, priority) of each `allreduce_` of rank 0."""
-        self._given = {}
-        self._rows = []
+        self._given: dict[int, np.ndarray] = {}
+        self._rows: list[np.ndarray] = []
         self._meeting = threading.Barrier(
             RANKS,
             self._meet,

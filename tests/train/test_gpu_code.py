@@ -97,6 +97,6 @@ def test_what_a_gpu_runs_follows_from_network_and_library(
 ) -> None:
     monkeypatch.setattr(module, "code_here", lambda: code)
     with refused(told) as caught:
-        check_step(Model(**model), "NVIDIA X", capability)
+        check_step(Model.model_validate(model), "NVIDIA X", capability)
     named = "found NVIDIA X with {}.{}".format(*capability)
     assert told is None or named in str(caught.value)

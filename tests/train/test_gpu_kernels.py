@@ -1,6 +1,7 @@
 """The kernels of device.cu on the CPU (emulated.py), against NumPy and MXNet's operators."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import mxnet as mx
 import numpy as np
@@ -120,8 +121,8 @@ def test_logits_that_would_overflow_do_not() -> None:
 @EITHER_TYPE
 @pytest.mark.parametrize("classes", [3, 41])
 def test_hits_are_those_of_mxnets_operators(dtype: str, classes: int) -> None:
-    ours = None
-    theirs = None
+    ours: Any = None
+    theirs: Any = None
     for _ in range(3):
         rows = [RNG.permutation(classes) for _ in range(30)]
         classes_of_rows = RNG.integers(-1, classes, size=30)

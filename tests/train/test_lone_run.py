@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import horovod.mxnet as hvd
 import pytest
 
 from rn50.config.load import load
@@ -332,7 +333,7 @@ def test_no_rank_reads_before_the_clock_of_rank_0_and_none_leaves_before_the_oth
         (RunContext, "start_clock"),
         (comm.LoneCommunicator, "barrier"),
         (pipeline.Source, "next"),
-        (comm.hvd, "shutdown"),
+        (hvd, "shutdown"),
     ):
         action = getattr(owner, name)
 

@@ -72,7 +72,7 @@ def test_parameters_are_those_of_the_literature(
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_googlenets_last_maps_of_224_px_are_those_of_the_paper(layout: str) -> None:
+def test_googlenets_last_maps_of_224_px_are_those_of_the_paper(layout: Any) -> None:
     """7 x 7 into the mean. AlexNet's are in its number of parameters, ResNet's in its strides."""
     model = Model(network="googlenet", layout=layout)
     net = build_network(model, 1000, crop_px=224)
@@ -295,7 +295,8 @@ def test_local_norm_is_that_of_alexnets_paper() -> None:
         expected[:, i] = x[:, i] / (2 + 1e-4 * squares) ** 0.75
     for dtype, close in (("float32", 1e-4), ("float16", 2e-3)):
         first, last = (
-            LocalNorm(Model(layout=layout, dtype=dtype)) for layout in LAYOUTS
+            LocalNorm(Model.model_validate({"layout": layout, "dtype": dtype}))
+            for layout in LAYOUTS
         )
         images = nd.array(x, dtype=dtype)
         normed = first(images).asnumpy()

@@ -62,7 +62,7 @@ PUBLISHED = {
 }
 
 
-def values_of(parameters: Parameters) -> dict[str, np.ndarray]:
+def values_of(parameters: Parameters) -> dict[str, Any]:
     """In float64."""
     return {name: p.data().asnumpy().astype(float) for name, p in parameters.items()}
 
@@ -85,7 +85,7 @@ class Reference:
 
     def step(
         self,
-        gradients: dict[str, np.ndarray],
+        gradients: dict[str, Any],
         now: Settings,
     ) -> None:
         mu = now.momentum
@@ -154,7 +154,7 @@ def updater_of(
     return updater
 
 
-def gradients_of(step: int) -> dict[str, np.ndarray]:
+def gradients_of(step: int) -> dict[str, Any]:
     rng = np.random.default_rng(100 + step)
     gradients = {name: rng.normal(size=shape) for name, shape in SHAPES.items()}
     if step == 7:  # a zero norm
@@ -169,7 +169,7 @@ def take_step(
     step: int,
     now: Settings,
     dtype: str = "float32",
-) -> dict[str, np.ndarray]:
+) -> dict[str, Any]:
     """The gradients of a step, whose update is done with them times the loss scale."""
     gradients = gradients_of(step)
     for name, p in parameters.items():
@@ -181,7 +181,7 @@ def take_step(
 
 PATHS = ("fused", "multi_tensor", "own")
 OTHER_CONSTANTS = {"eta": 0.03, "epsilon": 1e-2}
-CASES: list[tuple[str, str, dict[str, object], int]] = [
+CASES: list[tuple[str, str, dict[str, Any], int]] = [
     *((variant, path, {}, 60) for variant in PUBLISHED for path in PATHS),
     ("fujitsu", "fused", {"momentum_correction": True}, 60),
     ("nvidia", "fused", {"momentum_correction": False}, 60),
@@ -199,7 +199,7 @@ CASES: list[tuple[str, str, dict[str, object], int]] = [
 def test_matches_the_reference(
     variant: str,
     path: str,
-    overrides: dict[str, object],
+    overrides: dict[str, Any],
     per_call: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -27,7 +27,7 @@ def run_under_sanitizer(
     done = finished([program])
     # GCC's sanitizer on a kernel that scatters more
     if "unexpected memory mapping" in done.stderr:
-        plain = ["setarch", "-R", program]
+        plain = ("setarch", "-R", program)
         done = finished(plain)
     return done
 

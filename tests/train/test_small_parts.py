@@ -183,8 +183,8 @@ def test_a_rank_without_a_share_comes_to_log_points_at_the_same_steps(
 def test_dropout_differs_between_ranks_epochs_and_steps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seeds = set()
-    monkeypatch.setattr(run.mx.random, "seed", seeds.add)
+    seeds: set[int] = set()
+    monkeypatch.setattr("mxnet.random.seed", seeds.add)
     smoke = load("smoke", ["seed=1"]).run
     trainer = Mock(run=smoke, plan=build_plan(smoke))
     for rank, epoch, step in product(range(3), (1, 2), (0, 5)):

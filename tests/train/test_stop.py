@@ -113,7 +113,7 @@ def test_the_launchers_word_ends_a_rank_in_start_up_only(
     if started:
         start(context)
         assert context.stop.may_begin(7)
-    reasons = []
+    reasons: list[str] = []
     with connected(context, reasons.append) as (_, launcher, messages):
         assert next(messages)["rank"] == 1
         launcher.sendall(b"beat\nhold\nst")
