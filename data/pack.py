@@ -13,6 +13,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -140,10 +141,14 @@ def _key(
     orders: Mapping[str, Sequence[SourceImage]],
     seed: int,
 ) -> str:
-    """What is packed: every source in order, and the seed."""
+    """What is packed: every source in order, where it really lies, and the seed."""
+    real = cache(os.path.realpath)  # of each folder once, not of a million images
     sha = hashlib.sha256(str(seed).encode())
     for sources in orders.values():
-        lines = [f"{s.label} {s.name} {s.offset} {s.length}" for s in sources]
+        lines = [
+            f"{s.label} {s.name} {real(os.path.dirname(s.path))} {s.offset} {s.length}"
+            for s in sources
+        ]
         text = "\n".join(lines)
         sha.update(text.encode(errors="replace"))
     return sha.hexdigest()

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -638,6 +639,8 @@ def test_a_class_of_nothing_but_bad_files_is_named(
 
 # --- interrupted, killed, full -------------------------------------------------------------------
 
+INTERRUPT = Mock(side_effect=KeyboardInterrupt)
+
 
 def test_a_target_is_left_alone_named_where_it_cannot_be_made_and_whole_or_absent(
     tmp_path: Path,
@@ -655,15 +658,30 @@ def test_a_target_is_left_alone_named_where_it_cannot_be_made_and_whole_or_absen
             pack_images(drawn, out)
     assert contents(tmp_path) == {"out/precious": b"mine", "file": b"mine too"}
 
-    def interrupt(
-        done: int,
-        total: int,
-    ) -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        pack_images(drawn, tmp_path / "new", progress=interrupt)
+        pack_images(drawn, tmp_path / "new", progress=INTERRUPT)
     assert names_in(tmp_path) == {"out", "file", ".new.partial"}
+
+
+def test_images_of_another_folder_are_packed_anew(
+    drawn: Path,
+    tmp_path: Path,
+) -> None:
+    """They have the same names, as copies of another size do; a link may lead to either."""
+    small = tmp_path / "small"
+    shutil.copytree(drawn, small)
+    for path in small.glob("*/*/*"):
+        path.write_bytes(noise(1))
+    images = tmp_path / "images"
+    out = tmp_path / "out"
+    images.symlink_to(drawn)
+    with pytest.raises(KeyboardInterrupt):
+        pack_images(images, out, progress=INTERRUPT)
+    images.unlink()
+    images.symlink_to(small)
+    pack_images(images, out)
+    packed = {image for _, image in records_of(out, "train")}
+    assert packed == {noise(1)}
 
 
 PACK = """
