@@ -196,7 +196,7 @@ def data_stage(
     if rank:
         return
     if remove:
-        stage.remove(to)
+        stage.remove(source, to)
         say(f"{to}: removed")
     else:
         show_mb = track("copying MB")
