@@ -145,10 +145,11 @@ def _key(
     real = cache(os.path.realpath)  # of each folder once, not of a million images
     sha = hashlib.sha256(str(seed).encode())
     for sources in orders.values():
-        lines = [
-            f"{s.label} {s.name} {real(os.path.dirname(s.path))} {s.offset} {s.length}"
-            for s in sources
-        ]
+        lines = []
+        for source in sources:
+            folder, _, _ = source.path.rpartition("/")
+            numbers = f"{source.label} {source.offset} {source.length}"
+            lines.append(f"{numbers} {real(folder)} {source.name}")
         text = "\n".join(lines)
         sha.update(text.encode(errors="replace"))
     return sha.hexdigest()
