@@ -99,6 +99,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_evaluation_again_finds_the_recorded_counts(
     rn50: Rn50,
     run: Path,
+    tmp_path: Path,
 ) -> None:
     scores = evaluated(rn50, run, *places(run))
     recorded = metrics(run, "eval")[-1]
@@ -113,6 +114,11 @@ def test_an_evaluation_again_finds_the_recorded_counts(
     ):
         assert scores[key] == recorded[key]
     assert scores["correct"] < scores["correct_top5"] < scores["total"]
+    again = DRAWN.replace("{", "{seed: 1, ")
+    other = packed(tmp_path / "other", again)
+    there = (f"data.path={other}", f"data.synthetic={again}")
+    scores = evaluated(rn50, run, *places(run), *there)
+    assert scores["as_recorded"] is None
     assert not list(run.parent.parent.glob(".evaluate-*"))
 
 

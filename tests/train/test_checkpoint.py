@@ -31,6 +31,7 @@ from rn50.train.checkpoint.folder import (
     newest_checkpoint,
     prune,
 )
+from rn50.train.checkpoint.model_export import describe
 from rn50.train.checkpoint.resume import check_config, resumed_config
 from rn50.train.checkpoint.state import LossScaleState, Meta, TrainState
 from rn50.train.communication.identity import image_set_in
@@ -338,6 +339,8 @@ def test_the_image_set_is_known_by_its_content(tmp_path: Path) -> None:
     other = read_checkpoint(write(tmp_path, image_set="77"))
     with refused(f"^data.path: .* 77 expected, as in .*, found {digest} in"):
         check_config(other, here)
+    assert describe(same, here.run)["output"]["classes"] == held["classes"]
+    assert "classes" not in describe(other, here.run)["output"]
 
 
 def test_logs_are_on_the_disk_before_a_checkpoint_has_their_lengths(
