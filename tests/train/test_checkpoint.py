@@ -291,6 +291,8 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_rest(
         (["batch.per_rank=5"], "^batch.per_rank: "),
         (["checkpoint.keep=9", "limits.time_s=5.0", "log.every=2 steps"], None),
         (COPY, None),
+        (COPY[:1], "^data.path: .*/copy, found none .*: data.path=FOLDER"),
+        ([*COPY[:3], "data.eval_samples=500"], "^data.eval_samples: "),
     ],
 )
 def test_only_what_changes_no_bits_may_differ(
