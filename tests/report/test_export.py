@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from rn50.config.load import load
 from rn50.config.recorded import RUN, words_to_repeat
@@ -285,6 +286,10 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     levels = np.abs(theirs - ours) * std
     assert levels.max() < 1.5
     assert levels.mean() < 0.1
+    grey = Image.new("I;16", (60, 40), 30_000)
+    grey.save("photo", "PNG")
+    grey_levels = names["prepare"]("photo") * std + np.reshape(data.mean, (3, 1, 1))
+    np.testing.assert_allclose(grey_levels, 117, rtol=1e-4)
     np.save("prepared.npy", prepared)
     program = [
         sys.executable,
