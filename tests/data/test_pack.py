@@ -462,7 +462,8 @@ LEFT_VAL = {
             LEFT_VAL,
             "photos/val: a folder expected .* test/, validation/.*--hold-out 0.2$",
         ),
-        ({"a": 1, "val/a": 1}, "photos/train: a folder expected .*, found none"),
+        ({"a": 1, "val/a": 1}, "photos/train: a folder .* none; a class .* val"),
+        ({"a": 3, "train": 3}, "photos/train: a folder .* none; a class .* train"),
         (
             SOUND | EMPTY,
             "photos: e00, .*e09, and 2 more: images .* expected, found none",
@@ -484,12 +485,27 @@ def test_folders_of_another_layout_get_an_answer(
     assert names_in(tmp_path) <= {"photos"}
 
 
-def test_a_share_is_not_held_out_beside_a_val(
-    sound: Path,
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({}, None),
+        (
+            {"car": 1, "bus": 1},
+            "photos: .* found bus/, car/ beside it; a class .* train",
+        ),
+        ({"val/a": 1}, "--hold-out: .*photos without a val expected"),
+    ],
+)
+def test_a_share_is_not_held_out_beside_other_classes_or_a_val(
     tmp_path: Path,
+    more: dict[str, int],
+    told: str | None,
 ) -> None:
-    with refused("--hold-out: .*images without a val expected"):
-        pack_images(sound, tmp_path / "out", hold_out=0.2)
+    """Another split is left out: train and val are no classes, whatever their folders are."""
+    counts = {"train/a": 2, "train/b": 1, "test": 1, "validation/a": 1}
+    images = image_folder(tmp_path / "photos", counts | more)
+    with refused(told):
+        pack_images(images, tmp_path / "out", hold_out=0.2)
 
 
 # --- bad files -----------------------------------------------------------------------------------
