@@ -583,6 +583,7 @@ def test_leaving_them_out_continues_with_what_is_packed_and_mended_files_are_rea
         patched.setattr(SourceImage, "read", None)
         printed = CliRunner().invoke(app, command).stdout
     assert "4 bad files left out" in printed
+    assert "val has no image of 1 of 2 classes: b\n" in printed
     manifest = verify(out)
     assert sorted(file.path for file in manifest.odd_files) == bad
     check_names(out, sound, "train")
