@@ -1,7 +1,5 @@
 """The checkout that is tested: its files, a copy of them, and what lies beside it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Shared by all tests: the repository's root and small image sets made once a session."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json
@@ -26,6 +24,7 @@ from rn50.config.errors import UserError
 from rn50.config.progress import untracked
 from rn50.config.stop_signals import command_stop_signals
 from rn50.data.lock import hold
+from rn50.logging.parse import read_events
 
 # Before any test imports MXNet, whose finder the package installs.
 from rn50.train import mxnet_import  # noqa: F401
@@ -246,6 +245,22 @@ def metrics(
     """The records of some kinds that a run has left."""
     records = map(json.loads, (folder / "metrics.jsonl").open())
     return [record for record in records if record["kind"] in kinds]
+
+
+def logged(
+    folder: Path,
+    name: str = "result_0.txt",
+) -> list[tuple[str, object, dict[str, object]]]:
+    """The events of a run's log, without stamps and the lines of our own code."""
+    events = []
+    for event in read_events(folder / name):
+        about = event.metadata | dict.fromkeys(("file", "lineno"))
+        events.append((event.key, event.value, about))
+    return events
+
+
+def logged_keys(folder: Path) -> list[str]:
+    return [key for key, *_ in logged(folder)]
 
 
 def write_metrics(

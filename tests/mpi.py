@@ -1,7 +1,5 @@
 """The MPI of this machine, for tests that run over whichever there is."""
 
-from __future__ import annotations
-
 import pytest
 
 from rn50.launch.engine_environment import ALGORITHMS

@@ -5,14 +5,12 @@ python -m tests.mutants --rooms launch --all
 
 Each fault is put into a copy of this checkout, uncommitted changes too. One that `--fast` tests of
 its room and of tests/cli let pass has survived; with --all those without `--fast` look as well.
-Some faults change nothing that counts (a message, a guard that is never met).
+Some faults change nothing that counts (a message, a guard that is never met). One fault at a time:
+for two, start it twice, with other seeds.
 """
-
-from __future__ import annotations
 
 import argparse
 import ast
-import asyncio
 import contextlib
 import os
 import random
@@ -26,7 +24,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, NoReturn, TypeAlias
 
 import psutil
 
@@ -209,7 +207,7 @@ class Copy:
         finally:
             kept.replace(path)
 
-    async def noticed_by(
+    def noticed_by(
         self,
         tests: list[str],
         patience_s: float | None = None,
@@ -223,32 +221,30 @@ class Copy:
         if patience_s:
             environment["PYTHONDONTWRITEBYTECODE"] = "1"
         pytest = "-m pytest -x -q --tb=no -p no:cacheprovider"
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            *pytest.split(),
-            *tests,
-            cwd=self.root,
-            env=environment,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C reaches us alone
-        )
+        # no pipe, whose end processes that tests have left would hold
+        output = self.root.with_name("output.txt")
         try:
-            out, _ = await asyncio.wait_for(process.communicate(), patience_s)
-        except asyncio.TimeoutError:
+            with output.open("w") as file:
+                done = subprocess.run(
+                    [sys.executable, *pytest.split(), *tests],
+                    cwd=self.root,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=file,
+                    timeout=patience_s,
+                    start_new_session=True,  # Ctrl-C reaches us alone
+                )
+        except subprocess.TimeoutExpired:
             return "time"
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
             self._clear()
-        if process.returncode in (0, NO_TESTS):
+        if done.returncode in (0, NO_TESTS):
             return ""
-        text = out.decode(errors="replace")
+        text = output.read_text(errors="replace")
         if named := re.search(r"^(?:FAILED|ERROR) (\S+)", text, re.M):
             return named[1]
-        return f"exit code {process.returncode}"
+        return f"exit code {done.returncode}"
 
     def _clear(self) -> None:
         """End what tests have left running in this copy, and remove their files."""
@@ -274,7 +270,7 @@ def _tests(
     return [path for path in (named, *folders) if (root / path).exists()]
 
 
-async def _without_a_fault(
+def _without_a_fault(
     copy: Copy,
     rooms: set[str],
 ) -> dict[str, float]:
@@ -282,7 +278,7 @@ async def _without_a_fault(
     took_s = {}
     for room in sorted(rooms):
         start_s = time.monotonic()
-        if failed := await copy.noticed_by(["--fast", f"tests/{room}"]):
+        if failed := copy.noticed_by(["--fast", f"tests/{room}"]):
             raise SystemExit(
                 f"mutants: without a fault: tests that pass expected, {failed} failed"
             )
@@ -290,74 +286,52 @@ async def _without_a_fault(
     return took_s
 
 
-async def run(
+def run(
     root: Path,
     folder: Path,
     faults: list[Fault],
-    workers: int,
     tiers: dict[str, list[str]],
 ) -> Counter[tuple[str, str]]:
     """Put the faults in, and print what becomes of each; counts (room, tier that noticed it)."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        task = asyncio.current_task()
-        assert task is not None
-        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
-    copies = [Copy(folder / str(number)) for number in range(workers)]
+    copy = Copy(folder)
     for name in _files(root):
-        target = copies[0].root / name
+        target = copy.root / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(root / name, target, follow_symlinks=False)
-    (copies[0].root / ".venv").symlink_to(root / ".venv")
-    took_s = await _without_a_fault(
-        copies[0], {"cli"} | {fault.room for fault in faults}
-    )
-    free: asyncio.Queue[Copy] = asyncio.Queue()
-    free.put_nowait(copies[0])
-    for copy in copies[1:]:
-        shutil.copytree(
-            copies[0].root,
-            copy.root,
-            symlinks=True,
-        )
-        free.put_nowait(copy)
+    (copy.root / ".venv").symlink_to(root / ".venv")
+    took_s = _without_a_fault(copy, {"cli"} | {fault.room for fault in faults})
 
-    async def outcome(fault: Fault) -> tuple[Fault, str, str]:
-        copy = await free.get()
+    def noticed(fault: Fault) -> tuple[str, str]:
         tests = _tests(
             copy.root,
             fault.room,
             Path(fault.file).stem,
         )
-        try:
-            with copy.with_fault(fault):
-                for tier, words in tiers.items():
-                    patience_s = LONGEST_S
-                    if words:
-                        usual_s = took_s[fault.room] + took_s["cli"]
-                        patience_s = PATIENCE * usual_s + 60
-                    if by := await copy.noticed_by([*words, *tests], patience_s):
-                        return fault, tier, by
-            return fault, SURVIVED, ""
-        finally:
-            free.put_nowait(copy)
+        for tier, words in tiers.items():
+            patience_s: float = LONGEST_S
+            if words:
+                usual_s = took_s[fault.room] + took_s["cli"]
+                patience_s = PATIENCE * usual_s + 60
+            if by := copy.noticed_by([*words, *tests], patience_s):
+                return tier, by
+        return SURVIVED, ""
 
     start_s = time.monotonic()
-    found: Counter[tuple[str, str]] = Counter()
-    tasks = [asyncio.create_task(outcome(fault)) for fault in faults]
-    try:
-        for number, done in enumerate(asyncio.as_completed(tasks), 1):
-            fault, tier, by = await done
-            found[fault.room, tier] += 1
-            minutes, seconds = divmod(int(time.monotonic() - start_s), 60)
-            print(
-                f"{number:3}/{len(faults)} {minutes:3}:{seconds:02}  {tier:8}  {fault}  {by}",
-                flush=True,
-            )
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-    return found
+    outcomes: Counter[tuple[str, str]] = Counter()
+    for number, fault in enumerate(faults, 1):
+        with copy.with_fault(fault):
+            tier, by = noticed(fault)
+        outcomes[fault.room, tier] += 1
+        minutes, seconds = divmod(int(time.monotonic() - start_s), 60)
+        print(
+            f"{number:3}/{len(faults)} {minutes:3}:{seconds:02}  {tier:8}  {fault}  {by}",
+            flush=True,
+        )
+    return outcomes
+
+
+def _stop(number: int, _: object) -> NoReturn:
+    raise KeyboardInterrupt(number)
 
 
 def table(
@@ -412,12 +386,6 @@ def main(root: Path = ROOT) -> int:
         action="store_true",
         help="without --fast as well",
     )
-    parser.add_argument(
-        "--workers",
-        type=int,
-        default=2,
-        help="faults at a time",
-    )
     given = parser.parse_args()
     rooms = given.rooms.split(",")
     if unknown := set(rooms) - set(ROOMS):
@@ -431,15 +399,13 @@ def main(root: Path = ROOT) -> int:
     scratch = tempfile.TemporaryDirectory(prefix="rn50-mutants-")
     with scratch as folder, _orphans_become_children():
         try:
-            trial = run(
+            outcomes = run(
                 root,
                 Path(folder),
                 faults,
-                given.workers,
                 tiers,
             )
-            outcomes = asyncio.run(trial)
-        except asyncio.CancelledError:
+        except KeyboardInterrupt:
             return EXIT_STOPPED
     print(table(outcomes, list(tiers)))
     survived = sum(outcomes[room, SURVIVED] for room in rooms)
@@ -451,4 +417,6 @@ def main(root: Path = ROOT) -> int:
 
 
 if __name__ == "__main__":
+    for ends in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ends, _stop)
     sys.exit(main())

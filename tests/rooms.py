@@ -3,8 +3,6 @@
 python -m tests.rooms        writes docs/architecture.svg anew
 """
 
-from __future__ import annotations
-
 import ast
 import functools
 import io

@@ -1,7 +1,5 @@
 """The documentation names only what is in the repository."""
 
-from __future__ import annotations
-
 import fnmatch
 import re
 from pathlib import Path, PurePosixPath

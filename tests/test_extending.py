@@ -3,8 +3,6 @@
 Schedulers: `tests/launch/test_extending.py`.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -16,7 +14,7 @@ from rn50.logging.records import ABORTED, Result, read
 from rn50.scaling import cost, groups
 from tests.checkout import copy_to
 from tests.conftest import ROOT, RUN
-from tests.waiting import finished
+from tests.waiting import finished, output_of
 
 ROW = '    "dummy": "a dummy",\n'
 # What is added -> (file, the line before it, the lines added); no line: a new file.
@@ -133,39 +131,39 @@ from rn50.train.operators import Operators
 run = load("base", ["model.network=dummy"]).run
 net, *_ = build_networks(run.model, 10, crop_px=64, seed=1, operators=Operators(mx.cpu()))
 weights = {name: float(p.data().asnumpy().std()) for name, p in net.collect_params().items()}
-found = 0.008 < weights["last_weight"] < 0.012 and 0.2 < weights["first_weight"] < 0.4
+is_used = 0.008 < weights["last_weight"] < 0.012 and 0.2 < weights["first_weight"] < 0.4
 """,
     "schedule": """
 from rn50.config.plan import build_plan
 from rn50.train.schedule import step_settings
 run = load("smoke", ["schedule.shape=dummy"]).run
-found = step_settings(run, build_plan(run))(4).lr == 0.25
+is_used = step_settings(run, build_plan(run))(4).lr == 0.25
 """,
     "grouping": """
 from rn50.scaling.groups import gradient_groups
-found = gradient_groups(load("smoke", ["comm.groups=dummy"]).run.comm.groups, [4, 4, 4])
-found = found == [(2, 1), (0,)]
+groups = gradient_groups(load("smoke", ["comm.groups=dummy"]).run.comm.groups, [4, 4, 4])
+is_used = groups == [(2, 1), (0,)]
 """,
     "algorithm": """
 from rn50.launch.engine_environment import ALGORITHMS
 from rn50.scaling.cost import parse_algorithm
 name = load("smoke", ["comm.algorithm=dummy"]).run.comm.algorithm
-found = parse_algorithm(name, 4) == ("dummy", None) and ALGORITHMS["gloo"][name] == {"DUMMY": "1"}
+is_used = parse_algorithm(name, 4) == ("dummy", None) and ALGORITHMS["gloo"][name] == {"DUMMY": "1"}
 """,
     "variant": """
 rule = load("smoke", ["optimizer.variant=dummy"]).run.optimizer.rule
-found = rule.optimizer == "dummy"
+is_used = rule.optimizer == "dummy"
 """,
     "config key": """
 from rn50.config.reference import find_keys
-found = load("smoke", ["comm.dummy_s=4.0"]).run.comm.dummy_s == 4.0
-found = found and find_keys("dummy_s")[0].meaning == "A dummy."
+is_used = load("smoke", ["comm.dummy_s=4.0"]).run.comm.dummy_s == 4.0
+is_used = is_used and find_keys("dummy_s")[0].meaning == "A dummy."
 """,
     "log rule": """
 from pathlib import Path
 from rn50.compliance.check_log import check_log
 log = Path("tests/golden/smoke_result_0.txt")
-found = "MLP098" in {finding.id for finding in check_log(log).findings}
+is_used = "MLP098" in {finding.id for finding in check_log(log).findings}
 """,
 }
 
@@ -195,13 +193,12 @@ def used(tree: Path) -> dict[str, bool]:
     """By kind: whether its dummy works, in one process that runs on the copy."""
     body = "import json\nfrom rn50.config.load import load\nused = {}\n"
     for kind, code in USES.items():
-        body += f"{code}used[{kind!r}] = found\n"
-    done = finished(
+        body += f"{code}used[{kind!r}] = is_used\n"
+    printed = output_of(
         [sys.executable, "-c", f"{body}print(json.dumps(used))"],
         cwd=tree,
     )
-    assert done.returncode == 0, done.stderr
-    last = done.stdout.splitlines()[-1]
+    last = printed.splitlines()[-1]
     return dict(json.loads(last))
 
 

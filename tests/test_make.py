@@ -1,7 +1,5 @@
 """What make lists, and what it removes: caches; never a run or an image set."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Faults that are drawn, and what becomes of them in a room of three functions."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

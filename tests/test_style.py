@@ -1,7 +1,5 @@
 """What `make lint` checks, so that the suite alone is all of CI."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.waiting import finished

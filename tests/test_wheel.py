@@ -1,7 +1,5 @@
 """The wheel in an environment of its own, with what it asks for and nothing else."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -19,7 +17,7 @@ from packaging.requirements import Requirement
 from tests.checkout import copy_to, tracked
 from tests.conftest import made_once
 from tests.rooms import ROOMS
-from tests.waiting import finished
+from tests.waiting import finished, output_of
 
 pytestmark = pytest.mark.slow
 
@@ -67,12 +65,7 @@ def environment(shared: Path) -> Path:
         copy_to(checkout)
         wheels = folder.with_name("wheel")
         build = [sys.executable, "-c", BUILD, str(wheels)]
-        subprocess.run(
-            build,
-            cwd=checkout,
-            check=True,
-            capture_output=True,
-        )
+        output_of(build, cwd=checkout)
         venv.create(folder, with_pip=False)
         (wheel,) = wheels.glob("rn50-*.whl")
         pip = [sys.executable, "-m", "pip", "--python", str(folder / "bin/python")]
@@ -80,8 +73,8 @@ def environment(shared: Path) -> Path:
         command = [*pip, "install", *offline.split(), str(wheel)]
         subprocess.run(command, check=True)
         (site,) = folder.glob("lib/python3*/site-packages")
-        (own,) = metadata.distributions(name="rn50", path=[str(site)])
-        distributions = needed(map(Requirement, own.requires or ()))
+        (package,) = metadata.distributions(name="rn50", path=[str(site)])
+        distributions = needed(map(Requirement, package.requires or ()))
         assert not FRAMEWORKS & set(distributions)
         for distribution in distributions.values():
             link(distribution, site)

@@ -1,7 +1,5 @@
 """Other processes; waiting for what they do: patience costs time only where something is wrong."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time
@@ -28,6 +26,16 @@ def finished(
         text=True,
         **options,
     )
+
+
+def output_of(
+    command: Sequence[str | Path],
+    **options: Any,
+) -> str:
+    """What a command prints that ends well."""
+    done = finished(command, **options)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    return done.stdout
 
 
 def wait_until(

@@ -1,7 +1,5 @@
 """Benchmarks run as a user runs them."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Benchmarks: what is measured, what is not possible, what cannot be resolved, what is left."""
 
-from __future__ import annotations
-
 from itertools import product
 from operator import itemgetter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`rn50 data bench`, small: all ways are run, and the ratios are of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The cost model's times against allreduces that were measured on emulated networks."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Rates of a machine: written into its YAML, compared by the benchmark and at the end of a run."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path

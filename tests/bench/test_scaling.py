@@ -1,7 +1,5 @@
 """The scaling study: which jobs, what follows from their times, and one small study for real."""
 
-from __future__ import annotations
-
 from operator import itemgetter
 from pathlib import Path
 

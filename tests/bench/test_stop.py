@@ -1,7 +1,5 @@
 """Benchmarks that a signal stops: one last line, exit 130, nothing left; and how they end else."""
 
-from __future__ import annotations
-
 import shlex
 import signal
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """`rn50 log check|score|rules` and `rn50 config check`: output, JSON, exit codes."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

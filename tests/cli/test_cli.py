@@ -1,7 +1,5 @@
 """The command as a user meets it: help that teaches, one line for what is wrong."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """What commands share: progress in lines, tables of any names."""
 
-from __future__ import annotations
-
 import os
 import pty
 import re

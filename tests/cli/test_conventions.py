@@ -1,7 +1,5 @@
 """What every command line tool has: a version, completion, choices in --help, whole words."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

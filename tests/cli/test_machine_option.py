@@ -1,7 +1,5 @@
 """`--system` of every command: a machine by name or YAML, the same as `system=` among overrides."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every option that names an output file: nothing is destroyed, `-` is standard output."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from pathlib import Path

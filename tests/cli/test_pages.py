@@ -1,7 +1,5 @@
 """Commands of README, docs/ and --help: what can be told without running them."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

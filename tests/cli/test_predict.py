@@ -1,7 +1,5 @@
 """`rn50 predict` as a user meets it."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

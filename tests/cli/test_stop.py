@@ -1,7 +1,5 @@
 """A signal in the first second of a command: one line and exit code 130, whatever it breaks."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """What is there is not destroyed: a file is replaced as a whole, devices and FIFOs are written."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

@@ -1,7 +1,5 @@
 """Whose image set a config describes, where its paths lie, and where its counts come from."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What `base:`, `system:` and their likes on the command line mean."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The door for foreign files: what is refused, with its reason, and without waiting."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

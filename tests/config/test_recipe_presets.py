@@ -3,8 +3,6 @@
 `tests/train/test_published_curves.py` has batch, learning rate and momentum of every step.
 """
 
-from __future__ import annotations
-
 import math
 from functools import partial
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """A stranger's recorded config runs no code of theirs and reaches no folder of the user's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

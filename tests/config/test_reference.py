@@ -1,7 +1,5 @@
 """The reference of keys: whole, current, and found by any way one may ask for a key."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

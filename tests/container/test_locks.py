@@ -1,7 +1,5 @@
 """The locks that scripts/setup.sh installs: complete, hashed, and MXNet the same everywhere."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,5 @@
 """What `scripts/setup.sh --gpu` links and builds with, on machines that these tests make up."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import sys

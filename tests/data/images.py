@@ -1,7 +1,5 @@
 """Images as files, folders of them, and what lies in a folder."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 from typing import Any

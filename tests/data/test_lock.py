@@ -1,7 +1,5 @@
 """A lock is held as long as the time of its file moves, whoever looks and from wherever."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -159,11 +157,7 @@ def test_neither_process_numbers_nor_names_nor_clocks_of_hosts_count(
 ) -> None:
     if within == "a PID namespace":
         unshare = ("unshare", "--pid", "--fork", "--mount-proc")
-        if subprocess.run(
-            [*unshare, "true"],
-            check=False,
-            capture_output=True,
-        ).returncode:
+        if finished([*unshare, "true"]).returncode:
             pytest.skip("unshare: only root may here")
         is_alive, told = look_at(path, *unshare)
     elif within == "a copy":

@@ -1,7 +1,5 @@
 """docs/own_data.md does what it says: its commands run in order, and print the lines it shows."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """Images drawn, and images packed: any layout, bad files among them, killed and continued."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os
@@ -35,6 +33,7 @@ from rn50.data.stage import stage
 from rn50.data.synthetic import make_images
 from tests.conftest import refused
 from tests.data.images import contents, encode, image_folder, names_in, noise
+from tests.waiting import finished
 
 SETTINGS = Synthetic(
     train_samples=60,
@@ -752,7 +751,7 @@ def test_a_full_disk_is_named_and_packing_goes_on_when_there_is_room(
         "tmpfs",
         str(disk),
     ]
-    mounted = subprocess.run(mount, capture_output=True, text=True)
+    mounted = finished(mount)
     if mounted.returncode:
         pytest.skip(f"no tmpfs can be mounted: {mounted.stderr.strip()}")
 

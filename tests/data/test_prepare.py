@@ -1,7 +1,5 @@
 """The set that a config names: drawn where it says so, an error that helps where not, once."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Reading records before the clock starts is noticed; what the rules allow is not."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Drawn images: the same on every machine, since digests of runs on them are published."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

@@ -1,10 +1,9 @@
 """A rank to which something happens: `body.py FAULT PHASE VICTIM MARK CONFIG --out OUT ...`.
 
 The rank is the real one; at the chosen moment of the victim the fault is done for real: a signal,
-an exception, memory that runs out. MARK gets the time at which it was done.
+an exception, memory that runs out. MARK gets the time at which it was done, and a line for each
+path in memory that nothing of the job may leave.
 """
-
-from __future__ import annotations
 
 import ctypes
 import os
@@ -15,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -29,6 +28,7 @@ from rn50.train import __main__ as entry
 from rn50.train import run, trainer
 from rn50.train.checkpoint import checkpointer
 from rn50.train.checkpoint import file as checkpoint_file
+from rn50.train.heartbeat import SCRATCH_ENV
 from rn50.train.process_info import read_process_info
 
 fault, phase, victim, mark, *rest = sys.argv[1:]
@@ -89,11 +89,26 @@ FAULTS: dict[str, Callable[[], Any]] = {
 }
 
 
+def in_memory() -> Iterator[str]:
+    """The engines' folder on one machine, and what this rank and the processes of the job above it
+    have mapped from /dev/shm."""
+    # emulated hosts, which share no memory
+    if fault != "network cut":
+        yield os.environ[SCRATCH_ENV]
+    rank = psutil.Process()
+    for process in (rank, *rank.parents()):
+        if mark in " ".join(process.cmdline()):
+            for mapped in process.memory_maps():
+                if mapped.path.startswith("/dev/shm/"):
+                    yield mapped.path
+
+
 def strike(model: Any = None) -> None:
     """Do it, once, on the victim; a bit flip is done to weights."""
     if read_process_info().rank != int(victim) or Path(mark).exists():
         return
-    Path(mark).write_text(f"{time.time()!r} {os.environ.get('RN50_SCRATCH', '')}")
+    lines = [repr(time.time()), *{*in_memory()}]
+    Path(mark).write_text("\n".join(lines))
     if fault == "bit flip":
         weight = model.net.collect_params()["fc_weight"].data()
         weight[0, 0] = weight[0, 0] * (1 + 2**-23)

@@ -1,7 +1,5 @@
 """Real file systems that refuse a call: a library that is loaded before the C library says so."""
 
-from __future__ import annotations
-
 import errno
 import subprocess
 import tempfile

@@ -1,7 +1,5 @@
 """`rn50 launch` with ranks of body.py: `LAUNCHER FAULT PHASE VICTIM MARK [key=value ...]`."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

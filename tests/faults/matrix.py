@@ -3,8 +3,6 @@
 python -m tests.faults.matrix [--only TEXT ...]
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import os
@@ -19,11 +17,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-import psutil
-
 from rn50.config.reading import read_text
 from rn50.data.lock import RANK_LOCK
-from rn50.launch.launchers import HOROVODRUN
 from rn50.logging.parse import read_events
 from rn50.logging.records import RESULT, Result, read
 from rn50.train.checkpoint.folder import newest_checkpoint
@@ -221,7 +216,6 @@ def command_of(case: Case, folder: Path, data: Path, mark: Path) -> list[str]:
 
 def run_case(case: Case, data: Path, bound_s: float = DEATH_BOUND_S) -> Outcome:
     """Do it, measure, and look for what should not be there."""
-    before = shared_memory()
     with place_for(case) as folder, tempfile.TemporaryDirectory() as scratch:
         mark = Path(scratch) / "mark"
         begun_s = time.time()
@@ -235,21 +229,16 @@ def run_case(case: Case, data: Path, bound_s: float = DEATH_BOUND_S) -> Outcome:
         except subprocess.TimeoutExpired:
             return Outcome(120.0, -1, "", ["still running after 120 s"])
         ended_s = time.time()
-        memory = ""
+        memory: list[str] = []
         if case.victim is not None:
-            struck, _, memory = read_text(mark).partition(" ")
-            begun_s = float(struck or "nan")
+            struck, *memory = read_text(mark).splitlines() or ["nan"]
+            begun_s = float(struck)
         stop_s = ended_s - begun_s
         messages = re.findall(r"^rn50: error:.*", done.stderr, re.M)
         problems = list(_problems(case, folder, done, messages))
         if not stop_s <= case.wait_s + bound_s:
             problems.append(f"{stop_s:.1f} s to stop")
-        if memory and Path(memory).exists():
-            problems.append(f"{memory} left")
-        if not other_jobs():
-            # Not rn50-*: this job's own is `memory`; another may have come no further than to it.
-            left = shared_memory() - before
-            problems += [f"{path} left" for path in left if path.name[:5] != "rn50-"]
+        problems += [f"{path} left" for path in memory if Path(path).exists()]
         if problems:
             for path in folder.rglob("stderr.log"):
                 problems += [line[:200] for line in path.read_text().splitlines()[-80:]]
@@ -278,7 +267,10 @@ def _problems(
         yield f"rank {case.rank} not named"
     if "Traceback" in done.stderr:
         yield "a traceback"
-    for run in folder.glob("results/*/*"):
+    runs = list(folder.glob("results/*/*"))
+    if case.victim is not None and case.fault != "folder removed" and not runs:
+        yield "no folder of a run"
+    for run in runs:
         log = run / "result_0.txt"
         events = read_events(log) if log.is_file() and log.stat().st_size else []
         started = any(event.key == "run_start" for event in events)
@@ -301,21 +293,6 @@ def _why_stopped(folder: Path) -> object:
     """Why a run stopped in order, by its result.json."""
     result = read(next(folder.glob(f"results/*/*/{RESULT}")), Result)
     return result and result.stopped
-
-
-def other_jobs() -> bool:
-    """Does anybody else on this machine run ranks, whose shared memory is not ours?"""
-    names = {"mpirun", "mpiexec.hydra", HOROVODRUN[-1]}
-    for process in psutil.process_iter(["cmdline"]):
-        words = (process.info["cmdline"] or [])[:3]
-        if names & {Path(word).name for word in words}:
-            return True
-    return False
-
-
-def shared_memory() -> set[Path]:
-    """What lies in /dev/shm."""
-    return set(Path("/dev/shm").iterdir())
 
 
 def main() -> int:

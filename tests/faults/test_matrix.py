@@ -2,8 +2,6 @@
 flip, SIGTERM and a launcher that is killed: test_resume.py, test_terminal.py. A loss that is no
 number: tests/launch/test_dry_run.py. A wall clock that jumps: tests/logging/test_clock.py."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A terminal that is closed, and a launcher whose own process is killed, under real ranks."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

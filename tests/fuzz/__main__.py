@@ -6,8 +6,6 @@ python -m tests.fuzz --interruptions 200
 python -m tests.fuzz KIND SEED
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import math

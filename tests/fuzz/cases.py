@@ -3,8 +3,6 @@
 What lies in the place of a file, and records that are not whole: tests/compliance.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Callable, Sequence

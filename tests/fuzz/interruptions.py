@@ -4,8 +4,6 @@ A seed decides launcher, target, and of each interruption signal, victim and mom
 time that a whole run takes here.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import random
@@ -24,10 +22,8 @@ from typing import NamedTuple, TypeGuard
 import psutil
 
 from rn50.config.reading import read_object
-from rn50.logging.parse import read_events
 from tests.conftest import RUN, Rn50, packed
-from tests.faults.matrix import shared_memory
-from tests.faults.test_resume import LAUNCHERS, bits, records
+from tests.faults.test_resume import LAUNCHERS, is_as_if_uninterrupted
 from tests.waiting import rank_process
 
 KIND = "interruptions"
@@ -43,7 +39,6 @@ TARGETS = (0.999, 0.01)
 MOST_S = 600.0
 """Of an attempt, however busy the machine is."""
 _MOST_ATTEMPTS = 12
-_LOG_EVERY = 5
 _NEXT = re.compile(r"; (?:go on|start again) with: .*?rn50 (launch .*)")
 
 
@@ -285,6 +280,11 @@ def what_is_left(folder: Path) -> set[Path]:
     return {*shared_memory(), *folder.rglob(".*")}
 
 
+def shared_memory() -> set[Path]:
+    """What lies in /dev/shm."""
+    return set(Path("/dev/shm").iterdir())
+
+
 def newest_run(results: Path) -> Path | None:
     """The folder of the last run, which one that starts again has replaced."""
     folders = [config.parent for config in results.glob("*/*/config.yaml")]
@@ -301,25 +301,3 @@ def is_over(folder: Path | None) -> TypeGuard[Path]:
         return False
     result = read_object(folder / "result.json")
     return result.get("status") in ("success", "aborted") and "stopped" not in result
-
-
-def is_as_if_uninterrupted(
-    folder: Path,
-    whole: Path,
-    odd_steps: set[int],
-) -> None:
-    """Result, metrics and log are those of `whole`. `odd_steps`: after which it went on; between
-    two log points the next loss is the mean since then."""
-    assert bits(folder) == bits(whole), f"{bits(whole)} expected, found {bits(folder)}"
-    metrics = [records(run) for run in (folder, whole)]
-    for step in (step for step in odd_steps if step % _LOG_EVERY):
-        for of_run in metrics:
-            following = next(record for record in of_run if record["step"] > step)
-            following.pop("loss", None)
-    assert metrics[0] == metrics[1], f"{folder}: other metrics than in {whole}"
-    keys, of_whole = (
-        [event.key for event in read_events(run / "result_0.txt")]
-        for run in (folder, whole)
-    )
-    keys = [key for key in keys if key != "run_resumed"]
-    assert keys == of_whole, f"{folder}: other events in result_0.txt than in {whole}"

@@ -1,7 +1,5 @@
 """Runs each case in a forked child, within limits of memory and time, and judges what it did."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

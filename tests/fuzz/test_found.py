@@ -1,7 +1,5 @@
 """What fuzzing found, each as small as it could be made."""
 
-from __future__ import annotations
-
 import io
 import struct
 from pathlib import Path

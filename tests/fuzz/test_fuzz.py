@@ -1,7 +1,5 @@
 """Every kind of case with fixed seeds; `make fuzz` takes others for as long as one likes."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -5,11 +5,8 @@ nothing here, and how cuDNN rounds; DALI's GPU kernels (images are decoded by it
 NCCL itself (sums go through shared memory), and any speed.
 """
 
-from __future__ import annotations
-
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,6 +21,7 @@ from rn50.config.load import load
 from rn50.launch.launch_plan import Options, plan_launch
 from rn50.launch.run import load_for_launch, run_plan
 from tests.gpu.runs import Done, GpuRun
+from tests.waiting import output_of
 
 HERE = Path(__file__).parent
 DRIVER = Path("/proc/driver/nvidia/version")
@@ -81,13 +79,7 @@ def fake(site: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the fake, built for this environment: a driver's libraries, as a machine's."""
     folder = tmp_path_factory.mktemp("fakecuda")
     command = [sys.executable, str(HERE / "fake" / "build.py"), str(site), str(folder)]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    output_of(command)
     return folder
 
 
@@ -101,21 +93,17 @@ def kernels(root: Path) -> str:
 @pytest.fixture(scope="session")
 def emulated(fake: Path, root: Path) -> Path:
     """They compiled for the CPU: FAKECUDA_KERNELS. MXNet, which this imports, needs a driver."""
-    done = subprocess.run(
+    driver = {"LD_PRELOAD": str(fake / "libcuda.so.1"), "LD_LIBRARY_PATH": str(fake)}
+    printed = output_of(
         [
             sys.executable,
             "-c",
             "from tests.train.emulated import build; print(build())",
         ],
-        env=os.environ
-        | {"LD_PRELOAD": str(fake / "libcuda.so.1"), "LD_LIBRARY_PATH": str(fake)},
+        env=os.environ | driver,
         cwd=root,
-        capture_output=True,
-        text=True,
-        check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return Path(done.stdout.splitlines()[-1])
+    return Path(printed.splitlines()[-1])
 
 
 @pytest.fixture
@@ -167,6 +155,7 @@ def gpu_run(
         late.release()
         out = resume or max(folder.glob("*/*/"), key=os.path.getmtime)
         reports = [json.loads(p.read_text()) for p in sorted(out.glob("fake_*.json"))]
+        assert len(reports) == loaded.run.system.world_size
         for report in reports:
             assert report["errors"] == []
             stubs = {

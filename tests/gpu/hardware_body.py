@@ -1,10 +1,10 @@
-"""A process of on_hardware.py: `python -m tests.gpu.hardware_body [OPTIONS] PART [ROUTE] [BATCH]`
-prints the rows of a part's table."""
+"""A process of on_hardware.py: `python -m tests.gpu.hardware_body OPTIONS PART [ROUTE] [BATCH]`
+prints the rows of a part's table. OPTIONS: those of `Options`, as JSON."""
 
 from __future__ import annotations
 
-import argparse
 import ctypes
+import json
 import os
 import statistics
 import sys
@@ -42,7 +42,7 @@ OF_ENTRY_BETA = 10
 
 class Options(NamedTuple):
     config: str
-    overrides: tuple[str, ...]
+    overrides: Sequence[str]
     rounds: int
     steps: int
 
@@ -365,28 +365,15 @@ def nccl(options: Options) -> None:
     comm.stop()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--config", default=DEFAULTS.config)
-    parser.add_argument("--override", action="append", default=[])
-    parser.add_argument("--rounds", default=DEFAULTS.rounds, type=int)
-    parser.add_argument("--steps", default=DEFAULTS.steps, type=int)
-    parser.add_argument("words", nargs="+")
-    given = parser.parse_args()
-    options = Options(
-        given.config,
-        tuple(given.override),
-        given.rounds,
-        given.steps,
-    )
+def main(text: str, name: str, *words: str) -> None:
+    options = Options(**json.loads(text))
     parts: dict[str, Callable[..., None]] = {
         part.__name__: part for part in (machine, doctor, losses, rate, calls, nccl)
     }
-    name, *words = given.words
     parts[name](options, *words)
     sys.stderr.flush()
     os._exit(0)  # a library that lost its GPU can hang on its way out
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -8,9 +8,8 @@ Each part is a process of its own (hardware_body.py) with a limit of time. It is
 as it has ended; one that fails says so, and the rest goes on.
 """
 
-from __future__ import annotations
-
 import argparse
+import json
 import os
 import signal
 import subprocess
@@ -20,7 +19,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.gpu.hardware_body import DEFAULTS, row
+from tests.gpu.hardware_body import DEFAULTS, Options, row
 
 ROOT = Path(__file__).parents[2]
 ROUTES = ("graphs", "eager", "operators")
@@ -76,12 +75,11 @@ def sections(batches: Sequence[str]) -> Iterator[Section]:
 
 
 def outcome(
-    part: Part, options: Sequence[str], *, patience: float = 1
+    part: Part, options: Options = DEFAULTS, *, patience: float = 1
 ) -> tuple[str, bool]:
     """The rows of a part's table, and whether it came to its end.
 
     Args:
-        options: of hardware_body.py.
         patience: factor of the part's limit of time.
     """
     limit_s = patience * part.patience_s
@@ -89,7 +87,7 @@ def outcome(
         sys.executable,
         "-m",
         "tests.gpu.hardware_body",
-        *options,
+        json.dumps(options._asdict()),
         *part.words,
     ]
     failure = ""
@@ -116,7 +114,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("page", type=Path)
     parser.add_argument(
-        "--config", default="dgxh100_8", help="whose network and optimizer"
+        "--config", default=DEFAULTS.config, help="whose network and optimizer"
     )
     parser.add_argument(
         "--batches",
@@ -140,16 +138,12 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     given = parser.parse_intermixed_args(words)
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")
-    options = [
-        "--config",
+    options = Options(
         given.config,
-        "--rounds",
-        str(given.rounds),
-        "--steps",
-        str(given.steps),
-    ]
-    for override in given.overrides:
-        options += ["--override", override]
+        given.overrides,
+        given.rounds,
+        given.steps,
+    )
     all_ended = True
     given.page.parent.mkdir(parents=True, exist_ok=True)
     with given.page.open("w") as page:

@@ -7,8 +7,6 @@ prints an object.
     preset     those of a preset's network at 32 px
 """
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import json

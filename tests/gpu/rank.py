@@ -7,8 +7,6 @@ The same arguments, and `--script FILE` before them: a JSON object, what the dev
 The fake's report goes to OUT/fake_<rank>.json, with its counts at each log point.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import sys

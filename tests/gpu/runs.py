@@ -1,11 +1,10 @@
 """What runs on the fake GPU have in common: their shapes, and what is left of one."""
 
-from __future__ import annotations
-
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from tests.conftest import metrics
 
 ONE_RANK = ("system.ranks_per_node=1",)
 SHORT = (
@@ -28,9 +27,7 @@ class Done(NamedTuple):
     @property
     def log_points(self) -> list[dict[str, Any]]:
         """The lines of metrics.jsonl about training."""
-        lines = (self.out / "metrics.jsonl").read_text().splitlines()
-        metrics = map(json.loads, lines)
-        return [line for line in metrics if line["kind"] == "train"]
+        return metrics(self.out, "train")
 
     @property
     def counts(self) -> dict[str, int]:

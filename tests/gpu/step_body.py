@@ -1,8 +1,6 @@
 """A rank of test_nodes.py: `python step_body.py CONFIG OUT`. Steps of our own kernels on gradients
 summed over ranks, on lazy streams, against the sums and the update of NumPy."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

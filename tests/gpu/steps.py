@@ -1,7 +1,5 @@
 """Training steps of a network on one batch, as a rank makes them."""
 
-from __future__ import annotations
-
 import rn50  # noqa: F401  before MXNet, whose finder it installs
 
 # isort: split

@@ -4,8 +4,6 @@ that its streams are lazy and its new memory is no number, and what it counts.
 What it computes stands against the CPU's losses in test_plan.py.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Which libraries are loaded, with no variable set, and which GPUs their code is for."""
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -19,6 +17,7 @@ from rn50.launch.doctor import OK, try_library
 from rn50.launch.launchers import LAUNCHERS, build_job
 from rn50.train.capabilities import check_accelerator
 from rn50.train.gpu.code import PLAN_CAPABILITIES, WHEEL, gpu_code, runs
+from tests.waiting import output_of
 
 pytestmark = pytest.mark.slow
 
@@ -62,17 +61,13 @@ architectures = cache(gpu_code)
 
 
 def load_libraries(code: str = LOAD, /, **environment: str) -> dict[str, Any]:
-    done = subprocess.run(
+    printed = output_of(
         [sys.executable, "-c", code],
         env=environment,
         cwd="/",
-        capture_output=True,
-        text=True,
         timeout=300,
-        check=False,
     )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(printed.splitlines()[-1])
 
 
 def check_own(loaded: dict[str, Any], site: Path) -> None:
@@ -231,10 +226,8 @@ def test_horovod_looks_for_the_drivers_library_where_set_up_links_it(
 ) -> None:
     """Its dlopen("libcuda.so"): the fake's folder has that name too, so the link is looked at."""
     (library,) = site.glob("horovod/mxnet/mpi_lib*.so")
-    done = subprocess.run(
-        ["readelf", "-d", library], capture_output=True, text=True, check=True
-    )
-    assert re.search(r"\(RPATH\).*\[\$ORIGIN/\.\./\.\./mxnet\]", done.stdout)
+    printed = output_of(["readelf", "-d", library])
+    assert re.search(r"\(RPATH\).*\[\$ORIGIN/\.\./\.\./mxnet\]", printed)
     link = site / "mxnet" / "libcuda.so"
     assert link.is_symlink()
     assert link.readlink().name == "libcuda.so.1"
@@ -252,16 +245,11 @@ def test_environment_json_names_gpu_driver_and_libraries(
         "record = describe_environment(build_job(run, 'mpirun', ())[1], 'mpirun', ())\n"
         "print(json.dumps(to_dict(record)))"
     )
-    done = subprocess.run(
+    text = output_of(
         [sys.executable, "-c", code],
         env=os.environ | {"FAKECUDA_NAME": "NVIDIA A100-SXM4-80GB"},
-        capture_output=True,
-        text=True,
         timeout=120,
-        check=False,
     )
-    assert done.returncode == 0, done.stderr
-    text = done.stdout
     for named in (
         "mxnet-cu112",
         "NVIDIA A100-SXM4-80GB",

@@ -3,11 +3,8 @@
 Streams are lazy wherever numbers are looked at: what a wait is missing for is missing from them.
 """
 
-from __future__ import annotations
-
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +17,7 @@ from rn50.config.load import load
 from rn50.config.names import list_presets
 from rn50.launch.doctor import MOST_OFF
 from tests.gpu.runs import HALF, ONE_RANK, SHORT, GpuRun
+from tests.waiting import output_of
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
@@ -36,7 +34,7 @@ def answer_of(
     **environment: str,
 ) -> dict[str, Any]:
     """What plan_body.py prints. `before`: the launcher's words."""
-    done = subprocess.run(
+    printed = output_of(
         [
             *before,
             sys.executable,
@@ -45,13 +43,9 @@ def answer_of(
         ],
         env=os.environ | {"FAKECUDA_LAZY": "1", "PYTHONPATH": str(ROOT)} | environment,
         cwd=ROOT,
-        capture_output=True,
-        text=True,
         timeout=600,
-        check=False,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    line = done.stdout.splitlines()[-1]  # horovodrun puts its rank before it
+    line = printed.splitlines()[-1]  # horovodrun puts its rank before it
     answer: dict[str, Any] = json.loads(line[line.index("{") :])
     assert answer["errors"] == []
     return answer

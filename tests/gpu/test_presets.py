@@ -5,8 +5,6 @@ the memory and the compute capability of its accelerator; activations take no me
 batch of 408 fits.
 """
 
-from __future__ import annotations
-
 import json
 import re
 

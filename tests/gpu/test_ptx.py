@@ -1,14 +1,12 @@
 """What NVRTC makes of device.cu is assembled for every GPU that runs it, as its driver would."""
 
-from __future__ import annotations
-
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.gpu.cuda import compile_ptx
+from tests.waiting import finished
 
 
 @pytest.mark.parametrize("capability", [(7, 0), (8, 0), (8, 6), (8, 9), (9, 0)])
@@ -23,12 +21,7 @@ def test_ptxas_assembles_every_kernel_without_spills(
     ptxas = site / "nvidia" / "cuda_nvcc" / "bin" / "ptxas"
     architecture = "-arch=sm_{}{}".format(*capability)
     command = [ptxas, architecture, "-v", text, "-o", tmp_path / "device.cubin"]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = finished(command)
     assert done.returncode == 0, done.stderr
     spilled = re.findall(
         r"(\d+) bytes spill stores, (\d+) bytes spill loads", done.stderr

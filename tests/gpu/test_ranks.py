@@ -1,7 +1,5 @@
 """Real ranks to their end on the fake GPU: every network, precision, layout, optimizer and wire."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,13 +1,13 @@
 """What a rank refuses before it touches any data: a GPU it has no code for, an old driver, none."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.waiting import finished
 
 pytestmark = pytest.mark.slow
 
@@ -16,7 +16,7 @@ def start_rank(
     out: Path, *words: str, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """`rn50.train` as a launcher starts it, on data that does not exist."""
-    return subprocess.run(
+    return finished(
         [
             sys.executable,
             "-m",
@@ -32,10 +32,7 @@ def start_rank(
             *words,
         ],
         env=os.environ | environment,
-        capture_output=True,
-        text=True,
         timeout=120,
-        check=False,
     )
 
 
@@ -109,17 +106,14 @@ def test_a_machine_without_a_driver_says_so(tmp_path: Path) -> None:
 
 def test_mxnets_kernels_do_not_load_on_hopper(fake_environment: Path) -> None:
     """What the refusal comes before: CUDA's own answer, from the wheel's real fat binaries."""
-    done = subprocess.run(
+    done = finished(
         [
             sys.executable,
             "-c",
             "import rn50, mxnet as mx; (mx.nd.ones(4, mx.gpu(0)) * 2).asnumpy()",
         ],
         env=os.environ | {"FAKECUDA_CAPABILITY": "9.0"},
-        capture_output=True,
-        text=True,
         timeout=120,
-        check=False,
     )
     assert done.returncode != 0
     assert "no kernel image is available for execution on the device" in done.stderr

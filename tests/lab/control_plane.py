@@ -6,8 +6,6 @@
 are at work and brings about an end. A line of JSON for each job.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -3,8 +3,6 @@
 The hub is the driver's, so that its work counts as neither the launcher's nor the ranks'.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import os

@@ -4,8 +4,6 @@ python tests/lab/record.py verdicts ../shared/data/mlperf_logs > before.txt
 python tests/lab/record.py digests >> before.txt
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The control plane with few thin ranks: the ends, and that totals grow no faster than ranks."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

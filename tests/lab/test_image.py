@@ -1,7 +1,5 @@
 """The container against the program outside it; `make container-test` builds the image first."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import time

@@ -1,7 +1,5 @@
 """`scripts/setup.sh --gpu` where there are neither Debian's tools nor nvcc, as on Rocky or SLES."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,8 +1,6 @@
 """`scripts/setup.sh --system-mxnet`: another Python, whose MXNet has another name and place, as if
 built from source; the same weights, bit for bit."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -9,8 +9,6 @@ watchdog, failure), then start-up, log points and stop by the product's own func
 A step is asleep; `exchange.py` stands in for Horovod.
 """
 
-from __future__ import annotations
-
 import gc
 import itertools
 import os

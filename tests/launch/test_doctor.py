@@ -1,7 +1,5 @@
 """`rn50 doctor`: GPU code as libraries hold it, GPUs that cannot run it, what a trial leaves."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

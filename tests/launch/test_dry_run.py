@@ -1,7 +1,5 @@
 """`rn50 launch --dry-run` says what would run, and `--json` prints JSON alone."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """The last line of a command: the reason, the folder, and what goes on from there."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

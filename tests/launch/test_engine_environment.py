@@ -1,7 +1,5 @@
 """What the engines read, and what Horovod would do otherwise than asked."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

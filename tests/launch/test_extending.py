@@ -1,7 +1,5 @@
 """A scheduler is a row of `config/choices.py` and a class in `launch/`; launchers that fail."""
 
-from __future__ import annotations
-
 import errno
 from collections.abc import Iterator
 from pathlib import Path

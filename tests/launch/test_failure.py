@@ -1,7 +1,5 @@
 """Why a job failed, out of what launchers and ranks printed; what was short on the machine."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

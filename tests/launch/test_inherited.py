@@ -1,7 +1,5 @@
 """What the shell around has left does not reach what is started: a launcher's ranks for real."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

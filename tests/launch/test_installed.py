@@ -1,15 +1,13 @@
 """Files that a purge by age took from an environment."""
 
-from __future__ import annotations
-
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from rn50.launch.installed import losses
+from tests.waiting import finished
 
 RECORD = (
     'numpy/core.py,sha256=x,4\nnumpy/core.pyc,,\n"numpy/a,b.py",,\n'
@@ -48,11 +46,9 @@ def test_a_foreign_package_that_does_not_load_is_one_line(tmp_path: Path) -> Non
         "raise ImportError('numpy of another Python')"
     )
     for words in (["launch", "smoke", "--dry-run"], ["doctor"]):
-        done = subprocess.run(
+        done = finished(
             [sys.executable, "-m", "rn50.cli.entry", *words],
             env=os.environ | {"PYTHONPATH": str(tmp_path)},
-            capture_output=True,
-            text=True,
         )
         assert done.returncode == 2
         (line,) = done.stderr.splitlines()

@@ -1,7 +1,5 @@
 """The folder of a job: one start at a time, nothing written over, an exit code in any case."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Job scripts as text: golden files, ShellCheck, and a real shell that meets nasty names."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -18,6 +16,7 @@ from rn50.launch.job_script import JobPaths, job_script
 from rn50.launch.schedulers import SCHEDULERS
 from rn50.launch.system_description import system_id
 from tests.conftest import refused
+from tests.waiting import output_of
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / "submit"
 FOLDER = "results/job"
@@ -83,13 +82,8 @@ def test_every_script_passes_shellcheck(tmp_path: Path) -> None:
         )
         (tmp_path / f"{scheduler}.sh").write_text(text)
     scripts = [*golden, *tmp_path.iterdir()]
-    done = subprocess.run(
-        [SHELLCHECK, *scripts],
-        capture_output=True,
-        text=True,
-    )
-    assert len(scripts) == 8, done.stdout
-    assert done.returncode == 0, done.stdout
+    assert len(scripts) == 8
+    output_of([SHELLCHECK, *scripts])
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """A job that goes on in its folder, after an interruption. For real."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
@@ -10,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rn50.logging.parse import read_events
-from tests.conftest import Rn50, read_json
+from tests.conftest import Rn50, logged_keys, read_json
 from tests.waiting import finished, leave_nothing, wait_until
 
 SHORT = (
@@ -63,7 +61,7 @@ def test_a_run_goes_on_as_a_job_which_is_stopped_and_started_again(
     assert (run / "job.1.log").read_text() == first_log
     assert (run / "exit_code").read_text() == "0\n"
     assert (run / "exit_code.1").read_text() == "143\n"
-    keys = [event.key for event in read_events(run / "result_0.txt")]
+    keys = logged_keys(run)
     assert keys.count("run_start") == 1
     assert keys.count("run_resumed") == 2
     assert f"{run} has ended" in rn50.error("submit", "--resume", str(run), results[0])

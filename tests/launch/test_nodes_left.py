@@ -1,8 +1,6 @@
 """Which nodes are left after a failure, and the config to go on with; programs are stand-ins that
 know which nodes are dead (tests/slurm has the real ones)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The result first, then signals: what comes after a run's end changes nothing."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`rn50 submission`: the layout, the machine's page, and the official package checker's verdict."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

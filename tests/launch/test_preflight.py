@@ -1,7 +1,5 @@
 """What stands in the way of a run is the same to every command, and told before anything starts."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

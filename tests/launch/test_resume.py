@@ -1,7 +1,5 @@
 """Going on with a run: nothing of it is lost where that is interrupted, or the disk is full."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

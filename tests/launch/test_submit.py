@@ -1,7 +1,5 @@
 """`rn50 submit`: the local scheduler for real, the others' commands at the process boundary."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """One verdict on a run: `launch`, `runs`, the report, result.json and `log check` say the same."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

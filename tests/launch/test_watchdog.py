@@ -1,7 +1,5 @@
 """The watchdog's side of the conversation: real sockets, no ranks."""
 
-from __future__ import annotations
-
 import json
 import socket
 import time

@@ -3,8 +3,6 @@
 CHANGES is a JSON list of VARIABLE=VALUE, set in its environment, and of overrides, added behind.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

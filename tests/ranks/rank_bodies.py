@@ -3,8 +3,6 @@
 Each name replaces one function of the trainer by one that does a little more.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,8 +1,6 @@
 """A rank of test_collectives.py: `python sum_body.py CONFIG OUT [OVERRIDES ...]`; sums, for each of
 OVERRIDES (their keys apart by a space), and the statistics of batch norm, against NumPy's."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

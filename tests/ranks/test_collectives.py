@@ -1,7 +1,5 @@
 """Every algorithm gives the plain sum on real ranks, through the trainer's own communicator."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

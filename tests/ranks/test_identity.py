@@ -1,7 +1,5 @@
 """A rank that is not of the others' run ends it before training; its message says in what."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Real ranks through the real command: end to end and repeatable. Ends: tests/faults."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess
@@ -16,7 +14,7 @@ from rn50.config.load import load
 from rn50.launch.launchers import build_job
 from rn50.launch.supervisor import run_job
 from rn50.logging.parse import read_events
-from tests.conftest import RUN, Rn50, metrics, read_json
+from tests.conftest import RUN, Rn50, logged, metrics, read_json
 from tests.mpi import EVERY_LAUNCHER
 from tests.waiting import leave_nothing
 
@@ -25,13 +23,13 @@ GOLDEN = Path(__file__).parent.parent / "golden" / "smoke_result_0.txt"
 BODIES = str(Path(__file__).with_name("rank_bodies.py"))
 
 
-def shape(path: Path) -> list[tuple[str, object, dict[str, object]]]:
+def shape(log: Path) -> list[tuple[str, object, dict[str, object]]]:
     """Events without what a clock, a machine or an edit changes."""
     events = []
-    for event in read_events(path):
-        value = None if event.key == "eval_accuracy" else event.value
-        about = event.metadata | dict.fromkeys(("file", "lineno"))
-        events.append((event.key, value, about))
+    for key, value, about in logged(log.parent, log.name):
+        if key == "eval_accuracy":
+            value = None
+        events.append((key, value, about))
     return events
 
 

@@ -1,7 +1,5 @@
 """One's own YAML and image set, neither in the current folder: a job finds the set."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Two ranks as two nodes, each with its own part of the set on its own disk."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -12,7 +10,7 @@ from rn50.data.stage import stage
 from rn50.train.checkpoint.folder import checkpoints_in
 from tests import mpi
 from tests.conftest import read_json
-from tests.waiting import finished
+from tests.waiting import output_of
 
 pytestmark = [pytest.mark.slow, mpi.NEEDED]
 
@@ -54,8 +52,7 @@ def train(
     command = [mpi.LAUNCHER, "--oversubscribe", "--allow-run-as-root"]
     for disk in disks:
         command += ["-np", "1", *rank, f"data.path={disk}", ":"]
-    done = finished(command[:-1], cwd=root)
-    assert done.returncode == 0, done.stderr
+    output_of(command[:-1], cwd=root)
     result = read_json(out / "result.json")
     assert result["epochs"] == 2
     return result["weights_digest"]

@@ -1,7 +1,5 @@
 """A run from a saved config.yaml says whether it repeated the recorded one."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

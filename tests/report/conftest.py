@@ -1,8 +1,6 @@
 """Pages in a headless Chromium, within a frame of an outer page that measures them: the pages
 themselves may run no script."""
 
-from __future__ import annotations
-
 import html
 import json
 import shutil

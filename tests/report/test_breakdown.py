@@ -1,7 +1,5 @@
 """Where a step went, in a report: phases, ranks, hosts; of files that anybody may have written."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

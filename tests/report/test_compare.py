@@ -1,7 +1,5 @@
 """Logs, runs and submissions side by side: `rn50 log compare`, its columns, its page."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """A real run of two ranks: its records for other tools, its evaluation once more."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

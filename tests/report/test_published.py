@@ -1,7 +1,5 @@
 """Where a time stands among the published ones of the same accelerators."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """report.html: its content, its harmlessness, and how a browser takes it."""
 
-from __future__ import annotations
-
 import re
 from html.parser import HTMLParser
 from operator import itemgetter

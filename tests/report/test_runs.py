@@ -1,7 +1,5 @@
 """`rn50 runs`: by files and locks, while they are written, and whatever lies in the folders."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -9,8 +9,6 @@ Messages of a round share links: a node's its NICs, a rack's its uplinks, a rank
 each at the busier of the two ends.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeAlias

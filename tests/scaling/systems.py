@@ -1,7 +1,5 @@
 """The machines that `rn50 predict` knows, and copies of them with other figures."""
 
-from __future__ import annotations
-
 from rn50.config.load import load_system
 from rn50.config.machine import Performance, System
 from rn50.config.names import PRESETS

@@ -1,7 +1,5 @@
 """`rn50 predict --best`: the search agrees with single predictions, and has bounds."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The formulas against published step tables, hand arithmetic and each other."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """ResNet-50 by layer against the trainer's network and published figures."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Every algorithm as messages (`messages.py`) against its formula."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Predictions: the two runs that must be met, intervals, configs, calibration from runs."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

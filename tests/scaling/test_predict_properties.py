@@ -1,8 +1,6 @@
 """Every system x GPUs x batch: the answer is sane, more work never takes less time, and no jump
 without its cause."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Step time: monotone where physics is, and equal to its calibration."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Epochs, evaluations and the clocks of a run."""
 
-from __future__ import annotations
-
 from statistics import mean
 
 import pytest

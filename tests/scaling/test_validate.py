@@ -1,7 +1,5 @@
 """The accuracy that is claimed, over every published row."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """scripts/bind.sh on topologies written down as text, and on this machine."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

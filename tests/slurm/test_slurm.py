@@ -1,8 +1,6 @@
 """`rn50 submit` on a real Slurm: munge, slurmctld and three slurmd on this machine. At night what
 takes minutes: a time limit, nodes that fail, a stopped rank."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -21,7 +19,7 @@ from rn50.logging.parse import read_events
 from rn50.train.checkpoint.folder import checkpoints_in
 from rn50.train.communication.mpi_library import MPICH_ABI
 from tests import mpi
-from tests.conftest import Rn50, metrics, read_json
+from tests.conftest import Rn50, logged_keys, metrics, read_json
 from tests.ranks.test_launch import shape
 from tests.waiting import finished, leave_nothing, wait_until
 
@@ -269,7 +267,7 @@ def test_a_requeued_job_goes_on(
     assert re.search(stopped, job.log("job.1.log"))
     assert re.search(rf"the start before: {stopped} ", job.log())
     assert job.log("exit_code.1") == "143\n"
-    keys = [event.key for event in read_events(job.run / "result_0.txt")]
+    keys = logged_keys(job.run)
     assert keys.count("run_start") == keys.count("run_resumed") == 1
     assert digest(job.run) == uninterrupted
 

@@ -1,7 +1,5 @@
 """SWEEP.yaml: read, refused in one line a problem, turned into configs of trials."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Real sweeps: trials that run, are pruned, fail and are killed; drivers that are killed."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """What a sweep leaves behind, from a journal of known trials."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The study: the same draws after any kill, a torn journal mended, decisions of the pruner."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """For runs of one rank within the process of the tests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

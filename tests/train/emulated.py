@@ -1,7 +1,5 @@
 """The kernels of device.cu on a CPU, with threads as a GPU has them (emulated.h)."""
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import subprocess

@@ -1,7 +1,5 @@
 """Gradients side by side in one array: where each lies, and that backward writes it there."""
 
-from __future__ import annotations
-
 import mxnet as mx
 import numpy as np
 import pytest

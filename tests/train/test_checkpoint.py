@@ -1,7 +1,5 @@
 """Checkpoint files: what goes in comes out, and nothing torn, damaged or hostile does harm."""
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -14,8 +12,10 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+from mxnet.gluon import nn
 
 from rn50.config.load import load
+from rn50.config.manifest import load_manifest
 from rn50.train.checkpoint.file import (
     BEST,
     Checkpoint,
@@ -32,10 +32,12 @@ from rn50.train.checkpoint.folder import (
     prune,
 )
 from rn50.train.checkpoint.model_export import describe
+from rn50.train.checkpoint.restore import restore
 from rn50.train.checkpoint.resume import check_config, resumed_config
 from rn50.train.checkpoint.state import LossScaleState, Meta, TrainState
 from rn50.train.communication.identity import image_set_in
-from tests.conftest import refused, write_json
+from rn50.train.network.build import statistics_arrays, weight_arrays
+from tests.conftest import refused
 from tests.faults.file_system import refusing
 
 CONFIG = ("smoke", ["seed=1"])
@@ -314,34 +316,20 @@ def test_nodes_with_a_part_each_stay_as_many(tmp_path: Path) -> None:
         check_config(checkpoint, others)
 
 
-def test_the_image_set_is_known_by_its_content(tmp_path: Path) -> None:
+def test_the_image_set_is_known_by_its_content(
+    smoke_data: Path,
+    tmp_path: Path,
+) -> None:
     """A copy elsewhere is the same set; another under the same name is not."""
-    file = {"bytes": 1, "sha256": "0" * 64}
-    split = {
-        "samples": 4,
-        "class_counts": [4],
-        "files": dict.fromkeys(("rec", "idx", "npy"), file),
-    }
-    held = {
-        "format": "rn50-recordio-1",
-        "classes": list("abcd"),
-        "shuffle_seed": 0,
-    }
-    counts = {
-        "train": split | {"samples": 1000},
-        "val": split | {"samples": 400},
-    }
-    data = tmp_path / "data"
-    data.mkdir()
-    write_json(data / "manifest.json", held | {"splits": counts})
-    here = load("smoke", ["seed=1", f"data.path={data}"])
-    digest = image_set_in(data)
+    here = load("smoke", ["seed=1", f"data.path={smoke_data}"])
+    digest = image_set_in(smoke_data)
     same = read_checkpoint(write(tmp_path, image_set=digest))
     check_config(same, here)
     other = read_checkpoint(write(tmp_path, image_set="77"))
     with refused(f"^data.path: .* 77 expected, as in .*, found {digest} in"):
         check_config(other, here)
-    assert describe(same, here.run)["output"]["classes"] == held["classes"]
+    classes = load_manifest(smoke_data).classes
+    assert describe(same, here.run)["output"]["classes"] == classes
     assert "classes" not in describe(other, here.run)["output"]
 
 
@@ -383,6 +371,54 @@ def test_another_rank_count_keeps_the_global_batch(
     other = load("smoke", ["seed=1", "system.ranks_per_node=4"])
     with refused(r"batch: .*\{1: 20\} expected.*found \{1: 40\}"):
         check_config(checkpoint, other)
+
+
+@pytest.mark.parametrize(
+    ("step", "rank", "ranks", "bn_stats", "expected"),
+    [
+        (50, 1, 2, "average", {"mean": 4, "var": 4}),
+        (50, 0, 1, "average", {"mean": 2.5, "var": 2.5}),
+        (50, 2, 3, "average", {"mean": 2.5, "var": 2.5}),
+        (51, 2, 3, "average", {"mean": 1, "var": 1}),
+        (50, 1, 2, "batch", {"mean": 4, "var": 4}),
+        (50, 0, 1, "batch", {"mean": 2.5, "var": 4.75}),
+        (51, 2, 3, "batch", {"mean": 1, "var": 1}),
+    ],
+)
+def test_statistics_of_each_rank_are_its_own_or_those_of_all_that_took_part(
+    tmp_path: Path,
+    step: int,
+    rank: int,
+    ranks: int,
+    bn_stats: str,
+    expected: dict[str, float],
+) -> None:
+    """The ranks' means and variances are 1 and 4. The variance of all their images has a share from
+    the distance of their means. Of two ranks the second has no share of the batch from the second
+    epoch on."""
+    net = nn.BatchNorm(in_channels=3)
+    net.initialize()
+    saved = {name: array.asnumpy() for name, array in weight_arrays(net).items()}
+    rows = np.array([1, 4], np.float32)
+    for name in statistics_arrays(net):
+        saved[name] = np.multiply.outer(rows, np.ones(3, np.float32))
+    change = "batch.changes=[{after_epoch: 1, per_rank: 20, active_ranks: 1}]"
+    config = load("smoke", ["seed=1", change, f"eval.bn_stats={bn_stats}"]).to_dict()
+    path = tmp_path / "a.ckpt"
+    about = meta(
+        step,
+        config=config,
+        statistics_rows=2,
+    )
+    write_checkpoint(path, about, saved)
+    restore(
+        read_checkpoint(path),
+        net,
+        rank=rank,
+        ranks=ranks,
+    )
+    for name, array in statistics_arrays(net).items():
+        assert (array.asnumpy() == expected[name.rpartition("_")[2]]).all()
 
 
 @pytest.mark.parametrize("links", [True, False])

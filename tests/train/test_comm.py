@@ -1,8 +1,6 @@
 """The communicator on three ranks that are threads of this process, which meet in a stand-in for
 Horovod. Over Horovod itself: tests/ranks/test_collectives.py, by the same body."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor

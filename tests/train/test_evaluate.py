@@ -1,7 +1,5 @@
 """Counting hits over an evaluation set, and what an accuracy exactly at the target means."""
 
-from __future__ import annotations
-
 from unittest.mock import MagicMock, Mock
 
 import mxnet as mx

@@ -1,7 +1,5 @@
 """GPU code as libraries hold it, and which kernels a GPU gets."""
 
-from __future__ import annotations
-
 import struct
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the driver says, asked of a driver's library that the test compiles."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from rn50.train.gpu.cuda_driver import Gpu, Gpus, check_driver, read_gpus

@@ -1,7 +1,5 @@
 """The kernels of device.cu on the CPU (emulated.py), against NumPy and MXNet's operators."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import mxnet as mx

@@ -1,7 +1,5 @@
 """Where a plan's values lie: never two at a place that are needed at a time."""
 
-from __future__ import annotations
-
 from itertools import combinations
 from operator import attrgetter
 

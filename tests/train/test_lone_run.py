@@ -1,8 +1,6 @@
 """Whole runs of one rank in this process: what they leave, and that one which stopped goes on bit
 for bit. Those of several ranks: tests/ranks and tests/faults."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from operator import itemgetter
@@ -10,27 +8,30 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import numpy as np
 import pytest
 
-from rn50.config.leaves import nest
 from rn50.config.load import load
 from rn50.data import pipeline
 from rn50.launch.resume import begin_attempt
 from rn50.logging.clock import Clock
 from rn50.logging.parse import read_events
 from rn50.train import trainer
-from rn50.train.checkpoint.file import read_checkpoint, step_of, write_checkpoint
-from rn50.train.checkpoint.folder import checkpoints_in, newest_expected
-from rn50.train.checkpoint.restore import restore
-from rn50.train.checkpoint.resume import recorded_run
+from rn50.train.checkpoint.file import read_checkpoint, step_of
+from rn50.train.checkpoint.folder import checkpoints_in
 from rn50.train.communication import communicator as comm
 from rn50.train.context import RunContext
-from rn50.train.network.build import build_network, statistics_arrays, weight_arrays
 from rn50.train.process_info import ProcessInfo
 from rn50.train.run import train_and_evaluate
 from rn50.train.update import loss_scale
-from tests.conftest import made_once, metrics, packed, read_json, refused
+from tests.conftest import (
+    logged,
+    logged_keys,
+    made_once,
+    metrics,
+    packed,
+    read_json,
+    refused,
+)
 
 CONFIG = (
     "seed=1",
@@ -119,15 +120,6 @@ def result(folder: Path) -> dict[str, Any]:
     return read_json(folder / "result.json")
 
 
-def events(folder: Path) -> list[tuple[str, object, dict[str, object]]]:
-    """Of the log, without stamps and the lines of our own code."""
-    listed = []
-    for event in read_events(folder / "result_0.txt"):
-        about = event.metadata | dict.fromkeys(("file", "lineno"))
-        listed.append((event.key, event.value, about))
-    return listed
-
-
 def saved(folder: Path) -> list[int]:
     return list(map(step_of, checkpoints_in(folder / "checkpoint")))
 
@@ -162,7 +154,7 @@ def test_what_a_run_leaves(whole: Path) -> None:
     assert table["host"] == ["here"]
     assert table["steps"] == [12]
     lines = []
-    for key, _, about in events(whole):
+    for key, _, about in logged(whole):
         epochs = [str(about[name]) for name in EPOCHS if name in about]
         lines.append(" ".join([key, *epochs]))
     assert lines[lines.index("block_start 1 2") :] == BLOCKS.splitlines()
@@ -206,8 +198,8 @@ def test_a_run_that_stopped_goes_on_bit_for_bit(
     assert result(folder)["resumed_after_step"] == stops_at
     for key in ("weights_digest", "eval_accuracy", "epochs", "global_batch_size"):
         assert result(folder)[key] == result(whole)[key]
-    logged = [event for event in events(folder) if event[0] != "run_resumed"]
-    assert logged == events(whole)
+    events = [event for event in logged(folder) if event[0] != "run_resumed"]
+    assert events == logged(whole)
     points = {point["step"]: point for point in metrics(folder, "train")}
     for point, steps in zip(
         metrics(whole, "train"),
@@ -246,8 +238,8 @@ def test_a_run_that_stopped_before_its_first_step_goes_on_bit_for_bit(
     train(folder)
     assert result(folder)["resumed_after_step"] == 0
     assert result(folder)["weights_digest"] == result(whole)["weights_digest"]
-    logged = [event for event in events(folder) if event[0] != "run_resumed"]
-    assert logged == events(whole)
+    events = [event for event in logged(folder) if event[0] != "run_resumed"]
+    assert events == logged(whole)
 
 
 def test_a_budget_of_all_epochs_stops_nothing_and_a_spent_one_stops_again(
@@ -261,8 +253,8 @@ def test_a_budget_of_all_epochs_stops_nothing_and_a_spent_one_stops_again(
         assert stopped["step"] == stops_at
     train(folder, "limits.epochs=4")
     assert "stopped" not in result(folder)
-    logged = [event for event in events(folder) if event[0] != "run_resumed"]
-    assert logged == events(whole)
+    events = [event for event in logged(folder) if event[0] != "run_resumed"]
+    assert events == logged(whole)
 
 
 def test_a_damaged_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
@@ -290,7 +282,7 @@ def test_a_damaged_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
     train(folder)
     jump, *_ = metrics(folder, "wall_clock_jump")
     assert (jump["step"], jump["by_s"]) == (9, -7.5)
-    assert "wall_clock_jump" in [event.key for event in read_events(log)]
+    assert "wall_clock_jump" in logged_keys(folder)
     assert result(folder)["resumed_after_step"] == 6
     assert result(folder)["weights_digest"] == result(whole)["weights_digest"]
     stamps = [event.time_ms for event in read_events(log)]
@@ -327,8 +319,7 @@ def test_reading_before_the_clock_is_refused(
     monkeypatch.setattr(trainer, "build_sources", early)
     with refused(r"^data set read before run_start: train\.rec opened"):
         train(tmp_path / "run")
-    keys = [key for key, *_ in events(tmp_path / "run")]
-    assert "run_start" not in keys
+    assert "run_start" not in logged_keys(tmp_path / "run")
 
 
 def test_no_rank_reads_before_the_clock_of_rank_0_and_none_leaves_before_the_others(
@@ -356,69 +347,3 @@ def test_no_rank_reads_before_the_clock_of_rank_0_and_none_leaves_before_the_oth
         monkeypatch.setattr(owner, name, noted)
     train(tmp_path / "run", "limits.time_s=0.001")
     assert order == ["start_clock", "barrier", *["next"] * 3, "barrier", "shutdown"]
-
-
-@pytest.mark.parametrize(
-    ("step", "rank", "ranks", "bn_stats", "expected"),
-    [
-        (4, 1, 2, "average", {"mean": 4, "var": 4}),
-        (4, 0, 1, "average", {"mean": 2.5, "var": 2.5}),
-        (4, 2, 3, "average", {"mean": 2.5, "var": 2.5}),
-        (5, 2, 3, "average", {"mean": 1, "var": 1}),
-        (4, 1, 2, "batch", {"mean": 4, "var": 4}),
-        (4, 0, 1, "batch", {"mean": 2.5, "var": 4.75}),
-        (5, 2, 3, "batch", {"mean": 1, "var": 1}),
-    ],
-)
-def test_statistics_of_each_rank_are_its_own_or_those_of_all_that_took_part(
-    whole: Path,
-    tmp_path: Path,
-    step: int,
-    rank: int,
-    ranks: int,
-    bn_stats: str,
-    expected: dict[str, float],
-) -> None:
-    """The ranks' means and variances are 1 and 4. The variance of all their images has a share from
-    the distance of their means. Of two ranks the second has no share of the batch from the third
-    epoch on."""
-    checkpoint = newest_expected(whole / "checkpoint")
-    run = recorded_run(checkpoint)
-    net = build_network(
-        run.model,
-        run.data.classes,
-        crop_px=run.data.crop_px,
-    )
-    net.initialize()
-    arrays = {name: array.asnumpy() for name, array in weight_arrays(net).items()}
-    rows = np.array([1, 4], np.float32)
-    for name, array in statistics_arrays(net).items():
-        ones = np.ones(array.shape, np.float32)
-        arrays[name] = np.multiply.outer(rows, ones)
-    config = checkpoint.meta.config
-    nest(config, "system.ranks_per_node", 2)
-    nest(config, "eval.bn_stats", bn_stats)
-    change = {
-        "after_epoch": 2,
-        "per_rank": 20,
-        "active_ranks": 1,
-    }
-    nest(config, "batch.changes", [change])
-    state = checkpoint.meta.state.model_copy(update={"step": step})
-    more = {
-        "ranks": 2,
-        "statistics_rows": 2,
-        "config": config,
-        "state": state,
-    }
-    meta = checkpoint.meta.model_copy(update=more)
-    write_checkpoint(tmp_path / "a.ckpt", meta, arrays)
-    checkpoint = read_checkpoint(tmp_path / "a.ckpt")
-    restore(
-        checkpoint,
-        net,
-        rank=rank,
-        ranks=ranks,
-    )
-    for name, array in statistics_arrays(net).items():
-        assert (array.asnumpy() == expected[name.rpartition("_")[2]]).all()

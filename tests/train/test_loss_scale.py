@@ -1,8 +1,6 @@
 """Loss scaling: what a scale does next, what an overflow does to a step. A run that resumes with
 it: test_lone_run.py."""
 
-from __future__ import annotations
-
 import mxnet as mx
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Which MPI Horovod was linked to, on libraries that are built here and on Horovod's own."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from pathlib import Path

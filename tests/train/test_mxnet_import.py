@@ -1,12 +1,11 @@
 """MXNet imports without SciPy and setuptools and over any NumPy, and leaves them as they were."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path
 
 from rn50.train.mxnet_import import restore_numpy_names
+from tests.waiting import finished
 
 
 def test_mxnet_loads_without_what_it_does_not_need() -> None:
@@ -39,11 +38,8 @@ def test_a_python_without_rn50_loads_mxnet_and_prints_nothing_else(
         "import sys, mxnet_import; sys.meta_path.insert(0, mxnet_import.MXNetFinder())"
     )
     code = "import sys, mxnet as mx; print(mx.__version__); assert 'rn50' not in sys.modules"
-    done = subprocess.run(
+    done = finished(
         [sys.executable, "-c", code],
         env={"PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=True,
     )
     assert (done.stdout, done.stderr) == ("1.9.1\n", "")

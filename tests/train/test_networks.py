@@ -1,7 +1,5 @@
 """All networks: sizes of the literature, shapes, gradients, shared weights, seeds, the loss."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

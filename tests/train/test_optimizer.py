@@ -1,9 +1,6 @@
 """SGD, the LARS variants and RMSprop warm-up against float64 references, over many steps."""
 
-from __future__ import annotations
-
 import os
-import subprocess
 import sys
 from typing import Any, NamedTuple
 
@@ -20,6 +17,7 @@ from rn50.train.schedule import Settings, akiba_sgd_share
 from rn50.train.update import optimizer
 from rn50.train.update.loss_scale import LossScaler
 from tests.train import emulated
+from tests.waiting import output_of
 
 SHAPES = {
     "conv_weight": (8, 4, 3, 3),
@@ -152,7 +150,7 @@ def updater_of(
         **more,
     )
     if path == "multi_tensor":
-        updater.fused = False
+        pytest.MonkeyPatch().setattr(updater, "fused", False)
     return updater
 
 
@@ -369,13 +367,10 @@ def test_kernel_does_not_depend_on_threads() -> None:
         "print(hashlib.sha256(a[0].asnumpy().tobytes() + a[2].asnumpy().tobytes()).hexdigest())\n"
     )
     digests = {
-        subprocess.run(
+        output_of(
             [sys.executable, "-c", program],
             env=os.environ | {"OMP_NUM_THREADS": threads},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
+        )
         for threads in ("1", "2")
     }
     assert len(digests) == 1

@@ -1,7 +1,5 @@
 """Every preset takes two training steps and one evaluation on a CPU, shrunk in size alone."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

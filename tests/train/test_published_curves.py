@@ -4,8 +4,6 @@ The formulas are written from the papers and the submissions, in float64. Nothin
 comes from the program: `walk` takes the images batch by batch.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, TypeVar

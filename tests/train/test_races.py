@@ -1,7 +1,5 @@
 """ThreadSanitizer on the emulated kernels (races.cc): a block's threads meet at barriers alone."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """ResNet: names, order and draw are pinned; depths, strides, projections and zero gammas."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from typing import Any

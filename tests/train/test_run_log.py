@@ -1,7 +1,5 @@
 """The rate for people: of the last minute, whatever the length of its intervals."""
 
-from __future__ import annotations
-
 import pytest
 
 from rn50.train.run_log import RecentRate

@@ -1,7 +1,5 @@
 """Shapes by property, and what they follow; `test_published_curves.py` has the published runs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

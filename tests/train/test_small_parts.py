@@ -1,7 +1,5 @@
 """Seeds, placement, support, start-up stages, replica votes, the bound of the queue."""
 
-from __future__ import annotations
-
 import threading
 from itertools import product
 from pathlib import Path

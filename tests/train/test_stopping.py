@@ -1,7 +1,5 @@
 """Early stops as pure functions."""
 
-from __future__ import annotations
-
 import math
 from contextlib import nullcontext
 

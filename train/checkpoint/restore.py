@@ -36,21 +36,28 @@ def restore(
     statistics = statistics_arrays(net)
     meta = checkpoint.meta
     rows = meta.statistics_rows
-    held = checkpoint.load(_shapes(arrays) | _shapes(statistics, rows))
+    shapes = _shapes(arrays)
+    shapes |= _shapes(statistics, rows)
+    held = checkpoint.load(shapes)
     values = dict(held)
     active = active_ranks(checkpoint)
-    is_of_batch = recorded_run(checkpoint).eval.bn_stats == "batch"
+    run = recorded_run(checkpoint)
+    is_of_batch = run.eval.bn_stats == "batch"
     for name in statistics:
+        of_ranks = held[name]
         if rows == 1:
-            values[name] = held[name][0]
-        elif ranks == meta.ranks:
-            values[name] = held[name][rank]
-        else:
-            of_ranks = held[name][:active]
-            values[name] = of_ranks.mean(axis=0, dtype=np.float64)
-            if is_of_batch and name.endswith("var"):
-                means = held[f"{name.removesuffix('var')}mean"][:active]
-                values[name] += means.var(axis=0, dtype=np.float64)
+            values[name] = of_ranks[0]
+            continue
+        if ranks == meta.ranks:
+            values[name] = of_ranks[rank]
+            continue
+        of_active = of_ranks[:active]
+        values[name] = of_active.mean(axis=0, dtype=np.float64)
+        if is_of_batch and name.endswith("var"):
+            stem = name.removesuffix("var")
+            means = held[f"{stem}mean"]
+            means_of_active = means[:active]
+            values[name] += means_of_active.var(axis=0, dtype=np.float64)
     for name, array in (arrays | statistics).items():
         array[:] = nd.array(values[name], dtype=array.dtype)
     nd.waitall()

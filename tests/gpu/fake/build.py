@@ -5,8 +5,6 @@ LD_PRELOAD, and into LD_LIBRARY_PATH as the driver that the machine lacks. What 
 import and no source here defines answers success and is counted as "stub NAME".
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys
