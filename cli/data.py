@@ -109,6 +109,7 @@ def data_pack(
 
     Example: `rn50 data pack /scratch/ILSVRC2012 datasets/imagenet`
     """
+    from ..data.listing import shortened
     from ..data.pack import pack_images
 
     manifest = pack_images(
@@ -125,6 +126,15 @@ def data_pack(
         f"{split.samples:,} {name}" for name, split in manifest.splits.items()
     )
     say(f"{out}: {counts} images in {len(manifest.classes):,} classes")
+    evaluated = manifest.splits["val"].class_counts
+    lacking = [
+        name
+        for name, count in zip(manifest.classes, evaluated, strict=True)
+        if not count
+    ]
+    if lacking:
+        of_all = f"{len(lacking):,} of {len(manifest.classes):,} classes"
+        say(f"  val has no image of {of_all}: {shortened(lacking)}")
     if manifest.odd_files:
         say(
             f"  {len(manifest.odd_files):,} bad files left out, named in {out / 'manifest.json'}"
@@ -196,7 +206,7 @@ def data_stage(
     if rank:
         return
     if remove:
-        stage.remove(to)
+        stage.remove(source, to)
         say(f"{to}: removed")
     else:
         show_mb = track("copying MB")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import math
+import zlib
+from collections.abc import Iterator
 
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
@@ -10,6 +13,25 @@ from PIL.PngImagePlugin import PngImageFile
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _PNG_END = b"IEND\xaeB`\x82"
+_PLAIN = ((0, 0, 1, 1),)
+_INTERLACED = (
+    (0, 0, 8, 8),
+    (4, 0, 8, 8),
+    (0, 4, 4, 8),
+    (2, 0, 4, 4),
+    (0, 2, 2, 4),
+    (1, 0, 2, 2),
+    (0, 1, 1, 2),
+)
+"""(left, top, step to the right, step down) of the pixels of each pass of a PNG."""
+_CHANNELS = {
+    0: 1,
+    2: 3,
+    3: 1,
+    4: 2,
+    6: 4,
+}
+"""By the colour type of a PNG."""
 _JPEG = b"\xff\xd8\xff"
 _JPEG_END = b"\xff\xd9"
 _MOST_PX = 65_535  # the sample table has 16 bits for a side, as JPEG itself
@@ -46,9 +68,45 @@ def read_image(
         has_end = is_png or image.rfind(_JPEG_END, stream.tell()) >= 0
         if decode or not has_end:
             opened.load()
+            if is_png:
+                _check_rows(image, *opened.size)
         return _on_white(image, opened), height, width
     except (OSError, SyntaxError, ValueError) as error:
         raise ValueError(f"found one that does not decode: {error}") from None
+
+
+def _check_rows(
+    image: bytes,
+    width: int,
+    height: int,
+) -> None:
+    """Raises ValueError: a PNG that Pillow has decoded lacks rows, which Pillow leaves black and
+    DALI refuses."""
+    bits, colour, _, _, is_interlaced = image[24:29]
+    expected = 0
+    for left, top, step_x, step_y in _INTERLACED if is_interlaced else _PLAIN:
+        columns = len(range(left, width, step_x))
+        rows = len(range(top, height, step_y))
+        if columns:
+            row_bytes = math.ceil(columns * bits * _CHANNELS[colour] / 8)
+            expected += rows * (1 + row_bytes)
+    compressed = b"".join(_png_data(image))
+    found = len(zlib.decompressobj().decompress(compressed, expected))
+    if found < expected:
+        raise ValueError(f"{expected:,} bytes in its rows expected, found {found:,}")
+
+
+def _png_data(image: bytes) -> Iterator[bytes]:
+    """The content of the chunks that hold a PNG's rows."""
+    start = len(_PNG)
+    kind = b""
+    while kind != _PNG_END[:4]:
+        length = int.from_bytes(image[start : start + 4], "big")
+        kind = image[start + 4 : start + 8]
+        start += 8
+        if kind == b"IDAT":
+            yield image[start : start + length]
+        start += length + 4
 
 
 def _on_white(

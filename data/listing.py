@@ -18,6 +18,7 @@ import sys
 import tarfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain, groupby
 from operator import attrgetter
 from pathlib import Path
@@ -36,6 +37,10 @@ _IN_KIT = ("ILSVRC2012_validation_ground_truth.txt", "meta.mat")
 _LAYOUT = (
     "layout: train/<class>/*.JPEG, val/<class>/*.JPEG; docs/data.md names the others"
 )
+_RESERVED = (
+    "a class cannot have the name train or val, which are those of a layout: rename it"
+)
+_OTHER_SPLITS = ("test", "val", ".")
 _KINDS = ".jpg, .jpeg, .png, in any case"
 _FLAT = ""
 _LOOSE = "/"
@@ -111,7 +116,7 @@ def list_images(
     train_files = _train_files(images)
     classes = sorted(train_files.keys() - {_LOOSE})
     if not classes:
-        raise UserError(f"{images}: a folder for each class expected, found none")
+        raise UserError(_no_classes(images))
     if not recursive:
         _refuse_nested(images, train_files)
     if len(classes) < 2:
@@ -128,6 +133,7 @@ def list_images(
     beside = _beside_train(images)
     val_files: Files = {}
     if hold_out is not None:
+        _refuse_classes_beside_train(images, beside)
         train, val = _hold_out(images, train, hold_out, seed)
     else:
         val_files = _val_files(images, beside)
@@ -244,7 +250,17 @@ def _train_files(images: Path) -> Files:
     if images.is_dir() and not _has_val(images):
         return _in_classes(images)
     missing = folder if images.is_dir() else images
-    raise UserError(f"{missing}: a folder expected ({_LAYOUT}), found none")
+    reserved = f"; {_RESERVED}" if _has_val(images) else ""
+    raise UserError(f"{missing}: a folder expected ({_LAYOUT}), found none{reserved}")
+
+
+def _no_classes(images: Path) -> str:
+    """The error of a folder without folders of classes."""
+    wanted = "a folder for each class expected, found none"
+    folder = images / "train"
+    if folder.is_dir():
+        return f"{folder}: {wanted}; {_RESERVED}"
+    return f"{images}: {wanted}"
 
 
 def _val_files(
@@ -274,6 +290,23 @@ def _beside_train(images: Path) -> list[str]:
     if not names & train:
         return []
     return sorted(names - train - {"val/", VAL_TAR, DEVKIT})
+
+
+def _refuse_classes_beside_train(images: Path, beside: list[str]) -> None:
+    """Raises UserError: folders beside train hold images, as those of classes do. One of another
+    split, which is left out, is known by its name."""
+    folders = []
+    for name in beside:
+        if name.endswith("/") and not name.startswith(_OTHER_SPLITS):
+            with suppress(PermissionError):  # such as lost+found
+                entries = os.scandir(images / name)
+                if any(_is_image(Place(entry.name, entry.path)) for entry in entries):
+                    folders.append(name)
+    if folders:
+        raise UserError(
+            f"{images}: folders of classes in train/ alone expected, found {shortened(folders)} "
+            f"beside it; {_RESERVED}, or move what is not to be packed"
+        )
 
 
 def _has_val(images: Path) -> bool:

@@ -13,6 +13,7 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -140,10 +141,15 @@ def _key(
     orders: Mapping[str, Sequence[SourceImage]],
     seed: int,
 ) -> str:
-    """What is packed: every source in order, and the seed."""
+    """What is packed: every source in order, where it really lies, and the seed."""
+    real = cache(os.path.realpath)  # of each folder once, not of a million images
     sha = hashlib.sha256(str(seed).encode())
     for sources in orders.values():
-        lines = [f"{s.label} {s.name} {s.offset} {s.length}" for s in sources]
+        lines = []
+        for source in sources:
+            folder, _, _ = source.path.rpartition("/")
+            numbers = f"{source.label} {source.offset} {source.length}"
+            lines.append(f"{numbers} {real(folder)} {source.name}")
         text = "\n".join(lines)
         sha.update(text.encode(errors="replace"))
     return sha.hexdigest()

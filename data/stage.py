@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import shutil
 import zlib
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,15 @@ from pathlib import Path
 
 from ..config.atomic import follow_links, is_free, sync
 from ..config.errors import UserError, failing_as
-from ..config.manifest import FILE_NAME, SPLITS, WHOLE, Manifest, Part, load_manifest
+from ..config.manifest import (
+    FILE_NAME,
+    SPLITS,
+    WHOLE,
+    Manifest,
+    Part,
+    has_manifest,
+    load_manifest,
+)
 from ..config.progress import Progress, silent
 from ..config.reading import open_file
 from .dataset import check_digest, check_sizes, load_table
@@ -73,13 +82,15 @@ def stage(
                     shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def remove(target: Path) -> None:
-    """Delete the staged set and what an unfinished copy left; nothing else. Raises UserError:
-    `target` is there and is no packed set, or cannot be deleted."""
+def remove(source: Path, target: Path) -> None:
+    """Delete the copy of `source` at `target` and what an unfinished copy left; nothing else.
+    Raises UserError: `target` is there and is no copy of `source`, or cannot be deleted."""
     target = follow_links(target)
     with failing_as(f"{target}: cannot remove"):
         if not is_free(target):
-            for name in (*load_manifest(target).files, FILE_NAME):
+            staged = load_manifest(target)
+            _check_copy(source, target, staged)
+            for name in (*staged.files, FILE_NAME):
                 (target / name).unlink(missing_ok=True)
         if target.exists():
             target.rmdir()
@@ -94,12 +105,33 @@ def _is_staged(
     """The set at `target` is that of `source`, by its manifest and sizes."""
     if is_free(target):
         return False
-    if load_manifest(target) != manifest:
+    staged = load_manifest(target)
+    _check_copy(source, target, staged)
+    if staged != manifest:
         raise UserError(
-            f"{target}: the set of {source} expected, found another; --remove it first"
+            f"{target}: {manifest.part} of {source} expected, found another copy of it with "
+            f"{staged.part}; --remove it first"
         )
     check_sizes(target, manifest)
     return True
+
+
+def _check_copy(
+    source: Path,
+    target: Path,
+    staged: Manifest,
+) -> None:
+    """Raise UserError: the set at `target` is not that of `source`, whole or a part of it. It may
+    be somebody's only one."""
+    wanted = f"{target}: a copy of the set of {source} expected"
+    way_out = f"if it is not needed: rm -r {shlex.quote(str(target))}"
+    if not has_manifest(source):
+        raise UserError(
+            f"{wanted}, found a set that cannot be compared with it, because no set is there; "
+            f"{way_out}"
+        )
+    if staged.digest != load_manifest(source, WHOLE).digest:
+        raise UserError(f"{wanted}, found another set; {way_out}")
 
 
 def _chunks_of(
@@ -170,4 +202,5 @@ def _copy_chunks(
 
 
 def _unfinished(target: Path) -> Path:
-    return target.with_name(f".{target.name}.partial")
+    # not .partial, which is that of `pack`
+    return target.with_name(f".{target.name}.staging")

@@ -21,6 +21,7 @@ from ..train.checkpoint.file import Checkpoint
 from ..train.checkpoint.folder import chosen_checkpoint, held_checkpoint
 from ..train.checkpoint.resume import FREE, recorded_run
 from ..train.checkpoint.state import log_position
+from ..train.communication.identity import image_set_in
 from .launchers import build_job, missing_hosts, pick_launcher
 from .preflight import refuse
 from .run_files import scratch_folder
@@ -148,6 +149,8 @@ def _recorded(checkpoint: Checkpoint, loaded: Loaded, ranks: int) -> float | Non
         checkpoint.meta.statistics_rows == 1 or ranks == checkpoint.meta.ranks
     )
     is_evaluated = log_position(build_plan(recorded_run(checkpoint)), state) == "run"
-    if is_same and statistics_fit and is_evaluated:
+    images = image_set_in(Path(loaded.run.data.path))
+    same_images = images == checkpoint.meta.image_set
+    if is_same and same_images and statistics_fit and is_evaluated:
         return state.accuracy
     return None

@@ -121,11 +121,12 @@ def check_learning(
     """Raise NonRetryableError for an accuracy that guessing would reach too.
 
     Guessing gets a binomial number right; four standard deviations above its mean it does so in
-    one of 30,000 evaluations.
+    one of 30,000 evaluations. Of so few images that all of them right are no more than that,
+    guessing and learning cannot be told apart, and nothing is refused.
     """
     chance = 1 / classes
     limit = chance + 4 * math.sqrt(chance * (1 - chance) / total)
-    if correct / total <= limit:
+    if limit < 1 and correct / total <= limit:
         raise NonRetryableError(
             f"accuracy above chance expected after epoch {epoch} (limits.min_accuracy_by): more "
             f"than {limit:.4f}, where guessing among {classes} classes gets {chance:.4f}; found "

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -460,7 +461,8 @@ LEFT_VAL = {
             LEFT_VAL,
             "photos/val: a folder expected .* test/, validation/.*--hold-out 0.2$",
         ),
-        ({"a": 1, "val/a": 1}, "photos/train: a folder expected .*, found none"),
+        ({"a": 1, "val/a": 1}, "photos/train: a folder .* none; a class .* val"),
+        ({"a": 3, "train": 3}, "photos/train: a folder .* none; a class .* train"),
         (
             SOUND | EMPTY,
             "photos: e00, .*e09, and 2 more: images .* expected, found none",
@@ -482,12 +484,27 @@ def test_folders_of_another_layout_get_an_answer(
     assert names_in(tmp_path) <= {"photos"}
 
 
-def test_a_share_is_not_held_out_beside_a_val(
-    sound: Path,
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({}, None),
+        (
+            {"car": 1, "bus": 1},
+            "photos: .* found bus/, car/ beside it; a class .* train",
+        ),
+        ({"val/a": 1}, "--hold-out: .*photos without a val expected"),
+    ],
+)
+def test_a_share_is_not_held_out_beside_other_classes_or_a_val(
     tmp_path: Path,
+    more: dict[str, int],
+    told: str | None,
 ) -> None:
-    with refused("--hold-out: .*images without a val expected"):
-        pack_images(sound, tmp_path / "out", hold_out=0.2)
+    """Another split is left out: train and val are no classes, whatever their folders are."""
+    counts = {"train/a": 2, "train/b": 1, "test": 1, "validation/a": 1}
+    images = image_folder(tmp_path / "photos", counts | more)
+    with refused(told):
+        pack_images(images, tmp_path / "out", hold_out=0.2)
 
 
 # --- bad files -----------------------------------------------------------------------------------
@@ -565,6 +582,7 @@ def test_leaving_them_out_continues_with_what_is_packed_and_mended_files_are_rea
         patched.setattr(SourceImage, "read", None)
         printed = CliRunner().invoke(app, command).stdout
     assert "4 bad files left out" in printed
+    assert "val has no image of 1 of 2 classes: b\n" in printed
     manifest = verify(out)
     assert sorted(file.path for file in manifest.odd_files) == bad
     check_names(out, sound, "train")
@@ -637,6 +655,8 @@ def test_a_class_of_nothing_but_bad_files_is_named(
 
 # --- interrupted, killed, full -------------------------------------------------------------------
 
+INTERRUPT = Mock(side_effect=KeyboardInterrupt)
+
 
 def test_a_target_is_left_alone_named_where_it_cannot_be_made_and_whole_or_absent(
     tmp_path: Path,
@@ -654,15 +674,30 @@ def test_a_target_is_left_alone_named_where_it_cannot_be_made_and_whole_or_absen
             pack_images(drawn, out)
     assert contents(tmp_path) == {"out/precious": b"mine", "file": b"mine too"}
 
-    def interrupt(
-        done: int,
-        total: int,
-    ) -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        pack_images(drawn, tmp_path / "new", progress=interrupt)
+        pack_images(drawn, tmp_path / "new", progress=INTERRUPT)
     assert names_in(tmp_path) == {"out", "file", ".new.partial"}
+
+
+def test_images_of_another_folder_are_packed_anew(
+    drawn: Path,
+    tmp_path: Path,
+) -> None:
+    """They have the same names, as copies of another size do; a link may lead to either."""
+    small = tmp_path / "small"
+    shutil.copytree(drawn, small)
+    for path in small.glob("*/*/*"):
+        path.write_bytes(noise(1))
+    images = tmp_path / "images"
+    out = tmp_path / "out"
+    images.symlink_to(drawn)
+    with pytest.raises(KeyboardInterrupt):
+        pack_images(images, out, progress=INTERRUPT)
+    images.unlink()
+    images.symlink_to(small)
+    pack_images(images, out)
+    packed = {image for _, image in records_of(out, "train")}
+    assert packed == {noise(1)}
 
 
 PACK = """

@@ -29,7 +29,7 @@ def pristine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_set_is_copied_once_and_removed(pristine: Path, tmp_path: Path) -> None:
     target = tmp_path / "disk/node/set"
     # of one that was killed
-    (tmp_path / "disk/node/.set.partial/train.rec").mkdir(parents=True)
+    (tmp_path / "disk/node/.set.staging/train.rec").mkdir(parents=True)
     calls: list[tuple[int, int]] = []
 
     def copy() -> None:
@@ -46,8 +46,8 @@ def test_a_set_is_copied_once_and_removed(pristine: Path, tmp_path: Path) -> Non
     calls.clear()
     copy()
     assert calls == []
-    remove(target)
-    remove(target)
+    remove(pristine, target)
+    remove(pristine, target)
     assert names_in(target.parent) == set()
 
 
@@ -74,8 +74,30 @@ def test_something_else_at_the_target_is_left_alone(
     with refused(str(tmp_path)):
         stage(pristine, tmp_path)
     with refused(str(tmp_path)):
-        remove(tmp_path)
+        remove(pristine, tmp_path)
     assert contents(tmp_path) == {"precious": b"mine"}
+
+
+def test_a_set_that_is_no_copy_and_an_interrupted_pack_are_left_alone(
+    pristine: Path, tmp_path: Path
+) -> None:
+    counts = {"train/a": 2, "train/b": 1, "val/a": 1}
+    images = image_folder(tmp_path / "images", counts)
+    other = tmp_path / "other"
+    pack_images(images, other)
+    before = contents(other)
+    for call in (stage, remove):
+        with refused(f"^{other}: .* expected, found another set; .* rm -r {other}"):
+            call(pristine, other)
+    with refused(f"cannot be compared .* rm -r {other}"):
+        remove(tmp_path / "gone", other)
+    assert contents(other) == before
+    half = tmp_path / ".mine.partial/train-000000.rec"
+    half.parent.mkdir()
+    half.touch()
+    stage(pristine, tmp_path / "mine")
+    remove(pristine, tmp_path / "mine")
+    assert half.exists()
 
 
 # --- a part of the training records ---------------------------------------------------------------
@@ -169,8 +191,10 @@ def test_another_part_than_a_node_reads_is_refused_at_the_start(
         verify(target)
     with refused(only):
         stage(target, tmp_path / "copy")
-    with refused(r"the set of .* expected, found another"):
+    with refused(r"part 2/3 of .* expected, found .* part 1/3; --remove it"):
         stage(pristine, target, Part(2, 3))
+    remove(pristine, target)
+    assert not target.exists()
 
 
 def test_a_manifest_without_chunks_is_refused(packed: Path, tmp_path: Path) -> None:

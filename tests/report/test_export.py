@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from rn50.config.load import load
 from rn50.config.recorded import RUN, words_to_repeat
@@ -98,6 +99,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_an_evaluation_again_finds_the_recorded_counts(
     rn50: Rn50,
     run: Path,
+    tmp_path: Path,
 ) -> None:
     scores = evaluated(rn50, run, *places(run))
     recorded = metrics(run, "eval")[-1]
@@ -112,6 +114,11 @@ def test_an_evaluation_again_finds_the_recorded_counts(
     ):
         assert scores[key] == recorded[key]
     assert scores["correct"] < scores["correct_top5"] < scores["total"]
+    again = DRAWN.replace("{", "{seed: 1, ")
+    other = packed(tmp_path / "other", again)
+    there = (f"data.path={other}", f"data.synthetic={again}")
+    scores = evaluated(rn50, run, *places(run), *there)
+    assert scores["as_recorded"] is None
     assert not list(run.parent.parent.glob(".evaluate-*"))
 
 
@@ -278,6 +285,10 @@ def test_plain_mxnet_scores_the_exported_model_as_the_run_did(
     levels = np.abs(theirs - ours) * std
     assert levels.max() < 1.5
     assert levels.mean() < 0.1
+    grey = Image.new("I;16", (60, 40), 30_000)
+    grey.save("photo", "PNG")
+    grey_levels = names["prepare"]("photo") * std + np.reshape(data.mean, (3, 1, 1))
+    np.testing.assert_allclose(grey_levels, 117, rtol=1e-4)
     np.save("prepared.npy", prepared)
     program = (
         sys.executable,

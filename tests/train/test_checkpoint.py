@@ -15,6 +15,7 @@ import pytest
 from mxnet.gluon import nn
 
 from rn50.config.load import load
+from rn50.config.manifest import load_manifest
 from rn50.train.checkpoint.file import (
     BEST,
     Checkpoint,
@@ -30,6 +31,7 @@ from rn50.train.checkpoint.folder import (
     newest_checkpoint,
     prune,
 )
+from rn50.train.checkpoint.model_export import describe
 from rn50.train.checkpoint.restore import restore
 from rn50.train.checkpoint.resume import check_config, resumed_config
 from rn50.train.checkpoint.state import LossScaleState, Meta, TrainState
@@ -292,6 +294,8 @@ def test_a_write_that_fails_leaves_the_old_file_and_no_rest(
         (["batch.per_rank=5"], "^batch.per_rank: "),
         (["checkpoint.keep=9", "limits.time_s=5.0", "log.every=2 steps"], None),
         (COPY, None),
+        (COPY[:1], "^data.path: .*/copy, found none .*: data.path=FOLDER"),
+        ([*COPY[:3], "data.eval_samples=500"], "^data.eval_samples: "),
     ],
 )
 def test_only_what_changes_no_bits_may_differ(
@@ -325,6 +329,9 @@ def test_the_image_set_is_known_by_its_content(
     other = read_checkpoint(write(tmp_path, image_set="77"))
     with refused(f"^data.path: .* 77 expected, as in .*, found {digest} in"):
         check_config(other, here)
+    classes = load_manifest(smoke_data).classes
+    assert describe(same, here.run)["output"]["classes"] == classes
+    assert "classes" not in describe(other, here.run)["output"]
 
 
 def test_logs_are_on_the_disk_before_a_checkpoint_has_their_lengths(

@@ -30,6 +30,7 @@ def test_a_loss_that_is_no_number_ends_the_run(loss: float) -> None:
         (79, 50_000, 1000, False),
         (134, 400, 4, True),
         (135, 400, 4, False),  # 0.3366 is the limit
+        (5, 10, 2, False),  # the limit is above 1
     ],
 )
 def test_chance_is_told_from_learning(

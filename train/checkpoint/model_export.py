@@ -96,7 +96,10 @@ def describe(
             "alpha": "on white",
             "exif_orientation": "not applied",
         },
-        "output": {"logits": data.classes, **class_names(data)},
+        "output": {
+            "logits": data.classes,
+            **class_names(data, checkpoint.meta.image_set),
+        },
         "network": run.model.model_dump(mode="json"),
         "step": state.step,
         "epochs": state.epochs_trained,
@@ -105,12 +108,13 @@ def describe(
     }
 
 
-def class_names(data: Data) -> dict[str, list[str]]:
-    """The names of the logits, by the image set's manifest; none where the set is out of reach."""
+def class_names(data: Data, image_set: str) -> dict[str, list[str]]:
+    """The names of the logits, by the image set's manifest; none where the set with the digest
+    `image_set` is out of reach."""
     with suppress(UserError):
         manifest = load_manifest(Path(data.path))
-        if manifest.counts == (data.classes, data.train_samples, data.eval_samples):
-            # else another set that came to lie there
+        if manifest.digest == image_set:
+            # else the folder was packed again
             return {"classes": manifest.classes}
     return {}
 

@@ -10,8 +10,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from ...config.errors import UserError
+from ...config.image_set import COUNTS
 from ...config.leaves import flatten
 from ...config.load import Loaded
+from ...config.manifest import explain_missing, has_manifest
 from ...config.plan import build_plan, spread
 from ...config.recorded import RESUME, load_recorded
 from ...config.schema import Run
@@ -51,10 +53,11 @@ def last_stamp_unix_s(out: Path) -> float:
 
 def check_config(checkpoint: Checkpoint, loaded: Loaded) -> None:
     """Raise UserError naming the first key in which config and checkpoint differ, or both image
-    sets."""
+    sets, or the set that is not there and from which the config has its counts."""
     then = dict(flatten(checkpoint.meta.config))
     now = dict(flatten(loaded.to_dict()))
     other_ranks = loaded.run.system.world_size != checkpoint.meta.ranks
+    folder = Path(loaded.run.data.path)
     # each node has its part
     bound = ("system.nodes",) if loaded.run.data.shards else ()
     for key in sorted(then.keys() | now.keys()):
@@ -64,6 +67,10 @@ def check_config(checkpoint: Checkpoint, loaded: Loaded) -> None:
             continue
         if key in _SHARES and other_ranks:
             continue  # held to the same global batches below
+        if key in COUNTS and key not in loaded.origins and not has_manifest(folder):
+            raise UserError(
+                f"data.path: {explain_missing(folder)}; if the set was moved: data.path=FOLDER"
+            )
         raise UserError(
             f"{key}: {_show(then, key)} expected, as in {checkpoint.path}, found "
             f"{_show(now, key)}; only the same config can go on from a checkpoint"
@@ -75,7 +82,6 @@ def check_config(checkpoint: Checkpoint, loaded: Loaded) -> None:
             f"batch: global batches by epoch {before} expected, as in {checkpoint.path}, "
             f"found {batches}: keep ranks x batch.per_rank"
         )
-    folder = Path(loaded.run.data.path)
     expected = checkpoint.meta.image_set
     here = image_set_in(folder)
     # None here, as on the login node of a cluster: each rank looks where it runs.
