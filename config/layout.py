@@ -59,8 +59,8 @@ def ranks_of(leaves: Leaves) -> int | None:
 def lay_out(leaves: Leaves, ranks: int) -> None:
     """Lay `ranks` on the machine in `leaves`: as many on a node as fill whole nodes."""
     most = _count(leaves, RANKS_PER_NODE)
-    if not most:
-        return  # validation will refuse it
+    if not most or ranks_of(leaves) == ranks:
+        return  # validation will refuse it; or the machine has as many, by its own lines
     nodes, per_node = spread(ranks, most)
     origin = Origin(f"{ranks} ranks, as before")
     leaves[NODES] = Leaf(nodes, origin)

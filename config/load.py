@@ -161,10 +161,15 @@ def system_yaml(system: System) -> str:
 
 
 def _system_tree(system: System) -> JsonObject:
-    """A machine as plain JSON types; of the parts that no digest has, what is no default."""
+    """A machine as plain JSON types: all that a prediction calculates with, and of the other parts
+    that no digest has, what is no default."""
     tree = system.model_dump(mode="json", exclude=UNDIGESTED)
-    parts = system.model_dump(mode="json", include=UNDIGESTED, exclude_defaults=True)
-    return tree | parts
+    tree |= system.model_dump(mode="json", include=UNDIGESTED, exclude_defaults=True)
+    if system.performance is not None:
+        tree["performance"] = system.performance.model_dump(
+            mode="json", exclude_none=True
+        )
+    return tree
 
 
 def _yaml_text(tree: Mapping[str, Any]) -> str:

@@ -71,7 +71,7 @@ def read_image(
             if is_png:
                 _check_rows(image, *opened.size)
         return _on_white(image, opened), height, width
-    except (OSError, SyntaxError, ValueError) as error:
+    except (OSError, SyntaxError, ValueError, LookupError, zlib.error) as error:
         raise ValueError(f"found one that does not decode: {error}") from None
 
 
@@ -100,7 +100,7 @@ def _png_data(image: bytes) -> Iterator[bytes]:
     """The content of the chunks that hold a PNG's rows."""
     start = len(_PNG)
     kind = b""
-    while kind != _PNG_END[:4]:
+    while kind != _PNG_END[:4] and start < len(image):
         length = int.from_bytes(image[start : start + 4], "big")
         kind = image[start + 4 : start + 8]
         start += 8

@@ -40,7 +40,7 @@ _LAYOUT = (
 _RESERVED = (
     "a class cannot have the name train or val, which are those of a layout: rename it"
 )
-_OTHER_SPLITS = ("test", "val", ".")
+_OTHER_SPLITS = ("test/", "testing/", "valid/", "validation/")
 _KINDS = ".jpg, .jpeg, .png, in any case"
 _FLAT = ""
 _LOOSE = "/"
@@ -297,9 +297,10 @@ def _refuse_classes_beside_train(images: Path, beside: list[str]) -> None:
     split, which is left out, is known by its name."""
     folders = []
     for name in beside:
-        if name.endswith("/") and not name.startswith(_OTHER_SPLITS):
-            with suppress(PermissionError):  # such as lost+found
-                entries = os.scandir(images / name)
+        is_split = name in _OTHER_SPLITS or name.startswith(".")
+        if name.endswith("/") and not is_split:
+            # lost+found is not ours to read
+            with suppress(PermissionError), os.scandir(images / name) as entries:
                 if any(_is_image(Place(entry.name, entry.path)) for entry in entries):
                     folders.append(name)
     if folders:

@@ -130,7 +130,7 @@ def _check_copy(
             f"{wanted}, found a set that cannot be compared with it, because no set is there; "
             f"{way_out}"
         )
-    if staged.digest != load_manifest(source, WHOLE).digest:
+    if staged.model_copy(update={"part": WHOLE}) != load_manifest(source, WHOLE):
         raise UserError(f"{wanted}, found another set; {way_out}")
 
 

@@ -75,7 +75,7 @@ class Evidence(NamedTuple):
     `failures`: oldest first. `stderr`: of launcher and ranks. `code`: the launcher's exit
     code. `lost`: the watchdog's finding. `not_connected`: ranks that had not reached the watchdog,
     which can only have seen what followed. `out_of_memory`: the kernel has killed a process here.
-    `signals`: that asked ranks to stop.
+    `signals`: that asked ranks to stop. `watched`: by a watchdog.
     """
 
     failures: Sequence[Failure]
@@ -86,6 +86,7 @@ class Evidence(NamedTuple):
     out_of_memory: bool = False
     limits: Limits | None = None
     signals: Mapping[int, str] = {}
+    watched: bool = True
 
 
 def explain_failure(evidence: Evidence) -> str:
@@ -126,7 +127,7 @@ def _said_at_start(evidence: Evidence) -> Cause | None:
     """What a rank printed that failed before it reached the watchdog, perhaps on a node without
     the folder where its reason would be."""
     for failure in failures_in(evidence.stderr):
-        if failure.rank in evidence.not_connected:
+        if not evidence.watched or failure.rank in evidence.not_connected:
             return Cause(str(failure))
     return None
 

@@ -325,8 +325,9 @@ def judge(
     )
     if options.recorded:
         result = replace(result, repeats=compare_with_recorded(options.recorded, out))
-    if reference := run.system.references.get(run.name):
-        passes = reference.passes(result.images_per_s or 0.0)
+    reference = run.system.references.get(run.name)
+    if reference and result.images_per_s is not None:
+        passes = reference.passes(result.images_per_s)
         rate = ReferenceRate(reference.images_per_s, reference.tolerance, passes)
         result = replace(result, reference=rate)
     return result

@@ -245,7 +245,11 @@ class Local(Scheduler):
     name = "local"
     command = ("bash",)
     # the process is `bash job.sh`, which becomes `rn50 launch --job=...`
-    state_command = ("bash", "-c", "grep -soaF -e job.sh -e --job= /proc/$0/cmdline")
+    # without what bash itself may print: of a locale that is not there, of BASH_ENV
+    state_command = (
+        *("env", "--unset=BASH_ENV", "LC_ALL=C", "bash", "-c"),
+        "grep -soaF -e job.sh -e --job= /proc/$0/cmdline",
+    )
     ended_pattern = r"\A\Z"  # gone, a zombie, or another process with its number
     cancel_command = "kill"
 

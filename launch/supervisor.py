@@ -133,6 +133,7 @@ def run_watched(
             code,
             out_of_memory=oom_kills() > kills,
             limits=read_limits(),
+            watched=watchdog is not None,
         )
         raise _explain(out, watchdog, evidence)
 

@@ -79,6 +79,17 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_object)
 _SCAN = _DECODER.scan_once  # type: ignore[attr-defined]  # its types have raw_decode alone
 
 
+def _scan(text: str, start: int) -> tuple[Any, int]:
+    """The JSON value at `start` and its end. Raises KeyError: it is whole, but for a name that it
+    has twice; StopIteration, ValueError, RecursionError as Python's decoder does."""
+    try:
+        value, end = _SCAN(text, start)
+    except KeyError:
+        json.JSONDecoder().raw_decode(text, start)
+        raise
+    return value, end
+
+
 def open_log(path: Path) -> BinaryIO:
     """Open a log for one pass over it.
 
@@ -278,7 +289,7 @@ class _Reader:
             dialect = MLL
         head = len(text) - len(text[head:].lstrip(" \t"))
         try:
-            content, end = _SCAN(text, head)
+            content, end = _scan(text, head)
         except KeyError:
             what = "a name twice in a record: which value counts?"
             self._problem("twice", key or _salvaged_key(text), what)

@@ -24,6 +24,7 @@ from .runs import find_runs
 
 MOST_COLUMNS = 200
 """The most columns of a table: one of ours has 63. A name costs a cell in every row."""
+_DEPTH = 20
 _PARAMETERS = ("name", "seed", "optimizer.", "schedule.", "batch.", "model.")
 
 
@@ -84,7 +85,8 @@ def _recorded_runs(path: Path) -> list[Path]:
     """The runs with records in and below a folder; where there are none, the folder itself. Raises
     UserError: nothing is there."""
     require(path)
-    runs = [place.folder for place in find_runs(path) if METRICS in place.names]
+    places = find_runs(path, _DEPTH)
+    runs = [place.folder for place in places if METRICS in place.names]
     return runs or [path]
 
 

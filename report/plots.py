@@ -266,8 +266,8 @@ def _phases(subjects: Subjects) -> Draw | None:
     """The medians of a step's phases, one upon another, of the first subject."""
     records = subjects[0][1].folder.records("steps")
     lines = [_pairs(records, "step", f"{name}_p50_ms") for name in PHASES]
-    counts = set(map(len, lines))
-    if len(counts) > 1 or max(counts) < 2:
+    steps_of_lines = {tuple(step for step, _ in line) for line in lines}
+    if len(steps_of_lines) > 1 or len(lines[0]) < 2:
         return None
 
     def draw(axes: Axes) -> None:

@@ -160,32 +160,38 @@ def find_runs(
     job: Path | None = None,
 ) -> Iterator[Place]:
     """The runs in and below `folder`, and the jobs without one; links are not followed."""
-    names = set()
-    below = []
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                names.add(entry.name)
-                is_folder = entry.is_dir(follow_symlinks=False)
-                if is_folder and not entry.name.startswith("."):
-                    below.append(folder / entry.name)
-    except OSError:  # removed meanwhile, or not ours to read
-        return
+    names, below = _entries(folder)
     is_job = bool(names & _OF_A_JOB)
     if names & _OF_A_RUN:
         # a job's own: a run of `rn50 launch` that a job resumes
         yield Place(folder, names, folder if is_job else job)
-    elif is_job:
-        runs = [
-            place
-            for path in sorted(below)
-            if _RUN_OF_A_JOB.fullmatch(path.name)
-            for place in find_runs(path, 0, folder)
-        ]
-        yield from runs or [Place(folder, names, folder)]
-    elif depth:
-        for path in sorted(below):
-            yield from find_runs(path, depth - 1)
+        return
+    places: list[Place] = []
+    if is_job:
+        for path in below:
+            if _RUN_OF_A_JOB.fullmatch(path.name):
+                places += find_runs(path, 0, folder)
+    # a user's own job.sh may lie above the runs of several jobs
+    if depth and not places:
+        for path in below:
+            places += find_runs(path, depth - 1)
+    if is_job and not places:
+        places.append(Place(folder, names, folder))
+    yield from places
+
+
+def _entries(folder: Path) -> tuple[set[str], list[Path]]:
+    """The names in a folder, and the folders among them that are not hidden."""
+    names = set()
+    below = []
+    # removed meanwhile, or not ours to read
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            names.add(entry.name)
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if is_folder and not entry.name.startswith("."):
+                below.append(folder / entry.name)
+    return names, sorted(below)
 
 
 def read_run(

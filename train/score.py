@@ -109,6 +109,7 @@ def _network(
         net,
         rank=place.rank,
         ranks=place.world_size,
+        bn_stats=run.eval.bn_stats,
     )
     meta = checkpoint.meta
     if meta.statistics_rows > 1 and place.world_size == meta.ranks:

@@ -96,6 +96,15 @@ def test_another_machine_has_as_many_ranks(
         assert str(loaded.origins["system.nodes"]) == "2048 ranks, as before"
 
 
+def test_what_a_machine_says_is_shown_with_its_line(folder: Path) -> None:
+    """Also where it says what is the default, or has as many ranks as before."""
+    jitter = "system.performance.jitter=0.005"
+    loaded = load("smoke", ["system=local", "system.performance.launch_s=1.0", jitter])
+    shown = {path: str(origin) for path, _, origin in loaded.leaves()}
+    assert shown["system.performance.jitter"] == "command line"
+    assert "local.yaml:" in shown["system.nodes"]
+
+
 @pytest.mark.parametrize(
     ("overrides", "layout"),
     [

@@ -1,3 +1,5 @@
+import json
+import shutil
 from pathlib import Path
 from typing import Literal
 
@@ -89,6 +91,12 @@ def test_a_set_that_is_no_copy_and_an_interrupted_pack_are_left_alone(
     for call in (stage, remove):
         with refused(f"^{other}: .* expected, found another set; .* rm -r {other}"):
             call(pristine, other)
+    renamed = shutil.copytree(pristine, tmp_path / "renamed")
+    manifest = json.loads((renamed / "manifest.json").read_text())
+    manifest["classes"][0] += " of another kind"
+    (renamed / "manifest.json").write_text(json.dumps(manifest))
+    with refused("expected, found another set"):
+        remove(pristine, renamed)
     with refused(f"cannot be compared .* rm -r {other}"):
         remove(tmp_path / "gone", other)
     assert contents(other) == before

@@ -10,7 +10,7 @@ import pytest
 
 from rn50.config.load import load_system
 from tests.gpu.hardware_body import DEFAULTS
-from tests.gpu.on_hardware import ROOT, Part, outcome
+from tests.gpu.on_hardware import ROOT, Part, outcome, sections
 from tests.waiting import output_of
 
 pytestmark = pytest.mark.slow
@@ -29,6 +29,15 @@ def tables(page: str) -> Iterator[Table]:
             first, *cells = row.split(" | ")
             table[first] = cells
         yield table
+
+
+def test_all_parts_together_take_15_minutes_at_most() -> None:
+    """As docs/gpu.md and `make help` promise."""
+    limits_s = []
+    for section in sections(("32", "208", "400")):
+        limits_s += [part.patience_s for part in section.parts]
+    assert len(limits_s) > 10
+    assert sum(limits_s) <= LONGEST_S
 
 
 def test_the_page_is_written_to_its_end(

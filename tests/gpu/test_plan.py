@@ -183,6 +183,7 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(
     first = gpu_run(*words, "limits.epochs=1", computed=True)
     again = gpu_run(
         *words,
+        "limits.epochs=null",
         config=str(first.out / "config.yaml"),
         resume=first.out,
         computed=True,

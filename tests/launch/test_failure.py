@@ -179,6 +179,7 @@ def seen(stderr: str = "", *failures: Failure, **more: Any) -> Evidence:
             "rank 4 on h2 failed in start at",
         ),
         (seen(NO_FOLDER, lost=GONE), HERE + PROCESS_EXITED),
+        (seen(NO_FOLDER, watched=False), "rank 4 on h2 failed in start at"),
     ],
 )
 def test_the_cause_comes_first(evidence: Evidence, expected: str) -> None:

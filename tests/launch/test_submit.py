@@ -289,8 +289,14 @@ def test_a_job_in_which_no_run_has_begun(tmp_path: Path) -> None:
     assert look_at(tmp_path, None, None) == ("stopped", "exit code 143")
 
 
-def test_a_local_job_lasts_as_long_as_its_process(tmp_path: Path) -> None:
-    """Not as long as its process number, which another process may have later."""
+def test_a_local_job_lasts_as_long_as_its_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not as long as its process number, which another process may have later; and whatever a bash
+    prints of its own."""
+    monkeypatch.setenv("LC_ALL", "xx_XX.UTF-8")
+    (tmp_path / "greeting").write_text("echo hello")
+    monkeypatch.setenv("BASH_ENV", str(tmp_path / "greeting"))
     job = tmp_path / "job"
     job.mkdir()
     (job / "config.yaml").write_text(load("smoke").to_yaml())

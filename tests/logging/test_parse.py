@@ -85,6 +85,12 @@ def test_records_of_one_line_are_all_read(tmp_path: Path) -> None:
             True,
         ),
         (
+            record("opt_name", '{"a": 1, "a": 1}')[:-9],
+            "truncated",
+            "opt_name",
+            True,
+        ),
+        (
             record("opt_name")[:-9] + "\n",
             "torn",
             "opt_name",

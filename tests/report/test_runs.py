@@ -245,6 +245,8 @@ def test_runs_of_jobs_and_sweeps_are_found_and_links_are_not(tmp_path: Path) -> 
         (plain, None, None),
         (of_trial, None, of_trial.parent),
     ]
+    (results / "job.sh").write_text("")  # the user's own
+    assert read_runs([results, plain]) == rows
     (plain / "job.sh").write_text("")  # a job has taken it up
     assert only(plain).job_folder == plain
 

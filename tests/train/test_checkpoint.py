@@ -420,6 +420,17 @@ def test_statistics_of_each_rank_are_its_own_or_those_of_all_that_took_part(
     )
     for name, array in statistics_arrays(net).items():
         assert (array.asnumpy() == expected[name.rpartition("_")[2]]).all()
+    others = {"average": "batch", "batch": "average"}
+    restore(
+        read_checkpoint(path),
+        net,
+        ranks=1,
+        bn_stats=others[bn_stats],
+    )
+    (variance,) = [v for k, v in statistics_arrays(net).items() if k.endswith("var")]
+    of_epoch_1 = {"average": 4.75, "batch": 2.5}
+    if step == 50:
+        assert (variance.asnumpy() == of_epoch_1[bn_stats]).all()
 
 
 @pytest.mark.parametrize("links", [True, False])

@@ -22,14 +22,15 @@ def restore(
     *,
     rank: int = 0,
     ranks: int = 1,
+    bn_stats: str | None = None,
 ) -> None:
     """Put what `checkpointer.collect` took back into place, on one of `ranks` ranks: into a network
     of the checkpoint's own layout and types, and into the updater of a run that goes on.
 
     At another rank count every rank gets the batch-norm statistics that an evaluation would have
     made of those of the ranks that took part: their mean, or with `eval.bn_stats=batch` those of
-    all their images. Raises UserError: the file is torn or damaged, or an array is missing or has
-    another shape or type."""
+    all their images. `bn_stats`: in place of the recorded run's. Raises UserError: the file is torn
+    or damaged, or an array is missing or has another shape or type."""
     arrays = weight_arrays(net)
     if updater is not None:
         arrays |= updater.arrays()
@@ -41,8 +42,8 @@ def restore(
     held = checkpoint.load(shapes)
     values = dict(held)
     active = active_ranks(checkpoint)
-    run = recorded_run(checkpoint)
-    is_of_batch = run.eval.bn_stats == "batch"
+    recorded = recorded_run(checkpoint).eval.bn_stats
+    is_of_batch = (bn_stats or recorded) == "batch"
     for name in statistics:
         of_ranks = held[name]
         if rows == 1:
