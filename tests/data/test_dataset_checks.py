@@ -307,8 +307,6 @@ def test_a_png_that_lacks_rows_does_not_decode(size: int, interlaced: bool) -> N
     read_image(longer, decode=True)
     begin, end = whole[:-12], whole[-12:]  # its last chunk
     read_image(begin + bytes(6) + end, decode=True)
-    with pytest.raises(ValueError, match="does not decode"):
-        read_image(begin[:-5] + b"adler" + end, decode=True)
     cut = png_of(rows[:-6], interlaced=interlaced)
     with pytest.raises(ValueError, match=f"{size} bytes in its rows .* {size - 6}$"):
         read_image(cut, decode=True)
