@@ -28,6 +28,7 @@ def test_a_closed_terminal_leaves_a_checkpoint(rn50: Rn50, small_data: Path) -> 
         rn50,
         small_data,
         "gloo",
+        "schedule.length=400 epochs",  # else it may end before the signal comes
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
