@@ -291,7 +291,8 @@ def _problems(
 
 def _why_stopped(folder: Path) -> object:
     """Why a run stopped in order, by its result.json."""
-    result = read(next(folder.glob(f"results/*/*/{RESULT}")), Result)
+    path = next(folder.glob(f"results/*/*/{RESULT}"), None)
+    result = read(path, Result) if path else None
     return result and result.stopped
 
 
