@@ -164,7 +164,9 @@ def _system_tree(system: System) -> JsonObject:
     """A machine as plain JSON types: all that a prediction calculates with, and of the other parts
     that no digest has, what is no default."""
     tree = system.model_dump(mode="json", exclude=UNDIGESTED)
-    tree |= system.model_dump(mode="json", include=UNDIGESTED, exclude_defaults=True)
+    tree |= system.model_dump(
+        mode="json", include=UNDIGESTED - {"performance"}, exclude_defaults=True
+    )
     if system.performance is not None:
         tree["performance"] = system.performance.model_dump(
             mode="json", exclude_none=True

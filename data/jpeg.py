@@ -91,20 +91,20 @@ def _check_rows(
             row_bytes = math.ceil(columns * bits * _CHANNELS[colour] / 8)
             expected += rows * (1 + row_bytes)
     compressed = b"".join(_png_data(image))
-    found = len(zlib.decompressobj().decompress(compressed, expected))
-    if found < expected:
-        raise ValueError(f"{expected:,} bytes in its rows expected, found {found:,}")
+    held = len(zlib.decompressobj().decompress(compressed, expected))
+    if held < expected:
+        raise ValueError(f"{expected:,} bytes in its rows expected, found {held:,}")
 
 
 def _png_data(image: bytes) -> Iterator[bytes]:
     """The content of the chunks that hold a PNG's rows."""
     start = len(_PNG)
-    kind = b""
-    while kind != _PNG_END[:4] and start < len(image):
+    chunk = b""
+    while chunk != _PNG_END[:4] and start < len(image):
         length = int.from_bytes(image[start : start + 4], "big")
-        kind = image[start + 4 : start + 8]
+        chunk = image[start + 4 : start + 8]
         start += 8
-        if kind == b"IDAT":
+        if chunk == b"IDAT":
             yield image[start : start + length]
         start += length + 4
 

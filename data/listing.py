@@ -194,9 +194,9 @@ def _print_left_out(
             if not _is_image(place):
                 names[_kind_of(place)].append(place.name)
     kinds = []
-    for reason, of_kind in sorted(names.items()):
-        examples = ", ".join(sorted(of_kind)[:_EXAMPLES])
-        kinds.append(f"{len(of_kind):,} {reason} ({examples})")
+    for reason, left_out in sorted(names.items()):
+        examples = ", ".join(sorted(left_out)[:_EXAMPLES])
+        kinds.append(f"{len(left_out):,} {reason} ({examples})")
     if kinds:
         line = f"{images}: not packed: {'; '.join(kinds)}"
         print(printable(line), file=sys.stderr)

@@ -35,7 +35,7 @@ _CRASHES = {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS}
 
 class Cause(NamedTuple):
     """Why a job failed. `signal`: that ended a process. `is_mute`: a process is gone, or none has
-    begun, and nobody says why."""
+    begun, without any message."""
 
     text: str
     signal: int = 0

@@ -15,9 +15,10 @@ from ..config.errors import UserError
 from ..config.load import Loaded
 from ..config.plan import Plan, build_plan
 from ..config.schema import Run
+from ..train.capabilities import check_supported
 from .engine_environment import EngineSettings
-from .launchers import LAUNCHERS, Job, build_job, pick_launcher
-from .preflight import obstacles, refusals, refuse
+from .launchers import Job, build_job, pick_launcher
+from .preflight import beyond_the_device, obstacles, refuse, unless_refused
 
 RANK = (sys.executable, "-m", "rn50.train")
 
@@ -81,23 +82,21 @@ def plan_launch(
     launcher = launcher or pick_launcher(
         options.launcher, in_container=options.in_container
     )
-    never = refusals(run, [LAUNCHERS[launcher].controller])
-    try:
-        steps = build_plan(run)
-    except UserError:
-        raise UserError(*never) from None
-    job = Job.of(run, ())
-    environment = EngineSettings({}, {})
-    if not never:
-        try:
-            job, environment = build_job(
-                run,
-                launcher,
-                (),
-                hosts,
-            )
-        except UserError as error:
-            never = str(error).splitlines()
+    refusals: list[str] = []
+    steps = unless_refused(refusals, build_plan, run)
+    unless_refused(refusals, check_supported, run)
+    built = unless_refused(
+        refusals,
+        build_job,
+        run,
+        launcher,
+        (),
+        hosts,
+    )
+    refusals += beyond_the_device(run)
+    if steps is None:
+        raise UserError(*refusals)
+    job, environment = built or (Job.of(run, ()), EngineSettings({}, {}))
     here = obstacles(run, launcher, in_container=options.in_container)
     return LaunchPlan(
         loaded,
@@ -106,7 +105,7 @@ def plan_launch(
         launcher,
         job,
         environment,
-        never,
+        refusals,
         here,
         hosts,
     )

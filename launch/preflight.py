@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from ..compliance.config_rules import ConfigCheck
 from ..config import benchmark
@@ -24,6 +24,8 @@ from ..train.mxnet_package import distribution, library
 from .engine_environment import Controller, engine_environment
 from .host_limits import check_open_files, read_limits
 from .launchers import LAUNCHERS, family_here, missing_hosts
+
+T = TypeVar("T")
 
 CANNOT_RUN = ("MLP061", "cannot-run")
 """Id of what `config check` finds of any machine."""
@@ -59,7 +61,8 @@ def obstacles(run: Run, launcher: str, *, in_container: bool) -> list[str]:
             lines += obstacles_here(run)
     lines += missing_hosts(run, launcher)
     ranks = run.system.world_size * run.watchdog.enabled
-    return lines + _refused(check_open_files, read_limits(), ranks)
+    unless_refused(lines, check_open_files, read_limits(), ranks)
+    return lines
 
 
 def _own_name_unknown() -> list[str]:
@@ -81,7 +84,9 @@ def refusals(
 ) -> list[str]:
     """Why `run` cannot run on any machine of its kind, one line each; empty: it can. `controllers`:
     of the launchers that may start it; one that can is enough."""
-    lines = [*_refused(build_plan, run), *_refused(check_supported, run)]
+    lines: list[str] = []
+    unless_refused(lines, build_plan, run)
+    unless_refused(lines, check_supported, run)
     mpi = family_here()
     engines = [_refused(engine_environment, run, {}, each, mpi) for each in controllers]
     if all(engines):
@@ -153,10 +158,20 @@ def beyond_the_device(run: Run) -> list[str]:
     ]
 
 
-def _refused(check: Callable[..., object], *arguments: Any) -> list[str]:
-    """Why `check` refuses, one line each; empty: it does not."""
+def unless_refused(
+    lines: list[str],
+    check: Callable[..., T],
+    *arguments: Any,
+) -> T | None:
+    """What `check` returns; None: it refuses, and `lines` has the reasons."""
     try:
-        check(*arguments)
+        return check(*arguments)
     except UserError as error:
-        return str(error).splitlines()
-    return []
+        lines += str(error).splitlines()
+        return None
+
+
+def _refused(check: Callable[..., object], *arguments: Any) -> list[str]:
+    lines: list[str] = []
+    unless_refused(lines, check, *arguments)
+    return lines

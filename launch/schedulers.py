@@ -244,10 +244,14 @@ class Local(Scheduler):
 
     name = "local"
     command = ("bash",)
-    # the process is `bash job.sh`, which becomes `rn50 launch --job=...`
-    # without what bash itself may print: of a locale that is not there, of BASH_ENV
+    # The process is `bash job.sh`, which becomes `rn50 launch --job=...`. This bash must print
+    # nothing of its own: no warning of a missing locale, nothing of BASH_ENV.
     state_command = (
-        *("env", "--unset=BASH_ENV", "LC_ALL=C", "bash", "-c"),
+        "env",
+        "--unset=BASH_ENV",
+        "LC_ALL=C",
+        "bash",
+        "-c",
         "grep -soaF -e job.sh -e --job= /proc/$0/cmdline",
     )
     ended_pattern = r"\A\Z"  # gone, a zombie, or another process with its number

@@ -26,7 +26,7 @@ _CLOSE_S = 1e-10
 _CLOSE = 1e-9
 _LEAST_S = 1e-9
 _MOST_EXPONENT = 2.0
-"""A step that grows faster with the batch is none that was measured (TPU v3: 0.85)."""
+"""No measured step grows so fast with the batch (TPU v3: 0.85)."""
 
 
 @lru_cache(maxsize=256)

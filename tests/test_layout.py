@@ -33,7 +33,7 @@ MAY_IMPORT = {
 }
 LARGEST_SHARE = 0.23  # the trainer, with its plan for GPUs
 
-PRODUCT_TOKENS = 203_900
+PRODUCT_TOKENS = 204_000
 TEST_TOKENS = 202_500
 """Size is counted in tokens of code, so that a line that says one thing costs no more than one that
 says three."""

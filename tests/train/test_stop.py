@@ -161,7 +161,7 @@ def test_a_suspension_is_no_long_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of two looks at the clock an hour apart the heartbeat's may be the first. Without a heartbeat
-    nobody knows a suspension from a step that took as long."""
+    a suspension cannot be told from a step that took as long."""
     hour_s = 3600.0
     ahead_s = 0.0
     monotonic = time.monotonic
