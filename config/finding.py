@@ -90,6 +90,14 @@ def number(value: Any) -> float | None:
         return None
 
 
+def first_number(*values: Any) -> float | None:
+    """The first value that is a number."""
+    for value in values:
+        if number(value) is not None:
+            return number(value)
+    return None
+
+
 def clock_time(seconds: float) -> str:
     """`0:42`, `12:03`, `1:02:03`."""
     minutes, seconds = divmod(round(seconds), 60)

@@ -1,6 +1,7 @@
 """The clock of a run: wall-clock time when it began plus monotonic time since. It cannot jump."""
 
 import time
+from collections.abc import Callable
 
 from .records import Clocks, Jump
 
@@ -9,6 +10,15 @@ JUMP_S = 0.1
 for less they slew both clocks."""
 _MONOTONIC = time.CLOCK_BOOTTIME
 """Linux's CLOCK_MONOTONIC stands still while a machine is suspended: that time counts too."""
+
+Moment = Callable[[], float]
+"""When something is done, in seconds of `time.perf_counter`; NaN: it is not yet."""
+
+
+def present() -> Moment:
+    """This moment."""
+    now_s = time.perf_counter()
+    return lambda: now_s
 
 
 class Clock:
@@ -35,10 +45,9 @@ class Clock:
             - self._begun_monotonic_s
         )
 
-    @property
-    def unix_ms(self) -> int:
-        """The same in whole milliseconds, as the MLPerf log has it."""
-        return int(self.unix_s * 1000)
+    def unix_s_at(self, moment: Moment) -> float:
+        """A moment of the past in seconds since 1970; NaN: not yet known."""
+        return self.unix_s - (time.perf_counter() - moment())
 
     def look(self) -> float | None:
         """Seconds by which the wall clock has jumped since the last look; None: it has not."""

@@ -5,7 +5,9 @@ Order and keys: training_rules.adoc (v0.7 to v4.0) and the official checker's cl
 """
 
 import logging
+import math
 import re
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,17 +19,18 @@ from ..config import benchmark
 from ..config.plan import Plan
 from ..config.reading import read_file
 from ..config.schema import Run
-from .clock import Clock
+from .clock import Clock, Moment, present
 from .line_file import LineFile, read_end
+from .run_time import RESUMED, SAVE_START, SAVE_STOP
 
-RESUMED = "run_resumed"
-"""Our key for the place where a run was resumed from a checkpoint."""
 CLOCK_JUMP = "wall_clock_jump"
 """Our key for the place where the host's wall clock was seen to have jumped, by so many seconds."""
 DECAY_SHAPE = "opt_learning_rate_decay_shape"
 DECAY_FROM = "opt_learning_rate_decay_from"
 """Our keys for the shape of the schedule and where a polynomial counts from: those of the rules
 describe one polynomial."""
+_NO_TIME = '"time_ms": 0,'
+"""In a line whose time is not known yet."""
 _TAIL_BYTES = 65536
 _MOST_BYTES = 64 << 20
 """The largest log of ours that is read: 90 epochs take 100 kB."""
@@ -38,23 +41,24 @@ def _official_name(tensor: str) -> str:
     return tensor.replace("_convsc_", "_conv1sc_").replace("fc_", "fc1_")
 
 
-class _Handler(logging.Handler):
-    """A log that cannot be written ends the run, where logging's own would go on without it."""
+class _Lines(logging.Handler):
+    """Keeps the lines that mlperf-logging makes, as their time may not be known yet."""
 
-    def __init__(self, file: LineFile) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._file = file
+        self.made: deque[str] = deque()
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._file.write(self.format(record))
+        self.made.append(self.format(record))
 
 
 class MLPerfLog:
-    """Writes one run's log.
+    """Writes one run's log: each record as soon as its time is known, in the order of the calls. A
+    record is never earlier than the one before it.
 
     Args:
         path: log file, created anew, one flushed line an event; None (ranks above 0): nothing is
-            written.
+            written. Raises UserError where the disk does not take it.
         clock: gives the stamps; None: one that starts now.
         resumed: continue the log of an interrupted run, whose clock runs.
     """
@@ -70,12 +74,16 @@ class MLPerfLog:
         """Has the run started and not stopped?"""
         self._clock = clock or Clock()
         self._file: LineFile | None = None
+        self._lines = _Lines()
+        self._moments: deque[Moment] = deque()
+        """Of the lines that are not written yet."""
+        self._last_ms = 0
         self._logger: MLLogger | None = None
         if path is not None:
             self._file = LineFile(path, resumed=resumed)
             # its own: no parents, no registry
             sink = logging.Logger("rn50.mlperf", logging.INFO)
-            sink.addHandler(_Handler(self._file))
+            sink.addHandler(self._lines)
             # Two frames up from mllog: the caller of this class, not the class.
             self._logger = MLLogger(
                 sink,
@@ -156,6 +164,7 @@ class MLPerfLog:
     @property
     def size_bytes(self) -> int:
         """The size of the file so far."""
+        self.flush()
         return 0 if self._file is None else self._file.size_bytes
 
     def resume(
@@ -166,7 +175,7 @@ class MLPerfLog:
         ranks_before: int,
     ) -> None:
         """The run is resumed after `step`: a key of our own; its clock has never stopped."""
-        counts = {"ranks": ranks}
+        counts: dict[str, Any] = {"ranks": ranks}
         if ranks != ranks_before:
             counts["ranks_before"] = ranks_before
         self._write(RESUMED, step, **counts)
@@ -183,19 +192,32 @@ class MLPerfLog:
             epoch_count=epochs,
         )
 
-    def batch_change(self, epoch: int, global_batch_size: int) -> None:
+    def batch_change(self, epoch: int, global_batch_size: int, begun: Moment) -> None:
         """Batch-size control: a key of our own, as a second global_batch_size breaks the rules."""
         self._write(
             "global_batch_size_change",
             global_batch_size,
+            begun,
             epoch_num=epoch,
         )
 
-    def epoch_start(self, epoch: int) -> None:
-        self._write(key.EPOCH_START, epoch_num=epoch)
+    def epoch_start(self, epoch: int, begun: Moment | None = None) -> None:
+        """`begun`: when the device was done with what came before."""
+        self._write(key.EPOCH_START, moment=begun, epoch_num=epoch)
 
-    def epoch_stop(self, epoch: int) -> None:
-        self._write(key.EPOCH_STOP, epoch_num=epoch)
+    def epoch_stop(self, epoch: int, done: Moment | None = None) -> None:
+        """`done`: when the device had done the epoch's last step."""
+        self._write(key.EPOCH_STOP, moment=done, epoch_num=epoch)
+
+    def save_start(self, step: int, done: Moment) -> None:
+        """A checkpoint, keys of our own: `done` is when the device had done `step`."""
+        if self.clock_runs:
+            self._write(SAVE_START, moment=done, step=step)
+
+    def save_stop(self, step: int) -> None:
+        """Training may go on."""
+        if self.clock_runs:
+            self._write(SAVE_STOP, step=step)
 
     def eval_start(self, epoch: int) -> None:
         self._write(key.EVAL_START, epoch_num=epoch)
@@ -223,15 +245,30 @@ class MLPerfLog:
         """run_stop "aborted" from wherever the run is; nothing if its clock is not running."""
         if self.clock_runs:
             self.clock_runs = False
+            self.flush()
+            self._lines.made.clear()  # what the device has not done
+            self._moments.clear()
             self._write(key.RUN_STOP, status=key.ABORTED)
+
+    def flush(self) -> None:
+        """Write the records whose time is known by now, up to the first one whose is not."""
+        while self._moments and self._file is not None:
+            unix_s = self._clock.unix_s_at(self._moments[0])
+            if math.isnan(unix_s):
+                return
+            self._moments.popleft()
+            self._last_ms = max(self._last_ms, int(unix_s * 1000))
+            line = self._lines.made.popleft()
+            self._file.write(line.replace(_NO_TIME, f'"time_ms": {self._last_ms},', 1))
 
     def _write(
         self,
         name: str,
         value: Any = None,
+        moment: Moment | None = None,
         **metadata: Any,
     ) -> None:
-        """An event, an interval's start or its end, as its name says."""
+        """An event, an interval's start or its end, as its name says. `moment`: None: now."""
         if self._logger is not None:
             write = self._logger.event
             if name.endswith("_start"):
@@ -242,8 +279,10 @@ class MLPerfLog:
                 name,
                 value,
                 metadata or None,
-                time_ms=self._clock.unix_ms,
+                time_ms=0,
             )
+            self._moments.append(moment or present())
+            self.flush()
 
 
 def close_interrupted(path: Path) -> None:

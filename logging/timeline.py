@@ -1,12 +1,13 @@
 """timeline.json: phases of a rank in Chrome's trace format (chrome://tracing, Perfetto)."""
 
 import json
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from .clock import Clock
+from .clock import Clock, Moment
 
 
 class Timeline:
@@ -17,6 +18,7 @@ class Timeline:
         self._rank = rank
         self._clock = clock or Clock()
         self.spans: list[dict[str, Any]] = []
+        self._of_device: list[tuple[str, Moment, Moment]] = []
         self._phase = "start"
         self.on_phase: Callable[[], None] = lambda: None
         """Called at each new phase."""
@@ -41,13 +43,18 @@ class Timeline:
         finally:
             self.add(name, start, self._clock.unix_s)
 
+    def add_device(self, name: str, begun: Moment, done: Moment) -> None:
+        """Record a span of the device, which may not have begun it yet."""
+        self._of_device.append((name, begun, done))
+
     def add(
         self,
         name: str,
         start: float,
         stop: float,
+        thread: str = "",
     ) -> None:
-        """Record a span of this thread by its start and stop in Unix seconds."""
+        """Record a span by its start and stop in Unix seconds. `thread`: by default this one."""
         self.spans.append(
             {
                 "name": name,
@@ -55,11 +62,16 @@ class Timeline:
                 "ts": round(start * 1e6),
                 "dur": round((stop - start) * 1e6),
                 "pid": self._rank,
-                "tid": threading.current_thread().name,
+                "tid": thread or threading.current_thread().name,
             }
         )
 
     def to_json(self) -> str:
         """Chrome trace JSON, times in microseconds."""
+        for name, begun, done in self._of_device:
+            if not math.isnan(done()):
+                start_s, stop_s = map(self._clock.unix_s_at, (begun, done))
+                self.add(name, start_s, stop_s, "device")
+        self._of_device.clear()
         trace = {"traceEvents": self.spans, "displayTimeUnit": "ms"}
         return json.dumps(trace, indent=0) + "\n"

@@ -84,7 +84,7 @@ def read_measurement(source: CalibrationRun) -> Measurement:
         raise UserError(
             f"{log}: a global batch of {batch} is no multiple of {gpus} GPUs"
         )
-    starts_s = [part.start_s for part in (*run.blocks, *run.epochs)]
+    starts_s = [part.start_s for part in (*run.time.blocks, *run.time.epochs)]
     first_s = min(starts_s, default=0.0)
     # Of another set, what is fixed in an evaluation cannot be told apart.
     evaluation_s = run.eval_s
@@ -115,17 +115,14 @@ def _epoch_s(
     run: RunSummary,
     log: Path,
 ) -> float:
-    """Median over blocks of (block - evaluations inside) / epochs; the first and last do not count.
+    """Median over blocks of an epoch's time without evaluations, saves and interruptions; the first
+    and last do not count.
 
-    Stamps of single epochs are too early where the engine is asynchronous.
+    Other programs' stamps of single epochs are too early where the engine is asynchronous.
     """
-    epochs_s = []
-    for block in run.blocks or run.epochs:
-        trained_s = block.duration_s
-        for part in run.evals:
-            if block.start_s <= part.start_s and part.stop_s <= block.stop_s:
-                trained_s -= part.duration_s
-        epochs_s.append(trained_s / block.epochs)
+    time = run.time
+    others = (*time.evaluations, *time.saves, *time.interruptions)
+    epochs_s = [time.without(part, others) for part in time.blocks or time.epochs]
     if not epochs_s:
         raise UserError(f"{log}: finished blocks or epochs expected, found none")
     epoch_s = median(epochs_s[1:-1] or epochs_s[-1:])

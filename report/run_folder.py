@@ -29,6 +29,7 @@ from ..logging.places import (
     run_folders,
 )
 from ..logging.records import ENVIRONMENT, RESULT, Environment, Result, fit
+from ..logging.run_time import TIME_KEYS
 from .run_summary import PARAMETER_KEYS, RunSummary, show, summarise
 
 T = TypeVar("T")
@@ -159,7 +160,7 @@ def read_folder(
     files = results_in(path) if only is None else [only]
     for file in files:
         try:
-            log = read_log(file, checked_keys() | PARAMETER_KEYS)
+            log = read_log(file, checked_keys() | PARAMETER_KEYS | TIME_KEYS)
             run = LoggedRun(log, find_ruleset(file, log, None).name)
             logs.append(LogFigures(file, summarise(run, target)))
         except UserError as error:

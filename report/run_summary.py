@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 from ..compliance.logged_run import LoggedRun
 from ..config import benchmark
-from ..config.finding import number, printable
+from ..config.finding import first_number, number, printable
 from ..config.reading import JsonObject
 from ..logging.events import Event
+from ..logging.run_time import RunTime, Shares, epoch_of, run_time
 
 MISSING = "-"
 _MAX_SHOWN = 200
@@ -48,18 +49,6 @@ class Evaluation(NamedTuple):
     counts: bool = True
 
 
-class Interval(NamedTuple):
-    """A start and its stop in seconds from run_start, over `epochs` epochs."""
-
-    start_s: float
-    stop_s: float
-    epochs: float = 1.0
-
-    @property
-    def duration_s(self) -> float:
-        return self.stop_s - self.start_s
-
-
 class RunSummary(NamedTuple):
     """What a log says of its run; None where it does not say."""
 
@@ -72,10 +61,7 @@ class RunSummary(NamedTuple):
     """run_start to run_stop: the time to train."""
     target: float
     evaluations: tuple[Evaluation, ...]
-    epochs: tuple[Interval, ...]
-    """Training, by epochs where they are logged, else by blocks."""
-    evals: tuple[Interval, ...]
-    blocks: tuple[Interval, ...] = ()
+    time: RunTime
 
     @property
     def reached(self) -> Evaluation | None:
@@ -105,12 +91,12 @@ class RunSummary(NamedTuple):
     @property
     def epoch_s(self) -> float | None:
         """Median time of an epoch, evaluations excluded where the log separates them."""
-        return median_of(part.duration_s / part.epochs for part in self.epochs)
+        return self.time.epoch_s
 
     @property
     def eval_s(self) -> float | None:
         """Median time of an evaluation."""
-        return median_of(part.duration_s for part in self.evals)
+        return median_of(part.duration_s for part in self.time.evaluations)
 
     @property
     def train_samples(self) -> float | None:
@@ -122,13 +108,13 @@ class RunSummary(NamedTuple):
 
     @property
     def images_per_s(self) -> float | None:
-        """Training images over the time of the epochs."""
-        samples = self.train_samples
-        seconds = sum(part.duration_s for part in self.epochs)
-        epochs = sum(part.epochs for part in self.epochs)
-        if not samples or seconds < 1e-6:
-            return None
-        return samples * epochs / seconds
+        """The rate of training."""
+        return self.time.images_per_s(self.train_samples)
+
+    @property
+    def shares(self) -> Shares | None:
+        """Where the clock went; None: it has no stop."""
+        return None if self.run_s is None else self.time.shares(self.run_s)
 
 
 def summarise(
@@ -136,13 +122,6 @@ def summarise(
     target: float = benchmark.TARGET_ACCURACY,
 ) -> RunSummary:
     """What one log says of its first run; `target`: the accuracy that it was to reach."""
-    since_ms = 0.0
-    timed = []
-    if run.start is not None and run.start.time_ms > 0:
-        since_ms = run.start.time_ms
-        timed = [event for event in run.events if event.time_ms > 0]
-    epochs = _intervals(timed, since_ms, "epoch_start", "epoch_stop")
-    blocks = _intervals(timed, since_ms, "block_start", "block_stop")
     return RunSummary(
         submission={
             key.removeprefix("submission_"): show(run.value(key))
@@ -155,9 +134,7 @@ def summarise(
         run_s=_seconds(run.start, run.stop),
         target=target,
         evaluations=_evaluations(run),
-        epochs=epochs or blocks,
-        evals=_intervals(timed, since_ms, "eval_start", "eval_stop", "eval_accuracy"),
-        blocks=blocks,
+        time=run_time(run.events),
     )
 
 
@@ -222,7 +199,7 @@ def _evaluations(run: LoggedRun) -> tuple[Evaluation, ...]:
     counts = True
     for event in run.events:
         if event.key == "eval_start":
-            started = _epoch(event)
+            started = epoch_of(event)
         elif event.key == "run_stop":
             counts = False
         accuracy = number(event.value)
@@ -235,57 +212,6 @@ def _evaluations(run: LoggedRun) -> tuple[Evaluation, ...]:
             key = ("line", event.line)
         evaluations.setdefault(key, Evaluation(epoch, time_s, accuracy, counts))
     return tuple(evaluations.values())
-
-
-def _intervals(
-    events: Iterable[Event], clock_ms: float, start: str, *stops: str
-) -> tuple[Interval, ...]:
-    """Each start with the stop that follows it; copies by other ranks are left out."""
-    intervals = []
-    seen: set[float | None] = set()
-    closed: set[float | None] = set()
-    opened = None
-    for event in events:
-        epoch = _epoch(event)
-        if event.key == start and (epoch is None or epoch not in seen):
-            opened = event
-            seen.add(epoch)
-        if event.key not in stops or opened is None or event.time_ms <= opened.time_ms:
-            continue
-        if epoch in closed:
-            continue  # a slower rank's copy
-        if epoch is not None:
-            closed.add(epoch)
-        epochs = number(opened.metadata.get("epoch_count")) or 0.0
-        if epochs <= 0:
-            epochs = 1.0
-        intervals.append(
-            Interval(
-                start_s=(opened.time_ms - clock_ms) / 1000,
-                stop_s=(event.time_ms - clock_ms) / 1000,
-                epochs=epochs,
-            )
-        )
-        opened = None
-    return tuple(intervals)
-
-
-def _epoch(event: Event) -> float | None:
-    """The epoch of a record, which some published logs give as its value."""
-    metadata = event.metadata
-    return first_number(
-        metadata.get("epoch_num"),
-        metadata.get("first_epoch_num"),
-        event.value,
-    )
-
-
-def first_number(*values: Any) -> float | None:
-    """The first value that is a number."""
-    for value in values:
-        if number(value) is not None:
-            return number(value)
-    return None
 
 
 def _seconds(

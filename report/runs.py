@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from ..config.errors import UserError
-from ..config.finding import number, printable
+from ..config.finding import first_number, number, printable
 from ..data.lock import LOCK, RANK_LOCK, held
 from ..logging.metrics_read import newest_records
 from ..logging.records import (
@@ -31,7 +31,6 @@ from ..logging.records import (
     read_failures,
 )
 from ..train.checkpoint.file import read_checkpoint
-from .run_summary import first_number
 
 QUEUED = "queued"
 RUNNING = "running"

@@ -7,6 +7,7 @@ import time
 import mxnet as mx
 from mxnet import nd
 
+from ..logging.clock import Moment, present
 from ..logging.records import Stopped
 from . import host_reads
 from .checkpoint.checkpointer import Checkpointer
@@ -28,19 +29,6 @@ from .stopping import (
 from .trainer import Trainer, start_up
 
 
-class Stopwatch:
-    """Time in epochs, read at log points and at ends of epochs."""
-
-    def __init__(self) -> None:
-        self._last_s = time.monotonic()
-
-    def lap_s(self) -> float:
-        """Since the last call."""
-        last_s = self._last_s
-        self._last_s = time.monotonic()
-        return self._last_s - last_s
-
-
 def train_and_evaluate(context: RunContext) -> None:
     """Run to the target or to the last evaluation; rank 0 leaves the files of a run."""
     trainer = start_up(context)
@@ -53,6 +41,7 @@ def train_and_evaluate(context: RunContext) -> None:
             checkpointer.save_now(is_best=True)
     except StopTraining as stop:  # on all ranks at the same step
         checkpointer.save_now()
+        nd.waitall()  # the ends of its epochs are known
         context.log.abort()
         write_result(trainer, reached=False, stopped=stop.cause)
     checkpointer.finish()
@@ -98,13 +87,12 @@ def train_blocks(trainer: Trainer, checkpointer: Checkpointer) -> bool:
         if log_position(plan, state) == "run":
             epochs = block.last_epoch - block.first_epoch + 1
             context.log.block_start(block.first_epoch, epochs)
-        stopwatch = Stopwatch()
+        begun = present()
         for epoch in range(state.epochs_trained + 1, block.last_epoch + 1):
-            train_epoch(trainer, checkpointer, epoch, stopwatch)
-            if epoch < block.last_epoch:
-                checkpointer.save_if_due()
-        nd.waitall()  # batch-norm statistics are final only now; ends the interval
-        state.training_s += stopwatch.lap_s()
+            begun = train_epoch(trainer, checkpointer, epoch, begun)
+            if epoch < block.last_epoch and checkpointer.save_if_due():
+                begun = present()
+        nd.waitall()  # batch-norm statistics are final only now
         trainer.limit_run_ahead.clear()
         trainer.times.end_block()
         accuracy = evaluate_epoch(trainer, block.last_epoch)
@@ -125,9 +113,13 @@ def train_blocks(trainer: Trainer, checkpointer: Checkpointer) -> bool:
 
 
 def train_epoch(
-    trainer: Trainer, checkpointer: Checkpointer, epoch: int, stopwatch: Stopwatch
-) -> None:
-    """The steps of one epoch; nothing here waits for the device between two epochs."""
+    trainer: Trainer, checkpointer: Checkpointer, epoch: int, begun: Moment
+) -> Moment:
+    """The steps of one epoch; nothing here waits for the device between two epochs.
+
+    Args:
+        begun: when the device was done with what came before. Returns when it has done this epoch.
+    """
     context = trainer.context
     plan = trainer.plan
     state = context.state
@@ -136,22 +128,25 @@ def train_epoch(
     stop_if_due(trainer)
     if not is_within_epoch(plan, state):
         if segment.first_epoch == epoch > 1:
-            trainer.log.batch_change(epoch, segment.global_batch_size)
-        context.log.epoch_start(epoch)
+            trainer.log.batch_change(epoch, segment.global_batch_size, begun)
+        context.log.epoch_start(epoch, begun)
     seed_dropout(trainer, epoch)
     active = context.process.rank < segment.active_ranks
     steps = train_steps if active else zero_gradient_steps
-    with context.timeline.span(f"epoch {epoch}"):
-        for point in steps(trainer, state.step + 1, last, plan.log_every_steps):
-            log_point(trainer, point, stopwatch.lap_s())
-            if checkpointer.saves_within_epochs and checkpointer.save_if_due():
-                seed_dropout(trainer, epoch)
+    context.timeline.phase = f"epoch {epoch}"
+    for point in steps(trainer, state.step + 1, last, plan.log_every_steps):
+        log_point(trainer, point)
+        if checkpointer.saves_within_epochs and checkpointer.save_if_due():
+            seed_dropout(trainer, epoch)
     last = min(last, context.stop.last_step)
-    state.advance(plan, last, stopwatch.lap_s())
+    state.advance(plan, last)
+    done = trainer.device_done()
+    context.timeline.add_device(f"epoch {epoch}", begun, done)
     if last < plan.epoch_end_step(epoch):
         raise StopTraining(context.stop.cause)
     state.epochs_trained = epoch
-    context.log.epoch_stop(epoch)
+    context.log.epoch_stop(epoch, done)
+    return done
 
 
 def stop_if_due(trainer: Trainer) -> None:
@@ -178,18 +173,14 @@ def seed_dropout(trainer: Trainer, epoch: int) -> None:
     mx.random.seed(seed & 0x7FFFFFFF)
 
 
-def log_point(
-    trainer: Trainer,
-    point: LogPoint,
-    training_s: float = 0.0,
-) -> None:
+def log_point(trainer: Trainer, point: LogPoint) -> None:
     """Mean loss over all ranks; reading it waits for this step's forward, no further.
 
     With it travels whether a rank wants to stop. Raises NonRetryableError, StopTraining: on all
     ranks alike."""
     context = trainer.context
     budget_s = trainer.run.limits.time_s
-    context.state.advance(trainer.plan, point.step, training_s)
+    context.state.advance(trainer.plan, point.step)
     if budget_s is not None and context.elapsed_s >= budget_s:
         context.stop(OUT_OF_TIME)
     comm = trainer.comm

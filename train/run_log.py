@@ -15,7 +15,11 @@ from numpy.typing import NDArray
 
 from ..config.atomic import write_file
 from ..config.finding import clock_time
+from ..logging.clock import Moment
+from ..logging.parse import read_events
 from ..logging.records import ABORTED, RESULT, SUCCESS, Result, Stopped, write
+from ..logging.run_time import run_time
+from .checkpoint.resume import LOG
 from .communication.communicator import Communicator
 from .context import RunContext
 from .evaluate import Accuracy
@@ -70,9 +74,9 @@ class RunLog:
         if self._context.shows_progress:
             print(line, flush=True)
 
-    def batch_change(self, epoch: int, global_batch_size: int) -> None:
+    def batch_change(self, epoch: int, global_batch_size: int, begun: Moment) -> None:
         """A new batch size is in force from `epoch` on."""
-        self._context.log.batch_change(epoch, global_batch_size)
+        self._context.log.batch_change(epoch, global_batch_size, begun)
         self._say(f"  epoch {epoch}: global batch {global_batch_size} from here on")
 
     def train(
@@ -87,6 +91,7 @@ class RunLog:
         if context.process.rank != 0:
             return
         self._compare_clocks()
+        context.log.flush()
         now_s = context.elapsed_s
         plan = context.plan
         epoch = plan.epoch_at(step)
@@ -171,6 +176,7 @@ class RunLog:
         if context.process.rank != 0:
             return
         self._compare_clocks()
+        time = run_time(read_events(context.out / LOG))
         result = Result(
             status=SUCCESS if reached else ABORTED,
             stopped=stopped and replace(stopped, step=state.step),
@@ -179,7 +185,7 @@ class RunLog:
             epochs=int(plan.epoch_at(state.step) + 1e-9),
             eval_accuracy=state.accuracy,
             target=context.run.eval.target,
-            images_per_s=state.samples / state.training_s if state.step else None,
+            images_per_s=time.images_per_s(context.run.data.train_samples),
             ranks=plan.ranks,
             global_batch_size=plan.global_batch_size,
             config_sha256=context.loaded.sha256,

@@ -19,6 +19,7 @@ import numpy as np
 from mxnet import nd
 from numpy.typing import NDArray
 
+from ..logging.clock import Moment
 from . import kernels
 from .host_reads import RUN_AHEAD_STEPS
 
@@ -91,6 +92,8 @@ class StepTimes:
         self._begun_s = np.nan
         """End of the update before `_next`; NaN: something else than a step lay between."""
         self._past_ms: list[NDArray[np.float32]] = []  # 28 bytes a step
+        self._moments: list[NDArray[np.float64]] = []
+        """The engine writes into them: none may be freed before it has."""
 
     def begin(self, step: int) -> None:
         """The host asks for the batch of a step."""
@@ -115,9 +118,24 @@ class StepTimes:
     ) -> None:
         """All of a phase of `PHASES` is enqueued and nothing that follows it; `arrays` are what it
         writes last."""
+        self._enqueue_stamp(arrays, self._row[PHASES.index(phase) :])
+
+    def moment(self, arrays: Sequence[nd.NDArray]) -> Moment:
+        """When the device has written `arrays` by all that is enqueued so far. Waits for
+        nothing."""
+        cell = np.full(1, np.nan)
+        self._moments.append(cell)
+        self._enqueue_stamp(arrays, cell)
+        return cell.item
+
+    def _enqueue_stamp(
+        self,
+        arrays: Sequence[nd.NDArray],
+        cell: NDArray[np.float64],
+    ) -> None:
+        """Note in a cell when the arrays are written."""
         stamp = self._stamp
         handles = [array.handle for array in (*arrays, *stamp.after)]
-        cell = self._row[PHASES.index(phase) :]
         mx.base.check_call(
             mx.base._LIB.MXEnginePushSyncND(
                 stamp.operation,

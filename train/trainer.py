@@ -15,6 +15,7 @@ from mxnet import nd
 from ..config.plan import Plan
 from ..config.schema import Run
 from ..data.pipeline import Batch, build_eval_source, build_train_source
+from ..logging.clock import Moment
 from . import kernels
 from .capabilities import decodes_on_gpu
 from .checkpoint.restore import restore
@@ -86,6 +87,10 @@ class Trainer:
     @property
     def run(self) -> Run:
         return self.context.run
+
+    def device_done(self) -> Moment:
+        """When the device will have done all steps that are enqueued."""
+        return self.times.moment(self.model.updater.written_last)
 
     @property
     def plan(self) -> Plan:

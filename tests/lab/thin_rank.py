@@ -112,7 +112,7 @@ def train(context: RunContext, opened: list[str]) -> None:
             cause = context.stop.cause
             break
         time.sleep(STEP_S)
-        context.state.advance(plan, step, STEP_S)
+        context.state.advance(plan, step)
         if step % plan.log_every_steps:
             continue
         losses = [float(len(tables))]

@@ -303,7 +303,7 @@ def test_time_per_epoch_from_what_the_log_has(
     epoch_s: float,
 ) -> None:
     run = of(tmp_path, drop(f"{gone}_start", f"{gone}_stop"))
-    assert sum(part.epochs for part in run.epochs) == 35
+    assert sum(part.epochs for part in run.time.epochs) == 35
     assert run.epoch_s == pytest.approx(epoch_s, abs=0.01)
 
 

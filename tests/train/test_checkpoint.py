@@ -58,7 +58,6 @@ def meta(
     values: dict[str, Any] = {
         "state": TrainState(
             step=step,
-            training_s=3.25,
             best_accuracy=0.75,
         ),
         "log_bytes": 100,

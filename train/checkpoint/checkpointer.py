@@ -69,12 +69,15 @@ class Checkpointer:
         """Copy everything to the host; the disk gets it from a thread. Waits for the checkpoint
         before, if the disk is that slow."""
         context = self._trainer.context
-        self._saved_step = context.state.step
+        step = context.state.step
+        self._saved_step = step
         before = context.timeline.phase
+        context.log.save_start(step, self._trainer.device_done())
         with context.timeline.span("checkpoint"):
             self.finish()
             snapshot = collect(self._trainer)
         context.timeline.phase = before  # the thread is not what this rank does
+        context.log.save_stop(step)
         if snapshot is not None:
             self._running = self._pool.submit(
                 self._write,

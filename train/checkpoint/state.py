@@ -27,7 +27,7 @@ class Strict(BaseModel):
 
 
 class TrainState(Strict):
-    """Progress of a run: the same on all ranks, except for the times."""
+    """Progress of a run: the same on all ranks."""
 
     model_config = ConfigDict(frozen=False)
 
@@ -38,22 +38,14 @@ class TrainState(Strict):
     epochs_trained: Count = 0
     epochs_evaluated: Count = 0
     """The last epoch after which an evaluation was done."""
-    training_s: float = 0.0
-    """Time spent in epochs, without evaluations."""
     accuracy: float | None = None
     """The accuracy of the last evaluation."""
     best_accuracy: float | None = None
 
-    def advance(
-        self,
-        plan: Plan,
-        step: int,
-        training_s: float,
-    ) -> None:
-        """Steps up to `step` are enqueued; they took `training_s` since the last call."""
+    def advance(self, plan: Plan, step: int) -> None:
+        """Steps up to `step` are enqueued."""
         self.step = step
         self.samples = plan.images_after(step)
-        self.training_s += training_s
 
     def record_evaluation(self, epoch: int, accuracy: float) -> bool:
         """Note the accuracy after `epoch`; returns whether it is the best so far."""

@@ -1,0 +1,207 @@
+"""Where the clock of a run went, from the records of its log: epochs, saves, evaluations and, of a
+resumed run, interruptions; what is left are gaps. Every rate and every time of training follows
+from here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from statistics import median
+from typing import NamedTuple
+
+from ..config.finding import first_number, number
+from .events import Event
+
+SAVE_START = "checkpoint_start"
+SAVE_STOP = "checkpoint_stop"
+"""Our keys for a checkpoint: training is done up to it, and may go on."""
+RESUMED = "run_resumed"
+"""Our key for the place where a run was resumed from a checkpoint."""
+TIME_KEYS = frozenset({SAVE_START, SAVE_STOP, RESUMED})
+"""What the times of a run need beside the keys of every log."""
+
+
+class Interval(NamedTuple):
+    """A start and its stop in seconds from run_start, over `epochs` epochs."""
+
+    start_s: float
+    stop_s: float
+    epochs: float = 1.0
+
+    @property
+    def duration_s(self) -> float:
+        return self.stop_s - self.start_s
+
+
+class Shares(NamedTuple):
+    """Seconds of a run's clock; they add up to it. What lies in two of them, such as a save within
+    an epoch, belongs to the one that comes first here."""
+
+    interruptions_s: float
+    saves_s: float
+    evaluations_s: float
+    epochs_s: float
+    gaps_s: float
+
+
+class RunTime(NamedTuple):
+    """The intervals of a run, from its first run_start."""
+
+    epochs: tuple[Interval, ...] = ()
+    """Training, by epochs where they are logged, else by blocks."""
+    blocks: tuple[Interval, ...] = ()
+    evaluations: tuple[Interval, ...] = ()
+    saves: tuple[Interval, ...] = ()
+    interruptions: tuple[Interval, ...] = ()
+    """From the checkpoint that a run was resumed from to its resumption: nothing that was trained
+    then has been kept."""
+
+    @property
+    def training_s(self) -> float:
+        """All the time that training took: epochs, and the saves between them."""
+        trained = (*self.epochs, *self.saves, *self.interruptions)
+        return covered_s(trained) - covered_s(self.interruptions)
+
+    @property
+    def epoch_s(self) -> float | None:
+        """Median time of an epoch, without interruptions."""
+        epochs_s = [self.without(part, self.interruptions) for part in self.epochs]
+        return median(epochs_s) if epochs_s else None
+
+    def images_per_s(self, samples: float | None) -> float | None:
+        """The rate of training. `samples`: images of an epoch."""
+        epochs = sum(part.epochs for part in self.epochs)
+        if not samples or self.training_s < 1e-6:
+            return None
+        return samples * epochs / self.training_s
+
+    def shares(self, run_s: float) -> Shares:
+        """Where a clock of `run_s` went."""
+        parts_s = []
+        counted: list[Interval] = []
+        before_s = 0.0
+        for intervals in (
+            self.interruptions,
+            self.saves,
+            self.evaluations,
+            self.epochs,
+        ):
+            counted += intervals
+            so_far_s = covered_s(counted, run_s)
+            parts_s.append(so_far_s - before_s)
+            before_s = so_far_s
+        parts_s.append(run_s - before_s)
+        return Shares(*parts_s)
+
+    @staticmethod
+    def without(part: Interval, others: Iterable[Interval]) -> float:
+        """Seconds an epoch of an interval, without what lies in it of some others."""
+        cut = [
+            Interval(max(part.start_s, gap.start_s), min(part.stop_s, gap.stop_s))
+            for gap in others
+        ]
+        return (part.duration_s - covered_s(cut)) / part.epochs
+
+
+def covered_s(intervals: Iterable[Interval], within_s: float | None = None) -> float:
+    """The time that lies in at least one of some intervals; `within_s`: of the first so many
+    seconds of the clock."""
+    covered = 0.0
+    reached_s = float("-inf")
+    if within_s is not None:
+        reached_s = 0.0
+    for part in sorted(intervals):
+        start_s = max(part.start_s, reached_s)
+        stop_s = part.stop_s
+        if within_s is not None:
+            stop_s = min(stop_s, within_s)
+        if stop_s > start_s:
+            covered += stop_s - start_s
+            reached_s = stop_s
+    return covered
+
+
+def run_time(events: Sequence[Event]) -> RunTime:
+    """The times of the first run of a log, whatever its records hold."""
+    starts = (event for event in events if event.key == "run_start")
+    start = next(starts, None)
+    if start is None or start.time_ms <= 0:
+        return RunTime()
+    clock_ms = start.time_ms
+    timed = [event for event in events if event.time_ms > 0]
+    epochs = _intervals(timed, clock_ms, "epoch_start", "epoch_stop")
+    blocks = _intervals(timed, clock_ms, "block_start", "block_stop")
+    saves, interruptions = _saves(timed, clock_ms)
+    return RunTime(
+        epochs=epochs or blocks,
+        blocks=blocks,
+        evaluations=_intervals(
+            timed, clock_ms, "eval_start", "eval_stop", "eval_accuracy"
+        ),
+        saves=saves,
+        interruptions=interruptions,
+    )
+
+
+def _intervals(
+    events: Iterable[Event], clock_ms: float, start: str, *stops: str
+) -> tuple[Interval, ...]:
+    """Each start with the stop that follows it; copies by other ranks are left out."""
+    intervals = []
+    seen: set[float | None] = set()
+    closed: set[float | None] = set()
+    opened = None
+    for event in events:
+        epoch = epoch_of(event)
+        if event.key == start and (epoch is None or epoch not in seen):
+            opened = event
+            seen.add(epoch)
+        if event.key not in stops or opened is None or event.time_ms <= opened.time_ms:
+            continue
+        if epoch in closed:
+            continue  # a slower rank's copy
+        if epoch is not None:
+            closed.add(epoch)
+        epochs = number(opened.metadata.get("epoch_count")) or 0.0
+        if epochs <= 0:
+            epochs = 1.0
+        intervals.append(_interval(opened, event, clock_ms, epochs))
+        opened = None
+    return tuple(intervals)
+
+
+def _saves(
+    events: Iterable[Event], clock_ms: float
+) -> tuple[tuple[Interval, ...], tuple[Interval, ...]]:
+    """Saves and interruptions: the log of a resumed run has been cut within the save of the
+    checkpoint that it was resumed from."""
+    saves: list[Interval] = []
+    interruptions: list[Interval] = []
+    opened = None
+    for event in events:
+        if event.key == SAVE_START:
+            opened = event
+        elif opened is not None and event.key in (SAVE_STOP, RESUMED):
+            parts = saves if event.key == SAVE_STOP else interruptions
+            parts.append(_interval(opened, event, clock_ms))
+            opened = None
+    return tuple(saves), tuple(interruptions)
+
+
+def _interval(
+    start: Event, stop: Event, clock_ms: float, epochs: float = 1.0
+) -> Interval:
+    return Interval(
+        start_s=(start.time_ms - clock_ms) / 1000,
+        stop_s=(stop.time_ms - clock_ms) / 1000,
+        epochs=epochs,
+    )
+
+
+def epoch_of(event: Event) -> float | None:
+    """The epoch of a record, which some published logs give as its value."""
+    metadata = event.metadata
+    return first_number(
+        metadata.get("epoch_num"),
+        metadata.get("first_epoch_num"),
+        event.value,
+    )
