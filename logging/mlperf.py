@@ -185,9 +185,12 @@ class MLPerfLog:
         if self.clock_runs:
             self._write(CLOCK_JUMP, by_s)
 
-    def block_start(self, first_epoch: int, epochs: int) -> None:
+    def block_start(
+        self, first_epoch: int, epochs: int, begun: Moment | None = None
+    ) -> None:
         self._write(
             key.BLOCK_START,
+            moment=begun,
             first_epoch_num=first_epoch,
             epoch_count=epochs,
         )
@@ -202,7 +205,7 @@ class MLPerfLog:
         )
 
     def epoch_start(self, epoch: int, begun: Moment | None = None) -> None:
-        """`begun`: when the device was done with what came before."""
+        """`begun`: when the device was done with the steps before."""
         self._write(key.EPOCH_START, moment=begun, epoch_num=epoch)
 
     def epoch_stop(self, epoch: int, done: Moment | None = None) -> None:

@@ -3,7 +3,7 @@
 import json
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +18,7 @@ class Timeline:
         self._rank = rank
         self._clock = clock or Clock()
         self.spans: list[dict[str, Any]] = []
-        self._of_device: list[tuple[str, Moment, Moment]] = []
+        self._of_device: list[tuple[str, Sequence[Moment], Moment]] = []
         self._phase = "start"
         self.on_phase: Callable[[], None] = lambda: None
         """Called at each new phase."""
@@ -43,8 +43,9 @@ class Timeline:
         finally:
             self.add(name, start, self._clock.unix_s)
 
-    def add_device(self, name: str, begun: Moment, done: Moment) -> None:
-        """Record a span of the device, which may not have begun it yet."""
+    def add_device(self, name: str, begun: Sequence[Moment], done: Moment) -> None:
+        """Record a span of the device, which may not have begun it yet: from the last of some
+        moments."""
         self._of_device.append((name, begun, done))
 
     def add(
@@ -70,8 +71,8 @@ class Timeline:
         """Chrome trace JSON, times in microseconds."""
         for name, begun, done in self._of_device:
             if not math.isnan(done()):
-                start_s, stop_s = map(self._clock.unix_s_at, (begun, done))
-                self.add(name, start_s, stop_s, "device")
+                start_s = max(map(self._clock.unix_s_at, begun))
+                self.add(name, start_s, self._clock.unix_s_at(done), "device")
         self._of_device.clear()
         trace = {"traceEvents": self.spans, "displayTimeUnit": "ms"}
         return json.dumps(trace, indent=0) + "\n"

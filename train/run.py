@@ -84,14 +84,14 @@ def train_blocks(trainer: Trainer, checkpointer: Checkpointer) -> bool:
     state = context.state
     for block in blocks_left(plan, state):
         stop_if_due(trainer)
+        before = present()
         if log_position(plan, state) == "run":
             epochs = block.last_epoch - block.first_epoch + 1
-            context.log.block_start(block.first_epoch, epochs)
-        begun = present()
+            context.log.block_start(block.first_epoch, epochs, before)
         for epoch in range(state.epochs_trained + 1, block.last_epoch + 1):
-            begun = train_epoch(trainer, checkpointer, epoch, begun)
-            if epoch < block.last_epoch and checkpointer.save_if_due():
-                begun = present()
+            before = train_epoch(trainer, checkpointer, epoch, before)
+            if epoch < block.last_epoch:
+                checkpointer.save_if_due()
         nd.waitall()  # batch-norm statistics are final only now
         trainer.limit_run_ahead.clear()
         trainer.times.end_block()
@@ -113,23 +113,24 @@ def train_blocks(trainer: Trainer, checkpointer: Checkpointer) -> bool:
 
 
 def train_epoch(
-    trainer: Trainer, checkpointer: Checkpointer, epoch: int, begun: Moment
+    trainer: Trainer, checkpointer: Checkpointer, epoch: int, before: Moment
 ) -> Moment:
     """The steps of one epoch; nothing here waits for the device between two epochs.
 
     Args:
-        begun: when the device was done with what came before. Returns when it has done this epoch.
+        before: when the device was done with the steps before. Returns when it has done this epoch.
     """
     context = trainer.context
     plan = trainer.plan
     state = context.state
     segment = plan.segment_of_epoch(epoch)
     last = plan.epoch_end_step(epoch)
+    asked = present()
     stop_if_due(trainer)
     if not is_within_epoch(plan, state):
         if segment.first_epoch == epoch > 1:
-            trainer.log.batch_change(epoch, segment.global_batch_size, begun)
-        context.log.epoch_start(epoch, begun)
+            trainer.log.batch_change(epoch, segment.global_batch_size, before)
+        context.log.epoch_start(epoch, before)
     seed_dropout(trainer, epoch)
     active = context.process.rank < segment.active_ranks
     steps = train_steps if active else zero_gradient_steps
@@ -141,7 +142,7 @@ def train_epoch(
     last = min(last, context.stop.last_step)
     state.advance(plan, last)
     done = trainer.device_done()
-    context.timeline.add_device(f"epoch {epoch}", begun, done)
+    context.timeline.add_device(f"epoch {epoch}", [before, asked], done)
     if last < plan.epoch_end_step(epoch):
         raise StopTraining(context.stop.cause)
     state.epochs_trained = epoch
