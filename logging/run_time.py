@@ -58,8 +58,10 @@ class RunTime(NamedTuple):
     @property
     def training_s(self) -> float:
         """All the time that training took: epochs, and the saves between them."""
-        trained = (*self.epochs, *self.saves, *self.interruptions)
-        return covered_s(trained) - covered_s(self.interruptions)
+        done_s = max((part.stop_s for part in self.epochs), default=0.0)
+        saves = [save for save in self.saves if save.stop_s <= done_s]
+        interrupted_s = covered_s(self.interruptions)
+        return covered_s((*self.epochs, *saves, *self.interruptions)) - interrupted_s
 
     @property
     def epoch_s(self) -> float | None:
@@ -70,7 +72,7 @@ class RunTime(NamedTuple):
     def images_per_s(self, samples: float | None) -> float | None:
         """The rate of training. `samples`: images of an epoch."""
         epochs = sum(part.epochs for part in self.epochs)
-        if not samples or self.training_s < 1e-6:
+        if not samples or not epochs:
             return None
         return samples * epochs / self.training_s
 

@@ -25,9 +25,11 @@ from rn50.config.progress import untracked
 from rn50.config.stop_signals import command_stop_signals
 from rn50.data.lock import hold
 from rn50.logging.parse import read_events
+from rn50.logging.run_time import TIME_KEYS
 
 # Before any test imports MXNet, whose finder the package installs.
 from rn50.train import mxnet_import  # noqa: F401
+from tests.conserved import check_all_times
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -168,6 +170,18 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base
 
 
+@pytest.fixture(scope="session", autouse=True)
+def conserved_times(
+    shared: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[None]:
+    """At the end the times of every run that the session made are checked (tests/conserved.py)."""
+    yield
+    check_all_times(tmp_path_factory.getbasetemp())
+    for made in shared.glob("*.made"):
+        check_all_times(made.with_suffix(""))
+
+
 def made_once(
     folder: Path,
     make: Callable[[Path], object],
@@ -257,6 +271,11 @@ def logged(
         about = event.metadata | dict.fromkeys(("file", "lineno"))
         events.append((event.key, event.value, about))
     return events
+
+
+def of_training(folder: Path) -> list[tuple[str, object, dict[str, object]]]:
+    """The same without saves and resumptions: all that an uninterrupted run would have."""
+    return [event for event in logged(folder) if event[0] not in TIME_KEYS]
 
 
 def logged_keys(folder: Path) -> list[str]:

@@ -16,19 +16,22 @@ from rn50.data import pipeline
 from rn50.launch.resume import begin_attempt
 from rn50.logging.clock import Clock
 from rn50.logging.parse import read_events
-from rn50.train import trainer
+from rn50.logging.run_time import run_time
+from rn50.train import run, trainer
 from rn50.train.checkpoint.file import read_checkpoint, step_of
 from rn50.train.checkpoint.folder import checkpoints_in
 from rn50.train.communication import communicator as comm
 from rn50.train.context import RunContext
 from rn50.train.process_info import ProcessInfo
 from rn50.train.run import train_and_evaluate
+from rn50.train.run_log import gather_ranks
+from rn50.train.step_times import PHASES
 from rn50.train.update import loss_scale
 from tests.conftest import (
-    logged,
     logged_keys,
     made_once,
     metrics,
+    of_training,
     packed,
     read_json,
     refused,
@@ -91,7 +94,7 @@ def train(
     drawn = made_once(shared / "forty", lambda folder: packed(folder, SAMPLES))
     data = (f"data.path={drawn}", f"data.synthetic={SAMPLES}")
 
-    def run(
+    def run_one(
         folder: Path,
         *overrides: str,
     ) -> Path:
@@ -106,7 +109,7 @@ def train(
         return folder
 
     over_gloo.setattr(loss_scale, "DOUBLE_AFTER_STEPS", 2)
-    return run
+    return run_one
 
 
 @pytest.fixture(scope="module")
@@ -149,13 +152,11 @@ def test_what_a_run_leaves(whole: Path) -> None:
     assert len({p["loss_scale"] for p in points}) > 2
     assert [p["global_batch_size"] for p in points] == [10, 10, 20, 20]
     assert [p["momentum"] for p in points] == pytest.approx([0.9, 0.9, 0.95, 0.95])
-    samples = 8 * 10 + 4 * 20
-    assert 0 < samples / record["images_per_s"] < record["time_to_train_s"]
     table = read_json(whole / "ranks.json")["ranks"]
     assert table["host"] == ["here"]
     assert table["steps"] == [12]
     lines = []
-    for key, _, about in logged(whole):
+    for key, _, about in of_training(whole):
         epochs = [str(about[name]) for name in EPOCHS if name in about]
         lines.append(" ".join([key, *epochs]))
     assert lines[lines.index("block_start 1 2") :] == BLOCKS.splitlines()
@@ -166,6 +167,34 @@ def test_what_a_run_leaves(whole: Path) -> None:
     best = max(evaluations, key=itemgetter("accuracy"))  # the first of those
     checkpoint = read_checkpoint(whole / "checkpoint" / "best.ckpt")
     assert checkpoint.meta.step == best["step"]
+
+
+def test_an_epoch_lasts_as_long_as_the_device_needs_for_its_steps(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host is up to two steps ahead, which is a whole epoch here, with a checkpoint after each
+    of a block."""
+    steps_ms = []
+
+    def gather(*arguments: Any, phases_ms: Any, **others: Any) -> Any:
+        in_phases = phases_ms[
+            :, 1 : len(PHASES)
+        ]  # without what the host did between two steps
+        steps_ms.extend(in_phases.sum(axis=1))
+        return gather_ranks(*arguments, phases_ms=phases_ms, **others)
+
+    monkeypatch.setattr(run, "gather_ranks", gather)
+    folder = train(tmp_path / "run", "batch.per_rank=20", "checkpoint.every=2 steps")
+    time = run_time(read_events(folder / "result_0.txt"))
+    assert len(time.epochs) == 4
+    assert len(time.saves) == 4
+    for epoch in time.epochs:
+        needed_s = sum(steps_ms[:2]) / 1000
+        del steps_ms[:2]
+        assert epoch.duration_s > 0.95 * needed_s
+    shares = time.shares(result(folder)["time_to_train_s"])
+    assert min(shares) >= 0
+    assert sum(shares) == pytest.approx(result(folder)["time_to_train_s"])
 
 
 @pytest.mark.parametrize(
@@ -199,8 +228,7 @@ def test_a_run_that_stopped_goes_on_bit_for_bit(
     assert result(folder)["resumed_after_step"] == stops_at
     for key in ("weights_digest", "eval_accuracy", "epochs", "global_batch_size"):
         assert result(folder)[key] == result(whole)[key]
-    events = [event for event in logged(folder) if event[0] != "run_resumed"]
-    assert events == logged(whole)
+    assert of_training(folder) == of_training(whole)
     points = {point["step"]: point for point in metrics(folder, "train")}
     for point, steps in zip(
         metrics(whole, "train"),
@@ -239,8 +267,7 @@ def test_a_run_that_stopped_before_its_first_step_goes_on_bit_for_bit(
     train(folder)
     assert result(folder)["resumed_after_step"] == 0
     assert result(folder)["weights_digest"] == result(whole)["weights_digest"]
-    events = [event for event in logged(folder) if event[0] != "run_resumed"]
-    assert events == logged(whole)
+    assert of_training(folder) == of_training(whole)
 
 
 def test_a_budget_of_all_epochs_stops_nothing_and_a_spent_one_stops_again(
@@ -254,8 +281,7 @@ def test_a_budget_of_all_epochs_stops_nothing_and_a_spent_one_stops_again(
         assert stopped["step"] == stops_at
     train(folder, "limits.epochs=4")
     assert "stopped" not in result(folder)
-    events = [event for event in logged(folder) if event[0] != "run_resumed"]
-    assert events == logged(whole)
+    assert of_training(folder) == of_training(whole)
 
 
 def test_a_damaged_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
