@@ -104,6 +104,7 @@ def shown(log: LogFigures, subject: Subject) -> JsonObject:
         "eval_accuracy": None,
         "global_batch_size": batch if isinstance(batch, int) else None,
         "images_per_s": None,
+        "clock": None,
         "evaluations": [],
         "target": config and config.eval.target,
         "published": place and place.text,
@@ -115,6 +116,8 @@ def shown(log: LogFigures, subject: Subject) -> JsonObject:
     for last in run.evaluations[-1:]:
         figures |= {"epochs": last.epoch, "eval_accuracy": last.accuracy}
     figures["images_per_s"] = run.images_per_s
+    if run.shares is not None:
+        figures["clock"] = run.shares._asdict()
     figures["evaluations"] = [
         (point.epoch, point.accuracy, point.time_s)
         for point in run.evaluations
@@ -153,6 +156,9 @@ def _print_summary(
             ("top-1 accuracy", accuracy),
             ("training rate", with_unit(summary["images_per_s"], "images/s", 1)),
         ]
+    for part, part_s in (summary["clock"] or {}).items():
+        if part_s:
+            rows.append((f"of the clock, {part[:-2]}", with_unit(part_s, "s", 3)))
     rows += [
         (f"epoch {epoch:g}", f"{accuracy:.5f} after {seconds:.1f} s")
         for epoch, accuracy, seconds in summary["evaluations"]

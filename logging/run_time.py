@@ -5,6 +5,7 @@ from here."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
@@ -34,12 +35,12 @@ class Interval(NamedTuple):
 
 class Shares(NamedTuple):
     """Seconds of a run's clock; they add up to it. What lies in two of them, such as a save within
-    an epoch, belongs to the one that comes first here."""
+    an epoch, belongs to the later one here."""
 
-    interruptions_s: float
-    saves_s: float
-    evaluations_s: float
     epochs_s: float
+    evaluations_s: float
+    saves_s: float
+    interruptions_s: float
     gaps_s: float
 
 
@@ -78,21 +79,14 @@ class RunTime(NamedTuple):
 
     def shares(self, run_s: float) -> Shares:
         """Where a clock of `run_s` went."""
-        parts_s = []
+        parts = (self.interruptions, self.saves, self.evaluations, self.epochs)
         counted: list[Interval] = []
-        before_s = 0.0
-        for intervals in (
-            self.interruptions,
-            self.saves,
-            self.evaluations,
-            self.epochs,
-        ):
+        covered = [0.0]
+        for intervals in parts:
             counted += intervals
-            so_far_s = covered_s(counted, run_s)
-            parts_s.append(so_far_s - before_s)
-            before_s = so_far_s
-        parts_s.append(run_s - before_s)
-        return Shares(*parts_s)
+            covered.append(covered_s(counted, run_s))
+        shares_s = [after - before for before, after in pairwise(covered)]
+        return Shares(*reversed(shares_s), run_s - covered[-1])  # type: ignore[call-arg]
 
     @staticmethod
     def without(part: Interval, others: Iterable[Interval]) -> float:

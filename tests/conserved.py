@@ -13,7 +13,7 @@ INTERVALS = {
     "checkpoint_start": "checkpoint_stop",
     "eval_start": "eval_stop",
 }
-MADE_BY_A_RUN = ("config.yaml", "metrics.jsonl", "ranks.json")
+MADE_BY_A_RUN = ("metrics.jsonl", "ranks.json", "timeline.json")
 TOGETHER = {
     ("block_start", "epoch_start"),
     ("epoch_stop", "epoch_start"),

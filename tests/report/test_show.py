@@ -106,6 +106,13 @@ def test_the_figures_of_a_run(
         "eval_accuracy": 0.76,
         "global_batch_size": 64,
         "images_per_s": 3 * 1000 / 10,
+        "clock": {
+            "interruptions_s": 0.0,
+            "saves_s": 0.0,
+            "evaluations_s": 1.0,
+            "epochs_s": 10.0,
+            "gaps_s": 3.75,
+        },
         "evaluations": [
             (2, 0.5, 6.5),
             (3, 0.76, 14.0),
