@@ -4,6 +4,7 @@ from here."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from statistics import median
@@ -55,6 +56,8 @@ class RunTime(NamedTuple):
     interruptions: tuple[Interval, ...] = ()
     """From the checkpoint that a run was resumed from to its resumption: nothing that was trained
     then has been kept."""
+    unfinished: tuple[Interval, ...] = ()
+    """The epoch within which the log ends: it has no end."""
 
     @property
     def training_s(self) -> float:
@@ -79,7 +82,8 @@ class RunTime(NamedTuple):
 
     def shares(self, run_s: float) -> Shares:
         """Where a clock of `run_s` went."""
-        parts = (self.interruptions, self.saves, self.evaluations, self.epochs)
+        epochs = (*self.epochs, *self.unfinished)
+        parts = (self.interruptions, self.saves, self.evaluations, epochs)
         counted: list[Interval] = []
         covered = [0.0]
         for intervals in parts:
@@ -127,7 +131,10 @@ def run_time(events: Sequence[Event]) -> RunTime:
     epochs = _intervals(timed, clock_ms, "epoch_start", "epoch_stop")
     blocks = _intervals(timed, clock_ms, "block_start", "block_stop")
     saves, interruptions = _saves(timed, clock_ms)
+    begun_s = [_since(clock_ms, e) for e in timed if e.key == "epoch_start"]
+    done_s = max((part.stop_s for part in epochs), default=0.0)
     return RunTime(
+        unfinished=tuple(Interval(s, math.inf) for s in begun_s[-1:] if s >= done_s),
         epochs=epochs or blocks,
         blocks=blocks,
         evaluations=_intervals(
@@ -186,11 +193,11 @@ def _saves(
 def _interval(
     start: Event, stop: Event, clock_ms: float, epochs: float = 1.0
 ) -> Interval:
-    return Interval(
-        start_s=(start.time_ms - clock_ms) / 1000,
-        stop_s=(stop.time_ms - clock_ms) / 1000,
-        epochs=epochs,
-    )
+    return Interval(_since(clock_ms, start), _since(clock_ms, stop), epochs)
+
+
+def _since(clock_ms: float, event: Event) -> float:
+    return (event.time_ms - clock_ms) / 1000
 
 
 def epoch_of(event: Event) -> float | None:
