@@ -381,4 +381,8 @@ def test_the_figures_of_published_logs(row: list[str]) -> None:
     assert figures["time_to_train_s"] == (run_s if status == "success" else None)
     assert len(figures["evaluations"]) > 3
     if "NVIDIA" in row[0]:
-        assert figures["images_per_s"] > 1000
+        time = summary_of(PUBLISHED / row[0]).time
+        epochs = sum(part.epochs for part in time.epochs)
+        epochs_s = sum(part.duration_s for part in time.epochs)
+        rate = 1_281_167 * epochs / epochs_s
+        assert figures["images_per_s"] == pytest.approx(rate, rel=1e-9)
