@@ -32,7 +32,7 @@ _LOOK_S = 1.0
 """The time between two looks at what the ranks have written."""
 _QUEUED_LOOK_S = 5.0
 """Between two questions to a scheduler, which has many who ask."""
-_LONGEST_REASON = 72
+_LONGEST_REASON = 120
 
 FREE = (2,)
 """Columns that a narrow terminal folds: the progress."""
