@@ -38,25 +38,44 @@ def main() -> None:
     sys.exit(_flush_output(code))
 
 
+_CHANGED_BY = ("PYTHONINSPECT", "PYTHONOPTIMIZE", "PYTHONWARNINGS")
+"""Without docstrings there is no help; a prompt or a warning is no end of a command."""
+
+
 def _speak_utf8() -> None:
-    """Whatever the locale is."""
+    """Whatever the locale and the settings of Python are; to standard streams alone."""
+    changed = [name for name in _CHANGED_BY if os.environ.pop(name, "")]
     if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
-        os.environ["PYTHONUTF8"] = (
-            "1"  # file names and pages are UTF-8, whatever the locale
-        )
+        # file names and pages are UTF-8, whatever the locale
+        os.environ["PYTHONUTF8"] = "1"
+        changed.append("PYTHONUTF8")
+    if changed:
         from ..config.programs import become
 
         become([sys.executable, *sys.orig_argv[1:]])
-    if isinstance(sys.stdout, io.TextIOWrapper):
+    _open_closed()
+    if isinstance(sys.stdout, io.TextIOWrapper | None):
         sys.stdout = io.TextIOWrapper(
             io.BufferedWriter(_Output(1, "w", closefd=False)),
-            line_buffering=sys.stdout.line_buffering,
-            write_through=sys.stdout.write_through,
+            line_buffering=sys.stdout is not None and sys.stdout.line_buffering,
+            write_through=sys.stdout is not None and sys.stdout.write_through,
         )
     for stream in (sys.stdout, sys.stderr):
         # file names are bytes, and not always of UTF-8
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def _open_closed() -> None:
+    """Descriptors that were closed: else the next file that is opened gets what is printed. An
+    output that cannot be written says so; errors have nowhere to go."""
+    for number, mode in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, mode)
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False)
 
 
 class _Output(io.FileIO):
@@ -193,7 +212,7 @@ def _meant(line: str) -> str:
     """The end of an error that names a path of the command line which is not there, but nearly."""
     from ..config.names import nearest_path
 
-    if "did you mean" in line:
+    if "did you mean" in line.lower():
         return ""
     for word in sys.argv[1:]:
         if word.startswith("-") and "=" not in word:  # an option's name is no path
