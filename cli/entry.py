@@ -75,7 +75,8 @@ def _open_closed() -> None:
         except OSError:
             os.open(os.devnull, mode)
     if sys.stderr is None:
-        sys.stderr = open(2, "w", closefd=False)
+        raw = io.FileIO(2, "w", closefd=False)
+        sys.stderr = io.TextIOWrapper(io.BufferedWriter(raw))
 
 
 class _Output(io.FileIO):

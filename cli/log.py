@@ -270,7 +270,7 @@ def _print_score(score: Score) -> None:
         for run in score.runs
     ]
     say(f"{score.verdict} {score.path}: {score.cause}")
-    print_table(("run", "minutes", "epochs", "accuracy", ""), rows)
+    print_table(("run", "minutes", "epochs", "accuracy", ""), rows, free=(4,))
     rcp = score.rcp
     if rcp is not None:
         say(f"RCP test ({score.ruleset}): {rcp.word}, {rcp.reason}")

@@ -158,7 +158,7 @@ def _records(columns: Sequence[_Column], cells: int) -> list[str]:
     indent = len(_GAP) + max(width_of(column.title) for column in others)
     lines = []
     for number, name in enumerate(lead.cells):
-        lines += fold(name, cells)
+        lines += fold(f"{lead.title} {name}".strip(), cells)
         for column in others:
             cell = column.cells[number]
             if cell:

@@ -26,6 +26,7 @@ from ..train.communication.mpi_library import (
     MpiLibrary,
     horovods_mpi,
 )
+from ..train.mxnet_package import package_folder
 from ..train.process_info import RANK_VARIABLES, RankVariables
 from .engine_environment import (
     Controller,
@@ -263,10 +264,13 @@ _PMI: dict[Family, tuple[str, ...]] = {
 def pick_launcher(wanted: str | None, *, in_container: bool = False) -> str:
     """The launcher asked for; else srun in a Slurm allocation, else that of the MPI which Horovod
     was linked to if any, else gloo. The Horovod of a container is taken for one with Open MPI.
-    Raises UserError: what cannot start the ranks here."""
+    Raises UserError: what cannot start the ranks here; ImportError: there is no Horovod for them.
+    """
     library = horovods_mpi()
     if in_container:
         library = MpiLibrary("a container's", None)
+    elif package_folder("horovod") is None:
+        raise ImportError("No module named 'horovod'", name="horovod")
     if wanted is None:
         if os.environ.get("SLURM_JOB_ID") and LAUNCHERS["srun"].is_installed():
             return "srun"
