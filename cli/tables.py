@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import shutil
 import sys
-import unicodedata
 from collections.abc import Collection, Iterator, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
 
+from rich.cells import cell_len
+
 from ..config.finding import printable
 
-_GAP = "  "
 _LEAST_CELLS = 20
 """Of a terminal; COLUMNS may say anything."""
 _LEAST_FOLDED = 16
@@ -26,24 +26,24 @@ _FEW_COLUMNS = 4
 
 
 class _Column(NamedTuple):
-    title: str
-    cells: tuple[str, ...]
-    is_right: bool = False
-    folds: bool = False
+    cells: list[str]
+    """The title comes first."""
+    is_right: bool
+    folds: bool
     """Whether its cells are sentences."""
 
     @property
     def width(self) -> int:
-        return max(map(width_of, (self.title, *self.cells)))
+        return max(map(cell_len, self.cells))
 
     @property
     def least_width(self) -> int:
         """With its title, or all of it, folded between words."""
-        parts = [*self.title.split(), ""]
-        for cell in self.cells:
-            parts += cell.split() if self.folds else [cell]
-        least = max(map(width_of, parts))
-        return max(least, min(_LEAST_FOLDED, self.width)) if self.folds else least
+        title, *cells = self.cells
+        if not self.folds:
+            return max(map(cell_len, [*title.split(), *cells, ""]))
+        longest = max(map(cell_len, " ".join(self.cells).split(" ")))
+        return max(longest, min(_LEAST_FOLDED, self.width))
 
 
 def print_table(
@@ -82,124 +82,98 @@ def table_lines(
         right: columns that end at the right.
     """
     columns = []
-    for number, title in enumerate(header):
-        texts = tuple(printable(row[number]) for row in rows)
-        columns.append(
-            _Column(printable(title), texts, number in right, number in free)
-        )
-    widths = _fit(columns, cells)
-    if widths is not None:
-        return _block(columns, widths)
+    for number, texts in enumerate(zip(header, *rows, strict=True)):
+        shown = list(map(printable, texts))
+        columns.append(_Column(shown, number in right, number in free))
+    if cells is None or _widths(columns, cells):
+        return _block(columns, cells)
+    blocks = _split(columns, cells) if len(columns) > _FEW_COLUMNS else []
     lines = []
-    if len(columns) > _FEW_COLUMNS:
-        for block in _split(columns, cells):
-            lines += [*_block(block, _fit(block, cells) or ()), ""]
-    cells = cells or 0
+    for block in blocks:
+        lines += [*_block(block, cells), ""]
     note = f"({cells} characters have no room for all columns side by side; a pipe has)"
-    return [*(lines or _records(columns, cells)), *fold(note, cells)]
+    return [*(lines or _lists(columns, cells)), *fold(note, cells)]
 
 
-def _fit(columns: Sequence[_Column], cells: int | None) -> list[int] | None:
-    """The width of each column; None: they have no room side by side."""
+def _widths(columns: Sequence[_Column], cells: int | None) -> list[int]:
+    """The width of each column; empty: they have no room side by side."""
     widths = [column.width for column in columns]
-    if cells is None:
-        return widths
-    excess = sum(widths) + len(_GAP) * (len(widths) - 1) - cells
-    slack = [
-        width - column.least_width
-        for width, column in zip(widths, columns, strict=True)
-    ]
-    # the widest first, so that a short title is not folded for a long sentence
-    for number in sorted(range(len(slack)), key=slack.__getitem__, reverse=True):
-        taken = max(0, min(excess, slack[number]))
-        widths[number] -= taken
-        excess -= taken
-    return None if excess > 0 else widths
+    slack = [column.width - column.least_width for column in columns]
+    while cells is not None and sum(widths) + 2 * len(widths) - 2 > cells:
+        number = slack.index(max(slack))
+        if not slack[number]:
+            return []
+        slack[number] -= 1
+        widths[number] -= 1
+    return widths
 
 
-def _split(
-    columns: Sequence[_Column],
-    cells: int | None,
-) -> list[list[_Column]]:
+def _split(columns: Sequence[_Column], cells: int) -> list[list[_Column]]:
     """The columns in blocks, each behind the first column; empty: one has no room beside it."""
     lead, *left = columns
     blocks = [[lead]]
-    while left:
-        block = [*blocks[-1], left[0]]
-        if _fit(block, cells) is not None:
-            blocks[-1] = block
-            del left[0]
-        elif len(blocks[-1]) == 1:
-            return []
-        else:
+    for column in left:
+        if not _widths([*blocks[-1], column], cells):
             blocks.append([lead])
-    return blocks
+        blocks[-1].append(column)
+    return blocks if all(_widths(block, cells) for block in blocks) else []
 
 
-def _block(columns: Sequence[_Column], widths: Sequence[int]) -> list[str]:
-    rows = list(zip(*(column.cells for column in columns), strict=True))
-    titles = tuple(column.title for column in columns)
-    if any(titles):
-        rows.insert(0, titles)
+def _block(columns: Sequence[_Column], cells: int | None) -> list[str]:
+    widths = _widths(columns, cells)
     lines = []
-    for row in rows:
-        folded = map(fold, row, widths)
-        for parts in zip_longest(*folded, fillvalue=""):
-            padded = []
+    for number, row in enumerate(
+        zip(*(column.cells for column in columns), strict=True)
+    ):
+        if number == 0 and not any(row):
+            continue
+        for parts in zip_longest(*map(fold, row, widths), fillvalue=""):
+            line = ""
             for column, width, part in zip(columns, widths, parts, strict=True):
-                blanks = " " * (width - width_of(part))
-                padded.append(blanks + part if column.is_right else part + blanks)
-            lines.append(_GAP.join(padded).rstrip())
+                blanks = " " * (width - cell_len(part))
+                line += blanks + part if column.is_right else part + blanks
+                line += "  "
+            lines.append(line.rstrip())
     return lines
 
 
-def _records(columns: Sequence[_Column], cells: int) -> list[str]:
-    lead, *others = columns
-    indent = len(_GAP) + max(width_of(column.title) for column in others)
+def _lists(columns: Sequence[_Column], cells: int) -> list[str]:
+    """The cells of each row below its name, behind their titles."""
+    titles, *rows = zip(*(column.cells for column in columns), strict=True)
+    indent = 2 + max(map(cell_len, titles[1:]))
     lines = []
-    for number, name in enumerate(lead.cells):
-        lines += fold(f"{lead.title} {name}".strip(), cells)
-        for column in others:
-            cell = column.cells[number]
+    for row in rows:
+        lines += fold(f"{titles[0]} {row[0]}".strip(), cells)
+        for title, cell in zip(titles[1:], row[1:], strict=True):
             if cell:
-                lines += definition(_GAP + column.title, cell, indent, cells)
+                lines += definition(f"  {title}", cell, indent, cells)
     return lines
 
 
 def definition(term: str, meaning: str, indent: int, cells: int) -> Iterator[str]:
     """Lines of a term with its meaning beside it, or below it where it is longer than `indent`."""
-    room = cells - indent - len(_GAP)
+    room = cells - indent - 2
     if room < _LEAST_FOLDED:
-        indent = len(_GAP)
-        room = cells - 2 * indent
+        indent = 2
+        room = cells - 4
     parts = fold(meaning, room)
-    blanks = " " * indent + _GAP
-    if width_of(term) > indent:
+    if cell_len(term) > indent:
         yield from fold(term, cells)
     else:
-        first = term + blanks[width_of(term) :] + parts.pop(0)
-        yield first.rstrip()
+        yield f"{term}{' ' * (indent + 2 - cell_len(term))}{parts.pop(0)}"
     for part in parts:
-        yield blanks + part
+        yield " " * (indent + 2) + part
 
 
 def fold(text: str, cells: int) -> list[str]:
     """The text in lines of at most so many cells, but for longer words."""
-    if width_of(text) <= cells:
+    if cell_len(text) <= cells:
         return [text]
     lines = [""]
-    for part in text.split():
-        line = f"{lines[-1]} {part}".lstrip()
-        if width_of(line) <= cells or not lines[-1]:
+    for word in text.split():
+        line = f"{lines[-1]} {word}".lstrip()
+        if cell_len(line) <= cells or not lines[-1]:
             lines[-1] = line
         else:
-            lines.append(part)
+            lines.append(word)
     return lines
-
-
-def width_of(text: str) -> int:
-    """How many cells of a terminal a text takes."""
-    if text.isascii():
-        return len(text)
-    wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)
-    return len(text) + wide - sum(map(bool, map(unicodedata.combining, text)))

@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import typer
+from rich.cells import cell_len
 from typer.core import TyperGroup
 
 from ..config.errors import UserError
-from .tables import definition, fold, line_cells, width_of
+from .tables import definition, fold, line_cells
 
 _CONTEXT = TyperGroup.context_class
 _MOST_CELLS = 100
@@ -42,10 +43,10 @@ class Help(_CONTEXT.formatter_class):  # type: ignore[misc,name-defined]
             self._write_lines(self._fold(paragraph))
 
     def write_dl(self, rows: Sequence[tuple[str, str]], *_: int, **__: int) -> None:
-        indent = min(_WIDEST_TERM, max(width_of(term) for term, _ in rows))
+        indent = min(_WIDEST_TERM, max(cell_len(term) for term, _ in rows))
         cells = self._cells - self.current_indent
         for term, meaning in rows:
-            if width_of(term) > cells:
+            if cell_len(term) > cells:
                 term = term.replace("|", " | ")  # between which it is folded
             self._write_lines(definition(term, meaning, indent, cells))
 
