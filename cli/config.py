@@ -165,4 +165,4 @@ def config_list(
     for path in paths:
         first = path.read_text().splitlines()[0]
         rows.append((path.stem, first.lstrip("# ")))
-    print_table((what, "what"), rows)
+    print_table((what, "what"), rows, free=(1,))

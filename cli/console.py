@@ -24,10 +24,11 @@ from ..config.names import list_presets, list_systems, nearest_name
 from ..config.progress import Advance
 from ..config.progress import say as say
 from ..config.reading import JsonObject
+from .tables import print_table as print_table
+from .usage import Group
 
 if TYPE_CHECKING:
     from rich.progress import Progress
-    from rich.table import Table
 
 EXIT_BAD = 1
 EXIT_USAGE = 2
@@ -37,8 +38,8 @@ _LINE_EVERY = 0.05
 """Of the time so far: a search of a day prints some hundred lines, not 8,640."""
 
 TYPER_OPTIONS: JsonObject = {
-    "no_args_is_help": True,
-    "rich_markup_mode": "markdown",
+    "cls": Group,
+    "rich_markup_mode": None,
     "pretty_exceptions_enable": False,
     "add_completion": False,
 }
@@ -329,54 +330,6 @@ def exit_bad_if(condition: object) -> None:
 def print_json(content: Any, **options: Any) -> None:
     """What `--json` prints."""
     print(json.dumps(content, indent=1, **options))
-
-
-GAP = 2
-"""What stands between two columns of a table."""
-_WIDEST_CELLS = 10_000
-"""Width of a pipe: each row has a line, however long."""
-
-
-def print_table(
-    header: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    free: Collection[int] = (),
-    right: Collection[int] = (),
-) -> None:
-    """A `plain_table`, on a pipe as wide as it needs to be."""
-    from rich.console import Console
-
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_WIDEST_CELLS)
-    with console.capture() as shown:
-        console.print(plain_table(header, rows, free, right))
-    lines = map(str.rstrip, shown.get().splitlines())
-    print("\n".join(lines))
-
-
-def plain_table(
-    header: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    free: Collection[int] = (),
-    right: Collection[int] = (),
-) -> Table:
-    """A table without lines; nothing in its cells is read as markup. `free`: columns that a narrow
-    terminal folds before the others; `right`: those that end at the right."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(
-        box=None, show_header=any(header), pad_edge=False, padding=(0, GAP, 0, 0)
-    )
-    for number, title in enumerate(header):
-        whole = bool(free) and number not in free
-        table.add_column(Text(title), overflow="fold", no_wrap=whole)
-        if number in right:
-            table.columns[-1].justify = "right"
-    for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    return table
 
 
 def with_unit(value: float | None, unit: str, digits: int) -> str:

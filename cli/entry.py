@@ -38,17 +38,56 @@ def main() -> None:
     sys.exit(_flush_output(code))
 
 
+_CHANGED_BY = ("PYTHONINSPECT", "PYTHONOPTIMIZE", "PYTHONWARNINGS")
+"""Without docstrings there is no help; a prompt or a warning is no end of a command."""
+
+
 def _speak_utf8() -> None:
-    """Whatever the locale is."""
+    """Whatever the locale and the settings of Python are; to standard streams alone."""
+    changed = [name for name in _CHANGED_BY if os.environ.pop(name, "")]
     if sys.getfilesystemencoding() != "utf-8" and os.environ.get("PYTHONUTF8") != "1":
-        os.environ["PYTHONUTF8"] = (
-            "1"  # file names and pages are UTF-8, whatever the locale
+        # file names and pages are UTF-8, whatever the locale
+        os.environ["PYTHONUTF8"] = "1"
+        changed.append("PYTHONUTF8")
+    if changed:
+        from ..config.programs import become
+
+        become([sys.executable, *sys.orig_argv[1:]])
+    _open_closed()
+    if isinstance(sys.stdout, io.TextIOWrapper | None):
+        sys.stdout = io.TextIOWrapper(
+            io.BufferedWriter(_Output(1, "w", closefd=False)),
+            line_buffering=sys.stdout is not None and sys.stdout.line_buffering,
+            write_through=sys.stdout is not None and sys.stdout.write_through,
         )
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     for stream in (sys.stdout, sys.stderr):
         # file names are bytes, and not always of UTF-8
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def _open_closed() -> None:
+    """Descriptors that were closed: else the next file that is opened gets what is printed. An
+    output that cannot be written says so; errors have nowhere to go."""
+    for number, mode in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, mode)
+    if sys.stderr is None:
+        raw = io.FileIO(2, "w", closefd=False)
+        sys.stderr = io.TextIOWrapper(io.BufferedWriter(raw))
+
+
+class _Output(io.FileIO):
+    """The standard output. Its errors name it, as those of files do."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            error.filename = "standard output: cannot write"
+            raise
 
 
 def _call(arguments: list[str]) -> object:
@@ -72,13 +111,27 @@ def _call(arguments: list[str]) -> object:
     except BrokenPipeError:
         return EXIT_BAD  # `| head` has what it wants
     except OSError as error:
-        line = str(error.strerror or error)
-        if where := error.filename or _gone_folder():
-            line = f"{where}: {line}"
+        line = _refused(error)
         _say(f"error: {line}{_meant(line)}")
+    except Exception as error:
+        _say(f"error: {_unforeseen(error)}")
     else:
         return 0
     return EXIT_USAGE
+
+
+def _unforeseen(error: Exception) -> str:
+    """An error of ours, with the file that has its traceback."""
+    import tempfile
+    import traceback
+
+    line = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    with suppress(OSError):
+        number, name = tempfile.mkstemp(".txt", "rn50-traceback-")
+        with os.fdopen(number, "w", errors="backslashreplace") as file:
+            traceback.print_exception(error, file=file)
+        line += f" (an error of rn50 itself; its traceback: {name})"
+    return line
 
 
 _CHECK_FLAGS = {"--json", "--strict", "--official", "--no-official"}
@@ -160,16 +213,24 @@ def _meant(line: str) -> str:
     """The end of an error that names a path of the command line which is not there, but nearly."""
     from ..config.names import nearest_path
 
-    if "did you mean" in line:
+    if "did you mean" in line.lower():
         return ""
     for word in sys.argv[1:]:
         if word.startswith("-") and "=" not in word:  # an option's name is no path
             continue
         path = Path(word.partition("=")[2] or word)
-        named = rf"(?<![\w.-]){re.escape(str(path))}(?=[/:,']|$)"  # `log` in "a log" is no path
+        # neither `log` in "a log" nor the last part of another path
+        named = rf"(?<![\w./-]){re.escape(str(path))}(?=[/:,']|$)"
         if re.search(named, line) and (hint := nearest_path(path)):
             return hint
     return ""
+
+
+def _refused(error: OSError) -> str:
+    """What the system refused, and to whom."""
+    line = str(error.strerror or error)
+    where = error.filename or _gone_folder()
+    return f"{where}: {line}" if where else line
 
 
 def _gone_folder() -> str:
@@ -200,7 +261,7 @@ def _flush_output(code: Any) -> Any:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(error, BrokenPipeError) or code in (EXIT_USAGE, EXIT_STOPPED):
             return code  # `| head` has what it wants; the error or the stop has been printed
-        _say(f"error: standard output: cannot write: {error.strerror}")
+        _say(f"error: {error.filename}: {error.strerror}")
         return EXIT_USAGE
     return code
 

@@ -164,7 +164,7 @@ def _print_summary(
         for epoch, accuracy, seconds in summary["evaluations"]
     ]
     say(str(check.path))
-    print_table(("", ""), rows)
+    print_table(("", ""), rows, free=(1,))
 
 
 @log_app.command("check")
@@ -276,7 +276,7 @@ def _print_score(score: Score) -> None:
         for run in score.runs
     ]
     say(f"{score.verdict} {score.path}: {score.cause}")
-    print_table(("run", "minutes", "epochs", "accuracy", ""), rows)
+    print_table(("run", "minutes", "epochs", "accuracy", ""), rows, free=(4,))
     rcp = score.rcp
     if rcp is not None:
         say(f"RCP test ({score.ruleset}): {rcp.word}, {rcp.reason}")
@@ -369,30 +369,23 @@ def log_compare(
         say(line)
 
 
-_MOST_COLUMNS = 10
-"""How many a table has, so that a terminal of 80 characters has room for each."""
-
-
 def _print_rows(comparison: Comparison, order: Sequence[int]) -> None:
     """Tables by group, a row a run: the results with the runs' names, then what differs."""
     lead = {"": comparison.letters, "run": comparison.names}
     for group, columns in groupby(comparison.table, key=attrgetter("group")):
         if len(lead) == 1:
             print(f"\n{group}")
-        left = list(columns)
-        while left:
-            titles = list(lead)
-            cells = list(lead.values())
-            right = []
-            for column in left[:_MOST_COLUMNS]:
-                if column.is_number:
-                    right.append(len(titles))
-                titles.append(column.title)
-                cells.append(column.cells)
-            rows = list(zip(*cells, strict=True))
-            print_table(titles, [rows[row] for row in order], right=right)
-            lead = {"": comparison.letters}
-            left = left[_MOST_COLUMNS:]
+        titles = list(lead)
+        cells = list(lead.values())
+        right = []
+        for column in columns:
+            if column.is_number:
+                right.append(len(titles))
+            titles.append(column.title)
+            cells.append(column.cells)
+        rows = list(zip(*cells, strict=True))
+        print_table(titles, [rows[row] for row in order], right=right)
+        lead = {"": comparison.letters}
     if comparison.shared:
         print()
         say(f"the same in all: {'; '.join(map(' '.join, comparison.shared))}")

@@ -9,7 +9,6 @@ from importlib import import_module
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from ..config.errors import UserError
 from .console import (
@@ -22,6 +21,7 @@ from .console import (
     print_table,
     print_version,
 )
+from .usage import Group, refusing
 
 _COMMANDS = {
     "config": "config:config_app",
@@ -41,13 +41,21 @@ _COMMANDS = {
 To load all of them takes 0.3 s of CPU time, five times what `rn50 log check` needs for a log."""
 
 
-class Commands(TyperGroup):
+class Commands(Group):
     """Loads the command that is asked for."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         names: dict[str, Any] = dict.fromkeys(_COMMANDS)
         self.commands.update(names)  # for lists and suggestions
+
+    def make_context(self, *arguments: Any, **options: Any) -> Any:
+        with refusing():
+            return super().make_context(*arguments, **options)
+
+    def invoke(self, ctx: Any) -> Any:
+        with refusing():
+            return super().invoke(ctx)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in _COMMANDS:
@@ -58,14 +66,14 @@ class Commands(TyperGroup):
         if isinstance(target, typer.Typer):
             command = typer.main.get_group(target)
         else:
-            alone = typer.Typer(**TYPER_OPTIONS | {"no_args_is_help": False})
+            alone = typer.Typer(**TYPER_OPTIONS)
             alone.command(cmd_name)(target)
             command = typer.main.get_command(alone)
         command.name = cmd_name
         return command
 
 
-app = typer.Typer(cls=Commands, **TYPER_OPTIONS | {"add_completion": True})
+app = typer.Typer(**TYPER_OPTIONS | {"cls": Commands, "add_completion": True})
 
 
 @app.command()
@@ -96,7 +104,7 @@ def doctor(
     if as_json:
         print_json([row._asdict() for row in rows])
     else:
-        print_table(("check", "outcome", "found"), rows)
+        print_table(("check", "outcome", "found"), rows, free=(2,))
         counts = Counter(row.outcome for row in rows).items()
         print(", ".join(f"{count} {outcome}" for outcome, count in counts))
     exit_bad_if(any(row.outcome == FAILED for row in rows))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from ..config.atomic import is_stdout, write_output
 from ..config.errors import UserError
@@ -29,13 +28,14 @@ from .console import (
     print_table,
     say,
 )
+from .usage import Group
 
 if TYPE_CHECKING:
     from ..scaling.calibrate import Calibration
     from ..scaling.predict import PredictedJob, Prediction
 
 
-class Predict(TyperGroup):
+class Predict(Group):
     """`rn50 predict` itself is a command; the other commands are named after it."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -44,7 +44,7 @@ class Predict(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-predict_app = typer.Typer(cls=Predict, **TYPER_OPTIONS)
+predict_app = typer.Typer(**TYPER_OPTIONS | {"cls": Predict})
 
 
 @predict_app.callback()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -16,28 +16,21 @@ from ..config.finding import clock_time, printable
 from ..logging.places import require
 from ..report.runs import OPEN, QUEUED, RUNNING, STATUSES, UNKNOWN, RunRow, read_runs
 from .console import (
-    GAP,
     Json,
     argument,
     choices,
     option,
-    plain_table,
     print_json,
     print_table,
     say,
 )
+from .tables import table_lines, terminal_cells
 
 RESULTS = Path("results")
 _LOOK_S = 1.0
 """The time between two looks at what the ranks have written."""
 _QUEUED_LOOK_S = 5.0
 """Between two questions to a scheduler, which has many who ask."""
-_LONGEST_REASON = 72
-
-FREE = (2,)
-"""Columns that a narrow terminal folds: the progress."""
-_FIRST_TO_GO = ("images/s", "ranks", "target", "resume", "top-1", "verdict")
-"""Columns that a narrow terminal does without, in this order."""
 Cell = Callable[[RunRow], str]
 Look = Callable[[Path, str | None, str | None], tuple[str, str]]
 """launch/submit.py's look_at at a job: its folder, scheduler and id give its status and why."""
@@ -59,19 +52,20 @@ _COLUMNS: dict[str, Cell] = {
     "progress": lambda row: _progress(row),
     "time (s)": _time,
     "top-1": lambda row: _figure(row.eval_accuracy, ".4f"),
+    "verdict": lambda row: row.verdict or "",
+    "resume": lambda row: "yes" * row.resumable,
     "target": lambda row: _figure(row.target, "g"),
     "images/s": lambda row: _figure(row.images_per_s, ",.1f"),
     "ranks": lambda row: _figure(row.ranks, "d"),
-    "verdict": lambda row: row.verdict or "",
-    "resume": lambda row: "yes" * row.resumable,
 }
+"""In the order in which a narrow terminal shows them, block below block."""
 
 
 def _progress(row: RunRow) -> str:
     """How far a run is that has not ended: epoch, loss, time left; what a job waits for."""
     at = row.progress
     if row.status in (QUEUED, UNKNOWN):
-        return printable(row.reason or "")[:_LONGEST_REASON]
+        return row.reason or ""
     if row.status != RUNNING:
         return ""
     if at is None or at.step == 0:
@@ -145,7 +139,7 @@ def runs(
     elif as_json:
         print_json([row.to_dict() for row in look()])
     elif rows := look():
-        print_table(*_table(rows, below), free=FREE)
+        print_table(*_table(rows, below))
     else:
         say(f"no runs below {', '.join(map(str, places))}", to=sys.stderr)
 
@@ -195,23 +189,17 @@ def _below(folder: Path, top: Path) -> str:
 def _table(
     rows: Sequence[RunRow], below: Path
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Header and cells; a column that is empty in all rows is left out, and so are those that a
-    terminal has no room for, so that a run's folder stays on one line."""
+    """Header and cells; a column that is empty in all rows is left out."""
     names = [_below(row.folder, below) for row in rows]
-    title = printable(f"run in {below}")
-    first_to_go: tuple[str, ...] = ()
-    if sys.stdout.isatty():
-        title = title[: max(map(len, names))]
-        first_to_go = _FIRST_TO_GO
+    title = f"run in {below}"
+    # a folder of the command line has no column widened
+    if len(title) > max(map(len, names), default=0):
+        title = "run"
     columns = {title: names}
     for title, cell in _COLUMNS.items():
         cells = list(map(cell, rows))
         if any(cells):
             columns[title] = cells
-    for title in first_to_go:
-        width = sum(max(map(len, (name, *columns[name]))) + GAP for name in columns)
-        if width - GAP > shutil.get_terminal_size().columns:
-            columns.pop(title, None)
     return tuple(columns), list(zip(*columns.values(), strict=True))
 
 
@@ -222,20 +210,32 @@ def _watch(
 ) -> None:
     """Show the table, open runs first, until nothing is running or queued; without a terminal its
     end alone. `forget`: what schedulers have said of jobs, before they are asked again."""
+    from rich.console import Console
     from rich.live import Live
+    from rich.text import Text
 
+    screen = Console()
+    is_live = sys.stdout.isatty() and not screen.is_dumb_terminal
+    live = Live(console=screen, auto_refresh=False)
     asked_s = time.monotonic()
-    with Live("no runs", auto_refresh=False) as live:
+    with live if is_live else nullcontext():
         while True:
             if time.monotonic() >= asked_s + _QUEUED_LOOK_S:
                 asked_s = time.monotonic()
                 forget()
             rows = sorted(look(), key=lambda row: row.status not in OPEN)
+            is_over = not any(row.status in OPEN for row in rows)
+            lines = ["no runs"]
             if rows:
-                live.update(plain_table(*_table(rows, below), free=FREE), refresh=True)
-            if not any(row.status in OPEN for row in rows):
+                lines = table_lines(*_table(rows, below), terminal_cells())
+            hidden = len(lines) + 1 - screen.size.height
+            if hidden > 0 and not is_over:
+                lines[-hidden - 1 :] = [f"({hidden + 1} more lines: rn50 runs)"]
+            if is_live:
+                live.update(Text("\n".join(lines)), refresh=True)
+            if is_over:
                 break
             running = any(row.status == RUNNING for row in rows)
             time.sleep(_LOOK_S if running else _QUEUED_LOOK_S)
-    if not live.console.is_terminal:
-        print()  # rich leaves the last line open there
+    if not is_live:
+        print("\n".join(lines))

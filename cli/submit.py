@@ -89,6 +89,9 @@ def submit(
     )
     name = scheduler or last.scheduler or loaded.run.system.scheduler
     runs = runs or last.runs
+    if name != "local":
+        for line in jobs.defaults_left_out():
+            say(line, to=sys.stderr)
     if dry_run:
         folder = (
             last.folder or Path(loaded.run.system.results) / loaded.run.name / "job"

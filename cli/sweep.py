@@ -56,7 +56,8 @@ def sweep(
     if as_json:
         print_json(results, allow_nan=False)
     else:
-        print_table(*table(results))
+        header, rows = table(results)
+        print_table(header, rows, free=(len(header) - 1,))
         if best is not None:
             print(f"best: trial {best}; as a preset: {folder / 'best.yaml'}")
     states = Counter(trial["state"] for trial in results["trials"])

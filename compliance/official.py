@@ -20,8 +20,9 @@ def installed_version() -> str:
 def check_officially(log: Path, ruleset: str) -> Verdict:
     """Run `mlperf_logging.compliance_checker` on `log` in a process and folder of its own: PASS,
     FAIL or CRASH, with its warnings and errors, a message each."""
-    import subprocess  # with tempfile 10 ms that a check without the official one need not pay
-    import tempfile
+    import tempfile  # with the programs' 10 ms that a check without the official one need not pay
+
+    from ..config.programs import NoAnswer, ask
 
     official = partial(
         Verdict,
@@ -39,25 +40,18 @@ def check_officially(log: Path, ruleset: str) -> Verdict:
             str(log.resolve()),
         ]
         try:
-            done = subprocess.run(
-                command,
-                cwd=scratch,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=_TIMEOUT_S,
-            )
-        except subprocess.TimeoutExpired:
-            return official("CRASH", messages=(f"no verdict in {_TIMEOUT_S} s",))
-    lines = done.stderr.splitlines()
+            done = ask(command, _TIMEOUT_S, folder=Path(scratch))
+        except NoAnswer as error:
+            return official("CRASH", messages=(str(error),))
+    lines = done.err.splitlines()
     messages = tuple(
         line for line in lines if not line.startswith("INFO") and line.strip()
     )
-    if done.returncode == 0:
+    if done.code == 0:
         return official("PASS", messages=messages)
     crashed = any(
         line.startswith("Traceback (most recent call last)") for line in lines
     )
-    if done.returncode != 1 or crashed:  # 2: it does not know the ruleset
+    if done.code != 1 or crashed:  # 2: it does not know the ruleset
         return official("CRASH", messages=messages[-1:])
     return official("FAIL", messages=messages)

@@ -11,7 +11,6 @@ import os
 import platform
 import re
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
@@ -22,13 +21,17 @@ import numpy as np
 import psutil
 
 from ..config.errors import UserError
+from ..config.inherited import LOCAL_JOB, inherited
+from ..config.programs import NoAnswer, ask, ended_by
 from ..config.progress import say
+from ..train.communication.mpi_library import horovods_mpi
 from ..train.gpu.code import PLAN_CAPABILITIES, gpu_code, runs
 from ..train.gpu.cuda_driver import LIBRARY, Gpu, Gpus, check_driver, dotted, read_gpus
 from ..train.mxnet_package import library
 from .host_limits import SMALL_SHARED_BYTES, check_open_files, read_limits
-from .inherited import LOCAL_JOB, inherited
 from .installed import SITE, folders
+from .launchers import LAUNCHERS, OF_FAMILY
+from .mpi_program import mpi_on_path
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -63,6 +66,7 @@ def examine(hosts: Sequence[str]) -> Iterator[Row]:
     # else the command ends here
     yield Row("packages", OK, f"{len(folders(SITE))}, no file is gone")
     yield from machine_rows(hosts)
+    yield from mpi_rows()
     yield from gpu_rows(gpus, library())
     devices = ["cpu"]
     if gpus is not None:
@@ -105,6 +109,15 @@ def machine_rows(hosts: Sequence[str]) -> Iterator[Row]:
                 outcome = FAILED
                 address = f"an address expected, found none ({error})"
         yield Row(f"host {host}", outcome, address)
+
+
+def mpi_rows() -> Iterator[Row]:
+    """The launcher of the MPI that Horovod was linked to, where it was linked to one."""
+    if library := horovods_mpi():
+        launcher = LAUNCHERS[OF_FAMILY[library.family or "openmpi"]]
+        mpi = mpi_on_path(launcher.program, library)
+        outcome = FAILED if mpi.first and mpi.right is None else OK
+        yield Row(launcher.program, outcome, str(mpi))
 
 
 def gpu_rows(gpus: Gpus | None, path: Path | None) -> Iterator[Row]:
@@ -176,20 +189,14 @@ def try_library(library: str, device: str) -> list[Row]:
     command = [sys.executable, "-m", "rn50.launch.doctor", library, device]
     name = f"{library} on {device}"
     try:
-        done = subprocess.run(
-            command,
-            env=inherited(os.environ, LOCAL_JOB),
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-        )
-    except subprocess.TimeoutExpired:
-        return [Row(name, FAILED, f"no end within {PATIENCE_S} s")]
-    lines = re.findall(r'^\[".*', done.stdout, re.M)
+        done = ask(command, PATIENCE_S, inherited(os.environ, LOCAL_JOB))
+    except NoAnswer as error:
+        return [Row(name, FAILED, str(error))]
+    lines = re.findall(r'^\[".*', done.out, re.M)
     rows = [Row(*json.loads(line)) for line in lines]
-    if done.returncode:  # minus the number of a signal
-        last = _last_line(done.stderr)
-        rows.append(Row(name, FAILED, f"exit code {done.returncode}: {last}"))
+    if done.code:
+        found = f"{ended_by(done.code)}: {done.said(_last_line(done.err))}"
+        rows.append(Row(name, FAILED, found))
     return rows
 
 

@@ -16,7 +16,7 @@ from ..data.describe import describe_data
 from ..data.prepare import describe_missing
 from ..scaling.cost import allreduce_of
 from .launch_plan import LaunchPlan
-from .launchers import LAUNCHERS
+from .launchers import LAUNCHERS, mpi_for
 from .preflight import check_whether_it_runs
 
 
@@ -50,6 +50,7 @@ def describe_launch(plan: LaunchPlan) -> dict[str, Any]:
         "allreduce": allreduce,
         "config check": f"{check.verdict}: {check.cause}",
         "results": str(resume or f"{system.results}/{run.name}/"),
+        "mpi": str(mpi_for(plan.launcher) or "none"),
         "command": list(words),
         "problems": [*plan.refusals, *plan.obstacles, *missing],
     }

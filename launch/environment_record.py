@@ -5,17 +5,17 @@ from __future__ import annotations
 import os
 import platform
 import re
-import shutil
-import subprocess
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
+from ..config.inherited import ENGINE_PREFIXES
+from ..config.programs import NoAnswer, ask
 from ..logging.records import Commit, Driver, Environment
 from ..train.communication.mpi_library import horovods_mpi, library_version
 from ..train.gpu.cuda_driver import dotted, read_gpus
 from ..train.mxnet_package import distribution
-from .engine_environment import ENGINE_PREFIXES, EngineSettings
+from .engine_environment import EngineSettings
 from .system_description import processor, read_machine
 
 PACKAGES = re.compile(
@@ -79,13 +79,14 @@ def installed_packages() -> dict[str, str]:
 
 
 def output_of(*command: str) -> str | None:
-    """What a command prints; None where there is none of that name, or it fails."""
-    if shutil.which(command[0]) is None:
+    """What a command prints; None where it fails or does not answer."""
+    try:
+        answer = ask(command)
+    except NoAnswer:
         return None
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
+    if answer.code:
         return None
-    return done.stdout.strip()
+    return answer.out.strip()
 
 
 def _git() -> Commit | None:

@@ -58,12 +58,12 @@ def evaluate(
     Raises:
         UserError: no such checkpoint, no images, runs that make no ensemble, or a rank failed.
     """
+    name = pick_launcher(launcher)
     overrides = with_ranks(overrides, ranks)
     checkpoints = [chosen_checkpoint(path) for path in paths]
     loaded = [_config_of(checkpoint, overrides) for checkpoint in checkpoints]
     _check_shared(paths, loaded)
     run = loaded[0].run
-    name = pick_launcher(launcher)
     refuse(missing_hosts(run, name))
     prepare(run.data, track, loaded[0].origins)
     with scratch_folder(loaded[0], "evaluate") as out:

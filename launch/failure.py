@@ -179,6 +179,8 @@ def _killed(evidence: Evidence) -> Cause | None:
     away = evidence.not_connected
     ends = list(_ends(evidence.stderr, lost))
     for rank, number in sorted(ends, key=lambda end: end[0] not in away):
+        if rank in evidence.signals and number in (signal.SIGTERM, signal.SIGKILL):
+            continue  # horovodrun asked it to end, and did not wait
         killed = f"killed by {_name(number)}"
         if evidence.out_of_memory and number == signal.SIGKILL:
             killed += " (the kernel was out of memory)"

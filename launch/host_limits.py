@@ -5,16 +5,20 @@ Engines and launchers seldom name the limit that they ran into; the kernel can b
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import resource
 import signal
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from ..config.errors import UserError
+from ..config.inherited import QUESTION, inherited
+from ..config.programs import NotStarted, start
 from ..config.reading import read_text
 
 NO_MEMORY = re.compile(
@@ -200,3 +204,33 @@ def with_shortages(cause: Cause, stderr: str, limits: Limits) -> str:
     if reason.endswith(")"):
         return f"{reason[:-1]}; {short})"
     return f"{reason} ({short})"
+
+
+class _Span(ctypes.Structure):
+    _fields_ = (("address", ctypes.c_void_p), ("size", ctypes.c_size_t))
+
+
+@cache
+def may_read_others() -> bool:
+    """Whether process_vm_readv is allowed here, with which MPI copies between two ranks: tried on a
+    child. Many containers refuse it by seccomp, some kernels by ptrace_scope."""
+    try:
+        child = start(["sleep", "60"], inherited(os.environ, QUESTION))
+    except NotStarted:
+        return True
+    try:
+        mapped = Path(f"/proc/{child.pid}/maps").read_text()
+        there = _Span(int(mapped.partition("-")[0], 16), 1)
+        target = ctypes.create_string_buffer(1)
+        here = _Span(ctypes.addressof(target), 1)
+        arguments = (ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
+        return ctypes.CDLL(None).process_vm_readv(child.pid, *arguments) == 1
+    except (
+        OSError,
+        ValueError,
+        AttributeError,
+    ):  # /proc says nothing: as it has always been
+        return True
+    finally:
+        child.kill()
+        child.wait()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -20,7 +19,9 @@ from typing import NamedTuple
 from ..config.atomic import write_file, write_json
 from ..config.benchmark import BENCHMARK
 from ..config.errors import UserError, failing_as
+from ..config.inherited import LOCAL_JOB, inherited
 from ..config.load import Loaded, load
+from ..config.programs import call
 from ..config.progress import Tracker, say
 from ..config.reading import read_file
 from ..config.schema import Run
@@ -44,6 +45,9 @@ DROP_CACHES = (
     "sync; echo 3 2>/dev/null >/proc/sys/vm/drop_caches || sudo -n sysctl -q vm.drop_caches=3",
 )
 _LONGEST_LOG_BYTES = 256 << 20
+STAGE_S = 86_400.0
+"""For what runs on every node before the ranks: the copy of a large set takes hours."""
+REQUEUE_S = 120.0
 
 
 class Request(NamedTuple):
@@ -121,7 +125,8 @@ def put_back(command: str) -> int:
     a shell. Returns the exit code to end with."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as a job gets that is requeued
     say(f"back into the queue: {command}")
-    return subprocess.run(["bash", "-c", command]).returncode or EXIT_STOPPED
+    environment = inherited(os.environ, LOCAL_JOB)
+    return call(["bash", "-c", command], REQUEUE_S, environment) or EXIT_STOPPED
 
 
 def _run_one(
@@ -261,7 +266,7 @@ def staged(plan: LaunchPlan, config: Sequence[str]) -> Iterator[tuple[str, ...]]
     target = f"{node_folder(stage)}/rn50_data"
     rn50 = [sys.executable, "-m", "rn50.cli.entry", "data"]
     words = ["--", *config]
-    _call([*rn50, "prepare", *words])
+    _call([*rn50, "prepare", *words], inherited(os.environ, LOCAL_JOB))
     on_nodes = [*rn50, "stage", "--to", target]
     run_once_per_node(plan, ["mkdir", "-p", "--", str(Path(target).parent)])
     try:
@@ -288,11 +293,7 @@ def run_once_per_node(plan: LaunchPlan, command: Sequence[str]) -> None:
     _call(LAUNCHERS[plan.launcher].command(job), job.launchers_environment)
 
 
-def _call(command: Sequence[str], environment: Mapping[str, str] = os.environ) -> None:
-    code = subprocess.call(
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-    )
+def _call(command: Sequence[str], environment: Mapping[str, str]) -> None:
+    code = call(command, STAGE_S, environment)
     if code:
         raise UserError(f"{' '.join(command)}: exit code 0 expected, found {code}")

@@ -10,13 +10,14 @@ import os
 import re
 import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from ..config.errors import UserError, failing_as
+from ..config.inherited import ENGINE_PREFIXES, inherited, taken_away
+from ..config.programs import NoAnswer, ask
 from ..config.schema import Run
 from ..train.communication.mpi_library import (
     MPICH_ABI,
@@ -25,15 +26,16 @@ from ..train.communication.mpi_library import (
     MpiLibrary,
     horovods_mpi,
 )
+from ..train.mxnet_package import package_folder
 from ..train.process_info import RANK_VARIABLES, RankVariables
 from .engine_environment import (
-    ENGINE_PREFIXES,
     Controller,
     EngineSettings,
     engine_environment,
 )
 from .environment_record import output_of
-from .inherited import inherited, taken_away
+from .host_limits import may_read_others
+from .mpi_program import MpiOnPath, mpi_on_path
 
 HOST_FILES = (
     "SGE_JOB_HOSTLIST",
@@ -147,11 +149,6 @@ class OpenMpi(Launcher):
         for name in sorted(job.environment):
             tokens += ["-x", name]
         return [*tokens, *job.command]
-
-    def is_installed(self) -> bool:
-        """Whether the PATH's mpirun is not MPICH's."""
-        program = shutil.which(self.program)
-        return program is not None and Path(program).resolve().name != Hydra.program
 
 
 class Hydra(Launcher):
@@ -267,10 +264,13 @@ _PMI: dict[Family, tuple[str, ...]] = {
 def pick_launcher(wanted: str | None, *, in_container: bool = False) -> str:
     """The launcher asked for; else srun in a Slurm allocation, else that of the MPI which Horovod
     was linked to if any, else gloo. The Horovod of a container is taken for one with Open MPI.
-    Raises UserError: what cannot start the ranks here."""
+    Raises UserError: what cannot start the ranks here; ImportError: there is no Horovod for them.
+    """
     library = horovods_mpi()
     if in_container:
         library = MpiLibrary("a container's", None)
+    elif package_folder("horovod") is None:
+        raise ImportError("No module named 'horovod'", name="horovod")
     if wanted is None:
         if os.environ.get("SLURM_JOB_ID") and LAUNCHERS["srun"].is_installed():
             return "srun"
@@ -303,16 +303,23 @@ def pick_launcher(wanted: str | None, *, in_container: bool = False) -> str:
 def pick_pmi(family: Family | None) -> str:
     """What srun is to offer ranks of `family`, out of what `srun --mpi=list` prints."""
     wanted = _PMI[family or "openmpi"]
-    if not LAUNCHERS["srun"].is_installed():
+    try:
+        answer = ask(["srun", "--mpi=list"])
+    except NoAnswer:
         return wanted[0]
-    done = subprocess.run(
-        ["srun", "--mpi=list"],
-        capture_output=True,
-        text=True,
-    )
-    text = done.stdout + done.stderr
-    listed = re.findall(r"^(?:srun: )?\s*([a-z]\w*)\s*$", text, re.M)
+    printed = answer.out + answer.err
+    listed = re.findall(r"^(?:srun: )?\s*([a-z]\w*)\s*$", printed, re.M)
     return next(filter(listed.__contains__, wanted), wanted[0])
+
+
+def mpi_for(launcher: str) -> MpiOnPath | None:
+    """Whose MPI the PATH's programs of `launcher` are of, where it is one of an MPI and Horovod was
+    linked to one."""
+    row = LAUNCHERS[launcher]
+    library = horovods_mpi()
+    if library is None or row.controller != "mpi" or row.may_start_elsewhere:
+        return None
+    return mpi_on_path(row.program, library)
 
 
 def family_here() -> Family | None:
@@ -382,12 +389,16 @@ def build_job(
     family = family_here()
     networks = [name for _, name in socket.if_nameindex()]
     present = inherited(os.environ, launcher, nodes)
+    mpi = mpi_for(launcher)
+    if mpi and mpi.right and mpi.right != mpi.first:
+        present["PATH"] = f"{Path(mpi.right.path).parent}:{present['PATH']}"
     environment = engine_environment(
         run,
         present,
         LAUNCHERS[launcher].controller,
         family,
         networks,
+        may_copy=may_read_others(),
     )
     removed = taken_away(os.environ, launcher, nodes)
     # on all nodes, the user's as well

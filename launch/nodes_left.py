@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from ..config.errors import UserError
 from ..config.load import Loaded, load
+from ..config.programs import NoAnswer, ask
 from ..config.progress import say
 from ..train.checkpoint.resume import keep_batches
 from .launch_plan import LaunchPlan
@@ -84,12 +84,7 @@ def _answering(began: LaunchPlan, hosts: Sequence[str]) -> tuple[str, ...]:
 def _starts(launcher: str, job: Job) -> bool:
     """Whether its processes start and end well in time."""
     command = LAUNCHERS[launcher].command(job)
-    done = subprocess.run(
-        ["timeout", "--signal=KILL", str(PROBE_S), *command],  # with its process group
-        env=job.launchers_environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    return done.returncode == 0
+    try:
+        return ask(command, PROBE_S, job.launchers_environment).code == 0
+    except NoAnswer:
+        return False

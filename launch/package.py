@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from ..config import benchmark
 from ..config.atomic import new_folder, write_json
 from ..config.errors import UserError, failing_as, show
 from ..config.load import Loaded, load_system
+from ..config.programs import ask
 from ..config.reading import read_file
 from ..config.recorded import load_recorded
 from ..logging.places import run_folders
@@ -49,6 +49,7 @@ _IMPLEMENTATION = "rn50"
 _SUCCESS = "PACKAGE CHECKER FOUND NO ERRORS"
 _MOST_BYTES = 256 << 20
 """Of a log or a config."""
+_CHECK_S = 600.0
 
 
 class Package(NamedTuple):
@@ -211,14 +212,8 @@ def _check(package: Path, ruleset: str) -> list[str]:
         "--log_output",
         str(log),
     ]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        errors="replace",
-    )
-    if done.returncode:  # a traceback; it has no exit code for errors
-        last = done.stderr.strip().rpartition("\n")[2]
-        why = last or f"exit code {done.returncode}"
-        return [f"ERROR - the package checker crashed: {why}"]
-    return done.stderr.splitlines()
+    done = ask(command, _CHECK_S)
+    if done.code:  # a traceback; it has no exit code for errors
+        last = done.err.strip().rpartition("\n")[2]
+        return [f"ERROR - the package checker crashed: {done.ended}: {done.said(last)}"]
+    return done.err.splitlines()

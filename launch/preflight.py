@@ -23,7 +23,7 @@ from ..train.gpu.cuda_driver import check_machine
 from ..train.mxnet_package import distribution, library
 from .engine_environment import Controller, engine_environment
 from .host_limits import check_open_files, read_limits
-from .launchers import LAUNCHERS, family_here, missing_hosts
+from .launchers import LAUNCHERS, family_here, missing_hosts, mpi_for
 
 T = TypeVar("T")
 
@@ -57,6 +57,9 @@ def obstacles(run: Run, launcher: str, *, in_container: bool) -> list[str]:
     if not in_container:
         if LAUNCHERS[launcher].controller == "gloo":
             lines += _own_name_unknown()
+        mpi = mpi_for(launcher)
+        if mpi and mpi.first and mpi.right is None:
+            lines.append(f"--launcher {launcher}: {mpi}")
         if run.system.nodes == 1 and not LAUNCHERS[launcher].may_start_elsewhere:
             lines += obstacles_here(run)
     lines += missing_hosts(run, launcher)

@@ -16,6 +16,7 @@ from ..compliance.official import NOT_RUN, check_officially
 from ..config.atomic import write_file, write_json
 from ..config.errors import RankFailed, UserError
 from ..config.finding import ERROR, WARNING
+from ..config.inherited import not_passed_on
 from ..config.layout import with_ranks
 from ..config.load import Loaded
 from ..config.manifest import Manifest
@@ -54,8 +55,8 @@ from .ending import (
 from .environment_record import describe_environment
 from .failure import Evidence, explain_failure
 from .host_limits import Cause, read_limits, with_shortages
-from .inherited import STEP
 from .launch_plan import LaunchPlan, Options, plan_launch
+from .launchers import mpi_for
 from .nodes_left import on_nodes_left
 from .resume import begin_attempt, close_attempt, is_hopeless, is_over
 from .run_files import in_brief, new_run_folder
@@ -191,17 +192,16 @@ def begin_run(plan: LaunchPlan, out: Path, manifest: Manifest) -> None:
         command = plan.job_in(str(out)).command
         record = describe_environment(plan.environment, plan.launcher, command)
         write(out / ENVIRONMENT, replace(record, run=in_brief(plan.run, plan.steps)))
-    with _writing("standard output"):
-        announce(plan, out, manifest)
+    announce(plan, out, manifest)
 
 
 @contextmanager
-def _writing(what: object) -> Iterator[None]:
-    """Let an OSError of the block say so; one that names no file names `what`."""
+def _writing(out: Path) -> Iterator[None]:
+    """Let an OSError of the block say so; one that names no file names `out`."""
     try:
         yield
     except OSError as error:
-        error.filename = f"{error.filename or what}: cannot write"
+        error.filename = f"{error.filename or out}: cannot write"
         raise
 
 
@@ -262,15 +262,11 @@ def announce(plan: LaunchPlan, out: Path, manifest: Manifest) -> None:
             break
     for variable, value in plan.environment.kept.items():
         say(f"kept from your environment: {variable}={value}")
-    removed = plan.environment.removed
-    for whose in dict.fromkeys(removed.values()):
-        if whose == STEP:  # as in every job of Slurm
-            continue
-        names = [name for name, owner in removed.items() if owner == whose]
-        line = f"not passed on ({whose}): {', '.join(names[:3])}"
-        if names[3:]:
-            line += f" and {len(names) - 3} more"
+    for line in not_passed_on(plan.environment.removed):
         say(line)
+    mpi = mpi_for(plan.launcher)
+    if mpi and mpi.first != mpi.right:
+        say(f"note: {mpi}")
 
 
 def save_config(loaded: Loaded, out: Path) -> None:

@@ -65,7 +65,9 @@ class Scheduler:
     command: tuple[str, ...]
     """Submits a job; the script's name follows."""
     id_pattern: str = r"(?P<id>\S+)"
-    """Of the whole last line that `command` prints."""
+    """Of a whole line that `command` prints."""
+    id_words: str = NEVER
+    """What stands before the id wherever in a line that is."""
     state_command: tuple[str, ...]
     """Prints the state of a job, whose id follows."""
     ended_pattern: str = NEVER
@@ -76,7 +78,10 @@ class Scheduler:
     """Of its answer for a job that has not begun; the group is the reason."""
     never_pattern: str = NEVER
     """Of a reason that does not pass by itself."""
+    held_pattern: str = NEVER
+    """Of a reason that passes with `release_command`."""
     cancel_command: str = ""
+    release_command: tuple[str, ...] = ()
     requeue_command: str = ""
     """Shell text with which a job puts itself back into its queue."""
     account_directive: str = ""
@@ -87,14 +92,14 @@ class Scheduler:
         raise NotImplementedError
 
     def job_id(self, printed: str) -> str | None:
-        """The id in what the submission printed, below whatever a site puts there: NUMBER;CLUSTER
+        """The id in what the submission printed, whatever a site puts around it: NUMBER;CLUSTER
         where the scheduler has several clusters. None: there is none."""
-        last = printed.rstrip().rpartition("\n")[2]
-        match = re.fullmatch(self.id_pattern, last.strip())
-        if match is None:
-            return None
-        cluster = match.groupdict().get("cluster")
-        return f"{match['id']};{cluster}" if cluster else match["id"]
+        named = list(re.finditer(self.id_words + self.id_pattern, printed))
+        alone = re.finditer(rf"^\s*{self.id_pattern}\s*$", printed, re.M)
+        for match in reversed([*alone, *named]):
+            cluster = match.groupdict().get("cluster")
+            return f"{match['id']};{cluster}" if cluster else match["id"]
+        return None
 
     def about(self, job: str, command: Sequence[str]) -> list[str]:
         """A command of the scheduler for a job, by its id."""
@@ -105,6 +110,10 @@ class Scheduler:
     def cancel(self, job: str) -> str:
         """The command line that ends a job."""
         return shlex.join(self.about(job, [self.cancel_command]))
+
+    def release(self, job: str) -> str:
+        """The command line that lets a job begin which is held."""
+        return shlex.join(self.about(job, self.release_command))
 
     def who_pays(self, run: Run) -> Iterator[str]:
         """Account and queue, where the config names them."""
@@ -123,9 +132,8 @@ class Slurm(Scheduler):
     queue_directive = "#SBATCH --partition="
     launcher = "srun"
     command = ("sbatch", "--parsable")
-    id_pattern = (
-        r"(Submitted batch job )?(?P<id>\d+)((;| on cluster )(?P<cluster>\w[\w.-]*))?"
-    )
+    id_pattern = r"(?P<id>\d+)((;| on cluster )(?P<cluster>\w[\w.-]*))?"
+    id_words = "Submitted batch job "
     state_command = ("squeue", "-h", "-o", "%T %r", "-j")
     ended_pattern = (
         "Invalid job id|^(COMPLETED|CANCELLED|FAILED|TIMEOUT|NODE_FAIL|PREEMPTED|BOOT_FAIL"
@@ -134,10 +142,12 @@ class Slurm(Scheduler):
     leaving_pattern = "^COMPLETING"
     reason_pattern = r"^PENDING \(?(.+?)\)?$"
     never_pattern = (
-        "DependencyNeverSatisfied|PartitionTimeLimit|BadConstraints"  # not: nodes that are down
-        "|InvalidAccount|InvalidQOS|AccountNotAllowed|QOSNotAllowed"
+        "DependencyNeverSatisfied|Partition(TimeLimit|NodeLimit|Config)|BadConstraints"
+        "|InvalidAccount|InvalidQOS|AccountNotAllowed|QOSNotAllowed"  # not: nodes that are down
     )
+    held_pattern = r"JobHeld|JobHoldMaxRequeue|\bheld\b|_held\b"
     cancel_command = "scancel"
+    release_command = ("scontrol", "release")
     requeue_command = "scontrol requeue ${SLURM_JOB_ID:-}"
 
     def directives(self, run: Run) -> Iterator[str]:
@@ -173,12 +183,15 @@ class Sge(Scheduler):
     account_directive = "#$ -P "
     queue_directive = "#$ -q "
     command = ("qsub", "-terse")
-    id_pattern = r"(Your job )?(?P<id>\d+)( \(.*\) has been submitted)?"
+    id_pattern = r"(?P<id>\d+)"
+    id_words = "Your job "
     state_command = ("qstat", "-j")
     ended_pattern = r"do not exist|does not exist|Unknown"
     reason_pattern = r"^(?:error reason\s+\d+|scheduling info):\s+(.+)$"
     never_pattern = "error reason"
+    held_pattern = "hold state"
     cancel_command = "qdel"
+    release_command = ("qrls",)
     requeue_command = f"exit {EXIT_REQUEUE}"
 
     def directives(self, run: Run) -> Iterator[str]:
@@ -209,11 +222,14 @@ class Pbs(Scheduler):
     queue_directive = "#PBS -q "
     command = ("qsub",)
     id_pattern = r"(?P<id>\d+(\[\])?(\.[\w.-]+)?)"
+    id_words = r"\b(?=\d+(\[\])?\.[A-Za-z])"
     state_command = ("qstat", "-f")
     ended_pattern = r"Unknown Job|has finished"
     reason_pattern = r"^\s*comment = (?!Job run )(.+)$"
     never_pattern = "Can Never Run"
+    held_pattern = "[Jj]ob held"
     cancel_command = "qdel"
+    release_command = ("qrls",)
 
     def directives(self, run: Run) -> Iterator[str]:
         system = run.system
@@ -244,12 +260,8 @@ class Local(Scheduler):
 
     name = "local"
     command = ("bash",)
-    # The process is `bash job.sh`, which becomes `rn50 launch --job=...`. This bash must print
-    # nothing of its own: no warning of a missing locale, nothing of BASH_ENV.
+    # The process is `bash job.sh`, which becomes `rn50 launch --job=...`.
     state_command = (
-        "env",
-        "--unset=BASH_ENV",
-        "LC_ALL=C",
         "bash",
         "-c",
         "grep -soaF -e job.sh -e --job= /proc/$0/cmdline",

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -15,11 +14,22 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from ..config import programs
 from ..config.atomic import in_its_folder, write_file
 from ..config.errors import UserError
 from ..config.finding import printable
+from ..config.inherited import (
+    DEFAULTS,
+    LOCAL_JOB,
+    SCHEDULERS_COMMAND,
+    inherited,
+    not_passed_on,
+    taken_away,
+)
 from ..config.load import Loaded
 from ..config.plan import build_plan
+from ..config.programs import NoAnswer, NotStarted
+from ..config.progress import say
 from ..config.reading import read_ends, read_text
 from ..config.recorded import RESUME_JOB, leads_out, load_recorded
 from ..data.lock import check_free, held, hold
@@ -34,7 +44,6 @@ from ..logging.records import (
 )
 from ..report.runs import CANCELLED, KILLED, QUEUED, RUNNING, STOPPED, UNKNOWN
 from .ending import JOB_SCRIPT
-from .inherited import LOCAL_JOB, SCHEDULERS_COMMAND, inherited
 from .job_folder import (
     ENDED,
     EXIT_STOPPED,
@@ -50,6 +59,13 @@ from .run_files import in_brief, is_run, new_run_folder
 from .schedulers import SCHEDULERS, Scheduler
 
 POLL_S = 2.0
+SILENT_S = 30.0
+"""A command that has not answered is not asked again so long, for other jobs or the same."""
+_silent_until_s: dict[str, float] = {}
+SUBMIT_S = 120.0
+"""For a scheduler to take a job; on a busy one that takes minutes."""
+_LOST = re.compile("tim(ed|e) ?out|timeout|connect|communicat", re.IGNORECASE)
+"""In what a scheduler's command says when its answer was lost, not its request."""
 JOB_ID = re.compile(r"\d[\w.\[\]-]*(;\w[\w.-]*)?")
 """Of every scheduler; never an option of its commands."""
 SETTLE_S = 10.0
@@ -134,53 +150,80 @@ def submit(
         write_file(plan.folder / "config.yaml", loaded.to_yaml())
     put_aside(plan.folder)
     write_file(plan.folder / JOB_SCRIPT, plan.script)
+    brief = in_brief(loaded.run, build_plan(loaded.run))
+    job = ""  # not known, but it may be in the queue
     try:
         job = _start_here(plan) if scheduler == "local" else _queue(plan)
-    except UserError:
+    except (NotStarted, Refused):
         if folder is None:  # else `rn50 runs` lists a job that there has never been
             shutil.rmtree(plan.folder, ignore_errors=True)
         raise
-    with suppress(OSError):  # it has been submitted in any case
-        record = Submission(
-            scheduler,
-            job,
-            runs,
-            in_brief(loaded.run, build_plan(loaded.run)),
-        )
-        write(plan.folder / SUBMISSION, record)
+    except BaseException:
+        _record(plan, Submission(scheduler, job, runs, brief))
+        raise
+    _record(plan, Submission(scheduler, job, runs, brief))
     return plan, job
 
 
+def _record(plan: SubmissionPlan, submission: Submission) -> None:
+    with suppress(OSError):  # it has been submitted in any case
+        write(plan.folder / SUBMISSION, submission)
+
+
+class Refused(UserError):
+    """A scheduler has surely not taken a job."""
+
+
 def _queue(plan: SubmissionPlan) -> str:
-    """Hand the script to the scheduler; the job's id."""
-    done = _call(plan.command, plan.folder)
-    if done.returncode != 0:
-        why = f"{plan.command[0]} ended with exit code {done.returncode}: {_said(done)}"
-        raise UserError(f"{why}; --dry-run prints the script")
-    job = plan.scheduler.job_id(done.stdout)
-    if job is None:
-        raise UserError(
-            f"{plan.command[0]}: a job's id in its last line expected, found: {_said(done)}; the "
-            "job may be in its queue"
+    """Hand the script to the scheduler; the job's id. Raises UserError: there is none; Refused,
+    NotStarted: nor is there a job."""
+    environment = inherited(os.environ, SCHEDULERS_COMMAND)
+    kept = f"the job may be in its queue, so its folder stays: {plan.folder}"
+    try:
+        answer = programs.ask(
+            plan.command,
+            SUBMIT_S,
+            environment,
+            plan.folder,
         )
+    except NotStarted:
+        raise
+    except NoAnswer as error:
+        job = plan.scheduler.job_id(error.printed)
+        if job is None:
+            raise UserError(f"{error}; {kept}") from None
+        say(f"job {job} is in its queue, but {error}", to=sys.stderr)
+        return job
+    job = plan.scheduler.job_id(answer.out) or plan.scheduler.job_id(answer.err)
+    if job is None and answer.code > 0 and not _LOST.search(answer.err + answer.out):
+        raise Refused(f"{answer.ended}: {answer.said()}; --dry-run prints the script")
+    said = answer.said(folder=plan.folder)
+    if job is None:
+        raise UserError(f"{answer.ended}: a job's id expected, found: {said}; {kept}")
+    if answer.code:
+        say(f"job {job} is in its queue, but {answer.ended}: {said}", to=sys.stderr)
     return job
 
 
-def _said(done: subprocess.CompletedProcess[str]) -> str:
-    return " ".join((done.stderr or done.stdout).split())[:500] or "nothing"
+def defaults_left_out() -> list[str]:
+    """A line on those variables of this shell that would win over a job's script."""
+    removed = taken_away(os.environ, SCHEDULERS_COMMAND, 1)
+    defaults = {name: whose for name, whose in removed.items() if whose == DEFAULTS}
+    return list(not_passed_on(defaults))
 
 
 def _start_here(plan: SubmissionPlan) -> str:
     """Start the script as a process of its own; its process id."""
-    child = subprocess.Popen(
+    environment = inherited(os.environ, LOCAL_JOB)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    child = programs.start(
         plan.command,
-        cwd=plan.folder,
-        env=inherited(os.environ, LOCAL_JOB),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
+        environment,
+        plan.folder,
+        nowhere,
+        nowhere,
     )
+    os.close(nowhere)
     return str(child.pid)
 
 
@@ -197,9 +240,7 @@ def wait(
     told = ""
     while (state := _state_or_why(plan.scheduler, job, plan.folder)) is not None:
         if not state.can_begin:
-            raise UserError(
-                f"job {job} {state.words}; see `{plan.scheduler.cancel(job)}`"
-            )
+            raise UserError(f"{plan.scheduler.name} job {job} {state.words}")
         if state.words not in ("", told):
             told = state.words
             tell(f"{plan.scheduler.name} job {job} {told}")
@@ -224,6 +265,8 @@ def look_at(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, 
     code = exit_code_of(folder)
     dialect = _scheduler_of(scheduler, job)
     if dialect is None or job is None or code not in MAY_GO_ON:
+        if scheduler in SCHEDULERS and not (job or code):
+            return UNKNOWN, f"{scheduler} was given the job, and named no id"
         return _ended_with(code, folder)
     try:
         state = ask(dialect, job, folder)
@@ -236,10 +279,7 @@ def look_at(folder: Path, scheduler: str | None, job: str | None) -> tuple[str, 
     if state is None:
         why = f"{scheduler} does not have job {job} any more: it never began"
         return CANCELLED, why
-    why = f"{scheduler} job {job} {state.words}".strip()
-    if state.can_begin:
-        return QUEUED, why
-    return FAILED, f"{why}; see `{dialect.cancel(job)}`"
+    return QUEUED, f"{scheduler} job {job} {state.words}".strip()
 
 
 def _ended_with(code: str, folder: Path) -> tuple[str, str]:
@@ -261,21 +301,6 @@ def _scheduler_of(scheduler: str | None, job: str | None) -> Scheduler | None:
     return SCHEDULERS.get(scheduler or "")
 
 
-def _call(
-    command: Sequence[str],
-    folder: Path | None = None,
-) -> subprocess.CompletedProcess[str]:
-    nothing = subprocess.DEVNULL
-    return subprocess.run(
-        command,
-        cwd=folder,
-        env=inherited(os.environ, SCHEDULERS_COMMAND),
-        stdin=nothing,
-        capture_output=True,
-        text=True,
-    )
-
-
 class State(NamedTuple):
     """Of a job that its scheduler has. `words`: why it has not begun, empty where nothing is said.
     `can_begin`: that may pass by itself."""
@@ -287,27 +312,43 @@ class State(NamedTuple):
 def ask(scheduler: Scheduler, job: str, folder: Path) -> State | None:
     """What the scheduler says of the job in `folder`; None: it has ended. Raises UserError: the
     scheduler cannot be asked."""
-    program = scheduler.state_command[0]
-    if shutil.which(program) is None:
-        raise UserError(f"cannot ask {program}: not on the PATH")
-    done = _call(scheduler.about(job, scheduler.state_command))
-    text = done.stdout + done.stderr
+    answer = _answer(scheduler, job)
+    text = answer.out + answer.err
     ends = [scheduler.ended_pattern]
     # A job that goes back into its queue leaves as one does that ends.
     if not re.search(r"^#SBATCH --requeue$", read_text(folder / JOB_SCRIPT), re.M):
         ends.append(scheduler.leaving_pattern)
     if re.search("|".join(ends), text, re.M):
         return None
-    if done.returncode != 0:
-        raise UserError(f"cannot ask {program}: {_said(done)}")
-    if not done.stdout.strip():
+    if answer.code != 0:
+        raise UserError(f"cannot ask {answer.program}: {answer.said()}")
+    if not answer.out.strip():
         return None
     reason = re.search(scheduler.reason_pattern, text, re.M)
     if reason is None or reason[1] == "None":
         return State()
+    end = f"end it: {scheduler.cancel(job)}"
     if re.search(scheduler.never_pattern, reason[0]):
-        return State(f"can never begin: {reason[1]}", can_begin=False)
+        return State(f"can never begin: {reason[1]}; {end}", can_begin=False)
+    if re.search(scheduler.held_pattern, reason[0]):
+        words = f"is held: {reason[1]}; let it begin: {scheduler.release(job)}; {end}"
+        return State(words, can_begin=False)
     return State(f"waits: {reason[1]}")
+
+
+def _answer(scheduler: Scheduler, job: str) -> programs.Answer:
+    command = scheduler.about(job, scheduler.state_command)
+    program = shutil.which(command[0]) or ""
+    why = f"cannot ask {command[0]}: no answer in {programs.ANSWER_S:g} s"
+    if time.monotonic() < _silent_until_s.get(program, 0.0):
+        raise UserError(why)
+    try:
+        return programs.ask(command)
+    except NotStarted as error:
+        raise UserError(f"cannot ask {error}") from None
+    except NoAnswer:
+        _silent_until_s[program] = time.monotonic() + SILENT_S
+        raise UserError(why) from None
 
 
 def _state_or_why(scheduler: Scheduler, job: str, folder: Path) -> State | None:

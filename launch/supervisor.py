@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -19,11 +18,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import psutil
 
 from ..config.errors import RankFailed, UserError
+from ..config.programs import PIPE, start
 from ..config.schema import Run
 from ..config.stop_signals import command_stop_signals
 from ..data.lock import LOCK, RANK_LOCK, other_holder
@@ -34,6 +34,9 @@ from .failure import LABEL, Evidence, explain_failure
 from .host_limits import check_open_files, read_limits
 from .launchers import LAUNCHERS, Job
 from .watchdog import Watchdog, oom_kills
+
+if TYPE_CHECKING:
+    from subprocess import Popen
 
 GRACE_S = 10.0
 """Time between asking processes to stop and killing them."""
@@ -47,6 +50,7 @@ MOST_BYTES_A_RANK = 10_000_000
 _MOST_BYTES = 100_000_000
 """Of all ranks; half of it may be in memory."""
 _MOST_REPEATS = 100
+_NUMBER = re.compile(r"0x[0-9a-f]+|\d+")
 _MOST_COUNTED = 10_000
 """Different lines whose repeats are counted; messages that flood are among the first."""
 _SCRATCH = "rn50-ranks-"
@@ -111,14 +115,11 @@ def run_watched(
     kills = oom_kills()
     log = StderrLog(out / "stderr.log", ranks)
     with StopSignals() as stop, _orphans_become_children():
-        child = subprocess.Popen(
+        child = start(
             tokens,
-            env=dict(environment),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,  # Ctrl-C reaches us alone; we pass it on
+            environment,
+            output=PIPE,
+            errors=PIPE,
         )
         with _relayed(child, log):
             code = _run_to_its_end(child, watchdog, stop, stop_grace_s)
@@ -139,7 +140,7 @@ def run_watched(
 
 
 @contextmanager
-def _relayed(child: subprocess.Popen[str], log: StderrLog) -> Iterator[None]:
+def _relayed(child: Popen[str], log: StderrLog) -> Iterator[None]:
     """Show and keep what a launcher prints, until the block has ended the launcher."""
     readers = []
     for target, stream in ((_relay, child.stdout), (_keep, child.stderr)):
@@ -155,7 +156,7 @@ def _relayed(child: subprocess.Popen[str], log: StderrLog) -> Iterator[None]:
 
 
 def _run_to_its_end(
-    child: subprocess.Popen[str],
+    child: Popen[str],
     watchdog: Watchdog | None,
     stop: StopSignals,
     stop_grace_s: float,
@@ -178,7 +179,7 @@ def _run_to_its_end(
 
 
 def _let_save(
-    child: subprocess.Popen[str],
+    child: Popen[str],
     watchdog: Watchdog,
     stop: StopSignals,
     stop_grace_s: float,
@@ -193,7 +194,7 @@ def _let_save(
 
 
 def _wait_for_end(
-    child: subprocess.Popen[str],
+    child: Popen[str],
     stop: StopSignals,
     grace_s: float,
 ) -> None:
@@ -271,8 +272,8 @@ def _explain(out: Path, watchdog: Watchdog | None, evidence: Evidence) -> UserEr
 class StderrLog:
     """What launcher and ranks write to their standard error, bounded in size: one message of Open
     MPI, repeated without end, once wrote 100 MB in 90 s onto a shared disk. The first half is
-    written as it comes, the last half at the end; a line that has come 100 times is only counted
-    from then on."""
+    written as it comes, the last half at the end; a line that has come 100 times, whatever numbers
+    are in it, is only counted from then on."""
 
     def __init__(self, path: Path, ranks: int) -> None:
         self._file = path.open("w+b", buffering=0)
@@ -286,10 +287,11 @@ class StderrLog:
 
     def write(self, line: str) -> None:
         """Keep a line, or count it. May be called by several threads."""
+        kind = line if "rn50: " in line else _NUMBER.sub("N", line)
         with self._lock:
-            if line in self._seen or len(self._seen) < _MOST_COUNTED:
-                self._seen[line] += 1
-                if self._seen[line] > _MOST_REPEATS:
+            if kind in self._seen or len(self._seen) < _MOST_COUNTED:
+                self._seen[kind] += 1
+                if self._seen[kind] > _MOST_REPEATS:
                     return
             if not self._last and self._written_bytes + len(line) <= self._half_bytes:
                 self._written_bytes += len(line)
@@ -309,10 +311,10 @@ class StderrLog:
                 self._write(f"[... {self._dropped:,} lines left out ...]\n")
             for line in self._last:
                 self._write(line)
-            for line, count in self._seen.items():
+            for kind, count in self._seen.items():
                 repeats = count - _MOST_REPEATS
                 if repeats > 0:
-                    self._write(f"[{repeats:,} more lines like this one: ] {line}")
+                    self._write(f"[{repeats:,} more lines like this one: ] {kind}")
             self._file.seek(0)
             self.text = self._file.read().decode(errors="replace")
 
@@ -352,7 +354,7 @@ class StopSignals:
 
 
 def wait_for_launcher(
-    child: subprocess.Popen[str],
+    child: Popen[str],
     watchdog: Watchdog | None,
     stop: StopSignals,
 ) -> int:

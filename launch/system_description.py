@@ -48,7 +48,7 @@ def read_machine() -> dict[str, str]:
     threads = psutil.cpu_count() or 1
     cores = psutil.cpu_count(logical=False) or threads
     memory_bytes = psutil.virtual_memory().total
-    system = platform.platform()
+    system = f"{platform.system()} {platform.release()}"
     with suppress(OSError):
         system = platform.freedesktop_os_release()["PRETTY_NAME"]
     return {
@@ -65,7 +65,7 @@ def processor() -> str:
     """The model's name as the kernel has it."""
     named = re.search(r"^model name\s*: *(.*)", read_text(Path("/proc/cpuinfo")), re.M)
     if named is None:
-        return platform.processor()
+        return platform.machine()
     return named[1].strip()
 
 

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -64,10 +68,11 @@ def new_figure(
     text: tuple[float, float] = (10, 8.33),
 ) -> Figure:
     """An empty figure in the one style; `text`: size of the text and of the legend in points."""
-    import matplotlib
+    matplotlib = _matplotlib()
     from cycler import cycler
     from matplotlib.figure import Figure
 
+    matplotlib.rcParams.update(matplotlib.rcParamsDefault)
     matplotlib.rcParams.update(
         {
             "svg.fonttype": "none",  # text stays text: small, searchable, in the page's font
@@ -94,6 +99,24 @@ def new_figure(
         figsize=(width_in, height_in),
         layout=layout,
     )
+
+
+@cache
+def _matplotlib() -> Any:
+    """matplotlib as it comes. A matplotlibrc that does not fit, or the backend that Jupyter sets,
+    would end its import, and it reads the file of the working folder before all others: while it is
+    loaded, that is its own."""
+    package = find_spec("matplotlib")
+    assert package is not None
+    assert package.origin is not None
+    os.environ["MPLBACKEND"] = "agg"
+    here = os.open(".", os.O_RDONLY)
+    try:
+        os.chdir(Path(package.origin).with_name("mpl-data"))
+        return import_module("matplotlib")
+    finally:
+        os.fchdir(here)
+        os.close(here)
 
 
 def new_panels(

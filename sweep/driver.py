@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from optuna.trial import FrozenTrial, TrialState
 
@@ -32,6 +32,9 @@ from .report import write_results
 from .study import Study, training_seed
 from .trial import CONFIG, evaluations, read_end, start, stop
 
+if TYPE_CHECKING:
+    from subprocess import Popen
+
 POLL_S = 0.5
 MEASURED = {
     "accuracy": "eval_accuracy",
@@ -48,7 +51,7 @@ class Active:
 
     number: int
     folder: Path
-    process: subprocess.Popen[bytes]
+    process: Popen[str]
     seen: int = 0
     """Evaluations that the study has."""
 

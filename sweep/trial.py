@@ -7,17 +7,22 @@ trial's config, so that a later driver finds what a killed one has left.
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
+import os
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
+from ..config import programs
+from ..config.inherited import LOCAL_JOB, inherited
 from ..config.reading import read_ends
 from ..logging.places import METRICS
 from ..logging.records import FAILED, RESULT, Result, read
+
+if TYPE_CHECKING:
+    from subprocess import Popen
 
 CONFIG = "config.yaml"
 OUTPUT = "output.log"
@@ -25,17 +30,16 @@ STOP_S = 20.0
 """The time that a trial has to end in order before its launcher is killed."""
 
 
-def start(folder: Path) -> subprocess.Popen[bytes]:
-    """Start the trial of `folder`/config.yaml, its output in `folder`/output.log, in a session of
-    its own: Ctrl-C reaches the driver alone."""
+def start(folder: Path) -> Popen[str]:
+    """Start the trial of `folder`/config.yaml, its output in `folder`/output.log."""
     command = [sys.executable, *_arguments(folder)]
+    environment = inherited(os.environ, LOCAL_JOB)
     with (folder / OUTPUT).open("wb") as output:
-        return subprocess.Popen(
+        return programs.start(
             command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
+            environment,
+            output=output,
+            errors=output,
         )
 
 
@@ -88,7 +92,7 @@ def read_end(
 ) -> Result:
     """How a trial whose process has ended came out. `code`: its exit code, as Popen gives it."""
     if code < 0:
-        return Result(FAILED, f"killed by {signal.Signals(-code).name}")
+        return Result(FAILED, programs.ended_by(code))
     for path in folder.glob(f"*/{RESULT}"):
         if result := read(path, Result):
             return result

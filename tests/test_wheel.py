@@ -1,8 +1,5 @@
 """The wheel in an environment of its own, with what it asks for and nothing else."""
 
-import json
-import re
-import shutil
 import subprocess
 import sys
 import venv
@@ -15,9 +12,10 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.checkout import copy_to, tracked
+from tests.cli.test_everywhere import VERDICTS, Case, make_work, run_all
 from tests.conftest import made_once
 from tests.rooms import ROOMS
-from tests.waiting import finished, output_of
+from tests.waiting import output_of
 
 pytestmark = pytest.mark.slow
 
@@ -93,112 +91,37 @@ def test_the_wheel_has_every_file_of_its_rooms(environment: Path) -> None:
     assert expected <= {*packed}
 
 
-def run(
-    environment: Path,
-    folder: Path,
-    *words: str,
-) -> subprocess.CompletedProcess[str]:
-    """`rn50 WORDS` of the wheel, far from any checkout."""
-    variables = {"PATH": "/usr/bin:/bin", "HOME": str(folder)}
-    return finished(
-        [environment / "bin/rn50", *words],
-        cwd=folder,
-        env=variables,
-    )
+TRAINS = ("bench", "data bench", "evaluate", "launch", "sweep")
+EXTRAS = dict.fromkeys(TRAINS, "train") | {
+    "export model": "train",
+    "export tensorboard": "tensorboard",
+}
+"""The commands that need more, by how they begin."""
 
 
-def test_the_wheel_checks_a_log_beside_the_official_checker(
+def test_every_command_with_the_wheel_alone(
     environment: Path,
     root: Path,
-    tmp_path: Path,
-) -> None:
-    shutil.copy(root / "tests/golden/smoke_result_0.txt", tmp_path / "result_0.txt")
-    done = run(
-        environment,
-        tmp_path,
-        "log",
-        "check",
-        "--json",
-        "result_0.txt",
-    )
-    assert done.returncode == 0, done.stderr
-    check = json.loads(done.stdout)
-    assert check["verdict"] == "POLICY"
-    assert check["official"]["verdict"] == "PASS"
-
-
-READS = (
-    ("--version",),
-    ("log", "show", "result_0.txt"),
-    ("log", "compare", "result_0.txt", "result_0.txt"),
-    ("log", "report", "result_0.txt"),
-    ("log", "rules"),
-    ("config", "check", "quick"),
-    ("predict", "dgxa100_8", "--plot", "prediction.svg"),
-)
-
-
-@pytest.mark.parametrize(
-    "words",
-    READS,
-    ids=lambda words: "_".join(words[:2]),
-)
-def test_the_wheel_reads_without_frameworks(
-    environment: Path,
-    root: Path,
-    tmp_path: Path,
-    words: tuple[str, ...],
-) -> None:
-    shutil.copy(root / "tests/golden/smoke_result_0.txt", tmp_path / "result_0.txt")
-    done = run(environment, tmp_path, *words)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout
-
-
-def test_the_wheel_reads_runs_and_image_sets(
-    environment: Path,
-    smoke_data: Path,
+    small_data: Path,
     whole: Path,
     tmp_path: Path,
 ) -> None:
-    shutil.copytree(whole, tmp_path / "results/smoke/run")
-    for words in (
-        ("data", "verify", str(smoke_data)),
-        ("export", "csv", "results"),
-        ("runs", "results"),
-        ("log", "report", "results/smoke/run"),
-    ):
-        done = run(environment, tmp_path, *words)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout
-    score = run(environment, tmp_path, "log", "score", "results/smoke")
-    assert score.returncode == 1, score.stderr  # one run is no submission
-    assert "no score" in score.stdout
-
-
-@pytest.mark.parametrize(
-    ("words", "extra"),
-    [
-        (("launch", "smoke"), "train"),
-        (("evaluate", "results/smoke/run"), "train"),
-        (("sweep", "quick_lr.yaml"), "train"),
-        (("export", "model", "results/smoke/run"), "train"),
-        (("export", "tensorboard", "results"), "tensorboard"),
-        (("export", "model", "results/smoke/run", "--onnx"), "onnx"),
-    ],
-    ids=str,
-)
-def test_a_missing_extra_is_one_line(
-    environment: Path,
-    root: Path,
-    whole: Path,
-    tmp_path: Path,
-    words: tuple[str, ...],
-    extra: str,
-) -> None:
-    shutil.copytree(whole, tmp_path / "results/smoke/run")
-    shutil.copy(root / "config/sweeps/quick_lr.yaml", tmp_path)
-    done = run(environment, tmp_path, *words)
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert re.search(rf"pip install 'rn50\[{extra}\]'", line), line
+    """Each shows its help; one that trains names the extra that it needs, the others do their work,
+    far from any checkout."""
+    (tmp_path / "work").mkdir()
+    work = make_work(tmp_path / "work", root, small_data, whole)
+    python = str(environment / "bin/python")
+    printed = run_all(Case(), work, tmp_path, python, set())
+    for result in printed:
+        name = result.command
+        extras = [extra for begin, extra in EXTRAS.items() if name.startswith(begin)]
+        if extras and not result.is_help:
+            result.is_well({2})
+            assert f"pip install 'rn50[{extras[0]}]'" in result.err
+        elif name in VERDICTS and not result.is_help:
+            result.is_well({1})
+        else:
+            is_refused = "nosuch" in result.words
+            result.is_well({2 * is_refused})
+    (check,) = (p for p in printed if p.subject == ("log check", False))
+    assert "official checker 4.1.68: PASS" in check.out

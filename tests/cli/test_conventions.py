@@ -111,14 +111,3 @@ def test_completion_in_bash(
     offered: set[str],
 ) -> None:
     assert completed("rn50", *words.split(" ")) == offered
-
-
-# --- tables on a terminal -----------------------------------------------------------------------
-
-
-@pytest.mark.in_process
-def test_a_pipe_gets_every_row_on_a_line(rn50: Rn50) -> None:
-    lines = rn50("config", "show", "abci_2048_closed_32k").stdout.splitlines()
-    assert sum("config/abci_2048_closed_32k.yaml:" in line for line in lines) > 5
-    assert all(line == line.rstrip() for line in lines)
-    assert max(map(len, lines)) > 80

@@ -6,10 +6,16 @@ from typing import Any
 
 import pytest
 
+from rn50.config.inherited import (
+    DEFAULTS,
+    LOCAL_JOB,
+    SCHEDULERS_COMMAND,
+    inherited,
+    taken_away,
+)
 from rn50.config.load import load
-from rn50.launch.inherited import LOCAL_JOB, SCHEDULERS_COMMAND, inherited, taken_away
 from rn50.launch.launchers import LAUNCHERS, build_job
-from rn50.launch.submit import submit
+from rn50.launch.submit import defaults_left_out, submit
 from rn50.launch.supervisor import run_watched
 from rn50.train.process_info import LAUNCHED_BY
 from tests.conftest import read_json
@@ -93,8 +99,10 @@ JOB = {"SLURM_JOB_ID": "3", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_NTASKS": "2"}
 SETTINGS = {
     "SLURM_CONF": "/etc/slurm.conf",
     "SLURM_CLUSTERS": "x",
-    "SBATCH_PARTITION": "debug",
+    "SGE_ROOT": "/opt/sge",
+    "PBS_DEFAULT": "pbs01",
 }
+WINS = {"SBATCH_PARTITION": "debug", "PBS_DPREFIX": "#X", "SQUEUE_STATES": "R"}
 
 
 @pytest.mark.parametrize(
@@ -121,9 +129,10 @@ def test_sbatch_does_not_see_the_interactive_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Any
 ) -> None:
     program("sbatch", f"env >{tmp_path}/seen; echo 42")
-    for name, value in (COUNTS | JOB | SETTINGS).items():
+    for name, value in (COUNTS | JOB | SETTINGS | WINS).items():
         monkeypatch.setenv(name, value)
     submit(load("smoke", [f"system.results={tmp_path}/results"]), "slurm", 1)
     lines = (tmp_path / "seen").read_text().splitlines()
     seen = {line.partition("=")[0] for line in lines}
-    assert seen & {*COUNTS, *JOB, *SETTINGS} == {*SETTINGS}
+    assert seen & {*COUNTS, *JOB, *SETTINGS, *WINS} == {*SETTINGS}
+    assert defaults_left_out() == [f"not passed on ({DEFAULTS}): {', '.join(WINS)}"]

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -176,15 +177,17 @@ def test_waiting_ends_by_the_exit_code_where_the_scheduler_cannot_be_asked(
         ("slurm", "Submitted batch job 7654321", "7654321"),
         ("slurm", "Submitted batch job 7654321 on cluster x", "7654321;x"),
         ("slurm", "7654321 hours are left", None),
-        ("slurm", "7654321\nThank you for choosing Cluster6", None),
+        ("slurm", "7654321\nThank you for choosing 6", "7654321"),
+        ("slurm", "x: Submitted batch job 77 (debug)\n8", "77"),
         ("slurm", "", None),
         ("sge", 'Your job 42 ("smoke") has been submitted', "42"),
         ("sge", "job 42", None),
         ("pbs", "42[].pbs01", "42[].pbs01"),
-        ("pbs", "INFO: 42.pbs01", None),
+        ("pbs", "INFO: 42.pbs01 is queued", "42.pbs01"),
+        ("pbs", "PBS 20.0 of 4 nodes", None),
     ],
 )
-def test_the_id_is_all_of_the_last_line_or_there_is_none(
+def test_the_id_is_found_wherever_it_stands(
     name: str,
     printed: str,
     job: str | None,
@@ -200,7 +203,13 @@ def test_the_id_is_all_of_the_last_line_or_there_is_none(
         ("slurm", "", None),
         ("slurm", "CLUSTER: x\nPENDING (Resources)", "waits: Resources"),
         ("slurm", "PENDING BadConstraints", "can never begin: BadConstraints"),
-        ("slurm", "PENDING PartitionNodeLimit", "waits: PartitionNodeLimit"),
+        ("slurm", "PENDING PartitionConfig", "can never begin: PartitionConfig"),
+        ("slurm", "PENDING Nodes_are_DOWN", "waits: Nodes_are_DOWN"),
+        (
+            "slurm",
+            "PENDING launch failed requeued held",
+            "is held: launch failed requeued held; let it begin: scontrol release 42",
+        ),
         ("sge", "job_number: 42\nscheduling info:  no slots", "waits: no slots"),
         ("sge", "error reason    1:  no shell", "can never begin: no shell"),
         ("pbs", "  job_state = R\n  comment = Job run at Mon on (n1)", ""),
@@ -224,7 +233,9 @@ def test_why_a_job_waits_and_when_it_never_begins(
     if words is None:
         assert state is None
     else:
-        assert state == State(words, can_begin="never" not in words)
+        never = words.startswith(("can never", "is held"))
+        end = f"; end it: {SCHEDULERS[name].cancel('42')}" * never
+        assert state == State(words + end, can_begin=not never)
 
 
 def test_a_job_that_can_never_begin_is_not_waited_for(
@@ -235,7 +246,8 @@ def test_a_job_that_can_never_begin_is_not_waited_for(
     plan = plan_submission(load("smoke"), "slurm", 1, tmp_path)
     with refused("can never begin"):
         wait(plan, "42", poll_s=0.01)
-    assert look_at(tmp_path, "slurm", "42")[0] == "failed"
+    why = "slurm job 42 can never begin: BadConstraints; end it: scancel 42"
+    assert look_at(tmp_path, "slurm", "42") == ("queued", why)
 
 
 def test_a_job_that_goes_back_into_its_queue_has_not_ended(
@@ -314,28 +326,69 @@ def test_a_local_job_lasts_as_long_as_its_process(
 
 
 @pytest.mark.parametrize(
-    ("text", "reason"),
+    ("text", "reason", "stays"),
     [
         (
-            "echo 'sbatch: error: invalid partition' >&2; exit 1",
-            "sbatch ended with exit code 1: sbatch: error: invalid partition; --dry-run",
+            "echo 'sbatch: error: no' >&2; exit 1",
+            "code 1: sbatch: error: no; --dr",
+            False,
         ),
-        ("printf 'no\\nid'", "id in its last line expected, found: no id; the job may"),
+        ("printf 'no\nid'", "id expected, found: no id; the job may be in", True),
+        ("echo Socket timed out; exit 1", "code 1: .* found: Socket timed out", True),
+        ("kill -9 $$", "killed by SIGKILL: .* the job may be in", True),
+        ("echo hello\nsleep 9", "sbatch: no answer in 1 s; the job may", True),
     ],
 )
-def test_a_refused_submission_is_one_line_and_leaves_no_folder(
+def test_a_job_that_may_be_queued_keeps_its_folder(
     tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
     program: Any,
     text: str,
     reason: str,
+    stays: bool,
 ) -> None:
+    monkeypatch.setattr("rn50.launch.submit.SUBMIT_S", 1.0)
     program("sbatch", text)
     loaded = load("smoke", [f"system.results={tmp_path}/results"])
     with refused(reason) as caught:
         submit(loaded, "slurm", 1)
     assert "\n" not in str(caught.value)
-    assert read_runs([tmp_path]) == []
-    assert list((tmp_path / "results/smoke").iterdir()) == []
+    rows = read_runs([tmp_path])
+    assert [*(tmp_path / "results/smoke").iterdir()] == [row.folder for row in rows]
+    assert len(rows) == stays
+    for row in rows:
+        why = "slurm was given the job, and named no id"
+        assert look_at(row.folder, row.scheduler, row.job) == ("unknown", why)
+
+
+def test_an_id_counts_whatever_the_exit_code(
+    tmp_path: Path, program: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program("sbatch", r"printf 'Guthaben f\374r\n' >&2; echo 42; echo Danke; exit 1")
+    loaded = load("smoke", [f"system.results={tmp_path}/results"])
+    plan, job = submit(loaded, "slurm", 1)
+    assert job == "42"
+    line = (
+        "job 42 is in its queue, but sbatch ended with exit code 1: Guthaben f\ufffdr"
+    )
+    assert capsys.readouterr().err.startswith(line)
+    said = (plan.folder / "sbatch.txt").read_text()
+    assert said == "42\nDanke\nGuthaben f\ufffdr\n"
+
+
+def test_a_scheduler_that_does_not_answer_is_asked_again_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Any
+) -> None:
+    monkeypatch.setattr("rn50.config.programs.ask.__defaults__", (1.0, None, None))
+    program("squeue", "sleep 60")
+    begun_s = time.monotonic()
+    for _ in range(3):
+        why = "cannot ask squeue: no answer in 20 s"
+        assert look_at(tmp_path, "slurm", "42") == ("unknown", why)
+    assert time.monotonic() - begun_s < 3
+    monkeypatch.setattr("rn50.launch.submit._silent_until_s", {})
+    program("squeue", "echo PENDING Resources")
+    assert look_at(tmp_path, "slurm", "42")[0] == "queued"
 
 
 def test_where_things_lie(

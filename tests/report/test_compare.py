@@ -7,7 +7,6 @@ import math
 import os
 import re
 import string
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -434,37 +433,6 @@ def test_rows_are_sorted_and_what_has_no_value_comes_last(many: list[str]) -> No
     assert out == ""
     assert "error: --sort: one of log_check, " in err
     assert "mean best_accuracy?" in err
-
-
-def widest(table: str) -> int:
-    return max(map(len, table.splitlines()))
-
-
-def letters_of(table: str) -> Counter[str]:
-    return Counter("".join(table.split()))
-
-
-def test_a_table_fits_the_terminal(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """However many values differ: rich leaves out what it cannot fold into so many columns."""
-    for preset in ("smoke", "dgxh100_8"):
-        folder = tmp_path / preset
-        folder.mkdir()
-        write(folder / "result_0.txt", good_run())
-        write_config(folder, "seed=1", preset=preset)
-    monkeypatch.setenv("COLUMNS", "80")
-    tables = []
-    for terminal in "01":
-        monkeypatch.setenv("TTY_COMPATIBLE", terminal)
-        _, out, _ = invoke("compare", str(tmp_path))
-        out, _, _ = out.partition("the same in all")
-        table = re.sub(r"\x1b\[[0-9;]*m", "", out)
-        tables.append(table)
-    wide, narrow = tables
-    assert widest(narrow) <= 80 < widest(wide)
-    assert letters_of(narrow) == letters_of(wide)
 
 
 # --- the page -------------------------------------------------------------------------------------

@@ -221,7 +221,7 @@ def ended_trial(study: Study, folder: Path, **result: object) -> Active:
     trial = folder / str(number)
     (trial / "1").mkdir(parents=True)
     write_json(trial / "1/result.json", result)
-    process = subprocess.Popen(["true"])
+    process = subprocess.Popen(["true"], text=True)
     process.wait()
     return Active(number, trial, process)
 

@@ -2,7 +2,7 @@
 
 Yamazaki et al. (2019, section III-C) start the communicator while the framework starts.
 `import horovod.mxnet` needs MXNet and with it 1 to 2 s of Python; the library itself only needs
-libmxnet.so, which loads in 0.1 s.
+libmxnet.so, which loads in 0.1 s. The launcher reads this module too, and loads no Horovod.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ import os
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-from horovod.common import process_sets
-from horovod.common.basics import HorovodBasics
-from horovod.common.process_sets import ProcessSet
 
 from ...config.schema import Run
 from ...logging.timeline import Timeline
@@ -24,6 +22,9 @@ from ...scaling.cost import allreduce_of, parse_algorithm
 from ..mxnet_import import load_cuda
 from ..mxnet_package import library
 from .mpi_library import horovods_mpi
+
+if TYPE_CHECKING:
+    from horovod.common.process_sets import ProcessSet
 
 _THREAD_MULTIPLE = 3  # what Horovod asks MPI for
 
@@ -48,6 +49,8 @@ class Connection:
         self.rows: list[ProcessSet] = []
         self.columns: list[ProcessSet] = []
         if run.system.device == "cpu" and run.comm.algorithm.startswith("torus_2d"):
+            from horovod.common.process_sets import ProcessSet
+
             _, sides = parse_algorithm(allreduce_of(run), ranks)
             numbers = np.arange(ranks).reshape(sides or ranks)
             self.rows = [ProcessSet(row.tolist()) for row in numbers]
@@ -99,6 +102,9 @@ class Connection:
                 self._start_horovod()
 
     def _start_horovod(self) -> None:
+        from horovod.common import process_sets
+        from horovod.common.basics import HorovodBasics
+
         # What the library links to, found by name once it is loaded.
         ctypes.CDLL(str(library()))
         package = Path(process_sets.__file__).parents[1]

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import re
-import subprocess
 from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from ...config.programs import ask
 from ..mxnet_package import package_folder
 
 Family = Literal["openmpi", "spectrum", "mpich", "intel", "mvapich", "cray"]
@@ -69,14 +69,8 @@ def horovods_mpi() -> MpiLibrary | None:
 
 
 def linked_mpi(library: Path) -> MpiLibrary | None:
-    """The MPI that `library` was linked to; None: to none."""
-    listed = subprocess.run(
-        ["ldd", str(library)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    for line in listed.stdout.splitlines():
+    """The MPI that `library` was linked to; None: to none. Raises NoAnswer."""
+    for line in ask(["ldd", str(library)]).out.splitlines():
         # libmpi.so.40 => /lib/x86_64-linux-gnu/libmpi.so.40 (0x00007f58812c1000)
         name, _, target = line.strip().partition(" => ")
         if _MPI.fullmatch(name):

@@ -6,8 +6,6 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import secrets
-import shutil
-import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -16,12 +14,14 @@ import mxnet as mx
 from mxnet._ctypes.ndarray import _imperative_invoke
 
 from ...config.errors import UserError
+from ...config.programs import ask
 from ..mxnet_package import headers, operator_source
 
 _HERE = Path(__file__).parent
 SOURCE = _HERE / "update.cc"
 STAMP_SOURCE = _HERE / "stamp.c"
 STEP_SOURCE = _HERE.parent / "gpu" / "step.c"
+_BUILD_S = 600.0
 
 
 def library_path(source: Path) -> Path:
@@ -37,8 +37,6 @@ def build(source: Path) -> Path:
     path = library_path(source)
     if path.exists():
         return path
-    if shutil.which("g++") is None:
-        raise UserError(f"g++ expected (to build {source.name}), found none")
     partial = path.with_suffix(f".{secrets.token_hex(8)}.so")
     flags = ["-x", "c"]
     if source == SOURCE:
@@ -56,17 +54,10 @@ def build(source: Path) -> Path:
         "-o",
         str(partial),
     ]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        lines = done.stderr.splitlines()
-        errors = [line for line in lines if "error" in line]
-        reason = errors[0] if errors else done.stderr
-        raise UserError(f"{source.name}: g++ failed: {reason}")
+    done = ask(command, _BUILD_S)
+    if done.code:
+        errors = (line for line in done.err.splitlines() if "error" in line)
+        raise UserError(f"{source.name}: {done.ended}: {done.said(next(errors, ''))}")
     partial.replace(path)
     return path
 

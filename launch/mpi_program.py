@@ -1,0 +1,115 @@
+"""Whose MPI the launcher on the PATH is of, against the MPI that Horovod was linked to.
+
+An active environment of conda or pip brings an mpirun of its own, and Open MPI 5 has Open MPI 4's
+names: such a launcher starts ranks that are each alone, or that do not find a symbol.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from functools import cache
+from typing import NamedTuple
+
+from ..config.programs import NoAnswer, ask
+from ..train.communication.mpi_library import (
+    MPICH_ABI,
+    PRODUCTS,
+    Family,
+    MpiLibrary,
+    library_version,
+)
+
+# What `--version` prints. Hydra is of MPICH and its descendants alike.
+_PRINTED: tuple[tuple[str, Family], ...] = (
+    (r"\(IBM Spectrum MPI\) v?(?P<version>[\d.]+)", "spectrum"),
+    (r"\(Open ?MPI\) v?(?P<version>[\d.]+)", "openmpi"),
+    (r"Intel\(R\) MPI Library[^\n]*Version (?P<version>[\d.]+)", "intel"),
+    (r"HYDRA build details:\s+Version:\s+(?P<version>[\w.]+)", "mpich"),
+)
+
+
+class MpiProgram(NamedTuple):
+    """A launcher of an MPI. `family`, `version`: as it says; None: it does not."""
+
+    path: str
+    family: Family | None = None
+    version: str = ""
+
+    def __str__(self) -> str:
+        product = (
+            PRODUCTS[self.family] if self.family else "an MPI that it does not name"
+        )
+        return f"{self.path} of {f'{product} {self.version}'.strip()}"
+
+    def starts(self, library: MpiLibrary) -> bool:
+        """Whether it can start ranks of `library`, as far as both say whose they are."""
+        if self.family is None or library.family is None:
+            return True
+        if {self.family, library.family} <= {*MPICH_ABI}:
+            return True
+        linked = _linked_version(library)
+        return self.family == library.family and _major(linked) in (
+            "",
+            _major(self.version),
+        )
+
+
+class MpiOnPath(NamedTuple):
+    """`first`: of the PATH; None: there is none. `right`: the first that fits; None: none does."""
+
+    library: MpiLibrary
+    first: MpiProgram | None
+    right: MpiProgram | None
+
+    def __str__(self) -> str:
+        linked = f"Horovod was linked to {self.library.product} {_linked_version(self.library)}"
+        if self.first == self.right or self.first is None:
+            return f"{self.first or 'none on the PATH'}; {linked.strip()}"
+        taken = "no other is on the PATH: put its folder first there, or use --launcher gloo"
+        if self.right:
+            taken = f"{self.right} is taken"
+        return f"the PATH's first is {self.first}, but {linked.strip()}; {taken}"
+
+
+def mpi_on_path(name: str, library: MpiLibrary) -> MpiOnPath:
+    """The programs called `name` on the PATH, of which one has to start ranks of `library`."""
+    programs = list(map(_described, _all_on_path(name)))
+    first = programs[0] if programs else None
+    if first is None or first.starts(library):
+        return MpiOnPath(library, first, first)
+    for program in programs:
+        if program.family and program.starts(library):
+            return MpiOnPath(library, first, program)
+    return MpiOnPath(library, first, None)
+
+
+def _all_on_path(name: str) -> Iterator[str]:
+    for folder in os.get_exec_path():
+        if path := shutil.which(name, path=folder):
+            yield path
+
+
+@cache
+def _described(path: str) -> MpiProgram:
+    try:
+        answer = ask([path, "--version"])
+    except NoAnswer:
+        return MpiProgram(path)
+    for form, family in _PRINTED:
+        if match := re.search(form, answer.out + answer.err):
+            return MpiProgram(path, family, match["version"])
+    return MpiProgram(path)
+
+
+@cache
+def _linked_version(library: MpiLibrary) -> str:
+    """As `4.1.4`; empty: it cannot be asked."""
+    match = re.search(r"(?:Version:?|MPI v?)\s*([\d.]+)", library_version(library.path))
+    return match[1].strip(".") if match else ""
+
+
+def _major(version: str) -> str:
+    return version.partition(".")[0]

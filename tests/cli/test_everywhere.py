@@ -1,0 +1,296 @@
+"""Every command's help and its simplest use in every environment: what it says arrives whole, what
+it cannot do is a line an error, and nothing is a traceback."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import typer
+
+from rn50.cli.main import app
+from tests.cli.test_pages import leaves
+from tests.cli.test_predict import write_log
+from tests.conftest import write_json
+from tests.waiting import finished
+
+DRIVER = Path(__file__).with_name("everywhere.py")
+USES = {
+    "doctor": "nosuch.host",
+    "config show": "smoke",
+    "config check": "smoke",
+    "config explain": "data",
+    "config list": "",
+    "data make": "{new}images --train 8 --val 4 --classes 2",
+    "data pack": "{new}images {new}packed",
+    "data verify": "set",
+    "data stage": "smoke data.path=set --to {new}staged",
+    "data prepare": "smoke data.path=set",
+    "data bench": "nosuch",
+    "log show": "result_0.txt run",
+    "log check": "result_0.txt",
+    "log score": "run",
+    "log rules": "",
+    "log compare": "result_0.txt run",
+    "log report": "result_0.txt",
+    "bench loop": "nosuch",
+    "bench overlap": "nosuch",
+    "bench horovod-baseline": "nosuch",
+    "bench allreduce": "nosuch",
+    "bench startup": "nosuch",
+    "bench scaling": "nosuch",
+    "bench throughput": "nosuch",
+    "bench optimizer": "nosuch",
+    "export csv": "run",
+    "export tensorboard": "run --out {new}board",
+    "export model": "run --out {new}model",
+    "predict run": "dgxh100_8 --best",
+    "predict validate": "",
+    "predict calibrate": "mlperf.txt:8 --system dgx1",
+    "launch": "smoke --dry-run data.path=set",
+    "evaluate": "nosuch",
+    "submit": "smoke --dry-run",
+    "submission": "nosuch --org X",
+    "runs": ".",
+    "sweep": "nosuch",
+}
+"""What benchmarks and searches do is tried elsewhere: here they refuse."""
+VERDICTS = {"doctor", "log score"}
+"""Exit code 1 is one of theirs here."""
+COSTLY = {"doctor", "export model", "predict validate"}
+"""Seconds of CPU time each: with the wheel alone, where two of them refuse."""
+
+
+class Case(NamedTuple):
+    """An environment. `output`: as everywhere.py has it; None of a variable: unset."""
+
+    output: str = "pipe"
+    variables: dict[str, str | None] = {}  # noqa: RUF012
+    prefix: tuple[str, ...] = ()
+    is_empty: bool = False
+
+
+READ_ONLY = (
+    "unshare",
+    "-m",
+    "sh",
+    "-c",
+    'mount --bind . . && mount -o remount,ro,bind . && exec "$@"',
+    "sh",
+)
+HOSTILE = {
+    "COLUMNS": "abc",
+    "FORCE_COLOR": "1",
+    "HOME": None,
+    "LC_ALL": "C",
+    "MPLBACKEND": "module://nothing",
+    "TERM": "dumb",
+}
+CASES = {
+    "80 columns": Case("80"),
+    "40 columns": Case("40", {"TERM": "dumb"}),
+    "full": Case("full"),
+    "closed": Case("closed", {"HOME": "/proc/nowhere"}),
+    "hostile": Case(variables=HOSTILE),
+    "read-only": Case(variables={"HOME": "/proc/nowhere"}, prefix=READ_ONLY),
+    "empty": Case(variables={"COLUMNS": "1"}, is_empty=True),
+}
+
+
+def groups() -> set[str]:
+    """`rn50` itself and the commands that have commands."""
+    return {name.rpartition(" ")[0] for name in USES}
+
+
+class Printed(NamedTuple):
+    command: str
+    words: list[str]
+    code: int
+    out: str
+    err: str
+
+    @property
+    def is_help(self) -> bool:
+        return "--help" in self.words or self.command in groups()
+
+    @property
+    def subject(self) -> tuple[str, bool]:
+        return self.command, self.is_help
+
+    def is_well(self, codes: set[int]) -> None:
+        """One of these exit codes; of errors a line each."""
+        shown = f"rn50 {' '.join(self.words)}: {self.code}\n{self.err}{self.out[-500:]}"
+        assert self.code in codes, shown
+        for words in ("Traceback", "an error of rn50 itself", "\x1b"):
+            assert words not in self.err + self.out, shown
+        if self.code == 2:
+            lines = self.err.splitlines()
+            errors = [line for line in lines if line.startswith("rn50: error: ")]
+            assert errors, shown
+            assert lines[-len(errors) :] == errors, shown
+        else:
+            assert "rn50: error" not in self.err, shown
+
+
+def words_of(text: str) -> Counter[str]:
+    """A long choice is folded at its bars."""
+    return Counter(text.replace("|", " | ").split())
+
+
+def make_work(folder: Path, root: Path, images: Path, run: Path) -> Path:
+    """A folder with logs, a run and an image set."""
+    shutil.copy(root / "tests/golden/smoke_result_0.txt", folder / "result_0.txt")
+    write_log(folder / "mlperf.txt", batch=128, step_s=0.02)
+    shutil.copytree(run, folder / "run")
+    (folder / "set").symlink_to(images)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def work(
+    root: Path,
+    small_data: Path,
+    whole: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    return make_work(tmp_path_factory.mktemp("work"), root, small_data, whole)
+
+
+def run_all(
+    case: Case,
+    folder: Path,
+    aside: Path,
+    python: str = sys.executable,
+    left_out: set[str] = COSTLY,
+) -> list[Printed]:
+    """The help and the use of every command in `case`; what they make is made `aside`."""
+    commands = []
+    for name in sorted({*USES, *groups()}):
+        commands.append((name, [*name.split(), "--help"]))
+        if name not in left_out:
+            use = USES.get(name, "").format(new=f"{aside}/")
+            commands.append((name, [*name.split(), *use.split()]))
+    return run_each(case, folder, aside, commands, python)
+
+
+def run_each(
+    case: Case,
+    folder: Path,
+    aside: Path,
+    commands: Sequence[tuple[str, list[str]]],
+    python: str = sys.executable,
+) -> list[Printed]:
+    task = aside / "task.json"
+    words = [arguments for _, arguments in commands]
+    content = {"folder": str(folder), "output": case.output, "commands": words}
+    write_json(task, content)
+    environment = dict(os.environ)
+    for name, value in {"COLUMNS": None, **case.variables}.items():
+        environment.pop(name, None)
+        if value is not None:
+            environment[name] = value
+    done = finished(
+        [*case.prefix, python, str(DRIVER), str(task)],
+        cwd=folder,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stderr
+    text = task.with_suffix(".done").read_text().replace(str(aside), "aside")
+    return [
+        Printed(*command, **result)
+        for command, result in zip(commands, json.loads(text), strict=True)
+    ]
+
+
+@pytest.fixture(scope="module")
+def piped(
+    work: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[tuple[str, bool], Printed]:
+    """What all commands print on a pipe, where all is well."""
+    printed = {}
+    for result in run_all(Case(), work, tmp_path_factory.mktemp("piped")):
+        is_refused = "nosuch" in result.words or "pip install" in result.err
+        code = 2 * is_refused or int(result.command in VERDICTS)
+        result.is_well({0 if result.is_help else code})
+        printed[result.subject] = result
+    return printed
+
+
+def test_every_command_has_a_use() -> None:
+    names = [name for name, _ in leaves(typer.main.get_command(app))]
+    assert names == list(USES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_a_command_says_all_it_has_to_say(
+    work: Path,
+    piped: dict[tuple[str, bool], Printed],
+    tmp_path: Path,
+    device: Callable[[str], Path],
+    name: str,
+) -> None:
+    case = CASES[name]
+    if case.prefix and os.geteuid():
+        pytest.skip("only root may make a folder read-only for root")
+    if case.output == "full":
+        case = case._replace(output=str(device("full")))
+    folder = work
+    if case.is_empty:
+        folder = tmp_path / "empty"
+        folder.mkdir()
+    for printed in run_all(case, folder, tmp_path):
+        on_pipe = piped[printed.subject]
+        printed.is_well({on_pipe.code, 2})
+        lost = words_of(on_pipe.out) - words_of(printed.out)
+        if case.output not in ("pipe", "40", "80"):
+            refused = "standard output: cannot write" in printed.err
+            assert refused == (on_pipe.code != 2 and on_pipe.out != ""), printed
+        elif not case.is_empty:
+            is_written_here = printed.command == "log report" and case.prefix
+            assert not lost or is_written_here, (printed, lost)
+            if not is_written_here:
+                assert printed.err == on_pipe.err, printed
+
+
+@pytest.mark.slow
+def test_json_is_json_everywhere(
+    work: Path,
+    piped: dict[tuple[str, bool], Printed],
+    tmp_path: Path,
+) -> None:
+    commands = []
+    for result in piped.values():
+        has_json = "--json " in piped[result.command, True].out
+        if has_json and not result.is_help and result.code != 2:
+            commands.append((result.command, [*result.words, "--json"]))
+    assert len(commands) > 8
+    case = CASES["hostile"]
+    for printed in run_each(case, work, tmp_path, commands):
+        printed.is_well({0, 1})
+        json.loads(printed.out)
+
+
+def test_pythons_own_settings_change_no_command() -> None:
+    """Not even those of the interpreter's start."""
+    settings = {
+        "LC_ALL": "C",
+        "PYTHONCOERCECLOCALE": "0",
+        "PYTHONINSPECT": "1",
+        "PYTHONOPTIMIZE": "2",
+        "PYTHONUTF8": "0",
+        "PYTHONWARNINGS": "error",
+    }
+    printed = []
+    for variables in ({}, settings):
+        command = [str(Path(sys.executable).with_name("rn50")), "log", "--help"]
+        environment = os.environ | variables
+        done = finished(command, env=environment, stdin=subprocess.DEVNULL)
+        printed.append((done.returncode, done.stdout, done.stderr))
+    assert printed[0] == printed[1]
