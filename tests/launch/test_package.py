@@ -119,7 +119,7 @@ def test_a_checker_that_is_killed_has_crashed(
     monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
     (line,) = _check(tmp_path / "Example", "4.0.0")
     assert line.startswith("ERROR - ")
-    assert "-9" in line
+    assert "SIGKILL" in line
 
 
 @pytest.mark.in_process
