@@ -13,7 +13,8 @@ from scipy.ndimage import map_coordinates
 from rn50.config.plan import Plan, Segment
 from rn50.config.schema import Data
 from rn50.data import recordio, sampling
-from rn50.data.dataset import load_table
+from rn50.data.dataset import load_table, verify
+from rn50.data.decoder import decoder_options
 from rn50.data.pack import pack_images
 from rn50.data.pipeline import (
     NOT_COUNTED,
@@ -21,7 +22,6 @@ from rn50.data.pipeline import (
     Source,
     build_eval_source,
     build_train_source,
-    decoder_options,
 )
 from tests.conftest import refused
 from tests.data.images import Pixels, encode, rough
@@ -615,20 +615,22 @@ def test_any_kind_of_image_is_read_as_its_rgb_twin(
         assert first.std() > 10
 
 
-def test_records_spoilt_since_the_checks_are_named(tmp_path: Path) -> None:
-    images = rough_images([(30, 40)] * 4)
+def test_a_record_that_does_not_decode_is_named_by_the_run_as_by_verify(
+    tmp_path: Path,
+) -> None:
+    images = rough_images([(30, 40)] * 6)
     data = pack(tmp_path, [*map(jpeg, images)])
     path = tmp_path / "set/train.rec"
-    content = path.read_bytes()
-    start = content[:32]
-    spoilt = start.ljust(len(content), b"\0")
-    path.write_bytes(spoilt)
-    told = (
-        r"/train\.rec: images that decode expected, found .*`rn50 data verify --full`"
-    )
-    with refused(told) as caught:
-        training(data).next()
+    row = load_table(tmp_path / "set", "train")[4]
+    with path.open("r+b") as file:
+        file.seek(int(row["offset"]) + recordio.HEADER_BYTES)
+        file.write(bytes(40))
+    photo = f"class{row['label']:03}/image.JPEG"
+    with refused(rf"/train\.rec: record 4, {photo}: an image .*--full`") as caught:
+        bits(training(data, 2))
     assert "\n" not in str(caught.value)
+    with refused(rf"\(record 4, {photo}\)$"):
+        verify(tmp_path / "set")
 
 
 def test_channels_last_are_the_same_images(photos: Data) -> None:
