@@ -114,8 +114,8 @@ def data_pack(
     Example: `rn50 data pack /scratch/ILSVRC2012 datasets/imagenet`
     """
     from ..data.decoder import has_dali
-    from ..data.listing import shortened
     from ..data.pack import pack_images
+    from ..data.survey import shortened
 
     manifest = pack_images(
         images,

@@ -1,7 +1,7 @@
 """DALI's decoder, as training uses it: its options, and its verdict on one image.
 
-Who decodes an image in training judges it when it is packed and checked. Pillow stands in where DALI
-is not installed; it takes some images that DALI refuses, such as lossless JPEGs of grey pixels.
+Who decodes an image in training judges it when it is packed and checked. Pillow stands in where
+DALI is not installed; it takes some images that DALI refuses, such as lossless grey JPEGs.
 """
 
 from __future__ import annotations
@@ -64,14 +64,13 @@ def check_decodes(
     height: int,
     width: int,
 ) -> None:
-    """Decode `height` x `width` pixels from the top left. One pixel of a baseline JPEG takes 0.3 ms,
-    and what its headers and tables lack shows.
+    """Decode `height` x `width` pixels from the top left. One pixel of a baseline JPEG takes 0.3 ms
+    and shows what its headers and tables lack.
 
     Raises ValueError: training cannot decode it.
     """
     if not has_dali():
-        with quiet_pillow():
-            Image.open(io.BytesIO(image)).load()
+        _decode_with_pillow(image)
         return
     process = os.getpid()
     pipeline = _pipelines.pop(process, None) or _build_pipeline()
@@ -79,12 +78,35 @@ def check_decodes(
     for name, array in zip(_INPUTS, fed, strict=True):
         pipeline.feed_input(name, [array])
     try:
-        pipeline.run()
+        with _silence():
+            pipeline.run()
     except RuntimeError as error:  # the pipeline is of no use any more
+        _decode_with_pillow(
+            image
+        )  # it says better why, if it does not decode it either
         raise ValueError(
-            f"found one that DALI does not decode: {cause_of(error)}"
+            f"found one that Pillow decodes but not DALI: {cause_of(error)}"
         ) from None
     _pipelines[process] = pipeline
+
+
+def _decode_with_pillow(image: Any) -> None:
+    with quiet_pillow():
+        Image.open(io.BytesIO(image)).load()
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """DALI's libraries print coloured lines on descriptor 2 beside their errors."""
+    stderr = os.dup(2)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
+    try:
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(null)
 
 
 def cause_of(error: RuntimeError) -> str:

@@ -25,9 +25,10 @@ from ..config.manifest import FILE_NAME, FORMAT, SPLITS, Manifest, OddFile, Spli
 from ..config.progress import Progress, silent
 from ..config.schema import Synthetic
 from .decoder import has_dali
-from .listing import SourceImage, list_images, shortened
+from .listing import SourceImage, list_images
 from .lock import hold
 from .pack_parts import PackedSplit, PackJob, pack_split
+from .survey import shortened
 
 _MOST_NAMED = 20
 _EXAMPLES = 2
@@ -205,15 +206,15 @@ def _print_copies(
     in_train = is_val & ~is_val[firsts]
     in_two = labels != labels[firsts]
     for copies, what in (
-        (in_train, "of val are in train as well"),
-        (in_two, "lie in more than one class"),
+        (in_train, "photos of val that are in train as well"),
+        (in_two, "photos that lie in more than one class"),
     ):
         if numbers := np.flatnonzero(copies).tolist():
             examples = [
                 f"{names[number]} is {names[firsts[number]]}"
                 for number in numbers[:_EXAMPLES]
             ]
-            line = f"{images}: {len(numbers):,} photos {what} ({', '.join(examples)})"
+            line = f"{images}: {what}: {len(numbers):,} ({', '.join(examples)})"
             print(line, file=sys.stderr)
 
 

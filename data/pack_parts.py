@@ -86,8 +86,9 @@ def pack_split(
     job: PackJob,
     advance: Callable[[int], None],
 ) -> PackedSplit:
-    """Write the files of a split from its sources in their order. `advance` gets the number of images of each part that is done. Raises OSError: a write that
-    failed, or a worker that was killed."""
+    """Write the files of a split from its sources in their order. `advance` gets the number of
+    images of each part that is done. Raises OSError: a write that failed, or a worker that was
+    killed."""
     sha = hashlib.sha256()
     end = 0
     tables = list[Table]()
