@@ -158,4 +158,5 @@ def quiet_pillow() -> Iterator[None]:
         zlib.error,
         Image.DecompressionBombError,
     ) as error:
-        raise ValueError(f"found one that does not decode: {error}") from None
+        reason = str(error).partition(" <_io.")[0]
+        raise ValueError(f"found one that does not decode: {reason}") from None

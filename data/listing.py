@@ -29,6 +29,7 @@ from ..config.reading import open_file, read_file
 from .survey import (
     PHOTO_SUFFIXES,
     describe,
+    is_hidden,
     is_photo,
     kind_of,
     look,
@@ -148,6 +149,8 @@ def list_images(
         names = [_base_name(place.name) for place in train_files[first]]
         also = f" in it, and in {shortened(others)}," if others else ""
         raise refusal(folder / first, f"images ({_KINDS}){also}", names)
+    if folder != images:
+        _refuse_tars(folder, train_files)
     refuse_look_alikes(folder, classes)
     train = _sources(train_files, classes)
     beside = _beside_train(images)
@@ -206,6 +209,17 @@ def _refuse_nested(folder: Path, files: Files) -> None:
             f"{shortened(counts)}; --recursive takes them as images of the classes "
             f"{shortened(classes)}"
         )
+
+
+def _refuse_tars(folder: Path, files: Files) -> None:
+    """Raises UserError: beside the folders of classes lie tars of others, not unpacked yet."""
+    tars = [
+        place.name
+        for place in files[_LOOSE]
+        if place.name.endswith(".tar") and place.name[:-4] not in files
+    ]
+    if left := [name for name in tars if not is_hidden(name)]:
+        raise refusal(folder, "a folder for each class", left)
 
 
 def _refuse_splits(folder: Path, files: Files) -> None:
@@ -293,7 +307,7 @@ def _in_tar_of_tars(tar: Path) -> Files:
     members = list(_in_tar(tar, 0))
     for inner in members:
         base = _base_name(inner.name)
-        if base.endswith(".tar") and not base.startswith("."):
+        if base.endswith(".tar") and not is_hidden(base):
             name = base.removesuffix(".tar")
             files[name] = [
                 place._replace(name=f"{name}/{_base_name(place.name)}")
@@ -325,7 +339,7 @@ def _val_files(
         ]
         return {_FLAT: places}
     raise UserError(
-        f"{folder}: a folder expected ({_LAYOUT}), found {describe(beside)} beside train; "
+        f"{folder}: a folder expected ({_LAYOUT}), found {describe(beside)} in its place; "
         "rename the one that is meant, or hold out a fifth of every class of train: --hold-out 0.2"
     )
 

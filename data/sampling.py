@@ -30,8 +30,8 @@ Doubles = NDArray[np.float64]
 Bounds = tuple[float, float]
 _ATTEMPTS = 10
 _ELONGATED = 4
-"""Of 31 shapes beyond it (noise, four sizes) the middle alone gave 0 to 12 values in a thousand
-another level, by one; within it all bits are as of the whole image."""
+"""Of images of noise beyond it the middle alone gave up to 3 % of the values another level, by one;
+within it all bits are as of the whole image."""
 
 
 class BatchIndices(NamedTuple):

@@ -56,7 +56,7 @@ KINDS = (
     Kind(
         "photo",
         r"\.(jpe?g|png)$",
-        "sort the photos into a folder for each class: cat.0.jpg into cat/",
+        "sort the photos into a folder for each class, such as cat.0.jpg into cat/",
     ),
     Kind(
         "unsupported image",
@@ -92,8 +92,11 @@ def kind_of(name: str) -> Kind:
 
 def is_photo(name: str) -> bool:
     """By its name. Hidden files are such as a Mac's `._photo.jpg`."""
-    base = name.rpartition("/")[2]
-    return base.lower().endswith(PHOTO_SUFFIXES) and not base.startswith(".")
+    return name.lower().endswith(PHOTO_SUFFIXES) and not is_hidden(name)
+
+
+def is_hidden(name: str) -> bool:
+    return name.rpartition("/")[2].startswith(".")
 
 
 def survey(folder: Path) -> list[str]:
@@ -116,16 +119,25 @@ def refusal(
     there, and what to do."""
     if names is None:
         names = survey(place)
+    names = [name for name in names if not is_hidden(name)]
     found = describe(names)
     below = place
-    while len(names) == 1 and names[0].endswith("/"):
-        below /= names[0]
+    while only := _only_folder(names):
+        below /= only
         names = survey(below)
-        found += f" with {describe(names)}"
+        found += f"; in {only} {describe(names)}"
     advice = _advise(place, below, names)
     return UserError(
         printable(f"{place}: {expected} expected, found {found}; {advice}")
     )
+
+
+def _only_folder(names: list[str]) -> str | None:
+    """The folder that lies alone, or beside lists and other files that are not read."""
+    kinds = [kind_of(name) for name in names]
+    if kinds.count(_FOLDER) == 1 and all(not kind.advice for kind in kinds):
+        return names[kinds.index(_FOLDER)]
+    return None
 
 
 def describe(names: list[str]) -> str:
@@ -149,13 +161,16 @@ def _advise(
     """What to do with a folder. `below`: its only folder, or that of this one, with these names."""
     if place.is_file():
         return "unpack it, and pack the folder that it was unpacked into"
-    if layout := _find_layout(place):
+    is_train = place.name == "train"
+    if layout := _find_layout(place.parent if is_train else place):
         return f"pack {layout}, which has a train/"
     folders = [name.rstrip("/") for name in names if name.endswith("/")]
     splits = named_as_splits(folders)
     if splits and {*folders} - {*_SPLITS}:
         return rename(splits)
     if below != place and any(is_photo(path) for path in _paths(below, folders)):
+        if is_train:
+            return f"move the folders of {below} up into {place}"
         return f"pack {below}, which has folders of photos"
     for kind in KINDS:
         if kind.advice and any(kind_of(name) is kind for name in names):
@@ -173,7 +188,7 @@ def _find_layout(folder: Path, depth: int = 4) -> Path | None:
     folders = [folder / name for name in survey(folder) if name.endswith("/")]
     for below in folders:
         names = survey(below / "train")
-        if below.name != "train" and any(name.endswith("/") for name in names):
+        if any(name.endswith("/") for name in names):
             return below
     for below in folders[:_MOST_NAMED] if depth else ():
         if layout := _find_layout(below, depth - 1):
@@ -204,11 +219,8 @@ def rename(splits: dict[str, str]) -> str:
         for name, split in splits.items()
         if name != split
     ]
-    to_splits = f"rename splits ({', '.join(pairs)}), or " if pairs else ""
-    return (
-        f"{to_splits}rename what is a class: it cannot have the name train or val, which "
-        "are those of a layout, nor that of another split"
-    )
+    to_splits = f"splits ({', '.join(pairs)}), or " if pairs else ""
+    return f"rename {to_splits}what is a class: it cannot have the name of a split"
 
 
 def look(name: str) -> str:
