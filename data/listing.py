@@ -16,7 +16,7 @@ import io
 import os
 import sys
 import tarfile
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
 from itertools import chain, groupby
 from operator import attrgetter
@@ -54,7 +54,6 @@ _KINDS = f"{', '.join(PHOTO_SUFFIXES)}, in any case"
 _FLAT = ""
 _LOOSE = "/"
 """In the place of a class: all of a val without classes; what lies beside the class folders."""
-_EXAMPLES = 3
 _FOLDERS_ABOVE = 3  # Kaggle's list of val lies above ILSVRC/Data/CLS-LOC
 _IMAGE_BYTES = 64 << 20  # the largest of ImageNet has 15 MB
 _KIT_BYTES = 16 << 20
@@ -236,30 +235,16 @@ def _print_left_out(
     beside: list[str],
     *splits: Files,
 ) -> None:
-    """Print what is not packed, by kind."""
-    names = defaultdict[str, list[str]](list)
-    if beside:
-        names["beside train"] = beside
+    """Print what is not packed, by kind: what lies beside train, beside the class folders, and in
+    these without being an image."""
+    names = list(beside)
     for files in splits:
-        for place in files.pop(_LOOSE, ()):
-            names["beside the class folders"].append(place.name)
-        for place in chain.from_iterable(files.values()):
-            if not _is_image(place):
-                names[_kind_of(place)].append(place.name)
-    kinds = []
-    for reason, left_out in sorted(names.items()):
-        examples = ", ".join(sorted(left_out)[:_EXAMPLES])
-        kinds.append(f"{len(left_out):,} {reason} ({examples})")
-    if kinds:
-        line = f"{images}: not packed: {'; '.join(kinds)}"
+        names += [place.name for place in files.pop(_LOOSE, ())]
+        places = chain.from_iterable(files.values())
+        names += [place.name for place in places if not _is_image(place)]
+    if names:
+        line = f"{images}: not packed: {describe(sorted(names))}"
         print(printable(line), file=sys.stderr)
-
-
-def _kind_of(place: Place) -> str:
-    file = Path(place.name)
-    if file.name.startswith("."):
-        return "hidden"
-    return file.suffix.lower() or "without suffix"
 
 
 def _in_utf8(name: str) -> str:

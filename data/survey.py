@@ -33,6 +33,7 @@ _AS_PHOTOS = "write their images as .jpg or .png files into a folder for each cl
 _FOLDER = Kind("folder", "/$", "")
 _OTHER = Kind("other file", "", "")
 KINDS = (
+    Kind("hidden file", r"(^|/)\.[^/]*$", ""),
     Kind("TFRecord", r"\.tfrecords?(\.gz)?$|-\d+-of-\d+$", _AS_PHOTOS),
     Kind(
         "data file",
