@@ -37,6 +37,10 @@ LIKE_IMAGENET = (
     "batch.per_rank=32",
 )
 """Images of ImageNet's size: 375 to 500 px a side, 110 KB in the mean."""
+_NO_DALI = (
+    "decoded with Pillow: DALI is not installed here, which decodes in training "
+    "and refuses some images that Pillow takes"
+)
 
 
 @data_app.command("make")
@@ -109,8 +113,9 @@ def data_pack(
 
     Example: `rn50 data pack /scratch/ILSVRC2012 datasets/imagenet`
     """
-    from ..data.listing import shortened
+    from ..data.decoder import has_dali
     from ..data.pack import pack_images
+    from ..data.survey import shortened
 
     manifest = pack_images(
         images,
@@ -126,6 +131,8 @@ def data_pack(
         f"{split.samples:,} {name}" for name, split in manifest.splits.items()
     )
     say(f"{out}: {counts} images in {len(manifest.classes):,} classes")
+    if not has_dali():
+        say(f"  {_NO_DALI}")
     evaluated = manifest.splits["val"].class_counts
     lacking = [
         name
@@ -157,6 +164,7 @@ def data_verify(
     Example: `rn50 data verify datasets/quick --full`
     """
     from ..data.dataset import verify
+    from ..data.decoder import has_dali
 
     manifest = verify(
         folder,
@@ -169,6 +177,8 @@ def data_verify(
         "all decoded" if full else "a sample of them decoded; --full checks every byte"
     )
     say(f"{folder}: whole, {records:,} records, {looked}")
+    if not has_dali():
+        say(f"  {_NO_DALI}")
 
 
 @data_app.command("stage")

@@ -41,6 +41,7 @@ from ..config.progress import Progress, Tracker, untracked
 from ..config.reading import open_file
 from ..config.schema import Data
 from . import recordio
+from .decoder import check_decodes, has_dali
 from .workers import worker_pool
 
 TABLE = np.dtype(
@@ -143,6 +144,7 @@ def verify(
         places = np.linspace(0, len(table) - 1, count)
         chosen[split] = places.astype(int).tolist()
     progress = track("checking records")
+    has_dali()  # before the workers are forked
     total = sum(map(len, chosen.values()))
     done = 0
     with failing_as(f"{folder}: not checked"), worker_pool(processes) as pool:
@@ -155,7 +157,7 @@ def verify(
                 faults += of_part
                 done += len(part)
                 progress(done, total)
-            _refuse(faults, folder, split, manifest)
+            _refuse(faults, folder, split)
     return manifest
 
 
@@ -178,29 +180,33 @@ def _find_faults(
     return faults
 
 
+def photo_name(path: Path, number: int) -> str:
+    """The photo of a record of `path`, a record file; that of its class in a set of an older
+    version, which has no list."""
+    photos = []
+    with suppress(OSError), open_file(path.with_suffix(f".{LIST}")) as file:
+        photos = file.read().split(b"\n")[:-1]
+    if number < len(photos):
+        name = photos[number].rpartition(b"\t")[2]
+        return name.decode(errors="backslashreplace")
+    label = load_table(path.parent, path.stem)["label"][number]
+    return load_manifest(path.parent).classes[label]
+
+
 def _refuse(
     faults: Sequence[Fault],
     folder: Path,
     split: str,
-    manifest: Manifest,
 ) -> None:
-    """Raises UserError: there are faults; each with the name of the photo, or of its class in a set
-    of an older version, which has no list."""
+    """Raises UserError: there are faults; each with the name of the photo."""
     if not faults:
         return
-    labels = load_table(folder, split)["label"]
-    photos = []
-    with suppress(OSError), open_file(folder / f"{split}.{LIST}") as file:
-        photos = file.read().split(b"\n")[:-1]
+    path = folder / f"{split}.rec"
     lines = []
     for number, message in faults[:_MOST_NAMED]:
-        photo = manifest.classes[labels[number]]
-        if number < len(photos):
-            name = photos[number].rpartition(b"\t")[2]
-            photo = name.decode(errors="backslashreplace")
-        lines.append(f"{message} (record {number}, {photo})")
+        lines.append(f"{message} (record {number}, {photo_name(path, number)})")
     if more := len(faults) - len(lines):
-        lines.append(f"{folder / split}.rec: {more:,} more records")
+        lines.append(f"{path}: {more:,} more records")
     raise UserError(*lines)
 
 
@@ -248,7 +254,7 @@ def _refuse_changed(
                 place = f"in one of {len(numbers)} records from this on"
                 first = [(number, f"{changed}: {place}") for number in numbers[:1]]
                 faults = _find_faults(folder, split, numbers) or first
-                _refuse(faults, folder, split, manifest)
+                _refuse(faults, folder, split)
             start = end
 
 
@@ -309,7 +315,7 @@ def _check_table(
     first, beyond = part.images(samples)
     ends = [first, beyond - 1]
     faults = _find_faults(folder, split, ends, decode=False)
-    _refuse(faults, folder, split, manifest)
+    _refuse(faults, folder, split)
     return table
 
 
@@ -329,10 +335,9 @@ def _check_record(
         expected = (row["label"], row["length"])
         raise UserError(f"{where}: (label, bytes) {expected} expected, found {stored}")
     if decode:
-        from .jpeg import read_image
-
+        height, width = row[["height", "width"]].item()
         try:
-            read_image(record.image, decode=True)
+            check_decodes(record.image, height, width)
         except ValueError as error:
             raise UserError(
                 f"{where}: an image that decodes expected, {error}"

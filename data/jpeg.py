@@ -1,112 +1,52 @@
-"""What a JPEG or PNG is packed as: whether it is whole, its sides, and its transparency."""
+"""What a JPEG or PNG is packed as: its bytes, which training can decode, and its sides."""
 
 from __future__ import annotations
 
 import io
-import math
-import zlib
-from collections.abc import Iterator
 
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 
+from .decoder import check_decodes, quiet_pillow
+
 _PNG = b"\x89PNG\r\n\x1a\n"
-_PNG_END = b"IEND\xaeB`\x82"
-_PLAIN = ((0, 0, 1, 1),)
-_INTERLACED = (
-    (0, 0, 8, 8),
-    (4, 0, 8, 8),
-    (0, 4, 4, 8),
-    (2, 0, 4, 4),
-    (0, 2, 2, 4),
-    (1, 0, 2, 2),
-    (0, 1, 1, 2),
-)
-"""(left, top, step to the right, step down) of the pixels of each pass of a PNG."""
-_CHANNELS = {
-    0: 1,
-    2: 3,
-    3: 1,
-    4: 2,
-    6: 4,
-}
-"""By the colour type of a PNG."""
 _JPEG = b"\xff\xd8\xff"
 _JPEG_END = b"\xff\xd9"
+_ADOBE = b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00\x00"
+"""The segment that says of four components: CMYK, inverted."""
 _MOST_PX = 65_535  # the sample table has 16 bits for a side, as JPEG itself
 _MOST_PIXELS = 89_478_485  # 256 MiB of RGB, as Pillow's own limit
 
 
-def read_image(
-    image: bytes,
-    *,
-    decode: bool = False,
-) -> tuple[bytes, int, int]:
+def read_image(image: bytes) -> tuple[bytes, int, int]:
     """(bytes to pack, height, width in pixels as stored) of a JPEG or PNG. A PNG with transparent
-    pixels becomes one on white; all else is packed as it is.
+    pixels becomes one on white, and a CMYK JPEG without Adobe's marker gets one: browsers and
+    Pillow take its inks as inverted, DALI only with the marker. All else is packed as it is.
 
-    A PNG must have its end, without which Pillow decodes it but DALI does not. A JPEG without an
-    end marker behind its first scan (an EXIF thumbnail lies before it) is decoded: perhaps it is
-    cut off, and then neither does.
+    DALI decodes the first pixel of a JPEG whose end marker lies behind its first scan (an EXIF
+    thumbnail lies before it), and all others whole: perhaps they are cut off.
 
-    Raises ValueError: it is neither, is cut off, is too large, or (`decode`) does not decode.
+    Raises ValueError: it is neither, is too large, or does not decode.
     """
     is_png = image.startswith(_PNG)  # ImageNet holds one under a .JPEG name
     if not is_png and not image.startswith(_JPEG):
         raise ValueError(f"found {image[:8]!r} at its start")
     stream = io.BytesIO(image)
-    try:
+    with quiet_pillow():
         opened = PngImageFile(stream) if is_png else JpegImageFile(stream)
         width, height = opened.size
         if max(opened.size) > _MOST_PX or width * height > _MOST_PIXELS:
             raise ValueError(
                 f"{width} x {height} pixels, more than {_MOST_PIXELS:,} or a side's most"
             )
-        if is_png and _PNG_END not in image:
-            raise ValueError("it is cut off")
-        has_end = is_png or image.rfind(_JPEG_END, stream.tell()) >= 0
-        if decode or not has_end:
-            opened.load()
-            if is_png:
-                _check_rows(image, *opened.size)
-        return _on_white(image, opened), height, width
-    except (OSError, SyntaxError, ValueError, LookupError, zlib.error) as error:
-        raise ValueError(f"found one that does not decode: {error}") from None
-
-
-def _check_rows(
-    image: bytes,
-    width: int,
-    height: int,
-) -> None:
-    """Raises ValueError: a PNG that Pillow has decoded lacks rows, which Pillow leaves black and
-    DALI refuses."""
-    bits, colour, _, _, is_interlaced = image[24:29]
-    expected = 0
-    for left, top, step_x, step_y in _INTERLACED if is_interlaced else _PLAIN:
-        columns = len(range(left, width, step_x))
-        rows = len(range(top, height, step_y))
-        if columns:
-            row_bytes = math.ceil(columns * bits * _CHANNELS[colour] / 8)
-            expected += rows * (1 + row_bytes)
-    compressed = b"".join(_png_data(image))
-    held = len(zlib.decompressobj().decompress(compressed, expected))
-    if held < expected:
-        raise ValueError(f"{expected:,} bytes in its rows expected, found {held:,}")
-
-
-def _png_data(image: bytes) -> Iterator[bytes]:
-    """The content of the chunks that hold a PNG's rows."""
-    start = len(_PNG)
-    chunk = b""
-    while chunk != _PNG_END[:4] and start < len(image):
-        length = int.from_bytes(image[start : start + 4], "big")
-        chunk = image[start + 4 : start + 8]
-        start += 8
-        if chunk == b"IDAT":
-            yield image[start : start + length]
-        start += length + 4
+        has_end = not is_png and image.rfind(_JPEG_END, stream.tell()) >= 0
+        packed = _on_white(image, opened)
+    if opened.mode == "CMYK" and "adobe" not in opened.info:
+        packed = image[:2] + _ADOBE + image[2:]
+    seen = (1, 1) if has_end else (height, width)
+    check_decodes(packed, *seen)
+    return packed, height, width
 
 
 def _on_white(

@@ -16,9 +16,8 @@ import io
 import os
 import sys
 import tarfile
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
 from itertools import chain, groupby
 from operator import attrgetter
 from pathlib import Path
@@ -26,28 +25,46 @@ from typing import NamedTuple
 
 from ..config.errors import UserError
 from ..config.finding import printable
-from ..config.reading import open_file
+from ..config.reading import open_file, read_file
+from .survey import (
+    PHOTO_SUFFIXES,
+    describe,
+    is_hidden,
+    is_photo,
+    kind_of,
+    look,
+    named_as_splits,
+    refusal,
+    refuse_look_alikes,
+    rename,
+    shortened,
+    survey,
+)
 
-IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png")
 TRAIN_TAR = "ILSVRC2012_img_train.tar"
 VAL_TAR = "ILSVRC2012_img_val.tar"
-DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
-"""Has the number of the class of each validation image, and the WordNet ID of each number."""
+DEVKIT = "ILSVRC2012_devkit_t12"
+"""A folder, or a tar with .tar.gz behind the name. It has the number of the class of each
+validation image, and the WordNet ID of each number."""
 _IN_KIT = ("ILSVRC2012_validation_ground_truth.txt", "meta.mat")
 _LAYOUT = (
     "layout: train/<class>/*.JPEG, val/<class>/*.JPEG; docs/data.md names the others"
 )
-_RESERVED = (
-    "a class cannot have the name train or val, which are those of a layout: rename it"
-)
-_OTHER_SPLITS = ("test/", "testing/", "valid/", "validation/")
-_KINDS = ".jpg, .jpeg, .png, in any case"
+_KINDS = f"{', '.join(PHOTO_SUFFIXES)}, in any case"
 _FLAT = ""
 _LOOSE = "/"
 """In the place of a class: all of a val without classes; what lies beside the class folders."""
-_MOST_NAMED = 10
-_EXAMPLES = 3
+_FOLDERS_ABOVE = 3  # Kaggle's list of val lies above ILSVRC/Data/CLS-LOC
 _IMAGE_BYTES = 64 << 20  # the largest of ImageNet has 15 MB
+_KIT_BYTES = 16 << 20
+_COMPRESSED = {
+    b"\x1f\x8b": "gzip",
+    b"BZ": "bzip2",
+    b"\xfd7": "xz",
+    b"(\xb5": "zstd",
+    b"PK": "zip",
+}
+"""By the first two bytes."""
 
 
 class Place(NamedTuple):
@@ -115,20 +132,25 @@ def list_images(
     """
     train_files = _train_files(images)
     classes = sorted(train_files.keys() - {_LOOSE})
+    folder = _folder_of_classes(images)
     if not classes:
-        raise UserError(_no_classes(images))
-    if not recursive:
-        _refuse_nested(images, train_files)
+        _refuse_classes_beside_train(images, _beside_train(images))
+        raise refusal(folder, "a folder for each class")
+    _refuse_splits(folder, train_files)
     if len(classes) < 2:
-        raise UserError(
-            f"{images}: folders of two classes expected, found {classes[0]} alone"
-        )
+        raise refusal(folder, "folders of two classes")
+    if not recursive:
+        _refuse_nested(folder, train_files)
     if empty := [
         name for name in classes if not any(map(_is_image, train_files[name]))
     ]:
-        raise UserError(
-            f"{images}: {shortened(empty)}: images ({_KINDS}) expected, found none"
-        )
+        first, *others = empty
+        names = [_base_name(place.name) for place in train_files[first]]
+        also = f" in it, and in {shortened(others)}," if others else ""
+        raise refusal(folder / first, f"images ({_KINDS}){also}", names)
+    if folder != images:
+        _refuse_tars(folder, train_files)
+    refuse_look_alikes(folder, classes)
     train = _sources(train_files, classes)
     beside = _beside_train(images)
     val_files: Files = {}
@@ -152,10 +174,18 @@ def _val_sources(
     files: Files,
     classes: list[str],
 ) -> list[SourceImage]:
-    unknown = files.keys() - {*classes, _FLAT, _LOOSE}
-    if unknown:
-        names = shortened(sorted(unknown))
-        raise UserError(f"{images}/val: classes of train expected, found {names}")
+    folder = images / "val"
+    named = files.keys() - {_FLAT, _LOOSE}
+    refuse_look_alikes(folder, named)
+    spelt = {look(name): name for name in classes}
+    for name in sorted(named - {*classes}):
+        if as_in_train := spelt.get(look(name)):
+            files[as_in_train] = files.pop(name)
+            line = f"{folder}: {name!a} is taken as {as_in_train!a} of train"
+            print(line, file=sys.stderr)
+    if unknown := files.keys() - {*classes, _FLAT, _LOOSE}:
+        names = sorted(f"{name}/" for name in unknown)
+        raise refusal(folder, "classes of train", names)
     if _FLAT in files:
         return _label(files[_FLAT], images, classes)
     return _sources(files, classes)
@@ -172,10 +202,32 @@ def _refuse_nested(folder: Path, files: Files) -> None:
         counts = [
             f"{name} (images: {count:,})" for name, count in sorted(below.items())
         ]
+        classes = sorted(files.keys() - {_LOOSE})
         raise UserError(
             f"{folder}: images right in the folders of the classes expected, found them in "
-            f"{shortened(counts)}; --recursive takes them as images of the class"
+            f"{shortened(counts)}; --recursive takes them as images of the classes "
+            f"{shortened(classes)}"
         )
+
+
+def _refuse_tars(folder: Path, files: Files) -> None:
+    """Raises UserError: beside the folders of classes lie tars of others, not unpacked yet."""
+    tars = [
+        place.name
+        for place in files[_LOOSE]
+        if place.name.endswith(".tar") and place.name[:-4] not in files
+    ]
+    if left := [name for name in tars if not is_hidden(name)]:
+        raise refusal(folder, "a folder for each class", left)
+
+
+def _refuse_splits(folder: Path, files: Files) -> None:
+    """Raises UserError: folders in the place of classes, or below them, are named as splits."""
+    below = set[str]()
+    for place in filter(_is_image, chain.from_iterable(files.values())):
+        below.update(place.name.split("/")[1:-1])
+    if named_as_splits(files.keys() - {_LOOSE}) or named_as_splits(below):
+        raise refusal(folder, "folders of classes")
 
 
 def _print_left_out(
@@ -183,44 +235,21 @@ def _print_left_out(
     beside: list[str],
     *splits: Files,
 ) -> None:
-    """Print what is not packed, by kind."""
-    names = defaultdict[str, list[str]](list)
-    if beside:
-        names["beside train"] = beside
+    """Print what is not packed, by kind: what lies beside train, beside the class folders, and in
+    these without being an image."""
+    names = list(beside)
     for files in splits:
-        for place in files.pop(_LOOSE, ()):
-            names["beside the class folders"].append(place.name)
-        for place in chain.from_iterable(files.values()):
-            if not _is_image(place):
-                names[_kind_of(place)].append(place.name)
-    kinds = []
-    for reason, left_out in sorted(names.items()):
-        examples = ", ".join(sorted(left_out)[:_EXAMPLES])
-        kinds.append(f"{len(left_out):,} {reason} ({examples})")
-    if kinds:
-        line = f"{images}: not packed: {'; '.join(kinds)}"
+        names += [place.name for place in files.pop(_LOOSE, ())]
+        places = chain.from_iterable(files.values())
+        names += [place.name for place in places if not _is_image(place)]
+    if names:
+        line = f"{images}: not packed: {describe(sorted(names))}"
         print(printable(line), file=sys.stderr)
-
-
-def _kind_of(place: Place) -> str:
-    file = Path(place.name)
-    if file.name.startswith("."):
-        return "hidden"
-    return file.suffix.lower() or "without suffix"
 
 
 def _in_utf8(name: str) -> str:
     """A name on disk as a manifest can hold it: a byte that is not UTF-8 becomes \\xff."""
     return os.fsencode(name).decode(errors="backslashreplace")
-
-
-def shortened(names: list[str]) -> str:
-    """The first names, and how many more there are."""
-    shown = names[:_MOST_NAMED]
-    left = len(names) - len(shown)
-    if left:
-        shown.append(f"and {left} more")
-    return ", ".join(shown)
 
 
 def _sources(
@@ -242,25 +271,39 @@ def _train_files(images: Path) -> Files:
     if folder.is_dir():
         return _in_classes(folder)
     if tar.is_file():
-        files = {}
-        for inner in _in_tar(tar, "", 0):
-            name = inner.name.removesuffix(".tar")
-            files[name] = list(_in_tar(tar, f"{name}/", inner.offset))
-        return files
-    if images.is_dir() and not _has_val(images):
+        return _in_tar_of_tars(tar)
+    if not images.is_dir():
+        raise UserError(f"{images}: a folder expected ({_LAYOUT}), found none")
+    if not _has_val(images):
         return _in_classes(images)
-    missing = folder if images.is_dir() else images
-    reserved = f"; {_RESERVED}" if _has_val(images) else ""
-    raise UserError(f"{missing}: a folder expected ({_LAYOUT}), found none{reserved}")
+    raise refusal(images, f"train/ ({_LAYOUT})")
 
 
-def _no_classes(images: Path) -> str:
-    """The error of a folder without folders of classes."""
-    wanted = "a folder for each class expected, found none"
-    folder = images / "train"
-    if folder.is_dir():
-        return f"{folder}: {wanted}; {_RESERVED}"
-    return f"{images}: {wanted}"
+def _folder_of_classes(images: Path) -> Path:
+    """Where the classes of train lie."""
+    for name in ("train", TRAIN_TAR):
+        if (images / name).exists():
+            return images / name
+    return images
+
+
+def _in_tar_of_tars(tar: Path) -> Files:
+    files: Files = {_LOOSE: []}
+    members = list(_in_tar(tar, 0))
+    for inner in members:
+        base = _base_name(inner.name)
+        if base.endswith(".tar") and not is_hidden(base):
+            name = base.removesuffix(".tar")
+            files[name] = [
+                place._replace(name=f"{name}/{_base_name(place.name)}")
+                for place in _in_tar(tar, inner.offset)
+            ]
+        else:
+            files[_LOOSE].append(inner)
+    if not files.keys() - {_LOOSE}:
+        names = [place.name for place in members]
+        raise refusal(tar, "a tar for each class", names)
+    return files
 
 
 def _val_files(
@@ -276,9 +319,12 @@ def _val_files(
             return {_FLAT: files[_LOOSE]}
         return files
     if tar.is_file():
-        return {_FLAT: list(_in_tar(tar, "", 0))}
+        places = [
+            place._replace(name=_base_name(place.name)) for place in _in_tar(tar, 0)
+        ]
+        return {_FLAT: places}
     raise UserError(
-        f"{folder}: a folder expected ({_LAYOUT}), found {shortened(beside) or 'none'}; "
+        f"{folder}: a folder expected ({_LAYOUT}), found {describe(beside)} in its place; "
         "rename the one that is meant, or hold out a fifth of every class of train: --hold-out 0.2"
     )
 
@@ -289,24 +335,25 @@ def _beside_train(images: Path) -> list[str]:
     train = {"train/", TRAIN_TAR}
     if not names & train:
         return []
-    return sorted(names - train - {"val/", VAL_TAR, DEVKIT})
+    kit = {f"{DEVKIT}/", f"{DEVKIT}.tar.gz"}
+    return sorted(names - train - kit - {"val/", VAL_TAR})
 
 
 def _refuse_classes_beside_train(images: Path, beside: list[str]) -> None:
     """Raises UserError: folders beside train hold images, as those of classes do. One of another
     split, which is left out, is known by its name."""
-    folders = []
-    for name in beside:
-        is_split = name in _OTHER_SPLITS or name.startswith(".")
-        if name.endswith("/") and not is_split:
-            # lost+found is not ours to read
-            with suppress(PermissionError), os.scandir(images / name) as entries:
-                if any(_is_image(Place(entry.name, entry.path)) for entry in entries):
-                    folders.append(name)
+    folders = [
+        name
+        for name in beside
+        if name.endswith("/")
+        and not name.startswith(".")
+        and not named_as_splits([name.rstrip("/")])
+        and any(map(is_photo, survey(images / name)))
+    ]
     if folders:
         raise UserError(
             f"{images}: folders of classes in train/ alone expected, found {shortened(folders)} "
-            f"beside it; {_RESERVED}, or move what is not to be packed"
+            f"beside it; {rename({'train': 'train'})}, or move what is not to be packed"
         )
 
 
@@ -353,10 +400,7 @@ def _images_of(places: list[Place]) -> list[Place]:
 
 
 def _is_image(place: Place) -> bool:
-    """By its name. Hidden files are such as a Mac's `._photo.jpg`."""
-    name = place.name.rpartition("/")[2]
-    is_hidden = name.startswith(".")
-    return name.lower().endswith(IMAGE_SUFFIXES) and not is_hidden
+    return is_photo(place.name)
 
 
 def _in_classes(folder: Path) -> Files:
@@ -387,31 +431,33 @@ def _in_folder(
     return places
 
 
-def _in_tar(
-    path: Path,
-    prefix: str,
-    start: int,
-) -> Iterator[Place]:
-    """The files in a tar that begins at byte `start` of `path`."""
+def _in_tar(path: Path, start: int) -> Iterator[Place]:
+    """The files in a tar that begins at byte `start` of `path`, by their whole names in it."""
+    first = b""
     try:
         with open_file(path) as file:
+            file.seek(start)
+            first = file.read(2)
             file.seek(start)
             with tarfile.open(fileobj=file, mode="r:") as tar:
                 while (member := tar.next()) is not None:
                     tar.members = []  # type: ignore[attr-defined]  # a million would stay
                     if member.isfile():
                         yield Place(
-                            prefix + _base_name(member),
+                            member.name,
                             str(path),
                             member.offset_data,
                             member.size,
                         )
     except (OSError, ValueError, tarfile.TarError) as error:
-        raise UserError(f"{path}: a tar at byte {start} expected: {error}") from None
+        found: object = error
+        if program := _COMPRESSED.get(first):
+            found = f"found one compressed by {program}: decompress it first"
+        raise UserError(f"{path}: a tar at byte {start} expected: {found}") from None
 
 
-def _base_name(member: tarfile.TarInfo) -> str:
-    return member.name.rpartition("/")[2]
+def _base_name(name: str) -> str:
+    return name.rpartition("/")[2]
 
 
 def _label(
@@ -421,9 +467,20 @@ def _label(
 ) -> list[SourceImage]:
     """The images of a flat val with their classes, sorted by class and name."""
     kit = images / DEVKIT
-    if not kit.is_file():
-        raise UserError(
-            f"{images}/val: a folder for each class, or {kit}, expected, found neither"
+    if not kit.is_dir():
+        kit = kit.with_name(f"{DEVKIT}.tar.gz")
+    if not kit.exists():
+        lists = [
+            str(folder / name)
+            for folder in (images, *images.resolve().parents[:_FOLDERS_ABOVE])
+            for name in survey(folder)
+            if kind_of(name).noun == "list" and "val" in name.lower()
+        ]
+        names = [place.name for place in flat]
+        raise refusal(
+            images / "val",
+            f"a folder for each class, or {kit} (lists of val: {shortened(lists) or 'none'}),",
+            names,
         )
     class_of = _read_devkit(kit)
     numbers = {name: label for label, name in enumerate(classes)}
@@ -445,12 +502,17 @@ def _read_devkit(path: Path) -> dict[str, str]:
     from scipy.io import loadmat  # 0.3 s
 
     try:
-        with tarfile.open(path, "r:*") as tar:
-            content = {}
-            for member in tar:
-                if (name := _base_name(member)) in _IN_KIT:
-                    file = tar.extractfile(member) or io.BytesIO()
-                    content[name] = file.read()
+        content = {}
+        if path.is_dir():
+            for file in path.rglob("*"):
+                if file.name in _IN_KIT:
+                    content[file.name] = read_file(file, _KIT_BYTES)
+        else:
+            with tarfile.open(path, "r:*") as tar:
+                for member in tar:
+                    if (name := _base_name(member.name)) in _IN_KIT:
+                        packed = tar.extractfile(member) or io.BytesIO()
+                        content[name] = packed.read()
         truth, meta = (content[name] for name in _IN_KIT)
         tables = loadmat(io.BytesIO(meta), squeeze_me=True)
         synsets = tables["synsets"]

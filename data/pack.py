@@ -11,6 +11,7 @@ import gc
 import hashlib
 import os
 import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -23,11 +24,14 @@ from ..config.errors import UserError, failing_as
 from ..config.manifest import FILE_NAME, FORMAT, SPLITS, Manifest, OddFile, Split
 from ..config.progress import Progress, silent
 from ..config.schema import Synthetic
-from .listing import SourceImage, list_images, shortened
+from .decoder import has_dali
+from .listing import SourceImage, list_images
 from .lock import hold
-from .pack_parts import PackJob, pack_split
+from .pack_parts import PackedSplit, PackJob, pack_split
+from .survey import shortened
 
 _MOST_NAMED = 20
+_EXAMPLES = 2
 
 
 def pack_images(
@@ -81,11 +85,11 @@ def pack_images(
         done += count
         progress(done, total)
 
+    has_dali()  # before the workers are forked
     gc.freeze()  # the collector would walk, and workers so copy, the list of a million sources
     target = follow_links(out)
     with _workspace(target, _key(orders, shuffle_seed)) as folder:
-        splits = {}
-        odd = []
+        packed = {}
         for split, sources in orders.items():
             job = PackJob(
                 folder=folder,
@@ -94,10 +98,12 @@ def pack_images(
                 classes=len(classes),
                 processes=processes or len(os.sched_getaffinity(0)),
             )
-            splits[split], of_split = pack_split(job, advance)
-            odd += of_split
+            packed[split] = pack_split(job, advance)
+        splits = {split: of_split.split for split, of_split in packed.items()}
+        odd = [file for of_split in packed.values() for file in of_split.odd]
         _refuse_bad(odd, skip_bad, total)
         _check_classes(splits, classes, images)
+        _print_copies(images, packed["train"], packed["val"])
         manifest = Manifest(
             format=FORMAT,
             classes=classes,
@@ -182,6 +188,34 @@ def _check_classes(
         empty.append("val")
     if empty:
         raise UserError(f"{images}: {shortened(empty)}: no image that is not bad")
+
+
+def _print_copies(
+    images: Path,
+    train: PackedSplit,
+    val: PackedSplit,
+) -> None:
+    """Print how many photos of val are photos of train, which it was to be held apart from, and how
+    many photos lie in two classes."""
+    digests = np.concatenate([train.digests, val.digests])
+    labels = np.concatenate([train.labels, val.labels])
+    names = train.names + [f"val/{name}" for name in val.names]
+    _, firsts, copied = np.unique(digests, return_index=True, return_inverse=True)
+    firsts = firsts[copied]
+    is_val = np.arange(len(digests)) >= len(train.digests)
+    in_train = is_val & ~is_val[firsts]
+    in_two = labels != labels[firsts]
+    for copies, what in (
+        (in_train, "photos of val that are in train as well"),
+        (in_two, "photos that lie in more than one class"),
+    ):
+        if numbers := np.flatnonzero(copies).tolist():
+            examples = [
+                f"{names[number]} is {names[firsts[number]]}"
+                for number in numbers[:_EXAMPLES]
+            ]
+            line = f"{images}: {what}: {len(numbers):,} ({', '.join(examples)})"
+            print(line, file=sys.stderr)
 
 
 def _shuffled(

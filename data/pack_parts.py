@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..config.atomic import write_file
 from ..config.manifest import LIST, File, OddFile, Split
@@ -41,6 +42,17 @@ class Part(NamedTuple):
     odd: list[dict[str, str]]
     rows: list[list[int]]  # of the sample table; offsets from the part's own start
     names: list[str]  # of the photos
+    digests: list[int]  # of the photos: the same for the same bytes
+
+
+class PackedSplit(NamedTuple):
+    """What was packed of a split; the arrays and names have one entry a record."""
+
+    split: Split
+    odd: list[OddFile]
+    names: list[str]
+    labels: NDArray[np.uint32]
+    digests: NDArray[np.uint64]
 
 
 class PackJob(NamedTuple):
@@ -73,16 +85,17 @@ _job: PackJob
 def pack_split(
     job: PackJob,
     advance: Callable[[int], None],
-) -> tuple[Split, list[OddFile]]:
-    """Write the files of a split from its sources in their order: what the manifest says of it.
-    `advance` gets the number of images of each part that is done. Raises OSError: a write that
-    failed, or a worker that was killed."""
+) -> PackedSplit:
+    """Write the files of a split from its sources in their order. `advance` gets the number of
+    images of each part that is done. Raises OSError: a write that failed, or a worker that was
+    killed."""
     sha = hashlib.sha256()
     end = 0
     tables = list[Table]()
     chunks = list[tuple[int, int]]()
     odd = list[OddFile]()
     names = list[str]()
+    digests = list[int]()
 
     def add(part: Part, content: bytes) -> None:
         nonlocal end
@@ -96,6 +109,7 @@ def pack_split(
         chunks.append((end, part.crc32))
         odd.extend(OddFile(**file) for file in part.odd)
         names.extend(part.names)
+        digests.extend(part.digests)
 
     with job.file("rec").open("ab+") as records:
         records.seek(0)
@@ -132,7 +146,13 @@ def pack_split(
         files=files,
         chunks=chunks,
     )
-    return split, odd
+    return PackedSplit(
+        split,
+        odd,
+        names,
+        table["label"],
+        np.array(digests, np.uint64),
+    )
 
 
 def _write_rows(
@@ -197,6 +217,7 @@ def _encode_part(number: int) -> Part:
     rows = list[list[int]]()
     odd = list[dict[str, str]]()
     names = list[str]()
+    digests = list[int]()
     records = list[bytes]()
     offset = 0
     first = number * PART_IMAGES
@@ -217,6 +238,8 @@ def _encode_part(number: int) -> Part:
         length = 0 if recordio.is_split(record) else len(image)
         rows.append([offset, length, source.label, height, width])
         names.append(source.listed)
+        digest = hashlib.blake2b(image, digest_size=8).digest()  # 0.1 ms for 110 kB
+        digests.append(int.from_bytes(digest, "little"))
         offset += sum(map(len, record))
         records += record
     content = b"".join(records)
@@ -227,4 +250,5 @@ def _encode_part(number: int) -> Part:
         odd,
         rows,
         names,
+        digests,
     )

@@ -25,14 +25,17 @@ from ..config.errors import UserError
 from ..config.manifest import load_manifest
 from ..config.plan import Plan
 from ..config.reading import open_file
-from ..config.schema import DECODING_THREADS, Data
+from ..config.schema import Data
 from . import recordio, sampling
-from .dataset import load_table
+from .dataset import load_table, photo_name
+from .decoder import cause_of, check_decodes, decoder_options
 
 _LINEAR = {"interp_type": types.DALIInterpType.INTERP_LINEAR, "antialias": False}
 Bytes = NDArray[np.uint8]
 Inputs = tuple[Any, ...]
-"""What DALI is fed with."""
+"""What DALI is fed with, the images first."""
+Fed = tuple[sampling.Indices, Inputs]
+"""The numbers of a batch's records, and the batch."""
 Images = tuple[Any, Any]
 """DALI's own (images, labels)."""
 Graph = Callable[..., Images]
@@ -73,6 +76,20 @@ class RecordFile:
         self.path = folder / f"{split}.rec"
         self.table = load_table(folder, split)
 
+    def find_undecodable(self, fed: Fed) -> str | None:
+        """The first image of a batch that does not decode: record, photo, and why."""
+        numbers, (images, *_) = fed
+        for number, image in zip(numbers.tolist(), images, strict=True):
+            row = self.table[number]
+            try:
+                check_decodes(image, row["height"], row["width"])
+            except ValueError as error:
+                name = photo_name(self.path, number)
+                return (
+                    f"record {number}, {name}: an image that decodes expected, {error}"
+                )
+        return None
+
     def images(self, numbers: sampling.Indices) -> list[Bytes]:
         """The stored bytes of the chosen images. Opens the file on first use."""
         rows = self.table[numbers]
@@ -109,32 +126,33 @@ class Source:
 
     Args:
         graph: DALI graph from the fed inputs to (images, labels).
-        feed: the inputs of batch 0, 1, 2, ...: the images, ...; called `prefetch` batches ahead.
+        feed: the records and inputs of batch 0, 1, 2, ...; called `prefetch` batches ahead.
         inputs: how many inputs `feed` returns.
-        path: of the record file, to name in errors.
+        records: which the images are of, to name one in an error.
         batch_per_rank: the largest batch.
     """
 
     def __init__(
         self,
         graph: Graph,
-        feed: Callable[[int], Inputs],
+        feed: Callable[[int], Fed],
         *,
         inputs: int,
-        path: Path,
+        records: RecordFile,
         batch_per_rank: int,
         data: Data,
         device_id: int | None,
     ) -> None:
-        self._path = path
+        self._records = records
         self.device_id = device_id
         steps = itertools.count()
         # DALI reads the fed arrays in its own threads, uncopied: they live until it is done.
-        alive: deque[Inputs] = deque(maxlen=data.prefetch + 3)
+        self._alive: deque[Fed] = deque(maxlen=data.prefetch + 3)
 
         def next_inputs() -> Inputs:
-            alive.append(feed(next(steps)))
-            return alive[-1]
+            fed = feed(next(steps))
+            self._alive.append(fed)
+            return fed[1]
 
         self._pipeline = Pipeline(
             batch_size=batch_per_rank,
@@ -161,14 +179,19 @@ class Source:
         """The next batch as DALI's own (images, labels). Raises UserError: it does not decode."""
         try:
             return self._pipeline.run()
-        # DALI's: a page of which one line tells the cause
         except RuntimeError as error:
-            page = str(error).rpartition("encountered:")[2]
-            cause = page.strip().partition("\n")[0]
-            raise UserError(
-                f"{self._path}: images that decode expected, found {cause} "
-                "(`rn50 data verify --full` names the records)"
-            ) from None
+            cause = cause_of(error)
+        path = self._records.path
+        for fed in self._alive:
+            if found := self._records.find_undecodable(fed):
+                raise UserError(
+                    f"{path}: {found} (`rn50 data verify --full` names all such records, and a "
+                    "set that is packed again refuses their photos)"
+                )
+        raise UserError(
+            f"{path}: images that decode expected, found {cause}, though each of the last "
+            f"{len(self._alive)} batches decodes on a CPU"
+        )
 
 
 def build_train_source(
@@ -215,7 +238,6 @@ def build_train_source(
             shapes,
             axis_names="HW",
             **decoder_options(data, device_id),
-            adjust_orientation=False,  # as the reference: pixels as stored, EXIF not applied
         )
         if ranges:
             tile = sampling.noise_tile(seeds["operations"], data.crop_px)
@@ -233,7 +255,7 @@ def build_train_source(
         graph or whole,
         feed.batch,
         inputs=8 if ranges else 5,
-        path=feed.records.path,
+        records=feed.records,
         batch_per_rank=max(segment.per_rank for segment in plan.segments),
         data=data,
         device_id=device_id,
@@ -255,8 +277,8 @@ class _TrainFeed(NamedTuple):
     ranges: Mapping[str, tuple[float, float]]
     """Of the operations of `data.augmentation` that are on."""
 
-    def batch(self, _: int) -> Inputs:
-        """(images, labels, anchors, shapes, mirror, operations)."""
+    def batch(self, _: int) -> Fed:
+        """Records, and (images, labels, anchors, shapes, mirror, operations)."""
         data = self.data
         seeds = self.seeds
         step = next(self.steps)
@@ -284,7 +306,7 @@ class _TrainFeed(NamedTuple):
         labels = rows["label"].astype(np.float32)
         fed = self.records.images(numbers), labels, anchors, shapes, mirror
         if not self.ranges:
-            return fed
+            return numbers, fed
         operations = sampling.operations(
             positions,
             seeds["operations"],
@@ -292,7 +314,7 @@ class _TrainFeed(NamedTuple):
             centred,
             data.crop_px,
         )
-        return *fed, *operations
+        return numbers, (*fed, *operations)
 
 
 def build_eval_source(
@@ -307,7 +329,7 @@ def build_eval_source(
     records = RecordFile(Path(data.path), "val")
     batches = sampling.eval_batches(data.eval_samples, ranks, batch_per_rank)
 
-    def feed(step: int) -> Inputs:
+    def feed(step: int) -> Fed:
         numbers, counts = sampling.eval_batch(
             data.eval_samples,
             step % batches,
@@ -318,17 +340,28 @@ def build_eval_source(
         rows = records.table[numbers]
         labels = rows["label"].astype(np.float32)
         labels[~counts] = NOT_COUNTED
-        return records.images(numbers), labels
+        windows = sampling.eval_windows(
+            rows["height"].astype(np.float32),
+            rows["width"].astype(np.float32),
+            data.eval_resize_px,
+        )
+        return numbers, (records.images(numbers), labels, *windows)
 
-    def graph(jpegs: Any, labels: Any) -> Images:
+    def graph(
+        jpegs: Any,
+        labels: Any,
+        starts: Any,
+        ends: Any,
+    ) -> Images:
         images = fn.decoders.image(
             jpegs,
             **decoder_options(data, device_id),
-            adjust_orientation=False,
         )
         images = fn.resize(
             images,
             resize_shorter=data.eval_resize_px,
+            roi_start=starts,
+            roi_end=ends,
             **_LINEAR,
         )
         images = _normalise(images, data, mirror=0)
@@ -337,8 +370,8 @@ def build_eval_source(
     return Source(
         graph,
         feed,
-        inputs=2,
-        path=records.path,
+        inputs=4,
+        records=records,
         batch_per_rank=batch_per_rank,
         data=data,
         device_id=device_id,
@@ -398,27 +431,6 @@ def _normalise(
         dtype=types.DALIDataType.FLOAT,
         output_layout=layout.removeprefix("N"),
     )
-
-
-def decoder_options(
-    data: Data,
-    device_id: int | None,
-) -> dict[str, Any]:
-    """Where DALI decodes; on a GPU with NVIDIA's hints for this benchmark (v3.1, DGX H100).
-
-    Their padding of nvJPEG's buffers, 256 MB a thread, is left out: a V100 of 16 GB has no room.
-    """
-    if device_id is None:
-        return {"device": "cpu"}
-    load = data.hw_decoder_load
-    if load is None:
-        load = 0.0 if data.decode_threads >= DECODING_THREADS else 0.99
-    return {
-        "device": "mixed",
-        "hw_decoder_load": load,
-        "preallocate_width_hint": 5980,
-        "preallocate_height_hint": 6430,
-    }
 
 
 def _to_device(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import signal
@@ -40,4 +41,5 @@ def _begin(parent: int, begin: Callable[[], object]) -> None:
     if os.getppid() != parent:
         os._exit(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.freeze()  # what its parent dropped may wait for threads of its parent
     begin()

@@ -2,8 +2,6 @@ import multiprocessing
 import os
 import shutil
 import signal
-import struct
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,6 @@ from rn50.config.progress import Progress
 from rn50.config.schema import Data
 from rn50.data import dataset, recordio
 from rn50.data.dataset import check_before_run, digest_file, load_table, verify
-from rn50.data.jpeg import read_image
 from rn50.data.pack import pack_images
 from tests.conftest import read_json, refused, write_json
 from tests.data.images import encode, image_folder
@@ -261,55 +258,6 @@ def test_every_bad_record_of_a_split_is_named(packed: Path) -> None:
     reseal(packed)
     with refused(r"\(record 2, .*\n.*\(record 7, .*\)$"):
         verify(packed)
-
-
-def png_of(rows: bytes, *, interlaced: bool) -> bytes:
-    """A grey PNG of 5 x 6 pixels from its rows, each with a byte for its filter."""
-    header = struct.pack(
-        ">IIBBBBB",
-        5,
-        6,
-        8,
-        0,
-        0,
-        0,
-        interlaced,
-    )
-    compressed = zlib.compress(rows)
-    png = b"\x89PNG\r\n\x1a\n"
-    for kind, content in (
-        (b"IHDR", header),
-        (b"IDAT", compressed[:5]),
-        (b"IDAT", compressed[5:]),
-        (b"IEND", b""),
-    ):
-        checked = kind + content
-        png += struct.pack(">I", len(content)) + checked
-        png += struct.pack(">I", zlib.crc32(checked))
-    return png
-
-
-@pytest.mark.parametrize(
-    ("size", "interlaced"),
-    [
-        (6 * 6, False),
-        # passes of 1, 1, 2, 1 + 1, 3, 2 + 2 + 2 and 5 + 5 + 5 pixels
-        (2 + 2 + 3 + 4 + 4 + 9 + 18, True),
-    ],
-)
-def test_a_png_that_lacks_rows_does_not_decode(size: int, interlaced: bool) -> None:
-    """Its checksums and its end are right, and Pillow leaves the rows black; DALI refuses it. Both
-    take one with more."""
-    rows = bytes(size)
-    whole = png_of(rows, interlaced=interlaced)
-    read_image(whole, decode=True)
-    longer = png_of(rows + b"more", interlaced=interlaced)
-    read_image(longer, decode=True)
-    begin = whole[:-12]  # before its last chunk
-    read_image(begin + bytes(6) + whole[-12:], decode=True)
-    cut = png_of(rows[:-6], interlaced=interlaced)
-    with pytest.raises(ValueError, match=f"{size} bytes in its rows .* {size - 6}$"):
-        read_image(cut, decode=True)
 
 
 def test_verify_shows_bytes_and_records(

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tarfile
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -210,16 +209,13 @@ def test_what_is_accepted(
         assert manifest.splits["val"].class_counts == [2, 0]
         images = {image: name for name, image in records_of(out, "train")}
         assert images[png] == images[turned] == "a"
-    line = capsys.readouterr().err.splitlines()[-1]
-    kinds = line.removeprefix(f"{sound}: not packed: ").split("; ")
-    assert kinds == [
-        "2 .txt (a/more/notes.TXT, a/readme.txt)",
-        "1 .webp (a/1.webp)",
-        "3 beside the class folders (.thumbnails, loose.jpg, loose.jpg)",
-        "1 beside train (test/)",
-        "1 hidden (a/._0.JPEG)",
-        "1 without suffix (a/again)",
-    ]
+    line, *_ = capsys.readouterr().err.splitlines()
+    assert line == (
+        f"{sound}: not packed: 2 hidden files (.thumbnails, a/._0.JPEG), "
+        "1 unsupported image (a/1.webp), 1 other file (a/again), "
+        "2 lists (a/more/notes.TXT, a/readme.txt), 2 photos (loose.jpg, loose.jpg), "
+        "1 folder (test/)"
+    )
 
 
 def test_folders_below_a_class_are_refused_or_packed(tmp_path: Path) -> None:
@@ -367,7 +363,7 @@ def test_every_layout_packs_to_the_same_bytes(tmp_path: Path) -> None:
     write_tar(tars / "ILSVRC2012_img_train.tar", classes)
     val = sorted(images.glob("val/*/*.JPEG"), key=lambda path: path.name)
     write_tar(tars / "ILSVRC2012_img_val.tar", val)
-    with refused(r"val: a folder for each class, or .*devkit.*tar.gz, exp"):
+    with refused(r"val: a folder for each class, or .*devkit.*tar.gz .* 5 photos"):
         pack_images(tars, tmp_path / "b")
     number_of = {
         "n02": 1,
@@ -386,6 +382,13 @@ def test_every_layout_packs_to_the_same_bytes(tmp_path: Path) -> None:
         shutil.copy(path, tars / "val")
     pack_images(tars, tmp_path / "c")
     assert contents(tmp_path / "c") == packed
+    kit = tars / "ILSVRC2012_devkit_t12.tar.gz"
+    with tarfile.open(kit) as tar:
+        tar.extractall(tars / "ILSVRC2012_devkit_t12", filter="data")
+    kit.unlink()
+    pack_images(tars, tmp_path / "unpacked")
+    assert contents(tmp_path / "unpacked") == packed
+    shutil.rmtree(tars / "ILSVRC2012_devkit_t12")
     for other, wnid in (
         ([3] * 14, "n00"),
         ([1], "none"),
@@ -439,96 +442,7 @@ def test_a_share_of_every_class_is_held_out(tmp_path: Path) -> None:
         split(0.3)
 
 
-EMPTY = {f"train/e{number:02}": 0 for number in range(12)}
-UNKNOWN = {f"val/u{number:02}": 0 for number in range(12)}
-LEFT_VAL = {
-    "train/a": 2,
-    "train/b": 1,
-    "validation/a": 1,
-    "test/a": 1,
-}
-
-
-@pytest.mark.parametrize(
-    ("counts", "told"),
-    [
-        ({}, "photos: a folder expected"),
-        ({"": 3}, "photos: a folder for each class expected, found none"),
-        ({"a": 0, "b": 3}, "photos: a: images .* expected, found none"),
-        ({"a": 3}, "photos: folders of two classes expected, found a alone"),
-        (LEFT_VAL | {"val/a": 0}, "photos/val: images"),
-        (
-            LEFT_VAL,
-            "photos/val: a folder expected .* test/, validation/.*--hold-out 0.2$",
-        ),
-        ({"a": 1, "val/a": 1}, "photos/train: a folder .* none; a class .* val"),
-        ({"a": 3, "train": 3}, "photos/train: a folder .* none; a class .* train"),
-        (
-            SOUND | EMPTY,
-            "photos: e00, .*e09, and 2 more: images .* expected, found none",
-        ),
-        (
-            SOUND | UNKNOWN,
-            "photos/val: classes of train expected, found u00, .*u09, and 2 more",
-        ),
-    ],
-)
-def test_folders_of_another_layout_get_an_answer(
-    tmp_path: Path,
-    counts: dict[str, int],
-    told: str,
-) -> None:
-    images = image_folder(tmp_path / "photos", counts)
-    with refused(told):
-        pack_images(images, tmp_path / "out")
-    assert names_in(tmp_path) <= {"photos"}
-
-
-@pytest.mark.parametrize(
-    ("more", "told"),
-    [
-        ({}, None),
-        (
-            {"car": 1, "bus": 1},
-            "photos: .* found bus/, car/ beside it; a class .* train",
-        ),
-        ({"val/a": 1}, "--hold-out: .*photos without a val expected"),
-    ],
-)
-def test_a_share_is_not_held_out_beside_other_classes_or_a_val(
-    tmp_path: Path,
-    more: dict[str, int],
-    told: str | None,
-) -> None:
-    """Another split is left out: train and val are no classes, whatever their folders are."""
-    counts = {"train/a": 2, "train/b": 1, "test": 1, "validation/a": 1}
-    images = image_folder(tmp_path / "photos", counts | more)
-    with refused(told):
-        pack_images(images, tmp_path / "out", hold_out=0.2)
-
-
 # --- bad files -----------------------------------------------------------------------------------
-
-
-def with_thumbnail(jpeg: bytes) -> bytes:
-    """A JPEG with another, whole one in its EXIF segment, as cameras write it."""
-    exif = b"Exif\0\0II*\0\x08\0\0\0\0\0\0\0\0\0" + noise(2)
-    length = (len(exif) + 2).to_bytes(2, "big")
-    segment = b"\xff\xe1" + length + exif
-    return jpeg[:2] + segment + jpeg[2:]
-
-
-def black_png(
-    width: int,
-    height: int,
-) -> bytes:
-    return encode(Image.new("1", (width, height)), "PNG")
-
-
-JPEG = noise(1)
-PNG = noise(1, "PNG")
-GREY = Image.new("L", (90, 90))
-PROGRESSIVE = encode(GREY, progressive=True)
 
 
 def spoil(
@@ -592,46 +506,6 @@ def test_leaving_them_out_continues_with_what_is_packed_and_mended_files_are_rea
     assert manifest.counts == (2, 6, 4)
     assert manifest.odd_files == []
     assert names_in(tmp_path) == {"images", "out", "mended"}
-
-
-@pytest.mark.parametrize(
-    ("content", "found"),
-    [
-        (b"hello world", "b'hello wo' at its start"),
-        (JPEG[:20], ""),
-        (JPEG[:-2], "truncated"),
-        (with_thumbnail(JPEG[:-40]), "truncated"),
-        (with_thumbnail(JPEG), None),
-        (PROGRESSIVE[:-60], "truncated"),
-        (PNG[:-12], "cut off"),
-        (PNG + bytes(5000), None),
-        (black_png(70_000, 1), "70000 x 1 pixels"),
-        (black_png(10_000, 9_000), "10000 x 9000 pixels, .*89,478,485"),
-        (os.mkfifo, "a regular file expected"),
-        (JPEG + bytes(5000), None),
-    ],
-)
-def test_what_does_not_decode_is_bad(
-    sound: Path,
-    tmp_path: Path,
-    content: bytes | Callable[[Path], object],
-    found: str | None,
-) -> None:
-    """Nor is what is cut off taken, which ends a training: Pillow decodes a PNG without its end."""
-    path = sound / "train/a/9.jpg"
-    if isinstance(content, bytes):
-        path.write_bytes(content)
-    else:
-        content(path)
-    manifest = pack_images(sound, tmp_path / "out", skip_bad=1)
-    if found is None:
-        assert manifest.counts.train_samples == 5
-        assert not manifest.odd_files
-    else:
-        assert manifest.counts.train_samples == 4
-        (file,) = manifest.odd_files
-        assert file.path == str(path)
-        assert re.match(f"a JPEG or PNG image expected, .*{found}", file.found)
 
 
 @pytest.mark.parametrize(
