@@ -12,7 +12,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from ..config.atomic import write_file
+from ..config.atomic import remove_dead, write_file
 from ..config.errors import UserError, failing_as
 from ..config.layout import with_ranks
 from ..config.load import Loaded, load
@@ -28,7 +28,6 @@ from ..train.checkpoint.folder import (
     newest_checkpoint,
     newest_expected,
     remove_after,
-    remove_partial,
 )
 from ..train.checkpoint.resume import (
     INTERRUPTED_LOG,
@@ -197,8 +196,8 @@ def close_attempt(out: Path) -> None:
     if other_holder(out / LOCK) is not None:
         return
     give_back(out)
-    remove_partial(out / "checkpoint")
-    remove_partial(out)
+    remove_dead(out / "checkpoint")
+    remove_dead(out)
     if (out / LOG).is_file():
         # a disk that was the reason takes no end either
         with suppress(UserError, OSError):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from contextlib import suppress
 from pathlib import Path
 
 from ...config.atomic import partial_beside, sync
@@ -93,12 +92,11 @@ def remove_after(folder: Path, step: int) -> None:
 
 def mark_best(path: Path) -> None:
     """Give a checkpoint the name `best.ckpt` too: a link, or a copy where there are no links."""
-    partial = partial_beside(path)
-    try:
-        _name_too(path, partial)
-        partial.replace(path.with_name(BEST))
-    finally:
-        partial.unlink(missing_ok=True)
+    best = path.with_name(BEST)
+    # a folder, as a lock on the link would be one on the checkpoint
+    with partial_beside(best, is_folder=True) as partial:
+        _name_too(path, partial / BEST)
+        (partial / BEST).replace(best)
 
 
 def held_checkpoint(checkpoint: Checkpoint, path: Path) -> Checkpoint:
@@ -121,12 +119,3 @@ def _name_too(path: Path, other: Path) -> None:
     except OSError:
         shutil.copyfile(path, other)
         sync(other)
-
-
-def remove_partial(folder: Path) -> None:
-    """Remove what a writer that was killed has left; nothing where the folder is a link."""
-    if folder.is_symlink():
-        return
-    for path in folder.glob(".*.partial-*"):
-        with suppress(OSError):
-            path.unlink()

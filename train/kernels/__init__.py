@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import secrets
 import shutil
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 import mxnet as mx
 from mxnet._ctypes.ndarray import _imperative_invoke
 
+from ...config.atomic import partial_beside
 from ...config.errors import UserError
 from ..mxnet_package import headers, operator_source
 
@@ -39,35 +39,28 @@ def build(source: Path) -> Path:
         return path
     if shutil.which("g++") is None:
         raise UserError(f"g++ expected (to build {source.name}), found none")
-    partial = path.with_suffix(f".{secrets.token_hex(8)}.so")
     flags = ["-x", "c"]
     if source == SOURCE:
         # Horovod makes MXNet's symbols global, and MXNet holds classes of the same names as
         # lib_api.cc: without the last two the library would use MXNet's and crash.
         flags = ["-std=c++17", "-fopenmp", "-fno-gnu-unique", "-Wl,-Bsymbolic"]
         flags += [f"-I{headers()}", str(operator_source())]
-    command = [
-        "g++",
-        "-O2",
-        "-fPIC",
-        "-shared",
-        *flags,
-        str(source),
-        "-o",
-        str(partial),
-    ]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        lines = done.stderr.splitlines()
-        errors = [line for line in lines if "error" in line]
-        reason = errors[0] if errors else done.stderr
-        raise UserError(f"{source.name}: g++ failed: {reason}")
-    partial.replace(path)
+    command = ["g++", "-O2", "-fPIC", "-shared", *flags, str(source), "-o"]
+    # a folder, as the linker makes its file anew
+    with partial_beside(path, is_folder=True) as partial:
+        library = partial / path.name
+        done = subprocess.run(
+            [*command, str(library)],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            lines = done.stderr.splitlines()
+            errors = [line for line in lines if "error" in line]
+            reason = errors[0] if errors else done.stderr
+            raise UserError(f"{source.name}: g++ failed: {reason}")
+        library.replace(path)
     return path
 
 
