@@ -7,6 +7,7 @@ trial's config, so that a later driver finds what a killed one has left.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -27,8 +28,9 @@ STOP_S = 20.0
 
 def start(folder: Path) -> subprocess.Popen[bytes]:
     """Start the trial of `folder`/config.yaml, its output in `folder`/output.log, in a session of
-    its own: Ctrl-C reaches the driver alone."""
-    command = [sys.executable, *_arguments(folder)]
+    its own: Ctrl-C reaches the driver alone. When this process is killed, it gets SIGTERM."""
+    driver = str(os.getpid())
+    command = [sys.executable, "-m", "rn50.sweep", driver, *_arguments(folder)]
     with (folder / OUTPUT).open("wb") as output:
         return subprocess.Popen(
             command,
