@@ -52,6 +52,12 @@ def write_sweep(
     return path
 
 
+def trains(trial: Path) -> bool:
+    files = trial.glob("*/metrics.jsonl")
+    records = next(map(Path.read_text, files), "")
+    return "train" in records
+
+
 @pytest.mark.slow
 def test_a_sweep_survives_kills_of_driver_and_trial_and_a_trial_that_fails(
     rn50: Rn50,
@@ -79,7 +85,7 @@ def test_a_sweep_survives_kills_of_driver_and_trial_and_a_trial_that_fails(
         trials.append(folder / f"trials/trial_{number:04d}")
     stopped = trials[good[1]]
     killed = trials[good[2]]
-    wait_until(lambda: list(stopped.glob("*/metrics.jsonl")))
+    wait_until(lambda: trains(stopped))
     driver.send_signal(signal.SIGKILL)
     driver.communicate()
     os.utime(folder / LOCK, (0, 0))  # instead of a wait of STALE_S
@@ -133,13 +139,7 @@ def test_ctrl_c_stops_the_trials(
     folder = tmp_path / "results" / "small"
     trial = folder / "trials" / "trial_0000"
     driver = rn50.start("sweep", str(path))
-
-    def trains() -> bool:
-        files = trial.glob("*/metrics.jsonl")
-        records = next(map(Path.read_text, files), "")
-        return "train" in records
-
-    wait_until(trains)
+    wait_until(lambda: trains(trial))
     for _ in range(3):  # a second and third Ctrl-C leave no trial either
         driver.send_signal(signal.SIGINT)
     out, err = driver.communicate(timeout=120)
