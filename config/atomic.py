@@ -1,20 +1,32 @@
-"""Files and folders that appear complete or not at all: written beside, then renamed."""
+"""Files and folders that appear complete or not at all: written beside, then renamed.
+
+What is not complete yet is called `.NAME.partial-TOKEN`, and its writer holds a lock on it, which
+the kernel gives back however the writer ends. The next writer of the name removes what dead writers
+have left. Of another machine (the first four digits of the token differ), or where a file system
+has no locks, a file is dead that has not changed for a minute by the file system's clock, and a
+folder for a day.
+"""
 
 from __future__ import annotations
 
 import errno
+import fcntl
+import glob
+import hashlib
 import json
 import os
+import re
 import secrets
 import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from .errors import UserError, failing_as
-from .reading import named_descriptor
+from .reading import named_descriptor, read_text
 
 _REFUSALS = (
     errno.EINVAL,
@@ -24,6 +36,9 @@ _REFUSALS = (
     errno.EACCES,
 )
 """What file systems say that cannot do a thing."""
+_FILE_STALE_S = 60.0
+_FOLDER_STALE_S = 86_400.0
+"""Ranks may compute for hours in a scratch folder."""
 
 
 @contextmanager
@@ -32,18 +47,14 @@ def new_folder(out: Path) -> Iterator[Path]:
     UserError: `out` exists and is not an empty folder, or its parent cannot be written."""
     refuse_content(out)
     target = follow_links(out)
-    partial = partial_beside(target)
-    with failing_as(f"{out}: cannot create"):
-        partial.mkdir(parents=True)
     try:
-        yield partial
-        partial.replace(target)
+        with partial_beside(target, is_folder=True) as partial:
+            yield partial
+            partial.replace(target)
     except OSError as error:
         raise UserError(
             f"{error.filename or out}: cannot write: {error.strerror}"
         ) from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
 
 
 def refuse_content(out: Path) -> None:
@@ -77,9 +88,112 @@ def in_its_folder(path: Path) -> Path:
     return path
 
 
-def partial_beside(target: Path) -> Path:
-    """A new name beside `target` for what shall become it."""
-    return target.with_name(f".{target.name[:40]}.partial-{secrets.token_hex(4)}")
+@contextmanager
+def partial_beside(target: Path, *, is_folder: bool = False) -> Iterator[Path]:
+    """A new file or folder beside `target`, for its writer to rename to it within the block;
+    otherwise it is removed at the end. What dead writers of this name have left is removed first.
+    Raises OSError; one of the new file names `target`, since nobody would find the other."""
+    token = _machine() + secrets.token_hex(4)
+    partial = target.with_name(f".{target.name[:40]}.partial-{token}")
+    try:
+        descriptor = None
+        while descriptor is None:
+            if is_folder:
+                partial.mkdir(parents=True)
+            else:
+                partial.touch(exist_ok=False)
+            descriptor = _lock_new(partial)
+        try:
+            remove_dead(target.parent, target.name, partial)
+            yield partial
+        finally:
+            _remove(partial)
+            os.close(descriptor)
+    except OSError as error:
+        if error.filename is not None:
+            error.filename = str(error.filename).replace(str(partial), str(target))
+        raise
+
+
+@cache
+def _machine() -> str:
+    """Four digits, the same for all processes of a kernel, those in containers too."""
+    boot = read_text(Path("/proc/sys/kernel/random/boot_id"))
+    return hashlib.sha256(boot.encode()).hexdigest()[:4]
+
+
+def _lock_new(partial: Path) -> int | None:
+    """Lock a file that was just made; returns its descriptor. None: another writer came before the
+    lock, and has removed the file."""
+    with suppress(FileNotFoundError):
+        descriptor = os.open(partial, os.O_RDONLY | os.O_CLOEXEC)
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        if partial.exists():
+            return descriptor
+        os.close(descriptor)
+    return None
+
+
+def remove_dead(
+    folder: Path,
+    name: str | None = None,
+    new: Path | None = None,
+) -> None:
+    """Remove what dead writers of `name`, by default of any, have left in a folder, unless that is
+    a link. `new`: was made there just now, and tells the age of others; without it the locks of
+    this machine alone decide."""
+    if folder.is_symlink():
+        return
+    pattern = "*" if name is None else glob.escape(name[:40])
+    for path in folder.glob(f".{pattern}.partial-*"):
+        token = path.name.rpartition("-")[2]
+        if path != new and re.fullmatch("[0-9a-f]{8,12}", token):
+            with suppress(OSError):  # renamed or removed meanwhile, or another user's
+                _remove_if_dead(path, token, new)
+
+
+def _remove_if_dead(
+    path: Path,
+    token: str,
+    new: Path | None,
+) -> None:
+    # for a lock that excludes others NFS wants a file that is open for writing
+    mode = os.O_RDONLY if path.is_dir() else os.O_RDWR
+    descriptor = os.open(path, mode | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if _is_dead(path, descriptor, token, new):
+            _remove(path)
+    finally:
+        os.close(descriptor)
+
+
+def _is_dead(
+    path: Path,
+    descriptor: int,
+    token: str,
+    new: Path | None,
+) -> bool:
+    if token.startswith(_machine()):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            return False
+        except OSError:  # a file system without locks
+            pass
+    if new is None:
+        return False
+    changed_s = max(each.lstat().st_mtime for each in (path, *path.rglob("*")))
+    stale_s = _FOLDER_STALE_S if path.is_dir() else _FILE_STALE_S
+    return new.stat().st_mtime - changed_s > stale_s
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:
@@ -113,8 +227,7 @@ def write_file(path: Path, content: str | bytes) -> None:
             file.write(data)
         return
     target = follow_links(path)
-    partial = partial_beside(target)
-    try:
+    with partial_beside(target) as partial:
         partial.write_bytes(data)
         sync(partial)
         if target.exists():
@@ -122,8 +235,6 @@ def write_file(path: Path, content: str | bytes) -> None:
                 shutil.copymode(target, partial)
         partial.replace(target)
         sync(target.parent)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _is_replaced(path: Path) -> bool:

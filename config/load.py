@@ -43,7 +43,7 @@ _PLAIN = {
     "too_short": "one value or more",
     "model_type": "a section (keys and values)",
     "tuple_type": "a list",
-    "bool_type": "true or false, without quotes",
+    "bool_type": "true or false (yes, no, on and off are text, as is all in quotes)",
 }
 
 
@@ -196,7 +196,7 @@ def explain(
     for problem in error.errors(include_url=False):
         names = [part for part in problem["loc"] if isinstance(part, str)]
         key = ".".join(names)
-        origin = _nearest(key, origins) or Origin(config)
+        origin = nearest_origin(key, origins) or Origin(config)
         problems.append((origin, _text_of(problem, key, root)))
     problems.sort(key=lambda problem: (problem[0].source, problem[0].line or 0))
     return [Problem(str(origin), text) for origin, text in problems]
@@ -221,7 +221,7 @@ def _text_of(
     return f"{key}: expected {expected}, found {show(problem['input'])}"
 
 
-def _nearest(key: str, origins: Origins) -> Origin | None:
+def nearest_origin(key: str, origins: Origins) -> Origin | None:
     """Where a key was written, else something within it, else the section that it is in."""
     while key:
         if key in origins:

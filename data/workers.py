@@ -37,9 +37,15 @@ def worker_pool(
 
 
 def _begin(parent: int, begin: Callable[[], object]) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
+    end_with(parent, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.freeze()  # what its parent dropped may wait for threads of its parent
     begin()
+
+
+def end_with(parent: int, ended_by: signal.Signals) -> None:
+    """This process gets the signal when the one that started it ends, however that does; also when
+    it executes another program."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, ended_by)
+    if os.getppid() != parent:
+        os._exit(1)

@@ -33,7 +33,7 @@ from .job_script import ROOT, program_on_nodes
 from .launch_plan import LaunchPlan, Options, plan_launch
 from .launchers import LAUNCHERS
 from .preflight import refuse_runs
-from .resume import is_hopeless, is_interrupted, load_attempt
+from .resume import is_hopeless, is_interrupted, is_to_conclude, load_attempt
 from .run import run_plan, with_fresh_seed
 from .schedulers import LIMIT_SIGNAL
 from .system_description import describe_system, system_id
@@ -145,7 +145,7 @@ def _run_one(
         resume = out
         check_free(out)
         result = read(out / RESULT, Result)
-        if not is_interrupted(out):
+        if not is_interrupted(out) and not is_to_conclude(out):
             say(f"{out}: has ended in a start before, is left as it is")
             return _outcome_of(result)
         why = (result and result.why) or "left no result: killed, or its node failed"

@@ -12,13 +12,19 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from ..config.atomic import write_file
+from ..config.atomic import remove_dead, write_file
 from ..config.errors import UserError, failing_as
 from ..config.layout import with_ranks
 from ..config.load import Loaded, load
 from ..config.progress import say
 from ..config.reading import read_file
-from ..config.recorded import RESUME, RUN, load_named, words_to_repeat
+from ..config.recorded import (
+    RESUME,
+    RUN,
+    load_named,
+    load_recorded,
+    words_to_repeat,
+)
 from ..data.lock import LOCK, RANK_LOCK, FolderInUse, check_free, hold, other_holder
 from ..logging.mlperf import close_interrupted
 from ..logging.records import ENVIRONMENT, RESULT, Result, read, read_failures
@@ -28,7 +34,6 @@ from ..train.checkpoint.folder import (
     newest_checkpoint,
     newest_expected,
     remove_after,
-    remove_partial,
 )
 from ..train.checkpoint.resume import (
     INTERRUPTED_LOG,
@@ -71,8 +76,8 @@ def load_resumed(
     ranks: int | None,
 ) -> tuple[Path, Loaded]:
     """(folder, config) of an interrupted run: a path, or `latest`, that of `config` or of all.
-    Without `config` the run's own is taken. Raises UserError: there is nothing to go on from, it is
-    in use, or the config is another."""
+    Without `config`, or for a run that has only to be concluded, its own is taken. Raises
+    UserError: there is nothing to go on from, it is in use, or the config is another."""
     overrides = with_ranks(overrides, ranks)
     folder = Path(where)
     if where == "latest":
@@ -81,6 +86,8 @@ def load_resumed(
     if not source.is_file():
         raise UserError(f"--resume: the folder of a run expected, found no {source}")
     check_free(folder)
+    if is_to_conclude(folder):
+        return folder, load_recorded(source, overrides, keys=())
     if is_over(folder):
         raise UserError(f"--resume: an interrupted run expected, {folder} has ended")
     try:
@@ -105,6 +112,12 @@ def is_over(folder: Path) -> bool:
     """Whether the ranks of a run came to its end by themselves."""
     result = read(folder / RESULT, Result)
     return result is not None and result.has_ended
+
+
+def is_to_conclude(folder: Path) -> bool:
+    """Whether a run came to its end, and its launcher was killed before it had a verdict."""
+    result = read(folder / RESULT, Result)
+    return result is not None and result.has_ended and result.check is None
 
 
 def load_attempt(folder: Path, loaded: Loaded) -> Loaded:
@@ -197,8 +210,8 @@ def close_attempt(out: Path) -> None:
     if other_holder(out / LOCK) is not None:
         return
     give_back(out)
-    remove_partial(out / "checkpoint")
-    remove_partial(out)
+    remove_dead(out / "checkpoint")
+    remove_dead(out)
     if (out / LOG).is_file():
         # a disk that was the reason takes no end either
         with suppress(UserError, OSError):

@@ -58,7 +58,7 @@ from .host_limits import Cause, read_limits, with_shortages
 from .launch_plan import LaunchPlan, Options, plan_launch
 from .launchers import mpi_for
 from .nodes_left import on_nodes_left
-from .resume import begin_attempt, close_attempt, is_hopeless, is_over
+from .resume import begin_attempt, close_attempt, is_hopeless, is_over, is_to_conclude
 from .run_files import in_brief, new_run_folder
 from .supervisor import StopSignals, run_job
 
@@ -83,14 +83,23 @@ def launch(
 
 
 def run_plan(plan: LaunchPlan, track: Tracker) -> tuple[Result, StopSignals]:
-    """Run a plan to its end; returns its result, and the signals since then, of which none changes
-    it: the caller releases them, or ends. Raises UserError before the ranks start; RunError: one of
-    them failed; StoppedBySignal: a signal ended it."""
+    """Run a plan to its end, or conclude the run that it resumes if nothing else is left; returns
+    its result, and the signals since then, of which none changes it: the caller releases them, or
+    ends. Raises UserError before the ranks start; RunError: one of them failed; StoppedBySignal: a
+    signal ended it."""
+    resumed = plan.options.resume
+    if resumed is not None and is_to_conclude(resumed):
+        with hold(resumed / LOCK):
+            return _conclude_undisturbed(plan, resumed)
     out, manifest = prepare(plan, track)
     with hold(out / LOCK):
         run_attempts(plan, out, manifest)
-        late = StopSignals().take()
-        return conclude(plan.run, out, plan.options), late
+        return _conclude_undisturbed(plan, out)
+
+
+def _conclude_undisturbed(plan: LaunchPlan, out: Path) -> tuple[Result, StopSignals]:
+    late = StopSignals().take()
+    return conclude(plan.run, out, plan.options), late
 
 
 def prepare(plan: LaunchPlan, track: Tracker) -> tuple[Path, Manifest]:

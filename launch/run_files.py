@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
-from ..config.atomic import write_file
+from ..config.atomic import partial_beside, write_file
 from ..config.errors import RankFailed, failing_as
 from ..config.load import Loaded
 from ..config.plan import Plan
@@ -52,19 +50,18 @@ def scratch_folder(loaded: Loaded, name: str) -> Iterator[Path]:
     It is removed, unless a rank failed: then it stays, as `<name>_failed_...`, with stderr.log.
     """
     results = Path(loaded.run.system.results)
-    with failing_as(f"{results}: cannot create a folder in it"):
-        results.mkdir(parents=True, exist_ok=True)
-        out = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=results))
-    try:
-        write_file(out / "config.yaml", loaded.to_yaml())
-        yield out
-    except RankFailed as error:
-        kept = results / f"{name}_failed_{out.name.removeprefix(f'.{name}-')}"
-        out.rename(kept)
-        reason = error.reason.replace(str(out), str(kept))
-        raise RankFailed(reason, kept / error.log.name) from None
-    finally:
-        shutil.rmtree(out, ignore_errors=True)
+    with ExitStack() as stack:
+        with failing_as(f"{results}: cannot create a folder in it"):
+            folder = partial_beside(results / name, is_folder=True)
+            out = stack.enter_context(folder)
+        try:
+            write_file(out / "config.yaml", loaded.to_yaml())
+            yield out
+        except RankFailed as error:
+            kept = results / f"{name}_failed_{out.name.rpartition('-')[2]}"
+            out.rename(kept)
+            reason = error.reason.replace(str(out), str(kept))
+            raise RankFailed(reason, kept / error.log.name) from None
 
 
 def is_run(folder: Path) -> bool:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..config.atomic import partial_beside
 from ..config.errors import UserError, failing_as
 from ..config.finding import number, printable
 from ..config.leaves import flatten
@@ -25,6 +26,7 @@ from .runs import find_runs
 MOST_COLUMNS = 200
 """The most columns of a table: one of ours has 63. A name costs a cell in every row."""
 _DEPTH = 20
+_EVENTS = "events.out.tfevents.*"
 _PARAMETERS = ("name", "seed", "optimizer.", "schedule.", "batch.", "model.")
 
 
@@ -178,10 +180,11 @@ def to_tensorboard(
 
     for run in runs:
         folder = out / run.name
-        with failing_as(f"{folder}: cannot write"):
-            for earlier in folder.glob("events.out.tfevents.*"):
-                earlier.unlink()
-            with tensorboardX.SummaryWriter(str(folder)) as writer:
+        with (
+            failing_as(f"{folder}: cannot write"),
+            partial_beside(folder, is_folder=True) as partial,
+        ):
+            with tensorboardX.SummaryWriter(str(partial)) as writer:
                 step = 0
                 for record in run.folder.metrics:
                     step = int(number(record.get("step")) or step)
@@ -200,3 +203,8 @@ def to_tensorboard(
                     for part in summary.hparams(run.parameters, {"eval/accuracy": 0.0}):
                         # add_hparams writes another run
                         writer.file_writer.add_summary(part)
+            folder.mkdir(exist_ok=True)
+            for earlier in folder.glob(_EVENTS):
+                earlier.unlink()
+            for written in partial.glob(_EVENTS):
+                written.replace(folder / written.name)

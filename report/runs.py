@@ -31,6 +31,7 @@ from ..logging.records import (
     read_failures,
 )
 from ..train.checkpoint.file import read_checkpoint
+from ..train.checkpoint.folder import checkpoints_in
 
 QUEUED = "queued"
 RUNNING = "running"
@@ -286,7 +287,7 @@ def _is_resumable(
     """Whether it has a checkpoint, and its result does not say that resuming it is of no use."""
     if result.reason and (result.next is None or result.next.verb == LAUNCH):
         return False
-    for checkpoint in (folder / "checkpoint").glob("step_*.ckpt"):
+    for checkpoint in checkpoints_in(folder / "checkpoint"):
         with suppress(UserError):
             # its header and size; its digest, of all its bytes, is not made
             read_checkpoint(checkpoint)

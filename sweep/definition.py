@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,9 +18,10 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from ..config.errors import COMMAND_LINE, Problem, UserError
 from ..config.finding import printable
-from ..config.leaves import Leaf, flatten, nest
-from ..config.load import Loaded, explain, load, merge
-from ..config.names import file_beside
+from ..config.leaves import Leaf, Origins, flatten, nest
+from ..config.load import Loaded, explain, load, merge, nearest_origin
+from ..config.names import file_beside, nearest_name
+from ..config.plan import build_plan
 from ..config.reading import JsonObject
 from ..config.recorded import load_named
 from ..config.values import (
@@ -44,6 +45,8 @@ FREE_KEYS = {"config", "trials", "parallel"}
 def _check_scalar(value: Any) -> Any:
     if not isinstance(value, bool | int | float | str | None):
         raise ValueError("text, a number, true, false or null")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("a finite number")
     return value
 
 
@@ -89,6 +92,21 @@ class Parameter(Section):
         low, high = self.linear or self.log or (0.0, 0.0)
         return FloatDistribution(low, high, self.log is not None, self.step)
 
+    @property
+    def kind(self) -> str:
+        """Which of the three kinds it is."""
+        return next(kind for kind in KINDS if getattr(self, kind) is not None)
+
+    @property
+    def samples(self) -> Sequence[Any]:
+        """All choices; of a range its ends, and one value between them."""
+        if self.choice is not None:
+            return self.choice
+        low, high = self.linear or self.log or (0.0, 0.0)
+        step = self.step or (high - low) / math.pi
+        highest = low + step * ((high - low) // step if self.step else math.pi)
+        return low, min(low + step, high), highest
+
     def in_config(self, value: Any) -> Any:
         """A drawn value as the config takes it: with its unit, and whole where it is whole."""
         if isinstance(value, float) and value.is_integer():
@@ -133,28 +151,6 @@ class Sweep(Section):
     prune_from: Epoch | None = None
     """From this epoch on a trial ends whose accuracy is below the median of earlier trials."""
 
-    @model_validator(mode="after")
-    def _check(self) -> Sweep:
-        if not self.parameters:
-            raise ValueError("parameters: at least one expected, found none")
-        for key, dependent in self.dependent.items():
-            if dependent.of not in self.parameters:
-                names = ", ".join(self.parameters)
-                raise ValueError(
-                    f"dependent.{key}.of: one of parameters ({names}) expected, "
-                    f"found {dependent.of}"
-                )
-            if key in self.parameters:
-                raise ValueError(
-                    f"dependent.{key}: also in parameters; remove one of the two"
-                )
-        for key, parameter in self.parameters.items():
-            if self.sampler == "grid" and parameter.choice is None:
-                raise ValueError(
-                    f"parameters.{key}.choice: needed by sampler grid, found none"
-                )
-        return self
-
     @property
     def wanted_trials(self) -> int:
         """How many trials there will be: a grid has no more than its combinations."""
@@ -182,8 +178,17 @@ class LoadedSweep:
         for key, value in values.items():
             given[key] = sweep.parameters[key].in_config(value)
         for key, dependent in sweep.dependent.items():
-            given[key] = dependent.value(values[dependent.of])
+            if dependent.of in values:
+                given[key] = dependent.value(values[dependent.of])
         return load(sweep.config, [*overrides(given), *more])
+
+    def refusal(self, values: Mapping[str, Any]) -> list[str]:
+        """Why some values, with the base's others, make no config; empty where they make one."""
+        try:
+            build_plan(self.load_trial(values).run)
+        except UserError as error:
+            return problems_of(error)
+        return []
 
     def definition(self) -> JsonObject:
         """What must be the same when a sweep continues, by key; all trials are then comparable."""
@@ -215,7 +220,7 @@ def load_sweep(
     path: Path,
     machine: str | None = None,
 ) -> LoadedSweep:
-    """Read a SWEEP.yaml, its config and its parameters' keys.
+    """Read a SWEEP.yaml and its config, and try what its parameters may draw.
 
     `config` is a path relative to the sweep's file or a preset's name, as `base` in a config. Paths
     among `overrides` are relative to the working folder. A sweep may have a `base:`.
@@ -225,12 +230,14 @@ def load_sweep(
         machine: a name or a YAML file, in the place of the one of `overrides` or the config.
 
     Raises:
-        UserError: unreadable file, bad YAML or bad values: every problem, one line each.
+        UserError: unreadable file, bad YAML, bad values, or values of which no trial can be made:
+            every problem, one line each.
     """
     leaves = merge(read_layers(path))
     tree: JsonObject = {}
     for key, leaf in leaves.items():
         _place(tree, key, leaf)
+    origins = {key: leaf.origin for key, leaf in leaves.items()}
     try:
         sweep = Sweep.model_validate(tree)
     except ValidationError as error:
@@ -242,16 +249,67 @@ def load_sweep(
     try:
         base = load_named(config, overrides(sweep.overrides))
     except UserError as error:
-        lines = [f"{path}: {line}" for line in problems_of(error)]
-        raise UserError(*lines) from None
-    known = [key for key, _ in flatten(base.to_dict())]
-    for key in (*sweep.parameters, *sweep.dependent):
-        if key not in known:
-            raise UserError(
-                f"{path}: {key}: a key of the config expected; `rn50 config show` lists them"
+        lines = problems_of(error)
+        raise UserError(*(_of_base(line, origins, path) for line in lines)) from None
+    loaded = LoadedSweep(sweep.model_copy(update={"config": config}), base)
+    for find in (_wrong_keys, _wrong_values):
+        found = [
+            Problem(str(nearest_origin(key, origins) or path), f"{key}: {text}")
+            for key, text in find(loaded)
+        ]
+        if found:
+            raise UserError(*dict.fromkeys(found))
+    return loaded
+
+
+def _of_base(line: str, origins: Origins, path: Path) -> Problem:
+    """A problem of the config with its overrides, where the sweep has what makes it."""
+    key = f"overrides.{line.partition(': ')[0]}"
+    if key in origins:
+        return Problem(str(origins[key]), f"overrides.{line}")
+    return Problem(str(origins.get("config", path)), f"config: {line}")
+
+
+def _wrong_keys(loaded: LoadedSweep) -> Iterator[tuple[str, str]]:
+    """(key of the sweep, what is wrong) of parameters that do not fit the config or each other."""
+    sweep = loaded.sweep
+    names = [key for key, _ in flatten(loaded.base.to_dict())]
+    if not sweep.parameters:
+        yield "parameters", "at least one expected, found none"
+    for section in ("parameters", "dependent"):
+        for key in getattr(sweep, section):
+            if key not in names:
+                near = nearest_name(key, names) or "; `rn50 config show` lists them"
+                yield f"{section}.{key}", f"a key of the config expected{near}"
+    for key, dependent in sweep.dependent.items():
+        if dependent.of not in sweep.parameters:
+            expected = f"one of parameters ({', '.join(sweep.parameters)}) expected"
+            yield f"dependent.{key}.of", f"{expected}, found {dependent.of}"
+        if key in sweep.parameters:
+            yield f"dependent.{key}", "also in parameters; remove one of the two"
+    for key, parameter in sweep.parameters.items():
+        if sweep.sampler == "grid" and parameter.choice is None:
+            yield f"parameters.{key}.choice", "needed by sampler grid, found none"
+
+
+def _wrong_values(loaded: LoadedSweep) -> Iterator[tuple[str, str]]:
+    """(key of the sweep, what is wrong) of each choice, and of each range's values, that makes no
+    config: neither with the base's other values nor with one that another parameter draws."""
+    parameters = loaded.sweep.parameters
+    for key, parameter in parameters.items():
+        for value in parameter.samples:
+            problems = loaded.refusal({key: value})
+            is_refused = all(
+                loaded.refusal({other: drawn, key: value})
+                for other, another in parameters.items()
+                for drawn in another.samples
+                if problems and other != key
             )
-    sweep = sweep.model_copy(update={"config": config})
-    return LoadedSweep(sweep, base)
+            for line in problems if is_refused else ():
+                yield (
+                    f"parameters.{key}.{parameter.kind}",
+                    line.removeprefix(f"{key}: "),
+                )
 
 
 def _place(

@@ -8,22 +8,36 @@ what the uninterrupted one would have drawn.
 
 from __future__ import annotations
 
+import json
+import os
 import warnings
+from collections import Counter
+from itertools import count
 from pathlib import Path
 
 import optuna
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal._file import BaseJournalFileLock
+from optuna.storages.journal._storage import JournalOperation
 from optuna.trial import FrozenTrial, TrialState
 
-from ..config.errors import UserError
-from ..config.reading import JsonObject
+from ..config.atomic import in_its_folder
+from ..config.errors import UserError, failing_as, show
+from ..config.reading import JsonObject, open_file
 from ..train.seeding import stream_seed
 from .definition import Sweep
 
 JOURNAL = "journal.log"
 REASON = "reason"
 _DEFINITION = "definition"
+_NAME = "sweep"
+_NEW = "new"
+_MOST_LINE_BYTES = 1 << 20
+_MOST_RECORDS = 200_000
+_MOST_OF_A_TRIAL = 11_000
+"""2,000 trials of 90 evaluations, which Optuna reads in 4 s; a trial of 10,000 evaluations. For a
+record Optuna copies what the trial has: it would read 200,000 of one trial for hours."""
 _SEED_MASK = 0xFFFFFFFF  # NumPy's RandomState takes 32 bits
 
 
@@ -42,11 +56,12 @@ class Study:
             definition: by key, what must not differ from that of the trials that are there.
 
         Raises:
-            UserError: the journal is of another definition: the keys that differ.
+            UserError: the journal is of another definition: the keys that differ; or it is none of
+                this sweep, and stays as it is.
         """
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        journal = (folder / JOURNAL).resolve()
+        journal = in_its_folder(folder / JOURNAL)
         self._sweep = sweep
         self._is_of_accuracy = sweep.objective == "accuracy"
         self._distributions = {
@@ -55,32 +70,35 @@ class Study:
         pruner: optuna.pruners.BasePruner = optuna.pruners.NopPruner()
         if sweep.prune_from is not None:
             pruner = optuna.pruners.MedianPruner(n_warmup_steps=sweep.prune_from)
-        _mend(journal)
+        has_begun = os.path.lexists(journal) and _mend(journal)
         try:
-            self.optuna = optuna.create_study(
-                study_name="sweep",
-                storage=JournalStorage(JournalFileBackend(str(journal))),
-                direction="maximize" if self._is_of_accuracy else "minimize",
-                pruner=pruner,
-                load_if_exists=True,
+            storage = JournalStorage(JournalFileBackend(str(journal), _NoLock()))
+            if not has_begun:
+                optuna.create_study(
+                    study_name=_NAME,
+                    storage=storage,
+                    direction="maximize" if self._is_of_accuracy else "minimize",
+                )
+            self.optuna = optuna.load_study(
+                study_name=_NAME, storage=storage, pruner=pruner
             )
-        except (
-            AttributeError,
-            LookupError,
-            RecursionError,
-            TypeError,
-            ValueError,
-        ) as error:
-            raise UserError(f"{journal}: Optuna's journal expected: {error}") from None
-        began = self.optuna.user_attrs.get(_DEFINITION)
-        if began is None:
-            self.optuna.set_user_attr(_DEFINITION, definition)
-        elif began != definition:
-            changed = [
-                f"{key}: was {began.get(key)}, is {definition.get(key)}"
-                for key in sorted({*began, *definition})
-                if began.get(key) != definition.get(key)
-            ]
+            self.best()
+            began = self.optuna.user_attrs.get(_DEFINITION)
+            if began is None and not self.optuna.get_trials():
+                began = definition
+                self.optuna.set_user_attr(_DEFINITION, definition)
+        except OSError:
+            raise
+        except Exception as error:  # whatever Optuna makes of records that are none
+            raise _no_journal(journal, f"{type(error).__name__}: {error}") from None
+        if not isinstance(began, dict):
+            raise _no_journal(journal, f"the definition {show(began)}")
+        changed = [
+            f"{key}: was {show(began.get(key))}, is {show(definition.get(key))}"
+            for key in sorted({*began, *definition})
+            if began.get(key) != definition.get(key)
+        ]
+        if changed:
             raise UserError(
                 f"{folder}: the definition it began with expected; changed: {'; '.join(changed)}; "
                 "give the sweep another name, or remove the folder"
@@ -140,14 +158,65 @@ class Study:
         return optuna.Trial(self.optuna, trial._trial_id)
 
 
-def _mend(journal: Path) -> None:
-    """Remove the torn last line and the lock of a driver that was killed while it wrote: Optuna
-    cannot read a journal with a torn line, and waits 30 s for the lock."""
-    journal.with_name(f"{journal.name}.lock").unlink(missing_ok=True)
-    if journal.is_file():
-        with journal.open("rb+") as file:
-            last_end = file.read().rfind(b"\n")
-            file.truncate(last_end + 1)
+class _NoLock(BaseJournalFileLock):
+    """The driver holds the folder. Optuna's own lock stays for 30 s where a driver was killed."""
+
+    def acquire(self) -> bool:
+        return True
+
+    def release(self) -> None:
+        pass
+
+
+def _mend(journal: Path) -> bool:
+    """Cut off the torn last line of a driver that was killed while it wrote; whether others are
+    left. Raises UserError, and changes nothing, unless they are records of a sweep's journal."""
+    whole_bytes = 0
+    records: Counter[str] = Counter()
+    with failing_as(f"{journal}: cannot read"), open_file(journal) as file:
+        for number in count(1):
+            line = file.readline(_MOST_LINE_BYTES)
+            is_whole = line.endswith(b"\n")
+            if not is_whole and whole_bytes and len(line) < _MOST_LINE_BYTES:
+                break
+            if not line:  # of a driver that was killed before its first record
+                return False
+            trial = _trial_of(line, is_first=number == 1)
+            records[trial or ""] += 1
+            most = _MOST_RECORDS if trial == _NEW else _MOST_OF_A_TRIAL
+            if not trial or number > _MOST_RECORDS or records[trial] > most:
+                start = line[:100].decode(errors="replace")
+                raise _no_journal(journal, f"in line {number:,} {show(start)}")
+            whole_bytes += len(line)
+    if line:
+        with failing_as(f"{journal}: cannot write"):
+            os.truncate(journal, whole_bytes)
+    return True
+
+
+def _trial_of(line: bytes, *, is_first: bool) -> str | None:
+    """The trial that an operation of Optuna is on, or _NEW. None: it is none, or the first and not
+    that which makes the study."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict) or not line.endswith(b"\n"):
+        return None
+    operation = record.get("op_code")
+    is_study = operation == JournalOperation.CREATE_STUDY
+    if is_study or is_first:
+        return _NEW if is_study and record.get("study_name") == _NAME else None
+    if operation == JournalOperation.CREATE_TRIAL:
+        return _NEW
+    return str(record.get("trial_id")) if type(operation) is int else None
+
+
+def _no_journal(journal: Path, found: str) -> UserError:
+    return UserError(
+        f"{journal}: Optuna's journal expected, of this sweep and of at most {_MOST_RECORDS:,} "
+        f"records, found {found[:300]}; give the sweep another name, or move the file away"
+    )
 
 
 def _make_sampler(

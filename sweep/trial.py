@@ -31,8 +31,10 @@ STOP_S = 20.0
 
 
 def start(folder: Path) -> Popen[str]:
-    """Start the trial of `folder`/config.yaml, its output in `folder`/output.log."""
-    command = [sys.executable, *_arguments(folder)]
+    """Start the trial of `folder`/config.yaml, its output in `folder`/output.log. When this process
+    is killed, it gets SIGTERM."""
+    driver = str(os.getpid())
+    command = [sys.executable, "-m", "rn50.sweep", driver, *_arguments(folder)]
     environment = inherited(os.environ, LOCAL_JOB)
     with (folder / OUTPUT).open("wb") as output:
         return programs.start(

@@ -432,6 +432,16 @@ def test_links_out_of_the_folder_are_not_followed(tmp_path: Path) -> None:
     assert names == [*(f"result_{number}.txt" for number in (0, 1, 2, 3, 5)), "five"]
 
 
+def test_logs_have_any_name_that_the_package_checker_finds(tmp_path: Path) -> None:
+    folder = submission(tmp_path / "five")
+    for path in folder.iterdir():
+        path.rename(folder / path.name.replace("_", "_4955-240510_"))
+    *logs, _ = check_folder(folder, "4.0.0", official=False)
+    found = [log.path for log in logs]
+    assert found == sorted(folder.glob("result_*.txt"))  # its pattern
+    assert len(found) == 5
+
+
 def test_a_folder_without_results(tmp_path: Path) -> None:
     with refused(r"result_\*\.txt expected in it, found none"):
         check_folder(tmp_path)

@@ -1,5 +1,6 @@
 """Going on with a run: nothing of it is lost where that is interrupted, or the disk is full."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,10 @@ from rn50.data.lock import LOCK, FolderInUse, hold
 from rn50.launch.resume import begin_attempt, close_attempt, load_resumed
 from rn50.launch.run import save_config
 from rn50.launch.submit import find_interrupted
-from rn50.logging.records import Failure, write
+from rn50.logging.records import RESULT, Failure, Result, Verdict, write
 from rn50.train.checkpoint.file import file_name, write_checkpoint
 from rn50.train.checkpoint.resume import LOG, METRICS
-from tests.conftest import refused
+from tests.conftest import Rn50, read_json, refused, write_json
 from tests.train.test_checkpoint import CONFIG, arrays, meta
 
 LOADED = load(*CONFIG)
@@ -102,9 +103,32 @@ def test_checkpoints_after_replicas_last_agreed_are_not_taken(run: Path) -> None
 
 def test_a_run_trained_to_its_last_epoch_is_not_resumed(run: Path) -> None:
     save_config(LOADED, run)
-    (run / "result.json").write_text('{"status": "aborted"}')
+    ended = Result("aborted", check=Verdict("FAIL"))
+    write(run / RESULT, ended)
     with refused(r"an interrupted run expected, .* has ended"):
         load_resumed(str(run), None, [], None)
+
+
+@pytest.mark.slow
+def test_a_run_whose_launcher_was_killed_in_its_conclusion_is_concluded(
+    rn50: Rn50, whole: Path, tmp_path: Path
+) -> None:
+    """Without its image set, and without a checkpoint."""
+    run = shutil.copytree(whole, tmp_path / "smoke/1")
+    concluded = read_json(run / RESULT)
+    verdicts = dict.fromkeys(("check", "official_checker"))
+    write_json(run / RESULT, concluded | verdicts | {"reason": ""})
+    (run / "report.html").unlink()
+    shutil.rmtree(run / "checkpoint")
+    done = rn50("launch", "--resume", str(run), "--json")
+    assert done.returncode == 1, done.stderr  # as its launcher would have ended
+    again = read_json(run / RESULT)
+    assert json.loads(done.stdout) == again
+    assert again["check"] == concluded["check"]
+    assert again["weights_digest"] == concluded["weights_digest"]
+    assert "missed" in again["reason"]
+    assert (run / "report.html").is_file()
+    assert "has ended" in rn50.error("launch", "--resume", str(run))
 
 
 def test_an_empty_config_is_not_one_of_defaults(run: Path) -> None:

@@ -119,7 +119,7 @@ def test_an_evaluation_again_finds_the_recorded_counts(
     there = (f"data.path={other}", f"data.synthetic={again}")
     scores = evaluated(rn50, run, *places(run), *there)
     assert scores["as_recorded"] is None
-    assert not list(run.parent.parent.glob(".evaluate-*"))
+    assert not list(run.parent.parent.glob(".evaluate.*"))
 
 
 def evaluated(

@@ -15,7 +15,7 @@ from rn50.sweep.definition import load_sweep
 from rn50.sweep.driver import Active, Driver, run_sweep, sweep_folder
 from rn50.sweep.study import JOURNAL, REASON, Study
 from rn50.sweep.trial import evaluations, launchers, read_end
-from tests.conftest import Rn50, refused, write_json
+from tests.conftest import Rn50, read_json, refused, write_json
 from tests.waiting import leave_nothing, mentioning, wait_until
 
 # The main job with few images; the network is its own.
@@ -52,6 +52,12 @@ def write_sweep(
     return path
 
 
+def trains(trial: Path) -> bool:
+    files = trial.glob("*/metrics.jsonl")
+    records = next(map(Path.read_text, files), "")
+    return "train" in records
+
+
 @pytest.mark.slow
 def test_a_sweep_survives_kills_of_driver_and_trial_and_a_trial_that_fails(
     rn50: Rn50,
@@ -72,18 +78,21 @@ def test_a_sweep_survives_kills_of_driver_and_trial_and_a_trial_that_fails(
             good.append(number)
     assert 3 <= len(good) < 6, "choose another seed"
 
-    # Killed while a trial trains: the next driver stops what is left of it and runs it again.
+    # Killed while a trial trains, which ends in order: the next driver runs it again.
     driver = rn50.start("sweep", str(path))
     trials = []
     for number in range(6):
         trials.append(folder / f"trials/trial_{number:04d}")
     stopped = trials[good[1]]
     killed = trials[good[2]]
-    wait_until(lambda: list(stopped.glob("*/metrics.jsonl")))
+    wait_until(lambda: trains(stopped))
     driver.send_signal(signal.SIGKILL)
     driver.communicate()
     os.utime(folder / LOCK, (0, 0))  # instead of a wait of STALE_S
-    assert launchers(stopped)
+    wait_until(lambda: not mentioning(folder), 30)
+    (result,) = map(read_json, stopped.glob("*/result.json"))
+    assert result["stopped"]["by"] == "SIGTERM"
+    assert list(stopped.glob("*/checkpoint/step_*.ckpt"))
     with (folder / JOURNAL).open("ab") as file:
         file.write(b'{"op_code": 6, "worker_id": "')  # as if it had been writing
 
@@ -130,13 +139,7 @@ def test_ctrl_c_stops_the_trials(
     folder = tmp_path / "results" / "small"
     trial = folder / "trials" / "trial_0000"
     driver = rn50.start("sweep", str(path))
-
-    def trains() -> bool:
-        files = trial.glob("*/metrics.jsonl")
-        records = next(map(Path.read_text, files), "")
-        return "train" in records
-
-    wait_until(trains)
+    wait_until(lambda: trains(trial))
     for _ in range(3):  # a second and third Ctrl-C leave no trial either
         driver.send_signal(signal.SIGINT)
     out, err = driver.communicate(timeout=120)

@@ -115,22 +115,57 @@ def test_a_journal_torn_by_a_kill_goes_on(tmp_path: Path) -> None:
     assert draw(sweep, torn, 1) == whole
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "no journal\n",
-        "[]\n",
-        '{"a": 1}\n',
-        f"{'[' * 100_000}\n",
-    ],
+FIRST = b'{"op_code":0,"worker_id":"a","study_name":"sweep","directions":[1]}\n'
+ATTRIBUTE = (
+    b'{"op_code":2,"worker_id":"a","study_id":0,"user_attr":{"definition":%s}}\n'
 )
-def test_a_file_that_is_no_journal_is_named(
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"no journal\n",
+        b"[]\n",
+        b'{"a": 1}\n',
+        b"[" * 100_000 + b"\n",
+        b"SQLite format 3\0" + bytes(4096),
+        b"notes\nof mine",
+        FIRST[:-1],
+        FIRST.replace(b"sweep", b"other"),
+        FIRST + b'{"op_code": 4, "wor\n' + ATTRIBUTE % b"{}",
+        FIRST + ATTRIBUTE % b"[1, 2]",
+        FIRST + b'{"op_code":4,"worker_id":"a","study_id":0}\n',
+        FIRST + (ATTRIBUTE % b"{}") * 20_000,
+        FIRST + b'{"op_code":4,"worker_id":"a","study_id":0}\n' * 300_000,
+    ],
+    ids=lambda content: content[:200].decode()[-30:],
+)
+def test_a_journal_that_cannot_be_continued_stays_as_it_is(
     tmp_path: Path,
-    text: str,
+    content: bytes,
 ) -> None:
-    (tmp_path / JOURNAL).write_text(text)
-    with refused(r"journal\.log: Optuna's journal expected"):
+    journal = tmp_path / JOURNAL
+    beside = tmp_path / f"{JOURNAL}.lock"
+    beside.touch()
+    journal.write_bytes(content)
+    with refused(r"journal\.log: Optuna's journal expected, .* found "):
         opened(make(), tmp_path)
+    assert journal.read_bytes() == content
+    assert sorted(tmp_path.iterdir()) == [journal, beside]
+
+
+def test_a_journal_is_a_file_of_its_folder(tmp_path: Path) -> None:
+    journal = tmp_path / "sweep" / JOURNAL
+    elsewhere = tmp_path / "elsewhere"
+    draw(make(), elsewhere, 1)
+    journal.parent.mkdir()
+    journal.symlink_to(elsewhere / JOURNAL)
+    with refused(f"^{journal}: no link out of its folder expected"):
+        opened(make(), journal.parent)
+    journal.unlink()
+    journal.mkdir()
+    with refused(f"^{journal}: cannot read: a regular file expected"):
+        opened(make(), journal.parent)
 
 
 def test_a_sweep_continues_only_with_its_own_definition(tmp_path: Path) -> None:

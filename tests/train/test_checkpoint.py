@@ -26,6 +26,7 @@ from rn50.train.checkpoint.file import (
 )
 from rn50.train.checkpoint.folder import (
     checkpoints_in,
+    chosen_checkpoint,
     held_checkpoint,
     mark_best,
     newest_checkpoint,
@@ -267,6 +268,25 @@ def test_the_best_is_a_copy_where_there_are_no_links_and_kept_where_there_is_no_
     prune(tmp_path, 2, unmarked=best)
     assert list(map(step_of, checkpoints_in(tmp_path))) == [1, 3, 4]
     assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_folder_of_checkpoints_that_is_a_link_out_of_its_run_is_not_opened(
+    tmp_path: Path,
+) -> None:
+    """It may be in a stranger's run: `evaluate`, `export model` and `--resume` open it here."""
+    others = tmp_path / "others"
+    link = tmp_path / "run/checkpoint"
+    others.mkdir()
+    mark_best(write(others))
+    link.parent.mkdir()
+    link.symlink_to(others)
+    why = f"^{link}: no link out of its folder expected, found one to {others}"
+    with refused(why):
+        chosen_checkpoint(link.parent)
+    with refused(why):
+        newest_checkpoint(link)
+    assert checkpoints_in(link) == []
+    assert chosen_checkpoint(link / file_name(7)).meta.step == 7
 
 
 def test_a_write_that_fails_leaves_the_old_file_and_no_rest(

@@ -139,15 +139,13 @@ def write_checkpoint(
     header = bytes(data[:end]).replace(_NO_DIGEST, digest_field, 1)
     for path_of_run in (*logs, *{log.parent for log in logs}):
         sync(path_of_run)
-    partial = partial_beside(path)
-    try:
+    # one name for all steps: a run may never come to the step of a dead writer again
+    with partial_beside(path.with_name("step.ckpt")) as partial:
         with partial.open("wb") as file:
             file.write(header)
             file.write(data[end:])
         sync(partial)
         partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
     sync(path.parent)
 
 

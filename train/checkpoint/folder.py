@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from contextlib import suppress
 from pathlib import Path
 
-from ...config.atomic import partial_beside, sync
+from ...config.atomic import in_its_folder, partial_beside, sync
 from ...config.errors import UserError
 from .file import BEST, Checkpoint, read_checkpoint, step_of
 
@@ -19,8 +18,10 @@ _NAME = re.compile(r"step_\d{10}\.ckpt")
 
 
 def newest_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest whole checkpoint of a folder, and what is wrong with those that are newer."""
+    """The newest whole checkpoint of a folder, and what is wrong with those that are newer. Raises
+    UserError: it is a link out of the folder in which it lies."""
     problems: list[str] = []
+    in_its_folder(folder)
     for path in reversed(checkpoints_in(folder)):
         try:
             checkpoint = read_checkpoint(path)
@@ -33,10 +34,11 @@ def newest_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 
 def chosen_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint that a path means: the file itself, or of a run's folder the best, else the
-    newest whole one. Its digest is checked as it is loaded. Raises UserError: there is none."""
+    newest whole one. Its digest is checked as it is loaded. Raises UserError: there is none, or the
+    run's folder of checkpoints is a link out of it."""
     if path.suffix == ".ckpt":
         return read_checkpoint(path)
-    folder = path / "checkpoint"
+    folder = in_its_folder(path / "checkpoint")
     first = path / "run_0"
     if first.is_dir() and not folder.is_dir():
         raise UserError(
@@ -59,10 +61,11 @@ def newest_expected(folder: Path) -> Checkpoint:
 
 
 def checkpoints_in(folder: Path) -> list[Path]:
-    """Checkpoints by step, oldest first; whole or not."""
+    """Checkpoints by step, oldest first; whole or not. None where the folder cannot be read, or is
+    a link out of the one in which it lies."""
     try:
-        paths = sorted(folder.iterdir())
-    except OSError:
+        paths = sorted(in_its_folder(folder).iterdir())
+    except (OSError, UserError):
         return []
     return [path for path in paths if _NAME.fullmatch(path.name)]
 
@@ -93,12 +96,11 @@ def remove_after(folder: Path, step: int) -> None:
 
 def mark_best(path: Path) -> None:
     """Give a checkpoint the name `best.ckpt` too: a link, or a copy where there are no links."""
-    partial = partial_beside(path)
-    try:
-        _name_too(path, partial)
-        partial.replace(path.with_name(BEST))
-    finally:
-        partial.unlink(missing_ok=True)
+    best = path.with_name(BEST)
+    # a folder, as a lock on the link would be one on the checkpoint
+    with partial_beside(best, is_folder=True) as partial:
+        _name_too(path, partial / BEST)
+        (partial / BEST).replace(best)
 
 
 def held_checkpoint(checkpoint: Checkpoint, path: Path) -> Checkpoint:
@@ -121,12 +123,3 @@ def _name_too(path: Path, other: Path) -> None:
     except OSError:
         shutil.copyfile(path, other)
         sync(other)
-
-
-def remove_partial(folder: Path) -> None:
-    """Remove what a writer that was killed has left; nothing where the folder is a link."""
-    if folder.is_symlink():
-        return
-    for path in folder.glob(".*.partial-*"):
-        with suppress(OSError):
-            path.unlink()

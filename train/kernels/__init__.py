@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import secrets
 import sys
 from functools import cache
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import mxnet as mx
 from mxnet._ctypes.ndarray import _imperative_invoke
 
+from ...config.atomic import partial_beside
 from ...config.errors import UserError
 from ...config.programs import ask
 from ..mxnet_package import headers, operator_source
@@ -37,28 +37,23 @@ def build(source: Path) -> Path:
     path = library_path(source)
     if path.exists():
         return path
-    partial = path.with_suffix(f".{secrets.token_hex(8)}.so")
     flags = ["-x", "c"]
     if source == SOURCE:
         # Horovod makes MXNet's symbols global, and MXNet holds classes of the same names as
         # lib_api.cc: without the last two the library would use MXNet's and crash.
         flags = ["-std=c++17", "-fopenmp", "-fno-gnu-unique", "-Wl,-Bsymbolic"]
         flags += [f"-I{headers()}", str(operator_source())]
-    command = [
-        "g++",
-        "-O2",
-        "-fPIC",
-        "-shared",
-        *flags,
-        str(source),
-        "-o",
-        str(partial),
-    ]
-    done = ask(command, _BUILD_S)
-    if done.code or not partial.exists():
-        errors = (line for line in done.err.splitlines() if "error" in line)
-        raise UserError(f"{source.name}: {done.ended}: {done.said(next(errors, ''))}")
-    partial.replace(path)
+    command = ["g++", "-O2", "-fPIC", "-shared", *flags, str(source), "-o"]
+    # a folder, as the linker makes its file anew
+    with partial_beside(path, is_folder=True) as partial:
+        library = partial / path.name
+        done = ask([*command, str(library)], _BUILD_S)
+        if done.code or not library.exists():
+            errors = (line for line in done.err.splitlines() if "error" in line)
+            raise UserError(
+                f"{source.name}: {done.ended}: {done.said(next(errors, ''))}"
+            )
+        library.replace(path)
     return path
 
 
