@@ -12,14 +12,15 @@ import time
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..config.errors import UserError
 from ..config.reading import read_text
 from ..config.schema import Watchdog as Settings
 from ..logging.records import Failure, fit
+from ..train.activity import Activity, activity_of, began_at
 from ..train.communication.identity import differences, differing_ranks
-from ..train.heartbeat import WATCHDOG_ENV, Line
+from ..train.heartbeat import WATCHDOG_ENV, Line, Place
 from ..train.running_clock import suspended_s
 from .failure import PROCESS_EXITED
 from .host_limits import raise_open_files
@@ -30,17 +31,12 @@ _TICK_S = 0.25
 _MAX_LINE_BYTES = 65536
 _HERE = "127.0.0.1"
 _MOST_HOSTS = 8
+_ELSEWHERE = "its process is stopped or blocked, or its network is cut"
 _NETWORK = "their launcher hangs, or the network between hosts drops what they send (firewall, MTU)"
 _JOINING = ("join ranks", "open connections", "agree on weights")
 """Stages of start-up in which a rank waits for others."""
-
-
-class Place(NamedTuple):
-    """Where a rank is, as it says."""
-
-    phase: str
-    step: int
-    line: Line
+_MOST_STALLS = 10
+"""A rank that works may take so many times `stall_s` for a step: what it does may have no end."""
 
 
 class RankStatus:
@@ -52,15 +48,67 @@ class RankStatus:
         self.rank = -1
         self.host = ""
         self.identity = ""
+        self.process = (0, 0)
+        """Its number, and when it began."""
         self.asked_to_hold = False
-        self.place = Place("start", 0, Line(""))
+        self.is_started = False
+        self.place = Place()
+        self.line = Line("")
         self.last_received_s = now_s
+        self.last_look_s = now_s
+        self.last_step_s = now_s
         self.last_progress_s = now_s
+        """Of a step, a phase or work."""
+        self._looks: list[Activity] = []
+        """Since the last step: the first, the one at the last progress, the last."""
 
     @property
     def waits(self) -> bool:
         """Whether it most likely waits for other ranks."""
-        return self.place.phase in _JOINING or self.place.line.in_engine
+        return self.place.phase in _JOINING or self.line.in_engine
+
+    def beat(self, message: Mapping[str, Any], now_s: float) -> None:
+        """Where it is, as it says."""
+        place = Place(*message["place"])
+        self.line = Line(*message["line"])
+        self.is_started = message["is_started"]
+        if place != self.place:
+            self.place = place
+            self.last_step_s = now_s
+            self.last_progress_s = now_s
+            self._looks = []
+        elif seen := message["activity"]:
+            self.look(Activity(*seen), now_s)
+
+    def look(self, seen: Activity, now_s: float) -> bool:
+        """Note what its process does at a step. Returns whether it works."""
+        if not self._looks:
+            self._looks = [seen] * 3
+            self._marked_s = now_s
+        first, marked, _ = self._looks
+        works = seen.works_since(marked, now_s - self._marked_s)
+        if works:
+            marked = seen
+            self._marked_s = self.last_progress_s = now_s
+        self._looks = [first, marked, seen]
+        return works
+
+    def skip(self, pause_s: float, now_s: float) -> None:
+        """A time in which nobody was watched; it may have reported since."""
+        for name in ("received", "look", "step", "progress"):
+            then_s = getattr(self, f"last_{name}_s")
+            setattr(self, f"last_{name}_s", min(now_s, then_s + pause_s))
+        self._looks = []
+
+    def found(self, what: str, *facts: str) -> Failure:
+        """A verdict: what is wrong, where the rank is, how far it was, what its process did."""
+        if self.place.done_step:
+            facts = (f"the device had done step {self.place.done_step}", *facts)
+        if self._looks:
+            first, _, last = self._looks
+            facts = (*facts, last.since(first))
+        reason = ", at ".join(filter(None, (what, str(self.line))))
+        return self.report(": ".join(filter(None, (reason, "; ".join(facts)))))
 
     def report(self, reason: str) -> Failure:
         """As a rank itself reports a failure."""
@@ -78,7 +126,7 @@ class Watchdog:
     `failures` (what ranks reported of their own end, in this order), `lost` (the first rank whose
     process ended without a word, and where it was), `failed_rank` (for which the job must end),
     `grace_s` (which the ranks need for an orderly end), `signals` (which a rank
-    got, by rank).
+    got, by rank), `may_save` (whether ranks that answer may end in order, with a checkpoint).
     `hosts`: each rank's, where they are known."""
 
     def __init__(
@@ -119,6 +167,7 @@ class Watchdog:
         self.lost: Failure | None = None
         self._lost_s = 0.0
         self.failed_rank: Failure | None = None
+        self.may_save = False
         self._thread = threading.Thread(
             target=self._listen, name="watchdog", daemon=True
         )
@@ -209,6 +258,7 @@ class Watchdog:
             status.rank = int(message["rank"])
             status.host = message["host"]
             status.identity = message["identity"]
+            status.process = (message["pid"], message["began"])
             self._statuses[status.rank] = status
             self.not_connected.discard(status.rank)
             if not self.not_connected:
@@ -224,13 +274,10 @@ class Watchdog:
         elif "done" in message:
             self._unregister(status)
         else:
-            line = Line(*message["line"])
-            place = Place(message["phase"], message["step"], line)
-            if place[:2] != status.place[:2]:
-                status.last_progress_s = now_s
-            status.place = place
-            self.grace_s = max(self.grace_s, message.get("grace_s", 0.0))
+            status.beat(message, now_s)
+            self.grace_s = max(self.grace_s, message["grace_s"])
         status.last_received_s = now_s
+        status.last_look_s = now_s
         self._reply(status, b"beat\n")
 
     def _compare_identities(self) -> None:
@@ -287,11 +334,8 @@ class Watchdog:
         if pause_s:
             self._start_s += pause_s
             self._lost_s += pause_s
-            for status in self._statuses.values():  # some may have reported since
-                received_s = status.last_received_s + pause_s
-                progress_s = status.last_progress_s + pause_s
-                status.last_received_s = min(now_s, received_s)
-                status.last_progress_s = min(now_s, progress_s)
+            for status in self._statuses.values():
+                status.skip(pause_s, now_s)
 
     def _lost(self, now_s: float) -> Failure | None:
         """A process has ended, and its launcher has not ended the job."""
@@ -314,31 +358,65 @@ class Watchdog:
         return Failure(missing[0], hosts[0], "start", 0, reason)
 
     def _silent(self, now_s: float) -> Failure | None:
-        """A connected rank sends nothing: its process, its node or the network stands still."""
+        """A connected rank sends nothing, and a look at its process shows nothing either. Python
+        sends nothing while it loads a library: in start-up only a stopped process is silent."""
         silence_s = self._settings.silence_s
-        connected = self._statuses.values()
-        status = min(connected, key=lambda status: status.last_received_s, default=None)
-        if status is None or status.last_received_s >= now_s - silence_s:
-            return None
-        about = "its process is stopped or blocked, or its network is cut"
-        return status.report(f"silent for {silence_s:g} s: {about}")
+        unseen = []
+        for status in self._statuses.values():
+            if status.last_look_s < now_s - silence_s / 2:
+                status.last_look_s = now_s
+                unseen.append(status)
+        for status in sorted(unseen, key=lambda status: status.last_received_s):
+            seen = self._activity_here(status)
+            if seen and (status.look(seen, now_s) or seen.state == "R"):
+                status.last_received_s = now_s
+            elif status.last_received_s < now_s - silence_s and (
+                status.is_started or (seen and seen.is_stopped)
+            ):
+                facts = () if seen else (_ELSEWHERE,)
+                return status.found(f"silent for {silence_s:g} s", *facts)
+        return None
+
+    def _activity_here(self, status: RankStatus) -> Activity | None:
+        """What the process of a rank does; None: it is none of this machine."""
+        pid, began = status.process
+        if status.host == socket.gethostname() and began_at(pid) == began:
+            return activity_of(pid)
+        return None
 
     def _stalled(self, now_s: float) -> Failure | None:
-        """No rank gets on: all wait for one. It is behind, or not where one waits for others."""
-        stall_s = self._settings.stall_s
+        """No rank makes a step, and none works at one: all wait for one. It is behind, or not where
+        one waits for others. In start-up no rank reaches another phase."""
         connected = self._statuses.values()
-        latest_s = max(
-            (status.last_progress_s for status in connected),
-            default=now_s,
-        )
-        if latest_s >= now_s - stall_s:
+        last_step_s = max((status.last_step_s for status in connected), default=now_s)
+        last_s = max((status.last_progress_s for status in connected), default=now_s)
+        is_started = all(status.is_started for status in connected)
+        limit_s = self._settings.stall_s
+        if not is_started:
+            limit_s = self._settings.start_s
+            last_s = last_step_s
+        elif last_step_s < now_s - _MOST_STALLS * limit_s:
+            limit_s *= _MOST_STALLS
+            last_s = last_step_s
+        if last_s >= now_s - limit_s:
             return None
-        status = min(connected, key=lambda status: (status.place.step, status.waits))
-        reason = f"no progress for {stall_s:g} s, at {status.place.line}"
+        heard_s = now_s - self._settings.silence_s
+
+        def order(status: RankStatus) -> tuple[bool, int, bool]:
+            answers = status.last_received_s >= heard_s
+            return answers, status.place.step, status.waits
+
+        status = min(connected, key=order)
+        answers, *_ = order(status)
         places = {(*status.place[:2], status.waits) for status in connected}
-        if self._host != _HERE and len(places) == 1:  # nobody is behind
-            reason += f", as all {len(connected)} ranks: {_NETWORK}"
-        return status.report(reason)
+        facts: tuple[str, ...] = ()
+        if not answers:
+            silent_s = now_s - status.last_received_s
+            facts = (f"silent for {silent_s:.0f} s: {_ELSEWHERE}",)
+        elif self._host != _HERE and len(places) == 1:  # nobody is behind
+            facts = (f"as all {len(connected)} ranks: {_NETWORK}",)
+        self.may_save = is_started and answers
+        return status.found(f"no progress for {limit_s:g} s", *facts)
 
 
 def oom_kills() -> int:

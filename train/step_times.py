@@ -149,6 +149,16 @@ class StepTimes:
             self._past_ms.append(phases)
         return phases
 
+    def done_step(self) -> int:
+        """The last step whose update is done; steps end in their order. For any thread."""
+        step = self._last
+        rows = len(self._stamps)
+        while step > self._last - rows and np.isnan(
+            self._stamps[step % rows, _UPDATE]
+        ):
+            step -= 1
+        return max(0, step)
+
     def end_block(self) -> None:
         """Something else than steps comes next, such as an evaluation; all that was enqueued is
         done."""

@@ -29,10 +29,13 @@ LAUNCHERS = ("mpirun", "gloo")
 PHASES = ("start-up", "first step", "mid-epoch", "evaluation", "checkpoint")
 SILENCE_S = 4.0
 STALL_S = 6.0
-"""Of the watchdog in these cases; the defaults are 10 and 300."""
+START_UP_S = 20.0
+"""Of the watchdog in these cases; the defaults are 10, 300 and 300."""
+GRACE_S = 10.0
+"""In which ranks that stand still but answer may write a checkpoint."""
 DEATH_BOUND_S = 10.0
 """From the death of a rank to the end of `rn50 launch`; for one that is silent or stands still,
-after `silence_s` or `stall_s`."""
+after `silence_s`, `start_s`, or `stall_s` with `grace_s`."""
 START_S = 30.0
 """For a job to reach what was wrong before it began: those cases count from the command on."""
 BUSY_BOUND_S = 60.0
@@ -46,6 +49,7 @@ RUN = (
     "checkpoint.every=20 steps",
     f"watchdog.silence_s={SILENCE_S}",
     f"watchdog.stall_s={STALL_S}",
+    f"watchdog.start_s={START_UP_S}",
 )
 
 
@@ -94,10 +98,10 @@ WORDS = {
     "no memory": "out of memory|Resource temporarily unavailable|memory was short"
     "|MPI_INIT failed",
     "silent exit": "its process is gone",
-    "data never comes": f"no progress for {STALL_S:g} s",
+    "data never comes": r"no progress for \d+ s",
 }
 """Faults of every phase, and what is said of them."""
-WAITS_S = {"SIGSTOP": SILENCE_S, "data never comes": STALL_S}
+WAITS_S = {"SIGSTOP": SILENCE_S, "data never comes": STALL_S + GRACE_S}
 NO_SPACE = "cannot write: No space left on device"
 NO_CHECKPOINT = f"no checkpoint of step 20: .* {NO_SPACE}"
 NO_FOLDER = r"the run's folder is gone, removed or renamed .*: rank 0 on"
@@ -121,6 +125,8 @@ def cases() -> Iterator[Case]:
                         fault in ("exception", "no memory", "data never comes")
                     )
                 wait_s = WAITS_S.get(fault, 0.0)
+                if (fault, phase) == ("data never comes", "start-up"):
+                    wait_s = START_UP_S
                 yield Case(fault, launcher, phase, victim, WORDS[fault], wait_s)
     for launcher in LAUNCHERS:
         # Half a checkpoint that is given up would make room again.
@@ -166,8 +172,8 @@ def cases() -> Iterator[Case]:
             "mpirun",
             phase,
             1,
-            f"rank 1 on h2 .* silent for {SILENCE_S:g} s",
-            SILENCE_S,
+            r"rank 1 on h2 .* silent for \d+ s",
+            START_UP_S if phase == "start-up" else SILENCE_S,
             more=("system.nodes=2", "system.ranks_per_node=1"),
         )
 
