@@ -172,7 +172,9 @@ class HeartbeatClient:
             {
                 "place": place,
                 "line": line,
-                "activity": None if polls or place != last else activity_of(os.getpid()),
+                "activity": None
+                if polls or place != last
+                else activity_of(os.getpid()),
                 "is_started": context.is_started,
                 "grace_s": context.grace_s,
             }

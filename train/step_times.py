@@ -153,9 +153,7 @@ class StepTimes:
         """The last step whose update is done; steps end in their order. For any thread."""
         step = self._last
         rows = len(self._stamps)
-        while step > self._last - rows and np.isnan(
-            self._stamps[step % rows, _UPDATE]
-        ):
+        while step > self._last - rows and np.isnan(self._stamps[step % rows, _UPDATE]):
             step -= 1
         return max(0, step)
 

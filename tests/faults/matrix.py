@@ -29,7 +29,7 @@ LAUNCHERS = ("mpirun", "gloo")
 PHASES = ("start-up", "first step", "mid-epoch", "evaluation", "checkpoint")
 SILENCE_S = 4.0
 STALL_S = 6.0
-START_UP_S = 20.0
+START_UP_S = 30.0
 """Of the watchdog in these cases; the defaults are 10, 300 and 300."""
 GRACE_S = 10.0
 """In which ranks that stand still but answer may write a checkpoint."""
@@ -49,7 +49,6 @@ RUN = (
     "checkpoint.every=20 steps",
     f"watchdog.silence_s={SILENCE_S}",
     f"watchdog.stall_s={STALL_S}",
-    f"watchdog.start_s={START_UP_S}",
 )
 
 
@@ -102,6 +101,14 @@ WORDS = {
 }
 """Faults of every phase, and what is said of them."""
 WAITS_S = {"SIGSTOP": SILENCE_S, "data never comes": STALL_S + GRACE_S}
+HEALTHY = (
+    ("slow library", "start-up"),
+    ("slow steps", "mid-epoch"),
+    ("slow steps", "evaluation"),
+    ("long step", "mid-epoch"),
+)
+"""What takes longer than `silence_s` or `stall_s`, and is no fault."""
+SHORT_START = (f"watchdog.start_s={START_UP_S}",)
 NO_SPACE = "cannot write: No space left on device"
 NO_CHECKPOINT = f"no checkpoint of step 20: .* {NO_SPACE}"
 NO_FOLDER = r"the run's folder is gone, removed or renamed .*: rank 0 on"
@@ -125,9 +132,39 @@ def cases() -> Iterator[Case]:
                         fault in ("exception", "no memory", "data never comes")
                     )
                 wait_s = WAITS_S.get(fault, 0.0)
+                more: tuple[str, ...] = ()
                 if (fault, phase) == ("data never comes", "start-up"):
                     wait_s = START_UP_S
-                yield Case(fault, launcher, phase, victim, WORDS[fault], wait_s)
+                    more = SHORT_START
+                yield Case(
+                    fault,
+                    launcher,
+                    phase,
+                    victim,
+                    WORDS[fault],
+                    wait_s,
+                    more=more,
+                )
+    for number, (fault, phase) in enumerate(HEALTHY):
+        yield Case(
+            fault,
+            LAUNCHERS[number % 2],
+            phase,
+            1,
+            "target 0.999 missed",
+            math.inf,
+            code=1,
+            more=("log.every=1000 steps", "checkpoint.every=100 epochs"),
+        )
+    yield Case(
+        "data comes late",
+        "mpirun",
+        "mid-epoch",
+        1,
+        rf"no progress for {STALL_S:g} s.*; details: .*/failure_1.json; go on with: ",
+        WAITS_S["data never comes"],
+        more=("checkpoint.every=100 epochs",),  # that of the end is the first
+    )
     for launcher in LAUNCHERS:
         # Half a checkpoint that is given up would make room again.
         none = ("checkpoint.every=100 epochs",)
@@ -174,7 +211,7 @@ def cases() -> Iterator[Case]:
             1,
             r"rank 1 on h2 .* silent for \d+ s",
             START_UP_S if phase == "start-up" else SILENCE_S,
-            more=("system.nodes=2", "system.ranks_per_node=1"),
+            more=("system.nodes=2", "system.ranks_per_node=1", *SHORT_START),
         )
 
 
