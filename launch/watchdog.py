@@ -8,7 +8,6 @@ import secrets
 import selectors
 import socket
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
@@ -18,10 +17,10 @@ from ..config.errors import UserError
 from ..config.reading import read_text
 from ..config.schema import Watchdog as Settings
 from ..logging.records import Failure, fit
-from ..train.activity import Activity, activity_of, began_at
+from ..train.activity import Activity, activity_of
 from ..train.communication.identity import differences, differing_ranks
 from ..train.heartbeat import WATCHDOG_ENV, Line, Place
-from ..train.running_clock import suspended_s
+from ..train.running_clock import RunningClock
 from .failure import PROCESS_EXITED
 from .host_limits import raise_open_files
 
@@ -48,8 +47,7 @@ class RankStatus:
         self.rank = -1
         self.host = ""
         self.identity = ""
-        self.process = (0, 0)
-        """Its number, and when it began."""
+        self.pid = 0
         self.asked_to_hold = False
         self.is_started = False
         self.place = Place()
@@ -58,7 +56,7 @@ class RankStatus:
         self.last_look_s = now_s
         self.last_step_s = now_s
         self.last_progress_s = now_s
-        """Of a step, a phase or work."""
+        """Of a step or phase; in training of work too."""
         self._looks: list[Activity] = []
         """Since the last step: the first, the one at the last progress, the last."""
 
@@ -89,26 +87,22 @@ class RankStatus:
         works = seen.works_since(marked, now_s - self._marked_s)
         if works:
             marked = seen
-            self._marked_s = self.last_progress_s = now_s
+            self._marked_s = now_s
+        if works and self.is_started:
+            self.last_progress_s = now_s
         self._looks = [first, marked, seen]
         return works
 
-    def skip(self, pause_s: float, now_s: float) -> None:
-        """A time in which nobody was watched; it may have reported since."""
-        for name in ("received", "look", "step", "progress"):
-            then_s = getattr(self, f"last_{name}_s")
-            setattr(self, f"last_{name}_s", min(now_s, then_s + pause_s))
-        self._looks = []
-
-    def found(self, what: str, *facts: str) -> Failure:
-        """A verdict: what is wrong, where the rank is, how far it was, what its process did."""
+    def found(self, what: str, for_s: float, *more: str) -> Failure:
+        """A verdict: since when, where the rank is, how far it was, what its process does."""
+        facts = [f"{what} for {for_s:.0f} s at {self.line}", *more]
         if self.place.done_step:
-            facts = (f"the device had done step {self.place.done_step}", *facts)
+            facts.append(f"its device had done step {self.place.done_step}")
+        does = _ELSEWHERE
         if self._looks:
             first, _, last = self._looks
-            facts = (*facts, last.since(first))
-        reason = ", at ".join(filter(None, (what, str(self.line))))
-        return self.report(": ".join(filter(None, (reason, "; ".join(facts)))))
+            does = last.since(first)
+        return self.report("; ".join([*facts, does]))
 
     def report(self, reason: str) -> Failure:
         """As a rank itself reports a failure."""
@@ -139,8 +133,10 @@ class Watchdog:
     ) -> None:
         self._settings = settings
         self.not_connected = set(range(ranks))
-        self._start_s = time.monotonic()
-        self._evaluated_s = self._start_s
+        self._clock = (
+            RunningClock()
+        )  # no rank is silent while this process is suspended
+        self._start_s = self._clock.look_s()
         self._token = secrets.token_hex(16)
         self._hosts = dict(enumerate(hosts))
         self._host = _HERE if one_machine else socket.gethostname()
@@ -191,6 +187,7 @@ class Watchdog:
         self._selector.close()
 
     def _listen(self) -> None:
+        self._clock.watch()
         next_look_s = 0.0
         while not self._closed:
             for key, _ in self._selector.select(_TICK_S):
@@ -201,9 +198,10 @@ class Watchdog:
             if self._asked_by and not self._stop_sent:
                 self._stop_all()
             # A look goes over all ranks: one a message would be their square.
-            if time.monotonic() >= next_look_s:
-                self._evaluate(time.monotonic())
-                next_look_s = time.monotonic() + _TICK_S
+            now_s = self._clock.look_s()
+            if now_s >= next_look_s:
+                self._evaluate(now_s)
+                next_look_s = now_s + _TICK_S
 
     def _stop_all(self) -> None:
         """Ask each rank to hold; when all have answered, name the last step (train/stopping.py)."""
@@ -227,7 +225,7 @@ class Watchdog:
             except OSError:  # none left, or one that has hung up meanwhile
                 return
             connection.setblocking(False)
-            status = RankStatus(connection, time.monotonic())
+            status = RankStatus(connection, self._clock.look_s())
             self._selector.register(connection, selectors.EVENT_READ, status)
 
     def _read(self, status: RankStatus) -> None:
@@ -251,14 +249,14 @@ class Watchdog:
             self._on_disconnect(status)
 
     def _handle(self, status: RankStatus, message: Mapping[str, Any]) -> None:
-        now_s = time.monotonic()
+        now_s = self._clock.look_s()
         if status.rank < 0:
             if not secrets.compare_digest(str(message["token"]), self._token):
                 raise ValueError
             status.rank = int(message["rank"])
             status.host = message["host"]
             status.identity = message["identity"]
-            status.process = (message["pid"], message["began"])
+            status.pid = message["pid"]
             self._statuses[status.rank] = status
             self.not_connected.discard(status.rank)
             if not self.not_connected:
@@ -313,29 +311,17 @@ class Watchdog:
             self._unregister(status)
             if self.lost is None:
                 self.lost = status.report(PROCESS_EXITED)
-                self._lost_s = time.monotonic()
+                self._lost_s = self._clock.look_s()
 
     def _evaluate(self, now_s: float) -> None:
         """Look for a rank that the job must end for; the first verdict stays."""
         if self.failed_rank is None:
-            self._leave_out_a_pause(now_s)
             self.failed_rank = (
                 self._lost(now_s)
                 or self._absent(now_s)
                 or self._silent(now_s)
                 or self._stalled(now_s)
             )
-
-    def _leave_out_a_pause(self, now_s: float) -> None:
-        """Shift all times by that in which this process itself did not run, such as a laptop's
-        sleep: no rank was silent then."""
-        pause_s = suspended_s(self._evaluated_s, now_s)
-        self._evaluated_s = now_s
-        if pause_s:
-            self._start_s += pause_s
-            self._lost_s += pause_s
-            for status in self._statuses.values():
-                status.skip(pause_s, now_s)
 
     def _lost(self, now_s: float) -> Failure | None:
         """A process has ended, and its launcher has not ended the job."""
@@ -358,65 +344,55 @@ class Watchdog:
         return Failure(missing[0], hosts[0], "start", 0, reason)
 
     def _silent(self, now_s: float) -> Failure | None:
-        """A connected rank sends nothing, and a look at its process shows nothing either. Python
+        """A connected rank sends nothing, and a look at its process shows no work either. Python
         sends nothing while it loads a library: in start-up only a stopped process is silent."""
         silence_s = self._settings.silence_s
-        unseen = []
-        for status in self._statuses.values():
-            if status.last_look_s < now_s - silence_s / 2:
-                status.last_look_s = now_s
-                unseen.append(status)
-        for status in sorted(unseen, key=lambda status: status.last_received_s):
-            seen = self._activity_here(status)
-            if seen and (status.look(seen, now_s) or seen.state == "R"):
+        connected = self._statuses.values()
+        for status in sorted(connected, key=lambda status: status.last_received_s):
+            if status.last_look_s >= now_s - silence_s / 2:
+                continue
+            status.last_look_s = now_s
+            seen = None
+            if status.host == socket.gethostname():
+                seen = activity_of(status.pid)
+            if seen and status.look(seen, now_s):
                 status.last_received_s = now_s
-            elif status.last_received_s < now_s - silence_s and (
-                status.is_started or (seen and seen.is_stopped)
-            ):
-                facts = () if seen else (_ELSEWHERE,)
-                return status.found(f"silent for {silence_s:g} s", *facts)
-        return None
-
-    def _activity_here(self, status: RankStatus) -> Activity | None:
-        """What the process of a rank does; None: it is none of this machine."""
-        pid, began = status.process
-        if status.host == socket.gethostname() and began_at(pid) == began:
-            return activity_of(pid)
+                continue
+            silent_s = now_s - status.last_received_s
+            is_stopped = seen is not None and seen.state == "T"
+            if silent_s > silence_s and (status.is_started or is_stopped):
+                return status.found("silent", silent_s)
         return None
 
     def _stalled(self, now_s: float) -> Failure | None:
-        """No rank makes a step, and none works at one: all wait for one. It is behind, or not where
-        one waits for others. In start-up no rank reaches another phase."""
+        """No rank makes a step, and none works at one: all wait for one. It is silent, behind, or
+        not where one waits for others. In start-up no rank reaches another phase."""
         connected = self._statuses.values()
-        last_step_s = max((status.last_step_s for status in connected), default=now_s)
         last_s = max((status.last_progress_s for status in connected), default=now_s)
+        last_step_s = max((status.last_step_s for status in connected), default=now_s)
         is_started = all(status.is_started for status in connected)
-        limit_s = self._settings.stall_s
-        if not is_started:
-            limit_s = self._settings.start_s
-            last_s = last_step_s
-        elif last_step_s < now_s - _MOST_STALLS * limit_s:
-            limit_s *= _MOST_STALLS
-            last_s = last_step_s
+        limit_s = self._settings.start_s
+        if is_started:
+            limit_s = self._settings.stall_s
+            last_s = min(last_s, last_step_s + (_MOST_STALLS - 1) * limit_s)
         if last_s >= now_s - limit_s:
             return None
-        heard_s = now_s - self._settings.silence_s
+        answer_s = now_s - self._settings.silence_s
 
         def order(status: RankStatus) -> tuple[bool, int, bool]:
-            answers = status.last_received_s >= heard_s
+            answers = status.last_received_s >= answer_s
             return answers, status.place.step, status.waits
 
         status = min(connected, key=order)
         answers, *_ = order(status)
-        places = {(*status.place[:2], status.waits) for status in connected}
-        facts: tuple[str, ...] = ()
-        if not answers:
-            silent_s = now_s - status.last_received_s
-            facts = (f"silent for {silent_s:.0f} s: {_ELSEWHERE}",)
-        elif self._host != _HERE and len(places) == 1:  # nobody is behind
-            facts = (f"as all {len(connected)} ranks: {_NETWORK}",)
         self.may_save = is_started and answers
-        return status.found(f"no progress for {limit_s:g} s", *facts)
+        facts = []
+        if not answers:
+            facts = [f"silent for {now_s - status.last_received_s:.0f} s"]
+        places = {(status.place, status.waits) for status in connected}
+        if answers and self._host != _HERE and len(places) == 1:  # nobody is behind
+            facts = [f"as all {len(connected)} ranks: {_NETWORK}"]
+        return status.found("no progress", now_s - last_step_s, *facts)
 
 
 def oom_kills() -> int:

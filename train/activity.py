@@ -22,10 +22,10 @@ _LEAST_WORK_S = 0.05
 _LEAST_SHARE = 0.01
 """Of a core."""
 _STATES = {
-    "R": "runs",
-    "S": "sleeps",
-    "D": "is blocked in the kernel (a disk, swapping)",
-    "T": "is stopped",
+    "R": "running",
+    "S": "sleeping",
+    "D": "blocked (a disk, swapping)",
+    "T": "stopped",
 }
 
 
@@ -36,24 +36,22 @@ class Activity(NamedTuple):
     work_s: float
     moved_bytes: int
 
-    @property
-    def is_stopped(self) -> bool:
-        return self.state in "tT"
-
     def works_since(self, before: Activity, within_s: float) -> bool:
-        """Whether it has computed, or moved data between memory and disks."""
+        """Whether it has computed, waits for a core to compute, or has moved data between memory and
+        disks."""
         least_s = max(_LEAST_WORK_S, _LEAST_SHARE * within_s)
         least_bytes = _PAGE_BYTES * max(1.0, within_s)
         return (
-            self.work_s >= before.work_s + least_s
+            self.state == before.state == "R"
+            or self.work_s >= before.work_s + least_s
             or self.moved_bytes >= before.moved_bytes + least_bytes
         )
 
     def since(self, before: Activity) -> str:
         """In words."""
-        does = _STATES.get(self.state.upper(), f"is in state {self.state}")
         worked_s = self.work_s - before.work_s
-        return f"its process {does} and has worked for {worked_s:.1f} s of CPU time"
+        state = _STATES.get(self.state, self.state)
+        return f"its process is {state} and has used {worked_s:.1f} s of CPU time since"
 
 
 def activity_of(pid: int) -> Activity | None:
@@ -71,13 +69,6 @@ def activity_of(pid: int) -> Activity | None:
     swapped_bytes = int(fields[9]) * _PAGE_BYTES
     moved_bytes = swapped_bytes + sum(map(int, moved))
     return Activity(fields[0], ticks / _TICKS_PER_S, moved_bytes)
-
-
-def began_at(pid: int) -> int:
-    """In ticks since the host's start; 0: there is no such process. With its number that tells a
-    process from those of other hosts and of containers."""
-    _, fields = _stat(Path("/proc", str(pid)))
-    return int(fields[19]) if fields else 0
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from ..config.errors import UserError
 from ..config.reading import read_text
-from .activity import activity_of, began_at
+from .activity import activity_of
 from .context import RunContext
 
 WATCHDOG_ENV = "RN50_WATCHDOG"
@@ -97,7 +97,6 @@ class HeartbeatClient:
                 "rank": context.process.rank,
                 "host": context.process.host,
                 "pid": os.getpid(),
-                "began": began_at(os.getpid()),
                 "identity": json.dumps(context.identity),
             }
         )

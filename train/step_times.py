@@ -84,7 +84,7 @@ class StepTimes:
         self._stamp = stamp or _stamp_of_the_host()
         # A row for each step that is under way, or over and not yet taken.
         rows = most_steps + 2 * RUN_AHEAD_STEPS + 1
-        self._stamps = np.full((rows, len(PHASES)), np.nan)
+        self._stamps = np.zeros((rows, len(PHASES)))  # NaN: to be done
         self._next = 1
         self._last = 0
         """First step not yet taken, and the last one asked for."""
@@ -151,11 +151,7 @@ class StepTimes:
 
     def done_step(self) -> int:
         """The last step whose update is done; steps end in their order. For any thread."""
-        step = self._last
-        rows = len(self._stamps)
-        while step > self._last - rows and np.isnan(self._stamps[step % rows, _UPDATE]):
-            step -= 1
-        return max(0, step)
+        return self._last - int(np.isnan(self._stamps[:, _UPDATE]).sum())
 
     def end_block(self) -> None:
         """Something else than steps comes next, such as an evaluation; all that was enqueued is

@@ -20,7 +20,7 @@ from rn50.config.schema import Watchdog as Settings
 from rn50.launch.failure import PROCESS_EXITED
 from rn50.launch.watchdog import Watchdog
 from rn50.logging.records import Failure, to_dict
-from rn50.train.activity import Activity, activity_of, began_at
+from rn50.train.activity import Activity, activity_of
 from rn50.train.heartbeat import WATCHDOG_ENV, Line, Place
 from tests.conftest import ROOT
 from tests.waiting import wait_until
@@ -56,7 +56,6 @@ class Rank:
             rank=rank,
             host=host or f"h{rank}",
             pid=pid,
-            began=began_at(pid),
             identity="{}",
         )
 
@@ -183,12 +182,12 @@ def test_ranks_of_other_hosts_connect_over_ipv4_or_ipv6(address: str) -> None:
         (
             {"stall_s": 0.5},
             [(10, WAITS), (9, WAITS)],
-            "no progress for 0.5 s",
+            "no progress",
         ),
         (
             {"stall_s": 0.5},
             [(10, WAITS), (10, FETCHES)],
-            "no progress for 0.5 s",
+            "no progress",
         ),
     ],
     indirect=["watchdog"],
@@ -240,19 +239,19 @@ LIMITS = Settings(
 STARTED_LATE = "no progress for 3 s"
 VERDICTS = {
     # what the process does, whether it is heard: in start-up, in training
-    (SLEEPS, "heard"): (STARTED_LATE, "no progress for 2 s.*sleeps.* 0.0 s of CPU"),
-    (POLLS, "heard"): (STARTED_LATE, "no progress for 2 s"),
+    (SLEEPS, "heard"): (STARTED_LATE, "no progress.*sleeping.* 0.0 s of CPU"),
+    (POLLS, "heard"): (STARTED_LATE, "no progress"),
     (COMPUTES, "heard"): (STARTED_LATE, None),
     (READS, "heard"): (STARTED_LATE, None),
-    (SLEEPS, "silent"): (STARTED_LATE, "silent for 1 s.*sleeps"),
-    (POLLS, "silent"): (STARTED_LATE, "silent for 1 s"),
+    (SLEEPS, "silent"): (STARTED_LATE, "silent.*sleeping"),
+    (POLLS, "silent"): (STARTED_LATE, "silent"),
     (COMPUTES, "silent"): (STARTED_LATE, None),
     (READS, "silent"): (STARTED_LATE, None),
-    (SLEEPS, "stopped"): ("silent for 1 s.*is stopped",) * 2,
-    (COMPUTES, "stopped"): ("silent for 1 s.*is stopped",) * 2,
+    (SLEEPS, "stopped"): ("silent.*is stopped",) * 2,
+    (COMPUTES, "stopped"): ("silent.*is stopped",) * 2,
     (COMPUTES, "cut off"): (
-        f"{STARTED_LATE}.*: silent for .*network is cut",
-        "silent for 1 s.*network is cut",
+        f"{STARTED_LATE}.*; silent for .*network is cut",
+        "silent.*network is cut",
     ),
 }
 
