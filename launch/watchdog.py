@@ -54,11 +54,12 @@ class RankStatus:
         self.line = Line("")
         self.last_received_s = now_s
         self.last_look_s = now_s
+        self.last_work_s = now_s
         self.last_step_s = now_s
         self.last_progress_s = now_s
         """Of a step or phase; in training of work too."""
         self._looks: list[Activity] = []
-        """Since the last step: the first, the one at the last progress, the last."""
+        """What its process did then, at a step: when it last worked, and now."""
 
     @property
     def waits(self) -> bool:
@@ -74,23 +75,21 @@ class RankStatus:
             self.place = place
             self.last_step_s = now_s
             self.last_progress_s = now_s
-            self._looks = []
-        elif seen := message["activity"]:
+        if seen := message["activity"]:
             self.look(Activity(*seen), now_s)
+        else:
+            self._looks = []
 
     def look(self, seen: Activity, now_s: float) -> bool:
         """Note what its process does at a step. Returns whether it works."""
-        if not self._looks:
-            self._looks = [seen] * 3
-            self._marked_s = now_s
-        first, marked, _ = self._looks
-        works = seen.works_since(marked, now_s - self._marked_s)
-        if works:
-            marked = seen
-            self._marked_s = now_s
+        before, *_ = self._looks or [seen]
+        works = seen.works_since(before, now_s - self.last_work_s)
+        if works or not self._looks:
+            before = seen
+            self.last_work_s = now_s
         if works and self.is_started:
             self.last_progress_s = now_s
-        self._looks = [first, marked, seen]
+        self._looks = [before, seen]
         return works
 
     def found(self, what: str, for_s: float, *more: str) -> Failure:
@@ -100,8 +99,8 @@ class RankStatus:
             facts.append(f"its device had done step {self.place.done_step}")
         does = _ELSEWHERE
         if self._looks:
-            first, _, last = self._looks
-            does = last.since(first)
+            before, seen = self._looks
+            does = seen.since(before)
         return self.report("; ".join([*facts, does]))
 
     def report(self, reason: str) -> Failure:

@@ -37,8 +37,7 @@ class Activity(NamedTuple):
     moved_bytes: int
 
     def works_since(self, before: Activity, within_s: float) -> bool:
-        """Whether it has computed, waits for a core to compute, or has moved data between memory and
-        disks."""
+        """Whether it has computed, waits for a core, or has moved data from or to disks."""
         least_s = max(_LEAST_WORK_S, _LEAST_SHARE * within_s)
         least_bytes = _PAGE_BYTES * max(1.0, within_s)
         return (

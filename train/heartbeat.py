@@ -165,15 +165,16 @@ class HeartbeatClient:
             context.eval_batches,
         )
         line = main_thread()
+        activity = None
         # a host that waits for a GPU polls
         polls = line.in_engine and context.run.system.device == "gpu"
+        if place == last and not polls:
+            activity = activity_of(os.getpid())
         self._send(
             {
                 "place": place,
                 "line": line,
-                "activity": None
-                if polls or place != last
-                else activity_of(os.getpid()),
+                "activity": activity,
                 "is_started": context.is_started,
                 "grace_s": context.grace_s,
             }

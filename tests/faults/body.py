@@ -82,13 +82,6 @@ def load_slowly() -> None:
     ctypes.CDLL(str(library))
 
 
-def compute() -> None:
-    """For longer than a rank may stand still."""
-    until_s = time.monotonic() + 12
-    while time.monotonic() < until_s:
-        pass
-
-
 def cut_network() -> None:
     """The link of this emulated host goes down (tests/lab/netlab.sh)."""
     lines = subprocess.check_output(["ip", "-o", "-4", "addr"], text=True)
@@ -105,7 +98,6 @@ FAULTS: dict[str, Callable[[], Any]] = {
     "silent exit": partial(os._exit, 0),
     "data never comes": partial(time.sleep, 3600),
     "data comes late": partial(time.sleep, 12),
-    "long step": compute,
     "slow library": load_slowly,
     "slow steps": lambda: None,
     "disk full": fill_disk,

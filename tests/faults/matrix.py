@@ -105,7 +105,6 @@ HEALTHY = (
     ("slow library", "start-up"),
     ("slow steps", "mid-epoch"),
     ("slow steps", "evaluation"),
-    ("long step", "mid-epoch"),
 )
 """What takes longer than `silence_s` or `stall_s`, and is no fault."""
 SHORT_START = (f"watchdog.start_s={START_UP_S}",)
