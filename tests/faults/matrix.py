@@ -153,7 +153,11 @@ def cases() -> Iterator[Case]:
             "target 0.999 missed",
             math.inf,
             code=1,
-            more=("log.every=1000 steps", "checkpoint.every=100 epochs"),
+            more=(
+                "log.every=1000 steps",
+                "schedule.length=2 epochs",
+                "limits.min_accuracy_by=off",
+            ),
         )
     yield Case(
         "data comes late",
