@@ -396,11 +396,11 @@ class Watchdog(Section):
     enabled: Bool = True
     """End the run when a rank is lost."""
     start_s: Seconds = 300.0
-    """Longest time to a rank's connection."""
+    """Longest time in start-up to a rank's connection, then to each new phase."""
     silence_s: Seconds = 10.0
-    """Longest time from one message of a rank to the next."""
+    """Longest time from one message of a rank to the next, if its process does nothing."""
     stall_s: Seconds = 300.0
-    """Longest time on the same step or phase."""
+    """Longest time on the same step in which no rank's process works."""
 
 
 class Limits(Section):

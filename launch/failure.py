@@ -109,6 +109,15 @@ def explain_failure(evidence: Evidence) -> str:
     return with_shortages(cause, evidence.stderr, evidence.limits)
 
 
+def file_with_details(evidence: Evidence) -> str:
+    """The name of the file that says most: a verdict of the watchdog is in that of its rank, and
+    who it ended for that has words in stderr.log too."""
+    failures = [*filter(None, [evidence.lost]), *evidence.failures]
+    if failures and (_found_by_watchdog(evidence) or not evidence.stderr.strip()):
+        return failures[0].file_name
+    return "stderr.log"
+
+
 def _reported(evidence: Evidence) -> Cause | None:
     """The first reason that a rank gave itself and that no other rank caused."""
     for failure in evidence.failures:

@@ -184,7 +184,7 @@ def _run_one(
         if request.requeue and outcome.stopped_by == LIMIT_SIGNAL:
             ending = ending._replace(advice="", next="")
         print(
-            f"rn50: error: {ending.reason}; details: {out / 'stderr.log'}",
+            f"rn50: error: {str(error).removesuffix(error.ending.what_next)}",
             file=sys.stderr,
         )
         say(f"{out}{ending.what_next}", to=sys.stderr)

@@ -30,7 +30,7 @@ from ..data.lock import LOCK, RANK_LOCK, other_holder
 from ..logging.records import RESULT, Failure, read_failures, write
 from ..train.heartbeat import SCRATCH_ENV
 from ..train.reserve import give_back
-from .failure import LABEL, Evidence, explain_failure
+from .failure import LABEL, Evidence, explain_failure, file_with_details
 from .host_limits import check_open_files, read_limits
 from .launchers import LAUNCHERS, Job
 from .watchdog import Watchdog, oom_kills
@@ -168,6 +168,9 @@ def _run_to_its_end(
         code = wait_for_launcher(child, watchdog, stop)
         if code != 0:
             grace_s = FAILED_GRACE_S
+            if watchdog is not None and watchdog.may_save:
+                watchdog.request_stop("the watchdog")
+                _wait_for_end(child, stop, stop_grace_s)
         return code
     except KeyboardInterrupt:
         if watchdog is not None:
@@ -266,7 +269,7 @@ def _explain(out: Path, watchdog: Watchdog | None, evidence: Evidence) -> UserEr
         with suppress(OSError):
             if not os.path.lexists(path) or not path.lstat().st_size:
                 write(path, failure)
-    return RankFailed(why, out / "stderr.log")
+    return RankFailed(why, out / file_with_details(evidence))
 
 
 class StderrLog:

@@ -8,19 +8,19 @@ import secrets
 import selectors
 import socket
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..config.errors import UserError
 from ..config.reading import read_text
 from ..config.schema import Watchdog as Settings
 from ..logging.records import Failure, fit
+from ..train.activity import Activity, activity_of
 from ..train.communication.identity import differences, differing_ranks
-from ..train.heartbeat import WATCHDOG_ENV, Line
-from ..train.running_clock import suspended_s
+from ..train.heartbeat import WATCHDOG_ENV, Line, Place
+from ..train.running_clock import RunningClock
 from .failure import PROCESS_EXITED
 from .host_limits import raise_open_files
 
@@ -30,17 +30,12 @@ _TICK_S = 0.25
 _MAX_LINE_BYTES = 65536
 _HERE = "127.0.0.1"
 _MOST_HOSTS = 8
+_ELSEWHERE = "its process is stopped or blocked, or its network is cut"
 _NETWORK = "their launcher hangs, or the network between hosts drops what they send (firewall, MTU)"
 _JOINING = ("join ranks", "open connections", "agree on weights")
 """Stages of start-up in which a rank waits for others."""
-
-
-class Place(NamedTuple):
-    """Where a rank is, as it says."""
-
-    phase: str
-    step: int
-    line: Line
+_MOST_STALLS = 10
+"""A rank that works may take so many times `stall_s` for a step: what it does may have no end."""
 
 
 class RankStatus:
@@ -52,15 +47,61 @@ class RankStatus:
         self.rank = -1
         self.host = ""
         self.identity = ""
+        self.pid = 0
         self.asked_to_hold = False
-        self.place = Place("start", 0, Line(""))
+        self.is_started = False
+        self.place = Place()
+        self.line = Line("")
         self.last_received_s = now_s
+        self.last_look_s = now_s
+        self.last_work_s = now_s
+        self.last_step_s = now_s
         self.last_progress_s = now_s
+        """Of a step or phase; in training of work too."""
+        self._looks: list[Activity] = []
+        """What its process did then, at a step: when it last worked, and now."""
 
     @property
     def waits(self) -> bool:
         """Whether it most likely waits for other ranks."""
-        return self.place.phase in _JOINING or self.place.line.in_engine
+        return self.place.phase in _JOINING or self.line.in_engine
+
+    def beat(self, message: Mapping[str, Any], now_s: float) -> None:
+        """Where it is, as it says."""
+        place = Place(*message["place"])
+        self.line = Line(*message["line"])
+        self.is_started = message["is_started"]
+        if place != self.place:
+            self.place = place
+            self.last_step_s = now_s
+            self.last_progress_s = now_s
+        if seen := message["activity"]:
+            self.look(Activity(*seen), now_s)
+        else:
+            self._looks = []
+
+    def look(self, seen: Activity, now_s: float) -> bool:
+        """Note what its process does at a step. Returns whether it works."""
+        before, *_ = self._looks or [seen]
+        works = seen.works_since(before, now_s - self.last_work_s)
+        if works or not self._looks:
+            before = seen
+            self.last_work_s = now_s
+        if works and self.is_started:
+            self.last_progress_s = now_s
+        self._looks = [before, seen]
+        return works
+
+    def found(self, what: str, for_s: float, *more: str) -> Failure:
+        """A verdict: since when, where the rank is, how far it was, what its process does."""
+        facts = [f"{what} for {for_s:.0f} s at {self.line}", *more]
+        if self.place.done_step:
+            facts.append(f"its device had done step {self.place.done_step}")
+        does = _ELSEWHERE
+        if self._looks:
+            before, seen = self._looks
+            does = seen.since(before)
+        return self.report("; ".join([*facts, does]))
 
     def report(self, reason: str) -> Failure:
         """As a rank itself reports a failure."""
@@ -78,7 +119,7 @@ class Watchdog:
     `failures` (what ranks reported of their own end, in this order), `lost` (the first rank whose
     process ended without a word, and where it was), `failed_rank` (for which the job must end),
     `grace_s` (which the ranks need for an orderly end), `signals` (which a rank
-    got, by rank).
+    got, by rank), `may_save` (whether ranks that answer may end in order, with a checkpoint).
     `hosts`: each rank's, where they are known."""
 
     def __init__(
@@ -91,8 +132,10 @@ class Watchdog:
     ) -> None:
         self._settings = settings
         self.not_connected = set(range(ranks))
-        self._start_s = time.monotonic()
-        self._evaluated_s = self._start_s
+        self._clock = (
+            RunningClock()
+        )  # no rank is silent while this process is suspended
+        self._start_s = self._clock.look_s()
         self._token = secrets.token_hex(16)
         self._hosts = dict(enumerate(hosts))
         self._host = _HERE if one_machine else socket.gethostname()
@@ -119,6 +162,7 @@ class Watchdog:
         self.lost: Failure | None = None
         self._lost_s = 0.0
         self.failed_rank: Failure | None = None
+        self.may_save = False
         self._thread = threading.Thread(
             target=self._listen, name="watchdog", daemon=True
         )
@@ -142,6 +186,7 @@ class Watchdog:
         self._selector.close()
 
     def _listen(self) -> None:
+        self._clock.watch()
         next_look_s = 0.0
         while not self._closed:
             for key, _ in self._selector.select(_TICK_S):
@@ -152,9 +197,10 @@ class Watchdog:
             if self._asked_by and not self._stop_sent:
                 self._stop_all()
             # A look goes over all ranks: one a message would be their square.
-            if time.monotonic() >= next_look_s:
-                self._evaluate(time.monotonic())
-                next_look_s = time.monotonic() + _TICK_S
+            now_s = self._clock.look_s()
+            if now_s >= next_look_s:
+                self._evaluate(now_s)
+                next_look_s = now_s + _TICK_S
 
     def _stop_all(self) -> None:
         """Ask each rank to hold; when all have answered, name the last step (train/stopping.py)."""
@@ -178,7 +224,7 @@ class Watchdog:
             except OSError:  # none left, or one that has hung up meanwhile
                 return
             connection.setblocking(False)
-            status = RankStatus(connection, time.monotonic())
+            status = RankStatus(connection, self._clock.look_s())
             self._selector.register(connection, selectors.EVENT_READ, status)
 
     def _read(self, status: RankStatus) -> None:
@@ -202,13 +248,14 @@ class Watchdog:
             self._on_disconnect(status)
 
     def _handle(self, status: RankStatus, message: Mapping[str, Any]) -> None:
-        now_s = time.monotonic()
+        now_s = self._clock.look_s()
         if status.rank < 0:
             if not secrets.compare_digest(str(message["token"]), self._token):
                 raise ValueError
             status.rank = int(message["rank"])
             status.host = message["host"]
             status.identity = message["identity"]
+            status.pid = message["pid"]
             self._statuses[status.rank] = status
             self.not_connected.discard(status.rank)
             if not self.not_connected:
@@ -224,13 +271,10 @@ class Watchdog:
         elif "done" in message:
             self._unregister(status)
         else:
-            line = Line(*message["line"])
-            place = Place(message["phase"], message["step"], line)
-            if place[:2] != status.place[:2]:
-                status.last_progress_s = now_s
-            status.place = place
-            self.grace_s = max(self.grace_s, message.get("grace_s", 0.0))
+            status.beat(message, now_s)
+            self.grace_s = max(self.grace_s, message["grace_s"])
         status.last_received_s = now_s
+        status.last_look_s = now_s
         self._reply(status, b"beat\n")
 
     def _compare_identities(self) -> None:
@@ -266,32 +310,17 @@ class Watchdog:
             self._unregister(status)
             if self.lost is None:
                 self.lost = status.report(PROCESS_EXITED)
-                self._lost_s = time.monotonic()
+                self._lost_s = self._clock.look_s()
 
     def _evaluate(self, now_s: float) -> None:
         """Look for a rank that the job must end for; the first verdict stays."""
         if self.failed_rank is None:
-            self._leave_out_a_pause(now_s)
             self.failed_rank = (
                 self._lost(now_s)
                 or self._absent(now_s)
                 or self._silent(now_s)
                 or self._stalled(now_s)
             )
-
-    def _leave_out_a_pause(self, now_s: float) -> None:
-        """Shift all times by that in which this process itself did not run, such as a laptop's
-        sleep: no rank was silent then."""
-        pause_s = suspended_s(self._evaluated_s, now_s)
-        self._evaluated_s = now_s
-        if pause_s:
-            self._start_s += pause_s
-            self._lost_s += pause_s
-            for status in self._statuses.values():  # some may have reported since
-                received_s = status.last_received_s + pause_s
-                progress_s = status.last_progress_s + pause_s
-                status.last_received_s = min(now_s, received_s)
-                status.last_progress_s = min(now_s, progress_s)
 
     def _lost(self, now_s: float) -> Failure | None:
         """A process has ended, and its launcher has not ended the job."""
@@ -314,31 +343,55 @@ class Watchdog:
         return Failure(missing[0], hosts[0], "start", 0, reason)
 
     def _silent(self, now_s: float) -> Failure | None:
-        """A connected rank sends nothing: its process, its node or the network stands still."""
+        """A connected rank sends nothing, and a look at its process shows no work either. Python
+        sends nothing while it loads a library: in start-up only a stopped process is silent."""
         silence_s = self._settings.silence_s
         connected = self._statuses.values()
-        status = min(connected, key=lambda status: status.last_received_s, default=None)
-        if status is None or status.last_received_s >= now_s - silence_s:
-            return None
-        about = "its process is stopped or blocked, or its network is cut"
-        return status.report(f"silent for {silence_s:g} s: {about}")
+        for status in sorted(connected, key=lambda status: status.last_received_s):
+            if status.last_look_s >= now_s - silence_s / 2:
+                continue
+            status.last_look_s = now_s
+            seen = None
+            if status.host == socket.gethostname():
+                seen = activity_of(status.pid)
+            if seen and status.look(seen, now_s):
+                status.last_received_s = now_s
+                continue
+            silent_s = now_s - status.last_received_s
+            is_stopped = seen is not None and seen.state == "T"
+            if silent_s > silence_s and (status.is_started or is_stopped):
+                return status.found("silent", silent_s)
+        return None
 
     def _stalled(self, now_s: float) -> Failure | None:
-        """No rank gets on: all wait for one. It is behind, or not where one waits for others."""
-        stall_s = self._settings.stall_s
+        """No rank makes a step, and none works at one: all wait for one. It is silent, behind, or
+        not where one waits for others. In start-up no rank reaches another phase."""
         connected = self._statuses.values()
-        latest_s = max(
-            (status.last_progress_s for status in connected),
-            default=now_s,
-        )
-        if latest_s >= now_s - stall_s:
+        last_s = max((status.last_progress_s for status in connected), default=now_s)
+        last_step_s = max((status.last_step_s for status in connected), default=now_s)
+        is_started = all(status.is_started for status in connected)
+        limit_s = self._settings.start_s
+        if is_started:
+            limit_s = self._settings.stall_s
+            last_s = min(last_s, last_step_s + (_MOST_STALLS - 1) * limit_s)
+        if last_s >= now_s - limit_s:
             return None
-        status = min(connected, key=lambda status: (status.place.step, status.waits))
-        reason = f"no progress for {stall_s:g} s, at {status.place.line}"
-        places = {(*status.place[:2], status.waits) for status in connected}
-        if self._host != _HERE and len(places) == 1:  # nobody is behind
-            reason += f", as all {len(connected)} ranks: {_NETWORK}"
-        return status.report(reason)
+        answer_s = now_s - self._settings.silence_s
+
+        def order(status: RankStatus) -> tuple[bool, int, bool]:
+            answers = status.last_received_s >= answer_s
+            return answers, status.place.step, status.waits
+
+        status = min(connected, key=order)
+        answers, *_ = order(status)
+        self.may_save = is_started and answers
+        facts = []
+        if not answers:
+            facts = [f"silent for {now_s - status.last_received_s:.0f} s"]
+        places = {(status.place, status.waits) for status in connected}
+        if answers and self._host != _HERE and len(places) == 1:  # nobody is behind
+            facts = [f"as all {len(connected)} ranks: {_NETWORK}"]
+        return status.found("no progress", now_s - last_step_s, *facts)
 
 
 def oom_kills() -> int:

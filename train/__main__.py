@@ -161,7 +161,7 @@ class Rank:
             process.rank,
             process.host,
             phase=self.phase,
-            step=context.state.step if context else 0,
+            step=context.step if context else 0,
             reason=one_line(error),
             retryable=not isinstance(error, NonRetryableError),
             agreed_step=getattr(error, "agreed_step", None),

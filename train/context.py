@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..config.atomic import write_file
@@ -46,7 +46,7 @@ class RunContext:
         """Where the run goes on, if it does not begin."""
         self.plan = build_plan(self.run)
         self.state = resumed.meta.state.model_copy() if resumed else TrainState()
-        """How far training has come: written by `run.py` alone, read by the heartbeat too."""
+        """How far training has come: written by `run.py` alone."""
         self.out = out
         self.process = process
         first = process.rank == 0
@@ -75,6 +75,10 @@ class RunContext:
             over_mpi=process.over_mpi,
         )
         self.stop = StopRequest()
+        self.eval_batches = 0
+        """Batches that evaluations have asked for."""
+        self.done_step: Callable[[], int] = lambda: 0
+        """Gives the last step that the device has done; 0: it is not known."""
         self.run_started_unix_s = resumed.meta.run_started_unix_s if resumed else None
         """When the run's clock started; None: not yet."""
         self.init_s = 0.0
@@ -87,6 +91,11 @@ class RunContext:
         """Since the run's clock started."""
         assert self.run_started_unix_s is not None
         return self.clock.unix_s - self.run_started_unix_s
+
+    @property
+    def step(self) -> int:
+        """The step that the loop is at."""
+        return max(self.state.step, self.stop.begun)
 
     @property
     def grace_s(self) -> float:

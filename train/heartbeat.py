@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from ..config.errors import UserError
 from ..config.reading import read_text
+from .activity import activity_of
 from .context import RunContext
 
 WATCHDOG_ENV = "RN50_WATCHDOG"
@@ -44,6 +45,15 @@ class Line(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.at} (in an engine)" if self.in_engine else self.at
+
+
+class Place(NamedTuple):
+    """How far a rank is: the step that its loop is at, the last one that its device has done."""
+
+    phase: str = "start"
+    step: int = 0
+    done_step: int = 0
+    eval_batches: int = 0
 
 
 class HeartbeatClient:
@@ -112,7 +122,7 @@ class HeartbeatClient:
         clock = context.stop.clock
         clock.watch()
         last_sent_s = 0.0
-        last_phase = ""
+        last = Place()
         received = b""
         incoming = select.poll()  # select() takes no descriptor above 1,023
         incoming.register(self._socket, select.POLLIN)
@@ -120,19 +130,11 @@ class HeartbeatClient:
         last_received_s = clock.look_s()
         while not self._over:
             now_s = clock.look_s()
-            phase = context.timeline.phase
             try:
-                if phase != last_phase or now_s >= last_sent_s + PERIOD_S:
-                    self._send(
-                        {
-                            "phase": phase,
-                            "step": context.state.step,
-                            "line": main_thread(),
-                            "grace_s": context.grace_s,
-                        }
-                    )
+                is_due = now_s >= last_sent_s + PERIOD_S
+                if is_due or context.timeline.phase != last.phase:
+                    last = self._send_place(last)
                     last_sent_s = now_s
-                    last_phase = phase
                 wait_s = max(0.0, last_sent_s + PERIOD_S - now_s)
                 ready = [descriptor for descriptor, _ in incoming.poll(1e3 * wait_s)]
                 if self._news in ready:
@@ -151,6 +153,33 @@ class HeartbeatClient:
                     self._end(f"no connection to the launcher any more ({why})")
             if now_s > last_received_s + self._patience_s and not self._over:
                 self._end(f"no word from the launcher for {self._patience_s:g} s")
+
+    def _send_place(self, last: Place) -> Place:
+        """Where this rank is; with what its process does, where that is all that goes on since
+        `last`: a look at 60 threads takes a millisecond."""
+        context = self._context
+        place = Place(
+            context.timeline.phase,
+            context.step,
+            context.done_step(),
+            context.eval_batches,
+        )
+        line = main_thread()
+        activity = None
+        # a host that waits for a GPU polls
+        polls = line.in_engine and context.run.system.device == "gpu"
+        if place == last and not polls:
+            activity = activity_of(os.getpid())
+        self._send(
+            {
+                "place": place,
+                "line": line,
+                "activity": activity,
+                "is_started": context.is_started,
+                "grace_s": context.grace_s,
+            }
+        )
+        return place
 
     def _obey(
         self,

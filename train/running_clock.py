@@ -10,12 +10,6 @@ PAUSE_S = 2.0
 (`scontrol suspend`, a virtual machine that stood still)."""
 
 
-def suspended_s(last_s: float, now_s: float) -> float:
-    """Seconds since the last look in which this process did not run."""
-    pause_s = now_s - last_s
-    return pause_s if pause_s > PAUSE_S else 0.0
-
-
 class RunningClock:
     """A clock for all threads. Once `watch` was called one of them has to look at it about every
     second: the first look of any thread after a suspension notices it."""
@@ -35,7 +29,8 @@ class RunningClock:
         """The time, in seconds from some moment."""
         with self._lock:
             now_s = time.monotonic()
-            if self._is_watched:
-                self._suspended_s += suspended_s(self._looked_s, now_s)
+            pause_s = now_s - self._looked_s
+            if self._is_watched and pause_s > PAUSE_S:
+                self._suspended_s += pause_s
             self._looked_s = now_s
             return now_s - self._suspended_s

@@ -85,7 +85,7 @@ class StepTimes:
         self._stamp = stamp or _stamp_of_the_host()
         # A row for each step that is under way, or over and not yet taken.
         rows = most_steps + 2 * RUN_AHEAD_STEPS + 1
-        self._stamps = np.full((rows, len(PHASES)), np.nan)
+        self._stamps = np.zeros((rows, len(PHASES)))  # NaN: to be done
         self._next = 1
         self._last = 0
         """First step not yet taken, and the last one asked for."""
@@ -166,6 +166,10 @@ class StepTimes:
             self._begun_s = stamps[-1, _UPDATE]
             self._past_ms.append(phases)
         return phases
+
+    def done_step(self) -> int:
+        """The last step whose update is done; steps end in their order. For any thread."""
+        return self._last - int(np.isnan(self._stamps[:, _UPDATE]).sum())
 
     def end_block(self) -> None:
         """Something else than steps comes next, such as an evaluation; all that was enqueued is

@@ -56,7 +56,8 @@ class StopRequest:
         suspension."""
         self.clock = RunningClock()
         self._looked_s = math.inf
-        self._begun = 0
+        self.begun = 0
+        """The step that the loop is at: the last one that has begun, or is about to."""
         self._holds = False
         self.last_step: int = sys.maxsize
         """The last step of all ranks, once the launcher has named it."""
@@ -69,7 +70,7 @@ class StopRequest:
         """Whether `step` is one of those that all ranks train. Called before each; waits only for
         the launcher's answer, once it has asked to hold."""
         # Before the look at `_holds`: a step that `hold` does not know of is not begun.
-        self._begun = step
+        self.begun = step
         now_s = self.clock.look_s()
         self.longest_step_s = max(self.longest_step_s, now_s - self._looked_s)
         self._looked_s = now_s
@@ -81,7 +82,7 @@ class StopRequest:
         """Begin no other step; returns the last one that may have been begun. Called by the
         heartbeat's thread, as `stop_after` is."""
         self._holds = True
-        return self._begun
+        return self.begun
 
     def stop_after(self, step: int, by: str) -> None:
         """The last step of all ranks, and who asked for it."""

@@ -131,6 +131,14 @@ def start_up(
     )
     stage("agree on weights", verify_replicas, context, comm, model, digest)
     context.start_clock([p.name for p in trainable(model.net)])
+    times = StepTimes(context.plan.log_every_steps, operators.stamp)
+    context.done_step = times.done_step
+    next_of_evaluation = batches_of(data.evaluation, ctx)
+
+    def next_eval_batch() -> Batch:
+        context.eval_batches += 1
+        return next_of_evaluation()
+
     comm.barrier()  # no rank touches the data before rank 0 has started the clock
     return Trainer(
         context=context,
@@ -138,10 +146,10 @@ def start_up(
         model=model,
         sources=data,
         next_batch=batches_of(data.train, ctx),
-        next_eval_batch=batches_of(data.evaluation, ctx),
+        next_eval_batch=next_eval_batch,
         settings_at=step_settings(run, context.plan),
         limit_run_ahead=RunAheadLimiter(),
-        times=StepTimes(context.plan.log_every_steps, operators.stamp),
+        times=times,
         profile=ProfileWindow(context),
         log=RunLog(context),
         cpu_begun_s=time.process_time(),

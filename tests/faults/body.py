@@ -34,6 +34,8 @@ from rn50.train.process_info import read_process_info
 
 fault, phase, victim, mark, *rest = sys.argv[1:]
 MIDDLE = 31
+SLOW_STEPS = 4
+SLOW_STEP_S = 3.0
 
 
 def run_folder() -> Path:
@@ -67,6 +69,19 @@ def raise_error() -> None:
     raise ZeroDivisionError("the disk is on fire")
 
 
+def load_slowly() -> None:
+    """A library whose constructor takes longer than ranks may be silent: Python keeps its lock."""
+    library = Path(f"{mark}.so")
+    source = "__attribute__((constructor)) void begin(void) { sleep(7); }"
+    subprocess.run(
+        ["gcc", "-xc", "-", "-w", "-shared", "-fPIC", "-o", library],
+        input=source,
+        text=True,
+        check=True,
+    )
+    ctypes.CDLL(str(library))
+
+
 def cut_network() -> None:
     """The link of this emulated host goes down (tests/lab/netlab.sh)."""
     lines = subprocess.check_output(["ip", "-o", "-4", "addr"], text=True)
@@ -82,6 +97,9 @@ FAULTS: dict[str, Callable[[], Any]] = {
     "no memory": out_of_memory,
     "silent exit": partial(os._exit, 0),
     "data never comes": partial(time.sleep, 3600),
+    "data comes late": partial(time.sleep, 12),
+    "slow library": load_slowly,
+    "slow steps": lambda: None,
     "disk full": fill_disk,
     "disk nearly full": partial(fill_disk, 1 << 20),
     "folder removed": remove_folder,
@@ -147,8 +165,11 @@ def before_batch(trainer_: Any, name: str, at: int) -> Any:
     numbers = count(1)
 
     def next_batch() -> Any:
-        if next(numbers) == at:
+        number = next(numbers)
+        if number == at:
             strike(trainer_.model)
+        if fault == "slow steps" and at <= number < at + SLOW_STEPS:
+            time.sleep(SLOW_STEP_S)
         return following()
 
     return replace(trainer_, **{name: next_batch})

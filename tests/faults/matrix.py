@@ -29,10 +29,13 @@ LAUNCHERS = ("mpirun", "gloo")
 PHASES = ("start-up", "first step", "mid-epoch", "evaluation", "checkpoint")
 SILENCE_S = 4.0
 STALL_S = 6.0
-"""Of the watchdog in these cases; the defaults are 10 and 300."""
+START_UP_S = 30.0
+"""Of the watchdog in these cases; the defaults are 10, 300 and 300."""
+GRACE_S = 10.0
+"""In which ranks that stand still but answer may write a checkpoint."""
 DEATH_BOUND_S = 10.0
 """From the death of a rank to the end of `rn50 launch`; for one that is silent or stands still,
-after `silence_s` or `stall_s`."""
+after `silence_s`, `start_s`, or `stall_s` with `grace_s`."""
 START_S = 30.0
 """For a job to reach what was wrong before it began: those cases count from the command on."""
 BUSY_BOUND_S = 60.0
@@ -89,15 +92,22 @@ class Outcome(NamedTuple):
 WORDS = {
     "SIGKILL": "killed by SIGKILL",
     "SIGSEGV": r"killed by SIGSEGV|(SIGABRT|process is gone) \(.*[Ss]egmentation fault",
-    "SIGSTOP": f"silent for {SILENCE_S:g} s",
+    "SIGSTOP": r"silent for \d+ s",
     "exception": "ZeroDivisionError: the disk is on fire",
     "no memory": "out of memory|Resource temporarily unavailable|memory was short"
     "|MPI_INIT failed",
     "silent exit": "its process is gone",
-    "data never comes": f"no progress for {STALL_S:g} s",
+    "data never comes": r"no progress for \d+ s",
 }
 """Faults of every phase, and what is said of them."""
-WAITS_S = {"SIGSTOP": SILENCE_S, "data never comes": STALL_S}
+WAITS_S = {"SIGSTOP": SILENCE_S, "data never comes": STALL_S + GRACE_S}
+HEALTHY = (
+    ("slow library", "start-up"),
+    ("slow steps", "mid-epoch"),
+    ("slow steps", "evaluation"),
+)
+"""What takes longer than `silence_s` or `stall_s`, and is no fault."""
+SHORT_START = (f"watchdog.start_s={START_UP_S}",)
 NO_SPACE = "cannot write: No space left on device"
 NO_CHECKPOINT = f"no checkpoint of step 20: .* {NO_SPACE}"
 NO_FOLDER = r"the run's folder is gone, removed or renamed .*: rank 0 on"
@@ -121,7 +131,43 @@ def cases() -> Iterator[Case]:
                         fault in ("exception", "no memory", "data never comes")
                     )
                 wait_s = WAITS_S.get(fault, 0.0)
-                yield Case(fault, launcher, phase, victim, WORDS[fault], wait_s)
+                more: tuple[str, ...] = ()
+                if (fault, phase) == ("data never comes", "start-up"):
+                    wait_s = START_UP_S
+                    more = SHORT_START
+                yield Case(
+                    fault,
+                    launcher,
+                    phase,
+                    victim,
+                    WORDS[fault],
+                    wait_s,
+                    more=more,
+                )
+    for number, (fault, phase) in enumerate(HEALTHY):
+        yield Case(
+            fault,
+            LAUNCHERS[number % 2],
+            phase,
+            1,
+            "target 0.999 missed",
+            math.inf,
+            code=1,
+            more=(
+                "log.every=1000 steps",
+                "schedule.length=2 epochs",
+                "limits.min_accuracy_by=off",
+            ),
+        )
+    yield Case(
+        "data comes late",
+        "mpirun",
+        "mid-epoch",
+        1,
+        r"no progress for .*; details: .*/failure_1.json; go on with: ",
+        WAITS_S["data never comes"],
+        more=("checkpoint.every=100 epochs",),  # that of the end is the first
+    )
     for launcher in LAUNCHERS:
         # Half a checkpoint that is given up would make room again.
         none = ("checkpoint.every=100 epochs",)
@@ -166,9 +212,9 @@ def cases() -> Iterator[Case]:
             "mpirun",
             phase,
             1,
-            f"rank 1 on h2 .* silent for {SILENCE_S:g} s",
-            SILENCE_S,
-            more=("system.nodes=2", "system.ranks_per_node=1"),
+            r"rank 1 on h2 .* silent for \d+ s",
+            START_UP_S if phase == "start-up" else SILENCE_S,
+            more=("system.nodes=2", "system.ranks_per_node=1", *SHORT_START),
         )
 
 

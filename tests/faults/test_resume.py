@@ -161,7 +161,6 @@ def test_a_killed_rank_costs_time_not_bits(
         small_data,
         "gloo",
         "system.job.max_restarts=1",
-        "watchdog.silence_s=60",
     )
     wait_until(lambda: list(rn50.results.glob(SAVED)))
     wait_until(lambda: rank_process(process.pid, 0)).kill()
@@ -191,7 +190,6 @@ def test_results_that_turn_read_only_end_the_run_and_mended_it_goes_on(
         rn50,
         small_data,
         LAUNCHERS[-1],
-        "watchdog.silence_s=60",
         env=os.environ | refused,
     )
     wait_until(lambda: process.poll() or list(rn50.results.glob(SAVED)), 300)
@@ -253,7 +251,6 @@ def test_after_a_bit_flip_the_run_goes_on_from_where_replicas_agreed(
         f"data.path={small_data}",
         f"system.results={rn50.results}",
         "system.job.max_restarts=1",
-        "watchdog.silence_s=60",
     ]
     done = finished(command, cwd=ROOT)
     assert done.returncode == 1, done.stderr

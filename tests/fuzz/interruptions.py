@@ -96,8 +96,8 @@ class Lab:
     ) -> list[str]:
         """The command of a new run."""
         places = [f"data.path={self.data}", f"system.results={results}"]
-        settings = [f"eval.target={target}", "watchdog.silence_s=60"]
-        return ["launch", *RUN, "--launcher", launcher, *settings, *places]
+        target_of_run = f"eval.target={target}"
+        return ["launch", *RUN, "--launcher", launcher, target_of_run, *places]
 
     def _whole(
         self,

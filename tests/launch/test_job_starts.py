@@ -21,7 +21,6 @@ SHORT = (
     "division=open",
     "log.every=5 steps",
     "checkpoint.every=20 steps",
-    "watchdog.silence_s=60",
 )
 
 

@@ -26,7 +26,6 @@ LONG = (
     "eval.target=0.999",
     "log.every=5 steps",
     "checkpoint.every=20 steps",
-    "watchdog.silence_s=60",
     "--launcher",
     "gloo",
 )

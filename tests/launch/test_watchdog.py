@@ -1,22 +1,32 @@
 """The watchdog's side of the conversation: real sockets, no ranks."""
 
 import json
+import os
+import re
+import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rn50.config.atomic import sync
 from rn50.config.schema import Watchdog as Settings
 from rn50.launch.failure import PROCESS_EXITED
 from rn50.launch.watchdog import Watchdog
 from rn50.logging.records import Failure, to_dict
-from rn50.train.heartbeat import WATCHDOG_ENV, Line
+from rn50.train.activity import Activity, activity_of
+from rn50.train.heartbeat import WATCHDOG_ENV, Line, Place
+from tests.conftest import ROOT
 from tests.waiting import wait_until
 
 PATIENCE_S = 60.0
+TRAINING = ("epoch 1", "epoch 3")
 
 WAITS = Line("train/communication/communicator.py:120 barrier", in_engine=True)
 FETCHES = Line("data/pipeline.py:90 next")
@@ -35,6 +45,8 @@ class Rank:
         self,
         watchdog: Watchdog,
         rank: int,
+        host: str = "",
+        pid: int = 1,
     ) -> None:
         place, _, token = watchdog.environment[WATCHDOG_ENV].rpartition(":")
         self.socket = connected(place)
@@ -42,8 +54,8 @@ class Rank:
         self.say(
             token=token,
             rank=rank,
-            host=f"h{rank}",
-            pid=1,
+            host=host or f"h{rank}",
+            pid=pid,
             identity="{}",
         )
 
@@ -60,8 +72,15 @@ class Rank:
         phase: str,
         step: int,
         line: Line = FETCHES,
+        activity: Activity | None = None,
     ) -> None:
-        self.say(phase=phase, step=step, line=line)
+        self.say(
+            place=Place(phase, step),
+            line=line,
+            activity=activity,
+            is_started=phase in TRAINING,
+            grace_s=0.0,
+        )
 
 
 @pytest.fixture
@@ -128,7 +147,7 @@ def test_hosts_whose_ranks_never_connect_are_named() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("other", ["warm up network", "build network"])
 def test_of_ranks_of_which_none_is_behind_the_network_is_named(other: str) -> None:
-    watchdog = Watchdog(Settings(stall_s=1.5), 2, one_machine=False)
+    watchdog = Watchdog(Settings(start_s=1.5), 2, one_machine=False)
     try:
         ranks = [Rank(watchdog, 0), Rank(watchdog, 1)]
         ranks[0].beat("warm up network", 0)
@@ -155,11 +174,6 @@ def test_ranks_of_other_hosts_connect_over_ipv4_or_ipv6(address: str) -> None:
     ("watchdog", "places", "reason"),
     [
         (
-            {"silence_s": 0.5},
-            [(7, FETCHES), None],
-            "silent for 0.5 s",
-        ),
-        (
             {"start_s": 0.5},
             [(7, FETCHES)],
             "not connected",
@@ -168,12 +182,12 @@ def test_ranks_of_other_hosts_connect_over_ipv4_or_ipv6(address: str) -> None:
         (
             {"stall_s": 0.5},
             [(10, WAITS), (9, WAITS)],
-            "no progress for 0.5 s",
+            "no progress",
         ),
         (
             {"stall_s": 0.5},
             [(10, WAITS), (10, FETCHES)],
-            "no progress for 0.5 s",
+            "no progress",
         ),
     ],
     indirect=["watchdog"],
@@ -194,6 +208,108 @@ def test_the_rank_for_which_the_job_must_end(
     failed = wait_until(beat)
     assert failed.rank == 1
     assert reason in failed.reason
+
+
+COMPUTES = "while True: pass"
+SLEEPS = "import time; time.sleep(600)"
+# Ten reads of a disk a second, as of a process that is swapped out: the file leaves the cache.
+READS = """
+import os, sys, time
+file = os.open(sys.argv[1], os.O_RDONLY)
+while True:
+    os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.pread(file, 1 << 20, 0)
+    time.sleep(0.1)
+"""
+POLLS = """
+import threading, time
+from rn50.train.activity import talks_to_ranks
+def poll():
+    while True:
+        pass
+with talks_to_ranks():
+    threading.Thread(target=poll, daemon=True).start()
+time.sleep(600)
+"""
+LIMITS = Settings(
+    silence_s=1.0,
+    stall_s=2.0,
+    start_s=3.0,
+)
+STARTED_LATE = "no progress for 3 s"
+VERDICTS = {
+    # what the process does, whether it is heard: in start-up, in training
+    (SLEEPS, "heard"): (STARTED_LATE, "no progress.*sleeping.* 0.0 s of CPU"),
+    (POLLS, "heard"): (STARTED_LATE, "no progress"),
+    (COMPUTES, "heard"): (STARTED_LATE, None),
+    (READS, "heard"): (STARTED_LATE, None),
+    (SLEEPS, "silent"): (STARTED_LATE, "silent.*sleeping"),
+    (POLLS, "silent"): (STARTED_LATE, "silent"),
+    (COMPUTES, "silent"): (STARTED_LATE, None),
+    (READS, "silent"): (STARTED_LATE, None),
+    (SLEEPS, "stopped"): ("silent.*is stopped",) * 2,
+    (COMPUTES, "stopped"): ("silent.*is stopped",) * 2,
+    (COMPUTES, "cut off"): (
+        f"{STARTED_LATE}.*; silent for .*network is cut",
+        "silent.*network is cut",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["load MXNet and Horovod", "epoch 1"])
+def test_a_rank_is_judged_by_what_its_process_does(phase: str, tmp_path: Path) -> None:
+    """All cases at once, each with a real process and a watchdog of its own."""
+    large = tmp_path / "large"
+    large.write_bytes(bytes(1 << 20))
+    sync(large)
+    watchdogs = {case: Watchdog(LIMITS, 1, one_machine=True) for case in VERDICTS}
+    processes = {}
+    ranks = {}
+    for code, heard in VERDICTS:
+        process = subprocess.Popen([sys.executable, "-c", code, str(large)], cwd=ROOT)
+        processes[code, heard] = process
+    time.sleep(2)  # POLLS has loaded the package
+    for (code, heard), watchdog in watchdogs.items():
+        pid = processes[code, heard].pid
+        host = "elsewhere" if heard == "cut off" else socket.gethostname()
+        ranks[code, heard] = Rank(watchdog, 0, host, pid)
+        ranks[code, heard].beat(phase, 7)
+        if heard == "stopped":
+            os.kill(pid, signal.SIGSTOP)
+    for _ in range(10):
+        time.sleep(0.6)
+        for case, rank in ranks.items():
+            if case[1] == "heard":
+                rank.beat(phase, 7, activity=activity_of(processes[case].pid))
+    for case, words in VERDICTS.items():
+        processes[case].kill()
+        watchdogs[case].close()
+        failed = watchdogs[case].failed_rank
+        expected = words[phase in TRAINING]
+        if expected is None:
+            assert failed is None, (case, failed)
+        else:
+            assert re.search(expected, str(failed)), (case, failed)
+            assert failed
+            assert failed.step == 7
+
+
+@pytest.mark.slow
+def test_a_step_at_which_a_rank_works_ends_too() -> None:
+    """A loop without end computes as well."""
+    watchdog = Watchdog(Settings(stall_s=0.3), 1, one_machine=True)
+    rank = Rank(watchdog, 0)
+    began_s = time.monotonic()
+
+    def beat() -> Any:
+        worked_s = time.monotonic() - began_s
+        rank.beat("epoch 1", 7, activity=Activity("R", worked_s, 0))
+        return watchdog.failed_rank
+
+    assert "no progress for 3 s" in wait_until(beat).reason
+    assert watchdog.may_save
+    watchdog.close()
 
 
 @pytest.mark.slow
@@ -251,6 +367,8 @@ def test_another_line_is_no_progress_and_the_first_to_fall_silent_is_blamed(
     ranks = [Rank(watchdog, number) for number in (1, 0)]
     for rank in ranks:
         assert rank.socket.recv(5) == b"beat\n"
+        rank.beat("epoch 1", 6)
+        assert rank.socket.recv(5) == b"beat\n"
     status = watchdog._statuses[0]
     seen_s = []
     for place in (
@@ -260,7 +378,7 @@ def test_another_line_is_no_progress_and_the_first_to_fall_silent_is_blamed(
     ):
         ranks[1].beat(*place)
         assert ranks[1].socket.recv(5) == b"beat\n"
-        assert status.place == place
+        assert (*status.place[:2], status.line) == place
         seen_s.append(status.last_progress_s)
     assert seen_s[0] == seen_s[1] < seen_s[2]
     silent = watchdog._silent(time.monotonic() + 1e6)

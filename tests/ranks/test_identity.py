@@ -62,7 +62,6 @@ def test_a_rank_of_another_run_ends_it_in_start_up(
         f"data.path={small_data}",
         "data.synthetic={train_samples: 400, eval_samples: 200}",  # not said of another path
         f"watchdog.enabled={watched}",
-        "watchdog.silence_s=60",
     ]
     loaded = load("smoke", overrides)
     (out / "config.yaml").write_text(loaded.to_yaml())

@@ -20,8 +20,9 @@ from mxnet import nd
 from rn50.config.load import load
 from rn50.train import host_reads
 from rn50.train.__main__ import Rank
+from rn50.train.activity import Activity
 from rn50.train.context import RunContext
-from rn50.train.heartbeat import HeartbeatClient, main_thread
+from rn50.train.heartbeat import HeartbeatClient, Place, main_thread
 from rn50.train.process_info import ProcessInfo
 from rn50.train.stopping import StopRequest
 from tests.waiting import finished, wait_until
@@ -130,12 +131,17 @@ def test_the_launcher_is_told_of_a_new_phase_and_step(context: RunContext) -> No
     with connected(context) as (_, _, places):
         assert next(places)["rank"] == 1
         first = next(places)
-        assert first["phase"] == "start"
-        assert first["step"] == 0
+        assert first["place"] == [*Place()]
+        assert not first["is_started"]
         with context.timeline.span("build network"):
-            assert next(places)["phase"] == "build network"
-        context.state.step = 7
-        assert first_with("step", places) == 7
+            assert next(places)["place"][0] == "build network"
+        idle = first_with("activity", places)
+        assert Activity(*idle).work_s > 0
+        context.stop.may_begin(7)
+        context.eval_batches = 3
+        start(context)
+        assert first_with("is_started", places)
+        assert next(places)["place"][1:] == [7, 0, 3]
 
 
 def test_a_signal_to_a_rank_is_told_to_the_launcher_alone(context: RunContext) -> None:
@@ -171,7 +177,7 @@ def test_a_suspension_is_no_long_step(
     with connected(context) if watched else nullcontext() as connection:
         if connection is not None:
             _, _, messages = connection
-            first_with("phase", messages)
+            first_with("place", messages)
         for step in range(1, 4):
             assert stop.may_begin(step)
             ahead_s += hour_s

@@ -19,6 +19,7 @@ import numpy as np
 from ...config.schema import Run
 from ...logging.timeline import Timeline
 from ...scaling.cost import allreduce_of, parse_algorithm
+from ..activity import talks_to_ranks
 from ..mxnet_import import load_cuda
 from ..mxnet_package import library
 from .mpi_library import horovods_mpi
@@ -110,7 +111,8 @@ class Connection:
         package = Path(process_sets.__file__).parents[1]
         basics = HorovodBasics(str(package / "mxnet" / "__init__.py"), "mpi_lib")
         process_sets._setup(basics)
-        basics.init(process_sets=self.process_sets)
+        with talks_to_ranks():
+            basics.init(process_sets=self.process_sets)
 
 
 def _start_mpi() -> ctypes.CDLL | None:
@@ -121,10 +123,11 @@ def _start_mpi() -> ctypes.CDLL | None:
         return None
     mpi = ctypes.CDLL(library.path, mode=ctypes.RTLD_GLOBAL)
     provided = ctypes.c_int()
-    mpi.MPI_Init_thread(
-        None,
-        None,
-        _THREAD_MULTIPLE,
-        ctypes.byref(provided),
-    )
+    with talks_to_ranks():
+        mpi.MPI_Init_thread(
+            None,
+            None,
+            _THREAD_MULTIPLE,
+            ctypes.byref(provided),
+        )
     return mpi
