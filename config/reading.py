@@ -12,8 +12,11 @@ import json
 import os
 import re
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
+
+from .errors import UserError, failing_as
 
 _OBJECT_BYTES = 16 << 20
 """The largest JSON object of a run's folder: result.json has some kB."""
@@ -105,15 +108,18 @@ def read_text(path: Path) -> str:
 
 
 def read_object(path: Path, most_bytes: int = _OBJECT_BYTES) -> JsonObject:
-    """The JSON object in a file; an empty one where there is none, or it is not of its folder."""
-    try:
-        content = read_file(path, most_bytes, within=path.parent)
+    """The JSON object in a file; an empty one where there is no file. Raises UserError: the file
+    cannot be read, has none, or is not of its folder. What cannot be read is not absent."""
+    with failing_as(f"{path}: cannot read"):
+        try:
+            content = read_file(path, most_bytes, within=path.parent)
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+    with suppress(ValueError, RecursionError):
         value = json.loads(content.decode())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    if isinstance(value, dict):
-        return value
-    return {}
+        if isinstance(value, dict):
+            return value
+    raise UserError(f"{path}: a JSON object expected, found something else")
 
 
 def named_descriptor(path: Path) -> int | None:

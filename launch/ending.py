@@ -161,12 +161,12 @@ def run_ended(result: Result, folder: Path, launcher: str | None = None) -> Endi
 
 
 def _newest_checkpoint(folder: Path) -> int | None:
-    """The step of the newest checkpoint of the run in `folder`."""
+    """The step of the newest checkpoint from which the run in `folder` can go on."""
     # numpy: 0.1 s that no other command needs
     from ..train.checkpoint.file import step_of
-    from ..train.checkpoint.folder import checkpoints_in
+    from ..train.checkpoint.folder import checkpoints_of_run
 
-    checkpoints = checkpoints_in(folder / "checkpoint")
+    checkpoints = checkpoints_of_run(folder / "checkpoint").trusted
     return step_of(checkpoints[-1]) if checkpoints else None
 
 

@@ -137,6 +137,9 @@ def run_attempts(plan: LaunchPlan, out: Path, manifest: Manifest) -> None:
         raise StoppedBySignal(ending) from None
     except OSError as error:  # such as a full standard output
         why = f"{error.filename or 'launch'}: {error.strerror or error}"
+        if is_over(out):
+            _warn_after_the_end(why)
+            return
         give_back(out)
         failure = UserError(with_shortages(Cause(why), "", read_limits()))
         raise end_failed(plan, out, failure) from None
@@ -156,8 +159,14 @@ def _failure_of_attempt(
         if not is_over(out):
             close_attempt(out)
             return error
-        say(f"rn50: warning: after the last step: {error}", to=sys.stderr)
+        _warn_after_the_end(error)
     return None
+
+
+def _warn_after_the_end(problem: object) -> None:
+    """What happens once the ranks have come to their end changes no result."""
+    with suppress(OSError):  # as may be the problem
+        say(f"rn50: warning: after the last step: {problem}", to=sys.stderr)
 
 
 def _next_attempt(

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 
+from ..config.errors import UserError
 from ..config.reading import read_ends
 from ..logging.places import METRICS
 from ..logging.records import FAILED, RESULT, Result, read
@@ -90,8 +91,11 @@ def read_end(
     if code < 0:
         return Result(FAILED, f"killed by {signal.Signals(-code).name}")
     for path in folder.glob(f"*/{RESULT}"):
-        if result := read(path, Result):
-            return result
+        try:
+            if result := read(path, Result):
+                return result
+        except UserError as error:
+            return Result(FAILED, str(error))
     output = read_ends(folder / OUTPUT).strip() or "no output"
     *_, last_line = output.splitlines()
     return Result(FAILED, f"exit code {code}: {last_line[:500]}")

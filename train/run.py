@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import mxnet as mx
+import numpy as np
 from mxnet import nd
 
 from ..logging.records import Stopped
@@ -23,7 +25,7 @@ from .stopping import (
     agreed_stop,
     check_epoch_budget,
     check_learning,
-    check_loss,
+    judge_loss,
 )
 from .trainer import Trainer, start_up
 
@@ -185,8 +187,8 @@ def log_point(
 ) -> None:
     """Mean loss over all ranks; reading it waits for this step's forward, no further.
 
-    With it travels whether a rank wants to stop. Raises NonRetryableError, StopTraining: on all
-    ranks alike."""
+    With it travels whether a rank wants to stop. Raises AllRanksError, StopTraining: on all ranks
+    alike."""
     context = trainer.context
     budget_s = trainer.run.limits.time_s
     context.state.advance(trainer.plan, point.step, training_s)
@@ -202,9 +204,24 @@ def log_point(
     scale = scaler.scale.value if scaler.is_dynamic else None
     trainer.log.train(point.step, loss, now, scale)
     trainer.log.step_times(point.step, trainer.times.log_point())
-    check_loss(loss, point.step)
+    check_loss(trainer, loss, point.step)
     if cause := agreed_stop(requests):
         raise StopTraining(cause)
+
+
+def check_loss(
+    trainer: Trainer,
+    loss: float,
+    step: int,
+) -> None:
+    """Raise AllRanksError for a loss over all ranks that is not finite, by whose it was first."""
+    if math.isfinite(loss):
+        trainer.loss_trail.clear()
+        return
+    first = np.int32(trainer.loss_trail.first_not_finite())
+    rows = trainer.comm.gather_bytes(first.tobytes(), "losses")
+    first_steps = np.frombuffer(b"".join(rows), np.int32).tolist()
+    raise judge_loss(loss, step, first_steps, trainer.comm.gather_names())
 
 
 def evaluate_epoch(trainer: Trainer, epoch: int) -> Accuracy:

@@ -22,7 +22,7 @@ from .communication.communicator import Communicator, communicator, device_conte
 from .communication.identity import part_digests
 from .context import RunContext
 from .devices import operators_for, updater_for
-from .host_reads import RunAheadLimiter
+from .host_reads import LossTrail, RunAheadLimiter
 from .network.build import (
     build_networks,
     copy_parameters,
@@ -77,6 +77,7 @@ class Trainer:
     next_eval_batch: Callable[[], Batch]
     settings_at: Callable[[int], Settings]
     limit_run_ahead: RunAheadLimiter
+    loss_trail: LossTrail
     times: StepTimes
     profile: ProfileWindow
     log: RunLog
@@ -136,6 +137,7 @@ def start_up(
         next_eval_batch=batches_of(data.evaluation, ctx),
         settings_at=step_settings(run, context.plan),
         limit_run_ahead=RunAheadLimiter(),
+        loss_trail=LossTrail(),
         times=StepTimes(context.plan.log_every_steps, operators.stamp),
         profile=ProfileWindow(context),
         log=RunLog(context),
