@@ -16,7 +16,7 @@ from .checkpoint.state import blocks_left, is_within_epoch, log_position
 from .context import RunContext
 from .evaluate import Accuracy, evaluate, sync_bn_statistics
 from .loop import LogPoint, train_steps, zero_gradient_steps
-from .network.build import copy_parameters, quick_digest
+from .network.build import copy_parameters, on_host, quick_digest, weight_arrays
 from .run_log import gather_ranks
 from .seeding import stream_seed
 from .stopping import (
@@ -236,8 +236,10 @@ def evaluate_epoch(trainer: Trainer, epoch: int) -> Accuracy:
     start_s = context.elapsed_s
     context.log.eval_start(epoch)
     with context.timeline.span(f"evaluate {epoch}"):
-        weights = {"weights": quick_digest(net)}
+        digest = quick_digest(on_host(weight_arrays(net)).values())
+        weights = {"weights": digest}
         comm.check_replicas(weights, f"after epoch {epoch}", context.state.step)
+        comm.agreed_digest = digest
         sync_bn_statistics(
             net,
             comm,

@@ -56,16 +56,19 @@ class ReplicasDifferError(AllRanksError):
 
 class NotFiniteError(AllRanksError):
     """Losses are not finite since `step`, which may be the fault of a node. The run goes on from a
-    checkpoint with whose weights a finite loss was computed."""
+    checkpoint of rank 0 with whose weights it computed a finite loss: it has, with those of the
+    step before, unless the fault `may_be_of_rank_0`."""
 
     def __init__(
         self,
         message: str,
         step: int,
+        *,
+        may_be_of_rank_0: bool,
     ) -> None:
         super().__init__(message)
         self.not_finite_step = step
-        self.agreed_step = max(step - 2, 0)
+        self.agreed_step = max(step - 1 - may_be_of_rank_0, 0)
 
 
 class StopRequest:
@@ -160,7 +163,11 @@ def judge_loss(
         named = ", ".join(names[rank] for rank in first[:_MOST_NAMED])
         where = f"first on {len(first)} of {len(shares)} ranks, {named}"
     cause = "a fault of memory or node, or divergence if it comes again at that step"
-    return NotFiniteError(f"{found}, since step {begun}, {where}: {cause}", begun)
+    return NotFiniteError(
+        f"{found}, since step {begun}, {where}: {cause}",
+        begun,
+        may_be_of_rank_0=is_unknown or 0 in first,
+    )
 
 
 def check_learning(

@@ -13,8 +13,8 @@ import numpy as np
 from mxnet import nd
 from numpy.typing import NDArray
 
-from ...config.errors import reason_of
-from ..network.build import statistics_arrays, weight_arrays
+from ...config.errors import UserError, reason_of
+from ..network.build import on_host, quick_digest, statistics_arrays, weight_arrays
 from ..trainer import Trainer
 from ..warning import warn
 from .file import BEST, file_name, write_checkpoint
@@ -128,14 +128,24 @@ def collect(trainer: Trainer) -> Snapshot | None:
     nd.waitall()  # batch-norm statistics change after the engine calls them readable
     model = trainer.model
     comm = trainer.comm
-    statistics = _on_host(statistics_arrays(model.net))
+    statistics = on_host(statistics_arrays(model.net))
     rows = [b"".join(array.tobytes() for array in statistics.values())]
     digest = hashlib.blake2b(rows[0], digest_size=16).digest()
     if len(set(comm.gather_bytes(digest, "checkpoint"))) > 1:
         rows = comm.gather_bytes(rows[0], "statistics")
     if comm.rank != 0:
         return None
-    arrays = _on_host(weight_arrays(model.net) | model.updater.arrays())
+    weights = on_host(weight_arrays(model.net))
+    step = trainer.context.state.step
+    if step == comm.agreed_step and comm.agreed_digest not in (
+        b"",
+        quick_digest(weights.values()),
+    ):
+        raise UserError(
+            f"weights of step {step} expected as all ranks agreed on them before the evaluation, "
+            "found others: a fault of memory or node here"
+        )
+    arrays = weights | on_host(model.updater.arrays())
     elements = np.frombuffer(b"".join(rows), np.float32)
     table = elements.reshape(len(rows), -1)
     begin = 0
@@ -160,7 +170,3 @@ def collect(trainer: Trainer) -> Snapshot | None:
         image_set=context.identity["image set"]["manifest"],
     )
     return Snapshot(meta, arrays)
-
-
-def _on_host(arrays: Mapping[str, nd.NDArray]) -> dict[str, NDArray[Any]]:
-    return {name: array.asnumpy() for name, array in arrays.items()}

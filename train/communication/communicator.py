@@ -57,6 +57,8 @@ class Communicator:
         """Where a group travels as float16, by its number."""
         self.agreed_step: int | None = None
         """The last step after which all ranks held the same weights; None: never compared."""
+        self.agreed_digest = b""
+        """The digest of these weights, once an evaluation has compared them."""
 
     def start(self) -> None:
         """Join the other ranks and open the connections with a first allreduce."""
