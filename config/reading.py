@@ -12,6 +12,8 @@ import json
 import os
 import re
 import stat
+import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
@@ -20,6 +22,7 @@ from .errors import UserError, failing_as
 
 _OBJECT_BYTES = 16 << 20
 """The largest JSON object of a run's folder: result.json has some kB."""
+_BLOCK_BYTES = 4 << 20
 _END_BYTES = 1 << 20
 """How much is read of either end of a log: 7,000 lines of metrics.jsonl."""
 _STREAMS = {
@@ -82,6 +85,20 @@ def read_file(
     """The bytes of a regular file; arguments and errors as of `open_file`."""
     with open_file(path, most_bytes, within=within) as file:
         return file.read(most_bytes)
+
+
+def blocks_of(
+    path: Path,
+    file: BinaryIO,
+    begin: int = 0,
+    end: int = sys.maxsize,
+) -> Iterator[bytes]:
+    """The bytes from `begin` to `end` of the open file at `path`. Raises UserError that names it,
+    so that whoever writes them to another file can tell a read error from a write error."""
+    with failing_as(f"{path}: cannot read"):
+        file.seek(begin)
+        while block := file.read(min(_BLOCK_BYTES, end - file.tell())):
+            yield block
 
 
 def read_ends(path: Path) -> str:

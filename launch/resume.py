@@ -160,12 +160,16 @@ def _keep_attempt(out: Path) -> None:
     kept.mkdir()
     for name, new_name in _COPIED.items():
         if (out / name).is_file():
-            content = read_file(out / name, _MOST_BYTES, within=out)
-            (kept / new_name).write_bytes(content)
+            (kept / new_name).write_bytes(_content(out / name))
     for pattern in _MOVED:
         for path in out.glob(pattern):
             if path.is_file():
                 path.replace(kept / path.name)
+
+
+def _content(file: Path) -> bytes:
+    with failing_as(f"{file}: cannot read"):
+        return read_file(file, _MOST_BYTES, within=file.parent)
 
 
 def _cut(out: Path, name: str, size_bytes: int) -> None:
@@ -174,7 +178,7 @@ def _cut(out: Path, name: str, size_bytes: int) -> None:
     """
     text = b""
     if (out / name).is_file():
-        text = read_file(out / name, _MOST_BYTES, within=out)
+        text = _content(out / name)
     text = text[: text.rfind(b"\n", 0, size_bytes) + 1]
     if len(text) < size_bytes:
         say(

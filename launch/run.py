@@ -130,7 +130,12 @@ def run_attempts(plan: LaunchPlan, out: Path, manifest: Manifest) -> None:
         if is_over(out):
             return
         close_attempt(out)
-        ending = run_stopped(asked_by(stop), out, plan.options.launcher)
+        ending = run_stopped(
+            asked_by(stop),
+            out,
+            plan.options.launcher,
+            plan.loaded,
+        )
         # a second one: the report is not worth a wait
         with suppress(KeyboardInterrupt):
             close_result(out, plan.run, ending)
@@ -231,6 +236,7 @@ def end_failed(plan: LaunchPlan, out: Path, error: UserError) -> RunError:
         reason,
         out,
         plan.options.launcher,
+        plan.loaded,
         hopeless=is_hopeless(out),
     )
     close_result(out, plan.run, ending)

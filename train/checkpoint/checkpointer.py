@@ -106,10 +106,9 @@ class Checkpointer:
             if self._unmarked is not None:
                 mark_best(self._unmarked)
                 self._unmarked = None
-        except OSError as error:
-            warn(
-                f"{self._unmarked} is the best, but no {BEST}: cannot write: {error.strerror}"
-            )
+        except (OSError, UserError) as error:
+            why = getattr(error, "strerror", error)
+            warn(f"{self._unmarked} is the best, but no {BEST}: cannot write: {why}")
         with suppress(OSError):  # one too many is no harm
             prune(
                 self._folder,

@@ -8,13 +8,12 @@ from __future__ import annotations
 import math
 import os
 import re
-import shutil
 import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from ...config.atomic import partial_beside, sync
+from ...config.atomic import copy_file, partial_beside, sync
 from ...config.errors import UserError
 from ...config.progress import say
 from ...logging.records import read_failures
@@ -159,7 +158,7 @@ def _name_too(path: Path, other: Path) -> None:
     try:
         os.link(path, other)
     except OSError:
-        shutil.copyfile(path, other)
+        copy_file(path, other)
         sync(other)
 
 
