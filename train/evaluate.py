@@ -3,7 +3,6 @@ excluded."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -20,7 +19,9 @@ from .communication.identity import divide
 from .network.build import bn_statistics
 from .warning import warn
 
-FAR = 10.0
+FAR = 8.0
+"""Largest means and deviations of a rank beside the others'. Of healthy runs it is at most 1.2, and
+1.6 with `batch` and 10 images a rank (smoke, quick; 2 and 4 ranks, 3 seeds)."""
 _LEAST = 1e-6
 
 
@@ -103,13 +104,6 @@ def far_from_others(sizes: Any) -> Any:
     sizes[:, 1] = np.sqrt(sizes[:, 1])
     usual = np.sort(sizes, axis=0)[(len(sizes) - 1) // 2]
     usual[0] = np.maximum(*usual)
-    if os.environ.get("W5_DEBUG"):
-        print(
-            "W5RATIO",
-            (sizes / np.maximum(usual, _LEAST)).max(axis=(0, 2)),
-            len(sizes),
-            flush=True,
-        )
     is_near = sizes <= FAR * np.maximum(usual, _LEAST)
     return ~is_near.all(axis=(1, 2))
 

@@ -96,6 +96,6 @@ def test_a_failure_that_cannot_be_read_may_rule_out_any_checkpoint(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refuse("failure_0.json", monkeypatch)
-    with pytest.raises(UserError, match="failure_0[.]json: cannot read"):
+    with pytest.raises(UserError, match=r"failure_0\.json: cannot read"):
         begin_attempt(run)
     assert json.loads((run / "result.json").read_text()) == STOPPED
