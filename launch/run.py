@@ -315,11 +315,16 @@ def conclude(run: Run, out: Path, options: Options) -> Result:
 
 
 def check_run(run: Run, out: Path) -> Check:
-    """Both checkers on the run's log."""
+    """Both checkers on the run's log; a problem of this machine changes no result."""
     log = out / "result_0.txt"
-    check = check_log(log, run.ruleset, official=True)
-    if check.official is None:  # its own reader could not read it
-        check = check._replace(official=check_officially(log, run.ruleset))
+    try:
+        check = check_log(log, run.ruleset, official=True)
+        if check.official is None:  # its own reader could not read it
+            check = check._replace(official=check_officially(log, run.ruleset))
+    except OSError as error:
+        why = f"cannot check {log}: {error.strerror or error}"
+        _warn_after_the_end(why)
+        return Check(log, NOT_RUN, why, run.ruleset, "", Verdict(NOT_RUN), ())
     return check
 
 
