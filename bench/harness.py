@@ -108,7 +108,7 @@ def bench(
     config: str,
     takes_ranks: bool = False,
 ) -> Callable[[Driver], Driver]:
-    """Register a driver, `driver(job, *, option=...)`, as `rn50 bench NAME`.
+    """Register a driver, `driver(job, *, option=...)`, as `rn50 bench`.
 
     Args:
         name: of the command; its module is named so too.

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..config.atomic import is_stdout, new_folder, refuse_content, write_output
-from .console import TYPER_OPTIONS, argument, option, output_file, say
+from .console import TYPER_OPTIONS, argument, exit_bad_if, option, output_file, say
 from .evaluate import RunOrCheckpoint
 
 if TYPE_CHECKING:
-    from ..report.export import Exported
+    from ..report.export import Found
 
 export_app = typer.Typer(
     help="Export runs and trained models to other tools.", **TYPER_OPTIONS
@@ -26,13 +26,13 @@ Runs = Annotated[
 ]
 
 
-def _read(paths: list[Path]) -> list[Exported]:
+def _read(paths: list[Path]) -> Found:
     from ..report.export import read_runs
 
-    runs, notes = read_runs(paths)
-    for note in notes:
+    found = read_runs(paths)
+    for note in (*found.unread, *found.notes):
         say(f"rn50: note: {note}", to=sys.stderr)
-    return runs
+    return found
 
 
 @export_app.command("csv")
@@ -41,13 +41,17 @@ def export_csv(
 ) -> None:
     """The records of runs as one table: a row for each record, a column for each number.
 
+    Exit 0: written; 1: written without a file that could not be read, which a note names.
+
     Example: `rn50 export csv results/quick --out runs.csv`
     """
     from ..report.export import to_csv
 
-    write_output(out, to_csv(_read(paths)))
+    found = _read(paths)
+    write_output(out, to_csv(found.runs))
     if not is_stdout(out):
         say(f"{out}: written")
+    exit_bad_if(bool(found.unread))
 
 
 @export_app.command("tensorboard")
@@ -61,12 +65,16 @@ def export_tensorboard(
 
     An export of the same run replaces the one before. Needs tensorboardX (`docs/export.md`).
 
+    Exit 0: written; 1: written without a file that could not be read, which a note names.
+
     Example: `rn50 export tensorboard results/quick --out tensorboard`
     """
     from ..report.export import to_tensorboard
 
-    to_tensorboard(_read(paths), out)
+    found = _read(paths)
+    to_tensorboard(found.runs, out)
     say(f"tensorboard --logdir {shlex.quote(str(out))}")
+    exit_bad_if(bool(found.unread))
 
 
 @export_app.command("model")

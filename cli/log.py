@@ -66,10 +66,9 @@ def log_show(
                     print()
                 _print_summary(content, check, log.figures.run_s)
             contents.append(content | {"verdict": check.verdict})
+    _say_notes(subjects)
     if as_json:
         _print_content(contents)
-        return
-    _say_notes(subjects)
 
 
 def _say_notes(subjects: Sequence[Subject]) -> None:
@@ -355,6 +354,7 @@ def log_compare(
         from ..report.html import render_comparison
 
         write_output(html, render_comparison(comparison, order, sort, groups, by))
+    _say_notes(comparison.subjects)
     if as_json:
         print_json(to_json(comparison, order), allow_nan=False)
         return
@@ -362,7 +362,6 @@ def log_compare(
         print_table(*group_table(groups, by))
         print()
     _print_rows(comparison, order)
-    _say_notes(comparison.subjects)
     if comparison.sentences:
         print()
     for line in comparison.sentences:

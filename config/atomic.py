@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import UserError, failing_as
-from .reading import named_descriptor, read_text
+from .reading import blocks_of, named_descriptor, open_file, read_text
 
 _REFUSALS = (
     errno.EINVAL,
@@ -235,6 +235,16 @@ def write_file(path: Path, content: str | bytes) -> None:
                 shutil.copymode(target, partial)
         partial.replace(target)
         sync(target.parent)
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy the bytes of a regular file. Raises UserError: the source cannot be read; OSError: the
+    target cannot be written."""
+    with failing_as(f"{source}: cannot read"):
+        file = open_file(source)
+    with file, target.open("wb") as copy:
+        for block in blocks_of(source, file):
+            copy.write(block)
 
 
 def _is_replaced(path: Path) -> bool:

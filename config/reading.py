@@ -12,11 +12,17 @@ import json
 import os
 import re
 import stat
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
+from .errors import UserError, failing_as
+
 _OBJECT_BYTES = 16 << 20
 """The largest JSON object of a run's folder: result.json has some kB."""
+_BLOCK_BYTES = 4 << 20
 _END_BYTES = 1 << 20
 """How much is read of either end of a log: 7,000 lines of metrics.jsonl."""
 _STREAMS = {
@@ -81,6 +87,20 @@ def read_file(
         return file.read(most_bytes)
 
 
+def blocks_of(
+    path: Path,
+    file: BinaryIO,
+    begin: int = 0,
+    end: int = sys.maxsize,
+) -> Iterator[bytes]:
+    """The bytes from `begin` to `end` of the open file at `path`. Raises UserError that names it,
+    so that whoever writes them to another file can tell a read error from a write error."""
+    with failing_as(f"{path}: cannot read"):
+        file.seek(begin)
+        while block := file.read(min(_BLOCK_BYTES, end - file.tell())):
+            yield block
+
+
 def read_ends(path: Path) -> str:
     """The text of a log, of a long one its first and last megabyte; nothing where it cannot be
     read, or is no regular file of its folder."""
@@ -105,15 +125,18 @@ def read_text(path: Path) -> str:
 
 
 def read_object(path: Path, most_bytes: int = _OBJECT_BYTES) -> JsonObject:
-    """The JSON object in a file; an empty one where there is none, or it is not of its folder."""
-    try:
-        content = read_file(path, most_bytes, within=path.parent)
+    """The JSON object in a file; an empty one where there is no file. Raises UserError: the file
+    cannot be read, has none, or is not of its folder. What cannot be read is not absent."""
+    with failing_as(f"{path}: cannot read"):
+        try:
+            content = read_file(path, most_bytes, within=path.parent)
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+    with suppress(ValueError, RecursionError):
         value = json.loads(content.decode())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    if isinstance(value, dict):
-        return value
-    return {}
+        if isinstance(value, dict):
+            return value
+    raise UserError(f"{path}: a JSON object expected, found something else")
 
 
 def named_descriptor(path: Path) -> int | None:

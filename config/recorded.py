@@ -12,11 +12,12 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from .errors import UserError, show
-from .leaves import Leaves
+from .leaves import Leaf, Leaves, Origin
 from .load import Loaded, load, merge
 from .names import recorded_in
 from .schema import PLACES
@@ -107,13 +108,20 @@ def load_named(
     return load_recorded(Path(config), [*overrides, *beside], keys)
 
 
-def words_to_repeat(folder: Path, keys: tuple[str, ...]) -> list[str]:
-    """The overrides without which `load_recorded` refuses the user's own config in `folder`."""
+def words_to_repeat(
+    folder: Path,
+    keys: tuple[str, ...],
+    loaded: Loaded | None = None,
+) -> list[str]:
+    """The overrides without which `load_recorded` refuses the user's own config in `folder`.
+    `loaded`: what it was, as the folder may be elsewhere by now."""
     source = folder / "config.yaml"
-    try:
+    leaves: Leaves = {}
+    if loaded is not None:
+        origin = Origin(short(source))
+        leaves = {key: Leaf(value, origin) for key, value, _ in loaded.leaves()}
+    with suppress(UserError):  # such as: there is no config
         leaves = merge(read_layers(source, within=folder))
-    except UserError:  # such as: there is no config
-        return []
     return [word for _, word in _refused(leaves, source, keys)]
 
 

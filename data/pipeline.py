@@ -10,18 +10,19 @@ from __future__ import annotations
 import itertools
 import math
 import mmap
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import mxnet as mx
 import numpy as np
 from numpy.typing import NDArray
 from nvidia.dali import Pipeline, fn, types
 
-from ..config.errors import UserError
+from ..config.errors import UserError, failing_as
 from ..config.manifest import load_manifest
 from ..config.plan import Plan
 from ..config.reading import open_file
@@ -106,13 +107,19 @@ class RecordFile:
             start = offset + recordio.HEADER_BYTES
             return self._bytes[start : start + length]
         # a record in several parts
-        with open_file(self.path) as file:
+        with self._open() as file:
             record = recordio.read(file, offset, str(self.path))
         return np.frombuffer(record.image, np.uint8)
 
+    def _open(self) -> BinaryIO:
+        """Raises UserError: it is gone or cannot be read, after hours of training perhaps."""
+        state = "cannot be read" if os.path.lexists(self.path) else "is gone"
+        with failing_as(f"the image set {self.path.parent} {state}: {self.path}"):
+            return open_file(self.path)
+
     @cached_property
     def _bytes(self) -> Bytes:
-        with open_file(self.path) as file:
+        with self._open() as file:
             pages = mmap.mmap(
                 file.fileno(),
                 0,

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ..config.atomic import follow_links, is_free, sync
+from ..config.atomic import copy_file, follow_links, is_free, sync
 from ..config.errors import UserError, failing_as
 from ..config.manifest import (
     FILE_NAME,
@@ -26,11 +26,10 @@ from ..config.manifest import (
     load_manifest,
 )
 from ..config.progress import Progress, silent
-from ..config.reading import open_file
+from ..config.reading import blocks_of, open_file
 from .dataset import check_digest, check_sizes, load_table
 from .lock import hold
 
-_BLOCK_BYTES = 4 << 20
 Chunk = tuple[int, int, int]
 """Start, end and CRC-32 of a piece of a record file."""
 
@@ -173,7 +172,7 @@ def _copy(
             yield from _copy_chunks(original, copy, chunks[split])
             os.truncate(copy, file.bytes)
         else:
-            shutil.copyfile(original, copy)
+            copy_file(original, copy)
             check_digest(copy, file)
     (target / FILE_NAME).write_text(manifest.to_json())
 
@@ -185,12 +184,13 @@ def _copy_chunks(
 ) -> Iterator[int]:
     """Copy `chunks` to the same places, between which are holes; yields the bytes of each block,
     checks the CRC-32 of each chunk."""
-    with target.open("wb") as out, open_file(source) as file:
+    with failing_as(f"{source}: cannot read"):
+        file = open_file(source)
+    with file, target.open("wb") as out:
         for start, end, crc32 in chunks:
             copied = 0
-            file.seek(start)
             out.seek(start)
-            while block := file.read(min(_BLOCK_BYTES, end - file.tell())):
+            for block in blocks_of(source, file, start, end):
                 copied = zlib.crc32(block, copied)
                 yield out.write(block)
             if copied != crc32:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..config.errors import UserError
 from ..config.finding import plain
@@ -28,6 +28,9 @@ from ..logging.records import (
     Stopped,
     read,
 )
+
+if TYPE_CHECKING:
+    from ..config.load import Loaded
 
 JOB_SCRIPT = "job.sh"
 """In the folder of a job."""
@@ -96,8 +99,14 @@ def asked_by(stop: BaseException) -> str:
     return name
 
 
-def run_stopped(by: str, folder: Path, launcher: str | None = None) -> Ending:
-    """A run that a signal stopped. `by`: of `asked_by`. `launcher`: asked for by name."""
+def run_stopped(
+    by: str,
+    folder: Path,
+    launcher: str | None = None,
+    loaded: Loaded | None = None,
+) -> Ending:
+    """A run that a signal stopped. `by`: of `asked_by`. `launcher`: asked for by name. `loaded`:
+    its config, if its folder is gone."""
     # numpy, which a signal may have broken
     from ..train.checkpoint.resume import last_log_point
 
@@ -111,7 +120,7 @@ def run_stopped(by: str, folder: Path, launcher: str | None = None) -> Ending:
             ", none at the stop: it took longer than limits.grace_s or was given up"
         )
     reason = f"stopped by {by} at step {step} ({saved})"
-    ending = _to_go_on(reason, folder, launcher)
+    ending = _to_go_on(reason, folder, launcher, loaded=loaded)
     return ending._replace(stopped=Stopped(by, step))
 
 
@@ -119,6 +128,7 @@ def rank_failed(
     reason: str,
     folder: Path,
     launcher: str | None = None,
+    loaded: Loaded | None = None,
     *,
     hopeless: bool = False,
 ) -> Ending:
@@ -128,7 +138,7 @@ def rank_failed(
             "to go on would end there again; try a lower optimizer.base_lr or a longer "
         )
         return Ending(reason, folder, f"{advice}schedule.warmup")
-    return _to_go_on(reason, folder, launcher)
+    return _to_go_on(reason, folder, launcher, loaded=loaded)
 
 
 def run_ended(result: Result, folder: Path, launcher: str | None = None) -> Ending:
@@ -161,12 +171,12 @@ def run_ended(result: Result, folder: Path, launcher: str | None = None) -> Endi
 
 
 def _newest_checkpoint(folder: Path) -> int | None:
-    """The step of the newest checkpoint of the run in `folder`."""
+    """The step of the newest checkpoint from which the run in `folder` can go on."""
     # numpy: 0.1 s that no other command needs
     from ..train.checkpoint.file import step_of
-    from ..train.checkpoint.folder import checkpoints_in
+    from ..train.checkpoint.folder import checkpoints_of_run
 
-    checkpoints = checkpoints_in(folder / "checkpoint")
+    checkpoints = checkpoints_of_run(folder / "checkpoint").trusted
     return step_of(checkpoints[-1]) if checkpoints else None
 
 
@@ -179,13 +189,12 @@ def _to_go_on(
     folder: Path,
     launcher: str | None,
     overrides: Sequence[str] = (),
+    loaded: Loaded | None = None,
 ) -> Ending:
     """A run that is not at its end. The command says what its config alone may not decide."""
     from ..config import recorded  # pydantic: 0.1 s
 
-    if not folder.is_dir():
-        onward = Next(RESUME, "FOLDER", tuple(overrides))
-        return Ending(reason, folder, f"if it was moved, {GO_ON}", onward)
+    is_gone = not folder.is_dir()
     for job in (folder, folder.parent):
         if (job / JOB_SCRIPT).is_file():  # which a login node should not start
             words = recorded.words_to_repeat(job, recorded.RESUME_JOB)
@@ -194,14 +203,14 @@ def _to_go_on(
     advice = START_AGAIN
     verb = LAUNCH
     keys: tuple[str, ...] = recorded.RUN
-    if _newest_checkpoint(folder) is not None:
-        advice = GO_ON
+    if is_gone or _newest_checkpoint(folder) is not None:
+        advice = f"if it was moved, {GO_ON}" if is_gone else GO_ON
         verb = RESUME
         keys = recorded.RESUME
-    words = [*recorded.words_to_repeat(folder, keys), *overrides]
+    words = [*recorded.words_to_repeat(folder, keys, loaded), *overrides]
     if launcher:
         words = ["--launcher", launcher, *words]
-    onward = Next(verb, str(folder), tuple(words))
+    onward = Next(verb, "FOLDER" if is_gone else str(folder), tuple(words))
     return Ending(reason, folder, advice, onward)
 
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import jinja2
 
 from ..config import benchmark
-from ..config.atomic import new_folder, write_json
+from ..config.atomic import copy_file, new_folder, write_json
 from ..config.errors import UserError, failing_as, show
 from ..config.load import Loaded, load_system
 from ..config.programs import ask
@@ -194,7 +194,7 @@ def _copy_code(source: Path, target: Path) -> None:
             if path.name not in _NOT_CODE:
                 _copy_code(path, target / path.name)
     elif source.is_file():
-        shutil.copyfile(source, target)
+        copy_file(source, target)
         with suppress(OSError):
             shutil.copymode(source, target)
 

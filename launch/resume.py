@@ -30,7 +30,7 @@ from ..logging.mlperf import close_interrupted
 from ..logging.records import ENVIRONMENT, RESULT, Result, read, read_failures
 from ..train.checkpoint.file import Checkpoint
 from ..train.checkpoint.folder import (
-    checkpoints_in,
+    checkpoints_of_run,
     newest_checkpoint,
     newest_expected,
     remove_after,
@@ -143,13 +143,11 @@ def begin_attempt(out: Path) -> Checkpoint | None:
         raise FolderInUse(out, other_driver)
     with hold(out / RANK_LOCK, wait_s=RANK_GRACE_S):
         pass
-    # replicas differed: what was saved since they last agreed
-    for failure in read_failures(out):
-        if failure.agreed_step is not None:
-            remove_after(out / "checkpoint", failure.agreed_step)
     checkpoint, warnings = newest_checkpoint(out / "checkpoint")
     for warning in warnings:
         say(f"rn50: warning: {warning}", to=sys.stderr)
+    # before the failure that makes some of them doubtful is put aside
+    remove_after(out / "checkpoint", checkpoint)
     with failing_as(f"{out}: cannot keep what the last attempt left"):
         _keep_attempt(out)
         if checkpoint is None:
@@ -162,7 +160,6 @@ def begin_attempt(out: Path) -> Checkpoint | None:
     if checkpoint is None:
         say(f"{out}: no checkpoint yet: from the beginning")
         return None
-    remove_after(out / "checkpoint", checkpoint.meta.step)
     say(f"{out}: going on after step {checkpoint.meta.step} ({checkpoint.path.name})")
     return checkpoint
 
@@ -176,12 +173,16 @@ def _keep_attempt(out: Path) -> None:
     kept.mkdir()
     for name, new_name in _COPIED.items():
         if (out / name).is_file():
-            content = read_file(out / name, _MOST_BYTES, within=out)
-            (kept / new_name).write_bytes(content)
+            (kept / new_name).write_bytes(_content(out / name))
     for pattern in _MOVED:
         for path in out.glob(pattern):
             if path.is_file():
                 path.replace(kept / path.name)
+
+
+def _content(file: Path) -> bytes:
+    with failing_as(f"{file}: cannot read"):
+        return read_file(file, _MOST_BYTES, within=file.parent)
 
 
 def _cut(out: Path, name: str, size_bytes: int) -> None:
@@ -190,7 +191,7 @@ def _cut(out: Path, name: str, size_bytes: int) -> None:
     """
     text = b""
     if (out / name).is_file():
-        text = read_file(out / name, _MOST_BYTES, within=out)
+        text = _content(out / name)
     text = text[: text.rfind(b"\n", 0, size_bytes) + 1]
     if len(text) < size_bytes:
         say(
@@ -219,8 +220,17 @@ def close_attempt(out: Path) -> None:
 
 
 def is_hopeless(out: Path) -> bool:
-    """Would the run fail again from its checkpoint (diverged, at chance level)?"""
-    return any(not failure.retryable for failure in read_failures(out))
+    """Would the run fail again from its checkpoint: at chance level, or diverged? A run repeats bit
+    for bit: if a loss is not finite since the same step as in an attempt before, it diverged."""
+    earlier = {
+        failure.not_finite_step
+        for attempt in out.glob("attempt_*")
+        for failure in read_failures(attempt)
+    } - {None}
+    return any(
+        not failure.retryable or failure.not_finite_step in earlier
+        for failure in read_failures(out)
+    )
 
 
 def latest_interrupted(
@@ -241,12 +251,14 @@ def latest_interrupted(
         runs = "*"
     written_ns = {}
     for folder in (*parent.glob(runs), *parent.glob(f"{runs}/run_*")):
-        written = checkpoints_in(folder / "checkpoint")
-        if not with_checkpoint and not written and is_run(folder):
-            written = [folder / ENVIRONMENT]
-        with suppress(OSError, UserError):  # such as: an older result.json
+        try:
+            written = checkpoints_of_run(folder / "checkpoint").trusted
+            if not with_checkpoint and not written and is_run(folder):
+                written = [folder / ENVIRONMENT]
             if written and is_interrupted(folder):
                 written_ns[folder] = written[-1].stat().st_mtime_ns
+        except (OSError, UserError) as error:  # such as: an older result.json
+            say(f"rn50: warning: passed over: {error}", to=sys.stderr)
     for folder in sorted(written_ns, key=written_ns.__getitem__, reverse=True):
         with suppress(UserError):
             check_free(folder)

@@ -140,13 +140,21 @@ def run_attempts(plan: LaunchPlan, out: Path, manifest: Manifest) -> None:
         if is_over(out):
             return
         close_attempt(out)
-        ending = run_stopped(asked_by(stop), out, plan.options.launcher)
+        ending = run_stopped(
+            asked_by(stop),
+            out,
+            plan.options.launcher,
+            plan.loaded,
+        )
         # a second one: the report is not worth a wait
         with suppress(KeyboardInterrupt):
             close_result(out, plan.run, ending)
         raise StoppedBySignal(ending) from None
     except OSError as error:  # such as a full standard output
         why = f"{error.filename or 'launch'}: {error.strerror or error}"
+        if is_over(out):
+            _warn_after_the_end(why)
+            return
         give_back(out)
         failure = UserError(with_shortages(Cause(why), "", read_limits()))
         raise end_failed(plan, out, failure) from None
@@ -166,8 +174,14 @@ def _failure_of_attempt(
         if not is_over(out):
             close_attempt(out)
             return error
-        say(f"rn50: warning: after the last step: {error}", to=sys.stderr)
+        _warn_after_the_end(error)
     return None
+
+
+def _warn_after_the_end(problem: object) -> None:
+    """What happens once the ranks have come to their end changes no result."""
+    with suppress(OSError):  # as may be the problem
+        say(f"rn50: warning: after the last step: {problem}", to=sys.stderr)
 
 
 def _next_attempt(
@@ -231,6 +245,7 @@ def end_failed(plan: LaunchPlan, out: Path, error: UserError) -> RunError:
         reason,
         out,
         plan.options.launcher,
+        plan.loaded,
         hopeless=is_hopeless(out),
     )
     close_result(out, plan.run, ending)
@@ -305,11 +320,16 @@ def conclude(run: Run, out: Path, options: Options) -> Result:
 
 
 def check_run(run: Run, out: Path) -> Check:
-    """Both checkers on the run's log."""
+    """Both checkers on the run's log; a problem of this machine changes no result."""
     log = out / "result_0.txt"
-    check = check_log(log, run.ruleset, official=True)
-    if check.official is None:  # its own reader could not read it
-        check = check._replace(official=check_officially(log, run.ruleset))
+    try:
+        check = check_log(log, run.ruleset, official=True)
+        if check.official is None:  # its own reader could not read it
+            check = check._replace(official=check_officially(log, run.ruleset))
+    except OSError as error:
+        why = f"cannot check {log}: {error.strerror or error}"
+        _warn_after_the_end(why)
+        return Check(log, NOT_RUN, why, run.ruleset, "", Verdict(NOT_RUN), ())
     return check
 
 

@@ -9,6 +9,7 @@ import selectors
 import socket
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from ..config.reading import read_text
 from ..config.schema import Watchdog as Settings
 from ..logging.records import Failure, fit
 from ..train.activity import Activity, activity_of
-from ..train.communication.identity import differences, differing_ranks
+from ..train.communication.identity import differences, divide
 from ..train.heartbeat import WATCHDOG_ENV, Line, Place
 from ..train.running_clock import RunningClock
 from .failure import PROCESS_EXITED
@@ -278,17 +279,24 @@ class Watchdog:
         self._reply(status, b"beat\n")
 
     def _compare_identities(self) -> None:
-        """Name a rank that is not of the others' run, before they wait for each other."""
-        ranks = sorted(self._statuses)
-        identities = [self._statuses[rank].identity for rank in ranks]
-        if places := differing_ranks(identities):
-            place = next(n for n in range(len(ranks)) if n not in places)
-            usual = self._statuses[ranks[place]]
-            odd = self._statuses[ranks[places[0]]]
-            tables = (json.loads(usual.identity), json.loads(odd.identity))
+        """Name a rank that is not of the others' run, or those of which one is not, before they
+        wait for each other."""
+        statuses = [self._statuses[rank] for rank in sorted(self._statuses)]
+        division = divide([status.identity for status in statuses])
+        if not division.differ:
+            return
+        usual, other = (statuses[group[0]] for group in division.groups[:2])
+        tables = (json.loads(usual.identity), json.loads(other.identity))
+        if division.odd:
             what = "; ".join(islice(differences(*tables), 4))
             reason = f"differs from rank {usual.rank} on {usual.host}: {what}"
-            self.failed_rank = self.failed_rank or odd.report(reason)
+            failure = other.report(reason)
+        else:
+            names = [f"rank {status.rank} on {status.host}" for status in statuses]
+            what = "; ".join(islice(differences(*tables, "{} and {}"), 4))
+            reason = f"identities differ: {division.named(names, what)}"
+            failure = replace(other.report(reason), by_all=True)
+        self.failed_rank = self.failed_rank or failure
 
     def _reply(self, status: RankStatus, text: bytes) -> None:
         try:

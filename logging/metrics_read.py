@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ..config.errors import failing_as
 from ..config.reading import JsonObject, open_file
 from .line_file import read_end
 
@@ -45,12 +46,13 @@ def read_metrics(path: Path, within: Path | None = None) -> tuple[JsonObject, ..
 
 def newest_records(path: Path) -> dict[str, JsonObject]:
     """The last whole record of training and of evaluation, by their kinds, near the end of a
-    metrics.jsonl, which may be being written; one is missing where there is none, both where no
-    file can be read."""
-    try:
-        lines = read_end(path, _TAIL_BYTES).splitlines()
-    except OSError:
-        return {}
+    metrics.jsonl, which may be being written; one is missing where there is none. Raises UserError:
+    the file is there and cannot be read."""
+    with failing_as(f"{path}: cannot read"):
+        try:
+            lines = read_end(path, _TAIL_BYTES).splitlines()
+        except FileNotFoundError:
+            return {}
     newest = {}
     for kind in ("train", "eval"):
         start = b'{"kind": "%b"' % kind.encode()

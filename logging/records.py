@@ -160,8 +160,9 @@ class Result:
 
 @dataclass(frozen=True)
 class Failure:
-    """failure_<rank>.json: why a rank ended. `agreed_step`: the replicas differed, and the weights
-    of that step were the last that were the same."""
+    """failure_<rank>.json: why a rank ended. `by_all`: all ranks ended alike, and this one is not
+    accused. `agreed_step`: the replicas differed or a loss was not finite, and up to that step all
+    was well: later checkpoints are not used. `not_finite_step`: the first of such a loss."""
 
     rank: int
     host: str
@@ -169,7 +170,9 @@ class Failure:
     step: int
     reason: str
     retryable: bool = True
+    by_all: bool = False
     agreed_step: int | None = None
+    not_finite_step: int | None = None
     format: Literal[1] = FORMAT
 
     @property
@@ -182,8 +185,8 @@ class Failure:
         return _FAILURE + json.dumps(to_dict(self))
 
     def __str__(self) -> str:
-        place = f"rank {self.rank} on {self.host} failed in {self.phase} at step {self.step}"
-        return f"{place}: {self.reason}"
+        who = "all ranks" if self.by_all else f"rank {self.rank} on {self.host}"
+        return f"{who} failed in {self.phase} at step {self.step}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -259,22 +262,17 @@ def to_dict(record: Any) -> dict[str, Any]:
 
 
 def read(path: Path, record: type[T]) -> T | None:
-    """The record in a file; None where there is no JSON object. Raises UserError for a key that
-    does not fit."""
+    """The record in a file; None where there is no file. Raises UserError: it cannot be read, or a
+    key does not fit."""
     tree = read_object(path)
     return fit(record, tree, str(path)) if tree else None
 
 
 def read_failures(folder: Path) -> list[Failure]:
-    """What failed ranks left, oldest first. One that does not fit is left out: a rank was killed
-    while it wrote; stderr.log still has its words."""
+    """What failed ranks left, oldest first. Raises UserError as `read` does."""
     paths = folder.glob("failure_*.json")
-    failures = []
-    for path in sorted(paths, key=lambda path: path.lstat().st_mtime_ns):
-        with suppress(UserError):
-            if failure := read(path, Failure):
-                failures.append(failure)
-    return failures
+    by_age = sorted(paths, key=lambda path: path.lstat().st_mtime_ns)
+    return [failure for path in by_age if (failure := read(path, Failure))]
 
 
 def failures_in(text: str) -> list[Failure]:

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import csv
 import io
-import itertools
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,17 +56,26 @@ class Exported(NamedTuple):
         return self.start_unix_s + (number(record.get("time_s")) or 0.0)
 
 
-def read_runs(paths: Sequence[Path]) -> tuple[list[Exported], list[str]]:
-    """(runs of the folders, notes on what is left out); a folder means the runs in it and below.
-    Raises UserError: none has records."""
+class Found(NamedTuple):
+    """The runs of some folders. `notes`: what was not there; `unread`: what could not be read."""
+
+    runs: list[Exported]
+    notes: list[str]
+    unread: list[str]
+
+
+def read_runs(paths: Sequence[Path]) -> Found:
+    """What folders hold; a folder means the runs in it and below. Raises UserError: none has
+    records."""
     runs = []
     notes = []
-    recorded = itertools.chain.from_iterable(map(_recorded_runs, paths))
+    unread: list[str] = []
+    recorded = [run for path in paths for run in _recorded_runs(path, unread)]
     paths_of = {path.resolve(): path for path in recorded}
     for resolved, name in _names(paths_of).items():
         path = paths_of[resolved]
         folder = read_run_folder(path)
-        notes += [f"{path}: {note}" for note in folder.notes]
+        unread += [f"{path}: {note}" for note in folder.notes]
         if not folder.metrics:
             notes.append(f"{path / METRICS}: the records of a run expected, found none")
             continue
@@ -75,19 +83,20 @@ def read_runs(paths: Sequence[Path]) -> tuple[list[Exported], list[str]]:
             Exported(
                 name,
                 folder,
-                _start_unix_s(path),
+                _start_unix_s(path, unread),
             )
         )
     if not runs:
-        raise UserError(*notes)
-    return runs, notes
+        raise UserError(*unread, *notes)
+    return Found(runs, notes, unread)
 
 
-def _recorded_runs(path: Path) -> list[Path]:
+def _recorded_runs(path: Path, unread: list[str]) -> list[Path]:
     """The runs with records in and below a folder; where there are none, the folder itself. Raises
     UserError: nothing is there."""
     require(path)
-    places = find_runs(path, _DEPTH)
+    places = list(find_runs(path, _DEPTH))
+    unread += [place.problem for place in places if place.problem]
     runs = [place.folder for place in places if METRICS in place.names]
     return runs or [path]
 
@@ -109,13 +118,17 @@ def _names(folders: Iterable[Path]) -> dict[Path, str]:
                 depths[folder] += 1
 
 
-def _start_unix_s(path: Path) -> float:
+def _start_unix_s(path: Path, unread: list[str]) -> float:
     """The `run_start` of its log; 0 where there is none."""
-    with suppress(UserError):
-        log = read_log(path / "result_0.txt", frozenset({"run_start"}))
-        if start := log.first("run_start"):
-            return start.time_ms / 1000
-    return 0.0
+    file = path / "result_0.txt"
+    try:
+        log = read_log(file, frozenset({"run_start"}))
+    except UserError as error:
+        if os.path.lexists(file):
+            unread.append(str(error))
+        return 0.0
+    start = log.first("run_start")
+    return start.time_ms / 1000 if start else 0.0
 
 
 def _numbers(record: Mapping[str, Any]) -> dict[str, float]:

@@ -118,7 +118,7 @@ def render_report(
         environment=_environment(folder.environment),
         config=_config(folder),
         repeat=shlex.join(["rn50", "launch", config]),
-        notes=[*subject.notes, *folder.notes],
+        notes=subject.notes,
         amount=amount,
     )
 

@@ -76,7 +76,7 @@ class Subject(NamedTuple):
     folder: RunFolder
     """What lies beside its logs; empty where they are in no run's folder."""
     notes: tuple[str, ...]
-    """Logs that could not be read, one line each."""
+    """Logs and files beside them that could not be read, one line each."""
 
     @property
     def shown(self) -> LogFigures | None:
@@ -156,7 +156,7 @@ def read_folder(
             ranks={},
         )
     logs = []
-    notes: list[str] = []
+    notes = [f"{folder.path}: {note}" for note in folder.notes]
     files = results_in(path) if only is None else [only]
     for file in files:
         try:

@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from ..config.errors import UserError
+from ..config.errors import UserError, reason_of
 from ..config.finding import first_number, number, printable
 from ..data.lock import LOCK, RANK_LOCK, held
 from ..logging.metrics_read import newest_records
@@ -31,7 +31,7 @@ from ..logging.records import (
     read_failures,
 )
 from ..train.checkpoint.file import read_checkpoint
-from ..train.checkpoint.folder import checkpoints_in
+from ..train.checkpoint.folder import checkpoints_of_run
 
 QUEUED = "queued"
 RUNNING = "running"
@@ -41,7 +41,7 @@ KILLED = "killed"
 CANCELLED = "cancelled"
 """Of a job that left its queue before it began."""
 UNKNOWN = "unknown"
-"""The state of a job whose scheduler cannot be asked."""
+"""The state of a job whose scheduler cannot be asked, or of a run whose files cannot be read."""
 STATUSES = (
     QUEUED,
     RUNNING,
@@ -82,6 +82,8 @@ class Place(NamedTuple):
     names: set[str]
     job: Path | None
     """The folder of its job; of a job without a run: its own."""
+    problem: str = ""
+    """Why the folder cannot be read."""
 
 
 class Progress(NamedTuple):
@@ -160,7 +162,14 @@ def find_runs(
     job: Path | None = None,
 ) -> Iterator[Place]:
     """The runs in and below `folder`, and the jobs without one; links are not followed."""
-    names, below = _entries(folder)
+    try:
+        names, below = _entries(folder)
+    except (FileNotFoundError, NotADirectoryError):  # removed meanwhile
+        return
+    except OSError as error:
+        problem = f"{folder}: cannot read: {reason_of(error)}"
+        yield Place(folder, set(), job, problem)
+        return
     is_job = bool(names & _OF_A_JOB)
     if names & _OF_A_RUN:
         # a job's own: a run of `rn50 launch` that a job resumes
@@ -184,8 +193,7 @@ def _entries(folder: Path) -> tuple[set[str], list[Path]]:
     """The names in a folder, and the folders among them that are not hidden."""
     names = set()
     below = []
-    # removed meanwhile, or not ours to read
-    with suppress(OSError), os.scandir(folder) as entries:
+    with os.scandir(folder) as entries:
         for entry in entries:
             names.add(entry.name)
             is_folder = entry.is_dir(follow_symlinks=False)
@@ -201,13 +209,21 @@ def read_run(
 ) -> RunRow:
     """Read the row of a run's folder, or what is known of a job without a run. `is_at_work`: one of
     its locks is held."""
-    folder, names, job = place
+    folder, names, job, problem = place
+    problems = [problem] * bool(problem)
+
+    def try_to(read_part: Callable[..., T], *arguments: object) -> T | None:
+        try:
+            return read_part(*arguments)
+        except UserError as error:
+            problems.append(str(error))
+            return None
+
     submission = None
     if job is not None:
-        submission, _ = _read(job / SUBMISSION, Submission)
+        submission = try_to(read, job / SUBMISSION, Submission)
     submission = submission or Submission()
-    environment, _ = _read(folder / ENVIRONMENT, Environment)
-    environment = environment or Environment()
+    environment = try_to(read, folder / ENVIRONMENT, Environment) or Environment()
     brief = environment.run or submission.run or Brief()
     row = RunRow(
         folder=folder,
@@ -220,26 +236,32 @@ def read_run(
         job=_short(submission.job),
         job_folder=job,
     )
+    if problem:
+        return row._replace(status=UNKNOWN, reason=_short(problem))
     if not names & _OF_A_RUN:
         return row
-    result, unfit = _read(folder / RESULT, Result)
     status = RUNNING
     reason = ""
-    if not is_at_work:
-        status, reason = _end_of(folder, names, result)
+    result = None
+    if is_at_work:
+        result = try_to(read, folder / RESULT, Result)
+    else:
+        end = try_to(_read_end, folder, names)
+        result, status, reason = end or (None, UNKNOWN, "")
     result = result or Result("")
-    last = newest_records(folder / "metrics.jsonl")
+    last = try_to(newest_records, folder / "metrics.jsonl") or {}
     train = last.get("train", {})
     evaluation = last.get("eval", {})
     times_s = [number(record.get("time_s")) for record in last.values()]
     known_s = [time_s for time_s in times_s if time_s is not None]
     may_resume = status in (STOPPED, FAILED, KILLED)
+    resumable = may_resume and try_to(_is_resumable, folder, result)
     progress = None
     if status == RUNNING:
         progress = _progress(brief, train)
     return row._replace(
         status=status,
-        reason=_short(unfit or reason),
+        reason=_short("; ".join(filter(None, [*problems, reason]))),
         time_to_train_s=result.time_to_train_s if status == SUCCESS else None,
         elapsed_s=first_number(result.time_to_train_s, max(known_s, default=None)),
         eval_accuracy=first_number(result.eval_accuracy, evaluation.get("accuracy")),
@@ -247,37 +269,26 @@ def read_run(
         images_per_s=first_number(result.images_per_s, train.get("images_per_s")),
         ranks=result.ranks or row.ranks,
         verdict=_short((result.check or Verdict("")).verdict),
-        resumable=may_resume and _is_resumable(folder, result),
+        resumable=bool(resumable),
         progress=progress,
     )
 
 
-def _read(
-    path: Path,
-    record: type[T],
-) -> tuple[T | None, str]:
-    """What is in a file of a run, if it fits, and else what does not fit."""
-    try:
-        return read(path, record), ""
-    except UserError as error:
-        return None, str(error)
-
-
-def _end_of(
+def _read_end(
     folder: Path,
     names: set[str],
-    result: Result | None,
-) -> tuple[str, str]:
-    """The status of a run that no process drives, and why it has it."""
+) -> tuple[Result | None, str, str]:
+    """The result of a run that no process drives, its status, and why it has it. Raises UserError:
+    its files cannot be read, so that nobody can tell."""
+    result = read(folder / RESULT, Result)
     if result is not None and result.status in _ENDED:
-        if result.stopped:
-            return STOPPED, result.why
-        return _ENDED[result.status], result.why
+        status = STOPPED if result.stopped else _ENDED[result.status]
+        return result, status, result.why
     if names & _LOCKS:
-        return KILLED, "its processes are gone and left no result"
+        return result, KILLED, "its processes are gone and left no result"
     for failure in read_failures(folder):
-        return FAILED, failure.reason
-    return FAILED, "left no result"
+        return result, FAILED, failure.reason
+    return result, FAILED, "left no result"
 
 
 def _is_resumable(
@@ -287,7 +298,7 @@ def _is_resumable(
     """Whether it has a checkpoint, and its result does not say that resuming it is of no use."""
     if result.reason and (result.next is None or result.next.verb == LAUNCH):
         return False
-    for checkpoint in checkpoints_in(folder / "checkpoint"):
+    for checkpoint in checkpoints_of_run(folder / "checkpoint").trusted:
         with suppress(UserError):
             # its header and size; its digest, of all its bytes, is not made
             read_checkpoint(checkpoint)

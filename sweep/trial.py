@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from ..config import programs
+from ..config.errors import UserError
 from ..config.inherited import LOCAL_JOB, inherited
 from ..config.reading import read_ends
 from ..logging.places import METRICS
@@ -96,8 +97,11 @@ def read_end(
     if code < 0:
         return Result(FAILED, programs.ended_by(code))
     for path in folder.glob(f"*/{RESULT}"):
-        if result := read(path, Result):
-            return result
+        try:
+            if result := read(path, Result):
+                return result
+        except UserError as error:
+            return Result(FAILED, str(error))
     output = read_ends(folder / OUTPUT).strip() or "no output"
     *_, last_line = output.splitlines()
     return Result(FAILED, f"exit code {code}: {last_line[:500]}")

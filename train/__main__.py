@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -31,7 +32,7 @@ from .context import RunContext
 from .heartbeat import SCRATCH_ENV, WATCHDOG_ENV, HeartbeatClient
 from .process_info import ProcessInfo, read_process_info
 from .seeding import draw_seed
-from .stopping import REQUESTED, NonRetryableError
+from .stopping import REQUESTED, AllRanksError
 
 EXIT_USAGE = 2
 EXIT_FAILED = 3
@@ -163,9 +164,15 @@ class Rank:
             phase=self.phase,
             step=context.step if context else 0,
             reason=one_line(error),
-            retryable=not isinstance(error, NonRetryableError),
-            agreed_step=getattr(error, "agreed_step", None),
         )
+        if isinstance(error, AllRanksError):
+            failure = replace(
+                failure,
+                retryable=error.retryable,
+                by_all=process.world_size > 1,
+                agreed_step=error.agreed_step,
+                not_finite_step=error.not_finite_step,
+            )
         # First: out of memory, anything may end the process from here.
         if self.heartbeat is not None:
             self.heartbeat.tell(failure=to_dict(failure))

@@ -3,9 +3,10 @@ excluded."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from mxnet import nd
 
 from ..config.errors import UserError
@@ -14,7 +15,14 @@ from ..data.pipeline import Batch
 from ..data.sampling import eval_batches
 from . import host_reads
 from .communication.communicator import Communicator
+from .communication.identity import divide
 from .network.build import bn_statistics
+from .warning import warn
+
+FAR = 8.0
+"""Largest means and deviations of a rank beside the others'. Of healthy runs it is at most 1.2, and
+1.6 with `batch` and 10 images a rank (smoke, quick; 2 and 4 ranks, 3 seeds)."""
+_LEAST = 1e-6
 
 
 class Accuracy(NamedTuple):
@@ -45,11 +53,12 @@ def sync_bn_statistics(
     The caller has waited for all of training: MXNet writes the running statistics inside backward
     without telling its engine, and a reader gets old values before (106 of 106).
     """
-    if mode == "local":
-        return
     statistics = bn_statistics(net)
     means = [p.data() for p in statistics if p.name.endswith("mean")]
     variances = [p.data() for p in statistics if p.name.endswith("var")]
+    warn_of_far_statistics(comm, means, variances, active_ranks)
+    if mode == "local":
+        return
 
     def add_squares(sign: int) -> None:
         if mode == "batch":
@@ -59,6 +68,44 @@ def sync_bn_statistics(
     add_squares(1)
     comm.average_([*means, *variances], active_ranks)
     add_squares(-1)
+
+
+def warn_of_far_statistics(
+    comm: Communicator,
+    means: Sequence[nd.NDArray],
+    variances: Sequence[nd.NDArray],
+    active_ranks: int,
+) -> None:
+    """Name the ranks whose batch-norm statistics are far from the others' or not finite. They are
+    each rank's own, so that no comparison of replicas sees a fault of memory in them. 106 small
+    reads for ResNet-50, and 0.4 kB of each rank."""
+    if active_ranks < 2 or not means:
+        return
+    largest = [np.abs(array.asnumpy()).max() for array in (*means, *variances)]
+    rows = comm.gather_bytes(np.array(largest, np.float32).tobytes(), "magnitudes")
+    sizes = np.frombuffer(b"".join(rows[:active_ranks]), np.float32)
+    far = far_from_others(sizes.reshape(active_ranks, 2, -1))
+    if not far.any():
+        return
+    names = comm.gather_names()
+    if comm.rank == 0:
+        division = divide(far.tolist())
+        named = division.named(
+            names[:active_ranks], f"values over {FAR:g} times the others'"
+        )
+        warn(f"batch norm's statistics: {named}; a fault of memory or node")
+
+
+def far_from_others(sizes: Any) -> Any:
+    """Whether each rank's statistics are far from the others' or not finite. The measure is the
+    lower median of the ranks, and for means no less than the deviation. `sizes`: (rank, largest
+    mean and variance, layer)."""
+    sizes = sizes.astype(np.float64)
+    sizes[:, 1] = np.sqrt(sizes[:, 1])
+    usual = np.sort(sizes, axis=0)[(len(sizes) - 1) // 2]
+    usual[0] = np.maximum(*usual)
+    is_near = sizes <= FAR * np.maximum(usual, _LEAST)
+    return ~is_near.all(axis=(1, 2))
 
 
 def evaluate(

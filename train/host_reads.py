@@ -7,12 +7,17 @@ computing is switched off, a test replaces the three functions (tests/gpu). Load
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Any
 
 RUN_AHEAD_STEPS = 2
 """Steps enqueued beyond the one that computes. Without a bound the queue grows between log points
 and holds a batch of images for every step in it (38 MB for 64 images of 224 px)."""
+ALL_FINITE = (1 << 31) - 1
+NO_SHARE = 0
+"""A rank without losses of its own."""
+_MOST_STEPS = 1000
 
 
 def losses(sums: Any) -> list[float]:
@@ -29,6 +34,30 @@ def counts(counts: Any) -> list[int]:
 def finite(flag: Any) -> bool:
     """Were all gradients of a step finite? `flag` is 0 or 1, on the device or (resumed) not."""
     return bool(flag)
+
+
+class LossTrail:
+    """The running sums of this rank's losses, step by step, since the last log point whose loss was
+    finite. They are read only after one that was not: a healthy step keeps a reference alone."""
+
+    def __init__(self) -> None:
+        self._sums: deque[tuple[int, Any]] = deque(maxlen=_MOST_STEPS)
+
+    def __call__(self, step: int, loss_sum: Any) -> None:
+        self._sums.append((step, loss_sum))
+
+    def clear(self) -> None:
+        """All losses so far were finite."""
+        self._sums.clear()
+
+    def first_not_finite(self) -> int:
+        """The first step at which this rank's own losses were not finite, or ALL_FINITE, or
+        NO_SHARE. Negative: since that step or later, as a plan sums in one array."""
+        for step, loss_sum in self._sums:
+            if not math.isfinite(loss_sum.asscalar()):
+                steps = sum(other is loss_sum for _, other in self._sums)
+                return step if steps == 1 else -step
+        return ALL_FINITE if self._sums else NO_SHARE
 
 
 class RunAheadLimiter:

@@ -51,6 +51,7 @@ def train_steps(
         updater.step(step, trainer.settings_at(step))
         times.after("update", updater.written_last)
         loss_sum = operators.add_losses(losses, loss_sum)
+        trainer.loss_trail(step, loss_sum)
         steps += 1
         trainer.limit_run_ahead(losses, batch)
         if step % log_every == 0:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import mxnet as mx
+import numpy as np
 from mxnet import nd
 
 from ..logging.clock import Moment, present
@@ -15,7 +17,7 @@ from .checkpoint.state import blocks_left, is_within_epoch, log_position
 from .context import RunContext
 from .evaluate import Accuracy, evaluate, sync_bn_statistics
 from .loop import LogPoint, train_steps, zero_gradient_steps
-from .network.build import copy_parameters, quick_digest
+from .network.build import copy_parameters, on_host, quick_digest, weight_arrays
 from .run_log import gather_ranks
 from .seeding import stream_seed
 from .stopping import (
@@ -24,7 +26,7 @@ from .stopping import (
     agreed_stop,
     check_epoch_budget,
     check_learning,
-    check_loss,
+    judge_loss,
 )
 from .trainer import Trainer, start_up
 
@@ -177,8 +179,8 @@ def seed_dropout(trainer: Trainer, epoch: int) -> None:
 def log_point(trainer: Trainer, point: LogPoint) -> None:
     """Mean loss over all ranks; reading it waits for this step's forward, no further.
 
-    With it travels whether a rank wants to stop. Raises NonRetryableError, StopTraining: on all
-    ranks alike."""
+    With it travels whether a rank wants to stop. Raises AllRanksError, StopTraining: on all ranks
+    alike."""
     context = trainer.context
     budget_s = trainer.run.limits.time_s
     context.state.advance(trainer.plan, point.step)
@@ -194,9 +196,24 @@ def log_point(trainer: Trainer, point: LogPoint) -> None:
     scale = scaler.scale.value if scaler.is_dynamic else None
     trainer.log.train(point.step, loss, now, scale)
     trainer.log.step_times(point.step, trainer.times.log_point())
-    check_loss(loss, point.step)
+    check_loss(trainer, loss, point.step)
     if cause := agreed_stop(requests):
         raise StopTraining(cause)
+
+
+def check_loss(
+    trainer: Trainer,
+    loss: float,
+    step: int,
+) -> None:
+    """Raise AllRanksError for a loss over all ranks that is not finite, by whose it was first."""
+    if math.isfinite(loss):
+        trainer.loss_trail.clear()
+        return
+    first = np.int32(trainer.loss_trail.first_not_finite())
+    rows = trainer.comm.gather_bytes(first.tobytes(), "losses")
+    first_steps = np.frombuffer(b"".join(rows), np.int32).tolist()
+    raise judge_loss(loss, step, first_steps, trainer.comm.gather_names())
 
 
 def evaluate_epoch(trainer: Trainer, epoch: int) -> Accuracy:
@@ -211,8 +228,10 @@ def evaluate_epoch(trainer: Trainer, epoch: int) -> Accuracy:
     start_s = context.elapsed_s
     context.log.eval_start(epoch)
     with context.timeline.span(f"evaluate {epoch}"):
-        weights = {"weights": quick_digest(net)}
+        digest = quick_digest(on_host(weight_arrays(net)).values())
+        weights = {"weights": digest}
         comm.check_replicas(weights, f"after epoch {epoch}", context.state.step)
+        comm.agreed_digest = digest
         sync_bn_statistics(
             net,
             comm,

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 import sys
 import threading
+from collections.abc import Sequence
 
 from ..config.errors import UserError
 from ..logging.records import EPOCH_LIMIT, TIME_LIMIT, Stopped
+from .host_reads import NO_SHARE
 from .running_clock import RunningClock
 
 REQUESTED, OUT_OF_TIME = range(2)
 CAUSES = (Stopped("a signal"), Stopped(limit=TIME_LIMIT))
+_MOST_NAMED = 4
 
 
 class StopTraining(Exception):
@@ -23,11 +26,22 @@ class StopTraining(Exception):
         self.cause = cause
 
 
-class NonRetryableError(UserError):
+class AllRanksError(UserError):
+    """All ranks raise this after the same step, so that none is accused by its own failure. The
+    attributes are those of a Failure."""
+
+    retryable = True
+    agreed_step: int | None = None
+    not_finite_step: int | None = None
+
+
+class NonRetryableError(AllRanksError):
     """The run has failed in a way in which it would fail again from its last checkpoint."""
 
+    retryable = False
 
-class ReplicasDifferError(UserError):
+
+class ReplicasDifferError(AllRanksError):
     """The weights of the ranks differ, or what they are computed from. Those of `agreed_step` were
     the same on all: a run goes on from a checkpoint that is no newer. None: from any."""
 
@@ -38,6 +52,23 @@ class ReplicasDifferError(UserError):
     ) -> None:
         super().__init__(message)
         self.agreed_step = agreed_step
+
+
+class NotFiniteError(AllRanksError):
+    """Losses are not finite since `step`, which may be the fault of a node. The run goes on from a
+    checkpoint of rank 0 with whose weights it computed a finite loss: it has, with those of the
+    step before, unless the fault `may_be_of_rank_0`."""
+
+    def __init__(
+        self,
+        message: str,
+        step: int,
+        *,
+        may_be_of_rank_0: bool,
+    ) -> None:
+        super().__init__(message)
+        self.not_finite_step = step
+        self.agreed_step = max(step - 1 - may_be_of_rank_0, 0)
 
 
 class StopRequest:
@@ -105,12 +136,39 @@ def check_epoch_budget(trained: int, budget: int | None) -> None:
         raise StopTraining(Stopped(limit=EPOCH_LIMIT))
 
 
-def check_loss(loss: float, step: int) -> None:
-    """Raise NonRetryableError for a loss that is no number: neither are weights or gradients."""
-    if not math.isfinite(loss):
-        raise NonRetryableError(
-            f"a finite loss expected, found {loss} at step {step}: training diverged"
-        )
+def judge_loss(
+    loss: float,
+    step: int,
+    first_steps: Sequence[int],
+    names: Sequence[str],
+) -> AllRanksError:
+    """What to raise at a log point for a loss that is not finite. By then no rank has good weights.
+
+    If it began on at most half of the ranks that have a share of the batch, their memory or nodes
+    are at fault. If it began on most in one step, training diverged. launch/resume.py takes the
+    same step a second time for divergence as well.
+
+    Args:
+        first_steps: of each rank, by LossTrail.first_not_finite.
+        names: of the ranks.
+    """
+    found = f"a finite loss expected, found {loss} at step {step}"
+    shares = [first for first in first_steps if first != NO_SHARE]
+    begun = min(map(abs, shares), default=step)
+    first = [rank for rank, of_rank in enumerate(first_steps) if of_rank == begun]
+    is_unknown = any(of_rank < 0 for of_rank in shares)
+    if len(shares) < 2 or (not is_unknown and 2 * len(first) > len(shares)):
+        return NonRetryableError(f"{found}: training diverged")
+    where = "on which rank first cannot be told"
+    if not is_unknown:
+        named = ", ".join(names[rank] for rank in first[:_MOST_NAMED])
+        where = f"first on {len(first)} of {len(shares)} ranks, {named}"
+    cause = "a fault of memory or node, or divergence if it comes again at that step"
+    return NotFiniteError(
+        f"{found}, since step {begun}, {where}: {cause}",
+        begun,
+        may_be_of_rank_0=is_unknown or 0 in first,
+    )
 
 
 def check_learning(

@@ -23,7 +23,7 @@ from .communication.communicator import Communicator, communicator, device_conte
 from .communication.identity import part_digests
 from .context import RunContext
 from .devices import operators_for, updater_for
-from .host_reads import RunAheadLimiter
+from .host_reads import LossTrail, RunAheadLimiter
 from .network.build import (
     build_networks,
     copy_parameters,
@@ -78,6 +78,7 @@ class Trainer:
     next_eval_batch: Callable[[], Batch]
     settings_at: Callable[[int], Settings]
     limit_run_ahead: RunAheadLimiter
+    loss_trail: LossTrail
     times: StepTimes
     profile: ProfileWindow
     log: RunLog
@@ -149,6 +150,7 @@ def start_up(
         next_eval_batch=next_eval_batch,
         settings_at=step_settings(run, context.plan),
         limit_run_ahead=RunAheadLimiter(),
+        loss_trail=LossTrail(),
         times=times,
         profile=ProfileWindow(context),
         log=RunLog(context),

@@ -1,5 +1,6 @@
-"""Commands of README, docs/ and --help: what can be told without running them."""
+"""Commands of README, docs/, --help and of messages: what can be told without running them."""
 
+import ast
 import re
 import shlex
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import typer
 
 from rn50.cli.main import app
 from rn50.config.load import load
+from tests.rooms import sources
 from tests.test_docs import PAGES
 
 PRESETS = {path.stem for path in (Path(__file__).parents[2] / "config").glob("*.yaml")}
@@ -89,3 +91,36 @@ def test_every_command_has_an_example_that_it_understands() -> None:
         for example in examples:
             words = words_of(example.replace("\n", " "))
             assert leaf(words).command.name == command.name
+
+
+def spelt(node: ast.AST) -> str:
+    """A string of the sources as it may be printed: what is put in is a word."""
+    if isinstance(node, ast.Constant):
+        return node.value if isinstance(node.value, str) else ""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(spelt, node.values))
+    return "X"
+
+
+def commands_of_messages() -> Iterator[str]:
+    """In backquotes, or as the words of a list. Docstrings are read too."""
+    for path in sources():
+        for node in ast.walk(ast.parse(path.read_text())):
+            words = map(spelt, getattr(node, "elts", []))
+            texts = re.findall("`([^`]*)`", spelt(node).replace("\n", " "))
+            for command in (" ".join(words), *texts):
+                if re.match("rn50 [a-z]", command):
+                    yield command
+
+
+def test_the_commands_of_messages_are_understood() -> None:
+    """Prose may name a command without its arguments."""
+    commands = set(commands_of_messages())
+    assert "rn50 launch X" in commands
+    assert len(commands) > 50
+    for command in commands:
+        try:
+            leaf(words_of(command)[1:])
+        except Exception as error:
+            wrong = ("AttributeError", "NoSuchOption", "UsageError")
+            assert type(error).__name__ not in wrong, command

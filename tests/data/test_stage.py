@@ -1,22 +1,28 @@
+import errno
+import io
 import json
+import re
 import shutil
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from rn50.cli.main import app
 from rn50.config.manifest import Part
 from rn50.config.plan import Plan, Segment
+from rn50.config.reading import open_file
 from rn50.config.schema import Data
 from rn50.data.dataset import check_before_run, load_table, verify
 from rn50.data.pack import pack_images
-from rn50.data.pipeline import build_train_source
+from rn50.data.pipeline import RecordFile, build_train_source
 from rn50.data.stage import remove, stage
 from rn50.train.process_info import local_rank
 from tests.conftest import read_json, refused, write_json
 from tests.data.images import contents, image_folder, names_in
+from tests.rooms import sources
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +73,41 @@ def test_other_bytes_than_the_manifest_says_are_refused(
     path.write_bytes(whole)
     stage(packed, target)
     assert contents(packed) == contents(target)
+
+
+class BadDisk(io.BytesIO):
+    """A file that is open when its disk fails."""
+
+    def read(self, size: int | None = -1) -> bytes:  # noqa: ARG002
+        raise OSError(errno.EIO, "Input/output error")
+
+
+@pytest.mark.parametrize("name", ["train.rec", "val.idx"])
+def test_a_read_error_is_the_sources(
+    pristine: Path,
+    tmp_path: Path,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def opened(path: Path) -> BinaryIO:
+        return BadDisk() if path == pristine / name else open_file(path)
+
+    for module in ("rn50.config.atomic", "rn50.data.stage"):
+        monkeypatch.setattr(f"{module}.open_file", opened)
+    with refused(f"^{pristine}/{name}: cannot read: Input/output error$"):
+        stage(pristine, tmp_path / "disk/set")
+
+
+def test_all_copies_of_files_tell_a_read_error_from_a_write_error() -> None:
+    other = re.compile(r"copyfile|copytree|shutil\.copy2?\(")
+    assert not [path for path in sources() if other.search(path.read_text())]
+
+
+def test_a_set_that_is_gone_in_training_is_named(packed: Path) -> None:
+    records = RecordFile(packed, "val")
+    shutil.rmtree(packed)
+    with refused(f"^the image set {packed} is gone: {packed}/val.rec: No such file"):
+        records.images(np.array([0]))
 
 
 def test_something_else_at_the_target_is_left_alone(

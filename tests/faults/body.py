@@ -6,6 +6,7 @@ path in memory that nothing of the job may leave.
 """
 
 import ctypes
+import math
 import os
 import re
 import resource
@@ -108,6 +109,13 @@ FAULTS: dict[str, Callable[[], Any]] = {
 }
 
 
+FACTORS = {
+    "bit flip": 1 + 2**-23,
+    "NaN": math.nan,
+    "NaN again": math.nan,
+}
+
+
 def in_memory() -> Iterator[str]:
     """The engines' folder on one machine, and what this rank and the processes of the job above it
     have mapped from /dev/shm."""
@@ -123,14 +131,15 @@ def in_memory() -> Iterator[str]:
 
 
 def strike(model: Any = None) -> None:
-    """Do it, once, on the victim; a bit flip is done to weights."""
-    if read_process_info().rank != int(victim) or Path(mark).exists():
+    """Do it, once, on the victim, or in each attempt; what FACTORS has is done to a weight."""
+    again = fault == "NaN again"
+    if read_process_info().rank != int(victim) or (Path(mark).exists() and not again):
         return
     lines = [repr(time.time()), *{*in_memory()}]
     Path(mark).write_text("\n".join(lines))
-    if fault == "bit flip":
+    if fault in FACTORS:
         weight = model.net.collect_params()["fc_weight"].data()
-        weight[0, 0] = weight[0, 0] * (1 + 2**-23)
+        weight[0, 0] = weight[0, 0] * FACTORS[fault]
     else:
         FAULTS[fault]()
 

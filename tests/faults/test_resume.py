@@ -16,7 +16,9 @@ import pytest
 from rn50.compliance.check_log import check_log
 from rn50.config.recorded import RESUME, words_to_repeat
 from rn50.data.lock import LOCK, RANK_LOCK
+from rn50.launch.resume import is_hopeless
 from rn50.logging.parse import read_events
+from rn50.logging.records import read_failures
 from tests import mpi
 from tests.conftest import ROOT, RUN, Process, Rn50, metrics, of_training, read_json
 from tests.faults.file_system import refusing
@@ -234,28 +236,81 @@ def test_a_spent_budget_is_lifted_and_another_rank_count_has_other_bits(
     assert 0 < abs(ours[-2]["loss"] - theirs[-2]["loss"]) < 0.2
 
 
-def test_after_a_bit_flip_the_run_goes_on_from_where_replicas_agreed(
-    rn50: Rn50, small_data: Path, whole: Path
-) -> None:
-    """Flipped after the evaluation of step 40, found at that of step 80, two checkpoints later."""
+def flipped(
+    rn50: Rn50,
+    data: Path,
+    fault: str,
+    phase: str,
+    victim: int,
+) -> subprocess.CompletedProcess[str]:
+    """A RUN with one restart, in which a weight of one rank is damaged."""
     command = [
         sys.executable,
         "-m",
         "tests.faults.job",
         "gloo",
-        "bit flip",
-        "evaluation",
-        "1",
+        fault,
+        phase,
+        str(victim),
         str(rn50.results / "mark"),
         *RUN[2:],
-        f"data.path={small_data}",
+        f"data.path={data}",
         f"system.results={rn50.results}",
         "system.job.max_restarts=1",
     ]
-    done = finished(command, cwd=ROOT)
+    return finished(command, cwd=ROOT)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_after_a_bit_flip_the_run_goes_on_from_where_replicas_agreed(
+    rn50: Rn50, small_data: Path, whole: Path, victim: int
+) -> None:
+    """Flipped in the evaluation of step 40. Of rank 0 its checkpoint would have it; of rank 1 it is
+    found at step 80, two checkpoints later, and of two ranks neither is accused."""
+    done = flipped(rn50, small_data, "bit flip", "evaluation", victim)
     assert done.returncode == 1, done.stderr
-    said = r"differ after epoch 4: 1 of 2 ranks, rank 1 on \S+ in weights: a fault of memory"
+    said = r"rank 0 on \S+ failed in checkpoint at step 40: weights of step 40 expected"
+    agreed_steps = [None]
+    if victim == 1:
+        said = (
+            r"all ranks failed in evaluate 4 at step 80: replicas differ after epoch 4: "
+            r"rank 0 on \S+ or rank 1 on \S+ in weights: which one cannot be told from two; "
+            r".*after step 40"
+        )
+        agreed_steps = [40, 40]
     assert re.search(said, done.stderr)
     assert "base_lr" not in done.stderr
     assert "going on after step 40 " in done.stdout
+    folder = rn50.run_folder()
+    failures = read_failures(folder / "attempt_1")
+    assert [failure.agreed_step for failure in failures] == agreed_steps
+    assert bits(folder) == bits(whole)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_after_a_nan_of_one_rank_the_run_goes_on_from_the_checkpoint_before(
+    rn50: Rn50, small_data: Path, whole: Path, victim: int
+) -> None:
+    """The weight of one rank at step 31 makes gradients of which all weights are NaN at 32. Of rank
+    0 the checkpoint of step 30 may have it already."""
+    done = flipped(rn50, small_data, "NaN", "mid-epoch", victim)
+    assert done.returncode == 1, done.stderr
+    assert re.search(
+        rf"at step 35, since step 31, first on 1 of 2 ranks, rank {victim} on ",
+        done.stderr,
+    )
+    assert f"going on after step {20 + 10 * victim} " in done.stdout
     assert bits(rn50.run_folder()) == bits(whole)
+
+
+def test_a_nan_that_comes_again_at_its_step_is_divergence(
+    rn50: Rn50, small_data: Path
+) -> None:
+    done = flipped(rn50, small_data, "NaN again", "first step", 1)
+    assert done.returncode == 2, done.stderr
+    assert "base_lr" in done.stderr
+    folder = rn50.run_folder()
+    steps = [f.not_finite_step for f in read_failures(folder)]
+    assert steps == [1, 1]
+    assert is_hopeless(folder)
+    assert not is_hopeless(folder / "attempt_1")

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from rn50.config import recorded
 from rn50.config.load import load
+from rn50.config.recorded import load_recorded
 from rn50.launch.ending import (
     Ending,
     asked_by,
@@ -18,6 +20,7 @@ from rn50.launch.ending import (
     rank_failed,
     run_ended,
     run_stopped,
+    sweep_ended,
 )
 from rn50.logging.records import (
     LAUNCH,
@@ -30,6 +33,7 @@ from rn50.logging.records import (
     write,
 )
 from rn50.train.checkpoint.file import file_name
+from tests.cli.test_pages import leaf
 
 TIME = Stopped(limit="limits.time_s", step=40)
 GIVEN_UP = "none at the stop: it took longer than limits.grace_s or was given up"
@@ -167,8 +171,45 @@ def test_a_run_of_a_job_goes_on_with_the_job(tmp_path: Path, name: str) -> None:
     assert job_ended("slurm", "42", 0, tmp_path, None).next == ""
 
 
-def test_a_folder_that_was_moved_is_not_named_to_go_on_with(tmp_path: Path) -> None:
-    assert rank_failed("why", tmp_path / "moved").next == Next(RESUME, "FOLDER")
+def test_a_folder_that_was_moved_goes_on_by_the_command_that_is_told(
+    tmp_path: Path,
+) -> None:
+    outside = ["data.path=/scratch/a set", "system.job.environment=[A=/b]"]
+    loaded = load("smoke", ["seed=1", *outside])
+    onward = rank_failed("why", tmp_path / "run", "gloo", loaded).next
+    assert isinstance(onward, Next)
+    (tmp_path / "config.yaml").write_text(loaded.to_yaml())
+    words = [word for word in onward.options if "=" in word]
+    assert (onward.verb, onward.folder) == (RESUME, "FOLDER")
+    now = load_recorded(tmp_path / "config.yaml", words, recorded.RESUME)
+    assert now.to_dict() == loaded.to_dict()
+
+
+def test_each_command_of_an_ending_is_understood(tmp_path: Path) -> None:
+    """In the folder of a run, of a job, of one that is gone; with and without a checkpoint."""
+    places = [tmp_path / name for name in ("a run", "a job", "begun", "gone")]
+    for folder in places[:3]:
+        folder.mkdir()
+        standing(folder, 40, None if folder.name == "begun" else 40)
+    (tmp_path / "a job/job.sh").touch()
+    loaded = load("smoke", ["seed=1", "data.path=/scratch/a set"])
+    best = sweep_ended({}, 1, tmp_path)
+    commands = {str(best.next)}
+    for folder in places:
+        left = Result("aborted", stopped=TIME)
+        for ending in (
+            run_stopped("Ctrl-C", folder, "gloo", loaded),
+            rank_failed("why", folder, "gloo", loaded),
+            run_ended(left, folder, "gloo"),
+        ):
+            last = ending.recorded(left)
+            commands |= {
+                str(ending.next),
+                str(job_ended("pbs", "1", 1, folder, last).next),
+            }
+    assert len(commands) > 6
+    for command in commands:
+        leaf(shlex.split(command)[1:])
 
 
 def test_a_command_is_spelt_as_it_can_be_called(

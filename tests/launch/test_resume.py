@@ -1,20 +1,37 @@
 """Going on with a run: nothing of it is lost where that is interrupted, or the disk is full."""
 
+import errno
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from rn50.config.load import load
 from rn50.data.lock import LOCK, FolderInUse, hold
-from rn50.launch.resume import begin_attempt, close_attempt, load_resumed
+from rn50.launch import run as launch_run
+from rn50.launch.ending import rank_failed
+from rn50.launch.launch_plan import Options
+from rn50.launch.resume import begin_attempt, close_attempt, is_hopeless, load_resumed
 from rn50.launch.run import save_config
 from rn50.launch.submit import find_interrupted
-from rn50.logging.records import RESULT, Failure, Result, Verdict, write
+from rn50.logging.records import (
+    LAUNCH,
+    RESULT,
+    RESUME,
+    Failure,
+    Next,
+    Result,
+    Verdict,
+    write,
+)
 from rn50.train.checkpoint.file import file_name, write_checkpoint
+from rn50.train.checkpoint.folder import chosen_checkpoint
 from rn50.train.checkpoint.resume import LOG, METRICS
+from rn50.train.checkpoint.state import TrainState
 from tests.conftest import Rn50, read_json, refused, write_json
 from tests.train.test_checkpoint import CONFIG, arrays, meta
 
@@ -99,6 +116,64 @@ def test_checkpoints_after_replicas_last_agreed_are_not_taken(run: Path) -> None
     write(run / failure.file_name, failure)
     assert begin_attempt(run) is None
     assert not list((run / "checkpoint").iterdir())
+
+
+def test_what_came_after_replicas_agreed_is_not_scored(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = run / "checkpoint"
+    for step in (5, 9):
+        later = meta().model_copy(update={"state": TrainState(step=step)})
+        write_checkpoint(folder / file_name(step), later, arrays())
+    assert chosen_checkpoint(run).path.name == file_name(9)
+    assert not capsys.readouterr().err
+    failure = Failure(1, "h", "evaluate 2", 9, "x", agreed_step=6)
+    write(run / failure.file_name, failure)
+    assert chosen_checkpoint(run).path.name == file_name(5)
+    doubt = rf"{file_name(7)}, {file_name(9)} not trusted, .* after step 6"
+    assert re.search(doubt, capsys.readouterr().err)
+    chosen_checkpoint(folder / file_name(9))  # named by itself
+    assert re.search(doubt, capsys.readouterr().err)
+    assert rank_failed("why", run).next == Next(RESUME, str(run))
+    for path in (file_name(5), file_name(7)):
+        (folder / path).unlink()
+    assert rank_failed("why", run).next == Next(LAUNCH, str(run))
+
+
+@pytest.mark.parametrize(
+    ("steps", "hopeless"), [([8], False), ([9, 8], False), ([8, 9, 8], True)]
+)
+def test_a_loss_that_is_not_finite_since_the_same_step_again_is_hopeless(
+    tmp_path: Path, steps: list[int], hopeless: bool
+) -> None:
+    *earlier, last = steps
+    for number, step in enumerate(earlier, 1):
+        failure = Failure(0, "h", "epoch 1", 10, "x", not_finite_step=step)
+        folder = tmp_path / f"attempt_{number}"
+        folder.mkdir()
+        write(folder / failure.file_name, failure)
+    failure = Failure(1, "h2", "epoch 1", 10, "x", not_finite_step=last)
+    write(tmp_path / failure.file_name, failure)
+    assert is_hopeless(tmp_path) == hopeless
+
+
+def test_an_error_of_the_launcher_after_the_end_is_a_warning(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EMFILE, "Too many open files", "/proc/1/stat")
+
+    write(tmp_path / RESULT, Result("success"))
+    monkeypatch.setattr(launch_run, "begin_run", Mock())
+    monkeypatch.setattr(launch_run, "_failure_of_attempt", fail)
+    monkeypatch.setattr(launch_run, "check_log", fail)
+    launch_run.run_attempts(Mock(options=Options()), tmp_path, Mock())
+    assert launch_run.check_run(LOADED.run, tmp_path).verdict == "NOT_RUN"
+    said = capsys.readouterr().err
+    assert said.count("warning: after the last step: ") == 2
+    assert "/proc/1/stat: Too many open files" in said
 
 
 def test_a_run_trained_to_its_last_epoch_is_not_resumed(run: Path) -> None:

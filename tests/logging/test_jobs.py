@@ -195,7 +195,7 @@ def test_a_folder_above_runs_means_the_runs(tmp_path: Path, job: Path) -> None:
     trials = [study / f"trials/trial_{n}/20261122T105236Z" for n in range(2)]
     assert log_folders(study) == trials
     for path, runs in ((study, trials), (trials[0], trials[:1])):
-        exported, _ = read_runs([path])
+        exported = read_runs([path]).runs
         assert [run.folder.path for run in exported] == runs
     assert [subject.path for subject in read_subjects(study)] == trials
     # no run twice

@@ -403,7 +403,7 @@ def test_a_table_has_no_more_columns_than_any_program_writes(tmp_path: Path) -> 
     write_metrics(tmp_path, [{"kind": "k0"} | numbers])
     file = tmp_path / "metrics.jsonl"
     with refused(f"^{file}: at most {MOST_COLUMNS} columns expected"):
-        to_csv(read_runs([tmp_path])[0])
+        to_csv(read_runs([tmp_path]).runs)
 
 
 def test_each_run_has_a_name_of_its_own(tmp_path: Path) -> None:
@@ -412,8 +412,8 @@ def test_each_run_has_a_name_of_its_own(tmp_path: Path) -> None:
         folder = tmp_path / trial / "quick/T"
         folder.mkdir(parents=True)
         write_metrics(folder, [{"kind": "train"}])
-    runs, _ = read_runs([tmp_path, tmp_path / "trial_1"])
-    names = [run.name for run in runs]
+    found = read_runs([tmp_path, tmp_path / "trial_1"])
+    names = [run.name for run in found.runs]
     assert names == ["trial_1/quick/T", "trial_2/quick/T"]
 
 
@@ -428,7 +428,7 @@ def test_tensorboard_reads_every_point(
         reason="no tensorboard here",
     )
     for _ in range(2):  # the second export replaces the first
-        to_tensorboard(read_runs([run])[0], tmp_path)
+        to_tensorboard(read_runs([run]).runs, tmp_path)
     folder = tmp_path / "smoke" / run.name
     read = events.EventAccumulator(str(folder))
     read.Reload()

@@ -195,7 +195,8 @@ def test_ranks_that_differ_are_named_to_all_with_where_they_agreed(
     for error in on_ranks(horovod, compare):
         assert error.agreed_step == 7
         assert "1 of 3 ranks, rank 1 on " in str(error)
-        assert str(error).endswith(" in weights")
+        assert " in weights; " in str(error)
+        assert "agreed after step 7" in str(error)
 
 
 def test_a_barrier_waits(monkeypatch: pytest.MonkeyPatch) -> None:

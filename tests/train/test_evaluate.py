@@ -1,5 +1,7 @@
 """Counting hits over an evaluation set, and what an accuracy exactly at the target means."""
 
+import math
+import re
 from unittest.mock import MagicMock, Mock
 
 import mxnet as mx
@@ -14,7 +16,7 @@ from rn50.data.pipeline import NOT_COUNTED, Batch
 from rn50.train import run
 from rn50.train.checkpoint.state import TrainState
 from rn50.train.communication.communicator import LoneCommunicator
-from rn50.train.evaluate import Accuracy, evaluate
+from rn50.train.evaluate import Accuracy, evaluate, warn_of_far_statistics
 from rn50.train.operators import Operators
 from tests.conftest import refused
 
@@ -140,3 +142,35 @@ def test_the_target_itself_is_success(
     monkeypatch.setattr(run, "train_epoch", Mock())
     monkeypatch.setattr(run, "evaluate_epoch", Mock(return_value=accuracy))
     assert run.train_blocks(trainer, Mock()) == reached
+
+
+HEALTHY = [[0.5, 0.2], [0.3, 4.0]]
+"""The largest means and variances of two layers."""
+
+
+@pytest.mark.parametrize(
+    ("ranks", "rank", "value", "odd"),
+    [
+        (3, 1, 100.5, "1"),
+        (3, 0, math.nan, "0"),
+        (3, 2, math.inf, "2"),
+        (4, 3, 2.0, ""),  # no larger than the deviation is
+        (2, 0, 100.5, "01"),  # either of two
+        (2, 1, 100.5, "01"),
+    ],
+)
+def test_statistics_far_from_the_other_ranks_are_warned_of(
+    ranks: int, rank: int, value: float, odd: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    comm = Mock(rank=0)
+    sizes = np.array([HEALTHY] * (ranks + 1), np.float32)
+    sizes *= np.linspace(0.8, 1.25, ranks + 1)[:, None, None]
+    sizes[ranks] = 1e9  # without a share of the batch
+    sizes[rank, 0, 0] = value
+    comm.gather_bytes.return_value = [row.tobytes() for row in sizes]
+    comm.gather_names.return_value = [f"rank {n} on h" for n in range(ranks + 1)]
+    arrays = [mx.nd.array([size]) for size in sizes[0].ravel()]
+    warn_of_far_statistics(comm, arrays[:2], arrays[2:], ranks)
+    said = capsys.readouterr().err
+    assert "".join(re.findall(r"rank (\d) on h", said)) == odd
+    assert ("cannot be told" in said) == (len(odd) == 2)

@@ -1,5 +1,6 @@
 """Seeds, placement, support, start-up stages, replica votes, the bound of the queue."""
 
+import re
 import threading
 from itertools import product
 from pathlib import Path
@@ -18,7 +19,7 @@ from rn50.train.__main__ import one_line
 from rn50.train.communication import identity
 from rn50.train.communication.identity import (
     differences,
-    differing_ranks,
+    divide,
     identity_of,
     part_digests,
 )
@@ -122,18 +123,28 @@ def test_the_first_error_of_start_up_is_raised_at_once() -> None:
 @pytest.mark.parametrize(
     ("digests", "odd"),
     [
-        ("aaaa", []),
-        ("baaa", [0]),
-        ("ab", [1]),  # a tie: rank 0 is believed
-        ("ba", [1]),
-        ("aabbc", [2, 3, 4]),
+        ("baaa", "0"),
+        ("ab", ""),
+        ("ba", ""),
+        ("aabb", ""),
+        ("abba", ""),
+        ("abc", ""),
+        ("aabc", ""),
+        ("aaabc", "34"),
     ],
 )
-def test_ranks_that_differ_are_named(
+def test_ranks_are_accused_by_more_than_half_of_all_or_none_is(
     digests: str,
-    odd: list[int],
+    odd: str,
 ) -> None:
-    assert differing_ranks([digest.encode() for digest in digests]) == odd
+    division = divide(digests)
+    assert division.differ
+    assert "".join(map(str, division.odd)) == odd
+    words = division.named([f"rank {rank}" for rank in range(len(digests))], "weights")
+    accused = set(re.findall(r"rank (\d)", words))
+    firsts = {str(group[0]) for group in division.groups}
+    assert accused == set(odd or firsts)
+    assert ("cannot be told" in words) == (not odd)
 
 
 def test_all_of_the_config_but_places_and_machine_is_the_same_on_all_ranks() -> None:

@@ -1,6 +1,7 @@
 """Early stops as pure functions."""
 
 import math
+import re
 from contextlib import nullcontext
 
 import mxnet as mx
@@ -8,19 +9,57 @@ import numpy as np
 import pytest
 from mxnet.gluon import nn
 
+from rn50.train.host_reads import ALL_FINITE, NO_SHARE, LossTrail
 from rn50.train.network.build import quick_digest
 from rn50.train.stopping import (
     NonRetryableError,
     check_learning,
-    check_loss,
+    judge_loss,
 )
 
 
-@pytest.mark.parametrize("loss", [math.nan, math.inf])
-def test_a_loss_that_is_no_number_ends_the_run(loss: float) -> None:
-    with pytest.raises(NonRetryableError, match="a finite loss expected"):
-        check_loss(loss, 8)
-    check_loss(1e30, 8)
+@pytest.mark.parametrize(
+    ("first_steps", "begun", "accused"),
+    [
+        ([ALL_FINITE, 8], 8, "1"),
+        ([9, 8], 8, "1"),  # it travels with the gradients
+        ([8, 9], 8, "0"),
+        ([9, 8, 9, 8], 8, "13"),
+        ([8, 8], None, ""),
+        ([8, 8, 9], None, ""),
+        ([8], None, ""),
+        ([8, NO_SHARE], None, ""),
+        ([ALL_FINITE] * 2, None, ""),  # the sum alone is too large
+        ([-6, -6], 6, ""),  # summed in one array
+    ],
+)
+def test_a_loss_that_is_no_number_is_one_ranks_or_divergence(
+    first_steps: list[int],
+    begun: int | None,
+    accused: str,
+) -> None:
+    names = [f"rank {rank} on h" for rank in range(len(first_steps))]
+    error = judge_loss(math.nan, 10, first_steps, names)
+    assert error.retryable == (begun is not None)
+    assert error.not_finite_step == begun
+    of_rank_0 = begun in (first_steps[0], -first_steps[0])
+    assert error.agreed_step == (begun and begun - 1 - of_rank_0)
+    assert "".join(re.findall(r"rank (\d) on h", str(error))) == accused
+
+
+def test_the_first_step_that_was_not_finite_is_read_afterwards() -> None:
+    trail = LossTrail()
+    assert trail.first_not_finite() == NO_SHARE
+    for step, loss in enumerate((1, 2, math.inf, math.nan), 5):
+        trail(step, mx.nd.array([loss]))
+    assert trail.first_not_finite() == 7
+    trail.clear()
+    same = mx.nd.array([0])
+    for step in (5, 6):
+        trail(step, same)
+    assert trail.first_not_finite() == ALL_FINITE
+    same[:] = math.nan
+    assert trail.first_not_finite() == -5
 
 
 @pytest.mark.parametrize(
@@ -48,11 +87,13 @@ def test_one_flipped_bit_changes_the_quick_digest() -> None:
     net = nn.Dense(7, in_units=3)
     net.initialize()
     weight = net.weight.data()
-    digests = {quick_digest(net)}
+    digests = {quick_digest([net.weight.data().asnumpy(), net.bias.data().asnumpy()])}
     for place, bit in ((0, 0), (10, 31), (20, 17)):
         values = weight.asnumpy()
         words = values.view(np.uint32)
         words.flat[place] ^= np.uint32(1 << bit)
         weight[:] = mx.nd.array(values)
-        digests.add(quick_digest(net))
+        digests.add(
+            quick_digest([net.weight.data().asnumpy(), net.bias.data().asnumpy()])
+        )
     assert len(digests) == 4

@@ -13,8 +13,8 @@ import numpy as np
 from mxnet import nd
 from numpy.typing import NDArray
 
-from ...config.errors import reason_of
-from ..network.build import statistics_arrays, weight_arrays
+from ...config.errors import UserError, reason_of
+from ..network.build import on_host, quick_digest, statistics_arrays, weight_arrays
 from ..trainer import Trainer
 from ..warning import warn
 from .file import BEST, file_name, write_checkpoint
@@ -109,10 +109,9 @@ class Checkpointer:
             if self._unmarked is not None:
                 mark_best(self._unmarked)
                 self._unmarked = None
-        except OSError as error:
-            warn(
-                f"{self._unmarked} is the best, but no {BEST}: cannot write: {error.strerror}"
-            )
+        except (OSError, UserError) as error:
+            why = getattr(error, "strerror", error)
+            warn(f"{self._unmarked} is the best, but no {BEST}: cannot write: {why}")
         with suppress(OSError):  # one too many is no harm
             prune(
                 self._folder,
@@ -131,14 +130,24 @@ def collect(trainer: Trainer) -> Snapshot | None:
     nd.waitall()  # batch-norm statistics change after the engine calls them readable
     model = trainer.model
     comm = trainer.comm
-    statistics = _on_host(statistics_arrays(model.net))
+    statistics = on_host(statistics_arrays(model.net))
     rows = [b"".join(array.tobytes() for array in statistics.values())]
     digest = hashlib.blake2b(rows[0], digest_size=16).digest()
     if len(set(comm.gather_bytes(digest, "checkpoint"))) > 1:
         rows = comm.gather_bytes(rows[0], "statistics")
     if comm.rank != 0:
         return None
-    arrays = _on_host(weight_arrays(model.net) | model.updater.arrays())
+    weights = on_host(weight_arrays(model.net))
+    step = trainer.context.state.step
+    if step == comm.agreed_step and comm.agreed_digest not in (
+        b"",
+        quick_digest(weights.values()),
+    ):
+        raise UserError(
+            f"weights of step {step} expected as all ranks agreed on them before the evaluation, "
+            "found others: a fault of memory or node here"
+        )
+    arrays = weights | on_host(model.updater.arrays())
     elements = np.frombuffer(b"".join(rows), np.float32)
     table = elements.reshape(len(rows), -1)
     begin = 0
@@ -163,7 +172,3 @@ def collect(trainer: Trainer) -> Snapshot | None:
         image_set=context.identity["image set"]["manifest"],
     )
     return Snapshot(meta, arrays)
-
-
-def _on_host(arrays: Mapping[str, nd.NDArray]) -> dict[str, NDArray[Any]]:
-    return {name: array.asnumpy() for name, array in arrays.items()}

@@ -5,24 +5,54 @@ Loads no framework.
 
 from __future__ import annotations
 
+import math
 import os
 import re
-import shutil
+import sys
 from pathlib import Path
+from typing import NamedTuple
 
-from ...config.atomic import in_its_folder, partial_beside, sync
+from ...config.atomic import copy_file, in_its_folder, partial_beside, sync
 from ...config.errors import UserError
+from ...config.progress import say
+from ...logging.records import read_failures
 from .file import BEST, Checkpoint, read_checkpoint, step_of
 
 _NAME = re.compile(r"step_\d{10}\.ckpt")
 
 
+class Checkpoints(NamedTuple):
+    """The checkpoints of a run by step, oldest first; whole or not. `doubtful`: newer than the last
+    step at which all was well, by the run's failures. `doubt`: a line about them."""
+
+    trusted: list[Path]
+    doubtful: list[Path]
+    doubt: str
+
+
+def checkpoints_of_run(folder: Path) -> Checkpoints:
+    """What is in the folder `checkpoint` of a run. Raises UserError: a failure of it cannot be
+    read."""
+    failures = read_failures(folder.absolute().parent)
+    steps = [f.agreed_step for f in failures if f.agreed_step is not None]
+    last_step = min(steps, default=math.inf)
+    paths = checkpoints_in(folder)
+    trusted = [path for path in paths if step_of(path) <= last_step]
+    doubtful = paths[len(trusted) :]
+    doubt = (
+        f"{folder}: {', '.join(path.name for path in doubtful)} not trusted, as by the run's "
+        f"failure ranks differed or a loss was not finite after step {last_step}"
+    )
+    return Checkpoints(trusted, doubtful, doubt)
+
+
 def newest_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest whole checkpoint of a folder, and what is wrong with those that are newer. Raises
-    UserError: it is a link out of the folder in which it lies."""
-    problems: list[str] = []
-    in_its_folder(folder)
-    for path in reversed(checkpoints_in(folder)):
+    """The newest checkpoint of a run that is trusted and whole, and what is wrong with those that
+    are newer. Raises UserError: a failure of the run cannot be read, or the folder is a link out of
+    the one in which it lies."""
+    found = checkpoints_of_run(in_its_folder(folder))
+    problems = [found.doubt] * bool(found.doubtful)
+    for path in reversed(found.trusted):
         try:
             checkpoint = read_checkpoint(path)
             checkpoint.verify()
@@ -34,11 +64,16 @@ def newest_checkpoint(folder: Path) -> tuple[Checkpoint | None, list[str]]:
 
 def chosen_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint that a path means: the file itself, or of a run's folder the best, else the
-    newest whole one. Its digest is checked as it is loaded. Raises UserError: there is none, or the
-    run's folder of checkpoints is a link out of it."""
-    if path.suffix == ".ckpt":
+    newest that is trusted and whole; doubtful ones make a warning. Its digest is checked as it is
+    loaded. Raises UserError: there is none, or the run's folder of checkpoints is a link out of it.
+    """
+    is_file = path.suffix == ".ckpt"
+    folder = path.parent if is_file else in_its_folder(path / "checkpoint")
+    found = checkpoints_of_run(folder)
+    if found.doubtful and (not is_file or path in found.doubtful):
+        say(f"rn50: warning: {found.doubt}", to=sys.stderr)
+    if is_file:
         return read_checkpoint(path)
-    folder = in_its_folder(path / "checkpoint")
     first = path / "run_0"
     if first.is_dir() and not folder.is_dir():
         raise UserError(
@@ -50,7 +85,7 @@ def chosen_checkpoint(path: Path) -> Checkpoint:
 
 
 def newest_expected(folder: Path) -> Checkpoint:
-    """The newest whole checkpoint of a folder. Raises UserError: there is none."""
+    """The checkpoint of `newest_checkpoint`. Raises UserError: there is none."""
     checkpoint, problems = newest_checkpoint(folder)
     if checkpoint is None:
         because = f": {problems[0]}" if problems else ""
@@ -87,10 +122,13 @@ def prune(
             path.unlink()
 
 
-def remove_after(folder: Path, step: int) -> None:
-    """Remove the checkpoints of later steps than `step`."""
-    for path in checkpoints_in(folder):
-        if step_of(path) > step:
+def remove_after(folder: Path, checkpoint: Checkpoint | None) -> None:
+    """Remove doubtful checkpoints, and those newer than `checkpoint`, if it is given."""
+    found = checkpoints_of_run(folder)
+    for path in found.doubtful:
+        path.unlink()
+    for path in found.trusted:
+        if checkpoint and step_of(path) > checkpoint.meta.step:
             path.unlink()
 
 
@@ -121,5 +159,5 @@ def _name_too(path: Path, other: Path) -> None:
     try:
         os.link(path, other)
     except OSError:
-        shutil.copyfile(path, other)
+        copy_file(path, other)
         sync(other)

@@ -159,8 +159,11 @@ def _show(
 
 
 def last_log_point(folder: Path) -> int | None:
-    """The newest step that its metrics.jsonl has."""
-    records = newest_records(folder / METRICS).values()
+    """The newest step that its metrics.jsonl has; None: it has none, or cannot be read."""
+    try:
+        records = newest_records(folder / METRICS).values()
+    except UserError:
+        return None
     steps = [record.get("step") for record in records]
     known = [step for step in steps if type(step) is int and step >= 0]
     return max(known, default=None)

@@ -23,12 +23,10 @@ from ..operators import Operators
 from ..stopping import ReplicasDifferError
 from .buckets import lay_out_gradients
 from .connection import Connection
-from .identity import differing_ranks
+from .identity import Division, divide
 from .torus import Torus
 
 CONNECT_BYTES = 1 << 20
-_MOST_SHOWN = 4
-"""Ranks that differ, by name."""
 WIRE_SCALE = 2.0**-7
 """Applied to gradients (sums over a rank's images) that travel as float16, so that they fit."""
 
@@ -59,6 +57,8 @@ class Communicator:
         """Where a group travels as float16, by its number."""
         self.agreed_step: int | None = None
         """The last step after which all ranks held the same weights; None: never compared."""
+        self.agreed_digest = b""
+        """The digest of these weights, once an evaluation has compared them."""
 
     def start(self) -> None:
         """Join the other ranks and open the connections with a first allreduce."""
@@ -175,6 +175,15 @@ class Communicator:
         rows = hvd.allgather(row, name=name)
         return [row.tobytes() for row in rows.asnumpy()]
 
+    def gather_names(self) -> list[str]:
+        """Each rank with its host, for messages."""
+        host = socket.gethostname().encode()[:64]
+        hosts = self.gather_bytes(host.ljust(64, b"\0"), "hosts")
+        return [
+            f"rank {rank} on {name.rstrip(bytes(1)).decode()}"
+            for rank, name in enumerate(hosts)
+        ]
+
     def broadcast_(self, parameters: dict[str, Any]) -> None:
         """Rank 0's parameters to everybody: the usual start, kept for comparison."""
         hvd.broadcast_parameters(parameters, root_rank=0)
@@ -192,29 +201,26 @@ class Communicator:
     ) -> None:
         """Compare what ranks must have in common with one small allgather: 16 bytes of each part,
         such as the weights after `step`. Raises ReplicasDifferError: naming the ranks that differ
-        from the majority (a tie: from rank 0), their hosts, and in what."""
+        from more than half of all, or those that may, their hosts, and in what."""
         rows = self.gather_bytes(b"".join(digests.values()), "digest")
-        odd = defaultdict[int, list[str]](list)
+        parts = defaultdict[Division, list[str]](list)
         for number, part in enumerate(digests):
             place = slice(16 * number, 16 * number + 16)
-            for rank in differing_ranks([row[place] for row in rows]):
-                odd[rank].append(part)
-        if not odd:
+            division = divide([row[place] for row in rows])
+            if division.differ:
+                parts[division].append(part)
+        if not parts:
             self.agreed_step = step
             return
-        host = socket.gethostname().encode()[:64]
-        hosts = self.gather_bytes(host.ljust(64, b"\0"), "hosts")
-        shown = "; ".join(
-            f"rank {rank} on {hosts[rank].rstrip(bytes(1)).decode()} in {', '.join(odd[rank])}"
-            for rank in sorted(odd)[:_MOST_SHOWN]
+        names = self.gather_names()
+        reason = "; ".join(
+            division.named(names, ", ".join(parts[division])) for division in parts
         )
-        cause = ""
         if len(digests) == 1:
-            cause = ": a fault of memory or node there, or another config"
-        raise ReplicasDifferError(
-            f"replicas differ {when}: {len(odd)} of {self.world_size} ranks, {shown}{cause}",
-            self.agreed_step,
-        )
+            reason += "; a fault of memory or node, or another config"
+        if self.agreed_step is not None:
+            reason += f"; all ranks last agreed after step {self.agreed_step}"
+        raise ReplicasDifferError(f"replicas differ {when}: {reason}", self.agreed_step)
 
 
 class LoneCommunicator(Communicator):

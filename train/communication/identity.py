@@ -12,19 +12,21 @@ import hashlib
 import json
 import os
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import metadata
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...config.errors import UserError, show
 from ...config.leaves import flatten
 from ...config.load import Loaded
 from ...config.manifest import load_manifest
 
+_MOST_SHOWN = 4
+"""Ranks, or groups of them, by name."""
 Identity = Mapping[str, Mapping[str, Any]]
 """Part (code, package, image set, variable, config) -> name -> value."""
 _OWN = ("system.", "data.path", "data.synthetic")
@@ -63,16 +65,17 @@ def identity_of(loaded: Loaded) -> Identity:
 
 
 def differences(
-    expected: Identity,
-    found: Identity,
+    first: Identity,
+    second: Identity,
+    form: str = "{} expected, found {}",
 ) -> Iterator[str]:
-    """Each name whose value differs, as a line for a message."""
-    for part, then in expected.items():
-        now = found[part]
+    """Each name whose value differs, as a line for a message. `form`: for the two values."""
+    for part, then in first.items():
+        now = second[part]
         for name in sorted(then.keys() | now.keys()):
             if then.get(name) != now.get(name):
-                wanted = _shown(then, name)
-                yield f"{part}: {name} {wanted} expected, found {_shown(now, name)}"
+                values = form.format(_shown(then, name), _shown(now, name))
+                yield f"{part}: {name} {values}"
 
 
 def _shown(
@@ -92,11 +95,44 @@ def part_digests(identity: Identity) -> dict[str, bytes]:
     }
 
 
-def differing_ranks(values: Sequence[Hashable]) -> list[int]:
-    """Ranks whose value is not that of the majority; a tie is decided for rank 0's."""
-    counts = Counter(values)
-    common = max(counts, key=counts.__getitem__)  # the first of those that are as many
-    return [rank for rank, value in enumerate(values) if value != common]
+class Division(NamedTuple):
+    """Ranks by their value of what all should have in common, the largest group first."""
+
+    groups: tuple[tuple[int, ...], ...]
+
+    @property
+    def differ(self) -> bool:
+        return len(self.groups) > 1
+
+    @property
+    def odd(self) -> list[int]:
+        """Ranks without the value that more than half of all have. Empty where no value is that of
+        so many: nobody can tell which ranks are right."""
+        usual, *others = self.groups
+        if len(usual) <= sum(map(len, others)):
+            return []
+        return sorted(chain(*others))
+
+    def named(self, names: Sequence[str], what: str) -> str:
+        """Which ranks differ in `what`, or may be those that do. `names`: of all ranks."""
+        if odd := self.odd:
+            shown = ", ".join(names[rank] for rank in odd[:_MOST_SHOWN])
+            return f"{len(odd)} of {len(names)} ranks, {shown} in {what}"
+        sides = []
+        for first, *more in self.groups[:_MOST_SHOWN]:
+            sides.append(names[first] + f" and {len(more)} more" * bool(more))
+        ranks = "two" if len(names) == 2 else len(names)
+        doubt = f"which one cannot be told from {ranks}"
+        return f"{' or '.join(sides)} in {what}: {doubt}"
+
+
+def divide(values: Sequence[Hashable]) -> Division:
+    """How ranks with these values agree; of groups of one size the one of the lowest rank first."""
+    groups = defaultdict[Hashable, list[int]](list)
+    for rank, value in enumerate(values):
+        groups[value].append(rank)
+    by_size = sorted(groups.values(), key=len, reverse=True)
+    return Division(tuple(map(tuple, by_size)))
 
 
 def image_set_in(folder: Path) -> str | None:
