@@ -12,7 +12,7 @@ from rn50.data.lock import LOCK, FolderInUse, hold
 from rn50.launch.resume import begin_attempt, close_attempt, load_resumed
 from rn50.launch.run import save_config
 from rn50.launch.submit import find_interrupted
-from rn50.logging.records import RESULT, Failure, Result, Verdict, write
+from rn50.logging.records import RESULT, Failure, write
 from rn50.train.checkpoint.file import file_name, write_checkpoint
 from rn50.train.checkpoint.resume import LOG, METRICS
 from tests.conftest import Rn50, read_json, refused, write_json
@@ -101,19 +101,11 @@ def test_checkpoints_after_replicas_last_agreed_are_not_taken(run: Path) -> None
     assert not list((run / "checkpoint").iterdir())
 
 
-def test_a_run_trained_to_its_last_epoch_is_not_resumed(run: Path) -> None:
-    save_config(LOADED, run)
-    ended = Result("aborted", check=Verdict("FAIL"))
-    write(run / RESULT, ended)
-    with refused(r"an interrupted run expected, .* has ended"):
-        load_resumed(str(run), None, [], None)
-
-
 @pytest.mark.slow
 def test_a_run_whose_launcher_was_killed_in_its_conclusion_is_concluded(
     rn50: Rn50, whole: Path, tmp_path: Path
 ) -> None:
-    """Without its image set, and without a checkpoint."""
+    """Once, without its image set and without a checkpoint."""
     run = shutil.copytree(whole, tmp_path / "smoke/1")
     concluded = read_json(run / RESULT)
     verdicts = dict.fromkeys(("check", "official_checker"))
