@@ -99,7 +99,7 @@ def test_a_sweep_survives_kills_of_driver_and_trial_and_a_trial_that_fails(
 
     driver = rn50.start("sweep", str(path), "--json")
     # kill -9 of a trial: recorded, its ranks gone, the sweep goes on.
-    wait_until(lambda: list(killed.glob("*/metrics.jsonl")))
+    wait_until(lambda: list(killed.glob("*/metrics.jsonl")), 300)
     (launcher,) = psutil.Process(driver.pid).children()
     launcher.kill()
     out, err = driver.communicate(timeout=400)
