@@ -115,9 +115,12 @@ def is_over(folder: Path) -> bool:
 
 
 def is_to_conclude(folder: Path) -> bool:
-    """Whether a run came to its end, and its launcher was killed before it had a verdict."""
+    """Whether a run came to its end, and its launcher was killed before it had a verdict: its
+    result is still as rank 0 left it."""
     result = read(folder / RESULT, Result)
-    return result is not None and result.has_ended and result.check is None
+    if result is None or not result.weights_digest:
+        return False
+    return result.has_ended and result.check is None
 
 
 def load_attempt(folder: Path, loaded: Loaded) -> Loaded:

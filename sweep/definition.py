@@ -103,9 +103,9 @@ class Parameter(Section):
         if self.choice is not None:
             return self.choice
         low, high = self.linear or self.log or (0.0, 0.0)
-        step = self.step or (high - low) / math.pi
-        highest = low + step * ((high - low) // step if self.step else math.pi)
-        return low, min(low + step, high), highest
+        high = FloatDistribution(low, high, step=self.step).high  # on the grid
+        between = low + (self.step or (high - low) / math.pi)
+        return low, min(between, high), high
 
     def in_config(self, value: Any) -> Any:
         """A drawn value as the config takes it: with its unit, and whole where it is whole."""

@@ -1,14 +1,13 @@
 """`rn50 sweep`: the driver. It asks for trials, runs them, watches them, and notes what came out.
 
 Every trial is on disk before it starts (Optuna's journal, trial folders), so the driver may be
-killed at any moment and the same command continues: trials whose end it did not see are stopped and
-run again with the same values and the same seed.
+killed at any moment and the same command continues: its trials end with it, and are run again with
+the same values and the same seed.
 """
 
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections import deque
 from collections.abc import Callable
@@ -30,7 +29,7 @@ from ..logging.records import ABORTED, SUCCESS, Result
 from .definition import LoadedSweep, problems_of
 from .report import write_results
 from .study import Study, training_seed
-from .trial import CONFIG, evaluations, read_end, start, stop
+from .trial import CONFIG, evaluations, read_end, remove, start, stop
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -137,7 +136,7 @@ class Driver:
         """
         with StopSignals() as stop_signals:
             try:
-                self._stop_interrupted()
+                self._remove_interrupted()
                 self._look()
                 while self.unended or self._unasked():
                     if stop_signals.name:
@@ -147,8 +146,7 @@ class Driver:
             except BaseException:
                 if self.active:
                     self._say(f"stopping the trials that run ({len(self.active)}) ...")
-                    folders = [active.folder for active in self.active.values()]
-                    stop(*folders)
+                    stop(*(active.process for active in self.active.values()))
                 raise
 
     def _look(self) -> None:
@@ -171,16 +169,13 @@ class Driver:
     def _unasked(self) -> bool:
         return len(self._study.trials) < self._sweep.wanted_trials
 
-    def _stop_interrupted(self) -> None:
-        """Stop the trials whose end an earlier driver did not see; they are run again in turn."""
+    def _remove_interrupted(self) -> None:
+        """Remove the trials whose end an earlier driver did not see; they are run again in turn."""
         for trial in self._study.trials:
             if trial.state == TrialState.RUNNING:
                 self._interrupted.append(trial)
-        folders = [self._folder_of(trial) for trial in self._interrupted]
-        stop(*folders)
-        for folder in folders:
-            shutil.rmtree(folder, ignore_errors=True)
         for trial in self._interrupted:
+            remove(self._folder_of(trial))
             self._say(
                 f"trial {trial.number}: did not end while its driver ran, run again"
             )
@@ -222,8 +217,7 @@ class Driver:
             active.seen += 1
             is_poor = self._study.report(active.number, epoch, accuracy)
             if is_poor and accuracy < target:
-                stop(active.folder)
-                active.process.wait()
+                stop(active.process)
                 reason = f"accuracy {accuracy:.4f} after epoch {epoch}"
                 self._end(active.number, TrialState.PRUNED, reason=reason)
                 return True

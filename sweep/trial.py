@@ -1,24 +1,24 @@
 """One trial of a sweep as processes and files: started, watched, stopped, read.
 
-A trial is a `rn50 launch` of its own, which starts and stops its ranks. Its command line names the
-trial's config, so that a later driver finds what a killed one has left.
+A trial is a `rn50 launch` of its own, which starts and stops its ranks, and ends with its driver.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
+import shutil
 import sys
-from contextlib import suppress
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import psutil
 
 from ..config import programs
 from ..config.errors import UserError
 from ..config.inherited import LOCAL_JOB, inherited
 from ..config.reading import read_ends
+from ..data.lock import LOCK, hold
 from ..logging.places import METRICS
 from ..logging.records import FAILED, RESULT, Result, read
 
@@ -29,51 +29,44 @@ CONFIG = "config.yaml"
 OUTPUT = "output.log"
 STOP_S = 20.0
 """The time that a trial has to end in order before its launcher is killed."""
+_POLL_S = 0.05
 
 
 def start(folder: Path) -> Popen[str]:
     """Start the trial of `folder`/config.yaml, its output in `folder`/output.log. When this process
     is killed, it gets SIGTERM."""
     driver = str(os.getpid())
-    command = [sys.executable, "-m", "rn50.sweep", driver, *_arguments(folder)]
+    program = [sys.executable, "-m", "rn50.sweep", driver]
+    config = str((folder / CONFIG).resolve())
     environment = inherited(os.environ, LOCAL_JOB)
     with (folder / OUTPUT).open("wb") as output:
         return programs.start(
-            command,
+            [*program, "-m", "rn50.cli.entry", "launch", config],
             environment,
             output=output,
             errors=output,
         )
 
 
-def launchers(*folders: Path) -> list[psutil.Process]:
-    """The processes on this machine that a driver started for the trials of `folders`: others may
-    have such a config open as well."""
-    started = list(map(_arguments, folders))
-    return [
-        process
-        for process in psutil.process_iter(["cmdline"])
-        if (process.info["cmdline"] or [])[1:] in started
-    ]
+def stop(*trials: Popen[str]) -> None:
+    """End trials: ask, wait, kill. Their ranks end with them."""
+    for trial in trials:
+        trial.terminate()  # its log is closed as aborted
+    until_s = time.monotonic() + STOP_S
+    while time.monotonic() < until_s and any(t.poll() is None for t in trials):
+        time.sleep(_POLL_S)
+    for trial in trials:
+        if trial.poll() is None:
+            trial.kill()
+        trial.wait()
 
 
-def _arguments(folder: Path) -> list[str]:
-    """Those of the interpreter that runs the trial of `folder`."""
-    config = str((folder / CONFIG).resolve())
-    return ["-m", "rn50.cli.entry", "launch", config]
-
-
-def stop(*folders: Path) -> None:
-    """End the trials of `folders`, also those that another driver started: ask, wait, kill. Their
-    ranks end with them."""
-    processes = launchers(*folders)
-    for process in processes:
-        with suppress(psutil.NoSuchProcess):
-            process.terminate()  # its log is closed as aborted
-    _, alive = psutil.wait_procs(processes, timeout=STOP_S)
-    for process in alive:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
+def remove(folder: Path) -> None:
+    """Remove the trial of a driver that was killed, once the process that ends with it has."""
+    for run in folder.glob("*/"):
+        with hold(run / LOCK, wait_s=math.inf):
+            pass
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def evaluations(folder: Path) -> list[tuple[int, float]]:

@@ -118,6 +118,8 @@ def test_a_new_folder_is_made_where_its_link_leads(tmp_path: Path) -> None:
     link.symlink_to(empty)
     with pytest.raises(ValueError, match="mine"), new_folder(link):
         raise ValueError("mine")
+    with refused(f"^{empty}/file: cannot write: full"), new_folder(link) as folder:
+        raise OSError(28, "full", str(folder / "file"))
     with new_folder(link) as folder:
         (folder / "file").write_text("content")
     assert link.is_symlink()

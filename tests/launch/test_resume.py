@@ -25,7 +25,6 @@ from rn50.logging.records import (
     Failure,
     Next,
     Result,
-    Verdict,
     write,
 )
 from rn50.train.checkpoint.file import file_name, write_checkpoint
@@ -176,19 +175,10 @@ def test_an_error_of_the_launcher_after_the_end_is_a_warning(
     assert "/proc/1/stat: Too many open files" in said
 
 
-def test_a_run_trained_to_its_last_epoch_is_not_resumed(run: Path) -> None:
-    save_config(LOADED, run)
-    ended = Result("aborted", check=Verdict("FAIL"))
-    write(run / RESULT, ended)
-    with refused(r"an interrupted run expected, .* has ended"):
-        load_resumed(str(run), None, [], None)
-
-
-@pytest.mark.slow
 def test_a_run_whose_launcher_was_killed_in_its_conclusion_is_concluded(
     rn50: Rn50, whole: Path, tmp_path: Path
 ) -> None:
-    """Without its image set, and without a checkpoint."""
+    """Once, without its image set and without a checkpoint."""
     run = shutil.copytree(whole, tmp_path / "smoke/1")
     concluded = read_json(run / RESULT)
     verdicts = dict.fromkeys(("check", "official_checker"))
