@@ -197,4 +197,4 @@ def test_one_says_for_whom_one_waits(
     monkeypatch.setattr(programs, "_TELL_AFTER_S", 0.2)
     write_script(tmp_path / "qsub", "sleep 1")
     programs.ask([str(tmp_path / "qsub")])
-    assert capsys.readouterr().err == f"rn50: waiting for {tmp_path}/qsub, up to 20 s\n"
+    assert capsys.readouterr().err == "rn50: waiting for qsub, up to 20 s\n"
