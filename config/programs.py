@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from subprocess import Popen
 
 PIPE = -1
+NOWHERE = -3
 """As of subprocess, which is loaded where a program is started: 10 ms."""
 ANSWER_S = 20.0
 """For a program that only has to say something."""

@@ -25,7 +25,6 @@ from rn50.launch.launchers import Job, pick_pmi
 from rn50.launch.schedulers import SCHEDULERS
 from rn50.launch.supervisor import run_watched
 from rn50.sweep import trial
-from rn50.train import kernels
 from rn50.train.communication.mpi_library import linked_mpi
 from tests.conftest import write_script
 from tests.rooms import ROOT, sources
@@ -91,6 +90,8 @@ def queue(folder: Path, step: Callable[[submit.SubmissionPlan], str]) -> str:
 
 
 def built(folder: Path) -> Path:
+    from rn50.train import kernels
+
     source = folder / "x.c"
     source.write_text("int x;")
     return kernels.build(source)
@@ -196,4 +197,4 @@ def test_one_says_for_whom_one_waits(
     monkeypatch.setattr(programs, "_TELL_AFTER_S", 0.2)
     write_script(tmp_path / "qsub", "sleep 1")
     programs.ask([str(tmp_path / "qsub")])
-    assert capsys.readouterr().err == f"rn50: waiting for {tmp_path}/qsub, up to 20 s\n"
+    assert capsys.readouterr().err == "rn50: waiting for qsub, up to 20 s\n"

@@ -31,6 +31,7 @@ LEFT = {
     "PMIX_NAMESPACE": "1",
     "MV2_COMM_WORLD_SIZE": "9",
     "PYTHONOPTIMIZE": "2",
+    "PYTHONINSPECT": "1",
     "SLURM_JOB_ID": "99",
     "SLURM_NODELIST": "node07",
     "SLURM_TASKS_PER_NODE": "2",

@@ -175,6 +175,7 @@ def test_an_error_of_the_launcher_after_the_end_is_a_warning(
     assert "/proc/1/stat: Too many open files" in said
 
 
+@pytest.mark.slow
 def test_a_run_whose_launcher_was_killed_in_its_conclusion_is_concluded(
     rn50: Rn50, whole: Path, tmp_path: Path
 ) -> None:
