@@ -133,12 +133,14 @@ def list_images(
     train_files = _train_files(images)
     classes = sorted(train_files.keys() - {_LOOSE})
     folder = _folder_of_classes(images)
+    lying = None if folder.is_dir() else [f"{name}.tar" for name in classes]
     if not classes:
         _refuse_classes_beside_train(images, _beside_train(images))
-        raise refusal(folder, "a folder for each class")
-    _refuse_splits(folder, train_files)
+        raise refusal(folder, "a folder for each class", lying)
+    if _has_splits(train_files):
+        raise refusal(folder, "folders of classes", lying)
     if len(classes) < 2:
-        raise refusal(folder, "folders of two classes")
+        raise refusal(folder, "folders of two classes", lying)
     if not recursive:
         _refuse_nested(folder, train_files)
     if empty := [
@@ -221,13 +223,12 @@ def _refuse_tars(folder: Path, files: Files) -> None:
         raise refusal(folder, "a folder for each class", left)
 
 
-def _refuse_splits(folder: Path, files: Files) -> None:
-    """Raises UserError: folders in the place of classes, or below them, are named as splits."""
+def _has_splits(files: Files) -> bool:
+    """Whether folders in the place of classes, or below them, are named as splits."""
     below = set[str]()
     for place in filter(_is_image, chain.from_iterable(files.values())):
         below.update(place.name.split("/")[1:-1])
-    if named_as_splits(files.keys() - {_LOOSE}) or named_as_splits(below):
-        raise refusal(folder, "folders of classes")
+    return bool(named_as_splits(files.keys() - {_LOOSE}) or named_as_splits(below))
 
 
 def _print_left_out(
@@ -273,7 +274,8 @@ def _train_files(images: Path) -> Files:
     if tar.is_file():
         return _in_tar_of_tars(tar)
     if not images.is_dir():
-        raise UserError(f"{images}: a folder expected ({_LAYOUT}), found none")
+        found = "a file" if images.exists() else "none"
+        raise UserError(f"{images}: a folder expected ({_LAYOUT}), found {found}")
     if not _has_val(images):
         return _in_classes(images)
     raise refusal(images, f"train/ ({_LAYOUT})")

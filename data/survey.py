@@ -198,8 +198,8 @@ def _find_layout(folder: Path, depth: int = 4) -> Path | None:
 
 
 def named_as_splits(names: Iterable[str]) -> dict[str, str]:
-    """Of these folders in the place of classes those that have the name of a split, in any case; if
-    each has one as a word, as training_set and seg_test, all."""
+    """Of these folders in the place of classes those that have the name of a split, in any case.
+    All of them, if each has one as a word, and not all the same, as training_set and seg_test."""
     exact = {}
     loose = {}
     names = list(names)
@@ -210,7 +210,8 @@ def named_as_splits(names: Iterable[str]) -> dict[str, str]:
                 exact[name] = split
             if re.search(rf"(?<![a-z])({pattern})(set|data|images)?(?![a-z])", spelt):
                 loose[name] = split
-    return loose if len(loose) == len(names) > 1 else exact
+    is_all = len(loose) == len(names) and len({*loose.values()}) > 1
+    return loose if is_all else exact
 
 
 def rename(splits: dict[str, str]) -> str:

@@ -222,6 +222,7 @@ def tar_of(*names: str, mode: Any = "w") -> bytes:
             tar_of("train/a/1.JPEG", "train/b/2.JPEG"),
             r"2 photos \(train/a/1.JPEG.*; unpack it",
         ),
+        (tar_of("n01.tar"), r"two classes expected, found 1 tar \(n01.tar\)"),
         (tar_of("n01.tar.gz"), r"1 compressed tar \(n01.tar.gz\)"),
         (
             tar_of("n01.tar", "n02.tar")[:5000],
