@@ -161,6 +161,8 @@ def list_images(
         train, val = _hold_out(images, train, hold_out, seed)
     else:
         val_files = _val_files(images, beside)
+        if _has_splits(val_files):
+            raise refusal(images / "val", "folders of classes")
         if not recursive:
             _refuse_nested(images / "val", val_files)
         val = _val_sources(images, val_files, classes)

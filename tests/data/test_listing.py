@@ -55,6 +55,16 @@ LAYOUTS = {
         classes("a", "b", "Test"),
         "Test to test.* what is a class",
     ),
+    "one split": (of_classes("Train"), r"rename splits \(Train to train\)"),
+    "most are splits": (
+        [*classes("train2017", "val2017"), "notes/x.json"],
+        "val2017 to val",
+    ),
+    "val alone": (of_classes("val"), "found 1 folder .*; rename what is a class"),
+    "val twice": (
+        of_classes("train", "val/val"),
+        "move what .*/photos/val/val holds up into",
+    ),
     "val without train": (classes("a", "val/a"), "found 2 folders .* what is a class"),
     "splits in classes": (
         classes("a/train", "a/test", "b/train"),
