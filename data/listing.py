@@ -132,27 +132,7 @@ def list_images(
     """
     train_files = _train_files(images)
     classes = sorted(train_files.keys() - {_LOOSE})
-    folder = _folder_of_classes(images)
-    lying = None if folder.is_dir() else [f"{name}.tar" for name in classes]
-    if not classes:
-        _refuse_classes_beside_train(images, _beside_train(images))
-        raise refusal(folder, "a folder for each class", lying)
-    if _has_splits(train_files):
-        raise refusal(folder, "folders of classes", lying)
-    if len(classes) < 2:
-        raise refusal(folder, "folders of two classes", lying)
-    if not recursive:
-        _refuse_nested(folder, train_files)
-    if empty := [
-        name for name in classes if not any(map(_is_image, train_files[name]))
-    ]:
-        first, *others = empty
-        names = [_base_name(place.name) for place in train_files[first]]
-        also = f" in it, and in {shortened(others)}," if others else ""
-        raise refusal(folder / first, f"images ({_KINDS}){also}", names)
-    if folder != images:
-        _refuse_tars(folder, train_files)
-    refuse_look_alikes(folder, classes)
+    _refuse_train(images, train_files, classes, recursive=recursive)
     train = _sources(train_files, classes)
     beside = _beside_train(images)
     val_files: Files = {}
@@ -171,6 +151,36 @@ def list_images(
     _print_left_out(images, beside, train_files, val_files)
     names = list(map(_in_utf8, classes))
     return names, {"train": train, "val": val}
+
+
+def _refuse_train(
+    images: Path,
+    files: Files,
+    classes: list[str],
+    *,
+    recursive: bool,
+) -> None:
+    """Raises UserError: the files of train are not those of two classes or more, each in a folder
+    of its own."""
+    folder = _folder_of_classes(images)
+    lying = None if folder.is_dir() else [f"{name}.tar" for name in classes]
+    if not classes:
+        _refuse_classes_beside_train(images, _beside_train(images))
+        raise refusal(folder, "a folder for each class", lying)
+    if _has_splits(files):
+        raise refusal(folder, "folders of classes", lying)
+    if len(classes) < 2:
+        raise refusal(folder, "folders of two classes", lying)
+    if not recursive:
+        _refuse_nested(folder, files)
+    if empty := [name for name in classes if not any(map(_is_image, files[name]))]:
+        first, *others = empty
+        names = [_base_name(place.name) for place in files[first]]
+        also = f" in it, and in {shortened(others)}," if others else ""
+        raise refusal(folder / first, f"images ({_KINDS}){also}", names)
+    if folder != images:
+        _refuse_tars(folder, files)
+    refuse_look_alikes(folder, classes)
 
 
 def _val_sources(
