@@ -105,9 +105,9 @@ def data_pack(
 ) -> None:
     """Pack images into RecordIO: original bytes, index, names, sample table, manifest.
 
-    All bad files (unreadable, no JPEG or PNG, cut off) are reported together, and what is no image
-    by its name is listed by kind. If it is killed, the same command continues where it was and
-    gives the same bytes.
+    All bad files (unreadable, no JPEG or PNG, not decoded by DALI) are reported together, and what
+    is no image by its name is listed by kind. If it is killed, the same command continues where it
+    was and gives the same bytes.
 
     Example: `rn50 data pack photos datasets/mine --hold-out 0.2`
 

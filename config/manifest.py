@@ -51,7 +51,7 @@ class Split(Section):
 
 
 class OddFile(Section):
-    """A file that was left out: no JPEG or PNG, or one that is cut off."""
+    """A file that was left out: no JPEG or PNG, or one that training does not decode."""
 
     split: str
     path: str

@@ -54,7 +54,7 @@ def has_dali() -> bool:
     """Whether DALI is installed. Loads it (0.8 s): processes forked afterwards share it."""
     try:
         import nvidia.dali  # noqa: F401
-    except ImportError:
+    except (ImportError, OSError):
         return False
     return True
 

@@ -132,25 +132,7 @@ def list_images(
     """
     train_files = _train_files(images)
     classes = sorted(train_files.keys() - {_LOOSE})
-    folder = _folder_of_classes(images)
-    if not classes:
-        _refuse_classes_beside_train(images, _beside_train(images))
-        raise refusal(folder, "a folder for each class")
-    _refuse_splits(folder, train_files)
-    if len(classes) < 2:
-        raise refusal(folder, "folders of two classes")
-    if not recursive:
-        _refuse_nested(folder, train_files)
-    if empty := [
-        name for name in classes if not any(map(_is_image, train_files[name]))
-    ]:
-        first, *others = empty
-        names = [_base_name(place.name) for place in train_files[first]]
-        also = f" in it, and in {shortened(others)}," if others else ""
-        raise refusal(folder / first, f"images ({_KINDS}){also}", names)
-    if folder != images:
-        _refuse_tars(folder, train_files)
-    refuse_look_alikes(folder, classes)
+    _refuse_train(images, train_files, classes, recursive=recursive)
     train = _sources(train_files, classes)
     beside = _beside_train(images)
     val_files: Files = {}
@@ -159,6 +141,8 @@ def list_images(
         train, val = _hold_out(images, train, hold_out, seed)
     else:
         val_files = _val_files(images, beside)
+        if _has_splits(val_files):
+            raise refusal(images / "val", "folders of classes")
         if not recursive:
             _refuse_nested(images / "val", val_files)
         val = _val_sources(images, val_files, classes)
@@ -167,6 +151,36 @@ def list_images(
     _print_left_out(images, beside, train_files, val_files)
     names = list(map(_in_utf8, classes))
     return names, {"train": train, "val": val}
+
+
+def _refuse_train(
+    images: Path,
+    files: Files,
+    classes: list[str],
+    *,
+    recursive: bool,
+) -> None:
+    """Raises UserError: the files of train are not those of two classes or more, each in a folder
+    of its own."""
+    folder = _folder_of_classes(images)
+    lying = None if folder.is_dir() else [f"{name}.tar" for name in classes]
+    if not classes:
+        _refuse_classes_beside_train(images, _beside_train(images))
+        raise refusal(folder, "a folder for each class", lying)
+    if _has_splits(files):
+        raise refusal(folder, "folders of classes", lying)
+    if len(classes) < 2:
+        raise refusal(folder, "folders of two classes", lying)
+    if not recursive:
+        _refuse_nested(folder, files)
+    if empty := [name for name in classes if not any(map(_is_image, files[name]))]:
+        first, *others = empty
+        names = [_base_name(place.name) for place in files[first]]
+        also = f" in it, and in {shortened(others)}," if others else ""
+        raise refusal(folder / first, f"images ({_KINDS}){also}", names)
+    if folder != images:
+        _refuse_tars(folder, files)
+    refuse_look_alikes(folder, classes)
 
 
 def _val_sources(
@@ -221,13 +235,12 @@ def _refuse_tars(folder: Path, files: Files) -> None:
         raise refusal(folder, "a folder for each class", left)
 
 
-def _refuse_splits(folder: Path, files: Files) -> None:
-    """Raises UserError: folders in the place of classes, or below them, are named as splits."""
+def _has_splits(files: Files) -> bool:
+    """Whether folders in the place of classes, or below them, are named as splits."""
     below = set[str]()
     for place in filter(_is_image, chain.from_iterable(files.values())):
         below.update(place.name.split("/")[1:-1])
-    if named_as_splits(files.keys() - {_LOOSE}) or named_as_splits(below):
-        raise refusal(folder, "folders of classes")
+    return bool(named_as_splits(files.keys() - {_LOOSE}) or named_as_splits(below))
 
 
 def _print_left_out(
@@ -273,7 +286,8 @@ def _train_files(images: Path) -> Files:
     if tar.is_file():
         return _in_tar_of_tars(tar)
     if not images.is_dir():
-        raise UserError(f"{images}: a folder expected ({_LAYOUT}), found none")
+        found = "a file" if images.exists() else "none"
+        raise UserError(f"{images}: a folder expected ({_LAYOUT}), found {found}")
     if not _has_val(images):
         return _in_classes(images)
     raise refusal(images, f"train/ ({_LAYOUT})")

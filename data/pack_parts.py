@@ -127,18 +127,8 @@ def pack_split(
                 write_file(path, json.dumps(part))
                 add(part, content)
     table = np.concatenate(tables)
-    np.save(job.file("npy"), table)
-    numbers = range(len(table))
-    _write_rows(job.file("idx"), numbers, table["offset"].tolist())
-    _write_rows(
-        job.file(LIST),
-        numbers,
-        table["label"].tolist(),
-        names,
-    )
     files = {"rec": File(bytes=end, sha256=sha.hexdigest())}
-    for suffix in ("idx", "npy", LIST):
-        files[suffix] = digest_file(job.file(suffix))
+    files |= _write_tables(job, table, names)
     class_counts = np.bincount(table["label"], minlength=job.classes)
     split = Split.model_construct(  # unchecked: one without any image is refused later
         samples=len(table),
@@ -153,6 +143,24 @@ def pack_split(
         table["label"],
         np.array(digests, np.uint64),
     )
+
+
+def _write_tables(
+    job: PackJob,
+    table: Table,
+    names: Sequence[str],
+) -> dict[str, File]:
+    """Write the files of a split beside its records: what they are, by suffix."""
+    np.save(job.file("npy"), table)
+    numbers = range(len(table))
+    _write_rows(job.file("idx"), numbers, table["offset"].tolist())
+    _write_rows(
+        job.file(LIST),
+        numbers,
+        table["label"].tolist(),
+        names,
+    )
+    return {suffix: digest_file(job.file(suffix)) for suffix in ("idx", "npy", LIST)}
 
 
 def _write_rows(

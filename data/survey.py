@@ -162,16 +162,17 @@ def _advise(
     """What to do with a folder. `below`: its only folder, or that of this one, with these names."""
     if place.is_file():
         return "unpack it, and pack the folder that it was unpacked into"
-    is_train = place.name == "train"
-    if layout := _find_layout(place.parent if is_train else place):
+    is_split = place.name in _SPLITS
+    if layout := _find_layout(place.parent if is_split else place):
         return f"pack {layout}, which has a train/"
+    if is_split and below != place:
+        return f"move what {below} holds up into {place}"
     folders = [name.rstrip("/") for name in names if name.endswith("/")]
-    splits = named_as_splits(folders)
-    if splits and {*folders} - {*_SPLITS}:
+    on_the_way = [*below.relative_to(place).parts, *folders]
+    splits = named_as_splits(on_the_way)
+    if splits and {*on_the_way} - {*_SPLITS}:
         return rename(splits)
     if below != place and any(is_photo(path) for path in _paths(below, folders)):
-        if is_train:
-            return f"move the folders of {below} up into {place}"
         return f"pack {below}, which has folders of photos"
     for kind in KINDS:
         if kind.advice and any(kind_of(name) is kind for name in names):
@@ -198,8 +199,8 @@ def _find_layout(folder: Path, depth: int = 4) -> Path | None:
 
 
 def named_as_splits(names: Iterable[str]) -> dict[str, str]:
-    """Of these folders in the place of classes those that have the name of a split, in any case; if
-    each has one as a word, as training_set and seg_test, all."""
+    """Of these folders in the place of classes those that have the name of a split, in any case.
+    If most have one as a word, and not all the same, as training_set and seg_test, these."""
     exact = {}
     loose = {}
     names = list(names)
@@ -210,7 +211,8 @@ def named_as_splits(names: Iterable[str]) -> dict[str, str]:
                 exact[name] = split
             if re.search(rf"(?<![a-z])({pattern})(set|data|images)?(?![a-z])", spelt):
                 loose[name] = split
-    return loose if len(loose) == len(names) > 1 else exact
+    are_most = 2 * len(loose) > len(names) and len({*loose.values()}) > 1
+    return loose if are_most else exact
 
 
 def rename(splits: dict[str, str]) -> str:

@@ -55,6 +55,16 @@ LAYOUTS = {
         classes("a", "b", "Test"),
         "Test to test.* what is a class",
     ),
+    "one split": (of_classes("Train"), r"rename splits \(Train to train\)"),
+    "most are splits": (
+        [*classes("train2017", "val2017"), "notes/x.json"],
+        "val2017 to val",
+    ),
+    "val alone": (of_classes("val"), "found 1 folder .*; rename what is a class"),
+    "val twice": (
+        of_classes("train", "val/val"),
+        "move what .*/photos/val/val holds up into",
+    ),
     "val without train": (classes("a", "val/a"), "found 2 folders .* what is a class"),
     "splits in classes": (
         classes("a/train", "a/test", "b/train"),
@@ -222,6 +232,7 @@ def tar_of(*names: str, mode: Any = "w") -> bytes:
             tar_of("train/a/1.JPEG", "train/b/2.JPEG"),
             r"2 photos \(train/a/1.JPEG.*; unpack it",
         ),
+        (tar_of("n01.tar"), r"two classes expected, found 1 tar \(n01.tar\)"),
         (tar_of("n01.tar.gz"), r"1 compressed tar \(n01.tar.gz\)"),
         (
             tar_of("n01.tar", "n02.tar")[:5000],
