@@ -209,6 +209,10 @@ def engine_environment(
             wanted |= _WITHOUT_COPIES.get(mpi, {})
     if backend == "nccl" and run.comm.groups == "single":
         wanted["MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD"] = "999"
+    if controller == "gloo":
+        # Else a rank whose libraries load for 30 s ends the others: the watchdog decides.
+        patience_s = max(30.0, run.watchdog.start_s)
+        wanted["HOROVOD_GLOO_TIMEOUT_SECONDS"] = f"{patience_s:.0f}"
     wanted |= _interfaces(run.system.interfaces, controller, mpi, networks, present)
     # The machine's own settings know best what it needs.
     wanted |= dict(setting.split("=", 1) for setting in run.system.job.environment)

@@ -31,7 +31,7 @@ _TICK_S = 0.25
 _MAX_LINE_BYTES = 65536
 _HERE = "127.0.0.1"
 _MOST_HOSTS = 8
-_ELSEWHERE = "its process is stopped or blocked, or its network is cut"
+_SILENT = "its process is stopped or blocked, or its network is cut"
 _NETWORK = "their launcher hangs, or the network between hosts drops what they send (firewall, MTU)"
 _JOINING = ("join ranks", "open connections", "agree on weights")
 """Stages of start-up in which a rank waits for others."""
@@ -52,14 +52,14 @@ class RankStatus:
         self.asked_to_hold = False
         self.is_started = False
         self.place = Place()
-        self.line = Line("")
+        self.line = Line("an unknown line")
         self.last_received_s = now_s
         self.last_look_s = now_s
         self.last_work_s = now_s
         self.last_step_s = now_s
         self.last_progress_s = now_s
         """Of a step or phase; in training of work too."""
-        self._looks: list[Activity] = []
+        self.looks: list[Activity] = []
         """What its process did then, at a step: when it last worked, and now."""
 
     @property
@@ -79,28 +79,28 @@ class RankStatus:
         if seen := message["activity"]:
             self.look(Activity(*seen), now_s)
         else:
-            self._looks = []
+            self.looks = []
 
     def look(self, seen: Activity, now_s: float) -> bool:
         """Note what its process does at a step. Returns whether it works."""
-        before, *_ = self._looks or [seen]
+        before, *_ = self.looks or [seen]
         works = seen.works_since(before, now_s - self.last_work_s)
-        if works or not self._looks:
+        if works or not self.looks:
             before = seen
             self.last_work_s = now_s
         if works and self.is_started:
             self.last_progress_s = now_s
-        self._looks = [before, seen]
+        self.looks = [before, seen]
         return works
 
-    def found(self, what: str, for_s: float, *more: str) -> Failure:
-        """A verdict: since when, where the rank is, how far it was, what its process does."""
+    def found(self, what: str, for_s: float, does: str, *more: str) -> Failure:
+        """A verdict: since when, where the rank is, how far it was. `does`: what its process does,
+        where no look has shown that."""
         facts = [f"{what} for {for_s:.0f} s at {self.line}", *more]
         if self.place.done_step:
             facts.append(f"its device had done step {self.place.done_step}")
-        does = _ELSEWHERE
-        if self._looks:
-            before, seen = self._looks
+        if self.looks:
+            before, seen = self.looks
             does = seen.since(before)
         return self.report("; ".join([*facts, does]))
 
@@ -359,16 +359,18 @@ class Watchdog:
             if status.last_look_s >= now_s - silence_s / 2:
                 continue
             status.last_look_s = now_s
-            seen = None
-            if status.host == socket.gethostname():
-                seen = activity_of(status.pid)
-            if seen and status.look(seen, now_s):
-                status.last_received_s = now_s
-                continue
+            is_stopped = False
+            if status.host == socket.gethostname() and (
+                seen := activity_of(status.pid)
+            ):
+                is_stopped = seen.state == "T"
+                if status.look(seen, now_s):
+                    status.last_received_s = now_s
+            else:
+                status.looks = []
             silent_s = now_s - status.last_received_s
-            is_stopped = seen is not None and seen.state == "T"
             if silent_s > silence_s and (status.is_started or is_stopped):
-                return status.found("silent", silent_s)
+                return status.found("silent", silent_s, _SILENT)
         return None
 
     def _stalled(self, now_s: float) -> Failure | None:
@@ -394,12 +396,14 @@ class Watchdog:
         answers, *_ = order(status)
         self.may_save = is_started and answers
         facts = []
+        does = "it waits for its device"
         if not answers:
             facts = [f"silent for {now_s - status.last_received_s:.0f} s"]
+            does = _SILENT
         places = {(status.place, status.waits) for status in connected}
         if answers and self._host != _HERE and len(places) == 1:  # nobody is behind
             facts = [f"as all {len(connected)} ranks: {_NETWORK}"]
-        return status.found("no progress", now_s - last_step_s, *facts)
+        return status.found("no progress", now_s - last_step_s, does, *facts)
 
 
 def oom_kills() -> int:

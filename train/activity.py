@@ -1,4 +1,4 @@
-"""What a process does: its state, the CPU time that it works, its reads and writes of disks.
+"""What a process does: its state, the CPU time that it works, its reads of disks.
 
 A rank that waits for others does so in threads that poll, with a whole core: their CPU time is no
 work. They are recognised by their name, which a thread hands on to those that it starts.
@@ -21,6 +21,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _LEAST_WORK_S = 0.05
 _LEAST_SHARE = 0.01
 """Of a core."""
+_LEAST_PAGES_PER_S = 0.1
 _STATES = {
     "R": "running",
     "S": "sleeping",
@@ -34,16 +35,16 @@ class Activity(NamedTuple):
 
     state: str
     work_s: float
-    moved_bytes: int
+    read_bytes: int
 
     def works_since(self, before: Activity, within_s: float) -> bool:
-        """Whether it has computed, waits for a core, or has moved data from or to disks."""
+        """Whether it has computed, waits for a core, or has read from a disk or the swap."""
         least_s = max(_LEAST_WORK_S, _LEAST_SHARE * within_s)
-        least_bytes = _PAGE_BYTES * max(1.0, within_s)
+        least_bytes = _PAGE_BYTES * max(1.0, _LEAST_PAGES_PER_S * within_s)
         return (
             self.state == before.state == "R"
             or self.work_s >= before.work_s + least_s
-            or self.moved_bytes >= before.moved_bytes + least_bytes
+            or self.read_bytes >= before.read_bytes + least_bytes
         )
 
     def since(self, before: Activity) -> str:
@@ -64,10 +65,10 @@ def activity_of(pid: int) -> Activity | None:
         name, of_thread = _stat(thread)
         if name == _TALKS:
             ticks -= _cpu_ticks(of_thread)
-    moved = re.findall(r"^(?:read|write)_bytes: (\d+)", read_text(process / "io"), re.M)
-    swapped_bytes = int(fields[9]) * _PAGE_BYTES
-    moved_bytes = swapped_bytes + sum(map(int, moved))
-    return Activity(fields[0], ticks / _TICKS_PER_S, moved_bytes)
+    read_bytes = int(fields[9]) * _PAGE_BYTES  # mapped files, the swap
+    if counted := re.search(r"^read_bytes: (\d+)", read_text(process / "io"), re.M):
+        read_bytes += int(counted[1])
+    return Activity(fields[0], ticks / _TICKS_PER_S, read_bytes)
 
 
 @contextmanager

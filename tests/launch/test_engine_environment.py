@@ -97,7 +97,12 @@ def test_what_a_run_sets(
             "mpich",
             {"HYDRA_IFACE": "ib0", "NCCL_SOCKET_IFNAME": "ib0,ib1"},
         ),
-        ("[ib0]", "gloo", None, {"HOROVOD_GLOO_IFACE": "ib0"}),
+        (
+            "[ib0]",
+            "gloo",
+            None,
+            {"HOROVOD_GLOO_IFACE": "ib0", "HOROVOD_GLOO_TIMEOUT_SECONDS": "300"},
+        ),
         # more ranks than cores
         (
             "[]",
