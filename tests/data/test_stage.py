@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -106,7 +107,7 @@ def test_a_set_that_is_gone_in_training_is_named(packed: Path) -> None:
     records = RecordFile(packed, "val")
     shutil.rmtree(packed)
     with refused(f"^the image set {packed} is gone: {packed}/val.rec: No such file"):
-        records.images([0])
+        records.images(np.array([0]))
 
 
 def test_something_else_at_the_target_is_left_alone(
