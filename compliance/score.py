@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..config import benchmark
+from ..config.errors import UserError
 from ..config.finding import number
 from ..config.reading import JsonObject, read_object
 from .check_log import Check
@@ -38,6 +39,8 @@ class Score(NamedTuple):
     published_factor: float | None
     rcp: Verdict | None
     runs: tuple[RunScore, ...]
+    unread: str = ""
+    """Why scaling.json cannot be read."""
 
     @property
     def notes(self) -> list[str]:
@@ -65,6 +68,8 @@ class Score(NamedTuple):
         if published is not None and abs(published - self.scaling_factor) > 1e-9:
             note = f"scaling.json says {published:.10f}, computed {factor} (used)"
             notes.append(note)
+        if self.unread:
+            notes.append(self.unread)
         return notes
 
     def to_dict(self) -> JsonObject:
@@ -135,7 +140,13 @@ def score_checks(folder: Path, judged: Sequence[Check]) -> Score:
     score = mean_min
     if score is not None and scaled:
         score *= factor
-    scaling = read_object(folder / "scaling.json", _SCALING_BYTES)
+    published = None
+    unread = ""
+    try:
+        scaling = read_object(folder / "scaling.json", _SCALING_BYTES)
+        published = number(scaling.get("scaling_factor"))
+    except UserError as error:
+        unread = str(error)
     return Score(
         path=folder,
         verdict=whole.verdict,
@@ -146,7 +157,8 @@ def score_checks(folder: Path, judged: Sequence[Check]) -> Score:
         unscaled_min=mean_min,
         scaling_factor=factor,
         scaled=scaled,
-        published_factor=number(scaling.get("scaling_factor")),
+        published_factor=published,
+        unread=unread,
         rcp=rcp,
         runs=tuple(runs),
     )

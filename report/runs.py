@@ -240,14 +240,9 @@ def read_run(
         return row._replace(status=UNKNOWN, reason=_short(problem))
     if not names & _OF_A_RUN:
         return row
-    status = RUNNING
-    reason = ""
-    result = None
-    if is_at_work:
-        result = try_to(read, folder / RESULT, Result)
-    else:
-        end = try_to(_read_end, folder, names)
-        result, status, reason = end or (None, UNKNOWN, "")
+    unknown = (None, RUNNING if is_at_work else UNKNOWN, "")
+    end = try_to(_read_end, folder, names, is_at_work)
+    result, status, reason = end or unknown
     result = result or Result("")
     last = try_to(newest_records, folder / "metrics.jsonl") or {}
     train = last.get("train", {})
@@ -277,10 +272,13 @@ def read_run(
 def _read_end(
     folder: Path,
     names: set[str],
+    is_at_work: bool,
 ) -> tuple[Result | None, str, str]:
-    """The result of a run that no process drives, its status, and why it has it. Raises UserError:
-    its files cannot be read, so that nobody can tell."""
+    """The result of a run, its status, and why it has it. Raises UserError: its files cannot be
+    read, so that nobody can tell."""
     result = read(folder / RESULT, Result)
+    if is_at_work:
+        return result, RUNNING, ""
     if result is not None and result.status in _ENDED:
         status = STOPPED if result.stopped else _ENDED[result.status]
         return result, status, result.why

@@ -109,10 +109,11 @@ FAULTS: dict[str, Callable[[], Any]] = {
 }
 
 
-FACTORS = {
-    "bit flip": 1 + 2**-23,
-    "NaN": math.nan,
-    "NaN again": math.nan,
+DAMAGE: dict[str, tuple[str, Callable[[float], float]]] = {
+    "bit flip": ("fc_weight", lambda weight: weight * (1 + 2**-23)),
+    "NaN": ("fc_weight", lambda _: math.nan),
+    "NaN again": ("fc_weight", lambda _: math.nan),
+    "far statistics": ("running_mean", lambda mean: mean + 100),
 }
 
 
@@ -131,15 +132,18 @@ def in_memory() -> Iterator[str]:
 
 
 def strike(model: Any = None) -> None:
-    """Do it, once, on the victim, or in each attempt; what FACTORS has is done to a weight."""
+    """Do it, once, on the victim, or in each attempt; what DAMAGE has is done to one number."""
     again = fault == "NaN again"
     if read_process_info().rank != int(victim) or (Path(mark).exists() and not again):
         return
     lines = [repr(time.time()), *{*in_memory()}]
     Path(mark).write_text("\n".join(lines))
-    if fault in FACTORS:
-        weight = model.net.collect_params()["fc_weight"].data()
-        weight[0, 0] = weight[0, 0] * FACTORS[fault]
+    if fault in DAMAGE:
+        suffix, damage = DAMAGE[fault]
+        parameters = model.net.collect_params().items()
+        array = next(p.data() for name, p in parameters if name.endswith(suffix))
+        numbers = array.reshape(-1)  # a view
+        numbers[0] = damage(numbers[0].asscalar())
     else:
         FAULTS[fault]()
 

@@ -116,6 +116,10 @@ NO_SHARED = (
     r"its process is gone \(PMIX ERROR: OUT-OF-RESOURCE; /dev/shm: \S+ kB free, "
     "64 kB in all"
 )
+EITHER = r"rank 0 on \S+ or rank 1 on \S+ in weights: which one cannot be told from two"
+FAR = (
+    r"rn50: warning: batch norm's statistics: rank 0 on \S+ or rank 1 on \S+ in values"
+)
 SHORT_SPACE = r"rank \d on \S+ failed in .* \(.*ulimit -v 900000"
 
 
@@ -169,6 +173,21 @@ def cases() -> Iterator[Case]:
         more=("checkpoint.every=100 epochs",),  # that of the end is the first
     )
     for launcher in LAUNCHERS:
+        for victim in (0, 1):
+            # at the next evaluation
+            yield Case("bit flip", launcher, "mid-epoch", victim, EITHER, START_S)
+            first = f"first on 1 of 2 ranks, rank {victim} on "
+            yield Case("NaN", launcher, "mid-epoch", victim, first, STALL_S)
+            yield Case(
+                "far statistics",
+                launcher,
+                "mid-epoch",
+                victim,
+                FAR,
+                math.inf,
+                code=1,
+                more=("eval.period=1", "eval.offset=0"),  # it fades away
+            )
         # Half a checkpoint that is given up would make room again.
         none = ("checkpoint.every=100 epochs",)
         yield Case("disk full", launcher, "mid-epoch", 0, NO_SPACE, more=none)

@@ -270,20 +270,20 @@ def test_after_a_bit_flip_the_run_goes_on_from_where_replicas_agreed(
     done = flipped(rn50, small_data, "bit flip", "evaluation", victim)
     assert done.returncode == 1, done.stderr
     said = r"rank 0 on \S+ failed in checkpoint at step 40: weights of step 40 expected"
-    agreed_steps = [None]
+    agreed_step = None
     if victim == 1:
         said = (
             r"all ranks failed in evaluate 4 at step 80: replicas differ after epoch 4: "
             r"rank 0 on \S+ or rank 1 on \S+ in weights: which one cannot be told from two; "
             r".*after step 40"
         )
-        agreed_steps = [40, 40]
+        agreed_step = 40
     assert re.search(said, done.stderr)
     assert "base_lr" not in done.stderr
     assert "going on after step 40 " in done.stdout
     folder = rn50.run_folder()
     failures = read_failures(folder / "attempt_1")
-    assert [failure.agreed_step for failure in failures] == agreed_steps
+    assert {failure.agreed_step for failure in failures} == {agreed_step}
     assert bits(folder) == bits(whole)
 
 
