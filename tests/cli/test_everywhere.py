@@ -7,15 +7,14 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import typer
 
 from rn50.cli.main import app
-from tests.cli.test_pages import leaves
 from tests.cli.test_predict import write_log
 from tests.conftest import write_json
 from tests.waiting import finished
@@ -101,6 +100,20 @@ CASES = {
     "read-only": Case(variables={"HOME": "/proc/nowhere"}, prefix=READ_ONLY),
     "empty": Case(variables={"COLUMNS": "1"}, is_empty=True),
 }
+
+
+def leaves(command: Any, *names: str) -> Iterator[tuple[str, Any]]:
+    """Every command below one, by its name."""
+    if not hasattr(command, "list_commands"):
+        yield " ".join(names), command
+        return
+    context = command.make_context(
+        "rn50",
+        ["-"],
+        resilient_parsing=True,
+    )
+    for name in command.list_commands(context):
+        yield from leaves(command.get_command(context, name), *names, name)
 
 
 def groups() -> set[str]:
