@@ -54,16 +54,17 @@ def _speak_utf8() -> None:
 
         become([sys.executable, *sys.orig_argv[1:]])
     _open_closed()
+    backslashes = "backslashreplace"  # file names are bytes, and not always of UTF-8
     if isinstance(sys.stdout, io.TextIOWrapper | None):
         sys.stdout = io.TextIOWrapper(
             io.BufferedWriter(_Output(1, "w", closefd=False)),
-            line_buffering=sys.stdout is not None and sys.stdout.line_buffering,
-            write_through=sys.stdout is not None and sys.stdout.write_through,
+            "utf-8",
+            backslashes,
+            line_buffering=getattr(sys.stdout, "line_buffering", False),
+            write_through=getattr(sys.stdout, "write_through", False),
         )
-    for stream in (sys.stdout, sys.stderr):
-        # file names are bytes, and not always of UTF-8
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
+    if isinstance(sys.stderr, io.TextIOWrapper):
+        sys.stderr.reconfigure(errors=backslashes)
 
 
 def _open_closed() -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from subprocess import Popen
 
 PIPE = -1
+NOWHERE = -3
 """As of subprocess, which is loaded where a program is started: 10 ms."""
 ANSWER_S = 20.0
 """For a program that only has to say something."""
@@ -126,12 +127,12 @@ def ask(
         child.stderr: bytearray(),
     }
     try:
-        _wait(child, command[0], limit_s, printed)
+        _wait(child, _name(command), limit_s, printed)
     except NoAnswer as error:
         error.printed = b"".join(printed.values()).decode(errors="replace")
         raise
     out, err = (data.decode(errors="replace") for data in printed.values())
-    return Answer(Path(command[0]).name, child.returncode, out, err)
+    return Answer(_name(command), child.returncode, out, err)
 
 
 def call(
@@ -141,8 +142,14 @@ def call(
 ) -> int:
     """The exit code of `command`, which prints where we do. Raises NoAnswer."""
     child = start(command, environment)
-    _wait(child, command[0], limit_s, {})
+    _wait(child, _name(command), limit_s, {})
     return child.returncode
+
+
+def _name(command: Sequence[str]) -> str:
+    """What a program is called in messages; of Python, the module that it runs."""
+    _, *words = command
+    return words[1] if words[:1] == ["-m"] else Path(command[0]).name
 
 
 def start(

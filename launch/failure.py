@@ -177,10 +177,8 @@ def _killed(evidence: Evidence) -> Cause | None:
     watchdog yet took those along that had."""
     lost = evidence.lost
     away = evidence.not_connected
-    ends = list(_ends(evidence.stderr, lost))
+    ends = list(_ends(evidence.stderr, lost, evidence.signals))
     for rank, number in sorted(ends, key=lambda end: end[0] not in away):
-        if rank in evidence.signals and number in (signal.SIGTERM, signal.SIGKILL):
-            continue  # horovodrun asked it to end, and did not wait
         killed = f"killed by {_name(number)}"
         if evidence.out_of_memory and number == signal.SIGKILL:
             killed += " (the kernel was out of memory)"
@@ -226,15 +224,22 @@ def _refused(evidence: Evidence) -> Cause:
     return Cause(": ".join(filter(None, (ended, shown))), is_mute=True)
 
 
-def _ends(stderr: str, lost: Failure | None) -> Iterator[tuple[int | None, int]]:
+def _ends(
+    stderr: str,
+    lost: Failure | None,
+    signals: Collection[int],
+) -> Iterator[tuple[int | None, int]]:
     """(rank, signal) of each rank of which a launcher says so. Hydra before 4.1 names only its
-    process: then that is the first one which the watchdog found gone."""
+    process: then that is the first one which the watchdog found gone. A rank of `signals` has been
+    asked to end: horovodrun kills it 5 s later."""
     for match in chain(*(pattern.finditer(stderr) for pattern in _KILLED)):
         end = match.groupdict()
         if "word" in end:
             number = int(_SIGNALS[end["word"]])
         elif "signal" in end:
             number = int(end["signal"])
+        elif int(end["rank"]) in signals:
+            continue
         else:
             number = int(end["code"]) - 128
         rank = lost.rank if lost else None

@@ -206,10 +206,6 @@ def with_shortages(cause: Cause, stderr: str, limits: Limits) -> str:
     return f"{reason} ({short})"
 
 
-class _Span(ctypes.Structure):
-    _fields_ = (("address", ctypes.c_void_p), ("size", ctypes.c_size_t))
-
-
 @cache
 def may_read_others() -> bool:
     """Whether process_vm_readv is allowed here, with which MPI copies between two ranks: tried on a
@@ -220,16 +216,12 @@ def may_read_others() -> bool:
         return True
     try:
         mapped = Path(f"/proc/{child.pid}/maps").read_text()
-        there = _Span(int(mapped.partition("-")[0], 16), 1)
-        target = ctypes.create_string_buffer(1)
-        here = _Span(ctypes.addressof(target), 1)
-        arguments = (ctypes.byref(here), 1, ctypes.byref(there), 1, 0)
-        return ctypes.CDLL(None).process_vm_readv(child.pid, *arguments) == 1
-    except (
-        OSError,
-        ValueError,
-        AttributeError,
-    ):  # /proc says nothing: as it has always been
+        span = ctypes.c_size_t * 2
+        there = span(int(mapped.partition("-")[0], 16), 1)
+        here = span(ctypes.addressof(there), 1)
+        read = ctypes.CDLL(None).process_vm_readv
+        return read(child.pid, here, 1, there, 1, 0) == 1
+    except (OSError, ValueError):  # /proc says nothing: as it has always been
         return True
     finally:
         child.kill()

@@ -392,6 +392,7 @@ def build_job(
     mpi = mpi_for(launcher)
     if mpi and mpi.right and mpi.right != mpi.first:
         present["PATH"] = f"{Path(mpi.right.path).parent}:{present['PATH']}"
+        present.pop("OPAL_PREFIX", None)  # the other's
     environment = engine_environment(
         run,
         present,

@@ -215,15 +215,13 @@ def defaults_left_out() -> list[str]:
 def _start_here(plan: SubmissionPlan) -> str:
     """Start the script as a process of its own; its process id."""
     environment = inherited(os.environ, LOCAL_JOB)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
     child = programs.start(
         plan.command,
         environment,
         plan.folder,
-        nowhere,
-        nowhere,
+        programs.NOWHERE,
+        programs.NOWHERE,
     )
-    os.close(nowhere)
     return str(child.pid)
 
 

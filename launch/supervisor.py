@@ -280,6 +280,7 @@ class StderrLog:
         self._half_bytes = min(MOST_BYTES_A_RANK * ranks, _MOST_BYTES) // 2
         self._lock = threading.Lock()
         self._seen: Counter[str] = Counter()
+        self._repeated: dict[str, str] = {}
         self._written_bytes = 0
         self._kept_bytes = 0
         self._dropped = 0
@@ -292,6 +293,7 @@ class StderrLog:
             if kind in self._seen or len(self._seen) < _MOST_COUNTED:
                 self._seen[kind] += 1
                 if self._seen[kind] > _MOST_REPEATS:
+                    self._repeated[kind] = line
                     return
             if not self._last and self._written_bytes + len(line) <= self._half_bytes:
                 self._written_bytes += len(line)
@@ -311,10 +313,9 @@ class StderrLog:
                 self._write(f"[... {self._dropped:,} lines left out ...]\n")
             for line in self._last:
                 self._write(line)
-            for kind, count in self._seen.items():
-                repeats = count - _MOST_REPEATS
-                if repeats > 0:
-                    self._write(f"[{repeats:,} more lines like this one: ] {kind}")
+            for kind, line in self._repeated.items():
+                repeats = self._seen[kind] - _MOST_REPEATS
+                self._write(f"[{repeats:,} more lines like this one: ] {line}")
             self._file.seek(0)
             self.text = self._file.read().decode(errors="replace")
 

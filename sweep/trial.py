@@ -92,7 +92,7 @@ def read_end(
 ) -> Result:
     """How a trial whose process has ended came out. `code`: its exit code, as Popen gives it."""
     if code < 0:
-        return Result(FAILED, programs.ended_by(code))
+        return Result(FAILED, programs.ended_by(code).removeprefix("was "))
     for path in folder.glob(f"*/{RESULT}"):
         if result := read(path, Result):
             return result

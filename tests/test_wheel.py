@@ -111,7 +111,9 @@ def test_every_command_with_the_wheel_alone(
     (tmp_path / "work").mkdir()
     work = make_work(tmp_path / "work", root, small_data, whole)
     python = str(environment / "bin/python")
-    printed = run_all(Case(), work, tmp_path, python, set())
+    # which would miss the programs of the packages that are links here
+    left_out = {"doctor"}
+    printed = run_all(Case(), work, tmp_path, python, left_out)
     for result in printed:
         result.is_well({result.code_when_well})
         for begin, extra in EXTRAS.items():

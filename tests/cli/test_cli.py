@@ -12,6 +12,7 @@ import pytest
 
 from rn50.cli.entry import _meant
 from tests.conftest import Rn50
+from tests.waiting import finished
 
 
 @pytest.fixture
@@ -112,6 +113,7 @@ def test_no_other_word_of_the_command_is_a_misspelt_folder(
         "nolog: a log (result_0.txt) expected in it, found none",
         "--launcher: gloo expected, found srum",
         "x: in use by process 1 on vm (`entry.py launch --launcher srun`)",
+        "rank 0 failed; start again with: rn50 launch results/lunch/config.yaml",
     ):
         assert _meant(error) == ""
     assert _meant("lunch: none") == _meant("lanch: none") == "; did you mean launch?"
@@ -174,3 +176,28 @@ def test_a_name_of_any_bytes_is_shown_in_any_locale(
     assert line.startswith("rn50: error: command line: data.path: ")
     assert "not valid YAML" not in line
     assert ("printable" in line) == ("ü" not in str(log))
+
+
+def test_an_error_that_nobody_foresaw_is_one_line_and_a_file(tmp_path: Path) -> None:
+    code = (
+        "import sys; from rn50.cli import entry, main; main.run = lambda _: 1 / 0; "
+        "sys.argv[1:] = ['runs']; entry.main()"
+    )
+    done = finished(
+        [sys.executable, "-c", code], env=os.environ | {"TMPDIR": str(tmp_path)}
+    )
+    assert done.returncode == 2
+    (path,) = tmp_path.iterdir()
+    why = f"an error of rn50 itself; its traceback: {path}"
+    assert done.stderr == f"rn50: error: ZeroDivisionError: division by zero ({why})\n"
+    assert path.read_text().startswith("Traceback ")
+
+
+def test_a_full_standard_output_is_named(rn50: Rn50) -> None:
+    for words in ("runs --help", "config explain", "config check smoke --json"):
+        with Path("/dev/full").open("w") as full:
+            process = rn50.start(*words.split(), stdout=full)
+            _, err = process.communicate()
+        assert process.returncode == 2
+        reason = "standard output: cannot write: No space left on device"
+        assert err == f"rn50: error: {reason}\n"

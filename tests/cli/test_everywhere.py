@@ -86,18 +86,17 @@ READ_ONLY = (
 HOSTILE = {
     "COLUMNS": "abc",
     "FORCE_COLOR": "1",
-    "HOME": None,
+    "HOME": "/proc/nowhere",
     "LC_ALL": "C",
     "MPLBACKEND": "module://nothing",
     "TERM": "dumb",
 }
 CASES = {
-    "80 columns": Case("80"),
+    "80 columns": Case("80", {"HOME": None}),
     "40 columns": Case("40", {"TERM": "dumb"}),
     "full": Case("full"),
-    "closed": Case("closed", {"HOME": "/proc/nowhere"}),
-    "hostile": Case(variables=HOSTILE),
-    "read-only": Case(variables={"HOME": "/proc/nowhere"}, prefix=READ_ONLY),
+    "closed": Case("closed"),
+    "hostile": Case(variables=HOSTILE, prefix=READ_ONLY),
     "empty": Case(variables={"COLUMNS": "1"}, is_empty=True),
 }
 
@@ -259,8 +258,8 @@ def test_a_command_says_all_it_has_to_say(
     name: str,
 ) -> None:
     case = CASES[name]
-    if case.prefix and os.geteuid():
-        pytest.skip("only root may make a folder read-only for root")
+    if os.geteuid():  # only root may make a folder read-only
+        case = case._replace(prefix=())
     if case.output == "full":
         case = case._replace(output=str(device("full")))
     folder = work

@@ -106,14 +106,10 @@ def test_both_libraries_are_tried_on_every_device(
 
 
 @pytest.mark.slow
-def test_a_library_that_fails_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_fails_is_a_row() -> None:
     rows = try_library("mxnet", "gpu0")  # of a machine without one
     assert rows
     assert {row.outcome for row in rows} == {FAILED}
-    monkeypatch.setattr("sys.executable", "/bin/false")
-    (row,) = try_library("dali", "cpu")
-    assert (row.check, row.outcome) == ("dali on cpu", FAILED)
-    assert "exit code 1" in row.found
 
 
 @pytest.mark.slow

@@ -1,6 +1,8 @@
 """What the engines read, and what Horovod would do otherwise than asked."""
 
+import platform
 import re
+import sys
 from typing import Any
 
 import pytest
@@ -10,7 +12,9 @@ from rn50.config.schema import Run
 from rn50.launch.engine_environment import (
     engine_environment,
 )
+from rn50.launch.host_limits import may_read_others
 from tests.conftest import refused
+from tests.waiting import output_of
 
 GPUS = ["system=dgxa100", "system.scheduler=local"]
 OWN = "system.job.environment=[OMP_NUM_THREADS=5, 'NCCL_IB_HCA==mlx5_0,mlx5_1']"
@@ -175,3 +179,31 @@ def test_what_would_be_another_algorithm_is_refused(
     run = run_of(config, f"comm.algorithm={algorithm}", *others)
     with refused(f"comm.algorithm: .*{words}"):
         engine_environment(run, {}, controller, mpi)
+
+
+REFUSING = """
+import ctypes, struct
+rows = ((0x20, 0, 0, 0), (0x15, 0, 1, 310), (6, 0, 0, 0x50001), (6, 0, 0, 0x7FFF0000))
+rules = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *row) for row in rows))
+program = struct.pack("HxxxxxxQ", len(rows), ctypes.addressof(rules))
+libc = ctypes.CDLL(None)
+libc.prctl(38, 1, 0, 0, 0)
+assert libc.prctl(22, 2, program) == 0
+from rn50.launch.host_limits import may_read_others
+print(may_read_others())
+"""
+"""Where seccomp refuses process_vm_readv, as many containers do."""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="its number of a call")
+def test_where_a_rank_may_not_read_another_open_mpi_is_told() -> None:
+    assert output_of([sys.executable, "-c", REFUSING]) == "False\n"
+    assert may_read_others()
+    name = "OMPI_MCA_btl_vader_single_copy_mechanism"
+    for present, may_copy, expected in (
+        ({}, False, "none"),
+        ({}, True, None),
+        ({name: "xpmem"}, False, None),
+    ):
+        chosen = engine_environment(load("smoke").run, present, may_copy=may_copy)
+        assert chosen.settings.get(name) == expected

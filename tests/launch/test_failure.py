@@ -162,6 +162,7 @@ def seen(stderr: str = "", *failures: Failure, **more: Any) -> Evidence:
             "process, not a rank, was asked",
         ),
         (seen(signals={1: "SIGTERM"}), "was asked to end: its ranks got SIGTERM"),
+        (seen(GLOO, signals=dict.fromkeys((0, 1, 2), "SIGTERM")), "was asked to end"),
         (seen(lost=GONE, signals={0: "SIGTERM"}), HERE + PROCESS_EXITED),
         (seen(lost=GONE, signals={1: "SIGTERM"}, not_connected={2}), PROCESS_EXITED),
         (seen(MPIRUN, ECHO, signals={3: "SIGTERM"}), "rank 3 was killed by SIGKILL"),

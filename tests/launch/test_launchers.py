@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from rn50.config.load import load
+from rn50.launch.doctor import mpi_rows
 from rn50.launch.engine_environment import EngineSettings
 from rn50.launch.environment_record import describe_environment
 from rn50.launch.launchers import (
@@ -16,10 +17,11 @@ from rn50.launch.launchers import (
     pick_launcher,
     pick_pmi,
 )
+from rn50.launch.preflight import obstacles
 from rn50.launch.run import load_for_launch
 from rn50.launch.run_files import new_run_folder
 from rn50.train.communication.mpi_library import Family, MpiLibrary
-from tests.conftest import refused
+from tests.conftest import refused, write_script
 
 COMMAND = ("python", "-m", "rn50.train", "c.yaml")
 
@@ -299,3 +301,51 @@ def test_environment_record_holds_no_secrets(monkeypatch: pytest.MonkeyPatch) ->
     assert record.variables_present["NCCL_DEBUG"] == "WARN"
     assert record.packages["mxnet"] == "1.9.1"
     assert "hunter2" not in str(record)
+
+
+HYDRA = "HYDRA build details:\n    Version:           4.0.2"
+
+
+@pytest.mark.parametrize(
+    ("printed", "linked", "product"),
+    [
+        ("mpirun (Open MPI) 5.0.7", OPEN_MPI, "Open MPI 5.0.7"),
+        (HYDRA, OPEN_MPI, "MPICH 4.0.2"),
+        (
+            "Intel(R) MPI Library for Linux, Version 2021.10",
+            OPEN_MPI,
+            "Intel MPI 2021.10",
+        ),
+        ("mpirun (Open MPI) 4.0.9", MPICH, "Open MPI 4.0.9"),
+        ("mpirun (Open MPI) 4.0.9", OPEN_MPI, ""),
+        (HYDRA, CRAY, ""),
+        ("mpirun of our site", OPEN_MPI, ""),
+    ],
+)
+def test_the_mpi_on_the_path_is_compared_with_horovods(
+    printed: str,
+    linked: MpiLibrary,
+    product: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`product`: of the one that does not fit; the next one on the PATH that does is taken."""
+    link_horovod(monkeypatch, linked)
+    monkeypatch.setattr("rn50.launch.mpi_program._linked_version", lambda _: "4.1")
+    right = {OPEN_MPI: "mpirun (Open MPI) 4.1.4"}.get(linked, HYDRA)
+    for folder, text in (("first", printed), ("second", right)):
+        write_script(tmp_path / folder / "mpirun", f"echo '{text}'")
+    monkeypatch.setenv("PATH", f"{tmp_path}/first")
+    fits = not product
+    run = load("smoke").run
+    problems = obstacles(run, "mpirun", in_container=False)
+    assert len(problems) == (not fits)
+    for line in problems:
+        assert f"{tmp_path}/first/mpirun of {product}, but Horovod was linked" in line
+    monkeypatch.setenv("PATH", f"{tmp_path}/first:{tmp_path}/second")
+    assert obstacles(run, "mpirun", in_container=False) == []
+    path = build_job(run, "mpirun", COMMAND)[0].launchers_environment["PATH"]
+    assert path.startswith(f"{tmp_path}/{'first' if fits else 'second'}:")
+    monkeypatch.setattr("rn50.launch.doctor.horovods_mpi", lambda: OPEN_MPI)
+    (row,) = mpi_rows()
+    assert f"{tmp_path}/first/mpirun of " in row.found

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from rn50.config.load import load
-from rn50.launch.package import _check
 from tests.compliance.log_text import good_run, put, vary, write
 from tests.conftest import read_json, write_json
 from tests.faults.file_system import refusing
@@ -108,18 +107,6 @@ def test_what_the_official_checker_finds_is_printed(
     done = rn50(*words(job, tmp_path / "out"))
     assert done.returncode == 1
     assert "2 files do not comply" in done.stderr
-
-
-def test_a_checker_that_is_killed_has_crashed(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    program: Any,
-) -> None:
-    program("python", "kill -9 $$")
-    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
-    (line,) = _check(tmp_path / "Example", "4.0.0")
-    assert line.startswith("ERROR - ")
-    assert "-9" in line
 
 
 @pytest.mark.in_process

@@ -14,7 +14,7 @@ from rn50.report.plots import Plot, _planned, page_charts
 from rn50.report.run_folder import read_subjects
 from tests.checkout import SHARED
 from tests.compliance.log_text import Run, drop, find, good_run, last, write
-from tests.conftest import refused, write_json, write_metrics
+from tests.conftest import Rn50, refused, write_json, write_metrics
 from tests.report.conftest import Measure, write_config
 from tests.report.test_breakdown import records as step_records
 from tests.report.test_breakdown import table as rank_table
@@ -447,3 +447,22 @@ def test_ranks_without_their_cores_are_a_finding(
     top = page_of(run_folder).partition("</header>")[0]
     assert ("not comparable" in top) == bool(said)
     assert said in top
+
+
+def test_no_setting_of_the_user_for_matplotlib_reaches_a_report(
+    rn50: Rn50, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "result_0.txt", good_run())
+    pages = []
+    for name in ("plain", "hostile"):
+        words = ("log", "report", "result_0.txt", "--out", f"{name}.html")
+        _, err = rn50.start(*words, cwd=tmp_path).communicate()
+        assert err == ""
+        pages.append((tmp_path / f"{name}.html").read_text())
+        style = b"backend: nonsense\nfont.size: 40\nlines.width: x\n\xff\n"
+        (tmp_path / "matplotlibrc").write_bytes(style)
+        monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+        monkeypatch.setenv("MATPLOTLIBRC", str(tmp_path))
+        monkeypatch.setenv("MPLCONFIGDIR", str(tmp_path))
+    assert pages[0] == pages[1]
+    assert "<svg" in pages[0]

@@ -100,8 +100,8 @@ def library_version(path: str) -> str:
     text = ctypes.create_string_buffer(_LONGEST_VERSION)
     length = ctypes.c_int()
     try:
-        ask = ctypes.CDLL(path).MPI_Get_library_version
+        tell = ctypes.CDLL(path).MPI_Get_library_version
     except (OSError, AttributeError):  # not there, or of before MPI 3
         return ""
-    ask(text, ctypes.byref(length))
+    tell(text, ctypes.byref(length))
     return text.value.decode(errors="replace")

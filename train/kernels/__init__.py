@@ -55,7 +55,7 @@ def build(source: Path) -> Path:
         str(partial),
     ]
     done = ask(command, _BUILD_S)
-    if done.code:
+    if done.code or not partial.exists():
         errors = (line for line in done.err.splitlines() if "error" in line)
         raise UserError(f"{source.name}: {done.ended}: {done.said(next(errors, ''))}")
     partial.replace(path)
