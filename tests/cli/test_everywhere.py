@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,7 +70,7 @@ class Case(NamedTuple):
     """An environment. `output`: as everywhere.py has it; None of a variable: unset."""
 
     output: str = "pipe"
-    variables: dict[str, str | None] = {}  # noqa: RUF012
+    variables: Mapping[str, str | None] = {}  # noqa: RUF012
     prefix: tuple[str, ...] = ()
     is_empty: bool = False
 
