@@ -70,7 +70,7 @@ class Case(NamedTuple):
     """An environment. `output`: as everywhere.py has it; None of a variable: unset."""
 
     output: str = "pipe"
-    variables: Mapping[str, str | None] = {}  # noqa: RUF012
+    variables: Mapping[str, str | None] = {}
     prefix: tuple[str, ...] = ()
     is_empty: bool = False
 
