@@ -60,8 +60,8 @@ def _speak_utf8() -> None:
             io.BufferedWriter(_Output(1, "w", closefd=False)),
             "utf-8",
             backslashes,
-            line_buffering=sys.stdout is not None and sys.stdout.line_buffering,
-            write_through=sys.stdout is not None and sys.stdout.write_through,
+            line_buffering=getattr(sys.stdout, "line_buffering", False),
+            write_through=getattr(sys.stdout, "write_through", False),
         )
     if isinstance(sys.stderr, io.TextIOWrapper):
         sys.stderr.reconfigure(errors=backslashes)

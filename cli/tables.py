@@ -21,8 +21,8 @@ _LEAST_CELLS = 20
 """Of a terminal; COLUMNS may say anything."""
 _LEAST_FOLDED = 16
 """Width of a column of sentences."""
-_FEW_COLUMNS = 4
-"""Rows of so few cells are lists rather than blocks."""
+_LEAST_COLUMNS = 2.5
+"""Of a block, in the mean; else a row is rather a list."""
 
 
 class _Column(NamedTuple):
@@ -87,7 +87,7 @@ def table_lines(
         columns.append(_Column(shown, number in right, number in free))
     if cells is None or _widths(columns, cells):
         return _block(columns, cells)
-    blocks = _split(columns, cells) if len(columns) > _FEW_COLUMNS else []
+    blocks = _split(columns, cells)
     lines = []
     for block in blocks:
         lines += [*_block(block, cells), ""]
@@ -109,14 +109,17 @@ def _widths(columns: Sequence[_Column], cells: int | None) -> list[int]:
 
 
 def _split(columns: Sequence[_Column], cells: int) -> list[list[_Column]]:
-    """The columns in blocks, each behind the first column; empty: one has no room beside it."""
+    """The columns in blocks, each behind the first column; empty: hardly one has room beside it."""
     lead, *left = columns
     blocks = [[lead]]
     for column in left:
         if not _widths([*blocks[-1], column], cells):
             blocks.append([lead])
         blocks[-1].append(column)
-    return blocks if all(_widths(block, cells) for block in blocks) else []
+    is_readable = len(blocks) <= len(columns) / _LEAST_COLUMNS
+    return (
+        blocks if is_readable and all(_widths(block, cells) for block in blocks) else []
+    )
 
 
 def _block(columns: Sequence[_Column], cells: int | None) -> list[str]:

@@ -7,15 +7,14 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import typer
 
 from rn50.cli.main import app
-from tests.cli.test_pages import leaves
 from tests.cli.test_predict import write_log
 from tests.conftest import write_json
 from tests.waiting import finished
@@ -71,7 +70,7 @@ class Case(NamedTuple):
     """An environment. `output`: as everywhere.py has it; None of a variable: unset."""
 
     output: str = "pipe"
-    variables: dict[str, str | None] = {}  # noqa: RUF012
+    variables: Mapping[str, str | None] = {}
     prefix: tuple[str, ...] = ()
     is_empty: bool = False
 
@@ -87,20 +86,33 @@ READ_ONLY = (
 HOSTILE = {
     "COLUMNS": "abc",
     "FORCE_COLOR": "1",
-    "HOME": None,
+    "HOME": "/proc/nowhere",
     "LC_ALL": "C",
     "MPLBACKEND": "module://nothing",
     "TERM": "dumb",
 }
 CASES = {
-    "80 columns": Case("80"),
+    "80 columns": Case("80", {"HOME": None}),
     "40 columns": Case("40", {"TERM": "dumb"}),
     "full": Case("full"),
-    "closed": Case("closed", {"HOME": "/proc/nowhere"}),
-    "hostile": Case(variables=HOSTILE),
-    "read-only": Case(variables={"HOME": "/proc/nowhere"}, prefix=READ_ONLY),
+    "closed": Case("closed"),
+    "hostile": Case(variables=HOSTILE, prefix=READ_ONLY),
     "empty": Case(variables={"COLUMNS": "1"}, is_empty=True),
 }
+
+
+def leaves(command: Any, *names: str) -> Iterator[tuple[str, Any]]:
+    """Every command below one, by its name."""
+    if not hasattr(command, "list_commands"):
+        yield " ".join(names), command
+        return
+    context = command.make_context(
+        "rn50",
+        ["-"],
+        resilient_parsing=True,
+    )
+    for name in command.list_commands(context):
+        yield from leaves(command.get_command(context, name), *names, name)
 
 
 def groups() -> set[str]:
@@ -116,12 +128,20 @@ class Printed(NamedTuple):
     err: str
 
     @property
-    def is_help(self) -> bool:
-        return "--help" in self.words or self.command in groups()
+    def code_when_well(self) -> int:
+        """The exit code where nothing is in the way."""
+        if {"nosuch", "--nosuch"} & {*self.words} or "pip install" in self.err:
+            return 2
+        return int(self.command in VERDICTS and not self.is_help)
 
     @property
-    def subject(self) -> tuple[str, bool]:
-        return self.command, self.is_help
+    def subject(self) -> tuple[str, ...]:
+        """The command, and its last word where that is no use of it."""
+        return self.command, *({"--help", "--nosuch"} & {*self.words})
+
+    @property
+    def is_help(self) -> bool:
+        return "--help" in self.words or self.command in groups()
 
     def is_well(self, codes: set[int]) -> None:
         """One of these exit codes; of errors a line each."""
@@ -133,6 +153,7 @@ class Printed(NamedTuple):
             lines = self.err.splitlines()
             errors = [line for line in lines if line.startswith("rn50: error: ")]
             assert errors, shown
+            assert errors == lines or "--nosuch" not in self.words, shown
             assert lines[-len(errors) :] == errors, shown
         else:
             assert "rn50: error" not in self.err, shown
@@ -173,6 +194,7 @@ def run_all(
     commands = []
     for name in sorted({*USES, *groups()}):
         commands.append((name, [*name.split(), "--help"]))
+        commands.append((name, [*name.split(), "--nosuch"]))
         if name not in left_out:
             use = USES.get(name, "").format(new=f"{aside}/")
             commands.append((name, [*name.split(), *use.split()]))
@@ -211,13 +233,12 @@ def run_each(
 @pytest.fixture(scope="module")
 def piped(
     work: Path, tmp_path_factory: pytest.TempPathFactory
-) -> dict[tuple[str, bool], Printed]:
+) -> dict[tuple[str, ...], Printed]:
     """What all commands print on a pipe, where all is well."""
+    aside = tmp_path_factory.mktemp("piped")
     printed = {}
-    for result in run_all(Case(), work, tmp_path_factory.mktemp("piped")):
-        is_refused = "nosuch" in result.words or "pip install" in result.err
-        code = 2 * is_refused or int(result.command in VERDICTS)
-        result.is_well({0 if result.is_help else code})
+    for result in run_all(Case(), work, aside):
+        result.is_well({result.code_when_well})
         printed[result.subject] = result
     return printed
 
@@ -231,14 +252,14 @@ def test_every_command_has_a_use() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_a_command_says_all_it_has_to_say(
     work: Path,
-    piped: dict[tuple[str, bool], Printed],
+    piped: dict[tuple[str, ...], Printed],
     tmp_path: Path,
     device: Callable[[str], Path],
     name: str,
 ) -> None:
     case = CASES[name]
-    if case.prefix and os.geteuid():
-        pytest.skip("only root may make a folder read-only for root")
+    if os.geteuid():  # only root may make a folder read-only
+        case = case._replace(prefix=())
     if case.output == "full":
         case = case._replace(output=str(device("full")))
     folder = work
@@ -262,12 +283,12 @@ def test_a_command_says_all_it_has_to_say(
 @pytest.mark.slow
 def test_json_is_json_everywhere(
     work: Path,
-    piped: dict[tuple[str, bool], Printed],
+    piped: dict[tuple[str, ...], Printed],
     tmp_path: Path,
 ) -> None:
     commands = []
     for result in piped.values():
-        has_json = "--json " in piped[result.command, True].out
+        has_json = "--json " in piped[result.command, "--help"].out
         if has_json and not result.is_help and result.code != 2:
             commands.append((result.command, [*result.words, "--json"]))
     assert len(commands) > 8

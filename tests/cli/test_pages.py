@@ -12,6 +12,7 @@ import typer
 
 from rn50.cli.main import app
 from rn50.config.load import load
+from tests.cli.test_everywhere import leaves
 from tests.rooms import sources
 from tests.test_docs import PAGES
 
@@ -68,20 +69,6 @@ def test_a_command_of_a_page_is_understood(words: list[str]) -> None:
     # which changes more than it is told
     if given.get("config") in PRESETS and words[0] != "bench":
         load(given["config"], given.get("overrides") or [])
-
-
-def leaves(command: Any, *names: str) -> Iterator[tuple[str, Any]]:
-    """Every command below one, by its name."""
-    if not hasattr(command, "list_commands"):
-        yield " ".join(names), command
-        return
-    context = command.make_context(
-        "rn50",
-        ["-"],
-        resilient_parsing=True,
-    )
-    for name in command.list_commands(context):
-        yield from leaves(command.get_command(context, name), *names, name)
 
 
 def test_every_command_has_an_example_that_it_understands() -> None:
