@@ -201,14 +201,12 @@ def engine_environment(
         **SETTINGS[backend],
         **offered[algorithm],
     }
-    if backend == "nccl" and run.deterministic:
-        wanted["MXNET_ENFORCE_DETERMINISM"] = "1"
+    if backend == "nccl":
+        wanted |= _of_gpus(run)
     if backend == "mpi":
         wanted |= _SHARING.get(mpi, {})
-        if not may_copy:
-            wanted |= _WITHOUT_COPIES.get(mpi, {})
-    if backend == "nccl" and run.comm.groups == "single":
-        wanted["MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD"] = "999"
+    if backend == "mpi" and not may_copy:
+        wanted |= _WITHOUT_COPIES.get(mpi, {})
     if controller == "gloo":
         # Else a rank whose libraries load for 30 s ends the others: the watchdog decides.
         patience_s = max(30.0, run.watchdog.start_s)
@@ -224,6 +222,16 @@ def engine_environment(
         else:
             kept[name] = present[name]
     return EngineSettings(settings, kept)
+
+
+def _of_gpus(run: Run) -> dict[str, str]:
+    """What follows from the config where NCCL reduces."""
+    settings = {}
+    if run.deterministic:
+        settings["MXNET_ENFORCE_DETERMINISM"] = "1"
+    if run.comm.groups == "single":
+        settings["MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD"] = "999"
+    return settings
 
 
 def _interfaces(
