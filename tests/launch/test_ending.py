@@ -33,7 +33,6 @@ from rn50.logging.records import (
     write,
 )
 from rn50.train.checkpoint.file import file_name
-from tests.cli.test_pages import leaf
 
 TIME = Stopped(limit="limits.time_s", step=40)
 GIVEN_UP = "none at the stop: it took longer than limits.grace_s or was given up"
@@ -187,6 +186,8 @@ def test_a_folder_that_was_moved_goes_on_by_the_command_that_is_told(
 
 def test_each_command_of_an_ending_is_understood(tmp_path: Path) -> None:
     """In the folder of a run, of a job, of one that is gone; with and without a checkpoint."""
+    from tests.cli.test_pages import leaf  # which skips without git
+
     places = [tmp_path / name for name in ("a run", "a job", "begun", "gone")]
     for folder in places[:3]:
         folder.mkdir()

@@ -20,10 +20,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...config.errors import UserError, show
+from ...config.errors import show
 from ...config.leaves import flatten
 from ...config.load import Loaded
-from ...config.manifest import load_manifest
+from ...config.manifest import has_manifest, load_manifest
 
 _MOST_SHOWN = 4
 """Ranks, or groups of them, by name."""
@@ -136,11 +136,9 @@ def divide(values: Sequence[Hashable]) -> Division:
 
 
 def image_set_in(folder: Path) -> str | None:
-    """The digest of the image set in `folder`, by its manifest; None: there is none."""
-    try:
-        return load_manifest(folder).digest
-    except UserError:
-        return None
+    """The digest of the image set in `folder`, by its manifest; None: there is none. Raises
+    UserError: the manifest cannot be read."""
+    return load_manifest(folder).digest if has_manifest(folder) else None
 
 
 @cache
