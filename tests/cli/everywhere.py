@@ -17,7 +17,10 @@ from typing import IO, Any
 from rn50.cli import entry, main
 
 
-def run(words: list[str], output: str) -> dict[str, Any]:
+def run(
+    words: list[str],
+    output: str,
+) -> dict[str, Any]:
     """`rn50 WORDS` whose standard output is a file, nothing, or a terminal of so many columns."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         leader = follower = -1
@@ -34,7 +37,7 @@ def run(words: list[str], output: str) -> dict[str, Any]:
             elif output.startswith("/"):
                 os.dup2(os.open(output, os.O_WRONLY), 1)
             else:
-                os.dup2(max(follower, -1) if follower >= 0 else out.fileno(), 1)
+                os.dup2(follower if follower >= 0 else out.fileno(), 1)
             os._exit(call(words))
         if follower >= 0:
             os.close(follower)

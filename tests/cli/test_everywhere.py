@@ -63,7 +63,7 @@ USES = {
 VERDICTS = {"doctor", "log score"}
 """Exit code 1 is one of theirs here."""
 COSTLY = {"doctor", "export model", "predict validate"}
-"""Seconds of CPU time each: with the wheel alone, where two of them refuse."""
+"""Seconds of CPU time each: tried with the wheel alone, where training is refused."""
 
 
 class Case(NamedTuple):
@@ -164,7 +164,12 @@ def words_of(text: str) -> Counter[str]:
     return Counter(text.replace("|", " | ").split())
 
 
-def make_work(folder: Path, root: Path, images: Path, run: Path) -> Path:
+def make_work(
+    folder: Path,
+    root: Path,
+    images: Path,
+    run: Path,
+) -> Path:
     """A folder with logs, a run and an image set."""
     shutil.copy(root / "tests/golden/smoke_result_0.txt", folder / "result_0.txt")
     write_log(folder / "mlperf.txt", batch=128, step_s=0.02)
@@ -232,7 +237,8 @@ def run_each(
 
 @pytest.fixture(scope="module")
 def piped(
-    work: Path, tmp_path_factory: pytest.TempPathFactory
+    work: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[tuple[str, ...], Printed]:
     """What all commands print on a pipe, where all is well."""
     aside = tmp_path_factory.mktemp("piped")
