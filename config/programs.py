@@ -175,7 +175,7 @@ def start(
         )
     except OSError as error:
         why = str(error.strerror)
-        if os.path.basename(command[0]) == command[0]:
+        if Path(command[0]).name == command[0]:
             why = "not on the PATH"
         raise NotStarted(f"{command[0]}: {why}") from None
 
