@@ -101,7 +101,7 @@ def _call(arguments: list[str]) -> object:
             return checked
         from .main import run
 
-        run(arguments or ["--help"])
+        return run(arguments)
     except SystemExit as done:
         return done.code
     except UserError as error:
@@ -116,8 +116,6 @@ def _call(arguments: list[str]) -> object:
         _say(f"error: {line}{_meant(line)}")
     except Exception as error:
         _say(f"error: {_unforeseen(error)}")
-    else:
-        return 0
     return EXIT_USAGE
 
 

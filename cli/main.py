@@ -21,7 +21,7 @@ from .console import (
     print_table,
     print_version,
 )
-from .usage import Group, refusing
+from .usage import Group
 
 _COMMANDS = {
     "config": "config:config_app",
@@ -48,14 +48,6 @@ class Commands(Group):
         super().__init__(**options)
         names: dict[str, Any] = dict.fromkeys(_COMMANDS)
         self.commands.update(names)  # for lists and suggestions
-
-    def make_context(self, *arguments: Any, **options: Any) -> Any:
-        with refusing():
-            return super().make_context(*arguments, **options)
-
-    def invoke(self, ctx: Any) -> Any:
-        with refusing():
-            return super().invoke(ctx)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in _COMMANDS:
@@ -110,16 +102,21 @@ def doctor(
     exit_bad_if(any(row.outcome == FAILED for row in rows))
 
 
-def run(arguments: list[str]) -> None:
-    """Run the command that `arguments` name; `entry` prints its errors."""
+def run(arguments: list[str]) -> int:
+    """Run the command that `arguments` name; its exit code. `entry` prints its errors; Typer's own
+    `main` would print what it refuses, and make a silent exit of a signal."""
+    command: Any = typer.main.get_command(app)
+    command._main_shell_completion({}, "rn50")
     try:
-        app(arguments)
-    except SystemExit as done:
-        # Typer makes an exit of a signal, which ends a command in silence
-        last = done.__context__
-        if last is not None and isinstance(last.__cause__, KeyboardInterrupt):
-            raise last.__cause__ from None
-        raise
+        with command.make_context("rn50", arguments) as context:
+            command.invoke(context)
+    except typer.Exit as done:
+        return done.exit_code
+    except typer.TyperException as error:
+        refused = getattr(error, "ctx", None)
+        path = refused.command_path if refused else "rn50"
+        raise UserError(f"{path}: {error.format_message()}") from None
+    return 0
 
 
 @app.callback()

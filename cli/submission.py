@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from .console import argument, complete_system, exit_bad_if, option, say
+from .console import argument, exit_bad_if, machine_option, option, say
 
 
 def submission(
@@ -19,10 +19,8 @@ def submission(
     out: Annotated[Path, option("Folder in which ORG/ is made.")] = Path("submission"),
     system: Annotated[
         str | None,
-        option(
-            "Take its `description` for the machine's page; default: that of the config.",
-            metavar="MACHINE",
-            autocompletion=complete_system,
+        machine_option(
+            "Take its `description` for the machine's page; default: that of the config."
         ),
     ] = None,
 ) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shlex
 import sys
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 from ..config.choices import SCHEDULERS
 from ..config.errors import UserError
@@ -17,6 +16,7 @@ from .console import (
     Nodes,
     Overrides,
     SystemName,
+    aside,
     choices,
     exit_bad_if,
     named_config,
@@ -108,17 +108,13 @@ def submit(
         "folder": str(plan.folder),
         "cancel": cancel,
     }
-    aside = sys.stderr if as_json else sys.stdout
     code = None
     try:
-        print(
-            f"{name} job {job} in {plan.folder} (to stop it: {cancel})",
-            file=aside,
-            flush=True,
-        )
-        if wait:
-            code = _wait(plan, name, job, aside)
-            shown["exit_code"] = code
+        with aside(as_json):
+            say(f"{name} job {job} in {plan.folder} (to stop it: {cancel})")
+            if wait:
+                code = _wait(plan, name, job)
+                shown["exit_code"] = code
     except KeyboardInterrupt as stop:
         log = shlex.quote(str(plan.folder / "job.log"))
         reason = f"stopped waiting by {asked_by(stop)}; {name} job {job} goes on"
@@ -163,23 +159,18 @@ def _wait(
     plan: SubmissionPlan,
     scheduler: str,
     job: str,
-    to: TextIO,
 ) -> int:
     """Until the job has ended: print what its runs came to, and the last line; its exit code."""
     from ..launch import submit as jobs
 
     log = plan.folder / "job.log"
-    print(f"waiting; its output: tail -f {shlex.quote(str(log))}", file=to, flush=True)
-    code = jobs.wait(
-        plan,
-        job,
-        tell=partial(print, file=to, flush=True),
-    )
+    say(f"waiting; its output: tail -f {shlex.quote(str(log))}")
+    code = jobs.wait(plan, job, tell=say)
     lines = []
     if log.is_file():
         lines = log.read_text(errors="replace").splitlines()
     for line in jobs.results_of(lines) or lines[-20:]:
-        say(line, to=to)
+        say(line)
     ending = job_ended(
         scheduler,
         job,
@@ -187,5 +178,5 @@ def _wait(
         plan.folder,
         jobs.last_result(plan.folder),
     )
-    print(ending.line, file=to, flush=True)
+    say(ending.line)
     return code

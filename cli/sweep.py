@@ -18,6 +18,7 @@ from .console import (
     exit_bad_if,
     print_json,
     print_table,
+    say,
     track,
 )
 
@@ -49,8 +50,7 @@ def sweep(
     if system is not None:
         words += ["--system", system]
     again = shlex.join(words)
-    print_line = partial(print, file=sys.stderr, flush=True)
-    study = run_sweep(loaded, track, print_line, again)
+    study = run_sweep(loaded, track, partial(say, to=sys.stderr), again)
     results = write_results(loaded, study, folder)
     best = results["best"]
     if as_json:
@@ -63,5 +63,5 @@ def sweep(
     states = Counter(trial["state"] for trial in results["trials"])
     ending = sweep_ended(states, best, folder)
     with aside(as_json):
-        print(ending.line, flush=True)
+        say(ending.line)
     exit_bad_if(best is None)

@@ -148,7 +148,7 @@ def remove_dead(
     pattern = "*" if name is None else glob.escape(name[:40])
     for path in folder.glob(f".{pattern}.partial-*"):
         token = path.name.rpartition("-")[2]
-        if path != new and re.fullmatch("[0-9a-f]{8,12}", token):
+        if re.fullmatch("[0-9a-f]{8,12}", token):
             with suppress(OSError):  # renamed or removed meanwhile, or another user's
                 _remove_if_dead(path, token, new)
 

@@ -207,7 +207,9 @@ def _wait(
                     raise NoAnswer(f"{program}: no answer in {limit_s:g} s")
                 if waited_s > _TELL_AFTER_S and not told:
                     told = True
-                    _tell(f"rn50: waiting for {program}, up to {limit_s:g} s")
+                    with suppress(OSError):  # such as a closed terminal
+                        line = f"rn50: waiting for {program}, up to {limit_s:g} s"
+                        say(line, to=sys.stderr)
     finally:
         _end(child)
         for stream in printed:
@@ -234,12 +236,6 @@ def _read(
         elif len(printed[key.fileobj]) < _MOST_BYTES:
             printed[key.fileobj] += data
     return bool(ready)
-
-
-def _tell(line: str) -> None:
-    with suppress(OSError):  # such as a closed terminal
-        if sys.stderr is not None:
-            say(line, to=sys.stderr)
 
 
 def _end(child: Popen[str]) -> None:

@@ -162,7 +162,8 @@ def _refuse_train(
 ) -> None:
     """Raises UserError: the files of train are not those of two classes or more, each in a folder
     of its own."""
-    folder = _folder_of_classes(images)
+    places = (images / name for name in ("train", TRAIN_TAR))
+    folder = next(filter(Path.exists, places), images)
     lying = None if folder.is_dir() else [f"{name}.tar" for name in classes]
     if not classes:
         _refuse_classes_beside_train(images, _beside_train(images))
@@ -291,14 +292,6 @@ def _train_files(images: Path) -> Files:
     if not _has_val(images):
         return _in_classes(images)
     raise refusal(images, f"train/ ({_LAYOUT})")
-
-
-def _folder_of_classes(images: Path) -> Path:
-    """Where the classes of train lie."""
-    for name in ("train", TRAIN_TAR):
-        if (images / name).exists():
-            return images / name
-    return images
 
 
 def _in_tar_of_tars(tar: Path) -> Files:

@@ -172,17 +172,18 @@ def _advise(
     splits = named_as_splits(on_the_way)
     if splits and {*on_the_way} - {*_SPLITS}:
         return rename(splits)
-    if below != place and any(is_photo(path) for path in _paths(below, folders)):
+    photos = (
+        name
+        for folder in folders[:_MOST_NAMED]
+        for name in survey(below / folder)
+        if is_photo(name)
+    )
+    if below != place and any(photos):
         return f"pack {below}, which has folders of photos"
     for kind in KINDS:
         if kind.advice and any(kind_of(name) is kind for name in names):
             return kind.advice
     return "docs/data.md names the layouts that are packed"
-
-
-def _paths(folder: Path, folders: list[str]) -> Iterable[str]:
-    for name in folders[:_MOST_NAMED]:
-        yield from survey(folder / name)
 
 
 def _find_layout(folder: Path, depth: int = 4) -> Path | None:

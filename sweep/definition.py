@@ -89,8 +89,12 @@ class Parameter(Section):
         """The distribution from which Optuna draws. Raises ValueError: there is nothing to draw."""
         if self.choice is not None:
             return CategoricalDistribution(self.choice)
-        low, high = self.linear or self.log or (0.0, 0.0)
-        return FloatDistribution(low, high, self.log is not None, self.step)
+        return FloatDistribution(*self.ends, self.log is not None, self.step)
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Of a range."""
+        return self.linear or self.log or (0.0, 0.0)
 
     @property
     def kind(self) -> str:
@@ -102,7 +106,7 @@ class Parameter(Section):
         """All choices; of a range its ends, and one value between them."""
         if self.choice is not None:
             return self.choice
-        low, high = self.linear or self.log or (0.0, 0.0)
+        low, high = self.ends
         high = FloatDistribution(low, high, step=self.step).high  # on the grid
         between = low + (self.step or (high - low) / math.pi)
         return low, min(between, high), high

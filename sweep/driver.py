@@ -174,11 +174,9 @@ class Driver:
         for trial in self._study.trials:
             if trial.state == TrialState.RUNNING:
                 self._interrupted.append(trial)
-        for trial in self._interrupted:
-            remove(self._folder_of(trial))
-            self._say(
-                f"trial {trial.number}: did not end while its driver ran, run again"
-            )
+                remove(self._folder_of(trial))
+                line = "did not end while its driver ran, run again"
+                self._say(f"trial {trial.number}: {line}")
 
     def _folder_of(self, trial: FrozenTrial) -> Path:
         return self._folder / "trials" / f"trial_{trial.number:04d}"

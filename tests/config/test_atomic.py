@@ -4,7 +4,6 @@ import os
 import stat
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -71,14 +70,6 @@ def test_what_a_file_system_has_not_fails_no_write(
     )
     assert path.read_text() == "two"
     assert beside(path) == {"page.html"}
-
-
-def test_files_in_shared_memory_are_replaced_too() -> None:
-    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        path = Path(folder, "plot.svg")
-        write_output(path, "one")
-        write_output(path, "two")
-        assert path.read_text() == "two"
 
 
 def check(path: Path, _: str) -> None:

@@ -141,12 +141,14 @@ def evaluation(
     per_rank: int = 4,
     rank: int = 0,
     ranks: int = 1,
+    **more: Any,
 ) -> Source:
     return build_eval_source(
         data,
         batch_per_rank=per_rank,
         rank=rank,
         ranks=ranks,
+        **more,
     )
 
 
@@ -711,13 +713,7 @@ def test_the_same_seeds_give_the_same_bits_and_every_seed_has_its_effect(
         assert bits(training(data, seeds=seeds)) != first
 
 
-@pytest.mark.parametrize(
-    "build",
-    [
-        build_train_source,
-        build_eval_source,
-    ],
-)
+@pytest.mark.parametrize("build", [training, evaluation])
 @pytest.mark.parametrize("device_id", [None, 0])
 def test_the_hardware_decoder_gets_nearly_all_images(
     photos: Data,
@@ -733,21 +729,7 @@ def test_the_hardware_decoder_gets_nearly_all_images(
         "set_outputs",
         lambda _, *nodes: outputs.extend(nodes),
     )
-    arguments: dict[str, Any] = {
-        "batch_per_rank": 1,
-        "ranks": 1,
-    }
-    if build is build_train_source:
-        arguments = {
-            "plan": plan_of(photos, 1),
-            "seeds": SEEDS,
-        }
-    build(
-        photos,
-        rank=0,
-        device_id=device_id,
-        **arguments,
-    )
+    build(photos, device_id=device_id)
     operation = outputs[0].source
     while "decoders__" not in str(operation.spec):
         operation = operation.inputs[0].source

@@ -135,8 +135,7 @@ ATTRIBUTE = (
         FIRST + b'{"op_code": 4, "wor\n' + ATTRIBUTE % b"{}",
         FIRST + ATTRIBUTE % b"[1, 2]",
         FIRST + b'{"op_code":4,"worker_id":"a","study_id":0}\n',
-        FIRST + (ATTRIBUTE % b"{}") * 20_000,
-        FIRST + b'{"op_code":4,"worker_id":"a","study_id":0}\n' * 300_000,
+        FIRST + (ATTRIBUTE % b"{}") * 200_000,
     ],
     ids=lambda content: content[:200].decode()[-30:],
 )
