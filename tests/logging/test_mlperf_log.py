@@ -246,15 +246,3 @@ def test_abort_stops_a_running_clock_once(tmp_path: Path, event: str) -> None:
     log.abort()
     stops = [e for e in read_events(tmp_path / "log.txt") if e.key == "run_stop"]
     assert [stop.metadata["status"] for stop in stops] == ["aborted"]
-
-
-@pytest.mark.parametrize(
-    ("success", "status"),
-    [(True, "success"), (False, "aborted")],
-)
-def test_run_stop_tells_how_it_ended(
-    tmp_path: Path, success: bool, status: str
-) -> None:
-    log = after("block_stop", tmp_path / "log.txt")
-    log.run_stop(success=success)
-    assert read_events(tmp_path / "log.txt")[-1].metadata["status"] == status
