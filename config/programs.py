@@ -9,7 +9,6 @@ NoAnswer, whatever the program prints and however it ends.
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -175,8 +174,8 @@ def start(
             start_new_session=True,  # Ctrl-C reaches us alone; we end what we have started
         )
     except OSError as error:
-        why = f"cannot start: {error.strerror}"
-        if shutil.which(command[0], path=environment.get("PATH")) is None:
+        why = str(error.strerror)
+        if Path(command[0]).name == command[0]:
             why = "not on the PATH"
         raise NotStarted(f"{command[0]}: {why}") from None
 

@@ -102,7 +102,7 @@ class Launcher:
     their places; None: in those of train/process_info.py."""
 
     name: ClassVar[str]
-    program: ClassVar[str]
+    program: ClassVar[str] = ""
     product: ClassVar[str]
     controller: ClassVar[Controller] = "mpi"
     may_start_elsewhere: ClassVar[bool] = False
@@ -318,6 +318,8 @@ def mpi_for(launcher: str) -> MpiOnPath | None:
     row = LAUNCHERS[launcher]
     library = horovods_mpi()
     if library is None or row.controller != "mpi" or row.may_start_elsewhere:
+        return None
+    if not row.program:
         return None
     return mpi_on_path(row.program, library)
 

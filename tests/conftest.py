@@ -163,22 +163,23 @@ def packed(
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shared_folder(tmp_path_factory)
+
+
+def shared_folder(factory: pytest.TempPathFactory) -> Path:
     """A folder of all processes that run this session's tests."""
-    base = tmp_path_factory.getbasetemp()
+    base = factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         return base.parent
     return base
 
 
 @pytest.fixture(scope="session", autouse=True)
-def conserved_times(
-    shared: Path,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[None]:
+def conserved_times(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """At the end the times of every run that the session made are checked (tests/conserved.py)."""
     yield
     check_all_times(tmp_path_factory.getbasetemp())
-    for made in shared.glob("*.made"):
+    for made in shared_folder(tmp_path_factory).glob("*.made"):
         check_all_times(made.with_suffix(""))
 
 
