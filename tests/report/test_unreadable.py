@@ -3,7 +3,6 @@
 import errno
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +36,13 @@ COMMANDS = (
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Path]:
+def run(tmp_path: Path) -> Path:
     folder = make_run(tmp_path / "smoke/20261122T125959Z", STOPPED)
     shutil.copy(ROOT / "tests/golden/smoke_result_0.txt", folder / "result_0.txt")
     write(folder / "failure_0.json", Failure(0, "h", "start", 0, "why"))
     for name in ("origins.json", "timeline.json", "ranks.json"):
         (folder / name).write_text("{}")
-    yield folder
-    shutil.rmtree(folder)  # its log is none of a run of ours
+    return folder
 
 
 def refuse(name: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
