@@ -11,7 +11,7 @@ import pytest
 from rn50.train.host_reads import ALL_FINITE, NO_SHARE, LossTrail
 from rn50.train.network.build import quick_digest
 from rn50.train.stopping import (
-    NonRetryableError,
+    AllRanksError,
     check_learning,
     judge_loss,
 )
@@ -77,7 +77,7 @@ def test_chance_is_told_from_learning(
     classes: int,
     guessed: bool,
 ) -> None:
-    ending = pytest.raises(NonRetryableError) if guessed else nullcontext()
+    ending = pytest.raises(AllRanksError) if guessed else nullcontext()
     with ending:
         check_learning(correct, total, classes, 5)
 
