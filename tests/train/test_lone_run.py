@@ -35,6 +35,7 @@ from tests.conftest import (
     packed,
     read_json,
     refused,
+    stop_of,
 )
 
 CONFIG = (
@@ -222,8 +223,7 @@ def test_a_run_that_stopped_goes_on_bit_for_bit(
     }
     assert result(folder)["stopped"] == stopped
     assert saved(folder)[-1] == stops_at
-    last = read_events(folder / "result_0.txt")[-1]
-    assert last.metadata["status"] == "aborted"
+    assert stop_of(folder) == "aborted"
     train(folder, "log.every=1 steps")
     assert result(folder)["resumed_after_step"] == stops_at
     for key in ("weights_digest", "eval_accuracy", "epochs", "global_batch_size"):
