@@ -155,7 +155,9 @@ def test_stopped_in_order_and_resumed_is_uninterrupted(
 
 
 def test_a_killed_rank_costs_time_not_bits(
-    rn50: Rn50, small_data: Path, whole: Path
+    rn50: Rn50,
+    small_data: Path,
+    whole: Path,
 ) -> None:
     """kill -9 in training, `system.job.max_restarts=1`. Nobody waits for the lock of rank 0."""
     process = start_run(
@@ -209,7 +211,9 @@ def test_results_that_turn_read_only_end_the_run_and_mended_it_goes_on(
 
 
 def test_a_spent_budget_is_lifted_and_another_rank_count_has_other_bits(
-    rn50: Rn50, small_data: Path, whole: Path
+    rn50: Rn50,
+    small_data: Path,
+    whole: Path,
 ) -> None:
     """After three epochs, the last of which has no evaluation."""
     spent = start_run(rn50, small_data, LAUNCHERS[-1], "limits.epochs=3")

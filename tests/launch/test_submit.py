@@ -351,7 +351,9 @@ def test_a_job_that_may_be_queued_keeps_its_folder(
 
 
 def test_an_id_counts_whatever_the_exit_code(
-    tmp_path: Path, program: Any, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    program: Any,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     program("sbatch", r"printf 'Guthaben f\374r\n' >&2; echo 42; echo Danke; exit 1")
     loaded = load("smoke", [f"system.results={tmp_path}/results"])
@@ -366,7 +368,9 @@ def test_an_id_counts_whatever_the_exit_code(
 
 
 def test_a_scheduler_that_does_not_answer_is_asked_again_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: Any
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    program: Any,
 ) -> None:
     monkeypatch.setattr("rn50.config.programs.ask.__defaults__", (1.0, None, None))
     program("squeue", "sleep 60")

@@ -95,7 +95,9 @@ def joined_while_loading(folder: Path) -> bool:
 
 
 def test_same_seed_same_weights_bit_for_bit(
-    rn50: Rn50, small_data: Path, whole: Path
+    rn50: Rn50,
+    small_data: Path,
+    whole: Path,
 ) -> None:
     """However it starts up: overlapped or serial, weights seeded or broadcast."""
     rn50(

@@ -440,7 +440,9 @@ def test_ranks_without_their_cores_are_a_finding(
 
 
 def test_no_setting_of_the_user_for_matplotlib_reaches_a_report(
-    rn50: Rn50, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    rn50: Rn50,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     write(tmp_path / "result_0.txt", good_run())
     pages = []

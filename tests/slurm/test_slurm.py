@@ -252,7 +252,9 @@ def begin_at_once(job: str) -> None:
 
 
 def test_a_requeued_job_goes_on(
-    rn50: Rn50, smoke_data: Path, uninterrupted: str
+    rn50: Rn50,
+    smoke_data: Path,
+    uninterrupted: str,
 ) -> None:
     job = submit(rn50, smoke_data, *SHORT, "system.job.requeue=true")
     job.wait_for_checkpoint()
