@@ -194,24 +194,26 @@ def _to_go_on(
     """A run that is not at its end. The command says what its config alone may not decide."""
     from ..config import recorded  # pydantic: 0.1 s
 
-    is_gone = not folder.is_dir()
     for job in (folder, folder.parent):
         if (job / JOB_SCRIPT).is_file():  # which a login node should not start
             words = recorded.words_to_repeat(job, recorded.RESUME_JOB)
             onward = Next(RESUME_JOB, str(job), (*words, *overrides))
             return Ending(reason, folder, GO_ON, onward)
-    advice = START_AGAIN
-    verb = LAUNCH
-    keys: tuple[str, ...] = recorded.RUN
-    if is_gone or _newest_checkpoint(folder) is not None:
-        advice = f"if it was moved, {GO_ON}" if is_gone else GO_ON
-        verb = RESUME
-        keys = recorded.RESUME
+    place = str(folder)
+    advice = GO_ON
+    verb = RESUME
+    keys: tuple[str, ...] = recorded.RESUME
+    if not folder.is_dir():
+        place = "FOLDER"
+        advice = f"if it was moved, {GO_ON}"
+    elif _newest_checkpoint(folder) is None:
+        advice = START_AGAIN
+        verb = LAUNCH
+        keys = recorded.RUN
     words = [*recorded.words_to_repeat(folder, keys, loaded), *overrides]
     if launcher:
         words = ["--launcher", launcher, *words]
-    onward = Next(verb, "FOLDER" if is_gone else str(folder), tuple(words))
-    return Ending(reason, folder, advice, onward)
+    return Ending(reason, folder, advice, Next(verb, place, tuple(words)))
 
 
 def job_ended(

@@ -205,8 +205,8 @@ def engine_environment(
         wanted |= _of_gpus(run)
     if backend == "mpi":
         wanted |= _SHARING.get(mpi, {})
-    if backend == "mpi" and not may_copy:
-        wanted |= _WITHOUT_COPIES.get(mpi, {})
+        if not may_copy:
+            wanted |= _WITHOUT_COPIES.get(mpi, {})
     if controller == "gloo":
         # Else a rank whose libraries load for 30 s ends the others: the watchdog decides.
         patience_s = max(30.0, run.watchdog.start_s)

@@ -175,10 +175,9 @@ def _name(number: int) -> str:
 
 def _found_by_watchdog(evidence: Evidence) -> Cause | None:
     """A rank that was silent or stood still before the launcher was stopped because of it."""
-    lost = evidence.lost
-    if lost is None or lost.reason == PROCESS_EXITED:
-        return None
-    return Cause(str(lost))
+    if (lost := evidence.lost) and lost.reason != PROCESS_EXITED:
+        return Cause(str(lost))
+    return None
 
 
 def _killed(evidence: Evidence) -> Cause | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
@@ -39,10 +38,9 @@ class MpiProgram(NamedTuple):
     version: str = ""
 
     def __str__(self) -> str:
-        product = (
-            PRODUCTS[self.family] if self.family else "an MPI that it does not name"
-        )
-        return f"{self.path} of {f'{product} {self.version}'.strip()}"
+        if self.family is None:
+            return f"{self.path} of an MPI that it does not name"
+        return f"{self.path} of {PRODUCTS[self.family]} {self.version}"
 
     def starts(self, library: MpiLibrary) -> bool:
         """Whether it can start ranks of `library`, as far as both say whose they are."""
@@ -50,11 +48,8 @@ class MpiProgram(NamedTuple):
             return True
         if {self.family, library.family} <= {*MPICH_ABI}:
             return True
-        linked = _linked_version(library)
-        return self.family == library.family and _major(linked) in (
-            "",
-            _major(self.version),
-        )
+        linked = _major(_linked_version(library))
+        return self.family == library.family and linked in ("", _major(self.version))
 
 
 class MpiOnPath(NamedTuple):
@@ -76,20 +71,12 @@ class MpiOnPath(NamedTuple):
 
 def mpi_on_path(name: str, library: MpiLibrary) -> MpiOnPath:
     """The programs called `name` on the PATH, of which one has to start ranks of `library`."""
-    programs = list(map(_described, _all_on_path(name)))
-    first = programs[0] if programs else None
-    if first is None or first.starts(library):
-        return MpiOnPath(library, first, first)
-    for program in programs:
-        if program.family and program.starts(library):
-            return MpiOnPath(library, first, program)
-    return MpiOnPath(library, first, None)
-
-
-def _all_on_path(name: str) -> Iterator[str]:
-    for folder in os.get_exec_path():
-        if path := shutil.which(name, path=folder):
-            yield path
+    paths = (shutil.which(name, path=folder) for folder in os.get_exec_path())
+    programs = [_described(path) for path in paths if path]
+    first = next(iter(programs), None)
+    fitting = (program for program in programs if program.starts(library))
+    known = (program for program in fitting if program.family or program == first)
+    return MpiOnPath(library, first, next(known, None))
 
 
 @cache

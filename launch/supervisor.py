@@ -71,15 +71,13 @@ def run_job(
     KeyboardInterrupt: the user or the scheduler asked to stop, and everything has been stopped.
     """
     one_machine = job.nodes == 1 and not LAUNCHERS[launcher].may_start_elsewhere
-    watched = run is not None and run.watchdog.enabled
-    check_open_files(read_limits(), job.ranks * watched)
+    settings = run.watchdog if run and run.watchdog.enabled else None
+    check_open_files(read_limits(), job.ranks * (settings is not None))
     watchdog = None
-    grace_s = 0.0
-    if run is not None:
-        grace_s = run.limits.grace_s
-    if run is not None and watched:
+    grace_s = run.limits.grace_s if run else 0.0
+    if settings:
         watchdog = Watchdog(
-            run.watchdog,
+            settings,
             job.ranks,
             one_machine=one_machine,
             hosts=[host for host in job.hosts for _ in range(job.ranks_per_node)],

@@ -287,15 +287,11 @@ class Watchdog:
             return
         usual, other = (statuses[group[0]] for group in division.groups[:2])
         tables = (json.loads(usual.identity), json.loads(other.identity))
-        if division.odd:
-            what = "; ".join(islice(differences(*tables), 4))
-            reason = f"differs from rank {usual.rank} on {usual.host}: {what}"
-            failure = other.report(reason)
-        else:
-            names = [f"rank {status.rank} on {status.host}" for status in statuses]
-            what = "; ".join(islice(differences(*tables, "{} and {}"), 4))
-            reason = f"identities differ: {division.named(names, what)}"
-            failure = replace(other.report(reason), by_all=True)
+        names = [f"rank {status.rank} on {status.host}" for status in statuses]
+        form = "{} expected, found {}" if division.odd else "{} and {}"
+        what = "; ".join(islice(differences(*tables, form), 4))
+        reason = f"identities differ: {division.named(names, what)}"
+        failure = replace(other.report(reason), by_all=not division.odd)
         self.failed_rank = self.failed_rank or failure
 
     def _reply(self, status: RankStatus, text: bytes) -> None:

@@ -41,15 +41,13 @@ def _official_name(tensor: str) -> str:
     return tensor.replace("_convsc_", "_conv1sc_").replace("fc_", "fc1_")
 
 
-class _Lines(logging.Handler):
-    """Keeps the lines that mlperf-logging makes, as their time may not be known yet."""
+class _Line(logging.Handler):
+    """Keeps the last line that mlperf-logging has made, as its time may not be known yet."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.made: deque[str] = deque()
+    text = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.made.append(self.format(record))
+        self.text = self.format(record)
 
 
 class MLPerfLog:
@@ -74,16 +72,16 @@ class MLPerfLog:
         """Has the run started and not stopped?"""
         self._clock = clock or Clock()
         self._file: LineFile | None = None
-        self._lines = _Lines()
-        self._moments: deque[Moment] = deque()
-        """Of the lines that are not written yet."""
+        self._made = _Line()
+        self._waiting: deque[tuple[Moment, str]] = deque()
+        """The lines that are not written yet."""
         self._last_ms = 0
         self._logger: MLLogger | None = None
         if path is not None:
             self._file = LineFile(path, resumed=resumed)
             # its own: no parents, no registry
             sink = logging.Logger("rn50.mlperf", logging.INFO)
-            sink.addHandler(self._lines)
+            sink.addHandler(self._made)
             # Two frames up from mllog: the caller of this class, not the class.
             self._logger = MLLogger(
                 sink,
@@ -249,19 +247,18 @@ class MLPerfLog:
         if self.clock_runs:
             self.clock_runs = False
             self.flush()
-            self._lines.made.clear()  # what the device has not done
-            self._moments.clear()
+            self._waiting.clear()  # what the device has not done
             self._write(key.RUN_STOP, status=key.ABORTED)
 
     def flush(self) -> None:
         """Write the records whose time is known by now, up to the first one whose is not."""
-        while self._moments and self._file is not None:
-            unix_s = self._clock.unix_s_at(self._moments[0])
+        while self._waiting and self._file is not None:
+            moment, line = self._waiting[0]
+            unix_s = self._clock.unix_s_at(moment)
             if math.isnan(unix_s):
                 return
-            self._moments.popleft()
+            self._waiting.popleft()
             self._last_ms = max(self._last_ms, int(unix_s * 1000))
-            line = self._lines.made.popleft()
             self._file.write(line.replace(_NO_TIME, f'"time_ms": {self._last_ms},', 1))
 
     def _write(
@@ -284,7 +281,7 @@ class MLPerfLog:
                 metadata or None,
                 time_ms=0,
             )
-            self._moments.append(moment or present())
+            self._waiting.append((moment or present(), self._made.text))
             self.flush()
 
 

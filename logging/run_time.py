@@ -63,9 +63,9 @@ class RunTime(NamedTuple):
     def training_s(self) -> float:
         """All the time that training took: epochs, and the saves between them."""
         done_s = max((part.stop_s for part in self.epochs), default=0.0)
-        saves = [save for save in self.saves if save.stop_s <= done_s]
-        interrupted_s = covered_s(self.interruptions)
-        return covered_s((*self.epochs, *saves, *self.interruptions)) - interrupted_s
+        interrupted_s = covered_s(self.interruptions, stop_s=done_s)
+        parts = (*self.epochs, *self.saves, *self.interruptions)
+        return covered_s(parts, stop_s=done_s) - interrupted_s
 
     @property
     def epoch_s(self) -> float | None:
@@ -88,35 +88,30 @@ class RunTime(NamedTuple):
         covered = [0.0]
         for intervals in parts:
             counted += intervals
-            covered.append(covered_s(counted, run_s))
+            covered.append(covered_s(counted, 0.0, run_s))
         shares_s = [after - before for before, after in pairwise(covered)]
         return Shares(*reversed(shares_s), run_s - covered[-1])  # type: ignore[call-arg]
 
     @staticmethod
     def without(part: Interval, others: Iterable[Interval]) -> float:
         """Seconds an epoch of an interval, without what lies in it of some others."""
-        cut = [
-            Interval(max(part.start_s, gap.start_s), min(part.stop_s, gap.stop_s))
-            for gap in others
-        ]
-        return (part.duration_s - covered_s(cut)) / part.epochs
+        cut_s = covered_s(others, part.start_s, part.stop_s)
+        return (part.duration_s - cut_s) / part.epochs
 
 
-def covered_s(intervals: Iterable[Interval], within_s: float | None = None) -> float:
-    """The time that lies in at least one of some intervals; `within_s`: of the first so many
-    seconds of the clock."""
+def covered_s(
+    intervals: Iterable[Interval],
+    start_s: float = -math.inf,
+    stop_s: float = math.inf,
+) -> float:
+    """The time from a start to a stop that lies in at least one of some intervals."""
     covered = 0.0
-    reached_s = float("-inf")
-    if within_s is not None:
-        reached_s = 0.0
     for part in sorted(intervals):
-        start_s = max(part.start_s, reached_s)
-        stop_s = part.stop_s
-        if within_s is not None:
-            stop_s = min(stop_s, within_s)
-        if stop_s > start_s:
-            covered += stop_s - start_s
-            reached_s = stop_s
+        start_s = max(part.start_s, start_s)
+        end_s = min(part.stop_s, stop_s)
+        if end_s > start_s:
+            covered += end_s - start_s
+            start_s = end_s
     return covered
 
 

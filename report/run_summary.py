@@ -119,7 +119,7 @@ class RunSummary(NamedTuple):
 
 def summarise(
     run: LoggedRun,
-    target: float = benchmark.TARGET_ACCURACY,
+    target: float,
 ) -> RunSummary:
     """What one log says of its first run; `target`: the accuracy that it was to reach."""
     return RunSummary(

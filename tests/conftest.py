@@ -279,6 +279,13 @@ def of_training(folder: Path) -> list[tuple[str, object, dict[str, object]]]:
     return [event for event in logged(folder) if event[0] not in TIME_KEYS]
 
 
+def stop_of(folder: Path) -> object:
+    """The status in the last record of a run's log, which is its run_stop."""
+    key, _, about = logged(folder)[-1]
+    assert key == "run_stop"
+    return about["status"]
+
+
 def logged_keys(folder: Path) -> list[str]:
     return [key for key, *_ in logged(folder)]
 

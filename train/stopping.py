@@ -28,47 +28,21 @@ class StopTraining(Exception):
 
 class AllRanksError(UserError):
     """All ranks raise this after the same step, so that none is accused by its own failure. The
-    attributes are those of a Failure."""
-
-    retryable = True
-    agreed_step: int | None = None
-    not_finite_step: int | None = None
-
-
-class NonRetryableError(AllRanksError):
-    """The run has failed in a way in which it would fail again from its last checkpoint."""
-
-    retryable = False
-
-
-class ReplicasDifferError(AllRanksError):
-    """The weights of the ranks differ, or what they are computed from. Those of `agreed_step` were
-    the same on all: a run goes on from a checkpoint that is no newer. None: from any."""
+    attributes are those of a Failure; one that is not `retryable` would come again from the last
+    checkpoint."""
 
     def __init__(
         self,
         message: str,
-        agreed_step: int | None,
-    ) -> None:
-        super().__init__(message)
-        self.agreed_step = agreed_step
-
-
-class NotFiniteError(AllRanksError):
-    """Losses are not finite since `step`, which may be the fault of a node. The run goes on from a
-    checkpoint of rank 0 with whose weights it computed a finite loss: it has, with those of the
-    step before, unless the fault `may_be_of_rank_0`."""
-
-    def __init__(
-        self,
-        message: str,
-        step: int,
         *,
-        may_be_of_rank_0: bool,
+        retryable: bool = True,
+        agreed_step: int | None = None,
+        not_finite_step: int | None = None,
     ) -> None:
         super().__init__(message)
-        self.not_finite_step = step
-        self.agreed_step = max(step - 1 - may_be_of_rank_0, 0)
+        self.retryable = retryable
+        self.agreed_step = agreed_step
+        self.not_finite_step = not_finite_step
 
 
 class StopRequest:
@@ -158,16 +132,18 @@ def judge_loss(
     first = [rank for rank, of_rank in enumerate(first_steps) if of_rank == begun]
     is_unknown = any(of_rank < 0 for of_rank in shares)
     if len(shares) < 2 or (not is_unknown and 2 * len(first) > len(shares)):
-        return NonRetryableError(f"{found}: training diverged")
+        return AllRanksError(f"{found}: training diverged", retryable=False)
     where = "on which rank first cannot be told"
     if not is_unknown:
         named = ", ".join(names[rank] for rank in first[:_MOST_NAMED])
         where = f"first on {len(first)} of {len(shares)} ranks, {named}"
     cause = "a fault of memory or node, or divergence if it comes again at that step"
-    return NotFiniteError(
+    # of rank 0's checkpoints one with whose weights it computed a finite loss
+    may_be_of_rank_0 = is_unknown or 0 in first
+    return AllRanksError(
         f"{found}, since step {begun}, {where}: {cause}",
-        begun,
-        may_be_of_rank_0=is_unknown or 0 in first,
+        agreed_step=max(begun - 1 - may_be_of_rank_0, 0),
+        not_finite_step=begun,
     )
 
 
@@ -177,7 +153,7 @@ def check_learning(
     classes: int,
     epoch: int,
 ) -> None:
-    """Raise NonRetryableError for an accuracy that guessing would reach too.
+    """Raise AllRanksError for an accuracy that guessing would reach too.
 
     Guessing gets a binomial number right; four standard deviations above its mean it does so in
     one of 30,000 evaluations. Of so few images that all of them right are no more than that,
@@ -186,8 +162,9 @@ def check_learning(
     chance = 1 / classes
     limit = chance + 4 * math.sqrt(chance * (1 - chance) / total)
     if limit < 1 and correct / total <= limit:
-        raise NonRetryableError(
+        raise AllRanksError(
             f"accuracy above chance expected after epoch {epoch} (limits.min_accuracy_by): more "
             f"than {limit:.4f}, where guessing among {classes} classes gets {chance:.4f}; found "
-            f"{correct / total:.4f}"
+            f"{correct / total:.4f}",
+            retryable=False,
         )

@@ -155,7 +155,9 @@ def test_stopped_in_order_and_resumed_is_uninterrupted(
 
 
 def test_a_killed_rank_costs_time_not_bits(
-    rn50: Rn50, small_data: Path, whole: Path
+    rn50: Rn50,
+    small_data: Path,
+    whole: Path,
 ) -> None:
     """kill -9 in training, `system.job.max_restarts=1`. Nobody waits for the lock of rank 0."""
     process = start_run(
@@ -209,7 +211,9 @@ def test_results_that_turn_read_only_end_the_run_and_mended_it_goes_on(
 
 
 def test_a_spent_budget_is_lifted_and_another_rank_count_has_other_bits(
-    rn50: Rn50, small_data: Path, whole: Path
+    rn50: Rn50,
+    small_data: Path,
+    whole: Path,
 ) -> None:
     """After three epochs, the last of which has no evaluation."""
     spent = start_run(rn50, small_data, LAUNCHERS[-1], "limits.epochs=3")
@@ -261,46 +265,57 @@ def flipped(
     return finished(command, cwd=ROOT)
 
 
-@pytest.mark.parametrize("victim", [0, 1])
-def test_after_a_bit_flip_the_run_goes_on_from_where_replicas_agreed(
-    rn50: Rn50, small_data: Path, whole: Path, victim: int
+NAN = "at step 35, since step 31, first on 1 of 2 ranks, rank {} on "
+
+
+@pytest.mark.parametrize(
+    ("fault", "phase", "victim", "said", "agreed_step", "step"),
+    [
+        (
+            "bit flip",
+            "evaluation",
+            0,
+            r"rank 0 on \S+ failed in checkpoint at step 40: weights of step 40 expected",
+            None,
+            40,
+        ),
+        (
+            "bit flip",
+            "evaluation",
+            1,
+            r"all ranks failed in evaluate 4 at step 80: replicas differ after epoch 4: rank 0 on "
+            r"\S+ or rank 1 on \S+ in weights: which one cannot be told from two; .*after step 40",
+            40,
+            40,
+        ),
+        ("NaN", "mid-epoch", 0, NAN.format(0), 29, 20),
+        ("NaN", "mid-epoch", 1, NAN.format(1), 30, 30),
+    ],
+)
+def test_after_a_fault_of_memory_the_run_goes_on_from_where_all_was_well(
+    rn50: Rn50,
+    small_data: Path,
+    whole: Path,
+    fault: str,
+    phase: str,
+    victim: int,
+    said: str,
+    agreed_step: int | None,
+    step: int,
 ) -> None:
-    """Flipped in the evaluation of step 40. Of rank 0 its checkpoint would have it; of rank 1 it is
-    found at step 80, two checkpoints later, and of two ranks neither is accused."""
-    done = flipped(rn50, small_data, "bit flip", "evaluation", victim)
+    """A bit flipped in the evaluation of step 40: of rank 0 its checkpoint would have it; of rank 1
+    it is found at step 80, two checkpoints later, and of two ranks neither is accused. A weight of
+    one rank at step 31 that makes gradients of which all weights are NaN at 32: of rank 0 the
+    checkpoint of step 30 may have it already."""
+    done = flipped(rn50, small_data, fault, phase, victim)
     assert done.returncode == 1, done.stderr
-    said = r"rank 0 on \S+ failed in checkpoint at step 40: weights of step 40 expected"
-    agreed_step = None
-    if victim == 1:
-        said = (
-            r"all ranks failed in evaluate 4 at step 80: replicas differ after epoch 4: "
-            r"rank 0 on \S+ or rank 1 on \S+ in weights: which one cannot be told from two; "
-            r".*after step 40"
-        )
-        agreed_step = 40
     assert re.search(said, done.stderr)
     assert "base_lr" not in done.stderr
-    assert "going on after step 40 " in done.stdout
+    assert f"going on after step {step} " in done.stdout
     folder = rn50.run_folder()
     failures = read_failures(folder / "attempt_1")
     assert {failure.agreed_step for failure in failures} == {agreed_step}
     assert bits(folder) == bits(whole)
-
-
-@pytest.mark.parametrize("victim", [0, 1])
-def test_after_a_nan_of_one_rank_the_run_goes_on_from_the_checkpoint_before(
-    rn50: Rn50, small_data: Path, whole: Path, victim: int
-) -> None:
-    """The weight of one rank at step 31 makes gradients of which all weights are NaN at 32. Of rank
-    0 the checkpoint of step 30 may have it already."""
-    done = flipped(rn50, small_data, "NaN", "mid-epoch", victim)
-    assert done.returncode == 1, done.stderr
-    assert re.search(
-        rf"at step 35, since step 31, first on 1 of 2 ranks, rank {victim} on ",
-        done.stderr,
-    )
-    assert f"going on after step {20 + 10 * victim} " in done.stdout
-    assert bits(rn50.run_folder()) == bits(whole)
 
 
 def test_a_nan_that_comes_again_at_its_step_is_divergence(

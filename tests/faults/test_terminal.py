@@ -69,7 +69,9 @@ def test_a_disk_that_is_full_at_the_end_costs_no_verdict(
 
 
 def test_a_full_standard_output_is_named_and_leaves_no_reserve(
-    rn50: Rn50, small_data: Path, device: Any
+    rn50: Rn50,
+    small_data: Path,
+    device: Any,
 ) -> None:
     with device("full").open("w") as full:
         process = start_run(rn50, small_data, "gloo", stdout=full)

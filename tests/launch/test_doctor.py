@@ -121,10 +121,3 @@ def test_this_machine_is_fit_and_a_host_without_an_address_is_named(rn50: Rn50) 
     assert done.returncode == 1
     assert outcomes["convolution on cpu"] == OK
     assert outcomes["JPEG decoder on cpu"] == OK
-
-
-def test_a_parameter_servers_role_hides_no_engine(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("DMLC_ROLE", "server")
-    assert {row.outcome for row in try_library("mxnet", "cpu")} == {OK}

@@ -234,7 +234,9 @@ printf '%s\\0' "$@" >"$SEEN"
 @given(text=NASTY, scheduler=st.sampled_from(list(SCHEDULERS)))
 @example(text="'; touch BAD; '", scheduler="slurm")
 def test_names_reach_the_one_command_unchanged(
-    text: str, scheduler: str, tmp_path_factory: pytest.TempPathFactory
+    text: str,
+    scheduler: str,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     start = tmp_path_factory.mktemp("start")
     (start / "python").write_text(STUB)

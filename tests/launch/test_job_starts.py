@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rn50.logging.parse import read_events
-from tests.conftest import Rn50, logged_keys, read_json
+from tests.conftest import Rn50, logged_keys, read_json, stop_of
 from tests.waiting import finished, leave_nothing, wait_until
 
 SHORT = (
@@ -47,9 +46,7 @@ def test_a_run_goes_on_as_a_job_which_is_stopped_and_started_again(
     result = read_json(run / "result.json")
     assert result["status"] == "aborted"
     assert result["stopped"]["by"] == "SIGTERM"
-    last = read_events(run / "result_0.txt")[-1]
-    assert last.key == "run_stop"
-    assert last.metadata["status"] == "aborted"
+    assert stop_of(run) == "aborted"
     first_log = log.read_text()
     assert "the start before: stopped by SIGUSR1 at step" in first_log
     onward = f"rn50 submit --resume {run} data.path={smoke_data}"

@@ -115,7 +115,9 @@ def test_a_file_of_hosts_as_users_write_it(text: bytes, tmp_path: Path) -> None:
     ("line", "found"), [("node[1-2]", r"node\[1-2\]"), ("n2,,n3", "$")]
 )
 def test_what_is_no_host_is_refused_by_its_line(
-    line: str, found: str, tmp_path: Path
+    line: str,
+    found: str,
+    tmp_path: Path,
 ) -> None:
     (tmp_path / "hosts").write_text(f"n1\n\n{line}\n")
     with refused(f"RN50_HOSTS: .*hosts:3: .*found {found}"):

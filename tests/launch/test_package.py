@@ -47,7 +47,9 @@ def words(
 
 
 def test_a_job_becomes_a_package_that_the_official_checker_passes(
-    rn50: Any, job: Path, tmp_path: Path
+    rn50: Any,
+    job: Path,
+    tmp_path: Path,
 ) -> None:
     out = tmp_path / "out"
     printed = rn50.output(*words(job, out))
@@ -76,7 +78,9 @@ def test_a_job_becomes_a_package_that_the_official_checker_passes(
 
 
 def test_a_terminal_is_asked_for_what_is_missing(
-    rn50: Any, job: Path, tmp_path: Path
+    rn50: Any,
+    job: Path,
+    tmp_path: Path,
 ) -> None:
     """On a file system without modes."""
     ours, theirs = os.openpty()
@@ -100,7 +104,9 @@ def test_a_terminal_is_asked_for_what_is_missing(
 
 
 def test_what_the_official_checker_finds_is_printed(
-    rn50: Any, job: Path, tmp_path: Path
+    rn50: Any,
+    job: Path,
+    tmp_path: Path,
 ) -> None:
     for number in (1, 2):
         (job / f"run_{number}/result_0.txt").write_text("")

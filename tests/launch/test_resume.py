@@ -73,7 +73,9 @@ def test_what_came_after_the_checkpoint_is_cut_off_and_kept(run: Path) -> None:
 
 @pytest.mark.parametrize("at", ["write_bytes", "replace"])
 def test_an_interruption_while_the_last_attempt_is_put_aside_loses_nothing(
-    run: Path, monkeypatch: pytest.MonkeyPatch, at: str
+    run: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    at: str,
 ) -> None:
     """By a full disk while the log is copied, or before it is cut."""
 
@@ -143,7 +145,9 @@ def test_what_came_after_replicas_agreed_is_not_scored(
     ("steps", "hopeless"), [([8], False), ([9, 8], False), ([8, 9, 8], True)]
 )
 def test_a_loss_that_is_not_finite_since_the_same_step_again_is_hopeless(
-    tmp_path: Path, steps: list[int], hopeless: bool
+    tmp_path: Path,
+    steps: list[int],
+    hopeless: bool,
 ) -> None:
     *earlier, last = steps
     for number, step in enumerate(earlier, 1):
@@ -177,7 +181,9 @@ def test_an_error_of_the_launcher_after_the_end_is_a_warning(
 
 @pytest.mark.slow
 def test_a_run_whose_launcher_was_killed_in_its_conclusion_is_concluded(
-    rn50: Rn50, whole: Path, tmp_path: Path
+    rn50: Rn50,
+    whole: Path,
+    tmp_path: Path,
 ) -> None:
     """Once, without its image set and without a checkpoint."""
     run = shutil.copytree(whole, tmp_path / "smoke/1")
@@ -219,7 +225,9 @@ def test_a_driver_that_was_taken_over_touches_nothing(run: Path) -> None:
     "name", [".reserve", LOCK, "metrics.jsonl", "checkpoint", "run_1"]
 )
 def test_a_foreign_folder_is_not_written_through_its_links(
-    run: Path, tmp_path_factory: pytest.TempPathFactory, name: str
+    run: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    name: str,
 ) -> None:
     save_config(LOADED, run)
     victim = tmp_path_factory.mktemp("home") / "victim"

@@ -342,26 +342,12 @@ def test_a_wish_to_stop_reaches_all_ranks_also_one_that_joins_later(
         assert lines_until(rank, b"stop")[-1] == b"stop 9 SIGTERM\n"
 
 
-def test_another_line_is_no_progress_and_the_first_to_fall_silent_is_blamed(
-    watchdog: Watchdog,
-) -> None:
+def test_the_first_to_fall_silent_is_blamed(watchdog: Watchdog) -> None:
     ranks = [Rank(watchdog, number) for number in (1, 0)]
     for rank in ranks:
-        assert rank.socket.recv(5) == b"beat\n"
         rank.beat("epoch 1", 6)
-        assert rank.socket.recv(5) == b"beat\n"
-    status = watchdog._statuses[0]
-    seen_s = []
-    for place in (
-        ("epoch 1", 7, WAITS),
-        ("epoch 1", 7, FETCHES),
-        ("epoch 1", 8, FETCHES),
-    ):
-        ranks[1].beat(*place)
-        assert ranks[1].socket.recv(5) == b"beat\n"
-        assert (*status.place[:2], status.line) == place
-        seen_s.append(status.last_progress_s)
-    assert seen_s[0] == seen_s[1] < seen_s[2]
+        for _ in range(2):
+            assert rank.socket.recv(5) == b"beat\n"
     silent = watchdog._silent(time.monotonic() + 1e6)
     assert silent is not None
     assert silent.rank == 1

@@ -41,7 +41,7 @@ ROAD = [*CALLS]
 BLOCK = ROAD[ROAD.index("block_start") :]
 
 
-def after(event: str, path: Path | None = None) -> MLPerfLog:
+def after(event: str, path: Path) -> MLPerfLog:
     """A log whose last event is `event` ("": none yet)."""
     log = MLPerfLog(path)
     for name in ROAD[: ROAD.index(event) + 1] if event else []:
@@ -206,15 +206,6 @@ def test_the_program_may_lie_in_any_folder(tmp_path: Path) -> None:
     assert "rn50/logging/mlperf.py" not in {event.metadata["file"] for event in events}
 
 
-def test_ranks_above_0_write_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    after("run_stop")
-    after("epoch_start").abort()
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_log_is_begun_anew(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     path.write_text("something old\n")
@@ -246,15 +237,3 @@ def test_abort_stops_a_running_clock_once(tmp_path: Path, event: str) -> None:
     log.abort()
     stops = [e for e in read_events(tmp_path / "log.txt") if e.key == "run_stop"]
     assert [stop.metadata["status"] for stop in stops] == ["aborted"]
-
-
-@pytest.mark.parametrize(
-    ("success", "status"),
-    [(True, "success"), (False, "aborted")],
-)
-def test_run_stop_tells_how_it_ended(
-    tmp_path: Path, success: bool, status: str
-) -> None:
-    log = after("block_stop", tmp_path / "log.txt")
-    log.run_stop(success=success)
-    assert read_events(tmp_path / "log.txt")[-1].metadata["status"] == status

@@ -36,7 +36,9 @@ def read(folder: Path, content: bytes | str) -> Log:
 )
 @pytest.mark.parametrize("after", [b"\n", b"\r\n", b"  \n", b"\rprogress 3 %\r\n"])
 def test_text_around_a_record_does_not_matter(
-    tmp_path: Path, before: bytes, after: bytes
+    tmp_path: Path,
+    before: bytes,
+    after: bytes,
 ) -> None:
     log = read(
         tmp_path, b"\xef\xbb\xbfhello\n" + (before + record().encode() + after) * 2

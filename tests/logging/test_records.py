@@ -61,7 +61,9 @@ def test_the_environment_of_a_run_reads_back(tmp_path: Path) -> None:
     ],
 )
 def test_what_does_not_fit_is_named(
-    tmp_path: Path, more: dict[str, Any], key: str
+    tmp_path: Path,
+    more: dict[str, Any],
+    key: str,
 ) -> None:
     path = tmp_path / RESULT
     write_json(path, {"status": "aborted"} | more)

@@ -57,16 +57,6 @@ def test_times_count_from_the_start_of_the_clock(tmp_path: Path) -> None:
     assert 100 <= record["time_s"] <= now  # type: ignore[operator]
 
 
-def test_ranks_above_0_write_no_metrics(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    metrics = Metrics(None)
-    metrics.write("train", step=1)
-    assert metrics.elapsed_s >= 0
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_timeline_is_a_chrome_trace() -> None:
     timeline = Timeline(3)
     timeline.add("build network", 100.0, 100.25)

@@ -51,7 +51,9 @@ def other_code(folder: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("watched", [True, False])
 def test_a_rank_of_another_run_ends_it_in_start_up(
-    watched: bool, tmp_path: Path, small_data: Path
+    watched: bool,
+    tmp_path: Path,
+    small_data: Path,
 ) -> None:
     """The watchdog compares before Horovod's first collective, which would wait for ever; else the
     ranks do, together with the last bit of their weights."""

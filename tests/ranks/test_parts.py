@@ -62,7 +62,9 @@ def train(
     mpi.LAUNCHER != "mpirun", reason="Open MPI starts ranks of different commands"
 )
 def test_nodes_with_a_part_each_go_on_like_nodes_with_the_whole_set(
-    root: Path, small_data: Path, tmp_path: Path
+    root: Path,
+    small_data: Path,
+    tmp_path: Path,
 ) -> None:
     """From the first epoch's checkpoint of a run on the whole set."""
     disks = [tmp_path / f"disk{node}" for node in range(2)]

@@ -1,7 +1,6 @@
 """What cannot be read is not absent: who touches such a file of a run says its name."""
 
 import errno
-import json
 import os
 import shutil
 from pathlib import Path
@@ -9,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from rn50.config.errors import UserError
-from rn50.launch.resume import begin_attempt
 from rn50.logging.records import Failure, write
 from tests.conftest import ROOT, in_this_process
 from tests.report.test_runs import STOPPED, make_run, only
@@ -90,12 +87,3 @@ def test_a_run_whose_end_cannot_be_read_is_neither_failed_nor_resumable(
     row = only(run)
     assert (row.status, row.resumable) == ("unknown", False)
     assert row.reason == f"{run}/result.json: cannot read: Input/output error"
-
-
-def test_a_failure_that_cannot_be_read_may_rule_out_any_checkpoint(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refuse("failure_0.json", monkeypatch)
-    with pytest.raises(UserError, match=r"failure_0\.json: cannot read"):
-        begin_attempt(run)
-    assert json.loads((run / "result.json").read_text()) == STOPPED

@@ -19,7 +19,7 @@ from rn50.logging.parse import read_events
 from rn50.train.checkpoint.folder import checkpoints_in
 from rn50.train.communication.mpi_library import MPICH_ABI
 from tests import mpi
-from tests.conftest import Rn50, logged_keys, metrics, read_json
+from tests.conftest import Rn50, logged_keys, metrics, read_json, stop_of
 from tests.ranks.test_launch import shape
 from tests.waiting import finished, leave_nothing, wait_until
 
@@ -192,9 +192,7 @@ def test_a_killed_or_stopped_rank_fails_the_job_at_once(
     result = read_json(job.run / "result.json")
     assert result["status"] == "failed"
     assert result["reason"] == told[1]
-    last = read_events(job.run / "result_0.txt")[-1]
-    assert last.key == "run_stop"
-    assert last.metadata["status"] == "aborted"
+    assert stop_of(job.run) == "aborted"
     leave_nothing(job.folder)
 
 
@@ -206,9 +204,7 @@ def test_scancel_closes_the_log_and_leaves_nothing(
     subprocess.run(["scancel", job.number], check=True)
     out = job.end(1, "CANCELLED")
     assert re.search(r"stopped by SIGTERM at step \d+", out)
-    last = read_events(job.run / "result_0.txt")[-1]
-    assert last.key == "run_stop"
-    assert last.metadata["status"] == "aborted"
+    assert stop_of(job.run) == "aborted"
     leave_nothing(job.run)
 
 
@@ -256,7 +252,9 @@ def begin_at_once(job: str) -> None:
 
 
 def test_a_requeued_job_goes_on(
-    rn50: Rn50, smoke_data: Path, uninterrupted: str
+    rn50: Rn50,
+    smoke_data: Path,
+    uninterrupted: str,
 ) -> None:
     job = submit(rn50, smoke_data, *SHORT, "system.job.requeue=true")
     job.wait_for_checkpoint()

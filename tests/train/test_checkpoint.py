@@ -289,22 +289,6 @@ def test_a_folder_of_checkpoints_that_is_a_link_out_of_its_run_is_not_opened(
     assert chosen_checkpoint(link / file_name(7)).meta.step == 7
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_no_rest(
-    good: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The disk is full when the file is synced."""
-    before = good.read_bytes()
-    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError))
-    with pytest.raises(OSError):
-        write_checkpoint(
-            good,
-            meta(8),
-            arrays(),
-        )
-    assert good.read_bytes() == before
-    assert list(good.parent.iterdir()) == [good]
-
-
 @pytest.mark.parametrize(
     ("overrides", "told"),
     [

@@ -160,7 +160,11 @@ HEALTHY = [[0.5, 0.2], [0.3, 4.0]]
     ],
 )
 def test_statistics_far_from_the_other_ranks_are_warned_of(
-    ranks: int, rank: int, value: float, odd: str, capsys: pytest.CaptureFixture[str]
+    ranks: int,
+    rank: int,
+    value: float,
+    odd: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     comm = Mock(rank=0)
     sizes = np.array([HEALTHY] * (ranks + 1), np.float32)

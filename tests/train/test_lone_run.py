@@ -35,6 +35,7 @@ from tests.conftest import (
     packed,
     read_json,
     refused,
+    stop_of,
 )
 
 CONFIG = (
@@ -170,7 +171,9 @@ def test_what_a_run_leaves(whole: Path) -> None:
 
 
 def test_an_epoch_lasts_as_long_as_the_device_needs_for_its_steps(
-    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    train: Train,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The host is up to two steps ahead, which is a whole epoch here, with a checkpoint after each
     of a block."""
@@ -222,8 +225,7 @@ def test_a_run_that_stopped_goes_on_bit_for_bit(
     }
     assert result(folder)["stopped"] == stopped
     assert saved(folder)[-1] == stops_at
-    last = read_events(folder / "result_0.txt")[-1]
-    assert last.metadata["status"] == "aborted"
+    assert stop_of(folder) == "aborted"
     train(folder, "log.every=1 steps")
     assert result(folder)["resumed_after_step"] == stops_at
     for key in ("weights_digest", "eval_accuracy", "epochs", "global_batch_size"):
@@ -271,7 +273,9 @@ def test_a_run_that_stopped_before_its_first_step_goes_on_bit_for_bit(
 
 
 def test_a_budget_of_all_epochs_stops_nothing_and_a_spent_one_stops_again(
-    train: Train, whole: Path, tmp_path: Path
+    train: Train,
+    whole: Path,
+    tmp_path: Path,
 ) -> None:
     folder = tmp_path / "run"
     for budget, stops_at in ((1, 4), (1, 4), (2, 8), (1, 8)):
@@ -285,7 +289,10 @@ def test_a_budget_of_all_epochs_stops_nothing_and_a_spent_one_stops_again(
 
 
 def test_a_damaged_checkpoint_and_a_wall_clock_set_back_cost_time_not_bits(
-    train: Train, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    train: Train,
+    whole: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder = train(tmp_path / "run", "limits.epochs=2")
     log = folder / "result_0.txt"

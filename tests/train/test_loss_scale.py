@@ -169,7 +169,9 @@ def updater_of_a_tensor(
 )
 @BY_EITHER_OPERATORS
 def test_a_step_that_overflows_is_momentum_alone(
-    operators: Operators, variant: str, dtype: str
+    operators: Operators,
+    variant: str,
+    dtype: str,
 ) -> None:
     parameter, updater = updater_of_a_tensor(operators, variant, dtype)
 

@@ -110,7 +110,9 @@ def weights(trainer: Trainer) -> dict[str, np.ndarray]:
 @pytest.mark.usefixtures("over_gloo")
 @pytest.mark.parametrize("name", list_presets())
 def test_preset_takes_two_steps_and_evaluates(
-    name: str, small_data: Path, tmp_path: Path
+    name: str,
+    small_data: Path,
+    tmp_path: Path,
 ) -> None:
     """Cut off after two steps, then evaluated: the calls and the order of `run`."""
     overlay = smoke_overlay(load(name).run, str(small_data))

@@ -72,7 +72,9 @@ def test_a_changing_batch_has_the_learning_rate_of_the_same_images(
     ],
 )
 def test_settings_follow_the_batch(
-    follow: str, lr_factor: int, momentum: float
+    follow: str,
+    lr_factor: int,
+    momentum: float,
 ) -> None:
     plan, at = settings(CHANGE, f"batch.follow={follow}")
     _, plain = settings(CHANGE)

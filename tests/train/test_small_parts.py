@@ -175,7 +175,9 @@ def test_all_of_the_config_but_places_and_machine_is_the_same_on_all_ranks() -> 
     st.integers(1, 12),
 )
 def test_a_rank_without_a_share_comes_to_log_points_at_the_same_steps(
-    first: int, more: int, log_every: int
+    first: int,
+    more: int,
+    log_every: int,
 ) -> None:
     """They are collective. What a step computes is left out."""
     last = first + more

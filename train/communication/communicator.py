@@ -20,7 +20,7 @@ from mxnet.ndarray import NDArray
 from ...config.errors import UserError
 from ..gpu.cuda_driver import check_machine
 from ..operators import Operators
-from ..stopping import ReplicasDifferError
+from ..stopping import AllRanksError
 from .buckets import lay_out_gradients
 from .connection import Connection
 from .identity import Division, divide
@@ -200,7 +200,7 @@ class Communicator:
         step: int,
     ) -> None:
         """Compare what ranks must have in common with one small allgather: 16 bytes of each part,
-        such as the weights after `step`. Raises ReplicasDifferError: naming the ranks that differ
+        such as the weights after `step`. Raises AllRanksError: naming the ranks that differ
         from more than half of all, or those that may, their hosts, and in what."""
         rows = self.gather_bytes(b"".join(digests.values()), "digest")
         parts = defaultdict[Division, list[str]](list)
@@ -220,7 +220,9 @@ class Communicator:
             reason += "; a fault of memory or node, or another config"
         if self.agreed_step is not None:
             reason += f"; all ranks last agreed after step {self.agreed_step}"
-        raise ReplicasDifferError(f"replicas differ {when}: {reason}", self.agreed_step)
+        raise AllRanksError(
+            f"replicas differ {when}: {reason}", agreed_step=self.agreed_step
+        )
 
 
 class LoneCommunicator(Communicator):

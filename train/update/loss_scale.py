@@ -18,7 +18,7 @@ from mxnet.ndarray import NDArray
 from ...config.values import LOSS_SCALES, dynamic_start
 from .. import host_reads
 from ..checkpoint.state import LossScaleState
-from ..stopping import NonRetryableError
+from ..stopping import AllRanksError
 
 DOUBLE_AFTER_STEPS = 2000
 """Steps without an overflow, as in MXNet's and NVIDIA's AMP."""
@@ -102,15 +102,16 @@ class LossScaler:
         """1, or 0 after a step whose gradients were not: a factor of its learning rates."""
 
     def value_at(self, step: int) -> float:
-        """The factor of the losses of `step`. Raises NonRetryableError: gradients overflow at the
+        """The factor of the losses of `step`. Raises AllRanksError: gradients overflow at the
         smallest scale too."""
         while self._checks and self._checks[0].step <= step - CHECK_DELAY_STEPS:
             asked, used, finite = self._checks.popleft()
             following = next_scale(self.scale, used, host_reads.finite(finite))
             if following is None:
-                raise NonRetryableError(
+                raise AllRanksError(
                     f"finite gradients expected, found others at step {asked} though the loss "
-                    f"scale (model.loss_scale) has come down to {used:g}"
+                    f"scale (model.loss_scale) has come down to {used:g}",
+                    retryable=False,
                 )
             self.scale = following
         return self.scale.value
