@@ -7,6 +7,7 @@ Order and keys: training_rules.adoc (v0.7 to v4.0) and the official checker's cl
 import logging
 import math
 import re
+import threading
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
@@ -76,6 +77,8 @@ class MLPerfLog:
         self._waiting: deque[tuple[Moment, str]] = deque()
         """The lines that are not written yet."""
         self._last_ms = 0
+        self._lock = threading.RLock()
+        """A rank that is asked to end writes its last record from another thread."""
         self._logger: MLLogger | None = None
         if path is not None:
             self._file = LineFile(path, resumed=resumed)
@@ -244,7 +247,9 @@ class MLPerfLog:
 
     def abort(self) -> None:
         """run_stop "aborted" from wherever the run is; nothing if its clock is not running."""
-        if self.clock_runs:
+        with self._lock:
+            if not self.clock_runs:
+                return
             self.clock_runs = False
             self.flush()
             self._waiting.clear()  # what the device has not done
@@ -252,14 +257,16 @@ class MLPerfLog:
 
     def flush(self) -> None:
         """Write the records whose time is known by now, up to the first one whose is not."""
-        while self._waiting and self._file is not None:
-            moment, line = self._waiting[0]
-            unix_s = self._clock.unix_s_at(moment)
-            if math.isnan(unix_s):
-                return
-            self._waiting.popleft()
-            self._last_ms = max(self._last_ms, int(unix_s * 1000))
-            self._file.write(line.replace(_NO_TIME, f'"time_ms": {self._last_ms},', 1))
+        with self._lock:
+            while self._waiting and self._file is not None:
+                moment, line = self._waiting[0]
+                unix_s = self._clock.unix_s_at(moment)
+                if math.isnan(unix_s):
+                    return
+                self._waiting.popleft()
+                self._last_ms = max(self._last_ms, int(unix_s * 1000))
+                time = f'"time_ms": {self._last_ms},'
+                self._file.write(line.replace(_NO_TIME, time, 1))
 
     def _write(
         self,
@@ -269,12 +276,14 @@ class MLPerfLog:
         **metadata: Any,
     ) -> None:
         """An event, an interval's start or its end, as its name says. `moment`: None: now."""
-        if self._logger is not None:
-            write = self._logger.event
-            if name.endswith("_start"):
-                write = self._logger.start
-            elif name.endswith("_stop"):
-                write = self._logger.end
+        if self._logger is None:
+            return
+        write = self._logger.event
+        if name.endswith("_start"):
+            write = self._logger.start
+        elif name.endswith("_stop"):
+            write = self._logger.end
+        with self._lock:
             write(
                 name,
                 value,

@@ -33,8 +33,8 @@ MAY_IMPORT = {
 }
 LARGEST_SHARE = 0.23  # the trainer, with its plan for GPUs
 
-PRODUCT_TOKENS = 204_000
-TEST_TOKENS = 202_500
+PRODUCT_TOKENS = 217_700
+TEST_TOKENS = 214_600
 """Size is counted in tokens of code, so that a line that says one thing costs no more than one that
 says three."""
 LAYOUT = {
