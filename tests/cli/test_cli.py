@@ -56,7 +56,8 @@ def test_bad_input_is_one_clear_line(
 
 
 def test_a_misspelt_folder_of_images_gets_a_suggestion(
-    rn50: Rn50, tmp_path: Path
+    rn50: Rn50,
+    tmp_path: Path,
 ) -> None:
     (tmp_path / "imagenet").mkdir()
     path = tmp_path / "imagenett"
@@ -66,7 +67,8 @@ def test_a_misspelt_folder_of_images_gets_a_suggestion(
 
 
 def test_no_other_word_of_the_command_is_a_misspelt_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("nolog", "launch"):
         (tmp_path / name).mkdir()

@@ -65,7 +65,9 @@ def test_a_ruleset_as_people_write_it(
 
 @pytest.mark.in_process
 def test_an_unknown_ruleset_is_refused_with_the_list(
-    rn50: Rn50, root: Path, tmp_path: Path
+    rn50: Rn50,
+    root: Path,
+    tmp_path: Path,
 ) -> None:
     with refused(r"ruleset: expected 0\.6\.0, .* found 5\.0"):
         load("smoke", ["ruleset=5.0"])

@@ -235,7 +235,8 @@ def test_the_system_description(
 
 @pytest.mark.parametrize("field", benchmark.SYSTEM_FIELDS)
 def test_a_system_description_has_every_field_that_the_official_checker_asks_for(
-    tmp_path: Path, field: str
+    tmp_path: Path,
+    field: str,
 ) -> None:
     path = tmp_path / "box.json"
     write_json(path, SYSTEM)
@@ -384,7 +385,9 @@ def test_runs_that_are_one_run(
     [(0, False), (60, True)],
 )
 def test_one_clearing_of_caches_is_of_runs_at_one_time(
-    tmp_path: Path, minutes_apart: int, shared: bool
+    tmp_path: Path,
+    minutes_apart: int,
+    shared: bool,
 ) -> None:
     def cleared_once(number: int) -> Edit:
         def edit(run: Run) -> None:
@@ -465,7 +468,9 @@ def minutes(run: Run) -> float:
     ("division", "factor"), [("closed", 35.15384615 / 35), ("open", 1)]
 )
 def test_olympic_mean_of_five_is_scaled_in_the_closed_division(
-    tmp_path: Path, division: str, factor: float
+    tmp_path: Path,
+    division: str,
+    factor: float,
 ) -> None:
     edits = every(put("submission_division", division))
     scored = score_folder(submission(tmp_path, edits))
@@ -481,7 +486,8 @@ def test_olympic_mean_of_five_is_scaled_in_the_closed_division(
 
 @pytest.mark.parametrize("number", range(5))
 def test_a_run_that_the_check_fails_counts_as_the_slowest(
-    tmp_path: Path, number: int
+    tmp_path: Path,
+    number: int,
 ) -> None:
     """It converged, and no run was faster."""
 

@@ -219,7 +219,8 @@ def test_verify_finds_any_flipped_byte(
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_images_that_do_not_decode_are_found_in_a_sealed_set(
-    packed: Path, processes: int
+    packed: Path,
+    processes: int,
 ) -> None:
     assert verify(packed, processes=processes) == load_manifest(packed)
     lines = (packed / "val.lst").read_text().splitlines()

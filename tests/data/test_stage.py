@@ -60,7 +60,8 @@ def test_a_set_is_copied_once_and_removed(pristine: Path, tmp_path: Path) -> Non
 
 
 def test_other_bytes_than_the_manifest_says_are_refused(
-    packed: Path, tmp_path: Path
+    packed: Path,
+    tmp_path: Path,
 ) -> None:
     path = packed / "train.idx"
     whole = path.read_bytes()
@@ -111,7 +112,8 @@ def test_a_set_that_is_gone_in_training_is_named(packed: Path) -> None:
 
 
 def test_something_else_at_the_target_is_left_alone(
-    pristine: Path, tmp_path: Path
+    pristine: Path,
+    tmp_path: Path,
 ) -> None:
     (tmp_path / "precious").write_text("mine")
     with refused(str(tmp_path)):
@@ -122,7 +124,8 @@ def test_something_else_at_the_target_is_left_alone(
 
 
 def test_a_set_that_is_no_copy_and_an_interrupted_pack_are_left_alone(
-    pristine: Path, tmp_path: Path
+    pristine: Path,
+    tmp_path: Path,
 ) -> None:
     counts = {"train/a": 2, "train/b": 1, "val/a": 1}
     images = image_folder(tmp_path / "images", counts)
@@ -169,7 +172,8 @@ def data_of(
 
 
 def test_a_part_holds_its_own_records_where_they_lie_in_the_whole(
-    pristine: Path, tmp_path: Path
+    pristine: Path,
+    tmp_path: Path,
 ) -> None:
     files = contents(pristine)
     whole = files["train.rec"]
@@ -203,7 +207,8 @@ def test_a_part_holds_its_own_records_where_they_lie_in_the_whole(
 
 
 def test_a_part_reads_and_checks_the_chunks_that_it_needs(
-    packed: Path, tmp_path: Path
+    packed: Path,
+    tmp_path: Path,
 ) -> None:
     content = bytearray((packed / "train.rec").read_bytes())
     content[-100] ^= 1  # in the last chunk
@@ -215,7 +220,8 @@ def test_a_part_reads_and_checks_the_chunks_that_it_needs(
 
 
 def test_another_part_than_a_node_reads_is_refused_at_the_start(
-    pristine: Path, tmp_path: Path
+    pristine: Path,
+    tmp_path: Path,
 ) -> None:
     target = tmp_path / "set1"
     stage(pristine, target, Part(1, 3))

@@ -319,7 +319,8 @@ def test_after_a_fault_of_memory_the_run_goes_on_from_where_all_was_well(
 
 
 def test_a_nan_that_comes_again_at_its_step_is_divergence(
-    rn50: Rn50, small_data: Path
+    rn50: Rn50,
+    small_data: Path,
 ) -> None:
     done = flipped(rn50, small_data, "NaN again", "first step", 1)
     assert done.returncode == 2, done.stderr

@@ -214,7 +214,8 @@ def test_each_command_of_an_ending_is_understood(tmp_path: Path) -> None:
 
 
 def test_a_command_is_spelt_as_it_can_be_called(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     assert callable_here("rn50 launch") == "rn50 launch"
     assert callable_here("scancel 42") == "scancel 42"

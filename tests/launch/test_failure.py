@@ -300,7 +300,8 @@ def test_what_was_short_is_named(
     ],
 )
 def test_an_end_without_a_word_is_held_against_the_limits(
-    evidence: Evidence, short: str
+    evidence: Evidence,
+    short: str,
 ) -> None:
     assert short in explain_failure(evidence)
 

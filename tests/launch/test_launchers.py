@@ -157,7 +157,8 @@ def test_fewer_hosts_than_nodes_are_named(
 
 
 def test_several_nodes_get_what_the_engines_read(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     (tmp_path / "hosts").write_text("n1\nn2\nn3\n")
     monkeypatch.setenv("RN50_HOSTS", str(tmp_path / "hosts"))

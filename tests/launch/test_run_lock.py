@@ -40,7 +40,8 @@ def listed(rn50: Any) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_run_has_one_driver_and_a_killed_one_is_followed(
-    rn50: Any, smoke_data: Path
+    rn50: Any,
+    smoke_data: Path,
 ) -> None:
     settings = (f"data.path={smoke_data}", f"system.results={rn50.results}")
     first = rn50.start("launch", *LONG, *settings)
@@ -89,7 +90,8 @@ def test_a_run_has_one_driver_and_a_killed_one_is_followed(
 
 
 def test_a_rank_that_outlives_its_launcher_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(resume, "RANK_GRACE_S", 0.0)
     told = f"{tmp_path}: in use by process {os.getpid()} on"

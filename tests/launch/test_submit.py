@@ -291,7 +291,8 @@ def test_a_job_in_which_no_run_has_begun(tmp_path: Path) -> None:
 
 
 def test_a_local_job_lasts_as_long_as_its_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Not as long as its process number, which another process may have later; and whatever a bash
     prints of its own."""

@@ -62,7 +62,8 @@ def test_later_orphans_are_no_children_of_ours(
 
 
 def test_a_flood_on_the_standard_error_keeps_its_first_and_last_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(supervisor, "MOST_BYTES_A_RANK", 100_000)
     letters = "''.join(chr(97 + int(digit)) for digit in str(i))"
@@ -90,7 +91,8 @@ def test_a_flood_on_the_standard_error_keeps_its_first_and_last_lines(
 
 
 def test_scratch_of_dead_launchers_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)  # no /dev/shm
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

@@ -219,7 +219,8 @@ def test_a_log_is_begun_anew(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("event", ["", *ROAD[: ROAD.index("run_start")], "run_stop"])
 def test_abort_before_the_clock_and_after_the_end_writes_nothing(
-    tmp_path: Path, event: str
+    tmp_path: Path,
+    event: str,
 ) -> None:
     log = after(event, tmp_path / "log.txt")
     before = (tmp_path / "log.txt").read_bytes()

@@ -157,7 +157,8 @@ def test_batch_control_with_a_rank_that_drops_out(
 
 
 def test_one_rank_with_twice_the_batch_trains_alike(
-    rn50: Rn50, small_data: Path
+    rn50: Rn50,
+    small_data: Path,
 ) -> None:
     """The same images in every step, no batch norm: the loss curves agree.
 
@@ -242,7 +243,8 @@ def test_nothing_is_on_another_device(
 
 
 def test_a_stop_in_start_up_says_how_to_start_again(
-    rn50: Rn50, small_data: Path
+    rn50: Rn50,
+    small_data: Path,
 ) -> None:
     process = rn50.start(
         "launch",
@@ -271,7 +273,8 @@ def test_a_stop_in_start_up_says_how_to_start_again(
 
 
 def test_a_signal_reaches_a_rank_that_is_blocked(
-    tmp_path: Path, small_data: Path
+    tmp_path: Path,
+    small_data: Path,
 ) -> None:
     """Rank 0 logs run_stop aborted though its main thread never comes back."""
     alone = ("system.ranks_per_node=1", f"data.path={small_data}")
