@@ -9,6 +9,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -177,10 +178,11 @@ def shared_folder(factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session", autouse=True)
 def conserved_times(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """At the end the times of every run that the session made are checked (tests/conserved.py)."""
+    since_unix_s = time.time()
     yield
-    check_all_times(tmp_path_factory.getbasetemp())
+    check_all_times(tmp_path_factory.getbasetemp(), since_unix_s)
     for made in shared_folder(tmp_path_factory).glob("*.made"):
-        check_all_times(made.with_suffix(""))
+        check_all_times(made.with_suffix(""), since_unix_s)
 
 
 def made_once(

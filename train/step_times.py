@@ -92,6 +92,7 @@ class StepTimes:
         self._begun_s = np.nan
         """End of the update before `_next`; NaN: something else than a step lay between."""
         self._past_ms: list[NDArray[np.float32]] = []  # 28 bytes a step
+        self._stamped = -1
         self._moments: list[NDArray[np.float64]] = []
         """The engine writes into them: none may be freed before it has."""
 
@@ -121,12 +122,13 @@ class StepTimes:
         self._enqueue_stamp(arrays, self._row[PHASES.index(phase) :])
 
     def moment(self, arrays: Sequence[nd.NDArray]) -> Moment:
-        """When the device has written `arrays` by all that is enqueued so far. Waits for
-        nothing."""
-        cell = np.full(1, np.nan)
-        self._moments.append(cell)
-        self._enqueue_stamp(arrays, cell)
-        return cell.item
+        """When the device has written `arrays`, what the last step that is enqueued writes last.
+        Waits for nothing."""
+        if self._stamped != self._last:  # else the first stamp of this step says it
+            self._stamped = self._last
+            self._moments.append(np.full(1, np.nan))
+            self._enqueue_stamp(arrays, self._moments[-1])
+        return self._moments[-1].item
 
     def _enqueue_stamp(
         self,
