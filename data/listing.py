@@ -36,7 +36,7 @@ from .survey import (
     named_as_splits,
     refusal,
     refuse_look_alikes,
-    rename,
+    rename_advice,
     shortened,
     survey,
 )
@@ -360,7 +360,7 @@ def _refuse_classes_beside_train(images: Path, beside: list[str]) -> None:
     if folders:
         raise UserError(
             f"{images}: folders of classes in train/ alone expected, found {shortened(folders)} "
-            f"beside it; {rename({'train': 'train'})}, or move what is not to be packed"
+            f"beside it; {rename_advice({'train': 'train'})}, or move what is not to be packed"
         )
 
 

@@ -171,7 +171,7 @@ def _advise(
     on_the_way = [*below.relative_to(place).parts, *folders]
     splits = named_as_splits(on_the_way)
     if splits and {*on_the_way} - {*_SPLITS}:
-        return rename(splits)
+        return rename_advice(splits)
     photos = (
         name
         for folder in folders[:_MOST_NAMED]
@@ -216,7 +216,7 @@ def named_as_splits(names: Iterable[str]) -> dict[str, str]:
     return loose if are_most else exact
 
 
-def rename(splits: dict[str, str]) -> str:
+def rename_advice(splits: dict[str, str]) -> str:
     """What to do with folders that have the names of splits."""
     pairs = [
         f"{printable(name)} to {split}"

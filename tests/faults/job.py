@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 from rn50.cli import entry
 from rn50.cli import main as cli
@@ -12,7 +13,7 @@ from rn50.launch.launch_plan import Options
 BODY = str(Path(__file__).with_name("body.py"))
 
 
-def job(_: list[str]) -> None:
+def job(_: list[str]) -> NoReturn:
     launcher, *fate = sys.argv[1:6]
     overrides = ["seed=1", *sys.argv[6:]]
     loaded = launch.load_for_launch("smoke", overrides, None)
@@ -25,5 +26,5 @@ def job(_: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    cli.app = job  # type: ignore[assignment]
+    cli.run = job  # type: ignore[assignment]
     entry.main()
