@@ -29,10 +29,10 @@ Runs = Annotated[
 def _read(paths: list[Path]) -> Found:
     from ..report.export import read_runs
 
-    found = read_runs(paths)
-    for note in (*found.unread, *found.notes):
+    readings = read_runs(paths)
+    for note in (*readings.unread, *readings.notes):
         say(f"rn50: note: {note}", to=sys.stderr)
-    return found
+    return readings
 
 
 @export_app.command("csv")
@@ -47,11 +47,11 @@ def export_csv(
     """
     from ..report.export import to_csv
 
-    found = _read(paths)
-    write_output(out, to_csv(found.runs))
+    readings = _read(paths)
+    write_output(out, to_csv(readings.runs))
     if not is_stdout(out):
         say(f"{out}: written")
-    exit_bad_if(bool(found.unread))
+    exit_bad_if(bool(readings.unread))
 
 
 @export_app.command("tensorboard")
@@ -71,10 +71,10 @@ def export_tensorboard(
     """
     from ..report.export import to_tensorboard
 
-    found = _read(paths)
-    to_tensorboard(found.runs, out)
+    readings = _read(paths)
+    to_tensorboard(readings.runs, out)
     say(f"tensorboard --logdir {shlex.quote(str(out))}")
-    exit_bad_if(bool(found.unread))
+    exit_bad_if(bool(readings.unread))
 
 
 @export_app.command("model")

@@ -92,7 +92,7 @@ def in_its_folder(path: Path) -> Path:
 def partial_beside(target: Path, *, is_folder: bool = False) -> Iterator[Path]:
     """A new file or folder beside `target`, for its writer to rename to it within the block;
     otherwise it is removed at the end. What dead writers of this name have left is removed first.
-    Raises OSError; one of the new file names `target`, since nobody would find the other."""
+    Raises OSError; one of the new file names `target`, because the new file is gone by then."""
     token = _machine() + secrets.token_hex(4)
     partial = target.with_name(f".{target.name[:40]}.partial-{token}")
     try:

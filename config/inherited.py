@@ -36,7 +36,7 @@ ENGINE_PREFIXES = (
     "I_MPI_",
     "MV2_",
 )
-"""What the engines read begins so; anything else of the environment is nobody's business."""
+"""How the variables of the engines begin."""
 
 
 class Foreign(NamedTuple):
@@ -118,9 +118,9 @@ def taken_away(
         if is_setting and not value and name != "CUDA_VISIBLE_DEVICES":
             owners[name] = "empty"
         for row in TABLE:
-            kept = started in row.reaches or (row.one_node and nodes > 1)
-            kept |= bool(row.only) and started not in row.only
-            if not kept and re.fullmatch(row.names, name):
+            passes = started in row.reaches or (row.one_node and nodes > 1)
+            passes |= bool(row.only) and started not in row.only
+            if not passes and re.fullmatch(row.names, name):
                 owners.setdefault(name, row.whose)
     return owners
 

@@ -94,7 +94,7 @@ def blocks_of(
     end: int = sys.maxsize,
 ) -> Iterator[bytes]:
     """The bytes from `begin` to `end` of the open file at `path`. Raises UserError that names it,
-    so that whoever writes them to another file can tell a read error from a write error."""
+    so that a writer to another file can tell a read error from a write error."""
     with failing_as(f"{path}: cannot read"):
         file.seek(begin)
         while block := file.read(min(_BLOCK_BYTES, end - file.tell())):

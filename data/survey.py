@@ -1,6 +1,6 @@
 """What lies in a folder that is not packed as it is, what to do with it, and how names look.
 
-Whoever refuses a folder says by `refusal` what lies there, so that its advice fits what is found.
+Every refusal of a folder goes through `refusal`, so that its advice fits what lies there.
 """
 
 from __future__ import annotations
