@@ -24,13 +24,14 @@ TOGETHER = {
 
 
 def records_of(log: Path) -> list[dict[str, Any]]:
-    """What lies on the clock."""
+    """What lies on the clock; empty: the run was cut off."""
     token = ":::MLLOG "
     lines = log.read_text().splitlines()
     records = [json.loads(line.removeprefix(token)) for line in lines]
     keys = [record["key"] for record in records]
-    stop = keys.index("run_stop")
-    return records[keys.index("run_start") : stop + 1]
+    if not {"run_start", "run_stop"} <= {*keys}:
+        return []
+    return records[keys.index("run_start") : keys.index("run_stop") + 1]
 
 
 def check_times(folder: Path) -> None:
@@ -75,7 +76,7 @@ def check_all_times(root: Path, since_unix_s: float = 0.0) -> int:
         log.parent
         for log in root.rglob("result_0.txt")
         if all((log.parent / name).is_file() for name in MADE_BY_A_RUN)
-        and records_of(log)[0]["time_ms"] >= 1000 * since_unix_s
+        and any(r["time_ms"] >= 1000 * since_unix_s for r in records_of(log)[:1])
     ]
     for folder in runs:
         check_times(folder)
