@@ -76,7 +76,7 @@ class RunTime(NamedTuple):
     def images_per_s(self, samples: float | None) -> float | None:
         """The rate of training. `samples`: images of an epoch."""
         epochs = sum(part.epochs for part in self.epochs)
-        if not samples or not epochs:
+        if not samples or not epochs or self.training_s < 1e-6:
             return None
         return samples * epochs / self.training_s
 

@@ -322,6 +322,13 @@ def test_blocks_of_no_time_are_none(tmp_path: Path) -> None:
     assert figures["images_per_s"] == 300
 
 
+def test_training_of_no_time_has_no_rate(tmp_path: Path) -> None:
+    """As a log has it that anybody may have made: all of its epochs lie in an interruption."""
+    interruption = line(3_600, "checkpoint_start") + line(18_000, "run_resumed")
+    figures = figures_of(tmp_path, RUN + interruption)
+    assert figures["images_per_s"] is None
+
+
 def test_no_epoch_numbers_at_all(tmp_path: Path) -> None:
     run = of(
         tmp_path,
