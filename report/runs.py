@@ -275,7 +275,7 @@ def _read_end(
     is_at_work: bool,
 ) -> tuple[Result | None, str, str]:
     """The result of a run, its status, and why it has it. Raises UserError: its files cannot be
-    read, so that nobody can tell."""
+    read, so that it is not known."""
     result = read(folder / RESULT, Result)
     if is_at_work:
         return result, RUNNING, ""

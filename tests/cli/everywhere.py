@@ -67,7 +67,7 @@ def call(words: list[str]) -> int:
 
 
 def copy_terminal(leader: int, out: IO[bytes]) -> None:
-    """What is written to a terminal until nobody has it open any more."""
+    """What is written to a terminal until its last writer has closed it."""
     try:
         while written := os.read(leader, 1 << 16):
             out.write(written)
