@@ -6,7 +6,6 @@ A trial is a `rn50 launch` of its own, which starts and stops its ranks, and end
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import sys
@@ -30,6 +29,8 @@ OUTPUT = "output.log"
 STOP_S = 20.0
 """The time that a trial has to end in order before its launcher is killed."""
 _POLL_S = 0.05
+_LEFT_S = 600.0
+"""For the trial of a killed driver to end in order, within its `limits.grace_s`."""
 
 
 def start(folder: Path) -> Popen[str]:
@@ -62,9 +63,10 @@ def stop(*trials: Popen[str]) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove the trial of a driver that was killed, once the process that ends with it has."""
+    """Remove the trial of a driver that was killed, once the process that ends with it has. Raises
+    FolderInUse: it does not end."""
     for run in folder.glob("*/"):
-        with hold(run / LOCK, wait_s=math.inf):
+        with hold(run / LOCK, wait_s=_LEFT_S):
             pass
     shutil.rmtree(folder, ignore_errors=True)
 
