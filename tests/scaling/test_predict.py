@@ -7,7 +7,7 @@ import pytest
 
 from rn50.config.errors import UserError
 from rn50.config.load import load, load_system
-from rn50.config.names import PRESETS, list_presets
+from rn50.config.names import list_presets
 from rn50.scaling.calibrate import Measurement, calibrate
 from rn50.scaling.fit import build
 from rn50.scaling.gpu import ENTRY_BYTES_PER_IMAGE, SHEET, from_sheet
@@ -20,7 +20,6 @@ from rn50.scaling.predict import (
 )
 from rn50.scaling.step import step_time
 from rn50.scaling.train_time import evaluation_s
-from rn50.scaling.validate import SONY_RUNS_S
 from tests.conftest import refused
 from tests.scaling.systems import about, with_performance
 
@@ -94,30 +93,6 @@ def test_sonys_efficiency(
     )
     percent = 100 * one_node.step.total_s / all_nodes.step.total_s
     assert percent == pytest.approx(efficiency, abs=3)
-
-
-@pytest.mark.parametrize("name", SONY_RUNS_S)
-def test_the_header_prices_the_torus_that_runs_and_that_of_the_paper(name: str) -> None:
-    header = (PRESETS / f"{name}.yaml").read_text()
-    prices = re.search(
-        r"# Torus: (\w+) here, (\S+) ms a step by `rn50 predict`; Table 4's (\w+): (\S+) ms",
-        header,
-    )
-    assert prices is not None
-    here, here_ms, theirs, theirs_ms = prices.groups()
-    as_theirs = [
-        f"comm.algorithm=torus_2d({theirs})",
-        "system.performance.square_torus=true",
-    ]
-    for grid, ms, overrides in (
-        (here, here_ms, []),
-        (theirs, theirs_ms, as_theirs),
-    ):
-        run = load(name, overrides).run
-        step = predict(job_of_config(run)).step
-        assert step.allreduce == f"torus_2d({grid})"
-        step_ms = step.total_s * 1e3
-        assert step_ms == pytest.approx(float(ms), rel=0.03)
 
 
 def test_json_is_the_one_of_the_design() -> None:

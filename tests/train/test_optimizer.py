@@ -292,6 +292,32 @@ def test_float16_weights_follow_float32_masters(
         )
 
 
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    ("norm_w", "norm_g", "ratio"),
+    [
+        (6.400, 0.001734, 3690.9),
+        (0.098, 0.004909, 19.96),
+    ],
+)
+def test_the_trust_ratios_of_you_et_al_table_3(
+    norm_w: float,
+    norm_g: float,
+    ratio: float,
+    path: str,
+) -> None:
+    """AlexNet's fc6.1 and conv1.1, where they print 3690 and 20."""
+    layer = gluon.Parameter("fc_weight", shape=(4, 4))
+    layer.initialize(ctx=mx.cpu())
+    layer.set_data(mx.nd.full((4, 4), norm_w / 4))
+    layer.grad()[:] = norm_g / 4
+    settings = Optimizer(variant="you", weight_decay=0.0)
+    updater = updater_of({"fc_weight": layer}, settings, path)
+    updater.step(1, Settings(1.0, 0.0, 1))
+    moved = norm_w - np.linalg.norm(layer.data().asnumpy())
+    assert moved / norm_g / 0.001 == pytest.approx(ratio, rel=5e-4)
+
+
 @pytest.mark.parametrize("path", ["multi_tensor", "own"])
 def test_rmsprop_warmup_against_its_formula(path: str) -> None:
     s = Optimizer(
