@@ -30,7 +30,7 @@ SCALING_TABLES = "scaling_tables.csv"
 ALGORITHM_OF_VARIANT = {
     "flat ring allreduce": "ring",
     "hierarchical allreduce": "hierarchical",
-    "2D-Torus 48x72": "torus_2d(48x72)",  # Sony's Table 4: the only grid there that is not the squarest
+    "2D-Torus 48x72": "torus_2d(48x72)",  # the only grid of Sony's Table 4 that is not the squarest
 }
 
 # Horovod PR 542 names no batch: that at which one V100 has its rate (DeepLearningExamples, fp32).
@@ -66,7 +66,7 @@ KNOWN_REASONS = {
     "sony_2176": "earlier software",
     "Sony sony_": "what its clock starts and stops at is not said",
     "Horovod": "network, GPU and batch not named",
-    "abci_2048xV100_mxnet": "one of ABCI's points is the rate of April 2019 divided by this efficiency of 77 %",
+    "abci_2048xV100_mxnet": "one of ABCI's points is April's rate divided by this efficiency",
     "akiba_2017": "MN-1's only point is this run's rate divided by its efficiency",
     "fujitsu_2019": "epochs not published: 90 assumed; its rate is a lower bound",
     "ying_2018": "software before v0.6; epochs not published: 90 assumed",
