@@ -12,7 +12,7 @@ from rn50.cli.main import app
 from rn50.config.leaves import flatten
 from rn50.config.load import load
 from tests.checkout import tracked
-from tests.cli.test_pages import leaf, words_of
+from tests.cli.test_pages import PRESETS, leaf, words_of
 from tests.conftest import ROOT
 from tests.test_docs import missing
 
@@ -129,7 +129,9 @@ def not_so(command: str, figures: str) -> list[str]:
     """Why a command cannot be run, or which figures are not its own."""
     words = words_of(command)
     try:
-        leaf(words)
+        given = leaf(words).params
+        if given.get("config") in PRESETS and words[0] != "bench":
+            load(given["config"], given.get("overrides") or [])
     except Exception as error:
         return [str(error)]
     if WRITES & {*words} or not command.startswith(TAKES_SECONDS):
