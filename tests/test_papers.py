@@ -21,12 +21,7 @@ PAPERS = ("Fujitsu", "Brookhaven", "Sony", "NVIDIA", "You et al.")
 WORDS = ("works", "differs", "left out")
 CODE = re.compile(r"`([^`]+)`(?:: ((?:[^;(`.]|\.\d)+))?")
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
-TAKES_SECONDS = (
-    "predict",
-    "config show",
-    "config check",
-    "log show",
-)
+TAKES_SECONDS = ("predict", "config show", "config check", "log show")
 WRITES = {"--plot", "--write"}
 
 
@@ -85,13 +80,9 @@ def not_printed(figures: str, output: str) -> list[str]:
 
 
 @cache
-def keys() -> set[str]:
-    """All keys of a config, sections among them."""
-    names = set()
-    for leaf_key in flatten(load("base").to_dict()):
-        parts = leaf_key[0].split(".")
-        names |= {".".join(parts[: end + 1]) for end in range(len(parts))}
-    return names
+def sections() -> str:
+    """Each key of a config, after a blank and before a dot."""
+    return "".join(f" {key}." for key, _ in flatten(load("base").to_dict()))
 
 
 @cache
@@ -106,8 +97,8 @@ def sources() -> str:
 def unknown(name: str) -> bool:
     """Whether a word in backticks is of nothing here: a key and its choice, a file, a preset."""
     key, _, choice = name.partition("=")
-    if key.partition(".")[0] in keys():
-        return key not in keys() or unknown(choice.partition("(")[0])
+    if f" {key.partition('.')[0]}." in sections():
+        return f" {key}." not in sections() or unknown(choice.partition("(")[0])
     if "/" in name:
         return bool(missing(f"`{name}`"))
     return not re.search(rf"(?<!\w){re.escape(key)}(?!\w)", sources())
