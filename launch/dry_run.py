@@ -14,7 +14,6 @@ from ..config.schema import Data
 from ..data.dataset import check_before_run
 from ..data.describe import describe_data
 from ..data.prepare import describe_missing
-from ..scaling.cost import allreduce_of
 from .launch_plan import LaunchPlan
 from .launchers import LAUNCHERS, mpi_for
 from .preflight import check_whether_it_runs
@@ -32,7 +31,7 @@ def describe_launch(plan: LaunchPlan) -> dict[str, Any]:
     if plan.refusals:
         check = check_whether_it_runs(check, run)
     else:
-        allreduce = allreduce_of(run)
+        allreduce = str(plan.environment.plan)
         job = plan.job_in(str(resume or "FOLDER"))
         words = LAUNCHERS[plan.launcher].command(job)
     data, missing = find_data(run.data, plan.loaded.origins)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from ..compliance.config_rules import ConfigCheck
 from ..config import benchmark
+from ..config.engines import Controller
 from ..config.errors import UserError
 from ..config.finding import ERROR, Finding
 from ..config.plan import build_plan
@@ -21,7 +22,7 @@ from ..train.capabilities import check_supported
 from ..train.gpu.code import check_step, gpu_code
 from ..train.gpu.cuda_driver import check_machine
 from ..train.mxnet_package import distribution, library
-from .engine_environment import Controller, engine_environment
+from .engine_environment import engine_environment
 from .host_limits import check_open_files, read_limits
 from .launchers import LAUNCHERS, family_here, missing_hosts, mpi_for
 

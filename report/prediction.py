@@ -14,23 +14,69 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def summary_rows(answer: Prediction) -> list[tuple[str, str, str]]:
-    """Name, prediction, 90 % interval."""
+def summary_rows(answer: Prediction) -> list[tuple[str, str, str, str]]:
+    """Name, prediction, 90 % interval, what it is."""
     step_low, step_high = (value * 1e3 for value in answer.step_interval_s)
     step = f"{answer.step.total_s * 1e3:.2f} ms"
     epochs = "{:.0f} to {:.0f}".format(*answer.epochs_interval)
-    return [
-        ("step", step, f"{step_low:.2f} to {step_high:.2f} ms"),
-        ("training rate", f"{answer.images_per_s:,.0f} images/s", ""),
-        ("efficiency", f"{answer.efficiency:.1%}", "of computation alone"),
-        ("allreduce", answer.step.allreduce or "none", ""),
-        ("epochs", f"{answer.epochs:g}", epochs),
-        ("time to train", f"{answer.run.total_s:.1f} s", _interval(answer)),
+    groups = f"of each rank a step, in groups by {answer.job.plan.groups}"
+    if answer.job.plan.groups_by == "what-if":
+        groups += ", a what-if"
+    rows = [
+        ("step", step, f"{step_low:.2f} to {step_high:.2f} ms", ""),
+        ("training rate", f"{answer.images_per_s:,.0f} images/s", "", ""),
+        ("efficiency", percent(answer.efficiency), "", "of computation alone"),
     ]
+    if answer.node_efficiency is not None:
+        of_node = percent(answer.node_efficiency, digits=2)
+        rows.append(("", of_node, "", "of one node with as many images on each"))
+    allreduce = answer.step.allreduce or "none"
+    sent = f"{answer.gradient_bytes / 1e6:.1f} MB"
+    rows += [
+        ("MFU", _mfu(answer), "", f"{answer.training_flops:.3g} FLOP in the run"),
+        ("allreduce", allreduce, "", answer.job.plan.note),
+        ("gradients", sent, "", groups),
+        ("epochs", f"{answer.epochs:g}", epochs, _why_epochs(answer)),
+        ("time to train", seconds(answer.run.total_s), _interval(answer), ""),
+        (
+            "initialisation",
+            seconds(answer.machine.performance.init_s),
+            "",
+            "before the clock, not in the time to train",
+        ),
+        ("cost", _cost(answer), "", "with initialisation"),
+    ]
+    return rows
+
+
+def _cost(answer: Prediction) -> str:
+    unit = "GPU" if answer.job.system.device == "gpu" else "rank"
+    return f"{answer.gpu_hours:,.1f} {unit}-hours"
+
+
+def _mfu(answer: Prediction) -> str:
+    return "unknown" if answer.mfu is None else percent(answer.mfu)
+
+
+def _why_epochs(answer: Prediction) -> str:
+    if answer.job.epochs is not None:
+        return "given"
+    note = f"published runs needed {answer.epochs_needed:.1f}"
+    if answer.job.offset is None:
+        return note
+    return f"{note}; the config evaluates every {answer.job.period}"
+
+
+def percent(share: float, *, digits: int = 1) -> str:
+    return f"{100 * share:.{digits}f} %"
+
+
+def seconds(time_s: float) -> str:
+    return f"{time_s:,.1f} s"
 
 
 def _interval(answer: Prediction) -> str:
-    return "{:.1f} to {:.1f} s".format(*answer.time_interval_s)
+    return "{:,.1f} to {:,.1f} s".format(*answer.time_interval_s)
 
 
 def share_rows(
@@ -40,7 +86,7 @@ def share_rows(
     """Name, time and share of the parts that take any."""
     total = sum(parts.values())
     return [
-        (_words(name), f"{value:.3f} {unit}", f"{value / total:.1%}")
+        (_words(name), f"{value:,.3f} {unit}", percent(value / total))
         for name, value in parts.items()
         if value
     ]
@@ -72,11 +118,11 @@ def best_rows(answers: Sequence[Prediction]) -> list[tuple[str, ...]]:
             (
                 str(batch),
                 f"{job.gpus * batch:,}",
-                job.groups or "config's",
-                job.algorithm or "auto",
+                job.plan.groups,
+                job.plan.algorithm,
                 f"{answer.step.total_s * 1e3:.2f} ms",
                 f"{answer.epochs:g}",
-                f"{answer.run.total_s:.1f} s",
+                seconds(answer.run.total_s),
                 _interval(answer),
             )
         )

@@ -9,9 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from ..config.errors import UserError
-from ..config.machine import System
-from ..config.schema import Run
 from .topology import Link, Topology
 
 SEGMENT_BYTES = 1 << 20  # Open MPI's choice for its segmented ring
@@ -119,6 +116,8 @@ def double_tree(topology: Topology, n_bytes: float) -> float:
     return fill_s + (chunks - 1) * period_s
 
 
+IN_SWITCHES = "in_switches"
+"""What NCCL may choose; no config can ask for it."""
 SWITCH_LEVELS = 2
 """Leaf and spine: with 64 ports each, 2,048 of them."""
 
@@ -182,74 +181,23 @@ GRIDS = ("torus_2d", "hierarchical")
 
 def parse_algorithm(
     algorithm: str,
-    ranks: int,
+    ranks: int | None = None,
 ) -> tuple[str, tuple[int, int] | None]:
     """`torus_2d(2x4)` -> torus_2d, (2, 4): rows x columns. No brackets: no grid. Raises ValueError:
     unknown algorithm, or a grid that does not hold `ranks`."""
     name, bracket, rest = algorithm.partition("(")
-    if name not in ALGORITHMS or (bracket and name not in GRIDS):
-        raise ValueError(f"one of {', '.join(ALGORITHMS)} expected, found {algorithm}")
+    names = ("auto", *ALGORITHMS)
+    if name not in names or (bracket and name not in GRIDS):
+        raise ValueError(f"one of {', '.join(names)} expected, found {algorithm}")
     if not bracket:
         return name, None
     sides = rest.removesuffix(")").split("x")
     if len(sides) != 2 or not all(map(str.isdecimal, sides)):
         raise ValueError(f"{name}(ROWSxCOLUMNS) expected, found {algorithm}")
     rows, columns = map(int, sides)
-    if rows * columns != ranks:
+    if ranks not in (None, rows * columns):
         raise ValueError(f"{algorithm}: a grid of {ranks} ranks expected")
     return name, (rows, columns)
-
-
-def with_grid(
-    algorithm: str,
-    system: System,
-    ranks: int,
-    *,
-    any_grid: bool,
-) -> str:
-    """`algorithm` with the grid, rows x columns, on which `ranks` sum by it, if it has one.
-
-    Args:
-        any_grid: the torus may be any, and is the squarest by default (on CPUs); else rows are
-            nodes (Horovod 0.28.1 over NCCL: columns are the ranks of a node).
-
-    Raises:
-        UserError: unknown algorithm, a grid that is not to be had, or one of too few ranks, where
-            Horovod would take another allreduce.
-    """
-    if algorithm == "auto":
-        return algorithm
-    try:
-        name, given = parse_algorithm(algorithm, ranks)
-    except ValueError as error:
-        raise UserError(f"comm.algorithm: {error}") from None
-    if name not in GRIDS:
-        return algorithm
-    sides = grid(ranks)
-    if not any_grid or name == "hierarchical":
-        per_node = min(ranks, system.ranks_per_node)
-        sides = (math.ceil(ranks / per_node), per_node)
-    if given and not any_grid and given != sides:
-        raise UserError(
-            f"comm.algorithm: {name}({sides[0]}x{sides[1]}) on GPUs expected, nodes x ranks of a "
-            f"node, found {algorithm}"
-        )
-    rows, columns = given or sides
-    if rows < 2 or (any_grid and columns < 2):
-        least = "ranks in a grid of at least 2x2" if any_grid else "two nodes or more"
-        raise UserError(
-            f"comm.algorithm: {least} for {algorithm} expected, found {ranks} = {rows}x{columns}"
-        )
-    return f"{name}({rows}x{columns})"
-
-
-def allreduce_of(run: Run) -> str:
-    """`comm.algorithm` with the grid on which the trainer's ranks sum. Raises UserError: they
-    cannot."""
-    system = run.system
-    any_grid = system.device == "cpu"
-    ranks = system.world_size
-    return with_grid(run.comm.algorithm, system, ranks, any_grid=any_grid)
 
 
 def topology_grid(topology: Topology) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ def answer(
     name: str,
     gpus: int,
     batch: int,
-    **choices: object,
+    **choices: Any,
 ) -> Prediction:
     system = load_system(name)
     job = job_of_system(
