@@ -43,9 +43,9 @@ def refuse_other_gpu(leaves: Leaves, layer: Layer) -> None:
         if measured and before and leaf and leaf.value not in (before, None):
             cure = ", ".join(f"{precision}: null" for precision in measured)
             raise UserError(
-                f"{leaf.origin}: {key}: expected {before:g}, found {show(leaf.value)}: the steps of "
-                f"the base were measured on another GPU; remove them by `{cure}`, or give steps of "
-                "this one"
+                f"{leaf.origin}: {key}: expected {before:g}, found {show(leaf.value)}: the points "
+                f"of the base were measured on another GPU; remove them by `{cure}`, or give points "
+                "of this one"
             )
 
 

@@ -33,6 +33,7 @@ class Engine(NamedTuple):
 
     backend: Backend
     mpi: Family | None = None
+    controller: Controller = "mpi"
 
     @property
     def name(self) -> str:
@@ -48,7 +49,8 @@ class Engine(NamedTuple):
 
 def engine_of(system: System, controller: Controller, mpi: Family | None) -> Engine:
     """NCCL moves the gradients between GPUs, `controller` those between CPUs."""
-    return Engine("nccl" if system.device == "gpu" else controller, mpi)
+    backend: Backend = "nccl" if system.device == "gpu" else controller
+    return Engine(backend, mpi, controller)
 
 
 @dataclass(frozen=True)
@@ -221,6 +223,13 @@ def launched(algorithm: str, system: System, ranks: int, engine: Engine) -> str:
         raise UserError(
             f"comm.algorithm: one that {engine.name} offers expected "
             f"({', '.join(engine.offered)}), found {algorithm}"
+        )
+    if name == "hierarchical" and engine.controller != "mpi":
+        # It sums over nodes by MPI_Allreduce (the torus by NCCL); without MPI Horovod would take
+        # NCCL's own allreduce without a word.
+        raise UserError(
+            "comm.algorithm: a launcher of MPI (mpirun, srun) expected for hierarchical on nccl, "
+            f"found {engine.controller}"
         )
     return with_grid(algorithm, system, ranks)
 
