@@ -173,7 +173,7 @@ class Asked:
 
         system = load_system(name)
         if is_file(Path(name)):
-            name = f"{system.name} ({name})"
+            name = f"{system.name} ({Path(name).name})"
         given = self._given()
         if system.performance:
             for precision in known_precisions(system.performance)[:1]:
@@ -327,13 +327,11 @@ def _print_prediction(answer: Prediction) -> None:
 
 def _known_from(machine: Described) -> str:
     """What the constants come from."""
-    points = list(map(_step_in_words, machine.points))
-    if not machine.measured:
-        points.insert(0, "the data sheet alone: it was not measured")
-        return f"predicted from {'; '.join(points)}"
+    sources = list(map(_step_in_words, machine.points))
     if machine.has_sheet:
-        points.insert(0, "the data sheet")
-    return f"calibrated on {'; '.join(points)}"
+        sources.insert(0, "the data sheet")
+    line = f"calibrated on {'; '.join(sources)}"
+    return line if machine.measured else f"{line}: it was not measured"
 
 
 def _step_in_words(step: Any) -> str:

@@ -35,7 +35,8 @@ def refuse_other_gpu(leaves: Leaves, layer: Layer) -> None:
     measured = [
         section.rpartition(".")[2]
         for section in _CALIBRATED
-        if f"{section}.points" in leaves and not layer.mentions(section)
+        if f"{section}.points" in leaves
+        and not (layer.mentions(f"{section}.points") or layer.last(section))
     ]
     for key in (f"{_PERFORMANCE}.{name}" for name in _SHEET):
         before = value_in(leaves, key)
@@ -43,9 +44,9 @@ def refuse_other_gpu(leaves: Leaves, layer: Layer) -> None:
         if measured and before and leaf and leaf.value not in (before, None):
             cure = ", ".join(f"{precision}: null" for precision in measured)
             raise UserError(
-                f"{leaf.origin}: {key}: expected {before:g}, found {show(leaf.value)}: the points "
-                f"of the base were measured on another GPU; remove them by `{cure}`, or give points "
-                "of this one"
+                f"{leaf.origin}: {key}: expected {show(before)}, found {show(leaf.value)}: the "
+                "points of the base were measured on another GPU; remove them by "
+                f"`{cure}`, or give points of this one"
             )
 
 

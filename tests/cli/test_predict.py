@@ -235,7 +235,8 @@ def test_points_that_the_model_misses_are_warned_of(
     size = "--gpus 8 --batch-per-gpu 256 --json"
     done = rn50("predict", *f"--system {file} {size}".split())
     (missed,) = json.loads(done.stdout)["warnings"]
-    assert missed.startswith(f"{file}: 8 x 256: 200.00 ms published, 1")
+    start = "NVIDIA DGX H100 (mine.yaml): 8 x 256: 200.00 ms published, 1"
+    assert missed.startswith(start)
     assert done.stderr == f"rn50: warning: {missed}\n"
     met = answer(rn50, f"--system dgxh100 {size}")
     assert met["warnings"] == []
