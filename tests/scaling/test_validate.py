@@ -20,6 +20,7 @@ from rn50.scaling.validate import (
     validate,
 )
 from tests.conftest import Rn50
+from tests.scaling import pictures
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +149,14 @@ def test_rows_left_out_are_predicted_as_is_claimed(scores: dict[str, Score]) -> 
     assert large.within_interval >= 0.85 * large.rows
     for score in scores.values():
         assert score.large.mean_absolute_error <= 0.06
+
+
+@pytest.mark.parametrize("name", pictures.PICTURES)
+def test_the_pictures_are_as_they_are_drawn(name: str) -> None:
+    drawn = pictures.PICTURES[name]()
+    assert (pictures.FOLDER / name).read_text() == drawn, (
+        "python -m tests.scaling.pictures"
+    )
 
 
 @pytest.mark.in_process
