@@ -37,14 +37,16 @@ class Engine(NamedTuple):
 
     @property
     def name(self) -> str:
-        is_known = self.backend == "mpi" and self.mpi
-        return PRODUCTS[self.mpi] if is_known and self.mpi else self.backend
+        if self.backend == "mpi" and self.mpi:
+            return PRODUCTS[self.mpi]
+        return self.backend
 
     @property
     def offered(self) -> dict[str, dict[str, str]]:
         """The settings of each algorithm that it can be told to use."""
-        is_known = self.backend == "mpi" and self.mpi
-        return ALGORITHMS[self.mpi if is_known and self.mpi else self.backend]
+        if self.backend == "mpi" and self.mpi:
+            return ALGORITHMS[self.mpi]
+        return ALGORITHMS[self.backend]
 
 
 def engine_of(system: System, controller: Controller, mpi: Family | None) -> Engine:

@@ -24,7 +24,7 @@ from ..config.values import MOST_EPOCHS
 from .communication import Communication, at_size, plan_of_any, plan_own, what_if
 from .epochs import LEVEL_SIGMAS, Epochs, epochs_to_target, evaluations, stop_epoch
 from .fit import build
-from .gpu import SIGMA_POINT, largest_batch, memory_bytes
+from .gpu import SIGMA_POINT, beyond_memory
 from .groups import gradient_groups
 from .hardware import Machine, as_measured
 from .layer_table import wire_groups
@@ -555,25 +555,12 @@ def _phases(
     return tuple(phases)
 
 
-def _check_memory(job: PredictedJob) -> None:
-    """Raises UserError: a batch that no such device holds."""
-    about = job.system.performance
-    if about is None or about.memory_bytes is None:
-        return
-    largest = max(segment.batch for segment in job.segments)
-    needed = memory_bytes(largest, job.precision)
-    if needed > about.memory_bytes:
-        most = largest_batch(about.memory_bytes, job.precision)
-        raise UserError(
-            f"--batch-per-gpu (batch.per_rank): at most about {most} images in the "
-            f"{about.memory_bytes / 2**30:.0f} GiB of a {job.system.accelerator} expected, "
-            f"found {largest}, which need about {needed / 2**30:.1f} GiB"
-        )
-
-
 def _checked(job: PredictedJob) -> PredictedJob:
     """`job`, its memory, epochs and grouping proved to exist."""
-    _check_memory(job)
+    largest = max(segment.batch for segment in job.segments)
+    refusal = beyond_memory("--batch-per-gpu", largest, job.system, job.precision)
+    if refusal:
+        raise UserError(refusal)
     if job.epochs is not None and not 1 <= job.epochs <= MOST_EPOCHS:
         raise UserError(f"--epochs: 1 to {MOST_EPOCHS} expected, found {job.epochs:g}")
     try:

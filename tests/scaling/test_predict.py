@@ -239,7 +239,7 @@ def test_a_closed_config_stops_where_published_runs_did() -> None:
             8,
             32,
             {"algorithm": "star"},
-            "one of ring",
+            "one of auto, ring",
         ),
         (
             8,
