@@ -81,10 +81,11 @@ Gpus = Annotated[
 Batch = Annotated[int | None, option("Images per accelerator and step.", min=1)]
 Algorithm = Annotated[
     str | None,
-    option("Allreduce: auto, ring, torus_2d, hierarchical, double_tree, ..."),
+    option("What if this summed, launched or not: auto, ring, torus_2d(32x64), ..."),
 ]
 Groups = Annotated[
-    str | None, option("Gradient groups: cubic(3), equal_bytes(8), single, ...")
+    str | None,
+    option("What if in these gradient groups: cubic(3), equal_bytes(8), single, ..."),
 ]
 Precision = Annotated[
     str | None, option("fp16, fp32 or tf32; default: the config's, or fp16.")

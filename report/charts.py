@@ -173,8 +173,8 @@ def _columns(axes: Axes, labels: Sequence[str]) -> int:
     """Columns of a legend below the axes, as wide as their panel."""
     length = fmean(map(len, labels))
     figure: Any = axes.figure
-    place = axes.get_subplotspec()
-    panels = place.get_gridspec().ncols if place else 1
+    spec = axes.get_subplotspec()
+    panels = spec.get_gridspec().ncols if spec else 1
     width_px = 72 * figure.get_figwidth() / panels
     return max(1, int(width_px / (52 + 7 * length)))
 

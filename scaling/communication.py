@@ -267,23 +267,25 @@ def with_grid(algorithm: str, system: System, ranks: int) -> str:
     if algorithm == "auto":
         return algorithm
     try:
-        name, given = parse_algorithm(algorithm, ranks)
+        name, chosen = parse_algorithm(algorithm, ranks)
     except ValueError as error:
         raise UserError(f"comm.algorithm: {error}") from None
     if name not in GRIDS:
         return algorithm
     any_grid = system.device == "cpu"
     sides = grid(ranks) if any_grid else _nodes_grid(system, ranks)
-    if given and not any_grid and given != sides:
+    if chosen and not any_grid and chosen != sides:
         raise UserError(
             f"comm.algorithm: {name}({sides[0]}x{sides[1]}) on GPUs expected, nodes x ranks of a "
             f"node, found {algorithm}"
         )
-    rows, columns = given or sides
+    rows, columns = chosen or sides
     if rows < 2 or (any_grid and columns < 2):
-        least = "ranks in a grid of at least 2x2" if any_grid else "two nodes or more"
+        expected = (
+            "ranks in a grid of at least 2x2" if any_grid else "two nodes or more"
+        )
         raise UserError(
-            f"comm.algorithm: {least} for {algorithm} expected, found {ranks} = {rows}x{columns}"
+            f"comm.algorithm: {expected} for {algorithm} expected, found {ranks} = {rows}x{columns}"
         )
     return f"{name}({rows}x{columns})"
 
