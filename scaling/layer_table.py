@@ -8,7 +8,7 @@ A test holds both together. FLOPs count a multiply and an add; forward of a 224 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -112,33 +112,37 @@ def resnet(
         px = convolution("conv0", 3, 3, channels, crop_px)
     block = BASIC if model.depth in BASIC_DEPTHS else BOTTLENECK
     strided = [kernel for kernel, _ in block].index(3)
-    for stage, units in enumerate(UNITS[model.depth], start=1):
-        width = model.width << (stage - 1)
-        for unit in range(1, units + 1):
-            stride = 2 if unit == 1 and stage > 1 else 1
-            prefix = f"stage{stage}_unit{unit}"
-            c_in = channels
-            out_px = px
-            for number, (kernel, multiple) in enumerate(block):
-                out_px = convolution(
-                    f"{prefix}_conv{number + 1}",
-                    kernel,
-                    c_in,
-                    width * multiple,
-                    out_px,
-                    stride if number == strided else 1,
-                )
-                c_in = width * multiple
-            if stride != 1 or channels != c_in:
-                convolution(f"{prefix}_convsc", 1, channels, c_in, px, stride)
-            px = out_px
-            channels = c_in
+    for prefix, width, stride in _units(model):
+        c_in = channels
+        out_px = px
+        for number, (kernel, multiple) in enumerate(block):
+            out_px = convolution(
+                f"{prefix}_conv{number + 1}",
+                kernel,
+                c_in,
+                width * multiple,
+                out_px,
+                stride if number == strided else 1,
+            )
+            c_in = width * multiple
+        if stride != 1 or channels != c_in:
+            convolution(f"{prefix}_convsc", 1, channels, c_in, px, stride)
+        px = out_px
+        channels = c_in
     weights = channels * classes
     dense = len(layers)
     layers.append(Layer(2 * weights, classes, channels))
     tensors.append(Tensor("fc_weight", weights, dense))
     tensors.append(Tensor("fc_bias", classes, dense))
     return tuple(layers), tuple(tensors)
+
+
+def _units(model: Model) -> Iterator[tuple[str, int, int]]:
+    """(name, width, stride) of each residual unit."""
+    for stage, units in enumerate(UNITS[model.depth], start=1):
+        for unit in range(1, units + 1):
+            stride = 2 if unit == 1 and stage > 1 else 1
+            yield f"stage{stage}_unit{unit}", model.width << (stage - 1), stride
 
 
 def resnet50() -> tuple[tuple[Layer, ...], tuple[Tensor, ...]]:
