@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, Any, TypeVar, get_args
@@ -131,6 +132,41 @@ def _text(
         return None
 
     return Form(form, read)
+
+
+class Measure(Form):
+    """A number in its plain unit, within what machines have: far from `usual`, the middle of those
+    described. A value in another of `units`, name to factor, is refused with what to write."""
+
+    def __init__(
+        self,
+        unit: str,
+        low: float,
+        high: float,
+        usual: float,
+        units: Mapping[str, float],
+    ) -> None:
+        super().__init__(f"a number from {low:g} to {high:g} {unit}", number)
+        self.low = low
+        self.high = high
+        self.usual = usual
+        self.units = units
+
+    def check(self, value: Any) -> float:
+        measured = float(super().check(value))
+        if self.low <= measured <= self.high:
+            return measured
+        raise ValueError(self.text + self._cure(measured))
+
+    def _cure(self, measured: float) -> str:
+        fitting = {}
+        for name, factor in self.units.items():
+            if self.low < measured * factor <= self.high:
+                off = abs(math.log(measured * factor / self.usual))
+                fitting[off] = (
+                    f" ({measured:g} looks like {name}: write {measured * factor:.6g})"
+                )
+        return fitting[min(fitting)] if fitting else ""
 
 
 Count = Annotated[StrictInt, Field(ge=1, le=MOST)]

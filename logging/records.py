@@ -231,6 +231,7 @@ class Environment:
     mpi: str | None = None
     git: Commit | None = None
     launcher: str = ""
+    allreduce: str = ""
     command: tuple[str, ...] = ()
     variables: dict[str, str] = field(default_factory=dict)
     variables_kept_from_user: dict[str, str] = field(default_factory=dict)

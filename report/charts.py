@@ -161,7 +161,7 @@ def finish(
             labels,
             loc="upper center",  # its own upper centre, below the axes
             bbox_to_anchor=(0.5, -0.2),
-            ncols=_columns(axes),
+            ncols=_columns(axes, labels),
             columnspacing=1.0,
             handlelength=1.6,
         )
@@ -169,11 +169,13 @@ def finish(
         axes.legend()
 
 
-def _columns(axes: Axes) -> int:
-    """Columns of a legend below the axes."""
-    length = fmean(map(len, axes.get_legend_handles_labels()[1]))
+def _columns(axes: Axes, labels: Sequence[str]) -> int:
+    """Columns of a legend below the axes, as wide as their panel."""
+    length = fmean(map(len, labels))
     figure: Any = axes.figure
-    width_px = 72 * figure.get_figwidth()
+    spec = axes.get_subplotspec()
+    panels = spec.get_gridspec().ncols if spec else 1
+    width_px = 72 * figure.get_figwidth() / panels
     return max(1, int(width_px / (52 + 7 * length)))
 
 
@@ -302,10 +304,10 @@ def _page_chart(
     )
     axes = figure.subplots()
     draw(axes)
-    entries = len(axes.get_legend_handles_labels()[1])
+    labels = axes.get_legend_handles_labels()[1]
     below_px = 0
-    if entries > MOST_WITHIN:
-        below_px = 24 + 20 * math.ceil(entries / _columns(axes))
+    if len(labels) > MOST_WITHIN:
+        below_px = 24 + 20 * math.ceil(len(labels) / _columns(axes, labels))
     full_px = height_px + below_px
     figure.set_figheight(full_px / 72)
     figure.subplots_adjust(

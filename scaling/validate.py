@@ -16,6 +16,7 @@ import numpy as np
 
 from ..config.load import load, load_system
 from ..config.machine import Performance, Point, System
+from .communication import plan_own
 from .epochs import read_table
 from .fit import build
 from .gpu import SHEET, Sheet, update_s
@@ -203,18 +204,14 @@ def _table_runs() -> Iterator[Published]:
         if row["machine"]:
             precision = row["precision"].replace("bf16", "fp16")
             algorithm = ALGORITHM_OF_VARIANT.get(row["variant"])
-            job = _job(row, _system(row["machine"]))
+            job = _job(row, _system(row["machine"]), algorithm=algorithm)
             images = job.gpus * job.batch
             images_per_s = float(row["images_per_s"] or "inf")
             step_ms = row["ms_per_step"] or images / images_per_s * 1e3
             yield Published(
                 source=row["table"],
                 name=f"{row['table']} {row['system']} {precision} {row['variant']}",
-                job=replace(
-                    job,
-                    precision=precision,
-                    algorithm=algorithm,
-                ),
+                job=replace(job, precision=precision),
                 step_ms=float(step_ms),
                 time_s=float(row["time_to_train_s"] or 0),
             )
@@ -223,6 +220,7 @@ def _table_runs() -> Iterator[Published]:
 def _job(
     row: dict[str, str],
     system: System,
+    algorithm: str | None = None,
 ) -> PredictedJob:
     batch = row["batch_per_accelerator"] or UNNAMED_BATCH
     return job_of_system(
@@ -231,6 +229,7 @@ def _job(
         int(row["n_accelerators"]),
         int(batch),
         epochs=_epochs(row["epochs"]),
+        algorithm=algorithm,
     )
 
 
@@ -248,16 +247,16 @@ def _epochs(runs: str) -> float:
 
 
 def _sony_runs() -> Iterator[Published]:
-    """Whole runs with a batch schedule: the presets on Sony's stack."""
+    """Whole runs with a batch schedule: the presets on Sony's stack, by its own allreduce."""
     stack = _system("abci_nnl")
     for preset, time_s in SONY_RUNS_S.items():
         run = load(preset).run
         system = stack.model_copy(update={"nodes": run.system.nodes})
-        job = job_of_config(run.model_copy(update={"system": system}), groups="single")
+        job = job_of_config(run.model_copy(update={"system": system}))
         yield Published(
             source="sony_tables_3_5",
             name=f"Sony {preset}",
-            job=replace(job, name="abci_nnl"),
+            job=replace(job, name="abci_nnl", plan=plan_own(system, job.gpus)),
             step_ms=0.0,
             time_s=time_s,
         )

@@ -18,7 +18,8 @@ import numpy as np
 
 from ...config.schema import Run
 from ...logging.timeline import Timeline
-from ...scaling.cost import allreduce_of, parse_algorithm
+from ...scaling.communication import with_grid
+from ...scaling.cost import parse_algorithm
 from ..activity import talks_to_ranks
 from ..mxnet_import import load_cuda
 from ..mxnet_package import library
@@ -52,7 +53,8 @@ class Connection:
         if run.system.device == "cpu" and run.comm.algorithm.startswith("torus_2d"):
             from horovod.common.process_sets import ProcessSet
 
-            _, sides = parse_algorithm(allreduce_of(run), ranks)
+            algorithm = with_grid(run.comm.algorithm, run.system, ranks)
+            _, sides = parse_algorithm(algorithm, ranks)
             numbers = np.arange(ranks).reshape(sides or ranks)
             self.rows = [ProcessSet(row.tolist()) for row in numbers]
             self.columns = [ProcessSet(column.tolist()) for column in numbers.T]
