@@ -15,7 +15,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean, median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from markupsafe import Markup
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+T = TypeVar("T")
 PANEL_IN = 3.6
 """Inches of the height of panels that stand side by side."""
 PAGE_PX = {
@@ -41,7 +42,7 @@ COLOURS = ("#2f7fd6", "#d9730d", "#2f9e58", "#d64545", "#8a63c9",
 STYLES = ("-", "--", ":", "-.")
 """The line styles of the first ten series, the next ten, ..."""
 _MAX_POINTS = 600
-_DOTS_UP_TO = 60
+DOTS_UP_TO = 60
 _LOG_FROM_RATIO = 20.0
 LARGEST = 1e15
 """Larger numbers are not drawn: matplotlib fails at some of them."""
@@ -189,9 +190,7 @@ def tick_text(
     return f"{round(value, 12):,.6g}"
 
 
-def thinned(
-    points: list[tuple[float, float]],
-) -> list[tuple[float, float]]:
+def thinned(points: list[T]) -> list[T]:
     """Points in even distance, no more than a chart has across, the first and the last of them."""
     step = max(1, math.ceil((len(points) - 1) / (_MAX_POINTS - 1)))
     return points[:-1:step] + points[-1:]
@@ -220,7 +219,7 @@ def draw_lines(
             if not points:
                 continue
             marker = ""
-            if len(points) <= _DOTS_UP_TO:
+            if len(points) <= DOTS_UP_TO:
                 marker = "o"
             x, y = zip(*thinned(points), strict=True)
             axes.plot(

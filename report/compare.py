@@ -266,6 +266,9 @@ def _result_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
         for rate, count in zip(rates, counts, strict=True)
     ]
     yield _column("images_per_s_each", "images/s each", each, ",.1f")
+    results = [subject.folder.result for subject in subjects]
+    mfus = [result.mfu if result else None for result in results]
+    yield _column("mfu", "MFU", mfus, ".4f")
     scores = list(map(_score, subjects, checks))
     minutes = [score and score.score_min for score in scores]
     yield _column("score_min", "score, min", minutes, ".3f")

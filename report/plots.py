@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from markupsafe import Markup
@@ -15,7 +16,17 @@ from ..config.plan import build_plan
 from ..config.reading import JsonObject
 from ..train.schedule import step_settings
 from .breakdown import PHASES
-from .charts import COLOURS, LARGEST, Series, draw_lines, finish, page_chart, thinned
+from .charts import (
+    COLOURS,
+    DOTS_UP_TO,
+    LARGEST,
+    Series,
+    draw_lines,
+    finish,
+    page_chart,
+    thinned,
+)
+from .norms import NORM_RATIO, norm_ratios
 from .published import standing_of
 from .run_folder import Subject
 from .run_summary import RunSummary
@@ -287,6 +298,46 @@ def _phases(subjects: Subjects) -> Draw | None:
     return draw
 
 
+def _norms_by_layer(subjects: Subjects) -> Draw | None:
+    """The ratio of the norms of each layer of the first subject, at the first, the middle and the
+    last step that has them."""
+    rows = norm_ratios(subjects[0][1].folder.records(NORM_RATIO))
+    if not rows:
+        return None
+    chosen = {row.step: row for row in (rows[0], rows[len(rows) // 2], rows[-1])}
+    lines = {f"step {step:g}": row.ratios for step, row in chosen.items()}
+    layers = range(1, 1 + max(map(len, lines.values())))
+    return partial(_logarithmic, x=layers, lines=lines, x_label="layer, first to last")
+
+
+def _norms_by_step(subjects: Subjects) -> Draw | None:
+    """The largest, the median and the smallest of these ratios, by step."""
+    rows = norm_ratios(subjects[0][1].folder.records(NORM_RATIO))
+    if len(rows) < 2:
+        return None
+    lines = {
+        "largest": [max(row.ratios) for row in rows],
+        "median": [median(row.ratios) for row in rows],
+        "smallest": [min(row.ratios) for row in rows],
+    }
+    steps = [row.step for row in rows]
+    return partial(_logarithmic, x=steps, lines=lines, x_label="step")
+
+
+def _logarithmic(
+    axes: Axes,
+    x: Sequence[float],
+    lines: Mapping[str, Sequence[float]],
+    x_label: str,
+) -> None:
+    for name, line in lines.items():
+        marker = "o" if len(line) <= DOTS_UP_TO else ""
+        axes.plot(x[: len(line)], line, marker=marker, ms=2, lw=1, label=name)
+    axes.set_yscale("log")
+    axes.set_xlabel(x_label)
+    finish(axes)
+
+
 CHARTS = (
     Chart(
         "accuracy",
@@ -319,6 +370,8 @@ CHARTS = (
         "mean of ranks",
         partial(_logged, key="loss", least=None),
     ),
+    Chart("norms", "Norm ratio by layer", "|w| / |g|", _norms_by_layer),
+    Chart("norms", "Norm ratio by step", "|w| / |g|, over the layers", _norms_by_step),
     Chart("step", "Phases of a step", "ms, rank 0", _phases),
     Chart("schedule", "Learning rate", "as planned; points: as run", _learning_rate),
     Chart("schedule", "Momentum", "as run", partial(_logged, key="momentum")),

@@ -99,10 +99,11 @@ def test_same_seed_same_weights_bit_for_bit(
     small_data: Path,
     whole: Path,
 ) -> None:
-    """However it starts up: overlapped or serial, weights seeded or broadcast."""
+    """However it starts up: overlapped or serial, weights seeded or broadcast; measured or not."""
     rn50(
         "launch",
         *RUN,
+        "log.profile=norms",
         "startup={serial: true, weights: broadcast}",
         f"data.path={small_data}",
         f"system.results={rn50.results}",
@@ -111,6 +112,7 @@ def test_same_seed_same_weights_bit_for_bit(
     results = [read_json(folder / "result.json") for folder in (whole, serial)]
     for key in ("weights_digest", "eval_accuracy"):
         assert results[0][key] == results[1][key]
+    assert metrics(serial, "norm_ratio")
     assert joined_while_loading(whole)
     assert not joined_while_loading(serial)
 
@@ -156,6 +158,11 @@ def test_batch_control_with_a_rank_that_drops_out(
     assert len(list(folder.glob("profile/rank_*/mxnet.json"))) == 2
 
 
+def of_layers(norms: dict[str, float]) -> dict[str, float]:
+    """A record of norms without what says when."""
+    return {name: value for name, value in norms.items() if name.endswith("weight")}
+
+
 def test_one_rank_with_twice_the_batch_trains_alike(
     rn50: Rn50,
     small_data: Path,
@@ -163,9 +170,11 @@ def test_one_rank_with_twice_the_batch_trains_alike(
     """The same images in every step, no batch norm: the loss curves agree.
 
     Tolerance 1e-3 of the loss at every one of 20 steps: only the order of float32 sums differs
-    (measured: below 1e-5). A wrong share of the images or a wrong scale is off by 1e-1.
+    (measured: below 1e-5). A wrong share of the images or a wrong scale is off by 1e-1. Gradients
+    are those of all ranks, also where their norms are recorded.
     """
     curves = []
+    norms = []
     for ranks, batch in ((1, 20), (2, 10)):
         rn50(
             "launch",
@@ -180,12 +189,16 @@ def test_one_rank_with_twice_the_batch_trains_alike(
             "eval.period=1",
             "eval.offset=0",
             "log.every=1 steps",
+            "log.profile=norms",
             "schedule.warmup=10 steps",
             f"data.path={small_data}",
             f"system.results={rn50.results}",
         )
         points = metrics(rn50.run_folder(), "train")
         curves.append([point["loss"] for point in points])
+        first, *_ = metrics(rn50.run_folder(), "gradient_norm")
+        norms.append(of_layers(first))
+    assert norms[0] == pytest.approx(norms[1], rel=1e-3)
     of_one, of_two = curves
     assert len(of_one) == 20
     assert of_two == pytest.approx(of_one, abs=1e-3)

@@ -43,6 +43,24 @@ def train_records(steps: int = 10) -> list[dict[str, object]]:
     ]
 
 
+def norm_records(points: int = 4, layers: int = 3) -> list[dict[str, object]]:
+    """Of layers whose ratios are 10, 20, 30, ... at the first point and rise, and of a bias."""
+    records: list[dict[str, object]] = []
+    for i in range(1, points + 1):
+        names = [f"conv{layer}_weight" for layer in range(1, layers + 1)]
+        ratios = {name: 10.0 * i * n for n, name in enumerate(names, 1)}
+        columns: dict[str, dict[str, float]] = {
+            "weight_norm": dict.fromkeys(ratios, 7.125),
+            "gradient_norm": {name: 7.125 / value for name, value in ratios.items()},
+            "norm_ratio": ratios,
+            "trust_ratio": {name: value / 1000 for name, value in ratios.items()},
+        }
+        for kind, values in columns.items():
+            more = {} if kind == "trust_ratio" else {"fc_bias": 3.5}
+            records.append({"kind": kind, "step": 20 * i, **values, **more})
+    return records
+
+
 def span(
     name: str,
     start_s: float,
@@ -213,6 +231,23 @@ def test_all_of_a_run_is_on_its_page(run_folder: Path) -> None:
     assert links <= set(ids)
 
 
+def test_norms_are_drawn_and_the_last_ones_tabled(run_folder: Path) -> None:
+    assert "Norms by layer" not in text_of(run_folder)
+    write_metrics(run_folder, [*train_records(), *norm_records()])
+    page = page_of(run_folder)
+    text = " ".join(Shape(page).text.split())
+    for said in (
+        "All tensors at step 80",
+        "conv3_weight7.1250.0593751200.12",
+        "fc_bias3.53.53.5-",
+        "Norm ratio by layer",
+        "Norm ratio by step",
+    ):
+        assert said in text, said
+    for step in (20, 60, 80):  # the first, the middle, the last
+        assert f"step {step}" in text
+
+
 def test_a_bare_log_has_a_page(tmp_path: Path) -> None:
     log = write(tmp_path / "log.txt", good_run())
     shape = Shape(page_of(log))
@@ -294,11 +329,12 @@ def test_numbers_that_no_axis_takes_are_not_drawn(run_folder: Path) -> None:
         run = good_run()
         last(run, "eval_accuracy").metadata["epoch_num"] = epoch
         write(run_folder / "result_0.txt", run)
-        write_metrics(run_folder, [*train_records(), *step_records(), *hostile])
+        usual = [*train_records(), *step_records(), *norm_records()]
+        write_metrics(run_folder, [*usual, *hostile])
         (subject,) = read_subjects(run_folder)
         return page_charts([("_", subject)])
 
-    records = [*train_records(), *step_records()]
+    records = [*train_records(), *step_records(), *norm_records()]
     for record in records:
         for key in record.keys() - {"kind", "step"}:
             record[key] = 1e308
@@ -308,7 +344,7 @@ def test_numbers_that_no_axis_takes_are_not_drawn(run_folder: Path) -> None:
 def test_a_page_does_not_grow_with_the_log_points(run_folder: Path) -> None:
     """5,000 made a page of 3 MB: no more are drawn than a chart has across."""
     write_config(run_folder, "seed=7", "optimizer.base_lr=0.5")
-    records = [*train_records(5000), *step_records(5000)]
+    records = [*train_records(5000), *step_records(5000), *norm_records(5000)]
     write_metrics(run_folder, records)
     assert len(page_of(run_folder)) < 800_000
 

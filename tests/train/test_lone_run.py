@@ -216,7 +216,7 @@ def test_a_run_that_stopped_goes_on_bit_for_bit(
     stops_at: int,
 ) -> None:
     """Within an epoch, between two epochs of a block, after an evaluation. It logs every step when
-    it goes on: a point's loss is the mean over its steps, whichever they are."""
+    it goes on, with norms: a point's loss is the mean over its steps, whichever they are."""
     folder = train(tmp_path / "run", limit)
     stopped = {
         "by": "",
@@ -226,8 +226,12 @@ def test_a_run_that_stopped_goes_on_bit_for_bit(
     assert result(folder)["stopped"] == stopped
     assert saved(folder)[-1] == stops_at
     assert stop_of(folder) == "aborted"
-    train(folder, "log.every=1 steps")
+    train(folder, "log.every=1 steps", "log.profile=norms")
     assert result(folder)["resumed_after_step"] == stops_at
+    for quantity in ("weight_norm", "gradient_norm", "norm_ratio", "trust_ratio"):
+        measured = [record["step"] for record in metrics(folder, quantity)]
+        assert measured == list(range(stops_at + 1, 13))
+    assert not metrics(whole, "weight_norm")
     for key in ("weights_digest", "eval_accuracy", "epochs", "global_batch_size"):
         assert result(folder)[key] == result(whole)[key]
     assert of_training(folder) == of_training(whole)

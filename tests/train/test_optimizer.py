@@ -240,6 +240,63 @@ def test_matches_the_reference(
         )
 
 
+MEASURED = [
+    *((variant, path, "float32") for variant in VARIANTS for path in PATHS),
+    *(("fujitsu", path, "float16") for path in PATHS[1:]),
+]
+
+
+@pytest.mark.parametrize(("variant", "path", "dtype"), MEASURED)
+def test_measured_norms_are_those_of_the_update_and_change_no_bit(
+    variant: str,
+    path: str,
+    dtype: str,
+) -> None:
+    """Of the weights before the update and the mean gradients, without the loss scale."""
+    s = Optimizer(variant=variant, base_lr=9.0, weight_decay=5e-2)
+    runs = []
+    for _ in range(2):
+        parameters = build()
+        for name, p in parameters.items():
+            if name.endswith("weight"):
+                p.cast(dtype)
+        updater = updater_of(parameters, s, path, scaler=LossScaler(64.0))
+        runs.append((parameters, updater))
+    (parameters, updater), (others, measured) = runs
+    rule = PUBLISHED.get(variant, PUBLISHED["sgd"])
+    now = Settings(0.1, 0.9, BATCH)
+    for step in (6, 7):
+        arrays = measured.arrays()
+        w = values_of(others)
+        for name in w:
+            master = arrays.get(f"master/{name}")
+            if master is not None:
+                w[name] = master.asnumpy().astype(float)
+        gradients = take_step(updater, parameters, step, now, dtype)
+        for name, p in others.items():
+            p.grad()[:] = gradients[name] * 64.0
+        norms = measured.norms(measured.measured_step(step, now))
+        expected: dict[str, dict[str, float]] = {key: {} for key in norms}
+        with np.errstate(divide="ignore"):
+            for name in SHAPES:
+                weight_norm = float(np.linalg.norm(w[name]))
+                gradient_norm = float(np.linalg.norm(gradients[name])) / BATCH
+                expected["weight_norm"][name] = weight_norm
+                expected["gradient_norm"][name] = gradient_norm
+                expected["norm_ratio"][name] = weight_norm / gradient_norm
+                ending = name.partition("_")[2]
+                if ending in rule.scaled:
+                    decay = 5e-2 if ending in rule.decayed else 0.0
+                    trust = Reference(parameters, s).trust(
+                        w[name], gradients[name] / BATCH, decay
+                    )
+                    expected["trust_ratio"][name] = trust
+        for key, values in expected.items():
+            assert norms[key] == pytest.approx(values, rel=2e-5, nan_ok=True), key
+        for name, value in values_of(parameters).items():
+            assert (value == values_of(others)[name]).all()
+
+
 @pytest.mark.parametrize("path", ["multi_tensor", "own"])
 @pytest.mark.parametrize("variant", ["sgd", "fujitsu"])
 def test_float16_weights_follow_float32_masters(
