@@ -55,6 +55,8 @@ class Series(NamedTuple):
 
     label: str
     lines: Sequence[Sequence[tuple[float, float]]]
+    is_reference: bool = False
+    """Dashed, in the colour of the axes."""
 
 
 def colour_at(number: int) -> str:
@@ -213,21 +215,26 @@ def draw_lines(
         y_limits: where the y axis begins and ends.
     """
     ends = []
-    for number, (label, lines) in enumerate(series):
+    for number, (label, lines, is_reference) in enumerate(series):
+        style = STYLES[number // len(COLOURS) % len(STYLES)]
+        colour = colour_at(number)
+        if is_reference:
+            style = "--"
+            colour = INK
         for line in lines:
             points = [point for point in line if max(map(abs, point)) < LARGEST]
             if not points:
                 continue
             marker = ""
-            if len(points) <= DOTS_UP_TO:
+            if len(points) <= DOTS_UP_TO and not is_reference:
                 marker = "o"
             x, y = zip(*thinned(points), strict=True)
             axes.plot(
                 x,
                 y,
-                color=colour_at(number),
-                ls=STYLES[number // len(COLOURS) % len(STYLES)],
-                lw=1.5,
+                color=colour,
+                ls=style,
+                lw=0.8 if is_reference else 1.5,
                 marker=marker,
                 ms=3,
                 label=label,

@@ -23,7 +23,7 @@ from ..config.reading import JsonObject
 from ..config.schema import PLACES
 from ..logging.places import job_of, run_folders
 from ..logging.records import Repeat
-from .published import machine_of
+from .published import beside_published, machine_of
 from .reproduction import are_of_one_config, first_bit
 from .run_folder import Subject, read_subjects
 from .run_summary import MISSING, decimals, median_of, show
@@ -146,6 +146,15 @@ class Comparison(NamedTuple):
             f"A and {name}, same config and seed: {bit.text}"
             for name, bit in zip(self.letters, self.first_bits, strict=True)
             if bit is not None
+        )
+
+    @property
+    def published(self) -> tuple[str, ...]:
+        """The runs beside the published curves of their presets, a sentence each."""
+        return tuple(
+            f"{name}: {sentence}"
+            for name, subject in zip(self.letters, self.subjects, strict=True)
+            for sentence in beside_published(subject)
         )
 
 

@@ -42,7 +42,7 @@ from .compare import (
 )
 from .norms import norm_table
 from .plots import page_charts
-from .published import standing_of
+from .published import beside_published, standing_of
 from .run_folder import RunFolder, Subject, read_subjects
 from .run_summary import MISSING, RunSummary, amount, median_of, show
 
@@ -107,6 +107,7 @@ def render_report(
         standing=standing_of(subject.path, subject.config, subject.runs),
         data=subject.config and describe_data(subject.config.data),
         facts=_facts(subject),
+        published=beside_published(subject),
         work=_work(folder.result),
         verdicts=verdicts,
         submission=submission,

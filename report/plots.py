@@ -27,7 +27,7 @@ from .charts import (
     thinned,
 )
 from .norms import NORM_RATIO, norm_ratios
-from .published import standing_of
+from .published import published_curves, standing_of
 from .run_folder import Subject
 from .run_summary import RunSummary
 
@@ -80,20 +80,26 @@ def page_charts(subjects: Subjects, *sections: str) -> dict[str, list[Plot]]:
 def _overlaid(
     subjects: Subjects,
     find: Callable[[Subject], Sequence[Points]],
+    references: Mapping[str, Sequence[Points]] | None = None,
     **choices: Any,
 ) -> Draw | None:
-    """The lines that `find` has of each subject, a colour a name, as `draw_lines` draws them."""
+    """The lines that `find` has of each subject, a colour a name, as `draw_lines` draws them, and
+    dashed `references`."""
     lines: dict[str, list[Points]] = {}
     count = 0
     for name, subject in subjects:
         of_subject = find(subject)
         lines.setdefault(name, []).extend(of_subject)
         count += sum(map(len, of_subject))
+    series = [Series(*line) for line in lines.items()]
+    for label, runs in (references or {}).items():
+        count += sum(map(len, runs))
+        series.append(Series(label, runs, is_reference=True))
     if count < 2:  # a point is a number
         return None
     return partial(
         draw_lines,
-        series=[Series(*line) for line in lines.items()],
+        series=series,
         **choices,
     )
 
@@ -114,6 +120,17 @@ def _curves(
     return curves
 
 
+def _references(subjects: Subjects, low: float = 0.0) -> dict[str, list[Points]]:
+    """The published curves of the subjects' presets, from an accuracy on."""
+    references: dict[str, list[Points]] = {}
+    for _, subject in subjects:
+        for curve in published_curves(subject):
+            references[curve.label] = [
+                [point for point in run if point[1] >= low] for run in curve.runs
+            ]
+    return references
+
+
 def _accuracy(
     subjects: Subjects,
     by: str,
@@ -124,6 +141,7 @@ def _accuracy(
     return _overlaid(
         subjects,
         partial(_curves, by=by),
+        _references(subjects) if by == "epoch" else None,
         x_label=x_label,
         marks=list(map(_mark, targets)),
         y_limits=(0, None),
@@ -163,6 +181,7 @@ def _near_the_target(subjects: Subjects) -> Draw | None:
     return _overlaid(
         subjects,
         find,
+        _references(subjects, low),
         x_label="epoch",
         marks=[_mark(target)],
         y_limits=(low, max(best, target) + _ABOVE_BEST),

@@ -14,6 +14,7 @@ from rn50.config.load import load
 from rn50.launch.launchers import build_job
 from rn50.launch.supervisor import run_job
 from rn50.logging.parse import read_events
+from rn50.scaling.work import gradient_bytes
 from tests.conftest import RUN, Rn50, logged, metrics, read_json, stop_of
 from tests.mpi import EVERY_LAUNCHER
 from tests.waiting import leave_nothing
@@ -112,6 +113,11 @@ def test_same_seed_same_weights_bit_for_bit(
     results = [read_json(folder / "result.json") for folder in (whole, serial)]
     for key in ("weights_digest", "eval_accuracy"):
         assert results[0][key] == results[1][key]
+    config = load(whole / "config.yaml").run
+    sent_bytes = gradient_bytes(config.model, config.data, "fp32")
+    # a group is filled up for its engine
+    assert results[0]["allreduce_bytes"] == pytest.approx(sent_bytes, rel=1e-3)
+    assert "mfu" not in results[0]  # nothing says what a core could do
     assert metrics(serial, "norm_ratio")
     assert joined_while_loading(whole)
     assert not joined_while_loading(serial)

@@ -108,7 +108,14 @@ def run_folder(tmp_path: Path) -> Path:
         "command": ["a", "b"],
     }
     write_json(folder / "environment.json", environment)
-    write_json(folder / "result.json", {"ranks": 2, "status": "success"})
+    result = {
+        "ranks": 2,
+        "status": "success",
+        "flops": 2_826_000_000_000_000,
+        "mfu": 0.3825,
+        "allreduce_bytes": 51_100_000,
+    }
+    write_json(folder / "result.json", result)
     return folder
 
 
@@ -219,6 +226,9 @@ def test_all_of_a_run_is_on_its_page(run_folder: Path) -> None:
         f"rn50 launch {run_folder}/config.yaml",
         "packages.mxnet",
         "base_learning_rate",
+        "FLOPs2.826e+15",
+        "MFU38.25 %",
+        "Allreduced51.10 MB",
         "config/smoke.yaml",  # where a value of the config comes from
         "command line",
         load("smoke", ["seed=7", "eval.target=0.7"]).sha256,

@@ -17,6 +17,7 @@ from rn50.launch.resume import begin_attempt
 from rn50.logging.clock import Clock
 from rn50.logging.parse import read_events
 from rn50.logging.run_time import run_time
+from rn50.scaling.work import training_flops
 from rn50.train import run, trainer
 from rn50.train.checkpoint.file import read_checkpoint, step_of
 from rn50.train.checkpoint.folder import checkpoints_in
@@ -131,6 +132,9 @@ def saved(folder: Path) -> list[int]:
 
 def test_what_a_run_leaves(whole: Path) -> None:
     record = result(whole)
+    config = load("smoke", list(CONFIG)).run
+    image_flops = training_flops(config.model, config.data)
+    assert image_flops
     evaluations = metrics(whole, "eval")
     places = [(e["epoch"], e["step"], e["total"]) for e in evaluations]
     assert places == [
@@ -145,9 +149,12 @@ def test_what_a_run_leaves(whole: Path) -> None:
         "seed": 1,
         "global_batch_size": 10,
         "eval_accuracy": evaluations[-1]["correct"] / 20,
+        "flops": 160 * image_flops,
+        "allreduce_bytes": 0,
     }
     assert record.items() >= expected.items()
     assert "stopped" not in record
+    assert record["storage_read_bytes"] >= 0
     points = metrics(whole, "train")
     assert [p["step"] for p in points] == [3, 6, 9, 12]
     assert len({p["loss_scale"] for p in points}) > 2
