@@ -5,8 +5,9 @@ A layer is a tensor whose name ends with `weight`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..config.finding import number
 from ..config.reading import JsonObject
@@ -18,10 +19,15 @@ _QUANTITIES = ("weight_norm", "gradient_norm", NORM_RATIO, "trust_ratio")
 
 
 class Ratios(NamedTuple):
-    """The ratios of a step, first layer first; a layer without a gradient has none."""
+    """The ratios of a step, first layer first; NaN for a layer that has none, such as one without a
+    gradient."""
 
     step: float
-    ratios: list[float]
+    by_layer: list[float]
+
+    @property
+    def numbers(self) -> list[float]:
+        return [ratio for ratio in self.by_layer if not math.isnan(ratio)]
 
 
 def norm_ratios(records: Iterable[JsonObject]) -> list[Ratios]:
@@ -29,12 +35,16 @@ def norm_ratios(records: Iterable[JsonObject]) -> list[Ratios]:
     rows = []
     for record in records:
         step = number(record.get("step"))
-        layers = (record[name] for name in record if name.endswith("weight"))
-        values = (value or 0.0 for value in map(number, layers))
-        ratios = [value for value in values if 1 / LARGEST < value < LARGEST]
-        if step is not None and abs(step) < LARGEST and ratios:
-            rows.append(Ratios(step, ratios))
+        layers = [record[name] for name in record if name.endswith("weight")]
+        row = Ratios(step or 0.0, list(map(_drawable, layers)))
+        if step is not None and abs(step) < LARGEST and row.numbers:
+            rows.append(row)
     return thinned(rows)
+
+
+def _drawable(value: Any) -> float:
+    ratio = number(value) or 0.0
+    return ratio if 1 / LARGEST < ratio < LARGEST else math.nan
 
 
 class NormTable(NamedTuple):

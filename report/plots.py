@@ -324,7 +324,7 @@ def _norms_by_layer(subjects: Subjects) -> Draw | None:
     if not rows:
         return None
     chosen = {row.step: row for row in (rows[0], rows[len(rows) // 2], rows[-1])}
-    lines = {f"step {step:g}": row.ratios for step, row in chosen.items()}
+    lines = {f"step {step:g}": row.by_layer for step, row in chosen.items()}
     layers = range(1, 1 + max(map(len, lines.values())))
     return partial(_logarithmic, x=layers, lines=lines, x_label="layer, first to last")
 
@@ -335,9 +335,9 @@ def _norms_by_step(subjects: Subjects) -> Draw | None:
     if len(rows) < 2:
         return None
     lines = {
-        "largest": [max(row.ratios) for row in rows],
-        "median": [median(row.ratios) for row in rows],
-        "smallest": [min(row.ratios) for row in rows],
+        "largest": [max(row.numbers) for row in rows],
+        "median": [median(row.numbers) for row in rows],
+        "smallest": [min(row.numbers) for row in rows],
     }
     steps = [row.step for row in rows]
     return partial(_logarithmic, x=steps, lines=lines, x_label="step")

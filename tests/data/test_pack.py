@@ -166,13 +166,23 @@ def test_drawing_continues_after_a_kill_with_the_same_bytes(
     assert names_in(tmp_path) == {"images"}
     assert contents(out) == contents(drawn)
     assert times_in(out).items() >= before.items()
-    # of other settings nothing is taken over
-    with pytest.raises(KeyboardInterrupt):
-        make_images(tmp_path / "more", SETTINGS, stop)
+
+
+def test_drawing_with_other_settings_begins_anew(tmp_path: Path) -> None:
+    out = tmp_path / "images"
+    images = tmp_path / ".images.partial"
     other = SETTINGS.model_copy(update={"seed": 1})
-    make_images(tmp_path / "more", other)
-    make_images(tmp_path / "fresh", other)
-    assert contents(tmp_path / "more") == contents(tmp_path / "fresh")
+    contents_of = []
+
+    def stop(_: int, __: int) -> None:
+        raise KeyboardInterrupt
+
+    for settings in (SETTINGS, other):
+        with pytest.raises(KeyboardInterrupt):
+            make_images(out, settings, stop)
+        (image,) = images.rglob("*.JPEG")
+        contents_of.append(image.read_bytes())
+    assert len(set(contents_of)) == 2
 
 
 def test_drawn_files_differ_and_are_the_same_for_a_seed(

@@ -9,7 +9,6 @@ from rn50.config.load import load, load_system
 from rn50.report.published import (
     beside_published,
     machine_of,
-    published_curves,
     standing,
     standing_of,
 )
@@ -83,7 +82,12 @@ def test_the_config_of_a_run_names_its_machine(tmp_path: Path) -> None:
     assert standing_of(tmp_path, run, [easier]) is None
 
 
-def evaluated(folder: Path, preset: str, *overrides: str, epoch: int = 90) -> Path:
+def evaluated(
+    folder: Path,
+    preset: str,
+    *overrides: str,
+    epoch: int = 90,
+) -> Path:
     """The folder of a run whose last evaluation is that of an epoch."""
     folder.mkdir()
     write_config(folder, *overrides, preset=preset)
@@ -116,5 +120,3 @@ def test_a_run_of_fujitsus_preset_is_shown_beside_the_published_runs(
     assert printed.count(label) == 1
     (early,) = read_subjects(evaluated(tmp_path / "early", "abci_2048_open", epoch=3))
     assert not beside_published(early)  # no published run has that epoch
-    (curve,) = published_curves(early)
-    assert [len(run) for run in curve.runs] == [23] * 5

@@ -10,6 +10,7 @@ import pytest
 from rn50.config.load import load
 from rn50.launch.run import try_report
 from rn50.report.html import render_report, write_report
+from rn50.report.norms import norm_ratios
 from rn50.report.plots import Plot, _planned, page_charts
 from rn50.report.run_folder import read_subjects
 from tests.checkout import SHARED
@@ -43,22 +44,28 @@ def train_records(steps: int = 10) -> list[dict[str, object]]:
     ]
 
 
-def norm_records(points: int = 4, layers: int = 3) -> list[dict[str, object]]:
-    """Of layers whose ratios are 20, 40, 60, ... at the second point and rise, and of a bias."""
-    records: list[dict[str, object]] = []
+def norm_records(points: int = 4) -> list[dict[str, object]]:
+    """Of two layers and a bias; the ratios rise and fall, as a straight line is drawn by its
+    ends."""
+    records = []
     for i in range(1, points + 1):
-        names = [f"conv{layer}_weight" for layer in range(1, layers + 1)]
-        jagged = i / (1 + i % 2)  # a straight line is drawn by its ends
-        ratios = {name: 10.0 * jagged * n for n, name in enumerate(names, 1)}
-        columns: dict[str, dict[str, float]] = {
-            "weight_norm": dict.fromkeys(ratios, 7.125),
-            "gradient_norm": {name: 7.125 / value for name, value in ratios.items()},
-            "norm_ratio": ratios,
-            "trust_ratio": {name: value / 1000 for name, value in ratios.items()},
+        jagged = i / (1 + i % 2)
+        values = {
+            "weight_norm": 7.125,
+            "gradient_norm": 0.25,
+            "norm_ratio": 10 * jagged,
+            "trust_ratio": jagged / 100,
         }
-        for kind, values in columns.items():
-            more = {} if kind == "trust_ratio" else {"fc_bias": 3.5}
-            records.append({"kind": kind, "step": 20 * i, **values, **more})
+        for kind, value in values.items():
+            record: dict[str, object] = {
+                "kind": kind,
+                "step": 20 * i,
+                "conv1_weight": value,
+                "conv2_weight": 2 * value,
+            }
+            if kind != "trust_ratio":
+                record["fc_bias"] = 3.5
+            records.append(record)
     return records
 
 
@@ -249,7 +256,7 @@ def test_norms_are_drawn_and_the_last_ones_tabled(run_folder: Path) -> None:
     text = " ".join(Shape(page).text.split())
     for said in (
         "All tensors at step 80",
-        "conv3_weight7.1250.0593751200.12",
+        "conv2_weight14.250.5800.08",
         "fc_bias3.53.53.5-",
         "Norm ratio by layer",
         "Norm ratio by step",
@@ -257,6 +264,18 @@ def test_norms_are_drawn_and_the_last_ones_tabled(run_folder: Path) -> None:
         assert said in text, said
     for step in (20, 60, 80):  # the first, the middle, the last
         assert f"step {step}" in text
+
+
+def test_a_layer_without_a_gradient_leaves_a_gap() -> None:
+    record = {
+        "step": 20,
+        "a_weight": 2.0,
+        "b_weight": None,
+        "c_weight": 8.0,
+    }
+    (row,) = norm_ratios([record, {"step": 40}])
+    assert len(row.by_layer) == 3
+    assert row.numbers == [2.0, 8.0]
 
 
 def test_a_bare_log_has_a_page(tmp_path: Path) -> None:
