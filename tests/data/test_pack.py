@@ -174,7 +174,7 @@ def test_drawing_with_other_settings_begins_anew(tmp_path: Path) -> None:
     other = SETTINGS.model_copy(update={"seed": 1})
     contents_of = []
 
-    def stop(_: int, __: int) -> None:
+    def stop(*_: int) -> None:
         raise KeyboardInterrupt
 
     for settings in (SETTINGS, other):
