@@ -362,9 +362,10 @@ def log_compare(
         print_table(*group_table(groups, by))
         print()
     _print_rows(comparison, order)
-    if comparison.sentences:
+    sentences = (*comparison.sentences, *comparison.published)
+    if sentences:
         print()
-    for line in comparison.sentences:
+    for line in sentences:
         say(line)
 
 

@@ -428,7 +428,8 @@ class Log(Section):
     every: Length = Duration(20, "steps")
     """From one line of metrics to the next."""
     profile: Profiled | None = None
-    """Steps of which every operation is recorded, such as 20 or 101-120; null: none."""
+    """Steps of which every operation is recorded, such as 20 or 101-120; norms: at log points the
+    norms of each tensor's weights and gradients; null: none."""
 
 
 class Run(Section):

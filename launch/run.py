@@ -40,6 +40,8 @@ from ..logging.records import (
     write,
 )
 from ..report.reproduction import compare_with_recorded, repeat_line
+from ..scaling.predict import precision_of
+from ..scaling.work import training_flops, utilisation
 from ..train.checkpoint.file import Checkpoint
 from ..train.reserve import give_back, reserve
 from ..train.seeding import draw_seed
@@ -350,6 +352,12 @@ def judge(
     )
     if options.recorded:
         result = replace(result, repeats=compare_with_recorded(options.recorded, out))
+    flops = training_flops(run.model, run.data)
+    if flops is not None and result.images_per_s is not None:
+        flops_per_s = flops * result.images_per_s
+        precision = precision_of(run, run.system)
+        mfu = utilisation(flops_per_s, result.ranks or 1, run.system, precision)
+        result = replace(result, mfu=mfu)
     reference = run.system.references.get(run.name)
     if reference and result.images_per_s is not None:
         passes = reference.passes(result.images_per_s)

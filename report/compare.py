@@ -23,7 +23,7 @@ from ..config.reading import JsonObject
 from ..config.schema import PLACES
 from ..logging.places import job_of, run_folders
 from ..logging.records import Repeat
-from .published import machine_of
+from .published import beside_published, machine_of
 from .reproduction import are_of_one_config, first_bit
 from .run_folder import Subject, read_subjects
 from .run_summary import MISSING, decimals, median_of, show
@@ -148,6 +148,15 @@ class Comparison(NamedTuple):
             if bit is not None
         )
 
+    @property
+    def published(self) -> tuple[str, ...]:
+        """The runs beside the published curves of their presets, a sentence each."""
+        return tuple(
+            f"{name}: {sentence}"
+            for name, subject in zip(self.letters, self.subjects, strict=True)
+            for sentence in beside_published(subject)
+        )
+
 
 def letter(index: int) -> str:
     """Return the letter of a subject: 0 -> A, 25 -> Z, 26 -> AA."""
@@ -266,6 +275,9 @@ def _result_columns(subjects: Sequence[Subject]) -> Iterable[Column]:
         for rate, count in zip(rates, counts, strict=True)
     ]
     yield _column("images_per_s_each", "images/s each", each, ",.1f")
+    results = [subject.folder.result for subject in subjects]
+    mfus = [result.mfu if result else None for result in results]
+    yield _column("mfu", "MFU", mfus, ".4f")
     scores = list(map(_score, subjects, checks))
     minutes = [score and score.score_min for score in scores]
     yield _column("score_min", "score, min", minutes, ".3f")

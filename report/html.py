@@ -28,7 +28,7 @@ from ..config.errors import UserError
 from ..config.finding import clock_time, number
 from ..config.leaves import flatten
 from ..data.describe import describe_data
-from ..logging.records import ABORTED, FAILED
+from ..logging.records import ABORTED, FAILED, Result
 from ..logging.records import Environment as RunEnvironment
 from .breakdown import rank_spread, start_up, step_breakdown, too_few_cores
 from .charts import colour_at
@@ -40,8 +40,9 @@ from .compare import (
     name_of,
     parameter_columns,
 )
+from .norms import norm_table
 from .plots import page_charts
-from .published import standing_of
+from .published import beside_published, standing_of
 from .run_folder import RunFolder, Subject, read_subjects
 from .run_summary import MISSING, RunSummary, amount, median_of, show
 
@@ -106,12 +107,15 @@ def render_report(
         standing=standing_of(subject.path, subject.config, subject.runs),
         data=subject.config and describe_data(subject.config.data),
         facts=_facts(subject),
+        published=beside_published(subject),
+        work=_work(folder.result),
         verdicts=verdicts,
         submission=submission,
         score=score,
         figures={log.path: log.figures for log in subject.logs},
         plots=page_charts([("_", subject)]),
         breakdown=step_breakdown(folder.records("steps")),
+        norms=norm_table(folder),
         ranks=rank_spread(folder.ranks),
         start_up=start_up(folder.spans),
         parameters=[(column.title, *column.cells) for column in parameters],
@@ -317,6 +321,34 @@ def _facts(subject: Subject) -> list[Fact]:
         if result and result.ranks:
             on = f"on {result.ranks} ranks"
         facts.append(Fact("Global batch", f"{batch:,.0f}", on))
+    return facts
+
+
+def _work(result: Result | None) -> list[Fact]:
+    """What a run computed, sent and read; empty where it does not say."""
+    if result is None:
+        return []
+    facts = []
+    if result.flops is not None:
+        note = (
+            "forward and backward of all images trained; a multiply and an add are two"
+        )
+        facts.append(Fact("FLOPs", f"{result.flops:.4g}", note))
+        mfu = "unknown"
+        if result.mfu is not None:
+            mfu = f"{100 * result.mfu:.2f} %"
+        note = "share of the peak by the machine's file, while training"
+        facts.append(Fact("MFU", mfu, note))
+    for label, n_bytes, note in (
+        ("Allreduced", result.allreduce_bytes, "gradients, in a step, of each rank"),
+        (
+            "Read from storage",
+            result.storage_read_bytes,
+            "all ranks; the page cache had the rest",
+        ),
+    ):
+        if n_bytes is not None:
+            facts.append(Fact(label, amount(n_bytes / 1e6, "MB"), note))
     return facts
 
 

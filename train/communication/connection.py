@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ...config.schema import Run
+from ...config.values import profiled_steps
 from ...logging.timeline import Timeline
 from ...scaling.communication import with_grid
 from ...scaling.cost import parse_algorithm
@@ -42,7 +43,9 @@ class Connection:
         *,
         over_mpi: bool,
     ) -> None:
-        if run.log.profile:  # else Horovod starts no timeline while ranks run
+        if profiled_steps(
+            run.log.profile
+        ):  # else Horovod starts no timeline while ranks run
             os.environ.setdefault("HOROVOD_TIMELINE", "DYNAMIC")
         self._timeline = timeline
         self._over_mpi = over_mpi
