@@ -35,6 +35,7 @@ from tests.compliance.log_text import (
     find,
     good_run,
     last,
+    put,
     vary,
     write,
 )
@@ -203,6 +204,7 @@ def study(tmp_path: Path) -> Path:
         last(run, "run_stop").time_ms += 1000 * number
         if number == 3:
             run = with_curve(lambda _: 0.5)
+        put("submission_division", "open")(run)  # whose target is its own
         write(folder / "result_0.txt", run)
         base_lr = 0.2 - 0.1 * (number // 2)
         write_config(
