@@ -237,7 +237,8 @@ def log_score(
     scores = []
     others = []
     paths = [folder for given in folders for folder in log_folders(given)]
-    for checks in judge_all(paths, ruleset, official=False):
+    top = folders[0] if len(folders) == 1 else None
+    for checks in judge_all(paths, ruleset, official=False, top=top):
         *logs, whole = checks
         if logs:
             scores.append(score_checks(whole.path, checks))

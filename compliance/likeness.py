@@ -87,14 +87,16 @@ def find_alike(traces: Sequence[Trace]) -> Iterator[Alike]:
     for pair in sorted(clocked.union(near)):
         first, second = (traces[number] for number in pair)
         by_clock = pair in clocked and _of_one_clock(first.stamps_ms, second.stamps_ms)
-        if by_clock:
+        is_same = first[1:] == second[1:]
+        if by_clock and is_same:
+            what = "all their accuracies and stamps are the same"
+        elif by_clock:
             what = "their evaluations are equally far apart"
         elif count := _copied(first, second, equal[pair], near[pair]):
             of = min(len(first.accuracies), len(second.accuracies))
             what = f"{count} of {of} accuracies are the same"
         else:
             continue
-        is_same = first[1:] == second[1:]
         yield Alike(
             first.path,
             second.path,

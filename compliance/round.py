@@ -10,7 +10,7 @@ from pathlib import Path
 from ..config.finding import POLICY
 from ..config.progress import Progress, silent
 from ..logging.places import NoLogs, is_one_run
-from .check_log import CANNOT_READ, UNREADABLE, VERDICTS, Check, verdict_of
+from .check_log import CANNOT_READ, VERDICTS, Check, verdict_of
 from .likeness import Alike, Trace, find_alike, traces_of
 from .rule import FOLDER, ROUND
 from .submission import find_in, judge_path
@@ -110,14 +110,13 @@ def judge_all(
 
 
 def _without_logs(folder: Path, error: NoLogs) -> Check:
-    reason = str(error).removeprefix(f"{folder}: ")
     return Check(
         path=folder,
         verdict=CANNOT_READ,
-        cause=reason,
+        cause=str(error).removeprefix(f"{folder}: "),
         ruleset="",
         ruleset_source="",
         official=None,
-        findings=(UNREADABLE._replace(found=reason, message=reason),),
+        findings=(),
         kind=FOLDER,
     )

@@ -146,6 +146,20 @@ def judge_path(
     )
 
 
+def as_one(checks: Sequence[Check]) -> Check:
+    """The judgement on a run's log and folder as one."""
+    log = checks[0]
+    whole = checks[-1]
+    if whole is log:
+        return log
+    serious = (finding for finding in whole.findings if finding.severity != NOTE)
+    return log._replace(
+        verdict=whole.verdict,
+        cause=whole.cause,
+        findings=(*serious, *log.findings),
+    )
+
+
 def find_in(subject: object, kind: str) -> tuple[Finding, ...]:
     """What breaks the rules on folders or on rounds, worst first."""
     findings = [
@@ -198,9 +212,16 @@ def _five_runs(submission: Submission) -> Violations:
             f"{len(failed)} of {count} runs",
             f"are not valid ({names})",
             f"at most {allowed}",
-            failed[0].cause,
+            _usual_cause(failed),
             severity=only_if(len(failed) <= allowed, NOTE),
         )
+
+
+def _usual_cause(failed: Sequence[Check]) -> str:
+    """The cause of the first log that fails by what most of them fail by."""
+    names = [check.findings[0].name for check in failed]
+    usual = max(names, key=names.count)
+    return failed[names.index(usual)].cause
 
 
 def invalid(checks: Sequence[Check]) -> list[Check]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from ..compliance.check_log import Check
 from ..compliance.config_rules import check_config
 from ..compliance.official import NOT_RUN, check_officially
-from ..compliance.submission import judge_path
+from ..compliance.submission import as_one, judge_path
 from ..config.atomic import write_file, write_json
 from ..config.errors import RankFailed, UserError
 from ..config.finding import ERROR, WARNING
@@ -325,8 +325,7 @@ def check_run(run: Run, out: Path) -> Check:
     """Both checkers on the run's log; a problem of this machine changes no result."""
     log = out / "result_0.txt"
     try:
-        check, *_, whole = judge_path(out, run.ruleset, official=True)
-        check = check._replace(verdict=whole.verdict, cause=whole.cause)
+        check = as_one(judge_path(out, run.ruleset, official=True))
         if check.official is None:  # its own reader could not read it
             check = check._replace(official=check_officially(log, run.ruleset))
     except (OSError, NoLogs) as error:

@@ -23,7 +23,7 @@ from markupsafe import Markup, escape
 
 from ..compliance.check_log import Check, is_valid
 from ..compliance.score import score_checks
-from ..compliance.submission import judge_path
+from ..compliance.submission import as_one, judge_path
 from ..config.atomic import in_its_folder, write_output
 from ..config.errors import UserError
 from ..config.finding import clock_time, number
@@ -89,6 +89,8 @@ def render_report(
     if checks is None:
         checks = judge_path(subject.path) if subject.files else ()
     verdicts = checks[: len(subject.files)]
+    if checks and not subject.is_submission:
+        verdicts = (as_one(checks),)
     submission = None
     score = None
     if subject.is_submission:
