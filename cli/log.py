@@ -57,7 +57,7 @@ def log_show(
 
     Example: `rn50 log show results/quick/20261121T080000Z`
     """
-    from ..compliance.check_log import check_log
+    from ..compliance.check_log import check_log, is_valid
     from ..report.compare import read_all
 
     subjects = read_all(paths)
@@ -66,6 +66,8 @@ def log_show(
         for log in subject.logs:
             content = shown(log, subject)
             check = check_log(log.path, official=False)
+            if not is_valid(check.verdict):
+                content["published"] = None  # no result
             if not as_json:
                 if contents:
                     print()

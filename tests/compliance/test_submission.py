@@ -211,6 +211,26 @@ def test_hyper_parameters_are_alike(tmp_path: Path) -> None:
     assert broken(tmp_path, "different-hyperparameters") is None
 
 
+@pytest.mark.parametrize("key", ["submission_status", "label_smoothing"])
+def test_status_and_label_smoothing_are_alike(tmp_path: Path, key: str) -> None:
+    def smoothed(run: Run) -> None:
+        copy = find(run, "seed").later(0)
+        copy.key = "label_smoothing"
+        copy.value = 0.1
+        run.insert(run.index(find(run, "seed")), copy)
+
+    def another(run: Run) -> None:
+        smoothed(run)
+        put(key, "cloud" if key == "submission_status" else 0.2)(run)
+
+    folder = submission(tmp_path, every(smoothed) | {3: another})
+    finding = broken(folder, "different-hyperparameters")
+    assert finding is not None
+    assert finding.severity == POLICY
+    assert finding.message.startswith(f"{key} is ")
+    assert "result_3.txt" in finding.message
+
+
 @pytest.mark.parametrize(
     ("system", "rule", "expected"),
     [
