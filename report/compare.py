@@ -16,14 +16,14 @@ from ..compliance.check_log import Check, is_valid
 from ..compliance.round import judge_all
 from ..compliance.rule import ROUND
 from ..compliance.score import Score, score_checks
-from ..config.benchmark import RUNS
+from ..config.benchmark import BENCHMARK, RUNS
 from ..config.errors import UserError
 from ..config.leaves import flatten
 from ..config.names import nearest_name
 from ..config.progress import Progress, silent
 from ..config.reading import JsonObject
 from ..config.schema import PLACES
-from ..logging.places import job_of, run_folders
+from ..logging.places import job_of
 from ..logging.records import Repeat
 from .published import machine_of
 from .reproduction import are_of_one_config, first_bit
@@ -183,14 +183,13 @@ def letter(index: int) -> str:
 
 
 def name_of(subject: Subject) -> str:
-    """Return a short name: the last two parts of the path; a job's for its logs, ORG/SYSTEM for
-    those of a submission."""
+    """Return a short name: the last two parts of the path, or of the job's; of what others submit
+    ORG/SYSTEM and what lies below it."""
     path = subject.path.resolve()
-    job = job_of(path)
-    parts = (job or path).parts[-2:]
-    if job is not None and not run_folders(job):
-        parts = (job.name, path.parent.name)
-    return show("/".join(parts))
+    if subject.config is None and "results" in path.parts[-4:-1]:
+        org, _, *below = path.parts[path.parts.index("results", -4) - 1 :]
+        return show("/".join([org, *(name for name in below if name != BENCHMARK)]))
+    return show("/".join((job_of(path) or path).parts[-2:]))
 
 
 def read_all(
