@@ -81,12 +81,25 @@ class Trained(NamedTuple):
     reach: int
 
 
+class OwnTarget(NamedTuple):
+    """The accuracy at which a run was to end; `problem`: why its config cannot be read."""
+
+    accuracy: float = benchmark.TARGET_ACCURACY
+    problem: str = ""
+
+
 class LoggedRun:
     """What the rules ask about one log under one ruleset."""
 
-    def __init__(self, log: Log, ruleset: str) -> None:
+    def __init__(
+        self,
+        log: Log,
+        ruleset: str,
+        own_target: OwnTarget | None = None,
+    ) -> None:
         self.log = log
         self.ruleset = ruleset
+        self.own_target = own_target or OwnTarget()
         self.second_run_line: int | None = None
         self.events = log.events
         """The records of the first run, in file order."""
@@ -214,8 +227,15 @@ class LoggedRun:
 
     @cached_property
     def target(self) -> Evaluation | None:
-        """The first of them, at which the run should end."""
+        """The first of them, up to which the benchmark counts."""
         return next(iter(self.evaluations_at_target), None)
+
+    @cached_property
+    def end(self) -> Evaluation | None:
+        """The first of them at the run's own target too, at which it should end."""
+        own = self.own_target.accuracy
+        at_target = (e for e in self.evaluations_at_target if e.accuracy >= own)
+        return next(at_target, None)
 
     @cached_property
     def best(self) -> Evaluation | None:

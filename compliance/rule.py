@@ -20,7 +20,8 @@ LOG = "log"
 CONFIG = "config"
 BOTH = "log, config"
 FOLDER = "folder"
-"""What a rule judges."""
+ROUND = "round"
+"""What a rule judges; a round is several folders or logs."""
 
 CLOSED_ERROR = (ERROR, None)
 CLOSED_POLICY = (POLICY, NOTE)
@@ -244,8 +245,8 @@ def rule(
 
 
 def rules_on(subject: str) -> tuple[Rule, ...]:
-    """The registered rules on LOG, CONFIG or FOLDER, by their codes. (`log_rules`, `config_rules`
-    and `submission` register theirs when they are imported.)"""
+    """The registered rules on LOG, CONFIG, FOLDER or ROUND, by their codes. (`log_rules`,
+    `config_rules` and `submission` register theirs when they are imported.)"""
     return tuple(_REGISTERED[key] for key in sorted(_REGISTERED) if key[1] == subject)
 
 

@@ -21,8 +21,9 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from ..compliance.check_log import Check
+from ..compliance.check_log import Check, is_valid
 from ..compliance.score import score_checks
+from ..compliance.submission import as_one, judge_path
 from ..config.atomic import in_its_folder, write_output
 from ..config.errors import UserError
 from ..config.finding import clock_time, number
@@ -35,7 +36,6 @@ from .charts import colour_at
 from .compare import (
     Comparison,
     Group,
-    check_subject,
     group_table,
     name_of,
     parameter_columns,
@@ -57,7 +57,8 @@ def write_report(
 
     Raises UserError: nothing readable there, or the file cannot be written.
     """
-    subjects = read_subjects(path)
+    found = read_subjects(path)
+    subjects = [subject for subject in found if subject.logs] or found
     if len(subjects) != 1:
         raise UserError(
             f"{path}: one run or submission expected, found {len(subjects)} below it"
@@ -83,18 +84,22 @@ def render_report(
 
     Args:
         subject: the log, run or submission that the page is about.
-        checks: the verdict on each log, and last, where there are several, on the submission;
-            None: they are made.
+        checks: the judgement on the path, or on a run's log; None: it is made.
     """
     folder = subject.folder
     if checks is None:
-        checks = check_subject(subject)
+        checks = judge_path(subject.path) if subject.files else ()
     verdicts = checks[: len(subject.files)]
+    if checks and not subject.is_submission:
+        verdicts = (as_one(checks),)
     submission = None
     score = None
-    if len(subject.files) > 1:
+    if subject.is_submission:
         submission = checks[-1]
         score = score_checks(subject.path, checks)
+    standing = None
+    if checks and is_valid(checks[-1].verdict):
+        standing = standing_of(subject.path, subject.config, subject.runs)
     config = str(folder.path / "config.yaml")
     parameters = parameter_columns([subject])
     return _fill(
@@ -104,7 +109,7 @@ def render_report(
         outcome=_outcome(subject),
         slow=too_few_cores(subject),
         next_command=_next_command(folder),
-        standing=standing_of(subject.path, subject.config, subject.runs),
+        standing=standing,
         data=subject.config and describe_data(subject.config.data),
         facts=_facts(subject),
         published=beside_published(subject),
@@ -167,7 +172,7 @@ def render_comparison(
         direction="descending" if (sort or "").startswith("-") else "ascending",
         plots=page_charts(drawn, "accuracy", "training"),
         comparison=comparison,
-        notes=[note for subject in subjects for note in subject.notes],
+        notes=comparison.notes,
     )
 
 

@@ -150,11 +150,6 @@ def resnet50() -> tuple[tuple[Layer, ...], tuple[Tensor, ...]]:
     return resnet(Model(), CROP_PX, IMAGENET_CLASSES)
 
 
-def resnet50() -> tuple[tuple[Layer, ...], tuple[Tensor, ...]]:
-    """All 54 layers and 161 tensors of ResNet-50 v1.5 at 224 px."""
-    return resnet(Model(), CROP_PX, IMAGENET_CLASSES)
-
-
 def _convolution_cost(layer: Layer) -> float:
     """Relative time of the convolution alone, by its roofline."""
     moved = 2 * (layer.activation_elements + layer.input_elements)

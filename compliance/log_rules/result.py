@@ -194,8 +194,12 @@ def _at_once(evaluations: list[Evaluation]) -> Iterator[list[Evaluation]]:
 
 @rule("MLP307", "trained-past-target", NOTE, f"{RULES_TEXT} line 491")
 def stops_at_target(run: LoggedRun) -> Violations:
-    """Training ends with the first evaluation that reaches the target."""
-    target = run.target
+    """Training ends with the first evaluation that reaches the target, that of the run's config
+    where it is higher."""
+    target = run.end
+    if run.own_target.problem:
+        actual = f"is left out: {run.own_target.problem}"
+        yield against("config.yaml", actual, "the config with the run's target")
     if target is None or not run.needs_target:
         return
     later = [

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from rn50.cli.main import app
 from rn50.compliance.check_log import Check, check_log
 from rn50.compliance.score import score_folder
-from rn50.compliance.submission import check_folder
+from rn50.compliance.submission import judge_path
 from rn50.config import benchmark
 from rn50.config.finding import ERROR, NOTE, POLICY, Finding
 from tests.compliance.log_text import (
@@ -56,7 +56,7 @@ def submission(
 
 
 def whole(folder: Path) -> Check:
-    *_, submission = check_folder(
+    *_, submission = judge_path(
         folder,
         "4.0.0",
         official=False,
@@ -211,6 +211,26 @@ def test_hyper_parameters_are_alike(tmp_path: Path) -> None:
     assert broken(tmp_path, "different-hyperparameters") is None
 
 
+@pytest.mark.parametrize("key", ["submission_status", "label_smoothing"])
+def test_status_and_label_smoothing_are_alike(tmp_path: Path, key: str) -> None:
+    def smoothed(run: Run) -> None:
+        copy = find(run, "seed").later(0)
+        copy.key = "label_smoothing"
+        copy.value = 0.1
+        run.insert(run.index(find(run, "seed")), copy)
+
+    def another(run: Run) -> None:
+        smoothed(run)
+        put(key, "cloud" if key == "submission_status" else 0.2)(run)
+
+    folder = submission(tmp_path, every(smoothed) | {3: another})
+    finding = broken(folder, "different-hyperparameters")
+    assert finding is not None
+    assert finding.severity == POLICY
+    assert finding.message.startswith(f"{key} is ")
+    assert "result_3.txt" in finding.message
+
+
 @pytest.mark.parametrize(
     ("system", "rule", "expected"),
     [
@@ -307,7 +327,7 @@ def test_one_odd_log_does_not_switch_the_rcp_test_off(
     if odd is not None:
         edits[odd] = lambda run: (large(run), edit(run))
     folder = submission(tmp_path, edits)
-    check = check_folder(folder, official=False)[-1]
+    check = judge_path(folder, official=False)[-1]
     assert check.verdict == "FAIL"
     assert "converges in 35 epochs, less than the accepted minimum 55" in check.cause
     assert (rule in {f.name for f in check.findings}) == (odd is not None)
@@ -326,7 +346,7 @@ def test_a_log_that_cannot_be_read_does_not_decide_the_round(tmp_path: Path) -> 
         ruleset="2.0.0",
     )
     (folder / "result_4.txt").write_text("no log")
-    assert check_folder(folder, official=False)[-1].ruleset == "2.0.0"
+    assert judge_path(folder, official=False)[-1].ruleset == "2.0.0"
 
 
 def test_runs_that_learn_nothing_are_not_copies(tmp_path: Path) -> None:
@@ -351,7 +371,7 @@ def touched_up(number: int, run: Run) -> None:
 @pytest.mark.parametrize(
     ("touched", "unit_ms", "rules"),
     [
-        (False, 1, {"copied-run", "copied-accuracies"}),
+        (False, 1, {"copied-run"}),
         (True, 1, {"copied-run"}),
         (True, 50, set()),
         (False, 1000, {"copied-accuracies"}),
@@ -364,7 +384,7 @@ def test_runs_that_are_one_run(
     rules: set[str],
 ) -> None:
     """One run under five names, hours after one another: its times, its accuracies or both. Stamps
-    of a coarse unit are alike in honest runs too."""
+    of a coarse unit are alike in honest runs too. Each of the ten pairs is named once."""
     for number in range(5):
         run = good_run()
         an_hour_apart(number, run)
@@ -374,10 +394,134 @@ def test_runs_that_are_one_run(
             touched_up(number, run)
         write(tmp_path / f"result_{number}.txt", run)
     copied = {"copied-run", "copied-accuracies"}
-    severities = {f.name: f.severity for f in whole(tmp_path).findings}
-    assert ("shared-moments" in severities) == (unit_ms == 1 or not touched)
+    findings = whole(tmp_path).findings
+    severities = {f.name: f.severity for f in findings}
+    assert ("shared-moments" in severities) == (not touched)  # they end alike
     assert severities.keys() & copied == rules
     assert {severities[name] for name in rules} <= {ERROR}
+    named = [f.message.partition(" are ")[0] for f in findings if f.name in copied]
+    assert len(named) == len(set(named)) == 10 * len(rules)
+
+
+def evaluations(run: Run) -> Run:
+    return [record for record in run if record.key == "eval_accuracy"]
+
+
+def cut_short(run: Run) -> None:
+    run.remove(evaluations(run)[-2])
+
+
+def longer(run: Run) -> None:
+    for number in range(4):
+        epoch = 36 + number
+        again(
+            "eval_accuracy",
+            1000,
+            value=0.76 + number / 1e4,
+            metadata={"epoch_num": epoch},
+        )(run)
+
+
+def one_edited(run: Run) -> None:
+    evaluations(run)[3].value = 0.4
+
+
+def half_of_another(run: Run) -> None:
+    for number, record in enumerate(evaluations(run)[::2]):
+        record.value = 0.2 + number / 11
+
+
+def without_some(run: Run) -> None:
+    for record in evaluations(run)[1:-1:3]:
+        run.remove(record)
+
+
+def permuted(run: Run) -> None:
+    records = evaluations(run)[:-1]
+    values = [record.value for record in records]
+    for record, value in zip(records, reversed(values), strict=True):
+        record.value = value
+
+
+def rounded(run: Run) -> None:
+    slower(run)
+    for record in evaluations(run):
+        record.value = round(record.value, 4)
+    one_edited(run)
+
+
+def with_noise(run: Run) -> None:
+    slower(run)
+    for number, record in enumerate(evaluations(run)):
+        record.value += (number * 7 % 19 - 9) / 50_000
+
+
+def slower(run: Run) -> None:
+    start_ms = find(run, "run_start").time_ms
+    for record in run:
+        record.time_ms = round(start_ms + (record.time_ms - start_ms) * 1.002)
+
+
+def slower_and_touched_up(run: Run) -> None:
+    slower(run)
+    touched_up(1, run)
+
+
+def some_stamps_edited(run: Run) -> None:
+    touched_up(1, run)
+    for record in evaluations(run)[2:4]:
+        record.time_ms += 40
+
+
+EDITS = (
+    lambda run: None,
+    cut_short,
+    longer,
+    one_edited,
+    half_of_another,
+    without_some,
+    permuted,
+    rounded,
+    with_noise,
+    slower,
+    slower_and_touched_up,
+    some_stamps_edited,
+)
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_no_edit_clears_a_copy(tmp_path: Path, edit: Edit) -> None:
+    """Of the third run, an hour later and with a seed of its own."""
+    folder = submission(tmp_path)
+    copy = vary(good_run(), 2)
+    an_hour_apart(1, copy)
+    put("seed", 1004)(copy)
+    edit(copy)
+    write(folder / "result_4.txt", copy)
+    copied = [f for f in whole(folder).findings if f.name.startswith("copied-")]
+    (finding,) = copied
+    assert finding.severity == ERROR
+    assert "result_2.txt and result_4.txt" in finding.message
+
+
+def test_runs_of_a_small_set_share_accuracies_by_chance(tmp_path: Path) -> None:
+    """Fractions of 400 images, as of `smoke`."""
+
+    def of_small_set(run: Run) -> None:
+        put("eval_samples", 400)(run)
+        for record in evaluations(run):
+            record.value = round(record.value * 400) / 400
+
+    folder = submission(tmp_path, every(of_small_set))
+    shared = set.intersection(
+        *(
+            {e.accuracy for e in check.run.evaluations}
+            for check in judge_path(folder)[:2]
+            if check.run
+        )
+    )
+    assert len(shared) >= 3
+    assert broken(folder, "copied-accuracies") is None
 
 
 @pytest.mark.parametrize(
@@ -431,7 +575,7 @@ def test_links_out_of_the_folder_are_not_followed(tmp_path: Path) -> None:
     folder = submission(tmp_path / "five", runs=4)
     (folder / "result_4.txt").symlink_to("../elsewhere.txt")
     (folder / "result_5.txt").symlink_to("result_0.txt")
-    names = [check.path.name for check in check_folder(folder, "4.0.0", official=False)]
+    names = [check.path.name for check in judge_path(folder, "4.0.0", official=False)]
     assert names == [*(f"result_{number}.txt" for number in (0, 1, 2, 3, 5)), "five"]
 
 
@@ -439,7 +583,7 @@ def test_logs_have_any_name_that_the_package_checker_finds(tmp_path: Path) -> No
     folder = submission(tmp_path / "five")
     for path in folder.iterdir():
         path.rename(folder / path.name.replace("_", "_4955-240510_"))
-    *logs, _ = check_folder(folder, "4.0.0", official=False)
+    *logs, _ = judge_path(folder, "4.0.0", official=False)
     found = [log.path for log in logs]
     assert found == sorted(folder.glob("result_*.txt"))  # its pattern
     assert len(found) == 5
@@ -447,13 +591,13 @@ def test_logs_have_any_name_that_the_package_checker_finds(tmp_path: Path) -> No
 
 def test_a_folder_without_results(tmp_path: Path) -> None:
     with refused(r"result_\*\.txt expected in it, found none"):
-        check_folder(tmp_path)
+        judge_path(tmp_path)
     with refused(r"result_\*\.txt expected in it, found none"):
         score_folder(tmp_path)
     (tmp_path / "note.txt").write_text("no log\n")
     write(tmp_path / "run_1.log", good_run())
     with refused(r"found none; \S*/run_1\.log has records"):
-        check_folder(tmp_path)
+        judge_path(tmp_path)
 
 
 # --- score --------------------------------------------------------------------------------------

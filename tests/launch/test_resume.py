@@ -171,7 +171,7 @@ def test_an_error_of_the_launcher_after_the_end_is_a_warning(
     write(tmp_path / RESULT, Result("success"))
     monkeypatch.setattr(launch_run, "begin_run", Mock())
     monkeypatch.setattr(launch_run, "_failure_of_attempt", fail)
-    monkeypatch.setattr(launch_run, "check_log", fail)
+    monkeypatch.setattr(launch_run, "judge_path", fail)
     launch_run.run_attempts(Mock(options=Options()), tmp_path, Mock())
     assert launch_run.check_run(LOADED.run, tmp_path).verdict == "NOT_RUN"
     said = capsys.readouterr().err
