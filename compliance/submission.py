@@ -297,16 +297,16 @@ def _seeds(submission: Submission) -> Violations:
     if not submission.closed:
         return
     runs = [(name, run) for name, run in submission.runs if run.at_least("1.0.0")]
-    taken: dict[tuple[str, ...], str] = {}
+    taken: dict[tuple[object, ...], str] = {}
     for name, run in runs:
         for event in run.all("seed"):
             source = [shown(event.metadata.get(key)) for key in ("file", "lineno")]
-            # the checker takes "1" for 1
-            seed = (*source, str(event.value))
+            value = _integer(event.value)
+            seed = (*source, value)
             subject = f"{name} line {event.line}: seed"
             actual = f"is {shown(event.value)}"
             line = event.line
-            if not _is_integer(event.value):
+            if value is None:
                 yield against(
                     subject,
                     actual,
@@ -333,11 +333,13 @@ def _seeds(submission: Submission) -> Violations:
         )
 
 
-def _is_integer(value: Any) -> bool:
+def _integer(value: Any) -> int | None:
+    """The integer that the official checker makes of a value, a text too; None: it has none."""
     try:
-        return int(value) == value or not isinstance(value, float)
+        integer = int(value)
     except (TypeError, ValueError, OverflowError):
-        return False
+        return None
+    return integer if isinstance(value, str) or integer == value else None
 
 
 _SAME_IN_ALL = (

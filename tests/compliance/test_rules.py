@@ -757,6 +757,27 @@ def test_epochs_may_be_counted_from_0_and_evaluations_from_1(tmp_path: Path) -> 
     assert "untrained-epoch" not in broken(tmp_path, count_from_0)
 
 
+@pytest.mark.parametrize("key", ["init_start", "seed", "epoch_start"])
+@pytest.mark.parametrize(("worst_ms", "severity"), [(900, None), (1100, POLICY)])
+def test_records_of_many_ranks_have_no_order(
+    tmp_path: Path, key: str, worst_ms: int, severity: str | None
+) -> None:
+    """Each of 512 ranks logs one, up to so much late. Before run_start any is in order."""
+    rng = random.Random(key)
+
+    def by_ranks(run: Run) -> None:
+        record = find(run, key)
+        at = run.index(record)
+        for other in run[at:]:
+            other.time_ms += 1500
+        late = [record.later(-rng.randrange(worst_ms)) for _ in range(510)]
+        run[at:at] = [record, *late, record.later(-worst_ms)]
+
+    if key != "epoch_start":
+        severity = None
+    assert broken(tmp_path, by_ranks).get("time-goes-back") == severity
+
+
 # --- one cause -----------------------------------------------------------------------------------
 
 

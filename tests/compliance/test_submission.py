@@ -195,6 +195,18 @@ def test_seeds(
     assert words in finding.message
 
 
+@pytest.mark.parametrize("first", [2**63, -(2**63) - 4, 2**64 - 4, 10**30])
+def test_seeds_of_any_size_are_compared_exactly(tmp_path: Path, first: int) -> None:
+    edits = {number: put("seed", first + number) for number in range(5)}
+    assert broken(submission(tmp_path, edits), "seed-not-fresh") is None
+    finding = broken(
+        submission(tmp_path, edits | {3: put("seed", str(first + 1))}),
+        "seed-not-fresh",
+    )
+    assert finding is not None
+    assert f'"{first + 1}", as in result_1.txt' in finding.message
+
+
 def test_hyper_parameters_are_alike(tmp_path: Path) -> None:
     submission(
         tmp_path,
