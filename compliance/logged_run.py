@@ -311,7 +311,7 @@ class LoggedRun:
 
     @cached_property
     def duplicate_writers(self) -> int:
-        """How many ranks wrote the log from run_start on: the copies of a record within a second."""
+        """How many ranks wrote the log from run_start on: copies of a record within a second."""
         begin, end = self._clock_orders
         return copies(
             [event for event in self.events if begin <= event.order <= end],
