@@ -2,9 +2,11 @@
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from mlperf_logging.package_checker.power_checker import PowerChecker
 from mlperf_logging.system_desc_checker.system_desc_checker import check_system_desc
 from typer.testing import CliRunner, Result
 
@@ -94,6 +96,8 @@ SYSTEM = {
     "division": "closed",
     "number_of_nodes": "4",
     "accelerators_per_node": "8",
+    "host_processors_per_node": "2",
+    "status": "Available on-premise",
 }
 
 
@@ -233,16 +237,87 @@ def test_hyper_parameters_are_alike(tmp_path: Path) -> None:
         ),
         (None, "system-description", ERROR),
         ({}, "system-description", ERROR),
+        ([], "system-description", ERROR),
+        ({**SYSTEM, "accelerators_per_node": 8}, "system-description", ERROR),
+        ({**SYSTEM, "framework": None}, "system-description", ERROR),
+        ({**SYSTEM, "status": "available"}, "system-status", ERROR),
+        (dict.fromkeys(benchmark.SYSTEM_FIELDS, ""), "system-counts", POLICY),
+        *(
+            ({**SYSTEM, key: count}, "system-counts", POLICY)
+            for key in (
+                "number_of_nodes",
+                "accelerators_per_node",
+                "host_processors_per_node",
+            )
+            for count in ("eight", "8 ", "-8", "8.5", 8.5, True, -8, 1e400, None, "")
+        ),
+        ({**SYSTEM, "number_of_nodes": "0"}, "system-counts", POLICY),
+        ({**SYSTEM, "number_of_nodes": 4.0}, "system-counts", None),
+        ({**SYSTEM, "accelerators_per_node": "0"}, "system-counts", None),
     ],
 )
 def test_the_system_description(
     tmp_path: Path,
     system: object,
     rule: str,
-    expected: str,
+    expected: str | None,
 ) -> None:
     folder = package(tmp_path, system)
     assert severity(folder, rule) == expected
+
+
+@pytest.mark.parametrize(
+    ("again", "expected"),
+    [('"8"', None), ('"4"', ERROR)],
+)
+def test_a_name_twice_in_the_system_description(
+    tmp_path: Path,
+    again: str,
+    expected: str | None,
+) -> None:
+    folder = package(tmp_path, SYSTEM)
+    path = tmp_path / "us/systems/box.json"
+    path.write_text(f'{{"accelerators_per_node": {again}, {path.read_text()[1:]}')
+    assert severity(folder, "system-description") == expected
+
+
+def without_switch(power: Path) -> None:
+    (power / "result_3/sw_0.txt").unlink()
+
+
+def misnumbered(power: Path) -> None:
+    (power / "result_3/node_1.txt").rename(power / "result_3/node_2.txt")
+
+
+@pytest.mark.parametrize("edit", [without_switch, misnumbered, None])
+@pytest.mark.parametrize(("others_lost", "expected"), [(0, NOTE), (1, ERROR)])
+def test_power_is_measured_of_every_run_as_the_official_checker_wants_it(
+    tmp_path: Path,
+    edit: Callable[[Path], None] | None,
+    others_lost: int,
+    expected: str,
+) -> None:
+    folder = submission(
+        tmp_path / "box/resnet", dict.fromkeys(range(others_lost), lost)
+    )
+    logs = sorted(map(str, folder.glob("result_*.txt")))
+    for log in logs:
+        run = folder / "power" / Path(log).stem
+        run.mkdir(parents=True)
+        for name in ("node_0.txt", "node_1.txt", "sw_0.txt"):
+            (run / name).touch()
+    if edit is not None:
+        edit(folder / "power")
+    _, failed = PowerChecker("4.0.0").check_power(str(folder / "power"), logs)
+    assert failed == ({"result_3"} if edit else set())
+    assert severity(folder, "incomplete-power") == (expected if edit else None)
+
+
+def test_the_cause_of_a_folder_counts_those_of_its_logs(tmp_path: Path) -> None:
+    edits = {0: drop("run_stop"), 2: lost, 3: lost, 4: lost}
+    cause = whole(submission(tmp_path, edits)).cause
+    assert "3 x target-not-reached (result_2.txt" in cause
+    assert "1 x no-run-stop (result_0.txt" in cause
 
 
 @pytest.mark.parametrize("field", benchmark.SYSTEM_FIELDS)
@@ -421,6 +496,7 @@ def test_one_clearing_of_caches_is_of_runs_at_one_time(
     [
         ("NVIDIA A100-SXM4-80GB (400W TDP)", True),
         ("NVIDIA H100-SXM5-80GB", False),
+        ("NVIDIA B900", False),
         (None, False),
     ],
 )
@@ -434,6 +510,26 @@ def test_no_accelerator_is_faster_than_its_data_sheet(
         tmp_path,
         {**SYSTEM, "accelerator_model_name": accelerator},
     )
+    expected = POLICY if too_fast else None
+    assert severity(folder, "impossible-accelerator-rate") == expected
+
+
+@pytest.mark.parametrize(
+    ("counts", "too_fast"),
+    [
+        ({"accelerators_per_node": "0"}, True),
+        ({"accelerators_per_node": "0", "number_of_nodes": "256"}, False),
+        ({"accelerators_per_node": "2"}, True),
+        ({"accelerators_per_node": "4"}, False),
+    ],
+)
+def test_a_machine_without_a_data_sheet_is_no_faster_than_ten_published_ones(
+    tmp_path: Path,
+    counts: dict[str, str],
+    too_fast: bool,
+) -> None:
+    """1.1 million images/s."""
+    folder = package(tmp_path, SYSTEM | counts)
     expected = POLICY if too_fast else None
     assert severity(folder, "impossible-accelerator-rate") == expected
 
