@@ -3,7 +3,6 @@
 import math
 from collections import defaultdict
 from collections.abc import Iterator
-from fractions import Fraction
 
 from ...config import benchmark
 from ...config.finding import ERROR, NOTE, POLICY, Finding, plain, printable, shown
@@ -291,9 +290,6 @@ def accuracies_are_counts(run: LoggedRun) -> Violations:
     accuracies = [evaluation.accuracy for evaluation in evaluations]
     most = benchmark.IMAGENET_EVAL_SAMPLES
     padded = all(_off(each, _PADDED_IMAGES) < _FLOAT32_IMAGES for each in accuracies)
-    images = math.lcm(
-        *(Fraction(each).limit_denominator(most).denominator for each in accuracies)
-    )
     for evaluation in evaluations:
         if _off(evaluation.accuracy, most) > _SUMMED_IMAGES:
             strict = run.at_least("1.0.0") and not padded
@@ -305,6 +301,7 @@ def accuracies_are_counts(run: LoggedRun) -> Violations:
                 severity=only_if(strict, POLICY),
             )
             return
+    images = most // math.gcd(most, *(round(each * most) for each in accuracies))
     if len(evaluations) >= 3 and images <= _FEW * most:
         yield against(
             "accuracies:",
