@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -511,22 +511,31 @@ def _power_files(folder: Path) -> tuple[int, int] | None:
 @folder_rule("MLP910", "another-system", POLICY, f"{RULES_TEXT} line 62")
 def _as_described(submission: Submission) -> Violations:
     """The logs are of the system that is described: each accelerator has whole images of the batch,
-    and a platform such as 4xNAME counts its nodes or its accelerators."""
+    and a platform such as 4xNAME counts its nodes or its accelerators (and names no others: a
+    note)."""
     machine = submission.machine
     if machine is None:
         return
     nodes = machine.nodes
     accelerators = machine.accelerators or nodes
+    models = _models(shown(submission.described("accelerator_model_name")))
     for name, run in submission.runs:
         if run.batch is not None and run.batch % accelerators:
             actual = f"{run.batch:g} images on {accelerators} accelerators"
             yield against(f"{name}:", actual, "as many on each")
             return
-        platform = _COUNT.match(shown(run.value("submission_platform")))
-        if platform and int(platform[1]) not in (nodes, accelerators):
-            actual = f"is {platform[1]}x..."
+        platform = shown(run.value("submission_platform"))
+        subject = f"{name}: submission_platform"
+        count = _COUNT.match(platform)
+        if count and int(count[1]) not in (nodes, accelerators):
+            actual = f"is {count[1]}x..."
             expected = f"{nodes} nodes or {accelerators} accelerators, as described"
-            yield against(f"{name}: submission_platform", actual, expected)
+            yield against(subject, actual, expected)
+            return
+        named = _models(platform)
+        if named and models and named.isdisjoint(models):
+            expected = " or ".join(sorted(models))
+            yield against(subject, f"is {platform}", expected, severity=NOTE)
             return
 
 
@@ -569,15 +578,25 @@ def _possible_on_accelerators(submission: Submission) -> Violations:
 
 
 def _peak_flops_per_s(accelerator: str) -> float:
-    """The highest tensor rate of the data sheets in `config/system/` of an accelerator, known by
-    a word of its name (A100, L40S, H100); 0: no such sheet."""
-    words = set(_MODEL.findall(accelerator.upper()))
-    rates = [0.0]
+    """The highest tensor rate of the data sheets of an accelerator; 0: no such sheet."""
+    return max((_sheets()[model] for model in _models(accelerator)), default=0.0)
+
+
+def _models(name: str) -> set[str]:
+    """The words of a name that are accelerators with a data sheet: A100, L40S, H100."""
+    return _sheets().keys() & _MODEL.findall(name.upper())
+
+
+@cache
+def _sheets() -> dict[str, float]:
+    """The tensor rates of the data sheets in `config/system/`, the highest of an accelerator."""
+    rates: dict[str, float] = {}
     for system in map(load_system, list_systems()):
-        model = _MODEL.findall(system.accelerator)[:1]
-        if system.performance and words.intersection(model):
-            rates.append(system.performance.tensor_flops_per_s or 0.0)
-    return max(rates)
+        about = system.performance
+        for model in _MODEL.findall(system.accelerator)[:1]:
+            rate = (about and about.tensor_flops_per_s) or 0.0
+            rates[model] = max(rate, rates.get(model, 0.0))
+    return rates
 
 
 SET_RULES = rules_on(FOLDER)

@@ -262,18 +262,21 @@ def over(images: int) -> Edit:
     return accuracies(lambda v: (round(v * images) // 2 * 2 + 1) / images)
 
 
+def is_evaluation_after(epoch: int, record: Record) -> bool:
+    of_epoch = record.metadata.get("epoch_num") == epoch
+    return of_epoch and record.key.startswith("eval")
+
+
 def evaluated_at(place: int) -> Edit:
     """The first evaluation before run_start, or after run_stop."""
 
     def edit(run: Run) -> None:
-        early = [
-            r
-            for r in run
-            if r.metadata.get("epoch_num") == 3 and r.key.startswith("eval")
-        ]
+        early = [record for record in run if is_evaluation_after(3, record)]
         for record in early:
             run.remove(record)
-        at = run.index(find(run, "run_start")) if place == 0 else len(run)
+        at = len(run)
+        if place == 0:
+            at = run.index(find(run, "run_start"))
         stamp_ms = run[min(at, len(run) - 1)].time_ms
         for number, record in enumerate(early):
             record.time_ms = stamp_ms + number
@@ -848,8 +851,17 @@ def test_epochs_may_be_counted_from_0_and_evaluations_from_1(tmp_path: Path) -> 
     assert "untrained-epoch" not in broken(tmp_path, count_from_0)
 
 
-@pytest.mark.parametrize("key", ["init_start", "seed", "epoch_start"])
-@pytest.mark.parametrize(("worst_ms", "severity"), [(900, None), (1100, POLICY)])
+@pytest.mark.parametrize(
+    "key",
+    ["init_start", "seed", "epoch_start"],
+)
+@pytest.mark.parametrize(
+    ("worst_ms", "severity"),
+    [
+        (900, None),
+        (1100, POLICY),
+    ],
+)
 def test_records_of_many_ranks_have_no_order(
     tmp_path: Path, key: str, worst_ms: int, severity: str | None
 ) -> None:
