@@ -243,7 +243,6 @@ def test_hyper_parameters_are_alike(tmp_path: Path) -> None:
         ({**SYSTEM, "status": "available"}, "system-status", ERROR),
         (dict.fromkeys(benchmark.SYSTEM_FIELDS, ""), "system-counts", POLICY),
         ({**SYSTEM, "number_of_nodes": "0"}, "system-counts", POLICY),
-        ({**SYSTEM, "number_of_nodes": 4.0}, "system-counts", None),
         ({**SYSTEM, "accelerators_per_node": "0"}, "system-counts", None),
     ],
 )
@@ -386,9 +385,7 @@ def test_a_system_description_has_every_field_that_the_official_checker_asks_for
         ({}, "32xDGX", False),
         ({}, "8xDGX", True),
         ({"accelerators_per_node": "9"}, "DGX", True),
-        ({"number_of_nodes": "two"}, "8xDGX", False),
         ({"accelerator_model_name": "A100-SXM"}, "4xDGX A100", False),
-        ({"accelerator_model_name": "B900"}, "4xDGX H100", False),
     ],
 )
 def test_the_logs_are_of_the_system_that_is_described(
@@ -543,7 +540,6 @@ def test_one_clearing_of_caches_is_of_runs_at_one_time(
     [
         ("NVIDIA A100-SXM4-80GB (400W TDP)", True),
         ("NVIDIA H100-SXM5-80GB", False),
-        ("NVIDIA B900", False),
         (None, False),
     ],
 )
