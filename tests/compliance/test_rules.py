@@ -497,7 +497,7 @@ CASES = (
     Case("interval-without-time", at_a_stroke("block", 73)),
     *(
         Case("impossible-accuracy", nth("eval_accuracy", 2, value=value))
-        for value in (-1, 0, 1, 32.174, 1e308)
+        for value in (-1, 0, 1, 32.174)
     ),
     Case(
         "epochs-out-of-order",
