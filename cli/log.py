@@ -57,7 +57,7 @@ def log_show(
 
     Example: `rn50 log show results/quick/20261121T080000Z`
     """
-    from ..compliance.check_log import check_log, is_valid
+    from ..compliance.check_log import check_log
     from ..report.compare import read_all
 
     subjects = read_all(paths)
@@ -66,7 +66,7 @@ def log_show(
         for log in subject.logs:
             content = shown(log, subject)
             check = check_log(log.path, official=False)
-            if not is_valid(check.verdict):
+            if not check.is_result:
                 content["published"] = None  # no result
             if not as_json:
                 if contents:

@@ -38,10 +38,12 @@ _NAMING_KEYS: tuple[str, ...] = (
     "opt_name",
 )
 _WORD = r"[A-Za-z0-9_]{1,40}"
-_ROUND_ONLY_WARNED = {
-    "1.1.0": ("missing-weight-initialization", "weight-initialization-names")
+_NOT_OF_THE_ROUND = {
+    "1.1.0": ("missing-weight-initialization", "weight-initialization-names"),
+    "4.0.0": ("system-status",),
 }
-"""Errors today that were warnings in the round itself (mlcommons/logging 63c9709, 4c04112)."""
+"""Errors today that the checker of the round itself only warned about (mlcommons/logging 63c9709,
+4c04112) or did not look for."""
 
 UNREADABLE = Finding("MLP000", ERROR, None, "an MLPerf log", "", "", name="unreadable")
 OFFICIAL_FAILS = Finding(
@@ -89,11 +91,22 @@ class Check(NamedTuple):
         return f"the official checker says {official.verdict}: {reasons}"
 
     @property
+    def cause_name(self) -> str:
+        """The name of the rule that gives the cause; empty: PASS."""
+        finding = _explaining(self.findings)
+        return finding.name if finding else ""
+
+    @property
     def round_verdict(self) -> str | None:
         """The verdict with the checker of the round; None where it is today's."""
-        only_warned = _ROUND_ONLY_WARNED.get(self.ruleset, ())
-        errors = tuple(f for f in self.findings if f.name not in only_warned)
+        only_today = _NOT_OF_THE_ROUND.get(self.ruleset, ())
+        errors = tuple(f for f in self.findings if f.name not in only_today)
         return verdict_of(errors) if len(errors) < len(self.findings) else None
+
+    @property
+    def is_result(self) -> bool:
+        """Whether its time and its score are results: it was valid in its round."""
+        return is_valid(self.round_verdict or self.verdict)
 
     def to_dict(self) -> dict[str, Any]:
         """As `rn50 log check --json` prints it."""
@@ -207,16 +220,23 @@ def no_milder(
     return (OFFICIAL_FAILS._replace(message=message), *findings)
 
 
+def _explaining(findings: tuple[Finding, ...]) -> Finding | None:
+    """What explains the first error, else that error, else the first policy finding; None: PASS."""
+    if verdict_of(findings) == PASS:
+        return None
+    worst = findings[0]
+    why = (f for f in findings if f.id == worst.caused_by and not f.caused_by)
+    return next(why, worst)
+
+
 def _cause(run: LoggedRun, findings: tuple[Finding, ...]) -> str:
-    """One sentence: what explains the first error, else that error, else the first policy finding
-    (and whether it is about the image set alone), else how the run ended."""
-    if verdict_of(findings) != PASS:
-        worst = findings[0]
+    """One sentence: what explains the worst finding (and whether that is about the image set
+    alone), else how the run ended."""
+    if (worst := _explaining(findings)) is not None:
         reasons = (f.name for f in findings if f.severity in (ERROR, POLICY))
         if _ON_THE_SET.issuperset(reasons):
             return f"{worst.message}: the set is not ImageNet; no other rule is broken"
-        why = (f for f in findings if f.id == worst.caused_by and not f.caused_by)
-        return next(why, worst).message
+        return worst.message
     sentence = "complete run"
     target = run.end or run.target
     if run.needs_target and target is not None:

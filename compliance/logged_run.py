@@ -2,12 +2,13 @@
 
 import math
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from ..config import benchmark
-from ..config.finding import number
+from ..config.finding import number, shown
 from ..logging.events import RUN_KEYS, Event, Log
 from .rule import Setting
 
@@ -330,9 +331,25 @@ class LoggedRun:
 
     @cached_property
     def duplicate_writers(self) -> int:
-        """How often the log has its run_start within a second: ranks that all wrote."""
-        starts = self.all("run_start")
-        return sum(abs(e.time_ms - starts[0].time_ms) <= SAME_MS for e in starts)
+        """How many ranks wrote the log from run_start on: copies of a record within a second."""
+        begin, end = self._clock_orders
+        return copies(
+            [event for event in self.events if begin <= event.order <= end],
+            within_ms=SAME_MS,
+        )
+
+
+def copies(events: Iterable[Event], within_ms: float = math.inf) -> int:
+    """The most copies of a record, up to a time after the first: a program logs each once, so that
+    so many have written. They have one key and metadata, and may differ in their value."""
+    first_ms: dict[tuple[str, str], float] = {}
+    counts: Counter[tuple[str, str]] = Counter()
+    for event in events:
+        metadata = sorted(event.metadata.items())
+        record = event.key, str([(name, shown(value)) for name, value in metadata])
+        since_ms = event.time_ms - first_ms.setdefault(record, event.time_ms)
+        counts[record] += abs(since_ms) <= within_ms
+    return max(counts.values(), default=0)
 
 
 def spread_ms(events: Iterable[Event]) -> float:

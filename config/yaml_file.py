@@ -140,7 +140,8 @@ def _read(path: Path, within: Path | None) -> list[_Entry]:
     if tree is None:
         raise UserError(f"{path}: settings expected, found none")
     if type(tree) is not dict:
-        raise UserError(f"{path}:1: a mapping of sections expected, found {show(tree)}")
+        found = "a list" if isinstance(tree, list) else "a single value"
+        raise UserError(f"{path}:1: a mapping of sections expected, found {found}")
     return list(_entries(node, tree))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from ..compliance.check_log import Check, is_valid
+from ..compliance.check_log import Check
 from ..compliance.round import judge_all
 from ..compliance.rule import ROUND
 from ..compliance.score import Score, score_checks
@@ -329,8 +329,8 @@ def _result_columns(
         for rate, count in zip(rates, counts, strict=True)
     ]
     columns.append(_column("images_per_s_each", "images/s each", each, ",.1f"))
-    results = [subject.folder.result for subject in subjects]
-    mfus = [result.mfu if result else None for result in results]
+    records = [subject.folder.result for subject in subjects]
+    mfus = [record.mfu if record else None for record in records]
     columns.append(_column("mfu", "MFU", mfus, ".4f"))
     scores = list(map(_score, subjects, judged))
     minutes = [score and score.score_min for score in scores]
@@ -339,9 +339,9 @@ def _result_columns(
         score.scaling_factor if score and score.scaled else None for score in scores
     ]
     columns.append(_column("rcp_factor", "its RCP factor", factors, ".4f"))
-    valid = list(map(is_valid, verdicts))
+    results = [checks[-1].is_result for checks in judged]
     for column in columns:
-        yield column.ranking(valid) if column.key in RANKED else column
+        yield column.ranking(results) if column.key in RANKED else column
 
 
 def _score(
@@ -511,7 +511,7 @@ def _group(
     results = [
         run
         for subject, check in zip(subjects, judged, strict=True)
-        if is_valid(check.verdict)
+        if check.is_result
         for run in subject.runs
     ]
     spreads = {}

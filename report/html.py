@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from ..compliance.check_log import Check, is_valid
+from ..compliance.check_log import Check
 from ..compliance.score import score_checks
 from ..compliance.submission import as_one, judge_path
 from ..config.atomic import in_its_folder, write_output
@@ -98,7 +98,7 @@ def render_report(
         submission = checks[-1]
         score = score_checks(subject.path, checks)
     standing = None
-    if checks and is_valid(checks[-1].verdict):
+    if checks and checks[-1].is_result:
         standing = standing_of(subject.path, subject.config, subject.runs)
     config = str(folder.path / "config.yaml")
     parameters = parameter_columns([subject])

@@ -2,9 +2,11 @@
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from mlperf_logging.package_checker.power_checker import PowerChecker
 from mlperf_logging.system_desc_checker.system_desc_checker import check_system_desc
 from typer.testing import CliRunner, Result
 
@@ -94,6 +96,8 @@ SYSTEM = {
     "division": "closed",
     "number_of_nodes": "4",
     "accelerators_per_node": "8",
+    "host_processors_per_node": "2",
+    "status": "Available on-premise",
 }
 
 
@@ -195,6 +199,18 @@ def test_seeds(
     assert words in finding.message
 
 
+@pytest.mark.parametrize("first", [2**63, -(2**63) - 4, 2**64 - 4, 10**30])
+def test_seeds_of_any_size_are_compared_exactly(tmp_path: Path, first: int) -> None:
+    edits = {number: put("seed", first + number) for number in range(5)}
+    submission(tmp_path, edits)
+    assert broken(tmp_path, "seed-not-fresh") is None
+    edits[3] = put("seed", str(first + 1))
+    submission(tmp_path, edits)
+    finding = broken(tmp_path, "seed-not-fresh")
+    assert finding is not None
+    assert f'"{first + 1}", as in result_1.txt' in finding.message
+
+
 def test_hyper_parameters_are_alike(tmp_path: Path) -> None:
     submission(
         tmp_path,
@@ -241,16 +257,124 @@ def test_status_and_label_smoothing_are_alike(tmp_path: Path, key: str) -> None:
         ),
         (None, "system-description", ERROR),
         ({}, "system-description", ERROR),
+        ([], "system-description", ERROR),
+        ({**SYSTEM, "accelerators_per_node": 8}, "system-description", ERROR),
+        ({**SYSTEM, "framework": None}, "system-description", ERROR),
+        ({**SYSTEM, "status": "available"}, "system-status", ERROR),
+        (dict.fromkeys(benchmark.SYSTEM_FIELDS, ""), "system-counts", POLICY),
+        ({**SYSTEM, "number_of_nodes": "0"}, "system-counts", POLICY),
+        ({**SYSTEM, "accelerators_per_node": "0"}, "system-counts", None),
     ],
 )
 def test_the_system_description(
     tmp_path: Path,
     system: object,
     rule: str,
-    expected: str,
+    expected: str | None,
 ) -> None:
     folder = package(tmp_path, system)
     assert severity(folder, rule) == expected
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "number_of_nodes",
+        "accelerators_per_node",
+        "host_processors_per_node",
+    ],
+)
+@pytest.mark.parametrize(
+    "count",
+    [
+        "eight",
+        "8 ",
+        "-8",
+        "8.5",
+        8.5,
+        True,
+        -8,
+        math.inf,
+        None,
+        "",
+    ],
+)
+def test_a_count_that_is_none_is_no_pass(
+    tmp_path: Path,
+    key: str,
+    count: object,
+) -> None:
+    folder = package(tmp_path, {**SYSTEM, key: count})
+    assert severity(folder, "system-counts") == POLICY
+
+
+@pytest.mark.parametrize(
+    ("again", "expected"),
+    [
+        ('"8"', None),
+        ('"4"', ERROR),
+    ],
+)
+def test_a_name_twice_in_the_system_description(
+    tmp_path: Path,
+    again: str,
+    expected: str | None,
+) -> None:
+    folder = package(tmp_path, SYSTEM)
+    path = tmp_path / "us/systems/box.json"
+    path.write_text(f'{{"accelerators_per_node": {again}, {path.read_text()[1:]}')
+    assert severity(folder, "system-description") == expected
+
+
+def without_switch(power: Path) -> None:
+    (power / "result_3/sw_0.txt").unlink()
+
+
+def misnumbered(power: Path) -> None:
+    (power / "result_3/node_1.txt").rename(power / "result_3/node_2.txt")
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [without_switch, misnumbered],
+)
+@pytest.mark.parametrize(
+    ("others_lost", "expected"),
+    [
+        (0, NOTE),
+        (1, ERROR),
+    ],
+)
+def test_power_is_measured_of_every_run_as_the_official_checker_wants_it(
+    tmp_path: Path,
+    edit: Callable[[Path], None],
+    others_lost: int,
+    expected: str,
+) -> None:
+    edits: Edits = dict.fromkeys(range(others_lost), lost)
+    folder = submission(tmp_path / "box/resnet", edits)
+    power = folder / "power"
+    logs = sorted(map(str, folder.glob("result_*.txt")))
+    for log in logs:
+        run = power / Path(log).stem
+        run.mkdir(parents=True)
+        (run / "node_0.txt").touch()
+        (run / "node_1.txt").touch()
+        (run / "sw_0.txt").touch()
+    checker = PowerChecker("4.0.0")
+    assert checker.check_power(str(power), logs) == (True, set())
+    assert broken(folder, "incomplete-power") is None
+    edit(power)
+    _, failed = checker.check_power(str(power), logs)
+    assert failed == {"result_3"}
+    assert severity(folder, "incomplete-power") == expected
+
+
+def test_the_cause_of_a_folder_counts_those_of_its_logs(tmp_path: Path) -> None:
+    edits = {0: drop("run_stop"), 2: lost, 3: lost, 4: lost}
+    cause = whole(submission(tmp_path, edits)).cause
+    assert "3 x target-not-reached (result_2.txt" in cause
+    assert "1 x no-run-stop (result_0.txt" in cause
 
 
 @pytest.mark.parametrize("field", benchmark.SYSTEM_FIELDS)
@@ -281,7 +405,7 @@ def test_a_system_description_has_every_field_that_the_official_checker_asks_for
         ({}, "32xDGX", False),
         ({}, "8xDGX", True),
         ({"accelerators_per_node": "9"}, "DGX", True),
-        ({"number_of_nodes": "two"}, "8xDGX", False),
+        ({"accelerator_model_name": "A100-SXM"}, "4xDGX A100", False),
     ],
 )
 def test_the_logs_are_of_the_system_that_is_described(
@@ -297,6 +421,13 @@ def test_the_logs_are_of_the_system_that_is_described(
         put("submission_platform", platform)(run)
         write(folder / f"result_{number}.txt", run)
     assert severity(folder, "another-system") == (POLICY if told else None)
+
+
+def test_a_platform_that_names_another_accelerator_is_a_note(tmp_path: Path) -> None:
+    folder = package(tmp_path, {**SYSTEM, "accelerator_model_name": "NVIDIA A100"})
+    named = put("submission_platform", "4xNVIDIA DGX H100")
+    submission(folder, every(named))
+    assert severity(folder, "another-system") == NOTE
 
 
 def aged(run: Run) -> None:
@@ -566,6 +697,31 @@ def test_no_accelerator_is_faster_than_its_data_sheet(
         tmp_path,
         {**SYSTEM, "accelerator_model_name": accelerator},
     )
+    expected = POLICY if too_fast else None
+    assert severity(folder, "impossible-accelerator-rate") == expected
+
+
+@pytest.mark.parametrize(
+    ("nodes", "accelerators", "too_fast"),
+    [
+        ("4", "0", True),
+        ("256", "0", False),
+        ("4", "2", True),
+        ("4", "4", False),
+    ],
+)
+def test_a_machine_without_a_data_sheet_is_no_faster_than_ten_published_ones(
+    tmp_path: Path,
+    nodes: str,
+    accelerators: str,
+    too_fast: bool,
+) -> None:
+    """1.1 million images/s."""
+    counts = {
+        "number_of_nodes": nodes,
+        "accelerators_per_node": accelerators,
+    }
+    folder = package(tmp_path, SYSTEM | counts)
     expected = POLICY if too_fast else None
     assert severity(folder, "impossible-accelerator-rate") == expected
 
