@@ -206,6 +206,7 @@ class RunLog:
             global_batch_size=plan.global_batch_size,
             config_sha256=context.loaded.sha256,
             seed=run.seed,
+            graphs=ranks["graphs"][0],
             weights_digest=weights_digest(net).hex(),
             clock=context.clock.comparison(),
             resumed_after_step=context.resumed.meta.step if context.resumed else None,
@@ -247,9 +248,9 @@ def gather_ranks(
 
     Returns:
         host, steps, the percentiles of `step_times.percentiles`, the most memory that the process
-        held, CPU time, bytes read from storage, and the most memory that the GPU (all of its
-        processes) held; None stands for what does not apply. Ranks above 0, which write no file: no
-        columns.
+        held, CPU time, bytes read from storage, the most memory that the GPU (all of its processes)
+        held, and how much of a step ran as CUDA graphs; None stands for what does not apply. Ranks
+        above 0, which write no file: no columns.
     """
     steps = len(phases_ms)
     times: dict[str, float | None] = {}
@@ -269,6 +270,7 @@ def gather_ranks(
         "cpu_s": cpu_s,
         "storage_read_bytes": read_bytes,
         "gpu_memory_peak_bytes": _gpu_memory_bytes(comm.ctx),
+        "graphs": str(graphs) if (graphs := comm.operators.graphs) else None,
     }
     row = json.dumps(figures).encode().ljust(_ROW_BYTES)
     everyone = comm.gather_bytes(row, "ranks")

@@ -70,8 +70,10 @@ class Cudnn:
         handle = ctypes.c_void_p()
         self._checked("cudnnCreate", ctypes.byref(handle))
         self._checked("cudnnSetStream", handle, device.stream)
-        self._handle = handle
         self.handle = handle.value or 0
+        """Of the calls, which the engine's worker makes: no other thread may use it meanwhile."""
+        self._asking = ctypes.c_void_p()
+        self._checked("cudnnCreate", ctypes.byref(self._asking))
         self._one = ctypes.c_float(1)
         self._zero = ctypes.c_float(0)
         self.one = ctypes.addressof(self._one)
@@ -139,7 +141,7 @@ class Cudnn:
         operands = map(ctypes.c_void_p, (first, second, convolution, result))
         self._checked(
             name,
-            self._handle,
+            self._asking,
             *operands,
             _MOST_ALGORITHMS,
             ctypes.byref(count),
@@ -165,7 +167,7 @@ class Cudnn:
         size_bytes = ctypes.c_size_t()
         self._checked(
             name,
-            self._handle,
+            self._asking,
             *map(ctypes.c_void_p, words),
             ctypes.byref(size_bytes),
         )

@@ -12,9 +12,15 @@ import numpy as np
 from mxnet import nd
 
 from ..communication.buckets import side_by_side
-from ..operators import TOP, Operators
+from ..operators import TOP, Graphs, Operators
 from ..step_times import Stamp
-from .calls import SETTINGS, data_address, float_bits
+from .calls import (
+    SETTINGS,
+    captured_graphs,
+    check_segments,
+    data_address,
+    float_bits,
+)
 from .cudnn import Cudnn
 from .module import CudaModule, blocks_for, type_name
 from .step_plan import ScoringPlan, Shared, TrainingPlan
@@ -46,6 +52,15 @@ class PlanOperators(Operators):
     @property
     def stamp(self) -> Stamp | None:
         return self.module.device.stamp(self.shared.arena.token)
+
+    @property
+    def graphs(self) -> Graphs:
+        return captured_graphs()
+
+    def finish(self) -> None:
+        super().finish()
+        self.module.device.check()
+        check_segments()
 
     def initialize(self, net: Any, initializer: mx.init.Initializer) -> None:
         """Also lays the weights of a type side by side: the engine has few arrays to watch, and
