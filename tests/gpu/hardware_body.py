@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import metadata
 from itertools import count, pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -273,7 +274,7 @@ def steps(options: Options, batch: str) -> None:
         times.have_batch()
         steps(times.after, reduce)
 
-    ways = {
+    ways: dict[str, Callable[[], object]] = {
         "alone": steps,
         "with stamps": stamped,
         "through Horovod": lambda: stamped(comm.reduce),
@@ -369,7 +370,7 @@ def calls(options: Options, batch: str) -> None:
     for entry, time_ms in zip(writer.tape.entries, medians_ms, strict=True):
         is_convolution = entry.function.startswith("cudnnConvolution")
         work = products.get(entry.layer, 0) if is_convolution else 0
-        moved = moved_bytes(entry, writer.tape.workspace)
+        moved = moved_bytes(entry, writer.tape)
         name = "our kernels" if entry.blocks else entry.function.removeprefix("cudnn")
         row = (name, int(batch), entry.layer, entry.function)
         show(*row, round(1e3 * time_ms, 2), moved, work)
@@ -459,13 +460,13 @@ def action(call: Any, stream: ctypes.c_void_p) -> Callable[[], int]:
     )
 
 
-def moved_bytes(entry: Any, workspace: Any) -> int:
+def moved_bytes(entry: Any, tape: Any) -> int:
     """What a call reads and writes, by the sizes of what it is given."""
     from mxnet import nd
 
     from rn50.train.gpu.memory import Buffer
 
-    words = list(entry.words)
+    words = list(getattr(tape, "words_of", attrgetter("words"))(entry))
     if entry.function == "cudnnBatchNormalizationBackwardEx":
         words[OF_ENTRY_Y] = None  # ReLU's signs are in the reserve space
     if (
@@ -475,7 +476,7 @@ def moved_bytes(entry: Any, workspace: Any) -> int:
         words.append(words[-1])  # added to what is there
     size_bytes = 0
     for word in words:
-        if isinstance(word, Buffer) and word is not workspace:
+        if isinstance(word, Buffer) and word is not tape.workspace:
             size_bytes += word.size_bytes
         elif isinstance(word, nd.NDArray):
             size_bytes += word.size * word.dtype().itemsize
@@ -483,12 +484,13 @@ def moved_bytes(entry: Any, workspace: Any) -> int:
 
 
 def of_module(options: Options, name: str, batch: str) -> None:
-    """The rows of a module of this folder."""
+    """The header and the rows of a module of this folder."""
     try:
         module = importlib.import_module(f"tests.gpu.{name}")
     except ModuleNotFoundError:
         show("not there", f"tests/gpu/{name}.py")
         return
+    show(*module.HEADER)
     for cells in module.rows(options.run(), int(batch), options.rounds):
         show(*cells)
 
@@ -522,15 +524,22 @@ def launch(options: Options, label: str, config: str, *words: str) -> None:
 def stop_and_resume(options: Options, ranks: str) -> None:
     """An epoch of `quick` on several GPUs, then another one from its checkpoint."""
     folder = Path(options.folder) / "runs" / "quick"
-    gpus = ["system.device=gpu", f"system.ranks_per_node={ranks}"]
-    words = [*gpus, "limits.epochs=1", f"system.results={folder}", *options.overrides]
+    words = [
+        "system.device=gpu",
+        f"system.ranks_per_node={ranks}",
+        f"system.results={folder}",
+        f"data.path={folder}/images",
+        "data.synthetic={}",
+        "limits.epochs=1",
+        *options.overrides,
+    ]
     show("quick, one epoch", *launched(options, ["launch", "quick", *words], folder))
     words = ["launch", "--resume", str(newest(folder)), "limits.epochs=2"]
     show("quick, resumed", *launched(options, words, folder))
 
 
 def newest(folder: Path) -> Path:
-    return max(folder.glob("*/*/"), key=os.path.getmtime)
+    return max(folder.glob("*/2*/"), key=os.path.getmtime)
 
 
 def launched(
@@ -553,7 +562,7 @@ def launched(
     yield round(records["train"]["recent_images_per_s"], 1)
     for name in ("step", "input", "reduction"):
         yield round(records["steps"][f"{name}_p50_ms"], 2)
-    yield result
+    yield result[:120]
 
 
 PARTS: dict[str, Callable[..., None]] = {

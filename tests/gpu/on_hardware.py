@@ -4,8 +4,8 @@
     python -m tests.gpu.on_hardware results/gpu.md --config dgx1_8 --batches 32,104,208
 
 Writes a page for docs/notebook/gpu.md, and each table as CSV into the folder of its name: here
-results/gpu. Each part is a process of its own (hardware_body.py) with a limit of time. It is there
-as soon as it has ended; one that fails says so, and the rest goes on.
+results/gpu. Each part is a process of its own (hardware_body.py) with a limit of time. Its rows are
+there as soon as it has ended; if it fails the page says so, and the rest goes on.
 """
 
 import argparse
@@ -55,13 +55,14 @@ class Part(NamedTuple):
 
 
 class Section(NamedTuple):
-    """A table: the name of its CSV. `fold`: its rows for the page, with their header."""
+    """A table: the name of its CSV. `header`: empty where the first row is it. `fold`: all of it
+    for the page."""
 
     name: str
     title: str
     header: tuple[str, ...]
     parts: Sequence[Part]
-    fold: Callable[[list[Row]], list[Row]] | None = None
+    fold: Callable[[list[Row]], list[Row]] = list
 
 
 RUNS = ("run", "exit", "images/s", "ms a step", "input", "exposed", "result")
@@ -83,7 +84,7 @@ def sections(
         "machine",
         "Machine",
         ("what", "found"),
-        [Part(("machine", middle), 30)],
+        [Part(("machine", middle), 25)],
     )
     yield Section(
         "calls",
@@ -92,16 +93,17 @@ def sections(
         [Part(("calls", batch), 25) for batch in batches],
         kinds,
     )
-    for name, title, patience_s in (
-        ("engines", "Backend graphs, and engines of plain convolutions", 90),
-        ("norms", "Norms of our own", 60),
+    for name, title, patience_s, fold in (
+        (
+            "engines",
+            "Fused graphs and plain convolutions, the fastest engine",
+            90,
+            fastest,
+        ),
+        ("norms", "Norms of our own", 60, list),
     ):
-        yield Section(
-            name,
-            f"{title}, batch {middle}",
-            ("what", "where", "", "", "", ""),
-            [Part(("of_module", f"hardware_{name}", middle), patience_s)],
-        )
+        part = Part(("of_module", f"hardware_{name}", middle), patience_s)
+        yield Section(name, f"{title}, batch {middle}", (), [part], fold)
     yield Section(
         "spin",
         "Steps while kernels of 1 ms take multiprocessors from backward",
@@ -113,7 +115,7 @@ def sections(
         "Steps of one rank",
         ("way", "batch", "cycle ms", "median ms", "lowest", "highest", "images/s"),
         [
-            Part(("steps", batch), 25, (f"comm.cycle_ms={cycle}",))
+            Part(("steps", batch), 20, (f"comm.cycle_ms={cycle}",))
             for batch, cycle in (
                 (large, 0.1),
                 (small, 0.1),
@@ -126,25 +128,28 @@ def sections(
         "memory",
         "Memory in use, by CUDA_MODULE_LOADING",
         ("loading", "after", "GB"),
-        [Part(("memory", loading, large), 20) for loading in ("LAZY", "EAGER")],
+        [Part(("memory", loading, large), 15) for loading in ("LAZY", "EAGER")],
     )
     yield Section(
         "jpeg",
         "One rank of `rn50 launch`, from JPEG files",
         RUNS,
-        [Part(("launch", *words), 30) for words in from_jpeg(config, drawn)],
+        [
+            Part(("launch", *words), patience_s)
+            for words, patience_s in from_jpeg(config, drawn)
+        ],
     )
     yield Section(
         "deterministic",
         "float16, `deterministic`: digests of two processes",
         ("what", "batch", "digest"),
-        [Part(("digests", small), 20, ("deterministic=true",))] * 2,
+        [Part(("digests", small), 15, ("deterministic=true",))] * 2,
     )
     yield Section(
         "doctor",
         "Doctor",
         ("check", "outcome", "found"),
-        [Part(("doctor",), 90, (), alone=False)],
+        [Part(("doctor",), 60, (), alone=False)],
     )
 
 
@@ -158,15 +163,12 @@ def of_several(config: str, drawn: Sequence[str], gpus: int) -> Iterator[Section
     )
     words = (config, *drawn, "system.nodes=1", f"system.ranks_per_node={gpus}")
     rules = ("single", "equal_bytes(8)")
-    parts = [
-        ("launch", f"{rule}, {gpus} GPUs", *words, f"comm.groups={rule}")
-        for rule in rules
-    ]
+    runs = [(f"{rule}, {gpus} GPUs", *words, f"comm.groups={rule}") for rule in rules]
     yield Section(
         "groups",
         "Groups of gradients",
         RUNS,
-        [Part(words, 50, (), alone=False) for words in parts],
+        [Part(("launch", *run), 50, (), alone=False) for run in runs],
     )
     yield Section(
         "resume",
@@ -176,19 +178,22 @@ def of_several(config: str, drawn: Sequence[str], gpus: int) -> Iterator[Section
     )
 
 
-def from_jpeg(config: str, drawn: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Label, config and overrides of runs of one rank."""
+def from_jpeg(
+    config: str, drawn: Sequence[str]
+) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Label, config and overrides of runs of one rank, and seconds; the first draws the images."""
     one = (config, *drawn, "system.nodes=1", "system.ranks_per_node=1")
     for threads, load in ((12, 0.0), (8, 0.0), (6, 0.0), (6, 0.3), (6, 0.5)):
         words = (f"data.decode_threads={threads}", f"data.hw_decoder_load={load}")
-        yield f"{threads} threads, hw_decoder_load {load}", *one, *words
+        label = f"{threads} threads, hw_decoder_load {load}"
+        yield (label, *one, *words), 40 if threads == 12 else 20
 
 
 def kinds(rows: list[Row]) -> list[Row]:
     """Sums over calls, by batch and kind."""
-    header = ["kind", "batch", "calls", "MB an image", "ms", "GB/s", "TFLOP/s"]
+    header: Row = ["kind", "batch", "calls", "MB an image", "ms", "GB/s", "TFLOP/s"]
     sums: dict[tuple[str, int], list[float]] = {}
-    for kind, batch, _, _, us, moved, work in rows:
+    for kind, batch, _, _, us, moved, work in rows[1:]:
         for name in (kind, "all"):
             if name == "all" and kind.startswith("update"):
                 continue
@@ -200,6 +205,23 @@ def kinds(rows: list[Row]) -> list[Row]:
         rates = [f"{moved / us / 1e3:,.0f}", f"{work / us / 1e6:,.0f}"]
         mb = f"{moved / batch / 1e6:.1f}"
         folded.append([kind, batch, int(count), mb, f"{us / 1e3:.2f}", *rates])
+    return folded
+
+
+def fastest(rows: list[Row]) -> list[Row]:
+    """Of the rows that are alike up to their engine the one of the shortest time."""
+    header, *measured = rows
+    if "engine" not in header:
+        return rows
+    first = header.index("engine")
+    time = header.index("us")
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in measured:
+        groups.setdefault(tuple(row[:first]), []).append(row)
+    folded = [[*header[:first], "engines", *header[first:]]]
+    for names, group in groups.items():
+        best = min(group, key=lambda row: float(row[time] or "inf"))
+        folded.append([*names, len(group), *best[first:]])
     return folded
 
 
@@ -260,19 +282,19 @@ def write_section(
     outcomes: Iterator[tuple[Part, list[Row], str]],
 ) -> bool:
     """A table of the page, and its CSV, which grows part by part; whether all parts ended."""
-    rows: list[Row] = []
+    rows: list[Row] = [[*section.header]] if section.header else []
     failures = []
     table = page.with_suffix("") / f"{section.name}.csv"
     with table.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(section.header)
+        writer.writerows(rows)
         for part, found, failure in outcomes:
             writer.writerows(found)
             file.flush()
             rows += found
             if failure:
                 failures.append([" ".join(part.words)[:100], f"**failed**: {failure}"])
-    shown = section.fold(rows) if section.fold else [[*section.header], *rows]
+    shown = section.fold(rows or [["part", "outcome"]])
     with page.open("a") as out:
         out.write(f"\n### {section.title}\n\n{markdown([*shown, *failures])}")
     return not failures
@@ -295,6 +317,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--patience", default=1, type=float, help="factor of all limits of time"
     )
+    parser.add_argument("--parts", help="names of tables, with commas; default: all")
     parser.add_argument("overrides", nargs="*", help="key=value of the config")
     given = parser.parse_intermixed_args(words)
     page: Path = given.page
@@ -320,13 +343,13 @@ def main(words: Sequence[str] | None = None) -> int:
     page.write_text(
         f"## On hardware: {given.config}, {datetime.now(tz=timezone.utc).date()}\n"
     )
-    ended = [
-        write_section(section, page, outcomes(section))
-        for section in sections(
-            batches, given.config, folder, len(gpus.devices) if gpus else 0
-        )
-    ]
-    return 0 if all(ended) else 1
+    count = len(gpus.devices) if gpus else 0
+    all_ended = True
+    for section in sections(batches, given.config, folder, count):
+        if given.parts is None or section.name in given.parts.split(","):
+            ended = write_section(section, page, outcomes(section))
+            all_ended = all_ended and ended
+    return 0 if all_ended else 1
 
 
 if __name__ == "__main__":

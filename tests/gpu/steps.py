@@ -56,7 +56,7 @@ class Steps:
         scale: float = 1.0,
         comm: Communicator | None = None,
     ) -> None:
-        self.operators = (
+        self.operators: Any = (
             comm.operators if comm else operators_for(run.model, images.context)
         )
         self.net, _, self.loss = build_networks(
