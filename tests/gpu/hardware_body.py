@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from rn50.train.communication.communicator import Communicator
     from tests.gpu.steps import Steps
 
+NORM_TABLE = "rn50.train.gpu.norm_table"
+"""Says which way of WAYS batch norm takes where; a process that sets FORCED has that one."""
 SEED = 1
 WARM_UP_STEPS = 3
 LOAD_S = 2.0
@@ -284,6 +286,32 @@ def steps(options: Options, batch: str) -> None:
         rate = round(1e3 * int(batch) / ms[0], 1)
         show(way, int(batch), run.comm.cycle_ms, *ms, rate)
     comm.stop()
+
+
+def ways(options: Options, batch: str) -> None:
+    """Steps with each way of batch norm that the table of norms knows."""
+    from rn50.train.gpu.calls import cuda
+    from rn50.train.gpu.cuda_driver import dotted, visible_gpu
+
+    capability = dotted(visible_gpu(0).capability)
+    try:
+        table: Any = importlib.import_module(NORM_TABLE)
+        names = table.WAYS
+    except ModuleNotFoundError:
+        table = None
+        names = ["cudnn"]
+    for name in names:
+        if table:
+            table.FORCED = name
+        try:
+            steps = steps_of(options.run(), int(batch))
+            show(name, int(batch), capability, *several(options, steps))
+        except UserError as error:
+            show(name, int(batch), capability, "", "", "", f"refused: {error}")
+            continue
+        arena = steps.operators.shared.arena
+        cuda().cudaFree(ctypes.c_void_p(arena.address))
+        del steps
 
 
 def spin(options: Options, batch: str) -> None:
@@ -567,7 +595,17 @@ def launched(
 
 PARTS: dict[str, Callable[..., None]] = {
     part.__name__: part
-    for part in (machine, memory, doctor, steps, spin, calls, of_module, digests)
+    for part in (
+        machine,
+        memory,
+        doctor,
+        steps,
+        ways,
+        spin,
+        calls,
+        of_module,
+        digests,
+    )
 }
 """They compute here, in the environment of a run's rank."""
 COMMANDS: dict[str, Callable[..., None]] = {

@@ -90,7 +90,7 @@ def sections(
         "calls",
         "Kinds of calls, each between two events",
         ("kind", "batch", "layer", "call", "us", "bytes", "FLOP"),
-        [Part(("calls", batch), 25) for batch in batches],
+        [Part(("calls", batch), 20) for batch in batches],
         kinds,
     )
     for name, title, patience_s, fold in (
@@ -100,28 +100,30 @@ def sections(
             90,
             fastest,
         ),
-        ("norms", "Norms of our own", 60, list),
+        ("norms", "Norms of our own", 45, list),
     ):
         part = Part(("of_module", f"hardware_{name}", middle), patience_s)
         yield Section(name, f"{title}, batch {middle}", (), [part], fold)
     yield Section(
+        "ways",
+        "Steps with each way of batch norm",
+        ("way", "batch", "capability", "median ms", "lowest", "highest"),
+        [Part(("ways", batch), 15 + 7 * n) for n, batch in enumerate(batches)],
+    )
+    yield Section(
         "spin",
         "Steps while kernels of 1 ms take multiprocessors from backward",
         ("kernels a step", "batch", "median ms", "lowest", "highest"),
-        [Part(("spin", middle), 30)],
+        [Part(("spin", middle), 25)],
     )
     yield Section(
         "steps",
         "Steps of one rank",
         ("way", "batch", "cycle ms", "median ms", "lowest", "highest", "images/s"),
         [
-            Part(("steps", batch), 20, (f"comm.cycle_ms={cycle}",))
-            for batch, cycle in (
-                (large, 0.1),
-                (small, 0.1),
-                (small, 1.0),
-                (middle, 0.1),
-            )
+            Part(("steps", large), 25, ("comm.cycle_ms=0.1",)),
+            Part(("steps", small), 15, ("comm.cycle_ms=0.1",)),
+            Part(("steps", small), 15, ("comm.cycle_ms=1.0",)),
         ],
     )
     yield Section(
@@ -186,7 +188,7 @@ def from_jpeg(
     for threads, load in ((12, 0.0), (8, 0.0), (6, 0.0), (6, 0.3), (6, 0.5)):
         words = (f"data.decode_threads={threads}", f"data.hw_decoder_load={load}")
         label = f"{threads} threads, hw_decoder_load {load}"
-        yield (label, *one, *words), 40 if threads == 12 else 20
+        yield (label, *one, *words), 40 if threads == 12 else 15
 
 
 def kinds(rows: list[Row]) -> list[Row]:

@@ -10,6 +10,7 @@ import pytest
 
 from rn50.config.load import load_system
 from tests.gpu.hardware_body import DEFAULTS
+from tests.gpu.norm_rows import rows
 from tests.gpu.on_hardware import (
     ALL_S,
     ROOT,
@@ -74,12 +75,14 @@ def test_a_part_has_its_limit_and_several_gpus_come_first(gpus: int) -> None:
     assert sum(limits_s) <= ALL_S * (1 + (gpus > 1) / 3)
     assert (found[0].name == "nccl") == (gpus > 1)
     names = [section.name for section in found][-10:]
-    assert names[:5] == ["machine", "calls", "engines", "norms", "spin"]
+    assert names[:4] == ["calls", "engines", "norms", "ways"]
 
 
 def test_one_gpu_fills_its_tables(computing: None, tmp_path: Path) -> None:
     page = tmp_path / "new" / "page.md"
-    found = tables(page, "machine,calls,engines,norms,spin,steps,memory,deterministic")
+    found = tables(
+        page, "machine,calls,engines,norms,ways,spin,steps,memory,deterministic"
+    )
     machine = dict(found["machine"][1:])
     assert "fake" in machine
     assert re.fullmatch(r"[\d,]+ GB/s", machine["copy"])
@@ -94,7 +97,9 @@ def test_one_gpu_fills_its_tables(computing: None, tmp_path: Path) -> None:
     assert [row[0] for row in found["spin"][1:]] == ["0", "1", "8"]
     ways = [row[:3] for row in found["steps"][1:]]
     assert ["through Horovod", "2", "1.0"] in ways
-    assert len(ways) == 12
+    assert len(ways) == 9
+    capabilities = {row[2] for row in found["ways"][1:]}
+    assert capabilities == {"9.0"}
     assert {row[0] for row in found["memory"][1:]} == {"LAZY", "EAGER"}
     first, second = found["deterministic"][1:3], found["deterministic"][3:]
     assert first == second
@@ -161,6 +166,18 @@ def test_calls_are_summed_by_kind_and_engines_by_the_fastest() -> None:
         ["1x1", "forward", 1, "none", ""],
     ]
     assert fastest([["not there", "x"]]) == [["not there", "x"]]
+
+
+def test_the_fastest_way_becomes_a_row_of_the_table(tmp_path: Path) -> None:
+    header = "way,batch,capability,median ms,lowest,highest\n"
+    (tmp_path / "ways.csv").write_text(
+        f"{header}cudnn,400,9.0,54.2,54,55\nown,400,9.0,49.9,49,50\nfused,400,9.0,,,,refused: x\n"
+        "cudnn,32,9.0,6.7,6,7\nown,32,9.0,6.9,6,7\n"
+    )
+    assert list(rows(tmp_path)) == [
+        '((9, 0), 32, "cudnn"),  # cudnn 6.70, own 6.90 ms',
+        '((9, 0), 400, "own"),  # cudnn 54.20, own 49.90 ms',
+    ]
 
 
 def test_bytes_of_a_step_are_those_that_predict_prices(
