@@ -29,6 +29,7 @@ from ..train.communication.mpi_library import horovods_mpi
 from ..train.gpu.code import PLAN_CAPABILITIES, gpu_code, runs
 from ..train.gpu.cuda_driver import LIBRARY, Gpu, Gpus, check_driver, dotted, read_gpus
 from ..train.mxnet_package import library
+from . import nccl_trial
 from .host_limits import SMALL_SHARED_BYTES, check_open_files, read_limits
 from .installed import SITE, folders
 from .launchers import LAUNCHERS, OF_FAMILY, pick_launcher
@@ -199,7 +200,7 @@ def gpus_together(gpus: int) -> Iterator[Row]:
         nodes = len(LAUNCHERS[pick_launcher(None)].hosts())
     for count in sorted({1, nodes or 1}):
         words = map(str, (count, gpus))
-        yield from _rows_of("NCCL", "rn50.launch.nccl_trial", *words)
+        yield from _rows_of("NCCL", nccl_trial.MODULE, *words)
 
 
 def _rows_of(name: str, module: str, *words: str) -> list[Row]:

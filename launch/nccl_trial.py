@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ..config.machine import System
-from ..config.programs import NoAnswer, ask
+from ..config.programs import Answer, NoAnswer, ask
 from ..config.progress import say
 from ..config.schema import Run
 from ..train.gpu.cuda_driver import check_machine
@@ -27,6 +27,7 @@ from ..train.mxnet_package import package_folder
 from ..train.process_info import read_process_info
 from .launchers import LAUNCHERS, build_job, pick_launcher
 
+MODULE = "rn50.launch.nccl_trial"
 PATIENCE_S = 90
 ELEMENTS = 25_557_032
 """Of float16: the gradients of ResNet-50."""
@@ -59,28 +60,24 @@ def start(nodes: int, gpus: int) -> None:
         name += f" of each of {nodes} nodes"
     run = Run(system=System(device="gpu", nodes=nodes, ranks_per_node=gpus))
     launcher = pick_launcher(None)
+    os.environ.setdefault("NCCL_DEBUG", "WARN")
     job, _ = build_job(run, launcher, ())
-    debug = os.environ.get("NCCL_DEBUG", "WARN")
-    job = job._replace(environment={**job.environment, "NCCL_DEBUG": debug})
     os.environ.update(job.environment)
     identity = _Identity()
     _call("ncclGetUniqueId", ctypes.byref(identity))
-    words = ("-m", "rn50.launch.nccl_trial", bytes(identity).hex(), name)
-    command = LAUNCHERS[launcher].command(
-        job._replace(command=[sys.executable, *words])
-    )
+    words = (sys.executable, "-m", MODULE, bytes(identity).hex(), name)
+    command = LAUNCHERS[launcher].command(job._replace(command=words))
     try:
         done = ask(command, PATIENCE_S, job.launchers_environment)
         failure = done.ended if done.code else ""
-        printed = f"{done.out}\n{done.err}"
     except NoAnswer as error:
+        done = Answer(launcher, 1, error.printed, "")
         failure = str(error)
-        printed = error.printed
-    rows = re.findall(r'\["[^\n]*"\]', printed)
+    rows = re.findall(r'\["[^\n]*"\]', done.out)
     if failure:
-        if reason := _REASON.search(printed):
-            failure = f"{reason[1] or reason[2]}; {failure}"
-        found = f"{failure}; NCCL_DEBUG=INFO rn50 doctor tells more"
+        reason = _REASON.search(f"{done.out}\n{done.err}")
+        said = done.said((reason[1] or reason[2]) if reason else "")
+        found = f"{failure}: {said}; NCCL_DEBUG=INFO rn50 doctor has more"
         rows = [json.dumps((name, "failed", found))]
     for row in rows:
         say(row)

@@ -552,17 +552,20 @@ def launch(options: Options, label: str, config: str, *words: str) -> None:
 def stop_and_resume(options: Options, ranks: str) -> None:
     """An epoch of `quick` on several GPUs, then another one from its checkpoint."""
     folder = Path(options.folder) / "runs" / "quick"
+    images = f"data.path={folder}/images"
     words = [
         "system.device=gpu",
         f"system.ranks_per_node={ranks}",
         f"system.results={folder}",
-        f"data.path={folder}/images",
+        images,
         "data.synthetic={}",
         "limits.epochs=1",
+        "log.every=4 steps",
+        f"batch.per_rank={-(-64 // int(ranks))}",
         *options.overrides,
     ]
     show("quick, one epoch", *launched(options, ["launch", "quick", *words], folder))
-    words = ["launch", "--resume", str(newest(folder)), "limits.epochs=2"]
+    words = ["launch", "--resume", str(newest(folder)), images, "limits.epochs=2"]
     show("quick, resumed", *launched(options, words, folder))
 
 
@@ -579,18 +582,16 @@ def launched(
     program = str(Path(sys.executable).with_name("rn50"))
     environment = inherited(os.environ, LOCAL_JOB)
     done = ask([program, *words], options.patience_s, environment)
-    lines = done.out.strip().splitlines() or [""]
-    result = next((line for line in lines if line.startswith("RESULT")), lines[-1])
-    try:
-        lines = (newest(folder) / "metrics.jsonl").read_text().splitlines()
-    except (OSError, ValueError):
-        raise UserError(f"rn50 {' '.join(words)}: {done.said()}") from None
+    result = re.search("^RESULT (.*)", done.out, re.M)
+    if result is None:
+        raise UserError(f"{done.said()}: rn50 {' '.join(words)}")
+    lines = (newest(folder) / "metrics.jsonl").read_text().splitlines()
     records = {record["kind"]: record for record in map(json.loads, lines)}
     yield done.code
     yield round(records["train"]["recent_images_per_s"], 1)
     for name in ("step", "input", "reduction"):
         yield round(records["steps"][f"{name}_p50_ms"], 2)
-    yield result[:120]
+    yield result[1][:120]
 
 
 PARTS: dict[str, Callable[..., None]] = {

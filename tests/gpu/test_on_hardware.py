@@ -37,7 +37,7 @@ SMALL = (
     "data.synthetic={classes: 10, train_samples: 64, eval_samples: 20, min_px: 40, max_px: 50}",
     "batch.per_rank=4",
     "eval.batch_per_rank=4",
-    "schedule.length=3 epochs",
+    "schedule.length=4 epochs",
     "schedule.warmup=1 epochs",
 )
 
@@ -220,7 +220,7 @@ def test_ranks_of_two_gpus_that_nccl_refuses_are_told_in_its_words(
     ((check, result, found),), failure = outcome(Part(("nccl",), 300, alone=False))
     assert not failure
     assert (check, result) == ("NCCL over 2 GPUs", "failed")
-    assert found.startswith(words)
+    assert words in found
     assert "NCCL_DEBUG" in found
 
 
