@@ -15,6 +15,8 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from ctypes import byref, c_void_p
+from functools import partial
 from importlib import metadata
 from itertools import count, pairwise
 from operator import attrgetter
@@ -33,13 +35,14 @@ if TYPE_CHECKING:
     from rn50.train.communication.communicator import Communicator
     from tests.gpu.steps import Steps
 
-NORM_TABLE = "rn50.train.gpu.norm_table"
-"""Says which way of WAYS batch norm takes where; a process that sets FORCED has that one."""
 SEED = 1
 WARM_UP_STEPS = 3
 LOAD_S = 2.0
 """Of steps, while clocks and power are asked for."""
 COPY_BYTES = 256 << 20
+DEVICE_TO_DEVICE = 3
+THREAD_LOCAL = 1
+NON_BLOCKING = 1
 EMPTY_KERNELS = 1000
 SPIN_NS = 1_000_000
 SPIN_BLOCKS = 24
@@ -98,6 +101,13 @@ def show(*cells: object) -> None:
     print(json.dumps(cells), flush=True)
 
 
+def cuda(name: str, *arguments: Any) -> None:
+    """A call of CUDA that has to succeed."""
+    from rn50.train.gpu import calls
+
+    calls.checked(name, calls.cuda()[name](*arguments))
+
+
 def spread(times_s: Iterable[float]) -> list[float]:
     """Median, lowest and highest in ms."""
     ms = sorted(1e3 * time_s for time_s in times_s)
@@ -134,32 +144,27 @@ def machine(options: Options, batch: str) -> None:
     show(f"{CLOCKS}, under steps of {batch}", under_load(steps))
 
 
-def copy_action(stream: ctypes.c_void_p) -> Callable[[], int]:
+def copy_action(stream: c_void_p) -> Callable[[], None]:
     """A copy from the device's memory to the device's memory."""
-    from rn50.train.gpu.calls import checked, cuda
-
-    ends = [ctypes.c_void_p() for _ in range(2)]
+    ends = [c_void_p(), c_void_p()]
     size = ctypes.c_size_t(COPY_BYTES)
     for end in ends:
-        checked("cudaMalloc", cuda().cudaMalloc(ctypes.byref(end), size))
-    return lambda: cuda().cudaMemcpyAsync(*ends, size, 3, stream)
+        cuda("cudaMalloc", byref(end), size)
+    return partial(cuda, "cudaMemcpyAsync", *ends, size, DEVICE_TO_DEVICE, stream)
 
 
-def empty_graph(module: Any, stream: ctypes.c_void_p) -> Callable[[], int]:
+def empty_graph(module: Any, stream: c_void_p) -> Callable[[], None]:
     """Launches a graph of kernels that have nothing to do."""
-    from rn50.train.gpu.calls import checked, cuda
-
-    launch = action(module.call("fill_float", 1, (None, 0, 0.0)), stream)
-    graph = ctypes.c_void_p()
-    executable = ctypes.c_void_p()
-    checked("cudaStreamBeginCapture", cuda().cudaStreamBeginCapture(stream, 1))
+    graph = c_void_p()
+    executable = c_void_p()
+    call = module.call("fill_float", 1, (None, 0, 0.0))
+    launch = action(call, stream)
+    cuda("cudaStreamBeginCapture", stream, THREAD_LOCAL)
     for _ in range(EMPTY_KERNELS):
-        checked("fill_float", launch())
-    ended = cuda().cudaStreamEndCapture(stream, ctypes.byref(graph))
-    checked("cudaStreamEndCapture", ended)
-    made = cuda().cudaGraphInstantiate(ctypes.byref(executable), graph, None, None, 0)
-    checked("cudaGraphInstantiate", made)
-    return lambda: cuda().cudaGraphLaunch(executable, stream)
+        launch()
+    cuda("cudaStreamEndCapture", stream, byref(graph))
+    cuda("cudaGraphInstantiate", byref(executable), graph, None, None, 0)
+    return partial(cuda, "cudaGraphLaunch", executable, stream)
 
 
 def under_load(steps: Steps) -> str:
@@ -289,29 +294,36 @@ def steps(options: Options, batch: str) -> None:
 
 
 def ways(options: Options, batch: str) -> None:
-    """Steps with each way of batch norm that the table of norms knows."""
-    from rn50.train.gpu.calls import cuda
+    """Steps with each way of batch norm."""
     from rn50.train.gpu.cuda_driver import dotted, visible_gpu
 
     capability = dotted(visible_gpu(0).capability)
-    try:
-        table: Any = importlib.import_module(NORM_TABLE)
-        names = table.WAYS
-    except ModuleNotFoundError:
-        table = None
-        names = ["cudnn"]
-    for name in names:
-        if table:
-            table.FORCED = name
+    for way in forced_norms():
         try:
             steps = steps_of(options.run(), int(batch))
-            show(name, int(batch), capability, *several(options, steps))
+            ms = several(options, steps)
         except UserError as error:
-            show(name, int(batch), capability, "", "", "", f"refused: {error}")
+            show(way, int(batch), capability, "", "", "", str(error))
             continue
+        show(way, int(batch), capability, *ms)
         arena = steps.operators.shared.arena
-        cuda().cudaFree(ctypes.c_void_p(arena.address))
-        del steps
+        cuda("cudaFree", c_void_p(arena.address))
+
+
+def forced_norms() -> Iterator[str]:
+    """The ways of the table of norms, each in force until the next is asked for."""
+    try:
+        norms: Any = importlib.import_module("rn50.train.gpu.norms")
+    except ModuleNotFoundError:
+        yield "CUDNN"
+        return
+    table = norms.TABLE
+    for way in norms.Norms:
+        rows = (norms.Row(norms.ANY, way),)
+        norms.TABLE = {
+            capability: gpu._replace(rows=rows) for capability, gpu in table.items()
+        }
+        yield way.name
 
 
 def spin(options: Options, batch: str) -> None:
@@ -332,29 +344,27 @@ def spin(options: Options, batch: str) -> None:
         show(kernels, int(batch), *spread(times_s))
 
 
-def spin_action(device: Any) -> Callable[[], object]:
-    from rn50.train.gpu.calls import checked, cuda
+def spin_action(device: Any) -> Callable[[], None]:
     from rn50.train.gpu.cuda_driver import visible_gpu
     from rn50.train.gpu.module import compiled
 
     major, minor = visible_gpu(0).capability
-    module, function, stream = (ctypes.c_void_p() for _ in range(3))
+    module = c_void_p()
+    function = c_void_p()
+    stream = c_void_p()
     highest = ctypes.c_int()
     device.activate()
     text = compiled(SPIN, f"--gpu-architecture=compute_{major}{minor}")
-    checked("cuModuleLoadData", cuda().cuModuleLoadData(ctypes.byref(module), text))
-    found = cuda().cuModuleGetFunction(ctypes.byref(function), module, b"spin")
-    checked("cuModuleGetFunction", found)
-    cuda().cudaDeviceGetStreamPriorityRange(None, ctypes.byref(highest))
-    made = cuda().cudaStreamCreateWithPriority(ctypes.byref(stream), 1, highest)
-    checked("cudaStreamCreateWithPriority", made)
+    cuda("cuModuleLoadData", byref(module), text)
+    cuda("cuModuleGetFunction", byref(function), module, b"spin")
+    cuda("cudaDeviceGetStreamPriorityRange", None, byref(highest))
+    cuda("cudaStreamCreateWithPriority", byref(stream), NON_BLOCKING, highest)
     ns = ctypes.c_int64(SPIN_NS)
     shape = (SPIN_BLOCKS, 1, 1, SPIN_THREADS, 1, 1, 0)
 
     def launch() -> None:
-        parameters = (ctypes.c_void_p * 1)(ctypes.addressof(ns))
-        status = cuda().cuLaunchKernel(function, *shape, stream, parameters, None)
-        checked("spin", status)
+        parameters = (c_void_p * 1)(ctypes.addressof(ns))
+        cuda("cuLaunchKernel", function, *shape, stream, parameters, None)
 
     return launch
 
@@ -422,70 +432,46 @@ def flops(writer: Any) -> dict[str, int]:
 
 
 def elapsed_ms(
-    actions: Sequence[Callable[[], int]],
-    stream: ctypes.c_void_p,
+    actions: Sequence[Callable[[], Any]],
+    stream: c_void_p,
 ) -> list[float]:
-    """Between the ends of calls on a stream: short ones wait for the host, which makes them."""
-    from rn50.train.gpu.calls import checked, cuda
+    """Between the ends of calls on a stream: short ones wait for the host, which makes them. An
+    action raises what fails, or answers its status."""
+    from rn50.train.gpu.calls import checked
 
-    events = [ctypes.c_void_p() for _ in range(len(actions) + 1)]
+    events = [c_void_p() for _ in range(len(actions) + 1)]
     for event in events:
-        checked("cudaEventCreate", cuda().cudaEventCreate(ctypes.byref(event)))
-    record = cuda().cudaEventRecord
-    record(events[0], stream)
+        cuda("cudaEventCreate", byref(event))
+    cuda("cudaEventRecord", events[0], stream)
     for make, event in zip(actions, events[1:], strict=True):
         checked("a call", make())
-        record(event, stream)
-    checked("cudaStreamSynchronize", cuda().cudaStreamSynchronize(stream))
+        cuda("cudaEventRecord", event, stream)
+    cuda("cudaStreamSynchronize", stream)
     times_ms = []
     for begin, end in pairwise(events):
         time_ms = ctypes.c_float()
-        checked(
-            "events",
-            cuda().cudaEventElapsedTime(
-                ctypes.byref(time_ms),
-                begin,
-                end,
-            ),
-        )
+        cuda("cudaEventElapsedTime", byref(time_ms), begin, end)
         times_ms.append(time_ms.value)
     for event in events:
-        cuda().cudaEventDestroy(event)
+        cuda("cudaEventDestroy", event)
     return times_ms
 
 
-def action(call: Any, stream: ctypes.c_void_p) -> Callable[[], int]:
+def action(call: Any, stream: c_void_p) -> Callable[[], Any]:
     """What makes a call, as step.c does."""
-    from rn50.train.gpu.calls import WORDS, cuda
+    from rn50.train.gpu.calls import WORDS
     from rn50.train.gpu.module import THREADS
 
     if not call.blocks:
         words_type = [ctypes.c_uint64] * WORDS
         reals_type = [ctypes.c_double] * 2
-        function = ctypes.CFUNCTYPE(ctypes.c_int, *words_type, *reals_type)(
-            call.function
-        )
-        words = [*call.words, *call.reals]
-        return lambda: function(*words)
+        prototype = ctypes.CFUNCTYPE(ctypes.c_int, *words_type, *reals_type)
+        return partial(prototype(call.function), *call.words, *call.reals)
     first = ctypes.addressof(call) + type(call).words.offset
-    parameters = (ctypes.c_void_p * WORDS)(*(first + 8 * n for n in range(WORDS)))
-    kernel = ctypes.c_void_p(call.function)
-    shape = (
-        ctypes.c_uint(call.blocks),
-        1,
-        1,
-        THREADS,
-        1,
-        1,
-        0,
-    )
-    return lambda: cuda().cuLaunchKernel(
-        kernel,
-        *shape,
-        stream,
-        parameters,
-        None,
-    )
+    parameters = (c_void_p * WORDS)(*(first + 8 * n for n in range(WORDS)))
+    kernel = c_void_p(call.function)
+    shape = (call.blocks, 1, 1, THREADS, 1, 1, 0)
+    return partial(cuda, "cuLaunchKernel", kernel, *shape, stream, parameters, None)
 
 
 def moved_bytes(entry: Any, tape: Any) -> int:

@@ -65,7 +65,15 @@ class Section(NamedTuple):
     fold: Callable[[list[Row]], list[Row]] = list
 
 
-RUNS = ("run", "exit", "images/s", "ms a step", "input", "exposed", "result")
+RUNS = (
+    "run",
+    "exit",
+    "images/s",
+    "ms a step",
+    "input",
+    "exposed",
+    "result",
+)
 
 
 def sections(
@@ -83,13 +91,24 @@ def sections(
     yield Section(
         "machine",
         "Machine",
-        ("what", "found"),
+        (
+            "what",
+            "found",
+        ),
         [Part(("machine", middle), 25)],
     )
     yield Section(
         "calls",
         "Kinds of calls, each between two events",
-        ("kind", "batch", "layer", "call", "us", "bytes", "FLOP"),
+        (
+            "kind",
+            "batch",
+            "layer",
+            "call",
+            "us",
+            "bytes",
+            "FLOP",
+        ),
         [Part(("calls", batch), 20) for batch in batches],
         kinds,
     )
@@ -107,19 +126,40 @@ def sections(
     yield Section(
         "ways",
         "Steps with each way of batch norm",
-        ("way", "batch", "capability", "median ms", "lowest", "highest"),
+        (
+            "way",
+            "batch",
+            "capability",
+            "median ms",
+            "lowest",
+            "highest",
+        ),
         [Part(("ways", batch), 15 + 7 * n) for n, batch in enumerate(batches)],
     )
     yield Section(
         "spin",
         "Steps while kernels of 1 ms take multiprocessors from backward",
-        ("kernels a step", "batch", "median ms", "lowest", "highest"),
+        (
+            "kernels a step",
+            "batch",
+            "median ms",
+            "lowest",
+            "highest",
+        ),
         [Part(("spin", middle), 25)],
     )
     yield Section(
         "steps",
         "Steps of one rank",
-        ("way", "batch", "cycle ms", "median ms", "lowest", "highest", "images/s"),
+        (
+            "way",
+            "batch",
+            "cycle ms",
+            "median ms",
+            "lowest",
+            "highest",
+            "images/s",
+        ),
         [
             Part(("steps", large), 25, ("comm.cycle_ms=0.1",)),
             Part(("steps", small), 15, ("comm.cycle_ms=0.1",)),
@@ -129,7 +169,11 @@ def sections(
     yield Section(
         "memory",
         "Memory in use, by CUDA_MODULE_LOADING",
-        ("loading", "after", "GB"),
+        (
+            "loading",
+            "after",
+            "GB",
+        ),
         [Part(("memory", loading, large), 15) for loading in ("LAZY", "EAGER")],
     )
     yield Section(
@@ -144,13 +188,21 @@ def sections(
     yield Section(
         "deterministic",
         "float16, `deterministic`: digests of two processes",
-        ("what", "batch", "digest"),
+        (
+            "what",
+            "batch",
+            "digest",
+        ),
         [Part(("digests", small), 15, ("deterministic=true",))] * 2,
     )
     yield Section(
         "doctor",
         "Doctor",
-        ("check", "outcome", "found"),
+        (
+            "check",
+            "outcome",
+            "found",
+        ),
         [Part(("doctor",), 60, (), alone=False)],
     )
 
@@ -160,7 +212,11 @@ def of_several(config: str, drawn: Sequence[str], gpus: int) -> Iterator[Section
     yield Section(
         "nccl",
         "NCCL",
-        ("check", "outcome", "found"),
+        (
+            "check",
+            "outcome",
+            "found",
+        ),
         [Part(("nccl",), 40, (), alone=False)],
     )
     words = (config, *drawn, "system.nodes=1", f"system.ranks_per_node={gpus}")
@@ -193,7 +249,15 @@ def from_jpeg(
 
 def kinds(rows: list[Row]) -> list[Row]:
     """Sums over calls, by batch and kind."""
-    header: Row = ["kind", "batch", "calls", "MB an image", "ms", "GB/s", "TFLOP/s"]
+    header: Row = [
+        "kind",
+        "batch",
+        "calls",
+        "MB an image",
+        "ms",
+        "GB/s",
+        "TFLOP/s",
+    ]
     sums: dict[tuple[str, int], list[float]] = {}
     for kind, batch, _, _, us, moved, work in rows[1:]:
         for name in (kind, "all"):

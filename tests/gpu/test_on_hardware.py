@@ -169,14 +169,21 @@ def test_calls_are_summed_by_kind_and_engines_by_the_fastest() -> None:
 
 
 def test_the_fastest_way_becomes_a_row_of_the_table(tmp_path: Path) -> None:
-    header = "way,batch,capability,median ms,lowest,highest\n"
-    (tmp_path / "ways.csv").write_text(
-        f"{header}cudnn,400,9.0,54.2,54,55\nown,400,9.0,49.9,49,50\nfused,400,9.0,,,,refused: x\n"
-        "cudnn,32,9.0,6.7,6,7\nown,32,9.0,6.9,6,7\n"
-    )
+    lines = [
+        "way,batch,capability,median ms,lowest,highest",
+        "CUDNN,400,9.0,54.2,54,55",
+        "OWN,400,9.0,49.9,49,50",
+        "EPILOGUE,400,9.0,,,,refused",
+        "CUDNN,32,9.0,6.7,6,7",
+        "OWN,32,9.0,6.9,6,7",
+        "OWN,208,9.0,27.0,6,7",
+    ]
+    (tmp_path / "ways.csv").write_text("\n".join(lines))
     assert list(rows(tmp_path)) == [
-        '((9, 0), 32, "cudnn"),  # cudnn 6.70, own 6.90 ms',
-        '((9, 0), 400, "own"),  # cudnn 54.20, own 49.90 ms',
+        "# 32: CUDNN 6.70, OWN 6.90 ms",
+        "# 208: OWN 27.00 ms",
+        "# 400: CUDNN 54.20, OWN 49.90 ms",
+        "(9, 0): (Row(32, Norms.CUDNN), Row(ANY, Norms.OWN),)",
     ]
 
 
