@@ -12,6 +12,7 @@ import re
 import statistics
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from itertools import permutations
 from typing import Any
 
@@ -23,7 +24,7 @@ from ..config.progress import say
 from ..config.schema import Run
 from ..train.gpu.cuda_driver import check_machine
 from ..train.mxnet_import import load_cuda
-from ..train.mxnet_package import package_folder
+from ..train.mxnet_package import library
 from ..train.process_info import read_process_info
 from .launchers import LAUNCHERS, build_job, pick_launcher
 
@@ -67,20 +68,28 @@ def start(nodes: int, gpus: int) -> None:
     _call("ncclGetUniqueId", ctypes.byref(identity))
     words = (sys.executable, "-m", MODULE, bytes(identity).hex(), name)
     command = LAUNCHERS[launcher].command(job._replace(command=words))
+    for row in _rows(name, command, job.launchers_environment):
+        say(row)
+
+
+def _rows(
+    name: str,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+) -> list[str]:
+    """What the processes print, or why they fail."""
     try:
-        done = ask(command, PATIENCE_S, job.launchers_environment)
+        done = ask(command, PATIENCE_S, environment)
         failure = done.ended if done.code else ""
     except NoAnswer as error:
-        done = Answer(launcher, 1, error.printed, "")
+        done = Answer(command[0], 1, error.printed, "")
         failure = str(error)
-    rows = re.findall(r'\["[^\n]*"\]', done.out)
-    if failure:
-        reason = _REASON.search(f"{done.out}\n{done.err}")
-        said = done.said((reason[1] or reason[2]) if reason else "")
-        found = f"{failure}: {said}; NCCL_DEBUG=INFO rn50 doctor has more"
-        rows = [json.dumps((name, "failed", found))]
-    for row in rows:
-        say(row)
+    if not failure:
+        return re.findall(r'\["[^\n]*"\]', done.out)
+    reason = _REASON.search(f"{done.out}\n{done.err}")
+    said = done.said((reason[1] or reason[2]) if reason else "")
+    found = f"{failure}: {said}; NCCL_DEBUG=INFO rn50 doctor has more"
+    return [json.dumps((name, "failed", found))]
 
 
 def add_up(identity: str, name: str) -> None:
@@ -132,9 +141,9 @@ def peer_access() -> str:
 
 
 if __name__ == "__main__":
-    mxnet = package_folder("mxnet")
-    assert mxnet is not None
-    load_cuda(mxnet)
+    if mxnet := library():
+        load_cuda(mxnet.parent)
+        ctypes.CDLL(str(mxnet), ctypes.RTLD_GLOBAL)
     first, second = sys.argv[1:]
     if first.isdigit() and len(first) < 8:
         start(int(first), int(second))
