@@ -35,13 +35,12 @@ DRAWN = (
     "data.synthetic.min_px=350",
     "data.synthetic.max_px=500",
     "data.classes=100",
-    "schedule.length=6 epochs",
     "log.every=8 steps",
     "limits.min_accuracy_by=off",
     "checkpoint.enabled=false",
     "division=open",
 )
-"""JPEG files of 100 KB: 48 steps of 400 images on one rank."""
+"""JPEG files of 100 KB: eight steps of 400 images an epoch on one rank."""
 
 
 class Part(NamedTuple):
@@ -85,9 +84,9 @@ def sections(
     """All of the page."""
     small, large = batches[0], batches[-1]
     middle = batches[len(batches) // 2]
-    drawn = (*DRAWN, f"data.path={folder / 'images'}")
+    drawn = (config, *DRAWN, f"data.path={folder / 'images'}")
     if gpus > 1:
-        yield from of_several(config, drawn, gpus)
+        yield from of_several(drawn, gpus)
     yield Section(
         "machine",
         "Machine",
@@ -182,7 +181,7 @@ def sections(
         RUNS,
         [
             Part(("launch", *words), patience_s)
-            for words, patience_s in from_jpeg(config, drawn)
+            for words, patience_s in from_jpeg(drawn)
         ],
     )
     yield Section(
@@ -207,7 +206,7 @@ def sections(
     )
 
 
-def of_several(config: str, drawn: Sequence[str], gpus: int) -> Iterator[Section]:
+def of_several(drawn: Sequence[str], gpus: int) -> Iterator[Section]:
     """What one GPU cannot say."""
     yield Section(
         "nccl",
@@ -219,7 +218,7 @@ def of_several(config: str, drawn: Sequence[str], gpus: int) -> Iterator[Section
         ),
         [Part(("nccl",), 40, (), alone=False)],
     )
-    words = (config, *drawn, "system.nodes=1", f"system.ranks_per_node={gpus}")
+    words = (*drawn, *on_one_node(gpus))
     rules = ("single", "equal_bytes(8)")
     runs = [(f"{rule}, {gpus} GPUs", *words, f"comm.groups={rule}") for rule in rules]
     yield Section(
@@ -236,11 +235,21 @@ def of_several(config: str, drawn: Sequence[str], gpus: int) -> Iterator[Section
     )
 
 
-def from_jpeg(
-    config: str, drawn: Sequence[str]
-) -> Iterator[tuple[tuple[str, ...], int]]:
+def on_one_node(ranks: int) -> tuple[str, ...]:
+    """Overrides for so many ranks: as many steps as one rank, and an evaluation at the end."""
+    epochs = 6 * ranks
+    return (
+        "system.nodes=1",
+        f"system.ranks_per_node={ranks}",
+        f"schedule.length={epochs} epochs",
+        f"eval.period={epochs}",
+        f"eval.offset={epochs - 1}",
+    )
+
+
+def from_jpeg(drawn: Sequence[str]) -> Iterator[tuple[tuple[str, ...], int]]:
     """Label, config and overrides of runs of one rank, and seconds; the first draws the images."""
-    one = (config, *drawn, "system.nodes=1", "system.ranks_per_node=1")
+    one = (*drawn, *on_one_node(1))
     for threads, load in ((12, 0.0), (8, 0.0), (6, 0.0), (6, 0.3), (6, 0.5)):
         words = (f"data.decode_threads={threads}", f"data.hw_decoder_load={load}")
         label = f"{threads} threads, hw_decoder_load {load}"

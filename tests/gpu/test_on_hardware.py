@@ -38,6 +38,8 @@ SMALL = (
     "batch.per_rank=4",
     "eval.batch_per_rank=4",
     "schedule.length=4 epochs",
+    "eval.period=4",
+    "eval.offset=3",
     "schedule.warmup=1 epochs",
 )
 
