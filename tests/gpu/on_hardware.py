@@ -39,6 +39,7 @@ DRAWN = (
     "limits.min_accuracy_by=off",
     "checkpoint.enabled=false",
     "division=open",
+    "optimizer.base_lr=2.0",
 )
 """JPEG files of 100 KB: eight steps of 400 images an epoch on one rank."""
 
