@@ -111,13 +111,18 @@ def cuda(name: str, *arguments: Any) -> None:
 def spread(times_s: Iterable[float]) -> list[float]:
     """Median, lowest and highest in ms."""
     ms = sorted(1e3 * time_s for time_s in times_s)
-    return [round(value, 3) for value in (statistics.median(ms), ms[0], ms[-1])]
+    values = (
+        statistics.median(ms),
+        ms[0],
+        ms[-1],
+    )
+    return [round(value, 3) for value in values]
 
 
 # --- what the machine is --------------------------------------------------------------------------
 
 
-def machine(options: Options, batch: str) -> None:
+def machine(options: Options, batch: int) -> None:
     from rn50.train.gpu.cuda_driver import dotted, read_gpus
 
     gpus = read_gpus()
@@ -133,7 +138,7 @@ def machine(options: Options, batch: str) -> None:
             show(name, metadata.version(name))
         except metadata.PackageNotFoundError:
             show(name, "not installed")
-    steps = steps_of(options.run(), int(batch))
+    steps = steps_of(options.run(), batch)
     stream = steps.operators.module.device.stream
     copies_ms = elapsed_ms([copy_action(stream)] * options.steps, stream)
     show("copy", f"{2 * COPY_BYTES / statistics.median(copies_ms) / 1e6:,.0f} GB/s")
@@ -201,7 +206,7 @@ def nccl(_: Options) -> None:
         show(*line)
 
 
-def memory(options: Options, loading: str, batch: str) -> None:
+def memory(options: Options, loading: str, batch: int) -> None:
     """GB that are in use after each part of a rank's start, others' as well."""
     os.environ["CUDA_MODULE_LOADING"] = loading
     import mxnet as mx
@@ -214,7 +219,7 @@ def memory(options: Options, loading: str, batch: str) -> None:
     note("context")
     mx.nd.array([1], mx.gpu(0))
     note("MXNet's worker")
-    steps = steps_of(options.run(), int(batch))
+    steps = steps_of(options.run(), batch)
     note(f"network, {batch} images")
     steps()
     arena = steps.operators.shared.arena
@@ -265,14 +270,14 @@ def several(options: Options, action: Callable[[], object]) -> list[float]:
     return spread(seconds(options.steps, action) for _ in range(options.rounds))
 
 
-def steps(options: Options, batch: str) -> None:
+def steps(options: Options, batch: int) -> None:
     """Steps as they are chosen, then with their stamps, then through Horovod of one rank."""
     from rn50.train.step_times import StepTimes
     from tests.gpu.steps import join, nothing
 
     run = options.run("system.nodes=1", "system.ranks_per_node=1")
     comm = join(run)
-    steps = steps_of(run, int(batch), comm)
+    steps = steps_of(run, batch, comm)
     times = StepTimes(options.steps, steps.operators.stamp)
     numbers = count(1)
 
@@ -288,24 +293,24 @@ def steps(options: Options, batch: str) -> None:
     }
     for way, action in ways.items():
         ms = several(options, action)
-        rate = round(1e3 * int(batch) / ms[0], 1)
-        show(way, int(batch), run.comm.cycle_ms, *ms, rate)
+        rate = round(1e3 * batch / ms[0], 1)
+        show(way, batch, run.comm.cycle_ms, *ms, rate)
     comm.stop()
 
 
-def ways(options: Options, batch: str) -> None:
+def ways(options: Options, batch: int) -> None:
     """Steps with each way of batch norm."""
     from rn50.train.gpu.cuda_driver import dotted, visible_gpu
 
     capability = dotted(visible_gpu(0).capability)
     for way in forced_norms():
         try:
-            steps = steps_of(options.run(), int(batch))
+            steps = steps_of(options.run(), batch)
             ms = several(options, steps)
         except UserError as error:
-            show(way, int(batch), capability, "", "", "", str(error))
+            show(way, batch, capability, "", "", "", str(error))
             continue
-        show(way, int(batch), capability, *ms)
+        show(way, batch, capability, *ms)
         arena = steps.operators.shared.arena
         cuda("cudaFree", c_void_p(arena.address))
 
@@ -326,9 +331,9 @@ def forced_norms() -> Iterator[str]:
         yield way.name
 
 
-def spin(options: Options, batch: str) -> None:
+def spin(options: Options, batch: int) -> None:
     """Steps while kernels of a stream with priority take multiprocessors away from backward."""
-    steps = steps_of(options.run(), int(batch))
+    steps = steps_of(options.run(), batch)
     seconds(WARM_UP_STEPS, steps)
     launch = spin_action(steps.operators.module.device)
     step_s = statistics.median(seconds(1, steps) for _ in range(options.steps))
@@ -341,7 +346,7 @@ def spin(options: Options, batch: str) -> None:
                 launch()
 
         times_s = [seconds(1, step) for _ in range(2 * options.steps)]
-        show(kernels, int(batch), *spread(times_s))
+        show(kernels, batch, *spread(times_s))
 
 
 def spin_action(device: Any) -> Callable[[], None]:
@@ -369,7 +374,7 @@ def spin_action(device: Any) -> Callable[[], None]:
     return launch
 
 
-def calls(options: Options, batch: str) -> None:
+def calls(options: Options, batch: int) -> None:
     """Each call of a step, made from here, with an event before and after it. A strided
     convolution's input counts whole."""
     import numpy as np
@@ -377,11 +382,11 @@ def calls(options: Options, batch: str) -> None:
 
     from rn50.train.gpu.calls import SETTINGS, data_address, float_bits
 
-    steps = steps_of(options.run("model.step=plan"), int(batch))
+    steps = steps_of(options.run("model.step=plan"), batch)
     seconds(WARM_UP_STEPS, steps)
     operators = steps.operators
     context = steps.images.context
-    loss_values = nd.array(np.zeros(int(batch)), context)
+    loss_values = nd.array(np.zeros(batch), context)
     words = np.zeros(SETTINGS, np.int64)
     words[:4] = (
         data_address(steps.images),
@@ -410,10 +415,10 @@ def calls(options: Options, batch: str) -> None:
         work = products.get(entry.layer, 0) if is_convolution else 0
         moved = moved_bytes(entry, writer.tape)
         name = "our kernels" if entry.blocks else entry.function.removeprefix("cudnn")
-        row = (name, int(batch), entry.layer, entry.function)
+        row = (name, batch, entry.layer, entry.function)
         show(*row, round(1e3 * time_ms, 2), moved, work)
     update_s = seconds(options.steps, steps.update)
-    show("update, from the host", int(batch), "", "", round(1e6 * update_s, 2), 0, 0)
+    show("update, from the host", batch, "", "", round(1e6 * update_s, 2), 0, 0)
 
 
 def flops(writer: Any) -> dict[str, int]:
@@ -497,7 +502,7 @@ def moved_bytes(entry: Any, tape: Any) -> int:
     return size_bytes
 
 
-def of_module(options: Options, name: str, batch: str) -> None:
+def of_module(options: Options, name: str, batch: int) -> None:
     """The header and the rows of a module of this folder."""
     try:
         module = importlib.import_module(f"tests.gpu.{name}")
@@ -505,27 +510,29 @@ def of_module(options: Options, name: str, batch: str) -> None:
         show("not there", f"tests/gpu/{name}.py")
         return
     show(*module.HEADER)
-    for cells in module.rows(options.run(), int(batch), options.rounds):
+    for cells in module.rows(options.run(), batch, options.rounds):
         show(*cells)
 
 
 # --- whole runs -----------------------------------------------------------------------------------
 
 
-def digests(options: Options, batch: str) -> None:
+def digests(options: Options, batch: int) -> None:
     """What two processes have to have in common, bit for bit."""
     from mxnet import nd
 
-    steps = steps_of(options.run(), int(batch))
+    steps = steps_of(options.run(), batch)
     losses = [steps() for _ in range(2 * options.steps)]
     nd.waitall()
-    weights = [flat.asnumpy() for flat in steps.operators.shared.weights]
-    for name, arrays in {
-        "losses": [array.asnumpy() for array in losses],
-        "weights": weights,
-    }.items():
-        digest = hashlib.sha256(b"".join(array.tobytes() for array in arrays))
-        show(name, int(batch), digest.hexdigest()[:16])
+    computed = {
+        "losses": losses,
+        "weights": steps.operators.shared.weights,
+    }
+    for name, arrays in computed.items():
+        digest = hashlib.sha256()
+        for array in arrays:
+            digest.update(array.asnumpy())
+        show(name, batch, digest.hexdigest()[:16])
 
 
 def launch(options: Options, label: str, config: str, *words: str) -> None:
@@ -535,7 +542,7 @@ def launch(options: Options, label: str, config: str, *words: str) -> None:
     show(label, *launched(options, ["launch", config, *words], folder))
 
 
-def stop_and_resume(options: Options, ranks: str) -> None:
+def stop_and_resume(options: Options, ranks: int) -> None:
     """An epoch of `quick` on several GPUs, then another one from its checkpoint."""
     folder = Path(options.folder) / "runs" / "quick"
     images = f"data.path={folder}/images"
@@ -547,7 +554,7 @@ def stop_and_resume(options: Options, ranks: str) -> None:
         "data.synthetic={}",
         "limits.epochs=1",
         "log.every=4 steps",
-        f"batch.per_rank={-(-64 // int(ranks))}",
+        f"batch.per_rank={-(-64 // ranks)}",
         *options.overrides,
     ]
     show("quick, one epoch", *launched(options, ["launch", "quick", *words], folder))
@@ -603,10 +610,11 @@ COMMANDS: dict[str, Callable[..., None]] = {
 
 def main(text: str, name: str, *words: str) -> None:
     options = Options(**json.loads(text))
+    values = [int(word) if word.isdigit() else word for word in words]
     if name in PARTS:
         job, _ = build_job(options.run(), "gloo", ())
         os.environ.update(job.environment)
-    (PARTS | COMMANDS)[name](options, *words)
+    (PARTS | COMMANDS)[name](options, *values)
     sys.stderr.flush()
     os._exit(0)  # a library that lost its GPU can hang on its way out
 

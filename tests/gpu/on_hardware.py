@@ -44,6 +44,16 @@ DRAWN = (
 """JPEG files of 100 KB: eight steps of 400 images an epoch on one rank."""
 
 
+DECODING = (
+    (12, 0.0),
+    (8, 0.0),
+    (6, 0.0),
+    (6, 0.3),
+    (6, 0.5),
+)
+"""Threads, and the share of the GPU's decoder."""
+
+
 class Part(NamedTuple):
     """A process: its words for hardware_body.py, how long it may take, overrides of the config,
     and whether it sees one GPU alone."""
@@ -251,7 +261,7 @@ def on_one_node(ranks: int) -> tuple[str, ...]:
 def from_jpeg(drawn: Sequence[str]) -> Iterator[tuple[tuple[str, ...], int]]:
     """Label, config and overrides of runs of one rank, and seconds; the first draws the images."""
     one = (*drawn, *on_one_node(1))
-    for threads, load in ((12, 0.0), (8, 0.0), (6, 0.0), (6, 0.3), (6, 0.5)):
+    for threads, load in DECODING:
         words = (f"data.decode_threads={threads}", f"data.hw_decoder_load={load}")
         label = f"{threads} threads, hw_decoder_load {load}"
         yield (label, *one, *words), 40 if threads == 12 else 15
