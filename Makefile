@@ -47,9 +47,9 @@ gpu-test: ## the GPU path over a fake CUDA, without a GPU; its environment .venv
 	@scripts/setup.sh --gpu --into .venv-gpu
 	.venv-gpu/bin/python -m pytest tests/gpu
 
-# The day a GPU is there: what it does and how fast, in 15 minutes, as a page for docs/notebook/gpu.md.
+# The day a GPU is there: what it does and how fast, in 10 minutes, as a page for docs/notebook/gpu.md.
 PAGE := results/gpu.md
-gpu-hardware: ## on a machine with a GPU: what it does and how fast, in 15 minutes, as a page
+gpu-hardware: ## on a machine with GPUs: what they do and how fast, in 10 minutes, as a page and CSV
 	@scripts/setup.sh --gpu --into .venv-gpu
 	.venv-gpu/bin/python -m tests.gpu.on_hardware $(PAGE)
 

@@ -26,6 +26,7 @@ from .layout import (
 )
 from .leaves import (
     Layer,
+    Leaf,
     Leaves,
     Origin,
     Origins,
@@ -34,6 +35,7 @@ from .leaves import (
     put,
     remove,
     tree_of,
+    value_in,
 )
 from .machine import UNDIGESTED, System
 from .names import find_config, find_system, nearest_name, recorded_in
@@ -43,6 +45,9 @@ from .values import section_of
 from .yaml_file import machine_layer, parse_overrides, read_layers
 
 _Place: TypeAlias = tuple[int | str, ...]
+_OF_GPUS = {"comm.groups": "single", "comm.cycle_ms": 0.1}
+"""What no layer gives, where GPUs train: cuDNN's batch norm needs all multiprocessors at once, and
+waits while a sum under backward has some of them (docs/communication.md)."""
 # What pydantic says in its own terms, by the type of the error.
 _PLAIN = {
     "missing": "one value more",  # in a list
@@ -120,6 +125,7 @@ def load(
     layers = read_layers(path, within=within or recorded_in(path))
     leaves = merge([*layers, *parse_overrides(overrides)])
     fill_counts(leaves, from_manifest=within is None)
+    _fill_for_device(leaves)
     origins = {key: leaf.origin for key, leaf in leaves.items()}
     return Loaded(_validate(leaves, str(path)), origins)
 
@@ -145,6 +151,16 @@ def merge(layers: Iterable[Layer]) -> Leaves:
         lay_out(leaves, ranks)
     forget_same_network(leaves)
     return leaves
+
+
+def _fill_for_device(leaves: Leaves) -> None:
+    """Set what the device decides and no layer gives."""
+    is_gpu = value_in(leaves, "system.device") == "gpu"
+    if not is_gpu or value_in(leaves, "comm", {}) != {}:
+        return  # the second: no section but a value, which is refused
+    for key, value in _OF_GPUS.items():
+        if key not in leaves:
+            put(leaves, key, Leaf(value, Origin("system.device")))
 
 
 def load_system(name: str) -> System:

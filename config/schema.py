@@ -346,11 +346,11 @@ class Comm(Section):
     """How gradients travel between ranks (docs/communication.md)."""
 
     groups: Groups = "equal_bytes(8)"
-    """Gradients that are reduced together."""
+    """Gradients that are reduced together. Not given: single where GPUs train."""
     algorithm: Algorithm = "auto"
     """How they are summed; auto: the engine's own choice."""
     cycle_ms: Positive = 1.0
-    """How often Horovod looks for ready gradients."""
+    """How often Horovod looks for ready gradients. Not given: 0.1 where GPUs train."""
     gradient_dtype: Literal["model", "float16"] = "model"
     """Type in which gradients are sent: that of the model, or float16."""
 

@@ -13,6 +13,7 @@ import re
 import socket
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
@@ -28,9 +29,10 @@ from ..train.communication.mpi_library import horovods_mpi
 from ..train.gpu.code import PLAN_CAPABILITIES, gpu_code, runs
 from ..train.gpu.cuda_driver import LIBRARY, Gpu, Gpus, check_driver, dotted, read_gpus
 from ..train.mxnet_package import library
+from . import nccl_trial
 from .host_limits import SMALL_SHARED_BYTES, check_open_files, read_limits
 from .installed import SITE, folders
-from .launchers import LAUNCHERS, OF_FAMILY
+from .launchers import LAUNCHERS, OF_FAMILY, pick_launcher
 from .mpi_program import mpi_on_path
 
 if TYPE_CHECKING:
@@ -74,6 +76,8 @@ def examine(hosts: Sequence[str]) -> Iterator[Row]:
     for device in devices:
         yield from try_library("mxnet", device)
         yield from try_library("dali", device)
+    if len(devices) > 2:
+        yield from gpus_together(len(devices) - 1)
     if len(devices) == 1:
         yield Row("MXNet and DALI on a GPU", NO_GPU, "not tried")
 
@@ -186,8 +190,22 @@ def _unless_refused(name: str, check: Callable[[], None], found: str) -> Row:
 
 def try_library(library: str, device: str) -> list[Row]:
     """The rows of a process that tries `mxnet` or `dali` on `cpu` or `gpu0`, up to its end."""
-    command = [sys.executable, "-m", "rn50.launch.doctor", library, device]
-    name = f"{library} on {device}"
+    return _rows_of(f"{library} on {device}", "rn50.launch.doctor", library, device)
+
+
+def gpus_together(gpus: int) -> Iterator[Row]:
+    """Sums over the GPUs of this node, then over the nodes of this allocation."""
+    nodes = 1
+    with suppress(ImportError, UserError):  # the rows say so
+        nodes = len(LAUNCHERS[pick_launcher(None)].hosts())
+    for count in sorted({1, nodes or 1}):
+        words = map(str, (count, gpus))
+        yield from _rows_of("NCCL", nccl_trial.MODULE, *words)
+
+
+def _rows_of(name: str, module: str, *words: str) -> list[Row]:
+    """The rows that a module prints as JSON, up to its end."""
+    command = [sys.executable, "-m", module, *words]
     try:
         done = ask(command, PATIENCE_S, inherited(os.environ, LOCAL_JOB))
     except NoAnswer as error:

@@ -55,6 +55,7 @@ _WITHOUT_COPIES: dict[Family | None, dict[str, str]] = {
 _BRIDGE = re.compile(r"(docker|podman|cni-podman|virbr|lxcbr|lxdbr)\d+|br-[0-9a-f]{12}")
 """Bridges of containers and virtual machines on one host: they lead to no other. Open MPI tried one
 for ever (518,000 lines of "bind on local address" in 90 s)."""
+_BRIDGES = ("podman", "cni-podman", "virbr", "lxcbr", "lxdbr", "br-")
 
 
 class EngineSettings(NamedTuple):
@@ -93,7 +94,7 @@ def engine_environment(
         **SETTINGS[engine.backend],
     }
     if engine.backend == "nccl":
-        wanted |= _of_gpus(run)
+        wanted |= _of_gpus(run) | _of_nccl(controller, mpi, networks)
     wanted |= engine.offered[algorithm]
     if engine.backend == "mpi":
         wanted |= _SHARING.get(mpi, {})
@@ -125,6 +126,26 @@ def _of_gpus(run: Run) -> dict[str, str]:
         settings["NCCL_ALGO"] = "^NVLS,NVLSTree"
     if run.comm.groups == "single":
         settings["MXNET_EXEC_BULK_EXEC_MAX_NODE_TRAIN_BWD"] = "999"
+    return settings
+
+
+def _of_nccl(
+    controller: Controller,
+    mpi: Family | None,
+    networks: Collection[str],
+) -> dict[str, str]:
+    """What NCCL wants of an MPI beside it, and its networks where a host has bridges among others:
+    it leaves out none but Docker's. Bridges are named by prefixes, unless another network of this
+    host begins so."""
+    settings = {}
+    if controller == "mpi" and mpi == "openmpi":
+        # NVIDIA's for this benchmark, against a deadlock of Horovod and NCCL on 96 nodes and more.
+        settings["OMPI_MCA_btl"] = "^openib"
+    others = [name for name in networks if not _BRIDGE.fullmatch(name)]
+    # without any, NCCL would not start
+    if {*others} - {"lo"} and len(others) < len(networks):
+        free = [p for p in _BRIDGES if not any(name.startswith(p) for name in others)]
+        settings["NCCL_SOCKET_IFNAME"] = "^" + ",".join(["docker", "lo", *free])
     return settings
 
 

@@ -15,6 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
+import psutil
+
 from ..config.engines import PRODUCTS, Controller, Family
 from ..config.errors import UserError, failing_as
 from ..config.inherited import ENGINE_PREFIXES, inherited, taken_away
@@ -373,6 +375,16 @@ def missing_hosts(run: Run, launcher: str) -> list[str]:
     ]
 
 
+def _networks() -> list[str]:
+    """Interfaces of this host that have an address."""
+    internet = (socket.AF_INET, socket.AF_INET6)
+    return [
+        name
+        for name, addresses in psutil.net_if_addrs().items()
+        if any(address.family in internet for address in addresses)
+    ]
+
+
 def build_job(
     run: Run,
     launcher: str,
@@ -384,7 +396,7 @@ def build_job(
     config."""
     nodes = run.system.nodes
     family = family_here()
-    networks = [name for _, name in socket.if_nameindex()]
+    networks = _networks()
     present = inherited(os.environ, launcher, nodes)
     mpi = mpi_for(launcher)
     if mpi and mpi.right and mpi.right != mpi.first:

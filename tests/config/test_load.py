@@ -5,6 +5,7 @@ import pytest
 
 from rn50.config.errors import UserError
 from rn50.config.load import Loaded, load
+from rn50.config.names import list_presets
 from rn50.config.plan import build_plan
 from tests.conftest import refused
 
@@ -35,6 +36,33 @@ def errors_of(text: str | bytes, *overrides: str) -> list[str]:
 
 
 # --- bases, overrides, origins ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("preset", list_presets())
+def test_the_device_chooses_how_gradients_travel_unless_a_config_does(
+    preset: str, folder: Path
+) -> None:
+    on = {name: load(preset, [f"system.device={name}"]) for name in ("cpu", "gpu")}
+    for key, expected in {
+        "comm.groups": {"cpu": "equal_bytes(8)", "gpu": "single"},
+        "comm.cycle_ms": {"cpu": 1.0, "gpu": 0.1},
+    }.items():
+        found = {device: values(loaded)[key] for device, loaded in on.items()}
+        origin = on["gpu"].origin(key)
+        if origin.line is None:
+            assert found == expected
+            assert origin.source == "system.device"
+        else:
+            assert found["cpu"] == found["gpu"]
+    again = load_text(on["cpu"].to_yaml(), "system.device=gpu")
+    assert again.run.comm == on["cpu"].run.comm  # a recorded config has all its values
+
+
+def test_a_section_that_is_a_value_is_refused_on_gpus_too(folder: Path) -> None:
+    on_gpus = "system: {device: gpu}\n"
+    assert "comm: expected a section" in " ".join(errors_of(f"{on_gpus}comm: 3\n"))
+    comm = load_text(f"{on_gpus}comm: {{cycle_ms: 2.0}}\n").run.comm
+    assert (comm.groups, comm.cycle_ms) == ("single", 2.0)
 
 
 def test_an_override_of_a_section_changes_the_keys_it_names(folder: Path) -> None:

@@ -18,7 +18,15 @@ from rn50.compliance.official import check_officially
 from rn50.config import programs
 from rn50.config.errors import UserError
 from rn50.config.load import load
-from rn50.launch import host_limits, job, mpi_program, nodes_left, package, submit
+from rn50.launch import (
+    host_limits,
+    job,
+    mpi_program,
+    nccl_trial,
+    nodes_left,
+    package,
+    submit,
+)
 from rn50.launch.doctor import try_library
 from rn50.launch.environment_record import output_of
 from rn50.launch.launchers import Job, pick_pmi
@@ -101,13 +109,14 @@ CALLS: dict[str, Callable[[Path], object]] = {
     "compliance.official.check_officially": lambda folder: check_officially(
         folder, "4.0.0"
     ),
-    "launch.doctor.try_library": lambda _: try_library("dali", "cpu"),
+    "launch.doctor._rows_of": lambda _: try_library("dali", "cpu"),
     "launch.environment_record.output_of": lambda _: output_of("git"),
     "launch.host_limits.may_read_others": lambda _: host_limits.may_read_others(),
     "launch.job._call": lambda _: job._call(["x"], os.environ),
     "launch.job.put_back": lambda _: job.put_back("x"),
     "launch.launchers.pick_pmi": lambda _: pick_pmi(None),
     "launch.mpi_program._described": lambda _: mpi_program._described("mpirun"),
+    "launch.nccl_trial._rows": lambda _: nccl_trial._rows("NCCL", ["x"], os.environ),
     "launch.nodes_left._starts": lambda _: nodes_left._starts("mpirun", Job((), 1, 1)),
     "launch.package._check": lambda folder: package._check(folder / "x", "4.0.0"),
     "launch.submit._answer": lambda _: submit._answer(SCHEDULERS["sge"], "4"),

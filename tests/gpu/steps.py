@@ -1,5 +1,8 @@
 """Training steps of a network on one batch, as a rank makes them."""
 
+from collections.abc import Callable
+from typing import Any
+
 import rn50  # noqa: F401  before MXNet, whose finder it installs
 
 # isort: split
@@ -31,8 +34,15 @@ def join(run: Run) -> Communicator:
     return comm
 
 
+def nothing(*_: Any) -> None:
+    pass
+
+
 class Steps:
     """A network and what trains it on the device of the images.
+
+    Args:
+        comm: of this rank, where its steps are to be summed with others.
 
     Raises:
         UserError: the device cannot run them so.
@@ -44,8 +54,11 @@ class Steps:
         images: nd.NDArray,
         labels: nd.NDArray,
         scale: float = 1.0,
+        comm: Communicator | None = None,
     ) -> None:
-        self.operators = operators_for(run.model, images.context)
+        self.operators: Any = (
+            comm.operators if comm else operators_for(run.model, images.context)
+        )
         self.net, _, self.loss = build_networks(
             run.model,
             run.data.classes,
@@ -54,7 +67,13 @@ class Steps:
             operators=self.operators,
         )
         parameters = trainable(self.net)
-        self.buckets = lay_out_gradients(parameters, run.comm.groups, self.operators)
+        if comm:
+            comm.plan_groups(run.comm.groups, parameters, run.comm.gradient_dtype)
+            self.buckets = comm.buckets
+        else:
+            self.buckets = lay_out_gradients(
+                parameters, run.comm.groups, self.operators
+            )
         self._updater = updater_for(
             self.operators,
             parameters,
@@ -72,15 +91,24 @@ class Steps:
         self._scale = scale
         self._settings = Settings(LR, MOMENTUM, len(labels))
 
-    def __call__(self) -> nd.NDArray:
-        """A step; its losses."""
+    def __call__(
+        self,
+        after: Callable[[str, list[nd.NDArray]], None] = nothing,
+        reduce: Callable[[], None] = nothing,
+    ) -> nd.NDArray:
+        """A step; its losses. `after`: of StepTimes; `reduce`: of the communicator."""
         losses = self._criterion.forward(
             self.images,
             self.labels,
             self._scale,
         )
+        after("forward", [losses])
         self._criterion.backward(losses, self._scale)
+        after("backward", self.buckets[-1:])
+        reduce()
+        after("reduction", self.buckets)
         self.update()
+        after("update", self._updater.written_last)
         return losses
 
     def update(self) -> None:

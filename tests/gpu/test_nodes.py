@@ -25,6 +25,8 @@ NETLAB = HERE.parent / "lab" / "netlab.sh"
 NODES = 2
 SHAPE = ("system.device=gpu", f"system.nodes={NODES}", "system.ranks_per_node=2")
 TORUS = ("comm.algorithm=torus_2d",)
+GROUPS = ("comm.groups=equal_bytes(8)",)
+"""The default of GPUs is one."""
 
 
 def run_on_two_nodes(
@@ -84,10 +86,10 @@ def counts_of_ranks(out: Path) -> list[dict[str, int]]:
 @pytest.mark.parametrize(
     ("overrides", "limit"),
     [
-        ((), 1e-5),
+        (GROUPS, 1e-5),
         (TORUS, 1e-5),
-        ((*TORUS, *HALF), 2e-2),
-        ((*HALF, "comm.groups=single"), 2e-2),
+        ((*TORUS, *HALF, *GROUPS), 2e-2),
+        (HALF, 2e-2),
     ],
 )
 def test_sums_over_two_nodes_are_the_plain_sums(
@@ -161,7 +163,11 @@ def test_hierarchical_sums_within_hosts_by_nccl_and_between_them_by_mpi(
 
 @pytest.mark.parametrize(
     ("overrides", "limit"),
-    [(("comm.gradient_dtype=float16",), 2e-3), (TORUS, 1e-5), ((*TORUS, *HALF), 2e-3)],
+    [
+        (("comm.gradient_dtype=float16", *GROUPS), 2e-3),
+        (TORUS, 1e-5),
+        ((*TORUS, *HALF), 2e-3),
+    ],
 )
 def test_updates_by_our_own_kernels_are_those_of_the_plain_sums(
     overrides: tuple[str, ...],

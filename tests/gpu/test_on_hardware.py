@@ -1,92 +1,193 @@
 """The script for the day a GPU is there, from beginning to end on the fake one."""
 
+import csv
 import re
 import shlex
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from rn50.config.load import load_system
 from tests.gpu.hardware_body import DEFAULTS
-from tests.gpu.on_hardware import ROOT, Part, outcome, sections
-from tests.waiting import output_of
+from tests.gpu.norm_rows import rows
+from tests.gpu.on_hardware import (
+    ALL_S,
+    ROOT,
+    Part,
+    Row,
+    fastest,
+    kinds,
+    main,
+    outcome,
+    sections,
+)
+from tests.waiting import finished
 
 pytestmark = pytest.mark.slow
-SMALL = ("model.width=16", "model.depth=tiny", "data.crop_px=32")
-LONGEST_S = 15 * 60
-
-Table = dict[str, list[str]]
-
-
-def tables(page: str) -> Iterator[Table]:
-    """The cells of each table's rows, by the first one."""
-    for section in page.split("\n### ")[1:]:
-        table = {}
-        _, _, *rows = re.findall(r"^\| (.*) \|$", section, re.M)
-        for row in rows:
-            first, *cells = row.split(" | ")
-            table[first] = cells
-        yield table
-
-
-def test_all_parts_together_take_15_minutes_at_most() -> None:
-    """As docs/gpu.md and `make help` promise."""
-    limits_s = []
-    for section in sections(("32", "208", "400")):
-        limits_s += [part.patience_s for part in section.parts]
-    assert len(limits_s) > 10
-    assert sum(limits_s) <= LONGEST_S
+BATCHES = ("32", "208", "400")
+OPTIONS = "--batches 2,3 --rounds 2 --steps 2 --patience 8"
+SMALL = (
+    "model.width=16",
+    "model.depth=tiny",
+    "data.crop_px=32",
+    "data.eval_resize_px=36",
+    "data.decoder=cpu",
+    "data.classes=10",
+    "data.synthetic={classes: 10, train_samples: 64, eval_samples: 20, min_px: 40, max_px: 50}",
+    "batch.per_rank=4",
+    "eval.batch_per_rank=4",
+    "schedule.length=4 epochs",
+    "eval.period=4",
+    "eval.offset=3",
+    "schedule.warmup=1 epochs",
+)
 
 
-def test_the_page_is_written_to_its_end(
-    fake_environment: Path,
-    emulated: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def tables(page: Path, parts: str) -> dict[str, list[list[str]]]:
+    """Rows of the CSV of these parts."""
+    words = [str(page), *shlex.split(OPTIONS), "--parts", parts, *SMALL]
+    command = [sys.executable, "-m", "tests.gpu.on_hardware", *words]
+    done = finished(command, cwd=ROOT, timeout=8 * ALL_S)
+    print(done.stderr[-2000:])
+    print(page.read_text())
+    assert done.returncode == 0
+    found = {}
+    for name in parts.split(","):
+        with (page.with_suffix("") / f"{name}.csv").open(newline="") as file:
+            _, *found[name] = csv.reader(file)
+    return found
+
+
+@pytest.fixture
+def computing(
+    fake_environment: Path, emulated: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKECUDA_LAZY", "1")
     monkeypatch.setenv("FAKECUDA_KERNELS", str(emulated))
     monkeypatch.setenv("FAKECUDA_CAPABILITY", "9.0")
+
+
+@pytest.mark.parametrize("gpus", [0, 1, 8])
+def test_a_part_has_its_limit_and_several_gpus_come_first(gpus: int) -> None:
+    """One GPU ends within the promised minutes; several GPUs leave out the last parts."""
+    found = list(sections(BATCHES, "dgxh100_8", Path("results/gpu"), gpus))
+    limits_s = [part.patience_s for section in found for part in section.parts]
+    assert len({section.name for section in found}) == len(found)
+    assert sum(limits_s) <= ALL_S * (1 + (gpus > 1) / 3)
+    assert (found[0].name == "nccl") == (gpus > 1)
+    names = [section.name for section in found][-10:]
+    assert names[:4] == ["calls", "engines", "norms", "ways"]
+
+
+def test_one_gpu_fills_its_tables(computing: None, tmp_path: Path) -> None:
     page = tmp_path / "new" / "page.md"
-    options = shlex.split("--patience 4 --batches 2,3 --rounds 2 --steps 2")
-    output_of(
-        [
-            sys.executable,
-            "-m",
-            "tests.gpu.on_hardware",
-            str(page),
-            *options,
-            *SMALL,
-        ],
-        cwd=ROOT,
-        timeout=4 * LONGEST_S,
+    found = tables(
+        page, "machine,calls,engines,norms,ways,spin,steps,memory,deterministic"
     )
-    print(page.read_text())
-    machine, doctor, losses, rates, kinds, nccl = tables(page.read_text())
+    machine = dict(found["machine"])
     assert "fake" in machine
-    assert doctor["driver"][0] == doctor["GPU 0"][0] == "ok"
-    cpu, gpu, gpu_half = map(float, losses["1"])
-    assert gpu == pytest.approx(cpu, 1e-3)
-    assert gpu_half == pytest.approx(cpu, 1e-3)
-    assert list(rates) == [
-        "graphs, 2",
-        "graphs, 3",
-        "eager, 2",
-        "eager, 3",
-        "operators, 2",
-        "operators, 3",
+    assert re.fullmatch(r"[\d,]+ GB/s", machine["copy"])
+    calls = [row for row in found["calls"] if row[3]]
+    for batch in ("2", "3"):
+        of_batch = [row for row in calls if row[1] == batch]
+        assert len(of_batch) > 90
+        filters = [int(row[6]) for row in of_batch if "BackwardFilter" in row[3]]
+        forward = [int(row[6]) for row in of_batch if "ConvolutionForward" in row[3]]
+        assert sorted(filters) == sorted(forward)
+        assert min(filters) > 0
+    assert [row[0] for row in found["spin"]] == ["0", "1", "8"]
+    ways = [row[:3] for row in found["steps"]]
+    assert ["through Horovod", "2", "1.0"] in ways
+    assert len(ways) == 9
+    capabilities = {row[2] for row in found["ways"]}
+    assert capabilities == {"9.0"}
+    assert {row[0] for row in found["memory"]} == {"LAZY", "EAGER"}
+    first = found["deterministic"][:2]
+    second = found["deterministic"][2:]
+    assert first == second
+    page_text = page.read_text()
+    assert all(f"| all | {batch} |" in page_text for batch in (2, 3))
+
+
+def test_one_rank_trains_from_files(
+    computing: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (jpeg,) = (
+        section
+        for section in sections(["2"], "dgxh100_8", tmp_path, 1)
+        if section.name == "jpeg"
+    )
+    options = DEFAULTS._replace(overrides=SMALL, folder=str(tmp_path))
+    ((label, code, rate, step_ms, *_),), failure = outcome(
+        jpeg.parts[0], options, limit_s=300
+    )
+    assert not failure
+    assert label == "12 threads, hw_decoder_load 0.0"
+    assert code == 1  # no target can be reached
+    assert rate > 0
+    assert step_ms > 0
+
+
+def test_two_gpus_are_summed_compared_and_resumed(
+    computing: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKECUDA_DEVICES", "2")
+    found = tables(tmp_path / "page.md", "nccl,groups,resume")
+    nccl, peers = found["nccl"]
+    assert nccl[:2] == ["NCCL over 2 GPUs", "ok"]
+    assert peers[:2] == ["peer access", "ok"]
+    assert [row[0] for row in found["groups"]] == [
+        "single, 2 GPUs",
+        "equal_bytes(8), 2 GPUs",
     ]
-    assert rates["operators, 2"][0].startswith("refused: model.step")
-    assert float(rates["graphs, 2"][3]) > 0
-    assert float(rates["eager, 3"][3]) > 0
-    calls = int(kinds.pop("all")[0])
-    del kinds["update, from the host"]
-    assert calls == sum(int(cells[0]) for cells in kinds.values())
-    assert calls > 90
-    assert all(float(cells[0]) > 0 for cells in nccl.values())
-    assert len(nccl) == 2
+    assert all(float(row[2]) > 0 for row in found["groups"])
+    once, again = found["resume"]
+    assert "epochs=1" in once[-1]
+    assert "epochs=2" in again[-1]
+
+
+def test_calls_are_summed_by_kind_and_engines_by_the_fastest() -> None:
+    header = ["kind", "batch", "layer", "call", "us", "bytes", "FLOP"]
+    rows: list[Row] = [
+        ["a", 2, "", "f", 10.0, 4_000_000, 20_000_000],
+        ["b", 2, "", "g", 30.0, 0, 0],
+        ["a", 2, "", "f", 30.0, 4_000_000, 60_000_000],
+        ["update, from the host", 2, "", "", 5.0, 0, 0],
+    ]
+    _, *sums = kinds([header, *rows])
+    assert sums[0] == ["a", 2, 2, "4.0", "0.04", "200", "2"]
+    assert sums[1][:3] == ["all", 2, 3]
+    engines: list[Row] = [
+        ["filter", "graph", "engine", "us"],
+        ["3x3", "forward", 0, 9.0],
+        ["3x3", "forward", 1, 7.0],
+        ["1x1", "forward", "none", ""],
+    ]
+    assert fastest(engines)[1:] == [
+        ["3x3", "forward", 2, 1, 7.0],
+        ["1x1", "forward", 1, "none", ""],
+    ]
+    assert fastest([["not there", "x"]]) == [["not there", "x"]]
+
+
+def test_the_fastest_way_becomes_a_row_of_the_table(tmp_path: Path) -> None:
+    lines = [
+        "way,batch,capability,median ms,lowest,highest",
+        "CUDNN,400,9.0,54.2,54,55",
+        "OWN,400,9.0,49.9,49,50",
+        "EPILOGUE,400,9.0,,,,refused",
+        "CUDNN,32,9.0,6.7,6,7",
+        "OWN,32,9.0,6.9,6,7",
+        "OWN,208,9.0,27.0,6,7",
+    ]
+    (tmp_path / "ways.csv").write_text("\n".join(lines))
+    assert list(rows(tmp_path)) == [
+        "# 32: CUDNN 6.70, OWN 6.90 ms",
+        "# 208: OWN 27.00 ms",
+        "# 400: CUDNN 54.20, OWN 49.90 ms",
+        "(9, 0): (Row(32, Norms.CUDNN), Row(ANY, Norms.OWN),)",
+    ]
 
 
 def test_bytes_of_a_step_are_those_that_predict_prices(
@@ -97,27 +198,47 @@ def test_bytes_of_a_step_are_those_that_predict_prices(
     monkeypatch.setenv("FAKECUDA_CAPABILITY", "9.0")
     monkeypatch.setenv("FAKECUDA_MEMORY_GIB", "80")
     options = DEFAULTS._replace(rounds=1, steps=1)
-    rows, ended = outcome(
-        Part(("calls", "208"), 90),
-        options,
-        patience=4,
-    )
-    assert ended, rows
-    counted = re.search(r"^\| all \| \d+ \| ([\d.]+)", rows, re.M)
-    assert counted is not None
+    rows, failure = outcome(Part(("calls", "208"), 360), options)
+    assert not failure
+    counted = sum(row[5] for row in rows) / 208 / 1e6
     about = load_system("dgxh100_own").performance
     assert about is not None
     assert about.bytes_per_image is not None
-    assert 0 < float(counted[1]) - about.bytes_per_image / 1e6 < 5
+    assert 0 < counted - about.bytes_per_image / 1e6 < 5
 
 
-def test_a_part_that_fails_or_hangs_says_so(
-    fake_environment: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_part_that_fails_or_hangs_says_so_and_none_begins_too_late(
+    fake_environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKECUDA_MEMORY_GIB", "1")
-    rows, ended = outcome(Part(("rate", "graphs", "400"), 400))
-    assert not ended
-    assert "| rate graphs 400 | **failed**: exit code 1: " in rows
-    rows, ended = outcome(Part(("losses",), 1))
-    assert not ended
-    assert "| losses | **failed**: no end within 1 s" in rows
+    options = DEFAULTS._replace(rounds=1, steps=1)
+    rows, failure = outcome(Part(("steps", "400"), 400), options)
+    assert not rows
+    assert failure.startswith("exit code 1: ")
+    assert outcome(Part(("doctor",), 1)) == ([], "no end within 1 s")
+    page = tmp_path / "page.md"
+    assert main(shlex.split(f"{page} --patience 0 --parts calls,spin")) == 1
+    assert page.read_text().count("**failed**: no time left") == 4
+
+
+def test_ranks_of_two_gpus_that_nccl_refuses_are_told_in_its_words(
+    fake_environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000"
+    monkeypatch.setenv("FAKECUDA_DEVICES", "2")
+    monkeypatch.setenv("FAKECUDA_NCCL_REFUSES", words)
+    ((check, result, found),), failure = outcome(Part(("nccl",), 300, alone=False))
+    assert not failure
+    assert (check, result) == ("NCCL over 2 GPUs", "failed")
+    assert words in found
+    assert "NCCL_DEBUG" in found
+
+
+def test_a_sum_that_is_wrong_is_no_success(
+    fake_environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKECUDA_DEVICES", "2")
+    monkeypatch.setenv("FAKECUDA_NCCL_DROPS", "1")
+    ((_, result, found),), _ = outcome(Part(("nccl",), 300, alone=False))
+    assert result == "failed"
+    assert "wrong sums" in found

@@ -12,6 +12,7 @@ from rn50.launch.doctor import (
     Row,
     examine,
     gpu_rows,
+    gpus_together,
     library_rows,
     machine_rows,
     try_library,
@@ -86,6 +87,7 @@ def test_a_container_in_which_runs_pass_is_fit(monkeypatch: pytest.MonkeyPatch) 
     ("gpus", "devices"),
     [
         (machine(), ["cpu"]),
+        (machine(9), ["cpu", "gpu0"]),
         (machine(8, 8), ["cpu", "gpu0", "gpu1"]),
     ],
 )
@@ -97,12 +99,37 @@ def test_both_libraries_are_tried_on_every_device(
     def process(library: str, device: str) -> list[Row]:
         return [Row(device, library, "")]
 
+    def together(count: int) -> list[Row]:
+        return [Row("together", OK, str(count))]
+
     monkeypatch.setattr("rn50.launch.doctor.read_gpus", lambda: gpus)
     monkeypatch.setattr("rn50.launch.doctor.try_library", process)
+    monkeypatch.setattr("rn50.launch.doctor.gpus_together", together)
     rows = list(examine(()))
+    summed = [row.found for row in rows if row.check == "together"]
+    assert summed == ["2"] * (len(devices) > 2)
     for library in ("mxnet", "dali"):
         assert [row.check for row in rows if row.outcome == library] == devices
     assert (rows[-1].outcome == NO_GPU) == (devices == ["cpu"])
+
+
+def test_sums_are_tried_on_this_node_and_over_all_nodes_of_an_allocation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def rows(*words: str) -> list[Row]:
+        asked.append(words[-2:])
+        return []
+
+    monkeypatch.setattr("rn50.launch.doctor._rows_of", rows)
+    hosts = tmp_path / "hosts"
+    hosts.write_text("node1\nnode2\n")
+    monkeypatch.setenv("RN50_HOSTS", str(hosts))
+    assert not list(gpus_together(8))
+    monkeypatch.delenv("RN50_HOSTS")
+    assert not list(gpus_together(4))
+    assert asked == [("1", "8"), ("2", "8"), ("1", "4")]
 
 
 @pytest.mark.slow

@@ -149,6 +149,55 @@ def test_the_engines_use_the_interfaces_asked_for_and_no_bridge_of_containers(
     assert "_exclude" not in " ".join(kept)  # Open MPI refuses both
 
 
+@pytest.mark.parametrize(
+    ("networks", "interfaces", "expected"),
+    [
+        (
+            ("lo", "eth0", "virbr0"),
+            "[]",
+            "^docker,lo,podman,cni-podman,virbr,lxcbr,lxdbr,br-",
+        ),
+        # a bridge of the host's own
+        (
+            ("br-ex", "br-0123456789ab"),
+            "[]",
+            "^docker,lo,podman,cni-podman,virbr,lxcbr,lxdbr",
+        ),
+        (("lo", "eth0"), "[]", None),
+        (("lo", "docker0"), "[]", None),  # NCCL would find no network
+        (("ib0", "virbr0"), "[ib0]", "ib0"),
+    ],
+)
+def test_nccl_meets_on_no_bridge_of_one_host(
+    networks: tuple[str, ...], interfaces: str, expected: str | None
+) -> None:
+    run = run_of("dgxa100_8", f"system.interfaces={interfaces}")
+    settings = engine_environment(run, {}, networks=networks).settings
+    assert settings.get("NCCL_SOCKET_IFNAME") == expected
+    users = {"NCCL_SOCKET_IFNAME": "eth7", "OMPI_MCA_btl": "tcp,self"}
+    assert (
+        engine_environment(run, users, networks=networks).kept.items() <= users.items()
+    )
+    on_cpu = engine_environment(run_of("smoke"), {}, networks=networks).settings
+    assert "NCCL_SOCKET_IFNAME" not in on_cpu
+
+
+@pytest.mark.parametrize(
+    ("config", "controller", "family", "expected"),
+    [
+        ("dgxa100_8", "mpi", "openmpi", "^openib"),
+        ("dgxa100_8", "mpi", "mpich", None),
+        ("dgxa100_8", "gloo", "openmpi", None),
+        ("smoke", "mpi", "openmpi", None),
+    ],
+)
+def test_open_mpi_beside_nccl_has_no_openib(
+    config: str, controller: Any, family: Any, expected: str | None
+) -> None:
+    settings = engine_environment(run_of(config), {}, controller, family).settings
+    assert settings.get("OMPI_MCA_btl") == expected
+
+
 def test_the_users_settings_win_over_the_machines() -> None:
     users = {"NCCL_IB_HCA": "mlx5_2", "HOROVOD_CYCLE_TIME": "7"}
     environment = engine_environment(run_of("quick", OWN), users)

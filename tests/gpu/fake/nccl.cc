@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <string>
@@ -120,6 +121,7 @@ ncclResult_t reduce(const char* name, const void* send, void* receive, std::size
     std::vector<char> total(kChunk);
     exchange(comm, send, count, each, true, [&](std::size_t first, std::size_t n, auto& all) {
       if (!receives) return;
+      if (std::getenv("FAKECUDA_NCCL_DROPS")) all.pop_back();
       sum(total.data(), all, n, type);
       std::memcpy(static_cast<char*>(receive) + first * each, total.data(), n * each);
     });
@@ -141,6 +143,11 @@ FAKE ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   return ncclSuccess;
 }
 FAKE ncclResult_t ncclCommInitRank(ncclComm_t* made, int size, ncclUniqueId id, int rank) {
+  if (const char* words = std::getenv("FAKECUDA_NCCL_REFUSES")) {
+    std::printf("host:%d:%d [%d] NCCL WARN %s\n", getpid(), getpid(), rank, words);
+    std::fflush(stdout);
+    return ncclInvalidUsage;
+  }
   const std::size_t bytes = 4096 + size * kChunk;
   int file = -1;
   if (rank == 0) {
