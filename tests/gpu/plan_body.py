@@ -27,10 +27,12 @@ from rn50.config.load import load
 from rn50.config.schema import Model, Optimizer, Run
 from rn50.train import kernels
 from rn50.train.gpu.norms import Norms
+from rn50.train.gpu.plan_operators import PlanOperators
 from rn50.train.network.build import build_networks, trainable
 from rn50.train.operators import Criterion
 from rn50.train.process_info import read_process_info
 from rn50.train.trial_steps import trial_losses
+from tests.gpu.hardware_body import moved_bytes
 from tests.gpu.steps import Steps, force, join
 
 FAKE = ctypes.CDLL("libcuda.so.1")
@@ -73,7 +75,23 @@ def count(preset: str, overrides: list[str]) -> dict[str, Any]:
         "batch": batch,
         "groups": len(steps.buckets),
         "peak_bytes": after["peak_bytes"],
+        "own_bytes": own_bytes(steps),
     }
+
+
+def own_bytes(steps: Steps) -> int:
+    """What our kernels of a plan read and write; the fake counts cuDNN's calls alone."""
+    operators = steps.operators
+    assert isinstance(operators, PlanOperators)
+    shape = steps.images.shape
+    writer = operators.writer(steps.net, shape, operators.settings())
+    writer.forward(training=True)
+    writer.loss(steps.loss.other, operators.shared.loss_sum)
+    writer.backward()
+    tape = writer.tape
+    kernels = [entry for entry in tape.entries if entry.blocks]
+    of_images = steps.images.size * 4  # by their address
+    return of_images + sum(moved_bytes(entry, tape.workspace) for entry in kernels)
 
 
 def gradients(ranks: int) -> dict[str, Any]:
