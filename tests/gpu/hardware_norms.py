@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rn50.config.schema import Run
 
 HEADER = ("kernel", "rows", "channels", "calls", "us", "MB", "GB/s")
-
-
-class Shape(NamedTuple):
-    kernel: str
-    rows: int
-    channels: int
 
 
 def rows(run: Run, batch: int, rounds: int) -> Iterator[tuple[Any, ...]]:
@@ -24,8 +18,6 @@ def rows(run: Run, batch: int, rounds: int) -> Iterator[tuple[Any, ...]]:
     import numpy as np
     from mxnet import nd
 
-    from rn50.train.gpu.memory import Buffer
-    from rn50.train.gpu.module import SOURCE, parameters
     from rn50.train.gpu.norms import Norms
     from tests.gpu.hardware_body import action, elapsed_ms, steps_of
     from tests.gpu.steps import force
@@ -33,42 +25,46 @@ def rows(run: Run, batch: int, rounds: int) -> Iterator[tuple[Any, ...]]:
     force(Norms.OWN)
     steps = steps_of(run, batch)
     operators: Any = steps.operators
-    writer = operators.writer(steps.net, steps.images.shape, operators.settings())
+    shape = steps.images.shape
+    writer = operators.writer(steps.net, shape, operators.settings())
     writer.forward(training=True)
     writer.loss(steps.loss.other, operators.shared.loss_sum)
     writer.backward()
     tape = writer.tape
     made = tape.calls(operators.shared.arena)
-    names = parameters(SOURCE.read_text())
     stream = operators.module.device.stream
+    entries = []
     actions = []
-    shapes = []
-    bytes_of: dict[Shape, int] = {}
     for entry, (_, call) in zip(tape.entries, made, strict=True):
-        if not entry.function.startswith(("fill", "norm")):
-            continue
-        actions.append(action(call, stream))
-        found = dict(zip(names[entry.function], entry.words, strict=True))
-        shape = Shape(
-            entry.function, found.get("int rows", 0), found.get("int channels", 0)
-        )
-        shapes.append(shape)
-        maps = [word for word in entry.words if isinstance(word, Buffer)]
-        bytes_of[shape] = sum(
-            word.size_bytes for word in maps if word is not tape.workspace
-        )
+        if entry.function.startswith(("fill", "norm")):
+            entries.append(entry)
+            actions.append(action(call, stream))
     nd.waitall()
-    times_ms = np.median([elapsed_ms(actions, stream) for _ in range(rounds)], axis=0)
-    times = defaultdict(list)
-    for shape, time_ms in zip(shapes[1:], times_ms[1:], strict=True):  # after the fill
-        times[shape].append(time_ms)
-    for shape, of_shape in times.items():
-        time_ms = float(np.median(of_shape))
-        moved = bytes_of[shape]
+    rounds_ms = [elapsed_ms(actions, stream) for _ in range(rounds)]
+    times_ms = defaultdict(list)
+    for entry, time_ms in zip(entries, np.median(rounds_ms, axis=0), strict=True):
+        if entry.function.startswith("norm"):
+            times_ms[described(entry, tape.workspace)].append(time_ms)
+    for (*kernel, moved), of_kernel in times_ms.items():
+        time_ms = np.median(of_kernel)
         yield (
-            *shape,
-            len(of_shape),
+            *kernel,
+            len(of_kernel),
             round(1e3 * time_ms, 1),
             round(moved / 1e6, 1),
             round(moved / time_ms / 1e6),
         )
+
+
+def described(entry: Any, workspace: Any) -> tuple[str, int, int, int]:
+    """A kernel's name, the rows and channels of its maps, the bytes that it is given."""
+    from rn50.train.gpu.memory import Buffer
+    from rn50.train.gpu.module import SOURCE, parameters
+
+    names = parameters(SOURCE.read_text())[entry.function]
+    first = names.index("int rows")
+    size_bytes = 0
+    for word in entry.words:
+        if isinstance(word, Buffer) and word is not workspace:
+            size_bytes += word.size_bytes
+    return entry.function, *entry.words[first : first + 2], size_bytes

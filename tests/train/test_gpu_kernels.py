@@ -247,18 +247,23 @@ def test_relu_of_a_sum_and_its_gradient(adds: bool, dtype: str) -> None:
 
 
 class Normed(NamedTuple):
-    """A norm's case, and what the kernels make of it, as NumPy's arrays."""
+    """What the kernels make of a norm's case, as NumPy's arrays."""
 
-    x: np.ndarray
-    z: np.ndarray | None
-    parameters: np.ndarray
-    running: np.ndarray
     y: np.ndarray
-    dy: np.ndarray
-    gradients: np.ndarray
+    running: list[np.ndarray]
+    gradients: list[np.ndarray]
     dx: np.ndarray
-    dz: np.ndarray | None
-    counters: np.ndarray
+    dy: np.ndarray
+
+
+class Case(NamedTuple):
+    x: np.ndarray
+    z: np.ndarray
+    dy: np.ndarray
+    gamma: np.ndarray
+    beta: np.ndarray
+    relu: bool
+    adds: bool
 
 
 FACTOR = 0.25
@@ -274,31 +279,34 @@ CASES = [
 ]
 
 
-def normed(
-    dtype: str, rows: int, channels: int, way: str, *, relu: bool, adds: bool
-) -> Normed:
+def normed(case: Case, way: str) -> Normed:
     """Forward and backward. `way`: whether a block does all rows."""
     module = emulated.EmulatedModule()
+    dtype = case.x.dtype.name
     name = type_name(dtype)
-    gpu = Gpu(1, 1 << 20, ())
-    division = Division(gpu, rows, channels, np.dtype(dtype).itemsize)
-    x = drawn((rows, channels), dtype) + np.array(5, dtype)
-    z = drawn((rows, channels), dtype) if adds else None
-    slope = drawn((rows, channels), dtype)
-    parameters = drawn((2, channels), "float32")
-    gamma, beta = map(nd.array, parameters)
-    running = [filled((channels,), "float32") for _ in range(2)]
-    terms = [filled((channels,), "float32") for _ in range(4)]
-    slopes = [filled((channels,), "float32") for _ in range(4)]
+    rows, channels = case.x.shape
+    division = Division(
+        Gpu(1, 1 << 20, ()),
+        rows,
+        channels,
+        case.x.itemsize,
+    )
+    maps, addend, dy = (nd.array(a, dtype=dtype) for a in case[:3])
+    running, terms, slopes = (
+        [filled((channels,), "float32") for _ in range(count)] for count in (2, 4, 4)
+    )
     counters = nd.zeros(channels, dtype="int32")
-    maps = nd.array(x, dtype=dtype)
-    addend = None if z is None else nd.array(z, dtype=dtype)
-    y = filled(x.shape, dtype)
-    dy = nd.array(slope, dtype=dtype)
-    dz = dy if adds else None
-    signs = None
-    if relu and adds:
-        signs = filled((x.size // division.column_channels,), "uint8")
+    y = filled(case.x.shape, dtype)
+    dz = signs = None
+    if case.adds:
+        dz = dy
+    else:
+        addend = None
+    relu = int(case.relu)
+    if case.relu and case.adds:
+        signs = filled((case.x.size // division.column_channels,), "uint8")
+    gamma = nd.array(case.gamma)
+    beta = nd.array(case.beta)
     found = (gamma, beta, *running, *terms)
     apply = division.apply()._replace(blocks=3, slices=2)
     if way == "whole":
@@ -307,10 +315,17 @@ def normed(
             *launch.maps,
             FACTOR,
             EPSILON,
-            int(relu),
+            relu,
         )
         module.launch(
-            f"norm_{name}", launch.blocks, maps, addend, *found, y, signs, *shape
+            f"norm_{name}",
+            launch.blocks,
+            maps,
+            addend,
+            *found,
+            y,
+            signs,
+            *shape,
         )
         module.launch(
             f"norm_back_{name}",
@@ -323,7 +338,7 @@ def normed(
             *slopes,
             maps,
             *launch.maps,
-            int(relu),
+            relu,
         )
     else:
         # fewer blocks than parts
@@ -331,7 +346,13 @@ def normed(
         partials = filled((launch.partials_bytes // 4,), "float32")
         sums = (partials, counters, *launch.maps)
         module.launch(
-            f"norm_terms_{name}", launch.blocks, maps, *found, *sums, FACTOR, EPSILON
+            f"norm_terms_{name}",
+            launch.blocks,
+            maps,
+            *found,
+            *sums,
+            FACTOR,
+            EPSILON,
         )
         by = (terms[2], terms[3])
         module.launch(
@@ -343,7 +364,7 @@ def normed(
             y,
             signs,
             *apply.maps,
-            int(relu),
+            relu,
         )
         module.launch(
             f"norm_slopes_{name}",
@@ -355,7 +376,7 @@ def normed(
             *terms,
             *slopes,
             *sums,
-            int(relu),
+            relu,
         )
         module.launch(
             f"normalise_back_{name}",
@@ -366,19 +387,15 @@ def normed(
             *slopes[2:],
             maps,
             *apply.maps,
-            int(relu and not adds),
+            0 if case.adds else relu,
         )
+    assert not counters.asnumpy().any()
     return Normed(
-        x.astype("float64"),
-        z,
-        parameters,
-        np.array([array.asnumpy() for array in running]),
         y.asnumpy(),
-        slope.astype("float64"),
-        np.array([array.asnumpy() for array in slopes[:2]]),
+        [array.asnumpy() for array in running],
+        [array.asnumpy() for array in slopes[:2]],
         maps.asnumpy(),
-        None if dz is None else dz.asnumpy(),
-        counters.asnumpy(),
+        dy.asnumpy(),
     )
 
 
@@ -395,30 +412,42 @@ def test_batch_norm_and_its_gradient(
     dtype: str,
 ) -> None:
     """As NumPy has them in float64; the running statistics as cuDNN keeps them."""
-    found = normed(dtype, rows, channels, way, relu=relu, adds=adds)
-    gamma, beta = found.parameters
-    mean = found.x.mean(0)
-    variance = found.x.var(0)
+    shape = (rows, channels)
+    x, z, dy = (drawn(shape, dtype) for _ in range(3))
+    x += 5
+    gamma, beta = drawn((2, channels), "float32")
+    case = Case(
+        x,
+        z,
+        dy,
+        gamma,
+        beta,
+        relu,
+        adds,
+    )
+    found = normed(case, way)
+    wide = x.astype("float64")
+    variance = wide.var(0)
     inverse = 1 / np.sqrt(variance + EPSILON)
-    normal = (found.x - mean) * inverse
-    value = normal * gamma + beta
-    if found.z is not None:
-        value += found.z
-    y = np.maximum(value, 0) if relu else value
+    normal = (wide - wide.mean(0)) * inverse
+    y = normal * gamma + beta + adds * z
+    slope = dy.astype("float64")
+    if relu:
+        y = np.maximum(y, 0)
+        slope[found.y == 0] = 0
     rounding = ROUNDING[dtype]
     assert_allclose(found.y, y, rtol=rounding, atol=3 * rounding)
     unbiased = variance * (rows / max(rows - 1, 1))
-    expected = 0.75 * 7 + 0.25 * np.array([mean, unbiased])
+    statistics = [wide.mean(0), unbiased]
+    expected = (1 - FACTOR) * 7 + FACTOR * np.array(statistics)
     assert_allclose(found.running, expected, rtol=3e-6)
-    dz = np.where(found.y > 0, found.dy, 0) if relu else found.dy
-    d_beta = dz.sum(0)
-    d_gamma = (dz * normal).sum(0)
+    d_beta = slope.sum(0)
+    d_gamma = (slope * normal).sum(0)
     assert_allclose(found.gradients, [d_gamma, d_beta], rtol=1e-4, atol=2e-3)
-    dx = gamma * inverse * (dz - (d_beta + normal * d_gamma) / rows)
+    dx = gamma * inverse * (slope - (d_beta + normal * d_gamma) / rows)
     assert_allclose(found.dx, dx, rtol=rounding, atol=10 * rounding)
-    if found.dz is not None:
-        assert_array_equal(found.dz, dz.astype(dtype))
-    assert not found.counters.any()
+    if adds:  # the gradient of the other addend lies where dy did
+        assert_array_equal(found.dy, slope.astype(dtype))
 
 
 def test_a_batch_alone_is_in_the_running_statistics_with_momentum_0() -> None:
