@@ -254,13 +254,16 @@ def steps_of(run: Run, batch: int, comm: Communicator | None = None) -> Steps:
 
 
 def seconds(times: int, action: Callable[[], object]) -> float:
-    """Of one of `times` actions, waited for at the end."""
+    """Of one of `times` actions, waited for at the end. Raises UserError: one failed."""
     from mxnet import nd
+
+    from rn50.train.gpu.calls import check_segments
 
     begun = time.perf_counter()
     for _ in range(times):
         action()
     nd.waitall()
+    check_segments()
     return (time.perf_counter() - begun) / times
 
 

@@ -5,6 +5,8 @@ prints an object.
     gradients  the sums of two ranks' gradients, on two ranks or by this one alone
     losses     those of the trial of a device, and of the CPU
     preset     those of a preset's network at 32 px
+
+`norms`: a name of gpu/norms.py that every row of its table gets.
 """
 
 import ctypes
@@ -24,11 +26,14 @@ from mxnet import nd
 from rn50.config.load import load
 from rn50.config.schema import Model, Optimizer, Run
 from rn50.train import kernels
+from rn50.train.gpu.norms import Norms
+from rn50.train.gpu.plan_operators import PlanOperators
 from rn50.train.network.build import build_networks, trainable
 from rn50.train.operators import Criterion
 from rn50.train.process_info import read_process_info
 from rn50.train.trial_steps import trial_losses
-from tests.gpu.steps import Steps, join
+from tests.gpu.hardware_body import moved_bytes
+from tests.gpu.steps import Steps, force, join
 
 FAKE = ctypes.CDLL("libcuda.so.1")
 FAKE.fakecuda_report.restype = ctypes.c_char_p
@@ -70,7 +75,23 @@ def count(preset: str, overrides: list[str]) -> dict[str, Any]:
         "batch": batch,
         "groups": len(steps.buckets),
         "peak_bytes": after["peak_bytes"],
+        "own_bytes": own_bytes(steps),
     }
+
+
+def own_bytes(steps: Steps) -> int:
+    """What our kernels of a plan read and write; the fake counts cuDNN's calls alone."""
+    operators = steps.operators
+    assert isinstance(operators, PlanOperators)
+    shape = steps.images.shape
+    writer = operators.writer(steps.net, shape, operators.settings())
+    writer.forward(training=True)
+    writer.loss(steps.loss.other, operators.shared.loss_sum)
+    writer.backward()
+    tape = writer.tape
+    kernels = [entry for entry in tape.entries if entry.blocks]
+    of_images = steps.images.size * 4  # by their address
+    return of_images + sum(moved_bytes(entry, tape.workspace) for entry in kernels)
 
 
 def gradients(ranks: int) -> dict[str, Any]:
@@ -176,6 +197,8 @@ def main(text: str) -> None:
         "losses": losses,
         "preset": preset,
     }
+    if name := options.pop("norms", None):
+        force(Norms[name])
     answer = actions[options.pop("do")](**options)
     if read_process_info().rank == 0:
         print(json.dumps(report() | answer))

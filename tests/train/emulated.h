@@ -18,10 +18,14 @@
 #include <ucontext.h>
 
 struct Index { unsigned x; };
+struct uint4 { unsigned x, y, z, w; };
+struct float4 { float x, y, z, w; };
 inline thread_local Index threadIdx;
 inline Index blockIdx, blockDim, gridDim;
 
 #define __device__
+#define __launch_bounds__(...)
+#define __threadfence()  // blocks run one after the other
 #define __global__
 // All shared arrays lie in one section, whose ends the linker knows.
 #define __shared__ static __attribute__((section("shared_arrays")))

@@ -1,7 +1,7 @@
 """The kernels of device.cu on the CPU (emulated.py), against NumPy and MXNet's operators."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import mxnet as mx
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from rn50.config.schema import Model
 from rn50.train.gpu.calls import data_address, float_bits
 from rn50.train.gpu.module import type_name
+from rn50.train.gpu.norms import Division, Gpu
 from rn50.train.gpu.update import CHUNK
 from rn50.train.network.build import Loss
 from rn50.train.operators import Operators
@@ -245,6 +246,238 @@ def test_relu_of_a_sum_and_its_gradient(adds: bool, dtype: str) -> None:
     assert_array_equal(slope.asnumpy(), masked)
 
 
+class Normed(NamedTuple):
+    """What the kernels make of a norm's case, as NumPy's arrays."""
+
+    y: np.ndarray
+    running: list[np.ndarray]
+    gradients: list[np.ndarray]
+    dx: np.ndarray
+    dy: np.ndarray
+
+
+class Case(NamedTuple):
+    x: np.ndarray
+    z: np.ndarray
+    dy: np.ndarray
+    gamma: np.ndarray
+    beta: np.ndarray
+    relu: bool
+    adds: bool
+
+
+FACTOR = 0.25
+EPSILON = 0.01
+ROUNDING = {"float32": 3e-6, "float16": 2e-3}
+CASES = [
+    (203, 16, "sums"),
+    (203, 80, "sums"),  # the second block of columns is not full
+    (150, 13, "sums"),  # a column of one channel
+    (150, 24, "whole"),
+    (90, 13, "whole"),
+    (1, 8, "sums"),
+]
+
+
+def normed(case: Case, way: str) -> Normed:
+    """Forward and backward. `way`: whether a block does all rows."""
+    module = emulated.EmulatedModule()
+    dtype = case.x.dtype.name
+    name = type_name(dtype)
+    rows, channels = case.x.shape
+    division = Division(
+        Gpu(1, 1 << 20, ()),
+        rows,
+        channels,
+        case.x.itemsize,
+    )
+    maps, addend, dy = (nd.array(a, dtype=dtype) for a in case[:3])
+    running, terms, slopes = (
+        [filled((channels,), "float32") for _ in range(count)] for count in (2, 4, 4)
+    )
+    counters = nd.zeros(channels, dtype="int32")
+    y = filled(case.x.shape, dtype)
+    dz = signs = None
+    if case.adds:
+        dz = dy
+    else:
+        addend = None
+    relu = int(case.relu)
+    if case.relu and case.adds:
+        signs = filled((case.x.size // division.column_channels,), "uint8")
+    gamma = nd.array(case.gamma)
+    beta = nd.array(case.beta)
+    found = (gamma, beta, *running, *terms)
+    apply = division.apply()._replace(blocks=3, slices=2)
+    if way == "whole":
+        launch = division.whole()
+        shape = (
+            *launch.maps,
+            FACTOR,
+            EPSILON,
+            relu,
+        )
+        module.launch(
+            f"norm_{name}",
+            launch.blocks,
+            maps,
+            addend,
+            *found,
+            y,
+            signs,
+            *shape,
+        )
+        module.launch(
+            f"norm_back_{name}",
+            launch.blocks,
+            maps,
+            dy,
+            dz,
+            signs,
+            *terms,
+            *slopes,
+            maps,
+            *launch.maps,
+            relu,
+        )
+    else:
+        # fewer blocks than parts
+        launch = division.sums()._replace(blocks=2, slices=3)
+        partials = filled((launch.partials_bytes // 4,), "float32")
+        sums = (partials, counters, *launch.maps)
+        module.launch(
+            f"norm_terms_{name}",
+            launch.blocks,
+            maps,
+            *found,
+            *sums,
+            FACTOR,
+            EPSILON,
+        )
+        by = (terms[2], terms[3])
+        module.launch(
+            f"normalise_{name}",
+            apply.blocks,
+            maps,
+            addend,
+            *by,
+            y,
+            signs,
+            *apply.maps,
+            relu,
+        )
+        module.launch(
+            f"norm_slopes_{name}",
+            launch.blocks,
+            maps,
+            dy,
+            dz,
+            signs,
+            *terms,
+            *slopes,
+            *sums,
+            relu,
+        )
+        module.launch(
+            f"normalise_back_{name}",
+            apply.blocks,
+            maps,
+            dy,
+            *by,
+            *slopes[2:],
+            maps,
+            *apply.maps,
+            0 if case.adds else relu,
+        )
+    assert not counters.asnumpy().any()
+    return Normed(
+        y.asnumpy(),
+        [array.asnumpy() for array in running],
+        [array.asnumpy() for array in slopes[:2]],
+        maps.asnumpy(),
+        dy.asnumpy(),
+    )
+
+
+@EITHER_TYPE
+@pytest.mark.parametrize(("rows", "channels", "way"), CASES)
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("adds", [False, True])
+def test_batch_norm_and_its_gradient(
+    adds: bool,
+    relu: bool,
+    rows: int,
+    channels: int,
+    way: str,
+    dtype: str,
+) -> None:
+    """As NumPy has them in float64; the running statistics as cuDNN keeps them."""
+    shape = (rows, channels)
+    x, z, dy = (drawn(shape, dtype) for _ in range(3))
+    x += 5
+    gamma, beta = drawn((2, channels), "float32")
+    case = Case(
+        x,
+        z,
+        dy,
+        gamma,
+        beta,
+        relu,
+        adds,
+    )
+    found = normed(case, way)
+    wide = x.astype("float64")
+    variance = wide.var(0)
+    inverse = 1 / np.sqrt(variance + EPSILON)
+    normal = (wide - wide.mean(0)) * inverse
+    y = normal * gamma + beta + adds * z
+    slope = dy.astype("float64")
+    if relu:
+        y = np.maximum(y, 0)
+        slope[found.y == 0] = 0
+    rounding = ROUNDING[dtype]
+    assert_allclose(found.y, y, rtol=rounding, atol=3 * rounding)
+    unbiased = variance * (rows / max(rows - 1, 1))
+    statistics = [wide.mean(0), unbiased]
+    expected = (1 - FACTOR) * 7 + FACTOR * np.array(statistics)
+    assert_allclose(found.running, expected, rtol=3e-6)
+    d_beta = slope.sum(0)
+    d_gamma = (slope * normal).sum(0)
+    assert_allclose(found.gradients, [d_gamma, d_beta], rtol=1e-4, atol=2e-3)
+    dx = gamma * inverse * (slope - (d_beta + normal * d_gamma) / rows)
+    assert_allclose(found.dx, dx, rtol=rounding, atol=10 * rounding)
+    if adds:  # the gradient of the other addend lies where dy did
+        assert_array_equal(found.dy, slope.astype(dtype))
+
+
+def test_a_batch_alone_is_in_the_running_statistics_with_momentum_0() -> None:
+    """What was there is not read: it may be no number."""
+    statistics = [nd.array([np.nan, np.nan]) for _ in range(2)]
+    terms = [filled((2,), "float32") for _ in range(4)]
+    sums = nd.array([6, 12])
+    squares = nd.array([20, 50])
+    emulated.EmulatedModule().launch(
+        "summed_terms",
+        1,
+        sums,
+        squares,
+        nd.array([2, 1]),
+        nd.array([1, 0]),
+        *statistics,
+        *terms,
+        3,
+        2,
+        1.0,
+        0.0,
+    )
+    assert_allclose(statistics[0].asnumpy(), [2, 4])
+    assert_allclose(statistics[1].asnumpy(), [4, 1], rtol=1e-6)
+    mean, inverse, scale, shift = (array.asnumpy() for array in terms)
+    assert_allclose(inverse, [np.sqrt(3 / 8), np.sqrt(3 / 2)], rtol=1e-6)
+    assert_allclose(scale, inverse * [2, 1])
+    assert_allclose(shift, [1, 0] - mean * scale, rtol=1e-6)
+
+
 @EITHER_TYPE
 @pytest.mark.parametrize("adds", [False, True])
 @pytest.mark.parametrize("relu", [False, True])
@@ -262,19 +495,30 @@ def test_batch_norm_of_an_evaluation(
     if relu:
         expected = np.maximum(expected, 0)
     y = filled(x.shape, dtype)
+    terms = [filled((8,), "float32") for _ in range(4)]
+    emulated.EmulatedModule().launch(
+        "running_terms",
+        1,
+        *map(nd.array, statistics),
+        *terms,
+        8,
+        0.01,
+    )
     launch(
         "normalise",
         dtype,
         nd.array(x, dtype=dtype),
         nd.array(z, dtype=dtype) if adds else None,
-        *map(nd.array, statistics),
+        *terms[2:],
         y,
-        x.size,
+        None,
+        6,
         8,
-        0.01,
+        8,
+        2,
         int(relu),
     )
-    rounding = 1e-6 if dtype == "float32" else 2e-3
+    rounding = ROUNDING[dtype]
     assert_allclose(
         y.asnumpy(),
         expected,

@@ -209,7 +209,14 @@ class PlanOperators(Operators):
         if self._cudnn is None:
             self._cudnn = Cudnn(device, net.dtype)
         tape = Tape(self._cudnn, self.module)
-        return Writer(tape, self._cudnn, net, image_shape, settings)
+        return Writer(
+            tape,
+            self._cudnn,
+            net,
+            image_shape,
+            settings,
+            self.module.capability,
+        )
 
 
 class _Plans:
