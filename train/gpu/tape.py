@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 from mxnet import nd
 
 from ...config.errors import UserError
+from .backend import Backend, Plan
 from .calls import Call, cuda, data_address
 from .cudnn import Cudnn
 from .memory import Buffer, place
@@ -15,6 +17,14 @@ from .module import CudaModule
 
 Word: TypeAlias = "int | Buffer | nd.NDArray | None"
 """What a call is given: a number or an address, a buffer, an array."""
+
+
+class Pack(NamedTuple):
+    """The tensors of a graph, which a call is given as one descriptor."""
+
+    backend: Backend
+    operands: dict[str, Word]
+    space: Buffer
 
 
 class Arena:
@@ -83,6 +93,19 @@ class Tape:
         words = (self._cudnn.handle, *words)
         self._add(Entry(layer, function, words, reals, 0))
 
+    def graph(
+        self,
+        layer: str,
+        backend: Backend,
+        plan: Plan,
+        **operands: Word,
+    ) -> None:
+        """A graph of cuDNN's backend; its tensors by their names."""
+        space, _ = self.space(plan.workspace_bytes)
+        pack = Pack(backend, operands, space)
+        words = (self._cudnn.handle, plan.descriptor, pack)
+        self._add(Entry(layer, "cudnnBackendExecute", words, (), 0))
+
     def kernel(
         self,
         layer: str,
@@ -100,7 +123,7 @@ class Tape:
         return self.workspace, size_bytes
 
     def _add(self, entry: Entry) -> None:
-        for word in entry.words:
+        for word in _words(entry):
             if isinstance(word, Buffer):
                 word.calls.append(len(self.entries))
         self.entries.append(entry)
@@ -122,7 +145,19 @@ class Tape:
         return f"{entry.function} of {entry.layer}", call
 
 
+def _words(entry: Entry) -> Iterator[Any]:
+    for word in entry.words:
+        yield word
+        if isinstance(word, Pack):
+            yield from (*word.operands.values(), word.space)
+
+
 def _resolved(word: Any, base: int) -> Any:
+    if isinstance(word, Pack):
+        addresses = {
+            name: _resolved(operand, base) for name, operand in word.operands.items()
+        }
+        return word.backend.pack(addresses, base + word.space.offset)
     if isinstance(word, Buffer):
         return base + word.offset
     if isinstance(word, nd.NDArray):
