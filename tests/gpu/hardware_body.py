@@ -229,11 +229,12 @@ def calls(options: Options, batch: str) -> None:
     writer.forward(training=True)
     writer.loss(steps.loss.other, operators.shared.loss_sum)
     writer.backward()
-    made = [call for _, call in writer.tape.calls(operators.shared.arena)]
-    nd.waitall()  # what the calls read has to be there
-    rounds_ms = [
-        elapsed_ms(made, operators.module.device.stream) for _ in range(options.rounds)
+    stream = operators.module.device.stream
+    made = [
+        action(call, stream) for _, call in writer.tape.calls(operators.shared.arena)
     ]
+    nd.waitall()  # what the calls read has to be there
+    rounds_ms = [elapsed_ms(made, stream) for _ in range(options.rounds)]
     medians_ms = np.median(rounds_ms, axis=0)
     kinds: dict[str, Any] = defaultdict(lambda: np.zeros(3))
     for entry, time_ms in zip(writer.tape.entries, medians_ms, strict=True):
@@ -256,12 +257,13 @@ def calls(options: Options, batch: str) -> None:
     show("update, from the host", 3, "", f"{1e3 * update_s:.2f}", "")
 
 
-def elapsed_ms(made: Sequence[Any], stream: ctypes.c_void_p) -> list[float]:
+def elapsed_ms(
+    actions: Sequence[Callable[[], int]], stream: ctypes.c_void_p
+) -> list[float]:
     """Between the ends of calls on a stream: short ones wait for the host, which makes them."""
     from rn50.train.gpu.calls import checked, cuda
 
-    events = [ctypes.c_void_p() for _ in range(len(made) + 1)]
-    actions = [action(call, stream) for call in made]
+    events = [ctypes.c_void_p() for _ in range(len(actions) + 1)]
     for event in events:
         checked("cudaEventCreate", cuda().cudaEventCreate(ctypes.byref(event)))
     record = cuda().cudaEventRecord

@@ -55,7 +55,7 @@ _POINTWISE_OPERATION = 13
 _STATISTICS = 14
 _GRAPH = 15
 _PACK = 16
-_TENSOR = 17
+TENSOR = 17
 _NORM_BACK = 23
 """cudnnBackendDescriptorType_t."""
 
@@ -71,7 +71,7 @@ _FIRST_ATTRIBUTE = {
     _POINTWISE_OPERATION: 750,
     _STATISTICS: 770,
     _GRAPH: 800,
-    _TENSOR: 900,
+    TENSOR: 900,
     _PACK: 1000,
     _ENGINE: 1300,
     _NORM_BACK: 1620,
@@ -281,7 +281,7 @@ def _tensor(
         Numbers(_INT64, (_number(name),)),
         Numbers(_BOOLEAN, (virtual,)),
     )
-    return Described(_TENSOR, values)
+    return Described(TENSOR, values)
 
 
 def _number(name: str) -> int:

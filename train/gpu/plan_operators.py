@@ -14,7 +14,8 @@ from mxnet import nd
 from ..communication.buckets import side_by_side
 from ..operators import TOP, Operators
 from ..step_times import Stamp
-from .calls import SETTINGS, data_address, float_bits
+from .backend import Backend
+from .calls import SETTINGS, cuda, data_address, float_bits
 from .cudnn import Cudnn
 from .module import CudaModule, blocks_for, type_name
 from .step_plan import ScoringPlan, Shared, TrainingPlan
@@ -193,8 +194,16 @@ class PlanOperators(Operators):
         device.activate()
         if self._cudnn is None:
             self._cudnn = Cudnn(device, net.dtype)
+            self._backend = Backend(cuda(), self._cudnn.handle)
         tape = Tape(self._cudnn, self.module)
-        return Writer(tape, self._cudnn, net, image_shape, settings)
+        return Writer(
+            tape,
+            self._cudnn,
+            self._backend,
+            net,
+            image_shape,
+            settings,
+        )
 
 
 class _Plans:

@@ -123,7 +123,7 @@ class Tape:
         return self.workspace, size_bytes
 
     def _add(self, entry: Entry) -> None:
-        for word in _words(entry):
+        for word in words_of(entry):
             if isinstance(word, Buffer):
                 word.calls.append(len(self.entries))
         self.entries.append(entry)
@@ -145,7 +145,8 @@ class Tape:
         return f"{entry.function} of {entry.layer}", call
 
 
-def _words(entry: Entry) -> Iterator[Any]:
+def words_of(entry: Entry) -> Iterator[Any]:
+    """All that a call is given."""
     for word in entry.words:
         yield word
         if isinstance(word, Pack):

@@ -14,6 +14,7 @@ from mxnet import nd
 
 from ..network.resnet import ResNet
 from . import cudnn as dnn
+from .backend import Backend, Convolving, Shape
 from .cudnn import Cudnn
 from .layer_calls import (
     IMAGE_CHANNELS,
@@ -54,6 +55,7 @@ class Writer:
     """Writes a network's layers on a tape.
 
     Args:
+        backend: of cuDNN's graphs.
         net: a ResNet in NHWC.
         image_shape: of a batch, in either layout.
         settings: on the device, of this step (device.cu).
@@ -63,6 +65,7 @@ class Writer:
         self,
         tape: Tape,
         cudnn: Cudnn,
+        backend: Backend,
         net: ResNet,
         image_shape: Sequence[int],
         settings: nd.NDArray,
@@ -74,6 +77,7 @@ class Writer:
         self._logits = len(self.network.values) - 1
         self.settings = settings
         self._cudnn = cudnn
+        self.backend = backend
         self.images = image_shape[0]
         self._type = type_name(net.dtype)
         self._item_bytes = np.dtype(net.dtype).itemsize
@@ -464,6 +468,16 @@ class Writer:
 
     # --- of both ---------------------------------------------------------------------------------
 
+    def convolving(self, layer: Convolution) -> Convolving:
+        """Its shapes, as a graph of cuDNN's backend has them."""
+        return Convolving(
+            self._shape(layer.source),
+            layer.shape,
+            self._shape(layer.target),
+            layer.stride,
+            layer.padding,
+        )
+
     def _complete(self, parameter: Any) -> None:
         self.written.append((len(self.tape.entries) - 1, parameter))
 
@@ -490,7 +504,10 @@ class Writer:
         return self._tensor(number), self._gradients[number]
 
     def _tensor(self, number: int) -> int:
-        return self._cudnn.tensor((self.images, *self.network.values[number]))
+        return self._cudnn.tensor(self._shape(number))
+
+    def _shape(self, number: int) -> Shape:
+        return (self.images, *self.network.values[number])
 
     def _residual(self, layer: Norm) -> Word:
         return None if layer.residual is None else self._value(layer.residual)
