@@ -1,5 +1,5 @@
-"""Part of `make gpu-hardware`: which graphs of a network's convolutions cuDNN's engines take on
-this GPU, and how long each engine takes for them. A row a graph and engine, the fused ones first."""
+"""Part of `make gpu-hardware`: the graphs of a network's convolutions that engines of cuDNN
+take on this GPU, and the time of each engine. A row a graph and engine, the fused ones first."""
 
 from __future__ import annotations
 
